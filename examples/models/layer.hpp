@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include <Eigen/Core>
+
+#include "../common/portable_random.hpp"
+
+namespace examples {
+
+template <class Scalar>
+using Matrix = Eigen::Matrix<Scalar, Eigen::Dynamic, Eigen::Dynamic>;
+
+template <class Scalar>
+using Vector = Eigen::Matrix<Scalar, Eigen::Dynamic, 1>;
+
+/// A matrix that is only looked at.
+template <class Scalar>
+using MatrixRef = Eigen::Ref<const Matrix<Scalar>>;
+
+/// What a layer learns: a weight and a bias, each beside its gradient.
+///
+/// All four arrays are contiguous, and stay where they are for as long as the layer does.
+template <class Scalar>
+struct Layer {
+  std::string name;
+  Matrix<Scalar> weight;  ///< outputs × inputs, column by column
+  Matrix<Scalar> weight_gradient;
+  Vector<Scalar> bias;  ///< outputs
+  Vector<Scalar> bias_gradient;
+
+  /// Draws the weight from ±sqrt(6 / inputs), which keeps the variance through a ReLU (He et al., 2015); the rest is 0.
+  Layer(std::string layer_name, Eigen::Index inputs, Eigen::Index outputs, Generator& generator)
+      : name(std::move(layer_name)),
+        weight(outputs, inputs),
+        weight_gradient(Matrix<Scalar>::Zero(outputs, inputs)),
+        bias(Vector<Scalar>::Zero(outputs)),
+        bias_gradient(Vector<Scalar>::Zero(outputs)) {
+    const double bound = std::sqrt(6.0 / static_cast<double>(inputs));
+    for (Eigen::Index i = 0; i < weight.size(); ++i) {
+      weight.data()[i] = static_cast<Scalar>(uniform(generator, -bound, bound));
+    }
+  }
+};
+
+}  // namespace examples

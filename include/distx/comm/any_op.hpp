@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <cstring>
+#include <memory>
+#include <source_location>
+
+#include "distx/comm/ops.hpp"
+
+namespace distx {
+
+namespace detail {
+
+/// Stores `op` of element i of all sources, in their order, into element i of every target, for i in [0, count).
+///
+/// A target may be one of the sources. The sum of bfloat16 and float16 is rounded once, at the end. `ranks` of 0 leaves
+/// out `finish`, for a caller that reduces in several steps.
+template <class T, class Op>
+void reduce_elements(const Op& op, T* const* targets, std::size_t target_count, const T* const* sources,
+                     std::size_t source_count, std::size_t count, int ranks) {
+  using Accumulator = accumulator_t<T>;
+  constexpr std::size_t block = 4096 / sizeof(Accumulator);
+  Accumulator sums[block];
+  for (std::size_t begin = 0; begin < count; begin += block) {
+    const std::size_t n = count - begin < block ? count - begin : block;
+    const T* first = sources[0] + begin;
+    for (std::size_t i = 0; i < n; ++i) sums[i] = static_cast<Accumulator>(first[i]);
+    for (std::size_t source = 1; source < source_count; ++source) {
+      const T* from = sources[source] + begin;
+      for (std::size_t i = 0; i < n; ++i)
+        sums[i] = static_cast<Accumulator>(op(sums[i], static_cast<Accumulator>(from[i])));
+    }
+    if constexpr (requires(Accumulator a) { { op.finish(a, ranks) } -> std::convertible_to<Accumulator>; }) {
+      if (ranks > 0)
+        for (std::size_t i = 0; i < n; ++i) sums[i] = static_cast<Accumulator>(op.finish(sums[i], ranks));
+    }
+    for (std::size_t target = 0; target < target_count; ++target) {
+      T* to = targets[target] + begin;
+      for (std::size_t i = 0; i < n; ++i) to[i] = static_cast<T>(sums[i]);
+    }
+  }
+}
+
+/// The same number for the same type in every process of one program, from the compiler's spelling of its name.
+template <class Type>
+constexpr std::uint64_t type_fingerprint() {
+  std::uint64_t hash = 14695981039346656037ull;  // FNV-1a, 64 bits
+  for (const char c : std::string_view(std::source_location::current().function_name()))
+    hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
+  return hash;
+}
+
+}  // namespace detail
+
+/// An op together with its element type, both known only while the program runs; a value that owns its op.
+class AnyOp {
+ public:
+  AnyOp() = default;
+
+  template <class T, ReductionOp<T> Op>
+  [[nodiscard]] static AnyOp make(const Op& op) noexcept {
+    AnyOp any;
+    any.kind_ = detail::kind_of<Op>();
+    any.commutative_ = detail::is_commutative<Op>();
+    any.type_ = element_type<T>;
+    any.reduce_ = &reduce_as<T, Op>;
+    any.widen_ = &widen_as<T, Op>;
+    any.fingerprint_ = detail::type_fingerprint<Op>();
+    if constexpr (!std::is_empty_v<Op>) std::memcpy(any.state_, std::addressof(op), sizeof(Op));
+    return any;
+  }
+
+  [[nodiscard]] OpKind kind() const noexcept { return kind_; }
+  [[nodiscard]] bool commutative() const noexcept { return commutative_; }
+  /// The element type that `reduce` works on.
+  [[nodiscard]] ElementType type() const noexcept { return type_; }
+  /// Equal on all ranks of one program for the same op type.
+  [[nodiscard]] std::uint64_t fingerprint() const noexcept { return fingerprint_; }
+  /// The same op on the accumulators of its element type: float for bfloat16 and float16, itself otherwise.
+  [[nodiscard]] AnyOp widened() const noexcept { return widen_(*this); }
+
+  /// See `detail::reduce_elements`. Throws what a user's op throws.
+  void reduce(void* const* targets, std::size_t target_count, const void* const* sources, std::size_t source_count,
+              std::size_t count, int ranks) const {
+    reduce_(*this, targets, target_count, sources, source_count, count, ranks);
+  }
+
+ private:
+  template <class T, class Op>
+  static Op stored(const AnyOp& any) noexcept {
+    if constexpr (std::is_empty_v<Op> && std::is_default_constructible_v<Op>) {
+      return Op{};
+    } else {
+      alignas(Op) std::byte copy[sizeof(Op)];
+      std::memcpy(copy, any.state_, sizeof(Op));
+      return *std::launder(reinterpret_cast<const Op*>(copy));
+    }
+  }
+  template <class T, class Op>
+  static void reduce_as(const AnyOp& any, void* const* targets, std::size_t target_count, const void* const* sources,
+                        std::size_t source_count, std::size_t count, int ranks) {
+    detail::reduce_elements<T, Op>(stored<T, Op>(any), reinterpret_cast<T* const*>(targets), target_count,
+                                   reinterpret_cast<const T* const*>(sources), source_count, count, ranks);
+  }
+  template <class T, class Op>
+  static AnyOp widen_as(const AnyOp& any) noexcept {
+    return make<accumulator_t<T>, Op>(stored<T, Op>(any));
+  }
+
+  void (*reduce_)(const AnyOp&, void* const*, std::size_t, const void* const*, std::size_t, std::size_t, int) = nullptr;
+  AnyOp (*widen_)(const AnyOp&) noexcept = nullptr;
+  std::uint64_t fingerprint_ = 0;
+  alignas(8) std::byte state_[16]{};
+  OpKind kind_ = OpKind::sum;
+  bool commutative_ = true;
+  ElementType type_ = ElementType::bytes;
+};
+
+}  // namespace distx

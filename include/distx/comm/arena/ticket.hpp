@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <atomic>
+#include <condition_variable>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+namespace distx::arena {
+
+/// Something that will be done: by the progress thread, or by the rank that comes second to a message.
+class Ticket {
+ public:
+  virtual ~Ticket() = default;
+  [[nodiscard]] bool done() const noexcept { return done_.load(std::memory_order_acquire); }
+  void finish(std::exception_ptr error = nullptr) noexcept {
+    error_ = std::move(error);
+    done_.store(true, std::memory_order_release);
+  }
+  /// @pre done()
+  void rethrow() const {
+    if (error_ != nullptr) std::rethrow_exception(error_);
+  }
+
+ private:
+  std::exception_ptr error_;
+  std::atomic<bool> done_{false};
+};
+
+/// A ticket with work that the progress thread is to do.
+class Task : public Ticket {
+ public:
+  virtual void run() = 0;
+
+ private:
+  friend class ProgressThread;
+  std::shared_ptr<Task> next_;
+};
+
+/// Runs tasks one after another on a thread of its own: started by the first, parked when idle, joined at the end.
+class ProgressThread {
+ public:
+  ProgressThread() = default;
+  ProgressThread(const ProgressThread&) = delete;
+  ProgressThread& operator=(const ProgressThread&) = delete;
+  ~ProgressThread() {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    wake_.notify_one();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  void submit(std::shared_ptr<Task> task) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
+      Task* const last = task.get();
+      (last_ == nullptr ? first_ : last_->next_) = std::move(task);
+      last_ = last;
+    }
+    wake_.notify_one();
+  }
+
+ private:
+  void work() {
+    for (;;) {
+      std::shared_ptr<Task> task;
+      {
+        std::unique_lock lock(mutex_);
+        wake_.wait(lock, [this] { return stop_ || first_ != nullptr; });
+        if (first_ == nullptr) return;
+        task = std::exchange(first_, nullptr);
+        first_ = std::move(task->next_);
+        if (first_ == nullptr) last_ = nullptr;
+      }
+      try {
+        task->run();
+        task->finish();
+      } catch (...) {
+        task->finish(std::current_exception());
+      }
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::shared_ptr<Task> first_;
+  Task* last_ = nullptr;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace distx::arena

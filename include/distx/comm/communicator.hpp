@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <concepts>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "distx/comm/collectives.hpp"
+#include "distx/comm/memory.hpp"
+
+namespace distx {
+
+/// Ranks by group, each in the order that they shall have in it: `{{0, 1}, {2, 3}}`.
+using Grouping = std::vector<std::vector<int>>;
+
+/// The groups that a communicator has made, kept in its state; each holds a communicator of its own type.
+using GroupCache = std::map<Grouping, std::shared_ptr<void>>;
+
+/// A move-only handle on a collective in flight.
+///
+/// `wait(stream)` makes the stream wait and ends the borrow of the buffers in stream order; `wait()` blocks the host
+/// and throws what went wrong; `test()` says whether `wait()` would return at once. Letting one go waits; letting one
+/// go while unwinding revokes the communicator first, so that it cannot hang. One that is empty, or waited for, is done.
+template <class P, class Space = Host>
+concept PendingCollective = std::movable<P> && !std::copyable<P> && requires(P& pending, typename Space::stream stream) {
+  pending.wait();
+  pending.wait(stream);
+  { pending.test() } -> std::same_as<bool>;
+};
+
+/// `comm.execute(call)` compiles: the communicator does this collective, blocking.
+template <class C, class Call>
+concept Executes = Collective<Call> && requires(C& comm, const Call& call) { comm.execute(call); };
+
+/// `comm.start(call, after)` compiles: it begins after the work enqueued on the stream `after`.
+template <class C, class Call>
+concept Starts = Collective<Call> && requires(C& comm, const Call& call, typename Call::space::stream after) {
+  { comm.start(call, after) } -> PendingCollective<typename Call::space>;
+};
+
+/// Moves tensor data among its ranks, in one memory space.
+///
+/// A handle on shared state: move-only; `share()` gives another handle on the same state. It is used by one thread at a
+/// time, and all its ranks make the same calls in the same order; blocking and started calls are ordered separately.
+/// `split` and `allocate` are collective. `split` puts the ranks of one colour into one communicator, ordered by key
+/// and then by rank. `scratch(bytes)` is workspace for those who build on communicators: its next call may reuse it, a
+/// collective does not touch it. `group_cache()` is where `groups` keeps what it has made. `revoke` ends the
+/// communicator: every rank's current or next call throws RevokedError with that reason.
+template <class C>
+concept Communicator =
+    std::movable<C> && !std::copyable<C> &&
+    requires(C& comm, const C& fixed, int number, std::size_t bytes, std::string reason) {
+      typename C::space;
+      requires MemorySpace<typename C::space>;
+      { fixed.rank() } -> std::same_as<int>;
+      { fixed.size() } -> std::same_as<int>;
+      { fixed.backend() } -> std::convertible_to<std::string_view>;
+      { comm.split(number, number) } -> std::same_as<C>;
+      { fixed.share() } -> std::same_as<C>;
+      { comm.template allocate<float>(bytes) } -> std::same_as<CommunicatorMemory<float, typename C::space>>;
+      { comm.scratch(bytes) } -> std::same_as<Span<std::byte, typename C::space>>;
+      { comm.group_cache() } -> std::same_as<GroupCache&>;
+      comm.revoke(reason);
+    } && Executes<C, Barrier<typename C::space>>;
+
+/// @name What a communicator can do
+/// Names for `Executes` with the collective's value.
+/// @{
+template <class C, class T, class Op = Sum>
+concept HasAllReduce = Executes<C, AllReduce<T, Op, typename C::space>>;
+template <class C, class T, class Op = Sum>
+concept HasReduce = Executes<C, Reduce<T, Op, typename C::space>>;
+template <class C, class T, class Op = Sum>
+concept HasReduceScatter = Executes<C, ReduceScatter<T, Op, typename C::space>>;
+template <class C, class T>
+concept HasBroadcast = Executes<C, Broadcast<T, typename C::space>>;
+template <class C, class T>
+concept HasAllGather = Executes<C, AllGather<T, typename C::space>>;
+template <class C, class T>
+concept HasAllToAll = Executes<C, AllToAll<T, typename C::space>>;
+template <class C, class T>
+concept HasGather = Executes<C, Gather<T, typename C::space>>;
+template <class C, class T>
+concept HasScatter = Executes<C, Scatter<T, typename C::space>>;
+template <class C, class T>
+concept HasPointToPoint = Executes<C, Send<T, typename C::space>> && Executes<C, Receive<T, typename C::space>> &&
+                          Executes<C, SendReceive<T, typename C::space>>;
+/// @}
+
+}  // namespace distx

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <memory>
+#include <utility>
+
+#include "distx/core/span.hpp"
+#include "distx/memory/buffer.hpp"
+
+namespace distx {
+
+/// Memory that one communicator moves fastest: what its `allocate<T>(n)` returns.
+///
+/// Owns the elements, together with the state of the communicator that they need: it may outlive the handle. Move-only;
+/// letting it go is local. Zeros at first.
+template <class T, MemorySpace Space = Host>
+class CommunicatorMemory {
+ public:
+  CommunicatorMemory() noexcept = default;
+  CommunicatorMemory(Span<T, Space> elements, std::shared_ptr<void> owner) noexcept
+      : elements_(elements), owner_(std::move(owner)) {}
+  CommunicatorMemory(CommunicatorMemory&& other) noexcept
+      : elements_(std::exchange(other.elements_, {})), owner_(std::move(other.owner_)) {}
+  CommunicatorMemory& operator=(CommunicatorMemory&& other) noexcept {
+    elements_ = std::exchange(other.elements_, {});
+    owner_ = std::move(other.owner_);
+    return *this;
+  }
+
+  [[nodiscard]] Span<T, Space> span() const noexcept { return elements_; }
+  [[nodiscard]] T* data() const noexcept { return elements_.data(); }
+  [[nodiscard]] std::size_t size() const noexcept { return elements_.size(); }
+  operator Span<T, Space>() const noexcept { return elements_; }        // NOLINT
+  operator Span<const T, Space>() const noexcept { return elements_; }  // NOLINT
+  T* begin() const noexcept
+    requires HostAccessible<Space>
+  {
+    return elements_.begin();
+  }
+  T* end() const noexcept
+    requires HostAccessible<Space>
+  {
+    return elements_.end();
+  }
+  T& operator[](std::size_t index) const noexcept
+    requires HostAccessible<Space>
+  {
+    return elements_[index];
+  }
+
+  /// The same for backends that move plain host memory as fast as any.
+  [[nodiscard]] static CommunicatorMemory plain(std::size_t size)
+    requires std::same_as<Space, Host>
+  {
+    auto buffer = std::make_shared<Buffer<T, Host>>(size);
+    return {buffer->span(), buffer};
+  }
+
+ private:
+  Span<T, Space> elements_;
+  std::shared_ptr<void> owner_;
+};
+
+}  // namespace distx

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include "distx/comm/reductions.hpp"
+
+// The collectives that move without computing, as functions. In place where the one span is the right block of the other.
+namespace distx {
+
+namespace detail {
+
+template <class Buffer>
+auto broadcast_call(Buffer& buffer, int root, const here& location) {
+  same_elements<Buffer, Buffer>();
+  return Broadcast<value_t<Buffer>, space_t<Buffer>>{as_span(buffer), root, location};
+}
+template <class Send, class Receive>
+auto all_gather_call(Send& send, Receive& receive, Counts counts, const here& location) {
+  same_elements<Send, Receive>();
+  return AllGather<value_t<Send>, space_t<Send>>{as_const(as_span(send)), as_span(receive), counts, location};
+}
+template <class Send, class Receive>
+auto all_to_all_call(Send& send, Receive& receive, Counts send_counts, Counts receive_counts, const here& location) {
+  same_elements<Send, Receive>();
+  return AllToAll<value_t<Send>, space_t<Send>>{as_const(as_span(send)), as_span(receive), send_counts, receive_counts,
+                                                location};
+}
+template <class Send, class Receive>
+auto gather_call(Send& send, Receive& receive, int root, Counts counts, const here& location) {
+  same_elements<Send, Receive>();
+  return Gather<value_t<Send>, space_t<Send>>{as_const(as_span(send)), as_span(receive), root, counts, location};
+}
+template <class Send, class Receive>
+auto scatter_call(Send& send, Receive& receive, int root, Counts counts, const here& location) {
+  same_elements<Send, Receive>();
+  return Scatter<value_t<Send>, space_t<Send>>{as_const(as_span(send)), as_span(receive), root, counts, location};
+}
+
+}  // namespace detail
+
+/// Every rank's `buffer` becomes the root's.
+template <class C, SpanArgument Buffer>
+void broadcast(C& comm, Buffer&& buffer, int root, detail::here location = detail::here::current()) {
+  detail::execute(comm, detail::broadcast_call(buffer, root, location));
+}
+template <class C, SpanArgument Buffer>
+[[nodiscard]] auto start_broadcast(C& comm, Buffer&& buffer, int root, typename C::space::stream after = {},
+                                   detail::here location = detail::here::current()) {
+  return detail::start(comm, detail::broadcast_call(buffer, root, location), after);
+}
+
+/// Every rank's `receive` becomes all ranks' `send` in rank order: as many from each, or `counts`.
+template <class C, SpanArgument Send, SpanArgument Receive>
+void all_gather(C& comm, const Send& send, Receive&& receive, Counts counts = {},
+                detail::here location = detail::here::current()) {
+  detail::execute(comm, detail::all_gather_call(send, receive, counts, location));
+}
+template <class C, SpanArgument Send, SpanArgument Receive>
+[[nodiscard]] auto start_all_gather(C& comm, const Send& send, Receive&& receive, Counts counts = {},
+                                    typename C::space::stream after = {},
+                                    detail::here location = detail::here::current()) {
+  return detail::start(comm, detail::all_gather_call(send, receive, counts, location), after);
+}
+
+/// Rank r's `receive` becomes block r of every rank's `send`, in rank order: equal blocks.
+template <class C, SpanArgument Send, SpanArgument Receive>
+void all_to_all(C& comm, const Send& send, Receive&& receive, detail::here location = detail::here::current()) {
+  detail::execute(comm, detail::all_to_all_call(send, receive, {}, {}, location));
+}
+/// `send_counts[r]` elements for rank r, `receive_counts[r]` from it.
+template <class C, SpanArgument Send, SpanArgument Receive>
+void all_to_all(C& comm, const Send& send, Receive&& receive, Counts send_counts, Counts receive_counts,
+                detail::here location = detail::here::current()) {
+  detail::execute(comm, detail::all_to_all_call(send, receive, send_counts, receive_counts, location));
+}
+template <class C, SpanArgument Send, SpanArgument Receive>
+[[nodiscard]] auto start_all_to_all(C& comm, const Send& send, Receive&& receive, Counts send_counts = {},
+                                    Counts receive_counts = {}, typename C::space::stream after = {},
+                                    detail::here location = detail::here::current()) {
+  return detail::start(comm, detail::all_to_all_call(send, receive, send_counts, receive_counts, location), after);
+}
+
+/// The root's `receive` becomes all ranks' `send` in rank order; elsewhere it may be empty.
+template <class C, SpanArgument Send, SpanArgument Receive>
+void gather(C& comm, const Send& send, Receive&& receive, int root, Counts counts = {},
+            detail::here location = detail::here::current()) {
+  detail::execute(comm, detail::gather_call(send, receive, root, counts, location));
+}
+template <class C, SpanArgument Send, SpanArgument Receive>
+[[nodiscard]] auto start_gather(C& comm, const Send& send, Receive&& receive, int root, Counts counts = {},
+                                typename C::space::stream after = {},
+                                detail::here location = detail::here::current()) {
+  return detail::start(comm, detail::gather_call(send, receive, root, counts, location), after);
+}
+
+/// Rank r's `receive` becomes block r of the root's `send`; elsewhere `send` may be empty.
+template <class C, SpanArgument Send, SpanArgument Receive>
+void scatter(C& comm, const Send& send, Receive&& receive, int root, Counts counts = {},
+             detail::here location = detail::here::current()) {
+  detail::execute(comm, detail::scatter_call(send, receive, root, counts, location));
+}
+template <class C, SpanArgument Send, SpanArgument Receive>
+[[nodiscard]] auto start_scatter(C& comm, const Send& send, Receive&& receive, int root, Counts counts = {},
+                                 typename C::space::stream after = {},
+                                 detail::here location = detail::here::current()) {
+  return detail::start(comm, detail::scatter_call(send, receive, root, counts, location), after);
+}
+
+}  // namespace distx

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <type_traits>
+
+#include "distx/core/element.hpp"
+
+namespace distx {
+
+enum class OpKind : std::uint8_t { sum, product, min, max, average, user };
+
+namespace detail {
+
+// Unsigned inside, so that an overflow wraps, as it does in MPI and NCCL, and is not undefined.
+template <class T, class F>
+constexpr T wrapping(T a, T b, F f) {
+  if constexpr (std::integral<T>) {
+    using Wide = std::conditional_t<(sizeof(T) < sizeof(unsigned)), unsigned, std::make_unsigned_t<T>>;
+    return static_cast<T>(f(static_cast<Wide>(a), static_cast<Wide>(b)));
+  } else {
+    return f(a, b);
+  }
+}
+
+}  // namespace detail
+
+struct Sum {
+  static constexpr OpKind kind = OpKind::sum;
+  static constexpr bool commutative = true;
+  template <class T>
+  constexpr T operator()(T a, T b) const {
+    return detail::wrapping(a, b, [](auto x, auto y) { return x + y; });
+  }
+};
+
+struct Product {
+  static constexpr OpKind kind = OpKind::product;
+  static constexpr bool commutative = true;
+  template <class T>
+  constexpr T operator()(T a, T b) const {
+    return detail::wrapping(a, b, [](auto x, auto y) { return x * y; });
+  }
+};
+
+struct Min {
+  static constexpr OpKind kind = OpKind::min;
+  static constexpr bool commutative = true;
+  template <class T>
+  constexpr T operator()(T a, T b) const {
+    return b < a ? b : a;
+  }
+};
+
+struct Max {
+  static constexpr OpKind kind = OpKind::max;
+  static constexpr bool commutative = true;
+  template <class T>
+  constexpr T operator()(T a, T b) const {
+    return a < b ? b : a;
+  }
+};
+
+/// The sum divided by the number of ranks; for floating types only.
+struct Average : Sum {
+  static constexpr OpKind kind = OpKind::average;
+  template <class T>
+  constexpr T finish(T sum, int ranks) const {
+    return sum / static_cast<T>(ranks);
+  }
+};
+
+inline constexpr Sum sum{};
+inline constexpr Product product{};
+inline constexpr Min min{};
+inline constexpr Max max{};
+inline constexpr Average average{};
+
+/// What may be handed to a reduction of `T`: associative, on two accumulators (`accumulator_t<T>`, float for bfloat16
+/// and float16) giving one.
+///
+/// A user's own op is any such callable, at most 16 bytes and trivially copyable (it travels inside the call). It is
+/// taken for non-commutative, and operands come in rank order, unless it has `static constexpr bool commutative = true`.
+/// A member `finish(accumulator, ranks)` runs once on each reduced element.
+template <class Op, class T>
+concept ReductionOp = Element<T> && std::is_trivially_copyable_v<Op> && sizeof(Op) <= 16 && alignof(Op) <= 8 &&
+                      requires(const Op& op, accumulator_t<T> a) {
+                        { op(a, a) } -> std::convertible_to<accumulator_t<T>>;
+                      } && (!std::derived_from<Op, Average> || FloatingElement<T>);
+
+namespace detail {
+
+template <class Op>
+constexpr OpKind kind_of() {
+  if constexpr (requires { { Op::kind } -> std::convertible_to<OpKind>; }) return Op::kind;
+  else return OpKind::user;
+}
+
+template <class Op>
+constexpr bool is_commutative() {
+  if constexpr (requires { { Op::commutative } -> std::convertible_to<bool>; }) return Op::commutative;
+  else return false;
+}
+
+}  // namespace detail
+
+constexpr std::string_view name_of(OpKind kind) {
+  constexpr std::string_view names[] = {"sum", "product", "min", "max", "average", "a user's op"};
+  return names[static_cast<std::size_t>(kind)];
+}
+
+}  // namespace distx

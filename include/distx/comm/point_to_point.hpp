@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include "distx/comm/reductions.hpp"
+
+namespace distx {
+
+namespace detail {
+
+template <class Buffer>
+auto send_call(Buffer& buffer, int to, int tag, const here& location) {
+  return Send<value_t<Buffer>, space_t<Buffer>>{as_const(as_span(buffer)), to, tag, location};
+}
+template <class Buffer>
+auto receive_call(Buffer& buffer, int from, int tag, const here& location) {
+  same_elements<Buffer, Buffer>();
+  return Receive<value_t<Buffer>, space_t<Buffer>>{as_span(buffer), from, tag, location};
+}
+template <class Out, class In>
+auto send_receive_call(Out& send, int to, In& receive, int from, int tag, const here& location) {
+  same_elements<Out, In>();
+  return SendReceive<value_t<Out>, space_t<Out>>{as_const(as_span(send)), to, as_span(receive), from, tag, location};
+}
+
+}  // namespace detail
+
+/// Sends to rank `to`; returns when the buffer may be used again, which may be not before the other side receives.
+template <class C, SpanArgument Buffer>
+void send(C& comm, const Buffer& buffer, int to, int tag = 0, detail::here location = detail::here::current()) {
+  detail::execute(comm, detail::send_call(buffer, to, tag, location));
+}
+template <class C, SpanArgument Buffer>
+[[nodiscard]] auto start_send(C& comm, const Buffer& buffer, int to, int tag = 0, typename C::space::stream after = {},
+                              detail::here location = detail::here::current()) {
+  return detail::start(comm, detail::send_call(buffer, to, tag, location), after);
+}
+
+/// Receives the next message of that tag from rank `from`, which must have exactly as many elements.
+template <class C, SpanArgument Buffer>
+void receive(C& comm, Buffer&& buffer, int from, int tag = 0, detail::here location = detail::here::current()) {
+  detail::execute(comm, detail::receive_call(buffer, from, tag, location));
+}
+template <class C, SpanArgument Buffer>
+[[nodiscard]] auto start_receive(C& comm, Buffer&& buffer, int from, int tag = 0, typename C::space::stream after = {},
+                                 detail::here location = detail::here::current()) {
+  return detail::start(comm, detail::receive_call(buffer, from, tag, location), after);
+}
+
+/// Both at once, so that a ring of ranks that pass something on does not block.
+template <class C, SpanArgument Out, SpanArgument In>
+void send_receive(C& comm, const Out& send, int to, In&& receive, int from, int tag = 0,
+                  detail::here location = detail::here::current()) {
+  detail::execute(comm, detail::send_receive_call(send, to, receive, from, tag, location));
+}
+template <class C, SpanArgument Out, SpanArgument In>
+[[nodiscard]] auto start_send_receive(C& comm, const Out& send, int to, In&& receive, int from, int tag = 0,
+                                      typename C::space::stream after = {},
+                                      detail::here location = detail::here::current()) {
+  return detail::start(comm, detail::send_receive_call(send, to, receive, from, tag, location), after);
+}
+
+/// Returns on no rank before every rank has called it.
+template <class C>
+void barrier(C& comm, detail::here location = detail::here::current()) {
+  detail::execute(comm, Barrier<typename C::space>{location});
+}
+template <class C>
+[[nodiscard]] auto start_barrier(C& comm, typename C::space::stream after = {},
+                                 detail::here location = detail::here::current()) {
+  return detail::start(comm, Barrier<typename C::space>{location}, after);
+}
+
+}  // namespace distx

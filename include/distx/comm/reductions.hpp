@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include "distx/comm/arguments.hpp"
+
+// The reductions as functions. `start_…` begins one and returns a Pending that borrows the buffers until its wait.
+namespace distx {
+
+namespace detail {
+
+using here = std::source_location;
+
+template <class Send, class Receive>
+constexpr void same_elements() {
+  static_assert(std::is_same_v<value_t<Send>, value_t<Receive>>, "distx: send and receive have elements of two types");
+  static_assert(!std::is_const_v<typename span_t<Receive>::element_type>, "distx: what is received into is const");
+}
+
+template <class Send, class Receive, class Op>
+auto all_reduce_call(Send& send, Receive& receive, Op op, const here& location) {
+  same_elements<Send, Receive>();
+  return AllReduce<value_t<Send>, Op, space_t<Send>>{as_const(as_span(send)), as_span(receive), op, location};
+}
+template <class Send, class Receive, class Op>
+auto reduce_call(Send& send, Receive& receive, Op op, int root, const here& location) {
+  same_elements<Send, Receive>();
+  return Reduce<value_t<Send>, Op, space_t<Send>>{as_const(as_span(send)), as_span(receive), op, root, location};
+}
+template <class Send, class Receive, class Op>
+auto reduce_scatter_call(Send& send, Receive& receive, Op op, Counts counts, const here& location) {
+  same_elements<Send, Receive>();
+  return ReduceScatter<value_t<Send>, Op, space_t<Send>>{as_const(as_span(send)), as_span(receive), op, counts,
+                                                         location};
+}
+
+}  // namespace detail
+
+/// Every rank's `receive` becomes the reduction of all ranks' `send`.
+/// @throws MismatchError, TimeoutError, RevokedError, RankFailure; so do all functions here
+template <class C, SpanArgument Send, SpanArgument Receive, class Op>
+void all_reduce(C& comm, const Send& send, Receive&& receive, Op op, detail::here location = detail::here::current()) {
+  detail::execute(comm, detail::all_reduce_call(send, receive, op, location));
+}
+/// In place.
+template <class C, SpanArgument Buffer, class Op>
+void all_reduce(C& comm, Buffer&& buffer, Op op, detail::here location = detail::here::current()) {
+  detail::execute(comm, detail::all_reduce_call(buffer, buffer, op, location));
+}
+template <class C, SpanArgument Send, SpanArgument Receive, class Op>
+[[nodiscard]] auto start_all_reduce(C& comm, const Send& send, Receive&& receive, Op op,
+                                    typename C::space::stream after = {},
+                                    detail::here location = detail::here::current()) {
+  return detail::start(comm, detail::all_reduce_call(send, receive, op, location), after);
+}
+template <class C, SpanArgument Buffer, class Op>
+[[nodiscard]] auto start_all_reduce(C& comm, Buffer&& buffer, Op op, typename C::space::stream after = {},
+                                    detail::here location = detail::here::current()) {
+  return detail::start(comm, detail::all_reduce_call(buffer, buffer, op, location), after);
+}
+
+/// The root's `receive` becomes the reduction of all ranks' `send`; elsewhere it stays as it is and may be empty.
+template <class C, SpanArgument Send, SpanArgument Receive, class Op>
+void reduce(C& comm, const Send& send, Receive&& receive, Op op, int root,
+            detail::here location = detail::here::current()) {
+  detail::execute(comm, detail::reduce_call(send, receive, op, root, location));
+}
+/// In place at the root.
+template <class C, SpanArgument Buffer, class Op>
+void reduce(C& comm, Buffer&& buffer, Op op, int root, detail::here location = detail::here::current()) {
+  detail::execute(comm, detail::reduce_call(buffer, buffer, op, root, location));
+}
+template <class C, SpanArgument Send, SpanArgument Receive, class Op>
+[[nodiscard]] auto start_reduce(C& comm, const Send& send, Receive&& receive, Op op, int root,
+                                typename C::space::stream after = {},
+                                detail::here location = detail::here::current()) {
+  return detail::start(comm, detail::reduce_call(send, receive, op, root, location), after);
+}
+
+/// Rank r's `receive` becomes block r of the reduction of all ranks' `send`: equal blocks, or of `counts` elements.
+template <class C, SpanArgument Send, SpanArgument Receive, class Op>
+void reduce_scatter(C& comm, const Send& send, Receive&& receive, Op op, Counts counts = {},
+                    detail::here location = detail::here::current()) {
+  detail::execute(comm, detail::reduce_scatter_call(send, receive, op, counts, location));
+}
+template <class C, SpanArgument Send, SpanArgument Receive, class Op>
+[[nodiscard]] auto start_reduce_scatter(C& comm, const Send& send, Receive&& receive, Op op, Counts counts = {},
+                                        typename C::space::stream after = {},
+                                        detail::here location = detail::here::current()) {
+  return detail::start(comm, detail::reduce_scatter_call(send, receive, op, counts, location), after);
+}
+
+}  // namespace distx

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <concepts>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "distx/core/error.hpp"
+
+namespace distx {
+
+/// Says who this rank is and carries small control messages to all others before there is a communicator.
+///
+/// `barrier`, `broadcast` and `all_gather` are collective: every rank calls them, in the same order, from one thread
+/// at a time. `all_gather` receives `size()` blocks of the bytes sent, in rank order. `root_rank()` is the rank that
+/// speaks for all where one must.
+template <class C>
+concept Connector = std::movable<C> && requires(C& connector, const C& fixed, std::span<std::byte> out,
+                                                std::span<const std::byte> in, int root) {
+  { fixed.rank() } -> std::same_as<int>;
+  { fixed.size() } -> std::same_as<int>;
+  { fixed.local_rank() } -> std::same_as<int>;
+  { fixed.local_size() } -> std::same_as<int>;
+  { fixed.root_rank() } -> std::same_as<int>;
+  connector.barrier();
+  connector.broadcast(out, root);
+  connector.all_gather(in, out);
+};
+
+/// Sends one value from `root` to every rank. Collective.
+template <Connector C, class T>
+  requires std::is_trivially_copyable_v<T>
+[[nodiscard]] T broadcast_value(C& connector, T value, int root) {
+  connector.broadcast(std::as_writable_bytes(std::span<T>(&value, 1)), root);
+  return value;
+}
+
+/// Gathers one value of every rank, in rank order. Collective.
+template <Connector C, class T>
+  requires std::is_trivially_copyable_v<T>
+[[nodiscard]] std::vector<T> all_gather_values(C& connector, const T& value) {
+  std::vector<T> values(static_cast<std::size_t>(connector.size()));
+  connector.all_gather(std::as_bytes(std::span<const T>(&value, 1)), std::as_writable_bytes(std::span<T>(values)));
+  return values;
+}
+
+/// Holds any connector behind one type; `connect()` returns it. Move-only, shares nothing.
+class AnyConnector {
+ public:
+  template <class C>
+    requires(!std::same_as<C, AnyConnector>) && Connector<C>
+  AnyConnector(C connector) : self_(std::make_unique<Model<C>>(std::move(connector))) {}  // NOLINT
+
+  [[nodiscard]] int rank() const { return self_->rank(); }
+  [[nodiscard]] int size() const { return self_->size(); }
+  [[nodiscard]] int local_rank() const { return self_->local_rank(); }
+  [[nodiscard]] int local_size() const { return self_->local_size(); }
+  [[nodiscard]] int root_rank() const { return self_->root_rank(); }
+  void barrier() { self_->barrier(); }
+  void broadcast(std::span<std::byte> bytes, int root) { self_->broadcast(bytes, root); }
+  void all_gather(std::span<const std::byte> send, std::span<std::byte> receive) { self_->all_gather(send, receive); }
+
+  /// The connector inside, or null where it is of another type.
+  template <Connector C>
+  [[nodiscard]] C* target() noexcept {
+    auto* model = dynamic_cast<Model<C>*>(self_.get());
+    return model == nullptr ? nullptr : &model->connector;
+  }
+
+ private:
+  struct Interface {
+    virtual ~Interface() = default;
+    virtual int rank() const = 0;
+    virtual int size() const = 0;
+    virtual int local_rank() const = 0;
+    virtual int local_size() const = 0;
+    virtual int root_rank() const = 0;
+    virtual void barrier() = 0;
+    virtual void broadcast(std::span<std::byte>, int) = 0;
+    virtual void all_gather(std::span<const std::byte>, std::span<std::byte>) = 0;
+  };
+  template <Connector C>
+  struct Model final : Interface {
+    explicit Model(C c) : connector(std::move(c)) {}
+    int rank() const override { return connector.rank(); }
+    int size() const override { return connector.size(); }
+    int local_rank() const override { return connector.local_rank(); }
+    int local_size() const override { return connector.local_size(); }
+    int root_rank() const override { return connector.root_rank(); }
+    void barrier() override { connector.barrier(); }
+    void broadcast(std::span<std::byte> bytes, int root) override { connector.broadcast(bytes, root); }
+    void all_gather(std::span<const std::byte> send, std::span<std::byte> receive) override {
+      connector.all_gather(send, receive);
+    }
+    C connector;
+  };
+
+  std::unique_ptr<Interface> self_;
+};
+
+}  // namespace distx

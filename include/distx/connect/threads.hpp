@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+
+#include "distx/connect/self.hpp"
+#include "distx/core/wait.hpp"
+
+namespace distx {
+
+namespace detail {
+
+/// What the threads of one `spawn` share: a flag of arrival and a published span for each rank, and how it ended.
+class ThreadWorld {
+ public:
+  ThreadWorld(int size, Timeout deadline) : deadline_(deadline), ranks_(static_cast<std::size_t>(size)) {}
+
+  [[nodiscard]] int size() const noexcept { return static_cast<int>(ranks_.size()); }
+
+  /// Publishes `mine`, waits for all, lets `read(rank, span)` see every rank's span, and waits again.
+  template <class Read>
+  void exchange(int rank, std::span<const std::byte> mine, std::string_view operation, Read&& read) {
+    Rank& self = ranks_[static_cast<std::size_t>(rank)];
+    self.span = mine;
+    arrive(rank, operation);
+    for (std::size_t other = 0; other < ranks_.size(); ++other) read(static_cast<int>(other), ranks_[other].span);
+    arrive(rank, operation);
+  }
+
+  /// Ends the world: every wait in it, now or later, throws. The first caller's reason stays.
+  void end(int rank, std::string reason, std::exception_ptr cause) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (ended_.load(std::memory_order_relaxed)) return;
+    failed_rank_ = rank;
+    reason_ = std::move(reason);
+    cause_ = std::move(cause);
+    ended_.store(true, std::memory_order_release);
+  }
+  [[nodiscard]] bool ended() const noexcept { return ended_.load(std::memory_order_acquire); }
+  /// @pre ended()
+  [[nodiscard]] RankFailure failure() const {
+    return RankFailure("rank " + std::to_string(failed_rank_) + " of " + std::to_string(size()) +
+                           " ended with an exception: " + reason_,
+                       failed_rank_, cause_);
+  }
+
+ private:
+  struct alignas(64) Rank {
+    std::atomic<std::uint64_t> arrived{0};
+    std::span<const std::byte> span;
+  };
+
+  void arrive(int rank, std::string_view operation) {
+    auto& mine = ranks_[static_cast<std::size_t>(rank)].arrived;
+    const std::uint64_t now = mine.load(std::memory_order_relaxed) + 1;
+    mine.store(now, std::memory_order_release);
+    for (std::size_t other = 0; other < ranks_.size(); ++other) {
+      const auto end = wait_until(
+          deadline_, [&] { return ranks_[other].arrived.load(std::memory_order_acquire) >= now; },
+          [&] { return ended(); });
+      const ErrorContext context{.operation = operation, .backend = "threads", .rank = rank, .size = size()};
+      if (end == WaitEnd::stopped) throw RevokedError(failure().what(), context);
+      if (end == WaitEnd::expired)
+        throw TimeoutError("rank " + std::to_string(other) + " has not arrived after " + deadline_.words(), context);
+    }
+  }
+
+  Timeout deadline_;
+  std::vector<Rank> ranks_;
+  std::atomic<bool> ended_{false};
+  std::mutex mutex_;
+  int failed_rank_ = -1;
+  std::string reason_;
+  std::exception_ptr cause_;
+};
+
+}  // namespace detail
+
+/// One of N ranks that are threads of this process; `spawn` makes them.
+class ThreadConnector {
+ public:
+  ThreadConnector(std::shared_ptr<detail::ThreadWorld> world, int rank) : world_(std::move(world)), rank_(rank) {}
+
+  [[nodiscard]] int rank() const noexcept { return rank_; }
+  [[nodiscard]] int size() const noexcept { return world_->size(); }
+  [[nodiscard]] int local_rank() const noexcept { return rank_; }
+  [[nodiscard]] int local_size() const noexcept { return world_->size(); }
+  [[nodiscard]] int root_rank() const noexcept { return 0; }
+
+  /// @throws TimeoutError, RevokedError when another rank has ended with an exception
+  void barrier() {
+    world_->exchange(rank_, {}, "barrier", [](int, auto) {});
+  }
+  void broadcast(std::span<std::byte> bytes, int root) {
+    detail::check_control_root(root, rank_, size());
+    std::size_t sent = 0;
+    world_->exchange(rank_, bytes, "broadcast", [&](int rank, std::span<const std::byte> source) {
+      if (rank != root) return;
+      sent = source.size();
+      if (rank != rank_ && sent == bytes.size()) std::copy(source.begin(), source.end(), bytes.begin());
+    });
+    if (sent != bytes.size()) throw different("broadcast", root, sent, bytes.size());
+  }
+  void all_gather(std::span<const std::byte> send, std::span<std::byte> receive) {
+    detail::check_control_gather(send.size(), receive.size(), rank_, size());
+    int odd = -1;
+    std::size_t odd_size = 0;
+    world_->exchange(rank_, send, "all_gather", [&](int rank, std::span<const std::byte> source) {
+      if (source.size() != send.size()) {
+        odd = rank;
+        odd_size = source.size();
+      } else if (!source.empty()) {
+        std::memmove(receive.data() + static_cast<std::size_t>(rank) * send.size(), source.data(), source.size());
+      }
+    });
+    if (odd >= 0) throw different("all_gather", odd, odd_size, send.size());
+  }
+
+ private:
+  MismatchError different(std::string_view operation, int other, std::size_t theirs, std::size_t mine) const {
+    return MismatchError("rank " + std::to_string(other) + " passes " + std::to_string(theirs) + " bytes, this rank " +
+                             std::to_string(mine),
+                         {.operation = operation, .backend = "threads", .rank = rank_, .size = size()});
+  }
+
+  std::shared_ptr<detail::ThreadWorld> world_;
+  int rank_;
+};
+
+}  // namespace distx

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <type_traits>
+
+#include "distx/core/float16.hpp"
+
+namespace distx {
+
+/// The element types that every backend reduces; `bytes` is anything else that can be moved, but not reduced.
+enum class ElementType : std::uint8_t { i8, u8, i16, u16, i32, u32, i64, u64, bf16, f16, f32, f64, bytes };
+
+namespace detail {
+
+// By size and signedness, so that long and long long both count.
+template <class T>
+constexpr ElementType element_type_of() {
+  if constexpr (std::same_as<T, float>) return ElementType::f32;
+  else if constexpr (std::same_as<T, double>) return ElementType::f64;
+  else if constexpr (std::same_as<T, bfloat16>) return ElementType::bf16;
+  else if constexpr (std::same_as<T, float16>) return ElementType::f16;
+  else if constexpr (std::integral<T> && !std::same_as<T, bool> && sizeof(T) <= 8) {
+    constexpr int width = sizeof(T) == 1 ? 0 : sizeof(T) == 2 ? 2 : sizeof(T) == 4 ? 4 : 6;
+    return static_cast<ElementType>(width + (std::is_signed_v<T> ? 0 : 1));
+  } else return ElementType::bytes;
+}
+
+template <class T>
+struct accumulator {
+  using type = T;
+};
+template <>
+struct accumulator<bfloat16> {
+  using type = float;
+};
+template <>
+struct accumulator<float16> {
+  using type = float;
+};
+
+}  // namespace detail
+
+/// What may travel: anything that a copy of its bytes copies.
+template <class T>
+concept Transferable = std::is_trivially_copyable_v<T> && std::is_object_v<T>;
+
+/// What may be reduced: integers of 8 to 64 bits, bfloat16, float16, float, double.
+template <class T>
+concept Element = Transferable<T> && detail::element_type_of<std::remove_cv_t<T>>() != ElementType::bytes;
+
+/// Elements with fractions, which alone can be averaged.
+template <class T>
+concept FloatingElement = std::same_as<T, float> || std::same_as<T, double> || std::same_as<T, bfloat16> ||
+                          std::same_as<T, float16>;
+
+template <class T>
+inline constexpr ElementType element_type = detail::element_type_of<std::remove_cv_t<T>>();
+
+/// The type in which reductions of `T` are computed: float for bfloat16 and float16, else `T`.
+template <class T>
+using accumulator_t = typename detail::accumulator<std::remove_cv_t<T>>::type;
+
+constexpr std::string_view name_of(ElementType type) {
+  constexpr std::string_view names[] = {"int8",   "uint8",  "int16",    "uint16",  "int32",   "uint32", "int64",
+                                        "uint64", "bfloat16", "float16", "float32", "float64", "bytes"};
+  return names[static_cast<std::size_t>(type)];
+}
+
+/// Bytes of one element, 1 for `bytes`.
+constexpr std::size_t size_of(ElementType type) {
+  constexpr std::size_t sizes[] = {1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8, 1};
+  return sizes[static_cast<std::size_t>(type)];
+}
+
+}  // namespace distx

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <concepts>
+#include <utility>
+
+namespace distx {
+
+/// What `unique_handle` must know of a vendor's handle: its type, its null value, how it is given back.
+template <class Traits>
+concept HandleTraits = requires(typename Traits::handle_type handle) {
+  { Traits::null() } noexcept -> std::convertible_to<typename Traits::handle_type>;
+  { Traits::close(handle) } noexcept;
+};
+
+/// The one owner of every vendor handle: move-only, closes exactly once, never closes a null.
+template <HandleTraits Traits>
+class unique_handle {
+ public:
+  using handle_type = typename Traits::handle_type;
+
+  unique_handle() noexcept : handle_(Traits::null()) {}
+  unique_handle(unique_handle&& other) noexcept : handle_(other.release()) {}
+  unique_handle& operator=(unique_handle&& other) noexcept {
+    if (this != &other) reset(other.release());
+    return *this;
+  }
+  ~unique_handle() { reset(); }
+
+  /// Takes over a handle that the caller owned.
+  [[nodiscard]] static unique_handle from_native_handle(handle_type handle) noexcept {
+    unique_handle owner;
+    owner.handle_ = handle;
+    return owner;
+  }
+  [[nodiscard]] handle_type native_handle() const noexcept { return handle_; }
+  /// Gives the handle to the caller, who must close it.
+  [[nodiscard]] handle_type release() noexcept { return std::exchange(handle_, Traits::null()); }
+  void reset(handle_type handle = Traits::null()) noexcept {
+    const handle_type old = std::exchange(handle_, handle);
+    if (!(old == Traits::null())) Traits::close(old);
+  }
+  explicit operator bool() const noexcept { return !(handle_ == Traits::null()); }
+
+ private:
+  handle_type handle_;
+};
+
+}  // namespace distx

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+// The whole library but its vendors: needs the standard library only.
+#include "distx/comm/any_communicator.hpp"
+#include "distx/comm/groups.hpp"
+#include "distx/comm/lists.hpp"
+#include "distx/comm/movement.hpp"
+#include "distx/comm/point_to_point.hpp"
+#include "distx/comm/reductions.hpp"
+#include "distx/comm/serial.hpp"
+#include "distx/comm/threads.hpp"
+#include "distx/connect/connect.hpp"
+#include "distx/connect/product.hpp"
+#include "distx/connect/self.hpp"
+#include "distx/connect/spawn.hpp"
+#include "distx/connect/threads.hpp"
+#include "distx/core/error.hpp"
+#include "distx/core/span.hpp"
+#include "distx/memory/buffer.hpp"
+#include "distx/memory/operations.hpp"

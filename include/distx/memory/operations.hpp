@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+
+#include "distx/core/error.hpp"
+#include "distx/core/span.hpp"
+
+// The operations of the host's memory. Another space offers the same names with its own stream as first argument.
+namespace distx {
+
+namespace detail {
+
+inline void same_length(std::size_t to, std::size_t from, const char* operation) {
+  if (to != from)
+    throw MismatchError("the destination has " + std::to_string(to) + " elements, the source " + std::to_string(from),
+                        {.operation = operation});
+}
+
+}  // namespace detail
+
+/// Copies elements; the spans may be the same, but must not overlap partly.
+template <class T>
+void copy(HostStream, Span<T> to, Span<const std::type_identity_t<T>> from) {
+  detail::same_length(to.size(), from.size(), "copy");
+  if (!from.empty() && to.data() != from.data()) std::memcpy(to.data(), from.data(), from.size_bytes());
+}
+
+template <class T>
+void fill(HostStream, Span<T> to, std::type_identity_t<T> value) {
+  std::fill_n(to.data(), to.size(), value);
+}
+
+/// Converts each element, rounding to nearest where the new type is narrower.
+template <class To, class From>
+void cast(HostStream, Span<To> to, Span<From> from) {
+  detail::same_length(to.size(), from.size(), "cast");
+  using Through = std::conditional_t<std::same_as<From, double> && std::same_as<To, double>, double,
+                                     std::conditional_t<FloatingElement<To> && sizeof(To) == 2, float, To>>;
+  for (std::size_t i = 0; i < to.size(); ++i) to[i] = static_cast<To>(static_cast<Through>(from[i]));
+}
+
+/// The sum of the squares, in double, element by element from the first: the same bits for the same elements.
+template <class T>
+[[nodiscard]] double sum_of_squares(HostStream, Span<T> values) {
+  double total = 0;
+  for (const auto value : values) total += static_cast<double>(value) * static_cast<double>(value);
+  return total;
+}
+
+}  // namespace distx

@@ -1,0 +1,121 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Checks that a file does not compile, and that its user is told why in our words and in no others.
+
+    tests/compile_fail/check.py --compiler g++|clang++ --build FOLDER FILE
+    tests/compile_fail/check.py --compiler g++|clang++ --self-test
+
+The file begins with comments:
+
+    // expect: a sentence, or a part of one; several such lines may be given
+    // flags: -Werror=unused-result        (optional)
+    // needs: mpi                          (optional: a vendor, whose absence skips the test)
+
+At the compiler's default settings there must be exactly one error; each sentence must be in the output, the first one
+in the error's own line. With DISTX_POSITIVE defined the same file must compile, so that it cannot fail by accident.
+"""
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import compilers  # noqa: E402
+
+
+def directives(path):
+    found = {"expect": [], "flags": [], "needs": []}
+    with open(path, encoding="utf-8") as lines:
+        for line in lines:
+            if not line.startswith("//"):
+                break
+            key, _, value = line[2:].strip().partition(":")
+            if key in found:
+                found[key].append(value.strip())
+    found["flags"] = " ".join(found["flags"]).split()
+    found["needs"] = " ".join(found["needs"]).split()
+    return found
+
+
+def complaints(compiler, path, flags, expected):
+    """What is wrong with the file, as a list of sentences."""
+    if not expected:
+        return ["there is no '// expect:' line at the top"]
+    command = [compiler, "-std=c++20", "-fsyntax-only", "-I", os.path.join(compilers.ROOT, "include"), *flags, path]
+    environment = dict(os.environ, LC_ALL="C")
+
+    def run(*more):
+        return subprocess.run(command + list(more), env=environment, capture_output=True, text=True, check=False)
+
+    wrong = []
+    positive = run("-DDISTX_POSITIVE")
+    if positive.returncode:
+        wrong.append("with DISTX_POSITIVE it must compile, and does not:\n" + positive.stderr)
+    negative = run()
+    if negative.returncode == 0:
+        return wrong + ["it compiles, and must not"]
+    errors = [line for line in negative.stderr.splitlines() if " error: " in line]
+    if len(errors) != 1:
+        wrong.append(f"there are {len(errors)} errors, and must be 1")
+    if not any(expected[0] in line for line in errors):
+        wrong.append(f"no error says: {expected[0]}")
+    wrong += [f"nothing says: {sentence}" for sentence in expected[1:] if sentence not in negative.stderr]
+    if wrong:
+        wrong.append("the compiler said:\n" + negative.stderr)
+    return wrong
+
+
+def self_test(compiler):
+    """Shows on made-up files that each complaint can be made, and that a good file gives none."""
+    assertion = "static_assert(sizeof(int) == 1, \"an int is no byte\");\n"
+    guarded = "#ifndef DISTX_POSITIVE\n" + assertion + "#endif\n"
+    cases = {
+        "good": (guarded, ["an int is no byte"], None),
+        "compiles": ("int i;\n", ["an int is no byte"], "it compiles"),
+        "sentence": (guarded, ["an int is a byte"], "no error says"),
+        "note": (guarded, ["an int is no byte", "and no long"], "nothing says"),
+        "two errors": (guarded + guarded, ["an int is no byte"], "there are 2 errors"),
+        "accident": (assertion, ["an int is no byte"], "must compile, and does not"),
+        "silent": (guarded, [], "no '// expect:'"),
+    }
+    failed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for name, (text, expected, complaint) in cases.items():
+            path = os.path.join(folder, "case.cpp")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+            said = complaints(compiler, path, [], expected)
+            good = not said if complaint is None else any(complaint in sentence for sentence in said)
+            if not good:
+                failed += 1
+                print(f"self-test '{name}' failed: expected {complaint!r}, got {said}")
+    return 1 if failed else 0
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--compiler", required=True, choices=["g++", "clang++"])
+    parser.add_argument("--build", default=".")
+    parser.add_argument("--self-test", action="store_true")
+    parser.add_argument("file", nargs="?")
+    options = parser.parse_args()
+    compiler = compilers.find_or_skip(options.compiler)
+    if options.self_test:
+        return self_test(compiler)
+    found = directives(options.file)
+    flags = found["flags"]
+    for vendor in found["needs"]:
+        more = compilers.vendor_flags(options.build, vendor)
+        if more is None:
+            print(f"skipped: {vendor} is absent or disabled")
+            return 77
+        flags += more
+    wrong = complaints(compiler, options.file, flags, found["expect"])
+    for sentence in wrong:
+        print(f"{options.file}: {sentence}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

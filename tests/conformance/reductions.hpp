@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include "conformance/elements.hpp"
+#include "conformance/findings.hpp"
+
+// all_reduce, reduce and reduce_scatter: every op, element type, size and form.
+namespace conformance {
+
+template <class T>
+std::string reduction_name(const char* operation, const Reference& reference, std::size_t size) {
+  return std::string(operation) + " " + reference.name + " of " + std::string(name_of(distx::element_type<T>)) +
+         ", size " + std::to_string(size);
+}
+
+/// Every root where that is quick, else the first and the last.
+inline std::vector<int> roots(int ranks, std::size_t size) {
+  std::vector<int> all;
+  for (int root = 0; root < ranks; ++root)
+    if (size < largest || root == 0 || root == ranks - 1) all.push_back(root);
+  return all;
+}
+
+/// One op on one type, in one size.
+template <class T, class C, class Op>
+void check_reductions(C& comm, Findings& findings, Op op, const Reference& reference, std::size_t size,
+                      const std::vector<T>& mine, const std::vector<T>& result) {
+  const auto send = repeated(mine, size);
+  const auto expected = repeated(result, size);
+  const auto kept = pattern<T>(size, 99);
+  const auto what = [&](const char* operation) { return reduction_name<T>(operation, reference, size); };
+  const auto ranks = static_cast<std::size_t>(comm.size());
+  const auto rank = static_cast<std::size_t>(comm.rank());
+
+  auto receive = kept;
+  auto buffer = send;
+  all_reduce(comm, buffer, receive, op);
+  findings.same(receive, expected, what("all_reduce"));
+  findings.same(buffer, send, what("operands of all_reduce"));
+  all_reduce(comm, buffer, op);
+  findings.same(buffer, expected, what("all_reduce in place"));
+
+  for (const int root : roots(comm.size(), size)) {
+    const bool here = comm.rank() == root;
+    receive = kept;
+    buffer = send;
+    reduce(comm, buffer, receive, op, root);
+    findings.same(receive, here ? expected : kept, what("reduce"));
+    findings.same(buffer, send, what("operands of reduce"));
+    reduce(comm, buffer, op, root);
+    findings.same(buffer, here ? expected : send, what("reduce in place"));
+    // Elsewhere than at the root there may be nothing to receive into.
+    receive.resize(here ? size : 0);
+    reduce(comm, send, receive, op, root);
+    if (here) findings.same(receive, expected, what("reduce to the root's buffer alone"));
+  }
+
+  const std::size_t block = size == largest ? size / ranks : size;
+  buffer = repeated(mine, block * ranks);
+  const auto expected_block = repeated(result, block, block * rank);
+  receive.assign(block, T{});
+  reduce_scatter(comm, buffer, receive, op);
+  findings.same(receive, expected_block, what("reduce_scatter"));
+  findings.same(buffer, repeated(mine, block * ranks), what("operands of reduce_scatter"));
+  const auto own = distx::Span<T>(buffer).subspan(block * rank, block);
+  reduce_scatter(comm, buffer, own, op);
+  findings.same(std::vector<T>(own.begin(), own.end()), expected_block, what("reduce_scatter in place"));
+
+  // Three in flight, waited for in another order.
+  auto first = send;
+  std::vector<T> second(size), third(block);
+  const auto blocks = repeated(mine, block * ranks);
+  const int root = comm.size() - 1;
+  auto pending_first = start_all_reduce(comm, first, op);
+  auto pending_second = start_reduce(comm, send, second, op, root);
+  auto pending_third = start_reduce_scatter(comm, blocks, third, op);
+  pending_third.wait();
+  findings.same(third, expected_block, what("started reduce_scatter"));
+  pending_first.wait();
+  findings.same(first, expected, what("started all_reduce"));
+  pending_second.wait();
+  if (comm.rank() == root) findings.same(second, expected, what("started reduce"));
+}
+
+/// Blocks of different sizes, empty ones among them.
+template <class T, class C, class Op>
+void check_uneven_reduce_scatter(C& comm, Findings& findings, Op op, const Reference& reference) {
+  const auto mine = operands<T>(reference, comm.rank());
+  const auto result = results<T>(reference, comm.size());
+  const auto counts = uneven_counts(comm.size());
+  const std::size_t begin = distx::block_offset(counts, 0, comm.rank());
+  const std::size_t count = counts[static_cast<std::size_t>(comm.rank())];
+  const std::size_t total = distx::total_count(counts, 0, comm.size());
+  const auto expected = repeated(result, count, begin);
+  auto send = repeated(mine, total);
+  std::vector<T> receive(count);
+  reduce_scatter(comm, send, receive, op, counts);
+  findings.same(receive, expected, reduction_name<T>("uneven reduce_scatter", reference, total));
+  receive.assign(count, T{});
+  auto pending = start_reduce_scatter(comm, send, receive, op, counts);
+  pending.wait();
+  findings.same(receive, expected, reduction_name<T>("started uneven reduce_scatter", reference, total));
+  const auto own = distx::Span<T>(send).subspan(begin, count);
+  reduce_scatter(comm, send, own, op, counts);
+  findings.same(std::vector<T>(own.begin(), own.end()), expected,
+                reduction_name<T>("uneven reduce_scatter in place", reference, total));
+}
+
+struct EveryReduction {
+  template <class C>
+  void operator()(C& comm, Findings& findings) const {
+    for_each_element([&]<class T>() {
+      for_each_op<T>([&](auto op, const Reference& reference) {
+        const auto mine = operands<T>(reference, comm.rank());
+        const auto result = results<T>(reference, comm.size());
+        for (const std::size_t size : sizes) check_reductions(comm, findings, op, reference, size, mine, result);
+      });
+    });
+  }
+};
+
+struct UnevenReductions {
+  template <class C>
+  void operator()(C& comm, Findings& findings) const {
+    check_uneven_reduce_scatter<float>(comm, findings, distx::sum, reference_sum);
+    check_uneven_reduce_scatter<float>(comm, findings, distx::average, reference_average);
+    check_uneven_reduce_scatter<float>(comm, findings, Compose{}, reference_compose);
+    check_uneven_reduce_scatter<std::int32_t>(comm, findings, distx::sum, reference_sum);
+    check_uneven_reduce_scatter<distx::bfloat16>(comm, findings, distx::sum, reference_sum);
+    check_uneven_reduce_scatter<distx::float16>(comm, findings, Compose{}, reference_compose);
+  }
+};
+
+/// bfloat16 has 8 bits of mantissa, float16 has 11: a sum rounded at each step would never leave its first operand.
+struct RoundedOnce {
+  template <class T, class C>
+  static void check(C& comm, Findings& findings, float large) {
+    const auto ranks = static_cast<std::size_t>(comm.size());
+    const T operand(comm.rank() == 0 ? large : 1.0f);
+    const T total(large + static_cast<float>(comm.size() - 1));
+    const T mean((large + static_cast<float>(comm.size() - 1)) / static_cast<float>(comm.size()));
+    if (comm.size() > 2) findings.expect(total > T(large), "the case does not tell the two roundings apart");
+    for (const std::size_t size : {std::size_t{1}, std::size_t{2000}}) {
+      const std::vector<T> send(size, operand);
+      std::vector<T> receive(size);
+      all_reduce(comm, send, receive, distx::sum);
+      findings.same(receive, std::vector<T>(size, total), "all_reduce, rounded once");
+      all_reduce(comm, send, receive, distx::average);
+      findings.same(receive, std::vector<T>(size, mean), "average, rounded once");
+      auto pending = start_all_reduce(comm, send, receive, distx::sum);
+      pending.wait();
+      findings.same(receive, std::vector<T>(size, total), "started all_reduce, rounded once");
+      receive.assign(size, T{});
+      reduce(comm, send, receive, distx::sum, 0);
+      if (comm.rank() == 0) findings.same(receive, std::vector<T>(size, total), "reduce, rounded once");
+      const std::vector<T> blocks(size * ranks, operand);
+      reduce_scatter(comm, blocks, receive, distx::sum);
+      findings.same(receive, std::vector<T>(size, total), "reduce_scatter, rounded once");
+    }
+  }
+  template <class C>
+  void operator()(C& comm, Findings& findings) const {
+    check<distx::bfloat16>(comm, findings, 256.0f);
+    check<distx::float16>(comm, findings, 2048.0f);
+  }
+};
+
+/// A user's op with 16 bytes of state and a last step.
+struct ScaledSum {
+  double scale;
+  double offset;
+  template <class T>
+  constexpr T operator()(T a, T b) const {
+    return static_cast<T>(a + b);
+  }
+  template <class T>
+  constexpr T finish(T total, int ranks) const {
+    return static_cast<T>(static_cast<double>(total) * scale + offset + ranks);
+  }
+};
+
+struct UserOps {
+  template <class T, class C>
+  static void check(C& comm, Findings& findings) {
+    const double total = comm.size() * (comm.size() + 1) / 2.0;
+    std::vector<T> values(33, element<T>(comm.rank() + 1));
+    all_reduce(comm, values, ScaledSum{2, 3});
+    findings.same(values, std::vector<T>(33, element<T>(2 * total + 3 + comm.size())), "an op with state");
+
+    // The first operand is rank 0's, the last one the last rank's.
+    std::vector<T> first(33, element<T>(comm.rank() + 1));
+    all_reduce(comm, first, [](auto a, auto) { return a; });
+    findings.same(first, std::vector<T>(33, element<T>(1)), "an op that keeps its first operand");
+    std::vector<T> last(33, element<T>(comm.rank() + 1));
+    all_reduce(comm, last, [](auto, auto b) { return b; });
+    findings.same(last, std::vector<T>(33, element<T>(comm.size())), "an op that keeps its second operand");
+  }
+  template <class C>
+  void operator()(C& comm, Findings& findings) const {
+    check<std::int32_t>(comm, findings);
+    check<distx::bfloat16>(comm, findings);
+    check<float>(comm, findings);
+    check<double>(comm, findings);
+  }
+};
+
+/// An integer sum that does not fit wraps around.
+struct Wrapping {
+  template <class C>
+  void operator()(C& comm, Findings& findings) const {
+    std::vector<std::int8_t> values(3, 100);
+    all_reduce(comm, values, distx::sum);
+    const auto wrapped = static_cast<std::int8_t>(static_cast<std::uint8_t>(100 * comm.size()));
+    findings.same(values, std::vector<std::int8_t>(3, wrapped), "a sum beyond int8");
+    std::vector<std::int32_t> wide(3, 2000000000);
+    all_reduce(comm, wide, distx::sum);
+    const auto wide_wrapped = static_cast<std::int32_t>(2000000000u * static_cast<unsigned>(comm.size()));
+    findings.same(wide, std::vector<std::int32_t>(3, wide_wrapped), "a sum beyond int32");
+  }
+};
+
+/// Sums that round: the same on every rank and in a repeated run, and in rank order where the backend promises it.
+struct SameBits {
+  bool rank_order;
+
+  static float operand(int rank, std::size_t i) {
+    return 1.0f / static_cast<float>(3 + rank * 7 + static_cast<int>(i % 97)) * (rank % 2 == 0 ? 1e4f : 1.0f);
+  }
+  template <class C>
+  void operator()(C& comm, Findings& findings) const {
+    for (const std::size_t size : sizes) {
+      std::vector<float> send(size), ordered(size), first(size), again(size);
+      for (std::size_t i = 0; i < size; ++i) {
+        send[i] = operand(comm.rank(), i);
+        for (int rank = 0; rank < comm.size(); ++rank)
+          ordered[i] = rank == 0 ? operand(0, i) : ordered[i] + operand(rank, i);
+      }
+      all_reduce(comm, send, first, distx::sum);
+      all_reduce(comm, send, again, distx::sum);
+      findings.same(again, first, "all_reduce, repeated");
+      if (rank_order) findings.same(first, ordered, "all_reduce in rank order");
+      std::vector<float> elsewhere = first;
+      broadcast(comm, elsewhere, 0);
+      findings.same(first, elsewhere, "all_reduce here and on rank 0");
+    }
+  }
+};
+
+}  // namespace conformance

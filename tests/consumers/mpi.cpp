@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// What a project that uses distx over MPI might begin with.
+#include <distx/distx.hpp>
+#include <distx/mpi.hpp>
+
+#include <iostream>
+#include <vector>
+
+int main(int argc, char** argv) {
+  auto connector = distx::connect(argc, argv);
+  distx::MpiCommunicator comm(connector);
+  std::vector<float> x(4, 1.0f);
+  distx::all_reduce(comm, x, distx::sum);
+  std::cout << "rank " << comm.rank() << " of " << comm.size() << ": " << x[0] << '\n';
+  return x == std::vector<float>(4, static_cast<float>(comm.size())) ? 0 : 1;
+}

@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Builds and runs a small project that uses distx, the way its users would.
+
+    tests/consumers/run.py subproject|pkg-config|cmake [--mpi]
+
+distx is installed into a folder of its own first (or, for `subproject`, linked into the project). With --mpi the program
+that uses distx over MPI is built too, and run on two ranks.
+"""
+import argparse
+import glob
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+MESON = shutil.which("meson")
+
+
+def run(*command, **options):
+    print("$", " ".join(command), flush=True)
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          check=False, **options)
+    if done.returncode:
+        print(done.stdout, flush=True)
+        sys.exit(f"'{command[0]}' ended with status {done.returncode}")
+    return done.stdout
+
+
+def install(folder, mpi):
+    """Installs distx below `folder` and returns the prefix."""
+    prefix, build = os.path.join(folder, "prefix"), os.path.join(folder, "distx")
+    off = [f"-D{part}=disabled" for part in ("tests", "examples", "benchmarks")]
+    run(MESON, "setup", build, ROOT, "--prefix", prefix, f"-Dmpi={'enabled' if mpi else 'disabled'}", *off)
+    run(MESON, "install", "-C", build)
+    for needed in ("include/distx/distx.hpp", "share/cmake/distx/distxConfig.cmake"):
+        if not os.path.exists(os.path.join(prefix, needed)):
+            sys.exit(f"'meson install' put no {needed} in place")
+    return prefix
+
+
+def run_programs(folder, mpi):
+    print(run(os.path.join(folder, "serial")), end="")
+    if mpi:
+        launcher = os.path.join(os.path.dirname(HERE), "mpirun")
+        output = run(launcher, "2", os.path.join(folder, "mpi"))
+        print(output, end="")
+        if sorted(line for line in output.splitlines() if line.startswith("rank ")) != ["rank 0 of 2: 2", "rank 1 of 2: 2"]:
+            sys.exit("two ranks must print 'rank 0 of 2: 2' and 'rank 1 of 2: 2'")
+
+
+def subproject(folder, mpi):
+    project = os.path.join(folder, "project")
+    shutil.copytree(os.path.join(HERE, "subproject"), project)
+    for program in ("serial.cpp", "mpi.cpp"):
+        shutil.copy(os.path.join(HERE, program), project)
+    distx = os.path.join(project, "subprojects", "distx")
+    os.makedirs(distx)
+    for part in ("meson.build", "meson_options.txt", "include"):
+        os.symlink(os.path.join(ROOT, part), os.path.join(distx, part))
+    build = os.path.join(folder, "build")
+    run(MESON, "setup", build, project, f"-Ddistx:mpi={'enabled' if mpi else 'disabled'}")
+    run(MESON, "compile", "-C", build, "-j1")
+    run_programs(build, mpi)
+
+
+def pkg_config(folder, mpi):
+    prefix = install(folder, mpi)
+    places = [os.path.dirname(file) for file in glob.glob(os.path.join(prefix, "**", "distx.pc"), recursive=True)]
+    environment = dict(os.environ, PKG_CONFIG_PATH=os.pathsep.join(places))
+    for program, name in [("serial", "distx")] + ([("mpi", "distx-mpi")] if mpi else []):
+        flags = run("pkg-config", "--cflags", "--libs", name, env=environment).split()
+        source, target = os.path.join(HERE, program + ".cpp"), os.path.join(folder, program)
+        run(os.environ.get("CXX", "g++"), "-std=c++20", source, "-o", target, *flags)
+    run_programs(folder, mpi)
+
+
+def cmake(folder, mpi):
+    if not shutil.which("cmake"):
+        print("skipped: there is no cmake on PATH")
+        sys.exit(77)
+    prefix = install(folder, mpi)
+    moved = prefix + "-moved"  # a package knows its own place
+    os.rename(prefix, moved)
+    build = os.path.join(folder, "build")
+    run("cmake", "-G", "Ninja", "-S", os.path.join(HERE, "cmake"), "-B", build, f"-DCMAKE_PREFIX_PATH={moved}",
+        f"-DWITH_MPI={'ON' if mpi else 'OFF'}")
+    run("cmake", "--build", build)
+    run_programs(build, mpi)
+
+
+def main():
+    kinds = {"subproject": subproject, "pkg-config": pkg_config, "cmake": cmake}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kind", choices=kinds)
+    parser.add_argument("--mpi", action="store_true")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        kinds[options.kind](folder, options.mpi)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+#include <cmath>
+
+#include <doctest/doctest.h>
+
+#include "common/portable_random.hpp"
+#include "models/layer.hpp"
+
+namespace examples {
+
+/// Numbers from -1 to 1: none of them on a kink of ReLU, no two equal where the maximum is taken.
+inline Matrix<double> random_matrix(Eigen::Index rows, Eigen::Index columns, Generator& generator) {
+  Matrix<double> matrix(rows, columns);
+  for (Eigen::Index i = 0; i < matrix.size(); ++i) matrix.data()[i] = uniform(generator, -1, 1);
+  return matrix;
+}
+
+/// Compares every stride-th element of a gradient with the central difference of `loss` along that element.
+///
+/// With a step of 1e-6 rounding leaves an error of some 1e-9 and curvature less; a longer one would step over kinks.
+template <class Values, class Gradient, class Loss>
+void check_gradient(Values& values, const Gradient& gradient, Loss&& loss, Eigen::Index stride = 1) {
+  constexpr double step = 1e-6;
+  REQUIRE(values.size() == gradient.size());
+  for (Eigen::Index i = 0; i < values.size(); i += stride) {
+    double& value = values.data()[i];
+    const double there = value;
+    value = there + step;
+    const double above = loss();
+    value = there - step;
+    const double below = loss();
+    value = there;
+    CAPTURE(i);
+    CHECK(std::abs(gradient.data()[i] - (above - below) / (2 * step)) < 1e-8);
+  }
+}
+
+}  // namespace examples

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+# Read by the other scripts of this folder (bash).
+# shellcheck shell=bash disable=SC2034
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$root"
+
+say() { printf 'distx: %s\n' "$*"; }
+fail() {
+  printf 'distx: %s\n' "$*" >&2
+  exit 1
+}
+
+# What the library's example programs and test programs are built with.
+build_packages=(g++ meson ninja-build pkg-config libopenmpi-dev openmpi-bin libboost-mpi-dev libeigen3-dev libcli11-dev
+  libfmt-dev nlohmann-json3-dev zlib1g-dev doctest-dev)
+# What the tests use beside it; a clang is added to these.
+test_packages=(cmake)
+clang_versions=(16 17 18 19 20 21)
+
+clang_command() {
+  local version
+  for version in "${clang_versions[@]}"; do
+    if command -v "clang++-$version"; then return 0; fi
+  done
+  return 1
+}
+
+is_installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
+
+as_root() {
+  if [ "$(id -u)" -eq 0 ]; then "$@"; else sudo "$@"; fi
+}
+
+# Says what the command of apt-get printed only where it failed.
+apt_get() {
+  local log
+  log=$(mktemp)
+  if ! as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=300 "$@" </dev/null >"$log" 2>&1; then
+    tail -n 15 "$log" >&2
+    rm -f "$log"
+    return 1
+  fi
+  rm -f "$log"
+}
+
+# install_missing PACKAGE…: installs those that are not there. `clang` stands for the first clang that will do.
+# Sets `installed_something`.
+installed_something=false
+install_missing() {
+  local package missing=() wanted=("$@")
+  if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
+    local program absent=()
+    for program in g++ meson ninja pkg-config mpirun; do
+      command -v "$program" >/dev/null || absent+=("$program")
+    done
+    [ ${#absent[@]} -eq 0 ] || fail "there is no ${absent[*]}, and only Debian's and Ubuntu's packages are known here:" \
+      "install what Debian calls ${wanted[*]}, then run this again."
+    return 0
+  fi
+  for package in "${wanted[@]}"; do
+    if [ "$package" = clang ]; then
+      clang_command >/dev/null || missing+=(clang)
+    else
+      is_installed "$package" || missing+=("$package")
+    fi
+  done
+  [ ${#missing[@]} -gt 0 ] || return 0
+  if [ "$(id -u)" -ne 0 ] && ! command -v sudo >/dev/null; then
+    fail "these packages are missing, and installing them needs root or sudo: ${missing[*]}."
+  fi
+  say "fetching the list of packages (apt-get update)"
+  apt_get update || say "the list of packages could not be brought up to date: trying with the one that is here"
+  for package in "${!missing[@]}"; do
+    if [ "${missing[package]}" = clang ]; then missing[package]=$(clang_package); fi
+  done
+  say "about to install: ${missing[*]}"
+  apt_get install --no-install-recommends "${missing[@]}" ||
+    fail "apt-get could not install these packages: ${missing[*]}."
+  installed_something=true
+}
+
+clang_package() {
+  local version
+  for version in "${clang_versions[@]}"; do
+    if apt-cache show "clang-$version" >/dev/null 2>&1; then
+      echo "clang-$version"
+      return 0
+    fi
+  done
+  fail "this distribution has no clang 16 or newer, which the tests compile everything with once more."
+}
+
+# The oldest versions that will do, checked once all is installed.
+check_versions() {
+  local have
+  have=$(meson --version)
+  [ "$(printf '%s\n' 1.0.1 "$have" | sort -V | head -n 1)" = 1.0.1 ] ||
+    fail "Meson is version $have here, and 1.0.1 is the oldest that will do (pip install meson has a newer one)."
+  have=$(g++ -dumpversion)
+  [ "${have%%.*}" -ge 12 ] || fail "g++ is version $have here, and 12 is the oldest that will do."
+}
+
+# configure FOLDER OPTION…: makes a build folder, or brings an old one up to date.
+configure() {
+  local folder=$1 log
+  shift
+  log=$(mktemp)
+  if {
+    if [ ! -f "$folder/build.ninja" ]; then
+      meson setup "$folder" "$@"
+    elif $installed_something; then
+      # What was absent is remembered: let it be looked for again.
+      meson configure "$folder" --clearcache "$@" && meson setup --reconfigure "$folder"
+    else
+      meson configure "$folder" "$@"
+    fi
+  } >"$log" 2>&1 </dev/null; then
+    rm -f "$log"
+  else
+    cat "$log" >&2
+    rm -f "$log"
+    return 1
+  fi
+}
+
+# build FOLDER TARGET…: as many compilers at once as there are cores, and 1.5 GB of memory for each.
+build() {
+  local folder=$1 jobs memory
+  shift
+  jobs=$(nproc)
+  memory=$(awk '/^MemAvailable/ { print int($2 / 1500000) }' /proc/meminfo 2>/dev/null || true)
+  if [ -n "$memory" ] && [ "$memory" -lt "$jobs" ]; then jobs=$((memory > 0 ? memory : 1)); fi
+  ninja -C "$folder" -j "$jobs" "$@" </dev/null
+}
