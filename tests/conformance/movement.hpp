@@ -54,10 +54,10 @@ void check_broadcast(C& comm, Findings& findings, std::size_t size) {
   for (const int root : roots(comm.size(), size)) {
     const auto expected = pattern<T>(size, root, 0, 1);
     auto buffer = comm.rank() == root ? expected : std::vector<T>(size);
-    broadcast(comm, buffer, root);
+    distx::broadcast(comm, buffer, root);
     findings.same(buffer, expected, "broadcast, size " + std::to_string(size));
     if (comm.rank() != root) buffer.assign(size, T{});
-    auto pending = start_broadcast(comm, buffer, root);
+    auto pending = distx::start_broadcast(comm, buffer, root);
     pending.wait();
     findings.same(buffer, expected, "started broadcast, size " + std::to_string(size));
   }
@@ -84,14 +84,14 @@ void check_blocks(C& comm, Findings& findings, const std::vector<std::size_t>& b
     const auto send = blocks.block(me, 0, mine);
     const auto expected = blocks.from_all(0);
     std::vector<T> receive(total);
-    all_gather(comm, send, receive, counts);
+    distx::all_gather(comm, send, receive, counts);
     findings.same(receive, expected, "all_gather" + size);
     receive.assign(total, T{});
-    auto pending = start_all_gather(comm, send, receive, counts);
+    auto pending = distx::start_all_gather(comm, send, receive, counts);
     pending.wait();
     findings.same(receive, expected, "started all_gather" + size);
     receive = in_own_block(send);
-    all_gather(comm, own_block(receive), receive, counts);
+    distx::all_gather(comm, own_block(receive), receive, counts);
     findings.same(receive, expected, "all_gather in place" + size);
   }
   for (const int root : roots(comm.size(), total >= largest ? largest : 0)) {
@@ -102,27 +102,27 @@ void check_blocks(C& comm, Findings& findings, const std::vector<std::size_t>& b
     // Elsewhere than at the root neither a buffer nor the counts are needed.
     std::vector<T> receive(here ? total : 0);
     const distx::Counts root_counts = here ? counts : distx::Counts();
-    gather(comm, send, receive, root, root_counts);
+    distx::gather(comm, send, receive, root, root_counts);
     if (here) findings.same(receive, gathered, "gather" + size);
     receive.assign(receive.size(), T{});
-    auto pending = start_gather(comm, send, receive, root, root_counts);
+    auto pending = distx::start_gather(comm, send, receive, root, root_counts);
     pending.wait();
     if (here) findings.same(receive, gathered, "started gather" + size);
     receive = here ? in_own_block(send) : send;
-    gather(comm, here ? own_block(receive) : distx::Span<T>(receive), receive, root, root_counts);
+    distx::gather(comm, here ? own_block(receive) : distx::Span<T>(receive), receive, root, root_counts);
     if (here) findings.same(receive, gathered, "gather in place" + size);
 
     const auto scattered = blocks.block(root, me, mine);
     auto all = here ? blocks.to_all(root) : std::vector<T>();
     std::vector<T> part(mine);
-    scatter(comm, all, part, root, root_counts);
+    distx::scatter(comm, all, part, root, root_counts);
     findings.same(part, scattered, "scatter" + size);
     part.assign(mine, T{});
-    auto pending_scatter = start_scatter(comm, all, part, root, root_counts);
+    auto pending_scatter = distx::start_scatter(comm, all, part, root, root_counts);
     pending_scatter.wait();
     findings.same(part, scattered, "started scatter" + size);
     part.assign(mine, T{});
-    scatter(comm, all, here ? own_block(all) : distx::Span<T>(part), root, root_counts);
+    distx::scatter(comm, all, here ? own_block(all) : distx::Span<T>(part), root, root_counts);
     if (here) findings.same(all, blocks.to_all(root), "scatter in place at the root" + size);
     else findings.same(part, scattered, "scatter in place" + size);
   }
@@ -135,17 +135,17 @@ void check_all_to_all(C& comm, Findings& findings, std::size_t block) {
   const auto expected = blocks.from_all(comm.rank());
   auto send = blocks.to_all(comm.rank());
   std::vector<T> receive(expected.size());
-  all_to_all(comm, send, receive);
+  distx::all_to_all(comm, send, receive);
   findings.same(receive, expected, "all_to_all" + size);
   receive.assign(receive.size(), T{});
-  auto pending = start_all_to_all(comm, send, receive);
+  auto pending = distx::start_all_to_all(comm, send, receive);
   pending.wait();
   findings.same(receive, expected, "started all_to_all" + size);
   auto in_place = send;
-  auto pending_in_place = start_all_to_all(comm, in_place, in_place);
+  auto pending_in_place = distx::start_all_to_all(comm, in_place, in_place);
   pending_in_place.wait();
   findings.same(in_place, expected, "started all_to_all in place" + size);
-  all_to_all(comm, send, send);
+  distx::all_to_all(comm, send, send);
   findings.same(send, expected, "all_to_all in place" + size);
 }
 
@@ -166,10 +166,10 @@ void check_uneven_all_to_all(C& comm, Findings& findings) {
     append(expected, blocks.block(other, comm.rank(), receive_counts.back()));
   }
   std::vector<T> receive(expected.size());
-  all_to_all(comm, send, receive, send_counts, receive_counts);
+  distx::all_to_all(comm, send, receive, send_counts, receive_counts);
   findings.same(receive, expected, "uneven all_to_all");
   receive.assign(receive.size(), T{});
-  auto pending = start_all_to_all(comm, send, receive, send_counts, receive_counts);
+  auto pending = distx::start_all_to_all(comm, send, receive, send_counts, receive_counts);
   pending.wait();
   findings.same(receive, expected, "started uneven all_to_all");
 }

@@ -33,24 +33,24 @@ void check_reductions(C& comm, Findings& findings, Op op, const Reference& refer
 
   auto receive = kept;
   auto buffer = send;
-  all_reduce(comm, buffer, receive, op);
+  distx::all_reduce(comm, buffer, receive, op);
   findings.same(receive, expected, what("all_reduce"));
   findings.same(buffer, send, what("operands of all_reduce"));
-  all_reduce(comm, buffer, op);
+  distx::all_reduce(comm, buffer, op);
   findings.same(buffer, expected, what("all_reduce in place"));
 
   for (const int root : roots(comm.size(), size)) {
     const bool here = comm.rank() == root;
     receive = kept;
     buffer = send;
-    reduce(comm, buffer, receive, op, root);
+    distx::reduce(comm, buffer, receive, op, root);
     findings.same(receive, here ? expected : kept, what("reduce"));
     findings.same(buffer, send, what("operands of reduce"));
-    reduce(comm, buffer, op, root);
+    distx::reduce(comm, buffer, op, root);
     findings.same(buffer, here ? expected : send, what("reduce in place"));
     // Elsewhere than at the root there may be nothing to receive into.
     receive.resize(here ? size : 0);
-    reduce(comm, send, receive, op, root);
+    distx::reduce(comm, send, receive, op, root);
     if (here) findings.same(receive, expected, what("reduce to the root's buffer alone"));
   }
 
@@ -58,11 +58,11 @@ void check_reductions(C& comm, Findings& findings, Op op, const Reference& refer
   buffer = repeated(mine, block * ranks);
   const auto expected_block = repeated(result, block, block * rank);
   receive.assign(block, T{});
-  reduce_scatter(comm, buffer, receive, op);
+  distx::reduce_scatter(comm, buffer, receive, op);
   findings.same(receive, expected_block, what("reduce_scatter"));
   findings.same(buffer, repeated(mine, block * ranks), what("operands of reduce_scatter"));
   const auto own = distx::Span<T>(buffer).subspan(block * rank, block);
-  reduce_scatter(comm, buffer, own, op);
+  distx::reduce_scatter(comm, buffer, own, op);
   findings.same(std::vector<T>(own.begin(), own.end()), expected_block, what("reduce_scatter in place"));
 
   // Three in flight, waited for in another order.
@@ -70,9 +70,9 @@ void check_reductions(C& comm, Findings& findings, Op op, const Reference& refer
   std::vector<T> second(size), third(block);
   const auto blocks = repeated(mine, block * ranks);
   const int root = comm.size() - 1;
-  auto pending_first = start_all_reduce(comm, first, op);
-  auto pending_second = start_reduce(comm, send, second, op, root);
-  auto pending_third = start_reduce_scatter(comm, blocks, third, op);
+  auto pending_first = distx::start_all_reduce(comm, first, op);
+  auto pending_second = distx::start_reduce(comm, send, second, op, root);
+  auto pending_third = distx::start_reduce_scatter(comm, blocks, third, op);
   pending_third.wait();
   findings.same(third, expected_block, what("started reduce_scatter"));
   pending_first.wait();
@@ -93,14 +93,14 @@ void check_uneven_reduce_scatter(C& comm, Findings& findings, Op op, const Refer
   const auto expected = repeated(result, count, begin);
   auto send = repeated(mine, total);
   std::vector<T> receive(count);
-  reduce_scatter(comm, send, receive, op, counts);
+  distx::reduce_scatter(comm, send, receive, op, counts);
   findings.same(receive, expected, reduction_name<T>("uneven reduce_scatter", reference, total));
   receive.assign(count, T{});
-  auto pending = start_reduce_scatter(comm, send, receive, op, counts);
+  auto pending = distx::start_reduce_scatter(comm, send, receive, op, counts);
   pending.wait();
   findings.same(receive, expected, reduction_name<T>("started uneven reduce_scatter", reference, total));
   const auto own = distx::Span<T>(send).subspan(begin, count);
-  reduce_scatter(comm, send, own, op, counts);
+  distx::reduce_scatter(comm, send, own, op, counts);
   findings.same(std::vector<T>(own.begin(), own.end()), expected,
                 reduction_name<T>("uneven reduce_scatter in place", reference, total));
 }
@@ -142,18 +142,18 @@ struct RoundedOnce {
     for (const std::size_t size : {std::size_t{1}, std::size_t{2000}}) {
       const std::vector<T> send(size, operand);
       std::vector<T> receive(size);
-      all_reduce(comm, send, receive, distx::sum);
+      distx::all_reduce(comm, send, receive, distx::sum);
       findings.same(receive, std::vector<T>(size, total), "all_reduce, rounded once");
-      all_reduce(comm, send, receive, distx::average);
+      distx::all_reduce(comm, send, receive, distx::average);
       findings.same(receive, std::vector<T>(size, mean), "average, rounded once");
-      auto pending = start_all_reduce(comm, send, receive, distx::sum);
+      auto pending = distx::start_all_reduce(comm, send, receive, distx::sum);
       pending.wait();
       findings.same(receive, std::vector<T>(size, total), "started all_reduce, rounded once");
       receive.assign(size, T{});
-      reduce(comm, send, receive, distx::sum, 0);
+      distx::reduce(comm, send, receive, distx::sum, 0);
       if (comm.rank() == 0) findings.same(receive, std::vector<T>(size, total), "reduce, rounded once");
       const std::vector<T> blocks(size * ranks, operand);
-      reduce_scatter(comm, blocks, receive, distx::sum);
+      distx::reduce_scatter(comm, blocks, receive, distx::sum);
       findings.same(receive, std::vector<T>(size, total), "reduce_scatter, rounded once");
     }
   }
@@ -183,15 +183,15 @@ struct UserOps {
   static void check(C& comm, Findings& findings) {
     const double total = comm.size() * (comm.size() + 1) / 2.0;
     std::vector<T> values(33, element<T>(comm.rank() + 1));
-    all_reduce(comm, values, ScaledSum{2, 3});
+    distx::all_reduce(comm, values, ScaledSum{2, 3});
     findings.same(values, std::vector<T>(33, element<T>(2 * total + 3 + comm.size())), "an op with state");
 
     // The first operand is rank 0's, the last one the last rank's.
     std::vector<T> first(33, element<T>(comm.rank() + 1));
-    all_reduce(comm, first, [](auto a, auto) { return a; });
+    distx::all_reduce(comm, first, [](auto a, auto) { return a; });
     findings.same(first, std::vector<T>(33, element<T>(1)), "an op that keeps its first operand");
     std::vector<T> last(33, element<T>(comm.rank() + 1));
-    all_reduce(comm, last, [](auto, auto b) { return b; });
+    distx::all_reduce(comm, last, [](auto, auto b) { return b; });
     findings.same(last, std::vector<T>(33, element<T>(comm.size())), "an op that keeps its second operand");
   }
   template <class C>
@@ -208,11 +208,11 @@ struct Wrapping {
   template <class C>
   void operator()(C& comm, Findings& findings) const {
     std::vector<std::int8_t> values(3, 100);
-    all_reduce(comm, values, distx::sum);
+    distx::all_reduce(comm, values, distx::sum);
     const auto wrapped = static_cast<std::int8_t>(static_cast<std::uint8_t>(100 * comm.size()));
     findings.same(values, std::vector<std::int8_t>(3, wrapped), "a sum beyond int8");
     std::vector<std::int32_t> wide(3, 2000000000);
-    all_reduce(comm, wide, distx::sum);
+    distx::all_reduce(comm, wide, distx::sum);
     const auto wide_wrapped = static_cast<std::int32_t>(2000000000u * static_cast<unsigned>(comm.size()));
     findings.same(wide, std::vector<std::int32_t>(3, wide_wrapped), "a sum beyond int32");
   }
@@ -234,12 +234,12 @@ struct SameBits {
         for (int rank = 0; rank < comm.size(); ++rank)
           ordered[i] = rank == 0 ? operand(0, i) : ordered[i] + operand(rank, i);
       }
-      all_reduce(comm, send, first, distx::sum);
-      all_reduce(comm, send, again, distx::sum);
+      distx::all_reduce(comm, send, first, distx::sum);
+      distx::all_reduce(comm, send, again, distx::sum);
       findings.same(again, first, "all_reduce, repeated");
       if (rank_order) findings.same(first, ordered, "all_reduce in rank order");
       std::vector<float> elsewhere = first;
-      broadcast(comm, elsewhere, 0);
+      distx::broadcast(comm, elsewhere, 0);
       findings.same(first, elsewhere, "all_reduce here and on rank 0");
     }
   }

@@ -1,3 +1,313 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <optional>
+
+#include "distx/comm/fused_list.hpp"
 #include "distx/comm/movement.hpp"
+#include "distx/comm/point_to_point.hpp"
+
+// The collectives on lists of spans of one element type: the result is that of one call for each item, in order. What
+// is small travels together in one message. Every rank passes as many items; item i is as long on every rank. Where
+// only the root's list counts, the others may pass an empty one.
+namespace distx {
+
+/// The calls of a started list, with the packed copies of the small items; unpacks them when waited for.
+template <class P, class T, class S>
+class PendingList {
+ public:
+  PendingList(detail::FusedList<T, S> list, Buffer<std::byte, S> packed)
+      : list_(std::move(list)), packed_(std::move(packed)) {}
+  PendingList(PendingList&&) noexcept = default;
+  PendingList& operator=(PendingList&& other) noexcept {
+    settle();
+    list_ = std::move(other.list_);
+    packed_ = std::move(other.packed_);
+    pendings_ = std::exchange(other.pendings_, {});
+    return *this;
+  }
+  ~PendingList() { settle(); }
+
+  void wait() {
+    finish([](P& pending) { pending.wait(); }, {});
+  }
+  void wait(typename S::stream stream) {
+    finish([&](P& pending) { pending.wait(stream); }, stream);
+  }
+  [[nodiscard]] bool test() {
+    for (auto& pending : pendings_)
+      if (!pending.test()) return false;
+    return true;
+  }
+
+  template <class C, class MakeCall>
+  void start(C& comm, MakeCall&& make_call, typename S::stream after, bool in_place) {
+    for (const auto item : list_.large())
+      pendings_.push_back(detail::start(comm, make_call(list_.send(item), list_.receive(item)), after));
+    if (!list_.fuses()) return;
+    list_.pack(after, packed_.span(), in_place);
+    pendings_.push_back(detail::start(comm, make_call(list_.fused_send(), list_.fused_receive()), after));
+  }
+
+ private:
+  template <class Wait>
+  void finish(Wait&& wait_for, typename S::stream stream) {
+    if (pendings_.empty()) return;
+    auto pendings = std::move(pendings_);
+    pendings_.clear();
+    for (auto& pending : pendings) wait_for(pending);
+    if (list_.fuses()) list_.unpack(stream);
+  }
+
+  void settle() noexcept {
+    if (std::uncaught_exceptions() > uncaught_) pendings_.clear();  // which revokes the communicator
+    try {
+      wait();
+    } catch (const std::exception&) {
+      pendings_.clear();  // a call that fails has revoked the communicator: the next one throws the reason
+    }
+  }
+
+  int uncaught_ = std::uncaught_exceptions();
+  detail::FusedList<T, S> list_;
+  Buffer<std::byte, S> packed_;
+  std::vector<P> pendings_;  // last: they borrow the copies above
+};
+
+namespace detail {
+
+/// How a list is to be run: blocking where `after` is absent.
+template <class S>
+struct Now {
+  static constexpr bool blocking = true;
+};
+template <class S>
+struct Later {
+  static constexpr bool blocking = false;
+  typename S::stream after;
+};
+
+template <class How, class C, class T, class S, class MakeCall>
+auto run_list(How how, C& comm, std::vector<Span<const T, S>> sends, ListSide send_side,
+              std::vector<Span<T, S>> receives, ListSide receive_side, bool in_place, std::string_view operation,
+              const here& location, MakeCall&& make_call) {
+  const ErrorContext context{.operation = operation,
+                             .backend = comm.backend(),
+                             .rank = comm.rank(),
+                             .size = comm.size(),
+                             .location = location};
+  std::optional<FusedList<T, S>> list;
+  try {
+    list.emplace(std::move(sends), send_side, std::move(receives), receive_side, comm.size(), context);
+  } catch (const MismatchError& error) {
+    comm.revoke(error.what());
+    throw;
+  }
+  if constexpr (How::blocking) {
+    for (const auto item : list->large()) execute(comm, make_call(list->send(item), list->receive(item)));
+    if (!list->fuses()) return;
+    typename S::stream stream{};
+    list->pack(stream, comm.scratch(list->fused_bytes()), in_place);
+    execute(comm, make_call(list->fused_send(), list->fused_receive()));
+    list->unpack(stream);
+  } else {
+    using P = decltype(start(comm, make_call(list->fused_send(), list->fused_receive()), how.after));
+    Buffer<std::byte, S> packed(list->fused_bytes());
+    PendingList<P, T, S> pending(std::move(*list), std::move(packed));
+    pending.start(comm, make_call, how.after, in_place);
+    return pending;
+  }
+}
+
+template <class A>
+auto const_list(A& argument) {
+  using Item = span_t<range_element_t<A>>;
+  std::vector<Span<const typename Item::value_type, typename Item::space>> list;
+  for (auto& item : std::span(argument)) list.push_back(as_const(as_span(item)));
+  return list;
+}
+
+template <class A>
+using list_value_t = value_t<range_element_t<A>>;
+template <class A>
+using list_space_t = space_t<range_element_t<A>>;
+
+template <class How, class C, class Send, class Receive, class Op>
+auto all_reduce_list(How how, C& comm, Send& send, Receive& receive, Op op, const here& location) {
+  return run_list(
+      how, comm, const_list(send), ListSide::whole, as_list(receive), ListSide::whole, false, "all_reduce", location,
+      [&](auto send_item, auto receive_item) { return all_reduce_call(send_item, receive_item, op, location); });
+}
+template <class How, class C, class Send, class Receive, class Op>
+auto reduce_list(How how, C& comm, Send& send, Receive& receive, Op op, int root, const here& location) {
+  return run_list(
+      how, comm, const_list(send), ListSide::whole, as_list(receive),
+      comm.rank() == root ? ListSide::whole : ListSide::nothing, false, "reduce", location,
+      [&](auto send_item, auto receive_item) { return reduce_call(send_item, receive_item, op, root, location); });
+}
+template <class How, class C, class Send, class Receive, class Op>
+auto reduce_scatter_list(How how, C& comm, Send& send, Receive& receive, Op op, const here& location) {
+  return run_list(how, comm, const_list(send), ListSide::blocks, as_list(receive), ListSide::whole, false,
+                  "reduce_scatter", location, [&](auto send_item, auto receive_item) {
+                    return reduce_scatter_call(send_item, receive_item, op, {}, location);
+                  });
+}
+template <class How, class C, class Send, class Receive>
+auto all_gather_list(How how, C& comm, Send& send, Receive& receive, const here& location) {
+  return run_list(
+      how, comm, const_list(send), ListSide::whole, as_list(receive), ListSide::blocks, false, "all_gather", location,
+      [&](auto send_item, auto receive_item) { return all_gather_call(send_item, receive_item, {}, location); });
+}
+template <class How, class C, class Send, class Receive>
+auto all_to_all_list(How how, C& comm, Send& send, Receive& receive, const here& location) {
+  return run_list(
+      how, comm, const_list(send), ListSide::blocks, as_list(receive), ListSide::blocks, false, "all_to_all", location,
+      [&](auto send_item, auto receive_item) { return all_to_all_call(send_item, receive_item, {}, {}, location); });
+}
+template <class How, class C, class Send, class Receive>
+auto gather_list(How how, C& comm, Send& send, Receive& receive, int root, const here& location) {
+  return run_list(
+      how, comm, const_list(send), ListSide::whole, as_list(receive),
+      comm.rank() == root ? ListSide::blocks : ListSide::nothing, false, "gather", location,
+      [&](auto send_item, auto receive_item) { return gather_call(send_item, receive_item, root, {}, location); });
+}
+template <class How, class C, class Send, class Receive>
+auto scatter_list(How how, C& comm, Send& send, Receive& receive, int root, const here& location) {
+  return run_list(
+      how, comm, const_list(send), comm.rank() == root ? ListSide::blocks : ListSide::nothing, as_list(receive),
+      ListSide::whole, false, "scatter", location,
+      [&](auto send_item, auto receive_item) { return scatter_call(send_item, receive_item, root, {}, location); });
+}
+template <class How, class C, class Receive>
+auto broadcast_list(How how, C& comm, Receive& receive, int root, const here& location) {
+  return run_list(how, comm, std::vector<Span<const list_value_t<Receive>, list_space_t<Receive>>>(), ListSide::nothing,
+                  as_list(receive), ListSide::whole, comm.rank() == root, "broadcast", location,
+                  [&](auto, auto receive_item) { return broadcast_call(receive_item, root, location); });
+}
+template <class How, class C, class Send>
+auto send_list(How how, C& comm, Send& send, int to, int tag, const here& location) {
+  return run_list(how, comm, const_list(send), ListSide::whole,
+                  std::vector<Span<list_value_t<Send>, list_space_t<Send>>>(), ListSide::nothing, false, "send",
+                  location, [&](auto send_item, auto) { return send_call(send_item, to, tag, location); });
+}
+template <class How, class C, class Receive>
+auto receive_list(How how, C& comm, Receive& receive, int from, int tag, const here& location) {
+  return run_list(how, comm, std::vector<Span<const list_value_t<Receive>, list_space_t<Receive>>>(), ListSide::nothing,
+                  as_list(receive), ListSide::whole, false, "receive", location,
+                  [&](auto, auto receive_item) { return receive_call(receive_item, from, tag, location); });
+}
+
+}  // namespace detail
+
+template <class C, ListArgument SendList, ListArgument ReceiveList, class Op>
+void all_reduce(C& comm, const SendList& send, ReceiveList&& receive, Op op,
+                detail::here location = detail::here::current()) {
+  detail::all_reduce_list(detail::Now<typename C::space>{}, comm, send, receive, op, location);
+}
+template <class C, ListArgument SendList, ListArgument ReceiveList, class Op>
+[[nodiscard]] auto start_all_reduce(C& comm, const SendList& send, ReceiveList&& receive, Op op,
+                                    typename C::space::stream after = {},
+                                    detail::here location = detail::here::current()) {
+  return detail::all_reduce_list(detail::Later<typename C::space>{after}, comm, send, receive, op, location);
+}
+/// In place.
+template <class C, ListArgument List, class Op>
+void all_reduce(C& comm, List&& list, Op op, detail::here location = detail::here::current()) {
+  detail::all_reduce_list(detail::Now<typename C::space>{}, comm, list, list, op, location);
+}
+template <class C, ListArgument SendList, ListArgument ReceiveList, class Op>
+void reduce(C& comm, const SendList& send, ReceiveList&& receive, Op op, int root,
+            detail::here location = detail::here::current()) {
+  detail::reduce_list(detail::Now<typename C::space>{}, comm, send, receive, op, root, location);
+}
+template <class C, ListArgument SendList, ListArgument ReceiveList, class Op>
+[[nodiscard]] auto start_reduce(C& comm, const SendList& send, ReceiveList&& receive, Op op, int root,
+                                typename C::space::stream after = {}, detail::here location = detail::here::current()) {
+  return detail::reduce_list(detail::Later<typename C::space>{after}, comm, send, receive, op, root, location);
+}
+/// In place.
+template <class C, ListArgument List, class Op>
+void reduce(C& comm, List&& list, Op op, int root, detail::here location = detail::here::current()) {
+  detail::reduce_list(detail::Now<typename C::space>{}, comm, list, list, op, root, location);
+}
+template <class C, ListArgument SendList, ListArgument ReceiveList, class Op>
+void reduce_scatter(C& comm, const SendList& send, ReceiveList&& receive, Op op,
+                    detail::here location = detail::here::current()) {
+  detail::reduce_scatter_list(detail::Now<typename C::space>{}, comm, send, receive, op, location);
+}
+template <class C, ListArgument SendList, ListArgument ReceiveList, class Op>
+[[nodiscard]] auto start_reduce_scatter(C& comm, const SendList& send, ReceiveList&& receive, Op op,
+                                        typename C::space::stream after = {},
+                                        detail::here location = detail::here::current()) {
+  return detail::reduce_scatter_list(detail::Later<typename C::space>{after}, comm, send, receive, op, location);
+}
+template <class C, ListArgument SendList, ListArgument ReceiveList>
+void all_gather(C& comm, const SendList& send, ReceiveList&& receive, detail::here location = detail::here::current()) {
+  detail::all_gather_list(detail::Now<typename C::space>{}, comm, send, receive, location);
+}
+template <class C, ListArgument SendList, ListArgument ReceiveList>
+[[nodiscard]] auto start_all_gather(C& comm, const SendList& send, ReceiveList&& receive,
+                                    typename C::space::stream after = {},
+                                    detail::here location = detail::here::current()) {
+  return detail::all_gather_list(detail::Later<typename C::space>{after}, comm, send, receive, location);
+}
+template <class C, ListArgument SendList, ListArgument ReceiveList>
+void all_to_all(C& comm, const SendList& send, ReceiveList&& receive, detail::here location = detail::here::current()) {
+  detail::all_to_all_list(detail::Now<typename C::space>{}, comm, send, receive, location);
+}
+template <class C, ListArgument SendList, ListArgument ReceiveList>
+[[nodiscard]] auto start_all_to_all(C& comm, const SendList& send, ReceiveList&& receive,
+                                    typename C::space::stream after = {},
+                                    detail::here location = detail::here::current()) {
+  return detail::all_to_all_list(detail::Later<typename C::space>{after}, comm, send, receive, location);
+}
+template <class C, ListArgument SendList, ListArgument ReceiveList>
+void gather(C& comm, const SendList& send, ReceiveList&& receive, int root,
+            detail::here location = detail::here::current()) {
+  detail::gather_list(detail::Now<typename C::space>{}, comm, send, receive, root, location);
+}
+template <class C, ListArgument SendList, ListArgument ReceiveList>
+[[nodiscard]] auto start_gather(C& comm, const SendList& send, ReceiveList&& receive, int root,
+                                typename C::space::stream after = {}, detail::here location = detail::here::current()) {
+  return detail::gather_list(detail::Later<typename C::space>{after}, comm, send, receive, root, location);
+}
+template <class C, ListArgument SendList, ListArgument ReceiveList>
+void scatter(C& comm, const SendList& send, ReceiveList&& receive, int root,
+             detail::here location = detail::here::current()) {
+  detail::scatter_list(detail::Now<typename C::space>{}, comm, send, receive, root, location);
+}
+template <class C, ListArgument SendList, ListArgument ReceiveList>
+[[nodiscard]] auto start_scatter(C& comm, const SendList& send, ReceiveList&& receive, int root,
+                                 typename C::space::stream after = {},
+                                 detail::here location = detail::here::current()) {
+  return detail::scatter_list(detail::Later<typename C::space>{after}, comm, send, receive, root, location);
+}
+template <class C, ListArgument ReceiveList>
+void broadcast(C& comm, ReceiveList&& receive, int root, detail::here location = detail::here::current()) {
+  detail::broadcast_list(detail::Now<typename C::space>{}, comm, receive, root, location);
+}
+template <class C, ListArgument ReceiveList>
+[[nodiscard]] auto start_broadcast(C& comm, ReceiveList&& receive, int root, typename C::space::stream after = {},
+                                   detail::here location = detail::here::current()) {
+  return detail::broadcast_list(detail::Later<typename C::space>{after}, comm, receive, root, location);
+}
+template <class C, ListArgument SendList>
+void send(C& comm, const SendList& send, int to, int tag = 0, detail::here location = detail::here::current()) {
+  detail::send_list(detail::Now<typename C::space>{}, comm, send, to, tag, location);
+}
+template <class C, ListArgument SendList>
+[[nodiscard]] auto start_send(C& comm, const SendList& send, int to, int tag = 0, typename C::space::stream after = {},
+                              detail::here location = detail::here::current()) {
+  return detail::send_list(detail::Later<typename C::space>{after}, comm, send, to, tag, location);
+}
+template <class C, ListArgument ReceiveList>
+void receive(C& comm, ReceiveList&& receive, int from, int tag = 0, detail::here location = detail::here::current()) {
+  detail::receive_list(detail::Now<typename C::space>{}, comm, receive, from, tag, location);
+}
+template <class C, ListArgument ReceiveList>
+[[nodiscard]] auto start_receive(C& comm, ReceiveList&& receive, int from, int tag = 0,
+                                 typename C::space::stream after = {},
+                                 detail::here location = detail::here::current()) {
+  return detail::receive_list(detail::Later<typename C::space>{after}, comm, receive, from, tag, location);
+}
+
+}  // namespace distx

@@ -251,21 +251,21 @@ template <Collective Call>
   return f;
 }
 
-/// The first difference between this rank's call and another's, as the end of a sentence: `this rank 10`.
+/// The first difference between this rank's call and another's, as a sentence: `rank 1 passes 8 elements, this rank 10`.
 [[nodiscard]] inline std::string difference(const Fingerprint& mine, const Fingerprint& theirs, int their_rank) {
   const std::string who = "rank " + std::to_string(their_rank) + " ";
-  const auto both = [&](const std::string& what, const std::string& them, const std::string& me) {
-    return who + what + " " + them + ", this rank " + me;
-  };
-  if (mine.operation != theirs.operation) return both("calls", theirs.name, mine.name);
+  const auto number = [](std::uint64_t n) { return std::to_string(n); };
+  if (mine.operation != theirs.operation) return who + "calls " + theirs.name + ", this rank " + mine.name;
   if (mine.type != theirs.type)
-    return both("passes elements of type", std::string(name_of(theirs.type)), std::string(name_of(mine.type)));
+    return who + "passes " + std::string(name_of(theirs.type)) + " elements, this rank " +
+           std::string(name_of(mine.type));
   if (mine.element_bytes != theirs.element_bytes)
-    return both("passes elements of as many bytes as", std::to_string(theirs.element_bytes),
-                std::to_string(mine.element_bytes));
+    return who + "passes elements of " + number(theirs.element_bytes) + " bytes, this rank of " +
+           number(mine.element_bytes);
   if (mine.count != theirs.count)
-    return both("passes as many elements as", std::to_string(theirs.count), std::to_string(mine.count));
-  if (mine.root != theirs.root) return both("names as root", std::to_string(theirs.root), std::to_string(mine.root));
+    return who + "passes " + number(theirs.count) + " elements, this rank " + number(mine.count);
+  if (mine.root != theirs.root)
+    return who + "names rank " + std::to_string(theirs.root) + " as root, this rank " + std::to_string(mine.root);
   if (mine.op != theirs.op) return who + "reduces with another op than this rank";
   if (mine.counts != theirs.counts) return who + "passes other counts than this rank";
   if (mine.in_place != theirs.in_place) return who + "and this rank differ in whether the call is in place";

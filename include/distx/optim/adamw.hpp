@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <cmath>
+
+#include "distx/optim/optimizer.hpp"
+
+namespace distx {
+
+/// Adam with decoupled weight decay: Loshchilov and Hutter, arXiv 1711.05101, algorithm 2.
+///
+/// m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g²;  in step t, with m' = m / (1 - beta1^t) and
+/// v' = v / (1 - beta2^t):  w -= rate * (m' / (sqrt(v') + epsilon) + decay * w). The decay is multiplied by the whole
+/// learning rate, as frameworks have it, not by its schedule alone.
+struct AdamW {
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  double weight_decay = 0.01;
+
+  static constexpr std::size_t states = 2;
+
+  template <class T>
+  struct Coefficients {
+    T beta1;
+    T rest1;            ///< 1 - beta1
+    T beta2;
+    T rest2;            ///< 1 - beta2
+    T epsilon;
+    T rate;             ///< the learning rate over 1 - beta1^t
+    T root_correction;  ///< 1 / sqrt(1 - beta2^t)
+    T kept;             ///< what the decay leaves of a weight
+  };
+
+  void validate() const {
+    detail::check_range("AdamW", "beta1", beta1, 0, 1);
+    detail::check_range("AdamW", "beta2", beta2, 0, 1);
+    detail::check_range("AdamW", "weight_decay", weight_decay, 0, HUGE_VAL);
+    if (!(epsilon > 0) || !std::isfinite(epsilon))
+      throw Error("epsilon is " + std::to_string(epsilon) + ": it must be finite and above 0, 1e-8 say",
+                  {.operation = "AdamW"});
+  }
+
+  template <class T>
+  [[nodiscard]] Coefficients<T> coefficients(const Step& step) const {
+    const auto t = static_cast<double>(step.number);
+    const double decay = step.weight_decay.value_or(weight_decay);
+    return {static_cast<T>(beta1),
+            static_cast<T>(1 - beta1),
+            static_cast<T>(beta2),
+            static_cast<T>(1 - beta2),
+            static_cast<T>(epsilon),
+            static_cast<T>(step.learning_rate / (1 - std::pow(beta1, t))),
+            static_cast<T>(1 / std::sqrt(1 - std::pow(beta2, t))),
+            static_cast<T>(1 - step.learning_rate * decay)};
+  }
+
+  template <class T, class V>
+  static constexpr void update(const Coefficients<T>& c, V& weight, V gradient, V& mean, V& square) {
+    using std::sqrt;
+    mean = c.beta1 * mean + c.rest1 * gradient;
+    square = c.beta2 * square + c.rest2 * (gradient * gradient);
+    weight = c.kept * weight - c.rate * mean / (sqrt(square) * c.root_correction + c.epsilon);
+  }
+};
+
+}  // namespace distx

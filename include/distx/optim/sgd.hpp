@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include "distx/optim/optimizer.hpp"
+
+namespace distx {
+
+/// Stochastic gradient descent with momentum; Nesterov's where asked for.
+///
+/// g += decay * w;  v = momentum * v + g;  w -= rate * (nesterov ? g + momentum * v : v). The momentum is that of
+/// Sutskever et al., "On the importance of initialization and momentum in deep learning" (2013), with the rate taken
+/// out of v, as most frameworks have it: a change of the rate then acts at once. Weight decay is added to the gradient.
+struct SGD {
+  double momentum = 0;
+  bool nesterov = false;
+  double weight_decay = 0;
+
+  static constexpr std::size_t states = 1;
+
+  template <class T>
+  struct Coefficients {
+    T rate;
+    T momentum;
+    T decay;
+    T from_velocity;  ///< the step is from_velocity * v + from_gradient * g
+    T from_gradient;
+  };
+
+  void validate() const {
+    detail::check_range("SGD", "momentum", momentum, 0, 1);
+    detail::check_range("SGD", "weight_decay", weight_decay, 0, HUGE_VAL);
+    if (nesterov && momentum == 0)
+      throw Error("nesterov looks ahead along the momentum, which is 0: set momentum, 0.9 say", {.operation = "SGD"});
+  }
+
+  template <class T>
+  [[nodiscard]] Coefficients<T> coefficients(const Step& step) const {
+    return {static_cast<T>(step.learning_rate), static_cast<T>(momentum),
+            static_cast<T>(step.weight_decay.value_or(weight_decay)),
+            nesterov ? static_cast<T>(momentum) : T{1}, nesterov ? T{1} : T{0}};
+  }
+
+  template <class T, class V>
+  static constexpr void update(const Coefficients<T>& c, V& weight, V gradient, V& velocity) {
+    gradient += c.decay * weight;
+    velocity = c.momentum * velocity + gradient;
+    weight -= c.rate * (c.from_velocity * velocity + c.from_gradient * gradient);
+  }
+};
+
+}  // namespace distx
