@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "conformance/groups.hpp"
+#include "conformance/lists.hpp"
 #include "conformance/messages.hpp"
 #include "conformance/movement.hpp"
 #include "conformance/reductions.hpp"
@@ -65,6 +66,9 @@ TEST_CASE_TEMPLATE_DEFINE("barriers", Backend, barriers) {
   std::array<std::atomic<int>, 16> come{};
   conformance::on_every_rank<Backend>(conformance::Barriers{Backend::one_process, come});
 }
+TEST_CASE_TEMPLATE_DEFINE("lists of spans", Backend, lists) {
+  conformance::on_every_rank<Backend>(conformance::Lists{});
+}
 TEST_CASE_TEMPLATE_DEFINE("split", Backend, splits) {
   conformance::on_every_rank<Backend>(conformance::Splits{});
 }
@@ -88,6 +92,7 @@ TEST_CASE_TEMPLATE_DEFINE("handles, memory, arguments", Backend, handles) {
   TEST_CASE_TEMPLATE_INVOKE(in_flight, Backend);            \
   TEST_CASE_TEMPLATE_INVOKE(pendings, Backend);             \
   TEST_CASE_TEMPLATE_INVOKE(barriers, Backend);             \
+  TEST_CASE_TEMPLATE_INVOKE(lists, Backend);                \
   TEST_CASE_TEMPLATE_INVOKE(splits, Backend);               \
   TEST_CASE_TEMPLATE_INVOKE(named_groups, Backend);         \
   TEST_CASE_TEMPLATE_INVOKE(handles, Backend)

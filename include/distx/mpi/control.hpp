@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <array>
 #include <atomic>
 #include <cstdint>
 #include <list>
 #include <map>
 #include <mutex>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "distx/mpi/check.hpp"
 #include "distx/mpi/handles.hpp"
@@ -79,6 +80,8 @@ class Control {
     }
   }
 
+  /// Frees the communicator; what it has sent stays readable until this object goes.
+  void close() noexcept { comm_.reset(); }
   /// Gives the communicator up without freeing it, and the letters that may still be read.
   void abandon() noexcept {
     (void)comm_.release();

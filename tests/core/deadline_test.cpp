@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "distx/core/deadline.hpp"
+
+#include <doctest/doctest.h>
+
+#include "distx/core/wait.hpp"
+
+namespace {
+
+using namespace std::chrono_literals;
+using distx::detail::wait_until;
+using distx::detail::WaitEnd;
+
+const auto never = [] { return false; };
+const auto always = [] { return true; };
+
+TEST_CASE("a timeout says how long it is") {
+  CHECK(distx::Timeout(1500ms).words() == "1.5 s");
+  CHECK(distx::Timeout(2s).words() == "2 s");
+  CHECK(distx::Timeout(10min).words() == "600 s");
+  CHECK(distx::Timeout(1ms).words() == "0.001 s");
+  CHECK(distx::Timeout(distx::none).words() == "no deadline");
+  CHECK(distx::Timeout(distx::none).unlimited());
+  CHECK(!distx::default_deadline.unlimited());
+  CHECK(distx::default_deadline.limit() == 10min);
+}
+
+TEST_CASE("a deadline ends when its time is over") {
+  CHECK(distx::Deadline(0s).expired());
+  CHECK(!distx::Deadline(1h).expired());
+  CHECK(!distx::Deadline(distx::none).expired());
+  CHECK(distx::Deadline(distx::none).unlimited());
+  CHECK(distx::Deadline(1h).end() > distx::Deadline::clock::now() + 59min);
+}
+
+TEST_CASE("a wait ends when it is ready, stopped or expired") {
+  CHECK(wait_until(1h, always, never) == WaitEnd::ready);
+  CHECK(wait_until(1h, never, always) == WaitEnd::stopped);
+  CHECK(wait_until(1ms, never, never) == WaitEnd::expired);
+  CHECK(wait_until(0s, never, never) == WaitEnd::expired);
+  int looks = 0;
+  CHECK(wait_until(distx::none, [&] { return ++looks == 1000; }, never) == WaitEnd::ready);
+  CHECK(looks == 1000);
+}
+
+TEST_CASE("what became ready at the last moment counts as ready") {
+  bool over = false;
+  const auto stopped = [&] { return over = true; };
+  CHECK(wait_until(1h, [&] { return over; }, stopped) == WaitEnd::ready);
+}
+
+}  // namespace
