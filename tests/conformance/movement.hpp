@@ -192,14 +192,14 @@ void check_movement(C& comm, Findings& findings, bool large) {
 struct EveryMovement {
   template <class C>
   void operator()(C& comm, Findings& findings) const {
-    for_each_element([&]<class T>() { check_movement<T>(comm, findings, sizeof(T) == 8 || sizeof(T) == 1); });
+    for_each_element([&]<class T>() { check_movement<T>(comm, findings, std::same_as<T, double> || std::same_as<T, std::uint8_t>); });
   }
 };
 
 struct MovedStructs {
   template <class C>
   void operator()(C& comm, Findings& findings) const {
-    check_movement<Odd>(comm, findings, true);
+    check_movement<Odd>(comm, findings, false);
     check_movement<Particle>(comm, findings, false);
   }
 };

@@ -29,11 +29,11 @@ using distx::Span;
 template <class From, class To>
 concept Converts = std::convertible_to<From, To>;
 
-// Containers of the host become spans of memory that the host may touch, and of no other.
+// Containers become spans of the host's memory, and of no other, not even where the host may touch it.
 static_assert(Converts<std::vector<float>&, Span<float>> && Converts<std::array<float, 3>&, Span<float>>);
 static_assert(Converts<float (&)[3], Span<float>> && Converts<const std::vector<float>&, Span<const float>>);
 static_assert(!Converts<std::vector<float>&, Span<float, Far>> && !Converts<float (&)[3], Span<const float, Far>>);
-static_assert(Converts<std::vector<float>&, Span<float, Near>>);
+static_assert(!Converts<std::vector<float>&, Span<float, Near>>);
 static_assert(!Converts<const std::vector<float>&, Span<float>>);
 static_assert(!Converts<std::vector<float>&, Span<double>>);
 static_assert(!Converts<float*, Span<float>> && !Converts<float&, Span<float>>);
@@ -42,7 +42,8 @@ static_assert(!Converts<float*, Span<float>> && !Converts<float&, Span<float>>);
 static_assert(Converts<Span<float>, Span<const float>> && !Converts<Span<const float>, Span<float>>);
 static_assert(Converts<Span<float, Far>, Span<const float, Far>>);
 static_assert(!Converts<Span<float>, Span<float, Far>> && !Converts<Span<float, Far>, Span<float>>);
-static_assert(!Converts<Span<float>, Span<float, Near>> && !Converts<Span<float, Near>, Span<const float>>);
+static_assert(!Converts<Span<float>&, Span<float, Near>> && !Converts<Span<float>, Span<const float, Near>>);
+static_assert(!Converts<Span<float, Near>&, Span<float>> && !Converts<Span<float, Near>, Span<const float>>);
 static_assert(!Converts<Span<int>, Span<float>>);
 
 // The host reads no element of memory that it may not touch.

@@ -61,6 +61,7 @@ class AnyOp {
     AnyOp any;
     any.kind_ = detail::kind_of<Op>();
     any.commutative_ = detail::is_commutative<Op>();
+    any.finishes_ = requires(accumulator_t<T> a) { op.finish(a, 1); };
     any.type_ = element_type<T>;
     any.reduce_ = &reduce_as<T, Op>;
     any.widen_ = &widen_as<T, Op>;
@@ -71,6 +72,8 @@ class AnyOp {
 
   [[nodiscard]] OpKind kind() const noexcept { return kind_; }
   [[nodiscard]] bool commutative() const noexcept { return commutative_; }
+  /// Whether it has a `finish`, which `reduce` runs last.
+  [[nodiscard]] bool finishes() const noexcept { return finishes_; }
   /// The element type that `reduce` works on.
   [[nodiscard]] ElementType type() const noexcept { return type_; }
   /// Equal on all ranks of one program for the same op type.
@@ -112,6 +115,7 @@ class AnyOp {
   alignas(8) std::byte state_[16]{};
   OpKind kind_ = OpKind::sum;
   bool commutative_ = true;
+  bool finishes_ = false;
   ElementType type_ = ElementType::bytes;
 };
 

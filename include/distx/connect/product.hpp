@@ -19,7 +19,10 @@ class ProductConnector {
         local_rank_(outer.local_rank() * inner_.size() + inner_.rank()),
         local_size_(outer.local_size() * inner_.size()),
         root_rank_(outer.root_rank() * inner_.size() + inner_.root_rank()) {
-    const auto sizes = all_gather_values(*this, inner_.size());
+    // Over the outer connector alone: what all ranks would gather has a size only if this is right.
+    std::vector<int> sizes(static_cast<std::size_t>(outer.size()));
+    if (inner_.rank() == 0) sizes = all_gather_values(outer, inner_.size());
+    inner_.broadcast(std::as_writable_bytes(std::span(sizes)), 0);
     for (const int size : sizes)
       if (size != inner_.size())
         throw MismatchError("one process has " + std::to_string(size) + " inner ranks, this one " +

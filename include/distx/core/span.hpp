@@ -11,7 +11,7 @@ namespace distx {
 
 /// A borrowed run of elements in one memory space: `std::span` that knows where its memory is.
 ///
-/// Only spans of host-accessible memory are made from containers, so that a vector cannot reach a GPU collective.
+/// Only spans of the host's memory are made from containers, so that a vector cannot reach a GPU collective.
 template <class T, MemorySpace Space = Host>
 class Span {
  public:
@@ -27,8 +27,7 @@ class Span {
   constexpr Span(Span<U, Space> other) noexcept : data_(other.data()), size_(other.size()) {}  // NOLINT
 
   template <class Range>
-    requires HostAccessible<Space> && (!std::same_as<std::remove_cvref_t<Range>, Span>) &&
-             (!std::is_same_v<std::remove_cvref_t<Range>, Span<std::remove_const_t<T>, Space>>) &&
+    requires std::same_as<Space, Host> && (!requires { typename std::remove_cvref_t<Range>::space; }) &&
              std::constructible_from<std::span<T>, Range>
   constexpr Span(Range&& range) noexcept  // NOLINT
       : Span(std::span<T>(range).data(), std::span<T>(range).size()) {}

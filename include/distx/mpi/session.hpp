@@ -178,4 +178,17 @@ class Session {
   int local_size_ = 1;
 };
 
+/// The session of one rank by itself, in a program that was started without a launcher. It starts MPI if need be, once
+/// for the life of the process, since MPI starts only once.
+[[nodiscard]] inline std::shared_ptr<Session> alone() {
+  if (is_up()) return std::make_shared<Session>(MPI_COMM_SELF, default_deadline);
+  static const std::shared_ptr<Session> own = [] {
+    int argc = 0;
+    char* no_arguments[] = {nullptr};
+    char** argv = no_arguments;
+    return std::make_shared<Session>(argc, argv, ThreadLevel::multiple, default_deadline);
+  }();
+  return own;
+}
+
 }  // namespace distx::mpi

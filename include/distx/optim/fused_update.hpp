@@ -20,7 +20,8 @@ inline void update_one_block(const coefficients_t<Optimizer, A>& coefficients, T
     A value = static_cast<A>(weight[i]);
     std::array<A, Optimizer::states> kept{};
     for (std::size_t s = 0; s < Optimizer::states; ++s) kept[s] = state[s][i];
-    update_element<Optimizer, A>(coefficients, value, static_cast<A>(gradient[i]), kept);
+    update_element<Optimizer, A>(coefficients, value, static_cast<A>(gradient[i]), kept,
+                                 std::make_index_sequence<Optimizer::states>{});
     for (std::size_t s = 0; s < Optimizer::states; ++s) state[s][i] = kept[s];
     weight[i] = static_cast<T>(value);
   }

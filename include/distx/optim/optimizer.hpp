@@ -3,7 +3,6 @@
 #include <array>
 #include <concepts>
 #include <cstddef>
-#include <tuple>
 #include <utility>
 
 #include "distx/core/element.hpp"
@@ -17,10 +16,10 @@ using coefficients_t = decltype(std::declval<const Optimizer&>().template coeffi
 
 namespace detail {
 
-template <class Optimizer, class V, class Coefficients>
-constexpr void update_element(const Coefficients& coefficients, V& weight, V gradient,
-                              std::array<V, Optimizer::states>& state) {
-  std::apply([&](auto&... each) { Optimizer::update(coefficients, weight, gradient, each...); }, state);
+template <class Optimizer, class V, class Coefficients, std::size_t N, std::size_t... I>
+constexpr void update_element(const Coefficients& coefficients, V& weight, V gradient, std::array<V, N>& state,
+                              std::index_sequence<I...>) {
+  Optimizer::update(coefficients, weight, gradient, state[I]...);
 }
 
 template <class Optimizer, class T, std::size_t... I>

@@ -16,7 +16,6 @@ inline constexpr bool is_parameter = false;
 template <class T, class S>
 inline constexpr bool is_parameter<Parameter<T, S>> = true;
 
-template <class C>
 /// A range of what `ready` takes.
 template <class A>
 concept ListOfReady = std::ranges::range<A> && !FloatingElement<std::remove_cv_t<std::ranges::range_value_t<A>>>;

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// LeNet-5 learns handwritten digits, data-parallel: every rank has the model and a part of each batch.
+//   mpirun -np 2 build/examples/train_lenet --backend mpi
+//   build/examples/train_lenet --backend threads --ranks 2
+#include <filesystem>
+#include <optional>
+
+#include <distx/distx.hpp>
+#include <distx/mpi.hpp>
+
+#include "common/progress.hpp"
+#include "common/run.hpp"
+#include "common/training_report.hpp"
+#include "data/augment.hpp"
+#include "data/digits_csv.hpp"
+#include "data/mnist.hpp"
+#include "data/synthetic_digits.hpp"
+#include "models/lenet.hpp"
+
+namespace {
+
+struct Settings {
+  std::string backend = "auto";
+  int ranks = 2;
+  int zero = 0;
+  std::size_t epochs = 15;
+  std::size_t batch_size = 16;
+  std::uint64_t seed = 1;
+  double learning_rate = 0.002;
+  std::string digits;
+  std::string mnist;
+  bool synthetic = false;
+  std::string json;
+
+  void describe(CLI::App& app) {
+    app.add_option("--backend", backend, "auto (mpi under mpirun, else serial), serial, threads or mpi")
+        ->check(CLI::IsMember({"auto", "serial", "threads", "mpi"}))
+        ->capture_default_str();
+    app.add_option("--ranks", ranks, "how many ranks, for threads")->check(CLI::PositiveNumber)->capture_default_str();
+    app.add_option("--zero", zero, "stage of ZeRO: 0")->check(CLI::IsMember({0}))->capture_default_str();
+    app.add_option("--epochs", epochs, "passes over the data")->check(CLI::PositiveNumber)->capture_default_str();
+    app.add_option("--batch-size", batch_size, "digits in a batch of one rank")
+        ->check(CLI::PositiveNumber)
+        ->capture_default_str();
+    app.add_option("--learning-rate", learning_rate, "of AdamW, falling to zero along a cosine")->capture_default_str();
+    app.add_option("--seed", seed, "of the initial weights and the order of the digits")->capture_default_str();
+    app.add_option("--digits", digits, "scikit-learn's digits.csv.gz [default: data/digits.csv.gz of the build folder]");
+    auto* mnist_option = app.add_option("--mnist", mnist, "instead: the directory of MNIST's four IDX files");
+    app.add_flag("--synthetic", synthetic, "instead: digits that are drawn, where no real ones are at hand")
+        ->excludes(mnist_option);
+    app.add_option("--json", json, "file for losses, accuracy and the hash of the final weights");
+  }
+};
+
+/// Where tools/digits puts the real digits: in the build folder that this program lies in.
+std::filesystem::path beside_program() {
+  std::error_code unknown;
+  return std::filesystem::read_symlink("/proc/self/exe", unknown).parent_path() / "../data/digits.csv.gz";
+}
+
+examples::SplitDigits read_digits(const Settings& settings) {
+  if (!settings.mnist.empty()) return examples::read_mnist(settings.mnist);
+  if (settings.synthetic) return examples::split_held_out(examples::synthetic_digits(1797, 1), 0.2, 1);
+  std::filesystem::path path = settings.digits;
+  if (path.empty()) path = beside_program().lexically_normal();
+  if (settings.digits.empty() && !std::filesystem::exists(path))
+    throw distx::DataError(path.string() +
+                           " is not there: fetch it with tools/digits, or choose --digits, --mnist or --synthetic");
+  // 8 × 8 pixels: enlarged for kernels of 5 × 5, and shifted copies, for there are few.
+  auto split = examples::split_held_out(examples::enlarge(examples::read_digits_csv(path), 2), 0.2, 1);
+  return {examples::with_shifted_copies(split.training), std::move(split.held_out)};
+}
+
+template <distx::Communicator C>
+double average_over_ranks(C& comm, double value) {
+  distx::all_reduce(comm, value, distx::average);
+  return value;
+}
+
+/// The training itself: what a program for one process would have, and the lines that speak of `distx`.
+template <distx::Communicator C>
+void train(C& comm, const Settings& settings, const examples::SplitDigits& digits) {
+  const auto& [learnt, held_out] = digits;
+  const distx::DistributedSampler sampler(
+      learnt.size(), comm,
+      {.batch_size = settings.batch_size, .seed = settings.seed, .remainder = distx::Remainder::drop});
+  const distx::DataLoader loader(
+      sampler, [&learnt](std::span<const std::size_t> places) { return examples::select(learnt, places); });
+
+  examples::LeNet model({1, static_cast<Eigen::Index>(learnt.height), static_cast<Eigen::Index>(learnt.width)},
+                        settings.seed);
+  std::vector<distx::ParameterRef<float>> parameters;
+  for (auto& layer : model.layers()) {
+    parameters.push_back(distx::ref(layer.name + ".weight", layer.weight, layer.weight_gradient));
+    parameters.push_back(distx::ref(layer.name + ".bias", layer.bias, layer.bias_gradient));
+  }
+  distx::DataParallel<distx::ZeRO<0>> training(comm, parameters, distx::AdamW{.weight_decay = 0.01f});
+
+  const bool speaks = comm.rank() == 0;
+  const auto ranks = static_cast<std::size_t>(comm.size());
+  const examples::TrainingPlan plan{settings.epochs, sampler.batches(), settings.batch_size * ranks};
+  std::optional<examples::ProgressBar> progress;
+  if (speaks) progress.emplace(stdout, plan);
+  examples::TrainingReport report;
+  for (std::size_t epoch = 0; epoch < settings.epochs; ++epoch) {
+    double epoch_loss = 0;
+    for (const auto& batch : loader.epoch(epoch)) {
+      const double here = model.forward(batch.images, batch.labels);
+      model.backward([&](auto& layer) { training.ready(layer.weight, layer.bias); });
+      const double done = static_cast<double>(report.step_losses.size()) / static_cast<double>(plan.steps());
+      training.step({.learning_rate = settings.learning_rate * 0.5 * (1 + std::cos(done * 3.14159265358979))});
+      const double loss = average_over_ranks(comm, here);
+      report.step_losses.push_back(loss);
+      epoch_loss += loss / static_cast<double>(sampler.batches());
+      if (progress) progress->step(loss);
+    }
+    report.losses.push_back(epoch_loss);
+  }
+  progress.reset();
+
+  // Each rank examines every size()-th of the digits that were held out.
+  std::vector<std::size_t> mine;
+  for (auto i = static_cast<std::size_t>(comm.rank()); i < held_out.size(); i += ranks) mine.push_back(i);
+  const auto part = examples::select(held_out, mine);
+  std::uint64_t correct = mine.empty() ? 0 : model.count_correct(part.images, part.labels);
+  distx::all_reduce(comm, correct, distx::sum);
+  report.accuracy = static_cast<double>(correct) / static_cast<double>(held_out.size());
+  examples::WeightsHash hash;
+  for (const auto& parameter : parameters) hash.add({parameter.weight.data(), parameter.weight.size()});
+  report.weights_hash = hash.text();
+  if (!speaks) return;
+  fmt::print("accuracy on {} digits that were held out: {:.4f} (weights {})\n", held_out.size(), report.accuracy,
+             report.weights_hash);
+  if (!settings.json.empty()) report.write(settings.json);
+}
+
+void run(int argc, char** argv, const Settings& settings) {
+  auto connector = distx::connect(argc, argv);
+  const auto digits = read_digits(settings);
+  if (!settings.json.empty()) {
+    const bool writable = connector.rank() != 0 || examples::TrainingReport::writable(settings.json);
+    if (!distx::broadcast_value(connector, writable, 0)) throw examples::TrainingReport::not_writable(settings.json);
+  }
+  const bool mpi = settings.backend == "mpi" || (settings.backend == "auto" && connector.size() > 1);
+  if (settings.backend == "threads") {
+    if (connector.size() != 1)
+      throw distx::ConnectError("--backend threads makes its ranks itself: start it without mpirun, or use mpi");
+    distx::spawn(settings.ranks, [&](auto& self) {
+      auto comm = distx::ThreadCommunicator(self);
+      train(comm, settings, digits);
+    });
+  } else if (mpi) {
+    auto comm = distx::MpiCommunicator(connector);
+    train(comm, settings, digits);
+  } else {
+    auto comm = distx::SerialCommunicator(connector);
+    train(comm, settings, digits);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Trains LeNet-5 on handwritten digits, on one rank or many", "train_lenet");
+  Settings settings;
+  settings.describe(app);
+  return examples::run(app, argc, argv, [&] { run(argc, argv, settings); });
+}

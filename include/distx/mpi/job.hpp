@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <array>
+#include <optional>
+#include <vector>
+
+#include "distx/comm/validate.hpp"
+#include "distx/memory/operations.hpp"
+#include "distx/mpi/datatypes.hpp"
+#include "distx/mpi/session.hpp"
+
+namespace distx::mpi {
+
+/// Operands as MPI is to have them: of a type that it reduces, `send` MPI_IN_PLACE where they lie in `receive`.
+struct Operands {
+  const void* send = nullptr;
+  void* receive = nullptr;
+  MPI_Datatype type = MPI_DATATYPE_NULL;
+  MPI_Op op = MPI_OP_NULL;
+  std::size_t bytes = 1;
+
+  [[nodiscard]] const void* send_at(std::size_t offset) const noexcept {
+    return send == MPI_IN_PLACE ? send : static_cast<const std::byte*>(send) + offset * bytes;
+  }
+  [[nodiscard]] void* receive_at(std::size_t offset) const noexcept {
+    return receive == nullptr ? nullptr : static_cast<std::byte*>(receive) + offset * bytes;
+  }
+};
+
+/// One call of distx in MPI's hands: its requests, and all that they need until they are complete.
+///
+/// Kept and used again, so that after the first calls none allocates. Its address is known to MPI: it stays where it is.
+class Job {
+ public:
+  using IntLists = std::array<std::vector<int>, 2>;
+
+  Job(const RankOf& own, std::size_t max_count, const Session& session)
+      : self(own), most(max_count), session_(session) {}
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  /// @pre nothing is in flight
+  void open(MPI_Comm comm, bool started, int tag) noexcept {
+    comm_ = comm;
+    started_ = started;
+    tag_ = tag;
+  }
+
+  /// Calls MPI: the blocking function with these arguments and the communicator, or its counterpart with a request.
+  template <class Blocking, class Starting, class... A>
+  [[nodiscard]] int call(Blocking* blocking, Starting* starting, A... arguments) {
+    if (!started_) return blocking(arguments..., comm_);
+    return starting(arguments..., comm_, &add({}));
+  }
+  template <Collective Call>
+  void check(int code, const char* routine, const Call& c) const {
+    if (code != MPI_SUCCESS) [[unlikely]] fail(code, routine, self.context(c));
+  }
+
+  template <Collective Call>
+  void send(const Call& c, const Unit& unit, const void* data, std::size_t units, int to, int tag) {
+    const auto [type, count] = message(unit, units);
+    check(MPI_Isend(data, count, type, to, tag, comm_, &add({})), "MPI_Isend", c);
+  }
+  /// Cannot complete before the other side receives.
+  template <Collective Call>
+  void send_synchronously(const Call& c, const Unit& unit, const void* data, std::size_t units, int to, int tag) {
+    const auto [type, count] = message(unit, units);
+    check(MPI_Issend(data, count, type, to, tag, comm_, &add({})), "MPI_Issend", c);
+  }
+  template <Collective Call>
+  void receive(const Call& c, const Unit& unit, void* data, std::size_t units, int from, int tag) {
+    const auto [type, count] = message(unit, units);
+    check(MPI_Irecv(data, count, type, from, tag, comm_, &add({from, units, unit})), "MPI_Irecv", c);
+  }
+  /// The tag of messages that are part of a collective.
+  [[nodiscard]] int tag() const noexcept { return tag_; }
+
+  /// Sets up a reduction of `send` into `receive`, which is empty where this rank receives nothing.
+  [[nodiscard]] Operands reduction(const AnyOp& op, Span<const AnyElement> send, Span<AnyElement> receive) {
+    Operands o;
+    const bool wide = is_wide(send.type());
+    if (wide) {
+      float* const sums = floats(send.size());
+      widen(send, sums);
+      const bool receives = receive.data() != nullptr;
+      o = {receives ? MPI_IN_PLACE : sums, receives ? sums : nullptr, MPI_FLOAT, MPI_OP_NULL, sizeof(float)};
+    } else {
+      o = {send.data() == receive.data() ? MPI_IN_PLACE : send.data(), receive.data(), datatype_of(send.type()),
+           MPI_OP_NULL, send.element_bytes()};
+    }
+    reduce_by(op, wide, o);
+    if (o.receive != nullptr) finish_with(op, wide, o.receive, receive);
+    return o;
+  }
+  /// Sets up the op and the datatype that carries it.
+  void reduce_by(const AnyOp& op, bool wide, Operands& o) {
+    if (op.kind() != OpKind::user) {
+      o.op = op_of(op.kind());
+      return;
+    }
+    user_.op = wide ? op.widened() : op;
+    auto& type = user_types_[static_cast<std::size_t>(user_.op.type())];
+    if (!type) type = carrying(o.type, user_);
+    o.type = type.native_handle();
+    o.op = session_.user_op(op.commutative());
+  }
+  /// What is left to do at the end: the op's own finish on `result`, and to bring it to `target`.
+  void finish_with(const AnyOp& op, bool wide, void* result, Span<AnyElement> target) {
+    if (!op.finishes() && result == target.data()) return;
+    finish_.emplace(Finish{wide ? op.widened() : op, result, target});
+  }
+  [[nodiscard]] static bool is_wide(ElementType type) noexcept {
+    return type == ElementType::bf16 || type == ElementType::f16;
+  }
+  static void widen(Span<const AnyElement> from, float* to) {
+    const Span<float> wide(to, from.size());
+    if (from.type() == ElementType::bf16)
+      cast({}, wide, Span(static_cast<const bfloat16*>(from.data()), from.size()));
+    else
+      cast({}, wide, Span(static_cast<const float16*>(from.data()), from.size()));
+  }
+  [[nodiscard]] std::byte* scratch(std::size_t bytes) {
+    if (scratch_.size() < bytes) scratch_ = Buffer<std::byte>(bytes);
+    return scratch_.data();
+  }
+  [[nodiscard]] float* floats(std::size_t count) { return reinterpret_cast<float*>(scratch(count * sizeof(float))); }
+
+  [[nodiscard]] bool idle() const noexcept { return requests_.empty(); }
+
+  /// Whether all requests are complete. The receives among them have then been looked at.
+  bool test(const ErrorContext& context) {
+    int flag = 1;
+    if (!requests_.empty())
+      completed(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &flag, statuses_.data()), flag != 0,
+                context);
+    return flag != 0;
+  }
+  void wait(const ErrorContext& context) {
+    if (!requests_.empty())
+      completed(MPI_Waitall(static_cast<int>(requests_.size()), requests_.data(), statuses_.data()), true, context);
+  }
+
+  /// The local work after the communication.
+  void finish() {
+    if (user_.error != nullptr) std::rethrow_exception(std::exchange(user_.error, nullptr));
+    if (!finish_) return;
+    const Finish f = *std::exchange(finish_, std::nullopt);
+    const auto count = f.target.size();
+    const void* const source = f.result;
+    if (f.op.finishes()) f.op.reduce(&f.result, 1, &source, 1, count, self.size);
+    if (f.result == f.target.data() || count == 0) return;
+    if (f.target.type() == ElementType::bf16)
+      cast({}, Span(static_cast<bfloat16*>(f.target.data()), count), Span(static_cast<const float*>(source), count));
+    else if (f.target.type() == ElementType::f16)
+      cast({}, Span(static_cast<float16*>(f.target.data()), count), Span(static_cast<const float*>(source), count));
+    else
+      std::memcpy(f.target.data(), source, f.target.size_bytes());
+  }
+
+  /// Gives up what is in flight: receives are taken back from MPI, everything else it keeps.
+  void abandon() noexcept {
+    for (std::size_t i = 0; i < requests_.size(); ++i) {
+      if (requests_[i] == MPI_REQUEST_NULL || awaited_[i].from < 0) continue;
+      MPI_Cancel(&requests_[i]);
+      MPI_Wait(&requests_[i], MPI_STATUS_IGNORE);
+    }
+    clear();
+    finish_.reset();
+    user_.error = nullptr;
+  }
+
+  const RankOf self;
+  const std::size_t most;  ///< units in one call of MPI
+  IntLists counts;
+  IntLists places;
+
+ private:
+  /// A receive's sender and size; `from` is -1 of every other request.
+  struct Awaited {
+    int from = -1;
+    std::size_t units = 0;
+    Unit unit{};
+  };
+  struct Finish {
+    AnyOp op;
+    void* result;
+    Span<AnyElement> target;
+  };
+  struct Message {
+    MPI_Datatype type;
+    int count;
+  };
+
+  MPI_Request& add(const Awaited& awaited) {
+    awaited_.push_back(awaited);
+    statuses_.emplace_back();
+    return requests_.emplace_back(MPI_REQUEST_NULL);
+  }
+  Message message(const Unit& unit, std::size_t units) {
+    if (units <= most) [[likely]] return {unit.type, static_cast<int>(units)};
+    return {large_.emplace_back(large_type(unit, units, most)).native_handle(), 1};
+  }
+  void clear() noexcept {
+    requests_.clear();
+    statuses_.clear();
+    awaited_.clear();
+    large_.clear();
+  }
+
+  void completed(int code, bool all, const ErrorContext& context) {
+    if (code != MPI_SUCCESS) {
+      for (const auto& status : statuses_)
+        if (code == MPI_ERR_IN_STATUS && status.MPI_ERROR != MPI_SUCCESS && status.MPI_ERROR != MPI_ERR_PENDING)
+          fail(status.MPI_ERROR, "MPI_Waitall", context);
+      fail(code, "MPI_Waitall", context);
+    }
+    if (!all) return;
+    for (std::size_t i = 0; i < awaited_.size(); ++i)
+      if (awaited_[i].from >= 0) compare(awaited_[i], statuses_[i], context);
+    clear();
+  }
+  static void compare(const Awaited& awaited, const MPI_Status& status, const ErrorContext& context) {
+    MPI_Count arrived = 0;
+    mpi::check(MPI_Get_elements_x(&status, awaited.unit.type, &arrived), "MPI_Get_elements_x", context);
+    if (arrived == static_cast<MPI_Count>(awaited.units)) return;
+    const auto per_element = awaited.unit.per_element;
+    throw MismatchError("expects " + std::to_string(awaited.units / per_element) + " elements, rank " +
+                            std::to_string(awaited.from) + " sends " +
+                            (arrived == MPI_UNDEFINED
+                                 ? std::string("no whole number of them")
+                                 : std::to_string(static_cast<std::size_t>(arrived) / per_element)),
+                        context);
+  }
+
+  const Session& session_;
+  MPI_Comm comm_ = MPI_COMM_NULL;
+  bool started_ = false;
+  int tag_ = 0;
+  std::vector<MPI_Request> requests_;
+  std::vector<MPI_Status> statuses_;
+  std::vector<Awaited> awaited_;
+  std::vector<unique_datatype> large_;
+  std::optional<Finish> finish_;
+  Buffer<std::byte> scratch_;
+  UserOp user_;
+  std::array<unique_datatype, 13> user_types_;
+};
+
+}  // namespace distx::mpi

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "distx/connect/connector.hpp"
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <string>
+
+#include "distx/connect/spawn.hpp"
+
+namespace {
+
+/// The least that a user must write.
+struct Minimal {
+  int rank() const { return 0; }
+  int size() const { return 1; }
+  int local_rank() const { return 0; }
+  int local_size() const { return 1; }
+  int root_rank() const { return 0; }
+  void barrier() {}
+  void broadcast(std::span<std::byte>, int) {}
+  void all_gather(std::span<const std::byte> send, std::span<std::byte> receive) {
+    std::copy(send.begin(), send.end(), receive.begin());
+  }
+};
+struct WideRank : Minimal {
+  long rank() const { return 0; }
+};
+struct NoRoot : Minimal {
+  int root_rank() const = delete;
+};
+struct NoBarrier : Minimal {
+  void barrier() = delete;
+};
+struct ChangingSize : Minimal {
+  int size() { return 1; }
+};
+struct ConstBytes : Minimal {
+  void all_gather(std::span<std::byte>, std::span<std::byte>) {}
+};
+struct Pinned : Minimal {
+  Pinned() = default;
+  Pinned(Pinned&&) = delete;
+};
+
+using distx::Connector;
+static_assert(Connector<Minimal> && Connector<distx::SelfConnector> && Connector<distx::ThreadConnector>);
+static_assert(Connector<distx::AnyConnector>);
+static_assert(Connector<distx::ProductConnector<distx::ThreadConnector, Minimal>>);
+static_assert(!Connector<WideRank> && !Connector<NoRoot> && !Connector<NoBarrier> && !Connector<ChangingSize>);
+static_assert(!Connector<ConstBytes> && !Connector<Pinned> && !Connector<int>);
+static_assert(!std::is_copy_constructible_v<distx::AnyConnector>);
+
+/// Counts what is wrong: ranks are threads, and tell nobody but this.
+class Wrong {
+ public:
+  void unless(bool right) { count_ += right ? 0 : 1; }
+  [[nodiscard]] int count() const { return count_; }
+
+ private:
+  std::atomic<int> count_{0};
+};
+
+template <Connector C>
+void check_laws(C& connector, Wrong& wrong) {
+  const int rank = connector.rank(), size = connector.size();
+  wrong.unless(rank >= 0 && rank < size);
+  wrong.unless(connector.local_rank() >= 0 && connector.local_rank() < connector.local_size());
+  wrong.unless(connector.root_rank() >= 0 && connector.root_rank() < size);
+  connector.barrier();
+  const auto ranks = distx::all_gather_values(connector, rank);
+  for (int r = 0; r < size; ++r) wrong.unless(ranks[static_cast<std::size_t>(r)] == r);
+  for (int root = 0; root < size; ++root)
+    wrong.unless(distx::broadcast_value(connector, rank * 10, root) == root * 10);
+  connector.all_gather({}, {});
+  connector.broadcast({}, 0);
+}
+
+/// The words of the error of type E that `f` ends in.
+template <class E, class F>
+std::string error_of(F&& f) {
+  try {
+    f();
+  } catch (const E& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST_CASE("a world of one") {
+  distx::SelfConnector self;
+  Wrong wrong;
+  check_laws(self, wrong);
+  CHECK(wrong.count() == 0);
+  CHECK(self.size() == 1);
+  CHECK_THROWS_WITH_AS(self.broadcast({}, 1),
+                       "distx: broadcast on rank 0 of 1 (connector): root 1 is no rank: ranks are 0 to 0",
+                       distx::MismatchError);
+  std::byte bytes[3];
+  CHECK_THROWS_WITH_AS(self.all_gather({bytes, 2}, {bytes, 3}),
+                       "distx: all_gather on rank 0 of 1 (connector): receive has 3 bytes, 1 ranks send 2 each",
+                       distx::MismatchError);
+}
+
+TEST_CASE("threads") {
+  for (const int size : {1, 2, 3, 4, 7}) {
+    Wrong wrong;
+    distx::spawn(size, [&](distx::ThreadConnector& connector) {
+      wrong.unless(connector.size() == size && connector.local_size() == size);
+      wrong.unless(connector.local_rank() == connector.rank() && connector.root_rank() == 0);
+      for (int round = 0; round < 20; ++round) check_laws(connector, wrong);
+    });
+    CHECK(wrong.count() == 0);
+  }
+}
+
+TEST_CASE("threads that pass different sizes are told so, all of them") {
+  Wrong wrong;
+  distx::spawn(3, [&](distx::ThreadConnector& connector) {
+    std::byte bytes[12]{};
+    const std::size_t mine = connector.rank() == 2 ? 3 : 4;
+    const auto gather = error_of<distx::MismatchError>(
+        [&] { connector.all_gather({bytes, mine}, {bytes, 3 * mine}); });
+    wrong.unless(gather.find("passes") != std::string::npos && gather.find("this rank") != std::string::npos);
+    const auto broadcast = error_of<distx::MismatchError>([&] { connector.broadcast({bytes, mine}, 2); });
+    // The root's size is the one that counts.
+    const auto expected = "distx: broadcast on rank " + std::to_string(connector.rank()) +
+                          " of 3 (threads): rank 2 passes 3 bytes, this rank 4";
+    wrong.unless(broadcast == (connector.rank() == 2 ? "no error" : expected));
+    const auto root = error_of<distx::MismatchError>([&] { connector.broadcast({}, -1); });
+    wrong.unless(root.find("root -1 is no rank: ranks are 0 to 2") != std::string::npos);
+  });
+  CHECK(wrong.count() == 0);
+}
+
+TEST_CASE("ranks in ranks") {
+  for (const int outer_size : {1, 2, 3}) {
+    for (const int inner_size : {1, 2}) {
+      Wrong wrong;
+      distx::spawn(outer_size, [&](distx::ThreadConnector& outer) {
+        distx::spawn(distx::threads(inner_size) * outer, [&](auto& product) {
+          wrong.unless(product.size() == outer_size * inner_size);
+          wrong.unless(product.rank() / inner_size == outer.rank());
+          wrong.unless(product.local_size() == product.size() && product.local_rank() == product.rank());
+          for (int round = 0; round < 10; ++round) check_laws(product, wrong);
+        });
+      });
+      CHECK(wrong.count() == 0);
+    }
+  }
+}
+
+TEST_CASE("processes with different numbers of threads are no product") {
+  Wrong wrong;
+  distx::spawn(2, [&](distx::ThreadConnector& outer) {
+    const auto words = error_of<distx::RankFailure>(
+        [&] { distx::spawn(distx::threads(outer.rank() + 1) * outer, [](auto&) {}); });
+    wrong.unless(words.find("every process needs as many") != std::string::npos);
+  });
+  CHECK(wrong.count() == 0);
+}
+
+TEST_CASE("AnyConnector is what it holds") {
+  Wrong wrong;
+  distx::spawn(3, [&](distx::ThreadConnector& connector) {
+    distx::AnyConnector any(connector);
+    wrong.unless(any.rank() == connector.rank() && any.size() == 3 && any.local_size() == 3);
+    wrong.unless(any.local_rank() == connector.rank() && any.root_rank() == 0);
+    check_laws(any, wrong);
+    wrong.unless(any.target<distx::ThreadConnector>() != nullptr);
+    wrong.unless(any.target<distx::SelfConnector>() == nullptr);
+    auto moved = std::move(any);
+    check_laws(moved, wrong);
+  });
+  CHECK(wrong.count() == 0);
+}
+
+}  // namespace

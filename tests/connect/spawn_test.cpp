@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "distx/connect/spawn.hpp"
+
+#include <doctest/doctest.h>
+
+#include <set>
+#include <string>
+
+namespace {
+
+using distx::ThreadConnector;
+
+TEST_CASE("every rank runs once, rank 0 on the calling thread") {
+  std::mutex mutex;
+  std::multiset<int> ranks;
+  std::set<std::thread::id> threads;
+  std::thread::id of_rank_0;
+  distx::spawn(5, [&](ThreadConnector& connector) {
+    const std::lock_guard lock(mutex);
+    ranks.insert(connector.rank());
+    threads.insert(std::this_thread::get_id());
+    if (connector.rank() == 0) of_rank_0 = std::this_thread::get_id();
+  });
+  CHECK(ranks == std::multiset<int>{0, 1, 2, 3, 4});
+  CHECK(threads.size() == 5);
+  CHECK(of_rank_0 == std::this_thread::get_id());
+}
+
+TEST_CASE("no rank at all is an error") {
+  CHECK_THROWS_WITH_AS(distx::spawn(0, [](ThreadConnector&) {}), "distx: threads(0): at least one rank is needed",
+                       distx::MismatchError);
+}
+
+TEST_CASE("what a rank throws ends the waits of the others and is rethrown with the rank") {
+  for (const int failing : {0, 1, 3}) {
+    std::atomic<int> revoked{0};
+    std::string words;
+    int failed = -1;
+    std::string cause;
+    try {
+      distx::spawn(4, [&](ThreadConnector& connector) {
+        connector.barrier();  // all have begun
+        if (connector.rank() == failing) throw std::out_of_range("the fifth wheel");
+        try {
+          connector.barrier();
+        } catch (const distx::RevokedError& error) {
+          const std::string told = error.what();
+          if (told.find("rank " + std::to_string(failing) + " of 4 ended with an exception: the fifth wheel") !=
+              std::string::npos)
+            ++revoked;
+          throw;
+        }
+      });
+    } catch (const distx::RankFailure& failure) {
+      words = failure.what();
+      failed = failure.failed_rank();
+      try {
+        std::rethrow_exception(failure.cause());
+      } catch (const std::out_of_range& original) {
+        cause = original.what();
+      }
+    }
+    CHECK(revoked == 3);
+    CHECK(failed == failing);
+    CHECK(words == "distx: rank " + std::to_string(failing) + " of 4 ended with an exception: the fifth wheel");
+    CHECK(cause == "the fifth wheel");
+  }
+}
+
+TEST_CASE("what is thrown need not be a std::exception") {
+  CHECK_THROWS_WITH_AS(distx::spawn(2, [](ThreadConnector& c) { if (c.rank() == 1) throw 7; }),
+                       "distx: rank 1 of 2 ended with an exception: an exception that is no std::exception",
+                       distx::RankFailure);
+}
+
+TEST_CASE("the first exception is the one told, whatever follows from it") {
+  // Rank 2 throws; ranks 0 and 1 fail because of it, in a collective that includes it.
+  int failed = -1;
+  try {
+    distx::spawn(3, [](ThreadConnector& connector) {
+      if (connector.rank() == 2) throw std::runtime_error("first");
+      connector.barrier();
+    });
+  } catch (const distx::RankFailure& failure) {
+    failed = failure.failed_rank();
+  }
+  CHECK(failed == 2);
+}
+
+TEST_CASE("a rank that does not come is waited for until the deadline") {
+  std::atomic<bool> timed_out{false};
+  std::string words;
+  try {
+    distx::spawn(distx::threads(2, std::chrono::milliseconds(20)), [&](ThreadConnector& connector) {
+      if (connector.rank() == 1) {
+        timed_out.wait(false);
+        return;
+      }
+      try {
+        connector.barrier();
+      } catch (const distx::TimeoutError& error) {
+        words = error.what();
+      }
+      timed_out = true;
+      timed_out.notify_all();
+    });
+  } catch (const distx::RankFailure&) {
+  }
+  CHECK(words == "distx: barrier on rank 0 of 2 (threads): rank 1 has not arrived after 0.02 s");
+}
+
+TEST_CASE("spawn may run in spawn") {
+  std::atomic<int> total{0};
+  distx::spawn(2, [&](ThreadConnector&) {
+    distx::spawn(3, [&](ThreadConnector& inner) {
+      inner.barrier();
+      total += inner.rank();
+    });
+  });
+  CHECK(total == 6);
+}
+
+}  // namespace
