@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <string>
 #include <utility>
@@ -37,7 +38,7 @@ class ProgressBar {
               std::function<clock::time_point()> now = clock::now)
       : out_(out), plan_(plan), terminal_(terminal), now_(std::move(now)), start_(now_()), shown_(start_) {}
 
-  ProgressBar(std::FILE* out, const TrainingPlan& plan) : ProgressBar(out, plan, isatty(fileno(out)) == 1) {}
+  ProgressBar(std::FILE* out, const TrainingPlan& plan) : ProgressBar(out, plan, can_redraw(out)) {}
 
   /// Leaves the terminal on a fresh line, also when the training ended early.
   ~ProgressBar() {
@@ -60,6 +61,11 @@ class ProgressBar {
   }
 
  private:
+  static bool can_redraw(std::FILE* out) {
+    const char* terminal = std::getenv("TERM");  // launchers give their ranks one, whatever they write to in truth
+    return isatty(fileno(out)) == 1 && terminal != nullptr && std::string(terminal) != "dumb";
+  }
+
   void show(clock::time_point now) {
     const double seconds = std::chrono::duration<double>(now - start_).count();
     const double share = static_cast<double>(done_) / static_cast<double>(plan_.steps());

@@ -25,16 +25,4 @@ void input_gradient(const Layer<Scalar>& layer, const Matrix<Scalar>& output_gra
   gradient.noalias() = layer.weight.transpose() * output_gradient;
 }
 
-/// Replaces values below zero by zero.
-template <class Scalar>
-void relu(Matrix<Scalar>& values) {
-  values = values.cwiseMax(Scalar{0});
-}
-
-/// Makes the gradient with respect to a ReLU's output the one with respect to its input.
-template <class Scalar>
-void relu_gradient(const Matrix<Scalar>& output, Matrix<Scalar>& gradient) {
-  gradient = (output.array() > Scalar{0}).select(gradient, Scalar{0});
-}
-
 }  // namespace examples::dense

@@ -32,14 +32,15 @@ struct Layer {
   Vector<Scalar> bias;  ///< outputs
   Vector<Scalar> bias_gradient;
 
-  /// Draws the weight from ±sqrt(6 / inputs), which keeps the variance through a ReLU (He et al., 2015); the rest is 0.
+  /// Draws the weight from ±sqrt(3 / inputs), variance 1 / inputs (LeCun et al., 1998, Efficient BackProp); the rest is
+  /// 0.
   Layer(std::string layer_name, Eigen::Index inputs, Eigen::Index outputs, Generator& generator)
       : name(std::move(layer_name)),
         weight(outputs, inputs),
         weight_gradient(Matrix<Scalar>::Zero(outputs, inputs)),
         bias(Vector<Scalar>::Zero(outputs)),
         bias_gradient(Vector<Scalar>::Zero(outputs)) {
-    const double bound = std::sqrt(6.0 / static_cast<double>(inputs));
+    const double bound = std::sqrt(3.0 / static_cast<double>(inputs));
     for (Eigen::Index i = 0; i < weight.size(); ++i) {
       weight.data()[i] = static_cast<Scalar>(uniform(generator, -bound, bound));
     }

@@ -10,20 +10,22 @@
 #include <string>
 #include <vector>
 
+#include "activation.hpp"
+#include "average_pooling.hpp"
 #include "convolution.hpp"
 #include "dense.hpp"
 #include "image_shape.hpp"
 #include "layer.hpp"
-#include "max_pooling.hpp"
 #include "softmax_cross_entropy.hpp"
 
 namespace examples {
 
-/// LeNet-5 (LeCun et al., 1998): two convolutions with pooling, then three dense layers; here with ReLU and max
-/// pooling.
+/// LeNet-5 (LeCun et al., 1998): two convolutions with pooling, then three dense layers; tanh between them.
 ///
-/// On 28 × 28 pixels it is the classical one, 61,706 parameters. Images too small for the second, unpadded
-/// convolution (below 12 pixels after the first pooling's halving, so 8 × 8 digits) have it padded as the first is.
+/// On 28 × 28 pixels it has the classical 61,706 parameters. Where the image is too small for the second convolution to
+/// do without padding (below 12 pixels after the first pooling), that one is padded as the first is.
+/// It is smooth everywhere, on purpose: rounding, and so the number of ranks, changes a training's course by rounding
+/// only. ReLU and the maximum have kinks, where the last bit decides between two gradients.
 /// The model owns its arrays and does not know that other ranks exist. Copies are deep.
 template <class Scalar>
 class BasicLeNet {
@@ -63,19 +65,21 @@ class BasicLeNet {
     dense::backward<Scalar>(output, dense2_, logits_gradient_);
     on_ready(output);
     dense::input_gradient<Scalar>(output, logits_gradient_, dense2_gradient_);
-    dense::relu_gradient<Scalar>(dense2_, dense2_gradient_);
+    activation_gradient<Scalar>(dense2_, dense2_gradient_);
     dense::backward<Scalar>(dense2, dense1_, dense2_gradient_);
     on_ready(dense2);
     dense::input_gradient<Scalar>(dense2, dense2_gradient_, dense1_gradient_);
-    dense::relu_gradient<Scalar>(dense1_, dense1_gradient_);
+    activation_gradient<Scalar>(dense1_, dense1_gradient_);
     dense::backward<Scalar>(dense1, features(pool2_), dense1_gradient_);
     on_ready(dense1);
     dense::input_gradient<Scalar>(dense1, dense1_gradient_, pool2_gradient_);
     pooling2_.input_gradient(pixels(pool2_gradient_, pooling2_.output()), conv2_gradient_);
+    activation_gradient<Scalar>(conv2_, conv2_gradient_);
     convolution2_.backward(conv2, conv2_gradient_);
     on_ready(conv2);
     convolution2_.input_gradient(conv2, conv2_gradient_, pool1_gradient_);
     pooling1_.input_gradient(pool1_gradient_, conv1_gradient_);
+    activation_gradient<Scalar>(conv1_, conv1_gradient_);
     convolution1_.backward(conv1, conv1_gradient_);
     on_ready(conv1);
   }
@@ -179,21 +183,23 @@ class BasicLeNet {
     const auto values = static_cast<Eigen::Index>(images.size());
     convolution1_.forward(
         conv1, Eigen::Map<const Matrix<Scalar>>(images.data(), input_.channels, values / input_.channels), conv1_);
+    activate<Scalar>(conv1_);
     pooling1_.forward(conv1_, pool1_);
     convolution2_.forward(conv2, pool1_, conv2_);
+    activate<Scalar>(conv2_);
     pooling2_.forward(conv2_, pool2_);
     dense::forward<Scalar>(dense1, features(pool2_), dense1_);
-    dense::relu<Scalar>(dense1_);
+    activate<Scalar>(dense1_);
     dense::forward<Scalar>(dense2, dense1_, dense2_);
-    dense::relu<Scalar>(dense2_);
+    activate<Scalar>(dense2_);
     dense::forward<Scalar>(output, dense2_, logits_);
   }
 
   ImageShape input_;
   Convolution<Scalar> convolution1_;
-  MaxPooling<Scalar> pooling1_;
+  AveragePooling<Scalar> pooling1_;
   Convolution<Scalar> convolution2_;
-  MaxPooling<Scalar> pooling2_;
+  AveragePooling<Scalar> pooling2_;
   std::array<Layer<Scalar>, 5> layers_;
   Matrix<Scalar> conv1_, pool1_, conv2_, pool2_, dense1_, dense2_, logits_;
   Matrix<Scalar> conv1_gradient_, pool1_gradient_, conv2_gradient_, pool2_gradient_;

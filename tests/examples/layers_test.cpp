@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
 
 #include <doctest/doctest.h>
 
+#include "models/activation.hpp"
+#include "models/average_pooling.hpp"
 #include "models/convolution.hpp"
 #include "models/dense.hpp"
-#include "models/max_pooling.hpp"
 #include "models/softmax_cross_entropy.hpp"
 #include "numeric_gradient.hpp"
 
@@ -90,82 +90,59 @@ TEST_CASE("a convolution's gradients are the slopes of its output") {
   }
 }
 
-TEST_CASE("max pooling takes the largest of four, or zero, and leaves an odd edge out") {
-  MaxPooling<double> pooling({1, 3, 5});
-  CHECK(pooling.output() == ImageShape{1, 1, 2});
-  Matrix<double> input(1, 15), output;
-  input << 1, 2, -1, -2, 9,  //
-      4, 3, -3, -4, 9,       //
-      9, 9, 9, 9, 9;
+TEST_CASE("average pooling takes the mean of four and leaves an odd edge out") {
+  AveragePooling<double> pooling({2, 3, 5});
+  CHECK(pooling.output() == ImageShape{2, 1, 2});
+  Matrix<double> input = Matrix<double>::Constant(2, 15, 99), output;
+  for (const Eigen::Index pixel : {0, 1, 5, 6}) input.col(pixel) << static_cast<double>(pixel), 1;
+  for (const Eigen::Index pixel : {2, 3, 7, 8}) input.col(pixel) << static_cast<double>(pixel), -1;
   pooling.forward(input, output);
-  REQUIRE(output.size() == 2);
-  CHECK(output(0) == 4);
-  CHECK(output(1) == 0);
+  REQUIRE(output.rows() == 2);
+  REQUIRE(output.cols() == 2);
+  CHECK(output(0, 0) == 3);
+  CHECK(output(0, 1) == 5);
+  CHECK(output(1, 0) == 1);
+  CHECK(output(1, 1) == -1);
 }
 
-TEST_CASE("max pooling finds the largest at each of the four places, and sends the gradient there alone") {
-  for (Eigen::Index place = 0; place < 4; ++place) {
-    MaxPooling<double> pooling({1, 2, 2});
-    Matrix<double> input = Matrix<double>::Constant(1, 4, 0.5), output, gradient;
-    input(place) = 2;
-    pooling.forward(input, output);
-    CHECK(output(0) == 2);
-    pooling.input_gradient(Matrix<double>::Constant(1, 1, 3), gradient);
-    for (Eigen::Index i = 0; i < 4; ++i) CHECK(gradient(i) == (i == place ? 3 : 0));
-  }
-}
-
-TEST_CASE("nothing flows back to blank paper, and only once to equal pixels") {
-  MaxPooling<double> pooling({1, 2, 2});
-  Matrix<double> output, gradient;
-  const Matrix<double> slope = Matrix<double>::Constant(1, 1, 3);
-  pooling.forward(Matrix<double>::Zero(1, 4), output);
-  pooling.input_gradient(slope, gradient);
-  CHECK(gradient.isZero(0));
-  pooling.forward(Matrix<double>::Ones(1, 4), output);
-  pooling.input_gradient(slope, gradient);
-  CHECK(gradient.sum() == 3);
-}
-
-TEST_CASE("max pooling's gradient is the slope of its output") {
+TEST_CASE("average pooling's gradient is the slope of its output") {
   for (const ImageShape& shape : {ImageShape{3, 4, 6}, ImageShape{2, 5, 3}}) {
     Generator generator(3);
-    MaxPooling<double> pooling(shape);
+    const AveragePooling<double> pooling(shape);
     Matrix<double> input = random_matrix(shape.channels, 2 * shape.pixels(), generator);
     Matrix<double> output;
-    Matrix<double> input_gradient = Matrix<double>::Constant(1, 1, 7);
+    Matrix<double> input_gradient = Matrix<double>::Constant(input.rows(), input.cols(), 7);
     pooling.forward(input, output);
     const Matrix<double> slope = random_matrix(output.rows(), output.cols(), generator);
     pooling.input_gradient(slope, input_gradient);
     check_gradient(input, input_gradient, [&] {
-      MaxPooling<double> fresh(shape);
-      fresh.forward(input, output);
+      pooling.forward(input, output);
       return dot(slope, output);
     });
   }
 }
 
-TEST_CASE("a dense layer with ReLU: output and gradients") {
+TEST_CASE("a dense layer with its activation: output and gradients") {
   Generator generator(4);
   Layer<double> layer = random_layer(7, 5, generator);
   Matrix<double> input = random_matrix(7, 3, generator);
   Matrix<double> output;
   const auto forward = [&] {
     dense::forward<double>(layer, input, output);
-    dense::relu<double>(output);
+    activate<double>(output);
   };
   forward();
   for (Eigen::Index sample = 0; sample < 3; ++sample) {
     for (Eigen::Index out = 0; out < 5; ++out) {
       double expected = layer.bias(out);
       for (Eigen::Index in = 0; in < 7; ++in) expected += layer.weight(out, in) * input(in, sample);
-      CHECK(std::abs(output(out, sample) - std::max(0.0, expected)) < 1e-12);
+      CHECK(std::abs(output(out, sample) - std::tanh(expected)) < 1e-12);
     }
   }
   const Matrix<double> slope = random_matrix(5, 3, generator);
   Matrix<double> gradient = slope;
   Matrix<double> input_gradient;
-  dense::relu_gradient<double>(output, gradient);
+  activation_gradient<double>(output, gradient);
   dense::backward<double>(layer, input, gradient);
   dense::input_gradient<double>(layer, gradient, input_gradient);
   const auto loss = [&] {

@@ -14,14 +14,15 @@ class MpiCommunicator {
  public:
   using space = Host;
 
-  /// Among the connector's ranks. Collective.
-  /// @throws MismatchError for options that MPI cannot meet, TimeoutError
-  explicit MpiCommunicator(MpiConnector& connector, const MpiOptions& options = {})
-      : MpiCommunicator(connector.session(), options) {}
-  /// The same for what `connect()` found: an MpiConnector, or one rank by itself, which needs no launcher.
-  /// @throws ConnectError for several ranks that another connector has brought together
-  explicit MpiCommunicator(AnyConnector& connector, const MpiOptions& options = {})
+  /// Among the ranks of an MpiConnector or of what `connect()` found; one rank by itself needs no launcher. Collective.
+  /// @throws ConnectError for several ranks that another connector has brought together; MismatchError for options that
+  ///         MPI cannot meet; TimeoutError
+  template <class C>
+    requires(!std::same_as<std::remove_cv_t<C>, MpiCommunicator>) && Connector<C>
+  explicit MpiCommunicator(C& connector, const MpiOptions& options = {})
       : MpiCommunicator(session_of(connector), options) {}
+  MpiCommunicator(MpiCommunicator&&) noexcept = default;
+  MpiCommunicator& operator=(MpiCommunicator&&) noexcept = default;
 
   /// Among the ranks of `comm`, which is duplicated and stays the caller's. Collective.
   /// @throws ConnectError unless it is an intracommunicator of a running MPI
@@ -36,7 +37,7 @@ class MpiCommunicator {
   [[nodiscard]] std::string_view backend() const noexcept { return member_->self.backend; }
   [[nodiscard]] MpiCommunicator share() const noexcept { return MpiCommunicator(member_); }
   /// Whether both are handles on one communicator.
-  friend bool operator==(const MpiCommunicator& a, const MpiCommunicator& b) noexcept = default;
+  friend bool operator==(const MpiCommunicator&, const MpiCommunicator&) noexcept = default;
 
   template <ErasableCall Call>
     requires std::same_as<typename Call::space, Host>
@@ -76,7 +77,7 @@ class MpiCommunicator {
 
  private:
   explicit MpiCommunicator(std::shared_ptr<mpi::Member> member) noexcept : member_(std::move(member)) {}
-  MpiCommunicator(const std::shared_ptr<mpi::Session>& session, const MpiOptions& options) {
+  MpiCommunicator(std::shared_ptr<mpi::Session> session, const MpiOptions& options) {
     const auto context = session->where("MpiCommunicator");
     if (options.max_count < 1 || options.max_count > INT_MAX)
       throw MismatchError("max_count is " + std::to_string(options.max_count) + ": MPI counts from 1 to " +
@@ -86,8 +87,11 @@ class MpiCommunicator {
     member_ = std::make_shared<mpi::Member>(session, mpi::duplicate(session->comm(), context), options);
   }
 
-  static std::shared_ptr<mpi::Session> session_of(AnyConnector& connector) {
-    if (auto* const known = connector.target<MpiConnector>(); known != nullptr) return known->session();
+  static std::shared_ptr<mpi::Session> session_of(MpiConnector& connector) { return connector.session(); }
+  template <Connector C>
+  static std::shared_ptr<mpi::Session> session_of(C& connector) {
+    if constexpr (std::same_as<C, AnyConnector>)
+      if (auto* const known = connector.template target<MpiConnector>(); known != nullptr) return known->session();
     if (connector.size() != 1)
       throw ConnectError("these " + std::to_string(connector.size()) +
                              " ranks were not started by MPI: start the program with mpirun and use connect() or an "

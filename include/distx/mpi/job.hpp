@@ -130,15 +130,16 @@ class Job {
 
   /// Whether all requests are complete. The receives among them have then been looked at.
   bool test(const ErrorContext& context) {
-    int flag = 1;
-    if (!requests_.empty())
-      completed(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &flag, statuses_.data()), flag != 0,
-                context);
+    if (requests_.empty()) return true;
+    int flag = 0;
+    const int code = MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &flag, statuses_.data());
+    completed(code, flag != 0, context);
     return flag != 0;
   }
   void wait(const ErrorContext& context) {
-    if (!requests_.empty())
-      completed(MPI_Waitall(static_cast<int>(requests_.size()), requests_.data(), statuses_.data()), true, context);
+    if (requests_.empty()) return;
+    const int code = MPI_Waitall(static_cast<int>(requests_.size()), requests_.data(), statuses_.data());
+    completed(code, true, context);
   }
 
   /// The local work after the communication.

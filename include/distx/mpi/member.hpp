@@ -25,13 +25,13 @@ namespace distx::mpi {
 class Member {
  public:
   /// Takes `comm` over. Collective over it.
-  Member(std::shared_ptr<Session> session, unique_comm comm, const MpiOptions& options)
+  Member(std::shared_ptr<Session> session, unique_comm comm, const MpiOptions& how)
       : self(rank_of(comm.native_handle())),
-        options(options),
+        options(how),
         session_(std::move(session)),
         blocking_(std::move(comm)),
         started_(duplicate(blocking_.native_handle(), where("MpiCommunicator"))),
-        job_(self, options.max_count, *session_) {
+        job_(self, how.max_count, *session_) {
     const auto context = where("MpiCommunicator");
     std::uint64_t identity = session_->control().new_identity(session_->rank());
     check(MPI_Bcast(&identity, 1, MPI_UINT64_T, 0, native_handle()), "MPI_Bcast", context);

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Ranks that throw, leave, or do not come: the others are told, in time, and nobody's memory is touched afterwards.
+#include <doctest/doctest.h>
+
+#include <atomic>
+
+#include "comm/outcomes.hpp"
+
+namespace {
+
+using namespace std::chrono_literals;
+using Comm = distx::ThreadCommunicator;
+using test::Outcome;
+using test::outcome_of;
+using test::outcomes;
+
+/// Something that happens once, and can be waited for.
+class Moment {
+ public:
+  void come() {
+    happened_ = true;
+    happened_.notify_all();
+  }
+  void wait() const { happened_.wait(false); }
+
+ private:
+  std::atomic<bool> happened_{false};
+};
+
+/// How the waits of a rank end, by name: a blocking call, a started one, a message to and from the rank that fails.
+const std::vector<std::pair<std::string, void (*)(Comm&, int)>>& waits() {
+  static const std::vector<std::pair<std::string, void (*)(Comm&, int)>> all{
+      {"all_reduce", [](Comm& comm, int) { distx::all_reduce(comm, std::vector<float>(1000), distx::sum); }},
+      {"barrier", [](Comm& comm, int) { distx::barrier(comm); }},
+      {"started all_reduce",
+       [](Comm& comm, int) {
+         std::vector<float> values(1000);
+         auto pending = distx::start_all_reduce(comm, values, distx::sum);
+         pending.wait();
+       }},
+      {"receive",
+       [](Comm& comm, int from) {
+         float value = 0;
+         distx::receive(comm, value, from);
+       }},
+      {"send", [](Comm& comm, int to) { distx::send(comm, 1.0f, to); }},
+      {"split", [](Comm& comm, int) { const auto part = comm.split(0, 0); }},
+  };
+  return all;
+}
+
+TEST_CASE("a rank that throws ends the waits of the others, and is the one that spawn names") {
+  for (const auto& [name, wait] : waits()) {
+    CAPTURE(name);
+    for (int round = 0; round < 50; ++round) {
+      std::array<Outcome, 3> all;
+      int failed = -1;
+      std::string words;
+      try {
+        distx::spawn(3, [&](distx::ThreadConnector& connector) {
+          Comm comm(connector, 1min);
+          if (comm.rank() == 1) throw std::runtime_error("out of luck");
+          auto& mine = all[static_cast<std::size_t>(comm.rank())];
+          mine = outcome_of([&] { wait(comm, 1); });
+          if (mine.type != "done") throw distx::RevokedError(mine.words);
+        });
+      } catch (const distx::RankFailure& failure) {
+        failed = failure.failed_rank();
+        words = failure.what();
+      }
+      for (const std::size_t rank : {0u, 2u}) {
+        CAPTURE(all[rank].words);
+        const bool typed = all[rank].type == "RevokedError" || all[rank].type == "RankFailure";
+        REQUIRE(typed);
+        REQUIRE(all[rank].says("rank 1 "));
+      }
+      REQUIRE(failed == 1);
+      REQUIRE(words == "distx: rank 1 of 3 ended with an exception: out of luck");
+    }
+  }
+}
+
+TEST_CASE("a rank that lets its communicator go early is missed by those who wait for it") {
+  for (const auto& [name, wait] : waits()) {
+    CAPTURE(name);
+    std::array<Outcome, 2> all;
+    distx::spawn(2, [&](distx::ThreadConnector& connector) {
+      Comm comm(connector, 1min);
+      if (comm.rank() == 0) all[0] = outcome_of([&] { wait(comm, 1); });
+    });
+    CAPTURE(all[0].words);
+    CHECK(all[0].type == "RankFailure");
+    CHECK(all[0].says("rank 1 has let its communicator go and makes no more calls"));
+  }
+}
+
+TEST_CASE("what a rank has sent before it left still arrives") {
+  std::array<Outcome, 2> all;
+  float got = 0;
+  distx::spawn(2, [&](distx::ThreadConnector& connector) {
+    Comm comm(connector, 1min);
+    all[static_cast<std::size_t>(comm.rank())] = outcome_of([&] {
+      float total = static_cast<float>(comm.rank() + 1);
+      distx::all_reduce(comm, total, distx::sum);
+      if (comm.rank() == 0) distx::receive(comm, got, 1);
+      else distx::send(comm, total, 0);
+    });
+  });
+  CHECK(all[0].type == "done");
+  CHECK(all[1].type == "done");
+  CHECK(got == 3);
+}
+
+TEST_CASE("a rank that does not come is named when the deadline is over") {
+  const std::vector<std::pair<std::string, std::string>> expected{
+      {"all_reduce", "after 0.02 s these ranks have not made the call: 2"},
+      {"barrier", "after 0.02 s these ranks have not made the call: 2"},
+      {"started all_reduce", "after 0.02 s these ranks have not made the call: 2"},
+      {"receive", "after 0.02 s rank 2 has not sent a message of tag 0"},
+      {"send", "after 0.02 s rank 2 has not received a message of tag 0"},
+      {"split", "after 0.02 s these ranks have not made the call: 2"},
+  };
+  for (std::size_t number = 0; number < expected.size(); ++number) {
+    CAPTURE(expected[number].first);
+    Moment over;
+    std::atomic<int> waiting{2};
+    const auto all = outcomes(
+        3,
+        [&](Comm& comm) {
+          if (comm.rank() == 2) return over.wait();
+          struct Ended {
+            std::atomic<int>& count;
+            Moment& last;
+            ~Ended() {
+              if (--count == 0) last.come();
+            }
+          } const ended{waiting, over};
+          waits()[number].second(comm, 2);
+        },
+        20ms);
+    // The one whose deadline is over first tells the other.
+    int timeouts = 0;
+    for (const std::size_t rank : {0u, 1u}) {
+      CAPTURE(all[rank].words);
+      timeouts += all[rank].type == "TimeoutError" ? 1 : 0;
+      const bool typed = all[rank].type == "TimeoutError" || all[rank].type == "RevokedError";
+      CHECK(typed);
+      CHECK(all[rank].says(expected[number].second));
+    }
+    CHECK(timeouts >= 1);
+  }
+}
+
+TEST_CASE("a revoked communicator ends the current and every next call with the first reason") {
+  const auto all = outcomes(3, [](Comm& comm) {
+    if (comm.rank() == 0) comm.revoke("enough is enough");
+    for (int call = 0; call < 3; ++call) {
+      const auto outcome = outcome_of([&] { distx::barrier(comm); });
+      if (outcome.type != "RevokedError" || !outcome.says("rank 0 revoked the communicator: enough is enough"))
+        throw std::logic_error(outcome.type + ": " + outcome.words);
+      const auto started = outcome_of([&] {
+        auto pending = distx::start_barrier(comm);
+        pending.wait();
+      });
+      if (started.type != "RevokedError") throw std::logic_error(started.type + ": " + started.words);
+      comm.revoke("too late");
+    }
+  });
+  CHECK_MESSAGE(all_say(all, "done", ""), text_of(all));
+}
+
+TEST_CASE("a group that is revoked leaves its parent alone") {
+  const auto all = outcomes(4, [](Comm& comm) {
+    auto half = comm.split(comm.rank() % 2, 0);
+    if (comm.rank() == 0) half.revoke("this half only");
+    const auto outcome = outcome_of([&] { distx::barrier(half); });
+    if ((outcome.type == "done") != (comm.rank() % 2 == 1)) throw std::logic_error(outcome.words);
+    distx::barrier(comm);
+  });
+  CHECK_MESSAGE(all_say(all, "done", ""), text_of(all));
+}
+
+TEST_CASE("a Pending let go while unwinding ends the others") {
+  for (const auto* form : {"collective", "message"}) {
+    CAPTURE(form);
+    const bool message = std::string(form) == "message";
+    const auto all = outcomes(2, [&](Comm& comm) {
+      std::vector<float> values(1000);
+      if (comm.rank() == 1) {
+        // Rank 0 never comes to this one; without the error both would wait for ever.
+        if (message) {
+          auto pending = distx::start_receive(comm, values, 0, 5);
+          throw std::runtime_error("on the way");
+        }
+        auto pending = distx::start_all_reduce(comm, values, distx::sum);
+        throw std::runtime_error("on the way");
+      }
+      distx::barrier(comm);
+    });
+    CHECK(all[1].type == "another error");
+    CHECK(all[1].words == "on the way");
+    CAPTURE(all[0].words);
+    CHECK(all[0].type == "RevokedError");
+    CHECK(all[0].says("rank 1 revoked the communicator: it let a started call go while unwinding"));
+  }
+}
+
+TEST_CASE("a started call that fails unwaited is told by the next call") {
+  const auto all = outcomes(2, [](Comm& comm) {
+    std::vector<float> values(comm.rank() == 0 ? 3 : 4);
+    { auto let_go = distx::start_all_reduce(comm, values, distx::sum); }
+    distx::barrier(comm);
+  });
+  CHECK_MESSAGE(all_say(all, "RevokedError", "passes"), text_of(all));
+}
+
+TEST_CASE("what a user's op throws reaches its caller, and ends the others") {
+  struct Refusal {
+    float operator()(float a, float b) const {
+      if (b == 13) throw std::domain_error("thirteen");
+      return a + b;
+    }
+  };
+  const auto all = outcomes(2, [](Comm& comm) {
+    std::vector<float> values(100, static_cast<float>(comm.rank()));
+    if (comm.rank() == 1) values.back() = 13;  // in the part that rank 1 reduces
+    distx::all_reduce(comm, values, Refusal{});
+  });
+  CHECK(all[1].type == "another error");
+  CHECK(all[1].words == "thirteen");
+  CHECK(all[0].type == "RevokedError");
+  CHECK(all[0].says("rank 1 revoked the communicator: thirteen"));
+}
+
+TEST_CASE("communicators and Pendings may outlive the connector, and a moved one works") {
+  const auto all = outcomes(2, [](Comm& comm) {
+    Comm moved = std::move(comm);
+    Comm other = moved.share();
+    float value = 1;
+    distx::all_reduce(moved, value, distx::sum);
+    distx::all_reduce(other, value, distx::sum);
+    if (value != 4) throw std::logic_error("wrong sum");
+    comm = std::move(moved);
+  });
+  CHECK_MESSAGE(all_say(all, "done", ""), text_of(all));
+}
+
+TEST_CASE("a communicator for another kind of world is refused") {
+  const auto all = outcomes(2, [](Comm& comm) {
+    struct Pretended : distx::SelfConnector {
+      [[nodiscard]] int size() const noexcept { return 2; }
+    } pretended;
+    const auto outcome = outcome_of([&] { distx::SerialCommunicator serial(pretended); });
+    if (!outcome.says("a SerialCommunicator is a world of one")) throw std::logic_error(outcome.words);
+    distx::barrier(comm);
+  });
+  CHECK_MESSAGE(all_say(all, "done", ""), text_of(all));
+}
+
+}  // namespace

@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Runs train_lenet as a user would, and checks what it says.
+
+    tests/examples/train_lenet.py learns|agrees|repeats|refuses PROGRAM [--digits FILE] [--mpi]
+
+learns: the accuracy on the digits held out; agrees: the losses of several ranks with those of one; repeats: the same
+weights from the same seed; refuses: bad input ends every rank with one sentence and status 1 or 2.
+"""
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+MPIRUN = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "mpirun")
+
+
+def report(launch, *arguments):
+    with tempfile.TemporaryDirectory() as folder:
+        file = os.path.join(folder, "report.json")
+        done = subprocess.run([*launch, *arguments, "--json", file], stdin=subprocess.DEVNULL, check=False)
+        if done.returncode:
+            sys.exit(f"{' '.join([*launch, *arguments])}: status {done.returncode}")
+        if os.listdir(folder) != ["report.json"]:
+            sys.exit(f"more than the report was written: {os.listdir(folder)}")
+        with open(file, encoding="utf-8") as text:
+            return json.load(text)
+
+
+def learns(ways):
+    for name, way in ways.items():
+        begin = time.monotonic()
+        accuracy = report(way(2))["accuracy"]
+        print(f"{name}: accuracy {accuracy:.4f} in {time.monotonic() - begin:.0f} s", flush=True)
+        if accuracy < 0.97:
+            sys.exit(f"{name}: an accuracy of {accuracy} is below 0.97")
+
+
+def agrees(ways):
+    """One epoch with global batches of 32: the bound is 1e-4 relative, for the epoch and for every step."""
+    alone = report(ways["threads"](1), "--epochs", "1", "--batch-size", "32")
+    for name, way in ways.items():
+        for ranks in (2, 4):
+            several = report(way(ranks), "--epochs", "1", "--batch-size", str(32 // ranks))
+            for what in ("losses", "step_losses"):
+                pairs = list(zip(alone[what], several[what], strict=True))
+                worst = max(abs(a - b) / abs(a) for a, b in pairs)
+                print(f"{name} on {ranks}: {what} differ by at most {worst:.2g} relative", flush=True)
+                if not worst <= 1e-4:
+                    sys.exit(f"{name} on {ranks}: that is more than 1e-4")
+
+
+def repeats(ways):
+    for name, way in ways.items():
+        hashes = [report(way(ranks), "--epochs", "1")["weights_hash"] for ranks in (2, 2, 3, 3)]
+        print(f"{name}: {hashes}", flush=True)
+        if hashes[0] != hashes[1] or hashes[2] != hashes[3]:
+            sys.exit(f"{name}: the same seed and ranks gave other weights")
+        if hashes[0] == hashes[2]:
+            sys.exit(f"{name}: 2 and 3 ranks gave the same weights, so the hash says nothing")
+
+
+def refuses(program, mpi):
+    with tempfile.TemporaryDirectory() as folder:
+        cut = os.path.join(folder, "cut.csv")
+        with open(cut, "w", encoding="utf-8") as file:
+            file.write("0," * 64 + "3\n" + "0," * 20)
+        wrong = os.path.join(folder, "wrong.csv")
+        with open(wrong, "w", encoding="utf-8") as file:
+            file.write(("0," * 64 + "3\n") * 10 + "0," * 64 + "11\n")
+        few = os.path.join(folder, "few.csv")
+        with open(few, "w", encoding="utf-8") as file:
+            file.write(("0," * 64 + "3\n") * 2)
+        before = sorted(os.listdir(folder))
+        cases = [
+            (["--digits", os.path.join(folder, "none.csv")], "none.csv"),
+            (["--mnist", folder], "train-"),
+            (["--digits", cut], "line 2"),
+            (["--digits", wrong], "line 11"),
+            (["--digits", few], "cannot be split"),
+            (["--synthetic", "--batch-size", "100000"], "batch_size is 100000"),
+            (["--synthetic", "--json", os.path.join(folder, "no", "file.json")], "cannot be written"),
+            (["--synthetic", "--learning-rate", "nan"], "learning rate"),
+            (["--epochs", "0"], "--epochs"),
+            (["--zero", "4"], "--zero"),
+            (["--backend", "smoke-signals"], "--backend"),
+        ]
+        for arguments, words in cases:
+            launches = [["--backend", "serial"], ["--backend", "threads", "--ranks", "2"]]
+            for how in launches if "--backend" not in arguments else [[]]:
+                check([program, *how, *arguments], words, 1)
+            if mpi:
+                # Each rank says its own status, also where the launcher ends the others early.
+                shell = ["sh", "-c", '"$@"; echo "status $?"', "sh"]
+                how = [] if "--backend" in arguments else ["--backend", "mpi"]
+                check([MPIRUN, "--timeout", "60", "2", *shell, program, *how, *arguments], words, 2)
+        if sorted(os.listdir(folder)) != before:
+            sys.exit(f"something was left behind: {os.listdir(folder)}")
+
+
+def check(command, words, ranks):
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=120)
+    statuses = [int(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("status ")]
+    if ranks == 1:
+        statuses = [done.returncode]
+    said = [line for line in done.stderr.splitlines() if words in line]
+    print(f"{command[-4:]}: {statuses} {said[:1]}", flush=True)
+    if len(statuses) != ranks or any(status not in (1, 2) for status in statuses):
+        sys.exit(f"{command}: statuses {statuses}\n{done.stdout}{done.stderr}")
+    if len(said) != ranks or len(done.stderr.splitlines()) != ranks:
+        sys.exit(f"{command}: instead of one sentence a rank with {words!r}:\n{done.stderr}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["learns", "agrees", "repeats", "refuses"])
+    parser.add_argument("program")
+    parser.add_argument("--digits")
+    parser.add_argument("--mpi", action="store_true")
+    options = parser.parse_args()
+    data = ["--digits", options.digits] if options.digits else ["--synthetic"]
+    ways = {"threads": lambda ranks: [options.program, "--backend", "threads", "--ranks", str(ranks), *data]}
+    if options.mpi:
+        ways["mpi"] = lambda ranks: [MPIRUN, str(ranks), options.program, "--backend", "mpi", *data]
+    if options.what == "refuses":
+        refuses(options.program, options.mpi)
+    else:
+        {"learns": learns, "agrees": agrees, "repeats": repeats}[options.what](ways)
+
+
+if __name__ == "__main__":
+    main()

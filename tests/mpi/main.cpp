@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// The main function of every test program that mpirun starts: all ranks run all test cases, in the same order, and say
+// which rank they are where one fails.
+#define DOCTEST_CONFIG_IMPLEMENT
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <iostream>
+#include <streambuf>
+#include <string>
+
+#include "mpi/world.hpp"
+
+namespace {
+
+/// Writes whole lines to std::cout, each with the rank in front.
+class Prefixed : public std::streambuf {
+ public:
+  explicit Prefixed(std::string prefix) : prefix_(std::move(prefix)) {}
+  Prefixed(const Prefixed&) = delete;
+  Prefixed& operator=(const Prefixed&) = delete;
+  ~Prefixed() override {
+    if (!line_.empty()) overflow('\n');
+  }
+
+ private:
+  int overflow(int letter) override {
+    line_ += static_cast<char>(letter);
+    if (letter == '\n') {
+      std::cout << prefix_ + line_ << std::flush;
+      line_.clear();
+    }
+    return letter;
+  }
+
+  std::string prefix_;
+  std::string line_;
+};
+
+/// Counts the test cases that ran: a program that runs none of its own would pass for ever.
+struct Counter : doctest::IReporter {
+  explicit Counter(const doctest::ContextOptions&) {}
+  void report_query(const doctest::QueryData&) override {}
+  void test_run_start() override {}
+  void test_run_end(const doctest::TestRunStats& stats) override { ran = stats.numTestCasesPassingFilters; }
+  void test_case_start(const doctest::TestCaseData&) override {}
+  void test_case_reenter(const doctest::TestCaseData&) override {}
+  void test_case_end(const doctest::CurrentTestCaseStats&) override {}
+  void test_case_exception(const doctest::TestCaseException&) override {}
+  void subcase_start(const doctest::SubcaseSignature&) override {}
+  void subcase_end() override {}
+  void log_assert(const doctest::AssertData&) override {}
+  void log_message(const doctest::MessageData&) override {}
+  void test_case_skipped(const doctest::TestCaseData&) override {}
+
+  static inline unsigned ran = 0;
+};
+
+REGISTER_LISTENER("counter", 1, Counter);
+
+distx::MpiConnector* the_world = nullptr;
+
+int run(int argc, char** argv) {
+  // Long enough for a busy machine, short enough to end before the harness ends the program.
+  distx::MpiConnector connector(argc, argv, {.deadline = std::chrono::minutes(2)});
+  the_world = &connector;
+  doctest::Context context(argc, argv);
+  Prefixed lines("[rank " + std::to_string(connector.rank()) + " of " + std::to_string(connector.size()) + "] ");
+  std::ostream out(&lines);
+  context.setCout(&out);
+  context.setOption("no-colors", true);
+  if (connector.rank() != 0) context.setOption("minimal", true);  // says nothing unless a test fails
+  const int failed = context.run();
+  if (context.shouldExit()) return failed;
+  if (Counter::ran == 0) {
+    std::cerr << argv[0] << ": no test case ran\n";
+    return 1;
+  }
+  return failed;
+}
+
+}  // namespace
+
+distx::MpiConnector& world() { return *the_world; }
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& error) {
+    std::cerr << error.what() << '\n';
+    return 1;
+  }
+}
