@@ -50,6 +50,8 @@ void run_threads(Threads threads, Body&& body) {
   const auto run = [&](int rank) noexcept {
     try {
       body(ThreadConnector(world, rank));
+    } catch (const RevokedError& error) {
+      world->end(rank, error.what(), std::current_exception(), true);
     } catch (...) {
       const auto cause = std::current_exception();
       world->end(rank, words_of(cause), cause);

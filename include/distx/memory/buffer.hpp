@@ -40,7 +40,7 @@ class Buffer<T, Host> {
   /// @throws MemoryError that says how much was asked for
   explicit Buffer(std::size_t size) {
     if (size == 0) return;
-    void* memory = size > std::numeric_limits<std::size_t>::max() / sizeof(T)
+    void* memory = size > std::numeric_limits<std::ptrdiff_t>::max() / sizeof(T)
                        ? nullptr
                        : ::operator new(size * sizeof(T), std::align_val_t{alignment_bytes}, std::nothrow);
     if (memory == nullptr)

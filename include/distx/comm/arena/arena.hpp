@@ -41,12 +41,14 @@ class Arena {
   /// returns when every rank has run its own. What `agree` refuses, every rank must refuse.
   template <class Agree, class Work>
   void collective(Lane lane, int rank, const Post& mine, const ErrorContext& context, Agree&& agree, Work&& work) {
-    if (revoked()) throw_revoked(context);
     Channel& channel = at(rank).channels[static_cast<std::size_t>(lane)];
-    channel.post = mine;
-    arrive(lane, rank, context);
     {
+      // Busy from before this rank is seen to have come: whoever revokes later waits for it, so that the counts that
+      // `agree` reads are still there.
       const Busy busy(channel);
+      if (revoked()) throw_revoked(context);
+      channel.post = mine;
+      arrive(lane, rank, context);
       const auto peer = [&](int other) -> const Post& { return at(other).channels[static_cast<std::size_t>(lane)].post; };
       compare(lane, mine, context);
       agree(peer);
