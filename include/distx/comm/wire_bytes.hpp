@@ -8,7 +8,7 @@
 // The bytes of each call, by the algorithm that moves the fewest and keeps every link equally busy. N ranks, n bytes:
 // reductions to all and gathers to all exchange blocks directly, 2n(N-1)/N and n(N-1)/N bytes a rank; a broadcast and a
 // reduction to a root pass everything along a chain of ranks, n bytes a link (Chan, Heimlich, Purkayastha, van de Geijn,
-// "Collective communication: theory, practice, and experience", 2007, section 4, has the lower bounds that these meet).
+// "Collective communication: theory, practice, and experience", 2007, has the lower bounds that these meet).
 namespace distx {
 
 /// What one rank puts on the wire and takes from it for one call. Over all ranks both add up to the same.

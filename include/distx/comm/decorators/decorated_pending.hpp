@@ -7,8 +7,8 @@ namespace distx {
 
 /// A started call of a decorated communicator: the Pending inside, and what the decorator does when that is done.
 ///
-/// `Hook` has `bool ready()`, asked once the Pending inside tests true; `waiting()` before it is waited for; `done()`
-/// after it was let go without a wait.
+/// `Hook` has `bool ready()`, asked once the Pending inside tests true; `waiting()`, called before that is waited for or
+/// let go; and one of `done()`, `failed()` (its wait has thrown) and `let_go()` afterwards, the last without throwing.
 template <class P, class Hook>
 class DecoratedPending {
  public:
