@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// What an all-reduce through distx costs over MPI's own, in batches that take turns, so that both meet the same machine.
+// What an all-reduce through distx costs over MPI's own, in batches that take turns: both meet the same machine.
 #include <algorithm>
 #include <chrono>
 #include <iostream>

@@ -19,8 +19,7 @@ Batch copied(std::span<const std::size_t> indices) { return {indices.begin(), in
 std::vector<Batch> expected(std::size_t samples, std::uint64_t epoch) {
   const auto all = distx::DistributedSampler(samples, 0, 1, options).epoch(epoch);
   std::vector<Batch> batches;
-  for (std::size_t i = 0; i < all.size(); i += 3)
-    batches.emplace_back(all.begin() + static_cast<std::ptrdiff_t>(i), all.begin() + static_cast<std::ptrdiff_t>(i) + 3);
+  for (std::size_t i = 0; i < all.size(); i += 3) batches.push_back({all[i], all[i + 1], all[i + 2]});
   return batches;
 }
 

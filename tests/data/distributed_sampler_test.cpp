@@ -14,7 +14,8 @@ using distx::SamplerOptions;
 using Indices = std::vector<std::size_t>;
 
 /// The k-th batches of all ranks, sorted: what all ranks see together in each step.
-std::vector<Indices> global_batches(std::size_t samples, int ranks, const SamplerOptions& options, std::uint64_t epoch) {
+std::vector<Indices> global_batches(std::size_t samples, int ranks, const SamplerOptions& options,
+                                    std::uint64_t epoch) {
   std::vector<Indices> batches;
   for (int rank = 0; rank < ranks; ++rank) {
     const DistributedSampler sampler(samples, rank, ranks, options);
@@ -101,7 +102,8 @@ TEST_CASE("seed and epoch alone decide the order") {
   for (const std::uint64_t seed : {0ull, 1ull, 2ull, 1ull << 32, 1ull << 63})
     for (const std::uint64_t epoch : {0ull, 1ull, 1ull << 40}) all.insert(order(seed, epoch));
   CHECK(all.size() == 15);
-  CHECK(DistributedSampler(50, 0, 1, {.shuffle = false}).epoch(1) == DistributedSampler(50, 0, 1, {.shuffle = false}).epoch(0));
+  const DistributedSampler unshuffled(50, 0, 1, {.shuffle = false});
+  CHECK(unshuffled.epoch(1) == unshuffled.epoch(0));
 }
 
 TEST_CASE("the order is the same on every machine") {
@@ -122,7 +124,8 @@ TEST_CASE("what cannot be dealt out is refused") {
   CHECK(says(refusal([] { return DistributedSampler(3, 0, 4); }), "there are 3 samples for 4 ranks"));
   CHECK(says(refusal([] { return DistributedSampler(0, 0, 1); }), "there are 0 samples for 1 ranks"));
   CHECK(says(refusal([] { return DistributedSampler(10, 0, 2, {.batch_size = 0}); }), "batch_size is 0"));
-  CHECK(says(refusal([] { return DistributedSampler(10, 0, 2, {.batch_size = 6}); }), "a rank's share of 10 samples is 5"));
+  CHECK(says(refusal([] { return DistributedSampler(10, 0, 2, {.batch_size = 6}); }),
+             "a rank's share of 10 samples is 5"));
   CHECK(says(refusal([] { return DistributedSampler(11, 0, 2, {.batch_size = 6, .remainder = Remainder::drop}); }),
              "a rank's share of 11 samples is 5"));
   CHECK(refusal([] { return DistributedSampler(11, 0, 2, {.batch_size = 6}); }) == "accepted");

@@ -164,6 +164,7 @@ TEST_CASE("a message of another size is an error, shorter or longer") {
   if (world().size() < 2) return;
   for (const int sent : {3, 5, 0, 40000}) {
     for (const bool straight : {false, true}) {
+      if (straight && sent == 40000) continue;  // its sender would wait for ever, as it asked to
       MpiCommunicator comm(world(), {.deadline = straight ? Timeout(none) : default_deadline});
       std::vector<int> out(static_cast<std::size_t>(sent), 1);
       std::vector<int> in(4);
@@ -178,8 +179,7 @@ TEST_CASE("a message of another size is an error, shorter or longer") {
       } else {
         if (comm.rank() == 1) {
           const auto said = sentence_of<MismatchError>([&] { receive(comm, in, 0); });
-          if (sent < 4) CHECK(contains(said, "expects 4 elements, rank 0 sends " + std::to_string(sent)));
-          else CHECK(contains(said, "another rank sends more elements"));
+          CHECK(contains(said, "expects 4 elements, rank 0 sends " + std::to_string(sent)));
           CHECK_THROWS_AS(barrier(comm), RevokedError);
         }
         world().barrier();
@@ -237,9 +237,25 @@ TEST_CASE("arguments that are wrong everywhere are refused everywhere") {
   refused([&](auto& comm) { reduce(comm, number, number, sum, -1); });
   refused([&](auto& comm) { send(comm, number, size); });
   refused([&](auto& comm) { receive(comm, number, 0, -1); });
-  // Blocking, to oneself, with nothing on the other side.
-  refused([&](auto& comm) { send(comm, number, comm.rank()); });
-  refused([&](auto& comm) { receive(comm, number, comm.rank()); });
+}
+
+TEST_CASE("a blocking message to oneself with nothing on the other side is refused") {
+  MpiCommunicator comm(world());
+  int number = 0;
+  for (const bool sends : {true, false}) {
+    auto alone = comm.split(comm.rank(), 0);
+    CHECK(contains(sentence_of<MismatchError>([&] {
+                     if (sends) send(alone, number, 0);
+                     else receive(alone, number, 0);
+                   }),
+                   "start the other side first"));
+    auto again = comm.split(comm.rank(), 0);
+    int sent = 5;
+    auto receiving = start_receive(again, number, 0);
+    send(again, sent, 0);
+    receiving.wait();
+    CHECK(number == 5);
+  }
 }
 
 TEST_CASE("MPI's own errors come with its words and code") {

@@ -176,6 +176,11 @@ TEST_CASE("models that differ among ranks: every rank names the first difference
          return distx::ParameterList<>().add(base(two)).add(
              distx::ref("b", two.b, two.b_gradient, {.trainable = !odd}));
        }},
+      {"'b', 20 of float32, weight decay 2e-09", [&](Two& two, bool odd) {
+         const distx::ParameterGroup group{.weight_decay = odd ? 2e-9 : 1e-9};
+         return distx::ParameterList<>().add(base(two)).add(
+             distx::ref("b", two.b, two.b_gradient, {.group = group}));
+       }},
       {"'b', 20 of float32, used 2 times", [&](Two& two, bool odd) {
          return distx::ParameterList<>().add(base(two)).add(
              distx::ref("b", two.b, two.b_gradient, {.uses = odd ? 2 : 1}));
@@ -196,7 +201,8 @@ TEST_CASE("models that differ among ranks: every rank names the first difference
          static thread_local std::vector<double> other_gradient(10);
          distx::ParameterList<> list;
          list.add(base(two));
-         return odd ? list.add(distx::ref("b", other, other_gradient)) : list.add(distx::ref("b", two.b, two.b_gradient));
+         return odd ? list.add(distx::ref("b", other, other_gradient))
+                    : list.add(distx::ref("b", two.b, two.b_gradient));
        }},
   };
   for (const int ranks : {2, 3, 4, 7})
@@ -279,8 +285,10 @@ TEST_CASE("a list that one rank can see to be wrong ends all ranks") {
 
 TEST_CASE("a bad root, optimizer or group ends all ranks") {
   for (const int root : {-1, 3}) {
-    const auto endings = make(3, [](auto&) { static thread_local Two two; return distx::ParameterList<>(two.parameters()); },
-                              {.broadcast_from = root});
+    std::vector<Two> models(3);
+    const auto endings = make(
+        3, [&](auto& comm) { return models[static_cast<std::size_t>(comm.rank())].parameters(); },
+        {.broadcast_from = root});
     check_endings(endings, 0, "is no rank: ranks are 0 to 2");
   }
   for (const auto& ending : toy::endings(3, [](distx::ThreadCommunicator& comm) {
@@ -290,9 +298,11 @@ TEST_CASE("a bad root, optimizer or group ends all ranks") {
     CHECK(says(ending.words, "momentum is 2"));
   Two two;
   for (const double bad : {-1.0, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
-    CHECK_THROWS_WITH_AS(static_cast<void>(distx::ref("a", two.a, two.a_gradient, {.group = {.learning_rate_scale = bad}})),
+    const distx::ParameterGroup scale{.learning_rate_scale = bad};
+    const distx::ParameterGroup decay{.weight_decay = bad};
+    CHECK_THROWS_WITH_AS(static_cast<void>(distx::ref("a", two.a, two.a_gradient, {.group = scale})),
                          doctest::Contains("learning_rate_scale"), distx::MismatchError);
-    CHECK_THROWS_WITH_AS(static_cast<void>(distx::ref("a", two.a, two.a_gradient, {.group = {.weight_decay = bad}})),
+    CHECK_THROWS_WITH_AS(static_cast<void>(distx::ref("a", two.a, two.a_gradient, {.group = decay})),
                          doctest::Contains("weight_decay"), distx::MismatchError);
   }
 }

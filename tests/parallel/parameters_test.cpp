@@ -145,7 +145,7 @@ TEST_CASE("a parameter without gradient counts as zero on some ranks and is skip
             training.ready(owned_on_one);
           }
           training.step({.learning_rate = 1});
-          const auto copied = [](const distx::Parameter<float>& p) { return Floats(p.value().begin(), p.value().end()); };
+          const auto copied = [](const auto& p) { return Floats(p.value().begin(), p.value().end()); };
           seen.set(comm, {on_one, on_none, on_all, copied(owned_on_one), copied(owned_on_none)});
         });
         CAPTURE(overlap);
@@ -240,6 +240,20 @@ TEST_CASE("owned parameters: memory, alignment, zeros at first, and who may touc
     training.ready(a);
     training.step({.learning_rate = 1});
     CHECK(a.value()[0] == -2);
+  });
+}
+
+TEST_CASE("owned parameters of one bucket lie apart, each from a boundary of 64 bytes") {
+  toy::on_ranks(2, [&](distx::ThreadCommunicator& comm) {
+    std::vector<distx::Parameter<float>> parameters;
+    for (const std::size_t size : {3u, 16u, 17u, 1u}) parameters.emplace_back(std::to_string(size), size);
+    distx::DataParallel<> training(comm, parameters, distx::SGD{});
+    CHECK(training.bucket_count() == 1);
+    for (const auto& p : parameters) CHECK(reinterpret_cast<std::uintptr_t>(p.value().data()) % 64 == 0);
+    for (const auto& p : parameters)
+      for (const auto& q : parameters)
+        if (&p != &q)
+          CHECK((p.value().data() + p.size() <= q.value().data() || q.value().data() + q.size() <= p.value().data()));
   });
 }
 

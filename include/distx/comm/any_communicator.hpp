@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <limits>
 #include <memory>
 #include <utility>
 #include <variant>
@@ -86,6 +87,10 @@ class AnyCommunicator {
   [[nodiscard]] AnyCommunicator split(int color, int key) { return AnyCommunicator(self_->split(color, key)); }
   template <class T>
   [[nodiscard]] CommunicatorMemory<T, Space> allocate(std::size_t size) {
+    if (size > std::numeric_limits<std::size_t>::max() / sizeof(T))
+      throw MemoryError("no memory for " + std::to_string(size) + " elements of " + std::to_string(sizeof(T)) +
+                            " bytes",
+                        {.operation = "allocate", .backend = backend(), .rank = rank(), .size = this->size()});
     auto bytes = std::make_shared<CommunicatorMemory<std::byte, Space>>(self_->allocate(size * sizeof(T)));
     return {Span<T, Space>(reinterpret_cast<T*>(bytes->data()), size), bytes};
   }

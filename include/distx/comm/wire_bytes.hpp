@@ -6,9 +6,10 @@
 #include "distx/comm/collectives.hpp"
 
 // The bytes of each call, by the algorithm that moves the fewest and keeps every link equally busy. N ranks, n bytes:
-// reductions to all and gathers to all exchange blocks directly, 2n(N-1)/N and n(N-1)/N bytes a rank; a broadcast and a
-// reduction to a root pass everything along a chain of ranks, n bytes a link (Chan, Heimlich, Purkayastha, van de Geijn,
-// "Collective communication: theory, practice, and experience", 2007, has the lower bounds that these meet).
+// an all_reduce (reduce-scatter, then all-gather) 2n(N-1)/N a rank, either half of it and an all_to_all n(N-1)/N, by
+// direct exchange of blocks; a broadcast and a reduce along a chain of ranks, n over each of N-1 links; a gather and a
+// scatter straight to and from the root. The lower bounds that these meet are in Chan, Heimlich, Purkayastha, van de
+// Geijn, "Collective communication: theory, practice, and experience" (2007).
 namespace distx {
 
 /// What one rank puts on the wire and takes from it for one call. Over all ranks both add up to the same.

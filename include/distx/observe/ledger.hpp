@@ -50,9 +50,9 @@ class Ledger {
     return entry == entries_.end() ? Traffic{} : entry->second;
   }
   [[nodiscard]] Traffic total() const {
-    Traffic sum;
-    for (const auto& [operation, traffic] : entries_) sum += traffic;
-    return sum;
+    Traffic all;
+    for (const auto& [operation, traffic] : entries_) all += traffic;
+    return all;
   }
   /// By the operation's name, in its order.
   [[nodiscard]] const Entries& entries() const noexcept { return entries_; }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <new>
 #include <source_location>
 #include <string>
 #include <utility>
@@ -53,6 +54,8 @@ class Timeline {
       span_.end = timeline_.now();
       timeline_.record(std::move(span_));
     }
+    /// For what is known only later.
+    [[nodiscard]] TimedSpan& span() noexcept { return span_; }
 
    private:
     Timeline& timeline_;

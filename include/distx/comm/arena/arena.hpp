@@ -8,6 +8,7 @@
 #include "distx/comm/arena/mailbox.hpp"
 #include "distx/comm/validate.hpp"
 #include "distx/core/wait.hpp"
+#include "distx/memory/buffer.hpp"
 
 namespace distx::arena {
 
@@ -24,8 +25,8 @@ struct Post {
 
 /// What all ranks of one communicator share when they are threads of one process.
 ///
-/// A collective is: publish, wait until all have published, compare, work on one's own part of everybody's buffers, wait
-/// until all have. Blocking and started calls have a channel each. A rank that works is `busy`: revoking waits for it,
+/// A collective is: publish, wait until all have published, compare, work on one's own part of everybody's buffers,
+/// wait until all have. Blocking and started calls have a channel each. A rank that works is `busy`: revoking waits for it,
 /// so that nobody's buffer is read after its owner has been told of an error.
 class Arena {
  public:
@@ -49,7 +50,9 @@ class Arena {
       if (revoked()) throw_revoked(context);
       channel.post = mine;
       arrive(lane, rank, context);
-      const auto peer = [&](int other) -> const Post& { return at(other).channels[static_cast<std::size_t>(lane)].post; };
+      const auto peer = [&](int other) -> const Post& {
+        return at(other).channels[static_cast<std::size_t>(lane)].post;
+      };
       compare(lane, mine, context);
       agree(peer);
       if (revoked()) throw_revoked(context);

@@ -7,8 +7,8 @@ namespace distx {
 
 /// A started call of a decorated communicator: the Pending inside, and what the decorator does when that is done.
 ///
-/// `Hook` has `bool ready()`, asked once the Pending inside tests true; `waiting()`, called before that is waited for or
-/// let go; and one of `done()`, `failed()` (its wait has thrown) and `let_go()` afterwards, the last without throwing.
+/// `Hook` has `bool ready()`, asked once the Pending inside tests true; `waiting()`, called before that is waited for
+/// or let go; and one of `done()`, `failed()` (its wait has thrown) and `let_go()` afterwards, the last not throwing.
 template <class P, class Hook>
 class DecoratedPending {
  public:
@@ -55,7 +55,7 @@ class DecoratedPending {
   void settle() noexcept {
     if (!std::exchange(open_, false)) return;
     hook_.waiting();
-    { const P gone = std::move(pending_); }  // which waits, or revokes while unwinding
+    { [[maybe_unused]] const P gone = std::move(pending_); }  // which waits, or revokes while unwinding
     hook_.let_go();
   }
 

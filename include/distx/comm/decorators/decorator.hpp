@@ -58,4 +58,11 @@ class Decorator {
   std::shared_ptr<GroupCache> groups_;
 };
 
+/// The communicator within all decorators.
+template <class C>
+[[nodiscard]] auto& innermost(C& comm) noexcept {
+  if constexpr (requires { comm.inner(); }) return innermost(comm.inner());
+  else return comm;
+}
+
 }  // namespace distx::detail

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <exception>
 #include <limits>
 #include <mutex>
-#include <optional>
 #include <thread>
 
 #include "distx/comm/decorators/decorated_pending.hpp"
@@ -53,8 +54,9 @@ class EmulatedWire {
 /// the bytes being the larger of those sent and received by `wire_bytes`.
 ///
 /// The wire costs no processor time: blocking calls sleep until their time is over, started ones only in their wait.
-/// Time runs from this rank's own call on, or from the end of its call before where the wire is still busy; the calls of
-/// handles made by `share` and groups made by `split` go over the same wire. A world of one has none.
+/// Time runs from this rank's own call on, or from the end of its call before where the wire is still busy: waiting for
+/// a rank that comes late is time on the wire too. Handles made by `share` and groups made by `split` go over the same
+/// wire. A world of one has none.
 template <Communicator C>
   requires HostAccessible<typename C::space>
 class Paced : public detail::Decorator<C> {

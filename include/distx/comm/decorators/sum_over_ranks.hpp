@@ -17,7 +17,7 @@ template <ControlChannel C>
   for (const auto& [operation, traffic] : ledger.entries())
     mine << std::quoted(operation) << ' ' << traffic.calls << ' ' << traffic.payload_bytes << ' ' << traffic.sent_bytes
          << ' ' << traffic.received_bytes << '\n';
-  Ledger sum;
+  Ledger all;
   detail::for_each_text(control, mine.str(), [&](int, const std::string& text) {
     std::istringstream theirs(text);
     theirs.imbue(std::locale::classic());
@@ -25,9 +25,9 @@ template <ControlChannel C>
     Traffic traffic;
     while (theirs >> std::quoted(operation) >> traffic.calls >> traffic.payload_bytes >> traffic.sent_bytes >>
            traffic.received_bytes)
-      sum.add(operation, traffic);
+      all.add(operation, traffic);
   });
-  return sum;
+  return all;
 }
 
 }  // namespace distx

@@ -10,8 +10,8 @@ namespace distx {
 /// Records every call of a communicator on a timeline: its name, bytes, begin and end, and the caller's line.
 ///
 /// A started call is an asynchronous span from its start until this rank knows it done (its wait, or a test that says
-/// so); the time in the wait itself is a span `wait`. Times are the host's. Calls that fail are recorded too. Groups made
-/// by `split` have tracks of their own; `write_trace` writes all ranks' timelines to one file.
+/// so); the time in the wait itself is a span `wait`. Times are the host's. Calls that fail are recorded too. Groups
+/// made by `split` have tracks of their own; `write_trace` writes all ranks' timelines to one file.
 template <Communicator C>
 class Traced : public detail::Decorator<C> {
   using base = detail::Decorator<C>;
@@ -45,8 +45,9 @@ class Traced : public detail::Decorator<C> {
   template <class Call>
     requires Executes<C, Call>
   void execute(const Call& call) {
-    const Timeline::Scope scope(*timeline_, described(call, false));
+    Timeline::Scope scope(*timeline_, described(call, false));
     this->inner().execute(call);
+    scope.span().wire_bytes = on_the_wire(call);
   }
   template <class Call>
     requires Starts<C, Call>
@@ -54,6 +55,7 @@ class Traced : public detail::Decorator<C> {
     TimedSpan span = described(call, true);
     span.begin = timeline_->now();
     auto pending = this->inner().start(call, after);
+    span.wire_bytes = on_the_wire(call);
     return DecoratedPending<decltype(pending), Recording>(std::move(pending), {timeline_, std::move(span)});
   }
 
@@ -80,6 +82,13 @@ class Traced : public detail::Decorator<C> {
             .asynchronous = asynchronous,
             .bytes = payload_bytes(call, this->rank()),
             .location = call.location};
+  }
+
+  /// Of a call that the communicator inside has found well formed.
+  template <class Call>
+  [[nodiscard]] std::uint64_t on_the_wire(const Call& call) const noexcept {
+    const WireBytes wire = wire_bytes(call, this->rank(), this->size());
+    return wire.sent + wire.received;
   }
 
   std::shared_ptr<Timeline> timeline_;

@@ -44,11 +44,11 @@ void write_trace(const std::string& path, const Timeline& timeline, C& control) 
   agree("written");
 }
 
-/// The same for a traced communicator, through the communicator inside.
+/// The same for a traced communicator, through the one within all decorators.
 template <Communicator C>
   requires ControlChannel<C>
 void write_trace(const std::string& path, Traced<C>& comm) {
-  write_trace(path, comm.timeline(), comm.inner());
+  write_trace(path, comm.timeline(), detail::innermost(comm));
 }
 
 }  // namespace distx
