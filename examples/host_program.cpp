@@ -65,7 +65,9 @@ int main(int argc, char** argv) {
   CLI::App app("Simulates heat in a rod on all ranks but the last; start it with mpirun -np N, N >= 2", "host_program");
   std::size_t cells = 100;
   int steps = 1000;
-  app.add_option("--cells", cells, "cells of the rod on each rank")->capture_default_str()->check(CLI::Range(1, 1000000));
+  app.add_option("--cells", cells, "cells of the rod on each rank")
+      ->check(CLI::Range(1, 1000000))
+      ->capture_default_str();
   app.add_option("--steps", steps, "how many steps")->capture_default_str();
 
   MPI_Init(&argc, &argv);

@@ -60,7 +60,8 @@ TEST_CASE("the connector knows what MPI knows") {
 
 TEST_CASE("control messages reach every rank") {
   const int size = world().size();
-  for (int root = 0; root < size; ++root) CHECK(broadcast_value(world(), world().rank() * 10 + 3, root) == root * 10 + 3);
+  for (int root = 0; root < size; ++root)
+    CHECK(broadcast_value(world(), world().rank() * 10 + 3, root) == root * 10 + 3);
   const auto ranks = all_gather_values(world(), world().rank());
   std::vector<int> expected(static_cast<std::size_t>(size));
   std::iota(expected.begin(), expected.end(), 0);

@@ -13,8 +13,9 @@ namespace {
 
 /// Makes one call of which rank 1, or every rank, does not come back alive.
 void fail(distx::AnyConnector& connector, const std::string& way) {
-  const distx::Timeout deadline = way == "one fails, no deadline" ? distx::Timeout(distx::none) : distx::default_deadline;
-  distx::MpiCommunicator comm(connector, {.deadline = deadline});
+  distx::MpiOptions options;
+  if (way == "one fails, no deadline") options.deadline = distx::none;
+  distx::MpiCommunicator comm(connector, options);
   std::vector<float> x(10, 1.0f);
   if (way == "all fail" || comm.rank() == 1) throw std::runtime_error("a bad file");
   distx::all_reduce(comm, x, distx::sum);

@@ -57,7 +57,9 @@ struct Ranks {
 
 TEST_CASE("limits: reductions") {
   Ranks w;
-  const auto total = [&](std::size_t i) { return w.size * (w.size - 1) / 2 * 1000 + w.size * static_cast<int>(i % 97); };
+  const auto total = [&](std::size_t i) {
+    return w.size * (w.size - 1) / 2 * 1000 + w.size * static_cast<int>(i % 97);
+  };
   const auto mine = [&](std::size_t count) {
     std::vector<int> list;
     for (std::size_t i = 0; i < count; ++i) list.push_back(w.rank * 1000 + static_cast<int>(i % 97));

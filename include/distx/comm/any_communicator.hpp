@@ -129,8 +129,7 @@ class AnyCommunicator {
     AnyPending<Space> start(const AnyCall<Space>& any, typename Space::stream after) override {
       return std::visit(
           [&]<class Call>(const Call& call) {
-            if constexpr (Starts<C, Call>) return AnyPending<Space>(comm.start(call, after));
-            else return refuse(call), AnyPending<Space>();
+            return begin(comm, call, after);
           },
           any);
     }
@@ -142,6 +141,12 @@ class AnyCommunicator {
     }
     Span<std::byte, Space> scratch(std::size_t bytes) override { return comm.scratch(bytes); }
     void revoke(const std::string& reason) override { comm.revoke(reason); }
+    // With the communicator as an argument: where it has no `start` at all, its name may not even be looked up.
+    template <class Inner, class Call>
+    AnyPending<Space> begin(Inner& inner, const Call& call, typename Space::stream after) {
+      if constexpr (Starts<Inner, Call>) return AnyPending<Space>(inner.start(call, after));
+      else return refuse(call), AnyPending<Space>();
+    }
     template <class Call>
     void refuse(const Call& call) const {
       throw MismatchError("this communicator has no such call for elements whose type is known at run time only",

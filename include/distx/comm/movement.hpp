@@ -2,7 +2,7 @@
 #pragma once
 #include "distx/comm/reductions.hpp"
 
-// The collectives that move without computing, as functions. In place where the one span is the right block of the other.
+// The collectives that move without computing, as functions. In place where one span is the right block of the other.
 namespace distx {
 
 namespace detail {

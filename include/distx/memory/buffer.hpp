@@ -32,7 +32,8 @@ struct host_memory {
 
 template <class T>
 class Buffer<T, Host> {
-  static_assert(std::is_trivially_copyable_v<T>, "Buffer: elements are moved as bytes, so T must be trivially copyable");
+  static_assert(std::is_trivially_copyable_v<T>,
+                "distx::Buffer: elements are moved as bytes, so they must be trivially copyable");
 
  public:
   Buffer() noexcept = default;

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <array>
+#include <cstring>
+#include <exception>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "distx/comm/validate.hpp"
+#include "distx/memory/buffer.hpp"
 #include "distx/memory/operations.hpp"
 #include "distx/mpi/datatypes.hpp"
 #include "distx/mpi/session.hpp"
@@ -29,7 +33,7 @@ struct Operands {
 
 /// One call of distx in MPI's hands: its requests, and all that they need until they are complete.
 ///
-/// Kept and used again, so that after the first calls none allocates. Its address is known to MPI: it stays where it is.
+/// Kept and used again, so that after the first calls none allocates. MPI knows its address: it stays where it is.
 class Job {
  public:
   using IntLists = std::array<std::vector<int>, 2>;
@@ -251,9 +255,9 @@ class Job {
       if (awaited_[i].receives) compare(awaited_[i], statuses_[i], context);
     clear();
   }
-  // A message is compared with its receive before MPI may write: Open MPI, in some ways of moving large messages, writes
-  // past the end of a receive that is too small. A started receive must be posted at once, so that others' blocking
-  // sends can go on, and is compared before only where its message is there already.
+  // A message is compared with its receive before MPI may write: Open MPI, in some ways of moving large messages,
+  // writes past the end of a receive that is too small. A started receive must be posted at once, so that others'
+  // blocking sends can go on, and is compared before only where its message is there already.
   bool match(const Awaited& awaited, MPI_Request& request, const ErrorContext& context) {
     int flag = 0;
     MPI_Message arrived = MPI_MESSAGE_NULL;

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <algorithm>
 #include <climits>
+#include <exception>
+#include <memory>
+#include <vector>
 
 #include "distx/comm/communicator.hpp"
 #include "distx/mpi/messages.hpp"
@@ -192,7 +196,9 @@ class Member {
   }
 
   void look() { session_->control().look(); }
-  [[noreturn]] void throw_revoked(const ErrorContext& context) const { throw RevokedError(revocation_.reason, context); }
+  [[noreturn]] void throw_revoked(const ErrorContext& context) const {
+    throw RevokedError(revocation_.reason, context);
+  }
 
   template <Collective Call>
   void run_message(const Call& call) {

@@ -26,8 +26,8 @@ struct Post {
 /// What all ranks of one communicator share when they are threads of one process.
 ///
 /// A collective is: publish, wait until all have published, compare, work on one's own part of everybody's buffers,
-/// wait until all have. Blocking and started calls have a channel each. A rank that works is `busy`: revoking waits for it,
-/// so that nobody's buffer is read after its owner has been told of an error.
+/// wait until all have. Blocking and started calls have a channel each. A rank that works is `busy`: revoking waits for
+/// it, so that nobody's buffer is read after its owner has been told of an error.
 class Arena {
  public:
   enum class Lane { blocking, started };
