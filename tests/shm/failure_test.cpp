@@ -44,6 +44,7 @@ int ends_in_failure(F&& f) {
   } catch (const distx::RankFailure& failure) {
     if (failure.failed_rank() != 1) return 11;
     if (std::string(failure.what()).find("has died") == std::string::npos) return 12;
+    if (!test::nameless()) return 15;
     return std::chrono::steady_clock::now() - began < 20s ? 0 : 13;
   } catch (const std::exception& error) {
     std::cerr << error.what() << '\n';
@@ -52,7 +53,6 @@ int ends_in_failure(F&& f) {
 }
 
 TEST_CASE("a rank that is killed ends every wait of the others in a RankFailure, and leaves nothing in /dev/shm") {
-  const auto before = test::entries("/dev/shm");
   for (std::size_t which = 0; which < waits().size(); ++which) {
     CAPTURE(waits()[which].first);
     const auto ended = test::forked(3, [&](test::ForkedConnector& connector, test::Board&) {
@@ -64,17 +64,15 @@ TEST_CASE("a rank that is killed ends every wait of the others in a RankFailure,
     });
     CHECK(ended == std::vector<int>{0, 1000 + SIGKILL, 0});
   }
-  CHECK(test::entries("/dev/shm") == before);
 }
 
 TEST_CASE("a rank that is killed in the middle of its work leaves nothing behind") {
-  const auto before = test::entries("/dev/shm");
   // A sibling watches how far rank 1 has come, and kills it there: in collectives, allocations, messages.
   for (const int steps : {1, 7, 40}) {
     CAPTURE(steps);
     const auto ended = test::forked(3, [&](test::ForkedConnector& connector, test::Board& board) {
       Comm comm(connector, 60s);
-      std::vector<pid_t> processes = all_gather_values(connector, ::getpid());
+      std::vector<pid_t> processes = distx::all_gather_values(connector, ::getpid());
       std::jthread killer;
       if (comm.rank() == 0)
         killer = std::jthread([&board, steps, victim = processes[1]] {
@@ -94,15 +92,14 @@ TEST_CASE("a rank that is killed in the middle of its work leaves nothing behind
     });
     CHECK(ended == std::vector<int>{0, 1000 + SIGKILL, 0});
   }
-  CHECK(test::entries("/dev/shm") == before);
 }
 
 TEST_CASE("ranks that throw are told of, and leave nothing behind") {
-  const auto before = test::entries("/dev/shm");
   const auto ended = test::forked(2, [](test::ForkedConnector& connector, test::Board&) {
     try {
       Comm comm(connector, 60s);
       auto memory = comm.allocate<float>(1000);
+      if (!test::nameless()) return 6;
       if (comm.rank() == 1) throw std::runtime_error("out of luck");
       distx::all_reduce(comm, memory, distx::sum);
     } catch (const distx::RevokedError& error) {
@@ -113,7 +110,6 @@ TEST_CASE("ranks that throw are told of, and leave nothing behind") {
     return 5;
   });
   CHECK(ended == std::vector<int>{1, 3});
-  CHECK(test::entries("/dev/shm") == before);
 }
 
 /// Ranks of which the last says that it is on another machine: it changes what it tells of itself.
@@ -138,8 +134,8 @@ TEST_CASE("ranks of different machines are refused, on every rank") {
     }
   });
   for (const auto& sentence : words)
-    CHECK(sentence.find("rank 2 runs on another machine than rank 0: shared memory is for the ranks of one machine; use "
-                        "MpiCommunicator") != std::string::npos);
+    CHECK(sentence.find("rank 2 runs on another machine than rank 0: shared memory is for the ranks of one machine; "
+                        "use MpiCommunicator") != std::string::npos);
 }
 
 /// Ranks of which one cannot find what rank 0 has made: it is told of another file.

@@ -31,4 +31,15 @@ inline std::size_t mappings() {
   return lines;
 }
 
+/// Whether this process shares memory, none of which has a name in /dev/shm that could be left there.
+inline bool nameless() {
+  std::ifstream maps("/proc/self/maps");
+  bool shares = false;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("/dev/shm/") != std::string::npos) return false;
+    shares = shares || line.find("/memfd:distx (deleted)") != std::string::npos;
+  }
+  return shares;
+}
+
 }  // namespace test

@@ -42,8 +42,8 @@ void run_collective(Arena& arena, Lane lane, const Call& call, const RankOf& sel
     compare(arena, lane, self.rank, parity, context);
     x.look();
     agree(x, context);
-    if (arena.revoked()) arena.throw_revoked(context);
     if (x.all_inlined()) return work(x, 0);
+    if (arena.revoked()) arena.throw_revoked(context);
     if (x.late()) {
       x.stage(0);
       arena.arrive(lane, self.rank, context);
