@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Ranks that are killed, that cannot share memory, or that end in an exception: the others are told, and nothing is left.
+// Ranks that are killed, that cannot share memory, or that end in an exception: the others are told, and nothing is
+// left.
 #include <doctest/doctest.h>
 
 #include "shm/forked.hpp"

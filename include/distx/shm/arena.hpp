@@ -60,8 +60,8 @@ class SegmentArena final : public arena::Arena {
       return cell != nullptr;
     };
     const auto full = [&] {
-      return "after " + deadline().words() + " " + std::to_string(Mailbox::capacity) + " messages still wait for rank " +
-             std::to_string(mine->to) + ", which takes no more";
+      return "after " + deadline().words() + " " + std::to_string(Mailbox::capacity) +
+             " messages still wait for rank " + std::to_string(mine->to) + ", which takes no more";
     };
     do {
       wait(mine->sends ? mine->to : mine->from, context, attempt, full);

@@ -7,8 +7,8 @@ namespace distx::shm {
 
 /// A message that has not met its counterpart, or whose first side has not yet seen that it has.
 ///
-/// The side that comes first takes a cell and brings room for the data: the cell's own where they are few, else a parcel.
-/// The side that comes second copies: into that room, or from there. The first side gives the cell back.
+/// The side that comes first takes a cell and brings room for the data: the cell's own where they are few, else a
+/// parcel. The side that comes second copies: into that room, or from there. The first side gives the cell back.
 struct Cell {
   enum State : std::uint32_t { free, send_waits, receive_waits, met };
   enum Outcome : std::uint32_t { open, done, mismatch, failed };

@@ -18,7 +18,8 @@ class Parcels {
   [[nodiscard]] std::shared_ptr<Parcel> take(std::size_t bytes) {
     for (const auto& parcel : own_)
       if (parcel.use_count() == 1 && parcel->name.bytes >= bytes) return parcel;
-    auto parcel = std::make_shared<Parcel>(Segment::make(bytes > kept_bytes ? bytes : std::max(least_bytes, std::bit_ceil(bytes))));
+    const std::size_t room = bytes > kept_bytes ? bytes : std::max(least_bytes, std::bit_ceil(bytes));
+    auto parcel = std::make_shared<Parcel>(Segment::make(room));
     if (bytes <= kept_bytes) own_.push_back(parcel);
     return parcel;
   }

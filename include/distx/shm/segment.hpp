@@ -23,8 +23,8 @@ struct SegmentName {
 
 /// Memory that several processes map; zeros at first.
 ///
-/// It is an anonymous file of the system's: it never has a name in /dev/shm, and is gone with the last process that maps
-/// it, however that ends. Ranks of one process share one mapping.
+/// It is an anonymous file of the system's: it never has a name in /dev/shm, and is gone with the last process that
+/// maps it, however that ends. Ranks of one process share one mapping.
 class Segment {
  public:
   struct Made;

@@ -63,7 +63,9 @@ class SharedTable {
     std::size_t bytes;
     bool held;
   };
-  static Head& head(const Entry& entry) noexcept { return *std::launder(reinterpret_cast<Head*>(entry.segment->data())); }
+  static Head& head(const Entry& entry) noexcept {
+    return *std::launder(reinterpret_cast<Head*>(entry.segment->data()));
+  }
   void sweep() noexcept {
     const auto gone = std::erase_if(
         entries_, [](const Entry& e) { return !e.held && head(e).users.load(std::memory_order_acquire) == 0; });

@@ -2,8 +2,8 @@
 #pragma once
 #include "distx/comm/arena/exchange.hpp"
 
-// What a rank does in one round of a collective: its own part, on what everybody shows. Reductions add in rank order, so
-// the bits depend on nothing but the operands.
+// What a rank does in one round of a collective: its own part, on what everybody shows. Reductions add in rank order,
+// so the bits depend on nothing but the operands.
 namespace distx::arena {
 
 struct Slice {

@@ -10,8 +10,8 @@ namespace distx::arena {
 
 /// What the ranks of one communicator share, as one of them sees it: how they meet, and which memory they reach.
 ///
-/// A collective is: publish, arrive, compare, work on one's own part of everybody's memory, arrive. A rank that works is
-/// `busy`: revoking waits for it, so that nobody's buffer is read after its owner has been told of an error.
+/// A collective is: publish, arrive, compare, work on one's own part of everybody's memory, arrive. A rank that works
+/// is `busy`: revoking waits for it, so that nobody's buffer is read after its owner has been told of an error.
 class Arena {
  public:
   Arena(const Control& control, const Timeout& deadline) noexcept : control_(control), deadline_(deadline) {}

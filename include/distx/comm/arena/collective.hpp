@@ -26,8 +26,8 @@ inline void compare(Arena& arena, Lane lane, int rank, std::size_t parity, const
 
 /// One rank's way through a collective; returns when every rank's part is done.
 ///
-/// What is small is copied to the rank's slot, and whoever needs it takes it from there: all ranks arrive once, and none
-/// touches another's buffer. The slots of two calls in a row differ.
+/// What is small is copied to the rank's slot, and whoever needs it takes it from there: all ranks arrive once, and
+/// none touches another's buffer. The slots of two calls in a row differ.
 template <Collective Call>
 void run_collective(Arena& arena, Lane lane, const Call& call, const RankOf& self, Workspace& workspace) {
   const ErrorContext context = self.context(call);

@@ -93,7 +93,8 @@ class Control {
   [[nodiscard]] const Extent& extent() const noexcept { return extent_; }
   [[nodiscard]] Header& header() const noexcept { return *std::launder(reinterpret_cast<Header*>(base_)); }
   [[nodiscard]] RankBlock& rank(int r) const noexcept {
-    return *std::launder(reinterpret_cast<RankBlock*>(base_ + blocks_ + static_cast<std::size_t>(r) * sizeof(RankBlock)));
+    std::byte* const block = base_ + blocks_ + static_cast<std::size_t>(r) * sizeof(RankBlock);
+    return *std::launder(reinterpret_cast<RankBlock*>(block));
   }
   [[nodiscard]] Channel& channel(int r, Lane lane) const noexcept {
     return rank(r).channels[static_cast<std::size_t>(lane)];
