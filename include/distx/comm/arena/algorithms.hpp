@@ -6,38 +6,24 @@
 // so the bits depend on nothing but the operands.
 namespace distx::arena {
 
-struct Slice {
-  std::size_t begin;
-  std::size_t count;
-};
-
-/// Part `rank` of some bytes, cut on lines, so that two ranks never write to one line of an aligned buffer.
-inline Slice slice_of(std::size_t bytes, int rank, int size) noexcept {
-  const std::size_t lines = (bytes + alignment_bytes - 1) / alignment_bytes;
-  const auto cut = [&](int r) {
-    return std::min(bytes, lines * static_cast<std::size_t>(r) / static_cast<std::size_t>(size) * alignment_bytes);
-  };
-  return {cut(rank), cut(rank + 1) - cut(rank)};
-}
-
 /// All-reduce and reduce: every rank reduces its slice, for all who receive; what is small, each receiver by itself.
 template <class Call>
   requires(Call::name == "all_reduce" || Call::name == "reduce")
 void work(Exchange<Call>& x, std::size_t round) {
   const int me = x.self.rank;
   const std::size_t bytes = x.piece(me, me, round);
-  const Slice slice = x.all_inlined() ? Slice{0, x.receives_reduced(me) ? bytes : 0} : slice_of(bytes, me, x.self.size);
+  const Run slice = x.all_inlined() ? Run{0, x.receives_reduced(me) ? bytes : 0} : slice_of(bytes, me, x.self.size);
   auto& targets = x.workspace.targets;
   targets.clear();
   bool unreached = false;
   for (int r = 0; r < x.self.size; ++r) {
     if (!x.receives_reduced(r)) continue;
     std::byte* const receive = r == me ? x.own_receive() : x.all_inlined() ? nullptr : x.peer(r).receive;
-    if (receive != nullptr) targets.push_back(receive + x.offset(round) + slice.begin);
+    if (receive != nullptr) targets.push_back(receive + x.offset(round) + slice.offset);
     else unreached = true;
   }
   if (unreached && x.has_results()) targets.push_back(x.result(me, round));
-  if (slice.count != 0) x.reduce(slice.begin, slice.count, round);
+  if (slice.bytes != 0) x.reduce(slice.offset, slice.bytes, round);
 }
 
 /// Takes what the others have reduced for this rank, where they do not reach its memory.
@@ -47,8 +33,8 @@ void collect(Exchange<Call>& x, std::size_t round) {
   if (!x.receives_reduced(me) || x.peer(me).receive != nullptr) return;
   const std::size_t bytes = x.piece(me, me, round);
   for (int r = 0; r < x.self.size; ++r) {
-    const Slice slice = slice_of(bytes, r, x.self.size);
-    if (r != me) x.copy_bytes(x.own_receive() + x.offset(round) + slice.begin, x.result(r, round), slice.count);
+    const Run slice = slice_of(bytes, r, x.self.size);
+    if (r != me) x.copy_bytes(x.own_receive() + x.offset(round) + slice.offset, x.result(r, round), slice.bytes);
   }
 }
 

@@ -17,10 +17,11 @@ class Busy {
 };
 
 inline void compare(Arena& arena, Lane lane, int rank, std::size_t parity, const ErrorContext& context) {
-  const Fingerprint& mine = arena.control().channel(rank, lane).posts[parity].fingerprint;
+  const Channel& mine = arena.control().channel(rank, lane);
   for (int other = 0; other < arena.size(); ++other) {
-    const Fingerprint& theirs = arena.control().channel(other, lane).posts[parity].fingerprint;
-    if (!(theirs == mine)) throw MismatchError(difference(mine, theirs, other), context);
+    const Channel& theirs = arena.control().channel(other, lane);
+    if (theirs.summaries[parity].digest != mine.summaries[parity].digest)
+      throw MismatchError(difference(mine.posts[parity].fingerprint, theirs.posts[parity].fingerprint, other), context);
   }
 }
 
@@ -37,12 +38,12 @@ void run_collective(Arena& arena, Lane lane, const Call& call, const RankOf& sel
   x.publish();
   arena.arrive(lane, self.rank, context);
   std::size_t rounds = 0;
+  compare(arena, lane, self.rank, parity, context);
+  x.look();
+  agree(x, context);
+  if (x.all_inlined()) return work(x, 0);
   {
     const Busy busy(arena.control().channel(self.rank, lane));
-    compare(arena, lane, self.rank, parity, context);
-    x.look();
-    agree(x, context);
-    if (x.all_inlined()) return work(x, 0);
     if (arena.revoked()) arena.throw_revoked(context);
     if (x.late()) {
       x.stage(0);

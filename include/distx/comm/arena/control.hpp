@@ -30,14 +30,33 @@ struct Post {
   std::size_t receive_count = 0;
   bool has_send_counts = false;
   bool has_receive_counts = false;
-  bool inlined = false;  ///< what is sent is so small that it lies in the rank's slot, whole
   Fingerprint fingerprint{};
 };
 
+/// What the others must see of every post, next to what they wait for: one line of memory for small calls.
+struct Summary {
+  std::uint64_t digest = 0;  ///< of the fingerprint
+  std::uint64_t send_count = 0;
+  bool inlined = false;  ///< what is sent is so small that it lies in the rank's slot, whole
+};
+
+inline std::uint64_t digest_of(const Fingerprint& f) noexcept {
+  std::uint64_t hash = f.operation;
+  const std::uint64_t flags = static_cast<std::uint64_t>(f.type) << 1 | static_cast<std::uint64_t>(f.in_place);
+  const std::uint64_t sizes = static_cast<std::uint64_t>(f.element_bytes) << 32 | static_cast<std::uint32_t>(f.root);
+  for (const std::uint64_t part : {f.count, f.counts, f.op, sizes, flags}) {
+    hash = (hash ^ part) * 0x9e3779b97f4a7c15ull;
+    hash ^= hash >> 29;
+  }
+  return hash;
+}
+
 struct alignas(alignment_bytes) Channel {
+  // Posts of this call and of the next: a rank may be one call ahead.
   std::atomic<std::uint64_t> arrived{0};
-  std::atomic<std::uint32_t> busy{0};
-  alignas(alignment_bytes) Post posts[2];  // of this call and of the next: a rank may be one call ahead
+  Summary summaries[2];
+  alignas(alignment_bytes) std::atomic<std::uint32_t> busy{0};
+  Post posts[2];
 };
 
 struct RankBlock {

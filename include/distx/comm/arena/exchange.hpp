@@ -55,6 +55,19 @@ template <Collective Call>
 inline constexpr bool blockwise =
     Call::name == "reduce_scatter" || Call::name == "all_to_all" || Call::name == "scatter";
 
+/// Whether a rank must look at the counts of others: what fingerprints do not make alike.
+template <Collective Call>
+inline constexpr bool has_rows = Call::name == "gather" || Call::name == "scatter" || Call::name == "all_to_all";
+
+/// Part `rank` of some bytes, cut on lines, so that two ranks never write to one line of an aligned buffer.
+inline Run slice_of(std::size_t bytes, int rank, int size) noexcept {
+  const std::size_t lines = (bytes + alignment_bytes - 1) / alignment_bytes;
+  const auto cut = [&](int r) {
+    return std::min(bytes, lines * static_cast<std::size_t>(r) / static_cast<std::size_t>(size) * alignment_bytes);
+  };
+  return {cut(rank), cut(rank + 1) - cut(rank)};
+}
+
 template <Collective Call>
 Run run_of(const Call& c, const std::vector<Seen>& seen, int from, int to) noexcept {
   if (!sends(c, from)) return {};
@@ -63,11 +76,15 @@ Run run_of(const Call& c, const std::vector<Seen>& seen, int from, int to) noexc
   if constexpr (!blockwise<Call>) {
     return {0, sender.send_count * width};
   } else {
+    Counts counts = sender.send_counts;
     std::size_t equal = 0;
-    if constexpr (Call::name == "reduce_scatter") equal = c.receive.size();
+    if constexpr (Call::name == "reduce_scatter") {
+      counts = c.counts;  // alike on all ranks
+      equal = c.receive.size();
+    }
     if constexpr (Call::name == "all_to_all") equal = sender.send_count / seen.size();
     if constexpr (Call::name == "scatter") equal = sender.receive_count;
-    return {block_offset(sender.send_counts, equal, to) * width, block_count(sender.send_counts, equal, to) * width};
+    return {block_offset(counts, equal, to) * width, block_count(counts, equal, to) * width};
   }
 }
 
@@ -116,38 +133,48 @@ class Exchange {
     own_send_ = mine.send;
     own_receive_ = mine.receive;
 
+    Summary& summary = control_.channel(self.rank, lane_).summaries[parity_];
     post.fingerprint = fingerprint(call);
+    summary.digest = digest_of(post.fingerprint);
+    summary.send_count = mine.send_count;
     post.send_count = mine.send_count;
     post.receive_count = mine.receive_count;
     post.has_send_counts = publish_counts(mine.send_counts, 0);
     post.has_receive_counts = publish_counts(mine.receive_counts, 1);
     const std::size_t bytes = mine.send_count * width_of(call);
-    mine.inlined = post.inlined = bytes <= control_.extent().inline_bytes;
+    mine.inlined = summary.inlined = bytes <= control_.extent().inline_bytes;
     post.send = post.receive = {};
-    if (!post.inlined && sends(call, self.rank)) post.send = arena_.place_of(mine.send, bytes);
+    if (!mine.inlined && sends(call, self.rank)) post.send = arena_.place_of(mine.send, bytes);
     if constexpr (is_reduction<Call> || Call::name == "gather" || Call::name == "all_to_all")
-      if (!post.inlined || Call::name == "gather")
+      if (!mine.inlined || Call::name == "gather")
         post.receive = arena_.place_of(mine.receive, mine.receive_count * width_of(call));
-    if (post.inlined && bytes != 0 && sends(call, self.rank))
+    if (mine.inlined && bytes != 0 && sends(call, self.rank))
       std::memcpy(control_.inlined(self.rank, lane_, parity_), mine.send, bytes);
     chunk_ = blockwise<Call> ? stage_share() : control_.extent().stage_bytes;
-    hidden_ = !post.inlined && post.send.segment == 0;
+    hidden_ = !mine.inlined && post.send.segment == 0;
     if (hidden_) stage(0);
   }
 
   /// Looks at all posts, once all have arrived.
   void look() {
-    staged_ = false;
+    all_inlined_ = true;
+    for (int r = 0; r < self.size; ++r) {
+      const Summary& summary = control_.channel(r, lane_).summaries[parity_];
+      Seen& seen = workspace.seen[static_cast<std::size_t>(r)];
+      seen.inlined = summary.inlined;
+      seen.send_count = summary.send_count;
+      if (summary.inlined) seen.send = control_.inlined(r, lane_, parity_);
+      if (sends(call, r) && !summary.inlined) all_inlined_ = false;
+    }
+    if (all_inlined_ && !has_rows<Call>) return;
     bool same_place = false;
     if constexpr (Call::name == "all_to_all")
       same_place = call.send_counts.empty() && call.send.data() == call.receive.data();
     for (int r = 0; r < self.size; ++r) {
       const Post& post = control_.channel(r, lane_).posts[parity_];
       Seen& seen = workspace.seen[static_cast<std::size_t>(r)];
-      seen.inlined = post.inlined;
-      seen.send = post.inlined ? control_.inlined(r, lane_, parity_) : arena_.at(post.send);
+      if (!seen.inlined) seen.send = arena_.at(post.send);
       seen.receive = arena_.at(post.receive);
-      seen.send_count = post.send_count;
       seen.receive_count = post.receive_count;
       const auto ranks = static_cast<std::size_t>(self.size);
       seen.send_counts = post.has_send_counts ? Counts(control_.row(r, lane_, parity_, 0), ranks) : Counts{};
@@ -163,9 +190,6 @@ class Exchange {
       if (receives_reduced(r) && peer(r).receive == nullptr && !peer(r).inlined) results_ = true;
     if (results_) staged_ = true;  // what is reduced for them goes through slots of a round's size
     if (!staged_) chunk_ = static_cast<std::size_t>(-1);
-    all_inlined_ = true;
-    for (int r = 0; r < self.size; ++r)
-      if (sends(call, r) && !peer(r).inlined) all_inlined_ = false;
   }
 
   /// Everything that anybody reads lies in a slot: who has read it is done.
@@ -190,9 +214,20 @@ class Exchange {
     if (!sends(call, self.rank)) return;
     for (int to = 0; to < (blockwise<Call> ? self.size : 1); ++to) {
       const Run run = run_of(call, workspace.seen, self.rank, to);
-      const std::size_t begin = std::min(run.bytes, round * chunk_);
-      copy_bytes(control_.stage(self.rank, lane_, round) + static_cast<std::size_t>(blockwise<Call> ? to : 0) * chunk_,
-                 own_send_ + run.offset + begin, std::min(run.bytes - begin, chunk_));
+      const std::size_t begin = std::min(run.bytes, round * chunk_), bytes = std::min(run.bytes - begin, chunk_);
+      const std::byte* const from = own_send_ + run.offset + begin;
+      std::byte* const shown = control_.stage(self.rank, lane_, round);
+      // What this rank takes of itself it takes from where it is.
+      if constexpr (Call::name == "all_reduce" || Call::name == "reduce") {
+        const Run own = slice_of(bytes, self.rank, self.size);
+        const std::size_t end = own.offset + own.bytes;
+        copy_bytes(shown, from, own.offset);
+        copy_bytes(shown + end, from + end, bytes - end);
+      } else if constexpr (blockwise<Call>) {
+        if (to != self.rank) copy_bytes(shown + static_cast<std::size_t>(to) * chunk_, from, bytes);
+      } else {
+        copy_bytes(shown, from, bytes);
+      }
     }
   }
   /// Whether this rank shows round after round.
