@@ -30,7 +30,8 @@ class Rod {
     now_.back() = now_[last];
     if (left >= 0) distx::send_receive(comm_, now_[1], left, now_.front(), left);
     if (right < comm_.size()) distx::send_receive(comm_, now_[last], right, now_.back(), right);
-    for (std::size_t i = 1; i <= last; ++i) next_[i] = now_[i] + 0.25 * (now_[i - 1] - 2 * now_[i] + now_[i + 1]);
+    for (std::size_t i = 1; i <= last; ++i)
+      next_[i] = now_[i] + 0.25 * (now_[i - 1] - 2 * now_[i] + now_[i + 1]);
     now_.swap(next_);
   }
 
@@ -54,7 +55,8 @@ void simulate(MPI_Comm workers, std::size_t cells, int steps) {
   for (int step = 0; step < steps; ++step) rod.step();
   const double heat = rod.heat();
   if (comm.rank() == 0) fmt::print("{} ranks, {} steps: the heat is {:.6f}\n", comm.size(), steps, heat);
-  if (std::abs(heat - 1000.0) > 1e-6) throw distx::Error("heat was lost: " + std::to_string(heat) + " of 1000 is left");
+  if (std::abs(heat - 1000.0) > 1e-6)
+    throw distx::Error("heat was lost: " + std::to_string(heat) + " of 1000 is left");
 }
 
 }  // namespace
@@ -63,7 +65,9 @@ int main(int argc, char** argv) {
   CLI::App app("Simulates heat in a rod on all ranks but the last; start it with mpirun -np N, N >= 2", "host_program");
   std::size_t cells = 100;
   int steps = 1000;
-  app.add_option("--cells", cells, "cells of the rod on each rank")->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("--cells", cells, "cells of the rod on each rank")
+      ->check(CLI::Range(1, 1000000))
+      ->capture_default_str();
   app.add_option("--steps", steps, "how many steps")->capture_default_str();
 
   MPI_Init(&argc, &argv);

@@ -23,10 +23,10 @@ struct Settings {
   std::string backend = "auto";
   int ranks = 2;
   int zero = 0;
-  std::size_t epochs = 15;
+  std::size_t epochs = 8;
   std::size_t batch_size = 16;
   std::uint64_t seed = 1;
-  double learning_rate = 0.002;
+  double learning_rate = 0.05;
   std::string digits;
   std::string mnist;
   bool synthetic = false;
@@ -36,15 +36,20 @@ struct Settings {
     app.add_option("--backend", backend, "auto (mpi under mpirun, else serial), serial, threads or mpi")
         ->check(CLI::IsMember({"auto", "serial", "threads", "mpi"}))
         ->capture_default_str();
-    app.add_option("--ranks", ranks, "how many ranks, for threads")->check(CLI::PositiveNumber)->capture_default_str();
-    app.add_option("--zero", zero, "stage of ZeRO: 0")->check(CLI::IsMember({0}))->capture_default_str();
-    app.add_option("--epochs", epochs, "passes over the data")->check(CLI::PositiveNumber)->capture_default_str();
-    app.add_option("--batch-size", batch_size, "digits in a batch of one rank")
-        ->check(CLI::PositiveNumber)
+    app.add_option("--ranks", ranks, "how many ranks, for threads")
+        ->check(CLI::Range(1, 1000000))
         ->capture_default_str();
-    app.add_option("--learning-rate", learning_rate, "of AdamW, falling to zero along a cosine")->capture_default_str();
-    app.add_option("--seed", seed, "of the initial weights and the order of the digits")->capture_default_str();
-    app.add_option("--digits", digits, "scikit-learn's digits.csv.gz [default: data/digits.csv.gz of the build folder]");
+    app.add_option("--zero", zero, "stage of ZeRO: 0")->check(CLI::IsMember({0}))->capture_default_str();
+    app.add_option("--epochs", epochs, "passes over the data")
+        ->check(CLI::Range(1, 1000000))
+        ->capture_default_str();
+    app.add_option("--batch-size", batch_size, "digits in a batch of one rank")
+        ->check(CLI::Range(1, 1000000))
+        ->capture_default_str();
+    app.add_option("--learning-rate", learning_rate, "of SGD with momentum, falling to zero along a cosine")
+        ->capture_default_str();
+    app.add_option("--seed", seed, "of the initial weights and the digits' order")->capture_default_str();
+    app.add_option("--digits", digits, "scikit-learn's digits.csv.gz [default: the one in the build folder's data/]");
     auto* mnist_option = app.add_option("--mnist", mnist, "instead: the directory of MNIST's four IDX files");
     app.add_flag("--synthetic", synthetic, "instead: digits that are drawn, where no real ones are at hand")
         ->excludes(mnist_option);
@@ -60,7 +65,10 @@ std::filesystem::path beside_program() {
 
 examples::SplitDigits read_digits(const Settings& settings) {
   if (!settings.mnist.empty()) return examples::read_mnist(settings.mnist);
-  if (settings.synthetic) return examples::split_held_out(examples::synthetic_digits(1797, 1), 0.2, 1);
+  if (settings.synthetic) {
+    auto drawn = examples::split_held_out(examples::synthetic_digits(1797, 1), 0.2, 1);
+    return {examples::with_shifted_copies(drawn.training), std::move(drawn.held_out)};
+  }
   std::filesystem::path path = settings.digits;
   if (path.empty()) path = beside_program().lexically_normal();
   if (settings.digits.empty() && !std::filesystem::exists(path))
@@ -94,7 +102,7 @@ void train(C& comm, const Settings& settings, const examples::SplitDigits& digit
     parameters.push_back(distx::ref(layer.name + ".weight", layer.weight, layer.weight_gradient));
     parameters.push_back(distx::ref(layer.name + ".bias", layer.bias, layer.bias_gradient));
   }
-  distx::DataParallel<distx::ZeRO<0>> training(comm, parameters, distx::AdamW{.weight_decay = 0.01f});
+  distx::DataParallel<distx::ZeRO<0>> training(comm, parameters, distx::SGD{.momentum = 0.9f, .weight_decay = 1e-4f});
 
   const bool speaks = comm.rank() == 0;
   const auto ranks = static_cast<std::size_t>(comm.size());

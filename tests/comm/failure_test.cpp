@@ -2,6 +2,7 @@
 // Ranks that throw, leave, or do not come: the others are told, in time, and nobody's memory is touched afterwards.
 #include <doctest/doctest.h>
 
+#include <array>
 #include <atomic>
 
 #include "comm/outcomes.hpp"
@@ -78,6 +79,33 @@ TEST_CASE("a rank that throws ends the waits of the others, and is the one that 
       REQUIRE(words == "distx: rank 1 of 3 ended with an exception: out of luck");
     }
   }
+}
+
+TEST_CASE("spawn names the rank that threw first, even where the others have ended before it") {
+  // Rank 1 lets its communicator go, which ends rank 2, and unwinds on only when the thread of rank 2 is gone.
+  static Moment rank_2_has_ended;
+  struct AtThreadEnd {
+    ~AtThreadEnd() { rank_2_has_ended.come(); }
+  };
+  struct Late {
+    bool late;
+    ~Late() {
+      if (late) rank_2_has_ended.wait();
+    }
+  };
+  int failed = -1;
+  try {
+    distx::spawn(3, [&](distx::ThreadConnector& connector) {
+      const Late late{connector.rank() == 1};
+      Comm comm(connector, 1min);
+      if (comm.rank() == 1) throw std::runtime_error("out of luck");
+      if (comm.rank() == 2) static thread_local const AtThreadEnd at_thread_end;
+      distx::barrier(comm);
+    });
+  } catch (const distx::RankFailure& failure) {
+    failed = failure.failed_rank();
+  }
+  CHECK(failed == 1);
 }
 
 TEST_CASE("a rank that lets its communicator go early is missed by those who wait for it") {

@@ -13,7 +13,7 @@ template <class T>
 Items<T> items(int source, std::size_t times, bool empty = false) {
   Items<T> all;
   std::size_t number = 0;
-  for (const std::size_t size : {7, 0, 40000, 1, 1024, 33000}) {
+  for (const std::size_t size : std::initializer_list<std::size_t>{7, 0, 40000, 1, 1024, 33000}) {
     all.push_back(empty ? std::vector<T>(size * times) : std::vector<T>());
     if (!empty) all.back() = pattern<T>(size * times, source, 0, 20 + number);
     ++number;

@@ -192,7 +192,9 @@ void check_movement(C& comm, Findings& findings, bool large) {
 struct EveryMovement {
   template <class C>
   void operator()(C& comm, Findings& findings) const {
-    for_each_element([&]<class T>() { check_movement<T>(comm, findings, std::same_as<T, double> || std::same_as<T, std::uint8_t>); });
+    for_each_element([&]<class T>() {
+      check_movement<T>(comm, findings, std::same_as<T, double> || std::same_as<T, std::uint8_t>);
+    });
   }
 };
 

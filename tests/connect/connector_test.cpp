@@ -117,10 +117,10 @@ TEST_CASE("threads") {
 TEST_CASE("threads that pass different sizes are told so, all of them") {
   Wrong wrong;
   distx::spawn(3, [&](distx::ThreadConnector& connector) {
-    std::byte bytes[12]{};
+    std::byte bytes[4]{}, received[12]{};
     const std::size_t mine = connector.rank() == 2 ? 3 : 4;
     const auto gather = error_of<distx::MismatchError>(
-        [&] { connector.all_gather({bytes, mine}, {bytes, 3 * mine}); });
+        [&] { connector.all_gather({bytes, mine}, {received, 3 * mine}); });
     wrong.unless(gather.find("passes") != std::string::npos && gather.find("this rank") != std::string::npos);
     const auto broadcast = error_of<distx::MismatchError>([&] { connector.broadcast({bytes, mine}, 2); });
     // The root's size is the one that counts.

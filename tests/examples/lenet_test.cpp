@@ -166,8 +166,8 @@ TEST_CASE("it learns digits by heart in a few steps of plain descent") {
       model.forward(digits.images, digits.labels);
       model.backward(ignore);
       for (auto& layer : model.layers()) {
-        layer.weight -= 0.05F * layer.weight_gradient;
-        layer.bias -= 0.05F * layer.bias_gradient;
+        layer.weight -= 0.3F * layer.weight_gradient;
+        layer.bias -= 0.3F * layer.bias_gradient;
       }
     }
     CHECK(before > 1.5F);

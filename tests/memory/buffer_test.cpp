@@ -15,7 +15,7 @@ static_assert(std::is_convertible_v<Buffer<float>&, distx::Span<float>>);
 static_assert(std::is_convertible_v<Buffer<float>&, distx::Span<const float>>);
 
 TEST_CASE_TEMPLATE("a buffer starts on a cache line and is zero", T, char, float, double, distx::bfloat16) {
-  for (const std::size_t size : {1, 3, 64, 1000}) {
+  for (const std::size_t size : std::initializer_list<std::size_t>{1, 3, 64, 1000}) {
     const Buffer<T> buffer(size);
     CHECK(reinterpret_cast<std::uintptr_t>(buffer.data()) % 64 == 0);
     CHECK(buffer.size() == size);
@@ -63,6 +63,8 @@ TEST_CASE("memory that cannot be had is a MemoryError") {
   CHECK_THROWS_WITH_AS(Buffer<double>(std::numeric_limits<std::size_t>::max() / 4),
                        "distx: no host memory for 4611686018427387903 elements of 8 bytes", distx::MemoryError);
   CHECK_THROWS_AS(Buffer<char>(std::numeric_limits<std::size_t>::max() / 2), distx::MemoryError);
+  // So much that rounding up to whole lines would begin at nothing again.
+  CHECK_THROWS_AS(Buffer<char>(std::numeric_limits<std::size_t>::max() - 7), distx::MemoryError);
 }
 
 }  // namespace

@@ -85,7 +85,8 @@ void check_sgd(double momentum, bool nesterov, double decay) {
   // All velocities together: `steps` gradients of at most 1.4 + decay * 8, each seen 1 / (1 - momentum) times.
   const double reach = rate * steps * (1.4 + decay * 8) / (1 - momentum) * 2;
   for (std::size_t i = 0; i < elements; ++i) {
-    const auto expected = sgd_by_the_book(i, rate, momentum, nesterov, decay, [](double x) { return static_cast<T>(x); });
+    const auto expected =
+        sgd_by_the_book(i, rate, momentum, nesterov, decay, [](double x) { return static_cast<T>(x); });
     INFO("element " << i);
     CHECK(std::abs(static_cast<long double>(weights[i]) - expected) <= bound<T>(reach));
   }

@@ -33,7 +33,8 @@ std::vector<float> train(int ranks, const Optimizer& optimizer) {
     distx::DataParallel<distx::ZeRO<0>> training(comm, model.parameters(), optimizer, {.bucket_bytes = 4096});
     const std::size_t samples = batch * static_cast<std::size_t>(comm.size());
     for (int step = 1; step <= steps; ++step) {
-      const std::size_t first = static_cast<std::size_t>(step) * samples + batch * static_cast<std::size_t>(comm.rank());
+      const std::size_t first =
+          static_cast<std::size_t>(step) * samples + batch * static_cast<std::size_t>(comm.rank());
       for (std::size_t p = model.layers.size(); p-- > 0;) {
         model.backward(p, first, batch);
         training.ready(model.layers[p].weight);

@@ -6,6 +6,8 @@
 
 #include "toy.hpp"
 
+using namespace distx::literals;
+
 namespace {
 
 struct Way {
@@ -73,15 +75,14 @@ TEST_CASE("the bits do not depend on buckets, overlap, ownership, parts or the o
     using Order = Way::Order;
     for (const bool owned : {false, true})
       for (const bool overlap : {false, true})
-        for (const std::size_t bytes : {std::size_t{0}, std::size_t{100}, std::size_t{4096}, 25 * 1024 * std::size_t{1024},
-                                        distx::unlimited})
+        for (const std::size_t bytes : {0_KiB, std::size_t{100}, 4_KiB, 25_MiB, distx::unlimited})
           for (const auto order : {Order::backward, Order::forward, Order::of_its_own}) {
             CAPTURE(ranks);
             CAPTURE(owned);
             CAPTURE(overlap);
             CAPTURE(bytes);
             CAPTURE(static_cast<int>(order));
-            const Way way{{.bucket_bytes = bytes, .overlap = overlap}, owned, order, bytes == 4096};
+            const Way way{{.bucket_bytes = bytes, .overlap = overlap}, owned, order, bytes == 4_KiB};
             CHECK(toy::same_bits(train(ranks, way), expected));
           }
     CHECK(toy::same_bits(train(ranks, {.options = {.allow_unused = true}}), expected));

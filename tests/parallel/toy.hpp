@@ -25,7 +25,8 @@ inline double first_weight(std::size_t parameter, std::size_t i) {
   return std::sin(static_cast<double>(parameter) + 0.1 * static_cast<double>(i));
 }
 inline double target(std::size_t parameter, std::size_t i, std::size_t sample) {
-  return std::cos(0.3 * static_cast<double>(parameter) + 0.01 * static_cast<double>(i) + 1.7 * static_cast<double>(sample));
+  return std::cos(0.3 * static_cast<double>(parameter) + 0.01 * static_cast<double>(i) +
+                  1.7 * static_cast<double>(sample));
 }
 
 struct Layer {
@@ -81,7 +82,7 @@ void on_ranks(int ranks, F&& f) {
 
 /// How each rank ended.
 struct Ending {
-  std::string kind = "no error";  ///< "mismatch", "revoked", "error" (no kind of its own) or "another"
+  std::string kind = "no error";  ///< "mismatch", "revoked", "timeout", "error" (another of distx's) or "another"
   std::string words;
 };
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <limits>
 #include <memory>
 #include <utility>
 #include <variant>
@@ -86,6 +87,10 @@ class AnyCommunicator {
   [[nodiscard]] AnyCommunicator split(int color, int key) { return AnyCommunicator(self_->split(color, key)); }
   template <class T>
   [[nodiscard]] CommunicatorMemory<T, Space> allocate(std::size_t size) {
+    if (size > std::numeric_limits<std::size_t>::max() / sizeof(T))
+      throw MemoryError("no memory for " + std::to_string(size) + " elements of " + std::to_string(sizeof(T)) +
+                            " bytes",
+                        {.operation = "allocate", .backend = backend(), .rank = rank(), .size = this->size()});
     auto bytes = std::make_shared<CommunicatorMemory<std::byte, Space>>(self_->allocate(size * sizeof(T)));
     return {Span<T, Space>(reinterpret_cast<T*>(bytes->data()), size), bytes};
   }
@@ -124,8 +129,7 @@ class AnyCommunicator {
     AnyPending<Space> start(const AnyCall<Space>& any, typename Space::stream after) override {
       return std::visit(
           [&]<class Call>(const Call& call) {
-            if constexpr (Starts<C, Call>) return AnyPending<Space>(comm.start(call, after));
-            else return refuse(call), AnyPending<Space>();
+            return begin(comm, call, after);
           },
           any);
     }
@@ -137,6 +141,12 @@ class AnyCommunicator {
     }
     Span<std::byte, Space> scratch(std::size_t bytes) override { return comm.scratch(bytes); }
     void revoke(const std::string& reason) override { comm.revoke(reason); }
+    // With the communicator as an argument: where it has no `start` at all, its name may not even be looked up.
+    template <class Inner, class Call>
+    AnyPending<Space> begin(Inner& inner, const Call& call, typename Space::stream after) {
+      if constexpr (Starts<Inner, Call>) return AnyPending<Space>(inner.start(call, after));
+      else return refuse(call), AnyPending<Space>();
+    }
     template <class Call>
     void refuse(const Call& call) const {
       throw MismatchError("this communicator has no such call for elements whose type is known at run time only",

@@ -97,10 +97,30 @@ void execute(C& comm, const Call& call) {
   }
 }
 
-struct NoPending {};
+/// Stands for the Pending after an error that has been told, so that its user is not told another.
+struct NoPending {
+  template <class... Stream>
+  void wait(Stream...) {}
+  bool test() { return true; }
+};
+
+template <class C>
+struct space_of {
+  using type = Host;
+};
+template <class C>
+  requires requires { typename C::space::stream; }
+struct space_of<C> {
+  using type = typename C::space;
+};
+/// The space of a communicator; of anything else the host's, so that a call can say that it is none.
+template <class C>
+using space_of_t = typename space_of<C>::type;
+template <class C>
+using stream_of_t = typename space_of_t<C>::stream;
 
 template <class C, class Call>
-[[nodiscard]] auto start(C& comm, const Call& call, typename Call::space::stream after) {
+[[nodiscard]] auto start(C& comm, const Call& call, stream_of_t<C> after) {
   static_assert(Communicator<C>, "distx: the first argument is no Communicator");
   if constexpr (Communicator<C> && Starts<C, Call> && ErasableCall<Call>) {
     return comm.start(call, after);

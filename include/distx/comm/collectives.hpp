@@ -10,7 +10,7 @@
 
 // The collectives as values: what a communicator's `execute` and `start` take. All borrow their spans; `start` borrows
 // them until the Pending's wait. Counts are in elements, one for each rank, and empty where every rank has as many.
-// A call whose T is AnyElement (and whose Op is AnyOp) is erased: its element type is known only while the program runs.
+// A call whose T is AnyElement (and whose Op is AnyOp) is erased: its element type is known only at run time.
 namespace distx {
 
 /// Which elements of each rank's share a collective is about; borrowed.

@@ -22,9 +22,10 @@ using GroupCache = std::map<Grouping, std::shared_ptr<void>>;
 ///
 /// `wait(stream)` makes the stream wait and ends the borrow of the buffers in stream order; `wait()` blocks the host
 /// and throws what went wrong; `test()` says whether `wait()` would return at once. Letting one go waits; letting one
-/// go while unwinding revokes the communicator first, so that it cannot hang. One that is empty, or waited for, is done.
+/// go while unwinding revokes the communicator first, so that it cannot hang. An empty one, or one waited for, is done.
 template <class P, class Space = Host>
-concept PendingCollective = std::movable<P> && !std::copyable<P> && requires(P& pending, typename Space::stream stream) {
+concept PendingCollective = std::movable<P> && !std::copyable<P> &&
+                            requires(P& pending, typename Space::stream stream) {
   pending.wait();
   pending.wait(stream);
   { pending.test() } -> std::same_as<bool>;

@@ -16,7 +16,7 @@ inline constexpr std::size_t fused_item_bytes = 32768;
 
 /// A list of operands, and the packed copies in which the small ones among them travel as one.
 ///
-/// Packed blocks are sorted by rank first, so that one collective on the packed copies does what one for each item would.
+/// Packed blocks are sorted by rank first, so that one collective on the packed copies does what one an item would.
 template <class T, class S>
 class FusedList {
  public:

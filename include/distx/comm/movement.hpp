@@ -2,36 +2,31 @@
 #pragma once
 #include "distx/comm/reductions.hpp"
 
-// The collectives that move without computing, as functions. In place where the one span is the right block of the other.
+// The collectives that move without computing, as functions. In place where one span is the right block of the other.
 namespace distx {
 
 namespace detail {
 
 template <class Buffer>
 auto broadcast_call(Buffer& buffer, int root, const here& location) {
-  same_elements<Buffer, Buffer>();
-  return Broadcast<value_t<Buffer>, space_t<Buffer>>{as_span(buffer), root, location};
+  return Broadcast<value_t<Buffer>, space_t<Buffer>>{into<Buffer>(buffer), root, location};
 }
 template <class Send, class Receive>
 auto all_gather_call(Send& send, Receive& receive, Counts counts, const here& location) {
-  same_elements<Send, Receive>();
-  return AllGather<value_t<Send>, space_t<Send>>{as_const(as_span(send)), as_span(receive), counts, location};
+  return AllGather<value_t<Send>, space_t<Send>>{as_const(as_span(send)), into<Send>(receive), counts, location};
 }
 template <class Send, class Receive>
 auto all_to_all_call(Send& send, Receive& receive, Counts send_counts, Counts receive_counts, const here& location) {
-  same_elements<Send, Receive>();
-  return AllToAll<value_t<Send>, space_t<Send>>{as_const(as_span(send)), as_span(receive), send_counts, receive_counts,
-                                                location};
+  return AllToAll<value_t<Send>, space_t<Send>>{as_const(as_span(send)), into<Send>(receive), send_counts,
+                                                receive_counts, location};
 }
 template <class Send, class Receive>
 auto gather_call(Send& send, Receive& receive, int root, Counts counts, const here& location) {
-  same_elements<Send, Receive>();
-  return Gather<value_t<Send>, space_t<Send>>{as_const(as_span(send)), as_span(receive), root, counts, location};
+  return Gather<value_t<Send>, space_t<Send>>{as_const(as_span(send)), into<Send>(receive), root, counts, location};
 }
 template <class Send, class Receive>
 auto scatter_call(Send& send, Receive& receive, int root, Counts counts, const here& location) {
-  same_elements<Send, Receive>();
-  return Scatter<value_t<Send>, space_t<Send>>{as_const(as_span(send)), as_span(receive), root, counts, location};
+  return Scatter<value_t<Send>, space_t<Send>>{as_const(as_span(send)), into<Send>(receive), root, counts, location};
 }
 
 }  // namespace detail
@@ -42,7 +37,7 @@ void broadcast(C& comm, Buffer&& buffer, int root, detail::here location = detai
   detail::execute(comm, detail::broadcast_call(buffer, root, location));
 }
 template <class C, SpanArgument Buffer>
-[[nodiscard]] auto start_broadcast(C& comm, Buffer&& buffer, int root, typename C::space::stream after = {},
+[[nodiscard]] auto start_broadcast(C& comm, Buffer&& buffer, int root, detail::stream_of_t<C> after = {},
                                    detail::here location = detail::here::current()) {
   return detail::start(comm, detail::broadcast_call(buffer, root, location), after);
 }
@@ -55,7 +50,7 @@ void all_gather(C& comm, const Send& send, Receive&& receive, Counts counts = {}
 }
 template <class C, SpanArgument Send, SpanArgument Receive>
 [[nodiscard]] auto start_all_gather(C& comm, const Send& send, Receive&& receive, Counts counts = {},
-                                    typename C::space::stream after = {},
+                                    detail::stream_of_t<C> after = {},
                                     detail::here location = detail::here::current()) {
   return detail::start(comm, detail::all_gather_call(send, receive, counts, location), after);
 }
@@ -73,7 +68,7 @@ void all_to_all(C& comm, const Send& send, Receive&& receive, Counts send_counts
 }
 template <class C, SpanArgument Send, SpanArgument Receive>
 [[nodiscard]] auto start_all_to_all(C& comm, const Send& send, Receive&& receive, Counts send_counts = {},
-                                    Counts receive_counts = {}, typename C::space::stream after = {},
+                                    Counts receive_counts = {}, detail::stream_of_t<C> after = {},
                                     detail::here location = detail::here::current()) {
   return detail::start(comm, detail::all_to_all_call(send, receive, send_counts, receive_counts, location), after);
 }
@@ -86,7 +81,7 @@ void gather(C& comm, const Send& send, Receive&& receive, int root, Counts count
 }
 template <class C, SpanArgument Send, SpanArgument Receive>
 [[nodiscard]] auto start_gather(C& comm, const Send& send, Receive&& receive, int root, Counts counts = {},
-                                typename C::space::stream after = {},
+                                detail::stream_of_t<C> after = {},
                                 detail::here location = detail::here::current()) {
   return detail::start(comm, detail::gather_call(send, receive, root, counts, location), after);
 }
@@ -99,7 +94,7 @@ void scatter(C& comm, const Send& send, Receive&& receive, int root, Counts coun
 }
 template <class C, SpanArgument Send, SpanArgument Receive>
 [[nodiscard]] auto start_scatter(C& comm, const Send& send, Receive&& receive, int root, Counts counts = {},
-                                 typename C::space::stream after = {},
+                                 detail::stream_of_t<C> after = {},
                                  detail::here location = detail::here::current()) {
   return detail::start(comm, detail::scatter_call(send, receive, root, counts, location), after);
 }

@@ -82,7 +82,8 @@ inline constexpr Average average{};
 /// and float16) giving one.
 ///
 /// A user's own op is any such callable, at most 16 bytes and trivially copyable (it travels inside the call). It is
-/// taken for non-commutative, and operands come in rank order, unless it has `static constexpr bool commutative = true`.
+/// taken for non-commutative, and operands come in rank order, unless it has `static constexpr bool commutative =
+/// true`.
 /// A member `finish(accumulator, ranks)` runs once on each reduced element.
 template <class Op, class T>
 concept ReductionOp = Element<T> && std::is_trivially_copyable_v<Op> && sizeof(Op) <= 16 && alignof(Op) <= 8 &&
@@ -94,7 +95,10 @@ namespace detail {
 
 template <class Op>
 constexpr OpKind kind_of() {
-  if constexpr (requires { { Op::kind } -> std::convertible_to<OpKind>; }) return Op::kind;
+  // Exactly these types: what is derived from one may compute something else.
+  if constexpr (std::same_as<Op, Sum> || std::same_as<Op, Product> || std::same_as<Op, Min> || std::same_as<Op, Max> ||
+                std::same_as<Op, Average>)
+    return Op::kind;
   else return OpKind::user;
 }
 

@@ -12,13 +12,11 @@ auto send_call(Buffer& buffer, int to, int tag, const here& location) {
 }
 template <class Buffer>
 auto receive_call(Buffer& buffer, int from, int tag, const here& location) {
-  same_elements<Buffer, Buffer>();
-  return Receive<value_t<Buffer>, space_t<Buffer>>{as_span(buffer), from, tag, location};
+  return Receive<value_t<Buffer>, space_t<Buffer>>{into<Buffer>(buffer), from, tag, location};
 }
 template <class Out, class In>
 auto send_receive_call(Out& send, int to, In& receive, int from, int tag, const here& location) {
-  same_elements<Out, In>();
-  return SendReceive<value_t<Out>, space_t<Out>>{as_const(as_span(send)), to, as_span(receive), from, tag, location};
+  return SendReceive<value_t<Out>, space_t<Out>>{as_const(as_span(send)), to, into<Out>(receive), from, tag, location};
 }
 
 }  // namespace detail
@@ -29,7 +27,7 @@ void send(C& comm, const Buffer& buffer, int to, int tag = 0, detail::here locat
   detail::execute(comm, detail::send_call(buffer, to, tag, location));
 }
 template <class C, SpanArgument Buffer>
-[[nodiscard]] auto start_send(C& comm, const Buffer& buffer, int to, int tag = 0, typename C::space::stream after = {},
+[[nodiscard]] auto start_send(C& comm, const Buffer& buffer, int to, int tag = 0, detail::stream_of_t<C> after = {},
                               detail::here location = detail::here::current()) {
   return detail::start(comm, detail::send_call(buffer, to, tag, location), after);
 }
@@ -40,7 +38,7 @@ void receive(C& comm, Buffer&& buffer, int from, int tag = 0, detail::here locat
   detail::execute(comm, detail::receive_call(buffer, from, tag, location));
 }
 template <class C, SpanArgument Buffer>
-[[nodiscard]] auto start_receive(C& comm, Buffer&& buffer, int from, int tag = 0, typename C::space::stream after = {},
+[[nodiscard]] auto start_receive(C& comm, Buffer&& buffer, int from, int tag = 0, detail::stream_of_t<C> after = {},
                                  detail::here location = detail::here::current()) {
   return detail::start(comm, detail::receive_call(buffer, from, tag, location), after);
 }
@@ -53,7 +51,7 @@ void send_receive(C& comm, const Out& send, int to, In&& receive, int from, int 
 }
 template <class C, SpanArgument Out, SpanArgument In>
 [[nodiscard]] auto start_send_receive(C& comm, const Out& send, int to, In&& receive, int from, int tag = 0,
-                                      typename C::space::stream after = {},
+                                      detail::stream_of_t<C> after = {},
                                       detail::here location = detail::here::current()) {
   return detail::start(comm, detail::send_receive_call(send, to, receive, from, tag, location), after);
 }
@@ -61,12 +59,12 @@ template <class C, SpanArgument Out, SpanArgument In>
 /// Returns on no rank before every rank has called it.
 template <class C>
 void barrier(C& comm, detail::here location = detail::here::current()) {
-  detail::execute(comm, Barrier<typename C::space>{location});
+  detail::execute(comm, Barrier<detail::space_of_t<C>>{location});
 }
 template <class C>
-[[nodiscard]] auto start_barrier(C& comm, typename C::space::stream after = {},
+[[nodiscard]] auto start_barrier(C& comm, detail::stream_of_t<C> after = {},
                                  detail::here location = detail::here::current()) {
-  return detail::start(comm, Barrier<typename C::space>{location}, after);
+  return detail::start(comm, Barrier<detail::space_of_t<C>>{location}, after);
 }
 
 }  // namespace distx

@@ -9,26 +9,34 @@ namespace detail {
 
 using here = std::source_location;
 
+/// What is received into, as the call has it; a sentence where it does not fit what is sent.
 template <class Send, class Receive>
-constexpr void same_elements() {
-  static_assert(std::is_same_v<value_t<Send>, value_t<Receive>>, "distx: send and receive have elements of two types");
-  static_assert(!std::is_const_v<typename span_t<Receive>::element_type>, "distx: what is received into is const");
+constexpr auto into(Receive& receive) {
+  using Wanted = Span<value_t<Send>, space_t<Send>>;
+  if constexpr (std::convertible_to<span_t<Receive>, Wanted>) {
+    return Wanted(as_span(receive));
+  } else if constexpr (!std::is_same_v<value_t<Send>, value_t<Receive>>) {
+    static_assert(std::is_same_v<value_t<Send>, value_t<Receive>>,
+                  "distx: send and receive have elements of two types");
+  } else if constexpr (std::is_const_v<typename span_t<Receive>::element_type>) {
+    static_assert(!std::is_const_v<typename span_t<Receive>::element_type>, "distx: what is received into is const");
+  } else {
+    static_assert(std::is_same_v<space_t<Send>, space_t<Receive>>, "distx: send and receive lie in two memory spaces");
+  }
+  if constexpr (!std::convertible_to<span_t<Receive>, Wanted>) return Wanted();
 }
 
 template <class Send, class Receive, class Op>
 auto all_reduce_call(Send& send, Receive& receive, Op op, const here& location) {
-  same_elements<Send, Receive>();
-  return AllReduce<value_t<Send>, Op, space_t<Send>>{as_const(as_span(send)), as_span(receive), op, location};
+  return AllReduce<value_t<Send>, Op, space_t<Send>>{as_const(as_span(send)), into<Send>(receive), op, location};
 }
 template <class Send, class Receive, class Op>
 auto reduce_call(Send& send, Receive& receive, Op op, int root, const here& location) {
-  same_elements<Send, Receive>();
-  return Reduce<value_t<Send>, Op, space_t<Send>>{as_const(as_span(send)), as_span(receive), op, root, location};
+  return Reduce<value_t<Send>, Op, space_t<Send>>{as_const(as_span(send)), into<Send>(receive), op, root, location};
 }
 template <class Send, class Receive, class Op>
 auto reduce_scatter_call(Send& send, Receive& receive, Op op, Counts counts, const here& location) {
-  same_elements<Send, Receive>();
-  return ReduceScatter<value_t<Send>, Op, space_t<Send>>{as_const(as_span(send)), as_span(receive), op, counts,
+  return ReduceScatter<value_t<Send>, Op, space_t<Send>>{as_const(as_span(send)), into<Send>(receive), op, counts,
                                                          location};
 }
 
@@ -47,12 +55,12 @@ void all_reduce(C& comm, Buffer&& buffer, Op op, detail::here location = detail:
 }
 template <class C, SpanArgument Send, SpanArgument Receive, class Op>
 [[nodiscard]] auto start_all_reduce(C& comm, const Send& send, Receive&& receive, Op op,
-                                    typename C::space::stream after = {},
+                                    detail::stream_of_t<C> after = {},
                                     detail::here location = detail::here::current()) {
   return detail::start(comm, detail::all_reduce_call(send, receive, op, location), after);
 }
 template <class C, SpanArgument Buffer, class Op>
-[[nodiscard]] auto start_all_reduce(C& comm, Buffer&& buffer, Op op, typename C::space::stream after = {},
+[[nodiscard]] auto start_all_reduce(C& comm, Buffer&& buffer, Op op, detail::stream_of_t<C> after = {},
                                     detail::here location = detail::here::current()) {
   return detail::start(comm, detail::all_reduce_call(buffer, buffer, op, location), after);
 }
@@ -70,7 +78,7 @@ void reduce(C& comm, Buffer&& buffer, Op op, int root, detail::here location = d
 }
 template <class C, SpanArgument Send, SpanArgument Receive, class Op>
 [[nodiscard]] auto start_reduce(C& comm, const Send& send, Receive&& receive, Op op, int root,
-                                typename C::space::stream after = {},
+                                detail::stream_of_t<C> after = {},
                                 detail::here location = detail::here::current()) {
   return detail::start(comm, detail::reduce_call(send, receive, op, root, location), after);
 }
@@ -83,7 +91,7 @@ void reduce_scatter(C& comm, const Send& send, Receive&& receive, Op op, Counts 
 }
 template <class C, SpanArgument Send, SpanArgument Receive, class Op>
 [[nodiscard]] auto start_reduce_scatter(C& comm, const Send& send, Receive&& receive, Op op, Counts counts = {},
-                                        typename C::space::stream after = {},
+                                        detail::stream_of_t<C> after = {},
                                         detail::here location = detail::here::current()) {
   return detail::start(comm, detail::reduce_scatter_call(send, receive, op, counts, location), after);
 }

@@ -15,7 +15,8 @@ struct SerialKind : arena::HeapKind {
   static void admit(C& connector) {
     if (connector.size() != 1)
       throw ConnectError("there are " + std::to_string(connector.size()) +
-                             " ranks: a SerialCommunicator is a world of one; use MpiCommunicator or ThreadCommunicator",
+                             " ranks: a SerialCommunicator is a world of one; use MpiCommunicator or "
+                             "ThreadCommunicator",
                          {.operation = "SerialCommunicator", .backend = name, .rank = connector.rank(),
                           .size = connector.size()});
   }

@@ -251,7 +251,7 @@ template <Collective Call>
   return f;
 }
 
-/// The first difference between this rank's call and another's, as a sentence: `rank 1 passes 8 elements, this rank 10`.
+/// The first difference between this rank's call and another's: `rank 1 passes 8 elements, this rank 10`.
 [[nodiscard]] inline std::string difference(const Fingerprint& mine, const Fingerprint& theirs, int their_rank) {
   const std::string who = "rank " + std::to_string(their_rank) + " ";
   const auto number = [](std::uint64_t n) { return std::to_string(n); };

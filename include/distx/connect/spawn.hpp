@@ -50,6 +50,8 @@ void run_threads(Threads threads, Body&& body) {
   const auto run = [&](int rank) noexcept {
     try {
       body(ThreadConnector(world, rank));
+    } catch (const RevokedError& error) {
+      world->end(rank, error.what(), std::current_exception(), true);
     } catch (...) {
       const auto cause = std::current_exception();
       world->end(rank, words_of(cause), cause);
@@ -73,7 +75,7 @@ void run_threads(Threads threads, Body&& body) {
 /// Runs `f(connector)` on n ranks, each a thread of this process, and returns when all have ended.
 ///
 /// Rank 0 runs on the calling thread.
-/// @throws RankFailure when a rank ended with an exception: the first one, with its rank; it ends the waits of the others
+/// @throws RankFailure when a rank ended with an exception: the first one, with its rank; it ends the others' waits
 template <class F>
   requires std::invocable<F&, ThreadConnector&>
 void spawn(Threads threads, F&& f) {

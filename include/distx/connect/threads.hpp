@@ -29,18 +29,21 @@ class ThreadWorld {
     arrive(rank, operation);
   }
 
-  /// Ends the world: every wait in it, now or later, throws. The first caller's reason stays.
-  void end(int rank, std::string reason, std::exception_ptr cause) noexcept {
+  /// Ends the world: every wait in it, now or later, throws. The first caller's reason stays, unless that was a
+  /// RevokedError, which only tells what another rank did.
+  void end(int rank, std::string reason, std::exception_ptr cause, bool told_by_another = false) noexcept {
     const std::lock_guard lock(mutex_);
-    if (ended_.load(std::memory_order_relaxed)) return;
+    if (ended() && (told_by_another || !told_by_another_)) return;
     failed_rank_ = rank;
     reason_ = std::move(reason);
     cause_ = std::move(cause);
+    told_by_another_ = told_by_another;
     ended_.store(true, std::memory_order_release);
   }
   [[nodiscard]] bool ended() const noexcept { return ended_.load(std::memory_order_acquire); }
   /// @pre ended()
   [[nodiscard]] RankFailure failure() const {
+    const std::lock_guard lock(mutex_);
     return RankFailure("rank " + std::to_string(failed_rank_) + " of " + std::to_string(size()) +
                            " ended with an exception: " + reason_,
                        failed_rank_, cause_);
@@ -70,7 +73,8 @@ class ThreadWorld {
   Timeout deadline_;
   std::vector<Rank> ranks_;
   std::atomic<bool> ended_{false};
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
+  bool told_by_another_ = false;
   int failed_rank_ = -1;
   std::string reason_;
   std::exception_ptr cause_;

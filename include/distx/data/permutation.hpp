@@ -21,7 +21,7 @@ namespace distx {
   std::iota(order.begin(), order.end(), std::size_t{0});
   for (std::size_t left = n; left > 1; --left) {
     const std::uint64_t range = left;
-    const std::uint64_t uneven = (std::uint64_t{0} - range) % range;  // 2^64 mod range: so many first values are too many
+    const std::uint64_t uneven = (std::uint64_t{0} - range) % range;  // 2^64 mod range: so many values are too many
     std::uint64_t raw = generator();
     while (raw < uneven) raw = generator();
     std::swap(order[left - 1], order[static_cast<std::size_t>(raw % range)]);

@@ -32,7 +32,8 @@ struct host_memory {
 
 template <class T>
 class Buffer<T, Host> {
-  static_assert(std::is_trivially_copyable_v<T>, "Buffer: elements are moved as bytes, so T must be trivially copyable");
+  static_assert(std::is_trivially_copyable_v<T>,
+                "distx::Buffer: elements are moved as bytes, so they must be trivially copyable");
 
  public:
   Buffer() noexcept = default;
@@ -40,7 +41,7 @@ class Buffer<T, Host> {
   /// @throws MemoryError that says how much was asked for
   explicit Buffer(std::size_t size) {
     if (size == 0) return;
-    void* memory = size > std::numeric_limits<std::size_t>::max() / sizeof(T)
+    void* memory = size > std::numeric_limits<std::ptrdiff_t>::max() / sizeof(T)
                        ? nullptr
                        : ::operator new(size * sizeof(T), std::align_val_t{alignment_bytes}, std::nothrow);
     if (memory == nullptr)

@@ -12,10 +12,9 @@ namespace distx {
 
 namespace detail {
 
-inline void same_length(std::size_t to, std::size_t from, const char* operation) {
-  if (to != from)
-    throw MismatchError("the destination has " + std::to_string(to) + " elements, the source " + std::to_string(from),
-                        {.operation = operation});
+[[noreturn]] inline void lengths_differ(std::size_t to, std::size_t from, const char* operation) {
+  throw MismatchError("the destination has " + std::to_string(to) + " elements, the source " + std::to_string(from),
+                      {.operation = operation});
 }
 
 }  // namespace detail
@@ -23,7 +22,7 @@ inline void same_length(std::size_t to, std::size_t from, const char* operation)
 /// Copies elements; the spans may be the same, but must not overlap partly.
 template <class T>
 void copy(HostStream, Span<T> to, Span<const std::type_identity_t<T>> from) {
-  detail::same_length(to.size(), from.size(), "copy");
+  if (to.size() != from.size()) detail::lengths_differ(to.size(), from.size(), "copy");
   if (!from.empty() && to.data() != from.data()) std::memcpy(to.data(), from.data(), from.size_bytes());
 }
 
@@ -35,7 +34,7 @@ void fill(HostStream, Span<T> to, std::type_identity_t<T> value) {
 /// Converts each element, rounding to nearest where the new type is narrower.
 template <class To, class From>
 void cast(HostStream, Span<To> to, Span<From> from) {
-  detail::same_length(to.size(), from.size(), "cast");
+  if (to.size() != from.size()) detail::lengths_differ(to.size(), from.size(), "cast");
   using Through = std::conditional_t<std::same_as<From, double> && std::same_as<To, double>, double,
                                      std::conditional_t<FloatingElement<To> && sizeof(To) == 2, float, To>>;
   for (std::size_t i = 0; i < to.size(); ++i) to[i] = static_cast<To>(static_cast<Through>(from[i]));

@@ -7,8 +7,8 @@
 
 #include "distx/core/error.hpp"
 
-// MPI's return codes become distx errors here. Boost.MPI's own check asserts before it throws, so calls that can fail go
-// to MPI's C interface.
+// MPI's return codes become distx errors here. Boost.MPI's own check asserts before it throws, so calls that can fail
+// go to MPI's C interface.
 namespace distx::mpi {
 
 /// MPI's words for a code.

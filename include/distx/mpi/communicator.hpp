@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <algorithm>
+#include <climits>
+
 #include "distx/mpi/connector.hpp"
 #include "distx/mpi/pending.hpp"
 

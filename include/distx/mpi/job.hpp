@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <array>
+#include <cstring>
+#include <exception>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "distx/comm/validate.hpp"
+#include "distx/memory/buffer.hpp"
 #include "distx/memory/operations.hpp"
 #include "distx/mpi/datatypes.hpp"
 #include "distx/mpi/session.hpp"
@@ -29,7 +33,7 @@ struct Operands {
 
 /// One call of distx in MPI's hands: its requests, and all that they need until they are complete.
 ///
-/// Kept and used again, so that after the first calls none allocates. Its address is known to MPI: it stays where it is.
+/// Kept and used again, so that after the first calls none allocates. MPI knows its address: it stays where it is.
 class Job {
  public:
   using IntLists = std::array<std::vector<int>, 2>;
@@ -70,8 +74,18 @@ class Job {
   }
   template <Collective Call>
   void receive(const Call& c, const Unit& unit, void* data, std::size_t units, int from, int tag) {
-    const auto [type, count] = message(unit, units);
-    check(MPI_Irecv(data, count, type, from, tag, comm_, &add({from, units, unit})), "MPI_Irecv", c);
+    const auto context = self.context(c);
+    const Awaited awaited{true, false, from, tag, data, units, unit};
+    MPI_Request& request = add(awaited);
+    if (match(awaited, request, context)) {
+      awaited_.back().matched = true;
+    } else if (started_) {
+      const auto [type, count] = message(unit, units);
+      mpi::check(MPI_Irecv(data, count, type, from, tag, comm_, &request), "MPI_Irecv", context);
+      awaited_.back().matched = true;
+    } else {
+      ++unmatched_;
+    }
   }
   /// The tag of messages that are part of a collective.
   [[nodiscard]] int tag() const noexcept { return tag_; }
@@ -131,6 +145,9 @@ class Job {
   /// Whether all requests are complete. The receives among them have then been looked at.
   bool test(const ErrorContext& context) {
     if (requests_.empty()) return true;
+    for (std::size_t i = 0; i < awaited_.size() && unmatched_ > 0; ++i)
+      if (!awaited_[i].matched && match(awaited_[i], requests_[i], context)) found(awaited_[i]);
+    if (unmatched_ > 0) return false;
     int flag = 0;
     const int code = MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &flag, statuses_.data());
     completed(code, flag != 0, context);
@@ -138,12 +155,42 @@ class Job {
   }
   void wait(const ErrorContext& context) {
     if (requests_.empty()) return;
+    for (std::size_t i = 0; i < awaited_.size() && unmatched_ > 0; ++i) {
+      if (awaited_[i].matched) continue;
+      MPI_Message arrived = MPI_MESSAGE_NULL;
+      MPI_Status status;
+      mpi::check(MPI_Mprobe(awaited_[i].from, awaited_[i].tag, comm_, &arrived, &status), "MPI_Mprobe", context);
+      take(awaited_[i], arrived, status, requests_[i], context);
+      found(awaited_[i]);
+    }
     const int code = MPI_Waitall(static_cast<int>(requests_.size()), requests_.data(), statuses_.data());
     completed(code, true, context);
   }
 
   /// The local work after the communication.
   void finish() {
+    if (user_.error != nullptr || finish_) [[unlikely]] end_reduction();
+  }
+
+  /// Gives up what is in flight: receives are taken back from MPI, everything else it keeps.
+  void abandon() noexcept {
+    for (std::size_t i = 0; i < requests_.size(); ++i) {
+      if (requests_[i] == MPI_REQUEST_NULL || !awaited_[i].receives) continue;
+      MPI_Cancel(&requests_[i]);
+      MPI_Wait(&requests_[i], MPI_STATUS_IGNORE);
+    }
+    clear();
+    finish_.reset();
+    user_.error = nullptr;
+  }
+
+  const RankOf self;
+  const std::size_t most;  ///< units in one call of MPI
+  IntLists counts;
+  IntLists places;
+
+ private:
+  void end_reduction() {
     if (user_.error != nullptr) std::rethrow_exception(std::exchange(user_.error, nullptr));
     if (!finish_) return;
     const Finish f = *std::exchange(finish_, std::nullopt);
@@ -159,27 +206,13 @@ class Job {
       std::memcpy(f.target.data(), source, f.target.size_bytes());
   }
 
-  /// Gives up what is in flight: receives are taken back from MPI, everything else it keeps.
-  void abandon() noexcept {
-    for (std::size_t i = 0; i < requests_.size(); ++i) {
-      if (requests_[i] == MPI_REQUEST_NULL || awaited_[i].from < 0) continue;
-      MPI_Cancel(&requests_[i]);
-      MPI_Wait(&requests_[i], MPI_STATUS_IGNORE);
-    }
-    clear();
-    finish_.reset();
-    user_.error = nullptr;
-  }
-
-  const RankOf self;
-  const std::size_t most;  ///< units in one call of MPI
-  IntLists counts;
-  IntLists places;
-
- private:
-  /// A receive's sender and size; `from` is -1 of every other request.
+  /// What a request is to receive, if it is a receive; `matched` once MPI has it.
   struct Awaited {
-    int from = -1;
+    bool receives = false;
+    bool matched = true;
+    int from = 0;
+    int tag = 0;
+    void* data = nullptr;
     std::size_t units = 0;
     Unit unit{};
   };
@@ -204,6 +237,7 @@ class Job {
   }
   void clear() noexcept {
     requests_.clear();
+    unmatched_ = 0;
     statuses_.clear();
     awaited_.clear();
     large_.clear();
@@ -218,8 +252,29 @@ class Job {
     }
     if (!all) return;
     for (std::size_t i = 0; i < awaited_.size(); ++i)
-      if (awaited_[i].from >= 0) compare(awaited_[i], statuses_[i], context);
+      if (awaited_[i].receives) compare(awaited_[i], statuses_[i], context);
     clear();
+  }
+  // A message is compared with its receive before MPI may write: Open MPI, in some ways of moving large messages,
+  // writes past the end of a receive that is too small. A started receive must be posted at once, so that others'
+  // blocking sends can go on, and is compared before only where its message is there already.
+  bool match(const Awaited& awaited, MPI_Request& request, const ErrorContext& context) {
+    int flag = 0;
+    MPI_Message arrived = MPI_MESSAGE_NULL;
+    MPI_Status status;
+    mpi::check(MPI_Improbe(awaited.from, awaited.tag, comm_, &flag, &arrived, &status), "MPI_Improbe", context);
+    if (flag != 0) take(awaited, arrived, status, request, context);
+    return flag != 0;
+  }
+  void take(const Awaited& awaited, MPI_Message arrived, const MPI_Status& status, MPI_Request& request,
+            const ErrorContext& context) {
+    compare(awaited, status, context);
+    const auto [type, count] = message(awaited.unit, awaited.units);
+    mpi::check(MPI_Imrecv(awaited.data, count, type, &arrived, &request), "MPI_Imrecv", context);
+  }
+  void found(Awaited& awaited) noexcept {
+    awaited.matched = true;
+    --unmatched_;
   }
   static void compare(const Awaited& awaited, const MPI_Status& status, const ErrorContext& context) {
     MPI_Count arrived = 0;
@@ -241,6 +296,7 @@ class Job {
   std::vector<MPI_Request> requests_;
   std::vector<MPI_Status> statuses_;
   std::vector<Awaited> awaited_;
+  std::size_t unmatched_ = 0;
   std::vector<unique_datatype> large_;
   std::optional<Finish> finish_;
   Buffer<std::byte> scratch_;

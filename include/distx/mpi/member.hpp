@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <algorithm>
 #include <climits>
+#include <exception>
+#include <memory>
+#include <vector>
 
 #include "distx/comm/communicator.hpp"
 #include "distx/mpi/messages.hpp"
@@ -143,12 +147,19 @@ class Member {
   /// Waits until every rank has come to a call of the same kind.
   void arrive(const ErrorContext& context) {
     if (self.size == 1) return;
+    const auto before = std::exchange(came_, clock::now());
     MPI_Request request = MPI_REQUEST_NULL;
     check(MPI_Ibarrier(native_handle(), &request), "MPI_Ibarrier", context);
-    const auto end = poll(request, options.deadline, "MPI_Ibarrier", context, [&] { return look(), revoked(); });
-    if (end == detail::WaitEnd::stopped) throw_revoked(context);
+    auto end = poll(request, options.deadline, "MPI_Ibarrier", context, [&] { return look(), revoked(); });
     if (end == detail::WaitEnd::expired)
       throw TimeoutError("after " + options.deadline.words() + " not every rank has made the call", context);
+    // A rank that gave up waiting has come, too, as MPI sees it, and the call would hang. It cannot have begun to wait
+    // before this rank came to the call before this one: only long after that there may be news of it, on its way.
+    if (end == detail::WaitEnd::ready && clock::now() - before > options.deadline.limit() / 2) {
+      const Timeout grace = std::min<Timeout::duration>(options.deadline.limit(), std::chrono::milliseconds(100));
+      end = detail::wait_until(grace, [] { return false; }, [&] { return look(), revoked(); });
+    }
+    if (end == detail::WaitEnd::stopped) throw_revoked(context);
   }
 
   const RankOf self;
@@ -185,11 +196,13 @@ class Member {
   }
 
   void look() { session_->control().look(); }
-  [[noreturn]] void throw_revoked(const ErrorContext& context) const { throw RevokedError(revocation_.reason, context); }
+  [[noreturn]] void throw_revoked(const ErrorContext& context) const {
+    throw RevokedError(revocation_.reason, context);
+  }
 
   template <Collective Call>
   void run_message(const Call& call) {
-    job_.open(native_handle(), true, last_tag_);
+    job_.open(native_handle(), false, last_tag_);
     settle(job_, [&] {
       if (!options.deadline.unlimited()) look();
       if (revoked()) throw_revoked(self.context(call));
@@ -211,7 +224,10 @@ class Member {
                         self.context(call));
   }
 
+  using clock = Deadline::clock;
+
   int uncaught_ = std::uncaught_exceptions();
+  clock::time_point came_ = clock::now();  ///< to the last call that all ranks came to; this object's making was one
   std::shared_ptr<Session> session_;
   unique_comm blocking_;
   unique_comm started_;

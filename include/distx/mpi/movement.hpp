@@ -11,7 +11,7 @@ struct Piece {
   std::size_t units = 0;
 };
 
-/// Sends `out(rank)` to every rank and receives `in(rank)`, of any size and with sizes checked; empty ones do not travel.
+/// Sends `out(rank)` to every rank and receives `in(rank)`, of any size; sizes are compared, empty ones do not travel.
 ///
 /// Where MPI's own calls demand that all ranks know of blocks too large for them, or that the blocks are equal.
 template <Collective Call, class Out, class In>
@@ -95,8 +95,8 @@ inline void issue(Job& job, const AllToAll<AnyElement>& c) {
       [&](int rank) { return block(c.receive.bytes(), received, unit, rank); });
 }
 
-// Only the root knows whether the blocks of a gather or a scatter are equal, so that the others could not choose between
-// MPI_Gather and MPI_Gatherv; the latter is a message from each rank anyway.
+// Only the root knows whether the blocks of a gather or a scatter are equal, so that the others could not choose
+// between MPI_Gather and MPI_Gatherv; the latter is a message from each rank anyway.
 inline void issue(Job& job, const Gather<AnyElement>& c) {
   const Unit unit = unit_of(c.send);
   const Blocks blocks{c.counts, c.send.size(), unit.per_element};

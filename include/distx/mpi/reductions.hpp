@@ -34,6 +34,15 @@ struct Blocks {
 };
 
 inline void issue(Job& job, const AllReduce<AnyElement, AnyOp>& c) {
+  const auto type = c.send.type();
+  if (!c.op.finishes() && c.op.kind() != OpKind::user && !Job::is_wide(type) && c.send.size() <= job.most) [[likely]] {
+    // What follows does the same; where the message is small, the way there can be measured.
+    const void* const send = c.send.data() == c.receive.data() ? MPI_IN_PLACE : c.send.data();
+    job.check(job.call(MPI_Allreduce, MPI_Iallreduce, send, c.receive.data(), static_cast<int>(c.send.size()),
+                       datatype_of(type), op_of(c.op.kind())),
+              "MPI_Allreduce", c);
+    return;
+  }
   const Operands o = job.reduction(c.op, c.send, c.receive);
   in_pieces(c.send.size(), job.most, [&](std::size_t offset, int count) {
     job.check(job.call(MPI_Allreduce, MPI_Iallreduce, o.send_at(offset), o.receive_at(offset), count, o.type, o.op),

@@ -20,6 +20,9 @@ inline constexpr bool is_parameter<Parameter<T, S>> = true;
 template <class A>
 concept ListOfReady = std::ranges::range<A> && !FloatingElement<std::remove_cv_t<std::ranges::range_value_t<A>>>;
 
+template <class C, class Space>
+concept CommunicatorIn = Communicator<C> && std::same_as<typename C::space, Space>;
+
 template <class A>
 inline constexpr bool always_false = false;
 
@@ -47,22 +50,22 @@ class DataParallel {
   /// Collective.
   /// @throws MismatchError that names the parameter where the ranks' models differ; Error for bad options
   template <class C, class Optimizer>
-    requires Communicator<C> && std::same_as<typename C::space, space> && ElementwiseOptimizer<Optimizer>
+    requires detail::CommunicatorIn<C, space> && ElementwiseOptimizer<Optimizer>
   DataParallel(C& comm, const ParameterList<space>& parameters, const Optimizer& optimizer,
                const DataParallelOptions& options = {}, const here& location = here::current())
       : training_(std::make_unique<detail::Training<space>>(AnyCommunicator<space>(comm.share()), parameters.entries(),
                                                             erased(optimizer), options, location)) {}
 
   template <class C, class Parameters, class Optimizer>
-    requires(!(Communicator<C> && std::same_as<typename C::space, space> && ElementwiseOptimizer<Optimizer> &&
-               std::convertible_to<Parameters, ParameterList<space>>))
+    requires(!detail::CommunicatorIn<C, space> || !ElementwiseOptimizer<Optimizer> ||
+             !std::convertible_to<const Parameters&, ParameterList<space>>)
   DataParallel(C&, const Parameters&, const Optimizer&, const DataParallelOptions& = {}, const here& = {}) {
     static_assert(Communicator<C>, "distx::DataParallel: the first argument is no Communicator");
     if constexpr (Communicator<C>)
       static_assert(std::same_as<typename C::space, space>,
                     "distx::DataParallel: the communicator moves another memory space than the one trained in: name "
                     "its space among the policies, On<Space>");
-    static_assert(std::convertible_to<Parameters, ParameterList<space>>,
+    static_assert(std::convertible_to<const Parameters&, ParameterList<space>>,
                   "distx::DataParallel: the second argument is no list of parameters: pass a range of ParameterRef "
                   "(made by distx::ref) or of Parameter in this memory space");
     static_assert(ElementwiseOptimizer<Optimizer>,

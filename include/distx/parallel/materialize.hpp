@@ -13,7 +13,9 @@ namespace distx::detail {
 template <MemorySpace Space>
 Span<AnyElement, Space> materialize(AnyCommunicator<Space>& comm, std::vector<Entry<Space>>& entries,
                                     const std::vector<std::size_t>& members) {
-  const auto rounded = [](std::size_t bytes) { return (bytes + alignment_bytes - 1) / alignment_bytes * alignment_bytes; };
+  const auto rounded = [](std::size_t bytes) {
+    return (bytes + alignment_bytes - 1) / alignment_bytes * alignment_bytes;
+  };
   std::size_t total = 0;
   for (const auto member : members) total += rounded(entries[member].bytes());
   const auto allocate = [&] {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <algorithm>
+#include <charconv>
 #include <span>
 #include <vector>
 
@@ -10,6 +11,12 @@
 namespace distx {
 
 namespace detail {
+
+/// As few digits as tell it from any other number.
+inline std::string shortest(double number) {
+  char text[32];
+  return {text, std::to_chars(text, text + sizeof text, number).ptr};
+}
 
 /// One parameter or buffer of a training, its types forgotten.
 template <MemorySpace Space>
@@ -38,8 +45,8 @@ struct Entry {
     if (!options.trainable) return text + ", frozen";
     if (options.uses != 1) text += ", used " + std::to_string(options.uses) + " times";
     if (options.group.learning_rate_scale != 1)
-      text += ", learning rate times " + std::to_string(options.group.learning_rate_scale);
-    if (options.group.weight_decay) text += ", weight decay " + std::to_string(*options.group.weight_decay);
+      text += ", learning rate times " + shortest(options.group.learning_rate_scale);
+    if (options.group.weight_decay) text += ", weight decay " + shortest(*options.group.weight_decay);
     return text;
   }
 };

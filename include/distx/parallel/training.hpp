@@ -64,8 +64,9 @@ class Training {
       if (entry.buffer) fail("ready", name + "is a buffer and has no gradient");
       if (!entry.options.trainable) fail("ready", name + "is frozen and has no gradient: set .trainable");
       if (progress.uses == entry.options.uses)
-        fail("ready", name + (entry.options.uses == 1 ? "is ready already: declare it with .uses = 2 if two layers share it"
-                                                      : "has been ready for all of its .uses already"));
+        fail("ready", name + (entry.options.uses == 1
+                                  ? "is ready already: declare it with .uses = 2 if two layers share it"
+                                  : "has been ready for all of its .uses already"));
       if (++progress.uses < entry.options.uses) return;
       if (entry.owned) {
         entry.owned->touch(after);
@@ -81,7 +82,8 @@ class Training {
 
   void reduce(stream after, const here& location) {
     guarded([&] {
-      if (phase_ != Phase::backward) fail("reduce", "the gradients are reduced already: call update and gather next", location);
+      if (phase_ != Phase::backward)
+        fail("reduce", "the gradients are reduced already: call update and gather next", location);
       settle_unused(after, location);
       if (comm_.size() > 1) {
         for (std::size_t i = started_; i < buckets_.size(); ++i)
@@ -205,8 +207,9 @@ class Training {
       if (uses == 0)
         fail("reduce", "'" + entry.name + "' has no gradient in this step: call ready for it, freeze it with "
                        ".trainable = false, or allow that with .allow_unused = true", location);
-      fail("reduce", "ready was called " + std::to_string(uses) + " times for '" + entry.name + "', declared with .uses = " +
-                         std::to_string(entry.options.uses) + ": call it for each use, or set .allow_unused = true",
+      fail("reduce", "ready was called " + std::to_string(uses) + " times for '" + entry.name +
+                         "', declared with .uses = " + std::to_string(entry.options.uses) +
+                         ": call it for each use, or set .allow_unused = true",
            location);
     }
     if (!options_.allow_unused) return;

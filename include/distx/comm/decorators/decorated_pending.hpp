@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <concepts>
+#include <utility>
+
+namespace distx {
+
+/// A started call of a decorated communicator: the Pending inside, and what the decorator does when that is done.
+///
+/// `Hook` has `bool ready()`, asked once the Pending inside tests true; `waiting()`, called before that is waited for
+/// or let go; and one of `done()`, `failed()` (its wait has thrown) and `let_go()` afterwards, the last not throwing.
+template <class P, class Hook>
+class DecoratedPending {
+ public:
+  DecoratedPending()
+    requires std::default_initializable<P> && std::default_initializable<Hook>
+  = default;
+  DecoratedPending(P pending, Hook hook) : pending_(std::move(pending)), hook_(std::move(hook)), open_(true) {}
+  DecoratedPending(DecoratedPending&& other) noexcept
+      : pending_(std::move(other.pending_)), hook_(std::move(other.hook_)), open_(std::exchange(other.open_, false)) {}
+  DecoratedPending& operator=(DecoratedPending&& other) noexcept {
+    if (this != &other) {
+      settle();
+      pending_ = std::move(other.pending_);
+      hook_ = std::move(other.hook_);
+      open_ = std::exchange(other.open_, false);
+    }
+    return *this;
+  }
+  ~DecoratedPending() { settle(); }
+
+  void wait() {
+    finish([&] { pending_.wait(); });
+  }
+  template <class Stream>
+    requires requires(P& pending, Stream stream) { pending.wait(stream); }
+  void wait(Stream stream) {
+    finish([&] { pending_.wait(stream); });
+  }
+  [[nodiscard]] bool test() { return !open_ || (pending_.test() && hook_.ready()); }
+
+ private:
+  template <class Wait>
+  void finish(Wait&& wait_for) {
+    if (!std::exchange(open_, false)) return;
+    hook_.waiting();
+    try {
+      wait_for();
+    } catch (...) {
+      hook_.failed();
+      throw;
+    }
+    hook_.done();
+  }
+  void settle() noexcept {
+    if (!std::exchange(open_, false)) return;
+    hook_.waiting();
+    { [[maybe_unused]] const P gone = std::move(pending_); }  // which waits, or revokes while unwinding
+    hook_.let_go();
+  }
+
+  P pending_{};
+  Hook hook_{};
+  bool open_ = false;
+};
+
+}  // namespace distx

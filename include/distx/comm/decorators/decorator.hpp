@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <concepts>
+#include <memory>
+#include <source_location>
+#include <string>
+#include <utility>
+
+#include "distx/comm/communicator.hpp"
+
+namespace distx::detail {
+
+/// What every decorator passes on to the communicator inside: all but the calls, `share` and `split`.
+template <Communicator C>
+class Decorator {
+ public:
+  using space = typename C::space;
+
+  Decorator(Decorator&&) noexcept = default;
+  Decorator& operator=(Decorator&&) noexcept = default;
+
+  [[nodiscard]] int rank() const { return inner_.rank(); }
+  [[nodiscard]] int size() const { return inner_.size(); }
+  [[nodiscard]] std::string_view backend() const { return inner_.backend(); }
+  template <class T>
+  [[nodiscard]] CommunicatorMemory<T, space> allocate(std::size_t size) {
+    return inner_.template allocate<T>(size);
+  }
+  [[nodiscard]] Span<std::byte, space> scratch(std::size_t bytes) { return inner_.scratch(bytes); }
+  /// Its own, since the groups of a decorated communicator are decorated.
+  [[nodiscard]] GroupCache& group_cache() noexcept { return *groups_; }
+  void revoke(const std::string& reason) { inner_.revoke(reason); }
+
+  /// The communicator inside; what goes through it directly is not observed.
+  [[nodiscard]] C& inner() noexcept { return inner_; }
+  [[nodiscard]] const C& inner() const noexcept { return inner_; }
+
+  /// Whether both are handles on one communicator.
+  friend bool operator==(const Decorator& a, const Decorator& b)
+    requires std::equality_comparable<C>
+  {
+    return a.inner_ == b.inner_;
+  }
+
+ protected:
+  explicit Decorator(C inner) : inner_(std::move(inner)), groups_(std::make_shared<GroupCache>()) {}
+  Decorator(C inner, std::shared_ptr<GroupCache> groups) : inner_(std::move(inner)), groups_(std::move(groups)) {}
+  ~Decorator() = default;
+
+  [[nodiscard]] const std::shared_ptr<GroupCache>& groups() const noexcept { return groups_; }
+  [[nodiscard]] C split_inner(int color, int key, const std::source_location& location) {
+    if constexpr (requires { inner_.split(color, key, location); }) return inner_.split(color, key, location);
+    else return inner_.split(color, key);
+  }
+
+ private:
+  C inner_;
+  std::shared_ptr<GroupCache> groups_;
+};
+
+/// The communicator within all decorators.
+template <class C>
+[[nodiscard]] auto& innermost(C& comm) noexcept {
+  if constexpr (requires { comm.inner(); }) return innermost(comm.inner());
+  else return comm;
+}
+
+}  // namespace distx::detail

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <mutex>
+
+#include "distx/comm/decorators/decorator.hpp"
+#include "distx/comm/wire_bytes.hpp"
+#include "distx/observe/ledger.hpp"
+
+namespace distx {
+
+/// Counts the calls of a communicator and their bytes on this rank: the traffic ledger.
+///
+/// A call counts once it was made, or started, without an error; its bytes are those of `wire_bytes`, whatever the
+/// backend does inside. Handles made by `share` and groups made by `split` count into the same ledger.
+template <Communicator C>
+class Metered : public detail::Decorator<C> {
+  using base = detail::Decorator<C>;
+
+ public:
+  explicit Metered(C inner) : base(std::move(inner)), count_(std::make_shared<Count>()) {}
+
+  template <class Call>
+    requires Executes<C, Call>
+  void execute(const Call& call) {
+    this->inner().execute(call);
+    add(call);
+  }
+  template <class Call>
+    requires Starts<C, Call>
+  [[nodiscard]] auto start(const Call& call, typename Call::space::stream after = {}) {
+    auto pending = this->inner().start(call, after);
+    add(call);
+    return pending;
+  }
+
+  [[nodiscard]] Metered share() const { return Metered(this->inner().share(), this->groups(), count_); }
+  [[nodiscard]] Metered split(int color, int key,
+                              std::source_location location = std::source_location::current()) {
+    return Metered(this->split_inner(color, key, location), std::make_shared<GroupCache>(), count_);
+  }
+
+  /// What this rank has moved so far; `sum_over_ranks` adds up all ranks'.
+  [[nodiscard]] Ledger ledger() const {
+    const std::lock_guard lock(count_->mutex);
+    return count_->ledger;
+  }
+
+ private:
+  struct Count {
+    std::mutex mutex;  // a group may be used by another thread than its parent
+    Ledger ledger;
+  };
+
+  Metered(C inner, std::shared_ptr<GroupCache> groups, std::shared_ptr<Count> count)
+      : base(std::move(inner), std::move(groups)), count_(std::move(count)) {}
+
+  template <class Call>
+  void add(const Call& call) {
+    const WireBytes wire = wire_bytes(call, this->rank(), this->size());
+    const std::lock_guard lock(count_->mutex);
+    count_->ledger.add(Call::name, {1, payload_bytes(call, this->rank()), wire.sent, wire.received});
+  }
+
+  std::shared_ptr<Count> count_;
+};
+
+}  // namespace distx

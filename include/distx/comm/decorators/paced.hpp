@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <exception>
+#include <limits>
+#include <mutex>
+#include <thread>
+
+#include "distx/comm/decorators/decorated_pending.hpp"
+#include "distx/comm/decorators/decorator.hpp"
+#include "distx/comm/wire_bytes.hpp"
+#include "distx/core/error.hpp"
+
+namespace distx {
+
+/// An emulated wire: the time that a call takes besides its bytes, and the bytes per second in each direction.
+struct WireSpeed {
+  std::chrono::nanoseconds latency{0};
+  double bandwidth = std::numeric_limits<double>::infinity();
+};
+
+namespace detail {
+
+/// The one wire of a rank: what is put on it goes over it in order.
+class EmulatedWire {
+ public:
+  using clock = std::chrono::steady_clock;
+
+  explicit EmulatedWire(const WireSpeed& speed) : speed_(speed) {}
+
+  [[nodiscard]] std::chrono::nanoseconds duration(const WireBytes& bytes) const {
+    const double seconds = static_cast<double>(std::max(bytes.sent, bytes.received)) / speed_.bandwidth;
+    // A year, because more would not fit the clock.
+    return speed_.latency + std::chrono::nanoseconds(std::llround(std::min(seconds, 3.2e7) * 1e9));
+  }
+  /// When something that is put on the wire at `now` has gone over it.
+  [[nodiscard]] clock::time_point occupy(clock::time_point now, std::chrono::nanoseconds duration) {
+    const std::lock_guard lock(mutex_);
+    free_ = std::max(free_, now) + duration;
+    return free_;
+  }
+
+ private:
+  WireSpeed speed_;
+  std::mutex mutex_;  // a group may be used by another thread than its parent
+  clock::time_point free_{};
+};
+
+}  // namespace detail
+
+/// Makes each call last at least as long as a wire of that latency and bandwidth would: latency + bytes / bandwidth,
+/// the bytes being the larger of those sent and received by `wire_bytes`.
+///
+/// The wire costs no processor time: blocking calls sleep until their time is over, started ones only in their wait.
+/// Time runs from this rank's own call on, or from the end of its call before where the wire is still busy: waiting for
+/// a rank that comes late is time on the wire too. Handles made by `share` and groups made by `split` go over the same
+/// wire. A world of one has none.
+template <Communicator C>
+  requires HostAccessible<typename C::space>
+class Paced : public detail::Decorator<C> {
+  using base = detail::Decorator<C>;
+  using clock = detail::EmulatedWire::clock;
+
+  struct Arrival {
+    clock::time_point due{};
+    [[nodiscard]] bool ready() const { return clock::now() >= due; }
+    void waiting() const noexcept {}
+    void done() const { std::this_thread::sleep_until(due); }
+    void failed() const noexcept {}
+    void let_go() const noexcept {
+      if (std::uncaught_exceptions() == 0) std::this_thread::sleep_until(due);
+    }
+  };
+
+ public:
+  /// @throws MismatchError for a latency below zero or a bandwidth that is not above
+  Paced(C inner, const WireSpeed& speed) : base(std::move(inner)) {
+    if (speed.latency.count() < 0 || !(speed.bandwidth > 0))
+      throw MismatchError("a wire has a latency of at least 0 and a bandwidth above 0 bytes per second",
+                          {.operation = "Paced", .backend = this->backend(), .rank = this->rank(),
+                           .size = this->size()});
+    wire_ = std::make_shared<detail::EmulatedWire>(speed);
+  }
+
+  template <class Call>
+    requires Executes<C, Call>
+  void execute(const Call& call) {
+    const auto begin = clock::now();
+    this->inner().execute(call);
+    std::this_thread::sleep_until(due(call, begin));
+  }
+  template <class Call>
+    requires Starts<C, Call>
+  [[nodiscard]] auto start(const Call& call, typename Call::space::stream after = {}) {
+    const auto begin = clock::now();
+    auto pending = this->inner().start(call, after);
+    return DecoratedPending<decltype(pending), Arrival>(std::move(pending), {due(call, begin)});
+  }
+
+  [[nodiscard]] Paced share() const { return Paced(this->inner().share(), this->groups(), wire_); }
+  [[nodiscard]] Paced split(int color, int key, std::source_location location = std::source_location::current()) {
+    return Paced(this->split_inner(color, key, location), std::make_shared<GroupCache>(), wire_);
+  }
+
+ private:
+  Paced(C inner, std::shared_ptr<GroupCache> groups, std::shared_ptr<detail::EmulatedWire> wire)
+      : base(std::move(inner), std::move(groups)), wire_(std::move(wire)) {}
+
+  template <class Call>
+  [[nodiscard]] clock::time_point due(const Call& call, clock::time_point begin) {
+    if (this->size() == 1) return begin;
+    return wire_->occupy(begin, wire_->duration(wire_bytes(call, this->rank(), this->size())));
+  }
+
+  std::shared_ptr<detail::EmulatedWire> wire_;
+};
+
+}  // namespace distx

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <iomanip>
+#include <sstream>
+
+#include "distx/comm/decorators/control.hpp"
+#include "distx/observe/ledger.hpp"
+
+namespace distx {
+
+/// All ranks' ledgers added up, on every rank. Collective.
+/// @param control a connector, or a communicator, whose own traffic this is not
+template <ControlChannel C>
+[[nodiscard]] Ledger sum_over_ranks(const Ledger& ledger, C& control) {
+  std::ostringstream mine;
+  mine.imbue(std::locale::classic());
+  for (const auto& [operation, traffic] : ledger.entries())
+    mine << std::quoted(operation) << ' ' << traffic.calls << ' ' << traffic.payload_bytes << ' ' << traffic.sent_bytes
+         << ' ' << traffic.received_bytes << '\n';
+  Ledger all;
+  detail::for_each_text(control, mine.str(), [&](int, const std::string& text) {
+    std::istringstream theirs(text);
+    theirs.imbue(std::locale::classic());
+    std::string operation;
+    Traffic traffic;
+    while (theirs >> std::quoted(operation) >> traffic.calls >> traffic.payload_bytes >> traffic.sent_bytes >>
+           traffic.received_bytes)
+      all.add(operation, traffic);
+  });
+  return all;
+}
+
+}  // namespace distx

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include "distx/comm/decorators/decorated_pending.hpp"
+#include "distx/comm/decorators/decorator.hpp"
+#include "distx/comm/wire_bytes.hpp"
+#include "distx/observe/timeline.hpp"
+
+namespace distx {
+
+/// Records every call of a communicator on a timeline: its name, bytes, begin and end, and the caller's line.
+///
+/// A started call is an asynchronous span from its start until this rank knows it done (its wait, or a test that says
+/// so); the time in the wait itself is a span `wait`. Times are the host's. Calls that fail are recorded too. Groups
+/// made by `split` have tracks of their own; `write_trace` writes all ranks' timelines to one file.
+template <Communicator C>
+class Traced : public detail::Decorator<C> {
+  using base = detail::Decorator<C>;
+
+  struct Recording {
+    std::shared_ptr<Timeline> timeline;
+    TimedSpan span;
+    std::int64_t waited = 0;
+
+    [[nodiscard]] bool ready() {
+      if (span.end == 0) span.end = timeline->now();
+      return true;
+    }
+    void waiting() { waited = timeline->now(); }
+    void done() noexcept {
+      const std::int64_t now = timeline->now();
+      if (span.end == 0) span.end = now;
+      timeline->record({.name = "wait", .begin = waited, .end = now, .track = span.track, .location = span.location});
+      timeline->record(std::move(span));
+    }
+    void failed() noexcept { done(); }
+    void let_go() noexcept { done(); }
+  };
+
+ public:
+  explicit Traced(C inner) : Traced(std::move(inner), std::make_shared<Timeline>()) {}
+  /// On a timeline that other communicators of this rank may use too.
+  Traced(C inner, std::shared_ptr<Timeline> timeline)
+      : base(std::move(inner)), timeline_(std::move(timeline)), track_(timeline_->add_track(track_name())) {}
+
+  template <class Call>
+    requires Executes<C, Call>
+  void execute(const Call& call) {
+    Timeline::Scope scope(*timeline_, described(call, false));
+    this->inner().execute(call);
+    scope.span().wire_bytes = on_the_wire(call);
+  }
+  template <class Call>
+    requires Starts<C, Call>
+  [[nodiscard]] auto start(const Call& call, typename Call::space::stream after = {}) {
+    TimedSpan span = described(call, true);
+    span.begin = timeline_->now();
+    auto pending = this->inner().start(call, after);
+    span.wire_bytes = on_the_wire(call);
+    return DecoratedPending<decltype(pending), Recording>(std::move(pending), {timeline_, std::move(span)});
+  }
+
+  [[nodiscard]] Traced share() const { return Traced(this->inner().share(), this->groups(), timeline_, track_); }
+  [[nodiscard]] Traced split(int color, int key, std::source_location location = std::source_location::current()) {
+    return Traced(this->split_inner(color, key, location), timeline_);
+  }
+
+  /// This rank's; code beside the communication is recorded on it with `timeline().scope("backward")`.
+  [[nodiscard]] Timeline& timeline() noexcept { return *timeline_; }
+
+ private:
+  Traced(C inner, std::shared_ptr<GroupCache> groups, std::shared_ptr<Timeline> timeline, int track)
+      : base(std::move(inner), std::move(groups)), timeline_(std::move(timeline)), track_(track) {}
+
+  [[nodiscard]] std::string track_name() const {
+    return std::string(this->backend()) + ", rank " + std::to_string(this->rank()) + " of " +
+           std::to_string(this->size());
+  }
+  template <class Call>
+  [[nodiscard]] TimedSpan described(const Call& call, bool asynchronous) const {
+    return {.name = std::string(Call::name),
+            .track = track_,
+            .asynchronous = asynchronous,
+            .bytes = payload_bytes(call, this->rank()),
+            .location = call.location};
+  }
+
+  /// Of a call that the communicator inside has found well formed.
+  template <class Call>
+  [[nodiscard]] std::uint64_t on_the_wire(const Call& call) const noexcept {
+    const WireBytes wire = wire_bytes(call, this->rank(), this->size());
+    return wire.sent + wire.received;
+  }
+
+  std::shared_ptr<Timeline> timeline_;
+  int track_;
+};
+
+}  // namespace distx

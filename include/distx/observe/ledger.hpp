@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+
+namespace distx {
+
+/// What the calls of one kind have moved.
+struct Traffic {
+  std::uint64_t calls = 0;
+  std::uint64_t payload_bytes = 0;   ///< of the operands
+  std::uint64_t sent_bytes = 0;      ///< put on the wire by the bandwidth-optimal algorithm
+  std::uint64_t received_bytes = 0;  ///< taken from it
+
+  Traffic& operator+=(const Traffic& other) noexcept {
+    calls += other.calls;
+    payload_bytes += other.payload_bytes;
+    sent_bytes += other.sent_bytes;
+    received_bytes += other.received_bytes;
+    return *this;
+  }
+  /// What has come since `earlier`. @pre earlier was counted before this
+  Traffic& operator-=(const Traffic& earlier) noexcept {
+    calls -= earlier.calls;
+    payload_bytes -= earlier.payload_bytes;
+    sent_bytes -= earlier.sent_bytes;
+    received_bytes -= earlier.received_bytes;
+    return *this;
+  }
+  friend bool operator==(const Traffic&, const Traffic&) = default;
+};
+
+/// The traffic by operation: a value that can be added up, over ranks too, and subtracted.
+class Ledger {
+ public:
+  using Entries = std::map<std::string, Traffic, std::less<>>;
+
+  /// Allocates at the first traffic of its kind only.
+  void add(std::string_view operation, const Traffic& traffic) {
+    auto entry = entries_.find(operation);
+    if (entry == entries_.end()) entry = entries_.emplace(operation, Traffic{}).first;
+    entry->second += traffic;
+  }
+  /// Zeros for an operation that was never called.
+  [[nodiscard]] Traffic operator[](std::string_view operation) const {
+    const auto entry = entries_.find(operation);
+    return entry == entries_.end() ? Traffic{} : entry->second;
+  }
+  [[nodiscard]] Traffic total() const {
+    Traffic all;
+    for (const auto& [operation, traffic] : entries_) all += traffic;
+    return all;
+  }
+  /// By the operation's name, in its order.
+  [[nodiscard]] const Entries& entries() const noexcept { return entries_; }
+
+  Ledger& operator+=(const Ledger& other) {
+    for (const auto& [operation, traffic] : other.entries_) add(operation, traffic);
+    return *this;
+  }
+  /// What has come since `earlier`, which an operation that was idle since then leaves out.
+  Ledger& operator-=(const Ledger& earlier) {
+    for (const auto& [operation, traffic] : earlier.entries_) {
+      const auto entry = entries_.find(operation);
+      if (entry != entries_.end() && (entry->second -= traffic) == Traffic{}) entries_.erase(entry);
+    }
+    return *this;
+  }
+  [[nodiscard]] friend Ledger operator+(Ledger a, const Ledger& b) { return a += b; }
+  [[nodiscard]] friend Ledger operator-(Ledger a, const Ledger& b) { return a -= b; }
+  friend bool operator==(const Ledger&, const Ledger&) = default;
+
+ private:
+  Entries entries_;
+};
+
+}  // namespace distx

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// What the ranks compare to find out whether they made the same call.
+#include <doctest/doctest.h>
+
+#include "distx/distx.hpp"
+
+namespace {
+
+using distx::difference;
+using distx::Fingerprint;
+
+std::vector<float> floats(100);
+std::vector<std::int32_t> integers(100);
+
+template <class Op>
+Fingerprint all_reduce_of(std::size_t count, Op op) {
+  const auto span = distx::Span<float>(floats).first(count);
+  return distx::fingerprint(erase(distx::AllReduce<float, Op>{span, span, op, {}}));
+}
+Fingerprint broadcast_of(std::size_t count, int root) {
+  return distx::fingerprint(erase(distx::Broadcast<float>{distx::Span<float>(floats).first(count), root, {}}));
+}
+Fingerprint all_gather_of(std::size_t count, distx::Counts counts) {
+  const distx::Span<float> all(floats);
+  return distx::fingerprint(erase(distx::AllGather<float>{all.first(count), all, counts, {}}));
+}
+
+struct KeepsFirst {
+  float operator()(float a, float) const { return a; }
+};
+struct KeepsSecond {
+  float operator()(float, float b) const { return b; }
+};
+
+TEST_CASE("the same call has the same fingerprint") {
+  CHECK(all_reduce_of(10, distx::sum) == all_reduce_of(10, distx::sum));
+  CHECK(broadcast_of(3, 1) == broadcast_of(3, 1));
+  // Where the data lies is nobody else's business, nor from where the call is made.
+  std::vector<float> others(10);
+  CHECK(distx::fingerprint(erase(distx::AllReduce<float, distx::Sum>{
+            distx::Span<float>(others), distx::Span<float>(others), distx::sum, std::source_location::current()})) ==
+        all_reduce_of(10, distx::sum));
+  const std::vector<std::size_t> counts{3, 4};
+  // With counts, every rank passes its own.
+  CHECK(all_gather_of(3, counts) == all_gather_of(4, counts));
+}
+
+TEST_CASE("a difference is told in words and numbers") {
+  const auto told = [](const Fingerprint& mine, const Fingerprint& theirs) {
+    CHECK(!(mine == theirs));
+    return difference(mine, theirs, 2);
+  };
+  CHECK(told(all_reduce_of(10, distx::sum), broadcast_of(10, 0)) == "rank 2 calls broadcast, this rank all_reduce");
+  CHECK(told(all_reduce_of(10, distx::sum), all_reduce_of(8, distx::sum)) ==
+        "rank 2 passes 8 elements, this rank 10");
+  CHECK(told(all_reduce_of(10, distx::sum), all_reduce_of(10, distx::max)) ==
+        "rank 2 reduces with another op than this rank");
+  CHECK(told(all_reduce_of(10, KeepsFirst{}), all_reduce_of(10, KeepsSecond{})) ==
+        "rank 2 reduces with another op than this rank");
+  CHECK(told(broadcast_of(10, 0), broadcast_of(10, 3)) == "rank 2 names rank 3 as root, this rank 0");
+  const distx::Span<std::int32_t> span(integers);
+  const auto of_integers = distx::fingerprint(erase(distx::Broadcast<std::int32_t>{span, 0, {}}));
+  CHECK(told(broadcast_of(100, 0), of_integers) == "rank 2 passes int32 elements, this rank float32");
+  const std::vector<std::size_t> counts{3, 4}, others{4, 3};
+  CHECK(told(all_gather_of(3, counts), all_gather_of(4, others)) == "rank 2 passes other counts than this rank");
+  CHECK(told(all_gather_of(3, counts), all_gather_of(3, {})).find("rank 2 passes ") == 0);
+}
+
+TEST_CASE("an op in a call is a value: its state travels, its type is what agrees") {
+  struct Scale {
+    float by;
+    float operator()(float a, float b) const { return (a + b) * by; }
+  };
+  CHECK(all_reduce_of(10, Scale{2}) == all_reduce_of(10, Scale{3}));
+  const auto op = distx::AnyOp::make<float>(Scale{3});
+  const float a[] = {1, 2}, b[] = {10, 20};
+  const void* const sources[] = {a, b};
+  float result[2];
+  void* const targets[] = {result};
+  op.reduce(targets, 1, sources, 2, 2, 2);
+  CHECK(result[0] == 33);
+  CHECK(result[1] == 66);
+  CHECK(op.kind() == distx::OpKind::user);
+  CHECK(!op.commutative());
+  CHECK(op.type() == distx::ElementType::f32);
+}
+
+TEST_CASE("an op widened works on accumulators, and finishes only when told how many ranks there are") {
+  const auto narrow = distx::AnyOp::make<distx::bfloat16>(distx::average);
+  const auto wide = narrow.widened();
+  CHECK(wide.type() == distx::ElementType::f32);
+  CHECK(wide.kind() == distx::OpKind::average);
+  CHECK(narrow.type() == distx::ElementType::bf16);
+  CHECK(distx::AnyOp::make<double>(distx::sum).widened().type() == distx::ElementType::f64);
+  const float a[] = {256}, b[] = {3};
+  const void* const sources[] = {a, b};
+  float result[1], other[1];
+  void* const targets[] = {result, other};
+  wide.reduce(targets, 2, sources, 2, 1, 0);
+  CHECK(result[0] == 259);
+  CHECK(other[0] == 259);
+  wide.reduce(targets, 2, sources, 2, 1, 2);
+  CHECK(result[0] == 129.5f);
+}
+
+TEST_CASE("slices partition the elements, on cache lines, evenly") {
+  using Sizes = std::initializer_list<std::size_t>;
+  for (const std::size_t width : Sizes{1, 2, 4, 8, 11, 24, 64, 100}) {
+    for (const std::size_t n : Sizes{0, 1, 7, 63, 64, 65, 1000, 100003}) {
+      for (const int ranks : {1, 2, 3, 4, 7}) {
+        std::size_t next = 0, largest = 0, smallest = n;
+        bool on_lines = true;
+        for (int rank = 0; rank < ranks; ++rank) {
+          const auto slice = distx::arena::slice_of(n, width, rank, ranks);
+          REQUIRE(slice.begin == next);
+          next += slice.count;
+          largest = std::max(largest, slice.count);
+          smallest = std::min(smallest, slice.count);
+          if (64 % width == 0 && slice.begin < n) on_lines = on_lines && slice.begin * width % 64 == 0;
+        }
+        REQUIRE(next == n);
+        REQUIRE(on_lines);
+        // No rank has more than one line, or one element, more than another, but for the last line's rest.
+        REQUIRE(largest - smallest <= 2 * std::max<std::size_t>(1, 64 / width));
+      }
+    }
+  }
+}
+
+TEST_CASE("blocks of counts") {
+  const std::vector<std::size_t> counts{3, 0, 5};
+  CHECK(distx::block_offset(counts, 9, 0) == 0);
+  CHECK(distx::block_offset(counts, 9, 2) == 3);
+  CHECK(distx::block_count(counts, 9, 2) == 5);
+  CHECK(distx::total_count(counts, 9, 3) == 8);
+  CHECK(distx::block_offset({}, 9, 2) == 18);
+  CHECK(distx::block_count({}, 9, 2) == 9);
+  CHECK(distx::total_count({}, 9, 3) == 27);
+}
+
+}  // namespace

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// A decorator can do what the communicator inside can, and no more.
+#include <doctest/doctest.h>
+
+#include <type_traits>
+
+#include "distx/comm/decorators/metered.hpp"
+#include "distx/comm/decorators/paced.hpp"
+#include "distx/comm/decorators/traced.hpp"
+#include "distx/distx.hpp"
+
+namespace {
+
+using distx::AnyElement;
+using distx::AnyOp;
+using Threads = distx::ThreadCommunicator;
+
+/// The anti-model: barriers and sums of floats; it starts the sums only.
+class Limited {
+ public:
+  using space = distx::Host;
+  using Sums = distx::AllReduce<float, distx::Sum>;
+
+  explicit Limited(Threads comm) : comm_(std::move(comm)) {}
+  [[nodiscard]] int rank() const { return comm_.rank(); }
+  [[nodiscard]] int size() const { return comm_.size(); }
+  [[nodiscard]] std::string_view backend() const { return comm_.backend(); }
+  void execute(const distx::Barrier<>& call) { comm_.execute(call); }
+  void execute(const Sums& call) { comm_.execute(call); }
+  [[nodiscard]] auto start(const Sums& call, distx::HostStream after = {}) { return comm_.start(call, after); }
+  [[nodiscard]] Limited split(int color, int key) { return Limited(comm_.split(color, key)); }
+  [[nodiscard]] Limited share() const { return Limited(comm_.share()); }
+  template <class T>
+  [[nodiscard]] distx::CommunicatorMemory<T> allocate(std::size_t size) {
+    return comm_.template allocate<T>(size);
+  }
+  [[nodiscard]] distx::Span<std::byte> scratch(std::size_t bytes) { return comm_.scratch(bytes); }
+  [[nodiscard]] distx::GroupCache& group_cache() { return comm_.group_cache(); }
+  void revoke(const std::string& reason) { comm_.revoke(reason); }
+
+ private:
+  Threads comm_;
+};
+
+template <class Outer, class Inner, class... Calls>
+constexpr bool as_capable =
+    ((distx::Executes<Outer, Calls> == distx::Executes<Inner, Calls> &&
+      distx::Starts<Outer, Calls> == distx::Starts<Inner, Calls>)&&...);
+
+/// Every call: of two element types, of a type that cannot be averaged, erased.
+template <class Outer, class Inner>
+constexpr bool keeps_capabilities =
+    distx::Communicator<Outer> && std::is_same_v<typename Outer::space, typename Inner::space> &&
+    as_capable<Outer, Inner, distx::AllReduce<float, distx::Sum>, distx::AllReduce<double, distx::Sum>,
+               distx::AllReduce<float, distx::Max>, distx::AllReduce<int, distx::Average>,
+               distx::AllReduce<AnyElement, AnyOp>, distx::Reduce<float, distx::Sum>, distx::Reduce<AnyElement, AnyOp>,
+               distx::ReduceScatter<float, distx::Sum>, distx::ReduceScatter<AnyElement, AnyOp>,
+               distx::Broadcast<float>, distx::Broadcast<AnyElement>, distx::AllGather<float>,
+               distx::AllGather<AnyElement>, distx::AllToAll<float>, distx::AllToAll<AnyElement>, distx::Gather<float>,
+               distx::Gather<AnyElement>, distx::Scatter<float>, distx::Scatter<AnyElement>, distx::Send<float>,
+               distx::Send<AnyElement>, distx::Receive<float>, distx::Receive<AnyElement>, distx::SendReceive<float>,
+               distx::SendReceive<AnyElement>, distx::Barrier<>>;
+
+TEST_CASE_TEMPLATE("a decorator keeps exactly what the communicator inside can do", Outer, distx::Metered<Limited>,
+                   distx::Traced<Limited>, distx::Paced<Limited>, distx::Metered<distx::Traced<Limited>>,
+                   distx::Paced<distx::Metered<Limited>>) {
+  CHECK(keeps_capabilities<Outer, Limited>);
+  // The question is not an empty one: both answers occur.
+  CHECK(distx::HasAllReduce<Outer, float>);
+  CHECK_FALSE(distx::HasAllReduce<Outer, double>);
+  CHECK_FALSE(distx::HasAllToAll<Outer, float>);
+  CHECK_FALSE(distx::HasPointToPoint<Outer, float>);
+  CHECK(distx::Starts<Outer, Limited::Sums>);
+  CHECK_FALSE(distx::Starts<Outer, distx::Barrier<>>);
+}
+
+TEST_CASE_TEMPLATE("and all of it", Outer, distx::Metered<Threads>, distx::Traced<Threads>, distx::Paced<Threads>,
+                   distx::Traced<distx::Metered<distx::Paced<Threads>>>, distx::Metered<distx::AnyCommunicator<>>) {
+  CHECK(keeps_capabilities<Outer, Threads>);
+  CHECK(distx::HasAllToAll<Outer, float>);
+  CHECK_FALSE(distx::Executes<Outer, distx::AllReduce<int, distx::Average>>);
+}
+
+TEST_CASE("Metered hands out the Pending inside as it is") {
+  const auto pending_of = []<class C>(C* comm) { return decltype(comm->start(distx::Barrier<>{})){}; };
+  using Inner = decltype(pending_of(static_cast<Threads*>(nullptr)));
+  using Outer = decltype(pending_of(static_cast<distx::Metered<Threads>*>(nullptr)));
+  CHECK(std::is_same_v<Inner, Outer>);
+}
+
+TEST_CASE("a decorated communicator's groups are decorated, its inner one's are not") {
+  distx::spawn(2, [](distx::ThreadConnector& connector) {
+    distx::Metered comm{Threads(connector)};
+    const distx::Grouping grouping{{1, 0}};
+    auto decorated = distx::groups(comm, grouping);
+    auto plain = distx::groups(comm.inner(), grouping);
+    static_assert(std::is_same_v<decltype(decorated), distx::Metered<Threads>>);
+    float one = 1;
+    distx::all_reduce(decorated, one, distx::sum);
+    distx::all_reduce(plain, one, distx::sum);
+    if (decorated.inner() == plain) throw std::runtime_error("the two share a cache of groups, whose types differ");
+    if (one != 4) throw std::runtime_error("a group's sum is wrong");
+  });
+}
+
+TEST_CASE("a decorated communicator that cannot make a call says so behind AnyCommunicator") {
+  distx::SelfConnector self;
+  distx::AnyCommunicator<> any{distx::Traced(Limited(Threads(self)))};
+  std::vector<float> values(3);
+  CHECK_THROWS_AS(distx::broadcast(any, values, 0), distx::MismatchError);
+}
+
+}  // namespace

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <distx/data/data_loader.hpp>
+#include <doctest/doctest.h>
+
+#include <latch>
+#include <numeric>
+#include <ranges>
+#include <stdexcept>
+
+namespace {
+
+using namespace std::chrono_literals;
+using Batch = std::vector<std::size_t>;
+
+const distx::SamplerOptions options{.batch_size = 3, .seed = 11};
+
+Batch copied(std::span<const std::size_t> indices) { return {indices.begin(), indices.end()}; }
+
+std::vector<Batch> expected(std::size_t samples, std::uint64_t epoch) {
+  const auto all = distx::DistributedSampler(samples, 0, 1, options).epoch(epoch);
+  std::vector<Batch> batches;
+  for (std::size_t i = 0; i < all.size(); i += 3) batches.push_back({all[i], all[i + 1], all[i + 2]});
+  return batches;
+}
+
+/// Arrives and waits, but not for ever where the other side does not come.
+bool meet(std::latch& latch) {
+  const distx::Deadline deadline(10s);
+  latch.count_down();
+  for (;;) {
+    if (latch.try_wait()) return true;
+    if (deadline.expired()) return false;
+    std::this_thread::yield();
+  }
+}
+
+auto loader(std::size_t samples, auto make, std::size_t workers, std::size_t prefetch = 2,
+            distx::Timeout deadline = 20s) {
+  return distx::DataLoader(distx::DistributedSampler(samples, 0, 1, options), make,
+                           {.workers = workers, .prefetch = prefetch, .deadline = deadline});
+}
+
+}  // namespace
+
+static_assert(std::ranges::input_range<distx::Epoch<Batch>>);
+
+TEST_CASE("batches come in the sampler's order, whatever the number of workers") {
+  for (const std::size_t workers : {0u, 1u, 2u, 5u})
+    for (const std::size_t prefetch : {1u, 2u, 100u}) {
+      CAPTURE(workers);
+      CAPTURE(prefetch);
+      // Later batches are ready sooner.
+      const auto data = loader(100, [](std::span<const std::size_t> indices) {
+        volatile std::size_t work = 0;
+        for (std::size_t i = 0; i < (indices[0] % 7) * 20000; ++i) work = work + i;
+        return copied(indices);
+      }, workers, prefetch);
+      for (const std::uint64_t epoch : {0u, 1u}) {
+        std::vector<Batch> seen;
+        for (auto& batch : data.epoch(epoch)) seen.push_back(std::move(batch));
+        CHECK(seen == expected(100, epoch));
+      }
+    }
+}
+
+TEST_CASE("after the last batch there is none, however often one asks") {
+  for (const std::size_t workers : {0u, 2u}) {
+    auto epoch = loader(9, copied, workers).epoch(0);  // the loader has gone already
+    CHECK(epoch.size() == 3);
+    for (int i = 0; i < 3; ++i) CHECK(epoch.next().has_value());
+    CHECK_FALSE(epoch.next().has_value());
+    CHECK_FALSE(epoch.next().has_value());
+    CHECK(epoch.begin() == epoch.end());
+  }
+}
+
+TEST_CASE("batches need not be copyable or default constructible") {
+  struct Heavy {
+    explicit Heavy(std::size_t n) : first(std::make_unique<std::size_t>(n)) {}
+    std::unique_ptr<std::size_t> first;
+  };
+  std::size_t sum = 0;
+  for (auto& batch : loader(9, [](auto indices) { return Heavy(indices[0] + indices[1] + indices[2]); }, 2).epoch(0))
+    sum += *batch.first;
+  CHECK(sum == 36);
+}
+
+TEST_CASE("a worker's exception reaches who asks for that batch, and ends the epoch") {
+  for (const std::size_t workers : {0u, 1u, 4u}) {
+    CAPTURE(workers);
+    const auto batches = expected(60, 2);
+    auto epoch = loader(60, [&](std::span<const std::size_t> indices) {
+      if (indices[0] == batches[5][0]) throw std::runtime_error("sample is cut off");
+      return copied(indices);
+    }, workers).epoch(2);
+    for (std::size_t i = 0; i < 5; ++i) CHECK(epoch.next() == batches[i]);
+    CHECK_THROWS_WITH_AS(static_cast<void>(epoch.next()), "sample is cut off", std::runtime_error);
+    CHECK_FALSE(epoch.next().has_value());
+  }
+}
+
+TEST_CASE("letting an epoch go in its middle ends the workers") {
+  for (const std::size_t workers : {0u, 1u, 4u})
+    for (std::size_t taken = 0; taken < 4; ++taken) {
+      std::atomic<int> running = 0;
+      {
+        auto epoch = loader(3000, [&](std::span<const std::size_t> indices) {
+          ++running;
+          auto batch = copied(indices);
+          --running;
+          return batch;
+        }, workers).epoch(0);
+        for (std::size_t i = 0; i < taken; ++i) CHECK(epoch.next().has_value());
+      }
+      CHECK(running == 0);
+    }
+}
+
+TEST_CASE("workers are ahead, as far as they may be and no farther") {
+  constexpr std::size_t workers = 2;
+  constexpr std::size_t prefetch = 3;
+  std::atomic<std::size_t> made = 0;
+  std::latch ahead(workers * prefetch + 1);
+  auto epoch = loader(300, [&](std::span<const std::size_t> indices) {
+    if (made++ < workers * prefetch) ahead.count_down();
+    return copied(indices);
+  }, workers, prefetch).epoch(0);
+  REQUIRE(meet(ahead));  // nothing was taken
+  CHECK(made == workers * prefetch);
+  for (std::size_t taken = 1; taken <= 50; ++taken) {
+    CHECK(epoch.next().has_value());
+    CHECK(made <= taken + workers * prefetch);
+  }
+}
+
+TEST_CASE("several workers make batches at the same time") {
+  // Each waits for the other: with one at a time the deadline would end this.
+  std::latch both(2);
+  auto epoch = loader(6, [&](std::span<const std::size_t> indices) {
+    if (!meet(both)) throw std::runtime_error("the other worker did not come");
+    return copied(indices);
+  }, 2).epoch(0);
+  CHECK(epoch.next().has_value());
+  CHECK(epoch.next().has_value());
+}
+
+TEST_CASE("a batch that does not come in time is an error") {
+  std::latch release(1);
+  auto epoch = loader(6, [&](std::span<const std::size_t> indices) {
+    release.wait();
+    return copied(indices);
+  }, 1, 1, 20ms).epoch(0);
+  CHECK_THROWS_WITH_AS(static_cast<void>(epoch.next()), doctest::Contains("batch 0 was not made in 0.02 s"),
+                       distx::TimeoutError);
+  release.count_down();
+}
+
+TEST_CASE("options that make no sense are refused") {
+  CHECK_THROWS_AS(static_cast<void>(loader(6, copied, 1, 0)), distx::DataError);
+  CHECK_NOTHROW(static_cast<void>(loader(6, copied, 0, 0)));
+}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <distx/data/distributed_sampler.hpp>
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+namespace {
+
+using distx::DistributedSampler;
+using distx::Remainder;
+using distx::SamplerOptions;
+using Indices = std::vector<std::size_t>;
+
+/// The k-th batches of all ranks, sorted: what all ranks see together in each step.
+std::vector<Indices> global_batches(std::size_t samples, int ranks, const SamplerOptions& options,
+                                    std::uint64_t epoch) {
+  std::vector<Indices> batches;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const DistributedSampler sampler(samples, rank, ranks, options);
+    const Indices mine = sampler.epoch(epoch);
+    CHECK(mine.size() == sampler.size());
+    CHECK(mine.size() == sampler.batches() * options.batch_size);
+    if (rank == 0) batches.resize(sampler.batches());
+    CHECK(batches.size() == sampler.batches());  // as many on every rank
+    for (std::size_t i = 0; i < mine.size(); ++i) batches[i / options.batch_size].push_back(mine[i]);
+  }
+  for (auto& batch : batches) std::sort(batch.begin(), batch.end());
+  return batches;
+}
+
+std::map<std::size_t, int> count(const std::vector<Indices>& batches) {
+  std::map<std::size_t, int> counts;
+  for (const auto& batch : batches)
+    for (const auto sample : batch) ++counts[sample];
+  return counts;
+}
+
+struct Rank {
+  int rank() const { return 1; }
+  int size() const { return 3; }
+};
+
+template <class F>
+std::string refusal(F&& f) {
+  try {
+    static_cast<void>(f());
+  } catch (const distx::DataError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+bool says(const std::string& sentence, const std::string& words) { return sentence.find(words) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("the ranks' batches together are those of one rank with the larger batch") {
+  for (const int ranks : {1, 2, 3, 4, 7})
+    for (const std::size_t batch : {1u, 2u, 5u})
+      for (const std::size_t samples : {35u, 36u, 70u, 71u, 100u, 1797u})
+        for (const bool shuffle : {false, true})
+          for (const auto remainder : {Remainder::pad, Remainder::drop}) {
+            CAPTURE(ranks);
+            CAPTURE(batch);
+            CAPTURE(samples);
+            CAPTURE(shuffle);
+            const SamplerOptions options{.batch_size = batch, .shuffle = shuffle, .seed = 5, .remainder = remainder};
+            SamplerOptions alone = options;
+            alone.batch_size = batch * static_cast<std::size_t>(ranks);
+            for (const std::uint64_t epoch : {0u, 3u}) {
+              const auto batches = global_batches(samples, ranks, options, epoch);
+              CHECK(batches == global_batches(samples, 1, alone, epoch));
+              const auto counts = count(batches);
+              CHECK(counts.rbegin()->first < samples);
+              if (remainder == Remainder::pad) {
+                CHECK(counts.size() == samples);  // the union is the data set
+                for (const auto& [sample, times] : counts) CHECK(times <= 2);
+                CHECK(batches.size() == (samples + alone.batch_size - 1) / alone.batch_size);
+              } else {
+                for (const auto& [sample, times] : counts) CHECK(times == 1);
+                CHECK(batches.size() == samples / alone.batch_size);
+              }
+            }
+          }
+}
+
+TEST_CASE("a global batch is dealt out card by card") {
+  const SamplerOptions options{.batch_size = 2, .shuffle = false};
+  CHECK(DistributedSampler(12, 0, 3, options).epoch(0) == Indices{0, 3, 6, 9});
+  CHECK(DistributedSampler(12, 2, 3, options).epoch(0) == Indices{2, 5, 8, 11});
+  CHECK(DistributedSampler(12, Rank{}, options).epoch(0) == Indices{1, 4, 7, 10});
+  CHECK(DistributedSampler(7, 2, 3, options).epoch(0) == Indices{2, 5, 1, 4});  // padded from the beginning
+}
+
+TEST_CASE("seed and epoch alone decide the order") {
+  const auto order = [](std::uint64_t seed, std::uint64_t epoch) {
+    return DistributedSampler(50, 0, 1, {.seed = seed}).epoch(epoch);
+  };
+  CHECK(order(1, 0) == order(1, 0));
+  std::set<Indices> all;
+  for (const std::uint64_t seed : {0ull, 1ull, 2ull, 1ull << 32, 1ull << 63})
+    for (const std::uint64_t epoch : {0ull, 1ull, 1ull << 40}) all.insert(order(seed, epoch));
+  CHECK(all.size() == 15);
+  const DistributedSampler unshuffled(50, 0, 1, {.shuffle = false});
+  CHECK(unshuffled.epoch(1) == unshuffled.epoch(0));
+}
+
+TEST_CASE("the order is the same on every machine") {
+  // Worked out by another program from the definition of std::seed_seq and of the 64-bit Mersenne Twister.
+  CHECK(distx::permutation(10, 42, 7) == Indices{1, 6, 4, 0, 8, 7, 5, 9, 3, 2});
+}
+
+TEST_CASE("every order is as likely as any other") {
+  std::map<Indices, int> orders;
+  constexpr int draws = 24000;
+  for (std::uint64_t epoch = 0; epoch < draws; ++epoch) ++orders[distx::permutation(4, 9, epoch)];
+  CHECK(orders.size() == 24);
+  // 1000 each are expected, with a standard deviation of 31; five of those leave one false alarm in a million.
+  for (const auto& [order, times] : orders) CHECK(std::abs(times - draws / 24) < 5 * 31);
+}
+
+TEST_CASE("what cannot be dealt out is refused") {
+  CHECK(says(refusal([] { return DistributedSampler(3, 0, 4); }), "there are 3 samples for 4 ranks"));
+  CHECK(says(refusal([] { return DistributedSampler(0, 0, 1); }), "there are 0 samples for 1 ranks"));
+  CHECK(says(refusal([] { return DistributedSampler(10, 0, 2, {.batch_size = 0}); }), "batch_size is 0"));
+  CHECK(says(refusal([] { return DistributedSampler(10, 0, 2, {.batch_size = 6}); }),
+             "a rank's share of 10 samples is 5"));
+  CHECK(says(refusal([] { return DistributedSampler(11, 0, 2, {.batch_size = 6, .remainder = Remainder::drop}); }),
+             "a rank's share of 11 samples is 5"));
+  CHECK(refusal([] { return DistributedSampler(11, 0, 2, {.batch_size = 6}); }) == "accepted");
+  CHECK(refusal([] { return DistributedSampler(4, 3, 4); }) == "accepted");
+  for (const int rank : {-1, 2})
+    CHECK_THROWS_AS(static_cast<void>(DistributedSampler(10, rank, 2)), distx::MismatchError);
+  CHECK_THROWS_AS(static_cast<void>(DistributedSampler(10, 0, 0)), distx::MismatchError);
+}

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <doctest/doctest.h>
+
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <new>
+#include <numeric>
+
+#include <distx/distx.hpp>
+
+#include "mpi/world.hpp"
+
+namespace {
+
+// Counts what this program allocates by C++ means, distx included; MPI itself is written in C.
+std::atomic<long> allocations{0};
+
+}  // namespace
+
+void* operator new(std::size_t bytes) {
+  ++allocations;
+  if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
+  throw std::bad_alloc();
+}
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  ++allocations;
+  const auto to = static_cast<std::size_t>(alignment);
+  if (void* memory = std::aligned_alloc(to, (bytes + to - 1) / to * to)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+
+using namespace distx;
+
+namespace {
+
+static_assert(Communicator<MpiCommunicator>);
+static_assert(PendingCollective<MpiPending>);
+static_assert(HasAllReduce<MpiCommunicator, bfloat16, Average>);
+static_assert(HasPointToPoint<MpiCommunicator, double>);
+struct Elsewhere {
+  using stream = HostStream;
+  using event = HostEvent;
+  static constexpr std::string_view name = "elsewhere";
+  static constexpr bool host_accessible = false;
+};
+static_assert(!Executes<MpiCommunicator, AllReduce<float, Sum, Elsewhere>>);
+
+/// x -> a*x + b modulo 2^32: applying one after the other is associative, and the order matters.
+struct Affine {
+  std::uint64_t operator()(std::uint64_t first, std::uint64_t then) const {
+    const auto a = [](std::uint64_t map) { return static_cast<std::uint32_t>(map >> 32); };
+    const auto b = [](std::uint64_t map) { return static_cast<std::uint32_t>(map); };
+    return map(a(first) * a(then), b(first) * a(then) + b(then));
+  }
+  static std::uint64_t map(std::uint32_t a, std::uint32_t b) { return (std::uint64_t{a} << 32) | b; }
+};
+
+struct Largest {
+  static constexpr bool commutative = true;
+  float operator()(float a, float b) const { return a < b ? b : a; }
+};
+
+std::uint64_t affine(int rank, std::size_t i) {
+  return Affine::map(static_cast<std::uint32_t>(2 * rank + 3), static_cast<std::uint32_t>(i) + 7u);
+}
+
+}  // namespace
+
+TEST_CASE("an op that is not commutative meets its operands in rank order") {
+  MpiCommunicator comm(world());
+  for (const std::size_t n : {std::size_t{1}, std::size_t{7}, std::size_t{20000}}) {
+    const auto all = n * static_cast<std::size_t>(comm.size());
+    std::vector<std::uint64_t> mine(all), expected(all);
+    for (std::size_t i = 0; i < all; ++i) {
+      mine[i] = affine(comm.rank(), i);
+      expected[i] = affine(0, i);
+      for (int rank = 1; rank < comm.size(); ++rank) expected[i] = Affine{}(expected[i], affine(rank, i));
+    }
+    std::vector<std::uint64_t> out(all);
+    all_reduce(comm, mine, out, Affine{});
+    CHECK(out == expected);
+    out = mine;
+    start_all_reduce(comm, out, Affine{}).wait();
+    CHECK(out == expected);
+    for (int root = 0; root < comm.size(); ++root) {
+      std::fill(out.begin(), out.end(), 0u);
+      reduce(comm, mine, out, Affine{}, root);
+      if (comm.rank() == root) CHECK(out == expected);
+      out = mine;
+      start_reduce(comm, out, out, Affine{}, root).wait();
+      if (comm.rank() == root) CHECK(out == expected);
+    }
+    const auto own = n * static_cast<std::size_t>(comm.rank());
+    const std::vector<std::uint64_t> own_expected(expected.begin() + static_cast<std::ptrdiff_t>(own),
+                                                  expected.begin() + static_cast<std::ptrdiff_t>(own + n));
+    std::vector<std::uint64_t> block(n);
+    reduce_scatter(comm, mine, block, Affine{});
+    CHECK(block == own_expected);
+    start_reduce_scatter(comm, mine, block, Affine{}).wait();
+    CHECK(block == own_expected);
+  }
+}
+
+TEST_CASE("bfloat16 is added in float and rounded once") {
+  MpiCommunicator comm(world());
+  // One by one in bfloat16, 256 + 1 stays 256 however often.
+  std::vector<bfloat16> x(5, bfloat16(comm.rank() == 0 ? 256.0f : 1.0f));
+  const auto total = bfloat16(256.0f + static_cast<float>(comm.size() - 1));
+  auto y = x;
+  all_reduce(comm, y, sum);
+  for (const auto v : y) CHECK(v.bits() == total.bits());
+  y = x;
+  start_all_reduce(comm, y, sum).wait();
+  for (const auto v : y) CHECK(v.bits() == total.bits());
+  reduce(comm, x, y, sum, comm.size() - 1);
+  for (const auto v : y) CHECK(v.bits() == total.bits());
+  std::vector<bfloat16> blocks(5 * static_cast<std::size_t>(comm.size()), x[0]);
+  reduce_scatter(comm, blocks, y, sum);
+  for (const auto v : y) CHECK(v.bits() == total.bits());
+}
+
+TEST_CASE("started calls end in wait, in any order, and when they are let go") {
+  MpiCommunicator comm(world());
+  const int size = comm.size();
+  std::array<std::vector<int>, 4> x;
+  for (std::size_t i = 0; i < x.size(); ++i) x[i].assign(1000, static_cast<int>(i) + comm.rank());
+  const auto total = [&](std::size_t i) { return size * static_cast<int>(i) + size * (size - 1) / 2; };
+  {
+    auto first = start_all_reduce(comm, x[0], sum);
+    auto second = start_all_reduce(comm, x[1], sum);
+    int number = comm.rank();
+    all_reduce(comm, number, max);  // blocking calls are ordered apart from started ones
+    CHECK(number == size - 1);
+    auto third = start_all_reduce(comm, x[2], sum);
+    second.wait();
+    CHECK(x[1] == std::vector<int>(1000, total(1)));
+    while (!first.test()) {
+    }
+    first.wait();
+    first.wait();  // nothing is left to do
+    CHECK(x[0] == std::vector<int>(1000, total(0)));
+    auto moved = std::move(third);
+    CHECK(third.test());  // NOLINT: empty, hence done
+  }
+  CHECK(x[2] == std::vector<int>(1000, total(2)));
+  MpiPending outlives;
+  {
+    MpiCommunicator short_lived(world());
+    outlives = start_all_reduce(short_lived, x[3], sum);
+  }
+  outlives.wait();
+  CHECK(x[3] == std::vector<int>(1000, total(3)));
+}
+
+TEST_CASE("split takes any colours and orders by key") {
+  MpiCommunicator comm(world());
+  auto odd = comm.split(comm.rank() % 2 == 0 ? -7 : INT_MAX, -comm.rank());
+  CHECK(odd.size() == (comm.size() + (comm.rank() % 2 == 0 ? 1 : 0)) / 2);
+  std::vector<int> members(static_cast<std::size_t>(odd.size()));
+  all_gather(odd, comm.rank(), members);
+  CHECK(std::is_sorted(members.rbegin(), members.rend()));
+  CHECK(members[static_cast<std::size_t>(odd.rank())] == comm.rank());
+
+  // Communicators come and go without using anything up: more of them than an MPI has contexts for.
+  for (int i = 0; i < 300; ++i) {
+    auto part = comm.split(i % 2, 0);
+    CHECK(part.size() == comm.size());
+  }
+}
+
+TEST_CASE("handles share one state") {
+  MpiCommunicator comm(world());
+  auto other = comm.share();
+  CHECK(other == comm);
+  CHECK(other.native_handle() == comm.native_handle());
+  MpiCommunicator another(world());
+  CHECK_FALSE(another == comm);
+  auto memory = comm.allocate<float>(10);
+  CHECK(memory.size() == 10);
+  CHECK(comm.scratch(100).size() == 100);
+}
+
+TEST_CASE("after the first call of its kind nothing is allocated") {
+  for (const Timeout& deadline : {Timeout(none), default_deadline}) {
+    MpiCommunicator comm(world(), {.deadline = deadline});
+    const auto size = static_cast<std::size_t>(comm.size());
+    std::vector<float> x(1000), y(1000), all(1000 * size);
+    std::vector<bfloat16> narrow(1000);
+    std::vector<std::size_t> counts(size, 1000);
+    const int next = (comm.rank() + 1) % comm.size();
+    const int previous = (comm.rank() + comm.size() - 1) % comm.size();
+    const auto everything = [&] {
+      barrier(comm);
+      all_reduce(comm, x, y, sum);
+      all_reduce(comm, x, average);
+      all_reduce(comm, x, Largest{});
+      all_reduce(comm, narrow, sum);
+      reduce(comm, x, y, sum, 0);
+      broadcast(comm, x, 0);
+      all_gather(comm, x, all);
+      all_gather(comm, x, all, counts);
+      reduce_scatter(comm, all, x, sum);
+      reduce_scatter(comm, all, x, sum, counts);
+      reduce_scatter(comm, all, std::span(all).subspan(static_cast<std::size_t>(comm.rank()) * 1000, 1000), sum);
+      all_to_all(comm, all, all);
+      gather(comm, x, all, 0);
+      scatter(comm, all, x, 0);
+      send_receive(comm, x, next, y, previous);
+      auto first = start_all_reduce(comm, narrow, average);
+      auto second = start_all_reduce(comm, x, Largest{});
+      auto receiving = start_receive(comm, y, previous);
+      send(comm, x, next);
+      second.wait();
+    };
+    everything();
+    everything();  // jobs for as many started calls as are in flight at once may change places
+    const long before = allocations.load();
+    CHECK(before > 0);
+    everything();
+    CHECK(allocations.load() - before == 0);
+  }
+}

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// A program that ends in the way that its argument names; endings.py looks at what comes of it.
+#include <iostream>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <distx/distx.hpp>
+#include <distx/mpi.hpp>
+
+namespace {
+
+/// Makes one call of which rank 1, or every rank, does not come back alive.
+void fail(distx::AnyConnector& connector, const std::string& way) {
+  distx::MpiOptions options;
+  if (way == "one fails, no deadline") options.deadline = distx::none;
+  distx::MpiCommunicator comm(connector, options);
+  std::vector<float> x(10, 1.0f);
+  if (way == "all fail" || comm.rank() == 1) throw std::runtime_error("a bad file");
+  distx::all_reduce(comm, x, distx::sum);
+}
+
+int run(int argc, char** argv, const std::string& way) {
+  std::optional<distx::MpiCommunicator> last;
+  {
+    auto connector = distx::connect(argc, argv);
+    if (way.find("fail") != std::string::npos) fail(connector, way);
+    if (way == "a communicator outlives the connector") last.emplace(connector);
+  }
+  if (last) {
+    int one = 1;
+    distx::all_reduce(*last, one, distx::sum);
+    std::cout << "sum " << one << '\n';
+    last.reset();
+  }
+  if (way == "once more") distx::MpiConnector again(argc, argv);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv, argc > 1 ? argv[1] : "");
+  } catch (const std::exception& error) {
+    std::cerr << std::string("ended by: ") + error.what() + '\n';  // in one piece, as other ranks write too
+    return 1;
+  }
+}

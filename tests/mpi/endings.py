@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Checks how programs end: all ranks, soon, with the right status, and with the error in words.
+
+    tests/mpi/endings.py PROGRAM       the program built of ending.cpp
+"""
+import os
+import subprocess
+import sys
+
+MPIRUN = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "mpirun")
+SECONDS = 40  # the program's own deadlines are ten minutes: whatever is slower than this has hung
+NOT_ENDED = "without calling"  # MPI's launcher on a rank that went without MPI_Finalize
+
+# way: status is 0?, words that are there, words that are not, ranks (0: without the launcher), environment
+WAYS = {
+    "": (True, [], ["ended by", NOT_ENDED], 3, {}),
+    "a communicator outlives the connector": (True, ["sum 3"], ["ended by", NOT_ENDED], 3, {}),
+    "all fail": (False, ["a bad file"], [NOT_ENDED, "Backtrace", "terminate called"], 3, {}),
+    "one fails": (
+        False,
+        ["ended by: "],  # of whichever rank is the first: the launcher then ends the others
+        ["Backtrace", "terminate called"],
+        3,
+        {},
+    ),
+    "one fails, no deadline": (False, ["ended by: a bad file"], ["Backtrace", "terminate called"], 3, {}),
+    "once more": (False, ["MPI has already been finalised in this process"], ["terminate called"], 2, {}),
+    "another MPI's launcher": (False, ["a launcher has started 4 ranks (PMI_SIZE is set)"], [], 0, {"PMI_SIZE": "4"}),
+    "alone": (True, [], ["ended by"], 0, {}),
+}
+
+
+def main():
+    wrong = 0
+    for way, (good, there, absent, ranks, environment) in WAYS.items():
+        command = [sys.argv[1], way]
+        if ranks:
+            command = [MPIRUN, "--timeout", str(SECONDS), str(ranks), *command]
+        done = subprocess.run(
+            command,
+            env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=SECONDS + 30,
+            check=False,
+        )
+        said = done.stdout + done.stderr
+        if done.returncode == 77 and ranks:
+            print(said, end="")
+            return 77
+        complaints = []
+        if done.returncode == 124:
+            complaints.append("it hung")
+        if (done.returncode == 0) != good:
+            complaints.append(f"its status is {done.returncode}")
+        complaints += [f"{words!r} is missing" for words in there if words not in said]
+        complaints += [f"{words!r} is there" for words in absent if words in said]
+        print(f"{'wrong' if complaints else 'right'}: {way or 'a plain end'}")
+        if complaints:
+            wrong += 1
+            print("    " + "; ".join(complaints) + "\n" + said)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// What the other ranks see when one fails: a typed error, never a hang.
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <optional>
+#include <string>
+
+#include <distx/distx.hpp>
+
+#include "mpi/world.hpp"
+
+using namespace distx;
+using namespace std::chrono_literals;
+
+namespace {
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+/// What `f` throws, in words; its type must be E.
+template <class E, class F>
+std::string sentence_of(F&& f) {
+  try {
+    f();
+  } catch (const E& error) {
+    return error.what();
+  } catch (const std::exception& error) {
+    return std::string("another type: ") + error.what();
+  }
+  return "nothing was thrown";
+}
+
+struct Trouble : std::runtime_error {
+  Trouble() : std::runtime_error("trouble on this rank") {}
+};
+
+/// Fails on one rank only, inside MPI's reduction.
+struct Throwing {
+  static constexpr bool commutative = true;
+  bool now;
+  float operator()(float a, float b) const {
+    if (now) throw Trouble();
+    return a + b;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a call that is wrong on one rank ends the calls of all") {
+  if (world().size() < 2) return;
+  MpiCommunicator comm(world());
+  std::vector<float> send(10), receive(8);
+  if (comm.rank() == 1) {
+    const auto said = sentence_of<MismatchError>([&] { all_reduce(comm, send, receive, sum); });
+    CHECK(contains(said, "send has 10 elements, receive has 8"));
+    CHECK(contains(said, "rank 1 of"));
+  } else {
+    const auto said = sentence_of<RevokedError>([&] { all_reduce(comm, send, sum); });
+    CHECK(contains(said, "rank 1 revoked the communicator"));
+    CHECK(contains(said, "send has 10 elements, receive has 8"));
+  }
+  // From then on every call of every rank says so, and another communicator is untouched.
+  CHECK(contains(sentence_of<RevokedError>([&] { barrier(comm); }), "rank 1 revoked the communicator"));
+  CHECK_THROWS_AS((void)start_barrier(comm), RevokedError);
+  CHECK_THROWS_AS(send_receive(comm, send, comm.rank(), receive, comm.rank()), RevokedError);
+  world().barrier();
+}
+
+TEST_CASE("a revocation reaches ranks that wait for a message or a started call") {
+  if (world().size() < 2) return;
+  for (const bool message : {true, false}) {
+    MpiCommunicator comm(world());
+    int number = 0;
+    if (comm.rank() == 0) {
+      comm.revoke("enough");
+      comm.revoke("and again");  // the first reason stays
+    } else if (message) {
+      CHECK(contains(sentence_of<RevokedError>([&] { receive(comm, number, 0); }), "communicator: enough"));
+    } else {
+      const auto said = sentence_of<RevokedError>([&] {
+        auto pending = start_all_reduce(comm, number, sum);
+        pending.wait();
+      });
+      CHECK(contains(said, "communicator: enough"));
+    }
+    CHECK_THROWS_AS(barrier(comm), RevokedError);
+    world().barrier();
+  }
+}
+
+TEST_CASE("a rank that unwinds tells the others") {
+  if (world().size() < 2) return;
+  std::vector<int> x(4, 1);
+  std::string said;
+  try {
+    MpiCommunicator comm(world());
+    if (comm.rank() == 0) throw Trouble();
+    all_reduce(comm, x, sum);
+  } catch (const Trouble&) {
+    said = "trouble";
+  } catch (const RevokedError& error) {
+    said = error.what();
+  }
+  if (world().rank() == 0) CHECK(said == "trouble");
+  else CHECK(contains(said, "while unwinding"));
+  world().barrier();
+
+  // The same where the rank holds the communicator and lets a started call go.
+  MpiCommunicator comm(world());
+  if (comm.rank() == 0) {
+    try {
+      auto pending = start_all_reduce(comm, x, sum);
+      throw Trouble();
+    } catch (const Trouble&) {
+    }
+    CHECK_THROWS_AS(barrier(comm), RevokedError);
+  } else {
+    CHECK(contains(sentence_of<RevokedError>([&] { barrier(comm); }), "rank 0 revoked the communicator"));
+  }
+  world().barrier();
+}
+
+TEST_CASE("a rank that does not come ends the others' wait at their deadline") {
+  if (world().size() < 2) return;
+  for (const bool message : {false, true}) {
+    MpiCommunicator comm(world(), {.deadline = 100ms});
+    const int last = comm.size() - 1;
+    int number = 0;
+    const auto begun = std::chrono::steady_clock::now();
+    if (comm.rank() != last) {
+      try {
+        if (message) receive(comm, number, last);
+        else all_reduce(comm, number, sum);
+        FAIL("nothing was thrown");
+      } catch (const TimeoutError& error) {
+        CHECK(contains(error.what(), "after 0.1 s"));
+        CHECK(contains(error.what(), message ? "receive" : "all_reduce"));
+      } catch (const RevokedError&) {
+        CHECK(comm.size() > 2);  // another one's deadline was over first
+      }
+      CHECK(std::chrono::steady_clock::now() - begun >= 100ms * (comm.size() == 2));
+    }
+    world().barrier();
+    CHECK_THROWS_AS(barrier(comm), RevokedError);
+    world().barrier();
+  }
+}
+
+TEST_CASE("a started call that is not joined times out in wait") {
+  if (world().size() < 2) return;
+  MpiCommunicator comm(world(), {.deadline = 100ms});
+  int number = 1;
+  if (comm.rank() == 0) {
+    auto pending = start_receive(comm, number, 1);
+    CHECK_FALSE(pending.test());
+    CHECK_THROWS_AS(pending.wait(), TimeoutError);
+    CHECK(pending.test());  // it is over
+    pending.wait();
+  }
+  world().barrier();
+}
+
+TEST_CASE("a message of another size is an error, shorter or longer") {
+  if (world().size() < 2) return;
+  for (const int sent : {3, 5, 0, 40000}) {
+    for (const bool straight : {false, true}) {
+      if (straight && sent == 40000) continue;  // its sender would wait for ever, as it asked to
+      MpiCommunicator comm(world(), {.deadline = straight ? Timeout(none) : default_deadline});
+      std::vector<int> out(static_cast<std::size_t>(sent), 1);
+      std::vector<int> in(4);
+      if (comm.rank() == 0) {
+        auto sending = start_send(comm, out, 1);
+        world().barrier();
+        try {
+          sending.wait();
+        } catch (const Error&) {
+          CHECK(sent == 40000);  // one that is too large to be sent ahead may see the receiver's end
+        }
+      } else {
+        if (comm.rank() == 1) {
+          const auto said = sentence_of<MismatchError>([&] { receive(comm, in, 0); });
+          CHECK(contains(said, "expects 4 elements, rank 0 sends " + std::to_string(sent)));
+          CHECK_THROWS_AS(barrier(comm), RevokedError);
+        }
+        world().barrier();
+      }
+      world().barrier();
+    }
+  }
+}
+
+TEST_CASE("blocks of another size are an error where they travel as messages") {
+  if (world().size() < 2) return;
+  MpiCommunicator comm(world());
+  std::vector<int> mine(comm.rank() == 1 ? 3 : 4);
+  std::vector<int> all(comm.rank() == 0 ? 4 * static_cast<std::size_t>(comm.size()) : 0);
+  if (comm.rank() == 0) {
+    const auto said = sentence_of<MismatchError>([&] { gather(comm, mine, all, 0); });
+    CHECK(contains(said, "expects 4 elements, rank 1 sends 3"));
+  } else {
+    gather(comm, mine, all, 0);
+  }
+  world().barrier();
+}
+
+TEST_CASE("what a user's op throws comes out of the call") {
+  if (world().size() < 2) return;
+  for (const bool started : {false, true}) {
+    MpiCommunicator comm(world());
+    std::vector<float> x(4, 1.0f);
+    int threw = 0;
+    try {
+      const Throwing op{true};
+      if (started) start_all_reduce(comm, x, op).wait();
+      else all_reduce(comm, x, op);
+    } catch (const Trouble&) {
+      threw = 1;
+    } catch (const RevokedError&) {
+      threw = 1;
+    }
+    const auto all = all_gather_values(world(), threw);
+    CHECK(std::count(all.begin(), all.end(), 1) > 0);  // on the ranks that reduced something
+    CHECK_THROWS_AS(barrier(comm), RevokedError);
+    world().barrier();
+  }
+}
+
+TEST_CASE("arguments that are wrong everywhere are refused everywhere") {
+  const int size = world().size();
+  int number = 0;
+  const auto refused = [&](auto&& call) {
+    MpiCommunicator comm(world());
+    CHECK_THROWS_AS(call(comm), MismatchError);
+    world().barrier();
+  };
+  refused([&](auto& comm) { broadcast(comm, number, size); });
+  refused([&](auto& comm) { reduce(comm, number, number, sum, -1); });
+  refused([&](auto& comm) { send(comm, number, size); });
+  refused([&](auto& comm) { receive(comm, number, 0, -1); });
+}
+
+TEST_CASE("a blocking message to oneself with nothing on the other side is refused") {
+  MpiCommunicator comm(world());
+  int number = 0;
+  for (const bool sends : {true, false}) {
+    auto alone = comm.split(comm.rank(), 0);
+    CHECK(contains(sentence_of<MismatchError>([&] {
+                     if (sends) send(alone, number, 0);
+                     else receive(alone, number, 0);
+                   }),
+                   "start the other side first"));
+    auto again = comm.split(comm.rank(), 0);
+    int sent = 5;
+    auto receiving = start_receive(again, number, 0);
+    send(again, sent, 0);
+    receiving.wait();
+    CHECK(number == 5);
+  }
+}
+
+TEST_CASE("MPI's own errors come with its words and code") {
+  const ErrorContext context{.operation = "all_reduce", .backend = "mpi", .rank = 2, .size = 4};
+  try {
+    mpi::check(MPI_ERR_TAG, "MPI_Send", context);
+    FAIL("nothing was thrown");
+  } catch (const Error& error) {
+    CHECK(error.code() == MPI_ERR_TAG);
+    CHECK(contains(error.what(), "distx: all_reduce on rank 2 of 4 (mpi): MPI_Send: "));
+    CHECK(contains(error.what(), "invalid tag"));
+  }
+  MpiCommunicator comm(world());
+  // A real call that fails returns, although the program's own communicator might end it.
+  CHECK_THROWS_AS(mpi::check(MPI_Bcast(nullptr, 1, MPI_INT, 99, comm.native_handle()), "MPI_Bcast", context), Error);
+}

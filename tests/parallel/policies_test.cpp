@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <distx/parallel/data_parallel.hpp>
+#include <doctest/doctest.h>
+
+#include <type_traits>
+
+namespace {
+
+struct OtherSpace {
+  using stream = distx::HostStream;
+  using event = distx::HostEvent;
+  static constexpr std::string_view name = "other";
+  static constexpr bool host_accessible = true;
+};
+
+using distx::CompatiblePolicies;
+using distx::Host;
+using distx::On;
+using distx::ZeRO;
+
+static_assert(CompatiblePolicies<>);
+static_assert(CompatiblePolicies<ZeRO<0>>);
+static_assert(CompatiblePolicies<ZeRO<0>, On<Host>>);
+static_assert(CompatiblePolicies<On<OtherSpace>, ZeRO<0>>);
+static_assert(!CompatiblePolicies<ZeRO<1>>);
+static_assert(!CompatiblePolicies<ZeRO<3>>);
+static_assert(!CompatiblePolicies<ZeRO<-1>>);
+static_assert(!CompatiblePolicies<ZeRO<0>, ZeRO<0>>);
+static_assert(!CompatiblePolicies<ZeRO<0>, On<Host>, ZeRO<0>>);
+static_assert(!CompatiblePolicies<On<Host>, On<OtherSpace>>);
+static_assert(!CompatiblePolicies<ZeRO<0>, int>);
+
+static_assert(std::is_same_v<distx::space_of_policies<>, Host>);
+static_assert(std::is_same_v<distx::space_of_policies<ZeRO<0>>, Host>);
+static_assert(std::is_same_v<distx::space_of_policies<ZeRO<0>, On<OtherSpace>>, OtherSpace>);
+static_assert(std::is_same_v<distx::DataParallel<On<OtherSpace>>::space, OtherSpace>);
+
+static_assert(std::is_move_constructible_v<distx::DataParallel<>>);
+static_assert(!std::is_copy_constructible_v<distx::DataParallel<>>);
+
+// What may stand for a parameter's memory, and what may not.
+static_assert(distx::ParameterArray<std::vector<float>&>);
+static_assert(distx::ParameterArray<std::array<double, 3>&>);
+static_assert(distx::ParameterArray<float (&)[3]>);
+static_assert(distx::ParameterArray<std::span<float>>);
+static_assert(distx::ParameterArray<distx::Span<distx::bfloat16, OtherSpace>>);
+static_assert(distx::ParameterArray<distx::Buffer<float>&>);
+static_assert(!distx::ParameterArray<std::vector<float>>);  // a temporary
+static_assert(!distx::ParameterArray<const std::vector<float>&>);
+static_assert(!distx::ParameterArray<std::vector<int>&>);
+static_assert(!distx::ParameterArray<float&>);
+
+/// A matrix that may be a part of another one, in the manner of Eigen.
+struct Matrix {
+  float* elements;
+  long rows, columns, stride, inner = 1;
+  float* data() { return elements; }
+  long size() const { return rows * columns; }
+  long innerStride() const { return inner; }
+  long outerStride() const { return stride; }
+  long innerSize() const { return rows; }
+  long outerSize() const { return columns; }
+};
+static_assert(distx::ParameterArray<Matrix&>);
+
+}  // namespace
+
+TEST_CASE("a matrix is taken whole, and not with gaps") {
+  std::vector<float> memory(24);
+  Matrix whole{memory.data(), 3, 4, 3};
+  Matrix gradient{memory.data() + 12, 3, 4, 3};
+  const auto parameter = distx::ref("w", whole, gradient);
+  CHECK(parameter.weight.data() == memory.data());
+  CHECK(parameter.weight.size() == 12);
+  CHECK(parameter.gradient.data() == memory.data() + 12);
+  Matrix block{memory.data(), 2, 4, 3};
+  CHECK_THROWS_WITH_AS(static_cast<void>(distx::ref("w", block, gradient)), doctest::Contains("gaps"),
+                       distx::MismatchError);
+  Matrix row{memory.data(), 1, 4, 1, 3};
+  CHECK_THROWS_WITH_AS(static_cast<void>(distx::ref("w", row, gradient)), doctest::Contains("gaps"),
+                       distx::MismatchError);
+  Matrix column{memory.data(), 3, 1, 99};
+  CHECK(distx::ref("w", column, column).weight.size() == 3);
+}
