@@ -3,13 +3,12 @@
 #include <cstdint>
 
 #include "distx/comm/arena/communicator.hpp"
-#include "distx/comm/arena/heap_kind.hpp"
 
 namespace distx {
 
 namespace detail {
 
-struct ThreadKind : arena::HeapKind {
+struct ThreadKind {
   static constexpr std::string_view name = "threads";
 
   template <Connector C>
