@@ -58,19 +58,21 @@ struct Settings {
 };
 
 /// Where tools/digits puts the real digits: in the build folder that this program lies in.
-std::filesystem::path beside_program() {
-  std::error_code unknown;
-  return std::filesystem::read_symlink("/proc/self/exe", unknown).parent_path() / "../data/digits.csv.gz";
+std::filesystem::path beside(const char* program) {
+  std::error_code without_proc;
+  auto path = std::filesystem::read_symlink("/proc/self/exe", without_proc);
+  if (without_proc) path = program;
+  return (path.parent_path() / "../data/digits.csv.gz").lexically_normal();
 }
 
-examples::SplitDigits read_digits(const Settings& settings) {
+examples::SplitDigits read_digits(const Settings& settings, const char* program) {
   if (!settings.mnist.empty()) return examples::read_mnist(settings.mnist);
   if (settings.synthetic) {
     auto drawn = examples::split_held_out(examples::synthetic_digits(1797, 1), 0.2, 1);
     return {examples::with_shifted_copies(drawn.training), std::move(drawn.held_out)};
   }
   std::filesystem::path path = settings.digits;
-  if (path.empty()) path = beside_program().lexically_normal();
+  if (path.empty()) path = beside(program);
   if (settings.digits.empty() && !std::filesystem::exists(path))
     throw distx::DataError(path.string() +
                            " is not there: fetch it with tools/digits, or choose --digits, --mnist or --synthetic");
@@ -144,7 +146,7 @@ void train(C& comm, const Settings& settings, const examples::SplitDigits& digit
 
 void run(int argc, char** argv, const Settings& settings) {
   auto connector = distx::connect(argc, argv);
-  const auto digits = read_digits(settings);
+  const auto digits = read_digits(settings, argv[0]);
   if (!settings.json.empty()) {
     const bool writable = connector.rank() != 0 || examples::TrainingReport::writable(settings.json);
     if (!distx::broadcast_value(connector, writable, 0)) throw examples::TrainingReport::not_writable(settings.json);
