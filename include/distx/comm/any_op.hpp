@@ -5,6 +5,7 @@
 #include <source_location>
 
 #include "distx/comm/ops.hpp"
+#include "distx/core/fnv1a.hpp"
 
 namespace distx {
 
@@ -43,10 +44,7 @@ void reduce_elements(const Op& op, T* const* targets, std::size_t target_count, 
 /// The same number for the same type in every process of one program, from the compiler's spelling of its name.
 template <class Type>
 consteval std::uint64_t type_fingerprint() {
-  std::uint64_t hash = 14695981039346656037ull;  // FNV-1a, 64 bits
-  for (const char c : std::string_view(std::source_location::current().function_name()))
-    hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
-  return hash;
+  return fnv1a(std::string_view(std::source_location::current().function_name()));
 }
 
 }  // namespace detail

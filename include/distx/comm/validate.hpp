@@ -206,9 +206,7 @@ struct Fingerprint {
 namespace detail {
 
 inline std::uint64_t hash_of(Counts counts) noexcept {
-  std::uint64_t hash = 14695981039346656037ull;
-  for (const auto count : counts) hash = (hash ^ count) * 1099511628211ull;
-  return counts.empty() ? 0 : hash;
+  return counts.empty() ? 0 : fnv1a(counts);
 }
 
 template <Collective Call>

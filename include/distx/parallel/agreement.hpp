@@ -13,12 +13,6 @@ namespace distx::detail {
 /// What every rank believes to be the same on all ranks, line by line; compared so that it need not be believed.
 struct Belief {
   std::vector<std::string> lines;
-
-  [[nodiscard]] static std::uint64_t hash(std::string_view text) noexcept {
-    std::uint64_t value = 14695981039346656037ull;  // FNV-1a, 64 bits
-    for (const char c : text) value = (value ^ static_cast<unsigned char>(c)) * 1099511628211ull;
-    return value;
-  }
 };
 
 /// Throws on every rank the same sentence where the ranks' lines differ: the first line that does, and two ranks'
@@ -28,9 +22,8 @@ template <HostAccessible Space>
 void demand_agreement(AnyCommunicator<Space>& comm, const Belief& belief, const ErrorContext& context) {
   const auto ranks = static_cast<std::size_t>(comm.size());
   std::vector<std::uint64_t> hashes;
-  for (const auto& line : belief.lines) hashes.push_back(Belief::hash(line));
-  const std::uint64_t mine[2] = {hashes.size(), Belief::hash({reinterpret_cast<const char*>(hashes.data()),
-                                                              hashes.size() * sizeof(std::uint64_t)})};
+  for (const auto& line : belief.lines) hashes.push_back(fnv1a(line));
+  const std::uint64_t mine[2] = {hashes.size(), fnv1a(hashes)};
   std::vector<std::uint64_t> heads(2 * ranks);
   all_gather(comm, Span<const std::uint64_t, Space>(mine, 2), Span<std::uint64_t, Space>(heads.data(), heads.size()),
              {}, context.location);
