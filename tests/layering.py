@@ -35,7 +35,7 @@ ROOMS = {
 # vendor room: the beginnings of the foreign headers that only this room may include
 VENDORS = {
     "mpi": ("mpi.h", "boost/mpi", "boost/serialization"),
-    "shm": ("boost/interprocess",),
+    "shm": ("sys/", "fcntl.h", "signal.h", "unistd.h"),
     "tcp": ("boost/asio", "boost/system", "openssl/"),
     "gloo": ("gloo/",),
     "cuda": ("cuda", "cooperative_groups"),

@@ -11,6 +11,37 @@ namespace distx {
 
 namespace detail {
 
+/// Elements [begin, begin + count) of `reduce_elements`, at most a block of them; `Count` says how many where that is
+/// known, which lets every compiler use vector instructions.
+template <class T, std::size_t Count, class Op>
+void reduce_block(const Op& op, T* const* targets, std::size_t target_count, const T* const* sources,
+                  std::size_t source_count, std::size_t begin, std::size_t count, int ranks) {
+  using Accumulator = accumulator_t<T>;
+  const std::size_t n = Count != 0 ? Count : count;
+  alignas(64) Accumulator sums[4096 / sizeof(Accumulator)];
+  const T* const first = sources[0] + begin;
+  if (source_count == 1) {
+    for (std::size_t i = 0; i < n; ++i) sums[i] = static_cast<Accumulator>(first[i]);
+  } else {
+    const T* const second = sources[1] + begin;
+    for (std::size_t i = 0; i < n; ++i)
+      sums[i] = static_cast<Accumulator>(op(static_cast<Accumulator>(first[i]), static_cast<Accumulator>(second[i])));
+  }
+  for (std::size_t source = 2; source < source_count; ++source) {
+    const T* const from = sources[source] + begin;
+    for (std::size_t i = 0; i < n; ++i)
+      sums[i] = static_cast<Accumulator>(op(sums[i], static_cast<Accumulator>(from[i])));
+  }
+  if constexpr (requires(Accumulator a) { { op.finish(a, ranks) } -> std::convertible_to<Accumulator>; }) {
+    if (ranks > 0)
+      for (std::size_t i = 0; i < n; ++i) sums[i] = static_cast<Accumulator>(op.finish(sums[i], ranks));
+  }
+  for (std::size_t target = 0; target < target_count; ++target) {
+    T* const to = targets[target] + begin;
+    for (std::size_t i = 0; i < n; ++i) to[i] = static_cast<T>(sums[i]);
+  }
+}
+
 /// Stores `op` of element i of all sources, in their order, into element i of every target, for i in [0, count).
 ///
 /// A target may be one of the sources. The sum of bfloat16 and float16 is rounded once, at the end. `ranks` of 0 leaves
@@ -18,27 +49,12 @@ namespace detail {
 template <class T, class Op>
 void reduce_elements(const Op& op, T* const* targets, std::size_t target_count, const T* const* sources,
                      std::size_t source_count, std::size_t count, int ranks) {
-  using Accumulator = accumulator_t<T>;
-  constexpr std::size_t block = 4096 / sizeof(Accumulator);
-  Accumulator sums[block];
-  for (std::size_t begin = 0; begin < count; begin += block) {
-    const std::size_t n = count - begin < block ? count - begin : block;
-    const T* first = sources[0] + begin;
-    for (std::size_t i = 0; i < n; ++i) sums[i] = static_cast<Accumulator>(first[i]);
-    for (std::size_t source = 1; source < source_count; ++source) {
-      const T* from = sources[source] + begin;
-      for (std::size_t i = 0; i < n; ++i)
-        sums[i] = static_cast<Accumulator>(op(sums[i], static_cast<Accumulator>(from[i])));
-    }
-    if constexpr (requires(Accumulator a) { { op.finish(a, ranks) } -> std::convertible_to<Accumulator>; }) {
-      if (ranks > 0)
-        for (std::size_t i = 0; i < n; ++i) sums[i] = static_cast<Accumulator>(op.finish(sums[i], ranks));
-    }
-    for (std::size_t target = 0; target < target_count; ++target) {
-      T* to = targets[target] + begin;
-      for (std::size_t i = 0; i < n; ++i) to[i] = static_cast<T>(sums[i]);
-    }
-  }
+  constexpr std::size_t block = 4096 / sizeof(accumulator_t<T>);
+  std::size_t begin = 0;
+  for (; begin + block <= count; begin += block)
+    reduce_block<T, block>(op, targets, target_count, sources, source_count, begin, block, ranks);
+  if (begin < count)
+    reduce_block<T, 0>(op, targets, target_count, sources, source_count, begin, count - begin, ranks);
 }
 
 /// The same number for the same type in every process of one program, from the compiler's spelling of its name.

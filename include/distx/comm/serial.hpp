@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/comm/arena/communicator.hpp"
+#include "distx/comm/arena/heap_kind.hpp"
 #include "distx/connect/self.hpp"
 
 namespace distx {
 
 namespace detail {
 
-struct SerialKind {
+struct SerialKind : arena::HeapKind {
   static constexpr std::string_view name = "serial";
 
   template <Connector C>

@@ -3,12 +3,13 @@
 #include <cstdint>
 
 #include "distx/comm/arena/communicator.hpp"
+#include "distx/comm/arena/heap_kind.hpp"
 
 namespace distx {
 
 namespace detail {
 
-struct ThreadKind {
+struct ThreadKind : arena::HeapKind {
   static constexpr std::string_view name = "threads";
 
   template <Connector C>

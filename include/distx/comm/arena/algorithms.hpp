@@ -1,167 +1,125 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <algorithm>
-#include <cstring>
+#include "distx/comm/arena/exchange.hpp"
 
-#include "distx/comm/arena/arena.hpp"
-
-// What a rank does in a collective once every rank has posted: its own part, on everybody's buffers. `peer(r)` is rank
-// r's post. Reductions add in rank order, so the bits depend on nothing but the operands.
+// What a rank does in one round of a collective: its own part, on what everybody shows. Reductions add in rank order,
+// so the bits depend on nothing but the operands.
 namespace distx::arena {
 
-struct Slice {
-  std::size_t begin;
-  std::size_t count;
-};
-
-/// Part `rank` of n elements, cut on 64-byte lines, so that two ranks never write to one line of an aligned buffer.
-inline Slice slice_of(std::size_t n, std::size_t element_bytes, int rank, int size) noexcept {
-  const std::size_t per_line = std::max<std::size_t>(1, alignment_bytes / element_bytes);
-  const std::size_t lines = (n + per_line - 1) / per_line;
-  const auto cut = [&](int r) {
-    return std::min(n, lines * static_cast<std::size_t>(r) / static_cast<std::size_t>(size) * per_line);
-  };
-  return {cut(rank), cut(rank + 1) - cut(rank)};
+/// All-reduce and reduce: every rank reduces its slice, for all who receive; what is small, each receiver by itself.
+template <class Call>
+  requires(Call::name == "all_reduce" || Call::name == "reduce")
+void work(Exchange<Call>& x, std::size_t round) {
+  const int me = x.self.rank;
+  const std::size_t bytes = x.piece(me, me, round);
+  const Run slice = x.all_inlined() ? Run{0, x.receives_reduced(me) ? bytes : 0} : slice_of(bytes, me, x.self.size);
+  auto& targets = x.workspace.targets;
+  targets.clear();
+  bool unreached = false;
+  for (int r = 0; r < x.self.size; ++r) {
+    if (!x.receives_reduced(r)) continue;
+    std::byte* const receive = r == me ? x.own_receive() : x.all_inlined() ? nullptr : x.peer(r).receive;
+    if (receive != nullptr) targets.push_back(receive + x.offset(round) + slice.offset);
+    else unreached = true;
+  }
+  if (unreached && x.has_results()) targets.push_back(x.result(me, round));
+  if (slice.bytes != 0) x.reduce(slice.offset, slice.bytes, round);
 }
 
-inline void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
-  if (bytes != 0 && to != from) std::memcpy(to, from, bytes);
+/// Takes what the others have reduced for this rank, where they do not reach its memory.
+template <class Call>
+void collect(Exchange<Call>& x, std::size_t round) {
+  const int me = x.self.rank;
+  if (!x.receives_reduced(me) || x.peer(me).receive != nullptr) return;
+  const std::size_t bytes = x.piece(me, me, round);
+  for (int r = 0; r < x.self.size; ++r) {
+    const Run slice = slice_of(bytes, r, x.self.size);
+    if (r != me) x.copy_bytes(x.own_receive() + x.offset(round) + slice.offset, x.result(r, round), slice.bytes);
+  }
 }
 
-/// The lists of pointers that a reduction needs, kept between calls so that none allocates.
-struct Pointers {
-  std::vector<const void*> sources;
-  std::vector<void*> targets;
-};
-
-template <class Peer>
-void reduce_block(const AnyOp& op, const Peer& peer, int size, std::size_t offset_bytes, std::size_t count,
-                  Pointers& pointers) {
-  pointers.sources.clear();
-  for (int r = 0; r < size; ++r) pointers.sources.push_back(peer(r).send + offset_bytes);
-  op.reduce(pointers.targets.data(), pointers.targets.size(), pointers.sources.data(), pointers.sources.size(), count,
-            size);
+inline void work(Exchange<ReduceScatter<AnyElement, AnyOp>>& x, std::size_t round) {
+  const int me = x.self.rank;
+  const std::size_t bytes = x.piece(me, me, round);
+  x.workspace.targets.assign(1, x.own_receive() + x.offset(round));
+  if (bytes != 0) x.reduce(0, bytes, round);
 }
 
-template <class Peer>
-void work(const AllReduce<AnyElement, AnyOp>& c, const RankOf& self, const Peer& peer, Pointers& pointers) {
-  const auto width = c.send.element_bytes();
-  const Slice slice = slice_of(c.send.size(), width, self.rank, self.size);
-  pointers.targets.clear();
-  for (int r = 0; r < self.size; ++r) pointers.targets.push_back(peer(r).receive + slice.begin * width);
-  reduce_block(c.op, peer, self.size, slice.begin * width, slice.count, pointers);
+inline void work(Exchange<Broadcast<AnyElement>>& x, std::size_t round) {
+  const int me = x.self.rank, root = x.call.root;
+  if (me != root) x.copy_bytes(x.own_receive() + x.offset(round), x.source(root, me, round), x.piece(root, me, round));
 }
 
-template <class Peer>
-void work(const Reduce<AnyElement, AnyOp>& c, const RankOf& self, const Peer& peer, Pointers& pointers) {
-  const auto width = c.send.element_bytes();
-  const Slice slice = slice_of(c.send.size(), width, self.rank, self.size);
-  pointers.targets.assign(1, peer(c.root).receive + slice.begin * width);
-  reduce_block(c.op, peer, self.size, slice.begin * width, slice.count, pointers);
+inline void work(Exchange<AllGather<AnyElement>>& x, std::size_t round) {
+  const auto width = width_of(x.call);
+  for (int r = 0; r < x.self.size; ++r)
+    x.copy_bytes(x.own_receive() + block_offset(x.call.counts, x.call.send.size(), r) * width + x.offset(round),
+                 x.source(r, x.self.rank, round), x.piece(r, x.self.rank, round));
 }
 
-template <class Peer>
-void work(const ReduceScatter<AnyElement, AnyOp>& c, const RankOf& self, const Peer& peer, Pointers& pointers) {
-  const auto offset = block_offset(c.counts, c.receive.size(), self.rank) * c.receive.element_bytes();
-  pointers.targets.assign(1, c.receive.data());
-  reduce_block(c.op, peer, self.size, offset, c.receive.size(), pointers);
+inline void work(Exchange<Gather<AnyElement>>& x, std::size_t round) {
+  const int me = x.self.rank, root = x.call.root;
+  const auto width = width_of(x.call);
+  const Seen& to = x.peer(root);
+  const auto block = [&](int r) { return block_offset(to.send_counts, to.send_count, r) * width + x.offset(round); };
+  if (to.receive != nullptr && !x.all_inlined()) {
+    x.copy_bytes(to.receive + block(me), x.source(me, root, round), x.piece(me, root, round));
+  } else if (me == root) {
+    for (int r = 0; r < x.self.size; ++r)
+      x.copy_bytes(x.own_receive() + block(r), x.source(r, me, round), x.piece(r, me, round));
+  }
 }
 
-template <class Peer>
-void work(const Broadcast<AnyElement>& c, const RankOf&, const Peer& peer, Pointers&) {
-  copy_bytes(c.buffer.bytes(), peer(c.root).receive, c.buffer.size_bytes());
+inline void work(Exchange<Scatter<AnyElement>>& x, std::size_t round) {
+  const int me = x.self.rank, root = x.call.root;
+  x.copy_bytes(x.own_receive() + x.offset(round), x.source(root, me, round), x.piece(root, me, round));
 }
 
-template <class Peer>
-void work(const AllGather<AnyElement>& c, const RankOf& self, const Peer& peer, Pointers&) {
-  const auto width = c.send.element_bytes();
-  for (int r = 0; r < self.size; ++r)
-    copy_bytes(c.receive.bytes() + block_offset(c.counts, c.send.size(), r) * width, peer(r).send,
-               block_count(c.counts, c.send.size(), r) * width);
-}
-
-template <class Peer>
-void work(const AllToAll<AnyElement>& c, const RankOf& self, const Peer& peer, Pointers&) {
-  const auto width = c.send.element_bytes();
-  const auto equal = c.send.size() / static_cast<std::size_t>(self.size);
-  if (c.send_counts.empty() && c.send.data() == c.receive.data()) {
+inline void work(Exchange<AllToAll<AnyElement>>& x, std::size_t round) {
+  const auto& c = x.call;
+  const int me = x.self.rank;
+  const auto width = width_of(c);
+  const auto equal = c.send.size() / static_cast<std::size_t>(x.self.size);
+  if (c.send_counts.empty() && c.send.data() == c.receive.data() && !x.staged() && !x.peer(me).inlined) {
     // In place: of every pair of ranks the lower one swaps the two blocks.
-    std::byte* mine = c.receive.bytes();
-    for (int r = self.rank + 1; r < self.size; ++r)
+    std::byte* mine = x.own_receive();
+    for (int r = me + 1; r < x.self.size; ++r)
       std::swap_ranges(mine + static_cast<std::size_t>(r) * equal * width,
                        mine + static_cast<std::size_t>(r + 1) * equal * width,
-                       peer(r).receive + static_cast<std::size_t>(self.rank) * equal * width);
+                       x.peer(r).receive + static_cast<std::size_t>(me) * equal * width);
     return;
   }
-  for (int r = 0; r < self.size; ++r)
-    copy_bytes(c.receive.bytes() + block_offset(c.receive_counts, equal, r) * width,
-               peer(r).send + block_offset(peer(r).send_counts, equal, self.rank) * width,
-               block_count(c.receive_counts, equal, r) * width);
+  for (int r = 0; r < x.self.size; ++r)
+    x.copy_bytes(x.own_receive() + block_offset(c.receive_counts, equal, r) * width + x.offset(round),
+                 x.source(r, me, round), x.piece(r, me, round));
 }
 
-template <class Peer>
-void work(const Gather<AnyElement>& c, const RankOf& self, const Peer& peer, Pointers&) {
-  const Post& root = peer(c.root);
-  copy_bytes(root.receive + block_offset(root.send_counts, root.send_count, self.rank) * c.send.element_bytes(),
-             c.send.bytes(), c.send.size_bytes());
-}
-
-template <class Peer>
-void work(const Scatter<AnyElement>& c, const RankOf& self, const Peer& peer, Pointers&) {
-  const Post& root = peer(c.root);
-  copy_bytes(c.receive.bytes(),
-             root.send + block_offset(root.send_counts, root.receive_count, self.rank) * c.receive.element_bytes(),
-             c.receive.size_bytes());
-}
-
-template <class Peer>
-void work(const Barrier<Host>&, const RankOf&, const Peer&, Pointers&) {}
-
-/// What this rank publishes of a call.
-template <Collective Call>
-Post post_of(const Call& c) {
-  Post post;
-  post.fingerprint = fingerprint(c);
-  if constexpr (requires { c.buffer; }) {
-    post.send = post.receive = c.buffer.bytes();
-    post.send_count = post.receive_count = c.buffer.size();
-  } else if constexpr (requires { c.send; }) {
-    post.send = c.send.bytes();
-    post.receive = c.receive.bytes();
-    post.send_count = c.send.size();
-    post.receive_count = c.receive.size();
-  }
-  if constexpr (requires { c.counts; }) post.send_counts = c.counts;
-  if constexpr (requires { c.send_counts; }) {
-    post.send_counts = c.send_counts;
-    post.receive_counts = c.receive_counts;
-  }
-  return post;
-}
+inline void work(Exchange<Barrier<Host>>&, std::size_t) {}
 
 /// Block by block where fingerprints cannot say it: every rank looks at all ranks, so that all get the same error.
-template <Collective Call, class Peer>
-void agree(const Call& c, const RankOf& self, const Peer& peer) {
+template <Collective Call>
+void agree(const Exchange<Call>& x, const ErrorContext& context) {
+  const int size = x.self.size;
   const auto demand = [&](int from, std::size_t sent, int to, std::size_t received) {
     if (sent != received)
       throw MismatchError("rank " + std::to_string(from) + " sends rank " + std::to_string(to) + " " +
                               std::to_string(sent) + " elements, which receives " + std::to_string(received),
-                          self.context(c));
+                          context);
   };
   if constexpr (Call::name == "gather" || Call::name == "scatter") {
-    const Post& root = peer(c.root);
-    for (int r = 0; r < self.size; ++r) {
+    const Seen& root = x.peer(x.call.root);
+    for (int r = 0; r < size; ++r) {
       if constexpr (Call::name == "gather")
-        demand(r, peer(r).send_count, c.root, block_count(root.send_counts, root.send_count, r));
+        demand(r, x.peer(r).send_count, x.call.root, block_count(root.send_counts, root.send_count, r));
       else
-        demand(c.root, block_count(root.send_counts, root.receive_count, r), r, peer(r).receive_count);
+        demand(x.call.root, block_count(root.send_counts, root.receive_count, r), r, x.peer(r).receive_count);
     }
   } else if constexpr (Call::name == "all_to_all") {
-    for (int from = 0; from < self.size; ++from)
-      for (int to = 0; to < self.size; ++to)
-        if (!peer(from).send_counts.empty() && !peer(to).receive_counts.empty())
-          demand(from, peer(from).send_counts[static_cast<std::size_t>(to)], to,
-                 peer(to).receive_counts[static_cast<std::size_t>(from)]);
+    for (int from = 0; from < size; ++from)
+      for (int to = 0; to < size; ++to)
+        if (!x.peer(from).send_counts.empty() && !x.peer(to).receive_counts.empty())
+          demand(from, x.peer(from).send_counts[static_cast<std::size_t>(to)], to,
+                 x.peer(to).receive_counts[static_cast<std::size_t>(from)]);
   }
 }
 

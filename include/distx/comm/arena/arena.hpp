@@ -1,154 +1,142 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <array>
-#include <atomic>
-#include <mutex>
-#include <vector>
+#include <memory>
 
-#include "distx/comm/arena/mailbox.hpp"
-#include "distx/comm/validate.hpp"
+#include "distx/comm/arena/control.hpp"
+#include "distx/comm/arena/envelope.hpp"
 #include "distx/core/wait.hpp"
-#include "distx/memory/buffer.hpp"
 
 namespace distx::arena {
 
-/// What a rank publishes of its call: where its spans and counts lie, and what must agree.
-struct Post {
-  const std::byte* send = nullptr;
-  std::byte* receive = nullptr;
-  std::size_t send_count = 0;
-  std::size_t receive_count = 0;
-  Counts send_counts{};
-  Counts receive_counts{};
-  Fingerprint fingerprint{};
-};
-
-/// What all ranks of one communicator share when they are threads of one process.
+/// What the ranks of one communicator share, as one of them sees it: how they meet, and which memory they reach.
 ///
-/// A collective is: publish, wait until all have published, compare, work on one's own part of everybody's buffers,
-/// wait until all have. Blocking and started calls have a channel each. A rank that works is `busy`: revoking waits for
-/// it, so that nobody's buffer is read after its owner has been told of an error.
+/// A collective is: publish, arrive, compare, work on one's own part of everybody's memory, arrive. A rank that works
+/// is `busy`: revoking waits for it, so that nobody's buffer is read after its owner has been told of an error.
 class Arena {
  public:
-  enum class Lane { blocking, started };
+  Arena(const Control& control, const Timeout& deadline) noexcept : control_(control), deadline_(deadline) {}
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+  virtual ~Arena() = default;
 
-  Arena(int size, Timeout deadline) : deadline_(deadline), ranks_(static_cast<std::size_t>(size)) {}
-
-  [[nodiscard]] int size() const noexcept { return static_cast<int>(ranks_.size()); }
+  [[nodiscard]] const Control& control() const noexcept { return control_; }
+  [[nodiscard]] int size() const noexcept { return control_.size(); }
   [[nodiscard]] const Timeout& deadline() const noexcept { return deadline_; }
-  [[nodiscard]] Mailbox& mailbox(int rank) noexcept { return at(rank).mailbox; }
 
-  /// Runs `agree(peer)` and `work(peer)` when every rank has made the same call, where `peer(r)` is rank r's post;
-  /// returns when every rank has run its own. What `agree` refuses, every rank must refuse.
-  template <class Agree, class Work>
-  void collective(Lane lane, int rank, const Post& mine, const ErrorContext& context, Agree&& agree, Work&& work) {
-    Channel& channel = at(rank).channels[static_cast<std::size_t>(lane)];
-    {
-      // Busy from before this rank is seen to have come: whoever revokes later waits for it, so that the counts that
-      // `agree` reads are still there.
-      const Busy busy(channel);
-      if (revoked()) throw_revoked(context);
-      channel.post = mine;
-      arrive(lane, rank, context);
-      const auto peer = [&](int other) -> const Post& {
-        return at(other).channels[static_cast<std::size_t>(lane)].post;
-      };
-      compare(lane, mine, context);
-      agree(peer);
-      if (revoked()) throw_revoked(context);
-      work(peer);
-    }
-    arrive(lane, rank, context);
-  }
+  /// Where memory of this rank lies for the others.
+  [[nodiscard]] virtual Place place_of(const void* memory, std::size_t bytes) noexcept = 0;
+  /// What lies there, null where this rank does not reach it.
+  [[nodiscard]] virtual std::byte* at(const Place& place) noexcept = 0;
+  /// Whether a rank's process has ended without a word. Asks the system.
+  [[nodiscard]] virtual bool died(int) noexcept { return false; }
 
-  [[nodiscard]] bool revoked() const noexcept { return revoked_.load(std::memory_order_seq_cst); }
+  /// @name Messages
+  /// `post` makes an envelope meet its counterpart, or leaves it until that comes; `advance` says whether it is done,
+  /// and does what is left for this side; `withdraw` takes one back that has not met: false where it has.
+  /// @{
+  virtual void post(const std::shared_ptr<Envelope>& mine, const ErrorContext& context) = 0;
+  [[nodiscard]] virtual bool advance(Envelope& mine) noexcept = 0;
+  virtual bool withdraw(Envelope& mine) noexcept = 0;
+  /// @}
 
-  /// Ends every wait of every rank; the first reason stays. Returns when no other rank reads anybody's buffers.
-  void revoke(int rank, const std::string& reason) noexcept {
-    {
-      const std::lock_guard lock(mutex_);
-      if (!revoked()) {
-        reason_ = "rank " + std::to_string(rank) + " revoked the communicator: " + reason;
-        revoked_.store(true, std::memory_order_seq_cst);
-      }
-    }
-    for (std::size_t other = 0; other < ranks_.size(); ++other) {
-      if (static_cast<int>(other) == rank) continue;
-      for (const Channel& channel : ranks_[other].channels)
-        while (channel.busy.load(std::memory_order_seq_cst)) std::this_thread::yield();
-    }
-  }
-  [[noreturn]] void throw_revoked(const ErrorContext& context) const {
-    const std::lock_guard lock(mutex_);
-    throw RevokedError(reason_, context);
-  }
-
-  /// This rank makes no more calls; a rank that waits for it is told so.
-  void leave(int rank) noexcept { at(rank).left.store(true, std::memory_order_release); }
-  [[nodiscard]] bool has_left(int rank) const noexcept { return at(rank).left.load(std::memory_order_acquire); }
-
- private:
-  struct Channel {
-    std::atomic<std::uint64_t> arrived{0};
-    std::atomic<bool> busy{false};
-    Post post;
-  };
-  struct alignas(alignment_bytes) Rank {
-    std::array<Channel, 2> channels;
-    std::atomic<bool> left{false};
-    Mailbox mailbox;
-  };
-  struct Busy {
-    explicit Busy(Channel& c) noexcept : channel(c) { channel.busy.store(true, std::memory_order_seq_cst); }
-    Busy(const Busy&) = delete;
-    Busy& operator=(const Busy&) = delete;
-    ~Busy() { channel.busy.store(false, std::memory_order_seq_cst); }
-    Channel& channel;
-  };
-
-  Rank& at(int rank) noexcept { return ranks_[static_cast<std::size_t>(rank)]; }
-  const Rank& at(int rank) const noexcept { return ranks_[static_cast<std::size_t>(rank)]; }
-
+  /// Returns when every rank has arrived as often as this one.
   void arrive(Lane lane, int rank, const ErrorContext& context) {
-    const auto channel = static_cast<std::size_t>(lane);
-    auto& mine = at(rank).channels[channel].arrived;
+    auto& mine = control_.channel(rank, lane).arrived;
     const std::uint64_t now = mine.load(std::memory_order_relaxed) + 1;
     mine.store(now, std::memory_order_release);
     for (int other = 0; other < size(); ++other) {
-      const auto& theirs = at(other).channels[channel].arrived;
-      const auto there = [&] { return theirs.load(std::memory_order_acquire) >= now; };
-      switch (detail::wait_until(deadline_, there, [&] { return revoked() || has_left(other); })) {
-        case detail::WaitEnd::ready: break;
-        case detail::WaitEnd::expired: throw TimeoutError(missing(channel, now), context);
-        case detail::WaitEnd::stopped:
-          if (revoked()) throw_revoked(context);
-          throw RankFailure("rank " + std::to_string(other) + " has let its communicator go and makes no more calls",
-                            other, nullptr, context);
-      }
+      const auto& theirs = control_.channel(other, lane).arrived;
+      wait(other, context, [&] { return theirs.load(std::memory_order_acquire) >= now; },
+           [&] { return missing(lane, now); });
     }
   }
 
-  std::string missing(std::size_t channel, std::uint64_t now) const {
+  /// Waits until `ready()`, which is in the hands of rank `other`: or throws, with `late()` when the deadline is over.
+  template <class Ready, class Late>
+  void wait(int other, const ErrorContext& context, Ready&& ready, Late&& late) {
+    Look look;
+    const auto stopped = [&] { return revoked() || has_left(other) || look.died(*this, other); };
+    switch (detail::wait_until(deadline_, ready, stopped)) {
+      case detail::WaitEnd::ready: return;
+      case detail::WaitEnd::expired: throw TimeoutError(late(), context);
+      case detail::WaitEnd::stopped: throw_stopped(other, context);
+    }
+  }
+
+  [[nodiscard]] bool revoked() const noexcept {
+    return control_.header().revoked.load(std::memory_order_seq_cst) == 2;
+  }
+  /// Ends every wait of every rank; the first reason stays. Returns when no other rank reads anybody's buffers.
+  void revoke(int rank, const std::string& reason) noexcept {
+    Header& header = control_.header();
+    std::uint32_t none_yet = 0;
+    if (header.revoked.compare_exchange_strong(none_yet, 1)) {
+      const std::string words = "rank " + std::to_string(rank) + " revoked the communicator: " + reason;
+      header.reason[words.copy(header.reason, sizeof header.reason - 1)] = '\0';
+      header.revoked.store(2, std::memory_order_seq_cst);
+    }
+    for (int other = 0; other < size(); ++other) {
+      if (other == rank) continue;
+      Look look;
+      for (const Channel& channel : control_.rank(other).channels)
+        detail::wait_until(
+            none, [&] { return channel.busy.load(std::memory_order_seq_cst) == 0; },
+            [&] { return look.died(*this, other); });
+    }
+  }
+  [[noreturn]] void throw_revoked(const ErrorContext& context) const {
+    if (const int dead = control_.header().died.load(); dead >= 0) throw_died(dead, context);
+    throw RevokedError(control_.header().reason, context);
+  }
+  /// The error for a wait for rank `other` that will not end.
+  [[noreturn]] void throw_stopped(int other, const ErrorContext& context) const {
+    if (revoked()) throw_revoked(context);
+    if (has_left(other))
+      throw RankFailure("rank " + std::to_string(other) + " has let its communicator go and makes no more calls",
+                        other, nullptr, context);
+    std::int32_t nobody = -1;
+    control_.header().died.compare_exchange_strong(nobody, other);
+    throw_died(other, context);
+  }
+
+  /// This rank makes no more calls; a rank that waits for it is told so.
+  void leave(int rank) noexcept { control_.rank(rank).left.store(1, std::memory_order_release); }
+  [[nodiscard]] bool has_left(int rank) const noexcept {
+    return control_.rank(rank).left.load(std::memory_order_acquire) != 0;
+  }
+
+  /// Asks whether a rank has died, but every few milliseconds only.
+  class Look {
+   public:
+    [[nodiscard]] bool died(Arena& arena, int rank) noexcept {
+      const auto now = Deadline::clock::now();
+      if (next_ == Deadline::clock::time_point{}) next_ = now + interval;
+      if (now < next_) return false;
+      next_ = now + interval;
+      return arena.died(rank);
+    }
+
+   private:
+    static constexpr std::chrono::milliseconds interval{5};
+    Deadline::clock::time_point next_{};
+  };
+
+ private:
+  [[noreturn]] void throw_died(int rank, const ErrorContext& context) const {
+    throw RankFailure("rank " + std::to_string(rank) + ", process " + std::to_string(control_.rank(rank).process) +
+                          ", has died",
+                      rank, nullptr, context);
+  }
+  std::string missing(Lane lane, std::uint64_t now) const {
     std::string who;
-    for (std::size_t other = 0; other < ranks_.size(); ++other)
-      if (ranks_[other].channels[channel].arrived.load(std::memory_order_acquire) < now)
+    for (int other = 0; other < size(); ++other)
+      if (control_.channel(other, lane).arrived.load(std::memory_order_acquire) < now)
         who += (who.empty() ? "" : ", ") + std::to_string(other);
     return "after " + deadline_.words() + " these ranks have not made the call: " + who;
   }
 
-  void compare(Lane lane, const Post& mine, const ErrorContext& context) const {
-    for (int other = 0; other < size(); ++other) {
-      const Post& theirs = at(other).channels[static_cast<std::size_t>(lane)].post;
-      if (!(theirs.fingerprint == mine.fingerprint))
-        throw MismatchError(difference(mine.fingerprint, theirs.fingerprint, other), context);
-    }
-  }
-
+  Control control_;
   Timeout deadline_;
-  std::vector<Rank> ranks_;
-  std::atomic<bool> revoked_{false};
-  mutable std::mutex mutex_;
-  std::string reason_;
 };
 
 }  // namespace distx::arena

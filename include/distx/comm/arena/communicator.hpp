@@ -2,29 +2,48 @@
 #pragma once
 #include <algorithm>
 
-#include "distx/comm/arena/member.hpp"
+#include "distx/comm/arena/pending.hpp"
 #include "distx/connect/connector.hpp"
 
 namespace distx::arena {
 
-/// The communicator of ranks that share one address space; `Kind` gives its name and checks who may make one.
+/// The communicator of ranks that share memory. `Kind` is the sort of arena: who may make one, how the first rank makes
+/// it and the others find it, and how memory is allocated in it.
 template <class Kind>
 class Communicator {
  public:
   using space = Host;
 
   /// Collective over the connector, which is not needed afterwards.
-  /// @throws ConnectError where the ranks are not all in this process
+  /// @throws ConnectError, on every rank, where the ranks do not share the memory that this needs
   template <class C>
     requires(!std::same_as<std::remove_const_t<C>, Communicator>) && Connector<C>
   explicit Communicator(C& connector, Timeout deadline = default_deadline) {
     Kind::admit(connector);
-    // Rank 0 owns the arena until every rank has taken its share of it.
-    std::shared_ptr<Arena> owned;
-    if (connector.rank() == 0) owned = std::make_shared<Arena>(connector.size(), deadline);
-    auto* const address = broadcast_value(connector, &owned, 0);
-    member_ = std::make_shared<Member>(*address, connector.rank(), Kind::name);
-    connector.barrier();
+    struct Words {
+      char text[400] = {};
+    } mine;
+    typename Kind::Made made{};
+    typename Kind::Token token{};
+    std::shared_ptr<Arena> arena;
+    const auto attempt = [&](auto&& f) {
+      try {
+        f();
+      } catch (const std::exception& error) {
+        mine.text[std::string_view(error.what()).copy(mine.text, sizeof mine.text - 1)] = '\0';
+      }
+    };
+    const int rank = connector.rank(), size = connector.size();
+    if (rank == 0) attempt([&] { Kind::make(size, deadline, made, token); });
+    token = broadcast_value(connector, token, 0);
+    if (mine.text[0] == '\0') attempt([&] { arena = Kind::find(token, rank, size, deadline); });
+    // Rank 0 keeps what it has made until every rank has found it.
+    const auto all = all_gather_values(connector, mine);
+    for (std::size_t other = 0; other < all.size(); ++other)
+      if (all[other].text[0] != '\0')
+        throw ConnectError("rank " + std::to_string(other) + ": " + all[other].text,
+                           {.operation = "connect", .backend = Kind::name, .rank = rank, .size = size});
+    member_ = std::make_shared<Member>(std::move(arena), rank, Kind::name);
   }
 
   Communicator(Communicator&&) noexcept = default;
@@ -40,7 +59,7 @@ class Communicator {
   template <ErasableCall Call>
     requires std::same_as<typename Call::space, Host>
   void execute(const Call& call) {
-    run(Arena::Lane::blocking, erase(call));
+    run(Lane::blocking, erase(call));
   }
 
   template <ErasableCall Call>
@@ -53,31 +72,48 @@ class Communicator {
                                    std::source_location location = std::source_location::current()) {
     struct Wish {
       int color, key, rank;
-      std::shared_ptr<Arena>* arena;  // where the first rank of a group keeps it for the others
+      typename Kind::Token token;  // by which the others of a group find what its first rank makes
     };
-    std::vector<Wish> wishes(static_cast<std::size_t>(size()));
-    const auto exchange = [&](const Wish& mine) {
-      execute(AllGather<Wish>{{&mine, 1}, wishes, {}, location});
-    };
-    const Wish wish{color, key, rank(), nullptr};
-    exchange(wish);
-    std::vector<Wish> group;
+    Wish wish{color, key, rank(), {}};
+    std::vector<Wish> wishes = gathered(wish, location), group;
     std::copy_if(wishes.begin(), wishes.end(), std::back_inserter(group),
                  [&](const Wish& other) { return other.color == color; });
     std::stable_sort(group.begin(), group.end(), [](const Wish& a, const Wish& b) { return a.key < b.key; });
     const auto place = [&](const Wish& w) { return w.rank == rank(); };
     const int mine = static_cast<int>(std::find_if(group.begin(), group.end(), place) - group.begin());
-    std::shared_ptr<Arena> owned;
-    if (mine == 0) owned = std::make_shared<Arena>(static_cast<int>(group.size()), member_->arena().deadline());
-    exchange({color, key, rank(), &owned});
-    const auto arena = *wishes[static_cast<std::size_t>(group.front().rank)].arena;
-    run(Arena::Lane::blocking, Barrier<Host>{location});
-    return Communicator(std::make_shared<Member>(arena, mine, Kind::name));
+    const int ranks = static_cast<int>(group.size());
+    const Timeout& deadline = member_->arena().deadline();
+    typename Kind::Made made{};
+    std::shared_ptr<Arena> arena;
+    if (mine == 0) member_->guarded([&] { Kind::make(ranks, deadline, made, wish.token); });
+    wishes = gathered(wish, location);
+    const auto& token = wishes[static_cast<std::size_t>(group.front().rank)].token;
+    member_->guarded([&] { arena = Kind::find(token, mine, ranks, deadline); });
+    run(Lane::blocking, Barrier<Host>{location});
+    return Communicator(std::make_shared<Member>(std::move(arena), mine, Kind::name));
   }
 
+  /// Collective.
+  /// @throws MismatchError where the ranks ask for different sizes; MemoryError
   template <class T>
-  [[nodiscard]] CommunicatorMemory<T> allocate(std::size_t size) {
-    return CommunicatorMemory<T>::plain(size);
+  [[nodiscard]] CommunicatorMemory<T> allocate(std::size_t size,
+                                               std::source_location location = std::source_location::current()) {
+    if constexpr (requires { typename Kind::Allocation; }) {
+      static_assert(std::is_trivially_copyable_v<T>, "allocate: elements are moved as bytes");
+      typename Kind::Allocation allocation(member_->shared_arena(), member_->self);
+      const typename Kind::Allocation::Request request{size, sizeof(T)};
+      const auto requests = gathered(request, location);
+      member_->guarded([&] { allocation.agree(request, requests); });
+      typename Kind::Token token{};
+      member_->guarded([&] { token = allocation.make(); });
+      token = gathered(token, location).front();
+      member_->guarded([&] { allocation.find(token); });
+      run(Lane::blocking, Barrier<Host>{location});
+      const std::shared_ptr<void> owner = allocation.owner();
+      return {{static_cast<T*>(owner.get()), size}, owner};
+    } else {
+      return CommunicatorMemory<T>::plain(size);
+    }
   }
   [[nodiscard]] Span<std::byte> scratch(std::size_t bytes) { return member_->scratch(bytes); }
   [[nodiscard]] GroupCache& group_cache() noexcept { return member_->groups; }
@@ -86,14 +122,21 @@ class Communicator {
  private:
   explicit Communicator(std::shared_ptr<Member> member) : member_(std::move(member)) {}
 
+  template <class T>
+  std::vector<T> gathered(const T& mine, const std::source_location& location) {
+    std::vector<T> all(static_cast<std::size_t>(size()));
+    execute(AllGather<T>{{&mine, 1}, all, {}, location});
+    return all;
+  }
+
   template <Collective Call>
-  void run(Arena::Lane lane, const Call& call) {
+  void run(Lane lane, const Call& call) {
     member_->guarded([&] { validate(call, member_->self); });
     member_->collective(lane, call);
   }
-  void run(Arena::Lane, const Send<AnyElement>& call) { message(call); }
-  void run(Arena::Lane, const Receive<AnyElement>& call) { message(call); }
-  void run(Arena::Lane, const SendReceive<AnyElement>& call) { begin(call).wait(); }
+  void run(Lane, const Send<AnyElement>& call) { message(call); }
+  void run(Lane, const Receive<AnyElement>& call) { message(call); }
+  void run(Lane, const SendReceive<AnyElement>& call) { begin(call).wait(); }
 
   template <class Call>
   void message(const Call& call) {
@@ -130,7 +173,7 @@ class Communicator {
     prepare(call);
     struct Job final : Task {
       Job(Member& m, const Call& c) : member(m), call(c) {}
-      void run() override { member.collective(Arena::Lane::started, call); }
+      void run() override { member.collective(Lane::started, call); }
       Member& member;  // the Pending holds it, and outlives the task
       Call call;
     };
@@ -173,9 +216,12 @@ class Communicator {
   }
   template <Collective Call>
   Pending post(const Call& call, const Pending::Messages& messages) {
-    Pending pending(member_, messages, member_->self.context(call));
-    for (const auto& message : messages)
-      if (message != nullptr) member_->arena().mailbox(message->to).post(message);
+    const auto context = member_->self.context(call);
+    Pending pending(member_, messages, context);
+    member_->guarded([&] {
+      for (const auto& message : messages)
+        if (message != nullptr) member_->arena().post(message, context);
+    });
     return pending;
   }
 

@@ -5,28 +5,9 @@
 #include <mutex>
 #include <vector>
 
-#include "distx/comm/arena/ticket.hpp"
-#include "distx/core/element.hpp"
+#include "distx/comm/arena/envelope.hpp"
 
 namespace distx::arena {
-
-/// One side of a message: done once its bytes have been copied, by whichever side came second.
-class Envelope : public Ticket {
- public:
-  const std::byte* source = nullptr;  ///< of a sender, else null
-  std::byte* target = nullptr;        ///< of a receiver, else null
-  std::size_t count = 0;
-  std::size_t bytes = 0;
-  ElementType type = ElementType::bytes;
-  bool sends = false;
-  int from = 0;
-  int to = 0;
-  int tag = 0;
-  /// What the other side had, where that does not fit; to be read when done.
-  bool mismatch = false;
-  std::size_t other_count = 0;
-  ElementType other_type = ElementType::bytes;
-};
 
 /// The messages to one rank, sent or awaited, that have not met yet. Those of one sender and tag meet in order.
 class Mailbox {

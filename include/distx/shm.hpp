@@ -1,0 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#if !__has_include(<sys/mman.h>) || !__has_include(<sys/stat.h>)
+#error "distx/shm.hpp needs the shared memory of Linux: elsewhere use ThreadCommunicator or MpiCommunicator"
+#endif
+#include "distx/shm/communicator.hpp"

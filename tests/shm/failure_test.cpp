@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Ranks that are killed, that cannot share memory, or that end in an exception: the others are told, and nothing is
+// left.
+#include <doctest/doctest.h>
+
+#include "shm/forked.hpp"
+#include "shm/system.hpp"
+
+namespace {
+
+using namespace std::chrono_literals;
+using Comm = distx::ShmCommunicator;
+
+/// How the waits of a rank end, by name: everything that can wait for rank `other`.
+const std::vector<std::pair<std::string, void (*)(Comm&, int)>>& waits() {
+  static const std::vector<std::pair<std::string, void (*)(Comm&, int)>> all{
+      {"all_reduce", [](Comm& comm, int) { distx::all_reduce(comm, std::vector<float>(100), distx::sum); }},
+      {"large all_reduce", [](Comm& comm, int) { distx::all_reduce(comm, std::vector<float>(1000000), distx::sum); }},
+      {"barrier", [](Comm& comm, int) { distx::barrier(comm); }},
+      {"started all_reduce",
+       [](Comm& comm, int) {
+         std::vector<float> values(1000);
+         auto pending = distx::start_all_reduce(comm, values, distx::sum);
+         pending.wait();
+       }},
+      {"receive",
+       [](Comm& comm, int other) {
+         std::vector<float> values(100000);
+         distx::receive(comm, values, other);
+       }},
+      {"send", [](Comm& comm, int other) { distx::send(comm, std::vector<float>(100000), other); }},
+      {"split", [](Comm& comm, int) { const auto half = comm.split(0, 0); }},
+      {"allocate", [](Comm& comm, int) { const auto memory = comm.allocate<float>(1000); }},
+  };
+  return all;
+}
+
+/// Status 0 where `f` ends in a RankFailure that names rank 1, well before the deadline; else what it did instead.
+template <class F>
+int ends_in_failure(F&& f) {
+  const auto began = std::chrono::steady_clock::now();
+  try {
+    f();
+    return 10;
+  } catch (const distx::RankFailure& failure) {
+    if (failure.failed_rank() != 1) return 11;
+    if (std::string(failure.what()).find("has died") == std::string::npos) return 12;
+    if (!test::nameless()) return 15;
+    return std::chrono::steady_clock::now() - began < 20s ? 0 : 13;
+  } catch (const std::exception& error) {
+    std::cerr << error.what() << '\n';
+    return 14;
+  }
+}
+
+TEST_CASE("a rank that is killed ends every wait of the others in a RankFailure, and leaves nothing in /dev/shm") {
+  for (std::size_t which = 0; which < waits().size(); ++which) {
+    CAPTURE(waits()[which].first);
+    const auto ended = test::forked(3, [&](test::ForkedConnector& connector, test::Board&) {
+      Comm comm(connector, 60s);
+      float value = 1;
+      distx::all_reduce(comm, value, distx::sum);
+      if (comm.rank() == 1) ::raise(SIGKILL);
+      return ends_in_failure([&] { waits()[which].second(comm, 1); });
+    });
+    CHECK(ended == std::vector<int>{0, 1000 + SIGKILL, 0});
+  }
+}
+
+TEST_CASE("a rank that is killed in the middle of its work leaves nothing behind") {
+  // A sibling watches how far rank 1 has come, and kills it there: in collectives, allocations, messages.
+  for (const int steps : {1, 7, 40}) {
+    CAPTURE(steps);
+    const auto ended = test::forked(3, [&](test::ForkedConnector& connector, test::Board& board) {
+      Comm comm(connector, 60s);
+      std::vector<pid_t> processes = distx::all_gather_values(connector, ::getpid());
+      std::jthread killer;
+      if (comm.rank() == 0)
+        killer = std::jthread([&board, steps, victim = processes[1]] {
+          distx::detail::wait_until(60s, [&] { return board.steps.load() >= steps; }, [] { return false; });
+          ::kill(victim, SIGKILL);
+        });
+      return ends_in_failure([&] {
+        for (;;) {
+          auto memory = comm.allocate<float>(70000);
+          distx::all_reduce(comm, memory, distx::sum);
+          std::vector<float> own(70000);
+          distx::all_reduce(comm, own, distx::sum);
+          distx::send_receive(comm, own, (comm.rank() + 1) % 3, memory, (comm.rank() + 2) % 3);
+          if (comm.rank() == 1) ++board.steps;
+        }
+      });
+    });
+    CHECK(ended == std::vector<int>{0, 1000 + SIGKILL, 0});
+  }
+}
+
+TEST_CASE("ranks that throw are told of, and leave nothing behind") {
+  const auto ended = test::forked(2, [](test::ForkedConnector& connector, test::Board&) {
+    try {
+      Comm comm(connector, 60s);
+      auto memory = comm.allocate<float>(1000);
+      if (!test::nameless()) return 6;
+      if (comm.rank() == 1) throw std::runtime_error("out of luck");
+      distx::all_reduce(comm, memory, distx::sum);
+    } catch (const distx::RevokedError& error) {
+      return std::string(error.what()).find("let the communicator go while unwinding") != std::string::npos ? 1 : 2;
+    } catch (const std::runtime_error& error) {
+      return error.what() == std::string("out of luck") ? 3 : 4;
+    }
+    return 5;
+  });
+  CHECK(ended == std::vector<int>{1, 3});
+}
+
+/// Ranks of which the last says that it is on another machine: it changes what it tells of itself.
+class Elsewhere : public distx::ThreadConnector {
+ public:
+  explicit Elsewhere(distx::ThreadConnector connector) : distx::ThreadConnector(std::move(connector)) {}
+  void all_gather(std::span<const std::byte> send, std::span<std::byte> receive) {
+    std::vector<std::byte> told(send.begin(), send.end());
+    if (rank() + 1 == size()) told.front() ^= std::byte{1};
+    distx::ThreadConnector::all_gather(told, receive);
+  }
+};
+
+TEST_CASE("ranks of different machines are refused, on every rank") {
+  std::array<std::string, 3> words;
+  distx::spawn(3, [&](distx::ThreadConnector& connector) {
+    Elsewhere elsewhere(connector);
+    try {
+      Comm comm(elsewhere);
+    } catch (const distx::ConnectError& error) {
+      words[static_cast<std::size_t>(connector.rank())] = error.what();
+    }
+  });
+  for (const auto& sentence : words)
+    CHECK(sentence.find("rank 2 runs on another machine than rank 0: shared memory is for the ranks of one machine; "
+                        "use MpiCommunicator") != std::string::npos);
+}
+
+/// Ranks of which one cannot find what rank 0 has made: it is told of another file.
+class Misled : public test::ForkedConnector {
+ public:
+  using test::ForkedConnector::ForkedConnector;
+  explicit Misled(const test::ForkedConnector& connector) : test::ForkedConnector(connector) {}
+  void broadcast(std::span<std::byte> bytes, int root) {
+    test::ForkedConnector::broadcast(bytes, root);
+    distx::shm::SegmentName name;
+    if (rank() != 1 || bytes.size() != sizeof name) return;
+    std::memcpy(&name, bytes.data(), sizeof name);
+    name.file = 1;
+    std::memcpy(bytes.data(), &name, sizeof name);
+  }
+};
+
+TEST_CASE("where one rank cannot reach the memory, no rank has a communicator") {
+  const auto ended = test::forked(3, [](test::ForkedConnector& connector, test::Board&) {
+    const auto files = test::open_files();
+    Misled misled(connector);
+    try {
+      Comm comm(misled, 60s);
+    } catch (const distx::ConnectError& error) {
+      if (test::open_files() != files) return 4;
+      return std::string(error.what()).find("rank 1: ") != std::string::npos ? 1 : 2;
+    }
+    return 3;
+  });
+  CHECK(ended == std::vector<int>{1, 1, 1});
+}
+
+}  // namespace

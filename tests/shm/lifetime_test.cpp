@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Communicators and their memory come and go; what they held goes with them.
+#include <doctest/doctest.h>
+
+#include "comm/outcomes.hpp"
+#include "shm/forked.hpp"
+#include "shm/system.hpp"
+
+namespace {
+
+using namespace std::chrono_literals;
+using Comm = distx::ShmCommunicator;
+
+/// How every rank ended.
+template <class F>
+std::vector<test::Outcome> outcomes(int ranks, F f, distx::Timeout deadline = 1min) {
+  std::vector<test::Outcome> all(static_cast<std::size_t>(ranks));
+  distx::spawn(distx::threads(ranks, 1min), [&](distx::ThreadConnector& connector) {
+    Comm comm(connector, deadline);
+    all[static_cast<std::size_t>(comm.rank())] = test::outcome_of([&] { f(comm); });
+    connector.barrier();
+  });
+  return all;
+}
+
+void use(Comm& comm) {
+  auto memory = comm.allocate<float>(5000);
+  distx::all_reduce(comm, memory, distx::sum);
+  std::vector<float> own(20000, 1);
+  auto pending = distx::start_all_reduce(comm, own, distx::sum);
+  pending.wait();
+  distx::send_receive(comm, own, (comm.rank() + 1) % comm.size(), std::vector<float>(20000),
+                      (comm.rank() + comm.size() - 1) % comm.size());
+  auto half = comm.split(comm.rank() % 2, 0);
+  distx::barrier(half);
+  if (!test::nameless()) throw std::logic_error("a segment has a name");
+}
+
+TEST_CASE("a thousand communicators made and dropped leave files, mappings and memory as they were") {
+  const auto ended = test::forked(2, [&](test::ForkedConnector& connector, test::Board&) {
+    const auto round = [&] {
+      Comm comm(connector, 1min);
+      use(comm);
+    };
+    for (int i = 0; i < 20; ++i) round();
+    const auto files = test::open_files(), mappings = test::mappings(), memory = test::memory_kib("VmRSS");
+    for (int i = 0; i < 1000; ++i) round();
+    if (test::open_files() != files) return 1;
+    if (test::mappings() > mappings + 2) return 2;  // the heap may have grown
+    if (test::memory_kib("VmRSS") > memory + 2048) return 3;
+    return 0;
+  });
+  CHECK(ended == std::vector<int>{0, 0});
+}
+
+TEST_CASE("memory that all ranks have let go is given back while the communicator lives") {
+  const auto ended = test::forked(2, [](test::ForkedConnector& connector, test::Board&) {
+    Comm comm(connector, 1min);
+    for (int i = 0; i < 5; ++i) {
+      auto memory = comm.allocate<float>(4 << 20);
+      std::fill(memory.begin(), memory.end(), 1.0f);
+      distx::all_reduce(comm, memory, distx::sum);
+      if (test::memory_kib("RssShmem") < 20000) return 1;  // its own 16 MiB, and half of the other's
+    }
+    distx::barrier(comm);
+    auto little = comm.allocate<float>(1);
+    return test::memory_kib("RssShmem") < 10000 ? 0 : 2;
+  });
+  CHECK(ended == std::vector<int>{0, 0});
+}
+
+TEST_CASE("memory may outlive its communicator, and a rank may let its part go before the others") {
+  const auto all = outcomes(3, [](Comm& comm) {
+    auto first = comm.allocate<float>(100000);
+    auto second = comm.allocate<float>(100000);
+    // Rank 1 lets one go, and reduces from memory of its own what the others reduce in place.
+    std::vector<float> own(100000);
+    if (comm.rank() == 1) first = {};
+    for (int round = 0; round < 3; ++round) {
+      const distx::Span<float> values = comm.rank() == 1 ? distx::Span<float>(own) : first.span();
+      distx::fill({}, values, static_cast<float>(comm.rank() + 1));
+      distx::fill({}, second.span(), static_cast<float>(comm.rank() + 1));
+      distx::all_reduce(comm, values, distx::sum);
+      distx::all_reduce(comm, second, distx::sum);
+      for (std::size_t i = 0; i < values.size(); ++i)
+        if (values[i] != 6 || second[i] != 6) throw std::logic_error("wrong sum");
+    }
+    auto part = comm.split(0, 0);
+    auto kept = part.allocate<float>(10);
+    { const auto gone = std::move(part); }
+    kept[9] = 3;
+    if (kept[0] != 0 || kept[9] != 3) throw std::logic_error("the memory went with its communicator");
+  });
+  CHECK_MESSAGE(test::all_say(all, "done", ""), test::text_of(all));
+}
+
+TEST_CASE("ranks that ask for different sizes are refused") {
+  const auto all = outcomes(2, [](Comm& comm) {
+    const auto memory = comm.allocate<float>(comm.rank() == 0 ? 10 : 11);
+  });
+  CHECK(all[0].type == "MismatchError");
+  CHECK(all[0].says("rank 1 asks for 11 elements of 4 bytes, this rank for 10 of 4"));
+  CHECK(all[1].type == "MismatchError");
+  CHECK(all[1].says("rank 0 asks for 10 elements of 4 bytes, this rank for 11 of 4"));
+}
+
+TEST_CASE("more memory than there can be is an error that says how much") {
+  const auto all = outcomes(2, [](Comm& comm) { const auto memory = comm.allocate<double>(std::size_t{1} << 60); });
+  CHECK_MESSAGE(test::all_say(all, "another error", "no shared memory for 1152921504606846976 elements of 8 bytes"),
+                test::text_of(all));
+}
+
+TEST_CASE("messages longer than a cell, in both orders") {
+  const auto all = outcomes(2, [](Comm& comm) {
+    const int other = 1 - comm.rank();
+    const auto letter = [](std::size_t i, int rank) {
+      return static_cast<std::uint8_t>(i * 31 + static_cast<std::size_t>(rank));
+    };
+    for (const std::size_t n : {1024u, 1025u, 70000u, 6000000u}) {
+      for (const bool sender_first : {true, false}) {
+        std::vector<std::uint8_t> data(n), got(n);
+        for (std::size_t i = 0; i < n; ++i) data[i] = letter(i, comm.rank());
+        if ((comm.rank() == 0) == sender_first) {
+          auto sent = distx::start_send(comm, data, other);
+          distx::barrier(comm);
+          distx::receive(comm, got, other);
+          sent.wait();
+        } else {
+          auto received = distx::start_receive(comm, got, other);
+          distx::barrier(comm);
+          distx::send(comm, data, other);
+          received.wait();
+        }
+        for (std::size_t i = 0; i < n; ++i)
+          if (got[i] != letter(i, other)) throw std::logic_error("wrong message");
+      }
+    }
+  });
+  CHECK_MESSAGE(test::all_say(all, "done", ""), test::text_of(all));
+}
+
+TEST_CASE("a rank that takes no messages is named when no more of them fit") {
+  const auto all = outcomes(
+      2,
+      [](Comm& comm) {
+        if (comm.rank() == 1) return;  // its communicator stays until rank 0 has given up
+        std::vector<decltype(distx::start_send(comm, 1.0f, 1))> sent;
+        const float value = 1;
+        for (std::size_t i = 0; i <= distx::shm::Mailbox::capacity; ++i)
+          sent.push_back(distx::start_send(comm, value, 1));
+      },
+      1s);
+  CHECK(all[0].type == "TimeoutError");
+  CHECK(all[0].says("after 1 s 256 messages still wait for rank 1, which takes no more"));
+}
+
+}  // namespace

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <string>
+
+namespace test {
+
+/// What lies in a folder, by name.
+inline std::set<std::string> entries(const char* folder) {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) names.insert(entry.path().filename().string());
+  return names;
+}
+
+inline std::size_t open_files() { return entries("/proc/self/fd").size(); }
+
+/// A line of /proc/self/status in KiB, as `VmRSS` and `RssShmem`.
+inline std::size_t memory_kib(const std::string& name) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.rfind(name + ":", 0) == 0) return std::stoul(line.substr(name.size() + 1));
+  return 0;
+}
+
+inline std::size_t mappings() {
+  std::ifstream maps("/proc/self/maps");
+  std::size_t lines = 0;
+  for (std::string line; std::getline(maps, line);) ++lines;
+  return lines;
+}
+
+/// Whether this process shares memory, none of which has a name in /dev/shm that could be left there.
+inline bool nameless() {
+  std::ifstream maps("/proc/self/maps");
+  bool shares = false;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("/dev/shm/") != std::string::npos) return false;
+    shares = shares || line.find("/memfd:distx (deleted)") != std::string::npos;
+  }
+  return shares;
+}
+
+}  // namespace test
