@@ -103,26 +103,21 @@ TEST_CASE("an op widened works on accumulators, and finishes only when told how 
   CHECK(result[0] == 129.5f);
 }
 
-TEST_CASE("slices partition the elements, on cache lines, evenly") {
-  using Sizes = std::initializer_list<std::size_t>;
-  for (const std::size_t width : Sizes{1, 2, 4, 8, 11, 24, 64, 100}) {
-    for (const std::size_t n : Sizes{0, 1, 7, 63, 64, 65, 1000, 100003}) {
-      for (const int ranks : {1, 2, 3, 4, 7}) {
-        std::size_t next = 0, largest = 0, smallest = n;
-        bool on_lines = true;
-        for (int rank = 0; rank < ranks; ++rank) {
-          const auto slice = distx::arena::slice_of(n, width, rank, ranks);
-          REQUIRE(slice.begin == next);
-          next += slice.count;
-          largest = std::max(largest, slice.count);
-          smallest = std::min(smallest, slice.count);
-          if (64 % width == 0 && slice.begin < n) on_lines = on_lines && slice.begin * width % 64 == 0;
-        }
-        REQUIRE(next == n);
-        REQUIRE(on_lines);
-        // No rank has more than one line, or one element, more than another, but for the last line's rest.
-        REQUIRE(largest - smallest <= 2 * std::max<std::size_t>(1, 64 / width));
+TEST_CASE("slices partition the bytes, on cache lines, evenly") {
+  for (const std::size_t bytes : std::initializer_list<std::size_t>{0, 1, 8, 63, 64, 65, 1000, 100003, 800024}) {
+    for (const int ranks : {1, 2, 3, 4, 7}) {
+      std::size_t next = 0, largest = 0, smallest = bytes;
+      for (int rank = 0; rank < ranks; ++rank) {
+        const auto slice = distx::arena::slice_of(bytes, rank, ranks);
+        REQUIRE(slice.offset == next);
+        REQUIRE((slice.offset % 64 == 0 || slice.bytes == 0));
+        next += slice.bytes;
+        largest = std::max(largest, slice.bytes);
+        smallest = std::min(smallest, slice.bytes);
       }
+      REQUIRE(next == bytes);
+      // No rank has more than one line more than another, but for the last line's rest.
+      REQUIRE(largest - smallest <= 128);
     }
   }
 }
