@@ -25,7 +25,7 @@ struct Options {
   std::vector<std::string> operations{"all"}, backends, peers{"all"}, memories{"communicator", "user"};
   std::uint64_t least = 4, most = 256u << 20;
   unsigned factor = 4;
-  bool in_place = false;
+  bool in_place = true;
   int ranks = 0;
   timing::Effort effort;
   std::string json;
@@ -123,9 +123,10 @@ std::uint64_t run(C& connector, const Options& options) {
   std::uint64_t errors = 0;
   for (const Operation operation : timing::operations) {
     if (!contains(options.operations, "all") && !contains(options.operations, timing::name_of(operation))) continue;
-    if (rank == 0) timing::print_head(operation, options.in_place, ranks);
+    const bool in_place = options.in_place && timing::has_in_place(operation);
+    if (rank == 0) timing::print_head(operation, in_place, ranks);
     for (std::uint64_t bytes = options.least; bytes <= options.most; bytes *= options.factor) {
-      const timing::Case c{operation, options.in_place, timing::whole_within(operation, bytes, ranks), rank, ranks};
+      const timing::Case c{operation, in_place, timing::whole_within(operation, bytes, ranks), rank, ranks};
       if (c.whole == 0) continue;
       for (auto& row : measurement.run(c, bench.subjects())) {
         errors += row.errors;
@@ -159,7 +160,8 @@ int main(int argc, char** argv) {
   app.add_option("--memory", options.memories, "The backends' memory: communicator,user")
       ->delimiter(',')
       ->check(CLI::IsMember({"communicator", "user"}));
-  app.add_flag("--in-place", options.in_place, "Receive where the message was sent from");
+  app.add_flag("--in-place,!--out-of-place", options.in_place,
+               "Receive where the message lies, as training does (the default), or elsewhere");
   app.add_option("--min", options.least, "Bytes to begin with")->transform(CLI::AsSizeValue(false));
   app.add_option("--max", options.most, "Bytes to end with, such as 256MiB")->transform(CLI::AsSizeValue(false));
   app.add_option("--factor", options.factor, "From one size to the next")->check(CLI::Range(2, 1 << 20));

@@ -48,8 +48,7 @@ class RawMpi final : public timing::Subject {
   }
 
   [[nodiscard]] bool can(const Case& c) const override {
-    return !(only_all_reduce_ && c.operation != Operation::all_reduce) &&
-           !(c.in_place && c.operation == Operation::send_recv);
+    return !only_all_reduce_ || c.operation == Operation::all_reduce;
   }
 
   void call(const Case& c, const Buffers& b) override {

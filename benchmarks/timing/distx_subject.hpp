@@ -13,8 +13,6 @@ class DistxSubject final : public Subject {
   DistxSubject(std::string backend, Memory memory, C comm)
       : Subject(std::move(backend), std::move(memory)), comm_(std::move(comm)) {}
 
-  [[nodiscard]] bool can(const Case& c) const override { return !(c.operation == Operation::send_recv && c.in_place); }
-
   void call(const Case& c, const Buffers& b) override {
     const distx::Span<const float> send(b.send, c.sends());
     const distx::Span<float> receive(b.receive, c.receives());

@@ -33,6 +33,8 @@ constexpr bool has_blocks(Operation operation) {
   }
 }
 
+constexpr bool has_in_place(Operation operation) { return operation != Operation::send_recv; }
+
 /// One kind of call: `whole` elements where all of it lies on one rank, `whole / ranks` where a block does.
 struct Case {
   Operation operation = Operation::all_reduce;
