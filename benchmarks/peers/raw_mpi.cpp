@@ -109,7 +109,8 @@ std::unique_ptr<timing::Subject> make_openmpi_ring(timing::Memory memory, std::s
   }
   int provided = 0;
   MPI_T_init_thread(MPI_THREAD_SINGLE, &provided);
-  const bool set_all = set("coll_tuned_allreduce_algorithm_segmentsize", 1 << 20) && set("coll_tuned_allreduce_algorithm", 5);
+  const bool set_all =
+      set("coll_tuned_allreduce_algorithm_segmentsize", 1 << 20) && set("coll_tuned_allreduce_algorithm", 5);
   std::unique_ptr<timing::Subject> ring;
   if (set_all) ring = std::make_unique<RawMpi>("openmpi-ring", std::move(memory), true);
   else missing = "this Open MPI does not let a program choose the algorithm";

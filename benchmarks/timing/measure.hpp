@@ -55,6 +55,7 @@ class Measurement {
     std::vector<Subject*> able;
     for (const auto& subject : subjects)
       if (subject->can(c)) able.push_back(subject.get());
+    if (able.empty()) return {};
     std::vector<std::uint64_t> errors(able.size());
     // The first call does what is done once. The second says how many are timed together, and how many rounds there is
     // time for: as the slowest rank sees it, so that all agree.
@@ -64,7 +65,7 @@ class Measurement {
       time(c, *able[i], 1, errors[i]);
       alone[i] = time(c, *able[i], 1, errors[i]);
     }
-    if (!able.empty()) distx::all_reduce(gate_, alone, distx::max);
+    distx::all_reduce(gate_, alone, distx::max);
     for (std::size_t i = 0; i < able.size(); ++i)
       calls[i] = std::clamp<std::size_t>(static_cast<std::size_t>(longest_batch / std::max(alone[i], 1e-9)), 1,
                                          calls_in_a_batch(c.bytes()));
@@ -72,7 +73,8 @@ class Measurement {
       for (std::size_t i = 0; i < able.size(); ++i) time(c, *able[i], calls[i], errors[i]);
     });
     distx::all_reduce(gate_, round_seconds, distx::max);
-    const int rounds = static_cast<int>(std::clamp(effort_.seconds / round_seconds / (c.bytes() <= warm_bytes ? 2 : 1), static_cast<double>(effort_.least),
+    if (c.bytes() <= warm_bytes) round_seconds *= 2;
+    const int rounds = static_cast<int>(std::clamp(effort_.seconds / round_seconds, static_cast<double>(effort_.least),
                                                    static_cast<double>(effort_.most)));
     std::vector<double> seconds(able.size() * static_cast<std::size_t>(rounds));
     for (std::size_t round = 0; round < static_cast<std::size_t>(rounds); ++round)
@@ -83,10 +85,8 @@ class Measurement {
         seconds[i * static_cast<std::size_t>(rounds) + round] = time(c, *able[i], calls[i], errors[i]);
       }
     // A call takes as long as it takes the rank that is longest in it.
-    if (!able.empty()) {
-      distx::all_reduce(gate_, seconds, distx::max);
-      distx::all_reduce(gate_, errors, distx::sum);
-    }
+    distx::all_reduce(gate_, seconds, distx::max);
+    distx::all_reduce(gate_, errors, distx::sum);
     std::vector<Row> rows;
     for (std::size_t i = 0; i < able.size(); ++i) {
       const auto from = seconds.begin() + static_cast<std::ptrdiff_t>(i) * rounds;

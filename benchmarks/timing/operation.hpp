@@ -7,7 +7,17 @@
 // What is timed, how many elements every rank passes and gets, and what a figure of bandwidth means.
 namespace timing {
 
-enum class Operation { all_reduce, reduce, broadcast, all_gather, reduce_scatter, gather, scatter, all_to_all, send_recv };
+enum class Operation {
+  all_reduce,
+  reduce,
+  broadcast,
+  all_gather,
+  reduce_scatter,
+  gather,
+  scatter,
+  all_to_all,
+  send_recv,
+};
 
 inline constexpr std::array operations{Operation::all_reduce, Operation::reduce,         Operation::broadcast,
                                        Operation::all_gather, Operation::reduce_scatter, Operation::gather,

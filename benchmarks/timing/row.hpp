@@ -19,7 +19,8 @@ struct Row {
   std::uint64_t errors = 0;
 };
 
-inline Row row_of(const Case& c, const Subject& subject, double seconds, double best, int rounds, std::uint64_t errors) {
+inline Row row_of(const Case& c, const Subject& subject, double seconds, double best, int rounds,
+                  std::uint64_t errors) {
   const double bandwidth = seconds > 0 ? static_cast<double>(c.bytes()) / seconds / 1e9 : 0;
   return {std::string(name_of(c.operation)),
           subject.backend(),
