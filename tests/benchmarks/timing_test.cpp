@@ -44,7 +44,7 @@ std::vector<Case> cases(int ranks) {
   std::vector<Case> all;
   for (const Operation operation : timing::operations)
     for (const bool in_place : {true, false})
-      for (const std::size_t bytes : {4, 1024, 6000})
+      for (const std::size_t bytes : {4u, 1024u, 6000u})
         if (const auto whole = timing::whole_within(operation, bytes, ranks); whole != 0)
           all.push_back({operation, in_place && timing::has_in_place(operation), whole, 0, ranks});
   return all;
@@ -130,6 +130,17 @@ TEST_CASE("what a call leaves as it was is an error") {
       if (c.receives() > 0) CHECK((timing::check(c, b.receive, 7) == 0) == done);
     }
   }
+}
+
+TEST_CASE("what an earlier call has left is no result") {
+  const Case c{Operation::all_reduce, false, 100, 0, 2};
+  Slabs slabs;
+  const Buffers b = timing::place(c, slabs.first.data(), slabs.second.data());
+  for (std::uint32_t i = 0; i < 100; ++i) b.receive[i] = timing::element(i, 0, 7) + timing::element(i, 1, 7);
+  CHECK(timing::check(c, b.receive, 7) == 0);
+  CHECK(timing::check(c, b.receive, 8) == 100);
+  timing::prepare(c, b, 7);
+  CHECK(timing::check(c, b.receive, 7) == 100);
 }
 
 TEST_CASE("small calls are timed together, large ones one by one, within the memory there is") {
