@@ -4,6 +4,7 @@
 
 #include "distx/comm/any_communicator.hpp"
 #include "distx/connect/connector.hpp"
+#include "distx/core/deadline.hpp"
 
 namespace distx {
 

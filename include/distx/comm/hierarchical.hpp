@@ -2,6 +2,7 @@
 #pragma once
 #include "distx/comm/hierarchical_connector.hpp"
 #include "distx/comm/hierarchical_pending.hpp"
+#include "distx/core/deadline.hpp"
 
 namespace distx {
 
@@ -60,10 +61,14 @@ class Hierarchical {
     });
   }
 
-  [[nodiscard]] Hierarchical split(int color, int key) {
+  [[nodiscard]] Hierarchical split(int color, int key,
+                                   std::source_location location = std::source_location::current()) {
+    const ErrorContext context{
+        .operation = "split", .backend = backend(), .rank = rank(), .size = size(), .location = location};
     return member_->guarded([&] {
-      Outer outer = member_->outer().split(color, key);
-      return Hierarchical(member_->inner().split(color, key), std::move(outer));
+      Outer outer = member_->below(false, context, [&] { return member_->outer().split(color, key); });
+      Inner inner = member_->below(true, context, [&] { return member_->inner().split(color, key); });
+      return Hierarchical(std::move(inner), std::move(outer));
     });
   }
   /// Memory that the ranks of this machine move fastest. Collective.

@@ -21,9 +21,9 @@ inline std::string words_among(const std::vector<int>& ranks, const Error& error
 /// Runs `f`; an error of distx that it throws names ranks as all know them: rank i of those that it is among is
 /// `ranks[i]`, itself where there are none given.
 template <class F>
-void as_seen_by_all(const std::vector<int>& ranks, const ErrorContext& context, F&& f) {
+decltype(auto) as_seen_by_all(const std::vector<int>& ranks, const ErrorContext& context, F&& f) {
   try {
-    f();
+    return f();
   } catch (const RankFailure& error) {
     const auto failed = static_cast<std::size_t>(error.failed_rank());
     throw RankFailure(words_among(ranks, error), failed < ranks.size() ? ranks[failed] : error.failed_rank(),

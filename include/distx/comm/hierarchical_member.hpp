@@ -72,9 +72,9 @@ class HierarchicalMember {
   }
   /// Runs `f`, which uses one of the communicators; what it throws names ranks as all know them.
   template <class F>
-  void below(bool inside, const ErrorContext& context, F&& f) {
+  decltype(auto) below(bool inside, const ErrorContext& context, F&& f) {
     static const std::vector<int> all;
-    as_seen_by_all(inside ? machines.ranks(machines.machine(self.rank)) : all, context, f);
+    return as_seen_by_all(inside ? machines.ranks(machines.machine(self.rank)) : all, context, f);
   }
 
   template <Collective Call>
@@ -144,12 +144,9 @@ class HierarchicalMember {
     const ErrorContext context{.operation = "allocate", .backend = backend, .rank = self.rank, .size = self.size};
     return guarded([&] {
       if (two_levels()) blocking_.agree_on(count, sizeof(T), context);
-      CommunicatorMemory<T> memory;
-      below(machines.largest() > 1, context, [&] {
-        if (machines.largest() > 1) memory = inner().template allocate<T>(count);
-        else memory = outer().template allocate<T>(count);
+      return below(machines.largest() > 1, context, [&] {
+        return machines.largest() > 1 ? inner().template allocate<T>(count) : outer().template allocate<T>(count);
       });
-      return memory;
     });
   }
 

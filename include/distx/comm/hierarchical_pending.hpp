@@ -3,6 +3,7 @@
 #include <array>
 
 #include "distx/comm/hierarchical_member.hpp"
+#include "distx/core/wait.hpp"
 
 namespace distx::detail {
 
