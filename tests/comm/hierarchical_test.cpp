@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Two levels that fail as one: calls that do not fit are told on every rank of every machine, and nobody is left waiting.
+// Two levels that fail as one: calls that do not fit are told on every rank of every machine, and nobody waits on.
 #include "distx/comm/hierarchical.hpp"
 
 #include <doctest/doctest.h>

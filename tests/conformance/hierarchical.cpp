@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Machines of one, two and three ranks, made up of threads; in the last case ranks of a machine do not follow each other.
+// Machines of one, two and three ranks, made up of threads; the last has ranks that do not follow each other.
 #include "comm/made_up_machines.hpp"
 #include "conformance/backend.hpp"
 #include "distx/comm/hierarchical.hpp"

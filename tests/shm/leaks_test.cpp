@@ -62,7 +62,8 @@ TEST_CASE("a rank that is killed at any time leaves nothing, and the others end 
   const auto named = test::entries("/dev/shm");
   const auto files = test::open_files();
   std::mt19937 random(20240229);
-  // RankFailure; RevokedError; where there was no communicator yet; where memory went with its maker before it was found.
+  // RankFailure; RevokedError; where there was no communicator yet; where memory went with its maker before it was
+  // found.
   std::array<int, 4> told{};
   const auto end = std::chrono::steady_clock::now() + 15s;
   int tries = 0;
