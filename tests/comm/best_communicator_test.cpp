@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// What is chosen for ranks alone, in one process, on one machine, on several. In place of the vendors, threads are made
-// known by their names.
+// What is chosen for ranks alone, in one process, on one machine, on several. Threads take the vendors' places.
 #include "distx/comm/best_communicator.hpp"
 
 #include <doctest/doctest.h>
@@ -33,6 +32,7 @@ class Processes : public test::MadeUpMachines<distx::ThreadConnector> {
 };
 
 /// The backend chosen, or the words of the error, on every rank alike.
+template <class SharedMemory = distx::detail::NoMaker, class Mpi = distx::detail::NoMaker>
 std::string chosen(std::string_view machines, bool strangers) {
   std::vector<std::string> all(machines.size());
   distx::spawn(static_cast<int>(machines.size()), [&](distx::ThreadConnector& connector) {
@@ -40,7 +40,7 @@ std::string chosen(std::string_view machines, bool strangers) {
     processes.strangers = strangers;
     auto& mine = all[static_cast<std::size_t>(connector.rank())];
     try {
-      auto comm = distx::best_communicator(processes);
+      auto comm = distx::best_communicator<Processes, SharedMemory, Mpi>(processes);
       mine = comm.backend();
       int total = 1;
       distx::all_reduce(comm, total, distx::sum);
@@ -55,11 +55,15 @@ std::string chosen(std::string_view machines, bool strangers) {
   return all.front();
 }
 
-distx::AnyCommunicator<> make_threads(distx::AnyConnector& connector, distx::Timeout deadline) {
-  return distx::AnyCommunicator<>(distx::ThreadCommunicator(connector, deadline));
-}
-
 bool serves_threads = true;
+
+struct StandIn {
+  template <distx::Connector C>
+  static distx::AnyCommunicator<> make(C& connector, distx::Timeout deadline) {
+    return distx::AnyCommunicator<>(distx::ThreadCommunicator(connector, deadline));
+  }
+  static bool serves_threads() { return ::serves_threads; }
+};
 
 TEST_CASE("the best communicator for where the ranks are") {
   const auto missing = [](int ranks, const std::string& vendor) {
@@ -73,16 +77,13 @@ TEST_CASE("the best communicator for where the ranks are") {
   CHECK(chosen("0112", false) == missing(4, "shm"));
 
   // Thread ranks are no strangers to ThreadCommunicator, whatever the machines.
-  REQUIRE(distx::register_communicator({.name = "shm", .make = make_threads, .serves_threads = [] { return true; }}));
-  CHECK(chosen("0112", false) == missing(4, "mpi"));
-  REQUIRE(distx::register_communicator(
-      {.name = "mpi", .make = make_threads, .serves_threads = [] { return serves_threads; }}));
-  CHECK(chosen("0112", false) == "threads+threads");
-  CHECK(chosen("012", false) == "threads");
-  CHECK_FALSE(distx::register_communicator({.name = "mpi", .make = make_threads, .serves_threads = nullptr}));
+  CHECK(chosen<StandIn>("0112", false) == missing(4, "mpi"));
+  CHECK(chosen<StandIn, StandIn>("0112", false) == "threads+threads");
+  CHECK(chosen<StandIn, StandIn>("012", false) == "threads");
   serves_threads = false;
-  CHECK(chosen("012", false) == "threads");
-  CHECK(chosen("0112", false).find("MPI was not started for calls of several threads") != std::string::npos);
+  CHECK(chosen<StandIn, StandIn>("012", false) == "threads");
+  CHECK(chosen<StandIn, StandIn>("0112", false).find("MPI was not started for calls of several threads") !=
+        std::string::npos);
 }
 
 }  // namespace

@@ -16,9 +16,9 @@ TEST_CASE("processes of one machine share memory") {
 }
 
 TEST_CASE("what MPI makes for the best communicator") {
-  const distx::ErrorContext context{.operation = "test", .rank = world().rank(), .size = world().size()};
-  CHECK(distx::detail::maker_of("mpi", context).serves_threads());
-  auto comm = distx::detail::make_communicator("mpi", world(), std::chrono::minutes(2), context);
+  using Maker = distx::detail::maker_t<distx::detail::MpiTag, distx::MpiConnector>;
+  CHECK(Maker::serves_threads());
+  auto comm = Maker::make(world(), std::chrono::minutes(2));
   CHECK(comm.backend() == "mpi");
   CHECK(comm.size() == world().size());
 }

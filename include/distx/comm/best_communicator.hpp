@@ -8,31 +8,49 @@
 
 namespace distx {
 
+namespace detail {
+
+/// One that all ranks share, which only some vendor makes. @pre the ranks are several, and of several processes
+template <class SharedMemory, class Mpi, Connector C>
+[[nodiscard]] AnyCommunicator<> made_by_vendors(C& connector, const Machines& machines, Timeout deadline,
+                                                const ErrorContext& context) {
+  // Before anything is made, so that every rank says the same.
+  if (machines.largest() > 1) demand_maker<SharedMemory>("shm.hpp", context);
+  if (machines.count() > 1) demand_maker<Mpi>("mpi.hpp", context);
+  const auto make = [deadline]<class Maker>(std::type_identity<Maker>, auto& ranks) -> AnyCommunicator<> {
+    if constexpr (std::same_as<Maker, NoMaker>) throw MismatchError("a communicator that no header makes");
+    else return Maker::make(ranks, deadline);
+  };
+  if (machines.count() == 1) return make(std::type_identity<SharedMemory>{}, connector);
+  if (machines.largest() == 1) return make(std::type_identity<Mpi>{}, connector);
+  if constexpr (requires { Mpi::serves_threads(); }) {
+    if (!Mpi::serves_threads())
+      throw ConnectError("MPI was not started for calls of several threads, which shared memory inside with MPI across "
+                         "makes: start it with MPI_THREAD_MULTIPLE, or let MpiConnector start it",
+                         context);
+  }
+  auto [inner, outer] = make_levels(
+      connector, [&](auto& machine) { return make(std::type_identity<SharedMemory>{}, machine); },
+      [&](auto& all) { return make(std::type_identity<Mpi>{}, all); });
+  return AnyCommunicator<>(Hierarchical(std::move(inner), std::move(outer)));
+}
+
+}  // namespace detail
+
 /// The communicator that fits where the ranks are: alone, SerialCommunicator; threads of one process,
 /// ThreadCommunicator; on one machine, shared memory; one on each of several machines, MPI; else shared memory inside
 /// and MPI across. Collective.
 /// @throws ConnectError where that takes a vendor's header which this program does not include: it says which
-template <Connector C>
+template <Connector C, class SharedMemory = detail::maker_t<detail::SharedMemoryTag, C>,
+          class Mpi = detail::maker_t<detail::MpiTag, C>>
 [[nodiscard]] AnyCommunicator<> best_communicator(C& connector, Timeout deadline = default_deadline) {
-  const ErrorContext context{.operation = "best_communicator", .rank = connector.rank(), .size = connector.size()};
   if (connector.size() == 1) return AnyCommunicator<>(SerialCommunicator(connector, deadline));
   const detail::Machines machines = detail::machines_of(connector);
-  if (machines.count() == 1) {
-    if (detail::ThreadKind::stranger(connector) < 0)
-      return AnyCommunicator<>(ThreadCommunicator(connector, deadline));
-    return detail::make_communicator("shm", connector, deadline, context);
-  }
-  if (machines.largest() == 1) return detail::make_communicator("mpi", connector, deadline, context);
-  // Before anything is made, so that every rank says the same.
-  (void)detail::maker_of("shm", context);
-  if (const auto& mpi = detail::maker_of("mpi", context); !mpi.serves_threads())
-    throw ConnectError("MPI was not started for calls of several threads, which shared memory inside with MPI across "
-                       "makes: start it with MPI_THREAD_MULTIPLE, or let MpiConnector start it",
-                       context);
-  auto [inner, outer] = detail::make_levels(
-      connector, [&](auto& machine) { return detail::make_communicator("shm", machine, deadline, context); },
-      [&](auto& all) { return detail::make_communicator("mpi", all, deadline, context); });
-  return AnyCommunicator<>(Hierarchical(std::move(inner), std::move(outer)));
+  if (machines.count() == 1 && detail::ThreadKind::stranger(connector) < 0)
+    return AnyCommunicator<>(ThreadCommunicator(connector, deadline));
+  return detail::made_by_vendors<SharedMemory, Mpi>(
+      connector, machines, deadline,
+      {.operation = "best_communicator", .rank = connector.rank(), .size = connector.size()});
 }
 
 }  // namespace distx

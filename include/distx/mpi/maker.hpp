@@ -1,21 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include "distx/comm/any_communicator.hpp"
 #include "distx/comm/communicator_makers.hpp"
 #include "distx/mpi/communicator.hpp"
 
-namespace distx::mpi {
+namespace distx {
+
+namespace mpi {
 
 /// What `best_communicator()` knows of MPI once this header is included.
-inline const CommunicatorMaker maker{
-    .name = "mpi",
-    .make = [](AnyConnector& connector, Timeout deadline) {
-      if (const auto* borrowed = connector.target<detail::ConnectorRef<MpiConnector>>(); borrowed != nullptr)
-        return AnyCommunicator<>(MpiCommunicator(borrowed->get(), {.deadline = deadline}));
-      return AnyCommunicator<>(MpiCommunicator(connector, {.deadline = deadline}));
-    },
-    .serves_threads = [] { return MpiCommunicator::serves_threads(); },
+struct Maker {
+  template <Connector C>
+  static AnyCommunicator<> make(C& connector, Timeout deadline) {
+    return AnyCommunicator<>(MpiCommunicator(connector, {.deadline = deadline}));
+  }
+  static bool serves_threads() { return MpiCommunicator::serves_threads(); }
 };
 
-inline const bool maker_is_registered = register_communicator(maker);
+}  // namespace mpi
 
-}  // namespace distx::mpi
+namespace detail {
+
+mpi::Maker maker_for(MpiTag);
+
+}  // namespace detail
+
+}  // namespace distx

@@ -1,19 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include "distx/comm/any_communicator.hpp"
 #include "distx/comm/communicator_makers.hpp"
 #include "distx/shm/communicator.hpp"
 
-namespace distx::shm {
+namespace distx {
+
+namespace shm {
 
 /// What `best_communicator()` knows of shared memory once this header is included.
-inline const CommunicatorMaker maker{
-    .name = "shm",
-    .make = [](AnyConnector& connector, Timeout deadline) {
-      return AnyCommunicator<>(ShmCommunicator(connector, deadline));
-    },
-    .serves_threads = [] { return true; },
+struct Maker {
+  template <Connector C>
+  static AnyCommunicator<> make(C& connector, Timeout deadline) {
+    return AnyCommunicator<>(ShmCommunicator(connector, deadline));
+  }
 };
 
-inline const bool maker_is_registered = register_communicator(maker);
+}  // namespace shm
 
-}  // namespace distx::shm
+namespace detail {
+
+shm::Maker maker_for(SharedMemoryTag);
+
+}  // namespace detail
+
+}  // namespace distx
