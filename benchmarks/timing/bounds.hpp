@@ -35,7 +35,7 @@ class MemcpySubject final : public Subject {
 /// Every rank reads and writes what its share of the collective comes to if any rank can read any memory.
 ///
 /// The reductions run distx's own kernel over N pieces of private memory, each an N-th of the whole: all-reduce stores
-/// the sum into N pieces (the same ones in place), reduce and reduce-scatter into one. What only moves is a memcpy of
+/// the sum into N pieces, reduce and reduce-scatter into one; in place these are pieces that were read. What only moves is a memcpy of
 /// what a rank gets; of broadcast, which N ranks share, (N-1)/N of the whole; of gather and scatter one block.
 class LimitSubject final : public Subject {
  public:
@@ -44,7 +44,7 @@ class LimitSubject final : public Subject {
 
   [[nodiscard]] bool can(const Case& c) const override { return c.block() != 0; }
   [[nodiscard]] Buffers at(const Case& c, std::size_t offset) const override {
-    const bool same = c.in_place && c.operation == Operation::all_reduce;
+    const bool same = c.in_place && stores(c) != 0;
     return {memory().first + offset, (same ? memory().first : memory().second) + offset};
   }
   void prepare(const Case& c, const Buffers& b, std::uint32_t turn) override {
