@@ -7,12 +7,18 @@
 
 namespace distx {
 
-/// The stage of ZeRO (arXiv 1910.02054): 0 keeps weights, gradients and optimizer state whole on every rank. The
-/// default.
+/// The stage of ZeRO (arXiv 1910.02054): what is shared out among the ranks instead of whole on each.
+///
+/// 0, the default: nothing. 1: the optimizer's state. 2: the gradients too, which have memory while they are needed.
+/// 3: the weights too, which are whole in the scopes of `unshard` only. `ZeRO<Dynamic>`: what `.stage` of the options
+/// says. The weights come out the same; stages 2 and 3 need owned Parameters.
 template <int Stage>
 struct ZeRO {
   static constexpr int stage = Stage;
 };
+
+/// `ZeRO<Dynamic>`: the stage is known only when the program runs.
+inline constexpr int Dynamic = -1;
 
 /// The memory space in which parameters and gradients lie; `On<Host>` is the default.
 template <MemorySpace Space>
@@ -36,20 +42,22 @@ inline constexpr std::size_t stages_named = (std::size_t{0} + ... + (is_stage<Ps
 template <class... Ps>
 inline constexpr std::size_t spaces_named = (std::size_t{0} + ... + (is_space<Ps> ? 1 : 0));
 
-enum class PolicyFault { none, no_policy, two_stages, two_spaces, later_stage };
+enum class PolicyFault { none, no_policy, two_stages, two_spaces, no_stage };
 
 template <class P>
 constexpr int stage_named() {
   if constexpr (is_stage<P>) return P::stage;
   else return 0;
 }
+template <class... Ps>
+inline constexpr int stage_of = (0 + ... + stage_named<Ps>());
 
 template <class... Ps>
 constexpr PolicyFault policy_fault() {
   if ((std::size_t{0} + ... + (is_stage<Ps> || is_space<Ps> ? 1 : 0)) != sizeof...(Ps)) return PolicyFault::no_policy;
   if (stages_named<Ps...> > 1) return PolicyFault::two_stages;
   if (spaces_named<Ps...> > 1) return PolicyFault::two_spaces;
-  if ((false || ... || (stage_named<Ps>() != 0))) return PolicyFault::later_stage;
+  if ((false || ... || (stage_named<Ps>() < Dynamic || stage_named<Ps>() > 3))) return PolicyFault::no_stage;
   return PolicyFault::none;
 }
 
@@ -58,14 +66,14 @@ template <class... Ps>
 constexpr bool diagnose_policies() {
   constexpr PolicyFault fault = policy_fault<Ps...>();
   static_assert(fault != PolicyFault::no_policy,
-                "distx::DataParallel: one of these types is no policy: policies are ZeRO<0> and On<Space>; what a "
+                "distx::DataParallel: one of these types is no policy: policies are ZeRO<0> to ZeRO<3>, ZeRO<Dynamic> and On<Space>; what a "
                 "command line might set is an option of the constructor");
   static_assert(fault != PolicyFault::two_stages,
                 "distx::DataParallel: ZeRO is named twice among the policies: name one stage");
   static_assert(fault != PolicyFault::two_spaces,
                 "distx::DataParallel: On<Space> is named twice among the policies: name one memory space");
-  static_assert(fault != PolicyFault::later_stage,
-                "distx::DataParallel: this version has stage 0 of ZeRO only: write ZeRO<0>, or leave it out");
+  static_assert(fault != PolicyFault::no_stage,
+                "distx::DataParallel: ZeRO has the stages 0 to 3, and Dynamic for what .stage of the options says");
   return true;
 }
 
