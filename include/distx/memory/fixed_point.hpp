@@ -66,11 +66,4 @@ template <FloatingElement T>
   return total;
 }
 
-/// Multiplies each value.
-template <FloatingElement T>
-void scale(HostStream, Span<T> values, double factor) noexcept {
-  using A = accumulator_t<T>;
-  for (auto& value : values) value = static_cast<T>(static_cast<A>(value) * static_cast<A>(factor));
-}
-
 }  // namespace distx

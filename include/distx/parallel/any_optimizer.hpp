@@ -12,8 +12,9 @@ struct AnyOptimizer {
   std::string name;  ///< the same on every rank for the same type
   bool decays;       ///< whether a group can set a decay
   std::function<void()> validate;
-  /// Makes the update of a shard of so many elements of one type.
-  std::function<std::unique_ptr<ShardUpdate<Space>>(ElementType, std::size_t, const std::shared_ptr<MemoryAccount>&)>
+  /// Makes the update of a shard: the weights' type, whether it keeps master weights, how many elements it has.
+  std::function<std::unique_ptr<ShardUpdate<Space>>(ElementType, bool, std::size_t,
+                                                    const std::shared_ptr<MemoryAccount>&)>
       make_update;
 };
 
@@ -22,8 +23,9 @@ template <MemorySpace Space, ElementwiseOptimizer Optimizer>
 [[nodiscard]] AnyOptimizer<Space> any_optimizer(const Optimizer& optimizer) {
   return {std::to_string(type_fingerprint<Optimizer>()), DecaysWeights<Optimizer>,
           [&optimizer] { validate_optimizer(optimizer); },
-          [&optimizer](ElementType type, std::size_t elements, const std::shared_ptr<MemoryAccount>& account) {
-            return make_shard_update<Space>(optimizer, type, elements, account);
+          [&optimizer](ElementType type, bool master, std::size_t elements,
+                       const std::shared_ptr<MemoryAccount>& account) {
+            return make_shard_update<Space>(optimizer, type, master, elements, account);
           }};
 }
 

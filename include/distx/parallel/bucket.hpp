@@ -14,6 +14,7 @@ struct Wires {
   AnyCommunicator<Space> all;
   AnyCommunicator<Space> reducing;
   AnyCommunicator<Space> gathering;
+  std::optional<AnyCommunicator<Space>> across{};  ///< of Hybrid: those that keep the same part as this rank
 
   [[nodiscard]] int rank() const { return reducing.rank(); }
   [[nodiscard]] int parts() const { return reducing.size(); }
@@ -46,29 +47,38 @@ class Bucket {
   std::unique_ptr<ShardUpdate<Space>> update{};
   std::vector<Held<Space>> memory{};  ///< what the runs lie in
   Loan<Space> whole_gradient{};       ///< where that is not there all the time
+  std::vector<Loan<Space>> travel{};  ///< of each run whose gradients travel as another type
   Loan<Space> whole_value{};
 
-  /// Begins to reduce; all of it everywhere at stage 0, each rank's part there at the others.
-  void start_reduce(Wires<Space>& wires, bool everywhere, const Entries& entries, stream after, const here& location) {
+  /// Begins to reduce; all of it everywhere at stage 0, each rank's part there at the others. Where `adds`, the result
+  /// is to be added to what earlier micro-batches have left.
+  void start_reduce(Wires<Space>& wires, bool everywhere, bool adds, const Entries& entries, stream after,
+                    const here& location) {
     for (auto& run : runs) {
-      run.pack_gradients(after, entries);
-      with_reduction(run, wires, everywhere, location,
+      prepare(run, entries, after);
+      with_reduction(run, everywhere, adds, location,
                      [&](const auto& call) { reducing_.push_back(wires.reducing.start(call, after)); });
     }
   }
-  void execute_reduce(Wires<Space>& wires, bool everywhere, const Entries& entries, stream after,
+  void execute_reduce(Wires<Space>& wires, bool everywhere, bool adds, const Entries& entries, stream after,
                       const here& location) {
     for (auto& run : runs) {
-      run.pack_gradients(after, entries);
-      with_reduction(run, wires, everywhere, location, [&](const auto& call) { wires.reducing.execute(call); });
+      prepare(run, entries, after);
+      with_reduction(run, everywhere, adds, location, [&](const auto& call) { wires.reducing.execute(call); });
     }
   }
-  /// Ends what `start_reduce` began.
-  void finish_reduce(bool everywhere, const Entries& entries, stream after) {
+  /// Ends what `start_reduce` began, or goes on behind `execute_reduce`.
+  void finish_reduce(Wires<Space>& wires, bool everywhere, bool adds, const Entries& entries, stream after,
+                     const here& location) {
     for (auto& pending : reducing_) pending.wait(after);
     reducing_.clear();
-    if (everywhere)
-      for (auto& run : runs) run.unpack_gradients(after, entries);
+    for (auto& run : runs) {
+      const auto part = run.received(adds);
+      if (wires.across)
+        wires.across->execute(AllReduce<AnyElement, AnyOp, Space>{part, part, average_of(part.type()), location});
+      if (run.gradient_apart && adds) add_to(after, run.own_gradient, part);
+      else if (everywhere && !run.gradient_apart) run.unpack_gradients(after, entries);
+    }
   }
   /// Gives a backend without a thread of its own the opportunity to go on.
   void advance() {
@@ -80,13 +90,13 @@ class Bucket {
   void start_gather(Wires<Space>& wires, const Entries& entries, stream after, const here& location) {
     for (auto& run : runs) {
       run.pack_values(after, entries);
-      gathering_.push_back(wires.gathering.start(gather_call(run, wires.rank(), location), after));
+      gathering_.push_back(wires.gathering.start(gather_call(run, location), after));
     }
   }
   void execute_gather(Wires<Space>& wires, const Entries& entries, stream after, const here& location) {
     for (auto& run : runs) {
       run.pack_values(after, entries);
-      wires.gathering.execute(gather_call(run, wires.rank(), location));
+      wires.gathering.execute(gather_call(run, location));
     }
   }
   void finish_gather(const Entries& entries, stream after) {
@@ -97,20 +107,21 @@ class Bucket {
   [[nodiscard]] bool gathers() const noexcept { return !gathering_.empty(); }
 
  private:
-  template <class Make>
-  static void with_reduction(const Run<Space>& run, Wires<Space>& wires, bool everywhere, const here& location,
-                             Make&& make) {
-    const AnyOp op = average_of(run.layout.type);
-    if (everywhere)
-      make(AllReduce<AnyElement, AnyOp, Space>{run.gradient, run.gradient, op, location});
-    else
-      make(ReduceScatter<AnyElement, AnyOp, Space>{
-          run.gradient, run.gradient_apart ? run.own_gradient : run.part(run.gradient, wires.rank()), op,
-          run.layout.cut.counts(), location});
+  static void prepare(const Run<Space>& run, const Entries& entries, stream after) {
+    run.pack_gradients(after, entries);
+    if (run.converts()) cast_to(after, run.travel, run.gradient);
   }
-  static AllGather<AnyElement, Space> gather_call(const Run<Space>& run, int rank, const here& location) {
+  template <class Make>
+  static void with_reduction(const Run<Space>& run, bool everywhere, bool adds, const here& location, Make&& make) {
+    const AnyOp op = average_of(run.wire);
+    if (everywhere) make(AllReduce<AnyElement, AnyOp, Space>{run.sent(), run.received(adds), op, location});
+    else
+      make(ReduceScatter<AnyElement, AnyOp, Space>{run.sent(), run.received(adds), op, run.layout.cut.counts(),
+                                                   location});
+  }
+  static AllGather<AnyElement, Space> gather_call(const Run<Space>& run, const here& location) {
     const auto whole = run.packed ? run.gradient : run.value;
-    return {run.value_apart ? run.own_value : run.part(whole, rank), whole, run.layout.cut.counts(), location};
+    return {run.value_apart ? run.own_value : run.own(whole), whole, run.layout.cut.counts(), location};
   }
 
   // Last: they borrow what is above.

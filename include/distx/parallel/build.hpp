@@ -4,14 +4,17 @@
 #include "distx/parallel/any_optimizer.hpp"
 #include "distx/parallel/borrowed_runs.hpp"
 #include "distx/parallel/plan_buckets.hpp"
+#include "distx/parallel/training_policies.hpp"
 #include "distx/parallel/units.hpp"
 
 namespace distx::detail {
 
 /// The buckets of a training, laid out and without memory. Collective.
 template <MemorySpace Space>
-void lay_out_buckets(Buckets<Space>& buckets, const std::vector<Entry<Space>>& entries, Wires<Space>& wires, int stage,
-                     const DataParallelOptions& options, const std::source_location& location) {
+void lay_out_buckets(Buckets<Space>& buckets, const std::vector<Entry<Space>>& entries, Wires<Space>& wires,
+                     const TrainingPolicies& policies, const DataParallelOptions& options,
+                     const std::source_location& location) {
+  const int stage = policies.stage;
   const auto adjacent = find_adjacent(wires.all, entries, stage > 0, location);
   const int rank = wires.rank(), parts = wires.parts();
   for (auto& members : plan_buckets(entries, options, stage == 3)) {
@@ -23,12 +26,15 @@ void lay_out_buckets(Buckets<Space>& buckets, const std::vector<Entry<Space>>& e
     std::size_t state = 0;
     for (auto& run : bucket.runs) {
       const auto& layout = run.layout;
-      run.gradient_apart = stage >= 2 && bucket.trained;
+      run.gradient_apart = bucket.trained && policies.gradients_apart(layout.type);
+      run.wire = bucket.trained ? policies.wire_of(layout.type) : layout.type;
       run.value_apart = stage == 3;
+      run.begin = stage == 0 ? 0 : layout.cut.begin(rank);
+      run.size = stage == 0 ? layout.size : layout.cut.size(rank);
       run.kept = layout.pieces(layout.cut.begin(rank), layout.cut.end(rank));
-      run.updated = stage == 0 ? layout.pieces(0, layout.size) : run.kept;
+      run.updated = layout.pieces(run.begin, run.begin + run.size);
       run.state_begin = state;
-      state += stage == 0 ? layout.size : layout.cut.size(rank);
+      state += run.size;
     }
   }
 }
@@ -50,7 +56,7 @@ void allocate_shared(Buckets<Space>& buckets, Wires<Space>& wires, int stage,
         run.value = hold(bucket, wires.all, MemoryKind::weights, run, size);
       } else if (bucket.owned) {
         run.own_value = hold(bucket, wires.gathering, MemoryKind::weights, run, run.layout.cut.largest())
-                            .subspan(0, run.layout.cut.size(wires.rank()));
+                            .subspan(0, run.size);
       }
       if (bucket.owned && bucket.trained && stage < 2)
         run.gradient = hold(bucket, wires.reducing, MemoryKind::gradients, run, size);
@@ -62,10 +68,14 @@ void allocate_shared(Buckets<Space>& buckets, Wires<Space>& wires, int stage,
 
 /// Enough for the gradients of three buckets: one being filled, one being reduced, one between.
 template <MemorySpace Space>
-[[nodiscard]] std::size_t gradient_pool_bytes(const Buckets<Space>& buckets) {
+[[nodiscard]] std::size_t gradient_pool_bytes(const Buckets<Space>& buckets, bool lends) {
   std::vector<std::size_t> sizes;
-  for (const auto& bucket : buckets)
-    if (bucket.trained) sizes.push_back(whole_lines(bucket.runs.front().layout.bytes()));
+  for (const auto& bucket : buckets) {
+    std::size_t bytes = 0;
+    for (const auto& run : bucket.runs)
+      if (bucket.trained) bytes += (lends ? whole_lines(run.layout.bytes()) : 0) + whole_lines(run.travel_bytes());
+    sizes.push_back(bytes);
+  }
   std::sort(sizes.begin(), sizes.end(), std::greater<>{});
   std::size_t bytes = 0;
   for (std::size_t i = 0; i < std::min<std::size_t>(sizes.size(), 3); ++i) bytes += sizes[i];
@@ -74,20 +84,20 @@ template <MemorySpace Space>
 
 /// What this rank needs for itself: its part of the gradients, and the optimizer's state.
 template <MemorySpace Space>
-void allocate_local(Buckets<Space>& buckets, int stage, int rank, const AnyOptimizer<Space>& optimizer,
-                    const std::shared_ptr<MemoryAccount>& account) {
+void allocate_local(Buckets<Space>& buckets, const AnyOptimizer<Space>& optimizer,
+                    const TrainingPolicies& policies, const std::shared_ptr<MemoryAccount>& account) {
   for (auto& bucket : buckets) {
     if (!bucket.trained) continue;
     std::size_t elements = 0;
     for (auto& run : bucket.runs) {
-      elements += stage == 0 ? run.layout.size : run.layout.cut.size(rank);
+      elements += run.size;
       if (!run.gradient_apart) continue;
-      const std::size_t size = run.layout.cut.size(rank);
       bucket.memory.push_back(
-          hold_local<Space>(account, MemoryKind::gradients, size * run.layout.element_bytes));
-      run.own_gradient = {bucket.memory.back()->span().data(), size, run.layout.type, run.layout.element_bytes};
+          hold_local<Space>(account, MemoryKind::gradients, run.size * size_of(run.wire)));
+      run.own_gradient = {bucket.memory.back()->span().data(), run.size, run.wire, size_of(run.wire)};
     }
-    bucket.update = optimizer.make_update(bucket.runs.front().layout.type, elements, account);
+    const ElementType type = bucket.runs.front().layout.type;
+    bucket.update = optimizer.make_update(type, policies.has_master(type), elements, account);
   }
 }
 
@@ -120,7 +130,18 @@ void set_values(Buckets<Space>& buckets, std::vector<Entry<Space>>& entries, Wir
       if (!run.gradient.empty()) state.gradient = run.gradient.subspan(place.begin, place.size);
     }
     if (wires.all.size() > 1) wires.all.execute(Broadcast<AnyElement, Space>{values, root, location});
-    if (run.value_apart) copy(stream, bytes_of(run.own_value), bytes_of(run.part(values, wires.rank())));
+    if (run.value_apart) copy(stream, bytes_of(run.own_value), bytes_of(run.own(values)));
+  }
+}
+
+/// Tells the optimizer's shards which values they begin with.
+template <MemorySpace Space>
+void adopt_values(Buckets<Space>& buckets, const std::vector<Entry<Space>>& entries) {
+  for (auto& bucket : buckets) {
+    if (!bucket.trained) continue;
+    for (const auto& run : bucket.runs)
+      for (const auto& piece : run.updated)
+        bucket.update->adopt({}, run.segment(piece, entries).weight, run.state_begin + piece.at - run.begin);
   }
 }
 

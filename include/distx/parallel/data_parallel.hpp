@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include "distx/parallel/exponential_average.hpp"
 #include "distx/parallel/policies.hpp"
 #include "distx/parallel/training.hpp"
 #include "distx/parallel/unsharded.hpp"
@@ -18,10 +19,11 @@ template <class T, class S>
 inline constexpr bool is_parameter<Parameter<T, S>> = true;
 
 template <class A>
-inline constexpr bool is_parameter_pointer = std::is_pointer_v<A> && is_parameter<std::remove_cv_t<std::remove_pointer_t<A>>>;
+inline constexpr bool is_parameter_pointer =
+    std::is_pointer_v<A> && is_parameter<std::remove_cv_t<std::remove_pointer_t<A>>>;
 
 template <class A>
-concept RangeOfRefs = std::ranges::range<A> && is_parameter_ref<std::remove_cv_t<std::ranges::range_value_t<A>>>;
+concept RangeOfRefs = std::ranges::range<A> && is_parameter_ref<std::ranges::range_value_t<A>>;
 
 /// A range of what `ready` takes.
 template <class A>
@@ -47,7 +49,8 @@ inline constexpr bool always_false = false;
 /// A model that asks for its gradients by `gradient`, and reads its weights in the scopes of `unshard`, is one text for
 /// all stages; `unshard` is collective at stage 3, and makes its calls in the same order on every rank.
 ///
-/// Policies: ZeRO<0> to ZeRO<3> or ZeRO<Dynamic>, On<Space>; their order does not matter.
+/// Policies, in any order: ZeRO<0> to ZeRO<3> or ZeRO<Dynamic>, Accumulate<Local> or <Sharded>,
+/// Precision<Wire, Master>, Hybrid, On<Space>.
 template <class... Policies>
 class DataParallel {
   static_assert(detail::diagnose_policies<Policies...>());
@@ -58,6 +61,7 @@ class DataParallel {
   using here = std::source_location;
   using scope = Unsharded<space>;
   static constexpr int stage = detail::stage_of<Policies...>;
+  static constexpr detail::Accumulation accumulation = detail::accumulation_of<Policies...>();
 
   /// Collective.
   /// @throws MismatchError that names the parameter where the ranks' models differ; Error for bad options; MemoryError
@@ -129,6 +133,16 @@ class DataParallel {
   /// A scope in which weights are used without gradients: its order of `unshard` is remembered apart from training's.
   [[nodiscard]] Evaluation<space> evaluate() { return Evaluation<space>(training_->units()); }
 
+  /// A micro-batch of a step begins, its last one or not; its gradients are added to those of the ones before. Every
+  /// parameter is `ready` in each. Collective, as far as messages of the micro-batch before are still to be sent.
+  /// @throws MismatchError where the one before was declared the last
+  [[nodiscard]] MicroBatch micro_batch(bool last, stream after = {}, const here& location = here::current())
+    requires(accumulation != detail::Accumulation::none)
+  {
+    training_->begin_micro_batch(last, after, location);
+    return {};
+  }
+
   /// The gradients of these are final on this rank: ParameterRefs, Parameters, the weights' own arrays, or lists of
   /// such.
   /// @throws MismatchError for what is not a parameter, is frozen, or is ready already
@@ -166,8 +180,27 @@ class DataParallel {
     return training_->owned(location);
   }
 
+  /// Calls f(name, values) for every parameter, in the order of the list, with whole values: `Span<const AnyElement>`,
+  /// which hold during the call. At stage 3 one unit after another is gathered. Collective, between steps.
+  template <std::invocable<const std::string&, Span<const AnyElement, space>> F>
+  void for_each_full_weight(F&& f, stream after = {}, const here& location = here::current()) {
+    training_->for_each_full_weight(std::ref(f), after, location);
+  }
+  /// Ends the training, and leaves whole weights in its Parameters. Collective, between steps.
+  void release(stream after = {}, const here& location = here::current()) { training_->release(after, location); }
+  /// An exponential moving average of the weights, which begins with them as they are.
+  /// @throws MismatchError unless decay is at least 0 and below 1
+  [[nodiscard]] ExponentialAverage<space> average(double decay, const here& location = here::current()) {
+    return ExponentialAverage<space>(*training_, decay, location);
+  }
+
   /// The norm of all gradients in the last step before they were clipped; 0 where `.clip_norm` is not set.
   [[nodiscard]] double gradient_norm() const noexcept { return training_->gradient_norm(); }
+  /// By what a loss is to be multiplied before the backward pass: 1 unless Precision is named, and some parameter is of
+  /// float16.
+  [[nodiscard]] double loss_scale() const noexcept { return training_->scaler().scale(); }
+  /// How many steps changed nothing, since a scaled loss made gradients that are not finite.
+  [[nodiscard]] std::uint64_t skipped_steps() const noexcept { return training_->scaler().skipped(); }
   /// The bytes that this rank holds, now and at the most so far.
   [[nodiscard]] MemoryLedger memory() const { return training_->memory(); }
   /// How many reductions a step is made of.
@@ -187,7 +220,13 @@ class DataParallel {
     if (stage == Dynamic && !(options.stage && *options.stage >= 0 && *options.stage <= 3))
       fail(options.stage ? ".stage = " + std::to_string(*options.stage) + ": ZeRO has the stages 0 to 3"
                          : std::string("the policy is ZeRO<Dynamic>: set .stage, 0 to 3"));
-    return {stage == Dynamic ? *options.stage : stage};
+    const int chosen = stage == Dynamic ? *options.stage : stage;
+    if (chosen >= 2 && accumulation == detail::Accumulation::local)
+      fail("Accumulate<Local> keeps whole gradients, which stage " + std::to_string(chosen) +
+           " of ZeRO does not have: name Accumulate<Sharded>");
+    if (chosen == 0 && detail::hybrid_named<Policies...>)
+      fail("Hybrid shares out inside groups what stage 0 of ZeRO does not share out: set .stage to 1, 2 or 3");
+    return {chosen, accumulation, detail::wire_of_policies<Policies...>(), detail::hybrid_named<Policies...>};
   }
 
   template <class A>

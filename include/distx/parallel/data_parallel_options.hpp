@@ -27,6 +27,8 @@ struct DataParallelOptions {
   std::optional<int> stage{};         ///< of ZeRO<Dynamic>, 0 to 3; of no other
   /// Gradients are scaled down so that the norm of all of them together is at most this; infinity leaves them.
   double clip_norm = std::numeric_limits<double>::infinity();
+  int group_ranks = 0;                ///< of Hybrid: so many share out; divides the ranks
+  double loss_scale = 65536;          ///< of float16 parameters with Precision, at first; 1 leaves losses as they are
 
   [[nodiscard]] bool clips() const noexcept { return clip_norm != std::numeric_limits<double>::infinity(); }
 
@@ -38,13 +40,15 @@ struct DataParallelOptions {
     return "bucket_bytes = " + (bucket_bytes == unlimited ? "unlimited" : std::to_string(bucket_bytes)) +
            ", overlap = " + (overlap ? "true" : "false") + ", allow_unused = " + (allow_unused ? "true" : "false") +
            ", broadcast_from = " + std::to_string(broadcast_from) +
-           ", clip_norm = " + (clips() ? std::to_string(clip_norm) : "infinity");
+           ", clip_norm = " + (clips() ? std::to_string(clip_norm) : "infinity") +
+           ", group_ranks = " + std::to_string(group_ranks) + ", loss_scale = " + std::to_string(loss_scale);
   }
 };
 
 /// What may differ from step to step; the same on every rank.
 struct StepOptions {
   double learning_rate = std::numeric_limits<double>::quiet_NaN();  ///< has to be given
+  double loss = 0;  ///< this rank's; an error where it is no finite number, unless losses are scaled
 };
 
 }  // namespace distx

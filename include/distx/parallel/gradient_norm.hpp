@@ -14,21 +14,6 @@ class NonFiniteError : public Error {
 
 namespace detail {
 
-/// Calls f with the span's elements as what they are.
-/// @pre they are floating
-template <MemorySpace Space, class F>
-decltype(auto) with_type(Span<AnyElement, Space> span, F&& f) {
-  const auto as = [&]<class T>(T*) -> decltype(auto) {
-    return f(Span<T, Space>(static_cast<T*>(span.data()), span.size()));
-  };
-  switch (span.type()) {
-    case ElementType::f64: return as(static_cast<double*>(nullptr));
-    case ElementType::bf16: return as(static_cast<bfloat16*>(nullptr));
-    case ElementType::f16: return as(static_cast<float16*>(nullptr));
-    default: return as(static_cast<float*>(nullptr));
-  }
-}
-
 /// The largest magnitude of all ranks' gradients, and the first parameter that has one which is no finite number.
 struct GradientExtent {
   double largest = 0;

@@ -44,9 +44,9 @@ struct ParameterState {
 
 /// A weight and its gradient that the training owns: empty until a DataParallel is made of it, then in its memory.
 ///
-/// `value()` and `gradient()` are asked for each time: what they return holds until the next step, no longer; at stage 3
-/// of ZeRO a value holds in the scope of `unshard` only. The values start on a 64-byte boundary and, below stage 3, may
-/// be read after the training has gone. Move-only.
+/// `value()` and `gradient()` are asked for each time: what they return holds until the next step, no longer, and at
+/// stage 3 of ZeRO in the scope of `unshard` only. The values start on a 64-byte boundary and, below stage 3, may be
+/// read after the training has gone. Move-only.
 template <FloatingElement T, MemorySpace Space = Host>
 class Parameter {
  public:
@@ -102,7 +102,7 @@ class Parameter {
   static Span<T, Space> typed(Span<AnyElement, Space> span) noexcept {
     return {static_cast<T*>(span.data()), span.size()};
   }
-  [[nodiscard]] friend const void* identity_of(const Parameter& parameter) noexcept { return parameter.state_.get(); }
+  friend const void* identity_of(const Parameter& parameter) noexcept { return parameter.state_.get(); }
   [[noreturn]] void fail(const char* words, const char* operation) const {
     throw Error("'" + name() + "' " + words, {.operation = operation});
   }

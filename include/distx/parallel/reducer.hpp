@@ -3,6 +3,7 @@
 #include <deque>
 
 #include "distx/parallel/bucket.hpp"
+#include "distx/parallel/training_policies.hpp"
 
 namespace distx::detail {
 
@@ -19,27 +20,26 @@ class Reducer {
   using stream = typename Space::stream;
   using here = std::source_location;
 
-  Reducer(Buckets<Space>& buckets, std::vector<Entry<Space>>& entries, Wires<Space>& wires, int stage, bool overlap)
-      : buckets_(buckets), entries_(entries), wires_(wires), stage_(stage), overlap_(overlap) {
-    for (const auto& bucket : buckets) count_ += bucket.trained ? 1 : 0;
+  Reducer(Buckets<Space>& buckets, std::vector<Entry<Space>>& entries, Wires<Space>& wires,
+          const TrainingPolicies& policies, Pool<Space>* pool, bool overlap)
+      : buckets_(buckets), entries_(entries), wires_(wires), policies_(policies), pool_(pool), overlap_(overlap) {
+    for (const auto& bucket : buckets) {
+      count_ += bucket.trained ? 1 : 0;
+      for (const auto& run : bucket.runs) apart_ = apart_ || run.gradient_apart;
+    }
   }
 
   /// How many buckets have gradients: the first ones.
   [[nodiscard]] std::size_t count() const noexcept { return count_; }
-  [[nodiscard]] bool lends() const noexcept { return stage_ >= 2; }
+  [[nodiscard]] bool begun() const noexcept { return started_ > 0; }
+  [[nodiscard]] bool lends() const noexcept { return policies_.stage >= 2; }
 
   /// Gives the gradients of a bucket memory.
-  void open(std::size_t index, Pool<Space>& pool, stream after) {
+  void open(std::size_t index, stream after) {
     Bucket<Space>& bucket = buckets_[index];
     if (!lends() || !bucket.whole_gradient.empty()) return;
     auto& run = bucket.runs.front();
-    auto memory = pool.take(run.layout.bytes());
-    while (memory.empty() && finished_ < started_) {
-      finish_next(after);
-      memory = pool.take(run.layout.bytes());
-    }
-    bucket.whole_gradient =
-        memory.empty() ? Loan<Space>(pool, run.layout.bytes()) : Loan<Space>(pool, memory);
+    bucket.whole_gradient = borrow(run.layout.bytes(), after);
     run.gradient = run.layout.over(bucket.whole_gradient.span());
     std::size_t end = 0;  // what lies between the parameters is reduced with them
     const auto clear = [&](std::size_t to) {
@@ -56,7 +56,7 @@ class Reducer {
   /// One more gradient of the bucket is final.
   void ready(std::size_t index, stream after, const here& location) {
     --buckets_[index].missing;
-    if (!lends() && (!overlap_ || wires_.parts() == 1)) return;
+    if (!lends() && (!overlap_ || !moves())) return;
     while (started_ < count_ && buckets_[started_].missing == 0) launch_next(after, location);
     if (started_ > finished_) buckets_[started_ - 1].advance();
   }
@@ -72,23 +72,47 @@ class Reducer {
   void finish_all(stream after) {
     while (finished_ < started_) finish_next(after);
   }
+  /// For the next step, or the next of its micro-batches, whose gradients are added to those before.
   /// @pre nothing is in flight
-  void restart() noexcept {
+  void restart(bool adds) noexcept {
     for (auto& bucket : buckets_) bucket.missing = bucket.members.size();
     started_ = finished_ = 0;
+    adds_ = adds && policies_.accumulation == Accumulation::sharded;
   }
 
  private:
+  /// Whether anything is to be done but to leave gradients where they are.
+  [[nodiscard]] bool moves() const { return wires_.all.size() > 1 || apart_; }
+
+  /// From the pool, once the oldest reductions have given back enough; else of this rank alone.
+  [[nodiscard]] Loan<Space> borrow(std::size_t bytes, stream after) {
+    auto memory = pool_->take(bytes);
+    while (memory.empty() && finished_ < started_) {
+      finish_next(after);
+      memory = pool_->take(bytes);
+    }
+    return memory.empty() ? Loan<Space>(*pool_, bytes) : Loan<Space>(*pool_, memory);
+  }
+
   void launch_next(stream after, const here& location) {
-    Bucket<Space>& bucket = buckets_[started_++];
-    if (wires_.parts() == 1 && !lends()) return;
-    if (overlap_) return bucket.start_reduce(wires_, stage_ == 0, entries_, after, location);
-    bucket.execute_reduce(wires_, stage_ == 0, entries_, after, location);
+    location_ = location;
+    Bucket<Space>& bucket = buckets_[started_];
+    for (auto& run : bucket.runs) {
+      if (!run.converts()) continue;
+      bucket.travel.push_back(borrow(run.travel_bytes(), after));
+      run.travel = {bucket.travel.back().span().data(), run.layout.size, run.wire, size_of(run.wire)};
+    }
+    ++started_;
+    if (!moves()) return;
+    const bool everywhere = policies_.stage == 0;
+    if (overlap_) return bucket.start_reduce(wires_, everywhere, adds_, entries_, after, location);
+    bucket.execute_reduce(wires_, everywhere, adds_, entries_, after, location);
     finish(started_ - 1, after);
   }
   void finish_next(stream after) {
     Bucket<Space>& bucket = buckets_[finished_++];
-    bucket.finish_reduce(stage_ == 0 && wires_.parts() > 1, entries_, after);
+    if (moves()) bucket.finish_reduce(wires_, policies_.stage == 0, adds_, entries_, after, location_);
+    bucket.travel.clear();
     if (!lends()) return;
     for (const auto member : bucket.members) entries_[member].owned->gradient = {};
     bucket.runs.front().gradient = {};
@@ -98,8 +122,12 @@ class Reducer {
   Buckets<Space>& buckets_;
   std::vector<Entry<Space>>& entries_;
   Wires<Space>& wires_;
-  int stage_;
+  TrainingPolicies policies_;
+  Pool<Space>* pool_;  // null where all gradients have memory of their own, and travel as they are
   bool overlap_;
+  bool adds_ = false;
+  bool apart_ = false;
+  here location_{};  // of the call that reductions were last begun in
   std::size_t count_ = 0;
   std::size_t started_ = 0;
   std::size_t finished_ = 0;

@@ -11,6 +11,7 @@ struct Segment {
   std::size_t offset = 0;                ///< in the parameter, in elements
   Span<AnyElement, Space> weight{};
   Span<AnyElement, Space> gradient{};
+  double scale = 1;                      ///< multiplies the gradient: with Precision, short ones are left as they came
 
   /// @pre T is the parameter's element type
   template <FloatingElement T>

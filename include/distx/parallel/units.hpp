@@ -57,15 +57,16 @@ class Units {
     return nullptr;
   }
 
-  void acquire(std::size_t index, stream after, const here& location) {
+  /// Where it is not to be remembered, the order stays as it is, and nothing is gathered ahead.
+  void acquire(std::size_t index, stream after, const here& location, bool remember = true) {
     Unit& unit = units_[index];
     if (unit.scopes++ > 0) return;
     auto& order = orders_[evaluating_ ? 1 : 0];
-    if (position_ == order.size() || order[position_] != index) {
+    if (remember && (position_ == order.size() || order[position_] != index)) {
       order.resize(position_);
       order.push_back(index);
     }
-    ++position_;
+    if (remember) ++position_;
     if (unit.state == State::sharded) {
       while (!take_from_pool(unit) && drop_ahead(after)) {}
       for (const auto b : unit.buckets)
@@ -73,7 +74,7 @@ class Units {
       gather(unit, after, location);
     }
     // Behind this unit's own messages, before this rank waits for them.
-    if (overlap_ && position_ < order.size()) ahead(order[position_], after, location);
+    if (remember && overlap_ && position_ < order.size()) ahead(order[position_], after, location);
     for (const auto b : unit.buckets) buckets_[b].finish_gather(entries_, after);
     for (const auto b : unit.buckets) show(buckets_[b], true);
     unit.state = State::whole;
@@ -85,9 +86,13 @@ class Units {
     reshard(unit);
   }
 
-  /// A step is over: the order begins anew. What was gathered ahead is out of date.
-  void restart(stream after) {
+  /// Values change: what was gathered ahead is out of date.
+  void forget(stream after) {
     while (drop_ahead(after)) {}
+  }
+  /// A step is over: the order begins anew.
+  void restart(stream after) {
+    forget(after);
     if (position_ < orders_[0].size()) orders_[0].resize(position_);
     position_ = 0;
   }

@@ -25,10 +25,10 @@ class [[nodiscard]] Unsharded {
 
   /// Adds a unit; once is enough for all of its parameters. Collective.
   void hold(const std::shared_ptr<detail::Units<Space>>& units, std::size_t unit, typename Space::stream after,
-            const std::source_location& location) {
+            const std::source_location& location, bool remember = true) {
     if (std::find(held_.begin(), held_.end(), unit) != held_.end()) return;
     held_.reserve(held_.size() + 1);
-    units->acquire(unit, after, location);
+    units->acquire(unit, after, location, remember);
     held_.push_back(unit);
     units_ = units;
   }
@@ -60,6 +60,15 @@ class [[nodiscard]] Evaluation {
 
  private:
   std::weak_ptr<detail::Units<Space>> units_;
+};
+
+/// While one lives, a micro-batch goes on: what `micro_batch` returns. Move-only.
+class [[nodiscard]] MicroBatch {
+ public:
+  MicroBatch() noexcept = default;
+  MicroBatch(MicroBatch&&) noexcept {}
+  MicroBatch& operator=(MicroBatch&&) = delete;
+  ~MicroBatch() {}  // NOLINT: so that nobody is warned of an unused variable
 };
 
 }  // namespace distx

@@ -12,6 +12,7 @@ class Uses {
   struct Use {
     int ready = 0;              ///< calls in this step
     bool touched = false;       ///< a borrowed gradient was asked for in this step
+    bool used = false;          ///< in an earlier micro-batch of this step
     bool skipped = false;       ///< no rank had a gradient in this step
     std::uint64_t updates = 0;  ///< so far
   };
@@ -40,7 +41,7 @@ class Uses {
       const Entry<Space>& entry = entries[i];
       const int ready = uses_[i].ready;
       if (!entry.trained() || ready == entry.options.uses) continue;
-      if (ready == 0 && ((entry.owned && entry.owned->touched) || uses_[i].touched))
+      if (ready == 0 && !uses_[i].used && ((entry.owned && entry.owned->touched) || uses_[i].touched))
         fail("the gradient of '" + entry.name + "' was asked for, and ready was not called for it: call it");
       if (allow_unused) continue;
       if (ready == 0)
@@ -54,13 +55,18 @@ class Uses {
   /// Finds out what no rank has used. Collective.
   void agree(AnyCommunicator<Space>& comm, const std::source_location& location) {
     std::vector<std::uint8_t> used(uses_.size());
-    for (std::size_t i = 0; i < used.size(); ++i) used[i] = uses_[i].ready > 0 ? 1 : 0;
+    for (std::size_t i = 0; i < used.size(); ++i) used[i] = uses_[i].ready > 0 || uses_[i].used ? 1 : 0;
     if (comm.size() > 1) all_reduce(comm, Span<std::uint8_t, Space>(used.data(), used.size()), max, location);
     for (std::size_t i = 0; i < used.size(); ++i) uses_[i].skipped = used[i] == 0;
   }
 
-  void restart() noexcept {
-    for (auto& use : uses_) use.ready = 0, use.touched = false;
+  /// For the next step, or the next micro-batch of this one; whether its gradients begin with zeros.
+  void restart(bool step, bool zeros) noexcept {
+    for (auto& use : uses_) {
+      use.used = !step && (use.used || use.ready > 0);
+      use.ready = 0;
+      use.touched = use.touched && !zeros;
+    }
   }
 
  private:
