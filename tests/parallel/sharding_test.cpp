@@ -63,6 +63,37 @@ TEST_CASE("a value is read in the scope of unshard only") {
   }
 }
 
+TEST_CASE("an evaluation has no gradients") {
+  for (const int stage : {0, 3}) {
+    check_words(2, "there are no gradients in a scope of evaluate()", [&](auto& comm) {
+      const auto parameters = stages::owned();
+      stages::Training training(comm, parameters, distx::SGD{}, {.stage = stage});
+      const auto scope = training.evaluate();
+      static_cast<void>(training.gradient(parameters[0]));
+    });
+    check_words(2, "ready on rank", [&](auto& comm) {
+      const auto parameters = stages::owned();
+      stages::Training training(comm, parameters, distx::SGD{}, {.stage = stage});
+      const auto scope = training.evaluate();
+      training.ready(parameters[0]);
+    });
+    toy::on_ranks(2, [&](distx::ThreadCommunicator& comm) {  // between forward and backward, too
+      const auto parameters = stages::owned();
+      stages::Training training(comm, parameters, distx::SGD{}, {.stage = stage});
+      for (int step = 0; step < 3; ++step) {
+        const auto look = [&] {
+          const auto scope = training.evaluate();
+          for (std::size_t p = step == 1 ? 3 : 0; p < 5; ++p) static_cast<void>(training.unshard(parameters[p]));
+        };
+        look();
+        ready_all(training, parameters);
+        look();
+        training.step({.learning_rate = 1});
+      }
+    });
+  }
+}
+
 TEST_CASE("a scope that outlives the training does nothing, and its weights have gone") {
   toy::on_ranks(2, [](distx::ThreadCommunicator& comm) {
     const auto parameters = stages::owned();

@@ -170,22 +170,24 @@ class Assembly {
   template <class F>
   void allocate_together(F&& f) {
     std::string words;
+    std::uint8_t failed = 0;
     try {
-      f();
-    } catch (const MemoryError& error) {
-      words = error.what();
-    } catch (const std::bad_alloc& error) {
-      words = error.what();
-    } catch (const RevokedError& error) {  // another rank could not have its part of a collective allocation
-      throw MemoryError(std::string("a rank could not allocate: ") + error.what() + "; this rank holds " +
-                            account->ledger().words(),
-                        context("DataParallel"));
+      try {
+        f();
+      } catch (const MemoryError& error) {
+        words = error.what();
+      } catch (const std::bad_alloc& error) {
+        words = error.what();
+      }
+      failed = words.empty() ? 0 : 1;
+      if (wires.all.size() > 1) all_reduce(wires.all, Span<std::uint8_t, Space>(&failed, 1), max, location);
+      if (failed != 0 && words.empty()) words = "another rank could not allocate";
+    } catch (const RevokedError& error) {  // where an allocation is collective, its failure has ended the others' calls
+      failed = 1;
+      if (words.empty()) words = error.what();
     }
-    std::uint8_t failed = words.empty() ? 0 : 1;
-    if (wires.all.size() > 1) all_reduce(wires.all, Span<std::uint8_t, Space>(&failed, 1), max, location);
     if (failed == 0) return;
-    throw MemoryError((words.empty() ? "another rank could not allocate" : words) +
-                          ": take a higher stage of ZeRO, more ranks or smaller buckets; this rank holds " +
+    throw MemoryError(words + ": take a higher stage of ZeRO, more ranks or smaller buckets; this rank holds " +
                           account->ledger().words(),
                       context("DataParallel"));
   }

@@ -110,6 +110,7 @@ class DataParallel {
   /// @throws Error after `ready`, until the next step; where it is frozen
   template <FloatingElement T>
   [[nodiscard]] Span<T, space> gradient(const Parameter<T, space>& parameter, stream after = {}) {
+    training_->demand_gradients("gradient");
     return parameter.gradient(after);
   }
   template <FloatingElement T>
@@ -130,8 +131,8 @@ class DataParallel {
       if (training_->units() != nullptr) (unshard_one(units, parameters), ...);
     return units;
   }
-  /// A scope in which weights are used without gradients: its order of `unshard` is remembered apart from training's.
-  [[nodiscard]] Evaluation<space> evaluate() { return Evaluation<space>(training_->units()); }
+  /// A scope in which weights are used without gradients, and with an order of `unshard` of its own.
+  [[nodiscard]] Evaluation<space> evaluate() { return training_->evaluate(); }
 
   /// A micro-batch of a step begins, its last one or not; its gradients are added to those of the ones before. Every
   /// parameter is `ready` in each. Collective, as far as messages of the micro-batch before are still to be sent.

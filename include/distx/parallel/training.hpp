@@ -27,7 +27,7 @@ class Training {
   /// The first gradient of a step is zero.
   void touch(const void* identity, stream after) {
     all_.guarded([&] {
-      demand_open("gradient", all_.location);
+      demand_gradients("gradient");
       const std::size_t index = all_.find(identity, "gradient");
       if (all_.entries[index].trained() && !std::exchange(all_.uses[index].touched, true))
         fill(after, bytes_of(all_.entries[index].gradient), std::byte{0});
@@ -36,7 +36,7 @@ class Training {
 
   void ready(const void* identity, stream after) {
     all_.guarded([&] {
-      demand_open("ready", all_.location);
+      demand_gradients("ready");
       const std::size_t index = all_.find(identity, "ready");
       const Entry<Space>& entry = all_.entries[index];
       if (phase_ != Phase::backward)
@@ -154,20 +154,21 @@ class Training {
     all_.guarded([&] {
       demand_between_steps("release", location);
       check_scopes("release", location);
-      for (auto& bucket : all_.buckets) {
-        if (all_.units == nullptr || !bucket.owned) continue;
-        const Run<Space>& run = bucket.runs.front();
-        const auto memory = hold_local<Space>(all_.account, MemoryKind::weights, run.layout.bytes());
-        const auto values = run.layout.over(memory->span());
-        {
-          Unsharded<Space> scope;
-          scope.hold(all_.units, all_.units->unit_of(bucket.members.front()), after, location, false);
-          copy(after, bytes_of(values), bytes_of(run.value));
-        }
-        for (const auto& place : run.layout.places) {
+      std::vector<Held<Space>> values;  // of each bucket
+      for (std::size_t i = 0; i < (all_.units == nullptr ? 0 : all_.buckets.size()); ++i) {
+        const auto& bucket = all_.buckets[i];
+        values.push_back(
+            hold_local<Space>(all_.account, MemoryKind::weights, bucket.runs.front().layout.bytes()));
+        Unsharded<Space> scope;
+        scope.hold(all_.units, all_.units->unit_of(bucket.members.front()), after, location, false);
+        copy(after, values[i]->span(), bytes_of(bucket.runs.front().value));
+      }
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        const Layout& layout = all_.buckets[i].runs.front().layout;
+        for (const auto& place : layout.places) {
           auto& state = *all_.entries[place.entry].owned;
-          state.value_memory = memory;
-          state.value = values.subspan(place.begin, place.size);
+          state.value_memory = values[i];
+          state.value = layout.over(values[i]->span()).subspan(place.begin, place.size);
           state.sharded = false;
         }
       }
@@ -198,6 +199,16 @@ class Training {
       if (!(decay >= 0 && decay < 1))
         all_.fail("average", "the decay is " + std::to_string(decay) + ": it must be at least 0 and below 1, 0.999 say",
                   location);
+    });
+  }
+
+  [[nodiscard]] Evaluation<Space> evaluate() { return {evaluations_, all_.units}; }
+  /// @throws MismatchError where there are no gradients now
+  void demand_gradients(const char* operation) {
+    all_.guarded([&] {
+      demand_open(operation, all_.location);
+      if (*evaluations_ > 0)
+        all_.fail(operation, "there are no gradients in a scope of evaluate(): let it end first", all_.location);
     });
   }
 
@@ -400,6 +411,7 @@ class Training {
   double factor_ = 1;              // by which this step's gradients are multiplied
   double norm_ = 0;
   LossScaler scaler_;
+  std::shared_ptr<int> evaluations_ = std::make_shared<int>(0);  // scopes that go on
 };
 
 }  // namespace distx::detail

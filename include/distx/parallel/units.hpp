@@ -106,7 +106,6 @@ class Units {
     evaluating_ = false;
     position_ = training_position_;
   }
-  [[nodiscard]] bool evaluating() const noexcept { return evaluating_; }
 
  private:
   enum class State { sharded, ahead, whole };

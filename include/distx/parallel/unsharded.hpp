@@ -44,21 +44,27 @@ class [[nodiscard]] Unsharded {
   std::vector<std::size_t> held_;
 };
 
-/// While one lives, the scopes of `unshard` are those of an evaluation, with an order of their own. Move-only.
+/// While one lives, weights are used without gradients, and the scopes of `unshard` have an order of their own: what
+/// `evaluate` returns. Move-only.
 template <MemorySpace Space>
 class [[nodiscard]] Evaluation {
  public:
-  Evaluation() noexcept = default;
-  explicit Evaluation(const std::shared_ptr<detail::Units<Space>>& units) noexcept : units_(units) {
-    if (units != nullptr) units->begin_evaluation();
+  using Count = std::shared_ptr<int>;  // of the evaluations that go on in a training
+
+  Evaluation(const Count& count, const std::shared_ptr<detail::Units<Space>>& units) noexcept
+      : count_(count), units_(units) {
+    if ((*count)++ == 0 && units != nullptr) units->begin_evaluation();
   }
-  Evaluation(Evaluation&& other) noexcept : units_(std::move(other.units_)) {}
+  Evaluation(Evaluation&& other) noexcept : count_(std::move(other.count_)), units_(std::move(other.units_)) {}
   Evaluation& operator=(Evaluation&&) = delete;
   ~Evaluation() {
+    const auto count = count_.lock();
+    if (count == nullptr || --*count > 0) return;
     if (const auto units = units_.lock(); units != nullptr) units->end_evaluation();
   }
 
  private:
+  std::weak_ptr<int> count_;  // a scope may outlive the training
   std::weak_ptr<detail::Units<Space>> units_;
 };
 
