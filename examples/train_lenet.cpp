@@ -2,12 +2,16 @@
 // LeNet-5 learns handwritten digits, data-parallel: every rank has the model and a part of each batch.
 //   mpirun -np 2 build/examples/train_lenet --backend mpi
 //   build/examples/train_lenet --backend threads --ranks 2
+//   build/examples/train_lenet --backend shm --ranks 2 --trace trace.json      (to be opened in ui.perfetto.dev)
 #include <filesystem>
 #include <optional>
 
+#include <distx/comm/decorators/metered.hpp>
+#include <distx/comm/decorators/sum_over_ranks.hpp>
+#include <distx/comm/decorators/write_trace.hpp>
 #include <distx/distx.hpp>
-#include <distx/mpi.hpp>
 
+#include "common/backend.hpp"
 #include "common/progress.hpp"
 #include "common/run.hpp"
 #include "common/training_report.hpp"
@@ -19,9 +23,10 @@
 
 namespace {
 
+using namespace distx::literals;
+
 struct Settings {
-  std::string backend = "auto";
-  int ranks = 2;
+  examples::Backend backend;
   int zero = 0;
   std::size_t epochs = 8;
   std::size_t batch_size = 16;
@@ -31,14 +36,10 @@ struct Settings {
   std::string mnist;
   bool synthetic = false;
   std::string json;
+  std::string trace;
 
   void describe(CLI::App& app) {
-    app.add_option("--backend", backend, "auto (mpi under mpirun, else serial), serial, threads or mpi")
-        ->check(CLI::IsMember({"auto", "serial", "threads", "mpi"}))
-        ->capture_default_str();
-    app.add_option("--ranks", ranks, "how many ranks, for threads")
-        ->check(CLI::Range(1, 1000000))
-        ->capture_default_str();
+    backend.describe(app);
     app.add_option("--zero", zero, "stage of ZeRO: 0")->check(CLI::IsMember({0}))->capture_default_str();
     app.add_option("--epochs", epochs, "passes over the data")
         ->check(CLI::Range(1, 1000000))
@@ -53,9 +54,20 @@ struct Settings {
     auto* mnist_option = app.add_option("--mnist", mnist, "instead: the directory of MNIST's four IDX files");
     app.add_flag("--synthetic", synthetic, "instead: digits that are drawn, where no real ones are at hand")
         ->excludes(mnist_option);
-    app.add_option("--json", json, "file for losses, accuracy and the hash of the final weights");
+    app.add_option("--json", json, "file for losses, accuracy, the hash of the final weights, and the traffic");
+    app.add_option("--trace", trace, "file for what every rank did when, which ui.perfetto.dev shows");
   }
 };
+
+/// Both decorators that the communicator may have keep its ledger.
+template <class C>
+distx::Metered<C>& metered(distx::Metered<C>& comm) {
+  return comm;
+}
+template <class C>
+C& metered(distx::Traced<C>& comm) {
+  return comm.inner();
+}
 
 /// Where tools/digits puts the real digits: in the build folder that this program lies in.
 std::filesystem::path beside(const char* program) {
@@ -87,6 +99,13 @@ double average_over_ranks(C& comm, double value) {
   return value;
 }
 
+/// Where the communicator is traced, so is what the program does between its calls.
+template <class C>
+auto phase([[maybe_unused]] C& comm, [[maybe_unused]] const char* name) {
+  if constexpr (requires { comm.timeline(); }) return comm.timeline().scope(name);
+  else return 0;
+}
+
 /// The training itself: what a program for one process would have, and the lines that speak of `distx`.
 template <distx::Communicator C>
 void train(C& comm, const Settings& settings, const examples::SplitDigits& digits) {
@@ -104,7 +123,8 @@ void train(C& comm, const Settings& settings, const examples::SplitDigits& digit
     parameters.push_back(distx::ref(layer.name + ".weight", layer.weight, layer.weight_gradient));
     parameters.push_back(distx::ref(layer.name + ".bias", layer.bias, layer.bias_gradient));
   }
-  distx::DataParallel<distx::ZeRO<0>> training(comm, parameters, distx::SGD{.momentum = 0.9f, .weight_decay = 1e-4f});
+  distx::DataParallel<distx::ZeRO<0>> training(comm, parameters, distx::SGD{.momentum = 0.9f, .weight_decay = 1e-4f},
+                                               {.bucket_bytes = 64_KiB});  // the model has 241 KiB
 
   const bool speaks = comm.rank() == 0;
   const auto ranks = static_cast<std::size_t>(comm.size());
@@ -112,13 +132,25 @@ void train(C& comm, const Settings& settings, const examples::SplitDigits& digit
   std::optional<examples::ProgressBar> progress;
   if (speaks) progress.emplace(stdout, plan);
   examples::TrainingReport report;
+  report.ranks = comm.size();
+  for (const auto& parameter : parameters) report.parameters += parameter.weight.size();
   for (std::size_t epoch = 0; epoch < settings.epochs; ++epoch) {
     double epoch_loss = 0;
     for (const auto& batch : loader.epoch(epoch)) {
-      const double here = model.forward(batch.images, batch.labels);
-      model.backward([&](auto& layer) { training.ready(layer.weight, layer.bias); });
-      const double done = static_cast<double>(report.step_losses.size()) / static_cast<double>(plan.steps());
-      training.step({.learning_rate = settings.learning_rate * 0.5 * (1 + std::cos(done * 3.14159265358979))});
+      double here = 0;
+      {
+        [[maybe_unused]] const auto timed = phase(comm, "forward");
+        here = model.forward(batch.images, batch.labels);
+      }
+      {
+        [[maybe_unused]] const auto timed = phase(comm, "backward");
+        model.backward([&](auto& layer) { training.ready(layer.weight, layer.bias); });
+      }
+      {
+        [[maybe_unused]] const auto timed = phase(comm, "step");
+        const double done = static_cast<double>(report.step_losses.size()) / static_cast<double>(plan.steps());
+        training.step({.learning_rate = settings.learning_rate * 0.5 * (1 + std::cos(done * 3.14159265358979))});
+      }
       const double loss = average_over_ranks(comm, here);
       report.step_losses.push_back(loss);
       epoch_loss += loss / static_cast<double>(sampler.batches());
@@ -138,6 +170,7 @@ void train(C& comm, const Settings& settings, const examples::SplitDigits& digit
   examples::WeightsHash hash;
   for (const auto& parameter : parameters) hash.add({parameter.weight.data(), parameter.weight.size()});
   report.weights_hash = hash.text();
+  report.traffic = distx::sum_over_ranks(metered(comm).ledger(), comm);
   if (!speaks) return;
   fmt::print("accuracy on {} digits that were held out: {:.4f} (weights {})\n", held_out.size(), report.accuracy,
              report.weights_hash);
@@ -151,21 +184,13 @@ void run(int argc, char** argv, const Settings& settings) {
     const bool writable = connector.rank() != 0 || examples::TrainingReport::writable(settings.json);
     if (!distx::broadcast_value(connector, writable, 0)) throw examples::TrainingReport::not_writable(settings.json);
   }
-  const bool mpi = settings.backend == "mpi" || (settings.backend == "auto" && connector.size() > 1);
-  if (settings.backend == "threads") {
-    if (connector.size() != 1)
-      throw distx::ConnectError("--backend threads makes its ranks itself: start it without mpirun, or use mpi");
-    distx::spawn(settings.ranks, [&](auto& self) {
-      auto comm = distx::ThreadCommunicator(self);
-      train(comm, settings, digits);
-    });
-  } else if (mpi) {
-    auto comm = distx::MpiCommunicator(connector);
-    train(comm, settings, digits);
-  } else {
-    auto comm = distx::SerialCommunicator(connector);
-    train(comm, settings, digits);
-  }
+  settings.backend.run(connector, [&](auto comm) {
+    distx::Metered counted(std::move(comm));
+    if (settings.trace.empty()) return train(counted, settings, digits);
+    distx::Traced traced(std::move(counted));
+    train(traced, settings, digits);
+    distx::write_trace(settings.trace, traced);
+  });
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include <zlib.h>
 
 #include <distx/core/error.hpp>
+#include <distx/observe/ledger.hpp>
 
 namespace examples {
 
@@ -32,10 +33,13 @@ class WeightsHash {
 
 /// What a training leaves behind, averaged over the ranks.
 struct TrainingReport {
+  int ranks = 1;
+  std::size_t parameters = 0;  ///< numbers that are trained
   std::vector<double> step_losses;
   std::vector<double> losses;  ///< of the epochs
   double accuracy = 0;
   std::string weights_hash;
+  distx::Ledger traffic;  ///< of all ranks
 
   /// Whether `write` will be able to; to be asked before a long training.
   [[nodiscard]] static bool writable(const std::filesystem::path& path) {
@@ -51,11 +55,20 @@ struct TrainingReport {
   /// Written beside the file and renamed, so that there is a whole one or none.
   /// @throws distx::Error where it cannot be written
   void write(const std::filesystem::path& path) const {
+    nlohmann::json moved = nlohmann::json::object();
+    for (const auto& [operation, each] : traffic.entries())
+      moved[operation] = {{"calls", each.calls},
+                          {"payload_bytes", each.payload_bytes},
+                          {"sent_bytes", each.sent_bytes},
+                          {"received_bytes", each.received_bytes}};
     std::ofstream file(partial(path));
-    file << nlohmann::json{{"step_losses", step_losses},
+    file << nlohmann::json{{"ranks", ranks},
+                           {"parameters", parameters},
+                           {"step_losses", step_losses},
                            {"losses", losses},
                            {"accuracy", accuracy},
-                           {"weights_hash", weights_hash}}
+                           {"weights_hash", weights_hash},
+                           {"traffic", moved}}
                 .dump(2)
          << '\n';
     file.close();

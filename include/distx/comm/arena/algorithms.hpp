@@ -45,9 +45,19 @@ inline void work(Exchange<ReduceScatter<AnyElement, AnyOp>>& x, std::size_t roun
   if (bytes != 0) x.reduce(0, bytes, round);
 }
 
+/// Where all ranks reach a receiver's memory and the root's, each of them copies its slice, the root too.
 inline void work(Exchange<Broadcast<AnyElement>>& x, std::size_t round) {
   const int me = x.self.rank, root = x.call.root;
-  if (me != root) x.copy_bytes(x.own_receive() + x.offset(round), x.source(root, me, round), x.piece(root, me, round));
+  const std::size_t bytes = x.piece(root, me, round);
+  const std::byte* const from = x.source(root, me, round);
+  for (int r = 0; r < x.self.size; ++r) {
+    std::byte* const receive = r == me ? x.own_receive() : x.peer(r).receive;
+    if (r == root || receive == nullptr) continue;
+    const bool together = !x.all_inlined() && !x.staged() && x.peer(r).receive != nullptr;
+    if (!together && r != me) continue;
+    const Run part = together ? slice_of(bytes, me, x.self.size) : Run{0, bytes};
+    x.copy_bytes(receive + x.offset(round) + part.offset, from + part.offset, part.bytes);
+  }
 }
 
 inline void work(Exchange<AllGather<AnyElement>>& x, std::size_t round) {

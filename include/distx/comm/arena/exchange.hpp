@@ -143,7 +143,8 @@ class Exchange {
     mine.inlined = summary.inlined = bytes <= control_.extent().inline_bytes;
     post.send = post.receive = {};
     if (!mine.inlined && sends(call, self.rank)) post.send = arena_.place_of(mine.send, bytes);
-    if constexpr (is_reduction<Call> || Call::name == "gather" || Call::name == "all_to_all")
+    if constexpr (is_reduction<Call> || Call::name == "gather" || Call::name == "all_to_all" ||
+                  Call::name == "broadcast")
       if (!mine.inlined || Call::name == "gather")
         post.receive = arena_.place_of(mine.receive, mine.receive_count * width_of(call));
     if (mine.inlined && bytes != 0 && sends(call, self.rank))
