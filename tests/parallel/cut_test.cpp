@@ -24,8 +24,8 @@ void check_partition(const Cut& cut, std::size_t size, int parts) {
 
 TEST_CASE("a cut on lines partitions, and no part is longer than another by more than a line") {
   for (const int parts : {1, 2, 3, 4, 7, 64})
-    for (const std::size_t element : {2, 4, 8})
-      for (const std::size_t size : {0, 1, 15, 16, 17, 31, 1000, 12345}) {
+    for (const std::size_t element : {2u, 4u, 8u})
+      for (const std::size_t size : {0u, 1u, 15u, 16u, 17u, 31u, 1000u, 12345u}) {
         const Cut cut = Cut::at_lines(size, element, parts);
         check_partition(cut, size, parts);
         const std::size_t line = 64 / element;
