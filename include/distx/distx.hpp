@@ -2,7 +2,9 @@
 #pragma once
 // The whole library but its vendors: needs the standard library only.
 #include "distx/comm/any_communicator.hpp"
+#include "distx/comm/best_communicator.hpp"
 #include "distx/comm/groups.hpp"
+#include "distx/comm/hierarchical.hpp"
 #include "distx/comm/lists.hpp"
 #include "distx/comm/movement.hpp"
 #include "distx/comm/point_to_point.hpp"

@@ -6,3 +6,4 @@ libboost-mpi-dev) or leave this header out
 #endif
 #include "distx/mpi/communicator.hpp"
 #include "distx/mpi/launcher.hpp"
+#include "distx/mpi/maker.hpp"

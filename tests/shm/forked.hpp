@@ -35,9 +35,11 @@ class ForkedConnector {
     const auto now = ++at(rank_).arrived;
     for (int r = 0; r < size_; ++r)
       if (distx::detail::wait_until(std::chrono::minutes(1), [&] { return at(r).arrived.load() >= now; },
-                                    [] { return false; }) != distx::detail::WaitEnd::ready)
+                                    [&] { return stop_ != nullptr && *stop_ != 0; }) != distx::detail::WaitEnd::ready)
         throw distx::TimeoutError("a forked rank has not arrived");
   }
+  /// Waits end once this is not 0: for a rank that will not come.
+  void stop_when(const std::atomic<int>& stop) noexcept { stop_ = &stop; }
   void broadcast(std::span<std::byte> bytes, int root) {
     if (rank_ == root) std::copy(bytes.begin(), bytes.end(), at(root).block);
     barrier();
@@ -59,6 +61,7 @@ class ForkedConnector {
   Board* board_;
   int rank_;
   int size_;
+  const std::atomic<int>* stop_ = nullptr;
 };
 
 /// Runs `body(connector, board)` in so many new processes, and says how each ended: what `body` returned, or 1000 plus

@@ -95,10 +95,18 @@ class AnyOp {
   /// The same op on the accumulators of its element type: float for bfloat16 and float16, itself otherwise.
   [[nodiscard]] AnyOp widened() const noexcept { return widen_(*this); }
 
+  /// The same op without its `finish`, for a reduction in several steps; the last of them runs it.
+  [[nodiscard]] AnyOp unfinished() const noexcept {
+    AnyOp op = *this;
+    if (op.kind_ == OpKind::average) op.kind_ = OpKind::sum;
+    op.finishes_ = false;
+    return op;
+  }
+
   /// See `detail::reduce_elements`. Throws what a user's op throws.
   void reduce(void* const* targets, std::size_t target_count, const void* const* sources, std::size_t source_count,
               std::size_t count, int ranks) const {
-    reduce_(*this, targets, target_count, sources, source_count, count, ranks);
+    reduce_(*this, targets, target_count, sources, source_count, count, finishes_ ? ranks : 0);
   }
 
  private:

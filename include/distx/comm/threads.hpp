@@ -12,8 +12,9 @@ namespace detail {
 struct ThreadKind : arena::HeapKind {
   static constexpr std::string_view name = "threads";
 
+  /// The first rank that runs in another process than this one, -1 where none does. Collective.
   template <Connector C>
-  static void admit(C& connector) {
+  static int stranger(C& connector) {
     // The address of one variable, salted by when this process began: equal only within one process.
     struct Process {
       const void* address;
@@ -22,11 +23,16 @@ struct ThreadKind : arena::HeapKind {
     static const Process self{&name, std::chrono::steady_clock::now().time_since_epoch().count()};
     const auto all = all_gather_values(connector, self);
     for (std::size_t rank = 0; rank < all.size(); ++rank)
-      if (all[rank].address != self.address || all[rank].began != self.began)
-        throw ConnectError("rank " + std::to_string(rank) +
-                               " runs in another process: threads move data within one process; use MpiCommunicator",
-                           {.operation = "ThreadCommunicator", .backend = name, .rank = connector.rank(),
-                            .size = connector.size()});
+      if (all[rank].address != self.address || all[rank].began != self.began) return static_cast<int>(rank);
+    return -1;
+  }
+  template <Connector C>
+  static void admit(C& connector) {
+    if (const int other = stranger(connector); other >= 0)
+      throw ConnectError("rank " + std::to_string(other) +
+                             " runs in another process: threads move data within one process; use MpiCommunicator",
+                         {.operation = "ThreadCommunicator", .backend = name, .rank = connector.rank(),
+                          .size = connector.size()});
   }
 };
 

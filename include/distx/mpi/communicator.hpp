@@ -39,6 +39,10 @@ class MpiCommunicator {
   [[nodiscard]] int size() const noexcept { return member_->self.size; }
   [[nodiscard]] std::string_view backend() const noexcept { return member_->self.backend; }
   [[nodiscard]] MpiCommunicator share() const noexcept { return MpiCommunicator(member_); }
+  /// Whether MPI was started so that several threads may each use a communicator, at once.
+  [[nodiscard]] static bool serves_threads() {
+    return boost::mpi::environment::thread_level() == mpi::ThreadLevel::multiple;
+  }
   /// Whether both are handles on one communicator.
   friend bool operator==(const MpiCommunicator&, const MpiCommunicator&) noexcept = default;
 

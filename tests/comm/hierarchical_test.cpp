@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Two levels that fail as one: calls that do not fit are told on every rank of every machine, and nobody waits on.
+#include "distx/comm/hierarchical.hpp"
+
+#include <doctest/doctest.h>
+
+#include "comm/made_up_machines.hpp"
+#include "comm/outcomes.hpp"
+
+namespace {
+
+using namespace std::chrono_literals;
+using Threads = distx::ThreadCommunicator;
+using Comm = distx::Hierarchical<Threads, Threads>;
+using test::Outcome;
+using test::outcome_of;
+
+/// Runs `f(comm)` on thread ranks of these machines, and says how each ended.
+template <class F>
+std::vector<Outcome> outcomes(std::string_view machines, F f, distx::Timeout deadline = 1min) {
+  std::vector<Outcome> all(machines.size());
+  distx::spawn(distx::threads(static_cast<int>(machines.size()), 1min), [&](distx::ThreadConnector& connector) {
+    test::MadeUpMachines made_up(connector, machines);
+    auto& mine = all[static_cast<std::size_t>(connector.rank())];
+    std::optional<Comm> comm;
+    mine = outcome_of([&] {
+      comm.emplace(made_up, deadline);
+      f(*comm);
+    });
+    connector.barrier();
+  });
+  return all;
+}
+
+/// Rank 2 is the odd one. It says what rank 0 does; the others say what rank 2 does.
+void check_odd_one(std::string_view machines, void (*call)(Comm&), const std::string& of_rank_2,
+                   const std::string& of_rank_0) {
+  const auto all = outcomes(machines, call);
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    CAPTURE(rank);
+    CAPTURE(all[rank].words);
+    CHECK(all[rank].type == "MismatchError");
+    CHECK(all[rank].says(rank == 2 ? of_rank_0 : of_rank_2));
+    CHECK(all[rank].says("on rank " + std::to_string(rank) + " of " + std::to_string(all.size()) +
+                         " (threads+threads): "));
+  }
+}
+
+TEST_CASE("calls that differ are told on every rank of every machine") {
+  for (const std::string_view machines : {"0011", "0112223", "00122"}) {
+    CAPTURE(machines);
+    const auto length = [](Comm& comm) {
+      std::vector<float> values(comm.rank() == 2 ? 8 : 10);
+      distx::all_reduce(comm, values, distx::sum);
+    };
+    check_odd_one(machines, length, "rank 2 passes 8 elements, this rank 10", "rank 0 passes 10 elements, this rank 8");
+    const auto op = [](Comm& comm) {
+      float value = 1;
+      if (comm.rank() == 2) distx::start_all_reduce(comm, value, distx::max).wait();
+      else distx::start_all_reduce(comm, value, distx::sum).wait();
+    };
+    check_odd_one(machines, op, "rank 2 reduces with another op", "rank 0 reduces with another op");
+    const auto operation = [](Comm& comm) {
+      std::vector<float> values(3);
+      if (comm.rank() == 2) distx::barrier(comm);
+      else distx::broadcast(comm, values, 0);
+    };
+    check_odd_one(machines, operation, "rank 2 calls barrier, this rank broadcast",
+                  "rank 0 calls broadcast, this rank barrier");
+    const auto memory = [](Comm& comm) { const auto m = comm.allocate<float>(comm.rank() == 2 ? 5 : 4); };
+    check_odd_one(machines, memory, "rank 2 passes 5 elements, this rank 4", "rank 0 passes 4 elements, this rank 5");
+  }
+}
+
+TEST_CASE("a rank that fails by itself ends every wait of the others, on both levels") {
+  const std::vector<std::pair<std::string, void (*)(Comm&)>> waits{
+      {"all_reduce", [](Comm& comm) { distx::all_reduce(comm, std::vector<float>(1000), distx::sum); }},
+      {"started all_reduce",
+       [](Comm& comm) {
+         std::vector<float> values(1000);
+         auto pending = distx::start_all_reduce(comm, values, distx::sum);
+         pending.wait();
+       }},
+      {"barrier", [](Comm& comm) { distx::barrier(comm); }},
+      {"gather", [](Comm& comm) { distx::gather(comm, 1.0f, std::vector<float>(7), 0); }},
+      {"receive",
+       [](Comm& comm) {
+         float value = 0;
+         distx::receive(comm, value, 4);
+       }},
+      {"split", [](Comm& comm) { const auto part = comm.split(0, 0); }},
+      {"allocate", [](Comm& comm) { const auto memory = comm.allocate<float>(10); }},
+  };
+  for (const auto& [name, wait] : waits) {
+    CAPTURE(name);
+    for (const bool throws : {false, true}) {
+      CAPTURE(throws);
+      // The middle one of a machine of three: not the one that speaks for its machine.
+      const auto all = outcomes("0112223", [&, wait = wait](Comm& comm) {
+        if (comm.rank() != 4) return wait(comm);
+        if (!throws) return distx::broadcast(comm, std::vector<float>(4), 9);
+        auto moved = std::move(comm);
+        throw std::runtime_error("out of luck");
+      });
+      for (std::size_t rank = 0; rank < all.size(); ++rank) {
+        CAPTURE(rank);
+        CAPTURE(all[rank].words);
+        if (rank == 4) {
+          CHECK(all[rank].says(throws ? "out of luck" : "root 9 is no rank: ranks are 0 to 6"));
+          continue;
+        }
+        CHECK(all[rank].type == "RevokedError");
+        CHECK(all[rank].says(throws ? "while unwinding" : "root 9 is no rank"));
+        CHECK(all[rank].says(" on rank " + std::to_string(rank) + " of 7 (threads+threads): "));
+      }
+    }
+  }
+}
+
+TEST_CASE("a rank that has gone is named as all know it") {
+  const auto all = outcomes("0112223", [](Comm& comm) {
+    if (comm.rank() == 5) {
+      const auto gone = std::move(comm);
+      return;
+    }
+    try {
+      distx::barrier(comm);
+    } catch (const distx::RankFailure& failure) {
+      if (failure.failed_rank() != 5) throw std::logic_error(failure.what());
+      throw;
+    }
+  });
+  int failures = 0;
+  for (const std::size_t rank : {0u, 1u, 2u, 3u, 4u, 6u}) {
+    CAPTURE(all[rank].words);
+    failures += all[rank].type == "RankFailure" ? 1 : 0;
+    const bool typed = all[rank].type == "RankFailure" || all[rank].type == "RevokedError";
+    CHECK(typed);
+  }
+  CHECK(all[3].says("has let its communicator go"));
+  CHECK(failures >= 1);
+}
+
+TEST_CASE("a revocation reaches every machine") {
+  const auto all = outcomes("0112", [](Comm& comm) {
+    if (comm.rank() == 1) comm.revoke("enough is enough");
+    for (int call = 0; call < 3; ++call) {
+      const auto outcome = outcome_of([&] { distx::barrier(comm); });
+      if (outcome.type != "RevokedError" || !outcome.says("enough is enough"))
+        throw std::logic_error(outcome.type + ": " + outcome.words);
+    }
+  });
+  CHECK_MESSAGE(test::all_say(all, "done", ""), test::text_of(all));
+}
+
+TEST_CASE("a rank that does not come ends the others at the deadline") {
+  std::atomic<int> ended{0};
+  const auto all = outcomes(
+      "0011",
+      [&](Comm& comm) {
+        struct Ended {
+          std::atomic<int>& count;
+          ~Ended() {
+            ++count;
+            count.notify_all();
+          }
+        };
+        if (comm.rank() != 3) {
+          const Ended at_end{ended};
+          return distx::barrier(comm);
+        }
+        for (int now = ended; now < 3; now = ended) ended.wait(now);
+      },
+      100ms);
+  int timeouts = 0;
+  for (const std::size_t rank : {0u, 1u, 2u}) {
+    CAPTURE(all[rank].words);
+    timeouts += all[rank].type == "TimeoutError" ? 1 : 0;
+    const bool typed = all[rank].type == "TimeoutError" || all[rank].type == "RevokedError";
+    CHECK(typed);
+    CHECK(all[rank].says("after 0.1 s these ranks have not made the call: "));
+  }
+  CHECK(timeouts >= 1);
+}
+
+/// Local ranks as they are given.
+struct Pretended : distx::ThreadConnector {
+  Pretended(distx::ThreadConnector connector, std::vector<std::pair<int, int>> told)
+      : distx::ThreadConnector(std::move(connector)), local(std::move(told)) {}
+  [[nodiscard]] int local_rank() const { return local[static_cast<std::size_t>(rank())].first; }
+  [[nodiscard]] int local_size() const { return local[static_cast<std::size_t>(rank())].second; }
+  std::vector<std::pair<int, int>> local;
+};
+
+TEST_CASE("local ranks that fit no machines, or several, are refused on every rank") {
+  const std::vector<std::pair<std::vector<std::pair<int, int>>, std::string>> cases{
+      {{{0, 2}, {0, 2}, {1, 2}, {1, 2}}, "rank 2 says that it is local rank 1 of 2, of more than one machine: start"},
+      {{{0, 2}, {1, 2}, {2, 2}, {0, 1}}, "rank 2 says that it is local rank 2 of 2, which fits no machine"},
+      {{{0, 2}, {1, 2}, {0, 2}, {0, 1}}, "rank 2 says that it is local rank 0 of 2, and the others are missing"},
+  };
+  for (const auto& [local, sentence] : cases) {
+    std::vector<Outcome> all(4);
+    distx::spawn(4, [&, &told = local](distx::ThreadConnector& connector) {
+      Pretended pretended(connector, told);
+      all[static_cast<std::size_t>(connector.rank())] = outcome_of([&] { Comm comm(pretended); });
+    });
+    CHECK_MESSAGE(test::all_say(all, "another error", sentence), test::text_of(all));
+  }
+}
+
+TEST_CASE("inner communicators in another order than the outer one are refused on every rank") {
+  std::vector<Outcome> all(4);
+  distx::spawn(4, [&](distx::ThreadConnector& connector) {
+    all[static_cast<std::size_t>(connector.rank())] = outcome_of([&] {
+      Threads outer(connector);
+      Threads inner = outer.split(outer.rank() / 2, -outer.rank());
+      Comm comm(std::move(inner), std::move(outer));
+    });
+  });
+  CHECK_MESSAGE(test::all_say(all, "MismatchError", "in the order that they have among all"), test::text_of(all));
+}
+
+}  // namespace

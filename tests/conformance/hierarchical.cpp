@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Machines of one, two and three ranks, made up of threads; the last has ranks that do not follow each other.
+#include "comm/made_up_machines.hpp"
+#include "conformance/backend.hpp"
+#include "distx/comm/hierarchical.hpp"
+
+conformance::Backend conformance::backend() {
+  return {false, true, [](const auto& body) {
+            for (const std::string_view machines : {"0", "00", "011", "0011", "0112223", "01101"}) {
+              const int ranks = static_cast<int>(machines.size());
+              distx::spawn(distx::threads(ranks, std::chrono::minutes(4)), [&](distx::ThreadConnector& connector) {
+                test::MadeUpMachines made_up(connector, machines);
+                using Threads = distx::ThreadCommunicator;
+                Backend::Any comm{distx::Hierarchical<Threads, Threads>(made_up, std::chrono::minutes(4))};
+                body(comm);
+              });
+            }
+          }};
+}

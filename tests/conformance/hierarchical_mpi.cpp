@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Shared memory inside and MPI across, among the processes that mpirun has started: machines of one, two and three.
+#include "comm/made_up_machines.hpp"
+#include "conformance/backend.hpp"
+#include "distx/comm/hierarchical.hpp"
+#include "distx/shm.hpp"
+#include "mpi/world.hpp"
+
+conformance::Backend conformance::backend() {
+  return {false, false, [](const auto& body) {
+            const auto deadline = std::chrono::minutes(4);
+            const auto machines = std::string_view("0112223").substr(0, static_cast<std::size_t>(world().size()));
+            test::MadeUpMachines made_up(world(), world().size() == 4 ? "0011" : machines);
+            auto [inner, outer] = distx::detail::make_levels(
+                made_up, [&](auto& machine) { return distx::ShmCommunicator(machine, deadline); },
+                [&](auto&) { return distx::MpiCommunicator(world(), {.deadline = deadline}); });
+            Backend::Any comm{distx::Hierarchical(std::move(inner), std::move(outer))};
+            body(comm);
+          }};
+}
