@@ -39,7 +39,8 @@ concept UpdatesElements = requires { updates<Optimizer, T>(std::make_index_seque
 /// - `template <class T> … coefficients(const Step&) const`: what is the same for all elements of one step, in T,
 ///   float or double;
 /// - `template <class V> static constexpr void update(const auto& coefficients, V& weight, V gradient, V& state…)`: one
-///   element's arithmetic. V may be a vector of numbers, so it uses operators and unqualified functions only;
+///   element's arithmetic. V is a number or several at once (Lanes), so it has operators, unqualified functions (sqrt,
+///   abs, copysign, min, max) and `distx::select`, but no `if`;
 /// - `void validate() const`, if it is there, throws distx::Error for parameters that make no sense.
 template <class O>
 concept ElementwiseOptimizer = std::copyable<O> && requires {
