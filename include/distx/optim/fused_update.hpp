@@ -5,7 +5,7 @@
 
 #include "distx/core/span.hpp"
 #include "distx/memory/buffer.hpp"
-#include "distx/optim/lanes.hpp"
+#include "distx/memory/lanes.hpp"
 #include "distx/optim/optimizer.hpp"
 
 namespace distx {

@@ -47,11 +47,12 @@ concept ElementwiseOptimizer = std::copyable<O> && requires {
   { O::states } -> std::convertible_to<std::size_t>;
 } && detail::UpdatesElements<O, float> && detail::UpdatesElements<O, double>;
 
-/// Whether the optimizer decays weights, so that a group may set another decay: it has a member `weight_decay`.
+/// Whether the optimizer decays weights, so that a group may set another decay: it has a member `weight_decay`, or is
+/// made of optimizers that have one.
 template <class O>
 concept DecaysWeights = requires(const O& optimizer) {
   { optimizer.weight_decay } -> std::convertible_to<double>;
-};
+} || requires { requires O::decays_weights; };
 
 /// @throws Error where the optimizer's own `validate` does
 template <class O>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <distx/comm/ops.hpp>
-#include <distx/optim/lanes.hpp>
+#include <distx/memory/lanes.hpp>
 #include <doctest/doctest.h>
 
 #include <array>
