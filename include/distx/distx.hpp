@@ -24,6 +24,7 @@
 #include "distx/data/distributed_sampler.hpp"
 #include "distx/optim/adamw.hpp"
 #include "distx/optim/sgd.hpp"
+#include "distx/parallel/alone.hpp"
 #include "distx/parallel/data_parallel.hpp"
 #include "distx/parallel/parameter.hpp"
 #include "distx/parallel/parameter_ref.hpp"

@@ -40,6 +40,33 @@ void cast(HostStream, Span<To> to, Span<From> from) {
   for (std::size_t i = 0; i < to.size(); ++i) to[i] = static_cast<To>(static_cast<Through>(from[i]));
 }
 
+/// Multiplies each value, in float where the elements are shorter.
+template <FloatingElement T>
+void scale(HostStream, Span<T> values, double factor) noexcept {
+  using A = accumulator_t<T>;
+  for (auto& value : values) value = static_cast<T>(static_cast<A>(value) * static_cast<A>(factor));
+}
+
+/// to[i] += from[i], in float where the elements are shorter.
+template <FloatingElement T>
+void add(HostStream, Span<T> to, Span<const std::type_identity_t<T>> from) {
+  if (to.size() != from.size()) detail::lengths_differ(to.size(), from.size(), "add");
+  using A = accumulator_t<T>;
+  for (std::size_t i = 0; i < to.size(); ++i)
+    to[i] = static_cast<T>(static_cast<A>(to[i]) + static_cast<A>(from[i]));
+}
+
+/// to[i] = kept * to[i] + (1 - kept) * from[i], in the type of `to`.
+template <FloatingElement To, FloatingElement From>
+void mix(HostStream, Span<To> to, Span<const From> from, double kept) {
+  if (to.size() != from.size()) detail::lengths_differ(to.size(), from.size(), "mix");
+  using A = accumulator_t<To>;
+  const auto keep = static_cast<A>(kept);
+  for (std::size_t i = 0; i < to.size(); ++i)
+    to[i] = static_cast<To>(keep * static_cast<A>(to[i]) +
+                            (A{1} - keep) * static_cast<A>(static_cast<accumulator_t<From>>(from[i])));
+}
+
 /// The sum of the squares, in double, element by element from the first: the same bits for the same elements.
 template <class T>
 [[nodiscard]] double sum_of_squares(HostStream, Span<T> values) {

@@ -4,6 +4,8 @@
 #include <array>
 
 #include "distx/core/span.hpp"
+#include "distx/memory/buffer.hpp"
+#include "distx/memory/lanes.hpp"
 #include "distx/optim/optimizer.hpp"
 
 namespace distx {
@@ -11,21 +13,50 @@ namespace distx {
 namespace detail {
 
 inline constexpr std::size_t update_block = 64;
+/// How far ahead of the arithmetic memory is asked for: the processor's own guess keeps too little under way where
+/// there is so much to compute between two loads.
+inline constexpr std::size_t prefetch_bytes = 2048;
 
-/// Updates exactly `update_block` elements.
-template <class Optimizer, class T, class A>
-inline void update_one_block(const coefficients_t<Optimizer, A>& coefficients, T* weight, const T* gradient,
-                             const std::array<A*, Optimizer::states>& state) {
-  for (std::size_t i = 0; i < update_block; ++i) {
-    A value = static_cast<A>(weight[i]);
-    std::array<A, Optimizer::states> kept{};
-    for (std::size_t s = 0; s < Optimizer::states; ++s) kept[s] = state[s][i];
-    update_element<Optimizer, A>(coefficients, value, static_cast<A>(gradient[i]), kept,
+/// Updates `count` elements, a multiple of what Lanes hold. The small arguments are copies, which no store can alias;
+/// not inlined, so that a compiler that may fuse a product with a sum does it alike in all that is updated.
+template <class Optimizer, class A>
+[[gnu::noinline]] void update_lanes(const coefficients_t<Optimizer, A> coefficients, A* weight, const A* gradient,
+                                    const std::array<A*, Optimizer::states> state, std::size_t count) {
+  using V = Lanes<A>;
+  for (std::size_t i = 0; i < count; i += V::size) {
+    if (i % (alignment_bytes / sizeof(A)) == 0) {  // once a cache line
+      const std::size_t ahead = std::min(i + prefetch_bytes / sizeof(A), count - 1);
+      __builtin_prefetch(weight + ahead, 1);
+      __builtin_prefetch(gradient + ahead, 0);
+      for (std::size_t s = 0; s < Optimizer::states; ++s) __builtin_prefetch(state[s] + ahead, 1);
+    }
+    V value = V::load(weight + i);
+    std::array<V, Optimizer::states> kept;
+    for (std::size_t s = 0; s < Optimizer::states; ++s) kept[s] = V::load(state[s] + i);
+    update_element<Optimizer, V>(coefficients, value, V::load(gradient + i), kept,
                                  std::make_index_sequence<Optimizer::states>{});
-    for (std::size_t s = 0; s < Optimizer::states; ++s) state[s][i] = kept[s];
-    weight[i] = static_cast<T>(value);
+    for (std::size_t s = 0; s < Optimizer::states; ++s) kept[s].store(state[s] + i);
+    value.store(weight + i);
   }
 }
+
+/// A block's worth of numbers beside the spans: `count` of them copied or converted, the rest ones, with which no
+/// optimizer divides by zero.
+template <class A>
+struct Staged {
+  alignas(alignment_bytes) std::array<A, update_block> values;
+
+  template <class T>
+  A* in(const T* from, std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<A>(from[i]);
+    std::fill(values.begin() + static_cast<std::ptrdiff_t>(count), values.end(), A{1});
+    return values.data();
+  }
+  template <class T>
+  void out(T* to, std::size_t count) const {
+    for (std::size_t i = 0; i < count; ++i) to[i] = static_cast<T>(values[i]);
+  }
+};
 
 }  // namespace detail
 
@@ -38,37 +69,25 @@ void fused_update(HostStream, const Optimizer& optimizer, const Step& step, Span
                   const std::array<Span<accumulator_t<T>>, Optimizer::states>& state) {
   using A = accumulator_t<T>;
   constexpr std::size_t block = detail::update_block;
+  constexpr std::size_t states = Optimizer::states;
   const auto coefficients = optimizer.template coefficients<A>(step);
-  // Padding for the last, incomplete block: ones, with which no optimizer divides by zero.
-  std::array<T, block> last_weight;
-  std::array<T, block> last_gradient;
-  std::array<std::array<A, block>, Optimizer::states> last_state;
-  for (std::size_t begin = 0; begin < weight.size(); begin += block) {
+  std::array<A*, states> here;
+  std::size_t begin = 0;
+  if constexpr (std::same_as<T, A>) {
+    for (std::size_t s = 0; s < states; ++s) here[s] = state[s].data();
+    begin = weight.size() / Lanes<A>::size * Lanes<A>::size;
+    detail::update_lanes<Optimizer, A>(coefficients, weight.data(), gradient.data(), here, begin);
+  }
+  detail::Staged<A> staged_weight;
+  detail::Staged<A> staged_gradient;
+  std::array<detail::Staged<A>, states> staged_state;
+  for (; begin < weight.size(); begin += block) {
     const std::size_t count = std::min(block, weight.size() - begin);
-    T* values = weight.data() + begin;
-    const T* gradients = gradient.data() + begin;
-    std::array<A*, Optimizer::states> states;
-    for (std::size_t s = 0; s < Optimizer::states; ++s) states[s] = state[s].data() + begin;
-    const bool whole = count == block;
-    if (!whole) {
-      last_weight.fill(T(1.0f));
-      last_gradient.fill(T(1.0f));
-      std::copy_n(values, count, last_weight.data());
-      std::copy_n(gradients, count, last_gradient.data());
-      values = last_weight.data();
-      gradients = last_gradient.data();
-      for (std::size_t s = 0; s < Optimizer::states; ++s) {
-        last_state[s].fill(A{1});
-        std::copy_n(states[s], count, last_state[s].data());
-        states[s] = last_state[s].data();
-      }
-    }
-    detail::update_one_block<Optimizer, T, A>(coefficients, values, gradients, states);
-    if (!whole) {
-      std::copy_n(last_weight.data(), count, weight.data() + begin);
-      for (std::size_t s = 0; s < Optimizer::states; ++s)
-        std::copy_n(last_state[s].data(), count, state[s].data() + begin);
-    }
+    for (std::size_t s = 0; s < states; ++s) here[s] = staged_state[s].in(state[s].data() + begin, count);
+    detail::update_lanes<Optimizer, A>(coefficients, staged_weight.in(weight.data() + begin, count),
+                                       staged_gradient.in(gradient.data() + begin, count), here, block);
+    staged_weight.out(weight.data() + begin, count);
+    for (std::size_t s = 0; s < states; ++s) staged_state[s].out(state[s].data() + begin, count);
   }
 }
 

@@ -39,18 +39,20 @@ concept UpdatesElements = requires { updates<Optimizer, T>(std::make_index_seque
 /// - `template <class T> … coefficients(const Step&) const`: what is the same for all elements of one step, in T,
 ///   float or double;
 /// - `template <class V> static constexpr void update(const auto& coefficients, V& weight, V gradient, V& state…)`: one
-///   element's arithmetic. V may be a vector of numbers, so it uses operators and unqualified functions only;
+///   element's arithmetic. V is a number or several at once (Lanes), so it has operators, unqualified functions (sqrt,
+///   abs, copysign, min, max) and `distx::select`, but no `if`;
 /// - `void validate() const`, if it is there, throws distx::Error for parameters that make no sense.
 template <class O>
 concept ElementwiseOptimizer = std::copyable<O> && requires {
   { O::states } -> std::convertible_to<std::size_t>;
 } && detail::UpdatesElements<O, float> && detail::UpdatesElements<O, double>;
 
-/// Whether the optimizer decays weights, so that a group may set another decay: it has a member `weight_decay`.
+/// Whether the optimizer decays weights, so that a group may set another decay: it has a member `weight_decay`, or is
+/// made of optimizers that have one.
 template <class O>
 concept DecaysWeights = requires(const O& optimizer) {
   { optimizer.weight_decay } -> std::convertible_to<double>;
-};
+} || requires { requires O::decays_weights; };
 
 /// @throws Error where the optimizer's own `validate` does
 template <class O>

@@ -1,137 +1,132 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <vector>
-
-#include "distx/comm/any_communicator.hpp"
-#include "distx/memory/operations.hpp"
-#include "distx/parallel/parameter_list.hpp"
+#include "distx/parallel/pool.hpp"
+#include "distx/parallel/run.hpp"
 #include "distx/parallel/shard_update.hpp"
 
 namespace distx::detail {
 
-/// Borrowed gradients of at most this many bytes travel in one packed message; two copies cost less than a message.
-inline constexpr std::size_t packed_gradient_bytes = 65536;
-
-/// Which entries make up each bucket: those that are trained, in reverse order, as many as `bytes` hold, one at least.
+/// The communicators of a training: all ranks, and those among which weights and gradients are shared out.
 ///
-/// The entries of a bucket have one element type, and are all owned or all borrowed.
+/// Gradients and weights travel over two of them, since their calls need not be in one order on all ranks.
 template <MemorySpace Space>
-std::vector<std::vector<std::size_t>> plan_buckets(const std::vector<Entry<Space>>& entries, std::size_t first_bytes,
-                                                   std::size_t bytes) {
-  std::vector<std::vector<std::size_t>> buckets;
-  std::size_t held = 0;
-  for (std::size_t i = entries.size(); i-- > 0;) {
-    const auto& entry = entries[i];
-    if (!entry.trained()) continue;
-    const std::size_t limit = buckets.size() <= 1 ? first_bytes : bytes;
-    const auto fits = [&] {
-      const auto& last = entries[buckets.back().back()];
-      return last.type() == entry.type() && (last.owned != nullptr) == (entry.owned != nullptr) && held <= limit &&
-             entry.bytes() <= limit - held;
-    };
-    if (buckets.empty() || !fits()) {
-      buckets.emplace_back();
-      held = 0;
-    }
-    buckets.back().push_back(i);
-    held += entry.bytes();
+struct Wires {
+  AnyCommunicator<Space> all;
+  AnyCommunicator<Space> reducing;
+  AnyCommunicator<Space> gathering;
+  std::optional<AnyCommunicator<Space>> across{};  ///< of Hybrid: those that keep the same part as this rank
+
+  [[nodiscard]] int rank() const { return reducing.rank(); }
+  [[nodiscard]] int parts() const { return reducing.size(); }
+};
+
+[[nodiscard]] inline AnyOp average_of(ElementType type) noexcept {
+  switch (type) {
+    case ElementType::f64: return AnyOp::make<double>(average);
+    case ElementType::bf16: return AnyOp::make<bfloat16>(average);
+    case ElementType::f16: return AnyOp::make<float16>(average);
+    default: return AnyOp::make<float>(average);
   }
-  return buckets;
 }
 
-/// Gradients that are reduced together: where they lie, the messages that they travel in, and the messages in flight.
+/// Parameters that are reduced, updated and gathered together: how they lie, and the messages in flight.
 template <MemorySpace Space>
 class Bucket {
  public:
   using stream = typename Space::stream;
-  using Call = AllReduce<AnyElement, AnyOp, Space>;
+  using here = std::source_location;
+  using Entries = std::vector<Entry<Space>>;
 
   explicit Bucket(std::vector<std::size_t> entries) : members(std::move(entries)), missing(members.size()) {}
 
-  /// Borrowed gradients: the large ones are reduced where they are, the small ones in one packed copy. Collective.
-  void borrow(AnyCommunicator<Space>& comm, const std::vector<Entry<Space>>& entries) {
-    std::size_t packed = 0;
-    for (const auto member : members) {
-      const auto gradient = entries[member].gradient;
-      if (gradient.size_bytes() > packed_gradient_bytes) {
-        messages_.push_back(gradient);
-      } else {
-        packed_.push_back(gradient);
-        packed += gradient.size();
-      }
-    }
-    if (packed_.size() == 1) {
-      messages_.push_back(packed_.front());
-      packed_.clear();
-    }
-    if (packed_.empty()) return;
-    const auto& first = packed_.front();
-    memory_ = comm.template allocate<std::byte>(packed * first.element_bytes());
-    messages_.push_back({memory_.data(), packed, first.type(), first.element_bytes()});
-  }
+  const std::vector<std::size_t> members;  ///< entries, in reverse order
+  std::size_t missing;                     ///< of the members, those that are not ready yet
+  bool owned = false;
+  bool trained = false;
+  std::vector<Run<Space>> runs{};
+  std::unique_ptr<ShardUpdate<Space>> update{};
+  std::vector<Held<Space>> memory{};  ///< what the runs lie in
+  Loan<Space> whole_gradient{};       ///< where that is not there all the time
+  std::vector<Loan<Space>> travel{};  ///< of each run whose gradients travel as another type
+  Loan<Space> whole_value{};
 
-  /// Owned gradients lie side by side already.
-  void own(Span<AnyElement, Space> gradients) { messages_.push_back(gradients); }
-
-  /// Begins to reduce.
-  void start(AnyCommunicator<Space>& comm, stream after, const std::source_location& location) {
-    pack(after);
-    for (const auto& message : messages_) pending_.push_back(comm.start(call(message, location), after));
+  /// Begins to reduce; all of it everywhere at stage 0, each rank's part there at the others. Where `adds`, the result
+  /// is to be added to what earlier micro-batches have left.
+  void start_reduce(Wires<Space>& wires, bool everywhere, bool adds, const Entries& entries, stream after,
+                    const here& location) {
+    for (auto& run : runs) {
+      prepare(run, entries, after);
+      with_reduction(run, everywhere, adds, location,
+                     [&](const auto& call) { reducing_.push_back(wires.reducing.start(call, after)); });
+    }
   }
-  /// Reduces.
-  void execute(AnyCommunicator<Space>& comm, stream after, const std::source_location& location) {
-    pack(after);
-    for (const auto& message : messages_) comm.execute(call(message, location));
-    unpack(after);
+  void execute_reduce(Wires<Space>& wires, bool everywhere, bool adds, const Entries& entries, stream after,
+                      const here& location) {
+    for (auto& run : runs) {
+      prepare(run, entries, after);
+      with_reduction(run, everywhere, adds, location, [&](const auto& call) { wires.reducing.execute(call); });
+    }
   }
-  /// Ends what `start` began.
-  void finish(stream after) {
-    for (auto& pending : pending_) pending.wait(after);
-    pending_.clear();
-    unpack(after);
+  /// Ends what `start_reduce` began, or goes on behind `execute_reduce`.
+  void finish_reduce(Wires<Space>& wires, bool everywhere, bool adds, const Entries& entries, stream after,
+                     const here& location) {
+    for (auto& pending : reducing_) pending.wait(after);
+    reducing_.clear();
+    for (auto& run : runs) {
+      const auto part = run.received(adds);
+      if (wires.across)
+        wires.across->execute(AllReduce<AnyElement, AnyOp, Space>{part, part, average_of(part.type()), location});
+      if (run.gradient_apart && adds) add_to(after, run.own_gradient, part);
+      else if (everywhere && !run.gradient_apart) run.unpack_gradients(after, entries);
+    }
   }
   /// Gives a backend without a thread of its own the opportunity to go on.
   void advance() {
-    for (auto& pending : pending_)
+    for (auto& pending : reducing_)
       if (!pending.test()) return;
   }
 
-  const std::vector<std::size_t> members;  ///< entries, in the order in which they lie in the bucket
-  std::size_t missing;                     ///< of the members, those that are not ready yet
-  std::unique_ptr<ShardUpdate<Space>> update{};
+  /// Begins to give every rank all ranks' parts of the values.
+  void start_gather(Wires<Space>& wires, const Entries& entries, stream after, const here& location) {
+    for (auto& run : runs) {
+      run.pack_values(after, entries);
+      gathering_.push_back(wires.gathering.start(gather_call(run, location), after));
+    }
+  }
+  void execute_gather(Wires<Space>& wires, const Entries& entries, stream after, const here& location) {
+    for (auto& run : runs) {
+      run.pack_values(after, entries);
+      wires.gathering.execute(gather_call(run, location));
+    }
+  }
+  void finish_gather(const Entries& entries, stream after) {
+    for (auto& pending : gathering_) pending.wait(after);
+    gathering_.clear();
+    for (auto& run : runs) run.unpack_values(after, entries);
+  }
+  [[nodiscard]] bool gathers() const noexcept { return !gathering_.empty(); }
 
  private:
-  static Call call(Span<AnyElement, Space> message, const std::source_location& location) {
-    return {message, message, average_of(message.type()), location};
+  static void prepare(const Run<Space>& run, const Entries& entries, stream after) {
+    run.pack_gradients(after, entries);
+    if (run.converts()) cast_to(after, run.travel, run.gradient);
   }
-  static AnyOp average_of(ElementType type) noexcept {
-    switch (type) {
-      case ElementType::f64: return AnyOp::make<double>(average);
-      case ElementType::bf16: return AnyOp::make<bfloat16>(average);
-      case ElementType::f16: return AnyOp::make<float16>(average);
-      default: return AnyOp::make<float>(average);
-    }
+  template <class Make>
+  static void with_reduction(const Run<Space>& run, bool everywhere, bool adds, const here& location, Make&& make) {
+    const AnyOp op = average_of(run.wire);
+    if (everywhere) make(AllReduce<AnyElement, AnyOp, Space>{run.sent(), run.received(adds), op, location});
+    else
+      make(ReduceScatter<AnyElement, AnyOp, Space>{run.sent(), run.received(adds), op, run.layout.cut.counts(),
+                                                   location});
   }
-  template <class F>
-  void each_packed(F&& f) {
-    std::size_t begin = 0;
-    for (const auto& gradient : packed_) {
-      f(Span<std::byte, Space>(gradient.bytes(), gradient.size_bytes()),
-        memory_.span().subspan(begin, gradient.size_bytes()));
-      begin += gradient.size_bytes();
-    }
-  }
-  void pack(stream after) {
-    each_packed([&](auto gradient, auto place) { copy(after, place, gradient); });
-  }
-  void unpack(stream after) {
-    each_packed([&](auto gradient, auto place) { copy(after, gradient, place); });
+  static AllGather<AnyElement, Space> gather_call(const Run<Space>& run, const here& location) {
+    const auto whole = run.packed ? run.gradient : run.value;
+    return {run.value_apart ? run.own_value : run.own(whole), whole, run.layout.cut.counts(), location};
   }
 
-  std::vector<Span<AnyElement, Space>> messages_;
-  std::vector<Span<AnyElement, Space>> packed_;
-  CommunicatorMemory<std::byte, Space> memory_;  // before the pendings, which borrow it
-  std::vector<AnyPending<Space>> pending_;
+  // Last: they borrow what is above.
+  std::vector<AnyPending<Space>> reducing_;
+  std::vector<AnyPending<Space>> gathering_;
 };
 
 }  // namespace distx::detail

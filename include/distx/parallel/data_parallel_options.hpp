@@ -2,6 +2,7 @@
 #pragma once
 #include <cstddef>
 #include <limits>
+#include <optional>
 #include <string>
 
 namespace distx {
@@ -23,6 +24,13 @@ struct DataParallelOptions {
   bool overlap = true;                ///< buckets are reduced from `ready` on, while the backward pass goes on
   bool allow_unused = false;          ///< a parameter may be without gradient in a step
   int broadcast_from = 0;             ///< the rank whose weights and buffers all ranks start with
+  std::optional<int> stage{};         ///< of ZeRO<Dynamic>, 0 to 3; of no other
+  /// Gradients are scaled down so that the norm of all of them together is at most this; infinity leaves them.
+  double clip_norm = std::numeric_limits<double>::infinity();
+  int group_ranks = 0;                ///< of Hybrid: so many share out; divides the ranks
+  double loss_scale = 65536;          ///< of float16 parameters with Precision, at first; 1 leaves losses as they are
+
+  [[nodiscard]] bool clips() const noexcept { return clip_norm != std::numeric_limits<double>::infinity(); }
 
   /// The first bucket is smaller, so that the first reduction begins early.
   [[nodiscard]] std::size_t first_bucket_bytes() const noexcept {
@@ -31,13 +39,16 @@ struct DataParallelOptions {
   [[nodiscard]] std::string words() const {
     return "bucket_bytes = " + (bucket_bytes == unlimited ? "unlimited" : std::to_string(bucket_bytes)) +
            ", overlap = " + (overlap ? "true" : "false") + ", allow_unused = " + (allow_unused ? "true" : "false") +
-           ", broadcast_from = " + std::to_string(broadcast_from);
+           ", broadcast_from = " + std::to_string(broadcast_from) +
+           ", clip_norm = " + (clips() ? std::to_string(clip_norm) : "infinity") +
+           ", group_ranks = " + std::to_string(group_ranks) + ", loss_scale = " + std::to_string(loss_scale);
   }
 };
 
 /// What may differ from step to step; the same on every rank.
 struct StepOptions {
   double learning_rate = std::numeric_limits<double>::quiet_NaN();  ///< has to be given
+  double loss = 0;  ///< this rank's; an error where it is no finite number, unless losses are scaled
 };
 
 }  // namespace distx

@@ -21,17 +21,21 @@ struct ParameterState {
   ParameterOptions options{};
   std::function<void(Span<AnyElement, Space>)> initialize;
 
-  Span<AnyElement, Space> value{};     // empty until materialised
-  Span<AnyElement, Space> gradient{};  // empty where frozen
+  Span<AnyElement, Space> value{};     // empty until materialised, and while only shards of it are held
+  Span<AnyElement, Space> gradient{};  // empty where frozen, and while there is none
   std::shared_ptr<void> value_memory{};
   std::shared_ptr<void> gradient_memory{};
+  std::function<void(typename Space::stream)> open_gradient{};  // null where the gradient's memory is always there
   bool in_training = false;
+  bool sharded = false;  // whole in the scopes of `unshard` only
+  bool lost = false;     // sharded by a training that has ended
   bool touched = false;  // gradient() was asked for in this step
   bool sent = false;     // its gradient is no longer this rank's to write
 
   /// The first gradient of a step is zero.
   void touch(typename Space::stream stream) {
     if (std::exchange(touched, true)) return;
+    if (open_gradient) open_gradient(stream);
     fill(stream, Span<std::byte, Space>(gradient.bytes(), gradient.size_bytes()), std::byte{0});
   }
 };
@@ -40,8 +44,9 @@ struct ParameterState {
 
 /// A weight and its gradient that the training owns: empty until a DataParallel is made of it, then in its memory.
 ///
-/// `value()` and `gradient()` are asked for each time: what they return holds until the next step, no longer. The
-/// values start on a 64-byte boundary and may be read after the training has gone. Move-only.
+/// `value()` and `gradient()` are asked for each time: what they return holds until the next step, no longer, and at
+/// stage 3 of ZeRO in the scope of `unshard` only. The values start on a 64-byte boundary and, below stage 3, may be
+/// read after the training has gone. Move-only.
 template <FloatingElement T, MemorySpace Space = Host>
 class Parameter {
  public:
@@ -68,9 +73,14 @@ class Parameter {
   [[nodiscard]] std::size_t size() const noexcept { return state_->size; }
   [[nodiscard]] const ParameterOptions& options() const noexcept { return state_->options; }
 
-  /// @throws Error before a DataParallel was made of it
+  /// @throws Error before a DataParallel was made of it; at stage 3, outside the scopes of its `unshard`
   [[nodiscard]] Span<T, Space> value() const {
-    if (state_->value.empty()) fail("has no memory yet: make a DataParallel of it first", "value");
+    if (state_->value.empty())
+      fail(state_->sharded ? "is held in shards, one on each rank: read it in the scope of auto weights = "
+                             "training.unshard(…)"
+           : state_->lost ? "was held in shards by a training that has ended: call release() before that ends"
+                          : "has no memory yet: make a DataParallel of it first",
+           "value");
     return typed(state_->value);
   }
   /// The gradient to add to; the first one of a step is zero, so there is nothing to reset.

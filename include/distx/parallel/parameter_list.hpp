@@ -35,6 +35,14 @@ struct Entry {
   }
   [[nodiscard]] std::size_t bytes() const noexcept { return size() * element_bytes(); }
   [[nodiscard]] bool trained() const noexcept { return !buffer && options.trainable; }
+  /// Where they lie now; empty while there is no memory for them.
+  [[nodiscard]] Span<AnyElement, Space> value_now() const noexcept { return owned ? owned->value : value; }
+  [[nodiscard]] Span<AnyElement, Space> gradient_now() const noexcept { return owned ? owned->gradient : gradient; }
+  /// Of what is gathered together: the option's number, or the name up to its last dot.
+  [[nodiscard]] std::string unit() const {
+    if (options.unit) return std::to_string(*options.unit) + " (.unit)";
+    return name.substr(0, name.find_last_of('.'));  // all of it where there is no dot
+  }
 
   /// As an error names it: `'conv1.weight', 150 of float32`.
   [[nodiscard]] std::string words() const {
@@ -42,6 +50,8 @@ struct Entry {
     if (type() == ElementType::bytes) text += " (" + std::to_string(element_bytes()) + " each)";
     if (buffer) return text + ", a buffer";
     if (owned) text += ", owned";
+    if (options.unit) text += ", unit " + std::to_string(*options.unit);
+    if (options.rows != 0) text += ", " + std::to_string(options.rows) + " rows";
     if (!options.trainable) return text + ", frozen";
     if (options.uses != 1) text += ", used " + std::to_string(options.uses) + " times";
     if (options.group.learning_rate_scale != 1)
@@ -125,6 +135,9 @@ void check_list(const std::vector<Entry<Space>>& entries, const ErrorContext& co
                           context);
     if (entry.owned && entry.owned->in_training)
       throw MismatchError("'" + entry.name + "' is in a training already: end that one, or list it once", context);
+    if (entry.owned && entry.owned->lost)
+      throw MismatchError("'" + entry.name + "' was held in shards by a training that has ended: call release() "
+                          "before that ends", context);
   }
   std::sort(names.begin(), names.end(), [](auto* a, auto* b) { return *a < *b; });
   for (std::size_t i = 1; i < names.size(); ++i)

@@ -21,6 +21,10 @@ struct ParameterOptions {
   ParameterGroup group{};
   bool trainable = true;  ///< where false: broadcast at the start, then neither reduced nor updated
   int uses = 1;           ///< how often `ready` is called for it in a step: 2 where two layers share it
+  /// At stage 3 parameters of one unit are gathered together. By default those whose names agree up to the last dot:
+  /// `conv1.weight` and `conv1.bias`; a name without a dot is a unit of its own.
+  std::optional<int> unit{};
+  std::size_t rows = 0;  ///< of a matrix, row by row, for optimizers that treat matrices; 0: a vector
 };
 
 namespace detail {
@@ -31,6 +35,9 @@ inline void check_parameter(const std::string& name, std::size_t size, const Par
   if (size == 0) fail("'" + name + "' has no elements: leave it out");
   if (options.uses < 1)
     fail("'" + name + "' has .uses = " + std::to_string(options.uses) + ": it is 1, or 2 where two layers share it");
+  if (options.rows != 0 && size % options.rows != 0)
+    fail("'" + name + "' has .rows = " + std::to_string(options.rows) + ", which does not divide its " +
+         std::to_string(size) + " elements");
   const double scale = options.group.learning_rate_scale;
   if (!std::isfinite(scale) || scale < 0)
     fail("the group of '" + name + "' has .learning_rate_scale = " + std::to_string(scale) +

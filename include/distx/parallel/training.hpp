@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <functional>
-#include <unordered_map>
-
-#include "distx/comm/reductions.hpp"
-#include "distx/parallel/agreement.hpp"
-#include "distx/parallel/bucket.hpp"
-#include "distx/parallel/data_parallel_options.hpp"
-#include "distx/parallel/materialize.hpp"
+#include "distx/parallel/assembly.hpp"
+#include "distx/parallel/gradient_norm.hpp"
+#include "distx/parallel/loss_scaler.hpp"
+#include "distx/parallel/unsharded.hpp"
 
 namespace distx::detail {
 
@@ -19,246 +15,403 @@ class Training {
  public:
   using stream = typename Space::stream;
   using here = std::source_location;
-  /// Makes the update of a bucket of so many elements of one type.
-  using MakeUpdate = std::function<std::unique_ptr<ShardUpdate<Space>>(ElementType, std::size_t)>;
 
-  struct Optimizer {
-    std::string name;  ///< the same on every rank for the same type
-    bool decays;       ///< whether a group can set a decay
-    std::function<void()> validate;
-    MakeUpdate make_update;
-  };
-
-  Training(AnyCommunicator<Space> comm, std::vector<Entry<Space>> entries, const Optimizer& optimizer,
-           const DataParallelOptions& options, const here& location)
-      : comm_(std::move(comm)), entries_(std::move(entries)), options_(options), location_(location) {
-    guarded([&] { check(optimizer); });
-    if (comm_.size() > 1) {
-      Belief belief{{options_.words() + ", " + optimizer.name}};
-      for (const auto& entry : entries_) belief.lines.push_back(entry.words());
-      demand_agreement(comm_, belief, context("DataParallel"));  // all ranks throw the same: nobody waits
-    }
-    guarded([&] {
-      build(optimizer);
-      broadcast_values();
-    });
+  Training(AnyCommunicator<Space> comm, std::vector<Entry<Space>> entries, const AnyOptimizer<Space>& optimizer,
+           const TrainingPolicies& policies, const DataParallelOptions& options, const here& location)
+      : all_(std::move(comm), std::move(entries), optimizer, policies, options, location) {
+    for (const auto& entry : all_.entries)
+      if (entry.trained() && entry.type() == ElementType::f16 && all_.policies.wire)
+        scaler_ = LossScaler(options.loss_scale);
   }
-  Training(const Training&) = delete;
-  Training& operator=(const Training&) = delete;
-  ~Training() {
-    for (auto& entry : entries_)
-      if (entry.owned && entry.value.data() == entry.owned->value.data() && !entry.value.empty())
-        entry.owned->in_training = false;
+
+  /// The first gradient of a step is zero.
+  void touch(const void* identity, stream after) {
+    all_.guarded([&] {
+      demand_gradients("gradient");
+      const std::size_t index = all_.find(identity, "gradient");
+      if (all_.entries[index].trained() && !std::exchange(all_.uses[index].touched, true))
+        fill(after, bytes_of(all_.entries[index].gradient), std::byte{0});
+    });
   }
 
   void ready(const void* identity, stream after) {
-    guarded([&] {
-      const auto found = places_.find(identity);
-      if (found == places_.end())
-        fail("ready", "this is none of the training's parameters: pass the weights, or the Parameters, that it was "
-                      "made of, and do not let a container move them");
-      const Entry<Space>& entry = entries_[found->second];
-      Progress& progress = progress_[found->second];
-      const std::string name = "'" + entry.name + "' ";
-      if (phase_ != Phase::backward) fail("ready", name + "comes after reduce: call gather, or step, first");
-      if (entry.buffer) fail("ready", name + "is a buffer and has no gradient");
-      if (!entry.options.trainable) fail("ready", name + "is frozen and has no gradient: set .trainable");
-      if (progress.uses == entry.options.uses)
-        fail("ready", name + (entry.options.uses == 1
-                                  ? "is ready already: declare it with .uses = 2 if two layers share it"
-                                  : "has been ready for all of its .uses already"));
-      if (++progress.uses < entry.options.uses) return;
+    all_.guarded([&] {
+      demand_gradients("ready");
+      const std::size_t index = all_.find(identity, "ready");
+      const Entry<Space>& entry = all_.entries[index];
+      if (phase_ != Phase::backward)
+        all_.fail("ready", "'" + entry.name + "' comes after reduce: call gather, or step, first", all_.location);
+      if (!all_.uses.ready(index, entry, all_.context("ready"))) return;
       if (entry.owned) {
         entry.owned->touch(after);
         entry.owned->sent = true;
       }
-      --buckets_[progress.bucket].missing;
-      if (!options_.overlap || comm_.size() == 1) return;
-      while (started_ < buckets_.size() && buckets_[started_].missing == 0)
-        buckets_[started_++].start(comm_, after, location_);
-      if (started_ > 0) buckets_[started_ - 1].advance();
+      if (last_ || all_.policies.accumulation == Accumulation::sharded)
+        all_.reducer->ready(all_.bucket_of[index], after, all_.location);
+    });
+  }
+
+  /// Another micro-batch of this step begins; the gradients of those before are kept.
+  void begin_micro_batch(bool last, stream after, const here& location) {
+    all_.guarded([&] {
+      demand_open("micro_batch", location);
+      if (phase_ != Phase::backward)
+        all_.fail("micro_batch", "the gradients are reduced already: call update and gather first", location);
+      if (micro_batches_++ > 0) {
+        if (last_)
+          all_.fail("micro_batch", "the micro-batch before was declared the last one of its step: call step first",
+                    location);
+        end_micro_batch(after, location);
+      }
+      last_ = last;
+    });
+  }
+
+  void step(const StepOptions& options, stream after, const here& location) {
+    all_.guarded([&] {
+      demand_open("step", location);
+      check_step(options, "step", location);
+      launch(after, location);
+      if (looks()) look(after, location);
+      check_scopes("step", location);
+      for (std::size_t i = 0; i < all_.reducer->count() && !skips_; ++i) {
+        all_.reducer->finish(i, after);
+        update_bucket(all_.buckets[i], options, after);
+        if (gathers() && all_.options.overlap) all_.buckets[i].start_gather(all_.wires, all_.entries, after, location);
+      }
+      phase_ = Phase::updated;
+      all_.reducer->finish_all(after);
+      end_step(after, location);
     });
   }
 
   void reduce(stream after, const here& location) {
-    guarded([&] {
-      if (phase_ != Phase::backward)
-        fail("reduce", "the gradients are reduced already: call update and gather next", location);
-      settle_unused(after, location);
-      if (comm_.size() > 1) {
-        for (std::size_t i = started_; i < buckets_.size(); ++i)
-          if (options_.overlap) buckets_[i].start(comm_, after, location);
-          else buckets_[i].execute(comm_, after, location);
-        if (options_.overlap)
-          for (auto& bucket : buckets_) bucket.finish(after);
-      }
+    all_.guarded([&] {
+      demand_open("reduce", location);
+      launch(after, location);
+      if (looks()) look(after, location);
+      all_.reducer->finish_all(after);
       phase_ = Phase::reduced;
     });
   }
 
   void update(const StepOptions& options, stream after, const here& location) {
-    guarded([&] {
+    all_.guarded([&] {
+      demand_open("update", location);
       check_step(options, "update", location);
-      if (phase_ != Phase::reduced) fail("update", "the gradients are not reduced: call reduce first", location);
-      for (auto& bucket : buckets_) {
-        std::size_t offset = 0;
-        for (const auto member : bucket.members) {
-          const Entry<Space>& entry = entries_[member];
-          Progress& progress = progress_[member];
-          if (!progress.skipped) {
-            const auto& group = entry.options.group;
-            const Step step{options.learning_rate * group.learning_rate_scale, ++progress.updates, group.weight_decay};
-            bucket.update->update(after, step, entry.value, entry.gradient, offset);
-          }
-          offset += entry.size();
-        }
-      }
+      if (phase_ != Phase::reduced) all_.fail("update", "the gradients are not reduced: call reduce first", location);
+      check_scopes("update", location);
+      for (std::size_t i = 0; i < all_.reducer->count() && !skips_; ++i)
+        update_bucket(all_.buckets[i], options, after);
       phase_ = Phase::updated;
     });
   }
 
-  void gather(const here& location) {
-    guarded([&] {
-      if (phase_ == Phase::backward) fail("gather", "the gradients are not reduced: call reduce first", location);
-      for (auto& bucket : buckets_) bucket.missing = bucket.members.size();
-      for (auto& progress : progress_) progress.uses = 0;
-      for (const auto& entry : entries_)
-        if (entry.owned) entry.owned->touched = entry.owned->sent = false;
-      started_ = 0;
-      phase_ = Phase::backward;
+  void gather(stream after, const here& location) {
+    all_.guarded([&] {
+      demand_open("gather", location);
+      if (phase_ == Phase::backward) all_.fail("gather", "the gradients are not reduced: call reduce first", location);
+      check_scopes("gather", location);
+      end_step(after, location);
     });
+  }
+
+  /// What this rank updates.
+  [[nodiscard]] std::vector<Segment<Space>> owned(const here& location) {
+    if (phase_ == Phase::backward)
+      all_.fail("owned", "the gradients are not reduced: call reduce first, and gather afterwards", location);
+    std::vector<Segment<Space>> segments;
+    if (skips_) return segments;
+    each_segment(&Run<Space>::updated, [&](Segment<Space> segment) {
+      if (is_short(segment)) segment.scale = factor_;
+      segments.push_back(segment);
+    });
+    return segments;
+  }
+
+  /// Calls f(name, values) for every parameter, whole, in the order of the list.
+  void for_each_full_weight(const std::function<void(const std::string&, Span<const AnyElement, Space>)>& f,
+                            stream after, const here& location) {
+    all_.guarded([&] {
+      demand_between_steps("for_each_full_weight", location);
+      Unsharded<Space> scope;
+      std::size_t unit = ~std::size_t{0};
+      for (std::size_t i = 0; i < all_.entries.size(); ++i) {
+        const auto& entry = all_.entries[i];
+        if (entry.buffer) continue;
+        if (all_.units != nullptr && entry.owned && unit != all_.units->unit_of(i)) {
+          unit = all_.units->unit_of(i);
+          scope = {};
+          scope.hold(all_.units, unit, after, location, false);
+        }
+        f(entry.name, entry.value_now());
+      }
+    });
+  }
+
+  /// Gives parameters whose weights are sharded whole ones, of their own, and ends the training.
+  void release(stream after, const here& location) {
+    all_.guarded([&] {
+      demand_between_steps("release", location);
+      check_scopes("release", location);
+      std::vector<Held<Space>> values;  // of each bucket
+      for (std::size_t i = 0; i < (all_.units == nullptr ? 0 : all_.buckets.size()); ++i) {
+        const auto& bucket = all_.buckets[i];
+        values.push_back(
+            hold_local<Space>(all_.account, MemoryKind::weights, bucket.runs.front().layout.bytes()));
+        Unsharded<Space> scope;
+        scope.hold(all_.units, all_.units->unit_of(bucket.members.front()), after, location, false);
+        copy(after, values[i]->span(), bytes_of(bucket.runs.front().value));
+      }
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        const Layout& layout = all_.buckets[i].runs.front().layout;
+        for (const auto& place : layout.places) {
+          auto& state = *all_.entries[place.entry].owned;
+          state.value_memory = values[i];
+          state.value = layout.over(values[i]->span()).subspan(place.begin, place.size);
+          state.sharded = false;
+        }
+      }
+      for (const auto& entry : all_.entries)
+        if (entry.owned) entry.owned->in_training = false;
+      phase_ = Phase::released;
+    });
+  }
+
+  /// Runs `change`, which changes what this rank updates, and tells all ranks.
+  template <class F>
+  void change_values(stream after, const here& location, F&& change) {
+    all_.guarded([&] {
+      demand_between_steps("swap_in", location);
+      check_scopes("swap_in", location);
+      if (all_.units != nullptr) all_.units->forget(after);
+      change();
+      gather_values(after, location);
+    });
+  }
+  template <class F>
+  void each_updated(F&& f) {
+    each_segment(&Run<Space>::updated, f);
+  }
+  [[nodiscard]] const std::shared_ptr<MemoryAccount>& account() const noexcept { return all_.account; }
+  void check_decay(double decay, const here& location) {
+    all_.guarded([&] {
+      if (!(decay >= 0 && decay < 1))
+        all_.fail("average", "the decay is " + std::to_string(decay) + ": it must be at least 0 and below 1, 0.999 say",
+                  location);
+    });
+  }
+
+  [[nodiscard]] Evaluation<Space> evaluate() { return {evaluations_, all_.units}; }
+  /// @throws MismatchError where there are no gradients now
+  void demand_gradients(const char* operation) {
+    all_.guarded([&] {
+      demand_open(operation, all_.location);
+      if (*evaluations_ > 0)
+        all_.fail(operation, "there are no gradients in a scope of evaluate(): let it end first", all_.location);
+    });
+  }
+
+  [[nodiscard]] std::size_t bucket_count() const noexcept { return all_.reducer->count(); }
+  [[nodiscard]] double gradient_norm() const noexcept { return norm_; }
+  [[nodiscard]] const LossScaler& scaler() const noexcept { return scaler_; }
+  [[nodiscard]] MemoryLedger memory() const { return all_.account->ledger(); }
+  /// Null where weights are not sharded.
+  [[nodiscard]] const std::shared_ptr<Units<Space>>& units() const noexcept { return all_.units; }
+  /// Of a parameter's unit. @pre units() is not null
+  [[nodiscard]] std::size_t unit_of(const void* identity) {
+    std::size_t unit = 0;
+    all_.guarded([&] {
+      demand_open("unshard", all_.location);
+      const std::size_t index = all_.find(identity, "unshard");
+      unit = all_.units->unit_of(index);
+      if (!Units<Space>::is_unit(unit))
+        all_.fail("unshard", "'" + all_.entries[index].name + "' is whole: its memory is the user's", all_.location);
+    });
+    return unit;
+  }
+  template <class F>
+  void guarded(F&& f) {
+    all_.guarded(f);
+  }
+
+ private:
+  enum class Phase { backward, reduced, updated, released };
+
+  void demand_open(const char* operation, const here& location) const {
+    if (phase_ == Phase::released)
+      all_.fail(operation, "release() has ended this training: make a new one of the parameters", location);
+  }
+
+  /// Whether the ranks have updated different parts of weights that all of them hold.
+  [[nodiscard]] bool gathers() const noexcept {
+    return (all_.policies.stage == 1 || all_.policies.stage == 2) && all_.wires.parts() > 1;
+  }
+
+  void end_micro_batch(stream after, const here& location) {
+    const bool sharded = all_.policies.accumulation == Accumulation::sharded;
+    if (sharded) {
+      settle_unused(after, location);
+      all_.reducer->launch_rest(after, location);
+      all_.reducer->finish_all(after);
+    } else {
+      all_.uses.demand_all(all_.entries, all_.options.allow_unused, all_.context("micro_batch", location));
+    }
+    all_.reducer->restart(true);
+    all_.uses.restart(false, sharded);
+    for (const auto& entry : all_.entries) {
+      if (!entry.owned) continue;
+      entry.owned->sent = false;
+      if (sharded) entry.owned->touched = false;
+    }
+  }
+
+  /// Begins every reduction of the step that has not begun.
+  void launch(stream after, const here& location) {
+    if (phase_ != Phase::backward)
+      all_.fail("reduce", "the gradients are reduced already: call update and gather next", location);
+    if (!last_)
+      all_.fail("reduce", "no micro-batch of this step was declared the last one: pass true to micro_batch for it",
+                location);
+    settle_unused(after, location);
+    if (all_.options.allow_unused) all_.uses.agree(all_.wires.all, location);
+    all_.reducer->launch_rest(after, location);
+  }
+  /// Zeros for what may be without gradient and is.
+  void settle_unused(stream after, const here& location) {
+    all_.uses.demand_all(all_.entries, all_.options.allow_unused, all_.context("reduce", location));
+    if (all_.options.allow_unused) {
+      for (std::size_t i = 0; i < all_.entries.size(); ++i) {
+        const Entry<Space>& entry = all_.entries[i];
+        if (!entry.trained() || all_.uses[i].ready > 0) continue;
+        // What an earlier micro-batch has left in place stays.
+        if (all_.uses[i].used && all_.policies.accumulation == Accumulation::local) continue;
+        if (entry.owned) entry.owned->touch(after);
+        else if (all_.wires.all.size() > 1) fill(after, bytes_of(entry.gradient), std::byte{0});
+      }
+    }
+  }
+
+  /// Whether a step looks at all gradients before it uses any.
+  [[nodiscard]] bool looks() const noexcept { return all_.options.clips() || scaler_.on(); }
+  /// Gradients that are multiplied only when they are cast to master weights' type.
+  [[nodiscard]] bool is_short(const Segment<Space>& segment) const noexcept {
+    return segment.gradient.element_bytes() == 2 && all_.policies.wire;
+  }
+
+  /// Finds the norm, and by which factor gradients are to be multiplied; a step with a scaled loss is skipped, on all
+  /// ranks, where they are not finite.
+  void look(stream after, const here& location) {
+    all_.reducer->finish_all(after);
+    std::vector<Segment<Space>> gradients;
+    each_segment(&Run<Space>::kept, [&](const auto& segment) {
+      if (!all_.uses[segment.parameter].skipped) gradients.push_back(segment);
+    });
+    auto& comm = all_.wires.reducing;
+    const GradientExtent extent = extent_of(comm, after, gradients, all_.entries.size(), location);
+    factor_ = 1 / scaler_.scale();
+    if (extent.not_finite != GradientExtent::none) {
+      if (!scaler_.on())
+        throw NonFiniteError("the gradient of '" + all_.entries[extent.not_finite].name +
+                                 "' is infinite or not a number, so that there is no norm to clip: lower the learning "
+                                 "rate, or look at what this step was fed",
+                             all_.context("step", location));
+      scaler_.not_finite();
+      skips_ = true;
+      return;
+    }
+    scaler_.finite();
+    if (all_.options.clips()) {
+      norm_ = norm_of(comm, after, gradients, extent.largest, location) * factor_;
+      if (norm_ > all_.options.clip_norm) factor_ *= all_.options.clip_norm / norm_;
+    }
+    if (factor_ == 1) return;
+    each_segment(&Run<Space>::updated, [&](const auto& segment) {
+      if (!is_short(segment)) with_type(segment.gradient, [&](auto values) { scale(after, values, factor_); });
+    });
+  }
+
+  void update_bucket(Bucket<Space>& bucket, const StepOptions& options, stream after) {
+    for (const auto member : bucket.members)
+      if (!all_.uses[member].skipped) ++all_.uses[member].updates;
+    for (const auto& run : bucket.runs) {
+      for (const auto& piece : run.updated) {
+        if (all_.uses[piece.entry].skipped) continue;
+        const Entry<Space>& entry = all_.entries[piece.entry];
+        const auto& group = entry.options.group;
+        const Step step{options.learning_rate * group.learning_rate_scale, all_.uses[piece.entry].updates,
+                        group.weight_decay};
+        const auto segment = run.segment(piece, all_.entries);
+        bucket.update->update(after, step, segment.weight, segment.gradient,
+                              {run.state_begin + piece.at - run.begin, piece.offset, entry.size(), entry.options.rows,
+                               is_short(segment) ? factor_ : 1.0});
+      }
+    }
+  }
+
+  void gather_values(stream after, const here& location) {
+    for (std::size_t i = 0; i < (gathers() ? all_.reducer->count() : 0); ++i) {
+      auto& bucket = all_.buckets[i];
+      if (!all_.options.overlap) bucket.execute_gather(all_.wires, all_.entries, after, location);
+      else if (!bucket.gathers()) bucket.start_gather(all_.wires, all_.entries, after, location);
+    }
+    for (std::size_t i = 0; i < (gathers() ? all_.reducer->count() : 0); ++i)
+      all_.buckets[i].finish_gather(all_.entries, after);
+  }
+
+  void end_step(stream after, const here& location) {
+    gather_values(after, location);
+    all_.reducer->restart(false);
+    all_.uses.restart(true, true);
+    micro_batches_ = 0;
+    last_ = true;
+    skips_ = false;
+    factor_ = 1;
+    for (const auto& entry : all_.entries)
+      if (entry.owned) entry.owned->touched = entry.owned->sent = false;
+    if (all_.units != nullptr) all_.units->restart(after);
+    phase_ = Phase::backward;
   }
 
   void check_step(const StepOptions& options, const char* operation, const here& location) {
-    guarded([&] {
-      if (std::isnan(options.learning_rate))
-        fail(operation, "the learning rate is not a number: pass one, {.learning_rate = 1e-3} say", location);
-      if (!std::isfinite(options.learning_rate) || options.learning_rate < 0)
-        fail(operation, "the learning rate is " + std::to_string(options.learning_rate) +
-                            ": it must be finite and at least 0", location);
-    });
+    if (std::isnan(options.learning_rate))
+      all_.fail(operation, "the learning rate is not a number: pass one, {.learning_rate = 1e-3} say", location);
+    if (!std::isfinite(options.learning_rate) || options.learning_rate < 0)
+      all_.fail(operation, "the learning rate is " + std::to_string(options.learning_rate) +
+                               ": it must be finite and at least 0", location);
+    if (!std::isfinite(options.loss) && !scaler_.on())
+      throw NonFiniteError("the loss is " + std::to_string(options.loss) + ": lower the learning rate, or look at what "
+                           "this step was fed; the losses of float16 parameters are scaled by Precision",
+                           all_.context(operation, location));
   }
-
-  [[nodiscard]] std::size_t bucket_count() const noexcept { return buckets_.size(); }
-
- private:
-  enum class Phase { backward, reduced, updated };
-  struct Progress {
-    std::size_t bucket = 0;
-    int uses = 0;               // calls of ready in this step
-    bool skipped = false;       // no rank had a gradient in this step
-    std::uint64_t updates = 0;  // so far
-  };
-
-  void check(const Optimizer& optimizer) {
-    const ErrorContext in = context("DataParallel");
-    optimizer.validate();
-    if (options_.broadcast_from < 0 || options_.broadcast_from >= comm_.size())
-      throw MismatchError(".broadcast_from = " + std::to_string(options_.broadcast_from) +
-                              " is no rank: ranks are 0 to " + std::to_string(comm_.size() - 1),
-                          in);
-    check_list(entries_, in);
-    for (const auto& entry : entries_)
-      if (entry.options.group.weight_decay && !optimizer.decays)
-        throw MismatchError("the group of '" + entry.name + "' sets .weight_decay, and the optimizer has none", in);
+  void demand_between_steps(const char* operation, const here& location) const {
+    demand_open(operation, location);
+    if (phase_ != Phase::backward || all_.reducer->begun())
+      all_.fail(operation, "a step goes on: call it behind gather, or step, and before ready", location);
   }
-
-  void build(const Optimizer& optimizer) {
-    progress_.resize(entries_.size());
-    for (auto& members : plan_buckets(entries_, options_.first_bucket_bytes(), options_.bucket_bytes)) {
-      std::size_t elements = 0;
-      for (const auto member : members) {
-        progress_[member].bucket = buckets_.size();
-        elements += entries_[member].size();
-      }
-      Bucket<Space>& bucket = buckets_.emplace_back(std::move(members));
-      const Entry<Space>& first = entries_[bucket.members.front()];
-      if (first.owned) bucket.own(materialize(comm_, entries_, bucket.members));
-      else if (comm_.size() > 1) bucket.borrow(comm_, entries_);
-      bucket.update = optimizer.make_update(first.type(), elements);
-    }
-    for (std::size_t i = 0; i < entries_.size(); ++i) {
-      auto& entry = entries_[i];
-      if (entry.owned && !entry.trained()) materialize(comm_, entries_, {i});
-      if (entry.owned) {
-        entry.owned->in_training = true;
-        entry.owned->touched = entry.owned->sent = false;
-      }
-      places_.emplace(entry.owned ? static_cast<const void*>(entry.owned.get()) : entry.value.data(), i);
-    }
-  }
-
-  void broadcast_values() {
-    if (comm_.size() == 1) return;
-    for (const auto& entry : entries_)
-      comm_.execute(Broadcast<AnyElement, Space>{entry.value, options_.broadcast_from, location_});
-  }
-
-  /// Finds the parameters without gradient: errors, or zeros here and skipped where no rank has one.
-  void settle_unused(stream after, const here& location) {
-    for (std::size_t i = 0; i < entries_.size(); ++i) {
-      const Entry<Space>& entry = entries_[i];
-      const int uses = progress_[i].uses;
-      if (!entry.trained() || uses == entry.options.uses) continue;
-      if (entry.owned && entry.owned->touched && uses == 0)
-        fail("reduce", "the gradient of '" + entry.name + "' was asked for, and ready was not called for it: call it",
-             location);
-      if (options_.allow_unused) continue;
-      if (uses == 0)
-        fail("reduce", "'" + entry.name + "' has no gradient in this step: call ready for it, freeze it with "
-                       ".trainable = false, or allow that with .allow_unused = true", location);
-      fail("reduce", "ready was called " + std::to_string(uses) + " times for '" + entry.name +
-                         "', declared with .uses = " + std::to_string(entry.options.uses) +
-                         ": call it for each use, or set .allow_unused = true",
-           location);
-    }
-    if (!options_.allow_unused) return;
-    std::vector<std::uint8_t> used(entries_.size());
-    for (std::size_t i = 0; i < used.size(); ++i) used[i] = progress_[i].uses > 0 ? 1 : 0;
-    const std::vector<std::uint8_t> used_here = used;
-    if (comm_.size() > 1) all_reduce(comm_, Span<std::uint8_t, Space>(used.data(), used.size()), max, location);
-    for (std::size_t i = 0; i < used.size(); ++i) {
-      const Entry<Space>& entry = entries_[i];
-      if (!entry.trained()) continue;
-      progress_[i].skipped = used[i] == 0;
-      if (used_here[i] == 0 && comm_.size() > 1)
-        fill(after, Span<std::byte, Space>(entry.gradient.bytes(), entry.gradient.size_bytes()), std::byte{0});
-    }
+  void check_scopes(const char* operation, const here& location) {
+    if (all_.units == nullptr) return;
+    if (const std::string* unit = all_.units->held(); unit != nullptr)
+      all_.fail(operation, "the weights of '" + *unit + "' are unsharded, and would be out of date: let the scope of "
+                           "unshard end first", location);
   }
 
   template <class F>
-  void guarded(F&& f) {
-    try {
-      f();
-    } catch (const std::exception& error) {
-      comm_.revoke(error.what());
-      throw;
-    } catch (...) {
-      comm_.revoke("an exception that is no std::exception");
-      throw;
-    }
+  void each_segment(std::vector<Piece> Run<Space>::*pieces, F&& f) {
+    for (std::size_t i = 0; i < all_.reducer->count(); ++i)
+      for (const auto& run : all_.buckets[i].runs)
+        for (const auto& piece : run.*pieces) f(run.segment(piece, all_.entries));
   }
 
-  [[nodiscard]] ErrorContext context(std::string_view operation) const {
-    return context(operation, location_);
-  }
-  [[nodiscard]] ErrorContext context(std::string_view operation, const here& location) const {
-    return {operation, comm_.backend(), comm_.rank(), comm_.size(), location};
-  }
-  [[noreturn]] void fail(const char* operation, const std::string& words) const { fail(operation, words, location_); }
-  [[noreturn]] void fail(const char* operation, const std::string& words, const here& location) const {
-    throw MismatchError(words, context(operation, location));
-  }
-
-  AnyCommunicator<Space> comm_;
-  std::vector<Entry<Space>> entries_;
-  DataParallelOptions options_;
-  here location_;
-  std::vector<Progress> progress_;
-  std::unordered_map<const void*, std::size_t> places_;
-  std::vector<Bucket<Space>> buckets_;
-  std::size_t started_ = 0;  // buckets whose reduction has begun in this step
+  Assembly<Space> all_;
   Phase phase_ = Phase::backward;
+  std::size_t micro_batches_ = 0;  // of this step, so far
+  bool last_ = true;               // the micro-batch that goes on is the step's last
+  bool skips_ = false;             // this step's gradients are not finite: it changes nothing
+  double factor_ = 1;              // by which this step's gradients are multiplied
+  double norm_ = 0;
+  LossScaler scaler_;
+  std::shared_ptr<int> evaluations_ = std::make_shared<int>(0);  // scopes that go on
 };
 
 }  // namespace distx::detail

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "distx/comm/arena/arena.hpp"
+#include "distx/memory/lines.hpp"
 
 namespace distx::arena {
 
@@ -61,11 +62,8 @@ inline constexpr bool has_rows = Call::name == "gather" || Call::name == "scatte
 
 /// Part `rank` of some bytes, cut on lines, so that two ranks never write to one line of an aligned buffer.
 inline Run slice_of(std::size_t bytes, int rank, int size) noexcept {
-  const std::size_t lines = (bytes + alignment_bytes - 1) / alignment_bytes;
-  const auto cut = [&](int r) {
-    return std::min(bytes, lines * static_cast<std::size_t>(r) / static_cast<std::size_t>(size) * alignment_bytes);
-  };
-  return {cut(rank), cut(rank + 1) - cut(rank)};
+  const std::size_t begin = line_cut(bytes, rank, size);
+  return {begin, line_cut(bytes, rank + 1, size) - begin};
 }
 
 template <Collective Call>

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "distx/core/span.hpp"
+
+// A sum of squares that is the same in every order and over any parts: of integers. Operations of the host's memory.
+namespace distx {
+
+/// The largest magnitude among the values, 0 where there are none; infinity where one is infinite or not a number.
+template <FloatingElement T>
+[[nodiscard]] double largest_magnitude(HostStream, Span<T> values) noexcept {
+  accumulator_t<T> largest = 0;
+  bool finite = true;
+  for (const auto value : values) {
+    const auto magnitude = std::abs(static_cast<accumulator_t<T>>(value));
+    largest = magnitude > largest ? magnitude : largest;
+    finite = finite && magnitude <= std::numeric_limits<accumulator_t<T>>::max();
+  }
+  return finite ? static_cast<double>(largest) : std::numeric_limits<double>::infinity();
+}
+
+/// A sum of squares in units of 2^-62 of the square of `2^exponent`: high * 2^32 + low of them.
+struct FixedPointSum {
+  std::uint64_t high = 0;
+  std::uint64_t low = 0;  ///< below 2^32
+
+  /// The smallest exponent for values of at most that magnitude.
+  [[nodiscard]] static int exponent_for(double largest) noexcept {
+    int exponent = 0;
+    static_cast<void>(std::frexp(largest, &exponent));
+    return std::max(exponent, -900);  // so that 2^-exponent is a number
+  }
+  [[nodiscard]] double value(int exponent) const noexcept {
+    return std::ldexp(std::ldexp(static_cast<double>(high), 32) + static_cast<double>(low), 2 * exponent - 62);
+  }
+  FixedPointSum& operator+=(const FixedPointSum& other) noexcept {
+    low += other.low;
+    high += other.high + (low >> 32);
+    low &= 0xffffffffu;
+    return *this;
+  }
+  friend bool operator==(const FixedPointSum&, const FixedPointSum&) = default;
+};
+
+/// Each value's square, in double, is cut to the unit, and then they are added: exactly, in any order.
+/// @pre every magnitude is below 2^exponent; there are fewer than 2^34 values on all ranks
+template <FloatingElement T>
+[[nodiscard]] FixedPointSum fixed_point_squares(HostStream, Span<T> values, int exponent) noexcept {
+  constexpr std::size_t block = 65536;
+  const double scale = std::ldexp(1.0, -exponent);
+  FixedPointSum total;
+  for (std::size_t begin = 0; begin < values.size(); begin += block) {
+    std::uint64_t high = 0, low = 0;
+    for (std::size_t i = begin; i < std::min(begin + block, values.size()); ++i) {
+      const double scaled = static_cast<double>(static_cast<accumulator_t<T>>(values[i])) * scale;
+      const auto units = static_cast<std::uint64_t>(static_cast<std::int64_t>(scaled * scaled * 0x1p62));
+      high += units >> 32;
+      low += units & 0xffffffffu;
+    }
+    total += {high + (low >> 32), low & 0xffffffffu};
+  }
+  return total;
+}
+
+}  // namespace distx

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include "distx/optim/norm_optimizer.hpp"
+
+namespace distx {
+
+/// LAMB, for large batches: You et al., arXiv 1904.00962, algorithm 2, with the identity for its function of the norm.
+///
+/// m and v as in AdamW;  u = m' / (sqrt(v') + epsilon) + decay * w;  w -= rate * (|w| / |u|) * u, the norms over one
+/// parameter; where one of them is 0, w -= rate * u.
+struct LAMB {
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-6;
+  double weight_decay = 0.01;
+
+  static constexpr std::size_t states = 2;
+
+  template <class T>
+  struct Coefficients {
+    T beta1, rest1, beta2, rest2, epsilon, decay, rate;
+    T correction;       ///< 1 / (1 - beta1^t)
+    T root_correction;  ///< 1 / sqrt(1 - beta2^t)
+  };
+
+  void validate() const {
+    detail::check_range("LAMB", "beta1", beta1, 0, 1);
+    detail::check_range("LAMB", "beta2", beta2, 0, 1);
+    detail::check_range("LAMB", "weight_decay", weight_decay, 0, HUGE_VAL);
+    if (!(epsilon > 0) || !std::isfinite(epsilon))
+      throw Error("epsilon is " + std::to_string(epsilon) + ": it must be finite and above 0, 1e-6 say",
+                  {.operation = "LAMB"});
+  }
+
+  template <class T>
+  [[nodiscard]] Coefficients<T> coefficients(const Step& step) const {
+    const auto t = static_cast<double>(step.number);
+    return {static_cast<T>(beta1),
+            static_cast<T>(1 - beta1),
+            static_cast<T>(beta2),
+            static_cast<T>(1 - beta2),
+            static_cast<T>(epsilon),
+            static_cast<T>(step.weight_decay.value_or(weight_decay)),
+            static_cast<T>(step.learning_rate),
+            static_cast<T>(1 / (1 - std::pow(beta1, t))),
+            static_cast<T>(1 / std::sqrt(1 - std::pow(beta2, t)))};
+  }
+
+  template <class T, class V>
+  static constexpr V direction(const Coefficients<T>& c, V weight, V gradient, V& mean, V& square) {
+    using std::sqrt;
+    mean = c.beta1 * mean + c.rest1 * gradient;
+    square = c.beta2 * square + c.rest2 * (gradient * gradient);
+    return c.correction * mean / (sqrt(square) * c.root_correction + c.epsilon) + c.decay * weight;
+  }
+  [[nodiscard]] static double trust(double weight_norm, double direction_norm) {
+    return weight_norm > 0 && direction_norm > 0 ? weight_norm / direction_norm : 1;
+  }
+  template <class T, class V>
+  static constexpr void apply(const Coefficients<T>& c, V& weight, V direction, V factor) {
+    weight -= c.rate * factor * direction;
+  }
+};
+
+}  // namespace distx

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include "distx/memory/local_matmul.hpp"
+#include "distx/memory/operations.hpp"
+#include "distx/optim/matrix_optimizer.hpp"
+
+namespace distx {
+
+/// Muon, for the matrices inside a network: Jordan et al., "Muon: An optimizer for hidden layers in neural networks",
+/// https://kellerjordan.github.io/posts/muon (2024).
+///
+/// v = momentum * v + g;  u = nesterov ? g + momentum * v : v, made nearly orthogonal by a few Newton-Schulz iterations
+/// X = a X + (b X Xᵀ + c (X Xᵀ)²) X from X = u / |u|, which brings its singular values near 1;
+/// w -= rate * (sqrt(max(1, rows / columns)) * X + decay * w). Embeddings, heads and vectors want another optimizer.
+struct Muon {
+  double momentum = 0.95;
+  bool nesterov = true;
+  double weight_decay = 0;
+  int iterations = 5;
+
+  static constexpr std::size_t states = 1;
+
+  template <class T>
+  struct Coefficients {
+    T momentum, from_velocity, from_gradient, rate;
+    T kept;  ///< what the decay leaves of a weight
+  };
+
+  void validate() const {
+    detail::check_range("Muon", "momentum", momentum, 0, 1);
+    detail::check_range("Muon", "weight_decay", weight_decay, 0, HUGE_VAL);
+    if (iterations < 1 || iterations > 100)
+      throw Error("iterations is " + std::to_string(iterations) + ": it must be 1 to 100, 5 say",
+                  {.operation = "Muon"});
+  }
+
+  template <class T>
+  [[nodiscard]] Coefficients<T> coefficients(const Step& step) const {
+    return {static_cast<T>(momentum), nesterov ? static_cast<T>(momentum) : T{1}, nesterov ? T{1} : T{0},
+            static_cast<T>(step.learning_rate),
+            static_cast<T>(1 - step.learning_rate * step.weight_decay.value_or(weight_decay))};
+  }
+
+  template <class T, class V>
+  static constexpr V direction(const Coefficients<T>& c, V, V gradient, V& velocity) {
+    velocity = c.momentum * velocity + gradient;
+    return c.from_velocity * velocity + c.from_gradient * gradient;
+  }
+  template <class T, class V>
+  static constexpr void apply(const Coefficients<T>& c, V& weight, V direction, V factor) {
+    weight = c.kept * weight - c.rate * factor * direction;
+  }
+
+  [[nodiscard]] static std::size_t scratch(MatrixShape shape) {
+    const std::size_t side = std::min(shape.rows, shape.columns);
+    return shape.size() + 2 * side * side;
+  }
+
+  template <class Stream, class T, class Space>
+  double transform(Stream stream, MatrixShape shape, Span<T, Space> direction, Span<T, Space> scratch) const {
+    const double norm = std::sqrt(sum_of_squares(stream, direction));
+    const std::size_t side = std::min(shape.rows, shape.columns);
+    MatrixRef<T, Space> x{direction, shape.rows, shape.columns};
+    MatrixRef<T, Space> next{scratch.first(shape.size()), shape.rows, shape.columns};
+    if (shape.rows > shape.columns) x = x.transpose(), next = next.transpose();  // so that X Xᵀ is the smaller one
+    const MatrixRef<T, Space> gram{scratch.subspan(shape.size(), side * side), side, side};
+    const MatrixRef<T, Space> factor{scratch.subspan(shape.size() + side * side, side * side), side, side};
+    // The first X is u scaled: scaling goes into its first use, and zeros stay zeros.
+    const double scale = norm > 0 ? 1 / norm : 0;
+    for (int i = 0; i < iterations; ++i) {
+      const double s = i == 0 ? scale : 1;
+      local_matmul(stream, gram, x, x.transpose(), static_cast<T>(s * s));
+      copy(stream, factor.values, gram.values);
+      local_matmul(stream, factor, gram, gram, static_cast<T>(cubed), static_cast<T>(squared));
+      copy(stream, next.values, x.values);
+      local_matmul(stream, next, factor, x, static_cast<T>(s), static_cast<T>(s * linear));
+      std::swap(x, next);
+    }
+    copy(stream, direction, x.values);
+    return std::sqrt(std::max(1.0, static_cast<double>(shape.rows) / static_cast<double>(shape.columns)));
+  }
+
+ private:
+  // a, b and c of the source: steepest at 0, and within [0.7, 1.2] after five rounds.
+  static constexpr double linear = 3.4445, squared = -4.7750, cubed = 2.0315;
+};
+
+}  // namespace distx

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <vector>
+
+#include "distx/comm/collectives.hpp"
+#include "distx/memory/lines.hpp"
+
+namespace distx::detail {
+
+/// Which part of a run of elements each rank keeps: side by side in rank order, together all of it, some maybe empty.
+class Cut {
+ public:
+  Cut() = default;
+
+  /// On lines of 64 bytes, as even as lines allow.
+  [[nodiscard]] static Cut at_lines(std::size_t size, std::size_t element_bytes, int parts) {
+    return Cut(parts, [&](int part) { return line_cut(size * element_bytes, part, parts) / element_bytes; });
+  }
+  /// At some of the given places only, so that nothing between two of them is cut; as even as these allow.
+  /// @pre places ascend, begin with 0 and end with the size
+  [[nodiscard]] static Cut at_places(const std::vector<std::size_t>& places, int parts) {
+    return Cut(parts, [&](int part) {
+      const std::size_t even =
+          places.back() / static_cast<std::size_t>(parts) * static_cast<std::size_t>(part) +
+          places.back() % static_cast<std::size_t>(parts) * static_cast<std::size_t>(part) /
+              static_cast<std::size_t>(parts);
+      const auto above = std::lower_bound(places.begin(), places.end(), even);
+      return above == places.begin() || *above - even < even - *(above - 1) ? *above : *(above - 1);
+    });
+  }
+
+  [[nodiscard]] std::size_t begin(int part) const noexcept { return begins_[static_cast<std::size_t>(part)]; }
+  [[nodiscard]] std::size_t end(int part) const noexcept { return begins_[static_cast<std::size_t>(part) + 1]; }
+  [[nodiscard]] std::size_t size(int part) const noexcept { return counts_[static_cast<std::size_t>(part)]; }
+  [[nodiscard]] std::size_t largest() const noexcept { return *std::max_element(counts_.begin(), counts_.end()); }
+  /// Of all parts, as a collective takes them; borrowed.
+  [[nodiscard]] Counts counts() const noexcept { return counts_; }
+
+ private:
+  template <class Begin>
+  Cut(int parts, Begin&& begin) {
+    for (int part = 0; part <= parts; ++part) begins_.push_back(begin(part));
+    for (std::size_t part = 0; part + 1 < begins_.size(); ++part)
+      counts_.push_back(begins_[part + 1] - begins_[part]);
+  }
+
+  std::vector<std::size_t> begins_;
+  std::vector<std::size_t> counts_;
+};
+
+}  // namespace distx::detail

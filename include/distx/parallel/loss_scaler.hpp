@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <algorithm>
+#include <cstdint>
+
+namespace distx::detail {
+
+/// By how much losses are multiplied, so that small gradients do not vanish in float16: halved when one is no longer
+/// finite, doubled after 2000 steps in which all were (Micikevicius et al., arXiv 1710.03740, section 3.2).
+class LossScaler {
+ public:
+  LossScaler() = default;
+  explicit LossScaler(double first) noexcept : scale_(first), on_(first != 1) {}
+
+  [[nodiscard]] bool on() const noexcept { return on_; }
+  [[nodiscard]] double scale() const noexcept { return scale_; }
+  [[nodiscard]] std::uint64_t skipped() const noexcept { return skipped_; }
+
+  void finite() noexcept {
+    if (!on_ || ++finite_ < 2000) return;
+    scale_ = std::min(2 * scale_, 0x1p30);
+    finite_ = 0;
+  }
+  void not_finite() noexcept {
+    scale_ = std::max(scale_ / 2, 0x1p-30);
+    finite_ = 0;
+    ++skipped_;
+  }
+
+ private:
+  double scale_ = 1;
+  bool on_ = false;
+  int finite_ = 0;  // steps in a row
+  std::uint64_t skipped_ = 0;
+};
+
+}  // namespace distx::detail

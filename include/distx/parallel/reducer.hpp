@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <deque>
+
+#include "distx/parallel/bucket.hpp"
+#include "distx/parallel/training_policies.hpp"
+
+namespace distx::detail {
+
+template <MemorySpace Space>
+using Buckets = std::deque<Bucket<Space>>;
+
+/// Reduces a step's gradients, bucket by bucket in the order of the buckets, whatever the order in which they fill.
+///
+/// Where gradients are sharded (`lends`), a bucket has memory from its first gradient until it is reduced: from the
+/// pool, or, where that is empty and no reduction is left to wait for, of this rank alone.
+template <MemorySpace Space>
+class Reducer {
+ public:
+  using stream = typename Space::stream;
+  using here = std::source_location;
+
+  Reducer(Buckets<Space>& buckets, std::vector<Entry<Space>>& entries, Wires<Space>& wires,
+          const TrainingPolicies& policies, Pool<Space>* pool, bool overlap)
+      : buckets_(buckets), entries_(entries), wires_(wires), policies_(policies), pool_(pool), overlap_(overlap) {
+    for (const auto& bucket : buckets) {
+      count_ += bucket.trained ? 1 : 0;
+      for (const auto& run : bucket.runs) apart_ = apart_ || run.gradient_apart;
+    }
+  }
+
+  /// How many buckets have gradients: the first ones.
+  [[nodiscard]] std::size_t count() const noexcept { return count_; }
+  [[nodiscard]] bool begun() const noexcept { return started_ > 0; }
+  [[nodiscard]] bool lends() const noexcept { return policies_.stage >= 2; }
+
+  /// Gives the gradients of a bucket memory.
+  void open(std::size_t index, stream after) {
+    Bucket<Space>& bucket = buckets_[index];
+    if (!lends() || !bucket.whole_gradient.empty()) return;
+    auto& run = bucket.runs.front();
+    bucket.whole_gradient = borrow(run.layout.bytes(), after);
+    run.gradient = run.layout.over(bucket.whole_gradient.span());
+    std::size_t end = 0;  // what lies between the parameters is reduced with them
+    const auto clear = [&](std::size_t to) {
+      fill(after, bytes_of(run.gradient.subspan(end, to - end)), std::byte{0});
+    };
+    for (const auto& place : run.layout.places) {
+      clear(place.begin);
+      end = place.begin + place.size;
+      entries_[place.entry].owned->gradient = run.gradient.subspan(place.begin, place.size);
+    }
+    clear(run.layout.size);
+  }
+
+  /// One more gradient of the bucket is final.
+  void ready(std::size_t index, stream after, const here& location) {
+    --buckets_[index].missing;
+    if (!lends() && (!overlap_ || !moves())) return;
+    while (started_ < count_ && buckets_[started_].missing == 0) launch_next(after, location);
+    if (started_ > finished_) buckets_[started_ - 1].advance();
+  }
+
+  /// Begins what `ready` has not begun.
+  void launch_rest(stream after, const here& location) {
+    while (started_ < count_) launch_next(after, location);
+  }
+  /// Ends the reductions up to this bucket's.
+  void finish(std::size_t index, stream after) {
+    while (finished_ <= index) finish_next(after);
+  }
+  void finish_all(stream after) {
+    while (finished_ < started_) finish_next(after);
+  }
+  /// For the next step, or the next of its micro-batches, whose gradients are added to those before.
+  /// @pre nothing is in flight
+  void restart(bool adds) noexcept {
+    for (auto& bucket : buckets_) bucket.missing = bucket.members.size();
+    started_ = finished_ = 0;
+    adds_ = adds && policies_.accumulation == Accumulation::sharded;
+  }
+
+ private:
+  /// Whether anything is to be done but to leave gradients where they are.
+  [[nodiscard]] bool moves() const { return wires_.all.size() > 1 || apart_; }
+
+  /// From the pool, once the oldest reductions have given back enough; else of this rank alone.
+  [[nodiscard]] Loan<Space> borrow(std::size_t bytes, stream after) {
+    auto memory = pool_->take(bytes);
+    while (memory.empty() && finished_ < started_) {
+      finish_next(after);
+      memory = pool_->take(bytes);
+    }
+    return memory.empty() ? Loan<Space>(*pool_, bytes) : Loan<Space>(*pool_, memory);
+  }
+
+  void launch_next(stream after, const here& location) {
+    location_ = location;
+    Bucket<Space>& bucket = buckets_[started_];
+    for (auto& run : bucket.runs) {
+      if (!run.converts()) continue;
+      bucket.travel.push_back(borrow(run.travel_bytes(), after));
+      run.travel = {bucket.travel.back().span().data(), run.layout.size, run.wire, size_of(run.wire)};
+    }
+    ++started_;
+    if (!moves()) return;
+    const bool everywhere = policies_.stage == 0;
+    if (overlap_) return bucket.start_reduce(wires_, everywhere, adds_, entries_, after, location);
+    bucket.execute_reduce(wires_, everywhere, adds_, entries_, after, location);
+    finish(started_ - 1, after);
+  }
+  void finish_next(stream after) {
+    Bucket<Space>& bucket = buckets_[finished_++];
+    if (moves()) bucket.finish_reduce(wires_, policies_.stage == 0, adds_, entries_, after, location_);
+    bucket.travel.clear();
+    if (!lends()) return;
+    for (const auto member : bucket.members) entries_[member].owned->gradient = {};
+    bucket.runs.front().gradient = {};
+    bucket.whole_gradient = {};
+  }
+
+  Buckets<Space>& buckets_;
+  std::vector<Entry<Space>>& entries_;
+  Wires<Space>& wires_;
+  TrainingPolicies policies_;
+  Pool<Space>* pool_;  // null where all gradients have memory of their own, and travel as they are
+  bool overlap_;
+  bool adds_ = false;
+  bool apart_ = false;
+  here location_{};  // of the call that reductions were last begun in
+  std::size_t count_ = 0;
+  std::size_t started_ = 0;
+  std::size_t finished_ = 0;
+};
+
+}  // namespace distx::detail

@@ -1,0 +1,11 @@
+// expect: Hybrid shares out inside groups what stage 0 of ZeRO does not share out
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "distx/distx.hpp"
+
+void train(distx::ThreadCommunicator& comm, const std::vector<distx::Parameter<float>>& parameters) {
+#ifndef DISTX_POSITIVE
+  distx::DataParallel<distx::Hybrid>* training = nullptr;
+  training->step({});
+#endif
+  distx::DataParallel<distx::Hybrid, distx::ZeRO<1>> other(comm, parameters, distx::SGD{}, {.group_ranks = 2});
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <distx/comm/ops.hpp>
+#include <distx/memory/lanes.hpp>
+#include <doctest/doctest.h>
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <vector>
+
+namespace {
+
+/// Numbers of all kinds, the awkward ones too.
+template <class T>
+std::vector<T> samples() {
+  using limits = std::numeric_limits<T>;
+  std::vector<T> values{T(0),           -T(0),          T(1),          -T(1),         T(3),
+                        limits::min(),  limits::max(),  -limits::max(), limits::denorm_min(), limits::infinity(),
+                        -limits::infinity(), limits::quiet_NaN()};
+  for (int i = 0; i < 60; ++i) values.push_back(static_cast<T>(std::sin(i) * std::exp2(i - 30)));
+  return values;
+}
+
+template <class T>
+bool same(T a, T b) {
+  if (std::isnan(a) || std::isnan(b)) return std::isnan(a) && std::isnan(b);  // which NaN, the processor chooses
+  using Bits = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
+  return std::bit_cast<Bits>(a) == std::bit_cast<Bits>(b);
+}
+
+/// `together` on lanes is `alone` on each of them, for all pairs of samples.
+template <class T, class Together, class Alone>
+void check_pairs(Together&& together, Alone&& alone) {
+  using V = distx::Lanes<T>;
+  const auto values = samples<T>();
+  for (const T x : values)
+    for (std::size_t begin = 0; begin + V::size <= values.size(); ++begin) {
+      const V result = together(V(x), V::load(values.data() + begin));
+      for (std::size_t i = 0; i < V::size; ++i) {
+        CAPTURE(x);
+        CAPTURE(values[begin + i]);
+        if (!same(result[i], static_cast<T>(alone(x, values[begin + i])))) FAIL_CHECK("differs");
+      }
+    }
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("each lane is computed as one number is", T, float, double) {
+  using V = distx::Lanes<T>;
+  check_pairs<T>(std::plus<V>{}, std::plus<T>{});
+  check_pairs<T>(std::minus<V>{}, std::minus<T>{});
+  check_pairs<T>(std::multiplies<V>{}, std::multiplies<T>{});
+  check_pairs<T>(std::divides<V>{}, std::divides<T>{});
+  check_pairs<T>([](V a, V b) { return copysign(a, b); }, [](T a, T b) { return std::copysign(a, b); });
+  check_pairs<T>([](V a, V b) { return min(a, b); }, [](T a, T b) { return std::min(a, b); });
+  check_pairs<T>([](V a, V b) { return max(a, b); }, [](T a, T b) { return std::max(a, b); });
+  check_pairs<T>([](V, V b) { return sqrt(b); }, [](T, T b) { return std::sqrt(b); });
+  check_pairs<T>([](V, V b) { return abs(b); }, [](T, T b) { return std::abs(b); });
+  check_pairs<T>([](V, V b) { return -b; }, [](T, T b) { return -b; });
+  const auto choice = [](auto a, auto b) { return distx::select(a <= b, a * b, a - b); };
+  check_pairs<T>(choice, choice);
+}
+
+TEST_CASE_TEMPLATE("a number on either side stands for all lanes", T, float, double) {
+  using V = distx::Lanes<T>;
+  check_pairs<T>([](V a, V b) { return T(3) * b / a / T(7); }, [](T a, T b) { return T(3) * b / a / T(7); });
+  V sum = T(1);
+  sum += T(2);
+  sum *= V{4};
+  sum -= 1;
+  sum /= 2;
+  for (std::size_t i = 0; i < V::size; ++i) CHECK(sum[i] == T(5.5));
+}
+
+TEST_CASE("lanes come from anywhere in memory and go there") {
+  std::array<float, 7> values{1, 2, 3, 4, 5, 6, 7};
+  const auto lanes = distx::Lanes<float>::load(&values[1]);
+  lanes.store(&values[3]);
+  CHECK(values == std::array<float, 7>{1, 2, 3, 2, 3, 4, 5});
+}

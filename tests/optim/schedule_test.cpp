@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <distx/optim/schedule.hpp>
+#include <doctest/doctest.h>
+
+#include <functional>
+#include <limits>
+#include <string>
+
+namespace {
+
+std::string refusal(const std::function<void()>& make) {
+  try {
+    make();
+  } catch (const distx::Error& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+constexpr double inf = std::numeric_limits<double>::infinity();
+constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
+
+static_assert(distx::Schedule<decltype(distx::constant(1))>);
+static_assert(distx::Schedule<decltype(distx::warm_up(1, distx::cosine(1, 1)))>);
+static_assert(!distx::Schedule<double>);
+
+}  // namespace
+
+TEST_CASE("constant, linear and cosine go where they say, and stay there") {
+  const auto constant = distx::constant(0.25);
+  const auto linear = distx::linear(1, 10, 0.5);
+  const auto cosine = distx::cosine(1, 10, 0.5);
+  CHECK(constant(0) == 0.25);
+  CHECK(constant(1'000'000) == 0.25);
+  CHECK(linear(0) == 1);
+  CHECK(linear(2) == doctest::Approx(0.9).epsilon(1e-15));
+  CHECK(cosine(0) == 1);
+  CHECK(cosine(5) == doctest::Approx(0.75).epsilon(1e-15));
+  CHECK(cosine(2) == doctest::Approx(0.5 + 0.25 * (1 + 0.80901699437494742)).epsilon(1e-15));
+  for (const std::uint64_t step : {10u, 11u, 1000u}) {
+    CHECK(linear(step) == 0.5);
+    CHECK(cosine(step) == 0.5);
+  }
+  for (std::uint64_t step = 1; step <= 10; ++step) {
+    CHECK(linear(step) < linear(step - 1));
+    CHECK(cosine(step) < cosine(step - 1));
+  }
+  CHECK(distx::linear(0, 4, 1)(3) == 0.75);
+  CHECK(distx::cosine(1, 3)(3) == 0);
+}
+
+TEST_CASE("a warm-up rises to where its schedule begins, and hands over") {
+  const auto schedule = distx::warm_up(100, distx::cosine(3e-4, 10000, 3e-5));
+  CHECK(schedule(0) == doctest::Approx(3e-6).epsilon(1e-12));
+  CHECK(schedule(49) == doctest::Approx(1.5e-4).epsilon(1e-12));
+  CHECK(schedule(99) == doctest::Approx(3e-4).epsilon(1e-12));
+  CHECK(schedule(100) == 3e-4);
+  CHECK(schedule(5100) == doctest::Approx(1.65e-4).epsilon(1e-12));
+  CHECK(schedule(10100) == 3e-5);
+  CHECK(distx::warm_up(0, distx::constant(2))(0) == 2);
+  const auto own = distx::warm_up(2, [](std::uint64_t step) { return 8.0 / static_cast<double>(step + 1); });
+  CHECK(own(0) == 4);
+  CHECK(own(2) == 8);
+  CHECK(own(3) == 4);
+}
+
+TEST_CASE("rates and lengths that make no sense are refused") {
+  for (const double bad : {-1.0, inf, -inf, not_a_number}) {
+    CHECK(refusal([=] { distx::constant(bad)(0); }).find("constant: the rate is") != std::string::npos);
+    CHECK(refusal([=] { distx::linear(bad, 5)(0); }).find("linear: the first rate is") != std::string::npos);
+    CHECK(refusal([=] { distx::linear(1, 5, bad)(0); }).find("linear: the last rate is") != std::string::npos);
+    CHECK(refusal([=] { distx::cosine(bad, 5)(0); }).find("cosine: the first rate is") != std::string::npos);
+    CHECK(refusal([=] { distx::cosine(1, 5, bad)(0); }).find("cosine: the last rate is") != std::string::npos);
+  }
+  CHECK(refusal([] { distx::linear(1, 0)(0); }).find("linear: it lasts 0 steps") != std::string::npos);
+  CHECK(refusal([] { distx::cosine(1, 0)(0); }).find("cosine: it lasts 0 steps") != std::string::npos);
+  CHECK(refusal([] { distx::constant(0)(0); }) == "accepted");
+}

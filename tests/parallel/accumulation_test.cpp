@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <doctest/doctest.h>
+
+#include "stages.hpp"
+
+using namespace distx::literals;
+
+namespace {
+
+template <class How>
+using Accumulating = distx::DataParallel<distx::ZeRO<distx::Dynamic>, distx::Accumulate<How>>;
+
+/// The weights of every rank after two steps of three micro-batches.
+template <class How>
+std::vector<std::vector<float>> train(int ranks, bool borrowed, const distx::DataParallelOptions& options) {
+  std::vector<std::vector<float>> all(static_cast<std::size_t>(ranks));
+  toy::on_ranks(ranks, [&](distx::ThreadCommunicator& comm) {
+    auto parameters = stages::owned();
+    toy::Model model;
+    auto refs = model.parameters();
+    Accumulating<How> training(comm, borrowed ? distx::ParameterList<>(refs) : distx::ParameterList<>(parameters),
+                               distx::AdamW{}, options);
+    for (std::size_t step = 0; step < 2; ++step) {
+      for (std::size_t k = 0; k < 3; ++k) {
+        const auto scope = training.micro_batch(k == 2);
+        const std::size_t sample = 30 * step + 3 * static_cast<std::size_t>(comm.rank()) + k;
+        if (borrowed) stages::pass(training, refs, sample);
+        else stages::pass(training, parameters, sample);
+      }
+      training.step({.learning_rate = 0.01});
+    }
+    auto& mine = all[static_cast<std::size_t>(comm.rank())];
+    if (borrowed) mine = model.weights();
+    if (borrowed) return;
+    for (const auto& parameter : parameters) {
+      const auto weights = training.unshard(parameter);
+      mine.insert(mine.end(), parameter.value().begin(), parameter.value().end());
+    }
+  });
+  return all;
+}
+
+template <class How>
+void check_all(const std::vector<float>& one_pass, int last_stage) {
+  for (const int ranks : {1, 2, 3, 4}) {
+    const auto expected = train<How>(ranks, false, {.bucket_bytes = 0, .overlap = false, .stage = 0}).front();
+    if (ranks == 1)
+      for (std::size_t i = 0; i < expected.size(); i += 11)
+        CHECK(expected[i] == doctest::Approx(one_pass[i]).epsilon(1e-4));
+    for (int stage = 0; stage <= last_stage; ++stage)
+      for (const bool overlap : {false, true})
+        for (const std::size_t bytes : {0_KiB, 4_KiB, distx::unlimited})
+          for (const bool borrowed : {false, true}) {
+            if (borrowed && stage >= 2) continue;
+            CAPTURE(ranks);
+            CAPTURE(stage);
+            CAPTURE(overlap);
+            CAPTURE(bytes);
+            CAPTURE(borrowed);
+            for (const auto& rank :
+                 train<How>(ranks, borrowed, {.bucket_bytes = bytes, .overlap = overlap, .stage = stage}))
+              CHECK(toy::same_bits(rank, expected));
+          }
+  }
+}
+
+/// Three samples in one pass, on one rank.
+std::vector<float> in_one_pass() {
+  std::vector<float> weights;
+  toy::on_ranks(1, [&](distx::ThreadCommunicator& comm) {
+    toy::Model model;
+    distx::DataParallel<> training(comm, model.parameters(), distx::AdamW{});
+    for (std::size_t step = 0; step < 2; ++step) {
+      for (std::size_t p = 0; p < toy::sizes.size(); ++p) {
+        model.backward(p, 30 * step, 3);
+        for (auto& x : model.layers[p].gradient) x *= 3;
+      }
+      training.ready(model.parameters());
+      training.step({.learning_rate = 0.01});
+    }
+    weights = model.weights();
+  });
+  return weights;
+}
+
+}  // namespace
+
+TEST_CASE("micro-batches add up: kept locally, and sharded") {
+  check_all<distx::Local>(in_one_pass(), 1);
+  check_all<distx::Sharded>(in_one_pass(), 3);
+}
+
+TEST_CASE("micro-batches out of order") {
+  using toy::says;
+  for (const auto& ending : toy::endings(2, [](auto& comm) {
+         const auto parameters = stages::owned();
+         Accumulating<distx::Sharded> training(comm, parameters, distx::SGD{}, {.stage = 2});
+         const auto scope = training.micro_batch(false);
+         stages::pass(training, parameters, 0);
+         training.step({.learning_rate = 1});
+       }))
+    CHECK(says(ending.words, "no micro-batch of this step was declared the last one"));
+  for (const auto& ending : toy::endings(2, [](auto& comm) {
+         const auto parameters = stages::owned();
+         Accumulating<distx::Local> training(comm, parameters, distx::SGD{}, {.stage = 1});
+         static_cast<void>(training.micro_batch(true));
+         static_cast<void>(training.micro_batch(true));
+       }))
+    CHECK(says(ending.words, "the micro-batch before was declared the last one"));
+  for (const auto& ending : toy::endings(2, [](auto& comm) {
+         const auto parameters = stages::owned();
+         Accumulating<distx::Local> training(comm, parameters, distx::SGD{}, {.stage = 2});
+       }))
+    CHECK(says(ending.words, "Accumulate<Local> keeps whole gradients, which stage 2 of ZeRO does not have"));
+}

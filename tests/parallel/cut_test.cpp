@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <distx/parallel/layout.hpp>
+#include <distx/parallel/pool.hpp>
+#include <doctest/doctest.h>
+
+using distx::detail::Cut;
+
+namespace {
+
+/// Parts lie side by side in order and are together all of it.
+void check_partition(const Cut& cut, std::size_t size, int parts) {
+  std::size_t at = 0;
+  for (int part = 0; part < parts; ++part) {
+    CHECK(cut.begin(part) == at);
+    CHECK(cut.end(part) == at + cut.size(part));
+    CHECK(cut.counts()[static_cast<std::size_t>(part)] == cut.size(part));
+    CHECK(cut.size(part) <= cut.largest());
+    at = cut.end(part);
+  }
+  CHECK(at == size);
+}
+
+}  // namespace
+
+TEST_CASE("a cut on lines partitions, and no part is longer than another by more than a line") {
+  for (const int parts : {1, 2, 3, 4, 7, 64})
+    for (const std::size_t element : {2u, 4u, 8u})
+      for (const std::size_t size : {0u, 1u, 15u, 16u, 17u, 31u, 1000u, 12345u}) {
+        const Cut cut = Cut::at_lines(size, element, parts);
+        check_partition(cut, size, parts);
+        const std::size_t line = 64 / element;
+        for (int part = 0; part < parts; ++part) {
+          CHECK((cut.begin(part) % line == 0 || cut.begin(part) == size));
+          CHECK(cut.size(part) <= (size / static_cast<std::size_t>(parts) / line + 2) * line);
+        }
+      }
+}
+
+TEST_CASE("a cut at places cuts nothing else") {
+  const std::vector<std::size_t> places = {0, 5, 6, 100, 101, 200};
+  for (const int parts : {1, 2, 3, 4, 7}) {
+    const Cut cut = Cut::at_places(places, parts);
+    check_partition(cut, 200, parts);
+    for (int part = 0; part < parts; ++part)
+      CHECK(std::find(places.begin(), places.end(), cut.begin(part)) != places.end());
+  }
+  CHECK(Cut::at_places(places, 2).size(0) == 100);
+  CHECK(Cut::at_places({0, 10}, 3).largest() == 10);  // one part has all, the others nothing
+}
+
+TEST_CASE("pieces of a layout never cross a parameter, nor are they padding") {
+  distx::detail::Layout layout{distx::ElementType::f32, 4, 64, {{7, 0, 5}, {8, 16, 17}, {9, 48, 1}}, {}};
+  const auto all = layout.pieces(0, 64);
+  CHECK(all.size() == 3);
+  const auto some = layout.pieces(4, 32);
+  CHECK(some.size() == 2);
+  CHECK((some[0].entry == 7 && some[0].offset == 4 && some[0].at == 4 && some[0].size == 1));
+  CHECK((some[1].entry == 8 && some[1].offset == 0 && some[1].at == 16 && some[1].size == 16));
+  CHECK(layout.pieces(5, 16).empty());
+}
+
+TEST_CASE("a pool lends apart, takes back, and says when it has nothing left") {
+  const auto account = std::make_shared<distx::detail::MemoryAccount>();
+  distx::detail::Pool<distx::Host> pool(
+      account, distx::detail::hold_local<distx::Host>(account, distx::MemoryKind::in_flight, 4 * 64));
+  auto a = pool.take(100), b = pool.take(64);
+  CHECK(a.size() == 100);
+  CHECK(b.data() == a.data() + 128);
+  CHECK(pool.take(65).empty());
+  auto c = pool.take(64);
+  CHECK(c.data() == a.data() + 192);
+  pool.give_back(b);
+  CHECK(pool.take(65).empty());
+  pool.give_back(a);
+  CHECK(pool.take(192).data() == a.data());  // the two gaps are one again
+  CHECK(account->ledger().in_flight.held == 256);
+}

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <distx/parallel/alone.hpp>
+#include <doctest/doctest.h>
+
+#include "stages.hpp"
+
+using namespace distx::literals;
+
+namespace {
+
+using toy::says;
+using Floats = std::vector<float>;
+
+Floats full(stages::Training& training) {
+  Floats all;
+  training.for_each_full_weight([&](const std::string&, distx::Span<const distx::AnyElement> values) {
+    const auto* begin = static_cast<const float*>(values.data());
+    all.insert(all.end(), begin, begin + values.size());
+  });
+  return all;
+}
+
+template <class Parameters>
+void step(stages::Training& training, Parameters& parameters, std::size_t sample) {
+  stages::pass(training, parameters, sample);
+  training.step({.learning_rate = 0.01});
+}
+
+}  // namespace
+
+TEST_CASE("all weights are streamed in the order of the list, and may be kept when the training ends") {
+  for (const int ranks : {1, 3, 4})
+    for (const int stage : {0, 1, 2, 3})
+      toy::on_ranks(ranks, [&](distx::ThreadCommunicator& comm) {
+        const auto parameters = stages::owned();
+        Floats before, names_and_values;
+        {
+          stages::Training training(comm, parameters, distx::AdamW{}, {.bucket_bytes = 4_KiB, .stage = stage});
+          for (std::size_t k = 0; k < 2; ++k) {
+            step(training, parameters, k);
+            before = full(training);  // between two steps, it changes nothing
+          }
+          std::string names;
+          training.for_each_full_weight([&](const std::string& name, auto) { names += name + " "; });
+          CHECK(names.substr(0, 28) == "block0.layer0 block0.layer1 ");
+          CHECK(before.size() == 21125);
+          training.release();
+          CHECK(parameters[7].value()[6] == before.back());
+        }
+        Floats after;
+        for (const auto& p : parameters) after.insert(after.end(), p.value().begin(), p.value().end());
+        CHECK(toy::same_bits(after, before));
+        // A later training goes on with them.
+        stages::Training again(comm, parameters, distx::AdamW{}, {.stage = 3 - stage});
+        CHECK(toy::same_bits(full(again), before));
+      });
+}
+
+TEST_CASE("a released training, and one in the middle of a step") {
+  const auto check = [](const std::string& words, auto&& wrong) {
+    for (const auto& ending : toy::endings(2, [&](auto& comm) {
+           const auto parameters = stages::owned();
+           stages::Training training(comm, parameters, distx::SGD{}, {.stage = 3});
+           wrong(training, parameters);
+         }))
+      CHECK(says(ending.words, words));
+  };
+  check("release() has ended this training", [](auto& training, auto& parameters) {
+    training.release();
+    CHECK_THROWS_AS(static_cast<void>(parameters[0].gradient()), distx::Error);
+    training.ready(parameters[0]);
+  });
+  check("release() has ended this training", [](auto& training, auto&) {
+    training.release();
+    training.step({.learning_rate = 1});
+  });
+  check("for_each_full_weight on rank", [](auto& training, auto& parameters) {
+    stages::pass(training, parameters, 0);
+    static_cast<void>(full(training));
+  });
+  check("the weights of 'block0' are unsharded", [](auto& training, auto& parameters) {
+    const auto weights = training.unshard(parameters[0]);
+    training.release();
+  });
+  check("the decay is 1", [](auto& training, auto&) { static_cast<void>(training.average(1)); });
+}
+
+TEST_CASE("a moving average is the same at every stage, and comes and goes") {
+  for (const int ranks : {1, 2, 3})
+    for (const bool borrowed : {false, true}) {
+      Floats first;
+      for (const int stage : {0, 1, 2, 3}) {
+        if (borrowed && stage >= 2) continue;
+        CAPTURE(ranks);
+        CAPTURE(stage);
+        std::vector<Floats> averages(static_cast<std::size_t>(ranks));
+        toy::on_ranks(ranks, [&](distx::ThreadCommunicator& comm) {
+          auto parameters = stages::owned();
+          toy::Model model;
+          auto refs = model.parameters();
+          stages::Training training(
+              comm, borrowed ? distx::ParameterList<>(refs) : distx::ParameterList<>(parameters), distx::SGD{},
+              {.bucket_bytes = 4_KiB, .stage = stage});
+          auto average = training.average(0.5);
+          Floats expected = full(training);
+          for (std::size_t k = 0; k < 3; ++k) {
+            if (borrowed) step(training, refs, k);
+            else step(training, parameters, k);
+            average.update();
+            const Floats now = full(training);
+            for (std::size_t i = 0; i < now.size(); ++i) expected[i] = 0.5f * expected[i] + 0.5f * now[i];
+          }
+          const Floats before = full(training);
+          {
+            const auto scope = average.swap_in();
+            averages[static_cast<std::size_t>(comm.rank())] = full(training);
+          }
+          CHECK(toy::same_bits(full(training), before));
+          CHECK_FALSE(toy::same_bits(averages[static_cast<std::size_t>(comm.rank())], before));
+          CHECK(toy::same_bits(averages[static_cast<std::size_t>(comm.rank())], expected));
+        });
+        if (first.empty()) first = averages.front();
+        for (const auto& rank : averages) CHECK(toy::same_bits(rank, first));
+      }
+    }
+}
+
+TEST_CASE("a model runs alone by the same text") {
+  const auto parameters = stages::owned();
+  {
+    distx::Alone<> alone{distx::ParameterList<>(parameters)};
+    for (int k = 0; k < 2; ++k) {
+      stages::pass(alone, parameters, 5);
+      alone.begin_step();
+    }
+    const float expected = parameters[2].value()[7] - static_cast<float>(toy::target(2, 7, 5));
+    stages::pass(alone, parameters, 5);
+    CHECK(parameters[2].gradient()[7] == expected);
+    stages::pass(alone, parameters, 5);
+    CHECK(parameters[2].gradient()[7] == 2 * expected);
+  }
+  CHECK(parameters[2].value()[7] == static_cast<float>(toy::first_weight(2, 7)));
+  CHECK_THROWS_AS(static_cast<void>(parameters[2].gradient()), distx::Error);
+}

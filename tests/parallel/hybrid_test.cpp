@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <doctest/doctest.h>
+
+#include "stages.hpp"
+
+using namespace distx::literals;
+
+namespace {
+
+using Hybrid = distx::DataParallel<distx::ZeRO<distx::Dynamic>, distx::Hybrid>;
+
+/// Every rank's weights, and the bytes of state that it holds.
+std::vector<std::pair<std::vector<float>, std::size_t>> train(int ranks, const distx::DataParallelOptions& options) {
+  std::vector<std::pair<std::vector<float>, std::size_t>> all(static_cast<std::size_t>(ranks));
+  toy::on_ranks(ranks, [&](distx::ThreadCommunicator& comm) {
+    const auto parameters = stages::owned();
+    Hybrid training(comm, parameters, distx::AdamW{}, options);
+    for (std::size_t step = 0; step < 3; ++step) {
+      stages::pass(training, parameters, 10 * step + static_cast<std::size_t>(comm.rank()));
+      training.step({.learning_rate = 0.01});
+    }
+    auto& [weights, state] = all[static_cast<std::size_t>(comm.rank())];
+    state = training.memory().optimizer.held;
+    const auto whole = training.unshard(parameters);
+    for (const auto& p : parameters) weights.insert(weights.end(), p.value().begin(), p.value().end());
+  });
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("groups share out, and agree") {
+  for (const auto& [ranks, group] : {std::pair{4, 2}, {4, 4}, {4, 1}, {6, 3}})
+    for (const double clip : {std::numeric_limits<double>::infinity(), 1.0}) {
+      std::vector<float> reference;
+      const std::size_t whole = train(1, {.bucket_bytes = 4_KiB, .stage = 1, .group_ranks = 1}).front().second;
+      for (const int stage : {1, 2, 3}) {
+        CAPTURE(ranks);
+        CAPTURE(group);
+        CAPTURE(stage);
+        const auto all = train(ranks, {.bucket_bytes = 4_KiB, .stage = stage, .clip_norm = clip, .group_ranks = group});
+        if (reference.empty()) reference = all.front().first;
+        std::size_t state = 0;
+        for (int rank = 0; rank < group; ++rank) state += all[static_cast<std::size_t>(rank)].second;
+        CHECK(state == whole);  // each group has all of it
+        for (const auto& [weights, held] : all) CHECK(toy::same_bits(weights, reference));
+      }
+    }
+}
+
+TEST_CASE("what groups cannot be") {
+  const auto words = [](int ranks, const distx::DataParallelOptions& options) {
+    return toy::endings(ranks, [&](auto& comm) {
+             const auto parameters = stages::owned();
+             Hybrid training(comm, parameters, distx::SGD{}, options);
+           }).back().words;
+  };
+  CHECK(toy::says(words(4, {.stage = 1, .group_ranks = 3}), "Hybrid shares out among so many ranks, which must"));
+  CHECK(toy::says(words(4, {.stage = 1}), ".group_ranks = 0"));
+  CHECK(toy::says(words(4, {.stage = 0, .group_ranks = 2}), "stage 0 of ZeRO does not share out"));
+}

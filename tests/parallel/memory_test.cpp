@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <doctest/doctest.h>
+
+#include "stages.hpp"
+
+TEST_CASE("too little memory is a MemoryError on every rank, with what it holds") {
+  for (const int ranks : {1, 2, 4})
+    for (const int stage : {0, 1, 2, 3}) {
+      std::vector<std::string> words(static_cast<std::size_t>(ranks));
+      toy::on_ranks(ranks, [&](distx::ThreadCommunicator& comm) {
+        std::vector<distx::Parameter<float>> parameters;
+        parameters.emplace_back("small.weight", 16);
+        parameters.emplace_back("huge.weight", std::size_t{1} << 56);  // nothing has so much
+        try {
+          stages::Training training(comm, parameters, distx::SGD{}, {.bucket_bytes = 0, .stage = stage});
+        } catch (const distx::MemoryError& error) {
+          words[static_cast<std::size_t>(comm.rank())] = error.what();
+        }
+        // Nothing has happened to the parameters: they may be in another training.
+        CHECK_THROWS_AS(static_cast<void>(parameters[0].value()), distx::Error);
+      });
+      for (const auto& each : words) {
+        CAPTURE(each);
+        CHECK(toy::says(each, "this rank holds weights "));
+        CHECK(toy::says(each, "take a higher stage of ZeRO"));
+      }
+    }
+}

@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "stages.hpp"
+
+using namespace distx::literals;
+
+namespace {
+
+using toy::says;
+using Floats = std::vector<float>;
+
+/// What each rank's error says.
+template <class F>
+void check_words(int ranks, const std::string& words, F&& f) {
+  for (const auto& ending : toy::endings(ranks, f)) {
+    CAPTURE(ending.words);
+    CHECK(says(ending.words, words));
+  }
+}
+
+/// Ready for everything, whatever its gradient.
+template <class T, class Parameters>
+void ready_all(T& training, const Parameters& parameters) {
+  for (const auto& p : parameters) {
+    static_cast<void>(training.gradient(p));
+    training.ready(p);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a value is read in the scope of unshard only") {
+  for (const int ranks : {1, 3}) {
+    check_words(ranks, "'block0.layer1' is held in shards, one on each rank: read it in the scope of", [](auto& comm) {
+      const auto parameters = stages::owned();
+      distx::DataParallel<distx::ZeRO<3>> training(comm, parameters, distx::SGD{});
+      static_cast<void>(parameters[1].value());
+    });
+    toy::on_ranks(ranks, [](distx::ThreadCommunicator& comm) {
+      const auto parameters = stages::owned();
+      distx::DataParallel<distx::ZeRO<3>> training(comm, parameters, distx::SGD{});
+      {
+        const auto outer = training.unshard(parameters[1]);
+        CHECK(parameters[2].value()[0] == static_cast<float>(toy::first_weight(2, 0)));  // of the same unit
+        CHECK_THROWS_AS(static_cast<void>(parameters[3].value()), distx::Error);
+        {
+          const auto inner = training.unshard(parameters);
+          CHECK(parameters[7].value()[6] == static_cast<float>(toy::first_weight(7, 6)));
+        }
+        CHECK_THROWS_AS(static_cast<void>(parameters[7].value()), distx::Error);
+        CHECK(training.value(parameters[0])[16] == static_cast<float>(toy::first_weight(0, 16)));
+      }
+      CHECK_THROWS_AS(static_cast<void>(parameters[0].value()), distx::Error);
+      {
+        const auto scope = training.evaluate();
+        const auto weights = training.unshard(parameters[4]);
+        CHECK(parameters[4].value().size() == 3);
+      }
+    });
+  }
+}
+
+TEST_CASE("an evaluation has no gradients") {
+  for (const int stage : {0, 3}) {
+    check_words(2, "there are no gradients in a scope of evaluate()", [&](auto& comm) {
+      const auto parameters = stages::owned();
+      stages::Training training(comm, parameters, distx::SGD{}, {.stage = stage});
+      const auto scope = training.evaluate();
+      static_cast<void>(training.gradient(parameters[0]));
+    });
+    check_words(2, "ready on rank", [&](auto& comm) {
+      const auto parameters = stages::owned();
+      stages::Training training(comm, parameters, distx::SGD{}, {.stage = stage});
+      const auto scope = training.evaluate();
+      training.ready(parameters[0]);
+    });
+    toy::on_ranks(2, [&](distx::ThreadCommunicator& comm) {  // between forward and backward, too
+      const auto parameters = stages::owned();
+      stages::Training training(comm, parameters, distx::SGD{}, {.stage = stage});
+      for (int step = 0; step < 3; ++step) {
+        const auto look = [&] {
+          const auto scope = training.evaluate();
+          for (std::size_t p = step == 1 ? 3 : 0; p < 5; ++p) static_cast<void>(training.unshard(parameters[p]));
+        };
+        look();
+        ready_all(training, parameters);
+        look();
+        training.step({.learning_rate = 1});
+      }
+    });
+  }
+}
+
+TEST_CASE("a scope that outlives the training does nothing, and its weights have gone") {
+  toy::on_ranks(2, [](distx::ThreadCommunicator& comm) {
+    const auto parameters = stages::owned();
+    distx::DataParallel<distx::ZeRO<3>>::scope scope;
+    {
+      distx::DataParallel<distx::ZeRO<3>> training(comm, parameters, distx::SGD{});
+      scope = training.unshard(parameters);
+      CHECK(parameters[0].value().size() == 17);
+    }
+    CHECK_THROWS_WITH_AS(static_cast<void>(parameters[0].value()),
+                         doctest::Contains("by a training that has ended"), distx::Error);
+  });
+  check_words(2, "'block0.layer0' was held in shards by a training that has ended", [](auto& comm) {
+    const auto parameters = stages::owned();
+    { distx::DataParallel<distx::ZeRO<3>> training(comm, parameters, distx::SGD{}); }
+    distx::DataParallel<> again(comm, parameters, distx::SGD{});
+  });
+}
+
+TEST_CASE("weights that a step would leave out of date are an error") {
+  check_words(2, "the weights of 'block1' are unsharded, and would be out of date", [](auto& comm) {
+    const auto parameters = stages::owned();
+    distx::DataParallel<distx::ZeRO<3>> training(comm, parameters, distx::SGD{});
+    const auto weights = training.unshard(parameters[3]);
+    ready_all(training, parameters);
+    training.step({.learning_rate = 1});
+  });
+}
+
+TEST_CASE("units are named by the option, or by the names up to the last dot") {
+  toy::on_ranks(2, [](distx::ThreadCommunicator& comm) {
+    std::vector<distx::Parameter<float>> p;
+    p.emplace_back("a.weight", 5);
+    p.emplace_back("b.weight", 5, distx::ParameterOptions{.unit = 7});
+    p.emplace_back("a.bias", 5);
+    p.emplace_back("c", 5, distx::ParameterOptions{.unit = 7});
+    p.emplace_back("d", 5);
+    p.emplace_back("e", 5);
+    distx::DataParallel<distx::ZeRO<3>> training(comm, p, distx::SGD{});
+    const auto whole = [&](std::size_t i) {
+      try {
+        return p[i].value().size() == 5;
+      } catch (const distx::Error&) {
+        return false;
+      }
+    };
+    const auto seen = [&](const distx::Parameter<float>& of) {
+      const auto weights = training.unshard(of);
+      std::string text;
+      for (std::size_t i = 0; i < p.size(); ++i) text += whole(i) ? '1' : '0';
+      return text;
+    };
+    CHECK(seen(p[0]) == "101000");
+    CHECK(seen(p[3]) == "010100");
+    CHECK(seen(p[4]) == "000010");
+    CHECK(seen(p[5]) == "000001");
+  });
+}
+
+TEST_CASE("a gradient is zero at first, is not to be had after ready, and needs no pool") {
+  for (const int stage : {0, 1, 2, 3})
+    toy::on_ranks(3, [stage](distx::ThreadCommunicator& comm) {
+      const std::vector<distx::Parameter<float>> parameters = [] {
+        std::vector<distx::Parameter<float>> made;
+        for (int p = 0; p < 12; ++p) made.emplace_back("p" + std::to_string(p), 1000);
+        return made;
+      }();
+      stages::Training training(comm, parameters, distx::SGD{}, {.bucket_bytes = 0, .stage = stage});
+      for (int step = 0; step < 2; ++step) {
+        std::vector<distx::Span<float>> open;  // all at once: more than the pool has
+        for (const auto& p : parameters) open.push_back(training.gradient(p));
+        for (const auto& gradient : open) {
+          CHECK(std::all_of(gradient.begin(), gradient.end(), [](float x) { return x == 0; }));
+          for (auto& x : gradient) x += static_cast<float>(comm.rank());
+        }
+        for (const auto& p : parameters) training.ready(p);
+        CHECK_THROWS_WITH_AS(static_cast<void>(training.gradient(parameters[3])),
+                             doctest::Contains("'p3' was declared ready"), distx::Error);
+        training.step({.learning_rate = 1});
+      }
+      const auto weights = training.unshard(parameters);
+      for (const auto& p : parameters) CHECK(p.value()[999] == -2.0f);
+      const auto in_flight = training.memory().in_flight;
+      if (stage == 2) CHECK((in_flight.held == 3 * 4032 && in_flight.peak == 12 * 4032));
+    });
+}
+
+TEST_CASE("whoever updates with a kernel of their own gets what this rank is to update") {
+  const std::vector<std::size_t> sizes = {30000, 5, 777, 1};
+  for (const int ranks : toy::rank_counts)
+    for (const int stage : {0, 1})
+      for (const bool one_array : {false, true}) {
+        CAPTURE(ranks);
+        CAPTURE(stage);
+        CAPTURE(one_array);
+        std::vector<Floats> updates(static_cast<std::size_t>(ranks), Floats(30783));  // by each rank, of each element
+        std::vector<Floats> results(static_cast<std::size_t>(ranks));
+        toy::on_ranks(ranks, [&](distx::ThreadCommunicator& comm) {
+          Floats memory(2 * 40000);
+          std::vector<distx::ParameterRef<float>> refs;
+          std::vector<std::size_t> begins;
+          std::size_t begin = 0;
+          for (const auto size : sizes) {
+            const std::size_t gap = one_array ? 0 : 100 * refs.size();
+            refs.push_back(distx::ref("p" + std::to_string(begin), std::span(memory).subspan(begin + gap, size),
+                                      std::span(memory).subspan(40000 + begin + gap, size)));
+            begins.push_back(begin);
+            begin += size;
+          }
+          stages::Training training(comm, refs, distx::SGD{}, {.bucket_bytes = distx::unlimited, .stage = stage});
+          for (const auto& ref : refs)
+            for (std::size_t i = 0; i < ref.gradient.size(); ++i)
+              ref.gradient[i] = static_cast<float>(i % 1000) + static_cast<float>(2 * comm.rank());
+          training.ready(refs);
+          training.reduce();
+          const auto owned = training.owned();
+          if (one_array && stage == 1) CHECK(owned.size() <= sizes.size());
+          for (const auto& segment : owned) {
+            const auto weights = segment.weights<float>();
+            const auto gradients = segment.gradients<float>();
+            CHECK(weights.data() == refs[segment.parameter].weight.data() + segment.offset);
+            CHECK(segment.offset + weights.size() <= refs[segment.parameter].weight.size());
+            for (std::size_t i = 0; i < weights.size(); ++i) {
+              weights[i] -= gradients[i];
+              ++updates[static_cast<std::size_t>(comm.rank())][begins[segment.parameter] + segment.offset + i];
+            }
+          }
+          training.gather();
+          for (const auto& ref : refs)
+            results[static_cast<std::size_t>(comm.rank())].insert(results[static_cast<std::size_t>(comm.rank())].end(),
+                                                                  ref.weight.begin(), ref.weight.end());
+        });
+        Floats total(30783), expected;
+        for (const auto size : sizes)
+          for (std::size_t i = 0; i < size; ++i)
+            expected.push_back(-static_cast<float>(i % 1000) - static_cast<float>(ranks - 1));
+        for (const auto& rank : updates)
+          for (std::size_t i = 0; i < total.size(); ++i) total[i] += rank[i];
+        CHECK(total == Floats(30783, stage == 0 ? static_cast<float>(ranks) : 1.0f));
+        for (const auto& rank : results) CHECK(rank == expected);
+      }
+  check_words(2, "owned on rank", [](auto& comm) {
+    const auto parameters = stages::owned();
+    distx::DataParallel<distx::ZeRO<1>> training(comm, parameters, distx::SGD{});
+    static_cast<void>(training.owned());
+  });
+}
+
+TEST_CASE("a norm is the same however gradients are shared out, and clips as it says") {
+  for (const int ranks : toy::rank_counts) {
+    std::vector<double> norms;
+    for (const int stage : {0, 1, 2, 3})
+      for (const std::size_t bytes : {0_KiB, distx::unlimited})
+        toy::on_ranks(ranks, [&](distx::ThreadCommunicator& comm) {
+          const auto parameters = stages::owned();
+          stages::Training training(comm, parameters, distx::SGD{},
+                                    {.bucket_bytes = bytes, .stage = stage, .clip_norm = 0.5});
+          double exact = 0;
+          for (const auto& p : parameters) {
+            const auto gradient = training.gradient(p);
+            for (std::size_t i = 0; i < gradient.size(); ++i) {
+              // Few bits, so that every rank's is the average to the last of them.
+              gradient[i] = std::round(1024 * static_cast<float>(std::sin(0.1 * static_cast<double>(i)))) / 1024;
+              exact += static_cast<double>(gradient[i]) * static_cast<double>(gradient[i]);
+            }
+            training.ready(p);
+          }
+          training.reduce();
+          CHECK(training.gradient_norm() == doctest::Approx(std::sqrt(exact)).epsilon(1e-12));
+          double clipped = 0;
+          for (const auto& segment : training.owned())
+            for (const float g : segment.gradients<float>()) clipped += static_cast<double>(g) * static_cast<double>(g);
+          double all[1] = {stage == 0 ? clipped / ranks : clipped};
+          distx::all_reduce(comm, all, distx::sum);
+          CHECK(std::sqrt(all[0]) == doctest::Approx(0.5).epsilon(1e-6));
+          training.gather();
+          if (comm.rank() == 0) norms.push_back(training.gradient_norm());
+        });
+    for (const double norm : norms) CHECK(norm == norms.front());
+  }
+}
+
+TEST_CASE("a gradient that is no number is named on every rank where gradients are clipped") {
+  for (const int stage : {0, 1, 2, 3})
+    for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()})
+      check_words(3, "the gradient of 'block1.layer4' is infinite or not a number", [&](auto& comm) {
+        const auto parameters = stages::owned();
+        stages::Training training(comm, parameters, distx::SGD{}, {.stage = stage, .clip_norm = 1});
+        for (const std::size_t p : {std::size_t{4}, std::size_t{5}})
+          training.gradient(parameters[p])[1] = comm.rank() == 2 ? bad : 0;
+        ready_all(training, parameters);
+        training.step({.learning_rate = 1});
+      });
+}
+
+TEST_CASE("options that make no sense, and what a stage cannot do") {
+  const auto made = [](const distx::DataParallelOptions& options) {
+    return [options](auto& comm) {
+      const auto parameters = stages::owned();
+      stages::Training training(comm, parameters, distx::SGD{}, options);
+    };
+  };
+  check_words(2, "the policy is ZeRO<Dynamic>: set .stage, 0 to 3", made({}));
+  check_words(2, ".stage = 4: ZeRO has the stages 0 to 3", made({.stage = 4}));
+  check_words(2, "it must be above 0; leave it out", made({.stage = 1, .clip_norm = -1}));
+  check_words(2, ".stage is set, and the policy is ZeRO<1>", [](auto& comm) {
+    const auto parameters = stages::owned();
+    distx::DataParallel<distx::ZeRO<1>> training(comm, parameters, distx::SGD{}, {.stage = 1});
+  });
+  check_words(2, "'layer0' is borrowed, and ZeRO<2> decides when a gradient has memory", [](auto& comm) {
+    toy::Model model;
+    stages::Training training(comm, model.parameters(), distx::SGD{}, {.stage = 2});
+  });
+  check_words(2, "the options differ: rank 0 has ZeRO<2>", [](auto& comm) {
+    const auto parameters = stages::owned();
+    stages::Training training(comm, parameters, distx::SGD{}, {.stage = comm.rank() + 2});
+  });
+}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <doctest/doctest.h>
+
+#include "parallel/stages.hpp"
+#include "shm/forked.hpp"
+
+using namespace distx::literals;
+
+TEST_CASE("ranks that are processes train to the bits of ranks that are threads, at every stage") {
+  for (const int ranks : toy::rank_counts) {
+    CAPTURE(ranks);
+    std::vector<float> expected;
+    toy::on_ranks(ranks, [&](distx::ThreadCommunicator& comm) {
+      auto weights = stages::train(comm, {.options = {.stage = 0, .clip_norm = 1}});
+      if (comm.rank() == 0) expected = std::move(weights);
+    });
+    const auto endings = test::forked(ranks, [&](test::ForkedConnector& connector, test::Board&) {
+      distx::ShmCommunicator comm(connector, std::chrono::seconds(60));
+      int wrong = 0;
+      for (const int stage : {0, 1, 2, 3})
+        for (const bool overlap : {false, true})
+          for (const std::size_t bytes : {4_KiB, distx::unlimited}) {
+            const distx::DataParallelOptions options{
+                .bucket_bytes = bytes, .overlap = overlap, .stage = stage, .clip_norm = 1};
+            if (!toy::same_bits(stages::train(comm, {.options = options}), expected)) ++wrong;
+          }
+      return wrong;
+    });
+    for (const int ending : endings) CHECK(ending == 0);
+  }
+}
+
+TEST_CASE("too little memory on one rank is a MemoryError on all") {
+  for (const auto& [ranks, stage] : {std::pair{2, 0}, {3, 3}}) {
+    const auto endings = test::forked(ranks, [stage = stage](test::ForkedConnector& connector, test::Board&) {
+      distx::ShmCommunicator comm(connector, std::chrono::seconds(60));
+      std::vector<distx::Parameter<float>> parameters;
+      // Nothing reaches so far; the sum of all does not overflow.
+      parameters.emplace_back("huge.weight", std::size_t{1} << 56);
+      try {
+        stages::Training training(comm, parameters, distx::SGD{}, {.stage = stage});
+      } catch (const distx::MemoryError& error) {
+        return std::string(error.what()).find("this rank holds weights") != std::string::npos ? 0 : 1;
+      }
+      return 2;
+    });
+    for (const int ending : endings) CHECK(ending == 0);
+  }
+}
