@@ -5,12 +5,13 @@
 #include <filesystem>
 #include <optional>
 
-#include <distx/distx.hpp>
-#include <distx/mpi.hpp>
+#include <fmt/core.h>
 
+#include "common/backend.hpp"
+#include "common/json_file.hpp"
 #include "common/progress.hpp"
 #include "common/run.hpp"
-#include "common/training_report.hpp"
+#include "common/weights_hash.hpp"
 #include "data/augment.hpp"
 #include "data/digits_csv.hpp"
 #include "data/mnist.hpp"
@@ -20,8 +21,7 @@
 namespace {
 
 struct Settings {
-  std::string backend = "auto";
-  int ranks = 2;
+  examples::Backend backend;
   int zero = 0;
   std::size_t epochs = 8;
   std::size_t batch_size = 16;
@@ -33,12 +33,7 @@ struct Settings {
   std::string json;
 
   void describe(CLI::App& app) {
-    app.add_option("--backend", backend, "auto (mpi under mpirun, else serial), serial, threads or mpi")
-        ->check(CLI::IsMember({"auto", "serial", "threads", "mpi"}))
-        ->capture_default_str();
-    app.add_option("--ranks", ranks, "how many ranks, for threads")
-        ->check(CLI::Range(1, 1000000))
-        ->capture_default_str();
+    backend.describe(app);
     app.add_option("--zero", zero, "stage of ZeRO: 0")->check(CLI::IsMember({0}))->capture_default_str();
     app.add_option("--epochs", epochs, "passes over the data")
         ->check(CLI::Range(1, 1000000))
@@ -81,15 +76,13 @@ examples::SplitDigits read_digits(const Settings& settings, const char* program)
   return {examples::with_shifted_copies(split.training), std::move(split.held_out)};
 }
 
-template <distx::Communicator C>
-double average_over_ranks(C& comm, double value) {
+double average_over_ranks(distx::AnyCommunicator<>& comm, double value) {
   distx::all_reduce(comm, value, distx::average);
   return value;
 }
 
 /// The training itself: what a program for one process would have, and the lines that speak of `distx`.
-template <distx::Communicator C>
-void train(C& comm, const Settings& settings, const examples::SplitDigits& digits) {
+void train(distx::AnyCommunicator<>& comm, const Settings& settings, const examples::SplitDigits& digits) {
   const auto& [learnt, held_out] = digits;
   const distx::DistributedSampler sampler(
       learnt.size(), comm,
@@ -111,20 +104,21 @@ void train(C& comm, const Settings& settings, const examples::SplitDigits& digit
   const examples::TrainingPlan plan{settings.epochs, sampler.batches(), settings.batch_size * ranks};
   std::optional<examples::ProgressBar> progress;
   if (speaks) progress.emplace(stdout, plan);
-  examples::TrainingReport report;
+  std::vector<double> losses;  // of the epochs
+  std::vector<double> step_losses;
   for (std::size_t epoch = 0; epoch < settings.epochs; ++epoch) {
     double epoch_loss = 0;
     for (const auto& batch : loader.epoch(epoch)) {
       const double here = model.forward(batch.images, batch.labels);
       model.backward([&](auto& layer) { training.ready(layer.weight, layer.bias); });
-      const double done = static_cast<double>(report.step_losses.size()) / static_cast<double>(plan.steps());
+      const double done = static_cast<double>(step_losses.size()) / static_cast<double>(plan.steps());
       training.step({.learning_rate = settings.learning_rate * 0.5 * (1 + std::cos(done * 3.14159265358979))});
       const double loss = average_over_ranks(comm, here);
-      report.step_losses.push_back(loss);
+      step_losses.push_back(loss);
       epoch_loss += loss / static_cast<double>(sampler.batches());
       if (progress) progress->step(loss);
     }
-    report.losses.push_back(epoch_loss);
+    losses.push_back(epoch_loss);
   }
   progress.reset();
 
@@ -134,38 +128,23 @@ void train(C& comm, const Settings& settings, const examples::SplitDigits& digit
   const auto part = examples::select(held_out, mine);
   std::uint64_t correct = mine.empty() ? 0 : model.count_correct(part.images, part.labels);
   distx::all_reduce(comm, correct, distx::sum);
-  report.accuracy = static_cast<double>(correct) / static_cast<double>(held_out.size());
+  const double accuracy = static_cast<double>(correct) / static_cast<double>(held_out.size());
   examples::WeightsHash hash;
-  for (const auto& parameter : parameters) hash.add({parameter.weight.data(), parameter.weight.size()});
-  report.weights_hash = hash.text();
+  for (const auto& parameter : parameters) hash.add(std::span(parameter.weight.data(), parameter.weight.size()));
   if (!speaks) return;
-  fmt::print("accuracy on {} digits that were held out: {:.4f} (weights {})\n", held_out.size(), report.accuracy,
-             report.weights_hash);
-  if (!settings.json.empty()) report.write(settings.json);
+  fmt::print("accuracy on {} digits that were held out: {:.4f} (weights {})\n", held_out.size(), accuracy, hash.text());
+  examples::JsonFile(settings.json)
+      .write({{"step_losses", step_losses},
+              {"losses", losses},
+              {"accuracy", accuracy},
+              {"weights_hash", hash.text()}});
 }
 
 void run(int argc, char** argv, const Settings& settings) {
   auto connector = distx::connect(argc, argv);
   const auto digits = read_digits(settings, argv[0]);
-  if (!settings.json.empty()) {
-    const bool writable = connector.rank() != 0 || examples::TrainingReport::writable(settings.json);
-    if (!distx::broadcast_value(connector, writable, 0)) throw examples::TrainingReport::not_writable(settings.json);
-  }
-  const bool mpi = settings.backend == "mpi" || (settings.backend == "auto" && connector.size() > 1);
-  if (settings.backend == "threads") {
-    if (connector.size() != 1)
-      throw distx::ConnectError("--backend threads makes its ranks itself: start it without mpirun, or use mpi");
-    distx::spawn(settings.ranks, [&](auto& self) {
-      auto comm = distx::ThreadCommunicator(self);
-      train(comm, settings, digits);
-    });
-  } else if (mpi) {
-    auto comm = distx::MpiCommunicator(connector);
-    train(comm, settings, digits);
-  } else {
-    auto comm = distx::SerialCommunicator(connector);
-    train(comm, settings, digits);
-  }
+  examples::JsonFile(settings.json).demand_writable(connector);
+  settings.backend.run(connector, [&](distx::AnyCommunicator<>& comm) { train(comm, settings, digits); });
 }
 
 }  // namespace

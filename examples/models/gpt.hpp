@@ -107,7 +107,7 @@ class BasicGpt {
       : shape_(shape),
         embedding_("embedding", index(shape.vocabulary), index(shape.context), index(shape.width), initial),
         blocks_(blocks(shape, initial)),
-        norm_("norm", index(shape.width), initial) {}
+        norm_("norm", index(shape.width), initial.next_unit()) {}
 
   static Eigen::Index index(std::size_t number) { return static_cast<Eigen::Index>(number); }
 
@@ -116,7 +116,7 @@ class BasicGpt {
     all.reserve(shape.layers);
     for (std::size_t i = 0; i < shape.layers; ++i) {
       all.emplace_back("block" + std::to_string(i), index(shape.width), index(shape.heads), index(shape.layers),
-                       initial);
+                       initial.next_unit());
     }
     return all;
   }

@@ -18,7 +18,7 @@ class Linear {
   Linear(const std::string& name, Eigen::Index inputs, Eigen::Index outputs, double deviation, InitialWeights& initial)
       : inputs_(inputs),
         outputs_(outputs),
-        weight_(initial.uniform<Weight>(name + ".weight", inputs * outputs, deviation)),
+        weight_(initial.uniform<Weight>(name + ".weight", inputs * outputs, deviation, matrix_of_rows(outputs))),
         bias_(initial.constant<Weight>(name + ".bias", outputs, 0)) {}
 
   [[nodiscard]] std::array<const distx::Parameter<Weight>*, 2> parameters() const { return {&weight_, &bias_}; }

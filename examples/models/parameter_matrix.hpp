@@ -20,16 +20,18 @@ namespace examples {
 template <class Scalar>
 using RowMatrix = Eigen::Matrix<Scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-/// Biases and the parameters of norms are not drawn towards zero.
-inline constexpr distx::ParameterOptions no_decay{.group = {.weight_decay = 0.0}};
-
-/// Where the initial weights of a model come from: each parameter has numbers of its own, which do not depend on who
-/// asks first.
+/// Makes the parameters of a model: each has initial numbers of its own, which do not depend on who asks first.
 class InitialWeights {
  public:
   explicit InitialWeights(std::uint64_t seed) : seed_(seed) {}
 
-  /// A parameter of numbers drawn evenly from ±sqrt(3) · deviation.
+  /// The parameters from here on are unsharded together, apart from those before.
+  InitialWeights& next_unit() {
+    ++unit_;
+    return *this;
+  }
+
+  /// Numbers drawn evenly from ±sqrt(3) · deviation, row by row.
   template <class Weight>
   distx::Parameter<Weight> uniform(const std::string& name, Eigen::Index size, double deviation,
                                    const distx::ParameterOptions& options = {}) {
@@ -41,22 +43,39 @@ class InitialWeights {
             static_cast<distx::accumulator_t<Weight>>(examples::uniform(generator, -bound, bound)));
       }
     };
-    return distx::Parameter<Weight>(name, static_cast<std::size_t>(size), draw, options);
+    return distx::Parameter<Weight>(name, static_cast<std::size_t>(size), draw, in_unit(options));
   }
 
-  /// A parameter that is the same number everywhere, and not decayed.
+  /// The same number everywhere; not decayed, as is usual for biases and the parameters of norms.
   template <class Weight>
   distx::Parameter<Weight> constant(const std::string& name, Eigen::Index size, float value) {
     const auto fill = [value](auto values) {
       for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<Weight>(value);
     };
-    return distx::Parameter<Weight>(name, static_cast<std::size_t>(size), fill, no_decay);
+    return distx::Parameter<Weight>(name, static_cast<std::size_t>(size), fill,
+                                    in_unit<distx::ParameterOptions>({.group = {.weight_decay = 0.0}}));
   }
 
  private:
+  template <class Options>
+  [[nodiscard]] Options in_unit(Options options) const {
+    if constexpr (requires { options.unit = unit_; }) options.unit = unit_;
+    return options;
+  }
+
   std::uint64_t seed_;
   std::uint32_t parameters_ = 0;
+  int unit_ = 0;
 };
+
+/// How an optimizer that treats matrices is told of one, row by row.
+template <class Options = distx::ParameterOptions>
+[[nodiscard]] Options matrix_of_rows(Eigen::Index rows) {
+  Options options;
+  if constexpr (requires { options.rows = std::size_t{}; }) options.rows = static_cast<std::size_t>(rows);
+  else static_cast<void>(rows);
+  return options;
+}
 
 /// A parameter's values as a matrix to compute with: its own memory, or a copy where it is stored in fewer bits.
 /// @pre the values may be read now: at stage 3 of ZeRO, within the scope of `unshard`

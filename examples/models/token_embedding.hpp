@@ -24,7 +24,7 @@ class TokenEmbedding {
         context_(context),
         width_(width),
         tokens_(initial.uniform<Weight>(name + ".tokens", vocabulary * width, deviation, {.uses = 2})),
-        places_(initial.uniform<Weight>(name + ".places", context * width, deviation)) {}
+        places_(initial.next_unit().uniform<Weight>(name + ".places", context * width, deviation)) {}
 
   [[nodiscard]] std::array<const distx::Parameter<Weight>*, 2> parameters() const { return {&tokens_, &places_}; }
   /// Vocabulary × width; used twice.
