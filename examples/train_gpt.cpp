@@ -29,12 +29,12 @@ struct Settings {
   std::string optimizer = "adamw";
   std::size_t accumulate = 1;
   std::optional<double> clip;
-  std::size_t layers = 4;
-  std::size_t width = 96;
+  std::size_t layers = 3;
+  std::size_t width = 64;
   std::size_t heads = 4;
   std::size_t context = 64;
   std::size_t batch = 8;
-  std::size_t steps = 1000;
+  std::size_t steps = 2000;
   std::optional<double> learning_rate;
   std::uint64_t seed = 1;
   std::vector<std::string> text;
@@ -115,7 +115,7 @@ void refuse_what_is_missing(const Settings& settings) {
 }
 
 double learning_rate(const Settings& settings, std::size_t step) {
-  static const std::map<std::string, double> usual{{"adamw", 4e-3}, {"muon", 2e-2}, {"lamb", 1e-2}, {"sgd", 0.1}};
+  static const std::map<std::string, double> usual{{"adamw", 5e-3}, {"muon", 2e-2}, {"lamb", 1e-2}, {"sgd", 0.1}};
   const double warm_up = 1 + static_cast<double>(settings.steps) / 20;
   const auto now = static_cast<double>(step);
   const double done = now / static_cast<double>(settings.steps);

@@ -15,14 +15,14 @@ struct StepTimes {
 };
 
 /// A training as a model sees it, whose time is measured.
-template <class Training>
+template <class Training, class Clock = std::chrono::steady_clock>
 class TimedTraining {
  public:
   /// @param training borrowed
   explicit TimedTraining(Training& training) : training_(training) {}
 
   /// The time until here belongs to no step.
-  void begin_step() { last_ = clock::now(); }
+  void begin_step() { last_ = Clock::now(); }
 
   template <class... P>
   [[nodiscard]] auto unshard(const P&... parameters) {
@@ -71,21 +71,19 @@ class TimedTraining {
   [[nodiscard]] const StepTimes& times() const { return times_; }
 
  private:
-  using clock = std::chrono::steady_clock;
-
   /// The scope of what is always there.
   struct Whole {
     ~Whole() {}  // NOLINT: a scope that is not used is no mistake
   };
 
   void charge(double& account) {
-    const auto now = clock::now();
+    const auto now = Clock::now();
     account += std::chrono::duration<double>(now - std::exchange(last_, now)).count();
   }
 
   Training& training_;
   bool withheld_ = false;
-  clock::time_point last_ = clock::now();
+  typename Clock::time_point last_ = Clock::now();
   StepTimes times_;
 };
 

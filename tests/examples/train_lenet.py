@@ -8,30 +8,16 @@ learns: the accuracy on the digits held out; agrees: the losses of several ranks
 weights from the same seed; refuses: bad input ends every rank with one sentence and status 1 or 2.
 """
 import argparse
-import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
 
-MPIRUN = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "mpirun")
+from programs import agree, refuse, report, ways
 
 
-def report(launch, *arguments):
-    with tempfile.TemporaryDirectory() as folder:
-        file = os.path.join(folder, "report.json")
-        done = subprocess.run([*launch, *arguments, "--json", file], stdin=subprocess.DEVNULL, check=False)
-        if done.returncode:
-            sys.exit(f"{' '.join([*launch, *arguments])}: status {done.returncode}")
-        if os.listdir(folder) != ["report.json"]:
-            sys.exit(f"more than the report was written: {os.listdir(folder)}")
-        with open(file, encoding="utf-8") as text:
-            return json.load(text)
-
-
-def learns(ways):
-    for name, way in ways.items():
+def learns(how):
+    for name, way in how.items():
         begin = time.monotonic()
         accuracy = report(way(2))["accuracy"]
         print(f"{name}: accuracy {accuracy:.4f} in {time.monotonic() - begin:.0f} s", flush=True)
@@ -39,22 +25,18 @@ def learns(ways):
             sys.exit(f"{name}: an accuracy of {accuracy} is below 0.97")
 
 
-def agrees(ways):
-    """One epoch with global batches of 32: the bound is 1e-4 relative, for the epoch and for every step."""
-    alone = report(ways["threads"](1), "--epochs", "1", "--batch-size", "32")
-    for name, way in ways.items():
+def agrees(how):
+    """One epoch with global batches of 32, for the epoch and for every step."""
+    alone = report(how["threads"](1), "--epochs", "1", "--batch-size", "32")
+    for name, way in how.items():
         for ranks in (2, 4):
             several = report(way(ranks), "--epochs", "1", "--batch-size", str(32 // ranks))
             for what in ("losses", "step_losses"):
-                pairs = list(zip(alone[what], several[what], strict=True))
-                worst = max(abs(a - b) / abs(a) for a, b in pairs)
-                print(f"{name} on {ranks}: {what} differ by at most {worst:.2g} relative", flush=True)
-                if not worst <= 1e-4:
-                    sys.exit(f"{name} on {ranks}: that is more than 1e-4")
+                agree(f"{name} on {ranks}", alone, several, what)
 
 
-def repeats(ways):
-    for name, way in ways.items():
+def repeats(how):
+    for name, way in how.items():
         hashes = [report(way(ranks), "--epochs", "1")["weights_hash"] for ranks in (2, 2, 3, 3)]
         print(f"{name}: {hashes}", flush=True)
         if hashes[0] != hashes[1] or hashes[2] != hashes[3]:
@@ -88,30 +70,9 @@ def refuses(program, mpi):
             (["--zero", "4"], "--zero"),
             (["--backend", "smoke-signals"], "--backend"),
         ]
-        for arguments, words in cases:
-            launches = [["--backend", "serial"], ["--backend", "threads", "--ranks", "2"]]
-            for how in launches if "--backend" not in arguments else [[]]:
-                check([program, *how, *arguments], words, 1)
-            if mpi:
-                # Each rank says its own status, also where the launcher ends the others early.
-                shell = ["sh", "-c", '"$@"; echo "status $?"', "sh"]
-                how = [] if "--backend" in arguments else ["--backend", "mpi"]
-                check([MPIRUN, "--timeout", "60", "2", *shell, program, *how, *arguments], words, 2)
+        refuse(program, cases, mpi)
         if sorted(os.listdir(folder)) != before:
             sys.exit(f"something was left behind: {os.listdir(folder)}")
-
-
-def check(command, words, ranks):
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=120)
-    statuses = [int(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("status ")]
-    if ranks == 1:
-        statuses = [done.returncode]
-    said = [line for line in done.stderr.splitlines() if words in line]
-    print(f"{command[-4:]}: {statuses} {said[:1]}", flush=True)
-    if len(statuses) != ranks or any(status not in (1, 2) for status in statuses):
-        sys.exit(f"{command}: statuses {statuses}\n{done.stdout}{done.stderr}")
-    if len(said) != ranks or len(done.stderr.splitlines()) != ranks:
-        sys.exit(f"{command}: instead of one sentence a rank with {words!r}:\n{done.stderr}")
 
 
 def main():
@@ -122,13 +83,11 @@ def main():
     parser.add_argument("--mpi", action="store_true")
     options = parser.parse_args()
     data = ["--digits", options.digits] if options.digits else ["--synthetic"]
-    ways = {"threads": lambda ranks: [options.program, "--backend", "threads", "--ranks", str(ranks), *data]}
-    if options.mpi:
-        ways["mpi"] = lambda ranks: [MPIRUN, str(ranks), options.program, "--backend", "mpi", *data]
     if options.what == "refuses":
         refuses(options.program, options.mpi)
     else:
-        {"learns": learns, "agrees": agrees, "repeats": repeats}[options.what](ways)
+        how = ways(options.program, ["threads"], options.mpi, data)
+        {"learns": learns, "agrees": agrees, "repeats": repeats}[options.what](how)
 
 
 if __name__ == "__main__":
