@@ -8,10 +8,12 @@
 #include <optional>
 
 #include <distx/comm/decorators/metered.hpp>
+#include <distx/comm/decorators/sum_over_ranks.hpp>
 #include <fmt/core.h>
 
 #include "common/backend.hpp"
 #include "common/json_file.hpp"
+#include "common/ledger_json.hpp"
 #include "common/progress.hpp"
 #include "common/run.hpp"
 #include "common/timed_training.hpp"
@@ -181,17 +183,6 @@ std::string write_sample(Model& model, Training& training, const std::string& vo
   return text;
 }
 
-nlohmann::json in_words(const distx::Ledger& ledger) {
-  auto entries = nlohmann::json::object();
-  for (const auto& [operation, traffic] : ledger.entries()) {
-    entries[operation] = {{"calls", traffic.calls},
-                          {"payload_bytes", traffic.payload_bytes},
-                          {"sent_bytes", traffic.sent_bytes},
-                          {"received_bytes", traffic.received_bytes}};
-  }
-  return entries;
-}
-
 template <class Weight>
 void train(distx::AnyCommunicator<>& comm, const Settings& settings, const examples::Text& text) {
   const auto ranks = static_cast<std::size_t>(comm.size());
@@ -251,7 +242,7 @@ void train(distx::AnyCommunicator<>& comm, const Settings& settings, const examp
   }
   progress.reset();
 
-  const auto traffic = metered.ledger() - sent_at_first;
+  const auto traffic = distx::sum_over_ranks(metered.ledger() - sent_at_first, comm);
   const double held_out = held_out_loss(comm, model, training, text.held_out());
   const auto hash = weights_hash(model, training);
   const auto sample = write_sample(model, training, text.vocabulary, settings);
@@ -272,7 +263,7 @@ void train(distx::AnyCommunicator<>& comm, const Settings& settings, const examp
               {"sample", sample},
               {"seconds_per_step",
                {{"compute", compute}, {"exposed_communication", communication}, {"update", update}}},
-              {"traffic", in_words(traffic)}});
+              {"traffic", examples::ledger_json(traffic)}});
 }
 
 void run(int argc, char** argv, const Settings& settings) {
@@ -283,7 +274,7 @@ void run(int argc, char** argv, const Settings& settings) {
                            std::to_string(settings.accumulate) + " equal micro-batches: choose a multiple of that");
   const auto text = read(settings);
   examples::JsonFile(settings.json).demand_writable(connector);
-  settings.backend.run(connector, [&](distx::AnyCommunicator<>& comm) { train<float>(comm, settings, text); });
+  settings.backend.run(connector, [&](auto comm) { train<float>(comm, settings, text); });
 }
 
 }  // namespace

@@ -2,13 +2,18 @@
 // LeNet-5 learns handwritten digits, data-parallel: every rank has the model and a part of each batch.
 //   mpirun -np 2 build/examples/train_lenet --backend mpi
 //   build/examples/train_lenet --backend threads --ranks 2
+//   build/examples/train_lenet --backend shm --ranks 2 --trace trace.json      (to be opened in ui.perfetto.dev)
 #include <filesystem>
 #include <optional>
 
-#include <fmt/core.h>
+#include <distx/comm/decorators/metered.hpp>
+#include <distx/comm/decorators/sum_over_ranks.hpp>
+#include <distx/comm/decorators/write_trace.hpp>
+#include <distx/distx.hpp>
 
 #include "common/backend.hpp"
 #include "common/json_file.hpp"
+#include "common/ledger_json.hpp"
 #include "common/progress.hpp"
 #include "common/run.hpp"
 #include "common/weights_hash.hpp"
@@ -19,6 +24,8 @@
 #include "models/lenet.hpp"
 
 namespace {
+
+using namespace distx::literals;
 
 struct Settings {
   examples::Backend backend;
@@ -31,6 +38,7 @@ struct Settings {
   std::string mnist;
   bool synthetic = false;
   std::string json;
+  std::string trace;
 
   void describe(CLI::App& app) {
     backend.describe(app);
@@ -48,9 +56,20 @@ struct Settings {
     auto* mnist_option = app.add_option("--mnist", mnist, "instead: the directory of MNIST's four IDX files");
     app.add_flag("--synthetic", synthetic, "instead: digits that are drawn, where no real ones are at hand")
         ->excludes(mnist_option);
-    app.add_option("--json", json, "file for losses, accuracy and the hash of the final weights");
+    app.add_option("--json", json, "file for losses, accuracy, the hash of the final weights, and the traffic");
+    app.add_option("--trace", trace, "file for what every rank did when, which ui.perfetto.dev shows");
   }
 };
+
+/// Both decorators that the communicator may have keep its ledger.
+template <class C>
+distx::Metered<C>& metered(distx::Metered<C>& comm) {
+  return comm;
+}
+template <class C>
+C& metered(distx::Traced<C>& comm) {
+  return comm.inner();
+}
 
 /// Where tools/digits puts the real digits: in the build folder that this program lies in.
 std::filesystem::path beside(const char* program) {
@@ -76,13 +95,22 @@ examples::SplitDigits read_digits(const Settings& settings, const char* program)
   return {examples::with_shifted_copies(split.training), std::move(split.held_out)};
 }
 
-double average_over_ranks(distx::AnyCommunicator<>& comm, double value) {
+template <distx::Communicator C>
+double average_over_ranks(C& comm, double value) {
   distx::all_reduce(comm, value, distx::average);
   return value;
 }
 
+/// Where the communicator is traced, so is what the program does between its calls.
+template <class C>
+auto phase([[maybe_unused]] C& comm, [[maybe_unused]] const char* name) {
+  if constexpr (requires { comm.timeline(); }) return comm.timeline().scope(name);
+  else return 0;
+}
+
 /// The training itself: what a program for one process would have, and the lines that speak of `distx`.
-void train(distx::AnyCommunicator<>& comm, const Settings& settings, const examples::SplitDigits& digits) {
+template <distx::Communicator C>
+void train(C& comm, const Settings& settings, const examples::SplitDigits& digits) {
   const auto& [learnt, held_out] = digits;
   const distx::DistributedSampler sampler(
       learnt.size(), comm,
@@ -97,7 +125,8 @@ void train(distx::AnyCommunicator<>& comm, const Settings& settings, const examp
     parameters.push_back(distx::ref(layer.name + ".weight", layer.weight, layer.weight_gradient));
     parameters.push_back(distx::ref(layer.name + ".bias", layer.bias, layer.bias_gradient));
   }
-  distx::DataParallel<distx::ZeRO<0>> training(comm, parameters, distx::SGD{.momentum = 0.9f, .weight_decay = 1e-4f});
+  distx::DataParallel<distx::ZeRO<0>> training(comm, parameters, distx::SGD{.momentum = 0.9f, .weight_decay = 1e-4f},
+                                               {.bucket_bytes = 64_KiB});  // the model has 241 KiB
 
   const bool speaks = comm.rank() == 0;
   const auto ranks = static_cast<std::size_t>(comm.size());
@@ -109,10 +138,20 @@ void train(distx::AnyCommunicator<>& comm, const Settings& settings, const examp
   for (std::size_t epoch = 0; epoch < settings.epochs; ++epoch) {
     double epoch_loss = 0;
     for (const auto& batch : loader.epoch(epoch)) {
-      const double here = model.forward(batch.images, batch.labels);
-      model.backward([&](auto& layer) { training.ready(layer.weight, layer.bias); });
-      const double done = static_cast<double>(step_losses.size()) / static_cast<double>(plan.steps());
-      training.step({.learning_rate = settings.learning_rate * 0.5 * (1 + std::cos(done * 3.14159265358979))});
+      double here = 0;
+      {
+        [[maybe_unused]] const auto timed = phase(comm, "forward");
+        here = model.forward(batch.images, batch.labels);
+      }
+      {
+        [[maybe_unused]] const auto timed = phase(comm, "backward");
+        model.backward([&](auto& layer) { training.ready(layer.weight, layer.bias); });
+      }
+      {
+        [[maybe_unused]] const auto timed = phase(comm, "step");
+        const double done = static_cast<double>(step_losses.size()) / static_cast<double>(plan.steps());
+        training.step({.learning_rate = settings.learning_rate * 0.5 * (1 + std::cos(done * 3.14159265358979))});
+      }
       const double loss = average_over_ranks(comm, here);
       step_losses.push_back(loss);
       epoch_loss += loss / static_cast<double>(sampler.batches());
@@ -130,21 +169,35 @@ void train(distx::AnyCommunicator<>& comm, const Settings& settings, const examp
   distx::all_reduce(comm, correct, distx::sum);
   const double accuracy = static_cast<double>(correct) / static_cast<double>(held_out.size());
   examples::WeightsHash hash;
-  for (const auto& parameter : parameters) hash.add(std::span(parameter.weight.data(), parameter.weight.size()));
+  std::size_t weights = 0;
+  for (const auto& parameter : parameters) {
+    hash.add(std::span(parameter.weight.data(), parameter.weight.size()));
+    weights += parameter.weight.size();
+  }
+  const auto traffic = distx::sum_over_ranks(metered(comm).ledger(), comm);
   if (!speaks) return;
   fmt::print("accuracy on {} digits that were held out: {:.4f} (weights {})\n", held_out.size(), accuracy, hash.text());
   examples::JsonFile(settings.json)
-      .write({{"step_losses", step_losses},
+      .write({{"ranks", comm.size()},
+              {"parameters", weights},
+              {"step_losses", step_losses},
               {"losses", losses},
               {"accuracy", accuracy},
-              {"weights_hash", hash.text()}});
+              {"weights_hash", hash.text()},
+              {"traffic", examples::ledger_json(traffic)}});
 }
 
 void run(int argc, char** argv, const Settings& settings) {
   auto connector = distx::connect(argc, argv);
   const auto digits = read_digits(settings, argv[0]);
   examples::JsonFile(settings.json).demand_writable(connector);
-  settings.backend.run(connector, [&](distx::AnyCommunicator<>& comm) { train(comm, settings, digits); });
+  settings.backend.run(connector, [&](auto comm) {
+    distx::Metered counted(std::move(comm));
+    if (settings.trace.empty()) return train(counted, settings, digits);
+    distx::Traced traced(std::move(counted));
+    train(traced, settings, digits);
+    distx::write_trace(settings.trace, traced);
+  });
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-
 #include <string>
 
 #include <CLI/CLI.hpp>
@@ -11,7 +10,7 @@
 
 namespace examples {
 
-/// What the ranks of a program are, and what moves data among them.
+/// The flags that say what moves the data, and between whom.
 struct Backend {
   std::string name = "auto";
   int ranks = 2;
@@ -20,32 +19,28 @@ struct Backend {
     app.add_option("--backend", name, "auto (mpi under mpirun, else serial), serial, threads, shm or mpi")
         ->check(CLI::IsMember({"auto", "serial", "threads", "shm", "mpi"}))
         ->capture_default_str();
-    app.add_option("--ranks", ranks, "how many ranks, for threads, and for shm without mpirun")
+    app.add_option("--ranks", ranks, "how many ranks, where no launcher starts them: for threads and shm")
         ->check(CLI::Range(1, 1000000))
         ->capture_default_str();
   }
 
-  /// Calls body(comm) on every rank, with a distx::AnyCommunicator<>. Collective.
-  /// @throws distx::ConnectError where the program was not started as the backend needs it
-  template <class Body>
-  void run(distx::AnyConnector& connector, Body&& body) const {
-    const bool launched = connector.size() > 1;
-    if (name == "threads" && launched)
-      throw distx::ConnectError("--backend threads makes its ranks itself: start it without mpirun, or use mpi");
-    const auto call = [&](auto comm) {
-      distx::AnyCommunicator<> any(std::move(comm));
-      body(any);
-    };
+  /// Calls `body(comm)` on every rank, with a communicator of that backend.
+  template <distx::Connector Launched, class Body>
+  void run(Launched& connector, Body&& body) const {
+    using Any = distx::AnyCommunicator<distx::Host>;
+    const bool several = connector.size() > 1;
+    if (name == "threads" && several)
+      throw distx::ConnectError("--backend threads makes its ranks itself: start it without mpirun, or use shm or mpi");
     if (name == "threads") {
-      distx::spawn(ranks, [&](auto& self) { call(distx::ThreadCommunicator(self)); });
-    } else if (name == "shm" && !launched) {
-      distx::spawn(ranks, [&](auto& self) { call(distx::ShmCommunicator(self)); });
+      distx::spawn(ranks, [&](auto& self) { body(Any(distx::ThreadCommunicator(self))); });
+    } else if (name == "shm" && !several) {
+      distx::spawn(ranks, [&](auto& self) { body(Any(distx::ShmCommunicator(self))); });
     } else if (name == "shm") {
-      call(distx::ShmCommunicator(connector));
-    } else if (name == "mpi" || (name == "auto" && launched)) {
-      call(distx::MpiCommunicator(connector));
+      body(Any(distx::ShmCommunicator(connector)));
+    } else if (name == "mpi" || (name == "auto" && several)) {
+      body(Any(distx::MpiCommunicator(connector)));
     } else {
-      call(distx::SerialCommunicator(connector));
+      body(Any(distx::SerialCommunicator(connector)));
     }
   }
 };

@@ -1,20 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "conformance/suite.hpp"
+// The ranks that mpirun has started.
+#include "conformance/backend.hpp"
 #include "mpi/world.hpp"
 
-namespace {
-
-/// The ranks that mpirun has started.
-struct MpiRanks {
-  static constexpr bool rank_order = false;
-  static constexpr bool one_process = false;
-  template <class Body>
-  static void run(Body body) {
-    distx::MpiCommunicator comm(world(), {.deadline = std::chrono::minutes(4)});
-    body(comm);
-  }
-};
-
-}  // namespace
-
-DISTX_CONFORMANCE(MpiRanks);
+conformance::Backend conformance::backend() {
+  return {false, false, [](const auto& body) {
+            Backend::Any comm{distx::MpiCommunicator(world(), {.deadline = std::chrono::minutes(4)})};
+            body(comm);
+          }};
+}

@@ -1,19 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "conformance/suite.hpp"
+#include "conformance/backend.hpp"
 
-namespace {
-
-struct Serial {
-  static constexpr bool rank_order = true;
-  static constexpr bool one_process = true;
-  template <class Body>
-  static void run(Body body) {
-    distx::SelfConnector connector;
-    distx::SerialCommunicator comm(connector);
-    body(comm);
-  }
-};
-
-}  // namespace
-
-DISTX_CONFORMANCE(Serial);
+conformance::Backend conformance::backend() {
+  return {true, true, [](const auto& body) {
+            distx::SelfConnector connector;
+            Backend::Any comm{distx::SerialCommunicator(connector)};
+            body(comm);
+          }};
+}

@@ -8,19 +8,19 @@
 #include "conformance/movement.hpp"
 #include "conformance/reductions.hpp"
 
-// The cases that every backend passes. A backend is a type with
+// The cases that every backend passes. Ranks are a type with
 //
-//     static constexpr bool rank_order;     reductions add in rank order
-//     static constexpr bool one_process;    all ranks are in this process
-//     static void run(auto body);           calls body(comm) on every rank, for every rank count to be tried
+//     static bool rank_order();         reductions add in rank order
+//     static bool one_process();        all ranks are in this process
+//     static void run(auto body);       calls body(comm) on every rank, for every rank count to be tried
 //
-// and one line, DISTX_CONFORMANCE(Backend), in a program of its own.
+// and one line, DISTX_CONFORMANCE(Ranks), makes them pass. A backend's own program is shorter: see backend.hpp.
 namespace conformance {
 
-template <class Backend, class Case>
+template <class Ranks, class Case>
 void on_every_rank(const Case& check) {
   Report report;
-  Backend::run([&](auto& comm) {
+  Ranks::run([&](auto& comm) {
     Findings findings(report, comm.rank(), comm.size());
     check(comm, findings);
   });
@@ -29,70 +29,70 @@ void on_every_rank(const Case& check) {
 
 }  // namespace conformance
 
-TEST_CASE_TEMPLATE_DEFINE("every reduction, op, type and size", Backend, every_reduction) {
-  conformance::on_every_rank<Backend>(conformance::EveryReduction{});
+TEST_CASE_TEMPLATE_DEFINE("every reduction, op, type and size", Ranks, every_reduction) {
+  conformance::on_every_rank<Ranks>(conformance::EveryReduction{});
 }
-TEST_CASE_TEMPLATE_DEFINE("reduce_scatter in uneven blocks", Backend, uneven_reductions) {
-  conformance::on_every_rank<Backend>(conformance::UnevenReductions{});
+TEST_CASE_TEMPLATE_DEFINE("reduce_scatter in uneven blocks", Ranks, uneven_reductions) {
+  conformance::on_every_rank<Ranks>(conformance::UnevenReductions{});
 }
-TEST_CASE_TEMPLATE_DEFINE("bfloat16 and float16 are rounded once", Backend, rounded_once) {
-  conformance::on_every_rank<Backend>(conformance::RoundedOnce{});
+TEST_CASE_TEMPLATE_DEFINE("bfloat16 and float16 are rounded once", Ranks, rounded_once) {
+  conformance::on_every_rank<Ranks>(conformance::RoundedOnce{});
 }
-TEST_CASE_TEMPLATE_DEFINE("a user's own ops", Backend, user_ops) {
-  conformance::on_every_rank<Backend>(conformance::UserOps{});
+TEST_CASE_TEMPLATE_DEFINE("a user's own ops", Ranks, user_ops) {
+  conformance::on_every_rank<Ranks>(conformance::UserOps{});
 }
-TEST_CASE_TEMPLATE_DEFINE("integer sums wrap around", Backend, wrapping) {
-  conformance::on_every_rank<Backend>(conformance::Wrapping{});
+TEST_CASE_TEMPLATE_DEFINE("integer sums wrap around", Ranks, wrapping) {
+  conformance::on_every_rank<Ranks>(conformance::Wrapping{});
 }
-TEST_CASE_TEMPLATE_DEFINE("the same inputs give the same bits", Backend, same_bits) {
-  conformance::on_every_rank<Backend>(conformance::SameBits{Backend::rank_order});
+TEST_CASE_TEMPLATE_DEFINE("the same inputs give the same bits", Ranks, same_bits) {
+  conformance::on_every_rank<Ranks>(conformance::SameBits{Ranks::rank_order()});
 }
-TEST_CASE_TEMPLATE_DEFINE("every movement, type and size", Backend, every_movement) {
-  conformance::on_every_rank<Backend>(conformance::EveryMovement{});
+TEST_CASE_TEMPLATE_DEFINE("every movement, type and size", Ranks, every_movement) {
+  conformance::on_every_rank<Ranks>(conformance::EveryMovement{});
 }
-TEST_CASE_TEMPLATE_DEFINE("structs move", Backend, moved_structs) {
-  conformance::on_every_rank<Backend>(conformance::MovedStructs{});
+TEST_CASE_TEMPLATE_DEFINE("structs move", Ranks, moved_structs) {
+  conformance::on_every_rank<Ranks>(conformance::MovedStructs{});
 }
-TEST_CASE_TEMPLATE_DEFINE("messages", Backend, every_message) {
-  conformance::on_every_rank<Backend>(conformance::EveryMessage{});
+TEST_CASE_TEMPLATE_DEFINE("messages", Ranks, every_message) {
+  conformance::on_every_rank<Ranks>(conformance::EveryMessage{});
 }
-TEST_CASE_TEMPLATE_DEFINE("started calls, many in flight", Backend, in_flight) {
-  conformance::on_every_rank<Backend>(conformance::InFlight{});
+TEST_CASE_TEMPLATE_DEFINE("started calls, many in flight", Ranks, in_flight) {
+  conformance::on_every_rank<Ranks>(conformance::InFlight{});
 }
-TEST_CASE_TEMPLATE_DEFINE("what a Pending promises", Backend, pendings) {
-  conformance::on_every_rank<Backend>(conformance::Pendings{});
+TEST_CASE_TEMPLATE_DEFINE("what a Pending promises", Ranks, pendings) {
+  conformance::on_every_rank<Ranks>(conformance::Pendings{});
 }
-TEST_CASE_TEMPLATE_DEFINE("barriers", Backend, barriers) {
+TEST_CASE_TEMPLATE_DEFINE("barriers", Ranks, barriers) {
   std::array<std::atomic<int>, 16> come{};
-  conformance::on_every_rank<Backend>(conformance::Barriers{Backend::one_process, come});
+  conformance::on_every_rank<Ranks>(conformance::Barriers{Ranks::one_process(), come});
 }
-TEST_CASE_TEMPLATE_DEFINE("lists of spans", Backend, lists) {
-  conformance::on_every_rank<Backend>(conformance::Lists{});
+TEST_CASE_TEMPLATE_DEFINE("lists of spans", Ranks, lists) {
+  conformance::on_every_rank<Ranks>(conformance::Lists{});
 }
-TEST_CASE_TEMPLATE_DEFINE("split", Backend, splits) {
-  conformance::on_every_rank<Backend>(conformance::Splits{});
+TEST_CASE_TEMPLATE_DEFINE("split", Ranks, splits) {
+  conformance::on_every_rank<Ranks>(conformance::Splits{});
 }
-TEST_CASE_TEMPLATE_DEFINE("named groups", Backend, named_groups) {
-  conformance::on_every_rank<Backend>(conformance::NamedGroups{});
+TEST_CASE_TEMPLATE_DEFINE("named groups", Ranks, named_groups) {
+  conformance::on_every_rank<Ranks>(conformance::NamedGroups{});
 }
-TEST_CASE_TEMPLATE_DEFINE("handles, memory, arguments", Backend, handles) {
-  conformance::on_every_rank<Backend>(conformance::Handles{});
+TEST_CASE_TEMPLATE_DEFINE("handles, memory, arguments", Ranks, handles) {
+  conformance::on_every_rank<Ranks>(conformance::Handles{});
 }
 
-#define DISTX_CONFORMANCE(Backend)                          \
-  TEST_CASE_TEMPLATE_INVOKE(every_reduction, Backend);      \
-  TEST_CASE_TEMPLATE_INVOKE(uneven_reductions, Backend);    \
-  TEST_CASE_TEMPLATE_INVOKE(rounded_once, Backend);         \
-  TEST_CASE_TEMPLATE_INVOKE(user_ops, Backend);             \
-  TEST_CASE_TEMPLATE_INVOKE(wrapping, Backend);             \
-  TEST_CASE_TEMPLATE_INVOKE(same_bits, Backend);            \
-  TEST_CASE_TEMPLATE_INVOKE(every_movement, Backend);       \
-  TEST_CASE_TEMPLATE_INVOKE(moved_structs, Backend);        \
-  TEST_CASE_TEMPLATE_INVOKE(every_message, Backend);        \
-  TEST_CASE_TEMPLATE_INVOKE(in_flight, Backend);            \
-  TEST_CASE_TEMPLATE_INVOKE(pendings, Backend);             \
-  TEST_CASE_TEMPLATE_INVOKE(barriers, Backend);             \
-  TEST_CASE_TEMPLATE_INVOKE(lists, Backend);                \
-  TEST_CASE_TEMPLATE_INVOKE(splits, Backend);               \
-  TEST_CASE_TEMPLATE_INVOKE(named_groups, Backend);         \
-  TEST_CASE_TEMPLATE_INVOKE(handles, Backend)
+#define DISTX_CONFORMANCE(Ranks)                          \
+  TEST_CASE_TEMPLATE_INVOKE(every_reduction, Ranks);      \
+  TEST_CASE_TEMPLATE_INVOKE(uneven_reductions, Ranks);    \
+  TEST_CASE_TEMPLATE_INVOKE(rounded_once, Ranks);         \
+  TEST_CASE_TEMPLATE_INVOKE(user_ops, Ranks);             \
+  TEST_CASE_TEMPLATE_INVOKE(wrapping, Ranks);             \
+  TEST_CASE_TEMPLATE_INVOKE(same_bits, Ranks);            \
+  TEST_CASE_TEMPLATE_INVOKE(every_movement, Ranks);       \
+  TEST_CASE_TEMPLATE_INVOKE(moved_structs, Ranks);        \
+  TEST_CASE_TEMPLATE_INVOKE(every_message, Ranks);        \
+  TEST_CASE_TEMPLATE_INVOKE(in_flight, Ranks);            \
+  TEST_CASE_TEMPLATE_INVOKE(pendings, Ranks);             \
+  TEST_CASE_TEMPLATE_INVOKE(barriers, Ranks);             \
+  TEST_CASE_TEMPLATE_INVOKE(lists, Ranks);                \
+  TEST_CASE_TEMPLATE_INVOKE(splits, Ranks);               \
+  TEST_CASE_TEMPLATE_INVOKE(named_groups, Ranks);         \
+  TEST_CASE_TEMPLATE_INVOKE(handles, Ranks)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "conformance/suite.hpp"
-#include "conformance/threads.hpp"
+#include "conformance/backend.hpp"
 
-DISTX_CONFORMANCE(conformance::ThreadRanks<distx::ThreadCommunicator>);
+conformance::Backend conformance::backend() {
+  return thread_ranks([](auto& connector) { return distx::ThreadCommunicator(connector, std::chrono::minutes(4)); });
+}

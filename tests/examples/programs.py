@@ -9,14 +9,20 @@ import tempfile
 MPIRUN = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "mpirun")
 
 
-def ways(program, backends, mpi, common):
+def ways(program, mpi, common):
     """By name: what starts the program on so many ranks."""
-    def started_alone(backend):
-        return lambda ranks: [program, "--backend", backend, "--ranks", str(ranks), *common]
+    def started(backend, launch):
+        return lambda ranks: [*launch(ranks), program, "--backend", backend, "--ranks", str(ranks), *common]
 
-    result = {backend: started_alone(backend) for backend in backends}
+    def alone(_):
+        return []
+
+    def launched(ranks):
+        return [MPIRUN, str(ranks)]
+
+    result = {"threads": started("threads", alone), "shm": started("shm", alone)}
     if mpi:
-        result["mpi"] = lambda ranks: [MPIRUN, str(ranks), program, "--backend", "mpi", *common]
+        result |= {"shm of processes": started("shm", launched), "mpi": started("mpi", launched)}
     return result
 
 
@@ -46,7 +52,8 @@ def refuse(program, cases, mpi):
     """Each case ends every rank with status 1 or 2 and one sentence that has its words: [(arguments, words)]."""
     for arguments, words in cases:
         chosen = "--backend" in arguments
-        for how in [["--backend", "serial"], ["--backend", "threads", "--ranks", "2"]] if not chosen else [[]]:
+        alone = [["--backend", "serial"]] + [["--backend", name, "--ranks", "2"] for name in ("threads", "shm")]
+        for how in alone if not chosen else [[]]:
             refused([program, *how, *arguments], words, 1)
         if mpi:
             # Each rank says its own status, also where the launcher ends the others early.

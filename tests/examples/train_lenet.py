@@ -2,12 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Runs train_lenet as a user would, and checks what it says.
 
-    tests/examples/train_lenet.py learns|agrees|repeats|refuses PROGRAM [--digits FILE] [--mpi]
+    tests/examples/train_lenet.py learns|agrees|repeats|counts|refuses PROGRAM [--digits FILE] [--mpi]
 
 learns: the accuracy on the digits held out; agrees: the losses of several ranks with those of one; repeats: the same
-weights from the same seed; refuses: bad input ends every rank with one sentence and status 1 or 2.
+weights from the same seed; counts: the traffic is the formula's, and the trace shows the overlap; refuses: bad
+input ends every rank with one sentence and status 1 or 2.
 """
 import argparse
+import json
 import os
 import sys
 import tempfile
@@ -45,6 +47,56 @@ def repeats(how):
             sys.exit(f"{name}: 2 and 3 ranks gave the same weights, so the hash says nothing")
 
 
+def counts(how):
+    """What the decorators counted is what the algorithm moves, and the picture shows it going on beside the backward."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = os.path.join(folder, "trace.json")
+        for name, way in how.items():
+            for ranks in (1, 2, 3):
+                said = report(way(ranks), "--epochs", "1", "--trace", file)
+                check_traffic(name, ranks, said)
+                with open(file, encoding="utf-8") as text:
+                    check_trace(name, ranks, said, json.load(text)["traceEvents"])
+                plain = report(way(ranks), "--epochs", "1")
+                if plain != said:
+                    sys.exit(f"{name} on {ranks}: tracing has changed what the training did")
+
+
+def check_traffic(name, ranks, said):
+    """Gradients, a loss and at the end a count of hits are reduced; weights are broadcast."""
+    steps, weights = len(said["step_losses"]), 4 * said["parameters"]
+    reduced = ranks * (steps * (weights + 8) + 8) if ranks > 1 else ranks * (steps * 8 + 8)
+    payload = {"all_reduce": reduced, "broadcast": ranks * weights if ranks > 1 else 0}
+    # A ring sends (N-1)/N of the bytes twice; a broadcast brings them to the others.
+    sent = {"all_reduce": 2 * (ranks - 1) * reduced // ranks, "broadcast": (ranks - 1) * weights}
+    for operation, wanted in payload.items():
+        moved = said["traffic"].get(operation, {"payload_bytes": 0, "sent_bytes": 0, "received_bytes": 0})
+        print(f"{name} on {ranks}: {operation} {moved}", flush=True)
+        # The bytes that do not divide by the ranks are rounded, once a call.
+        slack = moved.get("calls", 0)
+        if moved["payload_bytes"] != wanted or abs(moved["sent_bytes"] - sent[operation]) > slack:
+            sys.exit(f"{name} on {ranks}: {operation} should have moved {wanted} bytes and sent {sent[operation]}")
+        if moved["sent_bytes"] != moved["received_bytes"]:
+            sys.exit(f"{name} on {ranks}: more was sent than received, or less")
+
+
+def check_trace(name, ranks, said, events):
+    """Every rank has its phases, and reductions that begin while the backward pass goes on."""
+    steps = len(said["step_losses"])
+    for rank in range(ranks):
+        mine = [event for event in events if event["pid"] == rank]
+        for phase in ("forward", "backward", "step"):
+            found = sum(event["ph"] == "X" and event["name"] == phase for event in mine)
+            if found != steps:
+                sys.exit(f"{name} on {ranks}: the trace has {found} times {phase!r} for {steps} steps on rank {rank}")
+        passes = [(event["ts"], event["ts"] + event["dur"]) for event in mine if event["name"] == "backward"]
+        starts = [event["ts"] for event in mine if event["ph"] == "b" and event["name"] == "all_reduce"]
+        beside = sum(any(begin < start < end for begin, end in passes) for start in starts[:100])
+        print(f"{name} on {ranks}: of {len(starts[:100])} reductions {beside} began in the backward pass", flush=True)
+        if ranks > 1 and beside < 30:
+            sys.exit(f"{name} on {ranks}: the reductions do not overlap the backward pass")
+
+
 def refuses(program, mpi):
     with tempfile.TemporaryDirectory() as folder:
         cut = os.path.join(folder, "cut.csv")
@@ -77,7 +129,7 @@ def refuses(program, mpi):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["learns", "agrees", "repeats", "refuses"])
+    parser.add_argument("what", choices=["learns", "agrees", "repeats", "counts", "refuses"])
     parser.add_argument("program")
     parser.add_argument("--digits")
     parser.add_argument("--mpi", action="store_true")
@@ -86,8 +138,10 @@ def main():
     if options.what == "refuses":
         refuses(options.program, options.mpi)
     else:
-        how = ways(options.program, ["threads"], options.mpi, data)
-        {"learns": learns, "agrees": agrees, "repeats": repeats}[options.what](how)
+        how = ways(options.program, options.mpi, data)
+        if options.what == "repeats":
+            del how["shm"]  # the threads and the processes speak for it
+        {"learns": learns, "agrees": agrees, "repeats": repeats, "counts": counts}[options.what](how)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "conformance/suite.hpp"
+
+#include "conformance/backend.hpp"
+
+namespace {
+
+struct Erased {
+  static bool rank_order() { return conformance::backend().rank_order; }
+  static bool one_process() { return conformance::backend().one_process; }
+  template <class Body>
+  static void run(Body body) {
+    conformance::backend().run([&](conformance::Backend::Any& comm) { body(comm); });
+  }
+};
+
+}  // namespace
+
+DISTX_CONFORMANCE(Erased);
