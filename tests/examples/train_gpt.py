@@ -19,7 +19,7 @@ TINY = ["--layers", "1", "--width", "32", "--heads", "2", "--context", "32"]
 
 
 def learns(how):
-    """Half of what the first guess, all characters equally likely, is off: ln 100 is 4.6."""
+    """The first guess, all characters equally likely, is off by ln 100 = 4.6."""
     for name, way in how.items():
         begin = time.monotonic()
         said = report(way(2), "--steps", "1000", "--batch", "8", "--sample", "50")
@@ -28,8 +28,8 @@ def learns(how):
               f"in {time.monotonic() - begin:.0f} s", flush=True)
         if len(losses) != 1000 or not 4 < losses[0] < 5.5:
             sys.exit(f"{name}: {len(losses)} losses, the first is {losses[0]}")
-        if not said["held_out_loss"] < 2.7:
-            sys.exit(f"{name}: that is not below 2.7")
+        if not said["held_out_loss"] < 2.5:
+            sys.exit(f"{name}: that is not below 2.5")
         if len(said["sample"]) < 10:
             sys.exit(f"{name}: the sample is {said['sample']!r}")
         times = said["seconds_per_step"]
