@@ -98,13 +98,21 @@ examples::Text read(const Settings& settings) {
 
 // ---- What depends on the stage, the precision and the optimizer ----
 
-using Training = distx::DataParallel<distx::ZeRO<0>>;
-
 template <class Weight>
-Training make_training(distx::Metered<distx::AnyCommunicator<>>& comm, const examples::BasicGpt<Weight>& model,
-                       const Settings& settings) {
-  if (settings.optimizer == "sgd") return {comm, model.parameters(), distx::SGD{.momentum = 0.9}};
-  return {comm, model.parameters(), distx::AdamW{.beta2 = 0.99, .weight_decay = 0.01}};
+using Training = examples::TimedTraining<Weight>;
+
+/// Calls f(optimizer) with the one that is chosen.
+template <class F>
+auto with_optimizer(const Settings& settings, F&& f) {
+  if (settings.optimizer == "sgd") return f(distx::SGD{.momentum = 0.9});
+  return f(distx::AdamW{.beta2 = 0.99, .weight_decay = 0.01});
+}
+
+template <class Weight, distx::Communicator C>
+Training<Weight> make_training(C& comm, const examples::BasicGpt<Weight>& model, const Settings& settings) {
+  return with_optimizer(settings, [&](const auto& optimizer) {
+    return Training<Weight>(distx::DataParallel<distx::ZeRO<0>>(comm, model.parameters(), optimizer));
+  });
 }
 
 void refuse_what_is_missing(const Settings& settings) {
@@ -134,8 +142,8 @@ double average_over_ranks(distx::AnyCommunicator<>& comm, double value) {
 }
 
 /// The loss on text that was not learnt from, of which each rank reads its part. Every rank runs the model as often.
-template <class Model, class Training>
-double held_out_loss(distx::AnyCommunicator<>& comm, Model& model, Training& training,
+template <class Weight>
+double held_out_loss(distx::AnyCommunicator<>& comm, examples::BasicGpt<Weight>& model, Training<Weight>& training,
                      std::span<const std::uint8_t> text) {
   constexpr std::size_t at_once = 16;
   const auto scope = training.evaluate();
@@ -158,8 +166,8 @@ double held_out_loss(distx::AnyCommunicator<>& comm, Model& model, Training& tra
   return sum / static_cast<double>(count);
 }
 
-template <class Model, class Training>
-std::string weights_hash(const Model& model, Training& training) {
+template <class Weight>
+std::string weights_hash(const examples::BasicGpt<Weight>& model, Training<Weight>& training) {
   const auto scope = training.evaluate();
   examples::WeightsHash hash;
   for (const auto* parameter : model.parameters()) {
@@ -169,8 +177,9 @@ std::string weights_hash(const Model& model, Training& training) {
   return hash.text();
 }
 
-template <class Model, class Training>
-std::string write_sample(Model& model, Training& training, const std::string& vocabulary, const Settings& settings) {
+template <class Weight>
+std::string write_sample(examples::BasicGpt<Weight>& model, Training<Weight>& training, const std::string& vocabulary,
+                         const Settings& settings) {
   const auto scope = training.evaluate();
   examples::Generator generator(settings.seed);
   const auto line_end = vocabulary.find('\n');
@@ -204,8 +213,7 @@ void train(distx::AnyCommunicator<>& comm, const Settings& settings, const examp
   examples::BasicGpt<Weight> model(
       {text.vocabulary.size(), settings.context, settings.width, settings.layers, settings.heads}, settings.seed);
   distx::Metered<distx::AnyCommunicator<>> metered(comm.share());
-  auto distributed = make_training(metered, model, settings);
-  examples::TimedTraining training(distributed);
+  auto training = make_training(metered, model, settings);
   const auto sent_at_first = metered.ledger();
 
   const bool speaks = comm.rank() == 0;
@@ -230,7 +238,7 @@ void train(distx::AnyCommunicator<>& comm, const Settings& settings, const examp
         loss += share * static_cast<double>(model.forward(part.tokens, part.targets, part.length, training));
         model.backward(training, static_cast<typename examples::BasicGpt<Weight>::Scalar>(share));
       }
-      training.step(distx::StepOptions{.learning_rate = learning_rate(settings, losses.size())});
+      training.step({.learning_rate = learning_rate(settings, losses.size())});
       loss = average_over_ranks(comm, loss);
       if (!std::isfinite(loss))
         throw distx::Error("the loss of step " + std::to_string(losses.size() + 1) +

@@ -2,8 +2,13 @@
 #pragma once
 
 #include <chrono>
-#include <cstddef>
+#include <memory>
+#include <span>
 #include <utility>
+#include <vector>
+
+#include <distx/parallel/data_parallel_options.hpp>
+#include <distx/parallel/parameter.hpp>
 
 namespace examples {
 
@@ -14,56 +19,48 @@ struct StepTimes {
   double update = 0;
 };
 
-/// A training as a model sees it, whose time is measured.
-template <class Training, class Clock = std::chrono::steady_clock>
+/// A training as a model sees it, whatever its policies, whose time is measured.
+///
+/// The model is compiled once for all policies. What its scopes give is kept for as long as the scope is needed.
+template <class Weight, class Clock = std::chrono::steady_clock>
 class TimedTraining {
  public:
-  /// @param training borrowed
-  explicit TimedTraining(Training& training) : training_(training) {}
+  using Parameter = distx::Parameter<Weight>;
+  using Scope = std::shared_ptr<void>;
+
+  template <class Training>
+  explicit TimedTraining(Training training) : self_(std::make_unique<Model<Training>>(std::move(training))) {}
 
   /// The time until here belongs to no step.
   void begin_step() { last_ = Clock::now(); }
 
   template <class... P>
-  [[nodiscard]] auto unshard(const P&... parameters) {
-    if constexpr (requires { training_.unshard(parameters...); }) {
-      charge(times_.compute);
-      auto scope = training_.unshard(parameters...);
-      charge(times_.communication);
-      return scope;
-    } else {
-      return Whole{};
-    }
+  [[nodiscard]] Scope unshard(const P&... parameters) {
+    const Parameter* all[] = {&parameters...};
+    charge(times_.compute);
+    auto scope = self_->unshard(all);
+    charge(times_.communication);
+    return scope;
   }
   template <class... P>
   void ready(const P&... parameters) {
-    if (withheld_) return;
+    const Parameter* all[] = {&parameters...};
     charge(times_.compute);
-    training_.ready(parameters...);
+    self_->ready(all);
     charge(times_.communication);
   }
   /// Until the scope ends, gradients are those of one of several micro-batches.
-  [[nodiscard]] auto micro_batch(bool last) {
-    if constexpr (requires { training_.micro_batch(last); }) {
-      return training_.micro_batch(last);
-    } else {
-      withheld_ = !last;
-      return Whole{};
-    }
-  }
+  [[nodiscard]] Scope micro_batch(bool last) { return self_->micro_batch(last); }
   /// Until the scope ends, there are no gradients.
-  [[nodiscard]] auto evaluate() {
-    if constexpr (requires { training_.evaluate(); }) return training_.evaluate();
-    else return Whole{};
-  }
-  template <class Options>
-  void step(const Options& options) {
+  [[nodiscard]] Scope evaluate() { return self_->evaluate(); }
+
+  void step(const distx::StepOptions& options) {
     charge(times_.compute);
-    training_.reduce();
+    self_->reduce();
     charge(times_.communication);
-    training_.update(options);
+    self_->update(options);
     charge(times_.update);
-    training_.gather();
+    self_->gather();
     charge(times_.communication);
   }
 
@@ -71,9 +68,57 @@ class TimedTraining {
   [[nodiscard]] const StepTimes& times() const { return times_; }
 
  private:
-  /// The scope of what is always there.
-  struct Whole {
-    ~Whole() {}  // NOLINT: a scope that is not used is no mistake
+  using Parameters = std::span<const Parameter* const>;
+
+  struct Interface {
+    virtual ~Interface() = default;
+    virtual Scope unshard(Parameters) = 0;
+    virtual void ready(Parameters) = 0;
+    virtual Scope micro_batch(bool) = 0;
+    virtual Scope evaluate() = 0;
+    virtual void reduce() = 0;
+    virtual void update(const distx::StepOptions&) = 0;
+    virtual void gather() = 0;
+  };
+
+  template <class Training>
+  struct Model final : Interface {
+    explicit Model(Training inner) : training(std::move(inner)) {}
+
+    Scope unshard(Parameters parameters) override {
+      if constexpr (requires { training.unshard(*parameters[0]); }) {
+        std::vector<decltype(training.unshard(*parameters[0]))> scopes;
+        for (const auto* parameter : parameters) scopes.push_back(training.unshard(*parameter));
+        return std::make_shared<decltype(scopes)>(std::move(scopes));
+      } else {
+        return nullptr;  // always whole
+      }
+    }
+    void ready(Parameters parameters) override {
+      if (withheld) return;
+      for (const auto* parameter : parameters) training.ready(*parameter);
+    }
+    Scope micro_batch(bool last) override {
+      if constexpr (requires { training.micro_batch(last); }) {
+        return std::make_shared<decltype(training.micro_batch(last))>(training.micro_batch(last));
+      } else {
+        withheld = !last;
+        return nullptr;
+      }
+    }
+    Scope evaluate() override {
+      if constexpr (requires { training.evaluate(); }) {
+        return std::make_shared<decltype(training.evaluate())>(training.evaluate());
+      } else {
+        return nullptr;
+      }
+    }
+    void reduce() override { training.reduce(); }
+    void update(const distx::StepOptions& options) override { training.update(options); }
+    void gather() override { training.gather(); }
+
+    Training training;
+    bool withheld = false;  // gradients of a micro-batch that is not the last, by a training that knows none
   };
 
   void charge(double& account) {
@@ -81,8 +126,7 @@ class TimedTraining {
     account += std::chrono::duration<double>(now - std::exchange(last_, now)).count();
   }
 
-  Training& training_;
-  bool withheld_ = false;
+  std::unique_ptr<Interface> self_;
   typename Clock::time_point last_ = Clock::now();
   StepTimes times_;
 };
