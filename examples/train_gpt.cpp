@@ -7,9 +7,9 @@
 #include <map>
 #include <optional>
 
+#include <fmt/core.h>
 #include <distx/comm/decorators/metered.hpp>
 #include <distx/comm/decorators/sum_over_ranks.hpp>
-#include <fmt/core.h>
 
 #include "common/backend.hpp"
 #include "common/json_file.hpp"
@@ -265,13 +265,13 @@ void train(distx::AnyCommunicator<>& comm, const Settings& settings, const examp
              held_out, hash);
   if (!sample.empty()) fmt::print("---- a sample ----\n{}\n", sample);
   examples::JsonFile(settings.json)
-      .write({{"step_losses", losses},
-              {"held_out_loss", held_out},
-              {"weights_hash", hash},
-              {"sample", sample},
-              {"seconds_per_step",
-               {{"compute", compute}, {"exposed_communication", communication}, {"update", update}}},
-              {"traffic", examples::ledger_json(traffic)}});
+      .write(
+          {{"step_losses", losses},
+           {"held_out_loss", held_out},
+           {"weights_hash", hash},
+           {"sample", sample},
+           {"seconds_per_step", {{"compute", compute}, {"exposed_communication", communication}, {"update", update}}},
+           {"traffic", examples::ledger_json(traffic)}});
 }
 
 void run(int argc, char** argv, const Settings& settings) {

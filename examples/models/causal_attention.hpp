@@ -53,8 +53,7 @@ class CausalAttention {
       scores_.noalias() = value.transpose() * slope;
       for (Eigen::Index token = 0; token < length_; ++token) {
         const Scalar mean = scores_.col(token).dot(attention.col(token));
-        scores_.col(token) =
-            (scale() * attention.col(token).array() * (scores_.col(token).array() - mean)).matrix();
+        scores_.col(token) = (scale() * attention.col(token).array() * (scores_.col(token).array() - mean)).matrix();
       }
       gradient.block(row, column, size(), length_).noalias() = key * scores_;
       gradient.block(width_ + row, column, size(), length_).noalias() = query * scores_.transpose();

@@ -126,11 +126,13 @@ class BasicGpt {
       throw std::invalid_argument("Gpt: a vocabulary of " + std::to_string(shape.vocabulary) +
                                   " tokens: it must have 2 to 256");
     }
-    if (shape.context < 1 || shape.layers < 1 || shape.heads < 1 || shape.width < shape.heads ||
-        shape.width % shape.heads != 0) {
+    if (shape.context < 1 || shape.width < 1 || shape.layers < 1 || shape.heads < 1) {
+      throw std::invalid_argument(
+          "Gpt: a context, width, number of layers or of heads is 0: choose at least 1 of each");
+    }
+    if (shape.width % shape.heads != 0) {
       throw std::invalid_argument("Gpt: a width of " + std::to_string(shape.width) + " cannot be shared by " +
-                                  std::to_string(shape.heads) + " heads, or there is no layer or no context: choose a "
-                                  "width that the heads divide, and at least 1 of each");
+                                  std::to_string(shape.heads) + " heads: choose a width that the heads divide");
     }
     return shape;
   }

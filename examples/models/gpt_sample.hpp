@@ -16,8 +16,7 @@ namespace examples {
 /// @param temperature above 0: below 1 the likely ones are drawn more often than that, above 1 less
 template <class Scalar>
 std::uint8_t draw_token(const Vector<Scalar>& logits, double temperature, Generator& generator) {
-  const Eigen::ArrayXd shares =
-      ((logits.array() - logits.maxCoeff()).template cast<double>() / temperature).exp();
+  const Eigen::ArrayXd shares = ((logits.array() - logits.maxCoeff()).template cast<double>() / temperature).exp();
   double left = uniform(generator) * shares.sum();
   Eigen::Index token = 0;
   while (token + 1 < shares.size() && left >= shares(token)) left -= shares(token++);

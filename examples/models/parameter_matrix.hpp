@@ -39,8 +39,8 @@ class InitialWeights {
       std::seed_seq both{static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32), number};
       Generator generator(both);
       for (std::size_t i = 0; i < values.size(); ++i) {
-        values[i] = static_cast<Weight>(
-            static_cast<distx::accumulator_t<Weight>>(examples::uniform(generator, -bound, bound)));
+        values[i] =
+            static_cast<Weight>(static_cast<distx::accumulator_t<Weight>>(examples::uniform(generator, -bound, bound)));
       }
     };
     return distx::Parameter<Weight>(name, static_cast<std::size_t>(size), draw, in_unit(options));
@@ -72,8 +72,10 @@ class InitialWeights {
 template <class Options = distx::ParameterOptions>
 [[nodiscard]] Options matrix_of_rows(Eigen::Index rows) {
   Options options;
-  if constexpr (requires { options.rows = std::size_t{}; }) options.rows = static_cast<std::size_t>(rows);
-  else static_cast<void>(rows);
+  if constexpr (requires { options.rows = std::size_t{}; })
+    options.rows = static_cast<std::size_t>(rows);
+  else
+    static_cast<void>(rows);
   return options;
 }
 

@@ -7,8 +7,8 @@
 
 #include <doctest/doctest.h>
 
-#include "models/transformer_block.hpp"
 #include "models/token_embedding.hpp"
+#include "models/transformer_block.hpp"
 #include "numeric_gradient.hpp"
 #include "sealed_training.hpp"
 
@@ -29,9 +29,8 @@ auto opened(Training& training, const Layer& layer) {
 
 template <class Parameters, class Loss>
 void check_parameter_gradients(Training& training, const Parameters& parameters, Loss&& loss) {
-  std::apply(
-      [&](const auto*... all) { (check_gradient(training.values(*all), training.gradient(*all), loss), ...); },
-      parameters);
+  std::apply([&](const auto*... all) { (check_gradient(training.values(*all), training.gradient(*all), loss), ...); },
+             parameters);
 }
 
 }  // namespace

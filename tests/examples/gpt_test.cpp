@@ -9,6 +9,7 @@
 
 #include <doctest/doctest.h>
 
+#include "models/gpt_sample.hpp"
 #include "numeric_gradient.hpp"
 #include "sealed_training.hpp"
 
@@ -155,6 +156,43 @@ TEST_CASE("in bfloat16 the loss and the gradients are nearly those in double") {
   }
 }
 
+TEST_CASE("tokens are drawn by their shares, and the temperature says how strictly") {
+  Vector<double> logits(4);
+  logits << std::log(0.1) + 1000, std::log(0.2) + 1000, -1e9, std::log(0.7) + 1000;
+  const auto counted = [&](double temperature) {
+    Generator generator(7);
+    std::vector<int> counts(4);
+    for (int i = 0; i < 10000; ++i) ++counts.at(draw_token(logits, temperature, generator));
+    return counts;
+  };
+  const auto plain = counted(1), strict = counted(0.5), cold = counted(0.01);
+  CHECK(std::abs(plain[0] - 1000) < 150);
+  CHECK(std::abs(plain[1] - 2000) < 200);
+  CHECK(plain[2] == 0);
+  CHECK(std::abs(strict[0] - 10000 * 0.01 / 0.54) < 80);
+  CHECK(std::abs(strict[3] - 10000 * 0.49 / 0.54) < 150);
+  CHECK(cold == std::vector<int>{0, 0, 0, 10000});
+}
+
+TEST_CASE("a sample goes on behind the prompt, also beyond the context, and is the seed's") {
+  Generator generator(8);
+  BasicGpt<double> model(tiny, 1);
+  SealedTraining<double> training(model.parameters());
+  training.randomize(generator);
+  const auto sampled = [&](const Tokens& prompt, std::size_t count, std::uint64_t seed) {
+    Generator own(seed);
+    return sample(model, training, prompt, count, 1.0, own);
+  };
+  const Tokens text = sampled({3, 1}, 20, 1);
+  CHECK(text.size() == 20);
+  CHECK(text == sampled({3, 1}, 20, 1));
+  CHECK(text != sampled({3, 1}, 20, 2));
+  CHECK(sampled({3, 1}, 7, 1) == Tokens(text.begin(), text.begin() + 7));
+  CHECK(sampled({3}, 0, 1).empty());
+  // No more than the context is looked at.
+  CHECK(sampled({5, 1, 2, 3, 4, 5}, 9, 1) == sampled({0, 1, 2, 3, 4, 5}, 9, 1));
+}
+
 TEST_CASE("what cannot be is refused") {
   Generator generator(6);
   const auto shaped = [](const GptShape& shape) { return refusal([&] { BasicGpt<double>(shape, 1); }); };
@@ -162,7 +200,7 @@ TEST_CASE("what cannot be is refused") {
   CHECK(shaped({1, 5, 4, 2, 2}).starts_with("Gpt: a vocabulary of 1 "));
   CHECK(shaped({257, 5, 4, 2, 2}).starts_with("Gpt: a vocabulary of 257 "));
   for (const GptShape& shape : {GptShape{7, 0, 4, 2, 2}, {7, 5, 4, 0, 2}, {7, 5, 4, 2, 0}, {7, 5, 0, 2, 2}}) {
-    CHECK(shaped(shape) != "");
+    CHECK(shaped(shape).ends_with("is 0: choose at least 1 of each"));
   }
   CHECK(shaped({7, 5, 4, 2, 3}).starts_with("Gpt: a width of 4 cannot be shared by 3 heads"));
 

@@ -91,9 +91,7 @@ class SealedTraining {
     std::vector<const Parameter*> parameters_;
   };
 
-  static Weight number(double value) {
-    return static_cast<Weight>(static_cast<distx::accumulator_t<Weight>>(value));
-  }
+  static Weight number(double value) { return static_cast<Weight>(static_cast<distx::accumulator_t<Weight>>(value)); }
   void open(const Parameter& parameter) {
     Sealed& sealed = sealed_.at(&parameter);
     if (sealed.opened++ == 0) std::ranges::copy(sealed.values, parameter.value().begin());

@@ -76,8 +76,7 @@ TEST_CASE("the time of a step is dealt out, and that between steps is not counte
     training.ready(bias);
     Hands::seconds += 64;
     training.step({.learning_rate = 0.5});
-    CHECK(asked ==
-          "unshard weight, unshard bias, end of weight, end of bias, ready bias, reduce, update, gather, ");
+    CHECK(asked == "unshard weight, unshard bias, end of weight, end of bias, ready bias, reduce, update, gather, ");
     CHECK(training.times().compute == step * (32 + 64));
     CHECK(training.times().communication == step * (2 * 16 + 1 + 8 + 2));
     CHECK(training.times().update == step * 4);
@@ -96,8 +95,7 @@ TEST_CASE("scopes end where they end, and are the training's own") {
     training.ready(weight);
   }
   { const auto scope = training.evaluate(); }
-  CHECK(asked ==
-        "ready weight, end of a micro-batch, ready weight, end of the last, end of the evaluation, ");
+  CHECK(asked == "ready weight, end of a micro-batch, ready weight, end of the last, end of the evaluation, ");
 }
 
 TEST_CASE("gradients of all micro-batches but the last are withheld from a training that knows none") {
