@@ -12,9 +12,11 @@
 #include <distx/distx.hpp>
 
 #include "common/backend.hpp"
+#include "common/json_file.hpp"
+#include "common/ledger_json.hpp"
 #include "common/progress.hpp"
 #include "common/run.hpp"
-#include "common/training_report.hpp"
+#include "common/weights_hash.hpp"
 #include "data/augment.hpp"
 #include "data/digits_csv.hpp"
 #include "data/mnist.hpp"
@@ -131,9 +133,8 @@ void train(C& comm, const Settings& settings, const examples::SplitDigits& digit
   const examples::TrainingPlan plan{settings.epochs, sampler.batches(), settings.batch_size * ranks};
   std::optional<examples::ProgressBar> progress;
   if (speaks) progress.emplace(stdout, plan);
-  examples::TrainingReport report;
-  report.ranks = comm.size();
-  for (const auto& parameter : parameters) report.parameters += parameter.weight.size();
+  std::vector<double> losses;  // of the epochs
+  std::vector<double> step_losses;
   for (std::size_t epoch = 0; epoch < settings.epochs; ++epoch) {
     double epoch_loss = 0;
     for (const auto& batch : loader.epoch(epoch)) {
@@ -148,15 +149,15 @@ void train(C& comm, const Settings& settings, const examples::SplitDigits& digit
       }
       {
         [[maybe_unused]] const auto timed = phase(comm, "step");
-        const double done = static_cast<double>(report.step_losses.size()) / static_cast<double>(plan.steps());
+        const double done = static_cast<double>(step_losses.size()) / static_cast<double>(plan.steps());
         training.step({.learning_rate = settings.learning_rate * 0.5 * (1 + std::cos(done * 3.14159265358979))});
       }
       const double loss = average_over_ranks(comm, here);
-      report.step_losses.push_back(loss);
+      step_losses.push_back(loss);
       epoch_loss += loss / static_cast<double>(sampler.batches());
       if (progress) progress->step(loss);
     }
-    report.losses.push_back(epoch_loss);
+    losses.push_back(epoch_loss);
   }
   progress.reset();
 
@@ -166,24 +167,30 @@ void train(C& comm, const Settings& settings, const examples::SplitDigits& digit
   const auto part = examples::select(held_out, mine);
   std::uint64_t correct = mine.empty() ? 0 : model.count_correct(part.images, part.labels);
   distx::all_reduce(comm, correct, distx::sum);
-  report.accuracy = static_cast<double>(correct) / static_cast<double>(held_out.size());
+  const double accuracy = static_cast<double>(correct) / static_cast<double>(held_out.size());
   examples::WeightsHash hash;
-  for (const auto& parameter : parameters) hash.add({parameter.weight.data(), parameter.weight.size()});
-  report.weights_hash = hash.text();
-  report.traffic = distx::sum_over_ranks(metered(comm).ledger(), comm);
+  std::size_t weights = 0;
+  for (const auto& parameter : parameters) {
+    hash.add(std::span(parameter.weight.data(), parameter.weight.size()));
+    weights += parameter.weight.size();
+  }
+  const auto traffic = distx::sum_over_ranks(metered(comm).ledger(), comm);
   if (!speaks) return;
-  fmt::print("accuracy on {} digits that were held out: {:.4f} (weights {})\n", held_out.size(), report.accuracy,
-             report.weights_hash);
-  if (!settings.json.empty()) report.write(settings.json);
+  fmt::print("accuracy on {} digits that were held out: {:.4f} (weights {})\n", held_out.size(), accuracy, hash.text());
+  examples::JsonFile(settings.json)
+      .write({{"ranks", comm.size()},
+              {"parameters", weights},
+              {"step_losses", step_losses},
+              {"losses", losses},
+              {"accuracy", accuracy},
+              {"weights_hash", hash.text()},
+              {"traffic", examples::ledger_json(traffic)}});
 }
 
 void run(int argc, char** argv, const Settings& settings) {
   auto connector = distx::connect(argc, argv);
   const auto digits = read_digits(settings, argv[0]);
-  if (!settings.json.empty()) {
-    const bool writable = connector.rank() != 0 || examples::TrainingReport::writable(settings.json);
-    if (!distx::broadcast_value(connector, writable, 0)) throw examples::TrainingReport::not_writable(settings.json);
-  }
+  examples::JsonFile(settings.json).demand_writable(connector);
   settings.backend.run(connector, [&](auto comm) {
     distx::Metered counted(std::move(comm));
     if (settings.trace.empty()) return train(counted, settings, digits);

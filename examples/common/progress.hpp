@@ -20,6 +20,8 @@ struct TrainingPlan {
   std::size_t epochs = 1;
   std::size_t steps_per_epoch = 1;
   std::size_t samples_per_step = 1;  ///< of all ranks together
+  const char* epoch = "epoch";       ///< what these are called
+  const char* samples = "samples";
 
   [[nodiscard]] constexpr std::size_t steps() const { return epochs * steps_per_epoch; }
 };
@@ -76,9 +78,9 @@ class ProgressBar {
     const std::string bar = " [" + std::string(filled, '#') + std::string(bar_width - filled, '.') + "]";
     std::array<char, 128> text{};
     const int length =
-        std::snprintf(text.data(), text.size(), "epoch %zu/%zu%s %3.0f%%  loss %.4f  %.0f samples/s  %lld:%02lld left",
-                      epoch, plan_.epochs, terminal_ ? bar.c_str() : "", std::floor(100 * share),
-                      loss_sum_ / static_cast<double>(losses_), rate, left / 60, left % 60);
+        std::snprintf(text.data(), text.size(), "%s %zu/%zu%s %3.0f%%  loss %.4f  %.0f %s/s  %lld:%02lld left",
+                      plan_.epoch, epoch, plan_.epochs, terminal_ ? bar.c_str() : "", std::floor(100 * share),
+                      loss_sum_ / static_cast<double>(losses_), rate, plan_.samples, left / 60, left % 60);
     // On a terminal a shorter line is padded, so that nothing of the one before it remains.
     const int padded = terminal_ ? std::exchange(length_, length) : 0;
     std::fprintf(out_, terminal_ ? "\r%-*s" : "%-*s\n", padded, text.data());

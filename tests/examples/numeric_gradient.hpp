@@ -23,8 +23,9 @@ inline Matrix<double> random_matrix(Eigen::Index rows, Eigen::Index columns, Gen
 template <class Values, class Gradient, class Loss>
 void check_gradient(Values& values, const Gradient& gradient, Loss&& loss, Eigen::Index stride = 1) {
   constexpr double step = 1e-5;
-  REQUIRE(values.size() == gradient.size());
-  for (Eigen::Index i = 0; i < values.size(); i += stride) {
+  const auto size = static_cast<Eigen::Index>(values.size());
+  REQUIRE(size == static_cast<Eigen::Index>(gradient.size()));
+  for (Eigen::Index i = 0; i < size; i += stride) {
     double& value = values.data()[i];
     const double there = value;
     value = there + step;

@@ -57,6 +57,14 @@ TEST_CASE("fewer steps than tenths: one line each") {
         "epoch 3/3 100%  loss 1.0000  0 samples/s  0:00 left\n");
 }
 
+TEST_CASE("what is counted has its own name") {
+  Stage stage;
+  ProgressBar bar(stage.file.get(), {1, 1, 64, "step", "characters"}, false, [&] { return stage.time; });
+  stage.time += 2s;
+  bar.step(1);
+  CHECK(stage.printed() == "step 1/1 100%  loss 1.0000  32 characters/s  0:00 left\n");
+}
+
 TEST_CASE("on a terminal one line is redrawn, ten times a second at most and at the end") {
   Stage stage;
   {

@@ -5,33 +5,21 @@
     tests/examples/train_lenet.py learns|agrees|repeats|counts|refuses PROGRAM [--digits FILE] [--mpi]
 
 learns: the accuracy on the digits held out; agrees: the losses of several ranks with those of one; repeats: the same
-weights from the same seed; counts: the traffic is the formula's, and the trace shows the overlap; refuses: bad input ends every rank with one sentence and status 1 or 2.
+weights from the same seed; counts: the traffic is the formula's, and the trace shows the overlap; refuses: bad
+input ends every rank with one sentence and status 1 or 2.
 """
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
 
-MPIRUN = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "mpirun")
+from programs import agree, refuse, report, ways
 
 
-def report(launch, *arguments):
-    with tempfile.TemporaryDirectory() as folder:
-        file = os.path.join(folder, "report.json")
-        done = subprocess.run([*launch, *arguments, "--json", file], stdin=subprocess.DEVNULL, check=False)
-        if done.returncode:
-            sys.exit(f"{' '.join([*launch, *arguments])}: status {done.returncode}")
-        if os.listdir(folder) != ["report.json"]:
-            sys.exit(f"more than the report was written: {os.listdir(folder)}")
-        with open(file, encoding="utf-8") as text:
-            return json.load(text)
-
-
-def learns(ways):
-    for name, way in ways.items():
+def learns(how):
+    for name, way in how.items():
         begin = time.monotonic()
         accuracy = report(way(2))["accuracy"]
         print(f"{name}: accuracy {accuracy:.4f} in {time.monotonic() - begin:.0f} s", flush=True)
@@ -39,22 +27,18 @@ def learns(ways):
             sys.exit(f"{name}: an accuracy of {accuracy} is below 0.97")
 
 
-def agrees(ways):
-    """One epoch with global batches of 32: the bound is 1e-4 relative, for the epoch and for every step."""
-    alone = report(ways["threads"](1), "--epochs", "1", "--batch-size", "32")
-    for name, way in ways.items():
+def agrees(how):
+    """One epoch with global batches of 32, for the epoch and for every step."""
+    alone = report(how["threads"](1), "--epochs", "1", "--batch-size", "32")
+    for name, way in how.items():
         for ranks in (2, 4):
             several = report(way(ranks), "--epochs", "1", "--batch-size", str(32 // ranks))
             for what in ("losses", "step_losses"):
-                pairs = list(zip(alone[what], several[what], strict=True))
-                worst = max(abs(a - b) / abs(a) for a, b in pairs)
-                print(f"{name} on {ranks}: {what} differ by at most {worst:.2g} relative", flush=True)
-                if not worst <= 1e-4:
-                    sys.exit(f"{name} on {ranks}: that is more than 1e-4")
+                agree(f"{name} on {ranks}", alone, several, what)
 
 
-def repeats(ways):
-    for name, way in ways.items():
+def repeats(how):
+    for name, way in how.items():
         hashes = [report(way(ranks), "--epochs", "1")["weights_hash"] for ranks in (2, 2, 3, 3)]
         print(f"{name}: {hashes}", flush=True)
         if hashes[0] != hashes[1] or hashes[2] != hashes[3]:
@@ -63,11 +47,11 @@ def repeats(ways):
             sys.exit(f"{name}: 2 and 3 ranks gave the same weights, so the hash says nothing")
 
 
-def counts(ways):
+def counts(how):
     """What the decorators counted is what the algorithm moves, and the picture shows it going on beside the backward."""
     with tempfile.TemporaryDirectory() as folder:
         file = os.path.join(folder, "trace.json")
-        for name, way in ways.items():
+        for name, way in how.items():
             for ranks in (1, 2, 3):
                 said = report(way(ranks), "--epochs", "1", "--trace", file)
                 check_traffic(name, ranks, said)
@@ -138,30 +122,9 @@ def refuses(program, mpi):
             (["--zero", "4"], "--zero"),
             (["--backend", "smoke-signals"], "--backend"),
         ]
-        for arguments, words in cases:
-            launches = [["--backend", "serial"]] + [["--backend", name, "--ranks", "2"] for name in ("threads", "shm")]
-            for how in launches if "--backend" not in arguments else [[]]:
-                check([program, *how, *arguments], words, 1)
-            if mpi:
-                # Each rank says its own status, also where the launcher ends the others early.
-                shell = ["sh", "-c", '"$@"; echo "status $?"', "sh"]
-                how = [] if "--backend" in arguments else ["--backend", "mpi"]
-                check([MPIRUN, "--timeout", "60", "2", *shell, program, *how, *arguments], words, 2)
+        refuse(program, cases, mpi)
         if sorted(os.listdir(folder)) != before:
             sys.exit(f"something was left behind: {os.listdir(folder)}")
-
-
-def check(command, words, ranks):
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=120)
-    statuses = [int(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("status ")]
-    if ranks == 1:
-        statuses = [done.returncode]
-    said = [line for line in done.stderr.splitlines() if words in line]
-    print(f"{command[-4:]}: {statuses} {said[:1]}", flush=True)
-    if len(statuses) != ranks or any(status not in (1, 2) for status in statuses):
-        sys.exit(f"{command}: statuses {statuses}\n{done.stdout}{done.stderr}")
-    if len(said) != ranks or len(done.stderr.splitlines()) != ranks:
-        sys.exit(f"{command}: instead of one sentence a rank with {words!r}:\n{done.stderr}")
 
 
 def main():
@@ -172,18 +135,13 @@ def main():
     parser.add_argument("--mpi", action="store_true")
     options = parser.parse_args()
     data = ["--digits", options.digits] if options.digits else ["--synthetic"]
-    ways = {"threads": lambda ranks: [options.program, "--backend", "threads", "--ranks", str(ranks), *data]}
-    if options.what != "repeats":
-        ways["shm"] = lambda ranks: [options.program, "--backend", "shm", "--ranks", str(ranks), *data]
-    if options.mpi:
-        # One rank of mpirun would make its ranks itself.
-        launched = lambda ranks: [MPIRUN, str(ranks), options.program, "--backend", "shm", "--ranks", str(ranks), *data]
-        ways["shm of processes"] = launched
-        ways["mpi"] = lambda ranks: [MPIRUN, str(ranks), options.program, "--backend", "mpi", *data]
     if options.what == "refuses":
         refuses(options.program, options.mpi)
     else:
-        {"learns": learns, "agrees": agrees, "repeats": repeats, "counts": counts}[options.what](ways)
+        how = ways(options.program, options.mpi, data)
+        if options.what == "repeats":
+            del how["shm"]  # the threads and the processes speak for it
+        {"learns": learns, "agrees": agrees, "repeats": repeats, "counts": counts}[options.what](how)
 
 
 if __name__ == "__main__":

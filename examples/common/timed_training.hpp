@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <distx/parallel/data_parallel_options.hpp>
+#include <distx/parallel/parameter.hpp>
+
+namespace examples {
+
+/// Where the time of the steps of one rank goes, in seconds.
+struct StepTimes {
+  double compute = 0;
+  double communication = 0;  ///< that the computation waits for
+  double update = 0;
+};
+
+/// A training as a model sees it, whatever its policies, whose time is measured.
+///
+/// The model is compiled once for all policies. What its scopes give is kept for as long as the scope is needed.
+template <class Weight, class Clock = std::chrono::steady_clock>
+class TimedTraining {
+ public:
+  using Parameter = distx::Parameter<Weight>;
+  using Scope = std::shared_ptr<void>;
+
+  template <class Training>
+  explicit TimedTraining(Training training) : self_(std::make_unique<Model<Training>>(std::move(training))) {}
+
+  /// The time until here belongs to no step.
+  void begin_step() { last_ = Clock::now(); }
+
+  template <class... P>
+  [[nodiscard]] Scope unshard(const P&... parameters) {
+    const Parameter* all[] = {&parameters...};
+    charge(times_.compute);
+    auto scope = self_->unshard(all);
+    charge(times_.communication);
+    return scope;
+  }
+  template <class... P>
+  void ready(const P&... parameters) {
+    const Parameter* all[] = {&parameters...};
+    charge(times_.compute);
+    self_->ready(all);
+    charge(times_.communication);
+  }
+  /// Until the scope ends, gradients are those of one of several micro-batches.
+  [[nodiscard]] Scope micro_batch(bool last) { return self_->micro_batch(last); }
+  /// Until the scope ends, there are no gradients.
+  [[nodiscard]] Scope evaluate() { return self_->evaluate(); }
+
+  void step(const distx::StepOptions& options) {
+    charge(times_.compute);
+    self_->reduce();
+    charge(times_.communication);
+    self_->update(options);
+    charge(times_.update);
+    self_->gather();
+    charge(times_.communication);
+  }
+
+  /// The sums over all steps.
+  [[nodiscard]] const StepTimes& times() const { return times_; }
+
+ private:
+  using Parameters = std::span<const Parameter* const>;
+
+  struct Interface {
+    virtual ~Interface() = default;
+    virtual Scope unshard(Parameters) = 0;
+    virtual void ready(Parameters) = 0;
+    virtual Scope micro_batch(bool) = 0;
+    virtual Scope evaluate() = 0;
+    virtual void reduce() = 0;
+    virtual void update(const distx::StepOptions&) = 0;
+    virtual void gather() = 0;
+  };
+
+  template <class Training>
+  struct Model final : Interface {
+    explicit Model(Training inner) : training(std::move(inner)) {}
+
+    Scope unshard(Parameters parameters) override {
+      if constexpr (requires { training.unshard(*parameters[0]); }) {
+        std::vector<decltype(training.unshard(*parameters[0]))> scopes;
+        for (const auto* parameter : parameters) scopes.push_back(training.unshard(*parameter));
+        return std::make_shared<decltype(scopes)>(std::move(scopes));
+      } else {
+        return nullptr;  // always whole
+      }
+    }
+    void ready(Parameters parameters) override {
+      if (withheld) return;
+      for (const auto* parameter : parameters) training.ready(*parameter);
+    }
+    Scope micro_batch(bool last) override {
+      if constexpr (requires { training.micro_batch(last); }) {
+        return std::make_shared<decltype(training.micro_batch(last))>(training.micro_batch(last));
+      } else {
+        withheld = !last;
+        return nullptr;
+      }
+    }
+    Scope evaluate() override {
+      if constexpr (requires { training.evaluate(); }) {
+        return std::make_shared<decltype(training.evaluate())>(training.evaluate());
+      } else {
+        return nullptr;
+      }
+    }
+    void reduce() override { training.reduce(); }
+    void update(const distx::StepOptions& options) override { training.update(options); }
+    void gather() override { training.gather(); }
+
+    Training training;
+    bool withheld = false;  // gradients of a micro-batch that is not the last, by a training that knows none
+  };
+
+  void charge(double& account) {
+    const auto now = Clock::now();
+    account += std::chrono::duration<double>(now - std::exchange(last_, now)).count();
+  }
+
+  std::unique_ptr<Interface> self_;
+  typename Clock::time_point last_ = Clock::now();
+  StepTimes times_;
+};
+
+}  // namespace examples

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""What the tests of the example programs share: how they are started, and what they are held to."""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+MPIRUN = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "mpirun")
+
+
+def ways(program, mpi, common):
+    """By name: what starts the program on so many ranks."""
+    def started(backend, launch):
+        return lambda ranks: [*launch(ranks), program, "--backend", backend, "--ranks", str(ranks), *common]
+
+    def alone(_):
+        return []
+
+    def launched(ranks):
+        return [MPIRUN, str(ranks)]
+
+    result = {"threads": started("threads", alone), "shm": started("shm", alone)}
+    if mpi:
+        result |= {"shm of processes": started("shm", launched), "mpi": started("mpi", launched)}
+    return result
+
+
+def report(launch, *arguments):
+    """What the program writes with --json."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = os.path.join(folder, "report.json")
+        done = subprocess.run([*launch, *arguments, "--json", file], stdin=subprocess.DEVNULL, check=False)
+        if done.returncode:
+            sys.exit(f"{' '.join([*launch, *arguments])}: status {done.returncode}")
+        if os.listdir(folder) != ["report.json"]:
+            sys.exit(f"more than the report was written: {os.listdir(folder)}")
+        with open(file, encoding="utf-8") as text:
+            return json.load(text)
+
+
+def agree(name, alone, several, what):
+    """The bound is 1e-4 relative."""
+    pairs = list(zip(alone[what], several[what], strict=True))
+    worst = max(abs(a - b) / abs(a) for a, b in pairs)
+    print(f"{name}: {what} differ by at most {worst:.2g} relative", flush=True)
+    if not worst <= 1e-4:
+        sys.exit(f"{name}: that is more than 1e-4")
+
+
+def refuse(program, cases, mpi):
+    """Each case ends every rank with status 1 or 2 and one sentence that has its words: [(arguments, words)]."""
+    for arguments, words in cases:
+        chosen = "--backend" in arguments
+        alone = [["--backend", "serial"]] + [["--backend", name, "--ranks", "2"] for name in ("threads", "shm")]
+        for how in alone if not chosen else [[]]:
+            refused([program, *how, *arguments], words, 1)
+        if mpi:
+            # Each rank says its own status, also where the launcher ends the others early.
+            shell = ["sh", "-c", '"$@"; echo "status $?"', "sh"]
+            how = [] if chosen else ["--backend", "mpi"]
+            refused([MPIRUN, "--timeout", "60", "2", *shell, program, *how, *arguments], words, 2)
+
+
+def refused(command, words, ranks):
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=120)
+    statuses = [int(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("status ")]
+    if ranks == 1:
+        statuses = [done.returncode]
+    said = [line for line in done.stderr.splitlines() if words in line]
+    print(f"{command[-4:]}: {statuses} {said[:1]}", flush=True)
+    if len(statuses) != ranks or any(status not in (1, 2) for status in statuses):
+        sys.exit(f"{command}: statuses {statuses}\n{done.stdout}{done.stderr}")
+    if len(said) != ranks or len(done.stderr.splitlines()) != ranks:
+        sys.exit(f"{command}: instead of one sentence a rank with {words!r}:\n{done.stderr}")
