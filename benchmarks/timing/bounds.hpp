@@ -35,8 +35,9 @@ class MemcpySubject final : public Subject {
 /// Every rank reads and writes what its share of the collective comes to if any rank can read any memory.
 ///
 /// The reductions run distx's own kernel over N pieces of private memory, each an N-th of the whole: all-reduce stores
-/// the sum into N pieces, reduce and reduce-scatter into one; in place these are pieces that were read. What only moves is a memcpy of
-/// what a rank gets; of broadcast, which N ranks share, (N-1)/N of the whole; of gather and scatter one block.
+/// the sum into N pieces, reduce and reduce-scatter into one; in place these are pieces that were read. What only moves
+/// is a memcpy of what a rank gets; of broadcast, which N ranks share, (N-1)/N of the whole; of gather and scatter one
+/// block.
 class LimitSubject final : public Subject {
  public:
   explicit LimitSubject(Memory memory)
