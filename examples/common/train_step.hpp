@@ -29,13 +29,18 @@ auto micro_batches(std::span<const std::size_t> places, std::size_t count, Make&
   return parts;
 }
 
+struct Nothing {
+  int operator()() const { return 0; }
+};
+
 /// One step over a rank's micro-batches; the mean loss of all ranks. Collective.
 /// @param pass called as pass(micro-batch, share): goes forward and backward, with gradients of `share` times the loss,
 ///        and returns the loss
+/// @param around called as around() when the step's update begins; what it returns is let go when that is done
 /// @throws distx::Error where the loss is no finite number
-template <class Training, class Batch, class Pass>
+template <class Training, class Batch, class Pass, class Around = Nothing>
 double train_step(distx::AnyCommunicator<>& comm, Training& training, const std::vector<Batch>& parts, double rate,
-                  Pass&& pass) {
+                  Pass&& pass, Around&& around = {}) {
   const double share = 1.0 / static_cast<double>(parts.size());
   double loss = 0;
   training.begin_step();
@@ -43,7 +48,10 @@ double train_step(distx::AnyCommunicator<>& comm, Training& training, const std:
     const auto scope = training.micro_batch(&part == &parts.back());
     loss += share * static_cast<double>(pass(part, share));
   }
-  training.step({.learning_rate = rate});
+  {
+    [[maybe_unused]] const auto scope = around();
+    training.step({.learning_rate = rate});
+  }
   loss = average_over_ranks(comm, loss);
   if (!std::isfinite(loss))
     throw distx::Error("the loss is no finite number any more: choose a lower --learning-rate, or --clip the gradients");

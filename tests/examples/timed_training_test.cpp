@@ -53,7 +53,11 @@ struct Whole {
     take("update", 4);
   }
   void gather() { take("gather", 2); }
-  [[nodiscard]] distx::MemoryLedger memory() const { return {.weights = {.held = 123, .peak = 456}}; }
+  [[nodiscard]] distx::MemoryLedger memory() const {
+    distx::MemoryLedger ledger;
+    ledger.weights.held = 123;
+    return ledger;
+  }
 };
 
 struct Several : Whole {
