@@ -10,6 +10,7 @@
 #include <CLI/CLI.hpp>
 #include <fmt/core.h>
 #include <distx/comm/decorators/metered.hpp>
+#include <distx/comm/decorators/sum_over_ranks.hpp>
 #include <distx/comm/decorators/write_trace.hpp>
 #include <distx/connect/connect.hpp>
 #include <distx/data/data_loader.hpp>
@@ -19,6 +20,7 @@
 #include "common/backend.hpp"
 #include "common/json_file.hpp"
 #include "common/layer_training.hpp"
+#include "common/ledger_json.hpp"
 #include "common/progress.hpp"
 #include "common/run.hpp"
 #include "common/train_step.hpp"
@@ -122,6 +124,7 @@ void train(distx::AnyCommunicator<> comm, const Metered& counted, const Phases& 
   std::size_t weights = 0;
   for (const auto& layer : model.layers()) weights += static_cast<std::size_t>(layer.weight.size() + layer.bias.size());
   const auto training = examples::make_layer_training(comm.share(), model.layers(), settings.training);
+  const auto at_start = counted.ledger();
   const auto open = [&](auto& layer) { return training->open(layer); };
   const auto pass = [&](const examples::Digits& part, double share) {
     float loss = 0;
@@ -166,10 +169,11 @@ void train(distx::AnyCommunicator<> comm, const Metered& counted, const Phases& 
   for (std::size_t i = 0; i + (one_more ? 1 : 0) < mine.size(); ++i) correct += predicted[i] == part.labels[i] ? 1 : 0;
   distx::all_reduce(comm, correct, distx::sum);
   const double accuracy = static_cast<double>(correct) / static_cast<double>(held_out.size());
-  const auto traffic = counted.ledger();
+  const auto traffic = counted.ledger() - at_start;
   examples::WeightsHash hash;
   training->add_to(hash);
   const examples::TrainingCost cost(comm, training->times(), plan.steps(), training->memory(), traffic);
+  const auto traffic_at_start = distx::sum_over_ranks(at_start, comm);
   if (!speaks) return;
   fmt::print("{}\n", cost.words());
   fmt::print("accuracy on {} digits that were held out: {:.4f} (weights {})\n", held_out.size(), accuracy, hash.text());
@@ -179,7 +183,8 @@ void train(distx::AnyCommunicator<> comm, const Metered& counted, const Phases& 
                  {"step_losses", step_losses},
                  {"losses", losses},
                  {"accuracy", accuracy},
-                 {"weights_hash", hash.text()}});
+                 {"weights_hash", hash.text()},
+                 {"traffic_at_start", examples::ledger_json(traffic_at_start)}});
   examples::JsonFile(settings.json).write(report);
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "training_flags.hpp"
 
+#include <cmath>
+
 #include <CLI/CLI.hpp>
 
 #include <distx/core/error.hpp>
@@ -31,6 +33,9 @@ void TrainingFlags::check(const std::string& batch_flag, std::size_t batch) cons
   if (batch % accumulate != 0)
     throw distx::DataError(batch_flag + " " + std::to_string(batch) + " cannot be cut into " +
                            std::to_string(accumulate) + " equal micro-batches: choose a multiple of that");
+  if (!std::isfinite(rate()) || rate() < 0)
+    throw distx::Error("the learning rate is " + std::to_string(rate()) +
+                       ": give a --learning-rate that is finite and at least 0");
   if (optimizer == "muon" || optimizer == "lamb")
     throw distx::Error("this version cannot train with " + optimizer + " on several ranks: use --optimizer adamw or "
                        "sgd");

@@ -118,6 +118,6 @@ TEST_CASE("a training that has no policy for micro-batches is asked for none") {
     const auto weights = training.unshard(weight);
     training.ready(weight);
   }
-  CHECK(asked == "unshard weight, end of weight, ready weight, ");
+  CHECK(asked == "unshard weight, ready weight, end of weight, ");
   CHECK(training.memory().weights.held == 123);
 }
