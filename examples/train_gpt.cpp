@@ -197,6 +197,7 @@ void train(distx::AnyCommunicator<>& comm, const Settings& settings, const examp
   auto report = cost.json(settings.training, weights);
   report.update({{"ranks", comm.size()},
                  {"parameters", weights},
+                 {"vocabulary", text.vocabulary.size()},
                  {"step_losses", losses},
                  {"held_out_loss", held_out},
                  {"weights_hash", hash},
