@@ -1,18 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <distx/optim/lamb.hpp>
-#include <distx/optim/mixed.hpp>
-#include <distx/optim/muon.hpp>
-#include <distx/optim/update_parameter.hpp>
 #include <doctest/doctest.h>
 
-#include "stages.hpp"
+#include "kinds.hpp"
 
 using namespace distx::literals;
 
 namespace {
 
-using stages::Training;
-using Floats = std::vector<float>;
+using kinds::Mixture;
+const Mixture mixture{distx::Muon{.iterations = 2}};
 
 /// A user's own: the fraction that each step is of the parameter is the learning rate (LARS without momentum).
 struct Proportional {
@@ -62,155 +58,156 @@ struct RowByRow {
   }
 };
 
-using Mixture = distx::Mixed<distx::Muon, distx::AdamW>;
-
-struct Shape {
-  const char* name;
-  std::size_t rows, columns;  // no rows: a vector
-};
-constexpr Shape shapes[] = {{"embedding", 0, 1300}, {"a.weight", 24, 10}, {"a.bias", 0, 24}, {"b.weight", 7, 33},
-                            {"b.bias", 0, 7},       {"c.weight", 20, 900}, {"c.scale", 0, 1}, {"head", 33, 17}};
-
-std::size_t size_of_shape(const Shape& shape) { return std::max<std::size_t>(1, shape.rows) * shape.columns; }
-
-/// What some of the model is told: vectors decay less and move faster.
-distx::ParameterOptions options_of(const Shape& shape) {
-  if (shape.rows > 0) return {.rows = shape.rows};
-  return {.group = {.learning_rate_scale = 1.5}};
-}
-
-struct Way {
-  distx::DataParallelOptions options{};
-  bool borrowed = false;
-  bool matrices_only = false;
-  bool by_hand = false;  ///< whole parameters are updated, one by one, with what `reduce` gives: at stage 0
-};
-
-/// One update of a whole parameter, whatever the optimizer's kind.
-template <class Optimizer>
-void update_whole(const Optimizer& optimizer, const distx::Step& step, const Shape& shape,
-                  const distx::Segment<distx::Host>& segment, std::vector<Floats>& states) {
-  std::array<distx::Span<float>, Optimizer::states> spans;
-  for (std::size_t s = 0; s < spans.size(); ++s) {
-    states[s].resize(segment.weight.size());
-    spans[s] = states[s];
-  }
-  const auto weight = segment.weights<float>();
-  const auto gradient = segment.gradients<float>();
-  const distx::MatrixShape matrix{shape.rows, shape.columns};
-  const auto if_matrix = shape.rows > 0 ? std::optional(matrix) : std::nullopt;
-  if constexpr (distx::MatrixOptimizer<Optimizer>) update_parameter(optimizer, step, matrix, weight, gradient, spans);
-  else if constexpr (distx::NormOptimizer<Optimizer>) update_parameter(optimizer, step, weight, gradient, spans);
-  else update_parameter(optimizer, step, if_matrix, weight, gradient, spans);
-}
-
-/// Every rank's weights after three steps, and the bytes that it holds.
-struct Trained {
-  Floats weights;
-  distx::MemoryLedger memory;
-};
-
-template <class Optimizer>
-Trained train_on(distx::ThreadCommunicator& comm, const Optimizer& optimizer, const Way& way) {
-  std::vector<Shape> model;
-  for (const auto& shape : shapes)
-    if (shape.rows > 0 || !way.matrices_only) model.push_back(shape);
-  std::vector<distx::Parameter<float>> parameters;
-  std::vector<Floats> arrays(2 * model.size());
-  std::vector<distx::ParameterRef<float>> refs;
-  for (std::size_t p = 0; p < model.size(); ++p) {
-    const auto initialize = [p](distx::Span<float> values) {
-      for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(toy::first_weight(p, i));
-    };
-    const auto options = options_of(model[p]);
-    parameters.emplace_back(model[p].name, size_of_shape(model[p]), initialize, options);
-    for (const std::size_t k : {2 * p, 2 * p + 1}) arrays[k].resize(size_of_shape(model[p]));
-    initialize(arrays[2 * p]);
-    refs.push_back(distx::ref(model[p].name, arrays[2 * p], arrays[2 * p + 1], options));
-  }
-  Training training(comm, way.borrowed ? distx::ParameterList<>(refs) : distx::ParameterList<>(parameters), optimizer,
-                    way.options);
-  std::vector<std::vector<Floats>> states(model.size(), std::vector<Floats>(2));
-  const auto pass = [&](auto& list, std::size_t sample) {
-    for (std::size_t p = list.size(); p-- > 0;) {
-      const auto weights = training.unshard(list[p]);
-      const auto value = training.value(list[p]);
-      const auto gradient = training.gradient(list[p]);
-      for (std::size_t i = 0; i < value.size(); ++i)
-        gradient[i] += value[i] - static_cast<float>(toy::target(p, i, sample));
-      training.ready(list[p]);
-    }
-  };
-  for (std::uint64_t step = 1; step <= 3; ++step) {
-    const std::size_t sample = 10 * step + static_cast<std::size_t>(comm.rank());
-    if (way.borrowed) pass(refs, sample);
-    else pass(parameters, sample);
-    if (!way.by_hand) {
-      training.step({.learning_rate = 0.01});
-      continue;
-    }
-    training.reduce();
-    for (const auto& segment : training.owned()) {
-      const auto& group = options_of(model[segment.parameter]).group;
-      update_whole(optimizer, {0.01 * group.learning_rate_scale, step, group.weight_decay}, model[segment.parameter],
-                   segment, states[segment.parameter]);
-    }
-    training.gather();
-  }
-  Trained trained{{}, training.memory()};
-  training.for_each_full_weight([&](const std::string&, distx::Span<const distx::AnyElement> values) {
-    const auto* first = static_cast<const float*>(values.data());
-    trained.weights.insert(trained.weights.end(), first, first + values.size());
-  });
-  return trained;
-}
-
-template <class Optimizer>
-std::vector<Trained> train(int ranks, const Optimizer& optimizer, const Way& way) {
-  std::vector<Trained> all(static_cast<std::size_t>(ranks));
+/// What each rank comes to.
+template <class Training = stages::Training, class T = float, class Optimizer>
+std::vector<kinds::Trained> train(int ranks, const Optimizer& optimizer, const kinds::Way& way) {
+  std::vector<kinds::Trained> all(static_cast<std::size_t>(ranks));
   toy::on_ranks(ranks, [&](distx::ThreadCommunicator& comm) {
-    all[static_cast<std::size_t>(comm.rank())] = train_on(comm, optimizer, way);
+    all[static_cast<std::size_t>(comm.rank())] = kinds::train<Training, T>(comm, optimizer, way);
   });
   return all;
 }
 
 /// Whatever the way, the weights are those of whole parameters updated by hand.
 template <class Optimizer>
-void check_bits(const Optimizer& optimizer, bool matrices_only = false) {
-  for (const int ranks : toy::rank_counts)
-    for (const double clip : {std::numeric_limits<double>::infinity(), 1.0}) {
-      if (clip == 1 && ranks != 3) continue;
-      const auto expected = train(ranks, optimizer, {.options = {.overlap = false, .stage = 0, .clip_norm = clip},
-                                                     .matrices_only = matrices_only, .by_hand = true}).front().weights;
-      for (const int stage : {0, 1, 2, 3})
-        for (const bool overlap : {false, true})
-          for (const std::size_t bytes : {0_KiB, 4_KiB, distx::unlimited})
-            for (const bool borrowed : {false, true}) {
-              if (borrowed && stage >= 2) continue;
-              CAPTURE(ranks);
-              CAPTURE(clip);
-              CAPTURE(stage);
-              CAPTURE(overlap);
-              CAPTURE(bytes);
-              CAPTURE(borrowed);
-              const distx::DataParallelOptions options{
-                  .bucket_bytes = bytes, .overlap = overlap, .stage = stage, .clip_norm = clip};
-              for (const auto& rank : train(ranks, optimizer, {options, borrowed, matrices_only}))
-                CHECK(toy::same_bits(rank.weights, expected));
-            }
-    }
+void check_bits(const Optimizer& optimizer, const distx::DataParallelOptions& given = {}, bool matrices_only = false) {
+  for (const int ranks : toy::rank_counts) {
+    auto options = given;
+    options.overlap = false;
+    options.stage = 0;
+    const auto expected =
+        train(ranks, optimizer, {.options = options, .matrices_only = matrices_only, .by_hand = true}).front().weights;
+    for (const int stage : {0, 1, 2, 3})
+      for (const bool overlap : {false, true})
+        for (const std::size_t bytes : {0_KiB, 4_KiB, distx::unlimited})
+          for (const bool borrowed : {false, true}) {
+            if (borrowed && stage >= 2) continue;
+            CAPTURE(ranks);
+            CAPTURE(stage);
+            CAPTURE(overlap);
+            CAPTURE(bytes);
+            CAPTURE(borrowed);
+            options.bucket_bytes = bytes;
+            options.overlap = overlap;
+            options.stage = stage;
+            for (const auto& rank : train(ranks, optimizer, {options, borrowed, matrices_only}))
+              CHECK(toy::same_bits(rank.weights, expected));
+          }
+  }
+}
+
+/// Of all parameters, each on 64 bytes: the elements of vectors and of matrices, and the largest matrix.
+struct Sizes {
+  std::size_t vectors = 0, matrices = 0, largest = 0;
+};
+Sizes sizes_of_model() {
+  Sizes sizes;
+  for (const auto& shape : kinds::shapes) {
+    const std::size_t size = distx::whole_lines(4 * kinds::elements(shape)) / 4;
+    (shape.rows > 0 ? sizes.matrices : sizes.vectors) += size;
+    if (shape.rows > 0) sizes.largest = std::max(sizes.largest, size);
+  }
+  return sizes;
 }
 
 }  // namespace
 
-TEST_CASE("LAMB's bits are those of whole parameters, wherever they are cut") { check_bits(distx::LAMB{}); }
+TEST_CASE("LAMB's bits are those of whole parameters, wherever they are cut") {
+  check_bits(distx::LAMB{});
+  check_bits(distx::LAMB{.weight_decay = 0}, {.allow_unused = true, .clip_norm = 1});
+}
 
 TEST_CASE("the bits of Muon mixed with AdamW are those of whole parameters, whoever has them") {
-  check_bits(Mixture{});
+  check_bits(mixture);
+  check_bits(mixture, {.allow_unused = true, .clip_norm = 1});
 }
 
 TEST_CASE("a user's own optimizers are cut up and dealt out like those of the library") {
   check_bits(Proportional{});
-  check_bits(RowByRow{}, true);
+  check_bits(RowByRow{}, {}, true);
   check_bits(distx::Mixed{RowByRow{}, distx::SGD{.momentum = 0.5}});
+}
+
+TEST_CASE("each parameter has the state of its own optimizer, and what is dealt out whole is shared evenly") {
+  const Sizes sizes = sizes_of_model();
+  const auto check = [&](const auto& optimizer, std::size_t vector_states, std::size_t matrix_states, bool whole) {
+    const std::size_t psi = 4 * (sizes.vectors + sizes.matrices);
+    const std::size_t state = 4 * (vector_states * sizes.vectors + matrix_states * sizes.matrices);
+    for (const int ranks : {1, 2, 3, 4, 7, 8})
+      for (const int stage : {0, 1, 2, 3})
+        for (const std::size_t bytes : {0_KiB, 4_KiB, distx::unlimited}) {
+          CAPTURE(ranks);
+          CAPTURE(stage);
+          CAPTURE(bytes);
+          const auto n = static_cast<std::size_t>(ranks);
+          // Beyond an even share: a line of each bucket, or one matrix.
+          const std::size_t more = whole ? 4 * sizes.largest : 64 * 9;
+          std::size_t states = 0, gradients = 0;
+          for (const auto& rank : train(ranks, optimizer, {{.bucket_bytes = bytes, .stage = stage}})) {
+            const auto& memory = rank.memory;
+            states += memory.optimizer.held;
+            gradients += memory.gradients.held;
+            if (stage == 0) CHECK(memory.optimizer.held == state);
+            else CHECK(memory.optimizer.held <= std::max(vector_states, matrix_states) * (psi / n + more));
+            CHECK(memory.gradients.held <= (stage < 2 ? psi : psi / n + more));
+            CHECK(memory.weights.held <= (stage < 3 ? psi : psi / n + more));
+            CHECK(memory.weights.held >= (stage < 3 ? psi : psi / n));
+          }
+          if (stage >= 1) CHECK(states == state);
+          if (stage >= 2) CHECK(gradients == psi);
+        }
+  };
+  check(distx::LAMB{}, 2, 2, false);
+  check(mixture, 2, 1, true);
+}
+
+TEST_CASE("master weights, short weights without them, and groups: the same bits at every stage") {
+  using distx::bfloat16;
+  using Short = distx::DataParallel<distx::ZeRO<distx::Dynamic>, distx::Precision<bfloat16>>;
+  using Hybrid = distx::DataParallel<distx::ZeRO<distx::Dynamic>, distx::Hybrid>;
+  const Sizes sizes = sizes_of_model();
+  const auto check = [&](const auto& optimizer, std::size_t matrix_states) {
+    for (const int ranks : {1, 3, 4}) {
+      kinds::Floats expected[3];
+      for (const int stage : {0, 1, 2, 3})
+        for (const std::size_t bytes : {4_KiB, distx::unlimited}) {
+          CAPTURE(ranks);
+          CAPTURE(stage);
+          const auto same = [&](std::size_t i, const std::vector<kinds::Trained>& all) {
+            for (const auto& rank : all) {
+              if (expected[i].empty()) expected[i] = rank.weights;
+              CHECK(toy::same_bits(rank.weights, expected[i]));
+            }
+          };
+          const distx::DataParallelOptions options{.bucket_bytes = bytes, .stage = stage};
+          const auto masters = train<Short, bfloat16>(ranks, optimizer, {options});
+          same(0, masters);
+          std::size_t state = 0;
+          for (const auto& rank : masters) state += rank.memory.optimizer.held;
+          if (stage == 0) state /= static_cast<std::size_t>(ranks);
+          const std::size_t least = 12 * sizes.vectors + (4 + 4 * matrix_states) * sizes.matrices;
+          CHECK((state >= least && state <= least + 12 * 16 * 8));  // lines of 32 elements instead of 16
+          same(1, train<stages::Training, bfloat16>(ranks, optimizer, {options}));
+          if (ranks != 4 || stage == 0) continue;
+          auto grouped = options;
+          grouped.group_ranks = 2;
+          same(2, train<Hybrid>(ranks, optimizer, {grouped}));
+        }
+      CHECK_FALSE(expected[0] == expected[1]);
+    }
+  };
+  check(distx::LAMB{}, 2);
+  check(mixture, 1);
+}
+
+TEST_CASE("an optimizer of matrices alone names the parameter that is none") {
+  for (const auto& ending : toy::endings(2, [](auto& comm) {
+         std::vector<distx::Parameter<float>> parameters;
+         parameters.emplace_back("w.weight", 6, distx::ParameterOptions{.rows = 2});
+         parameters.emplace_back("w.bias", 2);
+         stages::Training training(comm, parameters, distx::Muon{}, {.stage = 1});
+       })) {
+    CHECK(ending.kind == "mismatch");
+    CHECK(toy::says(ending.words, "'w.bias' is no matrix, and the optimizer knows matrices alone: say how many .rows"));
+  }
 }

@@ -123,6 +123,7 @@ class Training {
     std::vector<Segment<Space>> segments;
     if (skips_) return segments;
     each_segment(&Run<Space>::updated, [&](Segment<Space> segment) {
+      if (all_.uses[segment.parameter].skipped) return;
       if (is_short(segment)) segment.scale = factor_;
       segments.push_back(segment);
     });
