@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Where the time of a training step goes: computation, exposed communication, update; with overlap and without.
 //   mpirun -np 2 build/benchmarks/train_step --backend shm
-//   build/benchmarks/train_step --backend threads --paced --hidden 1024,1024,1024,1024
-//   mpirun -np 4 build/benchmarks/train_step --modes overlap --rounds 1 --steps 2 --zero 3 --optimizer adamw
+//   build/benchmarks/train_step --backend threads --paced --layers 8 --bucket-bytes 1MiB
+//   mpirun -np 4 build/benchmarks/train_step --zero 3 --modes overlap --layers 96 --batch 4 --rounds 1 --steps 1
 #include <chrono>
 #include <fstream>
 #include <map>
@@ -25,7 +25,7 @@
 namespace {
 
 using Any = distx::AnyCommunicator<>;
-using Training = distx::DataParallel<distx::ZeRO<distx::Dynamic>, distx::Accumulate<distx::Sharded>>;
+using Training = distx::DataParallel<distx::ZeRO<distx::Dynamic>>;
 using clock = std::chrono::steady_clock;
 
 double since(clock::time_point begin) { return std::chrono::duration<double>(clock::now() - begin).count(); }
@@ -41,7 +41,8 @@ struct Settings {
   examples::Backend backend;
   int zero = 0;
   std::string optimizer = "sgd";
-  std::vector<Eigen::Index> hidden{1024, 1024};
+  std::size_t layers = 2;
+  Eigen::Index width = 1024;
   Eigen::Index batch = 64;
   std::uint64_t bucket_bytes = distx::DataParallelOptions{}.bucket_bytes;
   std::vector<std::string> modes{"alone", "overlap", "blocking"};
@@ -60,9 +61,10 @@ struct Settings {
     app.add_option("--optimizer", optimizer, "sgd, with momentum, or adamw")
         ->check(CLI::IsMember({"sgd", "adamw"}))
         ->capture_default_str();
-    app.add_option("--hidden", hidden, "widths of the hidden layers, between 784 inputs and 10 outputs")
-        ->delimiter(',')
-        ->check(count);
+    app.add_option("--layers", layers, "hidden ones, between 784 inputs and 10 outputs")
+        ->check(count)
+        ->capture_default_str();
+    app.add_option("--width", width, "of a hidden layer")->check(count)->capture_default_str();
     app.add_option("--batch", batch, "samples of a rank in each step")->check(count)->capture_default_str();
     app.add_option("--bucket-bytes", bucket_bytes, "of gradients reduced together, such as 1MiB")
         ->transform(CLI::AsSizeValue(false))
@@ -133,7 +135,7 @@ class Bench {
  public:
   Bench(const Settings& settings, Any comm) : settings_(settings), comm_(std::move(comm)), muted_(comm_.share()) {
     widths_ = {784};
-    widths_.insert(widths_.end(), settings.hidden.begin(), settings.hidden.end());
+    widths_.insert(widths_.end(), settings.layers, settings.width);
     widths_.push_back(10);
     std::srand(static_cast<unsigned>(comm_.rank()) + 1);
     input_ = timing::Mlp::Matrix::Random(widths_.front(), settings.batch);

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Times the steps of PyTorch's DistributedDataParallel on Gloo, one thread a rank: the peer of benchmarks/train_step.cpp.
+"""Times the steps of PyTorch's DistributedDataParallel on Gloo, one thread a rank: the peer of train_step.cpp.
 
-    benchmarks/peers/ddp.py [--ranks 2] [--hidden 1024,1024] [--batch 64] [--bucket-bytes 26214400] [--json FILE]
+    benchmarks/peers/ddp.py [--ranks 2] [--layers 2] [--width 1024] [--batch 64] [--bucket-bytes 26214400] [--json FILE]
 
-Needs PyTorch (`pip install torch`), whose BLAS is MKL there. The model, the data's shape, the optimizer, the turns and the
-names of the figures are those of train_step; `alone` is the same model without DistributedDataParallel.
+Needs PyTorch (`pip install torch`), whose BLAS is MKL there. The model, the shape of the data, the optimizer, the turns and
+the names of the figures are those of train_step; `alone` is the same model without DistributedDataParallel.
 """
 import argparse
 import json
@@ -23,7 +23,7 @@ def train(rank, options, result):
     torch.set_num_threads(1)
     torch.manual_seed(rank)
     torch.distributed.init_process_group("gloo", rank=rank, world_size=options.ranks)
-    widths = [784, *options.hidden, 10]
+    widths = [784] + [options.width] * options.layers + [10]
     inputs = torch.rand(options.batch, widths[0]) * 2 - 1
     labels = torch.arange(options.batch) * 7 % 10
 
@@ -81,7 +81,8 @@ def train(rank, options, result):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--hidden", type=lambda text: [int(n) for n in text.split(",")], default=[1024, 1024])
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--width", type=int, default=1024)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--bucket-bytes", type=int, default=25 << 20)
     parser.add_argument("--optimizer", choices=["sgd", "adamw"], default="sgd")
