@@ -126,6 +126,9 @@ struct Subject {
   Training training;
   std::vector<double> rounds{};  // seconds of a step, each round's median over steps and mean over ranks
   StepTimes times{};             // the medians over rounds
+  double first_loss = 0;
+  double last_loss = 0;
+  bool begun = false;
 
   Subject(std::string mode, Any comm, const std::vector<Eigen::Index>& widths, const Settings& settings)
       : name(std::move(mode)), model(widths), training(make_training(comm, model, settings, name != "blocking")) {}
@@ -167,13 +170,14 @@ class Bench {
     StepTimes times;
     Clocked clocked{subject.training, times.inside};
     const auto begin = clock::now();
-    subject.model.forward(input_, labels_, clocked);
+    subject.last_loss = static_cast<double>(subject.model.forward(input_, labels_, clocked));
     subject.model.backward(clocked);
     const double before = since(begin);
-    subject.training.step({.learning_rate = 1e-3});
+    subject.training.step({.learning_rate = settings_.optimizer == "sgd" ? 1e-3 : 1e-5});
     times.all = since(begin);
     times.step = times.all - before;
     times.compute = before - times.inside;
+    if (!std::exchange(subject.begun, true)) subject.first_loss = subject.last_loss;
     return times;
   }
 
@@ -276,7 +280,19 @@ class Bench {
     return 0;
   }
 
+  /// What is timed is a training only if it learns; it is the same batch in every step.
+  void check_losses() {
+    for (const auto& subject : subjects_) {
+      std::vector<double> losses{subject->first_loss, subject->last_loss};
+      distx::all_reduce(comm_, losses, distx::average);
+      if (subject->name != "alone" && !(losses[1] < losses[0]))
+        throw distx::Error(fmt::format("the loss of the mode {} went from {} to {}: what was timed has not learnt",
+                                       subject->name, losses[0], losses[1]));
+    }
+  }
+
   nlohmann::json report(const std::optional<distx::WireSpeed>& speed) {
+    check_losses();
     std::vector<double> peaks(static_cast<std::size_t>(comm_.size()));
     distx::all_gather(comm_, process_peak(), peaks);
     const auto memory = subjects_.back()->training.memory();

@@ -4,8 +4,8 @@
 
     benchmarks/peers/ddp.py [--ranks 2] [--layers 2] [--width 1024] [--batch 64] [--bucket-bytes 26214400] [--json FILE]
 
-Needs PyTorch (`pip install torch`), whose BLAS is MKL there. The model, the shape of the data, the optimizer, the turns and
-the names of the figures are those of train_step; `alone` is the same model without DistributedDataParallel.
+Needs PyTorch (`pip install torch`), whose BLAS is MKL there. The model, the shape of the data, the optimizer, the turns
+and the names of the figures are those of train_step; `alone` is the same model without DistributedDataParallel.
 """
 import argparse
 import json
