@@ -158,10 +158,13 @@ void train(distx::AnyCommunicator<>& comm, const Settings& settings, const examp
   const auto sent_at_first = metered.ledger();
 
   const bool speaks = comm.rank() == 0;
-  std::size_t weights = 0;
-  for (const auto* parameter : model.parameters()) weights += parameter->size();
+  examples::WeightCounts weights;
+  for (const auto* parameter : model.parameters()) {
+    weights.all += parameter->size();
+    if (parameter->options().rows > 0) weights.in_matrices += parameter->size();
+  }
   if (speaks)
-    fmt::print("{} weights learn from {} characters, {} different ones\n", weights, text.training().size(),
+    fmt::print("{} weights learn from {} characters, {} different ones\n", weights.all, text.training().size(),
                text.vocabulary.size());
   std::optional<examples::ProgressBar> progress;
   if (speaks)
@@ -195,9 +198,7 @@ void train(distx::AnyCommunicator<>& comm, const Settings& settings, const examp
              held_out, hash);
   if (!sample.empty()) fmt::print("---- a sample ----\n{}\n", sample);
   auto report = cost.json(settings.training, weights);
-  report.update({{"ranks", comm.size()},
-                 {"parameters", weights},
-                 {"vocabulary", text.vocabulary.size()},
+  report.update({{"vocabulary", text.vocabulary.size()},
                  {"step_losses", losses},
                  {"held_out_loss", held_out},
                  {"weights_hash", hash},

@@ -38,9 +38,6 @@ void TrainingFlags::check(const std::string& batch_flag, std::size_t batch) cons
   if (!(clip > 0))
     throw distx::Error("gradients cannot be clipped to a norm of " + std::to_string(clip) +
                        ": give --clip a number above 0");
-  if (optimizer == "muon" || optimizer == "lamb")
-    throw distx::Error("this version cannot train with " + optimizer + " on several ranks: use --optimizer adamw or "
-                       "sgd");
 }
 
 }  // namespace examples
