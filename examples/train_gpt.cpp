@@ -29,7 +29,7 @@ namespace {
 
 struct Settings {
   examples::Backend backend;
-  examples::TrainingFlags training{.usual_rates = {{"adamw", 5e-3}, {"muon", 1e-2}, {"lamb", 1e-2}, {"sgd", 0.1}}};
+  examples::TrainingFlags training{.usual_rates = {{"adamw", 5e-3}, {"muon", 2e-2}, {"lamb", 2e-2}, {"sgd", 0.1}}};
   std::size_t layers = 3;
   std::size_t width = 64;
   std::size_t heads = 4;

@@ -39,7 +39,7 @@ struct Settings {
   examples::TrainingFlags training{
       .optimizer = "sgd",
       .bucket_kib = 64,  // the model has 241
-      .usual_rates = {{"sgd", 0.05}, {"adamw", 2e-3}, {"muon", 5e-3}, {"lamb", 5e-3}}};
+      .usual_rates = {{"sgd", 0.05}, {"adamw", 2e-3}, {"muon", 2e-2}, {"lamb", 2e-2}}};
   std::size_t epochs = 8;
   std::size_t batch_size = 16;
   std::uint64_t seed = 1;

@@ -77,6 +77,11 @@ def stages(how):
         same_weights({key: one for key, one in said.items() if key[1] == ranks and key[0] != "mpi"})
     for name, ranks, stage in said:
         agree(f"stage {stage} on {ranks}, {name}", said["threads", ranks, 0], said[name, ranks, stage], "step_losses", 1e-5)
+    for optimizer in ("muon", "lamb", "sgd"):
+        each = [report(how["threads"](3), *few, "--optimizer", optimizer, "--zero", str(stage)) for stage in range(4)]
+        same_weights({(optimizer, stage): one for stage, one in enumerate(each)})
+        if not each[0]["step_losses"][-1] < each[0]["step_losses"][0] - 0.1:
+            sys.exit(f"{optimizer} does not learn: {each[0]['step_losses']}")
     for stage in range(4):
         cut = report(how["threads"](2), *few, "--zero", str(stage), "--accumulate", "2")
         agree(f"2 micro-batches, stage {stage}", said["threads", 2, 0], cut, "step_losses")
@@ -139,7 +144,6 @@ def refuses(program, mpi):
             (["--zero", "4"], "--zero"),
             (["--clip", "0"], "give --clip a number above 0"),
             (["--precision", "f16"], "--precision"),
-            (["--optimizer", "muon"], "cannot train with muon"),
             (["--backend", "smoke-signals"], "--backend"),
         ], mpi)
         if sorted(os.listdir(folder)) != before:

@@ -102,16 +102,18 @@ def check_trace(name, ranks, said, events):
 
 def stages(how):
     """Stages 0 and 1 work in the model's own arrays, 2 and 3 lend them their weights: it must not show."""
-    few = ["--epochs", "1", "--clip", "1", "--optimizer", "adamw"]
-    for name, ranks in (("threads", 2), ("shm", 3)):
-        said = {stage: report(how[name](ranks), *few, "--zero", str(stage)) for stage in range(4)}
-        same_weights(said)
-        for stage, one in said.items():
-            # In place, weights and gradients are the user's memory, not the training's.
-            if stage >= 2:
-                held_as_planned(f"stage {stage} on {ranks}", one, 64 * 10)
-    cut = report(how["threads"](2), *few, "--zero", "3", "--accumulate", "4")
-    agree("4 micro-batches", report(how["threads"](2), *few), cut, "step_losses")
+    few = ["--epochs", "1", "--batch-size", "24", "--clip", "1", "--optimizer", "adamw"]
+    said = {("threads", stage): report(how["threads"](3), *few, "--zero", str(stage)) for stage in range(4)}
+    said["shm", 3] = report(how["shm"](3), *few, "--zero", "3")
+    same_weights(said)
+    for (name, stage), one in said.items():
+        # In place, weights and gradients are the user's memory, not the training's.
+        if stage >= 2:
+            held_as_planned(f"stage {stage} on {name}", one, 64 * 10)
+    cut = report(how["threads"](3), *few, "--zero", "3", "--accumulate", "4")
+    agree("4 micro-batches", said["threads", 0], cut, "step_losses")
+    few[-1] = "muon"
+    same_weights({stage: report(how["threads"](3), *few, "--zero", stage) for stage in ("1", "3")})
     short = report(how["threads"](2), "--epochs", "1", "--precision", "bf16", "--zero", "3", "--accumulate", "2")
     print(f"accuracy {short['accuracy']:.4f} in bf16", flush=True)
     if short["accuracy"] < 0.9:
