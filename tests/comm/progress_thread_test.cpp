@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "distx/comm/arena/ticket.hpp"
+#include "distx/core/wait.hpp"
 
 namespace {
 
@@ -55,7 +56,11 @@ TEST_CASE("who waits does not overtake a task that is run") {
   gate.wait_until_reached();
   const auto next = std::make_shared<Job>([&] { CHECK(gate.open.load()); });
   progress.submit(next);
-  std::thread opener([&] { gate.open = true; });
+  std::thread opener([&] {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(2);  // who waits has gone to sleep
+    while (std::chrono::steady_clock::now() < end) std::this_thread::yield();
+    gate.open = true;
+  });
   progress.wait(*next);
   CHECK(gate.job->done());
   opener.join();
