@@ -2,7 +2,7 @@
 // Where the time of a training step goes: computation, exposed communication, update; with overlap and without.
 //   mpirun -np 2 build/benchmarks/train_step --backend shm
 //   build/benchmarks/train_step --backend threads --paced --layers 8 --bucket-bytes 1MiB
-//   mpirun -np 4 build/benchmarks/train_step --zero 3 --modes overlap --layers 96 --batch 4 --rounds 1 --steps 1
+//   mpirun -np 4 build/benchmarks/train_step --zero 3 --modes blocking --layers 96 --batch 4 --rounds 1 --steps 1
 #include <chrono>
 #include <fstream>
 #include <map>
