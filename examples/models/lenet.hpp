@@ -38,7 +38,7 @@ struct AlwaysOpen {
 /// It is smooth everywhere, on purpose: rounding, and so the number of ranks, changes a training's course by rounding
 /// only. ReLU and the maximum have kinks, where the last bit decides between two gradients.
 /// The model owns its arrays and does not know that other ranks exist. Copies are deep. `open(layer)` is called before
-/// a layer's weights are used, and what it returns is kept until they no longer are: weights may be elsewhere meanwhile.
+/// a layer's weights are used, and what it returns is kept until they no longer are: they may be away meanwhile.
 template <class Scalar>
 class BasicLeNet {
  public:
