@@ -1,105 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/comm/movement.hpp"
-#include "distx/parallel/any_optimizer.hpp"
-#include "distx/parallel/borrowed_runs.hpp"
-#include "distx/parallel/plan_buckets.hpp"
-#include "distx/parallel/training_policies.hpp"
+#include "distx/parallel/allocate.hpp"
+#include "distx/parallel/lay_out_buckets.hpp"
 #include "distx/parallel/units.hpp"
 
 namespace distx::detail {
-
-/// The buckets of a training, laid out and without memory. Collective.
-template <MemorySpace Space>
-void lay_out_buckets(Buckets<Space>& buckets, const std::vector<Entry<Space>>& entries, Wires<Space>& wires,
-                     const TrainingPolicies& policies, const DataParallelOptions& options,
-                     const std::source_location& location) {
-  const int stage = policies.stage;
-  const auto adjacent = find_adjacent(wires.all, entries, stage > 0, location);
-  const int rank = wires.rank(), parts = wires.parts();
-  for (auto& members : plan_buckets(entries, options, stage == 3)) {
-    Bucket<Space>& bucket = buckets.emplace_back(std::move(members));
-    bucket.owned = entries[bucket.members.front()].owned != nullptr;
-    bucket.trained = entries[bucket.members.front()].trained();
-    if (bucket.owned) bucket.runs.push_back({.layout = lay_out(entries, bucket.members, alignment_bytes, parts)});
-    else bucket.runs = borrowed_runs(entries, bucket.members, adjacent, stage > 0, parts);
-    std::size_t state = 0;
-    for (auto& run : bucket.runs) {
-      const auto& layout = run.layout;
-      run.gradient_apart = bucket.trained && policies.gradients_apart(layout.type);
-      run.wire = bucket.trained ? policies.wire_of(layout.type) : layout.type;
-      run.value_apart = stage == 3;
-      run.begin = stage == 0 ? 0 : layout.cut.begin(rank);
-      run.size = stage == 0 ? layout.size : layout.cut.size(rank);
-      run.kept = layout.pieces(layout.cut.begin(rank), layout.cut.end(rank));
-      run.updated = layout.pieces(run.begin, run.begin + run.size);
-      run.state_begin = state;
-      state += run.size;
-    }
-  }
-}
-
-/// What the ranks need of communicator memory. Collective.
-template <MemorySpace Space>
-void allocate_shared(Buckets<Space>& buckets, Wires<Space>& wires, int stage,
-                     const std::shared_ptr<MemoryAccount>& account) {
-  const auto hold = [&](Bucket<Space>& bucket, AnyCommunicator<Space>& comm, MemoryKind kind, const Run<Space>& run,
-                        std::size_t elements) {
-    bucket.memory.push_back(hold_shared(comm, account, kind, elements * run.layout.element_bytes));
-    return Span<AnyElement, Space>(bucket.memory.back()->span().data(), elements, run.layout.type,
-                                   run.layout.element_bytes);
-  };
-  for (auto& bucket : buckets) {
-    for (auto& run : bucket.runs) {
-      const std::size_t size = run.layout.size;
-      if (bucket.owned && stage < 3) {
-        run.value = hold(bucket, wires.all, MemoryKind::weights, run, size);
-      } else if (bucket.owned) {
-        run.own_value = hold(bucket, wires.gathering, MemoryKind::weights, run, run.layout.cut.largest())
-                            .subspan(0, run.size);
-      }
-      if (bucket.owned && bucket.trained && stage < 2)
-        run.gradient = hold(bucket, wires.reducing, MemoryKind::gradients, run, size);
-      if (run.packed && wires.parts() > 1)
-        run.gradient = hold(bucket, wires.reducing, MemoryKind::in_flight, run, size);
-    }
-  }
-}
-
-/// Enough for the gradients of three buckets: one being filled, one being reduced, one between.
-template <MemorySpace Space>
-[[nodiscard]] std::size_t gradient_pool_bytes(const Buckets<Space>& buckets, bool lends) {
-  std::vector<std::size_t> sizes;
-  for (const auto& bucket : buckets) {
-    std::size_t bytes = 0;
-    for (const auto& run : bucket.runs)
-      if (bucket.trained) bytes += (lends ? whole_lines(run.layout.bytes()) : 0) + whole_lines(run.travel_bytes());
-    sizes.push_back(bytes);
-  }
-  std::sort(sizes.begin(), sizes.end(), std::greater<>{});
-  std::size_t bytes = 0;
-  for (std::size_t i = 0; i < std::min<std::size_t>(sizes.size(), 3); ++i) bytes += sizes[i];
-  return bytes;
-}
-
-/// What this rank needs for itself: its part of the gradients, and the optimizer's state.
-template <MemorySpace Space>
-void allocate_local(Buckets<Space>& buckets, const AnyOptimizer<Space>& optimizer,
-                    const TrainingPolicies& policies, const std::shared_ptr<MemoryAccount>& account) {
-  for (auto& bucket : buckets) {
-    if (!bucket.trained) continue;
-    std::size_t elements = 0;
-    for (auto& run : bucket.runs) {
-      elements += run.size;
-      if (!run.gradient_apart) continue;
-      bucket.memory.push_back(
-          hold_local<Space>(account, MemoryKind::gradients, run.size * size_of(run.wire)));
-      run.own_gradient = {bucket.memory.back()->span().data(), run.size, run.wire, size_of(run.wire)};
-    }
-    const ElementType type = bucket.runs.front().layout.type;
-    bucket.update = optimizer.make_update(type, policies.has_master(type), elements, account);
-  }
-}
 
 /// Gives the owned parameters their first values, or those that an earlier training has left them: of rank `root`.
 ///
@@ -139,9 +45,10 @@ template <MemorySpace Space>
 void adopt_values(Buckets<Space>& buckets, const std::vector<Entry<Space>>& entries) {
   for (auto& bucket : buckets) {
     if (!bucket.trained) continue;
+    std::size_t number = 0;
     for (const auto& run : bucket.runs)
       for (const auto& piece : run.updated)
-        bucket.update->adopt({}, run.segment(piece, entries).weight, run.state_begin + piece.at - run.begin);
+        bucket.update->adopt({}, number++, run.segment(piece, entries).weight);
   }
 }
 
