@@ -33,3 +33,7 @@
 #include "distx/parallel/parameter.hpp"
 #include "distx/parallel/parameter_ref.hpp"
 #include "distx/parallel/plan.hpp"
+#include "distx/tensor/dist_tensor.hpp"
+#include "distx/tensor/distribute.hpp"
+#include "distx/tensor/make_tensor.hpp"
+#include "distx/tensor/redistribute.hpp"

@@ -9,8 +9,8 @@ namespace distx {
 
 /// The ranks of a communicator as a grid, whose axes are tag types: `Mesh<Data, Model> mesh(comm, {2, 4})`.
 ///
-/// The last axis runs fastest. A copyable handle on shared state, which owns a communicator for each axis. It is used by
-/// one thread at a time.
+/// The last axis runs fastest. A copyable handle on shared state, which owns a communicator for each axis; used by one
+/// thread at a time.
 template <class... Axes>
 class Mesh {
   static_assert(sizeof...(Axes) >= 1 && sizeof...(Axes) <= most_axes, "distx: a mesh has one to four axes");

@@ -50,8 +50,8 @@ template <MemorySpace Space>
 [[nodiscard]] MeshStateIn<Space>& in_space(MeshState& mesh) {
   auto* const state = dynamic_cast<MeshStateIn<Space>*>(&mesh);
   if (state == nullptr)
-    throw MismatchError("the tensor lies in " + std::string(Space::name) + " memory, and the mesh's communicator moves " +
-                            std::string(mesh.space) + " memory",
+    throw MismatchError("the tensor lies in " + std::string(Space::name) +
+                            " memory, and the mesh's communicator moves " + std::string(mesh.space) + " memory",
                         {.operation = "Mesh", .rank = mesh.rank, .size = mesh.shape.ranks()});
   return *state;
 }

@@ -11,7 +11,7 @@
 
 namespace distx {
 
-/// Along `Axis`, dimension `Dim` is cut: of extent n, place i of p has [n*i/p, n*(i+1)/p), which may be empty.
+/// Along `Axis`, dimension `Dim` is cut: place i of p has the indices [n*i/p, n*(i+1)/p) of n, which may be none.
 ///
 /// Where several axes cut one dimension, they do so in the mesh's order: the next one cuts what the one before has left.
 template <std::size_t Dim, class Axis>
@@ -142,7 +142,7 @@ template <class L, class P>
 struct With;
 template <class... Ps, class P>
 struct With<Placements<Ps...>, P> {
-  using type = Layout<std::conditional_t<std::is_same_v<typename Ps::axis, typename P::axis>,
+  using type = distx::Layout<std::conditional_t<std::is_same_v<typename Ps::axis, typename P::axis>,
                                          Replicated<typename Ps::axis>, Ps>..., P>;
 };
 

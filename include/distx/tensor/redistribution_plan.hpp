@@ -175,8 +175,8 @@ struct RedistributionPlan {
 
 /// The bytes of all its collectives on this place, by `wire_bytes`.
 inline WireBytes wire_bytes(const RedistributionPlan& plan, const MeshShape& mesh, std::size_t element_bytes) {
-  const auto in = [&](std::size_t n) { return Span<const AnyElement, Host>(nullptr, n, ElementType::bytes, element_bytes); };
-  const auto out = [&](std::size_t n) { return Span<AnyElement, Host>(nullptr, n, ElementType::bytes, element_bytes); };
+  const auto out = [&](std::size_t n) { return Span<AnyElement>(nullptr, n, ElementType::bytes, element_bytes); };
+  const auto in = [&](std::size_t n) { return Span<const AnyElement>(out(n)); };
   WireBytes all;
   const auto add = [&](const auto& call, std::size_t own, std::size_t ranks) {
     const WireBytes wire = wire_bytes(call, static_cast<int>(own), static_cast<int>(ranks));

@@ -51,7 +51,8 @@ template <class L, class MeshT, std::size_t Rank>
 template <std::size_t Rank, MeshType MeshT, class L>
 class TensorPlace {
   static_assert(detail::is_layout<L>, "distx: the layout of a tensor is a Layout<Shard<Dim, Axis>, …>");
-  static_assert(detail::LayoutFacts<L>::template axes_known<MeshT>, "distx: the layout names an axis that the mesh has not");
+  static_assert(detail::LayoutFacts<L>::template axes_known<MeshT>,
+                "distx: the layout names an axis that the mesh has not");
   static_assert(detail::LayoutFacts<L>::template dims_known<Rank>,
                 "distx: the layout shards a dimension that the tensor has not");
 
