@@ -37,3 +37,4 @@
 #include "distx/tensor/distribute.hpp"
 #include "distx/tensor/make_tensor.hpp"
 #include "distx/tensor/redistribute.hpp"
+#include "distx/tensor/redistribution_cost.hpp"
