@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <algorithm>
+#include <array>
+#include <cstddef>
+
+#include "distx/tensor/extents.hpp"
+
+namespace distx {
+
+/// A part of a tensor: in each dimension `size` indices from `begin`. The number of dimensions is a value.
+struct Box {
+  std::size_t dimensions = 0;
+  std::array<std::size_t, most_dimensions> begin{};
+  std::array<std::size_t, most_dimensions> size{};
+
+  [[nodiscard]] constexpr std::size_t volume() const noexcept {
+    std::size_t elements = 1;
+    for (std::size_t d = 0; d < dimensions; ++d) elements *= size[d];
+    return elements;
+  }
+  template <std::size_t Rank>
+  [[nodiscard]] constexpr bool contains(const Extents<Rank>& index) const noexcept {
+    for (std::size_t d = 0; d < Rank; ++d)
+      if (index[d] < begin[d] || index[d] - begin[d] >= size[d]) return false;
+    return true;
+  }
+  /// What both have in common; empty in a dimension where they have nothing.
+  [[nodiscard]] friend constexpr Box operator&(const Box& a, const Box& b) noexcept {
+    Box both{a.dimensions, {}, {}};
+    for (std::size_t d = 0; d < a.dimensions; ++d) {
+      both.begin[d] = std::max(a.begin[d], b.begin[d]);
+      const std::size_t end = std::min(a.begin[d] + a.size[d], b.begin[d] + b.size[d]);
+      both.size[d] = end > both.begin[d] ? end - both.begin[d] : 0;
+    }
+    return both;
+  }
+  friend constexpr bool operator==(const Box&, const Box&) = default;
+};
+
+namespace detail {
+
+/// Where the first element of `part` lies in the memory of `whole`, row by row. @pre part lies in whole
+constexpr std::size_t place_in(const Box& whole, const Box& part) noexcept {
+  std::size_t at = 0;
+  for (std::size_t d = 0; d < whole.dimensions; ++d) at = at * whole.size[d] + (part.begin[d] - whole.begin[d]);
+  return at;
+}
+
+/// Whether the elements of `part` lie side by side in the memory of `whole`.
+constexpr bool side_by_side(const Box& whole, const Box& part) noexcept {
+  std::size_t first = 0;  // the first dimension in which there is more than one index
+  while (first < whole.dimensions && part.size[first] == 1) ++first;
+  for (std::size_t d = first + 1; d < whole.dimensions; ++d)
+    if (part.size[d] != whole.size[d]) return false;
+  return true;
+}
+
+}  // namespace detail
+
+}  // namespace distx
