@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // A GPT learns to write as the given files do, character by character, data-parallel.
-//   mpirun -np 2 build/examples/train_gpt
-//   build/examples/train_gpt --backend threads --ranks 2 --text book.txt
+//   mpirun -np 2 build/examples/train_gpt --zero 3
+//   build/examples/train_gpt --backend threads --ranks 2 --precision bf16 --optimizer muon --text book.txt
 #include <filesystem>
 #include <optional>
 
