@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include "distx/tensor/rule.hpp"
+
+namespace distx {
+
+namespace detail {
+
+/// This rank's part of an operand, to be read.
+template <DistributedTensor X>
+auto part_of(const X& x) {
+  using C = std::remove_cvref_t<X>;
+  using Part = TensorRef<const value_of<C>, rank_of<C>, typename C::space>;
+  const Span<const value_of<C>, typename C::space> values(x.local());
+  if constexpr (requires { x.local_extents(); }) {
+    return Part(values, x.local_extents());
+  } else {
+    const Box box = sharding_of<layout_of<C>, mesh_of<C>>(x.mesh().shape(), x.extents()).box(x.mesh().rank());
+    Extents<rank_of<C>> extents{};
+    std::copy_n(box.size.begin(), rank_of<C>, extents.begin());
+    return Part(values, extents);
+  }
+}
+
+template <class Rule, class... Xs>
+struct ResultValue {
+  using type = value_of<first_of<Xs...>>;
+};
+template <class Rule, class... Xs>
+  requires requires { typename Rule::template value_type<value_of<Xs>...>; }
+struct ResultValue<Rule, Xs...> {
+  using type = typename Rule::template value_type<value_of<Xs>...>;
+};
+
+/// A tensor for the rule's result.
+template <class Rule, class X, class... Xs>
+auto result_for(const X& x, const Xs&... others) {
+  if (!((others.mesh() == x.mesh()) && ...))
+    throw MismatchError("the operands lie on two meshes: make one and hand it to all", {.operation = Rule::name});
+  const auto extents = Rule::extents(x.extents(), others.extents()...);
+  constexpr std::size_t rank = std::tuple_size_v<std::remove_const_t<decltype(extents)>>;
+  using Out = DistTensor<typename ResultValue<Rule, X, Xs...>::type, rank, mesh_of<X>, result_layout<Rule, X, Xs...>,
+                         typename X::space>;
+  return Out(x.mesh(), extents);
+}
+
+template <class Rule, class Kernel, class... Xs>
+auto applied(Kernel& kernel, const Xs&... xs) {
+  auto out = result_for<Rule>(xs...);
+  kernel(part_of(xs)..., out.view());
+  return out;
+}
+
+/// Stands for the result of what does not compile, so that nothing after it is refused too.
+template <class X, std::size_t Rank = rank_of<X>>
+using refused = DistTensor<value_of<X>, Rank, mesh_of<X>, Layout<>, typename X::space>;
+template <class X>
+[[noreturn]] X never() {
+  throw Error("a call that does not compile was made");
+}
+
+}  // namespace detail
+
+/// Does an operation to each rank's parts, without communication: `kernel(part of x, …, part of the result)` on views.
+///
+/// The rule says how the result lies. The result's elements are the kernel's to write.
+/// @throws MismatchError where the extents do not fit, or the operands lie on two meshes
+/// @{
+template <class Rule, class X, class Kernel>
+  requires Applicable<Rule, X>
+[[nodiscard]] auto apply(const X& x, Kernel&& kernel) {
+  return detail::applied<Rule>(kernel, x);
+}
+template <class Rule, class X, class Y, class Kernel>
+  requires Applicable<Rule, X, Y>
+[[nodiscard]] auto apply(const X& x, const Y& y, Kernel&& kernel) {
+  return detail::applied<Rule>(kernel, x, y);
+}
+template <class Rule, class X, class Y, class Z, class Kernel>
+  requires Applicable<Rule, X, Y, Z>
+[[nodiscard]] auto apply(const X& x, const Y& y, const Z& z, Kernel&& kernel) {
+  return detail::applied<Rule>(kernel, x, y, z);
+}
+/// @}
+
+namespace detail {
+
+template <class Rule, class... Xs>
+void refuse_apply() {
+  static_assert(on_one_mesh<Xs...>, "distx: apply: the operands lie on meshes of two types");
+  if constexpr (on_one_mesh<Xs...>)
+    static_assert(is_ruled<missing_case<Rule, Xs...>>,
+                  "distx: apply: the rule has no case for operands that lie so: redistribute one that is Partial, or "
+                  "sharded in a dimension that the rule does not shard");
+}
+
+}  // namespace detail
+
+template <class Rule, class X, class Kernel>
+  requires Operands<X>
+auto apply(const X&, Kernel&&) -> detail::refused<X> {
+  detail::refuse_apply<Rule, X>();
+  return detail::never<detail::refused<X>>();
+}
+template <class Rule, class X, class Y, class Kernel>
+  requires Operands<X, Y>
+auto apply(const X&, const Y&, Kernel&&) -> detail::refused<X> {
+  detail::refuse_apply<Rule, X, Y>();
+  return detail::never<detail::refused<X>>();
+}
+template <class Rule, class X, class Y, class Z, class Kernel>
+  requires Operands<X, Y, Z>
+auto apply(const X&, const Y&, const Z&, Kernel&&) -> detail::refused<X> {
+  detail::refuse_apply<Rule, X, Y, Z>();
+  return detail::never<detail::refused<X>>();
+}
+
+}  // namespace distx
