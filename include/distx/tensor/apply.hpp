@@ -7,20 +7,20 @@ namespace distx {
 
 namespace detail {
 
-/// This rank's part of an operand, to be read.
-template <DistributedTensor X>
+/// This rank's part of the tensor.
+template <class X>
+Box box_of(const X& x) {
+  if constexpr (requires { { x.box() } -> std::convertible_to<Box>; }) return x.box();
+  else return sharding_of<layout_of<X>, mesh_of<X>>(x.mesh().shape(), x.extents()).box(x.mesh().rank());
+}
+
+/// The elements of that part, to be read.
+template <class X>
 auto part_of(const X& x) {
-  using C = std::remove_cvref_t<X>;
-  using Part = TensorRef<const value_of<C>, rank_of<C>, typename C::space>;
-  const Span<const value_of<C>, typename C::space> values(x.local());
-  if constexpr (requires { x.local_extents(); }) {
-    return Part(values, x.local_extents());
-  } else {
-    const Box box = sharding_of<layout_of<C>, mesh_of<C>>(x.mesh().shape(), x.extents()).box(x.mesh().rank());
-    Extents<rank_of<C>> extents{};
-    std::copy_n(box.size.begin(), rank_of<C>, extents.begin());
-    return Part(values, extents);
-  }
+  Extents<rank_of<X>> extents{};
+  std::copy_n(box_of(x).size.begin(), rank_of<X>, extents.begin());
+  return TensorRef<const value_of<X>, rank_of<X>, typename X::space>(
+      Span<const value_of<X>, typename X::space>(x.local()), extents);
 }
 
 template <class Rule, class... Xs>
