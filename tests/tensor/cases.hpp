@@ -45,7 +45,7 @@ struct Legal {
   }
   static constexpr bool takes(std::size_t code) {
     return [&]<std::size_t... I>(std::index_sequence<I...>) {
-      return Rule::on(place(code, I)...).kind != distx::Place::Kind::none;
+      return Rule::on(place(code, I)...).kind != distx::Place::Kind::refused;
     }(std::make_index_sequence<sizeof...(Ranks)>());
   }
   static constexpr std::size_t count = [] {

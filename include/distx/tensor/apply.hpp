@@ -33,7 +33,7 @@ struct ResultValue<Rule, Xs...> {
   using type = typename Rule::template value_type<value_of<Xs>...>;
 };
 
-/// A tensor for the rule's result.
+/// A tensor for the rule's result, whose elements are not set yet.
 template <class Rule, class X, class... Xs>
 auto result_for(const X& x, const Xs&... others) {
   if (!((others.mesh() == x.mesh()) && ...))
@@ -42,7 +42,9 @@ auto result_for(const X& x, const Xs&... others) {
   constexpr std::size_t rank = std::tuple_size_v<std::remove_const_t<decltype(extents)>>;
   using Out = DistTensor<typename ResultValue<Rule, X, Xs...>::type, rank, mesh_of<X>, result_layout<Rule, X, Xs...>,
                          typename X::space>;
-  return Out(x.mesh(), extents);
+  typename Out::place_type place(x.mesh(), extents);
+  const std::size_t elements = place.box().volume();
+  return Out(std::move(place), Buffer<typename Out::value_type, typename Out::space>(elements, uninitialized));
 }
 
 template <class Rule, class Kernel, class... Xs>
@@ -73,7 +75,7 @@ template <class X>
 
 /// Does an operation to each rank's parts, without communication: `kernel(part of x, …, part of the result)`.
 ///
-/// The rule says how the result lies. The result's elements are the kernel's to write.
+/// The rule says how the result lies. The kernel sets all elements of the result, which hold nothing before.
 /// @throws MismatchError where the extents do not fit, or the operands lie on two meshes
 /// @{
 template <class Rule, class X, class Kernel>

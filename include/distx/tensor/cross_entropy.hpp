@@ -106,9 +106,9 @@ template <class Logits, class Targets>
   using Space = typename Logits::space;
   const typename Space::stream stream{};
   auto losses = detail::result_for<CrossEntropy>(logits, targets);
-  auto log_sums = losses.clone();
+  auto log_sums = detail::result_for<CrossEntropy>(logits, targets);
   const auto part = detail::as_rows(detail::part_of(logits));
-  Buffer<T, Space> greatest(part.rows), both(2 * part.rows);
+  Buffer<T, Space> greatest(part.rows, uninitialized), both(2 * part.rows, uninitialized);
   const Span<const T, Space> most(greatest.span());
   const auto sums = both.span().first(part.rows), at_targets = both.span().subspan(part.rows, part.rows);
   constexpr std::size_t last = rank_of<Logits> - 1;

@@ -30,7 +30,7 @@ struct Case<Rule, Dimensions<Ranks...>, Ps...> {
 
 /// Whether the rule has such a case. A compiler that refuses an operation shows the one that was missing.
 template <class SomeCase>
-inline constexpr bool is_ruled = SomeCase::result.kind != Place::Kind::none;
+inline constexpr bool is_ruled = SomeCase::result.kind != Place::Kind::refused;
 
 namespace detail {
 
