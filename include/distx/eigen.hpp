@@ -4,3 +4,4 @@
 #error distx/eigen.hpp needs Eigen: install it (on Debian and Ubuntu: libeigen3-dev) or leave this header out
 #endif
 #include "distx/eigen/map.hpp"
+#include "distx/eigen/product.hpp"

@@ -16,6 +16,10 @@ namespace distx {
 /// Buffers, shards and slices start on boundaries of this many bytes: one cache line.
 inline constexpr std::size_t alignment_bytes = 64;
 
+/// Asks for memory whose elements are not set: for what is written before it is read.
+struct Uninitialized {};
+inline constexpr Uninitialized uninitialized{};
+
 /// Owns `size()` elements of memory of one space; move-only, aligned to 64 bytes.
 template <class T, MemorySpace Space = Host>
 class Buffer;
@@ -39,7 +43,8 @@ class Buffer<T, Host> {
   Buffer() noexcept = default;
   /// Zeros, so that what is never written is at least the same on every rank.
   /// @throws MemoryError that says how much was asked for
-  explicit Buffer(std::size_t size) {
+  explicit Buffer(std::size_t size) : Buffer(size, uninitialized) { std::uninitialized_value_construct_n(data(), size); }
+  Buffer(std::size_t size, Uninitialized) {
     if (size == 0) return;
     void* memory = size > std::numeric_limits<std::ptrdiff_t>::max() / sizeof(T)
                        ? nullptr
@@ -49,7 +54,6 @@ class Buffer<T, Host> {
                         " bytes");
     memory_ = unique_handle<detail::host_memory>::from_native_handle(memory);
     size_ = size;
-    std::uninitialized_value_construct_n(data(), size);
   }
   Buffer(Buffer&& other) noexcept : memory_(std::move(other.memory_)), size_(std::exchange(other.size_, 0)) {}
   Buffer& operator=(Buffer&& other) noexcept {
