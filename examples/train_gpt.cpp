@@ -2,21 +2,24 @@
 // A GPT learns to write as the given files do, character by character, data-parallel.
 //   mpirun -np 2 build/examples/train_gpt
 //   build/examples/train_gpt --backend threads --ranks 2 --text book.txt
-#include <cmath>
 #include <filesystem>
-#include <map>
 #include <optional>
 
+#include <CLI/CLI.hpp>
 #include <fmt/core.h>
 #include <distx/comm/decorators/metered.hpp>
-#include <distx/comm/decorators/sum_over_ranks.hpp>
+#include <distx/data/data_loader.hpp>
+#include <distx/data/distributed_sampler.hpp>
+#include <distx/connect/connect.hpp>
+#include <distx/optim/schedule.hpp>
 
 #include "common/backend.hpp"
 #include "common/json_file.hpp"
-#include "common/ledger_json.hpp"
+#include "common/make_training.hpp"
 #include "common/progress.hpp"
 #include "common/run.hpp"
-#include "common/timed_training.hpp"
+#include "common/train_step.hpp"
+#include "common/training_report.hpp"
 #include "common/weights_hash.hpp"
 #include "data/text.hpp"
 #include "models/gpt.hpp"
@@ -26,18 +29,13 @@ namespace {
 
 struct Settings {
   examples::Backend backend;
-  int zero = 0;
-  std::string precision = "f32";
-  std::string optimizer = "adamw";
-  std::size_t accumulate = 1;
-  std::optional<double> clip;
+  examples::TrainingFlags training{.usual_rates = {{"adamw", 5e-3}, {"muon", 1e-2}, {"lamb", 1e-2}, {"sgd", 0.1}}};
   std::size_t layers = 3;
   std::size_t width = 64;
   std::size_t heads = 4;
   std::size_t context = 64;
   std::size_t batch = 8;
   std::size_t steps = 2000;
-  std::optional<double> learning_rate;
   std::uint64_t seed = 1;
   std::vector<std::string> text;
   std::size_t sample = 400;
@@ -47,18 +45,7 @@ struct Settings {
   void describe(CLI::App& app) {
     const CLI::Range count(std::size_t{1}, std::size_t{1000000});
     backend.describe(app);
-    app.add_option("--zero", zero, "stage of ZeRO: 0 to 3")->check(CLI::IsMember({0, 1, 2, 3}))->capture_default_str();
-    app.add_option("--precision", precision, "of the weights: f32 or bf16")
-        ->check(CLI::IsMember({"f32", "bf16"}))
-        ->capture_default_str();
-    app.add_option("--optimizer", optimizer, "adamw, muon, lamb or sgd")
-        ->check(CLI::IsMember({"adamw", "muon", "lamb", "sgd"}))
-        ->capture_default_str();
-    app.add_option("--accumulate", accumulate, "micro-batches that a rank's batch is cut into")
-        ->check(count)
-        ->capture_default_str();
-    app.add_option("--clip", clip, "the gradients' norm is at most this [default: as it is]")
-        ->check(CLI::PositiveNumber);
+    training.describe(app);
     app.add_option("--layers", layers, "transformer blocks")->check(count)->capture_default_str();
     app.add_option("--width", width, "numbers that describe a character")->check(count)->capture_default_str();
     app.add_option("--heads", heads, "of each block's attention; must divide the width")
@@ -67,8 +54,6 @@ struct Settings {
     app.add_option("--context", context, "characters that are looked at")->check(count)->capture_default_str();
     app.add_option("--batch", batch, "sequences in a batch of one rank")->check(count)->capture_default_str();
     app.add_option("--steps", steps, "how often the weights are updated")->check(count)->capture_default_str();
-    app.add_option("--learning-rate", learning_rate,
-                   "after a warm-up; falls to zero along a cosine [default: by optimizer]");
     app.add_option("--seed", seed, "of the initial weights, the sequences' order and the sample")
         ->capture_default_str();
     app.add_option("--text", text, "files to learn from [default: this project's own headers and pages]");
@@ -78,7 +63,7 @@ struct Settings {
     app.add_option("--temperature", temperature, "of the sample: the lower, the less daring")
         ->check(CLI::PositiveNumber)
         ->capture_default_str();
-    app.add_option("--json", json, "file for losses, times, traffic and the hash of the final weights");
+    app.add_option("--json", json, "file for losses, times, memory, traffic and the hash of the final weights");
   }
 };
 
@@ -96,50 +81,8 @@ examples::Text read(const Settings& settings) {
   return text;
 }
 
-// ---- What depends on the stage, the precision and the optimizer ----
-
 template <class Weight>
 using Training = examples::TimedTraining<Weight>;
-
-/// Calls f(optimizer) with the one that is chosen.
-template <class F>
-auto with_optimizer(const Settings& settings, F&& f) {
-  if (settings.optimizer == "sgd") return f(distx::SGD{.momentum = 0.9});
-  return f(distx::AdamW{.beta2 = 0.99, .weight_decay = 0.01});
-}
-
-template <class Weight, distx::Communicator C>
-Training<Weight> make_training(C& comm, const examples::BasicGpt<Weight>& model, const Settings& settings) {
-  return with_optimizer(settings, [&](const auto& optimizer) {
-    return Training<Weight>(distx::DataParallel<distx::ZeRO<0>>(comm, model.parameters(), optimizer));
-  });
-}
-
-void refuse_what_is_missing(const Settings& settings) {
-  const auto refuse = [](const std::string& words) { throw distx::Error("this version has no " + words); };
-  if (settings.zero != 0) refuse("stage " + std::to_string(settings.zero) + " of ZeRO: use --zero 0");
-  if (settings.precision != "f32") refuse("master weights for bf16: use --precision f32");
-  if (settings.optimizer == "muon" || settings.optimizer == "lamb")
-    refuse("optimizer " + settings.optimizer + ": use --optimizer adamw or sgd");
-  if (settings.clip) refuse("clipping of gradients: leave --clip out");
-}
-
-double learning_rate(const Settings& settings, std::size_t step) {
-  static const std::map<std::string, double> usual{{"adamw", 5e-3}, {"muon", 2e-2}, {"lamb", 1e-2}, {"sgd", 0.1}};
-  const double warm_up = 1 + static_cast<double>(settings.steps) / 20;
-  const auto now = static_cast<double>(step);
-  const double done = now / static_cast<double>(settings.steps);
-  return settings.learning_rate.value_or(usual.at(settings.optimizer)) * std::min(1.0, (now + 1) / warm_up) * 0.5 *
-         (1 + std::cos(done * 3.14159265358979));
-}
-
-// ---- The training ----
-
-/// The mean over the ranks; each has one value.
-double average_over_ranks(distx::AnyCommunicator<>& comm, double value) {
-  distx::all_reduce(comm, value, distx::average);
-  return value;
-}
 
 /// The loss on text that was not learnt from, of which each rank reads its part. Every rank runs the model as often.
 template <class Weight>
@@ -200,89 +143,76 @@ void train(distx::AnyCommunicator<>& comm, const Settings& settings, const examp
       {.batch_size = settings.batch, .seed = settings.seed, .remainder = distx::Remainder::drop});
   const distx::DataLoader loader(
       sampler,
-      [&](std::span<const std::size_t> places) {
-        std::vector<examples::TextBatch> parts;
-        for (const std::size_t share = places.size() / settings.accumulate; !places.empty();
-             places = places.subspan(share)) {
-          parts.push_back(examples::sequences(text.training(), places.first(share), settings.context));
-        }
-        return parts;
+      [&](std::span<const std::size_t> batch) {
+        return examples::micro_batches(batch, settings.training.accumulate, [&](auto places) {
+          return examples::sequences(text.training(), places, settings.context);
+        });
       },
       {.workers = 0});
 
   examples::BasicGpt<Weight> model(
       {text.vocabulary.size(), settings.context, settings.width, settings.layers, settings.heads}, settings.seed);
   distx::Metered<distx::AnyCommunicator<>> metered(comm.share());
-  auto training = make_training(metered, model, settings);
+  auto training = examples::make_training(distx::AnyCommunicator<>(metered.share()), model.parameters(),
+                                          settings.training);
   const auto sent_at_first = metered.ledger();
 
   const bool speaks = comm.rank() == 0;
-  if (speaks) {
-    std::size_t weights = 0;
-    for (const auto* parameter : model.parameters()) weights += parameter->size();
+  std::size_t weights = 0;
+  for (const auto* parameter : model.parameters()) weights += parameter->size();
+  if (speaks)
     fmt::print("{} weights learn from {} characters, {} different ones\n", weights, text.training().size(),
                text.vocabulary.size());
-  }
   std::optional<examples::ProgressBar> progress;
   if (speaks)
     progress.emplace(stdout, examples::TrainingPlan{settings.steps, 1, settings.batch * ranks * settings.context,
                                                     "step", "characters"});
+  const std::size_t warm_up = settings.steps / 20;
+  const auto rate = distx::warm_up(warm_up, distx::cosine(settings.training.rate(), settings.steps - warm_up));
+  const auto pass = [&](const examples::TextBatch& part, double share) {
+    const auto loss = model.forward(part.tokens, part.targets, part.length, training);
+    model.backward(training, static_cast<typename examples::BasicGpt<Weight>::Scalar>(share));
+    return loss;
+  };
   std::vector<double> losses;
   for (std::size_t epoch = 0; losses.size() < settings.steps; ++epoch) {
     for (const auto& parts : loader.epoch(epoch)) {
-      const double share = 1.0 / static_cast<double>(parts.size());
-      double loss = 0;
-      training.begin_step();
-      for (const auto& part : parts) {
-        const auto scope = training.micro_batch(&part == &parts.back());
-        loss += share * static_cast<double>(model.forward(part.tokens, part.targets, part.length, training));
-        model.backward(training, static_cast<typename examples::BasicGpt<Weight>::Scalar>(share));
-      }
-      training.step({.learning_rate = learning_rate(settings, losses.size())});
-      loss = average_over_ranks(comm, loss);
-      if (!std::isfinite(loss))
-        throw distx::Error("the loss of step " + std::to_string(losses.size() + 1) +
-                           " is no finite number: choose a lower --learning-rate");
-      losses.push_back(loss);
-      if (progress) progress->step(loss);
+      losses.push_back(examples::train_step(comm, training, parts, rate(losses.size()), pass));
+      if (progress) progress->step(losses.back());
       if (losses.size() == settings.steps) break;
     }
   }
   progress.reset();
 
-  const auto traffic = distx::sum_over_ranks(metered.ledger() - sent_at_first, comm);
+  const examples::TrainingCost cost(comm, training.times(), settings.steps, training.memory(),
+                                    metered.ledger() - sent_at_first);
   const double held_out = held_out_loss(comm, model, training, text.held_out());
   const auto hash = weights_hash(model, training);
   const auto sample = write_sample(model, training, text.vocabulary, settings);
-  const auto seconds = [&](double sum) { return average_over_ranks(comm, sum) / static_cast<double>(settings.steps); };
-  const double compute = seconds(training.times().compute);
-  const double communication = seconds(training.times().communication);
-  const double update = seconds(training.times().update);
   if (!speaks) return;
-  fmt::print("a step of {:.1f} ms: {:.1f} compute, {:.1f} exposed communication, {:.1f} update\n",
-             1e3 * (compute + communication + update), 1e3 * compute, 1e3 * communication, 1e3 * update);
+  fmt::print("{}\n", cost.words());
   fmt::print("loss on {} characters that were held out: {:.4f} nats each (weights {})\n", text.held_out().size(),
              held_out, hash);
   if (!sample.empty()) fmt::print("---- a sample ----\n{}\n", sample);
-  examples::JsonFile(settings.json)
-      .write(
-          {{"step_losses", losses},
-           {"held_out_loss", held_out},
-           {"weights_hash", hash},
-           {"sample", sample},
-           {"seconds_per_step", {{"compute", compute}, {"exposed_communication", communication}, {"update", update}}},
-           {"traffic", examples::ledger_json(traffic)}});
+  auto report = cost.json(settings.training, weights);
+  report.update({{"ranks", comm.size()},
+                 {"parameters", weights},
+                 {"step_losses", losses},
+                 {"held_out_loss", held_out},
+                 {"weights_hash", hash},
+                 {"sample", sample}});
+  examples::JsonFile(settings.json).write(report);
 }
 
 void run(int argc, char** argv, const Settings& settings) {
   auto connector = distx::connect(argc, argv);
-  refuse_what_is_missing(settings);
-  if (settings.batch % settings.accumulate != 0)
-    throw distx::DataError("--batch " + std::to_string(settings.batch) + " cannot be cut into " +
-                           std::to_string(settings.accumulate) + " equal micro-batches: choose a multiple of that");
+  settings.training.check("--batch", settings.batch);
   const auto text = read(settings);
   examples::JsonFile(settings.json).demand_writable(connector);
-  settings.backend.run(connector, [&](auto comm) { train<float>(comm, settings, text); });
+  settings.backend.run(connector, [&](distx::AnyCommunicator<> comm) {
+    if (settings.training.short_weights()) train<distx::bfloat16>(comm, settings, text);
+    else train<float>(comm, settings, text);
+  });
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include <distx/observe/memory_ledger.hpp>
 #include <distx/parallel/data_parallel_options.hpp>
 #include <distx/parallel/parameter.hpp>
 
@@ -22,10 +23,11 @@ struct StepTimes {
 /// A training as a model sees it, whatever its policies, whose time is measured.
 ///
 /// The model is compiled once for all policies. What its scopes give is kept for as long as the scope is needed.
-template <class Weight, class Clock = std::chrono::steady_clock>
+/// @tparam P the model's parameters: distx::Parameter, or distx::ParameterRef where it lends arrays of its own
+template <class Weight, class Clock = std::chrono::steady_clock, class P = distx::Parameter<Weight>>
 class TimedTraining {
  public:
-  using Parameter = distx::Parameter<Weight>;
+  using Parameter = P;
   using Scope = std::shared_ptr<void>;
 
   template <class Training>
@@ -34,23 +36,29 @@ class TimedTraining {
   /// The time until here belongs to no step.
   void begin_step() { last_ = Clock::now(); }
 
-  template <class... P>
-  [[nodiscard]] Scope unshard(const P&... parameters) {
+  template <class... Ps>
+  [[nodiscard]] Scope unshard(const Ps&... parameters) {
     const Parameter* all[] = {&parameters...};
     charge(times_.compute);
     auto scope = self_->unshard(all);
     charge(times_.communication);
     return scope;
   }
-  template <class... P>
-  void ready(const P&... parameters) {
+  template <class... Ps>
+  void ready(const Ps&... parameters) {
     const Parameter* all[] = {&parameters...};
     charge(times_.compute);
     self_->ready(all);
     charge(times_.communication);
   }
   /// Until the scope ends, gradients are those of one of several micro-batches.
-  [[nodiscard]] Scope micro_batch(bool last) { return self_->micro_batch(last); }
+  /// @pre `last`, where the training has no policy for several
+  [[nodiscard]] Scope micro_batch(bool last) {
+    charge(times_.compute);
+    auto scope = self_->micro_batch(last);
+    charge(times_.communication);
+    return scope;
+  }
   /// Until the scope ends, there are no gradients.
   [[nodiscard]] Scope evaluate() { return self_->evaluate(); }
 
@@ -66,6 +74,8 @@ class TimedTraining {
 
   /// The sums over all steps.
   [[nodiscard]] const StepTimes& times() const { return times_; }
+  /// The bytes that this rank holds.
+  [[nodiscard]] distx::MemoryLedger memory() const { return self_->memory(); }
 
  private:
   using Parameters = std::span<const Parameter* const>;
@@ -79,6 +89,7 @@ class TimedTraining {
     virtual void reduce() = 0;
     virtual void update(const distx::StepOptions&) = 0;
     virtual void gather() = 0;
+    [[nodiscard]] virtual distx::MemoryLedger memory() const = 0;
   };
 
   template <class Training>
@@ -86,39 +97,29 @@ class TimedTraining {
     explicit Model(Training inner) : training(std::move(inner)) {}
 
     Scope unshard(Parameters parameters) override {
-      if constexpr (requires { training.unshard(*parameters[0]); }) {
-        std::vector<decltype(training.unshard(*parameters[0]))> scopes;
-        for (const auto* parameter : parameters) scopes.push_back(training.unshard(*parameter));
-        return std::make_shared<decltype(scopes)>(std::move(scopes));
-      } else {
-        return nullptr;  // always whole
-      }
+      std::vector<decltype(training.unshard(*parameters[0]))> scopes;
+      for (const auto* parameter : parameters) scopes.push_back(training.unshard(*parameter));
+      return std::make_shared<decltype(scopes)>(std::move(scopes));
     }
     void ready(Parameters parameters) override {
-      if (withheld) return;
       for (const auto* parameter : parameters) training.ready(*parameter);
     }
     Scope micro_batch(bool last) override {
       if constexpr (requires { training.micro_batch(last); }) {
         return std::make_shared<decltype(training.micro_batch(last))>(training.micro_batch(last));
       } else {
-        withheld = !last;
         return nullptr;
       }
     }
     Scope evaluate() override {
-      if constexpr (requires { training.evaluate(); }) {
-        return std::make_shared<decltype(training.evaluate())>(training.evaluate());
-      } else {
-        return nullptr;
-      }
+      return std::make_shared<decltype(training.evaluate())>(training.evaluate());
     }
     void reduce() override { training.reduce(); }
     void update(const distx::StepOptions& options) override { training.update(options); }
     void gather() override { training.gather(); }
+    [[nodiscard]] distx::MemoryLedger memory() const override { return training.memory(); }
 
     Training training;
-    bool withheld = false;  // gradients of a micro-batch that is not the last, by a training that knows none
   };
 
   void charge(double& account) {

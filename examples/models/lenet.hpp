@@ -20,13 +20,25 @@
 
 namespace examples {
 
+/// Opens layers whose weights are always there.
+struct AlwaysOpen {
+  struct Scope {
+    ~Scope() {}  // NOLINT: as a scope has, so that nobody is warned of an unused variable
+  };
+  template <class AnyLayer>
+  Scope operator()(AnyLayer&) const {
+    return {};
+  }
+};
+
 /// LeNet-5 (LeCun et al., 1998): two convolutions with pooling, then three dense layers; tanh between them.
 ///
 /// On 28 × 28 pixels it has the classical 61,706 parameters. Where the image is too small for the second convolution to
 /// do without padding (below 12 pixels after the first pooling), that one is padded as the first is.
 /// It is smooth everywhere, on purpose: rounding, and so the number of ranks, changes a training's course by rounding
 /// only. ReLU and the maximum have kinks, where the last bit decides between two gradients.
-/// The model owns its arrays and does not know that other ranks exist. Copies are deep.
+/// The model owns its arrays and does not know that other ranks exist. Copies are deep. `open(layer)` is called before a
+/// layer's weights are used, and what it returns is kept until they no longer are: weights may be elsewhere meanwhile.
 template <class Scalar>
 class BasicLeNet {
  public:
@@ -44,9 +56,10 @@ class BasicLeNet {
 
   /// The mean loss over a batch of images (sample after sample, row after row) and their labels.
   /// @throws std::invalid_argument if there are no labels, one is not below 10, or the images are more or fewer
-  Scalar forward(std::span<const Scalar> images, std::span<const std::uint8_t> labels) {
+  template <class Open = AlwaysOpen>
+  Scalar forward(std::span<const Scalar> images, std::span<const std::uint8_t> labels, Open&& open = {}) {
     check(images, labels);
-    infer(images);
+    infer(images, open);
     const Scalar loss = softmax_cross_entropy<Scalar>(logits_, labels, logits_gradient_);
     ran_forward_ = true;
     return loss;
@@ -54,39 +67,52 @@ class BasicLeNet {
 
   /// The gradients of the loss that forward() last gave; overwrites those that were there.
   ///
-  /// Calls on_ready(layer) as soon as the gradients of a layer are final, the last layer first. The weights are
-  /// still read until backward() returns.
+  /// Calls on_ready(layer) as soon as the gradients of a layer are final, the last layer first. Its weights are still
+  /// read after that.
   /// @throws std::logic_error unless forward() was called since the last backward() and prediction
-  template <class OnReady>
-  void backward(OnReady&& on_ready) {
+  template <class OnReady, class Open = AlwaysOpen>
+  void backward(OnReady&& on_ready, Open&& open = {}) {
     if (!ran_forward_) throw std::logic_error("LeNet: backward() has no forward() to follow: call forward() first");
     ran_forward_ = false;
     auto& [conv1, conv2, dense1, dense2, output] = layers_;
-    dense::backward<Scalar>(output, dense2_, logits_gradient_);
-    on_ready(output);
-    dense::input_gradient<Scalar>(output, logits_gradient_, dense2_gradient_);
-    activation_gradient<Scalar>(dense2_, dense2_gradient_);
-    dense::backward<Scalar>(dense2, dense1_, dense2_gradient_);
-    on_ready(dense2);
-    dense::input_gradient<Scalar>(dense2, dense2_gradient_, dense1_gradient_);
-    activation_gradient<Scalar>(dense1_, dense1_gradient_);
-    dense::backward<Scalar>(dense1, features(pool2_), dense1_gradient_);
-    on_ready(dense1);
-    dense::input_gradient<Scalar>(dense1, dense1_gradient_, pool2_gradient_);
-    pooling2_.input_gradient(pixels(pool2_gradient_, pooling2_.output()), conv2_gradient_);
-    activation_gradient<Scalar>(conv2_, conv2_gradient_);
-    convolution2_.backward(conv2, conv2_gradient_);
-    on_ready(conv2);
-    convolution2_.input_gradient(conv2, conv2_gradient_, pool1_gradient_);
-    pooling1_.input_gradient(pool1_gradient_, conv1_gradient_);
-    activation_gradient<Scalar>(conv1_, conv1_gradient_);
+    {
+      const auto weights = open(output);
+      dense::backward<Scalar>(output, dense2_, logits_gradient_);
+      on_ready(output);
+      dense::input_gradient<Scalar>(output, logits_gradient_, dense2_gradient_);
+      activation_gradient<Scalar>(dense2_, dense2_gradient_);
+    }
+    {
+      const auto weights = open(dense2);
+      dense::backward<Scalar>(dense2, dense1_, dense2_gradient_);
+      on_ready(dense2);
+      dense::input_gradient<Scalar>(dense2, dense2_gradient_, dense1_gradient_);
+      activation_gradient<Scalar>(dense1_, dense1_gradient_);
+    }
+    {
+      const auto weights = open(dense1);
+      dense::backward<Scalar>(dense1, features(pool2_), dense1_gradient_);
+      on_ready(dense1);
+      dense::input_gradient<Scalar>(dense1, dense1_gradient_, pool2_gradient_);
+      pooling2_.input_gradient(pixels(pool2_gradient_, pooling2_.output()), conv2_gradient_);
+      activation_gradient<Scalar>(conv2_, conv2_gradient_);
+    }
+    {
+      const auto weights = open(conv2);
+      convolution2_.backward(conv2, conv2_gradient_);
+      on_ready(conv2);
+      convolution2_.input_gradient(conv2, conv2_gradient_, pool1_gradient_);
+      pooling1_.input_gradient(pool1_gradient_, conv1_gradient_);
+      activation_gradient<Scalar>(conv1_, conv1_gradient_);
+    }
     convolution1_.backward(conv1, conv1_gradient_);
     on_ready(conv1);
   }
 
   /// The likeliest digit of each image.
   /// @throws std::invalid_argument if the images do not divide into whole ones
-  [[nodiscard]] std::vector<std::uint8_t> predict(std::span<const Scalar> images) {
+  template <class Open = AlwaysOpen>
+  [[nodiscard]] std::vector<std::uint8_t> predict(std::span<const Scalar> images, Open&& open = {}) {
     const std::size_t size = image_size();
     if (images.size() % size != 0) {
       throw std::invalid_argument("LeNet: " + std::to_string(images.size()) +
@@ -99,7 +125,7 @@ class BasicLeNet {
     while (!images.empty()) {
       const auto chunk = images.first(std::min(images.size(), predicted_at_once * size));
       images = images.subspan(chunk.size());
-      infer(chunk);
+      infer(chunk, open);
       for (Eigen::Index sample = 0; sample < logits_.cols(); ++sample) {
         Eigen::Index digit = 0;
         logits_.col(sample).maxCoeff(&digit);
@@ -111,8 +137,10 @@ class BasicLeNet {
 
   /// How many of the images are predicted as labelled; the accuracy is that divided by their number.
   /// @throws std::invalid_argument as predict() does, and if the labels are more or fewer than the images
-  [[nodiscard]] std::size_t count_correct(std::span<const Scalar> images, std::span<const std::uint8_t> labels) {
-    const std::vector<std::uint8_t> digits = predict(images);
+  template <class Open = AlwaysOpen>
+  [[nodiscard]] std::size_t count_correct(std::span<const Scalar> images, std::span<const std::uint8_t> labels,
+                                          Open&& open = {}) {
+    const std::vector<std::uint8_t> digits = predict(images, open);
     if (digits.size() != labels.size()) throw counts_differ(images.size(), labels.size());
     std::size_t correct = 0;
     for (std::size_t i = 0; i < labels.size(); ++i) correct += digits[i] == labels[i] ? 1U : 0U;
@@ -178,21 +206,32 @@ class BasicLeNet {
   }
 
   /// From images to logits.
-  void infer(std::span<const Scalar> images) {
-    const auto& [conv1, conv2, dense1, dense2, output] = layers_;
+  template <class Open>
+  void infer(std::span<const Scalar> images, Open&& open) {
+    auto& conv1 = layers_[0];
+    auto& conv2 = layers_[1];
+    auto& dense1 = layers_[2];
+    auto& dense2 = layers_[3];
+    auto& output = layers_[4];
     const auto values = static_cast<Eigen::Index>(images.size());
-    convolution1_.forward(
-        conv1, Eigen::Map<const Matrix<Scalar>>(images.data(), input_.channels, values / input_.channels), conv1_);
+    const auto with = [&](Layer<Scalar>& layer, auto&& use) {
+      const auto weights = open(layer);
+      use();
+    };
+    with(conv1, [&] {
+      const Eigen::Map<const Matrix<Scalar>> input(images.data(), input_.channels, values / input_.channels);
+      convolution1_.forward(conv1, input, conv1_);
+    });
     activate<Scalar>(conv1_);
     pooling1_.forward(conv1_, pool1_);
-    convolution2_.forward(conv2, pool1_, conv2_);
+    with(conv2, [&] { convolution2_.forward(conv2, pool1_, conv2_); });
     activate<Scalar>(conv2_);
     pooling2_.forward(conv2_, pool2_);
-    dense::forward<Scalar>(dense1, features(pool2_), dense1_);
+    with(dense1, [&] { dense::forward<Scalar>(dense1, features(pool2_), dense1_); });
     activate<Scalar>(dense1_);
-    dense::forward<Scalar>(dense2, dense1_, dense2_);
+    with(dense2, [&] { dense::forward<Scalar>(dense2, dense1_, dense2_); });
     activate<Scalar>(dense2_);
-    dense::forward<Scalar>(output, dense2_, logits_);
+    with(output, [&] { dense::forward<Scalar>(output, dense2_, logits_); });
   }
 
   ImageShape input_;

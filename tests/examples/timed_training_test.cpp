@@ -29,8 +29,23 @@ void take(const std::string& name, int seconds) {
   Hands::seconds += seconds;
 }
 
-/// A training of stage 0, in which each call takes a while.
+/// A scope that says when it ends.
+struct Scope {
+  std::string name;
+  explicit Scope(std::string of) : name(std::move(of)) {}
+  Scope(Scope&& other) noexcept : name(std::exchange(other.name, "")) {}
+  ~Scope() {
+    if (!name.empty()) asked += "end of " + name + ", ";
+  }
+};
+
+/// A training of one micro-batch, in which each call takes a while.
 struct Whole {
+  Scope unshard(const Parameter& parameter) {
+    take("unshard " + parameter.name(), 16);
+    return Scope(parameter.name());
+  }
+  Scope evaluate() { return Scope("the evaluation"); }
   void ready(const Parameter& parameter) { take("ready " + parameter.name(), 1); }
   void reduce() { take("reduce", 8); }
   void update(const distx::StepOptions& options) {
@@ -38,24 +53,18 @@ struct Whole {
     take("update", 4);
   }
   void gather() { take("gather", 2); }
+  [[nodiscard]] distx::MemoryLedger memory() const {
+    distx::MemoryLedger ledger;
+    ledger.weights.held = 123;
+    return ledger;
+  }
 };
 
-/// Its scopes say when they end.
-struct Sharded : Whole {
-  struct Scope {
-    std::string name;
-    explicit Scope(std::string of) : name(std::move(of)) {}
-    Scope(Scope&& other) noexcept : name(std::exchange(other.name, "")) {}
-    ~Scope() {
-      if (!name.empty()) asked += "end of " + name + ", ";
-    }
-  };
-  Scope unshard(const Parameter& parameter) {
-    take("unshard " + parameter.name(), 16);
-    return Scope(parameter.name());
+struct Several : Whole {
+  Scope micro_batch(bool last) {
+    take("micro-batch", 32);
+    return Scope(last ? "the last" : "a micro-batch");
   }
-  Scope micro_batch(bool last) { return Scope(last ? "the last" : "a micro-batch"); }
-  Scope evaluate() { return Scope("the evaluation"); }
 };
 
 const Parameter weight("weight", 1);
@@ -64,27 +73,29 @@ const Parameter bias("bias", 1);
 }  // namespace
 
 TEST_CASE("the time of a step is dealt out, and that between steps is not counted") {
-  TimedTraining<float, Hands> training{Sharded()};
+  TimedTraining<float, Hands> training{Several()};
   for (int step = 1; step <= 2; ++step) {
     asked.clear();
     Hands::seconds += 1000;
     training.begin_step();
     {
       const auto weights = training.unshard(weight, bias);
-      Hands::seconds += 32;
+      Hands::seconds += 100;
     }
+    const auto scope = training.micro_batch(true);
     training.ready(bias);
     Hands::seconds += 64;
     training.step({.learning_rate = 0.5});
-    CHECK(asked == "unshard weight, unshard bias, end of weight, end of bias, ready bias, reduce, update, gather, ");
-    CHECK(training.times().compute == step * (32 + 64));
-    CHECK(training.times().communication == step * (2 * 16 + 1 + 8 + 2));
+    CHECK(asked == "unshard weight, unshard bias, end of weight, end of bias, micro-batch, ready bias, reduce, update, "
+                   "gather, ");
+    CHECK(training.times().compute == step * (100 + 64));
+    CHECK(training.times().communication == step * (2 * 16 + 32 + 1 + 8 + 2));
     CHECK(training.times().update == step * 4);
   }
 }
 
 TEST_CASE("scopes end where they end, and are the training's own") {
-  TimedTraining<float, Hands> training{Sharded()};
+  TimedTraining<float, Hands> training{Several()};
   asked.clear();
   {
     const auto scope = training.micro_batch(false);
@@ -95,16 +106,18 @@ TEST_CASE("scopes end where they end, and are the training's own") {
     training.ready(weight);
   }
   { const auto scope = training.evaluate(); }
-  CHECK(asked == "ready weight, end of a micro-batch, ready weight, end of the last, end of the evaluation, ");
+  CHECK(asked == "micro-batch, ready weight, end of a micro-batch, micro-batch, ready weight, end of the last, "
+                 "end of the evaluation, ");
 }
 
-TEST_CASE("gradients of all micro-batches but the last are withheld from a training that knows none") {
+TEST_CASE("a training that has no policy for micro-batches is asked for none") {
   TimedTraining<float, Hands> training{Whole()};
   asked.clear();
-  for (const bool last : {false, false, true}) {
-    const auto scope = training.micro_batch(last);
+  {
+    const auto scope = training.micro_batch(true);
     const auto weights = training.unshard(weight);
-    training.ready(last ? weight : bias);
+    training.ready(weight);
   }
-  CHECK(asked == "ready weight, ");
+  CHECK(asked == "unshard weight, ready weight, end of weight, ");
+  CHECK(training.memory().weights.held == 123);
 }

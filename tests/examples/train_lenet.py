@@ -58,6 +58,7 @@ def counts(how):
                 with open(file, encoding="utf-8") as text:
                     check_trace(name, ranks, said, json.load(text)["traceEvents"])
                 plain = report(way(ranks), "--epochs", "1")
+                del plain["seconds_per_step"], said["seconds_per_step"]
                 if plain != said:
                     sys.exit(f"{name} on {ranks}: tracing has changed what the training did")
 
@@ -70,7 +71,8 @@ def check_traffic(name, ranks, said):
     # A ring sends (N-1)/N of the bytes twice; a broadcast brings them to the others.
     sent = {"all_reduce": 2 * (ranks - 1) * reduced // ranks, "broadcast": (ranks - 1) * weights}
     for operation, wanted in payload.items():
-        moved = said["traffic"].get(operation, {"payload_bytes": 0, "sent_bytes": 0, "received_bytes": 0})
+        when = "traffic" if operation == "all_reduce" else "traffic_at_start"
+        moved = said[when].get(operation, {"payload_bytes": 0, "sent_bytes": 0, "received_bytes": 0})
         print(f"{name} on {ranks}: {operation} {moved}", flush=True)
         # The bytes that do not divide by the ranks are rounded, once a call.
         slack = moved.get("calls", 0)

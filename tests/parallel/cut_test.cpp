@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <distx/parallel/layout.hpp>
+#include <distx/parallel/deal.hpp>
 #include <distx/parallel/pool.hpp>
 #include <doctest/doctest.h>
 
@@ -36,16 +36,34 @@ TEST_CASE("a cut on lines partitions, and no part is longer than another by more
       }
 }
 
-TEST_CASE("a cut at places cuts nothing else") {
-  const std::vector<std::size_t> places = {0, 5, 6, 100, 101, 200};
+TEST_CASE("what is dealt out whole is not cut, and the fullest part has as little as that allows") {
+  // Of float: a matrix, a vector, two matrices; each padded to lines of 16.
+  const distx::detail::Layout layout{
+      distx::ElementType::f32, 4, 480, {{0, 0, 150}, {1, 160, 100}, {2, 272, 100}, {3, 384, 96}}, {}};
+  const auto whole = [](std::size_t entry) { return entry != 1; };
   for (const int parts : {1, 2, 3, 4, 7}) {
-    const Cut cut = Cut::at_places(places, parts);
-    check_partition(cut, 200, parts);
-    for (int part = 0; part < parts; ++part)
-      CHECK(std::find(places.begin(), places.end(), cut.begin(part)) != places.end());
+    CAPTURE(parts);
+    distx::detail::Dealer dealer(parts);
+    std::vector<std::size_t> loads(static_cast<std::size_t>(parts));
+    for (int run = 0; run < 5; ++run) {
+      const Cut cut = dealer.deal(layout, whole);
+      check_partition(cut, 480, parts);
+      for (int part = 0; part < parts; ++part) {
+        loads[static_cast<std::size_t>(part)] += cut.size(part);
+        const std::size_t begin = cut.begin(part);
+        CHECK((begin == 0 || begin == 272 || begin == 384 || begin == 480 ||
+               (begin >= 160 && begin < 272 && begin % 16 == 0)));
+      }
+      // No part has more than its share of all so far and one matrix.
+      const std::size_t share = 480 * static_cast<std::size_t>(run + 1) / static_cast<std::size_t>(parts);
+      CHECK(*std::max_element(loads.begin(), loads.end()) <= share + 160);
+    }
   }
-  CHECK(Cut::at_places(places, 2).size(0) == 100);
-  CHECK(Cut::at_places({0, 10}, 3).largest() == 10);  // one part has all, the others nothing
+  distx::detail::Dealer two(2);
+  CHECK(two.deal(layout, whole).begin(1) == 240);  // as even as can be: in the vector
+  const distx::detail::Layout matrix{distx::ElementType::f32, 4, 160, {{0, 0, 150}}, {}};
+  CHECK(two.deal(matrix, whole).size(0) == 160);
+  CHECK(two.deal(matrix, whole).size(1) == 160);  // it is the other's turn
 }
 
 TEST_CASE("pieces of a layout never cross a parameter, nor are they padding") {

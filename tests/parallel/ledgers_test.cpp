@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <distx/comm/decorators/metered.hpp>
+#include <distx/parallel/plan.hpp>
 #include <doctest/doctest.h>
 
 #include "stages.hpp"
@@ -9,10 +10,24 @@ using namespace distx::literals;
 namespace {
 
 using Meter = distx::Metered<distx::ThreadCommunicator>;
+using distx::bfloat16;
+
+/// Both precisions: float32 in all, and bfloat16 with master weights.
+template <class T>
+struct Precisions {
+  using Training = stages::Training;
+  static constexpr distx::BytesPerParameter bytes = distx::full_precision<>;
+};
+template <>
+struct Precisions<bfloat16> {
+  using Training = distx::DataParallel<distx::ZeRO<distx::Dynamic>, distx::Precision<bfloat16>>;
+  static constexpr distx::BytesPerParameter bytes = distx::mixed_precision<>;
+};
 
 /// Parameters of so many elements, three to a unit.
-std::vector<distx::Parameter<float>> model(const std::vector<std::size_t>& sizes) {
-  std::vector<distx::Parameter<float>> parameters;
+template <class T>
+std::vector<distx::Parameter<T>> model(const std::vector<std::size_t>& sizes) {
+  std::vector<distx::Parameter<T>> parameters;
   for (std::size_t p = 0; p < sizes.size(); ++p) parameters.emplace_back(stages::name(p), sizes[p]);
   return parameters;
 }
@@ -25,7 +40,8 @@ struct Seen {
 };
 
 /// One unshard of each unit forward and one backward.
-void forward_and_backward(stages::Training& training, const std::vector<distx::Parameter<float>>& parameters) {
+template <class Training, class T>
+void forward_and_backward(Training& training, const std::vector<distx::Parameter<T>>& parameters) {
   const std::size_t units = (parameters.size() + 2) / 3;
   for (std::size_t unit = 0; unit < units; ++unit) static_cast<void>(training.unshard(parameters[3 * unit]));
   for (std::size_t unit = units; unit-- > 0;) {
@@ -37,21 +53,22 @@ void forward_and_backward(stages::Training& training, const std::vector<distx::P
   }
 }
 
+template <class T = float>
 std::vector<Seen> step(int ranks, const std::vector<std::size_t>& sizes, const distx::DataParallelOptions& options,
                        bool borrowed = false) {
   std::vector<Seen> all(static_cast<std::size_t>(ranks));
   toy::on_ranks(ranks, [&](distx::ThreadCommunicator& comm) {
     Seen& seen = all[static_cast<std::size_t>(comm.rank())];
     Meter meter(comm.share());
-    auto parameters = model(sizes);
-    std::vector<std::vector<float>> arrays(2 * sizes.size());
-    std::vector<distx::ParameterRef<float>> refs;
+    auto parameters = model<T>(sizes);
+    std::vector<std::vector<T>> arrays(2 * sizes.size());
+    std::vector<distx::ParameterRef<T>> refs;
     for (std::size_t p = 0; p < sizes.size(); ++p) {
       for (const std::size_t k : {2 * p, 2 * p + 1}) arrays[k].resize(sizes[p]);
       refs.push_back(distx::ref(stages::name(p), arrays[2 * p], arrays[2 * p + 1]));
     }
-    stages::Training training(meter, borrowed ? distx::ParameterList<>(refs) : distx::ParameterList<>(parameters),
-                              distx::AdamW{}, options);
+    typename Precisions<T>::Training training(
+        meter, borrowed ? distx::ParameterList<>(refs) : distx::ParameterList<>(parameters), distx::AdamW{}, options);
     seen.buckets = training.bucket_count();
     distx::Ledger before;
     for (int k = 0; k < 2; ++k) {  // in the second step the order of units is known
@@ -66,18 +83,19 @@ std::vector<Seen> step(int ranks, const std::vector<std::size_t>& sizes, const d
   return all;
 }
 
-/// The same, each parameter on 64 bytes.
+/// How many elements there would be if each parameter filled lines of 64 bytes.
+template <class T>
 std::size_t padded(const std::vector<std::size_t>& sizes) {
-  std::size_t bytes = 0;
-  for (const auto size : sizes) bytes += distx::whole_lines(4 * size);
-  return bytes;
+  std::size_t elements = 0;
+  for (const auto size : sizes) elements += distx::whole_lines(sizeof(T) * size) / sizeof(T);
+  return elements;
 }
 
-}  // namespace
-
-TEST_CASE("bytes held are those of the formula, padding, and what is in flight") {
-  const std::vector<std::size_t> sizes = {17, 1, 20000, 64, 3, 1000, 33, 7};
-  const std::size_t psi = padded(sizes);
+template <class T>
+void check_held(const std::vector<std::size_t>& sizes) {
+  constexpr auto each = Precisions<T>::bytes;
+  constexpr std::size_t workspace = std::same_as<T, float> ? 0 : 4 * 16384;  // where short gradients are converted
+  const std::size_t elements = padded<T>(sizes);
   for (const int ranks : {1, 2, 3, 4, 7, 8})
     for (const int stage : {0, 1, 2, 3})
       for (const std::size_t bytes : {0_KiB, 4_KiB, distx::unlimited}) {
@@ -85,30 +103,63 @@ TEST_CASE("bytes held are those of the formula, padding, and what is in flight")
         CAPTURE(stage);
         CAPTURE(bytes);
         const auto n = static_cast<std::size_t>(ranks);
-        const auto all = step(ranks, sizes, {.bucket_bytes = bytes, .stage = stage});
-        std::size_t gradients = 0, optimizer = 0;
+        const auto plan = distx::plan(elements, n, stage, each);
+        const auto all = step<T>(ranks, sizes, {.bucket_bytes = bytes, .stage = stage});
+        const std::size_t line = 64 / sizeof(T) * (all.front().buckets + 1);  // parts of a bucket differ by one line
+        std::size_t weights = 0, gradients = 0, optimizer = 0;
         for (const auto& seen : all) {
           const auto& memory = seen.memory;
-          const std::size_t line = 64 * (all.front().buckets + 1);  // a bucket's parts differ by a line at most
+          const auto is = [&](const distx::MemoryLedger::Use& use, std::uint64_t planned, std::size_t bytes_each,
+                              bool shared) {
+            if (!shared) return use.held == planned;
+            return use.held + line * bytes_each >= planned && use.held <= planned + line * bytes_each;
+          };
+          CHECK(is(memory.weights, plan.weights, each.weights, stage == 3));
+          CHECK(is(memory.gradients, plan.gradients, each.gradients, stage >= 2));
+          CHECK(is(memory.optimizer, plan.optimizer, each.optimizer, stage >= 1));
+          weights += memory.weights.held;
           gradients += memory.gradients.held;
           optimizer += memory.optimizer.held;
-          if (stage < 3) CHECK(memory.weights.held == psi);
-          else CHECK((memory.weights.held >= psi / n && memory.weights.held <= psi / n + line));
-          if (stage < 2) CHECK(memory.gradients.held == psi);
-          else CHECK((memory.gradients.held + line >= psi / n && memory.gradients.held <= psi / n + line));
-          if (stage == 0) CHECK(memory.optimizer.held == 2 * psi);
-          else CHECK((memory.optimizer.held + 2 * line >= 2 * psi / n));
-          if (stage > 0) CHECK(memory.optimizer.held <= 2 * (psi / n + line));
-          if (stage < 2) CHECK(memory.in_flight.held == 0);
           CHECK(memory.in_flight.peak == memory.in_flight.held);  // the pools have sufficed
-          CHECK(memory.in_flight.held <= (stage < 2 ? 0 : stage == 2 ? psi : 2 * psi));
+          const std::size_t whole = elements * each.weights;
+          CHECK(memory.in_flight.held <= (stage < 2 ? 0 : stage == 2 ? whole : 2 * whole) + workspace);
           CHECK(memory.total.held == memory.weights.held + memory.gradients.held + memory.optimizer.held +
                                          memory.in_flight.held);
           CHECK(memory.total.peak >= memory.total.held);
         }
-        if (stage >= 2) CHECK(gradients == psi);
-        if (stage >= 1) CHECK(optimizer == 2 * psi);
+        if (stage == 3) CHECK(weights >= elements * each.weights);  // every rank has as much as the one with most
+        if (stage >= 2) CHECK(gradients == elements * each.gradients);
+        if (stage >= 1) CHECK(optimizer == elements * each.optimizer);
       }
+}
+
+template <class T>
+void check_sent(const std::vector<std::size_t>& sizes) {
+  for (const int ranks : {1, 2, 3, 4, 7, 8})
+    for (const int stage : {0, 1, 2, 3})
+      for (const bool borrowed : {false, true})
+        for (const bool overlap : {false, true}) {
+          if (borrowed && stage >= 2) continue;
+          CAPTURE(ranks);
+          CAPTURE(stage);
+          CAPTURE(borrowed);
+          std::size_t sent = 0, received = 0;
+          for (const auto& seen : step<T>(ranks, sizes, {.bucket_bytes = 4_KiB, .overlap = overlap, .stage = stage},
+                                          borrowed)) {
+            sent += seen.traffic.total().sent_bytes;
+            received += seen.traffic.total().received_bytes;
+          }
+          CHECK(sent == (stage == 3 ? 3 : 2) * sizeof(T) * padded<T>(sizes) * static_cast<std::size_t>(ranks - 1));
+          CHECK(received == sent);
+        }
+}
+
+}  // namespace
+
+TEST_CASE("bytes held are those of the formula, padding, and what is in flight") {
+  const std::vector<std::size_t> sizes = {17, 1, 20000, 64, 3, 1000, 33, 7};
+  check_held<float>(sizes);
+  check_held<bfloat16>(sizes);
 }
 
 TEST_CASE("pools hold a few buckets and units, however many there are") {
@@ -122,23 +173,12 @@ TEST_CASE("pools hold a few buckets and units, however many there are") {
 }
 
 TEST_CASE("bytes sent are 2, 2, 2 and 3 times the parameters, a rank's own left out") {
-  const std::vector<std::size_t> sizes = {48, 16, 20000, 64, 16, 1040, 32, 160};  // whole lines
-  const std::size_t psi = padded(sizes);
-  for (const int ranks : toy::rank_counts)
-    for (const int stage : {0, 1, 2, 3})
-      for (const bool borrowed : {false, true})
-        for (const bool overlap : {false, true}) {
-          if (borrowed && stage >= 2) continue;
-          CAPTURE(ranks);
-          CAPTURE(stage);
-          CAPTURE(borrowed);
-          std::size_t sent = 0, received = 0;
-          for (const auto& seen : step(ranks, sizes, {.bucket_bytes = 4_KiB, .overlap = overlap, .stage = stage},
-                                       borrowed)) {
-            sent += seen.traffic.total().sent_bytes;
-            received += seen.traffic.total().received_bytes;
-          }
-          CHECK(sent == (stage == 3 ? 3 : 2) * psi * static_cast<std::size_t>(ranks - 1));
-          CHECK(received == sent);
-        }
+  const std::vector<std::size_t> sizes = {64, 32, 20000, 64, 32, 1056, 32, 160};  // whole lines
+  check_sent<float>(sizes);
+  check_sent<bfloat16>(sizes);
+  for (const int stage : {0, 1, 2, 3}) {  // the plan's own figure, of the rank that sends most
+    std::size_t sent = 0;
+    for (const auto& seen : step(4, sizes, {.stage = stage})) sent += seen.traffic.total().sent_bytes;
+    CHECK(sent == 4 * distx::plan(padded<float>(sizes), 4, stage).sent);
+  }
 }

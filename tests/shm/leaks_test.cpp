@@ -13,7 +13,7 @@ using namespace std::chrono_literals;
 using Comm = distx::ShmCommunicator;
 
 TEST_CASE("ten thousand communicators leave open files, /dev/shm, mappings and memory flat") {
-  const auto named = test::entries("/dev/shm");
+  const auto named = test::shared_names();
   const auto began = std::chrono::steady_clock::now();
   const auto ended = test::forked(2, [](test::ForkedConnector& connector, test::Board&) {
     const auto rounds = [&](int count) {
@@ -37,7 +37,7 @@ TEST_CASE("ten thousand communicators leave open files, /dev/shm, mappings and m
   CHECK(ended == std::vector<int>{0, 0});
   const double each = lasted.count() / 10100;
   MESSAGE(each << " us for each communicator");
-  CHECK(test::entries("/dev/shm") == named);
+  CHECK(test::shared_names() == named);
 }
 
 /// Everything that there is to be killed in, over and over; returns when `until()`.
@@ -59,7 +59,7 @@ void work(test::ForkedConnector& connector, const Until& until) {
 }
 
 TEST_CASE("a rank that is killed at any time leaves nothing, and the others end in a typed error") {
-  const auto named = test::entries("/dev/shm");
+  const auto named = test::shared_names();
   const auto files = test::open_files();
   std::mt19937 random(20240229);
   // RankFailure; RevokedError; where there was no communicator yet; where memory went with its maker before it was
@@ -114,7 +114,7 @@ TEST_CASE("a rank that is killed at any time leaves nothing, and the others end 
                 << " before there was a communicator, " << told[3] << " MemoryError");
   CHECK(tries >= 100);
   CHECK(told[0] > 0);
-  CHECK(test::entries("/dev/shm") == named);
+  CHECK(test::shared_names() == named);
   CHECK(test::open_files() == files);
 }
 

@@ -14,6 +14,13 @@ inline std::set<std::string> entries(const char* folder) {
   return names;
 }
 
+/// What lies in /dev/shm, but for the files of MPI programs that may be running beside this one.
+inline std::set<std::string> shared_names() {
+  auto names = entries("/dev/shm");
+  std::erase_if(names, [](const std::string& name) { return name.starts_with("vader_segment."); });
+  return names;
+}
+
 inline std::size_t open_files() { return entries("/proc/self/fd").size(); }
 
 /// A line of /proc/self/status in KiB, as `VmRSS` and `RssShmem`.

@@ -158,12 +158,12 @@ class HierarchicalMember {
  private:
   /// @throws MismatchError on every rank where the inner communicators do not divide the outer one's ranks in order
   static Machines told_by(Inner& inner, Outer& outer) {
-    struct Place {
+    struct Seat {
       int first, rank, size;
     } mine{outer.rank(), inner.rank(), inner.size()};
     inner.execute(erase(Broadcast<int>{{&mine.first, 1}, 0}));
-    std::vector<Place> all(static_cast<std::size_t>(outer.size()));
-    outer.execute(erase(AllGather<Place>{{&mine, 1}, all}));
+    std::vector<Seat> all(static_cast<std::size_t>(outer.size()));
+    outer.execute(erase(AllGather<Seat>{{&mine, 1}, all}));
     std::vector<int> come(all.size(), 0);
     std::vector<int> first;
     for (std::size_t rank = 0; rank < all.size(); ++rank) {

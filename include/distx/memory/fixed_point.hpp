@@ -37,6 +37,8 @@ struct FixedPointSum {
   [[nodiscard]] double value(int exponent) const noexcept {
     return std::ldexp(std::ldexp(static_cast<double>(high), 32) + static_cast<double>(low), 2 * exponent - 62);
   }
+  /// The square root of the same, where that itself may be no number.
+  [[nodiscard]] double root(int exponent) const noexcept { return std::ldexp(std::sqrt(value(0)), exponent); }
   FixedPointSum& operator+=(const FixedPointSum& other) noexcept {
     low += other.low;
     high += other.high + (low >> 32);
@@ -64,6 +66,15 @@ template <FloatingElement T>
     total += {high + (low >> 32), low & 0xffffffffu};
   }
   return total;
+}
+
+/// The Euclidean norm, by the two above; infinity where a value is infinite or not a number.
+template <FloatingElement T>
+[[nodiscard]] double fixed_point_norm(HostStream stream, Span<T> values) noexcept {
+  const double largest = largest_magnitude(stream, values);
+  if (largest == 0 || !std::isfinite(largest)) return largest;
+  const int exponent = FixedPointSum::exponent_for(largest);
+  return fixed_point_squares(stream, values, exponent).root(exponent);
 }
 
 }  // namespace distx

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "distx/optim/matrix_optimizer.hpp"
+#include "distx/optim/norm_optimizer.hpp"
 
 namespace distx {
 
@@ -26,5 +27,19 @@ struct Mixed {
 
 template <class Matrices, class Others>
 Mixed(Matrices, Others) -> Mixed<Matrices, Others>;
+
+namespace detail {
+
+template <class O>
+inline constexpr bool is_mixed = false;
+template <class Matrices, class Others>
+inline constexpr bool is_mixed<Mixed<Matrices, Others>> = true;
+
+}  // namespace detail
+
+/// An optimizer whose state can be shared out: element by element, or with its parameters whole. It is of one kind.
+template <class O>
+concept ShardableOptimizer =
+    int{ElementwiseOptimizer<O>} + int{NormOptimizer<O>} + int{MatrixOptimizer<O>} + int{detail::is_mixed<O>} == 1;
 
 }  // namespace distx

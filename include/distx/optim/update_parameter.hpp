@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <cmath>
 #include <optional>
 
 #include "distx/memory/buffer.hpp"
-#include "distx/memory/operations.hpp"
+#include "distx/memory/fixed_point.hpp"
 #include "distx/optim/matrix_optimizer.hpp"
 #include "distx/optim/mixed.hpp"
 #include "distx/optim/norm_optimizer.hpp"
@@ -27,8 +26,8 @@ void update_parameter(const Optimizer& optimizer, const Step& step, Span<T> weig
   const HostStream stream;
   const Buffer<accumulator_t<T>> direction(weight.size());
   fused_direction(stream, optimizer, step, weight, gradient, direction.span(), state);
-  const double factor = Optimizer::trust(std::sqrt(sum_of_squares(stream, weight)),
-                                         std::sqrt(sum_of_squares(stream, direction.span())));
+  const double factor =
+      Optimizer::trust(fixed_point_norm(stream, weight), fixed_point_norm(stream, direction.span()));
   fused_apply(stream, optimizer, step, factor, weight, direction.span());
 }
 

@@ -2,30 +2,41 @@
 #pragma once
 #include <functional>
 
+#include "distx/parallel/parameter_options.hpp"
 #include "distx/parallel/shard_update.hpp"
 
 namespace distx::detail {
+
+/// Which parameters an optimizer needs whole on one rank.
+enum class TakesWhole { none, matrices, all };
 
 /// An optimizer, its type forgotten: what the training asks of it before there is a shard.
 template <MemorySpace Space>
 struct AnyOptimizer {
   std::string name;  ///< the same on every rank for the same type
   bool decays;       ///< whether a group can set a decay
+  TakesWhole takes_whole;
   std::function<void()> validate;
-  /// Makes the update of a shard: the weights' type, whether it keeps master weights, how many elements it has.
-  std::function<std::unique_ptr<ShardUpdate<Space>>(ElementType, bool, std::size_t,
-                                                    const std::shared_ptr<MemoryAccount>&)>
+  std::function<std::unique_ptr<ShardUpdate<Space>>(
+      const ShardOf&, const std::shared_ptr<Workspace<Space>>&, const std::shared_ptr<MemoryAccount>&)>
       make_update;
+
+  [[nodiscard]] bool takes(const ParameterOptions& parameter) const noexcept {
+    return takes_whole != TakesWhole::none && parameter.rows > 0;
+  }
 };
 
 /// Refers to the optimizer until the last update was made.
-template <MemorySpace Space, ElementwiseOptimizer Optimizer>
+template <MemorySpace Space, ShardableOptimizer Optimizer>
 [[nodiscard]] AnyOptimizer<Space> any_optimizer(const Optimizer& optimizer) {
   return {std::to_string(type_fingerprint<Optimizer>()), DecaysWeights<Optimizer>,
+          is_mixed<Optimizer>        ? TakesWhole::matrices
+          : MatrixOptimizer<Optimizer> ? TakesWhole::all
+                                       : TakesWhole::none,
           [&optimizer] { validate_optimizer(optimizer); },
-          [&optimizer](ElementType type, bool master, std::size_t elements,
+          [&optimizer](const ShardOf& shard, const std::shared_ptr<Workspace<Space>>& workspace,
                        const std::shared_ptr<MemoryAccount>& account) {
-            return make_shard_update<Space>(optimizer, type, master, elements, account);
+            return make_shard_update<Space>(optimizer, shard, workspace, account);
           }};
 }
 

@@ -118,6 +118,11 @@ class Assembly {
     for (const auto& entry : entries) {
       if (entry.options.group.weight_decay && !optimizer.decays)
         throw MismatchError("the group of '" + entry.name + "' sets .weight_decay, and the optimizer has none", in);
+      if (optimizer.takes_whole == TakesWhole::all && entry.trained() && entry.options.rows == 0)
+        throw MismatchError("'" + entry.name + "' is no matrix, and the optimizer knows matrices alone: say how many "
+                                ".rows it has, or mix the optimizer with another one for all else: "
+                                "distx::Mixed{distx::Muon{}, distx::AdamW{}}",
+                            in);
       if (policies.stage >= 2 && !entry.owned && entry.trained())
         throw MismatchError("'" + entry.name + "' is borrowed, and " + policies.words() +
                                 " decides when a gradient has memory: make it a distx::Parameter, or name ZeRO<0> or "
@@ -135,7 +140,7 @@ class Assembly {
       wires.gathering = wires.reducing.share();
     }
     if (stage == 3) wires.gathering = wires.reducing.split(0, wires.reducing.rank());
-    lay_out_buckets(buckets, entries, wires, policies, options, location);
+    lay_out_buckets(buckets, entries, wires, optimizer, policies, options, location);
     allocate_together([&] {
       allocate_shared(buckets, wires, stage, account);
       const auto pool = [&](AnyCommunicator<Space>& comm, std::size_t bytes) {
@@ -146,7 +151,7 @@ class Assembly {
       if (stage == 3)
         value_pool = pool(wires.gathering, Units<Space>::pool_bytes(buckets, entries, options.overlap));
     });
-    allocate_together([&] { allocate_local(buckets, optimizer, policies, account); });
+    allocate_together([&] { allocate_local(buckets, entries, optimizer, policies, account); });
     reducer = std::make_unique<Reducer<Space>>(buckets, entries, wires, policies, gradient_pool.get(), options.overlap);
     if (stage == 3)
       units = std::make_shared<Units<Space>>(buckets, entries, wires, *value_pool, options.overlap);

@@ -16,17 +16,9 @@ class Cut {
   [[nodiscard]] static Cut at_lines(std::size_t size, std::size_t element_bytes, int parts) {
     return Cut(parts, [&](int part) { return line_cut(size * element_bytes, part, parts) / element_bytes; });
   }
-  /// At some of the given places only, so that nothing between two of them is cut; as even as these allow.
-  /// @pre places ascend, begin with 0 and end with the size
-  [[nodiscard]] static Cut at_places(const std::vector<std::size_t>& places, int parts) {
-    return Cut(parts, [&](int part) {
-      const std::size_t even =
-          places.back() / static_cast<std::size_t>(parts) * static_cast<std::size_t>(part) +
-          places.back() % static_cast<std::size_t>(parts) * static_cast<std::size_t>(part) /
-              static_cast<std::size_t>(parts);
-      const auto above = std::lower_bound(places.begin(), places.end(), even);
-      return above == places.begin() || *above - even < even - *(above - 1) ? *above : *(above - 1);
-    });
+  /// Where each part begins; the last number is the size.
+  [[nodiscard]] static Cut at(const std::vector<std::size_t>& begins) {
+    return Cut(static_cast<int>(begins.size()) - 1, [&](int part) { return begins[static_cast<std::size_t>(part)]; });
   }
 
   [[nodiscard]] std::size_t begin(int part) const noexcept { return begins_[static_cast<std::size_t>(part)]; }

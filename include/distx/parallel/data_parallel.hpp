@@ -67,7 +67,7 @@ class DataParallel {
   /// @throws MismatchError that names the parameter where the ranks' models differ; Error for bad options; MemoryError
   ///   on every rank where one has too little memory
   template <class C, class Optimizer>
-    requires detail::CommunicatorIn<C, space> && ElementwiseOptimizer<Optimizer>
+    requires detail::CommunicatorIn<C, space> && ShardableOptimizer<Optimizer>
   DataParallel(C& comm, const ParameterList<space>& parameters, const Optimizer& optimizer,
                const DataParallelOptions& options = {}, const here& location = here::current())
       : training_(std::make_unique<detail::Training<space>>(
@@ -75,7 +75,7 @@ class DataParallel {
             policies(options, comm, location), options, location)) {}
 
   template <class C, class Parameters, class Optimizer>
-    requires(!detail::CommunicatorIn<C, space> || !ElementwiseOptimizer<Optimizer> ||
+    requires(!detail::CommunicatorIn<C, space> || !ShardableOptimizer<Optimizer> ||
              !std::convertible_to<const Parameters&, ParameterList<space>> ||
              (stage >= 2 && detail::RangeOfRefs<Parameters>))
   DataParallel(C&, const Parameters&, const Optimizer&, const DataParallelOptions& = {}, const here& = {}) {
@@ -87,9 +87,10 @@ class DataParallel {
     static_assert(std::convertible_to<const Parameters&, ParameterList<space>>,
                   "distx::DataParallel: the second argument is no list of parameters: pass a range of ParameterRef "
                   "(made by distx::ref) or of Parameter in this memory space");
-    static_assert(ElementwiseOptimizer<Optimizer>,
-                  "distx::DataParallel: the third argument is no optimizer that can be sharded: ElementwiseOptimizer "
-                  "says what it needs");
+    static_assert(ShardableOptimizer<Optimizer>,
+                  "distx::DataParallel: the third argument is no optimizer that can be sharded: one of the concepts "
+                  "ElementwiseOptimizer, NormOptimizer and MatrixOptimizer says what it needs, and no two together; "
+                  "Mixed makes one of two");
     static_assert(stage < 2 || !detail::RangeOfRefs<Parameters>,
                   "distx::DataParallel: stages 2 and 3 of ZeRO decide when a gradient has memory, so they cannot "
                   "borrow it: make the parameters distx::Parameter, or name ZeRO<0> or ZeRO<1>");
@@ -165,7 +166,7 @@ class DataParallel {
   }
   /// Gradients become the average of all ranks', clipped; a rank without one counts as zero. Collective.
   void reduce(stream after = {}, const here& location = here::current()) { training_->reduce(after, location); }
-  /// Weights become the optimizer's, where any rank had a gradient.
+  /// Weights become the optimizer's, where any rank had a gradient. Collective for a NormOptimizer.
   void update(const StepOptions& options, stream after = {}, const here& location = here::current()) {
     training_->update(options, after, location);
   }

@@ -51,7 +51,7 @@ template <HostAccessible Space>
   std::uint64_t parts[2] = {total.high, total.low};
   if (comm.size() > 1) all_reduce(comm, Span<std::uint64_t, Space>(parts, 2), sum, location);
   total = {parts[0] + (parts[1] >> 32), parts[1] & 0xffffffffu};
-  return std::ldexp(std::sqrt(total.value(0)), exponent);
+  return total.root(exponent);
 }
 
 }  // namespace detail

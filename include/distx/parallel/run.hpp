@@ -31,7 +31,6 @@ struct Run {
   bool packed = false;
   std::size_t begin = 0;         ///< of what this rank updates: its part, or at stage 0 everything
   std::size_t size = 0;
-  std::size_t state_begin = 0;   ///< of the same, in the optimizer's state
   std::vector<Piece> kept{};     ///< of the part that this rank keeps at stages 1 to 3
   std::vector<Piece> updated{};  ///< of what this rank updates
 

@@ -76,7 +76,7 @@ class Training {
       check_scopes("step", location);
       for (std::size_t i = 0; i < all_.reducer->count() && !skips_; ++i) {
         all_.reducer->finish(i, after);
-        update_bucket(all_.buckets[i], options, after);
+        update_bucket(all_.buckets[i], options, after, location);
         if (gathers() && all_.options.overlap) all_.buckets[i].start_gather(all_.wires, all_.entries, after, location);
       }
       phase_ = Phase::updated;
@@ -102,7 +102,7 @@ class Training {
       if (phase_ != Phase::reduced) all_.fail("update", "the gradients are not reduced: call reduce first", location);
       check_scopes("update", location);
       for (std::size_t i = 0; i < all_.reducer->count() && !skips_; ++i)
-        update_bucket(all_.buckets[i], options, after);
+        update_bucket(all_.buckets[i], options, after, location);
       phase_ = Phase::updated;
     });
   }
@@ -123,6 +123,7 @@ class Training {
     std::vector<Segment<Space>> segments;
     if (skips_) return segments;
     each_segment(&Run<Space>::updated, [&](Segment<Space> segment) {
+      if (all_.uses[segment.parameter].skipped) return;
       if (is_short(segment)) segment.scale = factor_;
       segments.push_back(segment);
     });
@@ -331,22 +332,26 @@ class Training {
     });
   }
 
-  void update_bucket(Bucket<Space>& bucket, const StepOptions& options, stream after) {
+  void update_bucket(Bucket<Space>& bucket, const StepOptions& options, stream after, const here& location) {
     for (const auto member : bucket.members)
       if (!all_.uses[member].skipped) ++all_.uses[member].updates;
+    pieces_.clear();
+    std::size_t number = 0;
     for (const auto& run : bucket.runs) {
       for (const auto& piece : run.updated) {
+        const std::size_t index = number++;
         if (all_.uses[piece.entry].skipped) continue;
-        const Entry<Space>& entry = all_.entries[piece.entry];
-        const auto& group = entry.options.group;
-        const Step step{options.learning_rate * group.learning_rate_scale, all_.uses[piece.entry].updates,
-                        group.weight_decay};
-        const auto segment = run.segment(piece, all_.entries);
-        bucket.update->update(after, step, segment.weight, segment.gradient,
-                              {run.state_begin + piece.at - run.begin, piece.offset, entry.size(), entry.options.rows,
-                               is_short(segment) ? factor_ : 1.0});
+        const auto& group = all_.entries[piece.entry].options.group;
+        auto segment = run.segment(piece, all_.entries);
+        if (is_short(segment)) segment.scale = factor_;
+        pieces_.push_back({index,
+                           {options.learning_rate * group.learning_rate_scale, all_.uses[piece.entry].updates,
+                            group.weight_decay},
+                           segment});
       }
     }
+    const bool in_parts = all_.policies.stage > 0 && all_.wires.parts() > 1;
+    bucket.update->update(after, pieces_, in_parts ? &all_.wires.reducing : nullptr, location);
   }
 
   void gather_values(stream after, const here& location) {
@@ -411,6 +416,7 @@ class Training {
   double factor_ = 1;              // by which this step's gradients are multiplied
   double norm_ = 0;
   LossScaler scaler_;
+  std::vector<PieceStep<Space>> pieces_;  // of the bucket that is updated
   std::shared_ptr<int> evaluations_ = std::make_shared<int>(0);  // scopes that go on
 };
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <algorithm>
 #include <utility>
 
 #include "distx/tensor/mesh_state.hpp"
@@ -28,29 +29,10 @@ class Mesh {
        std::source_location location = std::source_location::current()) {
     MeshShape shape;
     shape.axes = axes;
-    bool positive = true;
-    long long ranks = 1;
-    for (std::size_t axis = 0; axis < axes; ++axis) {
-      shape.sizes[axis] = sizes[axis];
-      positive = positive && sizes[axis] > 0;
-      if (ranks <= comm.size()) ranks *= sizes[axis];
-    }
-    if (!positive || ranks != comm.size())
-      throw MismatchError("a mesh of " + shape.words() + " is none of " + std::to_string(comm.size()) +
-                              " ranks: its sizes must be positive and multiply to that number",
-                          {.operation = "Mesh", .backend = comm.backend(), .rank = comm.rank(), .size = comm.size(),
-                           .location = location});
-    using Space = typename C::space;
-    auto state = std::make_shared<detail::MeshStateIn<Space>>([&] {
-      if constexpr (std::same_as<C, AnyCommunicator<Space>>) return comm.share();
-      else return AnyCommunicator<Space>(comm.share());
-    }());
-    state->shape = shape;
-    state->rank = comm.rank();
-    state->places = shape.coordinates(comm.rank());
-    state->space = Space::name;
-    for (std::size_t axis = 0; axis < axes; ++axis) (void)state->over(1U << axis);
-    state_ = std::move(state);
+    std::copy(sizes.begin(), sizes.end(), shape.sizes.begin());
+    if constexpr (std::same_as<C, AnyCommunicator<typename C::space>>)
+      state_ = detail::make_mesh<typename C::space>(comm.share(), shape, location);
+    else state_ = detail::make_mesh(AnyCommunicator<typename C::space>(comm.share()), shape, location);
   }
 
   /// Of a tag type among the mesh's axes.

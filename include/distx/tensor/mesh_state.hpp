@@ -45,6 +45,31 @@ struct MeshStateIn final : MeshState {
   }
 };
 
+/// Collective. @throws MismatchError where the sizes do not multiply to the number of ranks
+template <MemorySpace Space>
+[[nodiscard]] std::shared_ptr<MeshStateIn<Space>> make_mesh(AnyCommunicator<Space> comm, const MeshShape& shape,
+                                                            const std::source_location& location) {
+  bool positive = true;
+  long long ranks = 1;
+  for (std::size_t axis = 0; axis < shape.axes; ++axis) {
+    positive = positive && shape.sizes[axis] > 0;
+    if (ranks <= comm.size()) ranks *= shape.sizes[axis];
+  }
+  const int rank = comm.rank();
+  if (!positive || ranks != comm.size())
+    throw MismatchError("a mesh of " + shape.words() + " is none of " + std::to_string(comm.size()) +
+                            " ranks: its sizes must be positive and multiply to that number",
+                        {.operation = "Mesh", .backend = comm.backend(), .rank = rank, .size = comm.size(),
+                         .location = location});
+  auto state = std::make_shared<MeshStateIn<Space>>(std::move(comm));
+  state->shape = shape;
+  state->rank = rank;
+  state->places = shape.coordinates(rank);
+  state->space = Space::name;
+  for (std::size_t axis = 0; axis < shape.axes; ++axis) (void)state->over(1U << axis);
+  return state;
+}
+
 /// @throws MismatchError where the mesh's communicator moves another space
 template <MemorySpace Space>
 [[nodiscard]] MeshStateIn<Space>& in_space(MeshState& mesh) {

@@ -11,9 +11,9 @@
 
 namespace distx {
 
-/// Along `Axis`, dimension `Dim` is cut: place i of p has the indices [n*i/p, n*(i+1)/p) of n, which may be none.
+/// Along `Axis`, dimension `Dim` is cut: place i of p has indices n*i/p to n*(i+1)/p, excluded, of n; maybe none.
 ///
-/// Where several axes cut one dimension, they do so in the mesh's order: the next one cuts what the one before has left.
+/// Along `Axis`, dimension `Dim` is cut: place i of p has the indices n*i/p up to n*(i+1)/p of n, which may be none.
 template <std::size_t Dim, class Axis>
 struct Shard {
   using axis = Axis;

@@ -2,64 +2,16 @@
 #pragma once
 #include "distx/tensor/dist_tensor.hpp"
 #include "distx/tensor/redistribution.hpp"
+#include "distx/tensor/relayout.hpp"
 
 namespace distx {
 
 namespace detail {
 
-template <class L, class MeshT, class T>
-struct Ops;
-template <class L, class... Axes, class T>
-struct Ops<L, Mesh<Axes...>, T> {
-  template <class P>
-  static AnyOp of() {
-    if constexpr (is_partial<P>) {
-      static_assert(ReductionOp<typename P::op, T>, "distx: the op of a Partial cannot reduce these elements");
-      if constexpr (ReductionOp<typename P::op, T>) return AnyOp::make<T>(typename P::op{});
-    }
-    return {};
-  }
-  static std::array<AnyOp, most_axes> all() { return {of<placement_on<L, Axes>>()...}; }
-};
-
-template <class From, class To, class MeshT, std::size_t Rank>
-Relayout relayout(const MeshShape& shape, const Extents<Rank>& extents, const std::array<AnyOp, most_axes>& ops) {
-  Relayout wanted{sharding_of<From, MeshT>(shape, extents), LayoutFacts<From>::template partial_axes<MeshT>(), false,
-                  sharding_of<To, MeshT>(shape, extents)};
-  OpKind kind{};
-  bool any = false;
-  for (std::size_t axis = 0; axis < shape.axes; ++axis) {
-    if ((wanted.partial >> axis & 1U) == 0) continue;
-    const AnyOp& op = ops[axis];
-    // The reduction of one term is the term, but for what a user's op may do to it last.
-    if (shape.sizes[axis] == 1 && !(op.finishes() && op.kind() == OpKind::user)) {
-      wanted.partial &= ~(1U << axis);
-      continue;
-    }
-    if (any && (op.kind() != kind || kind == OpKind::user)) wanted.ops_differ = true;
-    kind = op.kind();
-    any = true;
-  }
-  return wanted;
-}
-
-template <class L>
-constexpr bool may_become() {
-  static_assert(!L::has_partial,
-                "distx: nothing is redistributed to Partial: leave Partial out of the layout that is asked for");
-  return !L::has_partial;
-}
-
-template <class X>
-auto const_ref(const X& x) {
-  using C = std::remove_cvref_t<X>;
-  using Space = typename C::space;
-  return DistTensorRef<const value_of<C>, C::rank(), mesh_of<C>, layout_of<C>, Space>(
-      x.mesh(), x.extents(), Span<const value_of<C>, Space>(x.local()));
-}
-
+/// Carries `x` over into the memory of `out`.
 template <class X, class Out>
-auto redistribution(const X& x, Out& out, typename X::space::stream stream, const std::source_location& location) {
+[[nodiscard]] auto redistribution(const X& x, Out& out, typename X::space::stream stream,
+                                  const std::source_location& location) {
   using Space = typename X::space;
   const auto ops = Ops<layout_of<X>, mesh_of<X>, value_of<X>>::all();
   return std::make_unique<Redistribution<Space>>(
@@ -70,19 +22,46 @@ auto redistribution(const X& x, Out& out, typename X::space::stream stream, cons
 
 }  // namespace detail
 
+/// A tensor whose redistribution was started: move-only; it borrows the tensor that it is made of until `wait`.
+///
+/// Letting one go waits, as with every Pending.
+template <class Result>
+class PendingTensor {
+  using Space = typename Result::space;
+
+ public:
+  PendingTensor(Result result, std::unique_ptr<detail::Redistribution<Space>> work, AnyPending<Space> pending)
+      : work_(std::move(work)), result_(std::move(result)), pending_(std::move(pending)) {}
+
+  /// @pre it was not waited for before
+  [[nodiscard]] Result wait() {
+    pending_.wait();
+    work_->finish();
+    return std::move(result_);
+  }
+  /// Whether `wait` would return at once.
+  [[nodiscard]] bool test() { return pending_.test(); }
+
+ private:
+  // In this order: the pending collective goes first.
+  std::unique_ptr<detail::Redistribution<Space>> work_;
+  Result result_;
+  AnyPending<Space> pending_;
+};
+
 /// The same tensor in another layout: `redistribute<Shard<0, Data>>(x)`. Collective over the mesh.
 ///
-/// Partials are reduced; what is asked for has none. Each rank receives what it lacks and no more.
+/// Partials are reduced, unless they are named again. Each rank receives what it lacks and no more.
 /// @post with layouts of shards only, the way there and back gives the same bits
 template <class... Ps, DistributedTensor X>
 [[nodiscard]] auto redistribute(const X& x, std::source_location location = std::source_location::current()) {
   relaid<X, Layout<Ps...>> out(x.mesh(), x.extents());
-  if constexpr (detail::may_become<Layout<Ps...>>())
+  if constexpr (detail::may_become<layout_of<X>, Layout<Ps...>>())
     detail::redistribution(x, out, typename X::space::stream{}, location)->run();
   return out;
 }
 
-/// In place, where no rank's part changes its place or extents: the memory of `x` becomes that of the result.
+/// In place, where the parts of both layouts are the same: the memory of `x` becomes that of the result.
 template <class... Ps, class T, std::size_t Rank, class MeshT, class L, class Space>
 [[nodiscard]] auto redistribute(DistTensor<T, Rank, MeshT, L, Space>&& x,
                                 std::source_location location = std::source_location::current()) {
@@ -91,8 +70,41 @@ template <class... Ps, class T, std::size_t Rank, class MeshT, class L, class Sp
     return redistribute<Ps...>(std::as_const(x), location);
   TensorPlace<Rank, MeshT, To> place(x.mesh(), x.extents());
   DistTensorRef<T, Rank, MeshT, To, Space> out(place, x.local());
-  if constexpr (detail::may_become<To>()) detail::redistribution(x, out, typename Space::stream{}, location)->run();
-  return relaid<decltype(x), To>(std::move(place), x.release());
+  if constexpr (detail::may_become<L, To>())
+    detail::redistribution(x, out, typename Space::stream{}, location)->run();
+  return DistTensor<T, Rank, MeshT, To, Space>(std::move(place), x.release());
 }
+
+/// Into the memory of `out`, whose layout is the one asked for; nothing is allocated after the first call of its kind.
+/// @pre the memories of both do not overlap
+/// @throws MismatchError where the tensors differ in their meshes or extents
+template <DistributedTensor X, DistributedTensor Out>
+void redistribute(const X& x, Out&& out, std::source_location location = std::source_location::current()) {
+  static_assert(std::is_same_v<mesh_of<X>, mesh_of<Out>> && std::is_same_v<value_of<X>, value_of<Out>> &&
+                    rank_of<X> == rank_of<Out>,
+                "distx: the tensors differ in their meshes' axes, their elements or their number of dimensions");
+  if (x.extents() != out.extents() || !(x.mesh() == out.mesh()))
+    throw MismatchError(x.extents() != out.extents() ? "the extents are " + words_of(x.extents()) + ", and " +
+                                                           words_of(out.extents()) + " where it shall be put"
+                                                     : std::string("the tensors lie on two meshes"),
+                        {.operation = "redistribute", .rank = x.mesh().rank(), .size = x.mesh().size(),
+                         .location = location});
+  if constexpr (detail::may_become<layout_of<X>, layout_of<Out>>())
+    detail::redistribution(x, out, typename X::space::stream{}, location)->run();
+}
+
+/// Begins after the work enqueued on `after`; what needs several collectives does all but the last at once.
+template <class... Ps, DistributedTensor X>
+[[nodiscard]] auto start_redistribute(const X& x, typename X::space::stream after = {},
+                                      std::source_location location = std::source_location::current()) {
+  relaid<X, Layout<Ps...>> out(x.mesh(), x.extents());
+  (void)detail::may_become<layout_of<X>, Layout<Ps...>>();
+  auto work = detail::redistribution(x, out, after, location);
+  auto pending = work->start();
+  return PendingTensor<decltype(out)>(std::move(out), std::move(work), std::move(pending));
+}
+template <class... Ps, class T, std::size_t Rank, class MeshT, class L, class Space>
+auto start_redistribute(const DistTensor<T, Rank, MeshT, L, Space>&&, typename Space::stream = {},
+                        std::source_location = {}) = delete;  // it is borrowed until the wait
 
 }  // namespace distx

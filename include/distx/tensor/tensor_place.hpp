@@ -29,6 +29,10 @@ struct LayoutFacts<Placements<Ps...>> {
     return set;
   }
 };
+template <class L, class MeshT>
+constexpr AxisSet partial_axes() {
+  return LayoutFacts<L>::template partial_axes<MeshT>();
+}
 
 template <class L, class MeshT>
 struct Cutter;

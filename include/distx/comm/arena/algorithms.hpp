@@ -15,18 +15,16 @@ void work(Exchange<Call>& x, std::size_t round) {
   const Run slice = x.all_inlined() ? Run{0, x.receives_reduced(me) ? bytes : 0} : slice_of(bytes, me, x.self.size);
   auto& targets = x.workspace.targets;
   targets.clear();
-  bool unreached = false;
   for (int r = 0; r < x.self.size; ++r) {
-    if (!x.receives_reduced(r)) continue;
-    std::byte* const receive = r == me ? x.own_receive() : x.all_inlined() ? nullptr : x.peer(r).receive;
-    if (receive != nullptr) targets.push_back(receive + x.offset(round) + slice.offset);
-    else unreached = true;
+    if (!x.receives_reduced(r) || (r != me && x.all_inlined())) continue;
+    std::byte* const receive = r == me ? x.own_receive() : x.peer(r).receive;
+    // Where a rank is not reached, into its stage: what it shows there of this slice has just been read.
+    targets.push_back(slice.offset + (receive != nullptr ? receive + x.offset(round) : x.stage_of(r, round)));
   }
-  if (unreached && x.has_results()) targets.push_back(x.result(me, round));
   if (slice.bytes != 0) x.reduce(slice.offset, slice.bytes, round);
 }
 
-/// Takes what the others have reduced for this rank, where they do not reach its memory.
+/// Takes what the others have reduced for this rank out of its stage, where they do not reach its memory.
 template <class Call>
 void collect(Exchange<Call>& x, std::size_t round) {
   const int me = x.self.rank;
@@ -34,7 +32,8 @@ void collect(Exchange<Call>& x, std::size_t round) {
   const std::size_t bytes = x.piece(me, me, round);
   for (int r = 0; r < x.self.size; ++r) {
     const Run slice = slice_of(bytes, r, x.self.size);
-    if (r != me) x.copy_bytes(x.own_receive() + x.offset(round) + slice.offset, x.result(r, round), slice.bytes);
+    if (r != me) x.copy_bytes(x.own_receive() + x.offset(round) + slice.offset, x.stage_of(me, round) + slice.offset,
+                              slice.bytes);
   }
 }
 

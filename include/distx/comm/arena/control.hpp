@@ -35,9 +35,13 @@ struct Post {
 
 /// What the others must see of every post, next to what they wait for: one line of memory for small calls.
 struct Summary {
-  std::uint64_t digest = 0;  ///< of the fingerprint
-  std::uint64_t send_count = 0;
-  bool inlined = false;  ///< what is sent is so small that it lies in the rank's slot, whole
+  /// Where what is sent lies, whole: what is small in the rank's slot, what is tiny here.
+  enum class Shown : std::uint32_t { elsewhere, in_slot, here };
+
+  std::uint64_t digest = 0;         ///< of the fingerprint
+  std::uint32_t inlined_count = 0;  ///< elements, where they lie in the slot or here
+  Shown shown = Shown::elsewhere;
+  alignas(8) std::byte tiny[8] = {};
 };
 
 inline std::uint64_t digest_of(const Fingerprint& f) noexcept {
@@ -73,6 +77,8 @@ struct alignas(alignment_bytes) Header {
   char reason[504] = {};
 };
 
+static_assert(sizeof(std::atomic<std::uint64_t>) + 2 * sizeof(Summary) <= alignment_bytes,
+              "a tiny call reads one line of each other rank");
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free,
               "ranks that are processes share these");
 
@@ -88,14 +94,12 @@ class Control {
  public:
   Control(std::byte* base, int size, const Extent& extent) noexcept
       : extent_(extent), ranks_(static_cast<std::size_t>(size)), base_(base) {
-    result_bytes_ = extent.stage_bytes == 0 ? 0 : line(extent.stage_bytes / ranks_ + 1) + alignment_bytes;
     row_bytes_ = line(ranks_ * sizeof(std::size_t));
     blocks_ = line(sizeof(Header));
     rows_ = blocks_ + ranks_ * sizeof(RankBlock);
     inlined_ = rows_ + ranks_ * 2 * 2 * 2 * row_bytes_;
     stages_ = inlined_ + ranks_ * 2 * 2 * line(extent.inline_bytes);
-    results_ = stages_ + ranks_ * 2 * 2 * extent.stage_bytes;
-    mailboxes_ = results_ + ranks_ * 2 * 2 * result_bytes_;
+    mailboxes_ = stages_ + ranks_ * 2 * 2 * extent.stage_bytes;
     bytes_ = mailboxes_ + ranks_ * extent.mailbox_bytes;
   }
 
@@ -125,13 +129,10 @@ class Control {
   [[nodiscard]] std::byte* inlined(int r, Lane lane, std::size_t parity) const noexcept {
     return base_ + inlined_ + place(r, lane, parity) * line(extent_.inline_bytes);
   }
-  /// What a rank shows of its memory in one round; every other round uses the same half.
+  /// What a rank shows of its memory in one round, and then what the others have reduced of it for this rank, whose
+  /// memory they do not reach; every other round uses the same half.
   [[nodiscard]] std::byte* stage(int r, Lane lane, std::size_t round) const noexcept {
     return base_ + stages_ + place(r, lane, round % 2) * extent_.stage_bytes;
-  }
-  /// What a rank has reduced in one round for those whose memory it does not reach.
-  [[nodiscard]] std::byte* result(int r, Lane lane, std::size_t round) const noexcept {
-    return base_ + results_ + place(r, lane, round % 2) * result_bytes_;
   }
   [[nodiscard]] std::byte* mailbox(int r) const noexcept {
     return base_ + mailboxes_ + static_cast<std::size_t>(r) * extent_.mailbox_bytes;
@@ -148,7 +149,7 @@ class Control {
   Extent extent_;
   std::size_t ranks_;
   std::byte* base_;
-  std::size_t result_bytes_, row_bytes_, blocks_, rows_, inlined_, stages_, results_, mailboxes_, bytes_;
+  std::size_t row_bytes_, blocks_, rows_, inlined_, stages_, mailboxes_, bytes_;
 };
 
 }  // namespace distx::arena

@@ -134,21 +134,23 @@ class Exchange {
     Summary& summary = control_.channel(self.rank, lane_).summaries[parity_];
     post.fingerprint = fingerprint(call);
     summary.digest = digest_of(post.fingerprint);
-    summary.send_count = mine.send_count;
     post.send_count = mine.send_count;
     post.receive_count = mine.receive_count;
     post.has_send_counts = publish_counts(mine.send_counts, 0);
     post.has_receive_counts = publish_counts(mine.receive_counts, 1);
     const std::size_t bytes = mine.send_count * width_of(call);
-    mine.inlined = summary.inlined = bytes <= control_.extent().inline_bytes;
+    mine.inlined = bytes <= control_.extent().inline_bytes;
+    summary.shown = !mine.inlined                  ? Summary::Shown::elsewhere
+                    : bytes <= sizeof summary.tiny ? Summary::Shown::here
+                                                   : Summary::Shown::in_slot;
+    if (mine.inlined) summary.inlined_count = static_cast<std::uint32_t>(mine.send_count);
     post.send = post.receive = {};
     if (!mine.inlined && sends(call, self.rank)) post.send = arena_.place_of(mine.send, bytes);
     if constexpr (is_reduction<Call> || Call::name == "gather" || Call::name == "all_to_all" ||
                   Call::name == "broadcast")
       if (!mine.inlined || Call::name == "gather")
         post.receive = arena_.place_of(mine.receive, mine.receive_count * width_of(call));
-    if (mine.inlined && bytes != 0 && sends(call, self.rank))
-      std::memcpy(control_.inlined(self.rank, lane_, parity_), mine.send, bytes);
+    if (mine.inlined && sends(call, self.rank)) copy_bytes(inlined(self.rank, summary), mine.send, bytes);
     chunk_ = blockwise<Call> ? stage_share() : control_.extent().stage_bytes;
     hidden_ = !mine.inlined && post.send.segment == 0;
     if (hidden_) stage(0);
@@ -158,12 +160,15 @@ class Exchange {
   void look() {
     all_inlined_ = true;
     for (int r = 0; r < self.size; ++r) {
-      const Summary& summary = control_.channel(r, lane_).summaries[parity_];
+      Summary& summary = control_.channel(r, lane_).summaries[parity_];
       Seen& seen = workspace.seen[static_cast<std::size_t>(r)];
-      seen.inlined = summary.inlined;
-      seen.send_count = summary.send_count;
-      if (summary.inlined) seen.send = control_.inlined(r, lane_, parity_);
-      if (sends(call, r) && !summary.inlined) all_inlined_ = false;
+      seen.inlined = summary.shown != Summary::Shown::elsewhere;
+      if (seen.inlined) {
+        seen.send_count = summary.inlined_count;
+        seen.send = inlined(r, summary);
+      } else if (sends(call, r)) {
+        all_inlined_ = false;
+      }
     }
     if (all_inlined_ && !has_rows<Call>) return;
     bool same_place = false;
@@ -172,7 +177,10 @@ class Exchange {
     for (int r = 0; r < self.size; ++r) {
       const Post& post = control_.channel(r, lane_).posts[parity_];
       Seen& seen = workspace.seen[static_cast<std::size_t>(r)];
-      if (!seen.inlined) seen.send = arena_.at(post.send);
+      if (!seen.inlined) {
+        seen.send = arena_.at(post.send);
+        seen.send_count = post.send_count;
+      }
       seen.receive = arena_.at(post.receive);
       seen.receive_count = post.receive_count;
       const auto ranks = static_cast<std::size_t>(self.size);
@@ -187,7 +195,7 @@ class Exchange {
       for (Seen& seen : workspace.seen) seen.send = nullptr;
     for (int r = 0; r < self.size; ++r)
       if (receives_reduced(r) && peer(r).receive == nullptr && !peer(r).inlined) results_ = true;
-    if (results_) staged_ = true;  // what is reduced for them goes through slots of a round's size
+    if (results_) staged_ = true;  // what is reduced for them goes through stages
     if (!staged_) chunk_ = static_cast<std::size_t>(-1);
   }
 
@@ -246,7 +254,7 @@ class Exchange {
   }
   /// Bytes of a run that the rounds before take.
   [[nodiscard]] std::size_t offset(std::size_t round) const noexcept { return staged_ ? round * chunk_ : 0; }
-  [[nodiscard]] std::byte* result(int r, std::size_t round) const noexcept { return control_.result(r, lane_, round); }
+  [[nodiscard]] std::byte* stage_of(int r, std::size_t round) const noexcept { return control_.stage(r, lane_, round); }
   [[nodiscard]] std::byte* own_receive() const noexcept { return own_receive_; }
   /// Whether rank r receives what all ranks reduce slice by slice.
   [[nodiscard]] bool receives_reduced(int r) const noexcept {
@@ -269,6 +277,10 @@ class Exchange {
   }
 
  private:
+  /// Where a rank shows what is small.
+  [[nodiscard]] std::byte* inlined(int r, Summary& summary) const noexcept {
+    return summary.shown == Summary::Shown::here ? summary.tiny : control_.inlined(r, lane_, parity_);
+  }
   bool publish_counts(Counts counts, std::size_t side) noexcept {
     std::copy(counts.begin(), counts.end(), control_.row(self.rank, lane_, parity_, side));
     return !counts.empty();

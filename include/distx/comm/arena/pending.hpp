@@ -32,8 +32,7 @@ class Pending {
     if (member_ == nullptr) return;
     const auto member = std::exchange(member_, nullptr);
     if (const auto task = std::exchange(task_, nullptr); task != nullptr) {
-      // Without a limit of its own: the task's waits have one.
-      detail::wait_until(none, [&] { return task->done(); }, [] { return false; });
+      member->progress().wait(*task);
       task->rethrow();
     }
     std::exception_ptr error;

@@ -8,6 +8,8 @@
 #include <thread>
 #include <utility>
 
+#include "distx/core/wait.hpp"
+
 namespace distx::arena {
 
 /// Something that will be done: by the progress thread, or by the rank that comes second to a message.
@@ -40,6 +42,9 @@ class Task : public Ticket {
 };
 
 /// Runs tasks one after another on a thread of its own: started by the first, parked when idle, joined at the end.
+///
+/// Whoever waits for a task runs what has not begun: where there are no more cores than ranks, the thread may not have
+/// had its turn while the rank computed, and to change threads would only take time.
 class ProgressThread {
  public:
   ProgressThread() = default;
@@ -65,28 +70,59 @@ class ProgressThread {
     wake_.notify_one();
   }
 
+  /// Returns when this one of its tasks is done.
+  void wait(const Ticket& ticket) {
+    while (!ticket.done()) {
+      if (const auto task = take()) run(*task);
+      // Without a limit of its own: the task's waits have one.
+      else detail::wait_until(none, [&] { return ticket.done() || !busy_.load(std::memory_order_relaxed); }, never);
+    }
+    if (left()) wake_.notify_one();
+  }
+
  private:
+  static bool never() noexcept { return false; }
+
   void work() {
     for (;;) {
-      std::shared_ptr<Task> task;
       {
         std::unique_lock lock(mutex_);
-        wake_.wait(lock, [this] { return stop_ || first_ != nullptr; });
+        wake_.wait(lock, [this] { return stop_ || (first_ != nullptr && !busy_); });
         if (first_ == nullptr) return;
-        task = std::exchange(first_, nullptr);
-        first_ = std::move(task->next_);
-        if (first_ == nullptr) last_ = nullptr;
       }
-      try {
-        task->run();
-        task->finish();
-      } catch (...) {
-        task->finish(std::current_exception());
-      }
+      if (const auto task = take()) run(*task);
     }
+  }
+  /// The next task, for the caller to run; null where there is none, and while another one is run.
+  [[nodiscard]] std::shared_ptr<Task> take() {
+    const std::lock_guard lock(mutex_);
+    if (busy_ || first_ == nullptr) return nullptr;
+    busy_ = true;
+    auto task = std::exchange(first_, nullptr);
+    first_ = std::move(task->next_);
+    if (first_ == nullptr) last_ = nullptr;
+    return task;
+  }
+  void run(Task& task) noexcept {
+    std::exception_ptr error;
+    try {
+      task.run();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    {
+      const std::lock_guard lock(mutex_);
+      busy_ = false;
+    }
+    task.finish(std::move(error));
+  }
+  [[nodiscard]] bool left() {
+    const std::lock_guard lock(mutex_);
+    return first_ != nullptr;
   }
 
   std::mutex mutex_;
+  std::atomic<bool> busy_{false};  // a task is run; changed under the mutex
   std::condition_variable wake_;
   std::shared_ptr<Task> first_;
   Task* last_ = nullptr;

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <chrono>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <distx/comm/any_communicator.hpp>
+#include <distx/comm/decorators/decorator.hpp>
+#include <distx/comm/wire_bytes.hpp>
+
+namespace timing {
+
+/// A communicator that can be told to move nothing and to wait for nobody: what a step takes without communication.
+///
+/// While it is muted it notes when each call comes, and its bytes.
+class Muted : public distx::detail::Decorator<distx::AnyCommunicator<>> {
+  using Any = distx::AnyCommunicator<>;
+  using base = distx::detail::Decorator<Any>;
+
+ public:
+  struct Note {
+    std::chrono::steady_clock::time_point time;
+    distx::WireBytes bytes;
+  };
+
+  explicit Muted(Any inner) : base(std::move(inner)) {}
+
+  template <class Call>
+    requires distx::Executes<Any, Call>
+  void execute(const Call& call) {
+    if (!noted(call)) inner().execute(call);
+  }
+  template <class Call>
+    requires distx::Starts<Any, Call>
+  [[nodiscard]] distx::AnyPending<distx::Host> start(const Call& call, distx::HostStream after = {}) {
+    return noted(call) ? distx::AnyPending<distx::Host>() : inner().start(call, after);
+  }
+  [[nodiscard]] Muted share() const { return Muted(inner().share(), groups(), state_); }
+  [[nodiscard]] Muted split(int color, int key,
+                            std::source_location location = std::source_location::current()) {
+    return Muted(split_inner(color, key, location), std::make_shared<distx::GroupCache>(), state_);
+  }
+
+  /// From here on, on this rank; the others have to be told too.
+  void mute() { state_->muted = true; }
+  /// The calls since this was last asked.
+  [[nodiscard]] std::vector<Note> take_notes() { return std::exchange(state_->notes, {}); }
+
+ private:
+  struct State {
+    bool muted = false;
+    std::vector<Note> notes{};
+  };
+
+  Muted(Any inner, std::shared_ptr<distx::GroupCache> cache, std::shared_ptr<State> state)
+      : base(std::move(inner), std::move(cache)), state_(std::move(state)) {}
+
+  template <class Call>
+  bool noted(const Call& call) {
+    if (state_->muted) state_->notes.push_back({std::chrono::steady_clock::now(), wire_bytes(call, rank(), size())});
+    return state_->muted;
+  }
+
+  std::shared_ptr<State> state_ = std::make_shared<State>();
+};
+
+}  // namespace timing

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include <distx/comm/any_communicator.hpp>
+#include <distx/observe/memory_ledger.hpp>
+#include <distx/parallel/data_parallel_options.hpp>
+
+#include "../models/layer.hpp"
+#include "timed_training.hpp"
+#include "training_flags.hpp"
+#include "weights_hash.hpp"
+
+namespace examples {
+
+/// A training of layers that have arrays of their own.
+///
+/// Where nothing but the optimizer's state is shared out, the training works in these arrays. Else it owns weights and
+/// gradients; then a layer's arrays are empty but while it is used: weights are copied in, and gradients out.
+class LayerTraining {
+ public:
+  using Scope = std::shared_ptr<void>;
+
+  virtual ~LayerTraining() = default;
+  /// Until the scope ends, the layer has its weights.
+  [[nodiscard]] virtual Scope open(Layer<float>& layer) = 0;
+  /// The layer's gradients are final; `share` times these count.
+  virtual void ready(Layer<float>& layer, float share) = 0;
+  /// @name As TimedTraining has them
+  /// @{
+  virtual void begin_step() = 0;
+  [[nodiscard]] virtual Scope micro_batch(bool last) = 0;
+  [[nodiscard]] virtual Scope evaluate() = 0;
+  virtual void step(const distx::StepOptions& options) = 0;
+  [[nodiscard]] virtual const StepTimes& times() const = 0;
+  [[nodiscard]] virtual distx::MemoryLedger memory() const = 0;
+  /// @}
+  /// Adds all weights. Collective.
+  virtual void add_to(WeightsHash& hash) = 0;
+};
+
+/// A training by the flags. Collective.
+/// @param layers outlive it
+std::unique_ptr<LayerTraining> make_layer_training(distx::AnyCommunicator<> comm, std::span<Layer<float>> layers,
+                                                   const TrainingFlags& flags);
+
+}  // namespace examples

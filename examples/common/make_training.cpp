@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "make_training.hpp"
+
+#include <type_traits>
+
+#include <distx/distx.hpp>
+
+namespace examples {
+
+namespace {
+
+/// Calls f(optimizer) with the one that is chosen.
+template <class F>
+auto with_optimizer(const TrainingFlags& flags, F&& f) {
+  if (flags.optimizer == "sgd") return f(distx::SGD{.momentum = 0.9, .weight_decay = 1e-4});
+  return f(distx::AdamW{.beta2 = 0.99, .weight_decay = 0.01});
+}
+
+distx::DataParallelOptions options_of(const TrainingFlags& flags) {
+  return {.bucket_bytes = flags.bucket_kib << 10, .stage = flags.zero, .clip_norm = flags.clip};
+}
+
+template <class Training, class... Policies, class Parameters>
+Training make(distx::AnyCommunicator<>& comm, const Parameters& parameters, const TrainingFlags& flags) {
+  return with_optimizer(flags, [&](const auto& optimizer) {
+    using DataParallel = distx::DataParallel<distx::ZeRO<distx::Dynamic>, Policies...>;
+    return Training(DataParallel(comm, parameters, optimizer, options_of(flags)));
+  });
+}
+
+}  // namespace
+
+template <class Weight>
+TimedTraining<Weight> make_training(distx::AnyCommunicator<> comm,
+                                    const std::vector<const distx::Parameter<Weight>*>& parameters,
+                                    const TrainingFlags& flags) {
+  using Training = TimedTraining<Weight>;
+  // Gradients travel in the weights' type; float weights are as without it.
+  using Precision = distx::Precision<distx::bfloat16>;
+  if (flags.accumulate == 1) return make<Training, Precision>(comm, parameters, flags);
+  // Where whole gradients are there anyway, they are reduced once a step.
+  if (flags.zero <= 1) return make<Training, Precision, distx::Accumulate<distx::Local>>(comm, parameters, flags);
+  return make<Training, Precision, distx::Accumulate<distx::Sharded>>(comm, parameters, flags);
+}
+
+template TimedTraining<float> make_training(distx::AnyCommunicator<>,
+                                            const std::vector<const distx::Parameter<float>*>&, const TrainingFlags&);
+template TimedTraining<distx::bfloat16> make_training(distx::AnyCommunicator<>,
+                                                      const std::vector<const distx::Parameter<distx::bfloat16>*>&,
+                                                      const TrainingFlags&);
+
+BorrowedTraining make_training(distx::AnyCommunicator<> comm, const std::vector<distx::ParameterRef<float>>& parameters,
+                               const TrainingFlags& flags) {
+  return make<BorrowedTraining>(comm, parameters, flags);
+}
+
+distx::TrainingPlan plan(const TrainingFlags& flags, std::size_t parameters, int ranks) {
+  return with_optimizer(flags, [&]<class Optimizer>(const Optimizer&) {
+    const auto bytes = flags.short_weights() ? distx::mixed_precision<Optimizer> : distx::full_precision<Optimizer>;
+    return distx::plan(parameters, static_cast<std::uint64_t>(ranks), flags.zero, bytes);
+  });
+}
+
+}  // namespace examples

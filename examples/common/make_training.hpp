@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+#include <vector>
+
+#include <distx/comm/any_communicator.hpp>
+#include <distx/parallel/parameter.hpp>
+#include <distx/parallel/parameter_ref.hpp>
+#include <distx/parallel/plan.hpp>
+
+#include "timed_training.hpp"
+#include "training_flags.hpp"
+
+namespace examples {
+
+/// A training by the flags. Weight is float, or bfloat16 for which the optimizer keeps float. Collective.
+template <class Weight>
+TimedTraining<Weight> make_training(distx::AnyCommunicator<> comm,
+                                    const std::vector<const distx::Parameter<Weight>*>& parameters,
+                                    const TrainingFlags& flags);
+
+/// A training of arrays that stay where they are: the model's own.
+using BorrowedTraining = TimedTraining<float, std::chrono::steady_clock, distx::ParameterRef<float>>;
+
+/// The same of arrays that stay where they are.
+/// @pre stage 0 or 1, float32, no micro-batches
+BorrowedTraining make_training(distx::AnyCommunicator<> comm, const std::vector<distx::ParameterRef<float>>& parameters,
+                               const TrainingFlags& flags);
+
+/// What a training by the flags takes of each rank, by the formula.
+distx::TrainingPlan plan(const TrainingFlags& flags, std::size_t parameters, int ranks);
+
+}  // namespace examples

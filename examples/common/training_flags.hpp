@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+#include <cstddef>
+#include <limits>
+#include <map>
+#include <optional>
+#include <string>
+
+namespace CLI {
+class App;
+}
+
+namespace examples {
+
+/// The flags that say how a model is trained, whatever the model.
+struct TrainingFlags {
+  int zero = 0;
+  std::string precision = "f32";
+  std::string optimizer = "adamw";
+  std::size_t accumulate = 1;
+  double clip = std::numeric_limits<double>::infinity();
+  std::optional<double> learning_rate{};
+  std::size_t bucket_kib = 256;
+  std::map<std::string, double> usual_rates{};  ///< of each optimizer, for this model
+
+  void describe(CLI::App& app);
+
+  /// @throws distx::Error for a batch that cannot be cut, and for a learning rate that is none
+  void check(const std::string& batch_flag, std::size_t batch) const;
+
+  /// The highest learning rate.
+  [[nodiscard]] double rate() const { return learning_rate ? *learning_rate : usual_rates.at(optimizer); }
+  [[nodiscard]] bool short_weights() const { return precision == "bf16"; }
+};
+
+}  // namespace examples

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "training_report.hpp"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdint>
+
+#include <fmt/core.h>
+
+#include <distx/comm/decorators/sum_over_ranks.hpp>
+#include <distx/comm/movement.hpp>
+
+#include "ledger_json.hpp"
+#include "make_training.hpp"
+#include "train_step.hpp"
+
+namespace examples {
+
+namespace {
+
+std::vector<distx::MemoryLedger> gather_ledgers(distx::AnyCommunicator<>& comm, const distx::MemoryLedger& mine) {
+  using Numbers = std::array<std::uint64_t, sizeof(distx::MemoryLedger) / sizeof(std::uint64_t)>;
+  const auto ranks = static_cast<std::size_t>(comm.size());
+  const auto numbers = std::bit_cast<Numbers>(mine);
+  std::vector<std::uint64_t> of_all(ranks * numbers.size());
+  distx::all_gather(comm, numbers, of_all);
+  std::vector<distx::MemoryLedger> ledgers;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    Numbers theirs{};
+    std::copy_n(of_all.data() + rank * theirs.size(), theirs.size(), theirs.begin());
+    ledgers.push_back(std::bit_cast<distx::MemoryLedger>(theirs));
+  }
+  return ledgers;
+}
+
+nlohmann::json json_of(const distx::MemoryLedger& ledger) {
+  const auto one = [](const distx::MemoryLedger::Use& use) {
+    return nlohmann::json{{"held", use.held}, {"peak", use.peak}};
+  };
+  return {{"weights", one(ledger.weights)},
+          {"gradients", one(ledger.gradients)},
+          {"optimizer", one(ledger.optimizer)},
+          {"in_flight", one(ledger.in_flight)},
+          {"total", one(ledger.total)}};
+}
+
+}  // namespace
+
+TrainingCost::TrainingCost(distx::AnyCommunicator<>& comm, const StepTimes& sums, std::size_t steps,
+                           const distx::MemoryLedger& mine, const distx::Ledger& sent)
+    : memory(gather_ledgers(comm, mine)), traffic(distx::sum_over_ranks(sent, comm)) {
+  const auto of_a_step = [&](double sum) { return average_over_ranks(comm, sum) / static_cast<double>(steps); };
+  times = {of_a_step(sums.compute), of_a_step(sums.communication), of_a_step(sums.update)};
+}
+
+std::string TrainingCost::words() const {
+  const auto most = std::ranges::max(memory, {}, [](const auto& ledger) { return ledger.total.peak; });
+  return fmt::format(
+      "a step of {:.1f} ms: {:.1f} compute, {:.1f} exposed communication, {:.1f} update; at most {:.1f} MiB on a rank",
+      1e3 * (times.compute + times.communication + times.update), 1e3 * times.compute, 1e3 * times.communication,
+      1e3 * times.update, static_cast<double>(most.total.peak) / 0x1p20);
+}
+
+nlohmann::json TrainingCost::json(const TrainingFlags& flags, std::size_t weights) const {
+  auto ledgers = nlohmann::json::array();
+  for (const auto& ledger : memory) ledgers.push_back(json_of(ledger));
+  const auto planned = plan(flags, weights, static_cast<int>(memory.size()));
+  return {{"seconds_per_step",
+           {{"compute", times.compute}, {"exposed_communication", times.communication}, {"update", times.update}}},
+          {"memory", ledgers},
+          {"plan",
+           {{"weights", planned.weights},
+            {"gradients", planned.gradients},
+            {"optimizer", planned.optimizer},
+            {"total", planned.total()},
+            {"sent", planned.sent}}},
+          {"traffic", ledger_json(traffic)}};
+}
+
+}  // namespace examples

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include "distx/comm/movement.hpp"
+#include "distx/tensor/distribute.hpp"
+
+// The collectives of tensors that each rank has for itself, along a dimension in place of the ranks' order in memory.
+namespace distx {
+
+namespace detail {
+
+/// Boxes side by side along a dimension of a tensor, of given extents.
+template <std::size_t Rank>
+std::vector<Box> slices(const Extents<Rank>& extents, std::size_t dim, const std::vector<std::size_t>& sizes) {
+  Box slice{Rank, {}, {}};
+  std::copy(extents.begin(), extents.end(), slice.size.begin());
+  std::vector<Box> all;
+  for (const auto size : sizes) {
+    slice.size[dim] = size;
+    all.push_back(slice);
+    slice.begin[dim] += size;
+  }
+  return all;
+}
+template <std::size_t Rank>
+Box whole_box(const Extents<Rank>& extents) {
+  Box box{Rank, {}, {}};
+  std::copy(extents.begin(), extents.end(), box.size.begin());
+  return box;
+}
+/// As given, or n for each; or n cut at n*i/p.
+inline std::vector<std::size_t> given_or_alike(Counts given, std::size_t n, int ranks) {
+  if (!given.empty()) return {given.begin(), given.end()};
+  return std::vector<std::size_t>(static_cast<std::size_t>(ranks), n);
+}
+inline std::vector<std::size_t> given_or_cut(Counts given, std::size_t n, int ranks) {
+  if (!given.empty()) return {given.begin(), given.end()};
+  std::vector<std::size_t> sizes;
+  const auto p = static_cast<std::size_t>(ranks);
+  for (std::size_t i = 0; i < p; ++i) sizes.push_back(cut_at(n, i + 1, p) - cut_at(n, i, p));
+  return sizes;
+}
+inline std::size_t sum_of(const std::vector<std::size_t>& sizes) {
+  std::size_t all = 0;
+  for (const auto size : sizes) all += size;
+  return all;
+}
+inline std::vector<std::size_t> volumes_of(const std::vector<Box>& boxes) {
+  std::vector<std::size_t> volumes;
+  for (const auto& box : boxes) volumes.push_back(box.volume());
+  return volumes;
+}
+
+/// @throws MismatchError for a dimension that the tensor has not, or sizes that are not one for each rank
+template <class C>
+void check_dimension(const C& comm, std::string_view operation, std::size_t dim, std::size_t rank, Counts sizes,
+                     const std::source_location& location) {
+  const ErrorContext context{.operation = operation, .backend = comm.backend(), .rank = comm.rank(),
+                             .size = comm.size(), .location = location};
+  if (dim >= rank)
+    throw MismatchError("there is no dimension " + std::to_string(dim) + " in a tensor of " + std::to_string(rank),
+                        context);
+  if (!sizes.empty() && sizes.size() != static_cast<std::size_t>(comm.size()))
+    throw MismatchError(std::to_string(sizes.size()) + " sizes are given, and there are " +
+                            std::to_string(comm.size()) + " ranks",
+                        context);
+}
+
+/// What every rank has of `boxes` of `whole`, one after another.
+template <class Space, class T>
+Buffer<T, Space> packed(const Box& whole, const std::vector<Box>& boxes, Span<const T, Space> from) {
+  Buffer<T, Space> to(sum_of(volumes_of(boxes)));
+  copy_boxes_out<Space>(Span<AnyElement, Space>(to.span()).bytes(), Span<const AnyElement, Space>(from).bytes(), whole,
+                        boxes, sizeof(T));
+  return to;
+}
+template <class Space, class T>
+void unpacked(Span<T, Space> to, const Box& whole, const std::vector<Box>& boxes, Span<const T, Space> from) {
+  const std::byte* at = Span<const AnyElement, Space>(from).bytes();
+  for (const auto& box : boxes) {
+    copy_box(typename Space::stream{}, Span<AnyElement, Space>(to).bytes(), whole, at, box, box, sizeof(T));
+    at += box.volume() * sizeof(T);
+  }
+}
+
+}  // namespace detail
+
+/// All ranks' tensors side by side along a dimension, in rank order; their extents there may differ if `sizes` says
+/// how, one for each rank.
+template <Communicator C, WholeTensor X>
+[[nodiscard]] auto all_gather(C& comm, const X& x, std::size_t dim, Counts sizes = {},
+                              detail::here location = detail::here::current()) {
+  using T = typename X::value_type;
+  const auto part = detail::const_tensor_ref(x);
+  detail::check_dimension(comm, "all_gather", dim, part.rank(), sizes, location);
+  const auto each = detail::given_or_alike(sizes, part.extent(dim), comm.size());
+  auto extents = part.extents();
+  extents[dim] = detail::sum_of(each);
+  const auto boxes = detail::slices(extents, dim, each);
+  Tensor<T, part.rank(), typename C::space> whole(extents);
+  Buffer<T, typename C::space> received;
+  const bool direct = dim == 0;
+  if (!direct) received = Buffer<T, typename C::space>(volume(extents));
+  const auto counts = detail::volumes_of(boxes);
+  const auto target = direct ? whole.values() : received.span();
+  detail::execute(comm, AllGather<T, typename C::space>{part.values(), target, sizes.empty() ? Counts{} : Counts(counts),
+                                                        location});
+  if (!direct)
+    detail::unpacked(whole.values(), detail::whole_box(extents), boxes, detail::as_const(received.span()));
+  return whole;
+}
+
+/// This rank's slice, along a dimension, of the reduction of all ranks' tensors: cut at n*i/p, or in `sizes`.
+template <Communicator C, WholeTensor X, class Op>
+[[nodiscard]] auto reduce_scatter(C& comm, const X& x, Op op, std::size_t dim, Counts sizes = {},
+                                  detail::here location = detail::here::current()) {
+  using T = typename X::value_type;
+  const auto whole = detail::const_tensor_ref(x);
+  detail::check_dimension(comm, "reduce_scatter", dim, whole.rank(), sizes, location);
+  const auto each = detail::given_or_cut(sizes, whole.extent(dim), comm.size());
+  const auto boxes = detail::slices(whole.extents(), dim, each);
+  const auto counts = detail::volumes_of(boxes);
+  auto extents = whole.extents();
+  extents[dim] = each[static_cast<std::size_t>(comm.rank())];
+  Tensor<T, whole.rank(), typename C::space> part(extents);
+  Buffer<T, typename C::space> sent;
+  if (dim != 0) sent = detail::packed(detail::whole_box(whole.extents()), boxes, whole.values());
+  detail::execute(comm, ReduceScatter<T, Op, typename C::space>{
+                            dim == 0 ? whole.values() : detail::as_const(sent.span()), part.values(), op, counts,
+                            location});
+  return part;
+}
+
+/// Cuts every rank's tensor along one dimension and gives each rank its slices, side by side along another:
+/// from a shard of `concat_dim` to a shard of `split_dim`.
+///
+/// `split_dim` is cut at n*i/p; where the ranks' extents along `concat_dim` differ, `sizes` says how.
+template <Communicator C, WholeTensor X>
+[[nodiscard]] auto all_to_all(C& comm, const X& x, std::size_t split_dim, std::size_t concat_dim, Counts sizes = {},
+                              detail::here location = detail::here::current()) {
+  using T = typename X::value_type;
+  const auto from = detail::const_tensor_ref(x);
+  detail::check_dimension(comm, "all_to_all", std::max(split_dim, concat_dim), from.rank(), sizes, location);
+  const auto split = detail::given_or_cut({}, from.extent(split_dim), comm.size());
+  const auto outs = detail::slices(from.extents(), split_dim, split);
+  auto extents = from.extents();
+  extents[split_dim] = split[static_cast<std::size_t>(comm.rank())];
+  // Along one and the same dimension, what comes from each rank is as long as what it was cut to.
+  const auto joined = split_dim == concat_dim
+                          ? detail::given_or_alike({}, extents[split_dim], comm.size())
+                          : detail::given_or_alike(sizes, from.extent(concat_dim), comm.size());
+  extents[concat_dim] = detail::sum_of(joined);
+  const auto ins = detail::slices(extents, concat_dim, joined);
+  const auto sent = detail::packed(detail::whole_box(from.extents()), outs, from.values());
+  Tensor<T, from.rank(), typename C::space> to(extents);
+  const Buffer<T, typename C::space> received(volume(extents));
+  const auto out_counts = detail::volumes_of(outs), in_counts = detail::volumes_of(ins);
+  detail::execute(comm, AllToAll<T, typename C::space>{sent.span(), received.span(), out_counts, in_counts, location});
+  detail::unpacked(to.values(), detail::whole_box(extents), ins, detail::as_const(received.span()));
+  return to;
+}
+
+}  // namespace distx

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Every pair of layouts, as values: each rank's part is what the one-process tensor has there, and the bytes are those
+// said before and no more than what the ranks lack.
+#include <doctest/doctest.h>
+
+#include <mutex>
+#include <sstream>
+
+#include "distx/comm/decorators/metered.hpp"
+#include "distx/comm/threads.hpp"
+#include "distx/connect/spawn.hpp"
+#include "distx/tensor/redistribution.hpp"
+#include "distx/tensor/redistribution_cost.hpp"
+
+namespace {
+
+using distx::Box;
+using distx::Coordinates;
+using distx::MeshShape;
+using distx::Sharding;
+using distx::detail::Relayout;
+using Value = std::int32_t;
+
+/// A tensor's extents, of any number of dimensions.
+using Sizes = std::vector<std::size_t>;
+
+constexpr int replicated = -1, partial = -2;
+
+/// A placement for each axis: a dimension, `replicated` or `partial`.
+using Placed = std::vector<int>;
+
+std::vector<Placed> all_layouts(std::size_t axes, std::size_t dimensions, bool partials) {
+  std::vector<Placed> all{{}};
+  for (std::size_t axis = 0; axis < axes; ++axis) {
+    std::vector<Placed> longer;
+    for (const auto& one : all)
+      for (int placed = partials ? partial : replicated; placed < static_cast<int>(dimensions); ++placed) {
+        longer.push_back(one);
+        longer.back().push_back(placed);
+      }
+    all = std::move(longer);
+  }
+  return all;
+}
+
+Sharding sharding_of(const MeshShape& mesh, const Sizes& sizes, const Placed& placed) {
+  Sharding sharding;
+  if (sizes.size() == 1) sharding = Sharding(mesh, distx::Extents<1>{sizes[0]});
+  if (sizes.size() == 2) sharding = Sharding(mesh, distx::Extents<2>{sizes[0], sizes[1]});
+  if (sizes.size() == 3) sharding = Sharding(mesh, distx::Extents<3>{sizes[0], sizes[1], sizes[2]});
+  for (std::size_t axis = 0; axis < placed.size(); ++axis)
+    if (placed[axis] >= 0) sharding.cut(static_cast<std::size_t>(placed[axis]), axis);
+  return sharding;
+}
+
+Relayout relayout(const MeshShape& mesh, const Sizes& sizes, const Placed& from, const Placed& to) {
+  Relayout wanted{sharding_of(mesh, sizes, from), 0, false, sharding_of(mesh, sizes, to)};
+  for (std::size_t axis = 0; axis < from.size(); ++axis)
+    if (from[axis] == partial && mesh.sizes[axis] > 1) wanted.partial |= 1U << axis;
+  return wanted;
+}
+
+/// Calls f with the place of each element of a box in the whole tensor, row by row.
+template <class F>
+void for_each(const Box& whole, const Box& box, F&& f) {
+  for (std::size_t i = 0; i < box.volume(); ++i) {
+    std::size_t left = i, at = 0, step = 1;
+    for (std::size_t d = box.dimensions; d-- > 0;) {
+      at += (box.begin[d] + left % box.size[d]) * step;
+      left /= box.size[d];
+      step *= whole.size[d];
+    }
+    f(at);
+  }
+}
+
+Value element(std::size_t at) { return static_cast<Value>(7 * at + 3); }
+
+/// What a rank has in a layout: of a Partial its term, so that the terms along each axis add up.
+std::vector<Value> part(const Sharding& sharding, const Placed& placed, const Coordinates& places) {
+  std::vector<Value> values;
+  for_each(sharding.whole(), sharding.box(places), [&](std::size_t at) {
+    Value value = element(at);
+    for (std::size_t axis = 0; axis < placed.size(); ++axis) {
+      if (placed[axis] != partial) continue;
+      const int n = sharding.mesh().sizes[axis], place = places[axis];
+      const auto other = static_cast<Value>(at % 5 + axis);
+      // The last rank along the axis has what the others' terms leave.
+      value = place + 1 < n ? other * (place + 1) : value - other * (n * (n - 1) / 2);
+    }
+    values.push_back(value);
+  });
+  return values;
+}
+
+std::size_t lacking(const Sharding& from, const Sharding& to, int rank) {
+  return (to.box(rank).volume() - (to.box(rank) & from.box(rank)).volume()) * sizeof(Value);
+}
+
+/// All-reduces whole parts axis by axis, then takes what is lacking: what is done may cost as much, and no more.
+std::size_t plain_cost(const Relayout& wanted) {
+  std::size_t total = 0;
+  for (int rank = 0; rank < wanted.source.mesh().ranks(); ++rank) {
+    total += lacking(wanted.source, wanted.target, rank);
+    for (std::size_t axis = 0; axis < wanted.source.mesh().axes; ++axis) {
+      if ((wanted.partial >> axis & 1U) == 0) continue;
+      const std::size_t n = wanted.source.box(rank).volume();
+      const auto p = static_cast<std::size_t>(wanted.source.mesh().sizes[axis]);
+      const auto place = static_cast<std::size_t>(wanted.source.mesh().coordinates(rank)[axis]);
+      const std::size_t block = distx::cut_at(n, place + 1, p) - distx::cut_at(n, place, p);
+      total += (n - block + (p - 1) * block) * sizeof(Value);
+    }
+  }
+  return total;
+}
+
+struct Case {
+  MeshShape mesh;
+  std::vector<Sizes> tensors;
+};
+
+std::string words(const Case& c, const Sizes& sizes, const Placed& from, const Placed& to) {
+  std::ostringstream out;
+  out << "mesh " << c.mesh.words() << ", extents";
+  for (const auto size : sizes) out << ' ' << size;
+  out << ", from";
+  for (const int one : from) out << ' ' << one;
+  out << " to";
+  for (const int one : to) out << ' ' << one;
+  return out.str();
+}
+
+/// Goes through all pairs of layouts, collecting at most a few complaints. Returns the number of pairs.
+std::size_t try_all(const Case& c, std::vector<std::string>& wrong) {
+  std::mutex mutex;
+  std::size_t pairs = 0;
+  using namespace std::chrono_literals;
+  distx::spawn(distx::threads(c.mesh.ranks(), 60s), [&](distx::ThreadConnector& connector) {
+    distx::Metered<distx::ThreadCommunicator> comm{distx::ThreadCommunicator(connector, 60s)};
+    const auto mesh = distx::detail::make_mesh(distx::AnyCommunicator<>(comm.share()), c.mesh, {});
+    const auto say = [&](const std::string& what) {
+      const std::lock_guard lock(mutex);
+      if (wrong.size() < 5) wrong.push_back("rank " + std::to_string(comm.rank()) + ": " + what);
+    };
+    std::array<distx::AnyOp, distx::most_axes> ops;
+    ops.fill(distx::AnyOp::make<Value>(distx::sum));
+    std::size_t tried = 0;
+    for (const auto& sizes : c.tensors)
+      for (const auto& from : all_layouts(c.mesh.axes, sizes.size(), true))
+        for (const auto& to : all_layouts(c.mesh.axes, sizes.size(), false)) {
+          const Relayout wanted = relayout(c.mesh, sizes, from, to);
+          const auto source = part(wanted.source, from, mesh->places);
+          const auto expected = part(wanted.target, to, mesh->places);
+          std::vector<Value> target(expected.size(), -1);
+          const distx::Traffic before = comm.ledger().total();
+          distx::detail::Redistribution<distx::Host> work(*mesh, wanted, ops, distx::Span<const Value>(source),
+                                                          distx::Span<Value>(target), {}, {});
+          if (++tried % 2 == 0) {
+            work.start().wait();
+            work.finish();
+          } else {
+            work.run();
+          }
+          distx::Traffic moved = comm.ledger().total();
+          moved -= before;
+          const distx::detail::RedistributionPlan plan(wanted, mesh->places);
+          const auto said = wire_bytes(plan, c.mesh, sizeof(Value));
+          const std::string where = words(c, sizes, from, to);
+          if (target != expected) say("wrong elements: " + where);
+          if (moved.sent_bytes != said.sent || moved.received_bytes != said.received)
+            say("other bytes than said: " + where);
+          if (moved.calls != plan.collectives()) say("other calls than said: " + where);
+          if (wanted.partial == 0 && moved.received_bytes != lacking(wanted.source, wanted.target, comm.rank()))
+            say("more than it lacks: " + where);
+          if (comm.rank() == 0) {
+            const auto cost = distx::detail::cost_of(wanted, sizeof(Value));
+            if (cost.total > plain_cost(wanted)) say("more than the plain way costs: " + where);
+            if (wanted.partial == 0 && cost.collectives > 1) say("more than one collective: " + where);
+          }
+        }
+    if (comm.rank() == 0) pairs = tried;
+  });
+  return pairs;
+}
+
+}  // namespace
+
+TEST_CASE("every pair of layouts") {
+  const std::vector<Case> cases{
+      {{{1, 1, 1, 1}, 1}, {{5}, {3, 4}, {2, 3, 2}}},
+      {{{2, 1, 1, 1}, 1}, {{0}, {1}, {7}, {3, 5}, {2, 3, 5}}},
+      {{{3, 1, 1, 1}, 1}, {{2}, {7}, {3, 5}, {4, 1, 5}}},
+      {{{4, 1, 1, 1}, 1}, {{3}, {8}, {3, 5}, {4, 2, 6}}},
+      {{{7, 1, 1, 1}, 1}, {{5}, {16}, {9, 5}, {8, 2, 7}}},
+      {{{2, 2, 1, 1}, 2}, {{3}, {8}, {3, 5}, {2, 3, 5}}},
+      {{{2, 3, 1, 1}, 2}, {{5}, {13}, {3, 7}, {4, 3, 5}}},
+      {{{2, 2, 2, 1}, 3}, {{7}, {3, 9}}},
+  };
+  for (const auto& c : cases) {
+    std::vector<std::string> wrong;
+    const std::size_t pairs = try_all(c, wrong);
+    MESSAGE(c.mesh.words(), ": ", pairs, " pairs");
+    for (const auto& words : wrong) FAIL_CHECK(words);
+    CHECK(pairs > 0);
+  }
+}
+
+TEST_CASE("every pair of layouts of three dimensions on 2 x 2 x 2") {
+  std::vector<std::string> wrong;
+  CHECK(try_all({{{2, 2, 2, 1}, 3}, {{3, 2, 5}}}, wrong) == 125 * 64);
+  for (const auto& words : wrong) FAIL_CHECK(words);
+}
