@@ -29,7 +29,7 @@ namespace {
 
 struct Settings {
   examples::Backend backend;
-  examples::TrainingFlags training{.usual_rates = {{"adamw", 5e-3}, {"muon", 1e-2}, {"lamb", 1e-2}, {"sgd", 0.1}}};
+  examples::TrainingFlags training{.usual_rates = {{"adamw", 5e-3}, {"muon", 2e-2}, {"lamb", 2e-2}, {"sgd", 0.1}}};
   std::size_t layers = 3;
   std::size_t width = 64;
   std::size_t heads = 4;
@@ -158,10 +158,13 @@ void train(distx::AnyCommunicator<>& comm, const Settings& settings, const examp
   const auto sent_at_first = metered.ledger();
 
   const bool speaks = comm.rank() == 0;
-  std::size_t weights = 0;
-  for (const auto* parameter : model.parameters()) weights += parameter->size();
+  examples::WeightCounts weights;
+  for (const auto* parameter : model.parameters()) {
+    weights.all += parameter->size();
+    if (parameter->options().rows > 0) weights.in_matrices += parameter->size();
+  }
   if (speaks)
-    fmt::print("{} weights learn from {} characters, {} different ones\n", weights, text.training().size(),
+    fmt::print("{} weights learn from {} characters, {} different ones\n", weights.all, text.training().size(),
                text.vocabulary.size());
   std::optional<examples::ProgressBar> progress;
   if (speaks)
@@ -195,8 +198,7 @@ void train(distx::AnyCommunicator<>& comm, const Settings& settings, const examp
              held_out, hash);
   if (!sample.empty()) fmt::print("---- a sample ----\n{}\n", sample);
   auto report = cost.json(settings.training, weights);
-  report.update({{"ranks", comm.size()},
-                 {"parameters", weights},
+  report.update({{"vocabulary", text.vocabulary.size()},
                  {"step_losses", losses},
                  {"held_out_loss", held_out},
                  {"weights_hash", hash},

@@ -39,7 +39,7 @@ struct Settings {
   examples::TrainingFlags training{
       .optimizer = "sgd",
       .bucket_kib = 64,  // the model has 241
-      .usual_rates = {{"sgd", 0.05}, {"adamw", 2e-3}, {"muon", 5e-3}, {"lamb", 5e-3}}};
+      .usual_rates = {{"sgd", 0.05}, {"adamw", 2e-3}, {"muon", 2e-2}, {"lamb", 2e-2}}};
   std::size_t epochs = 8;
   std::size_t batch_size = 16;
   std::uint64_t seed = 1;
@@ -121,8 +121,11 @@ void train(distx::AnyCommunicator<> comm, const Metered& counted, const Phases& 
 
   examples::LeNet model({1, static_cast<Eigen::Index>(learnt.height), static_cast<Eigen::Index>(learnt.width)},
                         settings.seed);
-  std::size_t weights = 0;
-  for (const auto& layer : model.layers()) weights += static_cast<std::size_t>(layer.weight.size() + layer.bias.size());
+  examples::WeightCounts weights;
+  for (const auto& layer : model.layers()) {
+    weights.all += static_cast<std::size_t>(layer.weight.size() + layer.bias.size());
+    weights.in_matrices += static_cast<std::size_t>(layer.weight.size());
+  }
   const auto training = examples::make_layer_training(comm.share(), model.layers(), settings.training);
   const auto at_start = counted.ledger();
   const auto open = [&](auto& layer) { return training->open(layer); };
@@ -178,9 +181,7 @@ void train(distx::AnyCommunicator<> comm, const Metered& counted, const Phases& 
   fmt::print("{}\n", cost.words());
   fmt::print("accuracy on {} digits that were held out: {:.4f} (weights {})\n", held_out.size(), accuracy, hash.text());
   auto report = cost.json(settings.training, weights);
-  report.update({{"ranks", comm.size()},
-                 {"parameters", weights},
-                 {"step_losses", step_losses},
+  report.update({{"step_losses", step_losses},
                  {"losses", losses},
                  {"accuracy", accuracy},
                  {"weights_hash", hash.text()},

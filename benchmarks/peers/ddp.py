@@ -59,9 +59,13 @@ def train(rank, options, result):
             if turn > 0:  # the first one warms up
                 each["all"].append(times[0].item() / options.ranks)
                 each["update"].append(times[1].item() / options.ranks)
-    torch.distributed.destroy_process_group()
-    if rank > 0:
-        return
+    if rank == 0:
+        write_report(options, widths, subjects, "PyTorch " + torch.__version__, result)
+    torch.distributed.barrier()
+    os._exit(0)  # in order, Gloo's threads end a process with an abort now and then
+
+
+def write_report(options, widths, subjects, backend, path):
     alone = subjects[0]
     update = statistics.median(alone["update"])
     modes = []
@@ -71,8 +75,8 @@ def train(rank, options, result):
         modes.append({"name": each["name"], "seconds": seconds, "rounds": each["all"], "exposed": exposed,
                       "exposed_share": exposed / seconds, "update": update,
                       "compute": statistics.median(alone["all"]) - update})
-    with open(result, "w", encoding="utf-8") as file:
-        json.dump({"backend": "PyTorch " + torch.__version__ + ", gloo", "ranks": options.ranks, "zero": 0,
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump({"backend": backend + ", gloo", "ranks": options.ranks, "zero": 0,
                    "optimizer": options.optimizer, "widths": widths, "batch": options.batch,
                    "parameters": sum(p.numel() for p in subjects[0]["model"].parameters()),
                    "bucket_bytes": options.bucket_bytes, "modes": modes}, file, indent=2)

@@ -13,6 +13,9 @@ namespace {
 template <class F>
 auto with_optimizer(const TrainingFlags& flags, F&& f) {
   if (flags.optimizer == "sgd") return f(distx::SGD{.momentum = 0.9, .weight_decay = 1e-4});
+  if (flags.optimizer == "lamb") return f(distx::LAMB{.beta2 = 0.99, .weight_decay = 0.01});
+  if (flags.optimizer == "muon")
+    return f(distx::Mixed{distx::Muon{.weight_decay = 0.01}, distx::AdamW{.beta2 = 0.99, .weight_decay = 0.01}});
   return f(distx::AdamW{.beta2 = 0.99, .weight_decay = 0.01});
 }
 
@@ -54,10 +57,16 @@ BorrowedTraining make_training(distx::AnyCommunicator<> comm, const std::vector<
   return make<BorrowedTraining>(comm, parameters, flags);
 }
 
-distx::TrainingPlan plan(const TrainingFlags& flags, std::size_t parameters, int ranks) {
-  return with_optimizer(flags, [&]<class Optimizer>(const Optimizer&) {
+distx::TrainingPlan plan(const TrainingFlags& flags, const WeightCounts& weights, int ranks) {
+  const auto one = [&]<class Optimizer>(std::size_t count, const Optimizer&) {
     const auto bytes = flags.short_weights() ? distx::mixed_precision<Optimizer> : distx::full_precision<Optimizer>;
-    return distx::plan(parameters, static_cast<std::uint64_t>(ranks), flags.zero, bytes);
+    return count == 0 ? distx::TrainingPlan{}
+                      : distx::plan(count, static_cast<std::uint64_t>(ranks), flags.zero, bytes);
+  };
+  return with_optimizer(flags, [&](const auto& optimizer) {
+    if constexpr (requires { optimizer.matrices; })
+      return one(weights.in_matrices, optimizer.matrices) + one(weights.all - weights.in_matrices, optimizer.others);
+    else return one(weights.all, optimizer);
   });
 }
 

@@ -27,7 +27,13 @@ using BorrowedTraining = TimedTraining<float, std::chrono::steady_clock, distx::
 BorrowedTraining make_training(distx::AnyCommunicator<> comm, const std::vector<distx::ParameterRef<float>>& parameters,
                                const TrainingFlags& flags);
 
+/// How many numbers a model learns.
+struct WeightCounts {
+  std::size_t all = 0;
+  std::size_t in_matrices = 0;  ///< those that an optimizer of matrices takes
+};
+
 /// What a training by the flags takes of each rank, by the formula.
-distx::TrainingPlan plan(const TrainingFlags& flags, std::size_t parameters, int ranks);
+distx::TrainingPlan plan(const TrainingFlags& flags, const WeightCounts& weights, int ranks);
 
 }  // namespace examples

@@ -21,8 +21,7 @@ void TrainingFlags::describe(CLI::App& app) {
   app.add_option("--accumulate", accumulate, "micro-batches that a rank's batch is cut into")
       ->check(count)
       ->capture_default_str();
-  app.add_option("--clip", clip, "the norm of all gradients together is at most this [default: as it is]")
-      ->check(CLI::PositiveNumber);
+  app.add_option("--clip", clip, "the norm of all gradients together is at most this [default: as it is]");
   app.add_option("--learning-rate", learning_rate, "the highest; falls to zero along a cosine [default: by optimizer]");
   app.add_option("--bucket-kib", bucket_kib, "gradients that are reduced together; 0: each parameter's alone")
       ->check(CLI::Range(std::size_t{0}, std::size_t{1} << 30))
@@ -36,9 +35,9 @@ void TrainingFlags::check(const std::string& batch_flag, std::size_t batch) cons
   if (!std::isfinite(rate()) || rate() < 0)
     throw distx::Error("the learning rate is " + std::to_string(rate()) +
                        ": give a --learning-rate that is finite and at least 0");
-  if (optimizer == "muon" || optimizer == "lamb")
-    throw distx::Error("this version cannot train with " + optimizer + " on several ranks: use --optimizer adamw or "
-                       "sgd");
+  if (!(clip > 0))
+    throw distx::Error("gradients cannot be clipped to a norm of " + std::to_string(clip) +
+                       ": give --clip a number above 0");
 }
 
 }  // namespace examples

@@ -26,7 +26,7 @@ struct TrainingFlags {
 
   void describe(CLI::App& app);
 
-  /// @throws distx::Error for a batch that cannot be cut, and for a learning rate that is none
+  /// @throws distx::Error for a batch that cannot be cut, a learning rate or a norm that is none
   void check(const std::string& batch_flag, std::size_t batch) const;
 
   /// The highest learning rate.

@@ -12,7 +12,6 @@
 #include <distx/comm/movement.hpp>
 
 #include "ledger_json.hpp"
-#include "make_training.hpp"
 #include "train_step.hpp"
 
 namespace examples {
@@ -62,12 +61,14 @@ std::string TrainingCost::words() const {
       1e3 * times.update, static_cast<double>(most.total.peak) / 0x1p20);
 }
 
-nlohmann::json TrainingCost::json(const TrainingFlags& flags, std::size_t weights) const {
+nlohmann::json TrainingCost::json(const TrainingFlags& flags, const WeightCounts& weights) const {
   auto ledgers = nlohmann::json::array();
   for (const auto& ledger : memory) ledgers.push_back(json_of(ledger));
   const auto planned = plan(flags, weights, static_cast<int>(memory.size()));
   return {{"seconds_per_step",
            {{"compute", times.compute}, {"exposed_communication", times.communication}, {"update", times.update}}},
+          {"parameters", weights.all},
+          {"ranks", memory.size()},
           {"memory", ledgers},
           {"plan",
            {{"weights", planned.weights},

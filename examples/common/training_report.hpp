@@ -10,6 +10,7 @@
 #include <distx/observe/ledger.hpp>
 #include <distx/observe/memory_ledger.hpp>
 
+#include "make_training.hpp"
 #include "timed_training.hpp"
 #include "training_flags.hpp"
 
@@ -28,8 +29,8 @@ struct TrainingCost {
 
   /// A line to print.
   [[nodiscard]] std::string words() const;
-  /// `seconds_per_step`, `memory` of each rank beside the `plan` by the formula, `traffic`.
-  [[nodiscard]] nlohmann::json json(const TrainingFlags& flags, std::size_t weights) const;
+  /// `parameters`, `ranks`, `seconds_per_step`, `memory` of each rank beside the `plan` by the formula, `traffic`.
+  [[nodiscard]] nlohmann::json json(const TrainingFlags& flags, const WeightCounts& weights) const;
 };
 
 }  // namespace examples

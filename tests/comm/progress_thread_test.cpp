@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "distx/comm/arena/ticket.hpp"
+#include "distx/core/wait.hpp"
 
 namespace {
 
@@ -55,7 +56,11 @@ TEST_CASE("who waits does not overtake a task that is run") {
   gate.wait_until_reached();
   const auto next = std::make_shared<Job>([&] { CHECK(gate.open.load()); });
   progress.submit(next);
-  std::thread opener([&] { gate.open = true; });
+  std::thread opener([&] {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(2);  // who waits has gone to sleep
+    while (std::chrono::steady_clock::now() < end) std::this_thread::yield();
+    gate.open = true;
+  });
   progress.wait(*next);
   CHECK(gate.job->done());
   opener.join();
@@ -64,11 +69,18 @@ TEST_CASE("who waits does not overtake a task that is run") {
 TEST_CASE("what nobody waits for is done all the same") {
   ProgressThread progress;
   for (int round = 0; round < 300; ++round) {
-    const auto awaited = std::make_shared<Job>([] {}), left = std::make_shared<Job>([] {});
+    // Long enough for the progress thread to wake and find that a task is run already.
+    const auto awaited = std::make_shared<Job>([] {
+      const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(300);
+      while (std::chrono::steady_clock::now() < end) {}
+    });
+    const auto left = std::make_shared<Job>([] {});
     progress.submit(awaited);
     progress.submit(left);
     progress.wait(*awaited);
-    while (!left->done()) std::this_thread::yield();
+    const auto done = [&] { return left->done(); };
+    REQUIRE(distx::detail::wait_until(std::chrono::seconds(20), done, [] { return false; }) ==
+            distx::detail::WaitEnd::ready);
   }
 }
 

@@ -39,13 +39,41 @@ def report(launch, *arguments):
             return json.load(text)
 
 
-def agree(name, alone, several, what):
-    """The bound is 1e-4 relative."""
+def agree(name, alone, several, what, bound=1e-4):
+    """Within the bound, relative."""
     pairs = list(zip(alone[what], several[what], strict=True))
     worst = max(abs(a - b) / abs(a) for a, b in pairs)
     print(f"{name}: {what} differ by at most {worst:.2g} relative", flush=True)
-    if not worst <= 1e-4:
-        sys.exit(f"{name}: that is more than 1e-4")
+    if not worst <= bound:
+        sys.exit(f"{name}: that is more than {bound:g}")
+
+
+def same_weights(reports):
+    """{name: report}: all have one hash."""
+    hashes = {name: said["weights_hash"] for name, said in reports.items()}
+    print(f"{hashes}", flush=True)
+    if len(set(hashes.values())) != 1:
+        sys.exit(f"the weights differ: {hashes}")
+
+
+def held_as_planned(name, said, padding):
+    """The bytes that the fullest rank holds of each kind are the formula's, but for so many of padding."""
+    for kind in ("weights", "gradients", "optimizer"):
+        held = max(ledger[kind]["held"] for ledger in said["memory"])
+        planned = said["plan"][kind]
+        print(f"{name}: {held} bytes of {kind}, planned {planned}", flush=True)
+        if abs(held - planned) > padding:
+            sys.exit(f"{name}: that differs by more than {padding}")
+    for ledger in said["memory"]:
+        kinds = ("weights", "gradients", "optimizer", "in_flight")
+        if ledger["total"]["held"] != sum(ledger[kind]["held"] for kind in kinds):
+            sys.exit(f"{name}: the kinds do not add up to the total: {ledger}")
+
+
+def sent_per_step(said):
+    """Bytes that a rank sends in a step, the mean."""
+    sent = sum(moved["sent_bytes"] for moved in said["traffic"].values())
+    return sent / said["ranks"] / len(said["step_losses"])
 
 
 def refuse(program, cases, mpi):

@@ -2,10 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Runs train_gpt as a user would, and checks what it says.
 
-    tests/examples/train_gpt.py learns|agrees|repeats|refuses PROGRAM [--mpi]
+    tests/examples/train_gpt.py learns|agrees|repeats|stages|costs|precision|refuses PROGRAM [--mpi]
 
 learns: the loss on held-out text, and what the report has; agrees: the losses of several ranks with those of one;
-repeats: the same weights from the same seed; refuses: bad input ends every rank with one sentence and status 1 or 2.
+repeats: the same weights from the same seed; stages: all stages of ZeRO come to the same weights; costs: what each
+stage holds and sends is the formula's; precision: bfloat16 learns; refuses: bad input ends every rank with one sentence
+and status 1 or 2.
 """
 import argparse
 import os
@@ -13,7 +15,7 @@ import sys
 import tempfile
 import time
 
-from programs import agree, refuse, report, ways
+from programs import agree, held_as_planned, refuse, report, same_weights, sent_per_step, ways
 
 TINY = ["--layers", "1", "--width", "32", "--heads", "2", "--context", "32"]
 
@@ -62,6 +64,62 @@ def repeats(how):
             sys.exit(f"{name}: 2 and 3 ranks gave the same weights, so the hash says nothing")
 
 
+def stages(how):
+    """Bit for bit in this machine's memory; MPI adds in an order of its own. Micro-batches differ by rounding."""
+    few = ["--steps", "30", "--batch", "6", "--sample", "0", "--clip", "0.5", "--bucket-kib", "16"]
+    several = {"threads": (2, 3), "shm": (3,), "shm of processes": (2,), "mpi": (2,)}
+    said = {}
+    for name, way in how.items():
+        for ranks in several[name]:
+            for stage in range(4):
+                said[name, ranks, stage] = report(way(ranks), *few, "--zero", str(stage))
+    for ranks in (2, 3):
+        same_weights({key: one for key, one in said.items() if key[1] == ranks and key[0] != "mpi"})
+    for name, ranks, stage in said:
+        agree(f"stage {stage} on {ranks}, {name}", said["threads", ranks, 0], said[name, ranks, stage], "step_losses", 1e-5)
+    for optimizer in ("muon", "lamb", "sgd"):
+        each = [report(how["threads"](3), *few, "--optimizer", optimizer, "--zero", str(stage)) for stage in range(4)]
+        same_weights({(optimizer, stage): one for stage, one in enumerate(each)})
+        if not each[0]["step_losses"][-1] < each[0]["step_losses"][0] - 0.1:
+            sys.exit(f"{optimizer} does not learn: {each[0]['step_losses']}")
+    for stage in range(4):
+        cut = report(how["threads"](2), *few, "--zero", str(stage), "--accumulate", "2")
+        agree(f"2 micro-batches, stage {stage}", said["threads", 2, 0], cut, "step_losses")
+
+
+def costs(how):
+    """Ranks that do not divide the weights, too. Stage 3 gathers most weights twice a step, the vectors of the tokens, which
+    are used at both ends, a third time, and those of the places, which have nothing before them, once."""
+    few = ["--steps", "4", "--sample", "0", "--batch", "2"]
+    for precision, size in (("f32", 4), ("bf16", 2)):
+        for ranks in (2, 3):
+            for stage in range(4):
+                said = report(how["threads"](ranks), *few, "--zero", str(stage), "--precision", precision)
+                name = f"stage {stage} in {precision} on {ranks}"
+                padding = 64 * 16  # arrays, of which each begins on a line of 64 bytes
+                held_as_planned(name, said, padding)
+                more = size * 32 * (said["vocabulary"] - 32) * (ranks - 1) / ranks if stage == 3 else 0
+                planned, sent = said["plan"]["sent"] + more, sent_per_step(said)
+                print(f"{name}: a step sends {sent:.0f} bytes, planned {planned:.0f}", flush=True)
+                if abs(sent - planned) > padding:
+                    sys.exit(f"{name}: that differs by more than {padding}")
+
+
+def precision(how):
+    """The master weights are float: what bfloat16 would round away adds up."""
+    few = ["--steps", "300", "--batch", "8", "--sample", "0"]
+    full = report(how["threads"](2), *few)["held_out_loss"]
+    said = {stage: report(how["threads"](2), *few, "--precision", "bf16", "--zero", str(stage)) for stage in (0, 3)}
+    same_weights(said)
+    short = said[0]["held_out_loss"]
+    print(f"held-out loss {full:.4f} in f32, {short:.4f} in bf16", flush=True)
+    if not short < full + 0.05:
+        sys.exit("bf16 does not learn as f32 does")
+    cut = report(how["shm"](2), *few, "--precision", "bf16", "--zero", "2", "--accumulate", "4", "--optimizer", "sgd")
+    if not cut["step_losses"][-1] < cut["step_losses"][0] - 1:
+        sys.exit(f"bf16 in micro-batches does not learn: {cut['step_losses'][0]} to {cut['step_losses'][-1]}")
+
+
 def refuses(program, mpi):
     with tempfile.TemporaryDirectory() as folder:
         empty = os.path.join(folder, "empty.txt")
@@ -84,6 +142,8 @@ def refuses(program, mpi):
             (["--json", os.path.join(folder, "no", "file.json")], "cannot be written"),
             (["--steps", "0"], "--steps"),
             (["--zero", "4"], "--zero"),
+            (["--clip", "0"], "give --clip a number above 0"),
+            (["--precision", "f16"], "--precision"),
             (["--backend", "smoke-signals"], "--backend"),
         ], mpi)
         if sorted(os.listdir(folder)) != before:
@@ -92,7 +152,7 @@ def refuses(program, mpi):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["learns", "agrees", "repeats", "refuses"])
+    parser.add_argument("what", choices=["learns", "agrees", "repeats", "stages", "costs", "precision", "refuses"])
     parser.add_argument("program")
     parser.add_argument("--mpi", action="store_true")
     options = parser.parse_args()
@@ -100,7 +160,8 @@ def main():
         refuses(options.program, options.mpi)
     else:
         how = ways(options.program, options.mpi, TINY)
-        {"learns": learns, "agrees": agrees, "repeats": repeats}[options.what](how)
+        {"learns": learns, "agrees": agrees, "repeats": repeats, "stages": stages, "costs": costs,
+         "precision": precision}[options.what](how)
 
 
 if __name__ == "__main__":

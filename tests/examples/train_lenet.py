@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Runs train_lenet as a user would, and checks what it says.
 
-    tests/examples/train_lenet.py learns|agrees|repeats|counts|refuses PROGRAM [--digits FILE] [--mpi]
+    tests/examples/train_lenet.py learns|agrees|repeats|counts|stages|refuses PROGRAM [--digits FILE] [--mpi]
 
 learns: the accuracy on the digits held out; agrees: the losses of several ranks with those of one; repeats: the same
-weights from the same seed; counts: the traffic is the formula's, and the trace shows the overlap; refuses: bad
-input ends every rank with one sentence and status 1 or 2.
+weights from the same seed; counts: the traffic is the formula's, and the trace shows the overlap; stages: all stages
+of ZeRO come to the same weights, hold what the formula says, and learn in bfloat16 and in micro-batches; refuses: bad input
+ends every rank with one sentence and status 1 or 2.
 """
 import argparse
 import json
@@ -15,7 +16,7 @@ import sys
 import tempfile
 import time
 
-from programs import agree, refuse, report, ways
+from programs import agree, held_as_planned, refuse, report, same_weights, ways
 
 
 def learns(how):
@@ -99,6 +100,26 @@ def check_trace(name, ranks, said, events):
             sys.exit(f"{name} on {ranks}: the reductions do not overlap the backward pass")
 
 
+def stages(how):
+    """Stages 0 and 1 work in the model's own arrays, 2 and 3 lend them their weights: it must not show."""
+    few = ["--epochs", "1", "--batch-size", "24", "--clip", "1", "--optimizer", "adamw"]
+    said = {("threads", stage): report(how["threads"](3), *few, "--zero", str(stage)) for stage in range(4)}
+    said["shm", 3] = report(how["shm"](3), *few, "--zero", "3")
+    same_weights(said)
+    for (name, stage), one in said.items():
+        # In place, weights and gradients are the user's memory, not the training's.
+        if stage >= 2:
+            held_as_planned(f"stage {stage} on {name}", one, 64 * 10)
+    cut = report(how["threads"](3), *few, "--zero", "3", "--accumulate", "4")
+    agree("4 micro-batches", said["threads", 0], cut, "step_losses")
+    few[-1] = "muon"
+    same_weights({stage: report(how["threads"](3), *few, "--zero", stage) for stage in ("1", "3")})
+    short = report(how["threads"](2), "--epochs", "1", "--precision", "bf16", "--zero", "3", "--accumulate", "2")
+    print(f"accuracy {short['accuracy']:.4f} in bf16", flush=True)
+    if short["accuracy"] < 0.9:
+        sys.exit("that is below 0.9")
+
+
 def refuses(program, mpi):
     with tempfile.TemporaryDirectory() as folder:
         cut = os.path.join(folder, "cut.csv")
@@ -122,6 +143,9 @@ def refuses(program, mpi):
             (["--synthetic", "--learning-rate", "nan"], "learning rate"),
             (["--epochs", "0"], "--epochs"),
             (["--zero", "4"], "--zero"),
+            (["--batch-size", "6", "--accumulate", "4"], "cannot be cut into 4"),
+            (["--clip", "-1"], "give --clip a number above 0"),
+            (["--precision", "f64"], "--precision"),
             (["--backend", "smoke-signals"], "--backend"),
         ]
         refuse(program, cases, mpi)
@@ -131,7 +155,7 @@ def refuses(program, mpi):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["learns", "agrees", "repeats", "counts", "refuses"])
+    parser.add_argument("what", choices=["learns", "agrees", "repeats", "counts", "stages", "refuses"])
     parser.add_argument("program")
     parser.add_argument("--digits")
     parser.add_argument("--mpi", action="store_true")
@@ -143,7 +167,7 @@ def main():
         how = ways(options.program, options.mpi, data)
         if options.what == "repeats":
             del how["shm"]  # the threads and the processes speak for it
-        {"learns": learns, "agrees": agrees, "repeats": repeats, "counts": counts}[options.what](how)
+        {"learns": learns, "agrees": agrees, "repeats": repeats, "counts": counts, "stages": stages}[options.what](how)
 
 
 if __name__ == "__main__":

@@ -73,6 +73,37 @@ TEST_CASE("ready twice") {
   }, {.uses = 2});
 }
 
+TEST_CASE("a borrowed gradient asked for after ready, or where there is none") {
+  const auto ask = [](auto& training, Two& model) {
+    training.ready(model.b);
+    static_cast<void>(training.gradient(model.parameters()[1]));
+  };
+  check_step("'b' was declared ready, and its gradient is being reduced: write it before ready", ask);
+  check_step("gradient on rank", [](auto& training, Two& model) {
+    training.ready(model.b, model.a);
+    training.reduce();
+    static_cast<void>(training.gradient(model.parameters()[1]));
+  });
+  check_step("'b' is frozen and has no gradient: set .trainable", [](auto& training, Two& model) {
+    static_cast<void>(training.gradient(model.parameters()[1]));
+  }, {.trainable = false});
+  for (const auto& ending : toy::endings(2, [](distx::ThreadCommunicator& comm) {  // the next use, and the next step
+         Two model;
+         const auto parameters = model.parameters({.uses = 2});
+         distx::DataParallel<> training(comm, parameters, distx::SGD{});
+         for (int step = 0; step < 2; ++step) {
+           for (int use = 0; use < 2; ++use) {
+             training.gradient(parameters[1])[0] += 1;
+             training.ready(parameters[1]);
+           }
+           training.ready(parameters[0]);
+           training.step({.learning_rate = 1});
+         }
+         CHECK(model.b[0] == -3);  // the gradients of both uses together, from zero in both steps
+       }))
+    CHECK(ending.kind == "no error");
+}
+
 TEST_CASE("a parameter without a gradient, where that is not allowed") {
   check_step("'a' has no gradient in this step", [](auto& training, Two& model) {
     training.ready(model.b);

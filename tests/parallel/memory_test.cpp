@@ -1,7 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <distx/optim/mixed.hpp>
+#include <distx/optim/muon.hpp>
 #include <doctest/doctest.h>
 
 #include "stages.hpp"
+
+namespace {
+
+/// Wants more to work in than there is, on the one rank that has the matrix.
+struct Greedy : distx::Muon {
+  static std::size_t scratch(distx::MatrixShape) { return std::size_t{1} << 56; }
+};
+
+}  // namespace
 
 TEST_CASE("too little memory is a MemoryError on every rank, with what it holds") {
   for (const int ranks : {1, 2, 4})
@@ -23,6 +34,27 @@ TEST_CASE("too little memory is a MemoryError on every rank, with what it holds"
         CAPTURE(each);
         CHECK(toy::says(each, "this rank holds weights "));
         CHECK(toy::says(each, "take a higher stage of ZeRO"));
+      }
+    }
+}
+
+TEST_CASE("too little memory on one rank is a MemoryError on all") {
+  for (const int ranks : {2, 3})
+    for (const int stage : {1, 2, 3}) {
+      std::vector<std::string> words(static_cast<std::size_t>(ranks));
+      toy::on_ranks(ranks, [&](distx::ThreadCommunicator& comm) {
+        std::vector<distx::Parameter<float>> parameters;
+        parameters.emplace_back("matrix", 64, distx::ParameterOptions{.rows = 8});
+        try {
+          stages::Training training(comm, parameters, Greedy{}, {.stage = stage});
+        } catch (const distx::MemoryError& error) {
+          words[static_cast<std::size_t>(comm.rank())] = error.what();
+        }
+      });
+      for (const auto& each : words) {
+        CAPTURE(each);
+        CHECK(toy::says(each, "this rank holds weights "));
+        CHECK(toy::says(each, "another rank could not allocate") == (&each != &words.front()));  // the first one has it
       }
     }
 }

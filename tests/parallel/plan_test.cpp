@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <distx/optim/lamb.hpp>
+#include <distx/optim/mixed.hpp>
+#include <distx/optim/muon.hpp>
 #include <distx/parallel/plan.hpp>
 #include <doctest/doctest.h>
 
@@ -92,6 +95,18 @@ TEST_CASE("what does not divide counts for the rank that has most") {
   CHECK(distx::plan(10, 4, 3).weights == 4 * 3);
   CHECK(distx::plan(3, 7, 3).total() == 16);
   CHECK(distx::plan(10, 4, 1).sent == 4 * 2 * 8);
+}
+
+TEST_CASE("a mixture of optimizers is planned in two parts") {
+  const auto mixture = distx::plan(1000, 4, 1, distx::full_precision<distx::Muon>) +
+                       distx::plan(200, 4, 1, distx::full_precision<distx::AdamW>);
+  CHECK(mixture.weights == 4 * 1200);
+  CHECK(mixture.optimizer == 250 * 4 + 50 * 8);
+  CHECK(mixture.sent == distx::plan(1200, 4, 1).sent);
+  CHECK(mixture.total() == 2 * 4 * 1200 + 1400);
+  using Mixture = distx::Mixed<distx::Muon, distx::AdamW>;
+  CHECK(distx::plan(1200, 4, 1, distx::full_precision<Mixture>).optimizer == 2400);  // at the most
+  CHECK(distx::plan(1200, 4, 1, distx::full_precision<distx::LAMB>).optimizer == 2400);
 }
 
 TEST_CASE("a plan of nothing is refused") {

@@ -29,6 +29,14 @@ static_assert(!CompatiblePolicies<ZeRO<0>, ZeRO<0>>);
 static_assert(!CompatiblePolicies<ZeRO<0>, On<Host>, ZeRO<0>>);
 static_assert(!CompatiblePolicies<On<Host>, On<OtherSpace>>);
 static_assert(!CompatiblePolicies<ZeRO<0>, int>);
+using distx::Accumulate, distx::Hybrid, distx::Local, distx::Precision, distx::Sharded;
+static_assert(CompatiblePolicies<Hybrid, Accumulate<Sharded>, Precision<float>, ZeRO<3>, On<Host>>);
+static_assert(CompatiblePolicies<Accumulate<Local>, ZeRO<1>> && CompatiblePolicies<Accumulate<Local>>);
+static_assert(!CompatiblePolicies<Accumulate<Local>, ZeRO<2>>);
+static_assert(!CompatiblePolicies<Accumulate<Local>, ZeRO<1>, Accumulate<Local>>);
+static_assert(!CompatiblePolicies<Accumulate<Local>, Accumulate<Sharded>>);
+static_assert(!CompatiblePolicies<Precision<float>, Precision<distx::bfloat16>>);
+static_assert(!CompatiblePolicies<Hybrid, ZeRO<1>, Hybrid> && !CompatiblePolicies<Hybrid>);
 
 static_assert(std::is_same_v<distx::space_of_policies<>, Host>);
 static_assert(std::is_same_v<distx::space_of_policies<ZeRO<0>>, Host>);

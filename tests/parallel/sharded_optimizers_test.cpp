@@ -161,6 +161,20 @@ TEST_CASE("each parameter has the state of its own optimizer, and what is dealt 
   check(mixture, 2, 1, true);
 }
 
+TEST_CASE("matrices of many buckets are dealt out to all ranks") {
+  for (const int ranks : {1, 2, 4, 8})
+    for (const int stage : {1, 2, 3})
+      toy::on_ranks(ranks, [&](distx::ThreadCommunicator& comm) {
+        std::vector<distx::Parameter<float>> parameters;
+        for (int p = 0; p < 8; ++p)
+          parameters.emplace_back("m" + std::to_string(p), 256, distx::ParameterOptions{.rows = 16});
+        stages::Training training(comm, parameters, distx::Muon{}, {.bucket_bytes = 0, .stage = stage});
+        const std::size_t share = 8 * 1024 / static_cast<std::size_t>(ranks);
+        CHECK(training.memory().optimizer.held == share);
+        CHECK(training.memory().weights.held == (stage == 3 ? share : 8 * 1024));
+      });
+}
+
 TEST_CASE("master weights, short weights without them, and groups: the same bits at every stage") {
   using distx::bfloat16;
   using Short = distx::DataParallel<distx::ZeRO<distx::Dynamic>, distx::Precision<bfloat16>>;

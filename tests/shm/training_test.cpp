@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <doctest/doctest.h>
 
-#include "parallel/stages.hpp"
+#include "parallel/kinds.hpp"
 #include "shm/forked.hpp"
 
 using namespace distx::literals;
@@ -24,6 +24,31 @@ TEST_CASE("ranks that are processes train to the bits of ranks that are threads,
                 .bucket_bytes = bytes, .overlap = overlap, .stage = stage, .clip_norm = 1};
             if (!toy::same_bits(stages::train(comm, {.options = options}), expected)) ++wrong;
           }
+      return wrong;
+    });
+    for (const int ending : endings) CHECK(ending == 0);
+  }
+}
+
+TEST_CASE("norms and whole matrices come to the bits of threads, at every stage") {
+  const kinds::Mixture mixture{distx::Muon{.iterations = 2}};
+  for (const int ranks : {2, 3}) {
+    CAPTURE(ranks);
+    std::vector<float> norms, matrices;
+    toy::on_ranks(ranks, [&](distx::ThreadCommunicator& comm) {
+      auto lamb = kinds::train(comm, distx::LAMB{}, {{.stage = 0}}).weights;
+      auto muon = kinds::train(comm, mixture, {{.stage = 0}}).weights;
+      if (comm.rank() == 0) norms = std::move(lamb), matrices = std::move(muon);
+    });
+    const auto endings = test::forked(ranks, [&](test::ForkedConnector& connector, test::Board&) {
+      distx::ShmCommunicator comm(connector, std::chrono::seconds(60));
+      int wrong = 0;
+      for (const int stage : {0, 1, 2, 3})
+        for (const bool overlap : {false, true}) {
+          const kinds::Way way{{.bucket_bytes = 4_KiB, .overlap = overlap, .stage = stage}};
+          if (!toy::same_bits(kinds::train(comm, distx::LAMB{}, way).weights, norms)) ++wrong;
+          if (!toy::same_bits(kinds::train(comm, mixture, way).weights, matrices)) ++wrong;
+        }
       return wrong;
     });
     for (const int ending : endings) CHECK(ending == 0);

@@ -6,7 +6,7 @@
 namespace distx::detail {
 
 /// Where one parameter lies in a run of them.
-struct Place {
+struct PlaceOf {
   std::size_t entry = 0;
   std::size_t begin = 0;
   std::size_t size = 0;
@@ -25,7 +25,7 @@ struct Layout {
   ElementType type{};
   std::size_t element_bytes = 1;
   std::size_t size = 0;  ///< padding included
-  std::vector<Place> places{};
+  std::vector<PlaceOf> places{};
   Cut cut{};
 
   [[nodiscard]] std::size_t bytes() const noexcept { return size * element_bytes; }

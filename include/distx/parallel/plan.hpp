@@ -16,7 +16,7 @@ struct BytesPerParameter {
   std::uint32_t optimizer = 0;
 };
 
-/// All in float32.
+/// All in float32. Of a Mixed optimizer: at the most; to be exact, plan its two kinds of parameters apart and add.
 template <class Optimizer = AdamW>
 inline constexpr BytesPerParameter full_precision{4, 4, 4 * Optimizer::states};
 
@@ -25,7 +25,7 @@ template <class Optimizer = AdamW>
 inline constexpr BytesPerParameter mixed_precision{2, 2, 4 + 4 * Optimizer::states};
 
 /// What training takes, by the formula: bytes on the rank that has most, without padding, activations, and buckets and
-/// gathered weights in flight.
+/// gathered weights in flight. Parameters that are dealt out whole may give a rank one of them more than its share.
 struct TrainingPlan {
   std::uint64_t weights = 0;
   std::uint64_t gradients = 0;
@@ -33,6 +33,10 @@ struct TrainingPlan {
   std::uint64_t sent = 0;  ///< in each step, by collectives that send no more than they must
 
   [[nodiscard]] std::uint64_t total() const noexcept { return weights + gradients + optimizer; }
+  /// Of both kinds of parameters together.
+  friend TrainingPlan operator+(const TrainingPlan& a, const TrainingPlan& b) noexcept {
+    return {a.weights + b.weights, a.gradients + b.gradients, a.optimizer + b.optimizer, a.sent + b.sent};
+  }
 };
 
 /// The plan of one stage of ZeRO (arXiv 1910.02054, section 5): 1 shards the optimizer's states, 2 the gradients too, 3

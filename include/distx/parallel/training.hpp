@@ -31,8 +31,9 @@ class Training {
     all_.guarded([&] {
       demand_gradients("gradient");
       const std::size_t index = all_.find(identity, "gradient");
-      if (all_.entries[index].trained() && !std::exchange(all_.uses[index].touched, true))
-        fill(after, bytes_of(all_.entries[index].gradient), std::byte{0});
+      const Entry<Space>& entry = all_.entries[index];
+      all_.uses.demand_unsent(index, entry, all_.context("gradient"));
+      if (!std::exchange(all_.uses[index].touched, true)) fill(after, bytes_of(entry.gradient), std::byte{0});
     });
   }
 

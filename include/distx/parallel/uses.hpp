@@ -33,6 +33,15 @@ class Uses {
     return ++uses_[index].ready == entry.options.uses;
   }
 
+  /// @throws MismatchError where this rank may not write the gradient any more, or there is none
+  void demand_unsent(std::size_t index, const Entry<Space>& entry, const ErrorContext& context) const {
+    if (!entry.trained())
+      throw MismatchError("'" + entry.name + "' is frozen and has no gradient: set .trainable", context);
+    if (uses_[index].ready == entry.options.uses)
+      throw MismatchError("'" + entry.name + "' was declared ready, and its gradient is being reduced: write it before "
+                          "ready, or declare more .uses", context);
+  }
+
   /// Whether all that is trained is ready as often as declared; else, with `allow_unused`, whether that can be.
   /// @throws MismatchError that names the first parameter for which it is not so
   void demand_all(const std::vector<Entry<Space>>& entries, bool allow_unused, const ErrorContext& context) const {

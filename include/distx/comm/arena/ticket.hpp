@@ -8,8 +8,6 @@
 #include <thread>
 #include <utility>
 
-#include "distx/core/wait.hpp"
-
 namespace distx::arena {
 
 /// Something that will be done: by the progress thread, or by the rank that comes second to a message.
@@ -74,15 +72,23 @@ class ProgressThread {
   void wait(const Ticket& ticket) {
     while (!ticket.done()) {
       if (const auto task = take()) run(*task);
-      // Without a limit of its own: the task's waits have one.
-      else detail::wait_until(none, [&] { return ticket.done() || !busy_.load(std::memory_order_relaxed); }, never);
+      else wait_for_thread(ticket);
     }
     if (left()) wake_.notify_one();
   }
 
  private:
-  static bool never() noexcept { return false; }
-
+  /// Briefly awake, then asleep: the thread may be on a core with others, and comes to this one when that is free.
+  /// Without a limit of its own: the task's waits have one.
+  void wait_for_thread(const Ticket& ticket) {
+    const auto ready = [&] { return ticket.done() || !busy_.load(std::memory_order_relaxed); };
+    for (int round = 0; round < 64; ++round) {
+      if (ready()) return;
+      std::this_thread::yield();
+    }
+    std::unique_lock lock(mutex_);
+    over_.wait(lock, ready);
+  }
   void work() {
     for (;;) {
       {
@@ -113,8 +119,9 @@ class ProgressThread {
     {
       const std::lock_guard lock(mutex_);
       busy_ = false;
+      task.finish(std::move(error));
     }
-    task.finish(std::move(error));
+    over_.notify_all();
   }
   [[nodiscard]] bool left() {
     const std::lock_guard lock(mutex_);
@@ -123,7 +130,8 @@ class ProgressThread {
 
   std::mutex mutex_;
   std::atomic<bool> busy_{false};  // a task is run; changed under the mutex
-  std::condition_variable wake_;
+  std::condition_variable wake_;  // there is something to run
+  std::condition_variable over_;  // something was run
   std::shared_ptr<Task> first_;
   Task* last_ = nullptr;
   bool stop_ = false;
