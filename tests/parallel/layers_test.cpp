@@ -58,6 +58,13 @@ struct Block {
   explicit Block(const Grid& mesh) : layer("block", mesh, width, heads, Initial()) {}
 };
 
+template <class S>
+struct Joined {
+  using split = S;
+  distx::JoinedBlock<double, S> layer;
+  explicit Joined(const Grid& mesh) : layer("block", mesh, width, heads, Initial()) {}
+};
+
 /// What one step with a layer gives, whole, and what it took of one rank.
 struct Outcome {
   std::map<std::string, std::vector<double>> values;  // of the result, the gradient of the stream, the new weights
@@ -157,4 +164,7 @@ TEST_CASE("attention split by heads is the whole one, with one all-reduce each w
 }
 TEST_CASE("a transformer block split over the model axis is the whole one, with one all-reduce a branch each way") {
   check_all<Block>(2, 6);
+}
+TEST_CASE("a transformer block whose branches are joined communicates once each way") {
+  check_all<Joined>(1, 4);
 }

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/parallel/layers/linear.hpp"
+#include "distx/parallel/layers/branch.hpp"
 #include "distx/tensor/causal_attention.hpp"
 
 namespace distx {
 
-/// Causal self-attention whose heads are split over the model axis, however many each rank gets: one all-reduce forward
-/// and one backward, or a gather and a reduce-scatter each way where tokens are shared out.
+/// Causal self-attention whose heads are split over the model axis, however many each rank gets.
 template <class T, class Split>
-class ParallelAttention {
+class ParallelAttention : public Branch<ParallelAttention<T, Split>, Split> {
+  using Data = typename Split::data;
+  using Model = typename Split::model;
+  using Tokens = typename Split::template tensor<T, 3, typename Split::tokens>;
+
  public:
   /// `projections(index)` and `output(index)` give the first weights, (width, 3, heads, size) for queries, keys and
   /// values, and (heads, size, width).
@@ -26,16 +29,19 @@ class ParallelAttention {
     output_.for_each_parameter(f);
   }
 
-  template <class X, class Training>
-  [[nodiscard]] auto forward(X&& x, Training& training) {
-    projected_.emplace(projections_.forward(std::forward<X>(x), training));
-    return output_.forward(causal_attention(*projected_), training);
+  template <class Training>
+  [[nodiscard]] auto terms(Tokens tokens, Training& training) {
+    tokens_.emplace(std::move(tokens));
+    projected_.emplace(projections_.forward(*tokens_, training));
+    attended_.emplace(causal_attention(*projected_));
+    return output_.forward(*attended_, training);
   }
   template <class G, class Training>
-  [[nodiscard]] auto backward(const G& gradient, Training& training) {
-    return projections_.backward(causal_attention_backward(*projected_, output_.backward(gradient, training)),
-                                 training);
+  [[nodiscard]] auto terms_backward(const G& gradient, Training& training) {
+    const auto projected = causal_attention_backward(*projected_, output_.backward(*attended_, gradient, training));
+    return projections_.backward(*tokens_, projected, training);
   }
+  [[nodiscard]] const auto& output() const { return output_; }
 
  private:
   static std::size_t size_of_head(const std::string& name, std::size_t width, std::size_t heads) {
@@ -48,9 +54,9 @@ class ParallelAttention {
 
   ColumnParallel<T, Split, 4, 2> projections_;
   RowParallel<T, Split, 3> output_;
-  std::optional<
-      typename Split::template tensor<T, 5, Shard<0, typename Split::data>, Shard<3, typename Split::model>>>
-      projected_;
+  std::optional<Tokens> tokens_;
+  std::optional<typename Split::template tensor<T, 5, Shard<0, Data>, Shard<3, Model>>> projected_;
+  std::optional<typename Split::template tensor<T, 4, Shard<0, Data>, Shard<2, Model>>> attended_;
 };
 
 }  // namespace distx

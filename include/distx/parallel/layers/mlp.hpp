@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/parallel/layers/linear.hpp"
+#include "distx/parallel/layers/branch.hpp"
 #include "distx/tensor/activations.hpp"
 
 namespace distx {
 
-/// Two linear layers with a GELU between them, which is done where the first one's outputs are: one all-reduce forward
-/// and one backward, or a gather and a reduce-scatter each way where tokens are shared out.
+/// Two linear layers with a GELU between them, which is done where the first one's outputs are.
 template <class T, class Split>
-class ParallelMlp {
+class ParallelMlp : public Branch<ParallelMlp<T, Split>, Split> {
+  using Inner = typename Split::template tensor<T, 3, Shard<0, typename Split::data>, Shard<2, typename Split::model>>;
+  using Tokens = typename Split::template tensor<T, 3, typename Split::tokens>;
+
  public:
   /// `wide(index)` and `narrow(index)` give the first weights, (width, inner) and (inner, width).
   template <class F, class G>
@@ -23,22 +25,25 @@ class ParallelMlp {
     narrow_.for_each_parameter(f);
   }
 
-  template <class X, class Training>
-  [[nodiscard]] auto forward(X&& x, Training& training) {
-    inner_.emplace(wide_.forward(std::forward<X>(x), training));
-    return narrow_.forward(gelu(*inner_), training);
+  template <class Training>
+  [[nodiscard]] auto terms(Tokens tokens, Training& training) {
+    tokens_.emplace(std::move(tokens));
+    inner_.emplace(wide_.forward(*tokens_, training));
+    active_.emplace(gelu(*inner_));
+    return narrow_.forward(*active_, training);
   }
   template <class G, class Training>
-  [[nodiscard]] auto backward(const G& gradient, Training& training) {
-    return wide_.backward(gelu_backward(*inner_, narrow_.backward(gradient, training)), training);
+  [[nodiscard]] auto terms_backward(const G& gradient, Training& training) {
+    const auto inner = gelu_backward(*inner_, narrow_.backward(*active_, gradient, training));
+    return wide_.backward(*tokens_, inner, training);
   }
+  [[nodiscard]] const auto& output() const { return narrow_; }
 
  private:
   ColumnParallel<T, Split> wide_;
   RowParallel<T, Split> narrow_;
-  std::optional<
-      typename Split::template tensor<T, 3, Shard<0, typename Split::data>, Shard<2, typename Split::model>>>
-      inner_;
+  std::optional<Tokens> tokens_;
+  std::optional<Inner> inner_, active_;
 };
 
 }  // namespace distx

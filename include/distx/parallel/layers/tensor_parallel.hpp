@@ -33,10 +33,10 @@ inline constexpr auto zero_at = [](const auto&) { return 0.0F; };
 inline constexpr auto one_at = [](const auto&) { return 1.0F; };
 inline const ParameterOptions undecayed{.group = {.weight_decay = 0.0}};
 
-template <std::size_t From, std::size_t Rank>
-Extents<Rank - From> without_first(const Extents<Rank>& extents) {
-  Extents<Rank - From> rest{};
-  std::copy(extents.begin() + From, extents.end(), rest.begin());
+template <std::size_t Rank>
+Extents<Rank - 1> without_first(const Extents<Rank>& extents) {
+  Extents<Rank - 1> rest{};
+  std::copy(extents.begin() + 1, extents.end(), rest.begin());
   return rest;
 }
 
