@@ -1,7 +1,7 @@
 // expect: distx: relu: the operand is Partial and relu is not linear: redistribute it first
 // expect: distx::Partial<Model
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "distx/tensor/elementwise.hpp"
+#include "distx/tensor/activations.hpp"
 #include "distx/tensor/matmul.hpp"
 #include "distx/tensor/redistribute.hpp"
 

@@ -1,25 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include "distx/memory/local_matmul.hpp"
 #include "distx/tensor/rule.hpp"
 
 namespace distx {
 
 namespace detail {
 
-/// This rank's part of an operand, to be read.
-template <DistributedTensor X>
+/// This rank's part of the tensor.
+template <class X>
+Box box_of(const X& x) {
+  if constexpr (requires { { x.box() } -> std::convertible_to<Box>; }) return x.box();
+  else return sharding_of<layout_of<X>, mesh_of<X>>(x.mesh().shape(), x.extents()).box(x.mesh().rank());
+}
+
+/// The elements of that part, to be read.
+template <class X>
 auto part_of(const X& x) {
-  using C = std::remove_cvref_t<X>;
-  using Part = TensorRef<const value_of<C>, rank_of<C>, typename C::space>;
-  const Span<const value_of<C>, typename C::space> values(x.local());
-  if constexpr (requires { x.local_extents(); }) {
-    return Part(values, x.local_extents());
-  } else {
-    const Box box = sharding_of<layout_of<C>, mesh_of<C>>(x.mesh().shape(), x.extents()).box(x.mesh().rank());
-    Extents<rank_of<C>> extents{};
-    std::copy_n(box.size.begin(), rank_of<C>, extents.begin());
-    return Part(values, extents);
-  }
+  Extents<rank_of<X>> extents{};
+  std::copy_n(box_of(x).size.begin(), rank_of<X>, extents.begin());
+  return TensorRef<const value_of<X>, rank_of<X>, typename X::space>(
+      Span<const value_of<X>, typename X::space>(x.local()), extents);
 }
 
 template <class Rule, class... Xs>
@@ -49,6 +50,15 @@ auto applied(Kernel& kernel, const Xs&... xs) {
   auto out = result_for<Rule>(xs...);
   kernel(part_of(xs)..., out.view());
   return out;
+}
+
+/// The dimensions before the last as rows, the last as columns.
+template <class T, std::size_t Rank, class Space>
+MatrixRef<T, Space> as_rows(const TensorRef<T, Rank, Space>& x) {
+  static_assert(Rank >= 1, "distx: a tensor without dimensions has no rows");
+  std::size_t rows = 1;
+  for (std::size_t d = 0; d + 1 < Rank; ++d) rows *= x.extent(d);
+  return {x.values(), rows, x.extent(Rank - 1)};
 }
 
 /// Stands for the result of what does not compile, so that nothing after it is refused too.
@@ -81,14 +91,20 @@ template <class Rule, class X, class Y, class Z, class Kernel>
 [[nodiscard]] auto apply(const X& x, const Y& y, const Z& z, Kernel&& kernel) {
   return detail::applied<Rule>(kernel, x, y, z);
 }
+template <class Rule, class X, class Y, class Z, class W, class Kernel>
+  requires Applicable<Rule, X, Y, Z, W>
+[[nodiscard]] auto apply(const X& x, const Y& y, const Z& z, const W& w, Kernel&& kernel) {
+  return detail::applied<Rule>(kernel, x, y, z, w);
+}
 /// @}
 
 namespace detail {
 
 template <class Rule, class... Xs>
 void refuse_apply() {
-  static_assert(on_one_mesh<Xs...>, "distx: apply: the operands lie on meshes of two types");
-  if constexpr (on_one_mesh<Xs...>)
+  if constexpr (!on_one_mesh<Xs...>)
+    static_assert(on_one_mesh<Xs...>, "distx: apply: the operands lie on meshes of two types");
+  else
     static_assert(is_ruled<missing_case<Rule, Xs...>>,
                   "distx: apply: the rule has no case for operands that lie so: redistribute one that is Partial, or "
                   "sharded in a dimension that the rule does not shard");
@@ -112,6 +128,12 @@ template <class Rule, class X, class Y, class Z, class Kernel>
   requires Operands<X, Y, Z>
 auto apply(const X&, const Y&, const Z&, Kernel&&) -> detail::refused<X> {
   detail::refuse_apply<Rule, X, Y, Z>();
+  return detail::never<detail::refused<X>>();
+}
+template <class Rule, class X, class Y, class Z, class W, class Kernel>
+  requires Operands<X, Y, Z, W>
+auto apply(const X&, const Y&, const Z&, const W&, Kernel&&) -> detail::refused<X> {
+  detail::refuse_apply<Rule, X, Y, Z, W>();
   return detail::never<detail::refused<X>>();
 }
 

@@ -10,7 +10,7 @@ namespace distx {
 
 namespace detail {
 
-/// Whether f may be called on several numbers at once: it says so, for its body need not compile for them.
+/// Whether f may be called on several numbers at once: it says so itself, for its body need not compile for them.
 template <class F>
 inline constexpr bool on_lanes = requires { requires F::on_lanes; };
 
@@ -26,57 +26,61 @@ void for_elements(HostStream, const F& f, Span<T> out, Span<const Xs>... xs) {
   for (; i < n; ++i) out[i] = static_cast<T>(f(xs[i]...));
 }
 
-template <class Rule, class F, class... Xs>
-auto mapped(const F& f, const Xs&... xs) {
-  using Space = typename first_of<Xs...>::space;
-  return apply<Rule>(xs..., [&](auto... views) {
-    const auto all = std::tie(views...);
-    [&]<std::size_t... I>(std::index_sequence<I...>) {
-      for_elements(typename Space::stream{}, f, std::get<sizeof...(I)>(all).values(), std::get<I>(all).values()...);
-    }(std::index_sequence_for<Xs...>{});
+template <class Rule, class F, class X>
+auto mapped(const F& f, const X& x) {
+  return apply<Rule>(x, [&](auto in, auto out) {
+    for_elements(typename X::space::stream{}, f, out.values(), in.values());
   });
+}
+template <class Rule, class F, class X, class Y>
+auto mapped(const F& f, const X& x, const Y& y) {
+  return apply<Rule>(x, y, [&](auto left, auto right, auto out) {
+    for_elements(typename X::space::stream{}, f, out.values(), left.values(), right.values());
+  });
+}
+
+/// The sentences on two operands of which neither may be Partial.
+template <class Rule, class X, class Y>
+void refuse_zip() {
+  using Missing = missing_case<Rule, X, Y>;
+  constexpr Place x = Missing::operands[0], y = Missing::operands[1];
+  if constexpr (!on_one_mesh<X, Y>)
+    static_assert(on_one_mesh<X, Y>, "distx: zip: the operands lie on meshes of two types");
+  else if constexpr (x.is_partial() || y.is_partial())
+    static_assert(is_ruled<Missing>,
+                  "distx: zip: an operand is Partial and the function is not known to be linear: redistribute it first");
+  else
+    static_assert(is_ruled<Missing>,
+                  "distx: zip: one axis shards the operands differently: redistribute one to the other's layout");
 }
 
 }  // namespace detail
 
-/// The arithmetic of one element, or of several at once.
-namespace elements {
-
-struct Relu {
-  static constexpr bool on_lanes = true;
-  template <class V>
-  constexpr V operator()(V x) const {
-    return select(x > V(0), x, V(0));
-  }
-};
-struct ReluBackward {
-  static constexpr bool on_lanes = true;
-  template <class V>
-  constexpr V operator()(V x, V gradient) const {
-    return select(x > V(0), gradient, V(0));
-  }
-};
-
-}  // namespace elements
-
-/// max(x, 0).
-template <class X>
+/// f of each element, in the order of this rank's part. @pre f is the same on all ranks
+template <class X, class F>
   requires Applicable<Elementwise, X>
-[[nodiscard]] auto relu(const X& x) {
-  return detail::mapped<Elementwise>(elements::Relu{}, x);
+[[nodiscard]] auto map(const X& x, F&& f) {
+  return detail::mapped<Elementwise>(f, x);
 }
-template <class X>
+template <class X, class F>
   requires Operands<X>
-auto relu(const X&) -> detail::refused<X> {
+auto map(const X&, F&&) -> detail::refused<X> {
   static_assert(is_ruled<detail::missing_case<Elementwise, X>>,
-                "distx: relu: the operand is Partial and relu is not linear: redistribute it first");
+                "distx: map: the operand is Partial and the function is not known to be linear: redistribute it first");
   return detail::never<detail::refused<X>>();
 }
-/// The gradient of `relu` with respect to x, from that with respect to its result.
-template <class X, class G>
-  requires Applicable<ElementwiseBackward, X, G>
-[[nodiscard]] auto relu_backward(const X& x, const G& gradient) {
-  return detail::mapped<ElementwiseBackward>(elements::ReluBackward{}, x, gradient);
+
+/// f of the elements of both at each index. @pre f is the same on all ranks
+template <class X, class Y, class F>
+  requires Applicable<Zip, X, Y>
+[[nodiscard]] auto zip(const X& x, const Y& y, F&& f) {
+  return detail::mapped<Zip>(f, x, y);
+}
+template <class X, class Y, class F>
+  requires Operands<X, Y>
+auto zip(const X&, const Y&, F&&) -> detail::refused<X> {
+  detail::refuse_zip<Zip, X, Y>();
+  return detail::never<detail::refused<X>>();
 }
 
 }  // namespace distx

@@ -54,7 +54,13 @@ constexpr Place place_of(std::size_t dimensions) noexcept {
 
 /// And back.
 template <class Axis, Place::Kind Kind, std::size_t Dim, OpKind Op>
-struct Placed {
+struct Placed;
+template <class Axis, std::size_t Dim, OpKind Op>
+struct Placed<Axis, Place::Kind::none, Dim, Op> {
+  using type = Replicated<Axis>;
+};
+template <class Axis, std::size_t Dim, OpKind Op>
+struct Placed<Axis, Place::Kind::replicated, Dim, Op> {
   using type = Replicated<Axis>;
 };
 template <class Axis, std::size_t Dim, OpKind Op>
