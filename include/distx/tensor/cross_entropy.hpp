@@ -137,7 +137,8 @@ template <class Logits, class Targets, class Sums, class G>
 
 template <class Logits, class Targets>
   requires Operands<Logits, Targets>
-auto cross_entropy(const Logits&, const Targets&) -> CrossEntropies<detail::refused<Logits, rank_of<Logits> - 1>> {
+auto cross_entropy(const Logits&, const Targets&, std::source_location = {})
+    -> CrossEntropies<detail::refused<Logits, rank_of<Logits> - 1>> {
   detail::refuse_cross_entropy<Logits, Targets>();
   return detail::never<CrossEntropies<detail::refused<Logits, rank_of<Logits> - 1>>>();
 }
