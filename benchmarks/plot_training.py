@@ -97,9 +97,9 @@ def draw_steps(reports, title, folder):
 
 
 def wire_table(reports):
-    lines = ["| hidden layers | buckets | computation, ms | communication | in the last bucket | "
+    lines = ["| hidden layers | samples a rank | buckets | computation, ms | communication | in the last bucket | "
              "step without overlap | with overlap | can be hidden | is hidden | share |",
-             "|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|"]
+             "|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|"]
     for report in reports:
         hidden = report.get("hidden")
         if not hidden:
@@ -108,7 +108,8 @@ def wire_table(reports):
         times = " | ".join(f"{1e3 * value:.2f}" for value in (
             modes["alone"]["compute"], hidden["communication"], hidden["last_bucket"], modes["blocking"]["seconds"],
             modes["overlap"]["seconds"], hidden["can_be_hidden"], hidden["is_hidden"]))
-        lines.append(f"| {len(report['widths']) - 2} | {report['buckets']} | {times} | {100 * hidden['share']:.1f}% |")
+        lines.append(f"| {len(report['widths']) - 2} | {report['batch']} | {report['buckets']} | {times} | "
+                     f"{100 * hidden['share']:.1f}% |")
     return lines + [""] if len(lines) > 2 else []
 
 

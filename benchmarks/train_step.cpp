@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Where the time of a training step goes: computation, exposed communication, update; with overlap and without.
 //   mpirun -np 2 build/benchmarks/train_step --backend shm
-//   build/benchmarks/train_step --backend threads --paced --layers 8 --bucket-bytes 1MiB
+//   build/benchmarks/train_step --backend threads --paced --layers 8 --batch 256 --bucket-bytes 1MiB
 //   mpirun -np 4 build/benchmarks/train_step --zero 3 --modes blocking --layers 96 --batch 4 --rounds 1 --steps 1
 #include <chrono>
 #include <fstream>

@@ -54,7 +54,8 @@ double train_step(distx::AnyCommunicator<>& comm, Training& training, const std:
   }
   loss = average_over_ranks(comm, loss);
   if (!std::isfinite(loss))
-    throw distx::Error("the loss is no finite number any more: choose a lower --learning-rate, or --clip the gradients");
+    throw distx::Error(
+        "the loss is no finite number any more: choose a lower --learning-rate, or --clip the gradients");
   return loss;
 }
 

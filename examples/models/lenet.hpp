@@ -37,8 +37,8 @@ struct AlwaysOpen {
 /// do without padding (below 12 pixels after the first pooling), that one is padded as the first is.
 /// It is smooth everywhere, on purpose: rounding, and so the number of ranks, changes a training's course by rounding
 /// only. ReLU and the maximum have kinks, where the last bit decides between two gradients.
-/// The model owns its arrays and does not know that other ranks exist. Copies are deep. `open(layer)` is called before a
-/// layer's weights are used, and what it returns is kept until they no longer are: weights may be elsewhere meanwhile.
+/// The model owns its arrays and does not know that other ranks exist. Copies are deep. `open(layer)` is called before
+/// a layer's weights are used, and what it returns is kept until they no longer are: they may be away meanwhile.
 template <class Scalar>
 class BasicLeNet {
  public:

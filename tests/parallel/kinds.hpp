@@ -51,6 +51,8 @@ void update_whole(const Optimizer& optimizer, const distx::Step& step, const Sha
   const auto if_matrix = shape.rows > 0 ? std::optional(matrix) : std::nullopt;
   if constexpr (distx::MatrixOptimizer<Optimizer>) update_parameter(optimizer, step, matrix, weight, gradient, spans);
   else if constexpr (distx::NormOptimizer<Optimizer>) update_parameter(optimizer, step, weight, gradient, spans);
+  else if constexpr (distx::ElementwiseOptimizer<Optimizer>)
+    update_parameter(optimizer, step, weight, gradient, spans);
   else update_parameter(optimizer, step, if_matrix, weight, gradient, spans);
 }
 
@@ -67,6 +69,7 @@ inline bool has_gradient(const Way& way, std::size_t parameter, std::uint64_t st
 
 template <class Training = stages::Training, class T = float, class C, class Optimizer>
 Trained train(C& comm, const Optimizer& optimizer, const Way& way) {
+  constexpr bool accumulates = Training::accumulation != distx::detail::Accumulation::none;
   std::vector<Shape> model;
   for (const auto& shape : shapes)
     if (shape.rows > 0 || !way.matrices_only) model.push_back(shape);
@@ -86,23 +89,27 @@ Trained train(C& comm, const Optimizer& optimizer, const Way& way) {
   }
   Training training(comm, way.borrowed ? distx::ParameterList<>(refs) : distx::ParameterList<>(parameters), optimizer,
                     way.options);
-  const auto pass = [&](auto& list, std::uint64_t step) {
+  const auto pass = [&](auto& list, std::uint64_t step, std::size_t micro_batch) {
     for (std::size_t p = list.size(); p-- > 0;) {
       const auto weights = training.unshard(list[p]);
       if (!has_gradient(way, p, step, comm.rank())) continue;
       const auto value = training.value(list[p]);
       const auto gradient = training.gradient(list[p]);
-      const std::size_t sample = 10 * step + static_cast<std::size_t>(comm.rank());
+      const std::size_t sample = 10 * step + static_cast<std::size_t>(comm.rank()) + 100 * micro_batch;
       for (std::size_t i = 0; i < value.size(); ++i)
-        gradient[i] = static_cast<T>(static_cast<float>(value[i]) - static_cast<float>(toy::target(p, i, sample)));
+        gradient[i] = static_cast<T>(static_cast<float>(gradient[i]) + static_cast<float>(value[i]) -
+                                     static_cast<float>(toy::target(p, i, sample)));
       training.ready(list[p]);
     }
   };
   std::vector<std::vector<Floats>> states(model.size(), std::vector<Floats>(2));
   std::vector<std::uint64_t> updates(model.size());
   for (std::uint64_t step = 1; step <= 3; ++step) {
-    if (way.borrowed) pass(refs, step);
-    else pass(parameters, step);
+    for (std::size_t k = 0; k < (accumulates ? 2 : 1); ++k) {
+      if constexpr (accumulates) static_cast<void>(training.micro_batch(k == 1));
+      if (way.borrowed) pass(refs, step, k);
+      else pass(parameters, step, k);
+    }
     if (!way.by_hand) {
       training.step({.learning_rate = 0.01});
       continue;

@@ -8,7 +8,23 @@ using namespace distx::literals;
 namespace {
 
 using kinds::Mixture;
+const std::vector<int> all_counts(std::begin(toy::rank_counts), std::end(toy::rank_counts));
 const Mixture mixture{distx::Muon{.iterations = 2}};
+
+/// A user's own: steps of one length, along the sign of a mean of gradients.
+struct Signs {
+  static constexpr std::size_t states = 1;
+  template <class T>
+  T coefficients(const distx::Step& step) const {
+    return static_cast<T>(step.learning_rate);
+  }
+  template <class T, class V>
+  static constexpr void update(const T& rate, V& weight, V gradient, V& mean) {
+    using std::copysign;
+    mean = T{0.75} * mean + T{0.25} * gradient;
+    weight -= copysign(V(rate), mean);
+  }
+};
 
 /// A user's own: the fraction that each step is of the parameter is the learning rate (LARS without momentum).
 struct Proportional {
@@ -70,8 +86,9 @@ std::vector<kinds::Trained> train(int ranks, const Optimizer& optimizer, const k
 
 /// Whatever the way, the weights are those of whole parameters updated by hand.
 template <class Optimizer>
-void check_bits(const Optimizer& optimizer, const distx::DataParallelOptions& given = {}, bool matrices_only = false) {
-  for (const int ranks : toy::rank_counts) {
+void check_bits(const std::vector<int>& rank_counts, const Optimizer& optimizer,
+                const distx::DataParallelOptions& given = {}, bool matrices_only = false) {
+  for (const int ranks : rank_counts) {
     auto options = given;
     options.overlap = false;
     options.stage = 0;
@@ -113,19 +130,19 @@ Sizes sizes_of_model() {
 }  // namespace
 
 TEST_CASE("LAMB's bits are those of whole parameters, wherever they are cut") {
-  check_bits(distx::LAMB{});
-  check_bits(distx::LAMB{.weight_decay = 0}, {.allow_unused = true, .clip_norm = 1});
+  check_bits(all_counts, distx::LAMB{});
+  check_bits({3}, distx::LAMB{.weight_decay = 0}, {.allow_unused = true, .clip_norm = 1});
 }
 
 TEST_CASE("the bits of Muon mixed with AdamW are those of whole parameters, whoever has them") {
-  check_bits(mixture);
-  check_bits(mixture, {.allow_unused = true, .clip_norm = 1});
+  check_bits(all_counts, mixture);
+  check_bits({3}, mixture, {.allow_unused = true, .clip_norm = 1});
 }
 
 TEST_CASE("a user's own optimizers are cut up and dealt out like those of the library") {
-  check_bits(Proportional{});
-  check_bits(RowByRow{}, {}, true);
-  check_bits(distx::Mixed{RowByRow{}, distx::SGD{.momentum = 0.5}});
+  check_bits({2}, Signs{});
+  check_bits({2}, Proportional{});
+  check_bits({2}, RowByRow{}, {}, true);
 }
 
 TEST_CASE("each parameter has the state of its own optimizer, and what is dealt out whole is shared evenly") {
@@ -175,14 +192,15 @@ TEST_CASE("matrices of many buckets are dealt out to all ranks") {
       });
 }
 
-TEST_CASE("master weights, short weights without them, and groups: the same bits at every stage") {
+TEST_CASE("master weights, short weights without them, groups, micro-batches: the same bits at every stage") {
   using distx::bfloat16;
   using Short = distx::DataParallel<distx::ZeRO<distx::Dynamic>, distx::Precision<bfloat16>>;
   using Hybrid = distx::DataParallel<distx::ZeRO<distx::Dynamic>, distx::Hybrid>;
+  using Accumulating = distx::DataParallel<distx::ZeRO<distx::Dynamic>, distx::Accumulate<distx::Sharded>>;
   const Sizes sizes = sizes_of_model();
   const auto check = [&](const auto& optimizer, std::size_t matrix_states) {
     for (const int ranks : {1, 3, 4}) {
-      kinds::Floats expected[3];
+      kinds::Floats expected[4];
       for (const int stage : {0, 1, 2, 3})
         for (const std::size_t bytes : {4_KiB, distx::unlimited}) {
           CAPTURE(ranks);
@@ -202,10 +220,11 @@ TEST_CASE("master weights, short weights without them, and groups: the same bits
           const std::size_t least = 12 * sizes.vectors + (4 + 4 * matrix_states) * sizes.matrices;
           CHECK((state >= least && state <= least + 12 * 16 * 8));  // lines of 32 elements instead of 16
           same(1, train<stages::Training, bfloat16>(ranks, optimizer, {options}));
+          same(2, train<Accumulating>(ranks, optimizer, {options}));
           if (ranks != 4 || stage == 0) continue;
           auto grouped = options;
           grouped.group_ranks = 2;
-          same(2, train<Hybrid>(ranks, optimizer, {grouped}));
+          same(3, train<Hybrid>(ranks, optimizer, {grouped}));
         }
       CHECK_FALSE(expected[0] == expected[1]);
     }

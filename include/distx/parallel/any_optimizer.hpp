@@ -3,7 +3,7 @@
 #include <functional>
 
 #include "distx/parallel/parameter_options.hpp"
-#include "distx/parallel/shard_update.hpp"
+#include "distx/parallel/shard_update_of.hpp"
 
 namespace distx::detail {
 

@@ -49,6 +49,9 @@ inline constexpr bool always_false = false;
 /// A model that asks for its gradients by `gradient`, and reads its weights in the scopes of `unshard`, is one text for
 /// all stages; `unshard` is collective at stage 3, and makes its calls in the same order on every rank.
 ///
+/// The optimizer is of one kind: what an ElementwiseOptimizer or a NormOptimizer updates is cut anywhere, what a
+/// MatrixOptimizer updates, alone or in a Mixed, is dealt out whole.
+///
 /// Policies, in any order: ZeRO<0> to ZeRO<3> or ZeRO<Dynamic>, Accumulate<Local> or <Sharded>,
 /// Precision<Wire, Master>, Hybrid, On<Space>.
 template <class... Policies>
