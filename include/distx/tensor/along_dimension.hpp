@@ -102,8 +102,8 @@ template <Communicator C, WholeTensor X>
   if (!direct) received = Buffer<T, typename C::space>(volume(extents));
   const auto counts = detail::volumes_of(boxes);
   const auto target = direct ? whole.values() : received.span();
-  detail::execute(comm, AllGather<T, typename C::space>{part.values(), target, sizes.empty() ? Counts{} : Counts(counts),
-                                                        location});
+  const Counts named = sizes.empty() ? Counts{} : Counts(counts);
+  detail::execute(comm, AllGather<T, typename C::space>{part.values(), target, named, location});
   if (!direct)
     detail::unpacked(whole.values(), detail::whole_box(extents), boxes, detail::as_const(received.span()));
   return whole;
@@ -144,10 +144,9 @@ template <Communicator C, WholeTensor X>
   const auto outs = detail::slices(from.extents(), split_dim, split);
   auto extents = from.extents();
   extents[split_dim] = split[static_cast<std::size_t>(comm.rank())];
-  // Along one and the same dimension, what comes from each rank is as long as what it was cut to.
-  const auto joined = split_dim == concat_dim
-                          ? detail::given_or_alike({}, extents[split_dim], comm.size())
-                          : detail::given_or_alike(sizes, from.extent(concat_dim), comm.size());
+  auto joined = detail::given_or_alike(sizes, from.extent(concat_dim), comm.size());
+  if (split_dim == concat_dim)
+    for (auto& size : joined) size = detail::given_or_cut({}, size, comm.size())[static_cast<std::size_t>(comm.rank())];
   extents[concat_dim] = detail::sum_of(joined);
   const auto ins = detail::slices(extents, concat_dim, joined);
   const auto sent = detail::packed(detail::whole_box(from.extents()), outs, from.values());

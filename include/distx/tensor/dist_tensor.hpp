@@ -62,14 +62,17 @@ class DistTensor : public TensorPlace<Rank, MeshT, L> {
   DistTensor(place_type place, Buffer<T, Space> values)
       : place_type(ref_type(std::move(place), values.span())), values_(std::move(values)) {}
 
-  [[nodiscard]] Span<T, Space> local() noexcept { return values_.span(); }
-  [[nodiscard]] Span<const T, Space> local() const noexcept { return values_.span(); }
+  // Of a temporary none of these, which would outlive it.
+  [[nodiscard]] Span<T, Space> local() & noexcept { return values_.span(); }
+  [[nodiscard]] Span<const T, Space> local() const& noexcept { return values_.span(); }
+  void local() const&& = delete;
   /// The same, indexed: `x.view()(i, j)`.
-  [[nodiscard]] TensorRef<T, Rank, Space> view() noexcept { return {local(), this->local_extents()}; }
-  [[nodiscard]] TensorRef<const T, Rank, Space> view() const noexcept { return {local(), this->local_extents()}; }
-
-  [[nodiscard]] ref_type ref() noexcept { return {*this, local()}; }
-  [[nodiscard]] const_ref_type ref() const noexcept { return {*this, local()}; }
+  [[nodiscard]] TensorRef<T, Rank, Space> view() & noexcept { return {local(), this->local_extents()}; }
+  [[nodiscard]] TensorRef<const T, Rank, Space> view() const& noexcept { return {local(), this->local_extents()}; }
+  void view() const&& = delete;
+  [[nodiscard]] ref_type ref() & noexcept { return {*this, local()}; }
+  [[nodiscard]] const_ref_type ref() const& noexcept { return {*this, local()}; }
+  void ref() const&& = delete;
   operator const_ref_type() const noexcept { return ref(); }  // NOLINT
 
   [[nodiscard]] DistTensor clone() const {

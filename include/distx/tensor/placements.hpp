@@ -11,9 +11,9 @@
 
 namespace distx {
 
-/// Along `Axis`, dimension `Dim` is cut: place i of p has indices n*i/p to n*(i+1)/p, excluded, of n; maybe none.
+/// Along `Axis`, dimension `Dim` is cut: place i of p has the indices from n*i/p up to n*(i+1)/p of n, maybe none.
 ///
-/// Along `Axis`, dimension `Dim` is cut: place i of p has the indices n*i/p up to n*(i+1)/p of n, which may be none.
+/// Where several axes cut one dimension, they do so in the mesh's order: each cuts what the one before it has left.
 template <std::size_t Dim, class Axis>
 struct Shard {
   using axis = Axis;
@@ -114,8 +114,8 @@ struct Canonical<std::tuple<Kept...>, P, Ps...>
     : std::conditional_t<is_replicated<P>, Canonical<std::tuple<Kept...>, Ps...>,
                          Canonical<std::tuple<Kept..., P>, Ps...>> {};
 /// A layout in place of its placements.
-template <class... Kept, class... Ps>
-struct Canonical<std::tuple<Kept...>, Placements<Ps...>> : Canonical<std::tuple<Kept...>, Ps...> {};
+template <class... Kept, class... Its, class... Ps>
+struct Canonical<std::tuple<Kept...>, Placements<Its...>, Ps...> : Canonical<std::tuple<Kept...>, Its..., Ps...> {};
 
 }  // namespace detail
 

@@ -24,9 +24,11 @@ struct LayoutFacts<Placements<Ps...>> {
   }() && ...);
   template <class MeshT>
   static constexpr AxisSet partial_axes() {
-    AxisSet set = 0;
-    ((set |= is_partial<Ps> ? 1U << MeshT::template index_of<typename Ps::axis>() : 0U), ...);
-    return set;
+    return (0U | ... | [] {
+      if constexpr (is_partial<Ps> && MeshT::template has_axis<typename Ps::axis>)
+        return 1U << MeshT::template index_of<typename Ps::axis>();
+      else return 0U;
+    }());
   }
 };
 template <class L, class MeshT>

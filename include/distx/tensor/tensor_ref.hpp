@@ -83,10 +83,13 @@ class Tensor {
   [[nodiscard]] static constexpr std::size_t rank() noexcept { return Rank; }
   [[nodiscard]] const Extents<Rank>& extents() const noexcept { return extents_; }
   [[nodiscard]] std::size_t extent(std::size_t dim) const noexcept { return extents_[dim]; }
-  [[nodiscard]] Span<T, Space> values() noexcept { return values_.span(); }
-  [[nodiscard]] Span<const T, Space> values() const noexcept { return values_.span(); }
-  [[nodiscard]] TensorRef<T, Rank, Space> ref() noexcept { return {values(), extents_}; }
-  [[nodiscard]] TensorRef<const T, Rank, Space> ref() const noexcept { return {values(), extents_}; }
+  // Of a temporary neither of these, which would outlive it.
+  [[nodiscard]] Span<T, Space> values() & noexcept { return values_.span(); }
+  [[nodiscard]] Span<const T, Space> values() const& noexcept { return values_.span(); }
+  void values() const&& = delete;
+  [[nodiscard]] TensorRef<T, Rank, Space> ref() & noexcept { return {values(), extents_}; }
+  [[nodiscard]] TensorRef<const T, Rank, Space> ref() const& noexcept { return {values(), extents_}; }
+  void ref() const&& = delete;
   template <std::convertible_to<std::size_t>... Index>
     requires(sizeof...(Index) == Rank) && HostAccessible<Space>
   T& operator()(Index... index) noexcept {

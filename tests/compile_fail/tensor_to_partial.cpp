@@ -1,0 +1,17 @@
+// expect: distx: nothing is redistributed to Partial
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "distx/distx.hpp"
+
+struct Data {};
+struct Model {};
+using Mesh = distx::Mesh<Data, Model>;
+using distx::Layout, distx::Partial, distx::Shard;
+
+void use(const Mesh& mesh, const distx::DistTensor<float, 2, Mesh, Layout<Partial<Model>>>& partial,
+         const distx::DistTensor<float, 2, Mesh, Layout<Shard<0, Model>>>& shard) {
+  (void)mesh, (void)partial, (void)shard;
+#ifndef DISTX_POSITIVE
+  (void)distx::redistribute<Partial<Model>>(shard);
+#endif
+  (void)distx::redistribute<Partial<Model>, Shard<0, Data>>(partial);
+}
