@@ -7,7 +7,15 @@ namespace distx {
 
 namespace detail {
 
-enum class GradientFault { none, weight_on_data, terms_of_shards, whole_of_shards, shards_of_whole, other_dimension, op };
+enum class GradientFault {
+  no_fault,
+  weight_on_data,
+  terms_of_shards,
+  whole_of_shards,
+  shards_of_whole,
+  other_dimension,
+  op
+};
 
 /// On one axis of the mesh.
 template <class Weight, class Gradient>
@@ -22,7 +30,7 @@ constexpr GradientFault gradient_fault(bool data) {
   } else if constexpr (is_shard<Gradient>) {
     return GradientFault::shards_of_whole;
   }
-  return GradientFault::none;
+  return GradientFault::no_fault;
 }
 
 template <class Data, class W, class G, class MeshT>
@@ -30,8 +38,8 @@ struct GradientFacts;
 template <class Data, class W, class G, class... Axes>
 struct GradientFacts<Data, W, G, Mesh<Axes...>> {
   static constexpr GradientFault fault = [] {
-    GradientFault first = GradientFault::none;
-    ((first == GradientFault::none
+    GradientFault first = GradientFault::no_fault;
+    ((first == GradientFault::no_fault
           ? first = gradient_fault<placement_on<W, Axes>, placement_on<G, Axes>>(std::is_same_v<Axes, Data>)
           : first),
      ...);
@@ -89,6 +97,6 @@ constexpr void diagnose_gradient() {
 template <class G, class W, class Data>
 concept GradientOf = DistributedTensor<W> && DistributedTensor<G> && detail::same_kind<W, G> &&
                      detail::GradientFacts<Data, layout_of<W>, layout_of<G>, mesh_of<W>>::fault ==
-                         detail::GradientFault::none;
+                         detail::GradientFault::no_fault;
 
 }  // namespace distx

@@ -6,9 +6,9 @@ namespace distx {
 
 /// What a tensor's layout says of one axis of the mesh, as a value: rules are functions of these.
 struct Place {
-  enum class Kind : unsigned char { none, replicated, shard, partial };
+  enum class Kind : unsigned char { refused, replicated, shard, partial };
 
-  Kind kind = Kind::none;
+  Kind kind = Kind::refused;
   std::size_t dim = 0;         ///< of a shard
   OpKind op = OpKind::sum;     ///< of a partial
   std::size_t dimensions = 0;  ///< of the tensor
@@ -56,7 +56,7 @@ constexpr Place place_of(std::size_t dimensions) noexcept {
 template <class Axis, Place::Kind Kind, std::size_t Dim, OpKind Op>
 struct Placed;
 template <class Axis, std::size_t Dim, OpKind Op>
-struct Placed<Axis, Place::Kind::none, Dim, Op> {
+struct Placed<Axis, Place::Kind::refused, Dim, Op> {
   using type = Replicated<Axis>;
 };
 template <class Axis, std::size_t Dim, OpKind Op>

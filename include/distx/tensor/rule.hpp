@@ -30,7 +30,7 @@ struct Case<Rule, Dimensions<Ranks...>, Ps...> {
 
 /// Whether the rule has such a case. A compiler that refuses an operation shows the one that was missing.
 template <class SomeCase>
-inline constexpr bool is_ruled = SomeCase::result.kind != Place::Kind::none;
+inline constexpr bool is_ruled = SomeCase::result.kind != Place::Kind::refused;
 
 namespace detail {
 
@@ -44,7 +44,7 @@ struct Ruled;
 template <class Rule, class... Axes, class... Xs>
 struct Ruled<Rule, Mesh<Axes...>, Xs...> {
   static constexpr bool applies = (is_ruled<case_on<Axes, Rule, Xs...>> && ...);
-  using layout = Layout<placed<Axes, case_on<Axes, Rule, Xs...>>...>;
+  using layout = distx::Layout<placed<Axes, case_on<Axes, Rule, Xs...>>...>;
   static constexpr std::size_t refusing = [] {  // the first axis without a case
     std::size_t axis = 0;
     const bool all = ((is_ruled<case_on<Axes, Rule, Xs...>> && (++axis, true)) && ...);
