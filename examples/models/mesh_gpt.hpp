@@ -82,7 +82,8 @@ class MeshGpt {
                                                      share / static_cast<Scalar>(log_sums_->local().size()));
     const auto of_logits = distx::cross_entropy_backward(*logits_, *targets_, *log_sums_, slopes);
     auto gradient = norm_.backward(embedding_.logits_backward(*normal_, of_logits, training), training);
-    for (auto block = blocks_.rbegin(); block != blocks_.rend(); ++block) gradient = block->backward(gradient, training);
+    for (auto block = blocks_.rbegin(); block != blocks_.rend(); ++block)
+      gradient = block->backward(gradient, training);
     embedding_.backward(*ids_, gradient, training);
   }
 
@@ -149,8 +150,9 @@ class MeshGpt {
   void run(std::span<const std::uint8_t> tokens, std::size_t length, Training& training) {
     check_tokens(shape_, tokens, length);
     ran_forward_ = false;
-    const auto sequences = tokens.size() / length * static_cast<std::size_t>(mesh_.template size<typename Split::data>());
-    ids_.emplace(distx::from_local<Batches>(mesh_, distx::Extents<2>{sequences, length}, tokens));
+    const auto places = static_cast<std::size_t>(mesh_.template size<typename Split::data>());
+    const distx::Extents<2> extents{tokens.size() / length * places, length};
+    ids_.emplace(distx::from_local<Batches>(mesh_, extents, tokens));
     Stream stream = embedding_.forward(*ids_, training);
     for (auto& block : blocks_) stream = block.forward(stream, training);
     normal_.emplace(distx::redistribute<typename Split::tokens>(norm_.forward(stream, training)));

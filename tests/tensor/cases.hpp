@@ -23,64 +23,72 @@ inline const std::vector<std::array<int, 2>> shapes = {{1, 1}, {1, 2}, {3, 1}, {
 template <class... Ps>
 struct List {};
 
-namespace detail {
+/// The combinations of placements on one axis that a rule takes, as numbers: a digit for each operand.
+template <class Rule, std::size_t... Ranks>
+struct Legal {
+  static constexpr std::array<std::size_t, sizeof...(Ranks)> ranks{Ranks...};
+  static constexpr std::size_t all = ((3 + Ranks) * ...);
 
-template <class Axis, std::size_t... Dims>
-auto all_on(std::index_sequence<Dims...>)
-    -> std::tuple<distx::Replicated<Axis>, distx::Partial<Axis>, distx::Partial<Axis, distx::Max>,
-                  distx::Shard<Dims, Axis>...>;
-
-template <class Rule, class Dims, class... Ps>
-auto kept(List<Ps...>) {
-  if constexpr (distx::is_ruled<distx::Case<Rule, Dims, Ps...>>) return std::tuple<List<Ps...>>();
-  else return std::tuple<>();
-}
-
-template <class First, class... Lists>
-struct Product;
-template <class... Ps>
-struct Product<std::tuple<Ps...>> {
-  using type = std::tuple<List<Ps>...>;
+  /// Of one operand: 0 replicated, 1 Partial, 2 Partial with Max, then the shards.
+  static constexpr std::size_t digit(std::size_t code, std::size_t operand) {
+    for (std::size_t before = 0; before < operand; ++before) code /= 3 + ranks[before];
+    return code % (3 + ranks[operand]);
+  }
+  static constexpr distx::Place place(std::size_t code, std::size_t operand) {
+    const std::size_t d = digit(code, operand);
+    distx::Place place = d == 0   ? distx::places::replicated
+                         : d == 1 ? distx::places::sum
+                         : d == 2 ? distx::places::max
+                                  : distx::places::shard(d - 3);
+    place.dimensions = ranks[operand];
+    return place;
+  }
+  static constexpr bool takes(std::size_t code) {
+    return [&]<std::size_t... I>(std::index_sequence<I...>) {
+      return Rule::on(place(code, I)...).kind != distx::Place::Kind::none;
+    }(std::make_index_sequence<sizeof...(Ranks)>());
+  }
+  static constexpr std::size_t count = [] {
+    std::size_t found = 0;
+    for (std::size_t code = 0; code < all; ++code) found += takes(code) ? 1 : 0;
+    return found;
+  }();
+  static constexpr std::array<std::size_t, count> codes = [] {
+    std::array<std::size_t, count> found{};
+    for (std::size_t code = 0, next = 0; code < all; ++code)
+      if (takes(code)) found[next++] = code;
+    return found;
+  }();
 };
-template <class P, class Tails>
-struct Prefixed;
-template <class P, class... Tails>
-struct Prefixed<P, std::tuple<Tails...>> {
-  template <class... Qs>
-  static List<P, Qs...> one(List<Qs...>);
-  using type = std::tuple<decltype(one(Tails()))...>;
+
+template <class Axis, std::size_t Digit>
+struct Placement {
+  using type = distx::Shard<Digit - 3, Axis>;
 };
-template <class... Ps, class Next, class... Lists>
-struct Product<std::tuple<Ps...>, Next, Lists...> {
-  using tails = typename Product<Next, Lists...>::type;
-  using type = decltype(std::tuple_cat(typename Prefixed<Ps, tails>::type()...));
+template <class Axis>
+struct Placement<Axis, 0> {
+  using type = distx::Replicated<Axis>;
 };
-
-template <class Rule, class Dims, class... Lists>
-auto legal(std::tuple<Lists...>) {
-  return std::tuple_cat(kept<Rule, Dims>(Lists())...);
-}
-
-}  // namespace detail
-
-/// All that the rule takes on one axis.
-template <class Rule, class Axis, std::size_t... Ranks>
-using legal_on = decltype(detail::legal<Rule, distx::Dimensions<Ranks...>>(
-    typename detail::Product<decltype(detail::all_on<Axis>(std::make_index_sequence<Ranks>()))...>::type()));
+template <class Axis>
+struct Placement<Axis, 1> {
+  using type = distx::Partial<Axis>;
+};
+template <class Axis>
+struct Placement<Axis, 2> {
+  using type = distx::Partial<Axis, distx::Max>;
+};
 
 /// Calls f(List<layout of each operand>) for all combinations on two axes.
 template <class Rule, std::size_t... Ranks, class F>
 void for_each_case(F&& f) {
-  const auto both = [&]<class... Ps, class... Qs>(List<Ps...>, List<Qs...>) { f(List<distx::Layout<Ps, Qs>...>()); };
-  std::apply(
-      [&](auto... on_rows) {
-        const auto with = [&](auto on_row) {
-          std::apply([&](auto... on_columns) { (both(on_row, on_columns), ...); },
-                     legal_on<Rule, Columns, Ranks...>());
-        };
-        (with(on_rows), ...);
-      },
-      legal_on<Rule, Rows, Ranks...>());
+  using All = Legal<Rule, Ranks...>;
+  const auto one = [&]<std::size_t OnColumns, std::size_t OnRows, std::size_t... I>(std::index_sequence<I...>) {
+    f(List<distx::Layout<typename Placement<Columns, All::digit(All::codes[OnColumns], I)>::type,
+                         typename Placement<Rows, All::digit(All::codes[OnRows], I)>::type>...>());
+  };
+  [&]<std::size_t... Code>(std::index_sequence<Code...>) {
+    (one.template operator()<Code / All::count, Code % All::count>(std::make_index_sequence<sizeof...(Ranks)>()), ...);
+  }(std::make_index_sequence<All::count * All::count>());
 }
 
 /// A tensor of doubles whose number of dimensions is a value.
@@ -150,7 +158,9 @@ inline std::vector<double> part_of(const Whole& whole, const Lie& lie, int rank)
     double value = whole.values[place];
     for (std::size_t axis = 0; axis < 2; ++axis) {
       const int count = lie.sharding.mesh().sizes[axis];
-      const auto noise = [&](int i) { return static_cast<double>((place * 5 + static_cast<std::size_t>(i) * 3) % 7) - 3; };
+      const auto noise = [&](int i) {
+        return static_cast<double>((place * 5 + static_cast<std::size_t>(i) * 3) % 7) - 3;
+      };
       if ((lie.sums >> axis & 1U) != 0) {
         double term = value;
         for (int i = 1; i < count; ++i) term -= noise(i);
@@ -169,7 +179,11 @@ inline Whole together(const std::vector<std::size_t>& extents, const Lie& lie,
                       const std::vector<std::vector<double>>& parts, std::string& wrong) {
   Whole whole(extents);
   const auto& mesh = lie.sharding.mesh();
-  std::vector<std::map<int, std::pair<double, int>>> found(whole.volume());  // by the place of the replica
+  // Of each element: by the place of the replica and by the place on the last axis, what is reduced over the first.
+  std::vector<std::map<int, std::map<int, std::pair<double, int>>>> found(whole.volume());
+  const auto reduce = [&](std::size_t axis, double a, double b) {
+    return (lie.maxima >> axis & 1U) != 0 ? std::max(a, b) : a + b;
+  };
   for (int rank = 0; rank < mesh.ranks(); ++rank) {
     const auto places = mesh.coordinates(rank);
     const auto box = lie.sharding.box(places);
@@ -178,12 +192,13 @@ inline Whole together(const std::vector<std::size_t>& extents, const Lie& lie,
     if (!wrong.empty()) return whole;
     int replica = 0;
     for (std::size_t axis = 0; axis < 2; ++axis)
-      if (((lie.sharding.cutting() | lie.sums | lie.maxima) >> axis & 1U) == 0) replica = replica * 8 + places[axis] + 1;
+      if (((lie.sharding.cutting() | lie.sums | lie.maxima) >> axis & 1U) == 0)
+        replica = replica * 8 + places[axis] + 1;
+    const int last = ((lie.sums | lie.maxima) >> 1 & 1U) != 0 ? places[1] : 0;
     for_each_element(lie.sharding.whole(), box, [&](std::size_t place, std::size_t at) {
-      const auto [entry, is_new] = found[place].try_emplace(replica, part[at], 1);
+      const auto [entry, is_new] = found[place][replica].try_emplace(last, part[at], 1);
       if (is_new) return;
-      double& value = entry->second.first;
-      value = lie.maxima != 0 ? std::max(value, part[at]) : value + part[at];
+      entry->second.first = reduce(0, entry->second.first, part[at]);
       ++entry->second.second;
     });
   }
@@ -194,10 +209,18 @@ inline Whole together(const std::vector<std::size_t>& extents, const Lie& lie,
   }
   for (std::size_t place = 0; place < found.size(); ++place) {
     if (static_cast<int>(found[place].size()) != replicas) wrong = "an element is missing";
-    for (const auto& [replica, value] : found[place]) {
-      if (value.second != terms) wrong = "a term is missing";
-      if (value.first != found[place].begin()->second.first) wrong = "two replicas differ";
-      whole.values[place] = value.first;
+    bool first_replica = true;
+    for (const auto& [replica, lines] : found[place]) {
+      double value = 0;
+      int count = 0;
+      for (const auto& [last, line] : lines) {
+        value = count == 0 ? line.first : reduce(1, value, line.first);
+        count += line.second;
+      }
+      if (count != terms) wrong = "a term is missing";
+      if (!first_replica && value != whole.values[place]) wrong = "two replicas differ";
+      whole.values[place] = value;
+      first_replica = false;
     }
   }
   return whole;

@@ -71,7 +71,7 @@ template <class X>
 
 }  // namespace detail
 
-/// Does an operation to each rank's parts, without communication: `kernel(part of x, …, part of the result)` on views.
+/// Does an operation to each rank's parts, without communication: `kernel(part of x, …, part of the result)`.
 ///
 /// The rule says how the result lies. The result's elements are the kernel's to write.
 /// @throws MismatchError where the extents do not fit, or the operands lie on two meshes

@@ -34,8 +34,8 @@ void refuse_add_bias() {
     static_assert(on_one_mesh<X, B>, "distx: add_bias: the operands lie on meshes of two types");
   else if constexpr (x.is_partial())
     static_assert(is_ruled<Missing>,
-                  "distx: add_bias: the operand is Partial, so that the bias would be added on every rank: redistribute "
-                  "it first");
+                  "distx: add_bias: the operand is Partial, so that the bias would be added on every rank: "
+                  "redistribute it first");
   else if constexpr (b.is_partial())
     static_assert(is_ruled<Missing>, "distx: add_bias: the bias is Partial: redistribute it first");
   else if constexpr (x.cuts_rows())

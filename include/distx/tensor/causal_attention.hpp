@@ -57,7 +57,10 @@ template <class T>
 void attend(const T* query, const T* keys, std::size_t stride, std::size_t token, std::size_t size, T* share) {
   const T root = 1 / std::sqrt(static_cast<T>(size));
   T largest = -std::numeric_limits<T>::infinity(), total = 0;
-  for (std::size_t s = 0; s <= token; ++s) largest = std::max(largest, share[s] = root * dot(query, keys + s * stride, size));
+  for (std::size_t s = 0; s <= token; ++s) {
+    share[s] = root * dot(query, keys + s * stride, size);
+    largest = std::max(largest, share[s]);
+  }
   for (std::size_t s = 0; s <= token; ++s) total += share[s] = std::exp(share[s] - largest);
   for (std::size_t s = 0; s <= token; ++s) share[s] /= total;
 }

@@ -137,7 +137,7 @@ template <class Logits, class Targets, class Sums, class G>
 
 template <class Logits, class Targets>
   requires Operands<Logits, Targets>
-auto cross_entropy(const Logits&, const Targets&, std::source_location = {})
+auto cross_entropy(const Logits&, const Targets&, std::source_location = std::source_location::current())
     -> CrossEntropies<detail::refused<Logits, rank_of<Logits> - 1>> {
   detail::refuse_cross_entropy<Logits, Targets>();
   return detail::never<CrossEntropies<detail::refused<Logits, rank_of<Logits> - 1>>>();

@@ -48,7 +48,8 @@ void refuse_zip() {
     static_assert(on_one_mesh<X, Y>, "distx: zip: the operands lie on meshes of two types");
   else if constexpr (x.is_partial() || y.is_partial())
     static_assert(is_ruled<Missing>,
-                  "distx: zip: an operand is Partial and the function is not known to be linear: redistribute it first");
+                  "distx: zip: an operand is Partial and the function is not known to be linear: redistribute it "
+                  "first");
   else
     static_assert(is_ruled<Missing>,
                   "distx: zip: one axis shards the operands differently: redistribute one to the other's layout");

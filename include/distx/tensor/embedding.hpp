@@ -63,8 +63,8 @@ void refuse_embedding_backward() {
     static_assert(on_one_mesh<Table, Ids, G>, "distx: embedding_backward: the operands lie on meshes of two types");
   else if constexpr (table.is_shard(0))
     static_assert(is_ruled<Missing>,
-                  "distx: embedding_backward: the table's vocabulary is sharded, so each of its ranks needs all ids and "
-                  "gradients: redistribute the ids and the gradient to Replicated there");
+                  "distx: embedding_backward: the table's vocabulary is sharded, so each of its ranks needs all ids "
+                  "and gradients: redistribute the ids and the gradient to Replicated there");
   else
     static_assert(is_ruled<Missing>,
                   "distx: embedding_backward: the gradient does not lie as the result of embedding: redistribute it "

@@ -86,8 +86,8 @@ void refuse_layer_norm_backward() {
                   "distx: layer_norm_backward: the gain is not replicated: redistribute it to Replicated");
   else
     static_assert(is_ruled<Missing>,
-                  "distx: layer_norm_backward: the gradient does not lie as the operand does, or the operand is Partial "
-                  "or sharded in its last dimension: redistribute it");
+                  "distx: layer_norm_backward: the gradient does not lie as the operand does, or the operand is "
+                  "Partial or sharded in its last dimension: redistribute it");
 }
 
 }  // namespace detail

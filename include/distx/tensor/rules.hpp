@@ -368,8 +368,7 @@ struct EmbeddingBackward {
   }
 };
 
-/// -log(softmax(row)[target]) of each row of logits (…, v) and its target (…). Where an axis shards the rows, numbers
-/// of each row are reduced over it, never the logits.
+/// -log(softmax(row)[target]) of each row of logits (…, v) and its target (…).
 struct CrossEntropy {
   static constexpr std::string_view name = "cross_entropy";
   static constexpr Place on(Place logits, Place targets) {

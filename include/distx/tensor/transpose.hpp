@@ -38,29 +38,28 @@ constexpr bool is_permutation() {
 
 }  // namespace detail
 
-/// The dimensions in another order: dimension i of the result is dimension From[i] of x. Works on Partials too.
-template <std::size_t... From, class X>
-  requires(sizeof...(From) > 0) && Applicable<Transpose<From...>, X>
+/// The dimensions in another order: `transpose<2, 0, 1>(x)` has x's dimension 2 first. Works on Partials too.
+template <std::size_t First, std::size_t... Rest, class X>
+  requires Applicable<Transpose<First, Rest...>, X>
 [[nodiscard]] auto transpose(const X& x) {
-  static_assert(sizeof...(From) == rank_of<X> && detail::is_permutation<From...>(),
+  static_assert(1 + sizeof...(Rest) == rank_of<X> && detail::is_permutation<First, Rest...>(),
                 "distx: transpose: name each dimension of the tensor once");
-  return apply<Transpose<From...>>(x, [](auto in, auto out) {
-    detail::permute(typename X::space::stream{}, in, out, {From...});
+  return apply<Transpose<First, Rest...>>(x, [](auto in, auto out) {
+    detail::permute(typename X::space::stream{}, in, out, {First, Rest...});
   });
 }
-/// Of a matrix.
-template <class X>
-  requires(rank_of<X> == 2) && Applicable<Transpose<1, 0>, X>
-[[nodiscard]] auto transpose(const X& x) {
-  return transpose<1, 0>(x);
-}
-
-template <std::size_t... From, class X>
-  requires(sizeof...(From) > 0) && Operands<X>
+template <std::size_t First, std::size_t... Rest, class X>
+  requires Operands<X>
 auto transpose(const X&) -> detail::refused<X> {
-  static_assert(is_ruled<detail::missing_case<Transpose<From...>, X>>,
+  static_assert(is_ruled<detail::missing_case<Transpose<First, Rest...>, X>>,
                 "distx: transpose: the operand is Partial with another op than Sum or Max: redistribute it first");
   return detail::never<detail::refused<X>>();
+}
+/// Of a matrix.
+template <DistributedTensor X>
+[[nodiscard]] auto transpose(const X& x) {
+  static_assert(rank_of<X> == 2, "distx: transpose: only of a matrix is the order plain: name the dimensions");
+  return transpose<1, 0>(x);
 }
 
 }  // namespace distx

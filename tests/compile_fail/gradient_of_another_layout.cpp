@@ -1,0 +1,16 @@
+// expect: distx: backward: the gradient does not lie as the operand does: redistribute it to that layout
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "distx/tensor/ops.hpp"
+#include "distx/tensor/redistribute.hpp"
+
+struct Model {};
+template <std::size_t Rank, class... Ps>
+using Tensor = distx::DistTensor<float, Rank, distx::Mesh<Model>, distx::Layout<Ps...>>;
+
+auto gradient(const Tensor<2, distx::Shard<1, Model>>& x, const Tensor<2, distx::Partial<Model>>& slope) {
+#ifndef DISTX_POSITIVE
+  return distx::gelu_backward(x, slope);
+#else
+  return distx::gelu_backward(x, distx::redistribute<distx::Shard<1, Model>>(slope));
+#endif
+}
