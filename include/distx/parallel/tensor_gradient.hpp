@@ -66,7 +66,8 @@ constexpr void diagnose_gradient() {
                 "reduced: pass what the operations' backward functions give");
   if constexpr (DistributedTensor<G>) {
     static_assert(same_kind<W, G>,
-                  "distx: ready: weight and gradient differ in their mesh, their elements or their number of dimensions");
+                  "distx: ready: weight and gradient differ in their mesh, their elements or their number of "
+                  "dimensions");
     if constexpr (same_kind<W, G>) {
       constexpr GradientFault fault = GradientFacts<Data, layout_of<W>, layout_of<G>, mesh_of<W>>::fault;
       static_assert(fault != GradientFault::weight_on_data,

@@ -49,8 +49,8 @@ class ColumnParallel {
   typename Split::template weight<T, Rank - 1, Shard<Cut - 1, Model>> bias_;
 };
 
-/// A linear layer whose inputs are split over the model axis: from (batch, length, inputs…) to (batch, length, outputs),
-/// which are Partial: `add_bias` is for their sum.
+/// A linear layer whose inputs are split over the model axis: from (batch, length, inputs…) to (batch, length,
+/// outputs), which are Partial: `add_bias` is for their sum.
 ///
 /// The weight is (inputs…, outputs), and dimension 0 of it is sharded.
 template <class T, class Split, std::size_t Rank = 2>
