@@ -210,3 +210,18 @@ TEST_CASE("every pair of layouts of three dimensions on 2 x 2 x 2") {
   CHECK(try_all({{{2, 2, 2, 1}, 3}, {{3, 2, 5}}}, wrong) == 125 * 64);
   for (const auto& words : wrong) FAIL_CHECK(words);
 }
+
+TEST_CASE("nothing is reduced that is not wanted, and nothing to all ranks that is sent on anyhow") {
+  const MeshShape mesh{{2, 2, 1, 1}, 2};
+  const auto cost = [&](const Placed& from, const Placed& to) {
+    return distx::detail::cost_of(relayout(mesh, {4, 4}, from, to), sizeof(Value));
+  };
+  // An all-reduce of 32 bytes on each rank, of the half that it wants.
+  CHECK(cost({partial, replicated}, {replicated, 0}) == distx::RedistributionCost{32, 32, 128, 1});
+  // A reduce-scatter of 64 bytes to 32, then an all-reduce of these.
+  CHECK(cost({partial, partial}, {0, replicated}) == distx::RedistributionCost{64, 64, 256, 2});
+  // A reduce-scatter of 32 bytes, then what is lacking: 16 bytes on two ranks, 32 on the others.
+  CHECK(cost({partial, 0}, {replicated, 1}) == distx::RedistributionCost{48, 48, 160, 2});
+  // Both axes' shares of a sum, at once where they belong.
+  CHECK(cost({partial, partial}, {0, 1}) == distx::RedistributionCost{48, 48, 192, 2});
+}

@@ -32,6 +32,8 @@ class PendingTensor {
  public:
   PendingTensor(Result result, std::unique_ptr<detail::Redistribution<Space>> work, AnyPending<Space> pending)
       : work_(std::move(work)), result_(std::move(result)), pending_(std::move(pending)) {}
+  PendingTensor(PendingTensor&&) noexcept = default;
+  PendingTensor& operator=(PendingTensor&&) = delete;  // what is in flight would lose its memory
 
   /// @pre it was not waited for before
   [[nodiscard]] Result wait() {
@@ -75,7 +77,7 @@ template <class... Ps, class T, std::size_t Rank, class MeshT, class L, class Sp
   return DistTensor<T, Rank, MeshT, To, Space>(std::move(place), x.release());
 }
 
-/// Into the memory of `out`, whose layout is the one asked for; nothing is allocated after the first call of its kind.
+/// Into the memory of `out`, whose layout is the one asked for: none for elements is allocated after the first call.
 /// @pre the memories of both do not overlap
 /// @throws MismatchError where the tensors differ in their meshes or extents
 template <DistributedTensor X, DistributedTensor Out>
