@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "distx/core/span.hpp"
+#include "distx/memory/lanes.hpp"
 
 // A sum of squares that is the same in every order and over any parts: of integers. Operations of the host's memory.
 namespace distx {
@@ -13,12 +14,24 @@ namespace distx {
 /// The largest magnitude among the values, 0 where there are none; infinity where one is infinite or not a number.
 template <FloatingElement T>
 [[nodiscard]] double largest_magnitude(HostStream, Span<T> values) noexcept {
-  accumulator_t<T> largest = 0;
+  using A = accumulator_t<T>;
+  using V = Lanes<A>;
+  V most = A{0};
+  V check = A{0};  // becomes no number where a value is infinite or none
+  std::size_t i = 0;
+  const auto look = [&](V value) {
+    const V magnitude = select(value < V(A{0}), -value, value);
+    most = select(most < magnitude, magnitude, most);
+    check += value - value;
+  };
+  if constexpr (std::same_as<std::remove_const_t<T>, A>)
+    for (; i + V::size <= values.size(); i += V::size) look(V::load(values.data() + i));
+  for (; i < values.size(); ++i) look(static_cast<A>(values[i]));
+  A largest = 0;
   bool finite = true;
-  for (const auto value : values) {
-    const auto magnitude = std::abs(static_cast<accumulator_t<T>>(value));
-    largest = magnitude > largest ? magnitude : largest;
-    finite = finite && magnitude <= std::numeric_limits<accumulator_t<T>>::max();
+  for (std::size_t lane = 0; lane < V::size; ++lane) {
+    largest = std::max(largest, most[lane]);
+    finite = finite && check[lane] == 0;
   }
   return finite ? static_cast<double>(largest) : std::numeric_limits<double>::infinity();
 }

@@ -77,7 +77,8 @@ template <class... Ps, class T, std::size_t Rank, class MeshT, class L, class Sp
   return DistTensor<T, Rank, MeshT, To, Space>(std::move(place), x.release());
 }
 
-/// Into the memory of `out`, whose layout is the one asked for: none for elements is allocated after the first call.
+/// Into the memory of `out`, whose layout is the one asked for; no memory for elements is allocated after the first
+/// call.
 /// @pre the memories of both do not overlap
 /// @throws MismatchError where the tensors differ in their meshes or extents
 template <DistributedTensor X, DistributedTensor Out>
