@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// A GPT learns to write as the given files do, character by character, data-parallel.
+// A GPT learns to write as the given files do, character by character; data-parallel, or with its weights split too.
 //   mpirun -np 2 build/examples/train_gpt --zero 3
 //   build/examples/train_gpt --backend threads --ranks 2 --precision bf16 --optimizer muon --text book.txt
+//   mpirun -np 4 build/examples/train_gpt --mesh data=2,model=2 --zero 1
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 
@@ -12,10 +14,12 @@
 #include <distx/data/distributed_sampler.hpp>
 #include <distx/connect/connect.hpp>
 #include <distx/optim/schedule.hpp>
+#include <distx/tensor/distribute.hpp>
 
 #include "common/backend.hpp"
 #include "common/json_file.hpp"
 #include "common/make_training.hpp"
+#include "common/mesh_flag.hpp"
 #include "common/progress.hpp"
 #include "common/run.hpp"
 #include "common/train_step.hpp"
@@ -24,12 +28,14 @@
 #include "data/text.hpp"
 #include "models/gpt.hpp"
 #include "models/gpt_sample.hpp"
+#include "models/mesh_gpt.hpp"
 
 namespace {
 
 struct Settings {
   examples::Backend backend;
   examples::TrainingFlags training{.usual_rates = {{"adamw", 5e-3}, {"muon", 2e-2}, {"lamb", 2e-2}, {"sgd", 0.1}}};
+  examples::MeshFlag mesh;
   std::size_t layers = 3;
   std::size_t width = 64;
   std::size_t heads = 4;
@@ -42,10 +48,14 @@ struct Settings {
   double temperature = 0.8;
   std::string json;
 
+  [[nodiscard]] examples::GptShape shape(const examples::Text& read) const {
+    return {read.vocabulary.size(), context, width, layers, heads};
+  }
   void describe(CLI::App& app) {
     const CLI::Range count(std::size_t{1}, std::size_t{1000000});
     backend.describe(app);
     training.describe(app);
+    mesh.describe(app);
     app.add_option("--layers", layers, "transformer blocks")->check(count)->capture_default_str();
     app.add_option("--width", width, "numbers that describe a character")->check(count)->capture_default_str();
     app.add_option("--heads", heads, "of each block's attention; must divide the width")
@@ -81,12 +91,10 @@ examples::Text read(const Settings& settings) {
   return text;
 }
 
-template <class Weight>
-using Training = examples::TimedTraining<Weight>;
-
-/// The loss on text that was not learnt from, of which each rank reads its part. Every rank runs the model as often.
-template <class Weight>
-double held_out_loss(distx::AnyCommunicator<>& comm, examples::BasicGpt<Weight>& model, Training<Weight>& training,
+/// The loss on text that was not learnt from, of which each rank reads its part. Every rank runs the model as often,
+/// and on as many sequences.
+template <class Model, class Training>
+double held_out_loss(distx::AnyCommunicator<>& comm, Model& model, Training& training,
                      std::span<const std::uint8_t> text) {
   constexpr std::size_t at_once = 16;
   const auto scope = training.evaluate();
@@ -94,12 +102,11 @@ double held_out_loss(distx::AnyCommunicator<>& comm, examples::BasicGpt<Weight>&
   const std::size_t count = (text.size() - 1) / length;
   const auto ranks = static_cast<std::size_t>(comm.size());
   double sum = 0;
-  for (std::size_t round = 0; round < count; round += at_once * ranks) {
+  for (std::size_t begin = 0, end = 0; begin < count; begin = end) {
+    end = begin + ranks * std::clamp((count - begin) / ranks, std::size_t{1}, at_once);
     std::vector<std::size_t> places;
-    for (std::size_t i = round + static_cast<std::size_t>(comm.rank()); i < std::min(count, round + at_once * ranks);
-         i += ranks) {
+    for (std::size_t i = begin + static_cast<std::size_t>(comm.rank()); i < std::min(count, end); i += ranks)
       places.push_back(i * length);
-    }
     const auto counted = static_cast<double>(places.size());
     if (places.empty()) places.push_back(0);
     const auto batch = examples::sequences(text, places, length);
@@ -109,8 +116,8 @@ double held_out_loss(distx::AnyCommunicator<>& comm, examples::BasicGpt<Weight>&
   return sum / static_cast<double>(count);
 }
 
-template <class Weight>
-std::string weights_hash(const examples::BasicGpt<Weight>& model, Training<Weight>& training) {
+template <class Weight, class Training>
+std::string weights_hash(const examples::BasicGpt<Weight>& model, Training& training) {
   const auto scope = training.evaluate();
   examples::WeightsHash hash;
   for (const auto* parameter : model.parameters()) {
@@ -120,9 +127,21 @@ std::string weights_hash(const examples::BasicGpt<Weight>& model, Training<Weigh
   return hash.text();
 }
 
-template <class Weight>
-std::string write_sample(examples::BasicGpt<Weight>& model, Training<Weight>& training, const std::string& vocabulary,
-                         const Settings& settings) {
+/// At rank 0.
+template <class Split, class Training>
+std::string weights_hash(const examples::MeshGpt<Split>& model, Training& training) {
+  const auto scope = training.evaluate();
+  examples::WeightsHash hash;
+  model.for_each_parameter([&](const auto& parameter) {
+    const auto weights = training.unshard(parameter);
+    const auto whole = distx::gather(parameter, 0);
+    hash.add(std::span(whole.values().data(), whole.values().size()));
+  });
+  return hash.text();
+}
+
+template <class Model, class Training>
+std::string write_sample(Model& model, Training& training, const std::string& vocabulary, const Settings& settings) {
   const auto scope = training.evaluate();
   examples::Generator generator(settings.seed);
   const auto line_end = vocabulary.find('\n');
@@ -135,11 +154,14 @@ std::string write_sample(examples::BasicGpt<Weight>& model, Training<Weight>& tr
   return text;
 }
 
-template <class Weight>
-void train(distx::AnyCommunicator<>& comm, const Settings& settings, const examples::Text& text) {
-  const auto ranks = static_cast<std::size_t>(comm.size());
+/// @param data the ranks among which batches are shared out, of all the ranks in `comm`
+template <class Model, class Training>
+void train(distx::AnyCommunicator<>& comm, distx::AnyCommunicator<>& data, const Settings& settings,
+           const examples::Text& text, Model& model, Training& training, const examples::WeightCounts& weights,
+           const distx::Metered<distx::AnyCommunicator<>>& metered) {
+  const auto ranks = static_cast<std::size_t>(data.size());
   const distx::DistributedSampler sampler(
-      text.training().size() - settings.context, comm,
+      text.training().size() - settings.context, data,
       {.batch_size = settings.batch, .seed = settings.seed, .remainder = distx::Remainder::drop});
   const distx::DataLoader loader(
       sampler,
@@ -149,20 +171,9 @@ void train(distx::AnyCommunicator<>& comm, const Settings& settings, const examp
         });
       },
       {.workers = 0});
-
-  examples::BasicGpt<Weight> model(
-      {text.vocabulary.size(), settings.context, settings.width, settings.layers, settings.heads}, settings.seed);
-  distx::Metered<distx::AnyCommunicator<>> metered(comm.share());
-  auto training = examples::make_training(distx::AnyCommunicator<>(metered.share()), model.parameters(),
-                                          settings.training);
   const auto sent_at_first = metered.ledger();
 
   const bool speaks = comm.rank() == 0;
-  examples::WeightCounts weights;
-  for (const auto* parameter : model.parameters()) {
-    weights.all += parameter->size();
-    if (parameter->options().rows > 0) weights.in_matrices += parameter->size();
-  }
   if (speaks)
     fmt::print("{} weights learn from {} characters, {} different ones\n", weights.all, text.training().size(),
                text.vocabulary.size());
@@ -174,13 +185,13 @@ void train(distx::AnyCommunicator<>& comm, const Settings& settings, const examp
   const auto rate = distx::warm_up(warm_up, distx::cosine(settings.training.rate(), settings.steps - warm_up));
   const auto pass = [&](const examples::TextBatch& part, double share) {
     const auto loss = model.forward(part.tokens, part.targets, part.length, training);
-    model.backward(training, static_cast<typename examples::BasicGpt<Weight>::Scalar>(share));
+    model.backward(training, static_cast<typename Model::Scalar>(share));
     return loss;
   };
   std::vector<double> losses;
   for (std::size_t epoch = 0; losses.size() < settings.steps; ++epoch) {
     for (const auto& parts : loader.epoch(epoch)) {
-      losses.push_back(examples::train_step(comm, training, parts, rate(losses.size()), pass));
+      losses.push_back(examples::train_step(data, training, parts, rate(losses.size()), pass));
       if (progress) progress->step(losses.back());
       if (losses.size() == settings.steps) break;
     }
@@ -189,7 +200,7 @@ void train(distx::AnyCommunicator<>& comm, const Settings& settings, const examp
 
   const examples::TrainingCost cost(comm, training.times(), settings.steps, training.memory(),
                                     metered.ledger() - sent_at_first);
-  const double held_out = held_out_loss(comm, model, training, text.held_out());
+  const double held_out = held_out_loss(data, model, training, text.held_out());
   const auto hash = weights_hash(model, training);
   const auto sample = write_sample(model, training, text.vocabulary, settings);
   if (!speaks) return;
@@ -198,6 +209,10 @@ void train(distx::AnyCommunicator<>& comm, const Settings& settings, const examp
              held_out, hash);
   if (!sample.empty()) fmt::print("---- a sample ----\n{}\n", sample);
   auto report = cost.json(settings.training, weights);
+  if (settings.mesh.given()) {
+    report["mesh"] = settings.mesh.text;
+    report.erase("plan");  // which is of a model that every rank has
+  }
   report.update({{"vocabulary", text.vocabulary.size()},
                  {"step_losses", losses},
                  {"held_out_loss", held_out},
@@ -206,14 +221,46 @@ void train(distx::AnyCommunicator<>& comm, const Settings& settings, const examp
   examples::JsonFile(settings.json).write(report);
 }
 
+template <class Weight>
+void train_alike(distx::AnyCommunicator<>& comm, const Settings& settings, const examples::Text& text) {
+  examples::BasicGpt<Weight> model(settings.shape(text), settings.seed);
+  const distx::Metered<distx::AnyCommunicator<>> metered(comm.share());
+  auto training = examples::make_training(distx::AnyCommunicator<>(metered.share()), model.parameters(),
+                                          settings.training);
+  examples::WeightCounts weights;
+  for (const auto* parameter : model.parameters()) {
+    weights.all += parameter->size();
+    if (parameter->options().rows > 0) weights.in_matrices += parameter->size();
+  }
+  train(comm, comm, settings, text, model, training, weights, metered);
+}
+
+void train_on_mesh(distx::AnyCommunicator<>& comm, const Settings& settings, const examples::Text& text) {
+  using Grid = examples::Grid;
+  distx::Metered<distx::AnyCommunicator<>> metered(comm.share());
+  const Grid mesh(metered, settings.mesh.sizes(settings.training));
+  examples::MeshGpt<distx::TensorParallel<Grid, examples::Data, examples::Model>> model(mesh, settings.shape(text),
+                                                                                       settings.seed);
+  distx::TensorParameterList<> parameters;
+  examples::WeightCounts weights;
+  model.for_each_parameter([&](const auto& parameter) {
+    parameters.add(parameter);
+    weights.all += distx::volume(parameter.extents());
+  });
+  auto training = examples::make_training(mesh, parameters, settings.training);
+  train(comm, mesh.along<examples::Data>(), settings, text, model, training, weights, metered);
+}
+
 void run(int argc, char** argv, const Settings& settings) {
   auto connector = distx::connect(argc, argv);
   settings.training.check("--batch", settings.batch);
+  if (settings.mesh.given()) (void)settings.mesh.sizes(settings.training);
   const auto text = read(settings);
   examples::JsonFile(settings.json).demand_writable(connector);
   settings.backend.run(connector, [&](distx::AnyCommunicator<> comm) {
-    if (settings.training.short_weights()) train<distx::bfloat16>(comm, settings, text);
-    else train<float>(comm, settings, text);
+    if (settings.mesh.given()) train_on_mesh(comm, settings, text);
+    else if (settings.training.short_weights()) train_alike<distx::bfloat16>(comm, settings, text);
+    else train_alike<float>(comm, settings, text);
   });
 }
 

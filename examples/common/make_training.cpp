@@ -57,6 +57,16 @@ BorrowedTraining make_training(distx::AnyCommunicator<> comm, const std::vector<
   return make<BorrowedTraining>(comm, parameters, flags);
 }
 
+MeshTraining make_training(const Grid& mesh, const distx::TensorParameterList<>& parameters,
+                           const TrainingFlags& flags) {
+  return with_optimizer(flags, [&]<class Optimizer>(const Optimizer& optimizer) -> MeshTraining {
+    if constexpr (distx::ElementwiseOptimizer<Optimizer>)
+      return MeshTraining(MeshTraining::Inner(mesh, parameters, optimizer, options_of(flags)));
+    else
+      throw distx::Error("this optimizer looks at whole weights");
+  });
+}
+
 distx::TrainingPlan plan(const TrainingFlags& flags, const WeightCounts& weights, int ranks) {
   const auto one = [&]<class Optimizer>(std::size_t count, const Optimizer&) {
     const auto bytes = flags.short_weights() ? distx::mixed_precision<Optimizer> : distx::full_precision<Optimizer>;

@@ -8,6 +8,7 @@
 #include <distx/parallel/parameter_ref.hpp>
 #include <distx/parallel/plan.hpp>
 
+#include "mesh_training.hpp"
 #include "timed_training.hpp"
 #include "training_flags.hpp"
 
@@ -32,6 +33,11 @@ struct WeightCounts {
   std::size_t all = 0;
   std::size_t in_matrices = 0;  ///< those that an optimizer of matrices takes
 };
+
+/// The same of weights that are split over a mesh.
+/// @pre MeshFlag::sizes has seen the flags
+MeshTraining make_training(const Grid& mesh, const distx::TensorParameterList<>& parameters,
+                           const TrainingFlags& flags);
 
 /// What a training by the flags takes of each rank, by the formula.
 distx::TrainingPlan plan(const TrainingFlags& flags, const WeightCounts& weights, int ranks);

@@ -25,6 +25,36 @@ struct GptShape {
   std::size_t heads = 0;  ///< of each layer's attention; divides the width
 };
 
+/// @throws std::invalid_argument for a shape that is none
+inline const GptShape& checked_shape(const GptShape& shape) {
+  if (shape.vocabulary < 2 || shape.vocabulary > 256) {
+    throw std::invalid_argument("Gpt: a vocabulary of " + std::to_string(shape.vocabulary) +
+                                " tokens: it must have 2 to 256");
+  }
+  if (shape.context < 1 || shape.width < 1 || shape.layers < 1 || shape.heads < 1) {
+    throw std::invalid_argument(
+        "Gpt: a context, width, number of layers or of heads is 0: choose at least 1 of each");
+  }
+  if (shape.width % shape.heads != 0) {
+    throw std::invalid_argument("Gpt: a width of " + std::to_string(shape.width) + " cannot be shared by " +
+                                std::to_string(shape.heads) + " heads: choose a width that the heads divide");
+  }
+  return shape;
+}
+/// @throws std::invalid_argument for a token outside the vocabulary, or sequences longer than the context
+inline void check_tokens(const GptShape& shape, std::span<const std::uint8_t> tokens, std::size_t length) {
+  if (length == 0 || length > shape.context || tokens.empty() || tokens.size() % length != 0) {
+    throw std::invalid_argument("Gpt: " + std::to_string(tokens.size()) + " tokens in sequences of " +
+                                std::to_string(length) + ": pass whole sequences of 1 to " +
+                                std::to_string(shape.context) + " tokens");
+  }
+  const auto largest = *std::max_element(tokens.begin(), tokens.end());
+  if (largest >= shape.vocabulary) {
+    throw std::invalid_argument("Gpt: token " + std::to_string(largest) + " is not among the " +
+                                std::to_string(shape.vocabulary) + " of the vocabulary");
+  }
+}
+
 /// A transformer that guesses each next token of a sequence from those before it: that of GPT-2 (Radford et al., 2019,
 /// Language Models are Unsupervised Multitask Learners), without dropout.
 ///
@@ -38,7 +68,7 @@ class BasicGpt {
 
   /// The same seed gives the same initial bits everywhere.
   /// @throws std::invalid_argument for a shape that is none
-  BasicGpt(const GptShape& shape, std::uint64_t seed) : BasicGpt(checked(shape), InitialWeights(seed)) {}
+  BasicGpt(const GptShape& shape, std::uint64_t seed) : BasicGpt(checked_shape(shape), InitialWeights(seed)) {}
 
   [[nodiscard]] const GptShape& shape() const { return shape_; }
 
@@ -57,7 +87,7 @@ class BasicGpt {
   /// @throws std::invalid_argument for a token outside the vocabulary, or sequences longer than the context
   template <class Training>
   const Matrix<Scalar>& logits(std::span<const std::uint8_t> tokens, std::size_t length, Training& training) {
-    check(tokens, length);
+    check_tokens(shape_, tokens, length);
     length_ = static_cast<Eigen::Index>(length);
     ran_forward_ = false;
     embedding_.forward(tokens, length_, stream_, training);
@@ -74,7 +104,7 @@ class BasicGpt {
   template <class Training>
   Scalar forward(std::span<const std::uint8_t> tokens, std::span<const std::uint8_t> targets, std::size_t length,
                  Training& training) {
-    check(targets, length);
+    check_tokens(shape_, targets, length);
     if (tokens.size() != targets.size()) {
       throw std::invalid_argument("Gpt: " + std::to_string(tokens.size()) + " tokens and " +
                                   std::to_string(targets.size()) + " targets: pass what follows each token");
@@ -119,35 +149,6 @@ class BasicGpt {
                        initial.next_unit());
     }
     return all;
-  }
-
-  static const GptShape& checked(const GptShape& shape) {
-    if (shape.vocabulary < 2 || shape.vocabulary > 256) {
-      throw std::invalid_argument("Gpt: a vocabulary of " + std::to_string(shape.vocabulary) +
-                                  " tokens: it must have 2 to 256");
-    }
-    if (shape.context < 1 || shape.width < 1 || shape.layers < 1 || shape.heads < 1) {
-      throw std::invalid_argument(
-          "Gpt: a context, width, number of layers or of heads is 0: choose at least 1 of each");
-    }
-    if (shape.width % shape.heads != 0) {
-      throw std::invalid_argument("Gpt: a width of " + std::to_string(shape.width) + " cannot be shared by " +
-                                  std::to_string(shape.heads) + " heads: choose a width that the heads divide");
-    }
-    return shape;
-  }
-
-  void check(std::span<const std::uint8_t> tokens, std::size_t length) const {
-    if (length == 0 || length > shape_.context || tokens.empty() || tokens.size() % length != 0) {
-      throw std::invalid_argument("Gpt: " + std::to_string(tokens.size()) + " tokens in sequences of " +
-                                  std::to_string(length) + ": pass whole sequences of 1 to " +
-                                  std::to_string(shape_.context) + " tokens");
-    }
-    const auto largest = *std::max_element(tokens.begin(), tokens.end());
-    if (largest >= shape_.vocabulary) {
-      throw std::invalid_argument("Gpt: token " + std::to_string(largest) + " is not among the " +
-                                  std::to_string(shape_.vocabulary) + " of the vocabulary");
-    }
   }
 
   template <class Training>

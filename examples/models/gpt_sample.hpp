@@ -25,15 +25,15 @@ std::uint8_t draw_token(const Vector<Scalar>& logits, double temperature, Genera
 
 /// Tokens that the model thinks may follow the prompt; all ranks that train it call this, and get the same.
 /// @pre the prompt is not empty
-template <class Weight, class Training>
-std::vector<std::uint8_t> sample(BasicGpt<Weight>& model, Training& training, std::vector<std::uint8_t> prompt,
+template <class Model, class Training>
+std::vector<std::uint8_t> sample(Model& model, Training& training, std::vector<std::uint8_t> prompt,
                                  std::size_t count, double temperature, Generator& generator) {
   std::vector<std::uint8_t> text = std::move(prompt);
   const std::size_t begin = text.size();
   while (text.size() < begin + count) {
     const auto seen = std::span(text).last(std::min(text.size(), model.shape().context));
     const auto& logits = model.logits(seen, seen.size(), training);
-    text.push_back(draw_token<typename BasicGpt<Weight>::Scalar>(logits.rightCols(1), temperature, generator));
+    text.push_back(draw_token<typename Model::Scalar>(logits.rightCols(1), temperature, generator));
   }
   text.erase(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(begin));
   return text;

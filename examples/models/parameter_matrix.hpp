@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 #include <distx/parallel/parameter.hpp>
 
@@ -35,15 +36,15 @@ class InitialWeights {
   template <class Weight>
   distx::Parameter<Weight> uniform(const std::string& name, Eigen::Index size, double deviation,
                                    const distx::ParameterOptions& options = {}) {
-    const auto draw = [seed = seed_, number = ++parameters_, bound = std::sqrt(3.0) * deviation](auto values) {
-      std::seed_seq both{static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32), number};
-      Generator generator(both);
-      for (std::size_t i = 0; i < values.size(); ++i) {
-        values[i] =
-            static_cast<Weight>(static_cast<distx::accumulator_t<Weight>>(examples::uniform(generator, -bound, bound)));
-      }
-    };
-    return distx::Parameter<Weight>(name, static_cast<std::size_t>(size), draw, in_unit(options));
+    return distx::Parameter<Weight>(name, static_cast<std::size_t>(size), next_draw<Weight>(deviation),
+                                    in_unit(options));
+  }
+  /// The same numbers alone.
+  template <class Weight>
+  std::vector<Weight> numbers(std::size_t size, double deviation) {
+    std::vector<Weight> values(size);
+    next_draw<Weight>(deviation)(std::span(values));
+    return values;
   }
 
   /// The same number everywhere; not decayed, as is usual for biases and the parameters of norms.
@@ -57,6 +58,18 @@ class InitialWeights {
   }
 
  private:
+  /// What writes the next parameter's numbers.
+  template <class Weight>
+  auto next_draw(double deviation) {
+    return [seed = seed_, number = ++parameters_, bound = std::sqrt(3.0) * deviation](auto values) {
+      std::seed_seq both{static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32), number};
+      Generator generator(both);
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        values[i] =
+            static_cast<Weight>(static_cast<distx::accumulator_t<Weight>>(examples::uniform(generator, -bound, bound)));
+      }
+    };
+  }
   template <class Options>
   [[nodiscard]] Options in_unit(Options options) const {
     if constexpr (requires { options.unit = unit_; }) options.unit = unit_;

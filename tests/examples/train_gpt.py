@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Runs train_gpt as a user would, and checks what it says.
 
-    tests/examples/train_gpt.py learns|agrees|repeats|stages|costs|precision|refuses PROGRAM [--mpi]
+    tests/examples/train_gpt.py learns|agrees|repeats|stages|splits|costs|precision|refuses PROGRAM [--mpi]
 
 learns: the loss on held-out text, and what the report has; agrees: the losses of several ranks with those of one;
-repeats: the same weights from the same seed; stages: all stages of ZeRO come to the same weights; costs: what each
-stage holds and sends is the formula's; precision: bfloat16 learns; refuses: bad input ends every rank with one sentence
-and status 1 or 2.
+repeats: the same weights from the same seed; stages: all stages of ZeRO come to the same weights; splits: on a
+mesh, with the weights split, the losses are those of one process; costs: what each stage holds and sends is the
+formula's; precision: bfloat16 learns; refuses: bad input ends every rank with one sentence and status 1 or 2.
 """
 import argparse
 import os
@@ -87,6 +87,30 @@ def stages(how):
         agree(f"2 micro-batches, stage {stage}", said["threads", 2, 0], cut, "step_losses")
 
 
+def splits(how):
+    """Meshes of (data, model), of which the last leaves one rank without a head; global batches of 4 sequences. The losses
+    are those of one process that has the model whole, which is other code."""
+    few = ["--steps", "20", "--sample", "5", "--clip", "0.5"]
+    alone = report(how["threads"](1), *few, "--batch", "4")
+
+    def check(name, way, data, model, stage):
+        said = report(way(data * model), *few, "--batch", str(4 // data), "--zero", str(stage),
+                      "--mesh", f"data={data},model={model}")
+        what = f"{data} x {model}, stage {stage}, {name}"
+        agree(what, alone, said, "step_losses")
+        agree(what, {"held out": [alone["held_out_loss"]]}, {"held out": [said["held_out_loss"]]}, "held out")
+        if said["parameters"] != alone["parameters"] or len(said["sample"]) < 5:
+            sys.exit(f"{what}: {said['parameters']} weights of {alone['parameters']}, the sample is {said['sample']!r}")
+
+    for data, model in ((1, 1), (2, 1), (1, 2), (2, 2), (1, 3)):
+        for stage in (0, 1):
+            check("threads", how["threads"], data, model, stage)
+    check("threads", how["threads"], 2, 2, 3)
+    for name, way in how.items():
+        if name != "threads":
+            check(name, way, 2, 2, 1)
+
+
 def costs(how):
     """Ranks that do not divide the weights, too. Stage 3 gathers most weights twice a step, the vectors of the tokens, which
     are used at both ends, a third time, and those of the places, which have nothing before them, once."""
@@ -142,6 +166,12 @@ def refuses(program, mpi):
             (["--json", os.path.join(folder, "no", "file.json")], "cannot be written"),
             (["--steps", "0"], "--steps"),
             (["--zero", "4"], "--zero"),
+            (["--mesh", "model=2"], "is no mesh"),
+            (["--mesh", "data=2,model=2x"], "is no mesh"),
+            (["--mesh", "data=1,model=2", "--precision", "bf16"], "leave out --precision bf16"),
+            (["--mesh", "data=1,model=2", "--accumulate", "2"], "leave out --accumulate"),
+            (["--mesh", "data=1,model=2", "--optimizer", "lamb"], "use --optimizer adamw or sgd"),
+            (["--mesh", "data=5,model=2"], "a mesh of 5 x 2 is none of"),
             (["--clip", "0"], "give --clip a number above 0"),
             (["--precision", "f16"], "--precision"),
             (["--backend", "smoke-signals"], "--backend"),
@@ -152,7 +182,7 @@ def refuses(program, mpi):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["learns", "agrees", "repeats", "stages", "costs", "precision", "refuses"])
+    parser.add_argument("what", choices=["learns", "agrees", "repeats", "stages", "splits", "costs", "precision", "refuses"])
     parser.add_argument("program")
     parser.add_argument("--mpi", action="store_true")
     options = parser.parse_args()
@@ -160,8 +190,8 @@ def main():
         refuses(options.program, options.mpi)
     else:
         how = ways(options.program, options.mpi, TINY)
-        {"learns": learns, "agrees": agrees, "repeats": repeats, "stages": stages, "costs": costs,
-         "precision": precision}[options.what](how)
+        {"learns": learns, "agrees": agrees, "repeats": repeats, "stages": stages, "splits": splits,
+         "costs": costs, "precision": precision}[options.what](how)
 
 
 if __name__ == "__main__":

@@ -211,6 +211,7 @@ class Assembly {
       }
       auto& state = *entry.owned;
       state.in_training = true;
+      state.initialize = nullptr;  // what it holds may be large
       state.touched = state.sent = false;
       if (reducer->lends() && entry.trained())
         state.open_gradient = [this, i](stream after) {

@@ -199,6 +199,18 @@ class DataParallel {
     return ExponentialAverage<space>(*training_, decay, location);
   }
 
+  /// For those who build on it. This training's parameters are some of a model's, of which the trainings of the ranks
+  /// in `others` have the rest: the norm is that of all, and counts those parameters that this rank is told to count.
+  void count_in_norm(AnyCommunicator<space> others, std::vector<bool> counts) {
+    training_->count_in_norm(std::move(others), std::move(counts));
+  }
+  /// For those who build on it: adds a parameter's unit to a scope of `unshard`.
+  template <class A>
+  void hold_units(scope& units, const A& parameter) {
+    if constexpr (may_shard_weights)
+      if (training_->units() != nullptr) unshard_one(units, parameter);
+  }
+
   /// The norm of all gradients in the last step before they were clipped; 0 where `.clip_norm` is not set.
   [[nodiscard]] double gradient_norm() const noexcept { return training_->gradient_norm(); }
   /// By what a loss is to be multiplied before the backward pass: 1 unless Precision is named, and some parameter is of

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <limits>
+
 #include "distx/comm/reductions.hpp"
 #include "distx/memory/fixed_point.hpp"
 #include "distx/parallel/run.hpp"
@@ -37,20 +39,33 @@ template <HostAccessible Space>
   return {found[0], found[1] > 0 ? parameters - static_cast<std::size_t>(found[1]) : GradientExtent::none};
 }
 
-/// The Euclidean norm of all ranks' gradients together: the same bits however they are shared out. Collective.
+/// In place of the largest magnitude where there is none.
+inline constexpr double not_finite = std::numeric_limits<double>::infinity();
+/// The largest of all ranks' magnitudes. Collective.
+template <HostAccessible Space>
+[[nodiscard]] double largest_of(AnyCommunicator<Space>& comm, double mine, const std::source_location& location) {
+  all_reduce(comm, Span<double, Space>(&mine, 1), max, location);
+  return mine;
+}
+
+/// The Euclidean norm of all ranks' gradients together, and of those of the ranks of `others` where there are some: the
+/// same bits however they are shared out. Collective over both.
 /// @pre all are finite
 template <HostAccessible Space>
-[[nodiscard]] double norm_of(AnyCommunicator<Space>& comm, typename Space::stream stream,
-                             const std::vector<Segment<Space>>& gradients, double largest,
-                             const std::source_location& location) {
+[[nodiscard]] double norm_of(AnyCommunicator<Space>& comm, AnyCommunicator<Space>* others,
+                             typename Space::stream stream, const std::vector<Segment<Space>>& gradients,
+                             double largest, const std::source_location& location) {
   if (largest == 0) return 0;
   const int exponent = FixedPointSum::exponent_for(largest);
   FixedPointSum total;
   for (const auto& segment : gradients)
     total += with_type(segment.gradient, [&](auto values) { return fixed_point_squares(stream, values, exponent); });
-  std::uint64_t parts[2] = {total.high, total.low};
-  if (comm.size() > 1) all_reduce(comm, Span<std::uint64_t, Space>(parts, 2), sum, location);
-  total = {parts[0] + (parts[1] >> 32), parts[1] & 0xffffffffu};
+  for (auto* over : {&comm, others}) {
+    if (over == nullptr || over->size() == 1) continue;
+    std::uint64_t parts[2] = {total.high, total.low};
+    all_reduce(*over, Span<std::uint64_t, Space>(parts, 2), sum, location);
+    total = {parts[0] + (parts[1] >> 32), parts[1] & 0xffffffffu};
+  }
   return total.root(exponent);
 }
 

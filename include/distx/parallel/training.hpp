@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <optional>
+
 #include "distx/parallel/assembly.hpp"
 #include "distx/parallel/gradient_norm.hpp"
 #include "distx/parallel/loss_scaler.hpp"
@@ -236,6 +238,12 @@ class Training {
   void guarded(F&& f) {
     all_.guarded(f);
   }
+  /// The norm is that of the parameters of `others`'s ranks too; `counts` says of each of this rank's whether it is
+  /// counted here. @pre counts.size() is the number of entries
+  void count_in_norm(AnyCommunicator<Space> others, std::vector<bool> counts) {
+    others_ = std::move(others);
+    counts_ = std::move(counts);
+  }
 
  private:
   enum class Phase { backward, reduced, updated, released };
@@ -310,12 +318,15 @@ class Training {
       if (!all_.uses[segment.parameter].skipped) gradients.push_back(segment);
     });
     auto& comm = all_.wires.reducing;
-    const GradientExtent extent = extent_of(comm, after, gradients, all_.entries.size(), location);
+    GradientExtent extent = extent_of(comm, after, gradients, all_.entries.size(), location);
+    const bool finite = extent.not_finite == GradientExtent::none;
+    if (others_) extent.largest = largest_of(*others_, finite ? extent.largest : not_finite, location);
     factor_ = 1 / scaler_.scale();
-    if (extent.not_finite != GradientExtent::none) {
+    if (!finite || extent.largest == not_finite) {
       if (!scaler_.on())
-        throw NonFiniteError("the gradient of '" + all_.entries[extent.not_finite].name +
-                                 "' is infinite or not a number, so that there is no norm to clip: lower the learning "
+        throw NonFiniteError((finite ? "a gradient of another rank's part of the model"
+                                     : "the gradient of '" + all_.entries[extent.not_finite].name + "'") +
+                                 " is infinite or not a number, so that there is no norm to clip: lower the learning "
                                  "rate, or look at what this step was fed",
                              all_.context("step", location));
       scaler_.not_finite();
@@ -324,7 +335,8 @@ class Training {
     }
     scaler_.finite();
     if (all_.options.clips()) {
-      norm_ = norm_of(comm, after, gradients, extent.largest, location) * factor_;
+      if (others_) std::erase_if(gradients, [&](const auto& segment) { return !counts_[segment.parameter]; });
+      norm_ = norm_of(comm, others_ ? &*others_ : nullptr, after, gradients, extent.largest, location) * factor_;
       if (norm_ > all_.options.clip_norm) factor_ *= all_.options.clip_norm / norm_;
     }
     if (factor_ == 1) return;
@@ -417,6 +429,8 @@ class Training {
   double factor_ = 1;              // by which this step's gradients are multiplied
   double norm_ = 0;
   LossScaler scaler_;
+  std::optional<AnyCommunicator<Space>> others_{};  // whose parameters the norm is of too
+  std::vector<bool> counts_{};                      // in the norm, on this rank: of each entry
   std::vector<PieceStep<Space>> pieces_;  // of the bucket that is updated
   std::shared_ptr<int> evaluations_ = std::make_shared<int>(0);  // scopes that go on
 };

@@ -43,6 +43,11 @@ struct MeshStateIn final : MeshState {
     auto made = grouping.size() == 1 ? world.share() : distx::groups(world, grouping);
     return groups.emplace(axes, std::move(made)).first->second;
   }
+  /// Ends the calls of all ranks that share a communicator of the mesh with this one.
+  void revoke(const std::string& reason) {
+    world.revoke(reason);
+    for (auto& [axes, group] : groups) group.revoke(reason);
+  }
 };
 
 /// Collective. @throws MismatchError where the sizes do not multiply to the number of ranks

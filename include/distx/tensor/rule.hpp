@@ -44,7 +44,7 @@ struct Ruled;
 template <class Rule, class... Axes, class... Xs>
 struct Ruled<Rule, Mesh<Axes...>, Xs...> {
   static constexpr bool applies = (is_ruled<case_on<Axes, Rule, Xs...>> && ...);
-  using layout = Layout<placed<Axes, case_on<Axes, Rule, Xs...>>...>;
+  using layout = distx::Layout<placed<Axes, case_on<Axes, Rule, Xs...>>...>;
   static constexpr std::size_t refusing = [] {  // the first axis without a case
     std::size_t axis = 0;
     const bool all = ((is_ruled<case_on<Axes, Rule, Xs...>> && (++axis, true)) && ...);

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "mesh_flag.hpp"
+
+#include <charconv>
+
+#include <CLI/CLI.hpp>
+
+#include <distx/core/error.hpp>
+
+namespace examples {
+
+namespace {
+
+/// Takes `name=number` from the front, and the comma behind it; 0 where there is none.
+int take(std::string_view& text, std::string_view name) {
+  if (text.substr(0, name.size()) != name || text.substr(name.size(), 1) != "=") return 0;
+  text.remove_prefix(name.size() + 1);
+  int number = 0;
+  const auto end = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (end.ec != std::errc() || number < 1) return 0;
+  text.remove_prefix(static_cast<std::size_t>(end.ptr - text.data()));
+  if (text.substr(0, 1) == ",") text.remove_prefix(1);
+  return number;
+}
+
+}  // namespace
+
+void MeshFlag::describe(CLI::App& app) {
+  app.add_option("--mesh", text, "splits batches and weights over the ranks: data=2,model=2 [default: batches alone]");
+}
+
+std::array<int, 2> MeshFlag::sizes(const TrainingFlags& training) const {
+  std::string_view left = text;
+  const int data = take(left, "data"), model = take(left, "model");
+  if (data == 0 || model == 0 || !left.empty())
+    throw distx::Error("--mesh " + text + " is no mesh: say data=2,model=2, with the numbers of ranks that share out "
+                       "batches and weights");
+  if (training.short_weights())
+    throw distx::Error("on a --mesh weights are trained in float: leave out --precision bf16");
+  if (training.accumulate != 1)
+    throw distx::Error("on a --mesh a batch is not cut into micro-batches: leave out --accumulate");
+  if (training.optimizer != "adamw" && training.optimizer != "sgd")
+    throw distx::Error(training.optimizer + " looks at whole weights, of which a rank of a --mesh has parts: use "
+                       "--optimizer adamw or sgd");
+  return {data, model};
+}
+
+}  // namespace examples

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <distx/comm/decorators/metered.hpp>
+#include <distx/parallel/layers/transformer_block.hpp>
+#include <distx/parallel/mesh_parallel.hpp>
+#include <distx/tensor/distribute.hpp>
+#include <doctest/doctest.h>
+
+#include <map>
+#include <mutex>
+
+#include "toy.hpp"
+
+namespace {
+
+struct Data {};
+struct Model {};
+using Grid = distx::Mesh<Data, Model>;
+template <bool SequenceParallel>
+using Split = distx::TensorParallel<Grid, Data, Model, SequenceParallel>;
+
+// Neither the heads, the inner width nor the tokens are divided by 2 or 3 without remainder.
+constexpr std::size_t batch = 2, length = 5, heads = 5, width = 20, inner = 7;
+
+/// The same number for the same place on every rank.
+template <std::size_t Rank>
+double number(const std::array<std::size_t, Rank>& index, double seed) {
+  double at = seed;
+  for (const auto i : index) at = 1.7 * at + static_cast<double>(i);
+  return 0.4 * std::sin(at);
+}
+struct At {
+  double seed;
+  template <std::size_t Rank>
+  double operator()(const std::array<std::size_t, Rank>& index) const {
+    return number(index, seed);
+  }
+};
+struct Initial {
+  At projections{1}, output{2}, wide{3}, narrow{4};
+};
+
+template <class S>
+struct Mlp {
+  using split = S;
+  distx::ParallelMlp<double, S> layer;
+  explicit Mlp(const Grid& mesh) : layer("mlp", mesh, width, inner, At{3}, At{4}) {}
+};
+template <class S>
+struct Attention {
+  using split = S;
+  distx::ParallelAttention<double, S> layer;
+  explicit Attention(const Grid& mesh) : layer("attention", mesh, width, heads, At{1}, At{2}) {}
+};
+template <class S>
+struct Block {
+  using split = S;
+  distx::ParallelBlock<double, S> layer;
+  explicit Block(const Grid& mesh) : layer("block", mesh, width, heads, Initial()) {}
+};
+
+template <class S>
+struct Joined {
+  using split = S;
+  distx::JoinedBlock<double, S> layer;
+  explicit Joined(const Grid& mesh) : layer("block", mesh, width, heads, Initial()) {}
+};
+
+/// What one step with a layer gives, whole, and what it took of one rank.
+struct Outcome {
+  std::map<std::string, std::vector<double>> values;  // of the result, the gradient of the stream, the new weights
+  distx::Ledger forward, backward;
+};
+
+template <class L>
+Outcome step(const std::array<int, 2>& shape) {
+  Outcome found;
+  std::mutex mutex;
+  toy::on_ranks(shape[0] * shape[1], [&](distx::ThreadCommunicator& comm) {
+    distx::Metered<distx::ThreadCommunicator> metered(comm.share());
+    const Grid mesh(metered, shape);
+    L model(mesh);
+    distx::TensorParameterList<> list;
+    model.layer.for_each_parameter([&](const auto& parameter) { list.add(parameter); });
+    distx::MeshParallel<Data, distx::ZeRO<1>> training(mesh, list, distx::SGD{},
+                                                       {.bucket_bytes = distx::unlimited, .overlap = false});
+    using Stream = typename L::split::stream;
+    const distx::Extents<3> extents{batch, length, width};
+    const auto x = distx::generate<double, Stream>(mesh, extents, At{5});
+    // The loss is the mean over this rank's batches, so that each has as much more weight as there are ranks.
+    const auto slope = distx::generate<double, Stream>(
+        mesh, extents, [&](const auto& index) { return number(index, 6) * mesh.template size<Data>(); });
+
+    const auto before = metered.ledger();
+    const auto y = model.layer.forward(x.clone(), training);
+    const auto between = metered.ledger();
+    const auto gradient = model.layer.backward(slope, training);
+    const auto after = metered.ledger();
+    training.step({.learning_rate = 0.1});
+
+    std::map<std::string, std::vector<double>> values;
+    const auto note = [&](const std::string& name, const auto& tensor) {
+      const auto whole = distx::gather(tensor, 0);
+      values[name].assign(whole.values().begin(), whole.values().end());
+    };
+    note("result", y);
+    note("gradient", gradient);
+    for (auto& value : values["gradient"]) value /= shape[0];
+    model.layer.for_each_parameter([&](const auto& parameter) { note(parameter.name(), parameter); });
+    if (comm.rank() == 0) found = {values, between - before, after - between};
+  });
+  return found;
+}
+
+template <class L>
+void check_values(const std::array<int, 2>& shape, const Outcome& expected) {
+  INFO(shape[0], " x ", shape[1]);
+  const auto found = step<L>(shape);
+  REQUIRE(found.values.size() == expected.values.size());
+  for (const auto& [name, values] : expected.values) {
+    INFO(name);
+    const auto& mine = found.values.at(name);
+    REQUIRE(mine.size() == values.size());
+    double most = 0;
+    for (std::size_t i = 0; i < mine.size(); ++i) most = std::max(most, std::abs(mine[i] - values[i]));
+    CHECK(most < 1e-12);
+  }
+}
+
+template <template <class> class L>
+void check_all(int branches, int replicated) {
+  const auto alone = step<L<Split<false>>>({1, 1});
+  CHECK(alone.forward.total().calls + alone.backward.total().calls == 0);
+  for (const auto shape : {std::array{1, 2}, {2, 1}, {2, 2}, {1, 3}, {2, 3}, {1, 7}}) {
+    check_values<L<Split<false>>>(shape, alone);
+    check_values<L<Split<true>>>(shape, alone);
+  }
+  const auto calls = [](const distx::Ledger& ledger, const char* name) { return static_cast<int>(ledger[name].calls); };
+  for (const int ranks : {2, 3}) {
+    const auto whole = step<L<Split<false>>>({1, ranks});
+    for (const auto& ledger : {whole.forward, whole.backward}) {
+      CHECK(calls(ledger, "all_reduce") == branches);
+      CHECK(ledger.total().calls == ledger["all_reduce"].calls);
+      CHECK(ledger["all_reduce"].payload_bytes == static_cast<std::size_t>(branches) * batch * length * width * 8);
+    }
+    const auto shared = step<L<Split<true>>>({1, ranks});
+    for (const auto& ledger : {shared.forward, shared.backward}) {
+      CHECK(calls(ledger, "all_gather") == branches);
+      CHECK(calls(ledger, "reduce_scatter") == branches);
+    }
+    CHECK(shared.forward.total().calls == 2U * static_cast<unsigned>(branches));
+    // What `ready` reduces: the gradients of the weights that the ranks with shared-out tokens all have.
+    CHECK(calls(shared.backward, "all_reduce") == replicated);
+    CHECK(shared.backward.total().calls == static_cast<unsigned>(2 * branches + replicated));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a perceptron split over the model axis is the whole one, with one all-reduce each way") {
+  check_all<Mlp>(1, 1);
+}
+TEST_CASE("attention split by heads is the whole one, with one all-reduce each way") {
+  check_all<Attention>(1, 1);
+}
+TEST_CASE("a transformer block split over the model axis is the whole one, with one all-reduce a branch each way") {
+  check_all<Block>(2, 6);
+}
+TEST_CASE("a transformer block whose branches are joined communicates once each way") {
+  check_all<Joined>(1, 4);
+}
