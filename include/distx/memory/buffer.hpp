@@ -43,20 +43,8 @@ class Buffer<T, Host> {
   Buffer() noexcept = default;
   /// Zeros, so that what is never written is at least the same on every rank.
   /// @throws MemoryError that says how much was asked for
-  explicit Buffer(std::size_t size) : Buffer(size, uninitialized) {
-    std::uninitialized_value_construct_n(data(), size);
-  }
-  Buffer(std::size_t size, Uninitialized) {
-    if (size == 0) return;
-    void* memory = size > std::numeric_limits<std::ptrdiff_t>::max() / sizeof(T)
-                       ? nullptr
-                       : ::operator new(size * sizeof(T), std::align_val_t{alignment_bytes}, std::nothrow);
-    if (memory == nullptr)
-      throw MemoryError("no host memory for " + std::to_string(size) + " elements of " + std::to_string(sizeof(T)) +
-                        " bytes");
-    memory_ = unique_handle<detail::host_memory>::from_native_handle(memory);
-    size_ = size;
-  }
+  explicit Buffer(std::size_t size) : Buffer(size, true) {}
+  Buffer(std::size_t size, Uninitialized) : Buffer(size, false) {}
   Buffer(Buffer&& other) noexcept : memory_(std::move(other.memory_)), size_(std::exchange(other.size_, 0)) {}
   Buffer& operator=(Buffer&& other) noexcept {
     memory_ = std::move(other.memory_);
@@ -74,6 +62,19 @@ class Buffer<T, Host> {
   T* end() const noexcept { return data() + size_; }
 
  private:
+  Buffer(std::size_t size, bool zeros) {
+    if (size == 0) return;
+    void* memory = size > std::numeric_limits<std::ptrdiff_t>::max() / sizeof(T)
+                       ? nullptr
+                       : ::operator new(size * sizeof(T), std::align_val_t{alignment_bytes}, std::nothrow);
+    if (memory == nullptr)
+      throw MemoryError("no host memory for " + std::to_string(size) + " elements of " + std::to_string(sizeof(T)) +
+                        " bytes");
+    memory_ = unique_handle<detail::host_memory>::from_native_handle(memory);
+    size_ = size;
+    if (zeros) std::uninitialized_value_construct_n(data(), size);
+  }
+
   unique_handle<detail::host_memory> memory_;
   std::size_t size_ = 0;
 };
