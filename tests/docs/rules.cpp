@@ -41,9 +41,10 @@ void table(const std::string& title, const std::vector<std::string>& operands) {
 int main() {
   std::cout << R"(# The rules of the operations
 
-What each operation on distributed tensors takes without communication, on one axis of the mesh, and how its result lies on
-that axis. The axes do not depend on one another: an operation compiles if each axis of the mesh has a row here. What has no
-row does not compile, and the compiler says which operand must be redistributed to what. What is linear takes a `Partial`.
+What each operation on distributed tensors takes without communication, on one axis of the mesh, and how its result lies
+on that axis. The axes do not depend on one another: an operation compiles if each axis of the mesh has a row here. What
+has no row does not compile, and the compiler says which operand must be redistributed to what. What is linear takes a
+`Partial`.
 
 The tables are for operands with the dimensions given; with more, the rules are alike. Each rule is a small trait in
 `distx/tensor/rules.hpp`, and a test holds this page to it.

@@ -43,7 +43,10 @@ class Buffer<T, Host> {
   Buffer() noexcept = default;
   /// Zeros, so that what is never written is at least the same on every rank.
   /// @throws MemoryError that says how much was asked for
-  explicit Buffer(std::size_t size) : Buffer(size, uninitialized) { std::uninitialized_value_construct_n(data(), size); }
+  explicit Buffer(std::size_t size) : Buffer(size, uninitialized) {
+    std::uninitialized_value_construct_n(data(), size);
+  }
+  /// Elements that are not set.
   Buffer(std::size_t size, Uninitialized) {
     if (size == 0) return;
     void* memory = size > std::numeric_limits<std::ptrdiff_t>::max() / sizeof(T)
