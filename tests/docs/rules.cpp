@@ -10,7 +10,7 @@
 
 namespace {
 
-std::string words(const distx::Place& place) {
+std::string words(const distx::AxisPlace& place) {
   if (place.is_shard()) return "`Shard<" + std::to_string(place.dim) + ">`";
   if (place.is_max()) return "`Partial` with `Max`";
   return place.is_partial() ? "`Partial`" : "replicated";

@@ -18,9 +18,9 @@ struct Legal {
     for (std::size_t before = 0; before < operand; ++before) code /= 3 + ranks[before];
     return code % (3 + ranks[operand]);
   }
-  static constexpr distx::Place place(std::size_t code, std::size_t operand) {
+  static constexpr distx::AxisPlace place(std::size_t code, std::size_t operand) {
     const std::size_t d = digit(code, operand);
-    distx::Place place = d == 0   ? distx::places::replicated
+    distx::AxisPlace place = d == 0   ? distx::places::replicated
                          : d == 1 ? distx::places::sum
                          : d == 2 ? distx::places::max
                                   : distx::places::shard(d - 3);
@@ -29,7 +29,7 @@ struct Legal {
   }
   static constexpr bool takes(std::size_t code) {
     return [&]<std::size_t... I>(std::index_sequence<I...>) {
-      return Rule::on(place(code, I)...).kind != distx::Place::Kind::refused;
+      return Rule::on(place(code, I)...).kind != distx::AxisPlace::Kind::refused;
     }(std::make_index_sequence<sizeof...(Ranks)>());
   }
   static constexpr std::size_t count = [] {

@@ -65,7 +65,7 @@ MatrixRef<T, Space> as_rows(const TensorRef<T, Rank, Space>& x) {
 
 /// Stands for the result of what does not compile, so that nothing after it is refused too.
 template <class X, std::size_t Rank = rank_of<X>>
-using refused = DistTensor<value_of<X>, Rank, mesh_of<X>, Layout<>, typename X::space>;
+using refused = DistTensor<value_of<X>, Rank, mesh_of<X>, distx::Layout<>, typename X::space>;
 template <class X>
 [[noreturn]] X never() {
   throw Error("a call that does not compile was made");
