@@ -4,7 +4,8 @@
 
     benchmarks/compile_time.py [--compiler g++] [--header distx/distx.hpp] [--limit 1.5] [--tries 5]
 
-The status is 1 where it costs more than the limit. An empty file's cost is measured too, and not taken off.
+The status is 1 where it costs more than the limit. An empty file's cost is measured too, and not taken off. So is a file
+that redistributes and multiplies tensors on a mesh, which may cost --tensor-limit.
 """
 import argparse
 import os
@@ -12,6 +13,22 @@ import resource
 import subprocess
 import sys
 
+TENSORS = """#include <distx/distx.hpp>
+#include <distx/tensor/ops.hpp>
+struct Data {};
+struct Model {};
+int main() {
+  distx::SelfConnector self;
+  distx::SerialCommunicator comm(self);
+  const distx::Mesh<Data, Model> mesh(comm, {1, 1});
+  const auto x = distx::random<float, distx::Shard<0, Data>>(mesh, {4, 6}, 1);
+  const auto w1 = distx::random<float, distx::Shard<1, Model>>(mesh, {6, 8}, 2);
+  const auto w2 = distx::random<float, distx::Shard<1, Model>>(mesh, {8, 6}, 3);
+  const auto h = distx::relu(distx::matmul(x, w1));
+  const auto y = distx::matmul(h, distx::redistribute<distx::Shard<0, Model>>(w2));
+  return distx::redistribute<distx::Shard<0, Data>>(y).extent(0) == 4 ? 0 : 1;
+}
+"""
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -29,13 +46,20 @@ def main():
     parser.add_argument("--header", default="distx/distx.hpp")
     parser.add_argument("--limit", type=float, default=1.5)
     parser.add_argument("--tries", type=int, default=5)
+    parser.add_argument("--tensor-limit", type=float, default=4)
     options = parser.parse_args()
     measured = {}
-    for name, text in (("an empty file", ""), (options.header, f"#include <{options.header}>\n")):
-        measured[name] = min(seconds(options.compiler, text + "int main() {}\n") for _ in range(options.tries))
+    tensors = "two layers on a mesh"
+    texts = {"an empty file": "int main() {}\n",
+             options.header: f"#include <{options.header}>\nint main() {{}}\n", tensors: TENSORS}
+    for name, text in texts.items():
+        measured[name] = min(seconds(options.compiler, text) for _ in range(options.tries))
         print(f"{name}: {measured[name]:.2f} s ({options.compiler} -O0)")
     if measured[options.header] > options.limit:
         print(f"{options.header} costs {measured[options.header]:.2f} s, and {options.limit:g} s is the most")
+        return 1
+    if measured[tensors] > options.tensor_limit:
+        print(f"{tensors} cost {measured[tensors]:.2f} s, and {options.tensor_limit:g} s is the most")
         return 1
     return 0
 

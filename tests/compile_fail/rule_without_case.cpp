@@ -9,7 +9,7 @@ using Tensor = distx::DistTensor<float, Rank, distx::Mesh<Model>, distx::Layout<
 
 struct Doubled {
   static constexpr std::string_view name = "doubled";
-  static constexpr distx::Place on(distx::Place x) { return x.is_replicated() ? x : distx::places::none; }
+  static constexpr distx::AxisPlace on(distx::AxisPlace x) { return x.is_replicated() ? x : distx::places::none; }
   static distx::Extents<2> extents(const distx::Extents<2>& x) { return x; }
 };
 

@@ -11,6 +11,8 @@
 #include <tuple>
 #include <vector>
 
+#include "legal.hpp"
+
 // Every legal combination of placements of an operation, and what its result is when put together: independent of
 // redistribution and of gathering, for the ranks are threads and their parts can be looked at.
 namespace cases {
@@ -22,44 +24,6 @@ inline const std::vector<std::array<int, 2>> shapes = {{1, 1}, {1, 2}, {3, 1}, {
 
 template <class... Ps>
 struct List {};
-
-/// The combinations of placements on one axis that a rule takes, as numbers: a digit for each operand.
-template <class Rule, std::size_t... Ranks>
-struct Legal {
-  static constexpr std::array<std::size_t, sizeof...(Ranks)> ranks{Ranks...};
-  static constexpr std::size_t all = ((3 + Ranks) * ...);
-
-  /// Of one operand: 0 replicated, 1 Partial, 2 Partial with Max, then the shards.
-  static constexpr std::size_t digit(std::size_t code, std::size_t operand) {
-    for (std::size_t before = 0; before < operand; ++before) code /= 3 + ranks[before];
-    return code % (3 + ranks[operand]);
-  }
-  static constexpr distx::Place place(std::size_t code, std::size_t operand) {
-    const std::size_t d = digit(code, operand);
-    distx::Place place = d == 0   ? distx::places::replicated
-                         : d == 1 ? distx::places::sum
-                         : d == 2 ? distx::places::max
-                                  : distx::places::shard(d - 3);
-    place.dimensions = ranks[operand];
-    return place;
-  }
-  static constexpr bool takes(std::size_t code) {
-    return [&]<std::size_t... I>(std::index_sequence<I...>) {
-      return Rule::on(place(code, I)...).kind != distx::Place::Kind::refused;
-    }(std::make_index_sequence<sizeof...(Ranks)>());
-  }
-  static constexpr std::size_t count = [] {
-    std::size_t found = 0;
-    for (std::size_t code = 0; code < all; ++code) found += takes(code) ? 1 : 0;
-    return found;
-  }();
-  static constexpr std::array<std::size_t, count> codes = [] {
-    std::array<std::size_t, count> found{};
-    for (std::size_t code = 0, next = 0; code < all; ++code)
-      if (takes(code)) found[next++] = code;
-    return found;
-  }();
-};
 
 template <class Axis, std::size_t Digit>
 struct Placement {

@@ -44,6 +44,7 @@ class Buffer<T, Host> {
   /// Zeros, so that what is never written is at least the same on every rank.
   /// @throws MemoryError that says how much was asked for
   explicit Buffer(std::size_t size) : Buffer(size, true) {}
+  /// Elements that are not set.
   Buffer(std::size_t size, Uninitialized) : Buffer(size, false) {}
   Buffer(Buffer&& other) noexcept : memory_(std::move(other.memory_)), size_(std::exchange(other.size_, 0)) {}
   Buffer& operator=(Buffer&& other) noexcept {

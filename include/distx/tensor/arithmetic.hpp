@@ -45,7 +45,7 @@ namespace detail {
 template <class X, class Y>
 void refuse_add() {
   using Missing = missing_case<Add, X, Y>;
-  constexpr Place x = Missing::operands[0], y = Missing::operands[1];
+  constexpr AxisPlace x = Missing::operands[0], y = Missing::operands[1];
   if constexpr (!on_one_mesh<X, Y>)
     static_assert(on_one_mesh<X, Y>, "distx: add: the operands lie on meshes of two types");
   else if constexpr (x.is_partial() != y.is_partial())
@@ -63,7 +63,7 @@ void refuse_add() {
 template <class X, class Y>
 void refuse_multiply() {
   using Missing = missing_case<Multiply, X, Y>;
-  constexpr Place x = Missing::operands[0], y = Missing::operands[1];
+  constexpr AxisPlace x = Missing::operands[0], y = Missing::operands[1];
   if constexpr (!on_one_mesh<X, Y>)
     static_assert(on_one_mesh<X, Y>, "distx: multiply: the operands lie on meshes of two types");
   else if constexpr (x.is_partial() && y.is_partial())

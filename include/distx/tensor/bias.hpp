@@ -29,7 +29,7 @@ void sum_of_rows(HostStream stream, MatrixRef<const T> x, Span<T> out) {
 template <class X, class B>
 void refuse_add_bias() {
   using Missing = missing_case<AddBias, X, B>;
-  constexpr Place x = Missing::operands[0], b = Missing::operands[1];
+  constexpr AxisPlace x = Missing::operands[0], b = Missing::operands[1];
   if constexpr (!on_one_mesh<X, B>)
     static_assert(on_one_mesh<X, B>, "distx: add_bias: the operands lie on meshes of two types");
   else if constexpr (x.is_partial())

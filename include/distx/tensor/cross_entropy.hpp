@@ -69,7 +69,7 @@ void reduce_rows(const X& x, Span<T, typename X::space> values, Op op, const std
 template <class Logits, class Targets>
 void refuse_cross_entropy() {
   using Missing = missing_case<CrossEntropy, Logits, Targets>;
-  constexpr Place logits = Missing::operands[0];
+  constexpr AxisPlace logits = Missing::operands[0];
   if constexpr (!on_one_mesh<Logits, Targets>)
     static_assert(on_one_mesh<Logits, Targets>, "distx: cross_entropy: the operands lie on meshes of two types");
   else if constexpr (logits.is_partial())

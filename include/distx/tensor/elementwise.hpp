@@ -43,7 +43,7 @@ auto mapped(const F& f, const X& x, const Y& y) {
 template <class Rule, class X, class Y>
 void refuse_zip() {
   using Missing = missing_case<Rule, X, Y>;
-  constexpr Place x = Missing::operands[0], y = Missing::operands[1];
+  constexpr AxisPlace x = Missing::operands[0], y = Missing::operands[1];
   if constexpr (!on_one_mesh<X, Y>)
     static_assert(on_one_mesh<X, Y>, "distx: zip: the operands lie on meshes of two types");
   else if constexpr (x.is_partial() || y.is_partial())

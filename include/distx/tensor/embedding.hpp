@@ -42,7 +42,7 @@ void add_to_rows_of(HostStream stream, Span<const Id> ids, MatrixRef<const T> gr
 template <class Ids, class Table>
 void refuse_embedding() {
   using Missing = missing_case<Embedding, Ids, Table>;
-  constexpr Place ids = Missing::operands[0], table = Missing::operands[1];
+  constexpr AxisPlace ids = Missing::operands[0], table = Missing::operands[1];
   if constexpr (!on_one_mesh<Ids, Table>)
     static_assert(on_one_mesh<Ids, Table>, "distx: embedding: the operands lie on meshes of two types");
   else if constexpr (ids.is_partial())
@@ -58,7 +58,7 @@ void refuse_embedding() {
 template <class Table, class Ids, class G>
 void refuse_embedding_backward() {
   using Missing = missing_case<EmbeddingBackward, Table, Ids, G>;
-  constexpr Place table = Missing::operands[0];
+  constexpr AxisPlace table = Missing::operands[0];
   if constexpr (!on_one_mesh<Table, Ids, G>)
     static_assert(on_one_mesh<Table, Ids, G>, "distx: embedding_backward: the operands lie on meshes of two types");
   else if constexpr (table.is_shard(0))

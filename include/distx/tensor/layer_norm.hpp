@@ -62,7 +62,7 @@ void normalize_rows_gain(HostStream stream, MatrixRef<const T> x, MatrixRef<cons
 template <class X, class Gain, class Bias>
 void refuse_layer_norm() {
   using Missing = missing_case<LayerNorm, X, Gain, Bias>;
-  constexpr Place x = Missing::operands[0];
+  constexpr AxisPlace x = Missing::operands[0];
   if constexpr (!on_one_mesh<X, Gain, Bias>)
     static_assert(on_one_mesh<X, Gain, Bias>, "distx: layer_norm: the operands lie on meshes of two types");
   else if constexpr (x.is_partial())

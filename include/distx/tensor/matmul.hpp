@@ -70,7 +70,7 @@ template <class Rule, class X, class W>
 void refuse_matmul() {
   using Missing = missing_case<Rule, X, W>;
   constexpr bool transposed_left = std::is_same_v<Rule, TransposedMatmul>;
-  constexpr Place x = Missing::operands[0], w = Missing::operands[1];
+  constexpr AxisPlace x = Missing::operands[0], w = Missing::operands[1];
   constexpr bool left_inner = transposed_left ? x.keeps_rows() : x.cuts_rows();
   constexpr bool right_inner =
       transposed_left ? w.keeps_rows() : w.is_shard(std::is_same_v<Rule, MatmulTransposed> ? 1 : 0);

@@ -5,7 +5,7 @@
 namespace distx {
 
 /// What a tensor's layout says of one axis of the mesh, as a value: rules are functions of these.
-struct Place {
+struct AxisPlace {
   enum class Kind : unsigned char { refused, replicated, shard, partial };
 
   Kind kind = Kind::refused;
@@ -26,18 +26,18 @@ struct Place {
   [[nodiscard]] constexpr bool is_max() const noexcept { return is_partial() && op == OpKind::max; }
   [[nodiscard]] constexpr std::size_t last() const noexcept { return dimensions - 1; }
 
-  friend constexpr bool operator==(const Place&, const Place&) = default;
+  friend constexpr bool operator==(const AxisPlace&, const AxisPlace&) = default;
 };
 
 /// @name What a rule gives for one axis
 /// @{
 namespace places {
 
-inline constexpr Place none{};
-inline constexpr Place replicated{Place::Kind::replicated};
-inline constexpr Place sum{Place::Kind::partial, 0, OpKind::sum};
-inline constexpr Place max{Place::Kind::partial, 0, OpKind::max};
-[[nodiscard]] constexpr Place shard(std::size_t dim) noexcept { return {Place::Kind::shard, dim}; }
+inline constexpr AxisPlace none{};
+inline constexpr AxisPlace replicated{AxisPlace::Kind::replicated};
+inline constexpr AxisPlace sum{AxisPlace::Kind::partial, 0, OpKind::sum};
+inline constexpr AxisPlace max{AxisPlace::Kind::partial, 0, OpKind::max};
+[[nodiscard]] constexpr AxisPlace shard(std::size_t dim) noexcept { return {AxisPlace::Kind::shard, dim}; }
 
 }  // namespace places
 /// @}
@@ -46,33 +46,33 @@ namespace detail {
 
 /// A placement as a value.
 template <class P>
-constexpr Place place_of(std::size_t dimensions) noexcept {
-  if constexpr (is_shard<P>) return {Place::Kind::shard, P::dim, OpKind::sum, dimensions};
-  else if constexpr (is_partial<P>) return {Place::Kind::partial, 0, kind_of<typename P::op>(), dimensions};
-  else return {Place::Kind::replicated, 0, OpKind::sum, dimensions};
+constexpr AxisPlace place_of(std::size_t dimensions) noexcept {
+  if constexpr (is_shard<P>) return {AxisPlace::Kind::shard, P::dim, OpKind::sum, dimensions};
+  else if constexpr (is_partial<P>) return {AxisPlace::Kind::partial, 0, kind_of<typename P::op>(), dimensions};
+  else return {AxisPlace::Kind::replicated, 0, OpKind::sum, dimensions};
 }
 
 /// And back.
-template <class Axis, Place::Kind Kind, std::size_t Dim, OpKind Op>
+template <class Axis, AxisPlace::Kind Kind, std::size_t Dim, OpKind Op>
 struct Placed;
 template <class Axis, std::size_t Dim, OpKind Op>
-struct Placed<Axis, Place::Kind::refused, Dim, Op> {
+struct Placed<Axis, AxisPlace::Kind::refused, Dim, Op> {
   using type = Replicated<Axis>;
 };
 template <class Axis, std::size_t Dim, OpKind Op>
-struct Placed<Axis, Place::Kind::replicated, Dim, Op> {
+struct Placed<Axis, AxisPlace::Kind::replicated, Dim, Op> {
   using type = Replicated<Axis>;
 };
 template <class Axis, std::size_t Dim, OpKind Op>
-struct Placed<Axis, Place::Kind::shard, Dim, Op> {
+struct Placed<Axis, AxisPlace::Kind::shard, Dim, Op> {
   using type = Shard<Dim, Axis>;
 };
 template <class Axis, std::size_t Dim>
-struct Placed<Axis, Place::Kind::partial, Dim, OpKind::sum> {
+struct Placed<Axis, AxisPlace::Kind::partial, Dim, OpKind::sum> {
   using type = Partial<Axis>;
 };
 template <class Axis, std::size_t Dim>
-struct Placed<Axis, Place::Kind::partial, Dim, OpKind::max> {
+struct Placed<Axis, AxisPlace::Kind::partial, Dim, OpKind::max> {
   using type = Partial<Axis, Max>;
 };
 

@@ -6,7 +6,7 @@
 // What a rule is: which placements of its operands an operation takes, and how its result then lies.
 //
 //   struct Square {
-//     static constexpr Place on(Place x) {          // on one axis of the mesh
+//     static constexpr AxisPlace on(AxisPlace x) {          // on one axis of the mesh
 //       if (x.is_replicated() || x.is_shard()) return x;
 //       return places::none;                        // of all else: it does not compile
 //     }
@@ -19,32 +19,32 @@ namespace distx {
 template <std::size_t... Ranks>
 struct Dimensions {};
 
-/// Operands of so many dimensions that are placed so on one axis.
+/// Operands of so many dimensions that are placement_for so on one axis.
 template <class Rule, class Ranks, class... PlacementsOfOperands>
 struct Case;
 template <class Rule, std::size_t... Ranks, class... Ps>
 struct Case<Rule, Dimensions<Ranks...>, Ps...> {
-  static constexpr std::array<Place, sizeof...(Ps)> operands{detail::place_of<Ps>(Ranks)...};
-  static constexpr Place result = Rule::on(detail::place_of<Ps>(Ranks)...);
+  static constexpr std::array<AxisPlace, sizeof...(Ps)> operands{detail::place_of<Ps>(Ranks)...};
+  static constexpr AxisPlace result = Rule::on(detail::place_of<Ps>(Ranks)...);
 };
 
 /// Whether the rule has such a case. A compiler that refuses an operation shows the one that was missing.
 template <class SomeCase>
-inline constexpr bool is_ruled = SomeCase::result.kind != Place::Kind::refused;
+inline constexpr bool is_ruled = SomeCase::result.kind != AxisPlace::Kind::refused;
 
 namespace detail {
 
 template <class Axis, class Rule, class... Xs>
 using case_on = Case<Rule, Dimensions<rank_of<Xs>...>, placement_on<layout_of<Xs>, Axis>...>;
 template <class Axis, class SomeCase>
-using placed = typename Placed<Axis, SomeCase::result.kind, SomeCase::result.dim, SomeCase::result.op>::type;
+using placement_for = typename Placed<Axis, SomeCase::result.kind, SomeCase::result.dim, SomeCase::result.op>::type;
 
 template <class Rule, class MeshT, class... Xs>
 struct Ruled;
 template <class Rule, class... Axes, class... Xs>
 struct Ruled<Rule, Mesh<Axes...>, Xs...> {
   static constexpr bool applies = (is_ruled<case_on<Axes, Rule, Xs...>> && ...);
-  using layout = distx::Layout<placed<Axes, case_on<Axes, Rule, Xs...>>...>;
+  using layout = distx::Layout<placement_for<Axes, case_on<Axes, Rule, Xs...>>...>;
   static constexpr std::size_t refusing = [] {  // the first axis without a case
     std::size_t axis = 0;
     const bool all = ((is_ruled<case_on<Axes, Rule, Xs...>> && (++axis, true)) && ...);

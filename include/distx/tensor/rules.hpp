@@ -11,7 +11,7 @@ namespace detail {
 template <std::size_t... Ranks>
 [[noreturn]] void extents_differ(std::string_view operation, const Extents<Ranks>&... extents) {
   std::string words;
-  ((words += (words.empty() ? "" : " and ") + words_of(extents)), ...);
+  ((words += (words.empty() ? "" : " and ") + distx::words_of(extents)), ...);
   throw MismatchError("operands of " + words + " elements do not fit", {.operation = operation});
 }
 
@@ -20,7 +20,7 @@ template <std::size_t... Ranks>
 /// Any function of each element: of a sum of terms it is not the sum of the terms' values.
 struct Elementwise {
   static constexpr std::string_view name = "elementwise";
-  static constexpr Place on(Place x) {
+  static constexpr AxisPlace on(AxisPlace x) {
     if (x.is_replicated() || x.is_shard()) return x;
     return places::none;
   }
@@ -33,7 +33,7 @@ struct Elementwise {
 /// A linear function of each element, such as a multiple.
 struct LinearElementwise : Elementwise {
   static constexpr std::string_view name = "linear elementwise";
-  static constexpr Place on(Place x) {
+  static constexpr AxisPlace on(AxisPlace x) {
     if (x.is_replicated() || x.is_shard() || x.is_sum()) return x;
     return places::none;
   }
@@ -42,7 +42,7 @@ struct LinearElementwise : Elementwise {
 /// Any function of the elements of two tensors at the same index.
 struct Zip {
   static constexpr std::string_view name = "zip";
-  static constexpr Place on(Place x, Place y) {
+  static constexpr AxisPlace on(AxisPlace x, AxisPlace y) {
     if (x.is_replicated() && y.is_replicated()) return places::replicated;
     if (x.is_shard() && y.is_shard(x.dim)) return x;
     return places::none;
@@ -57,7 +57,7 @@ struct Zip {
 /// Sums and differences: linear in both together.
 struct Add : Zip {
   static constexpr std::string_view name = "add";
-  static constexpr Place on(Place x, Place y) {
+  static constexpr AxisPlace on(AxisPlace x, AxisPlace y) {
     if (x.is_sum() && y.is_sum()) return places::sum;
     return Zip::on(x, y);
   }
@@ -66,7 +66,7 @@ struct Add : Zip {
 /// Products of elements: linear in each.
 struct Multiply : Zip {
   static constexpr std::string_view name = "multiply";
-  static constexpr Place on(Place x, Place y) {
+  static constexpr AxisPlace on(AxisPlace x, AxisPlace y) {
     if (x.is_sum() && y.is_replicated()) return places::sum;
     if (x.is_replicated() && y.is_sum()) return places::sum;
     return Zip::on(x, y);
@@ -76,7 +76,7 @@ struct Multiply : Zip {
 /// The gradient of a function of each element: linear in that of its result.
 struct ElementwiseBackward : Zip {
   static constexpr std::string_view name = "elementwise backward";
-  static constexpr Place on(Place x, Place gradient) {
+  static constexpr AxisPlace on(AxisPlace x, AxisPlace gradient) {
     if (x.is_replicated() && gradient.is_sum()) return places::sum;
     return Zip::on(x, gradient);
   }
@@ -85,7 +85,7 @@ struct ElementwiseBackward : Zip {
 /// x (…, n) plus b (n) in each row.
 struct AddBias {
   static constexpr std::string_view name = "add_bias";
-  static constexpr Place on(Place x, Place b) {
+  static constexpr AxisPlace on(AxisPlace x, AxisPlace b) {
     if (x.is_replicated() && b.is_replicated()) return places::replicated;
     if (x.keeps_rows() && b.is_replicated()) return x;
     if (x.cuts_rows() && b.is_shard(0)) return x;
@@ -102,7 +102,7 @@ struct AddBias {
 /// The sum of all rows, (…, n) to (n): the gradient of what is added to, or multiplied with, each.
 struct SumRows {
   static constexpr std::string_view name = "sum_rows";
-  static constexpr Place on(Place x) {
+  static constexpr AxisPlace on(AxisPlace x) {
     if (x.is_replicated()) return places::replicated;
     if (x.keeps_rows()) return places::sum;
     if (x.cuts_rows()) return places::shard(0);
@@ -118,7 +118,7 @@ struct SumRows {
 /// x (…, m, k) times w (k, n) gives (…, m, n): linear in each.
 struct Matmul {
   static constexpr std::string_view name = "matmul";
-  static constexpr Place on(Place x, Place w) {
+  static constexpr AxisPlace on(AxisPlace x, AxisPlace w) {
     if (x.is_replicated() && w.is_replicated()) return places::replicated;
     if (x.keeps_rows() && w.is_replicated()) return x;
     if (x.is_replicated() && w.is_shard(1)) return places::shard(x.last());
@@ -138,7 +138,7 @@ struct Matmul {
 /// x (…, m, k) times the transpose of w (n, k) gives (…, m, n).
 struct MatmulTransposed {
   static constexpr std::string_view name = "matmul by a transpose";
-  static constexpr Place on(Place x, Place w) {
+  static constexpr AxisPlace on(AxisPlace x, AxisPlace w) {
     if (x.is_replicated() && w.is_replicated()) return places::replicated;
     if (x.keeps_rows() && w.is_replicated()) return x;
     if (x.is_replicated() && w.is_shard(0)) return places::shard(x.last());
@@ -158,7 +158,7 @@ struct MatmulTransposed {
 /// The transpose of x (…, m) times y (…, n) gives (m, n), summed over all rows.
 struct TransposedMatmul {
   static constexpr std::string_view name = "matmul of a transpose";
-  static constexpr Place on(Place x, Place y) {
+  static constexpr AxisPlace on(AxisPlace x, AxisPlace y) {
     if (x.is_replicated() && y.is_replicated()) return places::replicated;
     if (x.keeps_rows() && y.is_shard(x.dim)) return places::sum;
     if (x.cuts_rows() && y.is_replicated()) return places::shard(0);
@@ -179,7 +179,7 @@ struct TransposedMatmul {
 template <std::size_t Dim>
 struct SumOver {
   static constexpr std::string_view name = "sum_over";
-  static constexpr Place on(Place x) {
+  static constexpr AxisPlace on(AxisPlace x) {
     if (x.is_replicated()) return places::replicated;
     if (x.is_shard(Dim)) return places::sum;
     if (x.is_shard()) return places::shard(x.dim < Dim ? x.dim : x.dim - 1);
@@ -199,7 +199,7 @@ struct SumOver {
 template <std::size_t Dim>
 struct MaxOver : SumOver<Dim> {
   static constexpr std::string_view name = "max_over";
-  static constexpr Place on(Place x) {
+  static constexpr AxisPlace on(AxisPlace x) {
     if (x.is_replicated()) return places::replicated;
     if (x.is_shard(Dim)) return places::max;
     if (x.is_shard()) return places::shard(x.dim < Dim ? x.dim : x.dim - 1);
@@ -212,7 +212,7 @@ struct MaxOver : SumOver<Dim> {
 template <std::size_t Dim>
 struct SumOverBackward {
   static constexpr std::string_view name = "sum_over_backward";
-  static constexpr Place on(Place x, Place gradient) {
+  static constexpr AxisPlace on(AxisPlace x, AxisPlace gradient) {
     if (x.is_replicated() && gradient.is_replicated()) return places::replicated;
     if (x.is_shard(Dim) && gradient.is_replicated()) return x;
     if (x.is_shard() && x.dim != Dim && gradient.is_shard(x.dim < Dim ? x.dim : x.dim - 1)) return x;
@@ -230,7 +230,7 @@ struct SumOverBackward {
 template <std::size_t Dim>
 struct MaxOverBackward {
   static constexpr std::string_view name = "max_over_backward";
-  static constexpr Place on(Place x, Place greatest, Place gradient) {
+  static constexpr AxisPlace on(AxisPlace x, AxisPlace greatest, AxisPlace gradient) {
     if (greatest.is_replicated() && !gradient.is_shard()) return SumOverBackward<Dim>::on(x, gradient);
     if (greatest.is_shard() && gradient.is_shard(greatest.dim)) return SumOverBackward<Dim>::on(x, gradient);
     return places::none;
@@ -246,7 +246,7 @@ struct MaxOverBackward {
 /// Any function of whole rows, such as softmax.
 struct Rowwise : Elementwise {
   static constexpr std::string_view name = "rowwise";
-  static constexpr Place on(Place x) {
+  static constexpr AxisPlace on(AxisPlace x) {
     if (x.is_replicated() || x.keeps_rows()) return x;
     return places::none;
   }
@@ -255,7 +255,7 @@ struct Rowwise : Elementwise {
 /// The gradient of a function of rows: linear in that of its result.
 struct RowwiseBackward : Zip {
   static constexpr std::string_view name = "rowwise backward";
-  static constexpr Place on(Place y, Place gradient) {
+  static constexpr AxisPlace on(AxisPlace y, AxisPlace gradient) {
     if (y.is_replicated() && gradient.is_replicated()) return places::replicated;
     if (y.keeps_rows() && gradient.is_shard(y.dim)) return y;
     if (y.is_replicated() && gradient.is_sum()) return places::sum;
@@ -268,7 +268,7 @@ template <std::size_t... From>
 struct Transpose {
   static constexpr std::string_view name = "transpose";
   static constexpr std::size_t from[] = {From...};
-  static constexpr Place on(Place x) {
+  static constexpr AxisPlace on(AxisPlace x) {
     if (x.is_replicated()) return places::replicated;
     if (x.is_shard()) return places::shard(to(x.dim));
     if (x.is_sum() || x.is_max()) return x;
@@ -287,7 +287,7 @@ struct Transpose {
 /// Rows of x (…, n) brought to mean 0 and variance 1, times a gain (n), plus a bias (n).
 struct LayerNorm {
   static constexpr std::string_view name = "layer_norm";
-  static constexpr Place on(Place x, Place gain, Place bias) {
+  static constexpr AxisPlace on(AxisPlace x, AxisPlace gain, AxisPlace bias) {
     if (x.is_replicated() && gain.is_replicated() && bias.is_replicated()) return places::replicated;
     if (x.keeps_rows() && gain.is_replicated() && bias.is_replicated()) return x;
     return places::none;
@@ -302,7 +302,7 @@ struct LayerNorm {
 /// The gradient of the rows. @see LayerNormGain for that of the gain; that of the bias is `SumRows`.
 struct LayerNormBackward {
   static constexpr std::string_view name = "layer_norm_backward";
-  static constexpr Place on(Place x, Place gain, Place gradient) {
+  static constexpr AxisPlace on(AxisPlace x, AxisPlace gain, AxisPlace gradient) {
     if (gain.is_replicated()) return RowwiseBackward::on(x, gradient);
     return places::none;
   }
@@ -316,7 +316,7 @@ struct LayerNormBackward {
 /// The gradient of a layer norm's gain, from x and the gradient of the result.
 struct LayerNormGain {
   static constexpr std::string_view name = "layer_norm_backward";
-  static constexpr Place on(Place x, Place gradient) {
+  static constexpr AxisPlace on(AxisPlace x, AxisPlace gradient) {
     if (x.is_replicated() && gradient.is_replicated()) return places::replicated;
     if (x.keeps_rows() && gradient.is_shard(x.dim)) return places::sum;
     if (x.is_replicated() && gradient.is_sum()) return places::sum;
@@ -331,7 +331,7 @@ struct LayerNormGain {
 /// The rows of a table (v, n) that ids (…) name, as (…, n): linear in the table.
 struct Embedding {
   static constexpr std::string_view name = "embedding";
-  static constexpr Place on(Place ids, Place table) {
+  static constexpr AxisPlace on(AxisPlace ids, AxisPlace table) {
     if (ids.is_replicated() && table.is_replicated()) return places::replicated;
     if (ids.is_shard() && table.is_replicated()) return places::shard(ids.dim);
     if (ids.is_replicated() && table.is_shard(0)) return places::sum;
@@ -353,7 +353,7 @@ struct Embedding {
 /// The gradient of the table, which lies as the table does where it can.
 struct EmbeddingBackward {
   static constexpr std::string_view name = "embedding_backward";
-  static constexpr Place on(Place table, Place ids, Place gradient) {
+  static constexpr AxisPlace on(AxisPlace table, AxisPlace ids, AxisPlace gradient) {
     if (table.is_replicated() && ids.is_replicated() && gradient.is_replicated()) return places::replicated;
     if (table.is_replicated() && ids.is_shard() && gradient.is_shard(ids.dim)) return places::sum;
     if (table.is_shard(0) && ids.is_replicated() && gradient.is_replicated()) return table;
@@ -371,7 +371,7 @@ struct EmbeddingBackward {
 /// -log(softmax(row)[target]) of each row of logits (…, v) and its target (…).
 struct CrossEntropy {
   static constexpr std::string_view name = "cross_entropy";
-  static constexpr Place on(Place logits, Place targets) {
+  static constexpr AxisPlace on(AxisPlace logits, AxisPlace targets) {
     if (logits.is_replicated() && targets.is_replicated()) return places::replicated;
     if (logits.keeps_rows() && targets.is_shard(logits.dim)) return places::shard(logits.dim);
     if (logits.cuts_rows() && targets.is_replicated()) return places::replicated;
@@ -387,7 +387,7 @@ struct CrossEntropy {
 /// The gradient of the logits, from that of the rows' cross entropies.
 struct CrossEntropyBackward {
   static constexpr std::string_view name = "cross_entropy_backward";
-  static constexpr Place on(Place logits, Place targets, Place log_sums, Place gradient) {
+  static constexpr AxisPlace on(AxisPlace logits, AxisPlace targets, AxisPlace log_sums, AxisPlace gradient) {
     if (logits.is_replicated() && targets.is_replicated() && log_sums.is_replicated() && gradient.is_replicated())
       return places::replicated;
     if (logits.keeps_rows() && targets.is_shard(logits.dim) && log_sums.is_shard(logits.dim) &&
