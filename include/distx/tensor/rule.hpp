@@ -37,14 +37,14 @@ namespace detail {
 template <class Axis, class Rule, class... Xs>
 using case_on = Case<Rule, Dimensions<rank_of<Xs>...>, placement_on<layout_of<Xs>, Axis>...>;
 template <class Axis, class SomeCase>
-using placed = typename Placed<Axis, SomeCase::result.kind, SomeCase::result.dim, SomeCase::result.op>::type;
+using placement_by = typename Placed<Axis, SomeCase::result.kind, SomeCase::result.dim, SomeCase::result.op>::type;
 
 template <class Rule, class MeshT, class... Xs>
 struct Ruled;
 template <class Rule, class... Axes, class... Xs>
 struct Ruled<Rule, Mesh<Axes...>, Xs...> {
   static constexpr bool applies = (is_ruled<case_on<Axes, Rule, Xs...>> && ...);
-  using layout = distx::Layout<placed<Axes, case_on<Axes, Rule, Xs...>>...>;
+  using layout = distx::Layout<placement_by<Axes, case_on<Axes, Rule, Xs...>>...>;
   static constexpr std::size_t refusing = [] {  // the first axis without a case
     std::size_t axis = 0;
     const bool all = ((is_ruled<case_on<Axes, Rule, Xs...>> && (++axis, true)) && ...);
