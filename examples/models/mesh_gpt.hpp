@@ -19,6 +19,17 @@
 
 namespace examples {
 
+/// What gives a block's first weights.
+template <class A, class B, class C, class D>
+struct FirstWeights {
+  A projections;
+  B output;
+  C wide;
+  D narrow;
+};
+template <class A, class B, class C, class D>
+FirstWeights(A, B, C, D) -> FirstWeights<A, B, C, D>;
+
 /// The Gpt whose batches and weights are split over a mesh, with the same first weights; see distx::TensorParallel.
 ///
 /// The training is a distx::MeshParallel along the mesh's data axis, or looks like one.
@@ -106,13 +117,6 @@ class MeshGpt {
   static auto outputs(const Values& values, std::size_t width, std::size_t size) {
     return [=](const distx::Extents<3>& index) { return (*values)[index[2] * width + index[0] * size + index[1]]; };
   }
-  template <class A, class B, class C, class D>
-  struct First {
-    A projections;
-    B output;
-    C wide;
-    D narrow;
-  };
 
   MeshGpt(const Mesh& mesh, const GptShape& shape, InitialWeights initial)
       : mesh_(mesh),
@@ -130,8 +134,8 @@ class MeshGpt {
       const auto wide = values(4 * width * width, deviation(width));
       const auto narrow = values(4 * width * width, deviation(4 * width) / residual);
       blocks_.emplace_back("block" + std::to_string(i), mesh, width, shape.heads,
-                           First{projections(in, width, size), outputs(out, width, size), transposed(wide, width),
-                                 transposed(narrow, 4 * width)});
+                           FirstWeights{projections(in, width, size), outputs(out, width, size),
+                                        transposed(wide, width), transposed(narrow, 4 * width)});
     }
   }
   static Values numbers(InitialWeights& initial, std::size_t count, double deviation) {

@@ -6,7 +6,6 @@
 #include <doctest/doctest.h>
 
 #include <map>
-#include <mutex>
 
 #include "toy.hpp"
 
@@ -74,7 +73,6 @@ struct Outcome {
 template <class L>
 Outcome step(const std::array<int, 2>& shape) {
   Outcome found;
-  std::mutex mutex;
   toy::on_ranks(shape[0] * shape[1], [&](distx::ThreadCommunicator& comm) {
     distx::Metered<distx::ThreadCommunicator> metered(comm.share());
     const Grid mesh(metered, shape);

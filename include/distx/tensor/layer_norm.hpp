@@ -112,6 +112,8 @@ struct LayerNormGradients {
   Gain gain;
   Bias bias;
 };
+template <class Input, class Gain, class Bias>
+LayerNormGradients(Input, Gain, Bias) -> LayerNormGradients<Input, Gain, Bias>;
 
 /// From the gradient of the result, in which they are linear; computes each row's moments again.
 template <class X, class Gain, class G>
