@@ -11,7 +11,7 @@ namespace distx {
 /// Queries, keys and values (batch, length, 3, heads, size) give (batch, length, heads, size): by batch and by head.
 struct CausalAttention {
   static constexpr std::string_view name = "causal_attention";
-  static constexpr Place on(Place x) {
+  static constexpr AxisPlace on(AxisPlace x) {
     if (x.is_replicated()) return places::replicated;
     if (x.is_shard(0)) return places::shard(0);
     if (x.is_shard(3)) return places::shard(2);
@@ -26,7 +26,7 @@ struct CausalAttention {
 /// The gradient of queries, keys and values, from them and that of the result.
 struct CausalAttentionBackward {
   static constexpr std::string_view name = "causal_attention_backward";
-  static constexpr Place on(Place x, Place gradient) {
+  static constexpr AxisPlace on(AxisPlace x, AxisPlace gradient) {
     if (x.is_replicated() && gradient.is_replicated()) return places::replicated;
     if (x.is_shard(0) && gradient.is_shard(0)) return places::shard(0);
     if (x.is_shard(3) && gradient.is_shard(2)) return places::shard(3);

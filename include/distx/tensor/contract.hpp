@@ -37,7 +37,7 @@ MatrixRef<T, Space> as_matrix(const TensorRef<T, Rank, Space>& x, std::size_t le
 template <std::size_t K>
 struct Contract {
   static constexpr std::string_view name = "contract";
-  static constexpr Place on(Place x, Place w) {
+  static constexpr AxisPlace on(AxisPlace x, AxisPlace w) {
     const std::size_t m = x.dimensions - K;
     if (x.is_replicated() && w.is_replicated()) return places::replicated;
     if (x.is_shard() && x.dim < m && w.is_replicated()) return places::shard(x.dim);
@@ -58,7 +58,7 @@ struct Contract {
 template <std::size_t K>
 struct ContractInput {
   static constexpr std::string_view name = "contract_input";
-  static constexpr Place on(Place gradient, Place w) {
+  static constexpr AxisPlace on(AxisPlace gradient, AxisPlace w) {
     const std::size_t m = gradient.dimensions + K - w.dimensions;
     if (gradient.is_replicated() && w.is_replicated()) return places::replicated;
     if (gradient.is_shard() && gradient.dim < m && w.is_replicated()) return places::shard(gradient.dim);
@@ -79,7 +79,7 @@ struct ContractInput {
 template <std::size_t K>
 struct ContractWeight {
   static constexpr std::string_view name = "contract_weight";
-  static constexpr Place on(Place x, Place gradient) {
+  static constexpr AxisPlace on(AxisPlace x, AxisPlace gradient) {
     const std::size_t m = x.dimensions - K;
     if (x.is_replicated() && gradient.is_replicated()) return places::replicated;
     if (x.is_shard() && x.dim < m && gradient.is_shard(x.dim)) return places::sum;

@@ -10,7 +10,7 @@ namespace distx {
 /// x (m…, n…) plus b (n…) gives (m…, n…).
 struct AddTrailing {
   static constexpr std::string_view name = "add_trailing";
-  static constexpr Place on(Place x, Place b) {
+  static constexpr AxisPlace on(AxisPlace x, AxisPlace b) {
     const std::size_t m = x.dimensions - b.dimensions;
     if (x.is_replicated() && b.is_replicated()) return places::replicated;
     if (x.is_shard() && x.dim < m && b.is_replicated()) return places::shard(x.dim);
@@ -31,7 +31,7 @@ struct AddTrailing {
 template <std::size_t N>
 struct SumLeading {
   static constexpr std::string_view name = "sum_leading";
-  static constexpr Place on(Place x) {
+  static constexpr AxisPlace on(AxisPlace x) {
     const std::size_t m = x.dimensions - N;
     if (x.is_replicated()) return places::replicated;
     if (x.is_shard() && x.dim < m) return places::sum;

@@ -9,7 +9,7 @@ namespace distx {
 /// x (batch, length, width) plus the row of a table (context, width) that each token's place in its sequence has.
 struct AddPlaces {
   static constexpr std::string_view name = "add_places";
-  static constexpr Place on(Place x, Place table) {
+  static constexpr AxisPlace on(AxisPlace x, AxisPlace table) {
     if (!table.is_replicated()) return places::none;
     if (x.is_replicated() || x.is_shard(0) || x.is_shard(1)) return x;
     return places::none;
@@ -22,7 +22,7 @@ struct AddPlaces {
 /// The gradient of that table, of which only the extents matter, from that of the result.
 struct PlacesGradient {
   static constexpr std::string_view name = "places_gradient";
-  static constexpr Place on(Place table, Place gradient) {
+  static constexpr AxisPlace on(AxisPlace table, AxisPlace gradient) {
     if (!table.is_replicated()) return places::none;
     if (gradient.is_replicated()) return places::replicated;
     if (gradient.is_shard(0) || gradient.is_shard(1) || gradient.is_sum()) return places::sum;
