@@ -11,7 +11,7 @@ namespace detail {
 template <std::size_t... Ranks>
 [[noreturn]] void extents_differ(std::string_view operation, const Extents<Ranks>&... extents) {
   std::string words;
-  ((words += (words.empty() ? "" : " and ") + words_of(extents)), ...);
+  ((words += (words.empty() ? "" : " and ") + distx::words_of(extents)), ...);
   throw MismatchError("operands of " + words + " elements do not fit", {.operation = operation});
 }
 
