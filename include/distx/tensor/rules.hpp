@@ -267,7 +267,7 @@ struct RowwiseBackward : Zip {
 template <std::size_t... From>
 struct Transpose {
   static constexpr std::string_view name = "transpose";
-  static constexpr std::size_t from[] = {From...};
+  static constexpr std::size_t from[sizeof...(From)] = {From...};
   static constexpr AxisPlace on(AxisPlace x) {
     if (x.is_replicated()) return places::replicated;
     if (x.is_shard()) return places::shard(to(x.dim));
