@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Prints the page docs/rules.md from the rules themselves: what each takes on one axis of the mesh.
+#include <distx/tensor/causal_attention.hpp>
+#include <distx/tensor/contract.hpp>
 #include <distx/tensor/rules.hpp>
+#include <distx/tensor/trailing.hpp>
 
 #include <iostream>
 #include <string>
@@ -47,7 +50,7 @@ has no row does not compile, and the compiler says which operand must be redistr
 `Partial`.
 
 The tables are for operands with the dimensions given; with more, the rules are alike. Each rule is a small trait in
-`distx/tensor/rules.hpp`, and a test holds this page to it.
+`distx/tensor/rules.hpp`, or beside the operation, and a test holds this page to it.
 )";
   table<distx::Elementwise, 2>("relu, gelu, map: x (m, n)", {"x"});
   table<distx::LinearElementwise, 2>("scale: x (m, n)", {"x"});
@@ -80,6 +83,15 @@ The tables are for operands with the dimensions given; with more, the rules are 
   table<distx::CrossEntropyBackward, 2, 1, 1, 1>(
       "cross_entropy_backward: logits (m, v), targets (m), log_sums (m), gradient (m)",
       {"logits", "targets", "log_sums", "gradient"});
+  table<distx::Contract<1>, 3, 3>("contract<1>: x (m, l, k), w (k, n, p)", {"x", "w"});
+  table<distx::ContractInput<1>, 4, 3>("contract_input<1>: gradient (m, l, n, p), w (k, n, p)", {"gradient", "w"});
+  table<distx::ContractWeight<1>, 3, 4>("contract_weight<1>: x (m, l, k), gradient (m, l, n, p)", {"x", "gradient"});
+  table<distx::AddTrailing, 3, 2>("add_trailing: x (m, n, p), b (n, p)", {"x", "b"});
+  table<distx::SumLeading<2>, 3>("sum_leading<2>: x (m, n, p)", {"x"});
+  table<distx::CausalAttention, 5>("causal_attention: queries, keys and values (m, l, 3, heads, n)", {"x"});
+  table<distx::CausalAttentionBackward, 5, 4>(
+      "causal_attention_backward: queries, keys and values (m, l, 3, heads, n), gradient (m, l, heads, n)",
+      {"x", "gradient"});
   std::cout << R"(
 `cross_entropy` alone communicates: where an axis shards the vocabulary, three numbers of each row are reduced over it.
 )";

@@ -125,14 +125,14 @@ void causal_attention_backward(HostStream stream, const TensorRef<const T, 5>& x
 /// Each token's weighted mean over itself and those before it, by several heads (Vaswani et al., 2017, arXiv
 /// 1706.03762).
 template <class X>
-  requires Applicable<CausalAttention, X>
+  requires Operands<X>
 [[nodiscard]] auto causal_attention(const X& x) {
   return apply<CausalAttention>(
       x, [](auto in, auto out) { detail::causal_attention(typename X::space::stream{}, in, out); });
 }
 /// Computes what each token attends to again.
 template <class X, class G>
-  requires Applicable<CausalAttentionBackward, X, G>
+  requires Operands<X, G>
 [[nodiscard]] auto causal_attention_backward(const X& x, const G& gradient) {
   return apply<CausalAttentionBackward>(x, gradient, [](auto in, auto slope, auto out) {
     detail::causal_attention_backward(typename X::space::stream{}, in, slope, out);

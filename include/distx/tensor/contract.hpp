@@ -99,7 +99,7 @@ struct ContractWeight {
 /// @name Products over the last `K` dimensions of x, which are the first ones of w
 /// @{
 template <std::size_t K, class X, class W>
-  requires Applicable<Contract<K>, X, W>
+  requires Operands<X, W>
 [[nodiscard]] auto contract(const X& x, const W& w) {
   return apply<Contract<K>>(x, w, [](auto left, auto right, auto out) {
     local_matmul(typename X::space::stream{}, detail::as_matrix(out, rank_of<X> - K),
@@ -107,7 +107,7 @@ template <std::size_t K, class X, class W>
   });
 }
 template <std::size_t K, class G, class W>
-  requires Applicable<ContractInput<K>, G, W>
+  requires Operands<G, W>
 [[nodiscard]] auto contract_input(const G& gradient, const W& w) {
   constexpr std::size_t m = rank_of<G> + K - rank_of<W>;
   return apply<ContractInput<K>>(gradient, w, [](auto left, auto right, auto out) {
@@ -116,7 +116,7 @@ template <std::size_t K, class G, class W>
   });
 }
 template <std::size_t K, class X, class G>
-  requires Applicable<ContractWeight<K>, X, G>
+  requires Operands<X, G>
 [[nodiscard]] auto contract_weight(const X& x, const G& gradient) {
   return apply<ContractWeight<K>>(x, gradient, [](auto left, auto right, auto out) {
     local_matmul(typename X::space::stream{}, detail::as_matrix(out, K),

@@ -48,7 +48,7 @@ struct SumLeading {
 };
 
 template <class X, class B>
-  requires Applicable<AddTrailing, X, B>
+  requires Operands<X, B>
 [[nodiscard]] auto add_trailing(const X& x, const B& b) {
   return apply<AddTrailing>(x, b, [](auto each, auto added, auto out) {
     const std::size_t size = added.values().size();
@@ -57,9 +57,10 @@ template <class X, class B>
   });
 }
 template <std::size_t N, class X>
-  requires Applicable<SumLeading<N>, X>
+  requires Operands<X>
 [[nodiscard]] auto sum_leading(const X& x) {
   return apply<SumLeading<N>>(x, [](auto each, auto out) {
+    fill(typename X::space::stream{}, out.values(), value_of<X>{});
     const std::size_t size = out.values().size();
     for (std::size_t i = 0; i < each.values().size(); i += size)
       for (std::size_t j = 0; j < size; ++j) out.data()[j] += each.data()[i + j];

@@ -70,6 +70,7 @@ class ParallelEmbedding {
     training.ready(tokens_, embedding_backward(tokens_, ids, redistribute<typename Split::tokens>(gradient)));
     const std::size_t first = gradient.offset()[1];
     training.ready(places_, apply<PlacesGradient>(places_, gradient, [&](auto, auto slope, auto out) {
+      fill(typename G::space::stream{}, out.values(), T{});
       for (std::size_t b = 0; b < slope.extent(0); ++b)
         for (std::size_t t = 0; t < slope.extent(1); ++t)
           for (std::size_t i = 0; i < slope.extent(2); ++i) out(first + t, i) += slope(b, t, i);

@@ -1,0 +1,17 @@
+// expect: distx: apply: the rule has no case for operands that lie so
+// expect: redistribute one that is Partial
+// expect: Case<distx::Contract<1>, distx::Dimensions<2, 2>, distx::Partial<Model
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "distx/tensor/contract.hpp"
+#include "distx/tensor/redistribute.hpp"
+
+struct Model {};
+using Terms = distx::DistTensor<float, 2, distx::Mesh<Model>, distx::Layout<distx::Partial<Model>>>;
+
+auto product(const Terms& a, const Terms& b) {
+#ifndef DISTX_POSITIVE
+  return distx::contract<1>(a, b);
+#else
+  return distx::contract<1>(a, distx::redistribute<>(b));
+#endif
+}
