@@ -19,9 +19,10 @@ class Ticket {
     error_ = std::move(error);
     done_.store(true, std::memory_order_release);
   }
+  /// Once: the error is the caller's then, and whoever else has the ticket may drop it on another thread meanwhile.
   /// @pre done()
-  void rethrow() const {
-    if (error_ != nullptr) std::rethrow_exception(error_);
+  void rethrow() {
+    if (auto error = std::exchange(error_, nullptr); error != nullptr) std::rethrow_exception(std::move(error));
   }
 
  private:
