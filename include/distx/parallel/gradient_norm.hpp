@@ -2,6 +2,7 @@
 #pragma once
 #include <limits>
 
+#include "distx/comm/any_communicator.hpp"
 #include "distx/comm/reductions.hpp"
 #include "distx/memory/fixed_point.hpp"
 #include "distx/parallel/run.hpp"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include "distx/comm/any_communicator.hpp"
 #include "distx/comm/reductions.hpp"
 #include "distx/parallel/parameter_list.hpp"
 
