@@ -11,7 +11,7 @@ namespace examples {
 
 namespace {
 
-/// Takes `name=number` from the front, and the comma behind it; 0 where there is none.
+/// Takes `name=number` from the front; 0 where there is none.
 int take(std::string_view& text, std::string_view name) {
   if (text.substr(0, name.size()) != name || text.substr(name.size(), 1) != "=") return 0;
   text.remove_prefix(name.size() + 1);
@@ -19,7 +19,6 @@ int take(std::string_view& text, std::string_view name) {
   const auto end = std::from_chars(text.data(), text.data() + text.size(), number);
   if (end.ec != std::errc() || number < 1) return 0;
   text.remove_prefix(static_cast<std::size_t>(end.ptr - text.data()));
-  if (text.substr(0, 1) == ",") text.remove_prefix(1);
   return number;
 }
 
@@ -31,7 +30,10 @@ void MeshFlag::describe(CLI::App& app) {
 
 std::array<int, 2> MeshFlag::sizes(const TrainingFlags& training) const {
   std::string_view left = text;
-  const int data = take(left, "data"), model = take(left, "model");
+  const int data = take(left, "data");
+  const bool apart = left.substr(0, 1) == ",";
+  if (apart) left.remove_prefix(1);
+  const int model = apart ? take(left, "model") : 0;
   if (data == 0 || model == 0 || !left.empty())
     throw distx::Error("--mesh " + text + " is no mesh: say data=2,model=2, with the numbers of ranks that share out "
                        "batches and weights");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-// The whole library but its vendors: needs the standard library only.
+// What most programs need: the standard library is enough for it. What it leaves out has headers of its own: vendors,
+// decorators (comm/decorators/), operations on tensors (tensor/ops.hpp), MeshParallel and its layers (parallel/).
 #include "distx/comm/any_communicator.hpp"
 #include "distx/comm/best_communicator.hpp"
 #include "distx/comm/groups.hpp"

@@ -152,6 +152,25 @@ void check_all(int branches, int replicated) {
   }
 }
 
+/// What a backward without a forward before it says.
+template <class L>
+std::string refusal() {
+  std::string words;
+  toy::on_ranks(1, [&](distx::ThreadCommunicator& comm) {
+    const Grid mesh(comm, {1, 1});
+    L model(mesh);
+    distx::TensorParameterList<> list;
+    model.layer.for_each_parameter([&](const auto& parameter) { list.add(parameter); });
+    distx::MeshParallel<Data, distx::ZeRO<0>> training(mesh, list, distx::SGD{});
+    const auto x = distx::generate<double, typename L::split::stream>(mesh, {batch, length, width}, At{5});
+    try {
+      (void)model.layer.backward(x, training);
+    } catch (const distx::MismatchError& error) {
+      words = error.what();
+    }
+  });
+  return words;
+}
 }  // namespace
 
 TEST_CASE("a perceptron split over the model axis is the whole one, with one all-reduce each way") {
@@ -165,4 +184,8 @@ TEST_CASE("a transformer block split over the model axis is the whole one, with 
 }
 TEST_CASE("a transformer block whose branches are joined communicates once each way") {
   check_all<Joined>(1, 4);
+}
+TEST_CASE("there is no way back without a way there") {
+  for (const auto& words : {refusal<Mlp<Split<false>>>(), refusal<Attention<Split<false>>>()})
+    CHECK(words.find("call forward once before each backward") != std::string::npos);
 }

@@ -33,15 +33,17 @@ class MeshParallel {
         keep_(std::make_shared<MeshT>(mesh)),
         others_(((1U << MeshT::axes) - 1) & ~(1U << MeshT::template index_of<Data>())),
         training_(made(mesh, parameters, optimizer, options, location)) {
-    std::vector<bool> counts;
-    for (const auto& entry : parameters.entries()) {
-      if (entry.empty) continue;
-      bool first = true;  // of those that have the same part
-      for (std::size_t axis = 0; axis < MeshT::axes; ++axis)
-        if ((others_ & ~entry.cutting) >> axis & 1U) first = first && mesh.coordinates()[axis] == 0;
-      counts.push_back(first);
-    }
-    if (others_ != 0) training_.count_in_norm(mesh_.over(others_).share(), std::move(counts));
+    guarded([&] {
+      std::vector<bool> counts;
+      for (const auto& entry : parameters.entries()) {
+        if (entry.empty) continue;
+        bool first = true;  // of those that have the same part
+        for (std::size_t axis = 0; axis < MeshT::axes; ++axis)
+          if ((others_ & ~entry.cutting) >> axis & 1U) first = first && mesh.coordinates()[axis] == 0;
+        counts.push_back(first);
+      }
+      if (others_ != 0) training_.count_in_norm(mesh_.over(others_).share(), std::move(counts));
+    });
   }
   template <MeshType MeshT, class Optimizer>
     requires(!ElementwiseOptimizer<Optimizer>)
@@ -88,14 +90,16 @@ class MeshParallel {
   template <DistributedTensor... Ws>
   [[nodiscard]] scope unshard(const Ws&... weights) {
     scope all;
-    ((weights.part() != nullptr ? void(training_.hold_units(all, *weights.part())) : void()), ...);
+    guarded([&] { ((weights.part() != nullptr ? void(training_.hold_units(all, *weights.part())) : void()), ...); });
     return all;
   }
   [[nodiscard]] Evaluation<space> evaluate() { return training_.evaluate(); }
   [[nodiscard]] MicroBatch micro_batch(bool last, stream after = {}, const here& location = here::current())
     requires(Inner::accumulation != detail::Accumulation::none)
   {
-    return training_.micro_batch(last, after, location);
+    std::optional<MicroBatch> one;
+    guarded([&] { one.emplace(training_.micro_batch(last, after, location)); });
+    return std::move(*one);
   }
   void step(const StepOptions& options, stream after = {}, const here& location = here::current()) {
     guarded([&] { training_.step(options, after, location); });
@@ -148,6 +152,9 @@ class MeshParallel {
       f();
     } catch (const std::exception& error) {
       mesh_.revoke(error.what());
+      throw;
+    } catch (...) {
+      mesh_.revoke("an exception that is no std::exception");
       throw;
     }
   }

@@ -17,6 +17,9 @@ inline constexpr bool on_lanes = requires { requires F::on_lanes; };
 /// out[i] = f(xs[i]…): an operation of the host's memory.
 template <class F, class T, class... Xs>
 void for_elements(HostStream, const F& f, Span<T> out, Span<const Xs>... xs) {
+  static_assert(!(std::integral<T> && std::floating_point<decltype(f(xs[0]...))>),
+                "distx: map, zip: the function gives fractions, and the result would have whole numbers as its first "
+                "operand has: make that operand of a floating type, or round in the function");
   const std::size_t n = out.size();
   std::size_t i = 0;
   if constexpr (on_lanes<F> && std::floating_point<T> && (std::same_as<T, Xs> && ...)) {
@@ -57,7 +60,7 @@ void refuse_zip() {
 
 }  // namespace detail
 
-/// f of each element, in the order of this rank's part. @pre f is the same on all ranks
+/// f of each element, in the order of this rank's part; of the operand's type. @pre f is the same on all ranks
 template <class X, class F>
   requires Applicable<Elementwise, X>
 [[nodiscard]] auto map(const X& x, F&& f) {

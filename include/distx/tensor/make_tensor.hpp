@@ -107,7 +107,7 @@ template <FloatingElement T, class... Ps, MeshType MeshT, std::size_t Rank>
 /// @}
 
 /// @name Made from this rank's part
-/// The one way to make a tensor that is Partial: its parts are terms.
+/// The one way to begin with a tensor that is Partial: its parts are terms.
 /// @throws MismatchError where the part has not as many elements as the layout gives to this rank
 /// @{
 

@@ -38,8 +38,11 @@ class ParallelAttention : public Branch<ParallelAttention<T, Split>, Split> {
   }
   template <class G, class Training>
   [[nodiscard]] auto terms_backward(const G& gradient, Training& training) {
-    const auto projected = causal_attention_backward(*projected_, output_.backward(*attended_, gradient, training));
-    return projections_.backward(*tokens_, projected, training);
+    const auto tokens = detail::taken(tokens_, "ParallelAttention");
+    const auto projected = detail::taken(projected_, "ParallelAttention");
+    const auto attended = detail::taken(attended_, "ParallelAttention");
+    const auto slope = causal_attention_backward(projected, output_.backward(attended, gradient, training));
+    return projections_.backward(tokens, slope, training);
   }
   [[nodiscard]] const auto& output() const { return output_; }
 

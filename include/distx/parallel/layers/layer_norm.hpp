@@ -31,10 +31,9 @@ class StreamNorm {
   template <class G, class Training>
   [[nodiscard]] auto backward(const G& gradient, Training& training) {
     const auto weights = training.unshard(scale_, shift_);
-    auto gradients = layer_norm_backward(*input_, scale_, gradient);
+    auto gradients = layer_norm_backward(detail::taken(input_, "StreamNorm"), scale_, gradient);
     training.ready(scale_, gradients.gain);
     training.ready(shift_, gradients.bias);
-    input_.reset();
     return std::move(gradients.input);
   }
 

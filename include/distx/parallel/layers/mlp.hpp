@@ -34,8 +34,11 @@ class ParallelMlp : public Branch<ParallelMlp<T, Split>, Split> {
   }
   template <class G, class Training>
   [[nodiscard]] auto terms_backward(const G& gradient, Training& training) {
-    const auto inner = gelu_backward(*inner_, narrow_.backward(*active_, gradient, training));
-    return wide_.backward(*tokens_, inner, training);
+    const auto tokens = detail::taken(tokens_, "ParallelMlp");
+    const auto inner = detail::taken(inner_, "ParallelMlp");
+    const auto active = detail::taken(active_, "ParallelMlp");
+    const auto slope = gelu_backward(inner, narrow_.backward(active, gradient, training));
+    return wide_.backward(tokens, slope, training);
   }
   [[nodiscard]] const auto& output() const { return narrow_; }
 

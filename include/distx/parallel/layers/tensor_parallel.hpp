@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <optional>
+
 #include "distx/parallel/tensor_parameter.hpp"
 #include "distx/tensor/redistribute.hpp"
 
@@ -32,6 +34,18 @@ namespace detail {
 inline constexpr auto zero_at = [](const auto&) { return 0.0F; };
 inline constexpr auto one_at = [](const auto&) { return 1.0F; };
 inline const ParameterOptions undecayed{.group = {.weight_decay = 0.0}};
+
+/// What `forward` has kept for `backward`, once.
+/// @throws MismatchError where there is nothing
+template <class X>
+[[nodiscard]] X taken(std::optional<X>& kept, std::string_view layer) {
+  if (!kept)
+    throw MismatchError("there is nothing to go back from: call forward once before each backward",
+                        {.operation = layer});
+  X value = std::move(*kept);
+  kept.reset();
+  return value;
+}
 
 template <std::size_t Rank>
 Extents<Rank - 1> without_first(const Extents<Rank>& extents) {
