@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // What an operation on a distributed tensor that needs no communication costs over the same Eigen expression on this
 // rank's part, in turns on one core. Both allocate their result.
+#include <malloc.h>
+
 #include <algorithm>
 #include <chrono>
 #include <functional>
@@ -55,6 +57,9 @@ int main(int argc, char** argv) {
   app.add_option("--limit", limit, "the status is 1 where a ratio is above this; 0 for none")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
 
+  // What is freed stays with the process: else some calls would wait for new pages, whichever side makes them.
+  mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  mallopt(M_TRIM_THRESHOLD, 1 << 30);
   distx::SelfConnector self;
   distx::SerialCommunicator comm(self);
   const distx::Mesh<Model> mesh(comm, {1});
