@@ -3,8 +3,8 @@
 #include "distx/cuda/space.hpp"
 #include "distx/memory/operations.hpp"
 
-// Copies in stream order. Between GPU and host they are asynchronous for page-locked memory of the host; other memory is
-// copied while the host waits, or by way of memory of CUDA's own.
+// Copies in stream order. Between GPU and host they are asynchronous for page-locked memory of the host; other memory
+// is copied while the host waits, or by way of memory of CUDA's own.
 namespace distx {
 
 namespace cuda {
