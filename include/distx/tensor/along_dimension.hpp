@@ -94,8 +94,7 @@ void unpacked(typename Space::stream stream, Span<T, Space> to, const Box& whole
 /// how, one for each rank.
 template <Communicator C, WholeTensor X>
 [[nodiscard]] auto all_gather(C& comm, const X& x, std::size_t dim, Counts sizes = {},
-                              typename C::space::stream stream = {},
-                              detail::here location = detail::here::current()) {
+                              typename C::space::stream stream = {}, detail::here location = detail::here::current()) {
   using T = typename X::value_type;
   const auto part = detail::const_tensor_ref(x);
   detail::check_dimension(comm, "all_gather", dim, part.rank(), sizes, location);
@@ -114,7 +113,8 @@ template <Communicator C, WholeTensor X>
   const Counts named = sizes.empty() ? Counts{} : Counts(counts);
   detail::make_in_order(comm, AllGather<T, Space>{part.values(), target, named, location}, stream);
   if (!direct)
-    detail::unpacked<Space>(stream, whole.values(), detail::whole_box(extents), boxes, detail::as_const(received.span()));
+    detail::unpacked<Space>(stream, whole.values(), detail::whole_box(extents), boxes,
+                            detail::as_const(received.span()));
   return whole;
 }
 
@@ -148,8 +148,7 @@ template <Communicator C, WholeTensor X, class Op>
 /// `split_dim` is cut at n*i/p; where the ranks' extents along `concat_dim` differ, `sizes` says how.
 template <Communicator C, WholeTensor X>
 [[nodiscard]] auto all_to_all(C& comm, const X& x, std::size_t split_dim, std::size_t concat_dim, Counts sizes = {},
-                              typename C::space::stream stream = {},
-                              detail::here location = detail::here::current()) {
+                              typename C::space::stream stream = {}, detail::here location = detail::here::current()) {
   using T = typename X::value_type;
   const auto from = detail::const_tensor_ref(x);
   detail::check_dimension(comm, "all_to_all", std::max(split_dim, concat_dim), from.rank(), sizes, location);

@@ -88,8 +88,9 @@ template <class X>
 
 /// Does an operation to each rank's parts, without communication: `kernel(part of x, …, part of the result)`.
 ///
-/// The rule says how the result lies. The kernel sets all elements of the result, which hold nothing before. Where streams
-/// order the work, it takes the mesh's first, and enqueues there: `kernel(stream, part of x, …, part of the result)`.
+/// The rule says how the result lies. The kernel sets all elements of the result, which hold nothing before. Where
+/// streams order the work, it takes the mesh's first, to enqueue there: `kernel(stream, part of x, …, part of the
+/// result)`.
 /// @throws MismatchError where the extents do not fit, or the operands lie on two meshes
 /// @{
 template <class Rule, class X, class Kernel>

@@ -127,7 +127,7 @@ template <class X>
 concept WholeTensor = requires(const X& x) { detail::const_tensor_ref(x); };
 
 /// Each rank's part of a tensor that every rank has whole, the same: no communication. It comes to lie in the memory
-/// where the whole one is, or in that named before the placements: `distribute<Cuda, Shard<0, Data>>(mesh, of_the_host)`.
+/// where the whole one is, or in that named first: `distribute<Cuda, Shard<0, Data>>(mesh, of_the_host)`.
 template <class... Ps, MeshType MeshT, WholeTensor Whole>
 [[nodiscard]] auto distribute(const MeshT& mesh, const Whole& whole) {
   const auto x = detail::const_tensor_ref(whole);
