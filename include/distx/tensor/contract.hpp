@@ -109,8 +109,8 @@ template <std::size_t K, class X, class W>
 template <std::size_t K, class G, class W>
   requires Operands<G, W>
 [[nodiscard]] auto contract_input(const G& gradient, const W& w) {
-  constexpr std::size_t m = rank_of<G> + K - rank_of<W>;
   return apply<ContractInput<K>>(gradient, w, [](auto stream, auto left, auto right, auto out) {
+    constexpr std::size_t m = rank_of<G> + K - rank_of<W>;
     local_matmul(stream, detail::as_matrix(out, m), detail::as_matrix(left, m),
                  detail::as_matrix(right, K).transpose());
   });
