@@ -162,10 +162,12 @@ TEST_CASE("from parts, borrowed and taken; a user's own type") {
 TEST_CASE("the memory may be named, and a kernel may take its stream") {
   meshes::on_mesh({2, 1}, [](const Mesh& mesh, Comm&) {
     const auto x = distx::random<float, distx::Host, Shard<0, Data>>(mesh, extents, 5);
-    static_assert(std::same_as<decltype(x), decltype(distx::random<float, Shard<0, Data>>(mesh, extents, 5))>);
+    const auto same = distx::random<float, Shard<0, Data>>(mesh, extents, 5);
+    static_assert(std::same_as<decltype(x), decltype(same)>);
     const auto y = distx::to_space<distx::Host>(x);
     CHECK(std::equal(x.local().begin(), x.local().end(), y.local().begin(), y.local().end()));
-    CHECK(distx::gather<distx::Host>(x, 0).values().size() == (mesh.rank() == 0 ? 35 : 0));
+    const auto all = distx::gather<distx::Host>(x, 0);
+    CHECK(all.values().size() == (mesh.rank() == 0 ? 35 : 0));
     const auto twice = distx::apply<distx::Elementwise>(x, [](distx::HostStream, auto in, auto out) {
       for (std::size_t i = 0; i < in.values().size(); ++i) out.values()[i] = 2 * in.values()[i];
     });
