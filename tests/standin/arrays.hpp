@@ -24,7 +24,7 @@ class Array {
   Array& operator=(const Array&) = delete;
   ~Array() { CHECK(cudaFree(data_) == cudaSuccess); }
 
-  void upload(const std::vector<T>& values) {
+  void upload(const std::vector<T>& values) const {
     REQUIRE(cudaMemcpy(data_, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice) == cudaSuccess);
     REQUIRE(cudaStreamSynchronize(nullptr) == cudaSuccess);
   }
@@ -40,6 +40,11 @@ class Array {
   std::size_t size_;
   T* data_ = nullptr;
 };
+
+template <class T>
+Array<T> array_of(const std::vector<T>& values) {
+  return Array<T>(values);
+}
 
 /// A stream of the current GPU.
 class OwnStream {
