@@ -25,8 +25,8 @@ struct Revocation {
 /// Carries revocations, and the notices of others, among the ranks of one session, beside all other traffic.
 ///
 /// One MPI communicator serves all communicators made from a session and is freed with MPI alone: a late notice can
-/// thus never arrive in another communicator's traffic. Every communicator has an identity that its ranks agree on; those
-/// of notices are the users' own, and apart from them.
+/// thus never arrive in another communicator's traffic. Every communicator has an identity that its ranks agree on;
+/// those of notices are the users' own, and apart from them.
 class Control {
  public:
   explicit Control(unique_comm comm) : comm_(std::move(comm)) {}
