@@ -13,6 +13,7 @@ struct Launcher {
   std::string_view name;                      ///< "mpi"
   bool (*started_by_it)();                    ///< looks at the environment
   AnyConnector (*connect)(int& argc, char**& argv);
+  bool by_name = false;                       ///< its variables are ours: it is asked before those that guess
 };
 
 namespace detail {
@@ -54,18 +55,26 @@ inline std::optional<Announced> announced_mpi_ranks() {
 inline bool register_launcher(const Launcher& launcher) {
   for (const auto& known : detail::launchers())
     if (known.name == launcher.name) return false;
-  detail::launchers().push_back(launcher);
+  auto& all = detail::launchers();
+  all.insert(launcher.by_name ? all.begin() : all.end(), launcher);
   return true;
 }
 
 /// Finds out how this program was started and joins the other ranks: mpirun, or alone.
 ///
-/// May take out of `argc` and `argv` what the launcher put there. Collective.
+/// With <distx/file.hpp> also ranks that meet in a folder, as the variables DISTX_FILE (the folder), DISTX_RANK and
+/// DISTX_SIZE say; these are looked at before any other launcher's. May take out of `argc` and `argv` what the launcher
+/// put there. Collective.
 /// @throws ConnectError when a launcher has started several ranks and no connector for it is included: it says which
 ///         header to include, and never leaves N silent worlds of one
 [[nodiscard]] inline AnyConnector connect(int& argc, char**& argv) {
   for (const auto& launcher : detail::launchers())
     if (launcher.started_by_it()) return launcher.connect(argc, argv);
+  if (const char* folder = std::getenv("DISTX_FILE");
+      folder != nullptr && *folder != '\0' && detail::environment_number("DISTX_SIZE") != 1)
+    throw ConnectError("this program was started to meet others in a folder (DISTX_FILE is set), and nothing in it "
+                       "does: include <distx/file.hpp> beside <distx/distx.hpp>",
+                       {.operation = "connect"});
   if (const auto mpi = detail::announced_mpi_ranks(); mpi && mpi->size > 1)
     throw ConnectError("this program was started as " + std::to_string(mpi->size) + " ranks (" + mpi->variable +
                            " is set), and nothing in it speaks MPI: include <distx/mpi.hpp> beside <distx/distx.hpp>",

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "distx/connect/notices.hpp"
 #include "distx/core/error.hpp"
 
 namespace distx {
@@ -64,6 +65,9 @@ class AnyConnector {
   void broadcast(std::span<std::byte> bytes, int root) { self_->broadcast(bytes, root); }
   void all_gather(std::span<const std::byte> send, std::span<std::byte> receive) { self_->all_gather(send, receive); }
 
+  /// Null where the connector inside has none.
+  [[nodiscard]] std::shared_ptr<Notices> notices() const { return self_->notices(); }
+
   /// The connector inside, or null where it is of another type.
   template <Connector C>
   [[nodiscard]] C* target() noexcept {
@@ -82,6 +86,7 @@ class AnyConnector {
     virtual void barrier() = 0;
     virtual void broadcast(std::span<std::byte>, int) = 0;
     virtual void all_gather(std::span<const std::byte>, std::span<std::byte>) = 0;
+    virtual std::shared_ptr<Notices> notices() const = 0;
   };
   template <Connector C>
   struct Model final : Interface {
@@ -96,6 +101,7 @@ class AnyConnector {
     void all_gather(std::span<const std::byte> send, std::span<std::byte> receive) override {
       connector.all_gather(send, receive);
     }
+    std::shared_ptr<Notices> notices() const override { return detail::notices_of(connector); }
     C connector;
   };
 

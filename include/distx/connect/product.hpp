@@ -4,10 +4,42 @@
 
 namespace distx {
 
+namespace detail {
+
+/// Notices among inner ranks and among outer ranks, as one.
+///
+/// Every inner rank tells the outer ranks by itself: it may be the only one of its process that still can. What only
+/// the inner ranks know, that one of them has ended, is carried on by whichever of them hears it first.
+class ProductNotices final : public Notices {
+ public:
+  /// @pre neither is null
+  ProductNotices(std::shared_ptr<Notices> inner, std::shared_ptr<Notices> outer)
+      : inner_(std::move(inner)), outer_(std::move(outer)) {}
+
+  void tell(std::uint64_t identity, const std::string& reason) noexcept override {
+    inner_->tell(identity, reason);
+    outer_->tell(identity, reason);
+  }
+  [[nodiscard]] std::optional<std::string> heard(std::uint64_t identity) override {
+    if (auto near = inner_->heard(identity)) {
+      outer_->tell(identity, *near);
+      return near;
+    }
+    return outer_->heard(identity);
+  }
+
+ private:
+  std::shared_ptr<Notices> inner_;
+  std::shared_ptr<Notices> outer_;
+};
+
+}  // namespace detail
+
 /// Several inner ranks in each outer rank: rank = outer rank * inner size + inner rank.
 ///
-/// Every inner rank holds one; only inner rank 0 uses the outer connector, so that it need not be thread safe. The
-/// outer connector is borrowed: it outlives the product. Every outer rank must have as many inner ranks.
+/// Every inner rank holds one; only inner rank 0 uses the outer connector, so that it need not be thread safe (its
+/// notices are). The outer connector is borrowed: it outlives the product. Every outer rank must have as many inner
+/// ranks.
 template <Connector Inner, Connector Outer>
 class ProductConnector {
  public:
@@ -55,6 +87,13 @@ class ProductConnector {
     inner_.all_gather(send, mine);
     if (inner_.rank() == 0) outer_->all_gather(mine, receive);
     inner_.broadcast(receive, 0);
+  }
+  /// Null where the inner or the outer connector has none.
+  [[nodiscard]] std::shared_ptr<Notices> notices() const {
+    auto near = detail::notices_of(inner_);
+    auto far = detail::notices_of(*outer_);
+    if (near == nullptr || far == nullptr) return nullptr;
+    return std::make_shared<detail::ProductNotices>(std::move(near), std::move(far));
   }
 
  private:

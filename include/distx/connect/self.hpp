@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "distx/connect/connector.hpp"
+#include "distx/connect/notices.hpp"
 
 namespace distx {
 
@@ -37,6 +38,10 @@ class SelfConnector {
     detail::check_control_gather(send.size(), receive.size(), 0, 1);
     std::copy(send.begin(), send.end(), receive.begin());
   }
+  [[nodiscard]] std::shared_ptr<Notices> notices() const noexcept { return notices_; }
+
+ private:
+  std::shared_ptr<Notices> notices_ = std::make_shared<detail::NoticeBoard>();
 };
 
 }  // namespace distx

@@ -13,7 +13,7 @@ namespace distx {
 namespace detail {
 
 /// What the threads of one `spawn` share: a flag of arrival and a published span for each rank, and how it ended.
-class ThreadWorld {
+class ThreadWorld final : public Notices {
  public:
   ThreadWorld(int size, Timeout deadline) : deadline_(deadline), ranks_(static_cast<std::size_t>(size)) {}
 
@@ -44,9 +44,18 @@ class ThreadWorld {
   /// @pre ended()
   [[nodiscard]] RankFailure failure() const {
     const std::lock_guard lock(mutex_);
-    return RankFailure("rank " + std::to_string(failed_rank_) + " of " + std::to_string(size()) +
-                           " ended with an exception: " + reason_,
-                       failed_rank_, cause_);
+    return RankFailure(words(), failed_rank_, cause_);
+  }
+
+  void tell(std::uint64_t identity, const std::string& reason) noexcept override {
+    const std::lock_guard lock(mutex_);
+    if (!ended()) board_.tell(identity, reason);  // else its end has been heard first
+  }
+  [[nodiscard]] std::optional<std::string> heard(std::uint64_t identity) override {
+    const std::lock_guard lock(mutex_);
+    if (auto told = board_.heard(identity)) return told;
+    if (ended()) return words();
+    return std::nullopt;
   }
 
  private:
@@ -54,6 +63,12 @@ class ThreadWorld {
     std::atomic<std::uint64_t> arrived{0};
     std::span<const std::byte> span;
   };
+
+  /// @pre the mutex is held, and ended()
+  [[nodiscard]] std::string words() const {
+    return "rank " + std::to_string(failed_rank_) + " of " + std::to_string(size()) +
+           " ended with an exception: " + reason_;
+  }
 
   void arrive(int rank, std::string_view operation) {
     auto& mine = ranks_[static_cast<std::size_t>(rank)].arrived;
@@ -74,6 +89,7 @@ class ThreadWorld {
   std::vector<Rank> ranks_;
   std::atomic<bool> ended_{false};
   mutable std::mutex mutex_;
+  NoticeBoard board_;
   bool told_by_another_ = false;
   int failed_rank_ = -1;
   std::string reason_;
@@ -121,6 +137,8 @@ class ThreadConnector {
     });
     if (odd >= 0) throw different("all_gather", odd, odd_size, send.size());
   }
+  /// They also tell of a rank that has ended with an exception.
+  [[nodiscard]] std::shared_ptr<Notices> notices() const noexcept { return world_; }
 
  private:
   MismatchError different(std::string_view operation, int other, std::size_t theirs, std::size_t mine) const {

@@ -46,6 +46,11 @@ class MpiConnector {
   [[nodiscard]] MPI_Comm native_handle() const noexcept { return session_->comm(); }
   /// The same ranks for Boost.MPI, which serialises whatever Boost.Serialization can.
   [[nodiscard]] boost::mpi::communicator boost() const { return session_->boost(); }
+  /// They keep MPI running. Null where MPI serves one thread only: then nobody may look for them beside other calls.
+  [[nodiscard]] std::shared_ptr<Notices> notices() const {
+    if (thread_level() != mpi::ThreadLevel::multiple) return nullptr;
+    return session_;
+  }
   [[nodiscard]] const std::shared_ptr<mpi::Session>& session() const noexcept { return session_; }
 
   /// @throws TimeoutError

@@ -5,10 +5,12 @@
 #include <list>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "distx/connect/notices.hpp"
 #include "distx/mpi/check.hpp"
 #include "distx/mpi/handles.hpp"
 
@@ -20,10 +22,11 @@ struct Revocation {
   std::string reason;
 };
 
-/// Carries revocations among the ranks of one session, beside all other traffic.
+/// Carries revocations, and the notices of others, among the ranks of one session, beside all other traffic.
 ///
 /// One MPI communicator serves all communicators made from a session and is freed with MPI alone: a late notice can
-/// thus never arrive in another communicator's traffic. Every communicator has an identity that its ranks agree on.
+/// thus never arrive in another communicator's traffic. Every communicator has an identity that its ranks agree on;
+/// those of notices are the users' own, and apart from them.
 class Control {
  public:
   explicit Control(unique_comm comm) : comm_(std::move(comm)) {}
@@ -50,16 +53,31 @@ class Control {
     const std::lock_guard lock(mutex_);
     if (revocation.revoked.load()) return;
     end(revocation, "rank " + std::to_string(rank) + " revoked the communicator: " + why);
-    if (!is_up()) return;
-    Letter& letter = outbox_.emplace_back();
-    letter.notice.identity = identity;
-    revocation.reason.copy(letter.notice.reason, sizeof letter.notice.reason - 1);
-    letter.requests.assign(peers.size(), MPI_REQUEST_NULL);
-    for (std::size_t i = 0; i < peers.size(); ++i)
-      if (MPI_Isend(&letter.notice, sizeof(Notice), MPI_BYTE, peers[i], 0, comm(), &letter.requests[i]) != MPI_SUCCESS)
-        letter.requests[i] = MPI_REQUEST_NULL;  // a peer that cannot be reached has its own deadline
+    post(Subject::communicator, identity, revocation.reason, peers);
   } catch (...) {
     revocation.revoked.store(true);  // without memory for the reason
+  }
+
+  /// Gives a notice to every rank of `comm()`, this one too, unless this rank has heard one of that identity. Waits for
+  /// nobody.
+  void tell(std::uint64_t identity, const std::string& why) noexcept try {
+    const std::lock_guard lock(mutex_);
+    if (told_.heard(identity)) return;
+    told_.tell(identity, why);
+    if (!is_up()) return;
+    int rank = 0;
+    int size = 0;
+    if (MPI_Comm_rank(comm(), &rank) != MPI_SUCCESS || MPI_Comm_size(comm(), &size) != MPI_SUCCESS) return;
+    std::vector<int> others;
+    for (int other = 0; other < size; ++other)
+      if (other != rank) others.push_back(other);
+    post(Subject::notice, identity, why, others);
+  } catch (...) {
+    told_.tell(identity, why);  // the others have their own deadlines
+  }
+  [[nodiscard]] std::optional<std::string> heard(std::uint64_t identity) {
+    if (is_up()) look();
+    return told_.heard(identity);
   }
 
   /// Takes in what has arrived.
@@ -73,7 +91,9 @@ class Control {
       Notice notice;
       if (MPI_Recv(&notice, sizeof notice, MPI_BYTE, status.MPI_SOURCE, 0, comm(), MPI_STATUS_IGNORE) != MPI_SUCCESS)
         return;
-      if (const auto member = members_.find(notice.identity); member != members_.end())
+      if (notice.subject == Subject::notice)
+        told_.tell(notice.identity, notice.reason);
+      else if (const auto member = members_.find(notice.identity); member != members_.end())
         end(*member->second, notice.reason);
       else
         early_.emplace(notice.identity, notice.reason);  // of one that this rank is still making, or has let go
@@ -89,14 +109,29 @@ class Control {
   }
 
  private:
+  enum class Subject : std::uint64_t { communicator, notice };
   struct Notice {
     std::uint64_t identity = 0;
-    char reason[1016] = {};  // in all 1 KiB: small enough to be sent without waiting for the receiver
+    Subject subject = Subject::communicator;
+    char reason[1008] = {};  // in all 1 KiB: small enough to be sent without waiting for the receiver
   };
   struct Letter {
     Notice notice;
     std::vector<MPI_Request> requests;
   };
+
+  /// @pre the mutex is held
+  void post(Subject subject, std::uint64_t identity, const std::string& reason, std::span<const int> peers) {
+    if (!is_up()) return;
+    Letter& letter = outbox_.emplace_back();
+    letter.notice.identity = identity;
+    letter.notice.subject = subject;
+    reason.copy(letter.notice.reason, sizeof letter.notice.reason - 1);
+    letter.requests.assign(peers.size(), MPI_REQUEST_NULL);
+    for (std::size_t i = 0; i < peers.size(); ++i)
+      if (MPI_Isend(&letter.notice, sizeof(Notice), MPI_BYTE, peers[i], 0, comm(), &letter.requests[i]) != MPI_SUCCESS)
+        letter.requests[i] = MPI_REQUEST_NULL;  // a peer that cannot be reached has its own deadline
+  }
 
   static void end(Revocation& revocation, std::string reason) {
     if (revocation.revoked.load()) return;
@@ -110,6 +145,7 @@ class Control {
   std::map<std::uint64_t, Revocation*> members_;
   std::map<std::uint64_t, std::string> early_;
   std::list<Letter> outbox_;
+  detail::NoticeBoard told_;
 };
 
 }  // namespace distx::mpi

@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "distx/connect/connect.hpp"
+#include "distx/connect/notices.hpp"
 #include "distx/core/wait.hpp"
 #include "distx/mpi/control.hpp"
 #include "distx/mpi/user_op.hpp"
@@ -41,7 +42,7 @@ detail::WaitEnd poll(MPI_Request& request, Timeout deadline, const char* routine
 /// MPI in this process, as long as a connector or a communicator made from it lives.
 ///
 /// Either starts MPI and ends it, or borrows a host program's communicator, of which it keeps duplicates.
-class Session {
+class Session final : public Notices {
  public:
   /// Starts MPI. Collective.
   /// @throws ConnectError where MPI has been started, or ended, before
@@ -61,7 +62,7 @@ class Session {
   }
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
-  ~Session() {
+  ~Session() override {
     const bool unwinding = std::uncaught_exceptions() > uncaught_;
     if (environment_ == nullptr) {
       if (unwinding || timed_out_) abandon();
@@ -110,6 +111,10 @@ class Session {
     auto nothing = std::make_unique<char>();
     run(operation, "MPI_Ibarrier", nothing, [&](char&, MPI_Request* r) { return MPI_Ibarrier(comm(), r); });
   }
+
+  /// @pre MPI serves several threads, as for `heard`
+  void tell(std::uint64_t identity, const std::string& reason) noexcept override { control_->tell(identity, reason); }
+  [[nodiscard]] std::optional<std::string> heard(std::uint64_t identity) override { return control_->heard(identity); }
 
   [[nodiscard]] ErrorContext where(std::string_view operation) const noexcept {
     return {.operation = operation, .backend = "mpi", .rank = rank_, .size = size_};

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "distx/connect/process_state.hpp"
 #include "distx/shm/handles.hpp"
 
 // What the system says about processes and the machine.
@@ -31,37 +32,19 @@ inline std::array<char, 40> machine_id() noexcept {
   return id;
 }
 
-struct ProcessState {
-  char state = 0;            ///< the system's letter, 0 where nothing is known
-  std::uint64_t began = 0;   ///< in the system's ticks since it started
-};
-
-/// From /proc/<id>/stat: the fields after the name, which may itself have spaces and brackets.
-inline ProcessState process_state(std::int64_t id) noexcept {
+inline detail::ProcessState process_state(std::int64_t id) noexcept {
   std::array<char, 32> path{"/proc/"};
   *std::to_chars(path.data() + 6, path.data() + 26, id).ptr = '\0';
   std::strcat(path.data(), "/stat");
   std::array<char, 1024> buffer;
-  std::string_view text = read_file(path.data(), buffer);
-  const auto name_end = text.rfind(')');
-  if (name_end == std::string_view::npos || name_end + 2 >= text.size()) return {};
-  text.remove_prefix(name_end + 2);
-  ProcessState known{text.front(), 0};
-  constexpr int fields_before_start = 19;  // the state is field 3, the start field 22
-  for (int field = 0; field < fields_before_start; ++field) {
-    const auto space = text.find(' ');
-    if (space == std::string_view::npos) return known;
-    text.remove_prefix(space + 1);
-  }
-  std::from_chars(text.data(), text.data() + text.size(), known.began);
-  return known;
+  return detail::process_state_from(read_file(path.data(), buffer));
 }
 
 /// Whether a process that began then is no more; one that its parent has not yet asked for counts as ended.
 inline bool process_ended(std::int64_t id, std::uint64_t began) noexcept {
-  const ProcessState now = process_state(id);
+  const auto now = process_state(id);
   if (now.state == 0) return ::kill(static_cast<pid_t>(id), 0) != 0 && errno == ESRCH;
-  return now.state == 'Z' || now.state == 'X' || now.began != began;
+  return detail::is_over(now, began);
 }
 
 }  // namespace distx::shm

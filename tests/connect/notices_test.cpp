@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "distx/connect/notices.hpp"
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <chrono>
+#include <stdexcept>
+
+#include "distx/connect/spawn.hpp"
+
+namespace {
+
+using distx::AnyConnector;
+using distx::Notices;
+using distx::ThreadConnector;
+
+/// A connector that has no notices.
+struct Silent {
+  int rank() const { return 0; }
+  int size() const { return 1; }
+  int local_rank() const { return 0; }
+  int local_size() const { return 1; }
+  int root_rank() const { return 0; }
+  void barrier() {}
+  void broadcast(std::span<std::byte>, int) {}
+  void all_gather(std::span<const std::byte> send, std::span<std::byte> receive) {
+    std::copy(send.begin(), send.end(), receive.begin());
+  }
+};
+
+template <class Inner, class Outer>
+using Product = distx::ProductConnector<Inner, Outer>;
+static_assert(distx::HasNotices<ThreadConnector> && distx::HasNotices<distx::SelfConnector>);
+static_assert(distx::HasNotices<AnyConnector> && distx::HasNotices<Product<ThreadConnector, Silent>>);
+static_assert(!distx::HasNotices<Silent> && !distx::HasNotices<int>);
+
+/// Waits until a notice arrives: the words, or none after ten seconds.
+std::string wait_for(Notices& notices, std::uint64_t identity) {
+  std::string words = "nothing was heard";
+  distx::detail::wait_until(
+      std::chrono::seconds(10),
+      [&] {
+        const auto heard = notices.heard(identity);
+        if (heard) words = *heard;
+        return heard.has_value();
+      },
+      [] { return false; });
+  return words;
+}
+
+class Wrong {
+ public:
+  void unless(bool right) { count_ += right ? 0 : 1; }
+  [[nodiscard]] int count() const { return count_; }
+
+ private:
+  std::atomic<int> count_{0};
+};
+
+TEST_CASE("a world of one tells itself") {
+  distx::SelfConnector self;
+  const auto notices = self.notices();
+  CHECK(!notices->heard(7));
+  notices->tell(7, "the first");
+  notices->tell(7, "the second");
+  notices->tell(8, "of another");
+  CHECK(notices->heard(7) == "the first");
+  CHECK(notices->heard(8) == "of another");
+  CHECK(!notices->heard(9));
+  CHECK(self.notices()->heard(7) == "the first");
+  CHECK(!distx::SelfConnector().notices()->heard(7));
+}
+
+TEST_CASE("AnyConnector has the notices of what it holds, or none") {
+  AnyConnector silent = Silent();
+  CHECK(silent.notices() == nullptr);
+  AnyConnector any = distx::SelfConnector();
+  any.notices()->tell(1, "told");
+  CHECK(any.notices()->heard(1) == "told");
+}
+
+TEST_CASE("threads hear what one of them tells, from any thread, while nobody waits") {
+  for (const int size : {1, 2, 3, 7}) {
+    Wrong wrong;
+    distx::spawn(size, [&](ThreadConnector& connector) {
+      const auto notices = connector.notices();
+      std::jthread watcher([&] {
+        wrong.unless(wait_for(*notices, 5) == "rank " + std::to_string(size - 1) + " has had enough");
+      });
+      if (connector.rank() == size - 1)
+        connector.notices()->tell(5, "rank " + std::to_string(size - 1) + " has had enough");
+      watcher.join();
+      connector.barrier();
+      notices->tell(5, "too late");
+      wrong.unless(notices->heard(5)->find("enough") != std::string::npos);
+      wrong.unless(!notices->heard(6));
+    });
+    CHECK(wrong.count() == 0);
+  }
+}
+
+TEST_CASE("many threads that tell at once hear one reason") {
+  Wrong wrong;
+  distx::spawn(4, [&](ThreadConnector& connector) {
+    for (std::uint64_t identity = 0; identity < 50; ++identity) {
+      connector.notices()->tell(identity, std::to_string(connector.rank()));
+      const auto first = *connector.notices()->heard(identity);
+      connector.barrier();
+      wrong.unless(*connector.notices()->heard(identity) == first);
+      std::vector<char> all(4);
+      connector.all_gather(std::as_bytes(std::span(first.data(), 1)), std::as_writable_bytes(std::span(all)));
+      wrong.unless(all == std::vector<char>(4, first[0]));
+    }
+  });
+  CHECK(wrong.count() == 0);
+}
+
+TEST_CASE("a rank that has ended with an exception is heard under every identity") {
+  std::atomic<int> heard{0};
+  try {
+    distx::spawn(3, [&](ThreadConnector& connector) {
+      connector.notices()->tell(1, "told before");
+      connector.barrier();
+      if (connector.rank() == 1) throw std::runtime_error("the wheel came off");
+      if (wait_for(*connector.notices(), 2) == "rank 1 of 3 ended with an exception: the wheel came off") ++heard;
+      connector.notices()->tell(2, "this comes after it");
+      if (connector.notices()->heard(2)->find("wheel") != std::string::npos) ++heard;
+      if (connector.notices()->heard(1) == "told before") ++heard;
+    });
+  } catch (const distx::RankFailure&) {
+  }
+  CHECK(heard == 6);
+}
+
+TEST_CASE("ranks in ranks all hear it, whoever tells") {
+  constexpr int inner = 2, outer = 3;
+  for (int teller = 0; teller < inner * outer; ++teller) {
+    Wrong wrong;
+    distx::spawn(outer, [&](ThreadConnector& far) {
+      distx::spawn(distx::threads(inner) * far, [&](auto& product) {
+        AnyConnector any = product;
+        const auto notices = any.notices();
+        if (any.rank() == teller) notices->tell(3, "rank " + std::to_string(teller));
+        wrong.unless(wait_for(*notices, 3) == "rank " + std::to_string(teller));
+        wrong.unless(!notices->heard(4));
+      });
+    });
+    CHECK(wrong.count() == 0);
+  }
+}
+
+TEST_CASE("an inner rank that ends is heard in the other processes, as soon as another inner rank has heard it") {
+  std::atomic<int> heard{0};
+  std::atomic<int> looked{0};
+  try {
+    distx::spawn(2, [&](ThreadConnector& far) {
+      distx::spawn(distx::threads(2) * far, [&](auto& product) {
+        const auto notices = product.notices();
+        product.barrier();
+        if (product.rank() == 3) throw std::runtime_error("gone");
+        if (wait_for(*notices, 9).find("ended with an exception: gone") != std::string::npos) ++heard;
+        ++looked;  // and stays until all have looked: its own end is not to be heard instead
+        distx::detail::wait_until(
+            std::chrono::seconds(30), [&] { return looked == 3; }, [] { return false; });
+      });
+    });
+  } catch (const distx::RankFailure&) {
+  }
+  CHECK(heard == 3);
+}
+
+TEST_CASE("a product of a connector without notices has none") {
+  Silent silent;
+  distx::spawn(distx::threads(2) * silent, [](auto& product) {
+    if (product.notices() != nullptr) throw std::runtime_error("notices from nowhere");
+  });
+}
+
+}  // namespace

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <thread>
+
+#include <distx/distx.hpp>
+
+#include "mpi/world.hpp"
+
+using namespace distx;
+
+namespace {
+
+static_assert(HasNotices<MpiConnector>);
+
+std::string wait_for(Notices& notices, std::uint64_t identity) {
+  std::string words = "nothing was heard";
+  detail::wait_until(
+      std::chrono::seconds(30),
+      [&] {
+        const auto heard = notices.heard(identity);
+        if (heard) words = *heard;
+        return heard.has_value();
+      },
+      [] { return false; });
+  return words;
+}
+
+bool can_tell() { return world().thread_level() == mpi::ThreadLevel::multiple; }
+
+}  // namespace
+
+TEST_CASE("notices are null where MPI serves one thread, and only there") {
+  CHECK((world().notices() != nullptr) == can_tell());
+}
+
+TEST_CASE("every rank hears what one tells, from a thread of its own, while the ranks do other things") {
+  if (!can_tell()) return;
+  for (int teller = 0; teller < world().size(); ++teller) {
+    const std::string words = "rank " + std::to_string(teller) + " says so";
+    const auto identity = static_cast<std::uint64_t>(100 + teller);
+    const auto notices = world().notices();
+    std::string heard;
+    std::jthread watcher([&] { heard = wait_for(*notices, identity); });
+    if (world().rank() == teller) notices->tell(identity, words);
+    for (int other = 0; other < 10; ++other) world().barrier();
+    watcher.join();
+    CHECK(heard == words);
+    CHECK(!notices->heard(99));
+    world().barrier();
+    notices->tell(identity, "too late");
+    world().barrier();
+    CHECK(notices->heard(identity) == words);
+  }
+}
+
+TEST_CASE("a notice is of no communicator, whatever its identity") {
+  if (!can_tell()) return;
+  MpiConnector connector(MPI_COMM_WORLD);
+  MpiCommunicator comm(connector);
+  const auto notices = connector.notices();
+  // The identities that this session's communicators have or will have.
+  for (std::uint64_t identity = 0; identity < 20; ++identity)
+    if (connector.rank() == 0) notices->tell(identity, "not of a communicator");
+  for (std::uint64_t identity = 0; identity < 20; ++identity)
+    CHECK(wait_for(*notices, identity) == "not of a communicator");
+  std::vector<int> ones(3, 1);
+  all_reduce(comm, ones, sum);
+  CHECK(ones == std::vector<int>(3, comm.size()));
+  MpiCommunicator later(connector);
+  all_reduce(later, ones, sum);
+  connector.barrier();
+  // And a revocation is no notice.
+  if (connector.rank() == 0) later.revoke("for the test");
+  if (connector.rank() != 0) CHECK_THROWS_AS(all_reduce(later, ones, sum), RevokedError);
+  for (std::uint64_t identity = 20; identity < 40; ++identity) CHECK(!notices->heard(identity));
+}
+
+TEST_CASE("notices outlive their connector, and long ones are cut") {
+  if (!can_tell()) return;
+  std::shared_ptr<Notices> notices = MpiConnector(MPI_COMM_WORLD).notices();
+  const std::string all(5000, 'x');
+  if (world().rank() == 0) notices->tell(1, all);
+  const auto heard = wait_for(*notices, 1);
+  CHECK(heard.size() >= 1000);
+  CHECK(all.starts_with(heard));
+  world().barrier();
+}
+
+TEST_CASE("threads in processes hear it everywhere") {
+  if (!can_tell()) return;
+  spawn(threads(2) * world(), [](auto& product) {
+    const auto notices = product.notices();
+    const int last = product.size() - 1;
+    if (product.rank() == last) notices->tell(77, "from the last");
+    if (wait_for(*notices, 77) != "from the last") throw std::runtime_error("rank heard nothing");
+  });
+  world().barrier();
+}
