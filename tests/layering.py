@@ -38,7 +38,7 @@ VENDORS = {
     "shm": ("sys/", "fcntl.h", "signal.h", "unistd.h"),
     "tcp": ("boost/asio", "boost/system", "openssl/"),
     "gloo": ("gloo/",),
-    "cuda": ("cuda", "cooperative_groups"),
+    "cuda": ("cuda", "cublas", "cooperative_groups"),
     "nccl": ("nccl",),
     "eigen": ("Eigen/",),
     "torch": ("torch/", "ATen/", "c10/"),

@@ -4,6 +4,8 @@
 
 #include "distx/distx.hpp"
 
+namespace agreement_test {
+
 namespace {
 
 using distx::difference;
@@ -134,3 +136,5 @@ TEST_CASE("blocks of counts") {
 }
 
 }  // namespace
+
+}  // namespace agreement_test

@@ -11,7 +11,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using Threads = distx::ThreadCommunicator;
-using Comm = distx::Hierarchical<Threads, Threads>;
+using TwoLevels = distx::Hierarchical<Threads, Threads>;
 using test::Outcome;
 using test::outcome_of;
 
@@ -22,7 +22,7 @@ std::vector<Outcome> outcomes(std::string_view machines, F f, distx::Timeout dea
   distx::spawn(distx::threads(static_cast<int>(machines.size()), 1min), [&](distx::ThreadConnector& connector) {
     test::MadeUpMachines made_up(connector, machines);
     auto& mine = all[static_cast<std::size_t>(connector.rank())];
-    std::optional<Comm> comm;
+    std::optional<TwoLevels> comm;
     mine = outcome_of([&] {
       comm.emplace(made_up, deadline);
       f(*comm);
@@ -33,7 +33,7 @@ std::vector<Outcome> outcomes(std::string_view machines, F f, distx::Timeout dea
 }
 
 /// Rank 2 is the odd one. It says what rank 0 does; the others say what rank 2 does.
-void check_odd_one(std::string_view machines, void (*call)(Comm&), const std::string& of_rank_2,
+void check_odd_one(std::string_view machines, void (*call)(TwoLevels&), const std::string& of_rank_2,
                    const std::string& of_rank_0) {
   const auto all = outcomes(machines, call);
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
@@ -49,54 +49,54 @@ void check_odd_one(std::string_view machines, void (*call)(Comm&), const std::st
 TEST_CASE("calls that differ are told on every rank of every machine") {
   for (const std::string_view machines : {"0011", "0112223", "00122"}) {
     CAPTURE(machines);
-    const auto length = [](Comm& comm) {
+    const auto length = [](TwoLevels& comm) {
       std::vector<float> values(comm.rank() == 2 ? 8 : 10);
       distx::all_reduce(comm, values, distx::sum);
     };
     check_odd_one(machines, length, "rank 2 passes 8 elements, this rank 10", "rank 0 passes 10 elements, this rank 8");
-    const auto op = [](Comm& comm) {
+    const auto op = [](TwoLevels& comm) {
       float value = 1;
       if (comm.rank() == 2) distx::start_all_reduce(comm, value, distx::max).wait();
       else distx::start_all_reduce(comm, value, distx::sum).wait();
     };
     check_odd_one(machines, op, "rank 2 reduces with another op", "rank 0 reduces with another op");
-    const auto operation = [](Comm& comm) {
+    const auto operation = [](TwoLevels& comm) {
       std::vector<float> values(3);
       if (comm.rank() == 2) distx::barrier(comm);
       else distx::broadcast(comm, values, 0);
     };
     check_odd_one(machines, operation, "rank 2 calls barrier, this rank broadcast",
                   "rank 0 calls broadcast, this rank barrier");
-    const auto memory = [](Comm& comm) { const auto m = comm.allocate<float>(comm.rank() == 2 ? 5 : 4); };
+    const auto memory = [](TwoLevels& comm) { const auto m = comm.allocate<float>(comm.rank() == 2 ? 5 : 4); };
     check_odd_one(machines, memory, "rank 2 passes 5 elements, this rank 4", "rank 0 passes 4 elements, this rank 5");
   }
 }
 
 TEST_CASE("a rank that fails by itself ends every wait of the others, on both levels") {
-  const std::vector<std::pair<std::string, void (*)(Comm&)>> waits{
-      {"all_reduce", [](Comm& comm) { distx::all_reduce(comm, std::vector<float>(1000), distx::sum); }},
+  const std::vector<std::pair<std::string, void (*)(TwoLevels&)>> waits{
+      {"all_reduce", [](TwoLevels& comm) { distx::all_reduce(comm, std::vector<float>(1000), distx::sum); }},
       {"started all_reduce",
-       [](Comm& comm) {
+       [](TwoLevels& comm) {
          std::vector<float> values(1000);
          auto pending = distx::start_all_reduce(comm, values, distx::sum);
          pending.wait();
        }},
-      {"barrier", [](Comm& comm) { distx::barrier(comm); }},
-      {"gather", [](Comm& comm) { distx::gather(comm, 1.0f, std::vector<float>(7), 0); }},
+      {"barrier", [](TwoLevels& comm) { distx::barrier(comm); }},
+      {"gather", [](TwoLevels& comm) { distx::gather(comm, 1.0f, std::vector<float>(7), 0); }},
       {"receive",
-       [](Comm& comm) {
+       [](TwoLevels& comm) {
          float value = 0;
          distx::receive(comm, value, 4);
        }},
-      {"split", [](Comm& comm) { const auto part = comm.split(0, 0); }},
-      {"allocate", [](Comm& comm) { const auto memory = comm.allocate<float>(10); }},
+      {"split", [](TwoLevels& comm) { const auto part = comm.split(0, 0); }},
+      {"allocate", [](TwoLevels& comm) { const auto memory = comm.allocate<float>(10); }},
   };
   for (const auto& [name, wait] : waits) {
     CAPTURE(name);
     for (const bool throws : {false, true}) {
       CAPTURE(throws);
       // The middle one of a machine of three: not the one that speaks for its machine.
-      const auto all = outcomes("0112223", [&, wait = wait](Comm& comm) {
+      const auto all = outcomes("0112223", [&, wait = wait](TwoLevels& comm) {
         if (comm.rank() != 4) return wait(comm);
         if (!throws) return distx::broadcast(comm, std::vector<float>(4), 9);
         auto moved = std::move(comm);
@@ -118,7 +118,7 @@ TEST_CASE("a rank that fails by itself ends every wait of the others, on both le
 }
 
 TEST_CASE("a rank that has gone is named as all know it") {
-  const auto all = outcomes("0112223", [](Comm& comm) {
+  const auto all = outcomes("0112223", [](TwoLevels& comm) {
     if (comm.rank() == 5) {
       const auto gone = std::move(comm);
       return;
@@ -142,7 +142,7 @@ TEST_CASE("a rank that has gone is named as all know it") {
 }
 
 TEST_CASE("a revocation reaches every machine") {
-  const auto all = outcomes("0112", [](Comm& comm) {
+  const auto all = outcomes("0112", [](TwoLevels& comm) {
     if (comm.rank() == 1) comm.revoke("enough is enough");
     for (int call = 0; call < 3; ++call) {
       const auto outcome = outcome_of([&] { distx::barrier(comm); });
@@ -157,7 +157,7 @@ TEST_CASE("a rank that does not come ends the others at the deadline") {
   std::atomic<int> ended{0};
   const auto all = outcomes(
       "0011",
-      [&](Comm& comm) {
+      [&](TwoLevels& comm) {
         struct Ended {
           std::atomic<int>& count;
           ~Ended() {
@@ -202,7 +202,7 @@ TEST_CASE("local ranks that fit no machines, or several, are refused on every ra
     std::vector<Outcome> all(4);
     distx::spawn(4, [&, &told = local](distx::ThreadConnector& connector) {
       Pretended pretended(connector, told);
-      all[static_cast<std::size_t>(connector.rank())] = outcome_of([&] { Comm comm(pretended); });
+      all[static_cast<std::size_t>(connector.rank())] = outcome_of([&] { TwoLevels comm(pretended); });
     });
     CHECK_MESSAGE(test::all_say(all, "another error", sentence), test::text_of(all));
   }
@@ -214,7 +214,7 @@ TEST_CASE("inner communicators in another order than the outer one are refused o
     all[static_cast<std::size_t>(connector.rank())] = outcome_of([&] {
       Threads outer(connector);
       Threads inner = outer.split(outer.rank() / 2, -outer.rank());
-      Comm comm(std::move(inner), std::move(outer));
+      TwoLevels comm(std::move(inner), std::move(outer));
     });
   });
   CHECK_MESSAGE(test::all_say(all, "MismatchError", "in the order that they have among all"), test::text_of(all));

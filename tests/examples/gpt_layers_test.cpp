@@ -14,6 +14,8 @@
 
 using namespace examples;
 
+namespace gpt_layers_test {
+
 namespace {
 
 using Training = SealedTraining<double>;
@@ -255,3 +257,5 @@ TEST_CASE("a parameter in fewer bits is computed in float and rounded once when 
   for (std::size_t i = 0; i < 6; ++i) CHECK(static_cast<float>(training.gradient(*weight)[i]) == expected[i]);
   training.finish();
 }
+
+}  // namespace gpt_layers_test

@@ -15,6 +15,8 @@
 
 using namespace examples;
 
+namespace gpt_test {
+
 namespace {
 
 using Tokens = std::vector<std::uint8_t>;
@@ -225,3 +227,5 @@ TEST_CASE("what cannot be is refused") {
   model.logits(prompt, 1, training);
   CHECK(refusal([&] { model.backward(training); }).starts_with("Gpt: backward() has no forward()"));
 }
+
+}  // namespace gpt_test

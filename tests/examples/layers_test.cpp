@@ -14,6 +14,8 @@
 
 using namespace examples;
 
+namespace layers_test {
+
 namespace {
 
 /// A layer whose four arrays hold what they should not after a gradient is written.
@@ -179,3 +181,5 @@ TEST_CASE("softmax cross entropy stays finite where exponentials overflow") {
   CHECK(gradient(3, 0) == 0);
   CHECK(gradient(7, 1) == -0.5F);
 }
+
+}  // namespace layers_test

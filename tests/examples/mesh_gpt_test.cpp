@@ -9,6 +9,8 @@
 
 #include <chrono>
 
+namespace mesh_gpt_test {
+
 namespace {
 
 struct Data {};
@@ -97,3 +99,5 @@ TEST_CASE("a GPT split over a mesh learns as one process does") {
     CHECK(farthest(losses_on<1, true>(mesh), expected) < 1e-4);
   }
 }
+
+}  // namespace mesh_gpt_test

@@ -12,6 +12,8 @@
 
 using namespace examples;
 
+namespace text_test {
+
 namespace {
 
 using Tokens = std::vector<std::uint8_t>;
@@ -83,3 +85,5 @@ TEST_CASE("a batch has its sequences side by side, and what follows each token")
   CHECK(batch.tokens == Tokens{3, 4, 5, 0, 1, 2});
   CHECK(batch.targets == Tokens{4, 5, 6, 1, 2, 3});
 }
+
+}  // namespace text_test

@@ -9,6 +9,8 @@
 
 using namespace examples;
 
+namespace timed_training_test {
+
 namespace {
 
 /// A clock that goes when told.
@@ -121,3 +123,5 @@ TEST_CASE("a training that has no policy for micro-batches is asked for none") {
   CHECK(asked == "unshard weight, ready weight, end of weight, ");
   CHECK(training.memory().weights.held == 123);
 }
+
+}  // namespace timed_training_test

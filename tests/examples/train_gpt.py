@@ -66,7 +66,7 @@ def repeats(how):
 
 def stages(how):
     """Bit for bit in this machine's memory; MPI adds in an order of its own. Micro-batches differ by rounding."""
-    few = ["--steps", "30", "--batch", "6", "--sample", "0", "--clip", "0.5", "--bucket-kib", "16"]
+    few = ["--steps", "50", "--batch", "6", "--sample", "0", "--clip", "0.5", "--bucket-kib", "16"]
     several = {"threads": (2, 3), "shm": (3,), "shm of processes": (2,), "mpi": (2,)}
     said = {}
     for name, way in how.items():

@@ -9,22 +9,12 @@
 
 #include <distx/distx.hpp>
 
+#include "mpi/sentence_of.hpp"
 #include "mpi/world.hpp"
 
 using namespace distx;
 
 namespace {
-
-template <class E, class F>
-std::string sentence_of(F&& f) {
-  try {
-    f();
-  } catch (const E& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 /// A part of the world that a host program might lend: even ranks and odd ones, in opposite order.
 struct Lent {

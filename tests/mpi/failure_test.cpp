@@ -8,27 +8,13 @@
 
 #include <distx/distx.hpp>
 
+#include "mpi/sentence_of.hpp"
 #include "mpi/world.hpp"
 
 using namespace distx;
 using namespace std::chrono_literals;
 
 namespace {
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
-/// What `f` throws, in words; its type must be E.
-template <class E, class F>
-std::string sentence_of(F&& f) {
-  try {
-    f();
-  } catch (const E& error) {
-    return error.what();
-  } catch (const std::exception& error) {
-    return std::string("another type: ") + error.what();
-  }
-  return "nothing was thrown";
-}
 
 struct Trouble : std::runtime_error {
   Trouble() : std::runtime_error("trouble on this rank") {}

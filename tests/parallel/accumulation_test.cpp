@@ -3,8 +3,6 @@
 
 #include "stages.hpp"
 
-using namespace distx::literals;
-
 namespace {
 
 template <class How>
@@ -47,20 +45,10 @@ void check_all(const std::vector<float>& one_pass, int last_stage) {
     if (ranks == 1)
       for (std::size_t i = 0; i < expected.size(); i += 11)
         CHECK(expected[i] == doctest::Approx(one_pass[i]).epsilon(1e-4));
-    for (int stage = 0; stage <= last_stage; ++stage)
-      for (const bool overlap : {false, true})
-        for (const std::size_t bytes : {0_KiB, 4_KiB, distx::unlimited})
-          for (const bool borrowed : {false, true}) {
-            if (borrowed && stage >= 2) continue;
-            CAPTURE(ranks);
-            CAPTURE(stage);
-            CAPTURE(overlap);
-            CAPTURE(bytes);
-            CAPTURE(borrowed);
-            for (const auto& rank :
-                 train<How>(ranks, borrowed, {.bucket_bytes = bytes, .overlap = overlap, .stage = stage}))
-              CHECK(toy::same_bits(rank, expected));
-          }
+    CAPTURE(ranks);
+    stages::for_each_way({}, last_stage, [&](const auto& options, bool borrowed) {
+      for (const auto& rank : train<How>(ranks, borrowed, options)) CHECK(toy::same_bits(rank, expected));
+    });
   }
 }
 

@@ -7,14 +7,14 @@ using namespace distx::literals;
 
 namespace {
 
-using Hybrid = distx::DataParallel<distx::ZeRO<distx::Dynamic>, distx::Hybrid>;
+using HybridTraining = distx::DataParallel<distx::ZeRO<distx::Dynamic>, distx::Hybrid>;
 
 /// Every rank's weights, and the bytes of state that it holds.
 std::vector<std::pair<std::vector<float>, std::size_t>> train(int ranks, const distx::DataParallelOptions& options) {
   std::vector<std::pair<std::vector<float>, std::size_t>> all(static_cast<std::size_t>(ranks));
   toy::on_ranks(ranks, [&](distx::ThreadCommunicator& comm) {
     const auto parameters = stages::owned();
-    Hybrid training(comm, parameters, distx::AdamW{}, options);
+    HybridTraining training(comm, parameters, distx::AdamW{}, options);
     for (std::size_t step = 0; step < 3; ++step) {
       stages::pass(training, parameters, 10 * step + static_cast<std::size_t>(comm.rank()));
       training.step({.learning_rate = 0.01});
@@ -52,7 +52,7 @@ TEST_CASE("what groups cannot be") {
   const auto words = [](int ranks, const distx::DataParallelOptions& options) {
     return toy::endings(ranks, [&](auto& comm) {
              const auto parameters = stages::owned();
-             Hybrid training(comm, parameters, distx::SGD{}, options);
+             HybridTraining training(comm, parameters, distx::SGD{}, options);
            }).back().words;
   };
   CHECK(toy::says(words(4, {.stage = 1, .group_ranks = 3}), "Hybrid shares out among so many ranks, which must"));

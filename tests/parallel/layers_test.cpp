@@ -9,6 +9,8 @@
 
 #include "toy.hpp"
 
+namespace layers_test {
+
 namespace {
 
 struct Data {};
@@ -189,3 +191,5 @@ TEST_CASE("there is no way back without a way there") {
   for (const auto& words : {refusal<Mlp<Split<false>>>(), refusal<Attention<Split<false>>>()})
     CHECK(words.find("call forward once before each backward") != std::string::npos);
 }
+
+}  // namespace layers_test

@@ -7,6 +7,8 @@
 
 // A model of three weights: one that is sharded over the model axis, in rows that do not divide, one that is replicated
 // and whose gradient is the same everywhere, and one that is replicated and whose gradient is a sum of terms.
+namespace mesh_parallel_test {
+
 namespace {
 
 struct Data {};
@@ -119,3 +121,5 @@ TEST_CASE("weights spread over a mesh are trained as one process would, at every
     train<3>(shape, options, expected);
   }
 }
+
+}  // namespace mesh_parallel_test

@@ -5,6 +5,8 @@
 
 using namespace distx::literals;
 
+namespace precision_test {
+
 namespace {
 
 using toy::says;
@@ -150,3 +152,5 @@ TEST_CASE("a loss that is no number ends the step where it is not scaled") {
        }))
     CHECK(says(ending.words, "the loss is nan: lower the learning rate"));
 }
+
+}  // namespace precision_test

@@ -6,6 +6,8 @@
 #include "toy.hpp"
 
 // Several ranks train as one process would on all their samples together.
+namespace reference_test {
+
 namespace {
 
 constexpr int steps = 6;
@@ -117,3 +119,5 @@ TEST_CASE("all ranks have the same weights after each step") {
     for (const auto& other : weights) CHECK(toy::same_bits(other, weights[0]));
   }
 }
+
+}  // namespace reference_test

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "kinds.hpp"
+#include "optim/proportional.hpp"
 
 using namespace distx::literals;
 
@@ -23,26 +24,6 @@ struct Signs {
     using std::copysign;
     mean = T{0.75} * mean + T{0.25} * gradient;
     weight -= copysign(V(rate), mean);
-  }
-};
-
-/// A user's own: the fraction that each step is of the parameter is the learning rate (LARS without momentum).
-struct Proportional {
-  static constexpr std::size_t states = 0;
-  template <class T>
-  T coefficients(const distx::Step& step) const {
-    return static_cast<T>(step.learning_rate);
-  }
-  template <class T, class V>
-  static constexpr V direction(const T&, V, V gradient) {
-    return gradient;
-  }
-  static double trust(double weight_norm, double direction_norm) {
-    return direction_norm > 0 ? weight_norm / direction_norm : 0;
-  }
-  template <class T, class V>
-  static constexpr void apply(const T& rate, V& weight, V direction, V factor) {
-    weight -= rate * factor * direction;
   }
 };
 
@@ -94,22 +75,11 @@ void check_bits(const std::vector<int>& rank_counts, const Optimizer& optimizer,
     options.stage = 0;
     const auto expected =
         train(ranks, optimizer, {.options = options, .matrices_only = matrices_only, .by_hand = true}).front().weights;
-    for (const int stage : {0, 1, 2, 3})
-      for (const bool overlap : {false, true})
-        for (const std::size_t bytes : {0_KiB, 4_KiB, distx::unlimited})
-          for (const bool borrowed : {false, true}) {
-            if (borrowed && stage >= 2) continue;
-            CAPTURE(ranks);
-            CAPTURE(stage);
-            CAPTURE(overlap);
-            CAPTURE(bytes);
-            CAPTURE(borrowed);
-            options.bucket_bytes = bytes;
-            options.overlap = overlap;
-            options.stage = stage;
-            for (const auto& rank : train(ranks, optimizer, {options, borrowed, matrices_only}))
-              CHECK(toy::same_bits(rank.weights, expected));
-          }
+    CAPTURE(ranks);
+    stages::for_each_way(given, 3, [&](const auto& way, bool borrowed) {
+      for (const auto& rank : train(ranks, optimizer, {way, borrowed, matrices_only}))
+        CHECK(toy::same_bits(rank.weights, expected));
+    });
   }
 }
 

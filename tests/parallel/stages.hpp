@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <doctest/doctest.h>
+
 #include "toy.hpp"
 
 // The toy model, trained at every stage of ZeRO by one text.
@@ -28,6 +30,27 @@ struct Way {
   bool unordered = false;  // another order of ready on every rank
   std::size_t steps = 3;
 };
+
+/// Calls `f(options, borrowed)` for each stage up to the last one, with and without overlap, for all kinds of buckets,
+/// for owned parameters and, where the stage takes those, borrowed ones.
+template <class F>
+void for_each_way(distx::DataParallelOptions options, int last_stage, F&& f) {
+  using namespace distx::literals;
+  for (int stage = 0; stage <= last_stage; ++stage)
+    for (const bool overlap : {false, true})
+      for (const std::size_t bytes : {0_KiB, 4_KiB, distx::unlimited})
+        for (const bool borrowed : {false, true}) {
+          if (borrowed && stage >= 2) continue;
+          CAPTURE(stage);
+          CAPTURE(overlap);
+          CAPTURE(bytes);
+          CAPTURE(borrowed);
+          options.stage = stage;
+          options.overlap = overlap;
+          options.bucket_bytes = bytes;
+          f(std::as_const(options), borrowed);
+        }
+}
 
 /// One forward and backward pass of one sample, and `ready` for every parameter.
 template <class T, class Parameters>

@@ -11,13 +11,12 @@ namespace {
 using meshes::agrees;
 using meshes::Comm;
 using meshes::Data;
+using meshes::five_by_seven;
 using meshes::Layout;
 using meshes::Mesh;
 using meshes::Model;
 using meshes::Partial;
 using meshes::Shard;
-
-constexpr distx::Extents<2> extents{5, 7};
 
 /// A user's own type, with as much as the functions ask for.
 struct Mine {
@@ -53,7 +52,7 @@ void for_layouts(F&& f) {
 TEST_CASE("distributed and gathered, scattered and gathered") {
   for (const auto& shape : meshes::shapes)
     meshes::on_mesh(shape, [](const Mesh& mesh, Comm& comm) {
-      const auto all = meshes::whole(extents);
+      const auto all = meshes::whole(five_by_seven);
       for_layouts([&]<class L>(std::type_identity<L>) {
         const std::uint64_t before = comm.ledger().total().calls;
         const auto x = distx::distribute<L>(mesh, all);
@@ -84,7 +83,7 @@ TEST_CASE("where a part lies") {
     auto x = distx::zeros<float, Shard<0, Data>, Shard<1, Model>>(mesh, {5, 7});
     const auto data = static_cast<std::size_t>(mesh.coordinate<Data>());
     const auto model = static_cast<std::size_t>(mesh.coordinate<Model>());
-    CHECK(x.extents() == extents);
+    CHECK(x.extents() == five_by_seven);
     CHECK(x.offset() == distx::Extents<2>{data * 2, model * 7 / 3});
     CHECK(x.local_extents() == distx::Extents<2>{2 + data, (model + 1) * 7 / 3 - model * 7 / 3});
     x.view()(1, 1) = 5;
@@ -103,12 +102,12 @@ TEST_CASE("where a part lies") {
 TEST_CASE("the same numbers in every layout") {
   for (const auto& shape : meshes::shapes)
     meshes::on_mesh(shape, [](const Mesh& mesh, Comm&) {
-      const auto all = distx::random<float>(mesh, extents, 17);
+      const auto all = distx::random<float>(mesh, five_by_seven, 17);
       const auto indices = distx::generate<float>(
-          mesh, extents, [](const auto& i) { return meshes::element(i[0] * 7 + i[1]); });
-      CHECK(agrees(indices, meshes::whole(extents)));
+          mesh, five_by_seven, [](const auto& i) { return meshes::element(i[0] * 7 + i[1]); });
+      CHECK(agrees(indices, meshes::whole(five_by_seven)));
       for_layouts([&]<class L>(std::type_identity<L>) {
-        const auto x = distx::random<float, L>(mesh, extents, 17);
+        const auto x = distx::random<float, L>(mesh, five_by_seven, 17);
         const auto same = distx::redistribute<L>(all);
         CHECK(std::equal(x.local().begin(), x.local().end(), same.local().begin(), same.local().end()));
         const auto threes = distx::full<float, L>(mesh, {5, 7}, 3), ones = distx::ones<float, L>(mesh, {5, 7});
@@ -135,24 +134,24 @@ TEST_CASE("the same numbers in every layout") {
 
 TEST_CASE("from parts, borrowed and taken; a user's own type") {
   meshes::on_mesh({1, 3}, [](const Mesh& mesh, Comm&) {
-    const auto all = meshes::whole(extents);
+    const auto all = meshes::whole(five_by_seven);
     const auto x = distx::distribute<Shard<1, Model>>(mesh, all);
     std::vector<float> part(x.local().begin(), x.local().end());
     CHECK(agrees(distx::from_local<Shard<1, Model>>(mesh, {5, 7}, part), all));
     distx::Buffer<float> buffer(part.size());
     std::copy(part.begin(), part.end(), buffer.begin());
     const float* const memory = buffer.data();
-    const auto taken = distx::from_local<Shard<1, Model>>(mesh, extents, std::move(buffer));
+    const auto taken = distx::from_local<Shard<1, Model>>(mesh, five_by_seven, std::move(buffer));
     CHECK(taken.local().data() == memory);
     CHECK(agrees(taken, all));
-    const distx::DistTensorRef<float, 2, Mesh, Layout<Shard<1, Model>>> borrowed(mesh, extents, part);
+    const distx::DistTensorRef<float, 2, Mesh, Layout<Shard<1, Model>>> borrowed(mesh, five_by_seven, part);
     CHECK(borrowed.local().data() == part.data());
     CHECK(agrees(distx::redistribute<>(borrowed), all));
-    const Mine mine{&mesh, extents, part};
+    const Mine mine{&mesh, five_by_seven, part};
     CHECK(agrees(distx::redistribute<Shard<0, Model>>(mine), all));
     part.pop_back();
     const auto words =
-        meshes::words_thrown([&] { (void)distx::from_local<Shard<1, Model>>(mesh, extents, part); });
+        meshes::words_thrown([&] { (void)distx::from_local<Shard<1, Model>>(mesh, five_by_seven, part); });
     CHECK(words.find("and this rank's part of 5 x 7 is 5 x ") != std::string::npos);
   });
 }

@@ -16,6 +16,9 @@ struct Model;
 using Mesh = distx::Mesh<Data, Model>;
 using Comm = distx::Metered<distx::ThreadCommunicator>;
 
+/// The extents of most tensors here: no axis of several ranks divides either.
+inline constexpr distx::Extents<2> five_by_seven{5, 7};
+
 using distx::Layout;
 using distx::Partial;
 using distx::Shard;

@@ -10,22 +10,21 @@ namespace {
 using meshes::agrees;
 using meshes::Comm;
 using meshes::Data;
+using meshes::five_by_seven;
 using meshes::Layout;
 using meshes::Mesh;
 using meshes::Model;
 using meshes::Partial;
 using meshes::Shard;
 
-constexpr distx::Extents<2> extents{5, 7};
-
 /// This rank's term of the whole tensor along Model: all of it on the first rank there, else opposite numbers.
 template <class... Ps>
 auto terms(const Mesh& mesh) {
-  auto x = distx::distribute<Ps...>(mesh, meshes::whole(extents));
+  auto x = distx::distribute<Ps...>(mesh, meshes::whole(five_by_seven));
   const int n = mesh.size<Model>(), place = mesh.coordinate<Model>();
   for (float& value : x.local())
     value = place == 0 ? value + static_cast<float>(n - 1) : -1.0F;
-  return distx::from_local<Ps..., Partial<Model>>(mesh, extents, x.local());
+  return distx::from_local<Ps..., Partial<Model>>(mesh, five_by_seven, x.local());
 }
 
 template <class X>
@@ -36,7 +35,7 @@ auto element_of(const X& x, std::size_t at = 0) {
 TEST_CASE("a Partial is reduced, whole or to shards, also while others go on") {
   for (const auto& shape : meshes::shapes)
     meshes::on_mesh(shape, [](const Mesh& mesh, Comm& comm) {
-      const auto all = meshes::whole(extents);
+      const auto all = meshes::whole(five_by_seven);
       const auto x = terms<Shard<0, Data>>(mesh);
       const auto before = comm.ledger();
       const auto y = distx::redistribute<Shard<0, Data>>(x);
@@ -64,7 +63,7 @@ TEST_CASE("a Partial is reduced, whole or to shards, also while others go on") {
 
 TEST_CASE("in place and into given memory") {
   meshes::on_mesh({2, 2}, [](const Mesh& mesh, Comm&) {
-    const auto all = meshes::whole(extents);
+    const auto all = meshes::whole(five_by_seven);
     auto x = terms<Shard<0, Data>>(mesh);
     const float* memory = x.local().data();
     const auto y = distx::redistribute<Shard<0, Data>>(std::move(x));
@@ -74,7 +73,7 @@ TEST_CASE("in place and into given memory") {
     CHECK(agrees(z, all));
 
     const auto again = terms<>(mesh);
-    auto to = distx::zeros<float, Shard<1, Model>>(mesh, extents);
+    auto to = distx::zeros<float, Shard<1, Model>>(mesh, five_by_seven);
     memory = to.local().data();
     distx::redistribute(again, to);
     CHECK(to.local().data() == memory);
@@ -121,7 +120,7 @@ TEST_CASE("Partials over two axes, and one of them kept") {
 
 TEST_CASE("collectives along an axis that is named") {
   meshes::on_mesh({2, 2}, [](const Mesh& mesh, Comm& comm) {
-    const auto all = meshes::whole(extents);
+    const auto all = meshes::whole(five_by_seven);
     const auto calls_of = [&](auto&& f, std::string_view name) {
       const auto before = comm.ledger();
       f();

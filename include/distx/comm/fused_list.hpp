@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "distx/comm/arguments.hpp"
+#include "distx/memory/lines.hpp"
 #include "distx/memory/operations.hpp"
 
 namespace distx::detail {
@@ -67,8 +68,7 @@ class FusedList {
   /// Workspace for the packed copies, 0 where nothing is packed.
   [[nodiscard]] std::size_t fused_bytes() const noexcept {
     if (!fuses()) return 0;
-    const std::size_t send = length(send_side_) * sizeof(T);
-    return (send + alignment_bytes - 1) / alignment_bytes * alignment_bytes + length(receive_side_) * sizeof(T);
+    return whole_lines(length(send_side_) * sizeof(T)) + length(receive_side_) * sizeof(T);
   }
   /// Copies what is sent into the workspace, which is borrowed until `unpack`; `in_place` also what is received into,
   /// for a collective whose one buffer is both.

@@ -111,7 +111,7 @@ class HierarchicalLevels {
 
   /// Cuts n elements into slices that begin on lines of memory; none for places without a full column.
   void cut(std::size_t n, std::size_t element_bytes) {
-    const std::size_t step = std::max<std::size_t>(1, 64 / element_bytes);
+    const std::size_t step = std::max<std::size_t>(1, alignment_bytes / element_bytes);
     const auto parts = static_cast<std::size_t>(machines_.smallest());
     const auto begin = [&](std::size_t part) {
       const std::size_t at = n / parts * part + n % parts * part / parts;

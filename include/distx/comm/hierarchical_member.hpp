@@ -5,6 +5,7 @@
 #include "distx/comm/any_communicator.hpp"
 #include "distx/comm/arena/ticket.hpp"
 #include "distx/comm/hierarchical_levels.hpp"
+#include "distx/core/tell_if_throws.hpp"
 
 namespace distx::detail {
 
@@ -47,6 +48,7 @@ class HierarchicalMember {
 
   [[nodiscard]] Inner& inner() noexcept { return blocking_.inner; }
   [[nodiscard]] Outer& outer() noexcept { return blocking_.outer; }
+  [[nodiscard]] arena::ProgressThread& progress() noexcept { return progress_; }
   [[nodiscard]] bool two_levels() const noexcept { return machines.count() > 1 && machines.largest() > 1; }
   [[nodiscard]] Span<std::byte> scratch(std::size_t bytes) {
     if (scratch_.size() < bytes) scratch_ = Buffer<std::byte>(bytes);
@@ -60,15 +62,7 @@ class HierarchicalMember {
   /// Runs `f`; where it throws, the ranks of both levels are told.
   template <class F>
   decltype(auto) guarded(F&& f) {
-    try {
-      return f();
-    } catch (const std::exception& error) {
-      revoke(error.what());
-      throw;
-    } catch (...) {
-      revoke("an exception that is no std::exception");
-      throw;
-    }
+    return tell_if_throws(f, [&](const char* words) { revoke(words); });
   }
   /// Runs `f`, which uses one of the communicators; what it throws names ranks as all know them.
   template <class F>

@@ -3,7 +3,6 @@
 #include <array>
 
 #include "distx/comm/hierarchical_member.hpp"
-#include "distx/core/wait.hpp"
 
 namespace distx::detail {
 
@@ -36,8 +35,7 @@ class HierarchicalPending {
     if (member_ == nullptr) return;
     const auto member = std::exchange(member_, nullptr);
     if (const auto task = std::exchange(task_, nullptr); task != nullptr) {
-      // Without a limit of its own: the task's waits have one.
-      wait_until(none, [&] { return task->done(); }, [] { return false; });
+      member->progress().wait(*task);
       task->rethrow();
       return;
     }

@@ -40,7 +40,7 @@ class MatmulBlock {
   static constexpr std::size_t tile_columns = 2 * Lanes<T>::size;
   static constexpr std::size_t most_rows = 64, most_inner = 256, most_columns = 256;
 
-  MatmulBlock() : left_(most_rows * most_inner), right_(most_inner * most_columns) {}
+  MatmulBlock() : left_(most_rows * most_inner, uninitialized), right_(most_inner * most_columns, uninitialized) {}
 
   void take_left(MatrixRef<const T> from, std::size_t row, std::size_t rows, std::size_t k, std::size_t inner,
                  T scale) {

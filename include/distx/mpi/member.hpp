@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "distx/comm/communicator.hpp"
+#include "distx/core/tell_if_throws.hpp"
 #include "distx/mpi/messages.hpp"
 
 namespace distx {
@@ -75,15 +76,7 @@ class Member {
   /// Runs `f`; where it throws, the others are told.
   template <class F>
   decltype(auto) guarded(F&& f) {
-    try {
-      return f();
-    } catch (const std::exception& error) {
-      revoke(error.what());
-      throw;
-    } catch (...) {
-      revoke("an exception that is no std::exception");
-      throw;
-    }
+    return detail::tell_if_throws(f, [&](const char* words) { revoke(words); });
   }
 
   template <Collective Call>

@@ -2,6 +2,7 @@
 #pragma once
 #include <unordered_map>
 
+#include "distx/core/tell_if_throws.hpp"
 #include "distx/parallel/agreement.hpp"
 #include "distx/parallel/build.hpp"
 #include "distx/parallel/uses.hpp"
@@ -52,15 +53,7 @@ class Assembly {
 
   template <class F>
   void guarded(F&& f) {
-    try {
-      f();
-    } catch (const std::exception& error) {
-      revoke(error.what());
-      throw;
-    } catch (...) {
-      revoke("an exception that is no std::exception");
-      throw;
-    }
+    tell_if_throws(f, [&](const char* words) { revoke(words); });
   }
 
   [[nodiscard]] std::size_t find(const void* identity, const char* operation) const {
@@ -219,7 +212,6 @@ class Assembly {
         };
     }
   }
-
 
   std::unordered_map<const void*, std::size_t> places_;
 };

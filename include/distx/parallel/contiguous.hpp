@@ -3,10 +3,10 @@
 #include <concepts>
 #include <ranges>
 
-#include "distx/core/error.hpp"
-#include "distx/core/span.hpp"
+#include "distx/comm/arguments.hpp"
 
-// How a user's array becomes a Span: whatever has its elements side by side and says where they begin and how many.
+// How a user's array becomes a Span: what may stand for the elements of a collective, and whatever else has its
+// elements side by side and says where they begin and how many.
 namespace distx {
 
 namespace detail {
@@ -30,19 +30,11 @@ concept Strided = DataAndSize<A> && requires(A& array) {
 };
 
 template <class A>
-inline constexpr bool is_distx_span = false;
-template <class T, class S>
-inline constexpr bool is_distx_span<Span<T, S>> = true;
-
-template <class A>
 constexpr auto contiguous(A& array) {
-  if constexpr (is_distx_span<std::remove_const_t<A>>) {
-    return array;
-  } else if constexpr (GivesSpan<A>) {
+  if constexpr (GivesSpan<A> && !SpanLike<A>) {
     return array.span();
-  } else if constexpr (std::ranges::contiguous_range<A> && std::ranges::sized_range<A>) {
-    return Span<std::remove_pointer_t<decltype(std::ranges::data(array))>>(std::ranges::data(array),
-                                                                           std::ranges::size(array));
+  } else if constexpr (SpanLike<A> || HostRange<A>) {
+    return as_span(array);
   } else {
     if constexpr (Strided<A>)
       if (array.innerStride() != 1 || (array.outerSize() > 1 && array.outerStride() != array.innerSize()))
@@ -54,8 +46,7 @@ constexpr auto contiguous(A& array) {
 }
 
 template <class A>
-concept Contiguous = is_distx_span<std::remove_const_t<A>> || GivesSpan<A> ||
-                     (std::ranges::contiguous_range<A> && std::ranges::sized_range<A>) || DataAndSize<A>;
+concept Contiguous = SpanLike<A> || GivesSpan<A> || HostRange<A> || DataAndSize<A>;
 
 template <class A>
 using contiguous_t = decltype(contiguous(std::declval<A&>()));
@@ -66,7 +57,7 @@ using contiguous_space_t = typename contiguous_t<A>::space;
 
 /// Passing one by value leaves its elements where they are; a temporary container would take them along.
 template <class A>
-concept Stays = std::is_lvalue_reference_v<A> || is_distx_span<std::remove_cvref_t<A>> ||
+concept Stays = std::is_lvalue_reference_v<A> || is_span<std::remove_cvref_t<A>> ||
                 !std::ranges::range<A> || std::ranges::borrowed_range<A>;
 
 }  // namespace detail

@@ -24,7 +24,6 @@ class Cut {
   [[nodiscard]] std::size_t begin(int part) const noexcept { return begins_[static_cast<std::size_t>(part)]; }
   [[nodiscard]] std::size_t end(int part) const noexcept { return begins_[static_cast<std::size_t>(part) + 1]; }
   [[nodiscard]] std::size_t size(int part) const noexcept { return counts_[static_cast<std::size_t>(part)]; }
-  [[nodiscard]] std::size_t largest() const noexcept { return *std::max_element(counts_.begin(), counts_.end()); }
   /// Of all parts, as a collective takes them; borrowed.
   [[nodiscard]] Counts counts() const noexcept { return counts_; }
 

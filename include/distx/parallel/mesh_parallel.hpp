@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include "distx/core/tell_if_throws.hpp"
 #include "distx/parallel/data_parallel.hpp"
 #include "distx/parallel/tensor_gradient.hpp"
 #include "distx/parallel/tensor_parameter.hpp"
@@ -148,15 +149,7 @@ class MeshParallel {
   }
   template <class F>
   void guarded(F&& f) {
-    try {
-      f();
-    } catch (const std::exception& error) {
-      mesh_.revoke(error.what());
-      throw;
-    } catch (...) {
-      mesh_.revoke("an exception that is no std::exception");
-      throw;
-    }
+    detail::tell_if_throws(f, [&](const char* words) { mesh_.revoke(words); });
   }
 
   detail::MeshStateIn<space>& mesh_;

@@ -48,7 +48,6 @@ class Units {
 
   /// The unit of an entry; all its weights are gathered together.
   [[nodiscard]] std::size_t unit_of(std::size_t entry) const noexcept { return of_entry_[entry]; }
-  [[nodiscard]] std::size_t size() const noexcept { return units_.size(); }
   [[nodiscard]] static bool is_unit(std::size_t unit) noexcept { return unit != none_; }
   /// A unit that a scope holds, or none.
   [[nodiscard]] const std::string* held() const noexcept {

@@ -12,7 +12,7 @@ class SegmentArena final : public arena::Arena {
     const auto ranks = static_cast<std::size_t>(size);
     return {.inline_bytes = inline_bytes,
             .stage_bytes = std::max(least_stage_bytes, ranks * alignment_bytes),
-            .mailbox_bytes = (sizeof(Mailbox) + alignment_bytes - 1) / alignment_bytes * alignment_bytes};
+            .mailbox_bytes = whole_lines(sizeof(Mailbox))};
   }
   /// A control segment, ready for ranks to find it.
   static Segment::Made make_control(int size) {

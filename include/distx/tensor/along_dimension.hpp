@@ -68,7 +68,7 @@ void check_dimension(const C& comm, std::string_view operation, std::size_t dim,
 /// What every rank has of `boxes` of `whole`, one after another.
 template <class Space, class T>
 Buffer<T, Space> packed(const Box& whole, const std::vector<Box>& boxes, Span<const T, Space> from) {
-  Buffer<T, Space> to(sum_of(volumes_of(boxes)));
+  Buffer<T, Space> to(sum_of(volumes_of(boxes)), uninitialized);
   copy_boxes_out<Space>(Span<AnyElement, Space>(to.span()).bytes(), Span<const AnyElement, Space>(from).bytes(), whole,
                         boxes, sizeof(T));
   return to;
@@ -99,7 +99,7 @@ template <Communicator C, WholeTensor X>
   Tensor<T, part.rank(), typename C::space> whole(extents);
   Buffer<T, typename C::space> received;
   const bool direct = dim == 0;
-  if (!direct) received = Buffer<T, typename C::space>(volume(extents));
+  if (!direct) received = Buffer<T, typename C::space>(volume(extents), uninitialized);
   const auto counts = detail::volumes_of(boxes);
   const auto target = direct ? whole.values() : received.span();
   const Counts named = sizes.empty() ? Counts{} : Counts(counts);
@@ -151,7 +151,7 @@ template <Communicator C, WholeTensor X>
   const auto ins = detail::slices(extents, concat_dim, joined);
   const auto sent = detail::packed(detail::whole_box(from.extents()), outs, from.values());
   Tensor<T, from.rank(), typename C::space> to(extents);
-  const Buffer<T, typename C::space> received(volume(extents));
+  const Buffer<T, typename C::space> received(volume(extents), uninitialized);
   const auto out_counts = detail::volumes_of(outs), in_counts = detail::volumes_of(ins);
   detail::execute(comm, AllToAll<T, typename C::space>{sent.span(), received.span(), out_counts, in_counts, location});
   detail::unpacked(to.values(), detail::whole_box(extents), ins, detail::as_const(received.span()));

@@ -42,9 +42,7 @@ auto result_for(const X& x, const Xs&... others) {
   constexpr std::size_t rank = std::tuple_size_v<std::remove_const_t<decltype(extents)>>;
   using Out = DistTensor<typename ResultValue<Rule, X, Xs...>::type, rank, mesh_of<X>, result_layout<Rule, X, Xs...>,
                          typename X::space>;
-  typename Out::place_type place(x.mesh(), extents);
-  const std::size_t elements = place.box().volume();
-  return Out(std::move(place), Buffer<typename Out::value_type, typename Out::space>(elements, uninitialized));
+  return Out({x.mesh(), extents}, uninitialized);
 }
 
 template <class Rule, class Kernel, class... Xs>

@@ -57,6 +57,9 @@ class DistTensor : public TensorPlace<Rank, MeshT, L> {
   /// Zeros.
   DistTensor(MeshT mesh, const Extents<Rank>& extents) : DistTensor(place_type(std::move(mesh), extents)) {}
   explicit DistTensor(place_type place) : place_type(std::move(place)), values_(this->box().volume()) {}
+  /// Elements that are not set.
+  DistTensor(place_type place, Uninitialized)
+      : place_type(std::move(place)), values_(this->box().volume(), uninitialized) {}
   /// Takes this rank's part.
   /// @throws MismatchError where it has another number of elements
   DistTensor(place_type place, Buffer<T, Space> values)
@@ -76,7 +79,7 @@ class DistTensor : public TensorPlace<Rank, MeshT, L> {
   operator const_ref_type() const noexcept { return ref(); }  // NOLINT
 
   [[nodiscard]] DistTensor clone() const {
-    DistTensor same(static_cast<const place_type&>(*this));
+    DistTensor same(static_cast<const place_type&>(*this), uninitialized);
     copy(typename Space::stream{}, same.local(), local());
     return same;
   }

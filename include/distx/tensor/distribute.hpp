@@ -55,7 +55,7 @@ void scatter_boxes(MeshStateIn<Space>& mesh, const Sharding& sharding, Span<cons
       counts.push_back(boxes.back().volume());
       total += counts.back();
     }
-    packed = Buffer<std::byte, Space>(total * width);
+    packed = Buffer<std::byte, Space>(total * width, uninitialized);
     copy_boxes_out<Space>(packed.data(), whole.bytes(), sharding.whole(), boxes, width);
   }
   mesh.world.execute(Scatter<AnyElement, Space>{
@@ -87,7 +87,7 @@ void gather_boxes(MeshStateIn<Space>& mesh, const Sharding& sharding, Span<const
       counts.back() = boxes.back().volume();
       total += counts.back();
     }
-    packed = Buffer<std::byte, Space>(total * width);
+    packed = Buffer<std::byte, Space>(total * width, uninitialized);
   }
   mesh.world.execute(Gather<AnyElement, Space>{
       sends(mesh.places) ? part : part.subspan(0, 0),
@@ -110,7 +110,8 @@ template <class... Ps, MeshType MeshT, WholeTensor Whole>
 [[nodiscard]] auto distribute(const MeshT& mesh, const Whole& whole) {
   const auto x = detail::const_tensor_ref(whole);
   using Space = typename Whole::space;
-  DistTensor<typename Whole::value_type, x.rank(), MeshT, Layout<Ps...>, Space> made(mesh, x.extents());
+  using Made = DistTensor<typename Whole::value_type, x.rank(), MeshT, Layout<Ps...>, Space>;
+  Made made({mesh, x.extents()}, uninitialized);
   if constexpr (detail::has_values<Layout<Ps...>>())
     copy_box(typename Space::stream{}, Span<AnyElement, Space>(made.local()).bytes(), made.box(),
              Span<const AnyElement, Space>(x.values()).bytes(), made.sharding().whole(), made.box(),
@@ -130,7 +131,7 @@ template <class... Ps, MeshType MeshT, WholeTensor Whole>
   state.world.execute(Broadcast<std::uint64_t, Space>{Span<std::uint64_t>(words), root, location});
   Extents<x.rank()> extents{};
   std::copy_n(words.begin(), x.rank(), extents.begin());
-  DistTensor<typename Whole::value_type, x.rank(), MeshT, Layout<Ps...>, Space> made(mesh, extents);
+  DistTensor<typename Whole::value_type, x.rank(), MeshT, Layout<Ps...>, Space> made({mesh, extents}, uninitialized);
   if constexpr (detail::has_values<Layout<Ps...>>())
     detail::scatter_boxes<Space>(state, made.sharding(), x.values(), made.local(), root, location);
   return made;

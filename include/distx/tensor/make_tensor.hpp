@@ -52,7 +52,7 @@ template <class T, class... Ps, MeshType MeshT, std::size_t Rank>
 template <class T, class... Ps, MeshType MeshT, std::size_t Rank, class F>
   requires std::invocable<F&, const Extents<Rank>&>
 [[nodiscard]] auto generate(const MeshT& mesh, const Extents<Rank>& extents, F&& f) {
-  DistTensor<T, Rank, MeshT, Layout<Ps...>> made(mesh, extents);
+  DistTensor<T, Rank, MeshT, Layout<Ps...>> made({mesh, extents}, uninitialized);
   if constexpr (detail::has_values<Layout<Ps...>>()) {
     T* to = made.local().data();
     detail::for_each_index<Rank>(made.box(), [&](const Extents<Rank>& index) { *to++ = static_cast<T>(f(index)); });
@@ -61,7 +61,7 @@ template <class T, class... Ps, MeshType MeshT, std::size_t Rank, class F>
 }
 template <class T, class... Ps, MeshType MeshT, std::size_t Rank>
 [[nodiscard]] auto full(const MeshT& mesh, const Extents<Rank>& extents, std::type_identity_t<T> value) {
-  DistTensor<T, Rank, MeshT, Layout<Ps...>> made(mesh, extents);
+  DistTensor<T, Rank, MeshT, Layout<Ps...>> made({mesh, extents}, uninitialized);
   if constexpr (detail::has_values<Layout<Ps...>>()) fill(HostStream{}, made.local(), value);
   return made;
 }
@@ -117,7 +117,7 @@ template <class... Ps, MeshType MeshT, std::size_t Rank, SpanArgument Values>
   using T = detail::value_t<const Values>;
   TensorPlace<Rank, MeshT, Layout<Ps...>> place(mesh, extents);
   DistTensorRef<const T, Rank, MeshT, Layout<Ps...>> part(place, detail::as_const(detail::as_span(values)));
-  DistTensor<T, Rank, MeshT, Layout<Ps...>> made(std::move(place));
+  DistTensor<T, Rank, MeshT, Layout<Ps...>> made(std::move(place), uninitialized);
   copy(HostStream{}, made.local(), part.local());
   return made;
 }

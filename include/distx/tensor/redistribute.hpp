@@ -57,7 +57,7 @@ class PendingTensor {
 /// @post with layouts of shards only, the way there and back gives the same bits
 template <class... Ps, DistributedTensor X>
 [[nodiscard]] auto redistribute(const X& x, std::source_location location = std::source_location::current()) {
-  relaid<X, Layout<Ps...>> out(x.mesh(), x.extents());
+  relaid<X, Layout<Ps...>> out({x.mesh(), x.extents()}, uninitialized);
   if constexpr (detail::may_become<layout_of<X>, Layout<Ps...>>())
     detail::redistribution(x, out, typename X::space::stream{}, location)->run();
   return out;
@@ -99,7 +99,7 @@ void redistribute(const X& x, Out&& out, std::source_location location = std::so
 template <class... Ps, DistributedTensor X>
 [[nodiscard]] auto start_redistribute(const X& x, typename X::space::stream after = {},
                                       std::source_location location = std::source_location::current()) {
-  relaid<X, Layout<Ps...>> out(x.mesh(), x.extents());
+  relaid<X, Layout<Ps...>> out({x.mesh(), x.extents()}, uninitialized);
   (void)detail::may_become<layout_of<X>, Layout<Ps...>>();
   auto work = detail::redistribution(x, out, after, location);
   auto pending = work->start();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include "distx/memory/lines.hpp"
 #include "distx/tensor/copy_box.hpp"
 #include "distx/tensor/mesh_state.hpp"
 #include "distx/tensor/redistribution_plan.hpp"
@@ -36,7 +37,7 @@ class Redistribution {
   }
   /// All but the last collective at once; that one is begun.
   [[nodiscard]] AnyPending<Space> start() {
-    owned_ = Buffer<std::byte, Space>(bytes_);
+    owned_ = Buffer<std::byte, Space>(bytes_, uninitialized);
     scratch_ = owned_.data();
     later_ = true;
     move();
@@ -67,7 +68,7 @@ class Redistribution {
   }
   std::size_t reserve(std::size_t elements) {
     const std::size_t at = bytes_;
-    bytes_ += (elements * width() + alignment_bytes - 1) / alignment_bytes * alignment_bytes;
+    bytes_ += whole_lines(elements * width());
     return at;
   }
 

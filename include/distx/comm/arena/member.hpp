@@ -5,6 +5,7 @@
 
 #include "distx/comm/arena/collective.hpp"
 #include "distx/comm/communicator.hpp"
+#include "distx/core/tell_if_throws.hpp"
 
 namespace distx::arena {
 
@@ -29,15 +30,7 @@ class Member {
   /// Runs `f`; where it throws, the others are told before the caller is, who then frees the buffers.
   template <class F>
   void guarded(F&& f) {
-    try {
-      f();
-    } catch (const std::exception& error) {
-      arena_->revoke(self.rank, error.what());
-      throw;
-    } catch (...) {
-      arena_->revoke(self.rank, "an exception that is no std::exception");
-      throw;
-    }
+    detail::tell_if_throws(f, [&](const char* words) { arena_->revoke(self.rank, words); });
   }
 
   [[nodiscard]] Arena& arena() noexcept { return *arena_; }

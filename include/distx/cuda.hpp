@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#if !__has_include(<cuda_runtime_api.h>)
+#error distx/cuda.hpp needs the headers of the CUDA Toolkit: install it and name its include folder to the compiler, \
+or leave this header out
+#endif
+#include "distx/cuda/buffer.hpp"
+#include "distx/cuda/copy.hpp"
+#include "distx/cuda/pick_device.hpp"

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include "distx/cuda/device.hpp"
+#include "distx/cuda/space.hpp"
+#include "distx/memory/buffer.hpp"
+
+namespace distx {
+
+namespace cuda {
+
+/// @throws MemoryError that says how much was asked for
+template <class T, class Allocate>
+void* allocated(std::size_t size, const char* kind, Allocate&& allocate) {
+  void* memory = nullptr;
+  const bool fits = size <= std::numeric_limits<std::ptrdiff_t>::max() / sizeof(T);
+  const cudaError_t code = fits ? allocate(&memory, size * sizeof(T)) : cudaErrorMemoryAllocation;
+  if (code == cudaSuccess) return memory;
+  if (code != cudaErrorMemoryAllocation) fail(code, "an allocation");
+  static_cast<void>(cudaGetLastError());
+  throw MemoryError("no " + std::string(kind) + " memory for " + std::to_string(size) + " elements of " +
+                        std::to_string(sizeof(T)) + " bytes",
+                    {}, static_cast<int>(code));
+}
+
+}  // namespace cuda
+
+/// Memory of the GPU that was current when it was made.
+///
+/// Without a stream, allocating may and freeing does wait for the GPU. With one, both are work enqueued on it: whoever
+/// uses the memory on another stream orders that after the allocation and before the end of the buffer, and the stream
+/// outlives it.
+template <class T>
+class Buffer<T, Cuda> {
+  static_assert(std::is_trivially_copyable_v<T>,
+                "distx::Buffer: elements are moved as bytes, so they must be trivially copyable");
+
+ public:
+  Buffer() noexcept = default;
+  /// Zeros, when this returns.
+  explicit Buffer(std::size_t size) : Buffer(size, uninitialized) {
+    if (size == 0) return;
+    cuda::check(cudaMemsetAsync(data(), 0, size * sizeof(T), nullptr), "cudaMemsetAsync");
+    CudaStreamRef().synchronize();  // the legacy default stream orders nothing for streams that do not block
+  }
+  /// Elements that are not set.
+  /// @throws MemoryError that says how much was asked for
+  Buffer(std::size_t size, Uninitialized) : size_(size) {
+    if (size == 0) return;
+    memory_ = cuda::unique_memory::from_native_handle(
+        {cuda::allocated<T>(size, "GPU", [](void** memory, std::size_t bytes) { return cudaMalloc(memory, bytes); })});
+  }
+  /// Elements that are not set, for what is enqueued on the stream from now on.
+  Buffer(std::size_t size, Uninitialized, CudaStreamRef stream) : size_(size) {
+    if (size == 0) return;
+    memory_ = cuda::unique_memory::from_native_handle(
+        {cuda::allocated<T>(
+             size, "GPU",
+             [&](void** memory, std::size_t bytes) { return cudaMallocAsync(memory, bytes, stream.native_handle()); }),
+         stream.native_handle(), true});
+  }
+  /// Zeros, for what is enqueued on the stream from now on.
+  Buffer(std::size_t size, CudaStreamRef stream) : Buffer(size, uninitialized, stream) {
+    if (size != 0)
+      cuda::check(cudaMemsetAsync(data(), 0, size * sizeof(T), stream.native_handle()), "cudaMemsetAsync");
+  }
+  Buffer(Buffer&& other) noexcept : memory_(std::move(other.memory_)), size_(std::exchange(other.size_, 0)) {}
+  Buffer& operator=(Buffer&& other) noexcept {
+    memory_ = std::move(other.memory_);
+    size_ = std::exchange(other.size_, 0);
+    return *this;
+  }
+
+  [[nodiscard]] T* data() const noexcept { return static_cast<T*>(memory_.native_handle().address); }
+  [[nodiscard]] std::size_t size() const noexcept { return size_; }
+  [[nodiscard]] Span<T, Cuda> span() const noexcept { return {data(), size_}; }
+  operator Span<T, Cuda>() const noexcept { return span(); }        // NOLINT
+  operator Span<const T, Cuda>() const noexcept { return span(); }  // NOLINT
+
+ private:
+  cuda::unique_memory memory_;
+  std::size_t size_ = 0;
+};
+
+/// Memory of the host that GPUs copy from and to while the host goes on. Zeros at first; aligned to a page.
+template <class T>
+class PinnedBuffer {
+  static_assert(std::is_trivially_copyable_v<T>,
+                "distx::PinnedBuffer: elements are moved as bytes, so they must be trivially copyable");
+
+ public:
+  PinnedBuffer() noexcept = default;
+  /// @throws MemoryError that says how much was asked for
+  explicit PinnedBuffer(std::size_t size) : size_(size) {
+    if (size == 0) return;
+    memory_ = cuda::unique_pinned::from_native_handle(cuda::allocated<T>(
+        size, "page-locked", [](void** memory, std::size_t bytes) { return cudaMallocHost(memory, bytes); }));
+    std::uninitialized_value_construct_n(data(), size);
+  }
+  PinnedBuffer(PinnedBuffer&& other) noexcept
+      : memory_(std::move(other.memory_)), size_(std::exchange(other.size_, 0)) {}
+  PinnedBuffer& operator=(PinnedBuffer&& other) noexcept {
+    memory_ = std::move(other.memory_);
+    size_ = std::exchange(other.size_, 0);
+    return *this;
+  }
+
+  [[nodiscard]] T* data() const noexcept { return static_cast<T*>(memory_.native_handle()); }
+  [[nodiscard]] std::size_t size() const noexcept { return size_; }
+  [[nodiscard]] Span<T> span() const noexcept { return {data(), size_}; }
+  operator Span<T>() const noexcept { return span(); }        // NOLINT
+  operator Span<const T>() const noexcept { return span(); }  // NOLINT
+  T& operator[](std::size_t index) const noexcept { return data()[index]; }
+  T* begin() const noexcept { return data(); }
+  T* end() const noexcept { return data() + size_; }
+
+ private:
+  cuda::unique_pinned memory_;
+  std::size_t size_ = 0;
+};
+
+}  // namespace distx

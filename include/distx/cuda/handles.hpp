@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include "distx/core/unique_handle.hpp"
+
+// What gives CUDA's handles back. None of it throws: a handle that cannot be freed has died with its device.
+namespace distx::cuda {
+
+struct stream_traits {
+  using handle_type = cudaStream_t;
+  static handle_type null() noexcept { return nullptr; }
+  static void close(handle_type stream) noexcept { static_cast<void>(cudaStreamDestroy(stream)); }
+};
+
+struct event_traits {
+  using handle_type = cudaEvent_t;
+  static handle_type null() noexcept { return nullptr; }
+  static void close(handle_type event) noexcept { static_cast<void>(cudaEventDestroy(event)); }
+};
+
+/// Memory of `cudaMallocHost`.
+struct pinned_traits {
+  using handle_type = void*;
+  static handle_type null() noexcept { return nullptr; }
+  static void close(handle_type memory) noexcept { static_cast<void>(cudaFreeHost(memory)); }
+};
+
+/// Memory of a GPU, and how it was had: what `cudaMallocAsync` gave goes back in the order of its stream.
+struct DeviceMemory {
+  void* address = nullptr;
+  cudaStream_t stream = nullptr;
+  bool in_stream_order = false;
+
+  friend bool operator==(const DeviceMemory&, const DeviceMemory&) = default;
+};
+
+struct memory_traits {
+  using handle_type = DeviceMemory;
+  static handle_type null() noexcept { return {}; }
+  static void close(const handle_type& memory) noexcept {
+    static_cast<void>(memory.in_stream_order ? cudaFreeAsync(memory.address, memory.stream)
+                                             : cudaFree(memory.address));
+  }
+};
+
+using unique_stream = unique_handle<stream_traits>;
+using unique_event = unique_handle<event_traits>;
+using unique_pinned = unique_handle<pinned_traits>;
+using unique_memory = unique_handle<memory_traits>;
+
+}  // namespace distx::cuda

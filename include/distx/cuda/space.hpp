@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include "distx/core/space.hpp"
+#include "distx/cuda/event.hpp"
+
+namespace distx {
+
+/// Memory of one of this process's GPUs, on which streams order the work.
+struct Cuda {
+  using stream = CudaStreamRef;
+  using event = CudaEvent;
+  static constexpr std::string_view name = "cuda";
+  static constexpr bool host_accessible = false;
+};
+
+static_assert(MemorySpace<Cuda>);
+
+}  // namespace distx
