@@ -6,4 +6,5 @@ or leave this header out
 #endif
 #include "distx/cuda/buffer.hpp"
 #include "distx/cuda/copy_box.hpp"
+#include "distx/cuda/elements.hpp"
 #include "distx/cuda/pick_device.hpp"
