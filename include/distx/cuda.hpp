@@ -7,4 +7,6 @@ or leave this header out
 #include "distx/cuda/buffer.hpp"
 #include "distx/cuda/copy_box.hpp"
 #include "distx/cuda/elements.hpp"
+#include "distx/cuda/fixed_point.hpp"
+#include "distx/cuda/fused_update.hpp"
 #include "distx/cuda/pick_device.hpp"
