@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "standin/calls.hpp"
+
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "standin/standin.hpp"
+
+namespace standin {
+
+namespace {
+
+struct Plan {
+  int code = 0;
+  int after = 0;
+  bool always = false;
+};
+
+struct Calls {
+  std::mutex mutex;
+  std::map<std::string, std::size_t> counts;
+  std::map<std::string, Plan> plans;
+};
+
+Calls& all() {
+  static auto* calls = new Calls;  // streams may still run when a program's other objects are gone
+  return *calls;
+}
+
+void plan(const char* function, Plan what) {
+  const std::lock_guard lock(all().mutex);
+  all().plans[function] = what;
+}
+
+}  // namespace
+
+std::optional<int> counted(const char* function) {
+  const std::lock_guard lock(all().mutex);
+  ++all().counts[function];
+  const auto found = all().plans.find(function);
+  if (found == all().plans.end() || found->second.after-- > 0) return std::nullopt;
+  found->second.after = 0;
+  const int code = found->second.code;
+  if (!found->second.always) all().plans.erase(found);
+  return code;
+}
+
+std::size_t calls(const char* function) {
+  const std::lock_guard lock(all().mutex);
+  const auto found = all().counts.find(function);
+  return found == all().counts.end() ? 0 : found->second;
+}
+
+void fail_next(const char* function, cudaError_t code, int after) { plan(function, {static_cast<int>(code), after}); }
+void fail_next(const char* function, ncclResult_t code, int after) { plan(function, {static_cast<int>(code), after}); }
+void fail_next(const char* function, cublasStatus_t code, int after) {
+  plan(function, {static_cast<int>(code), after});
+}
+void fail_always(const char* function, cudaError_t code) { plan(function, {static_cast<int>(code), 0, true}); }
+void fail_always(const char* function, ncclResult_t code) { plan(function, {static_cast<int>(code), 0, true}); }
+void fail_never() {
+  const std::lock_guard lock(all().mutex);
+  all().plans.clear();
+}
+
+}  // namespace standin

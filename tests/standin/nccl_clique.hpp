@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "standin/nccl_element.hpp"
+
+// Where the ranks of one communicator, which are threads of this process, meet.
+namespace standin {
+
+struct Comm;
+
+/// One operation as one rank sees it.
+struct Op {
+  enum class What {
+    all_reduce,
+    reduce,
+    broadcast,
+    all_gather,
+    reduce_scatter,
+    all_to_all,
+    gather,
+    scatter,
+    send,
+    receive
+  };
+
+  What what = What::all_reduce;
+  const void* send = nullptr;
+  void* receive = nullptr;
+  std::size_t count = 0;
+  ncclDataType_t type = ncclInt8;
+  Arithmetic arithmetic = Arithmetic::sum;
+  Scalar scalar{};
+  const void* device_scalar = nullptr;  ///< where the factor is read when the operation runs
+  int root = 0;                         ///< or the peer
+
+  [[nodiscard]] bool one_to_one() const { return what == What::send || what == What::receive; }
+  /// Whether two ranks' operations are the same collective.
+  [[nodiscard]] bool matches(const Op& other) const;
+};
+
+class Clique {
+ public:
+  using Card = std::vector<std::int64_t>;
+
+  explicit Clique(int ranks) : size(static_cast<std::size_t>(ranks)) {}
+
+  /// What the ranks that meet under a key have brought, by rank; nothing where this rank was stopped while it waited.
+  std::optional<std::map<int, Card>> gather(const std::string& key, int rank, Card card, std::size_t expected,
+                                            const std::function<bool()>& stopped);
+  /// What the ranks share under a key; made by the first that asks.
+  std::shared_ptr<Clique> child(const std::string& key, int child_size);
+  /// Runs what one rank has enqueued together. Returns early where this rank was stopped.
+  void run(Comm& comm, const std::vector<Op>& ops);
+  /// Wakes who waits, so that it looks whether it was stopped.
+  void wake();
+
+  const std::size_t size;
+
+ private:
+  /// One collective.
+  struct Meeting {
+    std::map<int, Op> ops;
+    std::size_t done = 0;
+    std::size_t left = 0;
+    int readers = 0;
+    bool broken = false;  ///< a rank left before the end: the others wait until they are stopped too
+  };
+  /// One message.
+  struct Message {
+    std::optional<Op> send;
+    std::optional<Op> receive;
+    bool read = false;
+    bool done = false;
+    bool broken = false;
+  };
+  struct Channel {
+    std::uint64_t sent = 0;
+    std::uint64_t received = 0;
+    std::map<std::uint64_t, std::shared_ptr<Message>> messages;
+  };
+  using Lock = std::unique_lock<std::mutex>;
+
+  void collective(Lock& lock, Comm& comm, Op op);
+  std::shared_ptr<Message> post(const Comm& comm, const Op& op);
+  void complete(Lock& lock, const Comm& comm, Message& message, const Op& op);
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::uint64_t, Meeting> meetings_;
+  std::map<std::pair<int, int>, Channel> channels_;
+  std::map<std::string, std::map<int, Card>> gatherings_;
+  std::map<std::string, std::shared_ptr<Clique>> children_;
+};
+
+}  // namespace standin

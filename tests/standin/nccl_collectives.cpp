@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// NCCL's collectives and messages.
+#include "standin/memory.hpp"
+#include "standin/nccl_comm.hpp"
+
+namespace standin {
+
+namespace {
+
+using What = Op::What;
+
+/// What a rank of a collective reads and writes, in blocks of `count` elements.
+struct Blocks {
+  std::size_t sent = 0;
+  std::size_t received = 0;
+};
+
+Blocks blocks_of(const Op& op, const Comm& comm) {
+  const std::size_t size = comm.clique->size;
+  const bool is_root = op.root == comm.rank;
+  switch (op.what) {
+    case What::all_reduce: return {1, 1};
+    case What::reduce: return {1, is_root ? 1U : 0U};
+    case What::broadcast: return {is_root ? 1U : 0U, 1};
+    case What::all_gather: return {1, size};
+    case What::reduce_scatter: return {size, 1};
+    case What::all_to_all: return {size, size};
+    case What::gather: return {1, is_root ? size : 0};
+    case What::scatter: return {is_root ? size : 0, 1};
+    case What::send: return {1, 0};
+    case What::receive: return {0, 1};
+  }
+  return {};
+}
+
+/// A GPU must be able to reach all of it.
+void check_memory(const void* memory, std::size_t bytes) {
+  if (bytes == 0) return;
+  const Place where = place(memory);
+  require(where.kind == Kind::device || where.kind == Kind::pinned, ncclInvalidArgument);
+  require(where.left >= bytes, ncclInvalidArgument);
+}
+
+ncclResult_t issue(const char* function, Op op, ncclComm_t handle, cudaStream_t stream,
+                   ncclRedOp_t reduction = ncclSum) {
+  const ncclResult_t code = nccl_called(function, [&] {
+    const auto comm = comm_of(handle);
+    ensure_ready(*comm);
+    require(bytes_of(op.type) > 0, ncclInvalidArgument);
+    require(op.root >= 0 && static_cast<std::size_t>(op.root) < comm->clique->size, ncclInvalidArgument);
+    set_operator(op, reduction, handle);
+    const Blocks blocks = blocks_of(op, *comm);
+    const std::size_t bytes = op.count * bytes_of(op.type);
+    check_memory(op.send, blocks.sent * bytes);
+    check_memory(op.receive, blocks.received * bytes);
+    // A rank that has nothing to do still meets the others; where nobody has, there is nothing to enqueue.
+    if (op.count == 0) return;
+    launch(comm, stream, op);
+  });
+  if (code != ncclSuccess) note_in_group(code);
+  return code;
+}
+
+}  // namespace
+
+}  // namespace standin
+
+using namespace standin;
+
+ncclResult_t ncclAllReduce(const void* send, void* receive, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                           ncclComm_t comm, cudaStream_t stream) {
+  return issue("ncclAllReduce", {.what = What::all_reduce, .send = send, .receive = receive, .count = count,
+                                 .type = type}, comm, stream, op);
+}
+
+ncclResult_t ncclReduce(const void* send, void* receive, size_t count, ncclDataType_t type, ncclRedOp_t op, int root,
+                        ncclComm_t comm, cudaStream_t stream) {
+  return issue("ncclReduce", {.what = What::reduce, .send = send, .receive = receive, .count = count, .type = type,
+                              .root = root}, comm, stream, op);
+}
+
+ncclResult_t ncclBroadcast(const void* send, void* receive, size_t count, ncclDataType_t type, int root,
+                           ncclComm_t comm, cudaStream_t stream) {
+  return issue("ncclBroadcast", {.what = What::broadcast, .send = send, .receive = receive, .count = count,
+                                 .type = type, .root = root}, comm, stream);
+}
+
+ncclResult_t ncclBcast(void* memory, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
+                       cudaStream_t stream) {
+  return ncclBroadcast(memory, memory, count, type, root, comm, stream);
+}
+
+ncclResult_t ncclReduceScatter(const void* send, void* receive, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                               ncclComm_t comm, cudaStream_t stream) {
+  return issue("ncclReduceScatter", {.what = What::reduce_scatter, .send = send, .receive = receive, .count = count,
+                                     .type = type}, comm, stream, op);
+}
+
+ncclResult_t ncclAllGather(const void* send, void* receive, size_t count, ncclDataType_t type, ncclComm_t comm,
+                           cudaStream_t stream) {
+  return issue("ncclAllGather", {.what = What::all_gather, .send = send, .receive = receive, .count = count,
+                                 .type = type}, comm, stream);
+}
+
+ncclResult_t ncclAlltoAll(const void* send, void* receive, size_t count, ncclDataType_t type, ncclComm_t comm,
+                          cudaStream_t stream) {
+  return issue("ncclAlltoAll", {.what = What::all_to_all, .send = send, .receive = receive, .count = count,
+                                .type = type}, comm, stream);
+}
+
+ncclResult_t ncclGather(const void* send, void* receive, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
+                        cudaStream_t stream) {
+  return issue("ncclGather", {.what = What::gather, .send = send, .receive = receive, .count = count, .type = type,
+                              .root = root}, comm, stream);
+}
+
+ncclResult_t ncclScatter(const void* send, void* receive, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
+                         cudaStream_t stream) {
+  return issue("ncclScatter", {.what = What::scatter, .send = send, .receive = receive, .count = count, .type = type,
+                               .root = root}, comm, stream);
+}
+
+ncclResult_t ncclSend(const void* send, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
+  return issue("ncclSend", {.what = What::send, .send = send, .count = count, .type = type, .root = peer}, comm,
+               stream);
+}
+
+ncclResult_t ncclRecv(void* receive, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
+  return issue("ncclRecv", {.what = What::receive, .receive = receive, .count = count, .type = type, .root = peer},
+               comm, stream);
+}

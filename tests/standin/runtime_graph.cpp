@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// The CUDA runtime's functions on captures and graphs. A graph runs on streams of its own, one for each stream that was
+// captured, so that an order that was not captured is not kept.
+#include <map>
+#include <set>
+
+#include "standin/capture.hpp"
+#include "standin/device.hpp"
+
+namespace standin {
+
+namespace {
+
+struct Graph {
+  std::vector<Node> nodes;
+  std::vector<std::shared_ptr<Stream>> streams;  ///< of an instance
+  std::map<const Stream*, std::size_t> stream_of;
+  Point last;  ///< of an instance: two launches of it do not overlap
+};
+
+struct Graphs {
+  std::mutex captures;
+  std::map<const Stream*, std::shared_ptr<Capture>> capturing;
+  std::mutex mutex;
+  std::map<cudaGraph_t, Graph> graphs;
+  std::map<cudaGraphExec_t, std::shared_ptr<Graph>> instances;
+  std::uintptr_t number = 0;
+};
+
+Graphs& all() {
+  static auto* graphs = new Graphs;
+  return *graphs;
+}
+
+/// All nodes that come before one of these, and these.
+std::set<std::size_t> before(const std::vector<Node>& nodes, const std::set<std::size_t>& ends) {
+  std::set<std::size_t> reached = ends;
+  for (std::size_t i = nodes.size(); i-- > 0;)
+    if (reached.contains(i)) reached.insert(nodes[i].after.begin(), nodes[i].after.end());
+  return reached;
+}
+
+/// Streams that took part without coming back to the first one leave work that nobody would wait for.
+bool joined(const Capture& capture) {
+  const auto reached = before(capture.nodes, capture.branches.at(capture.origin.get()).after);
+  return reached.size() == capture.nodes.size();
+}
+
+}  // namespace
+
+std::mutex& capture_mutex() { return all().captures; }
+
+std::shared_ptr<Capture> capture_of(const Stream& stream) {
+  const auto found = all().capturing.find(&stream);
+  return found == all().capturing.end() ? nullptr : found->second;
+}
+
+void join(const std::shared_ptr<Capture>& capture, const std::shared_ptr<Stream>& stream,
+          const std::set<std::size_t>& after) {
+  require(stream->kind != Stream::Kind::legacy, cudaErrorStreamCaptureImplicit);
+  const auto own = capture_of(*stream);
+  if (own != nullptr && own != capture) {
+    own->invalid = capture->invalid = true;
+    fail(cudaErrorStreamCaptureMerge);
+  }
+  require(all().capturing.contains(capture->origin.get()), cudaErrorCapturedEvent);  // of a capture that has ended
+  all().capturing[stream.get()] = capture;
+  Capture::Branch& branch = capture->branches[stream.get()];
+  branch.stream = stream;
+  branch.after.insert(after.begin(), after.end());
+}
+
+bool capturing_on(int device) {
+  const std::lock_guard lock(capture_mutex());
+  for (const auto& [stream, capture] : all().capturing)
+    if (stream->device == device && stream->kind == Stream::Kind::blocking) return true;
+  return false;
+}
+
+bool capturing_globally() {
+  const std::lock_guard lock(capture_mutex());
+  for (const auto& [stream, capture] : all().capturing)
+    if (capture->mode == cudaStreamCaptureModeGlobal) return true;
+  return false;
+}
+
+std::size_t live_graphs() {
+  const std::lock_guard lock(all().mutex);
+  return all().graphs.size() + all().instances.size();
+}
+
+}  // namespace standin
+
+using namespace standin;
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCaptureMode mode) {
+  return runtime_called("cudaStreamBeginCapture", [&] {
+    const auto stream = stream_of(handle, current_device());
+    require(stream->kind != Stream::Kind::legacy, cudaErrorStreamCaptureUnsupported);
+    const std::lock_guard lock(capture_mutex());
+    require(capture_of(*stream) == nullptr, cudaErrorIllegalState);
+    auto capture = std::make_shared<Capture>();
+    capture->origin = stream;
+    capture->mode = mode;
+    capture->branches[stream.get()].stream = stream;
+    all().capturing[stream.get()] = capture;
+  });
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
+  return runtime_called("cudaStreamEndCapture", [&] {
+    require(graph != nullptr, cudaErrorInvalidValue);
+    *graph = nullptr;
+    const auto stream = stream_of(handle, current_device());
+    std::shared_ptr<Capture> capture;
+    {
+      const std::lock_guard lock(capture_mutex());
+      capture = capture_of(*stream);
+      require(capture != nullptr, cudaErrorIllegalState);
+      require(capture->origin == stream, cudaErrorStreamCaptureUnmatched);
+      for (const auto& [branch, which] : capture->branches) all().capturing.erase(branch);
+    }
+    require(!capture->invalid, cudaErrorStreamCaptureInvalidated);
+    require(joined(*capture), cudaErrorStreamCaptureUnjoined);
+    const std::lock_guard lock(all().mutex);
+    *graph = reinterpret_cast<cudaGraph_t>(std::uintptr_t{0x6A000000} + 16 * ++all().number);
+    all().graphs[*graph].nodes = std::move(capture->nodes);
+  });
+}
+
+cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus* status) {
+  return runtime_called("cudaStreamIsCapturing", [&] {
+    require(status != nullptr, cudaErrorInvalidValue);
+    const auto stream = stream_of(handle, current_device());
+    require(stream->kind != Stream::Kind::legacy || !capturing_on(stream->device), cudaErrorStreamCaptureImplicit);
+    const std::lock_guard lock(capture_mutex());
+    const auto capture = capture_of(*stream);
+    *status = capture == nullptr  ? cudaStreamCaptureStatusNone
+              : capture->invalid ? cudaStreamCaptureStatusInvalidated
+                                 : cudaStreamCaptureStatusActive;
+  });
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* instance, cudaGraph_t graph, unsigned long long flags) {
+  return runtime_called("cudaGraphInstantiate", [&] {
+    require(instance != nullptr && flags == 0, cudaErrorInvalidValue);
+    const std::lock_guard lock(all().mutex);
+    const auto found = all().graphs.find(graph);
+    require(found != all().graphs.end(), cudaErrorInvalidValue);
+    auto made = std::make_shared<Graph>(found->second);
+    for (const Node& node : made->nodes)
+      if (made->stream_of.emplace(node.stream, made->streams.size()).second)
+        made->streams.push_back(std::make_shared<Stream>(current_device(), Stream::Kind::free,
+                                                         static_cast<unsigned>(7 * ++all().number)));
+    *instance = reinterpret_cast<cudaGraphExec_t>(std::uintptr_t{0x6E000000} + 16 * ++all().number);
+    all().instances[*instance] = std::move(made);
+  });
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t handle, cudaStream_t stream_handle) {
+  return runtime_called("cudaGraphLaunch", [&] {
+    const auto stream = stream_of(stream_handle, current_device());
+    const std::lock_guard lock(all().mutex);
+    const auto found = all().instances.find(handle);
+    require(found != all().instances.end(), cudaErrorInvalidValue);
+    const std::shared_ptr<Graph> graph = found->second;
+    const Point begin = enqueue(stream, [] {}, {graph->last});
+    std::vector<Point> points;
+    for (const Node& node : graph->nodes) {
+      std::vector<Point> after{begin};
+      for (const std::size_t earlier : node.after) after.push_back(points[earlier]);
+      points.push_back(graph->streams[graph->stream_of.at(node.stream)]->enqueue(node.work, std::move(after)));
+    }
+    graph->last = enqueue(stream, [graph] {}, points);
+  });
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  return runtime_called("cudaGraphDestroy", [&] {
+    const std::lock_guard lock(all().mutex);
+    require(all().graphs.erase(graph) == 1, cudaErrorInvalidValue);
+  });
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t instance) {
+  return runtime_called("cudaGraphExecDestroy", [&] {
+    const std::lock_guard lock(all().mutex);
+    const auto found = all().instances.find(instance);
+    require(found != all().instances.end(), cudaErrorInvalidValue);
+    for (const auto& stream : found->second->streams) stream->close();
+    all().instances.erase(found);
+  });
+}
+
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count) {
+  return runtime_called("cudaGraphGetNodes", [&] {
+    require(count != nullptr && nodes == nullptr, cudaErrorInvalidValue);  // only their number is known here
+    const std::lock_guard lock(all().mutex);
+    const auto found = all().graphs.find(graph);
+    require(found != all().graphs.end(), cudaErrorInvalidValue);
+    *count = found->second.nodes.size();
+  });
+}

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <cublas_api.h>
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+
+#include <cstddef>
+
+// What tests may ask of what stands in for CUDA, NCCL and cuBLAS, and how they make it fail. The library under test knows
+// none of this. Any thread may call any of these.
+//
+// The environment sets what a program starts with:
+//   DISTX_STANDIN_DEVICES   how many GPUs there are (8)
+//   DISTX_STANDIN_MEMORY    bytes of memory of each (4 GiB)
+//   DISTX_STANDIN_DELAY_US  microseconds that each stream waits before each operation; without it, some wait a little,
+//                           by numbers that are the same in every run
+namespace standin {
+
+/// How many GPUs there are from now on; none: as on a machine with CUDA and without a GPU.
+void devices(int count);
+/// From now on two GPUs have the same UUID, as two ranks that share one see it.
+void same_uuid(int device, int other);
+/// The bytes of memory that each GPU has from now on.
+void memory(std::size_t bytes);
+/// Each stream waits this long before each operation; negative: a little, now and then.
+void delay(int microseconds);
+
+/// The next call of a function (after the first few) does nothing and returns this.
+/// @{
+void fail_next(const char* function, cudaError_t code, int after = 0);
+void fail_next(const char* function, ncclResult_t code, int after = 0);
+void fail_next(const char* function, cublasStatus_t code, int after = 0);
+/// @}
+/// Every call of a function does so, until `fail_never`.
+/// @{
+void fail_always(const char* function, cudaError_t code);
+void fail_always(const char* function, ncclResult_t code);
+/// @}
+/// No call fails any more by what was asked for above.
+void fail_never();
+
+/// How often a function was called.
+[[nodiscard]] std::size_t calls(const char* function);
+
+/// What is alive: what tests compare before and after.
+struct Live {
+  std::size_t device_allocations = 0;
+  std::size_t host_allocations = 0;
+  std::size_t streams = 0;
+  std::size_t events = 0;
+  std::size_t graphs = 0;
+  std::size_t communicators = 0;
+  std::size_t windows = 0;  ///< and other registrations of NCCL's
+  std::size_t operators = 0;
+  std::size_t cublas_handles = 0;
+
+  friend bool operator==(const Live&, const Live&) = default;
+};
+/// Destroyed streams count until they have come to their end.
+[[nodiscard]] Live live();
+/// How many allocations of the GPUs were found, when they were freed, to be written to beyond their end.
+[[nodiscard]] std::size_t overruns();
+
+/// A communicator has met an error, as ncclCommGetAsyncError tells it; its operations never end any more.
+void async_error(ncclComm_t communicator, ncclResult_t code);
+/// So has every communicator in which this rank takes part, at that rank.
+void async_error(int rank, ncclResult_t code);
+/// This rank's operations do not start any more, as if its GPU had stopped; with false they do again.
+void never_arrives(int rank, bool never = true);
+
+}  // namespace standin
