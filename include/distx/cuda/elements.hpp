@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/cuda/copy.hpp"
+#include "distx/cuda/kernels.hpp"
 
 // Functions of elements in a GPU's memory: the operation by which tensors are mapped, in stream order.
 namespace distx {
@@ -19,11 +19,8 @@ inline void (*elements_kernel)(CudaStreamRef, const F&, Span<T, Cuda> out, Span<
 template <class F, class T, class... Xs>
 void for_elements(CudaStreamRef stream, const F& f, Span<T, Cuda> out, Span<const Xs, Cuda>... xs) {
   const auto kernel = cuda::elements_kernel<F, T, Xs...>;
-  if (kernel == nullptr)
-    throw Error("there is no CUDA kernel for this function of " + std::string(name_of(element_type<T>)) +
-                    ": one file of the program, which nvcc compiles, includes <distx/cuda_kernels.cuh>, and registers "
-                    "functions other than distx's own there by distx::register_function",
-                {.operation = "map"});
+  if (kernel == nullptr) [[unlikely]]
+    cuda::no_kernel("map", "; a function other than distx's own is registered there by distx::register_function");
   if (!out.empty()) kernel(stream, f, out, xs...);
 }
 
