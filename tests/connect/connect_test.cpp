@@ -65,8 +65,8 @@ TEST_CASE("a launcher that nothing here understands is an error, never many worl
   }
   const Environment folder(Variables{{"DISTX_FILE", "/somewhere"}, {"DISTX_RANK", "0"}, {"DISTX_SIZE", "2"}});
   const std::string meet_in_folder =
-      "distx: connect: this program was started to meet others in a folder (DISTX_FILE is set), and nothing in it does: "
-      "include <distx/file.hpp> beside <distx/distx.hpp>";
+      "distx: connect: this program was started to meet others in a folder (DISTX_FILE is set), and nothing in it does"
+      ": include <distx/file.hpp> beside <distx/distx.hpp>";
   CHECK(refusal() == meet_in_folder);
   const Environment of_unknown_size(Variables{{"DISTX_FILE", "/somewhere"}});
   CHECK(refusal() == meet_in_folder);
