@@ -5,8 +5,8 @@
 #include "distx/cuda/copy_box.hpp"
 #include "distx/cuda/launch.cuh"
 
-// Parts of tensors, whose runs may be as short as one element: one thread for each of a run's words, as wide as all runs
-// allow.
+// Parts of tensors, whose runs may be as short as one element: one thread for each of a run's words, as wide as all
+// runs allow.
 namespace distx::cuda {
 
 template <class Word, class Index>

@@ -23,8 +23,9 @@ void launch_elements(CudaStreamRef stream, const F& f, Span<T, Cuda> out, Span<c
 
 }  // namespace cuda
 
-/// Lets tensors in a GPU's memory be mapped by a function of yours: `register_function<F, float, float, float>()` for two
-/// operands and a result of floats, once, in the file that nvcc compiles. F's call operator is constexpr or __device__.
+/// Lets tensors in a GPU's memory be mapped by a function of yours: `register_function<F, float, float, float>()` for
+/// two operands and a result of floats, once, in the file that nvcc compiles. F's call operator is constexpr or
+/// __device__.
 template <class F, class T, class... Xs>
 bool register_function() noexcept {
   cuda::elements_kernel<F, T, Xs...> = cuda::launch_elements<F, T, Xs...>;
