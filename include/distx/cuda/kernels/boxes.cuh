@@ -34,10 +34,13 @@ void launch_copy_words(CudaStreamRef stream, std::byte* to, const std::byte* fro
   std::size_t all = words;
   for (std::size_t d = 0; d < runs.dimensions; ++d) all *= runs.count[d];
   // Divisions of 32 bits are several times faster; the loop may step past the end by a whole grid.
+  const unsigned blocks = blocks_for((all + block_threads - 1) / block_threads, 8);
   if (all < std::size_t{1} << 31)
-    launch(stream, all, copy_words<Word, std::uint32_t>, to, from, runs, static_cast<std::uint32_t>(words),
-           static_cast<std::uint32_t>(all));
-  else launch(stream, all, copy_words<Word, std::uint64_t>, to, from, runs, std::uint64_t{words}, std::uint64_t{all});
+    launch(stream, blocks, block_threads, copy_words<Word, std::uint32_t>, to, from, runs,
+           static_cast<std::uint32_t>(words), static_cast<std::uint32_t>(all));
+  else
+    launch(stream, blocks, block_threads, copy_words<Word, std::uint64_t>, to, from, runs, std::uint64_t{words},
+           std::uint64_t{all});
 }
 
 inline void launch_copy_runs(CudaStreamRef stream, std::byte* to, const std::byte* from,

@@ -18,7 +18,8 @@ __global__ void for_each_element(const F f, std::size_t size, T* out, const Xs*.
 }
 template <class F, class T, class... Xs>
 void launch_elements(CudaStreamRef stream, const F& f, Span<T, Cuda> out, Span<const Xs, Cuda>... xs) {
-  launch(stream, out.size(), for_each_element<F, T, Xs...>, f, out.size(), out.data(), xs.data()...);
+  launch(stream, blocks_for((out.size() + block_threads - 1) / block_threads, 8), block_threads,
+         for_each_element<F, T, Xs...>, f, out.size(), out.data(), xs.data()...);
 }
 
 }  // namespace cuda
