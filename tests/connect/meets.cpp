@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Ranks that tools/ranks has started: what the first argument says, and 0 where all went as it should.
+#include <distx/distx.hpp>
+#include <distx/file.hpp>
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+
+namespace {
+
+using std::chrono::seconds;
+
+void expect(bool right, const std::string& what) {
+  if (!right) throw std::runtime_error(what);
+}
+
+void laws(distx::AnyConnector& connector) {
+  const int rank = connector.rank(), size = connector.size();
+  expect(connector.target<distx::FileConnector>() != nullptr, "another connector");
+  expect(connector.local_rank() == rank && connector.local_size() == size, "the ranks of this machine");
+  for (int round = 0; round < 20; ++round) {
+    const auto ranks = distx::all_gather_values(connector, rank + round);
+    for (int r = 0; r < size; ++r) expect(ranks[static_cast<std::size_t>(r)] == r + round, "all_gather");
+    expect(distx::broadcast_value(connector, 10 * rank, round % size) == 10 * (round % size), "broadcast");
+    connector.barrier();
+  }
+  const auto notices = connector.notices();
+  if (rank == size - 1) notices->tell(1, "told by the last");
+  distx::detail::wait_until(
+      seconds(30), [&] { return notices->heard(1).has_value(); }, [] { return false; });
+  expect(notices->heard(1) == "told by the last", "a notice");
+  connector.barrier();
+}
+
+void in_threads(distx::AnyConnector& connector) {
+  distx::spawn(distx::threads(2) * connector, [](auto& product) {
+    const auto ranks = distx::all_gather_values(product, product.rank());
+    for (std::size_t r = 0; r < ranks.size(); ++r) expect(ranks[r] == static_cast<int>(r), "all_gather of threads");
+    const auto notices = product.notices();
+    if (product.rank() == product.size() - 1) notices->tell(2, "from a thread");
+    distx::detail::wait_until(
+        seconds(30), [&] { return notices->heard(2).has_value(); }, [] { return false; });
+    expect(notices->heard(2) == "from a thread", "a notice among threads");
+    product.barrier();
+  });
+}
+
+/// The last rank is killed; the others hear it at once, in a wait and without one.
+void killed(distx::AnyConnector& connector) {
+  const int last = connector.size() - 1;
+  connector.barrier();
+  if (connector.rank() == last) std::raise(SIGKILL);
+  const auto began = std::chrono::steady_clock::now();
+  try {
+    connector.barrier();
+    throw std::runtime_error("the barrier was passed without the last rank");
+  } catch (const distx::RankFailure& failure) {
+    expect(failure.failed_rank() == last, failure.what());
+    expect(std::string(failure.what()).find("has ended without a word") != std::string::npos, failure.what());
+    if (connector.rank() == 0) std::puts(failure.what());
+  }
+  expect(connector.notices()->heard(5).value_or("").find("has ended without a word") != std::string::npos, "heard");
+  expect(std::chrono::steady_clock::now() - began < seconds(20), "this took as long as a deadline");
+}
+
+/// A rank that ends by exit() in the middle has left no word either.
+void exits(distx::AnyConnector& connector) {
+  connector.barrier();
+  if (connector.rank() == connector.size() - 1) std::_Exit(0);
+  try {
+    connector.barrier();
+  } catch (const distx::RankFailure&) {
+    return;
+  }
+  throw std::runtime_error("the barrier was passed without the last rank");
+}
+
+void throws(distx::AnyConnector& connector) {
+  connector.barrier();
+  if (connector.rank() == connector.size() - 1) throw std::runtime_error("as it should");
+  try {
+    connector.barrier();
+  } catch (const distx::RevokedError& error) {
+    expect(std::string(error.what()).find("let the connector go while unwinding") != std::string::npos, error.what());
+    return;
+  }
+  throw std::runtime_error("the barrier was passed without the last rank");
+}
+
+int run(const std::string& what, int argc, char** argv) {
+  try {
+    distx::AnyConnector connector = distx::connect(argc, argv);
+    if (what == "laws") laws(connector);
+    else if (what == "threads") in_threads(connector);
+    else if (what == "killed") killed(connector);
+    else if (what == "exits") exits(connector);
+    else if (what == "throws") throws(connector);
+    else expect(what == "meets", "there is no case '" + what + "'");
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return run(argc > 1 ? argv[1] : "", argc, argv); }

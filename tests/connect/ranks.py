@@ -1,0 +1,173 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Starts ranks by tools/ranks and checks what becomes of them.
+
+    tests/connect/ranks.py PROGRAM       processes that meet in a folder; PROGRAM is tests/connect/meets.cpp
+    tests/connect/ranks.py --launcher    tools/ranks itself: it must be able to say no
+"""
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+RANKS = os.path.join(ROOT, "tools", "ranks")
+program = None
+
+
+def environment(**variables):
+    """This one without what a launcher sets, and with these."""
+    kept = {name: value for name, value in os.environ.items()
+            if not name.startswith(("DISTX_FILE", "DISTX_RANK", "DISTX_SIZE", "OMPI_", "PMI_", "MPI_", "SLURM_", "WORLD_"))}
+    return dict(kept, **variables)
+
+
+def run(*command, **variables):
+    return subprocess.run([str(word) for word in command], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          check=False, env=environment(**variables), timeout=120)
+
+
+class InFolder(unittest.TestCase):
+    """A folder for temporary files that is empty again at the end."""
+
+    def setUp(self):
+        self.folder = tempfile.mkdtemp()
+
+    def tearDown(self):
+        left = os.listdir(self.folder)
+        shutil.rmtree(self.folder)
+        self.assertEqual(left, [])
+
+    def ranks(self, *arguments):
+        return run(RANKS, *arguments, TMPDIR=self.folder)
+
+
+class Launcher(InFolder):
+    def test_every_rank_knows_itself(self):
+        done = self.ranks(3, "sh", "-c", 'echo "$DISTX_RANK of $DISTX_SIZE in $DISTX_FILE $NCCL_HOSTID"')
+        self.assertEqual(done.returncode, 0)
+        self.assertEqual(done.stderr, "")
+        lines = sorted(done.stdout.splitlines())
+        self.assertEqual([line.split()[:3] for line in lines], [[str(rank), "of", "3"] for rank in range(3)])
+        self.assertEqual(len({line.split()[4] for line in lines}), 1)
+        self.assertTrue(all(len(line.split()) == 5 for line in lines))
+
+    def test_one_gpu(self):
+        done = self.ranks("--one-gpu", 3, "sh", "-c", "echo $NCCL_SOCKET_IFNAME $NCCL_NET $NCCL_HOSTID")
+        lines = done.stdout.splitlines()
+        self.assertEqual({tuple(line.split()[:2]) for line in lines}, {("lo", "Socket")})
+        self.assertEqual(len({line.split()[2] for line in lines}), 3)
+
+    def test_status(self):
+        for script, status in (("exit 0", 0), ("exit 3", 3), ("exit 77", 77), ("exit $((77 * DISTX_RANK))", 1),
+                               ("exit $((3 * DISTX_RANK))", 3), ("kill -9 $$", 137)):
+            self.assertEqual(self.ranks(2, "sh", "-c", script).returncode, status, script)
+        self.assertEqual(self.ranks(2, "/there/is/no/such/program").returncode, 127)
+
+    def test_one_that_is_to_die(self):
+        one = "[ $DISTX_RANK = 1 ] || exit 0; "
+        self.assertEqual(self.ranks("--dies", 1, 3, "sh", "-c", one + "kill -9 $$").returncode, 0)
+        self.assertEqual(self.ranks("--dies", 1, 3, "true").returncode, 1)
+        self.assertEqual(self.ranks("--dies", 1, "--grace", 0, 3, "sh", "-c", one + "exit 5").returncode, 1)
+        self.assertEqual(self.ranks("--dies", 0, 3, "sh", "-c", one + "kill -9 $$").returncode, 1)
+
+    def test_bad_arguments(self):
+        for arguments in ([], ["0", "true"], ["two", "true"], ["2"], ["--timeout", "2", "true"], ["--what", "2", "true"],
+                          ["--dies", "2", "2", "true"]):
+            done = self.ranks(*arguments)
+            self.assertEqual(done.returncode, 2, arguments)
+            self.assertIn("usage: tools/ranks", done.stderr)
+
+    def test_the_program_keeps_its_arguments(self):
+        done = self.ranks(1, "printf", "%s|", "--timeout", "a b", "")
+        self.assertEqual(done.stdout, "--timeout|a b||")
+
+    def ends_everything(self, status, *arguments):
+        """Every process holds the pipe open for as long as it lives."""
+        pipe = os.path.join(self.folder, "pipe")
+        os.mkfifo(pipe)
+        reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+        began = time.monotonic()
+        status_then = subprocess.call([RANKS, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                      stderr=subprocess.DEVNULL, env=environment(TMPDIR=self.folder, PIPE=pipe))
+        took = time.monotonic() - began
+        os.set_blocking(reader, True)
+        os.read(reader, 100)  # what they wrote, or the end; blocks while one lives and has written nothing
+        self.assertEqual(os.read(reader, 100), b"", "a process is left")
+        os.close(reader)
+        os.remove(pipe)
+        self.assertEqual(status_then, status)
+        return took
+
+    def test_the_time(self):
+        stubborn = "exec 9>$PIPE; echo x >&9; trap '' TERM; (trap '' TERM; sleep 60) & sleep 60; wait"
+        self.assertLess(self.ends_everything(124, "--timeout", "1", "2", "sh", "-c", stubborn), 20)
+
+    def test_one_that_fails_ends_the_others(self):
+        script = "exec 9>$PIPE; echo x >&9; [ $DISTX_RANK = 0 ] && exit 4; sleep 60"
+        self.assertLess(self.ends_everything(4, "--grace", "1", "3", "sh", "-c", script), 20)
+
+    def test_the_others_may_say_so_themselves(self):
+        done = self.ranks(2, "sh", "-c", "[ $DISTX_RANK = 0 ] && exit 4; sleep 1; echo I too")
+        self.assertEqual((done.returncode, done.stdout), (4, "I too\n"))
+
+
+class Meeting(InFolder):
+    def test_laws(self):
+        for size in (1, 2, 3, 4, 7):
+            for case in ("laws", "threads"):
+                done = self.ranks("--timeout", 60, size, program, case)
+                self.assertEqual((done.returncode, done.stderr), (0, ""), f"{case} on {size}")
+
+    def test_a_rank_that_is_killed(self):
+        for size in (2, 3, 4, 7):
+            done = self.ranks("--timeout", 60, "--dies", size - 1, size, program, "killed")
+            self.assertEqual((done.returncode, done.stderr), (0, ""), f"on {size}")
+            self.assertIn(f"barrier on rank 0 of {size} (file): rank {size - 1} of {size} (process ", done.stdout)
+
+    def test_a_rank_that_exits(self):
+        done = self.ranks("--timeout", 60, 3, program, "exits")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    def test_a_rank_that_throws(self):
+        done = self.ranks("--timeout", 60, 3, program, "throws")
+        self.assertEqual((done.returncode, done.stderr.splitlines()[0]), (1, "as it should"))
+        self.assertEqual(done.stderr.count("\n"), 2)  # the other line is of tools/ranks
+
+    def refusal(self, **variables):
+        done = run(program, "meets", **variables)
+        self.assertEqual(done.returncode, 1, variables)
+        return done.stderr.strip()
+
+    def test_variables(self):
+        cure = ("set DISTX_FILE to the folder in which the ranks meet, DISTX_RANK to the rank, from 0 on, and DISTX_SIZE "
+                "to the number of ranks")
+        start = "distx: connect (file): "
+        folder = os.path.join(self.folder, "meet")
+        self.assertEqual(self.refusal(DISTX_RANK="0", DISTX_SIZE="2"), f"{start}DISTX_FILE is not set: {cure}")
+        self.assertEqual(self.refusal(DISTX_FILE=folder, DISTX_SIZE="2"), f"{start}DISTX_RANK is not set: {cure}")
+        self.assertEqual(self.refusal(DISTX_FILE=folder, DISTX_RANK="0"), f"{start}DISTX_SIZE is not set: {cure}")
+        self.assertEqual(self.refusal(DISTX_FILE=folder, DISTX_RANK="one", DISTX_SIZE="2"),
+                         f"{start}DISTX_RANK is 'one', no number: {cure}")
+        for rank, size in (("2", "2"), ("-1", "2"), ("0", "0")):
+            self.assertIn(f"there is no rank {rank} of {size}",
+                          self.refusal(DISTX_FILE=folder, DISTX_RANK=rank, DISTX_SIZE=size))
+
+    def test_they_go_before_other_launchers(self):
+        done = run(RANKS, "2", program, "laws", OMPI_COMM_WORLD_SIZE="3", WORLD_SIZE="3", TMPDIR=self.folder)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    def test_alone(self):
+        self.assertEqual(run(program, "meets").returncode, 0)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--launcher":
+        case = Launcher
+    else:
+        case, program = Meeting, os.path.abspath(sys.argv[1])
+    result = unittest.TextTestRunner(sys.stdout).run(unittest.defaultTestLoader.loadTestsFromTestCase(case))
+    sys.exit(0 if result.wasSuccessful() else 1)
