@@ -1,11 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <cstdint>
+#include <utility>
 
 #include "distx/cuda/launch.cuh"
 
 // The one kernel for all that is done element by element on arrays of one length.
 namespace distx::cuda {
+
+/// f(0), f(1)… f(Count - 1), without a loop: what arrays are indexed by then stays in registers.
+template <int Count, class F>
+__device__ void unrolled(F&& f) {
+  [&]<int... I>(std::integer_sequence<int, I...>) { (f(I), ...); }(std::make_integer_sequence<int, Count>{});
+}
 
 /// What a kernel does with an array.
 template <class T>
@@ -42,37 +49,37 @@ struct Fragment {
   Array array;
   vector own[Depth];
 
-  /// The elements from `first` on, of those that there are: at the edges, one by one.
-  __device__ void load(int depth, std::ptrdiff_t first, std::ptrdiff_t count) {
-    if constexpr (Array::reads) {
-      if (first >= 0 && first + Width <= count) {
-        own[depth] = *reinterpret_cast<const vector*>(array.data + first);
-      } else {
-        for (int e = 0; e < Width; ++e)
-          if (first + e >= 0 && first + e < count) own[depth].values[e] = array.data[first + e];
-      }
-    }
+  __device__ void load(int depth, std::ptrdiff_t first) {
+    if constexpr (Array::reads) own[depth] = *reinterpret_cast<const vector*>(array.data + first);
   }
-  __device__ void store(int depth, std::ptrdiff_t first, std::ptrdiff_t count) const {
-    if constexpr (Array::writes) {
-      if (first >= 0 && first + Width <= count) {
-        *reinterpret_cast<vector*>(array.data + first) = own[depth];
-      } else {
-        for (int e = 0; e < Width; ++e)
-          if (first + e >= 0 && first + e < count) array.data[first + e] = own[depth].values[e];
-      }
-    }
+  __device__ void store(int depth, std::ptrdiff_t first) const {
+    if constexpr (Array::writes) *reinterpret_cast<vector*>(array.data + first) = own[depth];
+  }
+  /// Of the elements from `first` on those that there are, one by one.
+  __device__ void load_edge(int depth, std::ptrdiff_t first, std::ptrdiff_t count) {
+    if constexpr (Array::reads)
+      unrolled<Width>([&](int e) {
+        if (first + e >= 0 && first + e < count) own[depth].values[e] = array.data[first + e];
+      });
+  }
+  __device__ void store_edge(int depth, std::ptrdiff_t first, std::ptrdiff_t count) const {
+    if constexpr (Array::writes)
+      unrolled<Width>([&](int e) {
+        if (first + e >= 0 && first + e < count) array.data[first + e] = own[depth].values[e];
+      });
   }
 };
 
-/// Edges and middle go through the same arithmetic, so that bits do not depend on where arrays begin and end.
+/// Edges and middle go through the same instructions, so that bits do not depend on where arrays begin and end.
+/// @param whole all of the block's elements are there
 template <int Width, int Depth, class Body, class... Fragments>
-__device__ void one_tile(const Body& body, std::ptrdiff_t first, std::ptrdiff_t stride, std::ptrdiff_t count,
-                         Fragments... fragments) {
-  for (int depth = 0; depth < Depth; ++depth) (fragments.load(depth, first + depth * stride, count), ...);
-  for (int depth = 0; depth < Depth; ++depth)
-    for (int e = 0; e < Width; ++e) body(fragments.own[depth].values[e]...);
-  for (int depth = 0; depth < Depth; ++depth) (fragments.store(depth, first + depth * stride, count), ...);
+__device__ void one_tile(const Body& body, bool whole, std::ptrdiff_t first, std::ptrdiff_t stride,
+                         std::ptrdiff_t count, Fragments... fragments) {
+  if (whole) unrolled<Depth>([&](int depth) { (fragments.load(depth, first + depth * stride), ...); });
+  else unrolled<Depth>([&](int depth) { (fragments.load_edge(depth, first + depth * stride, count), ...); });
+  unrolled<Depth * Width>([&](int i) { body(fragments.own[i / Width].values[i % Width]...); });
+  if (whole) unrolled<Depth>([&](int depth) { (fragments.store(depth, first + depth * stride), ...); });
+  else unrolled<Depth>([&](int depth) { (fragments.store_edge(depth, first + depth * stride, count), ...); });
 }
 
 /// `shift` elements before the arrays' begin lies a boundary of vectors.
@@ -84,7 +91,8 @@ __global__ void __launch_bounds__(block_threads)
   for (std::size_t begin = tile * blockIdx.x; begin < count + shift; begin += tile * gridDim.x) {
     const auto first = static_cast<std::ptrdiff_t>(begin + std::size_t{Width} * threadIdx.x) -
                        static_cast<std::ptrdiff_t>(shift);
-    one_tile<Width, Depth>(operation, first, static_cast<std::ptrdiff_t>(Width * blockDim.x),
+    const bool whole = begin >= shift && begin + tile <= count + shift;
+    one_tile<Width, Depth>(operation, whole, first, static_cast<std::ptrdiff_t>(Width * blockDim.x),
                            static_cast<std::ptrdiff_t>(count), Fragment<Arrays, Width, Depth>{arrays, {}}...);
   }
 }
