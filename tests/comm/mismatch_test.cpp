@@ -147,7 +147,8 @@ TEST_CASE("counts that differ") {
     std::vector<int> send(counts[static_cast<std::size_t>(comm.rank())]), receive(4);
     distx::all_gather(comm, send, receive, counts);
   });
-  check_odd_one(gathered, "rank 2 passes other counts than this rank", "rank 0 passes other counts than this rank");
+  check_odd_one(gathered, "rank 2 passes other counts, or a list of other lengths, than this rank",
+                "rank 0 passes other counts, or a list of other lengths, than this rank");
 
   // Rank 3 sends the root two elements more than the root expects: every rank is told.
   const auto rooted = outcomes(4, [](Comm& comm) {
@@ -171,6 +172,43 @@ TEST_CASE("counts that differ") {
   });
   CHECK_MESSAGE(all_say(exchanged, "MismatchError", "rank 1 sends rank 0 1 elements, which receives 3"),
                 text_of(exchanged));
+}
+
+TEST_CASE("lists of the same lengths in another order") {
+  using Lengths = std::vector<std::size_t>;
+  using List = std::vector<std::vector<float>>;
+  const auto list = [](const Lengths& lengths, std::size_t ranks = 1) {
+    List items;
+    for (const auto length : lengths) items.emplace_back(length * ranks);
+    return items;
+  };
+  const auto check = [&](const Lengths& usual, const Lengths& odd, const std::string& of_2, const std::string& of_0,
+                         void (*call)(Comm&, List&, List&)) {
+    check_odd_one(outcomes(4,
+                           [&](Comm& comm) {
+                             auto whole = list(comm.rank() == 2 ? odd : usual);
+                             auto blocks = list(comm.rank() == 2 ? odd : usual, 4);
+                             call(comm, whole, blocks);
+                           }),
+                  of_2, of_0);
+  };
+  const std::string packed = " passes other counts, or a list of other lengths, than this rank";
+  const std::vector<void (*)(Comm&, List&, List&)> calls{
+      [](Comm& comm, List& whole, List&) { distx::all_reduce(comm, whole, distx::sum); },
+      [](Comm& comm, List& whole, List&) { distx::start_all_reduce(comm, whole, whole, distx::sum).wait(); },
+      [](Comm& comm, List& whole, List&) { distx::reduce(comm, whole, distx::sum, 1); },
+      [](Comm& comm, List& whole, List&) { distx::broadcast(comm, whole, 1); },
+      [](Comm& comm, List& whole, List& blocks) { distx::all_gather(comm, whole, blocks); },
+      [](Comm& comm, List& whole, List& blocks) { distx::reduce_scatter(comm, blocks, whole, distx::sum); },
+      [](Comm& comm, List&, List& blocks) { distx::all_to_all(comm, blocks, blocks); },
+      [](Comm& comm, List& whole, List& blocks) { distx::gather(comm, whole, blocks, 1); },
+      [](Comm& comm, List& whole, List& blocks) { distx::scatter(comm, blocks, whole, 1); },
+  };
+  for (const auto& call : calls) check({3, 5}, {5, 3}, "rank 2" + packed, "rank 0" + packed, call);
+  // What is large travels by itself, before what is packed.
+  check({3, 5, 40000}, {40000, 3, 5}, "rank 2" + packed, "rank 0" + packed, calls[0]);
+  check({3, 40000}, {40000, 3}, "rank 2 passes 40000 elements, this rank 3",
+        "rank 0 passes 3 elements, this rank 40000", calls[0]);
 }
 
 TEST_CASE("messages that do not fit, on both sides") {

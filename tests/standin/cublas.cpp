@@ -92,7 +92,9 @@ double element(const Matrix<const void*>& matrix, long long index) {
 void set(const Matrix<void*>& matrix, long long index, double value) {
   switch (matrix.type) {
     case CUDA_R_16F: static_cast<__half*>(matrix.data)[index] = __half(static_cast<float>(value)); return;
-    case CUDA_R_16BF: static_cast<__nv_bfloat16*>(matrix.data)[index] = __nv_bfloat16(static_cast<float>(value)); return;
+    case CUDA_R_16BF:
+      static_cast<__nv_bfloat16*>(matrix.data)[index] = __nv_bfloat16(static_cast<float>(value));
+      return;
     case CUDA_R_64F: static_cast<double*>(matrix.data)[index] = value; return;
     default: static_cast<float*>(matrix.data)[index] = static_cast<float>(value);
   }

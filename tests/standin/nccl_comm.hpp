@@ -59,8 +59,8 @@ ncclResult_t nccl_called(const char* function, F&& f) {
 void ensure_ready(const Comm& comm);
 /// Takes part in the group of this thread, or runs alone.
 void launch(const std::shared_ptr<Comm>& comm, cudaStream_t stream, Op op);
-/// Runs what takes the ranks' meeting: at once, at the end of a group, or in the background of communicators that do not
-/// block. Throws ncclInProgress where it goes on.
+/// Runs what takes the ranks' meeting: at once, at the end of a group, or in the background of communicators that do
+/// not block. Throws ncclInProgress where it goes on.
 void launch_job(const std::vector<std::shared_ptr<Comm>>& comms, std::function<ncclResult_t()> job);
 /// The thread's group, if there is one, has met an error.
 void note_in_group(ncclResult_t code);

@@ -49,7 +49,8 @@ Words words_of(cudaError_t code) {
     WORDS(cudaErrorStreamCaptureUnmatched, "capture was not ended in the same stream as it began");
     WORDS(cudaErrorStreamCaptureUnjoined, "capturing stream has unjoined work");
     WORDS(cudaErrorStreamCaptureIsolation, "dependency created on uncaptured work in another stream");
-    WORDS(cudaErrorStreamCaptureImplicit, "operation would make the legacy stream depend on a capturing blocking stream");
+    WORDS(cudaErrorStreamCaptureImplicit,
+          "operation would make the legacy stream depend on a capturing blocking stream");
     WORDS(cudaErrorCapturedEvent, "operation not permitted on an event last recorded in a capturing stream");
     WORDS(cudaErrorUnknown, "unknown error");
     default: return {"unrecognized error code", "unrecognized error code"};

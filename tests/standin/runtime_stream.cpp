@@ -13,7 +13,7 @@ namespace standin {
 
 namespace {
 
-/// A GPU's streams. Its mutex is held while work is enqueued, so that the streams' waiting for one another has no cycle.
+/// A GPU's streams. The mutex is held while work is enqueued, so that their waiting for one another has no cycle.
 struct Streams {
   std::mutex mutex;
   std::shared_ptr<Stream> legacy;

@@ -6,8 +6,8 @@
 
 #include <cstddef>
 
-// What tests may ask of what stands in for CUDA, NCCL and cuBLAS, and how they make it fail. The library under test knows
-// none of this. Any thread may call any of these.
+// What tests may ask of what stands in for CUDA, NCCL and cuBLAS, and how they make it fail. The library under test
+// knows none of this. Any thread may call any of these.
 //
 // The environment sets what a program starts with:
 //   DISTX_STANDIN_DEVICES   how many GPUs there are (8)

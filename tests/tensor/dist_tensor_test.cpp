@@ -4,6 +4,8 @@
 
 #include <sstream>
 
+#include "distx/tensor/apply.hpp"
+#include "distx/tensor/rules.hpp"
 #include "meshes.hpp"
 
 namespace {
@@ -153,6 +155,25 @@ TEST_CASE("from parts, borrowed and taken; a user's own type") {
     const auto words =
         meshes::words_thrown([&] { (void)distx::from_local<Shard<1, Model>>(mesh, five_by_seven, part); });
     CHECK(words.find("and this rank's part of 5 x 7 is 5 x ") != std::string::npos);
+  });
+}
+
+TEST_CASE("the memory may be named, and a kernel may take its stream") {
+  meshes::on_mesh({2, 1}, [](const Mesh& mesh, Comm&) {
+    const auto x = distx::random<float, distx::Host, Shard<0, Data>>(mesh, extents, 5);
+    const auto same = distx::random<float, Shard<0, Data>>(mesh, extents, 5);
+    static_assert(std::same_as<decltype(x), decltype(same)>);
+    const auto y = distx::to_space<distx::Host>(x);
+    CHECK(std::equal(x.local().begin(), x.local().end(), y.local().begin(), y.local().end()));
+    const auto all = distx::gather<distx::Host>(x, 0);
+    CHECK(all.values().size() == (mesh.rank() == 0 ? 35 : 0));
+    const auto twice = distx::apply<distx::Elementwise>(x, [](distx::HostStream, auto in, auto out) {
+      for (std::size_t i = 0; i < in.values().size(); ++i) out.values()[i] = 2 * in.values()[i];
+    });
+    CHECK(twice.local()[3] == 2 * x.local()[3]);
+    CHECK(meshes::words_thrown([&] {
+            (void)distx::Tensor<float, 1>(distx::Extents<1>{2}, distx::Buffer<float>(3));
+          }).find("there are 3 values, and 2 elements") != std::string::npos);
   });
 }
 

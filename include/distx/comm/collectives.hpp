@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <source_location>
 #include <span>
 #include <string_view>
@@ -10,7 +11,9 @@
 
 // The collectives as values: what a communicator's `execute` and `start` take. All borrow their spans; `start` borrows
 // them until the Pending's wait. Counts are in elements, one for each rank, and empty where every rank has as many.
-// A call whose T is AnyElement (and whose Op is AnyOp) is erased: its element type is known only at run time.
+// `lengths` is a hash of those of a list's items where a call carries what is packed of them, so that all ranks must
+// have packed alike; else 0. A call whose T is AnyElement (and whose Op is AnyOp) is erased: its element type is known
+// only at run time.
 namespace distx {
 
 /// Which elements of each rank's share a collective is about; borrowed.
@@ -26,6 +29,7 @@ struct AllReduce {
   Span<T, Space> receive{};
   Op op{};
   std::source_location location{};
+  std::uint64_t lengths = 0;
 };
 
 /// Rank `root` receives the reduction of all ranks' `send`; elsewhere `receive` is not looked at.
@@ -39,6 +43,7 @@ struct Reduce {
   Op op{};
   int root = 0;
   std::source_location location{};
+  std::uint64_t lengths = 0;
 };
 
 /// Every rank's `buffer` becomes that of `root`.
@@ -50,6 +55,7 @@ struct Broadcast {
   Span<T, Space> buffer{};
   int root = 0;
   std::source_location location{};
+  std::uint64_t lengths = 0;
 };
 
 /// Every rank receives all ranks' `send`, in rank order. In place where `send` is its own block of `receive`.
@@ -62,6 +68,7 @@ struct AllGather {
   Span<T, Space> receive{};
   Counts counts{};
   std::source_location location{};
+  std::uint64_t lengths = 0;
 };
 
 /// Rank r receives block r of the reduction of all ranks' `send`. In place where `receive` is that block of `send`.
@@ -75,6 +82,7 @@ struct ReduceScatter {
   Op op{};
   Counts counts{};
   std::source_location location{};
+  std::uint64_t lengths = 0;
 };
 
 /// Rank r receives block r of every rank's `send`, in rank order. In place with equal blocks only.
@@ -88,6 +96,7 @@ struct AllToAll {
   Counts send_counts{};
   Counts receive_counts{};
   std::source_location location{};
+  std::uint64_t lengths = 0;
 };
 
 /// Rank `root` receives all ranks' `send`, in rank order; elsewhere `receive` and `counts` are not looked at.
@@ -101,6 +110,7 @@ struct Gather {
   int root = 0;
   Counts counts{};
   std::source_location location{};
+  std::uint64_t lengths = 0;
 };
 
 /// Rank r receives block r of `send` of `root`; elsewhere `send` and `counts` are not looked at.
@@ -114,6 +124,7 @@ struct Scatter {
   int root = 0;
   Counts counts{};
   std::source_location location{};
+  std::uint64_t lengths = 0;
 };
 
 /// Sends to rank `to`, which receives as many elements; done when the buffer may be used again.
@@ -177,35 +188,35 @@ concept Collective = requires(const Call& call) {
 /// @{
 template <class T, ReductionOp<T> Op, class S>
 [[nodiscard]] AllReduce<AnyElement, AnyOp, S> erase(const AllReduce<T, Op, S>& c) noexcept {
-  return {c.send, c.receive, AnyOp::make<T>(c.op), c.location};
+  return {c.send, c.receive, AnyOp::make<T>(c.op), c.location, c.lengths};
 }
 template <class T, ReductionOp<T> Op, class S>
 [[nodiscard]] Reduce<AnyElement, AnyOp, S> erase(const Reduce<T, Op, S>& c) noexcept {
-  return {c.send, c.receive, AnyOp::make<T>(c.op), c.root, c.location};
+  return {c.send, c.receive, AnyOp::make<T>(c.op), c.root, c.location, c.lengths};
 }
 template <class T, class S>
 [[nodiscard]] Broadcast<AnyElement, S> erase(const Broadcast<T, S>& c) noexcept {
-  return {c.buffer, c.root, c.location};
+  return {c.buffer, c.root, c.location, c.lengths};
 }
 template <class T, class S>
 [[nodiscard]] AllGather<AnyElement, S> erase(const AllGather<T, S>& c) noexcept {
-  return {c.send, c.receive, c.counts, c.location};
+  return {c.send, c.receive, c.counts, c.location, c.lengths};
 }
 template <class T, ReductionOp<T> Op, class S>
 [[nodiscard]] ReduceScatter<AnyElement, AnyOp, S> erase(const ReduceScatter<T, Op, S>& c) noexcept {
-  return {c.send, c.receive, AnyOp::make<T>(c.op), c.counts, c.location};
+  return {c.send, c.receive, AnyOp::make<T>(c.op), c.counts, c.location, c.lengths};
 }
 template <class T, class S>
 [[nodiscard]] AllToAll<AnyElement, S> erase(const AllToAll<T, S>& c) noexcept {
-  return {c.send, c.receive, c.send_counts, c.receive_counts, c.location};
+  return {c.send, c.receive, c.send_counts, c.receive_counts, c.location, c.lengths};
 }
 template <class T, class S>
 [[nodiscard]] Gather<AnyElement, S> erase(const Gather<T, S>& c) noexcept {
-  return {c.send, c.receive, c.root, c.counts, c.location};
+  return {c.send, c.receive, c.root, c.counts, c.location, c.lengths};
 }
 template <class T, class S>
 [[nodiscard]] Scatter<AnyElement, S> erase(const Scatter<T, S>& c) noexcept {
-  return {c.send, c.receive, c.root, c.counts, c.location};
+  return {c.send, c.receive, c.root, c.counts, c.location, c.lengths};
 }
 template <class T, class S>
 [[nodiscard]] Send<AnyElement, S> erase(const Send<T, S>& c) noexcept {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <algorithm>
 #include <string>
 #include <vector>
 
 #include "distx/comm/arguments.hpp"
+#include "distx/core/fnv1a.hpp"
 #include "distx/memory/lines.hpp"
 #include "distx/memory/operations.hpp"
 
@@ -51,11 +53,14 @@ class FusedList {
       (block * sizeof(T) <= fused_item_bytes ? small_ : large_).push_back(item);
       blocks_.push_back(block);
     }
-    if (small_.size() == 1) large_.insert(large_.begin(), small_.front()), small_.clear();
+    if (small_.size() == 1) {
+      large_.insert(std::upper_bound(large_.begin(), large_.end(), small_.front()), small_.front());
+      small_.clear();
+    }
     for (const auto item : small_) block_ += blocks_[item];
   }
 
-  /// The items that travel by themselves.
+  /// The items that travel by themselves, in order.
   [[nodiscard]] const std::vector<std::size_t>& large() const noexcept { return large_; }
   [[nodiscard]] Span<const T, S> send(std::size_t item) const {
     return send_side_ == ListSide::nothing ? Span<const T, S>{} : sends_[item];
@@ -84,8 +89,13 @@ class FusedList {
       copy(stream, receive_.subspan(to, n), as_const(receives_[item].subspan(from, n)));
     });
   }
-  [[nodiscard]] Span<const T, S> fused_send() const noexcept { return as_const(send_); }
-  [[nodiscard]] Span<T, S> fused_receive() const noexcept { return receive_; }
+  /// The call for the packed copies; all ranks must have lists of the same lengths, in the same order.
+  template <class MakeCall>
+  [[nodiscard]] auto fused_call(MakeCall&& make_call) const {
+    auto call = make_call(as_const(send_), receive_);
+    if constexpr (requires { call.lengths; }) call.lengths = fnv1a(blocks_);
+    return call;
+  }
   void unpack(typename S::stream stream) {
     each(receive_side_, [&](std::size_t item, std::size_t to, std::size_t from, std::size_t n) {
       copy(stream, receives_[item].subspan(to, n), as_const(receive_.subspan(from, n)));

@@ -45,7 +45,7 @@ class PendingList {
       pendings_.push_back(detail::start(comm, make_call(list_.send(item), list_.receive(item)), after));
     if (!list_.fuses()) return;
     list_.pack(after, packed_.span(), in_place);
-    pendings_.push_back(detail::start(comm, make_call(list_.fused_send(), list_.fused_receive()), after));
+    pendings_.push_back(detail::start(comm, list_.fused_call(make_call), after));
   }
 
  private:
@@ -107,10 +107,10 @@ auto run_list(How how, C& comm, std::vector<Span<const T, S>> sends, ListSide se
     if (!list->fuses()) return;
     typename S::stream stream{};
     list->pack(stream, comm.scratch(list->fused_bytes()), in_place);
-    execute(comm, make_call(list->fused_send(), list->fused_receive()));
+    execute(comm, list->fused_call(make_call));
     list->unpack(stream);
   } else {
-    using P = decltype(start(comm, make_call(list->fused_send(), list->fused_receive()), how.after));
+    using P = decltype(start(comm, list->fused_call(make_call), how.after));
     Buffer<std::byte, S> packed(list->fused_bytes());
     PendingList<P, T, S> pending(std::move(*list), std::move(packed));
     pending.start(comm, make_call, how.after, in_place);

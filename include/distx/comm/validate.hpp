@@ -192,7 +192,7 @@ void validate(const Barrier<S>&, const RankOf&) {}
 struct Fingerprint {
   std::uint64_t operation = 0;    ///< of the call's name
   std::uint64_t count = 0;        ///< elements, where every rank passes as many
-  std::uint64_t counts = 0;       ///< of the counts, where they are given
+  std::uint64_t counts = 0;       ///< of the counts, where they are given, and of a list's lengths
   std::uint64_t op = 0;           ///< of the op's type
   std::uint32_t element_bytes = 0;
   std::int32_t root = 0;
@@ -244,6 +244,7 @@ template <Collective Call>
       f.in_place = !c.send.empty() && c.send.data() == c.receive.data();
     }
   }
+  if constexpr (requires { c.lengths; }) f.counts ^= c.lengths;
   // At the root of a gather and a scatter the other side's span says the type; the sizes are checked block by block.
   if constexpr (Call::name == "scatter") detail::describe(f, c.receive);
   return f;
@@ -265,7 +266,7 @@ template <Collective Call>
   if (mine.root != theirs.root)
     return who + "names rank " + std::to_string(theirs.root) + " as root, this rank " + std::to_string(mine.root);
   if (mine.op != theirs.op) return who + "reduces with another op than this rank";
-  if (mine.counts != theirs.counts) return who + "passes other counts than this rank";
+  if (mine.counts != theirs.counts) return who + "passes other counts, or a list of other lengths, than this rank";
   if (mine.in_place != theirs.in_place) return who + "and this rank differ in whether the call is in place";
   return who + "makes another call than this rank";
 }

@@ -27,11 +27,11 @@ template <class T>
 struct Gelu {
   static constexpr T root = T(0.79788456080286535588);  // sqrt(2 / π)
   static constexpr T cubic = T(0.044715);
-  T operator()(T x) const { return T(0.5) * x * (1 + std::tanh(root * x * (1 + cubic * x * x))); }
+  constexpr T operator()(T x) const { return T(0.5) * x * (1 + std::tanh(root * x * (1 + cubic * x * x))); }
 };
 template <class T>
 struct GeluBackward {
-  T operator()(T x, T gradient) const {
+  constexpr T operator()(T x, T gradient) const {
     constexpr T root = Gelu<T>::root, cubic = Gelu<T>::cubic;
     const T t = std::tanh(root * x * (1 + cubic * x * x));
     return gradient * T(0.5) * (1 + t + x * (1 - t * t) * root * (1 + 3 * cubic * x * x));

@@ -67,28 +67,34 @@ void check_dimension(const C& comm, std::string_view operation, std::size_t dim,
 
 /// What every rank has of `boxes` of `whole`, one after another.
 template <class Space, class T>
-Buffer<T, Space> packed(const Box& whole, const std::vector<Box>& boxes, Span<const T, Space> from) {
-  Buffer<T, Space> to(sum_of(volumes_of(boxes)), uninitialized);
-  copy_boxes_out<Space>(Span<AnyElement, Space>(to.span()).bytes(), Span<const AnyElement, Space>(from).bytes(), whole,
-                        boxes, sizeof(T));
+Buffer<T, Space> packed(typename Space::stream stream, const Box& whole, const std::vector<Box>& boxes,
+                        Span<const T, Space> from) {
+  auto to = buffer_on<T, Space>(stream, sum_of(volumes_of(boxes)), uninitialized);
+  copy_boxes_out<Space>(stream, Span<AnyElement, Space>(to.span()).bytes(),
+                        Span<const AnyElement, Space>(from).bytes(), whole, boxes, sizeof(T));
   return to;
 }
 template <class Space, class T>
-void unpacked(Span<T, Space> to, const Box& whole, const std::vector<Box>& boxes, Span<const T, Space> from) {
+void unpacked(typename Space::stream stream, Span<T, Space> to, const Box& whole, const std::vector<Box>& boxes,
+              Span<const T, Space> from) {
   const std::byte* at = Span<const AnyElement, Space>(from).bytes();
   for (const auto& box : boxes) {
-    copy_box(typename Space::stream{}, Span<AnyElement, Space>(to).bytes(), whole, at, box, box, sizeof(T));
+    copy_box(stream, Span<AnyElement, Space>(to).bytes(), whole, at, box, box, sizeof(T));
     at += box.volume() * sizeof(T);
   }
 }
 
 }  // namespace detail
 
+/// @name Collectives along a dimension
+/// In the order of the stream, the space's default one if none is given.
+/// @{
+
 /// All ranks' tensors side by side along a dimension, in rank order; their extents there may differ if `sizes` says
 /// how, one for each rank.
 template <Communicator C, WholeTensor X>
 [[nodiscard]] auto all_gather(C& comm, const X& x, std::size_t dim, Counts sizes = {},
-                              detail::here location = detail::here::current()) {
+                              typename C::space::stream stream = {}, detail::here location = detail::here::current()) {
   using T = typename X::value_type;
   const auto part = detail::const_tensor_ref(x);
   detail::check_dimension(comm, "all_gather", dim, part.rank(), sizes, location);
@@ -96,22 +102,26 @@ template <Communicator C, WholeTensor X>
   auto extents = part.extents();
   extents[dim] = detail::sum_of(each);
   const auto boxes = detail::slices(extents, dim, each);
-  Tensor<T, part.rank(), typename C::space> whole(extents);
-  Buffer<T, typename C::space> received;
+  using Space = typename C::space;
+  const std::size_t elements = volume(extents);
+  Tensor<T, part.rank(), Space> whole(extents, detail::buffer_on<T, Space>(stream, elements, uninitialized));
+  Buffer<T, Space> received;
   const bool direct = dim == 0;
-  if (!direct) received = Buffer<T, typename C::space>(volume(extents), uninitialized);
+  if (!direct) received = detail::buffer_on<T, Space>(stream, elements, uninitialized);
   const auto counts = detail::volumes_of(boxes);
   const auto target = direct ? whole.values() : received.span();
   const Counts named = sizes.empty() ? Counts{} : Counts(counts);
-  detail::execute(comm, AllGather<T, typename C::space>{part.values(), target, named, location});
+  detail::make_in_order(comm, AllGather<T, Space>{part.values(), target, named, location}, stream);
   if (!direct)
-    detail::unpacked(whole.values(), detail::whole_box(extents), boxes, detail::as_const(received.span()));
+    detail::unpacked<Space>(stream, whole.values(), detail::whole_box(extents), boxes,
+                            detail::as_const(received.span()));
   return whole;
 }
 
 /// This rank's slice, along a dimension, of the reduction of all ranks' tensors: cut at n*i/p, or in `sizes`.
 template <Communicator C, WholeTensor X, class Op>
 [[nodiscard]] auto reduce_scatter(C& comm, const X& x, Op op, std::size_t dim, Counts sizes = {},
+                                  typename C::space::stream stream = {},
                                   detail::here location = detail::here::current()) {
   using T = typename X::value_type;
   const auto whole = detail::const_tensor_ref(x);
@@ -121,12 +131,14 @@ template <Communicator C, WholeTensor X, class Op>
   const auto counts = detail::volumes_of(boxes);
   auto extents = whole.extents();
   extents[dim] = each[static_cast<std::size_t>(comm.rank())];
-  Tensor<T, whole.rank(), typename C::space> part(extents);
-  Buffer<T, typename C::space> sent;
-  if (dim != 0) sent = detail::packed(detail::whole_box(whole.extents()), boxes, whole.values());
-  detail::execute(comm, ReduceScatter<T, Op, typename C::space>{
-                            dim == 0 ? whole.values() : detail::as_const(sent.span()), part.values(), op, counts,
-                            location});
+  using Space = typename C::space;
+  Tensor<T, whole.rank(), Space> part(extents, detail::buffer_on<T, Space>(stream, volume(extents), uninitialized));
+  Buffer<T, Space> sent;
+  if (dim != 0) sent = detail::packed<Space>(stream, detail::whole_box(whole.extents()), boxes, whole.values());
+  detail::make_in_order(comm,
+                        ReduceScatter<T, Op, Space>{dim == 0 ? whole.values() : detail::as_const(sent.span()),
+                                                    part.values(), op, counts, location},
+                        stream);
   return part;
 }
 
@@ -136,7 +148,7 @@ template <Communicator C, WholeTensor X, class Op>
 /// `split_dim` is cut at n*i/p; where the ranks' extents along `concat_dim` differ, `sizes` says how.
 template <Communicator C, WholeTensor X>
 [[nodiscard]] auto all_to_all(C& comm, const X& x, std::size_t split_dim, std::size_t concat_dim, Counts sizes = {},
-                              detail::here location = detail::here::current()) {
+                              typename C::space::stream stream = {}, detail::here location = detail::here::current()) {
   using T = typename X::value_type;
   const auto from = detail::const_tensor_ref(x);
   detail::check_dimension(comm, "all_to_all", std::max(split_dim, concat_dim), from.rank(), sizes, location);
@@ -149,13 +161,17 @@ template <Communicator C, WholeTensor X>
     for (auto& size : joined) size = detail::given_or_cut({}, size, comm.size())[static_cast<std::size_t>(comm.rank())];
   extents[concat_dim] = detail::sum_of(joined);
   const auto ins = detail::slices(extents, concat_dim, joined);
-  const auto sent = detail::packed(detail::whole_box(from.extents()), outs, from.values());
-  Tensor<T, from.rank(), typename C::space> to(extents);
-  const Buffer<T, typename C::space> received(volume(extents), uninitialized);
+  using Space = typename C::space;
+  const std::size_t elements = volume(extents);
+  const auto sent = detail::packed<Space>(stream, detail::whole_box(from.extents()), outs, from.values());
+  Tensor<T, from.rank(), Space> to(extents, detail::buffer_on<T, Space>(stream, elements, uninitialized));
+  const auto received = detail::buffer_on<T, Space>(stream, elements, uninitialized);
   const auto out_counts = detail::volumes_of(outs), in_counts = detail::volumes_of(ins);
-  detail::execute(comm, AllToAll<T, typename C::space>{sent.span(), received.span(), out_counts, in_counts, location});
-  detail::unpacked(to.values(), detail::whole_box(extents), ins, detail::as_const(received.span()));
+  detail::make_in_order(comm, AllToAll<T, Space>{sent.span(), received.span(), out_counts, in_counts, location},
+                        stream);
+  detail::unpacked<Space>(stream, to.values(), detail::whole_box(extents), ins, detail::as_const(received.span()));
   return to;
 }
+/// @}
 
 }  // namespace distx

@@ -45,10 +45,25 @@ auto result_for(const X& x, const Xs&... others) {
   return Out({x.mesh(), extents}, uninitialized);
 }
 
+/// Calls what computes: with the stream first if it takes that. On the host's memory it need not.
+template <class Stream, class Kernel, class... Parts>
+void compute(Stream stream, Kernel& kernel, const Parts&... parts) {
+  if constexpr (std::is_empty_v<Stream> && requires { kernel(parts...); }) {
+    kernel(parts...);
+  } else if constexpr (requires { kernel(stream, parts...); }) {
+    kernel(stream, parts...);
+  } else {
+    static_assert(std::is_empty_v<Stream>,
+                  "distx: what computes in this memory takes the stream first, and this kernel does not: an operation "
+                  "that distx has for the host's memory alone is done here by apply<Rule>(x, kernel of yours)");
+    if constexpr (std::is_empty_v<Stream>) kernel(parts...);
+  }
+}
+
 template <class Rule, class Kernel, class... Xs>
 auto applied(Kernel& kernel, const Xs&... xs) {
   auto out = result_for<Rule>(xs...);
-  kernel(part_of(xs)..., out.view());
+  compute(out.stream(), kernel, part_of(xs)..., out.view());
   return out;
 }
 
@@ -73,7 +88,9 @@ template <class X>
 
 /// Does an operation to each rank's parts, without communication: `kernel(part of x, …, part of the result)`.
 ///
-/// The rule says how the result lies. The kernel sets all elements of the result, which hold nothing before.
+/// The rule says how the result lies. The kernel sets all elements of the result, which hold nothing before. Where
+/// streams order the work, it takes the mesh's first, to enqueue there: `kernel(stream, part of x, …, part of the
+/// result)`.
 /// @throws MismatchError where the extents do not fit, or the operands lie on two meshes
 /// @{
 template <class Rule, class X, class Kernel>

@@ -72,6 +72,10 @@ void refuse_cross_entropy() {
   constexpr AxisPlace logits = Missing::operands[0];
   if constexpr (!on_one_mesh<Logits, Targets>)
     static_assert(on_one_mesh<Logits, Targets>, "distx: cross_entropy: the operands lie on meshes of two types");
+  else if constexpr (!HostAccessible<typename Logits::space>)
+    static_assert(HostAccessible<typename Logits::space>,
+                  "distx: cross_entropy: distx computes it in the host's memory alone: bring the logits there, or "
+                  "compute it by apply<Rule>(logits, targets, kernel of yours)");
   else if constexpr (logits.is_partial())
     static_assert(is_ruled<Missing>,
                   "distx: cross_entropy: the logits are Partial and cross_entropy is not linear: redistribute them "
@@ -98,7 +102,7 @@ void refuse_cross_entropy_backward() {
 /// three numbers of each row are reduced; the logits stay where they are.
 /// @throws MismatchError for a target that the vocabulary has not
 template <class Logits, class Targets>
-  requires Applicable<CrossEntropy, Logits, Targets>
+  requires Applicable<CrossEntropy, Logits, Targets> && HostAccessible<typename Logits::space>
 [[nodiscard]] auto cross_entropy(const Logits& logits, const Targets& targets,
                                  std::source_location location = std::source_location::current()) {
   static_assert(std::integral<value_of<Targets>>, "distx: cross_entropy: the targets are no integers");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/memory/operations.hpp"
+#include "distx/tensor/in_order.hpp"
 #include "distx/tensor/tensor_place.hpp"
 #include "distx/tensor/tensor_ref.hpp"
 
@@ -56,10 +57,12 @@ class DistTensor : public TensorPlace<Rank, MeshT, L> {
 
   /// Zeros.
   DistTensor(MeshT mesh, const Extents<Rank>& extents) : DistTensor(place_type(std::move(mesh), extents)) {}
-  explicit DistTensor(place_type place) : place_type(std::move(place)), values_(this->box().volume()) {}
+  explicit DistTensor(place_type place)
+      : place_type(std::move(place)), values_(detail::buffer_on<T, Space>(stream(), this->box().volume())) {}
   /// Elements that are not set.
   DistTensor(place_type place, Uninitialized)
-      : place_type(std::move(place)), values_(this->box().volume(), uninitialized) {}
+      : place_type(std::move(place)),
+        values_(detail::buffer_on<T, Space>(stream(), this->box().volume(), uninitialized)) {}
   /// Takes this rank's part.
   /// @throws MismatchError where it has another number of elements
   DistTensor(place_type place, Buffer<T, Space> values)
@@ -80,9 +83,11 @@ class DistTensor : public TensorPlace<Rank, MeshT, L> {
 
   [[nodiscard]] DistTensor clone() const {
     DistTensor same(static_cast<const place_type&>(*this), uninitialized);
-    copy(typename Space::stream{}, same.local(), local());
+    copy(stream(), same.local(), local());
     return same;
   }
+  /// In whose order the memory is used: the mesh's.
+  [[nodiscard]] typename Space::stream stream() const noexcept { return this->mesh().template stream<Space>(); }
   /// Gives up the memory; the tensor may then only be assigned to or destroyed.
   [[nodiscard]] Buffer<T, Space> release() noexcept { return std::move(values_); }
 
@@ -105,6 +110,16 @@ concept DistributedTensor = requires(const std::remove_cvref_t<X>& x) {
   } -> std::convertible_to<
       Span<const typename std::remove_cvref_t<X>::value_type, typename std::remove_cvref_t<X>::space>>;
 };
+
+namespace detail {
+
+/// In whose order a tensor is worked on.
+template <DistributedTensor X>
+auto stream_of(const X& x) {
+  return x.mesh().template stream<typename X::space>();
+}
+
+}  // namespace detail
 
 /// @name Of a distributed tensor's type
 /// @{

@@ -31,13 +31,30 @@ TensorRef<const T, Rank, Space> const_tensor_ref(const Tensor<T, Rank, Space>& x
 }
 
 template <MemorySpace Space>
-std::byte* copy_boxes_out(std::byte* to, const std::byte* from, const Box& whole, const std::vector<Box>& boxes,
-                          std::size_t width) {
+std::byte* copy_boxes_out(typename Space::stream stream, std::byte* to, const std::byte* from, const Box& whole,
+                          const std::vector<Box>& boxes, std::size_t width) {
   for (const auto& box : boxes) {
-    copy_box(typename Space::stream{}, to, box, from, whole, box, width);
+    copy_box(stream, to, box, from, whole, box, width);
     to += box.volume() * width;
   }
   return to;
+}
+
+/// The root's sizes, on all ranks.
+template <MemorySpace Space, std::size_t Rank>
+void broadcast_sizes(MeshStateIn<Space>& mesh, Extents<Rank>& sizes, int root, const std::source_location& location) {
+  std::array<std::uint64_t, most_dimensions> words{};  // of one length, whatever the ranks
+  std::copy(sizes.begin(), sizes.end(), words.begin());
+  if constexpr (HostAccessible<Space>) {
+    mesh.world.execute(Broadcast<std::uint64_t, Space>{{words.data(), words.size()}, root, location});
+  } else {
+    const auto there = buffer_on<std::uint64_t, Space>(mesh.stream, words.size(), uninitialized);
+    copy(mesh.stream, there.span(), Span<const std::uint64_t>(words));
+    make_behind(mesh.world, Broadcast<std::uint64_t, Space>{there.span(), root, location}, mesh.stream);
+    copy(mesh.stream, Span<std::uint64_t>(words), there.span());
+    mesh.stream.synchronize();
+  }
+  std::copy_n(words.begin(), Rank, sizes.begin());
 }
 
 /// The root packs every rank's box and sends it.
@@ -55,11 +72,13 @@ void scatter_boxes(MeshStateIn<Space>& mesh, const Sharding& sharding, Span<cons
       counts.push_back(boxes.back().volume());
       total += counts.back();
     }
-    packed = Buffer<std::byte, Space>(total * width, uninitialized);
-    copy_boxes_out<Space>(packed.data(), whole.bytes(), sharding.whole(), boxes, width);
+    packed = buffer_on<std::byte, Space>(mesh.stream, total * width, uninitialized);
+    copy_boxes_out<Space>(mesh.stream, packed.data(), whole.bytes(), sharding.whole(), boxes, width);
   }
-  mesh.world.execute(Scatter<AnyElement, Space>{
-      Span<const AnyElement, Space>(packed.data(), total, part.type(), width), part, root, counts, location});
+  make_behind(mesh.world,
+              Scatter<AnyElement, Space>{Span<const AnyElement, Space>(packed.data(), total, part.type(), width), part,
+                                         root, counts, location},
+              mesh.stream);
 }
 
 /// Each rank that stands where the root does on all axes that do not cut sends its box.
@@ -87,14 +106,16 @@ void gather_boxes(MeshStateIn<Space>& mesh, const Sharding& sharding, Span<const
       counts.back() = boxes.back().volume();
       total += counts.back();
     }
-    packed = Buffer<std::byte, Space>(total * width, uninitialized);
+    packed = buffer_on<std::byte, Space>(mesh.stream, total * width, uninitialized);
   }
-  mesh.world.execute(Gather<AnyElement, Space>{
-      sends(mesh.places) ? part : part.subspan(0, 0),
-      Span<AnyElement, Space>(packed.data(), total, part.type(), width), root, counts, location});
+  make_behind(mesh.world,
+              Gather<AnyElement, Space>{sends(mesh.places) ? part : part.subspan(0, 0),
+                                        Span<AnyElement, Space>(packed.data(), total, part.type(), width), root, counts,
+                                        location},
+              mesh.stream);
   const std::byte* from = packed.data();
   for (const auto& box : boxes) {
-    copy_box(typename Space::stream{}, whole.bytes(), sharding.whole(), from, box, box, width);
+    copy_box(mesh.stream, whole.bytes(), sharding.whole(), from, box, box, width);
     from += box.volume() * width;
   }
 }
@@ -105,18 +126,21 @@ void gather_boxes(MeshStateIn<Space>& mesh, const Sharding& sharding, Span<const
 template <class X>
 concept WholeTensor = requires(const X& x) { detail::const_tensor_ref(x); };
 
-/// Each rank's part of a tensor that every rank has whole, the same: no communication.
+/// Each rank's part of a tensor that every rank has whole, the same: no communication. It comes to lie in the memory
+/// where the whole one is, or in that named first: `distribute<Cuda, Shard<0, Data>>(mesh, of_the_host)`.
 template <class... Ps, MeshType MeshT, WholeTensor Whole>
 [[nodiscard]] auto distribute(const MeshT& mesh, const Whole& whole) {
   const auto x = detail::const_tensor_ref(whole);
-  using Space = typename Whole::space;
-  using Made = DistTensor<typename Whole::value_type, x.rank(), MeshT, Layout<Ps...>, Space>;
-  Made made({mesh, x.extents()}, uninitialized);
-  if constexpr (detail::has_values<Layout<Ps...>>())
-    copy_box(typename Space::stream{}, Span<AnyElement, Space>(made.local()).bytes(), made.box(),
-             Span<const AnyElement, Space>(x.values()).bytes(), made.sharding().whole(), made.box(),
-             sizeof(typename Whole::value_type));
-  return made;
+  using T = typename Whole::value_type;
+  using From = typename Whole::space;
+  using Asked = detail::Asked<From, Ps...>;
+  using Part = DistTensor<T, x.rank(), MeshT, typename Asked::layout, From>;
+  Part part({mesh, x.extents()}, uninitialized);
+  if constexpr (detail::has_values<typename Asked::layout>())
+    copy_box(part.stream(), Span<AnyElement, From>(part.local()).bytes(), part.box(),
+             Span<const AnyElement, From>(x.values()).bytes(), part.sharding().whole(), part.box(), sizeof(T));
+  if constexpr (std::same_as<typename Asked::space, From>) return part;
+  else return to_space<typename Asked::space>(part);
 }
 
 /// Each rank's part of a tensor that the root has whole; what the other ranks pass is not looked at. Collective.
@@ -126,32 +150,46 @@ template <class... Ps, MeshType MeshT, WholeTensor Whole>
   const auto x = detail::const_tensor_ref(whole);
   using Space = typename Whole::space;
   auto& state = detail::in_space<Space>(mesh.state());
-  std::array<std::uint64_t, most_dimensions> words{};
-  std::copy(x.extents().begin(), x.extents().end(), words.begin());
-  state.world.execute(Broadcast<std::uint64_t, Space>{Span<std::uint64_t>(words), root, location});
-  Extents<x.rank()> extents{};
-  std::copy_n(words.begin(), x.rank(), extents.begin());
+  Extents<x.rank()> extents = x.extents();
+  detail::broadcast_sizes<Space>(state, extents, root, location);
   DistTensor<typename Whole::value_type, x.rank(), MeshT, Layout<Ps...>, Space> made({mesh, extents}, uninitialized);
   if constexpr (detail::has_values<Layout<Ps...>>())
     detail::scatter_boxes<Space>(state, made.sharding(), x.values(), made.local(), root, location);
   return made;
 }
 
-/// The whole tensor at the root; elsewhere one without elements. Collective.
+/// The whole tensor at the root; elsewhere one without elements. Collective; blocks the host.
 template <DistributedTensor X>
 [[nodiscard]] auto gather(const X& x, int root, std::source_location location = std::source_location::current()) {
+  using T = value_of<X>;
   using Space = typename X::space;
   constexpr std::size_t rank = rank_of<X>;
   static_assert(!layout_of<X>::has_partial, "distx: gather: the tensor is Partial: redistribute it first");
-  Tensor<value_of<X>, rank, Space> whole;
+  Tensor<T, rank, Space> whole;
   if constexpr (!layout_of<X>::has_partial) {
-    if (x.mesh().rank() == root) whole = Tensor<value_of<X>, rank, Space>(x.extents());
+    if (x.mesh().rank() == root)
+      whole = {x.extents(), detail::buffer_on<T, Space>(detail::stream_of(x), volume(x.extents()), uninitialized)};
     detail::gather_boxes<Space>(detail::in_space<Space>(x.mesh().state()),
                                 sharding_of<layout_of<X>, mesh_of<X>>(x.mesh().shape(), x.extents()),
-                                Span<const value_of<X>, Space>(x.local()), Span<value_of<X>, Space>(whole.values()),
-                                root, location);
+                                Span<const T, Space>(x.local()), Span<T, Space>(whole.values()), root, location);
   }
   return whole;
+}
+/// In another memory: `gather<Host>(x, 0)`.
+template <MemorySpace To, DistributedTensor X>
+[[nodiscard]] auto gather(const X& x, int root, std::source_location location = std::source_location::current()) {
+  auto whole = gather(x, root, location);
+  if constexpr (std::same_as<To, typename X::space>) {
+    return whole;
+  } else {
+    Tensor<value_of<X>, rank_of<X>, To> there;
+    if (x.mesh().rank() == root) {
+      there = {x.extents(), Buffer<value_of<X>, To>(volume(x.extents()), uninitialized)};
+      copy(detail::stream_of(x), there.values(), std::as_const(whole).values());
+      detail::stream_of(x).synchronize();
+    }
+    return there;
+  }
 }
 
 }  // namespace distx

@@ -37,17 +37,30 @@ void for_elements(HostStream, const F& f, Span<T> out, Span<const Xs>... xs) {
   for (; i < n; ++i) out[i] = static_cast<T>(f(xs[i]...));
 }
 
+/// As a kernel, where the memory has such.
+template <class F>
+struct OnElements {
+  const F& f;
+
+  template <class Stream, class X, class Out>
+  auto operator()(Stream stream, const X& x, const Out& out) const
+      -> decltype(for_elements(stream, f, out.values(), x.values())) {
+    for_elements(stream, f, out.values(), x.values());
+  }
+  template <class Stream, class X, class Y, class Out>
+  auto operator()(Stream stream, const X& x, const Y& y, const Out& out) const
+      -> decltype(for_elements(stream, f, out.values(), x.values(), y.values())) {
+    for_elements(stream, f, out.values(), x.values(), y.values());
+  }
+};
+
 template <class Rule, class F, class X>
 auto mapped(const F& f, const X& x) {
-  return apply<Rule>(x, [&](auto in, auto out) {
-    for_elements(typename X::space::stream{}, f, out.values(), in.values());
-  });
+  return apply<Rule>(x, OnElements<F>{f});
 }
 template <class Rule, class F, class X, class Y>
 auto mapped(const F& f, const X& x, const Y& y) {
-  return apply<Rule>(x, y, [&](auto left, auto right, auto out) {
-    for_elements(typename X::space::stream{}, f, out.values(), left.values(), right.values());
-  });
+  return apply<Rule>(x, y, OnElements<F>{f});
 }
 
 /// The sentences on two operands of which neither may be Partial.

@@ -32,6 +32,18 @@ constexpr bool has_values() {
   return !L::has_partial;
 }
 
+/// What is asked for before a tensor is made: the memory, if one is named first, and the layout.
+template <class Default, class... Ps>
+struct Asked {
+  using space = Default;
+  using layout = distx::Layout<Ps...>;
+};
+template <class Default, MemorySpace Space, class... Ps>
+struct Asked<Default, Space, Ps...> {
+  using space = Space;
+  using layout = distx::Layout<Ps...>;
+};
+
 /// The output function of SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014).
 constexpr std::uint64_t mixed_bits(std::uint64_t z) noexcept {
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9U;
@@ -41,29 +53,56 @@ constexpr std::uint64_t mixed_bits(std::uint64_t z) noexcept {
 
 }  // namespace detail
 
+/// The same tensor in another memory: `to_space<Cuda>(x)`. No communication; blocks the host.
+template <MemorySpace To, DistributedTensor X>
+[[nodiscard]] auto to_space(const X& x) {
+  using From = typename X::space;
+  static_assert(HostAccessible<To> || HostAccessible<From> || std::same_as<To, From>,
+                "distx: to_space: neither memory is the host's: go by way of that");
+  DistTensor<value_of<X>, rank_of<X>, mesh_of<X>, layout_of<X>, To> made({x.mesh(), x.extents()}, uninitialized);
+  const auto stream = x.mesh().template stream<std::conditional_t<HostAccessible<To>, From, To>>();
+  copy(stream, made.local(), Span<const value_of<X>, From>(x.local()));
+  stream.synchronize();
+  return made;
+}
+
+namespace detail {
+
+template <class Wanted, class X>
+auto in_asked(X&& x) {
+  if constexpr (std::same_as<typename Wanted::space, typename X::space>) return std::forward<X>(x);
+  else return to_space<typename Wanted::space>(x);
+}
+
+}  // namespace detail
+
 /// @name Made from extents: `zeros<float, Shard<0, Data>>(mesh, {4, 6})`
-/// The placements that follow the element type are those of the tensor.
+/// The placements that follow the element type are those of the tensor. It lies in the host's memory, or in that named
+/// before them: `zeros<float, Cuda, Shard<0, Data>>(mesh, {4, 6})`; values are computed on the host all the same.
 /// @{
 template <class T, class... Ps, MeshType MeshT, std::size_t Rank>
 [[nodiscard]] auto zeros(const MeshT& mesh, const Extents<Rank>& extents) {
-  return DistTensor<T, Rank, MeshT, Layout<Ps...>>(mesh, extents);
+  using Asked = detail::Asked<Host, Ps...>;
+  return DistTensor<T, Rank, MeshT, typename Asked::layout, typename Asked::space>(mesh, extents);
 }
 /// `f(index)` gives the element at a global index, an array.
 template <class T, class... Ps, MeshType MeshT, std::size_t Rank, class F>
   requires std::invocable<F&, const Extents<Rank>&>
 [[nodiscard]] auto generate(const MeshT& mesh, const Extents<Rank>& extents, F&& f) {
-  DistTensor<T, Rank, MeshT, Layout<Ps...>> made({mesh, extents}, uninitialized);
-  if constexpr (detail::has_values<Layout<Ps...>>()) {
+  using Asked = detail::Asked<Host, Ps...>;
+  DistTensor<T, Rank, MeshT, typename Asked::layout> made({mesh, extents}, uninitialized);
+  if constexpr (detail::has_values<typename Asked::layout>()) {
     T* to = made.local().data();
     detail::for_each_index<Rank>(made.box(), [&](const Extents<Rank>& index) { *to++ = static_cast<T>(f(index)); });
   }
-  return made;
+  return detail::in_asked<Asked>(std::move(made));
 }
 template <class T, class... Ps, MeshType MeshT, std::size_t Rank>
 [[nodiscard]] auto full(const MeshT& mesh, const Extents<Rank>& extents, std::type_identity_t<T> value) {
-  DistTensor<T, Rank, MeshT, Layout<Ps...>> made({mesh, extents}, uninitialized);
-  if constexpr (detail::has_values<Layout<Ps...>>()) fill(HostStream{}, made.local(), value);
-  return made;
+  using Asked = detail::Asked<Host, Ps...>;
+  DistTensor<T, Rank, MeshT, typename Asked::layout> made({mesh, extents}, uninitialized);
+  if constexpr (detail::has_values<typename Asked::layout>()) fill(HostStream{}, made.local(), value);
+  return detail::in_asked<Asked>(std::move(made));
 }
 template <class T, class... Ps, MeshType MeshT, std::size_t Rank>
 [[nodiscard]] auto ones(const MeshT& mesh, const Extents<Rank>& extents) {
@@ -111,14 +150,15 @@ template <FloatingElement T, class... Ps, MeshType MeshT, std::size_t Rank>
 /// @throws MismatchError where the part has not as many elements as the layout gives to this rank
 /// @{
 
-/// Copies `values`.
+/// Copies `values`, in the order of the mesh's stream; the tensor lies in the memory where they are.
 template <class... Ps, MeshType MeshT, std::size_t Rank, SpanArgument Values>
 [[nodiscard]] auto from_local(const MeshT& mesh, const Extents<Rank>& extents, const Values& values) {
   using T = detail::value_t<const Values>;
+  using Space = detail::space_t<const Values>;
   TensorPlace<Rank, MeshT, Layout<Ps...>> place(mesh, extents);
-  DistTensorRef<const T, Rank, MeshT, Layout<Ps...>> part(place, detail::as_const(detail::as_span(values)));
-  DistTensor<T, Rank, MeshT, Layout<Ps...>> made(std::move(place), uninitialized);
-  copy(HostStream{}, made.local(), part.local());
+  DistTensorRef<const T, Rank, MeshT, Layout<Ps...>, Space> part(place, detail::as_const(detail::as_span(values)));
+  DistTensor<T, Rank, MeshT, Layout<Ps...>, Space> made(std::move(place), uninitialized);
+  copy(made.stream(), made.local(), part.local());
   return made;
 }
 template <class... Ps, MeshType MeshT, std::size_t Rank, SpanArgument Values>

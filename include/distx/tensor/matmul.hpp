@@ -29,11 +29,13 @@ template <class X, class Y>
 concept TransposedMultipliable = Applicable<TransposedMatmul, X, Y>;
 /// @}
 
-/// How matrices are multiplied by the space's own `local_matmul`; `eigen::product` is Eigen's way.
+/// How matrices are multiplied by the space's own `local_matmul`; `eigen::product` is Eigen's way. One of yours takes
+/// (result, left, right) as `MatrixRef`s, and the stream before them where streams order the work.
 struct LocalProduct {
   template <class T, class Space>
-  void operator()(MatrixRef<T, Space> out, MatrixRef<const T, Space> left, MatrixRef<const T, Space> right) const {
-    local_matmul(typename Space::stream{}, out, left, right);
+  void operator()(typename Space::stream stream, MatrixRef<T, Space> out, MatrixRef<const T, Space> left,
+                  MatrixRef<const T, Space> right) const {
+    local_matmul(stream, out, left, right);
   }
 };
 
@@ -44,22 +46,24 @@ struct LocalProduct {
 template <class X, class W, class Product = LocalProduct>
   requires Multipliable<X, W>
 [[nodiscard]] auto matmul(const X& x, const W& w, const Product& multiplied = {}) {
-  return apply<Matmul>(x, w, [&](auto left, auto right, auto out) {
-    multiplied(detail::as_rows(out), detail::as_rows(left), detail::as_rows(right));
+  return apply<Matmul>(x, w, [&](auto stream, auto left, auto right, auto out) {
+    detail::compute(stream, multiplied, detail::as_rows(out), detail::as_rows(left), detail::as_rows(right));
   });
 }
 template <class X, class W, class Product = LocalProduct>
   requires MultipliableTransposed<X, W>
 [[nodiscard]] auto matmul(const X& x, Transposed<W> w, const Product& multiplied = {}) {
-  return apply<MatmulTransposed>(x, w.tensor, [&](auto left, auto right, auto out) {
-    multiplied(detail::as_rows(out), detail::as_rows(left), detail::as_rows(right).transpose());
+  return apply<MatmulTransposed>(x, w.tensor, [&](auto stream, auto left, auto right, auto out) {
+    detail::compute(stream, multiplied, detail::as_rows(out), detail::as_rows(left),
+                    detail::as_rows(right).transpose());
   });
 }
 template <class X, class Y, class Product = LocalProduct>
   requires TransposedMultipliable<X, Y>
 [[nodiscard]] auto matmul(Transposed<X> x, const Y& y, const Product& multiplied = {}) {
-  return apply<TransposedMatmul>(x.tensor, y, [&](auto left, auto right, auto out) {
-    multiplied(detail::as_rows(out), detail::as_rows(left).transpose(), detail::as_rows(right));
+  return apply<TransposedMatmul>(x.tensor, y, [&](auto stream, auto left, auto right, auto out) {
+    detail::compute(stream, multiplied, detail::as_rows(out), detail::as_rows(left).transpose(),
+                    detail::as_rows(right));
   });
 }
 /// @}

@@ -11,7 +11,8 @@ namespace distx {
 /// The ranks of a communicator as a grid, whose axes are tag types: `Mesh<Data, Model> mesh(comm, {2, 4})`.
 ///
 /// The last axis runs fastest. A copyable handle on shared state, which owns a communicator for each axis; used by one
-/// thread at a time.
+/// thread at a time. All that is done to its tensors, and their memory's coming and going, is in the order of one
+/// stream: of a GPU's memory work is enqueued there, and the host goes on.
 template <class... Axes>
 class Mesh {
   static_assert(sizeof...(Axes) >= 1 && sizeof...(Axes) <= most_axes, "distx: a mesh has one to four axes");
@@ -22,17 +23,17 @@ class Mesh {
   template <class Axis>
   static constexpr bool has_axis = (std::is_same_v<Axis, Axes> || ...);
 
-  /// Collective; the mesh keeps a handle on the communicator.
+  /// Collective; the mesh keeps a handle on the communicator. The stream outlives the mesh and its tensors.
   /// @throws MismatchError where the sizes do not multiply to the number of ranks
   template <Communicator C>
-  Mesh(C& comm, const std::array<int, axes>& sizes,
+  Mesh(C& comm, const std::array<int, axes>& sizes, typename C::space::stream stream = {},
        std::source_location location = std::source_location::current()) {
     MeshShape shape;
     shape.axes = axes;
     std::copy(sizes.begin(), sizes.end(), shape.sizes.begin());
     if constexpr (std::same_as<C, AnyCommunicator<typename C::space>>)
-      state_ = detail::make_mesh<typename C::space>(comm.share(), shape, location);
-    else state_ = detail::make_mesh(AnyCommunicator<typename C::space>(comm.share()), shape, location);
+      state_ = detail::make_mesh<typename C::space>(comm.share(), shape, location, stream);
+    else state_ = detail::make_mesh(AnyCommunicator<typename C::space>(comm.share()), shape, location, stream);
   }
 
   /// Of a tag type among the mesh's axes.
@@ -76,6 +77,14 @@ class Mesh {
   template <class Axis, MemorySpace Space = Host>
   [[nodiscard]] AnyCommunicator<Space>& along() const {
     return detail::in_space<Space>(*state_).over(1U << index_of<Axis>());
+  }
+
+  /// On which tensors in this memory are worked on; the space's default stream if the communicator moves another.
+  template <MemorySpace Space>
+  [[nodiscard]] typename Space::stream stream() const noexcept {
+    if constexpr (!std::is_empty_v<typename Space::stream>)
+      if (const auto* const state = dynamic_cast<const detail::MeshStateIn<Space>*>(state_.get())) return state->stream;
+    return {};
   }
 
   /// Whether both are handles on one mesh.

@@ -25,6 +25,7 @@ struct MeshStateIn final : MeshState {
   explicit MeshStateIn(AnyCommunicator<Space> all) : world(std::move(all)) {}
 
   AnyCommunicator<Space> world;
+  typename Space::stream stream{};  ///< on which its tensors are worked on
   std::map<AxisSet, AnyCommunicator<Space>> groups;
 
   /// The ranks that differ from this one on these axes only, in the mesh's order.
@@ -53,7 +54,8 @@ struct MeshStateIn final : MeshState {
 /// Collective. @throws MismatchError where the sizes do not multiply to the number of ranks
 template <MemorySpace Space>
 [[nodiscard]] std::shared_ptr<MeshStateIn<Space>> make_mesh(AnyCommunicator<Space> comm, const MeshShape& shape,
-                                                            const std::source_location& location) {
+                                                            const std::source_location& location,
+                                                            typename Space::stream stream = {}) {
   bool positive = true;
   long long ranks = 1;
   for (std::size_t axis = 0; axis < shape.axes; ++axis) {
@@ -71,6 +73,7 @@ template <MemorySpace Space>
   state->rank = rank;
   state->places = shape.coordinates(rank);
   state->space = Space::name;
+  state->stream = stream;
   for (std::size_t axis = 0; axis < shape.axes; ++axis) (void)state->over(1U << axis);
   return state;
 }

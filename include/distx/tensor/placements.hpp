@@ -84,18 +84,18 @@ struct Sorted {
   static constexpr std::size_t count = sizeof...(Ps);
   static constexpr std::array<std::string_view, count> names{spelling_of<typename Ps::axis>()...};
   static_assert(!once || [] {
-    for (std::size_t i = 0; i < count; ++i)
+    for (std::size_t i = 0; i != count; ++i)
       for (std::size_t j = 0; j < i; ++j)
         if (names[i] == names[j]) return false;
     return true;
   }(), "distx: two axes of a layout have one name: the order of a layout is by the names of its axes");
   static constexpr std::array<std::size_t, count> order = [] {
     std::array<std::size_t, count> places{};
-    for (std::size_t i = 0; i < count; ++i)
-      for (std::size_t j = 0; j < count; ++j)
+    for (std::size_t i = 0; i != count; ++i)
+      for (std::size_t j = 0; j != count; ++j)
         if (names[j] < names[i] || (names[j] == names[i] && j < i)) ++places[i];
     std::array<std::size_t, count> sorted{};
-    for (std::size_t i = 0; i < count; ++i) sorted[places[i]] = i;
+    for (std::size_t i = 0; i != count; ++i) sorted[places[i]] = i;
     return sorted;
   }();
   template <std::size_t... I>

@@ -63,7 +63,7 @@ std::ostream& print(std::ostream& out, const X& x) {
 template <DistributedTensor X>
 void print(std::ostream& out, const X& x, int root = 0,
            std::source_location location = std::source_location::current()) {
-  const auto whole = gather(x, root, location);
+  const auto whole = gather<Host>(x, root, location);
   if (x.mesh().rank() != root) return;
   out << name_of(element_type<value_of<X>>) << ", " << words_of(x.extents()) << ", "
       << detail::words_of_layout(static_cast<layout_of<X>*>(nullptr)) << " on " << detail::words_of_mesh(x.mesh())

@@ -24,7 +24,7 @@ template <class X, class Out>
 
 /// A tensor whose redistribution was started: move-only; it borrows the tensor that it is made of until `wait`.
 ///
-/// Letting one go waits, as with every Pending.
+/// Either `wait` is called once. Letting one go waits, as with every Pending.
 template <class Result>
 class PendingTensor {
   using Space = typename Result::space;
@@ -35,10 +35,17 @@ class PendingTensor {
   PendingTensor(PendingTensor&&) noexcept = default;
   PendingTensor& operator=(PendingTensor&&) = delete;  // what is in flight would lose its memory
 
-  /// @pre it was not waited for before
+  /// Blocks the host until the tensor is there.
   [[nodiscard]] Result wait() {
     pending_.wait();
-    work_->finish();
+    if (work_->finish(result_.stream())) result_.stream().synchronize();
+    return std::move(result_);
+  }
+  /// The tensor is there for what is enqueued on this stream, and on the mesh's, from now on; the host goes on.
+  [[nodiscard]] Result wait(typename Space::stream stream) {
+    pending_.wait(stream);
+    work_->finish(stream);
+    detail::order<Space>(stream, result_.stream());
     return std::move(result_);
   }
   /// Whether `wait` would return at once.
@@ -51,7 +58,8 @@ class PendingTensor {
   AnyPending<Space> pending_;
 };
 
-/// The same tensor in another layout: `redistribute<Shard<0, Data>>(x)`. Collective over the mesh.
+/// The same tensor in another layout: `redistribute<Shard<0, Data>>(x)`. Collective over the mesh; in the order of its
+/// stream.
 ///
 /// Partials are reduced, unless they are named again. Each rank receives what it lacks and no more.
 /// @post with layouts of shards only, the way there and back gives the same bits
@@ -59,7 +67,7 @@ template <class... Ps, DistributedTensor X>
 [[nodiscard]] auto redistribute(const X& x, std::source_location location = std::source_location::current()) {
   relaid<X, Layout<Ps...>> out({x.mesh(), x.extents()}, uninitialized);
   if constexpr (detail::may_become<layout_of<X>, Layout<Ps...>>())
-    detail::redistribution(x, out, typename X::space::stream{}, location)->run();
+    detail::redistribution(x, out, detail::stream_of(x), location)->run();
   return out;
 }
 
@@ -73,7 +81,7 @@ template <class... Ps, class T, std::size_t Rank, class MeshT, class L, class Sp
   TensorPlace<Rank, MeshT, To> place(x.mesh(), x.extents());
   DistTensorRef<T, Rank, MeshT, To, Space> out(place, x.local());
   if constexpr (detail::may_become<L, To>())
-    detail::redistribution(x, out, typename Space::stream{}, location)->run();
+    detail::redistribution(x, out, x.stream(), location)->run();
   return DistTensor<T, Rank, MeshT, To, Space>(std::move(place), x.release());
 }
 
@@ -92,12 +100,13 @@ void redistribute(const X& x, Out&& out, std::source_location location = std::so
                         {.operation = "redistribute", .rank = x.mesh().rank(), .size = x.mesh().size(),
                          .location = location});
   if constexpr (detail::may_become<layout_of<X>, layout_of<Out>>())
-    detail::redistribution(x, out, typename X::space::stream{}, location)->run();
+    detail::redistribution(x, out, detail::stream_of(x), location)->run();
 }
 
-/// Begins after the work enqueued on `after`; what needs several collectives does all but the last at once.
+/// Begins after the work enqueued on `after`, where the preparations are made, and on the mesh's stream; what needs
+/// several collectives does all but the last at once.
 template <class... Ps, DistributedTensor X>
-[[nodiscard]] auto start_redistribute(const X& x, typename X::space::stream after = {},
+[[nodiscard]] auto start_redistribute(const X& x, typename X::space::stream after,
                                       std::source_location location = std::source_location::current()) {
   relaid<X, Layout<Ps...>> out({x.mesh(), x.extents()}, uninitialized);
   (void)detail::may_become<layout_of<X>, Layout<Ps...>>();
@@ -105,8 +114,16 @@ template <class... Ps, DistributedTensor X>
   auto pending = work->start();
   return PendingTensor<decltype(out)>(std::move(out), std::move(work), std::move(pending));
 }
+/// After the work on the mesh's stream alone.
+template <class... Ps, DistributedTensor X>
+[[nodiscard]] auto start_redistribute(const X& x, std::source_location location = std::source_location::current()) {
+  return start_redistribute<Ps...>(x, detail::stream_of(x), location);
+}
 template <class... Ps, class T, std::size_t Rank, class MeshT, class L, class Space>
-auto start_redistribute(const DistTensor<T, Rank, MeshT, L, Space>&&, typename Space::stream = {},
+auto start_redistribute(const DistTensor<T, Rank, MeshT, L, Space>&&,
                         std::source_location = {}) = delete;  // it is borrowed until the wait
+template <class... Ps, class T, std::size_t Rank, class MeshT, class L, class Space>
+auto start_redistribute(const DistTensor<T, Rank, MeshT, L, Space>&&, typename Space::stream,
+                        std::source_location = {}) = delete;
 
 }  // namespace distx

@@ -2,6 +2,7 @@
 #pragma once
 #include "distx/memory/lines.hpp"
 #include "distx/tensor/copy_box.hpp"
+#include "distx/tensor/in_order.hpp"
 #include "distx/tensor/mesh_state.hpp"
 #include "distx/tensor/redistribution_plan.hpp"
 
@@ -10,7 +11,8 @@ namespace distx::detail {
 /// Carries out a plan on elements whose type is known only while the program runs, so that it is compiled once.
 ///
 /// Borrows both memories until it is finished. What is contiguous is moved from and to where it is; the rest is packed
-/// in the mesh's scratch memory, or in memory of its own where the last collective is only begun.
+/// in the mesh's scratch memory, or in memory of its own where something is only begun: the last collective, or, where
+/// streams order the work, all of it.
 template <MemorySpace Space>
 class Redistribution {
  public:
@@ -31,20 +33,28 @@ class Redistribution {
   Redistribution& operator=(const Redistribution&) = delete;
 
   void run() {
-    if (bytes_ != 0) scratch_ = mesh_.world.scratch(bytes_).data();
+    if constexpr (!done_at_return<Space>) own_memory();
+    else if (bytes_ != 0) scratch_ = mesh_.world.scratch(bytes_).data();
     move();
-    unpack();
+    unpack(stream_);
   }
   /// All but the last collective at once; that one is begun.
   [[nodiscard]] AnyPending<Space> start() {
-    owned_ = Buffer<std::byte, Space>(bytes_, uninitialized);
-    scratch_ = owned_.data();
+    Detour<Space> detour(mesh_.stream, stream_);
+    own_memory();
     later_ = true;
     move();
+    if (plan_.collectives() == 0) detour.rejoin();
+    detour.went_well();
     return std::move(pending_);
   }
-  /// After the Pending of `start` was waited for.
-  void finish() { unpack(); }
+  /// After the Pending of `start` was waited for, by this stream or by the host.
+  /// @return whether anything was left to do
+  bool finish(typename Space::stream stream = {}) {
+    const bool copied = plan_.collectives() == 0;  // of which only the mesh's stream knows
+    if (copied) order<Space>(mesh_.stream, stream);
+    return unpack(stream) || copied;
+  }
 
  private:
   static constexpr std::size_t in_target = static_cast<std::size_t>(-1), in_source = static_cast<std::size_t>(-2);
@@ -70,6 +80,11 @@ class Redistribution {
     const std::size_t at = bytes_;
     bytes_ += whole_lines(elements * width());
     return at;
+  }
+
+  void own_memory() {
+    owned_ = buffer_on<std::byte, Space>(mesh_.stream, bytes_, uninitialized);
+    scratch_ = owned_.data();
   }
 
   void find_places() {
@@ -141,13 +156,14 @@ class Redistribution {
                                            location_});
   }
 
-  void unpack() {
-    if (!plan_.exchange || receive_at_) return;
+  bool unpack(typename Space::stream stream) {
+    if (!plan_.exchange || receive_at_) return false;
     const std::byte* from = scratch_ + received_;
     for (const auto& box : plan_.exchange->in) {
-      copy_box(stream_, target_.bytes(), plan_.target, from, box, box, width());
+      copy_box(stream, target_.bytes(), plan_.target, from, box, box, width());
       from += box.volume() * width();
     }
+    return true;
   }
 
   const std::byte* pack(std::size_t at, const Box& whole, const std::byte* from, const std::vector<Box>& boxes) {
@@ -161,12 +177,8 @@ class Redistribution {
 
   template <class Call>
   void make(AnyCommunicator<Space>& comm, const Call& call) {
-    if (--left_ == 0 && later_) {
-      pending_ = comm.start(call, stream_);
-    } else {
-      stream_.synchronize();
-      comm.execute(call);
-    }
+    if (--left_ == 0 && later_) pending_ = comm.start(call, stream_);
+    else make_in_order(comm, call, stream_);
   }
   /// No counts where all are alike.
   static Counts named(const std::vector<std::size_t>& counts) noexcept {

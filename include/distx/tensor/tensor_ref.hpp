@@ -79,6 +79,10 @@ class Tensor {
   Tensor() = default;
   /// Zeros.
   explicit Tensor(const Extents<Rank>& extents) : values_(volume(extents)), extents_(extents) {}
+  /// Takes the memory.
+  /// @throws MismatchError unless it has as many elements as the extents say
+  Tensor(const Extents<Rank>& extents, Buffer<T, Space> values)
+      : values_(std::move(values)), extents_(TensorRef<T, Rank, Space>(values_.span(), extents).extents()) {}
 
   [[nodiscard]] static constexpr std::size_t rank() noexcept { return Rank; }
   [[nodiscard]] const Extents<Rank>& extents() const noexcept { return extents_; }

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include "distx/cuda/elements.hpp"
+#include "distx/cuda/kernels/operations.cuh"
+#include "distx/tensor/activations.hpp"
+#include "distx/tensor/arithmetic.hpp"
+
+// Functions of elements: see tensor/elementwise.hpp.
+namespace distx {
+
+namespace cuda {
+
+template <class F, class T, class... Xs>
+struct FunctionBody : Plain<FunctionBody<F, T, Xs...>> {
+  F f;
+  explicit FunctionBody(const F& of) : f(of) {}
+  __device__ void operator()(T& out, const Xs&... xs) const { out = static_cast<T>(f(xs...)); }
+};
+
+template <class F, class T, class... Xs>
+void enqueue_elements(CudaStreamRef stream, const F& f, Span<T, Cuda> out, Span<const Xs, Cuda>... xs) {
+  for_each_element(stream, FunctionBody<F, T, Xs...>(f), out.size(), Out<T>{out.data()}, In<Xs>{xs.data()}...);
+}
+
+}  // namespace cuda
+
+/// Lets tensors in a GPU's memory be mapped by a function of yours: `register_function<F, float, float, float>()` for
+/// two operands and a result of floats, once, in the file that nvcc compiles. F's call operator is constexpr or
+/// __device__.
+template <class F, class T, class... Xs>
+bool register_function() noexcept {
+  cuda::elements_kernel<F, T, Xs...> = cuda::enqueue_elements<F, T, Xs...>;
+  return true;
+}
+
+namespace cuda {
+
+template <class T>
+bool register_functions() noexcept {
+  return register_function<elements::Relu, T, T>() && register_function<elements::ReluBackward, T, T, T>() &&
+         register_function<elements::Gelu<T>, T, T>() && register_function<elements::GeluBackward<T>, T, T, T>() &&
+         register_function<elements::Plus, T, T, T>() && register_function<elements::Minus, T, T, T>() &&
+         register_function<elements::Times, T, T, T>() && register_function<elements::TimesFactor<T>, T, T>();
+}
+[[maybe_unused]] inline const bool has_functions = register_functions<float>() && register_functions<double>();
+
+}  // namespace cuda
+
+}  // namespace distx

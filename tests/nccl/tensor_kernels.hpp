@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <distx/cuda.hpp>
+
+// What tests/nccl/tensor_test.cpp has done by kernels of its own, as a user's program would.
+namespace tensor_kernels {
+
+/// A function that distx does not know, registered in the file of the kernels.
+struct Cube {
+  template <class T>
+  constexpr T operator()(T x) const {
+    return x * x * x;
+  }
+};
+
+/// out = 2 * x + y, by a kernel.
+void twice_plus(distx::CudaStreamRef stream, distx::Span<const float, distx::Cuda> x,
+                distx::Span<const float, distx::Cuda> y, distx::Span<float, distx::Cuda> out);
+
+}  // namespace tensor_kernels

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <distx/distx.hpp>
+#include <distx/nccl.hpp>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+// The ranks of the tests of tensors on GPUs: threads, each with a GPU, as a mesh of two axes; and the same ranks as a
+// mesh of the host's memory, whose results are what the GPUs' must be.
+namespace gpu_meshes {
+
+struct Data;
+struct Model;
+using Mesh = distx::Mesh<Data, Model>;
+
+inline constexpr std::array<std::pair<int, int>, 5> shapes{{{1, 1}, {2, 1}, {1, 2}, {2, 2}, {3, 1}}};
+
+/// What a rank has.
+struct Rank {
+  Mesh gpus;
+  Mesh host;
+  distx::NcclCommunicator& comm;
+  distx::CudaStreamRef stream;  ///< the mesh's, which waits for no other
+};
+
+/// Runs `f(rank)` on every rank, unless there are fewer GPUs than ranks; no wait in it lasts longer than 20 seconds.
+/// @return whether it was run
+template <class F>
+bool on_mesh(std::pair<int, int> shape, F&& f) {
+  using namespace std::chrono_literals;
+  const int ranks = shape.first * shape.second;
+  if (ranks > distx::device_count()) return false;
+  distx::spawn(distx::threads(ranks, 20s), [&](distx::ThreadConnector& connector) {
+    const distx::DeviceGuard guard(connector.rank());
+    distx::ThreadCommunicator host(connector, 20s);
+    const distx::CudaStream stream;
+    distx::NcclCommunicator comm(connector, {.deadline = 20s});
+    Rank rank{Mesh(comm, {shape.first, shape.second}, stream), Mesh(host, {shape.first, shape.second}), comm, stream};
+    f(rank);
+  });
+  return true;
+}
+template <class F>
+void on_meshes(F&& f) {
+  for (const auto& shape : shapes) on_mesh(shape, f);
+}
+
+/// Whether two spans of the host's memory have the same bits.
+template <class T>
+bool same_bits(distx::Span<const T> a, distx::Span<const T> b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size_bytes()) == 0);
+}
+/// Whether the GPU's tensor is the host's, and lies as it does.
+template <class X, class Y>
+bool same(const X& on_gpu, const Y& on_host) {
+  static_assert(std::same_as<typename X::space, distx::Cuda> && std::same_as<typename Y::space, distx::Host>);
+  static_assert(std::same_as<distx::layout_of<X>, distx::layout_of<Y>>);
+  const auto there = distx::to_space<distx::Host>(on_gpu);
+  return there.extents() == on_host.extents() &&
+         same_bits(std::as_const(there).local(), distx::Span<const distx::value_of<Y>>(on_host.local()));
+}
+
+/// Keeps a stream from going on until it is opened.
+class Gate {
+ public:
+  explicit Gate(distx::CudaStreamRef stream) : stream_(stream) {
+    distx::cuda::check(cudaLaunchHostFunc(
+                           stream.native_handle(),
+                           [](void* gate) { static_cast<Gate*>(gate)->open_.wait(false); }, this),
+                       "cudaLaunchHostFunc");
+  }
+  Gate(const Gate&) = delete;
+  Gate& operator=(const Gate&) = delete;
+  ~Gate() {
+    open();
+    stream_.synchronize();  // it is looked at until then
+  }
+  void open() {
+    open_ = true;
+    open_.notify_all();
+  }
+
+ private:
+  distx::CudaStreamRef stream_;
+  std::atomic<bool> open_ = false;
+};
+
+/// The sentence of what is thrown, empty where nothing is.
+template <class F>
+std::string words_thrown(F&& f) {
+  try {
+    f();
+  } catch (const distx::Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+}  // namespace gpu_meshes

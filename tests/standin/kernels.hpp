@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <cuda_runtime_api.h>
+
+// Kernels that need all that the stand-in gives to kernels; each is launched with so many blocks of so many threads.
+namespace kernels {
+
+/// out[i] = the number of the thread that wrote it, in a grid-stride loop.
+cudaError_t number(cudaStream_t stream, unsigned blocks, unsigned threads, int* out, int size);
+/// Each block reverses its part, by way of shared memory.
+cudaError_t reverse(cudaStream_t stream, unsigned blocks, unsigned threads, int* values);
+/// total += the sum, by shuffles within warps, shared memory among them, and atomics among blocks; greatest likewise.
+cudaError_t sum(cudaStream_t stream, unsigned blocks, unsigned threads, const float* values, int size, double* total,
+                unsigned long long* greatest);
+/// What each lane gets by each kind of shuffle and vote: 6 numbers for each of 32 lanes.
+cudaError_t shuffle(cudaStream_t stream, int* out);
+/// A block whose size has three dimensions: each thread adds its own number to its place.
+cudaError_t boxes(cudaStream_t stream, dim3 grid, dim3 size, int* out);
+/// Small types: out = 2 in.
+cudaError_t twice(cudaStream_t stream, unsigned threads, const void* bfloat16s, void* halves);
+
+}  // namespace kernels
