@@ -127,14 +127,18 @@ TEST_CASE("a missing wait shows by itself") {
   const Delayed slow(2000);
   const OwnStream first;
   const OwnStream second;
-  const Array<int> array(size);
-  const Array<int> other(size);
-  set(first, array, 7);
-  set(first, array, 8);
-  copy(second, other, array);
-  first.synchronize();
-  second.synchronize();
-  CHECK(other.download() != bytes(size, 8));
+  bool shows = false;
+  for (int turn = 0; turn < 100 && !shows; ++turn) {  // at the first, unless the machine is very busy
+    const Array<int> array(size);
+    const Array<int> other(size);
+    set(first, array, 7);
+    set(first, array, 8);
+    copy(second, other, array);
+    first.synchronize();
+    second.synchronize();
+    shows = other.download() != bytes(size, 8);
+  }
+  CHECK(shows);
 }
 
 TEST_CASE("an event waits for what was enqueued when it was recorded, and is done when it never was") {
@@ -239,7 +243,7 @@ TEST_CASE("memory is poisoned, limited, counted, and watched at its end") {
     memory(std::size_t{4} << 30);
   }
   CHECK(live() == before);
-  const std::size_t overruns_before = overruns();
+  [[maybe_unused]] const std::size_t overruns_before = overruns();
 #if !defined(__SANITIZE_ADDRESS__)
   {
     const Array<unsigned char> array(3);
