@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
+#include <csignal>
+#include <cstdlib>
 #include <cstring>
 
 #include "standin/arrays.hpp"
@@ -310,6 +315,20 @@ TEST_CASE("memory of the host that is not page-locked is staged, page-locked mem
   REQUIRE(cudaPointerGetAttributes(&attributes, &pageable) == cudaSuccess);
   CHECK(attributes.type == cudaMemoryTypeUnregistered);
   static_cast<void>(cudaGetLastError());
+}
+
+TEST_CASE("code of the host does not reach memory of a GPU") {
+  if (!guards_memory()) return;
+  const Array<int> array(1);
+  const pid_t child = fork();
+  if (child == 0) {
+    std::signal(SIGSEGV, [](int) { std::_Exit(3); });
+    *static_cast<volatile int*>(array.data()) = 1;
+    std::_Exit(0);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(WEXITSTATUS(status) == 3);
 }
 
 TEST_CASE("handles that are no more, and those of another GPU, are refused") {
