@@ -3,7 +3,7 @@
 #include <cstddef>
 
 // The memory that a program may have: each GPU's lies in a range of addresses of its own, and no address is given out
-// twice, so that what points to memory that is no more is known as such. The page after an allocation belongs to nobody.
+// twice, so that what points to memory that is no more is known as such. The page after an allocation is nobody's.
 namespace standin {
 
 enum class Kind {

@@ -34,7 +34,7 @@ struct Kernels {
   void (*scale)(CudaStreamRef, Out values, double factor);
   void (*add)(CudaStreamRef, Out to, In from);
   void (*mix)(CudaStreamRef, Out to, In from, double kept);
-  /// Of every element type. `partial` has `partial_sums` elements.
+  /// `partial` has `partial_sums` elements.
   void (*sum_of_squares)(CudaStreamRef, In values, double* partial, double* sum);
   void (*largest_magnitude)(CudaStreamRef, In values, double* largest);
   void (*fixed_point_squares)(CudaStreamRef, In values, const double* largest, std::uint64_t* sum);

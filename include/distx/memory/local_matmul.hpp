@@ -32,6 +32,18 @@ struct MatrixRef {
 
 namespace detail {
 
+/// @throws MismatchError where left times right does not give out
+template <class Out, class In>
+void check_product(const Out& out, const In& left, const In& right) {
+  const auto words = [](const auto& m) { return std::to_string(m.rows) + " x " + std::to_string(m.columns); };
+  const auto holds = [](const auto& m) { return m.values.size() == m.rows * m.columns; };
+  if (left.columns != right.rows || out.rows != left.rows || out.columns != right.columns || !holds(out) ||
+      !holds(left) || !holds(right))
+    throw MismatchError(words(left) + " times " + words(right) + " does not give " + words(out) +
+                            ", or one has another number of elements",
+                        {.operation = "local_matmul"});
+}
+
 /// Pieces of both operands, copied so that the innermost loop reads memory in order. What is beyond an edge is zero.
 template <std::floating_point T>
 class MatmulBlock {
@@ -109,13 +121,7 @@ template <std::floating_point T>
 void local_matmul(HostStream, MatrixRef<T> out, std::type_identity_t<MatrixRef<const T>> left,
                   std::type_identity_t<MatrixRef<const T>> right, std::type_identity_t<T> scale = 1,
                   std::type_identity_t<T> keep = 0) {
-  const auto words = [](const auto& m) { return std::to_string(m.rows) + " x " + std::to_string(m.columns); };
-  const auto holds = [](const auto& m) { return m.values.size() == m.rows * m.columns; };
-  if (left.columns != right.rows || out.rows != left.rows || out.columns != right.columns || !holds(out) ||
-      !holds(left) || !holds(right))
-    throw MismatchError(words(left) + " times " + words(right) + " does not give " + words(out) +
-                            ", or one has another number of elements",
-                        {.operation = "local_matmul"});
+  detail::check_product(out, left, right);
   for (T& value : out.values) value = keep == 0 ? T{0} : keep * value;
   using Block = detail::MatmulBlock<T>;
   Block block;

@@ -41,7 +41,7 @@ struct AdamW {
   }
 
   template <class T>
-  [[nodiscard]] Coefficients<T> coefficients(const Step& step) const {
+  [[nodiscard]] constexpr Coefficients<T> coefficients(const Step& step) const {
     const auto t = static_cast<double>(step.number);
     const double decay = step.weight_decay.value_or(weight_decay);
     return {static_cast<T>(beta1),

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include "distx/cuda/kernels/elementwise.cuh"
+#include "distx/cuda/kernels/typed.cuh"
+
+// What cuda/operations.hpp enqueues, element by element: the host's arithmetic.
+namespace distx::cuda {
+
+/// What needs no work before the elements.
+template <class Body>
+struct Plain {
+  __device__ const Body& begin() const { return static_cast<const Body&>(*this); }
+};
+
+template <class T>
+struct FillBody : Plain<FillBody<T>> {
+  T value;
+  explicit FillBody(T of) : value(of) {}
+  __device__ void operator()(T& to) const { to = value; }
+};
+
+template <class To, class From>
+struct CastBody : Plain<CastBody<To, From>> {
+  using Through = std::conditional_t<FloatingElement<To> && sizeof(To) == 2, float, To>;
+  __device__ void operator()(To& to, const From& from) const { to = static_cast<To>(static_cast<Through>(from)); }
+};
+
+template <class T>
+struct ScaleBody : Plain<ScaleBody<T>> {
+  using A = accumulator_t<T>;
+  A factor;
+  explicit ScaleBody(double by) : factor(static_cast<A>(by)) {}
+  __device__ void operator()(T& value) const { value = static_cast<T>(static_cast<A>(value) * factor); }
+};
+
+template <class T>
+struct AddBody : Plain<AddBody<T>> {
+  using A = accumulator_t<T>;
+  __device__ void operator()(T& to, const T& from) const {
+    to = static_cast<T>(static_cast<A>(to) + static_cast<A>(from));
+  }
+};
+
+template <class To, class From>
+struct MixBody : Plain<MixBody<To, From>> {
+  using A = accumulator_t<To>;
+  A keep;
+  explicit MixBody(double kept) : keep(static_cast<A>(kept)) {}
+  __device__ void operator()(To& to, const From& from) const {
+    to = static_cast<To>(keep * static_cast<A>(to) +
+                         (A{1} - keep) * static_cast<A>(static_cast<accumulator_t<From>>(from)));
+  }
+};
+
+inline void enqueue_fill(CudaStreamRef stream, void* to, std::size_t count, std::size_t element_bytes,
+                         std::uint64_t bits) {
+  const auto as = [&]<class T>(T value) {
+    for_each_element(stream, FillBody<T>(value), count, Out<T>{static_cast<T*>(to)});
+  };
+  if (element_bytes == 2) as(static_cast<std::uint16_t>(bits));
+  else if (element_bytes == 4) as(static_cast<std::uint32_t>(bits));
+  else as(bits);
+}
+
+inline void enqueue_cast(CudaStreamRef stream, Kernels::Out to, Kernels::In from) {
+  with_floating(to, [&]<class To>(To* wanted) {
+    with_floating(from, [&]<class From>(const From* given) {
+      if constexpr (!std::same_as<To, From>)
+        for_each_element(stream, CastBody<To, From>{}, to.size(), Out<To>{wanted}, In<From>{given});
+    });
+  });
+}
+
+inline void enqueue_scale(CudaStreamRef stream, Kernels::Out values, double factor) {
+  with_floating(values, [&]<class T>(T* all) {
+    for_each_element(stream, ScaleBody<T>(factor), values.size(), InOut<T>{all});
+  });
+}
+
+inline void enqueue_add(CudaStreamRef stream, Kernels::Out to, Kernels::In from) {
+  with_floating(to, [&]<class T>(T* sum) {
+    for_each_element(stream, AddBody<T>{}, to.size(), InOut<T>{sum}, In<T>{static_cast<const T*>(from.data())});
+  });
+}
+
+inline void enqueue_mix(CudaStreamRef stream, Kernels::Out to, Kernels::In from, double kept) {
+  with_floating(to, [&]<class To>(To* mixed) {
+    with_floating(from, [&]<class From>(const From* given) {
+      for_each_element(stream, MixBody<To, From>(kept), to.size(), InOut<To>{mixed}, In<From>{given});
+    });
+  });
+}
+
+}  // namespace distx::cuda

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#if !defined(__CUDACC__)
+#error distx/cuda_kernels.cuh has the kernels, which nvcc alone compiles: include it in one .cu file of the program, and \
+distx/cuda.hpp everywhere else
+#endif
+#include "distx/cuda/kernels/boxes.cuh"
+#include "distx/cuda/kernels/elements.cuh"
+#include "distx/cuda/kernels/operations.cuh"
+#include "distx/cuda/kernels/reductions.cuh"
+#include "distx/cuda/kernels/step.cuh"
+#include "distx/cuda/kernels/update.cuh"
+#include "distx/optim/adamw.hpp"
+#include "distx/optim/sgd.hpp"
+
+namespace distx::cuda {
+
+/// Fills the slots, before main.
+inline const bool kernels_are_here = [] {
+  kernels = {.fill = &enqueue_fill,
+             .cast = &enqueue_cast,
+             .scale = &enqueue_scale,
+             .add = &enqueue_add,
+             .mix = &enqueue_mix,
+             .sum_of_squares = &enqueue_sum_of_squares,
+             .largest_magnitude = &enqueue_largest_magnitude,
+             .fixed_point_squares = &enqueue_fixed_point_squares,
+             .change_step = &enqueue_change_step};
+  return register_optimizer<SGD>() && register_optimizer<AdamW>();
+}();
+
+}  // namespace distx::cuda
