@@ -2,6 +2,7 @@
 #pragma once
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <source_location>
 
 #include "distx/comm/ops.hpp"
@@ -101,6 +102,13 @@ class AnyOp {
     if (op.kind_ == OpKind::average) op.kind_ = OpKind::sum;
     op.finishes_ = false;
     return op;
+  }
+
+  /// The op, where it is an `Op`: for a backend that does more ops itself than OpKind names.
+  template <class Op>
+  [[nodiscard]] std::optional<Op> target() const noexcept {
+    if (reduce_ == nullptr || fingerprint_ != detail::type_fingerprint<Op>()) return std::nullopt;
+    return stored<void, Op>(*this);
   }
 
   /// See `detail::reduce_elements`. Throws what a user's op throws.
