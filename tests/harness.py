@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Tests what the other tests lean on: tests/mpirun, tests/sanitized and tools/summary must be able to say no.
+"""Tests what the other tests lean on: tests/mpirun, tests/sanitized, tools/summary and tools/pack must be able to say no.
 
-    tests/harness.py mpirun|sanitized|summary
+    tests/harness.py mpirun|sanitized|summary|pack
 """
 import json
 import os
@@ -119,8 +119,34 @@ class Summary(unittest.TestCase):
         self.assertEqual(self.summary([])[0], 1)
 
 
+class Pack(unittest.TestCase):
+    def listed(self, *programs):
+        """The status and the words for a build folder that lists these programs."""
+        with tempfile.TemporaryDirectory() as folder:
+            os.mkdir(os.path.join(folder, "tests"))
+            open(os.path.join(folder, "build.ninja"), "w", encoding="utf-8").close()
+            with open(os.path.join(folder, "tests", "gpu_programs.txt"), "w", encoding="utf-8") as file:
+                file.write("# a comment\n" + "".join(program + "\n" for program in programs))
+            done = run(os.path.join(compilers.ROOT, "tools", "pack"), "--list", folder)
+            return done.returncode, done.stdout + done.stderr
+
+    def test_what_is_there(self):
+        status, words = self.listed("a; unit; -; 9; cuda; tests/main.cpp tests/connect/file_test.cpp; ")
+        self.assertEqual(status, 0, words)
+        for file in ("run", "tools/ranks", "vendor/doctest/doctest.h", "vendor/nccl.h", "include/distx/file.hpp"):
+            self.assertIn(file, words.splitlines())
+
+    def test_what_is_missing(self):
+        status, words = self.listed("a; unit; -; 9; cuda; tests/there_is_none.cpp; ")
+        self.assertEqual(status, 1)
+        self.assertIn("not packed: tests/there_is_none.cpp", words)
+        status, words = self.listed("a; unit; -; 9; mpi; tests/main.cpp; ")
+        self.assertEqual(status, 1)
+        self.assertIn("'mpi' cannot be packed", words)
+
+
 if __name__ == "__main__":
-    case = {"mpirun": Mpirun, "sanitized": Sanitized, "summary": Summary}[sys.argv[1]]
+    case = {"mpirun": Mpirun, "sanitized": Sanitized, "summary": Summary, "pack": Pack}[sys.argv[1]]
     if case is Mpirun and not (os.environ.get("MPIRUN") or shutil.which("mpirun") or shutil.which("mpiexec")):
         print("skipped: there is no mpirun on PATH")
         sys.exit(77)

@@ -80,15 +80,15 @@ TEST_CASE("a pool lends apart, takes back, and says when it has nothing left") {
   const auto account = std::make_shared<distx::detail::MemoryAccount>();
   distx::detail::Pool<distx::Host> pool(
       account, distx::detail::hold_local<distx::Host>(account, distx::MemoryKind::in_flight, 4 * 64));
-  auto a = pool.take(100), b = pool.take(64);
+  auto a = pool.take(100, {}), b = pool.take(64, {});
   CHECK(a.size() == 100);
   CHECK(b.data() == a.data() + 128);
-  CHECK(pool.take(65).empty());
-  auto c = pool.take(64);
+  CHECK(pool.take(65, {}).empty());
+  auto c = pool.take(64, {});
   CHECK(c.data() == a.data() + 192);
   pool.give_back(b);
-  CHECK(pool.take(65).empty());
+  CHECK(pool.take(65, {}).empty());
   pool.give_back(a);
-  CHECK(pool.take(192).data() == a.data());  // the two gaps are one again
+  CHECK(pool.take(192, {}).data() == a.data());  // the two gaps are one again
   CHECK(account->ledger().in_flight.held == 256);
 }

@@ -24,6 +24,8 @@ class CudaStreamRef {
   /// Blocks the host until all that was enqueued is done.
   /// @throws Error that the enqueued work ended in
   void synchronize() const { cuda::check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
+  /// Blocks the host until all that was enqueued on any stream of the current GPU is done.
+  static void synchronize_all() { cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize"); }
   /// Whether all that was enqueued is done.
   [[nodiscard]] bool done() const {
     const cudaError_t code = cudaStreamQuery(stream_);

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "distx/comm/any_communicator.hpp"
-#include "distx/comm/movement.hpp"
+#include "distx/comm/host_values.hpp"
 
 namespace distx::detail {
 
@@ -18,15 +18,14 @@ struct Belief {
 /// Throws on every rank the same sentence where the ranks' lines differ: the first line that does, and two ranks'
 /// version of it. Collective.
 /// @throws MismatchError
-template <HostAccessible Space>
+template <MemorySpace Space>
 void demand_agreement(AnyCommunicator<Space>& comm, const Belief& belief, const ErrorContext& context) {
   const auto ranks = static_cast<std::size_t>(comm.size());
   std::vector<std::uint64_t> hashes;
   for (const auto& line : belief.lines) hashes.push_back(fnv1a(line));
   const std::uint64_t mine[2] = {hashes.size(), fnv1a(hashes)};
   std::vector<std::uint64_t> heads(2 * ranks);
-  all_gather(comm, Span<const std::uint64_t, Space>(mine, 2), Span<std::uint64_t, Space>(heads.data(), heads.size()),
-             {}, context.location);
+  all_gather_values(comm, mine, Span<std::uint64_t>(heads), context.location);
   std::size_t most = 0;
   bool same = true;
   for (std::size_t rank = 0; rank < ranks; ++rank) {
@@ -37,8 +36,7 @@ void demand_agreement(AnyCommunicator<Space>& comm, const Belief& belief, const 
 
   hashes.resize(most, 0);
   std::vector<std::uint64_t> all(most * ranks);
-  all_gather(comm, Span<const std::uint64_t, Space>(hashes.data(), most),
-             Span<std::uint64_t, Space>(all.data(), all.size()), {}, context.location);
+  all_gather_values(comm, hashes, Span<std::uint64_t>(all), context.location);
   std::size_t line = 0;
   std::size_t other = 0;
   for (; line < most; ++line) {
@@ -51,8 +49,7 @@ void demand_agreement(AnyCommunicator<Space>& comm, const Belief& belief, const 
   if (line < belief.lines.size()) belief.lines[line].copy(text.data(), longest - 1);
   else std::string("nothing").copy(text.data(), longest - 1);
   std::vector<char> texts(longest * ranks);
-  all_gather(comm, Span<const char, Space>(text.data(), longest), Span<char, Space>(texts.data(), texts.size()), {},
-             context.location);
+  all_gather_values(comm, text, Span<char>(texts), context.location);
   const auto version = [&](std::size_t rank) {
     return "rank " + std::to_string(rank) + " has " + (texts.data() + rank * longest);
   };

@@ -49,6 +49,11 @@ class Assembly {
         state.lost = true;
       }
     }
+    for (auto& bucket : buckets) bucket.let_go();
+    try {
+      synchronize_all<Space>();  // of what is enqueued, some uses memory that is freed now
+    } catch (...) {  // then nothing goes on any more
+    }
   }
 
   template <class F>
@@ -77,6 +82,7 @@ class Assembly {
   Wires<Space> wires;
   std::vector<Entry<Space>> entries;
   Uses<Space> uses;
+  CallOrder<Space> calls{};
   std::shared_ptr<MemoryAccount> account = std::make_shared<MemoryAccount>();
   std::vector<std::size_t> bucket_of{};                ///< each entry
   std::unique_ptr<Pool<Space>> gradient_pool{};        ///< empty where all gradients lie in place
@@ -125,6 +131,7 @@ class Assembly {
   }
 
   void build(const AnyOptimizer<Space>& optimizer) {
+    synchronize_all<Space>();  // weights are as they are when all that writes them is done
     const int stage = policies.stage;
     if (policies.hybrid) {
       const int rank = wires.all.rank();
@@ -151,8 +158,9 @@ class Assembly {
     set_values(buckets, entries, wires, value_pool.get(), options.broadcast_from, location);
     for (const auto& entry : entries)
       if (!entry.owned && wires.all.size() > 1)
-        wires.all.execute(Broadcast<AnyElement, Space>{entry.value, options.broadcast_from, location});
+        make_behind(wires.all, Broadcast<AnyElement, Space>{entry.value, options.broadcast_from, location}, stream{});
     adopt_values(buckets, entries);
+    stream{}.synchronize();
     claim();
   }
 
@@ -178,7 +186,7 @@ class Assembly {
         words = error.what();
       }
       failed = words.empty() ? 0 : 1;
-      if (wires.all.size() > 1) all_reduce(wires.all, Span<std::uint8_t, Space>(&failed, 1), max, location);
+      if (wires.all.size() > 1) all_reduce_values(wires.all, Span<std::uint8_t>(&failed, 1), max, location);
       if (failed != 0 && words.empty()) words = "another rank could not allocate";
     } catch (const RevokedError& error) {  // where an allocation is collective, its failure has ended the others' calls
       failed = 1;
@@ -206,9 +214,12 @@ class Assembly {
       state.in_training = true;
       state.initialize = nullptr;  // what it holds may be large
       state.touched = state.sent = false;
-      if (reducer->lends() && entry.trained())
+      if (entry.trained() && (reducer->lends() || !done_at_return<Space>))
         state.open_gradient = [this, i](stream after) {
-          guarded([&] { reducer->open(bucket_of[i], after); });
+          guarded([&] {
+            calls.enter(after);
+            reducer->open(bucket_of[i], after);
+          });
         };
     }
   }

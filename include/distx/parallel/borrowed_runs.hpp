@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/comm/any_communicator.hpp"
-#include "distx/comm/reductions.hpp"
+#include "distx/comm/host_values.hpp"
 #include "distx/parallel/run.hpp"
 
 namespace distx::detail {
@@ -26,7 +26,7 @@ template <MemorySpace Space>
     adjacent[i] = meets(a.gradient, b.gradient) && (!with_values || meets(a.value, b.value)) ? 1 : 0;
   }
   if (comm.size() > 1 && !entries.empty())
-    all_reduce(comm, Span<std::uint8_t, Space>(adjacent.data(), adjacent.size()), min, location);
+    all_reduce_values(comm, Span<std::uint8_t>(adjacent), min, location);
   return adjacent;
 }
 

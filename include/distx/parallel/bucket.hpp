@@ -41,6 +41,7 @@ class Bucket {
 
   const std::vector<std::size_t> members;  ///< entries, in reverse order
   std::size_t missing;                     ///< of the members, those that are not ready yet
+  Streams<Space> ready_on{};               ///< where its gradients of this micro-batch are written
   bool owned = false;
   bool trained = false;
   std::vector<Run<Space>> runs{};
@@ -64,7 +65,7 @@ class Bucket {
                       const here& location) {
     for (auto& run : runs) {
       prepare(run, entries, after);
-      with_reduction(run, everywhere, adds, location, [&](const auto& call) { wires.reducing.execute(call); });
+      with_reduction(run, everywhere, adds, location, [&](const auto& call) { make_in_order(wires.reducing, call, after); });
     }
   }
   /// Ends what `start_reduce` began, or goes on behind `execute_reduce`.
@@ -75,13 +76,15 @@ class Bucket {
     for (auto& run : runs) {
       const auto part = run.received(adds);
       if (wires.across)
-        wires.across->execute(AllReduce<AnyElement, AnyOp, Space>{part, part, average_of(part.type()), location});
+        make_in_order(*wires.across,
+                      AllReduce<AnyElement, AnyOp, Space>{part, part, average_of(part.type()), location}, after);
       if (run.gradient_apart && adds) add_to(after, run.own_gradient, part);
       else if (everywhere && !run.gradient_apart) run.unpack_gradients(after, entries);
     }
   }
   /// Gives a backend without a thread of its own the opportunity to go on.
   void advance() {
+    if constexpr (!HostAccessible<Space>) return;  // what is enqueued goes on
     for (auto& pending : reducing_)
       if (!pending.test()) return;
   }
@@ -96,13 +99,18 @@ class Bucket {
   void execute_gather(Wires<Space>& wires, const Entries& entries, stream after, const here& location) {
     for (auto& run : runs) {
       run.pack_values(after, entries);
-      wires.gathering.execute(gather_call(run, location));
+      make_in_order(wires.gathering, gather_call(run, location), after);
     }
   }
   void finish_gather(const Entries& entries, stream after) {
     for (auto& pending : gathering_) pending.wait(after);
     gathering_.clear();
     for (auto& run : runs) run.unpack_values(after, entries);
+  }
+  /// Waits for what is in flight, or ends it while unwinding.
+  void let_go() noexcept {
+    reducing_.clear();
+    gathering_.clear();
   }
   [[nodiscard]] bool gathers() const noexcept { return !gathering_.empty(); }
 

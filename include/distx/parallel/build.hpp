@@ -20,10 +20,11 @@ void set_values(Buckets<Space>& buckets, std::vector<Entry<Space>>& entries, Wir
     Loan<Space> whole;
     Span<AnyElement, Space> values = run.value;
     if (run.value_apart) {
-      const auto memory = pool->take(run.layout.bytes());
+      const auto memory = pool->take(run.layout.bytes(), stream);
       whole = memory.empty() ? Loan<Space>(*pool, run.layout.bytes()) : Loan<Space>(*pool, memory);
       values = run.layout.over(whole.span());
       fill(stream, whole.span(), std::byte{0});
+      stream.synchronize();  // what initializes may write on a stream of its own
     }
     for (const auto& place : run.layout.places) {
       auto& state = *entries[place.entry].owned;
@@ -35,7 +36,9 @@ void set_values(Buckets<Space>& buckets, std::vector<Entry<Space>>& entries, Wir
       state.sharded = run.value_apart;
       if (!run.gradient.empty()) state.gradient = run.gradient.subspan(place.begin, place.size);
     }
-    if (wires.all.size() > 1) wires.all.execute(Broadcast<AnyElement, Space>{values, root, location});
+    synchronize_all<Space>();  // it may have written on any stream
+    if (wires.all.size() > 1)
+      make_behind(wires.all, Broadcast<AnyElement, Space>{values, root, location}, stream);
     if (run.value_apart) copy(stream, bytes_of(run.own_value), bytes_of(run.own(values)));
   }
 }

@@ -35,6 +35,11 @@ concept CommunicatorIn = Communicator<C> && std::same_as<typename C::space, Spac
 template <class A>
 inline constexpr bool always_false = false;
 
+/// Whether there are operations on the space's memory for such an optimizer: elsewhere than on the host's, for one
+/// whose `update` is one element's alone.
+template <class Optimizer, class Space>
+concept UpdatesIn = ShardableOptimizer<Optimizer> && (HostAccessible<Space> || ElementwiseOptimizer<Optimizer>);
+
 }  // namespace detail
 
 /// Trains one model on all ranks: each computes gradients on its own part of the batch, and all make the same update
@@ -45,6 +50,11 @@ inline constexpr bool always_false = false;
 /// step every rank calls `ready` for its parameters as their gradients become final, in any order, and then `step`, or
 /// `reduce`, `update` and `gather`. Gradients belong to the training from `ready` to `gather`. An error on one rank
 /// revokes the communicator: every rank ends in an error. It is used by one thread, and outlives its scopes' use.
+///
+/// Where work is enqueued on streams, so is the training's own: each call takes the stream in whose order its effects
+/// are, and comes behind the steps, or parts of steps, before it, on whatever streams. The host waits where a step needs
+/// a number of all gradients: to clip, to scale losses, or to allow unused parameters. The streams outlive the training;
+/// what it is made of need not be done when it is made.
 ///
 /// A model that asks for its gradients by `gradient`, and reads its weights in the scopes of `unshard`, is one text for
 /// all stages; `unshard` is collective at stage 3, and makes its calls in the same order on every rank.
@@ -70,7 +80,7 @@ class DataParallel {
   /// @throws MismatchError that names the parameter where the ranks' models differ; Error for bad options; MemoryError
   ///   on every rank where one has too little memory
   template <class C, class Optimizer>
-    requires detail::CommunicatorIn<C, space> && ShardableOptimizer<Optimizer>
+    requires detail::CommunicatorIn<C, space> && detail::UpdatesIn<Optimizer, space>
   DataParallel(C& comm, const ParameterList<space>& parameters, const Optimizer& optimizer,
                const DataParallelOptions& options = {}, const here& location = here::current())
       : training_(std::make_unique<detail::Training<space>>(
@@ -78,7 +88,7 @@ class DataParallel {
             policies(options, comm, location), options, location)) {}
 
   template <class C, class Parameters, class Optimizer>
-    requires(!detail::CommunicatorIn<C, space> || !ShardableOptimizer<Optimizer> ||
+    requires(!detail::CommunicatorIn<C, space> || !detail::UpdatesIn<Optimizer, space> ||
              !std::convertible_to<const Parameters&, ParameterList<space>> ||
              (stage >= 2 && detail::RangeOfRefs<Parameters>))
   DataParallel(C&, const Parameters&, const Optimizer&, const DataParallelOptions& = {}, const here& = {}) {
@@ -94,6 +104,9 @@ class DataParallel {
                   "distx::DataParallel: the third argument is no optimizer that can be sharded: one of the concepts "
                   "ElementwiseOptimizer, NormOptimizer and MatrixOptimizer says what it needs, and no two together; "
                   "Mixed makes one of two");
+    static_assert(detail::UpdatesIn<Optimizer, space> || !ShardableOptimizer<Optimizer>,
+                  "distx::DataParallel: an optimizer that looks at whole parameters (LAMB, Muon, Mixed) computes in the "
+                  "host's memory only: take an ElementwiseOptimizer, AdamW or SGD, on a GPU");
     static_assert(stage < 2 || !detail::RangeOfRefs<Parameters>,
                   "distx::DataParallel: stages 2 and 3 of ZeRO decide when a gradient has memory, so they cannot "
                   "borrow it: make the parameters distx::Parameter, or name ZeRO<0> or ZeRO<1>");
@@ -132,7 +145,16 @@ class DataParallel {
   [[nodiscard]] scope unshard(const Parameters&... parameters) {
     scope units;
     if constexpr (may_shard_weights)
-      if (training_->units() != nullptr) (unshard_one(units, parameters), ...);
+      if (training_->units() != nullptr) (unshard_one(units, stream{}, parameters), ...);
+    return units;
+  }
+  /// The same for what is enqueued on a stream until the scope ends.
+  template <class... Parameters>
+    requires(sizeof...(Parameters) > 0)
+  [[nodiscard]] scope unshard_after(stream after, const Parameters&... parameters) {
+    scope units;
+    if constexpr (may_shard_weights)
+      if (training_->units() != nullptr) (unshard_one(units, after, parameters), ...);
     return units;
   }
   /// A scope in which weights are used without gradients, and with an order of `unshard` of its own.
@@ -195,8 +217,9 @@ class DataParallel {
   void release(stream after = {}, const here& location = here::current()) { training_->release(after, location); }
   /// An exponential moving average of the weights, which begins with them as they are.
   /// @throws MismatchError unless decay is at least 0 and below 1
-  [[nodiscard]] ExponentialAverage<space> average(double decay, const here& location = here::current()) {
-    return ExponentialAverage<space>(*training_, decay, location);
+  [[nodiscard]] ExponentialAverage<space> average(double decay, stream after = {},
+                                                  const here& location = here::current()) {
+    return ExponentialAverage<space>(*training_, decay, after, location);
   }
 
   /// For those who build on it. This training's parameters are some of a model's, of which the trainings of the ranks
@@ -206,9 +229,9 @@ class DataParallel {
   }
   /// For those who build on it: adds a parameter's unit to a scope of `unshard`.
   template <class A>
-  void hold_units(scope& units, const A& parameter) {
+  void hold_units(scope& units, const A& parameter, stream after = {}) {
     if constexpr (may_shard_weights)
-      if (training_->units() != nullptr) unshard_one(units, parameter);
+      if (training_->units() != nullptr) unshard_one(units, after, parameter);
   }
 
   /// The norm of all gradients in the last step before they were clipped; 0 where `.clip_norm` is not set.
@@ -257,13 +280,13 @@ class DataParallel {
                        "distx: ready takes ParameterRefs, Parameters, the arrays of weights, or lists of those");
   }
   template <class A>
-  void unshard_one(scope& units, const A& parameter) {
+  void unshard_one(scope& units, stream after, const A& parameter) {
     if constexpr (detail::is_parameter<A>)
       training_->guarded([&] {
-        units.hold(training_->units(), training_->unit_of(identity_of(parameter)), stream{}, here::current());
+        units.hold(training_->units(), training_->unit_of(identity_of(parameter), after), after, here::current());
       });
-    else if constexpr (detail::is_parameter_pointer<A>) unshard_one(units, *parameter);
-    else if constexpr (detail::ListOfReady<A>) for (const auto& each : parameter) unshard_one(units, each);
+    else if constexpr (detail::is_parameter_pointer<A>) unshard_one(units, after, *parameter);
+    else if constexpr (detail::ListOfReady<A>) for (const auto& each : parameter) unshard_one(units, after, each);
     else static_assert(detail::is_parameter_ref<A> || detail::Contiguous<const A>,  // whole, wherever they are
                        "distx: unshard takes what ready takes");
   }

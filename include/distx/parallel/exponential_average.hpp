@@ -15,69 +15,75 @@ class ExponentialAverage {
   using stream = typename Space::stream;
   using here = std::source_location;
 
-  ExponentialAverage(detail::Training<Space>& training, double decay, const here& location)
+  ExponentialAverage(detail::Training<Space>& training, double decay, stream after, const here& location)
       : training_(&training), decay_(decay) {
     training.check_decay(decay, location);
     std::size_t bytes = 0;
     each([&](const Segment<Space>& segment) { bytes += whole_lines(segment.weight.size() * width(segment)); });
     average_ = detail::hold_local<Space>(training.account(), MemoryKind::optimizer, bytes);
-    with_average([&](const Segment<Space>& segment, Span<AnyElement, Space> mean) {
-      detail::cast_to<Space>({}, mean, segment.weight);
+    training.ordered(after, [&] {
+      with_average([&](const Segment<Space>& segment, Span<AnyElement, Space> mean) {
+        detail::cast_to<Space>(after, mean, segment.weight);
+      });
     });
   }
 
   /// Takes the weights in, after a step.
   void update(stream after = {}) {
-    with_average([&](const Segment<Space>& segment, Span<AnyElement, Space> mean) {
-      detail::with_type(mean, [&]<class A>(Span<A, Space> to) {
-        detail::with_type(segment.weight, [&]<class T>(Span<T, Space> weights) {
-          mix(after, to, Span<const T, Space>(weights), decay_);
+    training_->ordered(after, [&] {
+      with_average([&](const Segment<Space>& segment, Span<AnyElement, Space> mean) {
+        detail::with_type(mean, [&]<class A>(Span<A, Space> to) {
+          detail::with_type(segment.weight, [&]<class T>(Span<T, Space> weights) {
+            mix(after, to, Span<const T, Space>(weights), decay_);
+          });
         });
       });
     });
   }
 
-  /// While one lives, the model has the average's values. Collective, at its end too; no step goes on in it.
+  /// While one lives, the model has the average's values. Collective, at its end too, on the stream that it began on;
+  /// no step goes on in it.
   class [[nodiscard]] scope {
    public:
     scope(scope&& other) noexcept
         : training_(std::exchange(other.training_, nullptr)), segments_(std::move(other.segments_)),
-          kept_(std::move(other.kept_)) {}
+          kept_(std::move(other.kept_)), after_(other.after_) {}
     scope& operator=(scope&&) = delete;
     ~scope() {
       if (training_ == nullptr) return;
       try {
-        training_->change_values({}, here::current(), [&] { copy_kept(false); });
+        training_->change_values(after_, here::current(), [&] { copy_kept(false); });
       } catch (...) {  // the other ranks have been told, and the next call tells this one
       }
     }
 
    private:
     friend class ExponentialAverage;
-    explicit scope(detail::Training<Space>& training, Segments segments)
-        : training_(&training), segments_(std::move(segments)) {
+    scope(detail::Training<Space>& training, Segments segments, stream after)
+        : training_(&training), segments_(std::move(segments)), after_(after) {
       std::size_t bytes = 0;
       for (const auto& segment : segments_) bytes += whole_lines(segment.weight.size_bytes());
       kept_ = detail::hold_local<Space>(training.account(), MemoryKind::in_flight, bytes);
-      copy_kept(true);
+      training.ordered(after, [&] { copy_kept(true); });
     }
     void copy_kept(bool keep) {
       std::size_t begin = 0;
       for (const auto& segment : segments_) {
         const auto place = kept_->span().subspan(begin, segment.weight.size_bytes());
         const auto weight = detail::bytes_of(segment.weight);
-        copy(stream{}, keep ? place : weight, keep ? weight : place);
+        copy(after_, keep ? place : weight, keep ? weight : place);
         begin += whole_lines(place.size());
       }
     }
     detail::Training<Space>* training_;
     Segments segments_;
     detail::Held<Space> kept_;
+    [[no_unique_address]] stream after_;
   };
   [[nodiscard]] scope swap_in(stream after = {}, const here& location = here::current()) {
     Segments segments;
     each([&](const Segment<Space>& segment) { segments.push_back(segment); });
-    scope kept(*training_, std::move(segments));
+    scope kept(*training_, std::move(segments), after);
     training_->change_values(after, location, [&] {
       with_average([&](const Segment<Space>& segment, Span<AnyElement, Space> mean) {
         detail::cast_to<Space>(after, segment.weight, mean);

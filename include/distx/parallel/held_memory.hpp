@@ -7,7 +7,7 @@
 
 namespace distx::detail {
 
-/// Memory that an account counts for as long as anybody holds it; zeros at first.
+/// Memory that an account counts for as long as anybody holds it.
 template <MemorySpace Space>
 class HeldMemory {
  public:
@@ -30,17 +30,18 @@ class HeldMemory {
 template <MemorySpace Space>
 using Held = std::shared_ptr<HeldMemory<Space>>;
 
-/// Communicator memory. Collective, with the same size on every rank.
+/// Communicator memory, zeros at first. Collective, with the same size on every rank.
 template <MemorySpace Space>
 Held<Space> hold_shared(AnyCommunicator<Space>& comm, const std::shared_ptr<MemoryAccount>& account, MemoryKind kind,
                         std::size_t bytes) {
   return std::make_shared<HeldMemory<Space>>(account, kind, comm.template allocate<std::byte>(bytes));
 }
 
-/// Memory of this rank alone.
-template <MemorySpace Space>
-Held<Space> hold_local(const std::shared_ptr<MemoryAccount>& account, MemoryKind kind, std::size_t bytes) {
-  const auto buffer = std::make_shared<Buffer<std::byte, Space>>(bytes);
+/// Memory of this rank alone: zeros at first, or `uninitialized`.
+template <MemorySpace Space, class... Values>
+Held<Space> hold_local(const std::shared_ptr<MemoryAccount>& account, MemoryKind kind, std::size_t bytes,
+                       Values... values) {
+  const auto buffer = std::make_shared<Buffer<std::byte, Space>>(bytes, values...);
   return std::make_shared<HeldMemory<Space>>(account, kind,
                                              CommunicatorMemory<std::byte, Space>(buffer->span(), buffer));
 }

@@ -37,6 +37,7 @@ class Reducer {
   /// Gives the gradients of a bucket memory.
   void open(std::size_t index, stream after) {
     Bucket<Space>& bucket = buckets_[index];
+    bucket.ready_on.add(after);
     if (!lends() || !bucket.whole_gradient.empty()) return;
     auto& run = bucket.runs.front();
     bucket.whole_gradient = borrow(run.layout.bytes(), after);
@@ -56,6 +57,7 @@ class Reducer {
   /// One more gradient of the bucket is final.
   void ready(std::size_t index, stream after, const here& location) {
     --buckets_[index].missing;
+    buckets_[index].ready_on.add(after);
     if (!lends() && (!overlap_ || !moves())) return;
     while (started_ < count_ && buckets_[started_].missing == 0) launch_next(after, location);
     if (started_ > finished_) buckets_[started_ - 1].advance();
@@ -86,10 +88,10 @@ class Reducer {
 
   /// From the pool, once the oldest reductions have given back enough; else of this rank alone.
   [[nodiscard]] Loan<Space> borrow(std::size_t bytes, stream after) {
-    auto memory = pool_->take(bytes);
+    auto memory = pool_->take(bytes, after);
     while (memory.empty() && finished_ < started_) {
       finish_next(after);
-      memory = pool_->take(bytes);
+      memory = pool_->take(bytes, after);
     }
     return memory.empty() ? Loan<Space>(*pool_, bytes) : Loan<Space>(*pool_, memory);
   }
@@ -97,6 +99,8 @@ class Reducer {
   void launch_next(stream after, const here& location) {
     location_ = location;
     Bucket<Space>& bucket = buckets_[started_];
+    bucket.ready_on.before(after);
+    bucket.ready_on.clear();
     for (auto& run : bucket.runs) {
       if (!run.converts()) continue;
       bucket.travel.push_back(borrow(run.travel_bytes(), after));
@@ -112,6 +116,7 @@ class Reducer {
   void finish_next(stream after) {
     Bucket<Space>& bucket = buckets_[finished_++];
     if (moves()) bucket.finish_reduce(wires_, policies_.stage == 0, adds_, entries_, after, location_);
+    if (!bucket.travel.empty() || lends()) pool_->used_on(after);
     bucket.travel.clear();
     if (!lends()) return;
     for (const auto member : bucket.members) entries_[member].owned->gradient = {};

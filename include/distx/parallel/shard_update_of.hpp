@@ -46,7 +46,9 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
   }
 
  private:
-  static constexpr std::size_t block = 16384;  // elements of which short gradients are converted at a time
+  /// Elements of which short gradients are converted at a time: few, which stay in the host's caches; where each is a
+  /// matter of several kernels, many.
+  static constexpr std::size_t block = HostAccessible<Space> ? 16384 : std::size_t{1} << 24;
 
   /// A piece of the weights that are updated, and where the direction is to be written: over the gradient if that can
   /// be, else apart.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/comm/any_communicator.hpp"
-#include "distx/comm/reductions.hpp"
+#include "distx/comm/host_values.hpp"
 #include "distx/memory/fixed_point.hpp"
 
 namespace distx::detail {
@@ -10,7 +10,7 @@ namespace distx::detail {
 ///
 /// First every rank looks at its parts, then all `agree` on the largest magnitudes, then it adds the same parts up, and
 /// all `sum`. The two calls are collective, over `comm`, unless that is null and this rank has all.
-template <HostAccessible Space>
+template <MemorySpace Space>
 class SharedNorms {
  public:
   using stream = typename Space::stream;
@@ -22,7 +22,7 @@ class SharedNorms {
     largest_[i] = std::max(largest_[i], largest_magnitude(after, part));
   }
   void agree(AnyCommunicator<Space>* comm, const std::source_location& location) {
-    if (comm != nullptr) all_reduce(*comm, Span<double, Space>(largest_.data(), largest_.size()), max, location);
+    if (comm != nullptr) all_reduce_values(*comm, Span<double>(largest_), max, location);
   }
   template <FloatingElement T>
   void add(stream after, std::size_t i, Span<T, Space> part) {
@@ -33,8 +33,7 @@ class SharedNorms {
     parts_[2 * i + 1] = total.low;
   }
   void sum(AnyCommunicator<Space>* comm, const std::source_location& location) {
-    const Span<std::uint64_t, Space> all(parts_.data(), parts_.size());
-    if (comm != nullptr) all_reduce(*comm, all, distx::sum, location);
+    if (comm != nullptr) all_reduce_values(*comm, Span<std::uint64_t>(parts_), distx::sum, location);
   }
   /// Infinity where something of it is infinite or not a number.
   [[nodiscard]] double norm(std::size_t i) const {

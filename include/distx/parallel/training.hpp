@@ -30,6 +30,7 @@ class Training {
   void touch(const void* identity, stream after) {
     all_.guarded([&] {
       demand_gradients("gradient");
+      all_.calls.enter(after);
       const std::size_t index = all_.find(identity, "gradient");
       const Entry<Space>& entry = all_.entries[index];
       all_.uses.demand_unsent(index, entry, all_.context("gradient"));
@@ -40,6 +41,7 @@ class Training {
   void ready(const void* identity, stream after) {
     all_.guarded([&] {
       demand_gradients("ready");
+      all_.calls.enter(after);
       const std::size_t index = all_.find(identity, "ready");
       const Entry<Space>& entry = all_.entries[index];
       if (phase_ != Phase::backward)
@@ -58,6 +60,7 @@ class Training {
   void begin_micro_batch(bool last, stream after, const here& location) {
     all_.guarded([&] {
       demand_open("micro_batch", location);
+      all_.calls.enter(after);
       if (phase_ != Phase::backward)
         all_.fail("micro_batch", "the gradients are reduced already: call update and gather first", location);
       if (micro_batches_++ > 0) {
@@ -65,6 +68,7 @@ class Training {
           all_.fail("micro_batch", "the micro-batch before was declared the last one of its step: call step first",
                     location);
         end_micro_batch(after, location);
+        all_.calls.leave(after);
       }
       last_ = last;
     });
@@ -74,6 +78,7 @@ class Training {
     all_.guarded([&] {
       demand_open("step", location);
       check_step(options, "step", location);
+      all_.calls.enter(after);
       launch(after, location);
       if (looks()) look(after, location);
       check_scopes("step", location);
@@ -85,15 +90,18 @@ class Training {
       phase_ = Phase::updated;
       all_.reducer->finish_all(after);
       end_step(after, location);
+      all_.calls.leave(after);
     });
   }
 
   void reduce(stream after, const here& location) {
     all_.guarded([&] {
       demand_open("reduce", location);
+      all_.calls.enter(after);
       launch(after, location);
       if (looks()) look(after, location);
       all_.reducer->finish_all(after);
+      all_.calls.leave(after);
       phase_ = Phase::reduced;
     });
   }
@@ -102,10 +110,12 @@ class Training {
     all_.guarded([&] {
       demand_open("update", location);
       check_step(options, "update", location);
+      all_.calls.enter(after);
       if (phase_ != Phase::reduced) all_.fail("update", "the gradients are not reduced: call reduce first", location);
       check_scopes("update", location);
       for (std::size_t i = 0; i < all_.reducer->count() && !skips_; ++i)
         update_bucket(all_.buckets[i], options, after, location);
+      all_.calls.leave(after);
       phase_ = Phase::updated;
     });
   }
@@ -113,9 +123,11 @@ class Training {
   void gather(stream after, const here& location) {
     all_.guarded([&] {
       demand_open("gather", location);
+      all_.calls.enter(after);
       if (phase_ == Phase::backward) all_.fail("gather", "the gradients are not reduced: call reduce first", location);
       check_scopes("gather", location);
       end_step(after, location);
+      all_.calls.leave(after);
     });
   }
 
@@ -138,6 +150,7 @@ class Training {
                             stream after, const here& location) {
     all_.guarded([&] {
       demand_between_steps("for_each_full_weight", location);
+      all_.calls.enter(after);
       Unsharded<Space> scope;
       std::size_t unit = ~std::size_t{0};
       for (std::size_t i = 0; i < all_.entries.size(); ++i) {
@@ -158,6 +171,7 @@ class Training {
     all_.guarded([&] {
       demand_between_steps("release", location);
       check_scopes("release", location);
+      all_.calls.enter(after);
       std::vector<Held<Space>> values;  // of each bucket
       for (std::size_t i = 0; i < (all_.units == nullptr ? 0 : all_.buckets.size()); ++i) {
         const auto& bucket = all_.buckets[i];
@@ -188,9 +202,20 @@ class Training {
     all_.guarded([&] {
       demand_between_steps("swap_in", location);
       check_scopes("swap_in", location);
+      all_.calls.enter(after);
       if (all_.units != nullptr) all_.units->forget(after);
       change();
       gather_values(after, location);
+      all_.calls.leave(after);
+    });
+  }
+  /// Enqueues something about all of it.
+  template <class F>
+  void ordered(stream after, F&& f) {
+    all_.guarded([&] {
+      all_.calls.enter(after);
+      f();
+      all_.calls.leave(after);
     });
   }
   template <class F>
@@ -223,10 +248,11 @@ class Training {
   /// Null where weights are not sharded.
   [[nodiscard]] const std::shared_ptr<Units<Space>>& units() const noexcept { return all_.units; }
   /// Of a parameter's unit. @pre units() is not null
-  [[nodiscard]] std::size_t unit_of(const void* identity) {
+  [[nodiscard]] std::size_t unit_of(const void* identity, stream after) {
     std::size_t unit = 0;
     all_.guarded([&] {
       demand_open("unshard", all_.location);
+      all_.calls.enter(after);
       const std::size_t index = all_.find(identity, "unshard");
       unit = all_.units->unit_of(index);
       if (!Units<Space>::is_unit(unit))

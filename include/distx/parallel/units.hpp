@@ -59,6 +59,9 @@ class Units {
   /// Where it is not to be remembered, the order stays as it is, and nothing is gathered ahead.
   void acquire(std::size_t index, stream after, const here& location, bool remember = true) {
     Unit& unit = units_[index];
+    pool_.used_on(after);
+    unit.used_on.before(after);
+    unit.used_on.add(after);
     if (unit.scopes++ > 0) return;
     auto& order = orders_[evaluating_ ? 1 : 0];
     if (remember && (position_ == order.size() || order[position_] != index)) {
@@ -67,7 +70,7 @@ class Units {
     }
     if (remember) ++position_;
     if (unit.state == State::sharded) {
-      while (!take_from_pool(unit) && drop_ahead(after)) {}
+      while (!take_from_pool(unit, after) && drop_ahead(after)) {}
       for (const auto b : unit.buckets)
         if (buckets_[b].whole_value.empty()) lend(b, Loan<Space>(pool_, buckets_[b].runs.front().layout.bytes()));
       gather(unit, after, location);
@@ -111,6 +114,7 @@ class Units {
   struct Unit {
     std::string name;
     std::vector<std::size_t> buckets{};
+    Streams<Space> used_on{};
     int scopes = 0;
     State state = State::sharded;
   };
@@ -122,9 +126,9 @@ class Units {
     run.value = run.layout.over(buckets_[b].whole_value.span());
   }
   /// Memory for all of the unit, or for nothing of it.
-  bool take_from_pool(Unit& unit) {
+  bool take_from_pool(Unit& unit, stream after) {
     for (const auto b : unit.buckets) {
-      const auto memory = pool_.take(buckets_[b].runs.front().layout.bytes());
+      const auto memory = pool_.take(buckets_[b].runs.front().layout.bytes(), after);
       if (memory.empty()) {
         reshard(unit);
         return false;
@@ -140,7 +144,7 @@ class Units {
   }
   void ahead(std::size_t index, stream after, const here& location) {
     Unit& unit = units_[index];
-    if (unit.state != State::sharded || unit.scopes > 0 || !take_from_pool(unit)) return;
+    if (unit.state != State::sharded || unit.scopes > 0 || !take_from_pool(unit, after)) return;
     gather(unit, after, location);
     unit.state = State::ahead;
   }
@@ -149,6 +153,7 @@ class Units {
     for (auto& unit : units_) {
       if (unit.state != State::ahead || unit.scopes > 0) continue;
       for (const auto b : unit.buckets) buckets_[b].finish_gather(entries_, after);
+      pool_.used_on(after);
       reshard(unit);
       return true;
     }
@@ -160,6 +165,7 @@ class Units {
       buckets_[b].runs.front().value = {};
       buckets_[b].whole_value = {};
     }
+    unit.used_on.clear();
     unit.state = State::sharded;
   }
   void show(Bucket<Space>& bucket, bool whole) noexcept {

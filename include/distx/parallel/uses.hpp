@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/comm/any_communicator.hpp"
-#include "distx/comm/reductions.hpp"
+#include "distx/comm/host_values.hpp"
 #include "distx/parallel/parameter_list.hpp"
 
 namespace distx::detail {
@@ -66,7 +66,7 @@ class Uses {
   void agree(AnyCommunicator<Space>& comm, const std::source_location& location) {
     std::vector<std::uint8_t> used(uses_.size());
     for (std::size_t i = 0; i < used.size(); ++i) used[i] = uses_[i].ready > 0 || uses_[i].used ? 1 : 0;
-    if (comm.size() > 1) all_reduce(comm, Span<std::uint8_t, Space>(used.data(), used.size()), max, location);
+    if (comm.size() > 1) all_reduce_values(comm, Span<std::uint8_t>(used), max, location);
     for (std::size_t i = 0; i < used.size(); ++i) uses_[i].skipped = used[i] == 0;
   }
 

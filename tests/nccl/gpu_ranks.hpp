@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <distx/connect/connect.hpp>
+#include <distx/connect/spawn.hpp>
+#include <distx/cuda.hpp>
+#include <distx/file.hpp>
+#include <distx/nccl.hpp>
+
+#include <chrono>
+#include <optional>
+
+// The ranks of tests on GPUs: threads of this process, each with a GPU of its own; or the processes that a launcher has
+// started, which may share one.
+namespace gpu_ranks {
+
+/// What a launcher has started, or this process alone.
+inline distx::AnyConnector& world() {
+  static distx::AnyConnector connector = distx::connect();
+  return connector;
+}
+
+/// Runs `f(comm)` on so many ranks, where that many can be had here; no wait in it lasts longer than 20 seconds.
+/// @return whether it was run
+template <class F>
+bool on_gpus(int ranks, F&& f) {
+  using namespace std::chrono_literals;
+  if (world().size() > 1) {
+    if (ranks != world().size()) return false;
+    distx::pick_device(world(), {.share = true});
+    distx::NcclCommunicator comm(world(), {.deadline = 20s});
+    f(comm);
+    return true;
+  }
+  if (ranks > distx::device_count()) return false;
+  distx::spawn(distx::threads(ranks, 20s), [&](distx::ThreadConnector& connector) {
+    const distx::DeviceGuard guard(connector.rank());
+    distx::NcclCommunicator comm(connector, {.deadline = 20s});
+    f(comm);
+  });
+  return true;
+}
+
+/// Whether this process is, or has, rank 0.
+inline bool speaks() { return world().rank() == 0; }
+
+}  // namespace gpu_ranks

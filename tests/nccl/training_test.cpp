@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Training in GPUs' memory: all stages give the same bits, whatever streams compute, and the host's up to rounding.
+#include <doctest/doctest.h>
+
+#include <distx/comm/decorators/metered.hpp>
+
+#include <map>
+#include <mutex>
+
+#include "../parallel/stages.hpp"
+#include "gpu_toy.hpp"
+
+using namespace distx::literals;
+
+namespace {
+
+using distx::Cuda;
+using distx::NcclCommunicator;
+using gpu_toy::Result;
+using gpu_toy::Training;
+using gpu_toy::Way;
+
+constexpr int rank_counts[] = {1, 2, 3, 4};
+
+/// Every rank's result, by rank, of the ranks that this process has; empty where there are too few GPUs.
+template <class Training = gpu_toy::Training<>, class T = float>
+std::map<int, Result> train(int ranks, const Way& way) {
+  std::map<int, Result> all;
+  std::mutex mutex;
+  gpu_ranks::on_gpus(ranks, [&](NcclCommunicator& comm) {
+    Result mine = gpu_toy::train<Training, T>(comm, way);
+    const std::lock_guard lock(mutex);
+    all[comm.rank()] = std::move(mine);
+  });
+  return all;
+}
+
+/// All ranks have the same weights, and those of other ways.
+class Same {
+ public:
+  template <class Training = gpu_toy::Training<>, class T = float>
+  void as(int ranks, const Way& way) {
+    for (auto& [rank, result] : train<Training, T>(ranks, way)) {
+      if (expected.weights.empty()) {
+        expected = result;
+        CHECK(expected.weights.size() == 21125);
+        CHECK_FALSE(toy::same_bits(expected.weights, toy::Model().weights()));
+      }
+      CHECK(toy::same_bits(result.weights, expected.weights));
+      CHECK(result.norms == expected.norms);
+    }
+  }
+  Result expected;
+};
+
+/// What the host's training gives.
+template <class Policy>
+std::vector<float> on_host(int ranks, const Way& way) {
+  std::vector<float> weights;
+  toy::on_ranks(ranks, [&](distx::ThreadCommunicator& comm) {
+    toy::Model model;
+    distx::DataParallel<Policy> training(comm, model.parameters(), distx::AdamW{.weight_decay = 0.125},
+                                         {.clip_norm = way.options.clip_norm});
+    for (std::size_t step = 0; step < way.steps; ++step) {
+      for (std::size_t p = toy::sizes.size(); p-- > 0;) {
+        model.backward(p, gpu_toy::sample_of(step, 0, comm.rank()), 1);
+        training.ready(model.layers[p].weight);
+      }
+      training.step({.learning_rate = 0.01});
+    }
+    if (comm.rank() == 0) weights = model.weights();
+  });
+  return weights;
+}
+
+/// Stages 0 to 3, and how buckets, overlap and ownership go with them.
+template <class F>
+void each_way(F&& f) {
+  for (const int stage : {0, 1, 2, 3})
+    for (const bool overlap : {false, true})
+      for (const std::size_t bytes : {4_KiB, distx::unlimited})
+        for (const bool borrowed : {false, true}) {
+          if (borrowed && stage >= 2) continue;
+          CAPTURE(stage);
+          CAPTURE(overlap);
+          CAPTURE(bytes);
+          CAPTURE(borrowed);
+          f(Way{.options = {.bucket_bytes = bytes, .overlap = overlap, .stage = stage}, .borrowed = borrowed});
+        }
+}
+
+/// Keeps a stream from going on until it is opened.
+class Gate {
+ public:
+  explicit Gate(distx::CudaStreamRef stream) {
+    distx::cuda::check(cudaLaunchHostFunc(
+                           stream.native_handle(), [](void* gate) { static_cast<Gate*>(gate)->open_.wait(false); }, this),
+                       "cudaLaunchHostFunc");
+  }
+  Gate(const Gate&) = delete;
+  Gate& operator=(const Gate&) = delete;
+  void open() {
+    open_ = true;
+    open_.notify_all();
+  }
+
+ private:
+  std::atomic<bool> open_ = false;
+};
+
+/// How each rank of this process ended.
+template <class F>
+std::map<int, toy::Ending> endings(int ranks, F&& f) {
+  std::map<int, toy::Ending> all;
+  std::mutex mutex;
+  gpu_ranks::on_gpus(ranks, [&](NcclCommunicator& comm) {
+    toy::Ending mine;
+    try {
+      f(comm);
+    } catch (const distx::MismatchError& error) {
+      mine = {"mismatch", error.what()};
+    } catch (const distx::RevokedError& error) {
+      mine = {"revoked", error.what()};
+    } catch (const distx::NonFiniteError& error) {
+      mine = {"not finite", error.what()};
+    } catch (const distx::Error& error) {
+      mine = {"error", error.what()};
+    }
+    const std::lock_guard lock(mutex);
+    all[comm.rank()] = mine;
+  });
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("training on GPUs: the bits do not depend on the stage, buckets, overlap or ownership, and are nearly the host's") {
+  for (const int ranks : rank_counts) {
+    CAPTURE(ranks);
+    Same same;
+    each_way([&](Way way) {
+      way.in_parts = way.options.bucket_bytes == 4_KiB;
+      same.as(ranks, way);
+    });
+    if (same.expected.weights.empty()) continue;
+    const auto host = on_host<distx::ZeRO<0>>(ranks, {});
+    double most = 0;
+    for (std::size_t i = 0; i < host.size(); ++i)
+      most = std::max(most, static_cast<double>(std::abs(host[i] - same.expected.weights[i])));
+    CHECK(most < 1e-5);
+    for (std::size_t step = 0; step < same.expected.losses.size(); ++step)
+      CHECK(std::abs(same.expected.losses[step] -
+                     gpu_toy::loss_of(step == 0 ? toy::Model().weights() : on_host<distx::ZeRO<0>>(ranks, {.steps = step}),
+                                      gpu_toy::sample_of(step, 0, 0))) < (gpu_ranks::speaks() ? 1e-4 : 1e9));
+  }
+}
+
+TEST_CASE("training on GPUs: several streams compute, and each call may have another one") {
+  for (const int ranks : {1, 2, 3}) {
+    CAPTURE(ranks);
+    Same same;
+    same.as(ranks, {});
+    each_way([&](Way way) {
+      way.several_streams = true;
+      way.in_parts = !way.options.overlap;
+      same.as(ranks, way);
+    });
+  }
+}
+
+TEST_CASE("training on GPUs: clipping") {
+  for (const int ranks : {1, 2, 3}) {
+    CAPTURE(ranks);
+    Same same;
+    each_way([&](Way way) {
+      way.options.clip_norm = 1;
+      way.several_streams = way.options.overlap;
+      same.as(ranks, way);
+    });
+    if (same.expected.weights.empty()) continue;
+    CHECK(same.expected.norms[0] > 1);
+    Way way{.options = {.clip_norm = 1}};
+    const auto host = on_host<distx::ZeRO<1>>(ranks, way);
+    double most = 0;
+    for (std::size_t i = 0; i < host.size(); ++i)
+      most = std::max(most, static_cast<double>(std::abs(host[i] - same.expected.weights[i])));
+    CHECK(most < 1e-5);
+  }
+}
+
+TEST_CASE("training on GPUs: micro-batches, whose gradients are whole or shared out") {
+  for (const int ranks : {1, 2, 3}) {
+    CAPTURE(ranks);
+    Same whole, sharded;
+    each_way([&](Way way) {
+      way.micro_batches = 3;
+      way.several_streams = way.options.overlap;
+      if (way.options.stage < 2) whole.as<Training<distx::Accumulate<distx::Local>>>(ranks, way);
+      else sharded.as<Training<distx::Accumulate<distx::Sharded>>>(ranks, way);
+    });
+    for (std::size_t i = 0; i < whole.expected.weights.size(); ++i)
+      if (std::abs(whole.expected.weights[i] - sharded.expected.weights[i]) > 1e-5f)
+        FAIL_CHECK("weight ", i, ": ", whole.expected.weights[i], " and ", sharded.expected.weights[i]);
+  }
+}
+
+TEST_CASE("training on GPUs: bfloat16 weights with float ones kept by the optimizer") {
+  using distx::bfloat16;
+  for (const int ranks : {1, 2, 3}) {
+    CAPTURE(ranks);
+    Same same;
+    each_way([&](Way way) {
+      way.several_streams = way.options.overlap;
+      same.as<Training<distx::Precision<float>>, bfloat16>(ranks, way);
+    });
+  }
+}
+
+TEST_CASE("training on GPUs: gradients of float16 travel short, and losses that are scaled come out as those that are not") {
+  using distx::float16;
+  Same same;
+  for (const int stage : {0, 1, 2, 3})
+    same.as<Training<distx::Precision<float16>>, float16>(2, {.options = {.stage = stage, .loss_scale = 1}});
+}
+
+TEST_CASE("training on GPUs: weights are updated by kernels of one's own, on one's own stream") {
+  Same same;
+  each_way([&](Way way) {
+    way.own_update = true;
+    way.several_streams = way.options.overlap;
+    same.as(2, way);
+  });
+}
+
+TEST_CASE("training on GPUs: a moving average of the weights") {
+  Same same;
+  each_way([&](Way way) {
+    way.averages = true;
+    way.several_streams = way.options.overlap;
+    same.as(2, way);
+  });
+}
+
+TEST_CASE("training on GPUs: the host goes on while a step is only enqueued") {
+  for (const int stage : {0, 1, 2, 3}) {
+    CAPTURE(stage);
+    gpu_ranks::on_gpus(2, [&](NcclCommunicator& comm) {
+      const distx::CudaStream stream;
+      std::vector<distx::Parameter<float, Cuda>> parameters;
+      for (int p = 0; p < 6; ++p) parameters.emplace_back("layer" + std::to_string(p), 5000);
+      Training<> training(comm, parameters, distx::AdamW{}, {.bucket_bytes = 0, .stage = stage});
+      const auto step = [&] {
+        for (std::size_t p = parameters.size(); p-- > 0;) {
+          const auto weights = training.unshard_after(stream, parameters[p]);
+          static_cast<void>(training.gradient(parameters[p], stream));
+          training.ready_after(stream, parameters[p]);
+        }
+        training.step({.learning_rate = 0.1}, stream);
+      };
+      step();  // what is made once may wait
+      stream.synchronize();
+      Gate gate(stream);
+      step();
+      step();
+      CHECK_FALSE(stream.ref().done());
+      gate.open();
+      stream.synchronize();
+    });
+  }
+}
+
+TEST_CASE("training on GPUs: bytes sent and held are those of the host's training") {
+  for (const int ranks : {2, 3})
+    for (const int stage : {0, 1, 2, 3}) {
+      CAPTURE(ranks);
+      CAPTURE(stage);
+      const distx::DataParallelOptions options{.bucket_bytes = 4_KiB, .stage = stage};
+      const auto step = [&](auto& comm, auto& parameters, auto& training) {
+        const auto before = comm.ledger();
+        for (std::size_t p = parameters.size(); p-- > 0;) {
+          const auto weights = training.unshard(parameters[p]);
+          static_cast<void>(training.gradient(parameters[p]));
+          training.ready(parameters[p]);
+        }
+        training.step({.learning_rate = 0.1});
+        const auto sent = (comm.ledger() - before).total();
+        const auto memory = training.memory();
+        return std::array<std::uint64_t, 6>{sent.sent_bytes, sent.received_bytes, memory.weights.held,
+                                            memory.gradients.held, memory.optimizer.held, memory.in_flight.peak};
+      };
+      std::vector<std::array<std::uint64_t, 6>> host(static_cast<std::size_t>(ranks));
+      toy::on_ranks(ranks, [&](distx::ThreadCommunicator& comm) {
+        distx::Metered<distx::ThreadCommunicator> counted(comm.share());
+        std::vector<distx::Parameter<float>> parameters;
+        for (std::size_t p = 0; p < 6; ++p) parameters.emplace_back("layer" + std::to_string(p), 500 * (p + 1));
+        stages::Training training(counted, parameters, distx::AdamW{}, options);
+        host[static_cast<std::size_t>(comm.rank())] = step(counted, parameters, training);
+      });
+      gpu_ranks::on_gpus(ranks, [&](NcclCommunicator& comm) {
+        distx::Metered<NcclCommunicator> counted(comm.share());
+        std::vector<distx::Parameter<float, Cuda>> parameters;
+        for (std::size_t p = 0; p < 6; ++p) parameters.emplace_back("layer" + std::to_string(p), 500 * (p + 1));
+        Training<> training(counted, parameters, distx::AdamW{}, options);
+        const auto mine = step(counted, parameters, training);
+        if (mine != host[static_cast<std::size_t>(comm.rank())]) FAIL_CHECK("rank ", comm.rank());
+      });
+    }
+}
+
+TEST_CASE("training on GPUs: what differs between ranks, and what one rank does wrong, ends all of them") {
+  const auto differ = endings(2, [](NcclCommunicator& comm) {
+    std::vector<distx::Parameter<float, Cuda>> parameters;
+    parameters.emplace_back("weight", 10 + static_cast<std::size_t>(comm.rank()));
+    Training<> training(comm, parameters, distx::SGD{}, {.stage = 1});
+  });
+  for (const auto& [rank, ending] : differ) {
+    CHECK(ending.kind == "mismatch");
+    CHECK(toy::says(ending.words, "parameter 0 differs: rank 0 has 'weight', 10 of float32"));
+  }
+  for (const int stage : {0, 2}) {
+    CAPTURE(stage);
+    const auto twice = endings(3, [&](NcclCommunicator& comm) {
+      const distx::CudaStream stream;
+      std::vector<distx::Parameter<float, Cuda>> parameters;
+      for (int p = 0; p < 3; ++p) parameters.emplace_back("layer" + std::to_string(p), 3000);
+      Training<> training(comm, parameters, distx::SGD{}, {.bucket_bytes = 0, .clip_norm = 1, .stage = stage});
+      for (int step = 0; step < 3; ++step) {
+        for (std::size_t p = parameters.size(); p-- > 0;) {
+          static_cast<void>(training.gradient(parameters[p], stream));
+          training.ready_after(stream, parameters[p]);
+          if (step == 1 && p == 1 && comm.rank() == 1) training.ready_after(stream, parameters[p]);
+        }
+        training.step({.learning_rate = 0.1}, stream);
+      }
+    });
+    for (const auto& [rank, ending] : twice) {
+      CHECK(ending.kind == (rank == 1 ? "mismatch" : "revoked"));
+      CHECK(toy::says(ending.words, "'layer1' is ready already"));
+    }
+  }
+  const auto infinite = endings(2, [](NcclCommunicator& comm) {
+    std::vector<distx::Parameter<float, Cuda>> parameters;
+    for (int p = 0; p < 3; ++p) parameters.emplace_back("layer" + std::to_string(p), 3000);
+    Training<> training(comm, parameters, distx::SGD{}, {.clip_norm = 1, .stage = 2});
+    for (std::size_t p = parameters.size(); p-- > 0;) {
+      const auto gradient = training.gradient(parameters[p]);
+      if (p == 1 && comm.rank() == 1)
+        distx::fill(distx::CudaStreamRef(), gradient.subspan(2990, 1), std::numeric_limits<float>::infinity());
+      training.ready(parameters[p]);
+    }
+    training.step({.learning_rate = 0.1});
+  });
+  for (const auto& [rank, ending] : infinite) {
+    CHECK(ending.kind == "not finite");
+    CHECK(toy::says(ending.words, "the gradient of 'layer1'"));
+  }
+}
+
+TEST_CASE("training on GPUs: a parameter without gradient on some ranks, or on all") {
+  Same same;
+  for (const int stage : {0, 1, 2, 3}) {
+    CAPTURE(stage);
+    gpu_ranks::on_gpus(2, [&](NcclCommunicator& comm) {
+      const distx::CudaStream stream;
+      std::vector<distx::Parameter<float, Cuda>> parameters;
+      for (int p = 0; p < 3; ++p)
+        parameters.emplace_back("layer" + std::to_string(p), 100, [](distx::Span<float, Cuda> values) {
+          distx::fill(distx::CudaStreamRef(), values, 1.0F);
+        });
+      Training<> training(comm, parameters, distx::SGD{}, {.bucket_bytes = 0, .allow_unused = true, .stage = stage});
+      for (std::size_t p : {2U, 1U}) {
+        if (p == 1 && comm.rank() == 0) continue;
+        const auto weights = training.unshard_after(stream, parameters[p]);
+        distx::fill(distx::CudaStreamRef(stream), training.gradient(parameters[p], stream), 2.0F);
+        training.ready_after(stream, parameters[p]);
+      }
+      training.step({.learning_rate = 0.25}, stream);
+      const auto weights = gpu_toy::weights_of<float>(training, stream);
+      CHECK(weights[0] == 1);
+      CHECK(weights[100] == 0.75F);
+      CHECK(weights[200] == 0.5F);
+    });
+  }
+}
