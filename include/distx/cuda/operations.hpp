@@ -79,9 +79,9 @@ template <cuda::Floating T>
   if (values.empty()) return 0;
   const auto kernel = cuda::kernel_in(cuda::kernels.sum_of_squares, "sum_of_squares");
   const Buffer<double, Cuda> sums(cuda::Kernels::partial_sums + 1, uninitialized, stream);
-  double* const sum = sums.data() + cuda::Kernels::partial_sums;
-  kernel(stream, values, sums.data(), sum);
-  return cuda::read(stream, Span<const double, Cuda>(sum, 1));
+  double* const total = sums.data() + cuda::Kernels::partial_sums;
+  kernel(stream, values, sums.data(), total);
+  return cuda::read(stream, Span<const double, Cuda>(total, 1));
 }
 
 }  // namespace distx
