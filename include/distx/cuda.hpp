@@ -5,6 +5,7 @@
 or leave this header out
 #endif
 #include "distx/cuda/buffer.hpp"
+#include "distx/cuda/copy.hpp"
 #include "distx/cuda/copy_box.hpp"
 #include "distx/cuda/elements.hpp"
 #include "distx/cuda/fixed_point.hpp"

@@ -15,6 +15,7 @@ struct Backend {
   bool one_process;  ///< all ranks are in this process
   /// Calls `body(comm)` on every rank, for every rank count to be tried.
   std::function<void(const std::function<void(Any&)>& body)> run;
+  bool tags = true;  ///< messages have tags, and those of different tags pass each other
 };
 
 Backend backend();

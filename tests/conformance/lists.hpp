@@ -43,6 +43,8 @@ std::vector<distx::Span<T>> spans(Items<T>& list) {
 }
 
 struct Lists {
+  bool tags;
+
   template <class T, class C>
   static void check_reductions(C& comm, Findings& findings) {
     const auto ranks = static_cast<std::size_t>(comm.size());
@@ -87,7 +89,7 @@ struct Lists {
   }
 
   template <class T, class C>
-  static void check_movement(C& comm, Findings& findings) {
+  static void check_movement(C& comm, Findings& findings, bool tags) {
     const auto ranks = static_cast<std::size_t>(comm.size());
     const int me = comm.rank(), last = comm.size() - 1;
     const auto whole = items<T>(me, 1), blocks = items<T>(me, ranks);
@@ -149,9 +151,9 @@ struct Lists {
     same_items(findings, receive, items<T>(left, 1), "started send and receive");
     if (comm.size() == 1) return;
     receive = nothing;
-    if (me == 0) distx::send(comm, whole, last, 1);
+    if (me == 0) distx::send(comm, whole, last, tags ? 1 : 0);
     if (me == last) {
-      distx::receive(comm, receive, 0, 1);
+      distx::receive(comm, receive, 0, tags ? 1 : 0);
       same_items(findings, receive, items<T>(0, 1), "send and receive");
     }
   }
@@ -161,8 +163,8 @@ struct Lists {
     check_reductions<float>(comm, findings);
     check_reductions<std::int8_t>(comm, findings);
     check_reductions<distx::bfloat16>(comm, findings);
-    check_movement<float>(comm, findings);
-    check_movement<std::uint8_t>(comm, findings);
+    check_movement<float>(comm, findings, tags);
+    check_movement<std::uint8_t>(comm, findings, tags);
     // A list of nothing, and one of a single item.
     distx::all_reduce(comm, std::vector<distx::Span<float>>(), distx::sum);
     std::vector<float> single(5, 1.0f);

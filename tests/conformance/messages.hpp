@@ -7,8 +7,28 @@
 // Messages between two ranks, started calls in any order, and the barrier.
 namespace conformance {
 
+/// Messages of one sender meet in the order in which they are sent, whatever is waited for first.
 template <class T, class C>
-void check_messages(C& comm, Findings& findings, std::size_t size) {
+void check_order(C& comm, Findings& findings, std::size_t size, const std::string& what) {
+  const int right = (comm.rank() + 1) % comm.size();
+  const int left = (comm.rank() + comm.size() - 1) % comm.size();
+  const auto first = pattern<T>(size, comm.rank(), right, 10), second = pattern<T>(size, comm.rank(), right, 11);
+  std::vector<T> got_first(size), got_second(size);
+  auto sent_first = distx::start_send(comm, first, right);
+  auto sent_second = distx::start_send(comm, second, right);
+  auto received_first = distx::start_receive(comm, got_first, left);
+  auto received_second = distx::start_receive(comm, got_second, left);
+  received_second.wait();
+  received_first.wait();
+  sent_second.wait();
+  sent_first.wait();
+  findings.same(got_first, pattern<T>(size, left, comm.rank(), 10), "first of two messages" + what);
+  findings.same(got_second, pattern<T>(size, left, comm.rank(), 11), "second of two messages" + what);
+}
+
+template <class T, class C>
+void check_messages(C& comm, Findings& findings, std::size_t size, bool tags) {
+  const auto tag = [tags](int number) { return tags ? number : 0; };
   const std::string what = " of " + std::string(name_of(distx::element_type<T>)) + ", size " + std::to_string(size);
   const int right = (comm.rank() + 1) % comm.size();
   const int left = (comm.rank() + comm.size() - 1) % comm.size();
@@ -19,9 +39,9 @@ void check_messages(C& comm, Findings& findings, std::size_t size) {
   distx::send_receive(comm, to_right, right, receive, left);
   findings.same(receive, from_left, "send_receive around a ring" + what);
   receive.assign(size, T{});
-  distx::send_receive(comm, to_right, comm.rank(), receive, comm.rank(), 3);
+  distx::send_receive(comm, to_right, comm.rank(), receive, comm.rank(), tag(3));
   findings.same(receive, to_right, "send_receive with oneself" + what);
-  auto pending = distx::start_send_receive(comm, to_right, right, receive, left, 4);
+  auto pending = distx::start_send_receive(comm, to_right, right, receive, left, tag(4));
   pending.wait();
   findings.same(receive, from_left, "started send_receive" + what);
 
@@ -29,10 +49,19 @@ void check_messages(C& comm, Findings& findings, std::size_t size) {
   receive.assign(size, T{});
   const auto chained = pattern<T>(size, 0, 0, 7);
   if (comm.rank() == 0) receive = chained;
-  else distx::receive(comm, receive, left, 5);
-  if (comm.rank() + 1 < comm.size()) distx::send(comm, receive, right, 5);
+  else distx::receive(comm, receive, left, tag(5));
+  if (comm.rank() + 1 < comm.size()) distx::send(comm, receive, right, tag(5));
   findings.same(receive, chained, "send and receive in a chain" + what);
 
+  // To oneself, with the receiving side started first.
+  std::vector<T> from_me(size);
+  auto awaited = distx::start_receive(comm, from_me, comm.rank(), tag(8));
+  distx::send(comm, to_right, comm.rank(), tag(8));
+  awaited.wait();
+  findings.same(from_me, to_right, "send to oneself" + what);
+
+  check_order<T>(comm, findings, size, what);
+  if (!tags) return;
   // Messages of one sender meet by tag, and in order within a tag.
   const auto message = [&](int source, int destination, std::size_t number) {
     return pattern<T>(size, source, destination, 10 + number);
@@ -54,22 +83,17 @@ void check_messages(C& comm, Findings& findings, std::size_t size) {
   findings.same(got_first, message(left, comm.rank(), 0), "first of two messages of one tag" + what);
   findings.same(got_second, message(left, comm.rank(), 1), "message of another tag" + what);
   findings.same(got_third, message(left, comm.rank(), 2), "second of two messages of one tag" + what);
-
-  // To oneself, with the receiving side started first.
-  std::vector<T> from_me(size);
-  auto awaited = distx::start_receive(comm, from_me, comm.rank(), 8);
-  distx::send(comm, first, comm.rank(), 8);
-  awaited.wait();
-  findings.same(from_me, first, "send to oneself" + what);
 }
 
 struct EveryMessage {
+  bool tags;
+
   template <class C>
   void operator()(C& comm, Findings& findings) const {
-    for (const std::size_t size : sizes) check_messages<float>(comm, findings, size);
-    check_messages<std::int8_t>(comm, findings, 7);
-    check_messages<distx::bfloat16>(comm, findings, 1024);
-    check_messages<double>(comm, findings, 1024);
+    for (const std::size_t size : sizes) check_messages<float>(comm, findings, size, tags);
+    check_messages<std::int8_t>(comm, findings, 7, tags);
+    check_messages<distx::bfloat16>(comm, findings, 1024, tags);
+    check_messages<double>(comm, findings, 1024, tags);
   }
 };
 

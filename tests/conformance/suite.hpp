@@ -12,6 +12,7 @@
 //
 //     static bool rank_order();         reductions add in rank order
 //     static bool one_process();        all ranks are in this process
+//     static bool tags();               messages have tags
 //     static void run(auto body);       calls body(comm) on every rank, for every rank count to be tried
 //
 // and one line, DISTX_CONFORMANCE(Ranks), makes them pass. A backend's own program is shorter: see backend.hpp.
@@ -54,7 +55,7 @@ TEST_CASE_TEMPLATE_DEFINE("structs move", Ranks, moved_structs) {
   conformance::on_every_rank<Ranks>(conformance::MovedStructs{});
 }
 TEST_CASE_TEMPLATE_DEFINE("messages", Ranks, every_message) {
-  conformance::on_every_rank<Ranks>(conformance::EveryMessage{});
+  conformance::on_every_rank<Ranks>(conformance::EveryMessage{Ranks::tags()});
 }
 TEST_CASE_TEMPLATE_DEFINE("started calls, many in flight", Ranks, in_flight) {
   conformance::on_every_rank<Ranks>(conformance::InFlight{});
@@ -67,7 +68,7 @@ TEST_CASE_TEMPLATE_DEFINE("barriers", Ranks, barriers) {
   conformance::on_every_rank<Ranks>(conformance::Barriers{Ranks::one_process(), come});
 }
 TEST_CASE_TEMPLATE_DEFINE("lists of spans", Ranks, lists) {
-  conformance::on_every_rank<Ranks>(conformance::Lists{});
+  conformance::on_every_rank<Ranks>(conformance::Lists{Ranks::tags()});
 }
 TEST_CASE_TEMPLATE_DEFINE("split", Ranks, splits) {
   conformance::on_every_rank<Ranks>(conformance::Splits{});

@@ -8,6 +8,7 @@ namespace {
 struct ThreadRanks {
   static bool rank_order() { return true; }
   static bool one_process() { return true; }
+  static bool tags() { return true; }
   template <class Body>
   static void run(Body body) {
     for (const int ranks : {1, 2, 3, 4, 7}) {

@@ -15,7 +15,7 @@ class Environment {
  public:
   explicit Environment(const Variables& variables) {
     for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_NUM_TASKS",
-                             "SLURM_NTASKS", "WORLD_SIZE"}) {
+                             "SLURM_NTASKS", "WORLD_SIZE", "DISTX_FILE", "DISTX_RANK", "DISTX_SIZE"}) {
       if (const char* value = std::getenv(name)) before_[name] = value;
       unsetenv(name);
       names_.push_back(name);
@@ -63,6 +63,15 @@ TEST_CASE("a launcher that nothing here understands is an error, never many worl
     CHECK(refusal() == "distx: connect: this program was started as 4 ranks (" + std::string(variable) +
                            " is set), and nothing in it speaks MPI: include <distx/mpi.hpp> beside <distx/distx.hpp>");
   }
+  const Environment folder(Variables{{"DISTX_FILE", "/somewhere"}, {"DISTX_RANK", "0"}, {"DISTX_SIZE", "2"}});
+  const std::string meet_in_folder =
+      "distx: connect: this program was started to meet others in a folder (DISTX_FILE is set), and nothing in it does"
+      ": include <distx/file.hpp> beside <distx/distx.hpp>";
+  CHECK(refusal() == meet_in_folder);
+  const Environment of_unknown_size(Variables{{"DISTX_FILE", "/somewhere"}});
+  CHECK(refusal() == meet_in_folder);
+  const Environment one_of_one(Variables{{"DISTX_FILE", "/somewhere"}, {"DISTX_SIZE", "1"}});
+  CHECK(refusal() == "connected as one of 1");
   const Environment torchrun(Variables{{"WORLD_SIZE", "8"}});
   CHECK(refusal() ==
         "distx: connect: this program was started as 8 ranks by torchrun (WORLD_SIZE is set), which no connector here "

@@ -10,8 +10,8 @@
 #include <thread>
 #include <utility>
 
-// The ranks of the tests of tensors on GPUs: threads, each with a GPU, as a mesh of two axes; and the same ranks as a mesh
-// of the host's memory, whose results are what the GPUs' must be.
+// The ranks of the tests of tensors on GPUs: threads, each with a GPU, as a mesh of two axes; and the same ranks as a
+// mesh of the host's memory, whose results are what the GPUs' must be.
 namespace gpu_meshes {
 
 struct Data;

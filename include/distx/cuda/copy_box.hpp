@@ -9,8 +9,8 @@ namespace distx {
 namespace cuda {
 
 /// Copies runs by a kernel: filled by distx/cuda_kernels.cuh.
-inline void (*copy_runs_kernel)(CudaStreamRef, std::byte* to, const std::byte* from,
-                                const distx::detail::BoxRuns&) = nullptr;
+using CopyRuns = void(CudaStreamRef, std::byte* to, const std::byte* from, const distx::detail::BoxRuns&);
+inline constinit CopyRuns* copy_runs_kernel = nullptr;
 
 /// Copies runs by the copy engine, as many at once as lie in one dimension.
 inline void copy_runs(CudaStreamRef stream, std::byte* to, const std::byte* from, const distx::detail::BoxRuns& runs) {

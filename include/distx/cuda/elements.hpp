@@ -10,7 +10,9 @@ namespace cuda {
 /// Computes out[i] = f(xs[i]…): filled for a function and for types of elements by distx/cuda_kernels.cuh, and for
 /// functions of yours by `register_function` in the same file.
 template <class F, class T, class... Xs>
-inline void (*elements_kernel)(CudaStreamRef, const F&, Span<T, Cuda> out, Span<const Xs, Cuda>... xs) = nullptr;
+using ForElements = void(CudaStreamRef, const F&, Span<T, Cuda> out, Span<const Xs, Cuda>... xs);
+template <class F, class T, class... Xs>
+inline constinit ForElements<F, T, Xs...>* elements_kernel = nullptr;
 
 }  // namespace cuda
 

@@ -39,7 +39,8 @@ void fill(CudaStreamRef stream, Span<T, Cuda> to, std::type_identity_t<T> value)
   std::array<unsigned char, sizeof(T)> bytes{};
   std::memcpy(bytes.data(), &value, sizeof(T));
   if (std::all_of(bytes.begin(), bytes.end(), [&](unsigned char byte) { return byte == bytes[0]; }))
-    return cuda::check(cudaMemsetAsync(to.data(), bytes[0], to.size_bytes(), stream.native_handle()), "cudaMemsetAsync");
+    return cuda::check(cudaMemsetAsync(to.data(), bytes[0], to.size_bytes(), stream.native_handle()),
+                       "cudaMemsetAsync");
   std::uint64_t bits = 0;
   std::memcpy(&bits, &value, sizeof(T));
   cuda::kernel_in(cuda::kernels.fill, "fill")(stream, to.data(), to.size(), sizeof(T), bits);
@@ -79,9 +80,9 @@ template <cuda::Floating T>
   if (values.empty()) return 0;
   const auto kernel = cuda::kernel_in(cuda::kernels.sum_of_squares, "sum_of_squares");
   const Buffer<double, Cuda> sums(cuda::Kernels::partial_sums + 1, uninitialized, stream);
-  double* const result = sums.data() + cuda::Kernels::partial_sums;
-  kernel(stream, values, sums.data(), result);
-  return cuda::read(stream, Span<const double, Cuda>(result, 1));
+  double* const total = sums.data() + cuda::Kernels::partial_sums;
+  kernel(stream, values, sums.data(), total);
+  return cuda::read(stream, Span<const double, Cuda>(total, 1));
 }
 
 }  // namespace distx

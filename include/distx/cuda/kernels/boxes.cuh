@@ -5,8 +5,8 @@
 #include "distx/cuda/copy_box.hpp"
 #include "distx/cuda/launch.cuh"
 
-// Parts of tensors, whose runs may be as short as one element: one thread for each of a run's words, as wide as all runs
-// allow.
+// Parts of tensors, whose runs may be as short as one element: one thread for each of a run's words, as wide as all
+// runs allow.
 namespace distx::cuda {
 
 template <class Word, class Index>
@@ -28,31 +28,34 @@ __global__ void copy_words(std::byte* to, const std::byte* from, const distx::de
 }
 
 template <class Word>
-void launch_copy_words(CudaStreamRef stream, std::byte* to, const std::byte* from,
+void enqueue_copy_words(CudaStreamRef stream, std::byte* to, const std::byte* from,
                        const distx::detail::BoxRuns& runs) {
   const std::size_t words = runs.bytes / sizeof(Word);
   std::size_t all = words;
   for (std::size_t d = 0; d < runs.dimensions; ++d) all *= runs.count[d];
   // Divisions of 32 bits are several times faster; the loop may step past the end by a whole grid.
+  const unsigned blocks = blocks_for((all + block_threads - 1) / block_threads, 8);
   if (all < std::size_t{1} << 31)
-    launch(stream, all, copy_words<Word, std::uint32_t>, to, from, runs, static_cast<std::uint32_t>(words),
-           static_cast<std::uint32_t>(all));
-  else launch(stream, all, copy_words<Word, std::uint64_t>, to, from, runs, std::uint64_t{words}, std::uint64_t{all});
+    launch(stream, blocks, block_threads, copy_words<Word, std::uint32_t>, to, from, runs,
+           static_cast<std::uint32_t>(words), static_cast<std::uint32_t>(all));
+  else
+    launch(stream, blocks, block_threads, copy_words<Word, std::uint64_t>, to, from, runs, std::uint64_t{words},
+           std::uint64_t{all});
 }
 
-inline void launch_copy_runs(CudaStreamRef stream, std::byte* to, const std::byte* from,
+inline void enqueue_copy_runs(CudaStreamRef stream, std::byte* to, const std::byte* from,
                              const distx::detail::BoxRuns& runs) {
   to += runs.to_begin;
   from += runs.from_begin;
   std::size_t all_bits = reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from) | runs.bytes;
   for (std::size_t d = 0; d < runs.dimensions; ++d) all_bits |= runs.to_step[d] | runs.from_step[d];
-  if (all_bits % 16 == 0) launch_copy_words<uint4>(stream, to, from, runs);
-  else if (all_bits % 8 == 0) launch_copy_words<std::uint64_t>(stream, to, from, runs);
-  else if (all_bits % 4 == 0) launch_copy_words<std::uint32_t>(stream, to, from, runs);
-  else if (all_bits % 2 == 0) launch_copy_words<std::uint16_t>(stream, to, from, runs);
-  else launch_copy_words<std::uint8_t>(stream, to, from, runs);
+  if (all_bits % 16 == 0) enqueue_copy_words<uint4>(stream, to, from, runs);
+  else if (all_bits % 8 == 0) enqueue_copy_words<std::uint64_t>(stream, to, from, runs);
+  else if (all_bits % 4 == 0) enqueue_copy_words<std::uint32_t>(stream, to, from, runs);
+  else if (all_bits % 2 == 0) enqueue_copy_words<std::uint16_t>(stream, to, from, runs);
+  else enqueue_copy_words<std::uint8_t>(stream, to, from, runs);
 }
 
-[[maybe_unused]] inline const bool has_copy_runs = (copy_runs_kernel = launch_copy_runs, true);
+[[maybe_unused]] inline const bool has_copy_runs = (copy_runs_kernel = enqueue_copy_runs, true);
 
 }  // namespace distx::cuda

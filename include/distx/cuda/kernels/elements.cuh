@@ -1,33 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/cuda/elements.hpp"
-#include "distx/cuda/launch.cuh"
+#include "distx/cuda/kernels/operations.cuh"
 #include "distx/tensor/activations.hpp"
 #include "distx/tensor/arithmetic.hpp"
 
-// Functions of elements, one thread for each element.
+// Functions of elements: see tensor/elementwise.hpp.
 namespace distx {
 
 namespace cuda {
 
 template <class F, class T, class... Xs>
-__global__ void for_each_element(const F f, std::size_t size, T* out, const Xs*... xs) {
-  for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < size;
-       i += static_cast<std::size_t>(gridDim.x) * blockDim.x)
-    out[i] = static_cast<T>(f(xs[i]...));
-}
+struct FunctionBody : Plain<FunctionBody<F, T, Xs...>> {
+  F f;
+  explicit FunctionBody(const F& of) : f(of) {}
+  __device__ void operator()(T& out, const Xs&... xs) const { out = static_cast<T>(f(xs...)); }
+};
+
 template <class F, class T, class... Xs>
-void launch_elements(CudaStreamRef stream, const F& f, Span<T, Cuda> out, Span<const Xs, Cuda>... xs) {
-  launch(stream, out.size(), for_each_element<F, T, Xs...>, f, out.size(), out.data(), xs.data()...);
+void enqueue_elements(CudaStreamRef stream, const F& f, Span<T, Cuda> out, Span<const Xs, Cuda>... xs) {
+  for_each_element(stream, FunctionBody<F, T, Xs...>(f), out.size(), Out<T>{out.data()}, In<Xs>{xs.data()}...);
 }
 
 }  // namespace cuda
 
-/// Lets tensors in a GPU's memory be mapped by a function of yours: `register_function<F, float, float, float>()` for two
-/// operands and a result of floats, once, in the file that nvcc compiles. F's call operator is constexpr or __device__.
+/// Lets tensors in a GPU's memory be mapped by a function of yours: `register_function<F, float, float, float>()` for
+/// two operands and a result of floats, once, in the file that nvcc compiles. F's call operator is constexpr or
+/// __device__.
 template <class F, class T, class... Xs>
 bool register_function() noexcept {
-  cuda::elements_kernel<F, T, Xs...> = cuda::launch_elements<F, T, Xs...>;
+  cuda::elements_kernel<F, T, Xs...> = cuda::enqueue_elements<F, T, Xs...>;
   return true;
 }
 
