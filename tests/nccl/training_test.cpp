@@ -225,6 +225,15 @@ TEST_CASE("training on GPUs: float16 weights, whose gradients travel short") {
     same.as<Training<distx::Precision<float16>>, float16>(2, {.options = {.stage = stage, .loss_scale = 1}});
 }
 
+TEST_CASE("training on GPUs: shared out in groups, and reduced across them") {
+  Same same;
+  for (const int stage : {1, 2, 3})
+    for (const bool overlap : {false, true})
+      same.as<Training<distx::Hybrid>>(
+          4, {.options = {.bucket_bytes = 4_KiB, .overlap = overlap, .stage = stage, .group_ranks = 2},
+              .several_streams = overlap});
+}
+
 TEST_CASE("training on GPUs: weights are updated by kernels of one's own, on one's own stream") {
   Same same;
   each_way([&](Way way) {
