@@ -39,7 +39,8 @@ void check(std::size_t rows, std::size_t inner, std::size_t columns, int order, 
         size += std::abs(product);
       }
       const T* place = o.at(i, j);
-      const double old = static_cast<double>(keep) * static_cast<double>(before[static_cast<std::size_t>(place - found.data())]);
+      const T was = before[static_cast<std::size_t>(place - found.data())];
+      const double old = static_cast<double>(keep) * static_cast<double>(was);
       const double wanted = old + static_cast<double>(scale) * sum;
       const double bound = sums * (std::abs(static_cast<double>(scale)) * size + std::abs(old)) +
                            roundings * rounding<T> * std::max(1e-3, std::abs(wanted));

@@ -21,10 +21,8 @@ using distx::Span;
 class Gate {
  public:
   explicit Gate(CudaStreamRef stream) : stream_(stream) {
-    distx::cuda::check(cudaLaunchHostFunc(
-                           stream.native_handle(), [](void* open) { static_cast<std::atomic<bool>*>(open)->wait(false); },
-                           &open_),
-                       "cudaLaunchHostFunc");
+    const auto wait = [](void* open) { static_cast<std::atomic<bool>*>(open)->wait(false); };
+    distx::cuda::check(cudaLaunchHostFunc(stream.native_handle(), wait, &open_), "cudaLaunchHostFunc");
   }
   Gate(const Gate&) = delete;
   Gate& operator=(const Gate&) = delete;

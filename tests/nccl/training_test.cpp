@@ -323,7 +323,7 @@ TEST_CASE("training on GPUs: what differs between ranks, and what one rank does 
       const distx::CudaStream stream;
       std::vector<distx::Parameter<float, Cuda>> parameters;
       for (int p = 0; p < 3; ++p) parameters.emplace_back("layer" + std::to_string(p), 3000);
-      Training<> training(comm, parameters, distx::SGD{}, {.bucket_bytes = 0, .clip_norm = 1, .stage = stage});
+      Training<> training(comm, parameters, distx::SGD{}, {.bucket_bytes = 0, .stage = stage, .clip_norm = 1});
       for (int step = 0; step < 3; ++step) {
         for (std::size_t p = parameters.size(); p-- > 0;) {
           static_cast<void>(training.gradient(parameters[p], stream));
@@ -341,7 +341,7 @@ TEST_CASE("training on GPUs: what differs between ranks, and what one rank does 
   const auto infinite = endings(2, [](NcclCommunicator& comm) {
     std::vector<distx::Parameter<float, Cuda>> parameters;
     for (int p = 0; p < 3; ++p) parameters.emplace_back("layer" + std::to_string(p), 3000);
-    Training<> training(comm, parameters, distx::SGD{}, {.clip_norm = 1, .stage = 2});
+    Training<> training(comm, parameters, distx::SGD{}, {.stage = 2, .clip_norm = 1});
     for (std::size_t p = parameters.size(); p-- > 0;) {
       const auto gradient = training.gradient(parameters[p]);
       if (p == 1 && comm.rank() == 1)
@@ -369,8 +369,8 @@ TEST_CASE("training on GPUs: a parameter without gradient on some ranks, or on a
         });
       Training<> training(comm, parameters, distx::SGD{}, {.bucket_bytes = 0, .allow_unused = true, .stage = stage});
       for (std::size_t p : {2U, 1U}) {
-        if (p == 1 && comm.rank() == 0) continue;
         const auto weights = training.unshard_after(stream, parameters[p]);
+        if (p == 1 && comm.rank() == 0) continue;
         distx::fill(distx::CudaStreamRef(stream), training.gradient(parameters[p], stream), 2.0F);
         training.ready_after(stream, parameters[p]);
       }

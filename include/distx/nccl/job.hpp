@@ -26,12 +26,11 @@ struct Job {
 /// A message that waits to be enqueued together with others.
 struct Message {
   Job* job = nullptr;
-  const std::byte* source = nullptr;  ///< of a message to be sent
-  std::byte* target = nullptr;        ///< of one to be received
+  bool sends = false;
+  const std::byte* source = nullptr;  ///< of one that is sent
+  std::byte* target = nullptr;        ///< of one that is received
   std::size_t bytes = 0;
   int peer = 0;
-
-  [[nodiscard]] bool sends() const noexcept { return target == nullptr; }
 };
 
 }  // namespace distx::nccl

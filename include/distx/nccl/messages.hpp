@@ -22,14 +22,14 @@ void check_tag(const Call& c, const RankOf& self) {
 }
 
 inline void post(std::vector<Message>& messages, Job* job, const Send<AnyElement, Cuda>& c) {
-  messages.push_back({.job = job, .source = c.buffer.bytes(), .bytes = c.buffer.size_bytes(), .peer = c.to});
+  messages.push_back({.job = job, .sends = true, .source = c.buffer.bytes(), .bytes = c.buffer.size_bytes(), .peer = c.to});
 }
 inline void post(std::vector<Message>& messages, Job* job, const Receive<AnyElement, Cuda>& c) {
   messages.push_back({.job = job, .target = c.buffer.bytes(), .bytes = c.buffer.size_bytes(), .peer = c.from});
 }
 inline void post(std::vector<Message>& messages, Job* job, const SendReceive<AnyElement, Cuda>& c) {
   if (!c.send.empty())
-    messages.push_back({.job = job, .source = c.send.bytes(), .bytes = c.send.size_bytes(), .peer = c.to});
+    messages.push_back({.job = job, .sends = true, .source = c.send.bytes(), .bytes = c.send.size_bytes(), .peer = c.to});
   if (!c.receive.empty())
     messages.push_back({.job = job, .target = c.receive.bytes(), .bytes = c.receive.size_bytes(), .peer = c.from});
 }
@@ -49,12 +49,12 @@ inline bool enqueue(Channel& ch, std::vector<Message>& messages, std::vector<Mes
   const int me = ch.self.rank;
   std::size_t pairs[2] = {0, 0};
   for (const Message& message : messages)
-    if (message.peer == me) ++pairs[message.sends() ? 0 : 1];
+    if (message.peer == me) ++pairs[message.sends ? 0 : 1];
   const std::size_t matched = std::min(pairs[0], pairs[1]);
   std::size_t seen[2] = {0, 0};
   enqueued.clear();
   std::erase_if(messages, [&](const Message& message) {
-    if (message.peer == me && seen[message.sends() ? 0 : 1]++ >= matched) return false;
+    if (message.peer == me && seen[message.sends ? 0 : 1]++ >= matched) return false;
     enqueued.push_back(message);
     return true;
   });
@@ -62,8 +62,8 @@ inline bool enqueue(Channel& ch, std::vector<Message>& messages, std::vector<Mes
   // To oneself: copies, pair by pair.
   auto next = enqueued.begin();
   for (const Message& from : enqueued) {
-    if (from.peer != me || !from.sends()) continue;
-    next = std::find_if(next, enqueued.end(), [&](const Message& m) { return m.peer == me && !m.sends(); });
+    if (from.peer != me || !from.sends) continue;
+    next = std::find_if(next, enqueued.end(), [&](const Message& m) { return m.peer == me && !m.sends; });
     if (next->bytes != from.bytes)
       throw MismatchError("this rank sends itself " + std::to_string(from.bytes) + " bytes and receives " +
                               std::to_string(next->bytes),
@@ -76,7 +76,7 @@ inline bool enqueue(Channel& ch, std::vector<Message>& messages, std::vector<Mes
     ch.grouped(call, [&] {
       for (const Message& message : enqueued) {
         if (message.peer == me) continue;
-        if (message.sends()) send_bytes(ch, message.source, message.bytes, message.peer, call);
+        if (message.sends) send_bytes(ch, message.source, message.bytes, message.peer, call);
         else receive_bytes(ch, message.target, message.bytes, message.peer, call);
       }
     });
