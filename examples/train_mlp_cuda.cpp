@@ -90,7 +90,7 @@ std::filesystem::path beside(const char* program) {
 }
 
 examples::SplitDigits read_digits(const Settings& settings, const char* program) {
-  const std::filesystem::path path = settings.digits.empty() ? beside(program) : settings.digits;
+  const std::filesystem::path path = settings.digits.empty() ? beside(program) : std::filesystem::path(settings.digits);
   if (!settings.synthetic && settings.digits.empty() && !std::filesystem::exists(path))
     throw distx::DataError(path.string() + " is not there: fetch it with tools/digits, or choose --digits or --synthetic");
   auto split = settings.synthetic

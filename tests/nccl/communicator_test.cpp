@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// What is NCCL's alone, and beyond the conformance suite.
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <cmath>
+#include <mutex>
+#include <optional>
+
+#include "distx/comm/any_communicator.hpp"
+#include "distx/comm/decorators/metered.hpp"
+#include "distx/comm/decorators/traced.hpp"
+#include "distx/connect/product.hpp"
+#include "nccl/ranks.hpp"
+
+using distx::Cuda;
+using nccl_test::error_of;
+using nccl_test::on_gpu;
+using nccl_test::on_host;
+using nccl_test::on_ranks;
+
+namespace {
+
+constexpr distx::ErrorContext nowhere{};
+
+/// Two ranks, or one where there is one GPU: what `f` finds wrong is thrown.
+int some_ranks() { return nccl_test::has(3) ? 3 : 1; }
+
+void expect(bool holds, const std::string& what) {
+  if (!holds) throw std::runtime_error(what);
+}
+
+}  // namespace
+
+TEST_CASE("options are NCCL's configuration") {
+  const auto plain = distx::nccl::config_of({}, false, nowhere);
+  CHECK(plain.blocking == 0);
+  CHECK(plain.minCTAs == NCCL_CONFIG_UNDEF_INT);
+  CHECK(plain.commName == nullptr);
+  const distx::NcclOptions options{.name = "ring",
+                                   .net_name = "Socket",
+                                   .min_ctas = 2,
+                                   .max_ctas = 4,
+                                   .cga_cluster_size = 1,
+                                   .split_share = 1,
+                                   .shrink_share = 1,
+                                   .traffic_class = 7,
+                                   .collnet_enable = 0,
+                                   .cta_policy = 1,
+                                   .nvls_ctas = 8,
+                                   .channels_per_net_peer = 3,
+                                   .nvlink_centric_sched = 1};
+  const auto config = distx::nccl::config_of(options, true, nowhere);
+  CHECK(config.blocking == 1);
+  CHECK(std::string(config.commName) == "ring");
+  CHECK(std::string(config.netName) == "Socket");
+  CHECK(config.minCTAs == 2);
+  CHECK(config.maxCTAs == 4);
+  CHECK(config.cgaClusterSize == 1);
+  CHECK(config.splitShare == 1);
+  CHECK(config.shrinkShare == 1);
+  CHECK(config.trafficClass == 7);
+  CHECK(config.collnetEnable == 0);
+  CHECK(config.CTAPolicy == 1);
+  CHECK(config.nvlsCTAs == 8);
+  CHECK(config.nChannelsPerNetPeer == 3);
+  CHECK(config.nvlinkCentricSched == 1);
+}
+
+TEST_CASE("two ranks of one GPU are told what to do") {
+  const auto words = distx::nccl::advice_for("Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1b000");
+  CHECK(words.find("pick_device(connector)") != std::string::npos);
+  CHECK(distx::nccl::advice_for("something else").empty());
+}
+
+TEST_CASE("NCCL's own averages and pre-multiplied sums") {
+  on_ranks(some_ranks(), [](auto& connector) {
+    distx::NcclCommunicator comm(connector);
+    const float ranks = static_cast<float>(comm.size());
+    auto values = on_gpu(std::vector<float>(100, static_cast<float>(comm.rank() + 1)));
+    distx::all_reduce(comm, values, distx::average);
+    const float mean = (ranks + 1) / 2;
+    expect(std::abs(on_host(values)[99] - mean) < 1e-5f, "average");
+    auto halves = on_gpu(std::vector<distx::bfloat16>(100, distx::bfloat16(2.0f)));
+    distx::all_reduce(comm, halves, distx::PreMultipliedSum{0.25});
+    expect(static_cast<float>(on_host(halves)[7]) == 0.5f * ranks, "pre-multiplied sum of bfloat16");
+    auto doubles = on_gpu(std::vector<double>(10, 3.0));
+    distx::all_reduce(comm, doubles, distx::PreMultipliedSum{0.5});
+    expect(on_host(doubles)[3] == 1.5 * comm.size(), "pre-multiplied sum of double");
+  });
+}
+
+TEST_CASE("a pre-multiplied sum means the same elsewhere") {
+  const auto op = distx::AnyOp::make<float>(distx::PreMultipliedSum{0.5});
+  const float a = 3, b = 5;
+  float result = 0;
+  void* const target = &result;
+  const void* const sources[] = {&a, &b};
+  op.reduce(&target, 1, sources, 2, 1, 2);
+  CHECK(result == 4);
+  CHECK(op.target<distx::PreMultipliedSum>()->factor == 0.5);
+  CHECK(!op.target<distx::Sum>());
+  CHECK(!distx::ReductionOp<distx::PreMultipliedSum, int>);
+}
+
+TEST_CASE("started calls are in the order of streams") {
+  on_ranks(some_ranks(), [](auto& connector) {
+    distx::NcclCommunicator comm(connector);
+    constexpr std::size_t size = 1 << 16;
+    const distx::CudaStream before, after;
+    for (int round = 0; round < 20; ++round) {
+      distx::Buffer<float, Cuda> values(size), result(size);
+      const std::vector<float> ones(size, static_cast<float>(round + 1));
+      distx::PinnedBuffer<float> host(size), got(size);
+      std::copy(ones.begin(), ones.end(), host.begin());
+      distx::copy(before, values.span(), host.span());            // nobody waits for this
+      auto pending = distx::start_all_reduce(comm, values, distx::sum, before);
+      pending.wait(after);                                        // nor for that
+      distx::copy(after, got.span(), values.span());
+      after.synchronize();
+      expect(got[0] == static_cast<float>((round + 1) * comm.size()) && got[size - 1] == got[0], "order of streams");
+    }
+  });
+}
+
+TEST_CASE("blocking calls come after the legacy default stream, or the stream of the options") {
+  on_ranks(some_ranks(), [](auto& connector) {
+    const distx::CudaStream own;
+    distx::NcclCommunicator comm(connector), on_own(connector, {.stream = own.ref()});
+    expect(on_own.stream() == own.ref(), "the stream of the options");
+    distx::PinnedBuffer<float> host(1000);
+    for (int round = 1; round < 20; ++round) {
+      distx::Buffer<float, Cuda> values(1000);
+      std::fill(host.begin(), host.end(), static_cast<float>(round));
+      distx::copy(distx::CudaStreamRef(), values.span(), host.span());
+      distx::all_reduce(comm, values, distx::sum);
+      expect(on_host(values)[999] == static_cast<float>(round * comm.size()), "after the default stream");
+      distx::copy(own, values.span(), host.span());
+      distx::all_reduce(on_own, values, distx::sum);
+      expect(on_host(values)[999] == static_cast<float>(round * comm.size()), "after the options' stream");
+    }
+  });
+}
+
+TEST_CASE("messages that pass each other, in a group and out of it") {
+  on_ranks(some_ranks(), [](auto& connector) {
+    distx::NcclCommunicator comm(connector);
+    const int right = (comm.rank() + 1) % comm.size(), left = (comm.rank() + comm.size() - 1) % comm.size();
+    const auto mine = on_gpu(std::vector<int>(1000, comm.rank()));
+    distx::Buffer<int, Cuda> got(1000), sums(1000);
+    std::optional<distx::NcclPending> sent, received, summed;
+    {
+      const distx::NcclGroup group;
+      const distx::NcclGroup nested;
+      received = distx::start_receive(comm, got, left);
+      sent = distx::start_send(comm, mine, right);
+      expect(!sent->test(), "a call in a group is not done");
+    }
+    received->wait();
+    sent->wait();
+    expect(on_host(got)[999] == left, "in a group");
+    auto posted = distx::start_receive(comm, got, left);  // and the others' collective passes it
+    distx::barrier(comm);
+    distx::send(comm, mine, right);
+    posted.wait();
+    expect(on_host(got)[0] == left, "a receive before a barrier");
+    const auto words = error_of<distx::MismatchError>([&] { distx::send(comm, mine, right, 3); });
+    expect(words.find("NCCL has no tags") != std::string::npos, "tag: " + words);
+  });
+}
+
+TEST_CASE("one thread starts the calls of several GPUs") {
+  const int ranks = some_ranks();
+  std::vector<std::optional<distx::NcclCommunicator>> comms(static_cast<std::size_t>(ranks));
+  on_ranks(ranks, [&](auto& connector) {
+    comms[static_cast<std::size_t>(connector.rank())].emplace(connector, distx::NcclOptions{});
+  });
+  std::vector<distx::Buffer<float, Cuda>> values;
+  std::vector<distx::NcclPending> pendings;
+  for (const auto& comm : comms) {
+    const distx::DeviceGuard guard(comm->device());
+    values.push_back(on_gpu(std::vector<float>(10, 1.0f)));
+  }
+  {
+    const distx::NcclGroup group;
+    for (std::size_t i = 0; i < comms.size(); ++i)
+      pendings.push_back(distx::start_all_reduce(*comms[i], values[i], distx::sum));
+  }
+  for (auto& pending : pendings) pending.wait();
+  for (const auto& value : values) CHECK(on_host(value)[9] == static_cast<float>(ranks));
+  // They come to rest together, which takes a thread each.
+  distx::spawn(distx::threads(ranks), [&](auto& connector) { comms[static_cast<std::size_t>(connector.rank())].reset(); });
+}
+
+TEST_CASE("what a group cannot do it says") {
+  on_ranks(1, [](auto& connector) {
+    distx::NcclCommunicator comm(connector), other(connector), third(connector);
+    distx::Buffer<short, Cuda> shorts(10);
+    distx::Buffer<float, Cuda> floats(10);
+    const distx::NcclGroup group;
+    auto words = error_of<distx::MismatchError>([&] { distx::all_reduce(comm, floats, distx::sum); });
+    expect(words.find("blocking call inside an NcclGroup") != std::string::npos, words);
+    words = error_of<distx::MismatchError>([&] { auto p = distx::start_all_reduce(other, shorts, distx::sum); });
+    expect(words.find("outside the NcclGroup") != std::string::npos, words);
+    auto pending = distx::start_all_reduce(third, floats, distx::sum);
+    words = error_of<distx::MismatchError>([&] { pending.wait(); });
+    expect(words.find("when the group ends") != std::string::npos, words);
+  });
+}
+
+TEST_CASE("a host program's communicator is left as it is") {
+  on_ranks(some_ranks(), [](auto& connector) {
+    ncclUniqueId id{};
+    if (connector.rank() == 0) expect(ncclGetUniqueId(&id) == ncclSuccess, "id");
+    id = distx::broadcast_value(connector, id, 0);
+    ncclComm_t raw = nullptr;
+    expect(ncclCommInitRank(&raw, connector.size(), id, connector.rank()) == ncclSuccess, "init");
+    auto values = on_gpu(std::vector<float>(10, 1.0f));
+    {
+      auto comm = distx::NcclCommunicator::from_native_handle(raw);
+      expect(comm.rank() == connector.rank() && comm.size() == connector.size(), "ranks");
+      expect(comm.native_handle() != raw, "another handle");
+      distx::all_reduce(comm, values, distx::sum);
+      comm.revoke("done");  // does not touch the caller's
+    }
+    expect(ncclAllReduce(values.data(), values.data(), 10, ncclFloat32, ncclSum, raw, nullptr) == ncclSuccess, "raw");
+    const float expected = static_cast<float>(connector.size() * connector.size());
+    expect(on_host(values)[0] == expected, "raw all_reduce");
+    connector.barrier();
+    ncclCommDestroy(raw);
+  });
+  CHECK_THROWS_AS(static_cast<void>(distx::NcclCommunicator::from_native_handle(nullptr)), distx::ConnectError);
+}
+
+TEST_CASE("communicator memory is zeros, and of one size") {
+  on_ranks(some_ranks(), [](auto& connector) {
+    distx::NcclCommunicator comm(connector);
+    distx::CommunicatorMemory<float, Cuda> memory;
+    {
+      auto again = comm.share();
+      memory = again.allocate<float>(1000);
+    }
+    expect(on_host(memory.span()) == std::vector<float>(1000, 0.0f), "zeros");
+    distx::all_reduce(comm, memory, distx::sum);
+    expect(comm.allocate<double>(0).size() == 0, "nothing");
+    if (comm.size() == 1) return;
+    const auto words =
+        error_of<distx::Error>([&] { (void)comm.allocate<float>(comm.rank() == 1 ? 5u : 6u); });
+    expect(words.find("asks for") != std::string::npos || words.find("revoked") != std::string::npos, words);
+  });
+}
+
+TEST_CASE("through AnyCommunicator and decorators") {
+  on_ranks(some_ranks(), [](auto& connector) {
+    distx::NcclCommunicator comm(connector);
+    auto values = on_gpu(std::vector<float>(64, 1.0f));
+    distx::AnyCommunicator<Cuda> any(comm.share());
+    distx::all_reduce(any, values, distx::sum);
+    auto pending = distx::start_all_reduce(any, values, distx::max);
+    pending.wait();
+    distx::Metered metered(comm.share());
+    distx::all_reduce(metered, values, distx::max);
+    distx::Traced traced(comm.share());
+    auto started = distx::start_broadcast(traced, values, 0);
+    started.wait(distx::CudaStreamRef());
+    expect(on_host(values)[63] == static_cast<float>(comm.size()), "sum");
+    expect(comm == comm.share(), "handles");
+  });
+}
+
+namespace {
+
+struct Throws {
+  template <class T>
+  T operator()(T, T) const {
+    throw std::domain_error("no sum");
+  }
+};
+
+}  // namespace
+
+TEST_CASE("what a user's op throws, waiting throws") {
+  if (!nccl_test::has(2)) return;
+  std::atomic<int> thrown{0};
+  on_ranks(2, [&](auto& connector) {
+    for (const bool blocking : {true, false}) {
+      distx::NcclCommunicator comm(connector, {.deadline = std::chrono::seconds(20)});
+      auto values = on_gpu(std::vector<float>(64, 1.0f));
+      try {
+        if (blocking) distx::all_reduce(comm, values, Throws{});
+        else distx::start_all_reduce(comm, values, Throws{}).wait();
+      } catch (const std::domain_error&) {
+        ++thrown;
+      } catch (const distx::RevokedError&) {
+        ++thrown;  // the other rank was first
+      }
+      connector.barrier();
+      expect(!error_of<distx::RevokedError>([&] { distx::barrier(comm); }).empty(), "revoked");
+      connector.barrier();
+    }
+  });
+  CHECK(thrown == 4);
+}
+
+TEST_CASE("the ranks of several processes, each with several GPUs") {
+  distx::SelfConnector outer;
+  distx::spawn(distx::threads(some_ranks()) * outer, [&](auto& connector) {
+    distx::pick_device(connector);
+    distx::NcclCommunicator comm(connector);
+    auto values = on_gpu(std::vector<float>(64, 1.0f));
+    distx::all_reduce(comm, values, distx::sum);
+    expect(on_host(values)[0] == static_cast<float>(comm.size()), "sum");
+  });
+}
+
+TEST_CASE("blocking communicators of NCCL's") {
+  on_ranks(some_ranks(), [](auto& connector) {
+    distx::NcclCommunicator comm(connector, {.blocking = true});
+    auto values = on_gpu(std::vector<float>(64, 1.0f));
+    distx::all_reduce(comm, values, distx::sum);
+    auto part = comm.split(comm.rank() % 2, 0);
+    distx::start_all_reduce(part, values, distx::sum).wait();
+    expect(on_host(values)[0] == static_cast<float>(comm.size() * part.size()), "sum");
+  });
+}
+
+TEST_CASE("a smaller communicator without a failure") {
+  if (!nccl_test::has(3)) return;
+  on_ranks(3, [](auto& connector) {
+    distx::NcclCommunicator comm(connector);
+    expect(!error_of<distx::MismatchError>([&] { (void)comm.shrink({7}); }).empty(), "no such rank");
+    expect(!error_of<distx::MismatchError>([&] { (void)comm.shrink({comm.rank()}); }).empty(), "this rank");
+    if (comm.rank() != 1) {
+      auto smaller = comm.shrink({1});
+      expect(smaller.size() == 2 && smaller.rank() == comm.rank() / 2, "ranks");
+      auto values = on_gpu(std::vector<float>(64, 1.0f));
+      distx::all_reduce(smaller, values, distx::sum);
+      expect(on_host(values)[0] == 2.0f, "sum of those that stay");
+    }
+    connector.barrier();
+  });
+}

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// What calls cost beside NCCL's own, and what is left behind: counted by what stands in for CUDA and NCCL.
+#include <doctest/doctest.h>
+
+#include "nccl/ranks.hpp"
+#include "standin/standin.hpp"
+
+using distx::Cuda;
+using nccl_test::on_gpu;
+using nccl_test::on_ranks;
+
+namespace {
+
+struct Calls {
+  std::size_t records = standin::calls("cudaEventRecord");
+  std::size_t waits = standin::calls("cudaStreamWaitEvent");
+  std::size_t events = standin::calls("cudaEventCreateWithFlags");
+  std::size_t allocations = standin::calls("cudaMalloc") + standin::calls("cudaMallocHost") +
+                            standin::calls("cudaMallocAsync") + standin::calls("cudaHostAlloc");
+  std::size_t synchronizations = standin::calls("cudaStreamSynchronize") + standin::calls("cudaDeviceSynchronize") +
+                                 standin::calls("cudaEventSynchronize");
+};
+
+}  // namespace
+
+TEST_CASE("a blocking call costs no event, and waits for no stream inside CUDA") {
+  on_ranks(1, [](auto& connector) {
+    distx::NcclCommunicator comm(connector);
+    auto value = on_gpu(std::vector<float>(2, 1.0f));
+    distx::all_reduce(comm, value, distx::sum);
+    const Calls before;
+    for (int i = 0; i < 10; ++i) distx::all_reduce(comm, value, distx::sum);
+    const Calls after;
+    CHECK(after.records == before.records);
+    CHECK(after.waits == before.waits);
+    CHECK(after.allocations == before.allocations);
+    CHECK(after.synchronizations == before.synchronizations);
+  });
+}
+
+TEST_CASE("a started call costs one event; two, and a wait, behind another stream") {
+  on_ranks(1, [](auto& connector) {
+    distx::NcclCommunicator comm(connector);
+    auto value = on_gpu(std::vector<float>(2, 1.0f));
+    distx::start_all_reduce(comm, value, distx::sum).wait();
+    const Calls before;
+    distx::start_all_reduce(comm, value, distx::sum, comm.stream()).wait(comm.stream());
+    const Calls own;
+    CHECK(own.records == before.records + 1);
+    CHECK(own.waits == before.waits);
+    distx::start_all_reduce(comm, value, distx::sum).wait(distx::CudaStreamRef());
+    const Calls other;
+    CHECK(other.records == own.records + 2);
+    CHECK(other.waits == own.waits + 2);
+  });
+}
+
+TEST_CASE("nothing is allocated after the first call of a kind") {
+  on_ranks(2, [](auto& connector) {
+    distx::NcclCommunicator comm(connector);
+    auto floats = on_gpu(std::vector<float>(1000, 1.0f));
+    auto others = on_gpu(std::vector<float>(1000, 0.0f));
+    auto shorts = on_gpu(std::vector<short>(1000, short{1}));
+    const auto round = [&] {
+      distx::all_reduce(comm, floats, distx::sum);
+      distx::all_reduce(comm, shorts, distx::sum);
+      distx::send_receive(comm, floats, 1 - comm.rank(), others, 1 - comm.rank());
+      auto first = distx::start_all_reduce(comm, floats, distx::sum);
+      auto second = distx::start_all_reduce(comm, shorts, distx::sum);
+      second.wait();
+      first.wait();
+    };
+    round();
+    round();
+    connector.barrier();
+    const Calls before;
+    connector.barrier();
+    round();
+    connector.barrier();
+    const Calls after;
+    connector.barrier();
+    CHECK(after.allocations == before.allocations);
+    CHECK(after.events == before.events);
+  });
+}
+
+TEST_CASE("nothing is left behind") {
+  const auto before = standin::live();
+  on_ranks(3, [](auto& connector) {
+    distx::NcclCommunicator comm(connector);
+    auto part = comm.split(comm.rank() % 2, 0);
+    auto memory = comm.template allocate<float>(100);
+    distx::all_reduce(comm, memory, distx::PreMultipliedSum{2});
+    auto shorts = on_gpu(std::vector<short>(1000, short{1}));
+    distx::start_all_reduce(comm, shorts, distx::sum).wait(distx::CudaStreamRef());
+    distx::start_all_reduce(part, shorts, distx::sum).wait();
+  });
+  CHECK(standin::live() == before);
+  on_ranks(2, [](auto& connector) {
+    distx::NcclCommunicator comm(connector);
+    auto memory = comm.template allocate<float>(100);
+    connector.barrier();
+    comm.revoke("a test");
+  });
+  CHECK(standin::live() == before);
+  CHECK(standin::overruns() == 0);
+}

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// What fails on one rank ends in a typed error on all, within the deadline; made to fail by what stands in for NCCL.
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <mutex>
+
+#include "nccl/ranks.hpp"
+#include "standin/standin.hpp"
+
+using distx::Cuda;
+using nccl_test::error_of;
+using nccl_test::on_gpu;
+using nccl_test::on_ranks;
+
+namespace {
+
+using clock_type = std::chrono::steady_clock;
+
+/// Sentences of several ranks' threads.
+class Sentences {
+ public:
+  void add(const std::string& text) {
+    const std::lock_guard lock(mutex_);
+    all_.push_back(text);
+  }
+  [[nodiscard]] bool all_have(std::size_t count, const std::string& words) const {
+    for (const auto& text : all_) {
+      INFO(text);
+      CHECK(text.find(words) != std::string::npos);
+    }
+    return all_.size() == count;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::string> all_;
+};
+
+/// The words of whatever `f` throws, with the type in front.
+template <class F>
+std::string ending_of(F&& f) {
+  try {
+    f();
+  } catch (const distx::TimeoutError& error) {
+    return std::string("TimeoutError ") + error.what();
+  } catch (const distx::RevokedError& error) {
+    return std::string("RevokedError ") + error.what();
+  } catch (const distx::RankFailure& error) {
+    return std::string("RankFailure ") + error.what();
+  } catch (const distx::ConnectError& error) {
+    return std::string("ConnectError ") + error.what();
+  } catch (const distx::Error& error) {
+    return std::string("Error ") + error.what();
+  }
+  return "nothing";
+}
+
+bool begins(const std::string& text, const std::string& beginning) { return text.rfind(beginning, 0) == 0; }
+bool has(const std::string& text, const std::string& words) { return text.find(words) != std::string::npos; }
+
+constexpr std::chrono::milliseconds short_deadline{400};
+constexpr std::chrono::seconds long_deadline{20};
+
+}  // namespace
+
+TEST_CASE("an error of one rank when they come together is every rank's") {
+  for (const char* const function : {"ncclGetUniqueId", "ncclCommInitRankConfig", "ncclCommSplit"}) {
+    CAPTURE(function);
+    Sentences sentences;
+    standin::fail_next(function, ncclSystemError);
+    on_ranks(3, [&](auto& connector) {
+      sentences.add(ending_of([&] { distx::NcclCommunicator comm(connector, {.deadline = long_deadline}); }));
+    });
+    CHECK(sentences.all_have(3, "ConnectError"));
+    standin::fail_never();
+  }
+}
+
+TEST_CASE("a rank without a GPU, or with another's, is told to all") {
+  Sentences none;
+  on_ranks(2, [&](auto& connector) {
+    distx::NcclOptions options{.deadline = long_deadline};
+    if (connector.rank() == 1) options.device = 99;
+    none.add(ending_of([&] { distx::NcclCommunicator comm(connector, options); }));
+  });
+  CHECK(none.all_have(2, "rank 1: distx: device 99 is no GPU here"));
+  Sentences twice;
+  on_ranks(2, [&](auto& connector) {
+    twice.add(ending_of([&] { distx::NcclCommunicator comm(connector, {.deadline = long_deadline, .device = 0}); }));
+  });
+  CHECK(twice.all_have(2, "invalid usage"));
+}
+
+TEST_CASE("a rank that does not come to a call: the deadline, and the others hear of it") {
+  for (const bool started : {false, true}) {
+    CAPTURE(started);
+    std::string late, early;
+    on_ranks(2, [&](auto& connector) {
+      distx::NcclCommunicator comm(connector, {.deadline = short_deadline});
+      auto values = on_gpu(std::vector<float>(100, 1.0f));
+      distx::all_reduce(comm, values, distx::sum);
+      if (connector.rank() == 0) {
+        const auto begin = clock_type::now();
+        early = ending_of([&] {
+          if (started) distx::start_all_reduce(comm, values, distx::sum).wait();
+          else distx::all_reduce(comm, values, distx::sum);
+        });
+        CHECK(clock_type::now() - begin < std::chrono::seconds(10));
+        CHECK(has(ending_of([&] { distx::barrier(comm); }), "RevokedError"));
+        connector.barrier();
+      } else {
+        connector.barrier();
+        late = ending_of([&] { distx::all_reduce(comm, values, distx::sum); });
+      }
+    });
+    CHECK(begins(early, "TimeoutError"));
+    CHECK(has(early, "after 0.4 s the other ranks have not done their part"));
+    CHECK(begins(late, "RevokedError"));
+    CHECK(has(late, "rank 0 revoked the communicator: "));
+  }
+}
+
+TEST_CASE("a stream that waits for a rank that does not come goes on after the deadline") {
+  std::string next;
+  on_ranks(2, [&](auto& connector) {
+    distx::NcclCommunicator comm(connector, {.deadline = short_deadline});
+    auto values = on_gpu(std::vector<float>(100, 1.0f));
+    distx::all_reduce(comm, values, distx::sum);
+    if (connector.rank() == 0) {
+      const distx::CudaStream stream;
+      distx::start_all_reduce(comm, values, distx::sum, stream).wait(stream);
+      stream.synchronize();  // by the watcher: no call of distx's is being made
+      next = ending_of([&] { distx::barrier(comm); });
+    }
+    connector.barrier();
+  });
+  CHECK(begins(next, "TimeoutError"));
+  CHECK(has(next, "in a started call"));
+}
+
+TEST_CASE("an error that NCCL finds by itself") {
+  for (const bool watched : {false, true}) {
+    CAPTURE(watched);
+    std::string first, second, other;
+    on_ranks(2, [&](auto& connector) {
+      distx::NcclCommunicator comm(connector, {.deadline = long_deadline});
+      auto values = on_gpu(std::vector<float>(100, 1.0f));
+      distx::all_reduce(comm, values, distx::sum);
+      distx::start_all_reduce(comm, values, distx::sum).wait();
+      connector.barrier();
+      if (connector.rank() == 0) {
+        const distx::CudaStream stream;
+        if (watched) {
+          auto pending = distx::start_all_reduce(comm, values, distx::sum, stream);
+          pending.wait(stream);
+          standin::async_error(0, ncclRemoteError);
+          stream.synchronize();
+          first = ending_of([&] { distx::barrier(comm); });
+        } else {
+          auto pending = distx::start_all_reduce(comm, values, distx::sum, stream);
+          standin::async_error(0, ncclRemoteError);
+          first = ending_of([&] { pending.wait(); });
+        }
+        second = ending_of([&] { distx::barrier(comm); });
+        connector.barrier();
+      } else {
+        connector.barrier();
+        other = ending_of([&] { distx::barrier(comm); });
+      }
+    });
+    CHECK(begins(first, "RankFailure"));
+    CHECK(has(first, "remote process exited"));
+    CHECK(has(first, "last error: stand-in: an operation on the network"));
+    CHECK(begins(second, "RevokedError"));
+    CHECK(begins(other, "RevokedError"));
+    CHECK(has(other, "remote process exited"));
+  }
+}
+
+TEST_CASE("a communicator that is revoked") {
+  std::string mine, others;
+  on_ranks(2, [&](auto& connector) {
+    distx::NcclCommunicator comm(connector, {.deadline = long_deadline});
+    auto values = on_gpu(std::vector<float>(100, 1.0f));
+    if (connector.rank() == 0) {
+      comm.revoke("no more data");
+      mine = ending_of([&] { distx::all_reduce(comm, values, distx::sum); });
+      CHECK(comm.native_handle() == nullptr);
+    } else {
+      others = ending_of([&] { distx::all_reduce(comm, values, distx::sum); });
+    }
+    connector.barrier();
+  });
+  CHECK(begins(mine, "RevokedError"));
+  CHECK(begins(others, "RevokedError"));
+  CHECK(has(others, "rank 0 revoked the communicator: no more data"));
+}
+
+TEST_CASE("a started call, a group or a communicator let go while unwinding revokes") {
+  for (const int what : {0, 1, 2}) {
+    CAPTURE(what);
+    std::string others;
+    on_ranks(2, [&](auto& connector) {
+      auto values = on_gpu(std::vector<float>(100, 1.0f));
+      if (connector.rank() == 0) {
+        distx::NcclCommunicator kept(connector, {.deadline = long_deadline});
+        try {
+          auto comm = what == 2 ? std::move(kept) : kept.share();
+          if (what == 1) {
+            const distx::NcclGroup group;
+            auto pending = distx::start_all_reduce(comm, values, distx::sum);
+            throw std::runtime_error("a bug");
+          }
+          auto pending = what == 0 ? distx::start_all_reduce(comm, values, distx::sum) : distx::NcclPending();
+          throw std::runtime_error("a bug");
+        } catch (const std::runtime_error& error) {
+          CHECK(std::string(error.what()) == "a bug");
+        }
+        connector.barrier();
+      } else {
+        distx::NcclCommunicator comm(connector, {.deadline = long_deadline});
+        others = ending_of([&] { distx::barrier(comm); });
+        connector.barrier();
+      }
+    });
+    CHECK(begins(others, "RevokedError"));
+    CHECK(has(others, "while unwinding"));
+  }
+}
+
+TEST_CASE("a rank that ends with an exception") {
+  std::string others;
+  CHECK_THROWS(on_ranks(2, [&](auto& connector) {
+    distx::NcclCommunicator comm(connector, {.deadline = long_deadline});
+    connector.barrier();
+    if (connector.rank() == 1) throw std::runtime_error("out of data");
+    others = ending_of([&] { distx::barrier(comm); });
+  }));
+  CHECK(begins(others, "RevokedError"));
+}
+
+TEST_CASE("NCCL's refusal of a call") {
+  for (const bool grouped : {false, true}) {
+    CAPTURE(grouped);
+    std::string mine;
+    on_ranks(1, [&](auto& connector) {
+      distx::NcclCommunicator comm(connector, {.deadline = long_deadline});
+      auto values = on_gpu(std::vector<float>(100, 1.0f));
+      if (!grouped) {
+        standin::fail_next("ncclAllReduce", ncclInternalError);
+        mine = ending_of([&] { distx::all_reduce(comm, values, distx::sum); });
+      } else {
+        distx::NcclPending pending;
+        {
+          const distx::NcclGroup group;
+          pending = distx::start_all_reduce(comm, values, distx::sum);
+          standin::fail_next("ncclGroupEnd", ncclInternalError);
+        }
+        mine = ending_of([&] { pending.wait(); });
+      }
+      CHECK(has(ending_of([&] { distx::all_reduce(comm, values, distx::sum); }), "RevokedError"));
+    });
+    standin::fail_never();
+    CHECK(begins(mine, "Error"));
+    CHECK(has(mine, "internal error"));
+    CHECK(has(mine, grouped ? "ncclGroupEnd" : "ncclAllReduce: "));
+  }
+}
+
+TEST_CASE("the survivors of a failure go on, where NCCL keeps what they need") {
+  for (const bool shrinkable : {true, false}) {
+    CAPTURE(shrinkable);
+    on_ranks(3, [&](auto& connector) {
+      distx::NcclCommunicator comm(connector, {.deadline = short_deadline, .shrinkable = shrinkable});
+      auto values = on_gpu(std::vector<float>(100, 1.0f));
+      distx::all_reduce(comm, values, distx::sum);
+      if (connector.rank() != 1) {
+        CHECK(ending_of([&] { distx::all_reduce(comm, values, distx::sum); }) != "nothing");
+        const auto words = ending_of([&] {
+          auto smaller = comm.shrink({1});
+          auto ones = on_gpu(std::vector<float>(100, 1.0f));
+          distx::all_reduce(smaller, ones, distx::sum);
+          CHECK(nccl_test::on_host(ones)[5] == 2.0f);
+          CHECK(smaller.size() == 2);
+        });
+        if (shrinkable) CHECK(words == "nothing");
+        else CHECK(has(words, "set NcclOptions::shrinkable"));
+      }
+      connector.barrier();
+    });
+  }
+}
+
+TEST_CASE("a deadline while NCCL still connects") {
+  // Nobody meets the rank whose GPU has stopped.
+  standin::never_arrives(1);
+  Sentences sentences;
+  on_ranks(2, [&](auto& connector) {
+    distx::NcclCommunicator comm(connector, {.deadline = short_deadline});
+    auto shorts = on_gpu(std::vector<short>(100, short{1}));
+    sentences.add(ending_of([&] { distx::all_reduce(comm, shorts, distx::sum); }));
+    connector.barrier();
+  });
+  standin::never_arrives(1, false);
+  CHECK(sentences.all_have(2, "have not done their part"));
+}

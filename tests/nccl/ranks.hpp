@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <vector>
+
+#include "distx/cuda.hpp"
+#include "distx/nccl.hpp"
+
+#include "distx/connect/spawn.hpp"
+#include "distx/comm/movement.hpp"
+#include "distx/comm/point_to_point.hpp"
+#include "distx/comm/reductions.hpp"
+
+// Ranks that are threads with a GPU each, and what lies in their memory.
+namespace nccl_test {
+
+/// Whether there are GPUs for so many ranks.
+inline bool has(int ranks) { return distx::device_count() >= ranks; }
+
+/// Calls `body(connector)` on ranks that have each its own GPU current.
+template <class Body>
+void on_ranks(int ranks, Body body) {
+  distx::spawn(distx::threads(ranks, std::chrono::minutes(1)), [&](distx::ThreadConnector& connector) {
+    distx::pick_device(connector);
+    body(connector);
+  });
+}
+
+template <class T>
+distx::Buffer<T, distx::Cuda> on_gpu(const std::vector<T>& values) {
+  distx::Buffer<T, distx::Cuda> buffer(values.size(), distx::uninitialized);
+  distx::cuda::check(cudaMemcpy(buffer.data(), values.data(), values.size() * sizeof(T), cudaMemcpyDefault),
+                     "cudaMemcpy");
+  return buffer;
+}
+template <class T>
+std::vector<T> on_host(distx::Span<T, distx::Cuda> values) {
+  std::vector<T> copy(values.size());
+  distx::cuda::check(cudaMemcpy(copy.data(), values.data(), values.size() * sizeof(T), cudaMemcpyDefault),
+                     "cudaMemcpy");
+  return copy;
+}
+template <class T>
+std::vector<T> on_host(const distx::Buffer<T, distx::Cuda>& buffer) {
+  return on_host(buffer.span());
+}
+
+/// The words of the `Error` that `f` throws; anything else is passed on, and nothing is the empty text.
+template <class Error, class F>
+std::string error_of(F&& f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace nccl_test
