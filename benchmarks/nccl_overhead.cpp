@@ -27,14 +27,14 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-void compare(distx::NcclCommunicator& comm, std::size_t bytes) {
+void compare(distx::NcclCommunicator& comm, ncclComm_t plain, std::size_t bytes) {
   const distx::Buffer<float, distx::Cuda> send(bytes / sizeof(float)), receive(send.size());
   const std::vector<float> ones(send.size(), 1.0F);
   distx::copy(distx::CudaStreamRef(), send.span(), distx::Span<const float>(ones));
   const distx::CudaStreamRef stream;  // CUDA's legacy default stream, which blocking calls use
   const auto raw = [&] {
     distx::nccl::check(ncclAllReduce(send.data(), receive.data(), send.size(), ncclFloat, ncclSum,
-                                     comm.native_handle(), stream.native_handle()),
+                                     plain, stream.native_handle()),
                        "ncclAllReduce", {});
     stream.synchronize();
   };
@@ -66,7 +66,13 @@ int main() {
     }
     distx::SelfConnector self;
     distx::NcclCommunicator comm(self);
-    for (const std::size_t bytes : {8U, 1024U, 1048576U}) compare(comm, bytes);
+    // One that blocks, as NCCL makes them where nothing else is asked for.
+    ncclUniqueId id{};
+    ncclComm_t plain = nullptr;
+    distx::nccl::check(ncclGetUniqueId(&id), "ncclGetUniqueId", {});
+    distx::nccl::check(ncclCommInitRank(&plain, 1, id, 0), "ncclCommInitRank", {});
+    const auto owner = distx::nccl::unique_comm::from_native_handle(plain);
+    for (const std::size_t bytes : {8U, 1024U, 1048576U}) compare(comm, plain, bytes);
   } catch (const std::exception& error) {
     std::cerr << error.what() << '\n';
     return 1;
