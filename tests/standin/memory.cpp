@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "standin/device.hpp"
+#include "standin/guard.hpp"
 #include "standin/standin.hpp"
 #if __has_include(<sanitizer/asan_interface.h>)
 #include <sanitizer/asan_interface.h>
@@ -125,6 +126,8 @@ void* allocate(int device, std::size_t bytes, std::size_t alignment, bool in_ord
   void* const got = mmap(at(first), mapped, PROT_READ | PROT_WRITE,
                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   if (got == MAP_FAILED) return nullptr;
+  if (guard_key() >= 0) static_cast<void>(pkey_mprotect(got, mapped, PROT_READ | PROT_WRITE, guard_key()));
+  const Unguarded open;
   memory.given[index] += mapped + page;
   memory.used[index] += bytes;
   // It ends where its last page ends, as far as its alignment allows: what is written beyond hits nobody's page.
@@ -149,6 +152,7 @@ std::size_t forget(void* begin) {
 
 void release(void* begin, std::size_t bytes) {
   const auto [first, end] = pages_of(address_of(begin), bytes);
+  const Unguarded open;
   ASAN_UNPOISON_MEMORY_REGION(at(first), end - first);
   for (Address address = address_of(begin) + bytes; address < end; ++address) {
     if (*static_cast<unsigned char*>(at(address)) == canary) continue;

@@ -14,6 +14,7 @@
 //   DISTX_STANDIN_MEMORY    bytes of memory of each (4 GiB)
 //   DISTX_STANDIN_DELAY_US  microseconds that each stream waits before each operation; without it, some wait a little,
 //                           by numbers that are the same in every run
+//   DISTX_STANDIN_UNGUARDED lets the host read and write the memory of GPUs
 namespace standin {
 
 /// How many GPUs there are from now on; none: as on a machine with CUDA and without a GPU.
@@ -60,6 +61,9 @@ struct Live {
 [[nodiscard]] Live live();
 /// How many allocations of the GPUs were found, when they were freed, to be written to beyond their end.
 [[nodiscard]] std::size_t overruns();
+/// Whether code of the host that reads or writes memory of a GPU ends in SIGSEGV, for which the processor needs
+/// protection keys.
+[[nodiscard]] bool guards_memory();
 
 /// A communicator has met an error, as ncclCommGetAsyncError tells it; its operations never end any more.
 void async_error(ncclComm_t communicator, ncclResult_t code);

@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "standin/guard.hpp"
 #include "standin/standin.hpp"
 
 namespace standin {
@@ -66,6 +67,7 @@ bool Stream::drained() {
 }
 
 void Stream::run() {
+  const Unguarded open;
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [&] { return closed_ || !tasks_.empty(); });
