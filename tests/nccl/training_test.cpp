@@ -94,7 +94,8 @@ class Gate {
  public:
   explicit Gate(distx::CudaStreamRef stream) {
     distx::cuda::check(cudaLaunchHostFunc(
-                           stream.native_handle(), [](void* gate) { static_cast<Gate*>(gate)->open_.wait(false); }, this),
+                           stream.native_handle(),
+                           [](void* gate) { static_cast<Gate*>(gate)->open_.wait(false); }, this),
                        "cudaLaunchHostFunc");
   }
   Gate(const Gate&) = delete;
@@ -134,7 +135,7 @@ std::map<int, toy::Ending> endings(int ranks, F&& f) {
 
 }  // namespace
 
-TEST_CASE("training on GPUs: the bits do not depend on the stage, buckets, overlap or ownership, and are nearly the host's") {
+TEST_CASE("training on GPUs: the bits hang on no stage, bucket, overlap or ownership, and are nearly the host's") {
   for (const int ranks : rank_counts) {
     CAPTURE(ranks);
     Same same;
@@ -148,10 +149,11 @@ TEST_CASE("training on GPUs: the bits do not depend on the stage, buckets, overl
     for (std::size_t i = 0; i < host.size(); ++i)
       most = std::max(most, static_cast<double>(std::abs(host[i] - same.expected.weights[i])));
     CHECK(most < 1e-5);
-    for (std::size_t step = 0; step < same.expected.losses.size(); ++step)
-      CHECK(std::abs(same.expected.losses[step] -
-                     gpu_toy::loss_of(step == 0 ? toy::Model().weights() : on_host<distx::ZeRO<0>>(ranks, {.steps = step}),
-                                      gpu_toy::sample_of(step, 0, 0))) < (gpu_ranks::speaks() ? 1e-4 : 1e9));
+    if (!gpu_ranks::speaks()) continue;
+    for (std::size_t step = 0; step < same.expected.losses.size(); ++step) {
+      const auto weights = step == 0 ? toy::Model().weights() : on_host<distx::ZeRO<0>>(ranks, {.steps = step});
+      CHECK(std::abs(same.expected.losses[step] - gpu_toy::loss_of(weights, gpu_toy::sample_of(step, 0, 0))) < 1e-4);
+    }
   }
 }
 
@@ -216,7 +218,7 @@ TEST_CASE("training on GPUs: bfloat16 weights with float ones kept by the optimi
   }
 }
 
-TEST_CASE("training on GPUs: gradients of float16 travel short, and losses that are scaled come out as those that are not") {
+TEST_CASE("training on GPUs: float16 weights, whose gradients travel short") {
   using distx::float16;
   Same same;
   for (const int stage : {0, 1, 2, 3})

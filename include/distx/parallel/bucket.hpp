@@ -66,7 +66,8 @@ class Bucket {
                       const here& location) {
     for (auto& run : runs) {
       prepare(run, entries, after);
-      with_reduction(run, everywhere, adds, location, [&](const auto& call) { make_in_order(wires.reducing, call, after); });
+      with_reduction(run, everywhere, adds, location,
+                     [&](const auto& call) { make_in_order(wires.reducing, call, after); });
     }
   }
   /// Ends what `start_reduce` began, or goes on behind `execute_reduce`.
