@@ -304,6 +304,7 @@ ncclResult_t ncclCommAbort(ncclComm_t handle) {
     stop(*comm);
     remove(handle);
     wait_until_idle(*comm);
+    drop_registrations(handle);
   });
 }
 

@@ -71,6 +71,8 @@ void wait_until_idle(const Comm& comm);
 /// An operator of ncclRedOpCreatePreMulSum's, or a built-in one.
 void set_operator(Op& op, ncclRedOp_t handle, ncclComm_t comm);
 [[nodiscard]] std::size_t live_operators();
+/// What was registered goes with its communicator.
+void drop_registrations(ncclComm_t comm);
 [[nodiscard]] std::size_t live_windows();
 [[nodiscard]] std::size_t live_communicators();
 

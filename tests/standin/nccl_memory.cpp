@@ -72,6 +72,11 @@ void set_operator(Op& op, ncclRedOp_t handle, ncclComm_t comm) {
   op.device_scalar = found->second.device_scalar;
 }
 
+void drop_registrations(ncclComm_t comm) {
+  const std::lock_guard lock(all().mutex);
+  std::erase_if(all().registered, [comm](const auto& entry) { return entry.second == comm; });
+}
+
 std::size_t live_operators() {
   const std::lock_guard lock(all().mutex);
   return all().operators.size();

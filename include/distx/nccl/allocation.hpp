@@ -24,11 +24,17 @@ class WindowedMemory {
     const auto lock = member_->locked();
     member_->ready(context);
     for (std::size_t i = 0; i < 2; ++i) {
-      WindowHandle<Comm> made{channel(i).comm()};
-      channel(i).complete(ncclCommWindowRegister(made.comm, memory, bytes, &made.window, symmetric_window),
-                          "ncclCommWindowRegister", context);
+      const Comm comm = channel(i).comm();
+      auto slot = std::make_unique<ncclWindow_vidmem*>(nullptr);
+      try {
+        channel(i).complete(ncclCommWindowRegister(comm, memory, bytes, slot.get(), symmetric_window),
+                            "ncclCommWindowRegister", context);
+      } catch (...) {
+        static_cast<void>(slot.release());  // NCCL may still write there
+        throw;
+      }
       // Where the machine has no windows there is none; the memory is as good as any.
-      if (made.window != nullptr) windows_[i] = unique_window<Comm>::from_native_handle(made);
+      if (*slot != nullptr) windows_[i] = unique_window<Comm>::from_native_handle({comm, *slot});
     }
   }
   WindowedMemory(const WindowedMemory&) = delete;

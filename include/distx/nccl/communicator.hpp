@@ -16,7 +16,8 @@ namespace distx {
 /// given. NCCL does sums, products, minima, maxima and averages; 16-bit integers and ops of the user's go by way of the
 /// host, in rank order. It compares nothing: ranks that disagree about a call's sizes or types wait until the deadline.
 /// There are no tags; messages that are started one after another begin together, when one of them is waited for or
-/// another call is made. What fails on one rank is told to the others by the connector's notices; over a connector that
+/// tested, or a send is among them and another call is made. Once begun they hold up later ones until the other side has
+/// come: what passes each other is started before either is waited for, or is a send_receive or in an NcclGroup. What fails on one rank is told to the others by the connector's notices; over a connector that
 /// has none each rank finds out by its deadline.
 class NcclCommunicator {
  public:

@@ -81,7 +81,7 @@ class Member final : public Watched, public GroupMember, public std::enable_shar
           if (open_group != nullptr) [[unlikely]]
             throw MismatchError("a blocking call inside an NcclGroup would wait for the end of the group: start it",
                                 self.context(call));
-          flush();
+          flush_sends();
           blocking.reduction = &reduction_;
           busy_.store(true, std::memory_order_relaxed);
           issue(blocking, call);
@@ -154,7 +154,7 @@ class Member final : public Watched, public GroupMember, public std::enable_shar
       {
         const auto lock = locked();
         ready(context);
-        flush();
+        flush_sends();
         const std::size_t total = sizeof(T) * all.size();
         std::byte* const host = blocking.pinned(total);
         std::byte* const gpu = blocking.workspace(total);
@@ -253,7 +253,7 @@ class Member final : public Watched, public GroupMember, public std::enable_shar
       post(posted_, &job, call);
       if (open_group != nullptr) flush();
     } else {
-      flush();
+      flush_sends();
       started.reduction = &job.reduction;
       issue(started, call);
     }
@@ -287,6 +287,12 @@ class Member final : public Watched, public GroupMember, public std::enable_shar
     if (!enqueue(messages, posted_, leaving_) || open_group != nullptr) return;
     for (const Message& message : leaving_)
       if (!still_posted(message.job)) enqueued(*message.job);
+  }
+  /// The same where other ranks may wait for one of them. Receives alone wait for the sends that may come with them:
+  /// enqueued before, they would hold them up.
+  void flush_sends() {
+    if (posted_.empty()) return;
+    if (std::any_of(posted_.begin(), posted_.end(), [](const Message& m) { return m.sends; })) flush();
   }
   [[nodiscard]] bool still_posted(const Job* job) const noexcept {
     return std::any_of(posted_.begin(), posted_.end(), [job](const Message& m) { return m.job == job; });
