@@ -189,7 +189,8 @@ TEST_CASE("one thread starts the calls of several GPUs") {
   for (auto& pending : pendings) pending.wait();
   for (const auto& value : values) CHECK(on_host(value)[9] == static_cast<float>(ranks));
   // They come to rest together, which takes a thread each.
-  distx::spawn(distx::threads(ranks), [&](auto& connector) { comms[static_cast<std::size_t>(connector.rank())].reset(); });
+  distx::spawn(distx::threads(ranks),
+               [&](auto& connector) { comms[static_cast<std::size_t>(connector.rank())].reset(); });
 }
 
 TEST_CASE("what a group cannot do it says") {

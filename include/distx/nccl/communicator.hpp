@@ -166,8 +166,9 @@ class NcclCommunicator {
                                            std::pair(&member_->messages, &comms.messages)}) {
           auto config = nccl::config_of(member_->options, member_->options.blocking, where);
           nccl::Making making;
+          const Comm parent = channel->comm();
           const auto code =
-              ncclCommShrink(channel->comm(), without.empty() ? nullptr : without.data(),
+              ncclCommShrink(parent, without.empty() ? nullptr : without.data(),
                              static_cast<int>(without.size()), making.slot(), &config,
                              failed ? nccl::shrink_abort : nccl::shrink_default);
           *made = making.finish(code, "ncclCommShrink", channel->comm(), member_->options.deadline, where,
