@@ -96,8 +96,8 @@ class NcclCommunicator {
     });
   }
 
-  /// The communicator of the ranks that are not named, in their order; this one has ended then. Collective over those
-  /// that stay. After a failure it needs `NcclOptions::shrinkable`.
+  /// The communicator of the ranks that are not named, in their order; this one is of no use any more. Collective
+  /// over those that stay. After a failure it needs `NcclOptions::shrinkable`.
   /// @throws MismatchError for a rank that is none or this one; Error where this NCCL cannot
   [[nodiscard]] NcclCommunicator shrink(std::vector<int> without,
                                         std::source_location location = std::source_location::current()) {
