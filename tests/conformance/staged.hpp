@@ -22,8 +22,8 @@ class Mirror {
     const bool overlap = !send.empty() && !receive.empty() && send.bytes() < receive.bytes() + receive.size_bytes() &&
                          receive.bytes() < send.bytes() + send.size_bytes();
     if (overlap) {
-      const std::byte* const end =
-          std::max(send.bytes() + send.size_bytes(), static_cast<const std::byte*>(receive.bytes()) + receive.size_bytes());
+      const std::byte* const end = std::max<const std::byte*>(send.bytes() + send.size_bytes(),
+                                                              receive.bytes() + receive.size_bytes());
       memory_ = distx::Buffer<std::byte, distx::Cuda>(static_cast<std::size_t>(end - begin));
       gpu_send_ = memory_.data() + (send.bytes() - begin);
       gpu_receive_ = memory_.data() + (receive.bytes() - begin);

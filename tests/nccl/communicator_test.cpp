@@ -164,6 +164,7 @@ TEST_CASE("messages that pass each other, in a group and out of it") {
     distx::send(comm, mine, right);
     posted.wait();
     expect(on_host(got)[0] == left, "a receive before a barrier");
+    connector.barrier();  // since the first error is everybody's
     const auto words = error_of<distx::Error>([&] { distx::send(comm, mine, right, 3); });
     expect(words.find("NCCL has no tags") != std::string::npos, "tag: " + words);
   });
@@ -189,16 +190,19 @@ TEST_CASE("one thread starts the calls of several GPUs") {
   for (auto& pending : pendings) pending.wait();
   for (const auto& value : values) CHECK(on_host(value)[9] == static_cast<float>(ranks));
   // They come to rest together, which takes a thread each.
-  distx::spawn(distx::threads(ranks), [&](auto& connector) { comms[static_cast<std::size_t>(connector.rank())].reset(); });
+  distx::spawn(distx::threads(ranks),
+               [&](auto& connector) { comms[static_cast<std::size_t>(connector.rank())].reset(); });
 }
 
 TEST_CASE("what a group cannot do it says") {
   on_ranks(1, [](auto& connector) {
-    distx::NcclCommunicator comm(connector), other(connector), third(connector);
+    distx::NcclCommunicator comm(connector), other(connector), third(connector), fourth(connector);
     distx::Buffer<short, Cuda> shorts(10);
     distx::Buffer<float, Cuda> floats(10);
     const distx::NcclGroup group;
     auto words = error_of<distx::MismatchError>([&] { distx::all_reduce(comm, floats, distx::sum); });
+    expect(words.find("blocking call inside an NcclGroup") != std::string::npos, words);
+    words = error_of<distx::MismatchError>([&] { (void)fourth.split(0, 0); });
     expect(words.find("blocking call inside an NcclGroup") != std::string::npos, words);
     words = error_of<distx::MismatchError>([&] { auto p = distx::start_all_reduce(other, shorts, distx::sum); });
     expect(words.find("outside the NcclGroup") != std::string::npos, words);

@@ -96,8 +96,8 @@ class NcclCommunicator {
     });
   }
 
-  /// The communicator of the ranks that are not named, in their order; this one has ended then. Collective over those
-  /// that stay. After a failure it needs `NcclOptions::shrinkable`.
+  /// The communicator of the ranks that are not named, in their order; this one is of no use any more. Collective
+  /// over those that stay. After a failure it needs `NcclOptions::shrinkable`.
   /// @throws MismatchError for a rank that is none or this one; Error where this NCCL cannot
   [[nodiscard]] NcclCommunicator shrink(std::vector<int> without,
                                         std::source_location location = std::source_location::current()) {
@@ -166,8 +166,9 @@ class NcclCommunicator {
                                            std::pair(&member_->messages, &comms.messages)}) {
           auto config = nccl::config_of(member_->options, member_->options.blocking, where);
           nccl::Making making;
+          const Comm parent = channel->comm();
           const auto code =
-              ncclCommShrink(channel->comm(), without.empty() ? nullptr : without.data(),
+              ncclCommShrink(parent, without.empty() ? nullptr : without.data(),
                              static_cast<int>(without.size()), making.slot(), &config,
                              failed ? nccl::shrink_abort : nccl::shrink_default);
           *made = making.finish(code, "ncclCommShrink", channel->comm(), member_->options.deadline, where,

@@ -78,9 +78,7 @@ class Member final : public Watched, public GroupMember, public std::enable_shar
         {
           const auto lock = locked();
           ready(self.context(call));
-          if (open_group != nullptr) [[unlikely]]
-            throw MismatchError("a blocking call inside an NcclGroup would wait for the end of the group: start it",
-                                self.context(call));
+          refuse_in_group(self.context(call));
           flush_sends();
           blocking.reduction = &reduction_;
           busy_.store(true, std::memory_order_relaxed);
@@ -154,6 +152,7 @@ class Member final : public Watched, public GroupMember, public std::enable_shar
       {
         const auto lock = locked();
         ready(context);
+        refuse_in_group(context);
         flush_sends();
         const std::size_t total = sizeof(T) * all.size();
         std::byte* const host = blocking.pinned(total);
@@ -315,6 +314,12 @@ class Member final : public Watched, public GroupMember, public std::enable_shar
     if (!job.enqueued) enqueued(job);  // a message of nothing
   }
 
+  static void refuse_in_group(const ErrorContext& context) {
+    if (open_group != nullptr) [[unlikely]]
+      throw MismatchError("a blocking call inside an NcclGroup would wait for the end of the group: start it outside, or "
+                          "as a started call",
+                          context);
+  }
   void enter_group(std::unique_lock<std::mutex>& lock) {
     if (in_group()) return;
     open_group->members.push_back(shared_from_this());
