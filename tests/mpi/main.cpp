@@ -9,6 +9,7 @@
 #include <streambuf>
 #include <string>
 
+#include "counter.hpp"
 #include "mpi/world.hpp"
 
 namespace {
@@ -37,26 +38,7 @@ class Prefixed : public std::streambuf {
   std::string line_;
 };
 
-/// Counts the test cases that ran: a program that runs none of its own would pass for ever.
-struct Counter : doctest::IReporter {
-  explicit Counter(const doctest::ContextOptions&) {}
-  void report_query(const doctest::QueryData&) override {}
-  void test_run_start() override {}
-  void test_run_end(const doctest::TestRunStats& stats) override { ran = stats.numTestCasesPassingFilters; }
-  void test_case_start(const doctest::TestCaseData&) override {}
-  void test_case_reenter(const doctest::TestCaseData&) override {}
-  void test_case_end(const doctest::CurrentTestCaseStats&) override {}
-  void test_case_exception(const doctest::TestCaseException&) override {}
-  void subcase_start(const doctest::SubcaseSignature&) override {}
-  void subcase_end() override {}
-  void log_assert(const doctest::AssertData&) override {}
-  void log_message(const doctest::MessageData&) override {}
-  void test_case_skipped(const doctest::TestCaseData&) override {}
-
-  static inline unsigned ran = 0;
-};
-
-REGISTER_LISTENER("counter", 1, Counter);
+REGISTER_LISTENER("counter", 1, test::Counter);
 
 distx::MpiConnector* the_world = nullptr;
 
@@ -72,7 +54,7 @@ int run(int argc, char** argv) {
   if (connector.rank() != 0) context.setOption("minimal", true);  // says nothing unless a test fails
   const int failed = context.run();
   if (context.shouldExit()) return failed;
-  if (Counter::ran == 0) {
+  if (test::Counter::ran == 0) {
     std::cerr << argv[0] << ": no test case ran\n";
     return 1;
   }

@@ -6,7 +6,7 @@
 #include "distx/comm/host_values.hpp"
 #include "distx/memory/fixed_point.hpp"
 #include "distx/parallel/run.hpp"
-#include "distx/tensor/in_order.hpp"
+#include "distx/comm/in_order.hpp"
 
 namespace distx {
 

@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "distx/tensor/in_order.hpp"
+#include "distx/comm/in_order.hpp"
 
 // The streams that a training's calls are given, and the order among them. Nothing where work is done at return.
 namespace distx::detail {

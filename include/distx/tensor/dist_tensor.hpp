@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/memory/operations.hpp"
-#include "distx/tensor/in_order.hpp"
+#include "distx/comm/in_order.hpp"
 #include "distx/tensor/tensor_place.hpp"
 #include "distx/tensor/tensor_ref.hpp"
 

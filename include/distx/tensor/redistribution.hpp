@@ -2,7 +2,7 @@
 #pragma once
 #include "distx/memory/lines.hpp"
 #include "distx/tensor/copy_box.hpp"
-#include "distx/tensor/in_order.hpp"
+#include "distx/comm/in_order.hpp"
 #include "distx/tensor/mesh_state.hpp"
 #include "distx/tensor/redistribution_plan.hpp"
 
