@@ -18,7 +18,8 @@ void largest_magnitude(CudaStreamRef stream, Span<T, Cuda> values, Span<double, 
 }
 
 /// Adds the squares, in the units that go with `FixedPointSum::exponent_for(largest[0])`, to squares[0], the high
-/// part, and squares[1], the low one, which is not cut at 2^32: `FixedPointSum total; total += {squares[0], squares[1]};` cuts it.
+/// part, and squares[1], the low one, which is not cut at 2^32: `FixedPointSum total; total += {squares[0],
+/// squares[1]};` cuts it.
 ///
 /// Nothing is added where largest[0] is infinite.
 /// @pre largest[0] is at least the largest magnitude of all; there are fewer than 2^34 values on all ranks
