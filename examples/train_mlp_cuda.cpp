@@ -90,9 +90,10 @@ std::filesystem::path beside(const char* program) {
 }
 
 examples::SplitDigits read_digits(const Settings& settings, const char* program) {
-  const std::filesystem::path path = settings.digits.empty() ? beside(program) : settings.digits;
+  const std::filesystem::path path = settings.digits.empty() ? beside(program) : std::filesystem::path(settings.digits);
   if (!settings.synthetic && settings.digits.empty() && !std::filesystem::exists(path))
-    throw distx::DataError(path.string() + " is not there: fetch it with tools/digits, or choose --digits or --synthetic");
+    throw distx::DataError(path.string() +
+                           " is not there: fetch it with tools/digits, or choose --digits or --synthetic");
   auto split = settings.synthetic
                    ? examples::split_held_out(examples::synthetic_digits(1797, 1), 0.2, 1)
                    : examples::split_held_out(examples::enlarge(examples::read_digits_csv(path), 2), 0.2, 1);
@@ -149,7 +150,8 @@ void train(distx::AnyCommunicator<Space> comm, distx::AnyConnector& connector, t
     const auto mine = examples::select(learnt, sampler.epoch(epoch));
     const DigitsIn<Space> here(mine, on);
     for (std::size_t b = 0; b < sampler.batches(); ++b) {
-      model.pass(training, Span<const float, Space>(here.images).subspan(b * batch * mine.pixels(), batch * mine.pixels()),
+      const std::size_t size = batch * mine.pixels();
+      model.pass(training, Span<const float, Space>(here.images).subspan(b * size, size),
                  Span<const std::uint8_t, Space>(here.labels).subspan(b * batch, batch),
                  of_epoch.span().subspan(b * batch, batch), on);
       training.step({.learning_rate = rate(epoch * sampler.batches() + b)}, on);
@@ -158,7 +160,8 @@ void train(distx::AnyCommunicator<Space> comm, distx::AnyConnector& connector, t
     copy(on, Span<float>(of_samples), Span<const float, Space>(of_epoch));
     on.synchronize();
     std::vector<double> of_steps(sampler.batches());
-    for (std::size_t i = 0; i < of_samples.size(); ++i) of_steps[i / batch] += of_samples[i] / static_cast<double>(batch);
+    for (std::size_t i = 0; i < of_samples.size(); ++i)
+      of_steps[i / batch] += of_samples[i] / static_cast<double>(batch);
     of_steps = average(connector, of_steps);
     double loss = 0;
     for (const double each : of_steps) loss += each / static_cast<double>(of_steps.size());

@@ -144,6 +144,53 @@ class Pack(unittest.TestCase):
         self.assertEqual(status, 1)
         self.assertIn("'mpi' cannot be packed", words)
 
+    PROGRAMS = {
+        "good": "int main(int count, char**) { return count == 3 ? 0 : 9; }",
+        "bad": "int main() { return 3; }",
+        "skipped": '#include <cstdio>\nint main() { std::puts("skipped: for a reason"); return 77; }',
+        "slow": "#include <unistd.h>\nint main() { sleep(60); }",
+        "broken": "int main() { return nothing; }",
+        "one_fails": '#include <cstdlib>\nint main() { return std::atoi(std::getenv("DISTX_RANK")); }',
+    }
+
+    def test_run(self):
+        compilers.find_or_skip("g++")
+        with tempfile.TemporaryDirectory() as folder:
+            def put(path, text, mode=0o644):
+                path = os.path.join(folder, path)
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(text)
+                os.chmod(path, mode)
+
+            for script, place in (("run_pack", "run"), ("ranks", "tools/ranks")):
+                with open(os.path.join(compilers.ROOT, "tools", script), encoding="utf-8") as file:
+                    put(place, file.read(), 0o755)
+            put("cuda/bin/nvcc", "#!/bin/sh\necho release 0.0,\n", 0o755)
+            put("vendor/nccl.h", "")
+            lines = []
+            for name, text in self.PROGRAMS.items():
+                put(f"{name}.cpp", text + "\n")
+                ranks = {"good": "1,2", "one_fails": "2 --grace 0"}.get(name, "-")
+                seconds = 1 if name == "slow" else 30
+                lines.append(f"{name}; unit; {ranks}; {seconds}; cuda; {name}.cpp; {'a b' if name == 'good' else ''}\n")
+            put("gpu_programs.txt", "".join(lines))
+            command = ["env", "CUDA_HOME=" + os.path.join(folder, "cuda"), "PATH=/usr/local/bin:/usr/bin:/bin",
+                       os.path.join(folder, "run"), "--results", os.path.join(folder, "results")]
+            done = run(*command)
+            lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+            self.assertEqual((done.returncode, lines[-1]), (1, "2 passed, 4 failed, 2 skipped"), done.stdout)
+            for beginning in ("passed good a b on 1 ", "passed good a b on 2 ", "failed bad status 3 ",
+                              "skipped skipped for a reason", "failed slow did not end within 1 s",
+                              "failed broken broken.cpp does not compile: broken.cpp:1:",
+                              "failed one_fails on 2 status 1 "):
+                self.assertTrue(any(line.startswith(beginning) for line in lines), beginning + "\n" + done.stdout)
+            done = run(*command, "--only", "^good$")
+            self.assertEqual((done.returncode, done.stdout.splitlines()[-1]), (0, "2 passed, 0 failed, 1 skipped"))
+            self.assertEqual(run(*command, "--only", "none").returncode, 1)
+            done = run(*command, "--only", "^good$", "--seconds", "0")
+            self.assertNotEqual(done.returncode, 0)
+
 
 if __name__ == "__main__":
     case = {"mpirun": Mpirun, "sanitized": Sanitized, "summary": Summary, "pack": Pack}[sys.argv[1]]

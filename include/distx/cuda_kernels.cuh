@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #if !defined(__CUDACC__)
-#error distx/cuda_kernels.cuh has the kernels, which nvcc alone compiles: include it in one .cu file of the program, and \
-distx/cuda.hpp everywhere else
+#error distx/cuda_kernels.cuh has the kernels, which nvcc alone compiles: include it in one .cu file of the program, \
+and distx/cuda.hpp everywhere else
 #endif
 #include "distx/cuda/kernels/boxes.cuh"
 #include "distx/cuda/kernels/elements.cuh"

@@ -16,6 +16,8 @@
 
 using namespace examples;
 
+namespace digits_csv_test {
+
 namespace {
 
 /// A line whose pixels count up from `first`, modulo 17.
@@ -140,3 +142,5 @@ TEST_CASE("the real digits") {
     CHECK(contains(complaint([&] { read_digits_csv(cut); }), "digits.csv.gz, "));
   }
 }
+
+}  // namespace digits_csv_test

@@ -6,7 +6,8 @@
     tests/headers/check.py twice --compiler g++|clang++ --build FOLDER    two files that include them all link together
     tests/headers/check.py self-test --compiler g++|clang++
 
-A header that only a missing vendor's code includes is left out, and the output names it.
+A header that only a missing vendor's code includes is left out, and the output names it; so is one that nvcc alone
+compiles.
 """
 import argparse
 import os
@@ -35,6 +36,9 @@ def usable(root, build):
     """Yields each header with its vendor's flags; those whose vendor is absent are named and left out."""
     cache = {}
     for header in layering.headers(root):
+        if header.endswith(".cuh"):
+            print(f"left out: {header} (nvcc compiles it)")
+            continue
         room = layering.room_of(header)
         flags = []
         if room in layering.VENDORS:

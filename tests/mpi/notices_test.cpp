@@ -82,11 +82,11 @@ TEST_CASE("a notice is of no communicator, whatever its identity") {
 TEST_CASE("notices outlive their connector, and long ones are cut") {
   if (!can_tell()) return;
   std::shared_ptr<Notices> notices = MpiConnector(MPI_COMM_WORLD).notices();
-  const std::string all(5000, 'x');
-  if (world().rank() == 0) notices->tell(1, all);
+  const std::string long_words(5000, 'x');
+  if (world().rank() == 0) notices->tell(1, long_words);
   const auto heard = wait_for(*notices, 1);
   CHECK(heard.size() >= 1000);
-  CHECK(all.starts_with(heard));
+  CHECK(long_words.starts_with(heard));
   world().barrier();
 }
 

@@ -69,7 +69,8 @@ template <class T>
 class Data {
  public:
   /// Enqueued on the stream; what is copied from stays.
-  distx::Buffer<T, Cuda> upload(CudaStreamRef stream, std::size_t p, double sign, const std::function<double(std::size_t)>& f) {
+  distx::Buffer<T, Cuda> upload(CudaStreamRef stream, std::size_t p, double sign,
+                                const std::function<double(std::size_t)>& f) {
     auto& host = host_.emplace_back(toy::sizes[p]);
     for (std::size_t i = 0; i < host.size(); ++i) host[i] = static_cast<T>(static_cast<float>(sign * f(i)));
     distx::Buffer<T, Cuda> there(host.size(), distx::uninitialized, stream);

@@ -2,6 +2,7 @@
 #pragma once
 #include <distx/distx.hpp>
 #include <distx/nccl.hpp>
+#include <distx/shm.hpp>
 
 #include <array>
 #include <atomic>
@@ -10,8 +11,10 @@
 #include <thread>
 #include <utility>
 
-// The ranks of the tests of tensors on GPUs: threads, each with a GPU, as a mesh of two axes; and the same ranks as a
-// mesh of the host's memory, whose results are what the GPUs' must be.
+#include "nccl/gpu_ranks.hpp"
+
+// The ranks of the tests of tensors on GPUs: threads, each with a GPU, or the processes that a launcher has started, as
+// a mesh of two axes; and the same ranks as a mesh of the host's memory, whose results are what the GPUs' must be.
 namespace gpu_meshes {
 
 struct Data;
@@ -28,20 +31,28 @@ struct Rank {
   distx::CudaStreamRef stream;  ///< the mesh's, which waits for no other
 };
 
-/// Runs `f(rank)` on every rank, unless there are fewer GPUs than ranks; no wait in it lasts longer than 20 seconds.
+/// Runs `f(rank)` on every rank, where that many can be had here; no wait in it lasts longer than 20 seconds.
 /// @return whether it was run
 template <class F>
 bool on_mesh(std::pair<int, int> shape, F&& f) {
   using namespace std::chrono_literals;
   const int ranks = shape.first * shape.second;
-  if (ranks > distx::device_count()) return false;
-  distx::spawn(distx::threads(ranks, 20s), [&](distx::ThreadConnector& connector) {
-    const distx::DeviceGuard guard(connector.rank());
-    distx::ThreadCommunicator host(connector, 20s);
+  const auto run = [&](auto& connector, auto host) {
     const distx::CudaStream stream;
     distx::NcclCommunicator comm(connector, {.deadline = 20s});
     Rank rank{Mesh(comm, {shape.first, shape.second}, stream), Mesh(host, {shape.first, shape.second}), comm, stream};
     f(rank);
+  };
+  if (auto& world = gpu_ranks::world(); world.size() > 1) {
+    if (ranks != world.size()) return false;
+    distx::pick_device(world, {.share = true});
+    run(world, distx::ShmCommunicator(world, 20s));
+    return true;
+  }
+  if (ranks > distx::device_count()) return false;
+  distx::spawn(distx::threads(ranks, 20s), [&](distx::ThreadConnector& connector) {
+    const distx::DeviceGuard guard(connector.rank());
+    run(connector, distx::ThreadCommunicator(connector, 20s));
   });
   return true;
 }

@@ -2,6 +2,7 @@
 // Tensors in GPUs' memory: what comes out has the bits that the host's tensors have, and work is in stream order.
 #include <doctest/doctest.h>
 
+#include <distx/cuda_blas.hpp>
 #include <distx/tensor/activations.hpp>
 #include <distx/tensor/arithmetic.hpp>
 #include <distx/tensor/matmul.hpp>
@@ -105,6 +106,14 @@ TEST_CASE("every pair of layouts") {
     MESSAGE(shape.first, " x ", shape.second, ": ", pairs, " pairs");
     for (const auto& words : wrong) FAIL_CHECK(words);
   }
+}
+
+TEST_CASE("every pair of layouts without the kernel of boxes") {
+  auto* const kernel = std::exchange(distx::cuda::copy_runs_kernel, nullptr);
+  std::vector<std::string> wrong;
+  try_pairs({2, 1}, {{5}, {3, 5}, {2, 3, 5}}, 3, wrong);
+  distx::cuda::copy_runs_kernel = kernel;
+  for (const auto& words : wrong) FAIL_CHECK(words);
 }
 
 TEST_CASE("made in GPU memory, and from tensors of the host") {

@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <functional>
 #include <thread>
 #include <vector>
@@ -75,6 +76,9 @@ class OwnEvent {
  private:
   cudaEvent_t event_ = nullptr;
 };
+
+/// What must not happen would have happened by now.
+inline void linger() { std::this_thread::sleep_for(std::chrono::milliseconds(20)); }
 
 /// Runs a function as each of so many ranks, each a thread with a GPU of its own.
 inline void as_ranks(int size, const std::function<void(int rank)>& run) {

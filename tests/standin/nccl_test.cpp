@@ -381,6 +381,7 @@ TEST_CASE("collectives that do not agree wait for ever, and so do those of a ran
       const ncclResult_t code =
           ncclAllReduce(array.data(), array.data(), number, ncclInt32, ncclSum, self.comm, self.stream);
       CHECK(code == (kind == 2 ? ncclRemoteError : ncclSuccess));
+      linger();
       if (kind != 2) CHECK(cudaStreamQuery(self.stream) == cudaErrorNotReady);
       ncclResult_t state = ncclInProgress;
       CHECK(ncclCommGetAsyncError(self.comm, &state) == ncclSuccess);

@@ -157,6 +157,12 @@ std::size_t live_streams() {
   std::size_t live = 0;
   for (std::size_t device = 0; device < most_devices; ++device) {
     Streams& streams = streams_of(static_cast<int>(device));
+    std::vector<std::shared_ptr<Stream>> others;
+    {
+      const std::lock_guard lock(streams.mutex);
+      others = streams.others;
+    }
+    for (const auto& stream : others) stream->let_drain();
     const std::lock_guard lock(streams.mutex);
     streams.prune();
     live += streams.others.size();

@@ -187,6 +187,7 @@ TEST_CASE("the legacy default stream and the streams that block wait for one ano
     second.close(nullptr);
     REQUIRE(cudaMemsetAsync(array.data(), 6, size * sizeof(int), stream) == cudaSuccess);
     if (!blocks) stream.synchronize();
+    linger();
     CHECK(cudaStreamQuery(stream) == (blocks ? cudaErrorNotReady : cudaSuccess));
     // Another GPU's default stream is another.
     REQUIRE(cudaSetDevice(1) == cudaSuccess);

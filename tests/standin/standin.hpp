@@ -57,7 +57,7 @@ struct Live {
 
   friend bool operator==(const Live&, const Live&) = default;
 };
-/// Destroyed streams count until they have come to their end.
+/// Destroyed streams count until they have come to their end, for which this waits a second at most.
 [[nodiscard]] Live live();
 /// How many allocations of the GPUs were found, when they were freed, to be written to beyond their end.
 [[nodiscard]] std::size_t overruns();

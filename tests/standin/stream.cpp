@@ -66,6 +66,11 @@ bool Stream::drained() {
   return closed_ && done_ == enqueued_;
 }
 
+void Stream::let_drain() {
+  std::unique_lock lock(mutex_);
+  if (closed_) changed_.wait_for(lock, std::chrono::seconds(1), [&] { return done_ == enqueued_; });
+}
+
 void Stream::run() {
   const Unguarded open;
   std::unique_lock lock(mutex_);

@@ -40,6 +40,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   /// Nothing is enqueued any more; what is, runs to its end.
   void close();
   [[nodiscard]] bool drained();
+  /// Waits a second at most for a closed stream to come to its end.
+  void let_drain();
 
   const int device;
   const Kind kind;

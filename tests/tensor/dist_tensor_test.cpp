@@ -160,8 +160,8 @@ TEST_CASE("from parts, borrowed and taken; a user's own type") {
 
 TEST_CASE("the memory may be named, and a kernel may take its stream") {
   meshes::on_mesh({2, 1}, [](const Mesh& mesh, Comm&) {
-    const auto x = distx::random<float, distx::Host, Shard<0, Data>>(mesh, extents, 5);
-    const auto same = distx::random<float, Shard<0, Data>>(mesh, extents, 5);
+    const auto x = distx::random<float, distx::Host, Shard<0, Data>>(mesh, five_by_seven, 5);
+    const auto same = distx::random<float, Shard<0, Data>>(mesh, five_by_seven, 5);
     static_assert(std::same_as<decltype(x), decltype(same)>);
     const auto y = distx::to_space<distx::Host>(x);
     CHECK(std::equal(x.local().begin(), x.local().end(), y.local().begin(), y.local().end()));

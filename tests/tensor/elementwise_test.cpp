@@ -7,6 +7,8 @@
 #include "cases.hpp"
 #include "matrices.hpp"
 
+namespace elementwise_test {
+
 using cases::Matrix;
 using cases::Whole;
 using cases::matrix;
@@ -70,3 +72,5 @@ TEST_CASE("a bias is added to each row, and its gradient is the sum of the rows,
   CHECK(cases::check<distx::SumRows, 2>({x}, whole(matrix(x).colwise().sum(), {7}), 0,
                                         [](const auto& a) { return distx::sum_rows(a); }) == "");
 }
+
+}  // namespace elementwise_test

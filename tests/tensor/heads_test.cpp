@@ -8,6 +8,8 @@
 #include "cases.hpp"
 #include "matrices.hpp"
 
+namespace heads_test {
+
 namespace {
 
 using cases::matrix;
@@ -103,3 +105,5 @@ TEST_CASE("causal attention and its gradient, in every layout that their rules t
 }
 
 }  // namespace
+
+}  // namespace heads_test

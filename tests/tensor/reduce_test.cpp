@@ -5,6 +5,8 @@
 
 #include "cases.hpp"
 
+namespace reduce_test {
+
 using cases::Whole;
 
 namespace {
@@ -85,3 +87,5 @@ TEST_CASE("a transpose has the dimensions in the order that was asked for, in ev
           return distx::transpose<2, 0, 1>(a);
         }) == "");
 }
+
+}  // namespace reduce_test

@@ -6,6 +6,8 @@
 #include "cases.hpp"
 #include "matrices.hpp"
 
+namespace rows_test {
+
 using cases::Matrix;
 using cases::Whole;
 using cases::matrix;
@@ -78,3 +80,5 @@ TEST_CASE("a layer norm is that of the formula, in every layout that its rule ta
                                       return std::move(all.bias);
                                     })) == "");
 }
+
+}  // namespace rows_test

@@ -8,6 +8,8 @@
 
 #include "cases.hpp"
 
+namespace vocabulary_test {
+
 using cases::Whole;
 
 namespace {
@@ -109,3 +111,5 @@ TEST_CASE("an id that the vocabulary has not is refused") {
                     distx::MismatchError);
   });
 }
+
+}  // namespace vocabulary_test

@@ -13,8 +13,8 @@ namespace distx::cuda {
 /// @throws MemoryError where memory has run out, else Error with cuBLAS's code and words
 inline void check(cublasStatus_t code, const char* routine) {
   if (code == CUBLAS_STATUS_SUCCESS) [[likely]] return;
-  const std::string words = std::string(routine) + ": " + cublasGetStatusString(code) + " (" + cublasGetStatusName(code) +
-                            ", " + std::to_string(static_cast<int>(code)) + ")";
+  const std::string words = std::string(routine) + ": " + cublasGetStatusString(code) + " (" +
+                            cublasGetStatusName(code) + ", " + std::to_string(static_cast<int>(code)) + ")";
   if (code == CUBLAS_STATUS_ALLOC_FAILED) throw MemoryError(words, {.backend = "cublas"}, static_cast<int>(code));
   throw Error(words, {.backend = "cublas"}, static_cast<int>(code));
 }

@@ -7,8 +7,8 @@
 
 namespace distx {
 
-/// What an optimizer is told about a step, in a GPU's memory: kernels read it there, so that a step can be captured in a
-/// graph and replayed, and another learning rate does not mean another graph.
+/// What an optimizer is told about a step, in a GPU's memory: kernels read it there, so that a step can be captured in
+/// a graph and replayed, and another learning rate does not mean another graph.
 ///
 /// Every change is work enqueued on the stream given, by a kernel: needs <distx/cuda_kernels.cuh> in one file of the
 /// program. It must outlive what was enqueued or captured. Move-only.

@@ -9,7 +9,7 @@
 // that leave their number in the GPU's memory add up over several spans, and none of them blocks the host.
 namespace distx {
 
-/// largest[0] becomes the largest magnitude of itself and of the values: infinity where one is infinite or not a number.
+/// largest[0] becomes the largest magnitude of itself and the values: infinity where one is infinite or not a number.
 /// @pre largest[0] is 0 or what this left there
 template <cuda::Floating T>
 void largest_magnitude(CudaStreamRef stream, Span<T, Cuda> values, Span<double, Cuda> largest) {
@@ -17,19 +17,18 @@ void largest_magnitude(CudaStreamRef stream, Span<T, Cuda> values, Span<double, 
     cuda::kernel_in(cuda::kernels.largest_magnitude, "largest_magnitude")(stream, values, largest.data());
 }
 
-/// Adds the squares, in the units that go with `FixedPointSum::exponent_for(largest[0])`, to squares[0], the high
-/// part, and squares[1], the low one, which is not cut at 2^32: `FixedPointSum total; total += {squares[0],
-/// squares[1]};` cuts it.
+/// Adds the squares, in the units that go with `FixedPointSum::exponent_for(largest[0])`, to parts[0], the high part,
+/// and parts[1], the low one, which is not cut at 2^32: `FixedPointSum total; total += {parts[0], parts[1]};` cuts it.
 ///
 /// Nothing is added where largest[0] is infinite.
 /// @pre largest[0] is at least the largest magnitude of all; there are fewer than 2^34 values on all ranks
 template <cuda::Floating T>
 void fixed_point_squares(CudaStreamRef stream, Span<T, Cuda> values, Span<const double, Cuda> largest,
-                         Span<std::uint64_t, Cuda> squares) {
-  if (squares.size() != 2) detail::lengths_differ(squares.size(), 2, "fixed_point_squares");
+                         Span<std::uint64_t, Cuda> parts) {
+  if (parts.size() != 2) detail::lengths_differ(parts.size(), 2, "fixed_point_squares");
   if (!values.empty())
     cuda::kernel_in(cuda::kernels.fixed_point_squares, "fixed_point_squares")(stream, values, largest.data(),
-                                                                              squares.data());
+                                                                              parts.data());
 }
 
 /// The largest magnitude among the values, 0 where there are none; infinity where one is infinite or not a number.
@@ -52,10 +51,10 @@ template <cuda::Floating T>
   const Buffer<double, Cuda> largest(1, uninitialized, stream);
   const double below = std::ldexp(0.5, exponent);  // whose exponent is that one
   copy(stream, largest.span(), Span<const double>(&below, 1));
-  const Buffer<std::uint64_t, Cuda> squares(2, stream);
-  fixed_point_squares(stream, values, Span<const double, Cuda>(largest), squares.span());
+  const Buffer<std::uint64_t, Cuda> there(2, stream);
+  fixed_point_squares(stream, values, Span<const double, Cuda>(largest), there.span());
   std::uint64_t parts[2] = {};
-  copy(stream, Span<std::uint64_t>(parts, 2), Span<const std::uint64_t, Cuda>(squares));
+  copy(stream, Span<std::uint64_t>(parts, 2), Span<const std::uint64_t, Cuda>(there));
   stream.synchronize();
   total += {parts[0], parts[1]};
   return total;
@@ -67,13 +66,13 @@ template <cuda::Floating T>
   if (values.empty()) return 0;
   static_cast<void>(cuda::kernel_in(cuda::kernels.largest_magnitude, "fixed_point_norm"));
   const Buffer<double, Cuda> largest(1, stream);
-  const Buffer<std::uint64_t, Cuda> squares(2, stream);
+  const Buffer<std::uint64_t, Cuda> there(2, stream);
   largest_magnitude(stream, values, largest.span());
-  fixed_point_squares(stream, values, Span<const double, Cuda>(largest), squares.span());
+  fixed_point_squares(stream, values, Span<const double, Cuda>(largest), there.span());
   double most = 0;
   std::uint64_t parts[2] = {};
   copy(stream, Span<double>(&most, 1), Span<const double, Cuda>(largest));
-  copy(stream, Span<std::uint64_t>(parts, 2), Span<const std::uint64_t, Cuda>(squares));
+  copy(stream, Span<std::uint64_t>(parts, 2), Span<const std::uint64_t, Cuda>(there));
   stream.synchronize();
   if (most == 0 || !std::isfinite(most)) return most;
   FixedPointSum total;

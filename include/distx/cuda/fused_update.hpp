@@ -26,7 +26,8 @@ template <class Optimizer, class T>
 [[noreturn]] void no_update_kernel() {
   const std::string here = std::source_location::current().function_name();  // the one place that knows the type's name
   no_kernel("fused_update", "; for an optimizer of your own write there: const bool registered = "
-                            "distx::register_optimizer<YourOptimizer>(); asked for " + here.substr(std::min(here.find("["), here.size())));
+                            "distx::register_optimizer<YourOptimizer>(); asked for " +
+                                here.substr(std::min(here.find('['), here.size())));
 }
 
 template <class Optimizer, class T>

@@ -6,8 +6,8 @@
 #include "distx/core/span.hpp"
 #include "distx/cuda/space.hpp"
 
-// How code of any compiler reaches the kernels, which only nvcc compiles: by pointers that <distx/cuda_kernels.cuh> fills
-// before main, in the one file of a program that includes it.
+// How code of any compiler reaches the kernels, which only nvcc compiles: by pointers that <distx/cuda_kernels.cuh>
+// fills before main, in the one file of a program that includes it.
 namespace distx::cuda {
 
 /// A learning rate, a step's number and a decay that lie in a GPU's memory.
@@ -47,8 +47,8 @@ inline constinit Kernels kernels{};
 
 /// @throws Error that says what to include and compile
 [[noreturn]] inline void no_kernel(const std::string& operation, const std::string& cure = {}) {
-  throw Error("this program has no such kernel for GPUs: include <distx/cuda_kernels.cuh> in one of its files that nvcc "
-              "compiles (and link that file itself, not from a static library)" + cure,
+  throw Error("this program has no such kernel for GPUs: include <distx/cuda_kernels.cuh> in one of its files that "
+              "nvcc compiles (and link that file itself, not from a static library)" + cure,
               {.operation = operation, .backend = "cuda"});
 }
 

@@ -39,7 +39,8 @@ void fill(CudaStreamRef stream, Span<T, Cuda> to, std::type_identity_t<T> value)
   std::array<unsigned char, sizeof(T)> bytes{};
   std::memcpy(bytes.data(), &value, sizeof(T));
   if (std::all_of(bytes.begin(), bytes.end(), [&](unsigned char byte) { return byte == bytes[0]; }))
-    return cuda::check(cudaMemsetAsync(to.data(), bytes[0], to.size_bytes(), stream.native_handle()), "cudaMemsetAsync");
+    return cuda::check(cudaMemsetAsync(to.data(), bytes[0], to.size_bytes(), stream.native_handle()),
+                       "cudaMemsetAsync");
   std::uint64_t bits = 0;
   std::memcpy(&bits, &value, sizeof(T));
   cuda::kernel_in(cuda::kernels.fill, "fill")(stream, to.data(), to.size(), sizeof(T), bits);

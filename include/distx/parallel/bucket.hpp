@@ -42,6 +42,7 @@ class Bucket {
   const std::vector<std::size_t> members;  ///< entries, in reverse order
   std::size_t missing;                     ///< of the members, those that are not ready yet
   Streams<Space> ready_on{};               ///< where its gradients of this micro-batch are written
+  stream opened_on{};                      ///< where its gradients were given memory, where that is lent
   bool owned = false;
   bool trained = false;
   std::vector<Run<Space>> runs{};
@@ -65,7 +66,8 @@ class Bucket {
                       const here& location) {
     for (auto& run : runs) {
       prepare(run, entries, after);
-      with_reduction(run, everywhere, adds, location, [&](const auto& call) { make_in_order(wires.reducing, call, after); });
+      with_reduction(run, everywhere, adds, location,
+                     [&](const auto& call) { make_in_order(wires.reducing, call, after); });
     }
   }
   /// Ends what `start_reduce` began, or goes on behind `execute_reduce`.

@@ -52,9 +52,9 @@ concept UpdatesIn = ShardableOptimizer<Optimizer> && (HostAccessible<Space> || E
 /// revokes the communicator: every rank ends in an error. It is used by one thread, and outlives its scopes' use.
 ///
 /// Where work is enqueued on streams, so is the training's own: each call takes the stream in whose order its effects
-/// are, and comes behind the steps, or parts of steps, before it, on whatever streams. The host waits where a step needs
-/// a number of all gradients: to clip, to scale losses, or to allow unused parameters. The streams outlive the training;
-/// what it is made of need not be done when it is made.
+/// are, and comes behind the steps, or parts of steps, before it, on whatever streams. The host waits where a step
+/// needs a number of all gradients: to clip, to scale losses, or to allow unused parameters. The streams outlive the
+/// training; what writes the first weights need not be done when it is made.
 ///
 /// A model that asks for its gradients by `gradient`, and reads its weights in the scopes of `unshard`, is one text for
 /// all stages; `unshard` is collective at stage 3, and makes its calls in the same order on every rank.
@@ -105,8 +105,8 @@ class DataParallel {
                   "ElementwiseOptimizer, NormOptimizer and MatrixOptimizer says what it needs, and no two together; "
                   "Mixed makes one of two");
     static_assert(detail::UpdatesIn<Optimizer, space> || !ShardableOptimizer<Optimizer>,
-                  "distx::DataParallel: an optimizer that looks at whole parameters (LAMB, Muon, Mixed) computes in the "
-                  "host's memory only: take an ElementwiseOptimizer, AdamW or SGD, on a GPU");
+                  "distx::DataParallel: an optimizer that looks at whole parameters (LAMB, Muon, Mixed) computes in "
+                  "the host's memory only: take an ElementwiseOptimizer, AdamW or SGD, on a GPU");
     static_assert(stage < 2 || !detail::RangeOfRefs<Parameters>,
                   "distx::DataParallel: stages 2 and 3 of ZeRO decide when a gradient has memory, so they cannot "
                   "borrow it: make the parameters distx::Parameter, or name ZeRO<0> or ZeRO<1>");

@@ -38,7 +38,9 @@ class Reducer {
   void open(std::size_t index, stream after) {
     Bucket<Space>& bucket = buckets_[index];
     bucket.ready_on.add(after);
-    if (!lends() || !bucket.whole_gradient.empty()) return;
+    if (!lends()) return;
+    if (!bucket.whole_gradient.empty()) return order<Space>(bucket.opened_on, after);
+    bucket.opened_on = after;
     auto& run = bucket.runs.front();
     bucket.whole_gradient = borrow(run.layout.bytes(), after);
     run.gradient = run.layout.over(bucket.whole_gradient.span());
@@ -67,18 +69,22 @@ class Reducer {
   void launch_rest(stream after, const here& location) {
     while (started_ < count_) launch_next(after, location);
   }
-  /// Ends the reductions up to this bucket's.
+  /// Ends the reductions up to this bucket's, and has all that were ended before on other streams.
   void finish(std::size_t index, stream after) {
     while (finished_ <= index) finish_next(after);
+    finished_on_.before(after);
+    finished_on_.clear();
+    finished_on_.add(after);
   }
   void finish_all(stream after) {
-    while (finished_ < started_) finish_next(after);
+    if (started_ > 0) finish(started_ - 1, after);
   }
   /// For the next step, or the next of its micro-batches, whose gradients are added to those before.
   /// @pre nothing is in flight
   void restart(bool adds) noexcept {
     for (auto& bucket : buckets_) bucket.missing = bucket.members.size();
     started_ = finished_ = 0;
+    finished_on_.clear();
     adds_ = adds && policies_.accumulation == Accumulation::sharded;
   }
 
@@ -115,6 +121,7 @@ class Reducer {
   }
   void finish_next(stream after) {
     Bucket<Space>& bucket = buckets_[finished_++];
+    finished_on_.add(after);
     if (moves()) bucket.finish_reduce(wires_, policies_.stage == 0, adds_, entries_, after, location_);
     if (!bucket.travel.empty() || lends()) pool_->used_on(after);
     bucket.travel.clear();
@@ -136,6 +143,7 @@ class Reducer {
   std::size_t count_ = 0;
   std::size_t started_ = 0;
   std::size_t finished_ = 0;
+  Streams<Space> finished_on_;
 };
 
 }  // namespace distx::detail

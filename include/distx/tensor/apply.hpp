@@ -76,6 +76,16 @@ MatrixRef<T, Space> as_rows(const TensorRef<T, Rank, Space>& x) {
   return {x.values(), rows, x.extent(Rank - 1)};
 }
 
+/// out = left * right, by the memory space's own `local_matmul`.
+template <class Stream, class T, class Space, class Left, class Right>
+void multiply(Stream stream, MatrixRef<T, Space> out, const Left& left, const Right& right) {
+  constexpr bool can = requires { local_matmul(stream, out, left, right); };
+  static_assert(can,
+                "distx: matmul: nothing that is included multiplies such matrices in this memory: include what does "
+                "(for GPUs distx/cuda_blas.hpp), or name a product of yours");
+  if constexpr (can) local_matmul(stream, out, left, right);
+}
+
 /// Stands for the result of what does not compile, so that nothing after it is refused too.
 template <class X, std::size_t Rank = rank_of<X>>
 using refused = DistTensor<value_of<X>, Rank, mesh_of<X>, distx::Layout<>, typename X::space>;

@@ -102,8 +102,8 @@ template <std::size_t K, class X, class W>
   requires Operands<X, W>
 [[nodiscard]] auto contract(const X& x, const W& w) {
   return apply<Contract<K>>(x, w, [](auto stream, auto left, auto right, auto out) {
-    local_matmul(stream, detail::as_matrix(out, rank_of<X> - K),
-                 detail::as_matrix(left, rank_of<X> - K), detail::as_matrix(right, K));
+    detail::multiply(stream, detail::as_matrix(out, rank_of<X> - K), detail::as_matrix(left, rank_of<X> - K),
+                     detail::as_matrix(right, K));
   });
 }
 template <std::size_t K, class G, class W>
@@ -111,16 +111,16 @@ template <std::size_t K, class G, class W>
 [[nodiscard]] auto contract_input(const G& gradient, const W& w) {
   return apply<ContractInput<K>>(gradient, w, [](auto stream, auto left, auto right, auto out) {
     constexpr std::size_t m = rank_of<G> + K - rank_of<W>;
-    local_matmul(stream, detail::as_matrix(out, m), detail::as_matrix(left, m),
-                 detail::as_matrix(right, K).transpose());
+    detail::multiply(stream, detail::as_matrix(out, m), detail::as_matrix(left, m),
+                     detail::as_matrix(right, K).transpose());
   });
 }
 template <std::size_t K, class X, class G>
   requires Operands<X, G>
 [[nodiscard]] auto contract_weight(const X& x, const G& gradient) {
   return apply<ContractWeight<K>>(x, gradient, [](auto stream, auto left, auto right, auto out) {
-    local_matmul(stream, detail::as_matrix(out, K),
-                 detail::as_matrix(left, rank_of<X> - K).transpose(), detail::as_matrix(right, rank_of<X> - K));
+    detail::multiply(stream, detail::as_matrix(out, K), detail::as_matrix(left, rank_of<X> - K).transpose(),
+                     detail::as_matrix(right, rank_of<X> - K));
   });
 }
 /// @}

@@ -35,7 +35,7 @@ struct LocalProduct {
   template <class T, class Space>
   void operator()(typename Space::stream stream, MatrixRef<T, Space> out, MatrixRef<const T, Space> left,
                   MatrixRef<const T, Space> right) const {
-    local_matmul(stream, out, left, right);
+    detail::multiply(stream, out, left, right);
   }
 };
 

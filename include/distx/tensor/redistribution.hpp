@@ -40,8 +40,8 @@ class Redistribution {
   }
   /// All but the last collective at once; that one is begun.
   [[nodiscard]] AnyPending<Space> start() {
+    own_memory();  // before the other stream begins after the mesh's
     Detour<Space> detour(mesh_.stream, stream_);
-    own_memory();
     later_ = true;
     move();
     if (plan_.collectives() == 0) detour.rejoin();

@@ -105,12 +105,13 @@ template <int Width, class Array>
 
 /// Enqueues body(a[i], b[i]…) for every i; a body's `begin()` gives what each thread then calls.
 ///
-/// 16 bytes of the widest array are moved at once where all arrays lie alike on boundaries of vectors, else one element;
-/// each thread has as much under way either way.
+/// 16 bytes of the widest array are moved at once where all arrays lie alike on boundaries of vectors, else one
+/// element; each thread has as much under way either way.
 template <class Body, class First, class... Arrays>
 void for_each_element(CudaStreamRef stream, const Body& body, std::size_t count, const First& first,
                       const Arrays&... arrays) {
-  constexpr int width = 16 / static_cast<int>(std::max({sizeof(typename First::type), sizeof(typename Arrays::type)...}));
+  constexpr std::size_t widest = std::max({sizeof(typename First::type), sizeof(typename Arrays::type)...});
+  constexpr int width = static_cast<int>(16 / widest);
   constexpr int depth = 2;
   const unsigned shift = shift_of<width>(first);
   const bool alike = ((shift_of<width>(arrays) == shift) && ...);

@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(block_threads) largest_kernel(const T* values,
 
 template <class T>
 __global__ void __launch_bounds__(block_threads)
-    squares_kernel(const T* values, std::size_t count, const double* largest, Bits* sum) {
+    squares_kernel(const T* values, std::size_t count, const double* largest, Bits* total) {
   const double most = *largest;
   if (!(most < std::numeric_limits<double>::infinity())) return;
   int exponent = 0;
@@ -74,29 +74,29 @@ __global__ void __launch_bounds__(block_threads)
   high = over_warp(high, plus);
   low = over_warp(low, plus);
   if (leads_warp() && (high | low) != 0) {
-    atomicAdd(&sum[0], high + (low >> 32));
-    atomicAdd(&sum[1], low & 0xffffffffU);
+    atomicAdd(&total[0], high + (low >> 32));
+    atomicAdd(&total[1], low & 0xffffffffU);
   }
 }
 
 template <class T>
 __global__ void __launch_bounds__(block_threads) partial_squares_kernel(const T* values, std::size_t count,
                                                                         double* partial) {
-  double sum = 0;
+  double total = 0;
   for_each_value(values, count, [&](auto value) {
     const auto wide = static_cast<double>(value);
-    sum += wide * wide;
+    total += wide * wide;
   });
-  sum = over_warp(sum, [](double a, double b) { return a + b; });
-  if (leads_warp()) partial[(blockIdx.x * blockDim.x + threadIdx.x) / 32] = sum;
+  total = over_warp(total, [](double a, double b) { return a + b; });
+  if (leads_warp()) partial[(blockIdx.x * blockDim.x + threadIdx.x) / 32] = total;
 }
 
 /// One warp adds up.
-static __global__ void __launch_bounds__(32) add_up_kernel(const double* partial, unsigned count, double* sum) {
+static __global__ void __launch_bounds__(32) add_up_kernel(const double* partial, unsigned count, double* total) {
   double own = 0;
   for (unsigned i = threadIdx.x; i < count; i += 32) own += partial[i];
   own = over_warp(own, [](double a, double b) { return a + b; });
-  if (leads_warp()) *sum = own;
+  if (leads_warp()) *total = own;
 }
 
 /// Fewer blocks than there could be: each ends in an atomic on the same few bytes.
@@ -112,23 +112,23 @@ inline void enqueue_largest_magnitude(CudaStreamRef stream, Kernels::In values, 
 }
 
 inline void enqueue_fixed_point_squares(CudaStreamRef stream, Kernels::In values, const double* largest,
-                                        std::uint64_t* sum) {
+                                        std::uint64_t* total) {
   static_assert(sizeof(Bits) == sizeof(std::uint64_t));
   with_floating(values, [&]<class T>(const T* all) {
     launch(stream, blocks_that_reduce(values.size()), block_threads, &squares_kernel<T>, all, values.size(), largest,
-           reinterpret_cast<Bits*>(sum));
+           reinterpret_cast<Bits*>(total));
   });
 }
 
 /// By a number of blocks that hangs on the number of values alone.
-inline void enqueue_sum_of_squares(CudaStreamRef stream, Kernels::In values, double* partial, double* sum) {
+inline void enqueue_sum_of_squares(CudaStreamRef stream, Kernels::In values, double* partial, double* total) {
   constexpr unsigned warps = block_threads / 32;
   const std::size_t wanted = (values.size() + block_threads - 1) / block_threads;
   const auto blocks = static_cast<unsigned>(std::min<std::size_t>(wanted, Kernels::partial_sums / warps));
   with_floating(values, [&]<class T>(const T* all) {
     launch(stream, blocks, block_threads, &partial_squares_kernel<T>, all, values.size(), partial);
   });
-  launch(stream, 1, 32, &add_up_kernel, partial, blocks * warps, sum);
+  launch(stream, 1, 32, &add_up_kernel, partial, blocks * warps, total);
 }
 
 }  // namespace distx::cuda

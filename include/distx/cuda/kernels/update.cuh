@@ -65,8 +65,8 @@ void enqueue_update(CudaStreamRef stream, const Optimizer& optimizer, const Step
 
 }  // namespace cuda
 
-/// Makes an optimizer's kernels for weights of float, double, bfloat16 and float16. One line, at namespace scope, in the
-/// file that includes <distx/cuda_kernels.cuh>: `const bool registered = distx::register_optimizer<MyOptimizer>();`
+/// Makes an optimizer's kernels for weights of float, double, bfloat16 and float16. One line, at namespace scope, in
+/// the file that includes <distx/cuda_kernels.cuh>: `const bool registered = distx::register_optimizer<MyOptimizer>();`
 template <ElementwiseOptimizer Optimizer>
 bool register_optimizer() {
   cuda::update_slot<Optimizer, float> = &cuda::enqueue_update<Optimizer, float>;

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// What a blocking all-reduce through distx costs over NCCL's own and a wait for it, in batches that take turns, on one
+// rank: nothing is on a wire. Without a GPU it says so and ends with status 77.
+#include <algorithm>
+#include <chrono>
+#include <iostream>
+#include <vector>
+
+#include <distx/cuda.hpp>
+#include <distx/distx.hpp>
+#include <distx/nccl.hpp>
+
+namespace {
+
+constexpr int calls = 2000;  // in a batch
+constexpr int batches = 41;  // of each kind
+
+template <class F>
+double seconds(F&& call) {
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < calls; ++i) call();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
+  return values[values.size() / 2];
+}
+
+void compare(distx::NcclCommunicator& comm, ncclComm_t plain, std::size_t bytes) {
+  const distx::Buffer<float, distx::Cuda> send(bytes / sizeof(float)), receive(send.size());
+  const std::vector<float> ones(send.size(), 1.0F);
+  distx::copy(distx::CudaStreamRef(), send.span(), distx::Span<const float>(ones));
+  const distx::CudaStreamRef stream;  // CUDA's legacy default stream, which blocking calls use
+  const auto raw = [&] {
+    distx::nccl::check(ncclAllReduce(send.data(), receive.data(), send.size(), ncclFloat, ncclSum,
+                                     plain, stream.native_handle()),
+                       "ncclAllReduce", {});
+    stream.synchronize();
+  };
+  const auto wrapped = [&] { distx::all_reduce(comm, send, receive, distx::sum); };
+  for (int warm = 0; warm < 3; ++warm) seconds(raw), seconds(wrapped);
+  std::vector<double> raws, ratios;
+  for (int batch = 0; batch < batches; ++batch) {
+    // Who goes first changes, so that neither always finds the caches warm.
+    const double first = batch % 2 == 0 ? seconds(raw) : seconds(wrapped);
+    const double second = batch % 2 == 0 ? seconds(wrapped) : seconds(raw);
+    raws.push_back(batch % 2 == 0 ? first : second);
+    ratios.push_back(batch % 2 == 0 ? second / first : first / second);
+  }
+  std::vector<float> sums(send.size());
+  distx::copy(stream, distx::Span<float>(sums), receive.span());
+  stream.synchronize();
+  if (sums != ones) throw distx::Error("the sums are wrong", {.operation = "all_reduce", .backend = "nccl"});
+  std::cout << bytes << " B on " << comm.size() << " rank, NCCL itself and a wait " << median(raws) * 1e6 / calls
+            << " us a call: median of ratios " << median(ratios) << '\n';
+}
+
+}  // namespace
+
+int main() {
+  try {
+    if (const auto reason = distx::why_no_gpu(); !reason.empty()) {
+      std::cout << "skipped: " << reason << '\n';
+      return 77;
+    }
+    distx::SelfConnector self;
+    distx::NcclCommunicator comm(self);
+    // One that blocks, as NCCL makes them where nothing else is asked for.
+    ncclUniqueId id{};
+    ncclComm_t plain = nullptr;
+    distx::nccl::check(ncclGetUniqueId(&id), "ncclGetUniqueId", {});
+    distx::nccl::check(ncclCommInitRank(&plain, 1, id, 0), "ncclCommInitRank", {});
+    const auto owner = distx::nccl::unique_comm::from_native_handle(plain);
+    for (const std::size_t bytes : {8U, 1024U, 1048576U}) compare(comm, plain, bytes);
+  } catch (const std::exception& error) {
+    std::cerr << error.what() << '\n';
+    return 1;
+  }
+}

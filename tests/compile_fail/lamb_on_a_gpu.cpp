@@ -1,0 +1,19 @@
+// expect: an optimizer that looks at whole parameters (LAMB, Muon, Mixed) computes in the host's memory only: take an ElementwiseOptimizer, AdamW or SGD, on a GPU
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "distx/distx.hpp"
+
+/// Stands for a GPU's memory.
+struct Elsewhere {
+  using stream = distx::HostStream;
+  using event = distx::HostEvent;
+  static constexpr std::string_view name = "elsewhere";
+  static constexpr bool host_accessible = false;
+};
+
+void train(distx::AnyCommunicator<Elsewhere>& comm, const distx::ParameterList<Elsewhere>& parameters) {
+#ifndef DISTX_POSITIVE
+  distx::DataParallel<distx::On<Elsewhere>> training(comm, parameters, distx::LAMB{});
+#else
+  static_cast<void>(comm.rank() + static_cast<int>(parameters.entries().size()));
+#endif
+}

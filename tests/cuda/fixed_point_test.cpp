@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Norms of a GPU's memory have the host's bits, however the values are cut.
+#include <distx/cuda/fixed_point.hpp>
+
+#include "cuda/placed.hpp"
+
+namespace {
+
+using distx::bfloat16;
+using distx::Cuda;
+using distx::CudaStream;
+using distx::FixedPointSum;
+using distx::float16;
+using distx::HostStream;
+using distx::Span;
+
+TEST_CASE_TEMPLATE("the host's bits", T, float, double, bfloat16, float16) {
+  const CudaStream stream;
+  for (const std::size_t size : {0, 1, 3, 4, 31, 70001, 1000003}) {
+    auto values = wave<T>(size);
+    if (size > 20) values[17] = static_cast<T>(-1000.0f), values[3] = static_cast<T>(1e-4f);
+    const Span<T> host(values);
+    const Placed<T> placed(values, size % 4);
+    const double largest = distx::largest_magnitude(HostStream(), host);
+    CHECK(largest_magnitude(stream, placed.span()) == largest);
+    const int exponent = FixedPointSum::exponent_for(largest);
+    CHECK(fixed_point_squares(stream, placed.in(), exponent) ==
+          distx::fixed_point_squares(HostStream(), host, exponent));
+    CHECK(fixed_point_squares(stream, placed.span(), exponent + 3) ==
+          distx::fixed_point_squares(HostStream(), host, exponent + 3));
+    CHECK(fixed_point_norm(stream, placed.span()) == distx::fixed_point_norm(HostStream(), host));
+  }
+}
+
+TEST_CASE("parts add up to the whole's bits, and the host waits once") {
+  const CudaStream stream;
+  const auto values = wave<float>(100003);
+  const Placed<float> placed(values);
+  const double whole = fixed_point_norm(stream, placed.span());
+  for (const std::size_t cut : {0, 1, 3, 50000, 100003}) {
+    const auto first = placed.span().subspan(0, cut), rest = placed.span().subspan(cut, values.size() - cut);
+    const distx::Buffer<double, Cuda> largest(1, stream);
+    const distx::Buffer<std::uint64_t, Cuda> sum(2, stream);
+    largest_magnitude(stream, first, largest.span());
+    largest_magnitude(stream, rest, largest.span());
+    fixed_point_squares(stream, rest, Span<const double, Cuda>(largest), sum.span());
+    fixed_point_squares(stream, first, Span<const double, Cuda>(largest), sum.span());
+    double most = 0;
+    std::uint64_t parts[2] = {};
+    copy(stream, Span<double>(&most, 1), Span<const double, Cuda>(largest));
+    copy(stream, Span<std::uint64_t>(parts, 2), Span<const std::uint64_t, Cuda>(sum));
+    stream.synchronize();
+    FixedPointSum total;
+    total += {parts[0], parts[1]};
+    CHECK(total.root(FixedPointSum::exponent_for(most)) == whole);
+  }
+}
+
+TEST_CASE_TEMPLATE("what is no number or infinite makes the largest magnitude infinite", T, float, double, bfloat16,
+                   float16) {
+  const CudaStream stream;
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (const float odd : {infinity, -infinity, std::nanf("")})
+    for (const std::size_t at : {0, 998}) {
+      auto values = wave<T>(1000);
+      values[at] = static_cast<T>(odd);
+      const Placed<T> placed(values, 1);
+      CHECK(largest_magnitude(stream, placed.span()) == std::numeric_limits<double>::infinity());
+      CHECK(fixed_point_norm(stream, placed.span()) == std::numeric_limits<double>::infinity());
+    }
+}
+
+TEST_CASE("very large and very small numbers") {
+  const CudaStream stream;
+  for (const double size : {1e300, 1e-300, 0x1p1023, 5e-324, 0.0}) {
+    std::vector<double> values(100, size);
+    const Placed<double> placed(values);
+    CHECK(fixed_point_norm(stream, placed.span()) == distx::fixed_point_norm(HostStream(), Span<double>(values)));
+  }
+}
+
+}  // namespace

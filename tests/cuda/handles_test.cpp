@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Every handle type closes exactly once; and which GPU a rank gets. Counted by what stands in for CUDA.
+#include <distx/connect/spawn.hpp>
+#include <distx/cuda/blas_handle.hpp>
+#include <distx/cuda/pick_device.hpp>
+
+#include <functional>
+#include <utility>
+
+#include "cuda/placed.hpp"
+#include "standin/standin.hpp"
+
+namespace {
+
+/// Destroyed streams count until they have come to their end.
+void wait_for(const standin::Live& wanted) {
+  static_cast<void>(cudaDeviceSynchronize());
+  CHECK(standin::live() == wanted);
+}
+
+/// `make` gives what CUDA gives; `count` how many of them are alive.
+template <class Unique>
+void check(const std::function<typename Unique::handle_type()>& make,
+           const std::function<std::size_t(const standin::Live&)>& count) {
+  const auto before = standin::live();
+  const auto more = [&] { return count(standin::live()) - count(before); };
+  {
+    Unique empty;
+    CHECK(!empty);
+    empty.reset();
+    Unique first = Unique::from_native_handle(make());
+    CHECK(more() == 1);
+    Unique second = std::move(first);
+    CHECK(!first);  // NOLINT: what a move leaves
+    CHECK(second);
+    CHECK(more() == 1);
+    first = Unique::from_native_handle(make());
+    CHECK(more() == 2);
+    first = std::move(second);  // closes its own
+    CHECK(more() == 1);
+    Unique& self = first;
+    first = std::move(self);
+    CHECK(more() == 1);
+    const auto released = first.release();
+    CHECK(!first);
+    CHECK(more() == 1);
+    first.reset(released);
+  }
+  CHECK(more() == 0);
+  wait_for(before);
+}
+
+}  // namespace
+
+TEST_CASE("every handle is closed once") {
+  using namespace distx::cuda;
+  check<unique_stream>(
+      [] {
+        cudaStream_t stream = nullptr;
+        CHECK(cudaStreamCreate(&stream) == cudaSuccess);
+        return stream;
+      },
+      [](const standin::Live& live) { return live.streams; });
+  check<unique_event>(
+      [] {
+        cudaEvent_t event = nullptr;
+        CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming) == cudaSuccess);
+        return event;
+      },
+      [](const standin::Live& live) { return live.events; });
+  check<unique_pinned>(
+      [] {
+        void* memory = nullptr;
+        CHECK(cudaMallocHost(&memory, 100) == cudaSuccess);
+        return memory;
+      },
+      [](const standin::Live& live) { return live.host_allocations; });
+  check<unique_memory>(
+      [] {
+        void* memory = nullptr;
+        CHECK(cudaMalloc(&memory, 100) == cudaSuccess);
+        return DeviceMemory{memory};
+      },
+      [](const standin::Live& live) { return live.device_allocations; });
+  check<unique_blas>(
+      [] {
+        cublasHandle_t handle = nullptr;
+        CHECK(cublasCreate(&handle) == CUBLAS_STATUS_SUCCESS);
+        return handle;
+      },
+      [](const standin::Live& live) { return live.cublas_handles; });
+}
+
+TEST_CASE("operations that give a number leave nothing behind, also when they fail") {
+  const distx::CudaStream stream;
+  const Placed<float> values(wave<float>(1000));
+  static_cast<void>(sum_of_squares(stream, values.span()));
+  stream.synchronize();
+  const auto before = standin::live();
+  static_cast<void>(sum_of_squares(stream, values.span()));
+  standin::fail_next("cudaMemcpyAsync", cudaErrorUnknown);
+  CHECK_THROWS_WITH_AS(static_cast<void>(sum_of_squares(stream, values.span())),
+                       doctest::Contains("cudaMemcpyAsync: "), distx::Error);
+  wait_for(before);
+}
+
+TEST_CASE("ranks pick one GPU each, and agree that no two have the same") {
+  using distx::pick_device;
+  distx::spawn(3, [](auto& connector) { CHECK(pick_device(connector) == connector.rank()); });
+  const int gpus = distx::device_count();
+  CHECK_THROWS_WITH_AS(distx::spawn(gpus + 1, [](auto& connector) { pick_device(connector); }),
+                       doctest::Contains("have picked the same GPU"), distx::Error);
+  distx::spawn(gpus + 1, [](auto& connector) { pick_device(connector, {.share = true}); });
+  standin::same_uuid(1, 0);
+  CHECK_THROWS_WITH_AS(distx::spawn(2, [](auto& connector) { pick_device(connector); }),
+                       doctest::Contains("ranks 0 and 1 have picked the same GPU"), distx::Error);
+  standin::same_uuid(1, 1);
+  standin::devices(0);
+  CHECK_THROWS_WITH_AS(distx::spawn(2, [](auto& connector) { pick_device(connector); }),
+                       doctest::Contains("rank 0 sees no GPU"), distx::Error);
+  standin::devices(gpus);
+}

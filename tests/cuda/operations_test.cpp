@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Each operation of a GPU's memory against the host's on the same values.
+#include <distx/cuda/operations.hpp>
+#include <distx/memory/operations.hpp>
+
+#include "cuda/placed.hpp"
+
+namespace {
+
+using distx::bfloat16;
+using distx::Cuda;
+using distx::CudaStream;
+using distx::float16;
+using distx::Host;
+using distx::HostStream;
+using distx::Span;
+
+/// f(size, offset of the first array, offset of the second).
+template <class F>
+void everywhere(F&& f) {
+  for (const std::size_t size : {0, 1, 3, 4, 2048, 4096})
+    for (const std::size_t offset : {0, 1, 2, 3})
+      for (const std::size_t other : {offset, std::size_t{2}}) f(size, offset, other);
+  f(std::size_t{1000003}, std::size_t{1}, std::size_t{1});
+  f(std::size_t{1000003}, std::size_t{0}, std::size_t{3});
+}
+
+TEST_CASE_TEMPLATE("cast: the host's bits", Pair, std::pair<bfloat16, float>, std::pair<float, bfloat16>,
+                   std::pair<float16, float>, std::pair<float, float16>, std::pair<float, double>,
+                   std::pair<double, float>, std::pair<bfloat16, float16>, std::pair<float16, double>) {
+  using To = typename Pair::first_type;
+  using From = typename Pair::second_type;
+  const CudaStream stream;
+  everywhere([&](std::size_t size, std::size_t offset, std::size_t other) {
+    const auto from = wave<From>(size);
+    std::vector<To> wanted(size);
+    distx::cast(HostStream(), Span<To>(wanted), Span<const From>(from));
+    const Placed<To> to(wave<To>(size, 1), offset);
+    const Placed<From> given(from, other);
+    cast(stream, to.span(), given.in());
+    CHECK(same_bits(to.values(stream), wanted));
+  });
+}
+
+TEST_CASE("cast: what is not a number, is infinite, subnormal or too large") {
+  const CudaStream stream;
+  const float infinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> from{infinity, -infinity, 1e30f, -1e30f, 65519.0f, 65520.0f, 6e-8f, 3e-8f, 1e-40f, -0.0f};
+  std::vector<float16> wanted(from.size());
+  distx::cast(HostStream(), Span<float16>(wanted), Span<const float>(from));
+  const Placed<float16> to(std::vector<float16>(from.size()));
+  cast(stream, to.span(), Placed<float>(from).in());
+  CHECK(same_bits(to.values(stream), wanted));
+  const Placed<bfloat16> none(std::vector<bfloat16>(3));
+  cast(stream, none.span(), Placed<float>(std::vector<float>(3, std::nanf(""))).in());
+  for (const bfloat16 value : none.values(stream)) CHECK(std::isnan(static_cast<float>(value)));
+}
+
+TEST_CASE_TEMPLATE("fill, scale, add: the host's bits", T, float, double, bfloat16, float16) {
+  const CudaStream stream;
+  everywhere([&](std::size_t size, std::size_t offset, std::size_t other) {
+    auto wanted = wave<T>(size);
+    const auto from = wave<T>(size, 2);
+    const Placed<T> to(wanted, offset);
+    const Placed<T> given(from, other);
+    distx::scale(HostStream(), Span<T>(wanted), 0.3);
+    scale(stream, to.span(), 0.3);
+    distx::add(HostStream(), Span<T>(wanted), Span<const T>(from));
+    add(stream, to.span(), given.in());
+    CHECK(same_bits(to.values(stream), wanted));
+    fill(stream, to.span(), static_cast<T>(1.75f));
+    CHECK(same_bits(to.values(stream), std::vector<T>(size, static_cast<T>(1.75f))));
+    fill(stream, to.span(), T{});
+    CHECK(same_bits(to.values(stream), std::vector<T>(size)));
+  });
+}
+
+TEST_CASE_TEMPLATE("mix: as the host's, but for rounding", Pair, std::pair<float, float>, std::pair<float, bfloat16>,
+                   std::pair<double, double>, std::pair<float16, float>) {
+  using To = typename Pair::first_type;
+  using From = typename Pair::second_type;
+  const CudaStream stream;
+  everywhere([&](std::size_t size, std::size_t offset, std::size_t other) {
+    auto wanted = wave<To>(size);
+    const auto from = wave<From>(size, 2);
+    const Placed<To> to(wanted, offset);
+    const Placed<From> given(from, other);
+    distx::mix(HostStream(), Span<To>(wanted), Span<const From>(from), 0.9);
+    mix(stream, to.span(), given.in(), 0.9);
+    CHECK(roundings_between(to.values(stream), wanted) <= 2);
+  });
+}
+
+TEST_CASE("integers are filled, and copies of one type are casts") {
+  const CudaStream stream;
+  const Placed<std::int64_t> whole(std::vector<std::int64_t>(37), 1);
+  fill(stream, whole.span(), std::int64_t{-5000000000});
+  CHECK(whole.values(stream) == std::vector<std::int64_t>(37, -5000000000));
+  const Placed<std::int16_t> half(std::vector<std::int16_t>(37), 3);
+  fill(stream, half.span(), std::int16_t{-2});
+  CHECK(half.values(stream) == std::vector<std::int16_t>(37, -2));
+  const Placed<float> from(wave<float>(37), 1), to(std::vector<float>(37), 2);
+  cast(stream, to.span(), from.in());
+  CHECK(same_bits(to.values(stream), wave<float>(37)));
+}
+
+TEST_CASE_TEMPLATE("sum_of_squares: the host's but for rounding, and always the same bits", T, float, double, bfloat16,
+                   float16) {
+  const CudaStream stream;
+  for (const std::size_t size : {0, 1, 3, 4, 300, 65537, 1000003}) {
+    auto values = wave<T>(size);
+    const Placed<T> placed(values, 1), elsewhere(values, 2);
+    const double wanted = distx::sum_of_squares(HostStream(), Span<T>(values));
+    const double found = sum_of_squares(stream, placed.span());
+    CHECK(std::abs(found - wanted) <= 1e-12 * wanted);
+    CHECK(sum_of_squares(stream, elsewhere.in()) == found);
+  }
+}
+
+TEST_CASE("lengths that differ are refused") {
+  const CudaStream stream;
+  const Placed<float> three(std::vector<float>(3)), four(std::vector<float>(4));
+  const Placed<double> wide(std::vector<double>(4));
+  CHECK_THROWS_AS(add(stream, three.span(), four.in()), distx::MismatchError);
+  CHECK_THROWS_AS(cast(stream, three.span(), wide.in()), distx::MismatchError);
+  CHECK_THROWS_AS(mix(stream, three.span(), four.in(), 0.5), distx::MismatchError);
+  CHECK_THROWS_AS(copy(stream, three.span(), four.in()), distx::MismatchError);
+}
+
+}  // namespace

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Streams, events and buffers: what is enqueued is done later, in order.
+#include <distx/cuda/buffer.hpp>
+
+#include <atomic>
+#include <utility>
+
+#include "cuda/placed.hpp"
+
+namespace {
+
+using distx::Buffer;
+using distx::Cuda;
+using distx::CudaEvent;
+using distx::CudaStream;
+using distx::CudaStreamRef;
+using distx::PinnedBuffer;
+using distx::Span;
+
+/// Holds a stream up until it is opened.
+class Gate {
+ public:
+  explicit Gate(CudaStreamRef stream) : stream_(stream) {
+    const auto wait = [](void* open) { static_cast<std::atomic<bool>*>(open)->wait(false); };
+    distx::cuda::check(cudaLaunchHostFunc(stream.native_handle(), wait, &open_), "cudaLaunchHostFunc");
+  }
+  Gate(const Gate&) = delete;
+  Gate& operator=(const Gate&) = delete;
+  ~Gate() {
+    open();
+    static_cast<void>(cudaStreamSynchronize(stream_.native_handle()));
+  }
+  void open() {
+    open_ = true;
+    open_.notify_all();
+  }
+
+ private:
+  CudaStreamRef stream_;
+  std::atomic<bool> open_{false};
+};
+
+}  // namespace
+
+TEST_CASE("operations are enqueued, and done in the stream's order") {
+  const CudaStream stream;
+  const Placed<float> values(std::vector<float>(1000, 1)), other(std::vector<float>(1000, 2));
+  const PinnedBuffer<float> host(1000);
+  Gate gate(stream);
+  fill(stream, values.span(), 3.0f);
+  scale(stream, values.span(), 0.5);
+  add(stream, values.span(), other.in());
+  copy(stream, host.span(), values.in());
+  CHECK(!stream.done());
+  CHECK(host[999] == 0);
+  gate.open();
+  stream.synchronize();
+  CHECK(stream.done());
+  CHECK(host[0] == 3.5f);
+  CHECK(host[999] == 3.5f);
+}
+
+TEST_CASE("a stream waits for an event of another, and for nothing else") {
+  const CudaStream first, second;
+  const CudaEvent event;
+  const Placed<float> values(std::vector<float>(100, 1));
+  const PinnedBuffer<float> early(100), late(100);
+  CHECK(event.done());  // never recorded
+  Gate gate(first);
+  fill(first, values.span(), 2.0f);
+  event.record(first);
+  CHECK(!event.done());
+  copy(second, early.span(), values.in());
+  second.synchronize();
+  CHECK(early[99] == 1);
+  second.wait(event);
+  copy(second, late.span(), values.in());
+  CHECK(!second.done());
+  gate.open();
+  second.synchronize();
+  CHECK(event.done());
+  CHECK(late[99] == 2);
+}
+
+TEST_CASE("a user's own streams and events") {
+  cudaStream_t raw = nullptr;
+  REQUIRE(cudaStreamCreate(&raw) == cudaSuccess);
+  const CudaStreamRef borrowed = CudaStreamRef::from_native_handle(raw);
+  CHECK(borrowed.native_handle() == raw);
+  CHECK(borrowed == CudaStreamRef(raw));
+  CHECK(CudaStreamRef() != borrowed);
+  borrowed.synchronize();
+  CHECK(borrowed.done());
+  CudaStream owned = CudaStream::from_native_handle(raw);
+  CHECK(owned.ref() == borrowed);
+  CudaStream moved = std::move(owned);
+  CHECK(moved.native_handle() == raw);
+  CHECK(moved.release() == raw);
+  CHECK(cudaStreamDestroy(raw) == cudaSuccess);
+
+  CudaEvent event;
+  const cudaEvent_t released = event.release();
+  CHECK(event.native_handle() == nullptr);
+  const CudaEvent again = CudaEvent::from_native_handle(released);
+  again.record({});
+  again.synchronize();
+  CHECK(again.done());
+}
+
+TEST_CASE("buffers: zeros, sizes, moves, and memory that is not there") {
+  const CudaStream stream;
+  const Buffer<int, Cuda> zeros(1001), ordered(1001, stream);
+  for (const auto* buffer : {&zeros, &ordered}) {
+    std::vector<int> host(1001, 7);
+    copy(stream, Span<int>(host), Span<const int, Cuda>(*buffer));
+    stream.synchronize();
+    CHECK(host == std::vector<int>(1001));
+  }
+  Buffer<float, Cuda> first(10, distx::uninitialized, stream);
+  float* const address = first.data();
+  Buffer<float, Cuda> second(std::move(first));
+  CHECK(second.data() == address);
+  CHECK(second.size() == 10);
+  CHECK(first.data() == nullptr);  // NOLINT: what a move leaves
+  CHECK(first.size() == 0);        // NOLINT
+  first = std::move(second);
+  CHECK(first.data() == address);
+  CHECK(Buffer<float, Cuda>().span().empty());
+  CHECK(Buffer<float, Cuda>(0).data() == nullptr);
+  CHECK(reinterpret_cast<std::uintptr_t>(address) % distx::alignment_bytes == 0);
+
+  CHECK_THROWS_WITH_AS((Buffer<double, Cuda>(std::size_t{1} << 60, distx::uninitialized)),
+                       doctest::Contains("no GPU memory for 1152921504606846976 elements of 8 bytes"),
+                       distx::MemoryError);
+  CHECK_THROWS_AS((Buffer<double, Cuda>(std::size_t{1} << 62, distx::uninitialized)), distx::MemoryError);
+  CHECK_THROWS_WITH_AS(PinnedBuffer<double>(std::size_t{1} << 60), doctest::Contains("no page-locked memory"),
+                       distx::MemoryError);
+  CHECK(cudaGetLastError() == cudaSuccess);  // an error that was told is not found again
+  const PinnedBuffer<int> pinned(5);
+  for (const int value : pinned) CHECK(value == 0);
+}
+
+TEST_CASE("a device guard gives back") {
+  const int before = distx::current_device();
+  {
+    const distx::DeviceGuard guard(distx::device_count() - 1);
+    CHECK(distx::current_device() == distx::device_count() - 1);
+    CHECK_THROWS_AS(distx::DeviceGuard(distx::device_count()), distx::Error);
+    CHECK(distx::current_device() == distx::device_count() - 1);
+  }
+  CHECK(distx::current_device() == before);
+  CHECK(distx::why_no_gpu().empty());
+}
