@@ -13,9 +13,7 @@ conformance::Backend::Any staged(distx::NcclCommunicator comm) {
   return conformance::Backend::Any(conformance::Staged(std::move(comm)));
 }
 
-distx::NcclOptions options() {
-  return {.deadline = std::chrono::minutes(2), .rounding = distx::NcclRounding::once};
-}
+distx::NcclOptions options() { return {.deadline = std::chrono::minutes(2), .rounding = distx::NcclRounding::once}; }
 
 }  // namespace
 

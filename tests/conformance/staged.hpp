@@ -22,8 +22,8 @@ class Mirror {
     const bool overlap = !send.empty() && !receive.empty() && send.bytes() < receive.bytes() + receive.size_bytes() &&
                          receive.bytes() < send.bytes() + send.size_bytes();
     if (overlap) {
-      const std::byte* const end = std::max<const std::byte*>(send.bytes() + send.size_bytes(),
-                                                              receive.bytes() + receive.size_bytes());
+      const std::byte* const end =
+          std::max<const std::byte*>(send.bytes() + send.size_bytes(), receive.bytes() + receive.size_bytes());
       memory_ = distx::Buffer<std::byte, distx::Cuda>(static_cast<std::size_t>(end - begin));
       gpu_send_ = memory_.data() + (send.bytes() - begin);
       gpu_receive_ = memory_.data() + (receive.bytes() - begin);
@@ -190,12 +190,12 @@ class Staged {
   void revoke(const std::string& reason) { inner_.revoke(reason); }
 
   template <distx::ErasableCall Call>
-    requires std::same_as<typename Call::space, distx::Host>
+  requires std::same_as<typename Call::space, distx::Host>
   void execute(const Call& call) {
     mirrored(erase(call), rank(), [&](const auto& on_gpu) { inner_.execute(on_gpu); })->copy_back();
   }
   template <distx::ErasableCall Call>
-    requires std::same_as<typename Call::space, distx::Host>
+  requires std::same_as<typename Call::space, distx::Host>
   [[nodiscard]] auto start(const Call& call, distx::HostStream = {}) {
     using P = decltype(inner_.start(distx::Barrier<distx::Cuda>{}, distx::CudaStreamRef()));
     P pending;

@@ -113,9 +113,9 @@ TEST_CASE("started calls are in the order of streams") {
       const std::vector<float> ones(size, static_cast<float>(round + 1));
       distx::PinnedBuffer<float> host(size), got(size);
       std::copy(ones.begin(), ones.end(), host.begin());
-      distx::copy(before, values.span(), host.span());            // nobody waits for this
+      distx::copy(before, values.span(), host.span());  // nobody waits for this
       auto pending = distx::start_all_reduce(comm, values, distx::sum, before);
-      pending.wait(after);                                        // nor for that
+      pending.wait(after);  // nor for that
       distx::copy(after, got.span(), values.span());
       after.synchronize();
       expect(got[0] == static_cast<float>((round + 1) * comm.size()) && got[size - 1] == got[0], "order of streams");
@@ -248,8 +248,7 @@ TEST_CASE("communicator memory is zeros, and of one size") {
     distx::all_reduce(comm, memory, distx::sum);
     expect(comm.allocate<double>(0).size() == 0, "nothing");
     if (comm.size() == 1) return;
-    const auto words =
-        error_of<distx::Error>([&] { (void)comm.allocate<float>(comm.rank() == 1 ? 5u : 6u); });
+    const auto words = error_of<distx::Error>([&] { (void)comm.allocate<float>(comm.rank() == 1 ? 5u : 6u); });
     expect(words.find("asks for") != std::string::npos || words.find("revoked") != std::string::npos, words);
   });
 }
@@ -291,8 +290,10 @@ TEST_CASE("what a user's op throws, waiting throws") {
       distx::NcclCommunicator comm(connector, {.deadline = std::chrono::seconds(20)});
       auto values = on_gpu(std::vector<float>(64, 1.0f));
       try {
-        if (blocking) distx::all_reduce(comm, values, Throws{});
-        else distx::start_all_reduce(comm, values, Throws{}).wait();
+        if (blocking)
+          distx::all_reduce(comm, values, Throws{});
+        else
+          distx::start_all_reduce(comm, values, Throws{}).wait();
       } catch (const std::domain_error&) {
         ++thrown;
       } catch (const distx::RevokedError&) {

@@ -103,8 +103,10 @@ TEST_CASE("a rank that does not come to a call: the deadline, and the others hea
       if (connector.rank() == 0) {
         const auto begin = clock_type::now();
         early = ending_of([&] {
-          if (started) distx::start_all_reduce(comm, values, distx::sum).wait();
-          else distx::all_reduce(comm, values, distx::sum);
+          if (started)
+            distx::start_all_reduce(comm, values, distx::sum).wait();
+          else
+            distx::all_reduce(comm, values, distx::sum);
         });
         CHECK(clock_type::now() - begin < std::chrono::seconds(10));
         CHECK(has(ending_of([&] { distx::barrier(comm); }), "RevokedError"));
@@ -286,8 +288,10 @@ TEST_CASE("the survivors of a failure go on, where NCCL keeps what they need") {
           CHECK(nccl_test::on_host(ones)[5] == 2.0f);
           CHECK(smaller.size() == 2);
         });
-        if (shrinkable) CHECK(words == "nothing");
-        else CHECK(has(words, "set NcclOptions::shrinkable"));
+        if (shrinkable)
+          CHECK(words == "nothing");
+        else
+          CHECK(has(words, "set NcclOptions::shrinkable"));
       }
       connector.barrier();
     });

@@ -5,10 +5,10 @@
 #include "distx/cuda.hpp"
 #include "distx/nccl.hpp"
 
-#include "distx/connect/spawn.hpp"
 #include "distx/comm/movement.hpp"
 #include "distx/comm/point_to_point.hpp"
 #include "distx/comm/reductions.hpp"
+#include "distx/connect/spawn.hpp"
 
 // Ranks that are threads with a GPU each, and what lies in their memory.
 namespace nccl_test {

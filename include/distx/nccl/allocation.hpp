@@ -66,8 +66,8 @@ template <class T, class Comm = ncclComm_t>
                                                    const std::source_location& location) {
   static_assert(std::is_trivially_copyable_v<T>, "distx::allocate: elements are moved as bytes");
   const RankOf& self = member->self;
-  const ErrorContext context{.operation = "allocate", .backend = self.backend, .rank = self.rank, .size = self.size,
-                             .location = location};
+  const ErrorContext context{
+      .operation = "allocate", .backend = self.backend, .rank = self.rank, .size = self.size, .location = location};
   struct Request {
     std::uint64_t size, bytes;
   };
@@ -80,9 +80,9 @@ template <class T, class Comm = ncclComm_t>
                                 std::to_string(size) + " of " + std::to_string(sizeof(T)),
                             context);
     if (size > std::numeric_limits<std::ptrdiff_t>::max() / sizeof(T))
-      throw MemoryError("no GPU memory for " + std::to_string(size) + " elements of " + std::to_string(sizeof(T)) +
-                            " bytes",
-                        context);
+      throw MemoryError(
+          "no GPU memory for " + std::to_string(size) + " elements of " + std::to_string(sizeof(T)) + " bytes",
+          context);
     if (size == 0) return {};
     const DeviceGuard guard(member->device);
     if constexpr (HasWindows<Comm>) {

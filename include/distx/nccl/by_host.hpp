@@ -2,8 +2,8 @@
 #pragma once
 #include "distx/nccl/movement.hpp"
 
-// The way of the reductions that NCCL does not do: each rank gets all ranks' parts of one block, and reduces them on the
-// host, in rank order; all of it in the order of the stream.
+// The way of the reductions that NCCL does not do: each rank gets all ranks' parts of one block, and reduces them on
+// the host, in rank order; all of it in the order of the stream.
 namespace distx::nccl {
 
 /// Blocks cut at n*r/N, in bytes.
@@ -23,9 +23,10 @@ struct CutBlocks {
 template <Collective Call, class AllBlocks>
 void reduce_own_block(Channel& ch, const Call& c, const std::byte* send, const AllBlocks& blocks, std::byte* to) {
   if (open_group != nullptr)
-    throw MismatchError("this op on these elements is reduced on the host, in several steps: start it outside the "
-                        "NcclGroup",
-                        ch.self.context(c));
+    throw MismatchError(
+        "this op on these elements is reduced on the host, in several steps: start it outside the "
+        "NcclGroup",
+        ch.self.context(c));
   const auto ranks = static_cast<std::size_t>(ch.self.size);
   const std::size_t bytes = blocks.bytes(ch.self.rank);
   std::byte* const parts = ch.workspace(bytes * ranks);

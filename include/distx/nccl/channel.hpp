@@ -41,7 +41,8 @@ class Channel {
 
   template <Collective Call>
   void check(ncclResult_t code, const char* routine, const Call& call) {
-    if (code != ncclSuccess) [[unlikely]] complete(code, routine, self.context(call));
+    if (code != ncclSuccess) [[unlikely]]
+      complete(code, routine, self.context(call));
   }
   /// Waits until what a call has begun is enqueued; in a group that is seen at its end.
   void complete(ncclResult_t code, const char* routine, const ErrorContext& context) {
@@ -55,9 +56,9 @@ class Channel {
     if (state == ncclSuccess) return;
     if (ending_.ended()) ending_.raise(context);
     if (state == ncclInProgress)
-      throw TimeoutError(std::string(routine) + ": after " + options.deadline.words() +
-                             " the other ranks have not done their part",
-                         context);
+      throw TimeoutError(
+          std::string(routine) + ": after " + options.deadline.words() + " the other ranks have not done their part",
+          context);
     fail(state, routine, context, comm());
   }
 
@@ -99,8 +100,10 @@ class Channel {
   /// Ends what is in flight, on this rank. `keep`: so that NCCL can still make a communicator of it, where it can.
   void abort(bool keep) noexcept {
     if (comm() == nullptr || revoked_) return;
-    if (keep && revoke(comm())) revoked_ = true;
-    else comm_.reset();
+    if (keep && revoke(comm()))
+      revoked_ = true;
+    else
+      comm_.reset();
   }
   /// Brings it to rest together with the other ranks, which let theirs go at about the same time.
   void finalize() noexcept {
@@ -137,8 +140,10 @@ class Channel {
   std::byte* grown(std::vector<Memory>& memories, std::size_t bytes) {
     if (memories.empty() || memories.back().size() < bytes) {
       const std::size_t size = std::bit_ceil(std::max<std::size_t>(bytes, 4096));
-      if constexpr (std::same_as<Memory, Buffer<std::byte, Cuda>>) memories.emplace_back(size, uninitialized);
-      else memories.emplace_back(size);
+      if constexpr (std::same_as<Memory, Buffer<std::byte, Cuda>>)
+        memories.emplace_back(size, uninitialized);
+      else
+        memories.emplace_back(size);
     }
     return memories.back().data();
   }

@@ -36,7 +36,8 @@ namespace distx::nccl {
 
 /// Calls that are still in progress are no errors.
 inline void check(ncclResult_t code, std::string_view routine, const ErrorContext& context, ncclComm_t comm = nullptr) {
-  if (code != ncclSuccess && code != ncclInProgress) [[unlikely]] fail(code, routine, context, comm);
+  if (code != ncclSuccess && code != ncclInProgress) [[unlikely]]
+    fail(code, routine, context, comm);
 }
 
 }  // namespace distx::nccl

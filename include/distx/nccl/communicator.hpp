@@ -12,13 +12,14 @@ namespace distx {
 /// Moves and reduces memory of GPUs among ranks that have one GPU each, by NCCL.
 ///
 /// Everything is enqueued on streams. A blocking call comes after what is enqueued on CUDA's legacy default stream (or
-/// `NcclOptions::stream`) and returns when it is done; a started one comes after what is enqueued on the stream that it is
-/// given. NCCL does sums, products, minima, maxima and averages; 16-bit integers and ops of the user's go by way of the
-/// host, in rank order. It compares nothing: ranks that disagree about a call's sizes or types wait until the deadline.
-/// There are no tags; messages that are started one after another begin together, when one of them is waited for or
-/// tested, or a send is among them and another call is made. Once begun they hold up later ones until the other side has
-/// come: what passes each other is started before either is waited for, or is a send_receive or in an NcclGroup. What fails on one rank is told to the others by the connector's notices; over a connector that
-/// has none each rank finds out by its deadline.
+/// `NcclOptions::stream`) and returns when it is done; a started one comes after what is enqueued on the stream that it
+/// is given. NCCL does sums, products, minima, maxima and averages; 16-bit integers and ops of the user's go by way of
+/// the host, in rank order. It compares nothing: ranks that disagree about a call's sizes or types wait until the
+/// deadline. There are no tags; messages that are started one after another begin together, when one of them is waited
+/// for or tested, or a send is among them and another call is made. Once begun they hold up later ones until the other
+/// side has come: what passes each other is started before either is waited for, or is a send_receive or in an
+/// NcclGroup. What fails on one rank is told to the others by the connector's notices; over a connector that has none
+/// each rank finds out by its deadline.
 class NcclCommunicator {
  public:
   using space = Cuda;
@@ -26,8 +27,8 @@ class NcclCommunicator {
   /// Among the ranks of any connector. Collective.
   /// @throws ConnectError, on every rank, where a rank has no GPU, has one that another rank uses, or NCCL fails
   template <class C>
-    requires(!std::same_as<std::remove_cv_t<C>, NcclCommunicator>) && Connector<C>
-  explicit NcclCommunicator(C& connector, const NcclOptions& options = {})
+  requires(!std::same_as<std::remove_cv_t<C>, NcclCommunicator>) && Connector<C> explicit NcclCommunicator(
+                                                                        C& connector, const NcclOptions& options = {})
       : member_(nccl::connect(connector, options)) {}
   NcclCommunicator(NcclCommunicator&&) noexcept = default;
   NcclCommunicator& operator=(NcclCommunicator&&) noexcept = default;
@@ -62,12 +63,10 @@ class NcclCommunicator {
   friend bool operator==(const NcclCommunicator&, const NcclCommunicator&) noexcept = default;
 
   template <ErasableCall Call>
-    requires std::same_as<typename Call::space, Cuda>
-  void execute(const Call& call) {
-    member_->execute(erase(call));
-  }
+  requires std::same_as<typename Call::space, Cuda>
+  void execute(const Call& call) { member_->execute(erase(call)); }
   template <ErasableCall Call>
-    requires std::same_as<typename Call::space, Cuda>
+  requires std::same_as<typename Call::space, Cuda>
   [[nodiscard]] NcclPending start(const Call& call, CudaStreamRef after = {}) {
     const auto erased = erase(call);
     return NcclPending(member_, member_->start(erased, after), member_->self.context(erased));
@@ -161,16 +160,15 @@ class NcclCommunicator {
       nccl::Comms comms;
       {
         const auto lock = member_->locked();
-        for (const auto& [channel, made] : {std::pair(&member_->blocking, &comms.blocking),
-                                           std::pair(&member_->started, &comms.started),
-                                           std::pair(&member_->messages, &comms.messages)}) {
+        for (const auto& [channel, made] :
+             {std::pair(&member_->blocking, &comms.blocking), std::pair(&member_->started, &comms.started),
+              std::pair(&member_->messages, &comms.messages)}) {
           auto config = nccl::config_of(member_->options, member_->options.blocking, where);
           nccl::Making making;
           const Comm parent = channel->comm();
           const auto code =
-              ncclCommShrink(parent, without.empty() ? nullptr : without.data(),
-                             static_cast<int>(without.size()), making.slot(), &config,
-                             failed ? nccl::shrink_abort : nccl::shrink_default);
+              ncclCommShrink(parent, without.empty() ? nullptr : without.data(), static_cast<int>(without.size()),
+                             making.slot(), &config, failed ? nccl::shrink_abort : nccl::shrink_default);
           *made = making.finish(code, "ncclCommShrink", channel->comm(), member_->options.deadline, where,
                                 [] { return false; });
         }

@@ -11,17 +11,28 @@ namespace distx::nccl {
 /// NCCL's name for an element type that it reduces; none for 16-bit integers and for what is only moved.
 [[nodiscard]] inline std::optional<ncclDataType_t> datatype_of(ElementType type) noexcept {
   switch (type) {
-    case ElementType::i8: return ncclInt8;
-    case ElementType::u8: return ncclUint8;
-    case ElementType::i32: return ncclInt32;
-    case ElementType::u32: return ncclUint32;
-    case ElementType::i64: return ncclInt64;
-    case ElementType::u64: return ncclUint64;
-    case ElementType::bf16: return ncclBfloat16;
-    case ElementType::f16: return ncclFloat16;
-    case ElementType::f32: return ncclFloat32;
-    case ElementType::f64: return ncclFloat64;
-    default: return std::nullopt;
+    case ElementType::i8:
+      return ncclInt8;
+    case ElementType::u8:
+      return ncclUint8;
+    case ElementType::i32:
+      return ncclInt32;
+    case ElementType::u32:
+      return ncclUint32;
+    case ElementType::i64:
+      return ncclInt64;
+    case ElementType::u64:
+      return ncclUint64;
+    case ElementType::bf16:
+      return ncclBfloat16;
+    case ElementType::f16:
+      return ncclFloat16;
+    case ElementType::f32:
+      return ncclFloat32;
+    case ElementType::f64:
+      return ncclFloat64;
+    default:
+      return std::nullopt;
   }
 }
 
@@ -43,8 +54,10 @@ struct NativeReduction {
   if (!type) return std::nullopt;
   const bool once = rounding == NcclRounding::once;
   switch (op.kind()) {
-    case OpKind::min: return NativeReduction{*type, ncclMin, {}};
-    case OpKind::max: return NativeReduction{*type, ncclMax, {}};
+    case OpKind::min:
+      return NativeReduction{*type, ncclMin, {}};
+    case OpKind::max:
+      return NativeReduction{*type, ncclMax, {}};
     case OpKind::sum:
     case OpKind::product:
       if (once && is_half(op.type())) return std::nullopt;
@@ -52,7 +65,8 @@ struct NativeReduction {
     case OpKind::average:
       if (once) return std::nullopt;
       return NativeReduction{*type, ncclAvg, {}};
-    case OpKind::user: break;
+    case OpKind::user:
+      break;
   }
   if (once) return std::nullopt;
   if (const auto sum = op.target<PreMultipliedSum>()) return NativeReduction{*type, ncclNumOps, sum->factor};

@@ -10,8 +10,8 @@ namespace distx {
 ///
 /// So messages that pass each other do not wait for one another, and one thread can start the calls of several GPUs.
 /// Groups may be nested: the outermost counts. It belongs to the thread that made it. Nothing in it can be waited for
-/// before its end; what goes wrong then, the Pendings throw. One that is let go while unwinding revokes the communicators
-/// that have calls in it.
+/// before its end; what goes wrong then, the Pendings throw. One that is let go while unwinding revokes the
+/// communicators that have calls in it.
 class NcclGroup {
  public:
   NcclGroup() : outermost_(nccl::open_group == nullptr) {

@@ -18,7 +18,8 @@ struct HostReduction {
 
   /// Throws what the op threw.
   void rethrow() {
-    if (error != nullptr) [[unlikely]] std::rethrow_exception(std::exchange(error, nullptr));
+    if (error != nullptr) [[unlikely]]
+      std::rethrow_exception(std::exchange(error, nullptr));
   }
 
   static void run(void* self) noexcept {

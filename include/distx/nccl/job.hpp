@@ -13,9 +13,9 @@ struct Job {
     stream,   ///< a stream waits for it, and nobody else
   };
 
-  CudaEvent event;                ///< first of what comes before the call, then of its end
+  CudaEvent event;  ///< first of what comes before the call, then of its end
   Channel* channel = nullptr;
-  bool enqueued = false;          ///< the event is of its end
+  bool enqueued = false;  ///< the event is of its end
   std::atomic<Holder> holder{Holder::nobody};
   Deadline deadline{none};
   HostReduction reduction;

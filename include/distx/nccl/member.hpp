@@ -143,8 +143,8 @@ class Member final : public Watched, public GroupMember, public std::enable_shar
   template <class T>
   [[nodiscard]] std::vector<T> gathered(const T& mine, std::string_view operation,
                                         const std::source_location& location) {
-    const ErrorContext context{.operation = operation, .backend = self.backend, .rank = self.rank, .size = self.size,
-                               .location = location};
+    const ErrorContext context{
+        .operation = operation, .backend = self.backend, .rank = self.rank, .size = self.size, .location = location};
     std::vector<T> all(static_cast<std::size_t>(self.size));
     guarded([&] {
       const DeviceGuard guard(device);
@@ -190,7 +190,8 @@ class Member final : public Watched, public GroupMember, public std::enable_shar
   }
   /// @throws what has ended the communicator
   void ready(const ErrorContext& context) {
-    if (ending.ended()) [[unlikely]] ending.raise(context);
+    if (ending.ended()) [[unlikely]]
+      ending.raise(context);
   }
   void end(Ending::Kind kind, const std::string& why, int code = 0, bool told = false) noexcept {
     ending.end(kind, why, code, told);
@@ -256,8 +257,10 @@ class Member final : public Watched, public GroupMember, public std::enable_shar
       started.reduction = &job.reduction;
       issue(started, call);
     }
-    if (open_group != nullptr) grouped_.push_back(&job);
-    else if constexpr (!is_message<Call>) enqueued(job);
+    if (open_group != nullptr)
+      grouped_.push_back(&job);
+    else if constexpr (!is_message<Call>)
+      enqueued(job);
     job.holder = Job::Holder::pending;
     watcher_->wake();
     return job;
@@ -298,7 +301,8 @@ class Member final : public Watched, public GroupMember, public std::enable_shar
   }
   /// Sees to it that the job is enqueued.
   void demand(Job& job, const ErrorContext& context) {
-    if (job.enqueued) [[likely]] return;
+    if (job.enqueued) [[likely]]
+      return;
     if (ending.ended()) {
       abort();
       ending.raise(context);
@@ -316,9 +320,10 @@ class Member final : public Watched, public GroupMember, public std::enable_shar
 
   static void refuse_in_group(const ErrorContext& context) {
     if (open_group != nullptr) [[unlikely]]
-      throw MismatchError("a blocking call inside an NcclGroup would wait for the end of the group: start it outside, or "
-                          "as a started call",
-                          context);
+      throw MismatchError(
+          "a blocking call inside an NcclGroup would wait for the end of the group: start it outside, or "
+          "as a started call",
+          context);
   }
   void enter_group(std::unique_lock<std::mutex>& lock) {
     if (in_group()) return;

@@ -16,20 +16,23 @@ template <Collective Call>
 void check_tag(const Call& c, const RankOf& self) {
   if constexpr (is_message<Call>)
     if (c.tag != 0)
-      throw MismatchError("tag " + std::to_string(c.tag) + ": NCCL has no tags, only 0 is allowed; messages between two "
-                          "ranks meet in the order in which they are sent",
+      throw MismatchError("tag " + std::to_string(c.tag) +
+                              ": NCCL has no tags, only 0 is allowed; messages between two "
+                              "ranks meet in the order in which they are sent",
                           self.context(c));
 }
 
 inline void post(std::vector<Message>& messages, Job* job, const Send<AnyElement, Cuda>& c) {
-  messages.push_back({.job = job, .sends = true, .source = c.buffer.bytes(), .bytes = c.buffer.size_bytes(), .peer = c.to});
+  messages.push_back(
+      {.job = job, .sends = true, .source = c.buffer.bytes(), .bytes = c.buffer.size_bytes(), .peer = c.to});
 }
 inline void post(std::vector<Message>& messages, Job* job, const Receive<AnyElement, Cuda>& c) {
   messages.push_back({.job = job, .target = c.buffer.bytes(), .bytes = c.buffer.size_bytes(), .peer = c.from});
 }
 inline void post(std::vector<Message>& messages, Job* job, const SendReceive<AnyElement, Cuda>& c) {
   if (!c.send.empty())
-    messages.push_back({.job = job, .sends = true, .source = c.send.bytes(), .bytes = c.send.size_bytes(), .peer = c.to});
+    messages.push_back(
+        {.job = job, .sends = true, .source = c.send.bytes(), .bytes = c.send.size_bytes(), .peer = c.to});
   if (!c.receive.empty())
     messages.push_back({.job = job, .target = c.receive.bytes(), .bytes = c.receive.size_bytes(), .peer = c.from});
 }
@@ -65,9 +68,9 @@ inline bool enqueue(Channel& ch, std::vector<Message>& messages, std::vector<Mes
     if (from.peer != me || !from.sends) continue;
     next = std::find_if(next, enqueued.end(), [&](const Message& m) { return m.peer == me && !m.sends; });
     if (next->bytes != from.bytes)
-      throw MismatchError("this rank sends itself " + std::to_string(from.bytes) + " bytes and receives " +
-                              std::to_string(next->bytes),
-                          ch.self.context(call));
+      throw MismatchError(
+          "this rank sends itself " + std::to_string(from.bytes) + " bytes and receives " + std::to_string(next->bytes),
+          ch.self.context(call));
     ch.copy(next->target, from.source, from.bytes, call);
     ++next;
   }
@@ -76,8 +79,10 @@ inline bool enqueue(Channel& ch, std::vector<Message>& messages, std::vector<Mes
     ch.grouped(call, [&] {
       for (const Message& message : enqueued) {
         if (message.peer == me) continue;
-        if (message.sends) send_bytes(ch, message.source, message.bytes, message.peer, call);
-        else receive_bytes(ch, message.target, message.bytes, message.peer, call);
+        if (message.sends)
+          send_bytes(ch, message.source, message.bytes, message.peer, call);
+        else
+          receive_bytes(ch, message.target, message.bytes, message.peer, call);
       }
     });
   return true;

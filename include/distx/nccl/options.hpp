@@ -32,14 +32,15 @@ struct NcclOptions {
   /// Lets NCCL hold the host inside its own calls, where no deadline reaches: the first call of a kind waits there for
   /// the other ranks. Without it NCCL enqueues calls of several ranks from a thread of its own, which takes longer.
   bool blocking = false;
-  /// After a failure keeps what `shrink` needs: NCCL then revokes instead of aborting. Needs ncclCommRevoke (NCCL 2.28).
+  /// After a failure keeps what `shrink` needs: NCCL then revokes instead of aborting. Needs ncclCommRevoke
+  /// (NCCL 2.28).
   bool shrinkable = false;
 
   /// @name Fields of ncclConfig_t
   /// What is not set is NCCL's to choose; what this NCCL does not know throws.
   /// @{
-  std::string name = {};         ///< in NCCL's log
-  std::string net_name = {};     ///< of the network module
+  std::string name = {};      ///< in NCCL's log
+  std::string net_name = {};  ///< of the network module
   std::optional<int> min_ctas = {};
   std::optional<int> max_ctas = {};
   std::optional<int> cga_cluster_size = {};

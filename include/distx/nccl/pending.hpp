@@ -6,8 +6,8 @@ namespace distx {
 
 /// A call that was started on a stream.
 ///
-/// `wait(stream)` makes the stream wait by an event, and the host for nothing; an op of the user's that throws afterwards
-/// revokes the communicator. In an NcclGroup that is open there is nothing to wait for yet.
+/// `wait(stream)` makes the stream wait by an event, and the host for nothing; an op of the user's that throws
+/// afterwards revokes the communicator. In an NcclGroup that is open there is nothing to wait for yet.
 class NcclPending {
  public:
   NcclPending() noexcept = default;

@@ -19,8 +19,7 @@ namespace distx::nccl {
   if (native.type == ncclBfloat16) scalar = &as_bfloat16;
   if (native.type == ncclFloat16) scalar = &as_float16;
   ncclRedOp_t op = ncclNumOps;
-  const ncclResult_t code =
-      ncclRedOpCreatePreMulSum(&op, scalar, native.type, ncclScalarHostImmediate, ch.comm());
+  const ncclResult_t code = ncclRedOpCreatePreMulSum(&op, scalar, native.type, ncclScalarHostImmediate, ch.comm());
   if (code == ncclSuccess) made = unique_reduction::from_native_handle({op, ch.comm()});
   return code;
 }

@@ -11,7 +11,9 @@ namespace distx::nccl {
 
 /// NCCL 2.28.
 template <class Comm>
-concept HasAllToAll = requires(Comm comm) { ncclAlltoAll(nullptr, nullptr, 0, ncclUint8, comm, nullptr); };
+concept HasAllToAll = requires(Comm comm) {
+  ncclAlltoAll(nullptr, nullptr, 0, ncclUint8, comm, nullptr);
+};
 
 /// NCCL 2.27.
 template <class Comm>
@@ -23,11 +25,15 @@ concept HasWindows = requires(Comm comm, void* memory, ncclWindow_vidmem* window
 
 /// NCCL 2.27.
 template <class Comm>
-concept HasShrink = requires(Comm comm) { ncclCommShrink(comm, nullptr, 0, nullptr, nullptr, 0); };
+concept HasShrink = requires(Comm comm) {
+  ncclCommShrink(comm, nullptr, 0, nullptr, nullptr, 0);
+};
 
 /// NCCL 2.28.
 template <class Comm>
-concept HasRevoke = requires(Comm comm) { ncclCommRevoke(comm, 0); };
+concept HasRevoke = requires(Comm comm) {
+  ncclCommRevoke(comm, 0);
+};
 
 /// @name NCCL's flags, which only newer headers name
 /// @{

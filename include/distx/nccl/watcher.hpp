@@ -65,7 +65,8 @@ class Watcher {
 
  private:
   static constexpr auto interval = std::chrono::milliseconds(2);
-  static constexpr int idle_looks = 50;  ///< before it sleeps, so that a loop that starts calls need not wake it each time
+  static constexpr int idle_looks =
+      50;  ///< before it sleeps, so that a loop that starts calls need not wake it each time
 
   void run() {
     std::unique_lock lock(mutex_);
