@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Processes of which rank 1 is killed, as `tools/ranks --dies 1` starts them.
+#include <doctest/doctest.h>
+
+#include <csignal>
+
+#include "distx/comm/reductions.hpp"
+#include "nccl/gpu_ranks.hpp"
+
+TEST_CASE("a rank that is killed ends the calls of the others in an error, within the deadline") {
+  using namespace std::chrono_literals;
+  auto& world = gpu_ranks::world();
+  REQUIRE(world.size() > 1);
+  distx::pick_device(world, {.share = true});
+  distx::NcclCommunicator comm(world, {.deadline = 20s});
+  const distx::Buffer<float, distx::Cuda> values(1 << 20);
+  const auto sum_up = [&] { distx::all_reduce(comm, values, distx::sum); };
+  sum_up();
+  if (world.rank() == 1) std::raise(SIGKILL);
+  const auto begin = std::chrono::steady_clock::now();
+  CHECK_THROWS_AS(sum_up(), distx::Error);
+  CHECK(std::chrono::steady_clock::now() - begin < 25s);
+  CHECK_THROWS_AS(sum_up(), distx::RevokedError);
+}
