@@ -46,7 +46,7 @@ class NcclPending {
 
  private:
   void let_go() noexcept {
-    if (job_ == nullptr) return;
+    if (member_ == nullptr) return;
     if (std::uncaught_exceptions() > uncaught_) {
       member_->revoke("it let a started call go while unwinding");
       member_->let_go(*std::exchange(job_, nullptr));
