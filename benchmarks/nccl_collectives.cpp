@@ -26,8 +26,8 @@ struct Options {
 constexpr const char* usage =
     "nccl_collectives [--op all|NAME,NAME…] [--min BYTES] [--max BYTES] [--factor N] [--iterations N] [--warmup N]\n"
     "  [--rounds N] [--threads N]\n"
-    "Times collectives beside NCCL itself. BYTES may end in K, M or G. Start its ranks, one a GPU, with tools/ranks N,\n"
-    "on one GPU with tools/ranks --one-gpu N; or let N threads be ranks: --threads N.\n";
+    "Times collectives beside NCCL itself. BYTES may end in K, M or G. Start its ranks, one a GPU, with tools/ranks N;\n"
+    "with tools/ranks --one-gpu N they share one; with --threads N they are threads, one a GPU.\n";
 
 std::uint64_t number(std::string_view flag, std::string_view text, std::uint64_t least) {
   std::uint64_t value = 0;

@@ -309,19 +309,20 @@ class Table {
         "# distx on NCCL %d, %d ranks, rank 0 on %s\n"
         "# time: mean of %d started calls on one stream and one wait, after %d to warm up; the maximum over the ranks; "
         "median of %d rounds\n"
-        "# size, count, algbw and busbw: as nccl-tests define them. NCCL: the same calls without distx, in turns with\n"
-        "# it; x: how many times as long these take as distx's, median over the rounds. N/A: there is no such call\n",
+        "# size, count, algbw and busbw: as nccl-tests define them; NCCL: the same calls made directly, in turns; "
+        "x: that time over distx's, median of the rounds; N/A: there is no such call\n",
         version, comm_.size(), properties.name, how_.iterations, how_.warmup, how_.rounds);
   }
   static void print_columns(Operation operation) {
-    std::printf("\n# %s%s\n# %54s %39s %39s %18s\n", std::string(name_of(operation)).c_str(),
+    std::printf("\n# %s%s\n# %55s %39s %39s %35s\n", std::string(name_of(operation)).c_str(),
                 operation == Operation::send_recv ? ", each to the next" : "", "", "out-of-place", "in-place",
-                "NCCL, both");
-    std::printf("# %11s %12s %9s %9s %9s %10s %9s %9s %8s %10s %9s %9s %8s %10s %6s %10s %6s\n", "size", "count", "type",
-                "redop", "root", "time", "algbw", "busbw", "#wrong", "time", "algbw", "busbw", "#wrong", "time", "x",
-                "time", "x");
-    std::printf("# %11s %12s %9s %9s %9s %10s %9s %9s %8s %10s %9s %9s %8s %10s %6s %10s %6s\n", "(B)", "(elements)",
-                "", "", "", "(us)", "(GB/s)", "(GB/s)", "", "(us)", "(GB/s)", "(GB/s)", "", "(us)", "", "(us)", "");
+                "NCCL: out-of-place, in-place");
+    constexpr const char* columns =
+        "# %11s %12s %9s %9s %9s %10s %9s %9s %8s %10s %9s %9s %8s %10s %6s %10s %6s\n";
+    std::printf(columns, "size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong", "time", "algbw",
+                "busbw", "#wrong", "time", "x", "time", "x");
+    std::printf(columns, "(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "", "(us)", "(GB/s)", "(GB/s)",
+                "", "(us)", "", "(us)", "");
   }
   static void print_line(const Case& c, const std::array<std::optional<Half>, 2>& halves) {
     std::printf("  %11zu %12zu %9s %9s %9d", c.bytes(), has_blocks(c.operation) ? c.block() : c.whole, "float",
