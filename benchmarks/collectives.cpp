@@ -14,6 +14,7 @@
 #include "timing/bounds.hpp"
 #include "timing/distx_subject.hpp"
 #include "timing/measure.hpp"
+#include "timing/nccl_table.hpp"
 #include "timing/report.hpp"
 
 namespace {
@@ -28,6 +29,7 @@ struct Options {
   bool in_place = true;
   int ranks = 0;
   timing::Effort effort;
+  timing::NcclTable gpu;
   std::string json;
 };
 
@@ -79,14 +81,14 @@ class Bench {
 };
 
 void refuse_backend(const std::string& name, const char* known) {
-  throw std::runtime_error("--backends " + name + ": here there are " + known);
+  throw std::runtime_error("--backend " + name + ": here there are " + known);
 }
 
 void fill(Bench& bench, distx::MpiConnector& connector, const Options& options) {
   for (const auto& name : options.backends.empty() ? std::vector<std::string>{"shm", "mpi"} : options.backends) {
     if (name == "shm") bench.add(name, distx::ShmCommunicator(connector));
     else if (name == "mpi") bench.add(name, distx::MpiCommunicator(connector));
-    else refuse_backend(name, "shm and mpi; for threads give --ranks, and no mpirun");
+    else refuse_backend(name, "shm and mpi, and nccl alone; for threads give --ranks, and no mpirun");
   }
   std::string missing;
   if (bench.wants("mpi")) bench.add(peers::make_mpi(bench.user()));
@@ -139,6 +141,21 @@ std::uint64_t run(C& connector, const Options& options) {
   return errors;
 }
 
+/// Collectives of GPUs' memory, which have a table of their own.
+int run_on_gpus(distx::AnyConnector connector, const Options& options) {
+  if (options.ranks > 0) throw std::runtime_error("--backend nccl: its ranks are processes: give no --ranks");
+  if (!options.json.empty()) throw std::runtime_error("--backend nccl: it writes a table only: give no --json");
+  timing::NcclTable table = options.gpu;
+  std::erase_if(table.operations, [&](Operation operation) {
+    return !contains(options.operations, "all") && !contains(options.operations, timing::name_of(operation));
+  });
+  table.least = options.least;
+  table.most = options.most;
+  table.factor = options.factor;
+  table.rounds = options.effort.least;
+  return timing::print_nccl_table(connector, table);
+}
+
 std::vector<std::string> operation_names() {
   std::vector<std::string> names{"all"};
   for (const Operation operation : timing::operations) names.emplace_back(timing::name_of(operation));
@@ -153,7 +170,9 @@ int main(int argc, char** argv) {
   app.add_option("--op", options.operations, "Operations, with commas between; or all")
       ->delimiter(',')
       ->check(CLI::IsMember(operation_names()));
-  app.add_option("--backends", options.backends, "Under mpirun: shm,mpi; with --ranks: threads,shm")->delimiter(',');
+  app.add_option("--backends,--backend", options.backends,
+                 "Under mpirun: shm,mpi, or nccl for a table of GPUs' collectives; with --ranks: threads,shm")
+      ->delimiter(',');
   app.add_option("--peers", options.peers, "all, none, or some of them: what to time beside the backends")
       ->delimiter(',')
       ->check(CLI::IsMember({"all", "none", "mpi", "openmpi-ring", "boost_mpi", "gloo", "memcpy", "limit"}));
@@ -170,10 +189,16 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, 200));
   app.add_option("--ranks", options.ranks, "Ranks that are threads of this program, without mpirun")
       ->check(CLI::Range(1, 1024));
+  app.add_option("--iterations", options.gpu.iterations, "With nccl: calls that are timed together")
+      ->check(CLI::Range(1, 1 << 20));
+  app.add_option("--warmup", options.gpu.warmup, "With nccl: calls before them")->check(CLI::Range(0, 1 << 20));
   app.add_option("--json", options.json, "File for the rows");
   std::uint64_t errors = 0;
+  int on_gpus = 0;
   const int status = examples::run(app, argc, argv, [&] {
-    if (options.ranks > 0) {
+    if (options.backends == std::vector<std::string>{"nccl"}) {
+      on_gpus = run_on_gpus(distx::MpiConnector(argc, argv), options);
+    } else if (options.ranks > 0) {
       std::vector<std::uint64_t> all(static_cast<std::size_t>(options.ranks));
       distx::spawn(distx::threads(options.ranks), [&](auto connector) {
         all[static_cast<std::size_t>(connector.rank())] = run<distx::ThreadCommunicator>(connector, options);
@@ -186,5 +211,5 @@ int main(int argc, char** argv) {
     }
   });
   if (errors != 0) fmt::print(stderr, "collectives: {} elements were wrong\n", errors);
-  return errors != 0 ? 1 : status;
+  return errors != 0 ? 1 : status != 0 ? status : on_gpus;
 }
