@@ -26,7 +26,7 @@ struct Options {
 constexpr const char* usage =
     "nccl_collectives [--op all|NAME,NAME…] [--min BYTES] [--max BYTES] [--factor N] [--iterations N] [--warmup N]\n"
     "  [--rounds N] [--threads N]\n"
-    "Times collectives beside NCCL itself. BYTES may end in K, M or G. Start its ranks, one a GPU, with tools/ranks N;\n"
+    "Times collectives beside NCCL itself. BYTES may end in K, M or G. Start ranks, one a GPU, with tools/ranks N;\n"
     "with tools/ranks --one-gpu N they share one; with --threads N they are threads, one a GPU.\n";
 
 std::uint64_t number(std::string_view flag, std::string_view text, std::uint64_t least) {
@@ -35,7 +35,8 @@ std::uint64_t number(std::string_view flag, std::string_view text, std::uint64_t
   const std::string_view unit(end, static_cast<std::size_t>(text.data() + text.size() - end));
   const std::size_t power = unit.empty() ? 0 : std::string_view("KMG").find(unit[0]) + 1;
   const bool known = unit.empty() || (power > 0 && (unit.size() == 1 || unit.substr(1) == "iB"));
-  if (error != std::errc() || !known || (power > 0 && !flag.starts_with("--m")) || value < least || value >> 30 != 0)
+  const bool fits = error == std::errc() && known && (power == 0 || flag.starts_with("--m")) && value >> 30 == 0;
+  if (!fits || value << (10 * power) < least)
     throw std::invalid_argument(std::string(flag) + ": '" + std::string(text) + "' is no number from " +
                                 std::to_string(least) + " on (--help lists the flags)");
   return value << (10 * power);
