@@ -22,19 +22,20 @@ inline distx::AnyConnector& world() {
 /// Runs `f(comm)` on so many ranks, where that many can be had here; no wait in it lasts longer than 20 seconds.
 /// @return whether it was run
 template <class F>
-bool on_gpus(int ranks, F&& f) {
+bool on_gpus(int ranks, F&& f, distx::NcclOptions how = {}) {
   using namespace std::chrono_literals;
+  how.deadline = 20s;
   if (world().size() > 1) {
     if (ranks != world().size()) return false;
     distx::pick_device(world(), {.share = true});
-    distx::NcclCommunicator comm(world(), {.deadline = 20s});
+    distx::NcclCommunicator comm(world(), how);
     f(comm);
     return true;
   }
   if (ranks > distx::device_count()) return false;
   distx::spawn(distx::threads(ranks, 20s), [&](distx::ThreadConnector& connector) {
     const distx::DeviceGuard guard(connector.rank());
-    distx::NcclCommunicator comm(connector, {.deadline = 20s});
+    distx::NcclCommunicator comm(connector, how);
     f(comm);
   });
   return true;

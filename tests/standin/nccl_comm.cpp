@@ -109,10 +109,7 @@ void make_child(const std::shared_ptr<Comm>& parent, const std::string& key, std
   comm->blocking = parent->blocking;
   configure(*comm, config);
   const bool takes_part = color != NCCL_SPLIT_NOCOLOR;
-  if (takes_part) {
-    comm->clique = std::make_shared<Clique>(1);  // until the others have come
-    *result = add(comm);
-  }
+  if (takes_part) comm->clique = std::make_shared<Clique>(1);  // until the others have come
   launch_job({parent, comm}, [=] {
     const auto cards = parent->clique->gather(key, parent->rank, {color, order}, expected,
                                               [&] { return parent->stopped || comm->stopped; });
@@ -125,8 +122,11 @@ void make_child(const std::shared_ptr<Comm>& parent, const std::string& key, std
     const auto mine = std::ranges::find(members, std::pair(order, parent->rank));
     comm->rank = static_cast<int>(mine - members.begin());
     auto clique = parent->clique->child(key + " color " + std::to_string(color), static_cast<int>(members.size()));
-    const std::lock_guard lock(comm->mutex);
-    comm->clique = std::move(clique);
+    {
+      const std::lock_guard lock(comm->mutex);
+      comm->clique = std::move(clique);
+    }
+    *result = add(comm);
     return ncclSuccess;
   });
 }
@@ -242,18 +242,18 @@ ncclResult_t ncclCommInitRank(ncclComm_t* comm, int size, ncclUniqueId id, int r
 }
 
 ncclResult_t ncclCommSplit(ncclComm_t handle, int color, int order, ncclComm_t* result, ncclConfig_t* config) {
-  return nccl_called("ncclCommSplit", [&] {
+  return said_early(nccl_called("ncclCommSplit", [&] {
     const auto comm = comm_of(handle);
     require(comm->jobs == 0, ncclInvalidArgument);
     require(comm->error == ncclSuccess && !comm->finalized, ncclInvalidUsage);
     require(color >= 0 || color == NCCL_SPLIT_NOCOLOR, ncclInvalidArgument);
     make_child(comm, "split " + std::to_string(comm->children++), color, order, comm->clique->size, result, config);
-  });
+  }));
 }
 
 ncclResult_t ncclCommShrink(ncclComm_t handle, int* excluded, int count, ncclComm_t* result, ncclConfig_t* config,
                             int flags) {
-  return nccl_called("ncclCommShrink", [&] {
+  return said_early(nccl_called("ncclCommShrink", [&] {
     const auto comm = comm_of(handle);
     require(excluded != nullptr && count > 0 && static_cast<std::size_t>(count) < comm->clique->size,
             ncclInvalidArgument);
@@ -275,7 +275,7 @@ ncclResult_t ncclCommShrink(ncclComm_t handle, int* excluded, int count, ncclCom
       if (comm->error != ncclSuccess) fail(comm->error.load());
     }
     make_child(comm, key, 0, comm->rank, comm->clique->size - gone.size(), result, config);
-  });
+  }));
 }
 
 ncclResult_t ncclCommFinalize(ncclComm_t handle) {

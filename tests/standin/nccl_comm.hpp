@@ -53,6 +53,12 @@ ncclResult_t nccl_called(const char* function, F&& f) {
   return code;
 }
 
+/// What NCCL says of calls that make something of a communicator: of one that does not block it says success while they
+/// still go on, and only the communicator's state tells.
+[[nodiscard]] constexpr ncclResult_t said_early(ncclResult_t code) noexcept {
+  return code == ncclInProgress ? ncclSuccess : code;
+}
+
 /// The communicator of a handle. Ends the call where there is none.
 [[nodiscard]] std::shared_ptr<Comm> comm_of(ncclComm_t handle);
 /// Ends the call where the communicator cannot be used: an earlier call goes on, or it has met an error.

@@ -126,7 +126,7 @@ ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle) {
 }
 
 ncclResult_t ncclCommWindowRegister(ncclComm_t handle, void* memory, size_t bytes, ncclWindow_t* window, int flags) {
-  return nccl_called("ncclCommWindowRegister", [&] {
+  return said_early(nccl_called("ncclCommWindowRegister", [&] {
     require(window != nullptr && (flags == NCCL_WIN_DEFAULT || flags == NCCL_WIN_COLL_SYMMETRIC), ncclInvalidArgument);
     const auto comm = comm_of(handle);
     ensure_ready(*comm);
@@ -141,7 +141,7 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t handle, void* memory, size_t byte
       *window = reinterpret_cast<ncclWindow_t>(add(handle));
       return ncclSuccess;
     });
-  });
+  }));
 }
 
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {

@@ -3,6 +3,7 @@
 // captured, so that an order that was not captured is not kept.
 #include <map>
 #include <set>
+#include <utility>
 
 #include "standin/capture.hpp"
 #include "standin/device.hpp"
@@ -125,6 +126,14 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
     const std::lock_guard lock(all().mutex);
     *graph = reinterpret_cast<cudaGraph_t>(std::uintptr_t{0x6A000000} + 16 * ++all().number);
     all().graphs[*graph].nodes = std::move(capture->nodes);
+  });
+}
+
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  return runtime_called("cudaThreadExchangeStreamCaptureMode", [&] {
+    static thread_local cudaStreamCaptureMode kept = cudaStreamCaptureModeGlobal;
+    require(mode != nullptr, cudaErrorInvalidValue);
+    std::swap(*mode, kept);
   });
 }
 

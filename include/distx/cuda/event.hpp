@@ -21,7 +21,10 @@ class CudaEventRef {
   /// Whether it has happened; so has one that was never recorded.
   [[nodiscard]] bool done() const {
     const cudaError_t code = cudaEventQuery(event_);
-    if (code == cudaErrorNotReady) return false;
+    if (code == cudaErrorNotReady) {
+      static_cast<void>(cudaGetLastError());  // CUDA keeps it as if it were an error
+      return false;
+    }
     cuda::check(code, "cudaEventQuery");
     return true;
   }

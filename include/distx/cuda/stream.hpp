@@ -29,7 +29,10 @@ class CudaStreamRef {
   /// Whether all that was enqueued is done.
   [[nodiscard]] bool done() const {
     const cudaError_t code = cudaStreamQuery(stream_);
-    if (code == cudaErrorNotReady) return false;
+    if (code == cudaErrorNotReady) {
+      static_cast<void>(cudaGetLastError());  // CUDA keeps it as if it were an error
+      return false;
+    }
     cuda::check(code, "cudaStreamQuery");
     return true;
   }

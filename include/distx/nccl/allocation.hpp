@@ -29,6 +29,7 @@ class WindowedMemory {
       try {
         channel(i).complete(ncclCommWindowRegister(comm, memory, bytes, slot.get(), symmetric_window),
                             "ncclCommWindowRegister", context);
+        channel(i).settle("ncclCommWindowRegister", context);  // success is said while it still goes on
       } catch (...) {
         static_cast<void>(slot.release());  // NCCL may still write there
         throw;

@@ -109,6 +109,7 @@ class NcclCommunicator {
                             where);
       if (gone == rank()) throw MismatchError("this rank is to stay, and is named among those that go", where);
     }
+    if (without.empty()) return split(0, rank(), location);  // of which NCCL makes none smaller
     const auto below = std::lower_bound(without.begin(), without.end(), rank()) - without.begin();
     const RankOf self{rank() - static_cast<int>(below), size() - static_cast<int>(without.size()), backend()};
     std::uint64_t gone = 0;

@@ -22,8 +22,10 @@ class Making {
                                    const ErrorContext& context, Stop&& stop) {
     bool stopped = false;
     const auto look = [&] { return stopped = stop(); };
-    if (code == ncclInProgress && parent != nullptr) code = settled(parent, limit, look);  // NCCL has the slot
-    if (code == ncclInProgress && parent != nullptr) static_cast<void>(slot_.release());   // and keeps it
+    // Of a communicator that does not block NCCL says success while it still goes on, and has the slot until then: only
+    // the parent's state tells.
+    if ((code == ncclSuccess || code == ncclInProgress) && parent != nullptr) code = settled(parent, limit, look);
+    if (code == ncclInProgress && parent != nullptr) static_cast<void>(slot_.release());
     auto comm = unique_comm::from_native_handle(slot_ == nullptr ? nullptr : *slot_);
     if (comm && (code == ncclSuccess || (code == ncclInProgress && parent == nullptr)))
       code = settled(comm.native_handle(), limit, look);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <array>
 #include <exception>
+#include <memory>
 #include <thread>
 
 #include "distx/comm/communicator.hpp"
@@ -31,21 +33,27 @@ class Member final : public Watched, public GroupMember, public std::enable_shar
         blocking(std::move(comms.blocking), how.stream.value_or(CudaStreamRef()), self, options, ending),
         started(std::move(comms.started), how.stream.value_or(started_stream_), self, options, ending),
         messages(std::move(comms.messages), how.stream.value_or(message_stream_), self, options, ending) {
+    // While a call waits for ever, so may an allocation: what small calls need is there before.
+    for (Channel* const channel : {&blocking, &started}) {
+      static_cast<void>(channel->workspace(1));
+      static_cast<void>(channel->pinned(1));
+    }
     watcher_->join(*this);
   }
   Member(const Member&) = delete;
   Member& operator=(const Member&) = delete;
   ~Member() {
     watcher_->leave(*this);
+    if (cutter_.joinable()) cutter_.join();
     int before = device;
     static_cast<void>(cudaGetDevice(&before));
     static_cast<void>(cudaSetDevice(device));
     // Whoever unwinds will not come to the calls that the others wait in.
     if (std::uncaught_exceptions() > uncaught_) revoke("it let the communicator go while unwinding");
-    if (!ending.ended())
+    if (!ending.ended() && open_group == nullptr)  // in a group NCCL would only take note of it
       for (Channel* const channel : {&messages, &started, &blocking}) channel->finalize();
     if (!at_rest(std::chrono::seconds(2))) abandon();
-    for (Channel* const channel : {&messages, &started, &blocking}) channel->abort(false);
+    end_channels(false);
     static_cast<void>(cudaSetDevice(before));
   }
 
@@ -80,13 +88,13 @@ class Member final : public Watched, public GroupMember, public std::enable_shar
           ready(self.context(call));
           refuse_in_group(self.context(call));
           flush_sends();
-          blocking.reduction = &reduction_;
+          blocking.reduction = reduction_.get();
           busy_.store(true, std::memory_order_relaxed);
           issue(blocking, call);
         }
         wait([&] { return blocking.stream.done(); }, self.context(call));
         busy_.store(false, std::memory_order_relaxed);
-        reduction_.rethrow();
+        reduction_->rethrow();
       }
     });
   }
@@ -371,7 +379,39 @@ class Member final : public Watched, public GroupMember, public std::enable_shar
   }
   void abort_locked() noexcept {
     posted_.clear();
-    for (Channel* const channel : {&blocking, &started, &messages}) channel->abort(options.shrinkable);
+    end_channels(options.shrinkable);
+  }
+  /// Ends all at once, each on a thread of its own: while NCCL ends one it may wait for the whole GPU, and so for the
+  /// calls of the others; and in a group that this thread has open it would only take note.
+  void end_channels(bool keep) noexcept {
+    std::array<std::thread, 3> threads;
+    std::size_t number = 0;
+    for (Channel* const channel : {&blocking, &started, &messages}) {
+      if (channel->comm() == nullptr) continue;
+      try {
+        threads[number] = std::thread([this, channel, keep] {
+          static_cast<void>(cudaSetDevice(device));
+          channel->abort(keep);
+        });
+        ++number;
+      } catch (...) {
+        channel->abort(keep);
+      }
+    }
+    for (std::size_t i = 0; i < number; ++i) threads[i].join();
+  }
+  /// Aborts on a thread of its own: NCCL may wait there for what another communicator does, which the watcher has to
+  /// look after as well.
+  void cut() noexcept {
+    if (cutter_.joinable()) return;
+    try {
+      cutter_ = std::thread([this] {
+        static_cast<void>(cudaSetDevice(device));
+        abort();
+      });
+    } catch (...) {
+      abort();
+    }
   }
   /// Whether none of its calls runs any more.
   [[nodiscard]] bool at_rest(Timeout limit) noexcept {
@@ -389,23 +429,25 @@ class Member final : public Watched, public GroupMember, public std::enable_shar
     for (Channel* const channel : {&blocking, &started, &messages}) channel->abandon();
     static_cast<void>(new std::vector(std::move(jobs_)));
     static_cast<void>(new Buffer<std::byte, Cuda>(std::move(scratch_)));
+    static_cast<void>(reduction_.release());
   }
 
   std::mutex mutex_;  ///< around every call of NCCL's on the channels
   std::atomic<std::thread::id> owner_{};
   std::atomic<bool> busy_{false};  ///< a blocking call is enqueued
   Deadline::clock::time_point next_look_{};
-  HostReduction reduction_;
+  std::unique_ptr<HostReduction> reduction_ = std::make_unique<HostReduction>();
   std::vector<std::unique_ptr<Job>> jobs_;
   std::vector<Message> posted_;
   std::vector<Message> leaving_;
   std::vector<Job*> grouped_;
   Buffer<std::byte, Cuda> scratch_;
   std::shared_ptr<Watcher> watcher_ = Watcher::shared();
+  std::thread cutter_;  ///< the watcher's alone, until this is not looked at any more
 };
 
 inline bool Member::look() noexcept {
-  if (ending.ended()) return false;
+  if (ending.ended()) return cut(), false;
   bool any = false;
   {
     const std::unique_lock lock(mutex_, std::try_to_lock);
@@ -423,7 +465,7 @@ inline bool Member::look() noexcept {
     find_errors();
   }
   ending.hear();
-  if (ending.ended()) abort();
+  if (ending.ended()) cut();
   return any;
 }
 

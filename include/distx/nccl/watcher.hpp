@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <cuda_runtime_api.h>
+
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
@@ -69,6 +71,9 @@ class Watcher {
       50;  ///< before it sleeps, so that a loop that starts calls need not wake it each time
 
   void run() {
+    // So that to ask for events here ends no capture of another thread's.
+    auto mode = cudaStreamCaptureModeRelaxed;
+    static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode));
     std::unique_lock lock(mutex_);
     int idle = 0;
     while (!stop_) {
