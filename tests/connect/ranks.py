@@ -71,6 +71,7 @@ class Launcher(InFolder):
         one = "[ $DISTX_RANK = 1 ] || exit 0; "
         self.assertEqual(self.ranks("--dies", 1, 3, "sh", "-c", one + "kill -9 $$").returncode, 0)
         self.assertEqual(self.ranks("--dies", 1, 3, "true").returncode, 1)
+        self.assertEqual(self.ranks("--dies", 1, 3, "sh", "-c", "exit 77").returncode, 77)
         self.assertEqual(self.ranks("--dies", 1, "--grace", 0, 3, "sh", "-c", one + "exit 5").returncode, 1)
         self.assertEqual(self.ranks("--dies", 0, 3, "sh", "-c", one + "kill -9 $$").returncode, 1)
 
