@@ -52,6 +52,7 @@ TEST_CASE("operations are enqueued, and done in the stream's order") {
   add(stream, values.span(), other.in());
   copy(stream, host.span(), values.in());
   CHECK(!stream.done());
+  CHECK(cudaGetLastError() == cudaSuccess);  // to ask is no error
   CHECK(host[999] == 0);
   gate.open();
   stream.synchronize();
@@ -70,6 +71,7 @@ TEST_CASE("a stream waits for an event of another, and for nothing else") {
   fill(first, values.span(), 2.0f);
   event.record(first);
   CHECK(!event.done());
+  CHECK(cudaGetLastError() == cudaSuccess);
   copy(second, early.span(), values.in());
   second.synchronize();
   CHECK(early[99] == 1);
