@@ -148,7 +148,8 @@ def refuses(program, mpi):
     with tempfile.TemporaryDirectory() as folder:
         empty = os.path.join(folder, "empty.txt")
         short = os.path.join(folder, "short.txt")
-        for path, text in ((empty, ""), (short, "short " * 20)):
+        enough = os.path.join(folder, "enough.txt")
+        for path, text in ((empty, ""), (short, "short " * 20), (enough, "enough " * 2000)):
             with open(path, "w", encoding="utf-8") as file:
                 file.write(text)
         before = sorted(os.listdir(folder))
@@ -160,7 +161,7 @@ def refuses(program, mpi):
             (["--text", short], "must be longer than a context of"),
             (["--width", "64", "--heads", "5"], "cannot be shared by 5 heads"),
             (["--batch", "3", "--accumulate", "2"], "cannot be cut into 2"),
-            (["--batch", "1000000"], "batch_size is 1000000"),
+            (["--text", enough, "--batch", "1000000"], "batch_size is 1000000"),
             ([*few, "--learning-rate", "nan"], "learning rate"),
             ([*few, "--learning-rate", "1e30"], "choose a lower --learning-rate"),
             (["--json", os.path.join(folder, "no", "file.json")], "cannot be written"),
