@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <exception>
+#include <utility>
 #include <vector>
 
 #include "distx/comm/any_op.hpp"
