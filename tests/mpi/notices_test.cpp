@@ -92,10 +92,10 @@ TEST_CASE("notices outlive their connector, and long ones are cut") {
 
 TEST_CASE("threads in processes hear it everywhere") {
   if (!can_tell()) return;
-  spawn(threads(2) * world(), [](auto& product) {
-    const auto notices = product.notices();
-    const int last = product.size() - 1;
-    if (product.rank() == last) notices->tell(77, "from the last");
+  spawn(threads(2) * world(), [](auto& ranks) {
+    const auto notices = ranks.notices();
+    const int last = ranks.size() - 1;
+    if (ranks.rank() == last) notices->tell(77, "from the last");
     if (wait_for(*notices, 77) != "from the last") throw std::runtime_error("rank heard nothing");
   });
   world().barrier();
