@@ -16,7 +16,7 @@ using distx::Span;
 
 TEST_CASE_TEMPLATE("the host's bits", T, float, double, bfloat16, float16) {
   const CudaStream stream;
-  for (const std::size_t size : {0, 1, 3, 4, 31, 70001, 1000003}) {
+  for (const std::size_t size : {0u, 1u, 3u, 4u, 31u, 70001u, 1000003u}) {
     auto values = wave<T>(size);
     if (size > 20) values[17] = static_cast<T>(-1000.0f), values[3] = static_cast<T>(1e-4f);
     const Span<T> host(values);
@@ -37,7 +37,7 @@ TEST_CASE("parts add up to the whole's bits, and the host waits once") {
   const auto values = wave<float>(100003);
   const Placed<float> placed(values);
   const double whole = fixed_point_norm(stream, placed.span());
-  for (const std::size_t cut : {0, 1, 3, 50000, 100003}) {
+  for (const std::size_t cut : {0u, 1u, 3u, 50000u, 100003u}) {
     const auto first = placed.span().subspan(0, cut), rest = placed.span().subspan(cut, values.size() - cut);
     const distx::Buffer<double, Cuda> largest(1, stream);
     const distx::Buffer<std::uint64_t, Cuda> sum(2, stream);
@@ -61,7 +61,7 @@ TEST_CASE_TEMPLATE("what is no number or infinite makes the largest magnitude in
   const CudaStream stream;
   const float infinity = std::numeric_limits<float>::infinity();
   for (const float odd : {infinity, -infinity, std::nanf("")})
-    for (const std::size_t at : {0, 998}) {
+    for (const std::size_t at : {0u, 998u}) {
       auto values = wave<T>(1000);
       values[at] = static_cast<T>(odd);
       const Placed<T> placed(values, 1);

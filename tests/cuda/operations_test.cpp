@@ -18,8 +18,8 @@ using distx::Span;
 /// f(size, offset of the first array, offset of the second).
 template <class F>
 void everywhere(F&& f) {
-  for (const std::size_t size : {0, 1, 3, 4, 2048, 4096})
-    for (const std::size_t offset : {0, 1, 2, 3})
+  for (const std::size_t size : {0u, 1u, 3u, 4u, 2048u, 4096u})
+    for (const std::size_t offset : {0u, 1u, 2u, 3u})
       for (const std::size_t other : {offset, std::size_t{2}}) f(size, offset, other);
   f(std::size_t{1000003}, std::size_t{1}, std::size_t{1});
   f(std::size_t{1000003}, std::size_t{0}, std::size_t{3});
@@ -107,7 +107,7 @@ TEST_CASE("integers are filled, and copies of one type are casts") {
 TEST_CASE_TEMPLATE("sum_of_squares: the host's but for rounding, and always the same bits", T, float, double, bfloat16,
                    float16) {
   const CudaStream stream;
-  for (const std::size_t size : {0, 1, 3, 4, 300, 65537, 1000003}) {
+  for (const std::size_t size : {0u, 1u, 3u, 4u, 300u, 65537u, 1000003u}) {
     auto values = wave<T>(size);
     const Placed<T> placed(values, 1), elsewhere(values, 2);
     const double wanted = distx::sum_of_squares(HostStream(), Span<T>(values));

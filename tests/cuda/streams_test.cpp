@@ -147,7 +147,7 @@ TEST_CASE("a device guard gives back") {
   {
     const distx::DeviceGuard guard(distx::device_count() - 1);
     CHECK(distx::current_device() == distx::device_count() - 1);
-    CHECK_THROWS_AS(distx::DeviceGuard(distx::device_count()), distx::Error);
+    CHECK_THROWS_AS(distx::DeviceGuard{distx::device_count()}, distx::Error);
     CHECK(distx::current_device() == distx::device_count() - 1);
   }
   CHECK(distx::current_device() == before);
