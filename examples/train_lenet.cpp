@@ -3,7 +3,6 @@
 //   mpirun -np 2 build/examples/train_lenet --backend mpi
 //   build/examples/train_lenet --backend threads --ranks 2
 //   build/examples/train_lenet --backend shm --ranks 2 --trace trace.json      (to be opened in ui.perfetto.dev)
-#include <filesystem>
 #include <memory>
 #include <optional>
 
@@ -26,10 +25,8 @@
 #include "common/train_step.hpp"
 #include "common/training_report.hpp"
 #include "common/weights_hash.hpp"
-#include "data/augment.hpp"
-#include "data/digits_csv.hpp"
 #include "data/mnist.hpp"
-#include "data/synthetic_digits.hpp"
+#include "data/small_digits.hpp"
 #include "models/lenet.hpp"
 
 namespace {
@@ -68,28 +65,9 @@ struct Settings {
   }
 };
 
-/// Where tools/digits puts the real digits: in the build folder that this program lies in.
-std::filesystem::path beside(const char* program) {
-  std::error_code without_proc;
-  auto path = std::filesystem::read_symlink("/proc/self/exe", without_proc);
-  if (without_proc) path = program;
-  return (path.parent_path() / "../data/digits.csv.gz").lexically_normal();
-}
-
 examples::SplitDigits read_digits(const Settings& settings, const char* program) {
   if (!settings.mnist.empty()) return examples::read_mnist(settings.mnist);
-  if (settings.synthetic) {
-    auto drawn = examples::split_held_out(examples::synthetic_digits(1797, 1), 0.2, 1);
-    return {examples::with_shifted_copies(drawn.training), std::move(drawn.held_out)};
-  }
-  std::filesystem::path path = settings.digits;
-  if (path.empty()) path = beside(program);
-  if (settings.digits.empty() && !std::filesystem::exists(path))
-    throw distx::DataError(path.string() +
-                           " is not there: fetch it with tools/digits, or choose --digits, --mnist or --synthetic");
-  // 8 × 8 pixels: enlarged for kernels of 5 × 5, and shifted copies, for there are few.
-  auto split = examples::split_held_out(examples::enlarge(examples::read_digits_csv(path), 2), 0.2, 1);
-  return {examples::with_shifted_copies(split.training), std::move(split.held_out)};
+  return examples::small_digits(settings.synthetic, settings.digits, program, "--digits, --mnist or --synthetic");
 }
 
 /// What the program does between its communicator's calls, where that is traced.

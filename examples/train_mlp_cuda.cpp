@@ -3,7 +3,6 @@
 //   build/examples/train_mlp_cuda --zero 2                          (one rank for each GPU of this machine, as threads)
 //   tools/ranks 2 build/examples/train_mlp_cuda --share-gpu         (processes; to try out, two ranks on one GPU)
 //   build/examples/train_mlp_cuda --device cpu --ranks 2            (the same program without a GPU, to compare with)
-#include <filesystem>
 #include <optional>
 
 #include <CLI/CLI.hpp>
@@ -26,9 +25,7 @@
 #include "common/progress.hpp"
 #include "common/run.hpp"
 #include "common/weights_hash.hpp"
-#include "data/augment.hpp"
-#include "data/digits_csv.hpp"
-#include "data/synthetic_digits.hpp"
+#include "data/small_digits.hpp"
 #include "models/mlp_kernels.hpp"
 // Behind the kernels' declarations, which it calls.
 #include "models/mlp.hpp"
@@ -80,25 +77,6 @@ struct Settings {
     app.add_option("--json", json, "file for losses, accuracy and the hash of the final weights");
   }
 };
-
-/// Where tools/digits puts the real digits: in the build folder that this program lies in.
-std::filesystem::path beside(const char* program) {
-  std::error_code without_proc;
-  auto path = std::filesystem::read_symlink("/proc/self/exe", without_proc);
-  if (without_proc) path = program;
-  return (path.parent_path() / "../data/digits.csv.gz").lexically_normal();
-}
-
-examples::SplitDigits read_digits(const Settings& settings, const char* program) {
-  const std::filesystem::path path = settings.digits.empty() ? beside(program) : std::filesystem::path(settings.digits);
-  if (!settings.synthetic && settings.digits.empty() && !std::filesystem::exists(path))
-    throw distx::DataError(path.string() +
-                           " is not there: fetch it with tools/digits, or choose --digits or --synthetic");
-  auto split = settings.synthetic
-                   ? examples::split_held_out(examples::synthetic_digits(1797, 1), 0.2, 1)
-                   : examples::split_held_out(examples::enlarge(examples::read_digits_csv(path), 2), 0.2, 1);
-  return {examples::with_shifted_copies(split.training), std::move(split.held_out)};
-}
 
 /// Some digits in the memory of one space; what they are copied from stays until the stream has come there.
 template <class Space>
@@ -223,7 +201,7 @@ void run(int argc, char** argv, const Settings& settings) {
       throw distx::Error(reason + "; --device cpu trains without one");
   auto connector = distx::connect(argc, argv);
   if (!(settings.clip > 0)) throw distx::Error("--clip must be above 0");
-  const auto digits = read_digits(settings, argv[0]);
+  const auto digits = examples::small_digits(settings.synthetic, settings.digits, argv[0], "--digits or --synthetic");
   examples::JsonFile(settings.json).demand_writable(connector);
   if (connector.size() > 1) return run_rank(std::move(connector), settings, digits);
   const int ranks = settings.ranks > 0 ? settings.ranks : settings.device == "cuda" ? distx::device_count() : 1;

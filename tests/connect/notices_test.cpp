@@ -7,6 +7,7 @@
 #include <chrono>
 #include <stdexcept>
 
+#include "connect/wait_for_notice.hpp"
 #include "distx/connect/spawn.hpp"
 
 namespace {
@@ -14,6 +15,7 @@ namespace {
 using distx::AnyConnector;
 using distx::Notices;
 using distx::ThreadConnector;
+using test::wait_for;
 
 /// A connector that has no notices.
 struct Silent {
@@ -34,20 +36,6 @@ using Product = distx::ProductConnector<Inner, Outer>;
 static_assert(distx::HasNotices<ThreadConnector> && distx::HasNotices<distx::SelfConnector>);
 static_assert(distx::HasNotices<AnyConnector> && distx::HasNotices<Product<ThreadConnector, Silent>>);
 static_assert(!distx::HasNotices<Silent> && !distx::HasNotices<int>);
-
-/// Waits until a notice arrives: the words, or none after ten seconds.
-std::string wait_for(Notices& notices, std::uint64_t identity) {
-  std::string words = "nothing was heard";
-  distx::detail::wait_until(
-      std::chrono::seconds(10),
-      [&] {
-        const auto heard = notices.heard(identity);
-        if (heard) words = *heard;
-        return heard.has_value();
-      },
-      [] { return false; });
-  return words;
-}
 
 class Wrong {
  public:

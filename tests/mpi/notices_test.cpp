@@ -8,26 +8,15 @@
 
 #include <distx/distx.hpp>
 
+#include "connect/wait_for_notice.hpp"
 #include "mpi/world.hpp"
 
 using namespace distx;
+using test::wait_for;
 
 namespace {
 
 static_assert(HasNotices<MpiConnector>);
-
-std::string wait_for(Notices& notices, std::uint64_t identity) {
-  std::string words = "nothing was heard";
-  detail::wait_until(
-      std::chrono::seconds(30),
-      [&] {
-        const auto heard = notices.heard(identity);
-        if (heard) words = *heard;
-        return heard.has_value();
-      },
-      [] { return false; });
-  return words;
-}
 
 bool can_tell() { return world().thread_level() == mpi::ThreadLevel::multiple; }
 

@@ -14,10 +14,10 @@
 #include "nccl/ranks.hpp"
 
 using distx::Cuda;
-using nccl_test::error_of;
 using nccl_test::on_gpu;
 using nccl_test::on_host;
 using nccl_test::on_ranks;
+using test::words_thrown;
 
 namespace {
 
@@ -165,7 +165,7 @@ TEST_CASE("messages that pass each other, in a group and out of it") {
     posted.wait();
     expect(on_host(got)[0] == left, "a receive before a barrier");
     connector.barrier();  // since the first error is everybody's
-    const auto words = error_of<distx::Error>([&] { distx::send(comm, mine, right, 3); });
+    const auto words = words_thrown<distx::Error>([&] { distx::send(comm, mine, right, 3); });
     expect(words.find("NCCL has no tags") != std::string::npos, "tag: " + words);
   });
 }
@@ -200,14 +200,14 @@ TEST_CASE("what a group cannot do it says") {
     distx::Buffer<short, Cuda> shorts(10);
     distx::Buffer<float, Cuda> floats(10);
     const distx::NcclGroup group;
-    auto words = error_of<distx::MismatchError>([&] { distx::all_reduce(comm, floats, distx::sum); });
+    auto words = words_thrown<distx::MismatchError>([&] { distx::all_reduce(comm, floats, distx::sum); });
     expect(words.find("blocking call inside an NcclGroup") != std::string::npos, words);
-    words = error_of<distx::MismatchError>([&] { (void)fourth.split(0, 0); });
+    words = words_thrown<distx::MismatchError>([&] { (void)fourth.split(0, 0); });
     expect(words.find("blocking call inside an NcclGroup") != std::string::npos, words);
-    words = error_of<distx::MismatchError>([&] { auto p = distx::start_all_reduce(other, shorts, distx::sum); });
+    words = words_thrown<distx::MismatchError>([&] { auto p = distx::start_all_reduce(other, shorts, distx::sum); });
     expect(words.find("outside the NcclGroup") != std::string::npos, words);
     auto pending = distx::start_all_reduce(third, floats, distx::sum);
-    words = error_of<distx::MismatchError>([&] { pending.wait(); });
+    words = words_thrown<distx::MismatchError>([&] { pending.wait(); });
     expect(words.find("when the group ends") != std::string::npos, words);
   });
 }
@@ -248,7 +248,7 @@ TEST_CASE("communicator memory is zeros, and of one size") {
     distx::all_reduce(comm, memory, distx::sum);
     expect(comm.allocate<double>(0).size() == 0, "nothing");
     if (comm.size() == 1) return;
-    const auto words = error_of<distx::Error>([&] { (void)comm.allocate<float>(comm.rank() == 1 ? 5u : 6u); });
+    const auto words = words_thrown<distx::Error>([&] { (void)comm.allocate<float>(comm.rank() == 1 ? 5u : 6u); });
     expect(words.find("asks for") != std::string::npos || words.find("revoked") != std::string::npos, words);
   });
 }
@@ -300,7 +300,7 @@ TEST_CASE("what a user's op throws, waiting throws") {
         ++thrown;  // the other rank was first
       }
       connector.barrier();
-      expect(!error_of<distx::RevokedError>([&] { distx::barrier(comm); }).empty(), "revoked");
+      expect(!words_thrown<distx::RevokedError>([&] { distx::barrier(comm); }).empty(), "revoked");
       connector.barrier();
     }
   });
@@ -333,8 +333,8 @@ TEST_CASE("a smaller communicator without a failure") {
   if (!nccl_test::has(3)) return;
   on_ranks(3, [](auto& connector) {
     distx::NcclCommunicator comm(connector, {.deadline = std::chrono::seconds(20)});
-    expect(!error_of<distx::MismatchError>([&] { (void)comm.shrink({7}); }).empty(), "no such rank");
-    expect(!error_of<distx::MismatchError>([&] { (void)comm.shrink({comm.rank()}); }).empty(), "this rank");
+    expect(!words_thrown<distx::MismatchError>([&] { (void)comm.shrink({7}); }).empty(), "no such rank");
+    expect(!words_thrown<distx::MismatchError>([&] { (void)comm.shrink({comm.rank()}); }).empty(), "this rank");
     if (comm.rank() != 1) {
       auto smaller = comm.shrink({1});
       expect(smaller.size() == 2 && smaller.rank() == comm.rank() / 2, "ranks");

@@ -9,7 +9,6 @@
 #include "standin/standin.hpp"
 
 using distx::Cuda;
-using nccl_test::error_of;
 using nccl_test::on_gpu;
 using nccl_test::on_ranks;
 

@@ -9,6 +9,7 @@
 #include "distx/comm/point_to_point.hpp"
 #include "distx/comm/reductions.hpp"
 #include "distx/connect/spawn.hpp"
+#include "words_thrown.hpp"
 
 // Ranks that are threads with a GPU each, and what lies in their memory.
 namespace nccl_test {
@@ -42,17 +43,6 @@ std::vector<T> on_host(distx::Span<T, distx::Cuda> values) {
 template <class T>
 std::vector<T> on_host(const distx::Buffer<T, distx::Cuda>& buffer) {
   return on_host(buffer.span());
-}
-
-/// The words of the `Error` that `f` throws; anything else is passed on, and nothing is the empty text.
-template <class Error, class F>
-std::string error_of(F&& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
 }
 
 }  // namespace nccl_test

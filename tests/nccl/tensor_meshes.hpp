@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "nccl/gpu_ranks.hpp"
+#include "words_thrown.hpp"
 
 // The ranks of the tests of tensors on GPUs: threads, each with a GPU, or the processes that a launcher has started, as
 // a mesh of two axes; and the same ranks as a mesh of the host's memory, whose results are what the GPUs' must be.
@@ -101,15 +102,6 @@ class Gate {
   std::atomic<bool> open_ = false;
 };
 
-/// The sentence of what is thrown, empty where nothing is.
-template <class F>
-std::string words_thrown(F&& f) {
-  try {
-    f();
-  } catch (const distx::Error& error) {
-    return error.what();
-  }
-  return {};
-}
+using test::words_thrown;
 
 }  // namespace gpu_meshes

@@ -128,18 +128,7 @@ std::map<int, toy::Ending> endings(int ranks, F&& f) {
   std::map<int, toy::Ending> all;
   std::mutex mutex;
   gpu_ranks::on_gpus(ranks, [&](NcclCommunicator& comm) {
-    toy::Ending mine;
-    try {
-      f(comm);
-    } catch (const distx::MismatchError& error) {
-      mine = {"mismatch", error.what()};
-    } catch (const distx::RevokedError& error) {
-      mine = {"revoked", error.what()};
-    } catch (const distx::NonFiniteError& error) {
-      mine = {"not finite", error.what()};
-    } catch (const distx::Error& error) {
-      mine = {"error", error.what()};
-    }
+    const toy::Ending mine = toy::ending_of([&] { f(comm); });
     const std::lock_guard lock(mutex);
     all[comm.rank()] = mine;
   });

@@ -82,29 +82,38 @@ void on_ranks(int ranks, F&& f) {
 
 /// How each rank ended.
 struct Ending {
-  std::string kind = "no error";  ///< "mismatch", "revoked", "timeout", "error" (another of distx's) or "another"
+  /// "mismatch", "revoked", "timeout", "not finite", "error" (another of distx's) or "another"
+  std::string kind = "no error";
   std::string words;
 };
+
+/// How `f()` ends.
+template <class F>
+Ending ending_of(F&& f) {
+  try {
+    f();
+  } catch (const distx::MismatchError& error) {
+    return {"mismatch", error.what()};
+  } catch (const distx::RevokedError& error) {
+    return {"revoked", error.what()};
+  } catch (const distx::TimeoutError& error) {
+    return {"timeout", error.what()};
+  } catch (const distx::NonFiniteError& error) {
+    return {"not finite", error.what()};
+  } catch (const distx::Error& error) {
+    return {"error", error.what()};
+  } catch (const std::exception& error) {
+    return {"another", error.what()};
+  }
+  return {};
+}
 
 /// Runs `f(comm)` on every rank and tells how each ended.
 template <class F>
 std::vector<Ending> endings(int ranks, F&& f) {
   std::vector<Ending> all(static_cast<std::size_t>(ranks));
   on_ranks(ranks, [&](distx::ThreadCommunicator& comm) {
-    Ending& mine = all[static_cast<std::size_t>(comm.rank())];
-    try {
-      f(comm);
-    } catch (const distx::MismatchError& error) {
-      mine = {"mismatch", error.what()};
-    } catch (const distx::RevokedError& error) {
-      mine = {"revoked", error.what()};
-    } catch (const distx::TimeoutError& error) {
-      mine = {"timeout", error.what()};
-    } catch (const distx::Error& error) {
-      mine = {"error", error.what()};
-    } catch (const std::exception& error) {
-      mine = {"another", error.what()};
-    }
+    all[static_cast<std::size_t>(comm.rank())] = ending_of([&] { f(comm); });
   });
   return all;
 }

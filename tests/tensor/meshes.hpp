@@ -8,6 +8,8 @@
 #include <string>
 #include <utility>
 
+#include "words_thrown.hpp"
+
 // The ranks of the tests of tensors: threads, whose calls are counted, as a mesh of two axes.
 namespace meshes {
 
@@ -60,15 +62,6 @@ bool agrees(const X& x, const Whole& all) {
   return same && at == x.local().size();
 }
 
-/// The sentence of what is thrown, empty where nothing is.
-template <class F>
-std::string words_thrown(F&& f) {
-  try {
-    f();
-  } catch (const distx::Error& error) {
-    return error.what();
-  }
-  return {};
-}
+using test::words_thrown;
 
 }  // namespace meshes
