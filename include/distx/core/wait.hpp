@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <algorithm>
+#include <chrono>
 #include <thread>
 
 #include "distx/core/deadline.hpp"
@@ -8,7 +10,39 @@ namespace distx::detail {
 
 enum class WaitEnd { ready, stopped, expired };
 
-/// Waits until `ready()`: spins briefly, then yields; looks at `stopped()` and the deadline once a round of yields.
+/// How a thread that waits lets others compute. It yields: who is waited for then goes on at once.
+///
+/// But beside a program that computes, each yield gives that program a whole turn, of milliseconds, where a thread that
+/// sleeps is back as soon as it wakes. So after a yield that took this long the thread sleeps for a while instead; the
+/// while grows with every such yield, and shrinks with every other.
+class GiveWay {
+ public:
+  void operator()() {
+    const auto before = Deadline::clock::now();
+    if (before < crowded_until_) return std::this_thread::sleep_for(std::chrono::nanoseconds(1));
+    std::this_thread::yield();
+    const auto after = Deadline::clock::now();
+    if (after - before > turn_) {
+      crowded_until_ = after + while_;
+      while_ = std::min(8 * while_, longest_);
+    } else {
+      while_ = std::max(while_ / 2, shortest_);
+    }
+  }
+
+ private:
+  using duration = Deadline::clock::duration;
+  static constexpr duration turn_ = std::chrono::milliseconds(2);
+  static constexpr duration shortest_ = std::chrono::milliseconds(5);
+  static constexpr duration longest_ = std::chrono::milliseconds(500);
+
+  Deadline::clock::time_point crowded_until_{};
+  duration while_ = shortest_;
+};
+
+inline thread_local GiveWay give_way;
+
+/// Waits until `ready()`: spins briefly, then gives way; looks at `stopped()` and the deadline once a round.
 ///
 /// With more ranks than cores, spinning long starves the rank that is waited for.
 template <class Ready, class Stopped>
@@ -19,7 +53,7 @@ WaitEnd wait_until(const Timeout& timeout, Ready&& ready, Stopped&& stopped) {
   for (;;) {
     for (int round = 0; round < 16; ++round) {
       if (ready()) return WaitEnd::ready;
-      std::this_thread::yield();
+      give_way();
     }
     if (stopped()) return ready() ? WaitEnd::ready : WaitEnd::stopped;
     if (deadline.expired()) return ready() ? WaitEnd::ready : WaitEnd::expired;
