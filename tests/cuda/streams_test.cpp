@@ -2,9 +2,9 @@
 // Streams, events and buffers: what is enqueued is done later, in order.
 #include <distx/cuda/buffer.hpp>
 
-#include <atomic>
 #include <utility>
 
+#include "cuda/gate.hpp"
 #include "cuda/placed.hpp"
 
 namespace {
@@ -16,29 +16,7 @@ using distx::CudaStream;
 using distx::CudaStreamRef;
 using distx::PinnedBuffer;
 using distx::Span;
-
-/// Holds a stream up until it is opened.
-class Gate {
- public:
-  explicit Gate(CudaStreamRef stream) : stream_(stream) {
-    const auto wait = [](void* open) { static_cast<std::atomic<bool>*>(open)->wait(false); };
-    distx::cuda::check(cudaLaunchHostFunc(stream.native_handle(), wait, &open_), "cudaLaunchHostFunc");
-  }
-  Gate(const Gate&) = delete;
-  Gate& operator=(const Gate&) = delete;
-  ~Gate() {
-    open();
-    static_cast<void>(cudaStreamSynchronize(stream_.native_handle()));
-  }
-  void open() {
-    open_ = true;
-    open_.notify_all();
-  }
-
- private:
-  CudaStreamRef stream_;
-  std::atomic<bool> open_{false};
-};
+using test::Gate;
 
 }  // namespace
 

@@ -11,6 +11,7 @@
 #include <thread>
 #include <utility>
 
+#include "cuda/gate.hpp"
 #include "nccl/gpu_ranks.hpp"
 #include "words_thrown.hpp"
 
@@ -77,31 +78,7 @@ bool same(const X& on_gpu, const Y& on_host) {
          same_bits(std::as_const(there).local(), distx::Span<const distx::value_of<Y>>(on_host.local()));
 }
 
-/// Keeps a stream from going on until it is opened.
-class Gate {
- public:
-  explicit Gate(distx::CudaStreamRef stream) : stream_(stream) {
-    distx::cuda::check(cudaLaunchHostFunc(
-                           stream.native_handle(),
-                           [](void* gate) { static_cast<Gate*>(gate)->open_.wait(false); }, this),
-                       "cudaLaunchHostFunc");
-  }
-  Gate(const Gate&) = delete;
-  Gate& operator=(const Gate&) = delete;
-  ~Gate() {
-    open();
-    stream_.synchronize();  // it is looked at until then
-  }
-  void open() {
-    open_ = true;
-    open_.notify_all();
-  }
-
- private:
-  distx::CudaStreamRef stream_;
-  std::atomic<bool> open_ = false;
-};
-
+using test::Gate;
 using test::words_thrown;
 
 }  // namespace gpu_meshes

@@ -8,7 +8,9 @@
 #include <mutex>
 #include <optional>
 
+#include "../parallel/mesh_model.hpp"
 #include "../parallel/stages.hpp"
+#include "../cuda/gate.hpp"
 #include "gpu_toy.hpp"
 
 using namespace distx::literals;
@@ -20,6 +22,7 @@ using distx::NcclCommunicator;
 using gpu_toy::Result;
 using gpu_toy::Training;
 using gpu_toy::Way;
+using test::Gate;
 
 constexpr int rank_counts[] = {1, 2, 3, 4};
 
@@ -89,38 +92,13 @@ std::vector<float> on_host(int ranks, const Way& way) {
 /// Stages 0 to 3, and how buckets, overlap and ownership go with them.
 template <class F>
 void each_way(F&& f) {
-  for (const int stage : {0, 1, 2, 3})
-    for (const bool overlap : {false, true})
-      for (const std::size_t bytes : {4_KiB, distx::unlimited})
-        for (const bool borrowed : {false, true}) {
-          if (borrowed && stage >= 2) continue;
-          CAPTURE(stage);
-          CAPTURE(overlap);
-          CAPTURE(bytes);
-          CAPTURE(borrowed);
-          f(Way{.options = {.bucket_bytes = bytes, .overlap = overlap, .stage = stage}, .borrowed = borrowed});
-        }
+  stages::for_each_way(
+      {}, 3,
+      [&](const distx::DataParallelOptions& options, bool borrowed) {
+        f(Way{.options = options, .borrowed = borrowed});
+      },
+      {4_KiB, distx::unlimited});
 }
-
-/// Keeps a stream from going on until it is opened.
-class Gate {
- public:
-  explicit Gate(distx::CudaStreamRef stream) {
-    distx::cuda::check(cudaLaunchHostFunc(
-                           stream.native_handle(),
-                           [](void* gate) { static_cast<Gate*>(gate)->open_.wait(false); }, this),
-                       "cudaLaunchHostFunc");
-  }
-  Gate(const Gate&) = delete;
-  Gate& operator=(const Gate&) = delete;
-  void open() {
-    open_ = true;
-    open_.notify_all();
-  }
-
- private:
-  std::atomic<bool> open_ = false;
-};
 
 /// How each rank of this process ended.
 template <class F>
@@ -400,6 +378,21 @@ TEST_CASE("training on GPUs: a parameter without gradient on some ranks, or on a
       CHECK(weights[0] == 1);
       CHECK(weights[100] == 0.75F);
       CHECK(weights[200] == 0.5F);
+    });
+  }
+}
+
+TEST_CASE("training on GPUs: weights spread over a mesh become what one process trains") {
+  const distx::DataParallelOptions options{.clip_norm = 0.5};
+  const mesh_model::Whole expected(options);
+  for (const auto shape : {std::array{1, 1}, {2, 1}, {1, 2}, {2, 2}, {1, 3}}) {
+    INFO(shape[0], " x ", shape[1]);
+    gpu_ranks::on_gpus(shape[0] * shape[1], [&](NcclCommunicator& comm) {
+      const distx::CudaStream stream;
+      const mesh_model::Grid mesh(comm, shape, stream);
+      mesh_model::train<Cuda, 0>(mesh, options, expected);
+      mesh_model::train<Cuda, 1>(mesh, options, expected);
+      mesh_model::train<Cuda, 3>(mesh, options, expected);
     });
   }
 }

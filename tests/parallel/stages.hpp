@@ -34,11 +34,11 @@ struct Way {
 /// Calls `f(options, borrowed)` for each stage up to the last one, with and without overlap, for all kinds of buckets,
 /// for owned parameters and, where the stage takes those, borrowed ones.
 template <class F>
-void for_each_way(distx::DataParallelOptions options, int last_stage, F&& f) {
-  using namespace distx::literals;
+void for_each_way(distx::DataParallelOptions options, int last_stage, F&& f,
+                  std::initializer_list<std::size_t> buckets = {0, 4096, distx::unlimited}) {
   for (int stage = 0; stage <= last_stage; ++stage)
     for (const bool overlap : {false, true})
-      for (const std::size_t bytes : {0_KiB, 4_KiB, distx::unlimited})
+      for (const std::size_t bytes : buckets)
         for (const bool borrowed : {false, true}) {
           if (borrowed && stage >= 2) continue;
           CAPTURE(stage);

@@ -13,15 +13,14 @@ namespace distx {
 /// Partial, and over those alone; the data axis's are then averaged, for each place on it has the mean loss of its own
 /// part of the batch. ZeRO shares out along the data axis. The norm of all gradients counts each weight once, wherever
 /// it is replicated. Policies, options and the order of calls are DataParallel's; `ready` is collective over the axes
-/// that it reduces, and is called in the same order on every rank. An error on one rank revokes the mesh's
-/// communicators.
+/// that it reduces, and is called in the same order on every rank. All of it comes in the order of the mesh's stream,
+/// as the operations on tensors do. An error on one rank revokes the mesh's communicators.
 template <class Data, class... Policies>
 class MeshParallel {
   using Inner = DataParallel<Policies...>;
 
  public:
   using space = typename Inner::space;
-  using stream = typename Inner::stream;
   using here = std::source_location;
   using scope = typename Inner::scope;
 
@@ -58,7 +57,7 @@ class MeshParallel {
   /// @throws MismatchError where the extents differ; as DataParallel::ready
   template <class W, class G>
     requires GradientOf<G, W, Data>
-  void ready(const W& weight, const G& gradient, stream after = {}, const here& location = here::current()) {
+  void ready(const W& weight, const G& gradient, const here& location = here::current()) {
     using Facts = detail::GradientFacts<Data, layout_of<W>, layout_of<G>, mesh_of<W>>;
     guarded([&] {
       if (!(weight.mesh() == gradient.mesh()) || weight.extents() != gradient.extents())
@@ -67,10 +66,10 @@ class MeshParallel {
                             {.operation = "ready", .rank = mesh_.rank, .size = mesh_.shape.ranks(),
                              .location = location});
       if constexpr (std::is_same_v<typename Facts::reduced, layout_of<G>>) {
-        add_gradient(weight, gradient, after);
+        add_gradient(weight, gradient);
       } else {
         add_gradient(weight,
-                     detail::reduced_to(std::type_identity<typename Facts::reduced>(), gradient, location), after);
+                     detail::reduced_to(std::type_identity<typename Facts::reduced>(), gradient, location));
       }
     });
   }
@@ -91,31 +90,34 @@ class MeshParallel {
   template <DistributedTensor... Ws>
   [[nodiscard]] scope unshard(const Ws&... weights) {
     scope all;
-    guarded([&] { ((weights.part() != nullptr ? void(training_.hold_units(all, *weights.part())) : void()), ...); });
+    const auto hold = [&](const auto& weight) {
+      if (weight.part() != nullptr) training_.hold_units(all, *weight.part(), mesh_.stream);
+    };
+    guarded([&] { (hold(weights), ...); });
     return all;
   }
   [[nodiscard]] Evaluation<space> evaluate() { return training_.evaluate(); }
-  [[nodiscard]] MicroBatch micro_batch(bool last, stream after = {}, const here& location = here::current())
+  [[nodiscard]] MicroBatch micro_batch(bool last, const here& location = here::current())
     requires(Inner::accumulation != detail::Accumulation::none)
   {
     std::optional<MicroBatch> one;
-    guarded([&] { one.emplace(training_.micro_batch(last, after, location)); });
+    guarded([&] { one.emplace(training_.micro_batch(last, mesh_.stream, location)); });
     return std::move(*one);
   }
-  void step(const StepOptions& options, stream after = {}, const here& location = here::current()) {
-    guarded([&] { training_.step(options, after, location); });
+  void step(const StepOptions& options, const here& location = here::current()) {
+    guarded([&] { training_.step(options, mesh_.stream, location); });
   }
-  void reduce(stream after = {}, const here& location = here::current()) {
-    guarded([&] { training_.reduce(after, location); });
+  void reduce(const here& location = here::current()) {
+    guarded([&] { training_.reduce(mesh_.stream, location); });
   }
-  void update(const StepOptions& options, stream after = {}, const here& location = here::current()) {
-    guarded([&] { training_.update(options, after, location); });
+  void update(const StepOptions& options, const here& location = here::current()) {
+    guarded([&] { training_.update(options, mesh_.stream, location); });
   }
-  void gather(stream after = {}, const here& location = here::current()) {
-    guarded([&] { training_.gather(after, location); });
+  void gather(const here& location = here::current()) {
+    guarded([&] { training_.gather(mesh_.stream, location); });
   }
-  void release(stream after = {}, const here& location = here::current()) {
-    guarded([&] { training_.release(after, location); });
+  void release(const here& location = here::current()) {
+    guarded([&] { training_.release(mesh_.stream, location); });
   }
   [[nodiscard]] double gradient_norm() const noexcept { return training_.gradient_norm(); }
   [[nodiscard]] double loss_scale() const noexcept { return training_.loss_scale(); }
@@ -142,10 +144,11 @@ class MeshParallel {
     return std::move(*inner);
   }
   template <class W, class G>
-  void add_gradient(const W& weight, const G& gradient, stream after) {
+  void add_gradient(const W& weight, const G& gradient) {
     if (weight.part() == nullptr) return;
-    add(after, training_.gradient(*weight.part(), after), Span<const value_of<G>, space>(gradient.local()));
-    training_.ready_after(after, *weight.part());
+    const auto stream = mesh_.stream;
+    add(stream, training_.gradient(*weight.part(), stream), Span<const value_of<G>, space>(gradient.local()));
+    training_.ready_after(stream, *weight.part());
   }
   template <class F>
   void guarded(F&& f) {

@@ -19,8 +19,8 @@ class TensorParameter : public TensorPlace<Rank, MeshT, L> {
   using value_type = T;
   using space = Space;
 
-  /// `f(index)` gives the first value at a global index, an array: the same on every rank. `.rows` of the options is
-  /// for whole matrices, and left out here.
+  /// `f(index)` gives the first value at a global index, an array, on the host: the same on every rank. `.rows` of the
+  /// options is for whole matrices, and left out here.
   template <class F>
     requires std::invocable<F&, const Extents<Rank>&>
   TensorParameter(std::string name, const MeshT& mesh, const Extents<Rank>& extents, F f,
@@ -28,8 +28,18 @@ class TensorParameter : public TensorPlace<Rank, MeshT, L> {
       : TensorPlace<Rank, MeshT, L>(mesh, extents), name_(std::move(name)) {
     if (this->box().volume() == 0) return;  // of such a part there is nothing to train
     const auto initialize = [box = this->box(), f = std::move(f)](Span<T, Space> values) mutable {
-      T* to = values.data();
-      detail::for_each_index<Rank>(box, [&](const Extents<Rank>& index) { *to++ = static_cast<T>(f(index)); });
+      const auto write = [&](T* to) {
+        detail::for_each_index<Rank>(box, [&](const Extents<Rank>& index) { *to++ = static_cast<T>(f(index)); });
+      };
+      if constexpr (HostAccessible<Space>) {
+        write(values.data());
+      } else {
+        const Buffer<T> here(values.size(), uninitialized);
+        write(here.data());
+        const typename Space::stream stream{};
+        copy(stream, values, Span<const T>(here));
+        stream.synchronize();
+      }
     };
     part_.emplace(name_, this->box().volume(), initialize, options);
   }
