@@ -6,23 +6,13 @@
 #include <atomic>
 #include <string>
 
+#include "connect/minimal.hpp"
 #include "distx/connect/spawn.hpp"
 
 namespace {
 
-/// The least that a user must write.
-struct Minimal {
-  int rank() const { return 0; }
-  int size() const { return 1; }
-  int local_rank() const { return 0; }
-  int local_size() const { return 1; }
-  int root_rank() const { return 0; }
-  void barrier() {}
-  void broadcast(std::span<std::byte>, int) {}
-  void all_gather(std::span<const std::byte> send, std::span<std::byte> receive) {
-    std::copy(send.begin(), send.end(), receive.begin());
-  }
-};
+using test::Minimal;
+
 struct WideRank : Minimal {
   long rank() const { return 0; }
 };

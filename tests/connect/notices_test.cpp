@@ -7,6 +7,7 @@
 #include <chrono>
 #include <stdexcept>
 
+#include "connect/minimal.hpp"
 #include "connect/wait_for_notice.hpp"
 #include "distx/connect/spawn.hpp"
 
@@ -15,27 +16,14 @@ namespace {
 using distx::AnyConnector;
 using distx::Notices;
 using distx::ThreadConnector;
+using test::Minimal;
 using test::wait_for;
-
-/// A connector that has no notices.
-struct Silent {
-  int rank() const { return 0; }
-  int size() const { return 1; }
-  int local_rank() const { return 0; }
-  int local_size() const { return 1; }
-  int root_rank() const { return 0; }
-  void barrier() {}
-  void broadcast(std::span<std::byte>, int) {}
-  void all_gather(std::span<const std::byte> send, std::span<std::byte> receive) {
-    std::copy(send.begin(), send.end(), receive.begin());
-  }
-};
 
 template <class Inner, class Outer>
 using Product = distx::ProductConnector<Inner, Outer>;
 static_assert(distx::HasNotices<ThreadConnector> && distx::HasNotices<distx::SelfConnector>);
-static_assert(distx::HasNotices<AnyConnector> && distx::HasNotices<Product<ThreadConnector, Silent>>);
-static_assert(!distx::HasNotices<Silent> && !distx::HasNotices<int>);
+static_assert(distx::HasNotices<AnyConnector> && distx::HasNotices<Product<ThreadConnector, Minimal>>);
+static_assert(!distx::HasNotices<Minimal> && !distx::HasNotices<int>);
 
 class Wrong {
  public:
@@ -61,7 +49,7 @@ TEST_CASE("a world of one tells itself") {
 }
 
 TEST_CASE("AnyConnector has the notices of what it holds, or none") {
-  AnyConnector silent = Silent();
+  AnyConnector silent = Minimal();
   CHECK(silent.notices() == nullptr);
   AnyConnector any = distx::SelfConnector();
   any.notices()->tell(1, "told");
@@ -159,7 +147,7 @@ TEST_CASE("an inner rank that ends is heard in the other processes, as soon as a
 }
 
 TEST_CASE("a product of a connector without notices has none") {
-  Silent silent;
+  Minimal silent;
   distx::spawn(distx::threads(2) * silent, [](auto& product) {
     if (product.notices() != nullptr) throw std::runtime_error("notices from nowhere");
   });
