@@ -49,7 +49,7 @@ apt_get() {
 # Sets `installed_something`.
 installed_something=false
 install_missing() {
-  local package missing=() wanted=("$@")
+  local package clang missing=() wanted=("$@")
   if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
     local program absent=()
     for program in g++ meson ninja pkg-config mpirun; do
@@ -61,10 +61,13 @@ install_missing() {
   fi
   for package in "${wanted[@]}"; do
     if [ "$package" = clang ]; then
-      clang_command >/dev/null || missing+=(clang)
-    else
-      is_installed "$package" || missing+=("$package")
+      if ! clang=$(clang_command); then
+        missing+=(clang)
+        continue
+      fi
+      package=$(sanitizers_of "${clang##*-}")
     fi
+    is_installed "$package" || missing+=("$package")
   done
   [ ${#missing[@]} -gt 0 ] || return 0
   if [ "$(id -u)" -ne 0 ] && ! command -v sudo >/dev/null; then
@@ -73,13 +76,20 @@ install_missing() {
   say "fetching the list of packages (apt-get update)"
   apt_get update || say "the list of packages could not be brought up to date: trying with the one that is here"
   for package in "${!missing[@]}"; do
-    if [ "${missing[package]}" = clang ]; then missing[package]=$(clang_package); fi
+    if [ "${missing[package]}" = clang ]; then
+      clang=$(clang_package)
+      missing[package]=$clang
+      missing+=("$(sanitizers_of "${clang##*-}")")
+    fi
   done
   say "about to install: ${missing[*]}"
   apt_get install --no-install-recommends "${missing[@]}" ||
     fail "apt-get could not install these packages: ${missing[*]}."
   installed_something=true
 }
+
+# The package with what clang of a version links into programs that are sanitized.
+sanitizers_of() { echo "libclang-rt-$1-dev"; }
 
 clang_package() {
   local version

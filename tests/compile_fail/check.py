@@ -1,21 +1,23 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Checks that a file does not compile, and that its user is told why in our words and in no others.
+"""Checks that files do not compile, and that their user is told why in our words and in no others.
 
-    tests/compile_fail/check.py --compiler g++|clang++ --build FOLDER FILE
+    tests/compile_fail/check.py --compiler g++|clang++ FILE…
     tests/compile_fail/check.py --compiler g++|clang++ --self-test
 
-The file begins with comments:
+A file begins with comments:
 
     // expect: a sentence, or a part of one; several such lines may be given
     // flags: -Werror=unused-result        (optional)
-    // needs: mpi                          (optional: a vendor, whose absence skips the test)
 
 At the compiler's default settings there must be exactly one error; each sentence must be in the output, the first one
 in the error's own line. With DISTX_POSITIVE defined the same file must compile, so that it cannot fail by accident.
+
+What the files include is compiled once, ahead of them all: whether each header can stand alone is tests/headers' matter.
 """
 import argparse
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -25,7 +27,7 @@ import compilers  # noqa: E402
 
 
 def directives(path):
-    found = {"expect": [], "flags": [], "needs": []}
+    found = {"expect": [], "flags": []}
     with open(path, encoding="utf-8") as lines:
         for line in lines:
             if not line.startswith("//"):
@@ -34,19 +36,37 @@ def directives(path):
             if key in found:
                 found[key].append(value.strip())
     found["flags"] = " ".join(found["flags"]).split()
-    found["needs"] = " ".join(found["needs"]).split()
     return found
+
+
+def run_compiler(compiler, *arguments):
+    command = [compiler, "-std=c++20", "-I", os.path.join(compilers.ROOT, "include"), *arguments]
+    return subprocess.run(command, env=dict(os.environ, LC_ALL="C"), capture_output=True, text=True, check=False)
+
+
+def compile_ahead(compiler, files, folder):
+    """The flags by which distx's headers are there already."""
+    included = set()
+    for path in files:
+        with open(path, encoding="utf-8") as file:
+            included.update(re.findall(r'^#include "distx/.*$', file.read(), re.MULTILINE))
+    header = os.path.join(folder, "ahead.hpp")
+    with open(header, "w", encoding="utf-8") as file:
+        file.write("#pragma once\n" + "\n".join(sorted(included)) + "\n")
+    compiled = header + (".pch" if "clang" in compiler else ".gch")
+    done = run_compiler(compiler, "-x", "c++-header", header, "-o", compiled)
+    if done.returncode:
+        raise SystemExit(f"the headers do not compile:\n{done.stderr}")
+    return ["-include-pch", compiled] if "clang" in compiler else ["-I", folder, "-include", "ahead.hpp"]
 
 
 def complaints(compiler, path, flags, expected):
     """What is wrong with the file, as a list of sentences."""
     if not expected:
         return ["there is no '// expect:' line at the top"]
-    command = [compiler, "-std=c++20", "-fsyntax-only", "-I", os.path.join(compilers.ROOT, "include"), *flags, path]
-    environment = dict(os.environ, LC_ALL="C")
 
     def run(*more):
-        return subprocess.run(command + list(more), env=environment, capture_output=True, text=True, check=False)
+        return run_compiler(compiler, *flags, *more, "-fsyntax-only", path)
 
     wrong = []
     positive = run("-DDISTX_POSITIVE")
@@ -96,25 +116,23 @@ def self_test(compiler):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--compiler", required=True, choices=["g++", "clang++"])
-    parser.add_argument("--build", default=".")
     parser.add_argument("--self-test", action="store_true")
-    parser.add_argument("file", nargs="?")
+    parser.add_argument("files", nargs="*")
     options = parser.parse_args()
     compiler = compilers.find_or_skip(options.compiler)
     if options.self_test:
         return self_test(compiler)
-    found = directives(options.file)
-    flags = found["flags"]
-    for vendor in found["needs"]:
-        more = compilers.vendor_flags(options.build, vendor)
-        if more is None:
-            print(f"skipped: {vendor} is absent or disabled")
-            return 77
-        flags += more
-    wrong = complaints(compiler, options.file, flags, found["expect"])
-    for sentence in wrong:
-        print(f"{options.file}: {sentence}")
-    return 1 if wrong else 0
+    failed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        ahead = compile_ahead(compiler, options.files, folder)
+        for path in options.files:
+            found = directives(path)
+            wrong = complaints(compiler, path, ahead + found["flags"], found["expect"])
+            failed += 1 if wrong else 0
+            for sentence in wrong:
+                print(f"{path}: {sentence}")
+    print(f"{len(options.files)} files, {failed} wrong")
+    return 1 if failed or not options.files else 0
 
 
 if __name__ == "__main__":

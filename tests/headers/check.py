@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Checks every header of include/distx by itself.
 
-    tests/headers/check.py alone --compiler g++|clang++ --build FOLDER    each compiles alone, and twice in one file
+    tests/headers/check.py alone --compiler any --build FOLDER            each compiles alone, and twice in one file
     tests/headers/check.py twice --compiler g++|clang++ --build FOLDER    two files that include them all link together
     tests/headers/check.py self-test --compiler g++|clang++
 
@@ -106,7 +106,7 @@ def self_test(compiler):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["alone", "twice", "self-test"])
-    parser.add_argument("--compiler", required=True, choices=["g++", "clang++"])
+    parser.add_argument("--compiler", required=True, choices=["g++", "clang++", "any"])
     parser.add_argument("--build")
     options = parser.parse_args()
     compiler = compilers.find_or_skip(options.compiler)
