@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <bit>
-#include <compare>
 #include <cstdint>
 
 namespace distx {
@@ -21,7 +20,7 @@ struct E5M2 {
 };
 
 /// A number of 8 bits. It stores; arithmetic happens in float.
-template <class Format>
+template <class Self, class Format>
 class float8 {
  public:
   constexpr float8() = default;
@@ -60,8 +59,8 @@ class float8 {
     const float magnitude = static_cast<float>(code) * smallest;
     return sign != 0 ? -magnitude : magnitude;
   }
-  static constexpr float8 from_bits(std::uint8_t bits) {
-    float8 value;
+  static constexpr Self from_bits(std::uint8_t bits) {
+    Self value;
     value.bits_ = bits;
     return value;
   }
@@ -74,8 +73,12 @@ class float8 {
 }  // namespace detail
 
 /// 4 bits of exponent, 3 of mantissa: to 448, without infinities, by steps of 1/16 to 1/8 of a number.
-using float8_e4m3 = detail::float8<detail::E4M3>;
+class float8_e4m3 : public detail::float8<float8_e4m3, detail::E4M3> {
+  using detail::float8<float8_e4m3, detail::E4M3>::float8;
+};
 /// 5 bits of exponent, 2 of mantissa: to 57344, by steps of 1/8 to 1/4 of a number.
-using float8_e5m2 = detail::float8<detail::E5M2>;
+class float8_e5m2 : public detail::float8<float8_e5m2, detail::E5M2> {
+  using detail::float8<float8_e5m2, detail::E5M2>::float8;
+};
 
 }  // namespace distx
