@@ -51,7 +51,7 @@ void fill(CudaStreamRef stream, Span<T, Cuda> to, std::type_identity_t<T> value)
   cuda::kernel_in(cuda::kernels.fill, "fill")(stream, to.data(), to.size(), sizeof(T), bits);
 }
 
-/// Converts each element, rounding to nearest where the new type is narrower.
+/// Converts each element, rounding to nearest where the new type is narrower. Not from one 8-bit float to the other.
 template <class To, class From>
   requires cuda::Castable<To, From>
 void cast(CudaStreamRef stream, Span<To, Cuda> to, Span<From, Cuda> from) {
