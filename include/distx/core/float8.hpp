@@ -76,7 +76,8 @@ class float8 {
 class float8_e4m3 : public detail::float8<float8_e4m3, detail::E4M3> {
   using detail::float8<float8_e4m3, detail::E4M3>::float8;
 };
-/// 5 bits of exponent, 2 of mantissa: to 57344, by steps of 1/8 to 1/4 of a number.
+/// 5 bits of exponent, 2 of mantissa: to 57344, by steps of 1/8 to 1/4 of a number. It has infinities, which only
+/// `from_bits` and copies make: what is computed of one is rounded to 57344.
 class float8_e5m2 : public detail::float8<float8_e5m2, detail::E5M2> {
   using detail::float8<float8_e5m2, detail::E5M2>::float8;
 };
