@@ -106,6 +106,26 @@ TEST_CASE("an op widened works on accumulators, and finishes only when told how 
   CHECK(result[0] == 129.5f);
 }
 
+TEST_CASE_TEMPLATE("8-bit floats are reduced in float and rounded once", T, distx::float8_e4m3, distx::float8_e5m2) {
+  // large + 1 is large, and so is large + 2.
+  const float large = std::is_same_v<T, distx::float8_e4m3> ? 32 : 16;
+  const T a(large), b(1.0f);
+  const void* const sources[] = {&a, &b, &b, &b, &b};
+  T result;
+  void* const targets[] = {&result};
+  const auto of = [&](const distx::AnyOp& op) {
+    op.reduce(targets, 1, sources, 5, 1, 5);
+    return static_cast<float>(result);
+  };
+  CHECK(of(distx::AnyOp::make<T>(distx::sum)) == large + 4);
+  CHECK(of(distx::AnyOp::make<T>(distx::average)) == static_cast<float>(T((large + 4) / 5)));
+  CHECK(of(distx::AnyOp::make<T>(distx::product)) == large);
+  CHECK(of(distx::AnyOp::make<T>(distx::min)) == 1);
+  CHECK(of(distx::AnyOp::make<T>(distx::max)) == large);
+  CHECK(distx::AnyOp::make<T>(distx::sum).type() == distx::element_type<T>);
+  CHECK(distx::AnyOp::make<T>(distx::sum).widened().type() == distx::ElementType::f32);
+}
+
 TEST_CASE("slices partition the bytes, on cache lines, evenly") {
   for (const std::size_t bytes : std::initializer_list<std::size_t>{0, 1, 8, 63, 64, 65, 1000, 100003, 800024}) {
     for (const int ranks : {1, 2, 3, 4, 7}) {

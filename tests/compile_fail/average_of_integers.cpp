@@ -1,4 +1,4 @@
-// expect: distx: this op cannot reduce these elements: average is for bfloat16, float16, float and double
+// expect: distx: this op cannot reduce these elements: average is for float, double and shorter floats
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/distx.hpp"
 

@@ -55,7 +55,7 @@ inline constexpr Reference reference_average{"average", small_operand, reference
 inline constexpr Reference reference_compose{"compose", map_operand,
                                              [](double a, double b) { return Compose{}(a, b); }};
 
-/// Calls `f.template operator()<T>()` for every element type.
+/// Calls `f.template operator()<T>()` for every element type that holds the references exactly.
 template <class F>
 void for_each_element(F&& f) {
   f.template operator()<std::int8_t>();
@@ -84,7 +84,7 @@ void for_each_op(F&& f) {
 }
 
 template <class T>
-inline constexpr bool is_signed_element = distx::FloatingElement<T> || std::is_signed_v<T>;
+inline constexpr bool is_signed_element = distx::FractionalElement<T> || std::is_signed_v<T>;
 
 /// The value in `T`, rounded once.
 template <class T>

@@ -81,6 +81,23 @@ void check_reductions(C& comm, Findings& findings, Op op, const Reference& refer
   if (comm.rank() == root) findings.same(second, expected, what("started reduce"));
 }
 
+/// 8-bit floats, whose results are rounded; every op is the same to all of the floats that are widened.
+struct Float8Reductions {
+  template <class T, class C, class Op>
+  static void check(C& comm, Findings& findings, Op op, const Reference& reference) {
+    const auto mine = operands<T>(reference, comm.rank());
+    const auto result = results<T>(reference, comm.size());
+    for (const std::size_t size : {std::size_t{1}, std::size_t{1024}})
+      check_reductions(comm, findings, op, reference, size, mine, result);
+  }
+  template <class C>
+  void operator()(C& comm, Findings& findings) const {
+    check<distx::float8_e4m3>(comm, findings, distx::sum, reference_sum);
+    check<distx::float8_e4m3>(comm, findings, distx::max, reference_max);
+    check<distx::float8_e5m2>(comm, findings, distx::average, reference_average);
+  }
+};
+
 /// Blocks of different sizes, empty ones among them.
 template <class T, class C, class Op>
 void check_uneven_reduce_scatter(C& comm, Findings& findings, Op op, const Reference& reference) {
@@ -132,7 +149,8 @@ struct UnevenReductions {
   }
 };
 
-/// bfloat16 has 8 bits of mantissa, float16 has 11: a sum rounded at each step would never leave its first operand.
+/// bfloat16 has 8 bits of mantissa, float16 has 11, the 8-bit floats have 4 and 3: a sum rounded at each step would
+/// never leave its first operand.
 struct RoundedOnce {
   template <class T, class C>
   static void check(C& comm, Findings& findings, float large) {
@@ -163,6 +181,8 @@ struct RoundedOnce {
   void operator()(C& comm, Findings& findings) const {
     check<distx::bfloat16>(comm, findings, 256.0f);
     check<distx::float16>(comm, findings, 2048.0f);
+    check<distx::float8_e4m3>(comm, findings, 16.0f);
+    check<distx::float8_e5m2>(comm, findings, 8.0f);
   }
 };
 

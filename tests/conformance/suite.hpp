@@ -36,7 +36,10 @@ TEST_CASE_TEMPLATE_DEFINE("every reduction, op, type and size", Ranks, every_red
 TEST_CASE_TEMPLATE_DEFINE("reduce_scatter in uneven blocks", Ranks, uneven_reductions) {
   conformance::on_every_rank<Ranks>(conformance::UnevenReductions{});
 }
-TEST_CASE_TEMPLATE_DEFINE("bfloat16 and float16 are rounded once", Ranks, rounded_once) {
+TEST_CASE_TEMPLATE_DEFINE("reductions of 8-bit floats", Ranks, float8_reductions) {
+  conformance::on_every_rank<Ranks>(conformance::Float8Reductions{});
+}
+TEST_CASE_TEMPLATE_DEFINE("short floats are rounded once", Ranks, rounded_once) {
   conformance::on_every_rank<Ranks>(conformance::RoundedOnce{});
 }
 TEST_CASE_TEMPLATE_DEFINE("a user's own ops", Ranks, user_ops) {
@@ -83,6 +86,7 @@ TEST_CASE_TEMPLATE_DEFINE("handles, memory, arguments", Ranks, handles) {
 #define DISTX_CONFORMANCE(Ranks)                          \
   TEST_CASE_TEMPLATE_INVOKE(every_reduction, Ranks);      \
   TEST_CASE_TEMPLATE_INVOKE(uneven_reductions, Ranks);    \
+  TEST_CASE_TEMPLATE_INVOKE(float8_reductions, Ranks);    \
   TEST_CASE_TEMPLATE_INVOKE(rounded_once, Ranks);         \
   TEST_CASE_TEMPLATE_INVOKE(user_ops, Ranks);             \
   TEST_CASE_TEMPLATE_INVOKE(wrapping, Ranks);             \

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Each operation of a GPU's memory against the host's on the same values.
+#include <cuda_fp8.h>
 #include <distx/cuda/operations.hpp>
 #include <distx/memory/operations.hpp>
 
@@ -11,6 +12,8 @@ using distx::bfloat16;
 using distx::Cuda;
 using distx::CudaStream;
 using distx::float16;
+using distx::float8_e4m3;
+using distx::float8_e5m2;
 using distx::Host;
 using distx::HostStream;
 using distx::Span;
@@ -27,7 +30,9 @@ void everywhere(F&& f) {
 
 TEST_CASE_TEMPLATE("cast: the host's bits", Pair, std::pair<bfloat16, float>, std::pair<float, bfloat16>,
                    std::pair<float16, float>, std::pair<float, float16>, std::pair<float, double>,
-                   std::pair<double, float>, std::pair<bfloat16, float16>, std::pair<float16, double>) {
+                   std::pair<double, float>, std::pair<bfloat16, float16>, std::pair<float16, double>,
+                   std::pair<float8_e4m3, float>, std::pair<float, float8_e4m3>, std::pair<float8_e5m2, bfloat16>,
+                   std::pair<float16, float8_e5m2>, std::pair<float8_e5m2, double>) {
   using To = typename Pair::first_type;
   using From = typename Pair::second_type;
   const CudaStream stream;
@@ -55,6 +60,45 @@ TEST_CASE("cast: what is not a number, is infinite, subnormal or too large") {
   cast(stream, none.span(), Placed<float>(std::vector<float>(3, std::nanf(""))).in());
   for (const bfloat16 value : none.values(stream)) CHECK(std::isnan(static_cast<float>(value)));
 }
+
+/// What CUDA's own type makes of a float.
+template <class T>
+std::uint8_t vendors_bits(float value) {
+  if constexpr (std::is_same_v<T, float8_e4m3>) return __nv_fp8_e4m3(value).__x;
+  else return __nv_fp8_e5m2(value).__x;
+}
+
+TEST_CASE_TEMPLATE("cast to 8 bits and back: the host's bits, and CUDA's own", T, float8_e4m3, float8_e5m2) {
+  const CudaStream stream;
+  const float infinity = std::numeric_limits<float>::infinity();
+  std::vector<float> from{infinity, -infinity, std::nanf(""), -std::nanf(""), 464.0f, -1e30f, 61440.0f, 1e-40f, -0.0f};
+  for (float magnitude = 0x1p-20f; magnitude < 0x1p18f; magnitude *= 1.0078125f) {
+    from.push_back(magnitude);
+    from.push_back(-magnitude);
+  }
+  std::vector<T> wanted(from.size());
+  distx::cast(HostStream(), Span<T>(wanted), Span<const float>(from));
+  for (std::size_t i = 0; i < from.size(); ++i) CHECK(wanted[i].bits() == vendors_bits<T>(from[i]));
+  const Placed<T> to(std::vector<T>(from.size()));
+  cast(stream, to.span(), Placed<float>(from).in());
+  CHECK(same_bits(to.values(stream), wanted));
+  std::vector<T> codes;
+  for (unsigned code = 0; code < 256; ++code) codes.push_back(T::from_bits(static_cast<std::uint8_t>(code)));
+  std::vector<float> numbers(256);
+  distx::cast(HostStream(), Span<float>(numbers), Span<const T>(codes));
+  const Placed<float> back(std::vector<float>(256));
+  cast(stream, back.span(), Placed<T>(codes).in());
+  const auto found = back.values(stream);
+  for (std::size_t i = 0; i < 256; ++i)
+    CHECK((found[i] == numbers[i] || (std::isnan(found[i]) && std::isnan(numbers[i]))));
+  fill(stream, to.span(), T(1.5f));
+  CHECK(same_bits(to.values(stream), std::vector<T>(from.size(), T(1.5f))));
+  copy(stream, to.span(), Placed<T>(wanted).in());
+  CHECK(same_bits(to.values(stream), wanted));
+}
+
+static_assert(distx::cuda::Castable<float8_e4m3, float8_e4m3> && distx::cuda::Castable<double, const float8_e5m2>);
+static_assert(!distx::cuda::Castable<float8_e4m3, float8_e5m2> && !distx::cuda::Castable<float, int>);
 
 TEST_CASE_TEMPLATE("fill, scale, add: the host's bits", T, float, double, bfloat16, float16) {
   const CudaStream stream;

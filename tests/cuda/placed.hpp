@@ -26,16 +26,17 @@ class Placed {
     std::vector<T> host(all_.size());
     distx::copy(stream, distx::Span<T>(host), distx::Span<const T, distx::Cuda>(all_));
     stream.synchronize();
+    const T mark = fence();
     bool stands = true;
     for (std::size_t i = 0; i < host.size(); ++i)
-      if (i < before_ || i >= before_ + size_) stands = stands && static_cast<float>(host[i]) == 77;
+      if (i < before_ || i >= before_ + size_) stands = stands && std::memcmp(&host[i], &mark, sizeof(T)) == 0;
     CHECK(stands);
     const auto begin = host.begin() + static_cast<std::ptrdiff_t>(before_);
     return {begin, begin + static_cast<std::ptrdiff_t>(size_)};
   }
 
  private:
-  static T fence() { return static_cast<T>(77.0f); }
+  static T fence() { return static_cast<T>(72.0f); }
 
   std::size_t size_;
   std::size_t before_;

@@ -42,6 +42,14 @@ TEST_CASE("cast rounds to nearest and widens exactly") {
   std::vector<distx::float16> half(5);
   distx::cast(stream, Span<distx::float16>(half), Span<const distx::bfloat16>(narrow));
   CHECK(half[3] == 260.0f);
+  std::vector<distx::float8_e5m2> shortest(5);
+  distx::cast(stream, Span<distx::float8_e5m2>(shortest), Span<const double>(wide));
+  distx::cast(stream, Span<distx::float16>(half), Span<const distx::float8_e5m2>(shortest));
+  CHECK(half[1] == 256.0f);
+  CHECK(half[4] == -0.5f);
+  std::vector<distx::float8_e4m3> other(5);
+  distx::cast(stream, Span<distx::float8_e4m3>(other), Span<const distx::float8_e5m2>(shortest));
+  CHECK(other[3] == 256.0f);
   std::vector<double> exact{0.1, 1e300};
   std::vector<double> same(2);
   distx::cast(stream, Span<double>(same), Span<const double>(exact));

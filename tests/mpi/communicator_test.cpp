@@ -124,6 +124,40 @@ TEST_CASE("bfloat16 is added in float and rounded once") {
   for (const auto v : y) CHECK(v.bits() == total.bits());
 }
 
+TEST_CASE_TEMPLATE("8-bit floats are moved as they are, added in float and rounded once", T, distx::float8_e4m3,
+                   distx::float8_e5m2) {
+  MpiCommunicator comm(world());
+  // One by one, 16 + 1 stays 16.
+  const std::vector<T> x(100, T(comm.rank() == 0 ? 16.0f : 1.0f));
+  const T total(16.0f + static_cast<float>(comm.size() - 1));
+  const auto all_are = [](const std::vector<T>& values, T expected) {
+    return std::ranges::all_of(values, [&](T value) { return value.bits() == expected.bits(); });
+  };
+  auto y = x;
+  all_reduce(comm, y, sum);
+  CHECK(all_are(y, total));
+  y = x;
+  start_all_reduce(comm, y, sum).wait();
+  CHECK(all_are(y, total));
+  reduce(comm, x, y, max, comm.size() - 1);
+  if (comm.rank() == comm.size() - 1) CHECK(all_are(y, T(16.0f)));
+  all_reduce(comm, x, y, [](float a, float) { return a; });
+  CHECK(all_are(y, T(16.0f)));
+  const std::vector<T> blocks(100 * static_cast<std::size_t>(comm.size()), x[0]);
+  reduce_scatter(comm, blocks, y, average);
+  CHECK(all_are(y, T((15.0f + static_cast<float>(comm.size())) / static_cast<float>(comm.size()))));
+  std::vector<T> everyones(blocks.size());
+  all_gather(comm, x, everyones);
+  CHECK(everyones.front().bits() == T(16.0f).bits());
+  CHECK(everyones.back().bits() == T(comm.size() == 1 ? 16.0f : 1.0f).bits());
+  // Every code, not-a-numbers too.
+  std::vector<T> codes(256);
+  for (std::size_t code = 0; code < 256; ++code)
+    codes[code] = T::from_bits(static_cast<std::uint8_t>(comm.rank() == 0 ? code : 0));
+  broadcast(comm, codes, 0);
+  for (std::size_t code = 0; code < 256; ++code) CHECK(codes[code].bits() == code);
+}
+
 TEST_CASE("started calls end in wait, in any order, and when they are let go") {
   MpiCommunicator comm(world());
   const int size = comm.size();

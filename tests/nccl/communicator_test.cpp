@@ -90,6 +90,72 @@ TEST_CASE("NCCL's own averages and pre-multiplied sums") {
   });
 }
 
+namespace {
+
+/// Every op on one type of 8-bit floats; 16 + 1 is 16 in either, however often.
+template <class T>
+void check_float8(distx::NcclCommunicator& comm, bool once) {
+  const float ranks = static_cast<float>(comm.size());
+  const auto of = [&](auto op) {
+    auto values = on_gpu(std::vector<T>(100, T(comm.rank() == 0 ? 16.0f : 1.0f)));
+    distx::all_reduce(comm, values, op);
+    return static_cast<float>(on_host(values)[99]);
+  };
+  const auto is = [&](float got, float wanted, const std::string& what) {
+    expect(got == wanted, what + " of " + std::string(name_of(distx::element_type<T>)) + ": " + std::to_string(got));
+  };
+  is(of(distx::max), 16, "max");
+  is(of(distx::min), comm.size() == 1 ? 16 : 1, "min");
+  is(of(distx::product), 16, "product");
+  if (once) is(of(distx::sum), T(15 + ranks), "sum");
+  if (once) is(of(distx::average), T((15 + ranks) / ranks), "average");
+  auto values = on_gpu(std::vector<T>(100, T(2.0f)));
+  distx::all_reduce(comm, values, distx::PreMultipliedSum{0.25});
+  is(on_host(values)[7], 0.5f * ranks, "pre-multiplied sum");
+  values = on_gpu(std::vector<T>(100, T(2.0f)));
+  distx::start_all_reduce(comm, values, distx::average).wait();
+  expect(std::abs(static_cast<float>(on_host(values)[50]) - 2) <= 0.5f, "average");
+}
+
+}  // namespace
+
+TEST_CASE("8-bit floats") {
+  for (const auto rounding : {distx::NcclRounding::native, distx::NcclRounding::once})
+    on_ranks(some_ranks(), [&](auto& connector) {
+      const bool once = rounding == distx::NcclRounding::once;
+      distx::NcclCommunicator comm(connector, {.deadline = std::chrono::seconds(20), .rounding = rounding});
+      check_float8<distx::float8_e4m3>(comm, once);
+      check_float8<distx::float8_e5m2>(comm, once);
+    });
+}
+
+namespace {
+
+enum class OlderDataType { ncclInt8 };
+using distx::ElementType;
+using distx::NcclRounding;
+
+/// Whether NCCL itself does it.
+template <class T, class Op>
+bool native(Op op, NcclRounding rounding, int capability) {
+  return distx::nccl::native_reduction(distx::AnyOp::make<T>(op), rounding, capability).has_value();
+}
+
+}  // namespace
+
+TEST_CASE("8-bit floats go by way of the host where NCCL or a GPU does not know them") {
+  using distx::float8_e4m3;
+  CHECK(distx::nccl::float8_of<ncclDataType_t>(ElementType::f8e5m2) == ncclFloat8e5m2);
+  CHECK(!distx::nccl::float8_of<OlderDataType>(ElementType::f8e5m2));
+  CHECK(!distx::nccl::datatype_of(ElementType::i16));
+  CHECK(native<float8_e4m3>(distx::sum, NcclRounding::native, 90));
+  CHECK(native<float8_e4m3>(distx::average, NcclRounding::native, 100));
+  CHECK(native<float8_e4m3>(distx::max, NcclRounding::once, 90));
+  CHECK(!native<float8_e4m3>(distx::product, NcclRounding::once, 90));
+  CHECK(!native<float8_e4m3>(distx::max, NcclRounding::native, 89));
+  CHECK(native<distx::bfloat16>(distx::sum, NcclRounding::native, 80));
+}
+
 TEST_CASE("a pre-multiplied sum means the same elsewhere") {
   const auto op = distx::AnyOp::make<float>(distx::PreMultipliedSum{0.5});
   const float a = 3, b = 5;

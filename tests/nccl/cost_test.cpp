@@ -7,6 +7,7 @@
 
 using distx::Cuda;
 using nccl_test::on_gpu;
+using nccl_test::on_host;
 using nccl_test::on_ranks;
 
 namespace {
@@ -49,6 +50,44 @@ TEST_CASE("a blocking call costs no event, and waits for no stream inside CUDA")
     CHECK(after.allocations == before.allocations);
     CHECK(after.synchronizations == before.synchronizations);
   });
+}
+
+TEST_CASE("8-bit floats are NCCL's where every rank's GPU can, else the host's on every rank alike") {
+  const auto reductions = [](int ranks, bool native, auto make) {
+    const std::size_t before = standin::calls("ncclAllReduce");
+    on_ranks(ranks, [&](auto& connector) {
+      auto comm = make(connector);
+      auto value = on_gpu(std::vector<distx::float8_e4m3>(2, distx::float8_e4m3(1.5f)));
+      distx::all_reduce(comm, value, distx::sum);
+      if (static_cast<float>(on_host(value)[1]) != 1.5f * static_cast<float>(comm.size()))
+        throw std::runtime_error("wrong sum");
+      connector.barrier();
+    });
+    CHECK(standin::calls("ncclAllReduce") - before == (native ? static_cast<std::size_t>(ranks) : 0));
+  };
+  const auto plain = [](auto& connector) { return distx::NcclCommunicator(connector); };
+  const auto split = [](auto& connector) { return distx::NcclCommunicator(connector).split(0, 0); };
+  const auto shrunk = [](auto& connector) {
+    return distx::NcclCommunicator(connector).shrink({});
+  };
+  const auto borrowed = [](auto& connector) {
+    ncclUniqueId id{};
+    if (connector.rank() == 0) static_cast<void>(ncclGetUniqueId(&id));
+    id = distx::broadcast_value(connector, id, 0);
+    ncclComm_t raw = nullptr;
+    static_cast<void>(ncclCommInitRank(&raw, connector.size(), id, connector.rank()));
+    auto comm = distx::NcclCommunicator::from_native_handle(raw);
+    ncclCommDestroy(raw);
+    return comm;
+  };
+  for (const bool native : {true, false}) {
+    standin::compute_capability(1, native ? 90 : 89);
+    reductions(2, native, plain);
+    reductions(2, native, split);
+    reductions(2, native, shrunk);
+    reductions(2, native, borrowed);
+  }
+  standin::compute_capability(1, 90);
 }
 
 TEST_CASE("a started call costs one event; two, and a wait, behind another stream") {

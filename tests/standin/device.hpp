@@ -11,6 +11,8 @@ inline constexpr std::size_t most_devices = 16;
 [[nodiscard]] int current_device();
 /// Ends the call where there is no such GPU.
 void check_device(int device);
+/// As 90 for 9.0.
+[[nodiscard]] int capability_of(int device);
 /// Whether two GPUs have the same UUID.
 [[nodiscard]] bool same_device(int device, int other);
 

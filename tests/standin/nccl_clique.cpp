@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "standin/device.hpp"
 #include "standin/nccl_comm.hpp"
 
 namespace standin {
@@ -61,6 +62,16 @@ std::vector<unsigned char> result_of(const std::vector<Op>& ops, std::size_t ran
 bool Op::matches(const Op& other) const {
   return what == other.what && count == other.count && type == other.type && arithmetic == other.arithmetic &&
          root == other.root;
+}
+
+void Clique::join(int device) {
+  const std::lock_guard lock(mutex_);
+  capability_ = std::min(capability_, capability_of(device));
+}
+
+int Clique::capability() {
+  const std::lock_guard lock(mutex_);
+  return capability_;
 }
 
 void Clique::wake() {

@@ -63,6 +63,11 @@ class Clique {
   /// Wakes who waits, so that it looks whether it was stopped.
   void wake();
 
+  /// Takes note of a rank's GPU, before the first operation.
+  void join(int device);
+  /// The lowest compute capability of the ranks' GPUs.
+  [[nodiscard]] int capability();
+
   const std::size_t size;
 
  private:
@@ -94,6 +99,7 @@ class Clique {
   void complete(Lock& lock, const Comm& comm, Message& message, const Op& op);
 
   std::mutex mutex_;
+  int capability_ = 1000;
   std::condition_variable changed_;
   std::map<std::uint64_t, Meeting> meetings_;
   std::map<std::pair<int, int>, Channel> channels_;

@@ -49,6 +49,10 @@ ncclResult_t issue(const char* function, Op op, ncclComm_t handle, cudaStream_t 
     require(bytes_of(op.type) > 0, ncclInvalidArgument);
     require(op.root >= 0 && static_cast<std::size_t>(op.root) < comm->clique->size, ncclInvalidArgument);
     set_operator(op, reduction, handle);
+    const bool reduces =
+        op.what == What::all_reduce || op.what == What::reduce || op.what == What::reduce_scatter;
+    const bool float8 = op.type == ncclFloat8e4m3 || op.type == ncclFloat8e5m2;
+    require(!reduces || !float8 || comm->clique->capability() >= 90, ncclInvalidArgument);
     const Blocks blocks = blocks_of(op, *comm);
     const std::size_t bytes = op.count * bytes_of(op.type);
     check_memory(op.send, blocks.sent * bytes);

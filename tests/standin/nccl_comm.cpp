@@ -59,6 +59,7 @@ void configure(Comm& comm, const ncclConfig_t* config) {
 
 /// Waits for the others, whose GPUs must all be different ones.
 ncclResult_t meet(const Comm& comm) {
+  comm.clique->join(comm.device);
   const auto cards = comm.clique->gather("init", comm.rank, {comm.device}, comm.clique->size,
                                          [&] { return comm.stopped.load(); });
   if (!cards) return ncclInternalError;
@@ -111,7 +112,7 @@ void make_child(const std::shared_ptr<Comm>& parent, const std::string& key, std
   const bool takes_part = color != NCCL_SPLIT_NOCOLOR;
   if (takes_part) comm->clique = std::make_shared<Clique>(1);  // until the others have come
   launch_job({parent, comm}, [=] {
-    const auto cards = parent->clique->gather(key, parent->rank, {color, order}, expected,
+    const auto cards = parent->clique->gather(key, parent->rank, {color, order, parent->device}, expected,
                                               [&] { return parent->stopped || comm->stopped; });
     if (!cards) return ncclInternalError;
     if (!takes_part) return ncclSuccess;
@@ -122,6 +123,8 @@ void make_child(const std::shared_ptr<Comm>& parent, const std::string& key, std
     const auto mine = std::ranges::find(members, std::pair(order, parent->rank));
     comm->rank = static_cast<int>(mine - members.begin());
     auto clique = parent->clique->child(key + " color " + std::to_string(color), static_cast<int>(members.size()));
+    for (const auto& [rank, card] : *cards)
+      if (card[0] == color) clique->join(static_cast<int>(card[2]));
     {
       const std::lock_guard lock(comm->mutex);
       comm->clique = std::move(clique);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <cuda_bf16.h>
+#include <cuda_fp8.h>
 #include <nccl.h>
 
 #include <atomic>
@@ -200,6 +201,28 @@ TEST_CASE("small types are rounded at every rank, averages and scaled sums multi
     self.stream.synchronize();
     CHECK(numbers.download()[0] == 30.0F);
   });
+}
+
+TEST_CASE("8-bit floats are reduced like the small types, on GPUs of compute capability 9.0") {
+  with_ranks(3, [](Rank& self) {
+    const auto sums = array_of<__nv_fp8_e4m3>({__nv_fp8_e4m3(self.rank == 0 ? 16.0F : 1.0F)});
+    CHECK(ncclAllReduce(sums.data(), sums.data(), 1, ncclFloat8e4m3, ncclSum, self.comm, self.stream) == ncclSuccess);
+    const auto largest = array_of<__nv_fp8_e5m2>({__nv_fp8_e5m2(static_cast<float>(self.rank))});
+    CHECK(ncclAllReduce(largest.data(), largest.data(), 1, ncclFloat8e5m2, ncclMax, self.comm, self.stream) ==
+          ncclSuccess);
+    self.stream.synchronize();
+    CHECK(static_cast<float>(sums.download()[0]) == 16.0F);  // 17 is no such float
+    CHECK(static_cast<float>(largest.download()[0]) == 2.0F);
+  });
+  compute_capability(1, 89);  // the second rank's
+  with_ranks(2, [](Rank& self) {
+    const auto one = array_of<__nv_fp8_e4m3>({__nv_fp8_e4m3(1.0F)});
+    CHECK(ncclAllReduce(one.data(), one.data(), 1, ncclFloat8e4m3, ncclSum, self.comm, self.stream) ==
+          ncclInvalidArgument);
+    CHECK(ncclBroadcast(one.data(), one.data(), 1, ncclFloat8e4m3, 0, self.comm, self.stream) == ncclSuccess);
+    self.stream.synchronize();
+  });
+  compute_capability(1, 90);
 }
 
 TEST_CASE("messages go round in a group, and one by one in order") {

@@ -35,6 +35,15 @@ std::atomic<int>& identity(int device) {
   return (*identities)[static_cast<std::size_t>(device)];
 }
 
+std::atomic<int>& capability(int device) {
+  static auto* capabilities = [] {
+    auto* numbers = new std::array<std::atomic<int>, most_devices>;
+    for (auto& number : *numbers) number = 90;
+    return numbers;
+  }();
+  return (*capabilities)[static_cast<std::size_t>(device)];
+}
+
 thread_local int current = 0;
 
 constexpr std::size_t shared_bytes = 48 << 10;
@@ -42,6 +51,8 @@ constexpr std::size_t shared_bytes = 48 << 10;
 }  // namespace
 
 void devices(int number) { count() = std::clamp(number, 0, static_cast<int>(most_devices)); }
+void compute_capability(int device, int value) { capability(device) = value; }
+int capability_of(int device) { return capability(device); }
 void same_uuid(int device, int other) { identity(device) = identity(other).load(); }
 bool same_device(int device, int other) { return identity(device) == identity(other); }
 
@@ -101,7 +112,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
     properties->maxThreadsDim[2] = 64;
     properties->maxGridSize[0] = 2147483647;
     properties->maxGridSize[1] = properties->maxGridSize[2] = 65535;
-    properties->major = 9;
+    properties->major = capability(device) / 10;
+    properties->minor = capability(device) % 10;
     properties->multiProcessorCount = 4;
     properties->maxThreadsPerMultiProcessor = 2048;
     properties->maxBlocksPerMultiProcessor = 32;
@@ -133,8 +145,8 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
       case cudaDevAttrConcurrentKernels: *value = 1; return;
       case cudaDevAttrUnifiedAddressing: *value = 1; return;
       case cudaDevAttrCanMapHostMemory: *value = 1; return;
-      case cudaDevAttrComputeCapabilityMajor: *value = 9; return;
-      case cudaDevAttrComputeCapabilityMinor: *value = 0; return;
+      case cudaDevAttrComputeCapabilityMajor: *value = capability(device) / 10; return;
+      case cudaDevAttrComputeCapabilityMinor: *value = capability(device) % 10; return;
       case cudaDevAttrStreamPrioritiesSupported: *value = 1; return;
       case cudaDevAttrMemoryPoolsSupported: *value = 1; return;
       case cudaDevAttrPciBusId: *value = device + 1; return;

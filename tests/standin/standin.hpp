@@ -19,6 +19,8 @@ namespace standin {
 
 /// How many GPUs there are from now on; none: as on a machine with CUDA and without a GPU.
 void devices(int count);
+/// The compute capability of a GPU from now on, as 90 for 9.0, which is every GPU's at first. NCCL's, too.
+void compute_capability(int device, int capability);
 /// From now on two GPUs have the same UUID, as two ranks that share one see it.
 void same_uuid(int device, int other);
 /// The bytes of memory that each GPU has from now on.

@@ -45,8 +45,8 @@ void reduce_block(const Op& op, T* const* targets, std::size_t target_count, con
 
 /// Stores `op` of element i of all sources, in their order, into element i of every target, for i in [0, count).
 ///
-/// A target may be one of the sources. The sum of bfloat16 and float16 is rounded once, at the end. `ranks` of 0 leaves
-/// out `finish`, for a caller that reduces in several steps.
+/// A target may be one of the sources. The sum of floats shorter than float is rounded once, at the end. `ranks` of 0
+/// leaves out `finish`, for a caller that reduces in several steps.
 template <class T, class Op>
 void reduce_elements(const Op& op, T* const* targets, std::size_t target_count, const T* const* sources,
                      std::size_t source_count, std::size_t count, int ranks) {
@@ -93,7 +93,7 @@ class AnyOp {
   [[nodiscard]] ElementType type() const noexcept { return type_; }
   /// Equal on all ranks of one program for the same op type.
   [[nodiscard]] std::uint64_t fingerprint() const noexcept { return fingerprint_; }
-  /// The same op on the accumulators of its element type: float for bfloat16 and float16, itself otherwise.
+  /// The same op on the accumulators of its element type: float for shorter floats, itself otherwise.
   [[nodiscard]] AnyOp widened() const noexcept { return widen_(*this); }
 
   /// The same op without its `finish`, for a reduction in several steps; the last of them runs it.

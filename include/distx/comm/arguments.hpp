@@ -77,7 +77,7 @@ template <class C, class Call>
 constexpr bool diagnose() {
   if constexpr (!ErasableCall<Call>) {
     static_assert(ErasableCall<Call>,
-                  "distx: this op cannot reduce these elements: average is for bfloat16, float16, float and double; a "
+                  "distx: this op cannot reduce these elements: average is for float, double and shorter floats; a "
                   "user's op takes two accumulators, returns one, is trivially copyable and has at most 16 bytes");
   } else if constexpr (!std::is_same_v<typename C::space, typename Call::space>) {
     static_assert(std::is_same_v<typename C::space, typename Call::space>,

@@ -4,7 +4,7 @@
 #include "distx/comm/hierarchical_errors.hpp"
 #include "distx/comm/hierarchical_machines.hpp"
 #include "distx/comm/validate.hpp"
-#include "distx/memory/operations.hpp"
+#include "distx/memory/widened.hpp"
 
 namespace distx::detail {
 
@@ -140,13 +140,10 @@ class HierarchicalLevels {
   }
 
   /// @name Reductions in steps
-  /// Steps leave out the op's `finish`; bfloat16 and float16 are float from the first to the last.
+  /// Steps leave out the op's `finish`; shorter floats are float from the first to the last.
   /// @{
-  [[nodiscard]] static bool is_wide(ElementType type) noexcept {
-    return type == ElementType::bf16 || type == ElementType::f16;
-  }
   [[nodiscard]] static AnyOp step_of(const AnyOp& op) noexcept {
-    return (is_wide(op.type()) ? op.widened() : op).unfinished();
+    return (is_narrow_float(op.type()) ? op.widened() : op).unfinished();
   }
   /// Inner steps go by rank, and outer ones by machine: which is the order of ranks only where those follow each other.
   [[nodiscard]] bool keeps_order(const AnyOp& op) const noexcept { return op.commutative() || machines_.consecutive(); }
@@ -157,11 +154,7 @@ class HierarchicalLevels {
   }
   [[nodiscard]] Receive widened(const Send& from) {
     const Receive to = staged(0, from.size(), Span<const float>());
-    const Span<float> floats(static_cast<float*>(to.data()), to.size());
-    if (from.type() == ElementType::bf16)
-      cast({}, floats, Span(static_cast<const bfloat16*>(from.data()), from.size()));
-    else
-      cast({}, floats, Span(static_cast<const float16*>(from.data()), from.size()));
+    widen(from, static_cast<float*>(to.data()));
     return to;
   }
   /// The last step of a reduction, on the elements that this rank has: from `sums` to `target`.
@@ -169,19 +162,15 @@ class HierarchicalLevels {
     if (sums.empty()) return;
     void* const at = sums.data();
     const void* const source = at;
-    if (op.finishes()) (is_wide(op.type()) ? op.widened() : op).reduce(&at, 1, &source, 1, sums.size(), self_.size);
-    const Span<const float> floats(static_cast<const float*>(source), sums.size());
-    if (target.type() == sums.type()) return;
-    if (target.type() == ElementType::bf16)
-      cast({}, Span(static_cast<bfloat16*>(target.data()), target.size()), floats);
-    else
-      cast({}, Span(static_cast<float16*>(target.data()), target.size()), floats);
+    const AnyOp wide = is_narrow_float(op.type()) ? op.widened() : op;
+    if (wide.finishes()) wide.reduce(&at, 1, &source, 1, sums.size(), self_.size);
+    if (target.type() != sums.type()) narrow(static_cast<const float*>(source), target);
   }
   /// @}
 
   void work(const AllReduce<AnyElement, AnyOp>& c) {
     if (!keeps_order(c.op)) return flat(c);
-    const bool wide = is_wide(c.op.type());
+    const bool wide = is_narrow_float(c.op.type());
     const AnyOp op = step_of(c.op);
     cut(c.send.size(), c.send.element_bytes());
     const Send send = wide ? Send(widened(c.send)) : c.send;
@@ -194,7 +183,7 @@ class HierarchicalLevels {
 
   void work(const Reduce<AnyElement, AnyOp>& c) {
     if (!keeps_order(c.op)) return flat(c);
-    const bool wide = is_wide(c.op.type());
+    const bool wide = is_narrow_float(c.op.type());
     const AnyOp op = step_of(c.op);
     const int there = machines_.machine(c.root);
     cut(c.send.size(), c.send.element_bytes());
@@ -211,7 +200,7 @@ class HierarchicalLevels {
 
   void work(const ReduceScatter<AnyElement, AnyOp>& c) {
     if (!machines_.consecutive()) return flat(c);
-    const bool wide = is_wide(c.op.type());
+    const bool wide = is_narrow_float(c.op.type());
     const AnyOp op = step_of(c.op);
     count_blocks(c.counts, c.receive.size());
     const Send send = wide ? Send(widened(c.send)) : c.send;

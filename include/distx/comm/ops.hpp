@@ -63,7 +63,7 @@ struct Max {
   }
 };
 
-/// The sum divided by the number of ranks; for floating types only.
+/// The sum divided by the number of ranks; for types with fractions only.
 struct Average : Sum {
   static constexpr OpKind kind = OpKind::average;
   template <class T>
@@ -78,8 +78,8 @@ inline constexpr Min min{};
 inline constexpr Max max{};
 inline constexpr Average average{};
 
-/// What may be handed to a reduction of `T`: associative, on two accumulators (`accumulator_t<T>`, float for bfloat16
-/// and float16) giving one.
+/// What may be handed to a reduction of `T`: associative, on two accumulators (`accumulator_t<T>`, float for shorter
+/// floats) giving one.
 ///
 /// A user's own op is any such callable, at most 16 bytes and trivially copyable (it travels inside the call). It is
 /// taken for non-commutative, and operands come in rank order, unless it has `static constexpr bool commutative =
@@ -89,7 +89,7 @@ template <class Op, class T>
 concept ReductionOp = Element<T> && std::is_trivially_copyable_v<Op> && sizeof(Op) <= 16 && alignof(Op) <= 8 &&
                       requires(const Op& op, accumulator_t<T> a) {
                         { op(a, a) } -> std::convertible_to<accumulator_t<T>>;
-                      } && (!std::derived_from<Op, Average> || FloatingElement<T>);
+                      } && (!std::derived_from<Op, Average> || FractionalElement<T>);
 
 namespace detail {
 

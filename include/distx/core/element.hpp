@@ -7,11 +7,17 @@
 #include <type_traits>
 
 #include "distx/core/float16.hpp"
+#include "distx/core/float8.hpp"
 
 namespace distx {
 
 /// The element types that every backend reduces; `bytes` is anything else that can be moved, but not reduced.
-enum class ElementType : std::uint8_t { i8, u8, i16, u16, i32, u32, i64, u64, bf16, f16, f32, f64, bytes };
+enum class ElementType : std::uint8_t {
+  i8, u8, i16, u16, i32, u32, i64, u64, f8e4m3, f8e5m2, bf16, f16, f32, f64, bytes
+};
+
+/// How many there are.
+inline constexpr std::size_t element_types = static_cast<std::size_t>(ElementType::bytes) + 1;
 
 namespace detail {
 
@@ -22,56 +28,55 @@ constexpr ElementType element_type_of() {
   else if constexpr (std::same_as<T, double>) return ElementType::f64;
   else if constexpr (std::same_as<T, bfloat16>) return ElementType::bf16;
   else if constexpr (std::same_as<T, float16>) return ElementType::f16;
+  else if constexpr (std::same_as<T, float8_e4m3>) return ElementType::f8e4m3;
+  else if constexpr (std::same_as<T, float8_e5m2>) return ElementType::f8e5m2;
   else if constexpr (std::integral<T> && !std::same_as<T, bool> && sizeof(T) <= 8) {
     constexpr int width = sizeof(T) == 1 ? 0 : sizeof(T) == 2 ? 2 : sizeof(T) == 4 ? 4 : 6;
     return static_cast<ElementType>(width + (std::is_signed_v<T> ? 0 : 1));
   } else return ElementType::bytes;
 }
 
-template <class T>
-struct accumulator {
-  using type = T;
-};
-template <>
-struct accumulator<bfloat16> {
-  using type = float;
-};
-template <>
-struct accumulator<float16> {
-  using type = float;
-};
-
 }  // namespace detail
+
+/// Whether it is a float of less than 32 bits: moved as it is, and computed with in float.
+constexpr bool is_narrow_float(ElementType type) noexcept {
+  return type >= ElementType::f8e4m3 && type <= ElementType::f16;
+}
 
 /// What may travel: anything that a copy of its bytes copies.
 template <class T>
 concept Transferable = std::is_trivially_copyable_v<T> && std::is_object_v<T>;
 
-/// What may be reduced: integers of 8 to 64 bits, bfloat16, float16, float, double.
+/// What may be reduced: integers of 8 to 64 bits, float8_e4m3, float8_e5m2, bfloat16, float16, float, double.
 template <class T>
 concept Element = Transferable<T> && detail::element_type_of<std::remove_cv_t<T>>() != ElementType::bytes;
 
-/// Elements with fractions, which alone can be averaged.
+/// What is computed with: weights, and what optimizers and matrix products take.
 template <class T>
 concept FloatingElement = std::same_as<T, float> || std::same_as<T, double> || std::same_as<T, bfloat16> ||
                           std::same_as<T, float16>;
 
+/// Elements with fractions, which alone can be averaged; the 8-bit ones are reduced, moved and cast, and no more.
+template <class T>
+concept FractionalElement = FloatingElement<T> || std::same_as<T, float8_e4m3> || std::same_as<T, float8_e5m2>;
+
 template <class T>
 inline constexpr ElementType element_type = detail::element_type_of<std::remove_cv_t<T>>();
 
-/// The type in which reductions of `T` are computed: float for bfloat16 and float16, else `T`.
+/// The type in which reductions of `T` are computed: float for shorter floats, else `T`.
 template <class T>
-using accumulator_t = typename detail::accumulator<std::remove_cv_t<T>>::type;
+using accumulator_t = std::conditional_t<is_narrow_float(element_type<T>), float, std::remove_cv_t<T>>;
 
 constexpr std::string_view name_of(ElementType type) {
-  constexpr std::string_view names[] = {"int8",   "uint8",  "int16",    "uint16",  "int32",   "uint32", "int64",
-                                        "uint64", "bfloat16", "float16", "float32", "float64", "bytes"};
+  constexpr std::string_view names[element_types] = {
+      "int8",  "uint8",  "int16",       "uint16",      "int32",    "uint32",  "int64",
+      "uint64", "float8_e4m3", "float8_e5m2", "bfloat16", "float16", "float32", "float64", "bytes"};
   return names[static_cast<std::size_t>(type)];
 }
 
 /// Bytes of one element, 1 for `bytes`.
 constexpr std::size_t size_of(ElementType type) {
-  constexpr std::size_t sizes[] = {1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8, 1};
+  constexpr std::size_t sizes[element_types] = {1, 1, 2, 2, 4, 4, 8, 8, 1, 1, 2, 2, 4, 8, 1};
   return sizes[static_cast<std::size_t>(type)];
 }
 

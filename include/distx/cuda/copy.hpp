@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <bit>
+
 #include "distx/cuda/space.hpp"
 #include "distx/memory/operations.hpp"
 
@@ -40,8 +42,7 @@ template <class T>
   requires(sizeof(T) == 1)
 void fill(CudaStreamRef stream, Span<T, Cuda> to, std::type_identity_t<T> value) {
   if (!to.empty())
-    cuda::check(cudaMemsetAsync(to.data(), static_cast<int>(static_cast<unsigned char>(value)), to.size(),
-                                stream.native_handle()),
+    cuda::check(cudaMemsetAsync(to.data(), std::bit_cast<unsigned char>(value), to.size(), stream.native_handle()),
                 "cudaMemsetAsync");
 }
 /// @}

@@ -34,6 +34,14 @@ namespace distx {
 /// @throws Error where there is no such GPU
 inline void set_device(int device) { cuda::check(cudaSetDevice(device), "cudaSetDevice"); }
 
+/// A GPU's compute capability, as 90 for 9.0.
+[[nodiscard]] inline int compute_capability(int device) {
+  int major = 0, minor = 0;
+  cuda::check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
+  cuda::check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "cudaDeviceGetAttribute");
+  return 10 * major + minor;
+}
+
 /// Lets this thread's CUDA calls go to a GPU until the scope ends, and then to the one before.
 class DeviceGuard {
  public:

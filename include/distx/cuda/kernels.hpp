@@ -30,6 +30,7 @@ struct Kernels {
 
   /// The low bits of `bits` into each element of 2, 4 or 8 bytes.
   void (*fill)(CudaStreamRef, void* to, std::size_t count, std::size_t element_bytes, std::uint64_t bits);
+  /// Of elements with fractions; one of the two is floating, and they are not the same.
   void (*cast)(CudaStreamRef, Out to, In from);
   void (*scale)(CudaStreamRef, Out values, double factor);
   void (*add)(CudaStreamRef, Out to, In from);

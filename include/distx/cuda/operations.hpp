@@ -19,6 +19,11 @@ namespace cuda {
 template <class T>
 concept Floating = FloatingElement<std::remove_const_t<T>>;
 
+/// Between which types GPUs convert: one of two is more than 8 bits wide, or they are the same.
+template <class To, class From>
+concept Castable = FractionalElement<To> && FractionalElement<std::remove_const_t<From>> &&
+                   (FloatingElement<To> || Floating<From> || std::same_as<To, std::remove_const_t<From>>);
+
 /// The number in a GPU's memory, once the stream has come there.
 template <class T>
 [[nodiscard]] T read(CudaStreamRef stream, Span<const T, Cuda> one) {
@@ -46,8 +51,9 @@ void fill(CudaStreamRef stream, Span<T, Cuda> to, std::type_identity_t<T> value)
   cuda::kernel_in(cuda::kernels.fill, "fill")(stream, to.data(), to.size(), sizeof(T), bits);
 }
 
-/// Converts each element, rounding to nearest where the new type is narrower.
-template <FloatingElement To, cuda::Floating From>
+/// Converts each element, rounding to nearest where the new type is narrower. Not from one 8-bit float to the other.
+template <class To, class From>
+  requires cuda::Castable<To, From>
 void cast(CudaStreamRef stream, Span<To, Cuda> to, Span<From, Cuda> from) {
   if (to.size() != from.size()) detail::lengths_differ(to.size(), from.size(), "cast");
   if constexpr (std::same_as<To, std::remove_const_t<From>>) copy(stream, to, Span<const From, Cuda>(from));

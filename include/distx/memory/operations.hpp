@@ -36,7 +36,7 @@ template <class To, class From>
 void cast(HostStream, Span<To> to, Span<From> from) {
   if (to.size() != from.size()) detail::lengths_differ(to.size(), from.size(), "cast");
   using Through = std::conditional_t<std::same_as<From, double> && std::same_as<To, double>, double,
-                                     std::conditional_t<FloatingElement<To> && sizeof(To) == 2, float, To>>;
+                                     std::conditional_t<is_narrow_float(element_type<To>), float, To>>;
   for (std::size_t i = 0; i < to.size(); ++i) to[i] = static_cast<To>(static_cast<Through>(from[i]));
 }
 

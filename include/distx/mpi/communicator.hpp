@@ -10,7 +10,7 @@ namespace distx {
 
 /// Moves and reduces host memory among the ranks of an MPI program, by MPI's own collectives.
 ///
-/// Integers, float and double are reduced in MPI's order, bfloat16 and float16 widened to float and rounded once. An
+/// Integers, float and double are reduced in MPI's order, shorter floats widened to float and rounded once. An
 /// op of the user's that is not commutative meets its operands in rank order. Communicators keep MPI running; letting
 /// one go is local, and its ranks let it go at about the same time. MPI itself is ended as MpiConnector says.
 class MpiCommunicator {

@@ -14,10 +14,12 @@ struct Unit {
   std::size_t per_element;
 };
 
-/// MPI's name for an element type; bfloat16 and float16, which it does not know, are moved as 16-bit integers.
+/// MPI's name for an element type; shorter floats, which it does not know, are moved as integers.
 [[nodiscard]] inline MPI_Datatype datatype_of(ElementType type) noexcept {
   switch (type) {
     case ElementType::i8: return MPI_INT8_T;
+    case ElementType::f8e4m3:
+    case ElementType::f8e5m2:
     case ElementType::u8: return MPI_UINT8_T;
     case ElementType::i16: return MPI_INT16_T;
     case ElementType::bf16:

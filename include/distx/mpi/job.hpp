@@ -9,7 +9,7 @@
 
 #include "distx/comm/validate.hpp"
 #include "distx/memory/buffer.hpp"
-#include "distx/memory/operations.hpp"
+#include "distx/memory/widened.hpp"
 #include "distx/mpi/datatypes.hpp"
 #include "distx/mpi/session.hpp"
 
@@ -93,10 +93,10 @@ class Job {
   /// Sets up a reduction of `send` into `receive`, which is empty where this rank receives nothing.
   [[nodiscard]] Operands reduction(const AnyOp& op, Span<const AnyElement> send, Span<AnyElement> receive) {
     Operands o;
-    const bool wide = is_wide(send.type());
+    const bool wide = is_narrow_float(send.type());
     if (wide) {
       float* const sums = floats(send.size());
-      widen(send, sums);
+      detail::widen(send, sums);
       const bool receives = receive.data() != nullptr;
       o = {receives ? MPI_IN_PLACE : sums, receives ? sums : nullptr, MPI_FLOAT, MPI_OP_NULL, sizeof(float)};
     } else {
@@ -123,16 +123,6 @@ class Job {
   void finish_with(const AnyOp& op, bool wide, void* result, Span<AnyElement> target) {
     if (!op.finishes() && result == target.data()) return;
     finish_.emplace(Finish{wide ? op.widened() : op, result, target});
-  }
-  [[nodiscard]] static bool is_wide(ElementType type) noexcept {
-    return type == ElementType::bf16 || type == ElementType::f16;
-  }
-  static void widen(Span<const AnyElement> from, float* to) {
-    const Span<float> wide(to, from.size());
-    if (from.type() == ElementType::bf16)
-      cast({}, wide, Span(static_cast<const bfloat16*>(from.data()), from.size()));
-    else
-      cast({}, wide, Span(static_cast<const float16*>(from.data()), from.size()));
   }
   [[nodiscard]] std::byte* scratch(std::size_t bytes) {
     if (scratch_.size() < bytes) scratch_ = Buffer<std::byte>(bytes);
@@ -198,10 +188,8 @@ class Job {
     const void* const source = f.result;
     if (f.op.finishes()) f.op.reduce(&f.result, 1, &source, 1, count, self.size);
     if (f.result == f.target.data() || count == 0) return;
-    if (f.target.type() == ElementType::bf16)
-      cast({}, Span(static_cast<bfloat16*>(f.target.data()), count), Span(static_cast<const float*>(source), count));
-    else if (f.target.type() == ElementType::f16)
-      cast({}, Span(static_cast<float16*>(f.target.data()), count), Span(static_cast<const float*>(source), count));
+    if (is_narrow_float(f.target.type()))
+      detail::narrow(static_cast<const float*>(source), f.target);
     else
       std::memcpy(f.target.data(), source, f.target.size_bytes());
   }
@@ -301,7 +289,7 @@ class Job {
   std::optional<Finish> finish_;
   Buffer<std::byte> scratch_;
   UserOp user_;
-  std::array<unique_datatype, 13> user_types_;
+  std::array<unique_datatype, element_types> user_types_;
 };
 
 }  // namespace distx::mpi

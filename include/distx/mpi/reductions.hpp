@@ -35,7 +35,8 @@ struct Blocks {
 
 inline void issue(Job& job, const AllReduce<AnyElement, AnyOp>& c) {
   const auto type = c.send.type();
-  if (!c.op.finishes() && c.op.kind() != OpKind::user && !Job::is_wide(type) && c.send.size() <= job.most) [[likely]] {
+  const bool plain = !c.op.finishes() && c.op.kind() != OpKind::user && !is_narrow_float(type);
+  if (plain && c.send.size() <= job.most) [[likely]] {
     // What follows does the same; where the message is small, the way there can be measured.
     const void* const send = c.send.data() == c.receive.data() ? MPI_IN_PLACE : c.send.data();
     job.check(job.call(MPI_Allreduce, MPI_Iallreduce, send, c.receive.data(), static_cast<int>(c.send.size()),
@@ -63,12 +64,12 @@ inline void issue(Job& job, const Reduce<AnyElement, AnyOp>& c) {
 inline void issue(Job& job, const ReduceScatter<AnyElement, AnyOp>& c) {
   const std::size_t total = c.send.size();
   const Blocks blocks{c.counts, c.receive.size()};
-  const bool wide = Job::is_wide(c.send.type());
+  const bool wide = is_narrow_float(c.send.type());
   const bool overlap = c.receive.data() == c.send.bytes() + blocks.offset(job.self.rank) * c.send.element_bytes();
   Operands o{c.send.data(), c.receive.data(), datatype_of(c.send.type()), MPI_OP_NULL, c.send.element_bytes()};
   if (wide) {
     float* const sums = job.floats(total + c.receive.size());
-    Job::widen(c.send, sums);
+    detail::widen(c.send, sums);
     o = {sums, sums + total, MPI_FLOAT, MPI_OP_NULL, sizeof(float)};
   } else if (overlap) {
     // MPI's in place has the whole of the operands in `receive` and its result at their beginning: not what is meant.

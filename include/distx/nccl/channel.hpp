@@ -123,6 +123,7 @@ class Channel {
   const RankOf& self;
   const NcclOptions& options;
   HostReduction* reduction = nullptr;  ///< of the call that is being issued
+  int capability = 0;                  ///< the ranks' lowest compute capability, as 90 for 9.0
 
  private:
   template <class Comm>

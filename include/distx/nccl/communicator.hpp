@@ -14,12 +14,12 @@ namespace distx {
 /// Everything is enqueued on streams. A blocking call comes after what is enqueued on CUDA's legacy default stream (or
 /// `NcclOptions::stream`) and returns when it is done; a started one comes after what is enqueued on the stream that it
 /// is given. NCCL does sums, products, minima, maxima and averages; 16-bit integers and ops of the user's go by way of
-/// the host, in rank order. It compares nothing: ranks that disagree about a call's sizes or types wait until the
-/// deadline. There are no tags; messages that are started one after another begin together, when one of them is waited
-/// for or tested, or a send is among them and another call is made. Once begun they hold up later ones until the other
-/// side has come: what passes each other is started before either is waited for, or is a send_receive or in an
-/// NcclGroup. What fails on one rank is told to the others by the connector's notices; over a connector that has none
-/// each rank finds out by its deadline.
+/// the host, in rank order, and so do 8-bit floats where a rank's GPU is below compute capability 9.0. It compares
+/// nothing: ranks that disagree about a call's sizes or types wait until the deadline. There are no tags; messages that
+/// are started one after another begin together, when one of them is waited for or tested, or a send is among them and
+/// another call is made. Once begun they hold up later ones until the other side has come: what passes each other is
+/// started before either is waited for, or is a send_receive or in an NcclGroup. What fails on one rank is told to the
+/// others by the connector's notices; over a connector that has none each rank finds out by its deadline.
 class NcclCommunicator {
  public:
   using space = Cuda;
@@ -46,7 +46,10 @@ class NcclCommunicator {
     options.device = device;
     const DeviceGuard guard(device);
     auto comms = nccl::split_three(comm, 0, self.rank, options, context, [] { return false; });
-    return NcclCommunicator(std::make_shared<nccl::Member>(self, device, options, std::move(comms), nullptr, 0));
+    auto member = std::make_shared<nccl::Member>(self, device, options, std::move(comms), nullptr, 0);
+    member->set_capability(std::ranges::min(
+        member->gathered(compute_capability(device), context.operation, std::source_location::current())));
+    return NcclCommunicator(std::move(member));
   }
   /// The communicator that blocking calls use; it stays this one's. Null after a failure.
   [[nodiscard]] ncclComm_t native_handle() const noexcept { return member_->blocking.comm(); }
@@ -144,8 +147,9 @@ class NcclCommunicator {
     const DeviceGuard guard(member_->device);
     return member_->guarded([&] {
       auto comms = make(options, where, [this] { return member_->ending.hear(), member_->ending.ended(); });
-      return NcclCommunicator(
-          std::make_shared<nccl::Member>(self, member_->device, options, std::move(comms), notices, identity));
+      auto member = std::make_shared<nccl::Member>(self, member_->device, options, std::move(comms), notices, identity);
+      member->set_capability(member_->capability());
+      return NcclCommunicator(std::move(member));
     });
   }
 
@@ -176,6 +180,7 @@ class NcclCommunicator {
       }
       auto smaller = std::make_shared<nccl::Member>(self, member_->device, member_->options, std::move(comms),
                                                     member_->ending.notices(), identity);
+      smaller->set_capability(member_->capability());
       return NcclCommunicator(std::move(smaller));
     } else {
       throw Error("NCCL " + nccl::version_words() + " makes no smaller communicator of one: that needs NCCL 2.27",

@@ -8,6 +8,23 @@
 
 namespace distx::nccl {
 
+[[nodiscard]] constexpr bool is_float8(ElementType type) noexcept {
+  return type == ElementType::f8e4m3 || type == ElementType::f8e5m2;
+}
+
+/// NCCL's name for an 8-bit float; none for others, and none where this NCCL does not know them.
+template <class DataType>
+[[nodiscard]] constexpr std::optional<DataType> float8_of(ElementType type) noexcept {
+  if constexpr (HasFloat8<DataType>) {
+    if (type == ElementType::f8e4m3) return DataType::ncclFloat8e4m3;
+    if (type == ElementType::f8e5m2) return DataType::ncclFloat8e5m2;
+  }
+  return std::nullopt;
+}
+
+/// The GPUs whose NCCL reduces 8-bit floats: all of the ranks' must be of this compute capability at least.
+inline constexpr int float8_capability = 90;
+
 /// NCCL's name for an element type that it reduces; none for 16-bit integers and for what is only moved.
 [[nodiscard]] inline std::optional<ncclDataType_t> datatype_of(ElementType type) noexcept {
   switch (type) {
@@ -32,12 +49,8 @@ namespace distx::nccl {
     case ElementType::f64:
       return ncclFloat64;
     default:
-      return std::nullopt;
+      return float8_of<ncclDataType_t>(type);
   }
-}
-
-[[nodiscard]] constexpr bool is_half(ElementType type) noexcept {
-  return type == ElementType::bf16 || type == ElementType::f16;
 }
 
 /// How NCCL itself does a reduction.
@@ -47,11 +60,12 @@ struct NativeReduction {
   std::optional<double> factor;  ///< of a pre-multiplied sum, whose op is still to be made
 };
 
-/// None for what goes by way of the host: types and ops that NCCL does not know, and what it would round otherwise than
-/// `rounding` asks for.
-[[nodiscard]] inline std::optional<NativeReduction> native_reduction(const AnyOp& op, NcclRounding rounding) noexcept {
+/// None for what goes by way of the host: types and ops that NCCL does not know, or not on GPUs of that compute
+/// capability, and what it would round otherwise than `rounding` asks for.
+[[nodiscard]] inline std::optional<NativeReduction> native_reduction(const AnyOp& op, NcclRounding rounding,
+                                                                     int capability) noexcept {
   const auto type = datatype_of(op.type());
-  if (!type) return std::nullopt;
+  if (!type || (is_float8(op.type()) && capability < float8_capability)) return std::nullopt;
   const bool once = rounding == NcclRounding::once;
   switch (op.kind()) {
     case OpKind::min:
@@ -60,7 +74,7 @@ struct NativeReduction {
       return NativeReduction{*type, ncclMax, {}};
     case OpKind::sum:
     case OpKind::product:
-      if (once && is_half(op.type())) return std::nullopt;
+      if (once && is_narrow_float(op.type())) return std::nullopt;
       return NativeReduction{*type, op.kind() == OpKind::sum ? ncclSum : ncclProd, {}};
     case OpKind::average:
       if (once) return std::nullopt;

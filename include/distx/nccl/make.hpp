@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cstring>
 
 #include "distx/connect/connector.hpp"
 #include "distx/core/fnv1a.hpp"
+#include "distx/cuda/device.hpp"
 #include "distx/nccl/member.hpp"
 
 // How communicators of NCCL's come into being: asynchronously, so that a rank that does not come is no hang.
@@ -105,7 +107,8 @@ template <Connector C>
   const RankOf self{connector.rank(), connector.size(), "nccl"};
   const ErrorContext context{.operation = "NcclCommunicator", .backend = "nccl", .rank = self.rank, .size = self.size};
   struct Words {
-    char text[480] = {};
+    int capability = 0;
+    char text[476] = {};
   } mine;
   const auto attempt = [&](auto&& f) {
     try {
@@ -114,17 +117,20 @@ template <Connector C>
       mine.text[std::string_view(error.what()).copy(mine.text, sizeof mine.text - 1)] = '\0';
     }
   };
+  int lowest = 0;
   // Before anybody waits in NCCL, and after: every rank says the same.
   const auto agree = [&] {
     const auto all = all_gather_values(connector, mine);
     for (std::size_t rank = 0; rank < all.size(); ++rank)
       if (all[rank].text[0] != '\0')
         throw ConnectError("rank " + std::to_string(rank) + ": " + all[rank].text, context);
+    lowest = std::ranges::min(all, {}, &Words::capability).capability;
   };
   int device = 0;
   ncclUniqueId id{};
   attempt([&] {
     device = device_of(options);
+    mine.capability = compute_capability(device);
     static_cast<void>(config_of(options, options.blocking, context));
     if (self.rank == 0) check(ncclGetUniqueId(&id), "ncclGetUniqueId", {});
   });
@@ -138,6 +144,7 @@ template <Connector C>
     try {
       auto comms = connect_three(id, self, options, {}, [&] { return ending.hear(), ending.ended(); });
       member = std::make_shared<Member>(self, device, options, std::move(comms), notices, identity_of(id));
+      member->set_capability(lowest);
     } catch (const RevokedError&) {
       throw;
     } catch (const std::exception& error) {

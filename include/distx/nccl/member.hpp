@@ -57,6 +57,13 @@ class Member final : public Watched, public GroupMember, public std::enable_shar
     static_cast<void>(cudaSetDevice(before));
   }
 
+  /// The lowest compute capability of the ranks' GPUs, which decides what NCCL reduces: on all ranks alike.
+  [[nodiscard]] int capability() const noexcept { return blocking.capability; }
+  void set_capability(int lowest) noexcept {
+    blocking.capability = lowest;
+    started.capability = lowest;
+  }
+
   /// Ends the communicator, on this rank at once.
   void revoke(const std::string& why) noexcept { end(Ending::Kind::revoked, why); }
 

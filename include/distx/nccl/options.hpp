@@ -10,7 +10,7 @@
 
 namespace distx {
 
-/// How sums and products of bfloat16 and float16, and averages, are rounded.
+/// How sums and products of floats shorter than float, and averages, are rounded.
 enum class NcclRounding {
   /// As NCCL does: shorter floats at every rank, averages as sums of operands divided beforehand. At the wire's speed.
   native,

@@ -14,10 +14,14 @@ namespace distx::nccl {
   float as_float = static_cast<float>(factor);
   bfloat16 as_bfloat16(as_float);
   float16 as_float16(as_float);
+  float8_e4m3 as_e4m3(as_float);
+  float8_e5m2 as_e5m2(as_float);
   void* scalar = &as_double;
   if (native.type == ncclFloat32) scalar = &as_float;
   if (native.type == ncclBfloat16) scalar = &as_bfloat16;
   if (native.type == ncclFloat16) scalar = &as_float16;
+  if (native.type == datatype_of(ElementType::f8e4m3)) scalar = &as_e4m3;
+  if (native.type == datatype_of(ElementType::f8e5m2)) scalar = &as_e5m2;
   ncclRedOp_t op = ncclNumOps;
   const ncclResult_t code = ncclRedOpCreatePreMulSum(&op, scalar, native.type, ncclScalarHostImmediate, ch.comm());
   if (code == ncclSuccess) made = unique_reduction::from_native_handle({op, ch.comm()});
@@ -27,7 +31,7 @@ namespace distx::nccl {
 /// Calls `f(type, op)` with NCCL's own. False where it has none.
 template <Collective Call, class F>
 bool natively(Channel& ch, const Call& c, F&& f) {
-  const auto native = native_reduction(c.op, ch.options.rounding);
+  const auto native = native_reduction(c.op, ch.options.rounding, ch.capability);
   if (!native) return false;
   if (!native->factor) [[likely]] {
     f(native->type, native->op);

@@ -35,6 +35,13 @@ concept HasRevoke = requires(Comm comm) {
   ncclCommRevoke(comm, 0);
 };
 
+/// NCCL 2.24.
+template <class DataType>
+concept HasFloat8 = requires {
+  DataType::ncclFloat8e4m3;
+  DataType::ncclFloat8e5m2;
+};
+
 /// @name NCCL's flags, which only newer headers name
 /// @{
 inline constexpr int symmetric_window = 0x01;  ///< NCCL_WIN_COLL_SYMMETRIC

@@ -47,8 +47,10 @@ struct ParameterState {
 /// `value()` and `gradient()` are asked for each time: what they return holds until the next step, no longer, and at
 /// stage 3 of ZeRO in the scope of `unshard` only. The values start on a 64-byte boundary and, below stage 3, may be
 /// read after the training has gone. Move-only.
-template <FloatingElement T, MemorySpace Space = Host>
+template <class T, MemorySpace Space = Host>
 class Parameter {
+  static_assert(FloatingElement<T>, "distx::Parameter: weights are float, double, bfloat16 or float16");
+
  public:
   /// `initialize(values)` writes the first values into zeros. Every rank calls it; the root's values win.
   template <class F>

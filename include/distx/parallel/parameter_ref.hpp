@@ -42,6 +42,24 @@ template <ParameterArray Weight, ParameterArray Gradient>
                                                                               options};
 }
 
+namespace detail {
+
+/// Stands for the ParameterRef after an error that has been told, so that its user is not told another.
+struct NoParameter {};
+
+}  // namespace detail
+
+/// The sentence for arrays that cannot be parameters, as the only error.
+template <class Weight, class Gradient>
+  requires(!(ParameterArray<Weight> && ParameterArray<Gradient>)) &&
+          detail::Contiguous<std::remove_reference_t<Weight>> && detail::Contiguous<std::remove_reference_t<Gradient>>
+auto ref(std::string, Weight&&, Gradient&&, ParameterOptions = {}) {
+  static_assert(ParameterArray<Weight> && ParameterArray<Gradient>,
+                "distx::ref: a weight and its gradient are arrays of float, double, bfloat16 or float16 that may be "
+                "written to and stay where they are");
+  return detail::NoParameter{};
+}
+
 /// A frozen parameter has no gradient: `ref(name, weight, {.trainable = false})`.
 /// @throws MismatchError unless it is frozen
 template <ParameterArray Weight>

@@ -45,10 +45,10 @@ struct Accumulate {
 /// Parameters of bfloat16 and float16 are updated in `Master`, float, of which each rank keeps those that it updates;
 /// their gradients travel as `Wire`: bfloat16, float16, or float, which costs a copy in flight. Other parameters are as
 /// without it. For float16 the loss is scaled: multiply it by `loss_scale()`.
-template <FloatingElement Wire, class Master = float>
+template <class Wire, class Master = float>
 struct Precision {
   static_assert(std::is_same_v<Master, float>, "distx::Precision: master weights are float");
-  static_assert(!std::is_same_v<Wire, double>,
+  static_assert(FloatingElement<Wire> && !std::is_same_v<Wire, double>,
                 "distx::Precision: gradients travel as bfloat16, float16 or float");
 };
 

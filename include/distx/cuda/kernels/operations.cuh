@@ -21,7 +21,7 @@ struct FillBody : Plain<FillBody<T>> {
 
 template <class To, class From>
 struct CastBody : Plain<CastBody<To, From>> {
-  using Through = std::conditional_t<FloatingElement<To> && sizeof(To) == 2, float, To>;
+  using Through = std::conditional_t<is_narrow_float(element_type<To>), float, To>;
   __device__ void operator()(To& to, const From& from) const { to = static_cast<To>(static_cast<Through>(from)); }
 };
 
@@ -63,9 +63,9 @@ inline void enqueue_fill(CudaStreamRef stream, void* to, std::size_t count, std:
 }
 
 inline void enqueue_cast(CudaStreamRef stream, Kernels::Out to, Kernels::In from) {
-  with_floating(to, [&]<class To>(To* wanted) {
-    with_floating(from, [&]<class From>(const From* given) {
-      if constexpr (!std::same_as<To, From>)
+  with_fractional(to, [&]<class To>(To* wanted) {
+    with_fractional(from, [&]<class From>(const From* given) {
+      if constexpr (!std::same_as<To, From> && (FloatingElement<To> || FloatingElement<From>))
         for_each_element(stream, CastBody<To, From>{}, to.size(), Out<To>{wanted}, In<From>{given});
     });
   });
