@@ -120,6 +120,24 @@ TEST_CASE("buffers: zeros, sizes, moves, and memory that is not there") {
   for (const int value : pinned) CHECK(value == 0);
 }
 
+TEST_CASE("what buffers give back in the order of a stream is kept for others, until it is asked for") {
+  constexpr std::size_t bytes = 64 << 20;
+  const CudaStream stream;
+  const auto reserved = [&] {
+    stream.synchronize();
+    std::uint64_t held = 0;
+    const cudaMemPool_t pool = distx::cuda::Pools::all().of(distx::current_device());
+    REQUIRE(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &held) == cudaSuccess);
+    return held;
+  };
+  distx::release_unused_memory();
+  const auto before = reserved();
+  { const Buffer<std::byte, Cuda> buffer(bytes, distx::uninitialized, stream); }
+  CHECK(reserved() >= before + bytes);
+  distx::release_unused_memory();
+  CHECK(reserved() < before + bytes);
+}
+
 TEST_CASE("a device guard gives back") {
   const int before = distx::current_device();
   {

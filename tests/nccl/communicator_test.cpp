@@ -189,6 +189,17 @@ TEST_CASE("started calls are in the order of streams") {
   });
 }
 
+TEST_CASE("other ranks of a process reach buffers that were had in the order of a stream") {
+  on_ranks(some_ranks(), [](auto& connector) {
+    distx::NcclCommunicator comm(connector);
+    const distx::CudaStream stream;
+    const distx::Buffer<float, Cuda> sums(1 << 20, stream);
+    distx::start_all_reduce(comm, sums, distx::sum, stream).wait(stream);
+    stream.synchronize();
+    expect(on_host(sums) == std::vector<float>(1 << 20), "the sum of zeros");
+  });
+}
+
 TEST_CASE("blocking calls come after the legacy default stream, or the stream of the options") {
   on_ranks(some_ranks(), [](auto& connector) {
     const distx::CudaStream own;

@@ -38,7 +38,7 @@ constexpr std::size_t pages(std::size_t bytes) { return (bytes + page - 1) / pag
 struct Allocation {
   std::size_t bytes = 0;
   int device = -1;
-  bool in_order = false;
+  Pool* pool = nullptr;
   bool registered = false;  // memory of the host that somebody else frees
 };
 
@@ -100,22 +100,22 @@ Place place(const void* address) {
   for (std::size_t device = 0; device < memory.base.size(); ++device) {
     const Address base = memory.base[device];
     if (base == 0 || where < base || where >= base + range) continue;
-    Place result{Kind::nothing, static_cast<int>(device), nullptr, 0, false};
+    Place result{Kind::nothing, static_cast<int>(device), nullptr, 0, nullptr};
     if (const auto* allocation = found(memory.device, where)) {
       result.kind = Kind::device;
       result.begin = at(allocation->first);
       result.left = allocation->first + allocation->second.bytes - where;
-      result.in_order = allocation->second.in_order;
+      result.pool = allocation->second.pool;
     }
     return result;
   }
   if (const auto* allocation = found(memory.host, where))
     return {Kind::pinned, allocation->second.device, at(allocation->first),
-            allocation->first + allocation->second.bytes - where, false};
+            allocation->first + allocation->second.bytes - where, nullptr};
   return {};
 }
 
-void* allocate(int device, std::size_t bytes, std::size_t alignment, bool in_order) {
+void* allocate(int device, std::size_t bytes, std::size_t alignment, Pool* pool) {
   Memory& memory = all();
   const std::lock_guard lock(memory.mutex);
   const auto index = static_cast<std::size_t>(device);
@@ -136,7 +136,7 @@ void* allocate(int device, std::size_t bytes, std::size_t alignment, bool in_ord
   std::memset(at(begin), poison_of_new, bytes);
   ASAN_POISON_MEMORY_REGION(at(first), begin - first);
   ASAN_POISON_MEMORY_REGION(at(begin + bytes), first + mapped - begin - bytes);
-  memory.device[begin] = {bytes, device, in_order, false};
+  memory.device[begin] = {bytes, device, pool, false};
   return at(begin);
 }
 
@@ -178,7 +178,7 @@ void* allocate_host(std::size_t bytes) {
   if (begin == nullptr) return nullptr;
   std::memset(begin, poison_of_new, pages(bytes));
   const std::lock_guard lock(all().mutex);
-  all().host[address_of(begin)] = {bytes, 0, false, false};
+  all().host[address_of(begin)] = {bytes, 0, nullptr, false};
   return begin;
 }
 
@@ -196,7 +196,7 @@ bool free_host(void* begin) {
 bool register_host(void* begin, std::size_t bytes) {
   const std::lock_guard lock(all().mutex);
   if (found(all().host, address_of(begin)) != nullptr) return false;
-  return all().host.emplace(address_of(begin), Allocation{bytes, 0, false, true}).second;
+  return all().host.emplace(address_of(begin), Allocation{bytes, 0, nullptr, true}).second;
 }
 
 bool unregister_host(void* begin) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 
 // The memory that a program may have: each GPU's lies in a range of addresses of its own, and no address is given out
 // twice, so that what points to memory that is no more is known as such. The page after an allocation is nobody's.
@@ -13,12 +15,21 @@ enum class Kind {
   nothing,  ///< of a GPU, where nothing is
 };
 
+/// What memory that is had in stream order comes from.
+struct Pool {
+  int device = -1;
+  std::atomic<std::uint64_t> reached_by{0};  ///< other GPUs, one bit each
+  std::atomic<std::uint64_t> threshold{0};   ///< bytes that it keeps while nobody uses them
+  std::atomic<std::uint64_t> used{0};
+  std::atomic<std::uint64_t> reserved{0};    ///< used now, or used before and not given back yet
+};
+
 struct Place {
   Kind kind = Kind::pageable;
   int device = -1;
   void* begin = nullptr;      ///< of the allocation
   std::size_t left = 0;       ///< bytes from here to the allocation's end
-  bool in_order = false;      ///< from cudaMallocAsync
+  Pool* pool = nullptr;       ///< of what is had in stream order
 };
 
 /// What lies at an address.
@@ -28,7 +39,7 @@ inline constexpr int poison_of_new = 0xCB;
 inline constexpr int poison_of_freed = 0xDD;
 
 /// Memory of a GPU, poisoned; null where there is not so much.
-[[nodiscard]] void* allocate(int device, std::size_t bytes, std::size_t alignment, bool in_order);
+[[nodiscard]] void* allocate(int device, std::size_t bytes, std::size_t alignment, Pool* pool);
 /// The memory is nobody's any more: places do not find it.
 /// @return its bytes
 std::size_t forget(void* begin);

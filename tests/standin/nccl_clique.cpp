@@ -67,6 +67,12 @@ bool Op::matches(const Op& other) const {
 void Clique::join(int device) {
   const std::lock_guard lock(mutex_);
   capability_ = std::min(capability_, capability_of(device));
+  gpus_ |= std::uint64_t{1} << device;
+}
+
+std::uint64_t Clique::gpus() {
+  const std::lock_guard lock(mutex_);
+  return gpus_;
 }
 
 int Clique::capability() {

@@ -67,6 +67,8 @@ class Clique {
   void join(int device);
   /// The lowest compute capability of the ranks' GPUs.
   [[nodiscard]] int capability();
+  /// The ranks' GPUs, one bit each.
+  [[nodiscard]] std::uint64_t gpus();
 
   const std::size_t size;
 
@@ -100,6 +102,7 @@ class Clique {
 
   std::mutex mutex_;
   int capability_ = 1000;
+  std::uint64_t gpus_ = 0;
   std::condition_variable changed_;
   std::map<std::uint64_t, Meeting> meetings_;
   std::map<std::pair<int, int>, Channel> channels_;

@@ -33,12 +33,16 @@ Blocks blocks_of(const Op& op, const Comm& comm) {
   return {};
 }
 
-/// A GPU must be able to reach all of it.
-void check_memory(const void* memory, std::size_t bytes) {
+/// A GPU must be able to reach all of it; and of one process, as these ranks are, each other rank's, where NCCL itself
+/// would not look and end in an illegal access.
+void check_memory(const void* memory, std::size_t bytes, Comm& comm) {
   if (bytes == 0) return;
   const Place where = place(memory);
   require(where.kind == Kind::device || where.kind == Kind::pinned, ncclInvalidArgument);
   require(where.left >= bytes, ncclInvalidArgument);
+  if (where.pool == nullptr) return;
+  const std::uint64_t others = comm.clique->gpus() & ~(std::uint64_t{1} << where.device);
+  require((others & ~where.pool->reached_by) == 0, ncclUnhandledCudaError);
 }
 
 ncclResult_t issue(const char* function, Op op, ncclComm_t handle, cudaStream_t stream,
@@ -55,8 +59,8 @@ ncclResult_t issue(const char* function, Op op, ncclComm_t handle, cudaStream_t 
     require(!reduces || !float8 || comm->clique->capability() >= 90, ncclInvalidArgument);
     const Blocks blocks = blocks_of(op, *comm);
     const std::size_t bytes = op.count * bytes_of(op.type);
-    check_memory(op.send, blocks.sent * bytes);
-    check_memory(op.receive, blocks.received * bytes);
+    check_memory(op.send, blocks.sent * bytes, *comm);
+    check_memory(op.receive, blocks.received * bytes, *comm);
     // A rank that has nothing to do still meets the others; where nobody has, there is nothing to enqueue.
     if (op.count == 0) return;
     launch(comm, stream, op);

@@ -94,7 +94,7 @@ ncclResult_t ncclMemAlloc(void** memory, size_t bytes) {
   return nccl_called("ncclMemAlloc", [&] {
     require(memory != nullptr && bytes > 0, ncclInvalidArgument);
     *memory = allocate(current_device(), (bytes + granularity - 1) / granularity * granularity,
-                       NCCL_WIN_REQUIRED_ALIGNMENT, false);
+                       NCCL_WIN_REQUIRED_ALIGNMENT, nullptr);
     require(*memory != nullptr, ncclUnhandledCudaError);
   });
 }
@@ -103,7 +103,7 @@ ncclResult_t ncclMemFree(void* memory) {
   return nccl_called("ncclMemFree", [&] {
     if (memory == nullptr) return;
     const Place where = place(memory);
-    require(where.kind == Kind::device && where.begin == memory && !where.in_order, ncclInvalidArgument);
+    require(where.kind == Kind::device && where.begin == memory && where.pool == nullptr, ncclInvalidArgument);
     wait_for_device(where.device);
     release(memory, forget(memory));
   });

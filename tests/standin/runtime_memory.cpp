@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The CUDA runtime's functions that allocate.
+#include <algorithm>
+#include <array>
 #include <cstring>
+#include <memory>
 
 #include "standin/device.hpp"
 #include "standin/memory.hpp"
@@ -14,6 +17,31 @@ constexpr std::size_t alignment = 256;
 
 void forbid_while_capturing() { require(!capturing_globally(), cudaErrorStreamCaptureUnsupported); }
 
+Pool& pool_of(cudaMemPool_t handle) {
+  require(handle != nullptr, cudaErrorInvalidValue);
+  return *reinterpret_cast<Pool*>(handle);
+}
+
+/// What cudaMallocAsync takes from.
+Pool& default_pool(int device) {
+  static auto* pools = [] {
+    auto* all = new std::array<Pool, most_devices>;
+    for (std::size_t i = 0; i < most_devices; ++i) (*all)[i].device = static_cast<int>(i);
+    return all;
+  }();
+  return (*pools)[static_cast<std::size_t>(device)];
+}
+
+void* allocate_in_order(Pool& pool, std::size_t bytes, const std::shared_ptr<Stream>& stream) {
+  if (bytes == 0) return nullptr;
+  void* const begin = allocate(pool.device, bytes, alignment, &pool);
+  require(begin != nullptr, cudaErrorMemoryAllocation);
+  if (const std::uint64_t used = pool.used += bytes; pool.reserved < used) pool.reserved = used;
+  // Whoever writes on another stream before this one has come here loses what was written.
+  enqueue(stream, [=] { std::memset(begin, poison_of_new, bytes); });
+  return begin;
+}
+
 }  // namespace
 
 cudaError_t cudaMalloc(void** memory, size_t bytes) {
@@ -23,7 +51,7 @@ cudaError_t cudaMalloc(void** memory, size_t bytes) {
     forbid_while_capturing();
     *memory = nullptr;
     if (bytes == 0) return;
-    *memory = allocate(device, bytes, alignment, false);
+    *memory = allocate(device, bytes, alignment, nullptr);
     require(*memory != nullptr, cudaErrorMemoryAllocation);
   });
 }
@@ -46,12 +74,15 @@ cudaError_t cudaMallocAsync(void** memory, size_t bytes, cudaStream_t handle) {
     require(memory != nullptr, cudaErrorInvalidValue);
     const auto stream = stream_of(handle, current_device());
     *memory = nullptr;
-    if (bytes == 0) return;
-    void* const begin = allocate(stream->device, bytes, alignment, true);
-    require(begin != nullptr, cudaErrorMemoryAllocation);
-    *memory = begin;
-    // Whoever writes on another stream before this one has come here loses what was written.
-    enqueue(stream, [=] { std::memset(begin, poison_of_new, bytes); });
+    *memory = allocate_in_order(default_pool(stream->device), bytes, stream);
+  });
+}
+
+cudaError_t cudaMallocFromPoolAsync(void** memory, size_t bytes, cudaMemPool_t pool, cudaStream_t handle) {
+  return runtime_called("cudaMallocFromPoolAsync", [&] {
+    require(memory != nullptr, cudaErrorInvalidValue);
+    *memory = nullptr;
+    *memory = allocate_in_order(pool_of(pool), bytes, stream_of(handle, current_device()));
   });
 }
 
@@ -60,12 +91,65 @@ cudaError_t cudaFreeAsync(void* memory, cudaStream_t handle) {
     const auto stream = stream_of(handle, current_device());
     if (memory == nullptr) return;
     const Place where = place(memory);
-    require(where.kind == Kind::device && where.begin == memory && where.in_order, cudaErrorInvalidValue);
+    require(where.kind == Kind::device && where.begin == memory && where.pool != nullptr, cudaErrorInvalidValue);
     const std::size_t bytes = forget(memory);
-    enqueue(stream, [=] {
+    enqueue(stream, [=, pool = where.pool] {
       std::memset(memory, poison_of_freed, bytes);
       release(memory, bytes);
+      pool->used -= bytes;
     });
+  });
+}
+
+cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* properties) {
+  return runtime_called("cudaMemPoolCreate", [&] {
+    require(pool != nullptr && properties != nullptr, cudaErrorInvalidValue);
+    require(properties->allocType == cudaMemAllocationTypePinned, cudaErrorInvalidValue);
+    require(properties->location.type == cudaMemLocationTypeDevice, cudaErrorInvalidValue);
+    check_device(properties->location.id);
+    auto made = std::make_unique<Pool>();
+    made->device = properties->location.id;
+    *pool = reinterpret_cast<cudaMemPool_t>(made.release());  // allocations may outlive what their owner does with it
+  });
+}
+
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value) {
+  return runtime_called("cudaMemPoolSetAttribute", [&] {
+    require(value != nullptr && attribute == cudaMemPoolAttrReleaseThreshold, cudaErrorInvalidValue);
+    std::uint64_t bytes = 0;
+    std::memcpy(&bytes, value, sizeof bytes);
+    pool_of(pool).threshold = bytes;
+  });
+}
+
+cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t handle, cudaMemPoolAttr attribute, void* value) {
+  return runtime_called("cudaMemPoolGetAttribute", [&] {
+    require(value != nullptr && attribute == cudaMemPoolAttrReservedMemCurrent, cudaErrorInvalidValue);
+    const Pool& pool = pool_of(handle);
+    // What is above the threshold goes back when somebody waits, which whoever asks has done.
+    const std::uint64_t kept = std::min<std::uint64_t>(pool.reserved, pool.threshold);
+    const std::uint64_t bytes = std::max<std::uint64_t>(pool.used, kept);
+    std::memcpy(value, &bytes, sizeof bytes);
+  });
+}
+
+cudaError_t cudaMemPoolTrimTo(cudaMemPool_t handle, size_t bytes) {
+  return runtime_called("cudaMemPoolTrimTo", [&] {
+    Pool& pool = pool_of(handle);
+    pool.reserved = std::max<std::uint64_t>(pool.used, std::min<std::uint64_t>(pool.reserved, bytes));
+  });
+}
+
+cudaError_t cudaMemPoolSetAccess(cudaMemPool_t handle, const cudaMemAccessDesc* access, size_t count) {
+  return runtime_called("cudaMemPoolSetAccess", [&] {
+    Pool& pool = pool_of(handle);
+    for (std::size_t i = 0; i < count; ++i) {
+      require(access[i].location.type == cudaMemLocationTypeDevice, cudaErrorInvalidValue);
+      check_device(access[i].location.id);
+      require(access[i].flags == cudaMemAccessFlagsProtReadWrite && access[i].location.id != pool.device,
+              cudaErrorInvalidValue);
+      pool.reached_by |= std::uint64_t{1} << access[i].location.id;
+    }
   });
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/cuda/device.hpp"
+#include "distx/cuda/pool.hpp"
 #include "distx/cuda/space.hpp"
 #include "distx/memory/buffer.hpp"
 
@@ -13,7 +13,12 @@ template <class T, class Allocate>
 void* allocated(std::size_t size, const char* kind, Allocate&& allocate) {
   void* memory = nullptr;
   const bool fits = size <= std::numeric_limits<std::ptrdiff_t>::max() / sizeof(T);
-  const cudaError_t code = fits ? allocate(&memory, size * sizeof(T)) : cudaErrorMemoryAllocation;
+  cudaError_t code = fits ? allocate(&memory, size * sizeof(T)) : cudaErrorMemoryAllocation;
+  if (code == cudaErrorMemoryAllocation && fits) {
+    static_cast<void>(cudaGetLastError());
+    release_unused_memory();
+    code = allocate(&memory, size * sizeof(T));
+  }
   if (code == cudaSuccess) return memory;
   if (code != cudaErrorMemoryAllocation) fail(code, "an allocation");
   static_cast<void>(cudaGetLastError());
@@ -28,7 +33,7 @@ void* allocated(std::size_t size, const char* kind, Allocate&& allocate) {
 ///
 /// Without a stream, allocating may and freeing does wait for the GPU. With one, both are work enqueued on it: whoever
 /// uses the memory on another stream orders that after the allocation and before the end of the buffer, and the stream
-/// outlives it.
+/// outlives it; what is given back is kept for other buffers, see `release_unused_memory`.
 template <class T>
 class Buffer<T, Cuda> {
   static_assert(std::is_trivially_copyable_v<T>,
@@ -55,7 +60,10 @@ class Buffer<T, Cuda> {
     memory_ = cuda::unique_memory::from_native_handle(
         {cuda::allocated<T>(
              size, "GPU",
-             [&](void** memory, std::size_t bytes) { return cudaMallocAsync(memory, bytes, stream.native_handle()); }),
+             [&](void** memory, std::size_t bytes) {
+               return cudaMallocFromPoolAsync(memory, bytes, cuda::Pools::all().of(current_device()),
+                                              stream.native_handle());
+             }),
          stream.native_handle(), true});
   }
   /// Zeros, for what is enqueued on the stream from now on.

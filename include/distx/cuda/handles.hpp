@@ -26,7 +26,7 @@ struct pinned_traits {
   static void close(handle_type memory) noexcept { static_cast<void>(cudaFreeHost(memory)); }
 };
 
-/// Memory of a GPU, and how it was had: what `cudaMallocAsync` gave goes back in the order of its stream.
+/// Memory of a GPU, and how it was had: what a pool gave goes back in the order of its stream.
 struct DeviceMemory {
   void* address = nullptr;
   cudaStream_t stream = nullptr;
