@@ -1,11 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// The one file of the tests' program that nvcc compiles.
+// The one file of the tests' programs that nvcc compiles.
 #include <distx/cuda_kernels.cuh>
 
 #include "cuda/lion.hpp"
+#include "cuda/tensor_kernels.hpp"
 
 namespace {
 
-const bool registered = distx::register_optimizer<Lion>() && distx::register_optimizer<PlainDescent>();
+[[maybe_unused]] const bool registered = distx::register_optimizer<Lion>() &&
+                                         distx::register_optimizer<PlainDescent>() &&
+                                         distx::register_function<tensor_kernels::Cube, float, float>();
+
+__global__ void twice_plus_of(std::size_t size, const float* x, const float* y, float* out) {
+  for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < size;
+       i += static_cast<std::size_t>(gridDim.x) * blockDim.x)
+    out[i] = 2 * x[i] + y[i];
+}
 
 }  // namespace
+
+void tensor_kernels::twice_plus(distx::CudaStreamRef stream, distx::Span<const float, distx::Cuda> x,
+                                distx::Span<const float, distx::Cuda> y, distx::Span<float, distx::Cuda> out) {
+  if (!out.empty())
+    distx::cuda::launch(stream, 1, 256, twice_plus_of, out.size(), x.data(), y.data(), out.data());
+}

@@ -13,7 +13,7 @@
 #include <sstream>
 
 #include "../tensor/pairs.hpp"
-#include "tensor_kernels.hpp"
+#include "cuda/tensor_kernels.hpp"
 #include "tensor_meshes.hpp"
 
 namespace {
