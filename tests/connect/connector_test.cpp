@@ -3,15 +3,16 @@
 
 #include <doctest/doctest.h>
 
-#include <atomic>
 #include <string>
 
 #include "connect/minimal.hpp"
+#include "connect/wrong.hpp"
 #include "distx/connect/spawn.hpp"
 
 namespace {
 
 using test::Minimal;
+using test::Wrong;
 
 struct WideRank : Minimal {
   long rank() const { return 0; }
@@ -40,16 +41,6 @@ static_assert(Connector<distx::ProductConnector<distx::ThreadConnector, Minimal>
 static_assert(!Connector<WideRank> && !Connector<NoRoot> && !Connector<NoBarrier> && !Connector<ChangingSize>);
 static_assert(!Connector<ConstBytes> && !Connector<Pinned> && !Connector<int>);
 static_assert(!std::is_copy_constructible_v<distx::AnyConnector>);
-
-/// Counts what is wrong: ranks are threads, and tell nobody but this.
-class Wrong {
- public:
-  void unless(bool right) { count_ += right ? 0 : 1; }
-  [[nodiscard]] int count() const { return count_; }
-
- private:
-  std::atomic<int> count_{0};
-};
 
 template <Connector C>
 void check_laws(C& connector, Wrong& wrong) {

@@ -9,6 +9,7 @@
 
 #include "connect/minimal.hpp"
 #include "connect/wait_for_notice.hpp"
+#include "connect/wrong.hpp"
 #include "distx/connect/spawn.hpp"
 
 namespace {
@@ -18,21 +19,13 @@ using distx::Notices;
 using distx::ThreadConnector;
 using test::Minimal;
 using test::wait_for;
+using test::Wrong;
 
 template <class Inner, class Outer>
 using Product = distx::ProductConnector<Inner, Outer>;
 static_assert(distx::HasNotices<ThreadConnector> && distx::HasNotices<distx::SelfConnector>);
 static_assert(distx::HasNotices<AnyConnector> && distx::HasNotices<Product<ThreadConnector, Minimal>>);
 static_assert(!distx::HasNotices<Minimal> && !distx::HasNotices<int>);
-
-class Wrong {
- public:
-  void unless(bool right) { count_ += right ? 0 : 1; }
-  [[nodiscard]] int count() const { return count_; }
-
- private:
-  std::atomic<int> count_{0};
-};
 
 TEST_CASE("a world of one tells itself") {
   distx::SelfConnector self;
