@@ -42,8 +42,8 @@ class Deadline {
  public:
   using clock = std::chrono::steady_clock;
 
-  explicit Deadline(Timeout timeout) noexcept
-      : end_(timeout.unlimited() ? clock::time_point::max() : clock::now() + timeout.limit()) {}
+  explicit Deadline(Timeout timeout, clock::time_point now = clock::now()) noexcept
+      : end_(timeout.unlimited() ? clock::time_point::max() : now + timeout.limit()) {}
 
   [[nodiscard]] bool unlimited() const noexcept { return end_ == clock::time_point::max(); }
   [[nodiscard]] bool expired() const noexcept { return !unlimited() && clock::now() >= end_; }

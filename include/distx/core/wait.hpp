@@ -17,17 +17,23 @@ enum class WaitEnd { ready, stopped, expired };
 /// while grows with every such yield, and shrinks with every other.
 class GiveWay {
  public:
-  void operator()() {
-    const auto before = Deadline::clock::now();
-    if (before < crowded_until_) return std::this_thread::sleep_for(std::chrono::nanoseconds(1));
+  using time_point = Deadline::clock::time_point;
+
+  /// @return the time; reading it costs a tenth of a short wait, so who waits hands it back the next time
+  time_point operator()(time_point now) {
+    if (now < crowded_until_) {
+      std::this_thread::sleep_for(std::chrono::nanoseconds(1));
+      return Deadline::clock::now();
+    }
     std::this_thread::yield();
     const auto after = Deadline::clock::now();
-    if (after - before > turn_) {
+    if (after - now > turn_) {
       crowded_until_ = after + while_;
       while_ = std::min(8 * while_, longest_);
     } else {
       while_ = std::max(while_ / 2, shortest_);
     }
+    return after;
   }
 
  private:
@@ -36,7 +42,7 @@ class GiveWay {
   static constexpr duration shortest_ = std::chrono::milliseconds(5);
   static constexpr duration longest_ = std::chrono::milliseconds(500);
 
-  Deadline::clock::time_point crowded_until_{};
+  time_point crowded_until_{};
   duration while_ = shortest_;
 };
 
@@ -49,11 +55,12 @@ template <class Ready, class Stopped>
 WaitEnd wait_until(const Timeout& timeout, Ready&& ready, Stopped&& stopped) {
   for (int spin = 0; spin < 20; ++spin)
     if (ready()) return WaitEnd::ready;
-  const Deadline deadline(timeout);
+  auto now = Deadline::clock::now();
+  const Deadline deadline(timeout, now);
   for (;;) {
     for (int round = 0; round < 16; ++round) {
       if (ready()) return WaitEnd::ready;
-      give_way();
+      now = give_way(now);
     }
     if (stopped()) return ready() ? WaitEnd::ready : WaitEnd::stopped;
     if (deadline.expired()) return ready() ? WaitEnd::ready : WaitEnd::expired;
