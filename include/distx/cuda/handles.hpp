@@ -31,6 +31,7 @@ struct DeviceMemory {
   void* address = nullptr;
   cudaStream_t stream = nullptr;
   bool in_stream_order = false;
+  int device = 0;  ///< whose default stream it is, where that is the stream
 
   friend bool operator==(const DeviceMemory&, const DeviceMemory&) = default;
 };
@@ -39,8 +40,15 @@ struct memory_traits {
   using handle_type = DeviceMemory;
   static handle_type null() noexcept { return {}; }
   static void close(const handle_type& memory) noexcept {
-    static_cast<void>(memory.in_stream_order ? cudaFreeAsync(memory.address, memory.stream)
-                                             : cudaFree(memory.address));
+    if (!memory.in_stream_order) {
+      static_cast<void>(cudaFree(memory.address));
+      return;
+    }
+    int current = memory.device;
+    if (memory.stream == nullptr) static_cast<void>(cudaGetDevice(&current));
+    if (current != memory.device) static_cast<void>(cudaSetDevice(memory.device));
+    static_cast<void>(cudaFreeAsync(memory.address, memory.stream));
+    if (current != memory.device) static_cast<void>(cudaSetDevice(current));
   }
 };
 

@@ -27,11 +27,14 @@ class WindowedMemory {
       const Comm comm = channel(i).comm();
       auto slot = std::make_unique<ncclWindow_vidmem*>(nullptr);
       try {
-        channel(i).complete(ncclCommWindowRegister(comm, memory, bytes, slot.get(), symmetric_window),
+        channel(i).complete(ncclCommWindowRegister(comm, memory, bytes, slot.get(), window_flags),
                             "ncclCommWindowRegister", context);
         channel(i).settle("ncclCommWindowRegister", context);  // success is said while it still goes on
       } catch (...) {
-        static_cast<void>(slot.release());  // NCCL may still write there
+        // NCCL may still write there, and is being aborted by another thread: what it knows of is left to it.
+        static_cast<void>(slot.release());
+        static_cast<void>(windows_[0].release());
+        static_cast<void>(memory_.release());
         throw;
       }
       // Where the machine has no windows there is none; the memory is as good as any.

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <algorithm>
+#include <functional>
+
 #include "distx/nccl/channel.hpp"
 
 // The collectives that move elements, as bytes: NCCL's own where all ranks send as much, else messages in one group.
@@ -32,6 +35,11 @@ void send_bytes(Channel& ch, const std::byte* from, std::size_t bytes, int to, c
 template <Collective Call>
 void receive_bytes(Channel& ch, std::byte* to, std::size_t bytes, int from, const Call& c) {
   if (bytes != 0) ch.check(ncclRecv(to, bytes, ncclUint8, from, ch.comm(), ch.stream.native_handle()), "ncclRecv", c);
+}
+
+/// Whether there are counts that differ, which are the same on every rank.
+[[nodiscard]] inline bool uneven(Counts counts) noexcept {
+  return std::adjacent_find(counts.begin(), counts.end(), std::not_equal_to<>()) != counts.end();
 }
 
 /// Sends every other rank its block of one buffer, and receives its block in another; the own block is copied.
@@ -74,7 +82,7 @@ inline void issue(Channel& ch, const Broadcast<AnyElement, Cuda>& c) {
 
 inline void issue(Channel& ch, const AllGather<AnyElement, Cuda>& c) {
   if (c.receive.empty()) return;
-  if (!c.counts.empty())
+  if (uneven(c.counts))
     return gather_blocks(ch, c, c.send.bytes(), c.receive.bytes(), Blocks{c.counts, 0, c.send.element_bytes()});
   ch.check(ncclAllGather(c.send.data(), c.receive.data(), c.send.size_bytes(), ncclUint8, ch.comm(),
                          ch.stream.native_handle()),

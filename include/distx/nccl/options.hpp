@@ -23,7 +23,7 @@ struct NcclOptions {
   /// How long a call waits for the other ranks, and the making of the communicator; counted from the call, so that what
   /// is enqueued before a started collective is in it.
   Timeout deadline = default_deadline;
-  /// The GPU; without it the one that is current.
+  /// The GPU; without it the one that is current. Who trains on it, or makes tensors, makes it current.
   std::optional<int> device = {};
   /// The stream that everything is enqueued on, borrowed. Without it blocking calls use CUDA's legacy default stream,
   /// started ones streams of the communicator's own.

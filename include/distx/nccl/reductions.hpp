@@ -84,7 +84,7 @@ inline void issue(Channel& ch, const ReduceScatter<AnyElement, AnyOp, Cuda>& c) 
   if (c.send.empty()) return;
   const Blocks blocks{c.counts, c.receive.size(), c.send.element_bytes()};
   if (natively(ch, c, [&](ncclDataType_t type, ncclRedOp_t op) {
-        if (c.counts.empty()) {
+        if (!uneven(c.counts)) {
           ch.check(ncclReduceScatter(c.send.data(), c.receive.data(), c.receive.size(), type, op, ch.comm(),
                                      ch.stream.native_handle()),
                    "ncclReduceScatter", c);

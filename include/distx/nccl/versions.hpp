@@ -44,9 +44,11 @@ concept HasFloat8 = requires {
 
 /// @name NCCL's flags, which only newer headers name
 /// @{
-inline constexpr int symmetric_window = 0x01;  ///< NCCL_WIN_COLL_SYMMETRIC
-inline constexpr int shrink_default = 0x00;    ///< NCCL_SHRINK_DEFAULT
-inline constexpr int shrink_abort = 0x01;      ///< NCCL_SHRINK_ABORT
+/// NCCL_WIN_DEFAULT. With NCCL_WIN_COLL_SYMMETRIC it would take for granted, without looking, that all ranks pass
+/// memory at the same place of their windows, and otherwise move the wrong bytes.
+inline constexpr int window_flags = 0x00;
+inline constexpr int shrink_default = 0x00;  ///< NCCL_SHRINK_DEFAULT
+inline constexpr int shrink_abort = 0x01;    ///< NCCL_SHRINK_ABORT
 /// @}
 
 /// The version that this program was compiled with: `2.28.9`.

@@ -143,13 +143,19 @@ class Assembly {
     lay_out_buckets(buckets, entries, wires, optimizer, policies, options, location);
     allocate_together([&] {
       allocate_shared(buckets, wires, stage, account);
-      const auto pool = [&](AnyCommunicator<Space>& comm, std::size_t bytes) {
-        return std::make_unique<Pool<Space>>(
-            account, bytes == 0 ? nullptr : hold_shared(comm, account, MemoryKind::in_flight, bytes));
+      const auto pool = [&](std::size_t bytes, auto&& hold) {
+        return std::make_unique<Pool<Space>>(account, bytes == 0 ? nullptr : hold(bytes));
       };
-      gradient_pool = pool(wires.reducing, gradient_pool_bytes(buckets, stage >= 2));
+      gradient_pool = pool(gradient_pool_bytes(buckets, stage >= 2), [&](std::size_t bytes) {
+        if constexpr (HostAccessible<Space>) return hold_shared(wires.reducing, account, MemoryKind::in_flight, bytes);
+        // Gradients become ready, and get their place, in any order; a GPU's communicator wants its own memory of all
+        // ranks or of none.
+        else return hold_local<Space>(account, MemoryKind::in_flight, bytes);
+      });
       if (stage == 3)
-        value_pool = pool(wires.gathering, Units<Space>::pool_bytes(buckets, entries, options.overlap));
+        value_pool = pool(Units<Space>::pool_bytes(buckets, entries, options.overlap), [&](std::size_t bytes) {
+          return hold_shared(wires.gathering, account, MemoryKind::in_flight, bytes);
+        });
     });
     allocate_together([&] { allocate_local(buckets, entries, optimizer, policies, account); });
     reducer = std::make_unique<Reducer<Space>>(buckets, entries, wires, policies, gradient_pool.get(), options.overlap);

@@ -45,7 +45,8 @@ struct Layout {
   }
 };
 
-/// The members side by side in their order, each on a boundary of `alignment` bytes.
+/// The members side by side in their order, each on a boundary of `alignment` bytes: of lines, which may be padded, or
+/// as they lie in memory of a user's.
 /// @pre members has at least one, all of one type
 template <MemorySpace Space>
 [[nodiscard]] Layout lay_out(const std::vector<Entry<Space>>& entries, const std::vector<std::size_t>& members,
@@ -57,6 +58,12 @@ template <MemorySpace Space>
   for (const auto member : members) {
     layout.places.push_back({member, layout.size, entries[member].size()});
     layout.size = (layout.size + entries[member].size() + step - 1) / step * step;
+  }
+  if (!HostAccessible<Space> && alignment == alignment_bytes) {
+    // A GPU's communicator moves equal parts by its own calls, and others message by message.
+    const std::size_t lines = std::max<std::size_t>(1, alignment_bytes / layout.element_bytes) *
+                              static_cast<std::size_t>(parts);
+    layout.size = (layout.size + lines - 1) / lines * lines;
   }
   layout.cut = Cut::at_lines(layout.size, layout.element_bytes, parts);
   return layout;
