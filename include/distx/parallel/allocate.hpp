@@ -31,27 +31,38 @@ void allocate_own_values(Buckets<Space>& buckets, Wires<Space>& wires, const std
   }
 }
 
-/// What the ranks need of communicator memory. Collective.
+/// What the ranks need of communicator memory: one piece for each purpose, as each is made by all ranks together and
+/// may cost more than it is long. Collective.
 template <MemorySpace Space>
 void allocate_shared(Buckets<Space>& buckets, Wires<Space>& wires, int stage,
                      const std::shared_ptr<MemoryAccount>& account) {
-  const auto hold = [&](Bucket<Space>& bucket, AnyCommunicator<Space>& comm, MemoryKind kind, const Run<Space>& run,
-                        std::size_t elements) {
-    bucket.memory.push_back(hold_shared(comm, account, kind, elements * run.layout.element_bytes));
-    return Span<AnyElement, Space>(bucket.memory.back()->span().data(), elements, run.layout.type,
-                                   run.layout.element_bytes);
+  // `wanted(bucket, run)` gives where a run's span goes, or null.
+  const auto hold = [&](AnyCommunicator<Space>& comm, MemoryKind kind, auto&& wanted) {
+    const auto each = [&](auto&& f) {
+      for (auto& bucket : buckets)
+        for (auto& run : bucket.runs)
+          if (Span<AnyElement, Space>* const span = wanted(bucket, run)) f(bucket, run, *span);
+    };
+    std::size_t bytes = 0;
+    each([&](auto&, auto& run, auto&) { bytes += whole_lines(run.layout.bytes()); });
+    if (bytes == 0) return;
+    const auto memory = hold_shared(comm, account, kind, bytes);
+    std::size_t begin = 0;
+    each([&](auto& bucket, auto& run, auto& span) {
+      span = run.layout.over(memory->span().subspan(begin, run.layout.bytes()));
+      begin += whole_lines(run.layout.bytes());
+      bucket.memory.push_back(memory);
+    });
   };
   if (stage == 3) allocate_own_values(buckets, wires, account);
-  for (auto& bucket : buckets) {
-    for (auto& run : bucket.runs) {
-      const std::size_t size = run.layout.size;
-      if (bucket.owned && stage < 3) run.value = hold(bucket, wires.all, MemoryKind::weights, run, size);
-      if (bucket.owned && bucket.trained && stage < 2)
-        run.gradient = hold(bucket, wires.reducing, MemoryKind::gradients, run, size);
-      if (run.packed && wires.parts() > 1)
-        run.gradient = hold(bucket, wires.reducing, MemoryKind::in_flight, run, size);
-    }
-  }
+  if (stage < 3)
+    hold(wires.all, MemoryKind::weights, [](auto& bucket, auto& run) { return bucket.owned ? &run.value : nullptr; });
+  if (stage < 2)
+    hold(wires.reducing, MemoryKind::gradients,
+         [](auto& bucket, auto& run) { return bucket.owned && bucket.trained ? &run.gradient : nullptr; });
+  if (wires.parts() > 1)
+    hold(wires.reducing, MemoryKind::in_flight,
+         [](auto&, auto& run) { return run.packed ? &run.gradient : nullptr; });
 }
 
 /// Enough for the gradients of three buckets: one being filled, one being reduced, one between.
