@@ -2,6 +2,7 @@
 // Streams, events and buffers: what is enqueued is done later, in order.
 #include <distx/cuda/buffer.hpp>
 
+#include <optional>
 #include <utility>
 
 #include "cuda/gate.hpp"
@@ -136,6 +137,28 @@ TEST_CASE("what buffers give back in the order of a stream is kept for others, u
   CHECK(reserved() >= before + bytes);
   distx::release_unused_memory();
   CHECK(reserved() < before + bytes);
+}
+
+TEST_CASE("a buffer goes back in the order of its own GPU's default stream, whichever GPU is current") {
+  if (distx::device_count() < 2) {
+    MESSAGE("left out: there is one GPU");
+    return;
+  }
+  const PinnedBuffer<int> host(1);
+  const distx::DeviceGuard one(1);
+  std::optional<Buffer<int, Cuda>> buffer(std::in_place, 1, CudaStreamRef());
+  CudaStreamRef().synchronize();
+  host[0] = 7;
+  Gate gate{CudaStreamRef()};
+  copy(CudaStreamRef(), host.span(), Span<const int, Cuda>(buffer->span()));
+  {
+    const distx::DeviceGuard zero(0);
+    buffer.reset();
+    CudaStreamRef().synchronize();
+  }
+  gate.open();
+  CudaStreamRef().synchronize();
+  CHECK(host[0] == 0);
 }
 
 TEST_CASE("a device guard gives back") {

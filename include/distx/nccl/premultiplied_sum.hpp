@@ -9,8 +9,7 @@ namespace distx {
 /// The sum of all ranks' operands times a factor, which is the same on every rank; for types with fractions only.
 ///
 /// On every backend. NCCL multiplies the operands, by the factor as the elements' type has it, before it adds them; the
-/// others, and NCCL where it shall round once,
-/// multiply the sum.
+/// others, and NCCL where it shall round once, multiply the sum.
 struct PreMultipliedSum {
   static constexpr bool commutative = true;
   double factor = 1;

@@ -4,19 +4,22 @@
 
 namespace distx::cuda {
 
+/// Calls f with the pointer to elements of T, const where the span's are.
+template <class T, class Any, class F>
+void with_elements(Span<Any, Cuda> span, F&& f) {
+  if constexpr (std::is_const_v<Any>) f(static_cast<const T*>(span.data()));
+  else f(static_cast<T*>(span.data()));
+}
+
 /// Calls f with a pointer to the span's elements as what they are.
 /// @pre they are floating
 template <class Any, class F>
 void with_floating(Span<Any, Cuda> span, F&& f) {
-  const auto as = [&]<class T>(T*) {
-    if constexpr (std::is_const_v<Any>) f(static_cast<const T*>(span.data()));
-    else f(static_cast<T*>(span.data()));
-  };
   switch (span.type()) {
-    case ElementType::f64: return as(static_cast<double*>(nullptr));
-    case ElementType::bf16: return as(static_cast<bfloat16*>(nullptr));
-    case ElementType::f16: return as(static_cast<float16*>(nullptr));
-    default: return as(static_cast<float*>(nullptr));
+    case ElementType::f64: return with_elements<double>(span, f);
+    case ElementType::bf16: return with_elements<bfloat16>(span, f);
+    case ElementType::f16: return with_elements<float16>(span, f);
+    default: return with_elements<float>(span, f);
   }
 }
 
@@ -24,14 +27,10 @@ void with_floating(Span<Any, Cuda> span, F&& f) {
 /// @pre they have fractions
 template <class Any, class F>
 void with_fractional(Span<Any, Cuda> span, F&& f) {
-  const auto as = [&]<class T>(T*) {
-    if constexpr (std::is_const_v<Any>) f(static_cast<const T*>(span.data()));
-    else f(static_cast<T*>(span.data()));
-  };
   switch (span.type()) {
-    case ElementType::f8e4m3: return as(static_cast<float8_e4m3*>(nullptr));
-    case ElementType::f8e5m2: return as(static_cast<float8_e5m2*>(nullptr));
-    default: return with_floating(span, std::forward<F>(f));
+    case ElementType::f8e4m3: return with_elements<float8_e4m3>(span, f);
+    case ElementType::f8e5m2: return with_elements<float8_e5m2>(span, f);
+    default: return with_floating(span, f);
   }
 }
 
