@@ -23,7 +23,7 @@ def learns(program, common, _):
 
 
 def stages(program, common, launcher):
-    few = [*common, "--epochs", "1", "--batch-size", "64", "--hidden", "64", "--clip", "2"]
+    few = [*common, "--epochs", "1", "--batch-size", "64", "--hidden", "24", "--bucket-kib", "4", "--clip", "2"]
     for ranks in (1, 2):
         threads = ["--ranks", str(ranks)]
         command, how = [program], threads
@@ -42,7 +42,7 @@ def main():
     parser.add_argument("--processes")
     given = parser.parse_args()
     common = ["--digits", given.digits]
-    little = [given.program, *common, "--ranks", "1", "--epochs", "1", "--hidden", "1"]
+    little = [given.program, *common, "--ranks", "1", "--epochs", "1", "--batch-size", "1000", "--hidden", "1"]
     tried = subprocess.run(little, capture_output=True, text=True, check=False)
     if tried.returncode and "there is no GPU here" in tried.stderr:
         print(f"skipped: {tried.stderr.strip()}")

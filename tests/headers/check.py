@@ -7,10 +7,11 @@
     tests/headers/check.py self-test --compiler g++|clang++
 
 A header that only a missing vendor's code includes is left out, and the output names it; so is one that nvcc alone
-compiles.
+compiles. What a header includes before anything else is compiled alone with it, and not once more.
 """
 import argparse
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,9 @@ import compilers  # noqa: E402
 import layering  # noqa: E402
 
 WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion", "-Werror"]
+
+# Of a header that includes another of distx before anything else, the other's path.
+BEGINNING = re.compile(r"(?:\s|//.*\n|#pragma once\n)*#include [<\"]distx/([^>\"]+)")
 
 
 def compile_text(compiler, text, flags):
@@ -51,14 +55,31 @@ def usable(root, build):
         yield header, flags
 
 
+def chain(root, header):
+    """The header, what it begins with, what that begins with, and so on."""
+    found = []
+    while header not in found:
+        found.append(header)
+        with open(os.path.join(root, "include", "distx", header), encoding="utf-8") as file:
+            begins_with = BEGINNING.match(file.read())
+        if begins_with:
+            header = begins_with.group(1)
+    return found
+
+
 def alone(compiler, root, build):
-    failed = 0
-    for header, flags in usable(root, build):
-        include = f"#include <distx/{header}>\n"
-        done = compile_text(compiler, include + include, ["-I", os.path.join(root, "include"), *flags, "-fsyntax-only"])
+    chains = {header: (chain(root, header), flags) for header, flags in usable(root, build)}
+    failed, checked = 0, set()
+    # The longest first: it saves the most.
+    for header, (headers, flags) in sorted(chains.items(), key=lambda item: -len(item[1][0])):
+        if header in checked:
+            continue
+        checked.update(headers)
+        text = "".join(f"#include <distx/{name}>\n" for name in [header, *headers])
+        done = compile_text(compiler, text, ["-I", os.path.join(root, "include"), *flags, "-fsyntax-only"])
         if done.returncode:
             failed += 1
-            print(f"{header} does not compile alone:\n{beginning(done.stderr)}")
+            print(f"{' or '.join(headers)} does not compile alone:\n{beginning(done.stderr)}")
     return failed
 
 
@@ -90,16 +111,22 @@ def self_test(compiler):
         "warning": ("#pragma once\ninline int f(long i) { return i; }\n", 1, 1),
         "not inline": ("#pragma once\nint f() { return 1; }\n", 0, 1),
     }
+    # A header whose guard or includes are wrong is found also where only another, that begins with it, is compiled.
+    before = "// This includes another.\n#pragma once\n#include \"distx/core/case.hpp\"\n#include <vector>\n"
     failed = 0
     for name, (text, expect_alone, expect_twice) in cases.items():
-        with tempfile.TemporaryDirectory() as root:
-            os.makedirs(os.path.join(root, "include/distx/core"))
-            with open(os.path.join(root, "include/distx/core/case.hpp"), "w", encoding="utf-8") as file:
-                file.write(text)
-            got = (alone(compiler, root, None), twice(compiler, root, None))
-            if got != (expect_alone, expect_twice):
-                failed += 1
-                print(f"self-test '{name}' failed: expected {(expect_alone, expect_twice)}, got {got}")
+        for others in ({}, {"another.hpp": before}):
+            with tempfile.TemporaryDirectory() as root:
+                os.makedirs(os.path.join(root, "include/distx/core"))
+                for path, words in {"case.hpp": text, **others}.items():
+                    with open(os.path.join(root, "include/distx/core", path), "w", encoding="utf-8") as file:
+                        file.write(words)
+                got = (alone(compiler, root, None), twice(compiler, root, None))
+                # Where nothing guards it, a file that includes all headers has it twice already.
+                expected = (expect_alone, int(expect_twice or (bool(others) and name == "no guard")))
+                if got != expected:
+                    failed += 1
+                    print(f"self-test '{name}' with {list(others)} failed: expected {expected}, got {got}")
     return failed
 
 
