@@ -23,7 +23,7 @@ def learns(program, common, _):
 
 
 def stages(program, common, launcher):
-    few = [*common, "--epochs", "1", "--batch-size", "64", "--hidden", "24", "--bucket-kib", "4", "--clip", "2"]
+    few = [*common, "--epochs", "1", "--batch-size", "192", "--hidden", "24", "--bucket-kib", "4", "--clip", "2"]
     for ranks in (1, 2):
         threads = ["--ranks", str(ranks)]
         command, how = [program], threads
