@@ -412,8 +412,15 @@ TEST_CASE("a smaller communicator without a failure") {
     distx::NcclCommunicator comm(connector, {.deadline = std::chrono::seconds(20)});
     expect(!words_thrown<distx::MismatchError>([&] { (void)comm.shrink({7}); }).empty(), "no such rank");
     expect(!words_thrown<distx::MismatchError>([&] { (void)comm.shrink({comm.rank()}); }).empty(), "this rank");
+    // The last rank to come does its part of these while the others make a smaller communicator already.
+    auto under_way = on_gpu(std::vector<float>(64, 1.0f));
+    std::vector<distx::NcclPending> pending;
+    if (comm.rank() == 1) connector.barrier();
+    for (int i = 0; i < 50; ++i) pending.push_back(distx::start_all_reduce(comm, under_way, distx::max));
     if (comm.rank() != 1) {
+      connector.barrier();
       auto smaller = comm.shrink({1});
+      expect(std::ranges::all_of(pending, [](auto& call) { return call.test(); }), "what was under way is done");
       expect(smaller.size() == 2 && smaller.rank() == comm.rank() / 2, "ranks");
       auto values = on_gpu(std::vector<float>(64, 1.0f));
       distx::all_reduce(smaller, values, distx::sum);

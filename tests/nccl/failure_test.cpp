@@ -4,7 +4,9 @@
 
 #include <atomic>
 #include <mutex>
+#include <thread>
 
+#include "../cuda/gate.hpp"
 #include "nccl/ranks.hpp"
 #include "standin/standin.hpp"
 
@@ -269,6 +271,25 @@ TEST_CASE("NCCL's refusal of a call") {
     CHECK(has(mine, "internal error"));
     CHECK(has(mine, "ncclAllReduce: "));
   }
+}
+
+TEST_CASE("a communicator that is let go of while it works waits, and leaves no error behind") {
+  on_ranks(1, [](auto& connector) {
+    const distx::CudaStream stream;
+    test::Gate gate(stream);
+    auto values = on_gpu(std::vector<float>(100, 1.0f));
+    const auto asked = standin::calls("cudaEventQuery");
+    std::jthread opener;
+    {
+      distx::NcclCommunicator comm(connector, {.deadline = long_deadline});
+      distx::start_all_reduce(comm, values, distx::sum, stream).wait(stream);
+      opener = std::jthread([&] {
+        while (standin::calls("cudaEventQuery") < asked + 3) std::this_thread::yield();
+        gate.open();
+      });
+    }
+    CHECK(cudaGetLastError() == cudaSuccess);
+  });
 }
 
 TEST_CASE("the survivors of a failure go on, where NCCL keeps what they need") {

@@ -250,6 +250,7 @@ ncclResult_t ncclCommSplit(ncclComm_t handle, int color, int order, ncclComm_t* 
     require(comm->jobs == 0, ncclInvalidArgument);
     require(comm->error == ncclSuccess && !comm->finalized, ncclInvalidUsage);
     require(color >= 0 || color == NCCL_SPLIT_NOCOLOR, ncclInvalidArgument);
+    require(comm->running == 0, ncclInvalidUsage);  // NCCL may hang
     make_child(comm, "split " + std::to_string(comm->children++), color, order, comm->clique->size, result, config);
   }));
 }
@@ -276,6 +277,7 @@ ncclResult_t ncclCommShrink(ncclComm_t handle, int* excluded, int count, ncclCom
     } else {
       require(comm->jobs == 0, ncclInvalidArgument);
       if (comm->error != ncclSuccess) fail(comm->error.load());
+      require(comm->running == 0, ncclInvalidUsage);  // NCCL may hang
     }
     make_child(comm, key, 0, comm->rank, comm->clique->size - gone.size(), result, config);
   }));

@@ -33,8 +33,9 @@ class NcclCommunicator {
   NcclCommunicator(NcclCommunicator&&) noexcept = default;
   NcclCommunicator& operator=(NcclCommunicator&&) noexcept = default;
 
-  /// Among the ranks of `comm`, out of which NCCL makes its own; it stays the caller's, who uses it for nothing else
-  /// meanwhile. Its ranks have no notices: each finds a failure by NCCL, or by its deadline. Collective.
+  /// Among the ranks of `comm`, on which nothing is under way, and out of which NCCL makes its own; it stays the
+  /// caller's, who uses it for nothing else meanwhile. Its ranks have no notices: each finds a failure by NCCL, or by
+  /// its deadline. Collective.
   [[nodiscard]] static NcclCommunicator from_native_handle(ncclComm_t comm, NcclOptions options = {}) {
     RankOf self{0, 1, "nccl"};
     const ErrorContext context{.operation = "NcclCommunicator", .backend = "nccl"};
@@ -100,7 +101,8 @@ class NcclCommunicator {
   }
 
   /// The communicator of the ranks that are not named, in their order; this one is of no use any more. Collective
-  /// over those that stay. After a failure it needs `NcclOptions::shrinkable`.
+  /// over those that stay; waits for the calls that this rank has started. After a failure it needs
+  /// `NcclOptions::shrinkable`.
   /// @throws MismatchError for a rank that is none or this one; Error where this NCCL cannot
   [[nodiscard]] NcclCommunicator shrink(std::vector<int> without,
                                         std::source_location location = std::source_location::current()) {
@@ -162,6 +164,8 @@ class NcclCommunicator {
       if (comm == nullptr)
         throw Error("NCCL has aborted this communicator, and makes no smaller one of it: set NcclOptions::shrinkable",
                     where);
+      // NCCL may hang where it makes a smaller communicator of one whose operations are under way.
+      if (!failed) member_->settle(where);
       const DeviceGuard guard(member_->device);
       nccl::Comms comms;
       {

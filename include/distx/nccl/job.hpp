@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <algorithm>
+#include <memory>
+#include <vector>
+
 #include "distx/cuda/event.hpp"
 #include "distx/nccl/channel.hpp"
 
@@ -21,6 +25,35 @@ struct Job {
   HostReduction reduction;
 
   [[nodiscard]] bool done() const { return enqueued && event.done(); }
+};
+
+/// The jobs of a communicator. A reference to one stays good.
+class Jobs {
+ public:
+  /// One that nobody waits for and the GPU has done.
+  /// @throws what a user's op has thrown in a call that was followed by a stream
+  [[nodiscard]] Job& idle() {
+    for (const auto& job : jobs_) {
+      if (job->holder == Job::Holder::pending) continue;
+      if (job->holder == Job::Holder::stream) {
+        if (!job->done()) continue;
+        job->reduction.rethrow();
+      }
+      job->enqueued = false;
+      return *job;
+    }
+    jobs_.push_back(std::make_unique<Job>());
+    return *jobs_.back();
+  }
+  /// Whether the GPU has done all that were enqueued.
+  [[nodiscard]] bool done() const {
+    return std::ranges::all_of(jobs_, [](const auto& job) { return !job->enqueued || job->event.done(); });
+  }
+  [[nodiscard]] auto begin() const noexcept { return jobs_.begin(); }
+  [[nodiscard]] auto end() const noexcept { return jobs_.end(); }
+
+ private:
+  std::vector<std::unique_ptr<Job>> jobs_;
 };
 
 /// A message that waits to be enqueued together with others.

@@ -200,6 +200,20 @@ class Member final : public Watched, public GroupMember, public std::enable_shar
     }
   }
 
+  /// Waits until nothing of this communicator's is under way on this rank.
+  void settle(const ErrorContext& context) {
+    guarded([&] {
+      const DeviceGuard guard(device);
+      {
+        const auto lock = locked();
+        ready(context);
+        refuse_in_group(context);
+        flush();
+      }
+      wait([this] { return idle(); }, context);
+    });
+  }
+
   [[nodiscard]] std::unique_lock<std::mutex> locked() {
     return in_group() ? std::unique_lock<std::mutex>() : std::unique_lock(mutex_);
   }
@@ -257,7 +271,7 @@ class Member final : public Watched, public GroupMember, public std::enable_shar
     auto lock = locked();
     ready(self.context(call));
     if (open_group != nullptr) enter_group(lock);
-    Job& job = idle_job();
+    Job& job = jobs_.idle();
     job.channel = is_message<Call> ? &messages : &started;
     job.deadline = Deadline(options.deadline);
     if (after != job.channel->stream) {
@@ -284,20 +298,6 @@ class Member final : public Watched, public GroupMember, public std::enable_shar
     job.event.record(job.channel->stream);
     job.enqueued = true;
   }
-  Job& idle_job() {
-    for (const auto& job : jobs_) {
-      if (job->holder == Job::Holder::pending) continue;
-      if (job->holder == Job::Holder::stream) {
-        if (!job->done()) continue;
-        job->reduction.rethrow();
-      }
-      job->enqueued = false;
-      return *job;
-    }
-    jobs_.push_back(std::make_unique<Job>());
-    return *jobs_.back();
-  }
-
   /// Enqueues the messages that wait for it.
   void flush() {
     if (posted_.empty()) return;
@@ -420,21 +420,22 @@ class Member final : public Watched, public GroupMember, public std::enable_shar
       abort();
     }
   }
-  /// Whether none of its calls runs any more.
-  [[nodiscard]] bool at_rest(Timeout limit) noexcept {
-    const auto idle = [this] {
+  [[nodiscard]] bool idle() noexcept {
+    try {
       const std::lock_guard lock(mutex_);
-      for (const auto& job : jobs_)
-        if (job->enqueued && cudaEventQuery(job->event.native_handle()) == cudaErrorNotReady) return false;
-      return !busy_.load(std::memory_order_relaxed) ||
-             cudaStreamQuery(blocking.stream.native_handle()) != cudaErrorNotReady;
-    };
-    return detail::wait_until(limit, idle, [] { return false; }) == detail::WaitEnd::ready;
+      return jobs_.done() && (!busy_.load(std::memory_order_relaxed) || blocking.stream.done());
+    } catch (const Error&) {
+      return true;  // a GPU that has failed does nothing more
+    }
+  }
+  /// Whether, within this time, none of its calls runs any more.
+  [[nodiscard]] bool at_rest(Timeout limit) noexcept {
+    return detail::wait_until(limit, [this] { return idle(); }, [] { return false; }) == detail::WaitEnd::ready;
   }
   /// Leaves to what is still running what it may use.
   void abandon() noexcept {
     for (Channel* const channel : {&blocking, &started, &messages}) channel->abandon();
-    static_cast<void>(new std::vector(std::move(jobs_)));
+    static_cast<void>(new Jobs(std::move(jobs_)));
     static_cast<void>(new Buffer<std::byte, Cuda>(std::move(scratch_)));
     static_cast<void>(reduction_.release());
   }
@@ -444,7 +445,7 @@ class Member final : public Watched, public GroupMember, public std::enable_shar
   std::atomic<bool> busy_{false};  ///< a blocking call is enqueued
   Deadline::clock::time_point next_look_{};
   std::unique_ptr<HostReduction> reduction_ = std::make_unique<HostReduction>();
-  std::vector<std::unique_ptr<Job>> jobs_;
+  Jobs jobs_;
   std::vector<Message> posted_;
   std::vector<Message> leaving_;
   std::vector<Job*> grouped_;
