@@ -197,6 +197,19 @@ TEST_CASE("a revoked communicator ends the current and every next call with the 
   CHECK_MESSAGE(all_say(all, "done", ""), text_of(all));
 }
 
+TEST_CASE("a message that is asked for instead of waited for is over once the communicator is revoked") {
+  const auto all = outcomes(2, [](Comm& comm) {
+    if (comm.rank() == 1) return comm.revoke("enough is enough");
+    float value = 0;
+    auto pending = distx::start_receive(comm, value, 1);
+    distx::detail::wait_until(20s, [&] { return pending.test(); }, [] { return false; });
+    if (!pending.test()) throw std::logic_error("it goes on for ever");
+    pending.wait();
+  });
+  CHECK(all[0].type == "RevokedError");
+  CHECK_MESSAGE(all[0].says("rank 1 revoked the communicator: enough is enough"), text_of(all));
+}
+
 TEST_CASE("a group that is revoked leaves its parent alone") {
   const auto all = outcomes(4, [](Comm& comm) {
     auto half = comm.split(comm.rank() % 2, 0);
@@ -258,6 +271,18 @@ TEST_CASE("what a user's op throws reaches its caller, and ends the others") {
   CHECK(all[1].words == "thirteen");
   CHECK(all[0].type == "RevokedError");
   CHECK(all[0].says("rank 1 revoked the communicator: thirteen"));
+}
+
+TEST_CASE("a started list whose op throws what is no exception is let go, and the next call tells") {
+  struct Thrower {
+    int operator()(int, int) const { throw 5; }
+  };
+  const auto all = outcomes(2, [](Comm& comm) {
+    std::vector<std::vector<int>> list(2, std::vector<int>(10));
+    { auto let_go = distx::start_all_reduce(comm, list, list, Thrower{}); }
+    distx::barrier(comm);
+  });
+  CHECK_MESSAGE(all_say(all, "RevokedError", " revoked the communicator: "), text_of(all));
 }
 
 TEST_CASE("communicators and Pendings may outlive the connector, and a moved one works") {

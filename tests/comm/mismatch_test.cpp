@@ -174,6 +174,20 @@ TEST_CASE("counts that differ") {
                 text_of(exchanged));
 }
 
+TEST_CASE("counts that one rank alone gives to an all_to_all reach nobody's memory") {
+  std::vector<int> around(15, 7);
+  const auto all = outcomes(2, [&](Comm& comm) {
+    std::vector<int> send(5, 42), receive;
+    const std::vector<std::size_t> to{0, 5}, from{0, 0};
+    const auto nothing = distx::Span<int>(around).subspan(5, 0);
+    if (comm.rank() == 0) distx::all_to_all(comm, send, receive, to, from);
+    else distx::all_to_all(comm, distx::Span<const int>{}, nothing);
+  });
+  CHECK_MESSAGE(all_say(all, "MismatchError", " passes other counts, or a list of other lengths, than this rank"),
+                text_of(all));
+  CHECK(around == std::vector<int>(15, 7));
+}
+
 TEST_CASE("lists of the same lengths in another order") {
   using Lengths = std::vector<std::size_t>;
   using List = std::vector<std::vector<float>>;

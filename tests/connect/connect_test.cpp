@@ -70,6 +70,8 @@ TEST_CASE("a launcher that nothing here understands is an error, never many worl
   CHECK(refusal() == meet_in_folder);
   const Environment of_unknown_size(Variables{{"DISTX_FILE", "/somewhere"}});
   CHECK(refusal() == meet_in_folder);
+  const Environment of_no_int(Variables{{"DISTX_FILE", "/somewhere"}, {"DISTX_SIZE", "4294967297"}});
+  CHECK(refusal() == meet_in_folder);
   const Environment one_of_one(Variables{{"DISTX_FILE", "/somewhere"}, {"DISTX_SIZE", "1"}});
   CHECK(refusal() == "connected as one of 1");
   const Environment torchrun(Variables{{"WORLD_SIZE", "8"}});

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <string>
 
 #include "connect/minimal.hpp"
@@ -112,6 +113,29 @@ TEST_CASE("threads that pass different sizes are told so, all of them") {
     wrong.unless(root.find("root -1 is no rank: ranks are 0 to 2") != std::string::npos);
   });
   CHECK(wrong.count() == 0);
+}
+
+TEST_CASE("a thread that comes late does not read the memory of one that gave up, which makes no more calls") {
+  std::string early, next, late;
+  std::byte heard[2]{};
+  std::atomic<bool> gave_up{false};
+  distx::spawn(distx::threads(2, std::chrono::milliseconds(50)), [&](distx::ThreadConnector& connector) {
+    std::byte said{1}, unheard[2]{};
+    if (connector.rank() == 0) {
+      early = error_of<distx::TimeoutError>([&] { connector.all_gather({&said, 1}, unheard); });
+      said = std::byte{2};
+      gave_up = true;
+      gave_up.notify_all();
+      next = error_of<distx::RevokedError>([&] { connector.barrier(); });
+    } else {
+      gave_up.wait(false);
+      late = error_of<distx::TimeoutError>([&] { connector.all_gather({&said, 1}, heard); });
+    }
+  });
+  CHECK(early == "distx: all_gather on rank 0 of 2 (threads): rank 1 has not arrived after 0.05 s");
+  CHECK(next == "distx: barrier on rank 0 of 2 (threads): an earlier call of this connector has failed");
+  CHECK(late == "distx: all_gather on rank 1 of 2 (threads): rank 0 has not arrived after 0.05 s");
+  CHECK(heard[0] == std::byte{1});
 }
 
 TEST_CASE("ranks in ranks") {

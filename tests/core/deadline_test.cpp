@@ -25,6 +25,21 @@ TEST_CASE("a timeout says how long it is") {
   CHECK(distx::default_deadline.limit() == 10min);
 }
 
+TEST_CASE("a timeout too long for the clock is no deadline") {
+  using namespace std::chrono;
+  for (const distx::Timeout longest : {distx::Timeout(hours::max()), distx::Timeout(seconds::max()),
+                                       distx::Timeout(milliseconds::max()), distx::Timeout(nanoseconds::max() - 1ns),
+                                       distx::Timeout(duration<double>(1e300)), distx::Timeout(24h * 365 * 292)}) {
+    CAPTURE(longest.words());
+    CHECK(longest.unlimited());
+    CHECK(!distx::Deadline(longest).expired());
+  }
+  CHECK(distx::Timeout(0s).limit() == 0s);
+  CHECK(distx::Timeout(1ns).limit() == 1ns);
+  CHECK(distx::Timeout(24h * 365 * 50).limit() == 24h * 365 * 50);
+  CHECK(!distx::Deadline(24h * 365 * 50).expired());
+}
+
 TEST_CASE("a deadline ends when its time is over") {
   CHECK(distx::Deadline(0s).expired());
   CHECK(!distx::Deadline(1h).expired());

@@ -3,7 +3,10 @@
 #include <doctest/doctest.h>
 
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <optional>
+#include <random>
 #include <string>
 
 #include <distx/distx.hpp>
@@ -72,6 +75,23 @@ TEST_CASE("a revocation reaches ranks that wait for a message or a started call"
     CHECK_THROWS_AS(barrier(comm), RevokedError);
     world().barrier();
   }
+}
+
+TEST_CASE("a started call that is asked for instead of waited for is over once the communicator is revoked") {
+  if (world().size() < 2) return;
+  MpiCommunicator comm(world());
+  std::vector<float> x(1000);
+  if (comm.rank() == 0) {
+    world().barrier();
+    comm.revoke("enough");
+  } else {
+    auto pending = start_all_reduce(comm, x, sum);
+    world().barrier();
+    distx::detail::wait_until(20s, [&] { return pending.test(); }, [] { return false; });
+    CHECK(pending.test());
+    CHECK(contains(sentence_of<RevokedError>([&] { pending.wait(); }), "rank 0 revoked the communicator: enough"));
+  }
+  world().barrier();
 }
 
 TEST_CASE("a rank that unwinds tells the others") {
@@ -144,6 +164,40 @@ TEST_CASE("a started call that is not joined times out in wait") {
     pending.wait();
   }
   world().barrier();
+}
+
+TEST_CASE("what MPI may still write for a call that was given up is not memory of the program's") {
+  if (world().size() < 2) return;
+  // Rank 0 makes no call of MPI until the others have given up, and the folder tells it so.
+  const int others = world().size() - 1;
+  std::random_device seed;
+  const auto name = broadcast_value(world(), std::uint64_t{seed()} << 32 | seed(), 0);
+  const auto folder = std::filesystem::temp_directory_path() / ("distx-test-" + std::to_string(name));
+  std::filesystem::create_directories(folder);
+  std::vector<float16> send(1'000'000, float16(1.0f)), receive(send.size());
+  std::vector<std::vector<float>> own;
+  try {
+    MpiCommunicator comm(world(), {.deadline = 500ms});
+    auto pending = start_all_reduce(comm, send, receive, sum);
+    if (comm.rank() == 0)
+      distx::detail::wait_until(
+          20s,
+          [&] {
+            const std::filesystem::directory_iterator files(folder);
+            return std::distance(begin(files), end(files)) == others;
+          },
+          [] { return false; });
+    pending.wait();
+    CHECK(comm.rank() == 0);  // whose part of it the others' MPI may still do
+  } catch (const Error&) {
+  }
+  if (world().rank() != 0) {
+    for (std::size_t i = 0; i < 4; ++i) own.emplace_back(send.size() + 1000 * i, 7.0f);
+    std::ofstream(folder / std::to_string(world().rank())) << "gave up";
+  }
+  for (int round = 0; round < 100; ++round) world().barrier();  // in which MPI moves what it still can
+  for (const auto& values : own) CHECK(std::count(values.begin(), values.end(), 7.0f) == std::ssize(values));
+  if (world().rank() == 0) std::filesystem::remove_all(folder);
 }
 
 TEST_CASE("a message of another size is an error, shorter or longer") {

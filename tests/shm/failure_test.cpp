@@ -3,6 +3,8 @@
 // left.
 #include <doctest/doctest.h>
 
+#include <sys/resource.h>
+
 #include "shm/forked.hpp"
 #include "shm/system.hpp"
 
@@ -27,6 +29,13 @@ const std::vector<std::pair<std::string, void (*)(Comm&, int)>>& waits() {
        [](Comm& comm, int other) {
          std::vector<float> values(100000);
          distx::receive(comm, values, other);
+       }},
+      {"receive that is asked for",
+       [](Comm& comm, int other) {
+         float value = 0;
+         auto pending = distx::start_receive(comm, value, other);
+         distx::detail::wait_until(30s, [&] { return pending.test(); }, [] { return false; });
+         pending.wait();
        }},
       {"send", [](Comm& comm, int other) { distx::send(comm, std::vector<float>(100000), other); }},
       {"split", [](Comm& comm, int) { const auto half = comm.split(0, 0); }},
@@ -93,6 +102,74 @@ TEST_CASE("a rank that is killed in the middle of its work leaves nothing behind
     });
     CHECK(ended == std::vector<int>{0, 1000 + SIGKILL, 0});
   }
+}
+
+TEST_CASE("a rank that is killed is missed while another one, before it in number, is only late") {
+  const auto ended = test::forked(3, [](test::ForkedConnector& connector, test::Board& board) {
+    Comm comm(connector, 60s);
+    distx::barrier(comm);
+    if (comm.rank() == 1) ::raise(SIGKILL);
+    if (comm.rank() == 0)
+      distx::detail::wait_until(30s, [&] { return board.steps == 1; }, [] { return false; });
+    const int status = ends_in_failure([&] { distx::barrier(comm); });
+    ++board.steps;
+    return status;
+  });
+  CHECK(ended == std::vector<int>{0, 1000 + SIGKILL, 0});
+}
+
+/// As long as it lives, this process can open no more files.
+class NoMoreFiles {
+ public:
+  NoMoreFiles() {
+    ::getrlimit(RLIMIT_NOFILE, &before_);
+    rlimit none = before_;
+    none.rlim_cur = 3;
+    ::setrlimit(RLIMIT_NOFILE, &none);
+  }
+  NoMoreFiles(const NoMoreFiles&) = delete;
+  NoMoreFiles& operator=(const NoMoreFiles&) = delete;
+  ~NoMoreFiles() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+TEST_CASE("a message for which no memory can be had is a MemoryError that copies nothing, and the program goes on") {
+  const auto ended = test::forked(2, [](test::ForkedConnector& connector, test::Board&) {
+    int status = 0;
+    {
+      Comm comm(connector, 60s);
+      std::vector<int> small(4), large(5'000'000);
+      if (comm.rank() == 0) {
+        // Of the place in which the first message was, the second one must not read.
+        auto first = distx::start_receive(comm, small, 1);
+        distx::barrier(comm);
+        first.wait();
+        const NoMoreFiles none;
+        try {
+          distx::receive(comm, large, 1, 1);
+          status = 1;
+        } catch (const distx::MemoryError&) {
+          if (large != std::vector<int>(large.size())) status = 2;
+        }
+      } else {
+        std::fill(small.begin(), small.end(), 99);
+        distx::barrier(comm);
+        distx::send(comm, small, 0);
+        try {
+          distx::receive(comm, large, 0, 1);
+          status = 3;
+        } catch (const distx::RevokedError& error) {
+          if (std::string(error.what()).find("no shared memory") == std::string::npos) status = 4;
+        }
+      }
+    }
+    Comm next(connector, 60s);
+    distx::barrier(next);
+    return status;
+  });
+  CHECK(ended == std::vector<int>{0, 0});
 }
 
 TEST_CASE("ranks that throw are told of, and leave nothing behind") {

@@ -139,6 +139,35 @@ TEST_CASE("messages longer than a cell, in both orders") {
   CHECK_MESSAGE(test::all_say(all, "done", ""), test::text_of(all));
 }
 
+TEST_CASE("any number of messages can be started to a rank that takes them, in both orders") {
+  for (const bool sender_first : {true, false}) {
+    CAPTURE(sender_first);
+    const auto all = outcomes(2, [&](Comm& comm) {
+      constexpr std::size_t count = 3 * distx::shm::Mailbox::capacity;
+      const bool sends = comm.rank() == 0;
+      std::vector<std::size_t> values(count);
+      for (std::size_t i = 0; i < count; ++i) values[i] = sends ? i : 0;
+      const auto start = [&](std::size_t i) {
+        return sends ? distx::start_send(comm, values[i], 1) : distx::start_receive(comm, values[i], 0);
+      };
+      if (sends == sender_first) {
+        std::vector<decltype(start(0))> started;
+        for (std::size_t i = 0; i < count; ++i) {
+          if (i == distx::shm::Mailbox::capacity) distx::barrier(comm);  // not one has been answered
+          started.push_back(start(i));
+        }
+        for (auto& pending : started) pending.wait();
+      } else {
+        distx::barrier(comm);
+        for (std::size_t i = 0; i < count; ++i) start(i).wait();
+      }
+      for (std::size_t i = 0; i < count; ++i)
+        if (values[i] != i) throw std::logic_error("wrong message");
+    });
+    CHECK_MESSAGE(test::all_say(all, "done", ""), test::text_of(all));
+  }
+}
+
 TEST_CASE("a rank that takes no messages is named when no more of them fit") {
   const auto all = outcomes(
       2,

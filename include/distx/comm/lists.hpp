@@ -62,7 +62,7 @@ class PendingList {
     if (std::uncaught_exceptions() > uncaught_) pendings_.clear();  // which revokes the communicator
     try {
       wait();
-    } catch (const std::exception&) {
+    } catch (...) {
       pendings_.clear();  // a call that fails has revoked the communicator: the next one throws the reason
     }
   }

@@ -241,6 +241,7 @@ template <Collective Call>
     if constexpr (Call::name == "all_gather" || Call::name == "reduce_scatter") f.counts = detail::hash_of(c.counts);
     if constexpr (Call::name == "all_to_all") {
       f.count = c.send_counts.empty() ? c.send.size() : 0;
+      f.counts = c.send_counts.empty() ? 0 : 1;  // their values differ from rank to rank
       f.in_place = !c.send.empty() && c.send.data() == c.receive.data();
     }
   }

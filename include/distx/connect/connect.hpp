@@ -28,7 +28,7 @@ inline std::optional<int> environment_number(const char* name) {
   if (text == nullptr || *text == '\0') return std::nullopt;
   char* end = nullptr;
   const long value = std::strtol(text, &end, 10);
-  if (*end != '\0') return std::nullopt;
+  if (*end != '\0' || value != static_cast<int>(value)) return std::nullopt;
   return static_cast<int>(value);
 }
 

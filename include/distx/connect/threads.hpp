@@ -19,14 +19,20 @@ class ThreadWorld final : public Notices {
 
   [[nodiscard]] int size() const noexcept { return static_cast<int>(ranks_.size()); }
 
-  /// Publishes `mine`, waits for all, lets `read(rank, span)` see every rank's span, and waits again.
+  /// Publishes a copy of `mine`, waits for all, lets `read(rank, span)` see every rank's span, and waits again.
   template <class Read>
   void exchange(int rank, std::span<const std::byte> mine, std::string_view operation, Read&& read) {
     Rank& self = ranks_[static_cast<std::size_t>(rank)];
-    self.span = mine;
+    if (self.failed)
+      throw RevokedError("an earlier call of this connector has failed",
+                         {.operation = operation, .backend = "threads", .rank = rank, .size = size()});
+    self.failed = true;  // unless all have read: who comes late may still read what a rank that gave up has said
+    self.said.assign(mine.begin(), mine.end());
     arrive(rank, operation);
-    for (std::size_t other = 0; other < ranks_.size(); ++other) read(static_cast<int>(other), ranks_[other].span);
+    for (std::size_t other = 0; other < ranks_.size(); ++other)
+      read(static_cast<int>(other), std::span<const std::byte>(ranks_[other].said));
     arrive(rank, operation);
+    self.failed = false;
   }
 
   /// Ends the world: every wait in it, now or later, throws. The first caller's reason stays, unless that was a
@@ -61,7 +67,8 @@ class ThreadWorld final : public Notices {
  private:
   struct alignas(64) Rank {
     std::atomic<std::uint64_t> arrived{0};
-    std::span<const std::byte> span;
+    std::vector<std::byte> said;
+    bool failed = false;
   };
 
   /// @pre the mutex is held, and ended()

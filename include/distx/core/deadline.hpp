@@ -13,11 +13,14 @@ inline constexpr None none{};
 class Timeout {
  public:
   using duration = std::chrono::nanoseconds;
+  /// What lasts longer is no deadline: it would not fit the clock. A hundred years.
+  static constexpr std::chrono::duration<double> longest{3.2e9};
 
   constexpr Timeout(None) noexcept : limit_(duration::max()) {}  // NOLINT
   template <class Rep, class Period>
   constexpr Timeout(std::chrono::duration<Rep, Period> limit) noexcept  // NOLINT
-      : limit_(std::chrono::duration_cast<duration>(limit)) {}
+      : limit_(std::chrono::duration<double>(limit) < longest ? std::chrono::duration_cast<duration>(limit)
+                                                               : duration::max()) {}
 
   [[nodiscard]] constexpr bool unlimited() const noexcept { return limit_ == duration::max(); }
   [[nodiscard]] constexpr duration limit() const noexcept { return limit_; }

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <memory>
 #include <thread>
+#include <utility>
 
 #include "distx/core/deadline.hpp"
 
@@ -25,9 +28,12 @@ class GiveWay {
       std::this_thread::sleep_for(std::chrono::nanoseconds(1));
       return Deadline::clock::now();
     }
+    // The time may have gone where the caller looked, as MPI moves data when it is asked: the next is timed alone.
+    if (suspects_) now = Deadline::clock::now();
     std::this_thread::yield();
     const auto after = Deadline::clock::now();
-    if (after - now > turn_) {
+    const bool timed = std::exchange(suspects_, after - now > turn_);
+    if (suspects_ && timed) {
       crowded_until_ = after + while_;
       while_ = std::min(8 * while_, longest_);
     } else {
@@ -44,6 +50,7 @@ class GiveWay {
 
   time_point crowded_until_{};
   duration while_ = shortest_;
+  bool suspects_ = false;
 };
 
 inline thread_local GiveWay give_way;
@@ -64,6 +71,21 @@ WaitEnd wait_until(const Timeout& timeout, Ready&& ready, Stopped&& stopped) {
     }
     if (stopped()) return ready() ? WaitEnd::ready : WaitEnd::stopped;
     if (deadline.expired()) return ready() ? WaitEnd::ready : WaitEnd::expired;
+  }
+}
+
+/// Runs `f` on a thread of its own and waits for it, but not longer than this: afterwards nobody does.
+template <class F>
+void run_in_time(const Timeout& limit, F f) noexcept {
+  try {
+    const auto ended = std::make_shared<std::atomic<bool>>(false);
+    std::thread([=] {
+      f();
+      ended->store(true);
+    }).detach();
+    wait_until(limit, [&] { return ended->load(); }, [] { return false; });
+  } catch (...) {
+    f();  // there are no threads any more
   }
 }
 

@@ -130,6 +130,8 @@ class Job {
   }
   [[nodiscard]] float* floats(std::size_t count) { return reinterpret_cast<float*>(scratch(count * sizeof(float))); }
 
+  /// Whether MPI has kept something: then the memory of this object is MPI's for the life of the process.
+  [[nodiscard]] bool left_behind() const noexcept { return left_behind_; }
   [[nodiscard]] bool idle() const noexcept { return requests_.empty(); }
 
   /// Whether all requests are complete. The receives among them have then been looked at.
@@ -165,7 +167,11 @@ class Job {
   /// Gives up what is in flight: receives are taken back from MPI, everything else it keeps.
   void abandon() noexcept {
     for (std::size_t i = 0; i < requests_.size(); ++i) {
-      if (requests_[i] == MPI_REQUEST_NULL || !awaited_[i].receives) continue;
+      if (requests_[i] == MPI_REQUEST_NULL) continue;
+      if (!awaited_[i].receives) {
+        left_behind_ = true;
+        continue;
+      }
       MPI_Cancel(&requests_[i]);
       MPI_Wait(&requests_[i], MPI_STATUS_IGNORE);
     }
@@ -280,6 +286,7 @@ class Job {
   const Session& session_;
   MPI_Comm comm_ = MPI_COMM_NULL;
   bool started_ = false;
+  bool left_behind_ = false;
   int tag_ = 0;
   std::vector<MPI_Request> requests_;
   std::vector<MPI_Status> statuses_;

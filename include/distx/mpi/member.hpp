@@ -14,7 +14,8 @@ namespace distx {
 
 struct MpiOptions {
   /// How long a call waits for the other ranks. With `none` every call goes straight to MPI, which costs least and
-  /// waits for ever; a revocation is then seen by the next call only.
+  /// waits for ever; a revocation is then seen by the next call only. A message that has begun to arrive is waited for
+  /// beyond it, since MPI writes where it goes: until its sender calls MPI again.
   Timeout deadline = default_deadline;
   /// Elements in one call of MPI, which counts in `int`; larger calls are cut.
   std::size_t max_count = INT_MAX;
@@ -59,6 +60,8 @@ class Member {
       // Requests may be left on them, on this rank or another.
       (void)blocking_.release();
       (void)started_.release();
+      for (auto& job : jobs_)
+        if (job->left_behind()) (void)job.release();
     }
   }
 
@@ -71,6 +74,13 @@ class Member {
   [[nodiscard]] Span<std::byte> scratch(std::size_t bytes) {
     if (scratch_.size() < bytes) scratch_ = Buffer<std::byte>(bytes);
     return {scratch_.data(), bytes};
+  }
+
+  /// Whether a wait for what is not complete would throw.
+  [[nodiscard]] bool is_lost() {
+    if (options.deadline.unlimited()) return false;
+    look();
+    return revoked();
   }
 
   /// Runs `f`; where it throws, the others are told.

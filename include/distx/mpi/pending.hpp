@@ -56,7 +56,7 @@ class MpiPending {
   [[nodiscard]] bool test() noexcept {
     if (job_ == nullptr || error_ != nullptr) return true;
     try {
-      return job_->test(context_);
+      return job_->test(context_) || member_->is_lost();
     } catch (...) {
       error_ = std::current_exception();
       job_->abandon();

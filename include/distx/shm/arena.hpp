@@ -44,8 +44,13 @@ class SegmentArena final : public arena::Arena {
     Mailbox& box = mailbox(*mine);
     std::shared_ptr<Parcel> parcel;
     Cell* cell = nullptr;
-    bool second = false, needs_parcel = false;
+    bool second = false, needs_parcel = false, is_full = false;
+    if (in_cells_.size() == in_cells_.capacity()) {
+      advance_all();
+      in_cells_.reserve(2 * in_cells_.size() + 16);  // so that nothing fails once a cell is taken
+    }
     const auto attempt = [&] {
+      if (is_full) advance_all();  // cells of this rank's, of messages that it has not looked at since
       const MailboxLock lock(*this, box, rank_);
       if (!lock.held()) throw_stopped(lock.dead(), context);
       cell = box.counterpart(*mine);
@@ -57,7 +62,8 @@ class SegmentArena final : public arena::Arena {
       needs_parcel = mine->bytes > Cell::small_bytes && parcel == nullptr;
       if (needs_parcel) return true;
       cell = box.take(*mine, parcel == nullptr ? SegmentName{} : parcel->name);
-      return cell != nullptr;
+      is_full = cell == nullptr;
+      return !is_full;
     };
     const auto full = [&] {
       return "after " + deadline().words() + " " + std::to_string(Mailbox::capacity) +
@@ -70,6 +76,7 @@ class SegmentArena final : public arena::Arena {
     if (second) return meet(*mine, *cell, context);
     mine->cell = static_cast<std::size_t>(cell - box.cells);
     mine->parcel = parcel;
+    in_cells_.push_back(mine);
     if (!mine->sends) return;
     copy(parcel == nullptr ? cell->small : parcel->segment->data(), mine->source, mine->bytes);
     cell->shown.store(1, std::memory_order_release);
@@ -124,6 +131,13 @@ class SegmentArena final : public arena::Arena {
     cell.state.store(Cell::free, std::memory_order_release);
   }
 
+  void advance_all() noexcept {
+    std::erase_if(in_cells_, [this](const std::weak_ptr<arena::Envelope>& weak) {
+      const auto envelope = weak.lock();
+      return envelope == nullptr || advance(*envelope);
+    });
+  }
+
   /// The second side's part; `cell` is the first side's, which waits for the outcome.
   void meet(arena::Envelope& mine, Cell& cell, const ErrorContext& context) {
     if (cell.bytes != mine.bytes || cell.type != mine.type) {
@@ -163,6 +177,7 @@ class SegmentArena final : public arena::Arena {
   int rank_;
   std::int64_t process_ = ::getpid();
   Parcels parcels_;
+  std::vector<std::weak_ptr<arena::Envelope>> in_cells_;  // this rank's
 };
 
 }  // namespace distx::shm

@@ -57,7 +57,7 @@ class Segment {
   Segment(const Key& key, unique_mapping mapping) noexcept : key_(key), mapping_(std::move(mapping)) {}
 
   static Known& known_segments() {
-    static Known known;
+    static Known& known = *new Known;  // for as long as the process: a program's globals may hold segments
     return known;
   }
   [[noreturn]] static void fail(const std::string& what, std::size_t bytes) {

@@ -47,19 +47,26 @@ class Arena {
     for (int other = 0; other < size(); ++other) {
       const auto& theirs = control_.channel(other, lane).arrived;
       wait(other, context, [&] { return theirs.load(std::memory_order_acquire) >= now; },
-           [&] { return missing(lane, now); });
+           [&] { return missing(lane, now); }, [&](Look& look) { return gone(look, lane, now, other); });
     }
   }
 
   /// Waits until `ready()`, which is in the hands of rank `other`: or throws, with `late()` when the deadline is over.
   template <class Ready, class Late>
   void wait(int other, const ErrorContext& context, Ready&& ready, Late&& late) {
+    wait(other, context, ready, late,
+         [&](Look& look) { return has_left(other) || look.died(*this, other) ? other : -1; });
+  }
+  /// The same; `lost(look)` is a rank that will not do its part, -1 where none is known.
+  template <class Ready, class Late, class Lost>
+  void wait(int other, const ErrorContext& context, Ready&& ready, Late&& late, Lost&& lost) {
     Look look;
-    const auto stopped = [&] { return revoked() || has_left(other) || look.died(*this, other); };
+    int who = other;
+    const auto stopped = [&] { return revoked() || (who = lost(look)) >= 0; };
     switch (detail::wait_until(deadline_, ready, stopped)) {
       case detail::WaitEnd::ready: return;
       case detail::WaitEnd::expired: throw TimeoutError(late(), context);
-      case detail::WaitEnd::stopped: throw_stopped(other, context);
+      case detail::WaitEnd::stopped: throw_stopped(who, context);
     }
   }
 
@@ -73,8 +80,11 @@ class Arena {
     if (header.revoked.compare_exchange_strong(none_yet, 1)) {
       const std::string words = "rank " + std::to_string(rank) + " revoked the communicator: " + reason;
       header.reason[words.copy(header.reason, sizeof header.reason - 1)] = '\0';
-      header.revoked.store(2, std::memory_order_seq_cst);
+    } else if (none_yet == 1) {
+      // Another rank is writing its reason, unless it died over that. Until then nobody would see the revocation.
+      detail::wait_until(std::chrono::seconds(1), [&] { return revoked(); }, [] { return false; });
     }
+    header.revoked.store(2, std::memory_order_seq_cst);
     for (int other = 0; other < size(); ++other) {
       if (other == rank) continue;
       Look look;
@@ -108,13 +118,16 @@ class Arena {
   /// Asks whether a rank has died, but every few milliseconds only.
   class Look {
    public:
-    [[nodiscard]] bool died(Arena& arena, int rank) noexcept {
+    [[nodiscard]] bool died(Arena& arena, int rank) noexcept { return is_time() && arena.died(rank); }
+    [[nodiscard]] bool is_time() noexcept {
       const auto now = Deadline::clock::now();
       if (next_ == Deadline::clock::time_point{}) next_ = now + interval;
       if (now < next_) return false;
       next_ = now + interval;
-      return arena.died(rank);
+      ++turn;
+      return true;
     }
+    int turn = 0;
 
    private:
     static constexpr std::chrono::milliseconds interval{5};
@@ -126,6 +139,19 @@ class Arena {
     throw RankFailure("rank " + std::to_string(rank) + ", process " + std::to_string(control_.rank(rank).process) +
                           ", has died",
                       rank, nullptr, context);
+  }
+  /// One of the ranks that have not arrived, if it has left or died; `other` may be late because it waits for that one.
+  [[nodiscard]] int gone(Look& look, Lane lane, std::uint64_t now, int other) noexcept {
+    if (has_left(other)) return other;
+    if (!look.is_time()) return -1;
+    for (int step = 0; step < size(); ++step) {
+      const int rank = (look.turn + step) % size();
+      const auto& theirs = control_.channel(rank, lane).arrived;
+      if (theirs.load(std::memory_order_acquire) >= now) continue;
+      const bool is_gone = has_left(rank) || died(rank);
+      return is_gone && theirs.load(std::memory_order_acquire) < now ? rank : -1;  // else it came, and went then
+    }
+    return -1;
   }
   std::string missing(Lane lane, std::uint64_t now) const {
     std::string who;

@@ -88,7 +88,12 @@ class Communicator {
     if (mine == 0) member_->guarded([&] { Kind::make(ranks, deadline, made, wish.token); });
     wishes = gathered(wish, location);
     const auto& token = wishes[static_cast<std::size_t>(group.front().rank)].token;
-    member_->guarded([&] { arena = Kind::find(token, mine, ranks, deadline); });
+    member_->guarded([&] {
+      // What the first rank has made stays as long as nobody is busy, or all have come to the barrier.
+      const Busy busy(member_->arena().control().channel(rank(), Lane::blocking));
+      if (member_->arena().revoked()) member_->arena().throw_revoked(member_->self.context(Barrier<Host>{location}));
+      arena = Kind::find(token, mine, ranks, deadline);
+    });
     run(Lane::blocking, Barrier<Host>{location});
     return Communicator(std::make_shared<Member>(std::move(arena), mine, Kind::name));
   }
@@ -217,10 +222,13 @@ class Communicator {
   template <Collective Call>
   Pending post(const Call& call, const Pending::Messages& messages) {
     const auto context = member_->self.context(call);
-    Pending pending(member_, messages, context);
+    Pending pending(member_, Pending::Messages{}, context);
     member_->guarded([&] {
-      for (const auto& message : messages)
-        if (message != nullptr) member_->arena().post(message, context);
+      for (std::size_t i = 0; i < messages.size(); ++i) {
+        if (messages[i] == nullptr) continue;
+        member_->arena().post(messages[i], context);
+        pending.hold(i, messages[i]);  // what could not be posted is nowhere, and not to be waited for
+      }
     });
     return pending;
   }

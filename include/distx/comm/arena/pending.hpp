@@ -28,6 +28,9 @@ class Pending {
   }
   ~Pending() { settle(); }
 
+  /// Message number i, once it is on its way.
+  void hold(std::size_t i, std::shared_ptr<Envelope> message) noexcept { messages_[i] = std::move(message); }
+
   void wait() {
     if (member_ == nullptr) return;
     const auto member = std::exchange(member_, nullptr);
@@ -51,7 +54,7 @@ class Pending {
   [[nodiscard]] bool test() const noexcept {
     if (task_ != nullptr) return task_->done();
     for (const auto& message : messages_)
-      if (message != nullptr && !member_->arena().advance(*message)) return false;
+      if (message != nullptr && !member_->arena().advance(*message) && !is_lost(*message)) return false;
     return true;
   }
 
@@ -96,6 +99,12 @@ class Pending {
   }
 
  private:
+  /// Whether `wait` would throw.
+  [[nodiscard]] bool is_lost(const Envelope& message) const noexcept {
+    Arena& arena = member_->arena();
+    const int other = message.sends ? message.to : message.from;
+    return arena.revoked() || arena.has_left(other) || look_.died(arena, other);
+  }
   void settle() noexcept {
     if (member_ == nullptr) return;
     const auto member = member_;
@@ -114,6 +123,7 @@ class Pending {
   std::shared_ptr<Ticket> task_;
   Messages messages_;
   ErrorContext context_;
+  mutable Arena::Look look_;
   int uncaught_ = std::uncaught_exceptions();
 };
 

@@ -55,7 +55,8 @@ class Meeting {
 
   /// After a refusal: the last to read it takes the files away.
   void leave(const Folder& inner) const {
-    inner.remove(hello_of(rank_));
+    if (const auto hello = Hello::from(inner.read(hello_of(rank_))); hello && hello->word == mine_.word)
+      inner.remove(hello_of(rank_));
     std::error_code error;
     for (const auto& entry : std::filesystem::directory_iterator(inner.path(), error))
       if (entry.path().filename().string().starts_with("hello-")) return;
@@ -175,6 +176,7 @@ class Meeting {
         [&] {
           const auto offered = Hello::from(outer_.read("run"));
           if (root && is_in(folder_of(root->word), run)) return true;
+          if (root && !twin_.empty() && !folder_of(root->word).has("trouble")) throw ConnectError(twin_, where());
           if (offered && (!root || root->word != offered->word) && !has_ended(offered->process, mine_.process) &&
               answer(folder_of(offered->word)))
             root = offered;
@@ -187,6 +189,7 @@ class Meeting {
           return false;
         });
     if (end == distx::detail::WaitEnd::ready) return run;
+    if (!twin_.empty()) throw ConnectError(twin_, where());
     if (!root)
       throw TimeoutError("after " + timeout_.words() + " rank 0 has not come to " + place(), where());
     std::vector<int> absent;
@@ -199,15 +202,17 @@ class Meeting {
                        where());
   }
   /// Whether this rank could: the run may have ended meanwhile.
-  bool answer(const Folder& inner) const try {
+  bool answer(const Folder& inner) try {
+    twin_.clear();
     if (!inner.has(hello_of(0))) return false;
     if (inner.put_first(hello_of(rank_), mine_.text())) return true;
     const auto other = Hello::from(inner.read(hello_of(rank_)));
     if (!other || other->word == mine_.word) return true;
-    const std::string words = "rank " + std::to_string(rank_) + " is there twice (" + other->process.words() +
-                              " and " + mine_.process.words() + "): every rank needs a number of its own (DISTX_RANK)";
-    (void)inner.put_first("trouble", words);
-    throw ConnectError(words, where());
+    // Rank 0 reads of it and refuses all. Where it does not, its run is an earlier one, whose end nobody here saw.
+    twin_ = "rank " + std::to_string(rank_) + " is there twice (" + other->process.words() + " and " +
+            mine_.process.words() + "): every rank needs a number of its own (DISTX_RANK)";
+    (void)inner.put_first("trouble", twin_);
+    return true;
   } catch (const ConnectError&) {
     if (inner.has(hello_of(0))) throw;
     return false;
@@ -242,6 +247,7 @@ class Meeting {
   Deadline deadline_;
   Hello mine_{random_name(), size_, this_process()};
   std::vector<std::optional<Hello>> come_;  ///< by rank
+  std::string twin_;                        ///< what to say of another process that is there as this rank
 };
 
 }  // namespace distx::file
