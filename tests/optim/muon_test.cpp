@@ -128,6 +128,29 @@ TEST_CASE("Muon: singular values come near 1, whatever the gradient's size") {
   }
 }
 
+TEST_CASE("Muon: weights stay finite for gradients, and what is left of them, as small or large as float has") {
+  const auto step = [](float size, bool left_over) {
+    std::vector<float> weight(12), gradient(12), velocity(12);
+    auto& filled = left_over ? velocity : gradient;  // by steps long ago, with no gradient since
+    for (std::size_t i = 0; i < 12; ++i) filled[i] = size * static_cast<float>(std::sin(1 + i * i));
+    distx::update_parameter(distx::Muon{}, {.learning_rate = 1}, {3, 4}, distx::Span<float>(weight),
+                            distx::Span<const float>(gradient), {distx::Span<float>(velocity)});
+    return weight;
+  };
+  for (const bool left_over : {false, true}) {
+    CAPTURE(left_over);
+    const auto usual = step(1, left_over);
+    for (const float size : {1e-45f, 1e-38f, 1e-25f, 1e-20f, 1e22f, 1e25f, 1e37f}) {
+      CAPTURE(size);
+      const auto weight = step(size, left_over);
+      for (std::size_t i = 0; i < 12; ++i) {
+        if (size < 1e-30f) CHECK(std::abs(weight[i]) < 0.1f);  // as good as zero
+        else CHECK(std::abs(weight[i] - usual[i]) < 1e-3f);
+      }
+    }
+  }
+}
+
 TEST_CASE("Muon: a gradient of zeros changes nothing") {
   std::vector<float> weight(6, 1.0f), gradient(6), velocity(6);
   distx::update_parameter(distx::Muon{}, {.learning_rate = 1}, {2, 3}, distx::Span<float>(weight),

@@ -274,6 +274,12 @@ TEST_CASE("options and optimizers that differ among ranks") {
   check(differ(distx::DataParallelOptions{.allow_unused = true}, distx::SGD{}), "allow_unused = true");
   check(differ(distx::DataParallelOptions{.broadcast_from = 2}, distx::SGD{}), "broadcast_from = 2");
   check(differ(distx::DataParallelOptions{}, distx::AdamW{}), "; rank 1 has ");
+  const auto small = toy::endings(2, [](distx::ThreadCommunicator& comm) {
+    Two model;
+    distx::DataParallel<>(comm, model.parameters(), distx::SGD{}, {.clip_norm = comm.rank() == 0 ? 1e-7 : 3e-7});
+  });
+  check(small, "clip_norm = 1e-07");
+  check(small, "clip_norm = 3e-07");
 }
 
 TEST_CASE("a list that one rank can see to be wrong ends all ranks") {

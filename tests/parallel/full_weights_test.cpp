@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <distx/comm/decorators/metered.hpp>
 #include <distx/parallel/alone.hpp>
 #include <doctest/doctest.h>
 
@@ -54,6 +55,47 @@ TEST_CASE("all weights are streamed in the order of the list, and may be kept wh
         stages::Training again(comm, parameters, distx::AdamW{}, {.stage = 3 - stage});
         CHECK(toy::same_bits(full(again), before));
       });
+}
+
+TEST_CASE("a training made after release is not touched by the end of the one released") {
+  for (const int ranks : {1, 2})
+    for (const int stage : {0, 2, 3})
+      for (const int next : {0, 2, 3})
+        for (const bool assigned : {false, true}) {
+          CAPTURE(ranks);
+          CAPTURE(stage);
+          CAPTURE(next);
+          CAPTURE(assigned);
+          toy::on_ranks(ranks, [&](distx::ThreadCommunicator& comm) {
+            std::vector<distx::Parameter<float>> parameters;
+            parameters.emplace_back("p", 100);
+            const auto learn = [&](stages::Training& training) {
+              for (auto& x : training.gradient(parameters[0])) x += 1;
+              training.ready(parameters[0]);
+              training.step({.learning_rate = 0.25});
+              CHECK(training.memory().weights.held > 0);
+            };
+            const auto made = [&](int at) {
+              return stages::Training(comm, parameters, distx::SGD{}, {.stage = at});
+            };
+            auto first = std::make_unique<stages::Training>(made(stage));
+            learn(*first);
+            first->release();
+            if (assigned) {
+              *first = made(next);  // of the two, the released one ends last
+              learn(*first);
+              CHECK(full(*first) == Floats(100, -0.5f));
+              return;
+            }
+            auto second = made(next);
+            learn(second);
+            first.reset();
+            learn(second);
+            CHECK(full(second) == Floats(100, -0.75f));
+            second.release();
+            CHECK(parameters[0].value()[99] == -0.75f);
+          });
+        }
 }
 
 TEST_CASE("a released training, and one in the middle of a step") {
@@ -123,6 +165,55 @@ TEST_CASE("a moving average is the same at every stage, and comes and goes") {
         for (const auto& rank : averages) CHECK(toy::same_bits(rank, first));
       }
     }
+}
+
+TEST_CASE("there are no gradients while a moving average has the weights' place, and again behind it") {
+  for (const int stage : {0, 1, 2, 3}) {
+    CAPTURE(stage);
+    const auto check = [&](auto&& wrong) {
+      for (const auto& ending : toy::endings(2, [&](auto& comm) {
+             const auto parameters = stages::owned();
+             stages::Training training(comm, parameters, distx::SGD{}, {.stage = stage});
+             auto average = training.average(0.5);
+             const auto scope = average.swap_in();
+             wrong(training, parameters);
+           })) {
+        CAPTURE(ending.words);
+        CHECK(says(ending.words, "there are no gradients in a scope of evaluate() or swap_in()"));
+      }
+    };
+    check([](auto& training, auto& parameters) { training.ready(parameters[0]); });
+    check([](auto& training, auto& parameters) { static_cast<void>(training.gradient(parameters[0])); });
+    toy::on_ranks(2, [&](distx::ThreadCommunicator& comm) {
+      const auto parameters = stages::owned();
+      stages::Training training(comm, parameters, distx::SGD{}, {.stage = stage});
+      auto average = training.average(0.5);
+      for (std::size_t k = 0; k < 2; ++k) {
+        step(training, parameters, k);
+        average.update();
+        auto scope = average.swap_in();
+        const auto moved = std::move(scope);
+      }
+    });
+  }
+}
+
+TEST_CASE("an evaluation has an order of its own where a moving average has the weights' place, too") {
+  toy::on_ranks(2, [](distx::ThreadCommunicator& comm) {
+    distx::Metered<distx::ThreadCommunicator> metered(comm.share());
+    const auto parameters = stages::owned();
+    stages::Training training(metered, parameters, distx::SGD{}, {.stage = 3});
+    auto average = training.average(0.5);
+    for (std::size_t k = 0; k < 2; ++k) step(training, parameters, k);
+    const auto before = metered.ledger();
+    {
+      const auto averages = average.swap_in();
+      const auto evaluation = training.evaluate();
+      for (std::size_t p = 0; p < 3; ++p) static_cast<void>(training.unshard(parameters[p]));
+    }
+    // Training would go on with the next unit, and gather it ahead.
+    CHECK((metered.ledger() - before)["all_gather"].calls == 3);
+  });
 }
 
 TEST_CASE("a model runs alone by the same text") {

@@ -16,3 +16,40 @@ TEST_CASE("weights spread over a mesh are trained as one process would, at every
     });
   }
 }
+
+TEST_CASE("losses are scaled alike on ranks with and without a part of what is float16") {
+  using distx::float16;
+  using mesh_model::Grid, mesh_model::Data, mesh_model::Model;
+  using Split = distx::Shard<1, Model>;
+  for (const bool others : {false, true})  // else a rank has no part of anything
+    for (const auto shape : {std::array{1, 2}, {2, 2}, {1, 3}}) {
+      INFO(shape[0], " x ", shape[1], ", other weights: ", others);
+      toy::on_ranks(shape[0] * shape[1], [&](distx::ThreadCommunicator& comm) {
+        const Grid mesh(comm, shape);
+        const distx::TensorParameter<float16, 2, Grid, distx::Layout<Split>> column("column", mesh, {5, 1},
+                                                                                   [](const auto&) { return 1.0f; });
+        const distx::TensorParameter<float, 1, Grid> bias("bias", mesh, {3}, [](const auto&) { return 1.0f; });
+        distx::TensorParameterList<> list;
+        list.add(column);
+        if (others) list.add(bias);
+        distx::MeshParallel<Data, distx::ZeRO<0>, distx::Precision<float16>> training(mesh, list, distx::SGD{},
+                                                                                      {.loss_scale = 1024});
+        const auto step = [&](float slope) {
+          const auto scaled = [&](const auto&) { return slope * static_cast<float>(training.loss_scale()); };
+          training.ready(column, distx::generate<float16, Split>(mesh, {5, 1}, [&](const auto& index) {
+                           return static_cast<float16>(scaled(index));
+                         }));
+          if (others) training.ready(bias, distx::generate<float>(mesh, {3}, scaled));
+          training.step({.learning_rate = 0.5});
+        };
+        CHECK(training.loss_scale() == 1024);
+        step(0.5f);
+        step(1000);  // more than float16 has once it is scaled
+        CHECK(training.loss_scale() == 512);
+        step(0.5f);
+        CHECK(training.loss_scale() == 512);
+        for (const float16 x : column.local()) CHECK(static_cast<float>(x) == 0.5f);
+        if (others) CHECK(bias.local()[2] == 0.5f);
+      });
+    }
+}

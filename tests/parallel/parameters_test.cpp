@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdint>
 
-#include "toy.hpp"
+#include "stages.hpp"
 
 namespace {
 
@@ -20,6 +21,32 @@ struct OnAll {
 };
 
 float mean_of_ranks(int ranks) { return static_cast<float>(ranks - 1) / 2; }
+
+/// Two steps in which rank 1 has no gradient of the last parameter, whose bucket is reduced first.
+template <class T, class... Policies>
+void check_unused(int ranks, std::size_t count, std::size_t size, const distx::DataParallelOptions& options) {
+  toy::on_ranks(ranks, [&](distx::ThreadCommunicator& comm) {
+    std::vector<distx::Parameter<T>> parameters;
+    for (std::size_t k = 0; k < count; ++k) parameters.emplace_back("layer" + std::to_string(k) + ".weight", size);
+    distx::DataParallel<distx::ZeRO<distx::Dynamic>, Policies...> training(comm, parameters, distx::SGD{}, options);
+    for (int step = 0; step < 2; ++step) {
+      for (const auto& parameter : parameters) static_cast<void>(training.unshard(parameter));
+      for (std::size_t k = count; k-- > 0;) {
+        const auto weights = training.unshard(parameters[k]);
+        if (comm.rank() == 1 && k + 1 == count) continue;
+        for (auto& x : training.gradient(parameters[k])) x = T(static_cast<float>(ranks));
+        training.ready(parameters[k]);
+      }
+      training.step({.learning_rate = 0.5});
+    }
+    const auto weights = training.unshard(parameters);
+    for (std::size_t k = 0; k < count; ++k) {
+      const float expected = -static_cast<float>(k + 1 == count ? ranks - 1 : ranks);
+      CHECK(std::all_of(parameters[k].value().begin(), parameters[k].value().end(),
+                        [&](T x) { return static_cast<float>(x) == expected; }));
+    }
+  });
+}
 
 }  // namespace
 
@@ -159,6 +186,23 @@ TEST_CASE("a parameter without gradient counts as zero on some ranks and is skip
           CHECK(rank[4] == Floats(10, 0));
         }
       }
+}
+
+TEST_CASE("a rank without a gradient in the first bucket keeps no other waiting, at every stage") {
+  for (const int stage : {0, 1, 2, 3})
+    for (const bool overlap : {false, true})
+      for (const std::size_t bytes : {std::size_t{0}, distx::unlimited})
+        for (const std::size_t count : {3u, 8u}) {
+          CAPTURE(stage);
+          CAPTURE(overlap);
+          CAPTURE(bytes);
+          CAPTURE(count);
+          const distx::DataParallelOptions options{
+              .bucket_bytes = bytes, .overlap = overlap, .allow_unused = true, .stage = stage};
+          for (const int ranks : {2, 4}) check_unused<float>(ranks, count, 64, options);
+          check_unused<distx::bfloat16, distx::Precision<float>>(2, count, 64, options);
+          if (bytes == 0) check_unused<float>(2, count, 20000, options);  // more than is packed
+        }
 }
 
 TEST_CASE("a skipped update is no step: the optimizer's step number counts those of the parameter") {

@@ -94,6 +94,24 @@ TEST_CASE("an evaluation has no gradients") {
   }
 }
 
+TEST_CASE("an error of unshard names the line where the training was made: it is given none of its own") {
+  std::string made;
+  const auto endings = toy::endings(2, [&](auto& comm) {
+    const auto parameters = stages::owned();
+    const auto here = std::source_location::current();
+    distx::DataParallel<distx::ZeRO<3>> training(comm, parameters, distx::SGD{}, {}, here);
+    if (comm.rank() == 1) return static_cast<void>(training.unshard(distx::Parameter<float>("stranger", 3)));
+    made = "[sharding_test.cpp:" + std::to_string(here.line()) + "]";
+    static_cast<void>(training.unshard(parameters[0]));
+    static_cast<void>(training.value(parameters[0]));
+  });
+  for (const auto& ending : endings) {
+    CAPTURE(ending.words);
+    CHECK(says(ending.words, made));
+    CHECK_FALSE(says(ending.words, "data_parallel.hpp"));
+  }
+}
+
 TEST_CASE("a scope that outlives the training does nothing, and its weights have gone") {
   toy::on_ranks(2, [](distx::ThreadCommunicator& comm) {
     const auto parameters = stages::owned();

@@ -65,15 +65,14 @@ struct Muon {
     if (shape.rows > shape.columns) x = x.transpose(), next = next.transpose();  // so that X Xᵀ is the smaller one
     const MatrixRef<T, Space> gram{scratch.subspan(shape.size(), side * side), side, side};
     const MatrixRef<T, Space> factor{scratch.subspan(shape.size() + side * side, side * side), side, side};
-    // The first X is u scaled: scaling goes into its first use, and zeros stay zeros.
-    const double scale = norm > 0 ? 1 / norm : 0;
+    // Scaled before it is multiplied: squares of what is large or small are no numbers, or none. Zeros stay zeros.
+    scale(stream, direction, 1 / std::max(norm, 1e-30));
     for (int i = 0; i < iterations; ++i) {
-      const double s = i == 0 ? scale : 1;
-      local_matmul(stream, gram, x, x.transpose(), static_cast<T>(s * s));
+      local_matmul(stream, gram, x, x.transpose());
       copy(stream, factor.values, gram.values);
       local_matmul(stream, factor, gram, gram, static_cast<T>(cubed), static_cast<T>(squared));
       copy(stream, next.values, x.values);
-      local_matmul(stream, next, factor, x, static_cast<T>(s), static_cast<T>(s * linear));
+      local_matmul(stream, next, factor, x, T{1}, static_cast<T>(linear));
       std::swap(x, next);
     }
     copy(stream, direction, x.values);

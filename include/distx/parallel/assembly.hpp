@@ -38,6 +38,17 @@ class Assembly {
   Assembly& operator=(const Assembly&) = delete;
   ~Assembly() {
     units = nullptr;  // scopes that are left do nothing from here on
+    let_parameters_go();
+    for (auto& bucket : buckets) bucket.let_go();
+    try {
+      synchronize_all<Space>();  // of what is enqueued, some uses memory that is freed now
+    } catch (...) {  // then nothing goes on any more
+    }
+  }
+
+  /// Once: afterwards they may be another training's.
+  void let_parameters_go() noexcept {
+    if (std::exchange(let_go_, true)) return;
     for (auto& entry : entries) {
       if (!entry.owned) continue;
       auto& state = *entry.owned;
@@ -48,11 +59,6 @@ class Assembly {
         state.value = {};
         state.lost = true;
       }
-    }
-    for (auto& bucket : buckets) bucket.let_go();
-    try {
-      synchronize_all<Space>();  // of what is enqueued, some uses memory that is freed now
-    } catch (...) {  // then nothing goes on any more
     }
   }
 
@@ -158,7 +164,8 @@ class Assembly {
         });
     });
     allocate_together([&] { allocate_local(buckets, entries, optimizer, policies, account); });
-    reducer = std::make_unique<Reducer<Space>>(buckets, entries, wires, policies, gradient_pool.get(), options.overlap);
+    reducer = std::make_unique<Reducer<Space>>(buckets, entries, wires, policies, gradient_pool.get(), options.overlap,
+                                               options.allow_unused);
     if (stage == 3)
       units = std::make_shared<Units<Space>>(buckets, entries, wires, *value_pool, options.overlap);
     set_values(buckets, entries, wires, value_pool.get(), options.broadcast_from, location);
@@ -231,6 +238,7 @@ class Assembly {
   }
 
   std::unordered_map<const void*, std::size_t> places_;
+  bool let_go_ = false;
 };
 
 }  // namespace distx::detail

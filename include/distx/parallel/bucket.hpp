@@ -91,6 +91,11 @@ class Bucket {
       if (!pending.test()) return;
   }
 
+  /// Whether what `start_reduce` began is done.
+  [[nodiscard]] bool arrived() {
+    return std::all_of(reducing_.begin(), reducing_.end(), [](auto& pending) { return pending.test(); });
+  }
+
   /// Begins to give every rank all ranks' parts of the values.
   void start_gather(Wires<Space>& wires, const Entries& entries, stream after, const here& location) {
     for (auto& run : runs) {

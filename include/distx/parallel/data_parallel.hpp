@@ -47,9 +47,11 @@ concept UpdatesIn = ShardableOptimizer<Optimizer> && (HostAccessible<Space> || E
 ///
 /// It is made collectively: the ranks' parameters and options are compared, weights and buffers become those of rank
 /// `broadcast_from`, and the communicator and the optimizer are taken over, the one shared, the other copied. In each
-/// step every rank calls `ready` for its parameters as their gradients become final, in any order, and then `step`, or
-/// `reduce`, `update` and `gather`. Gradients belong to the training from `ready` to `gather`. An error on one rank
-/// revokes the communicator: every rank ends in an error. It is used by one thread, and outlives its scopes' use.
+/// step every rank calls `ready` for its parameters as their gradients become final, in any order (at stage 3 in one
+/// order on all ranks), and then `step`, or `reduce`, `update` and `gather`. Gradients belong to the training from
+/// `ready` to `gather`. An error on one rank revokes the communicator: every rank ends in an error. It is used by one
+/// thread, and outlives its scopes' use. Two trainings that take turns in `ready`, other turns on other ranks, have a
+/// communicator each: `split` gives another.
 ///
 /// Where work is enqueued on streams, so is the training's own: each call takes the stream in whose order its effects
 /// are, and comes behind the steps, or parts of steps, before it, on whatever streams. The host waits where a step
@@ -57,7 +59,8 @@ concept UpdatesIn = ShardableOptimizer<Optimizer> && (HostAccessible<Space> || E
 /// training; what writes the first weights need not be done when it is made.
 ///
 /// A model that asks for its gradients by `gradient`, and reads its weights in the scopes of `unshard`, is one text for
-/// all stages; `unshard` is collective at stage 3, and makes its calls in the same order on every rank.
+/// all stages; `unshard` is collective at stage 3, and makes its calls in the same order on every rank, whose scopes
+/// end in the same order too.
 ///
 /// The optimizer is of one kind: what an ElementwiseOptimizer or a NormOptimizer updates is cut anywhere, what a
 /// MatrixOptimizer updates, alone or in a Mixed, is dealt out whole.
@@ -283,7 +286,8 @@ class DataParallel {
   void unshard_one(scope& units, stream after, const A& parameter) {
     if constexpr (detail::is_parameter<A>)
       training_->guarded([&] {
-        units.hold(training_->units(), training_->unit_of(identity_of(parameter), after), after, here::current());
+        units.hold(training_->units(), training_->unit_of(identity_of(parameter), after), after,
+                   training_->location());
       });
     else if constexpr (detail::is_parameter_pointer<A>) unshard_one(units, after, *parameter);
     else if constexpr (detail::ListOfReady<A>) for (const auto& each : parameter) unshard_one(units, after, each);

@@ -5,6 +5,8 @@
 #include <optional>
 #include <string>
 
+#include "distx/core/shortest.hpp"
+
 namespace distx {
 
 inline namespace literals {
@@ -22,7 +24,9 @@ inline constexpr std::size_t unlimited = std::numeric_limits<std::size_t>::max()
 struct DataParallelOptions {
   std::size_t bucket_bytes = 25_MiB;  ///< of gradients reduced together; 0 is a bucket for each parameter
   bool overlap = true;                ///< buckets are reduced from `ready` on, while the backward pass goes on
-  bool allow_unused = false;          ///< a parameter may be without gradient in a step
+  /// A parameter may be without gradient in a step. At stage 3 all gradients of a step are then held together where
+  /// `overlap` is off.
+  bool allow_unused = false;
   int broadcast_from = 0;             ///< the rank whose weights and buffers all ranks start with
   std::optional<int> stage{};         ///< of ZeRO<Dynamic>, 0 to 3; of no other
   /// Gradients are scaled down so that the norm of all of them together is at most this; infinity leaves them.
@@ -40,8 +44,8 @@ struct DataParallelOptions {
     return "bucket_bytes = " + (bucket_bytes == unlimited ? "unlimited" : std::to_string(bucket_bytes)) +
            ", overlap = " + (overlap ? "true" : "false") + ", allow_unused = " + (allow_unused ? "true" : "false") +
            ", broadcast_from = " + std::to_string(broadcast_from) +
-           ", clip_norm = " + (clips() ? std::to_string(clip_norm) : "infinity") +
-           ", group_ranks = " + std::to_string(group_ranks) + ", loss_scale = " + std::to_string(loss_scale);
+           ", clip_norm = " + (clips() ? detail::shortest(clip_norm) : "infinity") +
+           ", group_ranks = " + std::to_string(group_ranks) + ", loss_scale = " + detail::shortest(loss_scale);
   }
 };
 

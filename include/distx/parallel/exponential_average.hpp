@@ -42,17 +42,20 @@ class ExponentialAverage {
   }
 
   /// While one lives, the model has the average's values. Collective, at its end too, on the stream that it began on;
-  /// no step goes on in it.
+  /// there are no gradients in it.
   class [[nodiscard]] scope {
    public:
     scope(scope&& other) noexcept
-        : training_(std::exchange(other.training_, nullptr)), segments_(std::move(other.segments_)),
-          kept_(std::move(other.kept_)), after_(other.after_) {}
+        : training_(std::exchange(other.training_, nullptr)),
+          segments_(std::move(other.segments_)),
+          kept_(std::move(other.kept_)),
+          without_gradients_(std::move(other.without_gradients_)),
+          after_(other.after_) {}
     scope& operator=(scope&&) = delete;
     ~scope() {
       if (training_ == nullptr) return;
       try {
-        training_->change_values(after_, here::current(), [&] { copy_kept(false); });
+        training_->change_values(after_, training_->location(), [&] { copy_kept(false); });
       } catch (...) {  // the other ranks have been told, and the next call tells this one
       }
     }
@@ -60,7 +63,10 @@ class ExponentialAverage {
    private:
     friend class ExponentialAverage;
     scope(detail::Training<Space>& training, Segments segments, stream after)
-        : training_(&training), segments_(std::move(segments)), after_(after) {
+        : training_(&training),
+          segments_(std::move(segments)),
+          without_gradients_(training.without_gradients()),
+          after_(after) {
       std::size_t bytes = 0;
       for (const auto& segment : segments_) bytes += whole_lines(segment.weight.size_bytes());
       kept_ = detail::hold_local<Space>(training.account(), MemoryKind::in_flight, bytes);
@@ -78,6 +84,7 @@ class ExponentialAverage {
     detail::Training<Space>* training_;
     Segments segments_;
     detail::Held<Space> kept_;
+    std::shared_ptr<void> without_gradients_;
     [[no_unique_address]] stream after_;
   };
   [[nodiscard]] scope swap_in(stream after = {}, const here& location = here::current()) {

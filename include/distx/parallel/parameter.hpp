@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include "distx/comm/in_order.hpp"
 #include "distx/memory/operations.hpp"
 #include "distx/parallel/parameter_options.hpp"
 
@@ -30,11 +31,13 @@ struct ParameterState {
   bool sharded = false;  // whole in the scopes of `unshard` only
   bool lost = false;     // sharded by a training that has ended
   bool touched = false;  // gradient() was asked for in this step
+  typename Space::stream zeroed_on{};
   bool sent = false;     // its gradient is no longer this rank's to write
 
   /// The first gradient of a step is zero.
   void touch(typename Space::stream stream) {
-    if (std::exchange(touched, true)) return;
+    if (std::exchange(touched, true)) return order<Space>(zeroed_on, stream);
+    zeroed_on = stream;
     if (open_gradient) open_gradient(stream);
     fill(stream, Span<std::byte, Space>(gradient.bytes(), gradient.size_bytes()), std::byte{0});
   }

@@ -1,22 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <algorithm>
-#include <charconv>
 #include <span>
 #include <vector>
 
+#include "distx/core/shortest.hpp"
 #include "distx/parallel/parameter.hpp"
 #include "distx/parallel/parameter_ref.hpp"
 
 namespace distx {
 
 namespace detail {
-
-/// As few digits as tell it from any other number.
-inline std::string shortest(double number) {
-  char text[32];
-  return {text, std::to_chars(text, text + sizeof text, number).ptr};
-}
 
 /// One parameter or buffer of a training, its types forgotten.
 template <MemorySpace Space>

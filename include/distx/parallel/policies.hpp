@@ -44,7 +44,8 @@ struct Accumulate {
 
 /// Parameters of bfloat16 and float16 are updated in `Master`, float, of which each rank keeps those that it updates;
 /// their gradients travel as `Wire`: bfloat16, float16, or float, which costs a copy in flight. Other parameters are as
-/// without it. For float16 the loss is scaled: multiply it by `loss_scale()`.
+/// without it. For float16 the loss is scaled: multiply it by `loss_scale()`. Once the training is made, what else is
+/// written into such weights is lost: the masters' values replace it.
 template <class Wire, class Master = float>
 struct Precision {
   static_assert(std::is_same_v<Master, float>, "distx::Precision: master weights are float");

@@ -13,7 +13,7 @@ using Buckets = std::deque<Bucket<Space>>;
 /// Reduces a step's gradients, bucket by bucket in the order of the buckets, whatever the order in which they fill.
 ///
 /// Where gradients are sharded (`lends`), a bucket has memory from its first gradient until it is reduced: from the
-/// pool, or, where that is empty and no reduction is left to wait for, of this rank alone.
+/// pool, or, where that is empty and no reduction is left that may be waited for, of this rank alone.
 template <MemorySpace Space>
 class Reducer {
  public:
@@ -21,8 +21,9 @@ class Reducer {
   using here = std::source_location;
 
   Reducer(Buckets<Space>& buckets, std::vector<Entry<Space>>& entries, Wires<Space>& wires,
-          const TrainingPolicies& policies, Pool<Space>* pool, bool overlap)
-      : buckets_(buckets), entries_(entries), wires_(wires), policies_(policies), pool_(pool), overlap_(overlap) {
+          const TrainingPolicies& policies, Pool<Space>* pool, bool overlap, bool allow_unused)
+      : buckets_(buckets), entries_(entries), wires_(wires), policies_(policies), pool_(pool), overlap_(overlap),
+        waits_(policies.stage < 3 || !allow_unused) {
     for (const auto& bucket : buckets) {
       count_ += bucket.trained ? 1 : 0;
       for (const auto& run : bucket.runs) apart_ = apart_ || run.gradient_apart;
@@ -61,6 +62,7 @@ class Reducer {
     --buckets_[index].missing;
     buckets_[index].ready_on.add(after);
     if (!lends() && (!overlap_ || !moves())) return;
+    if (!overlap_ && !waits_) return;
     while (started_ < count_ && buckets_[started_].missing == 0) launch_next(after, location);
     if (started_ > finished_) buckets_[started_ - 1].advance();
   }
@@ -95,7 +97,7 @@ class Reducer {
   /// From the pool, once the oldest reductions have given back enough; else of this rank alone.
   [[nodiscard]] Loan<Space> borrow(std::size_t bytes, stream after) {
     auto memory = pool_->take(bytes, after);
-    while (memory.empty() && finished_ < started_) {
+    while (memory.empty() && finished_ < started_ && (waits_ || (overlap_ && buckets_[finished_].arrived()))) {
       finish_next(after);
       memory = pool_->take(bytes, after);
     }
@@ -137,6 +139,8 @@ class Reducer {
   TrainingPolicies policies_;
   Pool<Space>* pool_;  // null where all gradients have memory of their own, and travel as they are
   bool overlap_;
+  bool waits_;  // before the step: not where a rank that has no gradient begins a reduction only there, and is waited
+                // for by who gathers weights
   bool adds_ = false;
   bool apart_ = false;
   here location_{};  // of the call that reductions were last begun in

@@ -34,7 +34,10 @@ class Training {
       const std::size_t index = all_.find(identity, "gradient");
       const Entry<Space>& entry = all_.entries[index];
       all_.uses.demand_unsent(index, entry, all_.context("gradient"));
-      if (!std::exchange(all_.uses[index].touched, true)) fill(after, bytes_of(entry.gradient), std::byte{0});
+      auto& use = all_.uses[index];
+      if (std::exchange(use.touched, true)) return order<Space>(use.zeroed_on, after);
+      use.zeroed_on = after;
+      fill(after, bytes_of(entry.gradient), std::byte{0});
     });
   }
 
@@ -46,7 +49,9 @@ class Training {
       const Entry<Space>& entry = all_.entries[index];
       if (phase_ != Phase::backward)
         all_.fail("ready", "'" + entry.name + "' comes after reduce: call gather, or step, first", all_.location);
-      if (!all_.uses.ready(index, entry, all_.context("ready"))) return;
+      const bool last_use = all_.uses.ready(index, entry, all_.context("ready"));
+      all_.buckets[all_.bucket_of[index]].ready_on.add(after);  // of this use, whichever micro-batch sends it
+      if (!last_use) return;
       if (entry.owned) {
         entry.owned->touch(after);
         entry.owned->sent = true;
@@ -163,6 +168,7 @@ class Training {
         }
         f(entry.name, entry.value_now());
       }
+      all_.calls.leave(after);
     });
   }
 
@@ -190,8 +196,7 @@ class Training {
           state.sharded = false;
         }
       }
-      for (const auto& entry : all_.entries)
-        if (entry.owned) entry.owned->in_training = false;
+      all_.let_parameters_go();
       phase_ = Phase::released;
     });
   }
@@ -223,6 +228,8 @@ class Training {
     each_segment(&Run<Space>::updated, f);
   }
   [[nodiscard]] const std::shared_ptr<MemoryAccount>& account() const noexcept { return all_.account; }
+  /// Where it was made: for errors of calls that are given no line of their own.
+  [[nodiscard]] const here& location() const noexcept { return all_.location; }
   void check_decay(double decay, const here& location) {
     all_.guarded([&] {
       if (!(decay >= 0 && decay < 1))
@@ -232,12 +239,15 @@ class Training {
   }
 
   [[nodiscard]] Evaluation<Space> evaluate() { return {evaluations_, all_.units}; }
+  /// While it is held, gradients are refused.
+  [[nodiscard]] std::shared_ptr<void> without_gradients() const noexcept { return without_gradients_; }
   /// @throws MismatchError where there are no gradients now
   void demand_gradients(const char* operation) {
     all_.guarded([&] {
       demand_open(operation, all_.location);
-      if (*evaluations_ > 0)
-        all_.fail(operation, "there are no gradients in a scope of evaluate(): let it end first", all_.location);
+      if (*evaluations_ > 0 || without_gradients_.use_count() > 1)
+        all_.fail(operation, "there are no gradients in a scope of evaluate() or swap_in(): let it end first",
+                  all_.location);
     });
   }
 
@@ -269,6 +279,8 @@ class Training {
   void count_in_norm(AnyCommunicator<Space> others, std::vector<bool> counts) {
     others_ = std::move(others);
     counts_ = std::move(counts);
+    // Of the parameters of float16 this rank may have no part, and scales its losses, and looks, all the same.
+    if (largest_of(*others_, scaler_.on() ? 1 : 0, all_.location) > 0) scaler_ = LossScaler(all_.options.loss_scale);
   }
 
  private:
@@ -310,8 +322,9 @@ class Training {
       all_.fail("reduce", "no micro-batch of this step was declared the last one: pass true to micro_batch for it",
                 location);
     settle_unused(after, location);
-    if (all_.options.allow_unused) all_.uses.agree(all_.wires.all, location);
     all_.reducer->launch_rest(after, location);
+    // Behind all reductions: other ranks may wait for one of these, and only then come here.
+    if (all_.options.allow_unused) all_.uses.agree(all_.wires.all, location);
   }
   /// Zeros for what may be without gradient and is.
   void settle_unused(stream after, const here& location) {
@@ -459,6 +472,7 @@ class Training {
   std::vector<bool> counts_{};                      // in the norm, on this rank: of each entry
   std::vector<PieceStep<Space>> pieces_;  // of the bucket that is updated
   std::shared_ptr<int> evaluations_ = std::make_shared<int>(0);  // scopes that go on
+  std::shared_ptr<void> without_gradients_ = std::make_shared<char>();  // others, that have a copy
 };
 
 }  // namespace distx::detail

@@ -13,6 +13,7 @@ class Uses {
   struct Use {
     int ready = 0;              ///< calls in this step
     bool touched = false;       ///< a borrowed gradient was asked for in this step
+    typename Space::stream zeroed_on{};  ///< where that was
     bool used = false;          ///< in an earlier micro-batch of this step
     bool skipped = false;       ///< no rank had a gradient in this step
     std::uint64_t updates = 0;  ///< so far
