@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Every handle type closes exactly once; and which GPU a rank gets. Counted by what stands in for CUDA.
+// Every handle type closes exactly once; which errors and what memory calls leave to others; and which GPU a rank gets.
+// Counted by what stands in for CUDA.
 #include <distx/connect/spawn.hpp>
 #include <distx/cuda/blas_handle.hpp>
 #include <distx/cuda/pick_device.hpp>
 
 #include <functional>
+#include <thread>
 #include <utility>
 
+#include "cuda/gate.hpp"
 #include "cuda/placed.hpp"
 #include "standin/standin.hpp"
 
@@ -102,6 +105,36 @@ TEST_CASE("operations that give a number leave nothing behind, also when they fa
   CHECK_THROWS_WITH_AS(static_cast<void>(sum_of_squares(stream, values.span())),
                        doctest::Contains("cudaMemcpyAsync: "), distx::Error);
   wait_for(before);
+}
+
+TEST_CASE("a stream or an event that is asked erases no error that somebody else has yet to look for") {
+  const distx::CudaStream stream;
+  const distx::CudaEvent event;
+  test::Gate gate(stream);
+  event.record(stream);
+  standin::keeps_not_ready(false);  // else CUDA itself writes over it
+  void* memory = nullptr;
+  CHECK(cudaMalloc(&memory, std::size_t{1} << 60) == cudaErrorMemoryAllocation);
+  CHECK(!stream.done());
+  CHECK(cudaPeekAtLastError() == cudaErrorMemoryAllocation);
+  CHECK(!event.done());
+  CHECK(cudaGetLastError() == cudaErrorMemoryAllocation);
+  standin::keeps_not_ready(true);
+}
+
+TEST_CASE("memory is asked for again only when what streams give back is there") {
+  const distx::CudaStream stream;
+  test::Gate gate(stream);
+  { const distx::Buffer<int, distx::Cuda> behind_the_gate(1, distx::uninitialized, stream); }
+  const std::size_t before = standin::calls("cudaDeviceSynchronize");
+  const std::jthread opens([&](const std::stop_token& stop) {
+    while (!stop.stop_requested() && standin::calls("cudaDeviceSynchronize") == before) std::this_thread::yield();
+    gate.open();
+  });
+  standin::fail_next("cudaMalloc", cudaErrorMemoryAllocation);
+  const distx::Buffer<int, distx::Cuda> buffer(1, distx::uninitialized);
+  CHECK(stream.done());
+  gate.open();
 }
 
 TEST_CASE("ranks pick one GPU each, and agree that no two have the same") {

@@ -146,19 +146,21 @@ TEST_CASE("a buffer goes back in the order of its own GPU's default stream, whic
   }
   const PinnedBuffer<int> host(1);
   const distx::DeviceGuard one(1);
-  std::optional<Buffer<int, Cuda>> buffer(std::in_place, 1, CudaStreamRef());
-  CudaStreamRef().synchronize();
-  host[0] = 7;
-  Gate gate{CudaStreamRef()};
-  copy(CudaStreamRef(), host.span(), Span<const int, Cuda>(buffer->span()));
-  {
-    const distx::DeviceGuard zero(0);
-    buffer.reset();
-    CudaStreamRef().synchronize();
+  for (const CudaStreamRef stream : {CudaStreamRef(), CudaStreamRef(cudaStreamLegacy)}) {
+    std::optional<Buffer<int, Cuda>> buffer(std::in_place, 1, stream);
+    stream.synchronize();
+    host[0] = 7;
+    Gate gate{stream};
+    copy(stream, host.span(), Span<const int, Cuda>(buffer->span()));
+    {
+      const distx::DeviceGuard zero(0);
+      buffer.reset();
+      stream.synchronize();
+    }
+    gate.open();
+    stream.synchronize();
+    CHECK(host[0] == 0);
   }
-  gate.open();
-  CudaStreamRef().synchronize();
-  CHECK(host[0] == 0);
 }
 
 TEST_CASE("a device guard gives back") {

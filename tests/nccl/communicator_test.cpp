@@ -42,8 +42,6 @@ TEST_CASE("options are NCCL's configuration") {
                                    .min_ctas = 2,
                                    .max_ctas = 4,
                                    .cga_cluster_size = 1,
-                                   .split_share = 1,
-                                   .shrink_share = 1,
                                    .traffic_class = 7,
                                    .collnet_enable = 0,
                                    .cta_policy = 1,
@@ -57,8 +55,11 @@ TEST_CASE("options are NCCL's configuration") {
   CHECK(config.minCTAs == 2);
   CHECK(config.maxCTAs == 4);
   CHECK(config.cgaClusterSize == 1);
-  CHECK(config.splitShare == 1);
-  CHECK(config.shrinkShare == 1);
+  CHECK(config.splitShare == NCCL_CONFIG_UNDEF_INT);
+  CHECK(setenv("NCCL_COMM_SPLIT_SHARE_RESOURCES", "1", 1) == 0);
+  const auto words = words_thrown<distx::MismatchError>([] { (void)distx::nccl::config_of({}, false, nowhere); });
+  CHECK(unsetenv("NCCL_COMM_SPLIT_SHARE_RESOURCES") == 0);
+  CHECK(words.find("NCCL_COMM_SPLIT_SHARE_RESOURCES is 1: ") != std::string::npos);
   CHECK(config.trafficClass == 7);
   CHECK(config.collnetEnable == 0);
   CHECK(config.CTAPolicy == 1);
@@ -247,6 +248,34 @@ TEST_CASE("messages that pass each other, in a group and out of it") {
   });
 }
 
+TEST_CASE("messages of nothing, and those that a group has begun, are seen to be done") {
+  if (!nccl_test::has(2)) return;
+  on_ranks(2, [](auto& connector) {
+    distx::NcclCommunicator comm(connector, {.deadline = std::chrono::seconds(5)});
+    const int peer = 1 - comm.rank();
+    const auto comes_true = [](auto& pending) {
+      return distx::detail::wait_until(std::chrono::seconds(5), [&] { return pending.test(); }, [] { return false; }) ==
+             distx::detail::WaitEnd::ready;
+    };
+    const distx::Buffer<int, Cuda> nothing(0);
+    distx::Buffer<int, Cuda> none(0), got(1000), sums(1000);
+    auto empty = distx::start_send_receive(comm, nothing, peer, none, peer);
+    expect(comes_true(empty), "a message of nothing");
+    const auto mine = on_gpu(std::vector<int>(1000, comm.rank()));
+    auto received = distx::start_receive(comm, got, peer);
+    auto sent = distx::start_send(comm, mine, peer);
+    std::optional<distx::NcclPending> summed;
+    {
+      const distx::NcclGroup group;
+      summed = distx::start_all_reduce(comm, mine, sums, distx::sum);
+    }
+    summed->wait();
+    expect(comes_true(received) && comes_true(sent), "messages that a group has begun");
+    received.wait();
+    expect(on_host(got)[999] == peer, "what was received");
+  });
+}
+
 TEST_CASE("one thread starts the calls of several GPUs") {
   const int ranks = some_ranks();
   std::vector<std::optional<distx::NcclCommunicator>> comms(static_cast<std::size_t>(ranks));
@@ -274,6 +303,7 @@ TEST_CASE("one thread starts the calls of several GPUs") {
 TEST_CASE("what a group cannot do it says") {
   on_ranks(1, [](auto& connector) {
     distx::NcclCommunicator comm(connector), other(connector), third(connector), fourth(connector);
+    distx::NcclCommunicator blocks(connector, {.blocking = true});
     distx::Buffer<short, Cuda> shorts(10);
     distx::Buffer<float, Cuda> floats(10);
     const distx::NcclGroup group;
@@ -283,7 +313,11 @@ TEST_CASE("what a group cannot do it says") {
     expect(words.find("blocking call inside an NcclGroup") != std::string::npos, words);
     words = words_thrown<distx::MismatchError>([&] { auto p = distx::start_all_reduce(other, shorts, distx::sum); });
     expect(words.find("outside the NcclGroup") != std::string::npos, words);
+    words = words_thrown<distx::MismatchError>([&] { const distx::NcclCommunicator sixth(connector); });
+    expect(words.find("cannot be made inside an NcclGroup") != std::string::npos, words);
     auto pending = distx::start_all_reduce(third, floats, distx::sum);
+    words = words_thrown<distx::MismatchError>([&] { auto p = distx::start_all_reduce(blocks, floats, distx::sum); });
+    expect(words.find("NcclOptions::blocking all alike") != std::string::npos, words);
     words = words_thrown<distx::MismatchError>([&] { pending.wait(); });
     expect(words.find("when the group ends") != std::string::npos, words);
   });
@@ -324,9 +358,19 @@ TEST_CASE("communicator memory is zeros, and of one size") {
     expect(on_host(memory.span()) == std::vector<float>(1000, 0.0f), "zeros");
     distx::all_reduce(comm, memory, distx::sum);
     expect(comm.allocate<double>(0).size() == 0, "nothing");
+    // Let go while only a stream waits for the call.
+    const distx::CudaStream stream;
+    auto used = comm.allocate<float>(100000);
+    distx::start_all_reduce(comm, used, distx::sum, stream).wait(stream);
+    used = {};
     if (comm.size() == 1) return;
     const auto words = words_thrown<distx::Error>([&] { (void)comm.allocate<float>(comm.rank() == 1 ? 5u : 6u); });
     expect(words.find("asks for") != std::string::npos || words.find("revoked") != std::string::npos, words);
+  });
+  on_ranks(1, [](auto& connector) {
+    distx::NcclCommunicator comm(connector);
+    const auto words = words_thrown<distx::MemoryError>([&] { (void)comm.allocate<float>(std::size_t{1} << 44); });
+    expect(words.find("no GPU memory for 70368744177664 bytes") != std::string::npos, words);
   });
 }
 

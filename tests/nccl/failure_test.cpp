@@ -292,6 +292,22 @@ TEST_CASE("a communicator that is let go of while it works waits, and leaves no 
   });
 }
 
+TEST_CASE("who lets a communicator go does not wait for ever for the other processes of the machine") {
+  // NCCL ends a communicator together with theirs.
+  for (const char* const function : {"ncclCommDestroy", "ncclCommAbort"}) {
+    CAPTURE(function);
+    std::size_t before = 0;
+    on_ranks(1, [&](auto& connector) {
+      distx::NcclCommunicator comm(connector, {.deadline = long_deadline});
+      before = standin::calls(function);
+      standin::hang(function);
+      if (std::string_view(function) == "ncclCommAbort") comm.revoke("the test says so");
+    });
+    CHECK(standin::calls(function) >= before + 3);
+    standin::hang_no_more();
+  }
+}
+
 TEST_CASE("the survivors of a failure go on, where NCCL keeps what they need") {
   for (const bool shrinkable : {true, false}) {
     CAPTURE(shrinkable);

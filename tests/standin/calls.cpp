@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "standin/calls.hpp"
 
+#include <condition_variable>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 
 #include "standin/standin.hpp"
@@ -21,6 +23,8 @@ struct Calls {
   std::mutex mutex;
   std::map<std::string, std::size_t> counts;
   std::map<std::string, Plan> plans;
+  std::set<std::string> hanging;
+  std::condition_variable none_hangs;
 };
 
 Calls& all() {
@@ -36,8 +40,9 @@ void plan(const char* function, Plan what) {
 }  // namespace
 
 std::optional<int> counted(const char* function) {
-  const std::lock_guard lock(all().mutex);
+  std::unique_lock lock(all().mutex);
   ++all().counts[function];
+  all().none_hangs.wait(lock, [&] { return !all().hanging.contains(function); });
   const auto found = all().plans.find(function);
   if (found == all().plans.end() || found->second.after-- > 0) return std::nullopt;
   found->second.after = 0;
@@ -59,6 +64,15 @@ void fail_next(const char* function, cublasStatus_t code, int after) {
 }
 void fail_always(const char* function, cudaError_t code) { plan(function, {static_cast<int>(code), 0, true}); }
 void fail_always(const char* function, ncclResult_t code) { plan(function, {static_cast<int>(code), 0, true}); }
+void hang(const char* function) {
+  const std::lock_guard lock(all().mutex);
+  all().hanging.insert(function);
+}
+void hang_no_more() {
+  const std::lock_guard lock(all().mutex);
+  all().hanging.clear();
+  all().none_hangs.notify_all();
+}
 void fail_never() {
   const std::lock_guard lock(all().mutex);
   all().plans.clear();

@@ -22,7 +22,7 @@ void require(bool holds, Code code) {
   if (!holds) fail(code);
 }
 
-/// Counts a call, and says what it was told to return.
+/// Counts a call, waits where it is to hang, and says what it was told to return.
 std::optional<int> counted(const char* function);
 
 /// The return code of a vendor's function whose body is `f`.

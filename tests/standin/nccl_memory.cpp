@@ -104,7 +104,6 @@ ncclResult_t ncclMemFree(void* memory) {
     if (memory == nullptr) return;
     const Place where = place(memory);
     require(where.kind == Kind::device && where.begin == memory && where.pool == nullptr, ncclInvalidArgument);
-    wait_for_device(where.device);
     release(memory, forget(memory));
   });
 }

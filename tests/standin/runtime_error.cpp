@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The CUDA runtime's functions on errors.
+#include <atomic>
 #include <utility>
 
 #include "standin/runtime.hpp"
+#include "standin/standin.hpp"
 
 namespace standin {
 
 namespace {
 
 thread_local cudaError_t last = cudaSuccess;
+std::atomic<bool> not_ready_is_kept{true};
 
 struct Words {
   const char* name;
@@ -60,8 +63,9 @@ Words words_of(cudaError_t code) {
 }  // namespace
 
 void note(cudaError_t code) {
-  if (code != cudaSuccess) last = code;
+  if (code != cudaSuccess && (code != cudaErrorNotReady || not_ready_is_kept)) last = code;
 }
+void keeps_not_ready(bool keeps) { not_ready_is_kept = keeps; }
 
 }  // namespace standin
 

@@ -42,6 +42,14 @@ void fail_always(const char* function, ncclResult_t code);
 /// No call fails any more by what was asked for above.
 void fail_never();
 
+/// Calls of a function do not go on before `hang_no_more`.
+/// @{
+void hang(const char* function);
+void hang_no_more();
+/// @}
+/// Whether a query of what is not done yet leaves cudaErrorNotReady behind for cudaGetLastError, as it does at first.
+void keeps_not_ready(bool keeps);
+
 /// How often a function was called.
 [[nodiscard]] std::size_t calls(const char* function);
 

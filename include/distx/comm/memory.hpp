@@ -11,7 +11,8 @@ namespace distx {
 /// Memory that one communicator moves fastest: what its `allocate<T>(n)` returns.
 ///
 /// Owns the elements, together with the state of the communicator that they need: it may outlive the handle. Move-only;
-/// letting it go is local. Zeros at first. To one call on GPUs all ranks pass such memory, or none does.
+/// letting it go is local, and on GPUs waits for what is enqueued there. Zeros at first. To one call on GPUs all ranks
+/// pass such memory, or none does.
 template <class T, MemorySpace Space = Host>
 class CommunicatorMemory {
  public:

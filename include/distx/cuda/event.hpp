@@ -22,7 +22,8 @@ class CudaEventRef {
   [[nodiscard]] bool done() const {
     const cudaError_t code = cudaEventQuery(event_);
     if (code == cudaErrorNotReady) {
-      static_cast<void>(cudaGetLastError());  // CUDA keeps it as if it were an error
+      // Where CUDA keeps it as if it were an error; what else is kept is somebody else's.
+      if (cudaPeekAtLastError() == cudaErrorNotReady) static_cast<void>(cudaGetLastError());
       return false;
     }
     cuda::check(code, "cudaEventQuery");

@@ -51,8 +51,8 @@ void update(CudaStreamRef stream, const Optimizer& optimizer, const Step& step, 
 
 /// One pass of the optimizer over `weight`, `gradient` and its state, all of one length and none overlapping.
 ///
-/// bfloat16 and float16 are computed and keep their state in float. The bits do not depend on where a parameter is cut;
-/// they are the host's up to rounding, since nvcc fuses products with sums.
+/// bfloat16 and float16 are computed and keep their state in float. Each operation rounds by itself: the bits do not
+/// depend on where a parameter is cut, and are the host's where its compiler fuses no product with a sum either.
 /// @throws MismatchError for other lengths
 template <ElementwiseOptimizer Optimizer, FloatingElement T>
 void fused_update(CudaStreamRef stream, const Optimizer& optimizer, const Step& step, Span<T, Cuda> weight,
@@ -61,7 +61,8 @@ void fused_update(CudaStreamRef stream, const Optimizer& optimizer, const Step& 
   cuda::update(stream, optimizer, step, nullptr, weight, gradient, state);
 }
 
-/// The same with a step that the kernel reads in the GPU's memory, where `advance` must have been called before.
+/// The same with a step that the kernel reads in the GPU's memory, where `advance` must have been called before. Its
+/// coefficients are the GPU's, whose powers may differ from the host's in the last bits.
 template <ElementwiseOptimizer Optimizer, FloatingElement T>
 void fused_update(CudaStreamRef stream, const Optimizer& optimizer, const DeviceStep& step, Span<T, Cuda> weight,
                   std::type_identity_t<Span<const T, Cuda>> gradient,

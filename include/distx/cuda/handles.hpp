@@ -45,7 +45,7 @@ struct memory_traits {
       return;
     }
     int current = memory.device;
-    if (memory.stream == nullptr) static_cast<void>(cudaGetDevice(&current));
+    static_cast<void>(cudaGetDevice(&current));
     if (current != memory.device) static_cast<void>(cudaSetDevice(memory.device));
     static_cast<void>(cudaFreeAsync(memory.address, memory.stream));
     if (current != memory.device) static_cast<void>(cudaSetDevice(current));

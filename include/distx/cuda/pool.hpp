@@ -82,8 +82,8 @@ class Pools {
 
 }  // namespace cuda
 
-/// Gives back to the system what stream-ordered buffers on the current GPU have given back and none uses: for other
-/// programs, and for libraries that allocate for themselves.
+/// Gives back to the system what stream-ordered buffers on the current GPU have given back and none uses, as far as the
+/// host has waited for their streams: for other programs, and for libraries that allocate for themselves.
 inline void release_unused_memory() { cuda::Pools::all().trim(current_device()); }
 
 }  // namespace distx

@@ -81,7 +81,7 @@ concept HasSqrtpd = std::same_as<T, double> && requires(V v) { __builtin_ia32_sq
 }  // namespace detail
 
 /// `then` where the condition holds, else `otherwise`; both have been computed.
-template <std::floating_point T>
+template <class T>
 [[nodiscard]] constexpr T select(bool condition, T then, T otherwise) {
   return condition ? then : otherwise;
 }

@@ -15,8 +15,7 @@ class WindowedMemory {
   /// Collective, with as many bytes on every rank.
   WindowedMemory(std::shared_ptr<Member> member, std::size_t bytes, const ErrorContext& context)
       : member_(std::move(member)) {
-    void* memory = nullptr;
-    check(ncclMemAlloc(&memory, bytes), "ncclMemAlloc", context);
+    void* const memory = allocated(bytes, context);
     memory_ = unique_memory<Comm>::from_native_handle(memory);
     cuda::check(cudaMemsetAsync(memory, 0, bytes, member_->blocking.stream.native_handle()), "cudaMemsetAsync",
                 context);
@@ -44,6 +43,12 @@ class WindowedMemory {
   WindowedMemory(const WindowedMemory&) = delete;
   WindowedMemory& operator=(const WindowedMemory&) = delete;
   ~WindowedMemory() {
+    try {  // unlike cudaFree, NCCL waits for nothing that uses the memory
+      const DeviceGuard guard(member_->device);
+      CudaStreamRef::synchronize_all();
+    } catch (const Error&) {  // a GPU that has failed does nothing more
+    }
+    // Not before: whoever ends what never comes to its end needs the lock.
     const auto lock = member_->locked();
     for (std::size_t i = 0; i < 2; ++i) {
       if (channel(i).comm() == nullptr) static_cast<void>(windows_[i].release());  // it went with its communicator
@@ -54,6 +59,19 @@ class WindowedMemory {
   [[nodiscard]] void* data() const noexcept { return memory_.native_handle(); }
 
  private:
+  [[nodiscard]] static void* allocated(std::size_t bytes, const ErrorContext& context) {
+    void* memory = nullptr;
+    ncclResult_t code = ncclMemAlloc(&memory, bytes);
+    if (code == ncclUnhandledCudaError) {
+      release_unused_memory();  // what distx keeps is of no use to NCCL
+      code = ncclMemAlloc(&memory, bytes);
+    }
+    if (code == ncclUnhandledCudaError)
+      throw MemoryError("no GPU memory for " + std::to_string(bytes) + " bytes: ncclMemAlloc: " + words_of(code),
+                        context, static_cast<int>(code));
+    check(code, "ncclMemAlloc", context);
+    return memory;
+  }
   [[nodiscard]] Channel& channel(std::size_t number) noexcept {
     return number == 0 ? member_->blocking : member_->started;
   }

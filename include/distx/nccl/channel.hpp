@@ -97,21 +97,24 @@ class Channel {
     const ncclResult_t asked = ncclCommGetAsyncError(comm(), &found);
     return asked != ncclSuccess ? asked : found;
   }
-  /// Ends what is in flight, on this rank. `keep`: so that NCCL can still make a communicator of it, where it can.
-  void abort(bool keep) noexcept {
-    if (comm() == nullptr || revoked_) return;
-    if (keep && revoke(comm()))
+  /// Lets it go, and ends what is in flight on this rank. `keep`: so that NCCL can still make a communicator of it,
+  /// where it can.
+  void end(bool keep) noexcept {
+    if (comm() == nullptr || (keep && revoked_)) return;
+    if (finalized_)
+      unique_finalized_comm::from_native_handle(comm_.release()).reset();
+    else if (keep && revoke(comm()))
       revoked_ = true;
     else
       comm_.reset();
   }
-  /// Brings it to rest together with the other ranks, which let theirs go at about the same time.
+  /// Brings it to rest.
   void finalize() noexcept {
     if (comm() == nullptr || revoked_) return;
     const ncclResult_t code = ncclCommFinalize(comm());
     if (code != ncclSuccess && code != ncclInProgress) return;
-    if (settled(comm(), options.deadline, [&] { return ending_.hear(), ending_.ended(); }) != ncclSuccess) return;
-    const auto at_rest = unique_finalized_comm::from_native_handle(comm_.release());
+    const auto state = settled(comm(), options.deadline, [&] { return ending_.hear(), ending_.ended(); });
+    finalized_ = state == ncclSuccess;
   }
   /// Leaves the workspaces to what is still running.
   void abandon() noexcept {
@@ -155,6 +158,7 @@ class Channel {
   std::vector<PinnedBuffer<std::byte>> pinned_;
   int depth_ = 0;
   bool revoked_ = false;
+  bool finalized_ = false;
 };
 
 }  // namespace distx::nccl

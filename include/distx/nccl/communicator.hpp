@@ -18,8 +18,12 @@ namespace distx {
 /// nothing: ranks that disagree about a call's sizes or types wait until the deadline. There are no tags; messages that
 /// are started one after another begin together, when one of them is waited for or tested, or a send is among them and
 /// another call is made. Once begun they hold up later ones until the other side has come: what passes each other is
-/// started before either is waited for, or is a send_receive or in an NcclGroup. What fails on one rank is told to the
-/// others by the connector's notices; over a connector that has none each rank finds out by its deadline.
+/// started before either is waited for, or is a send_receive or in an NcclGroup. Messages, started collectives and
+/// blocking calls are communicators of NCCL's own, so that a collective may pass a message that is under way; where
+/// CUDA runs one kernel at a time (CUDA_LAUNCH_BLOCKING=1, or NCCL_LAUNCH_ORDER_IMPLICIT=1 on CUDA before 12.3) it
+/// must not. What fails on one rank is told to the others by the connector's notices; over a connector that has none
+/// each rank finds out by its deadline. Letting one go waits for the other processes of the machine to do the same, but
+/// not for long.
 class NcclCommunicator {
  public:
   using space = Cuda;
@@ -39,6 +43,7 @@ class NcclCommunicator {
   [[nodiscard]] static NcclCommunicator from_native_handle(ncclComm_t comm, NcclOptions options = {}) {
     RankOf self{0, 1, "nccl"};
     const ErrorContext context{.operation = "NcclCommunicator", .backend = "nccl"};
+    nccl::refuse_making_in_group(context);
     if (comm == nullptr) throw ConnectError("the communicator is null", context);
     int device = 0;
     nccl::check(ncclCommUserRank(comm, &self.rank), "ncclCommUserRank", context);
@@ -164,6 +169,7 @@ class NcclCommunicator {
       if (comm == nullptr)
         throw Error("NCCL has aborted this communicator, and makes no smaller one of it: set NcclOptions::shrinkable",
                     where);
+      nccl::refuse_making_in_group(where);
       // NCCL may hang where it makes a smaller communicator of one whose operations are under way.
       if (!failed) member_->settle(where);
       const DeviceGuard guard(member_->device);

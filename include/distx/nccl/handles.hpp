@@ -3,23 +3,38 @@
 #include <nccl.h>
 
 #include "distx/core/unique_handle.hpp"
+#include "distx/core/wait.hpp"
+#include "distx/cuda/check.hpp"
 #include "distx/nccl/versions.hpp"
 
 // What gives NCCL's handles back. None of it throws: what cannot be freed has died with its device.
 namespace distx::nccl {
 
-/// A communicator that may have work in flight: letting it go aborts it, which waits for no other rank.
+/// Ends a communicator by `end`, and waits two seconds at most.
+///
+/// NCCL ends it together with the other processes of the machine, and waits without a limit for theirs (its service
+/// thread stays while a peer's connection does). Who lets go later, or never, holds up a thread that does nothing else.
+inline void end_in_time(ncclComm_t comm, ncclResult_t (*end)(ncclComm_t)) noexcept {
+  int device = 0;
+  static_cast<void>(cudaGetDevice(&device));
+  distx::detail::run_in_time(std::chrono::seconds(2), [=] {
+    static_cast<void>(cudaSetDevice(device));
+    static_cast<void>(end(comm));
+  });
+}
+
+/// A communicator that may have work in flight: letting it go aborts it.
 struct comm_traits {
   using handle_type = ncclComm_t;
   static handle_type null() noexcept { return nullptr; }
-  static void close(handle_type comm) noexcept { static_cast<void>(ncclCommAbort(comm)); }
+  static void close(handle_type comm) noexcept { end_in_time(comm, ncclCommAbort); }
 };
 
 /// A communicator that ncclCommFinalize has brought to rest.
 struct finalized_comm_traits {
   using handle_type = ncclComm_t;
   static handle_type null() noexcept { return nullptr; }
-  static void close(handle_type comm) noexcept { static_cast<void>(ncclCommDestroy(comm)); }
+  static void close(handle_type comm) noexcept { end_in_time(comm, ncclCommDestroy); }
 };
 
 /// Memory of `ncclMemAlloc`. @pre HasWindows<Comm>

@@ -27,6 +27,16 @@ struct Job {
   [[nodiscard]] bool done() const { return enqueued && event.done(); }
 };
 
+/// Hands a job over at the end of the scope.
+struct Returning {
+  Returning(Job& j, Job::Holder h) noexcept : job(j), holder(h) {}
+  Returning(const Returning&) = delete;
+  Returning& operator=(const Returning&) = delete;
+  ~Returning() { job.holder = holder; }
+  Job& job;
+  Job::Holder holder;
+};
+
 /// The jobs of a communicator. A reference to one stays good.
 class Jobs {
  public:

@@ -106,6 +106,7 @@ template <Connector C>
 [[nodiscard]] std::shared_ptr<Member> connect(C& connector, const NcclOptions& options) {
   const RankOf self{connector.rank(), connector.size(), "nccl"};
   const ErrorContext context{.operation = "NcclCommunicator", .backend = "nccl", .rank = self.rank, .size = self.size};
+  refuse_making_in_group(context);
   struct Words {
     int capability = 0;
     char text[476] = {};

@@ -142,6 +142,7 @@ class Member final : public Watched, public GroupMember, public std::enable_shar
         const DeviceGuard guard(device);
         const auto lock = locked();
         flush();
+        see_enqueued(job);
       }
       if (job.done()) return true;
       hear();
@@ -256,15 +257,6 @@ class Member final : public Watched, public GroupMember, public std::enable_shar
   Channel messages;
 
  private:
-  struct Returning {
-    Returning(Job& j, Job::Holder h) noexcept : job(j), holder(h) {}
-    Returning(const Returning&) = delete;
-    Returning& operator=(const Returning&) = delete;
-    ~Returning() { job.holder = holder; }
-    Job& job;
-    Job::Holder holder;
-  };
-
   template <Collective Call>
   Job& begin(const Call& call, CudaStreamRef after) {
     check_tag(call, self);
@@ -279,7 +271,7 @@ class Member final : public Watched, public GroupMember, public std::enable_shar
       job.channel->stream.wait(job.event);
     }
     if constexpr (is_message<Call>) {
-      post(posted_, &job, call);
+      posted_.add(&job, call);
       if (open_group != nullptr) flush();
     } else {
       flush_sends();
@@ -294,6 +286,10 @@ class Member final : public Watched, public GroupMember, public std::enable_shar
     watcher_->wake();
     return job;
   }
+  /// Takes note of a call that has nothing left to be enqueued.
+  void see_enqueued(Job& job) {
+    if (!job.enqueued && !posted_.has(&job)) enqueued(job);
+  }
   void enqueued(Job& job) {
     job.event.record(job.channel->stream);
     job.enqueued = true;
@@ -301,18 +297,14 @@ class Member final : public Watched, public GroupMember, public std::enable_shar
   /// Enqueues the messages that wait for it.
   void flush() {
     if (posted_.empty()) return;
-    if (!enqueue(messages, posted_, leaving_) || open_group != nullptr) return;
-    for (const Message& message : leaving_)
-      if (!still_posted(message.job)) enqueued(*message.job);
+    const auto& leaving = posted_.enqueue(messages);
+    if (open_group != nullptr) return;
+    for (const Message& message : leaving) see_enqueued(*message.job);
   }
   /// The same where other ranks may wait for one of them. Receives alone wait for the sends that may come with them:
   /// enqueued before, they would hold them up.
   void flush_sends() {
-    if (posted_.empty()) return;
-    if (std::any_of(posted_.begin(), posted_.end(), [](const Message& m) { return m.sends; })) flush();
-  }
-  [[nodiscard]] bool still_posted(const Job* job) const noexcept {
-    return std::any_of(posted_.begin(), posted_.end(), [job](const Message& m) { return m.job == job; });
+    if (posted_.sends()) flush();
   }
   /// Sees to it that the job is enqueued.
   void demand(Job& job, const ErrorContext& context) {
@@ -328,9 +320,9 @@ class Member final : public Watched, public GroupMember, public std::enable_shar
     const DeviceGuard guard(device);
     const auto lock = locked();
     flush();
-    if (still_posted(&job))
+    if (posted_.has(&job))
       throw MismatchError("a blocking message to oneself would wait for ever: start the other side first", context);
-    if (!job.enqueued) enqueued(job);  // a message of nothing
+    see_enqueued(job);
   }
 
   static void refuse_in_group(const ErrorContext& context) {
@@ -342,6 +334,10 @@ class Member final : public Watched, public GroupMember, public std::enable_shar
   }
   void enter_group(std::unique_lock<std::mutex>& lock) {
     if (in_group()) return;
+    if (open_group->blocking.value_or(options.blocking) != options.blocking)
+      throw MismatchError("the communicators of an NcclGroup have NcclOptions::blocking all alike: NCCL waits by one",
+                          {.operation = "NcclGroup", .backend = self.backend, .rank = self.rank, .size = self.size});
+    open_group->blocking = options.blocking;
     open_group->members.push_back(shared_from_this());
     // Until the group ends, so that nobody aborts what is in it.
     owner_.store(std::this_thread::get_id(), std::memory_order_relaxed);
@@ -398,11 +394,11 @@ class Member final : public Watched, public GroupMember, public std::enable_shar
       try {
         threads[number] = std::thread([this, channel, keep] {
           static_cast<void>(cudaSetDevice(device));
-          channel->abort(keep);
+          channel->end(keep);
         });
         ++number;
       } catch (...) {
-        channel->abort(keep);
+        channel->end(keep);
       }
     }
     for (std::size_t i = 0; i < number; ++i) threads[i].join();
@@ -446,8 +442,7 @@ class Member final : public Watched, public GroupMember, public std::enable_shar
   Deadline::clock::time_point next_look_{};
   std::unique_ptr<HostReduction> reduction_ = std::make_unique<HostReduction>();
   Jobs jobs_;
-  std::vector<Message> posted_;
-  std::vector<Message> leaving_;
+  Posted posted_;
   std::vector<Job*> grouped_;
   Buffer<std::byte, Cuda> scratch_;
   std::shared_ptr<Watcher> watcher_ = Watcher::shared();
@@ -486,7 +481,7 @@ inline void Member::leave_group(ncclResult_t code, bool unwinding) noexcept {
       if (channel->comm() != nullptr && !ending.ended()) channel->complete(code, "ncclGroupEnd", context);
     if (!ending.ended())
       for (Job* const job : grouped_)
-        if (!still_posted(job)) enqueued(*job);
+        see_enqueued(*job);
   } catch (const std::exception& error) {
     ending.end(Ending::Kind::error, error.what(), static_cast<int>(code));
   }

@@ -46,8 +46,8 @@ struct Messages {
 };
 
 /// Enqueues all messages but those to oneself whose other side has not been started; these stay.
-/// @return whether any is enqueued; the jobs' events are the caller's to record
-inline bool enqueue(Channel& ch, std::vector<Message>& messages, std::vector<Message>& enqueued) {
+/// The jobs' events are the caller's to record.
+inline void enqueue(Channel& ch, std::vector<Message>& messages, std::vector<Message>& enqueued) {
   const Messages call{};
   const int me = ch.self.rank;
   std::size_t pairs[2] = {0, 0};
@@ -61,7 +61,7 @@ inline bool enqueue(Channel& ch, std::vector<Message>& messages, std::vector<Mes
     enqueued.push_back(message);
     return true;
   });
-  if (enqueued.empty()) return false;
+  if (enqueued.empty()) return;
   // To oneself: copies, pair by pair.
   auto next = enqueued.begin();
   for (const Message& from : enqueued) {
@@ -85,7 +85,32 @@ inline bool enqueue(Channel& ch, std::vector<Message>& messages, std::vector<Mes
           receive_bytes(ch, message.target, message.bytes, message.peer, call);
       }
     });
-  return true;
 }
+
+/// Messages that wait to be enqueued together.
+class Posted {
+ public:
+  template <Collective Call>
+  void add(Job* job, const Call& call) {
+    post(waiting_, job, call);
+  }
+  void clear() noexcept { waiting_.clear(); }
+  [[nodiscard]] bool empty() const noexcept { return waiting_.empty(); }
+  [[nodiscard]] bool sends() const noexcept {
+    return std::ranges::any_of(waiting_, [](const Message& m) { return m.sends; });
+  }
+  [[nodiscard]] bool has(const Job* job) const noexcept {
+    return std::ranges::any_of(waiting_, [job](const Message& m) { return m.job == job; });
+  }
+  /// @return those that are enqueued now
+  [[nodiscard]] const std::vector<Message>& enqueue(Channel& channel) {
+    nccl::enqueue(channel, waiting_, leaving_);
+    return leaving_;
+  }
+
+ private:
+  std::vector<Message> waiting_;
+  std::vector<Message> leaving_;
+};
 
 }  // namespace distx::nccl

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <cstdlib>
+#include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "distx/core/deadline.hpp"
@@ -37,15 +40,14 @@ struct NcclOptions {
   bool shrinkable = false;
 
   /// @name Fields of ncclConfig_t
-  /// What is not set is NCCL's to choose; what this NCCL does not know throws.
+  /// What is not set is NCCL's to choose; what this NCCL does not know throws. Sharing resources among communicators
+  /// is not to be had: they would end one another.
   /// @{
   std::string name = {};      ///< in NCCL's log
   std::string net_name = {};  ///< of the network module
   std::optional<int> min_ctas = {};
   std::optional<int> max_ctas = {};
   std::optional<int> cga_cluster_size = {};
-  std::optional<int> split_share = {};
-  std::optional<int> shrink_share = {};
   std::optional<int> traffic_class = {};
   std::optional<int> collnet_enable = {};
   std::optional<int> cta_policy = {};
@@ -57,8 +59,16 @@ struct NcclOptions {
 
 namespace nccl {
 
-/// The options as NCCL takes them; borrows their names.
-/// @throws MismatchError for one that this NCCL does not know
+/// A copy that stays: NCCL keeps the pointers to names that it is given.
+[[nodiscard]] inline const char* kept(const std::string& name) {
+  static auto* mutex = new std::mutex;
+  static auto* names = new std::set<std::string>;
+  const std::lock_guard lock(*mutex);
+  return names->insert(name).first->c_str();
+}
+
+/// The options as NCCL takes them.
+/// @throws MismatchError for one that this NCCL does not know, and where the environment makes communicators share
 template <class Config = ncclConfig_t>
 [[nodiscard]] Config config_of(const NcclOptions& options, bool blocking, const ErrorContext& context) {
   Config config = NCCL_CONFIG_INITIALIZER;
@@ -72,19 +82,23 @@ template <class Config = ncclConfig_t>
   };
   const auto name = [&](const char* what, const std::string& value, auto field) {
     if (value.empty()) return;
-    if constexpr (requires { field(config) = value.c_str(); })
-      field(config) = value.c_str();
+    if constexpr (requires { field(config) = kept(value); })
+      field(config) = kept(value);
     else
       throw MismatchError(std::string(what) + " is set, and NCCL " + version_words() + " has no such option", context);
   };
+  // Of communicators that share resources the end of one ends the others, whose calls then "succeed" without a result.
+  for (const char* const variable : {"NCCL_COMM_SPLIT_SHARE_RESOURCES", "NCCL_COMM_SHRINK_SHARE_RESOURCES"})
+    if (const char* const value = std::getenv(variable); value != nullptr && std::atoi(value) != 0)
+      throw MismatchError(std::string(variable) + " is " + value +
+                              ": distx's communicators end one by one, which sharing forbids; unset it",
+                          context);
   name("name", options.name, [](auto& c) -> decltype((c.commName)) { return c.commName; });
   name("net_name", options.net_name, [](auto& c) -> decltype((c.netName)) { return c.netName; });
   set("min_ctas", options.min_ctas, [](auto& c) -> decltype((c.minCTAs)) { return c.minCTAs; });
   set("max_ctas", options.max_ctas, [](auto& c) -> decltype((c.maxCTAs)) { return c.maxCTAs; });
   set("cga_cluster_size", options.cga_cluster_size,
       [](auto& c) -> decltype((c.cgaClusterSize)) { return c.cgaClusterSize; });
-  set("split_share", options.split_share, [](auto& c) -> decltype((c.splitShare)) { return c.splitShare; });
-  set("shrink_share", options.shrink_share, [](auto& c) -> decltype((c.shrinkShare)) { return c.shrinkShare; });
   set("traffic_class", options.traffic_class, [](auto& c) -> decltype((c.trafficClass)) { return c.trafficClass; });
   set("collnet_enable", options.collnet_enable, [](auto& c) -> decltype((c.collnetEnable)) { return c.collnetEnable; });
   set("cta_policy", options.cta_policy, [](auto& c) -> decltype((c.CTAPolicy)) { return c.CTAPolicy; });

@@ -39,8 +39,8 @@ concept UpdatesElements = requires { updates<Optimizer, T>(std::make_index_seque
 /// - `template <class T> … coefficients(const Step&) const`: what is the same for all elements of one step, in T,
 ///   float or double;
 /// - `template <class V> static constexpr void update(const auto& coefficients, V& weight, V gradient, V& state…)`: one
-///   element's arithmetic. V is a number or several at once (Lanes), so it has operators, unqualified functions (sqrt,
-///   abs, copysign, min, max) and `distx::select`, but no `if`;
+///   element's arithmetic. V is a number, one whose operations a GPU rounds one by one, or several at once (Lanes), so
+///   it has operators, unqualified functions (sqrt, abs, copysign, min, max) and `distx::select`, but no `if`;
 /// - on GPUs too, all that with `constexpr` before it compiles, where nvcc is given --expt-relaxed-constexpr; both the
 ///   optimizer and its coefficients are trivially copyable, and one line registers it (distx/cuda_kernels.cuh);
 /// - `void validate() const`, if it is there, throws distx::Error for parameters that make no sense.

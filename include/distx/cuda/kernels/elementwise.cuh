@@ -70,7 +70,8 @@ struct Fragment {
   }
 };
 
-/// Edges and middle go through the same instructions, so that bits do not depend on where arrays begin and end.
+/// Edges and middle go through the same instructions. Which copy of the body an element goes through depends on where
+/// arrays begin: bits do not where the body computes with numbers that nvcc fuses no products and sums of (Rounded).
 /// @param whole all of the block's elements are there
 template <int Width, int Depth, class Body, class... Fragments>
 __device__ void one_tile(const Body& body, bool whole, std::ptrdiff_t first, std::ptrdiff_t stride,

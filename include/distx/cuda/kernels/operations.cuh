@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/cuda/kernels/elementwise.cuh"
+#include "distx/cuda/kernels/rounded.cuh"
 #include "distx/cuda/kernels/typed.cuh"
 
 // What cuda/operations.hpp enqueues, element by element: the host's arithmetic.
@@ -47,8 +48,10 @@ struct MixBody : Plain<MixBody<To, From>> {
   A keep;
   explicit MixBody(double kept) : keep(static_cast<A>(kept)) {}
   __device__ void operator()(To& to, const From& from) const {
-    to = static_cast<To>(keep * static_cast<A>(to) +
-                         (A{1} - keep) * static_cast<A>(static_cast<accumulator_t<From>>(from)));
+    using Number = Rounded<A>;
+    const Number mixed = keep * Number(static_cast<A>(to)) +
+                         (A{1} - keep) * Number(static_cast<A>(static_cast<accumulator_t<From>>(from)));
+    to = static_cast<To>(mixed.number());
   }
 };
 

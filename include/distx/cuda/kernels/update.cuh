@@ -19,9 +19,13 @@ struct UpdateBody : Plain<UpdateBody<Optimizer, T>> {
 
   template <class... S>
   __device__ void operator()(T& weight, const T& gradient, S&... state) const {
-    auto value = static_cast<A>(weight);
-    Optimizer::update(coefficients, value, static_cast<A>(gradient), state...);
-    weight = static_cast<T>(value);
+    using Number = Rounded<A>;
+    Number value = static_cast<A>(weight);
+    [&](auto... own) {
+      Optimizer::update(coefficients, value, Number(static_cast<A>(gradient)), own...);
+      ((state = own.number()), ...);
+    }(Number(state)...);
+    weight = static_cast<T>(value.number());
   }
 };
 
@@ -47,6 +51,15 @@ struct StepUpdateBody {
   }
 };
 
+/// Whether the optimizer's update takes other numbers than float and double.
+template <class Optimizer, class A, std::size_t... I>
+constexpr bool takes_rounded(std::index_sequence<I...>) {
+  using V = Rounded<A>;
+  return requires(const coefficients_t<Optimizer, A>& c, V& value, std::array<V, sizeof...(I)>& state) {
+    Optimizer::update(c, value, V(value), state[I]...);
+  };
+}
+
 template <class Optimizer, class T>
 void enqueue_update(CudaStreamRef stream, const Optimizer& optimizer, const Step& step, const StepNumbers* numbers,
                     T* weight, const T* gradient, const std::array<accumulator_t<T>*, Optimizer::states>& state,
@@ -55,12 +68,18 @@ void enqueue_update(CudaStreamRef stream, const Optimizer& optimizer, const Step
   static_assert(std::is_trivially_copyable_v<Optimizer> && std::is_trivially_copyable_v<coefficients_t<Optimizer, A>>,
                 "distx::register_optimizer: a GPU is given the optimizer and its coefficients as bytes, so they must "
                 "be trivially copyable");
+  constexpr auto states = std::make_index_sequence<Optimizer::states>{};
+  constexpr bool takes = takes_rounded<Optimizer, A>(states);
+  static_assert(takes, "distx::register_optimizer: a GPU updates numbers each of whose operations rounds by itself: "
+                       "let weight, gradient and state be of a type V of their own, as in template <class T, class V> "
+                       "update(const Coefficients<T>&, V& weight, V gradient, V& state)");
   const auto apply = [&]<std::size_t... I>(const auto& body, std::index_sequence<I...>) {
     for_each_element(stream, body, count, InOut<T>{weight}, In<T>{gradient}, InOut<A>{state[I]}...);
   };
-  constexpr auto states = std::make_index_sequence<Optimizer::states>{};
-  if (numbers == nullptr) apply(UpdateBody<Optimizer, T>(optimizer.template coefficients<A>(step)), states);
-  else apply(StepUpdateBody<Optimizer, T>{optimizer, numbers}, states);
+  if constexpr (takes) {
+    if (numbers == nullptr) apply(UpdateBody<Optimizer, T>(optimizer.template coefficients<A>(step)), states);
+    else apply(StepUpdateBody<Optimizer, T>{optimizer, numbers}, states);
+  }
 }
 
 }  // namespace cuda

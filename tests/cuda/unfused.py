@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Checks that nvcc fuses no product with a sum where elements are updated or mixed: which of an unrolled loop's copies
+an element goes through depends on where its array is cut, and bits must not.
+
+    tests/cuda/unfused.py CUOBJDUMP|- OBJECT   an object or a program that nvcc has made of tests/cuda/kernels.cu
+    tests/cuda/unfused.py --self-test          made-up kernels
+
+CUOBJDUMP comes with CUDA; where there is none (-), or nvcc was to fuse nothing (-G), the check is skipped.
+"""
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+# Kernels whose coefficients are worked out on the GPU (StepUpdateBody) take powers, which CUDA fuses for itself.
+BODY = re.compile(r"\d(UpdateBody|MixBody)I")
+FEWEST = {"UpdateBody": 16, "MixBody": 4}
+ENTRY = re.compile(r"^[^\n]*\.entry\s+(\w+)", re.MULTILINE)
+FUNCTION = re.compile(r"^(?=[^\n]*\.(?:entry|func)\b)", re.MULTILINE)
+FUSED = re.compile(r"^\s*(?:@!?%\w+\s+)?(fma\.[\w.]+)", re.MULTILINE)
+
+
+def for_debuggers(ptx):
+    return re.search(r"^\.target [^\n]*\bdebug\b", ptx, re.MULTILINE) is not None
+
+
+def check(ptx):
+    """Sentences that say what is wrong."""
+    wrong, found = [], dict.fromkeys(FEWEST, 0)
+    for text in FUNCTION.split(ptx):
+        name = ENTRY.match(text)
+        body = BODY.search(name[1]) if name else None
+        if not body:
+            continue
+        found[body[1]] += 1
+        fused = FUSED.findall(text)
+        if fused:
+            wrong.append(f"{name[1]} fuses {len(fused)} products with sums: {fused[0]}")
+    for body, count in found.items():
+        if count < FEWEST[body]:
+            wrong.append(f"there are {count} kernels of {body}, and ought to be {FEWEST[body]} at least")
+    return wrong
+
+
+def self_test():
+    def kernel(number, body, line):
+        return f".visible .entry _Z{number}{body}IdE(\n)\n{{\n\t{line}\n}}\n"
+
+    good = "".join(kernel(k, "10UpdateBody", "add.rn.f32 %f1, %f2, %f3;") for k in range(20))
+    good += "".join(kernel(k, "7MixBody", "@%p1 mul.rn.f64 %fd1, %fd2, %fd3;") for k in range(20))
+    good += kernel(0, "14StepUpdateBody", "fma.rn.f64 %fd1, %fd2, %fd3, %fd4;")
+    good += ".func helper(\n)\n{\n\tfma.rn.f32 %f1, %f2, %f3, %f4;\n}\n"
+    broken = {
+        "an update": (good + kernel(9, "10UpdateBody", "fma.rn.f32 %f1, %f2, %f3, %f4;"), "_Z910UpdateBodyIdE fuses 1"),
+        "a condition": (good + kernel(9, "7MixBody", "@!%p1 fma.rn.f64 %fd1, %fd2;"), "_Z97MixBodyIdE fuses 1"),
+        "too few": (good.replace("7MixBody", "7NixBody"), "there are 0 kernels of MixBody"),
+        "nothing": ("", "there are 0 kernels of UpdateBody"),
+    }
+    failed = 0
+    for name, (ptx, sentence) in {"good": (good, None), **broken}.items():
+        said = check(ptx)
+        if (said != []) if sentence is None else not any(sentence in line for line in said):
+            failed += 1
+            print(f"self-test '{name}' failed: expected {sentence!r}, got {said}")
+    if for_debuggers(".target sm_75\n") or not for_debuggers(".version 9.0\n.target sm_75, debug\n"):
+        failed += 1
+        print("self-test failed: code for debuggers is told by its target")
+    return failed
+
+
+def main():
+    if sys.argv[1:] == ["--self-test"]:
+        return 1 if self_test() else 0
+    program, compiled = sys.argv[1:]
+    if shutil.which(program) is None:
+        print("skipped: there is no cuobjdump, which comes with CUDA")
+        return 77
+    done = subprocess.run([program, "--dump-ptx", os.path.realpath(compiled)], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        print(f"{program} ended with {done.returncode}: {done.stderr.strip()}")
+        return 1
+    if for_debuggers(done.stdout):
+        print("skipped: the kernels are compiled for debuggers (-G), and nvcc has fused nothing")
+        return 77
+    wrong = check(done.stdout)
+    for sentence in wrong:
+        print(sentence)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
