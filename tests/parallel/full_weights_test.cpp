@@ -170,7 +170,7 @@ TEST_CASE("a moving average is the same at every stage, and comes and goes") {
 TEST_CASE("there are no gradients while a moving average has the weights' place, and again behind it") {
   for (const int stage : {0, 1, 2, 3}) {
     CAPTURE(stage);
-    const auto check = [&](auto&& wrong) {
+    const auto check = [&](const char* words, auto&& wrong) {
       for (const auto& ending : toy::endings(2, [&](auto& comm) {
              const auto parameters = stages::owned();
              stages::Training training(comm, parameters, distx::SGD{}, {.stage = stage});
@@ -179,11 +179,13 @@ TEST_CASE("there are no gradients while a moving average has the weights' place,
              wrong(training, parameters);
            })) {
         CAPTURE(ending.words);
-        CHECK(says(ending.words, "there are no gradients in a scope of evaluate() or swap_in()"));
+        CHECK(says(ending.words, words));
       }
     };
-    check([](auto& training, auto& parameters) { training.ready(parameters[0]); });
-    check([](auto& training, auto& parameters) { static_cast<void>(training.gradient(parameters[0])); });
+    const char* const none = "there are no gradients in a scope of evaluate() or swap_in()";
+    check(none, [](auto& training, auto& parameters) { training.ready(parameters[0]); });
+    check(none, [](auto& training, auto& parameters) { static_cast<void>(training.gradient(parameters[0])); });
+    check("a moving average has the weights' place", [](auto& training, auto&) { training.release(); });
     toy::on_ranks(2, [&](distx::ThreadCommunicator& comm) {
       const auto parameters = stages::owned();
       stages::Training training(comm, parameters, distx::SGD{}, {.stage = stage});

@@ -177,6 +177,8 @@ class Training {
     all_.guarded([&] {
       demand_between_steps("release", location);
       check_scopes("release", location);
+      if (without_gradients_.use_count() > 1)
+        all_.fail("release", "a moving average has the weights' place: let the scope of swap_in end first", location);
       all_.calls.enter(after);
       std::vector<Held<Space>> values;  // of each bucket
       for (std::size_t i = 0; i < (all_.units == nullptr ? 0 : all_.buckets.size()); ++i) {
