@@ -12,7 +12,8 @@ includes an entry header but another entry header. Preprocessor conditions are i
 import os
 import re
 import sys
-import tempfile
+
+import selftest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -183,19 +184,10 @@ def self_test():
         "condition": ({"mpi/link.hpp": "#ifdef X\n#endif"}, "preprocessor conditions"),
         "condition in distx.hpp": ({"distx.hpp": "#if 1\n#endif"}, "preprocessor conditions"),
     }
-    failed = 0
-    for name, (change, sentence) in {"good": ({}, None), **broken}.items():
-        with tempfile.TemporaryDirectory() as root:
-            for header, text in {**good, **change}.items():
-                path = os.path.join(root, "include", "distx", header)
-                os.makedirs(os.path.dirname(path), exist_ok=True)
-                with open(path, "w", encoding="utf-8") as file:
-                    file.write(text + "\n")
-            said = check(root)
-        if (said != []) if sentence is None else not any(sentence in line for line in said):
-            failed += 1
-            print(f"self-test '{name}' failed: expected {sentence!r}, got {said}")
-    return failed
+    return selftest.of_trees(check, {os.path.join("include", "distx", name): text + "\n" for name, text in good.items()}, {
+        name: ({os.path.join("include", "distx", header): text + "\n" for header, text in change.items()}, sentence)
+        for name, (change, sentence) in broken.items()
+    })
 
 
 def main():

@@ -4,10 +4,6 @@
 #error distx/cuda.hpp needs the headers of the CUDA Toolkit: install it and name its include folder to the compiler, \
 or leave this header out
 #endif
-#ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
-#error distx takes stream 0 for the one default stream that NCCL and cuBLAS know: compile without per-thread default \
-streams, and give the calls of a thread a stream of its own
-#endif
 #include "distx/cuda/buffer.hpp"
 #include "distx/cuda/copy.hpp"
 #include "distx/cuda/copy_box.hpp"

@@ -4,7 +4,6 @@
 #error distx/cuda_kernels.cuh has the kernels, which nvcc alone compiles: include it in one .cu file of the program, \
 and distx/cuda.hpp everywhere else
 #endif
-#include "distx/cuda.hpp"
 #include "distx/cuda/kernels/boxes.cuh"
 #include "distx/cuda/kernels/elements.cuh"
 #include "distx/cuda/kernels/operations.cuh"

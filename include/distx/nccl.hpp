@@ -4,7 +4,6 @@
 #error distx/nccl.hpp needs the headers of the CUDA Toolkit and of NCCL: install both and add their include folders to \
 the search path of the compiler, or leave this header out
 #endif
-#include "distx/cuda.hpp"
 #include "distx/nccl/communicator.hpp"
 #include "distx/nccl/group.hpp"
 #include "distx/nccl/premultiplied_sum.hpp"

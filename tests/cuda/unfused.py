@@ -12,6 +12,9 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import selftest  # noqa: E402
+
 # Kernels whose coefficients are worked out on the GPU (StepUpdateBody) take powers, which CUDA fuses for itself.
 BODY = re.compile(r"\d(UpdateBody|MixBody)I")
 FEWEST = {"UpdateBody": 16, "MixBody": 4}
@@ -52,13 +55,7 @@ def self_test():
         "too few": (good.replace("7MixBody", "7NixBody"), "there are 0 kernels of MixBody"),
         "nothing": ("", "there are 0 kernels of UpdateBody"),
     }
-    failed = 0
-    for name, (ptx, sentence) in {"good": (good, None), **broken}.items():
-        said = check(ptx)
-        if (said != []) if sentence is None else not any(sentence in line for line in said):
-            failed += 1
-            print(f"self-test '{name}' failed: expected {sentence!r}, got {said}")
-    return failed
+    return selftest.of(check, good, broken)
 
 
 def main():

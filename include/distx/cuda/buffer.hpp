@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/core/wait.hpp"
 #include "distx/cuda/pool.hpp"
 #include "distx/cuda/space.hpp"
 #include "distx/memory/buffer.hpp"
@@ -16,12 +15,7 @@ void* allocated(std::size_t size, const char* kind, Allocate&& allocate) {
   const bool fits = size <= std::numeric_limits<std::ptrdiff_t>::max() / sizeof(T);
   cudaError_t code = fits ? allocate(&memory, size * sizeof(T)) : cudaErrorMemoryAllocation;
   if (code == cudaErrorMemoryAllocation && fits) {
-    static_cast<void>(cudaGetLastError());
-    // A pool keeps what was given back until the host has seen that; not for ever, since a rank may be gone.
-    distx::detail::run_in_time(std::chrono::seconds(10), [device = current_device()] {
-      if (cudaSetDevice(device) == cudaSuccess) static_cast<void>(cudaDeviceSynchronize());
-    });
-    release_unused_memory();
+    reclaim_memory();
     code = allocate(&memory, size * sizeof(T));
   }
   if (code == cudaSuccess) return memory;

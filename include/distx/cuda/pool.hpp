@@ -6,6 +6,7 @@
 #include <mutex>
 #include <vector>
 
+#include "distx/core/wait.hpp"
 #include "distx/cuda/device.hpp"
 
 namespace distx {
@@ -85,5 +86,19 @@ class Pools {
 /// Gives back to the system what stream-ordered buffers on the current GPU have given back and none uses, as far as the
 /// host has waited for their streams: for other programs, and for libraries that allocate for themselves.
 inline void release_unused_memory() { cuda::Pools::all().trim(current_device()); }
+
+namespace cuda {
+
+/// The same behind all that is enqueued, for an allocation that has failed; but it waits ten seconds at most, since
+/// what is enqueued may wait for a rank that is gone.
+inline void reclaim_memory() {
+  static_cast<void>(cudaGetLastError());
+  distx::detail::run_in_time(std::chrono::seconds(10), [device = current_device()] {
+    if (cudaSetDevice(device) == cudaSuccess) static_cast<void>(cudaDeviceSynchronize());
+  });
+  release_unused_memory();
+}
+
+}  // namespace cuda
 
 }  // namespace distx

@@ -7,6 +7,17 @@ namespace distx {
 
 class CudaEventRef;
 
+namespace cuda {
+
+/// Whether the default stream is each thread's own: CUDA's header then declares its functions by names of that mode.
+template <class Stream>
+concept DefaultIsPerThread = requires(Stream stream) { cudaStreamQuery_ptsz(stream); };
+static_assert(!DefaultIsPerThread<cudaStream_t>,
+              "distx: stream 0 is the one default stream that NCCL and cuBLAS know: compile without per-thread default "
+              "streams, and give the calls of a thread a stream of its own");
+
+}  // namespace cuda
+
 /// A stream of CUDA that is somebody else's: CUDA's legacy default stream, a user's own, or a CudaStream's.
 ///
 /// A value as small as the handle. It must not outlive the stream.

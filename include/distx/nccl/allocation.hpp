@@ -63,7 +63,7 @@ class WindowedMemory {
     void* memory = nullptr;
     ncclResult_t code = ncclMemAlloc(&memory, bytes);
     if (code == ncclUnhandledCudaError) {
-      release_unused_memory();  // what distx keeps is of no use to NCCL
+      cuda::reclaim_memory();
       code = ncclMemAlloc(&memory, bytes);
     }
     if (code == ncclUnhandledCudaError)

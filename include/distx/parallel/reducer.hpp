@@ -57,10 +57,9 @@ class Reducer {
     clear(run.layout.size);
   }
 
-  /// One more gradient of the bucket is final.
+  /// One more gradient of the bucket is final, on the streams that it is `ready_on`.
   void ready(std::size_t index, stream after, const here& location) {
     --buckets_[index].missing;
-    buckets_[index].ready_on.add(after);
     if (!lends() && (!overlap_ || !moves())) return;
     if (!overlap_ && !waits_) return;
     while (started_ < count_ && buckets_[started_].missing == 0) launch_next(after, location);
