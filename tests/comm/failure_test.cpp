@@ -179,6 +179,18 @@ TEST_CASE("a rank that does not come is named when the deadline is over") {
   }
 }
 
+TEST_CASE("the deadline is for all ranks together: who comes in time does not begin it anew") {
+  const auto begin = std::chrono::steady_clock::now();
+  const auto all = outcomes(
+      8,
+      [&](Comm& comm) {
+        std::this_thread::sleep_until(begin + comm.rank() * 50ms);
+        distx::barrier(comm);
+      },
+      100ms);
+  CHECK_MESSAGE(std::ranges::any_of(all, [](const Outcome& one) { return one.type == "TimeoutError"; }), text_of(all));
+}
+
 TEST_CASE("a revoked communicator ends the current and every next call with the first reason") {
   const auto all = outcomes(3, [](Comm& comm) {
     if (comm.rank() == 0) comm.revoke("enough is enough");

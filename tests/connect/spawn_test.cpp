@@ -109,6 +109,24 @@ TEST_CASE("a rank that does not come is waited for until the deadline") {
   CHECK(words == "distx: barrier on rank 0 of 2 (threads): rank 1 has not arrived after 0.02 s");
 }
 
+TEST_CASE("the deadline is for all ranks together: who comes in time does not begin it anew") {
+  const auto begin = std::chrono::steady_clock::now();
+  std::atomic<int> timeouts{0};
+  try {
+    distx::spawn(distx::threads(8, std::chrono::milliseconds(100)), [&](ThreadConnector& connector) {
+      std::this_thread::sleep_until(begin + connector.rank() * std::chrono::milliseconds(50));
+      try {
+        connector.barrier();
+      } catch (const distx::TimeoutError&) {
+        ++timeouts;
+        throw;
+      }
+    });
+  } catch (const distx::RankFailure&) {
+  }
+  CHECK(timeouts > 0);
+}
+
 TEST_CASE("spawn may run in spawn") {
   std::atomic<int> total{0};
   distx::spawn(2, [&](ThreadConnector&) {

@@ -81,15 +81,16 @@ class ThreadWorld final : public Notices {
     auto& mine = ranks_[static_cast<std::size_t>(rank)].arrived;
     const std::uint64_t now = mine.load(std::memory_order_relaxed) + 1;
     mine.store(now, std::memory_order_release);
-    for (std::size_t other = 0; other < ranks_.size(); ++other) {
-      const auto end = wait_until(
-          deadline_, [&] { return ranks_[other].arrived.load(std::memory_order_acquire) >= now; },
-          [&] { return ended(); });
-      const ErrorContext context{.operation = operation, .backend = "threads", .rank = rank, .size = size()};
-      if (end == WaitEnd::stopped) throw RevokedError(failure().what(), context);
-      if (end == WaitEnd::expired)
-        throw TimeoutError("rank " + std::to_string(other) + " has not arrived after " + deadline_.words(), context);
-    }
+    std::size_t other = 0;
+    const auto all = [&] {
+      while (other < ranks_.size() && ranks_[other].arrived.load(std::memory_order_acquire) >= now) ++other;
+      return other == ranks_.size();
+    };
+    const auto end = wait_until(deadline_, all, [&] { return ended(); });
+    const ErrorContext context{.operation = operation, .backend = "threads", .rank = rank, .size = size()};
+    if (end == WaitEnd::stopped) throw RevokedError(failure().what(), context);
+    if (end == WaitEnd::expired)
+      throw TimeoutError("rank " + std::to_string(other) + " has not arrived after " + deadline_.words(), context);
   }
 
   Timeout deadline_;

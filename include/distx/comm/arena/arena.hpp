@@ -39,35 +39,24 @@ class Arena {
   virtual bool withdraw(Envelope& mine) noexcept = 0;
   /// @}
 
-  /// Returns when every rank has arrived as often as this one.
+  /// Returns when every rank has arrived as often as this one, which takes one deadline at most.
   void arrive(Lane lane, int rank, const ErrorContext& context) {
     auto& mine = control_.channel(rank, lane).arrived;
     const std::uint64_t now = mine.load(std::memory_order_relaxed) + 1;
     mine.store(now, std::memory_order_release);
-    for (int other = 0; other < size(); ++other) {
-      const auto& theirs = control_.channel(other, lane).arrived;
-      wait(other, context, [&] { return theirs.load(std::memory_order_acquire) >= now; },
-           [&] { return missing(lane, now); }, [&](Look& look) { return gone(look, lane, now, other); });
-    }
+    int other = 0;
+    const auto all = [&] {
+      while (other < size() && has_arrived(lane, other, now)) ++other;
+      return other == size();
+    };
+    wait(context, all, [&] { return missing(lane, now, other); },
+         [&](Look& look) { return gone(look, lane, now, other); });
   }
 
   /// Waits until `ready()`, which is in the hands of rank `other`: or throws, with `late()` when the deadline is over.
   template <class Ready, class Late>
   void wait(int other, const ErrorContext& context, Ready&& ready, Late&& late) {
-    wait(other, context, ready, late,
-         [&](Look& look) { return has_left(other) || look.died(*this, other) ? other : -1; });
-  }
-  /// The same; `lost(look)` is a rank that will not do its part, -1 where none is known.
-  template <class Ready, class Late, class Lost>
-  void wait(int other, const ErrorContext& context, Ready&& ready, Late&& late, Lost&& lost) {
-    Look look;
-    int who = other;
-    const auto stopped = [&] { return revoked() || (who = lost(look)) >= 0; };
-    switch (detail::wait_until(deadline_, ready, stopped)) {
-      case detail::WaitEnd::ready: return;
-      case detail::WaitEnd::expired: throw TimeoutError(late(), context);
-      case detail::WaitEnd::stopped: throw_stopped(who, context);
-    }
+    wait(context, ready, late, [&](Look& look) { return has_left(other) || look.died(*this, other) ? other : -1; });
   }
 
   [[nodiscard]] bool revoked() const noexcept {
@@ -135,6 +124,21 @@ class Arena {
   };
 
  private:
+  /// Waits until `ready()`; `lost(look)` is a rank that will not do its part, -1 where none is known.
+  template <class Ready, class Late, class Lost>
+  void wait(const ErrorContext& context, Ready&& ready, Late&& late, Lost&& lost) {
+    Look look;
+    int who = -1;
+    const auto stopped = [&] { return revoked() || (who = lost(look)) >= 0; };
+    switch (detail::wait_until(deadline_, ready, stopped)) {
+      case detail::WaitEnd::ready: return;
+      case detail::WaitEnd::expired: throw TimeoutError(late(), context);
+      case detail::WaitEnd::stopped: throw_stopped(who, context);
+    }
+  }
+  [[nodiscard]] bool has_arrived(Lane lane, int rank, std::uint64_t now) const noexcept {
+    return control_.channel(rank, lane).arrived.load(std::memory_order_acquire) >= now;
+  }
   [[noreturn]] void throw_died(int rank, const ErrorContext& context) const {
     throw RankFailure("rank " + std::to_string(rank) + ", process " + std::to_string(control_.rank(rank).process) +
                           ", has died",
@@ -142,22 +146,21 @@ class Arena {
   }
   /// One of the ranks that have not arrived, if it has left or died; `other` may be late because it waits for that one.
   [[nodiscard]] int gone(Look& look, Lane lane, std::uint64_t now, int other) noexcept {
-    if (has_left(other)) return other;
+    if (has_left(other) && !has_arrived(lane, other, now)) return other;
     if (!look.is_time()) return -1;
     for (int step = 0; step < size(); ++step) {
       const int rank = (look.turn + step) % size();
-      const auto& theirs = control_.channel(rank, lane).arrived;
-      if (theirs.load(std::memory_order_acquire) >= now) continue;
+      if (has_arrived(lane, rank, now)) continue;
       const bool is_gone = has_left(rank) || died(rank);
-      return is_gone && theirs.load(std::memory_order_acquire) < now ? rank : -1;  // else it came, and went then
+      return is_gone && !has_arrived(lane, rank, now) ? rank : -1;  // else it came, and went then
     }
     return -1;
   }
-  std::string missing(Lane lane, std::uint64_t now) const {
-    std::string who;
-    for (int other = 0; other < size(); ++other)
-      if (control_.channel(other, lane).arrived.load(std::memory_order_acquire) < now)
-        who += (who.empty() ? "" : ", ") + std::to_string(other);
+  /// @param first rank that has not arrived
+  std::string missing(Lane lane, std::uint64_t now, int first) const {
+    std::string who = std::to_string(first);
+    for (int other = first + 1; other < size(); ++other)
+      if (!has_arrived(lane, other, now)) who += ", " + std::to_string(other);
     return "after " + deadline_.words() + " these ranks have not made the call: " + who;
   }
 
