@@ -243,6 +243,65 @@ TEST_CASE("blocks of another size are an error where they travel as messages") {
   world().barrier();
 }
 
+TEST_CASE("blocking collectives that differ end in an error on every rank, which says how") {
+  if (world().size() < 2) return;
+  struct Case {
+    std::string of_rank_1;
+    std::string of_others;
+    void (*call)(MpiCommunicator&, bool odd);
+  };
+  const Case cases[] = {
+      {"rank 1 passes 8 elements, this rank 4", "passes 4 elements, this rank 8",
+       [](MpiCommunicator& comm, bool odd) {
+         std::vector<float> values(odd ? 8 : 4);
+         all_reduce(comm, values, sum);
+       }},
+      {"rank 1 passes 100000 elements, this rank 4", "passes 4 elements, this rank 100000",
+       [](MpiCommunicator& comm, bool odd) {
+         std::vector<int> mine(odd ? 100000 : 4), all(mine.size() * static_cast<std::size_t>(comm.size()));
+         all_gather(comm, mine, all);
+       }},
+      {"rank 1 reduces with another op", "reduces with another op",
+       [](MpiCommunicator& comm, bool odd) {
+         float value = 1;
+         if (odd) all_reduce(comm, value, max);
+         else all_reduce(comm, value, sum);
+       }},
+      {"rank 1 passes int32 elements, this rank float32", "passes float32 elements, this rank int32",
+       [](MpiCommunicator& comm, bool odd) {
+         float real = 1;
+         std::int32_t integer = 1;
+         if (odd) all_reduce(comm, integer, sum);
+         else all_reduce(comm, real, sum);
+       }},
+      {"rank 1 names rank 1 as root, this rank 0", "names rank 0 as root, this rank 1",
+       [](MpiCommunicator& comm, bool odd) {
+         float value = 1;
+         broadcast(comm, value, odd ? 1 : 0);
+       }},
+      {"rank 1 calls barrier, this rank all_reduce", "calls all_reduce, this rank barrier",
+       [](MpiCommunicator& comm, bool odd) {
+         float value = 1;
+         if (odd) barrier(comm);
+         else all_reduce(comm, value, sum);
+       }},
+      {"rank 1 passes other counts, or a list of other lengths", "passes other counts, or a list of other lengths",
+       [](MpiCommunicator& comm, bool odd) {
+         std::vector<std::vector<float>> list{std::vector<float>(odd ? 3 : 5), std::vector<float>(odd ? 5 : 3)};
+         all_reduce(comm, list, sum);
+       }},
+  };
+  for (const Case& one : cases) {
+    CAPTURE(one.of_rank_1);
+    MpiCommunicator comm(world());
+    const bool odd = comm.rank() == 1;
+    const auto said = sentence_of<MismatchError>([&] { one.call(comm, odd); });
+    CHECK_MESSAGE(contains(said, odd ? one.of_others : one.of_rank_1), said);
+    CHECK_THROWS_AS(barrier(comm), RevokedError);
+    world().barrier();
+  }
+}
+
 TEST_CASE("what a user's op throws comes out of the call") {
   if (world().size() < 2) return;
   for (const bool started : {false, true}) {

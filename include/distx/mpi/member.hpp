@@ -9,13 +9,15 @@
 #include "distx/comm/communicator.hpp"
 #include "distx/core/tell_if_throws.hpp"
 #include "distx/mpi/messages.hpp"
+#include "distx/mpi/roll_call.hpp"
 
 namespace distx {
 
 struct MpiOptions {
-  /// How long a call waits for the other ranks. With `none` every call goes straight to MPI, which costs least and
-  /// waits for ever; a revocation is then seen by the next call only. A message that has begun to arrive is waited for
-  /// beyond it, since MPI writes where it goes: until its sender calls MPI again.
+  /// How long a call waits for the other ranks. Blocking collectives compare the ranks' calls while they wait. With
+  /// `none` every call goes straight to MPI, which costs least, compares nothing and waits for ever; a revocation is
+  /// then seen by the next call only. A message that has begun to arrive is waited for beyond it, since MPI writes
+  /// where it goes: until its sender calls MPI again.
   Timeout deadline = default_deadline;
   /// Elements in one call of MPI, which counts in `int`; larger calls are cut.
   std::size_t max_count = INT_MAX;
@@ -48,6 +50,7 @@ class Member {
           context);
     last_tag_ = found != 0 ? *most : 32767;
     find_peers(context);
+    roll_call_ = std::make_unique<RollCall>(started_.native_handle(), self);
     session_->control().join(identity_, revocation_);
   }
   Member(const Member&) = delete;
@@ -62,6 +65,7 @@ class Member {
       (void)started_.release();
       for (auto& job : jobs_)
         if (job->left_behind()) (void)job.release();
+      if (!roll_call_->over()) (void)roll_call_.release();
     }
   }
 
@@ -97,7 +101,7 @@ class Member {
       if constexpr (is_message<Call>) {
         run_message(call);
       } else {
-        if (!options.deadline.unlimited()) arrive(self.context(call));
+        if (!options.deadline.unlimited()) arrive(fingerprint(call), self.context(call));
         job_.open(native_handle(), false, last_tag_);
         settle(job_, [&] {
           issue(job_, call);
@@ -147,22 +151,31 @@ class Member {
       throw;
     }
   }
-  /// Waits until every rank has come to a call of the same kind.
-  void arrive(const ErrorContext& context) {
+  /// Waits until every rank has come to a blocking collective.
+  /// @throws MismatchError on all ranks where these are not the same
+  void arrive(const Fingerprint& mine, const ErrorContext& context) {
     if (self.size == 1) return;
     const auto before = std::exchange(came_, clock::now());
-    MPI_Request request = MPI_REQUEST_NULL;
-    check(MPI_Ibarrier(native_handle(), &request), "MPI_Ibarrier", context);
-    auto end = poll(request, options.deadline, "MPI_Ibarrier", context, [&] { return look(), revoked(); });
+    const auto come = [&] { return roll_call_->advance(context); };
+    const auto never = [] { return false; };
+    const auto told = [&] { return look(), revoked(); };
+    const Timeout grace = std::min<Timeout::duration>(options.deadline.limit(), std::chrono::milliseconds(100));
+    roll_call_->begin(mine, context);
+    auto end = detail::wait_until(options.deadline, come, told);
     if (end == detail::WaitEnd::expired)
       throw TimeoutError("after " + options.deadline.words() + " not every rank has made the call", context);
     // A rank that gave up waiting has come, too, as MPI sees it, and the call would hang. It cannot have begun to wait
     // before this rank came to the call before this one: only long after that there may be news of it, on its way.
-    if (end == detail::WaitEnd::ready && clock::now() - before > options.deadline.limit() / 2) {
-      const Timeout grace = std::min<Timeout::duration>(options.deadline.limit(), std::chrono::milliseconds(100));
-      end = detail::wait_until(grace, [] { return false; }, [&] { return look(), revoked(); });
+    if (clock::now() - before > options.deadline.limit() / 2) {
+      if (end == detail::WaitEnd::ready) end = detail::wait_until(grace, never, told);
+      if (end == detail::WaitEnd::stopped) throw_revoked(context);
     }
-    if (end == detail::WaitEnd::stopped) throw_revoked(context);
+    // Who heard first of a call that differs has revoked, and what it heard may still be on its way to this rank.
+    const bool told_first = end == detail::WaitEnd::stopped;
+    if (!told_first || detail::wait_until(grace, come, never) == detail::WaitEnd::ready)
+      if (const auto other = roll_call_->other_call(mine))
+        throw MismatchError(difference(mine, other->call, other->rank), context);
+    if (told_first) throw_revoked(context);
   }
 
   const RankOf self;
@@ -238,6 +251,7 @@ class Member {
   int last_tag_ = 32767;
   std::vector<int> peers_;  ///< the other ranks, as the control communicator numbers them
   Revocation revocation_;
+  std::unique_ptr<RollCall> roll_call_;
   Job job_;
   std::vector<std::unique_ptr<Job>> jobs_;
   std::vector<Job*> idle_;
