@@ -281,7 +281,7 @@ TEST_CASE("a communicator that is let go of while it works waits, and leaves no 
     const auto asked = standin::calls("cudaEventQuery");
     std::jthread opener;
     {
-      distx::NcclCommunicator comm(connector, {.deadline = long_deadline});
+      distx::NcclCommunicator comm(connector, {.deadline = short_deadline});
       distx::start_all_reduce(comm, values, distx::sum, stream).wait(stream);
       opener = std::jthread([&] {
         while (standin::calls("cudaEventQuery") < asked + 3) std::this_thread::yield();
