@@ -8,6 +8,7 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <thread>
 
 #include <distx/distx.hpp>
 
@@ -298,6 +299,70 @@ TEST_CASE("blocking collectives that differ end in an error on every rank, which
     const auto said = sentence_of<MismatchError>([&] { one.call(comm, odd); });
     CHECK_MESSAGE(contains(said, odd ? one.of_others : one.of_rank_1), said);
     CHECK_THROWS_AS(barrier(comm), RevokedError);
+    world().barrier();
+  }
+}
+
+TEST_CASE("who comes after another rank was told of a revocation in its call is told, too") {
+  if (world().size() < 2 || !MpiCommunicator::serves_threads()) return;
+  MpiCommunicator comm(world());
+  barrier(comm);
+  float value = 1;
+  if (comm.rank() == 0) {
+    // Without a word of its own to anybody this rank has come, as the others see it, and gone.
+    std::thread revokes([other = comm.share()]() mutable {
+      std::this_thread::sleep_for(50ms);
+      other.revoke("enough");
+    });
+    CHECK(contains(sentence_of<RevokedError>([&] { all_reduce(comm, value, sum); }), "enough"));
+    revokes.join();
+    world().barrier();
+  } else {
+    world().barrier();
+    CHECK(contains(sentence_of<RevokedError>([&] { all_reduce(comm, value, sum); }), "enough"));
+  }
+  world().barrier();
+}
+
+TEST_CASE("a revocation at any moment of calls that follow each other ends them on all ranks") {
+  if (world().size() < 2 || !MpiCommunicator::serves_threads()) return;
+  std::minstd_rand random(static_cast<unsigned>(world().rank()) + 1);
+  for (int round = 0; round < 100; ++round) {
+    MpiCommunicator comm(world());
+    barrier(comm);
+    std::thread revokes;
+    if (comm.rank() == 0)
+      revokes = std::thread([other = comm.share(), pause = std::chrono::microseconds(random() % 3000)]() mutable {
+        std::this_thread::sleep_for(pause);
+        other.revoke("enough");
+      });
+    const auto said = sentence_of<RevokedError>([&] {
+      for (float value = 1;; all_reduce(comm, value, sum))
+        if (random() % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 300));
+    });
+    CHECK(contains(said, "enough"));
+    if (revokes.joinable()) revokes.join();
+    world().barrier();
+  }
+}
+
+TEST_CASE("a message that is given up while it travels reads no memory that its sender has let go") {
+  if (world().size() < 3) return;
+  for (int round = 0; round < 4; ++round) {
+    MpiCommunicator comm(world());
+    {
+      std::vector<int> large(comm.rank() < 2 ? std::size_t{24} << 20 : 0, comm.rank());  // its pages go back at its end
+      world().barrier();
+      try {
+        if (comm.rank() == 0) send(comm, large, 1);
+        if (comm.rank() == 1) receive(comm, large, 0);
+        if (comm.rank() == 2) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(5 + 5 * round));
+          comm.revoke("enough");
+        }
+      } catch (const RevokedError&) {
+      }
+    }
     world().barrier();
   }
 }

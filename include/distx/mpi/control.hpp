@@ -84,10 +84,14 @@ class Control {
   void look() {
     const std::unique_lock lock(mutex_, std::try_to_lock);
     if (!lock.owns_lock()) return;
-    for (;;) {
+    for (int vain = 0; vain < 2;) {  // Open MPI moves data after it has looked: what was there is found the second time
       int arrived = 0;
       MPI_Status status;
-      if (MPI_Iprobe(MPI_ANY_SOURCE, 0, comm(), &arrived, &status) != MPI_SUCCESS || arrived == 0) return;
+      if (MPI_Iprobe(MPI_ANY_SOURCE, 0, comm(), &arrived, &status) != MPI_SUCCESS) return;
+      if (arrived == 0) {
+        ++vain;
+        continue;
+      }
       Notice notice;
       if (MPI_Recv(&notice, sizeof notice, MPI_BYTE, status.MPI_SOURCE, 0, comm(), MPI_STATUS_IGNORE) != MPI_SUCCESS)
         return;

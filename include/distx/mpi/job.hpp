@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <exception>
@@ -164,17 +165,23 @@ class Job {
     if (user_.error != nullptr || finish_) [[unlikely]] end_reduction();
   }
 
-  /// Gives up what is in flight: receives are taken back from MPI, everything else it keeps.
+  /// Gives up what is in flight: receives are taken back from MPI, and what else has begun has a moment to end, so that
+  /// MPI reads no memory that its owner lets go; what does not end MPI keeps.
   void abandon() noexcept {
     for (std::size_t i = 0; i < requests_.size(); ++i) {
-      if (requests_[i] == MPI_REQUEST_NULL) continue;
-      if (!awaited_[i].receives) {
-        left_behind_ = true;
-        continue;
-      }
+      if (requests_[i] == MPI_REQUEST_NULL || !awaited_[i].receives) continue;
       MPI_Cancel(&requests_[i]);
       MPI_Wait(&requests_[i], MPI_STATUS_IGNORE);
     }
+    const auto ended = [this] {
+      return std::ranges::all_of(requests_, [](MPI_Request& request) {
+        int complete = 0;
+        return request == MPI_REQUEST_NULL || MPI_Test(&request, &complete, MPI_STATUS_IGNORE) != MPI_SUCCESS ||
+               complete != 0;
+      });
+    };
+    if (detail::wait_until(std::chrono::milliseconds(100), ended, [] { return false; }) != detail::WaitEnd::ready)
+      left_behind_ = true;
     clear();
     finish_.reset();
     user_.error = nullptr;

@@ -151,31 +151,31 @@ class Member {
       throw;
     }
   }
-  /// Waits until every rank has come to a blocking collective.
-  /// @throws MismatchError on all ranks where these are not the same
+  /// Waits until every rank has come to a blocking collective. From then on nothing can end MPI's call but the others'
+  /// making it: so who is told of a revocation while it waits for a moment still waits for all to come, and then goes
+  /// on with them; the next call throws.
+  /// @throws MismatchError on every rank, where the calls are not the same; TimeoutError, RevokedError
   void arrive(const Fingerprint& mine, const ErrorContext& context) {
     if (self.size == 1) return;
     const auto before = std::exchange(came_, clock::now());
     const auto come = [&] { return roll_call_->advance(context); };
-    const auto never = [] { return false; };
     const auto told = [&] { return look(), revoked(); };
+    const auto never = [] { return false; };
     const Timeout grace = std::min<Timeout::duration>(options.deadline.limit(), std::chrono::milliseconds(100));
+    if (told()) throw_revoked(context);
     roll_call_->begin(mine, context);
     auto end = detail::wait_until(options.deadline, come, told);
     if (end == detail::WaitEnd::expired)
       throw TimeoutError("after " + options.deadline.words() + " not every rank has made the call", context);
-    // A rank that gave up waiting has come, too, as MPI sees it, and the call would hang. It cannot have begun to wait
-    // before this rank came to the call before this one: only long after that there may be news of it, on its way.
-    if (clock::now() - before > options.deadline.limit() / 2) {
-      if (end == detail::WaitEnd::ready) end = detail::wait_until(grace, never, told);
-      if (end == detail::WaitEnd::stopped) throw_revoked(context);
-    }
-    // Who heard first of a call that differs has revoked, and what it heard may still be on its way to this rank.
-    const bool told_first = end == detail::WaitEnd::stopped;
-    if (!told_first || detail::wait_until(grace, come, never) == detail::WaitEnd::ready)
+    const bool all = end == detail::WaitEnd::ready || detail::wait_until(grace, come, never) == detail::WaitEnd::ready;
+    if (all)
       if (const auto other = roll_call_->other_call(mine))
         throw MismatchError(difference(mine, other->call, other->rank), context);
-    if (told_first) throw_revoked(context);
+    // A rank that gave up waiting has come, too, as MPI sees it, and the call would hang. It cannot have begun to wait
+    // before this rank came to the call before this one: only long after that there may be news of it, on its way.
+    const bool late = clock::now() - before > options.deadline.limit() / 2;
+    if (late && end == detail::WaitEnd::ready) end = detail::wait_until(grace, never, told);
+    if (end == detail::WaitEnd::stopped && (late || !all)) throw_revoked(context);
   }
 
   const RankOf self;

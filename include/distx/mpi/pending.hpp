@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <chrono>
 #include <utility>
 
 #include "distx/mpi/member.hpp"
@@ -78,8 +77,6 @@ class MpiPending {
     if (job_ == nullptr) return;
     if (std::uncaught_exceptions() > uncaught_) {
       member_->revoke("it let a started call go while unwinding");
-      const auto moment = std::chrono::milliseconds(100);
-      detail::wait_until(moment, [&] { return test(); }, [] { return false; });
       job_->abandon();
       member_->retire(std::exchange(job_, nullptr));
       return;
