@@ -80,28 +80,14 @@ class Control {
     return told_.heard(identity);
   }
 
-  /// Takes in what has arrived.
+  /// Takes in what has arrived, unless another thread does so at this moment.
   void look() {
-    const std::unique_lock lock(mutex_, std::try_to_lock);
-    if (!lock.owns_lock()) return;
-    for (int vain = 0; vain < 2;) {  // Open MPI moves data after it has looked: what was there is found the second time
-      int arrived = 0;
-      MPI_Status status;
-      if (MPI_Iprobe(MPI_ANY_SOURCE, 0, comm(), &arrived, &status) != MPI_SUCCESS) return;
-      if (arrived == 0) {
-        ++vain;
-        continue;
-      }
-      Notice notice;
-      if (MPI_Recv(&notice, sizeof notice, MPI_BYTE, status.MPI_SOURCE, 0, comm(), MPI_STATUS_IGNORE) != MPI_SUCCESS)
-        return;
-      if (notice.subject == Subject::notice)
-        told_.tell(notice.identity, notice.reason);
-      else if (const auto member = members_.find(notice.identity); member != members_.end())
-        end(*member->second, notice.reason);
-      else
-        early_.emplace(notice.identity, notice.reason);  // of one that this rank is still making, or has let go
-    }
+    if (const std::unique_lock lock(mutex_, std::try_to_lock); lock.owns_lock()) take_in();
+  }
+  /// Takes in what has arrived; afterwards it has been taken in, whoever did.
+  void look_for_sure() {
+    const std::lock_guard lock(mutex_);
+    take_in();
   }
 
   /// Frees the communicator; what it has sent stays readable until this object goes.
@@ -123,6 +109,28 @@ class Control {
     Notice notice;
     std::vector<MPI_Request> requests;
   };
+
+  /// @pre the mutex is held
+  void take_in() {
+    for (int vain = 0; vain < 2;) {  // Open MPI moves data after it has looked: what was there is found the second time
+      int arrived = 0;
+      MPI_Status status;
+      if (MPI_Iprobe(MPI_ANY_SOURCE, 0, comm(), &arrived, &status) != MPI_SUCCESS) return;
+      if (arrived == 0) {
+        ++vain;
+        continue;
+      }
+      Notice notice;
+      if (MPI_Recv(&notice, sizeof notice, MPI_BYTE, status.MPI_SOURCE, 0, comm(), MPI_STATUS_IGNORE) != MPI_SUCCESS)
+        return;
+      if (notice.subject == Subject::notice)
+        told_.tell(notice.identity, notice.reason);
+      else if (const auto member = members_.find(notice.identity); member != members_.end())
+        end(*member->second, notice.reason);
+      else
+        early_.emplace(notice.identity, notice.reason);  // of one that this rank is still making, or has let go
+    }
+  }
 
   /// @pre the mutex is held
   void post(Subject subject, std::uint64_t identity, const std::string& reason, std::span<const int> peers) {

@@ -162,7 +162,8 @@ class Member {
     const auto told = [&] { return look(), revoked(); };
     const auto never = [] { return false; };
     const Timeout grace = std::min<Timeout::duration>(options.deadline.limit(), std::chrono::milliseconds(100));
-    if (told()) throw_revoked(context);
+    session_->control().look_for_sure();  // where the others' messages are there already, nothing below looks
+    if (revoked()) throw_revoked(context);
     roll_call_->begin(mine, context);
     auto end = detail::wait_until(options.deadline, come, told);
     if (end == detail::WaitEnd::expired)
