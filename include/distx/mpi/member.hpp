@@ -152,8 +152,8 @@ class Member {
     }
   }
   /// Waits until every rank has come to a blocking collective. From then on nothing can end MPI's call but the others'
-  /// making it: so who is told of a revocation while it waits for a moment still waits for all to come, and then goes
-  /// on with them; the next call throws.
+  /// making it. So a rank that is told of a revocation here gives the others a moment to come, and where all do, it
+  /// goes on with them; the next call throws.
   /// @throws MismatchError on every rank, where the calls are not the same; TimeoutError, RevokedError
   void arrive(const Fingerprint& mine, const ErrorContext& context) {
     if (self.size == 1) return;
