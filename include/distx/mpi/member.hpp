@@ -101,7 +101,10 @@ class Member {
       if constexpr (is_message<Call>) {
         run_message(call);
       } else {
-        if (!options.deadline.unlimited()) arrive(fingerprint(call), self.context(call));
+        if (!options.deadline.unlimited()) {
+          arrive(fingerprint(call), self.context(call));
+          if constexpr (Call::name == "barrier") return;  // that was one
+        }
         job_.open(native_handle(), false, last_tag_);
         settle(job_, [&] {
           issue(job_, call);
