@@ -66,8 +66,10 @@ class Bench {
   }
   void add(std::unique_ptr<timing::Subject> subject) { subjects_.push_back(std::move(subject)); }
   void add(std::unique_ptr<timing::Subject> subject, std::string_view name, const std::string& missing) {
-    if (subject != nullptr) add(std::move(subject));
-    else if (rank_ == 0) fmt::print("# without {}: {}\n", name, missing);
+    if (subject != nullptr)
+      add(std::move(subject));
+    else if (rank_ == 0)
+      fmt::print("# without {}: {}\n", name, missing);
   }
   [[nodiscard]] const timing::Subjects& subjects() const { return subjects_; }
 
@@ -86,9 +88,12 @@ void refuse_backend(const std::string& name, const char* known) {
 
 void fill(Bench& bench, distx::MpiConnector& connector, const Options& options) {
   for (const auto& name : options.backends.empty() ? std::vector<std::string>{"shm", "mpi"} : options.backends) {
-    if (name == "shm") bench.add(name, distx::ShmCommunicator(connector));
-    else if (name == "mpi") bench.add(name, distx::MpiCommunicator(connector));
-    else refuse_backend(name, "shm and mpi, and nccl alone; for threads give --ranks, and no mpirun");
+    if (name == "shm")
+      bench.add(name, distx::ShmCommunicator(connector));
+    else if (name == "mpi")
+      bench.add(name, distx::MpiCommunicator(connector));
+    else
+      refuse_backend(name, "shm and mpi, and nccl alone; for threads give --ranks, and no mpirun");
   }
   std::string missing;
   if (bench.wants("mpi")) bench.add(peers::make_mpi(bench.user()));
@@ -105,9 +110,12 @@ void fill(Bench& bench, distx::MpiConnector& connector, const Options& options) 
 
 void fill(Bench& bench, distx::ThreadConnector& connector, const Options& options) {
   for (const auto& name : options.backends.empty() ? std::vector<std::string>{"threads", "shm"} : options.backends) {
-    if (name == "shm") bench.add(name, distx::ShmCommunicator(connector));
-    else if (name == "threads") bench.add(name, distx::ThreadCommunicator(connector));
-    else refuse_backend(name, "threads and shm; for mpi start with mpirun, and without --ranks");
+    if (name == "shm")
+      bench.add(name, distx::ShmCommunicator(connector));
+    else if (name == "threads")
+      bench.add(name, distx::ThreadCommunicator(connector));
+    else
+      refuse_backend(name, "threads and shm; for mpi start with mpirun, and without --ranks");
   }
 }
 

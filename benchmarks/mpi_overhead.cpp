@@ -10,8 +10,8 @@
 
 namespace {
 
-constexpr int calls = 2000;    // in a batch
-constexpr int batches = 41;    // of each kind
+constexpr int calls = 2000;  // in a batch
+constexpr int batches = 41;  // of each kind
 
 template <class F>
 double seconds(MPI_Comm comm, F&& call) {

@@ -69,15 +69,24 @@ Options options_of(int argc, char** argv) {
     if (i + 1 == argc) throw std::invalid_argument(std::string(flag) + " needs a value (--help lists the flags)");
     const std::string_view text = argv[i + 1];
     const auto count = [&](int least) { return static_cast<int>(number(flag, text, static_cast<unsigned>(least))); };
-    if (flag == "--op") table.operations = operations_named(text);
-    else if (flag == "--min") table.least = number(flag, text, 4);
-    else if (flag == "--max") table.most = number(flag, text, 4);
-    else if (flag == "--factor") table.factor = static_cast<unsigned>(count(2));
-    else if (flag == "--iterations") table.iterations = count(1);
-    else if (flag == "--warmup") table.warmup = count(0);
-    else if (flag == "--rounds") table.rounds = count(1);
-    else if (flag == "--threads") options.threads = count(1);
-    else throw std::invalid_argument("there is no flag " + std::string(flag) + " (--help lists them)");
+    if (flag == "--op")
+      table.operations = operations_named(text);
+    else if (flag == "--min")
+      table.least = number(flag, text, 4);
+    else if (flag == "--max")
+      table.most = number(flag, text, 4);
+    else if (flag == "--factor")
+      table.factor = static_cast<unsigned>(count(2));
+    else if (flag == "--iterations")
+      table.iterations = count(1);
+    else if (flag == "--warmup")
+      table.warmup = count(0);
+    else if (flag == "--rounds")
+      table.rounds = count(1);
+    else if (flag == "--threads")
+      options.threads = count(1);
+    else
+      throw std::invalid_argument("there is no flag " + std::string(flag) + " (--help lists them)");
   }
   if (table.least > table.most) throw std::invalid_argument("--min is more than --max");
   return options;

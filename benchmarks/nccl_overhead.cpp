@@ -33,9 +33,9 @@ void compare(distx::NcclCommunicator& comm, ncclComm_t plain, std::size_t bytes)
   distx::copy(distx::CudaStreamRef(), send.span(), distx::Span<const float>(ones));
   const distx::CudaStreamRef stream;  // CUDA's legacy default stream, which blocking calls use
   const auto raw = [&] {
-    distx::nccl::check(ncclAllReduce(send.data(), receive.data(), send.size(), ncclFloat, ncclSum,
-                                     plain, stream.native_handle()),
-                       "ncclAllReduce", {});
+    distx::nccl::check(
+        ncclAllReduce(send.data(), receive.data(), send.size(), ncclFloat, ncclSum, plain, stream.native_handle()),
+        "ncclAllReduce", {});
     stream.synchronize();
   };
   const auto wrapped = [&] { distx::all_reduce(comm, send, receive, distx::sum); };

@@ -6,13 +6,13 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <fmt/core.h>
+#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include <distx/memory/buffer.hpp>
 #include <distx/optim/adamw.hpp>
-#include <distx/optim/fused_update.hpp>
+#include <distx/optim/detail/fused_update.hpp>
 #include <distx/optim/sgd.hpp>
 
 namespace {

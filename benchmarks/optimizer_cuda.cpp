@@ -60,14 +60,13 @@ struct Model {
   }
   template <class AnyStep>
   void update(const CudaStream& stream, const AnyStep& step) const {
-    fused_update(stream, AdamW{}, step, weight.span(), Span<const float, Cuda>(gradient),
-                 {mean.span(), square.span()});
+    fused_update(stream, AdamW{}, step, weight.span(), Span<const float, Cuda>(gradient), {mean.span(), square.span()});
   }
   /// The same, one element behind every boundary of vectors.
   void update_unaligned(const CudaStream& stream, const Step& step) const {
     const std::size_t n = weight.size() - 1;
-    fused_update(stream, AdamW{}, step, weight.span().subspan(1, n),
-                 Span<const float, Cuda>(gradient).subspan(0, n), {mean.span().subspan(1, n), square.span().first(n)});
+    fused_update(stream, AdamW{}, step, weight.span().subspan(1, n), Span<const float, Cuda>(gradient).subspan(0, n),
+                 {mean.span().subspan(1, n), square.span().first(n)});
   }
 };
 
@@ -119,8 +118,10 @@ int run(int argc, char** argv) {
   std::vector<std::size_t> sizes;
   int rounds = 21;
   for (int i = 1; i < argc; ++i) {
-    if (std::strcmp(argv[i], "--rounds") == 0 && i + 1 < argc) rounds = std::max(1, std::atoi(argv[++i]));
-    else if (const long long size = std::atoll(argv[i]); size >= 8) sizes.push_back(static_cast<std::size_t>(size));
+    if (std::strcmp(argv[i], "--rounds") == 0 && i + 1 < argc)
+      rounds = std::max(1, std::atoi(argv[++i]));
+    else if (const long long size = std::atoll(argv[i]); size >= 8)
+      sizes.push_back(static_cast<std::size_t>(size));
     else {
       std::printf("%s [--rounds N] [PARAMETERS…]: the fused update of AdamW beside a copy as large\n", argv[0]);
       return std::strcmp(argv[i], "--help") == 0 ? 0 : 1;

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <fmt/core.h>
+#include <CLI/CLI.hpp>
 
 #include <distx/comm/serial.hpp>
 #include <distx/eigen.hpp>
@@ -69,7 +69,8 @@ int main(int argc, char** argv) {
   const Matrix a = distx::eigen::map(x), b = distx::eigen::map(y), c = distx::eigen::map(w);
 
   const std::vector<Pair> pairs = {
-      {"relu", [&] {
+      {"relu",
+       [&] {
          const auto r = distx::relu(x);
          keep(r.local().data());
        },
@@ -77,7 +78,8 @@ int main(int argc, char** argv) {
          const Matrix r = a.cwiseMax(0.0F);
          keep(r.data());
        }},
-      {"add", [&] {
+      {"add",
+       [&] {
          const auto r = distx::add(x, y);
          keep(r.local().data());
        },
@@ -85,7 +87,8 @@ int main(int argc, char** argv) {
          const Matrix r = a + b;
          keep(r.data());
        }},
-      {"multiply", [&] {
+      {"multiply",
+       [&] {
          const auto r = distx::multiply(x, y);
          keep(r.local().data());
        },
@@ -93,7 +96,8 @@ int main(int argc, char** argv) {
          const Matrix r = a.cwiseProduct(b);
          keep(r.data());
        }},
-      {"matmul", [&] {
+      {"matmul",
+       [&] {
          const auto r = distx::matmul(x, w, distx::eigen::product);
          keep(r.local().data());
        },

@@ -235,8 +235,9 @@ class Bench {
     const double latency = settings_.latency * 1e-6;
     const double moving = compute - latency * static_cast<double>(bytes_.size());
     if (!(moving > 0))
-      throw distx::Error("the messages of a step take longer than its computation by their latency alone: lower "
-                         "--latency, or raise --bucket-bytes");
+      throw distx::Error(
+          "the messages of a step take longer than its computation by their latency alone: lower "
+          "--latency, or raise --bucket-bytes");
     return {std::chrono::nanoseconds(static_cast<std::int64_t>(1e9 * latency)), bytes / moving};
   }
 
@@ -257,8 +258,7 @@ class Bench {
     double on_wire = 0;
     for (std::size_t i = 0; i < full_.size(); ++i) {
       const auto share = static_cast<double>(bytes_[i]);
-      buckets.push_back({median(full_[i]),
-                         1e-9 * static_cast<double>(speed.latency.count()) + share / speed.bandwidth,
+      buckets.push_back({median(full_[i]), 1e-9 * static_cast<double>(speed.latency.count()) + share / speed.bandwidth,
                          alone->times.step * share / bytes});
       on_wire += buckets.back().wire;
     }
@@ -318,7 +318,7 @@ class Bench {
     const Subject* alone = find("alone");
     for (const auto& subject : subjects_) {
       const StepTimes& times = subject->times;
-      nlohmann::json mode{{"name", subject->name}, {"seconds", times.all},   {"outside", times.compute},
+      nlohmann::json mode{{"name", subject->name},  {"seconds", times.all},  {"outside", times.compute},
                           {"inside", times.inside}, {"in_step", times.step}, {"rounds", subject->rounds}};
       if (alone != nullptr) {
         // Of the same round, so that what slows the machine down for a while slows both.
@@ -368,19 +368,21 @@ void print(const nlohmann::json& report) {
   }
   if (report.contains("hidden") && !report["hidden"].is_null()) {
     const auto& hidden = report["hidden"];
-    fmt::print("on a wire of {:.3f} GB/s: {:.3f} ms of communication, {:.3f} of them in the last bucket; {:.3f} can be "
-               "hidden, {:.3f} are: {:.1f}%\n",
-               1e-9 * report["wire"]["bandwidth"].get<double>(), ms(hidden["communication"]),
-               ms(hidden["last_bucket"]), ms(hidden["can_be_hidden"]), ms(hidden["is_hidden"]),
-               100 * hidden["share"].get<double>());
+    fmt::print(
+        "on a wire of {:.3f} GB/s: {:.3f} ms of communication, {:.3f} of them in the last bucket; {:.3f} can be "
+        "hidden, {:.3f} are: {:.1f}%\n",
+        1e-9 * report["wire"]["bandwidth"].get<double>(), ms(hidden["communication"]), ms(hidden["last_bucket"]),
+        ms(hidden["can_be_hidden"]), ms(hidden["is_hidden"]), 100 * hidden["share"].get<double>());
   }
   fmt::print("a rank holds {:.1f} MB at the most by the ledger; the processes have had {:.1f} MB\n",
              1e-6 * report["ledger"]["total"].get<double>(),
-             fmt::join([&] {
-               std::vector<double> peaks;
-               for (const auto& peak : report["process_peak_bytes"]) peaks.push_back(1e-6 * peak.get<double>());
-               return peaks;
-             }(), ", "));
+             fmt::join(
+                 [&] {
+                   std::vector<double> peaks;
+                   for (const auto& peak : report["process_peak_bytes"]) peaks.push_back(1e-6 * peak.get<double>());
+                   return peaks;
+                 }(),
+                 ", "));
 }
 
 void run(int argc, char** argv, const Settings& settings) {

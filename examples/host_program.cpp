@@ -30,8 +30,7 @@ class Rod {
     now_.back() = now_[last];
     if (left >= 0) distx::send_receive(comm_, now_[1], left, now_.front(), left);
     if (right < comm_.size()) distx::send_receive(comm_, now_[last], right, now_.back(), right);
-    for (std::size_t i = 1; i <= last; ++i)
-      next_[i] = now_[i] + 0.25 * (now_[i - 1] - 2 * now_[i] + now_[i + 1]);
+    for (std::size_t i = 1; i <= last; ++i) next_[i] = now_[i] + 0.25 * (now_[i - 1] - 2 * now_[i] + now_[i + 1]);
     now_.swap(next_);
   }
 
@@ -55,8 +54,7 @@ void simulate(MPI_Comm workers, std::size_t cells, int steps) {
   for (int step = 0; step < steps; ++step) rod.step();
   const double heat = rod.heat();
   if (comm.rank() == 0) fmt::print("{} ranks, {} steps: the heat is {:.6f}\n", comm.size(), steps, heat);
-  if (std::abs(heat - 1000.0) > 1e-6)
-    throw distx::Error("heat was lost: " + std::to_string(heat) + " of 1000 is left");
+  if (std::abs(heat - 1000.0) > 1e-6) throw distx::Error("heat was lost: " + std::to_string(heat) + " of 1000 is left");
 }
 
 }  // namespace

@@ -95,7 +95,9 @@ int main(int argc, char** argv) {
   return examples::run(app, argc, argv, [&] {
     const auto bytes = precision == "mixed" ? distx::mixed_precision<> : distx::full_precision<>;
     const auto number = static_cast<std::uint64_t>(parameters);
-    if (json) fmt::print("{}\n", as_json(number, ranks, precision, bytes).dump(2));
-    else print_table(number, ranks, bytes);
+    if (json)
+      fmt::print("{}\n", as_json(number, ranks, precision, bytes).dump(2));
+    else
+      print_table(number, ranks, bytes);
   });
 }

@@ -7,12 +7,12 @@
 #include <filesystem>
 #include <optional>
 
-#include <CLI/CLI.hpp>
 #include <fmt/core.h>
+#include <CLI/CLI.hpp>
 #include <distx/comm/decorators/metered.hpp>
+#include <distx/connect/connect.hpp>
 #include <distx/data/data_loader.hpp>
 #include <distx/data/distributed_sampler.hpp>
-#include <distx/connect/connect.hpp>
 #include <distx/optim/schedule.hpp>
 #include <distx/tensor/distribute.hpp>
 
@@ -163,14 +163,14 @@ void train(distx::AnyCommunicator<>& comm, distx::AnyCommunicator<>& data, const
   const distx::DistributedSampler sampler(
       text.training().size() - settings.context, data,
       {.batch_size = settings.batch, .seed = settings.seed, .remainder = distx::Remainder::drop});
-  const distx::DataLoader loader(
-      sampler,
-      [&](std::span<const std::size_t> batch) {
-        return examples::micro_batches(batch, settings.training.accumulate, [&](auto places) {
-          return examples::sequences(text.training(), places, settings.context);
-        });
-      },
-      {.workers = 0});
+  const distx::DataLoader loader(sampler,
+                                 [&](std::span<const std::size_t> batch) {
+                                   return examples::micro_batches(
+                                       batch, settings.training.accumulate, [&](auto places) {
+                                         return examples::sequences(text.training(), places, settings.context);
+                                       });
+                                 },
+                                 {.workers = 0});
   const auto sent_at_first = metered.ledger();
 
   const bool speaks = comm.rank() == 0;
@@ -204,7 +204,7 @@ void train(distx::AnyCommunicator<>& comm, distx::AnyCommunicator<>& data, const
   const auto hash = weights_hash(model, training);
   const auto sample = write_sample(model, training, text.vocabulary, settings);
   if (!speaks) return;
-  fmt::print("{}\n", cost.words());
+  fmt::print("{}\n", cost.to_string());
   fmt::print("loss on {} characters that were held out: {:.4f} nats each (weights {})\n", text.held_out().size(),
              held_out, hash);
   if (!sample.empty()) fmt::print("---- a sample ----\n{}\n", sample);
@@ -225,8 +225,8 @@ template <class Weight>
 void train_alike(distx::AnyCommunicator<>& comm, const Settings& settings, const examples::Text& text) {
   examples::BasicGpt<Weight> model(settings.shape(text), settings.seed);
   const distx::Metered<distx::AnyCommunicator<>> metered(comm.share());
-  auto training = examples::make_training(distx::AnyCommunicator<>(metered.share()), model.parameters(),
-                                          settings.training);
+  auto training =
+      examples::make_training(distx::AnyCommunicator<>(metered.share()), model.parameters(), settings.training);
   examples::WeightCounts weights;
   for (const auto* parameter : model.parameters()) {
     weights.all += parameter->size();
@@ -240,7 +240,7 @@ void train_on_mesh(distx::AnyCommunicator<>& comm, const Settings& settings, con
   distx::Metered<distx::AnyCommunicator<>> metered(comm.share());
   const Grid mesh(metered, settings.mesh.sizes(settings.training));
   examples::MeshGpt<distx::TensorParallel<Grid, examples::Data, examples::Model>> model(mesh, settings.shape(text),
-                                                                                       settings.seed);
+                                                                                        settings.seed);
   distx::TensorParameterList<> parameters;
   examples::WeightCounts weights;
   model.for_each_parameter([&](const auto& parameter) {
@@ -258,9 +258,12 @@ void run(int argc, char** argv, const Settings& settings) {
   const auto text = read(settings);
   examples::JsonFile(settings.json).demand_writable(connector);
   settings.backend.run(connector, [&](distx::AnyCommunicator<> comm) {
-    if (settings.mesh.given()) train_on_mesh(comm, settings, text);
-    else if (settings.training.short_weights()) train_alike<distx::bfloat16>(comm, settings, text);
-    else train_alike<float>(comm, settings, text);
+    if (settings.mesh.given())
+      train_on_mesh(comm, settings, text);
+    else if (settings.training.short_weights())
+      train_alike<distx::bfloat16>(comm, settings, text);
+    else
+      train_alike<float>(comm, settings, text);
   });
 }
 

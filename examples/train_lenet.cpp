@@ -6,8 +6,8 @@
 #include <memory>
 #include <optional>
 
-#include <CLI/CLI.hpp>
 #include <fmt/core.h>
+#include <CLI/CLI.hpp>
 #include <distx/comm/decorators/metered.hpp>
 #include <distx/comm/decorators/sum_over_ranks.hpp>
 #include <distx/comm/decorators/write_trace.hpp>
@@ -33,10 +33,9 @@ namespace {
 
 struct Settings {
   examples::Backend backend;
-  examples::TrainingFlags training{
-      .optimizer = "sgd",
-      .bucket_kib = 64,  // the model has 241
-      .usual_rates = {{"sgd", 0.05}, {"adamw", 2e-3}, {"muon", 2e-2}, {"lamb", 2e-2}}};
+  examples::TrainingFlags training{.optimizer = "sgd",
+                                   .bucket_kib = 64,  // the model has 241
+                                   .usual_rates = {{"sgd", 0.05}, {"adamw", 2e-3}, {"muon", 2e-2}, {"lamb", 2e-2}}};
   std::size_t epochs = 8;
   std::size_t batch_size = 16;
   std::uint64_t seed = 1;
@@ -49,9 +48,7 @@ struct Settings {
   void describe(CLI::App& app) {
     backend.describe(app);
     training.describe(app);
-    app.add_option("--epochs", epochs, "passes over the data")
-        ->check(CLI::Range(1, 1000000))
-        ->capture_default_str();
+    app.add_option("--epochs", epochs, "passes over the data")->check(CLI::Range(1, 1000000))->capture_default_str();
     app.add_option("--batch-size", batch_size, "digits in a batch of one rank")
         ->check(CLI::Range(1, 1000000))
         ->capture_default_str();
@@ -156,7 +153,7 @@ void train(distx::AnyCommunicator<> comm, const Metered& counted, const Phases& 
   const examples::TrainingCost cost(comm, training->times(), plan.steps(), training->memory(), traffic);
   const auto traffic_at_start = distx::sum_over_ranks(at_start, comm);
   if (!speaks) return;
-  fmt::print("{}\n", cost.words());
+  fmt::print("{}\n", cost.to_string());
   fmt::print("accuracy on {} digits that were held out: {:.4f} (weights {})\n", held_out.size(), accuracy, hash.text());
   auto report = cost.json(settings.training, weights);
   report.update({{"step_losses", step_losses},

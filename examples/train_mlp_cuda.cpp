@@ -5,8 +5,8 @@
 //   build/examples/train_mlp_cuda --device cpu --ranks 2            (the same program without a GPU, to compare with)
 #include <optional>
 
-#include <CLI/CLI.hpp>
 #include <fmt/core.h>
+#include <CLI/CLI.hpp>
 #include <distx/comm/threads.hpp>
 #include <distx/connect/connect.hpp>
 #include <distx/connect/spawn.hpp>

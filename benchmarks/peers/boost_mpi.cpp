@@ -33,30 +33,45 @@ class BoostMpi final : public timing::Subject {
     const std::plus<float> plus;
     switch (c.operation) {
       case Operation::all_reduce:
-        if (c.in_place) mpi::all_reduce(comm_, mpi::inplace(b.receive), whole, plus);
-        else mpi::all_reduce(comm_, b.send, whole, b.receive, plus);
+        if (c.in_place)
+          mpi::all_reduce(comm_, mpi::inplace(b.receive), whole, plus);
+        else
+          mpi::all_reduce(comm_, b.send, whole, b.receive, plus);
         break;
       case Operation::reduce:
-        if (at_root) mpi::reduce(comm_, b.send, whole, b.receive, plus, root);
-        else mpi::reduce(comm_, b.send, whole, plus, root);
+        if (at_root)
+          mpi::reduce(comm_, b.send, whole, b.receive, plus, root);
+        else
+          mpi::reduce(comm_, b.send, whole, plus, root);
         break;
-      case Operation::broadcast: mpi::broadcast(comm_, b.receive, whole, root); break;
-      case Operation::all_gather: mpi::all_gather(comm_, b.send, block, b.receive); break;
+      case Operation::broadcast:
+        mpi::broadcast(comm_, b.receive, whole, root);
+        break;
+      case Operation::all_gather:
+        mpi::all_gather(comm_, b.send, block, b.receive);
+        break;
       case Operation::gather:
-        if (at_root) mpi::gather(comm_, b.send, block, b.receive, root);
-        else mpi::gather(comm_, b.send, block, root);
+        if (at_root)
+          mpi::gather(comm_, b.send, block, b.receive, root);
+        else
+          mpi::gather(comm_, b.send, block, root);
         break;
       case Operation::scatter:
-        if (at_root) mpi::scatter(comm_, b.send, b.receive, block, root);
-        else mpi::scatter(comm_, b.receive, block, root);
+        if (at_root)
+          mpi::scatter(comm_, b.send, b.receive, block, root);
+        else
+          mpi::scatter(comm_, b.receive, block, root);
         break;
-      case Operation::all_to_all: mpi::all_to_all(comm_, b.send, block, b.receive); break;
+      case Operation::all_to_all:
+        mpi::all_to_all(comm_, b.send, block, b.receive);
+        break;
       case Operation::send_recv: {
         mpi::request both[] = {comm_.irecv(c.from(), 0, b.receive, whole), comm_.isend(c.to(), 0, b.send, whole)};
         mpi::wait_all(both, both + 2);
         break;
       }
-      case Operation::reduce_scatter: break;
+      case Operation::reduce_scatter:
+        break;
     }
   }
 

@@ -111,7 +111,8 @@ class Gloo final : public timing::Subject {
         send->waitSend();
         break;
       }
-      case Operation::reduce_scatter: break;
+      case Operation::reduce_scatter:
+        break;
     }
   }
 

@@ -56,12 +56,18 @@ class RawMpi final : public timing::Subject {
     const int whole = static_cast<int>(c.whole), block = static_cast<int>(c.block());
     const void* const send = c.in_place ? MPI_IN_PLACE : b.send;
     switch (c.operation) {
-      case Operation::all_reduce: MPI_Allreduce(send, b.receive, whole, MPI_FLOAT, MPI_SUM, comm_); break;
+      case Operation::all_reduce:
+        MPI_Allreduce(send, b.receive, whole, MPI_FLOAT, MPI_SUM, comm_);
+        break;
       case Operation::reduce:
         MPI_Reduce(at_root ? send : b.send, b.receive, whole, MPI_FLOAT, MPI_SUM, root, comm_);
         break;
-      case Operation::broadcast: MPI_Bcast(b.receive, whole, MPI_FLOAT, root, comm_); break;
-      case Operation::all_gather: MPI_Allgather(send, block, MPI_FLOAT, b.receive, block, MPI_FLOAT, comm_); break;
+      case Operation::broadcast:
+        MPI_Bcast(b.receive, whole, MPI_FLOAT, root, comm_);
+        break;
+      case Operation::all_gather:
+        MPI_Allgather(send, block, MPI_FLOAT, b.receive, block, MPI_FLOAT, comm_);
+        break;
       case Operation::reduce_scatter:
         MPI_Reduce_scatter_block(send, c.in_place ? b.send : b.receive, block, MPI_FLOAT, MPI_SUM, comm_);
         break;
@@ -72,7 +78,9 @@ class RawMpi final : public timing::Subject {
         MPI_Scatter(b.send, block, MPI_FLOAT, at_root && c.in_place ? MPI_IN_PLACE : b.receive, block, MPI_FLOAT, root,
                     comm_);
         break;
-      case Operation::all_to_all: MPI_Alltoall(send, block, MPI_FLOAT, b.receive, block, MPI_FLOAT, comm_); break;
+      case Operation::all_to_all:
+        MPI_Alltoall(send, block, MPI_FLOAT, b.receive, block, MPI_FLOAT, comm_);
+        break;
       case Operation::send_recv:
         MPI_Sendrecv(b.send, whole, MPI_FLOAT, c.to(), 0, b.receive, whole, MPI_FLOAT, c.from(), 0, comm_,
                      MPI_STATUS_IGNORE);
@@ -112,8 +120,10 @@ std::unique_ptr<timing::Subject> make_openmpi_ring(timing::Memory memory, std::s
   const bool set_all =
       set("coll_tuned_allreduce_algorithm_segmentsize", 1 << 20) && set("coll_tuned_allreduce_algorithm", 5);
   std::unique_ptr<timing::Subject> ring;
-  if (set_all) ring = std::make_unique<RawMpi>("openmpi-ring", std::move(memory), true);
-  else missing = "this Open MPI does not let a program choose the algorithm";
+  if (set_all)
+    ring = std::make_unique<RawMpi>("openmpi-ring", std::move(memory), true);
+  else
+    missing = "this Open MPI does not let a program choose the algorithm";
   set("coll_tuned_allreduce_algorithm", 0);
   MPI_T_finalize();
   return ring;

@@ -81,21 +81,28 @@ class LimitSubject final : public Subject {
   /// Pieces into which a reduction stores; none where nothing is reduced.
   static std::size_t stores(const Case& c) {
     switch (c.operation) {
-      case Operation::all_reduce: return static_cast<std::size_t>(c.ranks);
+      case Operation::all_reduce:
+        return static_cast<std::size_t>(c.ranks);
       case Operation::reduce:
-      case Operation::reduce_scatter: return 1;
-      default: return 0;
+      case Operation::reduce_scatter:
+        return 1;
+      default:
+        return 0;
     }
   }
   /// Elements that a rank copies.
   static std::size_t moves(const Case& c) {
     switch (c.operation) {
       case Operation::gather:
-      case Operation::scatter: return c.block();
-      case Operation::broadcast: return c.whole - c.block();
+      case Operation::scatter:
+        return c.block();
+      case Operation::broadcast:
+        return c.whole - c.block();
       case Operation::all_gather:
-      case Operation::all_to_all: return c.in_place ? c.whole - c.block() : c.whole;
-      default: return c.whole;
+      case Operation::all_to_all:
+        return c.in_place ? c.whole - c.block() : c.whole;
+      default:
+        return c.whole;
     }
   }
 

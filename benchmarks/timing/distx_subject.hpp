@@ -17,15 +17,24 @@ class DistxSubject final : public Subject {
     const distx::Span<const float> send(b.send, c.sends());
     const distx::Span<float> receive(b.receive, c.receives());
     switch (c.operation) {
-      case Operation::all_reduce: return distx::all_reduce(comm_, send, receive, distx::sum);
-      case Operation::reduce: return distx::reduce(comm_, send, receive, distx::sum, root);
-      case Operation::broadcast: return distx::broadcast(comm_, receive, root);
-      case Operation::all_gather: return distx::all_gather(comm_, send, receive);
-      case Operation::reduce_scatter: return distx::reduce_scatter(comm_, send, receive, distx::sum);
-      case Operation::gather: return distx::gather(comm_, send, receive, root);
-      case Operation::scatter: return distx::scatter(comm_, send, receive, root);
-      case Operation::all_to_all: return distx::all_to_all(comm_, send, receive);
-      case Operation::send_recv: return distx::send_receive(comm_, send, c.to(), receive, c.from());
+      case Operation::all_reduce:
+        return distx::all_reduce(comm_, send, receive, distx::sum);
+      case Operation::reduce:
+        return distx::reduce(comm_, send, receive, distx::sum, root);
+      case Operation::broadcast:
+        return distx::broadcast(comm_, receive, root);
+      case Operation::all_gather:
+        return distx::all_gather(comm_, send, receive);
+      case Operation::reduce_scatter:
+        return distx::reduce_scatter(comm_, send, receive, distx::sum);
+      case Operation::gather:
+        return distx::gather(comm_, send, receive, root);
+      case Operation::scatter:
+        return distx::scatter(comm_, send, receive, root);
+      case Operation::all_to_all:
+        return distx::all_to_all(comm_, send, receive);
+      case Operation::send_recv:
+        return distx::send_receive(comm_, send, c.to(), receive, c.from());
     }
   }
 

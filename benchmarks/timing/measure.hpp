@@ -40,7 +40,7 @@ double seconds_of(F&& f) {
 }
 
 struct Effort {
-  double seconds = 2;      ///< to be spent on one size, all subjects together
+  double seconds = 2;         ///< to be spent on one size, all subjects together
   int least = 5, most = 200;  ///< rounds
 };
 

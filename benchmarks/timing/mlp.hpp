@@ -25,7 +25,10 @@ class Mlp {
       const std::string name = "dense" + std::to_string(i + 1);
       const double deviation = std::sqrt(2.0 / static_cast<double>(widths[i]));
       layers_.push_back({initial.uniform<float>(name + ".weight", widths[i] * widths[i + 1], deviation),
-                         initial.constant<float>(name + ".bias", widths[i + 1], 0), widths[i], widths[i + 1], {}});
+                         initial.constant<float>(name + ".bias", widths[i + 1], 0),
+                         widths[i],
+                         widths[i + 1],
+                         {}});
     }
   }
 

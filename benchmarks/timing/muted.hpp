@@ -6,8 +6,8 @@
 #include <vector>
 
 #include <distx/comm/any_communicator.hpp>
+#include <distx/comm/calls/wire_bytes.hpp>
 #include <distx/comm/decorators/decorator.hpp>
-#include <distx/comm/wire_bytes.hpp>
 
 namespace timing {
 
@@ -37,8 +37,7 @@ class Muted : public distx::detail::Decorator<distx::AnyCommunicator<>> {
     return noted(call) ? distx::AnyPending<distx::Host>() : inner().start(call, after);
   }
   [[nodiscard]] Muted share() const { return Muted(inner().share(), groups(), state_); }
-  [[nodiscard]] Muted split(int color, int key,
-                            std::source_location location = std::source_location::current()) {
+  [[nodiscard]] Muted split(int color, int key, std::source_location location = std::source_location::current()) {
     return Muted(split_inner(color, key, location), std::make_shared<distx::GroupCache>(), state_);
   }
 

@@ -33,8 +33,7 @@ struct Places {
 };
 
 constexpr bool reduces(Operation operation) {
-  return operation == Operation::all_reduce || operation == Operation::reduce ||
-         operation == Operation::reduce_scatter;
+  return operation == Operation::all_reduce || operation == Operation::reduce || operation == Operation::reduce_scatter;
 }
 constexpr bool has_root(Operation operation) {
   return operation == Operation::reduce || operation == Operation::broadcast || operation == Operation::gather ||
@@ -55,15 +54,24 @@ distx::NcclPending start(distx::NcclCommunicator& comm, const Case& c, const Pla
   const Span<float, Cuda> receive(at.receive, c.receives());
   const auto after = comm.stream();
   switch (c.operation) {
-    case Operation::all_reduce: return distx::start_all_reduce(comm, send, receive, distx::sum, after);
-    case Operation::reduce: return distx::start_reduce(comm, send, receive, distx::sum, root, after);
-    case Operation::broadcast: return distx::start_broadcast(comm, receive, root, after);
-    case Operation::all_gather: return distx::start_all_gather(comm, send, receive, {}, after);
-    case Operation::reduce_scatter: return distx::start_reduce_scatter(comm, send, receive, distx::sum, {}, after);
-    case Operation::gather: return distx::start_gather(comm, send, receive, root, {}, after);
-    case Operation::scatter: return distx::start_scatter(comm, send, receive, root, {}, after);
-    case Operation::all_to_all: return distx::start_all_to_all(comm, send, receive, {}, {}, after);
-    case Operation::send_recv: break;
+    case Operation::all_reduce:
+      return distx::start_all_reduce(comm, send, receive, distx::sum, after);
+    case Operation::reduce:
+      return distx::start_reduce(comm, send, receive, distx::sum, root, after);
+    case Operation::broadcast:
+      return distx::start_broadcast(comm, receive, root, after);
+    case Operation::all_gather:
+      return distx::start_all_gather(comm, send, receive, {}, after);
+    case Operation::reduce_scatter:
+      return distx::start_reduce_scatter(comm, send, receive, distx::sum, {}, after);
+    case Operation::gather:
+      return distx::start_gather(comm, send, receive, root, {}, after);
+    case Operation::scatter:
+      return distx::start_scatter(comm, send, receive, root, {}, after);
+    case Operation::all_to_all:
+      return distx::start_all_to_all(comm, send, receive, {}, {}, after);
+    case Operation::send_recv:
+      break;
   }
   return distx::start_send_receive(comm, send, c.to(), receive, c.from(), 0, after);
 }
@@ -115,11 +123,15 @@ void enqueue(ncclComm_t comm, cudaStream_t stream, const Case& c, const Places& 
     case Operation::all_to_all:
       return check(ncclAlltoAll(at.send, at.receive, block, ncclFloat, comm, stream), "ncclAlltoAll");
 #else
-    case Operation::gather: return exchange(comm, stream, c, {at.send, block, 0, at.receive, block, block});
-    case Operation::scatter: return exchange(comm, stream, c, {at.send, block, block, at.receive, block, 0});
-    case Operation::all_to_all: return exchange(comm, stream, c, {at.send, block, block, at.receive, block, block});
+    case Operation::gather:
+      return exchange(comm, stream, c, {at.send, block, 0, at.receive, block, block});
+    case Operation::scatter:
+      return exchange(comm, stream, c, {at.send, block, block, at.receive, block, 0});
+    case Operation::all_to_all:
+      return exchange(comm, stream, c, {at.send, block, block, at.receive, block, block});
 #endif
-    case Operation::send_recv: break;
+    case Operation::send_recv:
+      break;
   }
   check(ncclGroupStart(), "ncclGroupStart");
   check(ncclSend(at.send, c.whole, ncclFloat, c.to(), comm, stream), "ncclSend");
@@ -138,14 +150,21 @@ class Expected {
     const std::size_t block = c.block(), own = static_cast<std::size_t>(c.rank) * block;
     switch (c.operation) {
       case Operation::all_reduce:
-      case Operation::reduce: return sums_[i % period];
-      case Operation::reduce_scatter: return sums_[(own + i) % period];
-      case Operation::broadcast: return value(root, i);
-      case Operation::scatter: return value(root, own + i);
+      case Operation::reduce:
+        return sums_[i % period];
+      case Operation::reduce_scatter:
+        return sums_[(own + i) % period];
+      case Operation::broadcast:
+        return value(root, i);
+      case Operation::scatter:
+        return value(root, own + i);
       case Operation::all_gather:
-      case Operation::gather: return value(static_cast<int>(i / block), i % block);
-      case Operation::all_to_all: return value(static_cast<int>(i / block), own + i % block);
-      case Operation::send_recv: break;
+      case Operation::gather:
+        return value(static_cast<int>(i / block), i % block);
+      case Operation::all_to_all:
+        return value(static_cast<int>(i / block), own + i % block);
+      case Operation::send_recv:
+        break;
     }
     return value(c.from(), i);
   }
@@ -211,10 +230,13 @@ class Table {
     float* const own = whole + static_cast<std::size_t>(c.rank) * c.block();
     switch (c.operation) {
       case Operation::all_gather:
-      case Operation::gather: return {own, whole};
+      case Operation::gather:
+        return {own, whole};
       case Operation::reduce_scatter:
-      case Operation::scatter: return {whole, own};
-      default: return {whole, whole};
+      case Operation::scatter:
+        return {whole, own};
+      default:
+        return {whole, whole};
     }
   }
 
@@ -267,8 +289,10 @@ class Table {
       for (std::size_t turn = 0; turn < 2; ++turn) {
         // Who goes first changes, so that neither always finds what the other has left.
         const bool own = (round + turn) % 2 == 0;
-        if (own) seconds[round] = seconds_a_call(distx_runs);
-        else if (beside) seconds[rounds + round] = seconds_a_call(nccl_runs);
+        if (own)
+          seconds[round] = seconds_a_call(distx_runs);
+        else if (beside)
+          seconds[rounds + round] = seconds_a_call(nccl_runs);
       }
     // In place the results have been summed up again and again: what is checked is one more call.
     std::vector<double> errors(2);
@@ -317,8 +341,7 @@ class Table {
     std::printf("\n# %s%s\n# %55s %39s %39s %35s\n", std::string(name_of(operation)).c_str(),
                 operation == Operation::send_recv ? ", each to the next" : "", "", "out-of-place", "in-place",
                 "NCCL: out-of-place, in-place");
-    constexpr const char* columns =
-        "# %11s %12s %9s %9s %9s %10s %9s %9s %8s %10s %9s %9s %8s %10s %6s %10s %6s\n";
+    constexpr const char* columns = "# %11s %12s %9s %9s %9s %10s %9s %9s %8s %10s %9s %9s %8s %10s %6s %10s %6s\n";
     std::printf(columns, "size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong", "time", "algbw",
                 "busbw", "#wrong", "time", "x", "time", "x");
     std::printf(columns, "(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "", "(us)", "(GB/s)", "(GB/s)",
@@ -337,8 +360,10 @@ class Table {
                   bandwidth * bus_factor(c.operation, c.ranks), half->wrong);
     }
     for (const auto& half : halves) {
-      if (half && half->nccl_seconds > 0) std::printf(" %10.2f %6.3f", half->nccl_seconds * 1e6, half->ratio);
-      else std::printf(" %10s %6s", "N/A", "N/A");
+      if (half && half->nccl_seconds > 0)
+        std::printf(" %10.2f %6.3f", half->nccl_seconds * 1e6, half->ratio);
+      else
+        std::printf(" %10s %6s", "N/A", "N/A");
     }
     std::printf("\n");
     std::fflush(stdout);

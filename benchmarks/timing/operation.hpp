@@ -38,8 +38,10 @@ constexpr bool has_blocks(Operation operation) {
     case Operation::reduce_scatter:
     case Operation::gather:
     case Operation::scatter:
-    case Operation::all_to_all: return true;
-    default: return false;
+    case Operation::all_to_all:
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -55,26 +57,32 @@ struct Case {
 
   [[nodiscard]] std::size_t block() const { return whole / static_cast<std::size_t>(ranks); }
   [[nodiscard]] std::size_t bytes() const { return whole * sizeof(float); }
-  [[nodiscard]] int to() const { return (rank + 1) % ranks; }             ///< of `send_recv`: a ring
+  [[nodiscard]] int to() const { return (rank + 1) % ranks; }  ///< of `send_recv`: a ring
   [[nodiscard]] int from() const { return (rank + ranks - 1) % ranks; }
 
   /// Elements that this rank passes, and that it gets.
   [[nodiscard]] std::size_t sends() const {
     switch (operation) {
       case Operation::all_gather:
-      case Operation::gather: return block();
+      case Operation::gather:
+        return block();
       case Operation::broadcast:
-      case Operation::scatter: return rank == root ? whole : 0;
-      default: return whole;
+      case Operation::scatter:
+        return rank == root ? whole : 0;
+      default:
+        return whole;
     }
   }
   [[nodiscard]] std::size_t receives() const {
     switch (operation) {
       case Operation::reduce:
-      case Operation::gather: return rank == root ? whole : 0;
+      case Operation::gather:
+        return rank == root ? whole : 0;
       case Operation::reduce_scatter:
-      case Operation::scatter: return block();
-      default: return whole;
+      case Operation::scatter:
+        return block();
+      default:
+        return whole;
     }
   }
 };
@@ -90,13 +98,16 @@ constexpr std::size_t whole_within(Operation operation, std::size_t bytes, int r
 constexpr double bus_factor(Operation operation, int ranks) {
   const double n = ranks;
   switch (operation) {
-    case Operation::all_reduce: return 2 * (n - 1) / n;
+    case Operation::all_reduce:
+      return 2 * (n - 1) / n;
     case Operation::all_gather:
     case Operation::reduce_scatter:
     case Operation::gather:
     case Operation::scatter:
-    case Operation::all_to_all: return (n - 1) / n;
-    default: return 1;
+    case Operation::all_to_all:
+      return (n - 1) / n;
+    default:
+      return 1;
   }
 }
 

@@ -48,8 +48,7 @@ inline std::size_t count_errors(const float* got, std::size_t first, std::size_t
     const std::size_t n = length;
     float sums[1024] = {};
     for (int rank = first_rank; rank < last_rank; ++rank)
-      for (std::size_t i = 0; i < n; ++i)
-        sums[i] += element(static_cast<std::uint32_t>(first + begin + i), rank, turn);
+      for (std::size_t i = 0; i < n; ++i) sums[i] += element(static_cast<std::uint32_t>(first + begin + i), rank, turn);
     std::uint32_t wrong = 0;
     for (std::size_t i = 0; i < n; ++i) wrong += got[begin + i] == sums[i] ? 0u : 1u;
     errors += wrong;
@@ -69,10 +68,13 @@ inline Buffers place(const Case& c, float* first, float* second) {
   const std::size_t own = static_cast<std::size_t>(c.rank) * c.block();
   switch (c.operation) {
     case Operation::all_gather:
-    case Operation::gather: return {first + own, first};
+    case Operation::gather:
+      return {first + own, first};
     case Operation::reduce_scatter:
-    case Operation::scatter: return {first, first + own};
-    default: return {first, first};
+    case Operation::scatter:
+      return {first, first + own};
+    default:
+      return {first, first};
   }
 }
 
@@ -90,11 +92,16 @@ inline std::size_t check(const Case& c, const float* receive, std::uint32_t turn
   const std::size_t own = static_cast<std::size_t>(c.rank) * c.block();
   switch (c.operation) {
     case Operation::all_reduce:
-    case Operation::reduce: return count_errors(receive, 0, c.receives(), 0, c.ranks, turn);
-    case Operation::reduce_scatter: return count_errors(receive, own, c.receives(), 0, c.ranks, turn);
-    case Operation::broadcast: return count_errors(receive, 0, c.receives(), root, root + 1, turn);
-    case Operation::scatter: return count_errors(receive, own, c.receives(), root, root + 1, turn);
-    case Operation::send_recv: return count_errors(receive, 0, c.receives(), c.from(), c.from() + 1, turn);
+    case Operation::reduce:
+      return count_errors(receive, 0, c.receives(), 0, c.ranks, turn);
+    case Operation::reduce_scatter:
+      return count_errors(receive, own, c.receives(), 0, c.ranks, turn);
+    case Operation::broadcast:
+      return count_errors(receive, 0, c.receives(), root, root + 1, turn);
+    case Operation::scatter:
+      return count_errors(receive, own, c.receives(), root, root + 1, turn);
+    case Operation::send_recv:
+      return count_errors(receive, 0, c.receives(), c.from(), c.from() + 1, turn);
     case Operation::all_gather:
     case Operation::gather:
     case Operation::all_to_all: {

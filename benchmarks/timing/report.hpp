@@ -13,9 +13,9 @@ namespace timing {
 
 inline void print_head(Operation operation, bool in_place, int ranks) {
   fmt::print("\n# {} on {} ranks, {}{}\n{:>10} {:>10} {:>8}  {:<14} {:<12} {:>12} {:>12} {:>9} {:>9} {:>7}\n",
-             name_of(operation), ranks, in_place ? "in place" : "not in place", operation == Operation::send_recv
-             ? ", each to the next" : "", "size", "count", "type", "backend", "memory", "time us", "best us",
-             "alg GB/s", "bus GB/s", "errors");
+             name_of(operation), ranks, in_place ? "in place" : "not in place",
+             operation == Operation::send_recv ? ", each to the next" : "", "size", "count", "type", "backend",
+             "memory", "time us", "best us", "alg GB/s", "bus GB/s", "errors");
 }
 
 inline void print(const Row& row) {

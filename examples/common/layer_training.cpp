@@ -17,8 +17,7 @@ const distx::ParameterGroup no_decay{.weight_decay = 0.0};
 template <class Training>
 class Timed : public LayerTraining {
  public:
-  Timed(std::span<Layer<float>> layers, Training training)
-      : first_(layers.data()), training_(std::move(training)) {}
+  Timed(std::span<Layer<float>> layers, Training training) : first_(layers.data()), training_(std::move(training)) {}
 
   void begin_step() override { training_.begin_step(); }
   Scope micro_batch(bool last) override { return training_.micro_batch(last); }
@@ -28,9 +27,7 @@ class Timed : public LayerTraining {
   [[nodiscard]] distx::MemoryLedger memory() const override { return training_.memory(); }
 
  protected:
-  [[nodiscard]] std::size_t place(const Layer<float>& layer) const {
-    return static_cast<std::size_t>(&layer - first_);
-  }
+  [[nodiscard]] std::size_t place(const Layer<float>& layer) const { return static_cast<std::size_t>(&layer - first_); }
 
   Layer<float>* first_;
   Training training_;

@@ -76,7 +76,8 @@ distx::TrainingPlan plan(const TrainingFlags& flags, const WeightCounts& weights
   return with_optimizer(flags, [&](const auto& optimizer) {
     if constexpr (requires { optimizer.matrices; })
       return one(weights.in_matrices, optimizer.matrices) + one(weights.all - weights.in_matrices, optimizer.others);
-    else return one(weights.all, optimizer);
+    else
+      return one(weights.all, optimizer);
   });
 }
 

@@ -35,14 +35,16 @@ std::array<int, 2> MeshFlag::sizes(const TrainingFlags& training) const {
   if (apart) left.remove_prefix(1);
   const int model = apart ? take(left, "model") : 0;
   if (data == 0 || model == 0 || !left.empty())
-    throw distx::Error("--mesh " + text + " is no mesh: say data=2,model=2, with the numbers of ranks that share out "
+    throw distx::Error("--mesh " + text +
+                       " is no mesh: say data=2,model=2, with the numbers of ranks that share out "
                        "batches and weights");
   if (training.short_weights())
     throw distx::Error("on a --mesh weights are trained in float: leave out --precision bf16");
   if (training.accumulate != 1)
     throw distx::Error("on a --mesh a batch is not cut into micro-batches: leave out --accumulate");
   if (training.optimizer != "adamw" && training.optimizer != "sgd")
-    throw distx::Error(training.optimizer + " looks at whole weights, of which a rank of a --mesh has parts: use "
+    throw distx::Error(training.optimizer +
+                       " looks at whole weights, of which a rank of a --mesh has parts: use "
                        "--optimizer adamw or sgd");
   return {data, model};
 }

@@ -111,9 +111,7 @@ class TimedTraining {
         return nullptr;
       }
     }
-    Scope evaluate() override {
-      return std::make_shared<decltype(training.evaluate())>(training.evaluate());
-    }
+    Scope evaluate() override { return std::make_shared<decltype(training.evaluate())>(training.evaluate()); }
     void reduce() override { training.reduce(); }
     void update(const distx::StepOptions& options) override { training.update(options); }
     void gather() override { training.gather(); }

@@ -53,7 +53,7 @@ TrainingCost::TrainingCost(distx::AnyCommunicator<>& comm, const StepTimes& sums
   times = {of_a_step(sums.compute), of_a_step(sums.communication), of_a_step(sums.update)};
 }
 
-std::string TrainingCost::words() const {
+std::string TrainingCost::to_string() const {
   const auto most = std::ranges::max(memory, {}, [](const auto& ledger) { return ledger.total.peak; });
   return fmt::format(
       "a step of {:.1f} ms: {:.1f} compute, {:.1f} exposed communication, {:.1f} update; at most {:.1f} MiB on a rank",

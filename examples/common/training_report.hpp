@@ -18,9 +18,9 @@ namespace examples {
 
 /// What a training has cost: the parts of a report that no model is needed for.
 struct TrainingCost {
-  StepTimes times;                         ///< of one step, in seconds, the mean over ranks
-  std::vector<distx::MemoryLedger> memory; ///< of every rank
-  distx::Ledger traffic;                   ///< of all ranks together
+  StepTimes times;                          ///< of one step, in seconds, the mean over ranks
+  std::vector<distx::MemoryLedger> memory;  ///< of every rank
+  distx::Ledger traffic;                    ///< of all ranks together
 
   /// Gathers every rank's. Collective.
   /// @param times the sums over `steps`
@@ -28,7 +28,7 @@ struct TrainingCost {
                const distx::MemoryLedger& memory, const distx::Ledger& traffic);
 
   /// A line to print.
-  [[nodiscard]] std::string words() const;
+  [[nodiscard]] std::string to_string() const;
   /// `parameters`, `ranks`, `seconds_per_step`, `memory` of each rank beside the `plan` by the formula, `traffic`.
   [[nodiscard]] nlohmann::json json(const TrainingFlags& flags, const WeightCounts& weights) const;
 };

@@ -32,8 +32,7 @@ inline const GptShape& checked_shape(const GptShape& shape) {
                                 " tokens: it must have 2 to 256");
   }
   if (shape.context < 1 || shape.width < 1 || shape.layers < 1 || shape.heads < 1) {
-    throw std::invalid_argument(
-        "Gpt: a context, width, number of layers or of heads is 0: choose at least 1 of each");
+    throw std::invalid_argument("Gpt: a context, width, number of layers or of heads is 0: choose at least 1 of each");
   }
   if (shape.width % shape.heads != 0) {
     throw std::invalid_argument("Gpt: a width of " + std::to_string(shape.width) + " cannot be shared by " +

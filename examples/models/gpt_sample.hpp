@@ -26,8 +26,8 @@ std::uint8_t draw_token(const Vector<Scalar>& logits, double temperature, Genera
 /// Tokens that the model thinks may follow the prompt; all ranks that train it call this, and get the same.
 /// @pre the prompt is not empty
 template <class Model, class Training>
-std::vector<std::uint8_t> sample(Model& model, Training& training, std::vector<std::uint8_t> prompt,
-                                 std::size_t count, double temperature, Generator& generator) {
+std::vector<std::uint8_t> sample(Model& model, Training& training, std::vector<std::uint8_t> prompt, std::size_t count,
+                                 double temperature, Generator& generator) {
   std::vector<std::uint8_t> text = std::move(prompt);
   const std::size_t begin = text.size();
   while (text.size() < begin + count) {

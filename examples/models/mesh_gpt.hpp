@@ -13,7 +13,7 @@
 
 #include <distx/parallel/layers/embedding.hpp>
 #include <distx/parallel/layers/transformer_block.hpp>
-#include <distx/tensor/cross_entropy.hpp>
+#include <distx/tensor/ops/cross_entropy.hpp>
 
 #include "gpt.hpp"
 
@@ -89,8 +89,8 @@ class MeshGpt {
   void backward(Training& training, Scalar share = 1) {
     if (!ran_forward_) throw std::logic_error("MeshGpt: backward() has no forward() to follow: call forward() first");
     ran_forward_ = false;
-    const auto slopes = distx::full<Scalar, Batches>(mesh_, ids_->extents(),
-                                                     share / static_cast<Scalar>(log_sums_->local().size()));
+    const auto slopes =
+        distx::full<Scalar, Batches>(mesh_, ids_->extents(), share / static_cast<Scalar>(log_sums_->local().size()));
     const auto of_logits = distx::cross_entropy_backward(*logits_, *targets_, *log_sums_, slopes);
     auto gradient = norm_.backward(embedding_.logits_backward(*normal_, of_logits, training), training);
     for (auto block = blocks_.rbegin(); block != blocks_.rend(); ++block)
@@ -119,10 +119,7 @@ class MeshGpt {
   }
 
   MeshGpt(const Mesh& mesh, const GptShape& shape, InitialWeights initial)
-      : mesh_(mesh),
-        shape_(shape),
-        embedding_(embedding(mesh, shape, initial)),
-        norm_("norm", mesh, shape.width) {
+      : mesh_(mesh), shape_(shape), embedding_(embedding(mesh, shape, initial)), norm_("norm", mesh, shape.width) {
     const std::size_t width = shape.width, size = width / shape.heads;
     const auto deviation = [](std::size_t inputs) { return 0.5 / std::sqrt(static_cast<double>(inputs)); };
     const double residual = std::sqrt(2.0 * static_cast<double>(shape.layers));
@@ -146,7 +143,12 @@ class MeshGpt {
     constexpr double deviation = 0.02;
     const auto tokens = numbers(initial, shape.vocabulary * shape.width, deviation);
     const auto places = numbers(initial, shape.context * shape.width, deviation);
-    return {"embedding", mesh, shape.vocabulary, shape.context, shape.width, alike(tokens, shape.width),
+    return {"embedding",
+            mesh,
+            shape.vocabulary,
+            shape.context,
+            shape.width,
+            alike(tokens, shape.width),
             alike(places, shape.width)};
   }
 

@@ -30,8 +30,8 @@ class Mlp {
     distx::Parameter<float, Space> weight;  ///< inputs x outputs
     distx::Parameter<float, Space> bias;
     std::size_t inputs, outputs;
-    distx::Buffer<float, Space> output;     ///< of a batch
-    distx::Buffer<float, Space> gradient;   ///< of that
+    distx::Buffer<float, Space> output;    ///< of a batch
+    distx::Buffer<float, Space> gradient;  ///< of that
   };
 
   /// @param sizes of the input, of what is hidden, of the output
@@ -97,16 +97,14 @@ class Mlp {
       const distx::MatrixRef<const float, Space> of_output{gradient, count, layer.outputs};
       const distx::MatrixRef<const float, Space> inputs{input, count, layer.inputs};
       const distx::MatrixRef<const float, Space> weight{layer.weight.value(), layer.inputs, layer.outputs};
-      local_matmul(on,
-                   distx::MatrixRef<float, Space>{training.gradient(layer.weight, on), layer.inputs, layer.outputs},
+      local_matmul(on, distx::MatrixRef<float, Space>{training.gradient(layer.weight, on), layer.inputs, layer.outputs},
                    inputs.transpose(), of_output, 1, 1);
       add_column_sums(on, training.gradient(layer.bias, on), Span<const float>(gradient));
       training.ready_after(on, layer.weight, layer.bias);
       if (l > 0)
-        local_matmul(on,
-                     distx::MatrixRef<float, Space>{layers_[l - 1].gradient.span().first(input.size()), count,
-                                                    layer.inputs},
-                     of_output, weight.transpose());
+        local_matmul(
+            on, distx::MatrixRef<float, Space>{layers_[l - 1].gradient.span().first(input.size()), count, layer.inputs},
+            of_output, weight.transpose());
     }
   }
 

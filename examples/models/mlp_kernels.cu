@@ -2,7 +2,7 @@
 // The file of train_mlp_cuda that nvcc compiles: the model's own kernels, and distx's.
 #include "mlp_kernels.hpp"
 
-#include <distx/cuda/launch.cuh>
+#include <distx/cuda/kernels/launch.cuh>
 #include <distx/cuda_kernels.cuh>
 
 #include "mlp_operations.hpp"

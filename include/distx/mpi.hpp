@@ -5,5 +5,5 @@
 libboost-mpi-dev) or leave this header out
 #endif
 #include "distx/mpi/communicator.hpp"
-#include "distx/mpi/launcher.hpp"
-#include "distx/mpi/maker.hpp"
+#include "distx/mpi/detail/launcher.hpp"
+#include "distx/mpi/detail/maker.hpp"

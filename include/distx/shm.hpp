@@ -4,4 +4,4 @@
 #error "distx/shm.hpp needs the shared memory of Linux: elsewhere use ThreadCommunicator or MpiCommunicator"
 #endif
 #include "distx/shm/communicator.hpp"
-#include "distx/shm/maker.hpp"
+#include "distx/shm/detail/maker.hpp"

@@ -25,13 +25,17 @@ struct Slabs {
 class Careless final : public timing::Subject {
  public:
   Careless(timing::Memory memory, distx::ThreadConnector& connector, int bad, std::size_t shift)
-      : Subject("careless", memory), right_("right", memory, distx::ThreadCommunicator(connector)), bad_(bad),
+      : Subject("careless", memory),
+        right_("right", memory, distx::ThreadCommunicator(connector)),
+        bad_(bad),
         shift_(shift) {}
   void call(const Case& c, const Buffers& b) override {
     right_.call(c, b);
     if (c.rank != bad_ || c.receives() == 0) return;
-    if (shift_ == 0) b.receive[c.receives() - 1] += 1.0f;
-    else if (shift_ < c.receives()) std::rotate(b.receive, b.receive + shift_, b.receive + c.receives());
+    if (shift_ == 0)
+      b.receive[c.receives() - 1] += 1.0f;
+    else if (shift_ < c.receives())
+      std::rotate(b.receive, b.receive + shift_, b.receive + c.receives());
   }
 
  private:
@@ -160,8 +164,8 @@ TEST_CASE("bandwidths are those of nccl-tests") {
   };
   CHECK(row(Operation::all_reduce).algbw_gbs == doctest::Approx(4.0));
   CHECK(row(Operation::all_reduce).busbw_gbs == doctest::Approx(6.0));
-  for (const auto operation : {Operation::all_gather, Operation::reduce_scatter, Operation::gather, Operation::scatter,
-                               Operation::all_to_all})
+  for (const auto operation :
+       {Operation::all_gather, Operation::reduce_scatter, Operation::gather, Operation::scatter, Operation::all_to_all})
     CHECK(row(operation).busbw_gbs == doctest::Approx(3.0));
   for (const auto operation : {Operation::reduce, Operation::broadcast, Operation::send_recv})
     CHECK(row(operation).busbw_gbs == doctest::Approx(4.0));

@@ -53,8 +53,7 @@ TEST_CASE("a difference is told in words and numbers") {
     return difference(mine, theirs, 2);
   };
   CHECK(told(all_reduce_of(10, distx::sum), broadcast_of(10, 0)) == "rank 2 calls broadcast, this rank all_reduce");
-  CHECK(told(all_reduce_of(10, distx::sum), all_reduce_of(8, distx::sum)) ==
-        "rank 2 passes 8 elements, this rank 10");
+  CHECK(told(all_reduce_of(10, distx::sum), all_reduce_of(8, distx::sum)) == "rank 2 passes 8 elements, this rank 10");
   CHECK(told(all_reduce_of(10, distx::sum), all_reduce_of(10, distx::max)) ==
         "rank 2 reduces with another op than this rank");
   CHECK(told(all_reduce_of(10, KeepsFirst{}), all_reduce_of(10, KeepsSecond{})) ==
@@ -131,7 +130,7 @@ TEST_CASE("slices partition the bytes, on cache lines, evenly") {
     for (const int ranks : {1, 2, 3, 4, 7}) {
       std::size_t next = 0, largest = 0, smallest = bytes;
       for (int rank = 0; rank < ranks; ++rank) {
-        const auto slice = distx::arena::slice_of(bytes, rank, ranks);
+        const auto slice = distx::shared_memory::slice_of(bytes, rank, ranks);
         REQUIRE(slice.offset == next);
         REQUIRE((slice.offset % 64 == 0 || slice.bytes == 0));
         next += slice.bytes;

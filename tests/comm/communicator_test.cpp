@@ -115,8 +115,8 @@ template <class C, class T>
 concept MovesEverything = distx::HasBroadcast<C, T> && distx::HasAllGather<C, T> && distx::HasAllToAll<C, T> &&
                           distx::HasGather<C, T> && distx::HasScatter<C, T> && distx::HasPointToPoint<C, T>;
 template <class C, class T, class Op>
-concept ReducesEverything = distx::HasAllReduce<C, T, Op> && distx::HasReduce<C, T, Op> &&
-                            distx::HasReduceScatter<C, T, Op>;
+concept ReducesEverything =
+    distx::HasAllReduce<C, T, Op> && distx::HasReduce<C, T, Op> && distx::HasReduceScatter<C, T, Op>;
 template <class C>
 constexpr bool check_backend() {
   static_assert(MovesEverything<C, float> && MovesEverything<C, Point> && MovesEverything<C, std::int8_t>);
@@ -192,7 +192,7 @@ struct NoStream : Waits {
 };
 static_assert(distx::PendingCollective<Waits> && !distx::PendingCollective<CopiedWaits>);
 static_assert(!distx::PendingCollective<NoStream> && !distx::PendingCollective<int>);
-static_assert(distx::PendingCollective<distx::arena::Pending>);
+static_assert(distx::PendingCollective<distx::shared_memory::Pending>);
 static_assert(distx::PendingCollective<distx::AnyPending<distx::Host>>);
 
 TEST_CASE("a communicator that a user wrote serves the functions that it can serve") {
@@ -214,8 +214,9 @@ TEST_CASE("AnyCommunicator says what the communicator inside cannot do") {
     distx::broadcast(any, values, 0);
     FAIL("broadcast did not throw");
   } catch (const distx::MismatchError& error) {
-    CHECK(std::string(error.what()).find("distx: broadcast on rank 0 of 1 (minimal): this communicator has no such "
-                                         "call") == 0);
+    CHECK(std::string(error.what())
+              .find("distx: broadcast on rank 0 of 1 (minimal): this communicator has no such "
+                    "call") == 0);
   }
 }
 

@@ -43,9 +43,9 @@ class Limited {
 };
 
 template <class Outer, class Inner, class... Calls>
-constexpr bool as_capable =
-    ((distx::Executes<Outer, Calls> == distx::Executes<Inner, Calls> &&
-      distx::Starts<Outer, Calls> == distx::Starts<Inner, Calls>)&&...);
+constexpr bool as_capable = ((distx::Executes<Outer, Calls> == distx::Executes<Inner, Calls> &&
+                              distx::Starts<Outer, Calls> == distx::Starts<Inner, Calls>) &&
+                             ...);
 
 /// Every call: of two element types, of a type that cannot be averaged, erased.
 template <class Outer, class Inner>

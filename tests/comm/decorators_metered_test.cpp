@@ -53,9 +53,8 @@ TEST_CASE("what all ranks send is what all ranks receive, and what the formula s
       using Reduce = distx::Reduce<Value, distx::Sum>;
       const auto all_reduce = [&](int) { return AllReduce{of<const Value>(n), of<Value>(n)}; };
       CHECK(over_ranks(ranks, all_reduce) == both(2 * n * others));
-      CHECK(over_ranks(ranks, [&](int) {
-              return ReduceScatter{of<const Value>(n * size(ranks)), of<Value>(n)};
-            }) == both(n * size(ranks) * others));
+      CHECK(over_ranks(ranks, [&](int) { return ReduceScatter{of<const Value>(n * size(ranks)), of<Value>(n)}; }) ==
+            both(n * size(ranks) * others));
       CHECK(over_ranks(ranks, [&](int) {
               return distx::AllGather<Value>{of<const Value>(n), of<Value>(n * size(ranks))};
             }) == both(n * size(ranks) * others));
@@ -64,11 +63,9 @@ TEST_CASE("what all ranks send is what all ranks receive, and what the formula s
             }) == both(n * size(ranks) * others));
       for (int root = 0; root < ranks; ++root) {
         const auto at_root = [&](int rank) { return rank == root ? n * size(ranks) : 0; };
-        CHECK(over_ranks(ranks, [&](int) { return distx::Broadcast<Value>{of<Value>(n), root}; }) ==
+        CHECK(over_ranks(ranks, [&](int) { return distx::Broadcast<Value>{of<Value>(n), root}; }) == both(n * others));
+        CHECK(over_ranks(ranks, [&](int) { return Reduce{of<const Value>(n), of<Value>(n), {}, root}; }) ==
               both(n * others));
-        CHECK(over_ranks(ranks, [&](int) {
-                return Reduce{of<const Value>(n), of<Value>(n), {}, root};
-              }) == both(n * others));
         CHECK(over_ranks(ranks, [&](int rank) {
                 return distx::Gather<Value>{of<const Value>(n), of<Value>(at_root(rank)), root};
               }) == both(n * others));

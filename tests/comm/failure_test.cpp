@@ -130,8 +130,10 @@ TEST_CASE("what a rank has sent before it left still arrives") {
     all[static_cast<std::size_t>(comm.rank())] = outcome_of([&] {
       float total = static_cast<float>(comm.rank() + 1);
       distx::all_reduce(comm, total, distx::sum);
-      if (comm.rank() == 0) distx::receive(comm, got, 1);
-      else distx::send(comm, total, 0);
+      if (comm.rank() == 0)
+        distx::receive(comm, got, 1);
+      else
+        distx::send(comm, total, 0);
     });
   });
   CHECK(all[0].type == "done");

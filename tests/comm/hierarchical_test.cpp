@@ -56,14 +56,18 @@ TEST_CASE("calls that differ are told on every rank of every machine") {
     check_odd_one(machines, length, "rank 2 passes 8 elements, this rank 10", "rank 0 passes 10 elements, this rank 8");
     const auto op = [](TwoLevels& comm) {
       float value = 1;
-      if (comm.rank() == 2) distx::start_all_reduce(comm, value, distx::max).wait();
-      else distx::start_all_reduce(comm, value, distx::sum).wait();
+      if (comm.rank() == 2)
+        distx::start_all_reduce(comm, value, distx::max).wait();
+      else
+        distx::start_all_reduce(comm, value, distx::sum).wait();
     };
     check_odd_one(machines, op, "rank 2 reduces with another op", "rank 0 reduces with another op");
     const auto operation = [](TwoLevels& comm) {
       std::vector<float> values(3);
-      if (comm.rank() == 2) distx::barrier(comm);
-      else distx::broadcast(comm, values, 0);
+      if (comm.rank() == 2)
+        distx::barrier(comm);
+      else
+        distx::broadcast(comm, values, 0);
     };
     check_odd_one(machines, operation, "rank 2 calls barrier, this rank broadcast",
                   "rank 0 calls broadcast, this rank barrier");

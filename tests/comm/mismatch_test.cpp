@@ -29,11 +29,11 @@ TEST_CASE("lengths that differ") {
     if (comm.rank() == 0) line = std::source_location::current().line() + 1;
     distx::all_reduce(comm, values, distx::sum);
   });
-  check_odd_one(all, "rank 2 passes 8 elements, this rank 10",
-                "rank 0 passes 10 elements, this rank 8");
-  CHECK(all[3].words == "distx: all_reduce on rank 3 of 4 (threads): rank 2 passes 8 elements, this rank "
-                        "10 [mismatch_test.cpp:" +
-                            std::to_string(line) + "]");
+  check_odd_one(all, "rank 2 passes 8 elements, this rank 10", "rank 0 passes 10 elements, this rank 8");
+  CHECK(all[3].words ==
+        "distx: all_reduce on rank 3 of 4 (threads): rank 2 passes 8 elements, this rank "
+        "10 [mismatch_test.cpp:" +
+            std::to_string(line) + "]");
 }
 
 TEST_CASE("lengths that differ, of other calls") {
@@ -69,8 +69,7 @@ TEST_CASE("lengths that differ, of other calls") {
                            std::vector<int> send(4 * length(comm)), receive(4 * length(comm));
                            distx::all_to_all(comm, send, receive);
                          }),
-                "rank 2 passes 32 elements, this rank 40",
-                "rank 0 passes 40 elements, this rank 32");
+                "rank 2 passes 32 elements, this rank 40", "rank 0 passes 40 elements, this rank 32");
 }
 
 TEST_CASE("a started call that does not fit says so in its wait") {
@@ -79,27 +78,29 @@ TEST_CASE("a started call that does not fit says so in its wait") {
     auto pending = distx::start_all_reduce(comm, values, distx::sum);
     pending.wait();
   });
-  check_odd_one(all, "rank 2 passes 8 elements, this rank 10",
-                "rank 0 passes 10 elements, this rank 8");
+  check_odd_one(all, "rank 2 passes 8 elements, this rank 10", "rank 0 passes 10 elements, this rank 8");
 }
 
 TEST_CASE("ops, types, roots and calls that differ") {
   check_odd_one(outcomes(4,
                          [](Comm& comm) {
                            std::vector<float> values(3);
-                           if (comm.rank() == 2) distx::all_reduce(comm, values, distx::max);
-                           else distx::all_reduce(comm, values, distx::sum);
+                           if (comm.rank() == 2)
+                             distx::all_reduce(comm, values, distx::max);
+                           else
+                             distx::all_reduce(comm, values, distx::sum);
                          }),
                 "rank 2 reduces with another op than this rank", "rank 0 reduces with another op than this rank");
   check_odd_one(outcomes(4,
                          [](Comm& comm) {
                            std::vector<float> floats(3);
                            std::vector<std::int32_t> integers(3);
-                           if (comm.rank() == 2) distx::all_reduce(comm, integers, distx::sum);
-                           else distx::all_reduce(comm, floats, distx::sum);
+                           if (comm.rank() == 2)
+                             distx::all_reduce(comm, integers, distx::sum);
+                           else
+                             distx::all_reduce(comm, floats, distx::sum);
                          }),
-                "rank 2 passes int32 elements, this rank float32",
-                "rank 0 passes float32 elements, this rank int32");
+                "rank 2 passes int32 elements, this rank float32", "rank 0 passes float32 elements, this rank int32");
   check_odd_one(outcomes(4,
                          [](Comm& comm) {
                            std::vector<float> values(3);
@@ -109,15 +110,19 @@ TEST_CASE("ops, types, roots and calls that differ") {
   check_odd_one(outcomes(4,
                          [](Comm& comm) {
                            std::vector<float> values(3);
-                           if (comm.rank() == 2) distx::broadcast(comm, values, 0);
-                           else distx::all_reduce(comm, values, distx::sum);
+                           if (comm.rank() == 2)
+                             distx::broadcast(comm, values, 0);
+                           else
+                             distx::all_reduce(comm, values, distx::sum);
                          }),
                 "rank 2 calls broadcast, this rank all_reduce", "rank 0 calls all_reduce, this rank broadcast");
   check_odd_one(outcomes(4,
                          [](Comm& comm) {
                            std::vector<float> values(3);
-                           if (comm.rank() == 2) distx::barrier(comm);
-                           else distx::broadcast(comm, values, 0);
+                           if (comm.rank() == 2)
+                             distx::barrier(comm);
+                           else
+                             distx::broadcast(comm, values, 0);
                          }),
                 "rank 2 calls barrier, this rank broadcast", "rank 0 calls broadcast, this rank barrier");
 }
@@ -133,8 +138,10 @@ TEST_CASE("structs of different sizes") {
                          [](Comm& comm) {
                            std::vector<Pair> pairs(3);
                            std::vector<Triple> triples(3);
-                           if (comm.rank() == 2) distx::broadcast(comm, triples, 0);
-                           else distx::broadcast(comm, pairs, 0);
+                           if (comm.rank() == 2)
+                             distx::broadcast(comm, triples, 0);
+                           else
+                             distx::broadcast(comm, pairs, 0);
                          }),
                 "rank 2 passes elements of 12 bytes, this rank of 8",
                 "rank 0 passes elements of 8 bytes, this rank of 12");
@@ -180,8 +187,10 @@ TEST_CASE("counts that one rank alone gives to an all_to_all reach nobody's memo
     std::vector<int> send(5, 42), receive;
     const std::vector<std::size_t> to{0, 5}, from{0, 0};
     const auto nothing = distx::Span<int>(around).subspan(5, 0);
-    if (comm.rank() == 0) distx::all_to_all(comm, send, receive, to, from);
-    else distx::all_to_all(comm, distx::Span<const int>{}, nothing);
+    if (comm.rank() == 0)
+      distx::all_to_all(comm, send, receive, to, from);
+    else
+      distx::all_to_all(comm, distx::Span<const int>{}, nothing);
   });
   CHECK_MESSAGE(all_say(all, "MismatchError", " passes other counts, or a list of other lengths, than this rank"),
                 text_of(all));
@@ -228,8 +237,10 @@ TEST_CASE("lists of the same lengths in another order") {
 TEST_CASE("messages that do not fit, on both sides") {
   const auto lengths = outcomes(2, [](Comm& comm) {
     std::vector<float> values(comm.rank() == 0 ? 3 : 5);
-    if (comm.rank() == 0) distx::send(comm, values, 1);
-    else distx::receive(comm, values, 0);
+    if (comm.rank() == 0)
+      distx::send(comm, values, 1);
+    else
+      distx::receive(comm, values, 0);
   });
   CHECK(lengths[0].type == "MismatchError");
   CHECK(lengths[0].says("sends 3 elements of type float32, rank 1 expects 5 elements of type float32"));
@@ -238,8 +249,10 @@ TEST_CASE("messages that do not fit, on both sides") {
   const auto types = outcomes(2, [](Comm& comm) {
     std::vector<float> floats(2);
     std::vector<std::uint32_t> integers(2);
-    if (comm.rank() == 0) distx::send(comm, floats, 1);
-    else distx::receive(comm, integers, 0);
+    if (comm.rank() == 0)
+      distx::send(comm, floats, 1);
+    else
+      distx::receive(comm, integers, 0);
   });
   CHECK(types[0].says("sends 2 elements of type float32, rank 1 expects 2 elements of type uint32"));
   CHECK(types[1].says("expects 2 elements of type uint32, rank 0 sends 2 elements of type float32"));
@@ -288,9 +301,8 @@ TEST_CASE("what one rank alone can see to be wrong") {
         "distx: all_gather on rank 0 of 2 (threads): receive has 5 elements, all ranks together send 6");
   CHECK(words([](Comm& comm) { distx::reduce_scatter(comm, std::vector<int>(5), std::vector<int>(3), distx::sum); }) ==
         "distx: reduce_scatter on rank 0 of 2 (threads): send has 5 elements, all ranks together receive 6");
-  CHECK(words([](Comm& comm) {
-          distx::all_gather(comm, std::vector<int>(1), std::vector<int>(3), Sizes{1, 1, 1});
-        }) == "distx: all_gather on rank 0 of 2 (threads): counts names 3 ranks, there are 2");
+  CHECK(words([](Comm& comm) { distx::all_gather(comm, std::vector<int>(1), std::vector<int>(3), Sizes{1, 1, 1}); }) ==
+        "distx: all_gather on rank 0 of 2 (threads): counts names 3 ranks, there are 2");
   CHECK(words([](Comm& comm) { distx::all_gather(comm, std::vector<int>(2), std::vector<int>(3), Sizes{1, 2}); }) ==
         "distx: all_gather on rank 0 of 2 (threads): send has 2 elements, its count is 1");
   CHECK(words([](Comm& comm) {
@@ -334,14 +346,17 @@ TEST_CASE("spans that overlap partly") {
 TEST_CASE("a call that one rank alone gets wrong ends the others") {
   const auto all = outcomes(3, [](Comm& comm) {
     std::vector<float> values(4);
-    if (comm.rank() == 1) distx::broadcast(comm, values, 9);
-    else distx::broadcast(comm, values, 0);
+    if (comm.rank() == 1)
+      distx::broadcast(comm, values, 9);
+    else
+      distx::broadcast(comm, values, 0);
   });
   CHECK(all[1].type == "MismatchError");
   for (const std::size_t rank : {0u, 2u}) {
     CHECK(all[rank].type == "RevokedError");
-    CHECK(all[rank].says("rank 1 revoked the communicator: distx: broadcast on rank 1 of 3 (threads): root 9 is no "
-                         "rank"));
+    CHECK(
+        all[rank].says("rank 1 revoked the communicator: distx: broadcast on rank 1 of 3 (threads): root 9 is no "
+                       "rank"));
   }
 }
 

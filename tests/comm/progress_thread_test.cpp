@@ -8,14 +8,14 @@
 #include <thread>
 #include <vector>
 
-#include "distx/comm/arena/ticket.hpp"
-#include "distx/core/wait.hpp"
+#include "distx/comm/shared_memory/ticket.hpp"
+#include "distx/core/detail/wait.hpp"
 
 namespace {
 
-using distx::arena::ProgressThread;
+using distx::shared_memory::ProgressThread;
 
-struct Job final : distx::arena::Task {
+struct Job final : distx::shared_memory::Task {
   explicit Job(std::function<void()> f) : body(std::move(f)) {}
   void run() override { body(); }
   std::function<void()> body;
@@ -72,7 +72,8 @@ TEST_CASE("what nobody waits for is done all the same") {
     // Long enough for the progress thread to wake and find that a task is run already.
     const auto awaited = std::make_shared<Job>([] {
       const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(300);
-      while (std::chrono::steady_clock::now() < end) {}
+      while (std::chrono::steady_clock::now() < end) {
+      }
     });
     const auto left = std::make_shared<Job>([] {});
     progress.submit(awaited);

@@ -2,7 +2,7 @@
 // expect: redistribute one that is Partial
 // expect: Case<distx::Contract<1>, distx::Dimensions<2, 2>, distx::Partial<Model
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "distx/tensor/contract.hpp"
+#include "distx/tensor/ops/contract.hpp"
 #include "distx/tensor/redistribute.hpp"
 
 struct Model {};

@@ -2,7 +2,7 @@
 // expect: redistribute one of them to Replicated there
 // expect: Case<distx::Matmul, distx::Dimensions<2, 2>, distx::Partial<Model
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "distx/tensor/matmul.hpp"
+#include "distx/tensor/ops/matmul.hpp"
 #include "distx/tensor/redistribute.hpp"
 
 struct Model {};

@@ -1,8 +1,8 @@
 // expect: distx: relu: the operand is Partial and relu is not linear: redistribute it first
 // expect: distx::Partial<Model
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "distx/tensor/activations.hpp"
-#include "distx/tensor/matmul.hpp"
+#include "distx/tensor/ops/activations.hpp"
+#include "distx/tensor/ops/matmul.hpp"
 #include "distx/tensor/redistribute.hpp"
 
 struct Data {};

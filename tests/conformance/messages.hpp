@@ -48,8 +48,10 @@ void check_messages(C& comm, Findings& findings, std::size_t size, bool tags) {
   // A blocking chain: everything waits for rank 0.
   receive.assign(size, T{});
   const auto chained = pattern<T>(size, 0, 0, 7);
-  if (comm.rank() == 0) receive = chained;
-  else distx::receive(comm, receive, left, tag(5));
+  if (comm.rank() == 0)
+    receive = chained;
+  else
+    distx::receive(comm, receive, left, tag(5));
   if (comm.rank() + 1 < comm.size()) distx::send(comm, receive, right, tag(5));
   findings.same(receive, chained, "send and receive in a chain" + what);
 

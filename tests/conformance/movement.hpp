@@ -123,8 +123,10 @@ void check_blocks(C& comm, Findings& findings, const std::vector<std::size_t>& b
     findings.same(part, scattered, "started scatter" + size);
     part.assign(mine, T{});
     distx::scatter(comm, all, here ? own_block(all) : distx::Span<T>(part), root, root_counts);
-    if (here) findings.same(all, blocks.to_all(root), "scatter in place at the root" + size);
-    else findings.same(part, scattered, "scatter in place" + size);
+    if (here)
+      findings.same(all, blocks.to_all(root), "scatter in place at the root" + size);
+    else
+      findings.same(part, scattered, "scatter in place" + size);
   }
 }
 

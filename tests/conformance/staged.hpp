@@ -190,12 +190,12 @@ class Staged {
   void revoke(const std::string& reason) { inner_.revoke(reason); }
 
   template <distx::ErasableCall Call>
-  requires std::same_as<typename Call::space, distx::Host>
+    requires std::same_as<typename Call::space, distx::Host>
   void execute(const Call& call) {
     mirrored(erase(call), rank(), [&](const auto& on_gpu) { inner_.execute(on_gpu); })->copy_back();
   }
   template <distx::ErasableCall Call>
-  requires std::same_as<typename Call::space, distx::Host>
+    requires std::same_as<typename Call::space, distx::Host>
   [[nodiscard]] auto start(const Call& call, distx::HostStream = {}) {
     using P = decltype(inner_.start(distx::Barrier<distx::Cuda>{}, distx::CudaStreamRef()));
     P pending;

@@ -73,9 +73,7 @@ TEST_CASE_TEMPLATE_DEFINE("barriers", Ranks, barriers) {
 TEST_CASE_TEMPLATE_DEFINE("lists of spans", Ranks, lists) {
   conformance::on_every_rank<Ranks>(conformance::Lists{Ranks::tags()});
 }
-TEST_CASE_TEMPLATE_DEFINE("split", Ranks, splits) {
-  conformance::on_every_rank<Ranks>(conformance::Splits{});
-}
+TEST_CASE_TEMPLATE_DEFINE("split", Ranks, splits) { conformance::on_every_rank<Ranks>(conformance::Splits{}); }
 TEST_CASE_TEMPLATE_DEFINE("named groups", Ranks, named_groups) {
   conformance::on_every_rank<Ranks>(conformance::NamedGroups{});
 }
@@ -83,21 +81,21 @@ TEST_CASE_TEMPLATE_DEFINE("handles, memory, arguments", Ranks, handles) {
   conformance::on_every_rank<Ranks>(conformance::Handles{});
 }
 
-#define DISTX_CONFORMANCE(Ranks)                          \
-  TEST_CASE_TEMPLATE_INVOKE(every_reduction, Ranks);      \
-  TEST_CASE_TEMPLATE_INVOKE(uneven_reductions, Ranks);    \
-  TEST_CASE_TEMPLATE_INVOKE(float8_reductions, Ranks);    \
-  TEST_CASE_TEMPLATE_INVOKE(rounded_once, Ranks);         \
-  TEST_CASE_TEMPLATE_INVOKE(user_ops, Ranks);             \
-  TEST_CASE_TEMPLATE_INVOKE(wrapping, Ranks);             \
-  TEST_CASE_TEMPLATE_INVOKE(same_bits, Ranks);            \
-  TEST_CASE_TEMPLATE_INVOKE(every_movement, Ranks);       \
-  TEST_CASE_TEMPLATE_INVOKE(moved_structs, Ranks);        \
-  TEST_CASE_TEMPLATE_INVOKE(every_message, Ranks);        \
-  TEST_CASE_TEMPLATE_INVOKE(in_flight, Ranks);            \
-  TEST_CASE_TEMPLATE_INVOKE(pendings, Ranks);             \
-  TEST_CASE_TEMPLATE_INVOKE(barriers, Ranks);             \
-  TEST_CASE_TEMPLATE_INVOKE(lists, Ranks);                \
-  TEST_CASE_TEMPLATE_INVOKE(splits, Ranks);               \
-  TEST_CASE_TEMPLATE_INVOKE(named_groups, Ranks);         \
+#define DISTX_CONFORMANCE(Ranks)                       \
+  TEST_CASE_TEMPLATE_INVOKE(every_reduction, Ranks);   \
+  TEST_CASE_TEMPLATE_INVOKE(uneven_reductions, Ranks); \
+  TEST_CASE_TEMPLATE_INVOKE(float8_reductions, Ranks); \
+  TEST_CASE_TEMPLATE_INVOKE(rounded_once, Ranks);      \
+  TEST_CASE_TEMPLATE_INVOKE(user_ops, Ranks);          \
+  TEST_CASE_TEMPLATE_INVOKE(wrapping, Ranks);          \
+  TEST_CASE_TEMPLATE_INVOKE(same_bits, Ranks);         \
+  TEST_CASE_TEMPLATE_INVOKE(every_movement, Ranks);    \
+  TEST_CASE_TEMPLATE_INVOKE(moved_structs, Ranks);     \
+  TEST_CASE_TEMPLATE_INVOKE(every_message, Ranks);     \
+  TEST_CASE_TEMPLATE_INVOKE(in_flight, Ranks);         \
+  TEST_CASE_TEMPLATE_INVOKE(pendings, Ranks);          \
+  TEST_CASE_TEMPLATE_INVOKE(barriers, Ranks);          \
+  TEST_CASE_TEMPLATE_INVOKE(lists, Ranks);             \
+  TEST_CASE_TEMPLATE_INVOKE(splits, Ranks);            \
+  TEST_CASE_TEMPLATE_INVOKE(named_groups, Ranks);      \
   TEST_CASE_TEMPLATE_INVOKE(handles, Ranks)

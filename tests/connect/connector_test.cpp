@@ -52,8 +52,7 @@ void check_laws(C& connector, Wrong& wrong) {
   connector.barrier();
   const auto ranks = distx::all_gather_values(connector, rank);
   for (int r = 0; r < size; ++r) wrong.unless(ranks[static_cast<std::size_t>(r)] == r);
-  for (int root = 0; root < size; ++root)
-    wrong.unless(distx::broadcast_value(connector, rank * 10, root) == root * 10);
+  for (int root = 0; root < size; ++root) wrong.unless(distx::broadcast_value(connector, rank * 10, root) == root * 10);
   connector.all_gather({}, {});
   connector.broadcast({}, 0);
 }
@@ -101,8 +100,8 @@ TEST_CASE("threads that pass different sizes are told so, all of them") {
   distx::spawn(3, [&](distx::ThreadConnector& connector) {
     std::byte bytes[4]{}, received[12]{};
     const std::size_t mine = connector.rank() == 2 ? 3 : 4;
-    const auto gather = error_of<distx::MismatchError>(
-        [&] { connector.all_gather({bytes, mine}, {received, 3 * mine}); });
+    const auto gather =
+        error_of<distx::MismatchError>([&] { connector.all_gather({bytes, mine}, {received, 3 * mine}); });
     wrong.unless(gather.find("passes") != std::string::npos && gather.find("this rank") != std::string::npos);
     const auto broadcast = error_of<distx::MismatchError>([&] { connector.broadcast({bytes, mine}, 2); });
     // The root's size is the one that counts.
@@ -158,8 +157,8 @@ TEST_CASE("ranks in ranks") {
 TEST_CASE("processes with different numbers of threads are no product") {
   Wrong wrong;
   distx::spawn(2, [&](distx::ThreadConnector& outer) {
-    const auto words = error_of<distx::RankFailure>(
-        [&] { distx::spawn(distx::threads(outer.rank() + 1) * outer, [](auto&) {}); });
+    const auto words =
+        error_of<distx::RankFailure>([&] { distx::spawn(distx::threads(outer.rank() + 1) * outer, [](auto&) {}); });
     wrong.unless(words.find("every process needs as many") != std::string::npos);
   });
   CHECK(wrong.count() == 0);

@@ -70,9 +70,11 @@ TEST_CASE("ranks that meet in a folder keep a connector's laws, and leave nothin
   for (const int size : {1, 2, 3, 4, 7}) {
     const NewFolder folder;
     for (const char* run : {"first", "second"})
-      CHECK_MESSAGE(each_in(folder.path(), size, [](FileConnector& connector) {
-        for (int round = 0; round < 3; ++round) check_laws(connector);
-      }) == Words(static_cast<std::size_t>(size)), run);
+      CHECK_MESSAGE(each_in(folder.path(), size,
+                            [](FileConnector& connector) {
+                              for (int round = 0; round < 3; ++round) check_laws(connector);
+                            }) == Words(static_cast<std::size_t>(size)),
+                    run);
     CHECK(folder.empty());
   }
 }
@@ -82,10 +84,10 @@ TEST_CASE("rank 0 makes the folder where there is none, whoever comes first, and
   const auto inner = folder.path() / "not" / "there";
   for (const int late : {0, 1}) {
     CHECK(each(2, [&](int rank) {
-      if (rank == late) std::this_thread::sleep_for(milliseconds(30));
-      FileConnector connector(inner, rank, 2, {.deadline = seconds(60)});
-      check_laws(connector);
-    }) == Words(2));
+            if (rank == late) std::this_thread::sleep_for(milliseconds(30));
+            FileConnector connector(inner, rank, 2, {.deadline = seconds(60)});
+            check_laws(connector);
+          }) == Words(2));
     CHECK(!std::filesystem::exists(inner));
   }
 }
@@ -93,25 +95,26 @@ TEST_CASE("rank 0 makes the folder where there is none, whoever comes first, and
 TEST_CASE("few files are in the folder at any time") {
   const NewFolder folder;
   CHECK(each_in(folder.path(), 3, [&](FileConnector& connector) {
-    for (int round = 0; round < 50; ++round) connector.barrier();
-    std::ptrdiff_t files = 0;
-    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path())) files += entry.exists();
-    expect(files < 20, "files are piling up");
-    connector.barrier();
-  }) == Words(3));
+          for (int round = 0; round < 50; ++round) connector.barrier();
+          std::ptrdiff_t files = 0;
+          for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path()))
+            files += entry.exists();
+          expect(files < 20, "files are piling up");
+          connector.barrier();
+        }) == Words(3));
 }
 
 TEST_CASE("a barrier lets no rank go before the last one has come") {
   const NewFolder folder;
   std::atomic<int> came{0};
   CHECK(each_in(folder.path(), 4, [&](FileConnector& connector) {
-    for (int round = 1; round <= 20; ++round) {
-      ++came;
-      connector.barrier();
-      expect(came >= 4 * round, "a rank went too early");
-      connector.barrier();
-    }
-  }) == Words(4));
+          for (int round = 1; round <= 20; ++round) {
+            ++came;
+            connector.barrier();
+            expect(came >= 4 * round, "a rank went too early");
+            connector.barrier();
+          }
+        }) == Words(4));
 }
 
 TEST_CASE("calls that differ are told on every rank, and the ranks stay in step") {
@@ -125,28 +128,28 @@ TEST_CASE("calls that differ are told on every rank, and the ranks stay in step"
     }
   };
   CHECK(each_in(folder.path(), 3, [&](FileConnector& connector) {
-    std::byte bytes[4]{}, received[12]{};
-    const std::size_t mine = connector.rank() == 2 ? 3 : 4;
-    mismatch([&] { connector.all_gather({bytes, mine}, {received, 3 * mine}); },
-             "rank 0 calls all_gather of 4 bytes, rank 2 all_gather of 3 bytes");
-    mismatch([&] { connector.broadcast({bytes, mine}, 2); },
-             "rank 0 calls broadcast from 2 of 4 bytes, rank 2 broadcast from 2 of 3 bytes");
-    mismatch([&] { connector.broadcast({bytes, 4}, connector.rank() == 1 ? 1 : 0); },
-             "rank 0 calls broadcast from 0 of 4 bytes, rank 1 broadcast from 1 of 4 bytes");
-    mismatch([&] { connector.rank() == 1 ? connector.barrier() : connector.broadcast({bytes, 4}, 0); },
-             "rank 0 calls broadcast from 0 of 4 bytes, rank 1 barrier");
-    mismatch([&] { connector.broadcast({}, 3); }, "root 3 is no rank: ranks are 0 to 2");
-    mismatch([&] { connector.all_gather({bytes, 2}, {received, 5}); }, "receive has 5 bytes, 3 ranks send 2 each");
-    check_laws(connector);
-  }) == Words(3));
+          std::byte bytes[4]{}, received[12]{};
+          const std::size_t mine = connector.rank() == 2 ? 3 : 4;
+          mismatch([&] { connector.all_gather({bytes, mine}, {received, 3 * mine}); },
+                   "rank 0 calls all_gather of 4 bytes, rank 2 all_gather of 3 bytes");
+          mismatch([&] { connector.broadcast({bytes, mine}, 2); },
+                   "rank 0 calls broadcast from 2 of 4 bytes, rank 2 broadcast from 2 of 3 bytes");
+          mismatch([&] { connector.broadcast({bytes, 4}, connector.rank() == 1 ? 1 : 0); },
+                   "rank 0 calls broadcast from 0 of 4 bytes, rank 1 broadcast from 1 of 4 bytes");
+          mismatch([&] { connector.rank() == 1 ? connector.barrier() : connector.broadcast({bytes, 4}, 0); },
+                   "rank 0 calls broadcast from 0 of 4 bytes, rank 1 barrier");
+          mismatch([&] { connector.broadcast({}, 3); }, "root 3 is no rank: ranks are 0 to 2");
+          mismatch([&] { connector.all_gather({bytes, 2}, {received, 5}); },
+                   "receive has 5 bytes, 3 ranks send 2 each");
+          check_laws(connector);
+        }) == Words(3));
   CHECK(told == 18);
 }
 
 TEST_CASE("ranks that do not come to the folder are named") {
   const NewFolder folder;
-  const auto words = each(2, [&](int rank) {
-    FileConnector connector(folder.path(), rank, 4, {.deadline = seconds(rank == 0 ? 1 : 60)});
-  });
+  const auto words = each(
+      2, [&](int rank) { FileConnector connector(folder.path(), rank, 4, {.deadline = seconds(rank == 0 ? 1 : 60)}); });
   const std::string named = "after 1 s ranks 2 and 3 of 4 have not come to " + folder.path().string();
   CHECK(words[0] == "distx: connect on rank 0 of 4 (file): " + named);
   CHECK(contains(words[1], named));  // at once, not after its own deadline
@@ -182,8 +185,7 @@ TEST_CASE("a rank that does not come to a call is named, and the connector is th
           }
         }
         // Nobody leaves before: that would be told first.
-        distx::detail::wait_until(
-            seconds(20), [&] { return timed_out == 2; }, [] { return false; });
+        distx::detail::wait_until(seconds(20), [&] { return timed_out == 2; }, [] { return false; });
         throw std::runtime_error(told);
       },
       seconds(1));
@@ -222,7 +224,7 @@ TEST_CASE("a rank that unwinds ends all waits, and is heard under every identity
     } catch (const distx::RevokedError& error) {
       if (contains(error.what(), "rank 1 of 3 let the connector go while unwinding")) ++told;
     }
-    if (contains(connector.notices()->heard(12).value_or(""), "rank 1 of 3 let the connector go")) ++told;
+    if (contains(connector.failure_channel()->poll(12).value_or(""), "rank 1 of 3 let the connector go")) ++told;
   });
   CHECK(words[1] == "the fifth wheel");
   CHECK(told == 4);
@@ -237,10 +239,10 @@ TEST_CASE("what an earlier run has left is never taken for this run's") {
       leave_a_wreck(folder.path(), 4, true);
       leave_a_wreck(folder.path(), size, false);
       CHECK(each(size, [&](int rank) {
-        if (rank == late) std::this_thread::sleep_for(milliseconds(30));
-        FileConnector connector(folder.path(), rank, size, {.deadline = seconds(60)});
-        check_laws(connector);
-      }) == Words(static_cast<std::size_t>(size)));
+              if (rank == late) std::this_thread::sleep_for(milliseconds(30));
+              FileConnector connector(folder.path(), rank, size, {.deadline = seconds(60)});
+              check_laws(connector);
+            }) == Words(static_cast<std::size_t>(size)));
       CHECK(!std::filesystem::exists(folder.path() / "run"));
     }
   }
@@ -259,10 +261,10 @@ TEST_CASE("what an earlier run's rank 0 offers from another machine is left for 
   old.put("together", "0 2\n" + hello.str() + hello.str());
   outer.put("run", hello.str());
   CHECK(each(2, [&](int rank) {
-    if (rank == 0) std::this_thread::sleep_for(milliseconds(50));  // rank 1 answers the old one first
-    FileConnector connector(folder.path(), rank, 2, {.deadline = seconds(60)});
-    check_laws(connector);
-  }) == Words(2));
+          if (rank == 0) std::this_thread::sleep_for(milliseconds(50));  // rank 1 answers the old one first
+          FileConnector connector(folder.path(), rank, 2, {.deadline = seconds(60)});
+          check_laws(connector);
+        }) == Words(2));
 }
 
 TEST_CASE("ranks of an earlier run that cannot be looked at, all of them, are no twins of this run's") {
@@ -277,12 +279,11 @@ TEST_CASE("ranks of an earlier run that cannot be looked at, all of them, are no
   for (const char* rank : {"hello-0", "hello-1"}) old.put(rank, hello.str());
   outer.put("run", hello.str());
   CHECK(each(2, [&](int rank) {
-    if (rank == 0)  // rank 1 finds the old one first
-      distx::detail::wait_until(
-          seconds(20), [&] { return old.has("trouble"); }, [] { return false; });
-    FileConnector connector(folder.path(), rank, 2, {.deadline = seconds(20)});
-    check_laws(connector);
-  }) == Words(2));
+          if (rank == 0)  // rank 1 finds the old one first
+            distx::detail::wait_until(seconds(20), [&] { return old.has("trouble"); }, [] { return false; });
+          FileConnector connector(folder.path(), rank, 2, {.deadline = seconds(20)});
+          check_laws(connector);
+        }) == Words(2));
 }
 
 TEST_CASE("ranks that disagree about their number are told so, all of them") {
@@ -291,8 +292,7 @@ TEST_CASE("ranks that disagree about their number are told so, all of them") {
     const auto words = each(3, [&](int rank) {
       // Rank 0 makes an end of it as soon as rank 1 is there: who came later would wait for another rank 0.
       if (rank == 1)
-        distx::detail::wait_until(
-            seconds(20), [&] { return has_come(folder.path(), 2); }, [] { return false; });
+        distx::detail::wait_until(seconds(20), [&] { return has_come(folder.path(), 2); }, [] { return false; });
       FileConnector connector(folder.path(), rank, rank == 1 ? sizes_of_1 : 3, {.deadline = seconds(20)});
     });
     const auto told = "rank 1 is one of " + std::to_string(sizes_of_1) +
@@ -349,17 +349,20 @@ TEST_CASE("a folder that cannot be made or written is said") {
 
 TEST_CASE("a folder that is taken away ends the calls in an error") {
   const NewFolder folder;
-  const auto words = each_in(folder.path(), 2, [&](FileConnector& connector) {
-    try {
-      connector.barrier();
-      std::error_code none;
-      std::filesystem::remove_all(folder.path(), none);
-      connector.barrier();
-    } catch (const distx::Error&) {
-      return;
-    }
-    throw std::runtime_error("nothing was thrown");
-  }, seconds(1));
+  const auto words = each_in(
+      folder.path(), 2,
+      [&](FileConnector& connector) {
+        try {
+          connector.barrier();
+          std::error_code none;
+          std::filesystem::remove_all(folder.path(), none);
+          connector.barrier();
+        } catch (const distx::Error&) {
+          return;
+        }
+        throw std::runtime_error("nothing was thrown");
+      },
+      seconds(1));
   CHECK(words == Words(2));
 }
 
@@ -367,23 +370,23 @@ TEST_CASE("ranks that meet in a folder hear what one of them tells, from any thr
   for (const int size : {1, 2, 4}) {
     const NewFolder folder;
     CHECK(each_in(folder.path(), size, [&](FileConnector& connector) {
-      const auto notices = connector.notices();
-      expect(!notices->heard(5), "too early");
-      connector.barrier();
-      std::atomic<bool> right{false};
-      std::jthread watcher([&] {
-        distx::detail::wait_until(
-            seconds(20), [&] { return notices->heard(5).has_value(); }, [] { return false; });
-        right = notices->heard(5) == "told";
-      });
-      if (connector.rank() == size - 1) notices->tell(5, "told");
-      watcher.join();
-      expect(right, "not heard");
-      connector.barrier();
-      notices->tell(5, "too late");
-      connector.barrier();
-      expect(notices->heard(5) == "told" && !notices->heard(6), "the first stays");
-    }) == Words(static_cast<std::size_t>(size)));
+            const auto notices = connector.failure_channel();
+            expect(!notices->poll(5), "too early");
+            connector.barrier();
+            std::atomic<bool> right{false};
+            std::jthread watcher([&] {
+              distx::detail::wait_until(
+                  seconds(20), [&] { return notices->poll(5).has_value(); }, [] { return false; });
+              right = notices->poll(5) == "told";
+            });
+            if (connector.rank() == size - 1) notices->publish(5, "told");
+            watcher.join();
+            expect(right, "not heard");
+            connector.barrier();
+            notices->publish(5, "too late");
+            connector.barrier();
+            expect(notices->poll(5) == "told" && !notices->poll(6), "the first stays");
+          }) == Words(static_cast<std::size_t>(size)));
     CHECK(folder.empty());
   }
 }
@@ -391,13 +394,13 @@ TEST_CASE("ranks that meet in a folder hear what one of them tells, from any thr
 TEST_CASE("of reasons told at once one stays, the same for all") {
   const NewFolder folder;
   CHECK(each_in(folder.path(), 4, [&](FileConnector& connector) {
-    for (std::uint64_t identity = 0; identity < 10; ++identity) {
-      connector.notices()->tell(identity, std::string(1, static_cast<char>('a' + connector.rank())));
-      connector.barrier();
-      const auto all = distx::all_gather_values(connector, (*connector.notices()->heard(identity))[0]);
-      expect(all == std::vector<char>(4, all[0]), "the ranks have heard different reasons");
-    }
-  }) == Words(4));
+          for (std::uint64_t identity = 0; identity < 10; ++identity) {
+            connector.failure_channel()->publish(identity, std::string(1, static_cast<char>('a' + connector.rank())));
+            connector.barrier();
+            const auto all = distx::all_gather_values(connector, (*connector.failure_channel()->poll(identity))[0]);
+            expect(all == std::vector<char>(4, all[0]), "the ranks have heard different reasons");
+          }
+        }) == Words(4));
 }
 
 TEST_CASE("what is written is found again, and what is there first stays") {

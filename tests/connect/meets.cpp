@@ -29,11 +29,10 @@ void laws(distx::AnyConnector& connector) {
     expect(distx::broadcast_value(connector, 10 * rank, round % size) == 10 * (round % size), "broadcast");
     connector.barrier();
   }
-  const auto notices = connector.notices();
-  if (rank == size - 1) notices->tell(1, "told by the last");
-  distx::detail::wait_until(
-      seconds(30), [&] { return notices->heard(1).has_value(); }, [] { return false; });
-  expect(notices->heard(1) == "told by the last", "a notice");
+  const auto notices = connector.failure_channel();
+  if (rank == size - 1) notices->publish(1, "told by the last");
+  distx::detail::wait_until(seconds(30), [&] { return notices->poll(1).has_value(); }, [] { return false; });
+  expect(notices->poll(1) == "told by the last", "a notice");
   connector.barrier();
 }
 
@@ -41,11 +40,10 @@ void in_threads(distx::AnyConnector& connector) {
   distx::spawn(distx::threads(2) * connector, [](auto& product) {
     const auto ranks = distx::all_gather_values(product, product.rank());
     for (std::size_t r = 0; r < ranks.size(); ++r) expect(ranks[r] == static_cast<int>(r), "all_gather of threads");
-    const auto notices = product.notices();
-    if (product.rank() == product.size() - 1) notices->tell(2, "from a thread");
-    distx::detail::wait_until(
-        seconds(30), [&] { return notices->heard(2).has_value(); }, [] { return false; });
-    expect(notices->heard(2) == "from a thread", "a notice among threads");
+    const auto notices = product.failure_channel();
+    if (product.rank() == product.size() - 1) notices->publish(2, "from a thread");
+    distx::detail::wait_until(seconds(30), [&] { return notices->poll(2).has_value(); }, [] { return false; });
+    expect(notices->poll(2) == "from a thread", "a notice among threads");
     product.barrier();
   });
 }
@@ -64,7 +62,8 @@ void killed(distx::AnyConnector& connector) {
     expect(std::string(failure.what()).find("has ended without a word") != std::string::npos, failure.what());
     if (connector.rank() == 0) std::puts(failure.what());
   }
-  expect(connector.notices()->heard(5).value_or("").find("has ended without a word") != std::string::npos, "heard");
+  expect(connector.failure_channel()->poll(5).value_or("").find("has ended without a word") != std::string::npos,
+         "heard");
   expect(std::chrono::steady_clock::now() - began < seconds(20), "this took as long as a deadline");
 }
 
@@ -95,12 +94,18 @@ void throws(distx::AnyConnector& connector) {
 int run(const std::string& what, int argc, char** argv) {
   try {
     distx::AnyConnector connector = distx::connect(argc, argv);
-    if (what == "laws") laws(connector);
-    else if (what == "threads") in_threads(connector);
-    else if (what == "killed") killed(connector);
-    else if (what == "exits") exits(connector);
-    else if (what == "throws") throws(connector);
-    else expect(what == "meets", "there is no case '" + what + "'");
+    if (what == "laws")
+      laws(connector);
+    else if (what == "threads")
+      in_threads(connector);
+    else if (what == "killed")
+      killed(connector);
+    else if (what == "exits")
+      exits(connector);
+    else if (what == "throws")
+      throws(connector);
+    else
+      expect(what == "meets", "there is no case '" + what + "'");
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());

@@ -68,7 +68,10 @@ TEST_CASE("what a rank throws ends the waits of the others and is rethrown with 
 }
 
 TEST_CASE("what is thrown need not be a std::exception") {
-  CHECK_THROWS_WITH_AS(distx::spawn(2, [](ThreadConnector& c) { if (c.rank() == 1) throw 7; }),
+  CHECK_THROWS_WITH_AS(distx::spawn(2,
+                                    [](ThreadConnector& c) {
+                                      if (c.rank() == 1) throw 7;
+                                    }),
                        "distx: rank 1 of 2 ended with an exception: an exception that is no std::exception",
                        distx::RankFailure);
 }

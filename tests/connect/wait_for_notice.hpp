@@ -2,18 +2,18 @@
 #pragma once
 #include <string>
 
-#include "distx/connect/notices.hpp"
-#include "distx/core/wait.hpp"
+#include "distx/connect/failure_channel.hpp"
+#include "distx/core/detail/wait.hpp"
 
 namespace test {
 
 /// Waits until a notice arrives: its words, or that there were none in half a minute.
-inline std::string wait_for(distx::Notices& notices, std::uint64_t identity) {
+inline std::string wait_for(distx::FailureChannel& notices, std::uint64_t identity) {
   std::string words = "nothing was heard";
   distx::detail::wait_until(
       std::chrono::seconds(30),
       [&] {
-        const auto heard = notices.heard(identity);
+        const auto heard = notices.poll(identity);
         if (heard) words = *heard;
         return heard.has_value();
       },

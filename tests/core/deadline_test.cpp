@@ -3,7 +3,7 @@
 
 #include <doctest/doctest.h>
 
-#include "distx/core/wait.hpp"
+#include "distx/core/detail/wait.hpp"
 
 namespace {
 
@@ -15,11 +15,11 @@ const auto never = [] { return false; };
 const auto always = [] { return true; };
 
 TEST_CASE("a timeout says how long it is") {
-  CHECK(distx::Timeout(1500ms).words() == "1.5 s");
-  CHECK(distx::Timeout(2s).words() == "2 s");
-  CHECK(distx::Timeout(10min).words() == "600 s");
-  CHECK(distx::Timeout(1ms).words() == "0.001 s");
-  CHECK(distx::Timeout(distx::none).words() == "no deadline");
+  CHECK(distx::Timeout(1500ms).to_string() == "1.5 s");
+  CHECK(distx::Timeout(2s).to_string() == "2 s");
+  CHECK(distx::Timeout(10min).to_string() == "600 s");
+  CHECK(distx::Timeout(1ms).to_string() == "0.001 s");
+  CHECK(distx::Timeout(distx::none).to_string() == "no deadline");
   CHECK(distx::Timeout(distx::none).unlimited());
   CHECK(!distx::default_deadline.unlimited());
   CHECK(distx::default_deadline.limit() == 10min);
@@ -30,7 +30,7 @@ TEST_CASE("a timeout too long for the clock is no deadline") {
   for (const distx::Timeout longest : {distx::Timeout(hours::max()), distx::Timeout(seconds::max()),
                                        distx::Timeout(milliseconds::max()), distx::Timeout(nanoseconds::max() - 1ns),
                                        distx::Timeout(duration<double>(1e300)), distx::Timeout(24h * 365 * 292)}) {
-    CAPTURE(longest.words());
+    CAPTURE(longest.to_string());
     CHECK(longest.unlimited());
     CHECK(!distx::Deadline(longest).expired());
   }

@@ -8,7 +8,7 @@ namespace {
 template <class E>
 concept Family = std::derived_from<E, distx::Error> && std::derived_from<E, std::runtime_error>;
 static_assert(Family<distx::MismatchError> && Family<distx::TimeoutError> && Family<distx::RevokedError>);
-static_assert(Family<distx::ConnectError> && Family<distx::MemoryError> && Family<distx::CheckpointError>);
+static_assert(Family<distx::ConnectError> && Family<distx::MemoryError> && Family<distx::InvalidArgument>);
 static_assert(Family<distx::DataError> && Family<distx::RankFailure>);
 static_assert(std::is_nothrow_copy_constructible_v<std::runtime_error>);
 

@@ -38,8 +38,8 @@ unsigned encoded(const Format& format, double value) {
   const unsigned sign = std::signbit(value) ? 0x8000u : 0u;
   const double magnitude = std::abs(value);
   const unsigned infinity = 0x7fffu & ~((1u << format.mantissa_bits) - 1);
-  const double step = std::ldexp(1.0, static_cast<int>(infinity >> format.mantissa_bits) - 1 - format.bias -
-                                          format.mantissa_bits);
+  const double step =
+      std::ldexp(1.0, static_cast<int>(infinity >> format.mantissa_bits) - 1 - format.bias - format.mantissa_bits);
   unsigned below = 0;  // the largest finite pattern that is not above
   for (unsigned bit = 0x4000u; bit != 0; bit >>= 1)
     if ((below | bit) < infinity && decoded(format, below | bit) <= magnitude) below |= bit;

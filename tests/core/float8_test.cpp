@@ -97,8 +97,7 @@ TEST_CASE_TEMPLATE("a float is rounded to the nearest, ties to even", T, float8_
   CHECK(wrong == 0);
 }
 
-TEST_CASE_TEMPLATE("what is too large is the largest finite number, and a NaN stays one", T, float8_e4m3,
-                   float8_e5m2) {
+TEST_CASE_TEMPLATE("what is too large is the largest finite number, and a NaN stays one", T, float8_e4m3, float8_e5m2) {
   for (const float value : {largest<T>, std::nextafter(largest<T>, infinity), largest<T> * 1.1f, largest<T> * 2,
                             std::numeric_limits<float>::max(), infinity}) {
     CAPTURE(value);
@@ -122,9 +121,9 @@ TEST_CASE_TEMPLATE("zeros have signs, and there are subnormals", T, float8_e4m3,
 }
 
 template <class T>
-constexpr bool stores = sizeof(T) == 1 && std::is_trivially_copyable_v<T> && std::is_standard_layout_v<T> &&
-                        !std::is_convertible_v<float, T> && std::is_convertible_v<T, float> && T(1.5f) == 1.5f &&
-                        T() == 0.0f;
+constexpr bool stores =
+    sizeof(T) == 1 && std::is_trivially_copyable_v<T> && std::is_standard_layout_v<T> &&
+    !std::is_convertible_v<float, T> && std::is_convertible_v<T, float> && T(1.5f) == 1.5f && T() == 0.0f;
 static_assert(stores<float8_e4m3> && stores<float8_e5m2>);
 
 }  // namespace

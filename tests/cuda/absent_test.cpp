@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // What is said on a machine without a GPU, and in a program without kernels: this one has none.
+#include <doctest/doctest.h>
 #include <distx/connect/self.hpp>
 #include <distx/cuda/blas.hpp>
-#include <distx/cuda/fixed_point.hpp>
-#include <distx/cuda/fused_update.hpp>
+#include <distx/cuda/detail/fixed_point.hpp>
+#include <distx/cuda/detail/fused_update.hpp>
 #include <distx/cuda/pick_device.hpp>
 #include <distx/optim/adamw.hpp>
-#include <doctest/doctest.h>
 
 namespace {
 

@@ -104,7 +104,8 @@ TEST_CASE("floats are not rounded to TF32, unless that is allowed on this thread
     std::vector<float> identity(64 * 64);
     for (std::size_t i = 0; i < 64; ++i) identity[65 * i] = 1;
     return identity;
-  }()), out(std::vector<float>(64 * 64));
+  }()),
+      out(std::vector<float>(64 * 64));
   const auto square = [](const auto& values) { return MatrixRef<float, Cuda>{values.span(), 64, 64}; };
   local_matmul(stream, square(out), square(left), square(right));
   CHECK(out.values(stream) == std::vector<float>(64 * 64, exact));

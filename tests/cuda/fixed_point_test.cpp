@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Norms of a GPU's memory have the host's bits, however the values are cut.
-#include <distx/cuda/fixed_point.hpp>
+#include <distx/cuda/detail/fixed_point.hpp>
 
 #include "cuda/placed.hpp"
 

@@ -2,7 +2,7 @@
 // Every handle type closes exactly once; which errors and what memory calls leave to others; and which GPU a rank gets.
 // Counted by what stands in for CUDA.
 #include <distx/connect/spawn.hpp>
-#include <distx/cuda/blas_handle.hpp>
+#include <distx/cuda/detail/blas_handle.hpp>
 #include <distx/cuda/pick_device.hpp>
 
 #include <functional>
@@ -102,8 +102,8 @@ TEST_CASE("operations that give a number leave nothing behind, also when they fa
   const auto before = standin::live();
   static_cast<void>(sum_of_squares(stream, values.span()));
   standin::fail_next("cudaMemcpyAsync", cudaErrorUnknown);
-  CHECK_THROWS_WITH_AS(static_cast<void>(sum_of_squares(stream, values.span())),
-                       doctest::Contains("cudaMemcpyAsync: "), distx::Error);
+  CHECK_THROWS_WITH_AS(static_cast<void>(sum_of_squares(stream, values.span())), doctest::Contains("cudaMemcpyAsync: "),
+                       distx::Error);
   wait_for(before);
 }
 

@@ -21,6 +21,5 @@ __global__ void twice_plus_of(std::size_t size, const float* x, const float* y, 
 
 void tensor_kernels::twice_plus(distx::CudaStreamRef stream, distx::Span<const float, distx::Cuda> x,
                                 distx::Span<const float, distx::Cuda> y, distx::Span<float, distx::Cuda> out) {
-  if (!out.empty())
-    distx::cuda::launch(stream, 1, 256, twice_plus_of, out.size(), x.data(), y.data(), out.data());
+  if (!out.empty()) distx::cuda::launch(stream, 1, 256, twice_plus_of, out.size(), x.data(), y.data(), out.data());
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Each operation of a GPU's memory against the host's on the same values.
 #include <cuda_fp8.h>
-#include <distx/cuda/operations.hpp>
+#include <distx/cuda/detail/operations.hpp>
 #include <distx/memory/operations.hpp>
 
 #include "cuda/placed.hpp"
@@ -64,8 +64,10 @@ TEST_CASE("cast: what is not a number, is infinite, subnormal or too large") {
 /// What CUDA's own type makes of a float.
 template <class T>
 std::uint8_t vendors_bits(float value) {
-  if constexpr (std::is_same_v<T, float8_e4m3>) return __nv_fp8_e4m3(value).__x;
-  else return __nv_fp8_e5m2(value).__x;
+  if constexpr (std::is_same_v<T, float8_e4m3>)
+    return __nv_fp8_e4m3(value).__x;
+  else
+    return __nv_fp8_e5m2(value).__x;
 }
 
 TEST_CASE_TEMPLATE("cast to 8 bits and back: the host's bits, and CUDA's own", T, float8_e4m3, float8_e5m2) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <distx/cuda/operations.hpp>
 #include <doctest/doctest.h>
+#include <distx/cuda/detail/operations.hpp>
 
 #include <cmath>
 #include <cstring>
@@ -59,8 +59,8 @@ bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
 
 /// Half the distance of neighbouring numbers near 1.
 template <class T>
-inline constexpr double rounding = sizeof(T) == 8   ? 0x1p-53
-                                   : sizeof(T) == 4 ? 0x1p-24
+inline constexpr double rounding = sizeof(T) == 8                       ? 0x1p-53
+                                   : sizeof(T) == 4                     ? 0x1p-24
                                    : std::is_same_v<T, distx::bfloat16> ? 0x1p-9
                                                                         : 0x1p-12;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <distx/data/data_loader.hpp>
 #include <doctest/doctest.h>
+#include <distx/data/data_loader.hpp>
 
 #include <latch>
 #include <numeric>
@@ -50,11 +50,14 @@ TEST_CASE("batches come in the sampler's order, whatever the number of workers")
       CAPTURE(workers);
       CAPTURE(prefetch);
       // Later batches are ready sooner.
-      const auto data = loader(100, [](std::span<const std::size_t> indices) {
-        volatile std::size_t work = 0;
-        for (std::size_t i = 0; i < (indices[0] % 7) * 20000; ++i) work = work + i;
-        return copied(indices);
-      }, workers, prefetch);
+      const auto data = loader(
+          100,
+          [](std::span<const std::size_t> indices) {
+            volatile std::size_t work = 0;
+            for (std::size_t i = 0; i < (indices[0] % 7) * 20000; ++i) work = work + i;
+            return copied(indices);
+          },
+          workers, prefetch);
       for (const std::uint64_t epoch : {0u, 1u}) {
         std::vector<Batch> seen;
         for (auto& batch : data.epoch(epoch)) seen.push_back(std::move(batch));
@@ -89,10 +92,14 @@ TEST_CASE("a worker's exception reaches who asks for that batch, and ends the ep
   for (const std::size_t workers : {0u, 1u, 4u}) {
     CAPTURE(workers);
     const auto batches = expected(60, 2);
-    auto epoch = loader(60, [&](std::span<const std::size_t> indices) {
-      if (indices[0] == batches[5][0]) throw std::runtime_error("sample is cut off");
-      return copied(indices);
-    }, workers).epoch(2);
+    auto epoch = loader(
+                     60,
+                     [&](std::span<const std::size_t> indices) {
+                       if (indices[0] == batches[5][0]) throw std::runtime_error("sample is cut off");
+                       return copied(indices);
+                     },
+                     workers)
+                     .epoch(2);
     for (std::size_t i = 0; i < 5; ++i) CHECK(epoch.next() == batches[i]);
     CHECK_THROWS_WITH_AS(static_cast<void>(epoch.next()), "sample is cut off", std::runtime_error);
     CHECK_FALSE(epoch.next().has_value());
@@ -104,12 +111,16 @@ TEST_CASE("letting an epoch go in its middle ends the workers") {
     for (std::size_t taken = 0; taken < 4; ++taken) {
       std::atomic<int> running = 0;
       {
-        auto epoch = loader(3000, [&](std::span<const std::size_t> indices) {
-          ++running;
-          auto batch = copied(indices);
-          --running;
-          return batch;
-        }, workers).epoch(0);
+        auto epoch = loader(
+                         3000,
+                         [&](std::span<const std::size_t> indices) {
+                           ++running;
+                           auto batch = copied(indices);
+                           --running;
+                           return batch;
+                         },
+                         workers)
+                         .epoch(0);
         for (std::size_t i = 0; i < taken; ++i) CHECK(epoch.next().has_value());
       }
       CHECK(running == 0);
@@ -121,10 +132,14 @@ TEST_CASE("workers are ahead, as far as they may be and no farther") {
   constexpr std::size_t prefetch = 3;
   std::atomic<std::size_t> made = 0;
   std::latch ahead(workers * prefetch + 1);
-  auto epoch = loader(300, [&](std::span<const std::size_t> indices) {
-    if (made++ < workers * prefetch) ahead.count_down();
-    return copied(indices);
-  }, workers, prefetch).epoch(0);
+  auto epoch = loader(
+                   300,
+                   [&](std::span<const std::size_t> indices) {
+                     if (made++ < workers * prefetch) ahead.count_down();
+                     return copied(indices);
+                   },
+                   workers, prefetch)
+                   .epoch(0);
   REQUIRE(meet(ahead));  // nothing was taken
   CHECK(made == workers * prefetch);
   for (std::size_t taken = 1; taken <= 50; ++taken) {
@@ -136,20 +151,28 @@ TEST_CASE("workers are ahead, as far as they may be and no farther") {
 TEST_CASE("several workers make batches at the same time") {
   // Each waits for the other: with one at a time the deadline would end this.
   std::latch both(2);
-  auto epoch = loader(6, [&](std::span<const std::size_t> indices) {
-    if (!meet(both)) throw std::runtime_error("the other worker did not come");
-    return copied(indices);
-  }, 2).epoch(0);
+  auto epoch = loader(
+                   6,
+                   [&](std::span<const std::size_t> indices) {
+                     if (!meet(both)) throw std::runtime_error("the other worker did not come");
+                     return copied(indices);
+                   },
+                   2)
+                   .epoch(0);
   CHECK(epoch.next().has_value());
   CHECK(epoch.next().has_value());
 }
 
 TEST_CASE("a batch that does not come in time is an error") {
   std::latch release(1);
-  auto epoch = loader(6, [&](std::span<const std::size_t> indices) {
-    release.wait();
-    return copied(indices);
-  }, 1, 1, 20ms).epoch(0);
+  auto epoch = loader(
+                   6,
+                   [&](std::span<const std::size_t> indices) {
+                     release.wait();
+                     return copied(indices);
+                   },
+                   1, 1, 20ms)
+                   .epoch(0);
   CHECK_THROWS_WITH_AS(static_cast<void>(epoch.next()), doctest::Contains("batch 0 was not made in 0.02 s"),
                        distx::TimeoutError);
   release.count_down();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <distx/data/distributed_sampler.hpp>
 #include <doctest/doctest.h>
+#include <distx/data/distributed_sampler.hpp>
 
 #include <algorithm>
 #include <map>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Prints the page docs/rules.md from the rules themselves: what each takes on one axis of the mesh.
-#include <distx/tensor/causal_attention.hpp>
-#include <distx/tensor/contract.hpp>
-#include <distx/tensor/rules.hpp>
-#include <distx/tensor/trailing.hpp>
+#include <distx/tensor/ops/causal_attention.hpp>
+#include <distx/tensor/ops/contract.hpp>
+#include <distx/tensor/ops/rules.hpp>
+#include <distx/tensor/ops/trailing.hpp>
 
 #include <iostream>
 #include <string>
@@ -50,7 +50,7 @@ has no row does not compile, and the compiler says which operand must be redistr
 `Partial`.
 
 The tables are for operands with the dimensions given; with more, the rules are alike. Each rule is a small trait in
-`distx/tensor/rules.hpp`, or beside the operation, and a test holds this page to it.
+`distx/tensor/ops/rules.hpp`, or beside the operation, and a test holds this page to it.
 )";
   table<distx::Elementwise, 2>("relu, gelu, map: x (m, n)", {"x"});
   table<distx::LinearElementwise, 2>("scale: x (m, n)", {"x"});

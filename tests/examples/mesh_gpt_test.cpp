@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "../../examples/models/mesh_gpt.hpp"
 
+#include <doctest/doctest.h>
 #include <distx/comm/threads.hpp>
 #include <distx/connect/spawn.hpp>
 #include <distx/optim/adamw.hpp>
 #include <distx/parallel/mesh_parallel.hpp>
-#include <doctest/doctest.h>
 
 #include <chrono>
 

@@ -88,8 +88,9 @@ TEST_CASE("the time of a step is dealt out, and that between steps is not counte
     training.ready(bias);
     Hands::seconds += 64;
     training.step({.learning_rate = 0.5});
-    CHECK(asked == "unshard weight, unshard bias, end of weight, end of bias, micro-batch, ready bias, reduce, update, "
-                   "gather, ");
+    CHECK(asked ==
+          "unshard weight, unshard bias, end of weight, end of bias, micro-batch, ready bias, reduce, update, "
+          "gather, ");
     CHECK(training.times().compute == step * (100 + 64));
     CHECK(training.times().communication == step * (2 * 16 + 32 + 1 + 8 + 2));
     CHECK(training.times().update == step * 4);
@@ -108,8 +109,9 @@ TEST_CASE("scopes end where they end, and are the training's own") {
     training.ready(weight);
   }
   { const auto scope = training.evaluate(); }
-  CHECK(asked == "micro-batch, ready weight, end of a micro-batch, micro-batch, ready weight, end of the last, "
-                 "end of the evaluation, ");
+  CHECK(asked ==
+        "micro-batch, ready weight, end of a micro-batch, micro-batch, ready weight, end of the last, "
+        "end of the evaluation, ");
 }
 
 TEST_CASE("a training that has no policy for micro-batches is asked for none") {

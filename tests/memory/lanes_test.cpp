@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <doctest/doctest.h>
 #include <distx/comm/ops.hpp>
 #include <distx/memory/lanes.hpp>
-#include <doctest/doctest.h>
 
 #include <array>
 #include <bit>
@@ -17,9 +17,18 @@ namespace {
 template <class T>
 std::vector<T> samples() {
   using limits = std::numeric_limits<T>;
-  std::vector<T> values{T(0),           -T(0),          T(1),          -T(1),         T(3),
-                        limits::min(),  limits::max(),  -limits::max(), limits::denorm_min(), limits::infinity(),
-                        -limits::infinity(), limits::quiet_NaN()};
+  std::vector<T> values{T(0),
+                        -T(0),
+                        T(1),
+                        -T(1),
+                        T(3),
+                        limits::min(),
+                        limits::max(),
+                        -limits::max(),
+                        limits::denorm_min(),
+                        limits::infinity(),
+                        -limits::infinity(),
+                        limits::quiet_NaN()};
   for (int i = 0; i < 60; ++i) values.push_back(static_cast<T>(std::sin(i) * std::exp2(i - 30)));
   return values;
 }

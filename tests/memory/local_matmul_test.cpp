@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <distx/memory/local_matmul.hpp>
 #include <doctest/doctest.h>
+#include <distx/memory/local_matmul.hpp>
 
 #include <cmath>
 #include <limits>
@@ -29,7 +29,7 @@ void check(std::size_t rows, std::size_t inner, std::size_t columns, bool left_t
   const distx::MatrixRef<T> out{c, rows, columns, out_transposed};
   distx::local_matmul(distx::HostStream{}, out, left, right, scale, keep);
   const double bound = static_cast<double>(inner + 4) * static_cast<double>(inner + 1) *
-                       std::abs(static_cast<double>(scale)) * std::numeric_limits<T>::epsilon() +
+                           std::abs(static_cast<double>(scale)) * std::numeric_limits<T>::epsilon() +
                        8 * std::numeric_limits<T>::epsilon();
   std::size_t wrong = 0;
   for (std::size_t i = 0; i < rows; ++i)

@@ -175,9 +175,8 @@ TEST_CASE("one rank by itself needs no MpiConnector; several ranks of another ki
   all_reduce(comm, x, average);
   CHECK(x == std::vector<float>{1, 2});
 
-  const auto said = sentence_of<Error>([] {
-    spawn(2, [](ThreadConnector& connector) { MpiCommunicator none_such(connector); });
-  });
+  const auto said =
+      sentence_of<Error>([] { spawn(2, [](ThreadConnector& connector) { MpiCommunicator none_such(connector); }); });
   CHECK(contains(said, "mpirun"));
   CHECK(contains(said, "ThreadCommunicator"));
 }

@@ -108,8 +108,10 @@ TEST_CASE("a rank that unwinds tells the others") {
   } catch (const RevokedError& error) {
     said = error.what();
   }
-  if (world().rank() == 0) CHECK(said == "trouble");
-  else CHECK(contains(said, "while unwinding"));
+  if (world().rank() == 0)
+    CHECK(said == "trouble");
+  else
+    CHECK(contains(said, "while unwinding"));
   world().barrier();
 
   // The same where the rank holds the communicator and lets a started call go.
@@ -136,8 +138,10 @@ TEST_CASE("a rank that does not come ends the others' wait at their deadline") {
     const auto begun = std::chrono::steady_clock::now();
     if (comm.rank() != last) {
       try {
-        if (message) receive(comm, number, last);
-        else all_reduce(comm, number, sum);
+        if (message)
+          receive(comm, number, last);
+        else
+          all_reduce(comm, number, sum);
         FAIL("nothing was thrown");
       } catch (const TimeoutError& error) {
         CHECK(contains(error.what(), "after 0.1 s"));
@@ -265,15 +269,19 @@ TEST_CASE("blocking collectives that differ end in an error on every rank, which
       {"rank 1 reduces with another op", "reduces with another op",
        [](MpiCommunicator& comm, bool odd) {
          float value = 1;
-         if (odd) all_reduce(comm, value, max);
-         else all_reduce(comm, value, sum);
+         if (odd)
+           all_reduce(comm, value, max);
+         else
+           all_reduce(comm, value, sum);
        }},
       {"rank 1 passes int32 elements, this rank float32", "passes float32 elements, this rank int32",
        [](MpiCommunicator& comm, bool odd) {
          float real = 1;
          std::int32_t integer = 1;
-         if (odd) all_reduce(comm, integer, sum);
-         else all_reduce(comm, real, sum);
+         if (odd)
+           all_reduce(comm, integer, sum);
+         else
+           all_reduce(comm, real, sum);
        }},
       {"rank 1 names rank 1 as root, this rank 0", "names rank 0 as root, this rank 1",
        [](MpiCommunicator& comm, bool odd) {
@@ -283,8 +291,10 @@ TEST_CASE("blocking collectives that differ end in an error on every rank, which
       {"rank 1 calls barrier, this rank all_reduce", "calls all_reduce, this rank barrier",
        [](MpiCommunicator& comm, bool odd) {
          float value = 1;
-         if (odd) barrier(comm);
-         else all_reduce(comm, value, sum);
+         if (odd)
+           barrier(comm);
+         else
+           all_reduce(comm, value, sum);
        }},
       {"rank 1 passes other counts, or a list of other lengths", "passes other counts, or a list of other lengths",
        [](MpiCommunicator& comm, bool odd) {
@@ -375,8 +385,10 @@ TEST_CASE("what a user's op throws comes out of the call") {
     int threw = 0;
     try {
       const Throwing op{true};
-      if (started) start_all_reduce(comm, x, op).wait();
-      else all_reduce(comm, x, op);
+      if (started)
+        start_all_reduce(comm, x, op).wait();
+      else
+        all_reduce(comm, x, op);
     } catch (const Trouble&) {
       threw = 1;
     } catch (const RevokedError&) {
@@ -409,8 +421,10 @@ TEST_CASE("a blocking message to oneself with nothing on the other side is refus
   for (const bool sends : {true, false}) {
     auto alone = comm.split(comm.rank(), 0);
     CHECK(contains(sentence_of<MismatchError>([&] {
-                     if (sends) send(alone, number, 0);
-                     else receive(alone, number, 0);
+                     if (sends)
+                       send(alone, number, 0);
+                     else
+                       receive(alone, number, 0);
                    }),
                    "start the other side first"));
     auto again = comm.split(comm.rank(), 0);

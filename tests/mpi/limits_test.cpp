@@ -26,8 +26,10 @@ struct Pair {
 template <class T>
 T value(int r, std::size_t i, int to = 0) {
   const auto number = static_cast<std::uint32_t>(r * 1000000 + to * 100000) + static_cast<std::uint32_t>(i);
-  if constexpr (std::same_as<T, Pair>) return {number, ~number};
-  else return static_cast<T>(number);
+  if constexpr (std::same_as<T, Pair>)
+    return {number, ~number};
+  else
+    return static_cast<T>(number);
 }
 template <class T>
 std::vector<T> values(int r, std::size_t count, int to = 0) {

@@ -10,7 +10,7 @@
 #include "distx/comm/any_communicator.hpp"
 #include "distx/comm/decorators/metered.hpp"
 #include "distx/comm/decorators/traced.hpp"
-#include "distx/connect/product.hpp"
+#include "distx/connect/detail/product.hpp"
 #include "nccl/ranks.hpp"
 
 using distx::Cuda;
@@ -254,7 +254,8 @@ TEST_CASE("messages of nothing, and those that a group has begun, are seen to be
     distx::NcclCommunicator comm(connector, {.deadline = std::chrono::seconds(5)});
     const int peer = 1 - comm.rank();
     const auto comes_true = [](auto& pending) {
-      return distx::detail::wait_until(std::chrono::seconds(5), [&] { return pending.test(); }, [] { return false; }) ==
+      return distx::detail::wait_until(
+                 std::chrono::seconds(5), [&] { return pending.test(); }, [] { return false; }) ==
              distx::detail::WaitEnd::ready;
     };
     const distx::Buffer<int, Cuda> nothing(0);

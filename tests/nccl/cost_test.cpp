@@ -67,9 +67,7 @@ TEST_CASE("8-bit floats are NCCL's where every rank's GPU can, else the host's o
   };
   const auto plain = [](auto& connector) { return distx::NcclCommunicator(connector); };
   const auto split = [](auto& connector) { return distx::NcclCommunicator(connector).split(0, 0); };
-  const auto shrunk = [](auto& connector) {
-    return distx::NcclCommunicator(connector).shrink({});
-  };
+  const auto shrunk = [](auto& connector) { return distx::NcclCommunicator(connector).shrink({}); };
   const auto borrowed = [](auto& connector) {
     ncclUniqueId id{};
     if (connector.rank() == 0) static_cast<void>(ncclGetUniqueId(&id));

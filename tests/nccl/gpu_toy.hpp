@@ -24,7 +24,7 @@ struct Way {
   bool own_update = false;       ///< weights are updated by hand, by gradient descent
   std::size_t micro_batches = 1;
   std::size_t steps = 3;
-  bool averages = false;         ///< the weights that come out are a moving average's
+  bool averages = false;  ///< the weights that come out are a moving average's
 };
 
 /// What a rank has seen.
@@ -92,17 +92,14 @@ Result train(C& comm, const Way& way) {
     return way.several_streams && p % 2 == 1 ? CudaStreamRef(second) : main;
   };
   const CudaStreamRef steps = way.several_streams ? CudaStreamRef(third) : main;
-  const auto ordered = [&](CudaStreamRef earlier, CudaStreamRef later) {
-    distx::detail::order<Cuda>(earlier, later);
-  };
+  const auto ordered = [&](CudaStreamRef earlier, CudaStreamRef later) { distx::detail::order<Cuda>(earlier, later); };
 
   std::vector<distx::Buffer<T, Cuda>> targets;  // negative
   for (std::size_t step = 0; step < way.steps; ++step)
     for (std::size_t k = 0; k < way.micro_batches; ++k)
       for (std::size_t p = 0; p < count; ++p)
-        targets.push_back(data.upload(main, p, -1, [&](std::size_t i) {
-          return toy::target(p, i, sample_of(step, k, comm.rank()));
-        }));
+        targets.push_back(data.upload(
+            main, p, -1, [&](std::size_t i) { return toy::target(p, i, sample_of(step, k, comm.rank())); }));
   std::vector<distx::Parameter<T, Cuda>> owned;
   std::vector<distx::ParameterRef<T, Cuda>> refs;
   std::size_t all = 0;
@@ -155,8 +152,10 @@ Result train(C& comm, const Way& way) {
       if constexpr (Training::accumulation != distx::detail::Accumulation::none)
         static_cast<void>(training.micro_batch(k + 1 == way.micro_batches, steps));
       const std::size_t number = step * way.micro_batches + k;
-      if (way.borrowed) pass(refs, number);
-      else pass(owned, number);
+      if (way.borrowed)
+        pass(refs, number);
+      else
+        pass(owned, number);
     }
     if (way.own_update) {
       training.reduce(steps);

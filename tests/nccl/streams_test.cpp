@@ -131,9 +131,8 @@ TEST_CASE("training on GPUs: another training goes on with what one that has end
     gpu_ranks::on_gpus(1, [&](NcclCommunicator& comm) {
       const distx::CudaStream stream;
       std::vector<distx::Parameter<float, Cuda>> parameters;
-      parameters.emplace_back("weight", 1 << 20, [](distx::Span<float, Cuda> values) {
-        distx::fill(CudaStreamRef(), values, 3.0F);
-      });
+      parameters.emplace_back("weight", 1 << 20,
+                              [](distx::Span<float, Cuda> values) { distx::fill(CudaStreamRef(), values, 3.0F); });
       {
         Training<> first(comm, parameters, distx::SGD{}, {.stage = stage});
         if (stage == 3) first.release(stream);

@@ -3,11 +3,11 @@
 #include <doctest/doctest.h>
 
 #include <distx/cuda_blas.hpp>
-#include <distx/tensor/activations.hpp>
-#include <distx/tensor/arithmetic.hpp>
-#include <distx/tensor/matmul.hpp>
+#include <distx/tensor/ops/activations.hpp>
+#include <distx/tensor/ops/arithmetic.hpp>
+#include <distx/tensor/ops/matmul.hpp>
+#include <distx/tensor/ops/softmax.hpp>
 #include <distx/tensor/print.hpp>
-#include <distx/tensor/softmax.hpp>
 
 #include <mutex>
 #include <sstream>

@@ -8,9 +8,9 @@
 #include <mutex>
 #include <optional>
 
+#include "../cuda/gate.hpp"
 #include "../parallel/mesh_model.hpp"
 #include "../parallel/stages.hpp"
-#include "../cuda/gate.hpp"
 #include "gpu_toy.hpp"
 
 using namespace distx::literals;
@@ -92,12 +92,11 @@ std::vector<float> on_host(int ranks, const Way& way) {
 /// Stages 0 to 3, and how buckets, overlap and ownership go with them.
 template <class F>
 void each_way(F&& f) {
-  stages::for_each_way(
-      {}, 3,
-      [&](const distx::DataParallelOptions& options, bool borrowed) {
-        f(Way{.options = options, .borrowed = borrowed});
-      },
-      {4_KiB, distx::unlimited});
+  stages::for_each_way({}, 3,
+                       [&](const distx::DataParallelOptions& options, bool borrowed) {
+                         f(Way{.options = options, .borrowed = borrowed});
+                       },
+                       {4_KiB, distx::unlimited});
 }
 
 /// How each rank of this process ended.
@@ -185,8 +184,10 @@ TEST_CASE("training on GPUs: micro-batches, whose gradients are whole or shared 
     each_way([&](Way way) {
       way.micro_batches = 3;
       way.several_streams = way.options.overlap;
-      if (way.options.stage < 2) whole.as<Training<distx::Accumulate<distx::Local>>>(ranks, way);
-      else sharded.as<Training<distx::Accumulate<distx::Sharded>>>(ranks, way);
+      if (way.options.stage < 2)
+        whole.as<Training<distx::Accumulate<distx::Local>>>(ranks, way);
+      else
+        sharded.as<Training<distx::Accumulate<distx::Sharded>>>(ranks, way);
     });
     for (std::size_t i = 0; i < whole.expected.weights.size(); ++i)
       if (std::abs(whole.expected.weights[i] - sharded.expected.weights[i]) > 1e-5f)
@@ -285,7 +286,7 @@ TEST_CASE("training on GPUs: bytes sent and held are those of the host's trainin
         training.step({.learning_rate = 0.1});
         const auto sent = (comm.ledger() - before).total();
         const auto memory = training.memory();
-        return std::array<std::uint64_t, 6>{sent.sent_bytes, sent.received_bytes, memory.weights.held,
+        return std::array<std::uint64_t, 6>{sent.sent_bytes,       sent.received_bytes,   memory.weights.held,
                                             memory.gradients.held, memory.optimizer.held, memory.in_flight.peak};
       };
       std::vector<std::array<std::uint64_t, 6>> host(static_cast<std::size_t>(ranks));

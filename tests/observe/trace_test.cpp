@@ -190,9 +190,8 @@ TEST_CASE("clocks that are hours apart are one in the file: nobody leaves a barr
   constexpr int ranks = 4;
   distx::spawn(ranks, [&](distx::ThreadConnector& connector) {
     const std::int64_t shift = hour * (connector.rank() * 3 % 4 - 1);
-    distx::Traced comm(Threads(connector), std::make_shared<distx::Timeline>([shift] {
-                         return distx::steady_nanoseconds() + shift;
-                       }));
+    distx::Traced comm(Threads(connector),
+                       std::make_shared<distx::Timeline>([shift] { return distx::steady_nanoseconds() + shift; }));
     distx::barrier(comm);
     distx::write_trace(file.path(), comm);
   });
@@ -252,8 +251,10 @@ TEST_CASE("any bytes at all become a JSON string") {
     for (int second = 0; second < 256; ++second) {
       const std::string bytes{static_cast<char>(first), static_cast<char>(second), 'x'};
       const std::string text = json::parse(distx::detail::json_string(bytes));
-      if (first < 0x80 && second < 0x80) CHECK(text == bytes);
-      else CHECK(text.back() == 'x');
+      if (first < 0x80 && second < 0x80)
+        CHECK(text == bytes);
+      else
+        CHECK(text.back() == 'x');
     }
   for (const std::string valid : {"\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x9a\x80", "\xed\x9f\xbf", "\xf4\x8f\xbf\xbf"})
     CHECK(json::parse(distx::detail::json_string(valid)) == valid);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <distx/optim/adamw.hpp>
-#include <distx/optim/fused_update.hpp>
-#include <distx/optim/sgd.hpp>
 #include <doctest/doctest.h>
+#include <distx/optim/adamw.hpp>
+#include <distx/optim/detail/fused_update.hpp>
+#include <distx/optim/sgd.hpp>
 
 #include <cmath>
 #include <cstring>
@@ -98,8 +98,8 @@ struct Trained {
     for (std::size_t i = 0; i < n; ++i) weight[i] = static_cast<T>(static_cast<float>(std::sin(0.37 * double(i) + 1)));
     for (std::uint64_t step = 1; step <= 3; ++step) {
       for (std::size_t i = 0; i < n; ++i)
-        gradient[i] = static_cast<T>(
-            static_cast<float>(std::cos(double(i) * double(step)) * std::exp2(double(i % 40) - 20)));
+        gradient[i] =
+            static_cast<T>(static_cast<float>(std::cos(double(i) * double(step)) * std::exp2(double(i % 40) - 20)));
       std::size_t begin = 0;
       for (std::size_t piece = 0; piece <= cuts.size(); ++piece) {
         const std::size_t end = piece < cuts.size() ? cuts[piece] : n;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <distx/optim/adamw.hpp>
-#include <distx/optim/lamb.hpp>
-#include <distx/optim/update_parameter.hpp>
 #include <doctest/doctest.h>
+#include <distx/optim/adamw.hpp>
+#include <distx/optim/detail/update_parameter.hpp>
+#include <distx/optim/lamb.hpp>
 
 #include <cmath>
 #include <cstring>
@@ -69,8 +69,8 @@ void check(const distx::LAMB& optimizer, std::optional<double> group_decay = {})
   const auto expected = by_the_paper<T>(optimizer, rate, group_decay.value_or(optimizer.weight_decay));
   // A step rounds a weight below 2 a few times, and adds rate * |w| / |u| * u, below 0.15 here, whose relative error is
   // that of states that have seen 3 roundings in each step so far.
-  const double bound = (4 * steps * 2.0 + (4 * steps + 16) * 0.15 * steps) *
-                       static_cast<double>(std::numeric_limits<T>::epsilon()) / 2;
+  const double bound =
+      (4 * steps * 2.0 + (4 * steps + 16) * 0.15 * steps) * static_cast<double>(std::numeric_limits<T>::epsilon()) / 2;
   for (std::size_t i = 0; i < elements; ++i) {
     CAPTURE(i);
     CHECK(std::abs(static_cast<long double>(weights[i]) - expected[i]) <= bound);
@@ -123,10 +123,10 @@ TEST_CASE_TEMPLATE("both passes give the same bits wherever a parameter is cut, 
       if constexpr (std::same_as<T, A>)
         if (cut % 2 == 1) towards = {gradient.data() + begin, count};
       const distx::Span<T> piece{weight.data() + begin, count};
-      distx::fused_direction(distx::HostStream{}, distx::LAMB{}, {.learning_rate = 0.01}, piece,
-                             distx::Span<const T>(gradient.data() + begin, count), towards,
-                             {distx::Span<A>(mean.data() + begin, count),
-                              distx::Span<A>(square.data() + begin, count)});
+      distx::fused_direction(
+          distx::HostStream{}, distx::LAMB{}, {.learning_rate = 0.01}, piece,
+          distx::Span<const T>(gradient.data() + begin, count), towards,
+          {distx::Span<A>(mean.data() + begin, count), distx::Span<A>(square.data() + begin, count)});
       distx::fused_apply(distx::HostStream{}, distx::LAMB{}, {.learning_rate = 0.01}, 1.7, piece, towards);
     }
     return weight;

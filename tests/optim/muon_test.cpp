@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <doctest/doctest.h>
 #include <distx/optim/adamw.hpp>
+#include <distx/optim/detail/update_parameter.hpp>
 #include <distx/optim/lamb.hpp>
 #include <distx/optim/mixed.hpp>
 #include <distx/optim/muon.hpp>
-#include <distx/optim/update_parameter.hpp>
-#include <doctest/doctest.h>
 
 #include <cmath>
 #include <optional>
@@ -122,8 +122,10 @@ TEST_CASE("Muon: singular values come near 1, whatever the gradient's size") {
                             distx::Span<const double>(gradient), {distx::Span<double>(velocity)});
     for (std::size_t i = 0; i < n; ++i)
       for (std::size_t j = 0; j < n; ++j) {
-        if (i == j) CHECK(std::abs(-weight[i * n + j] - 0.95) < 0.3);
-        else CHECK(std::abs(weight[i * n + j]) < 1e-12);
+        if (i == j)
+          CHECK(std::abs(-weight[i * n + j] - 0.95) < 0.3);
+        else
+          CHECK(std::abs(weight[i * n + j]) < 1e-12);
       }
   }
 }
@@ -144,8 +146,10 @@ TEST_CASE("Muon: weights stay finite for gradients, and what is left of them, as
       CAPTURE(size);
       const auto weight = step(size, left_over);
       for (std::size_t i = 0; i < 12; ++i) {
-        if (size < 1e-30f) CHECK(std::abs(weight[i]) < 0.1f);  // as good as zero
-        else CHECK(std::abs(weight[i] - usual[i]) < 1e-3f);
+        if (size < 1e-30f)
+          CHECK(std::abs(weight[i]) < 0.1f);  // as good as zero
+        else
+          CHECK(std::abs(weight[i] - usual[i]) < 1e-3f);
       }
     }
   }

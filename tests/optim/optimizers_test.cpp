@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <distx/optim/adamw.hpp>
-#include <distx/optim/fused_update.hpp>
-#include <distx/optim/sgd.hpp>
 #include <doctest/doctest.h>
+#include <distx/optim/adamw.hpp>
+#include <distx/optim/detail/fused_update.hpp>
+#include <distx/optim/sgd.hpp>
 
 #include <cmath>
 #include <limits>

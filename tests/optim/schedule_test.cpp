@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <distx/optim/schedule.hpp>
 #include <doctest/doctest.h>
+#include <distx/optim/schedule.hpp>
 
 #include <functional>
 #include <limits>

@@ -22,8 +22,10 @@ std::vector<std::vector<float>> train(int ranks, bool borrowed, const distx::Dat
       for (std::size_t k = 0; k < 3; ++k) {
         const auto scope = training.micro_batch(k == 2);
         const std::size_t sample = 30 * step + 3 * static_cast<std::size_t>(comm.rank()) + k;
-        if (borrowed) stages::pass(training, refs, sample);
-        else stages::pass(training, parameters, sample);
+        if (borrowed)
+          stages::pass(training, refs, sample);
+        else
+          stages::pass(training, parameters, sample);
       }
       training.step({.learning_rate = 0.01});
     }

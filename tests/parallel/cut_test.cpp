@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <distx/parallel/deal.hpp>
-#include <distx/parallel/pool.hpp>
 #include <doctest/doctest.h>
+#include <distx/parallel/detail/bucket/deal.hpp>
+#include <distx/parallel/detail/memory/pool.hpp>
 
 using distx::detail::Cut;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <distx/comm/point_to_point.hpp>
 #include <doctest/doctest.h>
+#include <distx/comm/point_to_point.hpp>
 
 #include <limits>
 
@@ -16,8 +16,10 @@ void check_endings(const std::vector<toy::Ending>& endings, std::size_t culprit,
   for (std::size_t rank = 0; rank < endings.size(); ++rank) {
     CAPTURE(rank);
     CAPTURE(endings[rank].words);
-    if (rank == culprit) CHECK(endings[rank].kind == "mismatch");
-    else CHECK((endings[rank].kind == "mismatch" || endings[rank].kind == "revoked"));
+    if (rank == culprit)
+      CHECK(endings[rank].kind == "mismatch");
+    else
+      CHECK((endings[rank].kind == "mismatch" || endings[rank].kind == "revoked"));
     CHECK(says(endings[rank].words, words));
   }
 }
@@ -68,9 +70,8 @@ std::vector<toy::Ending> make(int ranks, Parameters&& parameters, const distx::D
 
 TEST_CASE("ready twice") {
   check_step("'b' is ready already", [](auto& training, Two& model) { training.ready(model.b, model.b); });
-  check_step("'b' has been ready for all of its .uses", [](auto& training, Two& model) {
-    training.ready(model.b, model.b, model.b);
-  }, {.uses = 2});
+  check_step("'b' has been ready for all of its .uses",
+             [](auto& training, Two& model) { training.ready(model.b, model.b, model.b); }, {.uses = 2});
 }
 
 TEST_CASE("a borrowed gradient asked for after ready, or where there is none") {
@@ -84,9 +85,9 @@ TEST_CASE("a borrowed gradient asked for after ready, or where there is none") {
     training.reduce();
     static_cast<void>(training.gradient(model.parameters()[1]));
   });
-  check_step("'b' is frozen and has no gradient: set .trainable", [](auto& training, Two& model) {
-    static_cast<void>(training.gradient(model.parameters()[1]));
-  }, {.trainable = false});
+  check_step("'b' is frozen and has no gradient: set .trainable",
+             [](auto& training, Two& model) { static_cast<void>(training.gradient(model.parameters()[1])); },
+             {.trainable = false});
   for (const auto& ending : toy::endings(2, [](distx::ThreadCommunicator& comm) {  // the next use, and the next step
          Two model;
          const auto parameters = model.parameters({.uses = 2});
@@ -109,10 +110,12 @@ TEST_CASE("a parameter without a gradient, where that is not allowed") {
     training.ready(model.b);
     training.step({.learning_rate = 1});
   });
-  check_step("ready was called 1 times for 'b', declared with .uses = 2", [](auto& training, Two& model) {
-    training.ready(model.a, model.b);
-    training.step({.learning_rate = 1});
-  }, {.uses = 2});
+  check_step("ready was called 1 times for 'b', declared with .uses = 2",
+             [](auto& training, Two& model) {
+               training.ready(model.a, model.b);
+               training.step({.learning_rate = 1});
+             },
+             {.uses = 2});
 }
 
 TEST_CASE("no rank has a gradient, where that is not allowed") {
@@ -128,9 +131,8 @@ TEST_CASE("no rank has a gradient, where that is not allowed") {
 TEST_CASE("ready for what is frozen, a buffer, or nothing of the training's") {
   check_step("'b' is frozen", [](auto& training, Two& model) { training.ready(model.b); }, {.trainable = false});
   check_step("none of the training's parameters", [](auto& training, Two& model) { training.ready(model.a_gradient); });
-  check_step("none of the training's parameters", [](auto& training, Two&) {
-    training.ready(distx::Parameter<float>("stranger", 3));
-  });
+  check_step("none of the training's parameters",
+             [](auto& training, Two&) { training.ready(distx::Parameter<float>("stranger", 3)); });
   for (const auto& ending : toy::endings(2, [](distx::ThreadCommunicator& comm) {
          Two model;
          Floats buffer(3);
@@ -189,45 +191,51 @@ TEST_CASE("models that differ among ranks: every rank names the first difference
   Floats more(5);
   const auto base = [](Two& two) { return distx::ref("a", two.a, two.a_gradient); };
   const std::vector<Case> cases = {
-      {"parameter 1 differs", [&](Two& two, bool odd) {
+      {"parameter 1 differs",
+       [&](Two& two, bool odd) {
          distx::ParameterList<> list;
          list.add(base(two));
          return odd ? list : list.add(distx::ref("b", two.b, two.b_gradient));
        }},
-      {"'second', 20 of float32", [&](Two& two, bool odd) {
-         return distx::ParameterList<>().add(base(two)).add(
-             distx::ref(odd ? "second" : "b", two.b, two.b_gradient));
+      {"'second', 20 of float32",
+       [&](Two& two, bool odd) {
+         return distx::ParameterList<>().add(base(two)).add(distx::ref(odd ? "second" : "b", two.b, two.b_gradient));
        }},
-      {"'b', 10 of float32", [&](Two& two, bool odd) {
+      {"'b', 10 of float32",
+       [&](Two& two, bool odd) {
          two.b.resize(odd ? 10 : 20);
          two.b_gradient.resize(odd ? 10 : 20);
          return distx::ParameterList<>().add(base(two)).add(distx::ref("b", two.b, two.b_gradient));
        }},
-      {"'b', 20 of float32, frozen", [&](Two& two, bool odd) {
+      {"'b', 20 of float32, frozen",
+       [&](Two& two, bool odd) {
          return distx::ParameterList<>().add(base(two)).add(
              distx::ref("b", two.b, two.b_gradient, {.trainable = !odd}));
        }},
-      {"'b', 20 of float32, weight decay 2e-09", [&](Two& two, bool odd) {
+      {"'b', 20 of float32, weight decay 2e-09",
+       [&](Two& two, bool odd) {
          const distx::ParameterGroup group{.weight_decay = odd ? 2e-9 : 1e-9};
-         return distx::ParameterList<>().add(base(two)).add(
-             distx::ref("b", two.b, two.b_gradient, {.group = group}));
+         return distx::ParameterList<>().add(base(two)).add(distx::ref("b", two.b, two.b_gradient, {.group = group}));
        }},
-      {"'b', 20 of float32, used 2 times", [&](Two& two, bool odd) {
+      {"'b', 20 of float32, used 2 times",
+       [&](Two& two, bool odd) {
          return distx::ParameterList<>().add(base(two)).add(
              distx::ref("b", two.b, two.b_gradient, {.uses = odd ? 2 : 1}));
        }},
-      {"'b', 20 of float32, owned", [&](Two& two, bool odd) {
+      {"'b', 20 of float32, owned",
+       [&](Two& two, bool odd) {
          distx::ParameterList<> list;
          list.add(base(two));
-         return odd ? list.add(distx::Parameter<float>("b", 20))
-                    : list.add(distx::ref("b", two.b, two.b_gradient));
+         return odd ? list.add(distx::Parameter<float>("b", 20)) : list.add(distx::ref("b", two.b, two.b_gradient));
        }},
-      {"'b', 20 of float32, a buffer", [&](Two& two, bool odd) {
+      {"'b', 20 of float32, a buffer",
+       [&](Two& two, bool odd) {
          distx::ParameterList<> list;
          list.add(base(two));
          return odd ? list.add(distx::buffer_ref("b", two.b)) : list.add(distx::ref("b", two.b, two.b_gradient));
        }},
-      {"'b', 10 of float64", [&](Two& two, bool odd) {
+      {"'b', 10 of float64",
+       [&](Two& two, bool odd) {
          static thread_local std::vector<double> other(10);
          static thread_local std::vector<double> other_gradient(10);
          distx::ParameterList<> list;
@@ -258,8 +266,10 @@ TEST_CASE("options and optimizers that differ among ranks") {
   const auto differ = [](auto&& options, auto&& optimizer) {
     return toy::endings(3, [&](distx::ThreadCommunicator& comm) {
       Two model;
-      if (comm.rank() == 1) distx::DataParallel<>(comm, model.parameters(), optimizer, options);
-      else distx::DataParallel<>(comm, model.parameters(), distx::SGD{});
+      if (comm.rank() == 1)
+        distx::DataParallel<>(comm, model.parameters(), optimizer, options);
+      else
+        distx::DataParallel<>(comm, model.parameters(), distx::SGD{});
     });
   };
   const auto check = [](const std::vector<toy::Ending>& endings, const std::string& words) {
@@ -303,8 +313,9 @@ TEST_CASE("a list that one rank can see to be wrong ends all ranks") {
     return distx::ParameterList<>().add(distx::ref("c", std::span(two.a).first(6), std::span(two.a).last(6)));
   });
   check("two parameters have the name 'a'", [](Two& two) {
-    return distx::ParameterList<>().add(distx::ref("a", two.a, two.a_gradient)).add(
-        distx::ref("a", two.b, two.b_gradient));
+    return distx::ParameterList<>()
+        .add(distx::ref("a", two.a, two.a_gradient))
+        .add(distx::ref("a", two.b, two.b_gradient));
   });
   check("'b' has 20 elements, its gradient 10", [](Two& two) {
     auto b = distx::ref("b", two.b, two.b_gradient);
@@ -323,9 +334,8 @@ TEST_CASE("a list that one rank can see to be wrong ends all ranks") {
 TEST_CASE("a bad root, optimizer or group ends all ranks") {
   for (const int root : {-1, 3}) {
     std::vector<Two> models(3);
-    const auto endings = make(
-        3, [&](auto& comm) { return models[static_cast<std::size_t>(comm.rank())].parameters(); },
-        {.broadcast_from = root});
+    const auto endings = make(3, [&](auto& comm) { return models[static_cast<std::size_t>(comm.rank())].parameters(); },
+                              {.broadcast_from = root});
     check_endings(endings, 0, "is no rank: ranks are 0 to 2");
   }
   for (const auto& ending : toy::endings(3, [](distx::ThreadCommunicator& comm) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <doctest/doctest.h>
 #include <distx/comm/decorators/metered.hpp>
 #include <distx/parallel/alone.hpp>
-#include <doctest/doctest.h>
 
 #include "stages.hpp"
 
@@ -75,9 +75,7 @@ TEST_CASE("a training made after release is not touched by the end of the one re
               training.step({.learning_rate = 0.25});
               CHECK(training.memory().weights.held > 0);
             };
-            const auto made = [&](int at) {
-              return stages::Training(comm, parameters, distx::SGD{}, {.stage = at});
-            };
+            const auto made = [&](int at) { return stages::Training(comm, parameters, distx::SGD{}, {.stage = at}); };
             auto first = std::make_unique<stages::Training>(made(stage));
             learn(*first);
             first->release();
@@ -140,14 +138,15 @@ TEST_CASE("a moving average is the same at every stage, and comes and goes") {
           auto parameters = stages::owned();
           toy::Model model;
           auto refs = model.parameters();
-          stages::Training training(
-              comm, borrowed ? distx::ParameterList<>(refs) : distx::ParameterList<>(parameters), distx::SGD{},
-              {.bucket_bytes = 4_KiB, .stage = stage});
+          stages::Training training(comm, borrowed ? distx::ParameterList<>(refs) : distx::ParameterList<>(parameters),
+                                    distx::SGD{}, {.bucket_bytes = 4_KiB, .stage = stage});
           auto average = training.average(0.5);
           Floats expected = full(training);
           for (std::size_t k = 0; k < 3; ++k) {
-            if (borrowed) step(training, refs, k);
-            else step(training, parameters, k);
+            if (borrowed)
+              step(training, refs, k);
+            else
+              step(training, parameters, k);
             average.update();
             const Floats now = full(training);
             for (std::size_t i = 0; i < now.size(); ++i) expected[i] = 0.5f * expected[i] + 0.5f * now[i];

@@ -50,10 +50,13 @@ TEST_CASE("groups share out, and agree") {
 
 TEST_CASE("what groups cannot be") {
   const auto words = [](int ranks, const distx::DataParallelOptions& options) {
-    return toy::endings(ranks, [&](auto& comm) {
-             const auto parameters = stages::owned();
-             HybridTraining training(comm, parameters, distx::SGD{}, options);
-           }).back().words;
+    return toy::endings(ranks,
+                        [&](auto& comm) {
+                          const auto parameters = stages::owned();
+                          HybridTraining training(comm, parameters, distx::SGD{}, options);
+                        })
+        .back()
+        .words;
   };
   CHECK(toy::says(words(4, {.stage = 1, .group_ranks = 3}), "Hybrid shares out among so many ranks, which must"));
   CHECK(toy::says(words(4, {.stage = 1}), ".group_ranks = 0"));

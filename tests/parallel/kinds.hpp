@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <distx/optim/detail/update_parameter.hpp>
 #include <distx/optim/lamb.hpp>
 #include <distx/optim/mixed.hpp>
 #include <distx/optim/muon.hpp>
-#include <distx/optim/update_parameter.hpp>
 
 #include "stages.hpp"
 
@@ -49,11 +49,14 @@ void update_whole(const Optimizer& optimizer, const distx::Step& step, const Sha
   const auto gradient = segment.gradients<float>();
   const distx::MatrixShape matrix{shape.rows, shape.columns};
   const auto if_matrix = shape.rows > 0 ? std::optional(matrix) : std::nullopt;
-  if constexpr (distx::MatrixOptimizer<Optimizer>) update_parameter(optimizer, step, matrix, weight, gradient, spans);
-  else if constexpr (distx::NormOptimizer<Optimizer>) update_parameter(optimizer, step, weight, gradient, spans);
+  if constexpr (distx::MatrixOptimizer<Optimizer>)
+    update_parameter(optimizer, step, matrix, weight, gradient, spans);
+  else if constexpr (distx::NormOptimizer<Optimizer>)
+    update_parameter(optimizer, step, weight, gradient, spans);
   else if constexpr (distx::ElementwiseOptimizer<Optimizer>)
     update_parameter(optimizer, step, weight, gradient, spans);
-  else update_parameter(optimizer, step, if_matrix, weight, gradient, spans);
+  else
+    update_parameter(optimizer, step, if_matrix, weight, gradient, spans);
 }
 
 /// Every rank's weights after three steps, and the bytes that it holds.
@@ -107,8 +110,10 @@ Trained train(C& comm, const Optimizer& optimizer, const Way& way) {
   for (std::uint64_t step = 1; step <= 3; ++step) {
     for (std::size_t k = 0; k < (accumulates ? 2 : 1); ++k) {
       if constexpr (accumulates) static_cast<void>(training.micro_batch(k == 1));
-      if (way.borrowed) pass(refs, step, k);
-      else pass(parameters, step, k);
+      if (way.borrowed)
+        pass(refs, step, k);
+      else
+        pass(parameters, step, k);
     }
     if (!way.by_hand) {
       training.step({.learning_rate = 0.01});

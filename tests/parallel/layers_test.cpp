@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <doctest/doctest.h>
 #include <distx/comm/decorators/metered.hpp>
 #include <distx/parallel/layers/transformer_block.hpp>
 #include <distx/parallel/mesh_parallel.hpp>
 #include <distx/tensor/distribute.hpp>
-#include <doctest/doctest.h>
 
 #include <map>
 
@@ -178,15 +178,11 @@ std::string refusal() {
 TEST_CASE("a perceptron split over the model axis is the whole one, with one all-reduce each way") {
   check_all<Mlp>(1, 1);
 }
-TEST_CASE("attention split by heads is the whole one, with one all-reduce each way") {
-  check_all<Attention>(1, 1);
-}
+TEST_CASE("attention split by heads is the whole one, with one all-reduce each way") { check_all<Attention>(1, 1); }
 TEST_CASE("a transformer block split over the model axis is the whole one, with one all-reduce a branch each way") {
   check_all<Block>(2, 6);
 }
-TEST_CASE("a transformer block whose branches are joined communicates once each way") {
-  check_all<Joined>(1, 4);
-}
+TEST_CASE("a transformer block whose branches are joined communicates once each way") { check_all<Joined>(1, 4); }
 TEST_CASE("there is no way back without a way there") {
   for (const auto& words : {refusal<Mlp<Split<false>>>(), refusal<Attention<Split<false>>>()})
     CHECK(words.find("call forward once before each backward") != std::string::npos);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <doctest/doctest.h>
 #include <distx/comm/decorators/metered.hpp>
 #include <distx/parallel/plan.hpp>
-#include <doctest/doctest.h>
 
 #include "stages.hpp"
 
@@ -73,8 +73,10 @@ std::vector<Seen> step(int ranks, const std::vector<std::size_t>& sizes, const d
     distx::Ledger before;
     for (int k = 0; k < 2; ++k) {  // in the second step the order of units is known
       before = meter.ledger();
-      if (borrowed) training.ready(refs);
-      else forward_and_backward(training, parameters);
+      if (borrowed)
+        training.ready(refs);
+      else
+        forward_and_backward(training, parameters);
       training.step({.learning_rate = 0.1});
     }
     seen.memory = training.memory();
@@ -123,8 +125,8 @@ void check_held(const std::vector<std::size_t>& sizes) {
           CHECK(memory.in_flight.peak == memory.in_flight.held);  // the pools have sufficed
           const std::size_t whole = elements * each.weights;
           CHECK(memory.in_flight.held <= (stage < 2 ? 0 : stage == 2 ? whole : 2 * whole) + workspace);
-          CHECK(memory.total.held == memory.weights.held + memory.gradients.held + memory.optimizer.held +
-                                         memory.in_flight.held);
+          CHECK(memory.total.held ==
+                memory.weights.held + memory.gradients.held + memory.optimizer.held + memory.in_flight.held);
           CHECK(memory.total.peak >= memory.total.held);
         }
         if (stage == 3) CHECK(weights >= elements * each.weights);  // every rank has as much as the one with most
@@ -144,8 +146,8 @@ void check_sent(const std::vector<std::size_t>& sizes) {
           CAPTURE(stage);
           CAPTURE(borrowed);
           std::size_t sent = 0, received = 0;
-          for (const auto& seen : step<T>(ranks, sizes, {.bucket_bytes = 4_KiB, .overlap = overlap, .stage = stage},
-                                          borrowed)) {
+          for (const auto& seen :
+               step<T>(ranks, sizes, {.bucket_bytes = 4_KiB, .overlap = overlap, .stage = stage}, borrowed)) {
             sent += seen.traffic.total().sent_bytes;
             received += seen.traffic.total().received_bytes;
           }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <doctest/doctest.h>
 #include <distx/optim/mixed.hpp>
 #include <distx/optim/muon.hpp>
-#include <doctest/doctest.h>
 
 #include "stages.hpp"
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <doctest/doctest.h>
 #include <distx/parallel/mesh_parallel.hpp>
 #include <distx/tensor/distribute.hpp>
-#include <doctest/doctest.h>
 
 #include "toy.hpp"
 

@@ -27,7 +27,7 @@ TEST_CASE("losses are scaled alike on ranks with and without a part of what is f
       toy::on_ranks(shape[0] * shape[1], [&](distx::ThreadCommunicator& comm) {
         const Grid mesh(comm, shape);
         const distx::TensorParameter<float16, 2, Grid, distx::Layout<Split>> column("column", mesh, {5, 1},
-                                                                                   [](const auto&) { return 1.0f; });
+                                                                                    [](const auto&) { return 1.0f; });
         const distx::TensorParameter<float, 1, Grid> bias("bias", mesh, {3}, [](const auto&) { return 1.0f; });
         distx::TensorParameterList<> list;
         list.add(column);

@@ -63,9 +63,14 @@ TEST_CASE("the root's weights and buffers win, those of frozen parameters too") 
         Floats statistics(30, mine);
         std::vector<std::uint16_t> integers(3, static_cast<std::uint16_t>(comm.rank() + 1));
         std::vector<int> nothing;
-        distx::Parameter<float> owned("owned", 40, [&](distx::Span<float> v) { for (auto& x : v) x = mine; });
-        distx::Parameter<float> owned_frozen(
-            "owned and frozen", 50, [&](distx::Span<float> v) { for (auto& x : v) x = mine; }, {.trainable = false});
+        distx::Parameter<float> owned("owned", 40, [&](distx::Span<float> v) {
+          for (auto& x : v) x = mine;
+        });
+        distx::Parameter<float> owned_frozen("owned and frozen", 50,
+                                             [&](distx::Span<float> v) {
+                                               for (auto& x : v) x = mine;
+                                             },
+                                             {.trainable = false});
         distx::ParameterList<> list;
         list.add(distx::ref("weight", weight, gradient)).add(distx::ref("frozen", frozen, {.trainable = false}));
         list.add(distx::buffer_ref("statistics", statistics)).add(distx::buffer_ref("integers", integers));

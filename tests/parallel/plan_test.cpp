@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <doctest/doctest.h>
 #include <distx/optim/lamb.hpp>
 #include <distx/optim/mixed.hpp>
 #include <distx/optim/muon.hpp>
 #include <distx/parallel/plan.hpp>
-#include <doctest/doctest.h>
 
 #include <array>
 #include <cmath>
@@ -54,8 +54,7 @@ TEST_CASE("the plan of mixed precision is Table 1 of the paper, to its printed d
       CAPTURE(stage);
       const auto printed = static_cast<std::size_t>(stage - 1);
       const auto gigabytes = [&](std::uint64_t parameters) {
-        return 1e-9 * static_cast<double>(
-                          distx::plan(parameters, row.ranks, stage, distx::mixed_precision<>).total());
+        return 1e-9 * static_cast<double>(distx::plan(parameters, row.ranks, stage, distx::mixed_precision<>).total());
       };
       CHECK(prints_as(gigabytes(7'500'000'000), row.small[printed]));
       CHECK(prints_as(gigabytes(128'000'000'000), row.middle[printed]));

@@ -9,9 +9,9 @@ namespace precision_test {
 
 namespace {
 
-using toy::says;
 using distx::bfloat16;
 using distx::float16;
+using toy::says;
 
 constexpr std::size_t sizes[] = {17, 1, 3000, 64};
 

@@ -59,8 +59,7 @@ std::vector<float> train(int ranks, const Way& way) {
     result = model.weights();
     if (!way.owned) return;
     result.clear();
-    for (const auto& parameter : owned)
-      result.insert(result.end(), parameter.value().begin(), parameter.value().end());
+    for (const auto& parameter : owned) result.insert(result.end(), parameter.value().begin(), parameter.value().end());
   });
   return result;
 }

@@ -134,8 +134,10 @@ TEST_CASE("each parameter has the state of its own optimizer, and what is dealt 
             const auto& memory = rank.memory;
             states += memory.optimizer.held;
             gradients += memory.gradients.held;
-            if (stage == 0) CHECK(memory.optimizer.held == state);
-            else CHECK(memory.optimizer.held <= std::max(vector_states, matrix_states) * (psi / n + more));
+            if (stage == 0)
+              CHECK(memory.optimizer.held == state);
+            else
+              CHECK(memory.optimizer.held <= std::max(vector_states, matrix_states) * (psi / n + more));
             CHECK(memory.gradients.held <= (stage < 2 ? psi : psi / n + more));
             CHECK(memory.weights.held <= (stage < 3 ? psi : psi / n + more));
             CHECK(memory.weights.held >= (stage < 3 ? psi : psi / n));

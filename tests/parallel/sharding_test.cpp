@@ -121,8 +121,8 @@ TEST_CASE("a scope that outlives the training does nothing, and its weights have
       scope = training.unshard(parameters);
       CHECK(parameters[0].value().size() == 17);
     }
-    CHECK_THROWS_WITH_AS(static_cast<void>(parameters[0].value()),
-                         doctest::Contains("by a training that has ended"), distx::Error);
+    CHECK_THROWS_WITH_AS(static_cast<void>(parameters[0].value()), doctest::Contains("by a training that has ended"),
+                         distx::Error);
   });
   check_words(2, "'block0.layer0' was held in shards by a training that has ended", [](auto& comm) {
     const auto parameters = stages::owned();

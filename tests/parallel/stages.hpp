@@ -10,9 +10,7 @@ namespace stages {
 using Training = distx::DataParallel<distx::ZeRO<distx::Dynamic>>;
 
 /// Three layers to a unit.
-inline std::string name(std::size_t p) {
-  return "block" + std::to_string(p / 3) + ".layer" + std::to_string(p);
-}
+inline std::string name(std::size_t p) { return "block" + std::to_string(p / 3) + ".layer" + std::to_string(p); }
 
 inline std::vector<distx::Parameter<float>> owned() {
   std::vector<distx::Parameter<float>> parameters;
@@ -83,8 +81,10 @@ std::vector<float> train(C& comm, const Way& way) {
                     way.options);
   for (std::size_t step = 0; step < way.steps; ++step) {
     const std::size_t sample = 10 * step + static_cast<std::size_t>(comm.rank());
-    if (way.borrowed) pass(training, refs, sample, way.unordered);
-    else pass(training, parameters, sample, way.unordered);
+    if (way.borrowed)
+      pass(training, refs, sample, way.unordered);
+    else
+      pass(training, parameters, sample, way.unordered);
     if (way.in_parts) {
       training.reduce();
       training.update({.learning_rate = 0.01});

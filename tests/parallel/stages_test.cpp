@@ -26,8 +26,8 @@ TEST_CASE("the bits do not depend on the stage, buckets, overlap, ownership or p
   for (const int ranks : toy::rank_counts)
     for (const double clip : {std::numeric_limits<double>::infinity(), 1.0}) {
       if (clip != 1 && ranks != 3) continue;
-      const auto expected = train(ranks, {.options = {.bucket_bytes = 0, .overlap = false, .stage = 0,
-                                                      .clip_norm = clip}}).front();
+      const auto expected =
+          train(ranks, {.options = {.bucket_bytes = 0, .overlap = false, .stage = 0, .clip_norm = clip}}).front();
       CHECK(expected.size() == 21125);
       CHECK_FALSE(toy::same_bits(expected, toy::Model().weights()));
       CAPTURE(ranks);

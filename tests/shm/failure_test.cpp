@@ -109,8 +109,7 @@ TEST_CASE("a rank that is killed is missed while another one, before it in numbe
     Comm comm(connector, 60s);
     distx::barrier(comm);
     if (comm.rank() == 1) ::raise(SIGKILL);
-    if (comm.rank() == 0)
-      distx::detail::wait_until(30s, [&] { return board.steps == 1; }, [] { return false; });
+    if (comm.rank() == 0) distx::detail::wait_until(30s, [&] { return board.steps == 1; }, [] { return false; });
     const int status = ends_in_failure([&] { distx::barrier(comm); });
     ++board.steps;
     return status;

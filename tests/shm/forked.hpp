@@ -34,8 +34,9 @@ class ForkedConnector {
   void barrier() {
     const auto now = ++at(rank_).arrived;
     for (int r = 0; r < size_; ++r)
-      if (distx::detail::wait_until(std::chrono::minutes(1), [&] { return at(r).arrived.load() >= now; },
-                                    [&] { return stop_ != nullptr && *stop_ != 0; }) != distx::detail::WaitEnd::ready)
+      if (distx::detail::wait_until(
+              std::chrono::minutes(1), [&] { return at(r).arrived.load() >= now; },
+              [&] { return stop_ != nullptr && *stop_ != 0; }) != distx::detail::WaitEnd::ready)
         throw distx::TimeoutError("a forked rank has not arrived");
   }
   /// Waits end once this is not 0: for a rank that will not come.

@@ -95,9 +95,8 @@ TEST_CASE("memory may outlive its communicator, and a rank may let its part go b
 }
 
 TEST_CASE("ranks that ask for different sizes are refused") {
-  const auto all = outcomes(2, [](Comm& comm) {
-    const auto memory = comm.allocate<float>(comm.rank() == 0 ? 10 : 11);
-  });
+  const auto all =
+      outcomes(2, [](Comm& comm) { const auto memory = comm.allocate<float>(comm.rank() == 0 ? 10 : 11); });
   CHECK(all[0].type == "MismatchError");
   CHECK(all[0].says("rank 1 asks for 11 elements of 4 bytes, this rank for 10 of 4"));
   CHECK(all[1].type == "MismatchError");

@@ -42,8 +42,10 @@ std::vector<T> values(std::size_t n, int rank) {
   std::uint32_t state = static_cast<std::uint32_t>(rank) * 2654435761u + static_cast<std::uint32_t>(n);
   for (T& value : all) {
     state = state * 1664525u + 1013904223u;
-    if constexpr (std::integral<T>) value = static_cast<T>(state >> 24);
-    else value = static_cast<T>(static_cast<float>(static_cast<int>(state >> 8) % 20001 - 10000) * 0.0137f);
+    if constexpr (std::integral<T>)
+      value = static_cast<T>(state >> 24);
+    else
+      value = static_cast<T>(static_cast<float>(static_cast<int>(state >> 8) % 20001 - 10000) * 0.0137f);
   }
   return all;
 }
@@ -152,8 +154,14 @@ TEST_CASE("the same inputs give the same bits a thousand times") {
   distx::spawn(3, [&](distx::ThreadConnector& connector) {
     distx::ShmCommunicator comm(connector, std::chrono::minutes(2));
     conformance::Findings findings(report, comm.rank(), comm.size());
-    for (const auto& [n, rounds] : {std::pair<std::size_t, int>{1, 1000}, {5, 1000}, {513, 1000}, {3001, 1000},
-                                    {16384, 1000}, {65537, 1000}, {262144, 1000}, {1048576, 1000}}) {
+    for (const auto& [n, rounds] : {std::pair<std::size_t, int>{1, 1000},
+                                    {5, 1000},
+                                    {513, 1000},
+                                    {3001, 1000},
+                                    {16384, 1000},
+                                    {65537, 1000},
+                                    {262144, 1000},
+                                    {1048576, 1000}}) {
       const auto expected = reduced<float>(n, 3, distx::sum);
       const auto mine = values<float>(n, comm.rank());
       auto memory = comm.allocate<float>(n);

@@ -81,22 +81,30 @@ struct Product {
 
 double element(const Matrix<const void*>& matrix, long long index) {
   switch (matrix.type) {
-    case CUDA_R_16F: return static_cast<double>(static_cast<float>(static_cast<const __half*>(matrix.data)[index]));
+    case CUDA_R_16F:
+      return static_cast<double>(static_cast<float>(static_cast<const __half*>(matrix.data)[index]));
     case CUDA_R_16BF:
       return static_cast<double>(static_cast<float>(static_cast<const __nv_bfloat16*>(matrix.data)[index]));
-    case CUDA_R_64F: return static_cast<const double*>(matrix.data)[index];
-    default: return static_cast<double>(static_cast<const float*>(matrix.data)[index]);
+    case CUDA_R_64F:
+      return static_cast<const double*>(matrix.data)[index];
+    default:
+      return static_cast<double>(static_cast<const float*>(matrix.data)[index]);
   }
 }
 
 void set(const Matrix<void*>& matrix, long long index, double value) {
   switch (matrix.type) {
-    case CUDA_R_16F: static_cast<__half*>(matrix.data)[index] = __half(static_cast<float>(value)); return;
+    case CUDA_R_16F:
+      static_cast<__half*>(matrix.data)[index] = __half(static_cast<float>(value));
+      return;
     case CUDA_R_16BF:
       static_cast<__nv_bfloat16*>(matrix.data)[index] = __nv_bfloat16(static_cast<float>(value));
       return;
-    case CUDA_R_64F: static_cast<double*>(matrix.data)[index] = value; return;
-    default: static_cast<float*>(matrix.data)[index] = static_cast<float>(value);
+    case CUDA_R_64F:
+      static_cast<double*>(matrix.data)[index] = value;
+      return;
+    default:
+      static_cast<float*>(matrix.data)[index] = static_cast<float>(value);
   }
 }
 
@@ -126,10 +134,14 @@ void multiply_in(const Product& p) {
 std::size_t bytes_of(cudaDataType_t type) {
   switch (type) {
     case CUDA_R_16F:
-    case CUDA_R_16BF: return 2;
-    case CUDA_R_32F: return 4;
-    case CUDA_R_64F: return 8;
-    default: fail(CUBLAS_STATUS_NOT_SUPPORTED);
+    case CUDA_R_16BF:
+      return 2;
+    case CUDA_R_32F:
+      return 4;
+    case CUDA_R_64F:
+      return 8;
+    default:
+      fail(CUBLAS_STATUS_NOT_SUPPORTED);
   }
 }
 
@@ -178,9 +190,18 @@ cublasStatus_t gemm(const char* function, cublasHandle_t handle, cublasOperation
                     long long stride_b, const T* beta, T* c, int ldc, long long stride_c, int batch) {
   return cublas_called(function, [&] {
     require(alpha != nullptr && beta != nullptr, CUBLAS_STATUS_INVALID_VALUE);
-    multiply(handle, {transposes(left_as), transposes(right_as), m, n, k, static_cast<double>(*alpha),
-                      static_cast<double>(*beta), {a, type_of<T>, lda, stride_a}, {b, type_of<T>, ldb, stride_b},
-                      {c, type_of<T>, ldc, stride_c}, batch, std::is_same_v<T, double>});
+    multiply(handle, {transposes(left_as),
+                      transposes(right_as),
+                      m,
+                      n,
+                      k,
+                      static_cast<double>(*alpha),
+                      static_cast<double>(*beta),
+                      {a, type_of<T>, lda, stride_a},
+                      {b, type_of<T>, ldb, stride_b},
+                      {c, type_of<T>, ldc, stride_c},
+                      batch,
+                      std::is_same_v<T, double>});
   });
 }
 
@@ -259,15 +280,24 @@ cublasStatus_t cublasGetVersion_v2(cublasHandle_t, int* version) {
 
 const char* cublasGetStatusName(cublasStatus_t status) {
   switch (status) {
-    case CUBLAS_STATUS_SUCCESS: return "CUBLAS_STATUS_SUCCESS";
-    case CUBLAS_STATUS_NOT_INITIALIZED: return "CUBLAS_STATUS_NOT_INITIALIZED";
-    case CUBLAS_STATUS_ALLOC_FAILED: return "CUBLAS_STATUS_ALLOC_FAILED";
-    case CUBLAS_STATUS_INVALID_VALUE: return "CUBLAS_STATUS_INVALID_VALUE";
-    case CUBLAS_STATUS_ARCH_MISMATCH: return "CUBLAS_STATUS_ARCH_MISMATCH";
-    case CUBLAS_STATUS_EXECUTION_FAILED: return "CUBLAS_STATUS_EXECUTION_FAILED";
-    case CUBLAS_STATUS_INTERNAL_ERROR: return "CUBLAS_STATUS_INTERNAL_ERROR";
-    case CUBLAS_STATUS_NOT_SUPPORTED: return "CUBLAS_STATUS_NOT_SUPPORTED";
-    default: return "an unknown status of cuBLAS";
+    case CUBLAS_STATUS_SUCCESS:
+      return "CUBLAS_STATUS_SUCCESS";
+    case CUBLAS_STATUS_NOT_INITIALIZED:
+      return "CUBLAS_STATUS_NOT_INITIALIZED";
+    case CUBLAS_STATUS_ALLOC_FAILED:
+      return "CUBLAS_STATUS_ALLOC_FAILED";
+    case CUBLAS_STATUS_INVALID_VALUE:
+      return "CUBLAS_STATUS_INVALID_VALUE";
+    case CUBLAS_STATUS_ARCH_MISMATCH:
+      return "CUBLAS_STATUS_ARCH_MISMATCH";
+    case CUBLAS_STATUS_EXECUTION_FAILED:
+      return "CUBLAS_STATUS_EXECUTION_FAILED";
+    case CUBLAS_STATUS_INTERNAL_ERROR:
+      return "CUBLAS_STATUS_INTERNAL_ERROR";
+    case CUBLAS_STATUS_NOT_SUPPORTED:
+      return "CUBLAS_STATUS_NOT_SUPPORTED";
+    default:
+      return "an unknown status of cuBLAS";
   }
 }
 const char* cublasGetStatusString(cublasStatus_t status) { return cublasGetStatusName(status); }
@@ -300,9 +330,9 @@ cublasStatus_t cublasDgemmStridedBatched(cublasHandle_t handle, cublasOperation_
 namespace {
 
 cublasStatus_t gemm_ex(const char* function, cublasHandle_t handle, cublasOperation_t left_as,
-                       cublasOperation_t right_as, int m, int n, int k, const void* alpha,
-                       const Matrix<const void*>& a, const Matrix<const void*>& b, const void* beta,
-                       const Matrix<void*>& c, int batch, cublasComputeType_t compute) {
+                       cublasOperation_t right_as, int m, int n, int k, const void* alpha, const Matrix<const void*>& a,
+                       const Matrix<const void*>& b, const void* beta, const Matrix<void*>& c, int batch,
+                       cublasComputeType_t compute) {
   return cublas_called(function, [&] {
     require(alpha != nullptr && beta != nullptr, CUBLAS_STATUS_INVALID_VALUE);
     const bool in_double = compute == CUBLAS_COMPUTE_64F || compute == CUBLAS_COMPUTE_64F_PEDANTIC;
@@ -331,12 +361,12 @@ cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t left_as, cu
                  beta, {c, type_c, ldc, 0}, 1, compute);
 }
 
-cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation_t left_as,
-                                          cublasOperation_t right_as, int m, int n, int k, const void* alpha,
-                                          const void* a, cudaDataType type_a, int lda, long long stride_a,
-                                          const void* b, cudaDataType type_b, int ldb, long long stride_b,
-                                          const void* beta, void* c, cudaDataType type_c, int ldc, long long stride_c,
-                                          int batch, cublasComputeType_t compute, cublasGemmAlgo_t) {
+cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation_t left_as, cublasOperation_t right_as,
+                                          int m, int n, int k, const void* alpha, const void* a, cudaDataType type_a,
+                                          int lda, long long stride_a, const void* b, cudaDataType type_b, int ldb,
+                                          long long stride_b, const void* beta, void* c, cudaDataType type_c, int ldc,
+                                          long long stride_c, int batch, cublasComputeType_t compute,
+                                          cublasGemmAlgo_t) {
   return gemm_ex("cublasGemmStridedBatchedEx", handle, left_as, right_as, m, n, k, alpha, {a, type_a, lda, stride_a},
                  {b, type_b, ldb, stride_b}, beta, {c, type_c, ldc, stride_c}, batch, compute);
 }

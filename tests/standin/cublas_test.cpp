@@ -52,15 +52,15 @@ void check(bool of_left, bool of_right, int batches, const Multiply& multiply) {
   const auto b = array_of(laid_out<T>(k, n, of_right, right));
   const auto c = array_of(std::vector<T>(static_cast<std::size_t>(batch * (m + 1) * n), T(1.0F)));
   CHECK(multiply(own.handle, of_left ? CUBLAS_OP_T : CUBLAS_OP_N, of_right ? CUBLAS_OP_T : CUBLAS_OP_N, a.data(),
-                 of_left ? k + 1 : m + 1, b.data(), of_right ? n + 1 : k + 1, c.data(), m + 1) ==
-        CUBLAS_STATUS_SUCCESS);
+                 of_left ? k + 1 : m + 1, b.data(), of_right ? n + 1 : k + 1, c.data(),
+                 m + 1) == CUBLAS_STATUS_SUCCESS);
   stream.synchronize();
   const auto got = c.download();
   for (int i = 0; i < batches; ++i)
     for (int row = 0; row < m; ++row)
       for (int column = 0; column < n; ++column)
-        CHECK(static_cast<double>(static_cast<float>(
-                  got[static_cast<std::size_t>(i * (m + 1) * n + column * (m + 1) + row)])) ==
+        CHECK(static_cast<double>(
+                  static_cast<float>(got[static_cast<std::size_t>(i * (m + 1) * n + column * (m + 1) + row)])) ==
               doctest::Approx(static_cast<double>(2 * product(i, row, column) + 3)).epsilon(0.01));
   CHECK(static_cast<float>(got[static_cast<std::size_t>(m)]) == 1);  // between two columns
 }
@@ -72,14 +72,15 @@ TEST_CASE("products are those of loops, transposed or not, in all types") {
   const double alpha_in_double = 2, beta_in_double = 3;
   for (const bool of_left : {false, true})
     for (const bool of_right : {false, true}) {
-      check<float>(of_left, of_right, 1, [&](auto handle, auto ta, auto tb, auto* a, int lda, auto* b, int ldb, auto* c,
-                                             int ldc) {
-        return cublasSgemm(handle, ta, tb, m, n, k, &alpha, a, lda, b, ldb, &beta, c, ldc);
-      });
-      check<double>(of_left, of_right, 1, [&](auto handle, auto ta, auto tb, auto* a, int lda, auto* b, int ldb,
-                                              auto* c, int ldc) {
-        return cublasDgemm(handle, ta, tb, m, n, k, &alpha_in_double, a, lda, b, ldb, &beta_in_double, c, ldc);
-      });
+      check<float>(of_left, of_right, 1,
+                   [&](auto handle, auto ta, auto tb, auto* a, int lda, auto* b, int ldb, auto* c, int ldc) {
+                     return cublasSgemm(handle, ta, tb, m, n, k, &alpha, a, lda, b, ldb, &beta, c, ldc);
+                   });
+      check<double>(of_left, of_right, 1,
+                    [&](auto handle, auto ta, auto tb, auto* a, int lda, auto* b, int ldb, auto* c, int ldc) {
+                      return cublasDgemm(handle, ta, tb, m, n, k, &alpha_in_double, a, lda, b, ldb, &beta_in_double, c,
+                                         ldc);
+                    });
       const auto small = [&](cudaDataType_t type) {
         return [&, type](auto handle, auto ta, auto tb, auto* a, int lda, auto* b, int ldb, auto* c, int ldc) {
           return cublasGemmEx(handle, ta, tb, m, n, k, &alpha, a, type, lda, b, type, ldb, &beta, c, type, ldc,
@@ -88,12 +89,13 @@ TEST_CASE("products are those of loops, transposed or not, in all types") {
       };
       check<__nv_bfloat16>(of_left, of_right, 1, small(CUDA_R_16BF));
       check<__half>(of_left, of_right, 1, small(CUDA_R_16F));
-      check<float>(of_left, of_right, batch, [&](auto handle, auto ta, auto tb, auto* a, int lda, auto* b, int ldb,
-                                                 auto* c, int ldc) {
-        return cublasGemmStridedBatchedEx(handle, ta, tb, m, n, k, &alpha, a, CUDA_R_32F, lda,
-                                          lda * (of_left ? m : k), b, CUDA_R_32F, ldb, ldb * (of_right ? k : n), &beta,
-                                          c, CUDA_R_32F, ldc, ldc * n, batch, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
-      });
+      check<float>(of_left, of_right, batch,
+                   [&](auto handle, auto ta, auto tb, auto* a, int lda, auto* b, int ldb, auto* c, int ldc) {
+                     return cublasGemmStridedBatchedEx(handle, ta, tb, m, n, k, &alpha, a, CUDA_R_32F, lda,
+                                                       lda * (of_left ? m : k), b, CUDA_R_32F, ldb,
+                                                       ldb * (of_right ? k : n), &beta, c, CUDA_R_32F, ldc, ldc * n,
+                                                       batch, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+                   });
     }
 }
 

@@ -80,9 +80,7 @@ void Fiber::pause() {
   arrive(shadow, &outside_stack_, &outside_size_);
 }
 
-void Fiber::enter(unsigned low, unsigned high) {
-  reinterpret_cast<Fiber*>(std::uintptr_t{high} << 32 | low)->run();
-}
+void Fiber::enter(unsigned low, unsigned high) { reinterpret_cast<Fiber*>(std::uintptr_t{high} << 32 | low)->run(); }
 
 void Fiber::run() {
   arrive(nullptr, &outside_stack_, &outside_size_);

@@ -215,9 +215,8 @@ cudaError_t launch(const cudaLaunchConfig_t* config, std::function<void()> threa
     require(config->dynamicSmemBytes <= (48U << 10), cudaErrorInvalidValue);
     const auto stream = stream_of(config->stream, device);
     require(stream->device == device, cudaErrorInvalidResourceHandle);
-    enqueue(stream, [body = std::move(thread), grid, size] {
-      run({grid.x, grid.y, grid.z}, {size.x, size.y, size.z}, body);
-    });
+    enqueue(stream,
+            [body = std::move(thread), grid, size] { run({grid.x, grid.y, grid.z}, {size.x, size.y, size.z}, body); });
   });
 }
 

@@ -36,8 +36,8 @@ __device__ T sum_of_warp(T value) {
 }
 
 template <class T>
-__global__ void __launch_bounds__(1024) sum_all(const T* __restrict__ values, int size, double* total,
-                                                unsigned long long* greatest) {
+__global__ void __launch_bounds__(1024)
+    sum_all(const T* __restrict__ values, int size, double* total, unsigned long long* greatest) {
   __shared__ double of_warps[32];
   double mine = 0;
   unsigned long long most = 0;

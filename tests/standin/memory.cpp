@@ -67,8 +67,7 @@ void* at(Address address) { return reinterpret_cast<void*>(address); }
 Address base_of(Memory& memory, int device) {
   Address& base = memory.base[static_cast<std::size_t>(device)];
   if (base == 0) {
-    void* const reserved =
-        mmap(nullptr, range, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* const reserved = mmap(nullptr, range, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (reserved == MAP_FAILED) throw std::bad_alloc();
     base = address_of(reserved);
   }
@@ -123,8 +122,8 @@ void* allocate(int device, std::size_t bytes, std::size_t alignment, Pool* pool)
   const std::size_t mapped = pages(bytes);
   const Address first = base_of(memory, device) + memory.given[index];
   if (memory.given[index] + mapped + page > range) return nullptr;
-  void* const got = mmap(at(first), mapped, PROT_READ | PROT_WRITE,
-                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  void* const got =
+      mmap(at(first), mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   if (got == MAP_FAILED) return nullptr;
   if (guard_key() >= 0) static_cast<void>(pkey_mprotect(got, mapped, PROT_READ | PROT_WRITE, guard_key()));
   const Unguarded open;
@@ -159,8 +158,8 @@ void release(void* begin, std::size_t bytes) {
     ++all().overruns;
     break;
   }
-  static_cast<void>(mmap(at(first), end - first, PROT_NONE,
-                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0));
+  static_cast<void>(
+      mmap(at(first), end - first, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0));
 }
 
 std::size_t total_bytes() { return all().total; }

@@ -21,15 +21,15 @@ struct Pool {
   std::atomic<std::uint64_t> reached_by{0};  ///< other GPUs, one bit each
   std::atomic<std::uint64_t> threshold{0};   ///< bytes that it keeps while nobody uses them
   std::atomic<std::uint64_t> used{0};
-  std::atomic<std::uint64_t> reserved{0};    ///< used now, or used before and not given back yet
+  std::atomic<std::uint64_t> reserved{0};  ///< used now, or used before and not given back yet
 };
 
 struct Place {
   Kind kind = Kind::pageable;
   int device = -1;
-  void* begin = nullptr;      ///< of the allocation
-  std::size_t left = 0;       ///< bytes from here to the allocation's end
-  Pool* pool = nullptr;       ///< of what is had in stream order
+  void* begin = nullptr;  ///< of the allocation
+  std::size_t left = 0;   ///< bytes from here to the allocation's end
+  Pool* pool = nullptr;   ///< of what is had in stream order
 };
 
 /// What lies at an address.

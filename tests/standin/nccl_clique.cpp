@@ -40,8 +40,12 @@ std::vector<unsigned char> result_of(const std::vector<Op>& ops, std::size_t ran
       reduce(mine.type, mine.arithmetic, inputs, scalars, result.data(), mine.count);
       return result;
     }
-    case What::broadcast: append(sent(static_cast<std::size_t>(mine.root), 0)); return result;
-    case What::scatter: append(sent(static_cast<std::size_t>(mine.root), rank)); return result;
+    case What::broadcast:
+      append(sent(static_cast<std::size_t>(mine.root), 0));
+      return result;
+    case What::scatter:
+      append(sent(static_cast<std::size_t>(mine.root), rank));
+      return result;
     case What::gather:
       if (!is_root) return result;
       [[fallthrough]];
@@ -52,7 +56,8 @@ std::vector<unsigned char> result_of(const std::vector<Op>& ops, std::size_t ran
       for (std::size_t from = 0; from < ops.size(); ++from) append(sent(from, rank));
       return result;
     case What::send:
-    case What::receive: break;
+    case What::receive:
+      break;
   }
   return result;
 }
@@ -86,8 +91,7 @@ void Clique::wake() {
 }
 
 std::optional<std::map<int, Clique::Card>> Clique::gather(const std::string& key, int rank, Card card,
-                                                          std::size_t expected,
-                                                          const std::function<bool()>& stopped) {
+                                                          std::size_t expected, const std::function<bool()>& stopped) {
   Lock lock(mutex_);
   auto& cards = gatherings_[key];
   cards[rank] = std::move(card);

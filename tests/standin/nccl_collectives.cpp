@@ -19,16 +19,26 @@ Blocks blocks_of(const Op& op, const Comm& comm) {
   const std::size_t size = comm.clique->size;
   const bool is_root = op.root == comm.rank;
   switch (op.what) {
-    case What::all_reduce: return {1, 1};
-    case What::reduce: return {1, is_root ? 1U : 0U};
-    case What::broadcast: return {is_root ? 1U : 0U, 1};
-    case What::all_gather: return {1, size};
-    case What::reduce_scatter: return {size, 1};
-    case What::all_to_all: return {size, size};
-    case What::gather: return {1, is_root ? size : 0};
-    case What::scatter: return {is_root ? size : 0, 1};
-    case What::send: return {1, 0};
-    case What::receive: return {0, 1};
+    case What::all_reduce:
+      return {1, 1};
+    case What::reduce:
+      return {1, is_root ? 1U : 0U};
+    case What::broadcast:
+      return {is_root ? 1U : 0U, 1};
+    case What::all_gather:
+      return {1, size};
+    case What::reduce_scatter:
+      return {size, 1};
+    case What::all_to_all:
+      return {size, size};
+    case What::gather:
+      return {1, is_root ? size : 0};
+    case What::scatter:
+      return {is_root ? size : 0, 1};
+    case What::send:
+      return {1, 0};
+    case What::receive:
+      return {0, 1};
   }
   return {};
 }
@@ -53,8 +63,7 @@ ncclResult_t issue(const char* function, Op op, ncclComm_t handle, cudaStream_t 
     require(bytes_of(op.type) > 0, ncclInvalidArgument);
     require(op.root >= 0 && static_cast<std::size_t>(op.root) < comm->clique->size, ncclInvalidArgument);
     set_operator(op, reduction, handle);
-    const bool reduces =
-        op.what == What::all_reduce || op.what == What::reduce || op.what == What::reduce_scatter;
+    const bool reduces = op.what == What::all_reduce || op.what == What::reduce || op.what == What::reduce_scatter;
     const bool float8 = op.type == ncclFloat8e4m3 || op.type == ncclFloat8e5m2;
     require(!reduces || !float8 || comm->clique->capability() >= 90, ncclInvalidArgument);
     const Blocks blocks = blocks_of(op, *comm);
@@ -77,20 +86,23 @@ using namespace standin;
 
 ncclResult_t ncclAllReduce(const void* send, void* receive, size_t count, ncclDataType_t type, ncclRedOp_t op,
                            ncclComm_t comm, cudaStream_t stream) {
-  return issue("ncclAllReduce", {.what = What::all_reduce, .send = send, .receive = receive, .count = count,
-                                 .type = type}, comm, stream, op);
+  return issue("ncclAllReduce",
+               {.what = What::all_reduce, .send = send, .receive = receive, .count = count, .type = type}, comm, stream,
+               op);
 }
 
 ncclResult_t ncclReduce(const void* send, void* receive, size_t count, ncclDataType_t type, ncclRedOp_t op, int root,
                         ncclComm_t comm, cudaStream_t stream) {
-  return issue("ncclReduce", {.what = What::reduce, .send = send, .receive = receive, .count = count, .type = type,
-                              .root = root}, comm, stream, op);
+  return issue("ncclReduce",
+               {.what = What::reduce, .send = send, .receive = receive, .count = count, .type = type, .root = root},
+               comm, stream, op);
 }
 
 ncclResult_t ncclBroadcast(const void* send, void* receive, size_t count, ncclDataType_t type, int root,
                            ncclComm_t comm, cudaStream_t stream) {
-  return issue("ncclBroadcast", {.what = What::broadcast, .send = send, .receive = receive, .count = count,
-                                 .type = type, .root = root}, comm, stream);
+  return issue("ncclBroadcast",
+               {.what = What::broadcast, .send = send, .receive = receive, .count = count, .type = type, .root = root},
+               comm, stream);
 }
 
 ncclResult_t ncclBcast(void* memory, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
@@ -100,32 +112,37 @@ ncclResult_t ncclBcast(void* memory, size_t count, ncclDataType_t type, int root
 
 ncclResult_t ncclReduceScatter(const void* send, void* receive, size_t count, ncclDataType_t type, ncclRedOp_t op,
                                ncclComm_t comm, cudaStream_t stream) {
-  return issue("ncclReduceScatter", {.what = What::reduce_scatter, .send = send, .receive = receive, .count = count,
-                                     .type = type}, comm, stream, op);
+  return issue("ncclReduceScatter",
+               {.what = What::reduce_scatter, .send = send, .receive = receive, .count = count, .type = type}, comm,
+               stream, op);
 }
 
 ncclResult_t ncclAllGather(const void* send, void* receive, size_t count, ncclDataType_t type, ncclComm_t comm,
                            cudaStream_t stream) {
-  return issue("ncclAllGather", {.what = What::all_gather, .send = send, .receive = receive, .count = count,
-                                 .type = type}, comm, stream);
+  return issue("ncclAllGather",
+               {.what = What::all_gather, .send = send, .receive = receive, .count = count, .type = type}, comm,
+               stream);
 }
 
 ncclResult_t ncclAlltoAll(const void* send, void* receive, size_t count, ncclDataType_t type, ncclComm_t comm,
                           cudaStream_t stream) {
-  return issue("ncclAlltoAll", {.what = What::all_to_all, .send = send, .receive = receive, .count = count,
-                                .type = type}, comm, stream);
+  return issue("ncclAlltoAll",
+               {.what = What::all_to_all, .send = send, .receive = receive, .count = count, .type = type}, comm,
+               stream);
 }
 
 ncclResult_t ncclGather(const void* send, void* receive, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
                         cudaStream_t stream) {
-  return issue("ncclGather", {.what = What::gather, .send = send, .receive = receive, .count = count, .type = type,
-                              .root = root}, comm, stream);
+  return issue("ncclGather",
+               {.what = What::gather, .send = send, .receive = receive, .count = count, .type = type, .root = root},
+               comm, stream);
 }
 
 ncclResult_t ncclScatter(const void* send, void* receive, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
                          cudaStream_t stream) {
-  return issue("ncclScatter", {.what = What::scatter, .send = send, .receive = receive, .count = count, .type = type,
-                               .root = root}, comm, stream);
+  return issue("ncclScatter",
+               {.what = What::scatter, .send = send, .receive = receive, .count = count, .type = type, .root = root},
+               comm, stream);
 }
 
 ncclResult_t ncclSend(const void* send, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,

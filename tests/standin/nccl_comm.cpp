@@ -60,8 +60,8 @@ void configure(Comm& comm, const ncclConfig_t* config) {
 /// Waits for the others, whose GPUs must all be different ones.
 ncclResult_t meet(const Comm& comm) {
   comm.clique->join(comm.device);
-  const auto cards = comm.clique->gather("init", comm.rank, {comm.device}, comm.clique->size,
-                                         [&] { return comm.stopped.load(); });
+  const auto cards =
+      comm.clique->gather("init", comm.rank, {comm.device}, comm.clique->size, [&] { return comm.stopped.load(); });
   if (!cards) return ncclInternalError;
   for (const auto& [rank, card] : *cards)
     for (const auto& [other, others] : *cards)
@@ -208,15 +208,24 @@ ncclResult_t ncclGetVersion(int* version) {
 
 const char* ncclGetErrorString(ncclResult_t code) {
   switch (code) {
-    case ncclSuccess: return "no error";
-    case ncclUnhandledCudaError: return "unhandled cuda error";
-    case ncclSystemError: return "unhandled system error";
-    case ncclInternalError: return "internal error";
-    case ncclInvalidArgument: return "invalid argument";
-    case ncclInvalidUsage: return "invalid usage";
-    case ncclRemoteError: return "remote process exited or there was a network error";
-    case ncclInProgress: return "operation in progress";
-    default: return "unknown result code";
+    case ncclSuccess:
+      return "no error";
+    case ncclUnhandledCudaError:
+      return "unhandled cuda error";
+    case ncclSystemError:
+      return "unhandled system error";
+    case ncclInternalError:
+      return "internal error";
+    case ncclInvalidArgument:
+      return "invalid argument";
+    case ncclInvalidUsage:
+      return "invalid usage";
+    case ncclRemoteError:
+      return "remote process exited or there was a network error";
+    case ncclInProgress:
+      return "operation in progress";
+    default:
+      return "unknown result code";
   }
 }
 

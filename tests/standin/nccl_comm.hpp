@@ -19,16 +19,16 @@ struct Comm {
   bool blocking = true;
   std::string name;
 
-  std::atomic<bool> stopped{false};   ///< its operations end without having done anything
+  std::atomic<bool> stopped{false};  ///< its operations end without having done anything
   std::atomic<bool> revoked{false};
   std::atomic<bool> finalized{false};
-  std::atomic<int> jobs{0};           ///< what goes on in the background: the state is ncclInProgress
-  std::atomic<int> running{0};        ///< operations on the streams
+  std::atomic<int> jobs{0};     ///< what goes on in the background: the state is ncclInProgress
+  std::atomic<int> running{0};  ///< operations on the streams
   std::atomic<ncclResult_t> error{ncclSuccess};
   std::atomic<bool> connected{false};
 
-  std::mutex mutex;          ///< of what follows
-  Point last;                ///< after all that was enqueued
+  std::mutex mutex;  ///< of what follows
+  Point last;        ///< after all that was enqueued
   std::uint64_t children = 0;
   std::uint64_t windows = 0;
 

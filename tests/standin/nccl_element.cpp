@@ -49,10 +49,14 @@ auto bits(W value) {
 template <class W>
 W combined(Arithmetic arithmetic, W left, W right) {
   switch (arithmetic) {
-    case Arithmetic::product: return static_cast<W>(bits(left) * bits(right));
-    case Arithmetic::greatest: return left < right ? right : left;
-    case Arithmetic::least: return right < left ? right : left;
-    default: return static_cast<W>(bits(left) + bits(right));
+    case Arithmetic::product:
+      return static_cast<W>(bits(left) * bits(right));
+    case Arithmetic::greatest:
+      return left < right ? right : left;
+    case Arithmetic::least:
+      return right < left ? right : left;
+    default:
+      return static_cast<W>(bits(left) + bits(right));
   }
 }
 
@@ -69,8 +73,8 @@ void reduce_as(Arithmetic arithmetic, const std::vector<const void*>& inputs, co
   using W = Wide<T>;
   // Averages of floating-point numbers are sums of what was multiplied before; of integers, sums that are divided.
   const auto ranks = static_cast<W>(static_cast<float>(inputs.size()));
-  const bool scaled = arithmetic == Arithmetic::scaled_sum ||
-                      (arithmetic == Arithmetic::average && !std::is_integral_v<T>);
+  const bool scaled =
+      arithmetic == Arithmetic::scaled_sum || (arithmetic == Arithmetic::average && !std::is_integral_v<T>);
   std::vector<W> factors(inputs.size(), W(1));
   for (std::size_t rank = 0; scaled && rank < factors.size(); ++rank)
     factors[rank] = arithmetic == Arithmetic::average ? wide(narrow<T>(static_cast<W>(W(1) / ranks)))
@@ -95,16 +99,21 @@ std::size_t bytes_of(ncclDataType_t type) {
     case ncclInt8:
     case ncclUint8:
     case ncclFloat8e4m3:
-    case ncclFloat8e5m2: return 1;
+    case ncclFloat8e5m2:
+      return 1;
     case ncclFloat16:
-    case ncclBfloat16: return 2;
+    case ncclBfloat16:
+      return 2;
     case ncclInt32:
     case ncclUint32:
-    case ncclFloat32: return 4;
+    case ncclFloat32:
+      return 4;
     case ncclInt64:
     case ncclUint64:
-    case ncclFloat64: return 8;
-    default: return 0;
+    case ncclFloat64:
+      return 8;
+    default:
+      return 0;
   }
 }
 
@@ -112,19 +121,32 @@ void reduce(ncclDataType_t type, Arithmetic arithmetic, const std::vector<const 
             const std::vector<Scalar>& scalars, void* output, std::size_t count) {
   const auto as = [&]<class T>(std::type_identity<T>) { reduce_as<T>(arithmetic, inputs, scalars, output, count); };
   switch (type) {
-    case ncclInt8: return as(std::type_identity<std::int8_t>());
-    case ncclUint8: return as(std::type_identity<std::uint8_t>());
-    case ncclInt32: return as(std::type_identity<std::int32_t>());
-    case ncclUint32: return as(std::type_identity<std::uint32_t>());
-    case ncclInt64: return as(std::type_identity<std::int64_t>());
-    case ncclUint64: return as(std::type_identity<std::uint64_t>());
-    case ncclFloat16: return as(std::type_identity<__half>());
-    case ncclFloat32: return as(std::type_identity<float>());
-    case ncclFloat64: return as(std::type_identity<double>());
-    case ncclBfloat16: return as(std::type_identity<__nv_bfloat16>());
-    case ncclFloat8e4m3: return as(std::type_identity<__nv_fp8_e4m3>());
-    case ncclFloat8e5m2: return as(std::type_identity<__nv_fp8_e5m2>());
-    default: return;
+    case ncclInt8:
+      return as(std::type_identity<std::int8_t>());
+    case ncclUint8:
+      return as(std::type_identity<std::uint8_t>());
+    case ncclInt32:
+      return as(std::type_identity<std::int32_t>());
+    case ncclUint32:
+      return as(std::type_identity<std::uint32_t>());
+    case ncclInt64:
+      return as(std::type_identity<std::int64_t>());
+    case ncclUint64:
+      return as(std::type_identity<std::uint64_t>());
+    case ncclFloat16:
+      return as(std::type_identity<__half>());
+    case ncclFloat32:
+      return as(std::type_identity<float>());
+    case ncclFloat64:
+      return as(std::type_identity<double>());
+    case ncclBfloat16:
+      return as(std::type_identity<__nv_bfloat16>());
+    case ncclFloat8e4m3:
+      return as(std::type_identity<__nv_fp8_e4m3>());
+    case ncclFloat8e5m2:
+      return as(std::type_identity<__nv_fp8_e5m2>());
+    default:
+      return;
   }
 }
 

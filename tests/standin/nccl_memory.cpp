@@ -56,12 +56,23 @@ constexpr std::size_t granularity = std::size_t{2} << 20;
 
 void set_operator(Op& op, ncclRedOp_t handle, ncclComm_t comm) {
   switch (handle) {
-    case ncclSum: op.arithmetic = Arithmetic::sum; return;
-    case ncclProd: op.arithmetic = Arithmetic::product; return;
-    case ncclMax: op.arithmetic = Arithmetic::greatest; return;
-    case ncclMin: op.arithmetic = Arithmetic::least; return;
-    case ncclAvg: op.arithmetic = Arithmetic::average; return;
-    default: break;
+    case ncclSum:
+      op.arithmetic = Arithmetic::sum;
+      return;
+    case ncclProd:
+      op.arithmetic = Arithmetic::product;
+      return;
+    case ncclMax:
+      op.arithmetic = Arithmetic::greatest;
+      return;
+    case ncclMin:
+      op.arithmetic = Arithmetic::least;
+      return;
+    case ncclAvg:
+      op.arithmetic = Arithmetic::average;
+      return;
+    default:
+      break;
   }
   const std::lock_guard lock(all().mutex);
   const auto found = all().operators.find(static_cast<int>(handle));

@@ -115,8 +115,7 @@ TEST_CASE("every collective gives what plain loops give") {
       self.stream.synchronize();
       CHECK(receive.download()[1] == (self.rank == root ? expected[0] : -1));
 
-      CHECK(ncclBroadcast(send.data(), receive.data(), count, ncclInt32, root, self.comm, self.stream) ==
-            ncclSuccess);
+      CHECK(ncclBroadcast(send.data(), receive.data(), count, ncclInt32, root, self.comm, self.stream) == ncclSuccess);
       self.stream.synchronize();
       CHECK(receive.download()[count - 1] == given(root, count - 1));
 
@@ -169,8 +168,7 @@ TEST_CASE("every collective gives what plain loops give") {
 TEST_CASE("small types are rounded at every rank, averages and scaled sums multiply first") {
   with_ranks(3, [](Rank& self) {
     const auto halves = array_of<__nv_bfloat16>({__nv_bfloat16(self.rank == 0 ? 256.0F : 1.0F)});
-    CHECK(ncclAllReduce(halves.data(), halves.data(), 1, ncclBfloat16, ncclSum, self.comm, self.stream) ==
-          ncclSuccess);
+    CHECK(ncclAllReduce(halves.data(), halves.data(), 1, ncclBfloat16, ncclSum, self.comm, self.stream) == ncclSuccess);
     self.stream.synchronize();
     CHECK(static_cast<float>(halves.download()[0]) == 256.0F);  // 257 is no bfloat16
     const auto numbers = array_of<float>({static_cast<float>(self.rank)});
@@ -180,13 +178,11 @@ TEST_CASE("small types are rounded at every rank, averages and scaled sums multi
     CHECK(numbers.download()[0] == doctest::Approx(1));
     ncclRedOp_t scaled = ncclSum;
     float factor = static_cast<float>(self.rank + 1);
-    REQUIRE(ncclRedOpCreatePreMulSum(&scaled, &factor, ncclFloat32, ncclScalarHostImmediate, self.comm) ==
-            ncclSuccess);
+    REQUIRE(ncclRedOpCreatePreMulSum(&scaled, &factor, ncclFloat32, ncclScalarHostImmediate, self.comm) == ncclSuccess);
     numbers.upload({2.0F});
     CHECK(ncclAllReduce(numbers.data(), numbers.data(), 1, ncclFloat64, scaled, self.comm, self.stream) ==
           ncclInvalidArgument);
-    CHECK(ncclAllReduce(numbers.data(), numbers.data(), 1, ncclFloat32, scaled, self.comm, self.stream) ==
-          ncclSuccess);
+    CHECK(ncclAllReduce(numbers.data(), numbers.data(), 1, ncclFloat32, scaled, self.comm, self.stream) == ncclSuccess);
     CHECK(ncclRedOpDestroy(scaled, self.comm) == ncclSuccess);
     CHECK(ncclRedOpDestroy(scaled, self.comm) == ncclInvalidArgument);
     self.stream.synchronize();
@@ -195,8 +191,7 @@ TEST_CASE("small types are rounded at every rank, averages and scaled sums multi
     REQUIRE(ncclRedOpCreatePreMulSum(&scaled, of_device.data(), ncclFloat32, ncclScalarDevice, self.comm) ==
             ncclSuccess);
     numbers.upload({1.0F});
-    CHECK(ncclAllReduce(numbers.data(), numbers.data(), 1, ncclFloat32, scaled, self.comm, self.stream) ==
-          ncclSuccess);
+    CHECK(ncclAllReduce(numbers.data(), numbers.data(), 1, ncclFloat32, scaled, self.comm, self.stream) == ncclSuccess);
     CHECK(ncclRedOpDestroy(scaled, self.comm) == ncclSuccess);
     self.stream.synchronize();
     CHECK(numbers.download()[0] == 30.0F);
@@ -427,8 +422,7 @@ TEST_CASE("a revoked communicator does nothing any more, and can be shrunk") {
     CHECK(ncclAllReduce(array.data(), array.data(), 1, ncclInt32, ncclSum, self.comm, self.stream) == ncclSuccess);
     CHECK(ncclCommRevoke(self.comm, NCCL_REVOKE_DEFAULT) == ncclSuccess);
     self.stream.synchronize();
-    CHECK(ncclAllReduce(array.data(), array.data(), 1, ncclInt32, ncclSum, self.comm, self.stream) ==
-          ncclInvalidUsage);
+    CHECK(ncclAllReduce(array.data(), array.data(), 1, ncclInt32, ncclSum, self.comm, self.stream) == ncclInvalidUsage);
     CHECK(ncclCommFinalize(self.comm) == ncclInvalidUsage);
     int gone[] = {0};
     ncclComm_t part = nullptr;

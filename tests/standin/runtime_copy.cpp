@@ -24,10 +24,14 @@ Kind checked(const void* memory, std::size_t bytes) {
 /// Ends the call where the direction is none, or is another than the pointers'.
 void check_direction(cudaMemcpyKind direction, Kind to, Kind from) {
   switch (direction) {
-    case cudaMemcpyDefault: return;
-    case cudaMemcpyHostToHost: return require(of_host(to) && of_host(from), cudaErrorInvalidValue);
-    case cudaMemcpyHostToDevice: return require(to != Kind::pageable && of_host(from), cudaErrorInvalidValue);
-    case cudaMemcpyDeviceToHost: return require(of_host(to) && from != Kind::pageable, cudaErrorInvalidValue);
+    case cudaMemcpyDefault:
+      return;
+    case cudaMemcpyHostToHost:
+      return require(of_host(to) && of_host(from), cudaErrorInvalidValue);
+    case cudaMemcpyHostToDevice:
+      return require(to != Kind::pageable && of_host(from), cudaErrorInvalidValue);
+    case cudaMemcpyDeviceToHost:
+      return require(of_host(to) && from != Kind::pageable, cudaErrorInvalidValue);
     case cudaMemcpyDeviceToDevice:
       return require(to != Kind::pageable && from != Kind::pageable, cudaErrorInvalidValue);
   }
@@ -82,29 +86,23 @@ void fill(void* to, int value, std::size_t bytes, cudaStream_t handle) {
 }  // namespace
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind direction, cudaStream_t stream) {
-  return runtime_called("cudaMemcpyAsync", [&] {
-    copy({to, bytes, from, bytes, bytes, 1}, direction, stream, false);
-  });
+  return runtime_called("cudaMemcpyAsync", [&] { copy({to, bytes, from, bytes, bytes, 1}, direction, stream, false); });
 }
 
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind direction) {
-  return runtime_called("cudaMemcpy", [&] {
-    copy({to, bytes, from, bytes, bytes, 1}, direction, nullptr, true);
-  });
+  return runtime_called("cudaMemcpy", [&] { copy({to, bytes, from, bytes, bytes, 1}, direction, nullptr, true); });
 }
 
 cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
                               size_t height, cudaMemcpyKind direction, cudaStream_t stream) {
-  return runtime_called("cudaMemcpy2DAsync", [&] {
-    copy({to, to_pitch, from, from_pitch, width, height}, direction, stream, false);
-  });
+  return runtime_called("cudaMemcpy2DAsync",
+                        [&] { copy({to, to_pitch, from, from_pitch, width, height}, direction, stream, false); });
 }
 
 cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
                          cudaMemcpyKind direction) {
-  return runtime_called("cudaMemcpy2D", [&] {
-    copy({to, to_pitch, from, from_pitch, width, height}, direction, nullptr, true);
-  });
+  return runtime_called("cudaMemcpy2D",
+                        [&] { copy({to, to_pitch, from, from_pitch, width, height}, direction, nullptr, true); });
 }
 
 cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int from_device, size_t bytes,

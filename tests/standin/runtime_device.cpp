@@ -134,30 +134,77 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
     require(value != nullptr, cudaErrorInvalidValue);
     check_device(device);
     switch (attribute) {
-      case cudaDevAttrMaxThreadsPerBlock: *value = 1024; return;
-      case cudaDevAttrMaxBlockDimX: *value = 1024; return;
-      case cudaDevAttrMaxGridDimX: *value = 2147483647; return;
-      case cudaDevAttrMaxSharedMemoryPerBlock: *value = shared_bytes; return;
-      case cudaDevAttrWarpSize: *value = 32; return;
-      case cudaDevAttrMultiProcessorCount: *value = 4; return;
-      case cudaDevAttrMaxThreadsPerMultiProcessor: *value = 2048; return;
-      case cudaDevAttrMaxBlocksPerMultiprocessor: *value = 32; return;
-      case cudaDevAttrConcurrentKernels: *value = 1; return;
-      case cudaDevAttrUnifiedAddressing: *value = 1; return;
-      case cudaDevAttrCanMapHostMemory: *value = 1; return;
-      case cudaDevAttrComputeCapabilityMajor: *value = capability(device) / 10; return;
-      case cudaDevAttrComputeCapabilityMinor: *value = capability(device) % 10; return;
-      case cudaDevAttrStreamPrioritiesSupported: *value = 1; return;
-      case cudaDevAttrMemoryPoolsSupported: *value = 1; return;
-      case cudaDevAttrPciBusId: *value = device + 1; return;
-      case cudaDevAttrPciDeviceId: *value = 0; return;
-      case cudaDevAttrPciDomainId: *value = 0; return;
-      case cudaDevAttrManagedMemory: *value = 0; return;
-      case cudaDevAttrCooperativeLaunch: *value = 0; return;
-      case cudaDevAttrL2CacheSize: *value = 1 << 20; return;
-      case cudaDevAttrGlobalMemoryBusWidth: *value = 64; return;
-      case cudaDevAttrPageableMemoryAccess: *value = 0; return;
-      default: fail(cudaErrorNotSupported);  // not known here, which a test should see
+      case cudaDevAttrMaxThreadsPerBlock:
+        *value = 1024;
+        return;
+      case cudaDevAttrMaxBlockDimX:
+        *value = 1024;
+        return;
+      case cudaDevAttrMaxGridDimX:
+        *value = 2147483647;
+        return;
+      case cudaDevAttrMaxSharedMemoryPerBlock:
+        *value = shared_bytes;
+        return;
+      case cudaDevAttrWarpSize:
+        *value = 32;
+        return;
+      case cudaDevAttrMultiProcessorCount:
+        *value = 4;
+        return;
+      case cudaDevAttrMaxThreadsPerMultiProcessor:
+        *value = 2048;
+        return;
+      case cudaDevAttrMaxBlocksPerMultiprocessor:
+        *value = 32;
+        return;
+      case cudaDevAttrConcurrentKernels:
+        *value = 1;
+        return;
+      case cudaDevAttrUnifiedAddressing:
+        *value = 1;
+        return;
+      case cudaDevAttrCanMapHostMemory:
+        *value = 1;
+        return;
+      case cudaDevAttrComputeCapabilityMajor:
+        *value = capability(device) / 10;
+        return;
+      case cudaDevAttrComputeCapabilityMinor:
+        *value = capability(device) % 10;
+        return;
+      case cudaDevAttrStreamPrioritiesSupported:
+        *value = 1;
+        return;
+      case cudaDevAttrMemoryPoolsSupported:
+        *value = 1;
+        return;
+      case cudaDevAttrPciBusId:
+        *value = device + 1;
+        return;
+      case cudaDevAttrPciDeviceId:
+        *value = 0;
+        return;
+      case cudaDevAttrPciDomainId:
+        *value = 0;
+        return;
+      case cudaDevAttrManagedMemory:
+        *value = 0;
+        return;
+      case cudaDevAttrCooperativeLaunch:
+        *value = 0;
+        return;
+      case cudaDevAttrL2CacheSize:
+        *value = 1 << 20;
+        return;
+      case cudaDevAttrGlobalMemoryBusWidth:
+        *value = 64;
+        return;
+      case cudaDevAttrPageableMemoryAccess:
+        *value = 0;
+        return;
+      default:
+        fail(cudaErrorNotSupported);  // not known here, which a test should see
     }
   });
 }

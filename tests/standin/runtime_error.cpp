@@ -19,7 +19,8 @@ struct Words {
 };
 
 #define WORDS(code, text) \
-  case code: return {#code, text}
+  case code:              \
+    return { #code, text }
 
 Words words_of(cudaError_t code) {
   switch (code) {
@@ -56,7 +57,8 @@ Words words_of(cudaError_t code) {
           "operation would make the legacy stream depend on a capturing blocking stream");
     WORDS(cudaErrorCapturedEvent, "operation not permitted on an event last recorded in a capturing stream");
     WORDS(cudaErrorUnknown, "unknown error");
-    default: return {"unrecognized error code", "unrecognized error code"};
+    default:
+      return {"unrecognized error code", "unrecognized error code"};
   }
 }
 

@@ -144,7 +144,7 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus* 
     require(stream->kind != Stream::Kind::legacy || !capturing_on(stream->device), cudaErrorStreamCaptureImplicit);
     const std::lock_guard lock(capture_mutex());
     const auto capture = capture_of(*stream);
-    *status = capture == nullptr  ? cudaStreamCaptureStatusNone
+    *status = capture == nullptr ? cudaStreamCaptureStatusNone
               : capture->invalid ? cudaStreamCaptureStatusInvalidated
                                  : cudaStreamCaptureStatusActive;
   });
@@ -159,8 +159,8 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* instance, cudaGraph_t graph, u
     auto made = std::make_shared<Graph>(found->second);
     for (const Node& node : made->nodes)
       if (made->stream_of.emplace(node.stream, made->streams.size()).second)
-        made->streams.push_back(std::make_shared<Stream>(current_device(), Stream::Kind::free,
-                                                         static_cast<unsigned>(7 * ++all().number)));
+        made->streams.push_back(
+            std::make_shared<Stream>(current_device(), Stream::Kind::free, static_cast<unsigned>(7 * ++all().number)));
     *instance = reinterpret_cast<cudaGraphExec_t>(std::uintptr_t{0x6E000000} + 16 * ++all().number);
     all().instances[*instance] = std::move(made);
   });

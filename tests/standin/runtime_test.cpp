@@ -254,8 +254,8 @@ TEST_CASE("memory is poisoned, limited, counted, and watched at its end") {
   {
     const Array<unsigned char> array(3);
     const OwnStream stream;
-    REQUIRE(cudaLaunchHostFunc(stream, [](void* end) { *static_cast<char*>(end) = 1; }, array.data() + 3) ==
-            cudaSuccess);
+    REQUIRE(
+        cudaLaunchHostFunc(stream, [](void* end) { *static_cast<char*>(end) = 1; }, array.data() + 3) == cudaSuccess);
     stream.synchronize();
   }
   CHECK(overruns() == overruns_before + 1);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <distx/tensor/copy_box.hpp>
 #include <doctest/doctest.h>
+#include <distx/tensor/detail/copy_box.hpp>
 
 #include <numeric>
 #include <vector>

@@ -2,7 +2,7 @@
 #pragma once
 #include <distx/comm/threads.hpp>
 #include <distx/connect/spawn.hpp>
-#include <distx/tensor/apply.hpp>
+#include <distx/tensor/ops/apply.hpp>
 
 #include <chrono>
 #include <cmath>
@@ -168,8 +168,10 @@ inline Whole together(const std::vector<std::size_t>& extents, const Lie& lie,
   }
   int terms = 1, replicas = 1;
   for (std::size_t axis = 0; axis < 2; ++axis) {
-    if (((lie.sums | lie.maxima) >> axis & 1U) != 0) terms *= mesh.sizes[axis];
-    else if ((lie.sharding.cutting() >> axis & 1U) == 0) replicas *= mesh.sizes[axis];
+    if (((lie.sums | lie.maxima) >> axis & 1U) != 0)
+      terms *= mesh.sizes[axis];
+    else if ((lie.sharding.cutting() >> axis & 1U) == 0)
+      replicas *= mesh.sizes[axis];
   }
   for (std::size_t place = 0; place < found.size(); ++place) {
     if (static_cast<int>(found[place].size()) != replicas) wrong = "an element is missing";

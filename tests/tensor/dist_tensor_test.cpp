@@ -4,8 +4,8 @@
 
 #include <sstream>
 
-#include "distx/tensor/apply.hpp"
-#include "distx/tensor/rules.hpp"
+#include "distx/tensor/ops/apply.hpp"
+#include "distx/tensor/ops/rules.hpp"
 #include "meshes.hpp"
 
 namespace {
@@ -105,8 +105,8 @@ TEST_CASE("the same numbers in every layout") {
   for (const auto& shape : meshes::shapes)
     meshes::on_mesh(shape, [](const Mesh& mesh, Comm&) {
       const auto all = distx::random<float>(mesh, five_by_seven, 17);
-      const auto indices = distx::generate<float>(
-          mesh, five_by_seven, [](const auto& i) { return meshes::element(i[0] * 7 + i[1]); });
+      const auto indices =
+          distx::generate<float>(mesh, five_by_seven, [](const auto& i) { return meshes::element(i[0] * 7 + i[1]); });
       CHECK(agrees(indices, meshes::whole(five_by_seven)));
       for_layouts([&]<class L>(std::type_identity<L>) {
         const auto x = distx::random<float, L>(mesh, five_by_seven, 17);
@@ -180,11 +180,12 @@ TEST_CASE("the memory may be named, and a kernel may take its stream") {
 TEST_CASE("printed at the root") {
   meshes::on_mesh({2, 2}, [](const Mesh& mesh, Comm&) {
     std::ostringstream out;
-    distx::print(out, distx::generate<int, Shard<1, Data>>(mesh, {2, 3},
-                                                           [](const auto& i) { return 10 * i[0] + i[1]; }), 3);
+    distx::print(out,
+                 distx::generate<int, Shard<1, Data>>(mesh, {2, 3}, [](const auto& i) { return 10 * i[0] + i[1]; }), 3);
     if (mesh.rank() == 3)
       CHECK(out.str() == "int32, 2 x 3, Shard<1, Data> on Data 2 x Model 2\n[[0, 1, 2],\n [10, 11, 12]]\n");
-    else CHECK(out.str().empty());
+    else
+      CHECK(out.str().empty());
     std::ostringstream scalar;
     distx::print(scalar, distx::Tensor<float, 0>(distx::Extents<0>{}));
     CHECK(scalar.str() == "0\n");

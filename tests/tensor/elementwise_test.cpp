@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <distx/tensor/activations.hpp>
-#include <distx/tensor/arithmetic.hpp>
-#include <distx/tensor/bias.hpp>
 #include <doctest/doctest.h>
+#include <distx/tensor/ops/activations.hpp>
+#include <distx/tensor/ops/arithmetic.hpp>
+#include <distx/tensor/ops/bias.hpp>
 
 #include "cases.hpp"
 #include "matrices.hpp"
@@ -10,8 +10,8 @@
 namespace elementwise_test {
 
 using cases::Matrix;
-using cases::Whole;
 using cases::matrix;
+using cases::Whole;
 using cases::whole;
 
 namespace {
@@ -24,9 +24,9 @@ constexpr double rounding = 1e-14;
 TEST_CASE("functions of each element are Eigen's, in every layout that their rules take") {
   CHECK(cases::check<distx::Elementwise, 2>({x}, whole(matrix(x).cwiseMax(0), {5, 7}), 0,
                                             [](const auto& a) { return distx::relu(a); }) == "");
-  const Matrix gelu = matrix(x).array() * 0.5 *
-                      (1 + (std::sqrt(2 / 3.14159265358979323846) *
-                            (matrix(x).array() + 0.044715 * matrix(x).array().cube())).tanh());
+  const Matrix gelu =
+      matrix(x).array() * 0.5 *
+      (1 + (std::sqrt(2 / 3.14159265358979323846) * (matrix(x).array() + 0.044715 * matrix(x).array().cube())).tanh());
   CHECK(cases::check<distx::Elementwise, 2>({x}, whole(gelu, {5, 7}), rounding,
                                             [](const auto& a) { return distx::gelu(a); }) == "");
   CHECK(cases::check<distx::Elementwise, 2>({x}, whole(matrix(x).array().exp(), {5, 7}), rounding, [](const auto& a) {
@@ -51,18 +51,16 @@ TEST_CASE("functions of two elements are Eigen's, in every layout that their rul
 
 TEST_CASE("the gradients of activations are those of differences, in every layout that their rules take") {
   const auto relu = whole((matrix(x).array() > 0).select(matrix(y), Matrix::Zero(5, 7)), {5, 7});
-  CHECK(cases::check<distx::ElementwiseBackward, 2, 2>({x, y}, relu, 0, [](const auto& a, const auto& b) {
-          return distx::relu_backward(a, b);
-        }) == "");
+  CHECK(cases::check<distx::ElementwiseBackward, 2, 2>(
+            {x, y}, relu, 0, [](const auto& a, const auto& b) { return distx::relu_backward(a, b); }) == "");
   Whole gelu({5, 7});
   for (std::size_t i = 0; i < gelu.values.size(); ++i) {
     const distx::elements::Gelu<double> f;
     constexpr double h = 1e-5;
     gelu.values[i] = y.values[i] * (f(x.values[i] + h) - f(x.values[i] - h)) / (2 * h);
   }
-  CHECK(cases::check<distx::ElementwiseBackward, 2, 2>({x, y}, gelu, 1e-8, [](const auto& a, const auto& b) {
-          return distx::gelu_backward(a, b);
-        }) == "");
+  CHECK(cases::check<distx::ElementwiseBackward, 2, 2>(
+            {x, y}, gelu, 1e-8, [](const auto& a, const auto& b) { return distx::gelu_backward(a, b); }) == "");
 }
 
 TEST_CASE("a bias is added to each row, and its gradient is the sum of the rows, in every layout") {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // What attention by heads is made of: products over several dimensions, biases by head, attention itself.
-#include <distx/tensor/causal_attention.hpp>
-#include <distx/tensor/contract.hpp>
-#include <distx/tensor/trailing.hpp>
 #include <doctest/doctest.h>
+#include <distx/tensor/ops/causal_attention.hpp>
+#include <distx/tensor/ops/contract.hpp>
+#include <distx/tensor/ops/trailing.hpp>
 
 #include "cases.hpp"
 #include "matrices.hpp"
@@ -41,8 +41,7 @@ Whole attention(const Whole& x) {
           total += weight;
           for (std::size_t i = 0; i < size; ++i) mean[i] += weight * at(b, s, 2, h, i);
         }
-        for (std::size_t i = 0; i < size; ++i)
-          out.values[((b * length + t) * heads + h) * size + i] = mean[i] / total;
+        for (std::size_t i = 0; i < size; ++i) out.values[((b * length + t) * heads + h) * size + i] = mean[i] / total;
       }
   return out;
 }
@@ -80,9 +79,8 @@ TEST_CASE("causal attention and its gradient, in every layout that their rules t
   Whole x = Whole::numbers({3, 4, 3, 3, 2}, 6);
   for (double& value : x.values) value /= 4;
   const auto slope = Whole::numbers({3, 4, 3, 2}, 7);
-  CHECK(cases::check<distx::CausalAttention, 5>({x}, attention(x), 1e-14, [](const auto& a) {
-          return distx::causal_attention(a);
-        }) == "");
+  CHECK(cases::check<distx::CausalAttention, 5>({x}, attention(x), 1e-14,
+                                                [](const auto& a) { return distx::causal_attention(a); }) == "");
 
   const auto along_slope = [&](const Whole& at) {
     const Whole y = attention(at);
@@ -98,10 +96,9 @@ TEST_CASE("causal attention and its gradient, in every layout that their rules t
     below.values[i] -= step;
     gradient.values[i] = (along_slope(above) - along_slope(below)) / (2 * step);
   }
-  CHECK(cases::check<distx::CausalAttentionBackward, 5, 4>({x, slope}, gradient, 1e-8,
-                                                           [](const auto& a, const auto& g) {
-                                                             return distx::causal_attention_backward(a, g);
-                                                           }) == "");
+  CHECK(cases::check<distx::CausalAttentionBackward, 5, 4>(
+            {x, slope}, gradient, 1e-8,
+            [](const auto& a, const auto& g) { return distx::causal_attention_backward(a, g); }) == "");
 }
 
 }  // namespace

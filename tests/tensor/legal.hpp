@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <distx/tensor/place.hpp>
+#include <distx/tensor/detail/place.hpp>
 
 #include <array>
 #include <utility>
@@ -21,9 +21,9 @@ struct Legal {
   static constexpr distx::AxisPlace place(std::size_t code, std::size_t operand) {
     const std::size_t d = digit(code, operand);
     distx::AxisPlace place = d == 0   ? distx::places::replicated
-                         : d == 1 ? distx::places::sum
-                         : d == 2 ? distx::places::max
-                                  : distx::places::shard(d - 3);
+                             : d == 1 ? distx::places::sum
+                             : d == 2 ? distx::places::max
+                                      : distx::places::shard(d - 3);
     place.dimensions = ranks[operand];
     return place;
   }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <distx/tensor/matmul.hpp>
 #include <doctest/doctest.h>
+#include <distx/tensor/ops/matmul.hpp>
 
 #include "cases.hpp"
 #include "matrices.hpp"
 
-using cases::Whole;
 using cases::matrix;
+using cases::Whole;
 using cases::whole;
 
 TEST_CASE("products of matrices are Eigen's, in every layout that their rules take") {
@@ -40,8 +40,7 @@ TEST_CASE("Eigen's way of multiplying gives the same, whatever is transposed") {
         const cases::Matrix expected = matrix(x) * matrix(w);
         CHECK(c.values == (result ? whole(expected.transpose(), {15}) : whole(expected, {15})).values);
       }
-  CHECK(cases::check<distx::Matmul, 2, 2>({x, w}, whole(matrix(x) * matrix(w), {5, 3}), 0,
-                                          [](const auto& a, const auto& b) {
-                                            return distx::matmul(a, b, distx::eigen::product);
-                                          }) == "");
+  CHECK(cases::check<distx::Matmul, 2, 2>(
+            {x, w}, whole(matrix(x) * matrix(w), {5, 3}), 0,
+            [](const auto& a, const auto& b) { return distx::matmul(a, b, distx::eigen::product); }) == "");
 }

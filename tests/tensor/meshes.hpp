@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <distx/distx.hpp>
 #include <distx/comm/decorators/metered.hpp>
+#include <distx/distx.hpp>
 
 #include <array>
 #include <chrono>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <distx/tensor/redistribution.hpp>
+#include <distx/tensor/detail/redistribution.hpp>
 
 #include <sstream>
 #include <string>
@@ -90,7 +90,7 @@ inline std::vector<Value> part(const Sharding& sharding, const Placed& placed, c
 
 inline std::string words(const MeshShape& mesh, const Sizes& sizes, const Placed& from, const Placed& to) {
   std::ostringstream out;
-  out << "mesh " << mesh.words() << ", extents";
+  out << "mesh " << mesh.to_string() << ", extents";
   for (const auto size : sizes) out << ' ' << size;
   out << ", from";
   for (const int one : from) out << ' ' << one;

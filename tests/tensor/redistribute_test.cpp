@@ -22,8 +22,7 @@ template <class... Ps>
 auto terms(const Mesh& mesh) {
   auto x = distx::distribute<Ps...>(mesh, meshes::whole(five_by_seven));
   const int n = mesh.size<Model>(), place = mesh.coordinate<Model>();
-  for (float& value : x.local())
-    value = place == 0 ? value + static_cast<float>(n - 1) : -1.0F;
+  for (float& value : x.local()) value = place == 0 ? value + static_cast<float>(n - 1) : -1.0F;
   return distx::from_local<Ps..., Partial<Model>>(mesh, five_by_seven, x.local());
 }
 

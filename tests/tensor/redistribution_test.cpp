@@ -8,7 +8,7 @@
 #include "distx/comm/decorators/metered.hpp"
 #include "distx/comm/threads.hpp"
 #include "distx/connect/spawn.hpp"
-#include "distx/tensor/redistribution.hpp"
+#include "distx/tensor/detail/redistribution.hpp"
 #include "distx/tensor/redistribution_cost.hpp"
 #include "pairs.hpp"
 
@@ -99,19 +99,15 @@ std::size_t try_all(const Case& c, std::vector<std::string>& wrong) {
 
 TEST_CASE("every pair of layouts") {
   const std::vector<Case> cases{
-      {{{1, 1, 1, 1}, 1}, {{5}, {3, 4}, {2, 3, 2}}},
-      {{{2, 1, 1, 1}, 1}, {{0}, {1}, {7}, {3, 5}, {2, 3, 5}}},
-      {{{3, 1, 1, 1}, 1}, {{2}, {7}, {3, 5}, {4, 1, 5}}},
-      {{{4, 1, 1, 1}, 1}, {{3}, {8}, {3, 5}, {4, 2, 6}}},
-      {{{7, 1, 1, 1}, 1}, {{5}, {16}, {9, 5}, {8, 2, 7}}},
-      {{{2, 2, 1, 1}, 2}, {{3}, {8}, {3, 5}, {2, 3, 5}}},
-      {{{2, 3, 1, 1}, 2}, {{5}, {13}, {3, 7}, {4, 3, 5}}},
-      {{{2, 2, 2, 1}, 3}, {{7}, {3, 9}}},
+      {{{1, 1, 1, 1}, 1}, {{5}, {3, 4}, {2, 3, 2}}},       {{{2, 1, 1, 1}, 1}, {{0}, {1}, {7}, {3, 5}, {2, 3, 5}}},
+      {{{3, 1, 1, 1}, 1}, {{2}, {7}, {3, 5}, {4, 1, 5}}},  {{{4, 1, 1, 1}, 1}, {{3}, {8}, {3, 5}, {4, 2, 6}}},
+      {{{7, 1, 1, 1}, 1}, {{5}, {16}, {9, 5}, {8, 2, 7}}}, {{{2, 2, 1, 1}, 2}, {{3}, {8}, {3, 5}, {2, 3, 5}}},
+      {{{2, 3, 1, 1}, 2}, {{5}, {13}, {3, 7}, {4, 3, 5}}}, {{{2, 2, 2, 1}, 3}, {{7}, {3, 9}}},
   };
   for (const auto& c : cases) {
     std::vector<std::string> wrong;
     const std::size_t pairs = try_all(c, wrong);
-    MESSAGE(c.mesh.words(), ": ", pairs, " pairs");
+    MESSAGE(c.mesh.to_string(), ": ", pairs, " pairs");
     for (const auto& words : wrong) FAIL_CHECK(words);
     CHECK(pairs > 0);
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <distx/tensor/reduce.hpp>
-#include <distx/tensor/transpose.hpp>
 #include <doctest/doctest.h>
+#include <distx/tensor/ops/reduce.hpp>
+#include <distx/tensor/ops/transpose.hpp>
 
 #include "cases.hpp"
 
@@ -62,20 +62,18 @@ TEST_CASE("reductions of the first and the last dimension, down to a number") {
 TEST_CASE("the gradients of reductions go to the elements that were reduced") {
   const Whole slope = Whole::numbers({4, 5}, 4);
   const auto sum = over_all([&](std::size_t, std::size_t to) { return slope.values[to]; });
-  CHECK(cases::check<distx::SumOverBackward<1>, 3, 2>({x, slope}, sum, 0, [](const auto& a, const auto& g) {
-          return distx::sum_over_backward<1>(a, g);
-        }) == "");
+  CHECK(cases::check<distx::SumOverBackward<1>, 3, 2>(
+            {x, slope}, sum, 0, [](const auto& a, const auto& g) { return distx::sum_over_backward<1>(a, g); }) == "");
   const auto mean = over_all([&](std::size_t, std::size_t to) { return slope.values[to] / 3; });
   CHECK(cases::check<distx::SumOverBackward<1>, 3, 2>({x, slope}, mean, 1e-14, [](const auto& a, const auto& g) {
           return distx::mean_over_backward<1>(a, g);
         }) == "");
   const auto most = over_middle(x, -100, [](double a, double b) { return std::max(a, b); });
-  const auto max = over_all(
-      [&](std::size_t at, std::size_t to) { return x.values[at] == most.values[to] ? slope.values[to] : 0; });
-  CHECK(cases::check<distx::MaxOverBackward<1>, 3, 2, 2>({x, most, slope}, max, 0,
-                                                         [](const auto& a, const auto& m, const auto& g) {
-                                                           return distx::max_over_backward<1>(a, m, g);
-                                                         }) == "");
+  const auto max =
+      over_all([&](std::size_t at, std::size_t to) { return x.values[at] == most.values[to] ? slope.values[to] : 0; });
+  CHECK(cases::check<distx::MaxOverBackward<1>, 3, 2, 2>(
+            {x, most, slope}, max, 0,
+            [](const auto& a, const auto& m, const auto& g) { return distx::max_over_backward<1>(a, m, g); }) == "");
 }
 
 TEST_CASE("a transpose has the dimensions in the order that was asked for, in every layout, Partial ones too") {
@@ -83,9 +81,8 @@ TEST_CASE("a transpose has the dimensions in the order that was asked for, in ev
   for (std::size_t i = 0; i < 4; ++i)
     for (std::size_t j = 0; j < 3; ++j)
       for (std::size_t k = 0; k < 5; ++k) turned.values[(k * 4 + i) * 3 + j] = x.values[(i * 3 + j) * 5 + k];
-  CHECK(cases::check<distx::Transpose<2, 0, 1>, 3>({x}, turned, 0, [](const auto& a) {
-          return distx::transpose<2, 0, 1>(a);
-        }) == "");
+  CHECK(cases::check<distx::Transpose<2, 0, 1>, 3>({x}, turned, 0,
+                                                   [](const auto& a) { return distx::transpose<2, 0, 1>(a); }) == "");
 }
 
 }  // namespace reduce_test

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <distx/tensor/layer_norm.hpp>
-#include <distx/tensor/softmax.hpp>
 #include <doctest/doctest.h>
+#include <distx/tensor/ops/layer_norm.hpp>
+#include <distx/tensor/ops/softmax.hpp>
 
 #include "cases.hpp"
 #include "matrices.hpp"
@@ -9,8 +9,8 @@
 namespace rows_test {
 
 using cases::Matrix;
-using cases::Whole;
 using cases::matrix;
+using cases::Whole;
 using cases::whole;
 
 namespace {
@@ -52,17 +52,15 @@ Whole gradient(Whole at, F&& f) {
 TEST_CASE("softmax is that of the formula, in every layout that its rule takes") {
   CHECK(cases::check<distx::Rowwise, 3>({x}, softmax(x), rounding, [](const auto& a) { return distx::softmax(a); }) ==
         "");
-  CHECK(cases::check<distx::RowwiseBackward, 3, 3>({softmax(x), slope}, gradient(x, softmax), 1e-8,
-                                                   [](const auto& a, const auto& b) {
-                                                     return distx::softmax_backward(a, b);
-                                                   }) == "");
+  CHECK(cases::check<distx::RowwiseBackward, 3, 3>(
+            {softmax(x), slope}, gradient(x, softmax), 1e-8,
+            [](const auto& a, const auto& b) { return distx::softmax_backward(a, b); }) == "");
 }
 
 TEST_CASE("a layer norm is that of the formula, in every layout that its rule takes") {
-  CHECK(cases::check<distx::LayerNorm, 3, 1, 1>({x, gain, bias}, layer_norm(x, gain, bias), rounding,
-                                                [](const auto& a, const auto& b, const auto& c) {
-                                                  return distx::layer_norm(a, b, c);
-                                                }) == "");
+  CHECK(cases::check<distx::LayerNorm, 3, 1, 1>(
+            {x, gain, bias}, layer_norm(x, gain, bias), rounding,
+            [](const auto& a, const auto& b, const auto& c) { return distx::layer_norm(a, b, c); }) == "");
   const auto of_x = gradient(x, [](const Whole& at) { return layer_norm(at, gain, bias); });
   const auto of_gain = gradient(gain, [](const Whole& at) { return layer_norm(x, at, bias); });
   const auto of_bias = gradient(bias, [](const Whole& at) { return layer_norm(x, gain, at); });
@@ -70,15 +68,12 @@ TEST_CASE("a layer norm is that of the formula, in every layout that its rule ta
     return [part](const auto& a, const auto& b, const auto& c) { return part(distx::layer_norm_backward(a, b, c)); };
   };
   using Rule = distx::LayerNormBackward;
-  CHECK(cases::check<Rule, 3, 1, 3>({x, gain, slope}, of_x, 1e-7, backward([](auto all) {
-                                      return std::move(all.input);
-                                    })) == "");
-  CHECK(cases::check<Rule, 3, 1, 3>({x, gain, slope}, of_gain, 1e-7, backward([](auto all) {
-                                      return std::move(all.gain);
-                                    })) == "");
-  CHECK(cases::check<Rule, 3, 1, 3>({x, gain, slope}, of_bias, 1e-7, backward([](auto all) {
-                                      return std::move(all.bias);
-                                    })) == "");
+  CHECK(cases::check<Rule, 3, 1, 3>({x, gain, slope}, of_x, 1e-7,
+                                    backward([](auto all) { return std::move(all.input); })) == "");
+  CHECK(cases::check<Rule, 3, 1, 3>({x, gain, slope}, of_gain, 1e-7,
+                                    backward([](auto all) { return std::move(all.gain); })) == "");
+  CHECK(cases::check<Rule, 3, 1, 3>({x, gain, slope}, of_bias, 1e-7,
+                                    backward([](auto all) { return std::move(all.bias); })) == "");
 }
 
 }  // namespace rows_test

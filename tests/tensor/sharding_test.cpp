@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "distx/tensor/sharding.hpp"
+#include "distx/tensor/detail/sharding.hpp"
 
 namespace {
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <distx/comm/decorators/metered.hpp>
-#include <distx/tensor/cross_entropy.hpp>
-#include <distx/tensor/embedding.hpp>
 #include <doctest/doctest.h>
+#include <distx/comm/decorators/metered.hpp>
+#include <distx/tensor/ops/cross_entropy.hpp>
+#include <distx/tensor/ops/embedding.hpp>
 
 #include <cmath>
 
@@ -73,10 +73,9 @@ TEST_CASE("an embedding is the rows that were named, in every layout, a sharded 
 
 TEST_CASE("the cross entropy is that of the formula, in every layout, a sharded vocabulary's too") {
   const auto expected = cross_entropies();
-  CHECK(cases::check<distx::CrossEntropy, 3, 2>({logits, ids}, expected.losses, 1e-14,
-                                                [](const auto& a, const auto& b) {
-                                                  return distx::cross_entropy(a, integers(b)).losses;
-                                                }) == "");
+  CHECK(cases::check<distx::CrossEntropy, 3, 2>(
+            {logits, ids}, expected.losses, 1e-14,
+            [](const auto& a, const auto& b) { return distx::cross_entropy(a, integers(b)).losses; }) == "");
   CHECK(cases::check<distx::CrossEntropyBackward, 3, 2, 2, 2>(
             {logits, ids, expected.log_sums, slope}, expected.gradient, 1e-14,
             [](const auto& a, const auto& b, const auto& sums, const auto& g) {

@@ -88,9 +88,9 @@ class AnyCommunicator {
   template <class T>
   [[nodiscard]] CommunicatorMemory<T, Space> allocate(std::size_t size) {
     if (size > std::numeric_limits<std::size_t>::max() / sizeof(T))
-      throw MemoryError("no memory for " + std::to_string(size) + " elements of " + std::to_string(sizeof(T)) +
-                            " bytes",
-                        {.operation = "allocate", .backend = backend(), .rank = rank(), .size = this->size()});
+      throw MemoryError(
+          "no memory for " + std::to_string(size) + " elements of " + std::to_string(sizeof(T)) + " bytes",
+          {.operation = "allocate", .backend = backend(), .rank = rank(), .size = this->size()});
     auto bytes = std::make_shared<CommunicatorMemory<std::byte, Space>>(self_->allocate(size * sizeof(T)));
     return {Span<T, Space>(reinterpret_cast<T*>(bytes->data()), size), bytes};
   }
@@ -121,17 +121,15 @@ class AnyCommunicator {
     void execute(const AnyCall<Space>& any) override {
       std::visit(
           [this]<class Call>(const Call& call) {
-            if constexpr (Executes<C, Call>) comm.execute(call);
-            else refuse(call);
+            if constexpr (Executes<C, Call>)
+              comm.execute(call);
+            else
+              refuse(call);
           },
           any);
     }
     AnyPending<Space> start(const AnyCall<Space>& any, typename Space::stream after) override {
-      return std::visit(
-          [&]<class Call>(const Call& call) {
-            return begin(comm, call, after);
-          },
-          any);
+      return std::visit([&]<class Call>(const Call& call) { return begin(comm, call, after); }, any);
     }
     std::shared_ptr<Interface> split(int color, int key) override {
       return std::make_shared<Model>(comm.split(color, key));
@@ -144,14 +142,19 @@ class AnyCommunicator {
     // With the communicator as an argument: where it has no `start` at all, its name may not even be looked up.
     template <class Inner, class Call>
     AnyPending<Space> begin(Inner& inner, const Call& call, typename Space::stream after) {
-      if constexpr (Starts<Inner, Call>) return AnyPending<Space>(inner.start(call, after));
-      else return refuse(call), AnyPending<Space>();
+      if constexpr (Starts<Inner, Call>)
+        return AnyPending<Space>(inner.start(call, after));
+      else
+        return refuse(call), AnyPending<Space>();
     }
     template <class Call>
     void refuse(const Call& call) const {
       throw MismatchError("this communicator has no such call for elements whose type is known at run time only",
-                          {.operation = Call::name, .backend = comm.backend(), .rank = comm.rank(),
-                           .size = comm.size(), .location = call.location});
+                          {.operation = Call::name,
+                           .backend = comm.backend(),
+                           .rank = comm.rank(),
+                           .size = comm.size(),
+                           .location = call.location});
     }
     C comm;
   };

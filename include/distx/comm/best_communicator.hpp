@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/comm/any_communicator.hpp"
-#include "distx/comm/communicator_makers.hpp"
+#include "distx/comm/detail/communicator_makers.hpp"
 #include "distx/comm/hierarchical.hpp"
 #include "distx/comm/serial.hpp"
 #include "distx/comm/threads.hpp"
@@ -18,16 +18,19 @@ template <class SharedMemory, class Mpi, Connector C>
   if (machines.largest() > 1) demand_maker<SharedMemory>("shm.hpp", context);
   if (machines.count() > 1) demand_maker<Mpi>("mpi.hpp", context);
   const auto make = [deadline]<class Maker>(std::type_identity<Maker>, auto& ranks) -> AnyCommunicator<> {
-    if constexpr (std::same_as<Maker, NoMaker>) throw MismatchError("a communicator that no header makes");
-    else return Maker::make(ranks, deadline);
+    if constexpr (std::same_as<Maker, NoMaker>)
+      throw MismatchError("a communicator that no header makes");
+    else
+      return Maker::make(ranks, deadline);
   };
   if (machines.count() == 1) return make(std::type_identity<SharedMemory>{}, connector);
   if (machines.largest() == 1) return make(std::type_identity<Mpi>{}, connector);
   if constexpr (requires { Mpi::serves_threads(); }) {
     if (!Mpi::serves_threads())
-      throw ConnectError("MPI was not started for calls of several threads, which shared memory inside with MPI across "
-                         "makes: start it with MPI_THREAD_MULTIPLE, or let MpiConnector start it",
-                         context);
+      throw ConnectError(
+          "MPI was not started for calls of several threads, which shared memory inside with MPI across "
+          "makes: start it with MPI_THREAD_MULTIPLE, or let MpiConnector start it",
+          context);
   }
   auto [inner, outer] = make_levels(
       connector, [&](auto& machine) { return make(std::type_identity<SharedMemory>{}, machine); },

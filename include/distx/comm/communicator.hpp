@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "distx/comm/collectives.hpp"
+#include "distx/comm/calls/collectives.hpp"
 #include "distx/comm/memory.hpp"
 
 namespace distx {
@@ -24,12 +24,12 @@ using GroupCache = std::map<Grouping, std::shared_ptr<void>>;
 /// and throws what went wrong; `test()` says whether `wait()` would return at once. Letting one go waits; letting one
 /// go while unwinding revokes the communicator first, so that it cannot hang. An empty one, or one waited for, is done.
 template <class P, class Space = Host>
-concept PendingCollective = std::movable<P> && !std::copyable<P> &&
-                            requires(P& pending, typename Space::stream stream) {
-  pending.wait();
-  pending.wait(stream);
-  { pending.test() } -> std::same_as<bool>;
-};
+concept PendingCollective =
+    std::movable<P> && !std::copyable<P> && requires(P& pending, typename Space::stream stream) {
+      pending.wait();
+      pending.wait(stream);
+      { pending.test() } -> std::same_as<bool>;
+    };
 
 /// `comm.execute(call)` compiles: the communicator does this collective, blocking.
 template <class C, class Call>
@@ -50,21 +50,22 @@ concept Starts = Collective<Call> && requires(C& comm, const Call& call, typenam
 /// collective does not touch it. `group_cache()` is where `groups` keeps what it has made. `revoke` ends the
 /// communicator: every rank's current or next call throws RevokedError with that reason.
 template <class C>
-concept Communicator =
-    std::movable<C> && !std::copyable<C> &&
-    requires(C& comm, const C& fixed, int number, std::size_t bytes, std::string reason) {
-      typename C::space;
-      requires MemorySpace<typename C::space>;
-      { fixed.rank() } -> std::same_as<int>;
-      { fixed.size() } -> std::same_as<int>;
-      { fixed.backend() } -> std::convertible_to<std::string_view>;
-      { comm.split(number, number) } -> std::same_as<C>;
-      { fixed.share() } -> std::same_as<C>;
-      { comm.template allocate<float>(bytes) } -> std::same_as<CommunicatorMemory<float, typename C::space>>;
-      { comm.scratch(bytes) } -> std::same_as<Span<std::byte, typename C::space>>;
-      { comm.group_cache() } -> std::same_as<GroupCache&>;
-      comm.revoke(reason);
-    } && Executes<C, Barrier<typename C::space>>;
+concept Communicator = std::movable<C> && !std::copyable<C> &&
+                       requires(C& comm, const C& fixed, int number, std::size_t bytes, std::string reason) {
+                         typename C::space;
+                         requires MemorySpace<typename C::space>;
+                         { fixed.rank() } -> std::same_as<int>;
+                         { fixed.size() } -> std::same_as<int>;
+                         { fixed.backend() } -> std::convertible_to<std::string_view>;
+                         { comm.split(number, number) } -> std::same_as<C>;
+                         { fixed.share() } -> std::same_as<C>;
+                         {
+                           comm.template allocate<float>(bytes)
+                         } -> std::same_as<CommunicatorMemory<float, typename C::space>>;
+                         { comm.scratch(bytes) } -> std::same_as<Span<std::byte, typename C::space>>;
+                         { comm.group_cache() } -> std::same_as<GroupCache&>;
+                         comm.revoke(reason);
+                       } && Executes<C, Barrier<typename C::space>>;
 
 /// @name What a communicator can do
 /// Names for `Executes` with the collective's value.

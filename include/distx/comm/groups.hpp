@@ -15,8 +15,8 @@ template <Communicator C>
   GroupCache& cache = comm.group_cache();
   if (const auto known = cache.find(grouping); known != cache.end())
     return std::static_pointer_cast<C>(known->second)->share();
-  const ErrorContext context{.operation = "groups", .backend = comm.backend(), .rank = comm.rank(),
-                             .size = comm.size(), .location = location};
+  const ErrorContext context{
+      .operation = "groups", .backend = comm.backend(), .rank = comm.rank(), .size = comm.size(), .location = location};
   // A rank named nowhere gets a colour of its own, behind those of the groups.
   std::vector<int> color(static_cast<std::size_t>(comm.size()), -1);
   int key = 0;
@@ -24,9 +24,9 @@ template <Communicator C>
     for (std::size_t place = 0; place < grouping[group].size(); ++place) {
       const int rank = grouping[group][place];
       if (rank < 0 || rank >= comm.size())
-        throw MismatchError("a group names rank " + std::to_string(rank) + ": ranks are 0 to " +
-                                std::to_string(comm.size() - 1),
-                            context);
+        throw MismatchError(
+            "a group names rank " + std::to_string(rank) + ": ranks are 0 to " + std::to_string(comm.size() - 1),
+            context);
       if (color[static_cast<std::size_t>(rank)] >= 0)
         throw MismatchError("rank " + std::to_string(rank) + " is named twice", context);
       color[static_cast<std::size_t>(rank)] = static_cast<int>(group);
@@ -34,8 +34,7 @@ template <Communicator C>
     }
   }
   const int mine = color[static_cast<std::size_t>(comm.rank())];
-  auto made = std::make_shared<C>(
-      comm.split(mine >= 0 ? mine : static_cast<int>(grouping.size()) + comm.rank(), key));
+  auto made = std::make_shared<C>(comm.split(mine >= 0 ? mine : static_cast<int>(grouping.size()) + comm.rank(), key));
   cache.emplace(grouping, made);
   return made->share();
 }

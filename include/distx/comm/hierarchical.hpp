@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/comm/hierarchical_connector.hpp"
-#include "distx/comm/hierarchical_pending.hpp"
+#include "distx/comm/hierarchical/connector.hpp"
+#include "distx/comm/hierarchical/pending.hpp"
 #include "distx/core/deadline.hpp"
 
 namespace distx {
@@ -25,8 +25,7 @@ class Hierarchical {
   /// Of communicators that are there already, which it takes over. Collective over `outer`.
   /// @pre both are of the same ranks of this machine, in the same order
   /// @throws MismatchError on every rank where the order differs
-  Hierarchical(Inner inner, Outer outer)
-      : member_(std::make_shared<Member>(std::move(inner), std::move(outer))) {}
+  Hierarchical(Inner inner, Outer outer) : member_(std::make_shared<Member>(std::move(inner), std::move(outer))) {}
 
   /// Among the ranks of a connector, whose local ranks say which share a machine. Collective.
   /// @throws ConnectError on every rank where the local ranks fit no machines, or a level cannot be made
@@ -90,8 +89,10 @@ class Hierarchical {
   template <class Level>
   static auto maker(Timeout deadline) {
     return [deadline](auto& connector) {
-      if constexpr (requires { Level(connector, deadline); }) return Level(connector, deadline);
-      else return Level(connector, {.deadline = deadline});
+      if constexpr (requires { Level(connector, deadline); })
+        return Level(connector, deadline);
+      else
+        return Level(connector, {.deadline = deadline});
     };
   }
 

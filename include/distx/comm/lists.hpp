@@ -2,7 +2,7 @@
 #pragma once
 #include <optional>
 
-#include "distx/comm/fused_list.hpp"
+#include "distx/comm/detail/fused_list.hpp"
 #include "distx/comm/movement.hpp"
 #include "distx/comm/point_to_point.hpp"
 

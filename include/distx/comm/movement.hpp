@@ -81,8 +81,7 @@ void gather(C& comm, const Send& send, Receive&& receive, int root, Counts count
 }
 template <class C, SpanArgument Send, SpanArgument Receive>
 [[nodiscard]] auto start_gather(C& comm, const Send& send, Receive&& receive, int root, Counts counts = {},
-                                detail::stream_of_t<C> after = {},
-                                detail::here location = detail::here::current()) {
+                                detail::stream_of_t<C> after = {}, detail::here location = detail::here::current()) {
   return detail::start(comm, detail::gather_call(send, receive, root, counts, location), after);
 }
 
@@ -94,8 +93,7 @@ void scatter(C& comm, const Send& send, Receive&& receive, int root, Counts coun
 }
 template <class C, SpanArgument Send, SpanArgument Receive>
 [[nodiscard]] auto start_scatter(C& comm, const Send& send, Receive&& receive, int root, Counts counts = {},
-                                 detail::stream_of_t<C> after = {},
-                                 detail::here location = detail::here::current()) {
+                                 detail::stream_of_t<C> after = {}, detail::here location = detail::here::current()) {
   return detail::start(comm, detail::scatter_call(send, receive, root, counts, location), after);
 }
 

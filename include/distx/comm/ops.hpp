@@ -99,13 +99,18 @@ constexpr OpKind kind_of() {
   if constexpr (std::same_as<Op, Sum> || std::same_as<Op, Product> || std::same_as<Op, Min> || std::same_as<Op, Max> ||
                 std::same_as<Op, Average>)
     return Op::kind;
-  else return OpKind::user;
+  else
+    return OpKind::user;
 }
 
 template <class Op>
 constexpr bool is_commutative() {
-  if constexpr (requires { { Op::commutative } -> std::convertible_to<bool>; }) return Op::commutative;
-  else return false;
+  if constexpr (requires {
+                  { Op::commutative } -> std::convertible_to<bool>;
+                })
+    return Op::commutative;
+  else
+    return false;
 }
 
 }  // namespace detail

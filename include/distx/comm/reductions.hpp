@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/comm/arguments.hpp"
+#include "distx/comm/detail/arguments.hpp"
 
 // The reductions as functions. `start_…` begins one and returns a Pending that borrows the buffers until its wait.
 namespace distx {
@@ -78,8 +78,7 @@ void reduce(C& comm, Buffer&& buffer, Op op, int root, detail::here location = d
 }
 template <class C, SpanArgument Send, SpanArgument Receive, class Op>
 [[nodiscard]] auto start_reduce(C& comm, const Send& send, Receive&& receive, Op op, int root,
-                                detail::stream_of_t<C> after = {},
-                                detail::here location = detail::here::current()) {
+                                detail::stream_of_t<C> after = {}, detail::here location = detail::here::current()) {
   return detail::start(comm, detail::reduce_call(send, receive, op, root, location), after);
 }
 

@@ -2,14 +2,14 @@
 #pragma once
 #include <cstdint>
 
-#include "distx/comm/arena/communicator.hpp"
-#include "distx/comm/arena/heap_kind.hpp"
+#include "distx/comm/shared_memory/communicator.hpp"
+#include "distx/comm/shared_memory/heap_kind.hpp"
 
 namespace distx {
 
 namespace detail {
 
-struct ThreadKind : arena::HeapKind {
+struct ThreadKind : shared_memory::HeapKind {
   static constexpr std::string_view name = "threads";
 
   /// The first rank that runs in another process than this one, -1 where none does. Collective.
@@ -29,10 +29,10 @@ struct ThreadKind : arena::HeapKind {
   template <Connector C>
   static void admit(C& connector) {
     if (const int other = stranger(connector); other >= 0)
-      throw ConnectError("rank " + std::to_string(other) +
-                             " runs in another process: threads move data within one process; use MpiCommunicator",
-                         {.operation = "ThreadCommunicator", .backend = name, .rank = connector.rank(),
-                          .size = connector.size()});
+      throw ConnectError(
+          "rank " + std::to_string(other) +
+              " runs in another process: threads move data within one process; use MpiCommunicator",
+          {.operation = "ThreadCommunicator", .backend = name, .rank = connector.rank(), .size = connector.size()});
   }
 };
 
@@ -41,6 +41,6 @@ struct ThreadKind : arena::HeapKind {
 /// Ranks that are threads of one process: every rank reads and writes all ranks' buffers in place.
 ///
 /// Made from any connector whose ranks are threads of this process. Reductions add in rank order.
-using ThreadCommunicator = arena::Communicator<detail::ThreadKind>;
+using ThreadCommunicator = shared_memory::Communicator<detail::ThreadKind>;
 
 }  // namespace distx

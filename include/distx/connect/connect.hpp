@@ -10,10 +10,10 @@ namespace distx {
 
 /// A way to start that a vendor's header makes known to `connect()`.
 struct Launcher {
-  std::string_view name;                      ///< "mpi"
-  bool (*started_by_it)();                    ///< looks at the environment
+  std::string_view name;    ///< "mpi"
+  bool (*started_by_it)();  ///< looks at the environment
   AnyConnector (*connect)(int& argc, char**& argv);
-  bool by_name = false;                       ///< its variables are ours: it is asked before those that guess
+  bool by_name = false;  ///< its variables are ours: it is asked before those that guess
 };
 
 namespace detail {
@@ -72,9 +72,10 @@ inline bool register_launcher(const Launcher& launcher) {
     if (launcher.started_by_it()) return launcher.connect(argc, argv);
   if (const char* folder = std::getenv("DISTX_FILE");
       folder != nullptr && *folder != '\0' && detail::environment_number("DISTX_SIZE") != 1)
-    throw ConnectError("this program was started to meet others in a folder (DISTX_FILE is set), and nothing in it "
-                       "does: include <distx/file.hpp> beside <distx/distx.hpp>",
-                       {.operation = "connect"});
+    throw ConnectError(
+        "this program was started to meet others in a folder (DISTX_FILE is set), and nothing in it "
+        "does: include <distx/file.hpp> beside <distx/distx.hpp>",
+        {.operation = "connect"});
   if (const auto mpi = detail::announced_mpi_ranks(); mpi && mpi->size > 1)
     throw ConnectError("this program was started as " + std::to_string(mpi->size) + " ranks (" + mpi->variable +
                            " is set), and nothing in it speaks MPI: include <distx/mpi.hpp> beside <distx/distx.hpp>",

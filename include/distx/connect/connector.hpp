@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "distx/connect/notices.hpp"
+#include "distx/connect/failure_channel.hpp"
 #include "distx/core/error.hpp"
 
 namespace distx {
@@ -66,7 +66,7 @@ class AnyConnector {
   void all_gather(std::span<const std::byte> send, std::span<std::byte> receive) { self_->all_gather(send, receive); }
 
   /// Null where the connector inside has none.
-  [[nodiscard]] std::shared_ptr<Notices> notices() const { return self_->notices(); }
+  [[nodiscard]] std::shared_ptr<FailureChannel> failure_channel() const { return self_->failure_channel(); }
 
   /// The connector inside, or null where it is of another type.
   template <Connector C>
@@ -86,7 +86,7 @@ class AnyConnector {
     virtual void barrier() = 0;
     virtual void broadcast(std::span<std::byte>, int) = 0;
     virtual void all_gather(std::span<const std::byte>, std::span<std::byte>) = 0;
-    virtual std::shared_ptr<Notices> notices() const = 0;
+    virtual std::shared_ptr<FailureChannel> failure_channel() const = 0;
   };
   template <Connector C>
   struct Model final : Interface {
@@ -101,7 +101,7 @@ class AnyConnector {
     void all_gather(std::span<const std::byte> send, std::span<std::byte> receive) override {
       connector.all_gather(send, receive);
     }
-    std::shared_ptr<Notices> notices() const override { return detail::notices_of(connector); }
+    std::shared_ptr<FailureChannel> failure_channel() const override { return detail::failure_channel_of(connector); }
     C connector;
   };
 

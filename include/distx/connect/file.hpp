@@ -60,7 +60,7 @@ class FileConnector {
   }
 
   /// They also tell of a rank that has ended as no rank should. What keeps them keeps the rank from leaving.
-  [[nodiscard]] std::shared_ptr<Notices> notices() const noexcept { return world_; }
+  [[nodiscard]] std::shared_ptr<FailureChannel> failure_channel() const noexcept { return world_; }
 
  private:
   static int checked(int rank, int size) {
@@ -78,9 +78,9 @@ class FileConnector {
     auto said = world_->exchange({std::string(operation) + terms, text_of(bytes)}, context);
     for (std::size_t other = 1; other < said.size(); ++other)
       if (said[other].sentence != said[0].sentence)
-        throw MismatchError("rank 0 calls " + said[0].sentence + ", rank " + std::to_string(other) + " " +
-                                said[other].sentence,
-                            context);
+        throw MismatchError(
+            "rank 0 calls " + said[0].sentence + ", rank " + std::to_string(other) + " " + said[other].sentence,
+            context);
     return said;
   }
   static std::string text_of(std::span<const std::byte> bytes) {
@@ -92,6 +92,6 @@ class FileConnector {
   int local_size_;
 };
 
-static_assert(Connector<FileConnector> && HasNotices<FileConnector>);
+static_assert(Connector<FileConnector> && HasFailureChannel<FileConnector>);
 
 }  // namespace distx

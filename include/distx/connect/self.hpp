@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "distx/connect/connector.hpp"
-#include "distx/connect/notices.hpp"
+#include "distx/connect/failure_channel.hpp"
 
 namespace distx {
 
@@ -17,8 +17,8 @@ inline void check_control_root(int root, int rank, int size) {
 
 inline void check_control_gather(std::size_t send, std::size_t receive, int rank, int size) {
   if (receive != send * static_cast<std::size_t>(size))
-    throw MismatchError("receive has " + std::to_string(receive) + " bytes, " + std::to_string(size) +
-                            " ranks send " + std::to_string(send) + " each",
+    throw MismatchError("receive has " + std::to_string(receive) + " bytes, " + std::to_string(size) + " ranks send " +
+                            std::to_string(send) + " each",
                         {.operation = "all_gather", .backend = "connector", .rank = rank, .size = size});
 }
 
@@ -38,10 +38,10 @@ class SelfConnector {
     detail::check_control_gather(send.size(), receive.size(), 0, 1);
     std::copy(send.begin(), send.end(), receive.begin());
   }
-  [[nodiscard]] std::shared_ptr<Notices> notices() const noexcept { return notices_; }
+  [[nodiscard]] std::shared_ptr<FailureChannel> failure_channel() const noexcept { return notices_; }
 
  private:
-  std::shared_ptr<Notices> notices_ = std::make_shared<detail::NoticeBoard>();
+  std::shared_ptr<FailureChannel> notices_ = std::make_shared<detail::LocalFailureChannel>();
 };
 
 }  // namespace distx

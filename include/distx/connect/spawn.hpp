@@ -2,7 +2,7 @@
 #pragma once
 #include <thread>
 
-#include "distx/connect/product.hpp"
+#include "distx/connect/detail/product.hpp"
 #include "distx/connect/threads.hpp"
 
 namespace distx {

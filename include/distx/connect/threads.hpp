@@ -6,14 +6,14 @@
 #include <mutex>
 
 #include "distx/connect/self.hpp"
-#include "distx/core/wait.hpp"
+#include "distx/core/detail/wait.hpp"
 
 namespace distx {
 
 namespace detail {
 
 /// What the threads of one `spawn` share: a flag of arrival and a published span for each rank, and how it ended.
-class ThreadWorld final : public Notices {
+class ThreadWorld final : public FailureChannel {
  public:
   ThreadWorld(int size, Timeout deadline) : deadline_(deadline), ranks_(static_cast<std::size_t>(size)) {}
 
@@ -50,17 +50,17 @@ class ThreadWorld final : public Notices {
   /// @pre ended()
   [[nodiscard]] RankFailure failure() const {
     const std::lock_guard lock(mutex_);
-    return RankFailure(words(), failed_rank_, cause_);
+    return RankFailure(to_string(), failed_rank_, cause_);
   }
 
-  void tell(std::uint64_t identity, const std::string& reason) noexcept override {
+  void publish(std::uint64_t identity, const std::string& reason) noexcept override {
     const std::lock_guard lock(mutex_);
-    if (!ended()) board_.tell(identity, reason);  // else its end has been heard first
+    if (!ended()) board_.publish(identity, reason);  // else its end has been heard first
   }
-  [[nodiscard]] std::optional<std::string> heard(std::uint64_t identity) override {
+  [[nodiscard]] std::optional<std::string> poll(std::uint64_t identity) override {
     const std::lock_guard lock(mutex_);
-    if (auto told = board_.heard(identity)) return told;
-    if (ended()) return words();
+    if (auto told = board_.poll(identity)) return told;
+    if (ended()) return to_string();
     return std::nullopt;
   }
 
@@ -72,7 +72,7 @@ class ThreadWorld final : public Notices {
   };
 
   /// @pre the mutex is held, and ended()
-  [[nodiscard]] std::string words() const {
+  [[nodiscard]] std::string to_string() const {
     return "rank " + std::to_string(failed_rank_) + " of " + std::to_string(size()) +
            " ended with an exception: " + reason_;
   }
@@ -90,14 +90,14 @@ class ThreadWorld final : public Notices {
     const ErrorContext context{.operation = operation, .backend = "threads", .rank = rank, .size = size()};
     if (end == WaitEnd::stopped) throw RevokedError(failure().what(), context);
     if (end == WaitEnd::expired)
-      throw TimeoutError("rank " + std::to_string(other) + " has not arrived after " + deadline_.words(), context);
+      throw TimeoutError("rank " + std::to_string(other) + " has not arrived after " + deadline_.to_string(), context);
   }
 
   Timeout deadline_;
   std::vector<Rank> ranks_;
   std::atomic<bool> ended_{false};
   mutable std::mutex mutex_;
-  NoticeBoard board_;
+  LocalFailureChannel board_;
   bool told_by_another_ = false;
   int failed_rank_ = -1;
   std::string reason_;
@@ -146,7 +146,7 @@ class ThreadConnector {
     if (odd >= 0) throw different("all_gather", odd, odd_size, send.size());
   }
   /// They also tell of a rank that has ended with an exception.
-  [[nodiscard]] std::shared_ptr<Notices> notices() const noexcept { return world_; }
+  [[nodiscard]] std::shared_ptr<FailureChannel> failure_channel() const noexcept { return world_; }
 
  private:
   MismatchError different(std::string_view operation, int other, std::size_t theirs, std::size_t mine) const {

@@ -20,12 +20,12 @@ class Timeout {
   template <class Rep, class Period>
   constexpr Timeout(std::chrono::duration<Rep, Period> limit) noexcept  // NOLINT
       : limit_(std::chrono::duration<double>(limit) < longest ? std::chrono::duration_cast<duration>(limit)
-                                                               : duration::max()) {}
+                                                              : duration::max()) {}
 
   [[nodiscard]] constexpr bool unlimited() const noexcept { return limit_ == duration::max(); }
   [[nodiscard]] constexpr duration limit() const noexcept { return limit_; }
   /// As a reader wants it: `1.5 s`.
-  [[nodiscard]] std::string words() const {
+  [[nodiscard]] std::string to_string() const {
     if (unlimited()) return "no deadline";
     std::string text = std::to_string(std::chrono::duration<double>(limit_).count());
     text.erase(text.find_last_not_of('0') + 1);

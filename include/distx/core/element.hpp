@@ -13,7 +13,21 @@ namespace distx {
 
 /// The element types that every backend reduces; `bytes` is anything else that can be moved, but not reduced.
 enum class ElementType : std::uint8_t {
-  i8, u8, i16, u16, i32, u32, i64, u64, f8e4m3, f8e5m2, bf16, f16, f32, f64, bytes
+  i8,
+  u8,
+  i16,
+  u16,
+  i32,
+  u32,
+  i64,
+  u64,
+  f8e4m3,
+  f8e5m2,
+  bf16,
+  f16,
+  f32,
+  f64,
+  bytes
 };
 
 /// How many there are.
@@ -24,16 +38,23 @@ namespace detail {
 // By size and signedness, so that long and long long both count.
 template <class T>
 constexpr ElementType element_type_of() {
-  if constexpr (std::same_as<T, float>) return ElementType::f32;
-  else if constexpr (std::same_as<T, double>) return ElementType::f64;
-  else if constexpr (std::same_as<T, bfloat16>) return ElementType::bf16;
-  else if constexpr (std::same_as<T, float16>) return ElementType::f16;
-  else if constexpr (std::same_as<T, float8_e4m3>) return ElementType::f8e4m3;
-  else if constexpr (std::same_as<T, float8_e5m2>) return ElementType::f8e5m2;
+  if constexpr (std::same_as<T, float>)
+    return ElementType::f32;
+  else if constexpr (std::same_as<T, double>)
+    return ElementType::f64;
+  else if constexpr (std::same_as<T, bfloat16>)
+    return ElementType::bf16;
+  else if constexpr (std::same_as<T, float16>)
+    return ElementType::f16;
+  else if constexpr (std::same_as<T, float8_e4m3>)
+    return ElementType::f8e4m3;
+  else if constexpr (std::same_as<T, float8_e5m2>)
+    return ElementType::f8e5m2;
   else if constexpr (std::integral<T> && !std::same_as<T, bool> && sizeof(T) <= 8) {
     constexpr int width = sizeof(T) == 1 ? 0 : sizeof(T) == 2 ? 2 : sizeof(T) == 4 ? 4 : 6;
     return static_cast<ElementType>(width + (std::is_signed_v<T> ? 0 : 1));
-  } else return ElementType::bytes;
+  } else
+    return ElementType::bytes;
 }
 
 }  // namespace detail
@@ -53,8 +74,8 @@ concept Element = Transferable<T> && detail::element_type_of<std::remove_cv_t<T>
 
 /// What is computed with: weights, and what optimizers and matrix products take.
 template <class T>
-concept FloatingElement = std::same_as<T, float> || std::same_as<T, double> || std::same_as<T, bfloat16> ||
-                          std::same_as<T, float16>;
+concept FloatingElement =
+    std::same_as<T, float> || std::same_as<T, double> || std::same_as<T, bfloat16> || std::same_as<T, float16>;
 
 /// Elements with fractions, which alone can be averaged; the 8-bit ones are reduced, moved and cast, and no more.
 template <class T>
@@ -68,9 +89,9 @@ template <class T>
 using accumulator_t = std::conditional_t<is_narrow_float(element_type<T>), float, std::remove_cv_t<T>>;
 
 constexpr std::string_view name_of(ElementType type) {
-  constexpr std::string_view names[element_types] = {
-      "int8",  "uint8",  "int16",       "uint16",      "int32",    "uint32",  "int64",
-      "uint64", "float8_e4m3", "float8_e5m2", "bfloat16", "float16", "float32", "float64", "bytes"};
+  constexpr std::string_view names[element_types] = {"int8",     "uint8",   "int16",   "uint16",      "int32",
+                                                     "uint32",   "int64",   "uint64",  "float8_e4m3", "float8_e5m2",
+                                                     "bfloat16", "float16", "float32", "float64",     "bytes"};
   return names[static_cast<std::size_t>(type)];
 }
 

@@ -9,7 +9,7 @@
 
 namespace distx {
 
-/// Where an error arose: the call, the backend, the rank that reports it, and the caller's line.
+/// Where an error was raised: the operation, the backend, the reporting rank and the caller's source location.
 struct ErrorContext {
   std::string_view operation{};
   std::string_view backend{};
@@ -20,7 +20,7 @@ struct ErrorContext {
 
 namespace detail {
 
-inline std::string error_sentence(const std::string& words, const ErrorContext& context) {
+inline std::string error_message(const std::string& message, const ErrorContext& context) {
   std::string text = "distx: ";
   if (!context.operation.empty()) {
     text += context.operation;
@@ -28,7 +28,7 @@ inline std::string error_sentence(const std::string& words, const ErrorContext& 
     if (!context.backend.empty()) text.append(" (").append(context.backend).append(")");
     text += ": ";
   }
-  text += words;
+  text += message;
   if (context.location.line() != 0) {
     std::string_view file = context.location.file_name();
     file.remove_prefix(file.find_last_of('/') + 1);  // npos + 1 is 0: a bare name stays whole
@@ -39,13 +39,13 @@ inline std::string error_sentence(const std::string& words, const ErrorContext& 
 
 }  // namespace detail
 
-/// The base of every error that distx throws.
+/// Base class of every exception that distx throws.
 ///
 /// `what()` reads `distx: all_reduce on rank 2 of 4 (mpi): send has 10 elements, receive has 8 [train.cpp:41]`.
 class Error : public std::runtime_error {
  public:
-  explicit Error(const std::string& words, const ErrorContext& context = {}, int code = 0)
-      : std::runtime_error(detail::error_sentence(words, context)),
+  explicit Error(const std::string& message, const ErrorContext& context = {}, int code = 0)
+      : std::runtime_error(detail::error_message(message, context)),
         operation_(context.operation),
         backend_(context.backend),
         rank_(context.rank),
@@ -55,10 +55,10 @@ class Error : public std::runtime_error {
 
   [[nodiscard]] const std::string& operation() const noexcept { return operation_; }
   [[nodiscard]] const std::string& backend() const noexcept { return backend_; }
-  /// The rank that reports the error, -1 where there is none.
+  /// The rank that reports the error, or -1 if there is none.
   [[nodiscard]] int rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return size_; }
-  /// The backend's own code, 0 where it gave none.
+  /// The backend's error code, or 0 if it gave none.
   [[nodiscard]] int code() const noexcept { return code_; }
   [[nodiscard]] const std::source_location& location() const noexcept { return location_; }
 
@@ -71,57 +71,79 @@ class Error : public std::runtime_error {
   std::source_location location_;
 };
 
-/// Sizes, types, roots or calls that do not fit together, on one rank or among ranks.
+/// Thrown when an argument is invalid on this rank, whatever the other ranks pass.
+///
+/// If other ranks could be waiting for this one, its communicator is revoked before the error is thrown.
+class InvalidArgument : public Error {
+ public:
+  using Error::Error;
+};
+
+/// Thrown when a call is out of order on this rank, such as `update` before `reduce`.
+///
+/// If other ranks could be waiting for this one, its communicator is revoked before the error is thrown.
+class InvalidState : public Error {
+ public:
+  using Error::Error;
+};
+
+/// Thrown on every rank when the ranks of a call disagree: on the operation, its sizes, types, root, op or order.
 class MismatchError : public Error {
  public:
   using Error::Error;
 };
 
-/// A wait that outlasted its deadline.
+/// Thrown when other ranks do not enter a call before the deadline.
 class TimeoutError : public Error {
  public:
   using Error::Error;
 };
 
-/// A communicator, or a group of ranks, that an error elsewhere has ended.
+/// Thrown when another rank has revoked the communicator; the message carries its reason.
 class RevokedError : public Error {
  public:
   using Error::Error;
 };
 
-/// No connection among the ranks: a launcher that is not understood, a library that does not fit it.
+/// Thrown when no connection among the ranks can be made: an unknown launcher, or a library that does not match it.
 class ConnectError : public Error {
  public:
   using Error::Error;
 };
 
-/// Memory that could not be had.
+/// Thrown when an allocation fails.
 class MemoryError : public Error {
  public:
   using Error::Error;
 };
 
-/// A checkpoint that cannot be written, read or matched.
-class CheckpointError : public Error {
- public:
-  using Error::Error;
-};
-
-/// Data that is missing, cut off or out of range.
+/// Thrown when data is missing, truncated or out of range.
 class DataError : public Error {
  public:
   using Error::Error;
 };
 
-/// A rank that died or ended with an exception.
+/// Thrown when a gradient or a loss is infinite or not a number, on every rank that would have used it.
+class NonFiniteError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// Thrown when a vendor's library reports an error that has no type above; `code()` is the library's error code.
+class BackendError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// Thrown on the surviving ranks when a rank died or exited with an exception.
 class RankFailure : public Error {
  public:
-  RankFailure(const std::string& words, int failed_rank, std::exception_ptr cause = nullptr,
+  RankFailure(const std::string& message, int failed_rank, std::exception_ptr cause = nullptr,
               const ErrorContext& context = {})
-      : Error(words, context), failed_rank_(failed_rank), cause_(std::move(cause)) {}
+      : Error(message, context), failed_rank_(failed_rank), cause_(std::move(cause)) {}
 
   [[nodiscard]] int failed_rank() const noexcept { return failed_rank_; }
-  /// What the rank threw, null where that is not known.
+  /// The exception that the rank threw, or null if it is unknown.
   [[nodiscard]] const std::exception_ptr& cause() const noexcept { return cause_; }
 
  private:

@@ -27,8 +27,8 @@ class Span {
   constexpr Span(Span<U, Space> other) noexcept : data_(other.data()), size_(other.size()) {}  // NOLINT
 
   template <class Range>
-    requires std::same_as<Space, Host> && (!requires { typename std::remove_cvref_t<Range>::space; }) &&
-             std::constructible_from<std::span<T>, Range>
+    requires std::same_as<Space, Host> &&
+             (!requires { typename std::remove_cvref_t<Range>::space; }) && std::constructible_from<std::span<T>, Range>
   constexpr Span(Range&& range) noexcept  // NOLINT
       : Span(std::span<T>(range).data(), std::span<T>(range).size()) {}
 

@@ -3,8 +3,8 @@
 #include <limits>
 #include <type_traits>
 
-#include "distx/cuda/blas_handle.hpp"
-#include "distx/cuda/operations.hpp"
+#include "distx/cuda/detail/blas_handle.hpp"
+#include "distx/cuda/detail/operations.hpp"
 #include "distx/memory/local_matmul.hpp"
 
 namespace distx {
@@ -15,18 +15,24 @@ inline thread_local int tf32_allowed = 0;
 
 template <class T>
 [[nodiscard]] constexpr cudaDataType_t data_type() noexcept {
-  if constexpr (std::same_as<T, double>) return CUDA_R_64F;
-  else if constexpr (std::same_as<T, bfloat16>) return CUDA_R_16BF;
-  else if constexpr (std::same_as<T, float16>) return CUDA_R_16F;
-  else return CUDA_R_32F;
+  if constexpr (std::same_as<T, double>)
+    return CUDA_R_64F;
+  else if constexpr (std::same_as<T, bfloat16>)
+    return CUDA_R_16BF;
+  else if constexpr (std::same_as<T, float16>)
+    return CUDA_R_16F;
+  else
+    return CUDA_R_32F;
 }
 
 template <class T>
 [[nodiscard]] cublasComputeType_t compute_type() noexcept {
-  if constexpr (std::same_as<T, double>) return CUBLAS_COMPUTE_64F;
+  if constexpr (std::same_as<T, double>)
+    return CUBLAS_COMPUTE_64F;
   else if constexpr (std::same_as<T, float>)
     return tf32_allowed > 0 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
-  else return CUBLAS_COMPUTE_32F;
+  else
+    return CUBLAS_COMPUTE_32F;
 }
 
 [[nodiscard]] inline int blas_size(std::size_t size) {
@@ -57,11 +63,9 @@ class [[nodiscard]] AllowTF32 {
 template <FloatingElement T>
 void local_matmul(CudaStreamRef stream, MatrixRef<T, Cuda> out, std::type_identity_t<MatrixRef<const T, Cuda>> left,
                   std::type_identity_t<MatrixRef<const T, Cuda>> right,
-                  std::type_identity_t<accumulator_t<T>> scale = 1,
-                  std::type_identity_t<accumulator_t<T>> keep = 0) {
+                  std::type_identity_t<accumulator_t<T>> scale = 1, std::type_identity_t<accumulator_t<T>> keep = 0) {
   detail::check_product(out, left, right);
-  if (out.transposed)
-    return local_matmul(stream, out.transpose(), right.transpose(), left.transpose(), scale, keep);
+  if (out.transposed) return local_matmul(stream, out.transpose(), right.transpose(), left.transpose(), scale, keep);
   if (out.values.empty()) return;
   if (left.columns == 0) {
     if (keep == 0) return fill(stream, out.values, T{});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/cuda/pool.hpp"
+#include "distx/cuda/detail/pool.hpp"
 #include "distx/cuda/space.hpp"
 #include "distx/memory/buffer.hpp"
 
@@ -65,8 +65,7 @@ class Buffer<T, Cuda> {
   }
   /// Zeros, for what is enqueued on the stream from now on.
   Buffer(std::size_t size, CudaStreamRef stream) : Buffer(size, uninitialized, stream) {
-    if (size != 0)
-      cuda::check(cudaMemsetAsync(data(), 0, size * sizeof(T), stream.native_handle()), "cudaMemsetAsync");
+    if (size != 0) cuda::check(cudaMemsetAsync(data(), 0, size * sizeof(T), stream.native_handle()), "cudaMemsetAsync");
   }
   Buffer(Buffer&& other) noexcept : memory_(std::move(other.memory_)), size_(std::exchange(other.size_, 0)) {}
   Buffer& operator=(Buffer&& other) noexcept {

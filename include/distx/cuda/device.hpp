@@ -2,7 +2,7 @@
 #pragma once
 #include <utility>
 
-#include "distx/cuda/check.hpp"
+#include "distx/cuda/detail/check.hpp"
 
 namespace distx {
 

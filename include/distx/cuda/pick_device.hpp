@@ -39,8 +39,8 @@ struct Picked {
 /// @throws Error, on every rank, where a rank sees no GPU, a machine has too few, or two ranks picked the same
 template <Connector C>
 int pick_device(C& connector, const PickOptions& options = {}) {
-  const ErrorContext context{.operation = "pick_device", .backend = "cuda", .rank = connector.rank(),
-                             .size = connector.size()};
+  const ErrorContext context{
+      .operation = "pick_device", .backend = "cuda", .rank = connector.rank(), .size = connector.size()};
   cuda::Picked mine{.local_rank = connector.local_rank(), .visible = device_count()};
   int device = 0;
   if (mine.visible > 0) {

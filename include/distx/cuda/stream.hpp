@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/cuda/check.hpp"
-#include "distx/cuda/handles.hpp"
+#include "distx/cuda/detail/check.hpp"
+#include "distx/cuda/detail/handles.hpp"
 
 namespace distx {
 
@@ -61,8 +61,7 @@ class CudaStream {
   /// @param priority as CUDA counts it: lower numbers go first, 0 is the lowest
   explicit CudaStream(int priority = 0) {
     cudaStream_t stream = nullptr;
-    cuda::check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority),
-                "cudaStreamCreateWithPriority");
+    cuda::check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority), "cudaStreamCreateWithPriority");
     handle_ = cuda::unique_stream::from_native_handle(stream);
   }
 

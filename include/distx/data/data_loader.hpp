@@ -3,15 +3,15 @@
 #include <iterator>
 #include <memory>
 
+#include "distx/data/detail/prefetcher.hpp"
 #include "distx/data/distributed_sampler.hpp"
-#include "distx/data/prefetcher.hpp"
 
 namespace distx {
 
 /// What may be set of a DataLoader.
 struct LoaderOptions {
-  std::size_t workers = 1;   ///< threads that make batches; 0: they are made when they are asked for
-  std::size_t prefetch = 2;  ///< batches that each worker may be ahead
+  std::size_t workers = 1;              ///< threads that make batches; 0: they are made when they are asked for
+  std::size_t prefetch = 2;             ///< batches that each worker may be ahead
   Timeout deadline = default_deadline;  ///< for one batch
 };
 
@@ -24,7 +24,8 @@ class Epoch {
   using Make = std::function<Batch(std::size_t)>;
 
   Epoch(std::size_t batches, Make make, const LoaderOptions& options) : batches_(batches) {
-    if (options.workers == 0) make_ = std::move(make);
+    if (options.workers == 0)
+      make_ = std::move(make);
     else
       ahead_ = std::make_unique<Prefetcher<Batch>>(batches, std::move(make), options.workers,
                                                    options.workers * options.prefetch, options.deadline);

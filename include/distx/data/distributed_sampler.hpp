@@ -4,7 +4,7 @@
 #include <string>
 
 #include "distx/core/error.hpp"
-#include "distx/data/permutation.hpp"
+#include "distx/data/detail/permutation.hpp"
 
 namespace distx {
 
@@ -52,9 +52,9 @@ class DistributedSampler {
                           {.operation = "DistributedSampler"});
     if (options.batch_size == 0) throw DataError("batch_size is 0: a batch has at least one sample", context);
     if (samples < ranks_)
-      throw DataError("there are " + std::to_string(samples) + " samples for " + std::to_string(size) +
-                          " ranks: run fewer ranks",
-                      context);
+      throw DataError(
+          "there are " + std::to_string(samples) + " samples for " + std::to_string(size) + " ranks: run fewer ranks",
+          context);
     const std::size_t share = options.remainder == Remainder::drop ? samples / ranks_ : (samples + ranks_ - 1) / ranks_;
     if (options.batch_size > share)
       throw DataError("batch_size is " + std::to_string(options.batch_size) + ", and a rank's share of " +

@@ -29,8 +29,10 @@ struct Product {
     const auto rows = static_cast<Eigen::Index>(m.rows), columns = static_cast<Eigen::Index>(m.columns);
     using Rows = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
     using Columns = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::ColMajor>;
-    if (m.transposed) f(Eigen::Map<const Columns>(m.values.data(), rows, columns));
-    else f(Eigen::Map<const Rows>(m.values.data(), rows, columns));
+    if (m.transposed)
+      f(Eigen::Map<const Columns>(m.values.data(), rows, columns));
+    else
+      f(Eigen::Map<const Rows>(m.values.data(), rows, columns));
   }
 };
 inline constexpr Product product{};

@@ -56,8 +56,8 @@ class Buffer<T, Host> {
   [[nodiscard]] T* data() const noexcept { return static_cast<T*>(memory_.native_handle()); }
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
   [[nodiscard]] Span<T, Host> span() const noexcept { return {data(), size_}; }
-  operator Span<T, Host>() const noexcept { return span(); }            // NOLINT
-  operator Span<const T, Host>() const noexcept { return span(); }      // NOLINT
+  operator Span<T, Host>() const noexcept { return span(); }        // NOLINT
+  operator Span<const T, Host>() const noexcept { return span(); }  // NOLINT
   T& operator[](std::size_t index) const noexcept { return data()[index]; }
   T* begin() const noexcept { return data(); }
   T* end() const noexcept { return data() + size_; }

@@ -95,10 +95,14 @@ template <class T>
 [[nodiscard]] Lanes<T> sqrt(Lanes<T> x) {
   using V = typename Lanes<T>::native;
   const V values = x.to_native();
-  if constexpr (detail::HasElementwiseSqrt<T, V>) return Lanes<T>::from_native(__builtin_elementwise_sqrt(values));
-  else if constexpr (detail::HasSqrtps<T, V>) return Lanes<T>::from_native(__builtin_ia32_sqrtps(values));
-  else if constexpr (detail::HasSqrtpd<T, V>) return Lanes<T>::from_native(__builtin_ia32_sqrtpd(values));
-  else return x.each_lane([](T each) { return std::sqrt(each); });
+  if constexpr (detail::HasElementwiseSqrt<T, V>)
+    return Lanes<T>::from_native(__builtin_elementwise_sqrt(values));
+  else if constexpr (detail::HasSqrtps<T, V>)
+    return Lanes<T>::from_native(__builtin_ia32_sqrtps(values));
+  else if constexpr (detail::HasSqrtpd<T, V>)
+    return Lanes<T>::from_native(__builtin_ia32_sqrtpd(values));
+  else
+    return x.each_lane([](T each) { return std::sqrt(each); });
 }
 template <class T>
 [[nodiscard]] Lanes<T> abs(Lanes<T> x) {

@@ -65,8 +65,7 @@ class MatmulBlock {
     for (std::size_t tile = 0; tile < columns; tile += tile_columns)
       for (std::size_t p = 0; p < inner; ++p)
         for (std::size_t j = 0; j < tile_columns; ++j)
-          right_[tile * inner + p * tile_columns + j] =
-              tile + j < columns ? *from.at(k + p, column + tile + j) : T{0};
+          right_[tile * inner + p * tile_columns + j] = tile + j < columns ? *from.at(k + p, column + tile + j) : T{0};
   }
   /// Adds the product of what was taken.
   void add_to(MatrixRef<T> out, std::size_t row, std::size_t rows, std::size_t column, std::size_t columns,

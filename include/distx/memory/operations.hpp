@@ -52,8 +52,7 @@ template <FloatingElement T>
 void add(HostStream, Span<T> to, Span<const std::type_identity_t<T>> from) {
   if (to.size() != from.size()) detail::lengths_differ(to.size(), from.size(), "add");
   using A = accumulator_t<T>;
-  for (std::size_t i = 0; i < to.size(); ++i)
-    to[i] = static_cast<T>(static_cast<A>(to[i]) + static_cast<A>(from[i]));
+  for (std::size_t i = 0; i < to.size(); ++i) to[i] = static_cast<T>(static_cast<A>(to[i]) + static_cast<A>(from[i]));
 }
 
 /// to[i] = kept * to[i] + (1 - kept) * from[i], in the type of `to`.

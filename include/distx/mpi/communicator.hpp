@@ -4,7 +4,7 @@
 #include <climits>
 
 #include "distx/mpi/connector.hpp"
-#include "distx/mpi/pending.hpp"
+#include "distx/mpi/detail/pending.hpp"
 
 namespace distx {
 
@@ -64,8 +64,8 @@ class MpiCommunicator {
     std::vector<int> colors(static_cast<std::size_t>(size()));
     execute(AllGather<int>{{&color, 1}, colors, {}, location});
     const auto first = std::find(colors.begin(), colors.end(), color) - colors.begin();  // MPI takes no negative ones
-    const ErrorContext context{.operation = "split", .backend = backend(), .rank = rank(), .size = size(),
-                               .location = location};
+    const ErrorContext context{
+        .operation = "split", .backend = backend(), .rank = rank(), .size = size(), .location = location};
     MPI_Comm part = MPI_COMM_NULL;
     mpi::check(MPI_Comm_split(native_handle(), static_cast<int>(first), key, &part), "MPI_Comm_split", context);
     auto owner = mpi::unique_comm::from_native_handle(part);
@@ -87,9 +87,9 @@ class MpiCommunicator {
   MpiCommunicator(std::shared_ptr<mpi::Session> session, const MpiOptions& options) {
     const auto context = session->where("MpiCommunicator");
     if (options.max_count < 1 || options.max_count > INT_MAX)
-      throw MismatchError("max_count is " + std::to_string(options.max_count) + ": MPI counts from 1 to " +
-                              std::to_string(INT_MAX),
-                          context);
+      throw MismatchError(
+          "max_count is " + std::to_string(options.max_count) + ": MPI counts from 1 to " + std::to_string(INT_MAX),
+          context);
     session->barrier("MpiCommunicator");
     member_ = std::make_shared<mpi::Member>(session, mpi::duplicate(session->comm(), context), options);
   }
@@ -100,11 +100,11 @@ class MpiCommunicator {
     if constexpr (std::same_as<C, AnyConnector>)
       if (auto* const known = connector.template target<MpiConnector>(); known != nullptr) return known->session();
     if (connector.size() != 1)
-      throw ConnectError("these " + std::to_string(connector.size()) +
-                             " ranks were not started by MPI: start the program with mpirun and use connect() or an "
-                             "MpiConnector; for ranks that are threads use ThreadCommunicator",
-                         {.operation = "MpiCommunicator", .backend = "mpi", .rank = connector.rank(),
-                          .size = connector.size()});
+      throw ConnectError(
+          "these " + std::to_string(connector.size()) +
+              " ranks were not started by MPI: start the program with mpirun and use connect() or an "
+              "MpiConnector; for ranks that are threads use ThreadCommunicator",
+          {.operation = "MpiCommunicator", .backend = "mpi", .rank = connector.rank(), .size = connector.size()});
     return mpi::alone();
   }
 

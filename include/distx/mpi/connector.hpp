@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "distx/connect/self.hpp"
-#include "distx/mpi/session.hpp"
+#include "distx/mpi/detail/session.hpp"
 
 namespace distx {
 
@@ -47,7 +47,7 @@ class MpiConnector {
   /// The same ranks for Boost.MPI, which serialises whatever Boost.Serialization can.
   [[nodiscard]] boost::mpi::communicator boost() const { return session_->boost(); }
   /// They keep MPI running. Null where MPI serves one thread only: then nobody may look for them beside other calls.
-  [[nodiscard]] std::shared_ptr<Notices> notices() const {
+  [[nodiscard]] std::shared_ptr<FailureChannel> failure_channel() const {
     if (thread_level() != mpi::ThreadLevel::multiple) return nullptr;
     return session_;
   }
@@ -98,9 +98,9 @@ class MpiConnector {
                                 std::to_string(all[rank]),
                             session_->where(operation));
     if (mine > INT_MAX)
-      throw MismatchError("a control message has at most " + std::to_string(INT_MAX) + " bytes, this one " +
-                              std::to_string(mine),
-                          session_->where(operation));
+      throw MismatchError(
+          "a control message has at most " + std::to_string(INT_MAX) + " bytes, this one " + std::to_string(mine),
+          session_->where(operation));
   }
 
   std::shared_ptr<mpi::Session> session_;

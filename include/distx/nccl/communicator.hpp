@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <numeric>
 
-#include "distx/nccl/allocation.hpp"
-#include "distx/nccl/make.hpp"
-#include "distx/nccl/pending.hpp"
+#include "distx/nccl/detail/allocation.hpp"
+#include "distx/nccl/detail/make.hpp"
+#include "distx/nccl/detail/pending.hpp"
 
 namespace distx {
 
@@ -31,8 +31,8 @@ class NcclCommunicator {
   /// Among the ranks of any connector. Collective.
   /// @throws ConnectError, on every rank, where a rank has no GPU, has one that another rank uses, or NCCL fails
   template <class C>
-  requires(!std::same_as<std::remove_cv_t<C>, NcclCommunicator>) && Connector<C> explicit NcclCommunicator(
-                                                                        C& connector, const NcclOptions& options = {})
+    requires(!std::same_as<std::remove_cv_t<C>, NcclCommunicator>) && Connector<C>
+  explicit NcclCommunicator(C& connector, const NcclOptions& options = {})
       : member_(nccl::connect(connector, options)) {}
   NcclCommunicator(NcclCommunicator&&) noexcept = default;
   NcclCommunicator& operator=(NcclCommunicator&&) noexcept = default;
@@ -73,10 +73,12 @@ class NcclCommunicator {
   friend bool operator==(const NcclCommunicator&, const NcclCommunicator&) noexcept = default;
 
   template <ErasableCall Call>
-  requires std::same_as<typename Call::space, Cuda>
-  void execute(const Call& call) { member_->execute(erase(call)); }
+    requires std::same_as<typename Call::space, Cuda>
+  void execute(const Call& call) {
+    member_->execute(erase(call));
+  }
   template <ErasableCall Call>
-  requires std::same_as<typename Call::space, Cuda>
+    requires std::same_as<typename Call::space, Cuda>
   [[nodiscard]] NcclPending start(const Call& call, CudaStreamRef after = {}) {
     const auto erased = erase(call);
     return NcclPending(member_, member_->start(erased, after), member_->self.context(erased));
@@ -150,7 +152,7 @@ class NcclCommunicator {
   /// A communicator of what `make` gives, of the ranks that stay within reach of the same notices.
   template <class Make>
   NcclCommunicator made(const RankOf& self, std::uint64_t identity, const ErrorContext& where, Make&& make) {
-    const auto& notices = member_->ending.notices();
+    const auto& notices = member_->ending.failure_channel();
     NcclOptions options = member_->options;
     const DeviceGuard guard(member_->device);
     return member_->guarded([&] {
@@ -190,7 +192,7 @@ class NcclCommunicator {
         }
       }
       auto smaller = std::make_shared<nccl::Member>(self, member_->device, member_->options, std::move(comms),
-                                                    member_->ending.notices(), identity);
+                                                    member_->ending.failure_channel(), identity);
       smaller->set_capability(member_->capability());
       return NcclCommunicator(std::move(smaller));
     } else {

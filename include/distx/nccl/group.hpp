@@ -2,7 +2,7 @@
 #pragma once
 #include <exception>
 
-#include "distx/nccl/open_group.hpp"
+#include "distx/nccl/detail/open_group.hpp"
 
 namespace distx {
 

@@ -8,8 +8,8 @@
 
 #include "distx/core/deadline.hpp"
 #include "distx/cuda/stream.hpp"
-#include "distx/nccl/check.hpp"
-#include "distx/nccl/versions.hpp"
+#include "distx/nccl/detail/check.hpp"
+#include "distx/nccl/detail/versions.hpp"
 
 namespace distx {
 

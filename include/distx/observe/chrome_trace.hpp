@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/observe/json_string.hpp"
+#include "distx/observe/detail/json_string.hpp"
 #include "distx/observe/timeline.hpp"
 
 // The Trace Event Format, which Perfetto and chrome://tracing open: a JSON object with a list of events. Ranks are its
@@ -21,18 +21,18 @@ namespace detail {
 inline std::string microseconds(std::int64_t nanoseconds) {
   const std::int64_t magnitude = nanoseconds < 0 ? -nanoseconds : nanoseconds;
   const std::string fraction = std::to_string(magnitude % 1000);
-  return (nanoseconds < 0 ? "-" : "") + std::to_string(magnitude / 1000) + "." +
-         std::string(3 - fraction.size(), '0') + fraction;
+  return (nanoseconds < 0 ? "-" : "") + std::to_string(magnitude / 1000) + "." + std::string(3 - fraction.size(), '0') +
+         fraction;
 }
 
 inline std::string chrome_metadata(const std::string& kind, int rank, int track, const std::string& argument) {
-  return R"({"ph":"M","name":")" + kind + R"(","pid":)" + std::to_string(rank) + R"(,"tid":)" +
-         std::to_string(track) + R"(,"args":{)" + argument + "}}";
+  return R"({"ph":"M","name":")" + kind + R"(","pid":)" + std::to_string(rank) + R"(,"tid":)" + std::to_string(track) +
+         R"(,"args":{)" + argument + "}}";
 }
 
 inline std::string chrome_arguments(const TimedSpan& span) {
-  std::string text = R"(,"args":{"bytes":)" + std::to_string(span.bytes) + R"(,"wire_bytes":)" +
-                     std::to_string(span.wire_bytes);
+  std::string text =
+      R"(,"args":{"bytes":)" + std::to_string(span.bytes) + R"(,"wire_bytes":)" + std::to_string(span.wire_bytes);
   if (span.location.line() != 0) {
     const std::string where = span.location.file_name() + (":" + std::to_string(span.location.line()));
     text += R"(,"location":)" + json_string(where);

@@ -25,13 +25,13 @@ struct MemoryLedger {
   Use total;      ///< its peak is that of all kinds together, not the sum of their peaks
 
   /// As an error has it: `weights 16 bytes, gradients …; together …, at most …`.
-  [[nodiscard]] std::string words() const {
+  [[nodiscard]] std::string to_string() const {
     const auto one = [](const char* name, const Use& use) {
       return std::string(name) + " " + std::to_string(use.held) + " bytes, ";
     };
-    return one("weights", weights) + one("gradients", gradients) + one("optimizer", optimizer) +
-           "in flight " + std::to_string(in_flight.held) + " bytes; together " + std::to_string(total.held) +
-           ", at most " + std::to_string(total.peak);
+    return one("weights", weights) + one("gradients", gradients) + one("optimizer", optimizer) + "in flight " +
+           std::to_string(in_flight.held) + " bytes; together " + std::to_string(total.held) + ", at most " +
+           std::to_string(total.peak);
   }
   friend bool operator==(const MemoryLedger&, const MemoryLedger&) = default;
 };
@@ -61,10 +61,14 @@ class MemoryAccount {
  private:
   MemoryLedger::Use& of(MemoryKind kind) noexcept {
     switch (kind) {
-      case MemoryKind::weights: return ledger_.weights;
-      case MemoryKind::gradients: return ledger_.gradients;
-      case MemoryKind::optimizer: return ledger_.optimizer;
-      default: return ledger_.in_flight;
+      case MemoryKind::weights:
+        return ledger_.weights;
+      case MemoryKind::gradients:
+        return ledger_.gradients;
+      case MemoryKind::optimizer:
+        return ledger_.optimizer;
+      default:
+        return ledger_.in_flight;
     }
   }
 

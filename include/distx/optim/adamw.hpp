@@ -22,9 +22,9 @@ struct AdamW {
   template <class T>
   struct Coefficients {
     T beta1;
-    T rest1;            ///< 1 - beta1
+    T rest1;  ///< 1 - beta1
     T beta2;
-    T rest2;            ///< 1 - beta2
+    T rest2;  ///< 1 - beta2
     T epsilon;
     T rate;             ///< the learning rate over 1 - beta1^t
     T root_correction;  ///< 1 / sqrt(1 - beta2^t)

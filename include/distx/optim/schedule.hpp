@@ -44,9 +44,7 @@ inline double behind(std::uint64_t step, std::uint64_t steps) noexcept {
   detail::check_rate("linear", "the first rate", first);
   detail::check_rate("linear", "the last rate", last);
   detail::check_steps("linear", steps);
-  return [=](std::uint64_t step) {
-    return first + (last - first) * detail::behind(step, steps);
-  };
+  return [=](std::uint64_t step) { return first + (last - first) * detail::behind(step, steps); };
 }
 
 /// From `first` to `last` along half a cosine, reached at step `steps` and kept: Loshchilov and Hutter,

@@ -35,8 +35,8 @@ struct SGD {
   template <class T>
   [[nodiscard]] constexpr Coefficients<T> coefficients(const Step& step) const {
     return {static_cast<T>(step.learning_rate), static_cast<T>(momentum),
-            static_cast<T>(step.weight_decay.value_or(weight_decay)),
-            nesterov ? static_cast<T>(momentum) : T{1}, nesterov ? T{1} : T{0}};
+            static_cast<T>(step.weight_decay.value_or(weight_decay)), nesterov ? static_cast<T>(momentum) : T{1},
+            nesterov ? T{1} : T{0}};
   }
 
   template <class T, class V>

@@ -11,9 +11,9 @@ namespace distx {
 
 /// What an optimizer is told about one update of one parameter.
 struct Step {
-  double learning_rate = 0;               ///< the step's, times the scale of the parameter's group
-  std::uint64_t number = 1;               ///< 1 in the first update of this parameter
-  std::optional<double> weight_decay{};   ///< of the parameter's group, where it sets one: instead of the optimizer's
+  double learning_rate = 0;              ///< the step's, times the scale of the parameter's group
+  std::uint64_t number = 1;              ///< 1 in the first update of this parameter
+  std::optional<double> weight_decay{};  ///< of the parameter's group, where it sets one: instead of the optimizer's
 };
 
 namespace detail {

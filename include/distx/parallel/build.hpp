@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/comm/movement.hpp"
-#include "distx/parallel/allocate.hpp"
-#include "distx/parallel/lay_out_buckets.hpp"
-#include "distx/parallel/units.hpp"
+#include "distx/parallel/detail/bucket/lay_out_buckets.hpp"
+#include "distx/parallel/detail/engine/units.hpp"
+#include "distx/parallel/detail/memory/allocate.hpp"
 
 namespace distx::detail {
 
@@ -29,16 +29,17 @@ void set_values(Buckets<Space>& buckets, std::vector<Entry<Space>>& entries, Wir
     for (const auto& place : run.layout.places) {
       auto& state = *entries[place.entry].owned;
       const auto value = values.subspan(place.begin, place.size);
-      if (state.value.empty()) state.initialize(value);
-      else copy(stream, bytes_of(value), bytes_of(state.value));
+      if (state.value.empty())
+        state.initialize(value);
+      else
+        copy(stream, bytes_of(value), bytes_of(state.value));
       state.value = run.value_apart ? Span<AnyElement, Space>{} : value;
       state.value_memory = run.value_apart ? nullptr : bucket.memory.front();
       state.sharded = run.value_apart;
       if (!run.gradient.empty()) state.gradient = run.gradient.subspan(place.begin, place.size);
     }
     synchronize_all<Space>();  // it may have written on any stream
-    if (wires.all.size() > 1)
-      make_behind(wires.all, Broadcast<AnyElement, Space>{values, root, location}, stream);
+    if (wires.all.size() > 1) make_behind(wires.all, Broadcast<AnyElement, Space>{values, root, location}, stream);
     if (run.value_apart) copy(stream, bytes_of(run.own_value), bytes_of(run.own(values)));
   }
 }
@@ -50,8 +51,7 @@ void adopt_values(Buckets<Space>& buckets, const std::vector<Entry<Space>>& entr
     if (!bucket.trained) continue;
     std::size_t number = 0;
     for (const auto& run : bucket.runs)
-      for (const auto& piece : run.updated)
-        bucket.update->adopt({}, number++, run.segment(piece, entries).weight);
+      for (const auto& piece : run.updated) bucket.update->adopt({}, number++, run.segment(piece, entries).weight);
   }
 }
 

@@ -3,7 +3,7 @@
 #include <concepts>
 #include <ranges>
 
-#include "distx/comm/arguments.hpp"
+#include "distx/comm/detail/arguments.hpp"
 
 // How a user's array becomes a Span: what may stand for the elements of a collective, and whatever else has its
 // elements side by side and says where they begin and how many.
@@ -13,8 +13,9 @@ namespace detail {
 
 template <class A>
 concept GivesSpan = requires(A& array) {
-  { array.span() } -> std::convertible_to<Span<typename decltype(array.span())::element_type,
-                                               typename decltype(array.span())::space>>;
+  {
+    array.span()
+  } -> std::convertible_to<Span<typename decltype(array.span())::element_type, typename decltype(array.span())::space>>;
 };
 template <class A>
 concept DataAndSize = requires(A& array) {
@@ -38,9 +39,10 @@ constexpr auto contiguous(A& array) {
   } else {
     if constexpr (Strided<A>)
       if (array.innerStride() != 1 || (array.outerSize() > 1 && array.outerStride() != array.innerSize()))
-        throw MismatchError("the matrix is a part of another one, with gaps between its columns or rows: pass one "
-                            "whose elements lie side by side",
-                            {.operation = "ref"});
+        throw MismatchError(
+            "the matrix is a part of another one, with gaps between its columns or rows: pass one "
+            "whose elements lie side by side",
+            {.operation = "ref"});
     return Span<std::remove_pointer_t<decltype(array.data())>>(array.data(), static_cast<std::size_t>(array.size()));
   }
 }
@@ -57,8 +59,8 @@ using contiguous_space_t = typename contiguous_t<A>::space;
 
 /// Passing one by value leaves its elements where they are; a temporary container would take them along.
 template <class A>
-concept Stays = std::is_lvalue_reference_v<A> || is_span<std::remove_cvref_t<A>> ||
-                !std::ranges::range<A> || std::ranges::borrowed_range<A>;
+concept Stays = std::is_lvalue_reference_v<A> || is_span<std::remove_cvref_t<A>> || !std::ranges::range<A> ||
+                std::ranges::borrowed_range<A>;
 
 }  // namespace detail
 

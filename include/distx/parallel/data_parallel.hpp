@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include "distx/parallel/detail/engine/training.hpp"
 #include "distx/parallel/exponential_average.hpp"
 #include "distx/parallel/policies.hpp"
-#include "distx/parallel/training.hpp"
 #include "distx/parallel/unsharded.hpp"
 
 namespace distx {
@@ -86,9 +86,9 @@ class DataParallel {
     requires detail::CommunicatorIn<C, space> && detail::UpdatesIn<Optimizer, space>
   DataParallel(C& comm, const ParameterList<space>& parameters, const Optimizer& optimizer,
                const DataParallelOptions& options = {}, const here& location = here::current())
-      : training_(std::make_unique<detail::Training<space>>(
-            AnyCommunicator<space>(comm.share()), parameters.entries(), detail::any_optimizer<space>(optimizer),
-            policies(options, comm, location), options, location)) {}
+      : training_(std::make_unique<detail::Training<space>>(AnyCommunicator<space>(comm.share()), parameters.entries(),
+                                                            detail::any_optimizer<space>(optimizer),
+                                                            policies(options, comm, location), options, location)) {}
 
   template <class C, class Parameters, class Optimizer>
     requires(!detail::CommunicatorIn<C, space> || !detail::UpdatesIn<Optimizer, space> ||
@@ -274,25 +274,33 @@ class DataParallel {
 
   template <class A>
   void ready_one(stream after, const A& parameter) {
-    if constexpr (detail::is_parameter_ref<A>) training_->ready(parameter.weight.data(), after);
-    else if constexpr (detail::is_parameter<A>) training_->ready(identity_of(parameter), after);
-    else if constexpr (detail::is_parameter_pointer<A>) training_->ready(identity_of(*parameter), after);
-    else if constexpr (detail::ListOfReady<A>) for (const auto& each : parameter) ready_one(after, each);
-    else if constexpr (detail::Contiguous<const A>) training_->ready(detail::contiguous(parameter).data(), after);
-    else static_assert(detail::always_false<A>,
-                       "distx: ready takes ParameterRefs, Parameters, the arrays of weights, or lists of those");
+    if constexpr (detail::is_parameter_ref<A>)
+      training_->ready(parameter.weight.data(), after);
+    else if constexpr (detail::is_parameter<A>)
+      training_->ready(identity_of(parameter), after);
+    else if constexpr (detail::is_parameter_pointer<A>)
+      training_->ready(identity_of(*parameter), after);
+    else if constexpr (detail::ListOfReady<A>)
+      for (const auto& each : parameter) ready_one(after, each);
+    else if constexpr (detail::Contiguous<const A>)
+      training_->ready(detail::contiguous(parameter).data(), after);
+    else
+      static_assert(detail::always_false<A>,
+                    "distx: ready takes ParameterRefs, Parameters, the arrays of weights, or lists of those");
   }
   template <class A>
   void unshard_one(scope& units, stream after, const A& parameter) {
     if constexpr (detail::is_parameter<A>)
       training_->guarded([&] {
-        units.hold(training_->units(), training_->unit_of(identity_of(parameter), after), after,
-                   training_->location());
+        units.hold(training_->units(), training_->unit_of(identity_of(parameter), after), after, training_->location());
       });
-    else if constexpr (detail::is_parameter_pointer<A>) unshard_one(units, after, *parameter);
-    else if constexpr (detail::ListOfReady<A>) for (const auto& each : parameter) unshard_one(units, after, each);
-    else static_assert(detail::is_parameter_ref<A> || detail::Contiguous<const A>,  // whole, wherever they are
-                       "distx: unshard takes what ready takes");
+    else if constexpr (detail::is_parameter_pointer<A>)
+      unshard_one(units, after, *parameter);
+    else if constexpr (detail::ListOfReady<A>)
+      for (const auto& each : parameter) unshard_one(units, after, each);
+    else
+      static_assert(detail::is_parameter_ref<A> || detail::Contiguous<const A>,  // whole, wherever they are
+                    "distx: unshard takes what ready takes");
   }
 
   std::unique_ptr<detail::Training<space>> training_;

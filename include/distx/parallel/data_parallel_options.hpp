@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "distx/core/shortest.hpp"
+#include "distx/core/detail/shortest.hpp"
 
 namespace distx {
 
@@ -27,12 +27,12 @@ struct DataParallelOptions {
   /// A parameter may be without gradient in a step. At stage 3 all gradients of a step are then held together where
   /// `overlap` is off.
   bool allow_unused = false;
-  int broadcast_from = 0;             ///< the rank whose weights and buffers all ranks start with
-  std::optional<int> stage{};         ///< of ZeRO<Dynamic>, 0 to 3; of no other
+  int broadcast_from = 0;      ///< the rank whose weights and buffers all ranks start with
+  std::optional<int> stage{};  ///< of ZeRO<Dynamic>, 0 to 3; of no other
   /// Gradients are scaled down so that the norm of all of them together is at most this; infinity leaves them.
   double clip_norm = std::numeric_limits<double>::infinity();
-  int group_ranks = 0;                ///< of Hybrid: so many share out; divides the ranks
-  double loss_scale = 65536;          ///< of float16 parameters with Precision, at first; 1 leaves losses as they are
+  int group_ranks = 0;        ///< of Hybrid: so many share out; divides the ranks
+  double loss_scale = 65536;  ///< of float16 parameters with Precision, at first; 1 leaves losses as they are
 
   [[nodiscard]] bool clips() const noexcept { return clip_norm != std::numeric_limits<double>::infinity(); }
 
@@ -40,7 +40,7 @@ struct DataParallelOptions {
   [[nodiscard]] std::size_t first_bucket_bytes() const noexcept {
     return bucket_bytes == unlimited || bucket_bytes < 1_MiB ? bucket_bytes : 1_MiB;
   }
-  [[nodiscard]] std::string words() const {
+  [[nodiscard]] std::string to_string() const {
     return "bucket_bytes = " + (bucket_bytes == unlimited ? "unlimited" : std::to_string(bucket_bytes)) +
            ", overlap = " + (overlap ? "true" : "false") + ", allow_unused = " + (allow_unused ? "true" : "false") +
            ", broadcast_from = " + std::to_string(broadcast_from) +

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/parallel/training.hpp"
+#include "distx/parallel/detail/engine/training.hpp"
 
 namespace distx {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/core/tell_if_throws.hpp"
+#include "distx/core/detail/revoke_on_exception.hpp"
 #include "distx/parallel/data_parallel.hpp"
 #include "distx/parallel/tensor_gradient.hpp"
 #include "distx/parallel/tensor_parameter.hpp"
@@ -61,15 +61,14 @@ class MeshParallel {
     using Facts = detail::GradientFacts<Data, layout_of<W>, layout_of<G>, mesh_of<W>>;
     guarded([&] {
       if (!(weight.mesh() == gradient.mesh()) || weight.extents() != gradient.extents())
-        throw MismatchError("'" + weight.name() + "' has " + words_of(weight.extents()) + " elements, its gradient " +
-                                words_of(gradient.extents()) + ", or they lie on two meshes",
-                            {.operation = "ready", .rank = mesh_.rank, .size = mesh_.shape.ranks(),
-                             .location = location});
+        throw MismatchError(
+            "'" + weight.name() + "' has " + words_of(weight.extents()) + " elements, its gradient " +
+                words_of(gradient.extents()) + ", or they lie on two meshes",
+            {.operation = "ready", .rank = mesh_.rank, .size = mesh_.shape.ranks(), .location = location});
       if constexpr (std::is_same_v<typename Facts::reduced, layout_of<G>>) {
         add_gradient(weight, gradient);
       } else {
-        add_gradient(weight,
-                     detail::reduced_to(std::type_identity<typename Facts::reduced>(), gradient, location));
+        add_gradient(weight, detail::reduced_to(std::type_identity<typename Facts::reduced>(), gradient, location));
       }
     });
   }
@@ -132,8 +131,9 @@ class MeshParallel {
     guarded([&] {
       for (const auto& entry : parameters.entries()) {
         const auto fail = [&](const char* words) {
-          throw MismatchError("'" + entry.name + "' " + words, {.operation = "MeshParallel", .rank = mesh.rank(),
-                                                                .size = mesh.size(), .location = location});
+          throw MismatchError(
+              "'" + entry.name + "' " + words,
+              {.operation = "MeshParallel", .rank = mesh.rank(), .size = mesh.size(), .location = location});
         };
         if (entry.mesh != &mesh.state()) fail("lies on another mesh than the training's: make one and hand it to all");
         if (entry.cutting >> MeshT::template index_of<Data>() & 1U)
@@ -152,7 +152,7 @@ class MeshParallel {
   }
   template <class F>
   void guarded(F&& f) {
-    detail::tell_if_throws(f, [&](const char* words) { mesh_.revoke(words); });
+    detail::revoke_on_exception(f, [&](const char* words) { mesh_.revoke(words); });
   }
 
   detail::MeshStateIn<space>& mesh_;

@@ -4,7 +4,7 @@
 #include <memory>
 #include <utility>
 
-#include "distx/comm/in_order.hpp"
+#include "distx/comm/detail/in_order.hpp"
 #include "distx/memory/operations.hpp"
 #include "distx/parallel/parameter_options.hpp"
 
@@ -32,7 +32,7 @@ struct ParameterState {
   bool lost = false;     // sharded by a training that has ended
   bool touched = false;  // gradient() was asked for in this step
   typename Space::stream zeroed_on{};
-  bool sent = false;     // its gradient is no longer this rank's to write
+  bool sent = false;  // its gradient is no longer this rank's to write
 
   /// The first gradient of a step is zero.
   void touch(typename Space::stream stream) {
@@ -83,8 +83,8 @@ class Parameter {
     if (state_->value.empty())
       fail(state_->sharded ? "is held in shards, one on each rank: read it in the scope of auto weights = "
                              "training.unshard(…)"
-           : state_->lost ? "was held in shards by a training that has ended: call release() before that ends"
-                          : "has no memory yet: make a DataParallel of it first",
+           : state_->lost  ? "was held in shards by a training that has ended: call release() before that ends"
+                           : "has no memory yet: make a DataParallel of it first",
            "value");
     return typed(state_->value);
   }

@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "distx/core/shortest.hpp"
+#include "distx/core/detail/shortest.hpp"
 #include "distx/parallel/parameter.hpp"
 #include "distx/parallel/parameter_ref.hpp"
 
@@ -39,7 +39,7 @@ struct Entry {
   }
 
   /// As an error names it: `'conv1.weight', 150 of float32`.
-  [[nodiscard]] std::string words() const {
+  [[nodiscard]] std::string to_string() const {
     std::string text = "'" + name + "', " + std::to_string(size()) + " of " + std::string(name_of(type()));
     if (type() == ElementType::bytes) text += " (" + std::to_string(element_bytes()) + " each)";
     if (buffer) return text + ", a buffer";
@@ -130,8 +130,10 @@ void check_list(const std::vector<Entry<Space>>& entries, const ErrorContext& co
     if (entry.owned && entry.owned->in_training)
       throw MismatchError("'" + entry.name + "' is in a training already: end that one, or list it once", context);
     if (entry.owned && entry.owned->lost)
-      throw MismatchError("'" + entry.name + "' was held in shards by a training that has ended: call release() "
-                          "before that ends", context);
+      throw MismatchError("'" + entry.name +
+                              "' was held in shards by a training that has ended: call release() "
+                              "before that ends",
+                          context);
   }
   std::sort(names.begin(), names.end(), [](auto* a, auto* b) { return *a < *b; });
   for (std::size_t i = 1; i < names.size(); ++i)

@@ -39,7 +39,7 @@ template <ParameterArray Weight, ParameterArray Gradient>
                             std::to_string(gradients.size()),
                         {.operation = "ref"});
   return ParameterRef<typename Weights::element_type, typename Weights::space>{std::move(name), weights, gradients,
-                                                                              options};
+                                                                               options};
 }
 
 namespace detail {

@@ -5,7 +5,7 @@
 #include <type_traits>
 
 #include "distx/core/space.hpp"
-#include "distx/parallel/training_policies.hpp"
+#include "distx/parallel/detail/engine/training_policies.hpp"
 
 namespace distx {
 
@@ -116,13 +116,25 @@ inline constexpr std::size_t stages_named = (std::size_t{0} + ... + (is_stage<Ps
 template <class... Ps>
 inline constexpr std::size_t spaces_named = (std::size_t{0} + ... + (is_space<Ps> ? 1 : 0));
 
-enum class PolicyFault { none, no_policy, two_stages, two_spaces, two_accumulations, two_precisions, two_hybrids,
-                         no_stage, whole_gradients, nothing_shared };
+enum class PolicyFault {
+  none,
+  no_policy,
+  two_stages,
+  two_spaces,
+  two_accumulations,
+  two_precisions,
+  two_hybrids,
+  no_stage,
+  whole_gradients,
+  nothing_shared
+};
 
 template <class P>
 constexpr int stage_named() {
-  if constexpr (is_stage<P>) return P::stage;
-  else return 0;
+  if constexpr (is_stage<P>)
+    return P::stage;
+  else
+    return 0;
 }
 template <class... Ps>
 inline constexpr int stage_of = (0 + ... + stage_named<Ps>());

@@ -7,11 +7,11 @@ namespace distx {
 /// The part of a parameter that a rank updates, in memory.
 template <MemorySpace Space>
 struct Segment {
-  std::size_t parameter = 0;             ///< its place in the list that the training was made of
-  std::size_t offset = 0;                ///< in the parameter, in elements
+  std::size_t parameter = 0;  ///< its place in the list that the training was made of
+  std::size_t offset = 0;     ///< in the parameter, in elements
   Span<AnyElement, Space> weight{};
   Span<AnyElement, Space> gradient{};
-  double scale = 1;                      ///< multiplies the gradient: with Precision, short ones are left as they came
+  double scale = 1;  ///< multiplies the gradient: with Precision, short ones are left as they came
 
   /// @pre T is the parameter's element type
   template <FloatingElement T>

@@ -50,8 +50,8 @@ struct GradientFacts<Data, W, G, Mesh<Axes...>> {
 };
 
 template <class W, class G>
-inline constexpr bool same_kind = std::is_same_v<mesh_of<W>, mesh_of<G>> && rank_of<W> == rank_of<G> &&
-                                  std::is_same_v<value_of<W>, value_of<G>>;
+inline constexpr bool same_kind =
+    std::is_same_v<mesh_of<W>, mesh_of<G>> && rank_of<W> == rank_of<G> && std::is_same_v<value_of<W>, value_of<G>>;
 
 template <class... Ps, class G>
 auto reduced_to(std::type_identity<Placements<Ps...>>, const G& gradient, const std::source_location& location) {
@@ -96,8 +96,8 @@ constexpr void diagnose_gradient() {
 /// Whether `ready(weight, gradient)` compiles for a training over the axis `Data`: where the weight is sharded, so is
 /// the gradient; where it is replicated, the gradient is too, or Partial, and is reduced.
 template <class G, class W, class Data>
-concept GradientOf = DistributedTensor<W> && DistributedTensor<G> && detail::same_kind<W, G> &&
-                     detail::GradientFacts<Data, layout_of<W>, layout_of<G>, mesh_of<W>>::fault ==
-                         detail::GradientFault::no_fault;
+concept GradientOf =
+    DistributedTensor<W> && DistributedTensor<G> && detail::same_kind<W, G> &&
+    detail::GradientFacts<Data, layout_of<W>, layout_of<G>, mesh_of<W>>::fault == detail::GradientFault::no_fault;
 
 }  // namespace distx

@@ -80,8 +80,8 @@ class TensorParameterList {
  private:
   template <FloatingElement T, std::size_t Rank, class MeshT, class L>
   void add_one(const TensorParameter<T, Rank, MeshT, L, Space>& parameter) {
-    entries_.push_back({parameter.name(), &parameter.mesh().state(), parameter.sharding().cutting(),
-                        parameter.part() == nullptr});
+    entries_.push_back(
+        {parameter.name(), &parameter.mesh().state(), parameter.sharding().cutting(), parameter.part() == nullptr});
     if (parameter.part() != nullptr) parts_.add(*parameter.part());
   }
 

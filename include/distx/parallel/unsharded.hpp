@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/parallel/units.hpp"
+#include "distx/parallel/detail/engine/units.hpp"
 
 namespace distx {
 

@@ -20,8 +20,10 @@ using placed = placement_on<layout_of<X>, Axis>;
 template <class P, bool Right, class X>
 auto replaced(X&& x, const std::source_location& location) {
   using To = layout_with<layout_of<X>, P>;
-  if constexpr (Right) return redistribute<To>(std::forward<X>(x), location);
-  else return relaid<X, To>(x.mesh(), x.extents());
+  if constexpr (Right)
+    return redistribute<To>(std::forward<X>(x), location);
+  else
+    return relaid<X, To>(x.mesh(), x.extents());
 }
 
 }  // namespace detail

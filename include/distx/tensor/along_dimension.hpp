@@ -54,15 +54,18 @@ inline std::vector<std::size_t> volumes_of(const std::vector<Box>& boxes) {
 template <class C>
 void check_dimension(const C& comm, std::string_view operation, std::size_t dim, std::size_t rank, Counts sizes,
                      const std::source_location& location) {
-  const ErrorContext context{.operation = operation, .backend = comm.backend(), .rank = comm.rank(),
-                             .size = comm.size(), .location = location};
+  const ErrorContext context{.operation = operation,
+                             .backend = comm.backend(),
+                             .rank = comm.rank(),
+                             .size = comm.size(),
+                             .location = location};
   if (dim >= rank)
     throw MismatchError("there is no dimension " + std::to_string(dim) + " in a tensor of " + std::to_string(rank),
                         context);
   if (!sizes.empty() && sizes.size() != static_cast<std::size_t>(comm.size()))
-    throw MismatchError(std::to_string(sizes.size()) + " sizes are given, and there are " +
-                            std::to_string(comm.size()) + " ranks",
-                        context);
+    throw MismatchError(
+        std::to_string(sizes.size()) + " sizes are given, and there are " + std::to_string(comm.size()) + " ranks",
+        context);
 }
 
 /// What every rank has of `boxes` of `whole`, one after another.
@@ -70,8 +73,8 @@ template <class Space, class T>
 Buffer<T, Space> packed(typename Space::stream stream, const Box& whole, const std::vector<Box>& boxes,
                         Span<const T, Space> from) {
   auto to = buffer_on<T, Space>(stream, sum_of(volumes_of(boxes)), uninitialized);
-  copy_boxes_out<Space>(stream, Span<AnyElement, Space>(to.span()).bytes(),
-                        Span<const AnyElement, Space>(from).bytes(), whole, boxes, sizeof(T));
+  copy_boxes_out<Space>(stream, Span<AnyElement, Space>(to.span()).bytes(), Span<const AnyElement, Space>(from).bytes(),
+                        whole, boxes, sizeof(T));
   return to;
 }
 template <class Space, class T>

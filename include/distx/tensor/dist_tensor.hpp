@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include "distx/comm/detail/in_order.hpp"
 #include "distx/memory/operations.hpp"
-#include "distx/comm/in_order.hpp"
-#include "distx/tensor/tensor_place.hpp"
+#include "distx/tensor/detail/tensor_place.hpp"
 #include "distx/tensor/tensor_ref.hpp"
 
 namespace distx {
@@ -108,7 +108,7 @@ concept DistributedTensor = requires(const std::remove_cvref_t<X>& x) {
   {
     x.local()
   } -> std::convertible_to<
-      Span<const typename std::remove_cvref_t<X>::value_type, typename std::remove_cvref_t<X>::space>>;
+        Span<const typename std::remove_cvref_t<X>::value_type, typename std::remove_cvref_t<X>::space>>;
 };
 
 namespace detail {

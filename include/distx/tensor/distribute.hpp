@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/tensor/copy_box.hpp"
+#include "distx/tensor/detail/copy_box.hpp"
 #include "distx/tensor/make_tensor.hpp"
 
 // Between a tensor that one process has whole and one that is spread over a mesh.
@@ -139,8 +139,10 @@ template <class... Ps, MeshType MeshT, WholeTensor Whole>
   if constexpr (detail::has_values<typename Asked::layout>())
     copy_box(part.stream(), Span<AnyElement, From>(part.local()).bytes(), part.box(),
              Span<const AnyElement, From>(x.values()).bytes(), part.sharding().whole(), part.box(), sizeof(T));
-  if constexpr (std::same_as<typename Asked::space, From>) return part;
-  else return to_space<typename Asked::space>(part);
+  if constexpr (std::same_as<typename Asked::space, From>)
+    return part;
+  else
+    return to_space<typename Asked::space>(part);
 }
 
 /// Each rank's part of a tensor that the root has whole; what the other ranks pass is not looked at. Collective.

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <span>
 
-#include "distx/comm/arguments.hpp"
+#include "distx/comm/detail/arguments.hpp"
 #include "distx/tensor/dist_tensor.hpp"
 
 // Tensors from nothing and from this rank's part. None of these communicates.
@@ -70,8 +70,10 @@ namespace detail {
 
 template <class Wanted, class X>
 auto in_asked(X&& x) {
-  if constexpr (std::same_as<typename Wanted::space, typename X::space>) return std::forward<X>(x);
-  else return to_space<typename Wanted::space>(x);
+  if constexpr (std::same_as<typename Wanted::space, typename X::space>)
+    return std::forward<X>(x);
+  else
+    return to_space<typename Wanted::space>(x);
 }
 
 }  // namespace detail

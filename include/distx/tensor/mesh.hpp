@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "distx/tensor/mesh_state.hpp"
+#include "distx/tensor/detail/mesh_state.hpp"
 #include "distx/tensor/placements.hpp"
 
 namespace distx {
@@ -33,7 +33,8 @@ class Mesh {
     std::copy(sizes.begin(), sizes.end(), shape.sizes.begin());
     if constexpr (std::same_as<C, AnyCommunicator<typename C::space>>)
       state_ = detail::make_mesh<typename C::space>(comm.share(), shape, location, stream);
-    else state_ = detail::make_mesh(AnyCommunicator<typename C::space>(comm.share()), shape, location, stream);
+    else
+      state_ = detail::make_mesh(AnyCommunicator<typename C::space>(comm.share()), shape, location, stream);
   }
 
   /// Of a tag type among the mesh's axes.

@@ -32,10 +32,9 @@ struct MeshShape {
     return rank;
   }
   /// `2 x 3`
-  [[nodiscard]] std::string words() const {
+  [[nodiscard]] std::string to_string() const {
     std::string words;
-    for (std::size_t axis = 0; axis < axes; ++axis)
-      words += (axis == 0 ? "" : " x ") + std::to_string(sizes[axis]);
+    for (std::size_t axis = 0; axis < axes; ++axis) words += (axis == 0 ? "" : " x ") + std::to_string(sizes[axis]);
     return words;
   }
   friend constexpr bool operator==(const MeshShape&, const MeshShape&) = default;

@@ -83,12 +83,15 @@ struct Sorted {
                 "distx: an axis is named twice in a layout: it shards one dimension, or is Partial, or is not named");
   static constexpr std::size_t count = sizeof...(Ps);
   static constexpr std::array<std::string_view, count> names{spelling_of<typename Ps::axis>()...};
-  static_assert(!once || [] {
-    for (std::size_t i = 0; i != count; ++i)
-      for (std::size_t j = 0; j < i; ++j)
-        if (names[i] == names[j]) return false;
-    return true;
-  }(), "distx: two axes of a layout have one name: the order of a layout is by the names of its axes");
+  static_assert(
+      !once ||
+          [] {
+            for (std::size_t i = 0; i != count; ++i)
+              for (std::size_t j = 0; j < i; ++j)
+                if (names[i] == names[j]) return false;
+            return true;
+          }(),
+      "distx: two axes of a layout have one name: the order of a layout is by the names of its axes");
   static constexpr std::array<std::size_t, count> order = [] {
     std::array<std::size_t, count> places{};
     for (std::size_t i = 0; i != count; ++i)
@@ -99,8 +102,7 @@ struct Sorted {
     return sorted;
   }();
   template <std::size_t... I>
-  static auto pick(std::index_sequence<I...>)
-      -> Placements<std::tuple_element_t<order[I], std::tuple<Ps...>>...>;
+  static auto pick(std::index_sequence<I...>) -> Placements<std::tuple_element_t<order[I], std::tuple<Ps...>>...>;
   using type = decltype(pick(std::make_index_sequence<count>{}));
 };
 
@@ -142,8 +144,8 @@ template <class L, class P>
 struct With;
 template <class... Ps, class P>
 struct With<Placements<Ps...>, P> {
-  using type = distx::Layout<std::conditional_t<std::is_same_v<typename Ps::axis, typename P::axis>,
-                                         Replicated<typename Ps::axis>, Ps>..., P>;
+  using type = distx::Layout<
+      std::conditional_t<std::is_same_v<typename Ps::axis, typename P::axis>, Replicated<typename Ps::axis>, Ps>..., P>;
 };
 
 }  // namespace detail

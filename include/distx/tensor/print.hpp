@@ -11,9 +11,12 @@ namespace detail {
 template <class T, std::size_t Rank>
 void print_part(std::ostream& out, const TensorRef<const T, Rank>& x, std::size_t dim, std::size_t& at) {
   if (dim == Rank) {
-    if constexpr (Element<T> && !std::floating_point<T> && !std::integral<T>) out << static_cast<float>(x.data()[at++]);
-    else if constexpr (sizeof(T) == 1) out << static_cast<int>(x.data()[at++]);
-    else out << x.data()[at++];
+    if constexpr (Element<T> && !std::floating_point<T> && !std::integral<T>)
+      out << static_cast<float>(x.data()[at++]);
+    else if constexpr (sizeof(T) == 1)
+      out << static_cast<int>(x.data()[at++]);
+    else
+      out << x.data()[at++];
     return;
   }
   out << '[';
@@ -31,8 +34,10 @@ void print_part(std::ostream& out, const TensorRef<const T, Rank>& x, std::size_
 template <class P>
 std::string words_of_placement() {
   const std::string axis(axis_name<typename P::axis>());
-  if constexpr (is_shard<P>) return "Shard<" + std::to_string(P::dim) + ", " + axis + ">";
-  else return "Partial<" + axis + ">";
+  if constexpr (is_shard<P>)
+    return "Shard<" + std::to_string(P::dim) + ", " + axis + ">";
+  else
+    return "Partial<" + axis + ">";
 }
 template <class... Ps>
 std::string words_of_layout(Placements<Ps...>*) {
@@ -43,8 +48,8 @@ std::string words_of_layout(Placements<Ps...>*) {
 template <class... Axes>
 std::string words_of_mesh(const Mesh<Axes...>& mesh) {
   std::string words;
-  ((words += (words.empty() ? "" : " x ") + std::string(axis_name<Axes>()) + " " +
-             std::to_string(mesh.template size<Axes>())),
+  ((words +=
+    (words.empty() ? "" : " x ") + std::string(axis_name<Axes>()) + " " + std::to_string(mesh.template size<Axes>())),
    ...);
   return words;
 }

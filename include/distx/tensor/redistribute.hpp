@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include "distx/tensor/detail/redistribution.hpp"
+#include "distx/tensor/detail/relayout.hpp"
 #include "distx/tensor/dist_tensor.hpp"
-#include "distx/tensor/redistribution.hpp"
-#include "distx/tensor/relayout.hpp"
 
 namespace distx {
 
@@ -80,8 +80,7 @@ template <class... Ps, class T, std::size_t Rank, class MeshT, class L, class Sp
     return redistribute<Ps...>(std::as_const(x), location);
   TensorPlace<Rank, MeshT, To> place(x.mesh(), x.extents());
   DistTensorRef<T, Rank, MeshT, To, Space> out(place, x.local());
-  if constexpr (detail::may_become<L, To>())
-    detail::redistribution(x, out, x.stream(), location)->run();
+  if constexpr (detail::may_become<L, To>()) detail::redistribution(x, out, x.stream(), location)->run();
   return DistTensor<T, Rank, MeshT, To, Space>(std::move(place), x.release());
 }
 
@@ -94,11 +93,11 @@ void redistribute(const X& x, Out&& out, std::source_location location = std::so
                     rank_of<X> == rank_of<Out>,
                 "distx: the tensors differ in their meshes' axes, their elements or their number of dimensions");
   if (x.extents() != out.extents() || !(x.mesh() == out.mesh()))
-    throw MismatchError(x.extents() != out.extents() ? "the extents are " + words_of(x.extents()) + ", and " +
-                                                           words_of(out.extents()) + " where it shall be put"
-                                                     : std::string("the tensors lie on two meshes"),
-                        {.operation = "redistribute", .rank = x.mesh().rank(), .size = x.mesh().size(),
-                         .location = location});
+    throw MismatchError(
+        x.extents() != out.extents()
+            ? "the extents are " + words_of(x.extents()) + ", and " + words_of(out.extents()) + " where it shall be put"
+            : std::string("the tensors lie on two meshes"),
+        {.operation = "redistribute", .rank = x.mesh().rank(), .size = x.mesh().size(), .location = location});
   if constexpr (detail::may_become<layout_of<X>, layout_of<Out>>())
     detail::redistribution(x, out, detail::stream_of(x), location)->run();
 }

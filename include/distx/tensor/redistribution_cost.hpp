@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/tensor/relayout.hpp"
+#include "distx/tensor/detail/relayout.hpp"
 
 namespace distx {
 
@@ -36,9 +36,10 @@ inline RedistributionCost cost_of(const Relayout& wanted, std::size_t element_by
 template <class From, class To, class T = float, MeshType MeshT, std::size_t Rank>
 [[nodiscard]] RedistributionCost redistribution_cost(const MeshT& mesh, const Extents<Rank>& extents) {
   if constexpr (detail::may_become<From, To>())
-    return detail::cost_of(
-        detail::relayout<From, To, MeshT>(mesh.shape(), extents, detail::Ops<From, MeshT, T>::all()), sizeof(T));
-  else return {};
+    return detail::cost_of(detail::relayout<From, To, MeshT>(mesh.shape(), extents, detail::Ops<From, MeshT, T>::all()),
+                           sizeof(T));
+  else
+    return {};
 }
 template <class From, class To, class T = float, MeshType MeshT, std::size_t Rank>
 [[nodiscard]] RedistributionCost redistribution_cost(const MeshT& mesh, const std::size_t (&extents)[Rank]) {

@@ -20,9 +20,9 @@ class TensorRef {
   /// @throws MismatchError unless there are as many values as the extents say
   constexpr TensorRef(Span<T, Space> values, const Extents<Rank>& extents) : data_(values.data()), extents_(extents) {
     if (values.size() != volume(extents))
-      throw MismatchError("there are " + std::to_string(values.size()) + " values, and " + words_of(extents) +
-                              " elements",
-                          {.operation = "TensorRef"});
+      throw MismatchError(
+          "there are " + std::to_string(values.size()) + " values, and " + words_of(extents) + " elements",
+          {.operation = "TensorRef"});
   }
   template <std::size_t N>
     requires(N == Rank)
@@ -62,8 +62,8 @@ template <class Values, std::size_t Rank>
 TensorRef(Values&, const std::size_t (&)[Rank])
     -> TensorRef<typename decltype(std::span(std::declval<Values&>()))::element_type, Rank>;
 template <class Values, std::size_t Rank>
-TensorRef(Values&, const Extents<Rank>&)
-    -> TensorRef<typename decltype(std::span(std::declval<Values&>()))::element_type, Rank>;
+TensorRef(Values&,
+          const Extents<Rank>&) -> TensorRef<typename decltype(std::span(std::declval<Values&>()))::element_type, Rank>;
 template <class T, class Space, std::size_t Rank>
 TensorRef(Span<T, Space>, const Extents<Rank>&) -> TensorRef<T, Rank, Space>;
 template <class T, class Space, std::size_t Rank>

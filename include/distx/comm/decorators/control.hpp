@@ -18,8 +18,10 @@ namespace detail {
 
 template <ControlChannel C>
 void control_broadcast(C& control, std::span<std::byte> bytes, int root) {
-  if constexpr (Connector<C>) control.broadcast(bytes, root);
-  else control.execute(Broadcast<std::byte, typename C::space>{{bytes.data(), bytes.size()}, root});
+  if constexpr (Connector<C>)
+    control.broadcast(bytes, root);
+  else
+    control.execute(Broadcast<std::byte, typename C::space>{{bytes.data(), bytes.size()}, root});
 }
 template <ControlChannel C, class T>
   requires std::is_trivially_copyable_v<T>

@@ -49,8 +49,10 @@ class Decorator {
 
   [[nodiscard]] const std::shared_ptr<GroupCache>& groups() const noexcept { return groups_; }
   [[nodiscard]] C split_inner(int color, int key, const std::source_location& location) {
-    if constexpr (requires { inner_.split(color, key, location); }) return inner_.split(color, key, location);
-    else return inner_.split(color, key);
+    if constexpr (requires { inner_.split(color, key, location); })
+      return inner_.split(color, key, location);
+    else
+      return inner_.split(color, key);
   }
 
  private:
@@ -61,8 +63,10 @@ class Decorator {
 /// The communicator within all decorators.
 template <class C>
 [[nodiscard]] auto& innermost(C& comm) noexcept {
-  if constexpr (requires { comm.inner(); }) return innermost(comm.inner());
-  else return comm;
+  if constexpr (requires { comm.inner(); })
+    return innermost(comm.inner());
+  else
+    return comm;
 }
 
 }  // namespace distx::detail

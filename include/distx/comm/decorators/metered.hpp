@@ -2,8 +2,8 @@
 #pragma once
 #include <mutex>
 
+#include "distx/comm/calls/wire_bytes.hpp"
 #include "distx/comm/decorators/decorator.hpp"
-#include "distx/comm/wire_bytes.hpp"
 #include "distx/observe/ledger.hpp"
 
 namespace distx {
@@ -34,8 +34,7 @@ class Metered : public detail::Decorator<C> {
   }
 
   [[nodiscard]] Metered share() const { return Metered(this->inner().share(), this->groups(), count_); }
-  [[nodiscard]] Metered split(int color, int key,
-                              std::source_location location = std::source_location::current()) {
+  [[nodiscard]] Metered split(int color, int key, std::source_location location = std::source_location::current()) {
     return Metered(this->split_inner(color, key, location), std::make_shared<GroupCache>(), count_);
   }
 

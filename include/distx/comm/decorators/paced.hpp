@@ -8,9 +8,9 @@
 #include <mutex>
 #include <thread>
 
+#include "distx/comm/calls/wire_bytes.hpp"
 #include "distx/comm/decorators/decorated_pending.hpp"
 #include "distx/comm/decorators/decorator.hpp"
-#include "distx/comm/wire_bytes.hpp"
 #include "distx/core/error.hpp"
 
 namespace distx {
@@ -78,9 +78,9 @@ class Paced : public detail::Decorator<C> {
   /// @throws MismatchError for a latency below zero or a bandwidth that is not above
   Paced(C inner, const WireSpeed& speed) : base(std::move(inner)) {
     if (speed.latency.count() < 0 || !(speed.bandwidth > 0))
-      throw MismatchError("a wire has a latency of at least 0 and a bandwidth above 0 bytes per second",
-                          {.operation = "Paced", .backend = this->backend(), .rank = this->rank(),
-                           .size = this->size()});
+      throw MismatchError(
+          "a wire has a latency of at least 0 and a bandwidth above 0 bytes per second",
+          {.operation = "Paced", .backend = this->backend(), .rank = this->rank(), .size = this->size()});
     wire_ = std::make_shared<detail::EmulatedWire>(speed);
   }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include "distx/comm/calls/wire_bytes.hpp"
 #include "distx/comm/decorators/decorated_pending.hpp"
 #include "distx/comm/decorators/decorator.hpp"
-#include "distx/comm/wire_bytes.hpp"
 #include "distx/observe/timeline.hpp"
 
 namespace distx {

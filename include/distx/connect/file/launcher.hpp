@@ -13,8 +13,9 @@ namespace detail {
 }
 
 [[noreturn]] inline void refuse(const std::string& what) {
-  throw ConnectError(what + ": set DISTX_FILE to the folder in which the ranks meet, DISTX_RANK to the rank, from 0 "
-                            "on, and DISTX_SIZE to the number of ranks",
+  throw ConnectError(what +
+                         ": set DISTX_FILE to the folder in which the ranks meet, DISTX_RANK to the rank, from 0 "
+                         "on, and DISTX_SIZE to the number of ranks",
                      {.operation = "connect", .backend = "file"});
 }
 

@@ -112,7 +112,7 @@ class Meeting {
           return !refusal.empty();
         });
     if (end == distx::detail::WaitEnd::expired)
-      throw TimeoutError("after " + timeout_.words() + " " + of_ranks(missing(), size_) + " not come to " + place(),
+      throw TimeoutError("after " + timeout_.to_string() + " " + of_ranks(missing(), size_) + " not come to " + place(),
                          where());
     return refusal;
   }
@@ -139,7 +139,7 @@ class Meeting {
     }
     for (std::size_t rank = 1; rank < come_.size(); ++rank)
       if (come_[rank] && has_ended(come_[rank]->process, mine_.process))
-        throw RankFailure("rank " + std::to_string(rank) + " (" + come_[rank]->process.words() +
+        throw RankFailure("rank " + std::to_string(rank) + " (" + come_[rank]->process.to_string() +
                               ") has ended before all ranks had come",
                           static_cast<int>(rank), nullptr, where());
     return {};
@@ -150,7 +150,7 @@ class Meeting {
     if (!run)
       outer_.put("run", mine_.text());
     else if (run->word != mine_.word)
-      throw ConnectError("another rank 0 (" + run->process.words() + ") has come to " + place() +
+      throw ConnectError("another rank 0 (" + run->process.to_string() + ") has come to " + place() +
                              ": every rank needs a number of its own (DISTX_RANK), and every run a folder of its own "
                              "(DISTX_FILE)",
                          where());
@@ -184,18 +184,17 @@ class Meeting {
         },
         [&] {
           if (root && has_ended(root->process, mine_.process) && !is_in(folder_of(root->word), run))
-            throw RankFailure("rank 0 (" + root->process.words() + ") has ended before all ranks had come", 0, nullptr,
-                              where());
+            throw RankFailure("rank 0 (" + root->process.to_string() + ") has ended before all ranks had come", 0,
+                              nullptr, where());
           return false;
         });
     if (end == distx::detail::WaitEnd::ready) return run;
     if (!twin_.empty()) throw ConnectError(twin_, where());
-    if (!root)
-      throw TimeoutError("after " + timeout_.words() + " rank 0 has not come to " + place(), where());
+    if (!root) throw TimeoutError("after " + timeout_.to_string() + " rank 0 has not come to " + place(), where());
     std::vector<int> absent;
     for (int rank = 0; rank < size_; ++rank)
       if (!folder_of(root->word).has(hello_of(rank))) absent.push_back(rank);
-    throw TimeoutError("after " + timeout_.words() + " " +
+    throw TimeoutError("after " + timeout_.to_string() + " " +
                            (absent.empty() ? "rank 0 has not said that all are there, in "
                                            : of_ranks(absent, size_) + " not come to ") +
                            place(),
@@ -209,8 +208,8 @@ class Meeting {
     const auto other = Hello::from(inner.read(hello_of(rank_)));
     if (!other || other->word == mine_.word) return true;
     // Rank 0 reads of it and refuses all. Where it does not, its run is an earlier one, whose end nobody here saw.
-    twin_ = "rank " + std::to_string(rank_) + " is there twice (" + other->process.words() + " and " +
-            mine_.process.words() + "): every rank needs a number of its own (DISTX_RANK)";
+    twin_ = "rank " + std::to_string(rank_) + " is there twice (" + other->process.to_string() + " and " +
+            mine_.process.to_string() + "): every rank needs a number of its own (DISTX_RANK)";
     (void)inner.put_first("trouble", twin_);
     return true;
   } catch (const ConnectError&) {

@@ -8,7 +8,7 @@
 #include <sstream>
 #include <string>
 
-#include "distx/connect/process_state.hpp"
+#include "distx/connect/detail/process_state.hpp"
 
 namespace distx::file {
 
@@ -38,7 +38,7 @@ struct Process {
   [[nodiscard]] bool shares_machine_with(const Process& other) const noexcept {
     return host == other.host && boot == other.boot;
   }
-  [[nodiscard]] std::string words() const { return "process " + std::to_string(id) + " on " + host; }
+  [[nodiscard]] std::string to_string() const { return "process " + std::to_string(id) + " on " + host; }
 };
 
 namespace detail {

@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "distx/core/wait.hpp"
+#include "distx/core/detail/wait.hpp"
 
 namespace distx::file {
 

@@ -3,8 +3,8 @@
 #include <atomic>
 #include <exception>
 
+#include "distx/connect/failure_channel.hpp"
 #include "distx/connect/file/meeting.hpp"
-#include "distx/connect/notices.hpp"
 
 namespace distx::file {
 
@@ -12,7 +12,7 @@ namespace distx::file {
 ///
 /// A call writes one file and reads everybody's. A rank that has come to call n has read all of call n - 1, so that it
 /// may take away what it wrote there once all have come to n.
-class World final : public Notices {
+class World final : public FailureChannel {
  public:
   World(const std::filesystem::path& folder, int rank, int size, Timeout deadline)
       : deadline_(deadline), rank_(rank), run_(Meeting(folder, rank, size, deadline).meet()), folder_(run_.folder) {}
@@ -53,19 +53,19 @@ class World final : public Notices {
     return said;
   }
 
-  void tell(std::uint64_t identity, const std::string& reason) noexcept override try {
-    if (heard(identity)) return;
-    if (!folder_.put_first(notice_of(identity), reason)) (void)heard(identity);
-    board_.tell(identity, reason);
+  void publish(std::uint64_t identity, const std::string& reason) noexcept override try {
+    if (poll(identity)) return;
+    if (!folder_.put_first(notice_of(identity), reason)) (void)poll(identity);
+    board_.publish(identity, reason);
   } catch (...) {
-    board_.tell(identity, reason);  // the others have their own deadlines
+    board_.publish(identity, reason);  // the others have their own deadlines
   }
-  [[nodiscard]] std::optional<std::string> heard(std::uint64_t identity) override {
-    if (auto known = board_.heard(identity)) return known;
+  [[nodiscard]] std::optional<std::string> poll(std::uint64_t identity) override {
+    if (auto known = board_.poll(identity)) return known;
     auto told = folder_.read(notice_of(identity));
     if (!told && is_time_to_look())
       if (const auto failure = look_for_failure()) told = failure->words;
-    if (told) board_.tell(identity, *told);
+    if (told) board_.publish(identity, *told);
     return told;
   }
 
@@ -107,15 +107,15 @@ class World final : public Notices {
     if (!failure) failure = look_for_failure();
     if (failure && failure->how == "died") throw RankFailure(failure->words, failure->rank, nullptr, context);
     if (failure) throw RevokedError(failure->words, context);
-    if (gone)
-      throw RankFailure(words_of(other) + " has left, and will not make this call", other, nullptr, context);
+    if (gone) throw RankFailure(words_of(other) + " has left, and will not make this call", other, nullptr, context);
     if (end == WaitEnd::ready)
       throw Error("cannot read " + (folder_.path() / name).string() + ": all ranks must be able to", context);
     std::vector<int> missing;
     for (int rank = 0; rank < size(); ++rank)
       if (rank != rank_ && !folder_.has(said_in(calls_, rank))) missing.push_back(rank);
     if (missing.empty()) missing.push_back(other);
-    throw TimeoutError("after " + deadline_.words() + " " + of_ranks(missing, size()) + " not made this call", context);
+    throw TimeoutError("after " + deadline_.to_string() + " " + of_ranks(missing, size()) + " not made this call",
+                       context);
   }
 
   /// For those who look all the time: to look at every process costs more than to look for one file.
@@ -131,7 +131,7 @@ class World final : public Notices {
     for (int rank = 0; rank < size(); ++rank) {
       if (rank == rank_ || !has_ended(process(rank), process(rank_)) || folder_.has(leave_of(rank))) continue;
       // The ranks of other machines do not see it.
-      end("died", rank, words_of(rank) + " (" + process(rank).words() + ") has ended without a word");
+      end("died", rank, words_of(rank) + " (" + process(rank).to_string() + ") has ended without a word");
       return read_failure();
     }
     return std::nullopt;
@@ -170,7 +170,7 @@ class World final : public Notices {
   std::uint64_t calls_ = 0;
   bool failed_ = false;
   std::atomic<Deadline::clock::duration> looked_{};
-  distx::detail::NoticeBoard board_;
+  distx::detail::LocalFailureChannel board_;
 };
 
 }  // namespace distx::file

@@ -2,8 +2,8 @@
 #pragma once
 #include <cstdint>
 
-#include "distx/cuda/copy_box.hpp"
-#include "distx/cuda/launch.cuh"
+#include "distx/cuda/detail/copy_box.hpp"
+#include "distx/cuda/kernels/launch.cuh"
 
 // Parts of tensors, whose runs may be as short as one element: one thread for each of a run's words, as wide as all
 // runs allow.
@@ -29,7 +29,7 @@ __global__ void copy_words(std::byte* to, const std::byte* from, const distx::de
 
 template <class Word>
 void enqueue_copy_words(CudaStreamRef stream, std::byte* to, const std::byte* from,
-                       const distx::detail::BoxRuns& runs) {
+                        const distx::detail::BoxRuns& runs) {
   const std::size_t words = runs.bytes / sizeof(Word);
   std::size_t all = words;
   for (std::size_t d = 0; d < runs.dimensions; ++d) all *= runs.count[d];
@@ -44,16 +44,21 @@ void enqueue_copy_words(CudaStreamRef stream, std::byte* to, const std::byte* fr
 }
 
 inline void enqueue_copy_runs(CudaStreamRef stream, std::byte* to, const std::byte* from,
-                             const distx::detail::BoxRuns& runs) {
+                              const distx::detail::BoxRuns& runs) {
   to += runs.to_begin;
   from += runs.from_begin;
   std::size_t all_bits = reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from) | runs.bytes;
   for (std::size_t d = 0; d < runs.dimensions; ++d) all_bits |= runs.to_step[d] | runs.from_step[d];
-  if (all_bits % 16 == 0) enqueue_copy_words<uint4>(stream, to, from, runs);
-  else if (all_bits % 8 == 0) enqueue_copy_words<std::uint64_t>(stream, to, from, runs);
-  else if (all_bits % 4 == 0) enqueue_copy_words<std::uint32_t>(stream, to, from, runs);
-  else if (all_bits % 2 == 0) enqueue_copy_words<std::uint16_t>(stream, to, from, runs);
-  else enqueue_copy_words<std::uint8_t>(stream, to, from, runs);
+  if (all_bits % 16 == 0)
+    enqueue_copy_words<uint4>(stream, to, from, runs);
+  else if (all_bits % 8 == 0)
+    enqueue_copy_words<std::uint64_t>(stream, to, from, runs);
+  else if (all_bits % 4 == 0)
+    enqueue_copy_words<std::uint32_t>(stream, to, from, runs);
+  else if (all_bits % 2 == 0)
+    enqueue_copy_words<std::uint16_t>(stream, to, from, runs);
+  else
+    enqueue_copy_words<std::uint8_t>(stream, to, from, runs);
 }
 
 [[maybe_unused]] inline const bool has_copy_runs = (copy_runs_kernel = enqueue_copy_runs, true);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/cuda/elements.hpp"
+#include "distx/cuda/detail/elements.hpp"
 #include "distx/cuda/kernels/operations.cuh"
-#include "distx/tensor/activations.hpp"
-#include "distx/tensor/arithmetic.hpp"
+#include "distx/tensor/ops/activations.hpp"
+#include "distx/tensor/ops/arithmetic.hpp"
 
 // Functions of elements: see tensor/elementwise.hpp.
 namespace distx {

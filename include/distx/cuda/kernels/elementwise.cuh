@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "distx/cuda/launch.cuh"
+#include "distx/cuda/kernels/launch.cuh"
 
 // The one kernel for all that is done element by element on arrays of one length.
 namespace distx::cuda {
@@ -76,11 +76,15 @@ struct Fragment {
 template <int Width, int Depth, class Body, class... Fragments>
 __device__ void one_tile(const Body& body, bool whole, std::ptrdiff_t first, std::ptrdiff_t stride,
                          std::ptrdiff_t count, Fragments... fragments) {
-  if (whole) unrolled<Depth>([&](int depth) { (fragments.load(depth, first + depth * stride), ...); });
-  else unrolled<Depth>([&](int depth) { (fragments.load_edge(depth, first + depth * stride, count), ...); });
+  if (whole)
+    unrolled<Depth>([&](int depth) { (fragments.load(depth, first + depth * stride), ...); });
+  else
+    unrolled<Depth>([&](int depth) { (fragments.load_edge(depth, first + depth * stride, count), ...); });
   unrolled<Depth * Width>([&](int i) { body(fragments.own[i / Width].values[i % Width]...); });
-  if (whole) unrolled<Depth>([&](int depth) { (fragments.store(depth, first + depth * stride), ...); });
-  else unrolled<Depth>([&](int depth) { (fragments.store_edge(depth, first + depth * stride, count), ...); });
+  if (whole)
+    unrolled<Depth>([&](int depth) { (fragments.store(depth, first + depth * stride), ...); });
+  else
+    unrolled<Depth>([&](int depth) { (fragments.store_edge(depth, first + depth * stride, count), ...); });
 }
 
 /// `shift` elements before the arrays' begin lies a boundary of vectors.
@@ -90,8 +94,8 @@ __global__ void __launch_bounds__(block_threads)
   const auto operation = body.begin();
   const std::size_t tile = std::size_t{Width} * Depth * blockDim.x;
   for (std::size_t begin = tile * blockIdx.x; begin < count + shift; begin += tile * gridDim.x) {
-    const auto first = static_cast<std::ptrdiff_t>(begin + std::size_t{Width} * threadIdx.x) -
-                       static_cast<std::ptrdiff_t>(shift);
+    const auto first =
+        static_cast<std::ptrdiff_t>(begin + std::size_t{Width} * threadIdx.x) - static_cast<std::ptrdiff_t>(shift);
     const bool whole = begin >= shift && begin + tile <= count + shift;
     one_tile<Width, Depth>(operation, whole, first, static_cast<std::ptrdiff_t>(Width * blockDim.x),
                            static_cast<std::ptrdiff_t>(count), Fragment<Arrays, Width, Depth>{arrays, {}}...);
@@ -119,8 +123,8 @@ void for_each_element(CudaStreamRef stream, const Body& body, std::size_t count,
   const std::size_t tile = std::size_t{width} * depth * block_threads;
   const unsigned blocks = blocks_for((count + shift + tile - 1) / tile, 32);
   if (alike)
-    launch(stream, blocks, block_threads, &elementwise_kernel<width, depth, Body, First, Arrays...>, body, count,
-           shift, first, arrays...);
+    launch(stream, blocks, block_threads, &elementwise_kernel<width, depth, Body, First, Arrays...>, body, count, shift,
+           first, arrays...);
   else
     launch(stream, blocks, block_threads, &elementwise_kernel<1, width * depth, Body, First, Arrays...>, body, count,
            0U, first, arrays...);

@@ -60,9 +60,12 @@ inline void enqueue_fill(CudaStreamRef stream, void* to, std::size_t count, std:
   const auto as = [&]<class T>(T value) {
     for_each_element(stream, FillBody<T>(value), count, Out<T>{static_cast<T*>(to)});
   };
-  if (element_bytes == 2) as(static_cast<std::uint16_t>(bits));
-  else if (element_bytes == 4) as(static_cast<std::uint32_t>(bits));
-  else as(bits);
+  if (element_bytes == 2)
+    as(static_cast<std::uint16_t>(bits));
+  else if (element_bytes == 4)
+    as(static_cast<std::uint32_t>(bits));
+  else
+    as(bits);
 }
 
 inline void enqueue_cast(CudaStreamRef stream, Kernels::Out to, Kernels::In from) {
@@ -75,9 +78,8 @@ inline void enqueue_cast(CudaStreamRef stream, Kernels::Out to, Kernels::In from
 }
 
 inline void enqueue_scale(CudaStreamRef stream, Kernels::Out values, double factor) {
-  with_floating(values, [&]<class T>(T* all) {
-    for_each_element(stream, ScaleBody<T>(factor), values.size(), InOut<T>{all});
-  });
+  with_floating(values,
+                [&]<class T>(T* all) { for_each_element(stream, ScaleBody<T>(factor), values.size(), InOut<T>{all}); });
 }
 
 inline void enqueue_add(CudaStreamRef stream, Kernels::Out to, Kernels::In from) {

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "distx/cuda/kernels/launch.cuh"
 #include "distx/cuda/kernels/typed.cuh"
-#include "distx/cuda/launch.cuh"
 
 // From many values one: within a warp by shuffles, then by atomics on integers, whose order does not matter, or in a
 // fixed order.
@@ -44,12 +44,14 @@ __global__ void __launch_bounds__(block_threads) largest_kernel(const T* values,
   A most = 0;
   for_each_value(values, count, [&](A value) {
     const A magnitude = value < 0 ? -value : value;
-    if (!(magnitude < infinity)) most = infinity;  // what is not a number, too
-    else if (most < magnitude) most = magnitude;
+    if (!(magnitude < infinity))
+      most = infinity;  // what is not a number, too
+    else if (most < magnitude)
+      most = magnitude;
   });
   // Of numbers that are not negative the larger one has the larger bits.
-  const Bits bits = over_warp(std::bit_cast<Bits>(static_cast<double>(most)),
-                              [](Bits a, Bits b) { return a < b ? b : a; });
+  const Bits bits =
+      over_warp(std::bit_cast<Bits>(static_cast<double>(most)), [](Bits a, Bits b) { return a < b ? b : a; });
   if (leads_warp() && bits != 0) atomicMax(largest, bits);
 }
 
@@ -80,8 +82,8 @@ __global__ void __launch_bounds__(block_threads)
 }
 
 template <class T>
-__global__ void __launch_bounds__(block_threads) partial_squares_kernel(const T* values, std::size_t count,
-                                                                        double* partial) {
+__global__ void __launch_bounds__(block_threads)
+    partial_squares_kernel(const T* values, std::size_t count, double* partial) {
   double total = 0;
   for_each_value(values, count, [&](auto value) {
     const auto wide = static_cast<double>(value);

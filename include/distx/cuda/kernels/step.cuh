@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/cuda/kernels.hpp"
-#include "distx/cuda/launch.cuh"
+#include "distx/cuda/detail/kernels.hpp"
+#include "distx/cuda/kernels/launch.cuh"
 #include "distx/optim/step.hpp"
 
 namespace distx::cuda {
@@ -9,13 +9,19 @@ namespace distx::cuda {
 static __global__ void change_step_kernel(StepNumbers* step, StepChange change, double value) {
   if (threadIdx.x != 0) return;
   switch (change) {
-    case StepChange::learning_rate: step->learning_rate = value; break;
+    case StepChange::learning_rate:
+      step->learning_rate = value;
+      break;
     case StepChange::weight_decay:
       step->weight_decay = value;
       step->sets_decay = true;
       break;
-    case StepChange::number: step->number = static_cast<std::uint64_t>(value); break;
-    case StepChange::next: ++step->number; break;
+    case StepChange::number:
+      step->number = static_cast<std::uint64_t>(value);
+      break;
+    case StepChange::next:
+      ++step->number;
+      break;
   }
 }
 

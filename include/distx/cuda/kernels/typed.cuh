@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/cuda/kernels.hpp"
+#include "distx/cuda/detail/kernels.hpp"
 
 namespace distx::cuda {
 
 /// Calls f with the pointer to elements of T, const where the span's are.
 template <class T, class Any, class F>
 void with_elements(Span<Any, Cuda> span, F&& f) {
-  if constexpr (std::is_const_v<Any>) f(static_cast<const T*>(span.data()));
-  else f(static_cast<T*>(span.data()));
+  if constexpr (std::is_const_v<Any>)
+    f(static_cast<const T*>(span.data()));
+  else
+    f(static_cast<T*>(span.data()));
 }
 
 /// Calls f with a pointer to the span's elements as what they are.
@@ -16,10 +18,14 @@ void with_elements(Span<Any, Cuda> span, F&& f) {
 template <class Any, class F>
 void with_floating(Span<Any, Cuda> span, F&& f) {
   switch (span.type()) {
-    case ElementType::f64: return with_elements<double>(span, f);
-    case ElementType::bf16: return with_elements<bfloat16>(span, f);
-    case ElementType::f16: return with_elements<float16>(span, f);
-    default: return with_elements<float>(span, f);
+    case ElementType::f64:
+      return with_elements<double>(span, f);
+    case ElementType::bf16:
+      return with_elements<bfloat16>(span, f);
+    case ElementType::f16:
+      return with_elements<float16>(span, f);
+    default:
+      return with_elements<float>(span, f);
   }
 }
 
@@ -28,9 +34,12 @@ void with_floating(Span<Any, Cuda> span, F&& f) {
 template <class Any, class F>
 void with_fractional(Span<Any, Cuda> span, F&& f) {
   switch (span.type()) {
-    case ElementType::f8e4m3: return with_elements<float8_e4m3>(span, f);
-    case ElementType::f8e5m2: return with_elements<float8_e5m2>(span, f);
-    default: return with_floating(span, f);
+    case ElementType::f8e4m3:
+      return with_elements<float8_e4m3>(span, f);
+    case ElementType::f8e5m2:
+      return with_elements<float8_e5m2>(span, f);
+    default:
+      return with_floating(span, f);
   }
 }
 

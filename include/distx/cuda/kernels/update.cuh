@@ -2,7 +2,7 @@
 #pragma once
 #include <new>
 
-#include "distx/cuda/fused_update.hpp"
+#include "distx/cuda/detail/fused_update.hpp"
 #include "distx/cuda/kernels/operations.cuh"
 
 namespace distx {
@@ -70,15 +70,18 @@ void enqueue_update(CudaStreamRef stream, const Optimizer& optimizer, const Step
                 "be trivially copyable");
   constexpr auto states = std::make_index_sequence<Optimizer::states>{};
   constexpr bool takes = takes_rounded<Optimizer, A>(states);
-  static_assert(takes, "distx::register_optimizer: a GPU updates numbers each of whose operations rounds by itself: "
-                       "let weight, gradient and state be of a type V of their own, as in template <class T, class V> "
-                       "update(const Coefficients<T>&, V& weight, V gradient, V& state)");
+  static_assert(takes,
+                "distx::register_optimizer: a GPU updates numbers each of whose operations rounds by itself: "
+                "let weight, gradient and state be of a type V of their own, as in template <class T, class V> "
+                "update(const Coefficients<T>&, V& weight, V gradient, V& state)");
   const auto apply = [&]<std::size_t... I>(const auto& body, std::index_sequence<I...>) {
     for_each_element(stream, body, count, InOut<T>{weight}, In<T>{gradient}, InOut<A>{state[I]}...);
   };
   if constexpr (takes) {
-    if (numbers == nullptr) apply(UpdateBody<Optimizer, T>(optimizer.template coefficients<A>(step)), states);
-    else apply(StepUpdateBody<Optimizer, T>{optimizer, numbers}, states);
+    if (numbers == nullptr)
+      apply(UpdateBody<Optimizer, T>(optimizer.template coefficients<A>(step)), states);
+    else
+      apply(StepUpdateBody<Optimizer, T>{optimizer, numbers}, states);
   }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/parallel/layers/branch.hpp"
-#include "distx/tensor/causal_attention.hpp"
+#include "distx/tensor/ops/causal_attention.hpp"
 
 namespace distx {
 

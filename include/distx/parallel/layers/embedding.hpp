@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/parallel/layers/tensor_parallel.hpp"
-#include "distx/tensor/contract.hpp"
-#include "distx/tensor/embedding.hpp"
+#include "distx/tensor/ops/contract.hpp"
+#include "distx/tensor/ops/embedding.hpp"
 
 namespace distx {
 
@@ -70,11 +70,11 @@ class ParallelEmbedding {
     training.ready(tokens_, embedding_backward(tokens_, ids, redistribute<typename Split::tokens>(gradient)));
     const std::size_t first = gradient.offset()[1];
     training.ready(places_, apply<PlacesGradient>(places_, gradient, [&](auto, auto slope, auto out) {
-      fill(typename G::space::stream{}, out.values(), T{});
-      for (std::size_t b = 0; b < slope.extent(0); ++b)
-        for (std::size_t t = 0; t < slope.extent(1); ++t)
-          for (std::size_t i = 0; i < slope.extent(2); ++i) out(first + t, i) += slope(b, t, i);
-    }));
+                     fill(typename G::space::stream{}, out.values(), T{});
+                     for (std::size_t b = 0; b < slope.extent(0); ++b)
+                       for (std::size_t t = 0; t < slope.extent(1); ++t)
+                         for (std::size_t i = 0; i < slope.extent(2); ++i) out(first + t, i) += slope(b, t, i);
+                   }));
   }
 
   /// How much each token of the vocabulary is to be expected, (batch, length, vocabulary), sharded in the last: from

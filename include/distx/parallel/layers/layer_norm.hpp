@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/parallel/layers/tensor_parallel.hpp"
-#include "distx/tensor/layer_norm.hpp"
+#include "distx/tensor/ops/layer_norm.hpp"
 
 namespace distx {
 

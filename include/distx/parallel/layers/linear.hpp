@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/parallel/layers/tensor_parallel.hpp"
-#include "distx/tensor/contract.hpp"
-#include "distx/tensor/trailing.hpp"
+#include "distx/tensor/ops/contract.hpp"
+#include "distx/tensor/ops/trailing.hpp"
 
 namespace distx {
 

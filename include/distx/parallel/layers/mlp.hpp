@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/parallel/layers/branch.hpp"
-#include "distx/tensor/activations.hpp"
+#include "distx/tensor/ops/activations.hpp"
 
 namespace distx {
 

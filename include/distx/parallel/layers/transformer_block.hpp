@@ -3,7 +3,7 @@
 #include "distx/parallel/layers/attention.hpp"
 #include "distx/parallel/layers/layer_norm.hpp"
 #include "distx/parallel/layers/mlp.hpp"
-#include "distx/tensor/arithmetic.hpp"
+#include "distx/tensor/ops/arithmetic.hpp"
 
 namespace distx {
 

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <source_location>
+
+#include "distx/comm/ops.hpp"
+#include "distx/core/detail/fnv1a.hpp"
+
+namespace distx {
+
+namespace detail {
+
+/// Elements [begin, begin + count) of `reduce_elements`, at most a block of them; `Count` says how many where that is
+/// known, which lets every compiler use vector instructions.
+template <class T, std::size_t Count, class Op>
+void reduce_block(const Op& op, T* const* targets, std::size_t target_count, const T* const* sources,
+                  std::size_t source_count, std::size_t begin, std::size_t count, int ranks) {
+  using Accumulator = accumulator_t<T>;
+  const std::size_t n = Count != 0 ? Count : count;
+  alignas(64) Accumulator sums[4096 / sizeof(Accumulator)];
+  const T* const first = sources[0] + begin;
+  if (source_count == 1) {
+    for (std::size_t i = 0; i < n; ++i) sums[i] = static_cast<Accumulator>(first[i]);
+  } else {
+    const T* const second = sources[1] + begin;
+    for (std::size_t i = 0; i < n; ++i)
+      sums[i] = static_cast<Accumulator>(op(static_cast<Accumulator>(first[i]), static_cast<Accumulator>(second[i])));
+  }
+  for (std::size_t source = 2; source < source_count; ++source) {
+    const T* const from = sources[source] + begin;
+    for (std::size_t i = 0; i < n; ++i)
+      sums[i] = static_cast<Accumulator>(op(sums[i], static_cast<Accumulator>(from[i])));
+  }
+  if constexpr (requires(Accumulator a) {
+                  { op.finish(a, ranks) } -> std::convertible_to<Accumulator>;
+                }) {
+    if (ranks > 0)
+      for (std::size_t i = 0; i < n; ++i) sums[i] = static_cast<Accumulator>(op.finish(sums[i], ranks));
+  }
+  for (std::size_t target = 0; target < target_count; ++target) {
+    T* const to = targets[target] + begin;
+    for (std::size_t i = 0; i < n; ++i) to[i] = static_cast<T>(sums[i]);
+  }
+}
+
+/// Stores `op` of element i of all sources, in their order, into element i of every target, for i in [0, count).
+///
+/// A target may be one of the sources. The sum of floats shorter than float is rounded once, at the end. `ranks` of 0
+/// leaves out `finish`, for a caller that reduces in several steps.
+template <class T, class Op>
+void reduce_elements(const Op& op, T* const* targets, std::size_t target_count, const T* const* sources,
+                     std::size_t source_count, std::size_t count, int ranks) {
+  constexpr std::size_t block = 4096 / sizeof(accumulator_t<T>);
+  std::size_t begin = 0;
+  for (; begin + block <= count; begin += block)
+    reduce_block<T, block>(op, targets, target_count, sources, source_count, begin, block, ranks);
+  if (begin < count) reduce_block<T, 0>(op, targets, target_count, sources, source_count, begin, count - begin, ranks);
+}
+
+/// The same number for the same type in every process of one program, from the compiler's spelling of its name.
+template <class Type>
+consteval std::uint64_t type_fingerprint() {
+  return fnv1a(std::string_view(std::source_location::current().function_name()));
+}
+
+}  // namespace detail
+
+/// An op together with its element type, both known only while the program runs; a value that owns its op.
+class AnyOp {
+ public:
+  AnyOp() = default;
+
+  template <class T, ReductionOp<T> Op>
+  [[nodiscard]] static AnyOp make(const Op& op) noexcept {
+    AnyOp any;
+    any.kind_ = detail::kind_of<Op>();
+    any.commutative_ = detail::is_commutative<Op>();
+    any.finishes_ = requires(accumulator_t<T> a) { op.finish(a, 1); };
+    any.type_ = element_type<T>;
+    any.reduce_ = &reduce_as<T, Op>;
+    any.widen_ = &widen_as<T, Op>;
+    any.fingerprint_ = detail::type_fingerprint<Op>();
+    if constexpr (!std::is_empty_v<Op>) std::memcpy(any.state_, std::addressof(op), sizeof(Op));
+    return any;
+  }
+
+  [[nodiscard]] OpKind kind() const noexcept { return kind_; }
+  [[nodiscard]] bool commutative() const noexcept { return commutative_; }
+  /// Whether it has a `finish`, which `reduce` runs last.
+  [[nodiscard]] bool finishes() const noexcept { return finishes_; }
+  /// The element type that `reduce` works on.
+  [[nodiscard]] ElementType type() const noexcept { return type_; }
+  /// Equal on all ranks of one program for the same op type.
+  [[nodiscard]] std::uint64_t fingerprint() const noexcept { return fingerprint_; }
+  /// The same op on the accumulators of its element type: float for shorter floats, itself otherwise.
+  [[nodiscard]] AnyOp widened() const noexcept { return widen_(*this); }
+
+  /// The same op without its `finish`, for a reduction in several steps; the last of them runs it.
+  [[nodiscard]] AnyOp unfinished() const noexcept {
+    AnyOp op = *this;
+    if (op.kind_ == OpKind::average) op.kind_ = OpKind::sum;
+    op.finishes_ = false;
+    return op;
+  }
+
+  /// The op, where it is an `Op`: for a backend that does more ops itself than OpKind names.
+  template <class Op>
+  [[nodiscard]] std::optional<Op> target() const noexcept {
+    if (reduce_ == nullptr || fingerprint_ != detail::type_fingerprint<Op>()) return std::nullopt;
+    return stored<void, Op>(*this);
+  }
+
+  /// See `detail::reduce_elements`. Throws what a user's op throws.
+  void reduce(void* const* targets, std::size_t target_count, const void* const* sources, std::size_t source_count,
+              std::size_t count, int ranks) const {
+    reduce_(*this, targets, target_count, sources, source_count, count, finishes_ ? ranks : 0);
+  }
+
+ private:
+  template <class T, class Op>
+  static Op stored(const AnyOp& any) noexcept {
+    if constexpr (std::is_empty_v<Op> && std::is_default_constructible_v<Op>) {
+      return Op{};
+    } else {
+      alignas(Op) std::byte copy[sizeof(Op)];
+      std::memcpy(copy, any.state_, sizeof(Op));
+      return *std::launder(reinterpret_cast<const Op*>(copy));
+    }
+  }
+  template <class T, class Op>
+  static void reduce_as(const AnyOp& any, void* const* targets, std::size_t target_count, const void* const* sources,
+                        std::size_t source_count, std::size_t count, int ranks) {
+    detail::reduce_elements<T, Op>(stored<T, Op>(any), reinterpret_cast<T* const*>(targets), target_count,
+                                   reinterpret_cast<const T* const*>(sources), source_count, count, ranks);
+  }
+  template <class T, class Op>
+  static AnyOp widen_as(const AnyOp& any) noexcept {
+    return make<accumulator_t<T>, Op>(stored<T, Op>(any));
+  }
+
+  void (*reduce_)(const AnyOp&, void* const*, std::size_t, const void* const*, std::size_t, std::size_t, int) = nullptr;
+  AnyOp (*widen_)(const AnyOp&) noexcept = nullptr;
+  std::uint64_t fingerprint_ = 0;
+  alignas(8) std::byte state_[16]{};
+  OpKind kind_ = OpKind::sum;
+  bool commutative_ = true;
+  bool finishes_ = false;
+  ElementType type_ = ElementType::bytes;
+};
+
+}  // namespace distx

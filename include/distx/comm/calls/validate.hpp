@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "distx/comm/calls/collectives.hpp"
+#include "distx/core/error.hpp"
+
+// What one rank can check of a call by itself, and what the ranks compare to find out that they made the same call.
+namespace distx {
+
+/// Which of `size` ranks this is, and what the backend calls itself.
+struct RankOf {
+  int rank = 0;
+  int size = 1;
+  std::string_view backend{};
+
+  template <Collective Call>
+  [[nodiscard]] ErrorContext context(const Call& call) const noexcept {
+    return {.operation = Call::name, .backend = backend, .rank = rank, .size = size, .location = call.location};
+  }
+};
+
+/// The first element of block `rank`: counts before it added up, or equal blocks.
+[[nodiscard]] inline std::size_t block_offset(Counts counts, std::size_t equal, int rank) noexcept {
+  if (counts.empty()) return equal * static_cast<std::size_t>(rank);
+  std::size_t offset = 0;
+  for (int r = 0; r < rank; ++r) offset += counts[static_cast<std::size_t>(r)];
+  return offset;
+}
+[[nodiscard]] inline std::size_t block_count(Counts counts, std::size_t equal, int rank) noexcept {
+  return counts.empty() ? equal : counts[static_cast<std::size_t>(rank)];
+}
+[[nodiscard]] inline std::size_t total_count(Counts counts, std::size_t equal, int size) noexcept {
+  return block_offset(counts, equal, size);
+}
+
+namespace detail {
+
+template <Collective Call>
+class Validation {
+ public:
+  Validation(const Call& call, const RankOf& self) : call_(call), self_(self) {}
+
+  [[noreturn]] void fail(const std::string& words) const { throw MismatchError(words, self_.context(call_)); }
+
+  void rank_exists(int rank, const char* role) const {
+    if (rank < 0 || rank >= self_.size)
+      fail(std::string(role) + " " + std::to_string(rank) + " is no rank: ranks are 0 to " +
+           std::to_string(self_.size - 1));
+  }
+  void counts_fit(Counts counts, const char* which) const {
+    if (!counts.empty() && counts.size() != static_cast<std::size_t>(self_.size))
+      fail(std::string(which) + " names " + std::to_string(counts.size()) + " ranks, there are " +
+           std::to_string(self_.size));
+  }
+  void same(std::size_t send, std::size_t receive) const {
+    if (send != receive) fail("send has " + std::to_string(send) + " elements, receive has " + std::to_string(receive));
+  }
+  void holds(const char* which, std::size_t has, std::size_t needs, const char* why) const {
+    if (has != needs)
+      fail(std::string(which) + " has " + std::to_string(has) + " elements, " + why + " " + std::to_string(needs));
+  }
+  /// Two spans are apart, or one lies in the other exactly where an in-place call has it.
+  void apart(Span<const AnyElement, typename Call::space> send, Span<const AnyElement, typename Call::space> receive,
+             const std::byte* in_place_send, const std::byte* in_place_receive) const {
+    if (send.empty() || receive.empty()) return;
+    const bool in_place = send.bytes() == in_place_send && receive.bytes() == in_place_receive;
+    const bool overlap =
+        send.bytes() < receive.bytes() + receive.size_bytes() && receive.bytes() < send.bytes() + send.size_bytes();
+    if (overlap && !in_place) fail("send and receive overlap, and not in the way an in-place call does");
+  }
+
+ private:
+  const Call& call_;
+  const RankOf& self_;
+};
+
+}  // namespace detail
+
+/// @name validate(call, self)
+/// Throws MismatchError for what this rank alone can see to be wrong. For erased calls of any space.
+/// @{
+template <class S>
+void validate(const AllReduce<AnyElement, AnyOp, S>& c, const RankOf& self) {
+  const detail::Validation v(c, self);
+  v.same(c.send.size(), c.receive.size());
+  v.apart(c.send, c.receive, c.receive.bytes(), c.receive.bytes());
+}
+template <class S>
+void validate(const Reduce<AnyElement, AnyOp, S>& c, const RankOf& self) {
+  const detail::Validation v(c, self);
+  v.rank_exists(c.root, "root");
+  if (self.rank != c.root) return;
+  v.same(c.send.size(), c.receive.size());
+  v.apart(c.send, c.receive, c.receive.bytes(), c.receive.bytes());
+}
+template <class S>
+void validate(const Broadcast<AnyElement, S>& c, const RankOf& self) {
+  detail::Validation(c, self).rank_exists(c.root, "root");
+}
+template <class S>
+void validate(const AllGather<AnyElement, S>& c, const RankOf& self) {
+  const detail::Validation v(c, self);
+  v.counts_fit(c.counts, "counts");
+  v.holds("send", c.send.size(), block_count(c.counts, c.send.size(), self.rank), "its count is");
+  v.holds("receive", c.receive.size(), total_count(c.counts, c.send.size(), self.size), "all ranks together send");
+  const auto own = block_offset(c.counts, c.send.size(), self.rank) * c.send.element_bytes();
+  v.apart(c.send, c.receive, c.receive.bytes() + own, c.receive.bytes());
+}
+template <class S>
+void validate(const ReduceScatter<AnyElement, AnyOp, S>& c, const RankOf& self) {
+  const detail::Validation v(c, self);
+  v.counts_fit(c.counts, "counts");
+  v.holds("receive", c.receive.size(), block_count(c.counts, c.receive.size(), self.rank), "its count is");
+  v.holds("send", c.send.size(), total_count(c.counts, c.receive.size(), self.size), "all ranks together receive");
+  const auto own = block_offset(c.counts, c.receive.size(), self.rank) * c.receive.element_bytes();
+  v.apart(c.send, c.receive, c.send.bytes(), c.send.bytes() + own);
+}
+template <class S>
+void validate(const AllToAll<AnyElement, S>& c, const RankOf& self) {
+  const detail::Validation v(c, self);
+  v.counts_fit(c.send_counts, "send_counts");
+  v.counts_fit(c.receive_counts, "receive_counts");
+  const auto ranks = static_cast<std::size_t>(self.size);
+  if (c.send_counts.empty() != c.receive_counts.empty())
+    v.fail("send_counts and receive_counts are given both or neither");
+  if (c.send_counts.empty()) {
+    v.same(c.send.size(), c.receive.size());
+    if (c.send.size() % ranks != 0)
+      v.fail("send has " + std::to_string(c.send.size()) + " elements, which " + std::to_string(ranks) +
+             " ranks cannot share equally: give send_counts and receive_counts");
+    v.apart(c.send, c.receive, c.receive.bytes(), c.receive.bytes());
+    return;
+  }
+  const auto own = static_cast<std::size_t>(self.rank);
+  v.holds("send", c.send.size(), total_count(c.send_counts, 0, self.size), "its counts add up to");
+  v.holds("receive", c.receive.size(), total_count(c.receive_counts, 0, self.size), "its counts add up to");
+  if (c.send_counts[own] != c.receive_counts[own])
+    v.fail("this rank sends itself " + std::to_string(c.send_counts[own]) + " elements and receives " +
+           std::to_string(c.receive_counts[own]));
+  v.apart(c.send, c.receive, nullptr, nullptr);
+}
+template <class S>
+void validate(const Gather<AnyElement, S>& c, const RankOf& self) {
+  const detail::Validation v(c, self);
+  v.rank_exists(c.root, "root");
+  if (self.rank != c.root) return;
+  v.counts_fit(c.counts, "counts");
+  v.holds("send", c.send.size(), block_count(c.counts, c.send.size(), self.rank), "its count is");
+  v.holds("receive", c.receive.size(), total_count(c.counts, c.send.size(), self.size), "all ranks together send");
+  const auto own = block_offset(c.counts, c.send.size(), self.rank) * c.send.element_bytes();
+  v.apart(c.send, c.receive, c.receive.bytes() + own, c.receive.bytes());
+}
+template <class S>
+void validate(const Scatter<AnyElement, S>& c, const RankOf& self) {
+  const detail::Validation v(c, self);
+  v.rank_exists(c.root, "root");
+  if (self.rank != c.root) return;
+  v.counts_fit(c.counts, "counts");
+  v.holds("receive", c.receive.size(), block_count(c.counts, c.receive.size(), self.rank), "its count is");
+  v.holds("send", c.send.size(), total_count(c.counts, c.receive.size(), self.size), "all ranks together receive");
+  const auto own = block_offset(c.counts, c.receive.size(), self.rank) * c.receive.element_bytes();
+  v.apart(c.send, c.receive, c.send.bytes(), c.send.bytes() + own);
+}
+template <class S>
+void validate(const Send<AnyElement, S>& c, const RankOf& self) {
+  const detail::Validation v(c, self);
+  v.rank_exists(c.to, "the receiver");
+  if (c.tag < 0) v.fail("tag " + std::to_string(c.tag) + " is negative");
+}
+template <class S>
+void validate(const Receive<AnyElement, S>& c, const RankOf& self) {
+  const detail::Validation v(c, self);
+  v.rank_exists(c.from, "the sender");
+  if (c.tag < 0) v.fail("tag " + std::to_string(c.tag) + " is negative");
+}
+template <class S>
+void validate(const SendReceive<AnyElement, S>& c, const RankOf& self) {
+  const detail::Validation v(c, self);
+  v.rank_exists(c.to, "the receiver");
+  v.rank_exists(c.from, "the sender");
+  if (c.tag < 0) v.fail("tag " + std::to_string(c.tag) + " is negative");
+  v.apart(c.send, c.receive, nullptr, nullptr);
+}
+template <class S>
+void validate(const Barrier<S>&, const RankOf&) {}
+/// @}
+
+/// What all ranks of one call must agree on; trivially copyable, so that it can be exchanged and compared.
+struct Fingerprint {
+  std::uint64_t operation = 0;  ///< of the call's name
+  std::uint64_t count = 0;      ///< elements, where every rank passes as many
+  std::uint64_t counts = 0;     ///< of the counts, where they are given, and of a list's lengths
+  std::uint64_t op = 0;         ///< of the op's type
+  std::uint32_t element_bytes = 0;
+  std::int32_t root = 0;
+  ElementType type = ElementType::bytes;
+  bool in_place = false;  ///< where an algorithm must know it of all ranks
+  char name[22] = {};     ///< the call's name, for the sentence
+
+  friend bool operator==(const Fingerprint&, const Fingerprint&) = default;
+};
+
+namespace detail {
+
+inline std::uint64_t hash_of(Counts counts) noexcept { return counts.empty() ? 0 : fnv1a(counts); }
+
+template <Collective Call>
+Fingerprint base_fingerprint() noexcept {
+  Fingerprint f;
+  f.operation = type_fingerprint<Call>();
+  Call::name.copy(f.name, sizeof f.name - 1);
+  return f;
+}
+template <class AnySpan>
+void describe(Fingerprint& f, const AnySpan& span) noexcept {
+  f.type = span.type();
+  f.element_bytes = static_cast<std::uint32_t>(span.element_bytes());
+}
+
+}  // namespace detail
+
+/// What this call must have in common with the other ranks' call.
+template <Collective Call>
+[[nodiscard]] Fingerprint fingerprint(const Call& c) noexcept {
+  Fingerprint f = detail::base_fingerprint<Call>();
+  if constexpr (requires { c.op; }) f.op = c.op.fingerprint();
+  if constexpr (requires { c.root; }) f.root = c.root;
+  if constexpr (requires { c.buffer; }) {
+    detail::describe(f, c.buffer);
+    f.count = c.buffer.size();
+  } else if constexpr (requires { c.send; }) {
+    detail::describe(f, c.send);
+    if constexpr (Call::name == "all_reduce" || Call::name == "reduce") f.count = c.send.size();
+    if constexpr (Call::name == "all_gather") f.count = c.counts.empty() ? c.send.size() : 0;
+    if constexpr (Call::name == "reduce_scatter") f.count = c.counts.empty() ? c.receive.size() : 0;
+    if constexpr (Call::name == "all_gather" || Call::name == "reduce_scatter") f.counts = detail::hash_of(c.counts);
+    if constexpr (Call::name == "all_to_all") {
+      f.count = c.send_counts.empty() ? c.send.size() : 0;
+      f.counts = c.send_counts.empty() ? 0 : 1;  // their values differ from rank to rank
+      f.in_place = !c.send.empty() && c.send.data() == c.receive.data();
+    }
+  }
+  if constexpr (requires { c.lengths; }) f.counts ^= c.lengths;
+  // At the root of a gather and a scatter the other side's span says the type; the sizes are checked block by block.
+  if constexpr (Call::name == "scatter") detail::describe(f, c.receive);
+  return f;
+}
+
+/// The first difference between this rank's call and another's: `rank 1 passes 8 elements, this rank 10`.
+[[nodiscard]] inline std::string difference(const Fingerprint& mine, const Fingerprint& theirs, int their_rank) {
+  const std::string who = "rank " + std::to_string(their_rank) + " ";
+  const auto number = [](std::uint64_t n) { return std::to_string(n); };
+  if (mine.operation != theirs.operation) return who + "calls " + theirs.name + ", this rank " + mine.name;
+  if (mine.type != theirs.type)
+    return who + "passes " + std::string(name_of(theirs.type)) + " elements, this rank " +
+           std::string(name_of(mine.type));
+  if (mine.element_bytes != theirs.element_bytes)
+    return who + "passes elements of " + number(theirs.element_bytes) + " bytes, this rank of " +
+           number(mine.element_bytes);
+  if (mine.count != theirs.count)
+    return who + "passes " + number(theirs.count) + " elements, this rank " + number(mine.count);
+  if (mine.root != theirs.root)
+    return who + "names rank " + std::to_string(theirs.root) + " as root, this rank " + std::to_string(mine.root);
+  if (mine.op != theirs.op) return who + "reduces with another op than this rank";
+  if (mine.counts != theirs.counts) return who + "passes other counts, or a list of other lengths, than this rank";
+  if (mine.in_place != theirs.in_place) return who + "and this rank differ in whether the call is in place";
+  return who + "makes another call than this rank";
+}
+
+}  // namespace distx

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "distx/comm/detail/arguments.hpp"
+#include "distx/core/detail/fnv1a.hpp"
+#include "distx/memory/detail/lines.hpp"
+#include "distx/memory/operations.hpp"
+
+namespace distx::detail {
+
+/// What one side of a collective holds of each item: all of it, one block for each rank, or nothing on this rank.
+enum class ListSide { nothing, whole, blocks };
+
+/// Items of at most this many bytes a rank travel together: below it a message's latency outweighs two copies.
+inline constexpr std::size_t fused_item_bytes = 32768;
+
+/// A list of operands, and the packed copies in which the small ones among them travel as one.
+///
+/// Packed blocks are sorted by rank first, so that one collective on the packed copies does what one an item would.
+template <class T, class S>
+class FusedList {
+ public:
+  FusedList(std::vector<Span<const T, S>> sends, ListSide send_side, std::vector<Span<T, S>> receives,
+            ListSide receive_side, int ranks, const ErrorContext& context)
+      : sends_(std::move(sends)),
+        receives_(std::move(receives)),
+        send_side_(send_side),
+        receive_side_(receive_side),
+        ranks_(static_cast<std::size_t>(ranks)) {
+    const bool sending = send_side != ListSide::nothing;
+    const bool receiving = receive_side != ListSide::nothing;
+    if (sending && receiving && sends_.size() != receives_.size())
+      throw MismatchError("the list to send has " + std::to_string(sends_.size()) + " items, the list to receive " +
+                              std::to_string(receives_.size()),
+                          context);
+    const std::size_t items = sending ? sends_.size() : receives_.size();
+    for (std::size_t item = 0; item < items; ++item) {
+      const std::size_t size = sending ? sends_[item].size() : receives_[item].size();
+      const bool blocks = (sending ? send_side : receive_side) == ListSide::blocks;
+      if (blocks && size % ranks_ != 0)
+        throw MismatchError("item " + std::to_string(item) + " has " + std::to_string(size) + " elements, which " +
+                                std::to_string(ranks) + " ranks cannot share equally",
+                            context);
+      const std::size_t block = blocks ? size / ranks_ : size;
+      const std::size_t expected = receive_side == ListSide::blocks ? block * ranks_ : block;
+      if (sending && receiving && receives_[item].size() != expected)
+        throw MismatchError("item " + std::to_string(item) + ": send has " + std::to_string(size) +
+                                " elements, receive has " + std::to_string(receives_[item].size()),
+                            context);
+      (block * sizeof(T) <= fused_item_bytes ? small_ : large_).push_back(item);
+      blocks_.push_back(block);
+    }
+    if (small_.size() == 1) {
+      large_.insert(std::upper_bound(large_.begin(), large_.end(), small_.front()), small_.front());
+      small_.clear();
+    }
+    for (const auto item : small_) block_ += blocks_[item];
+  }
+
+  /// The items that travel by themselves, in order.
+  [[nodiscard]] const std::vector<std::size_t>& large() const noexcept { return large_; }
+  [[nodiscard]] Span<const T, S> send(std::size_t item) const {
+    return send_side_ == ListSide::nothing ? Span<const T, S>{} : sends_[item];
+  }
+  [[nodiscard]] Span<T, S> receive(std::size_t item) const {
+    return receive_side_ == ListSide::nothing ? Span<T, S>{} : receives_[item];
+  }
+
+  [[nodiscard]] bool fuses() const noexcept { return !small_.empty(); }
+  /// Workspace for the packed copies, 0 where nothing is packed.
+  [[nodiscard]] std::size_t fused_bytes() const noexcept {
+    if (!fuses()) return 0;
+    return whole_lines(length(send_side_) * sizeof(T)) + length(receive_side_) * sizeof(T);
+  }
+  /// Copies what is sent into the workspace, which is borrowed until `unpack`; `in_place` also what is received into,
+  /// for a collective whose one buffer is both.
+  void pack(typename S::stream stream, Span<std::byte, S> workspace, bool in_place) {
+    const std::size_t receive_length = length(receive_side_);
+    send_ = {reinterpret_cast<T*>(workspace.data()), length(send_side_)};
+    receive_ = {reinterpret_cast<T*>(workspace.data() + workspace.size() - receive_length * sizeof(T)), receive_length};
+    each(send_side_, [&](std::size_t item, std::size_t from, std::size_t to, std::size_t n) {
+      copy(stream, send_.subspan(to, n), sends_[item].subspan(from, n));
+    });
+    if (!in_place) return;
+    each(receive_side_, [&](std::size_t item, std::size_t from, std::size_t to, std::size_t n) {
+      copy(stream, receive_.subspan(to, n), as_const(receives_[item].subspan(from, n)));
+    });
+  }
+  /// The call for the packed copies; all ranks must have lists of the same lengths, in the same order.
+  template <class MakeCall>
+  [[nodiscard]] auto fused_call(MakeCall&& make_call) const {
+    auto call = make_call(as_const(send_), receive_);
+    if constexpr (requires { call.lengths; }) call.lengths = fnv1a(blocks_);
+    return call;
+  }
+  void unpack(typename S::stream stream) {
+    each(receive_side_, [&](std::size_t item, std::size_t to, std::size_t from, std::size_t n) {
+      copy(stream, receives_[item].subspan(to, n), as_const(receive_.subspan(from, n)));
+    });
+  }
+
+ private:
+  [[nodiscard]] std::size_t length(ListSide side) const noexcept {
+    return side == ListSide::nothing ? 0 : side == ListSide::whole ? block_ : block_ * ranks_;
+  }
+  /// Calls f(item, offset in the item, offset in the packed copy, count) for every piece of a side.
+  template <class F>
+  void each(ListSide side, F&& f) const {
+    if (side == ListSide::nothing) return;
+    std::size_t packed = 0;
+    for (std::size_t rank = 0; rank < (side == ListSide::blocks ? ranks_ : 1); ++rank)
+      for (const auto item : small_) {
+        f(item, rank * blocks_[item], packed, blocks_[item]);
+        packed += blocks_[item];
+      }
+  }
+
+  std::vector<Span<const T, S>> sends_;
+  std::vector<Span<T, S>> receives_;
+  ListSide send_side_;
+  ListSide receive_side_;
+  std::size_t ranks_;
+  std::vector<std::size_t> blocks_;  // elements of each item for one rank
+  std::vector<std::size_t> small_;
+  std::vector<std::size_t> large_;
+  std::size_t block_ = 0;  // elements of all small items for one rank
+  Span<T, S> send_;
+  Span<T, S> receive_;
+};
+
+}  // namespace distx::detail

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <optional>
+
+#include "distx/comm/communicator.hpp"
+#include "distx/comm/hierarchical/hosts.hpp"
+
+namespace distx::detail {
+
+/// The ranks of one machine find each other over a communicator that they have already.
+template <Communicator C>
+class MachineConnector {
+ public:
+  explicit MachineConnector(C comm) : comm_(std::move(comm)) {}
+
+  [[nodiscard]] int rank() const { return comm_.rank(); }
+  [[nodiscard]] int size() const { return comm_.size(); }
+  [[nodiscard]] int local_rank() const { return comm_.rank(); }
+  [[nodiscard]] int local_size() const { return comm_.size(); }
+  [[nodiscard]] int root_rank() const noexcept { return 0; }
+  void barrier() { comm_.execute(Barrier<Host>{}); }
+  void broadcast(std::span<std::byte> bytes, int root) { comm_.execute(erase(Broadcast<std::byte>{bytes, root})); }
+  void all_gather(std::span<const std::byte> send, std::span<std::byte> receive) {
+    comm_.execute(erase(AllGather<std::byte>{send, receive}));
+  }
+
+ private:
+  C comm_;
+};
+
+/// The two communicators of a hierarchy: the second of all ranks, the first of this rank's machine. Collective.
+/// @throws ConnectError on every rank where one of them cannot be made
+template <Connector C, class MakeInner, class MakeOuter>
+[[nodiscard]] auto make_levels(C& connector, MakeInner&& make_inner, MakeOuter&& make_outer) {
+  const Machines machines = machines_of(connector);
+  const int rank = connector.rank();
+  auto outer = make_outer(connector);
+  MachineConnector machine(outer.split(machines.machine(rank), machines.place(rank)));
+  struct Words {
+    char text[400] = {};
+  } mine;
+  std::optional<decltype(make_inner(machine))> inner;
+  try {
+    inner.emplace(make_inner(machine));
+  } catch (const std::exception& error) {
+    mine.text[std::string_view(error.what()).copy(mine.text, sizeof mine.text - 1)] = '\0';
+  }
+  std::vector<Words> all(static_cast<std::size_t>(outer.size()));
+  outer.execute(erase(AllGather<Words>{{&mine, 1}, all}));
+  for (std::size_t other = 0; other < all.size(); ++other)
+    if (all[other].text[0] != '\0')
+      throw ConnectError("rank " + std::to_string(other) + ": " + all[other].text,
+                         {.operation = "connect", .backend = "hierarchical", .rank = rank, .size = outer.size()});
+  return std::pair(std::move(*inner), std::move(outer));
+}
+
+}  // namespace distx::detail

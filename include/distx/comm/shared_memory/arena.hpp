@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <memory>
+
+#include "distx/comm/shared_memory/control.hpp"
+#include "distx/comm/shared_memory/envelope.hpp"
+#include "distx/core/detail/wait.hpp"
+
+namespace distx::shared_memory {
+
+/// What the ranks of one communicator share, as one of them sees it: how they meet, and which memory they reach.
+///
+/// A collective is: publish, arrive, compare, work on one's own part of everybody's memory, arrive. A rank that works
+/// is `busy`: revoking waits for it, so that nobody's buffer is read after its owner has been told of an error.
+class Arena {
+ public:
+  Arena(const Control& control, const Timeout& deadline) noexcept : control_(control), deadline_(deadline) {}
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+  virtual ~Arena() = default;
+
+  [[nodiscard]] const Control& control() const noexcept { return control_; }
+  [[nodiscard]] int size() const noexcept { return control_.size(); }
+  [[nodiscard]] const Timeout& deadline() const noexcept { return deadline_; }
+
+  /// Where memory of this rank lies for the others.
+  [[nodiscard]] virtual Place place_of(const void* memory, std::size_t bytes) noexcept = 0;
+  /// What lies there, null where this rank does not reach it.
+  [[nodiscard]] virtual std::byte* at(const Place& place) noexcept = 0;
+  /// Whether a rank's process has ended without a word. Asks the system.
+  [[nodiscard]] virtual bool died(int) noexcept { return false; }
+
+  /// @name Messages
+  /// `post` makes an envelope meet its counterpart, or leaves it until that comes; `advance` says whether it is done,
+  /// and does what is left for this side; `withdraw` takes one back that has not met: false where it has.
+  /// @{
+  virtual void post(const std::shared_ptr<Envelope>& mine, const ErrorContext& context) = 0;
+  [[nodiscard]] virtual bool advance(Envelope& mine) noexcept = 0;
+  virtual bool withdraw(Envelope& mine) noexcept = 0;
+  /// @}
+
+  /// Returns when every rank has arrived as often as this one, which takes one deadline at most.
+  void arrive(Lane lane, int rank, const ErrorContext& context) {
+    auto& mine = control_.channel(rank, lane).arrived;
+    const std::uint64_t now = mine.load(std::memory_order_relaxed) + 1;
+    mine.store(now, std::memory_order_release);
+    int other = 0;
+    const auto all = [&] {
+      while (other < size() && has_arrived(lane, other, now)) ++other;
+      return other == size();
+    };
+    wait(
+        context, all, [&] { return missing(lane, now, other); },
+        [&](Look& look) { return gone(look, lane, now, other); });
+  }
+
+  /// Waits until `ready()`, which is in the hands of rank `other`: or throws, with `late()` when the deadline is over.
+  template <class Ready, class Late>
+  void wait(int other, const ErrorContext& context, Ready&& ready, Late&& late) {
+    wait(context, ready, late, [&](Look& look) { return has_left(other) || look.died(*this, other) ? other : -1; });
+  }
+
+  [[nodiscard]] bool revoked() const noexcept { return control_.header().revoked.load(std::memory_order_seq_cst) == 2; }
+  /// Ends every wait of every rank; the first reason stays. Returns when no other rank reads anybody's buffers.
+  void revoke(int rank, const std::string& reason) noexcept {
+    Header& header = control_.header();
+    std::uint32_t none_yet = 0;
+    if (header.revoked.compare_exchange_strong(none_yet, 1)) {
+      const std::string words = "rank " + std::to_string(rank) + " revoked the communicator: " + reason;
+      header.reason[words.copy(header.reason, sizeof header.reason - 1)] = '\0';
+    } else if (none_yet == 1) {
+      // Another rank is writing its reason, unless it died over that. Until then nobody would see the revocation.
+      detail::wait_until(std::chrono::seconds(1), [&] { return revoked(); }, [] { return false; });
+    }
+    header.revoked.store(2, std::memory_order_seq_cst);
+    for (int other = 0; other < size(); ++other) {
+      if (other == rank) continue;
+      Look look;
+      for (const Channel& channel : control_.rank(other).channels)
+        detail::wait_until(
+            none, [&] { return channel.busy.load(std::memory_order_seq_cst) == 0; },
+            [&] { return look.died(*this, other); });
+    }
+  }
+  [[noreturn]] void throw_revoked(const ErrorContext& context) const {
+    if (const int dead = control_.header().died.load(); dead >= 0) throw_died(dead, context);
+    throw RevokedError(control_.header().reason, context);
+  }
+  /// The error for a wait for rank `other` that will not end.
+  [[noreturn]] void throw_stopped(int other, const ErrorContext& context) const {
+    if (revoked()) throw_revoked(context);
+    if (has_left(other))
+      throw RankFailure("rank " + std::to_string(other) + " has let its communicator go and makes no more calls", other,
+                        nullptr, context);
+    std::int32_t nobody = -1;
+    control_.header().died.compare_exchange_strong(nobody, other);
+    throw_died(other, context);
+  }
+
+  /// This rank makes no more calls; a rank that waits for it is told so.
+  void leave(int rank) noexcept { control_.rank(rank).left.store(1, std::memory_order_release); }
+  [[nodiscard]] bool has_left(int rank) const noexcept {
+    return control_.rank(rank).left.load(std::memory_order_acquire) != 0;
+  }
+
+  /// Asks whether a rank has died, but every few milliseconds only.
+  class Look {
+   public:
+    [[nodiscard]] bool died(Arena& arena, int rank) noexcept { return is_time() && arena.died(rank); }
+    [[nodiscard]] bool is_time() noexcept {
+      const auto now = Deadline::clock::now();
+      if (next_ == Deadline::clock::time_point{}) next_ = now + interval;
+      if (now < next_) return false;
+      next_ = now + interval;
+      ++turn;
+      return true;
+    }
+    int turn = 0;
+
+   private:
+    static constexpr std::chrono::milliseconds interval{5};
+    Deadline::clock::time_point next_{};
+  };
+
+ private:
+  /// Waits until `ready()`; `lost(look)` is a rank that will not do its part, -1 where none is known.
+  template <class Ready, class Late, class Lost>
+  void wait(const ErrorContext& context, Ready&& ready, Late&& late, Lost&& lost) {
+    Look look;
+    int who = -1;
+    const auto stopped = [&] { return revoked() || (who = lost(look)) >= 0; };
+    switch (detail::wait_until(deadline_, ready, stopped)) {
+      case detail::WaitEnd::ready:
+        return;
+      case detail::WaitEnd::expired:
+        throw TimeoutError(late(), context);
+      case detail::WaitEnd::stopped:
+        throw_stopped(who, context);
+    }
+  }
+  [[nodiscard]] bool has_arrived(Lane lane, int rank, std::uint64_t now) const noexcept {
+    return control_.channel(rank, lane).arrived.load(std::memory_order_acquire) >= now;
+  }
+  [[noreturn]] void throw_died(int rank, const ErrorContext& context) const {
+    throw RankFailure(
+        "rank " + std::to_string(rank) + ", process " + std::to_string(control_.rank(rank).process) + ", has died",
+        rank, nullptr, context);
+  }
+  /// One of the ranks that have not arrived, if it has left or died; `other` may be late because it waits for that one.
+  [[nodiscard]] int gone(Look& look, Lane lane, std::uint64_t now, int other) noexcept {
+    if (has_left(other) && !has_arrived(lane, other, now)) return other;
+    if (!look.is_time()) return -1;
+    for (int step = 0; step < size(); ++step) {
+      const int rank = (look.turn + step) % size();
+      if (has_arrived(lane, rank, now)) continue;
+      const bool is_gone = has_left(rank) || died(rank);
+      return is_gone && !has_arrived(lane, rank, now) ? rank : -1;  // else it came, and went then
+    }
+    return -1;
+  }
+  /// @param first rank that has not arrived
+  std::string missing(Lane lane, std::uint64_t now, int first) const {
+    std::string who = std::to_string(first);
+    for (int other = first + 1; other < size(); ++other)
+      if (!has_arrived(lane, other, now)) who += ", " + std::to_string(other);
+    return "after " + deadline_.to_string() + " these ranks have not made the call: " + who;
+  }
+
+  Control control_;
+  Timeout deadline_;
+};
+
+}  // namespace distx::shared_memory

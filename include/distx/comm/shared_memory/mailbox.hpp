@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <vector>
+
+#include "distx/comm/shared_memory/envelope.hpp"
+
+namespace distx::shared_memory {
+
+/// The messages to one rank, sent or awaited, that have not met yet. Those of one sender and tag meet in order.
+class Mailbox {
+ public:
+  /// Either meets its counterpart and both are done, or stays until that comes. The envelope outlives its stay.
+  void post(const std::shared_ptr<Envelope>& mine) {
+    std::shared_ptr<Envelope> other;
+    {
+      const std::lock_guard lock(mutex_);
+      const auto match = std::find_if(waiting_.begin(), waiting_.end(), [&](const auto& e) {
+        return e->sends != mine->sends && e->from == mine->from && e->tag == mine->tag;
+      });
+      if (match == waiting_.end()) {
+        waiting_.push_back(mine);
+        return;
+      }
+      other = std::move(*match);
+      waiting_.erase(match);
+    }
+    const Envelope& sender = mine->sends ? *mine : *other;
+    const Envelope& receiver = mine->sends ? *other : *mine;
+    const bool fits = sender.bytes == receiver.bytes && sender.type == receiver.type;
+    if (fits && sender.bytes != 0) std::memmove(receiver.target, sender.source, sender.bytes);
+    mine->mismatch = other->mismatch = !fits;
+    mine->other_count = other->count;
+    mine->other_type = other->type;
+    other->other_count = mine->count;
+    other->other_type = mine->type;
+    other->finish();
+    mine->finish();
+  }
+
+  /// Takes the envelope back; false where it has already met its counterpart and will be done.
+  bool withdraw(const Envelope& mine) {
+    const std::lock_guard lock(mutex_);
+    return std::erase_if(waiting_, [&](const auto& e) { return e.get() == &mine; }) != 0;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<Envelope>> waiting_;
+};
+
+}  // namespace distx::shared_memory

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <charconv>
+#include <cstdint>
+#include <string_view>
+
+namespace distx::detail {
+
+struct ProcessState {
+  char state = 0;           ///< the system's letter, 0 where nothing is known
+  std::uint64_t began = 0;  ///< in the system's ticks since it started
+};
+
+/// From the text of /proc/<id>/stat: the fields after the name, which may itself have spaces and brackets.
+inline ProcessState process_state_from(std::string_view text) noexcept {
+  const auto name_end = text.rfind(')');
+  if (name_end == std::string_view::npos || name_end + 2 >= text.size()) return {};
+  text.remove_prefix(name_end + 2);
+  ProcessState known{text.front(), 0};
+  constexpr int fields_before_start = 19;  // the state is field 3, the start field 22
+  for (int field = 0; field < fields_before_start; ++field) {
+    const auto space = text.find(' ');
+    if (space == std::string_view::npos) return known;
+    text.remove_prefix(space + 1);
+  }
+  std::from_chars(text.data(), text.data() + text.size(), known.began);
+  return known;
+}
+
+/// Whether that is what is left of a process that began then: it has ended, or another has its number.
+[[nodiscard]] inline bool is_over(const ProcessState& now, std::uint64_t began) noexcept {
+  return now.state == 'Z' || now.state == 'X' || now.began != began;
+}
+
+}  // namespace distx::detail

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include "distx/connect/self.hpp"
+
+namespace distx {
+
+namespace detail {
+
+/// FailureChannel among inner ranks and among outer ranks, as one.
+///
+/// Every inner rank tells the outer ranks by itself: it may be the only one of its process that still can. What only
+/// the inner ranks know, that one of them has ended, is carried on by whichever of them hears it first.
+class ProductNotices final : public FailureChannel {
+ public:
+  /// @pre neither is null
+  ProductNotices(std::shared_ptr<FailureChannel> inner, std::shared_ptr<FailureChannel> outer)
+      : inner_(std::move(inner)), outer_(std::move(outer)) {}
+
+  void publish(std::uint64_t identity, const std::string& reason) noexcept override {
+    inner_->publish(identity, reason);
+    outer_->publish(identity, reason);
+  }
+  [[nodiscard]] std::optional<std::string> poll(std::uint64_t identity) override {
+    if (auto near = inner_->poll(identity)) {
+      outer_->publish(identity, *near);
+      return near;
+    }
+    return outer_->poll(identity);
+  }
+
+ private:
+  std::shared_ptr<FailureChannel> inner_;
+  std::shared_ptr<FailureChannel> outer_;
+};
+
+}  // namespace detail
+
+/// Several inner ranks in each outer rank: rank = outer rank * inner size + inner rank.
+///
+/// Every inner rank holds one; only inner rank 0 uses the outer connector, so that it need not be thread safe (its
+/// notices are). The outer connector is borrowed: it outlives the product. Every outer rank must have as many inner
+/// ranks.
+template <Connector Inner, Connector Outer>
+class ProductConnector {
+ public:
+  ProductConnector(Inner inner, Outer& outer)
+      : inner_(std::move(inner)),
+        outer_(&outer),
+        rank_(outer.rank() * inner_.size() + inner_.rank()),
+        size_(outer.size() * inner_.size()),
+        local_rank_(outer.local_rank() * inner_.size() + inner_.rank()),
+        local_size_(outer.local_size() * inner_.size()),
+        root_rank_(outer.root_rank() * inner_.size() + inner_.root_rank()) {
+    // Over the outer connector alone: what all ranks would gather has a size only if this is right.
+    std::vector<int> sizes(static_cast<std::size_t>(outer.size()));
+    if (inner_.rank() == 0) sizes = all_gather_values(outer, inner_.size());
+    inner_.broadcast(std::as_writable_bytes(std::span(sizes)), 0);
+    for (const int size : sizes)
+      if (size != inner_.size())
+        throw MismatchError("one process has " + std::to_string(size) + " inner ranks, this one " +
+                                std::to_string(inner_.size()) + ": every process needs as many",
+                            {.operation = "product", .backend = "connector", .rank = rank_, .size = size_});
+  }
+
+  [[nodiscard]] int rank() const noexcept { return rank_; }
+  [[nodiscard]] int size() const noexcept { return size_; }
+  [[nodiscard]] int local_rank() const noexcept { return local_rank_; }
+  [[nodiscard]] int local_size() const noexcept { return local_size_; }
+  [[nodiscard]] int root_rank() const noexcept { return root_rank_; }
+
+  void barrier() {
+    inner_.barrier();
+    if (inner_.rank() == 0) outer_->barrier();
+    inner_.barrier();
+  }
+  void broadcast(std::span<std::byte> bytes, int root) {
+    detail::check_control_root(root, rank_, size_);
+    const int inner_root = root % inner_.size();
+    const int outer_root = root / inner_.size();
+    // Within the root's process first, so that its inner rank 0 has what it sends on.
+    if (outer_->rank() == outer_root) inner_.broadcast(bytes, inner_root);
+    if (inner_.rank() == 0) outer_->broadcast(bytes, outer_root);
+    inner_.broadcast(bytes, 0);
+  }
+  void all_gather(std::span<const std::byte> send, std::span<std::byte> receive) {
+    std::vector<std::byte> mine(send.size() * static_cast<std::size_t>(inner_.size()));
+    inner_.all_gather(send, mine);
+    if (inner_.rank() == 0) outer_->all_gather(mine, receive);
+    inner_.broadcast(receive, 0);
+  }
+  /// Null where the inner or the outer connector has none.
+  [[nodiscard]] std::shared_ptr<FailureChannel> failure_channel() const {
+    auto near = detail::failure_channel_of(inner_);
+    auto far = detail::failure_channel_of(*outer_);
+    if (near == nullptr || far == nullptr) return nullptr;
+    return std::make_shared<detail::ProductNotices>(std::move(near), std::move(far));
+  }
+
+ private:
+  Inner inner_;
+  Outer* outer_;
+  int rank_;
+  int size_;
+  int local_rank_;
+  int local_size_;
+  int root_rank_;
+};
+
+}  // namespace distx

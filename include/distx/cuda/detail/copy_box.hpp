@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include "distx/cuda/detail/copy.hpp"
+#include "distx/tensor/detail/box_runs.hpp"
+
+// Parts of tensors, copied in stream order between the memories of a GPU.
+namespace distx {
+
+namespace cuda {
+
+/// Copies runs by a kernel: filled by distx/cuda_kernels.cuh.
+using CopyRuns = void(CudaStreamRef, std::byte* to, const std::byte* from, const distx::detail::BoxRuns&);
+inline constinit CopyRuns* copy_runs_kernel = nullptr;
+
+/// Copies runs by the copy engine, as many at once as lie in one dimension.
+inline void copy_runs(CudaStreamRef stream, std::byte* to, const std::byte* from, const distx::detail::BoxRuns& runs) {
+  constexpr std::size_t most_pitch = 2147483647;  // of CUDA's copies in two dimensions
+  const std::size_t last = runs.dimensions - 1;
+  const bool rows = runs.dimensions > 0 && runs.to_step[last] <= most_pitch && runs.from_step[last] <= most_pitch;
+  runs.for_each(rows ? 1 : 0, [&](std::size_t to_at, std::size_t from_at) {
+    if (rows)
+      check(cudaMemcpy2DAsync(to + to_at, runs.to_step[last], from + from_at, runs.from_step[last], runs.bytes,
+                              runs.count[last], cudaMemcpyDefault, stream.native_handle()),
+            "cudaMemcpy2DAsync");
+    else
+      check(cudaMemcpyAsync(to + to_at, from + from_at, runs.bytes, cudaMemcpyDefault, stream.native_handle()),
+            "cudaMemcpyAsync");
+  });
+}
+
+}  // namespace cuda
+
+/// As on the host's memory; many short runs want the kernel of distx/cuda_kernels.cuh, and are copied without it too.
+inline void copy_box(CudaStreamRef stream, std::byte* to, const Box& to_whole, const std::byte* from,
+                     const Box& from_whole, const Box& part, std::size_t element_bytes) {
+  const distx::detail::BoxRuns runs(to_whole, from_whole, part, element_bytes);
+  if (runs.bytes == 0) return;
+  if (runs.dimensions > 0 && cuda::copy_runs_kernel != nullptr)
+    cuda::copy_runs_kernel(stream, to, from, runs);
+  else
+    cuda::copy_runs(stream, to, from, runs);
+}
+
+}  // namespace distx

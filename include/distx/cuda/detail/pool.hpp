@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <mutex>
+#include <vector>
+
+#include "distx/core/detail/wait.hpp"
+#include "distx/cuda/device.hpp"
+
+namespace distx {
+
+namespace cuda {
+
+/// What stream-ordered buffers are made of: a pool of distx's own for each GPU, as long as the process lives.
+///
+/// It keeps what buffers give back. CUDA's own pool gives all that is unused back to the system whenever the host waits
+/// for a stream, and to get it again takes longer than most kernels.
+class Pools {
+ public:
+  [[nodiscard]] static Pools& all() {
+    static Pools pools;
+    return pools;
+  }
+
+  [[nodiscard]] cudaMemPool_t of(int device) {
+    const std::lock_guard lock(mutex_);
+    return pool(device);
+  }
+  /// Lets the GPUs that ranks of this process have reach each other's pools: within a process NCCL reads and writes
+  /// other ranks' buffers themselves, which CUDA allows of what `cudaMalloc` gave, and of a pool only when it is told.
+  void share(int device) {
+    const std::lock_guard lock(mutex_);
+    if (std::find(sharing_.begin(), sharing_.end(), device) != sharing_.end()) return;
+    for (const int other : sharing_) {
+      let_reach(other, device);
+      let_reach(device, other);
+    }
+    sharing_.push_back(device);
+  }
+  /// Gives back to the system what no buffer uses.
+  void trim(int device) {
+    const std::lock_guard lock(mutex_);
+    if (const auto index = static_cast<std::size_t>(device); index < pools_.size() && pools_[index] != nullptr)
+      check(cudaMemPoolTrimTo(pools_[index], 0), "cudaMemPoolTrimTo");
+  }
+
+ private:
+  Pools() = default;
+
+  cudaMemPool_t pool(int device) {
+    const auto index = static_cast<std::size_t>(device);
+    if (pools_.size() <= index) pools_.resize(index + 1);
+    if (pools_[index] == nullptr) {
+      cudaMemPoolProps properties{};
+      properties.allocType = cudaMemAllocationTypePinned;
+      properties.location.type = cudaMemLocationTypeDevice;
+      properties.location.id = device;
+      cudaMemPool_t made = nullptr;
+      check(cudaMemPoolCreate(&made, &properties), "cudaMemPoolCreate");
+      std::uint64_t all = std::numeric_limits<std::uint64_t>::max();
+      check(cudaMemPoolSetAttribute(made, cudaMemPoolAttrReleaseThreshold, &all), "cudaMemPoolSetAttribute");
+      pools_[index] = made;
+    }
+    return pools_[index];
+  }
+  void let_reach(int owner, int reader) {
+    int can = 0;
+    check(cudaDeviceCanAccessPeer(&can, reader, owner), "cudaDeviceCanAccessPeer");
+    if (can == 0) return;  // nor will NCCL
+    cudaMemAccessDesc access{};
+    access.location.type = cudaMemLocationTypeDevice;
+    access.location.id = reader;
+    access.flags = cudaMemAccessFlagsProtReadWrite;
+    check(cudaMemPoolSetAccess(pool(owner), &access, 1), "cudaMemPoolSetAccess");
+  }
+
+  std::mutex mutex_;
+  std::vector<cudaMemPool_t> pools_;
+  std::vector<int> sharing_;
+};
+
+}  // namespace cuda
+
+/// Gives back to the system what stream-ordered buffers on the current GPU have given back and none uses, as far as the
+/// host has waited for their streams: for other programs, and for libraries that allocate for themselves.
+inline void release_unused_memory() { cuda::Pools::all().trim(current_device()); }
+
+namespace cuda {
+
+/// The same behind all that is enqueued, for an allocation that has failed; but it waits ten seconds at most, since
+/// what is enqueued may wait for a rank that is gone.
+inline void reclaim_memory() {
+  static_cast<void>(cudaGetLastError());
+  distx::detail::run_in_time(std::chrono::seconds(10), [device = current_device()] {
+    if (cudaSetDevice(device) == cudaSuccess) static_cast<void>(cudaDeviceSynchronize());
+  });
+  release_unused_memory();
+}
+
+}  // namespace cuda
+
+}  // namespace distx

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <mpi.h>
+
+#include <string>
+#include <string_view>
+
+#include "distx/core/error.hpp"
+
+// MPI's return codes become distx errors here. Boost.MPI's own check asserts before it throws, so calls that can fail
+// go to MPI's C interface.
+namespace distx::mpi {
+
+/// MPI's words for a code.
+[[nodiscard]] inline std::string words_of(int code) {
+  char words[MPI_MAX_ERROR_STRING];
+  int length = 0;
+  if (MPI_Error_string(code, words, &length) != MPI_SUCCESS) return "unknown error";
+  return std::string(words, static_cast<std::size_t>(length));
+}
+
+/// @throws MismatchError where more has arrived than fits, else Error with MPI's code and words
+[[noreturn]] inline void fail(int code, std::string_view routine, const ErrorContext& context) {
+  int kind = MPI_ERR_UNKNOWN;
+  MPI_Error_class(code, &kind);
+  const std::string words = std::string(routine) + ": " + words_of(code);
+  if (kind == MPI_ERR_TRUNCATE)
+    throw MismatchError("another rank sends more elements than this rank receives (" + words + ")", context, code);
+  throw Error(words + " (code " + std::to_string(code) + ")", context, code);
+}
+
+inline void check(int code, std::string_view routine, const ErrorContext& context) {
+  if (code != MPI_SUCCESS) [[unlikely]]
+    fail(code, routine, context);
+}
+
+}  // namespace distx::mpi

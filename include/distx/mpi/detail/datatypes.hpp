@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include "distx/comm/ops.hpp"
+#include "distx/core/span.hpp"
+#include "distx/mpi/detail/check.hpp"
+#include "distx/mpi/detail/handles.hpp"
+
+namespace distx::mpi {
+
+/// What MPI counts: one element is `per_element` units, more than one where its type is only bytes.
+struct Unit {
+  MPI_Datatype type;
+  std::size_t bytes;
+  std::size_t per_element;
+};
+
+/// MPI's name for an element type; shorter floats, which it does not know, are moved as integers.
+[[nodiscard]] inline MPI_Datatype datatype_of(ElementType type) noexcept {
+  switch (type) {
+    case ElementType::i8:
+      return MPI_INT8_T;
+    case ElementType::f8e4m3:
+    case ElementType::f8e5m2:
+    case ElementType::u8:
+      return MPI_UINT8_T;
+    case ElementType::i16:
+      return MPI_INT16_T;
+    case ElementType::bf16:
+    case ElementType::f16:
+    case ElementType::u16:
+      return MPI_UINT16_T;
+    case ElementType::i32:
+      return MPI_INT32_T;
+    case ElementType::u32:
+      return MPI_UINT32_T;
+    case ElementType::i64:
+      return MPI_INT64_T;
+    case ElementType::u64:
+      return MPI_UINT64_T;
+    case ElementType::f32:
+      return MPI_FLOAT;
+    case ElementType::f64:
+      return MPI_DOUBLE;
+    case ElementType::bytes:
+      break;
+  }
+  return MPI_BYTE;
+}
+
+template <class Any>
+[[nodiscard]] Unit unit_of(const Span<Any>& span) noexcept {
+  if (span.type() == ElementType::bytes) return {MPI_BYTE, 1, span.element_bytes()};
+  return {datatype_of(span.type()), span.element_bytes(), 1};
+}
+
+/// MPI's op for one of distx's own; an average is a sum whose end is computed here.
+/// @pre kind is not OpKind::user
+[[nodiscard]] inline MPI_Op op_of(OpKind kind) noexcept {
+  switch (kind) {
+    case OpKind::product:
+      return MPI_PROD;
+    case OpKind::min:
+      return MPI_MIN;
+    case OpKind::max:
+      return MPI_MAX;
+    default:
+      return MPI_SUM;
+  }
+}
+
+/// One datatype for `count` units side by side, for messages beyond MPI's limit: at most `most` in each of its parts.
+[[nodiscard]] inline unique_datatype large_type(const Unit& unit, std::size_t count, std::size_t most) {
+  const ErrorContext context{.operation = "a large message", .backend = "mpi"};
+  const auto pieces = static_cast<int>(count / most);
+  const auto rest = static_cast<int>(count % most);
+  MPI_Datatype piece = MPI_DATATYPE_NULL;
+  check(MPI_Type_contiguous(static_cast<int>(most), unit.type, &piece), "MPI_Type_contiguous", context);
+  const auto owner = unique_datatype::from_native_handle(piece);
+  const int lengths[] = {pieces, rest};
+  const MPI_Aint places[] = {0, static_cast<MPI_Aint>((count - count % most) * unit.bytes)};
+  const MPI_Datatype types[] = {piece, unit.type};
+  MPI_Datatype whole = MPI_DATATYPE_NULL;
+  check(MPI_Type_create_struct(2, lengths, places, types, &whole), "MPI_Type_create_struct", context);
+  auto result = unique_datatype::from_native_handle(whole);
+  check(MPI_Type_commit(&whole), "MPI_Type_commit", context);
+  return result;
+}
+
+}  // namespace distx::mpi

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include "distx/comm/any_communicator.hpp"
+#include "distx/comm/detail/communicator_makers.hpp"
+#include "distx/mpi/communicator.hpp"
+
+namespace distx {
+
+namespace mpi {
+
+/// What `best_communicator()` knows of MPI once this header is included.
+struct Maker {
+  template <Connector C>
+  static AnyCommunicator<> make(C& connector, Timeout deadline) {
+    return AnyCommunicator<>(MpiCommunicator(connector, {.deadline = deadline}));
+  }
+  static bool serves_threads() { return MpiCommunicator::serves_threads(); }
+};
+
+}  // namespace mpi
+
+namespace detail {
+
+mpi::Maker maker_for(MpiTag);
+
+}  // namespace detail
+
+}  // namespace distx

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <algorithm>
+
+#include "distx/mpi/detail/job.hpp"
+
+// `issue(job, call)` hands a call to MPI, in pieces where it is larger than one call of MPI may be.
+namespace distx::mpi {
+
+/// Calls `f(offset, count)` for pieces of at most `most`, in order; never for nothing.
+template <class F>
+void in_pieces(std::size_t count, std::size_t most, F&& f) {
+  for (std::size_t offset = 0; offset < count; offset += most)
+    f(offset, static_cast<int>(std::min(most, count - offset)));
+}
+
+/// Whose elements lie where: equal blocks in rank order, or blocks of given counts. In units.
+struct Blocks {
+  Counts counts{};
+  std::size_t equal = 0;
+  std::size_t per_element = 1;
+
+  [[nodiscard]] std::size_t offset(int rank) const noexcept { return block_offset(counts, equal, rank) * per_element; }
+  [[nodiscard]] std::size_t count(int rank) const noexcept { return block_count(counts, equal, rank) * per_element; }
+  /// As the arguments of MPI's calls. @pre the sum of the counts fits
+  void write(std::vector<int>& sizes, std::vector<int>& places, int ranks) const {
+    sizes.clear();
+    places.clear();
+    for (int rank = 0; rank < ranks; ++rank) {
+      sizes.push_back(static_cast<int>(count(rank)));
+      places.push_back(static_cast<int>(offset(rank)));
+    }
+  }
+};
+
+inline void issue(Job& job, const AllReduce<AnyElement, AnyOp>& c) {
+  const auto type = c.send.type();
+  const bool plain = !c.op.finishes() && c.op.kind() != OpKind::user && !is_narrow_float(type);
+  if (plain && c.send.size() <= job.most) [[likely]] {
+    // What follows does the same; where the message is small, the way there can be measured.
+    const void* const send = c.send.data() == c.receive.data() ? MPI_IN_PLACE : c.send.data();
+    job.check(job.call(MPI_Allreduce, MPI_Iallreduce, send, c.receive.data(), static_cast<int>(c.send.size()),
+                       datatype_of(type), op_of(c.op.kind())),
+              "MPI_Allreduce", c);
+    return;
+  }
+  const Operands o = job.reduction(c.op, c.send, c.receive);
+  in_pieces(c.send.size(), job.most, [&](std::size_t offset, int count) {
+    job.check(job.call(MPI_Allreduce, MPI_Iallreduce, o.send_at(offset), o.receive_at(offset), count, o.type, o.op),
+              "MPI_Allreduce", c);
+  });
+}
+
+inline void issue(Job& job, const Reduce<AnyElement, AnyOp>& c) {
+  const bool receives = job.self.rank == c.root;
+  const Operands o = job.reduction(c.op, c.send, receives ? c.receive : Span<AnyElement>());
+  in_pieces(c.send.size(), job.most, [&](std::size_t offset, int count) {
+    job.check(job.call(MPI_Reduce, MPI_Ireduce, o.send_at(offset), o.receive_at(offset), count, o.type, o.op, c.root),
+              "MPI_Reduce", c);
+  });
+}
+
+inline void issue(Job& job, const ReduceScatter<AnyElement, AnyOp>& c) {
+  const std::size_t total = c.send.size();
+  const Blocks blocks{c.counts, c.receive.size()};
+  const bool wide = is_narrow_float(c.send.type());
+  const bool overlap = c.receive.data() == c.send.bytes() + blocks.offset(job.self.rank) * c.send.element_bytes();
+  Operands o{c.send.data(), c.receive.data(), datatype_of(c.send.type()), MPI_OP_NULL, c.send.element_bytes()};
+  if (wide) {
+    float* const sums = job.floats(total + c.receive.size());
+    detail::widen(c.send, sums);
+    o = {sums, sums + total, MPI_FLOAT, MPI_OP_NULL, sizeof(float)};
+  } else if (overlap) {
+    // MPI's in place has the whole of the operands in `receive` and its result at their beginning: not what is meant.
+    o.receive = job.scratch(c.receive.size_bytes());
+  }
+  job.reduce_by(c.op, wide, o);
+  job.finish_with(c.op, wide, o.receive, c.receive);
+  if (total > job.most) {
+    for (int rank = 0; rank < job.self.size; ++rank)
+      in_pieces(blocks.count(rank), job.most, [&](std::size_t offset, int count) {
+        job.check(job.call(MPI_Reduce, MPI_Ireduce, o.send_at(blocks.offset(rank) + offset),
+                           rank == job.self.rank ? o.receive_at(offset) : nullptr, count, o.type, o.op, rank),
+                  "MPI_Reduce", c);
+      });
+  } else if (c.counts.empty()) {
+    job.check(job.call(MPI_Reduce_scatter_block, MPI_Ireduce_scatter_block, o.send, o.receive,
+                       static_cast<int>(c.receive.size()), o.type, o.op),
+              "MPI_Reduce_scatter_block", c);
+  } else {
+    blocks.write(job.counts[0], job.places[0], job.self.size);
+    job.check(job.call(MPI_Reduce_scatter, MPI_Ireduce_scatter, o.send, o.receive,
+                       static_cast<const int*>(job.counts[0].data()), o.type, o.op),
+              "MPI_Reduce_scatter", c);
+  }
+}
+
+}  // namespace distx::mpi

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <exception>
+
+#include "distx/comm/calls/any_op.hpp"
+#include "distx/mpi/detail/check.hpp"
+#include "distx/mpi/detail/handles.hpp"
+
+// MPI hands its reduction functions no user data, so a user's op travels as an attribute of the datatype.
+namespace distx::mpi {
+
+/// The op of a reduction in flight, and what it threw: nothing may be thrown through MPI.
+struct UserOp {
+  AnyOp op;
+  std::exception_ptr error;
+};
+
+/// The attribute key, made once per process; the standard frees it with MPI.
+inline int user_op_key() {
+  static const int key = [] {
+    int made = MPI_KEYVAL_INVALID;
+    check(MPI_Type_create_keyval(MPI_TYPE_NULL_COPY_FN, MPI_TYPE_NULL_DELETE_FN, &made, nullptr),
+          "MPI_Type_create_keyval", {.operation = "a user's op", .backend = "mpi"});
+    return made;
+  }();
+  return key;
+}
+
+/// A copy of `type` that carries `user`, which outlives it.
+[[nodiscard]] inline unique_datatype carrying(MPI_Datatype type, UserOp& user) {
+  const ErrorContext context{.operation = "a user's op", .backend = "mpi"};
+  MPI_Datatype copy = MPI_DATATYPE_NULL;
+  check(MPI_Type_dup(type, &copy), "MPI_Type_dup", context);
+  auto owner = unique_datatype::from_native_handle(copy);
+  check(MPI_Type_set_attr(copy, user_op_key(), &user), "MPI_Type_set_attr", context);
+  return owner;
+}
+
+/// MPI's reduction function: `right` becomes `left op right`, and `left` is of the lower ranks.
+inline void apply_user_op(void* left, void* right, int* count, MPI_Datatype* type) noexcept {
+  void* attribute = nullptr;
+  int found = 0;
+  MPI_Type_get_attr(*type, user_op_key(), static_cast<void*>(&attribute), &found);
+  if (found == 0) std::terminate();  // this function is only ever used with a datatype that carries an op
+  auto& user = *static_cast<UserOp*>(attribute);
+  if (user.error != nullptr) return;
+  try {
+    const void* const sources[] = {left, right};
+    user.op.reduce(&right, 1, sources, 2, static_cast<std::size_t>(*count), 0);
+  } catch (...) {
+    user.error = std::current_exception();
+  }
+}
+
+[[nodiscard]] inline unique_op make_user_op(bool commutative) {
+  MPI_Op op = MPI_OP_NULL;
+  check(MPI_Op_create(&apply_user_op, commutative ? 1 : 0, &op), "MPI_Op_create",
+        {.operation = "a user's op", .backend = "mpi"});
+  return unique_op::from_native_handle(op);
+}
+
+}  // namespace distx::mpi

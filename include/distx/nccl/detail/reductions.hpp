@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include "distx/nccl/detail/by_host.hpp"
+#include "distx/nccl/detail/datatypes.hpp"
+
+// The collectives that reduce: by NCCL's own calls where it knows type and op, else by way of the host.
+namespace distx::nccl {
+
+/// Makes the op of a pre-multiplied sum, whose factor is of the type of the elements.
+[[nodiscard]] inline ncclResult_t make_pre_multiplied_sum(Channel& ch, const NativeReduction& native,
+                                                          unique_reduction& made) {
+  const double factor = *native.factor;
+  double as_double = factor;
+  float as_float = static_cast<float>(factor);
+  bfloat16 as_bfloat16(as_float);
+  float16 as_float16(as_float);
+  float8_e4m3 as_e4m3(as_float);
+  float8_e5m2 as_e5m2(as_float);
+  void* scalar = &as_double;
+  if (native.type == ncclFloat32) scalar = &as_float;
+  if (native.type == ncclBfloat16) scalar = &as_bfloat16;
+  if (native.type == ncclFloat16) scalar = &as_float16;
+  if (native.type == datatype_of(ElementType::f8e4m3)) scalar = &as_e4m3;
+  if (native.type == datatype_of(ElementType::f8e5m2)) scalar = &as_e5m2;
+  ncclRedOp_t op = ncclNumOps;
+  const ncclResult_t code = ncclRedOpCreatePreMulSum(&op, scalar, native.type, ncclScalarHostImmediate, ch.comm());
+  if (code == ncclSuccess) made = unique_reduction::from_native_handle({op, ch.comm()});
+  return code;
+}
+
+/// Calls `f(type, op)` with NCCL's own. False where it has none.
+template <Collective Call, class F>
+bool natively(Channel& ch, const Call& c, F&& f) {
+  const auto native = native_reduction(c.op, ch.options.rounding, ch.capability);
+  if (!native) return false;
+  if (!native->factor) [[likely]] {
+    f(native->type, native->op);
+    return true;
+  }
+  unique_reduction made;
+  ch.check(make_pre_multiplied_sum(ch, *native, made), "ncclRedOpCreatePreMulSum", c);
+  f(native->type, made.native_handle().op);
+  return true;
+}
+
+inline void issue(Channel& ch, const AllReduce<AnyElement, AnyOp, Cuda>& c) {
+  if (c.send.empty()) return;
+  if (natively(ch, c, [&](ncclDataType_t type, ncclRedOp_t op) {
+        ch.check(ncclAllReduce(c.send.data(), c.receive.data(), c.send.size(), type, op, ch.comm(),
+                               ch.stream.native_handle()),
+                 "ncclAllReduce", c);
+      }))
+    return;
+  const CutBlocks blocks{c.send.size(), ch.self.size, c.send.element_bytes()};
+  std::byte* const own = c.receive.bytes() + blocks.offset(ch.self.rank);
+  reduce_own_block(ch, c, c.send.bytes(), blocks, own);
+  gather_blocks(ch, c, own, c.receive.bytes(), blocks);
+}
+
+inline void issue(Channel& ch, const Reduce<AnyElement, AnyOp, Cuda>& c) {
+  if (c.send.empty()) return;
+  if (natively(ch, c, [&](ncclDataType_t type, ncclRedOp_t op) {
+        ch.check(ncclReduce(c.send.data(), c.receive.data(), c.send.size(), type, op, c.root, ch.comm(),
+                            ch.stream.native_handle()),
+                 "ncclReduce", c);
+      }))
+    return;
+  const CutBlocks blocks{c.send.size(), ch.self.size, c.send.element_bytes()};
+  const int me = ch.self.rank;
+  if (me != c.root) {
+    std::byte* const own = ch.workspace(blocks.bytes(me) * static_cast<std::size_t>(ch.self.size));
+    reduce_own_block(ch, c, c.send.bytes(), blocks, own);
+    ch.grouped(c, [&] { send_bytes(ch, own, blocks.bytes(me), c.root, c); });
+    return;
+  }
+  reduce_own_block(ch, c, c.send.bytes(), blocks, c.receive.bytes() + blocks.offset(me));
+  ch.grouped(c, [&] {
+    for (int rank = 0; rank < ch.self.size; ++rank)
+      if (rank != me) receive_bytes(ch, c.receive.bytes() + blocks.offset(rank), blocks.bytes(rank), rank, c);
+  });
+}
+
+inline void issue(Channel& ch, const ReduceScatter<AnyElement, AnyOp, Cuda>& c) {
+  if (c.send.empty()) return;
+  const Blocks blocks{c.counts, c.receive.size(), c.send.element_bytes()};
+  if (natively(ch, c, [&](ncclDataType_t type, ncclRedOp_t op) {
+        if (!uneven(c.counts)) {
+          ch.check(ncclReduceScatter(c.send.data(), c.receive.data(), c.receive.size(), type, op, ch.comm(),
+                                     ch.stream.native_handle()),
+                   "ncclReduceScatter", c);
+          return;
+        }
+        ch.grouped(c, [&] {
+          for (int rank = 0; rank < ch.self.size; ++rank)
+            if (const std::size_t count = block_count(c.counts, 0, rank); count != 0)
+              ch.check(ncclReduce(c.send.bytes() + blocks.offset(rank), c.receive.data(), count, type, op, rank,
+                                  ch.comm(), ch.stream.native_handle()),
+                       "ncclReduce", c);
+        });
+      }))
+    return;
+  reduce_own_block(ch, c, c.send.bytes(), blocks, c.receive.bytes());
+}
+
+/// The sum of one number of every rank: nobody has it before all have come.
+inline void issue(Channel& ch, const Barrier<Cuda>& c) {
+  if (ch.self.size == 1) return;
+  std::byte* const number = ch.workspace(sizeof(int));
+  ch.check(ncclAllReduce(number, number, 1, ncclInt32, ncclMax, ch.comm(), ch.stream.native_handle()), "ncclAllReduce",
+           c);
+}
+
+}  // namespace distx::nccl

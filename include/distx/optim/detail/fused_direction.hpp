@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <concepts>
+
+#include "distx/optim/detail/fused_update.hpp"
+
+namespace distx {
+
+namespace detail {
+
+template <class Optimizer, class T, std::size_t... I>
+auto directs(std::index_sequence<I...>)
+    -> decltype(Optimizer::direction(std::declval<const coefficients_t<Optimizer, T>&>(), std::declval<T>(),
+                                     std::declval<T>(), std::declval<std::array<T, sizeof...(I)>&>()[I]...));
+
+/// What optimizers have in common that look at a whole parameter between two passes over its elements.
+template <class O, class T>
+concept DirectsElements = requires(const coefficients_t<O, T>& coefficients, T& weight) {
+  { directs<O, T>(std::make_index_sequence<O::states>{}) } -> std::convertible_to<T>;
+  O::apply(coefficients, weight, T{}, T{});
+};
+
+/// The first pass as an elementwise optimizer, which keeps the direction as its first state and the weight as it is.
+template <class Optimizer>
+struct FirstPass {
+  Optimizer optimizer;
+
+  static constexpr std::size_t states = 1 + Optimizer::states;
+  template <class T>
+  auto coefficients(const Step& step) const {
+    return optimizer.template coefficients<T>(step);
+  }
+  template <class C, class V, class... S>
+  static constexpr void update(const C& c, V& weight, V gradient, V& direction, S&... state) {
+    direction = Optimizer::direction(c, weight, gradient, state...);
+  }
+};
+
+/// The second pass; it has no use for a gradient.
+template <class Optimizer>
+struct SecondPass {
+  Optimizer optimizer;
+  double factor;
+
+  static constexpr std::size_t states = 1;
+  template <class C, class T>
+  struct Coefficients {
+    C own;
+    T factor;
+  };
+  template <class T>
+  auto coefficients(const Step& step) const {
+    return Coefficients<coefficients_t<Optimizer, T>, T>{optimizer.template coefficients<T>(step),
+                                                         static_cast<T>(factor)};
+  }
+  template <class C, class V>
+  static constexpr void update(const C& c, V& weight, V, V& direction) {
+    Optimizer::apply(c.own, weight, direction, V(c.factor));
+  }
+};
+
+}  // namespace detail
+
+/// The first pass over a parameter or a piece of one: updates the states and writes each element's direction.
+///
+/// The direction may be written over the gradient, where both have one type.
+template <class Optimizer, FloatingElement T>
+void fused_direction(HostStream stream, const Optimizer& optimizer, const Step& step, Span<T> weight,
+                     Span<const T> gradient, Span<accumulator_t<T>> direction,
+                     const std::array<Span<accumulator_t<T>>, Optimizer::states>& state) {
+  std::array<Span<accumulator_t<T>>, 1 + Optimizer::states> all;
+  all[0] = direction;
+  for (std::size_t s = 0; s < Optimizer::states; ++s) all[s + 1] = state[s];
+  fused_update(stream, detail::FirstPass<Optimizer>{optimizer}, step, weight, gradient, all);
+}
+
+/// The second pass: goes along the direction, with the factor that the whole parameter has given.
+template <class Optimizer, FloatingElement T>
+void fused_apply(HostStream stream, const Optimizer& optimizer, const Step& step, double factor, Span<T> weight,
+                 Span<accumulator_t<T>> direction) {
+  fused_update(stream, detail::SecondPass<Optimizer>{optimizer, factor}, step, weight, Span<const T>(weight),
+               {direction});
+}
+
+}  // namespace distx

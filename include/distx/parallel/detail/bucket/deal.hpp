@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <optional>
+
+#include "distx/parallel/detail/bucket/layout.hpp"
+
+namespace distx::detail {
+
+/// Cuts runs in which some parameters stay whole, and remembers how much each part has of all runs so far.
+class Dealer {
+ public:
+  explicit Dealer(int parts) : loads_(static_cast<std::size_t>(parts)) {}
+
+  /// The cut after which the fullest part has least. What is not `whole` is cut on lines of 64 bytes.
+  template <class Whole>
+  [[nodiscard]] Cut deal(const Layout& layout, Whole&& whole) {
+    std::vector<Item> items;
+    for (std::size_t i = 0; i < layout.places.size(); ++i) {
+      const std::size_t end = i + 1 < layout.places.size() ? layout.places[i + 1].begin : layout.size;
+      const std::size_t size = end - layout.places[i].begin;
+      items.push_back({size, whole(layout.places[i].entry) ? size : alignment_bytes / layout.element_bytes});
+    }
+    std::size_t low = 0;
+    std::size_t high = *std::max_element(loads_.begin(), loads_.end()) + layout.size;
+    while (low < high) {
+      const std::size_t middle = low + (high - low) / 2;
+      if (within(middle, items))
+        high = middle;
+      else
+        low = middle + 1;
+    }
+    const auto begins = within(high, items).value();  // there is room for all in any part
+    for (std::size_t part = 0; part < loads_.size(); ++part) loads_[part] += begins[part + 1] - begins[part];
+    return Cut::at(begins);
+  }
+
+ private:
+  struct Item {
+    std::size_t size;
+    std::size_t step;  // of which each part has a multiple, or the item's end
+  };
+
+  /// Where the parts begin if each takes as much as it can, in order, with no load above the limit.
+  [[nodiscard]] std::optional<std::vector<std::size_t>> within(std::size_t limit,
+                                                               const std::vector<Item>& items) const {
+    std::vector<std::size_t> begins{0};
+    std::size_t item = 0;
+    std::size_t taken = 0;  // of the item
+    for (const std::size_t load : loads_) {
+      std::size_t room = limit - std::min(limit, load);
+      std::size_t at = begins.back();
+      for (; item < items.size(); ++item, taken = 0) {
+        const std::size_t rest = items[item].size - taken;
+        const std::size_t takes = rest <= room ? rest : room / items[item].step * items[item].step;
+        taken += takes;
+        at += takes;
+        room -= takes;
+        if (takes < rest) break;
+      }
+      begins.push_back(at);
+    }
+    if (item < items.size()) return {};
+    return begins;
+  }
+
+  std::vector<std::size_t> loads_;
+};
+
+}  // namespace distx::detail

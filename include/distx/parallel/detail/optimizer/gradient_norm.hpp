@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <limits>
+
+#include "distx/comm/any_communicator.hpp"
+#include "distx/comm/detail/host_values.hpp"
+#include "distx/comm/detail/in_order.hpp"
+#include "distx/memory/detail/fixed_point.hpp"
+#include "distx/parallel/detail/bucket/run.hpp"
+
+namespace distx {
+
+namespace detail {
+
+/// The largest magnitude of all ranks' gradients, and the first parameter that has one which is no finite number.
+struct GradientExtent {
+  double largest = 0;
+  std::size_t not_finite = none;
+  static constexpr std::size_t none = ~std::size_t{0};
+};
+
+/// The largest magnitude of each segment's gradients; infinity where one is no finite number. The host waits once.
+template <MemorySpace Space>
+[[nodiscard]] std::vector<double> magnitudes_of(typename Space::stream stream,
+                                                const std::vector<Segment<Space>>& gradients) {
+  std::vector<double> all(gradients.size());
+  if constexpr (HostAccessible<Space>) {
+    for (std::size_t i = 0; i < all.size(); ++i)
+      all[i] = with_type(gradients[i].gradient, [&](auto values) { return largest_magnitude(stream, values); });
+  } else {
+    const auto found = buffer_on<double, Space>(stream, all.size());
+    for (std::size_t i = 0; i < all.size(); ++i)
+      with_type(gradients[i].gradient,
+                [&](auto values) { largest_magnitude(stream, values, found.span().subspan(i, 1)); });
+    copy(stream, Span<double>(all), Span<const double, Space>(found));
+    stream.synchronize();
+  }
+  return all;
+}
+
+/// The sum of the squares of all segments' gradients. The host waits once.
+/// @pre `largest` is at least the largest magnitude of all
+template <MemorySpace Space>
+[[nodiscard]] FixedPointSum squares_of(typename Space::stream stream, const std::vector<Segment<Space>>& gradients,
+                                       double largest) {
+  FixedPointSum total;
+  if constexpr (HostAccessible<Space>) {
+    const int exponent = FixedPointSum::exponent_for(largest);
+    for (const auto& segment : gradients)
+      total += with_type(segment.gradient, [&](auto values) { return fixed_point_squares(stream, values, exponent); });
+  } else {
+    const auto most = buffer_on<double, Space>(stream, 1, uninitialized);
+    copy(stream, most.span(), Span<const double>(&largest, 1));
+    const auto found = buffer_on<std::uint64_t, Space>(stream, 2 * gradients.size());
+    for (std::size_t i = 0; i < gradients.size(); ++i)
+      with_type(gradients[i].gradient, [&](auto values) {
+        fixed_point_squares(stream, values, Span<const double, Space>(most), found.span().subspan(2 * i, 2));
+      });
+    std::vector<std::uint64_t> parts(found.size());
+    copy(stream, Span<std::uint64_t>(parts), Span<const std::uint64_t, Space>(found));
+    stream.synchronize();
+    for (std::size_t i = 0; i < parts.size(); i += 2) {  // low parts may exceed 32 bits, and are cut one by one
+      total += {parts[i] + (parts[i + 1] >> 32), parts[i + 1] & 0xffffffffu};
+    }
+  }
+  return total;
+}
+
+/// Collective; each rank passes its own part.
+template <MemorySpace Space>
+[[nodiscard]] GradientExtent extent_of(AnyCommunicator<Space>& comm, typename Space::stream stream,
+                                       const std::vector<Segment<Space>>& gradients, std::size_t parameters,
+                                       const std::source_location& location) {
+  double found[2] = {0, 0};  // the magnitude; how many parameters there are from the first that is not finite on
+  const auto magnitudes = magnitudes_of<Space>(stream, gradients);
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    if (std::isfinite(magnitudes[i]))
+      found[0] = std::max(found[0], magnitudes[i]);
+    else
+      found[1] = std::max(found[1], static_cast<double>(parameters - gradients[i].parameter));
+  }
+  if (comm.size() > 1) all_reduce_values(comm, Span<double>(found, 2), max, location);
+  return {found[0], found[1] > 0 ? parameters - static_cast<std::size_t>(found[1]) : GradientExtent::none};
+}
+
+/// In place of the largest magnitude where there is none.
+inline constexpr double not_finite = std::numeric_limits<double>::infinity();
+/// The largest of all ranks' magnitudes. Collective.
+template <MemorySpace Space>
+[[nodiscard]] double largest_of(AnyCommunicator<Space>& comm, double mine, const std::source_location& location) {
+  all_reduce_values(comm, Span<double>(&mine, 1), max, location);
+  return mine;
+}
+
+/// The Euclidean norm of all ranks' gradients together, and of those of the ranks of `others` where there are some: the
+/// same bits however they are shared out. Collective over both.
+/// @pre all are finite
+template <MemorySpace Space>
+[[nodiscard]] double norm_of(AnyCommunicator<Space>& comm, AnyCommunicator<Space>* others,
+                             typename Space::stream stream, const std::vector<Segment<Space>>& gradients,
+                             double largest, const std::source_location& location) {
+  if (largest == 0) return 0;
+  FixedPointSum total = squares_of<Space>(stream, gradients, largest);
+  for (auto* over : {&comm, others}) {
+    if (over == nullptr || over->size() == 1) continue;
+    std::uint64_t parts[2] = {total.high, total.low};
+    all_reduce_values(*over, Span<std::uint64_t>(parts, 2), sum, location);
+    total = {parts[0] + (parts[1] >> 32), parts[1] & 0xffffffffu};
+  }
+  return total.root(FixedPointSum::exponent_for(largest));
+}
+
+}  // namespace detail
+
+}  // namespace distx

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include "distx/optim/mixed.hpp"
+#include "distx/parallel/detail/optimizer/shard_state.hpp"
+#include "distx/parallel/detail/optimizer/shard_update.hpp"
+#include "distx/parallel/detail/optimizer/shared_norms.hpp"
+#include "distx/parallel/detail/optimizer/typed.hpp"
+
+namespace distx::detail {
+
+/// Updates weights of T; or, with T float, the master weights of shorter ones.
+template <MemorySpace Space, ShardableOptimizer Optimizer, FloatingElement T>
+class ShardUpdateOf final : public ShardUpdate<Space> {
+  using A = accumulator_t<T>;
+  using stream = typename Space::stream;
+
+ public:
+  ShardUpdateOf(const Optimizer& optimizer, const ShardOf& shard, const std::shared_ptr<Workspace<Space>>& workspace,
+                const std::shared_ptr<MemoryAccount>& account)
+      : optimizer_(optimizer),
+        parameters_(shard.parameters),
+        state_(
+            shard, [](const PieceOf& piece) { return states_of(piece); }, account),
+        workspace_(workspace) {
+    std::size_t all = 0;
+    for (const auto& piece : shard.pieces) {
+      works_.push_back(all);
+      all += directs_apart() ? piece.size : 0;
+      workspace_->reserve(work_of(piece) * sizeof(A));
+    }
+    if constexpr (NormOptimizer<Optimizer>) workspace_->reserve(all * sizeof(A));
+  }
+
+  void update(stream after, const std::vector<PieceStep<Space>>& pieces, AnyCommunicator<Space>* comm,
+              const std::source_location& location) override {
+    if constexpr (NormOptimizer<Optimizer>) {
+      by_norms(after, pieces, comm, location);
+    } else {
+      for (const auto& each : pieces) {
+        if constexpr (MatrixOptimizer<Optimizer>)
+          by_matrix(after, optimizer_, each);
+        else if constexpr (ElementwiseOptimizer<Optimizer>)
+          by_elements(after, optimizer_, each);
+        else if (state_[each.piece].matrix.size() > 0)
+          by_matrix(after, optimizer_.matrices, each);
+        else
+          by_elements(after, optimizer_.others, each);
+      }
+    }
+  }
+  void adopt(stream after, std::size_t piece, Span<AnyElement, Space> weight) override {
+    if (state_.has_master()) cast_to<Space>(after, state_.master(piece), weight);
+  }
+
+ private:
+  /// Elements of which short gradients are converted at a time: few, which stay in the host's caches; where each is a
+  /// matter of several kernels, many.
+  static constexpr std::size_t block = HostAccessible<Space> ? 16384 : std::size_t{1} << 24;
+
+  /// A piece of the weights that are updated, and where the direction is to be written: over the gradient if that can
+  /// be, else apart.
+  struct Work {
+    Span<T, Space> weight;
+    Span<const T, Space> gradient;
+    Span<A, Space> direction;
+  };
+
+  [[nodiscard]] bool directs_apart() const noexcept { return state_.has_master() || !std::same_as<T, A>; }
+  [[nodiscard]] static std::size_t states_of(const PieceOf& piece) noexcept {
+    if constexpr (!is_mixed<Optimizer>)
+      return Optimizer::states;
+    else
+      return piece.matrix.size() > 0 ? decltype(Optimizer::matrices)::states : decltype(Optimizer::others)::states;
+  }
+  /// Elements of the workspace that a piece wants while it alone is updated.
+  [[nodiscard]] std::size_t work_of(const PieceOf& piece) const {
+    if constexpr (NormOptimizer<Optimizer>) return 0;
+    if (piece.matrix.size() == 0) return state_.has_master() ? std::min(block, piece.size) : 0;
+    const std::size_t direction = directs_apart() ? piece.size : 0;
+    if constexpr (MatrixOptimizer<Optimizer>)
+      return direction + Optimizer::scratch(piece.matrix);
+    else if constexpr (is_mixed<Optimizer>)
+      return direction + decltype(Optimizer::matrices)::scratch(piece.matrix);
+    else
+      return 0;
+  }
+
+  /// The part of a piece from `begin` on; short gradients are converted into the workspace.
+  [[nodiscard]] Work work(stream after, const PieceStep<Space>& each, std::size_t workspace, std::size_t begin,
+                          std::size_t size) const {
+    const auto& segment = each.segment;
+    Work work;
+    if (directs_apart()) work.direction = workspace_->template of<A>(workspace, size);
+    if (state_.has_master()) {
+      if constexpr (std::same_as<T, A>) {
+        work.weight = state_.master(each.piece).subspan(begin, size);
+        cast_to<Space>(after, work.direction, segment.gradient.subspan(begin, size));
+        if (segment.scale != 1) scale(after, work.direction, segment.scale);
+        work.gradient = work.direction;
+      }
+      return work;
+    }
+    T* const gradient = static_cast<T*>(segment.gradient.data()) + begin;
+    work.weight = {static_cast<T*>(segment.weight.data()) + begin, size};
+    work.gradient = Span<const T, Space>(gradient, size);
+    if constexpr (std::same_as<T, A>) work.direction = {gradient, size};
+    return work;
+  }
+  void finish(stream after, const PieceStep<Space>& each, const Work& done, std::size_t begin) const {
+    if (state_.has_master()) cast_to<Space>(after, each.segment.weight.subspan(begin, done.weight.size()), done.weight);
+  }
+
+  template <class Elements>
+  void by_elements(stream after, const Elements& optimizer, const PieceStep<Space>& each) const {
+    const std::size_t size = state_[each.piece].size;
+    const std::size_t step = state_.has_master() ? block : size;
+    for (std::size_t begin = 0; begin < size; begin += step) {
+      const std::size_t count = std::min(step, size - begin);
+      auto states = state_.template states<Elements::states>(each.piece);
+      for (auto& state : states) state = state.subspan(begin, count);
+      Work part;
+      if (state_.has_master())
+        part = work(after, each, 0, begin, count);
+      else {
+        part.weight = {static_cast<T*>(each.segment.weight.data()), size};
+        part.gradient = {static_cast<const T*>(each.segment.gradient.data()), size};
+      }
+      fused_update(after, optimizer, each.step, part.weight, part.gradient, states);
+      finish(after, each, part, begin);
+    }
+  }
+
+  void by_norms(stream after, const std::vector<PieceStep<Space>>& pieces, AnyCommunicator<Space>* comm,
+                const std::source_location& location) const {
+    SharedNorms<Space> norms(2 * parameters_);
+    std::vector<Work> works;
+    for (const auto& each : pieces) {
+      const auto& piece = state_[each.piece];
+      const Work& now = works.emplace_back(work(after, each, works_[each.piece], 0, piece.size));
+      fused_direction(after, optimizer_, each.step, now.weight, now.gradient, now.direction,
+                      state_.template states<Optimizer::states>(each.piece));
+      norms.look(after, 2 * piece.parameter, now.weight);
+      norms.look(after, 2 * piece.parameter + 1, now.direction);
+    }
+    norms.agree(comm, location);
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      const std::size_t parameter = state_[pieces[i].piece].parameter;
+      norms.add(after, 2 * parameter, works[i].weight);
+      norms.add(after, 2 * parameter + 1, works[i].direction);
+    }
+    norms.sum(comm, location);
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      const std::size_t parameter = state_[pieces[i].piece].parameter;
+      const double factor = Optimizer::trust(norms.norm(2 * parameter), norms.norm(2 * parameter + 1));
+      fused_apply(after, optimizer_, pieces[i].step, factor, works[i].weight, works[i].direction);
+      finish(after, pieces[i], works[i], 0);
+    }
+  }
+
+  template <class Matrices>
+  void by_matrix(stream after, const Matrices& optimizer, const PieceStep<Space>& each) const {
+    const auto& piece = state_[each.piece];
+    const Work whole = work(after, each, 0, 0, piece.size);
+    fused_direction(after, optimizer, each.step, whole.weight, whole.gradient, whole.direction,
+                    state_.template states<Matrices::states>(each.piece));
+    const auto scratch = workspace_->template of<A>(directs_apart() ? piece.size : 0, Matrices::scratch(piece.matrix));
+    const double factor = optimizer.transform(after, piece.matrix, whole.direction, scratch);
+    fused_apply(after, optimizer, each.step, factor, whole.weight, whole.direction);
+    finish(after, each, whole, 0);
+  }
+
+  Optimizer optimizer_;
+  std::size_t parameters_;
+  ShardState<Space, A> state_;
+  std::shared_ptr<Workspace<Space>> workspace_;
+  std::vector<std::size_t> works_;  // where each piece's direction lies, of those that are kept at the same time
+};
+
+template <MemorySpace Space, ShardableOptimizer Optimizer>
+std::unique_ptr<ShardUpdate<Space>> make_shard_update(const Optimizer& optimizer, const ShardOf& shard,
+                                                      const std::shared_ptr<Workspace<Space>>& workspace,
+                                                      const std::shared_ptr<MemoryAccount>& account) {
+  const auto make = [&]<class T>(std::type_identity<T>) -> std::unique_ptr<ShardUpdate<Space>> {
+    return std::make_unique<ShardUpdateOf<Space, Optimizer, T>>(optimizer, shard, workspace, account);
+  };
+  if (shard.master) return make(std::type_identity<float>{});
+  switch (shard.type) {
+    case ElementType::f64:
+      return make(std::type_identity<double>{});
+    case ElementType::bf16:
+      return make(std::type_identity<bfloat16>{});
+    case ElementType::f16:
+      return make(std::type_identity<float16>{});
+    default:
+      return make(std::type_identity<float>{});
+  }
+}
+
+}  // namespace distx::detail

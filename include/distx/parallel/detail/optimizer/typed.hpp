@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include "distx/core/span.hpp"
+#include "distx/memory/operations.hpp"
+
+namespace distx::detail {
+
+/// Calls f with the span's elements as what they are.
+/// @pre they are floating
+template <MemorySpace Space, class F>
+decltype(auto) with_type(Span<AnyElement, Space> span, F&& f) {
+  const auto as = [&]<class T>(T*) -> decltype(auto) {
+    return f(Span<T, Space>(static_cast<T*>(span.data()), span.size()));
+  };
+  switch (span.type()) {
+    case ElementType::f64:
+      return as(static_cast<double*>(nullptr));
+    case ElementType::bf16:
+      return as(static_cast<bfloat16*>(nullptr));
+    case ElementType::f16:
+      return as(static_cast<float16*>(nullptr));
+    default:
+      return as(static_cast<float*>(nullptr));
+  }
+}
+
+/// to[i] += from[i].
+/// @pre both are of one floating type and one length
+template <MemorySpace Space>
+void add_to(typename Space::stream stream, Span<AnyElement, Space> to, Span<AnyElement, Space> from) {
+  with_type(to, [&]<class T>(Span<T, Space> sum) {
+    add(stream, sum, Span<const T, Space>(static_cast<const T*>(from.data()), from.size()));
+  });
+}
+
+/// Converts each element.
+/// @pre both are of floating types and one length
+template <MemorySpace Space>
+void cast_to(typename Space::stream stream, Span<AnyElement, Space> to, Span<AnyElement, Space> from) {
+  with_type(to, [&](auto wanted) { with_type(from, [&](auto given) { cast(stream, wanted, given); }); });
+}
+
+}  // namespace distx::detail

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include "distx/shm/detail/mailbox.hpp"
+#include "distx/shm/detail/shared_table.hpp"
+
+namespace distx::shm {
+
+/// The arena of ranks that share segments: each has one of these, on a control segment that all map.
+class SegmentArena final : public shared_memory::Arena {
+ public:
+  static shared_memory::Extent extent_for(int size) noexcept {
+    const auto ranks = static_cast<std::size_t>(size);
+    return {.inline_bytes = inline_bytes,
+            .stage_bytes = std::max(least_stage_bytes, ranks * alignment_bytes),
+            .mailbox_bytes = whole_lines(sizeof(Mailbox))};
+  }
+  /// A control segment, ready for ranks to find it.
+  static Segment::Made make_control(int size) {
+    const shared_memory::Extent extent = extent_for(size);
+    Segment::Made made = Segment::make(shared_memory::Control::bytes_for(size, extent));
+    shared_memory::Control control(made.segment->data(), size, extent);
+    control.construct();
+    for (int rank = 0; rank < size; ++rank) new (control.mailbox(rank)) Mailbox;
+    return made;
+  }
+
+  SegmentArena(std::shared_ptr<Segment> control, int rank, int size, const Timeout& deadline)
+      : Arena({control->data(), size, extent_for(size)}, deadline), segment_(std::move(control)), rank_(rank) {
+    shared_memory::RankBlock& mine = this->control().rank(rank);
+    mine.process = process_;
+    mine.process_began = process_state(process_).began;
+  }
+
+  [[nodiscard]] shared_memory::Place place_of(const void* memory, std::size_t bytes) noexcept override {
+    return shared.place_of(memory, bytes);
+  }
+  [[nodiscard]] std::byte* at(const shared_memory::Place& place) noexcept override { return shared.at(place); }
+  [[nodiscard]] bool died(int rank) noexcept override {
+    const shared_memory::RankBlock& other = control().rank(rank);
+    return other.process != process_ && process_ended(other.process, other.process_began);
+  }
+
+  void post(const std::shared_ptr<shared_memory::Envelope>& mine, const ErrorContext& context) override {
+    Mailbox& box = mailbox(*mine);
+    std::shared_ptr<Parcel> parcel;
+    Cell* cell = nullptr;
+    bool second = false, needs_parcel = false, is_full = false;
+    if (in_cells_.size() == in_cells_.capacity()) {
+      advance_all();
+      in_cells_.reserve(2 * in_cells_.size() + 16);  // so that nothing fails once a cell is taken
+    }
+    const auto attempt = [&] {
+      if (is_full) advance_all();  // cells of this rank's, of messages that it has not looked at since
+      const MailboxLock lock(*this, box, rank_);
+      if (!lock.held()) throw_stopped(lock.dead(), context);
+      cell = box.counterpart(*mine);
+      second = cell != nullptr;
+      if (second) {
+        cell->state.store(Cell::met, std::memory_order_release);
+        return true;
+      }
+      needs_parcel = mine->bytes > Cell::small_bytes && parcel == nullptr;
+      if (needs_parcel) return true;
+      cell = box.take(*mine, parcel == nullptr ? SegmentName{} : parcel->name);
+      is_full = cell == nullptr;
+      return !is_full;
+    };
+    const auto full = [&] {
+      return "after " + deadline().to_string() + " " + std::to_string(Mailbox::capacity) +
+             " messages still wait for rank " + std::to_string(mine->to) + ", which takes no more";
+    };
+    do {
+      wait(mine->sends ? mine->to : mine->from, context, attempt, full);
+      if (needs_parcel) parcel = parcels_.take(mine->bytes);
+    } while (cell == nullptr);
+    if (second) return meet(*mine, *cell, context);
+    mine->cell = static_cast<std::size_t>(cell - box.cells);
+    mine->parcel = parcel;
+    in_cells_.push_back(mine);
+    if (!mine->sends) return;
+    copy(parcel == nullptr ? cell->small : parcel->segment->data(), mine->source, mine->bytes);
+    cell->shown.store(1, std::memory_order_release);
+  }
+
+  [[nodiscard]] bool advance(shared_memory::Envelope& mine) noexcept override {
+    if (mine.done()) return true;
+    Cell& cell = mailbox(mine).cells[mine.cell];
+    const auto outcome = cell.outcome.load(std::memory_order_acquire);
+    if (outcome == Cell::open) return false;
+    std::exception_ptr error;
+    if (outcome == Cell::failed) {
+      error = std::make_exception_ptr(MemoryError("the other side of the message could not reach the data"));
+    } else if (outcome == Cell::mismatch) {
+      mine.mismatch = true;
+      mine.other_count = cell.other_count;
+      mine.other_type = cell.other_type;
+    } else if (!mine.sends) {
+      const auto* const parcel = static_cast<const Parcel*>(mine.parcel.get());
+      copy(mine.target, parcel == nullptr ? cell.small : parcel->segment->data(), mine.bytes);
+    }
+    give_back(mine, cell);
+    mine.finish(error);
+    return true;
+  }
+
+  bool withdraw(shared_memory::Envelope& mine) noexcept override {
+    if (mine.done()) return false;
+    Mailbox& box = mailbox(mine);
+    Cell& cell = box.cells[mine.cell];
+    const MailboxLock lock(*this, box, rank_);
+    if (lock.held() && cell.state.load(std::memory_order_acquire) == Cell::met) return false;
+    give_back(mine, cell);
+    return true;
+  }
+
+  /// The communicator memory.
+  SharedTable shared;
+
+ private:
+  static constexpr std::size_t inline_bytes = 2048;
+  static constexpr std::size_t least_stage_bytes = 256 * 1024;
+
+  Mailbox& mailbox(const shared_memory::Envelope& e) const noexcept {
+    return *std::launder(reinterpret_cast<Mailbox*>(control().mailbox(e.to)));
+  }
+  static void copy(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
+    if (bytes != 0) std::memcpy(to, from, bytes);
+  }
+  static void give_back(shared_memory::Envelope& mine, Cell& cell) noexcept {
+    mine.parcel = nullptr;
+    cell.state.store(Cell::free, std::memory_order_release);
+  }
+
+  void advance_all() noexcept {
+    std::erase_if(in_cells_, [this](const std::weak_ptr<shared_memory::Envelope>& weak) {
+      const auto envelope = weak.lock();
+      return envelope == nullptr || advance(*envelope);
+    });
+  }
+
+  /// The second side's part; `cell` is the first side's, which waits for the outcome.
+  void meet(shared_memory::Envelope& mine, Cell& cell, const ErrorContext& context) {
+    if (cell.bytes != mine.bytes || cell.type != mine.type) {
+      mine.mismatch = true;
+      mine.other_count = cell.count;
+      mine.other_type = cell.type;
+      cell.other_count = mine.count;
+      cell.other_type = mine.type;
+      cell.outcome.store(Cell::mismatch, std::memory_order_release);
+      return mine.finish();
+    }
+    try {
+      std::byte* room = cell.small;
+      std::shared_ptr<Segment> parcel;
+      if (mine.bytes > Cell::small_bytes) {
+        parcel = parcels_.find(cell.parcel);
+        room = parcel->data();
+      }
+      if (mine.sends) {
+        copy(room, mine.source, mine.bytes);
+      } else {
+        Look look;  // being copied at this moment
+        const auto shown = [&] { return cell.shown.load(std::memory_order_acquire) != 0; };
+        if (detail::wait_until(none, shown, [&] { return look.died(*this, mine.from); }) != detail::WaitEnd::ready)
+          throw_stopped(mine.from, context);
+        copy(mine.target, room, mine.bytes);
+      }
+    } catch (...) {
+      cell.outcome.store(Cell::failed, std::memory_order_release);
+      throw;
+    }
+    cell.outcome.store(Cell::done, std::memory_order_release);
+    mine.finish();
+  }
+
+  std::shared_ptr<Segment> segment_;
+  int rank_;
+  std::int64_t process_ = ::getpid();
+  Parcels parcels_;
+  std::vector<std::weak_ptr<shared_memory::Envelope>> in_cells_;  // this rank's
+};
+
+}  // namespace distx::shm

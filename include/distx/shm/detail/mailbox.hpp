@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include "distx/comm/shared_memory/arena.hpp"
+#include "distx/shm/detail/parcels.hpp"
+
+namespace distx::shm {
+
+/// A message that has not met its counterpart, or whose first side has not yet seen that it has.
+///
+/// The side that comes first takes a cell and brings room for the data: the cell's own where they are few, else a
+/// parcel. The side that comes second copies: into that room, or from there. The first side gives the cell back.
+struct Cell {
+  enum State : std::uint32_t { free, send_waits, receive_waits, met };
+  enum Outcome : std::uint32_t { open, done, mismatch, failed };
+  static constexpr std::size_t small_bytes = 1024;
+
+  std::atomic<std::uint32_t> state{free};    // taken and matched under the mailbox's lock
+  std::atomic<std::uint32_t> shown{0};       // a sender that came first has put its data there
+  std::atomic<std::uint32_t> outcome{open};  // set by the second side, once it touches the cell no more
+  std::int32_t from = 0;
+  std::int32_t tag = 0;
+  ElementType type = ElementType::bytes;
+  ElementType other_type = ElementType::bytes;
+  std::uint64_t order = 0;
+  std::uint64_t count = 0;
+  std::uint64_t other_count = 0;
+  std::uint64_t bytes = 0;
+  SegmentName parcel;
+  alignas(alignment_bytes) std::byte small[small_bytes];
+};
+
+/// The messages to one rank, sent or awaited. Those of one sender and tag meet in order.
+struct Mailbox {
+  static constexpr std::size_t capacity = 256;
+
+  std::atomic<std::uint32_t> holder{0};  // the rank that looks through the cells, plus one
+  std::uint32_t in_use = 0;              // cells from here on have never been taken
+  std::uint64_t next_order = 0;
+  Cell cells[capacity];
+
+  /// The oldest message that waits for such a one. @pre the lock is held
+  Cell* counterpart(const shared_memory::Envelope& mine) noexcept {
+    const std::uint32_t wanted = mine.sends ? Cell::receive_waits : Cell::send_waits;
+    Cell* oldest = nullptr;
+    for (std::uint32_t i = 0; i < in_use; ++i) {
+      Cell& cell = cells[i];
+      if (cell.state.load(std::memory_order_acquire) != wanted || cell.from != mine.from || cell.tag != mine.tag)
+        continue;
+      if (oldest == nullptr || cell.order < oldest->order) oldest = &cell;
+    }
+    return oldest;
+  }
+  /// A cell for a message that comes first; null where all are taken. @pre the lock is held
+  Cell* take(const shared_memory::Envelope& mine, const SegmentName& parcel) noexcept {
+    std::uint32_t i = 0;
+    while (i < in_use && cells[i].state.load(std::memory_order_acquire) != Cell::free) ++i;
+    if (i == capacity) return nullptr;
+    in_use = std::max(in_use, i + 1);
+    Cell& cell = cells[i];
+    cell.shown.store(0, std::memory_order_relaxed);
+    cell.outcome.store(Cell::open, std::memory_order_relaxed);
+    cell.from = mine.from;
+    cell.tag = mine.tag;
+    cell.type = mine.type;
+    cell.order = next_order++;
+    cell.count = mine.count;
+    cell.bytes = mine.bytes;
+    cell.parcel = parcel;
+    cell.state.store(mine.sends ? Cell::send_waits : Cell::receive_waits, std::memory_order_release);
+    return &cell;
+  }
+};
+
+/// Holds a mailbox's lock, which is short; not held where the rank that held it has died.
+class MailboxLock {
+ public:
+  MailboxLock(shared_memory::Arena& arena, Mailbox& box, int rank) noexcept : box_(box) {
+    shared_memory::Arena::Look look;
+    const auto take = [&] {
+      holder_ = 0;
+      return box.holder.compare_exchange_weak(holder_, static_cast<std::uint32_t>(rank) + 1, std::memory_order_acquire);
+    };
+    const auto dead = [&] { return holder_ != 0 && look.died(arena, static_cast<int>(holder_) - 1); };
+    held_ = detail::wait_until(none, take, dead) == detail::WaitEnd::ready;
+  }
+  MailboxLock(const MailboxLock&) = delete;
+  MailboxLock& operator=(const MailboxLock&) = delete;
+  ~MailboxLock() {
+    if (held_) box_.holder.store(0, std::memory_order_release);
+  }
+  [[nodiscard]] bool held() const noexcept { return held_; }
+  /// @pre !held()
+  [[nodiscard]] int dead() const noexcept { return static_cast<int>(holder_) - 1; }
+
+ private:
+  Mailbox& box_;
+  std::uint32_t holder_ = 0;
+  bool held_ = false;
+};
+
+}  // namespace distx::shm

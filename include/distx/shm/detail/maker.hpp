@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include "distx/comm/any_communicator.hpp"
+#include "distx/comm/detail/communicator_makers.hpp"
+#include "distx/shm/communicator.hpp"
+
+namespace distx {
+
+namespace shm {
+
+/// What `best_communicator()` knows of shared memory once this header is included.
+struct Maker {
+  template <Connector C>
+  static AnyCommunicator<> make(C& connector, Timeout deadline) {
+    return AnyCommunicator<>(ShmCommunicator(connector, deadline));
+  }
+};
+
+}  // namespace shm
+
+namespace detail {
+
+shm::Maker maker_for(SharedMemoryTag);
+
+}  // namespace detail
+
+}  // namespace distx

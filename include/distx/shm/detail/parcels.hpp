@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <algorithm>
+#include <bit>
+#include <vector>
+
+#include "distx/shm/detail/segment.hpp"
+
+namespace distx::shm {
+
+/// Room for the data of one message.
+using Parcel = Segment::Made;
+
+/// A rank's parcels, used again and again, and those of others that it has found.
+class Parcels {
+ public:
+  /// One of this rank's own, of at least so many bytes; in use for as long as somebody holds it.
+  [[nodiscard]] std::shared_ptr<Parcel> take(std::size_t bytes) {
+    for (const auto& parcel : own_)
+      if (parcel.use_count() == 1 && parcel->name.bytes >= bytes) return parcel;
+    const std::size_t room = bytes > kept_bytes ? bytes : std::max(least_bytes, std::bit_ceil(bytes));
+    auto parcel = std::make_shared<Parcel>(Segment::make(room));
+    if (bytes <= kept_bytes) own_.push_back(parcel);
+    return parcel;
+  }
+  /// @pre its maker has it in use
+  [[nodiscard]] std::shared_ptr<Segment> find(const SegmentName& name) {
+    const auto same = [&](const Found& f) { return f.inode == name.inode && f.process == name.process; };
+    if (const auto known = std::find_if(found_.begin(), found_.end(), same); known != found_.end())
+      return known->segment;
+    auto segment = Segment::find(name);
+    if (name.bytes > kept_bytes) return segment;
+    if (found_.size() == most_found) found_.erase(found_.begin());
+    found_.push_back({name.process, name.inode, segment});
+    return segment;
+  }
+
+ private:
+  struct Found {
+    std::int64_t process;
+    std::uint64_t inode;
+    std::shared_ptr<Segment> segment;
+  };
+  static constexpr std::size_t least_bytes = 65536;
+  static constexpr std::size_t kept_bytes = 4 * 1024 * 1024;  // larger ones are given back after one message
+  static constexpr std::size_t most_found = 32;
+
+  std::vector<std::shared_ptr<Parcel>> own_;
+  std::vector<Found> found_;
+};
+
+}  // namespace distx::shm

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <sys/stat.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "distx/core/error.hpp"
+#include "distx/shm/detail/process.hpp"
+
+namespace distx::shm {
+
+/// How the ranks find a segment: as an open file of the process that made it.
+struct SegmentName {
+  std::int64_t process = 0;
+  std::int32_t file = -1;
+  std::uint64_t device = 0;
+  std::uint64_t inode = 0;
+  std::uint64_t bytes = 0;
+};
+
+/// Memory that several processes map; zeros at first.
+///
+/// It is an anonymous file of the system's: it never has a name in /dev/shm, and is gone with the last process that
+/// maps it, however that ends. Ranks of one process share one mapping.
+class Segment {
+ public:
+  struct Made;
+
+  /// @throws MemoryError
+  [[nodiscard]] static Made make(std::size_t bytes);
+  /// @pre its maker keeps the file open
+  /// @throws MemoryError
+  [[nodiscard]] static std::shared_ptr<Segment> find(const SegmentName& name);
+
+  Segment(const Segment&) = delete;
+  Segment& operator=(const Segment&) = delete;
+  ~Segment() {
+    Known& known = known_segments();
+    const std::lock_guard lock(known.mutex);
+    const auto entry = known.segments.find(key_);
+    if (entry != known.segments.end() && entry->second.expired()) known.segments.erase(entry);
+  }
+
+  [[nodiscard]] std::byte* data() const noexcept { return static_cast<std::byte*>(mapping_.native_handle().address); }
+  [[nodiscard]] std::size_t size() const noexcept { return mapping_.native_handle().bytes; }
+
+ private:
+  using Key = std::pair<std::uint64_t, std::uint64_t>;
+  struct Known {
+    std::mutex mutex;
+    std::map<Key, std::weak_ptr<Segment>> segments;
+  };
+
+  Segment(const Key& key, unique_mapping mapping) noexcept : key_(key), mapping_(std::move(mapping)) {}
+
+  static Known& known_segments() {
+    static Known& known = *new Known;  // for as long as the process: a program's globals may hold segments
+    return known;
+  }
+  [[noreturn]] static void fail(const std::string& what, std::size_t bytes) {
+    const int code = errno;
+    throw MemoryError(what + " of " + std::to_string(bytes) + " bytes: " + std::strerror(code), {}, code);
+  }
+  /// @pre the mutex is held
+  static std::shared_ptr<Segment> map(Known& known, int file, const Key& key, std::size_t bytes) {
+    void* const address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (address == MAP_FAILED) fail("cannot map shared memory", bytes);
+    auto segment = std::shared_ptr<Segment>(new Segment(key, unique_mapping::from_native_handle({address, bytes})));
+    known.segments[key] = segment;
+    return segment;
+  }
+  static Key key_of(int file) {
+    struct stat about {};
+    if (::fstat(file, &about) != 0) return {};
+    return {about.st_dev, about.st_ino};
+  }
+
+  Key key_;
+  unique_mapping mapping_;
+};
+
+/// A new segment, and the file by which others find it: to be kept until all have.
+struct Segment::Made {
+  std::shared_ptr<Segment> segment;
+  unique_file file;
+  SegmentName name;
+};
+
+inline Segment::Made Segment::make(std::size_t bytes) {
+  Made made;
+  made.file = unique_file::from_native_handle(::memfd_create("distx", MFD_CLOEXEC));
+  if (!made.file) fail("no shared memory", bytes);
+  const int file = made.file.native_handle();
+  if (::fchmod(file, S_IRUSR | S_IWUSR) != 0 || ::ftruncate(file, static_cast<off_t>(bytes)) != 0)
+    fail("no shared memory", bytes);
+  const Key key = key_of(file);
+  Known& known = known_segments();
+  const std::lock_guard lock(known.mutex);
+  made.segment = map(known, file, key, bytes);
+  made.name = {::getpid(), file, key.first, key.second, bytes};
+  return made;
+}
+
+inline std::shared_ptr<Segment> Segment::find(const SegmentName& name) {
+  if (name.file < 0) throw MemoryError("the first rank could not make a shared segment");
+  const Key key{name.device, name.inode};
+  Known& known = known_segments();
+  const std::lock_guard lock(known.mutex);
+  if (const auto entry = known.segments.find(key); entry != known.segments.end())
+    if (auto segment = entry->second.lock()) return segment;
+  const std::string path = "/proc/" + std::to_string(name.process) + "/fd/" + std::to_string(name.file);
+  const auto file = unique_file::from_native_handle(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (!file)
+    throw MemoryError("cannot open the shared memory of process " + std::to_string(name.process) + " (" +
+                          std::strerror(errno) + "): its ranks need one user, one /proc and one process namespace",
+                      {}, errno);
+  if (key_of(file.native_handle()) != key)
+    throw MemoryError("process " + std::to_string(name.process) +
+                      " is another one here: ranks that share memory need one process namespace");
+  return map(known, file.native_handle(), key, name.bytes);
+}
+
+}  // namespace distx::shm

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <atomic>
+#include <mutex>
+#include <vector>
+
+#include "distx/comm/shared_memory/control.hpp"
+#include "distx/shm/detail/segment.hpp"
+
+namespace distx::shm {
+
+/// The communicator memory of one communicator, as one of its ranks maps it: every allocation is one segment, with a
+/// part for each rank.
+///
+/// A rank that lets its part go still maps the others': the segment goes when all ranks have let theirs go.
+class SharedTable {
+ public:
+  struct Head {
+    std::atomic<std::uint32_t> users{0};  // ranks that still hold their part
+  };
+
+  /// Allocations are numbered from 1, alike on all ranks, because allocating is collective.
+  std::uint64_t add(std::shared_ptr<Segment> segment, std::byte* own, std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    sweep();
+    entries_.push_back({++last_, std::move(segment), own, bytes, true});
+    count_.store(entries_.size(), std::memory_order_relaxed);
+    return last_;
+  }
+  void drop(std::uint64_t number) noexcept {
+    const std::lock_guard lock(mutex_);
+    for (Entry& entry : entries_) {
+      if (entry.number != number) continue;
+      entry.held = false;
+      ++dropped_;
+      head(entry).users.fetch_sub(1, std::memory_order_acq_rel);
+    }
+    sweep();
+  }
+  [[nodiscard]] shared_memory::Place place_of(const void* memory, std::size_t bytes) noexcept {
+    if (count_.load(std::memory_order_relaxed) == 0) return {};
+    const std::lock_guard lock(mutex_);
+    if (dropped_ != 0) sweep();
+    const auto* const begin = static_cast<const std::byte*>(memory);
+    for (const Entry& entry : entries_)
+      if (entry.held && begin >= entry.own && begin + bytes <= entry.own + entry.bytes)
+        return {entry.number, static_cast<std::uint64_t>(begin - entry.segment->data())};
+    return {};
+  }
+  [[nodiscard]] std::byte* at(const shared_memory::Place& place) noexcept {
+    if (place.segment == 0) return nullptr;
+    const std::lock_guard lock(mutex_);
+    for (const Entry& entry : entries_)
+      if (entry.number == place.segment) return entry.segment->data() + place.offset;
+    return nullptr;
+  }
+
+ private:
+  struct Entry {
+    std::uint64_t number;
+    std::shared_ptr<Segment> segment;
+    std::byte* own;
+    std::size_t bytes;
+    bool held;
+  };
+  static Head& head(const Entry& entry) noexcept {
+    return *std::launder(reinterpret_cast<Head*>(entry.segment->data()));
+  }
+  void sweep() noexcept {
+    const auto gone = std::erase_if(
+        entries_, [](const Entry& e) { return !e.held && head(e).users.load(std::memory_order_acquire) == 0; });
+    dropped_ -= gone;
+    count_.store(entries_.size(), std::memory_order_relaxed);
+  }
+
+  std::mutex mutex_;
+  std::vector<Entry> entries_;
+  std::atomic<std::size_t> count_{0};
+  std::size_t dropped_ = 0;
+  std::uint64_t last_ = 0;
+};
+
+}  // namespace distx::shm

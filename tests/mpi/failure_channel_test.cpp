@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <thread>
+
+#include <distx/distx.hpp>
+
+#include "connect/wait_for_notice.hpp"
+#include "mpi/world.hpp"
+
+using namespace distx;
+using test::wait_for;
+
+namespace {
+
+static_assert(HasFailureChannel<MpiConnector>);
+
+bool can_tell() { return world().thread_level() == mpi::ThreadLevel::multiple; }
+
+}  // namespace
+
+TEST_CASE("notices are null where MPI serves one thread, and only there") {
+  CHECK((world().failure_channel() != nullptr) == can_tell());
+}
+
+TEST_CASE("every rank hears what one tells, from a thread of its own, while the ranks do other things") {
+  if (!can_tell()) return;
+  for (int teller = 0; teller < world().size(); ++teller) {
+    const std::string words = "rank " + std::to_string(teller) + " says so";
+    const auto identity = static_cast<std::uint64_t>(100 + teller);
+    const auto notices = world().failure_channel();
+    std::string heard;
+    std::jthread watcher([&] { heard = wait_for(*notices, identity); });
+    if (world().rank() == teller) notices->publish(identity, words);
+    for (int other = 0; other < 10; ++other) world().barrier();
+    watcher.join();
+    CHECK(heard == words);
+    CHECK(!notices->poll(99));
+    world().barrier();
+    notices->publish(identity, "too late");
+    world().barrier();
+    CHECK(notices->poll(identity) == words);
+  }
+}
+
+TEST_CASE("a notice is of no communicator, whatever its identity") {
+  if (!can_tell()) return;
+  MpiConnector connector(MPI_COMM_WORLD);
+  MpiCommunicator comm(connector);
+  const auto notices = connector.failure_channel();
+  // The identities that this session's communicators have or will have.
+  for (std::uint64_t identity = 0; identity < 20; ++identity)
+    if (connector.rank() == 0) notices->publish(identity, "not of a communicator");
+  for (std::uint64_t identity = 0; identity < 20; ++identity)
+    CHECK(wait_for(*notices, identity) == "not of a communicator");
+  std::vector<int> ones(3, 1);
+  all_reduce(comm, ones, sum);
+  CHECK(ones == std::vector<int>(3, comm.size()));
+  MpiCommunicator later(connector);
+  all_reduce(later, ones, sum);
+  connector.barrier();
+  // And a revocation is no notice.
+  if (connector.rank() == 0) later.revoke("for the test");
+  if (connector.rank() != 0) CHECK_THROWS_AS(all_reduce(later, ones, sum), RevokedError);
+  for (std::uint64_t identity = 20; identity < 40; ++identity) CHECK(!notices->poll(identity));
+}
+
+TEST_CASE("notices outlive their connector, and long ones are cut") {
+  if (!can_tell()) return;
+  std::shared_ptr<FailureChannel> notices = MpiConnector(MPI_COMM_WORLD).failure_channel();
+  const std::string long_words(5000, 'x');
+  if (world().rank() == 0) notices->publish(1, long_words);
+  const auto heard = wait_for(*notices, 1);
+  CHECK(heard.size() >= 1000);
+  CHECK(long_words.starts_with(heard));
+  world().barrier();
+}
+
+TEST_CASE("threads in processes hear it everywhere") {
+  if (!can_tell()) return;
+  spawn(threads(2) * world(), [](auto& ranks) {
+    const auto notices = ranks.failure_channel();
+    const int last = ranks.size() - 1;
+    if (ranks.rank() == last) notices->publish(77, "from the last");
+    if (wait_for(*notices, 77) != "from the last") throw std::runtime_error("rank heard nothing");
+  });
+  world().barrier();
+}
