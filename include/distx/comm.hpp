@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+// Connectors, the communicators that need only the standard library, and collectives. `Hierarchical`,
+// `best_communicator` and the wrapper communicators have headers of their own under comm/.
+#include "distx/comm/any_communicator.hpp"
+#include "distx/comm/groups.hpp"
+#include "distx/comm/lists.hpp"
+#include "distx/comm/memory.hpp"
+#include "distx/comm/movement.hpp"
+#include "distx/comm/ops.hpp"
+#include "distx/comm/point_to_point.hpp"
+#include "distx/comm/reductions.hpp"
+#include "distx/comm/serial.hpp"
+#include "distx/comm/threads.hpp"
+#include "distx/connect/connect.hpp"
+#include "distx/connect/self.hpp"
+#include "distx/connect/spawn.hpp"
+#include "distx/connect/threads.hpp"
+#include "distx/core/error.hpp"
+#include "distx/core/span.hpp"
+#include "distx/memory/buffer.hpp"
+#include "distx/memory/operations.hpp"
