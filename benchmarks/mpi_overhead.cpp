@@ -63,7 +63,7 @@ void compare(distx::MpiCommunicator& direct, distx::MpiCommunicator& patient, st
 int main(int argc, char** argv) {
   try {
     auto connector = distx::connect(argc, argv);
-    distx::MpiCommunicator direct(connector, {.deadline = distx::none});
+    distx::MpiCommunicator direct(connector, {.deadline = distx::no_timeout});
     distx::MpiCommunicator patient(connector);
     for (const std::size_t bytes : {8u, 1024u}) compare(direct, patient, bytes);
   } catch (const std::exception& error) {

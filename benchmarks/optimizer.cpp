@@ -44,7 +44,7 @@ struct Arrays {
 
 /// The plain loop for AdamW's 28 bytes of each parameter: no help for the memory but the processor's own.
 [[gnu::noinline]] void move_plainly(float* weight, const float* gradient, float* first, float* second, std::size_t n) {
-  using V = distx::Lanes<float>;
+  using V = distx::lanes::Lanes<float>;
   for (std::size_t i = 0; i < n; i += V::size) {
     const V w = V::load(weight + i), g = V::load(gradient + i), m = V::load(first + i), v = V::load(second + i);
     m.store(weight + i);

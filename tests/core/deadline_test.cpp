@@ -19,8 +19,8 @@ TEST_CASE("a timeout says how long it is") {
   CHECK(distx::Timeout(2s).to_string() == "2 s");
   CHECK(distx::Timeout(10min).to_string() == "600 s");
   CHECK(distx::Timeout(1ms).to_string() == "0.001 s");
-  CHECK(distx::Timeout(distx::none).to_string() == "no deadline");
-  CHECK(distx::Timeout(distx::none).unlimited());
+  CHECK(distx::Timeout(distx::no_timeout).to_string() == "no deadline");
+  CHECK(distx::Timeout(distx::no_timeout).unlimited());
   CHECK(!distx::default_deadline.unlimited());
   CHECK(distx::default_deadline.limit() == 10min);
 }
@@ -43,8 +43,8 @@ TEST_CASE("a timeout too long for the clock is no deadline") {
 TEST_CASE("a deadline ends when its time is over") {
   CHECK(distx::Deadline(0s).expired());
   CHECK(!distx::Deadline(1h).expired());
-  CHECK(!distx::Deadline(distx::none).expired());
-  CHECK(distx::Deadline(distx::none).unlimited());
+  CHECK(!distx::Deadline(distx::no_timeout).expired());
+  CHECK(distx::Deadline(distx::no_timeout).unlimited());
   CHECK(distx::Deadline(1h).end() > distx::Deadline::clock::now() + 59min);
 }
 
@@ -54,7 +54,7 @@ TEST_CASE("a wait ends when it is ready, stopped or expired") {
   CHECK(wait_until(1ms, never, never) == WaitEnd::expired);
   CHECK(wait_until(0s, never, never) == WaitEnd::expired);
   int looks = 0;
-  CHECK(wait_until(distx::none, [&] { return ++looks == 1000; }, never) == WaitEnd::ready);
+  CHECK(wait_until(distx::no_timeout, [&] { return ++looks == 1000; }, never) == WaitEnd::ready);
   CHECK(looks == 1000);
 }
 

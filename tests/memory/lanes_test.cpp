@@ -43,7 +43,7 @@ bool same(T a, T b) {
 /// `together` on lanes is `alone` on each of them, for all pairs of samples.
 template <class T, class Together, class Alone>
 void check_pairs(Together&& together, Alone&& alone) {
-  using V = distx::Lanes<T>;
+  using V = distx::lanes::Lanes<T>;
   const auto values = samples<T>();
   for (const T x : values)
     for (std::size_t begin = 0; begin + V::size <= values.size(); ++begin) {
@@ -59,7 +59,7 @@ void check_pairs(Together&& together, Alone&& alone) {
 }  // namespace
 
 TEST_CASE_TEMPLATE("each lane is computed as one number is", T, float, double) {
-  using V = distx::Lanes<T>;
+  using V = distx::lanes::Lanes<T>;
   check_pairs<T>(std::plus<V>{}, std::plus<T>{});
   check_pairs<T>(std::minus<V>{}, std::minus<T>{});
   check_pairs<T>(std::multiplies<V>{}, std::multiplies<T>{});
@@ -75,7 +75,7 @@ TEST_CASE_TEMPLATE("each lane is computed as one number is", T, float, double) {
 }
 
 TEST_CASE_TEMPLATE("a number on either side stands for all lanes", T, float, double) {
-  using V = distx::Lanes<T>;
+  using V = distx::lanes::Lanes<T>;
   check_pairs<T>([](V a, V b) { return T(3) * b / a / T(7); }, [](T a, T b) { return T(3) * b / a / T(7); });
   V sum = T(1);
   sum += T(2);
@@ -87,7 +87,7 @@ TEST_CASE_TEMPLATE("a number on either side stands for all lanes", T, float, dou
 
 TEST_CASE("lanes come from anywhere in memory and go there") {
   std::array<float, 7> values{1, 2, 3, 4, 5, 6, 7};
-  const auto lanes = distx::Lanes<float>::load(&values[1]);
+  const auto lanes = distx::lanes::Lanes<float>::load(&values[1]);
   lanes.store(&values[3]);
   CHECK(values == std::array<float, 7>{1, 2, 3, 2, 3, 4, 5});
 }

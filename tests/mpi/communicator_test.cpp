@@ -220,7 +220,7 @@ TEST_CASE("handles share one state") {
 }
 
 TEST_CASE("after the first call of its kind nothing is allocated") {
-  for (const Timeout& deadline : {Timeout(none), default_deadline}) {
+  for (const Timeout& deadline : {Timeout(no_timeout), default_deadline}) {
     MpiCommunicator comm(world(), {.deadline = deadline});
     const auto size = static_cast<std::size_t>(comm.size());
     std::vector<float> x(1000), y(1000), all(1000 * size);

@@ -14,7 +14,7 @@ namespace {
 /// Makes one call of which rank 1, or every rank, does not come back alive.
 void fail(distx::AnyConnector& connector, const std::string& way) {
   distx::MpiOptions options;
-  if (way == "one fails, no deadline") options.deadline = distx::none;
+  if (way == "one fails, no deadline") options.deadline = distx::no_timeout;
   distx::MpiCommunicator comm(connector, options);
   std::vector<float> x(10, 1.0f);
   if (way == "all fail" || comm.rank() == 1) throw std::runtime_error("a bad file");

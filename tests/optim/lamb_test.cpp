@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <doctest/doctest.h>
 #include <distx/optim/adamw.hpp>
-#include <distx/optim/detail/update_parameter.hpp>
 #include <distx/optim/lamb.hpp>
 
 #include <cmath>
@@ -11,6 +10,7 @@
 
 #include "optim/proportional.hpp"
 #include "optim/refusal.hpp"
+#include "optim/update_parameter.hpp"
 
 namespace {
 
@@ -33,8 +33,8 @@ std::vector<T> train(const distx::LAMB& optimizer, double rate, std::optional<do
   for (std::size_t i = 0; i < elements; ++i) weight[i] = static_cast<T>(weight_at(i));
   for (int step = 1; step <= steps; ++step) {
     for (std::size_t i = 0; i < elements; ++i) gradient[i] = static_cast<T>(gradient_at(i, step));
-    distx::update_parameter(optimizer, {rate, static_cast<std::uint64_t>(step), decay}, distx::Span<T>(weight),
-                            distx::Span<const T>(gradient), {distx::Span<T>(mean), distx::Span<T>(square)});
+    reference::update_parameter(optimizer, {rate, static_cast<std::uint64_t>(step), decay}, distx::Span<T>(weight),
+                                distx::Span<const T>(gradient), {distx::Span<T>(mean), distx::Span<T>(square)});
   }
   return weight;
 }
@@ -90,9 +90,9 @@ TEST_CASE("LAMB is that of the paper") {
 TEST_CASE("LAMB: a step is the learning rate times the parameter's norm, whatever the gradient's size") {
   for (const double size : {1e-3, 1.0, 1e3}) {
     std::vector<double> weight{3, 4}, gradient{size, -size}, mean(2), square(2);
-    distx::update_parameter(distx::LAMB{.epsilon = 1e-30, .weight_decay = 0}, {.learning_rate = 0.125},
-                            distx::Span<double>(weight), distx::Span<const double>(gradient),
-                            {distx::Span<double>(mean), distx::Span<double>(square)});
+    reference::update_parameter(distx::LAMB{.epsilon = 1e-30, .weight_decay = 0}, {.learning_rate = 0.125},
+                                distx::Span<double>(weight), distx::Span<const double>(gradient),
+                                {distx::Span<double>(mean), distx::Span<double>(square)});
     CHECK(weight[0] == doctest::Approx(3 - 0.125 * 5 * std::sqrt(0.5)).epsilon(1e-14));
     CHECK(weight[1] == doctest::Approx(4 + 0.125 * 5 * std::sqrt(0.5)).epsilon(1e-14));
   }
@@ -152,8 +152,8 @@ TEST_CASE("LAMB and a user's own reach the bottom of a bowl") {
         far += off * off;
       }
       const double rate = 0.1 * std::pow(0.98, static_cast<double>(step));
-      distx::update_parameter(optimizer, {.learning_rate = rate, .number = step}, distx::Span<double>(weight),
-                              distx::Span<const double>(gradient), spans);
+      reference::update_parameter(optimizer, {.learning_rate = rate, .number = step}, distx::Span<double>(weight),
+                                  distx::Span<const double>(gradient), spans);
     }
     return std::sqrt(far);
   };

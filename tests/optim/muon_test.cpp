@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <doctest/doctest.h>
 #include <distx/optim/adamw.hpp>
-#include <distx/optim/detail/update_parameter.hpp>
 #include <distx/optim/lamb.hpp>
 #include <distx/optim/mixed.hpp>
 #include <distx/optim/muon.hpp>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "optim/refusal.hpp"
+#include "optim/update_parameter.hpp"
 
 namespace {
 
@@ -86,8 +86,8 @@ double difference(const distx::Muon& optimizer, std::size_t rows, std::size_t co
     const double stretch = std::sqrt(std::max(1.0, static_cast<double>(rows) / static_cast<double>(columns)));
     w = (1 - rate * optimizer.weight_decay) * w + (-rate * stretch) * orthogonalized(u, optimizer.iterations);
     const std::vector<T> gradient(g.values.begin(), g.values.end());
-    distx::update_parameter(optimizer, {.learning_rate = rate, .number = step}, distx::MatrixShape{rows, columns},
-                            distx::Span<T>(weight), distx::Span<const T>(gradient), {distx::Span<T>(velocity)});
+    reference::update_parameter(optimizer, {.learning_rate = rate, .number = step}, distx::MatrixShape{rows, columns},
+                                distx::Span<T>(weight), distx::Span<const T>(gradient), {distx::Span<T>(velocity)});
   }
   double largest = 0;
   for (std::size_t i = 0; i < weight.size(); ++i)
@@ -118,8 +118,8 @@ TEST_CASE("Muon: singular values come near 1, whatever the gradient's size") {
     const std::size_t n = 4;
     std::vector<double> weight(n * n), gradient(n * n), velocity(n * n);
     for (std::size_t i = 0; i < n; ++i) gradient[i * n + i] = size * (1 + static_cast<double>(i));
-    distx::update_parameter(distx::Muon{}, {.learning_rate = 1}, {n, n}, distx::Span<double>(weight),
-                            distx::Span<const double>(gradient), {distx::Span<double>(velocity)});
+    reference::update_parameter(distx::Muon{}, {.learning_rate = 1}, {n, n}, distx::Span<double>(weight),
+                                distx::Span<const double>(gradient), {distx::Span<double>(velocity)});
     for (std::size_t i = 0; i < n; ++i)
       for (std::size_t j = 0; j < n; ++j) {
         if (i == j)
@@ -135,8 +135,8 @@ TEST_CASE("Muon: weights stay finite for gradients, and what is left of them, as
     std::vector<float> weight(12), gradient(12), velocity(12);
     auto& filled = left_over ? velocity : gradient;  // by steps long ago, with no gradient since
     for (std::size_t i = 0; i < 12; ++i) filled[i] = size * static_cast<float>(std::sin(1 + i * i));
-    distx::update_parameter(distx::Muon{}, {.learning_rate = 1}, {3, 4}, distx::Span<float>(weight),
-                            distx::Span<const float>(gradient), {distx::Span<float>(velocity)});
+    reference::update_parameter(distx::Muon{}, {.learning_rate = 1}, {3, 4}, distx::Span<float>(weight),
+                                distx::Span<const float>(gradient), {distx::Span<float>(velocity)});
     return weight;
   };
   for (const bool left_over : {false, true}) {
@@ -157,8 +157,8 @@ TEST_CASE("Muon: weights stay finite for gradients, and what is left of them, as
 
 TEST_CASE("Muon: a gradient of zeros changes nothing") {
   std::vector<float> weight(6, 1.0f), gradient(6), velocity(6);
-  distx::update_parameter(distx::Muon{}, {.learning_rate = 1}, {2, 3}, distx::Span<float>(weight),
-                          distx::Span<const float>(gradient), {distx::Span<float>(velocity)});
+  reference::update_parameter(distx::Muon{}, {.learning_rate = 1}, {2, 3}, distx::Span<float>(weight),
+                              distx::Span<const float>(gradient), {distx::Span<float>(velocity)});
   CHECK(weight == std::vector<float>(6, 1.0f));
 }
 
@@ -178,8 +178,8 @@ TEST_CASE("Muon reaches the bottom of a bowl, its weights in bfloat16 too") {
         far = std::max(far, std::abs(off));
       }
       const double rate = 0.2 * std::pow(0.97, static_cast<double>(step));
-      distx::update_parameter(distx::Muon{}, {.learning_rate = rate, .number = step}, {6, 10}, distx::Span<T>(weight),
-                              distx::Span<const T>(gradient), {distx::Span<A>(velocity)});
+      reference::update_parameter(distx::Muon{}, {.learning_rate = rate, .number = step}, {6, 10},
+                                  distx::Span<T>(weight), distx::Span<const T>(gradient), {distx::Span<A>(velocity)});
     }
     return far;
   };
@@ -202,14 +202,14 @@ TEST_CASE("a mixture gives matrices to one optimizer and all else to the other")
   };
   const auto by_mixture = [&](std::optional<distx::MatrixShape> matrix) {
     return run([&](auto weight, auto gradient, States& state) {
-      distx::update_parameter(mixed, step, matrix, weight, gradient, {state[0], state[1]});
+      reference::update_parameter(mixed, step, matrix, weight, gradient, {state[0], state[1]});
     });
   };
   CHECK(by_mixture(distx::MatrixShape{2, 3}) == run([&](auto weight, auto gradient, States& state) {
-          distx::update_parameter(mixed.matrices, step, {2, 3}, weight, gradient, {distx::Span<float>(state[0])});
+          reference::update_parameter(mixed.matrices, step, {2, 3}, weight, gradient, {distx::Span<float>(state[0])});
         }));
   CHECK(by_mixture({}) == run([&](auto weight, auto gradient, States& state) {
-          distx::update_parameter(mixed.others, step, weight, gradient, {state[0], state[1]});
+          reference::update_parameter(mixed.others, step, weight, gradient, {state[0], state[1]});
         }));
 }
 
@@ -217,8 +217,8 @@ TEST_CASE("a parameter that is no such matrix is refused") {
   std::vector<float> weight(6), gradient(6), velocity(6);
   const auto update = [&](distx::MatrixShape shape) -> std::string {
     try {
-      distx::update_parameter(distx::Muon{}, {.learning_rate = 1}, shape, distx::Span<float>(weight),
-                              distx::Span<const float>(gradient), {distx::Span<float>(velocity)});
+      reference::update_parameter(distx::Muon{}, {.learning_rate = 1}, shape, distx::Span<float>(weight),
+                                  distx::Span<const float>(gradient), {distx::Span<float>(velocity)});
     } catch (const distx::MismatchError& error) {
       return error.what();
     }

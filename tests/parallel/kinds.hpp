@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <distx/optim/detail/update_parameter.hpp>
 #include <distx/optim/lamb.hpp>
 #include <distx/optim/mixed.hpp>
 #include <distx/optim/muon.hpp>
 
+#include "optim/update_parameter.hpp"
 #include "stages.hpp"
 
 // A model of matrices and vectors, trained with optimizers of every kind by one text.
@@ -50,13 +50,13 @@ void update_whole(const Optimizer& optimizer, const distx::Step& step, const Sha
   const distx::MatrixShape matrix{shape.rows, shape.columns};
   const auto if_matrix = shape.rows > 0 ? std::optional(matrix) : std::nullopt;
   if constexpr (distx::MatrixOptimizer<Optimizer>)
-    update_parameter(optimizer, step, matrix, weight, gradient, spans);
+    reference::update_parameter(optimizer, step, matrix, weight, gradient, spans);
   else if constexpr (distx::NormOptimizer<Optimizer>)
-    update_parameter(optimizer, step, weight, gradient, spans);
+    reference::update_parameter(optimizer, step, weight, gradient, spans);
   else if constexpr (distx::ElementwiseOptimizer<Optimizer>)
-    update_parameter(optimizer, step, weight, gradient, spans);
+    reference::update_parameter(optimizer, step, weight, gradient, spans);
   else
-    update_parameter(optimizer, step, if_matrix, weight, gradient, spans);
+    reference::update_parameter(optimizer, step, if_matrix, weight, gradient, spans);
 }
 
 /// Every rank's weights after three steps, and the bytes that it holds.

@@ -89,7 +89,7 @@ std::vector<Seen> step(int ranks, const std::vector<std::size_t>& sizes, const d
 template <class T>
 std::size_t padded(const std::vector<std::size_t>& sizes) {
   std::size_t elements = 0;
-  for (const auto size : sizes) elements += distx::whole_lines(sizeof(T) * size) / sizeof(T);
+  for (const auto size : sizes) elements += distx::detail::round_up_to_lines(sizeof(T) * size) / sizeof(T);
   return elements;
 }
 

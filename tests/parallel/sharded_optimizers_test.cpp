@@ -90,7 +90,7 @@ struct Sizes {
 Sizes sizes_of_model() {
   Sizes sizes;
   for (const auto& shape : kinds::shapes) {
-    const std::size_t size = distx::whole_lines(4 * kinds::elements(shape)) / 4;
+    const std::size_t size = distx::detail::round_up_to_lines(4 * kinds::elements(shape)) / 4;
     (shape.rows > 0 ? sizes.matrices : sizes.vectors) += size;
     if (shape.rows > 0) sizes.largest = std::max(sizes.largest, size);
   }

@@ -5,18 +5,18 @@
 
 namespace distx {
 
-/// `{.deadline = none}`: wait as long as it takes.
-struct None {};
-inline constexpr None none{};
+/// `{.deadline = no_timeout}`: wait as long as it takes.
+struct NoTimeout {};
+inline constexpr NoTimeout no_timeout{};
 
-/// How long a wait may last: a duration, or `none`.
+/// How long a wait may last: a duration, or `no_timeout`.
 class Timeout {
  public:
   using duration = std::chrono::nanoseconds;
   /// What lasts longer is no deadline: it would not fit the clock. A hundred years.
   static constexpr std::chrono::duration<double> longest{3.2e9};
 
-  constexpr Timeout(None) noexcept : limit_(duration::max()) {}  // NOLINT
+  constexpr Timeout(NoTimeout) noexcept : limit_(duration::max()) {}  // NOLINT
   template <class Rep, class Period>
   constexpr Timeout(std::chrono::duration<Rep, Period> limit) noexcept  // NOLINT
       : limit_(std::chrono::duration<double>(limit) < longest ? std::chrono::duration_cast<duration>(limit)

@@ -27,8 +27,8 @@ class Epoch {
     if (options.workers == 0)
       make_ = std::move(make);
     else
-      ahead_ = std::make_unique<Prefetcher<Batch>>(batches, std::move(make), options.workers,
-                                                   options.workers * options.prefetch, options.deadline);
+      ahead_ = std::make_unique<detail::Prefetcher<Batch>>(batches, std::move(make), options.workers,
+                                                           options.workers * options.prefetch, options.deadline);
   }
 
   /// The next batch; nothing after the last.
@@ -74,7 +74,7 @@ class Epoch {
   std::size_t batches_;
   std::size_t taken_ = 0;
   Make make_;
-  std::unique_ptr<Prefetcher<Batch>> ahead_;
+  std::unique_ptr<detail::Prefetcher<Batch>> ahead_;
 };
 
 /// Makes this rank's batches of each epoch, ahead of the training that uses them.

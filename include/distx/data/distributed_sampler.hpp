@@ -68,7 +68,7 @@ class DistributedSampler {
   /// This rank's samples of an epoch, batch after batch: indices below `samples()`.
   [[nodiscard]] std::vector<std::size_t> epoch(std::uint64_t number) const {
     std::vector<std::size_t> order;
-    if (options_.shuffle) order = permutation(samples_, options_.seed, number);
+    if (options_.shuffle) order = detail::permutation(samples_, options_.seed, number);
     std::vector<std::size_t> mine(size());
     for (std::size_t i = 0; i < mine.size(); ++i) {
       const std::size_t place = (i * ranks_ + rank_) % samples_;

@@ -125,7 +125,12 @@ template <class T>
 
 namespace distx {
 
-using lanes::Lanes;
 using lanes::select;
+
+namespace detail {
+
+using lanes::Lanes;
+
+}  // namespace detail
 
 }  // namespace distx

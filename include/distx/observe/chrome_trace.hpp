@@ -40,36 +40,32 @@ inline std::string chrome_arguments(const TimedSpan& span) {
   return text + "}";
 }
 
-}  // namespace detail
-
 /// The events of one rank, in JSON, separated by commas and never empty; `zero` is where rank 0's time begins to count.
 [[nodiscard]] inline std::string chrome_events(const Timeline::Contents& contents, int rank, const ClockOffset& offset,
                                                std::int64_t zero) {
-  using detail::json_string;
-  std::string text = detail::chrome_metadata("process_name", rank, 0, R"("name":"rank )" + std::to_string(rank) + '"');
+  std::string text = chrome_metadata("process_name", rank, 0, R"("name":"rank )" + std::to_string(rank) + '"');
   const auto add = [&](const std::string& event) { text.append(",\n").append(event); };
-  add(detail::chrome_metadata("process_sort_index", rank, 0, R"("sort_index":)" + std::to_string(rank)));
+  add(chrome_metadata("process_sort_index", rank, 0, R"("sort_index":)" + std::to_string(rank)));
   const std::string clock = "clock offset " + std::to_string(offset.nanoseconds) + " ns, within " +
                             std::to_string(offset.uncertainty) + " ns" +
                             (contents.lost > 0 ? "; " + std::to_string(contents.lost) + " spans lost" : "");
-  add(detail::chrome_metadata("process_labels", rank, 0, R"("labels":)" + json_string(clock)));
+  add(chrome_metadata("process_labels", rank, 0, R"("labels":)" + json_string(clock)));
   for (std::size_t track = 0; track < contents.tracks.size(); ++track)
-    add(detail::chrome_metadata("thread_name", rank, static_cast<int>(track),
-                                R"("name":)" + json_string(contents.tracks[track])));
+    add(chrome_metadata("thread_name", rank, static_cast<int>(track),
+                        R"("name":)" + json_string(contents.tracks[track])));
   std::uint64_t id = static_cast<std::uint64_t>(rank) << 40;  // the ranks share the numbers of asynchronous events
   for (const auto& span : contents.spans) {
     const auto event = [&](const std::string& kind, std::int64_t time) {
       return R"({"ph":")" + kind + R"(","cat":"distx","name":)" + json_string(span.name) + R"(,"pid":)" +
              std::to_string(rank) + R"(,"tid":)" + std::to_string(span.track) + R"(,"ts":)" +
-             detail::microseconds(time - offset.nanoseconds - zero);
+             microseconds(time - offset.nanoseconds - zero);
     };
     if (!span.asynchronous) {
-      add(event("X", span.begin) + R"(,"dur":)" + detail::microseconds(span.end - span.begin) +
-          detail::chrome_arguments(span) + "}");
+      add(event("X", span.begin) + R"(,"dur":)" + microseconds(span.end - span.begin) + chrome_arguments(span) + "}");
       continue;
     }
     const std::string numbered = R"(,"id":)" + std::to_string(id++);
-    add(event("b", span.begin) + numbered + detail::chrome_arguments(span) + "}");
+    add(event("b", span.begin) + numbered + chrome_arguments(span) + "}");
     add(event("e", span.end) + numbered + "}");
   }
   return text;
@@ -77,5 +73,7 @@ inline std::string chrome_arguments(const TimedSpan& span) {
 
 inline constexpr std::string_view chrome_trace_head = "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n";
 inline constexpr std::string_view chrome_trace_tail = "\n]}\n";
+
+}  // namespace detail
 
 }  // namespace distx

@@ -19,7 +19,9 @@ class ExponentialAverage {
       : training_(&training), decay_(decay) {
     training.check_decay(decay, location);
     std::size_t bytes = 0;
-    each([&](const Segment<Space>& segment) { bytes += whole_lines(segment.weight.size() * width(segment)); });
+    each([&](const Segment<Space>& segment) {
+      bytes += detail::round_up_to_lines(segment.weight.size() * width(segment));
+    });
     average_ = detail::hold_local<Space>(training.account(), MemoryKind::optimizer, bytes);
     training.ordered(after, [&] {
       with_average([&](const Segment<Space>& segment, Span<AnyElement, Space> mean) {
@@ -68,7 +70,7 @@ class ExponentialAverage {
           without_gradients_(training.without_gradients()),
           after_(after) {
       std::size_t bytes = 0;
-      for (const auto& segment : segments_) bytes += whole_lines(segment.weight.size_bytes());
+      for (const auto& segment : segments_) bytes += detail::round_up_to_lines(segment.weight.size_bytes());
       kept_ = detail::hold_local<Space>(training.account(), MemoryKind::in_flight, bytes);
       training.ordered(after, [&] { copy_kept(true); });
     }
@@ -78,7 +80,7 @@ class ExponentialAverage {
         const auto place = kept_->span().subspan(begin, segment.weight.size_bytes());
         const auto weight = detail::bytes_of(segment.weight);
         copy(after_, keep ? place : weight, keep ? weight : place);
-        begin += whole_lines(place.size());
+        begin += detail::round_up_to_lines(place.size());
       }
     }
     detail::Training<Space>* training_;
@@ -114,7 +116,7 @@ class ExponentialAverage {
       const auto type = segment.weight.type() == ElementType::f64 ? ElementType::f64 : ElementType::f32;
       const std::size_t size = segment.weight.size();
       f(segment, Span<AnyElement, Space>(average_->span().data() + begin, size, type, width(segment)));
-      begin += whole_lines(size * width(segment));
+      begin += detail::round_up_to_lines(size * width(segment));
     });
   }
 

@@ -32,13 +32,13 @@ void write_trace(const std::string& path, const Timeline& timeline, C& control) 
   };
   if (control.rank() == 0) file.open(path, std::ios::binary | std::ios::trunc);
   agree("opened");
-  if (control.rank() == 0) file << chrome_trace_head;
-  detail::for_each_text(control, chrome_events(contents, control.rank(), offset, zero),
+  if (control.rank() == 0) file << detail::chrome_trace_head;
+  detail::for_each_text(control, detail::chrome_events(contents, control.rank(), offset, zero),
                         [&](int rank, const std::string& text) {
                           if (control.rank() == 0) file << (rank > 0 ? ",\n" : "") << text;
                         });
   if (control.rank() == 0) {
-    file << chrome_trace_tail;
+    file << detail::chrome_trace_tail;
     file.close();
   }
   agree("written");

@@ -73,7 +73,7 @@ class FusedList {
   /// Workspace for the packed copies, 0 where nothing is packed.
   [[nodiscard]] std::size_t fused_bytes() const noexcept {
     if (!fuses()) return 0;
-    return whole_lines(length(send_side_) * sizeof(T)) + length(receive_side_) * sizeof(T);
+    return round_up_to_lines(length(send_side_) * sizeof(T)) + length(receive_side_) * sizeof(T);
   }
   /// Copies what is sent into the workspace, which is borrowed until `unpack`; `in_place` also what is received into,
   /// for a collective whose one buffer is both.

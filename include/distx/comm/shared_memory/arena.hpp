@@ -78,7 +78,7 @@ class Arena {
       Look look;
       for (const Channel& channel : control_.rank(other).channels)
         detail::wait_until(
-            none, [&] { return channel.busy.load(std::memory_order_seq_cst) == 0; },
+            no_timeout, [&] { return channel.busy.load(std::memory_order_seq_cst) == 0; },
             [&] { return look.died(*this, other); });
     }
   }

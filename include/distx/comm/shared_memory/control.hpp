@@ -94,11 +94,11 @@ class Control {
  public:
   Control(std::byte* base, int size, const Extent& extent) noexcept
       : extent_(extent), ranks_(static_cast<std::size_t>(size)), base_(base) {
-    row_bytes_ = whole_lines(ranks_ * sizeof(std::size_t));
-    blocks_ = whole_lines(sizeof(Header));
+    row_bytes_ = detail::round_up_to_lines(ranks_ * sizeof(std::size_t));
+    blocks_ = detail::round_up_to_lines(sizeof(Header));
     rows_ = blocks_ + ranks_ * sizeof(RankBlock);
     inlined_ = rows_ + ranks_ * 2 * 2 * 2 * row_bytes_;
-    stages_ = inlined_ + ranks_ * 2 * 2 * whole_lines(extent.inline_bytes);
+    stages_ = inlined_ + ranks_ * 2 * 2 * detail::round_up_to_lines(extent.inline_bytes);
     mailboxes_ = stages_ + ranks_ * 2 * 2 * extent.stage_bytes;
     bytes_ = mailboxes_ + ranks_ * extent.mailbox_bytes;
   }
@@ -127,7 +127,7 @@ class Control {
     return reinterpret_cast<std::size_t*>(base_ + rows_ + (place(r, lane, parity) * 2 + side) * row_bytes_);
   }
   [[nodiscard]] std::byte* inlined(int r, Lane lane, std::size_t parity) const noexcept {
-    return base_ + inlined_ + place(r, lane, parity) * whole_lines(extent_.inline_bytes);
+    return base_ + inlined_ + place(r, lane, parity) * detail::round_up_to_lines(extent_.inline_bytes);
   }
   /// What a rank shows of its memory in one round, and then what the others have reduced of it for this rank, whose
   /// memory they do not reach; every other round uses the same half.

@@ -69,8 +69,8 @@ inline constexpr bool has_rows = Call::name == "gather" || Call::name == "scatte
 
 /// Part `rank` of some bytes, cut on lines, so that two ranks never write to one line of an aligned buffer.
 inline Run slice_of(std::size_t bytes, int rank, int size) noexcept {
-  const std::size_t begin = line_cut(bytes, rank, size);
-  return {begin, line_cut(bytes, rank + 1, size) - begin};
+  const std::size_t begin = detail::aligned_part_begin(bytes, rank, size);
+  return {begin, detail::aligned_part_begin(bytes, rank + 1, size) - begin};
 }
 
 template <Collective Call>

@@ -83,7 +83,7 @@ class Pending {
         throw TimeoutError(sentence, context);
       }
       // Being copied at this moment, by a rank that may die over it.
-      if (detail::wait_until(none, done, [&] { return look.died(arena, other); }) != detail::WaitEnd::ready)
+      if (detail::wait_until(no_timeout, done, [&] { return look.died(arena, other); }) != detail::WaitEnd::ready)
         arena.throw_stopped(other, context);
     }
     message.rethrow();

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace distx {
+namespace distx::detail {
 
 /// The numbers 0 to n - 1 in an order that seed and epoch alone decide, the same on every machine.
 ///
@@ -29,4 +29,4 @@ namespace distx {
   return order;
 }
 
-}  // namespace distx
+}  // namespace distx::detail

@@ -13,7 +13,7 @@
 #include "distx/core/deadline.hpp"
 #include "distx/core/error.hpp"
 
-namespace distx {
+namespace distx::detail {
 
 /// Computes `make(0)`, `make(1)`, … `make(count - 1)` on threads of its own, ahead of who takes them in that order.
 ///
@@ -112,4 +112,4 @@ class Prefetcher {
   std::vector<std::jthread> workers_;
 };
 
-}  // namespace distx
+}  // namespace distx::detail

@@ -15,7 +15,7 @@ namespace distx {
 template <FloatingElement T>
 [[nodiscard]] double largest_magnitude(HostStream, Span<T> values) noexcept {
   using A = accumulator_t<T>;
-  using V = Lanes<A>;
+  using V = detail::Lanes<A>;
   V most = A{0};
   V check = A{0};  // becomes no number where a value is infinite or none
   std::size_t i = 0;

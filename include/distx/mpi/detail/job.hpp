@@ -306,7 +306,7 @@ class Job {
   std::optional<Finish> finish_;
   Buffer<std::byte> scratch_;
   UserOp user_;
-  std::array<unique_datatype, element_types> user_types_;
+  std::array<unique_datatype, element_type_count> user_types_;
 };
 
 }  // namespace distx::mpi

@@ -15,8 +15,8 @@ namespace distx {
 
 struct MpiOptions {
   /// How long a call waits for the other ranks. Blocking collectives compare the ranks' calls while they wait. With
-  /// `none` every call goes straight to MPI, which costs least, compares nothing and waits for ever; a revocation is
-  /// then seen by the next call only. A message that has begun to arrive is waited for beyond it, since MPI writes
+  /// `no_timeout` every call goes straight to MPI, which costs least, compares nothing and waits for ever; a revocation
+  /// is then seen by the next call only. A message that has begun to arrive is waited for beyond it, since MPI writes
   /// where it goes: until its sender calls MPI again.
   Timeout deadline = default_deadline;
   /// Elements in one call of MPI, which counts in `int`; larger calls are cut.

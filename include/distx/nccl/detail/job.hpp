@@ -21,7 +21,7 @@ struct Job {
   Channel* channel = nullptr;
   bool enqueued = false;  ///< the event is of its end
   std::atomic<Holder> holder{Holder::nobody};
-  Deadline deadline{none};
+  Deadline deadline{no_timeout};
   HostReduction reduction;
 
   [[nodiscard]] bool done() const { return enqueued && event.done(); }

@@ -75,7 +75,7 @@ void fused_update(HostStream, const Optimizer& optimizer, const Step& step, Span
   std::size_t begin = 0;
   if constexpr (std::same_as<T, A>) {
     for (std::size_t s = 0; s < states; ++s) here[s] = state[s].data();
-    begin = weight.size() / Lanes<A>::size * Lanes<A>::size;
+    begin = weight.size() / detail::Lanes<A>::size * detail::Lanes<A>::size;
     detail::update_lanes<Optimizer, A>(coefficients, weight.data(), gradient.data(), here, begin);
   }
   detail::Staged<A> staged_weight;

@@ -12,7 +12,7 @@ class SegmentArena final : public shared_memory::Arena {
     const auto ranks = static_cast<std::size_t>(size);
     return {.inline_bytes = inline_bytes,
             .stage_bytes = std::max(least_stage_bytes, ranks * alignment_bytes),
-            .mailbox_bytes = whole_lines(sizeof(Mailbox))};
+            .mailbox_bytes = detail::round_up_to_lines(sizeof(Mailbox))};
   }
   /// A control segment, ready for ranks to find it.
   static Segment::Made make_control(int size) {
@@ -161,7 +161,8 @@ class SegmentArena final : public shared_memory::Arena {
       } else {
         Look look;  // being copied at this moment
         const auto shown = [&] { return cell.shown.load(std::memory_order_acquire) != 0; };
-        if (detail::wait_until(none, shown, [&] { return look.died(*this, mine.from); }) != detail::WaitEnd::ready)
+        if (detail::wait_until(no_timeout, shown, [&] { return look.died(*this, mine.from); }) !=
+            detail::WaitEnd::ready)
           throw_stopped(mine.from, context);
         copy(mine.target, room, mine.bytes);
       }

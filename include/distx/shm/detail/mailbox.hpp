@@ -81,7 +81,7 @@ class MailboxLock {
       return box.holder.compare_exchange_weak(holder_, static_cast<std::uint32_t>(rank) + 1, std::memory_order_acquire);
     };
     const auto dead = [&] { return holder_ != 0 && look.died(arena, static_cast<int>(holder_) - 1); };
-    held_ = detail::wait_until(none, take, dead) == detail::WaitEnd::ready;
+    held_ = detail::wait_until(no_timeout, take, dead) == detail::WaitEnd::ready;
   }
   MailboxLock(const MailboxLock&) = delete;
   MailboxLock& operator=(const MailboxLock&) = delete;

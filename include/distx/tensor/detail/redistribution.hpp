@@ -80,7 +80,7 @@ class Redistribution {
   }
   std::size_t reserve(std::size_t elements) {
     const std::size_t at = bytes_;
-    bytes_ += whole_lines(elements * width());
+    bytes_ += round_up_to_lines(elements * width());
     return at;
   }
 

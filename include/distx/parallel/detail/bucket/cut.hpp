@@ -14,7 +14,7 @@ class Cut {
 
   /// On lines of 64 bytes, as even as lines allow.
   [[nodiscard]] static Cut at_lines(std::size_t size, std::size_t element_bytes, int parts) {
-    return Cut(parts, [&](int part) { return line_cut(size * element_bytes, part, parts) / element_bytes; });
+    return Cut(parts, [&](int part) { return aligned_part_begin(size * element_bytes, part, parts) / element_bytes; });
   }
   /// Where each part begins; the last number is the size.
   [[nodiscard]] static Cut at(const std::vector<std::size_t>& begins) {

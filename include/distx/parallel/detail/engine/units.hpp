@@ -38,7 +38,7 @@ class Units {
       const std::string name = entries[bucket.members.front()].unit();
       auto sum = std::find_if(sums.begin(), sums.end(), [&](const auto& each) { return each.first == name; });
       if (sum == sums.end()) sum = sums.insert(sums.end(), {name, 0});
-      sum->second += whole_lines(bucket.runs.front().layout.bytes());
+      sum->second += round_up_to_lines(bucket.runs.front().layout.bytes());
     }
     std::sort(sums.begin(), sums.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
     std::size_t bytes = 0;

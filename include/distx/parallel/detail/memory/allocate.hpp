@@ -11,7 +11,7 @@ template <MemorySpace Space>
 void allocate_own_values(Buckets<Space>& buckets, Wires<Space>& wires, const std::shared_ptr<MemoryAccount>& account) {
   const auto bytes_of_part = [](const Bucket<Space>& bucket, int part) {
     const Layout& layout = bucket.runs.front().layout;
-    return bucket.owned ? whole_lines(layout.cut.size(part) * layout.element_bytes) : 0;
+    return bucket.owned ? round_up_to_lines(layout.cut.size(part) * layout.element_bytes) : 0;
   };
   std::size_t most = 0;
   for (int part = 0; part < wires.parts(); ++part) {
@@ -44,13 +44,13 @@ void allocate_shared(Buckets<Space>& buckets, Wires<Space>& wires, int stage,
           if (Span<AnyElement, Space>* const span = wanted(bucket, run)) f(bucket, run, *span);
     };
     std::size_t bytes = 0;
-    each([&](auto&, auto& run, auto&) { bytes += whole_lines(run.layout.bytes()); });
+    each([&](auto&, auto& run, auto&) { bytes += round_up_to_lines(run.layout.bytes()); });
     if (bytes == 0) return;
     const auto memory = hold_shared(comm, account, kind, bytes);
     std::size_t begin = 0;
     each([&](auto& bucket, auto& run, auto& span) {
       span = run.layout.over(memory->span().subspan(begin, run.layout.bytes()));
-      begin += whole_lines(run.layout.bytes());
+      begin += round_up_to_lines(run.layout.bytes());
       bucket.memory.push_back(memory);
     });
   };
@@ -71,7 +71,8 @@ template <MemorySpace Space>
   for (const auto& bucket : buckets) {
     std::size_t bytes = 0;
     for (const auto& run : bucket.runs)
-      if (bucket.trained) bytes += (lends ? whole_lines(run.layout.bytes()) : 0) + whole_lines(run.travel_bytes());
+      if (bucket.trained)
+        bytes += (lends ? round_up_to_lines(run.layout.bytes()) : 0) + round_up_to_lines(run.travel_bytes());
     sizes.push_back(bytes);
   }
   std::sort(sizes.begin(), sizes.end(), std::greater<>{});

@@ -25,9 +25,9 @@ class Pool {
     if (memory_ == nullptr) return {};
     std::size_t begin = 0;
     auto place = lent_.begin();
-    for (; place != lent_.end() && place->begin - begin < whole_lines(bytes); ++place) begin = place->end;
+    for (; place != lent_.end() && place->begin - begin < round_up_to_lines(bytes); ++place) begin = place->end;
     if (place == lent_.end() && (begin > memory_->span().size() || memory_->span().size() - begin < bytes)) return {};
-    lent_.insert(place, {begin, begin + whole_lines(bytes)});
+    lent_.insert(place, {begin, begin + round_up_to_lines(bytes)});
     used_on_.before(user);
     used_on_.add(user);
     return memory_->span().subspan(begin, bytes);

@@ -2,18 +2,19 @@
 #pragma once
 #include <optional>
 
-#include "distx/memory/buffer.hpp"
-#include "distx/memory/detail/fixed_point.hpp"
-#include "distx/optim/matrix_optimizer.hpp"
-#include "distx/optim/mixed.hpp"
-#include "distx/optim/norm_optimizer.hpp"
+#include <distx/memory/buffer.hpp>
+#include <distx/memory/detail/fixed_point.hpp>
+#include <distx/optim/matrix_optimizer.hpp>
+#include <distx/optim/mixed.hpp>
+#include <distx/optim/norm_optimizer.hpp>
 
-namespace distx {
+namespace reference {
 
-/// One update of a whole parameter on one process, whatever the optimizer's kind: what every sharded update stands for.
+using namespace distx;
+
+/// Updates one whole parameter on one process, for any kind of optimizer: the reference for sharded updates.
 ///
-/// `weight`, `gradient` and each state are of one length; the states begin as zeros. Memory to work in is allocated in
-/// each call.
+/// `weight`, `gradient` and each state have the same length; the states begin as zeros.
 template <ElementwiseOptimizer Optimizer, FloatingElement T>
 void update_parameter(const Optimizer& optimizer, const Step& step, Span<T> weight, Span<const T> gradient,
                       const std::array<Span<accumulator_t<T>>, Optimizer::states>& state) {
@@ -35,9 +36,9 @@ template <MatrixOptimizer Optimizer, FloatingElement T>
 void update_parameter(const Optimizer& optimizer, const Step& step, MatrixShape shape, Span<T> weight,
                       Span<const T> gradient, const std::array<Span<accumulator_t<T>>, Optimizer::states>& state) {
   if (shape.size() != weight.size() || weight.empty())
-    throw MismatchError("a parameter of " + std::to_string(weight.size()) + " elements is no matrix of " +
-                            std::to_string(shape.rows) + " x " + std::to_string(shape.columns),
-                        {.operation = "update_parameter"});
+    throw InvalidArgument("a parameter of " + std::to_string(weight.size()) + " elements is no matrix of " +
+                              std::to_string(shape.rows) + " x " + std::to_string(shape.columns),
+                          {.operation = "update_parameter"});
   const HostStream stream;
   const Buffer<accumulator_t<T>> direction(weight.size());
   const Buffer<accumulator_t<T>> scratch(Optimizer::scratch(shape));
@@ -61,4 +62,4 @@ void update_parameter(const Mixed<Matrices, Others>& optimizer, const Step& step
     update_parameter(optimizer.others, step, weight, gradient, second);
 }
 
-}  // namespace distx
+}  // namespace reference
