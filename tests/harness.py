@@ -133,9 +133,9 @@ class Pack(unittest.TestCase):
     def listed(self, *programs):
         """The status and the words for a build folder that lists these programs."""
         with tempfile.TemporaryDirectory() as folder:
-            os.mkdir(os.path.join(folder, "tests"))
+            os.makedirs(os.path.join(folder, "tests", "gpu"))
             open(os.path.join(folder, "build.ninja"), "w", encoding="utf-8").close()
-            with open(os.path.join(folder, "tests", "gpu_programs.txt"), "w", encoding="utf-8") as file:
+            with open(os.path.join(folder, "tests", "gpu", "gpu_programs.txt"), "w", encoding="utf-8") as file:
                 file.write("# a comment\n" + "".join(program + "\n" for program in programs))
             done = run(os.path.join(compilers.ROOT, "tools", "pack"), "--list", folder)
             return done.returncode, done.stdout + done.stderr

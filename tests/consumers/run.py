@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Builds and runs a small project that uses distx, the way its users would.
 
-    tests/consumers/run.py subproject|pkg-config|cmake [--mpi]
+    tests/consumers/run.py subproject|pkg-config|cmake FILE…
 
-distx is installed into a folder of its own first (or, for `subproject`, linked into the project). With --mpi the program
-that uses distx over MPI is built too, and run on two ranks.
+distx is installed into a separate folder first (or, for `subproject`, linked into the project). FILE… are serial.cpp and,
+if distx over MPI is to be used too, mpi.cpp, which runs on two ranks.
 """
 import argparse
 import glob
@@ -96,10 +96,13 @@ def main():
     kinds = {"subproject": subproject, "pkg-config": pkg_config, "cmake": cmake}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=kinds)
-    parser.add_argument("--mpi", action="store_true")
+    parser.add_argument("files", nargs="+")
     options = parser.parse_args()
+    names = [os.path.basename(file) for file in options.files]
+    if "serial.cpp" not in names:
+        parser.error("serial.cpp is missing")
     with tempfile.TemporaryDirectory() as folder:
-        kinds[options.kind](folder, options.mpi)
+        kinds[options.kind](folder, "mpi.cpp" in names)
 
 
 if __name__ == "__main__":
