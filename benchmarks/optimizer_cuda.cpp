@@ -20,7 +20,7 @@ using distx::Cuda;
 using distx::CudaStream;
 using distx::Span;
 using distx::Step;
-using distx::cuda::check;
+using distx::cuda::detail::check;
 
 constexpr std::size_t update_bytes = 28;  // of each parameter: four floats read, three written
 
@@ -41,14 +41,14 @@ class Stopwatch {
   }
 
  private:
-  static distx::cuda::unique_event made() {
+  static distx::cuda::detail::unique_event made() {
     cudaEvent_t event = nullptr;
     check(cudaEventCreate(&event), "cudaEventCreate");
-    return distx::cuda::unique_event::from_native_handle(event);
+    return distx::cuda::detail::unique_event::from_native_handle(event);
   }
 
-  distx::cuda::unique_event begin_;
-  distx::cuda::unique_event end_;
+  distx::cuda::detail::unique_event begin_;
+  distx::cuda::detail::unique_event end_;
 };
 
 struct Model {

@@ -243,7 +243,8 @@ class Table {
   /// Spoils what is received and writes what is sent.
   void prepare(const Case& c) {
     const Places at = places(c);
-    distx::cuda::check(cudaMemsetAsync(receive_.data(), 0xFF, c.bytes(), stream_.native_handle()), "cudaMemsetAsync");
+    distx::cuda::detail::check(cudaMemsetAsync(receive_.data(), 0xFF, c.bytes(), stream_.native_handle()),
+                               "cudaMemsetAsync");
     host_.resize(c.sends());
     for (std::size_t i = 0; i < host_.size(); ++i) host_[i] = value(c.rank, i);
     distx::copy(stream_, Span<float, Cuda>(at.send, host_.size()), Span<const float>(host_));
@@ -326,7 +327,7 @@ class Table {
 
   void print_head() const {
     cudaDeviceProp properties{};
-    distx::cuda::check(cudaGetDeviceProperties(&properties, comm_.device()), "cudaGetDeviceProperties");
+    distx::cuda::detail::check(cudaGetDeviceProperties(&properties, comm_.device()), "cudaGetDeviceProperties");
     int version = 0;
     check(ncclGetVersion(&version), "ncclGetVersion");
     std::printf(

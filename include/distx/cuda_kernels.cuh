@@ -13,7 +13,7 @@ and distx/cuda.hpp everywhere else
 #include "distx/optim/adamw.hpp"
 #include "distx/optim/sgd.hpp"
 
-namespace distx::cuda {
+namespace distx::cuda::detail {
 
 /// Fills the slots, before main.
 inline const bool kernels_are_here = [] {
@@ -29,4 +29,4 @@ inline const bool kernels_are_here = [] {
   return register_optimizer<SGD>() && register_optimizer<AdamW>();
 }();
 
-}  // namespace distx::cuda
+}  // namespace distx::cuda::detail

@@ -46,7 +46,7 @@ class Mirror {
 
  private:
   static void move(void* to, const void* from, std::size_t bytes) {
-    if (bytes != 0) distx::cuda::check(cudaMemcpy(to, from, bytes, cudaMemcpyDefault), "cudaMemcpy");
+    if (bytes != 0) distx::cuda::detail::check(cudaMemcpy(to, from, bytes, cudaMemcpyDefault), "cudaMemcpy");
   }
 
   Mutable receive_;

@@ -88,7 +88,7 @@ TEST_CASE("shapes that do not fit are refused") {
 }
 
 TEST_CASE("floats are not rounded to TF32, unless that is allowed on this thread") {
-  using distx::cuda::compute_type;
+  using distx::cuda::detail::compute_type;
   CHECK(compute_type<float>() == CUBLAS_COMPUTE_32F);
   {
     const distx::AllowTF32 allow;
@@ -113,7 +113,7 @@ TEST_CASE("floats are not rounded to TF32, unless that is allowed on this thread
 
 TEST_CASE("each thread has a handle of its own, kept while it lives") {
   const CudaStream stream;
-  const auto mine = distx::cuda::blas_handle(stream);
-  CHECK(distx::cuda::blas_handle({}) == mine);
-  std::thread([&] { CHECK(distx::cuda::blas_handle(stream) != mine); }).join();
+  const auto mine = distx::cuda::detail::blas_handle(stream);
+  CHECK(distx::cuda::detail::blas_handle({}) == mine);
+  std::thread([&] { CHECK(distx::cuda::detail::blas_handle(stream) != mine); }).join();
 }

@@ -136,7 +136,7 @@ class Graph {
  public:
   template <class F>
   Graph(const CudaStream& stream, F&& f) {
-    using distx::cuda::check;
+    using distx::cuda::detail::check;
     check(cudaStreamBeginCapture(stream.native_handle(), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
     f();
     check(cudaStreamEndCapture(stream.native_handle(), &graph_), "cudaStreamEndCapture");
@@ -149,7 +149,7 @@ class Graph {
     cudaGraphDestroy(graph_);
   }
   void launch(const CudaStream& stream) const {
-    distx::cuda::check(cudaGraphLaunch(executable_, stream.native_handle()), "cudaGraphLaunch");
+    distx::cuda::detail::check(cudaGraphLaunch(executable_, stream.native_handle()), "cudaGraphLaunch");
   }
 
  private:

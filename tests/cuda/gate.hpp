@@ -11,7 +11,7 @@ class Gate {
  public:
   explicit Gate(distx::CudaStreamRef stream) : stream_(stream) {
     const auto wait = [](void* open) { static_cast<std::atomic<bool>*>(open)->wait(false); };
-    distx::cuda::check(cudaLaunchHostFunc(stream.native_handle(), wait, &open_), "cudaLaunchHostFunc");
+    distx::cuda::detail::check(cudaLaunchHostFunc(stream.native_handle(), wait, &open_), "cudaLaunchHostFunc");
   }
   Gate(const Gate&) = delete;
   Gate& operator=(const Gate&) = delete;

@@ -56,7 +56,7 @@ void check(const std::function<typename Unique::handle_type()>& make,
 }  // namespace
 
 TEST_CASE("every handle is closed once") {
-  using namespace distx::cuda;
+  using namespace distx::cuda::detail;
   check<unique_stream>(
       [] {
         cudaStream_t stream = nullptr;

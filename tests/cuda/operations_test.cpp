@@ -99,8 +99,9 @@ TEST_CASE_TEMPLATE("cast to 8 bits and back: the host's bits, and CUDA's own", T
   CHECK(same_bits(to.values(stream), wanted));
 }
 
-static_assert(distx::cuda::Castable<float8_e4m3, float8_e4m3> && distx::cuda::Castable<double, const float8_e5m2>);
-static_assert(!distx::cuda::Castable<float8_e4m3, float8_e5m2> && !distx::cuda::Castable<float, int>);
+static_assert(distx::cuda::detail::Castable<float8_e4m3, float8_e4m3> &&
+              distx::cuda::detail::Castable<double, const float8_e5m2>);
+static_assert(!distx::cuda::detail::Castable<float8_e4m3, float8_e5m2> && !distx::cuda::detail::Castable<float, int>);
 
 TEST_CASE_TEMPLATE("fill, scale, add: the host's bits", T, float, double, bfloat16, float16) {
   const CudaStream stream;

@@ -127,7 +127,7 @@ TEST_CASE("what buffers give back in the order of a stream is kept for others, u
   const auto reserved = [&] {
     stream.synchronize();
     std::uint64_t held = 0;
-    const cudaMemPool_t pool = distx::cuda::Pools::all().of(distx::current_device());
+    const cudaMemPool_t pool = distx::cuda::detail::Pools::all().of(distx::current_device());
     REQUIRE(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &held) == cudaSuccess);
     return held;
   };

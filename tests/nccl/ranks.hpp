@@ -29,15 +29,15 @@ void on_ranks(int ranks, Body body) {
 template <class T>
 distx::Buffer<T, distx::Cuda> on_gpu(const std::vector<T>& values) {
   distx::Buffer<T, distx::Cuda> buffer(values.size(), distx::uninitialized);
-  distx::cuda::check(cudaMemcpy(buffer.data(), values.data(), values.size() * sizeof(T), cudaMemcpyDefault),
-                     "cudaMemcpy");
+  distx::cuda::detail::check(cudaMemcpy(buffer.data(), values.data(), values.size() * sizeof(T), cudaMemcpyDefault),
+                             "cudaMemcpy");
   return buffer;
 }
 template <class T>
 std::vector<T> on_host(distx::Span<T, distx::Cuda> values) {
   std::vector<T> copy(values.size());
-  distx::cuda::check(cudaMemcpy(copy.data(), values.data(), values.size() * sizeof(T), cudaMemcpyDefault),
-                     "cudaMemcpy");
+  distx::cuda::detail::check(cudaMemcpy(copy.data(), values.data(), values.size() * sizeof(T), cudaMemcpyDefault),
+                             "cudaMemcpy");
   return copy;
 }
 template <class T>

@@ -109,10 +109,10 @@ TEST_CASE("every pair of layouts") {
 }
 
 TEST_CASE("every pair of layouts without the kernel of boxes") {
-  auto* const kernel = std::exchange(distx::cuda::copy_runs_kernel, nullptr);
+  auto* const kernel = std::exchange(distx::cuda::detail::copy_runs_kernel, nullptr);
   std::vector<std::string> wrong;
   try_pairs({2, 1}, {{5}, {3, 5}, {2, 3, 5}}, 3, wrong);
-  distx::cuda::copy_runs_kernel = kernel;
+  distx::cuda::detail::copy_runs_kernel = kernel;
   for (const auto& words : wrong) FAIL_CHECK(words);
 }
 

@@ -9,7 +9,7 @@
 
 namespace distx {
 
-namespace cuda {
+namespace cuda::detail {
 
 inline thread_local int tf32_allowed = 0;
 
@@ -42,16 +42,16 @@ template <class T>
   return static_cast<int>(size);
 }
 
-}  // namespace cuda
+}  // namespace cuda::detail
 
 /// While one lives, products of floats on this thread may round their operands to TF32's 10 bits of fraction, which is
 /// several times as fast; without it they do not.
 class [[nodiscard]] AllowTF32 {
  public:
-  AllowTF32() noexcept { ++cuda::tf32_allowed; }
+  AllowTF32() noexcept { ++cuda::detail::tf32_allowed; }
   AllowTF32(const AllowTF32&) = delete;
   AllowTF32& operator=(const AllowTF32&) = delete;
-  ~AllowTF32() { --cuda::tf32_allowed; }
+  ~AllowTF32() { --cuda::detail::tf32_allowed; }
 };
 
 /// out = keep * out + scale * left * right, by cuBLAS, in stream order; bfloat16 and float16 are added up in float.
@@ -74,13 +74,14 @@ void local_matmul(CudaStreamRef stream, MatrixRef<T, Cuda> out, std::type_identi
   // cuBLAS takes matrices column after column: there, row after row, lie the transposed ones, so the product of those
   // is computed, in the other order.
   const auto form = [](const auto& m) { return m.transposed ? CUBLAS_OP_T : CUBLAS_OP_N; };
-  const auto stride = [](const auto& m) { return cuda::blas_size(m.transposed ? m.rows : m.columns); };
-  constexpr cudaDataType_t type = cuda::data_type<T>();
-  cuda::check(cublasGemmEx(cuda::blas_handle(stream), form(right), form(left), cuda::blas_size(out.columns),
-                           cuda::blas_size(out.rows), cuda::blas_size(left.columns), &scale, right.values.data(), type,
-                           stride(right), left.values.data(), type, stride(left), &keep, out.values.data(), type,
-                           stride(out), cuda::compute_type<T>(), CUBLAS_GEMM_DEFAULT),
-              "cublasGemmEx");
+  const auto stride = [](const auto& m) { return cuda::detail::blas_size(m.transposed ? m.rows : m.columns); };
+  constexpr cudaDataType_t type = cuda::detail::data_type<T>();
+  cuda::detail::check(
+      cublasGemmEx(cuda::detail::blas_handle(stream), form(right), form(left), cuda::detail::blas_size(out.columns),
+                   cuda::detail::blas_size(out.rows), cuda::detail::blas_size(left.columns), &scale,
+                   right.values.data(), type, stride(right), left.values.data(), type, stride(left), &keep,
+                   out.values.data(), type, stride(out), cuda::detail::compute_type<T>(), CUBLAS_GEMM_DEFAULT),
+      "cublasGemmEx");
 }
 
 }  // namespace distx

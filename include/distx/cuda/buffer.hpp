@@ -6,7 +6,7 @@
 
 namespace distx {
 
-namespace cuda {
+namespace cuda::detail {
 
 /// @throws MemoryError that says how much was asked for
 template <class T, class Allocate>
@@ -26,7 +26,7 @@ void* allocated(std::size_t size, const char* kind, Allocate&& allocate) {
                     {}, static_cast<int>(code));
 }
 
-}  // namespace cuda
+}  // namespace cuda::detail
 
 /// Memory of the GPU that was current when it was made.
 ///
@@ -43,29 +43,30 @@ class Buffer<T, Cuda> {
   /// Zeros, when this returns.
   explicit Buffer(std::size_t size) : Buffer(size, uninitialized) {
     if (size == 0) return;
-    cuda::check(cudaMemsetAsync(data(), 0, size * sizeof(T), nullptr), "cudaMemsetAsync");
+    cuda::detail::check(cudaMemsetAsync(data(), 0, size * sizeof(T), nullptr), "cudaMemsetAsync");
     CudaStreamRef().synchronize();  // the legacy default stream orders nothing for streams that do not block
   }
   /// Elements that are not set.
   /// @throws MemoryError that says how much was asked for
   Buffer(std::size_t size, Uninitialized) : size_(size) {
     if (size == 0) return;
-    memory_ = cuda::unique_memory::from_native_handle(
-        {cuda::allocated<T>(size, "GPU", [](void** memory, std::size_t bytes) { return cudaMalloc(memory, bytes); })});
+    memory_ = cuda::detail::unique_memory::from_native_handle({cuda::detail::allocated<T>(
+        size, "GPU", [](void** memory, std::size_t bytes) { return cudaMalloc(memory, bytes); })});
   }
   /// Elements that are not set, for what is enqueued on the stream from now on.
   Buffer(std::size_t size, Uninitialized, CudaStreamRef stream) : size_(size) {
     if (size == 0) return;
     const int device = current_device();
-    const cudaMemPool_t pool = cuda::Pools::all().of(device);
-    void* const memory = cuda::allocated<T>(size, "GPU", [&](void** at, std::size_t bytes) {
+    const cudaMemPool_t pool = cuda::detail::Pools::all().of(device);
+    void* const memory = cuda::detail::allocated<T>(size, "GPU", [&](void** at, std::size_t bytes) {
       return cudaMallocFromPoolAsync(at, bytes, pool, stream.native_handle());
     });
-    memory_ = cuda::unique_memory::from_native_handle({memory, stream.native_handle(), true, device});
+    memory_ = cuda::detail::unique_memory::from_native_handle({memory, stream.native_handle(), true, device});
   }
   /// Zeros, for what is enqueued on the stream from now on.
   Buffer(std::size_t size, CudaStreamRef stream) : Buffer(size, uninitialized, stream) {
-    if (size != 0) cuda::check(cudaMemsetAsync(data(), 0, size * sizeof(T), stream.native_handle()), "cudaMemsetAsync");
+    if (size != 0)
+      cuda::detail::check(cudaMemsetAsync(data(), 0, size * sizeof(T), stream.native_handle()), "cudaMemsetAsync");
   }
   Buffer(Buffer&& other) noexcept : memory_(std::move(other.memory_)), size_(std::exchange(other.size_, 0)) {}
   Buffer& operator=(Buffer&& other) noexcept {
@@ -81,7 +82,7 @@ class Buffer<T, Cuda> {
   operator Span<const T, Cuda>() const noexcept { return span(); }  // NOLINT
 
  private:
-  cuda::unique_memory memory_;
+  cuda::detail::unique_memory memory_;
   std::size_t size_ = 0;
 };
 
@@ -96,7 +97,7 @@ class PinnedBuffer {
   /// @throws MemoryError that says how much was asked for
   explicit PinnedBuffer(std::size_t size) : size_(size) {
     if (size == 0) return;
-    memory_ = cuda::unique_pinned::from_native_handle(cuda::allocated<T>(
+    memory_ = cuda::detail::unique_pinned::from_native_handle(cuda::detail::allocated<T>(
         size, "page-locked", [](void** memory, std::size_t bytes) { return cudaMallocHost(memory, bytes); }));
     std::uninitialized_value_construct_n(data(), size);
   }
@@ -118,7 +119,7 @@ class PinnedBuffer {
   T* end() const noexcept { return data() + size_; }
 
  private:
-  cuda::unique_pinned memory_;
+  cuda::detail::unique_pinned memory_;
   std::size_t size_ = 0;
 };
 

@@ -21,24 +21,26 @@ namespace distx {
   if (code == cudaSuccess)
     return count > 0 ? "" : "there is no GPU here: CUDA is here and sees none (is CUDA_VISIBLE_DEVICES empty?)";
   static_cast<void>(cudaGetLastError());
-  return "there is no GPU here that CUDA can use: " + cuda::words_of(code);
+  return "there is no GPU here that CUDA can use: " + cuda::detail::words_of(code);
 }
 
 /// The GPU that this thread's CUDA calls go to.
 /// @throws Error where there is none
 [[nodiscard]] inline int current_device() {
   int device = 0;
-  cuda::check(cudaGetDevice(&device), "cudaGetDevice");
+  cuda::detail::check(cudaGetDevice(&device), "cudaGetDevice");
   return device;
 }
 /// @throws Error where there is no such GPU
-inline void set_device(int device) { cuda::check(cudaSetDevice(device), "cudaSetDevice"); }
+inline void set_device(int device) { cuda::detail::check(cudaSetDevice(device), "cudaSetDevice"); }
 
 /// A GPU's compute capability, as 90 for 9.0.
 [[nodiscard]] inline int compute_capability(int device) {
   int major = 0, minor = 0;
-  cuda::check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
-  cuda::check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "cudaDeviceGetAttribute");
+  cuda::detail::check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
+                      "cudaDeviceGetAttribute");
+  cuda::detail::check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device),
+                      "cudaDeviceGetAttribute");
   return 10 * major + minor;
 }
 

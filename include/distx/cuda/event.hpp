@@ -14,10 +14,10 @@ class CudaEventRef {
 
   /// It has happened once all that is enqueued on the stream now is done.
   void record(CudaStreamRef stream) const {
-    cuda::check(cudaEventRecord(event_, stream.native_handle()), "cudaEventRecord");
+    cuda::detail::check(cudaEventRecord(event_, stream.native_handle()), "cudaEventRecord");
   }
   /// Blocks the host until it has happened.
-  void synchronize() const { cuda::check(cudaEventSynchronize(event_), "cudaEventSynchronize"); }
+  void synchronize() const { cuda::detail::check(cudaEventSynchronize(event_), "cudaEventSynchronize"); }
   /// Whether it has happened; so has one that was never recorded.
   [[nodiscard]] bool done() const {
     const cudaError_t code = cudaEventQuery(event_);
@@ -26,7 +26,7 @@ class CudaEventRef {
       if (cudaPeekAtLastError() == cudaErrorNotReady) static_cast<void>(cudaGetLastError());
       return false;
     }
-    cuda::check(code, "cudaEventQuery");
+    cuda::detail::check(code, "cudaEventQuery");
     return true;
   }
 
@@ -39,8 +39,8 @@ class CudaEvent {
  public:
   CudaEvent() {
     cudaEvent_t event = nullptr;
-    cuda::check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
-    handle_ = cuda::unique_event::from_native_handle(event);
+    cuda::detail::check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+    handle_ = cuda::detail::unique_event::from_native_handle(event);
   }
 
   /// Takes over an event that the caller owned.
@@ -56,13 +56,13 @@ class CudaEvent {
   [[nodiscard]] bool done() const { return ref().done(); }
 
  private:
-  explicit CudaEvent(cudaEvent_t event) noexcept : handle_(cuda::unique_event::from_native_handle(event)) {}
+  explicit CudaEvent(cudaEvent_t event) noexcept : handle_(cuda::detail::unique_event::from_native_handle(event)) {}
 
-  cuda::unique_event handle_;
+  cuda::detail::unique_event handle_;
 };
 
 inline void CudaStreamRef::wait(CudaEventRef event) const {
-  cuda::check(cudaStreamWaitEvent(stream_, event.native_handle(), 0), "cudaStreamWaitEvent");
+  cuda::detail::check(cudaStreamWaitEvent(stream_, event.native_handle(), 0), "cudaStreamWaitEvent");
 }
 inline void CudaStream::wait(CudaEventRef event) const { ref().wait(event); }
 

@@ -14,7 +14,7 @@ struct PickOptions {
   bool share = false;
 };
 
-namespace cuda {
+namespace cuda::detail {
 
 /// What the ranks tell each other of the GPU that each has picked.
 struct Picked {
@@ -31,7 +31,7 @@ struct Picked {
   return uuid;
 }
 
-}  // namespace cuda
+}  // namespace cuda::detail
 
 /// Makes one GPU per rank current: the one of this rank's number on its machine among those that it sees, or its only
 /// one, where the launcher shows each rank its own. Collective; the ranks agree by the GPUs' UUIDs that no two share
@@ -41,13 +41,13 @@ template <Connector C>
 int pick_device(C& connector, const PickOptions& options = {}) {
   const ErrorContext context{
       .operation = "pick_device", .backend = "cuda", .rank = connector.rank(), .size = connector.size()};
-  cuda::Picked mine{.local_rank = connector.local_rank(), .visible = device_count()};
+  cuda::detail::Picked mine{.local_rank = connector.local_rank(), .visible = device_count()};
   int device = 0;
   if (mine.visible > 0) {
     // A launcher that shows each rank its own GPU leaves but one.
     device = mine.visible == 1 ? 0 : mine.local_rank % mine.visible;
     try {
-      mine.uuid = cuda::uuid_of(device);
+      mine.uuid = cuda::detail::uuid_of(device);
     } catch (const Error&) {
       mine.visible = -1;
     }

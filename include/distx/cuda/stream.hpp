@@ -7,7 +7,7 @@ namespace distx {
 
 class CudaEventRef;
 
-namespace cuda {
+namespace cuda::detail {
 
 /// Whether the default stream is each thread's own: CUDA's header then declares its functions by names of that mode.
 template <class Stream>
@@ -16,7 +16,7 @@ static_assert(!DefaultIsPerThread<cudaStream_t>,
               "distx: stream 0 is the one default stream that NCCL and cuBLAS know: compile without per-thread default "
               "streams, and give the calls of a thread a stream of its own");
 
-}  // namespace cuda
+}  // namespace cuda::detail
 
 /// A stream of CUDA that is somebody else's: CUDA's legacy default stream, a user's own, or a CudaStream's.
 ///
@@ -34,9 +34,9 @@ class CudaStreamRef {
   inline void wait(CudaEventRef event) const;
   /// Blocks the host until all that was enqueued is done.
   /// @throws Error that the enqueued work ended in
-  void synchronize() const { cuda::check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
+  void synchronize() const { cuda::detail::check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
   /// Blocks the host until all that was enqueued on any stream of the current GPU is done.
-  static void synchronize_all() { cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize"); }
+  static void synchronize_all() { cuda::detail::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize"); }
   /// Whether all that was enqueued is done.
   [[nodiscard]] bool done() const {
     const cudaError_t code = cudaStreamQuery(stream_);
@@ -45,7 +45,7 @@ class CudaStreamRef {
       if (cudaPeekAtLastError() == cudaErrorNotReady) static_cast<void>(cudaGetLastError());
       return false;
     }
-    cuda::check(code, "cudaStreamQuery");
+    cuda::detail::check(code, "cudaStreamQuery");
     return true;
   }
   friend constexpr bool operator==(CudaStreamRef, CudaStreamRef) noexcept = default;
@@ -61,8 +61,9 @@ class CudaStream {
   /// @param priority as CUDA counts it: lower numbers go first, 0 is the lowest
   explicit CudaStream(int priority = 0) {
     cudaStream_t stream = nullptr;
-    cuda::check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority), "cudaStreamCreateWithPriority");
-    handle_ = cuda::unique_stream::from_native_handle(stream);
+    cuda::detail::check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority),
+                        "cudaStreamCreateWithPriority");
+    handle_ = cuda::detail::unique_stream::from_native_handle(stream);
   }
 
   /// Takes over a stream that the caller owned.
@@ -78,9 +79,10 @@ class CudaStream {
   [[nodiscard]] bool done() const { return ref().done(); }
 
  private:
-  explicit CudaStream(cudaStream_t stream) noexcept : handle_(cuda::unique_stream::from_native_handle(stream)) {}
+  explicit CudaStream(cudaStream_t stream) noexcept
+      : handle_(cuda::detail::unique_stream::from_native_handle(stream)) {}
 
-  cuda::unique_stream handle_;
+  cuda::detail::unique_stream handle_;
 };
 
 }  // namespace distx

@@ -50,7 +50,7 @@ class NcclCommunicator {
     nccl::check(ncclCommCount(comm, &self.size), "ncclCommCount", context);
     nccl::check(ncclCommCuDevice(comm, &device), "ncclCommCuDevice", context);
     options.device = device;
-    cuda::Pools::all().share(device);
+    cuda::detail::Pools::all().share(device);
     const DeviceGuard guard(device);
     auto comms = nccl::split_three(comm, 0, self.rank, options, context, [] { return false; });
     auto member = std::make_shared<nccl::Member>(self, device, options, std::move(comms), nullptr, 0);

@@ -8,7 +8,7 @@
 #include "distx/cuda/device.hpp"
 #include "distx/cuda/stream.hpp"
 
-namespace distx::cuda {
+namespace distx::cuda::detail {
 
 /// @throws MemoryError where memory has run out, else Error with cuBLAS's code and words
 inline void check(cublasStatus_t code, const char* routine) {
@@ -46,4 +46,4 @@ using unique_blas = unique_handle<blas_traits>;
   return mine.native_handle();
 }
 
-}  // namespace distx::cuda
+}  // namespace distx::cuda::detail

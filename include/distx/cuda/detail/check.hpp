@@ -7,7 +7,7 @@
 #include "distx/core/error.hpp"
 
 // The CUDA runtime's return codes become distx errors here.
-namespace distx::cuda {
+namespace distx::cuda::detail {
 
 /// Whether a code means that this machine has no GPU that this program could use, rather than that a call went wrong.
 [[nodiscard]] constexpr bool means_no_gpu(cudaError_t code) noexcept {
@@ -36,4 +36,4 @@ inline void check(cudaError_t code, const char* routine, const ErrorContext& con
     fail(code, routine, context);
 }
 
-}  // namespace distx::cuda
+}  // namespace distx::cuda::detail

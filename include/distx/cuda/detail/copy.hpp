@@ -9,7 +9,7 @@
 // is copied while the host waits, or by way of memory of CUDA's own.
 namespace distx {
 
-namespace cuda {
+namespace cuda::detail {
 
 inline void copy_bytes(CudaStreamRef stream, void* to, const void* from, std::size_t to_count, std::size_t from_count,
                        std::size_t element_bytes) {
@@ -19,21 +19,21 @@ inline void copy_bytes(CudaStreamRef stream, void* to, const void* from, std::si
           "cudaMemcpyAsync");
 }
 
-}  // namespace cuda
+}  // namespace cuda::detail
 
 template <class T>
 void copy(CudaStreamRef stream, Span<T, Cuda> to, Span<const std::type_identity_t<T>, Cuda> from) {
-  cuda::copy_bytes(stream, to.data(), from.data(), to.size(), from.size(), sizeof(T));
+  cuda::detail::copy_bytes(stream, to.data(), from.data(), to.size(), from.size(), sizeof(T));
 }
 /// The source stays as it is until the stream has come here.
 template <class T>
 void copy(CudaStreamRef stream, Span<T, Cuda> to, Span<const std::type_identity_t<T>, Host> from) {
-  cuda::copy_bytes(stream, to.data(), from.data(), to.size(), from.size(), sizeof(T));
+  cuda::detail::copy_bytes(stream, to.data(), from.data(), to.size(), from.size(), sizeof(T));
 }
 /// The destination has the elements once the stream has come here.
 template <class T>
 void copy(CudaStreamRef stream, Span<T, Host> to, Span<const std::type_identity_t<T>, Cuda> from) {
-  cuda::copy_bytes(stream, to.data(), from.data(), to.size(), from.size(), sizeof(T));
+  cuda::detail::copy_bytes(stream, to.data(), from.data(), to.size(), from.size(), sizeof(T));
 }
 
 /// @name fill(stream, to, value) without a kernel
@@ -42,8 +42,9 @@ template <class T>
   requires(sizeof(T) == 1)
 void fill(CudaStreamRef stream, Span<T, Cuda> to, std::type_identity_t<T> value) {
   if (!to.empty())
-    cuda::check(cudaMemsetAsync(to.data(), std::bit_cast<unsigned char>(value), to.size(), stream.native_handle()),
-                "cudaMemsetAsync");
+    cuda::detail::check(
+        cudaMemsetAsync(to.data(), std::bit_cast<unsigned char>(value), to.size(), stream.native_handle()),
+        "cudaMemsetAsync");
 }
 /// @}
 

@@ -10,7 +10,7 @@
 
 namespace distx {
 
-namespace cuda {
+namespace cuda::detail {
 
 /// An optimizer's kernels for weights of T; pointers to elements of GPU memory. `numbers` is null where `step` counts.
 template <class Optimizer, class T>
@@ -48,7 +48,7 @@ void update(CudaStreamRef stream, const Optimizer& optimizer, const Step& step, 
   kernel(stream, optimizer, step, numbers, weight.data(), gradient.data(), states, weight.size());
 }
 
-}  // namespace cuda
+}  // namespace cuda::detail
 
 /// One pass of the optimizer over `weight`, `gradient` and its state, all of one length and none overlapping.
 ///
@@ -59,7 +59,7 @@ template <ElementwiseOptimizer Optimizer, FloatingElement T>
 void fused_update(CudaStreamRef stream, const Optimizer& optimizer, const Step& step, Span<T, Cuda> weight,
                   std::type_identity_t<Span<const T, Cuda>> gradient,
                   const std::array<Span<accumulator_t<T>, Cuda>, Optimizer::states>& state) {
-  cuda::update(stream, optimizer, step, nullptr, weight, gradient, state);
+  cuda::detail::update(stream, optimizer, step, nullptr, weight, gradient, state);
 }
 
 /// The same with a step that the kernel reads in the GPU's memory, where `advance` must have been called before. Its
@@ -68,7 +68,7 @@ template <ElementwiseOptimizer Optimizer, FloatingElement T>
 void fused_update(CudaStreamRef stream, const Optimizer& optimizer, const DeviceStep& step, Span<T, Cuda> weight,
                   std::type_identity_t<Span<const T, Cuda>> gradient,
                   const std::array<Span<accumulator_t<T>, Cuda>, Optimizer::states>& state) {
-  cuda::update(stream, optimizer, Step{}, step.numbers(), weight, gradient, state);
+  cuda::detail::update(stream, optimizer, Step{}, step.numbers(), weight, gradient, state);
 }
 
 }  // namespace distx

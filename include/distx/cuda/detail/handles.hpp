@@ -5,7 +5,7 @@
 #include "distx/core/unique_handle.hpp"
 
 // What gives CUDA's handles back. None of it throws: a handle that cannot be freed has died with its device.
-namespace distx::cuda {
+namespace distx::cuda::detail {
 
 struct stream_traits {
   using handle_type = cudaStream_t;
@@ -57,4 +57,4 @@ using unique_event = unique_handle<event_traits>;
 using unique_pinned = unique_handle<pinned_traits>;
 using unique_memory = unique_handle<memory_traits>;
 
-}  // namespace distx::cuda
+}  // namespace distx::cuda::detail

@@ -8,7 +8,7 @@
 
 // How code of any compiler reaches the kernels, which only nvcc compiles: by pointers that <distx/cuda_kernels.cuh>
 // fills before main, in the one file of a program that includes it.
-namespace distx::cuda {
+namespace distx::cuda::detail {
 
 /// A learning rate, a step's number and a decay that lie in a GPU's memory.
 struct StepNumbers {
@@ -64,4 +64,4 @@ template <class Kernel>
   return slot;
 }
 
-}  // namespace distx::cuda
+}  // namespace distx::cuda::detail

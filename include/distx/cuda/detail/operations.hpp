@@ -14,7 +14,7 @@
 // from filling with equal bytes they need <distx/cuda_kernels.cuh> in one file of the program.
 namespace distx {
 
-namespace cuda {
+namespace cuda::detail {
 
 template <class T>
 concept Floating = FloatingElement<std::remove_const_t<T>>;
@@ -33,7 +33,7 @@ template <class T>
   return value;
 }
 
-}  // namespace cuda
+}  // namespace cuda::detail
 
 template <class T>
   requires(sizeof(T) > 1)
@@ -44,53 +44,53 @@ void fill(CudaStreamRef stream, Span<T, Cuda> to, std::type_identity_t<T> value)
   std::array<unsigned char, sizeof(T)> bytes{};
   std::memcpy(bytes.data(), &value, sizeof(T));
   if (std::all_of(bytes.begin(), bytes.end(), [&](unsigned char byte) { return byte == bytes[0]; }))
-    return cuda::check(cudaMemsetAsync(to.data(), bytes[0], to.size_bytes(), stream.native_handle()),
-                       "cudaMemsetAsync");
+    return cuda::detail::check(cudaMemsetAsync(to.data(), bytes[0], to.size_bytes(), stream.native_handle()),
+                               "cudaMemsetAsync");
   std::uint64_t bits = 0;
   std::memcpy(&bits, &value, sizeof(T));
-  cuda::kernel_in(cuda::kernels.fill, "fill")(stream, to.data(), to.size(), sizeof(T), bits);
+  cuda::detail::kernel_in(cuda::detail::kernels.fill, "fill")(stream, to.data(), to.size(), sizeof(T), bits);
 }
 
 /// Converts each element, rounding to nearest where the new type is narrower. Not from one 8-bit float to the other.
 template <class To, class From>
-  requires cuda::Castable<To, From>
+  requires cuda::detail::Castable<To, From>
 void cast(CudaStreamRef stream, Span<To, Cuda> to, Span<From, Cuda> from) {
   if (to.size() != from.size()) detail::lengths_differ(to.size(), from.size(), "cast");
   if constexpr (std::same_as<To, std::remove_const_t<From>>)
     copy(stream, to, Span<const From, Cuda>(from));
   else if (!to.empty())
-    cuda::kernel_in(cuda::kernels.cast, "cast")(stream, to, from);
+    cuda::detail::kernel_in(cuda::detail::kernels.cast, "cast")(stream, to, from);
 }
 
 /// Multiplies each value, in float where the elements are shorter.
 template <FloatingElement T>
 void scale(CudaStreamRef stream, Span<T, Cuda> values, double factor) {
-  if (!values.empty()) cuda::kernel_in(cuda::kernels.scale, "scale")(stream, values, factor);
+  if (!values.empty()) cuda::detail::kernel_in(cuda::detail::kernels.scale, "scale")(stream, values, factor);
 }
 
 /// to[i] += from[i], in float where the elements are shorter.
 template <FloatingElement T>
 void add(CudaStreamRef stream, Span<T, Cuda> to, Span<const std::type_identity_t<T>, Cuda> from) {
   if (to.size() != from.size()) detail::lengths_differ(to.size(), from.size(), "add");
-  if (!to.empty()) cuda::kernel_in(cuda::kernels.add, "add")(stream, to, from);
+  if (!to.empty()) cuda::detail::kernel_in(cuda::detail::kernels.add, "add")(stream, to, from);
 }
 
 /// to[i] = kept * to[i] + (1 - kept) * from[i], in the type of `to`.
 template <FloatingElement To, FloatingElement From>
 void mix(CudaStreamRef stream, Span<To, Cuda> to, Span<const From, Cuda> from, double kept) {
   if (to.size() != from.size()) detail::lengths_differ(to.size(), from.size(), "mix");
-  if (!to.empty()) cuda::kernel_in(cuda::kernels.mix, "mix")(stream, to, from, kept);
+  if (!to.empty()) cuda::detail::kernel_in(cuda::detail::kernels.mix, "mix")(stream, to, from, kept);
 }
 
 /// The sum of the squares, in double, in an order that is the same for the same number of elements. Blocks the host.
-template <cuda::Floating T>
+template <cuda::detail::Floating T>
 [[nodiscard]] double sum_of_squares(CudaStreamRef stream, Span<T, Cuda> values) {
   if (values.empty()) return 0;
-  const auto kernel = cuda::kernel_in(cuda::kernels.sum_of_squares, "sum_of_squares");
-  const Buffer<double, Cuda> sums(cuda::Kernels::partial_sums + 1, uninitialized, stream);
-  double* const total = sums.data() + cuda::Kernels::partial_sums;
+  const auto kernel = cuda::detail::kernel_in(cuda::detail::kernels.sum_of_squares, "sum_of_squares");
+  const Buffer<double, Cuda> sums(cuda::detail::Kernels::partial_sums + 1, uninitialized, stream);
+  double* const total = sums.data() + cuda::detail::Kernels::partial_sums;
   kernel(stream, values, sums.data(), total);
-  return cuda::read(stream, Span<const double, Cuda>(total, 1));
+  return cuda::detail::read(stream, Span<const double, Cuda>(total, 1));
 }
 
 }  // namespace distx

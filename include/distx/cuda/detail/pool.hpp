@@ -11,7 +11,7 @@
 
 namespace distx {
 
-namespace cuda {
+namespace cuda::detail {
 
 /// What stream-ordered buffers are made of: a pool of distx's own for each GPU, as long as the process lives.
 ///
@@ -81,13 +81,13 @@ class Pools {
   std::vector<int> sharing_;
 };
 
-}  // namespace cuda
+}  // namespace cuda::detail
 
 /// Gives back to the system what stream-ordered buffers on the current GPU have given back and none uses, as far as the
 /// host has waited for their streams: for other programs, and for libraries that allocate for themselves.
-inline void release_unused_memory() { cuda::Pools::all().trim(current_device()); }
+inline void release_unused_memory() { cuda::detail::Pools::all().trim(current_device()); }
 
-namespace cuda {
+namespace cuda::detail {
 
 /// The same behind all that is enqueued, for an allocation that has failed; but it waits ten seconds at most, since
 /// what is enqueued may wait for a rank that is gone.
@@ -99,6 +99,6 @@ inline void reclaim_memory() {
   release_unused_memory();
 }
 
-}  // namespace cuda
+}  // namespace cuda::detail
 
 }  // namespace distx

@@ -7,7 +7,7 @@
 
 // Parts of tensors, whose runs may be as short as one element: one thread for each of a run's words, as wide as all
 // runs allow.
-namespace distx::cuda {
+namespace distx::cuda::detail {
 
 template <class Word, class Index>
 __global__ void copy_words(std::byte* to, const std::byte* from, const distx::detail::BoxRuns runs, Index words,
@@ -63,4 +63,4 @@ inline void enqueue_copy_runs(CudaStreamRef stream, std::byte* to, const std::by
 
 [[maybe_unused]] inline const bool has_copy_runs = (copy_runs_kernel = enqueue_copy_runs, true);
 
-}  // namespace distx::cuda
+}  // namespace distx::cuda::detail

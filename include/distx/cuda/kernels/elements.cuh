@@ -8,7 +8,7 @@
 // Functions of elements: see tensor/elementwise.hpp.
 namespace distx {
 
-namespace cuda {
+namespace cuda::detail {
 
 template <class F, class T, class... Xs>
 struct FunctionBody : Plain<FunctionBody<F, T, Xs...>> {
@@ -22,18 +22,18 @@ void enqueue_elements(CudaStreamRef stream, const F& f, Span<T, Cuda> out, Span<
   for_each_element(stream, FunctionBody<F, T, Xs...>(f), out.size(), Out<T>{out.data()}, In<Xs>{xs.data()}...);
 }
 
-}  // namespace cuda
+}  // namespace cuda::detail
 
 /// Lets tensors in a GPU's memory be mapped by a function of yours: `register_function<F, float, float, float>()` for
 /// two operands and a result of floats, once, in the file that nvcc compiles. F's call operator is constexpr or
 /// __device__.
 template <class F, class T, class... Xs>
 bool register_function() noexcept {
-  cuda::elements_kernel<F, T, Xs...> = cuda::enqueue_elements<F, T, Xs...>;
+  cuda::detail::elements_kernel<F, T, Xs...> = cuda::detail::enqueue_elements<F, T, Xs...>;
   return true;
 }
 
-namespace cuda {
+namespace cuda::detail {
 
 template <class T>
 bool register_functions() noexcept {
@@ -44,6 +44,6 @@ bool register_functions() noexcept {
 }
 [[maybe_unused]] inline const bool has_functions = register_functions<float>() && register_functions<double>();
 
-}  // namespace cuda
+}  // namespace cuda::detail
 
 }  // namespace distx

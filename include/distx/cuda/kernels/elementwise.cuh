@@ -6,7 +6,7 @@
 #include "distx/cuda/kernels/launch.cuh"
 
 // The one kernel for all that is done element by element on arrays of one length.
-namespace distx::cuda {
+namespace distx::cuda::detail {
 
 /// f(0), f(1)… f(Count - 1), without a loop: what arrays are indexed by then stays in registers.
 template <int Count, class F>
@@ -130,4 +130,4 @@ void for_each_element(CudaStreamRef stream, const Body& body, std::size_t count,
            0U, first, arrays...);
 }
 
-}  // namespace distx::cuda
+}  // namespace distx::cuda::detail

@@ -16,8 +16,8 @@ inline constexpr unsigned block_threads = 256;
 /// As many blocks as the work wants, at most so many for each of the current GPU's multiprocessors.
 [[nodiscard]] inline unsigned blocks_for(std::size_t wanted, unsigned per_multiprocessor) {
   int processors = 0;
-  check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, current_device()),
-        "cudaDeviceGetAttribute");
+  detail::check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, current_device()),
+                "cudaDeviceGetAttribute");
   const std::size_t most = static_cast<std::size_t>(processors) * per_multiprocessor;
   return static_cast<unsigned>(std::clamp<std::size_t>(wanted, 1, std::max<std::size_t>(most, 1)));
 }
@@ -30,7 +30,7 @@ void launch(CudaStreamRef stream, unsigned blocks, unsigned threads, void (*kern
   config.gridDim = dim3(blocks);
   config.blockDim = dim3(threads);
   config.stream = stream.native_handle();
-  check(cudaLaunchKernelEx(&config, kernel, arguments...), "cudaLaunchKernelEx");
+  detail::check(cudaLaunchKernelEx(&config, kernel, arguments...), "cudaLaunchKernelEx");
 }
 
 }  // namespace distx::cuda

@@ -5,7 +5,7 @@
 #include "distx/cuda/kernels/typed.cuh"
 
 // What cuda/operations.hpp enqueues, element by element: the host's arithmetic.
-namespace distx::cuda {
+namespace distx::cuda::detail {
 
 /// What needs no work before the elements.
 template <class Body>
@@ -96,4 +96,4 @@ inline void enqueue_mix(CudaStreamRef stream, Kernels::Out to, Kernels::In from,
   });
 }
 
-}  // namespace distx::cuda
+}  // namespace distx::cuda::detail

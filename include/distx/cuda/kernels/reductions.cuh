@@ -9,7 +9,7 @@
 
 // From many values one: within a warp by shuffles, then by atomics on integers, whose order does not matter, or in a
 // fixed order.
-namespace distx::cuda {
+namespace distx::cuda::detail {
 
 using Bits = unsigned long long;  // what atomics take
 
@@ -133,4 +133,4 @@ inline void enqueue_sum_of_squares(CudaStreamRef stream, Kernels::In values, dou
   launch(stream, 1, 32, &add_up_kernel, partial, blocks * warps, total);
 }
 
-}  // namespace distx::cuda
+}  // namespace distx::cuda::detail

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <concepts>
 
-namespace distx::cuda {
+namespace distx::cuda::detail {
 
 /// A number each of whose operations rounds by itself. Of `a * b + c * d` nvcc fuses one product with the sum, not the
 /// same one in each copy of an unrolled loop, so that bits would depend on where an array is cut.
@@ -43,4 +43,4 @@ class Rounded {
   T value_;
 };
 
-}  // namespace distx::cuda
+}  // namespace distx::cuda::detail

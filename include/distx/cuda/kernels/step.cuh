@@ -4,7 +4,7 @@
 #include "distx/cuda/kernels/launch.cuh"
 #include "distx/optim/step.hpp"
 
-namespace distx::cuda {
+namespace distx::cuda::detail {
 
 static __global__ void change_step_kernel(StepNumbers* step, StepChange change, double value) {
   if (threadIdx.x != 0) return;
@@ -29,4 +29,4 @@ inline void enqueue_change_step(CudaStreamRef stream, StepNumbers* step, StepCha
   launch(stream, 1, 1, &change_step_kernel, step, change, value);
 }
 
-}  // namespace distx::cuda
+}  // namespace distx::cuda::detail

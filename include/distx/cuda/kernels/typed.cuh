@@ -2,7 +2,7 @@
 #pragma once
 #include "distx/cuda/detail/kernels.hpp"
 
-namespace distx::cuda {
+namespace distx::cuda::detail {
 
 /// Calls f with the pointer to elements of T, const where the span's are.
 template <class T, class Any, class F>
@@ -43,4 +43,4 @@ void with_fractional(Span<Any, Cuda> span, F&& f) {
   }
 }
 
-}  // namespace distx::cuda
+}  // namespace distx::cuda::detail

@@ -7,7 +7,7 @@
 
 namespace distx {
 
-namespace cuda {
+namespace cuda::detail {
 
 /// One element's update.
 template <class Optimizer, class T>
@@ -85,16 +85,16 @@ void enqueue_update(CudaStreamRef stream, const Optimizer& optimizer, const Step
   }
 }
 
-}  // namespace cuda
+}  // namespace cuda::detail
 
 /// Makes an optimizer's kernels for weights of float, double, bfloat16 and float16. One line, at namespace scope, in
 /// the file that includes <distx/cuda_kernels.cuh>: `const bool registered = distx::register_optimizer<MyOptimizer>();`
 template <ElementwiseOptimizer Optimizer>
 bool register_optimizer() {
-  cuda::update_slot<Optimizer, float> = &cuda::enqueue_update<Optimizer, float>;
-  cuda::update_slot<Optimizer, double> = &cuda::enqueue_update<Optimizer, double>;
-  cuda::update_slot<Optimizer, bfloat16> = &cuda::enqueue_update<Optimizer, bfloat16>;
-  cuda::update_slot<Optimizer, float16> = &cuda::enqueue_update<Optimizer, float16>;
+  cuda::detail::update_slot<Optimizer, float> = &cuda::detail::enqueue_update<Optimizer, float>;
+  cuda::detail::update_slot<Optimizer, double> = &cuda::detail::enqueue_update<Optimizer, double>;
+  cuda::detail::update_slot<Optimizer, bfloat16> = &cuda::detail::enqueue_update<Optimizer, bfloat16>;
+  cuda::detail::update_slot<Optimizer, float16> = &cuda::detail::enqueue_update<Optimizer, float16>;
   return true;
 }
 

@@ -17,8 +17,8 @@ class WindowedMemory {
       : member_(std::move(member)) {
     void* const memory = allocated(bytes, context);
     memory_ = unique_memory<Comm>::from_native_handle(memory);
-    cuda::check(cudaMemsetAsync(memory, 0, bytes, member_->blocking.stream.native_handle()), "cudaMemsetAsync",
-                context);
+    cuda::detail::check(cudaMemsetAsync(memory, 0, bytes, member_->blocking.stream.native_handle()), "cudaMemsetAsync",
+                        context);
     member_->wait([&] { return member_->blocking.stream.done(); }, context);
     const auto lock = member_->locked();
     member_->ready(context);
@@ -63,7 +63,7 @@ class WindowedMemory {
     void* memory = nullptr;
     ncclResult_t code = ncclMemAlloc(&memory, bytes);
     if (code == ncclUnhandledCudaError) {
-      cuda::reclaim_memory();
+      cuda::detail::reclaim_memory();
       code = ncclMemAlloc(&memory, bytes);
     }
     if (code == ncclUnhandledCudaError)

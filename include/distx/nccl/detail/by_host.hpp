@@ -42,8 +42,8 @@ void reduce_own_block(Channel& ch, const Call& c, const std::byte* send, const A
   reduction.count = bytes / c.send.element_bytes();
   reduction.sources.resize(ranks);
   reduction.error = nullptr;
-  cuda::check(cudaLaunchHostFunc(ch.stream.native_handle(), &HostReduction::run, &reduction), "cudaLaunchHostFunc",
-              ch.self.context(c));
+  cuda::detail::check(cudaLaunchHostFunc(ch.stream.native_handle(), &HostReduction::run, &reduction),
+                      "cudaLaunchHostFunc", ch.self.context(c));
   ch.copy(to, host, bytes, c);
 }
 

@@ -82,8 +82,8 @@ class Channel {
   template <Collective Call>
   void copy(void* to, const void* from, std::size_t bytes, const Call& call) {
     if (bytes != 0 && to != from)
-      cuda::check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream.native_handle()), "cudaMemcpyAsync",
-                  self.context(call));
+      cuda::detail::check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream.native_handle()),
+                          "cudaMemcpyAsync", self.context(call));
   }
   /// Memory of the GPU, for one call at a time in the order of the stream.
   [[nodiscard]] std::byte* workspace(std::size_t bytes) { return grown(workspaces_, bytes); }

@@ -131,7 +131,7 @@ template <Connector C>
   ncclUniqueId id{};
   attempt([&] {
     device = device_of(options);
-    cuda::Pools::all().share(device);
+    cuda::detail::Pools::all().share(device);
     mine.capability = compute_capability(device);
     static_cast<void>(config_of(options, options.blocking, context));
     if (self.rank == 0) check(ncclGetUniqueId(&id), "ncclGetUniqueId", {});
