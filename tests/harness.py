@@ -104,7 +104,7 @@ class Sanitized(unittest.TestCase):
 
 
 class Summary(unittest.TestCase):
-    def summary(self, *logs):
+    def summary(self, *logs, stdout=""):
         """The status and the last line for logs given as lists of results; None is a log that is not there."""
         with tempfile.TemporaryDirectory() as folder:
             paths = []
@@ -113,9 +113,10 @@ class Summary(unittest.TestCase):
                 os.makedirs(os.path.dirname(paths[-1]))
                 if results is not None:
                     with open(paths[-1], "w", encoding="utf-8") as file:
-                        file.writelines(json.dumps({"name": "n", "result": result}) + "\n" for result in results)
+                        file.writelines(json.dumps({"name": "n", "result": result, "stdout": stdout}) + "\n"
+                                        for result in results)
             done = run(os.path.join(compilers.ROOT, "tools", "summary"), *paths)
-            return done.returncode, done.stdout.splitlines()[-1]
+            return done.returncode, *done.stdout.splitlines()[-2 if stdout else -1:]
 
     def test_counts(self):
         self.assertEqual(self.summary(["OK", "SKIP"], ["OK", "EXPECTEDFAIL"]), (0, "3 passed, 0 failed, 1 skipped"))
@@ -127,6 +128,12 @@ class Summary(unittest.TestCase):
 
     def test_nothing_ran(self):
         self.assertEqual(self.summary([])[0], 1)
+
+    def test_cases_that_a_program_skipped(self):
+        words = "[doctest] 3 passed\nskipped: 2 test cases need 2 ranks or more\n"
+        status, reason, counts = self.summary(["OK"], stdout=words)
+        self.assertEqual((status, counts), (0, "1 passed, 0 failed, 0 skipped"))
+        self.assertTrue(reason.endswith("n: 2 test cases need 2 ranks or more"), reason)
 
 
 class Pack(unittest.TestCase):

@@ -3,9 +3,7 @@
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 
-#include <iostream>
-
-#include "counter.hpp"
+#include "run_cases.hpp"
 
 namespace {
 
@@ -15,11 +13,5 @@ REGISTER_LISTENER("counter", 1, test::Counter);
 
 int main(int argc, char** argv) {
   doctest::Context context(argc, argv);
-  const int failed = context.run();
-  if (context.shouldExit()) return failed;  // --help, --list-test-cases…
-  if (test::Counter::ran == 0) {
-    std::cerr << argv[0] << ": no test case ran\n";
-    return 1;
-  }
-  return failed;
+  return test::run_cases(context, argv[0]);
 }

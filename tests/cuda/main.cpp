@@ -7,8 +7,8 @@
 #include <cstdlib>
 #include <iostream>
 
-#include "counter.hpp"
 #include "distx/cuda/device.hpp"
+#include "run_cases.hpp"
 
 namespace {
 
@@ -23,11 +23,5 @@ int main(int argc, char** argv) {
     std::cout << "skipped: " << reason << '\n';
     return 77;
   }
-  const int failed = context.run();
-  if (context.shouldExit()) return failed;  // --help, --list-test-cases…
-  if (test::Counter::ran == 0) {
-    std::cerr << argv[0] << ": no test case ran\n";
-    return 1;
-  }
-  return failed;
+  return test::run_cases(context, argv[0]);
 }

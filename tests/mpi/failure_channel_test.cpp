@@ -26,8 +26,8 @@ TEST_CASE("notices are null where MPI serves one thread, and only there") {
   CHECK((world().failure_channel() != nullptr) == can_tell());
 }
 
-TEST_CASE("every rank hears what one tells, from a thread of its own, while the ranks do other things") {
-  if (!can_tell()) return;
+TEST_CASE("every rank hears what one tells, from a thread of its own, while the ranks do other things" *
+          needs_threads()) {
   for (int teller = 0; teller < world().size(); ++teller) {
     const std::string words = "rank " + std::to_string(teller) + " says so";
     const auto identity = static_cast<std::uint64_t>(100 + teller);
@@ -46,8 +46,7 @@ TEST_CASE("every rank hears what one tells, from a thread of its own, while the 
   }
 }
 
-TEST_CASE("a notice is of no communicator, whatever its identity") {
-  if (!can_tell()) return;
+TEST_CASE("a notice is of no communicator, whatever its identity" * needs_threads()) {
   MpiConnector connector(MPI_COMM_WORLD);
   MpiCommunicator comm(connector);
   const auto notices = connector.failure_channel();
@@ -68,8 +67,7 @@ TEST_CASE("a notice is of no communicator, whatever its identity") {
   for (std::uint64_t identity = 20; identity < 40; ++identity) CHECK(!notices->poll(identity));
 }
 
-TEST_CASE("notices outlive their connector, and long ones are cut") {
-  if (!can_tell()) return;
+TEST_CASE("notices outlive their connector, and long ones are cut" * needs_threads()) {
   std::shared_ptr<FailureChannel> notices = MpiConnector(MPI_COMM_WORLD).failure_channel();
   const std::string long_words(5000, 'x');
   if (world().rank() == 0) notices->publish(1, long_words);
@@ -79,8 +77,7 @@ TEST_CASE("notices outlive their connector, and long ones are cut") {
   world().barrier();
 }
 
-TEST_CASE("threads in processes hear it everywhere") {
-  if (!can_tell()) return;
+TEST_CASE("threads in processes hear it everywhere" * needs_threads()) {
   spawn(threads(2) * world(), [](auto& ranks) {
     const auto notices = ranks.failure_channel();
     const int last = ranks.size() - 1;

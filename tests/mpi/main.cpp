@@ -9,8 +9,8 @@
 #include <streambuf>
 #include <string>
 
-#include "counter.hpp"
 #include "mpi/world.hpp"
+#include "run_cases.hpp"
 
 namespace {
 
@@ -52,13 +52,7 @@ int run(int argc, char** argv) {
   context.setCout(&out);
   context.setOption("no-colors", true);
   if (connector.rank() != 0) context.setOption("minimal", true);  // says nothing unless a test fails
-  const int failed = context.run();
-  if (context.shouldExit()) return failed;
-  if (test::Counter::ran == 0) {
-    std::cerr << argv[0] << ": no test case ran\n";
-    return 1;
-  }
-  return failed;
+  return test::run_cases(context, argv[0], connector.rank() == 0);
 }
 
 }  // namespace

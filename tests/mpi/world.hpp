@@ -1,6 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <string>
+
 #include <distx/mpi.hpp>
+
+#include "needs.hpp"
 
 /// The ranks that mpirun has started; the main function connects them before the first test.
 distx::MpiConnector& world();
+
+/// Decorates a test case that needs so many ranks; on fewer it counts as skipped.
+inline test::Needs needs_ranks(int count) {
+  return {std::to_string(count) + " ranks or more", [count] { return world().size() >= count; }};
+}
+
+/// Decorates a test case that needs MPI_THREAD_MULTIPLE.
+inline test::Needs needs_threads() {
+  return {"MPI_THREAD_MULTIPLE", [] { return world().thread_level() == distx::mpi::ThreadLevel::multiple; }};
+}

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <string>
 #include <vector>
 
 #include "distx/cuda.hpp"
@@ -9,13 +10,16 @@
 #include "distx/comm/point_to_point.hpp"
 #include "distx/comm/reductions.hpp"
 #include "distx/connect/spawn.hpp"
+#include "needs.hpp"
 #include "words_thrown.hpp"
 
 // Ranks that are threads with a GPU each, and what lies in their memory.
 namespace nccl_test {
 
-/// Whether there are GPUs for so many ranks.
-inline bool has(int ranks) { return distx::device_count() >= ranks; }
+/// Decorates a test case that needs so many GPUs, one per rank; with fewer it counts as skipped.
+inline test::Needs needs_gpus(int count) {
+  return {std::to_string(count) + " GPUs", [count] { return distx::device_count() >= count; }};
+}
 
 /// Calls `body(connector)` on ranks that have each its own GPU current.
 template <class Body>
