@@ -5,17 +5,19 @@
     tests/docs/blocks.py --build FOLDER [--list] [FILE.md…]
     tests/docs/blocks.py --self-test
 
-A block fenced as ```cpp claims to compile: it is a whole program, built against this tree and run. A block fenced as
-```c++ is a fragment, shown only. HTML comments on the lines right before a ```cpp fence, invisible to the reader, say more:
+A block fenced as ```cpp must compile: it is a whole program, built against this tree and run. A block fenced as ```c++ is
+a fragment that is only shown. HTML comments directly before a ```cpp fence, invisible to the reader, say more:
 
     <!-- ranks: 2 -->             run under mpirun with 2 ranks (implies needs: mpi)
-    <!-- needs: eigen -->         build with this vendor; left out, and said so, where it is absent
+    <!-- needs: eigen -->         build with this vendor; reported as left out if the vendor is absent
     <!-- arguments: --steps 3 --> run with these arguments
-    <!-- prints: words -->        the output must contain these words; may be repeated
-    <!-- error: sentence -->      must not compile, and the sentence must be in the only error
-    <!-- in: name -->             this block is put in place of the line `// name` of the last whole program
+    <!-- prints: text -->         the output must contain this text; may be repeated
+    <!-- error: text -->          must not compile, and the only error must contain this text
+    <!-- in: name -->             this block replaces the line `// name` of the last whole program
+    <!-- file: a.hpp -->          not a program: a file for a later program of this page, which names it by `with`
+    <!-- with: a.hpp b.cpp -->    these files are next to the program; the .cpp files are compiled with it
 
-The status is 0 only if all went well and at least one program was built.
+The status is 0 only if every block passed and at least one program was built.
 """
 import argparse
 import os
@@ -31,7 +33,7 @@ import compilers  # noqa: E402
 
 WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"]
 COMMENT = re.compile(r"^\s*<!--\s*([a-z]+):\s*(.*?)\s*-->\s*$")
-KEYS = {"ranks", "needs", "arguments", "prints", "error", "in"}
+KEYS = {"ranks", "needs", "arguments", "prints", "error", "in", "file", "with"}
 
 
 class Block:
@@ -85,11 +87,17 @@ def whole(block, last):
     return pattern.sub(lambda _: text, last), None
 
 
-def check(block, text, compiler, build, folder):
-    """None if all is well, the word 'absent' if a vendor is missing, otherwise what is wrong."""
+def check(block, text, files, compiler, build, folder):
+    """None if the block passes, 'absent' if a vendor is missing, otherwise what is wrong."""
     unknown = {name for name, _ in block.notes} - KEYS
     if unknown:
         return f"there is no note '{unknown.pop()}': the notes are {', '.join(sorted(KEYS))}"
+    wanted = block.one("with", "").split()
+    for name in wanted:
+        if name not in files:
+            return f"no block of this page before it is marked as the file '{name}'"
+        with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+            file.write(files[name])
     ranks = int(block.one("ranks", "0"))
     needed = set(" ".join(block.all("needs")).split()) | ({"mpi"} if ranks else set())
     flags = []
@@ -103,7 +111,7 @@ def check(block, text, compiler, build, folder):
         file.write(text)
     sentences = block.all("error")
     command = [compiler, "-std=c++20", *(WARNINGS if not sentences else []), "-I", os.path.join(compilers.ROOT, "include"),
-               source, "-o", program, "-pthread", *flags]
+               source, *(os.path.join(folder, name) for name in wanted if name.endswith(".cpp")), "-o", program, "-pthread", *flags]
     built = subprocess.run(command, env=dict(os.environ, LC_ALL="C"), capture_output=True, text=True, check=False)
     if sentences:
         errors = [line for line in built.stderr.splitlines() if " error: " in line]
@@ -141,14 +149,18 @@ def check_pages(texts, compiler, build):
     """(built, left out, complaints) over pages given as {name: text}."""
     good, absent, wrong = 0, 0, []
     for name, text in texts.items():
-        last = None
+        last, files, used = None, {}, set()
         for block in blocks(name, text):
+            if block.one("file"):
+                files[block.one("file")] = "\n".join(block.lines) + "\n"
+                continue
+            used |= set(block.one("with", "").split())
             program, complaint = whole(block, last)
             if complaint is None:
                 if not block.one("in"):
                     last = program
                 with tempfile.TemporaryDirectory() as folder:
-                    complaint = check(block, program, compiler, build, folder)
+                    complaint = check(block, program, files, compiler, build, folder)
             if complaint == "absent":
                 absent += 1
                 print(f"left out: {block.where} (needs a vendor that is absent)")
@@ -157,6 +169,7 @@ def check_pages(texts, compiler, build):
             else:
                 good += 1
                 print(f"ok: {block.where}")
+        wrong += [f"{name}: no program is built with the file '{file}'" for file in files if file not in used]
     return good, absent, wrong
 
 
@@ -180,6 +193,10 @@ def self_test(compiler):
         "no place": (page(program) + page("", "in: there"), 1, "no single line"),
         "misspelt": (page(program, "print: hello"), 0, "no note 'print'"),
         "vendor": (page(program, "needs: nothing-such"), 0, None),
+        "file": (page("int one() { return 1; }\n", "file: one.cpp") + page("int one();\n" + program, "with: one.cpp"), 1, None),
+        "broken file": (page("nonsense\n", "file: one.cpp") + page(program, "with: one.cpp"), 0, "does not compile"),
+        "unused file": (page("int one;\n", "file: one.hpp") + page(program), 1, "no program is built with"),
+        "missing file": (page(program, "with: one.hpp"), 0, "marked as the file"),
     }
     failed = 0
     for name, (text, built, sentence) in cases.items():
