@@ -6,7 +6,7 @@ import shutil
 import subprocess
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-NEWEST_CLANG, OLDEST_CLANG = 30, 16
+NEWEST_CLANG, OLDEST_CLANG, OLDEST_GCC = 30, 16, 12
 
 
 def version(compiler):
@@ -14,11 +14,17 @@ def version(compiler):
     return int(re.match(r"\d*", words).group() or 0)
 
 
+def warning_errors(compiler):
+    """`-Werror` for the versions that distx is developed with; a newer compiler may warn of more."""
+    wanted = OLDEST_CLANG if "clang" in os.path.basename(compiler) else OLDEST_GCC
+    return ["-Werror"] if version(compiler) == wanted else []
+
+
 def find(family):
     """Path of a `g++` or `clang++` new enough for distx, or None. The oldest that will do is taken, as it is the strictest."""
     if family == "g++":
-        names = ["g++"] + [f"g++-{number}" for number in range(12, 30)]
-        oldest = 12
+        names = ["g++"] + [f"g++-{number}" for number in range(OLDEST_GCC, 30)]
+        oldest = OLDEST_GCC
     else:
         names = [f"clang++-{number}" for number in range(OLDEST_CLANG, NEWEST_CLANG)] + ["clang++"]
         oldest = OLDEST_CLANG
@@ -33,7 +39,7 @@ def find_or_skip(family):
     """The compiler; for "any" the one that reads headers faster, of those there are."""
     compiler = (find("clang++") or find("g++")) if family == "any" else find(family)
     if not compiler:
-        print(f"skipped: there is no {family} {OLDEST_CLANG if family == 'clang++' else 12} or newer on PATH")
+        print(f"skipped: there is no {family} {OLDEST_CLANG if family == 'clang++' else OLDEST_GCC} or newer on PATH")
         raise SystemExit(77)
     return compiler
 

@@ -27,6 +27,16 @@ clang_command() {
   return 1
 }
 
+# werror_of COMPILER: whether its warnings are errors. A newer compiler may warn of more than the ones distx is developed with.
+werror_of() {
+  case $1-$("$1" -dumpversion) in
+    *clang++*-16.*) echo true ;;
+    *clang++*) echo false ;;
+    *g++*-12 | *g++*-12.*) echo true ;;
+    *) echo false ;;
+  esac
+}
+
 is_installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
 
 as_root() {

@@ -100,8 +100,8 @@ TEST_CASE("a rank that fails by itself ends every wait of the others, on both le
     for (const bool throws : {false, true}) {
       CAPTURE(throws);
       // The middle one of a machine of three: not the one that speaks for its machine.
-      const auto all = outcomes("0112223", [&, wait = wait](TwoLevels& comm) {
-        if (comm.rank() != 4) return wait(comm);
+      const auto all = outcomes("0112223", [&, join = wait](TwoLevels& comm) {
+        if (comm.rank() != 4) return join(comm);
         if (!throws) return distx::broadcast(comm, std::vector<float>(4), 9);
         auto moved = std::move(comm);
         throw std::runtime_error("out of luck");

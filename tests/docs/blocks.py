@@ -110,7 +110,8 @@ def check(block, text, files, compiler, build, folder):
     with open(source, "w", encoding="utf-8") as file:
         file.write(text)
     sentences = block.all("error")
-    command = [compiler, "-std=c++20", *(WARNINGS if not sentences else []), "-I", os.path.join(compilers.ROOT, "include"),
+    warnings = [*WARNINGS, *compilers.warning_errors(compiler)]
+    command = [compiler, "-std=c++20", *(warnings if not sentences else []), "-I", os.path.join(compilers.ROOT, "include"),
                source, *(os.path.join(folder, name) for name in wanted if name.endswith(".cpp")), "-o", program, "-pthread", *flags]
     built = subprocess.run(command, env=dict(os.environ, LC_ALL="C"), capture_output=True, text=True, check=False)
     if sentences:

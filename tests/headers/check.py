@@ -20,14 +20,14 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import compilers  # noqa: E402
 import layering  # noqa: E402
 
-WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion", "-Werror"]
+WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion"]
 
 # Of a header that includes another of distx before anything else, the other's path.
 BEGINNING = re.compile(r"(?:\s|//.*\n|#pragma once\n)*#include [<\"]distx/([^>\"]+)")
 
 
 def compile_text(compiler, text, flags):
-    command = [compiler, "-std=c++20", *WARNINGS, *flags, "-x", "c++", "-"]
+    command = [compiler, "-std=c++20", *WARNINGS, *compilers.warning_errors(compiler), *flags, "-x", "c++", "-"]
     return subprocess.run(command, input=text, capture_output=True, text=True, check=False)
 
 
@@ -104,6 +104,7 @@ def twice(compiler, root, build):
 
 
 def self_test(compiler):
+    compilers.warning_errors = lambda _: ["-Werror"]
     cases = {
         "good": ("#pragma once\n#include <vector>\ninline std::vector<int> f() { return {}; }\n", 0, 0),
         "needs another": ("#pragma once\nstd::vector<int> f();\n", 1, 1),
