@@ -24,6 +24,7 @@ ROOMS = {
     "core": (),
     "memory": ("core",),
     "connect": BASE,
+    "connect/file": BASE + ("connect",),
     "comm": BASE + ("connect",),
     "observe": BASE,
     "comm/decorators": BASE + ("connect", "comm", "observe"),
@@ -46,7 +47,7 @@ VENDORS = {
 }
 BETWEEN_VENDORS = {"nccl": ("cuda",)}
 # heavy rooms: the foreign headers that they may include; distx.hpp leaves them out
-HEAVY = {"checkpoint": ("nlohmann/",), "data": ()}
+HEAVY = {"checkpoint": ("nlohmann/",), "connect/file": ("dirent.h", "fcntl.h", "sys/stat.h", "unistd.h"), "data": ()}
 
 STANDARD = set("""
 algorithm any array atomic barrier bit bitset cassert cctype cerrno cfenv cfloat charconv chrono cinttypes climits

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-// Ranks that meet in a folder: the standard library is enough for it, and its file streams take a second to compile.
-#include "distx/connect/file.hpp"
+// Ranks that find each other in a shared folder; it needs the headers of a POSIX system.
+#include "distx/connect/file/file_connector.hpp"
 #include "distx/connect/file/launcher.hpp"

@@ -10,7 +10,7 @@ namespace {
 
 using Variables = std::map<std::string, std::string>;
 
-/// The environment as no launcher leaves it, with the variables given; restored at the end.
+/// The environment without any launcher's variables, with the given ones; restored at the end.
 class Environment {
  public:
   explicit Environment(const Variables& variables) {
@@ -43,7 +43,7 @@ std::string refusal() {
   }
 }
 
-TEST_CASE("without a launcher a program is alone") {
+TEST_CASE("without a launcher connect returns one rank") {
   const Environment bare(Variables{});
   auto connector = distx::connect();
   CHECK(connector.size() == 1);
@@ -57,16 +57,15 @@ TEST_CASE("without a launcher a program is alone") {
   CHECK(argc == 1);
 }
 
-TEST_CASE("a launcher that nothing here understands is an error, never many worlds of one") {
+TEST_CASE("a launcher whose connector is not compiled in throws ConnectError naming the header") {
   for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_NUM_TASKS"}) {
     const Environment launched(Variables{{variable, "4"}});
-    CHECK(refusal() == "distx: connect: this program was started as 4 ranks (" + std::string(variable) +
-                           " is set), and nothing in it speaks MPI: include <distx/mpi.hpp> beside <distx/distx.hpp>");
+    CHECK(refusal() == "distx: connect: an MPI launcher started 4 ranks (" + std::string(variable) +
+                           " is set) but MPI is not compiled in: include <distx/mpi.hpp>");
   }
   const Environment folder(Variables{{"DISTX_FILE", "/somewhere"}, {"DISTX_RANK", "0"}, {"DISTX_SIZE", "2"}});
   const std::string meet_in_folder =
-      "distx: connect: this program was started to meet others in a folder (DISTX_FILE is set), and nothing in it does"
-      ": include <distx/file.hpp> beside <distx/distx.hpp>";
+      "distx: connect: DISTX_FILE is set but file-based rendezvous is not compiled in: include <distx/file.hpp>";
   CHECK(refusal() == meet_in_folder);
   const Environment of_unknown_size(Variables{{"DISTX_FILE", "/somewhere"}});
   CHECK(refusal() == meet_in_folder);
@@ -75,28 +74,26 @@ TEST_CASE("a launcher that nothing here understands is an error, never many worl
   const Environment one_of_one(Variables{{"DISTX_FILE", "/somewhere"}, {"DISTX_SIZE", "1"}});
   CHECK(refusal() == "connected as one of 1");
   const Environment torchrun(Variables{{"WORLD_SIZE", "8"}});
-  CHECK(refusal() ==
-        "distx: connect: this program was started as 8 ranks by torchrun (WORLD_SIZE is set), which no connector here "
-        "understands: start it with mpirun and include <distx/mpi.hpp>");
+  CHECK(refusal().find("torchrun started 8 ranks (WORLD_SIZE is set)") != std::string::npos);
 }
 
-TEST_CASE("a launcher of one rank, or a variable that is no number, leaves a program alone") {
+TEST_CASE("a launcher of one rank, or a malformed variable, gives one rank") {
   for (const char* value : {"1", "", "many", "4x"}) {
     const Environment launched(Variables{{"OMPI_COMM_WORLD_SIZE", value}, {"WORLD_SIZE", value}});
     CHECK(refusal() == "connected as one of 1");
   }
-  // In a batch script, outside of srun, Slurm has allocated tasks and started none.
+  // In a batch script, outside of srun, Slurm has allocated tasks but not started them.
   const Environment batch(Variables{{"SLURM_NTASKS", "4"}});
   CHECK(refusal() == "connected as one of 1");
 }
 
-/// Stands for a vendor's connector.
+/// Stands in for a vendor's connector.
 struct Pretended : distx::SelfConnector {
   [[nodiscard]] int size() const noexcept { return 5; }
 };
 bool pretended_start = false;
 
-TEST_CASE("a registered launcher is asked first, and registered once") {
+TEST_CASE("a registered launcher takes precedence, and is registered once") {
   const distx::Launcher launcher{"pretended", [] { return pretended_start; },
                                  [](int&, char**&) -> distx::AnyConnector { return Pretended(); }};
   CHECK(distx::register_launcher(launcher));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "distx/connect/file.hpp"
+#include "distx/connect/file/file_connector.hpp"
 
 #include <doctest/doctest.h>
 
@@ -10,11 +10,12 @@
 
 namespace {
 
+namespace file = distx::detail::file;
 using distx::FileConnector;
 using test::each;
 using test::each_in;
 using test::NewFolder;
-using Words = std::vector<std::string>;
+using Messages = std::vector<std::string>;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
@@ -39,47 +40,56 @@ void check_laws(FileConnector& connector) {
   expect(large == std::vector<std::byte>(100000, std::byte(size - 1)), "a large broadcast");
 }
 
-/// A world as an earlier run leaves it that was killed: after it had met, or while it was meeting.
-void leave_a_wreck(const std::filesystem::path& folder, int size, bool met) {
-  const distx::file::Folder outer(folder);
-  const std::string word = distx::file::random_name();
-  std::filesystem::create_directories(folder / ("run-" + word));
-  const distx::file::Folder inner(folder / ("run-" + word));
-  distx::file::Process gone = distx::file::this_process();
-  gone.began -= 1;  // another process with this one's number, which was there before
-  std::ostringstream hello;
-  hello << word << ' ' << size << ' ' << gone << '\n';
-  for (int rank = 0; rank < size; ++rank) inner.put("hello-" + std::to_string(rank), hello.str());
-  outer.put("run", hello.str());
-  if (!met) return;
-  std::ostringstream together;
-  together << 0 << ' ' << size << '\n';
-  for (int rank = 0; rank < size; ++rank) together << hello.str();
-  inner.put("together", together.str());
-  for (int rank = 0; rank < size; ++rank) inner.put("call-1-" + std::to_string(rank), "barrier\n");
-  inner.put("failure", "died 0 in an earlier run");
+/// Opens a folder, which is made if there is none.
+file::Folder open_folder(const std::filesystem::path& path) {
+  file::Folder::make(path);
+  return std::move(*file::Folder::open(path));
 }
 
-bool has_come(const std::filesystem::path& folder, int rank) {
+std::string hello_of(const std::string& word, int size, const file::Process& process) {
+  std::ostringstream out;
+  out << word << ' ' << size << " 0 " << process << '\n';
+  return out.str();
+}
+
+/// The files of an earlier job that was killed: after its ranks had joined, or before.
+void leave_a_wreck(const std::filesystem::path& path, int size, bool joined) {
+  const auto outer = open_folder(path);
+  const std::string word = file::random_name();
+  const auto inner = outer.make_inside("run-" + word);
+  file::Process gone = file::this_process();
+  gone.began -= 1;  // another process of this one's id, which ran before
+  const auto hello = hello_of(word, size, gone);
+  for (int rank = 0; rank < size; ++rank) inner.put("hello-" + std::to_string(rank), hello);
+  outer.put("run", hello);
+  if (!joined) return;
+  std::string together = "- -1 " + std::to_string(size) + "\n";
+  for (int rank = 0; rank < size; ++rank) together += hello;
+  inner.put("together", together);
+  for (int rank = 0; rank < size; ++rank) inner.put("call-1-" + std::to_string(rank), "barrier\n");
+  inner.put("failure", "exited 0 in an earlier job");
+}
+
+bool has_joined(const std::filesystem::path& folder, int rank) {
   for (const auto& run : std::filesystem::directory_iterator(folder))
     if (std::filesystem::exists(run.path() / ("hello-" + std::to_string(rank)))) return true;
   return false;
 }
 
-TEST_CASE("ranks that meet in a folder keep a connector's laws, and leave nothing there") {
+TEST_CASE("ranks in a folder satisfy the Connector contract and leave no files") {
   for (const int size : {1, 2, 3, 4, 7}) {
     const NewFolder folder;
     for (const char* run : {"first", "second"})
       CHECK_MESSAGE(each_in(folder.path(), size,
                             [](FileConnector& connector) {
                               for (int round = 0; round < 3; ++round) check_laws(connector);
-                            }) == Words(static_cast<std::size_t>(size)),
+                            }) == Messages(static_cast<std::size_t>(size)),
                     run);
     CHECK(folder.empty());
   }
 }
 
-TEST_CASE("rank 0 makes the folder where there is none, whoever comes first, and takes it away") {
+TEST_CASE("rank 0 makes a missing folder, whichever rank is first, and the last rank removes it") {
   const NewFolder folder;
   const auto inner = folder.path() / "not" / "there";
   for (const int late : {0, 1}) {
@@ -87,12 +97,12 @@ TEST_CASE("rank 0 makes the folder where there is none, whoever comes first, and
             if (rank == late) std::this_thread::sleep_for(milliseconds(30));
             FileConnector connector(inner, rank, 2, {.deadline = seconds(60)});
             check_laws(connector);
-          }) == Words(2));
+          }) == Messages(2));
     CHECK(!std::filesystem::exists(inner));
   }
 }
 
-TEST_CASE("few files are in the folder at any time") {
+TEST_CASE("the number of files in the folder stays bounded") {
   const NewFolder folder;
   CHECK(each_in(folder.path(), 3, [&](FileConnector& connector) {
           for (int round = 0; round < 50; ++round) connector.barrier();
@@ -101,30 +111,32 @@ TEST_CASE("few files are in the folder at any time") {
             files += entry.exists();
           expect(files < 20, "files are piling up");
           connector.barrier();
-        }) == Words(3));
+        }) == Messages(3));
 }
 
-TEST_CASE("a barrier lets no rank go before the last one has come") {
+TEST_CASE("barrier returns on no rank before every rank has entered it") {
   const NewFolder folder;
-  std::atomic<int> came{0};
+  std::atomic<int> entered{0};
   CHECK(each_in(folder.path(), 4, [&](FileConnector& connector) {
           for (int round = 1; round <= 20; ++round) {
-            ++came;
+            ++entered;
             connector.barrier();
-            expect(came >= 4 * round, "a rank went too early");
+            expect(entered >= 4 * round, "a rank returned too early");
             connector.barrier();
           }
-        }) == Words(4));
+        }) == Messages(4));
 }
 
-TEST_CASE("calls that differ are told on every rank, and the ranks stay in step") {
+TEST_CASE("calls that differ throw MismatchError on every rank, and the ranks stay in step") {
   const NewFolder folder;
-  std::atomic<int> told{0};
-  const auto mismatch = [&](auto&& call, const std::string& words) {
+  std::atomic<int> thrown{0};
+  const auto mismatch = [&](auto&& call, const std::string& messages, bool local = false) {
     try {
       call();
     } catch (const distx::MismatchError& error) {
-      if (contains(error.what(), words)) ++told;
+      if (contains(error.what(), messages) && !local) ++thrown;
+    } catch (const distx::InvalidArgument& error) {
+      if (contains(error.what(), messages) && local) ++thrown;
     }
   };
   CHECK(each_in(folder.path(), 3, [&](FileConnector& connector) {
@@ -133,87 +145,90 @@ TEST_CASE("calls that differ are told on every rank, and the ranks stay in step"
           mismatch([&] { connector.all_gather({bytes, mine}, {received, 3 * mine}); },
                    "rank 0 calls all_gather of 4 bytes, rank 2 all_gather of 3 bytes");
           mismatch([&] { connector.broadcast({bytes, mine}, 2); },
-                   "rank 0 calls broadcast from 2 of 4 bytes, rank 2 broadcast from 2 of 3 bytes");
+                   "rank 0 calls broadcast of 4 bytes from rank 2, rank 2 broadcast of 3 bytes from rank 2");
           mismatch([&] { connector.broadcast({bytes, 4}, connector.rank() == 1 ? 1 : 0); },
-                   "rank 0 calls broadcast from 0 of 4 bytes, rank 1 broadcast from 1 of 4 bytes");
+                   "rank 0 calls broadcast of 4 bytes from rank 0, rank 1 broadcast of 4 bytes from rank 1");
           mismatch([&] { connector.rank() == 1 ? connector.barrier() : connector.broadcast({bytes, 4}, 0); },
-                   "rank 0 calls broadcast from 0 of 4 bytes, rank 1 barrier");
-          mismatch([&] { connector.broadcast({}, 3); }, "root 3 is no rank: ranks are 0 to 2");
-          mismatch([&] { connector.all_gather({bytes, 2}, {received, 5}); },
-                   "receive has 5 bytes, 3 ranks send 2 each");
+                   "rank 0 calls broadcast of 4 bytes from rank 0, rank 1 barrier");
+          mismatch([&] { connector.broadcast({}, 3); }, "invalid root 3", true);
+          mismatch([&] { connector.all_gather({bytes, 2}, {received, 5}); }, "receive has 5 bytes", true);
           check_laws(connector);
-        }) == Words(3));
-  CHECK(told == 18);
+        }) == Messages(3));
+  CHECK(thrown == 18);
 }
 
-TEST_CASE("ranks that do not come to the folder are named") {
+TEST_CASE("a rendezvous that times out names the missing ranks on every rank") {
   const NewFolder folder;
-  const auto words = each(
+  const auto messages = each(
       2, [&](int rank) { FileConnector connector(folder.path(), rank, 4, {.deadline = seconds(rank == 0 ? 1 : 60)}); });
-  const std::string named = "after 1 s ranks 2 and 3 of 4 have not come to " + folder.path().string();
-  CHECK(words[0] == "distx: connect on rank 0 of 4 (file): " + named);
-  CHECK(contains(words[1], named));  // at once, not after its own deadline
+  const std::string named = "timed out after 1 s: ranks 2 and 3 of 4 did not join in '" + folder.path().string() + "'";
+  for (const int rank : {0, 1})  // rank 1 at once, not after its own deadline
+    CHECK(messages[static_cast<std::size_t>(rank)] ==
+          "distx: connect on rank " + std::to_string(rank) + " of 4 (file): " + named);
+  CHECK(contains(messages[1], named));  // at once, not after its own deadline
   CHECK(folder.empty());
 
   CHECK_THROWS_AS(FileConnector(folder.path(), 0, 2, {.deadline = milliseconds(10)}), distx::TimeoutError);
-  CHECK_THROWS_WITH_AS(
-      FileConnector(folder.path(), 1, 2, {.deadline = milliseconds(10)}),
-      ("distx: connect on rank 1 of 2 (file): after 0.01 s rank 0 has not come to " + folder.path().string()).c_str(),
-      distx::TimeoutError);
+  CHECK_THROWS_WITH_AS(FileConnector(folder.path(), 1, 2, {.deadline = milliseconds(10)}),
+                       ("distx: connect on rank 1 of 2 (file): timed out after 0.01 s: rank 0 of 2 did not join in '" +
+                        folder.path().string() + "'")
+                           .c_str(),
+                       distx::TimeoutError);
   CHECK(folder.empty());
 }
 
-TEST_CASE("a rank that does not come to a call is named, and the connector is then of no more use") {
+TEST_CASE("a call that times out names the missing rank, and later calls of the connector throw") {
   const NewFolder folder;
   std::atomic<int> timed_out{0};
-  const auto words = each_in(
+  const auto messages = each_in(
       folder.path(), 3,
       [&](FileConnector& connector) {
         connector.barrier();
-        std::string told;
+        std::string thrown;
         if (connector.rank() != 1) {
           try {
             connector.barrier();
           } catch (const distx::TimeoutError& error) {
-            told = error.what();
+            thrown = error.what();
           }
           ++timed_out;
           try {
             connector.barrier();
           } catch (const distx::RevokedError& error) {
-            expect(contains(error.what(), "an earlier call of this connector has failed"), error.what());
+            expect(contains(error.what(), "an earlier call of this connector failed"), error.what());
           }
         }
-        // Nobody leaves before: that would be told first.
+        // No rank leaves before, which would be reported instead.
         distx::detail::wait_until(seconds(20), [&] { return timed_out == 2; }, [] { return false; });
-        throw std::runtime_error(told);
+        throw std::runtime_error(thrown);
       },
       seconds(1));
   for (const int rank : {0, 2})
-    CHECK(words[static_cast<std::size_t>(rank)] == "distx: barrier on rank " + std::to_string(rank) +
-                                                       " of 3 (file): after 1 s rank 1 of 3 has not made this call");
+    CHECK(messages[static_cast<std::size_t>(rank)] ==
+          "distx: barrier on rank " + std::to_string(rank) +
+              " of 3 (file): timed out after 1 s: rank 1 of 3 did not enter this call");
 }
 
-TEST_CASE("a rank that has left ends the waits for it at once") {
+TEST_CASE("a rank that destroyed its connector ends the waits for it at once") {
   const NewFolder folder;
-  const auto words = each_in(folder.path(), 3, [&](FileConnector& connector) {
+  const auto messages = each_in(folder.path(), 3, [&](FileConnector& connector) {
     connector.barrier();
     if (connector.rank() == 2) return;
     try {
       connector.barrier();
     } catch (const distx::RankFailure& failure) {
       expect(failure.failed_rank() == 2, "the failed rank");
-      expect(contains(failure.what(), "rank 2 of 3 has left, and will not make this call"), failure.what());
+      expect(contains(failure.what(), "rank 2 of 3 destroyed its connector"), failure.what());
     }
   });
-  CHECK(words == Words(3));
+  CHECK(messages == Messages(3));
   CHECK(folder.empty());
 }
 
-TEST_CASE("a rank that unwinds ends all waits, and is heard under every identity") {
+TEST_CASE("a rank that unwinds ends all waits, and is reported under every identity") {
   const NewFolder folder;
-  std::atomic<int> told{0};
-  const auto words = each_in(folder.path(), 3, [&](FileConnector& connector) {
+  std::atomic<int> thrown{0};
+  const auto messages = each_in(folder.path(), 3, [&](FileConnector& connector) {
     connector.barrier();
     if (connector.rank() == 1) {
       const auto moved = std::move(connector);
@@ -222,16 +237,16 @@ TEST_CASE("a rank that unwinds ends all waits, and is heard under every identity
     try {
       connector.barrier();
     } catch (const distx::RevokedError& error) {
-      if (contains(error.what(), "rank 1 of 3 let the connector go while unwinding")) ++told;
+      if (contains(error.what(), "rank 1 of 3 destroyed its connector while unwinding")) ++thrown;
     }
-    if (contains(connector.failure_channel()->poll(12).value_or(""), "rank 1 of 3 let the connector go")) ++told;
+    if (contains(connector.failure_channel()->poll(12).value_or(""), "rank 1 of 3 destroyed its connector")) ++thrown;
   });
-  CHECK(words[1] == "the fifth wheel");
-  CHECK(told == 4);
+  CHECK(messages[1] == "the fifth wheel");
+  CHECK(thrown == 4);
   CHECK(folder.empty());
 }
 
-TEST_CASE("what an earlier run has left is never taken for this run's") {
+TEST_CASE("files of an earlier job are never used") {
   for (const int size : {2, 3}) {
     for (const int late : {0, 1}) {
       const NewFolder folder;
@@ -242,120 +257,114 @@ TEST_CASE("what an earlier run has left is never taken for this run's") {
               if (rank == late) std::this_thread::sleep_for(milliseconds(30));
               FileConnector connector(folder.path(), rank, size, {.deadline = seconds(60)});
               check_laws(connector);
-            }) == Words(static_cast<std::size_t>(size)));
+            }) == Messages(static_cast<std::size_t>(size)));
       CHECK(!std::filesystem::exists(folder.path() / "run"));
     }
   }
 }
 
-TEST_CASE("what an earlier run's rank 0 offers from another machine is left for the new one's") {
+TEST_CASE("the offer of an earlier job's rank 0 on another host gives way to the new one's") {
   const NewFolder folder;
-  const distx::file::Folder outer(folder.path());
-  auto elsewhere = distx::file::this_process();
-  elsewhere.host = "another-machine";
-  std::ostringstream hello;
-  hello << "old 2 " << elsewhere << '\n';
-  std::filesystem::create_directories(folder.path() / "run-old");
-  const distx::file::Folder old(folder.path() / "run-old");
-  old.put("hello-0", hello.str());
-  old.put("together", "0 2\n" + hello.str() + hello.str());
-  outer.put("run", hello.str());
+  auto elsewhere = file::this_process();
+  elsewhere.host = "another-host";
+  const auto hello = hello_of("old", 2, elsewhere);
+  const auto outer = open_folder(folder.path());
+  const auto old = outer.make_inside("run-old");
+  old.put("hello-0", hello);
+  old.put("together", "- -1 2\n" + hello + hello);
+  outer.put("run", hello);
   CHECK(each(2, [&](int rank) {
           if (rank == 0) std::this_thread::sleep_for(milliseconds(50));  // rank 1 answers the old one first
           FileConnector connector(folder.path(), rank, 2, {.deadline = seconds(60)});
           check_laws(connector);
-        }) == Words(2));
+        }) == Messages(2));
 }
 
-TEST_CASE("ranks of an earlier run that cannot be looked at, all of them, are no twins of this run's") {
+TEST_CASE("ranks of an earlier job on another host are not taken for a second process of this job's ranks") {
   const NewFolder folder;
-  const distx::file::Folder outer(folder.path());
-  auto elsewhere = distx::file::this_process();
-  elsewhere.boot = "another-start";
-  std::ostringstream hello;
-  hello << "old 2 " << elsewhere << '\n';
-  std::filesystem::create_directories(folder.path() / "run-old");
-  const distx::file::Folder old(folder.path() / "run-old");
-  for (const char* rank : {"hello-0", "hello-1"}) old.put(rank, hello.str());
-  outer.put("run", hello.str());
+  auto elsewhere = file::this_process();
+  elsewhere.host = "another-host";
+  const auto hello = hello_of("old", 2, elsewhere);
+  const auto outer = open_folder(folder.path());
+  const auto old = outer.make_inside("run-old");
+  for (const char* rank : {"hello-0", "hello-1"}) old.put(rank, hello);
+  outer.put("run", hello);
   CHECK(each(2, [&](int rank) {
           if (rank == 0)  // rank 1 finds the old one first
             distx::detail::wait_until(seconds(20), [&] { return old.has("trouble"); }, [] { return false; });
           FileConnector connector(folder.path(), rank, 2, {.deadline = seconds(20)});
           check_laws(connector);
-        }) == Words(2));
+        }) == Messages(2));
 }
 
-TEST_CASE("ranks that disagree about their number are told so, all of them") {
+TEST_CASE("different sizes throw ConnectError on every rank") {
   for (const int sizes_of_1 : {2, 4}) {
     const NewFolder folder;
-    const auto words = each(3, [&](int rank) {
-      // Rank 0 makes an end of it as soon as rank 1 is there: who came later would wait for another rank 0.
+    const auto messages = each(3, [&](int rank) {
+      // Rank 0 gives up as soon as rank 1 has joined: a later rank would wait for another rank 0.
       if (rank == 1)
-        distx::detail::wait_until(seconds(20), [&] { return has_come(folder.path(), 2); }, [] { return false; });
+        distx::detail::wait_until(seconds(20), [&] { return has_joined(folder.path(), 2); }, [] { return false; });
       FileConnector connector(folder.path(), rank, rank == 1 ? sizes_of_1 : 3, {.deadline = seconds(20)});
     });
-    const auto told = "rank 1 is one of " + std::to_string(sizes_of_1) +
-                      " ranks, rank 0 one of 3: all need the same number (DISTX_SIZE)";
-    CHECK(words[0] == "distx: connect on rank 0 of 3 (file): " + told);
-    for (const auto& said : words) CHECK(contains(said, told));
+    const auto thrown =
+        "rank 1 expects " + std::to_string(sizes_of_1) + " ranks, rank 0 3: set the same DISTX_SIZE on every rank";
+    CHECK(messages[0] == "distx: connect on rank 0 of 3 (file): " + thrown);
+    for (const auto& said : messages) CHECK(contains(said, thrown));
   }
   const NewFolder folder;
-  const auto words = each(2, [&](int rank) {
+  const auto messages = each(2, [&](int rank) {
     FileConnector connector(folder.path(), rank * 5, rank == 0 ? 3 : 6, {.deadline = seconds(20)});
   });
-  for (const auto& said : words) CHECK(contains(said, "rank 5 is one of 6 ranks, rank 0 one of 3"));
+  for (const auto& said : messages) CHECK(contains(said, "rank 5 expects 6 ranks, rank 0 3"));
   CHECK(folder.empty());
 }
 
-TEST_CASE("two processes of one rank are told so") {
+TEST_CASE("two processes of one rank throw ConnectError on every rank") {
   const NewFolder folder;
   std::atomic<int> refused{0};
-  const auto words = each(3, [&](int thread) {
+  const auto messages = each(3, [&](int thread) {
     try {
       FileConnector connector(folder.path(), thread == 0 ? 0 : 1, 3, {.deadline = seconds(20)});
     } catch (const distx::ConnectError& error) {
-      if (contains(error.what(), "rank 1 is there twice (process ")) ++refused;
+      if (contains(error.what(), "two processes have rank 1 (pid ")) ++refused;
     }
   });
-  CHECK(words == Words(3));
+  CHECK(messages == Messages(3));
   CHECK(refused == 3);
 }
 
-TEST_CASE("a second rank 0 is told to the first") {
+TEST_CASE("a second rank 0 throws ConnectError") {
   const NewFolder folder;
   std::atomic<int> refused{0};
   (void)each(2, [&](int) {
     try {
       FileConnector connector(folder.path(), 0, 2, {.deadline = seconds(2)});
     } catch (const distx::ConnectError& error) {
-      if (contains(error.what(), "another rank 0 (process ")) ++refused;
+      if (contains(error.what(), "another process with rank 0 (pid ")) ++refused;
     } catch (const distx::TimeoutError&) {
     }
   });
   CHECK(refused == 1);
 }
 
-TEST_CASE("a folder that cannot be made or written is said") {
+TEST_CASE("invalid ranks and folders throw ConnectError") {
   const NewFolder folder;
   std::ofstream(folder.path() / "file") << "x";
   CHECK_THROWS_AS(FileConnector(folder.path() / "file", 0, 2, {.deadline = milliseconds(10)}), distx::ConnectError);
   CHECK_THROWS_WITH_AS(FileConnector(folder.path(), 4, 4),
-                       "distx: connect (file): there is no rank 4 of 4: ranks are 0 to one less than their number "
-                       "(DISTX_RANK, DISTX_SIZE)",
-                       distx::ConnectError);
+                       "distx: connect (file): invalid rank 4 (DISTX_RANK): must be in [0, 4)", distx::ConnectError);
   CHECK_THROWS_AS(FileConnector(folder.path(), -1, 4), distx::ConnectError);
 }
 
-TEST_CASE("a folder that is taken away ends the calls in an error") {
+TEST_CASE("removing the folder makes the calls throw") {
   const NewFolder folder;
-  const auto words = each_in(
+  const auto messages = each_in(
       folder.path(), 2,
       [&](FileConnector& connector) {
         try {
           connector.barrier();
-          std::error_code none;
-          std::filesystem::remove_all(folder.path(), none);
+          std::error_code error;
+          std::filesystem::remove_all(folder.path(), error);
           connector.barrier();
         } catch (const distx::Error&) {
           return;
@@ -363,49 +372,49 @@ TEST_CASE("a folder that is taken away ends the calls in an error") {
         throw std::runtime_error("nothing was thrown");
       },
       seconds(1));
-  CHECK(words == Words(2));
+  CHECK(messages == Messages(2));
 }
 
-TEST_CASE("ranks that meet in a folder hear what one of them tells, from any thread") {
+TEST_CASE("every rank polls the reason that one rank published, on any thread") {
   for (const int size : {1, 2, 4}) {
     const NewFolder folder;
     CHECK(each_in(folder.path(), size, [&](FileConnector& connector) {
-            const auto notices = connector.failure_channel();
-            expect(!notices->poll(5), "too early");
+            const auto channel = connector.failure_channel();
+            expect(!channel->poll(5), "too early");
             connector.barrier();
             std::atomic<bool> right{false};
             std::jthread watcher([&] {
               distx::detail::wait_until(
-                  seconds(20), [&] { return notices->poll(5).has_value(); }, [] { return false; });
-              right = notices->poll(5) == "told";
+                  seconds(20), [&] { return channel->poll(5).has_value(); }, [] { return false; });
+              right = channel->poll(5) == "reason";
             });
-            if (connector.rank() == size - 1) notices->publish(5, "told");
+            if (connector.rank() == size - 1) channel->publish(5, "reason");
             watcher.join();
-            expect(right, "not heard");
+            expect(right, "no reason");
             connector.barrier();
-            notices->publish(5, "too late");
+            channel->publish(5, "too late");
             connector.barrier();
-            expect(notices->poll(5) == "told" && !notices->poll(6), "the first stays");
-          }) == Words(static_cast<std::size_t>(size)));
+            expect(channel->poll(5) == "reason" && !channel->poll(6), "the first reason stays");
+          }) == Messages(static_cast<std::size_t>(size)));
     CHECK(folder.empty());
   }
 }
 
-TEST_CASE("of reasons told at once one stays, the same for all") {
+TEST_CASE("concurrent failures: exactly one reason is kept, the same on every rank") {
   const NewFolder folder;
   CHECK(each_in(folder.path(), 4, [&](FileConnector& connector) {
           for (std::uint64_t identity = 0; identity < 10; ++identity) {
             connector.failure_channel()->publish(identity, std::string(1, static_cast<char>('a' + connector.rank())));
             connector.barrier();
             const auto all = distx::all_gather_values(connector, (*connector.failure_channel()->poll(identity))[0]);
-            expect(all == std::vector<char>(4, all[0]), "the ranks have heard different reasons");
+            expect(all == std::vector<char>(4, all[0]), "the ranks polled different reasons");
           }
-        }) == Words(4));
+        }) == Messages(4));
 }
 
-TEST_CASE("what is written is found again, and what is there first stays") {
+TEST_CASE("put replaces a file, put_first keeps it") {
   const NewFolder folder;
-  const distx::file::Folder files(folder.path());
+  const auto files = open_folder(folder.path());
   CHECK(!files.read("a"));
   files.put("a", "one");
   files.put("a", std::string("two\0three", 9));
@@ -416,22 +425,22 @@ TEST_CASE("what is written is found again, and what is there first stays") {
   CHECK(std::distance(std::filesystem::directory_iterator(folder.path()), std::filesystem::directory_iterator()) == 2);
 }
 
-TEST_CASE("a process is known by its number and its start") {
-  const auto self = distx::file::this_process();
+TEST_CASE("a process is identified by its id and its start") {
+  const auto self = file::this_process();
   REQUIRE(self.id > 0);
   REQUIRE(self.began > 0);
-  CHECK(!distx::file::has_ended(self, self));
+  CHECK(!file::has_ended(self, self));
   auto other = self;
   other.began += 1;
-  CHECK(distx::file::has_ended(other, self));
-  other.host = "another-machine";
-  CHECK(!distx::file::has_ended(other, self));  // nothing is known of it
+  CHECK(file::has_ended(other, self));
+  other.host = "another-host";
+  CHECK(!file::has_ended(other, self));  // nothing is known of it
   std::stringstream text;
   text << self;
-  distx::file::Process read;
+  file::Process read;
   text >> read;
-  CHECK(read.shares_machine_with(self));
-  CHECK((read.id == self.id && read.began == self.began && read.space == self.space));
+  CHECK(read.shares_host_with(self));
+  CHECK((read.id == self.id && read.began == self.began));
   const auto state = distx::detail::process_state_from("12 (a (b) c\nd) R 1 1 1 0 -1 4 0 0 0 0 0 0 0 0 20 0 1 0 777 9");
   CHECK((state.state == 'R' && state.began == 777));
 }

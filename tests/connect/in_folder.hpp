@@ -7,22 +7,22 @@
 #include <thread>
 #include <vector>
 
-#include "distx/connect/file.hpp"
+#include "distx/connect/file/file_connector.hpp"
 
-// Ranks that meet in a folder, each a thread of the test with a connector of its own.
+// Ranks in a folder, each a thread of the test with its own connector.
 namespace test {
 
-/// A folder that is new, and gone at the end.
+/// A new folder for this user alone; removed at the end.
 class NewFolder {
  public:
-  NewFolder() : path_(std::filesystem::temp_directory_path() / ("distx-test-" + distx::file::random_name())) {
-    std::filesystem::create_directories(path_);
+  NewFolder() : path_(std::filesystem::temp_directory_path() / ("distx-test-" + distx::detail::file::random_name())) {
+    distx::detail::file::Folder::make(path_);
   }
   NewFolder(const NewFolder&) = delete;
   NewFolder& operator=(const NewFolder&) = delete;
   ~NewFolder() {
-    std::error_code none;
-    std::filesystem::remove_all(path_, none);
+    std::error_code error;
+    std::filesystem::remove_all(path_, error);
   }
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
   [[nodiscard]] bool empty() const { return std::filesystem::is_empty(path_); }
@@ -31,20 +31,20 @@ class NewFolder {
   std::filesystem::path path_;
 };
 
-/// Runs `body(rank)` in a thread for each rank, and returns the words of what each has thrown; empty where nothing.
+/// Runs `body(rank)` in a thread for each rank; returns the message of what each threw, empty if nothing.
 inline std::vector<std::string> each(int ranks, const std::function<void(int)>& body) {
-  std::vector<std::string> words(static_cast<std::size_t>(ranks));
+  std::vector<std::string> messages(static_cast<std::size_t>(ranks));
   std::vector<std::jthread> threads;
   for (int rank = 0; rank < ranks; ++rank)
     threads.emplace_back([&, rank] {
       try {
         body(rank);
       } catch (const std::exception& error) {
-        words[static_cast<std::size_t>(rank)] = error.what();
+        messages[static_cast<std::size_t>(rank)] = error.what();
       }
     });
   threads.clear();
-  return words;
+  return messages;
 }
 
 inline std::vector<std::string> each_in(const std::filesystem::path& folder, int ranks,

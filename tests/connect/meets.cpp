@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Ranks that tools/ranks has started: what the first argument says, and 0 where all went as it should.
+// A rank started by tools/ranks: runs the case that its argument names; the status is 0 if all is as expected.
 #include <distx/distx.hpp>
 #include <distx/file.hpp>
 
@@ -22,17 +22,17 @@ void expect(bool right, const std::string& what) {
 void laws(distx::AnyConnector& connector) {
   const int rank = connector.rank(), size = connector.size();
   expect(connector.target<distx::FileConnector>() != nullptr, "another connector");
-  expect(connector.local_rank() == rank && connector.local_size() == size, "the ranks of this machine");
+  expect(connector.local_rank() == rank && connector.local_size() == size, "the ranks of this host");
   for (int round = 0; round < 20; ++round) {
     const auto ranks = distx::all_gather_values(connector, rank + round);
     for (int r = 0; r < size; ++r) expect(ranks[static_cast<std::size_t>(r)] == r + round, "all_gather");
     expect(distx::broadcast_value(connector, 10 * rank, round % size) == 10 * (round % size), "broadcast");
     connector.barrier();
   }
-  const auto notices = connector.failure_channel();
-  if (rank == size - 1) notices->publish(1, "told by the last");
-  distx::detail::wait_until(seconds(30), [&] { return notices->poll(1).has_value(); }, [] { return false; });
-  expect(notices->poll(1) == "told by the last", "a notice");
+  const auto channel = connector.failure_channel();
+  if (rank == size - 1) channel->publish(1, "from the last rank");
+  distx::detail::wait_until(seconds(30), [&] { return channel->poll(1).has_value(); }, [] { return false; });
+  expect(channel->poll(1) == "from the last rank", "a notification");
   connector.barrier();
 }
 
@@ -40,15 +40,15 @@ void in_threads(distx::AnyConnector& connector) {
   distx::spawn(distx::threads(2) * connector, [](auto& product) {
     const auto ranks = distx::all_gather_values(product, product.rank());
     for (std::size_t r = 0; r < ranks.size(); ++r) expect(ranks[r] == static_cast<int>(r), "all_gather of threads");
-    const auto notices = product.failure_channel();
-    if (product.rank() == product.size() - 1) notices->publish(2, "from a thread");
-    distx::detail::wait_until(seconds(30), [&] { return notices->poll(2).has_value(); }, [] { return false; });
-    expect(notices->poll(2) == "from a thread", "a notice among threads");
+    const auto channel = product.failure_channel();
+    if (product.rank() == product.size() - 1) channel->publish(2, "from a thread");
+    distx::detail::wait_until(seconds(30), [&] { return channel->poll(2).has_value(); }, [] { return false; });
+    expect(channel->poll(2) == "from a thread", "a notification among threads");
     product.barrier();
   });
 }
 
-/// The last rank is killed; the others hear it at once, in a wait and without one.
+/// The last rank is killed; the others are notified at once, in a call and by the channel.
 void killed(distx::AnyConnector& connector) {
   const int last = connector.size() - 1;
   connector.barrier();
@@ -59,15 +59,15 @@ void killed(distx::AnyConnector& connector) {
     throw std::runtime_error("the barrier was passed without the last rank");
   } catch (const distx::RankFailure& failure) {
     expect(failure.failed_rank() == last, failure.what());
-    expect(std::string(failure.what()).find("has ended without a word") != std::string::npos, failure.what());
+    expect(std::string(failure.what()).find("exited unexpectedly") != std::string::npos, failure.what());
     if (connector.rank() == 0) std::puts(failure.what());
   }
-  expect(connector.failure_channel()->poll(5).value_or("").find("has ended without a word") != std::string::npos,
-         "heard");
+  expect(connector.failure_channel()->poll(5).value_or("").find("exited unexpectedly") != std::string::npos,
+         "the channel");
   expect(std::chrono::steady_clock::now() - began < seconds(20), "this took as long as a deadline");
 }
 
-/// A rank that ends by exit() in the middle has left no word either.
+/// A rank that exits without destroying its connector counts as failed.
 void exits(distx::AnyConnector& connector) {
   connector.barrier();
   if (connector.rank() == connector.size() - 1) std::_Exit(0);
@@ -85,7 +85,8 @@ void throws(distx::AnyConnector& connector) {
   try {
     connector.barrier();
   } catch (const distx::RevokedError& error) {
-    expect(std::string(error.what()).find("let the connector go while unwinding") != std::string::npos, error.what());
+    expect(std::string(error.what()).find("destroyed its connector while unwinding") != std::string::npos,
+           error.what());
     return;
   }
   throw std::runtime_error("the barrier was passed without the last rank");

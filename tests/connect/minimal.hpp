@@ -6,7 +6,7 @@
 
 namespace test {
 
-/// The least that a connector of a user's own must have: one rank, without notices.
+/// The smallest custom Connector: one rank, without a failure channel.
 struct Minimal {
   int rank() const { return 0; }
   int size() const { return 1; }

@@ -128,7 +128,7 @@ class Meeting(InFolder):
         for size in (2, 3, 4, 7):
             done = self.ranks("--timeout", 60, "--dies", size - 1, size, program, "killed")
             self.assertEqual((done.returncode, done.stderr), (0, ""), f"on {size}")
-            self.assertIn(f"barrier on rank 0 of {size} (file): rank {size - 1} of {size} (process ", done.stdout)
+            self.assertIn(f"barrier on rank 0 of {size} (file): rank {size - 1} of {size} (pid ", done.stdout)
 
     def test_a_rank_that_exits(self):
         done = self.ranks("--timeout", 60, 3, program, "exits")
@@ -145,18 +145,24 @@ class Meeting(InFolder):
         return done.stderr.strip()
 
     def test_variables(self):
-        cure = ("set DISTX_FILE to the folder in which the ranks meet, DISTX_RANK to the rank, from 0 on, and DISTX_SIZE "
-                "to the number of ranks")
+        cure = ("set DISTX_FILE to a folder that all ranks share, DISTX_RANK to the rank (from 0), and DISTX_SIZE to the "
+                "number of ranks")
         start = "distx: connect (file): "
         folder = os.path.join(self.folder, "meet")
         self.assertEqual(self.refusal(DISTX_RANK="0", DISTX_SIZE="2"), f"{start}DISTX_FILE is not set: {cure}")
         self.assertEqual(self.refusal(DISTX_FILE=folder, DISTX_SIZE="2"), f"{start}DISTX_RANK is not set: {cure}")
         self.assertEqual(self.refusal(DISTX_FILE=folder, DISTX_RANK="0"), f"{start}DISTX_SIZE is not set: {cure}")
         self.assertEqual(self.refusal(DISTX_FILE=folder, DISTX_RANK="one", DISTX_SIZE="2"),
-                         f"{start}DISTX_RANK is 'one', no number: {cure}")
-        for rank, size in (("2", "2"), ("-1", "2"), ("0", "0")):
-            self.assertIn(f"there is no rank {rank} of {size}",
-                          self.refusal(DISTX_FILE=folder, DISTX_RANK=rank, DISTX_SIZE=size))
+                         f"{start}invalid DISTX_RANK 'one': {cure}")
+        for rank, size, what in (("2", "2", "invalid rank 2 (DISTX_RANK)"), ("-1", "2", "invalid rank -1 (DISTX_RANK)"),
+                                 ("0", "0", "invalid size 0 (DISTX_SIZE)"),
+                                 ("0", "2147483647", "invalid size 2147483647 (DISTX_SIZE)")):
+            self.assertIn(what, self.refusal(DISTX_FILE=folder, DISTX_RANK=rank, DISTX_SIZE=size))
+
+    def test_log(self):
+        done = self.ranks("--timeout", 60, 2, "env", "DISTX_LOG=info", program, "meets")
+        self.assertEqual(done.returncode, 0)
+        self.assertEqual(done.stderr, "distx: connect: launcher 'file', 2 ranks, 2 on this host\n")
 
     def test_they_go_before_other_launchers(self):
         done = run(RANKS, "2", program, "laws", OMPI_COMM_WORLD_SIZE="3", WORLD_SIZE="3", TMPDIR=self.folder)

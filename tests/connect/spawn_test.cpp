@@ -26,12 +26,12 @@ TEST_CASE("every rank runs once, rank 0 on the calling thread") {
   CHECK(of_rank_0 == std::this_thread::get_id());
 }
 
-TEST_CASE("no rank at all is an error") {
-  CHECK_THROWS_WITH_AS(distx::spawn(0, [](ThreadConnector&) {}), "distx: threads(0): at least one rank is needed",
-                       distx::MismatchError);
+TEST_CASE("spawn without ranks throws InvalidArgument") {
+  CHECK_THROWS_WITH_AS(distx::spawn(0, [](ThreadConnector&) {}), "distx: invalid threads(0): must be at least 1",
+                       distx::InvalidArgument);
 }
 
-TEST_CASE("what a rank throws ends the waits of the others and is rethrown with the rank") {
+TEST_CASE("a rank's exception ends the waits of the others, and spawn throws it with the rank") {
   for (const int failing : {0, 1, 3}) {
     std::atomic<int> revoked{0};
     std::string words;
@@ -39,7 +39,7 @@ TEST_CASE("what a rank throws ends the waits of the others and is rethrown with 
     std::string cause;
     try {
       distx::spawn(4, [&](ThreadConnector& connector) {
-        connector.barrier();  // all have begun
+        connector.barrier();  // all have started
         if (connector.rank() == failing) throw std::out_of_range("the fifth wheel");
         try {
           connector.barrier();
@@ -67,16 +67,17 @@ TEST_CASE("what a rank throws ends the waits of the others and is rethrown with 
   }
 }
 
-TEST_CASE("what is thrown need not be a std::exception") {
-  CHECK_THROWS_WITH_AS(distx::spawn(2,
-                                    [](ThreadConnector& c) {
-                                      if (c.rank() == 1) throw 7;
-                                    }),
-                       "distx: rank 1 of 2 ended with an exception: an exception that is no std::exception",
-                       distx::RankFailure);
+TEST_CASE("a rank may throw a type that is not derived from std::exception") {
+  CHECK_THROWS_WITH_AS(
+      distx::spawn(2,
+                   [](ThreadConnector& c) {
+                     if (c.rank() == 1) throw 7;
+                   }),
+      "distx: rank 1 of 2 ended with an exception: unknown exception (not derived from std::exception)",
+      distx::RankFailure);
 }
 
-TEST_CASE("the first exception is the one told, whatever follows from it") {
+TEST_CASE("spawn reports the first exception, not its consequences on other ranks") {
   // Rank 2 throws; ranks 0 and 1 fail because of it, in a collective that includes it.
   int failed = -1;
   try {
@@ -90,7 +91,7 @@ TEST_CASE("the first exception is the one told, whatever follows from it") {
   CHECK(failed == 2);
 }
 
-TEST_CASE("a rank that does not come is waited for until the deadline") {
+TEST_CASE("a rank that does not enter a call makes it time out at the deadline") {
   std::atomic<bool> timed_out{false};
   std::string words;
   try {
@@ -109,10 +110,11 @@ TEST_CASE("a rank that does not come is waited for until the deadline") {
     });
   } catch (const distx::RankFailure&) {
   }
-  CHECK(words == "distx: barrier on rank 0 of 2 (threads): rank 1 has not arrived after 0.02 s");
+  CHECK(words ==
+        "distx: barrier on rank 0 of 2 (threads): timed out after 0.02 s: rank 1 of 2 did not enter this call");
 }
 
-TEST_CASE("the deadline is for all ranks together: who comes in time does not begin it anew") {
+TEST_CASE("the deadline of a call covers all ranks together: one that enters does not extend it") {
   const auto begin = std::chrono::steady_clock::now();
   std::atomic<int> timeouts{0};
   try {
@@ -130,7 +132,7 @@ TEST_CASE("the deadline is for all ranks together: who comes in time does not be
   CHECK(timeouts > 0);
 }
 
-TEST_CASE("spawn may run in spawn") {
+TEST_CASE("spawn can be nested") {
   std::atomic<int> total{0};
   distx::spawn(2, [&](ThreadConnector&) {
     distx::spawn(3, [&](ThreadConnector& inner) {

@@ -4,7 +4,7 @@
 
 namespace test {
 
-/// Counts what is wrong: ranks are threads, and tell nobody but this.
+/// Counts failed expectations of ranks that are threads, where doctest's checks cannot be used.
 class Wrong {
  public:
   void unless(bool right) { count_ += right ? 0 : 1; }

@@ -8,7 +8,7 @@
 
 #include <distx/distx.hpp>
 
-#include "connect/wait_for_notice.hpp"
+#include "connect/wait_for_failure.hpp"
 #include "mpi/world.hpp"
 
 using namespace distx;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <cstdio>
 #include <cstdlib>
 #include <optional>
 
@@ -8,12 +9,12 @@
 
 namespace distx {
 
-/// A way to start that a vendor's header makes known to `connect()`.
+/// Connects programs that one launcher starts; a header that includes a launcher's library registers it.
 struct Launcher {
-  std::string_view name;    ///< "mpi"
-  bool (*started_by_it)();  ///< looks at the environment
+  std::string_view name;    ///< such as "mpi"
+  bool (*started_by_it)();  ///< returns whether the environment says that this launcher started the process
   AnyConnector (*connect)(int& argc, char**& argv);
-  bool by_name = false;  ///< its variables are ours: it is asked before those that guess
+  bool by_name = false;  ///< its variables name distx, so it is asked before launchers that recognize a vendor's
 };
 
 namespace detail {
@@ -32,7 +33,7 @@ inline std::optional<int> environment_number(const char* name) {
   return static_cast<int>(value);
 }
 
-/// The ranks that a launcher of MPI programs says it has started, and the variable that says so.
+/// A number of ranks that a launcher has put into the environment, and the variable that says so.
 struct Announced {
   std::string variable;
   int size;
@@ -44,14 +45,22 @@ inline std::optional<Announced> announced_by(std::initializer_list<const char*> 
   return std::nullopt;
 }
 
-/// Open MPI's mpirun, MPICH's and Intel's mpiexec; srun, whose batch script itself has no step.
+/// Open MPI's mpirun; MPICH's and Intel's mpiexec; srun (a batch script outside of srun has no step).
 inline std::optional<Announced> announced_mpi_ranks() {
   return announced_by({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_NUM_TASKS"});
 }
 
+/// Writes a line to stderr on the root rank if DISTX_LOG=info.
+inline void log_connection(const AnyConnector& connector, std::string_view launcher) {
+  const char* level = std::getenv("DISTX_LOG");
+  if (level == nullptr || std::string_view(level) != "info" || connector.rank() != connector.root_rank()) return;
+  std::fprintf(stderr, "distx: connect: launcher '%.*s', %d ranks, %d on this host\n",
+               static_cast<int>(launcher.size()), launcher.data(), connector.size(), connector.local_size());
+}
+
 }  // namespace detail
 
-/// Makes a launcher known to `connect()`; vendors' entry headers call it before main.
+/// Makes a launcher known to `connect()`, before main; returns false if one of its name is known already.
 inline bool register_launcher(const Launcher& launcher) {
   for (const auto& known : detail::launchers())
     if (known.name == launcher.name) return false;
@@ -60,35 +69,40 @@ inline bool register_launcher(const Launcher& launcher) {
   return true;
 }
 
-/// Finds out how this program was started and joins the other ranks: mpirun, or alone.
+/// Returns a connector for however this program was started: by a launcher, or alone as one rank. Collective.
 ///
-/// With <distx/file.hpp> also ranks that meet in a folder, as the variables DISTX_FILE (the folder), DISTX_RANK and
-/// DISTX_SIZE say; these are looked at before any other launcher's. May take out of `argc` and `argv` what the launcher
-/// put there. Collective.
-/// @throws ConnectError when a launcher has started several ranks and no connector for it is included: it says which
-///         header to include, and never leaves N silent worlds of one
+/// Each entry header registers its launcher: <distx/mpi.hpp> mpirun, mpiexec and srun; <distx/file.hpp> the variables
+/// DISTX_FILE (a shared folder), DISTX_RANK and DISTX_SIZE, which take precedence over any other launcher's. With
+/// DISTX_LOG=info the root rank writes to stderr which launcher was used. Blocks until all ranks have joined.
+///
+/// @param argc, argv  those of main; the launcher's own arguments may be removed
+/// @throws ConnectError if a launcher started several ranks and no included header can connect them: it names the
+/// header
+///         to include, and the program never runs as N unconnected ranks; and whatever the connector throws
 [[nodiscard]] inline AnyConnector connect(int& argc, char**& argv) {
   for (const auto& launcher : detail::launchers())
-    if (launcher.started_by_it()) return launcher.connect(argc, argv);
+    if (launcher.started_by_it()) {
+      auto connector = launcher.connect(argc, argv);
+      detail::log_connection(connector, launcher.name);
+      return connector;
+    }
+  const auto fail = [](const std::string& message) { throw ConnectError(message, {.operation = "connect"}); };
   if (const char* folder = std::getenv("DISTX_FILE");
       folder != nullptr && *folder != '\0' && detail::environment_number("DISTX_SIZE") != 1)
-    throw ConnectError(
-        "this program was started to meet others in a folder (DISTX_FILE is set), and nothing in it "
-        "does: include <distx/file.hpp> beside <distx/distx.hpp>",
-        {.operation = "connect"});
+    fail("DISTX_FILE is set but file-based rendezvous is not compiled in: include <distx/file.hpp>");
   if (const auto mpi = detail::announced_mpi_ranks(); mpi && mpi->size > 1)
-    throw ConnectError("this program was started as " + std::to_string(mpi->size) + " ranks (" + mpi->variable +
-                           " is set), and nothing in it speaks MPI: include <distx/mpi.hpp> beside <distx/distx.hpp>",
-                       {.operation = "connect"});
+    fail("an MPI launcher started " + std::to_string(mpi->size) + " ranks (" + mpi->variable +
+         " is set) but MPI is not compiled in: include <distx/mpi.hpp>");
   if (const auto torch = detail::announced_by({"WORLD_SIZE"}); torch && torch->size > 1)
-    throw ConnectError("this program was started as " + std::to_string(torch->size) +
-                           " ranks by torchrun (WORLD_SIZE is set), which no connector here understands: start it with "
-                           "mpirun and include <distx/mpi.hpp>",
-                       {.operation = "connect"});
-  return SelfConnector();
+    fail("torchrun started " + std::to_string(torch->size) +
+         " ranks (WORLD_SIZE is set), which distx cannot connect: start the program with mpirun and include "
+         "<distx/mpi.hpp>");
+  AnyConnector alone = SelfConnector();
+  detail::log_connection(alone, "none");
+  return alone;
 }
 
-/// The same for a program whose arguments are nobody else's.
+/// Does the same for a program whose arguments no launcher reads.
 [[nodiscard]] inline AnyConnector connect() {
   int argc = 0;
   char* arguments[] = {nullptr};

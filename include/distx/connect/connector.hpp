@@ -14,11 +14,14 @@
 
 namespace distx {
 
-/// Says who this rank is and carries small control messages to all others before there is a communicator.
+/// The bootstrap interface: identifies this rank, and exchanges small control messages before a communicator exists.
 ///
-/// `barrier`, `broadcast` and `all_gather` are collective: every rank calls them, in the same order, from one thread
-/// at a time. `all_gather` receives `size()` blocks of the bytes sent, in rank order. `root_rank()` is the rank that
-/// speaks for all where one must.
+/// - `rank()`, `size()`: this rank, in [0, size()), and the number of ranks; `local_rank()`, `local_size()`: the same
+///   among the ranks of this host.
+/// - `root_rank()`: the rank that acts for all where one must, such as printing.
+/// - `barrier()`, `broadcast(bytes, root)`, `all_gather(send, receive)`: collective and blocking. Every rank calls them
+///   in the same order, from one thread at a time. `all_gather` receives `size()` blocks of the bytes sent, in rank
+///   order.
 template <class C>
 concept Connector = std::movable<C> && requires(C& connector, const C& fixed, std::span<std::byte> out,
                                                 std::span<const std::byte> in, int root) {
@@ -32,7 +35,8 @@ concept Connector = std::movable<C> && requires(C& connector, const C& fixed, st
   connector.all_gather(in, out);
 };
 
-/// Sends one value from `root` to every rank. Collective.
+/// Returns `root`'s value on every rank. Collective; blocks.
+/// @throws whatever the connector's broadcast throws
 template <Connector C, class T>
   requires std::is_trivially_copyable_v<T>
 [[nodiscard]] T broadcast_value(C& connector, T value, int root) {
@@ -40,7 +44,8 @@ template <Connector C, class T>
   return value;
 }
 
-/// Gathers one value of every rank, in rank order. Collective.
+/// Returns every rank's value, in rank order. Collective; blocks.
+/// @throws whatever the connector's all_gather throws
 template <Connector C, class T>
   requires std::is_trivially_copyable_v<T>
 [[nodiscard]] std::vector<T> all_gather_values(C& connector, const T& value) {
@@ -49,7 +54,7 @@ template <Connector C, class T>
   return values;
 }
 
-/// Holds any connector behind one type; `connect()` returns it. Move-only, shares nothing.
+/// Owns a connector of any type, and forwards to it; `connect()` returns one. Move-only.
 class AnyConnector {
  public:
   template <class C>
@@ -65,10 +70,10 @@ class AnyConnector {
   void broadcast(std::span<std::byte> bytes, int root) { self_->broadcast(bytes, root); }
   void all_gather(std::span<const std::byte> send, std::span<std::byte> receive) { self_->all_gather(send, receive); }
 
-  /// Null where the connector inside has none.
+  /// Returns the failure channel of the connector inside; null if it has none.
   [[nodiscard]] std::shared_ptr<FailureChannel> failure_channel() const { return self_->failure_channel(); }
 
-  /// The connector inside, or null where it is of another type.
+  /// Returns the connector inside, owned by this object; null if it is not a `C`.
   template <Connector C>
   [[nodiscard]] C* target() noexcept {
     auto* model = dynamic_cast<Model<C>*>(self_.get());

@@ -10,22 +10,22 @@
 
 namespace distx {
 
-/// Tells all ranks of a connector of a failure, while none of them waits for another.
+/// Notifies all ranks of a connector of a failure, without a collective call.
 ///
-/// For what has no control channel of its own: a communicator whose ranks have agreed on an identity tells its failure
-/// here, and looks here for one from time to time. Both calls may come from any thread, at any time, and wait for no
-/// other rank. What keeps a FailureChannel keeps the connection alive.
+/// For a backend that has no control messages of its own: its ranks agree on an identity for a communicator, publish
+/// the communicator's failure under it, and poll from time to time. Both calls may be made from any thread at any time,
+/// and wait for no other rank. The channel keeps the connection alive for as long as it is held.
 class FailureChannel {
  public:
   virtual ~FailureChannel() = default;
 
-  /// Tells every rank, this one too; the first reason that is told for an identity stays.
+  /// Notifies every rank, this one included; of several reasons for one identity the first stays.
   virtual void publish(std::uint64_t identity, const std::string& reason) noexcept = 0;
-  /// What has been told, or what is known to have ended a rank: that is heard under every identity.
+  /// Returns the reason that was published, if any; a rank that failed is reported under every identity.
   [[nodiscard]] virtual std::optional<std::string> poll(std::uint64_t identity) = 0;
 };
 
-/// A connector that may have notices; null where it has none.
+/// A connector with a failure channel; `failure_channel()` may return null.
 template <class C>
 concept HasFailureChannel = requires(const C& connector) {
   { connector.failure_channel() } -> std::same_as<std::shared_ptr<FailureChannel>>;
@@ -33,31 +33,31 @@ concept HasFailureChannel = requires(const C& connector) {
 
 namespace detail {
 
-/// The notices of ranks that share memory.
+/// The failure channel of ranks in one process.
 class LocalFailureChannel final : public FailureChannel {
  public:
   void publish(std::uint64_t identity, const std::string& reason) noexcept override {
     const std::lock_guard lock(mutex_);
     try {
-      told_.emplace(identity, reason);
+      reasons_.emplace(identity, reason);
     } catch (...) {
-      lost_ = true;  // there is no memory for the notice: it is heard without its words, and by all
+      lost_ = true;  // without memory for the reason, every identity reports a failure
     }
   }
   [[nodiscard]] std::optional<std::string> poll(std::uint64_t identity) override {
     const std::lock_guard lock(mutex_);
-    if (const auto found = told_.find(identity); found != told_.end()) return found->second;
-    if (lost_) return "there was no memory left to say why";
+    if (const auto found = reasons_.find(identity); found != reasons_.end()) return found->second;
+    if (lost_) return "a failure whose reason could not be stored: out of memory";
     return std::nullopt;
   }
 
  private:
   std::mutex mutex_;
-  std::map<std::uint64_t, std::string> told_;
+  std::map<std::uint64_t, std::string> reasons_;
   bool lost_ = false;
 };
 
-/// Those of a connector, null where it has none.
+/// Returns a connector's failure channel; null if it has none.
 template <class C>
 [[nodiscard]] std::shared_ptr<FailureChannel> failure_channel_of(const C& connector) {
   if constexpr (HasFailureChannel<C>) return connector.failure_channel();

@@ -9,22 +9,24 @@ namespace distx {
 
 namespace detail {
 
+/// @throws InvalidArgument unless root is a rank
 inline void check_control_root(int root, int rank, int size) {
   if (root < 0 || root >= size)
-    throw MismatchError("root " + std::to_string(root) + " is no rank: ranks are 0 to " + std::to_string(size - 1),
-                        {.operation = "broadcast", .backend = "connector", .rank = rank, .size = size});
+    throw InvalidArgument("invalid root " + std::to_string(root) + ": must be in [0, " + std::to_string(size) + ")",
+                          {.operation = "broadcast", .backend = "connector", .rank = rank, .size = size});
 }
 
+/// @throws InvalidArgument unless receive has `size` times the bytes of send
 inline void check_control_gather(std::size_t send, std::size_t receive, int rank, int size) {
   if (receive != send * static_cast<std::size_t>(size))
-    throw MismatchError("receive has " + std::to_string(receive) + " bytes, " + std::to_string(size) + " ranks send " +
-                            std::to_string(send) + " each",
-                        {.operation = "all_gather", .backend = "connector", .rank = rank, .size = size});
+    throw InvalidArgument("receive has " + std::to_string(receive) + " bytes, expected " + std::to_string(send) +
+                              " from each of " + std::to_string(size) + " ranks",
+                          {.operation = "all_gather", .backend = "connector", .rank = rank, .size = size});
 }
 
 }  // namespace detail
 
-/// A world of one: no launcher, nobody to reach.
+/// The Connector of a program that runs alone, as one rank; `connect()` returns it where there is no launcher.
 class SelfConnector {
  public:
   [[nodiscard]] int rank() const noexcept { return 0; }
@@ -33,15 +35,19 @@ class SelfConnector {
   [[nodiscard]] int local_size() const noexcept { return 1; }
   [[nodiscard]] int root_rank() const noexcept { return 0; }
   void barrier() noexcept {}
+  /// @throws InvalidArgument unless root is 0
   void broadcast(std::span<std::byte>, int root) { detail::check_control_root(root, 0, 1); }
+  /// Copies `send` to `receive`.
+  /// @throws InvalidArgument unless they have the same number of bytes
   void all_gather(std::span<const std::byte> send, std::span<std::byte> receive) {
     detail::check_control_gather(send.size(), receive.size(), 0, 1);
     std::copy(send.begin(), send.end(), receive.begin());
   }
-  [[nodiscard]] std::shared_ptr<FailureChannel> failure_channel() const noexcept { return notices_; }
+  /// Returns a channel that notifies this process; never null.
+  [[nodiscard]] std::shared_ptr<FailureChannel> failure_channel() const noexcept { return failures_; }
 
  private:
-  std::shared_ptr<FailureChannel> notices_ = std::make_shared<detail::LocalFailureChannel>();
+  std::shared_ptr<FailureChannel> failures_ = std::make_shared<detail::LocalFailureChannel>();
 };
 
 }  // namespace distx

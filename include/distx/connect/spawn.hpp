@@ -7,25 +7,27 @@
 
 namespace distx {
 
-/// `threads(n)`: n ranks to be, as threads of this process; see `spawn`.
+/// How many ranks `spawn` runs as threads, and how long their calls wait for each other; see `threads`.
 struct Threads {
   int count;
   Timeout deadline = default_deadline;
 };
 
-/// `threads(n) * outer`: n ranks in each rank of `outer`, which is borrowed.
+/// Threads in each rank of another connector, which it borrows; see `operator*`.
 template <Connector Outer>
 struct ThreadsIn {
   Threads threads;
   Outer* outer;
 };
 
-/// @throws MismatchError unless count >= 1
+/// Describes `count` ranks for `spawn`.
+/// @throws InvalidArgument unless count >= 1
 [[nodiscard]] inline Threads threads(int count, Timeout deadline = default_deadline) {
-  if (count < 1) throw MismatchError("threads(" + std::to_string(count) + "): at least one rank is needed");
+  if (count < 1) throw InvalidArgument("invalid threads(" + std::to_string(count) + "): must be at least 1");
   return {count, deadline};
 }
 
+/// Describes `threads.count` ranks in each rank of `outer` for `spawn`; `outer` must outlive them.
 template <Connector Outer>
 [[nodiscard]] ThreadsIn<Outer> operator*(Threads threads, Outer& outer) {
   return {threads, &outer};
@@ -33,28 +35,28 @@ template <Connector Outer>
 
 namespace detail {
 
-inline std::string words_of(const std::exception_ptr& error) {
+inline std::string message_of(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const std::exception& known) {
     return known.what();
   } catch (...) {
-    return "an exception that is no std::exception";
+    return "unknown exception (not derived from std::exception)";
   }
 }
 
-/// Runs `body(connector)` once for each rank; rank 0 on the calling thread, which MPI may demand.
+/// Runs `body(connector)` once for each rank; rank 0 on the calling thread, which MPI may require.
 template <class Body>
 void run_threads(Threads threads, Body&& body) {
-  const auto world = std::make_shared<ThreadWorld>(threads.count, threads.deadline);
+  const auto group = std::make_shared<ThreadGroup>(threads.count, threads.deadline);
   const auto run = [&](int rank) noexcept {
     try {
-      body(ThreadConnector(world, rank));
+      body(ThreadConnector(group, rank));
     } catch (const RevokedError& error) {
-      world->end(rank, error.what(), std::current_exception(), true);
+      group->end(rank, error.what(), std::current_exception(), true);
     } catch (...) {
       const auto cause = std::current_exception();
-      world->end(rank, words_of(cause), cause);
+      group->end(rank, message_of(cause), cause);
     }
   };
   {
@@ -63,38 +65,45 @@ void run_threads(Threads threads, Body&& body) {
       others.reserve(static_cast<std::size_t>(threads.count));
       for (int rank = 1; rank < threads.count; ++rank) others.emplace_back(run, rank);
     } catch (const std::exception& error) {
-      world->end(0, std::string("no thread could be started: ") + error.what(), std::current_exception());
+      group->end(0, std::string("cannot start a thread: ") + error.what(), std::current_exception());
     }
-    if (!world->ended() || threads.count == 1) run(0);
+    if (!group->ended() || threads.count == 1) run(0);
   }
-  if (world->ended()) throw world->failure();
+  if (group->ended()) throw group->failure();
 }
 
 }  // namespace detail
 
-/// Runs `f(connector)` on n ranks, each a thread of this process, and returns when all have ended.
+/// Runs `f(connector)` once for each rank, each on a thread of this process; blocks until all have returned.
 ///
-/// Rank 0 runs on the calling thread.
-/// @throws RankFailure when a rank ended with an exception: the first one, with its rank; it ends the others' waits
+/// Rank 0 runs on the calling thread. If a rank throws, the other ranks' waits end with a RevokedError.
+///
+///     distx::spawn(4, [](distx::ThreadConnector& connector) { distx::ThreadCommunicator comm(connector); … });
+///
+/// @throws RankFailure with the first exception that a rank threw, and that rank
 template <class F>
   requires std::invocable<F&, ThreadConnector&>
 void spawn(Threads threads, F&& f) {
   detail::run_threads(threads, [&](ThreadConnector connector) { f(connector); });
 }
 
+/// Does the same for `threads(count)`.
 template <class F>
   requires std::invocable<F&, ThreadConnector&>
 void spawn(int count, F&& f) {
   spawn(threads(count), f);
 }
 
-/// Runs `f(connector)` on n ranks in each rank of the outer connector. Collective over the outer connector.
+/// Runs `f(connector)` on n threads in each rank of the outer connector, all of them ranks of one connector.
+///
+/// Collective over the outer connector; blocks until the threads of this process have returned.
+/// @throws RankFailure with the first exception that a thread of this process threw
 template <Connector Outer, class F>
-  requires std::invocable<F&, ProductConnector<ThreadConnector, Outer>&>
+  requires std::invocable<F&, detail::ProductConnector<ThreadConnector, Outer>&>
 void spawn(ThreadsIn<Outer> ranks, F&& f) {
   detail::run_threads(ranks.threads, [&](ThreadConnector connector) {
-    ProductConnector<ThreadConnector, Outer> ranks_in_all(std::move(connector), *ranks.outer);
-    f(ranks_in_all);
+    detail::ProductConnector<ThreadConnector, Outer> all_ranks(std::move(connector), *ranks.outer);
+    f(all_ranks);
   });
 }
 

@@ -12,38 +12,38 @@ namespace distx {
 
 namespace detail {
 
-/// What the threads of one `spawn` share: a flag of arrival and a published span for each rank, and how it ended.
-class ThreadWorld final : public FailureChannel {
+/// What the threads of one `spawn` share: each rank's arrivals and published span, and the rank that failed, if any.
+class ThreadGroup final : public FailureChannel {
  public:
-  ThreadWorld(int size, Timeout deadline) : deadline_(deadline), ranks_(static_cast<std::size_t>(size)) {}
+  ThreadGroup(int size, Timeout deadline) : deadline_(deadline), ranks_(static_cast<std::size_t>(size)) {}
 
   [[nodiscard]] int size() const noexcept { return static_cast<int>(ranks_.size()); }
 
-  /// Publishes a copy of `mine`, waits for all, lets `read(rank, span)` see every rank's span, and waits again.
+  /// Publishes a copy of `mine`, waits for all ranks, calls `read(rank, span)` with every rank's span, and waits again.
   template <class Read>
   void exchange(int rank, std::span<const std::byte> mine, std::string_view operation, Read&& read) {
     Rank& self = ranks_[static_cast<std::size_t>(rank)];
     if (self.failed)
-      throw RevokedError("an earlier call of this connector has failed",
+      throw RevokedError("an earlier call of this connector failed",
                          {.operation = operation, .backend = "threads", .rank = rank, .size = size()});
-    self.failed = true;  // unless all have read: who comes late may still read what a rank that gave up has said
-    self.said.assign(mine.begin(), mine.end());
+    self.failed = true;  // until all have read: a late rank may still read the span of a rank that gave up
+    self.published.assign(mine.begin(), mine.end());
     arrive(rank, operation);
     for (std::size_t other = 0; other < ranks_.size(); ++other)
-      read(static_cast<int>(other), std::span<const std::byte>(ranks_[other].said));
+      read(static_cast<int>(other), std::span<const std::byte>(ranks_[other].published));
     arrive(rank, operation);
     self.failed = false;
   }
 
-  /// Ends the world: every wait in it, now or later, throws. The first caller's reason stays, unless that was a
-  /// RevokedError, which only tells what another rank did.
-  void end(int rank, std::string reason, std::exception_ptr cause, bool told_by_another = false) noexcept {
+  /// Makes every wait of the group throw, now and later. The first failure stays, unless it is a consequence of
+  /// another: a RevokedError.
+  void end(int rank, std::string reason, std::exception_ptr cause, bool consequence = false) noexcept {
     const std::lock_guard lock(mutex_);
-    if (ended() && (told_by_another || !told_by_another_)) return;
+    if (ended() && (consequence || !consequence_)) return;
     failed_rank_ = rank;
     reason_ = std::move(reason);
     cause_ = std::move(cause);
-    told_by_another_ = told_by_another;
+    consequence_ = consequence;
     ended_.store(true, std::memory_order_release);
   }
   [[nodiscard]] bool ended() const noexcept { return ended_.load(std::memory_order_acquire); }
@@ -55,11 +55,11 @@ class ThreadWorld final : public FailureChannel {
 
   void publish(std::uint64_t identity, const std::string& reason) noexcept override {
     const std::lock_guard lock(mutex_);
-    if (!ended()) board_.publish(identity, reason);  // else its end has been heard first
+    if (!ended()) board_.publish(identity, reason);  // else the rank that failed was first
   }
   [[nodiscard]] std::optional<std::string> poll(std::uint64_t identity) override {
     const std::lock_guard lock(mutex_);
-    if (auto told = board_.poll(identity)) return told;
+    if (auto reason = board_.poll(identity)) return reason;
     if (ended()) return to_string();
     return std::nullopt;
   }
@@ -67,7 +67,7 @@ class ThreadWorld final : public FailureChannel {
  private:
   struct alignas(64) Rank {
     std::atomic<std::uint64_t> arrived{0};
-    std::vector<std::byte> said;
+    std::vector<std::byte> published;
     bool failed = false;
   };
 
@@ -90,7 +90,9 @@ class ThreadWorld final : public FailureChannel {
     const ErrorContext context{.operation = operation, .backend = "threads", .rank = rank, .size = size()};
     if (end == WaitEnd::stopped) throw RevokedError(failure().what(), context);
     if (end == WaitEnd::expired)
-      throw TimeoutError("rank " + std::to_string(other) + " has not arrived after " + deadline_.to_string(), context);
+      throw TimeoutError("timed out after " + deadline_.to_string() + ": rank " + std::to_string(other) + " of " +
+                             std::to_string(size()) + " did not enter this call",
+                         context);
   }
 
   Timeout deadline_;
@@ -98,7 +100,7 @@ class ThreadWorld final : public FailureChannel {
   std::atomic<bool> ended_{false};
   mutable std::mutex mutex_;
   LocalFailureChannel board_;
-  bool told_by_another_ = false;
+  bool consequence_ = false;
   int failed_rank_ = -1;
   std::string reason_;
   std::exception_ptr cause_;
@@ -106,36 +108,44 @@ class ThreadWorld final : public FailureChannel {
 
 }  // namespace detail
 
-/// One of N ranks that are threads of this process; `spawn` makes them.
+/// The Connector of N ranks that are threads of this process; `spawn` makes one for each thread.
 class ThreadConnector {
  public:
-  ThreadConnector(std::shared_ptr<detail::ThreadWorld> world, int rank) : world_(std::move(world)), rank_(rank) {}
+  /// For `spawn`, which makes the group.
+  ThreadConnector(std::shared_ptr<detail::ThreadGroup> group, int rank) : group_(std::move(group)), rank_(rank) {}
 
   [[nodiscard]] int rank() const noexcept { return rank_; }
-  [[nodiscard]] int size() const noexcept { return world_->size(); }
+  [[nodiscard]] int size() const noexcept { return group_->size(); }
   [[nodiscard]] int local_rank() const noexcept { return rank_; }
-  [[nodiscard]] int local_size() const noexcept { return world_->size(); }
+  [[nodiscard]] int local_size() const noexcept { return group_->size(); }
   [[nodiscard]] int root_rank() const noexcept { return 0; }
 
-  /// @throws TimeoutError, RevokedError when another rank has ended with an exception
+  /// Blocks until every rank has entered the call. Collective.
+  /// @throws TimeoutError if a rank does not enter before the deadline; RevokedError if a rank ended with an exception.
+  ///         The same holds for the other calls
   void barrier() {
-    world_->exchange(rank_, {}, "barrier", [](int, auto) {});
+    group_->exchange(rank_, {}, "barrier", [](int, auto) {});
   }
+  /// Copies `bytes` of `root` to `bytes` on every rank. Collective.
+  /// @throws InvalidArgument unless root is a rank; MismatchError if this rank's number of bytes is not root's
   void broadcast(std::span<std::byte> bytes, int root) {
     detail::check_control_root(root, rank_, size());
     std::size_t sent = 0;
-    world_->exchange(rank_, bytes, "broadcast", [&](int rank, std::span<const std::byte> source) {
+    group_->exchange(rank_, bytes, "broadcast", [&](int rank, std::span<const std::byte> source) {
       if (rank != root) return;
       sent = source.size();
       if (rank != rank_ && sent == bytes.size()) std::copy(source.begin(), source.end(), bytes.begin());
     });
     if (sent != bytes.size()) throw different("broadcast", root, sent, bytes.size());
   }
+  /// Writes the ranks' `send` to `receive`, in rank order. Collective.
+  /// @throws InvalidArgument unless `receive` has `size()` times the bytes of `send`; MismatchError if a rank sends
+  ///         another number of bytes
   void all_gather(std::span<const std::byte> send, std::span<std::byte> receive) {
     detail::check_control_gather(send.size(), receive.size(), rank_, size());
     int odd = -1;
     std::size_t odd_size = 0;
-    world_->exchange(rank_, send, "all_gather", [&](int rank, std::span<const std::byte> source) {
+    group_->exchange(rank_, send, "all_gather", [&](int rank, std::span<const std::byte> source) {
       if (source.size() != send.size()) {
         odd = rank;
         odd_size = source.size();
@@ -145,8 +155,8 @@ class ThreadConnector {
     });
     if (odd >= 0) throw different("all_gather", odd, odd_size, send.size());
   }
-  /// They also tell of a rank that has ended with an exception.
-  [[nodiscard]] std::shared_ptr<FailureChannel> failure_channel() const noexcept { return world_; }
+  /// Returns the ranks' failure channel, which also reports a rank that ended with an exception; never null.
+  [[nodiscard]] std::shared_ptr<FailureChannel> failure_channel() const noexcept { return group_; }
 
  private:
   MismatchError different(std::string_view operation, int other, std::size_t theirs, std::size_t mine) const {
@@ -155,7 +165,7 @@ class ThreadConnector {
                          {.operation = operation, .backend = "threads", .rank = rank_, .size = size()});
   }
 
-  std::shared_ptr<detail::ThreadWorld> world_;
+  std::shared_ptr<detail::ThreadGroup> group_;
   int rank_;
 };
 

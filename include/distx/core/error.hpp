@@ -44,8 +44,10 @@ inline std::string error_message(const std::string& message, const ErrorContext&
 /// `what()` reads `distx: all_reduce on rank 2 of 4 (mpi): send has 10 elements, receive has 8 [train.cpp:41]`.
 class Error : public std::runtime_error {
  public:
+  /// @param code  the error code of the backend or the system, 0 if there is none
   explicit Error(const std::string& message, const ErrorContext& context = {}, int code = 0)
       : std::runtime_error(detail::error_message(message, context)),
+        message_(message),
         operation_(context.operation),
         backend_(context.backend),
         rank_(context.rank),
@@ -53,16 +55,23 @@ class Error : public std::runtime_error {
         code_(code),
         location_(context.location) {}
 
+  /// Returns what is wrong, without the context that `what()` adds.
+  [[nodiscard]] const std::string& message() const noexcept { return message_; }
+  /// Returns the operation that failed, such as "all_reduce"; empty if there is none.
   [[nodiscard]] const std::string& operation() const noexcept { return operation_; }
+  /// Returns the backend that reports the error, such as "mpi"; empty if there is none.
   [[nodiscard]] const std::string& backend() const noexcept { return backend_; }
-  /// The rank that reports the error, or -1 if there is none.
+  /// Returns the rank that reports the error, or -1 if there is none.
   [[nodiscard]] int rank() const noexcept { return rank_; }
+  /// Returns the number of ranks, or 0 if the error has no rank.
   [[nodiscard]] int size() const noexcept { return size_; }
-  /// The backend's error code, or 0 if it gave none.
+  /// Returns the error code of the backend or the system, or 0 if there is none.
   [[nodiscard]] int code() const noexcept { return code_; }
+  /// Returns where the caller called distx; its line is 0 if that is not known.
   [[nodiscard]] const std::source_location& location() const noexcept { return location_; }
 
  private:
+  std::string message_;
   std::string operation_;
   std::string backend_;
   int rank_;
@@ -142,8 +151,9 @@ class RankFailure : public Error {
               const ErrorContext& context = {})
       : Error(message, context), failed_rank_(failed_rank), cause_(std::move(cause)) {}
 
+  /// Returns the rank that failed.
   [[nodiscard]] int failed_rank() const noexcept { return failed_rank_; }
-  /// The exception that the rank threw, or null if it is unknown.
+  /// Returns the exception that the rank threw, or null if it is unknown.
   [[nodiscard]] const std::exception_ptr& cause() const noexcept { return cause_; }
 
  private:

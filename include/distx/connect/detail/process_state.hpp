@@ -6,12 +6,13 @@
 
 namespace distx::detail {
 
+/// What /proc says of a process.
 struct ProcessState {
-  char state = 0;           ///< the system's letter, 0 where nothing is known
+  char state = 0;           ///< the system's letter, 0 if nothing is known
   std::uint64_t began = 0;  ///< in the system's ticks since it started
 };
 
-/// From the text of /proc/<id>/stat: the fields after the name, which may itself have spaces and brackets.
+/// Parses /proc/<id>/stat: the fields after the name, which may itself contain spaces and brackets.
 inline ProcessState process_state_from(std::string_view text) noexcept {
   const auto name_end = text.rfind(')');
   if (name_end == std::string_view::npos || name_end + 2 >= text.size()) return {};
@@ -27,7 +28,7 @@ inline ProcessState process_state_from(std::string_view text) noexcept {
   return known;
 }
 
-/// Whether that is what is left of a process that began then: it has ended, or another has its number.
+/// Returns whether a process that began then has ended: it is a zombie, or another process has its id.
 [[nodiscard]] inline bool is_over(const ProcessState& now, std::uint64_t began) noexcept {
   return now.state == 'Z' || now.state == 'X' || now.began != began;
 }

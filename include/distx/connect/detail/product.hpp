@@ -2,18 +2,16 @@
 #pragma once
 #include "distx/connect/self.hpp"
 
-namespace distx {
+namespace distx::detail {
 
-namespace detail {
-
-/// FailureChannel among inner ranks and among outer ranks, as one.
+/// The failure channels of the inner and the outer ranks as one.
 ///
-/// Every inner rank tells the outer ranks by itself: it may be the only one of its process that still can. What only
-/// the inner ranks know, that one of them has ended, is carried on by whichever of them hears it first.
-class ProductNotices final : public FailureChannel {
+/// Each inner rank publishes to the outer ranks by itself, because it may be the only one of its process that still
+/// can. That an inner rank failed only the inner channel knows; the first rank that polls it passes it on.
+class ProductFailureChannel final : public FailureChannel {
  public:
   /// @pre neither is null
-  ProductNotices(std::shared_ptr<FailureChannel> inner, std::shared_ptr<FailureChannel> outer)
+  ProductFailureChannel(std::shared_ptr<FailureChannel> inner, std::shared_ptr<FailureChannel> outer)
       : inner_(std::move(inner)), outer_(std::move(outer)) {}
 
   void publish(std::uint64_t identity, const std::string& reason) noexcept override {
@@ -33,13 +31,11 @@ class ProductNotices final : public FailureChannel {
   std::shared_ptr<FailureChannel> outer_;
 };
 
-}  // namespace detail
-
 /// Several inner ranks in each outer rank: rank = outer rank * inner size + inner rank.
 ///
-/// Every inner rank holds one; only inner rank 0 uses the outer connector, so that it need not be thread safe (its
-/// notices are). The outer connector is borrowed: it outlives the product. Every outer rank must have as many inner
-/// ranks.
+/// Every inner rank holds one; only inner rank 0 uses the outer connector, which need not be thread-safe (its failure
+/// channel is). The outer connector is borrowed and must outlive the product. Every outer rank has the same number of
+/// inner ranks.
 template <Connector Inner, Connector Outer>
 class ProductConnector {
  public:
@@ -51,14 +47,14 @@ class ProductConnector {
         local_rank_(outer.local_rank() * inner_.size() + inner_.rank()),
         local_size_(outer.local_size() * inner_.size()),
         root_rank_(outer.root_rank() * inner_.size() + inner_.root_rank()) {
-    // Over the outer connector alone: what all ranks would gather has a size only if this is right.
+    // Over the outer connector alone: a gather of all ranks has a size only if the numbers are equal.
     std::vector<int> sizes(static_cast<std::size_t>(outer.size()));
     if (inner_.rank() == 0) sizes = all_gather_values(outer, inner_.size());
     inner_.broadcast(std::as_writable_bytes(std::span(sizes)), 0);
     for (const int size : sizes)
       if (size != inner_.size())
         throw MismatchError("one process has " + std::to_string(size) + " inner ranks, this one " +
-                                std::to_string(inner_.size()) + ": every process needs as many",
+                                std::to_string(inner_.size()) + ": every process needs the same number",
                             {.operation = "product", .backend = "connector", .rank = rank_, .size = size_});
   }
 
@@ -74,10 +70,10 @@ class ProductConnector {
     inner_.barrier();
   }
   void broadcast(std::span<std::byte> bytes, int root) {
-    detail::check_control_root(root, rank_, size_);
+    check_control_root(root, rank_, size_);
     const int inner_root = root % inner_.size();
     const int outer_root = root / inner_.size();
-    // Within the root's process first, so that its inner rank 0 has what it sends on.
+    // First within the root's process, so that its inner rank 0 has what it passes on.
     if (outer_->rank() == outer_root) inner_.broadcast(bytes, inner_root);
     if (inner_.rank() == 0) outer_->broadcast(bytes, outer_root);
     inner_.broadcast(bytes, 0);
@@ -88,12 +84,12 @@ class ProductConnector {
     if (inner_.rank() == 0) outer_->all_gather(mine, receive);
     inner_.broadcast(receive, 0);
   }
-  /// Null where the inner or the outer connector has none.
+  /// Returns null if the inner or the outer connector has none.
   [[nodiscard]] std::shared_ptr<FailureChannel> failure_channel() const {
-    auto near = detail::failure_channel_of(inner_);
-    auto far = detail::failure_channel_of(*outer_);
+    auto near = failure_channel_of(inner_);
+    auto far = failure_channel_of(*outer_);
     if (near == nullptr || far == nullptr) return nullptr;
-    return std::make_shared<detail::ProductNotices>(std::move(near), std::move(far));
+    return std::make_shared<ProductFailureChannel>(std::move(near), std::move(far));
   }
 
  private:
@@ -106,4 +102,4 @@ class ProductConnector {
   int root_rank_;
 };
 
-}  // namespace distx
+}  // namespace distx::detail

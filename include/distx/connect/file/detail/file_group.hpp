@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <atomic>
+#include <exception>
+
+#include "distx/connect/failure_channel.hpp"
+#include "distx/connect/file/detail/rendezvous.hpp"
+
+namespace distx::detail::file {
+
+/// One rank's side of a job in a folder: calls in step with the other ranks, failure notifications, and leaving.
+///
+/// In a call each rank writes one file and reads every other rank's. A rank that enters call n has read all of call
+/// n - 1, so each removes its own file of call n - 1 once all have entered n.
+class FileGroup final : public FailureChannel {
+ public:
+  FileGroup(const std::filesystem::path& folder, int rank, int size, Timeout deadline)
+      : deadline_(deadline), rank_(rank), job_(Rendezvous(folder, rank, size, deadline).meet()) {}
+  FileGroup(const FileGroup&) = delete;
+  FileGroup& operator=(const FileGroup&) = delete;
+  ~FileGroup() override {
+    if (std::uncaught_exceptions() > uncaught_)
+      end("threw", rank_, name_of(rank_) + " destroyed its connector while unwinding from an exception");
+    leave();
+  }
+
+  [[nodiscard]] int rank() const noexcept { return rank_; }
+  [[nodiscard]] int size() const noexcept { return static_cast<int>(job_.ranks.size()); }
+  /// Returns how many of the ranks below `end` are on this rank's host.
+  [[nodiscard]] int count_on_host(int end) const noexcept {
+    int count = 0;
+    for (int rank = 0; rank < end; ++rank) count += process(rank_).shares_host_with(process(rank)) ? 1 : 0;
+    return count;
+  }
+
+  /// What a rank writes in a call: the call as text, and its bytes.
+  struct Contribution {
+    std::string call;
+    std::string bytes;
+  };
+  /// Writes this rank's contribution and returns all ranks', by rank. Collective.
+  [[nodiscard]] std::vector<Contribution> exchange(const Contribution& mine, const ErrorContext& context) {
+    if (failed_) throw RevokedError("an earlier call of this connector failed", context);
+    failed_ = true;  // until all have been read: else this rank is out of step
+    ++calls_;
+    if (size() > 1) folder().put(call_file(calls_, rank_), mine.call + '\n' + mine.bytes);
+    std::vector<Contribution> all;
+    const Deadline deadline(deadline_);
+    for (int other = 0; other < size(); ++other)
+      all.push_back(other == rank_ ? mine : parsed(await(other, deadline, context)));
+    if (size() > 1) folder().remove(call_file(calls_ - 1, rank_));
+    failed_ = false;
+    return all;
+  }
+
+  void publish(std::uint64_t identity, const std::string& reason) noexcept override try {
+    if (poll(identity)) return;
+    if (!folder().put_first(reason_file(identity), reason)) (void)poll(identity);
+    board_.publish(identity, reason);
+  } catch (...) {
+    board_.publish(identity, reason);  // the others have their own deadlines
+  }
+  [[nodiscard]] std::optional<std::string> poll(std::uint64_t identity) override {
+    if (auto known = board_.poll(identity)) return known;
+    std::optional<std::string> reason;
+    try {
+      reason = folder().read(reason_file(identity));
+      if (!reason && is_time_to_look())
+        if (const auto failure = look_for_failure()) reason = failure->message;
+    } catch (const ConnectError& error) {
+      reason = error.message();  // without the folder no rank can reach the others
+    }
+    if (reason) board_.publish(identity, *reason);
+    return reason;
+  }
+
+  [[nodiscard]] ErrorContext where(std::string_view operation) const noexcept {
+    return {.operation = operation, .backend = "file", .rank = rank_, .size = size()};
+  }
+
+ private:
+  struct Failure {
+    std::string how;  ///< "threw" or "exited"
+    int rank = -1;
+    std::string message;
+  };
+
+  static Contribution parsed(const std::string& text) {
+    const auto end = text.find('\n');
+    return {text.substr(0, end), end == std::string::npos ? std::string() : text.substr(end + 1)};
+  }
+  static std::string call_file(std::uint64_t call, int rank) {
+    return "call-" + std::to_string(call) + "-" + std::to_string(rank);
+  }
+  static std::string reason_file(std::uint64_t identity) { return "reason-" + std::to_string(identity); }
+  static std::string left_file(int rank) { return "left-" + std::to_string(rank); }
+  [[nodiscard]] const Folder& folder() const noexcept { return job_.inner; }
+  [[nodiscard]] const Process& process(int rank) const noexcept { return job_.ranks[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] std::string name_of(int rank) const {
+    return "rank " + std::to_string(rank) + " of " + std::to_string(size());
+  }
+
+  std::string await(int other, const Deadline& deadline, const ErrorContext& context) {
+    const auto name = call_file(calls_, other);
+    bool left = false;
+    std::optional<Failure> failure;
+    const auto end = poll_until(
+        deadline, [&] { return folder().has(name); },
+        [&] { return (failure = look_for_failure()).has_value() || (left = folder().has(left_file(other))); });
+    if (end == WaitEnd::ready)
+      if (auto text = folder().read(name)) return std::move(*text);
+    if (!failure) failure = look_for_failure();
+    if (failure && failure->how == "exited") throw RankFailure(failure->message, failure->rank, nullptr, context);
+    if (failure) throw RevokedError(failure->message, context);
+    if (left)
+      throw RankFailure(name_of(other) + " destroyed its connector and will not enter this call", other, nullptr,
+                        context);
+    if (end == WaitEnd::ready)
+      throw ConnectError("'" + (folder().path() / name).string() +
+                             "' was removed: the folder must stay until all "
+                             "ranks end",
+                         context);
+    std::vector<int> missing;
+    for (int rank = 0; rank < size(); ++rank)
+      if (rank != rank_ && !folder().has(call_file(calls_, rank))) missing.push_back(rank);
+    if (missing.empty()) missing.push_back(other);
+    throw TimeoutError(
+        "timed out after " + deadline_.to_string() + ": " + name_ranks(missing, size()) + " did not enter this call",
+        context);
+  }
+
+  /// For callers that poll without a pause: to look at every process costs more than to look for one file.
+  bool is_time_to_look() noexcept {
+    const auto now = Deadline::clock::now().time_since_epoch();
+    auto before = looked_.load();
+    return now - before > std::chrono::milliseconds(5) && looked_.compare_exchange_strong(before, now);
+  }
+
+  /// Returns a rank that threw or whose process exited, if there is one.
+  [[nodiscard]] std::optional<Failure> look_for_failure() {
+    if (const auto known = read_failure()) return known;
+    for (int rank = 0; rank < size(); ++rank) {
+      if (rank == rank_ || !has_ended(process(rank), process(rank_)) || folder().has(left_file(rank))) continue;
+      // The ranks of other hosts do not see it.
+      end("exited", rank, name_of(rank) + " (" + process(rank).to_string() + ") exited unexpectedly");
+      return read_failure();
+    }
+    return std::nullopt;
+  }
+  [[nodiscard]] std::optional<Failure> read_failure() const {
+    const auto text = folder().read("failure");
+    if (!text) return std::nullopt;
+    std::istringstream in(*text);
+    Failure failure;
+    in >> failure.how >> failure.rank;
+    in.ignore();
+    std::getline(in, failure.message);
+    if (failure.message.empty())
+      failure = {"threw", -1, "a rank failed, and '" + (folder().path() / "failure").string() + "' does not say why"};
+    return failure;
+  }
+  void end(const char* how, int rank, const std::string& message) const noexcept try {
+    (void)folder().put_first("failure", std::string(how) + ' ' + std::to_string(rank) + ' ' + message);
+  } catch (...) {  // the others see the end of the process, or have their deadlines
+  }
+
+  /// The last rank to leave removes the files.
+  void leave() const noexcept try {
+    folder().put(left_file(rank_), {});
+    for (int rank = 0; rank < size(); ++rank)
+      if (!folder().has(left_file(rank)) && !has_ended(process(rank), process(rank_))) return;
+    job_.remove();
+  } catch (...) {  // if the folder is gone, there is nothing to remove
+  }
+
+  int uncaught_ = std::uncaught_exceptions();
+  Timeout deadline_;
+  int rank_;
+  Membership job_;
+  std::uint64_t calls_ = 0;
+  bool failed_ = false;
+  std::atomic<Deadline::clock::duration> looked_{};
+  LocalFailureChannel board_;
+};
+
+}  // namespace distx::detail::file

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <optional>
+#include <random>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "distx/core/error.hpp"
+#include "distx/core/unique_handle.hpp"
+
+namespace distx::detail::file {
+
+struct descriptor_traits {
+  using handle_type = int;
+  static handle_type null() noexcept { return -1; }
+  static void close(handle_type descriptor) noexcept { ::close(descriptor); }
+};
+using unique_descriptor = unique_handle<descriptor_traits>;
+
+/// Appends the rest of a file to `text`; returns 0, or the error code of the read that failed.
+[[nodiscard]] inline int read_rest(const unique_descriptor& file, std::string& text) {
+  char block[4096];
+  for (;;) {
+    const auto count = ::read(file.native_handle(), block, sizeof block);
+    if (count > 0) text.append(block, static_cast<std::size_t>(count));
+    if (count == 0) return 0;
+    if (count < 0 && errno != EINTR) return errno;
+  }
+}
+
+/// Returns 128 random bits as text.
+[[nodiscard]] inline std::string random_name() {
+  std::random_device random;
+  std::ostringstream text;
+  text << std::hex;
+  for (int word = 0; word < 4; ++word) text << random();
+  return text.str();
+}
+
+/// A folder in which files appear whole: each is written under another name, then renamed. Only this user can read
+/// them.
+///
+/// Everything goes through one descriptor, so that a folder put in its place later is not used.
+class Folder {
+ public:
+  /// Opens a folder; nullopt if there is none.
+  /// @throws ConnectError if it cannot be opened, belongs to another user, or others may write to it
+  [[nodiscard]] static std::optional<Folder> open(const std::filesystem::path& path) {
+    return open_at(AT_FDCWD, path, path, 0);
+  }
+  /// Makes a folder with mode 0700, and the folders above it; returns whether there was none.
+  /// @throws ConnectError
+  static bool make(const std::filesystem::path& path) {
+    std::error_code error;
+    if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), error);
+    if (::mkdir(path.c_str(), 0700) == 0) return true;
+    if (errno != EEXIST) fail("make", path, errno);
+    return false;
+  }
+
+  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
+
+  /// Opens a folder inside this one; nullopt if there is none.
+  [[nodiscard]] std::optional<Folder> inside(const std::string& name) const {
+    return open_at(descriptor(), name, path_ / name, O_NOFOLLOW);
+  }
+  [[nodiscard]] Folder make_inside(const std::string& name) const {
+    if (::mkdirat(descriptor(), name.c_str(), 0700) != 0) fail("make", path_ / name, errno);
+    auto made = inside(name);
+    if (!made) fail("open", path_ / name, ENOENT);
+    return std::move(*made);
+  }
+
+  [[nodiscard]] bool has(const std::string& name) const noexcept {
+    struct ::stat status;
+    return ::fstatat(descriptor(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0;
+  }
+  /// Returns what a file contains; nullopt if there is none. Never waits, whatever bears the name.
+  /// @throws ConnectError if it is not a regular file, or cannot be read
+  [[nodiscard]] std::optional<std::string> read(const std::string& name) const {
+    const auto file = unique_descriptor::from_native_handle(
+        ::openat(descriptor(), name.c_str(), O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC));
+    if (!file && is_gone(errno)) return std::nullopt;
+    struct ::stat status;
+    if (!file || ::fstat(file.native_handle(), &status) != 0) fail("read", path_ / name, errno);
+    if (!S_ISREG(status.st_mode))
+      throw ConnectError("'" + (path_ / name).string() + "' is not a regular file: remove it, or use another folder",
+                         where());
+    std::string content;
+    if (const int error = read_rest(file, content); is_gone(error))
+      return std::nullopt;
+    else if (error != 0)
+      fail("read", path_ / name, error);
+    return content;
+  }
+
+  /// Writes a file, in place of the one that bears the name.
+  /// @throws ConnectError
+  void put(const std::string& name, std::string_view content) const {
+    const auto part = write(content);
+    if (::renameat(descriptor(), part.c_str(), descriptor(), name.c_str()) == 0) return;
+    const int error = errno;
+    remove(part);
+    fail("write", path_ / name, error);
+  }
+  /// Writes a file unless one bears the name already; returns whether it did.
+  /// @throws ConnectError
+  bool put_first(const std::string& name, std::string_view content) const {
+    const auto part = write(content);
+    // Of the calls that work on every file system, only this one never replaces anything.
+    int error = ::linkat(descriptor(), part.c_str(), descriptor(), name.c_str(), 0) == 0 ? 0 : errno;
+    if ((error == EOPNOTSUPP || error == EPERM || error == ENOSYS) && !has(name)) {
+      if (::renameat(descriptor(), part.c_str(), descriptor(), name.c_str()) == 0) return true;
+      error = errno;
+    }
+    remove(part);
+    if (error != 0 && !has(name)) fail("write", path_ / name, error);
+    return error == 0;
+  }
+  void remove(const std::string& name) const noexcept { (void)::unlinkat(descriptor(), name.c_str(), 0); }
+  /// Removes a folder inside this one and the files in it.
+  void remove_folder(const std::string& name) const {
+    if (const auto inner = inside(name))
+      for (const auto& file : inner->names()) inner->remove(file);
+    (void)::unlinkat(descriptor(), name.c_str(), AT_REMOVEDIR);
+  }
+
+  [[nodiscard]] std::vector<std::string> names() const {
+    std::vector<std::string> found;
+    auto here = unique_descriptor::from_native_handle(::openat(descriptor(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!here) return found;
+    const auto stream = unique_stream::from_native_handle(::fdopendir(here.native_handle()));
+    if (!stream) return found;
+    (void)here.release();  // the stream closes it
+    while (const auto* entry = ::readdir(stream.native_handle()))
+      if (const std::string_view name = entry->d_name; name != "." && name != "..") found.emplace_back(name);
+    return found;
+  }
+
+ private:
+  struct stream_traits {
+    using handle_type = DIR*;
+    static handle_type null() noexcept { return nullptr; }
+    static void close(handle_type stream) noexcept { ::closedir(stream); }
+  };
+  using unique_stream = unique_handle<stream_traits>;
+
+  Folder(unique_descriptor descriptor, std::filesystem::path path)
+      : descriptor_(std::move(descriptor)), path_(std::move(path)) {}
+
+  [[nodiscard]] int descriptor() const noexcept { return descriptor_.native_handle(); }
+  static ErrorContext where() noexcept { return {.operation = "connect", .backend = "file"}; }
+  /// A file server says ESTALE for a file that was replaced while it was opened.
+  static bool is_gone(int error) noexcept { return error == ENOENT || error == ESTALE; }
+
+  static std::optional<Folder> open_at(int base, const std::filesystem::path& name, const std::filesystem::path& path,
+                                       int flags) {
+    auto opened =
+        unique_descriptor::from_native_handle(::openat(base, name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | flags));
+    if (!opened && is_gone(errno)) return std::nullopt;
+    struct ::stat status;
+    if (!opened || ::fstat(opened.native_handle(), &status) != 0) fail("open", path, errno);
+    // Whoever can write to the folder decides what memory the ranks map.
+    const std::string cure = "; set DISTX_FILE to a folder of your own, or to one that does not exist yet";
+    if (status.st_uid != ::geteuid())
+      throw ConnectError("folder '" + path.string() + "' belongs to user " + std::to_string(status.st_uid) +
+                             ", this process runs as user " + std::to_string(::geteuid()) + cure,
+                         where());
+    if ((status.st_mode & (S_IWGRP | S_IWOTH)) != 0)
+      throw ConnectError("other users may write to folder '" + path.string() + "': run 'chmod go-w' on it" + cure,
+                         where());
+    return Folder(std::move(opened), path);
+  }
+
+  [[nodiscard]] std::string write(std::string_view content) const {
+    const auto part = "part-" + random_name();
+    auto file = unique_descriptor::from_native_handle(
+        ::openat(descriptor(), part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+    int error = file ? 0 : errno;
+    while (error == 0 && !content.empty()) {
+      const auto written = ::write(file.native_handle(), content.data(), content.size());
+      if (written >= 0)
+        content.remove_prefix(static_cast<std::size_t>(written));
+      else if (errno != EINTR)
+        error = errno;
+    }
+    if (error == 0 && ::close(file.release()) != 0) error = errno;  // a file server may refuse only now
+    if (error == 0) return part;
+    remove(part);
+    fail("write", path_ / part, error);
+  }
+  [[noreturn]] static void fail(const char* what, const std::filesystem::path& path, int error) {
+    throw ConnectError(std::string("cannot ") + what + " '" + path.string() + "' (" +
+                           std::generic_category().message(error) +
+                           "): every rank must be able to read and write the folder until the job ends",
+                       where(), error);
+  }
+
+  unique_descriptor descriptor_;
+  std::filesystem::path path_;
+};
+
+}  // namespace distx::detail::file

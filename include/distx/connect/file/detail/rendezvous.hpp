@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <algorithm>
+
+#include "distx/connect/file/detail/poll_until.hpp"
+#include "distx/connect/file/detail/process.hpp"
+
+namespace distx::detail::file {
+
+/// The largest number of ranks: each reads a file of every other one in each call.
+inline constexpr int most_ranks = 65536;
+
+/// What a rank knows after a rendezvous: the job's folder, and the process of each rank.
+struct Membership {
+  Folder outer;      ///< the user's
+  std::string name;  ///< the job's folder inside it
+  Folder inner;      ///< the same, opened
+  std::vector<Process> ranks;
+  bool made_outer = false;  ///< rank 0 made `outer`
+
+  /// Removes the job's files, and `outer` if rank 0 made it and nothing else is in it.
+  void remove() const noexcept try {
+    outer.remove_folder(name);
+    if (const auto run = outer.read("run"); run && name == "run-" + run->substr(0, run->find(' ')))
+      outer.remove("run");  // rank 0 was killed before it did so
+    if (made_outer) ::rmdir(outer.path().c_str());
+  } catch (...) {  // an earlier error is on its way, or the job has ended
+  }
+};
+
+/// How ranks that know nothing but a folder find each other in it.
+///
+/// Rank 0 makes a folder of a random name inside it and writes that name to the file `run`. The others answer in that
+/// folder, each with a random word, and have joined once rank 0 repeats the word in the file `together`. Files of an
+/// earlier job can thus be there and are never used: they do not have this job's words.
+class Rendezvous {
+ public:
+  Rendezvous(std::filesystem::path folder, int rank, int size, Timeout deadline)
+      : path_(std::move(folder)), rank_(rank), size_(size), timeout_(deadline), deadline_(deadline) {}
+
+  /// Collective. On an error the last rank removes the files.
+  /// @throws ConnectError, TimeoutError, RankFailure: the same type on every rank if rank 0 found the error
+  [[nodiscard]] Membership meet() { return rank_ == 0 ? gather() : join(); }
+
+ private:
+  struct Hello {
+    std::string word;
+    int size = 0;
+    bool made_outer = false;
+    Process process;
+
+    [[nodiscard]] static std::optional<Hello> from(const std::optional<std::string>& text) {
+      Hello hello;
+      if (!text || !(std::istringstream(*text) >> hello.word >> hello.size >> hello.made_outer >> hello.process))
+        return std::nullopt;
+      return hello;
+    }
+    [[nodiscard]] std::string text() const {
+      std::ostringstream out;
+      out << word << ' ' << size << ' ' << made_outer << ' ' << process << '\n';
+      return out.str();
+    }
+  };
+  /// Why the ranks cannot work together.
+  struct Refusal {
+    char kind = 'c';  ///< c: ConnectError, t: TimeoutError, f: RankFailure
+    int failed_rank = -1;
+    std::string message;
+  };
+
+  static std::string hello_of(int rank) { return "hello-" + std::to_string(rank); }
+  static std::string folder_of(const std::string& word) { return "run-" + word; }
+  [[nodiscard]] ErrorContext where() const noexcept {
+    return {.operation = "connect", .backend = "file", .rank = rank_, .size = size_};
+  }
+  [[noreturn]] void raise(const Refusal& refusal) const {
+    if (refusal.kind == 't') throw TimeoutError(refusal.message, where());
+    if (refusal.kind == 'f') throw RankFailure(refusal.message, refusal.failed_rank, nullptr, where());
+    throw ConnectError(refusal.message, where());
+  }
+  [[nodiscard]] Refusal not_joined(const std::vector<int>& ranks) const {
+    return {'t', -1,
+            "timed out after " + timeout_.to_string() + ": " + name_ranks(ranks, size_) + " did not join in '" +
+                path_.string() + "'"};
+  }
+  [[nodiscard]] static Refusal exited(int rank, const Process& process) {
+    return {'f', rank,
+            "rank " + std::to_string(rank) + " (" + process.to_string() + ") exited before all ranks had joined"};
+  }
+
+  /// Removes this rank's answer, and the job's files if no other living rank has one.
+  void leave(const Membership& job) const noexcept try {
+    if (const auto hello = Hello::from(job.inner.read(hello_of(rank_))); hello && hello->word == mine_.word)
+      job.inner.remove(hello_of(rank_));
+    for (const auto& name : job.inner.names())
+      if (name.starts_with("hello-"))
+        if (const auto hello = Hello::from(job.inner.read(name)); !hello || !has_ended(hello->process, mine_.process))
+          return;
+    job.remove();
+  } catch (...) {  // the error that broke the rendezvous is reported
+  }
+
+  // ---- Rank 0 ----
+
+  Membership gather() {
+    mine_.made_outer = Folder::make(path_);
+    Membership job = make_job();
+    Refusal refusal;
+    try {
+      if (auto found = gather_in(job)) {
+        refusal = std::move(*found);
+      } else {
+        publish(job, {});
+        withdraw(job);
+        for (const auto& hello : joined_) job.ranks.push_back(hello->process);
+        return job;
+      }
+    } catch (const Error& error) {
+      refusal.message = error.message();
+    } catch (...) {
+      withdraw(job);
+      leave(job);
+      throw;
+    }
+    withdraw(job);
+    try {
+      publish(job, refusal);
+    } catch (const Error&) {  // the others learn it from the end of this process, or at their deadlines
+    }
+    leave(job);
+    raise(refusal);
+  }
+  [[nodiscard]] Membership make_job() const try {
+    auto outer = Folder::open(path_);
+    if (!outer) throw ConnectError("folder '" + path_.string() + "' was removed while the ranks joined", where());
+    auto inner = outer->make_inside(folder_of(mine_.word));
+    return {std::move(*outer), folder_of(mine_.word), std::move(inner), {}, mine_.made_outer};
+  } catch (const Error&) {
+    if (mine_.made_outer) ::rmdir(path_.c_str());
+    throw;
+  }
+
+  /// Waits for all ranks; returns why they cannot work together, if so.
+  std::optional<Refusal> gather_in(const Membership& job) {
+    joined_.resize(static_cast<std::size_t>(size_));
+    joined_[0] = mine_;
+    (void)job.outer.read("run");  // throws for what is not a file, which the offer would replace
+    job.inner.put(hello_of(0), mine_.text());
+    job.outer.put("run", mine_.text());
+    std::optional<Refusal> refusal;
+    const auto end = poll_until(
+        deadline_,
+        [&] {
+          for (int rank = 1; rank < size_; ++rank)
+            if (auto& hello = joined_[static_cast<std::size_t>(rank)]; !hello)
+              if ((hello = Hello::from(job.inner.read(hello_of(rank)))) && !refusal)
+                refusal = disagreement(rank, hello->size);
+          return refusal || missing().empty();
+        },
+        [&] {
+          keep_offering(job);
+          refusal = trouble_in(job);
+          return refusal.has_value();
+        });
+    if (end == WaitEnd::expired) return not_joined(missing());
+    return refusal;
+  }
+  [[nodiscard]] std::vector<int> missing() const {
+    std::vector<int> ranks;
+    for (std::size_t rank = 0; rank < joined_.size(); ++rank)
+      if (!joined_[rank]) ranks.push_back(static_cast<int>(rank));
+    return ranks;
+  }
+  [[nodiscard]] std::optional<Refusal> disagreement(int rank, int their_size) const {
+    if (their_size == size_) return std::nullopt;
+    return Refusal{'c', -1,
+                   "rank " + std::to_string(rank) + " expects " + std::to_string(their_size) + " ranks, rank 0 " +
+                       std::to_string(size_) + ": set the same DISTX_SIZE on every rank"};
+  }
+  /// Looks for what another rank reports, for a rank beyond the last, and for a rank that joined and exited.
+  [[nodiscard]] std::optional<Refusal> trouble_in(const Membership& job) const {
+    if (auto report = job.inner.read("trouble")) return Refusal{'c', -1, std::move(*report)};
+    for (const auto& name : job.inner.names()) {
+      int rank = 0;
+      if (name.starts_with("hello-") && std::istringstream(name.substr(6)) >> rank && rank >= size_)
+        if (const auto hello = Hello::from(job.inner.read(name))) return disagreement(rank, hello->size);
+    }
+    for (std::size_t rank = 1; rank < joined_.size(); ++rank)
+      if (joined_[rank] && has_ended(joined_[rank]->process, mine_.process))
+        return exited(static_cast<int>(rank), joined_[rank]->process);
+    return std::nullopt;
+  }
+  /// Another rank 0 may have replaced the offer by its own; someone who cleaned up may have removed it.
+  void keep_offering(const Membership& job) const {
+    const auto run = Hello::from(job.outer.read("run"));
+    if (!run)
+      job.outer.put("run", mine_.text());
+    else if (run->word != mine_.word)
+      throw ConnectError("another process with rank 0 (" + run->process.to_string() + ") uses folder '" +
+                             path_.string() +
+                             "': give every process a DISTX_RANK, and every job a DISTX_FILE, of its own",
+                         where());
+  }
+  void withdraw(const Membership& job) const noexcept try {
+    if (const auto run = Hello::from(job.outer.read("run")); run && run->word == mine_.word) job.outer.remove("run");
+  } catch (...) {  // what bears the name is not ours
+  }
+  void publish(const Membership& job, const std::optional<Refusal>& refusal) const {
+    std::ostringstream out;
+    out << (refusal ? refusal->kind : '-') << ' ' << (refusal ? refusal->failed_rank : -1) << ' ' << joined_.size()
+        << '\n';
+    for (const auto& hello : joined_) out << (hello ? hello->text() : "- 0 0 - - 0 0\n");
+    if (refusal) out << refusal->message;
+    job.inner.put("together", out.str());
+  }
+
+  // ---- The other ranks ----
+
+  Membership join() {
+    std::optional<Membership> job;  // that this rank has answered
+    bool refused = false;
+    try {
+      return join_in(job, refused);
+    } catch (const Error& error) {
+      if (job && !refused) report(job->inner, "rank " + std::to_string(rank_) + " gave up: " + error.message());
+      if (job) leave(*job);
+      throw;
+    }
+  }
+  Membership join_in(std::optional<Membership>& job, bool& refused) {
+    std::optional<Folder> outer;
+    std::optional<Hello> root;  // that this rank has answered
+    const auto joined = [&] { return job && has_joined(*job, refused); };
+    const auto end = poll_until(
+        deadline_,
+        [&] {
+          if (joined()) return true;
+          if (!twin_.empty() && !job->inner.has("trouble")) throw ConnectError(twin_, where());
+          if (!outer && !(outer = Folder::open(path_))) return false;
+          const auto offered = Hello::from(outer->read("run"));
+          if (offered && (!root || root->word != offered->word) && !has_ended(offered->process, mine_.process)) {
+            auto answered = answer(*offered);
+            if (!answered) return false;
+            if (job) leave(*job);
+            job = std::move(answered);
+            root = offered;
+          }
+          return false;
+        },
+        [&] {
+          if (root && has_ended(root->process, mine_.process) && !joined()) raise(exited(0, root->process));
+          return false;
+        });
+    if (end == WaitEnd::ready) return std::move(*job);
+    if (!twin_.empty()) throw ConnectError(twin_, where());
+    if (!root) raise(not_joined({0}));
+    std::vector<int> absent;
+    for (int rank = 0; rank < size_; ++rank)
+      if (!job->inner.has(hello_of(rank))) absent.push_back(rank);
+    if (absent.empty()) absent.push_back(0);  // it has joined, and did not say who else has
+    raise(not_joined(absent));
+  }
+  /// Answers rank 0's offer; nullopt if its folder is gone.
+  std::optional<Membership> answer(const Hello& root) {
+    twin_.clear();
+    auto outer = Folder::open(path_);
+    auto inner = outer ? outer->inside(folder_of(root.word)) : std::nullopt;
+    if (!inner || !inner->has(hello_of(0))) return std::nullopt;
+    try {
+      if (!inner->put_first(hello_of(rank_), mine_.text()))
+        if (const auto other = Hello::from(inner->read(hello_of(rank_))); other && other->word != mine_.word) {
+          // Rank 0 reads of it and refuses all. If it does not, its job is an earlier one, on another host.
+          twin_ = "two processes have rank " + std::to_string(rank_) + " (" + other->process.to_string() + " and " +
+                  mine_.process.to_string() + "): give every process a DISTX_RANK of its own";
+          report(*inner, twin_);
+        }
+    } catch (const ConnectError&) {
+      if (inner->has(hello_of(0))) throw;
+      return std::nullopt;
+    }
+    return Membership{std::move(*outer), folder_of(root.word), std::move(*inner), {}, root.made_outer};
+  }
+  /// Tells rank 0 why the ranks cannot work together.
+  void report(const Folder& inner, const std::string& message) const noexcept try {
+    (void)inner.put_first("trouble", message);
+  } catch (...) {  // it has a deadline
+  }
+  /// Returns whether rank 0 has repeated this rank's word.
+  bool has_joined(Membership& job, bool& refused) const {
+    const auto text = job.inner.read("together");
+    if (!text) return false;
+    std::istringstream in(*text);
+    Refusal refusal;
+    std::size_t count = 0;
+    if (!(in >> refusal.kind >> refusal.failed_rank >> count) || count > static_cast<std::size_t>(most_ranks))
+      return false;
+    std::vector<Hello> all(count);
+    for (auto& hello : all) in >> hello.word >> hello.size >> hello.made_outer >> hello.process;
+    in.ignore();
+    std::getline(in, refusal.message);
+    if (refusal.kind != '-') {
+      refused = true;
+      raise(refusal);
+    }
+    if (rank_ >= static_cast<int>(count) || all[static_cast<std::size_t>(rank_)].word != mine_.word) return false;
+    job.ranks.clear();
+    for (const auto& hello : all) job.ranks.push_back(hello.process);
+    return true;
+  }
+
+  std::filesystem::path path_;
+  int rank_;
+  int size_;
+  Timeout timeout_;
+  Deadline deadline_;
+  Hello mine_{random_name(), size_, false, this_process()};
+  std::vector<std::optional<Hello>> joined_;  ///< by rank
+  std::string twin_;                          ///< the message about another process of this rank, if there is one
+};
+
+}  // namespace distx::detail::file
