@@ -81,7 +81,7 @@ class Launcher(InFolder):
                           ["--dies", "2", "2", "true"]):
             done = self.ranks(*arguments)
             self.assertEqual(done.returncode, 2, arguments)
-            self.assertIn("usage: tools/ranks", done.stderr)
+            self.assertIn("usage: ranks", done.stderr)
 
     def test_the_program_keeps_its_arguments(self):
         done = self.ranks(1, "printf", "%s|", "--timeout", "a b", "")

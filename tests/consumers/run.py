@@ -31,14 +31,18 @@ def run(*command, **options):
 
 
 def install(folder, mpi):
-    """Installs distx below `folder` and returns the prefix."""
+    """Installs distx below `folder` and returns the prefix. The default options, but without tests and examples."""
     prefix, build = os.path.join(folder, "prefix"), os.path.join(folder, "distx")
-    off = [f"-D{part}=disabled" for part in ("tests", "examples", "benchmarks")]
+    off = ["-Dtests=disabled", "-Dexamples=disabled"]
     run(MESON, "setup", build, ROOT, "--prefix", prefix, f"-Dmpi={'enabled' if mpi else 'disabled'}", *off)
     run(MESON, "install", "-C", build)
-    for needed in ("include/distx/distx.hpp", "share/cmake/distx/distxConfig.cmake"):
+    for needed in ("include/distx/distx.hpp", "share/cmake/distx/distxConfig.cmake", "bin/distx-ranks"):
         if not os.path.exists(os.path.join(prefix, needed)):
-            sys.exit(f"'meson install' put no {needed} in place")
+            sys.exit(f"'meson install' did not install {needed}")
+    built = glob.glob(os.path.join(build, "**", "*.o"), recursive=True)
+    if built:
+        sys.exit(f"'meson install' compiled {len(built)} files, such as {built[0]}: it must not build benchmarks")
+    run(os.path.join(prefix, "bin", "distx-ranks"), "2", "true")
     return prefix
 
 
