@@ -16,7 +16,7 @@ fail() {
 build_packages=(g++ meson ninja-build pkg-config libopenmpi-dev openmpi-bin libboost-mpi-dev libeigen3-dev libcli11-dev
   libfmt-dev nlohmann-json3-dev zlib1g-dev doctest-dev)
 # What the tests use beside it; a clang is added to these.
-test_packages=(cmake)
+test_packages=(cmake doxygen)
 clang_versions=(16 17 18 19 20 21)
 
 clang_command() {

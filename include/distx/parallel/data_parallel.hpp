@@ -65,7 +65,7 @@ concept UpdatesIn = ShardableOptimizer<Optimizer> && (HostAccessible<Space> || E
 /// The optimizer is of one kind: what an ElementwiseOptimizer or a NormOptimizer updates is cut anywhere, what a
 /// MatrixOptimizer updates, alone or in a Mixed, is dealt out whole.
 ///
-/// Policies, in any order: ZeRO<0> to ZeRO<3> or ZeRO<Dynamic>, Accumulate<Local> or <Sharded>,
+/// Policies, in any order: ZeRO<0> to ZeRO<3> or ZeRO<Dynamic>, Accumulate<Local> or Accumulate<Sharded>,
 /// Precision<Wire, Master>, Hybrid, On<Space>.
 template <class... Policies>
 class DataParallel {
