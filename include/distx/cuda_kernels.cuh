@@ -25,6 +25,7 @@ inline const bool kernels_are_here = [] {
              .sum_of_squares = &enqueue_sum_of_squares,
              .largest_magnitude = &enqueue_largest_magnitude,
              .fixed_point_squares = &enqueue_fixed_point_squares,
+             .clip_factor = &enqueue_clip_factor,
              .change_step = &enqueue_change_step};
   return register_optimizer<SGD>() && register_optimizer<AdamW>();
 }();

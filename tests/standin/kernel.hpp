@@ -189,6 +189,10 @@ template <class T>
 void __stwt(T* where, std::type_identity_t<T> value) {
   *where = value;
 }
+template <class T>
+void __stwb(T* where, std::type_identity_t<T> value) {
+  *where = value;
+}
 
 inline long long __double_as_longlong(double value) { return std::bit_cast<long long>(value); }
 inline double __longlong_as_double(long long value) { return std::bit_cast<double>(value); }

@@ -5,12 +5,13 @@
 #include "distx/cuda/detail/operations.hpp"
 #include "distx/memory/detail/fixed_point.hpp"
 
-// Sums of squares of a GPU's memory that are the same bits as the host's, in every order and over any parts. The forms
-// that leave their number in the GPU's memory add up over several spans, and none of them blocks the host.
+// Sums of squares of values in a GPU's memory with the host's bits, in any order and over any parts. The forms that
+// leave their result in the GPU's memory accumulate over several spans and do not block the host.
 namespace distx {
 
-/// largest[0] becomes the largest magnitude of itself and the values: infinity where one is infinite or not a number.
-/// @pre largest[0] is 0 or what this left there
+/// Enqueues the maximum of largest[0] and the values' largest magnitude, into largest[0]: infinity if a value is
+/// infinite or NaN.
+/// @pre largest[0] is 0 or the result of an earlier call
 template <cuda::detail::Floating T>
 void largest_magnitude(CudaStreamRef stream, Span<T, Cuda> values, Span<double, Cuda> largest) {
   if (!values.empty())
@@ -18,10 +19,12 @@ void largest_magnitude(CudaStreamRef stream, Span<T, Cuda> values, Span<double, 
                                                                                           largest.data());
 }
 
-/// Adds the squares, in the units that go with `FixedPointSum::exponent_for(largest[0])`, to parts[0], the high part,
-/// and parts[1], the low one, which is not cut at 2^32: `FixedPointSum total; total += {parts[0], parts[1]};` cuts it.
+/// Enqueues the addition of the values' squares, in units of `FixedPointSum::exponent_for(largest[0])`, to parts[0],
+/// the high part, and parts[1], the low part, which may exceed 2^32: `total += {parts[0], parts[1]}` carries the rest
+/// over.
 ///
-/// Nothing is added where largest[0] is infinite.
+/// Adds nothing if largest[0] is infinite.
+/// @param parts  two elements
 /// @pre largest[0] is at least the largest magnitude of all; there are fewer than 2^34 values on all ranks
 template <cuda::detail::Floating T>
 void fixed_point_squares(CudaStreamRef stream, Span<T, Cuda> values, Span<const double, Cuda> largest,
@@ -32,8 +35,18 @@ void fixed_point_squares(CudaStreamRef stream, Span<T, Cuda> values, Span<const 
         stream, values, largest.data(), parts.data());
 }
 
-/// The largest magnitude among the values, 0 where there are none; infinity where one is infinite or not a number.
-/// Blocks the host.
+/// Enqueues the computation of the gradients' norm, and of the factor that unscales and clips them, from the results of
+/// the two functions above, reduced over all ranks.
+///
+/// The norm is the sum's root times `unscale`; the factor is `unscale`, times clip_norm / norm if the norm is larger,
+/// or NaN if largest[0] is infinite. Both have the host's bits.
+inline void clip_factor(CudaStreamRef stream, Span<const double, Cuda> largest, Span<const std::uint64_t, Cuda> parts,
+                        double clip_norm, double unscale, Span<cuda::detail::ClipFactor, Cuda> result) {
+  cuda::detail::kernel_in(cuda::detail::kernels.clip_factor, "clip_factor")(stream, largest.data(), parts.data(),
+                                                                            clip_norm, unscale, result.data());
+}
+
+/// Returns the values' largest magnitude: 0 if there are none, infinity if one is infinite or NaN. Blocks the host.
 template <cuda::detail::Floating T>
 [[nodiscard]] double largest_magnitude(CudaStreamRef stream, Span<T, Cuda> values) {
   if (values.empty()) return 0;
@@ -43,14 +56,14 @@ template <cuda::detail::Floating T>
   return cuda::detail::read<double>(stream, largest);
 }
 
-/// As the host's. Blocks the host.
+/// Returns the sum of the squares in units of `exponent`, with the bits of the host's function. Blocks the host.
 template <cuda::detail::Floating T>
 [[nodiscard]] FixedPointSum fixed_point_squares(CudaStreamRef stream, Span<T, Cuda> values, int exponent) {
   FixedPointSum total;
   if (values.empty()) return total;
   static_cast<void>(cuda::detail::kernel_in(cuda::detail::kernels.fixed_point_squares, "fixed_point_squares"));
   const Buffer<double, Cuda> largest(1, uninitialized, stream);
-  const double below = std::ldexp(0.5, exponent);  // whose exponent is that one
+  const double below = std::ldexp(0.5, exponent);  // its exponent is `exponent`
   copy(stream, largest.span(), Span<const double>(&below, 1));
   const Buffer<std::uint64_t, Cuda> there(2, stream);
   fixed_point_squares(stream, values, Span<const double, Cuda>(largest), there.span());
@@ -61,7 +74,7 @@ template <cuda::detail::Floating T>
   return total;
 }
 
-/// The Euclidean norm, by the two above; infinity where a value is infinite or not a number. Blocks the host, once.
+/// Returns the Euclidean norm; infinity if a value is infinite or NaN. Blocks the host once.
 template <cuda::detail::Floating T>
 [[nodiscard]] double fixed_point_norm(CudaStreamRef stream, Span<T, Cuda> values) {
   if (values.empty()) return 0;

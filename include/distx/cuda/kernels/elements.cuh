@@ -11,15 +11,14 @@ namespace distx {
 namespace cuda::detail {
 
 template <class F, class T, class... Xs>
-struct FunctionBody : Plain<FunctionBody<F, T, Xs...>> {
+struct FunctionBody {
   F f;
-  explicit FunctionBody(const F& of) : f(of) {}
   __device__ void operator()(T& out, const Xs&... xs) const { out = static_cast<T>(f(xs...)); }
 };
 
 template <class F, class T, class... Xs>
 void enqueue_elements(CudaStreamRef stream, const F& f, Span<T, Cuda> out, Span<const Xs, Cuda>... xs) {
-  for_each_element(stream, FunctionBody<F, T, Xs...>(f), out.size(), Out<T>{out.data()}, In<Xs>{xs.data()}...);
+  for_each_element(stream, FunctionBody<F, T, Xs...>{f}, out.size(), Out<T>{out.data()}, In<Xs>{xs.data()}...);
 }
 
 }  // namespace cuda::detail

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <bit>
 #include <cstdint>
 #include <utility>
 
 #include "distx/cuda/kernels/launch.cuh"
 
-// The one kernel for all that is done element by element on arrays of one length.
+// The kernel of all operations that work element by element on arrays of one length.
 namespace distx::cuda::detail {
 
-/// f(0), f(1)… f(Count - 1), without a loop: what arrays are indexed by then stays in registers.
+/// Calls f(0), f(1), …, f(Count - 1) without a loop, so that arrays indexed by the argument stay in registers.
 template <int Count, class F>
 __device__ void unrolled(F&& f) {
   [&]<int... I>(std::integer_sequence<int, I...>) { (f(I), ...); }(std::make_integer_sequence<int, Count>{});
 }
 
-/// What a kernel does with an array.
+/// How a kernel uses an array.
 template <class T>
 struct In {
   using type = T;
@@ -34,13 +35,37 @@ struct InOut {
   T* data;
 };
 
-/// Elements that are loaded and stored at once.
+/// Elements that one instruction loads or stores.
 template <class T, int Width>
 struct alignas(Width * sizeof(T)) Vector {
   T values[Width];
 };
 
-/// A thread's elements of one array: `Depth` vectors, all of which are loaded before the first is waited for.
+/// The register type of a vector's size.
+template <std::size_t Bytes>
+struct Register;
+template <>
+struct Register<1> {
+  using type = unsigned char;
+};
+template <>
+struct Register<2> {
+  using type = unsigned short;
+};
+template <>
+struct Register<4> {
+  using type = unsigned;
+};
+template <>
+struct Register<8> {
+  using type = uint2;
+};
+template <>
+struct Register<16> {
+  using type = uint4;
+};
+
+/// A thread's elements of one array: `Depth` vectors, all of which are loaded before the first is used.
 template <class Array, int Width, int Depth>
 struct Fragment {
   using type = typename Array::type;
@@ -52,10 +77,13 @@ struct Fragment {
   __device__ void load(int depth, std::ptrdiff_t first) {
     if constexpr (Array::reads) own[depth] = *reinterpret_cast<const vector*>(array.data + first);
   }
+  /// Stores with one instruction. nvcc splits the plain assignment of a vector that was never loaded into one store per
+  /// element; the intrinsic keeps it whole.
   __device__ void store(int depth, std::ptrdiff_t first) const {
-    if constexpr (Array::writes) *reinterpret_cast<vector*>(array.data + first) = own[depth];
+    using Word = typename Register<sizeof(vector)>::type;
+    if constexpr (Array::writes) __stwb(reinterpret_cast<Word*>(array.data + first), std::bit_cast<Word>(own[depth]));
   }
-  /// Of the elements from `first` on those that there are, one by one.
+  /// Loads, one by one, those elements from `first` on that exist.
   __device__ void load_edge(int depth, std::ptrdiff_t first, std::ptrdiff_t count) {
     if constexpr (Array::reads)
       unrolled<Width>([&](int e) {
@@ -70,9 +98,9 @@ struct Fragment {
   }
 };
 
-/// Edges and middle go through the same instructions. Which copy of the body an element goes through depends on where
-/// arrays begin: bits do not where the body computes with numbers that nvcc fuses no products and sums of (Rounded).
-/// @param whole all of the block's elements are there
+/// Applies the body to one tile. Tiles at an array's edge and tiles in its middle run the same arithmetic, so that an
+/// element's bits do not depend on the array's address, provided that the body computes with `Rounded` numbers.
+/// @param whole whether all of the tile's elements exist
 template <int Width, int Depth, class Body, class... Fragments>
 __device__ void one_tile(const Body& body, bool whole, std::ptrdiff_t first, std::ptrdiff_t stride,
                          std::ptrdiff_t count, Fragments... fragments) {
@@ -87,37 +115,47 @@ __device__ void one_tile(const Body& body, bool whole, std::ptrdiff_t first, std
     unrolled<Depth>([&](int depth) { (fragments.store_edge(depth, first + depth * stride, count), ...); });
 }
 
-/// `shift` elements before the arrays' begin lies a boundary of vectors.
+/// Applies the body to tile number `tile` of arrays that begin `shift` elements after a boundary of vectors.
+template <int Width, int Depth, class Body, class... Arrays>
+__device__ void tile_of(const Body& body, std::size_t tile, std::size_t count, unsigned shift, Arrays... arrays) {
+  const std::size_t elements = std::size_t{Width} * Depth * blockDim.x;
+  const std::size_t begin = tile * elements;
+  const auto first =
+      static_cast<std::ptrdiff_t>(begin + std::size_t{Width} * threadIdx.x) - static_cast<std::ptrdiff_t>(shift);
+  const bool whole = begin >= shift && begin + elements <= count + shift;
+  one_tile<Width, Depth>(body, whole, first, static_cast<std::ptrdiff_t>(Width * blockDim.x),
+                         static_cast<std::ptrdiff_t>(count), Fragment<Arrays, Width, Depth>{arrays, {}}...);
+}
+
 template <int Width, int Depth, class Body, class... Arrays>
 __global__ void __launch_bounds__(block_threads)
     elementwise_kernel(Body body, std::size_t count, unsigned shift, Arrays... arrays) {
-  const auto operation = body.begin();
   const std::size_t tile = std::size_t{Width} * Depth * blockDim.x;
-  for (std::size_t begin = tile * blockIdx.x; begin < count + shift; begin += tile * gridDim.x) {
-    const auto first =
-        static_cast<std::ptrdiff_t>(begin + std::size_t{Width} * threadIdx.x) - static_cast<std::ptrdiff_t>(shift);
-    const bool whole = begin >= shift && begin + tile <= count + shift;
-    one_tile<Width, Depth>(operation, whole, first, static_cast<std::ptrdiff_t>(Width * blockDim.x),
-                           static_cast<std::ptrdiff_t>(count), Fragment<Arrays, Width, Depth>{arrays, {}}...);
-  }
+  for (std::size_t i = blockIdx.x; i * tile < count + shift; i += gridDim.x)
+    tile_of<Width, Depth>(body, i, count, shift, arrays...);
 }
 
-/// How many elements lie between an address and the boundary of vectors before it.
+/// Vectors of the widest array have 16 bytes, the most that one instruction moves.
+template <class... Arrays>
+inline constexpr int vector_width = static_cast<int>(16 / std::max({sizeof(typename Arrays::type)...}));
+/// Vectors of each array that a thread loads before it computes.
+inline constexpr int vectors_in_flight = 2;
+
+/// Elements between an array's begin and the boundary of vectors before it.
 template <int Width, class Array>
 [[nodiscard]] unsigned shift_of(const Array& array) {
   return static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(array.data) / sizeof(typename Array::type) % Width);
 }
 
-/// Enqueues body(a[i], b[i]…) for every i; a body's `begin()` gives what each thread then calls.
+/// Enqueues body(a[i], b[i], …) for every i.
 ///
-/// 16 bytes of the widest array are moved at once where all arrays lie alike on boundaries of vectors, else one
-/// element; each thread has as much under way either way.
+/// Moves 16 bytes of the widest array at once if all arrays begin equally far after a boundary of vectors, else single
+/// elements; each thread has the same number of elements in flight either way.
 template <class Body, class First, class... Arrays>
 void for_each_element(CudaStreamRef stream, const Body& body, std::size_t count, const First& first,
                       const Arrays&... arrays) {
-  constexpr std::size_t widest = std::max({sizeof(typename First::type), sizeof(typename Arrays::type)...});
-  constexpr int width = static_cast<int>(16 / widest);
-  constexpr int depth = 2;
+  constexpr int width = vector_width<First, Arrays...>;
+  constexpr int depth = vectors_in_flight;
   const unsigned shift = shift_of<width>(first);
   const bool alike = ((shift_of<width>(arrays) == shift) && ...);
   const std::size_t tile = std::size_t{width} * depth * block_threads;

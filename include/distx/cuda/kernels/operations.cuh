@@ -1,64 +1,53 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include "distx/cuda/kernels/convert.cuh"
 #include "distx/cuda/kernels/elementwise.cuh"
 #include "distx/cuda/kernels/rounded.cuh"
 #include "distx/cuda/kernels/typed.cuh"
 
-// What cuda/operations.hpp enqueues, element by element: the host's arithmetic.
+// The elementwise operations of cuda/detail/operations.hpp: the host's arithmetic.
 namespace distx::cuda::detail {
 
-/// What needs no work before the elements.
-template <class Body>
-struct Plain {
-  __device__ const Body& begin() const { return static_cast<const Body&>(*this); }
-};
-
 template <class T>
-struct FillBody : Plain<FillBody<T>> {
+struct FillBody {
   T value;
-  explicit FillBody(T of) : value(of) {}
   __device__ void operator()(T& to) const { to = value; }
 };
 
 template <class To, class From>
-struct CastBody : Plain<CastBody<To, From>> {
-  using Through = std::conditional_t<is_narrow_float(element_type<To>), float, To>;
-  __device__ void operator()(To& to, const From& from) const { to = static_cast<To>(static_cast<Through>(from)); }
+struct CastBody {
+  __device__ void operator()(To& to, const From& from) const { to = narrow<To>(wide(from)); }
 };
 
 template <class T>
-struct ScaleBody : Plain<ScaleBody<T>> {
+struct ScaleBody {
   using A = accumulator_t<T>;
   A factor;
-  explicit ScaleBody(double by) : factor(static_cast<A>(by)) {}
-  __device__ void operator()(T& value) const { value = static_cast<T>(static_cast<A>(value) * factor); }
+  __device__ void operator()(T& value) const { value = narrow<T>((Rounded<A>(wide(value)) * factor).number()); }
 };
 
 template <class T>
-struct AddBody : Plain<AddBody<T>> {
+struct AddBody {
   using A = accumulator_t<T>;
   __device__ void operator()(T& to, const T& from) const {
-    to = static_cast<T>(static_cast<A>(to) + static_cast<A>(from));
+    to = narrow<T>((Rounded<A>(wide(to)) + wide(from)).number());
   }
 };
 
 template <class To, class From>
-struct MixBody : Plain<MixBody<To, From>> {
+struct MixBody {
   using A = accumulator_t<To>;
   A keep;
-  explicit MixBody(double kept) : keep(static_cast<A>(kept)) {}
   __device__ void operator()(To& to, const From& from) const {
     using Number = Rounded<A>;
-    const Number mixed = keep * Number(static_cast<A>(to)) +
-                         (A{1} - keep) * Number(static_cast<A>(static_cast<accumulator_t<From>>(from)));
-    to = static_cast<To>(mixed.number());
+    to = narrow<To>((keep * Number(wide(to)) + (A{1} - keep) * Number(static_cast<A>(wide(from)))).number());
   }
 };
 
 inline void enqueue_fill(CudaStreamRef stream, void* to, std::size_t count, std::size_t element_bytes,
                          std::uint64_t bits) {
   const auto as = [&]<class T>(T value) {
-    for_each_element(stream, FillBody<T>(value), count, Out<T>{static_cast<T*>(to)});
+    for_each_element(stream, FillBody<T>{value}, count, Out<T>{static_cast<T*>(to)});
   };
   if (element_bytes == 2)
     as(static_cast<std::uint16_t>(bits));
@@ -78,8 +67,9 @@ inline void enqueue_cast(CudaStreamRef stream, Kernels::Out to, Kernels::In from
 }
 
 inline void enqueue_scale(CudaStreamRef stream, Kernels::Out values, double factor) {
-  with_floating(values,
-                [&]<class T>(T* all) { for_each_element(stream, ScaleBody<T>(factor), values.size(), InOut<T>{all}); });
+  with_floating(values, [&]<class T>(T* all) {
+    for_each_element(stream, ScaleBody<T>{static_cast<accumulator_t<T>>(factor)}, values.size(), InOut<T>{all});
+  });
 }
 
 inline void enqueue_add(CudaStreamRef stream, Kernels::Out to, Kernels::In from) {
@@ -91,7 +81,8 @@ inline void enqueue_add(CudaStreamRef stream, Kernels::Out to, Kernels::In from)
 inline void enqueue_mix(CudaStreamRef stream, Kernels::Out to, Kernels::In from, double kept) {
   with_floating(to, [&]<class To>(To* mixed) {
     with_floating(from, [&]<class From>(const From* given) {
-      for_each_element(stream, MixBody<To, From>(kept), to.size(), InOut<To>{mixed}, In<From>{given});
+      for_each_element(stream, MixBody<To, From>{static_cast<accumulator_t<To>>(kept)}, to.size(), InOut<To>{mixed},
+                       In<From>{given});
     });
   });
 }

@@ -4,31 +4,52 @@
 #include <cmath>
 #include <limits>
 
-#include "distx/cuda/kernels/launch.cuh"
+#include "distx/cuda/kernels/convert.cuh"
+#include "distx/cuda/kernels/elementwise.cuh"
+#include "distx/cuda/kernels/rounded.cuh"
 #include "distx/cuda/kernels/typed.cuh"
 
-// From many values one: within a warp by shuffles, then by atomics on integers, whose order does not matter, or in a
-// fixed order.
+// Reductions: within a warp by shuffles, within a block by shared memory, then among blocks by atomics on integers,
+// whose order does not matter, or in a fixed order.
 namespace distx::cuda::detail {
 
-using Bits = unsigned long long;  // what atomics take
+using Bits = unsigned long long;  // the type that 64-bit atomics take
 
-/// f of each of this thread's values, several of which are loaded before the first is waited for.
+/// Calls f with each of this thread's values. Several vectors of 16 bytes are loaded before the first is used; which
+/// thread has which value, and in which order, does not depend on where the array begins.
 template <class T, class F>
 __device__ void for_each_value(const T* values, std::size_t count, F&& f) {
-  constexpr int depth = 8;
-  const std::size_t threads = std::size_t{gridDim.x} * blockDim.x;
-  const std::size_t thread = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  std::size_t i = thread;
-  for (; i + (depth - 1) * threads < count; i += depth * threads) {
-    T own[depth];
-    for (int d = 0; d < depth; ++d) own[d] = values[i + static_cast<std::size_t>(d) * threads];
-    for (int d = 0; d < depth; ++d) f(static_cast<accumulator_t<T>>(own[d]));
+  constexpr int width = 16 / sizeof(T), depth = 2;
+  const bool aligned = reinterpret_cast<std::uintptr_t>(values) % 16 == 0;
+  const std::size_t stride = std::size_t{gridDim.x} * blockDim.x * width;
+  std::size_t i = (std::size_t{blockIdx.x} * blockDim.x + threadIdx.x) * width;
+  for (; i + (depth - 1) * stride + width <= count; i += depth * stride) {
+    Vector<T, width> own[depth];
+    if (aligned)
+      unrolled<depth>([&](int d) { own[d] = *reinterpret_cast<const Vector<T, width>*>(values + i + d * stride); });
+    else
+      unrolled<depth * width>(
+          [&](int e) { own[e / width].values[e % width] = values[i + e / width * stride + e % width]; });
+    unrolled<depth * width>([&](int e) { f(own[e / width].values[e % width]); });
   }
-  for (; i < count; i += threads) f(static_cast<accumulator_t<T>>(values[i]));
+  for (; i < count; i += stride)
+    unrolled<width>([&](int e) {
+      if (i + e < count) f(values[i + e]);
+    });
 }
 
-/// Every lane gets all lanes' values, combined; in the same order whichever lane.
+/// The same for reductions in any order: the values before the first boundary of vectors are handled one by one, so
+/// that the others are loaded by vectors wherever the array begins.
+template <class T, class F>
+__device__ void for_each_value_in_any_order(const T* values, std::size_t count, F&& f) {
+  constexpr unsigned width = 16 / sizeof(T);
+  const auto shift = static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(values) / sizeof(T) % width);
+  const std::size_t before = std::min<std::size_t>(count, (width - shift) % width);
+  if (blockIdx.x == 0 && threadIdx.x < before) f(values[threadIdx.x]);
+  for_each_value(values + before, count - before, f);
+}
+
+/// Returns the combination of all lanes' values to each lane, in the same order whichever lane.
 template <class T, class Combine>
 __device__ T over_warp(T value, Combine&& combine) {
   for (int distance = 16; distance > 0; distance /= 2)
@@ -37,35 +58,56 @@ __device__ T over_warp(T value, Combine&& combine) {
 }
 __device__ inline bool leads_warp() { return threadIdx.x % 32 == 0; }
 
+/// Returns the combination of all values of a block to its first warp.
+template <class Combine>
+__device__ Bits over_block(Bits value, Combine&& combine) {
+  constexpr unsigned warps = block_threads / 32;
+  __shared__ Bits of_warp[warps];
+  value = over_warp(value, combine);
+  __syncthreads();  // an earlier call's values have been read
+  if (leads_warp()) of_warp[threadIdx.x / 32] = value;
+  __syncthreads();
+  if (threadIdx.x >= 32) return value;
+  return over_warp(threadIdx.x < warps ? of_warp[threadIdx.x] : Bits{0}, combine);
+}
+
+/// Blocks of the reductions that a multiprocessor holds at once: all of its threads.
+inline constexpr unsigned reducing_blocks = 2048 / block_threads;
+
 template <class T>
-__global__ void __launch_bounds__(block_threads) largest_kernel(const T* values, std::size_t count, Bits* largest) {
-  using A = accumulator_t<T>;
-  constexpr A infinity = std::numeric_limits<A>::infinity();
-  A most = 0;
-  for_each_value(values, count, [&](A value) {
-    const A magnitude = value < 0 ? -value : value;
-    if (!(magnitude < infinity))
-      most = infinity;  // what is not a number, too
-    else if (most < magnitude)
-      most = magnitude;
+__global__ void __launch_bounds__(block_threads, reducing_blocks)
+    largest_kernel(const T* values, std::size_t count, Bits* largest) {
+  using Word = std::conditional_t<sizeof(T) == 8, Bits, std::conditional_t<sizeof(T) == 4, unsigned, unsigned short>>;
+  using Held = std::conditional_t<sizeof(T) == 2, unsigned, Word>;
+  constexpr auto magnitude = static_cast<Held>(std::numeric_limits<Word>::max() >> 1);
+  // Magnitudes are ordered as their bits are: numbers, infinity, then NaNs.
+  Held most = 0;
+  for_each_value_in_any_order(values, count, [&](T value) {
+    const Held own = std::bit_cast<Word>(value) & magnitude;
+    most = most < own ? own : most;
   });
-  // Of numbers that are not negative the larger one has the larger bits.
-  const Bits bits =
-      over_warp(std::bit_cast<Bits>(static_cast<double>(most)), [](Bits a, Bits b) { return a < b ? b : a; });
-  if (leads_warp() && bits != 0) atomicMax(largest, bits);
+  double number = static_cast<double>(wide(std::bit_cast<T>(static_cast<Word>(most))));
+  if (!(number < std::numeric_limits<double>::infinity())) number = std::numeric_limits<double>::infinity();
+  const Bits bits = over_block(std::bit_cast<Bits>(number), [](Bits a, Bits b) { return a < b ? b : a; });
+  if (threadIdx.x == 0 && bits != 0) atomicMax(largest, bits);
+}
+
+/// The exponent of `FixedPointSum::exponent_for`.
+__device__ inline int fixed_point_exponent(double largest) {
+  int exponent = 0;
+  static_cast<void>(std::frexp(largest, &exponent));
+  return exponent < -900 ? -900 : exponent;
 }
 
 template <class T>
-__global__ void __launch_bounds__(block_threads)
+__global__ void __launch_bounds__(block_threads, 6)
     squares_kernel(const T* values, std::size_t count, const double* largest, Bits* total) {
   const double most = *largest;
   if (!(most < std::numeric_limits<double>::infinity())) return;
-  int exponent = 0;
-  static_cast<void>(std::frexp(most, &exponent));
-  const double scale = std::ldexp(1.0, -(exponent < -900 ? -900 : exponent));
+  const double scale = std::ldexp(1.0, -fixed_point_exponent(most));
   Bits high = 0, low = 0;
-  for_each_value(values, count, [&](auto value) {
-    const double scaled = static_cast<double>(value) * scale;
+  for_each_value_in_any_order(values, count, [&](T value) {
+    const double scaled = static_cast<double>(wide(value)) * scale;
     const auto units = static_cast<Bits>(static_cast<long long>(scaled * scaled * 0x1p62));
     high += units >> 32;
     low += units & 0xffffffffU;
@@ -73,27 +115,46 @@ __global__ void __launch_bounds__(block_threads)
   high += low >> 32;
   low &= 0xffffffffU;
   const auto plus = [](Bits a, Bits b) { return a + b; };
-  high = over_warp(high, plus);
-  low = over_warp(low, plus);
-  if (leads_warp() && (high | low) != 0) {
+  high = over_block(high, plus);
+  low = over_block(low, plus);
+  if (threadIdx.x == 0 && (high | low) != 0) {
     atomicAdd(&total[0], high + (low >> 32));
     atomicAdd(&total[1], low & 0xffffffffU);
   }
 }
 
+/// Computes the norm of a FixedPointSum, and the factor that clips it, with the host's bits.
+static __global__ void __launch_bounds__(32)
+    clip_factor_kernel(const double* largest, const Bits* parts, double clip_norm, double unscale, ClipFactor* result) {
+  if (threadIdx.x != 0) return;
+  using Number = Rounded<double>;
+  const double most = *largest;
+  Number norm = most, factor = unscale;
+  if (!(most < std::numeric_limits<double>::infinity())) {
+    factor = std::numeric_limits<double>::quiet_NaN();
+  } else {
+    const Number high = std::ldexp(static_cast<double>(parts[0] + (parts[1] >> 32)), 32);
+    const Number all = high + Number(static_cast<double>(parts[1] & 0xffffffffU));
+    const Number root = sqrt(Number(std::ldexp(all.number(), -62)));
+    norm = most > 0 ? Number(std::ldexp(root.number(), fixed_point_exponent(most))) * unscale : Number(0);
+    if (norm > clip_norm) factor *= Number(clip_norm) / norm;
+  }
+  *result = {norm.number(), factor.number()};
+}
+
 template <class T>
-__global__ void __launch_bounds__(block_threads)
+__global__ void __launch_bounds__(block_threads, reducing_blocks)
     partial_squares_kernel(const T* values, std::size_t count, double* partial) {
   double total = 0;
-  for_each_value(values, count, [&](auto value) {
-    const auto wide = static_cast<double>(value);
-    total += wide * wide;
+  for_each_value(values, count, [&](T value) {
+    const auto number = static_cast<double>(wide(value));
+    total += number * number;
   });
   total = over_warp(total, [](double a, double b) { return a + b; });
   if (leads_warp()) partial[(blockIdx.x * blockDim.x + threadIdx.x) / 32] = total;
 }
 
-/// One warp adds up.
+/// Adds up the partial sums, by one warp.
 static __global__ void __launch_bounds__(32) add_up_kernel(const double* partial, unsigned count, double* total) {
   double own = 0;
   for (unsigned i = threadIdx.x; i < count; i += 32) own += partial[i];
@@ -101,14 +162,14 @@ static __global__ void __launch_bounds__(32) add_up_kernel(const double* partial
   if (leads_warp()) *total = own;
 }
 
-/// Fewer blocks than there could be: each ends in an atomic on the same few bytes.
-[[nodiscard]] inline unsigned blocks_that_reduce(std::size_t count) {
-  return blocks_for((count + block_threads - 1) / block_threads, 4);
+[[nodiscard]] inline unsigned blocks_that_reduce(Kernels::In values) {
+  const std::size_t vectors = (values.size_bytes() + 15) / 16;
+  return blocks_for((vectors + block_threads - 1) / block_threads, reducing_blocks);
 }
 
 inline void enqueue_largest_magnitude(CudaStreamRef stream, Kernels::In values, double* largest) {
   with_floating(values, [&]<class T>(const T* all) {
-    launch(stream, blocks_that_reduce(values.size()), block_threads, &largest_kernel<T>, all, values.size(),
+    launch(stream, blocks_that_reduce(values), block_threads, &largest_kernel<T>, all, values.size(),
            reinterpret_cast<Bits*>(largest));
   });
 }
@@ -117,12 +178,17 @@ inline void enqueue_fixed_point_squares(CudaStreamRef stream, Kernels::In values
                                         std::uint64_t* total) {
   static_assert(sizeof(Bits) == sizeof(std::uint64_t));
   with_floating(values, [&]<class T>(const T* all) {
-    launch(stream, blocks_that_reduce(values.size()), block_threads, &squares_kernel<T>, all, values.size(), largest,
+    launch(stream, blocks_that_reduce(values), block_threads, &squares_kernel<T>, all, values.size(), largest,
            reinterpret_cast<Bits*>(total));
   });
 }
 
-/// By a number of blocks that hangs on the number of values alone.
+inline void enqueue_clip_factor(CudaStreamRef stream, const double* largest, const std::uint64_t* parts,
+                                double clip_norm, double unscale, ClipFactor* result) {
+  launch(stream, 1, 32, &clip_factor_kernel, largest, reinterpret_cast<const Bits*>(parts), clip_norm, unscale, result);
+}
+
+/// The number of blocks depends on the number of values alone.
 inline void enqueue_sum_of_squares(CudaStreamRef stream, Kernels::In values, double* partial, double* total) {
   constexpr unsigned warps = block_threads / 32;
   const std::size_t wanted = (values.size() + block_threads - 1) / block_threads;

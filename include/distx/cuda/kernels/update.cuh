@@ -9,47 +9,144 @@ namespace distx {
 
 namespace cuda::detail {
 
-/// One element's update.
-template <class Optimizer, class T>
-struct UpdateBody : Plain<UpdateBody<Optimizer, T>> {
+/// One element's update. Low is the type of gradients; if it is not T, also of the weights that the T are masters of.
+template <class Optimizer, class T, class Low>
+struct UpdateBody {
   using A = accumulator_t<T>;
   coefficients_t<Optimizer, A> coefficients;
-
-  __host__ __device__ explicit UpdateBody(const coefficients_t<Optimizer, A>& of) : coefficients(of) {}
+  A factor;
 
   template <class... S>
-  __device__ void operator()(T& weight, const T& gradient, S&... state) const {
+  __device__ void operator()(T& weight, const Low& gradient, S&... state) const
+    requires std::same_as<T, Low>
+  {
+    update(weight, gradient, state...);
+  }
+  template <class... S>
+  __device__ void operator()(T& master, const Low& gradient, Low& weight, S&... state) const
+    requires(!std::same_as<T, Low>)
+  {
+    update(master, gradient, state...);
+    weight = narrow<Low>(master);
+  }
+
+ private:
+  template <class... S>
+  __device__ void update(T& weight, const Low& gradient, S&... state) const {
     using Number = Rounded<A>;
-    Number value = static_cast<A>(weight);
+    Number value = wide(weight);
     [&](auto... own) {
-      Optimizer::update(coefficients, value, Number(static_cast<A>(gradient)), own...);
+      Optimizer::update(coefficients, value, scaled(gradient), own...);
       ((state = own.number()), ...);
     }(Number(state)...);
-    weight = static_cast<T>(value.number());
+    weight = narrow<T>(value.number());
+  }
+  /// The bits that the gradient has after `scale`, which rounds to the gradient's type; where there are masters it is
+  /// scaled after its conversion.
+  __device__ Rounded<A> scaled(const Low& gradient) const {
+    const auto product = Rounded<A>(wide(gradient)) * factor;
+    if constexpr (std::same_as<T, Low> && !std::same_as<T, A>)
+      return factor == 1 ? Rounded<A>(wide(gradient)) : Rounded<A>(wide(narrow<T>(product.number())));
+    else
+      return product;
   }
 };
 
-/// The same by a step in the GPU's memory: a block works out its coefficients once.
-template <class Optimizer, class T>
-struct StepUpdateBody {
+/// The arrays of one piece.
+template <class Optimizer, class T, class Low>
+struct PieceArrays {
   using A = accumulator_t<T>;
-  using C = coefficients_t<Optimizer, A>;
-  Optimizer optimizer;
-  const StepNumbers* numbers;
-
-  __device__ UpdateBody<Optimizer, T> begin() const {
-    alignas(C) __shared__ unsigned char memory[sizeof(C)];
-    if (threadIdx.x == 0) {
-      Step step;
-      step.learning_rate = numbers->learning_rate;
-      step.number = numbers->number;
-      if (numbers->sets_decay) step.weight_decay = numbers->weight_decay;
-      ::new (static_cast<void*>(memory)) C(optimizer.template coefficients<A>(step));
-    }
-    __syncthreads();
-    return UpdateBody<Optimizer, T>(*reinterpret_cast<const C*>(memory));
-  }
+  coefficients_t<Optimizer, A> coefficients;
+  T* weight;
+  const Low* gradient;
+  Low* low;
+  std::array<A*, Optimizer::states> state;
+  std::size_t count;
+  unsigned shift;  ///< elements between a boundary of vectors and the arrays' begin
+  bool alike;      ///< whether that is so of all of them
 };
+
+/// The pieces of one launch. They are a parameter of the kernel, of which CUDA takes 4 KiB on every GPU.
+template <class Optimizer, class T, class Low>
+struct PieceTable {
+  using Piece = PieceArrays<Optimizer, T, Low>;
+  static constexpr unsigned capacity =
+      static_cast<unsigned>((4000 - 32 - sizeof(Optimizer)) / (sizeof(Piece) + sizeof(unsigned)));
+
+  Piece pieces[capacity];
+  unsigned first_tile[capacity + 1] = {};
+  unsigned count = 0;
+  double factor = 1;
+  const double* factor_there = nullptr;
+  const StepNumbers* numbers = nullptr;  ///< if not null, the step of all pieces
+  Optimizer optimizer;
+
+  explicit PieceTable(const Optimizer& of) : optimizer(of) {}
+};
+
+/// The optimizer's coefficients for a step in the GPU's memory, computed once in each block.
+template <class Optimizer, class A>
+__device__ const coefficients_t<Optimizer, A>& coefficients_in_block(const Optimizer& optimizer,
+                                                                     const StepNumbers* numbers) {
+  using C = coefficients_t<Optimizer, A>;
+  alignas(C) __shared__ unsigned char memory[sizeof(C)];
+  if (threadIdx.x == 0) {
+    Step step;
+    step.learning_rate = numbers->learning_rate;
+    step.number = numbers->number;
+    if (numbers->sets_decay) step.weight_decay = numbers->weight_decay;
+    ::new (static_cast<void*>(memory)) C(optimizer.template coefficients<A>(step));
+  }
+  __syncthreads();
+  return *reinterpret_cast<const C*>(memory);
+}
+
+/// Updates one tile of a piece.
+template <class Optimizer, class T, class Low, std::size_t... I>
+__device__ void update_tile(const UpdateBody<Optimizer, T, Low>& body, const PieceArrays<Optimizer, T, Low>& piece,
+                            std::size_t tile, std::index_sequence<I...>) {
+  using A = accumulator_t<T>;
+  constexpr int width = vector_width<InOut<T>, InOut<A>>;
+  const auto with = [&](auto... arrays) {
+    if (piece.alike)
+      tile_of<width, vectors_in_flight>(body, tile, piece.count, piece.shift, arrays...);
+    else
+      tile_of<1, width * vectors_in_flight>(body, tile, piece.count, 0, arrays...);
+  };
+  if constexpr (std::same_as<T, Low>)
+    with(InOut<T>{piece.weight}, In<Low>{piece.gradient}, InOut<A>{piece.state[I]}...);
+  else
+    with(InOut<T>{piece.weight}, In<Low>{piece.gradient}, Out<Low>{piece.low}, InOut<A>{piece.state[I]}...);
+}
+
+/// @tparam StepThere whether the step is in the GPU's memory
+template <bool StepThere, class Optimizer, class T, class Low>
+__global__ void __launch_bounds__(block_threads, StepThere ? 3 : 4)
+    update_kernel(const __grid_constant__ PieceTable<Optimizer, T, Low> table) {
+  using A = accumulator_t<T>;
+  const auto factor = static_cast<A>(table.factor_there != nullptr ? *table.factor_there : table.factor);
+  if (factor != factor) return;  // the step is skipped
+  const auto update = [&](const coefficients_t<Optimizer, A>& coefficients, unsigned piece, std::size_t tile) {
+    update_tile(UpdateBody<Optimizer, T, Low>{coefficients, factor}, table.pieces[piece], tile,
+                std::make_index_sequence<Optimizer::states>{});
+  };
+  if constexpr (StepThere) {
+    const auto& coefficients = coefficients_in_block<Optimizer, A>(table.optimizer, table.numbers);
+    for (unsigned tile = blockIdx.x; tile < table.first_tile[1]; tile += gridDim.x) update(coefficients, 0, tile);
+  } else {
+    for (unsigned tile = blockIdx.x; tile < table.first_tile[table.count]; tile += gridDim.x) {
+      unsigned piece = 0, end = table.count;
+      while (end - piece > 1) {
+        const unsigned middle = (piece + end) / 2;
+        if (table.first_tile[middle] <= tile)
+          piece = middle;
+        else
+          end = middle;
+      }
+      update(table.pieces[piece].coefficients, piece, tile - table.first_tile[piece]);
+    }
+  }
+}
 
 /// Whether the optimizer's update takes other numbers than float and double.
 template <class Optimizer, class A, std::size_t... I>
@@ -60,41 +157,78 @@ constexpr bool takes_rounded(std::index_sequence<I...>) {
   };
 }
 
-template <class Optimizer, class T>
-void enqueue_update(CudaStreamRef stream, const Optimizer& optimizer, const Step& step, const StepNumbers* numbers,
-                    T* weight, const T* gradient, const std::array<accumulator_t<T>*, Optimizer::states>& state,
-                    std::size_t count) {
+template <class Optimizer, class T, class Low>
+void enqueue_update(CudaStreamRef stream, const Optimizer& optimizer,
+                    std::span<const UpdatePiece<Optimizer, T, Low>> pieces, const GradientFactor& factor,
+                    const StepNumbers* numbers) {
   using A = accumulator_t<T>;
   static_assert(std::is_trivially_copyable_v<Optimizer> && std::is_trivially_copyable_v<coefficients_t<Optimizer, A>>,
-                "distx::register_optimizer: a GPU is given the optimizer and its coefficients as bytes, so they must "
+                "distx::register_optimizer: a GPU receives the optimizer and its coefficients as bytes, so they must "
                 "be trivially copyable");
-  constexpr auto states = std::make_index_sequence<Optimizer::states>{};
-  constexpr bool takes = takes_rounded<Optimizer, A>(states);
+  constexpr bool takes = takes_rounded<Optimizer, A>(std::make_index_sequence<Optimizer::states>{});
   static_assert(takes,
                 "distx::register_optimizer: a GPU updates numbers each of whose operations rounds by itself: "
                 "let weight, gradient and state be of a type V of their own, as in template <class T, class V> "
                 "update(const Coefficients<T>&, V& weight, V gradient, V& state)");
-  const auto apply = [&]<std::size_t... I>(const auto& body, std::index_sequence<I...>) {
-    for_each_element(stream, body, count, InOut<T>{weight}, In<T>{gradient}, InOut<A>{state[I]}...);
-  };
   if constexpr (takes) {
-    if (numbers == nullptr)
-      apply(UpdateBody<Optimizer, T>(optimizer.template coefficients<A>(step)), states);
-    else
-      apply(StepUpdateBody<Optimizer, T>{optimizer, numbers}, states);
+    constexpr int width = vector_width<InOut<T>, InOut<A>>;
+    constexpr std::size_t tile = std::size_t{width} * vectors_in_flight * block_threads;
+    PieceTable<Optimizer, T, Low> table(optimizer);
+    table.factor = factor.value;
+    table.factor_there = factor.there;
+    table.numbers = numbers;
+    const auto flush = [&] {
+      if (table.count == 0) return;
+      const unsigned blocks = blocks_for(table.first_tile[table.count], 32);
+      if (numbers != nullptr)
+        launch(stream, blocks, block_threads, &update_kernel<true, Optimizer, T, Low>, table);
+      else
+        launch(stream, blocks, block_threads, &update_kernel<false, Optimizer, T, Low>, table);
+      table.count = 0;
+    };
+    for (const auto& piece : pieces) {
+      if (piece.weight.empty()) continue;
+      auto& arrays = table.pieces[table.count];
+      if (numbers == nullptr) arrays.coefficients = optimizer.template coefficients<A>(piece.step);
+      arrays.weight = piece.weight.data();
+      arrays.gradient = piece.gradient.data();
+      arrays.low = piece.low.data();
+      arrays.count = piece.weight.size();
+      arrays.shift = shift_of<width>(InOut<T>{arrays.weight});
+      arrays.alike = shift_of<width>(In<Low>{arrays.gradient}) == arrays.shift &&
+                     (std::same_as<T, Low> || shift_of<width>(Out<Low>{arrays.low}) == arrays.shift);
+      for (std::size_t s = 0; s < piece.state.size(); ++s) {
+        arrays.state[s] = piece.state[s].data();
+        arrays.alike = arrays.alike && shift_of<width>(InOut<A>{arrays.state[s]}) == arrays.shift;
+      }
+      if (!arrays.alike) arrays.shift = 0;
+      const std::size_t tiles = (arrays.count + arrays.shift + tile - 1) / tile;
+      table.first_tile[table.count + 1] = table.first_tile[table.count] + static_cast<unsigned>(tiles);
+      if (++table.count == table.capacity || numbers != nullptr) flush();
+    }
+    flush();
   }
+}
+
+template <class Optimizer, class T, class Low>
+void register_update() noexcept {
+  update_slot<Optimizer, T, Low> = &enqueue_update<Optimizer, T, Low>;
 }
 
 }  // namespace cuda::detail
 
-/// Makes an optimizer's kernels for weights of float, double, bfloat16 and float16. One line, at namespace scope, in
-/// the file that includes <distx/cuda_kernels.cuh>: `const bool registered = distx::register_optimizer<MyOptimizer>();`
+/// Compiles an optimizer's GPU kernels for weights of float, double, bfloat16 and float16, and for bfloat16 and float16
+/// weights with float masters. Call it once for each optimizer, at namespace scope of a file that nvcc compiles:
+/// `const bool registered = distx::register_optimizer<MyOptimizer>();`
+/// @return true
 template <ElementwiseOptimizer Optimizer>
-bool register_optimizer() {
-  cuda::detail::update_slot<Optimizer, float> = &cuda::detail::enqueue_update<Optimizer, float>;
-  cuda::detail::update_slot<Optimizer, double> = &cuda::detail::enqueue_update<Optimizer, double>;
-  cuda::detail::update_slot<Optimizer, bfloat16> = &cuda::detail::enqueue_update<Optimizer, bfloat16>;
-  cuda::detail::update_slot<Optimizer, float16> = &cuda::detail::enqueue_update<Optimizer, float16>;
+bool register_optimizer() noexcept {
+  cuda::detail::register_update<Optimizer, float, float>();
+  cuda::detail::register_update<Optimizer, double, double>();
+  cuda::detail::register_update<Optimizer, bfloat16, bfloat16>();
+  cuda::detail::register_update<Optimizer, float16, float16>();
+  cuda::detail::register_update<Optimizer, float, bfloat16>();
+  cuda::detail::register_update<Optimizer, float, float16>();
   return true;
 }
 
