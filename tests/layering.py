@@ -1,13 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Checks who includes whom in include/distx.
+"""Checks which module of include/distx includes which.
 
     tests/layering.py [ROOT]        the tree below ROOT (default: this project)
     tests/layering.py --self-test   made-up trees, each of which breaks one rule
 
-Rules: a header includes only its own room and the rooms that ROOMS allows it; a vendor's headers are included in that
-vendor's room alone; every other room, and all that distx.hpp reaches, includes the standard library only; nothing
-includes an entry header but another entry header. Preprocessor conditions are in a vendor's entry header alone.
+Rules:
+- A header includes its own module and the modules that MODULES allows it.
+- Headers under `detail/` of a vendor's module are included in that module only; programs in examples/ include no detail header.
+- A vendor's headers are included in that vendor's module only; all other modules include the standard library only.
+- Entry headers (include/distx/*.hpp) are included by entry headers only. distx.hpp reaches no vendor.
+- Preprocessor conditions are in vendors' entry headers only.
+- Every module that a rule names exists.
 """
 import os
 import re
@@ -17,10 +21,10 @@ import selftest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
-# room: the rooms it may include beside itself
+# module: the modules it may include besides itself
 BASE = ("core", "memory")
 TALK = BASE + ("connect", "comm", "observe", "comm/decorators")
-ROOMS = {
+MODULES = {
     "core": (),
     "memory": ("core",),
     "connect": BASE,
@@ -32,22 +36,20 @@ ROOMS = {
     "optim": BASE,
     "parallel": TALK + ("tensor", "optim"),
     "data": TALK,
-    "checkpoint": TALK + ("tensor",),
 }
-# vendor room: the beginnings of the foreign headers that only this room may include
+# vendor module: the beginnings of the foreign headers that only this module may include
 VENDORS = {
     "mpi": ("mpi.h", "boost/mpi", "boost/serialization"),
     "shm": ("sys/", "fcntl.h", "signal.h", "unistd.h"),
-    "tcp": ("boost/asio", "boost/system", "openssl/"),
-    "gloo": ("gloo/",),
     "cuda": ("cuda", "cublas", "cooperative_groups"),
     "nccl": ("nccl",),
     "eigen": ("Eigen/",),
-    "torch": ("torch/", "ATen/", "c10/"),
 }
 BETWEEN_VENDORS = {"nccl": ("cuda",)}
-# heavy rooms: the foreign headers that they may include; distx.hpp leaves them out
-HEAVY = {"checkpoint": ("nlohmann/",), "connect/file": ("dirent.h", "fcntl.h", "sys/stat.h", "unistd.h"), "data": ()}
+# a vendor's internal header: the other modules that may include it
+SHARED_DETAIL = {"cuda/detail/check.hpp": ("nccl",)}
+# other modules: the system's headers that they may include; distx.hpp does not reach them
+SYSTEM = {"connect/file": ("dirent.h", "fcntl.h", "sys/stat.h", "unistd.h")}
 
 STANDARD = set("""
 algorithm any array atomic barrier bit bitset cassert cctype cerrno cfenv cfloat charconv chrono cinttypes climits
@@ -73,14 +75,14 @@ def headers(root):
     return sorted(found)
 
 
-def room_of(header):
-    """The room of a header: of an entry header `mpi.hpp` it is `mpi`, of `distx.hpp` it is `entry`."""
+def module_of(header):
+    """The module of a header: of an entry header `mpi.hpp` it is `mpi`, of `distx.hpp` it is `entry`."""
     folder = os.path.dirname(header)
     if not folder:
         stem = os.path.splitext(header)[0]
-        known = [room for room in (*VENDORS, *ROOMS) if stem == room or stem.startswith(room + "_")]
+        known = [module for module in (*VENDORS, *MODULES) if stem == module or stem.startswith(module + "_")]
         return known[0] if known else "entry"
-    while folder not in ROOMS and folder not in VENDORS and "/" in folder:
+    while folder not in MODULES and folder not in VENDORS and "/" in folder:
         folder = os.path.dirname(folder)
     return folder
 
@@ -98,28 +100,49 @@ def may_include(user, used):
     if user == used or used == "entry":
         return True
     if user == "entry":
-        return used in ROOMS
+        return used in MODULES
     if user in VENDORS:
-        return used in ROOMS or used in BETWEEN_VENDORS.get(user, ())
-    return used in ROOMS[user]
+        return used in MODULES or used in BETWEEN_VENDORS.get(user, ())
+    return used in MODULES[user]
 
 
-def foreign_allowed(room):
-    return VENDORS.get(room, ()) + HEAVY.get(room, ())
+def is_internal(header):
+    return "/detail/" in header and module_of(header) in VENDORS
 
 
-def check(root):
-    """All broken rules, as sentences."""
+def check_rules(known):
+    """Rules and exceptions for what does not exist."""
+    existing = {module_of(header) for header in known}
+    for module in (*MODULES, *VENDORS):
+        if module not in existing:
+            yield f"tests/layering.py: there is no module '{module}': remove its rules"
+    for header in SHARED_DETAIL:
+        if header not in known:
+            yield f"tests/layering.py: there is no {header}: remove its exception"
+
+
+def check_examples(root):
+    for folder, _, files in os.walk(os.path.join(root, "examples")):
+        for file in files:
+            path = os.path.join(folder, file)
+            with open(path, encoding="utf-8", errors="replace") as text:
+                for _, name in INCLUDE.findall(text.read()) if file.endswith((".hpp", ".cpp", ".cu")) else ():
+                    if name.startswith("distx/") and "/detail/" in name:
+                        yield f"{os.path.relpath(path, root)}: examples include no internal header (<{name}>)"
+
+
+def check(root, everything=True):
+    """All broken rules, as sentences; with `everything` also rules that no module needs."""
     known = set(headers(root))
     wrong, reached = [], {}
     for header in sorted(known):
-        room = room_of(header)
+        module = module_of(header)
         text = read(root, header)
-        if room != "entry" and room not in ROOMS and room not in VENDORS:
-            wrong.append(f"{header}: there is no room '{room}'; name it in tests/layering.py")
+        if module != "entry" and module not in MODULES and module not in VENDORS:
+            wrong.append(f"{header}: there is no module '{module}'; name it in tests/layering.py")
             continue
-        if CONDITION.search(text) and not (is_entry(header) and room in VENDORS):
-            wrong.append(f"{header}: preprocessor conditions are for a vendor's entry header alone")
+        if CONDITION.search(text) and not (is_entry(header) and module in VENDORS):
+            wrong.append(f"{header}: preprocessor conditions are for vendors' entry headers only")
         reached[header] = []
         for bracket, name in INCLUDE.findall(text):
             if bracket == '"' and not name.startswith("distx/"):
@@ -131,10 +154,12 @@ def check(root):
                     wrong.append(f"{header}: includes <{name}>, which does not exist")
                 elif is_entry(used) and not is_entry(header):
                     wrong.append(f"{header}: includes the entry header <{name}>; include what is used")
-                elif not may_include(room, room_of(used)):
-                    wrong.append(f"{header}: room '{room}' must not know room '{room_of(used)}' (<{name}>)")
-            elif name not in STANDARD and not name.startswith(foreign_allowed(room) or ("\0",)):
-                wrong.append(f"{header}: room '{room}' must not include <{name}>")
+                elif is_internal(used) and module not in (module_of(used), *SHARED_DETAIL.get(used, ())):
+                    wrong.append(f"{header}: <{name}> is internal to module '{module_of(used)}'")
+                elif not may_include(module, module_of(used)):
+                    wrong.append(f"{header}: module '{module}' must not know module '{module_of(used)}' (<{name}>)")
+            elif name not in STANDARD and not name.startswith(VENDORS.get(module, ()) + SYSTEM.get(module, ()) or ("\0",)):
+                wrong.append(f"{header}: module '{module}' must not include <{name}>")
 
     closure, queue = set(), ["distx.hpp"] if "distx.hpp" in known else []
     while queue:
@@ -147,9 +172,9 @@ def check(root):
             if not name.startswith("distx/") and name not in STANDARD:
                 wrong.append(f"distx.hpp reaches {header}, which includes <{name}>: it must need the standard library only")
     for header in sorted(closure):
-        if room_of(header) in VENDORS:
-            wrong.append(f"distx.hpp reaches {header}, of the vendor '{room_of(header)}'")
-    return wrong
+        if module_of(header) in VENDORS:
+            wrong.append(f"distx.hpp reaches {header}, of the vendor '{module_of(header)}'")
+    return wrong + list(check_examples(root)) + (list(check_rules(known)) if everything else [])
 
 
 def self_test():
@@ -163,29 +188,41 @@ def self_test():
         "mpi/link.hpp": "#include <mpi.h>\n#include <boost/mpi.hpp>\n#include <distx/comm/call.hpp>",
         "cuda/stream.hpp": "#include <cuda_runtime.h>",
         "nccl/link.hpp": "#include <nccl.h>\n#include <distx/cuda/stream.hpp>",
-        "checkpoint/save.hpp": "#include <nlohmann/json.hpp>",
+        "cuda/detail/check.hpp": "#include <cuda_runtime.h>",
+        "nccl/detail/check.hpp": "#include <distx/cuda/detail/check.hpp>",
     }
     broken = {
-        "a lower room": ({"core/error.hpp": "#include <distx/comm/call.hpp>"}, "'core' must not know room 'comm'"),
-        "optim knows communication": ({"optim/sgd.hpp": "#include <distx/comm/call.hpp>"}, "'optim' must not know room 'comm'"),
+        "a lower module": ({"core/error.hpp": "#include <distx/comm/call.hpp>"}, "'core' must not know module 'comm'"),
+        "optim knows communication": ({"optim/sgd.hpp": "#include <distx/comm/call.hpp>"}, "'optim' must not know module 'comm'"),
         "data knows training": ({"data/loader.hpp": "#include <distx/parallel/a.hpp>", "parallel/a.hpp": ""}, "'data' must not know"),
         "comm knows its decorators": ({"comm/call.hpp": "#include <distx/comm/decorators/checked.hpp>"}, "'comm' must not know"),
-        "vendor to vendor": ({"mpi/link.hpp": "#include <distx/cuda/stream.hpp>"}, "'mpi' must not know room 'cuda'"),
-        "a room knows a vendor": ({"parallel/a.hpp": "#include <distx/mpi/link.hpp>"}, "'parallel' must not know room 'mpi'"),
+        "vendor to vendor": ({"mpi/link.hpp": "#include <distx/cuda/stream.hpp>"}, "'mpi' must not know module 'cuda'"),
+        "a module knows a vendor": ({"parallel/a.hpp": "#include <distx/mpi/link.hpp>"}, "'parallel' must not know module 'mpi'"),
         "vendor header elsewhere": ({"comm/call.hpp": "#include <mpi.h>"}, "'comm' must not include <mpi.h>"),
         "another vendor's header": ({"mpi/link.hpp": "#include <nccl.h>"}, "'mpi' must not include <nccl.h>"),
         "not standard": ({"core/error.hpp": "#include <unistd.h>"}, "must not include <unistd.h>"),
         "spaces in a directive": ({"core/error.hpp": "  #  include  <unistd.h>"}, "must not include <unistd.h>"),
-        "closure": ({"distx.hpp": "#include <distx/checkpoint/save.hpp>"}, "distx.hpp reaches checkpoint/save.hpp"),
+        "closure": ({"distx.hpp": "#include <distx/comm/call.hpp>", "comm/call.hpp": "#include <mpi.h>"}, "distx.hpp reaches comm/call.hpp"),
+        "another vendor's details": (
+            {"cuda/detail/handle.hpp": "", "nccl/link.hpp": "#include <distx/cuda/detail/handle.hpp>"}, "internal to module 'cuda'"),
         "a vendor in distx.hpp": ({"distx.hpp": "#include <distx/mpi/link.hpp>"}, "distx.hpp reaches mpi/link.hpp"),
         "an entry header inside": ({"mpi/link.hpp": "#include <distx/distx.hpp>"}, "entry header"),
         "missing": ({"core/error.hpp": "#include <distx/core/none.hpp>"}, "does not exist"),
         "quotes": ({"core/error.hpp": '#include "error.hpp"'}, "write the path from distx/ on"),
-        "no such room": ({"attic/box.hpp": ""}, "no room 'attic'"),
+        "no such module": ({"attic/box.hpp": ""}, "no module 'attic'"),
         "condition": ({"mpi/link.hpp": "#ifdef X\n#endif"}, "preprocessor conditions"),
         "condition in distx.hpp": ({"distx.hpp": "#if 1\n#endif"}, "preprocessor conditions"),
     }
-    return selftest.of_trees(check, {os.path.join("include", "distx", name): text + "\n" for name, text in good.items()}, {
+    def known_modules(root):
+        return check(root, everything=False)
+
+    examples = {
+        "an example with internals": ({"examples/a.cpp": "#include <distx/comm/detail/a.hpp>\n"}, "examples include no internal header"),
+    }
+    unused = selftest.of(lambda known: list(check_rules(known)), {"cuda/detail/check.hpp"} | {f"{module}/a.hpp" for module in (*MODULES, *VENDORS)},
+                         {"a rule for nothing": ({"core/error.hpp"}, "there is no module 'optim': remove its rules")})
+    return unused + selftest.of_trees(known_modules, {}, examples) \
+        + selftest.of_trees(known_modules, {os.path.join("include", "distx", name): text + "\n" for name, text in good.items()}, {
         name: ({os.path.join("include", "distx", header): text + "\n" for header, text in change.items()}, sentence)
         for name, (change, sentence) in broken.items()
     })

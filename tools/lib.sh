@@ -15,8 +15,9 @@ fail() {
 # What the library's example programs and test programs are built with.
 build_packages=(g++ meson ninja-build pkg-config libopenmpi-dev openmpi-bin libboost-mpi-dev libeigen3-dev libcli11-dev
   libfmt-dev nlohmann-json3-dev zlib1g-dev doctest-dev)
-# What the tests use beside it; a clang is added to these.
-test_packages=(cmake doxygen)
+# What the tests use besides; a clang is added to these.
+test_packages=(cmake doxygen python3-venv)
+clang_format_version=18.1.8
 clang_versions=(16 17 18 19 20 21)
 
 clang_command() {
@@ -96,6 +97,20 @@ install_missing() {
   apt_get install --no-install-recommends "${missing[@]}" ||
     fail "apt-get could not install these packages: ${missing[*]}."
   installed_something=true
+}
+
+# Installs the pinned clang-format from PyPI into build/clang-format/; without it the test `formatting` is skipped.
+install_clang_format() {
+  local folder=build/clang-format log
+  if [ -x "$folder/bin/clang-format" ]; then return 0; fi
+  case $(clang-format --version 2>/dev/null) in *" $clang_format_version"*) return 0 ;; esac
+  mkdir -p build
+  log=$(mktemp)
+  if ! { python3 -m venv "$folder" && "$folder/bin/pip" install -q "clang-format==$clang_format_version"; } >"$log" 2>&1; then
+    say "clang-format $clang_format_version cannot be installed ($(tail -n 1 "$log"))"
+    rm -rf "$folder"
+  fi
+  rm -f "$log"
 }
 
 # The package with what clang of a version links into programs that are sanitized.

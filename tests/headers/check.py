@@ -43,14 +43,14 @@ def usable(root, build):
         if header.endswith(".cuh"):
             print(f"left out: {header} (nvcc compiles it)")
             continue
-        room = layering.room_of(header)
+        module = layering.module_of(header)
         flags = []
-        if room in layering.VENDORS:
-            if room not in cache:
-                cache[room] = compilers.vendor_flags(build, room) if build else None
-            flags = cache[room]
+        if module in layering.VENDORS:
+            if module not in cache:
+                cache[module] = compilers.vendor_flags(build, module) if build else None
+            flags = cache[module]
         if flags is None:
-            print(f"left out: {header} ({room} is absent or disabled)")
+            print(f"left out: {header} ({module} is absent or disabled)")
             continue
         yield header, flags
 

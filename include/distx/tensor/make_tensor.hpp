@@ -15,12 +15,12 @@ namespace detail {
 template <std::size_t Rank, class F>
 void for_each_index(const Box& box, F&& f) {
   Extents<Rank> index{};
-  std::copy_n(box.begin.begin(), Rank, index.begin());
+  for (std::size_t d = 0; d < Rank; ++d) index[d] = box.begin[d];
   for (std::size_t left = box.volume(); left > 0; --left) {
     f(std::as_const(index));
-    for (std::size_t d = Rank; d > 0; --d) {
-      if (++index[d - 1] < box.begin[d - 1] + box.size[d - 1]) break;
-      index[d - 1] = box.begin[d - 1];
+    for (std::size_t d = Rank; d-- > 0;) {
+      if (++index[d] < box.begin[d] + box.size[d]) break;
+      index[d] = box.begin[d];
     }
   }
 }
