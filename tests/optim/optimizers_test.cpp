@@ -108,7 +108,7 @@ void check_adamw(const distx::AdamW& optimizer, std::optional<double> group_deca
 template <class Optimizer>
 std::string refusal(const Optimizer& optimizer) {
   try {
-    distx::validate_optimizer(optimizer);
+    distx::detail::validate_optimizer(optimizer);
   } catch (const distx::Error& error) {
     return error.what();
   }

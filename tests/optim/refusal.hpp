@@ -14,7 +14,7 @@ inline constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
 template <class Optimizer>
 bool refused(const Optimizer& optimizer, const std::string& words = "") {
   try {
-    distx::validate_optimizer(optimizer);
+    distx::detail::validate_optimizer(optimizer);
   } catch (const distx::Error& error) {
     return !words.empty() && std::string(error.what()).find(words) != std::string::npos;
   }

@@ -4,14 +4,52 @@
 #include <concepts>
 #include <cstddef>
 #include <cstring>
+#include <type_traits>
 
-namespace distx::lanes {  // for min and max are something else in distx
+// In a namespace of its own, because min and max are reductions in distx.
+namespace distx::lanes {
 
-/// A few floats or doubles that arithmetic is done on together: 16 bytes, what every processor of today has registers
-/// for without a compiler flag.
+namespace detail {
+
+/// Diagnoses a comparison of Lanes as the condition of a branch; one error, whatever their types.
+template <int Never = 0>
+struct NotACondition {
+  explicit operator bool() const {
+    static_assert(Never != 0,
+                  "distx: an optimizer computes several elements at once, so a comparison cannot choose between "
+                  "branches: write distx::select(condition, then, otherwise) instead of if, ?:, std::min or std::max");
+    return false;
+  }
+};
+
+}  // namespace detail
+
+/// The result of comparing Lanes: one truth value for each lane, for `select`.
 ///
-/// It has the operators of a number, converts from one, and each operation rounds as that on one number does. What
-/// would be an `if` on a number is `distx::select(a < b, then, otherwise)` on either.
+/// `!`, `&&` and `||` work lane by lane. It does not convert to bool, so it cannot be the condition of `if` or `?:`.
+template <std::floating_point T>
+class LaneMask : public detail::NotACondition<> {
+  typedef T numbers [[gnu::vector_size(16)]];
+
+ public:
+  using native = decltype(numbers{} < numbers{});
+
+  explicit LaneMask(native truth) : truth_(truth) {}
+  [[nodiscard]] native to_native() const { return truth_; }
+
+  friend LaneMask operator!(LaneMask a) { return LaneMask(~a.truth_); }
+  friend LaneMask operator&&(LaneMask a, LaneMask b) { return LaneMask(a.truth_ & b.truth_); }
+  friend LaneMask operator||(LaneMask a, LaneMask b) { return LaneMask(a.truth_ | b.truth_); }
+
+ private:
+  native truth_;
+};
+
+/// Several floats or doubles, 16 bytes in all, with the operators of a number: element-by-element arithmetic on them is
+/// written as on one number and compiled to the registers that every processor has without a compiler flag.
+///
+/// Converts from a number, which then stands in every lane. Each operation rounds as the same operation on one number.
+/// A comparison gives a LaneMask for `distx::select`; sqrt, abs, copysign, min and max are found unqualified.
 template <std::floating_point T>
 class Lanes {
  public:
@@ -19,7 +57,7 @@ class Lanes {
   typedef T native [[gnu::vector_size(16)]];
 
   Lanes() = default;
-  Lanes(T value) {  // NOLINT: a number stands for as many of itself
+  Lanes(T value) {  // NOLINT: implicit, as numbers convert
     for (std::size_t i = 0; i < size; ++i) values_[i] = value;
   }
   static Lanes from_native(native values) {
@@ -27,12 +65,13 @@ class Lanes {
     lanes.values_ = values;
     return lanes;
   }
-  /// From `size` numbers that may lie anywhere.
+  /// Reads `size` numbers from any address.
   static Lanes load(const T* from) {
     Lanes lanes;
     std::memcpy(&lanes.values_, from, sizeof(native));
     return lanes;
   }
+  /// Writes `size` numbers to any address.
   void store(T* to) const { std::memcpy(to, &values_, sizeof(native)); }
   [[nodiscard]] native to_native() const { return values_; }
   [[nodiscard]] T operator[](std::size_t i) const { return values_[i]; }
@@ -48,14 +87,14 @@ class Lanes {
   Lanes& operator*=(Lanes b) { return *this = *this * b; }
   Lanes& operator/=(Lanes b) { return *this = *this / b; }
 
-  friend auto operator<(Lanes a, Lanes b) { return a.values_ < b.values_; }
-  friend auto operator>(Lanes a, Lanes b) { return a.values_ > b.values_; }
-  friend auto operator<=(Lanes a, Lanes b) { return a.values_ <= b.values_; }
-  friend auto operator>=(Lanes a, Lanes b) { return a.values_ >= b.values_; }
-  friend auto operator==(Lanes a, Lanes b) { return a.values_ == b.values_; }
-  friend auto operator!=(Lanes a, Lanes b) { return a.values_ != b.values_; }
+  friend LaneMask<T> operator<(Lanes a, Lanes b) { return LaneMask<T>(a.values_ < b.values_); }
+  friend LaneMask<T> operator>(Lanes a, Lanes b) { return LaneMask<T>(a.values_ > b.values_); }
+  friend LaneMask<T> operator<=(Lanes a, Lanes b) { return LaneMask<T>(a.values_ <= b.values_); }
+  friend LaneMask<T> operator>=(Lanes a, Lanes b) { return LaneMask<T>(a.values_ >= b.values_); }
+  friend LaneMask<T> operator==(Lanes a, Lanes b) { return LaneMask<T>(a.values_ == b.values_); }
+  friend LaneMask<T> operator!=(Lanes a, Lanes b) { return LaneMask<T>(a.values_ != b.values_); }
 
-  /// f of each number, or of each and its like in the others.
+  /// Returns f of each lane, or of each lane and the same lane of `others`.
   template <class F, class... Others>
   [[nodiscard]] Lanes each_lane(F&& f, Others... others) const {
     Lanes result;
@@ -69,8 +108,7 @@ class Lanes {
 
 namespace detail {
 
-// The compilers' own functions, for a vector V of T; one that a compiler lacks is not found, which is no error. Some
-// compilers would take a vector of another type of number too.
+// Whether the compiler has a built-in square root for a vector V of T. Some compilers accept vectors of other types.
 template <class T, class V>
 concept HasElementwiseSqrt = requires(V v) { __builtin_elementwise_sqrt(v); };
 template <class T, class V>
@@ -80,17 +118,20 @@ concept HasSqrtpd = std::same_as<T, double> && requires(V v) { __builtin_ia32_sq
 
 }  // namespace detail
 
-/// `then` where the condition holds, else `otherwise`; both have been computed.
+/// Returns `then` if the condition holds, else `otherwise`; both are computed. The conditional of code that runs on
+/// numbers and on Lanes.
 template <class T>
 [[nodiscard]] constexpr T select(bool condition, T then, T otherwise) {
   return condition ? then : otherwise;
 }
+/// Does the same for each lane.
 template <class T>
-[[nodiscard]] Lanes<T> select(decltype(Lanes<T>{} < Lanes<T>{}) condition, Lanes<T> then, Lanes<T> otherwise) {
-  return Lanes<T>::from_native(condition ? then.to_native() : otherwise.to_native());
+[[nodiscard]] Lanes<T> select(LaneMask<T> condition, std::type_identity_t<Lanes<T>> then,
+                              std::type_identity_t<Lanes<T>> otherwise) {
+  return Lanes<T>::from_native(condition.to_native() ? then.to_native() : otherwise.to_native());
 }
 
-/// The C++ library's sqrt may have to set errno, which keeps compilers from taking several roots at once.
+/// Returns the square root of each lane. (std::sqrt may set errno, so compilers do not vectorize it.)
 template <class T>
 [[nodiscard]] Lanes<T> sqrt(Lanes<T> x) {
   using V = typename Lanes<T>::native;

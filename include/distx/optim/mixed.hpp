@@ -20,8 +20,8 @@ struct Mixed {
   static constexpr bool decays_weights = DecaysWeights<Matrices> && DecaysWeights<Others>;
 
   void validate() const {
-    validate_optimizer(matrices);
-    validate_optimizer(others);
+    detail::validate_optimizer(matrices);
+    detail::validate_optimizer(others);
   }
 };
 

@@ -6,11 +6,12 @@
 #include <utility>
 
 #include "distx/core/element.hpp"
+#include "distx/memory/lanes.hpp"
 #include "distx/optim/step.hpp"
 
 namespace distx {
 
-/// The numbers that an optimizer works out once a step and uses in every element: what its `coefficients<T>` returns.
+/// What an optimizer's `coefficients<T>(step)` returns: the numbers of one step that every element uses.
 template <class Optimizer, class T>
 using coefficients_t = decltype(std::declval<const Optimizer&>().template coefficients<T>(std::declval<const Step&>()));
 
@@ -22,44 +23,58 @@ constexpr void update_element(const Coefficients& coefficients, V& weight, V gra
   Optimizer::update(coefficients, weight, gradient, state[I]...);
 }
 
-template <class Optimizer, class T, std::size_t... I>
+template <class Optimizer, class T, class V, std::size_t... I>
 auto updates(std::index_sequence<I...>)
-    -> decltype(Optimizer::update(std::declval<const coefficients_t<Optimizer, T>&>(), std::declval<T&>(),
-                                  std::declval<T>(), std::declval<std::array<T, sizeof...(I)>&>()[I]...));
+    -> decltype(Optimizer::update(std::declval<const coefficients_t<Optimizer, T>&>(), std::declval<V&>(),
+                                  std::declval<V>(), std::declval<std::array<V, sizeof...(I)>&>()[I]...));
+
+/// `update` accepts elements of type V, a number T or several of them.
+template <class Optimizer, class T, class V>
+concept Updates = requires { updates<Optimizer, T, V>(std::make_index_sequence<Optimizer::states>{}); };
 
 template <class Optimizer, class T>
-concept UpdatesElements = requires { updates<Optimizer, T>(std::make_index_sequence<Optimizer::states>{}); };
+concept UpdatesElements = Updates<Optimizer, T, T> && Updates<Optimizer, T, Lanes<T>>;
+
+/// Accepts one number, and not several at once: a diagnosable near miss of ElementwiseOptimizer.
+template <class Optimizer>
+concept UpdatesOneNumber = (Updates<Optimizer, float, float> || Updates<Optimizer, double, double>) &&
+                           !(UpdatesElements<Optimizer, float> && UpdatesElements<Optimizer, double>);
 
 }  // namespace detail
 
-/// An optimizer whose update of one weight looks at nothing but that weight, its gradient and its own state.
+/// An optimizer whose update of a weight depends only on that weight, its gradient and its own state, such as AdamW.
 ///
-/// It has no word of distribution in it, and may be sharded anywhere:
-/// - `static constexpr std::size_t states`: values that it keeps for each weight; they are zero at first;
-/// - `template <class T> … coefficients(const Step&) const`: what is the same for all elements of one step, in T,
+/// It contains no communication and can be sharded anywhere. It needs:
+/// - `static constexpr std::size_t states`: the number of values it keeps for each weight, initially zero;
+/// - `template <class T> … coefficients(const Step&) const`: what all elements of a step share, computed in T, which is
 ///   float or double;
-/// - `template <class V> static constexpr void update(const auto& coefficients, V& weight, V gradient, V& state…)`: one
-///   element's arithmetic. V is a number, one whose operations a GPU rounds one by one, or several at once (Lanes), so
-///   it has operators, unqualified functions (sqrt, abs, copysign, min, max) and `distx::select`, but no `if`;
-/// - on GPUs too, all that with `constexpr` before it compiles, where nvcc is given --expt-relaxed-constexpr; both the
-///   optimizer and its coefficients are trivially copyable, and one line registers it (distx/cuda_kernels.cuh);
-/// - `void validate() const`, if it is there, throws distx::Error for parameters that make no sense.
+/// - `template <class V> static constexpr void update(const auto& coefficients, V& weight, V gradient, V& state…)`: the
+///   arithmetic of one element. V is a number, or several at once: use operators, unqualified functions (sqrt, abs,
+///   copysign, min, max) and `distx::select` instead of `if` and `?:`;
+/// - optionally `void validate() const`, which throws distx::InvalidArgument for invalid hyperparameters.
+///
+/// On GPUs: `coefficients` and `update` are constexpr and nvcc is given --expt-relaxed-constexpr, the optimizer and its
+/// coefficients are trivially copyable, and one line registers it (distx/cuda_kernels.cuh).
 template <class O>
 concept ElementwiseOptimizer = std::copyable<O> && requires {
   { O::states } -> std::convertible_to<std::size_t>;
 } && detail::UpdatesElements<O, float> && detail::UpdatesElements<O, double>;
 
-/// Whether the optimizer decays weights, so that a group may set another decay: it has a member `weight_decay`, or is
-/// made of optimizers that have one.
+/// An optimizer whose weight decay a parameter group may override: it has a member `weight_decay`, or consists of
+/// optimizers that have one.
 template <class O>
 concept DecaysWeights = requires(const O& optimizer) {
   { optimizer.weight_decay } -> std::convertible_to<double>;
 } || requires { requires O::decays_weights; };
 
-/// @throws Error where the optimizer's own `validate` does
+namespace detail {
+
+/// @throws InvalidArgument if the optimizer's `validate`, where it has one, does
 template <class O>
 void validate_optimizer(const O& optimizer) {
   if constexpr (requires { optimizer.validate(); }) optimizer.validate();
 }
+
+}  // namespace detail
 
 }  // namespace distx

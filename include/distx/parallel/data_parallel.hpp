@@ -103,7 +103,12 @@ class DataParallel {
     static_assert(std::convertible_to<const Parameters&, ParameterList<space>>,
                   "distx::DataParallel: the second argument is no list of parameters: pass a range of ParameterRef "
                   "(made by distx::ref) or of Parameter in this memory space");
-    static_assert(ShardableOptimizer<Optimizer>,
+    static_assert(
+        !detail::UpdatesOneNumber<Optimizer>,
+        "distx::DataParallel: the optimizer's update accepts one number only: make it a template of the "
+        "number's type, 'template <class V> static constexpr void update(const auto& coefficients, V& weight, "
+        "V gradient, V& state...)'");
+    static_assert(ShardableOptimizer<Optimizer> || detail::UpdatesOneNumber<Optimizer>,
                   "distx::DataParallel: the third argument is no optimizer that can be sharded: one of the concepts "
                   "ElementwiseOptimizer, NormOptimizer and MatrixOptimizer says what it needs, and no two together; "
                   "Mixed makes one of two");

@@ -8,17 +8,21 @@ namespace distx {
 
 namespace detail {
 
-template <class Optimizer, class T, std::size_t... I>
+template <class Optimizer, class T, class V, std::size_t... I>
 auto directs(std::index_sequence<I...>)
-    -> decltype(Optimizer::direction(std::declval<const coefficients_t<Optimizer, T>&>(), std::declval<T>(),
-                                     std::declval<T>(), std::declval<std::array<T, sizeof...(I)>&>()[I]...));
+    -> decltype(Optimizer::direction(std::declval<const coefficients_t<Optimizer, T>&>(), std::declval<V>(),
+                                     std::declval<V>(), std::declval<std::array<V, sizeof...(I)>&>()[I]...));
 
-/// What optimizers have in common that look at a whole parameter between two passes over its elements.
-template <class O, class T>
-concept DirectsElements = requires(const coefficients_t<O, T>& coefficients, T& weight) {
-  { directs<O, T>(std::make_index_sequence<O::states>{}) } -> std::convertible_to<T>;
-  O::apply(coefficients, weight, T{}, T{});
+/// `direction` and `apply` accept elements of type V, a number T or several of them.
+template <class O, class T, class V>
+concept Directs = requires(const coefficients_t<O, T>& coefficients, V& weight) {
+  { directs<O, T, V>(std::make_index_sequence<O::states>{}) } -> std::convertible_to<V>;
+  O::apply(coefficients, weight, V{}, V{});
 };
+
+/// What optimizers have in common that need a whole parameter between two passes over its elements.
+template <class O, class T>
+concept DirectsElements = Directs<O, T, T> && Directs<O, T, Lanes<T>>;
 
 /// The first pass as an elementwise optimizer, which keeps the direction as its first state and the weight as it is.
 template <class Optimizer>
