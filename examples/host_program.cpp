@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// A program that owns MPI and lends distx a part of it: a simulation of heat in a rod on all ranks but the last, which
-// does something else meanwhile. distx duplicates the communicator it is lent, and never finalises MPI.
+// A program that owns MPI and passes a part of its ranks to distx: a simulation of heat in a rod on all ranks but the
+// last, which is free for other work. distx duplicates the communicator that it is given, and never finalizes MPI.
 //   mpirun -np 3 build/examples/host_program
 #include <cmath>
 
@@ -14,7 +14,7 @@
 
 namespace {
 
-/// One rank's piece of the rod, with a cell of its neighbours at either end.
+/// One rank's part of the rod, with a halo cell at either end.
 class Rod {
  public:
   Rod(distx::MpiCommunicator& comm, std::size_t cells) : comm_(comm), now_(cells + 2), next_(cells + 2) {
@@ -54,7 +54,8 @@ void simulate(MPI_Comm workers, std::size_t cells, int steps) {
   for (int step = 0; step < steps; ++step) rod.step();
   const double heat = rod.heat();
   if (comm.rank() == 0) fmt::print("{} ranks, {} steps: the heat is {:.6f}\n", comm.size(), steps, heat);
-  if (std::abs(heat - 1000.0) > 1e-6) throw distx::Error("heat was lost: " + std::to_string(heat) + " of 1000 is left");
+  if (std::abs(heat - 1000.0) > 1e-6)
+    throw distx::Error("heat is not conserved: " + std::to_string(heat) + " instead of 1000");
 }
 
 }  // namespace
@@ -63,10 +64,8 @@ int main(int argc, char** argv) {
   CLI::App app("Simulates heat in a rod on all ranks but the last; start it with mpirun -np N, N >= 2", "host_program");
   std::size_t cells = 100;
   int steps = 1000;
-  app.add_option("--cells", cells, "cells of the rod on each rank")
-      ->check(CLI::Range(1, 1000000))
-      ->capture_default_str();
-  app.add_option("--steps", steps, "how many steps")->capture_default_str();
+  app.add_option("--cells", cells, "cells of the rod per rank")->check(CLI::Range(1, 1000000))->capture_default_str();
+  app.add_option("--steps", steps, "number of time steps")->check(examples::whole_number())->capture_default_str();
 
   MPI_Init(&argc, &argv);
   int rank = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// What a model's training takes on each rank, by stage of ZeRO and number of ranks, before anything is allocated.
+// Predicts the memory that training a model takes on each rank, by ZeRO stage and number of ranks.
 //   build/examples/plan_memory --parameters 7.5e9 --ranks 64 --precision mixed
 #include <cmath>
 #include <set>
@@ -26,7 +26,7 @@ std::string readable(std::uint64_t bytes) {
 
 void print_table(std::uint64_t parameters, std::uint64_t ranks, const distx::BytesPerParameter& bytes) {
   const auto planned = [&](std::uint64_t count, int stage) { return distx::plan(parameters, count, stage, bytes); };
-  fmt::print("Bytes of one rank, without activations and what is in flight\n\n{:>10}", "ranks");
+  fmt::print("Memory of one rank, without activations and buffers in flight\n\n{:>10}", "ranks");
   for (int stage = 0; stage <= 3; ++stage) fmt::print("{:>12}", fmt::format("stage {}", stage));
   fmt::print("\n");
   std::set<std::uint64_t> counts{ranks};
@@ -37,7 +37,7 @@ void print_table(std::uint64_t parameters, std::uint64_t ranks, const distx::Byt
     fmt::print("\n");
   }
   fmt::print("\nOn {} rank{}:\n\n{:>10}{:>12}{:>12}{:>12}{:>12}{:>16}\n", ranks, ranks == 1 ? "" : "s", "stage",
-             "weights", "gradients", "optimizer", "total", "sent in a step");
+             "weights", "gradients", "optimizer", "total", "sent per step");
   for (int stage = 0; stage <= 3; ++stage) {
     const auto plan = planned(ranks, stage);
     fmt::print("{:>10}{:>12}{:>12}{:>12}{:>12}{:>16}\n", stage, readable(plan.weights), readable(plan.gradients),
@@ -63,7 +63,7 @@ nlohmann::json as_json(std::uint64_t parameters, std::uint64_t ranks, const std:
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Plans the memory of training with AdamW on each rank, for all stages of ZeRO", "plan_memory");
+  CLI::App app("Predicts the memory of training with AdamW on each rank, for every ZeRO stage", "plan_memory");
   double parameters = 0;
   std::uint64_t ranks = 1;
   std::string precision = "f32";
@@ -72,25 +72,25 @@ int main(int argc, char** argv) {
     double value = 0;
     if (!CLI::detail::lexical_cast(text, value) || !(value >= 1 && value <= most_parameters) ||
         value != std::floor(value))
-      return "'" + text + "' is no number of parameters: give a whole number from 1 to 1e17, 7.5e9 say";
+      return "'" + text + "' is not a number of parameters: give a whole number from 1 to 1e17, such as 7.5e9";
     return "";
   };
   const auto count = [](const std::string& text) -> std::string {
     const bool digits = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
     if (!digits || text.size() > 9 || text.find_first_not_of('0') == std::string::npos)
-      return "'" + text + "' is no number of ranks: give a whole number from 1 to 999999999";
+      return "'" + text + "' is not a number of ranks: give a whole number from 1 to 999999999";
     return "";
   };
-  app.add_option("--parameters", parameters, "of the model, 7.5e9 say")
+  app.add_option("--parameters", parameters, "parameters of the model, such as 7.5e9")
       ->required()
       ->check(CLI::Validator(whole, "", "whole"));
-  app.add_option("--ranks", ranks, "over which the model is trained")
+  app.add_option("--ranks", ranks, "ranks that train the model")
       ->check(CLI::Validator(count, "", "count"))
       ->capture_default_str();
   app.add_option("--precision", precision, "f32, or mixed: 2 bytes for weights and gradients, float32 in the optimizer")
       ->check(CLI::IsMember({"f32", "mixed"}))
       ->capture_default_str();
-  app.add_flag("--json", json, "print one object, with bytes by stage, instead of the tables");
+  app.add_flag("--json", json, "print one JSON object with the bytes of each stage instead of tables");
 
   return examples::run(app, argc, argv, [&] {
     const auto bytes = precision == "mixed" ? distx::mixed_precision<> : distx::full_precision<>;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Two ranks, one tensor: rank 0 sends it to rank 1, and both print it.
+// Rank 0 sends a tensor to rank 1, and both print it.
 //   mpirun -np 2 build/examples/send_recv
 #include <numeric>
 
@@ -12,13 +12,16 @@
 int main(int argc, char** argv) {
   CLI::App app("Sends a tensor from rank 0 to rank 1; start it with mpirun -np 2", "send_recv");
   std::size_t elements = 8;
-  app.add_option("--elements", elements, "how many floats the tensor has")->capture_default_str();
+  app.add_option("--elements", elements, "number of floats in the tensor")
+      ->check(examples::whole_number())
+      ->capture_default_str();
 
-  return examples::run(app, argc, argv, [&] {
-    auto connector = distx::connect(argc, argv);
-    if (connector.size() != 2)
-      throw distx::ConnectError("send_recv needs two ranks, not " + std::to_string(connector.size()) +
-                                ": mpirun -np 2 send_recv");
+  return examples::run(app, argc, argv, [&](distx::AnyConnector& connector) {
+    examples::on_every_rank(connector, [&] {
+      if (connector.size() != 2)
+        throw distx::ConnectError("send_recv runs on 2 ranks, not " + std::to_string(connector.size()) +
+                                  ": start it with mpirun -np 2");
+    });
     auto comm = distx::MpiCommunicator(connector);
 
     std::vector<float> tensor(elements);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// A GPT learns to write as the given files do, character by character; data-parallel, or with its weights split too.
+// Trains a GPT on the characters of text files; data-parallel, or tensor-parallel as well.
 //   mpirun -np 2 build/examples/train_gpt --zero 3
 //   build/examples/train_gpt --backend threads --ranks 2 --precision bf16 --optimizer muon --text book.txt
 //   mpirun -np 4 build/examples/train_gpt --mesh data=2,model=2 --zero 1
@@ -57,23 +57,26 @@ struct Settings {
     training.describe(app);
     mesh.describe(app);
     app.add_option("--layers", layers, "transformer blocks")->check(count)->capture_default_str();
-    app.add_option("--width", width, "numbers that describe a character")->check(count)->capture_default_str();
-    app.add_option("--heads", heads, "of each block's attention; must divide the width")
+    app.add_option("--width", width, "length of the vector that represents a character")
         ->check(count)
         ->capture_default_str();
-    app.add_option("--context", context, "characters that are looked at")->check(count)->capture_default_str();
-    app.add_option("--batch", batch, "sequences in a batch of one rank")->check(count)->capture_default_str();
-    app.add_option("--steps", steps, "how often the weights are updated")->check(count)->capture_default_str();
-    app.add_option("--seed", seed, "of the initial weights, the sequences' order and the sample")
+    app.add_option("--heads", heads, "attention heads of each block; must divide the width")
+        ->check(count)
         ->capture_default_str();
-    app.add_option("--text", text, "files to learn from [default: this project's own headers and pages]");
-    app.add_option("--sample", sample, "characters to write at the end")
+    app.add_option("--context", context, "characters that attention covers")->check(count)->capture_default_str();
+    app.add_option("--batch", batch, "sequences per batch and rank")->check(count)->capture_default_str();
+    app.add_option("--steps", steps, "training steps")->check(count)->capture_default_str();
+    app.add_option("--seed", seed, "seed of the initial weights, the order of the sequences, and the sample")
+        ->check(examples::whole_number())
+        ->capture_default_str();
+    app.add_option("--text", text, "files to train on [default: the headers and pages of this project]");
+    app.add_option("--sample", sample, "characters to generate at the end")
         ->check(CLI::Range(0, 1000000))
         ->capture_default_str();
-    app.add_option("--temperature", temperature, "of the sample: the lower, the less daring")
+    app.add_option("--temperature", temperature, "of the sample; lower values are less random")
         ->check(CLI::PositiveNumber)
         ->capture_default_str();
-    app.add_option("--json", json, "file for losses, times, memory, traffic and the hash of the final weights");
+    app.add_option("--json", json, "output file for losses, times, memory, traffic and the hash of the final weights");
   }
 };
 
@@ -81,18 +84,18 @@ examples::Text read(const Settings& settings) {
   std::vector<std::filesystem::path> files(settings.text.begin(), settings.text.end());
   if (files.empty()) files = examples::headers_and_pages(SOURCE_ROOT);
   if (files.empty())
-    throw distx::DataError("this project's headers and pages are no longer in " SOURCE_ROOT
+    throw distx::DataError("the headers and pages of this project are not in " SOURCE_ROOT
                            ": choose files with --text");
   auto text = examples::read_text(files);
   if (text.held_out().size() <= settings.context)
     throw distx::DataError("the text has " + std::to_string(text.tokens.size()) +
-                           " characters, and the tenth that is held out must be longer than a context of " +
+                           " characters, and the held-out tenth must be longer than a context of " +
                            std::to_string(settings.context) + ": give a longer --text or a shorter --context");
   return text;
 }
 
-/// The loss on text that was not learnt from, of which each rank reads its part. Every rank runs the model as often,
-/// and on as many sequences.
+/// Returns the loss on held-out text, of which each rank evaluates its part; every rank runs the model the same number
+/// of times. Collective.
 template <class Model, class Training>
 double held_out_loss(distx::AnyCommunicator<>& comm, Model& model, Training& training,
                      std::span<const std::uint8_t> text) {
@@ -154,7 +157,7 @@ std::string write_sample(Model& model, Training& training, const std::string& vo
   return text;
 }
 
-/// @param data the ranks among which batches are shared out, of all the ranks in `comm`
+/// @param data the ranks that batches are split over; a part of the ranks of `comm`
 template <class Model, class Training>
 void train(distx::AnyCommunicator<>& comm, distx::AnyCommunicator<>& data, const Settings& settings,
            const examples::Text& text, Model& model, Training& training, const examples::WeightCounts& weights,
@@ -175,7 +178,7 @@ void train(distx::AnyCommunicator<>& comm, distx::AnyCommunicator<>& data, const
 
   const bool speaks = comm.rank() == 0;
   if (speaks)
-    fmt::print("{} weights learn from {} characters, {} different ones\n", weights.all, text.training().size(),
+    fmt::print("training {} weights on {} characters, {} distinct ones\n", weights.all, text.training().size(),
                text.vocabulary.size());
   std::optional<examples::ProgressBar> progress;
   if (speaks)
@@ -205,13 +208,12 @@ void train(distx::AnyCommunicator<>& comm, distx::AnyCommunicator<>& data, const
   const auto sample = write_sample(model, training, text.vocabulary, settings);
   if (!speaks) return;
   fmt::print("{}\n", cost.to_string());
-  fmt::print("loss on {} characters that were held out: {:.4f} nats each (weights {})\n", text.held_out().size(),
-             held_out, hash);
+  fmt::print("loss on {} held-out characters: {:.4f} nats each (weights {})\n", text.held_out().size(), held_out, hash);
   if (!sample.empty()) fmt::print("---- a sample ----\n{}\n", sample);
   auto report = cost.json(settings.training, weights);
   if (settings.mesh.given()) {
     report["mesh"] = settings.mesh.text;
-    report.erase("plan");  // which is of a model that every rank has
+    report.erase("plan");  // it describes a model that every rank has whole
   }
   report.update({{"vocabulary", text.vocabulary.size()},
                  {"step_losses", losses},
@@ -251,12 +253,15 @@ void train_on_mesh(distx::AnyCommunicator<>& comm, const Settings& settings, con
   train(comm, mesh.along<examples::Data>(), settings, text, model, training, weights, metered);
 }
 
-void run(int argc, char** argv, const Settings& settings) {
-  auto connector = distx::connect(argc, argv);
-  settings.training.check("--batch", settings.batch);
-  if (settings.mesh.given()) (void)settings.mesh.sizes(settings.training);
-  const auto text = read(settings);
-  examples::JsonFile(settings.json).demand_writable(connector);
+void run(distx::AnyConnector& connector, const Settings& settings) {
+  examples::Text text;
+  examples::on_every_rank(connector, [&] {
+    settings.training.check("--batch", settings.batch);
+    if (settings.mesh.given()) (void)settings.mesh.sizes(settings.training);
+    if (connector.rank() == 0) examples::JsonFile(settings.json).check_writable();
+    text = read(settings);
+    (void)examples::checked_shape(settings.shape(text));
+  });
   settings.backend.run(connector, [&](distx::AnyCommunicator<> comm) {
     if (settings.mesh.given())
       train_on_mesh(comm, settings, text);
@@ -270,8 +275,8 @@ void run(int argc, char** argv, const Settings& settings) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Trains a GPT to write as the given files do, on one rank or many", "train_gpt");
+  CLI::App app("Trains a GPT on text files, on one rank or many", "train_gpt");
   Settings settings;
   settings.describe(app);
-  return examples::run(app, argc, argv, [&] { run(argc, argv, settings); });
+  return examples::run(app, argc, argv, [&](distx::AnyConnector& connector) { run(connector, settings); });
 }

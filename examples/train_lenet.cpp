@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// LeNet-5 learns handwritten digits, data-parallel: every rank has the model and a part of each batch.
+// Trains LeNet-5 on handwritten digits, data-parallel: every rank has the model and a part of each batch.
 //   mpirun -np 2 build/examples/train_lenet --backend mpi
+//   tools/ranks 2 build/examples/train_lenet
 //   build/examples/train_lenet --backend threads --ranks 2
-//   build/examples/train_lenet --backend shm --ranks 2 --trace trace.json      (to be opened in ui.perfetto.dev)
+//   build/examples/train_lenet --backend shm --ranks 2 --trace trace.json      (open the trace in ui.perfetto.dev)
 #include <memory>
 #include <optional>
 
@@ -49,16 +50,19 @@ struct Settings {
     backend.describe(app);
     training.describe(app);
     app.add_option("--epochs", epochs, "passes over the data")->check(CLI::Range(1, 1000000))->capture_default_str();
-    app.add_option("--batch-size", batch_size, "digits in a batch of one rank")
+    app.add_option("--batch-size", batch_size, "digits per batch and rank")
         ->check(CLI::Range(1, 1000000))
         ->capture_default_str();
-    app.add_option("--seed", seed, "of the initial weights and the digits' order")->capture_default_str();
+    app.add_option("--seed", seed, "seed of the initial weights and the order of the digits")
+        ->check(examples::whole_number())
+        ->capture_default_str();
     app.add_option("--digits", digits, "scikit-learn's digits.csv.gz [default: the one in the build folder's data/]");
-    auto* mnist_option = app.add_option("--mnist", mnist, "instead: the directory of MNIST's four IDX files");
-    app.add_flag("--synthetic", synthetic, "instead: digits that are drawn, where no real ones are at hand")
-        ->excludes(mnist_option);
-    app.add_option("--json", json, "file for losses, accuracy, the hash of the final weights, memory and traffic");
-    app.add_option("--trace", trace, "file for what every rank did when, which ui.perfetto.dev shows");
+    auto* mnist_option =
+        app.add_option("--mnist", mnist, "directory of the four IDX files of MNIST, instead of --digits");
+    app.add_flag("--synthetic", synthetic, "use generated digits instead of --digits")->excludes(mnist_option);
+    app.add_option("--json", json,
+                   "output file for losses, accuracy, memory, traffic and the hash of the final weights");
+    app.add_option("--trace", trace, "output file for a timeline of all ranks, which ui.perfetto.dev displays");
   }
 };
 
@@ -67,12 +71,12 @@ examples::SplitDigits read_digits(const Settings& settings, const char* program)
   return examples::small_digits(settings.synthetic, settings.digits, program, "--digits, --mnist or --synthetic");
 }
 
-/// What the program does between its communicator's calls, where that is traced.
+/// Records the phases of a step in the timeline, if there is one.
 class Phases {
  public:
   explicit Phases(distx::Timeline* timeline) : timeline_(timeline) {}
   [[nodiscard]] auto operator()(const char* name) const {
-    using Scope = distx::Timeline::Scope;  // which stays where it is
+    using Scope = distx::Timeline::Scope;  // not movable
     return std::unique_ptr<Scope>(timeline_ == nullptr ? nullptr : new Scope(timeline_->scope(name)));
   }
 
@@ -82,7 +86,7 @@ class Phases {
 
 using Metered = distx::Metered<distx::AnyCommunicator<>>;
 
-/// The training itself. What it sends goes through `comm`, and is counted.
+/// Trains and evaluates the model. `counted` is the wrapper inside `comm` that counts the traffic.
 void train(distx::AnyCommunicator<> comm, const Metered& counted, const Phases& phase, const Settings& settings,
            const examples::SplitDigits& digits) {
   const auto& [learnt, held_out] = digits;
@@ -135,7 +139,7 @@ void train(distx::AnyCommunicator<> comm, const Metered& counted, const Phases& 
   }
   progress.reset();
 
-  // Each rank examines every size()-th of the digits that were held out, and as many as the others.
+  // Each rank evaluates every size()-th held-out digit; all ranks evaluate the same number.
   const auto evaluation = training->evaluate();
   std::vector<std::size_t> mine;
   for (std::size_t i = 0; i < held_out.size(); i += ranks) mine.push_back(i + static_cast<std::size_t>(comm.rank()));
@@ -154,7 +158,7 @@ void train(distx::AnyCommunicator<> comm, const Metered& counted, const Phases& 
   const auto traffic_at_start = distx::sum_over_ranks(at_start, comm);
   if (!speaks) return;
   fmt::print("{}\n", cost.to_string());
-  fmt::print("accuracy on {} digits that were held out: {:.4f} (weights {})\n", held_out.size(), accuracy, hash.text());
+  fmt::print("accuracy on {} held-out digits: {:.4f} (weights {})\n", held_out.size(), accuracy, hash.text());
   auto report = cost.json(settings.training, weights);
   report.update({{"step_losses", step_losses},
                  {"losses", losses},
@@ -164,11 +168,16 @@ void train(distx::AnyCommunicator<> comm, const Metered& counted, const Phases& 
   examples::JsonFile(settings.json).write(report);
 }
 
-void run(int argc, char** argv, const Settings& settings) {
-  auto connector = distx::connect(argc, argv);
-  settings.training.check("--batch-size", settings.batch_size);
-  const auto digits = read_digits(settings, argv[0]);
-  examples::JsonFile(settings.json).demand_writable(connector);
+void run(distx::AnyConnector& connector, const char* program, const Settings& settings) {
+  examples::SplitDigits digits;
+  examples::on_every_rank(connector, [&] {
+    settings.training.check("--batch-size", settings.batch_size);
+    if (connector.rank() == 0) {
+      examples::JsonFile(settings.json).check_writable();
+      examples::OutputFile("--trace", settings.trace).check_writable();
+    }
+    digits = read_digits(settings, program);
+  });
   settings.backend.run(connector, [&](distx::AnyCommunicator<> comm) {
     Metered counted(std::move(comm));
     if (settings.trace.empty()) {
@@ -187,5 +196,5 @@ int main(int argc, char** argv) {
   CLI::App app("Trains LeNet-5 on handwritten digits, on one rank or many", "train_lenet");
   Settings settings;
   settings.describe(app);
-  return examples::run(app, argc, argv, [&] { run(argc, argv, settings); });
+  return examples::run(app, argc, argv, [&](distx::AnyConnector& connector) { run(connector, argv[0], settings); });
 }

@@ -4,16 +4,20 @@
 #include <CLI/CLI.hpp>
 
 #include <distx/distx.hpp>
+#include <distx/file.hpp>
 #include <distx/mpi.hpp>
 #include <distx/shm.hpp>
+
+#include "run.hpp"
 
 namespace examples {
 
 void Backend::describe(CLI::App& app) {
-  app.add_option("--backend", name, "auto (mpi under mpirun, else serial), serial, threads, shm or mpi")
+  app.add_option("--backend", name,
+                 "auto, serial, threads, shm or mpi; auto is mpi under mpirun, shm under tools/ranks, else serial")
       ->check(CLI::IsMember({"auto", "serial", "threads", "shm", "mpi"}))
       ->capture_default_str();
-  app.add_option("--ranks", ranks, "how many ranks, where no launcher starts them: for threads and shm")
+  app.add_option("--ranks", ranks, "number of ranks if no launcher starts them, for threads and shm")
       ->check(CLI::Range(1, 1000000))
       ->capture_default_str();
 }
@@ -21,13 +25,20 @@ void Backend::describe(CLI::App& app) {
 void Backend::run(distx::AnyConnector& connector, const std::function<void(distx::AnyCommunicator<>)>& body) const {
   using Any = distx::AnyCommunicator<>;
   const bool several = connector.size() > 1;
-  if (name == "threads" && several)
-    throw distx::ConnectError("--backend threads makes its ranks itself: start it without mpirun, or use shm or mpi");
+  const bool by_mpi = connector.target<distx::MpiConnector>() != nullptr;
+  on_every_rank(connector, [&] {
+    if (name == "threads" && several)
+      throw distx::ConnectError(
+          "--backend threads starts its ranks itself: start the program without a launcher, or use "
+          "--backend shm or mpi");
+    if (name == "mpi" && several && !by_mpi)
+      throw distx::ConnectError("--backend mpi requires mpirun: start the program with mpirun, or use --backend shm");
+  });
   if (name == "threads") {
     distx::spawn(ranks, [&](auto& self) { body(Any(distx::ThreadCommunicator(self))); });
   } else if (name == "shm" && !several) {
     distx::spawn(ranks, [&](auto& self) { body(Any(distx::ShmCommunicator(self))); });
-  } else if (name == "shm") {
+  } else if (name == "shm" || (name == "auto" && several && !by_mpi)) {
     body(Any(distx::ShmCommunicator(connector)));
   } else if (name == "mpi" || (name == "auto" && several)) {
     body(Any(distx::MpiCommunicator(connector)));

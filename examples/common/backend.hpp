@@ -13,14 +13,15 @@ class App;
 
 namespace examples {
 
-/// The flags that say what moves the data, and between whom.
+/// The flags that choose the communicator.
 struct Backend {
   std::string name = "auto";
   int ranks = 2;
 
   void describe(CLI::App& app);
 
-  /// Calls `body(comm)` on every rank, with a communicator of that backend.
+  /// Calls `body(comm)` on every rank, with a communicator of the chosen backend. Collective.
+  /// @throws ErrorPrinted if the launcher does not support the backend
   void run(distx::AnyConnector& connector, const std::function<void(distx::AnyCommunicator<>)>& body) const;
 };
 

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <span>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -14,27 +15,27 @@
 
 namespace examples {
 
-/// What `--json FILE` names; nothing where it is empty.
-class JsonFile {
+/// A file that a flag names, written at the end of a computation. Does nothing if the path is empty.
+class OutputFile {
  public:
-  explicit JsonFile(std::filesystem::path path) : path_(std::move(path)) {}
+  OutputFile(std::string flag, std::filesystem::path path) : flag_(std::move(flag)), path_(std::move(path)) {}
 
-  /// To be asked before a long computation; rank 0 looks, all ranks hear. Collective.
-  /// @throws distx::Error where `write` would
-  template <distx::Connector C>
-  void demand_writable(C& connector) const {
+  /// Checks before a long computation that the file can be written; leaves nothing behind.
+  /// @throws distx::Error if it cannot
+  void check_writable() const {
     if (path_.empty()) return;
-    const bool mine = connector.rank() != 0 || writable();
-    if (!distx::broadcast_value(connector, mine, 0)) throw not_writable();
+    std::error_code unknown;
+    const bool made = static_cast<bool>(std::ofstream(partial()));
+    std::filesystem::remove(partial(), unknown);
+    if (!made || std::filesystem::is_directory(path_, unknown)) throw not_writable();
   }
 
-  /// Written beside the file and renamed, so that there is a whole one or none.
-  /// @throws distx::Error where it cannot be written
-  void write(const nlohmann::json& content) const {
+  /// Writes to a temporary file that is then renamed, so that the file is complete or absent.
+  /// @throws distx::Error if it cannot be written
+  void write(const std::string& content) const {
     if (path_.empty()) return;
     std::ofstream file(partial());
-    // What is not UTF-8 is replaced.
-    file << content.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
+    file << content;
     file.close();
     std::error_code error;
     if (file) std::filesystem::rename(partial(), path_, error);
@@ -44,21 +45,52 @@ class JsonFile {
   }
 
  private:
-  [[nodiscard]] bool writable() const {
-    std::error_code unknown;
-    const bool made = static_cast<bool>(std::ofstream(partial()));
-    std::filesystem::remove(partial(), unknown);
-    return made && !std::filesystem::is_directory(path_, unknown);
-  }
   [[nodiscard]] distx::Error not_writable() const {
-    return distx::Error(path_.string() + " cannot be written: give --json a file in a directory that you may write to");
+    return distx::Error(path_.string() + " cannot be written: give " + flag_ +
+                        " a file in a directory you can write to");
   }
   [[nodiscard]] std::filesystem::path partial() const {
-    auto beside = path_;
-    return beside += ".partial";
+    auto temporary = path_;
+    return temporary += ".partial";
   }
 
+  std::string flag_;
   std::filesystem::path path_;
+};
+
+/// The file that `--json` names; does nothing if the path is empty.
+class JsonFile {
+ public:
+  explicit JsonFile(std::filesystem::path path) : file_("--json", std::move(path)) {}
+
+  /// Checks before a long computation that rank 0 can write the file. Collective.
+  /// @throws distx::Error on every rank if it cannot
+  template <distx::Connector C>
+  void demand_writable(C& connector) const {
+    std::string message;
+    if (connector.rank() == 0) {
+      try {
+        file_.check_writable();
+      } catch (const distx::Error& error) {
+        message = error.message();
+      }
+    }
+    message.resize(distx::broadcast_value(connector, message.size(), 0));
+    if (message.empty()) return;
+    connector.broadcast(std::as_writable_bytes(std::span(message)), 0);
+    throw distx::Error(message);
+  }
+  /// @throws distx::Error if it cannot be written
+  void check_writable() const { file_.check_writable(); }
+
+  /// Writes `content`; bytes that are not UTF-8 are replaced.
+  /// @throws distx::Error if it cannot be written
+  void write(const nlohmann::json& content) const {
+    file_.write(content.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + '\n');
+  }
+
+ private:
+  OutputFile file_;
 };
 
 }  // namespace examples

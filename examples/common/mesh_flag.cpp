@@ -11,7 +11,7 @@ namespace examples {
 
 namespace {
 
-/// Takes `name=number` from the front; 0 where there is none.
+/// Removes `name=number` from the front and returns the number; 0 if the text does not begin so.
 int take(std::string_view& text, std::string_view name) {
   if (text.substr(0, name.size()) != name || text.substr(name.size(), 1) != "=") return 0;
   text.remove_prefix(name.size() + 1);
@@ -25,7 +25,9 @@ int take(std::string_view& text, std::string_view name) {
 }  // namespace
 
 void MeshFlag::describe(CLI::App& app) {
-  app.add_option("--mesh", text, "splits batches and weights over the ranks: data=2,model=2 [default: batches alone]");
+  app.add_option(
+      "--mesh", text,
+      "mesh of ranks that batches and weights are split over, such as data=2,model=2 [default: only batches]");
 }
 
 std::array<int, 2> MeshFlag::sizes(const TrainingFlags& training) const {
@@ -35,17 +37,15 @@ std::array<int, 2> MeshFlag::sizes(const TrainingFlags& training) const {
   if (apart) left.remove_prefix(1);
   const int model = apart ? take(left, "model") : 0;
   if (data == 0 || model == 0 || !left.empty())
-    throw distx::Error("--mesh " + text +
-                       " is no mesh: say data=2,model=2, with the numbers of ranks that share out "
-                       "batches and weights");
+    throw distx::InvalidArgument("invalid --mesh " + text +
+                                 ": give data=2,model=2, the numbers of ranks that batches and weights are split over");
   if (training.short_weights())
-    throw distx::Error("on a --mesh weights are trained in float: leave out --precision bf16");
+    throw distx::InvalidArgument("--mesh trains float weights only: leave out --precision bf16");
   if (training.accumulate != 1)
-    throw distx::Error("on a --mesh a batch is not cut into micro-batches: leave out --accumulate");
+    throw distx::InvalidArgument("--mesh does not support micro-batches: leave out --accumulate");
   if (training.optimizer != "adamw" && training.optimizer != "sgd")
-    throw distx::Error(training.optimizer +
-                       " looks at whole weights, of which a rank of a --mesh has parts: use "
-                       "--optimizer adamw or sgd");
+    throw distx::InvalidArgument("--mesh does not support --optimizer " + training.optimizer +
+                                 ", which needs whole weights: use --optimizer adamw or sgd");
   return {data, model};
 }
 

@@ -21,7 +21,7 @@ struct MeshFlag {
 
   void describe(CLI::App& app);
   [[nodiscard]] bool given() const { return !text.empty(); }
-  /// @throws distx::Error for a mesh that is none, and for flags that do not go with one
+  /// @throws distx::InvalidArgument for an invalid mesh, or flags that a mesh does not support
   [[nodiscard]] std::array<int, 2> sizes(const TrainingFlags& training) const;
 };
 

@@ -13,13 +13,13 @@
 
 namespace examples {
 
-/// The mean over the ranks; each has one value. Collective.
+/// Returns the mean of all ranks' values. Collective.
 inline double average_over_ranks(distx::AnyCommunicator<>& comm, double value) {
   distx::all_reduce(comm, value, distx::average);
   return value;
 }
 
-/// A rank's batch in micro-batches: makes each of as many places.
+/// Splits a rank's batch into `count` micro-batches of equal size and makes each by `make(places)`.
 /// @pre count divides the number of places
 template <class Make>
 auto micro_batches(std::span<const std::size_t> places, std::size_t count, Make&& make) {
@@ -33,11 +33,11 @@ struct Nothing {
   int operator()() const { return 0; }
 };
 
-/// One step over a rank's micro-batches; the mean loss of all ranks. Collective.
-/// @param pass called as pass(micro-batch, share): goes forward and backward, with gradients of `share` times the loss,
-///        and returns the loss
-/// @param around called as around() when the step's update begins; what it returns is let go when that is done
-/// @throws distx::Error where the loss is no finite number
+/// Makes one training step from a rank's micro-batches and returns the mean loss of all ranks. Collective.
+/// @param pass called as pass(micro-batch, share): computes the loss and the gradients of `share` times the loss, and
+///        returns the loss
+/// @param around called as around() before the step's update; its result is destroyed after the update
+/// @throws distx::NonFiniteError if the loss is not finite
 template <class Training, class Batch, class Pass, class Around = Nothing>
 double train_step(distx::AnyCommunicator<>& comm, Training& training, const std::vector<Batch>& parts, double rate,
                   Pass&& pass, Around&& around = {}) {
@@ -54,8 +54,8 @@ double train_step(distx::AnyCommunicator<>& comm, Training& training, const std:
   }
   loss = average_over_ranks(comm, loss);
   if (!std::isfinite(loss))
-    throw distx::Error(
-        "the loss is no finite number any more: choose a lower --learning-rate, or --clip the gradients");
+    throw distx::NonFiniteError("the loss is not finite: choose a lower --learning-rate, or --clip the gradients",
+                                {.operation = "train_step", .rank = comm.rank(), .size = comm.size()});
   return loss;
 }
 

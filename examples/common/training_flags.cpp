@@ -11,33 +11,33 @@ namespace examples {
 
 void TrainingFlags::describe(CLI::App& app) {
   const CLI::Range count(std::size_t{1}, std::size_t{1000000});
-  app.add_option("--zero", zero, "stage of ZeRO: 0 to 3")->check(CLI::IsMember({0, 1, 2, 3}))->capture_default_str();
-  app.add_option("--precision", precision, "of the weights: f32, or bf16 with f32 kept by the optimizer")
+  app.add_option("--zero", zero, "ZeRO stage, 0 to 3")->check(CLI::IsMember({0, 1, 2, 3}))->capture_default_str();
+  app.add_option("--precision", precision, "of the weights: f32, or bf16 with f32 master weights")
       ->check(CLI::IsMember({"f32", "bf16"}))
       ->capture_default_str();
   app.add_option("--optimizer", optimizer, "adamw, muon, lamb or sgd")
       ->check(CLI::IsMember({"adamw", "muon", "lamb", "sgd"}))
       ->capture_default_str();
-  app.add_option("--accumulate", accumulate, "micro-batches that a rank's batch is cut into")
+  app.add_option("--accumulate", accumulate, "micro-batches per step of each rank")
       ->check(count)
       ->capture_default_str();
-  app.add_option("--clip", clip, "the norm of all gradients together is at most this [default: as it is]");
-  app.add_option("--learning-rate", learning_rate, "the highest; falls to zero along a cosine [default: by optimizer]");
-  app.add_option("--bucket-kib", bucket_kib, "gradients that are reduced together; 0: each parameter's alone")
+  app.add_option("--clip", clip, "upper limit of the norm of all gradients [default: no clipping]");
+  app.add_option("--learning-rate", learning_rate,
+                 "peak; decays to zero along a cosine [default: depends on the optimizer]");
+  app.add_option("--bucket-kib", bucket_kib, "size of the gradient buckets; 0: one bucket per parameter")
       ->check(CLI::Range(std::size_t{0}, std::size_t{1} << 30))
       ->capture_default_str();
 }
 
 void TrainingFlags::check(const std::string& batch_flag, std::size_t batch) const {
   if (batch % accumulate != 0)
-    throw distx::DataError(batch_flag + " " + std::to_string(batch) + " cannot be cut into " +
-                           std::to_string(accumulate) + " equal micro-batches: choose a multiple of that");
+    throw distx::DataError(batch_flag + " " + std::to_string(batch) + " is not divisible by --accumulate " +
+                           std::to_string(accumulate) + ": choose a multiple");
   if (!std::isfinite(rate()) || rate() < 0)
-    throw distx::Error("the learning rate is " + std::to_string(rate()) +
-                       ": give a --learning-rate that is finite and at least 0");
+    throw distx::InvalidArgument("invalid learning rate " + std::to_string(rate()) +
+                                 ": give a --learning-rate that is finite and at least 0");
   if (!(clip > 0))
-    throw distx::Error("gradients cannot be clipped to a norm of " + std::to_string(clip) +
-                       ": give --clip a number above 0");
+    throw distx::InvalidArgument("invalid clipping norm " + std::to_string(clip) + ": give --clip a number above 0");
 }
 
 }  // namespace examples

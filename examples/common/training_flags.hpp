@@ -13,7 +13,7 @@ class App;
 
 namespace examples {
 
-/// The flags that say how a model is trained, whatever the model.
+/// The flags that every training program has.
 struct TrainingFlags {
   int zero = 0;
   std::string precision = "f32";
@@ -22,14 +22,14 @@ struct TrainingFlags {
   double clip = std::numeric_limits<double>::infinity();
   std::optional<double> learning_rate{};
   std::size_t bucket_kib = 256;
-  std::map<std::string, double> usual_rates{};  ///< of each optimizer, for this model
+  std::map<std::string, double> usual_rates{};  ///< by optimizer, for this model
 
   void describe(CLI::App& app);
 
-  /// @throws distx::Error for a batch that cannot be cut, a learning rate or a norm that is none
+  /// @throws distx::Error for a batch that the micro-batches do not divide, or an invalid learning rate or norm
   void check(const std::string& batch_flag, std::size_t batch) const;
 
-  /// The highest learning rate.
+  /// The peak learning rate.
   [[nodiscard]] double rate() const { return learning_rate ? *learning_rate : usual_rates.at(optimizer); }
   [[nodiscard]] bool short_weights() const { return precision == "bf16"; }
 };

@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
+#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <string>
 #include <system_error>
+#include <vector>
 
 #include <zlib.h>
 
@@ -15,60 +17,114 @@
 
 namespace examples {
 
-/// A file read from its beginning, unpacked on the way if it is gzipped.
+/// Reads a file from its beginning and unpacks it if it is gzipped.
 class GzFile {
  public:
-  /// @throws distx::DataError if the file cannot be opened
-  explicit GzFile(const std::filesystem::path& path) : name_(path.string()) {
+  /// @throws distx::DataError if the file cannot be opened or read
+  explicit GzFile(const std::filesystem::path& path) : name_(path.string()), packed_(piece) {
     errno = 0;
-    file_.reset(gzopen(name_.c_str(), "rb"));
+    file_.reset(std::fopen(name_.c_str(), "rb"));
     if (file_ == nullptr) {
       throw distx::DataError(name_ + " cannot be opened (" + std::generic_category().message(errno) +
                              "): check the path, or fetch the file");
     }
+    refill();
+    is_gzipped_ = stream_.avail_in >= 2 && packed_[0] == 0x1f && packed_[1] == 0x8b;
+    if (is_gzipped_ && inflateInit2(&stream_, 16 + MAX_WBITS) != Z_OK) throw distx::MemoryError("no memory for zlib");
   }
+  ~GzFile() {
+    if (is_gzipped_) inflateEnd(&stream_);
+  }
+  GzFile(const GzFile&) = delete;
+  GzFile& operator=(const GzFile&) = delete;
 
   [[nodiscard]] const std::string& name() const { return name_; }
 
-  /// The next `count` bytes, fewer only where the file ends.
+  /// Returns the next `count` bytes, fewer only at the end of the file.
   ///
-  /// Memory grows with what is there, not with `count`: a wrong length in a header costs nothing.
-  /// @throws distx::DataError if the file cannot be read, or its gzip stream is damaged or cut off
+  /// Memory grows with the file, not with `count`: a wrong length in a header costs nothing.
+  /// @throws distx::DataError if the file cannot be read, or its gzip stream is damaged, cut off, or followed by other
+  /// data
   [[nodiscard]] std::string read(std::size_t count) {
     std::string bytes;
     while (bytes.size() < count) {
       const std::size_t before = bytes.size();
       const std::size_t wanted = std::min(count - before, piece);
       bytes.resize(before + wanted);
-      const int got = gzread(file_.get(), bytes.data() + before, static_cast<unsigned>(wanted));
-      bytes.resize(before + static_cast<std::size_t>(std::max(got, 0)));
-      if (static_cast<std::size_t>(std::max(got, 0)) < wanted) {
-        check();
-        break;
-      }
+      const std::size_t got = is_gzipped_ ? unpack(bytes.data() + before, wanted) : copy(bytes.data() + before, wanted);
+      bytes.resize(before + got);
+      if (got < wanted) break;
     }
     return bytes;
   }
 
  private:
   struct Close {
-    void operator()(gzFile_s* file) const noexcept { gzclose_r(file); }  // only read from: nothing can be lost
+    void operator()(std::FILE* file) const noexcept { std::fclose(file); }  // only read from: nothing can be lost
   };
   static constexpr std::size_t piece = 1U << 16U;
 
-  /// A cut-off stream reads like the end of the file; only the error that is kept tells them apart.
-  void check() {
-    int code = Z_OK;
-    std::string words = gzerror(file_.get(), &code);
-    if (code == Z_OK || code == Z_STREAM_END) return;
-    if (words.starts_with(name_ + ": ")) words.erase(0, name_.size() + 2);
-    if (code == Z_ERRNO) throw distx::DataError(name_ + " cannot be read (" + words + "): check that it is a file");
-    throw distx::DataError(name_ + ", byte " + std::to_string(gzoffset(file_.get())) + ": the file is " +
-                           (code == Z_BUF_ERROR ? "cut off" : "damaged (" + words + ")") + ": fetch it again");
+  void refill() {
+    errno = 0;
+    const std::size_t got = std::fread(packed_.data(), 1, packed_.size(), file_.get());
+    if (got == 0 && std::ferror(file_.get()) != 0) {
+      throw distx::DataError(name_ + " cannot be read (" + std::generic_category().message(errno) +
+                             "): check that it is a file");
+    }
+    taken_ += got;
+    stream_.next_in = packed_.data();
+    stream_.avail_in = static_cast<unsigned>(got);
+  }
+
+  std::size_t copy(char* out, std::size_t size) {
+    std::size_t done = 0;
+    while (done < size) {
+      if (stream_.avail_in == 0) refill();
+      const std::size_t part = std::min<std::size_t>(size - done, stream_.avail_in);
+      if (part == 0) break;
+      std::copy_n(stream_.next_in, part, out + done);
+      stream_.next_in += part;
+      stream_.avail_in -= static_cast<unsigned>(part);
+      done += part;
+    }
+    return done;
+  }
+
+  std::size_t unpack(char* out, std::size_t size) {
+    stream_.next_out = reinterpret_cast<unsigned char*>(out);
+    stream_.avail_out = static_cast<unsigned>(size);
+    while (stream_.avail_out > 0) {
+      if (stream_.avail_in == 0) refill();
+      if (stream_.avail_in == 0) {
+        if (between_members_) break;
+        fail("the file is cut off: fetch it again");
+      }
+      if (between_members_ && *stream_.next_in != 0x1f)
+        fail("other data follows the end of the gzip stream: fetch it again");
+      between_members_ = false;
+      const int code = inflate(&stream_, Z_NO_FLUSH);
+      if (code == Z_STREAM_END) {
+        between_members_ = true;  // another member may follow
+        inflateReset(&stream_);
+      } else if (code != Z_OK && code != Z_BUF_ERROR) {
+        fail(std::string("the file is damaged (") + (stream_.msg == nullptr ? "zlib error" : stream_.msg) +
+             "): fetch it again");
+      }
+    }
+    return size - stream_.avail_out;
+  }
+
+  [[noreturn]] void fail(const std::string& what) const {
+    throw distx::DataError(name_ + ", byte " + std::to_string(taken_ - stream_.avail_in) + ": " + what);
   }
 
   std::string name_;
-  std::unique_ptr<gzFile_s, Close> file_;
+  std::unique_ptr<std::FILE, Close> file_;
+  std::vector<unsigned char> packed_;  // read, but not used yet: stream_.avail_in bytes from stream_.next_in on
+  std::size_t taken_ = 0;              // bytes read from the file
+  z_stream stream_{};
+  bool is_gzipped_ = false;
+  bool between_members_ = false;
 };
 
 }  // namespace examples

@@ -25,18 +25,19 @@ struct GptShape {
   std::size_t heads = 0;  ///< of each layer's attention; divides the width
 };
 
-/// @throws std::invalid_argument for a shape that is none
+/// Returns `shape`.
+/// @throws std::invalid_argument if it is invalid
 inline const GptShape& checked_shape(const GptShape& shape) {
   if (shape.vocabulary < 2 || shape.vocabulary > 256) {
     throw std::invalid_argument("Gpt: a vocabulary of " + std::to_string(shape.vocabulary) +
                                 " tokens: it must have 2 to 256");
   }
   if (shape.context < 1 || shape.width < 1 || shape.layers < 1 || shape.heads < 1) {
-    throw std::invalid_argument("Gpt: a context, width, number of layers or of heads is 0: choose at least 1 of each");
+    throw std::invalid_argument("Gpt: context, width, layers and heads must be at least 1");
   }
   if (shape.width % shape.heads != 0) {
-    throw std::invalid_argument("Gpt: a width of " + std::to_string(shape.width) + " cannot be shared by " +
-                                std::to_string(shape.heads) + " heads: choose a width that the heads divide");
+    throw std::invalid_argument("Gpt: a width of " + std::to_string(shape.width) + " is not divisible by " +
+                                std::to_string(shape.heads) + " heads: choose a multiple");
   }
   return shape;
 }

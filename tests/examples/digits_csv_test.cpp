@@ -68,6 +68,17 @@ TEST_CASE("a gzipped file cut off anywhere is refused") {
                  "byte " + std::to_string(whole.size() - 20) + ": the file is cut off: fetch it again"));
 }
 
+TEST_CASE("data after the end of a gzip stream is refused, another gzip stream is read") {
+  const TemporaryFolder folder;
+  const std::string whole = gzipped(three);
+  for (const std::string& garbage : {std::string(1, '\0'), std::string("x"), three, std::string(100000, 'x')}) {
+    const auto path = folder.write("trailing.csv.gz", whole + garbage);
+    CHECK(contains(complaint([&] { read_digits_csv(path); }),
+                   "trailing.csv.gz, byte " + std::to_string(whole.size()) + ": other data follows"));
+  }
+  CHECK(read_digits_csv(folder.write("two.csv.gz", whole + whole)).size() == 6);
+}
+
 TEST_CASE("a damaged gzipped file gives an error or the same digits") {
   const TemporaryFolder folder;
   const std::string whole = gzipped(three);

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""What the tests of the example programs share: how they are started, and what they are held to."""
+"""Shared by the tests of the example programs: how they are started, and what is checked."""
 import json
 import os
 import subprocess
 import sys
 import tempfile
 
-MPIRUN = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "mpirun")
+TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+MPIRUN = os.path.join(TESTS, "mpirun")
+RANKS = os.path.join(os.path.dirname(TESTS), "tools", "ranks")
 
 
 def ways(program, mpi, common):
@@ -77,7 +79,8 @@ def sent_per_step(said):
 
 
 def refuse(program, cases, mpi):
-    """Each case ends every rank with status 1 or 2 and one sentence that has its words: [(arguments, words)]."""
+    """Each case ends every rank with status 1 or 2, and prints one line with its words: [(arguments, words)]. Ranks whose
+    lines name the rank may print one each; no line is printed twice."""
     for arguments, words in cases:
         chosen = "--backend" in arguments
         alone = [["--backend", "serial"]] + [["--backend", name, "--ranks", "2"] for name in ("threads", "shm")]
@@ -99,5 +102,6 @@ def refused(command, words, ranks):
     print(f"{command[-4:]}: {statuses} {said[:1]}", flush=True)
     if len(statuses) != ranks or any(status not in (1, 2) for status in statuses):
         sys.exit(f"{command}: statuses {statuses}\n{done.stdout}{done.stderr}")
-    if len(said) != ranks or len(done.stderr.splitlines()) != ranks:
-        sys.exit(f"{command}: instead of one sentence a rank with {words!r}:\n{done.stderr}")
+    lines = done.stderr.splitlines()
+    if not said or len(said) != len(lines) or len(set(lines)) != len(lines) or len(lines) > ranks:
+        sys.exit(f"{command}: instead of one line with {words!r}, or one per rank that names it:\n{done.stderr}")

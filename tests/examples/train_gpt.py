@@ -7,7 +7,7 @@
 learns: the loss on held-out text, and what the report has; agrees: the losses of several ranks with those of one;
 repeats: the same weights from the same seed; stages: all stages of ZeRO come to the same weights; splits: on a
 mesh, with the weights split, the losses are those of one process; costs: what each stage holds and sends is the
-formula's; precision: bfloat16 learns; refuses: bad input ends every rank with one sentence and status 1 or 2.
+formula's; precision: bfloat16 learns; refuses: bad input ends every rank with status 1 or 2 and one line that says why.
 """
 import argparse
 import os
@@ -159,20 +159,21 @@ def refuses(program, mpi):
             (["--text", folder], "cannot be opened (Is a directory)"),
             (["--text", empty], "there is no text"),
             (["--text", short], "must be longer than a context of"),
-            (["--width", "64", "--heads", "5"], "cannot be shared by 5 heads"),
-            (["--batch", "3", "--accumulate", "2"], "cannot be cut into 2"),
+            (["--width", "64", "--heads", "5"], "not divisible by 5 heads"),
+            (["--batch", "3", "--accumulate", "2"], "not divisible by --accumulate 2"),
             (["--text", enough, "--batch", "1000000"], "batch_size is 1000000"),
             ([*few, "--learning-rate", "nan"], "learning rate"),
             ([*few, "--learning-rate", "1e30"], "choose a lower --learning-rate"),
             (["--json", os.path.join(folder, "no", "file.json")], "cannot be written"),
             (["--steps", "0"], "--steps"),
             (["--zero", "4"], "--zero"),
-            (["--mesh", "model=2"], "is no mesh"),
-            (["--mesh", "data=2,model=2x"], "is no mesh"),
+            (["--mesh", "model=2"], "invalid --mesh"),
+            (["--mesh", "data=2,model=2x"], "invalid --mesh"),
             (["--mesh", "data=1,model=2", "--precision", "bf16"], "leave out --precision bf16"),
             (["--mesh", "data=1,model=2", "--accumulate", "2"], "leave out --accumulate"),
             (["--mesh", "data=1,model=2", "--optimizer", "lamb"], "use --optimizer adamw or sgd"),
             (["--mesh", "data=5,model=2"], "a mesh of 5 x 2 is none of"),
+            (["--seed", "-1"], "--seed"),
             (["--clip", "0"], "give --clip a number above 0"),
             (["--precision", "f16"], "--precision"),
             (["--backend", "smoke-signals"], "--backend"),

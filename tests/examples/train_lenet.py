@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 
-from programs import agree, held_as_planned, refuse, report, same_weights, ways
+from programs import RANKS, agree, held_as_planned, refuse, report, same_weights, ways
 
 
 def learns(how):
@@ -36,6 +36,10 @@ def agrees(how):
             several = report(way(ranks), "--epochs", "1", "--batch-size", str(32 // ranks))
             for what in ("losses", "step_losses"):
                 agree(f"{name} on {ranks}", alone, several, what)
+    program, *_, data = how["threads"](2)  # the last argument
+    data = [data] if data == "--synthetic" else ["--digits", data]
+    launched = report([RANKS, "2", program, *data], "--epochs", "1", "--batch-size", "16")
+    agree("tools/ranks on 2", alone, launched, "step_losses")
 
 
 def repeats(how):
@@ -140,10 +144,12 @@ def refuses(program, mpi):
             (["--digits", few], "cannot be split"),
             (["--synthetic", "--batch-size", "100000"], "batch_size is 100000"),
             (["--synthetic", "--json", os.path.join(folder, "no", "file.json")], "cannot be written"),
+            (["--synthetic", "--trace", os.path.join(folder, "no", "file.json")], "give --trace a file"),
+            (["--seed", "-1"], "--seed"),
             (["--synthetic", "--learning-rate", "nan"], "learning rate"),
             (["--epochs", "0"], "--epochs"),
             (["--zero", "4"], "--zero"),
-            (["--batch-size", "6", "--accumulate", "4"], "cannot be cut into 4"),
+            (["--batch-size", "6", "--accumulate", "4"], "not divisible by --accumulate 4"),
             (["--clip", "-1"], "give --clip a number above 0"),
             (["--precision", "f64"], "--precision"),
             (["--backend", "smoke-signals"], "--backend"),
