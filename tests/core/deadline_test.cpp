@@ -14,7 +14,7 @@ using distx::detail::WaitEnd;
 const auto never = [] { return false; };
 const auto always = [] { return true; };
 
-TEST_CASE("a timeout says how long it is") {
+TEST_CASE("a Timeout prints its length") {
   CHECK(distx::Timeout(1500ms).to_string() == "1.5 s");
   CHECK(distx::Timeout(2s).to_string() == "2 s");
   CHECK(distx::Timeout(10min).to_string() == "600 s");
@@ -25,7 +25,7 @@ TEST_CASE("a timeout says how long it is") {
   CHECK(distx::default_deadline.limit() == 10min);
 }
 
-TEST_CASE("a timeout too long for the clock is no deadline") {
+TEST_CASE("a Timeout that does not fit the clock has no limit") {
   using namespace std::chrono;
   for (const distx::Timeout longest : {distx::Timeout(hours::max()), distx::Timeout(seconds::max()),
                                        distx::Timeout(milliseconds::max()), distx::Timeout(nanoseconds::max() - 1ns),
@@ -40,7 +40,7 @@ TEST_CASE("a timeout too long for the clock is no deadline") {
   CHECK(!distx::Deadline(24h * 365 * 50).expired());
 }
 
-TEST_CASE("a deadline ends when its time is over") {
+TEST_CASE("a Deadline expires after its Timeout") {
   CHECK(distx::Deadline(0s).expired());
   CHECK(!distx::Deadline(1h).expired());
   CHECK(!distx::Deadline(distx::no_timeout).expired());
@@ -48,7 +48,7 @@ TEST_CASE("a deadline ends when its time is over") {
   CHECK(distx::Deadline(1h).end() > distx::Deadline::clock::now() + 59min);
 }
 
-TEST_CASE("a wait ends when it is ready, stopped or expired") {
+TEST_CASE("wait_until ends when ready, stopped or expired") {
   CHECK(wait_until(1h, always, never) == WaitEnd::ready);
   CHECK(wait_until(1h, never, always) == WaitEnd::stopped);
   CHECK(wait_until(1ms, never, never) == WaitEnd::expired);
@@ -58,7 +58,7 @@ TEST_CASE("a wait ends when it is ready, stopped or expired") {
   CHECK(looks == 1000);
 }
 
-TEST_CASE("what became ready at the last moment counts as ready") {
+TEST_CASE("a wait that becomes ready as it expires is ready") {
   bool over = false;
   const auto stopped = [&] { return over = true; };
   CHECK(wait_until(1h, [&] { return over; }, stopped) == WaitEnd::ready);

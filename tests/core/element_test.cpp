@@ -63,7 +63,7 @@ void check_size_and_name(std::string_view name) {
   CHECK(distx::name_of(element_type<T>) == name);
 }
 
-TEST_CASE("an element type knows its size and its name") {
+TEST_CASE("every element type has its size and name") {
   check_size_and_name<std::int8_t>("int8");
   check_size_and_name<std::uint8_t>("uint8");
   check_size_and_name<std::int16_t>("int16");

@@ -12,7 +12,7 @@ static_assert(Family<distx::ConnectError> && Family<distx::MemoryError> && Famil
 static_assert(Family<distx::DataError> && Family<distx::RankFailure>);
 static_assert(std::is_nothrow_copy_constructible_v<std::runtime_error>);
 
-TEST_CASE("an error says the call, the rank, the backend, the words and the caller's line") {
+TEST_CASE("an error states the operation, rank, backend, message and the caller's line") {
   const auto here = std::source_location::current();
   const distx::MismatchError error(
       "send has 10 elements, receive has 8",
@@ -27,7 +27,7 @@ TEST_CASE("an error says the call, the rank, the backend, the words and the call
   CHECK(error.location().line() == here.line());
 }
 
-TEST_CASE("what is not known is left out of an error") {
+TEST_CASE("an error omits what is unknown") {
   CHECK(std::string(distx::Error("words").what()) == "distx: words");
   CHECK(std::string(distx::Error("words", {.operation = "connect"}).what()) == "distx: connect: words");
   CHECK(std::string(distx::Error("words", {.operation = "connect", .backend = "tcp"}).what()) ==
@@ -40,7 +40,7 @@ TEST_CASE("what is not known is left out of an error") {
   CHECK(error.code() == 0);
 }
 
-TEST_CASE("a RankFailure keeps the rank and what it threw") {
+TEST_CASE("a RankFailure keeps the failed rank and its exception") {
   const auto cause = std::make_exception_ptr(std::out_of_range("seven"));
   const distx::RankFailure failure("rank 3 has gone", 3, cause, {.operation = "barrier"});
   CHECK(failure.failed_rank() == 3);

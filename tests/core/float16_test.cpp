@@ -100,14 +100,14 @@ void check_random_floats() {
   CHECK(wrong == 0);
 }
 
-TEST_CASE_TEMPLATE("every pattern keeps its value there and back", T, distx::bfloat16, distx::float16) {
+TEST_CASE_TEMPLATE("every bit pattern converts to float and back unchanged", T, distx::bfloat16, distx::float16) {
   check_all_patterns<T>();
 }
-TEST_CASE_TEMPLATE("a float is rounded to the nearest, ties to even", T, distx::bfloat16, distx::float16) {
+TEST_CASE_TEMPLATE("conversion rounds to nearest, ties to even", T, distx::bfloat16, distx::float16) {
   check_all_ties<T>();
   check_random_floats<T>();
 }
-TEST_CASE_TEMPLATE("NaN and infinity stay what they are", T, distx::bfloat16, distx::float16) {
+TEST_CASE_TEMPLATE("NaN and infinity stay NaN and infinity", T, distx::bfloat16, distx::float16) {
   const float infinity = std::numeric_limits<float>::infinity();
   CHECK(static_cast<float>(T(infinity)) == infinity);
   CHECK(static_cast<float>(T(-infinity)) == -infinity);
@@ -116,7 +116,7 @@ TEST_CASE_TEMPLATE("NaN and infinity stay what they are", T, distx::bfloat16, di
     CHECK(std::isnan(static_cast<float>(T(std::bit_cast<float>(bits)))));
 }
 
-TEST_CASE("overflow goes to infinity") {
+TEST_CASE("overflow gives infinity") {
   const float infinity = std::numeric_limits<float>::infinity();
   CHECK(static_cast<float>(distx::float16(65504.0f)) == 65504.0f);
   CHECK(static_cast<float>(distx::float16(65519.99f)) == 65504.0f);

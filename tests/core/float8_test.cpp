@@ -51,7 +51,7 @@ unsigned nearest(float value) {
   return sign | best;
 }
 
-TEST_CASE_TEMPLATE("every code is the number of its format, and comes back from it", T, float8_e4m3, float8_e5m2) {
+TEST_CASE_TEMPLATE("every code has its format's value, and converts back", T, float8_e4m3, float8_e5m2) {
   for (unsigned code = 0; code < 0x100u; ++code) {
     CAPTURE(code);
     const auto number = T::from_bits(static_cast<std::uint8_t>(code));
@@ -69,7 +69,7 @@ TEST_CASE_TEMPLATE("every code is the number of its format, and comes back from 
   }
 }
 
-TEST_CASE_TEMPLATE("a float is rounded to the nearest, ties to even", T, float8_e4m3, float8_e5m2) {
+TEST_CASE_TEMPLATE("conversion rounds to nearest, ties to even", T, float8_e4m3, float8_e5m2) {
   int wrong = 0;
   const auto look = [&](float value) {
     for (const float each : {value, -value})
@@ -97,7 +97,7 @@ TEST_CASE_TEMPLATE("a float is rounded to the nearest, ties to even", T, float8_
   CHECK(wrong == 0);
 }
 
-TEST_CASE_TEMPLATE("what is too large is the largest finite number, and a NaN stays one", T, float8_e4m3, float8_e5m2) {
+TEST_CASE_TEMPLATE("overflow saturates to the largest finite number, and NaN stays NaN", T, float8_e4m3, float8_e5m2) {
   for (const float value : {largest<T>, std::nextafter(largest<T>, infinity), largest<T> * 1.1f, largest<T> * 2,
                             std::numeric_limits<float>::max(), infinity}) {
     CAPTURE(value);
@@ -109,7 +109,7 @@ TEST_CASE_TEMPLATE("what is too large is the largest finite number, and a NaN st
     CHECK(std::isnan(static_cast<float>(T(std::bit_cast<float>(bits)))));
 }
 
-TEST_CASE_TEMPLATE("zeros have signs, and there are subnormals", T, float8_e4m3, float8_e5m2) {
+TEST_CASE_TEMPLATE("signed zeros and subnormals convert exactly", T, float8_e4m3, float8_e5m2) {
   const float smallest = has_infinity<T> ? 0x1p-16f : 0x1p-9f;
   CHECK(T(0.0f).bits() == 0);
   CHECK(T(-0.0f).bits() == 0x80);

@@ -7,7 +7,7 @@
 
 using distx::detail::revoke_on_exception;
 
-TEST_CASE("what a function gives is given back, as it is, and nothing is told") {
+TEST_CASE("revoke_on_exception returns the function's result unchanged, without revoking") {
   int told = 0, value = 3;
   const auto tell = [&](const char*) { ++told; };
   int& same = revoke_on_exception([&]() -> int& { return value; }, tell);
@@ -16,12 +16,12 @@ TEST_CASE("what a function gives is given back, as it is, and nothing is told") 
   CHECK(told == 0);
 }
 
-TEST_CASE("what a function throws is told before it goes on") {
+TEST_CASE("revoke_on_exception revokes before the exception propagates") {
   std::string words;
   const auto tell = [&](const char* said) { words = said; };
   CHECK_THROWS_AS(revoke_on_exception([] { throw distx::MismatchError("three are not four"); }, tell),
                   distx::MismatchError);
   CHECK(words == "distx: three are not four");
   CHECK_THROWS_AS(revoke_on_exception([] { throw 7; }, tell), int);
-  CHECK(words == "an exception that is no std::exception");
+  CHECK(words == "unknown exception (not derived from std::exception)");
 }

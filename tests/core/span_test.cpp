@@ -63,7 +63,7 @@ static_assert(!Converts<Span<float, Far>, Span<AnyElement>> && Converts<Span<flo
 static_assert(Converts<Span<AnyElement>, Span<const AnyElement>>);
 static_assert(!Converts<Span<const AnyElement>, Span<AnyElement>> && !Converts<Span<AnyElement>, Span<float>>);
 
-TEST_CASE("a span is where its container is") {
+TEST_CASE("a span refers to its container's memory") {
   std::vector<int> values{1, 2, 3, 4, 5};
   const Span<int> all = values;
   CHECK(all.data() == values.data());
@@ -85,7 +85,7 @@ TEST_CASE("a span is where its container is") {
   CHECK(Span<int>().data() == nullptr);
 }
 
-TEST_CASE("an erased span keeps the type, the size and the place") {
+TEST_CASE("an erased span keeps the type, the size and the address") {
   struct Triple {
     float x, y, z;
   };

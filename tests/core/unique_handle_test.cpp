@@ -33,7 +33,7 @@ struct Fresh {
   Fresh() { Counting::closed.clear(); }
 };
 
-TEST_CASE_FIXTURE(Fresh, "a handle is closed once, at the end") {
+TEST_CASE_FIXTURE(Fresh, "a handle is closed once, by the destructor") {
   {
     const auto handle = Handle::from_native_handle(7);
     CHECK(handle.native_handle() == 7);
@@ -54,7 +54,7 @@ TEST_CASE_FIXTURE(Fresh, "null is never closed") {
   CHECK(Counting::closed.empty());
 }
 
-TEST_CASE_FIXTURE(Fresh, "a move hands over") {
+TEST_CASE_FIXTURE(Fresh, "a move transfers ownership") {
   {
     auto first = Handle::from_native_handle(1);
     auto second = std::move(first);
@@ -69,7 +69,7 @@ TEST_CASE_FIXTURE(Fresh, "a move hands over") {
   CHECK(Counting::closed == Closed{3, 1});
 }
 
-TEST_CASE_FIXTURE(Fresh, "a move to itself changes nothing") {
+TEST_CASE_FIXTURE(Fresh, "a self-move changes nothing") {
   {
     auto handle = Handle::from_native_handle(4);
     auto& same = handle;
@@ -80,7 +80,7 @@ TEST_CASE_FIXTURE(Fresh, "a move to itself changes nothing") {
   CHECK(Counting::closed == Closed{4});
 }
 
-TEST_CASE_FIXTURE(Fresh, "release gives the handle away") {
+TEST_CASE_FIXTURE(Fresh, "release gives up ownership") {
   {
     auto handle = Handle::from_native_handle(5);
     CHECK(handle.release() == 5);
@@ -89,7 +89,7 @@ TEST_CASE_FIXTURE(Fresh, "release gives the handle away") {
   CHECK(Counting::closed.empty());
 }
 
-TEST_CASE_FIXTURE(Fresh, "reset closes the old one and takes the new one") {
+TEST_CASE_FIXTURE(Fresh, "reset closes the old handle and owns the new one") {
   {
     auto handle = Handle::from_native_handle(8);
     handle.reset(9);

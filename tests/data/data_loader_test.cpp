@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <doctest/doctest.h>
+#include <pthread.h>
 #include <distx/data/data_loader.hpp>
 
 #include <latch>
@@ -40,11 +41,22 @@ auto loader(std::size_t samples, auto make, std::size_t workers, std::size_t pre
                            {.workers = workers, .prefetch = prefetch, .deadline = deadline});
 }
 
+TEST_CASE("a worker thread that cannot be started throws BackendError") {
+  pthread_attr_t before, huge;
+  REQUIRE(::pthread_getattr_default_np(&before) == 0);
+  ::pthread_attr_init(&huge);
+  REQUIRE(::pthread_attr_setstacksize(&huge, std::size_t{1} << 47) == 0);  // more than there are addresses
+  REQUIRE(::pthread_setattr_default_np(&huge) == 0);
+  CHECK_THROWS_WITH_AS(static_cast<void>(loader(6, copied, 2, 1).epoch(0)),
+                       doctest::Contains("cannot start a thread ("), distx::BackendError);
+  ::pthread_setattr_default_np(&before);
+}
+
 }  // namespace
 
 static_assert(std::ranges::input_range<distx::Epoch<Batch>>);
 
-TEST_CASE("batches come in the sampler's order, whatever the number of workers") {
+TEST_CASE("batches have the sampler's order for any number of workers") {
   for (const std::size_t workers : {0u, 1u, 2u, 5u})
     for (const std::size_t prefetch : {1u, 2u, 100u}) {
       CAPTURE(workers);
@@ -66,7 +78,7 @@ TEST_CASE("batches come in the sampler's order, whatever the number of workers")
     }
 }
 
-TEST_CASE("after the last batch there is none, however often one asks") {
+TEST_CASE("next returns nullopt after the last batch, every time") {
   for (const std::size_t workers : {0u, 2u}) {
     auto epoch = loader(9, copied, workers).epoch(0);  // the loader has gone already
     CHECK(epoch.size() == 3);
@@ -88,7 +100,7 @@ TEST_CASE("batches need not be copyable or default constructible") {
   CHECK(sum == 36);
 }
 
-TEST_CASE("a worker's exception reaches who asks for that batch, and ends the epoch") {
+TEST_CASE("next rethrows a worker's exception in place of its batch, and the epoch ends") {
   for (const std::size_t workers : {0u, 1u, 4u}) {
     CAPTURE(workers);
     const auto batches = expected(60, 2);
@@ -106,7 +118,7 @@ TEST_CASE("a worker's exception reaches who asks for that batch, and ends the ep
   }
 }
 
-TEST_CASE("letting an epoch go in its middle ends the workers") {
+TEST_CASE("destroying an epoch in its middle stops the workers") {
   for (const std::size_t workers : {0u, 1u, 4u})
     for (std::size_t taken = 0; taken < 4; ++taken) {
       std::atomic<int> running = 0;
@@ -127,7 +139,7 @@ TEST_CASE("letting an epoch go in its middle ends the workers") {
     }
 }
 
-TEST_CASE("workers are ahead, as far as they may be and no farther") {
+TEST_CASE("workers make batches ahead up to the prefetch limit") {
   constexpr std::size_t workers = 2;
   constexpr std::size_t prefetch = 3;
   std::atomic<std::size_t> made = 0;
@@ -148,7 +160,7 @@ TEST_CASE("workers are ahead, as far as they may be and no farther") {
   }
 }
 
-TEST_CASE("several workers make batches at the same time") {
+TEST_CASE("several workers make batches concurrently") {
   // Each waits for the other: with one at a time the deadline would end this.
   std::latch both(2);
   auto epoch = loader(
@@ -163,7 +175,7 @@ TEST_CASE("several workers make batches at the same time") {
   CHECK(epoch.next().has_value());
 }
 
-TEST_CASE("a batch that does not come in time is an error") {
+TEST_CASE("a batch that is not made before the deadline throws TimeoutError") {
   std::latch release(1);
   auto epoch = loader(
                    6,
@@ -173,12 +185,12 @@ TEST_CASE("a batch that does not come in time is an error") {
                    },
                    1, 1, 20ms)
                    .epoch(0);
-  CHECK_THROWS_WITH_AS(static_cast<void>(epoch.next()), doctest::Contains("batch 0 was not made in 0.02 s"),
+  CHECK_THROWS_WITH_AS(static_cast<void>(epoch.next()), doctest::Contains("timed out after 0.02 s: batch 0"),
                        distx::TimeoutError);
   release.count_down();
 }
 
-TEST_CASE("options that make no sense are refused") {
-  CHECK_THROWS_AS(static_cast<void>(loader(6, copied, 1, 0)), distx::DataError);
+TEST_CASE("workers without prefetch throw InvalidArgument") {
+  CHECK_THROWS_AS(static_cast<void>(loader(6, copied, 1, 0)), distx::InvalidArgument);
   CHECK_NOTHROW(static_cast<void>(loader(6, copied, 0, 0)));
 }

@@ -46,7 +46,7 @@ template <class F>
 std::string refusal(F&& f) {
   try {
     static_cast<void>(f());
-  } catch (const distx::DataError& error) {
+  } catch (const distx::Error& error) {
     return error.what();
   }
   return "accepted";
@@ -55,7 +55,7 @@ bool says(const std::string& sentence, const std::string& words) { return senten
 
 }  // namespace
 
-TEST_CASE("the ranks' batches together are those of one rank with the larger batch") {
+TEST_CASE("the ranks' k-th batches together are the k-th batch of one rank with the larger batch") {
   for (const int ranks : {1, 2, 3, 4, 7})
     for (const std::size_t batch : {1u, 2u, 5u})
       for (const std::size_t samples : {35u, 36u, 70u, 71u, 100u, 1797u})
@@ -85,7 +85,7 @@ TEST_CASE("the ranks' batches together are those of one rank with the larger bat
           }
 }
 
-TEST_CASE("a global batch is dealt out card by card") {
+TEST_CASE("rank r takes every n-th sample of a global batch, from r") {
   const SamplerOptions options{.batch_size = 2, .shuffle = false};
   CHECK(DistributedSampler(12, 0, 3, options).epoch(0) == Indices{0, 3, 6, 9});
   CHECK(DistributedSampler(12, 2, 3, options).epoch(0) == Indices{2, 5, 8, 11});
@@ -93,7 +93,7 @@ TEST_CASE("a global batch is dealt out card by card") {
   CHECK(DistributedSampler(7, 2, 3, options).epoch(0) == Indices{2, 5, 1, 4});  // padded from the beginning
 }
 
-TEST_CASE("seed and epoch alone decide the order") {
+TEST_CASE("the order depends on seed and epoch only") {
   const auto order = [](std::uint64_t seed, std::uint64_t epoch) {
     return DistributedSampler(50, 0, 1, {.seed = seed}).epoch(epoch);
   };
@@ -106,31 +106,31 @@ TEST_CASE("seed and epoch alone decide the order") {
   CHECK(unshuffled.epoch(1) == unshuffled.epoch(0));
 }
 
-TEST_CASE("the order is the same on every machine") {
+TEST_CASE("the order is the same on every platform") {
   // Worked out by another program from the definition of std::seed_seq and of the 64-bit Mersenne Twister.
-  CHECK(distx::permutation(10, 42, 7) == Indices{1, 6, 4, 0, 8, 7, 5, 9, 3, 2});
+  CHECK(distx::detail::permutation(10, 42, 7) == Indices{1, 6, 4, 0, 8, 7, 5, 9, 3, 2});
 }
 
-TEST_CASE("every order is as likely as any other") {
+TEST_CASE("all orders are equally likely") {
   std::map<Indices, int> orders;
   constexpr int draws = 24000;
-  for (std::uint64_t epoch = 0; epoch < draws; ++epoch) ++orders[distx::permutation(4, 9, epoch)];
+  for (std::uint64_t epoch = 0; epoch < draws; ++epoch) ++orders[distx::detail::permutation(4, 9, epoch)];
   CHECK(orders.size() == 24);
   // 1000 each are expected, with a standard deviation of 31; five of those leave one false alarm in a million.
   for (const auto& [order, times] : orders) CHECK(std::abs(times - draws / 24) < 5 * 31);
 }
 
-TEST_CASE("what cannot be dealt out is refused") {
-  CHECK(says(refusal([] { return DistributedSampler(3, 0, 4); }), "there are 3 samples for 4 ranks"));
-  CHECK(says(refusal([] { return DistributedSampler(0, 0, 1); }), "there are 0 samples for 1 ranks"));
-  CHECK(says(refusal([] { return DistributedSampler(10, 0, 2, {.batch_size = 0}); }), "batch_size is 0"));
+TEST_CASE("invalid ranks, batch sizes and too few samples throw") {
+  CHECK(says(refusal([] { return DistributedSampler(3, 0, 4); }), "too few samples: 3 for 4 ranks"));
+  CHECK(says(refusal([] { return DistributedSampler(0, 0, 1); }), "too few samples: 0 for 1 ranks"));
+  CHECK(says(refusal([] { return DistributedSampler(10, 0, 2, {.batch_size = 0}); }), "invalid batch_size 0"));
   CHECK(says(refusal([] { return DistributedSampler(10, 0, 2, {.batch_size = 6}); }),
-             "a rank's share of 10 samples is 5"));
+             "batch_size 6 exceeds the 5 of 10 samples"));
   CHECK(says(refusal([] { return DistributedSampler(11, 0, 2, {.batch_size = 6, .remainder = Remainder::drop}); }),
-             "a rank's share of 11 samples is 5"));
+             "batch_size 6 exceeds the 5 of 11 samples"));
   CHECK(refusal([] { return DistributedSampler(11, 0, 2, {.batch_size = 6}); }) == "accepted");
   CHECK(refusal([] { return DistributedSampler(4, 3, 4); }) == "accepted");
   for (const int rank : {-1, 2})
-    CHECK_THROWS_AS(static_cast<void>(DistributedSampler(10, rank, 2)), distx::MismatchError);
-  CHECK_THROWS_AS(static_cast<void>(DistributedSampler(10, 0, 0)), distx::MismatchError);
+    CHECK_THROWS_AS(static_cast<void>(DistributedSampler(10, rank, 2)), distx::InvalidArgument);
+  CHECK_THROWS_AS(static_cast<void>(DistributedSampler(10, 0, 0)), distx::InvalidArgument);
 }

@@ -14,7 +14,7 @@ static_assert(std::is_nothrow_move_constructible_v<Buffer<float>> && std::is_not
 static_assert(std::is_convertible_v<Buffer<float>&, distx::Span<float>>);
 static_assert(std::is_convertible_v<Buffer<float>&, distx::Span<const float>>);
 
-TEST_CASE_TEMPLATE("a buffer starts on a cache line and is zero", T, char, float, double, distx::bfloat16) {
+TEST_CASE_TEMPLATE("a buffer starts on a cache line and contains zeros", T, char, float, double, distx::bfloat16) {
   for (const std::size_t size : std::initializer_list<std::size_t>{1, 3, 64, 1000}) {
     const Buffer<T> buffer(size);
     CHECK(reinterpret_cast<std::uintptr_t>(buffer.data()) % 64 == 0);
@@ -26,7 +26,7 @@ TEST_CASE_TEMPLATE("a buffer starts on a cache line and is zero", T, char, float
   }
 }
 
-TEST_CASE("an empty buffer has nothing") {
+TEST_CASE("an empty buffer has no memory") {
   const Buffer<float> none;
   CHECK(none.size() == 0);
   CHECK(none.data() == nullptr);
@@ -34,7 +34,7 @@ TEST_CASE("an empty buffer has nothing") {
   CHECK(Buffer<float>(0).span().empty());
 }
 
-TEST_CASE("a buffer moves its memory") {
+TEST_CASE("moving a buffer moves its memory") {
   Buffer<int> first(5);
   first[4] = 42;
   int* const place = first.data();
@@ -50,7 +50,7 @@ TEST_CASE("a buffer moves its memory") {
   CHECK(second.size() == 0);
 }
 
-TEST_CASE("a buffer moved to itself is what it was") {
+TEST_CASE("a self-move leaves a buffer unchanged") {
   Buffer<int> buffer(5);
   int* const place = buffer.data();
   auto& same = buffer;
@@ -59,9 +59,10 @@ TEST_CASE("a buffer moved to itself is what it was") {
   CHECK(buffer.size() == 5);
 }
 
-TEST_CASE("memory that cannot be had is a MemoryError") {
+TEST_CASE("an allocation that fails throws MemoryError") {
   CHECK_THROWS_WITH_AS(Buffer<double>(std::numeric_limits<std::size_t>::max() / 4),
-                       "distx: no host memory for 4611686018427387903 elements of 8 bytes", distx::MemoryError);
+                       "distx: cannot allocate host memory for 4611686018427387903 elements of 8 bytes",
+                       distx::MemoryError);
   CHECK_THROWS_AS(Buffer<char>(std::numeric_limits<std::size_t>::max() / 2), distx::MemoryError);
   // So much that rounding up to whole lines would begin at nothing again.
   CHECK_THROWS_AS(Buffer<char>(std::numeric_limits<std::size_t>::max() - 7), distx::MemoryError);

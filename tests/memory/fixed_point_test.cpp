@@ -20,7 +20,7 @@ std::vector<T> some(std::size_t n, double size) {
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("the largest magnitude is found wherever it is, and what is not finite too", T, float, double,
+TEST_CASE_TEMPLATE("largest_magnitude finds the largest value and non-finite values at any index", T, float, double,
                    distx::bfloat16) {
   for (std::size_t n = 0; n < 20; ++n)
     for (std::size_t at = 0; at < n; ++at)
@@ -36,8 +36,8 @@ TEST_CASE_TEMPLATE("the largest magnitude is found wherever it is, and what is n
   CHECK(distx::largest_magnitude(HostStream{}, Span<T>()) == 0);
 }
 
-TEST_CASE_TEMPLATE("a sum is the same over any parts in any order, and as exact as its unit", T, float, double,
-                   distx::bfloat16) {
+TEST_CASE_TEMPLATE("a fixed-point sum is independent of partitioning and order, and exact to its unit", T, float,
+                   double, distx::bfloat16) {
   for (const double size : {1e-30, 1e-3, 1.0, 3e7}) {
     auto values = some<T>(70000, size);  // more than one block
     const Span<T> all(values);
@@ -60,7 +60,7 @@ TEST_CASE_TEMPLATE("a sum is the same over any parts in any order, and as exact 
   }
 }
 
-TEST_CASE("norms at the ends of the range") {
+TEST_CASE("fixed_point_norm is finite at the ends of the range") {
   const auto norm = [](std::vector<double> values) {
     return distx::fixed_point_norm(HostStream{}, Span<double>(values));
   };

@@ -58,7 +58,7 @@ void check_pairs(Together&& together, Alone&& alone) {
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("each lane is computed as one number is", T, float, double) {
+TEST_CASE_TEMPLATE("each lane has the bits of the same operation on one number", T, float, double) {
   using V = distx::lanes::Lanes<T>;
   check_pairs<T>(std::plus<V>{}, std::plus<T>{});
   check_pairs<T>(std::minus<V>{}, std::minus<T>{});
@@ -74,7 +74,7 @@ TEST_CASE_TEMPLATE("each lane is computed as one number is", T, float, double) {
   check_pairs<T>(choice, choice);
 }
 
-TEST_CASE_TEMPLATE("a number on either side stands for all lanes", T, float, double) {
+TEST_CASE_TEMPLATE("a number on either side of an operator applies to all lanes", T, float, double) {
   using V = distx::lanes::Lanes<T>;
   check_pairs<T>([](V a, V b) { return T(3) * b / a / T(7); }, [](T a, T b) { return T(3) * b / a / T(7); });
   V sum = T(1);
@@ -85,7 +85,7 @@ TEST_CASE_TEMPLATE("a number on either side stands for all lanes", T, float, dou
   for (std::size_t i = 0; i < V::size; ++i) CHECK(sum[i] == T(5.5));
 }
 
-TEST_CASE("lanes come from anywhere in memory and go there") {
+TEST_CASE("lanes load from and store to any address") {
   std::array<float, 7> values{1, 2, 3, 4, 5, 6, 7};
   const auto lanes = distx::lanes::Lanes<float>::load(&values[1]);
   lanes.store(&values[3]);

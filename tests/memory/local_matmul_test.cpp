@@ -49,7 +49,7 @@ void check(std::size_t rows, std::size_t inner, std::size_t columns, bool left_t
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("a product is that of the book, whatever the shape and the order in memory", T, float, double) {
+TEST_CASE_TEMPLATE("local_matmul matches the definition for any shape and memory order", T, float, double) {
   for (const std::size_t rows : {1u, 5u, 67u})
     for (const std::size_t inner : {1u, 9u, 260u})
       for (const std::size_t columns : {1u, 8u, 13u})
@@ -60,26 +60,26 @@ TEST_CASE_TEMPLATE("a product is that of the book, whatever the shape and the or
   check<T>(0, 3, 2, false, false, false, T(1), T(0));
 }
 
-TEST_CASE("with keep = 0, what was there does not matter") {
+TEST_CASE("with keep = 0 old values are not read") {
   std::vector<float> out(1, std::numeric_limits<float>::quiet_NaN());
   const std::vector<float> two{2};
   distx::local_matmul(distx::HostStream{}, distx::MatrixRef<float>{out, 1, 1}, {two, 1, 1}, {two, 1, 1});
   CHECK(out[0] == 4);
 }
 
-TEST_CASE("shapes that do not fit are refused") {
+TEST_CASE("shapes that do not fit throw InvalidArgument") {
   std::vector<float> six(6);
   std::vector<float> four(4);
   const auto refusal = [&](std::size_t left_columns, std::size_t out_columns) -> std::string {
     try {
       distx::local_matmul(distx::HostStream{}, distx::MatrixRef<float>{four, 2, out_columns}, {six, 2, left_columns},
                           {six, 3, 2});
-    } catch (const distx::MismatchError& error) {
+    } catch (const distx::InvalidArgument& error) {
       return error.what();
     }
     return "accepted";
   };
   CHECK(refusal(3, 2) == "accepted");
-  CHECK(refusal(2, 2).find("local_matmul: 2 x 2 times 3 x 2 does not give 2 x 2") != std::string::npos);
-  CHECK(refusal(3, 3).find("does not give 2 x 3") != std::string::npos);
+  CHECK(refusal(2, 2).find("local_matmul: cannot multiply 2 x 2 by 3 x 2 into 2 x 2") != std::string::npos);
+  CHECK(refusal(3, 3).find("into 2 x 3") != std::string::npos);
 }

@@ -84,7 +84,7 @@ void check_balanced(const json& trace, int ranks) {
 double begin_of(const json& event) { return event.at("ts"); }
 double end_of(const json& event) { return begin_of(event) + event.at("dur").get<double>(); }
 
-TEST_CASE("every rank's calls are in the trace, blocking and started") {
+TEST_CASE("the trace contains every rank's calls, blocking and asynchronous") {
   for (const int ranks : {1, 2, 3, 4, 7}) {
     CAPTURE(ranks);
     const File file;
@@ -141,7 +141,7 @@ TEST_CASE("every rank's calls are in the trace, blocking and started") {
   }
 }
 
-TEST_CASE("started calls span what goes on between start and wait") {
+TEST_CASE("an asynchronous call's span lasts from start to wait") {
   const File file;
   distx::spawn(2, [&](distx::ThreadConnector& connector) {
     distx::Traced comm{Threads(connector)};
@@ -161,7 +161,7 @@ TEST_CASE("started calls span what goes on between start and wait") {
   }
 }
 
-TEST_CASE("the measured offset is the true one, within its uncertainty") {
+TEST_CASE("align_clocks measures the true offset within its uncertainty") {
   for (const int ranks : {1, 2, 3, 4, 7}) {
     std::vector<distx::ClockOffset> own(static_cast<std::size_t>(ranks)), shifted = own, other_way = own;
     distx::spawn(ranks, [&](distx::ThreadConnector& connector) {
@@ -185,7 +185,7 @@ TEST_CASE("the measured offset is the true one, within its uncertainty") {
   }
 }
 
-TEST_CASE("clocks that are hours apart are one in the file: nobody leaves a barrier before all have come") {
+TEST_CASE("clocks hours apart are aligned: in the trace no rank leaves a barrier before all have entered") {
   const File file;
   constexpr int ranks = 4;
   distx::spawn(ranks, [&](distx::ThreadConnector& connector) {
@@ -212,7 +212,7 @@ TEST_CASE("clocks that are hours apart are one in the file: nobody leaves a barr
     }
 }
 
-TEST_CASE("calls that fail are in the trace") {
+TEST_CASE("the trace contains calls that fail") {
   distx::SelfConnector self;
   distx::Traced comm{distx::SerialCommunicator(self)};
   float value = 1;
@@ -226,7 +226,7 @@ TEST_CASE("calls that fail are in the trace") {
   CHECK(comm.timeline().contents().tracks.size() == 1);
 }
 
-TEST_CASE("a trace without a span is valid, and one that cannot be written ends in the same error everywhere") {
+TEST_CASE("an empty trace is valid, and a trace that cannot be written throws the same error on every rank") {
   const File file;
   std::atomic<int> told{0};
   distx::spawn(3, [&](distx::ThreadConnector& connector) {
@@ -246,7 +246,7 @@ TEST_CASE("a trace without a span is valid, and one that cannot be written ends 
   CHECK(events(file.parsed(), 2, "M", "process_name").size() == 1);
 }
 
-TEST_CASE("any bytes at all become a JSON string") {
+TEST_CASE("json_string accepts any bytes") {
   for (int first = 0; first < 256; ++first)
     for (int second = 0; second < 256; ++second) {
       const std::string bytes{static_cast<char>(first), static_cast<char>(second), 'x'};

@@ -137,7 +137,7 @@ void check_cuts() {
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("the bits do not depend on where a parameter is cut", T, float, double, distx::bfloat16,
+TEST_CASE_TEMPLATE("the bits do not depend on how a parameter is partitioned", T, float, double, distx::bfloat16,
                    distx::float16) {
   check_cuts<T, distx::AdamW>();
   check_cuts<T, distx::SGD>();
@@ -145,7 +145,7 @@ TEST_CASE_TEMPLATE("the bits do not depend on where a parameter is cut", T, floa
   check_cuts<T, Plain>();
 }
 
-TEST_CASE("a user's optimizer does what its text says") {
+TEST_CASE("a custom optimizer is applied to every element") {
   std::array<float, 2> weight{1, 1};
   const std::array<float, 2> gradient{0.5f, -2};
   std::array<float, 2> mean{};
@@ -155,7 +155,7 @@ TEST_CASE("a user's optimizer does what its text says") {
   CHECK(weight == std::array<float, 2>{0.5f, 1.5f});
 }
 
-TEST_CASE("only what the span covers is written") {
+TEST_CASE("fused_update writes nothing outside its spans") {
   std::vector<float> weight(200, 1.0f);
   std::vector<float> gradient(200, 1.0f);
   std::vector<float> velocity(200);

@@ -79,7 +79,7 @@ void check(const distx::LAMB& optimizer, std::optional<double> group_decay = {})
 
 }  // namespace
 
-TEST_CASE("LAMB is that of the paper") {
+TEST_CASE("LAMB matches the reference implementation") {
   check<float>({});
   check<double>({});
   check<double>({.beta1 = 0.5, .beta2 = 0.75, .epsilon = 1e-3, .weight_decay = 0.25});
@@ -87,7 +87,7 @@ TEST_CASE("LAMB is that of the paper") {
   check<double>({.weight_decay = 0.0}, 0.125);
 }
 
-TEST_CASE("LAMB: a step is the learning rate times the parameter's norm, whatever the gradient's size") {
+TEST_CASE("LAMB: a step has the norm learning rate times the parameter's norm, for any gradient scale") {
   for (const double size : {1e-3, 1.0, 1e3}) {
     std::vector<double> weight{3, 4}, gradient{size, -size}, mean(2), square(2);
     reference::update_parameter(distx::LAMB{.epsilon = 1e-30, .weight_decay = 0}, {.learning_rate = 0.125},
@@ -98,14 +98,13 @@ TEST_CASE("LAMB: a step is the learning rate times the parameter's norm, whateve
   }
 }
 
-TEST_CASE("LAMB: without a norm there is nothing to be proportional to") {
+TEST_CASE("LAMB: a norm of zero gives a trust ratio of 1") {
   CHECK(distx::LAMB::trust(0, 2) == 1);
   CHECK(distx::LAMB::trust(2, 0) == 1);
   CHECK(distx::LAMB::trust(3, 2) == 1.5);
 }
 
-TEST_CASE_TEMPLATE("both passes give the same bits wherever a parameter is cut, in place too", T, float,
-                   distx::bfloat16) {
+TEST_CASE_TEMPLATE("both passes give the same bits for any partitioning, also in place", T, float, distx::bfloat16) {
   using A = distx::accumulator_t<T>;
   const std::size_t n = 133;
   const auto train_in_pieces = [&](std::size_t cut) {
@@ -136,7 +135,7 @@ TEST_CASE_TEMPLATE("both passes give the same bits wherever a parameter is cut, 
     CHECK(std::memcmp(train_in_pieces(cut).data(), whole.data(), n * sizeof(T)) == 0);
 }
 
-TEST_CASE("LAMB and a user's own reach the bottom of a bowl") {
+TEST_CASE("LAMB and a custom NormOptimizer minimize a quadratic") {
   const auto distance = [](const auto& optimizer) {
     std::vector<double> weight(40), gradient(40);
     std::array<std::vector<double>, 2> state{std::vector<double>(40), std::vector<double>(40)};
@@ -161,16 +160,16 @@ TEST_CASE("LAMB and a user's own reach the bottom of a bowl") {
   CHECK(distance(Proportional{}) < 0.01);
 }
 
-TEST_CASE("hyperparameters of LAMB that make no sense are refused by name") {
+TEST_CASE("invalid hyperparameters of LAMB throw InvalidArgument naming them") {
   using optim_tests::refused;
   CHECK(refused(distx::LAMB{}));  // accepted
   for (const double bad : {1.0, -0.1, optim_tests::inf, optim_tests::not_a_number}) {
-    CHECK(refused(distx::LAMB{.beta1 = bad}, "LAMB: beta1 is"));
-    CHECK(refused(distx::LAMB{.beta2 = bad}, "LAMB: beta2 is"));
+    CHECK(refused(distx::LAMB{.beta1 = bad}, "LAMB: invalid beta1"));
+    CHECK(refused(distx::LAMB{.beta2 = bad}, "LAMB: invalid beta2"));
   }
   for (const double bad : {-0.1, optim_tests::inf, optim_tests::not_a_number}) {
-    CHECK(refused(distx::LAMB{.epsilon = bad}, "LAMB: epsilon is"));
-    CHECK(refused(distx::LAMB{.weight_decay = bad}, "LAMB: weight_decay is"));
+    CHECK(refused(distx::LAMB{.epsilon = bad}, "LAMB: invalid epsilon"));
+    CHECK(refused(distx::LAMB{.weight_decay = bad}, "LAMB: invalid weight_decay"));
   }
   CHECK(refused(distx::LAMB{.epsilon = 0}, "above 0"));
 }

@@ -97,7 +97,7 @@ double difference(const distx::Muon& optimizer, std::size_t rows, std::size_t co
 
 }  // namespace
 
-TEST_CASE("Muon is that of its source") {
+TEST_CASE("Muon matches the reference implementation") {
   for (const auto& [rows, columns] : {std::pair<std::size_t, std::size_t>{4, 4}, {5, 9}, {9, 5}, {1, 7}, {7, 1}}) {
     CAPTURE(rows);
     CAPTURE(columns);
@@ -113,7 +113,7 @@ TEST_CASE("Muon is that of its source") {
   CHECK(difference<double>({.momentum = 0, .iterations = 8}, 3, 6) < 1e-12);
 }
 
-TEST_CASE("Muon: singular values come near 1, whatever the gradient's size") {
+TEST_CASE("Muon: singular values are near 1 for any gradient scale") {
   for (const double size : {1e-3, 1.0, 1e3}) {
     const std::size_t n = 4;
     std::vector<double> weight(n * n), gradient(n * n), velocity(n * n);
@@ -130,7 +130,7 @@ TEST_CASE("Muon: singular values come near 1, whatever the gradient's size") {
   }
 }
 
-TEST_CASE("Muon: weights stay finite for gradients, and what is left of them, as small or large as float has") {
+TEST_CASE("Muon: weights stay finite for the smallest and largest gradients") {
   const auto step = [](float size, bool left_over) {
     std::vector<float> weight(12), gradient(12), velocity(12);
     auto& filled = left_over ? velocity : gradient;  // by steps long ago, with no gradient since
@@ -155,14 +155,14 @@ TEST_CASE("Muon: weights stay finite for gradients, and what is left of them, as
   }
 }
 
-TEST_CASE("Muon: a gradient of zeros changes nothing") {
+TEST_CASE("Muon: a zero gradient changes nothing") {
   std::vector<float> weight(6, 1.0f), gradient(6), velocity(6);
   reference::update_parameter(distx::Muon{}, {.learning_rate = 1}, {2, 3}, distx::Span<float>(weight),
                               distx::Span<const float>(gradient), {distx::Span<float>(velocity)});
   CHECK(weight == std::vector<float>(6, 1.0f));
 }
 
-TEST_CASE("Muon reaches the bottom of a bowl, its weights in bfloat16 too") {
+TEST_CASE("Muon minimizes a quadratic, also with bfloat16 weights") {
   const auto distance = [](auto zero) {
     using T = decltype(zero);
     using A = distx::accumulator_t<T>;
@@ -188,7 +188,7 @@ TEST_CASE("Muon reaches the bottom of a bowl, its weights in bfloat16 too") {
   CHECK(distance(distx::bfloat16(0.0f)) < 0.05);
 }
 
-TEST_CASE("a mixture gives matrices to one optimizer and all else to the other") {
+TEST_CASE("Mixed updates matrices with one optimizer and all others with the other") {
   const distx::Mixed mixed{distx::Muon{.momentum = 0.5}, distx::AdamW{.beta1 = 0.5}};
   const distx::Step step{.learning_rate = 0.125};
   using States = std::vector<std::vector<float>>;
@@ -213,7 +213,7 @@ TEST_CASE("a mixture gives matrices to one optimizer and all else to the other")
         }));
 }
 
-TEST_CASE("a parameter that is no such matrix is refused") {
+TEST_CASE("a parameter that does not have the matrix's size throws InvalidArgument") {
   std::vector<float> weight(6), gradient(6), velocity(6);
   const auto update = [&](distx::MatrixShape shape) -> std::string {
     try {
@@ -228,15 +228,15 @@ TEST_CASE("a parameter that is no such matrix is refused") {
   CHECK(update({2, 4}).find("a parameter of 6 elements is no matrix of 2 x 4") != std::string::npos);
 }
 
-TEST_CASE("hyperparameters of Muon that make no sense are refused by name, in a mixture too") {
+TEST_CASE("invalid hyperparameters of Muon throw InvalidArgument naming them, also in Mixed") {
   using optim_tests::refused;
   CHECK(refused(distx::Muon{}));  // accepted
   CHECK(refused(distx::Mixed{distx::Muon{}, distx::AdamW{}}));
   for (const double bad : {1.0, -0.1, optim_tests::inf, optim_tests::not_a_number})
-    CHECK(refused(distx::Muon{.momentum = bad}, "Muon: momentum is"));
+    CHECK(refused(distx::Muon{.momentum = bad}, "Muon: invalid momentum"));
   for (const double bad : {-0.1, optim_tests::inf, optim_tests::not_a_number})
-    CHECK(refused(distx::Muon{.weight_decay = bad}, "Muon: weight_decay is"));
-  for (const int bad : {0, -1, 101}) CHECK(refused(distx::Muon{.iterations = bad}, "Muon: iterations is"));
-  CHECK(refused(distx::Mixed{distx::Muon{.momentum = 2}, distx::AdamW{}}, "Muon: momentum is"));
-  CHECK(refused(distx::Mixed{distx::Muon{}, distx::AdamW{.beta1 = 2}}, "AdamW: beta1 is"));
+    CHECK(refused(distx::Muon{.weight_decay = bad}, "Muon: invalid weight_decay"));
+  for (const int bad : {0, -1, 101}) CHECK(refused(distx::Muon{.iterations = bad}, "Muon: invalid iterations"));
+  CHECK(refused(distx::Mixed{distx::Muon{.momentum = 2}, distx::AdamW{}}, "Muon: invalid momentum"));
+  CHECK(refused(distx::Mixed{distx::Muon{}, distx::AdamW{.beta1 = 2}}, "AdamW: invalid beta1"));
 }

@@ -122,7 +122,7 @@ constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
 
 }  // namespace
 
-TEST_CASE("SGD is that of the book") {
+TEST_CASE("SGD matches the reference implementation") {
   for (const double momentum : {0.0, 0.5, 0.9})
     for (const bool nesterov : {false, true})
       for (const double decay : {0.0, 0.01}) {
@@ -135,19 +135,19 @@ TEST_CASE("SGD is that of the book") {
       }
 }
 
-TEST_CASE("AdamW is that of the book") {
+TEST_CASE("AdamW matches the reference implementation") {
   check_adamw<float>({});
   check_adamw<double>({});
   check_adamw<float>({.beta1 = 0.5, .beta2 = 0.75, .epsilon = 1e-3, .weight_decay = 0.25});
   check_adamw<double>({.beta1 = 0.5, .beta2 = 0.75, .epsilon = 1e-3, .weight_decay = 0.25});
 }
 
-TEST_CASE("AdamW: a group's decay takes the place of the optimizer's") {
+TEST_CASE("AdamW: a group's weight decay overrides the optimizer's") {
   check_adamw<double>({.weight_decay = 0.25}, 0.0);
   check_adamw<double>({.weight_decay = 0.0}, 0.125);
 }
 
-TEST_CASE("AdamW: the first step is the learning rate, whatever the size of the gradient") {
+TEST_CASE("AdamW: the first step has the size of the learning rate for any gradient scale") {
   for (const double size : {1e-3, 1.0, 1e3}) {
     std::array<double, 1> weight{0.0};
     const std::array<double, 1> gradient{size};
@@ -160,18 +160,18 @@ TEST_CASE("AdamW: the first step is the learning rate, whatever the size of the 
   }
 }
 
-TEST_CASE("hyperparameters that make no sense are refused by name") {
+TEST_CASE("invalid hyperparameters throw InvalidArgument naming them") {
   CHECK(refusal(distx::SGD{}) == "accepted");
   CHECK(refusal(distx::SGD{.momentum = 0.9, .nesterov = true, .weight_decay = 1e-4}) == "accepted");
   for (const double bad : {1.0, -0.1, inf, not_a_number}) {
-    CHECK(says(refusal(distx::SGD{.momentum = bad}), "SGD: momentum is"));
-    CHECK(says(refusal(distx::AdamW{.beta1 = bad}), "AdamW: beta1 is"));
-    CHECK(says(refusal(distx::AdamW{.beta2 = bad}), "AdamW: beta2 is"));
+    CHECK(says(refusal(distx::SGD{.momentum = bad}), "SGD: invalid momentum"));
+    CHECK(says(refusal(distx::AdamW{.beta1 = bad}), "AdamW: invalid beta1"));
+    CHECK(says(refusal(distx::AdamW{.beta2 = bad}), "AdamW: invalid beta2"));
   }
   for (const double bad : {-0.1, inf, -inf, not_a_number}) {
-    CHECK(says(refusal(distx::SGD{.weight_decay = bad}), "SGD: weight_decay is"));
-    CHECK(says(refusal(distx::AdamW{.weight_decay = bad}), "AdamW: weight_decay is"));
-    CHECK(says(refusal(distx::AdamW{.epsilon = bad}), "AdamW: epsilon is"));
+    CHECK(says(refusal(distx::SGD{.weight_decay = bad}), "SGD: invalid weight_decay"));
+    CHECK(says(refusal(distx::AdamW{.weight_decay = bad}), "AdamW: invalid weight_decay"));
+    CHECK(says(refusal(distx::AdamW{.epsilon = bad}), "AdamW: invalid epsilon"));
   }
   CHECK(says(refusal(distx::AdamW{.epsilon = 0}), "above 0"));
   CHECK(says(refusal(distx::SGD{.nesterov = true}), "set momentum"));

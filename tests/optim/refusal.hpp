@@ -10,15 +10,15 @@ namespace optim_tests {
 inline constexpr double inf = std::numeric_limits<double>::infinity();
 inline constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
 
-/// Whether the optimizer is refused in these words; without words: whether it is accepted.
+/// Returns whether validation throws InvalidArgument with this text; without a text, whether it accepts the optimizer.
 template <class Optimizer>
-bool refused(const Optimizer& optimizer, const std::string& words = "") {
+bool refused(const Optimizer& optimizer, const std::string& text = "") {
   try {
     distx::detail::validate_optimizer(optimizer);
-  } catch (const distx::Error& error) {
-    return !words.empty() && std::string(error.what()).find(words) != std::string::npos;
+  } catch (const distx::InvalidArgument& error) {
+    return !text.empty() && std::string(error.what()).find(text) != std::string::npos;
   }
-  return words.empty();
+  return text.empty();
 }
 
 }  // namespace optim_tests

@@ -11,7 +11,7 @@ namespace {
 std::string refusal(const std::function<void()>& make) {
   try {
     make();
-  } catch (const distx::Error& error) {
+  } catch (const distx::InvalidArgument& error) {
     return error.what();
   }
   return "accepted";
@@ -26,7 +26,7 @@ static_assert(!distx::Schedule<double>);
 
 }  // namespace
 
-TEST_CASE("constant, linear and cosine go where they say, and stay there") {
+TEST_CASE("constant, linear and cosine reach their last rate and keep it") {
   const auto constant = distx::constant(0.25);
   const auto linear = distx::linear(1, 10, 0.5);
   const auto cosine = distx::cosine(1, 10, 0.5);
@@ -49,7 +49,7 @@ TEST_CASE("constant, linear and cosine go where they say, and stay there") {
   CHECK(distx::cosine(1, 3)(3) == 0);
 }
 
-TEST_CASE("a warm-up rises to where its schedule begins, and hands over") {
+TEST_CASE("warm_up rises to the first rate of its schedule, then follows it") {
   const auto schedule = distx::warm_up(100, distx::cosine(3e-4, 10000, 3e-5));
   CHECK(schedule(0) == doctest::Approx(3e-6).epsilon(1e-12));
   CHECK(schedule(49) == doctest::Approx(1.5e-4).epsilon(1e-12));
@@ -64,15 +64,15 @@ TEST_CASE("a warm-up rises to where its schedule begins, and hands over") {
   CHECK(own(3) == 4);
 }
 
-TEST_CASE("rates and lengths that make no sense are refused") {
+TEST_CASE("invalid rates and lengths throw InvalidArgument") {
   for (const double bad : {-1.0, inf, -inf, not_a_number}) {
-    CHECK(refusal([=] { distx::constant(bad)(0); }).find("constant: the rate is") != std::string::npos);
-    CHECK(refusal([=] { distx::linear(bad, 5)(0); }).find("linear: the first rate is") != std::string::npos);
-    CHECK(refusal([=] { distx::linear(1, 5, bad)(0); }).find("linear: the last rate is") != std::string::npos);
-    CHECK(refusal([=] { distx::cosine(bad, 5)(0); }).find("cosine: the first rate is") != std::string::npos);
-    CHECK(refusal([=] { distx::cosine(1, 5, bad)(0); }).find("cosine: the last rate is") != std::string::npos);
+    CHECK(refusal([=] { distx::constant(bad)(0); }).find("constant: invalid learning rate") != std::string::npos);
+    CHECK(refusal([=] { distx::linear(bad, 5)(0); }).find("linear: invalid first rate") != std::string::npos);
+    CHECK(refusal([=] { distx::linear(1, 5, bad)(0); }).find("linear: invalid last rate") != std::string::npos);
+    CHECK(refusal([=] { distx::cosine(bad, 5)(0); }).find("cosine: invalid first rate") != std::string::npos);
+    CHECK(refusal([=] { distx::cosine(1, 5, bad)(0); }).find("cosine: invalid last rate") != std::string::npos);
   }
-  CHECK(refusal([] { distx::linear(1, 0)(0); }).find("linear: it lasts 0 steps") != std::string::npos);
-  CHECK(refusal([] { distx::cosine(1, 0)(0); }).find("cosine: it lasts 0 steps") != std::string::npos);
+  CHECK(refusal([] { distx::linear(1, 0)(0); }).find("linear: invalid steps 0") != std::string::npos);
+  CHECK(refusal([] { distx::cosine(1, 0)(0); }).find("cosine: invalid steps 0") != std::string::npos);
   CHECK(refusal([] { distx::constant(0)(0); }) == "accepted");
 }

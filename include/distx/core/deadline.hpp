@@ -5,15 +5,16 @@
 
 namespace distx {
 
-/// `{.deadline = no_timeout}`: wait as long as it takes.
+/// The type of `no_timeout`.
 struct NoTimeout {};
+/// Asks for a wait without a limit: `{.deadline = no_timeout}`.
 inline constexpr NoTimeout no_timeout{};
 
-/// How long a wait may last: a duration, or `no_timeout`.
+/// How long a wait may last: a std::chrono duration, or `no_timeout`. Converts from both.
 class Timeout {
  public:
   using duration = std::chrono::nanoseconds;
-  /// What lasts longer is no deadline: it would not fit the clock. A hundred years.
+  /// The longest limit, a hundred years; a longer duration does not fit the clock and means `no_timeout`.
   static constexpr std::chrono::duration<double> longest{3.2e9};
 
   constexpr Timeout(NoTimeout) noexcept : limit_(duration::max()) {}  // NOLINT
@@ -22,9 +23,11 @@ class Timeout {
       : limit_(std::chrono::duration<double>(limit) < longest ? std::chrono::duration_cast<duration>(limit)
                                                               : duration::max()) {}
 
+  /// Returns whether the wait has no limit.
   [[nodiscard]] constexpr bool unlimited() const noexcept { return limit_ == duration::max(); }
+  /// Returns the limit; the largest duration if there is none.
   [[nodiscard]] constexpr duration limit() const noexcept { return limit_; }
-  /// As a reader wants it: `1.5 s`.
+  /// Returns the limit in seconds, as messages state it: "1.5 s", or "no deadline".
   [[nodiscard]] std::string to_string() const {
     if (unlimited()) return "no deadline";
     std::string text = std::to_string(std::chrono::duration<double>(limit_).count());
@@ -37,10 +40,10 @@ class Timeout {
   duration limit_;
 };
 
-/// Where nothing else is said, a wait ends in a `TimeoutError` after this long.
+/// The default limit of blocking waits, ten minutes; a wait that reaches it throws a TimeoutError.
 inline constexpr Timeout default_deadline = std::chrono::minutes(10);
 
-/// The moment at which a `Timeout` that begins now ends.
+/// The point in time at which a Timeout that starts now expires.
 class Deadline {
  public:
   using clock = std::chrono::steady_clock;
@@ -48,8 +51,11 @@ class Deadline {
   explicit Deadline(Timeout timeout, clock::time_point now = clock::now()) noexcept
       : end_(timeout.unlimited() ? clock::time_point::max() : now + timeout.limit()) {}
 
+  /// Returns whether it never expires.
   [[nodiscard]] bool unlimited() const noexcept { return end_ == clock::time_point::max(); }
+  /// Returns whether it is over.
   [[nodiscard]] bool expired() const noexcept { return !unlimited() && clock::now() >= end_; }
+  /// Returns when it expires; the largest time point if never.
   [[nodiscard]] clock::time_point end() const noexcept { return end_; }
 
  private:

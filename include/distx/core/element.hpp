@@ -11,7 +11,8 @@
 
 namespace distx {
 
-/// The element types that every backend reduces; `bytes` is anything else that can be moved, but not reduced.
+/// An element type at run time. Every backend reduces all of them but `bytes`, which stands for any other type and can
+/// only be moved.
 enum class ElementType : std::uint8_t {
   i8,
   u8,
@@ -30,12 +31,12 @@ enum class ElementType : std::uint8_t {
   bytes
 };
 
-/// How many there are.
+/// The number of values of ElementType.
 inline constexpr std::size_t element_type_count = static_cast<std::size_t>(ElementType::bytes) + 1;
 
 namespace detail {
 
-// By size and signedness, so that long and long long both count.
+// Integers by size and signedness, because long and long long are different types.
 template <class T>
 constexpr ElementType element_type_of() {
   if constexpr (std::same_as<T, float>)
@@ -59,35 +60,37 @@ constexpr ElementType element_type_of() {
 
 }  // namespace detail
 
-/// Whether it is a float of less than 32 bits: moved as it is, and computed with in float.
+/// Returns whether a type is a float of fewer than 32 bits, which is stored as it is and computed with in float.
 constexpr bool is_narrow_float(ElementType type) noexcept {
   return type >= ElementType::f8e4m3 && type <= ElementType::f16;
 }
 
-/// What may travel: anything that a copy of its bytes copies.
+/// A type that can be sent: copying its bytes copies it.
 template <class T>
 concept Transferable = std::is_trivially_copyable_v<T> && std::is_object_v<T>;
 
-/// What may be reduced: integers of 8 to 64 bits, float8_e4m3, float8_e5m2, bfloat16, float16, float, double.
+/// A type that can be reduced: an integer of 8 to 64 bits, float8_e4m3, float8_e5m2, bfloat16, float16, float, double.
 template <class T>
 concept Element = Transferable<T> && detail::element_type_of<std::remove_cv_t<T>>() != ElementType::bytes;
 
-/// What is computed with: weights, and what optimizers and matrix products take.
+/// A type of weights: what optimizers and matrix products compute with.
 template <class T>
 concept FloatingElement =
     std::same_as<T, float> || std::same_as<T, double> || std::same_as<T, bfloat16> || std::same_as<T, float16>;
 
-/// Elements with fractions, which alone can be averaged; the 8-bit ones are reduced, moved and cast, and no more.
+/// A type that can be averaged. The 8-bit ones can be reduced, sent and cast, but not trained.
 template <class T>
 concept FractionalElement = FloatingElement<T> || std::same_as<T, float8_e4m3> || std::same_as<T, float8_e5m2>;
 
+/// The ElementType of `T`.
 template <class T>
 inline constexpr ElementType element_type = detail::element_type_of<std::remove_cv_t<T>>();
 
-/// The type in which reductions of `T` are computed: float for shorter floats, else `T`.
+/// The type in which `T` is computed with: float for floats of fewer than 32 bits, else `T`.
 template <class T>
 using accumulator_t = std::conditional_t<is_narrow_float(element_type<T>), float, std::remove_cv_t<T>>;
 
+/// Returns the name of a type, such as "float32".
 constexpr std::string_view name_of(ElementType type) {
   constexpr std::string_view names[element_type_count] = {
       "int8",        "uint8",       "int16",    "uint16",  "int32",   "uint32",  "int64", "uint64",
@@ -95,7 +98,7 @@ constexpr std::string_view name_of(ElementType type) {
   return names[static_cast<std::size_t>(type)];
 }
 
-/// Bytes of one element, 1 for `bytes`.
+/// Returns the bytes of one element, 1 for `bytes`.
 constexpr std::size_t size_of(ElementType type) {
   constexpr std::size_t sizes[element_type_count] = {1, 1, 2, 2, 4, 4, 8, 8, 1, 1, 2, 2, 4, 8, 1};
   return sizes[static_cast<std::size_t>(type)];

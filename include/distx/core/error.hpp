@@ -11,11 +11,11 @@ namespace distx {
 
 /// Where an error was raised: the operation, the backend, the reporting rank and the caller's source location.
 struct ErrorContext {
-  std::string_view operation{};
-  std::string_view backend{};
-  int rank = -1;
-  int size = 0;
-  std::source_location location{};
+  std::string_view operation{};     ///< such as "all_reduce"
+  std::string_view backend{};       ///< such as "mpi"
+  int rank = -1;                    ///< that reports the error; -1 if there is none
+  int size = 0;                     ///< the number of ranks; 0 if there are none
+  std::source_location location{};  ///< where the caller called distx
 };
 
 namespace detail {
@@ -114,7 +114,7 @@ class RevokedError : public Error {
   using Error::Error;
 };
 
-/// Thrown when no connection among the ranks can be made: an unknown launcher, or a library that does not match it.
+/// Thrown when the ranks cannot be connected: an unknown launcher, invalid variables, or a library that does not match.
 class ConnectError : public Error {
  public:
   using Error::Error;

@@ -6,11 +6,11 @@
 
 namespace distx {
 
-/// A bfloat16 number: the upper half of a float's bits. It stores; arithmetic happens in float.
+/// A bfloat16 number: the upper half of a float's bits. A storage type; arithmetic converts to float.
 class bfloat16 {
  public:
   constexpr bfloat16() = default;
-  /// Rounds to nearest, ties to even; a NaN stays a NaN.
+  /// Rounds to nearest, ties to even; a NaN stays NaN.
   constexpr explicit bfloat16(float value) {
     const auto bits = std::bit_cast<std::uint32_t>(value);
     const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
@@ -20,6 +20,7 @@ class bfloat16 {
   constexpr operator float() const {  // NOLINT: exact, hence implicit
     return std::bit_cast<float>(static_cast<std::uint32_t>(bits_) << 16);
   }
+  /// Returns the number with these bits.
   static constexpr bfloat16 from_bits(std::uint16_t bits) {
     bfloat16 value;
     value.bits_ = bits;
@@ -31,11 +32,11 @@ class bfloat16 {
   std::uint16_t bits_ = 0;
 };
 
-/// An IEEE 754 binary16 number. It stores; arithmetic happens in float.
+/// An IEEE 754 binary16 number. A storage type; arithmetic converts to float.
 class float16 {
  public:
   constexpr float16() = default;
-  /// Rounds to nearest, ties to even, through subnormals and to infinity beyond 65504; a NaN stays a NaN.
+  /// Rounds to nearest, ties to even, through subnormals and to infinity beyond 65504; a NaN stays NaN.
   constexpr explicit float16(float value) {
     const auto bits = std::bit_cast<std::uint32_t>(value);
     const auto sign = static_cast<std::uint16_t>((bits >> 16) & 0x8000u);
@@ -65,6 +66,7 @@ class float16 {
     const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
     return sign != 0 ? -magnitude : magnitude;
   }
+  /// Returns the number with these bits.
   static constexpr float16 from_bits(std::uint16_t bits) {
     float16 value;
     value.bits_ = bits;

@@ -7,11 +7,11 @@ namespace distx {
 
 namespace detail {
 
-/// What the 8-bit formats of the Open Compute Project differ in; codes are without their sign.
+/// The parameters of the 8-bit formats of the Open Compute Project; codes are without the sign bit.
 struct E4M3 {
   static constexpr std::uint32_t mantissa_bits = 3, bias = 7;
   static constexpr std::uint32_t largest = 0x7e;   ///< 448
-  static constexpr std::uint32_t infinity = 0x80;  ///< none
+  static constexpr std::uint32_t infinity = 0x80;  ///< none exists
 };
 struct E5M2 {
   static constexpr std::uint32_t mantissa_bits = 2, bias = 15;
@@ -19,13 +19,13 @@ struct E5M2 {
   static constexpr std::uint32_t infinity = 0x7c;
 };
 
-/// A number of 8 bits. It stores; arithmetic happens in float.
+/// An 8-bit floating-point number. A storage type; arithmetic converts to float.
 template <class Self, class Format>
 class float8 {
  public:
   constexpr float8() = default;
-  /// Rounds to nearest, ties to even, through subnormals; what is too large, infinite too, becomes the largest finite
-  /// number, and a NaN stays a NaN: CUDA's bits.
+  /// Rounds to nearest, ties to even, through subnormals; values that are too large, infinities included, become the
+  /// largest finite number, and a NaN stays NaN: bit for bit CUDA's saturating conversion.
   constexpr explicit float8(float value) {
     constexpr std::uint32_t dropped = 23 - Format::mantissa_bits;
     constexpr std::uint32_t rebias = 127 - Format::bias;
@@ -59,6 +59,7 @@ class float8 {
     const float magnitude = static_cast<float>(code) * smallest;
     return sign != 0 ? -magnitude : magnitude;
   }
+  /// Returns the number with these bits.
   static constexpr Self from_bits(std::uint8_t bits) {
     Self value;
     value.bits_ = bits;
@@ -72,12 +73,12 @@ class float8 {
 
 }  // namespace detail
 
-/// 4 bits of exponent, 3 of mantissa: to 448, without infinities, by steps of 1/16 to 1/8 of a number.
+/// An 8-bit float with 4 exponent and 3 mantissa bits: up to 448, no infinities, relative steps of 1/16 to 1/8.
 class float8_e4m3 : public detail::float8<float8_e4m3, detail::E4M3> {
   using detail::float8<float8_e4m3, detail::E4M3>::float8;
 };
-/// 5 bits of exponent, 2 of mantissa: to 57344, by steps of 1/8 to 1/4 of a number. It has infinities, which only
-/// `from_bits` and copies make: what is computed of one is rounded to 57344.
+/// An 8-bit float with 5 exponent and 2 mantissa bits: up to 57344, relative steps of 1/8 to 1/4. It has infinities,
+/// but a conversion never produces one: infinite floats saturate to 57344.
 class float8_e5m2 : public detail::float8<float8_e5m2, detail::E5M2> {
   using detail::float8<float8_e5m2, detail::E5M2>::float8;
 };

@@ -6,19 +6,19 @@
 
 namespace distx {
 
-/// The host's stream: host work is done when its call returns, so it orders nothing and occupies nothing.
+/// The stream of host memory. Host work is complete when its call returns, so the stream is empty and never waits.
 struct HostStream {
   constexpr void synchronize() const noexcept {}
 };
 
-/// The host's event: it has always happened.
+/// The event of host memory, which is always complete.
 struct HostEvent {
   constexpr void record(HostStream) const noexcept {}
   constexpr void synchronize() const noexcept {}
   [[nodiscard]] constexpr bool done() const noexcept { return true; }
 };
 
-/// Ordinary memory of this process.
+/// The memory space of ordinary process memory.
 struct Host {
   using stream = HostStream;
   using event = HostEvent;
@@ -26,7 +26,7 @@ struct Host {
   static constexpr bool host_accessible = true;
 };
 
-/// A kind of memory: its name, whether the host's code may touch it, and what orders work on it.
+/// A kind of memory: its name, whether host code may access it, and the stream and event types that order work on it.
 template <class S>
 concept MemorySpace = requires {
   typename S::stream;
@@ -35,6 +35,7 @@ concept MemorySpace = requires {
   { S::host_accessible } -> std::convertible_to<bool>;
 };
 
+/// A memory space that host code may access.
 template <class S>
 concept HostAccessible = MemorySpace<S> && S::host_accessible;
 

@@ -9,9 +9,10 @@
 
 namespace distx {
 
-/// A borrowed run of elements in one memory space: `std::span` that knows where its memory is.
+/// A non-owning view of contiguous elements in one memory space: a std::span that carries the space in its type.
 ///
-/// Only spans of the host's memory are made from containers, so that a vector cannot reach a GPU collective.
+/// Converts from contiguous ranges of host memory only, so that a std::vector cannot be passed to a GPU collective.
+/// Element access is available in host-accessible spaces.
 template <class T, MemorySpace Space = Host>
 class Span {
  public:
@@ -37,10 +38,13 @@ class Span {
   [[nodiscard]] constexpr std::size_t size_bytes() const noexcept { return size_ * sizeof(T); }
   [[nodiscard]] constexpr bool empty() const noexcept { return size_ == 0; }
 
+  /// Returns `count` elements from `offset`.
   /// @pre offset + count <= size()
   [[nodiscard]] constexpr Span subspan(std::size_t offset, std::size_t count) const noexcept {
     return {data_ + offset, count};
   }
+  /// Returns the first `count` elements.
+  /// @pre count <= size()
   [[nodiscard]] constexpr Span first(std::size_t count) const noexcept { return {data_, count}; }
 
   constexpr T* begin() const noexcept
@@ -64,10 +68,10 @@ class Span {
   std::size_t size_ = 0;
 };
 
-/// Stands for an element whose type is known only while the program runs.
+/// Stands in for an element type that is known at run time only.
 struct AnyElement {};
 
-/// A span of elements whose type is known only while the program runs: what erased calls carry.
+/// A span of elements whose type is known at run time only; erased collectives carry it. Converts from a typed span.
 template <class Any, MemorySpace Space>
   requires std::same_as<std::remove_const_t<Any>, AnyElement>
 class Span<Any, Space> {
@@ -95,13 +99,14 @@ class Span<Any, Space> {
 
   [[nodiscard]] constexpr as_const_as_any<void>* data() const noexcept { return data_; }
   [[nodiscard]] auto* bytes() const noexcept { return static_cast<as_const_as_any<std::byte>*>(data_); }
-  /// In elements, as everywhere.
+  /// Returns the number of elements, not of bytes.
   [[nodiscard]] constexpr std::size_t size() const noexcept { return size_; }
   [[nodiscard]] constexpr std::size_t size_bytes() const noexcept { return size_ * element_bytes_; }
   [[nodiscard]] constexpr bool empty() const noexcept { return size_ == 0; }
   [[nodiscard]] constexpr ElementType type() const noexcept { return type_; }
   [[nodiscard]] constexpr std::size_t element_bytes() const noexcept { return element_bytes_; }
 
+  /// Returns `count` elements from `offset`.
   /// @pre offset + count <= size()
   [[nodiscard]] Span subspan(std::size_t offset, std::size_t count) const noexcept {
     return {bytes() + offset * element_bytes_, count, type_, element_bytes_};

@@ -5,14 +5,14 @@
 
 namespace distx {
 
-/// What `unique_handle` must know of a vendor's handle: its type, its null value, how it is given back.
+/// What `unique_handle` needs to know of a library's handle: its type, its null value, and how to close it.
 template <class Traits>
 concept HandleTraits = requires(typename Traits::handle_type handle) {
   { Traits::null() } noexcept -> std::convertible_to<typename Traits::handle_type>;
   { Traits::close(handle) } noexcept;
 };
 
-/// The one owner of every vendor handle: move-only, closes exactly once, never closes a null.
+/// Owns a library's handle: move-only, closes it exactly once, never closes a null handle.
 template <HandleTraits Traits>
 class unique_handle {
  public:
@@ -26,19 +26,22 @@ class unique_handle {
   }
   ~unique_handle() { reset(); }
 
-  /// Takes over a handle that the caller owned.
+  /// Takes ownership of a handle.
   [[nodiscard]] static unique_handle from_native_handle(handle_type handle) noexcept {
     unique_handle owner;
     owner.handle_ = handle;
     return owner;
   }
+  /// Returns the handle, which stays owned.
   [[nodiscard]] handle_type native_handle() const noexcept { return handle_; }
-  /// Gives the handle to the caller, who must close it.
+  /// Returns the handle and gives up ownership.
   [[nodiscard]] handle_type release() noexcept { return std::exchange(handle_, Traits::null()); }
+  /// Closes the handle and takes ownership of another.
   void reset(handle_type handle = Traits::null()) noexcept {
     const handle_type old = std::exchange(handle_, handle);
     if (!(old == Traits::null())) Traits::close(old);
   }
+  /// Returns whether there is a handle.
   explicit operator bool() const noexcept { return !(handle_ == Traits::null()); }
 
  private:

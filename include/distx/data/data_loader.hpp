@@ -8,16 +8,16 @@
 
 namespace distx {
 
-/// What may be set of a DataLoader.
+/// Options of a DataLoader.
 struct LoaderOptions {
-  std::size_t workers = 1;              ///< threads that make batches; 0: they are made when they are asked for
-  std::size_t prefetch = 2;             ///< batches that each worker may be ahead
-  Timeout deadline = default_deadline;  ///< for one batch
+  std::size_t workers = 1;              ///< threads that make batches; with 0, next() makes them
+  std::size_t prefetch = 2;             ///< batches that each worker makes ahead
+  Timeout deadline = default_deadline;  ///< for one batch to be made; without workers it does not apply
 };
 
-/// One pass over the data: an input range of batches, in an order that does not depend on the workers.
+/// One pass over the data: an input range of batches, in an order that does not depend on the number of workers.
 ///
-/// `next()` is for loops that are not a range-for. Letting it go in mid-epoch ends the workers.
+/// Destroying it before its end stops the workers after the batches that they are making.
 template <class Batch>
 class Epoch {
  public:
@@ -31,8 +31,8 @@ class Epoch {
                                                            options.workers * options.prefetch, options.deadline);
   }
 
-  /// The next batch; nothing after the last.
-  /// @throws what making the batch threw, after which the epoch is over; TimeoutError
+  /// Returns the next batch; nullopt after the last. Blocks until the batch is made.
+  /// @throws what `make` threw for this batch, after which the epoch ends; TimeoutError if it is not made in time
   [[nodiscard]] std::optional<Batch> next() {
     if (ahead_ != nullptr) return ahead_->next();
     if (taken_ == batches_) return std::nullopt;
@@ -41,9 +41,10 @@ class Epoch {
     taken_ = mine + 1;
     return batch;
   }
-  /// How many batches the whole epoch has.
+  /// Returns the number of batches of the whole epoch.
   [[nodiscard]] std::size_t size() const noexcept { return batches_; }
 
+  /// An input iterator over the batches; advancing it calls next().
   class iterator {
    public:
     using iterator_concept = std::input_iterator_tag;
@@ -66,7 +67,7 @@ class Epoch {
     Epoch* epoch_ = nullptr;
     mutable std::optional<Batch> batch_;
   };
-  /// The batches that were not taken yet.
+  /// Returns an iterator at the next batch that was not taken yet.
   [[nodiscard]] iterator begin() { return iterator(*this); }
   [[nodiscard]] std::default_sentinel_t end() const noexcept { return {}; }
 
@@ -77,26 +78,28 @@ class Epoch {
   std::unique_ptr<detail::Prefetcher<Batch>> ahead_;
 };
 
-/// Makes this rank's batches of each epoch, ahead of the training that uses them.
+/// Makes this rank's batches of each epoch on worker threads, ahead of the training that uses them.
 ///
-/// `for (auto& batch : loader.epoch(3))`. `make(indices)` gets the samples of one batch, a std::span of their indices,
-/// and returns the batch; workers call it at the same time, so it only reads what it shares. It may throw: the
-/// exception reaches who asks for that batch.
+///     distx::DataLoader loader(sampler, [&](std::span<const std::size_t> samples) { return load(samples); });
+///     for (auto& batch : loader.epoch(3)) train(batch);
+///
+/// `make` gets the indices of one batch's samples and returns the batch. Workers call it concurrently, so it must not
+/// modify shared data. If it throws, `next()` rethrows the exception in the place of that batch.
 template <class Make>
   requires std::invocable<const Make&, std::span<const std::size_t>>
 class DataLoader {
  public:
   using batch_type = std::remove_cvref_t<std::invoke_result_t<const Make&, std::span<const std::size_t>>>;
 
-  /// @throws DataError where no batch may be ahead
+  /// @throws InvalidArgument if there are workers and prefetch is 0
   DataLoader(DistributedSampler sampler, Make make, const LoaderOptions& options = {})
       : sampler_(std::move(sampler)), make_(std::make_shared<const Make>(std::move(make))), options_(options) {
     if (options.workers > 0 && options.prefetch == 0)
-      throw DataError("prefetch is 0: a worker is at least one batch ahead, or there are no workers",
-                      {.operation = "DataLoader"});
+      throw InvalidArgument("invalid prefetch 0: must be at least 1, or set workers to 0", {.operation = "DataLoader"});
   }
 
-  /// The batches of one epoch; may outlive the loader.
+  /// Starts one epoch and returns its batches; they may outlive the loader.
+  /// @throws BackendError if a worker thread cannot be started
   [[nodiscard]] Epoch<batch_type> epoch(std::uint64_t number) const {
     auto samples = std::make_shared<const std::vector<std::size_t>>(sampler_.epoch(number));
     const auto batch_size = sampler_.batch_size();
@@ -106,6 +109,7 @@ class DataLoader {
             },
             options_};
   }
+  /// Returns the sampler, owned by the loader.
   [[nodiscard]] const DistributedSampler& sampler() const noexcept { return sampler_; }
 
  private:

@@ -13,14 +13,16 @@
 
 namespace distx {
 
-/// Buffers, shards and slices start on boundaries of this many bytes: one cache line.
+/// The alignment of buffers and shards in bytes: one cache line.
 inline constexpr std::size_t alignment_bytes = 64;
 
-/// Asks for memory whose elements are not set: for what is written before it is read.
+/// The type of `uninitialized`.
 struct Uninitialized {};
+/// Asks for a buffer whose elements are not set, because they are written before they are read.
 inline constexpr Uninitialized uninitialized{};
 
-/// Owns `size()` elements of memory of one space; move-only, aligned to 64 bytes.
+/// Owns `size()` elements of memory of one space, aligned to 64 bytes. Move-only; constness does not extend to
+/// elements.
 template <class T, MemorySpace Space = Host>
 class Buffer;
 
@@ -34,17 +36,19 @@ struct host_memory {
 
 }  // namespace detail
 
+/// A buffer in host memory.
 template <class T>
 class Buffer<T, Host> {
   static_assert(std::is_trivially_copyable_v<T>,
-                "distx::Buffer: elements are moved as bytes, so they must be trivially copyable");
+                "distx::Buffer: the element type must be trivially copyable, because elements are copied as bytes");
 
  public:
   Buffer() noexcept = default;
-  /// Zeros, so that what is never written is at least the same on every rank.
-  /// @throws MemoryError that says how much was asked for
+  /// Allocates `size` zeros.
+  /// @throws MemoryError stating the requested size
   explicit Buffer(std::size_t size) : Buffer(size, true) {}
-  /// Elements that are not set.
+  /// Allocates `size` elements that are not set.
+  /// @throws MemoryError stating the requested size
   Buffer(std::size_t size, Uninitialized) : Buffer(size, false) {}
   Buffer(Buffer&& other) noexcept : memory_(std::move(other.memory_)), size_(std::exchange(other.size_, 0)) {}
   Buffer& operator=(Buffer&& other) noexcept {
@@ -55,6 +59,7 @@ class Buffer<T, Host> {
 
   [[nodiscard]] T* data() const noexcept { return static_cast<T*>(memory_.native_handle()); }
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
+  /// Returns all elements; the buffer keeps owning them.
   [[nodiscard]] Span<T, Host> span() const noexcept { return {data(), size_}; }
   operator Span<T, Host>() const noexcept { return span(); }        // NOLINT
   operator Span<const T, Host>() const noexcept { return span(); }  // NOLINT
@@ -69,8 +74,8 @@ class Buffer<T, Host> {
                        ? nullptr
                        : ::operator new(size * sizeof(T), std::align_val_t{alignment_bytes}, std::nothrow);
     if (memory == nullptr)
-      throw MemoryError("no host memory for " + std::to_string(size) + " elements of " + std::to_string(sizeof(T)) +
-                        " bytes");
+      throw MemoryError("cannot allocate host memory for " + std::to_string(size) + " elements of " +
+                        std::to_string(sizeof(T)) + " bytes");
     memory_ = unique_handle<detail::host_memory>::from_native_handle(memory);
     size_ = size;
     if (zeros) std::uninitialized_value_construct_n(data(), size);

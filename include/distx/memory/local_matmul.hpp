@@ -11,7 +11,7 @@
 
 namespace distx {
 
-/// A borrowed matrix, row after row in memory; or, if `transposed`, column after column.
+/// A non-owning view of a matrix, row-major in memory, or column-major if `transposed`.
 template <class T, MemorySpace Space = Host>
 struct MatrixRef {
   Span<T, Space> values;
@@ -19,12 +19,15 @@ struct MatrixRef {
   std::size_t columns = 0;
   bool transposed = false;
 
+  /// Returns the transpose, a view of the same memory.
   [[nodiscard]] MatrixRef transpose() const noexcept { return {values, columns, rows, !transposed}; }
   operator MatrixRef<const T, Space>() const noexcept  // NOLINT
     requires(!std::is_const_v<T>)
   {
     return {values, rows, columns, transposed};
   }
+  /// Returns the address of an element.
+  /// @pre row < rows and column < columns
   [[nodiscard]] T* at(std::size_t row, std::size_t column) const noexcept {
     return values.data() + (transposed ? column * rows + row : row * columns + column);
   }
@@ -32,19 +35,19 @@ struct MatrixRef {
 
 namespace detail {
 
-/// @throws MismatchError where left times right does not give out
+/// @throws InvalidArgument unless the shapes of the product fit, and each view has rows * columns elements
 template <class Out, class In>
 void check_product(const Out& out, const In& left, const In& right) {
-  const auto words = [](const auto& m) { return std::to_string(m.rows) + " x " + std::to_string(m.columns); };
+  const auto shape = [](const auto& m) { return std::to_string(m.rows) + " x " + std::to_string(m.columns); };
   const auto holds = [](const auto& m) { return m.values.size() == m.rows * m.columns; };
   if (left.columns != right.rows || out.rows != left.rows || out.columns != right.columns || !holds(out) ||
       !holds(left) || !holds(right))
-    throw MismatchError(words(left) + " times " + words(right) + " does not give " + words(out) +
-                            ", or one has another number of elements",
-                        {.operation = "local_matmul"});
+    throw InvalidArgument("cannot multiply " + shape(left) + " by " + shape(right) + " into " + shape(out) +
+                              ": shapes must be (m, k), (k, n) and (m, n), and spans have rows * columns elements",
+                          {.operation = "local_matmul"});
 }
 
-/// Pieces of both operands, copied so that the innermost loop reads memory in order. What is beyond an edge is zero.
+/// Blocks of both operands, packed so that the innermost loop reads memory in order, padded with zeros.
 template <std::floating_point T>
 class MatmulBlock {
  public:
@@ -54,20 +57,20 @@ class MatmulBlock {
 
   MatmulBlock() : left_(most_rows * most_inner, uninitialized), right_(most_inner * most_columns, uninitialized) {}
 
-  void take_left(MatrixRef<const T> from, std::size_t row, std::size_t rows, std::size_t k, std::size_t inner,
+  void pack_left(MatrixRef<const T> from, std::size_t row, std::size_t rows, std::size_t k, std::size_t inner,
                  T scale) {
     for (std::size_t tile = 0; tile < rows; tile += tile_rows)
       for (std::size_t p = 0; p < inner; ++p)
         for (std::size_t i = 0; i < tile_rows; ++i)
           left_[tile * inner + p * tile_rows + i] = tile + i < rows ? scale * *from.at(row + tile + i, k + p) : T{0};
   }
-  void take_right(MatrixRef<const T> from, std::size_t k, std::size_t inner, std::size_t column, std::size_t columns) {
+  void pack_right(MatrixRef<const T> from, std::size_t k, std::size_t inner, std::size_t column, std::size_t columns) {
     for (std::size_t tile = 0; tile < columns; tile += tile_columns)
       for (std::size_t p = 0; p < inner; ++p)
         for (std::size_t j = 0; j < tile_columns; ++j)
           right_[tile * inner + p * tile_columns + j] = tile + j < columns ? *from.at(k + p, column + tile + j) : T{0};
   }
-  /// Adds the product of what was taken.
+  /// Adds the product of the packed blocks to `out`.
   void add_to(MatrixRef<T> out, std::size_t row, std::size_t rows, std::size_t column, std::size_t columns,
               std::size_t inner) const {
     for (std::size_t j = 0; j < columns; j += tile_columns)
@@ -110,12 +113,11 @@ class MatmulBlock {
 
 }  // namespace detail
 
-/// out = keep * out + scale * left * right, for floats or doubles on one core: in blocks that fit the caches, in a
-/// fixed order.
+/// Computes out = keep * out + scale * left * right, with out (m, n), left (m, k) and right (k, n) of float or double.
 ///
-/// `out` overlaps neither operand; with keep = 0 its old values do not matter. Where speed counts for more than needing
-/// nothing, a linear algebra library does it better.
-/// @throws MismatchError where the shapes do not fit
+/// Runs on the calling thread, blocked for the caches, in a fixed order: the same operands give the same bits. `out`
+/// must not overlap the operands; with keep = 0 its old values are not read. Needs no library; a BLAS is faster.
+/// @throws InvalidArgument if the shapes do not fit
 template <std::floating_point T>
 void local_matmul(HostStream, MatrixRef<T> out, std::type_identity_t<MatrixRef<const T>> left,
                   std::type_identity_t<MatrixRef<const T>> right, std::type_identity_t<T> scale = 1,
@@ -128,10 +130,10 @@ void local_matmul(HostStream, MatrixRef<T> out, std::type_identity_t<MatrixRef<c
     const std::size_t columns = std::min(Block::most_columns, out.columns - column);
     for (std::size_t k = 0; k < left.columns; k += Block::most_inner) {
       const std::size_t inner = std::min(Block::most_inner, left.columns - k);
-      block.take_right(right, k, inner, column, columns);
+      block.pack_right(right, k, inner, column, columns);
       for (std::size_t row = 0; row < out.rows; row += Block::most_rows) {
         const std::size_t rows = std::min(Block::most_rows, out.rows - row);
-        block.take_left(left, row, rows, k, inner, scale);
+        block.pack_left(left, row, rows, k, inner, scale);
         block.add_to(out, row, rows, column, columns, inner);
       }
     }

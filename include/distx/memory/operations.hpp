@@ -7,31 +7,37 @@
 #include "distx/core/error.hpp"
 #include "distx/core/span.hpp"
 
-// The operations of the host's memory. Another space offers the same names with its own stream as first argument.
+// Operations on host memory. Another memory space overloads the same names on its stream type, which is how generic
+// code finds them (argument-dependent lookup). On the host each is complete when it returns; on other spaces it is
+// stream-ordered.
 namespace distx {
 
 namespace detail {
 
 [[noreturn]] inline void lengths_differ(std::size_t to, std::size_t from, const char* operation) {
-  throw MismatchError("the destination has " + std::to_string(to) + " elements, the source " + std::to_string(from),
-                      {.operation = operation});
+  throw InvalidArgument("the destination has " + std::to_string(to) + " elements, the source " + std::to_string(from) +
+                            ": they must have the same length",
+                        {.operation = operation});
 }
 
 }  // namespace detail
 
-/// Copies elements; the spans may be the same, but must not overlap partly.
+/// Copies the elements of `from` to `to`, which may be the same span but must not overlap partly.
+/// @throws InvalidArgument unless they have the same length
 template <class T>
 void copy(HostStream, Span<T> to, Span<const std::type_identity_t<T>> from) {
   if (to.size() != from.size()) detail::lengths_differ(to.size(), from.size(), "copy");
   if (!from.empty() && to.data() != from.data()) std::memcpy(to.data(), from.data(), from.size_bytes());
 }
 
+/// Sets every element of `to` to `value`.
 template <class T>
 void fill(HostStream, Span<T> to, std::type_identity_t<T> value) {
   std::fill_n(to.data(), to.size(), value);
 }
 
-/// Converts each element, rounding to nearest where the new type is narrower.
+/// Converts each element of `from` to the type of `to`, rounding to nearest if that is narrower.
+/// @throws InvalidArgument unless they have the same length
 template <class To, class From>
 void cast(HostStream, Span<To> to, Span<From> from) {
   if (to.size() != from.size()) detail::lengths_differ(to.size(), from.size(), "cast");
@@ -40,14 +46,15 @@ void cast(HostStream, Span<To> to, Span<From> from) {
   for (std::size_t i = 0; i < to.size(); ++i) to[i] = static_cast<To>(static_cast<Through>(from[i]));
 }
 
-/// Multiplies each value, in float where the elements are shorter.
+/// Multiplies each value by `factor`; floats of fewer than 32 bits are computed in float and rounded once.
 template <FloatingElement T>
 void scale(HostStream, Span<T> values, double factor) noexcept {
   using A = accumulator_t<T>;
   for (auto& value : values) value = static_cast<T>(static_cast<A>(value) * static_cast<A>(factor));
 }
 
-/// to[i] += from[i], in float where the elements are shorter.
+/// Adds `from` to `to` element by element; floats of fewer than 32 bits are computed in float and rounded once.
+/// @throws InvalidArgument unless they have the same length
 template <FloatingElement T>
 void add(HostStream, Span<T> to, Span<const std::type_identity_t<T>> from) {
   if (to.size() != from.size()) detail::lengths_differ(to.size(), from.size(), "add");
@@ -55,7 +62,8 @@ void add(HostStream, Span<T> to, Span<const std::type_identity_t<T>> from) {
   for (std::size_t i = 0; i < to.size(); ++i) to[i] = static_cast<T>(static_cast<A>(to[i]) + static_cast<A>(from[i]));
 }
 
-/// to[i] = kept * to[i] + (1 - kept) * from[i], in the type of `to`.
+/// Computes to[i] = kept * to[i] + (1 - kept) * from[i], in the accumulator type of `to`.
+/// @throws InvalidArgument unless they have the same length
 template <FloatingElement To, FloatingElement From>
 void mix(HostStream, Span<To> to, Span<const From> from, double kept) {
   if (to.size() != from.size()) detail::lengths_differ(to.size(), from.size(), "mix");
@@ -66,7 +74,7 @@ void mix(HostStream, Span<To> to, Span<const From> from, double kept) {
                             (A{1} - keep) * static_cast<A>(static_cast<accumulator_t<From>>(from[i])));
 }
 
-/// The sum of the squares, in double, element by element from the first: the same bits for the same elements.
+/// Returns the sum of the squares of `values`, added in double in index order: the same elements give the same bits.
 template <class T>
 [[nodiscard]] double sum_of_squares(HostStream, Span<T> values) {
   double total = 0;

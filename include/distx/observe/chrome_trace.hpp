@@ -7,7 +7,7 @@
 // processes, tracks its threads; a span is an event "X", an asynchronous one a pair of "b" and "e".
 namespace distx {
 
-/// How a rank's clock stands to rank 0's: `its time - nanoseconds` is rank 0's, wrong by `uncertainty` at most.
+/// The offset of a rank's clock: its time minus `nanoseconds` is rank 0's time, with an error of at most `uncertainty`.
 struct ClockOffset {
   std::int64_t nanoseconds = 0;
   std::int64_t uncertainty = 0;
@@ -17,7 +17,7 @@ struct ClockOffset {
 
 namespace detail {
 
-/// Microseconds, in which the format counts, with three decimals.
+/// Formats nanoseconds as microseconds, the unit of the format, with three decimals.
 inline std::string microseconds(std::int64_t nanoseconds) {
   const std::int64_t magnitude = nanoseconds < 0 ? -nanoseconds : nanoseconds;
   const std::string fraction = std::to_string(magnitude % 1000);
@@ -40,7 +40,8 @@ inline std::string chrome_arguments(const TimedSpan& span) {
   return text + "}";
 }
 
-/// The events of one rank, in JSON, separated by commas and never empty; `zero` is where rank 0's time begins to count.
+/// Returns the events of one rank as JSON objects separated by commas, at least one. `zero` is the start of the trace
+/// in rank 0's time.
 [[nodiscard]] inline std::string chrome_events(const Timeline::Contents& contents, int rank, const ClockOffset& offset,
                                                std::int64_t zero) {
   std::string text = chrome_metadata("process_name", rank, 0, R"("name":"rank )" + std::to_string(rank) + '"');

@@ -8,12 +8,12 @@
 
 namespace distx {
 
-/// What the calls of one kind have moved.
+/// Counts the calls of one operation and the bytes they moved on one rank.
 struct Traffic {
   std::uint64_t calls = 0;
   std::uint64_t payload_bytes = 0;   ///< of the operands
-  std::uint64_t sent_bytes = 0;      ///< put on the wire by the bandwidth-optimal algorithm
-  std::uint64_t received_bytes = 0;  ///< taken from it
+  std::uint64_t sent_bytes = 0;      ///< sent by a bandwidth-optimal algorithm
+  std::uint64_t received_bytes = 0;  ///< received by it
 
   Traffic& operator+=(const Traffic& other) noexcept {
     calls += other.calls;
@@ -22,7 +22,8 @@ struct Traffic {
     received_bytes += other.received_bytes;
     return *this;
   }
-  /// What has come since `earlier`. @pre earlier was counted before this
+  /// Subtracts an earlier state, which leaves the traffic since then.
+  /// @pre `earlier` is an earlier state of the same counters
   Traffic& operator-=(const Traffic& earlier) noexcept {
     calls -= earlier.calls;
     payload_bytes -= earlier.payload_bytes;
@@ -33,35 +34,36 @@ struct Traffic {
   friend bool operator==(const Traffic&, const Traffic&) = default;
 };
 
-/// The traffic by operation: a value that can be added up, over ranks too, and subtracted.
+/// Traffic by operation: a value that can be added, over ranks for instance, and subtracted. See Metered.
 class Ledger {
  public:
   using Entries = std::map<std::string, Traffic, std::less<>>;
 
-  /// Allocates at the first traffic of its kind only.
+  /// Adds traffic of an operation. Allocates at the first traffic of an operation only.
   void add(std::string_view operation, const Traffic& traffic) {
     auto entry = entries_.find(operation);
     if (entry == entries_.end()) entry = entries_.emplace(operation, Traffic{}).first;
     entry->second += traffic;
   }
-  /// Zeros for an operation that was never called.
+  /// Returns the traffic of an operation; zeros if it was never called.
   [[nodiscard]] Traffic operator[](std::string_view operation) const {
     const auto entry = entries_.find(operation);
     return entry == entries_.end() ? Traffic{} : entry->second;
   }
+  /// Returns the sum over all operations.
   [[nodiscard]] Traffic total() const {
     Traffic all;
     for (const auto& [operation, traffic] : entries_) all += traffic;
     return all;
   }
-  /// By the operation's name, in its order.
+  /// Returns the traffic of each operation, ordered by name.
   [[nodiscard]] const Entries& entries() const noexcept { return entries_; }
 
   Ledger& operator+=(const Ledger& other) {
     for (const auto& [operation, traffic] : other.entries_) add(operation, traffic);
     return *this;
   }
-  /// What has come since `earlier`, which an operation that was idle since then leaves out.
+  /// Subtracts an earlier state, which leaves the traffic since then; operations without any are removed.
   Ledger& operator-=(const Ledger& earlier) {
     for (const auto& [operation, traffic] : earlier.entries_) {
       const auto entry = entries_.find(operation);

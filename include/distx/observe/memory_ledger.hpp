@@ -8,11 +8,12 @@
 
 namespace distx {
 
-/// What memory is held for.
+/// The purpose of memory that a training holds.
 enum class MemoryKind : std::uint8_t { weights, gradients, optimizer, in_flight };
 
-/// The bytes that one rank holds of each kind, at one moment and at the most so far: a value.
+/// The bytes that one rank holds for each purpose, now and at peak. A value.
 struct MemoryLedger {
+  /// Bytes of one purpose.
   struct Use {
     std::uint64_t held = 0;
     std::uint64_t peak = 0;
@@ -21,16 +22,16 @@ struct MemoryLedger {
   Use weights;
   Use gradients;
   Use optimizer;
-  Use in_flight;  ///< what buckets and gathered weights pass through
-  Use total;      ///< its peak is that of all kinds together, not the sum of their peaks
+  Use in_flight;  ///< buffers of buckets and gathered weights
+  Use total;      ///< of all purposes together; its peak is not the sum of their peaks
 
-  /// As an error has it: `weights 16 bytes, gradients …; together …, at most …`.
+  /// Returns the bytes as text: "weights 16 bytes, gradients …; in all …, peak …".
   [[nodiscard]] std::string to_string() const {
     const auto one = [](const char* name, const Use& use) {
       return std::string(name) + " " + std::to_string(use.held) + " bytes, ";
     };
     return one("weights", weights) + one("gradients", gradients) + one("optimizer", optimizer) + "in flight " +
-           std::to_string(in_flight.held) + " bytes; together " + std::to_string(total.held) + ", at most " +
+           std::to_string(in_flight.held) + " bytes; in all " + std::to_string(total.held) + ", peak " +
            std::to_string(total.peak);
   }
   friend bool operator==(const MemoryLedger&, const MemoryLedger&) = default;
@@ -38,7 +39,7 @@ struct MemoryLedger {
 
 namespace detail {
 
-/// Counts what is held; memory may be let go on another thread.
+/// Counts the memory held; it may be released on another thread.
 class MemoryAccount {
  public:
   void add(MemoryKind kind, std::size_t bytes) {

@@ -12,37 +12,39 @@
 
 namespace distx {
 
-/// Something that took time: from `begin` to `end` in the nanoseconds of its timeline's clock.
+/// An interval of time on one rank, from `begin` to `end` in nanoseconds of its timeline's clock.
 struct TimedSpan {
   std::string name{};
   std::int64_t begin = 0;
   std::int64_t end = 0;
-  /// Which of the timeline's tracks it belongs to.
+  /// The timeline's track that it belongs to.
   int track = 0;
-  /// It went on beside others; one that did not lies within or outside every other of its track.
+  /// It may overlap other spans of its track; spans that are not asynchronous are nested or disjoint.
   bool asynchronous = false;
-  std::uint64_t bytes = 0;       ///< of the operands, where there are any
+  std::uint64_t bytes = 0;       ///< of the operands, 0 if there are none
   std::uint64_t wire_bytes = 0;  ///< sent and received
   std::source_location location{};
 };
 
-/// The nanoseconds of the steady clock, which the processes of one machine share.
+/// Returns the time of the steady clock in nanoseconds; processes of one host share this clock.
 [[nodiscard]] inline std::int64_t steady_nanoseconds() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
       .count();
 }
 
-/// One rank's record of what took time. Any thread may add to it.
+/// Records the timed spans of one rank. Thread-safe. See Traced and write_trace.
 class Timeline {
  public:
+  /// Returns nanoseconds.
   using Clock = std::function<std::int64_t()>;
+  /// A copy of what a timeline recorded.
   struct Contents {
     std::vector<std::string> tracks{};
     std::vector<TimedSpan> spans{};
-    std::uint64_t lost = 0;  ///< spans for which there was no memory
+    std::uint64_t lost = 0;  ///< spans that were dropped because an allocation failed
   };
 
-  /// Measures from its construction to its end and records that; for a block of code.
+  /// Records the time from its construction to its destruction. Borrows the timeline.
   class Scope {
    public:
     Scope(Timeline& timeline, TimedSpan span) : timeline_(timeline), span_(std::move(span)) {
@@ -54,7 +56,7 @@ class Timeline {
       span_.end = timeline_.now();
       timeline_.record(std::move(span_));
     }
-    /// For what is known only later.
+    /// Returns the span that will be recorded, to add what is known only later.
     [[nodiscard]] TimedSpan& span() noexcept { return span_; }
 
    private:
@@ -62,34 +64,37 @@ class Timeline {
     TimedSpan span_;
   };
 
+  /// @param clock  may be called from any thread
   explicit Timeline(Clock clock = steady_nanoseconds) : clock_(std::move(clock)) {}
 
+  /// Returns the time of its clock.
   [[nodiscard]] std::int64_t now() const { return clock_(); }
-  /// A row of its own in the picture, for what goes on beside other things; track 0 is the first.
+  /// Adds a track, which is a row of its own in the trace, and returns its number; the first is 0.
   int add_track(std::string name) {
     const std::lock_guard lock(mutex_);
     contents_.tracks.push_back(std::move(name));
     return static_cast<int>(contents_.tracks.size()) - 1;
   }
+  /// Adds a span. If there is no memory for it, counts it as lost.
   void record(TimedSpan span) noexcept {
     const std::lock_guard lock(mutex_);
     try {
       contents_.spans.push_back(std::move(span));
     } catch (const std::bad_alloc&) {
-      ++contents_.lost;  // what is observed goes on; the trace says how much it lacks
+      ++contents_.lost;  // the program continues; the trace states the number
     }
   }
-  /// `auto scope = timeline.scope("backward");`
+  /// Returns an object that records the time until it is destroyed: `auto scope = timeline.scope("backward");`
   [[nodiscard]] Scope scope(std::string name, std::source_location location = std::source_location::current()) {
     return Scope(*this, {.name = std::move(name), .location = location});
   }
 
-  /// A copy of all that has ended; what is under way is not in it yet.
+  /// Returns a copy of all recorded spans; scopes that still exist are not among them.
   [[nodiscard]] Contents contents() const {
     const std::lock_guard lock(mutex_);
     return contents_;
   }
-  /// Forgets the spans, keeps the tracks.
+  /// Removes the spans, keeps the tracks.
   void clear() {
     const std::lock_guard lock(mutex_);
     contents_.spans.clear();

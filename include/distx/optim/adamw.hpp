@@ -9,16 +9,18 @@ namespace distx {
 /// Adam with decoupled weight decay: Loshchilov and Hutter, arXiv 1711.05101, algorithm 2.
 ///
 /// m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g²;  in step t, with m' = m / (1 - beta1^t) and
-/// v' = v / (1 - beta2^t):  w -= rate * (m' / (sqrt(v') + epsilon) + decay * w). The decay is multiplied by the whole
-/// learning rate, as frameworks have it, not by its schedule alone.
+/// v' = v / (1 - beta2^t):  w -= rate * (m' / (sqrt(v') + epsilon) + decay * w). As in PyTorch, the decay is multiplied
+/// by the learning rate, not only by its schedule.
 struct AdamW {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;
   double weight_decay = 0.01;
 
+  /// Values kept for each weight.
   static constexpr std::size_t states = 2;
 
+  /// The numbers that all elements of a step share.
   template <class T>
   struct Coefficients {
     T beta1;
@@ -26,20 +28,20 @@ struct AdamW {
     T beta2;
     T rest2;  ///< 1 - beta2
     T epsilon;
-    T rate;             ///< the learning rate over 1 - beta1^t
+    T rate;             ///< learning rate / (1 - beta1^t)
     T root_correction;  ///< 1 / sqrt(1 - beta2^t)
-    T kept;             ///< what the decay leaves of a weight
+    T kept;             ///< the factor that weight decay applies to a weight
   };
 
+  /// @throws InvalidArgument for invalid hyperparameters
   void validate() const {
     detail::check_range("AdamW", "beta1", beta1, 0, 1);
     detail::check_range("AdamW", "beta2", beta2, 0, 1);
     detail::check_range("AdamW", "weight_decay", weight_decay, 0, HUGE_VAL);
-    if (!(epsilon > 0) || !std::isfinite(epsilon))
-      throw Error("epsilon is " + std::to_string(epsilon) + ": it must be finite and above 0, 1e-8 say",
-                  {.operation = "AdamW"});
+    detail::check_epsilon("AdamW", epsilon);
   }
 
+  /// Returns the numbers of one step.
   template <class T>
   [[nodiscard]] constexpr Coefficients<T> coefficients(const Step& step) const {
     const auto t = static_cast<double>(step.number);
@@ -54,6 +56,7 @@ struct AdamW {
             static_cast<T>(1 - step.learning_rate * decay)};
   }
 
+  /// Updates one element; V is a number or several at once.
   template <class T, class V>
   static constexpr void update(const Coefficients<T>& c, V& weight, V gradient, V& mean, V& square) {
     using std::sqrt;

@@ -4,18 +4,20 @@
 
 namespace distx {
 
-/// LAMB, for large batches: You et al., arXiv 1904.00962, algorithm 2, with the identity for its function of the norm.
+/// LAMB, for large batches: You et al., arXiv 1904.00962, algorithm 2, with phi(x) = x.
 ///
-/// m and v as in AdamW;  u = m' / (sqrt(v') + epsilon) + decay * w;  w -= rate * (|w| / |u|) * u, the norms over one
-/// parameter; where one of them is 0, w -= rate * u.
+/// m and v as in AdamW;  u = m' / (sqrt(v') + epsilon) + decay * w;  w -= rate * (|w| / |u|) * u, with norms over one
+/// parameter; if one of the norms is 0, w -= rate * u.
 struct LAMB {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-6;
   double weight_decay = 0.01;
 
+  /// Values kept for each weight.
   static constexpr std::size_t states = 2;
 
+  /// The numbers that all elements of a step share.
   template <class T>
   struct Coefficients {
     T beta1, rest1, beta2, rest2, epsilon, decay, rate;
@@ -23,15 +25,15 @@ struct LAMB {
     T root_correction;  ///< 1 / sqrt(1 - beta2^t)
   };
 
+  /// @throws InvalidArgument for invalid hyperparameters
   void validate() const {
     detail::check_range("LAMB", "beta1", beta1, 0, 1);
     detail::check_range("LAMB", "beta2", beta2, 0, 1);
     detail::check_range("LAMB", "weight_decay", weight_decay, 0, HUGE_VAL);
-    if (!(epsilon > 0) || !std::isfinite(epsilon))
-      throw Error("epsilon is " + std::to_string(epsilon) + ": it must be finite and above 0, 1e-6 say",
-                  {.operation = "LAMB"});
+    detail::check_epsilon("LAMB", epsilon);
   }
 
+  /// Returns the numbers of one step.
   template <class T>
   [[nodiscard]] Coefficients<T> coefficients(const Step& step) const {
     const auto t = static_cast<double>(step.number);
@@ -46,6 +48,7 @@ struct LAMB {
             static_cast<T>(1 / std::sqrt(1 - std::pow(beta2, t)))};
   }
 
+  /// Updates the state of one element and returns its direction.
   template <class T, class V>
   static constexpr V direction(const Coefficients<T>& c, V weight, V gradient, V& mean, V& square) {
     using std::sqrt;
@@ -53,9 +56,11 @@ struct LAMB {
     square = c.beta2 * square + c.rest2 * (gradient * gradient);
     return c.correction * mean / (sqrt(square) * c.root_correction + c.epsilon) + c.decay * weight;
   }
+  /// Returns the trust ratio of a parameter, by which its learning rate is multiplied.
   [[nodiscard]] static double trust(double weight_norm, double direction_norm) {
     return weight_norm > 0 && direction_norm > 0 ? weight_norm / direction_norm : 1;
   }
+  /// Moves one weight along its direction, scaled by `factor`.
   template <class T, class V>
   static constexpr void apply(const Coefficients<T>& c, V& weight, V direction, V factor) {
     weight -= c.rate * factor * direction;

@@ -4,22 +4,23 @@
 
 namespace distx {
 
-/// What a parameter is as a matrix: rows one after another.
+/// The shape of a parameter as a row-major matrix.
 struct MatrixShape {
   std::size_t rows = 0;
   std::size_t columns = 0;
 
+  /// Returns the number of elements.
   [[nodiscard]] std::size_t size() const noexcept { return rows * columns; }
   friend bool operator==(const MatrixShape&, const MatrixShape&) = default;
 };
 
-/// An optimizer that needs the whole matrix of a parameter's gradient at once: such parameters are dealt out whole.
+/// An optimizer that needs the whole gradient matrix of a parameter, such as Muon; each matrix is assigned to one rank.
 ///
-/// No word of distribution is in it. `states`, `coefficients`, `direction` and `apply` are those of a NormOptimizer;
-/// between the two passes, in place of `trust`, there are
-/// - `static std::size_t scratch(MatrixShape)`: elements of memory that it wants to work in;
+/// It contains no communication. `states`, `coefficients`, `direction` and `apply` are those of a NormOptimizer;
+/// instead of `trust`, between the two passes, it needs:
+/// - `static std::size_t scratch(MatrixShape)`: elements of scratch memory that `transform` needs;
 /// - `template <class T> double transform(HostStream, MatrixShape, Span<T> direction, Span<T> scratch) const`: changes
-///   the direction, of float or double, and returns the factor for `apply`.
+///   the direction (float or double, row-major) in place and returns the factor for `apply`.
 template <class O>
 concept MatrixOptimizer = std::copyable<O> && requires(const O& optimizer, MatrixShape shape, Span<float> values) {
   { O::states } -> std::convertible_to<std::size_t>;

@@ -7,18 +7,20 @@
 
 namespace distx {
 
-/// One optimizer for the parameters that are declared as matrices, another for all else: `Mixed{Muon{}, AdamW{}}`.
+/// Two optimizers, one for the parameters declared as matrices and one for all others: `Mixed{Muon{}, AdamW{}}`.
 ///
-/// Both take the step's learning rate, times the scale of the parameter's group: groups tell them apart.
+/// Both use the step's learning rate; give each kind of parameter a group with its own scale if they need different
+/// ones.
 template <MatrixOptimizer Matrices, ElementwiseOptimizer Others>
 struct Mixed {
   Matrices matrices{};
   Others others{};
 
-  /// Enough for either; the one that needs fewer leaves the rest alone.
+  /// Values kept for each weight: those of the optimizer that needs more.
   static constexpr std::size_t states = std::max<std::size_t>(Matrices::states, Others::states);
   static constexpr bool decays_weights = DecaysWeights<Matrices> && DecaysWeights<Others>;
 
+  /// @throws InvalidArgument if one of the two has invalid hyperparameters
   void validate() const {
     detail::validate_optimizer(matrices);
     detail::validate_optimizer(others);
@@ -37,7 +39,8 @@ inline constexpr bool is_mixed<Mixed<Matrices, Others>> = true;
 
 }  // namespace detail
 
-/// An optimizer whose state can be shared out: element by element, or with its parameters whole. It is of one kind.
+/// An optimizer whose state can be sharded: an ElementwiseOptimizer, a NormOptimizer, a MatrixOptimizer or a Mixed, and
+/// only one of them.
 template <class O>
 concept ShardableOptimizer =
     int{ElementwiseOptimizer<O>} + int{NormOptimizer<O>} + int{MatrixOptimizer<O>} + int{detail::is_mixed<O>} == 1;

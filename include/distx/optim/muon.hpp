@@ -11,29 +11,34 @@ namespace distx {
 ///
 /// v = momentum * v + g;  u = nesterov ? g + momentum * v : v, made nearly orthogonal by a few Newton-Schulz iterations
 /// X = a X + (b X Xᵀ + c (X Xᵀ)²) X from X = u / |u|, which brings its singular values near 1;
-/// w -= rate * (sqrt(max(1, rows / columns)) * X + decay * w). Embeddings, heads and vectors want another optimizer.
+/// w -= rate * (sqrt(max(1, rows / columns)) * X + decay * w). Train embeddings, heads and vectors with another
+/// optimizer, see Mixed.
 struct Muon {
   double momentum = 0.95;
   bool nesterov = true;
   double weight_decay = 0;
   int iterations = 5;
 
+  /// Values kept for each weight.
   static constexpr std::size_t states = 1;
 
+  /// The numbers that all elements of a step share.
   template <class T>
   struct Coefficients {
     T momentum, from_velocity, from_gradient, rate;
-    T kept;  ///< what the decay leaves of a weight
+    T kept;  ///< the factor that weight decay applies to a weight
   };
 
+  /// @throws InvalidArgument for invalid hyperparameters
   void validate() const {
     detail::check_range("Muon", "momentum", momentum, 0, 1);
     detail::check_range("Muon", "weight_decay", weight_decay, 0, HUGE_VAL);
     if (iterations < 1 || iterations > 100)
-      throw Error("iterations is " + std::to_string(iterations) + ": it must be 1 to 100, 5 say",
-                  {.operation = "Muon"});
+      throw InvalidArgument("invalid iterations " + std::to_string(iterations) + ": must be in [1, 100]",
+                            {.operation = "Muon"});
   }
 
+  /// Returns the numbers of one step.
   template <class T>
   [[nodiscard]] Coefficients<T> coefficients(const Step& step) const {
     return {static_cast<T>(momentum), nesterov ? static_cast<T>(momentum) : T{1}, nesterov ? T{1} : T{0},
@@ -41,31 +46,35 @@ struct Muon {
             static_cast<T>(1 - step.learning_rate * step.weight_decay.value_or(weight_decay))};
   }
 
+  /// Updates the state of one element and returns its direction.
   template <class T, class V>
   static constexpr V direction(const Coefficients<T>& c, V, V gradient, V& velocity) {
     velocity = c.momentum * velocity + gradient;
     return c.from_velocity * velocity + c.from_gradient * gradient;
   }
+  /// Moves one weight along its direction, scaled by `factor`.
   template <class T, class V>
   static constexpr void apply(const Coefficients<T>& c, V& weight, V direction, V factor) {
     weight = c.kept * weight - c.rate * factor * direction;
   }
 
+  /// Returns the elements of scratch memory that `transform` needs.
   [[nodiscard]] static std::size_t scratch(MatrixShape shape) {
     const std::size_t side = std::min(shape.rows, shape.columns);
     return shape.size() + 2 * side * side;
   }
 
+  /// Orthogonalizes the direction in place; returns the factor for `apply`.
   template <class Stream, class T, class Space>
   double transform(Stream stream, MatrixShape shape, Span<T, Space> direction, Span<T, Space> scratch) const {
     const double norm = std::sqrt(sum_of_squares(stream, direction));
     const std::size_t side = std::min(shape.rows, shape.columns);
     MatrixRef<T, Space> x{direction, shape.rows, shape.columns};
     MatrixRef<T, Space> next{scratch.first(shape.size()), shape.rows, shape.columns};
-    if (shape.rows > shape.columns) x = x.transpose(), next = next.transpose();  // so that X Xᵀ is the smaller one
+    if (shape.rows > shape.columns) x = x.transpose(), next = next.transpose();  // so that X Xᵀ is the smaller product
     const MatrixRef<T, Space> gram{scratch.subspan(shape.size(), side * side), side, side};
     const MatrixRef<T, Space> factor{scratch.subspan(shape.size() + side * side, side * side), side, side};
-    // Scaled before it is multiplied: squares of what is large or small are no numbers, or none. Zeros stay zeros.
+    // Scaled first, because squares of large or small values overflow or underflow. Zeros stay zeros.
     scale(stream, direction, 1 / std::max(norm, 1e-30));
     for (int i = 0; i < iterations; ++i) {
       local_matmul(stream, gram, x, x.transpose());
@@ -80,7 +89,7 @@ struct Muon {
   }
 
  private:
-  // a, b and c of the source: steepest at 0, and within [0.7, 1.2] after five rounds.
+  // a, b and c of the source: the steepest slope at 0, and singular values within [0.7, 1.2] after five iterations.
   static constexpr double linear = 3.4445, squared = -4.7750, cubed = 2.0315;
 };
 

@@ -4,15 +4,16 @@
 
 namespace distx {
 
-/// An optimizer whose step for each element hangs on two norms over the whole parameter: the weight's and the
-/// direction's.
+/// An optimizer whose step for each element depends on two norms over the whole parameter, of the weight and of the
+/// direction, such as LAMB.
 ///
-/// It has no word of distribution in it; whoever cuts the parameter up reduces the norms. `states`, `coefficients` and
-/// `validate` are those of an ElementwiseOptimizer; in place of `update` there are
-/// - `template <class V> static constexpr V direction(const auto& coefficients, V weight, V gradient, V& state…)`: one
-///   element's direction;
-/// - `static double trust(double weight_norm, double direction_norm)`: Euclidean norms in, a factor out;
-/// - `template <class V> static constexpr void apply(const auto& coefficients, V& weight, V direction, V factor)`.
+/// It contains no communication; distx reduces the norms of a sharded parameter. `states`, `coefficients` and
+/// `validate` are those of an ElementwiseOptimizer; instead of `update` it needs:
+/// - `template <class V> static constexpr V direction(const auto& coefficients, V weight, V gradient, V& state…)`:
+///   updates one element's state and returns its direction;
+/// - `static double trust(double weight_norm, double direction_norm)`: returns a factor, given the Euclidean norms;
+/// - `template <class V> static constexpr void apply(const auto& coefficients, V& weight, V direction, V factor)`:
+///   updates one weight.
 template <class O>
 concept NormOptimizer = std::copyable<O> && requires {
   { O::states } -> std::convertible_to<std::size_t>;

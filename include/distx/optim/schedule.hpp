@@ -6,11 +6,12 @@
 #include <numbers>
 #include <string>
 
+#include "distx/core/detail/shortest.hpp"
 #include "distx/core/error.hpp"
 
 namespace distx {
 
-/// The learning rate of a step; the first step is 0. A function of the user's is one too.
+/// A function from the number of a step, from 0, to its learning rate; a custom function works as well as those below.
 template <class S>
 concept Schedule = std::copy_constructible<S> && std::regular_invocable<const S&, std::uint64_t> &&
                    std::convertible_to<std::invoke_result_t<const S&, std::uint64_t>, double>;
@@ -19,46 +20,52 @@ namespace detail {
 
 inline void check_rate(const char* schedule, const char* what, double rate) {
   if (!std::isfinite(rate) || rate < 0)
-    throw Error(std::string(what) + " is " + std::to_string(rate) + ": it must be finite and at least 0",
-                {.operation = schedule});
+    throw InvalidArgument(
+        "invalid " + std::string(what) + " rate " + shortest(rate) + ": must be finite and at least 0",
+        {.operation = schedule});
 }
 inline void check_steps(const char* schedule, std::uint64_t steps) {
-  if (steps == 0) throw Error("it lasts 0 steps: give it 1 or more, or use constant", {.operation = schedule});
+  if (steps == 0)
+    throw InvalidArgument("invalid steps 0: must be at least 1 (use constant for a fixed rate)",
+                          {.operation = schedule});
 }
 
-/// How much of `steps` lies behind: 1 from the last step on.
-inline double behind(std::uint64_t step, std::uint64_t steps) noexcept {
+/// Returns the completed fraction of `steps`: 1 from the last step on.
+inline double completed(std::uint64_t step, std::uint64_t steps) noexcept {
   return step >= steps ? 1 : static_cast<double>(step) / static_cast<double>(steps);
 }
 
 }  // namespace detail
 
-/// The same rate in every step.
+/// Returns a Schedule with the same rate in every step.
+/// @throws InvalidArgument unless rate is finite and at least 0
 [[nodiscard]] inline auto constant(double rate) {
-  detail::check_rate("constant", "the rate", rate);
+  detail::check_rate("constant", "learning", rate);
   return [=](std::uint64_t) { return rate; };
 }
 
-/// From `first` to `last` along a line, reached at step `steps` and kept.
+/// Returns a Schedule that goes linearly from `first` to `last`, which it reaches at step `steps` and keeps.
+/// @throws InvalidArgument unless steps >= 1 and the rates are finite and at least 0
 [[nodiscard]] inline auto linear(double first, std::uint64_t steps, double last = 0) {
-  detail::check_rate("linear", "the first rate", first);
-  detail::check_rate("linear", "the last rate", last);
+  detail::check_rate("linear", "first", first);
+  detail::check_rate("linear", "last", last);
   detail::check_steps("linear", steps);
-  return [=](std::uint64_t step) { return first + (last - first) * detail::behind(step, steps); };
+  return [=](std::uint64_t step) { return first + (last - first) * detail::completed(step, steps); };
 }
 
-/// From `first` to `last` along half a cosine, reached at step `steps` and kept: Loshchilov and Hutter,
-/// arXiv 1608.03983, without restarts.
+/// Returns a Schedule that goes along half a cosine from `first` to `last`, which it reaches at step `steps` and keeps:
+/// Loshchilov and Hutter, arXiv 1608.03983, without restarts.
+/// @throws InvalidArgument unless steps >= 1 and the rates are finite and at least 0
 [[nodiscard]] inline auto cosine(double first, std::uint64_t steps, double last = 0) {
-  detail::check_rate("cosine", "the first rate", first);
-  detail::check_rate("cosine", "the last rate", last);
+  detail::check_rate("cosine", "first", first);
+  detail::check_rate("cosine", "last", last);
   detail::check_steps("cosine", steps);
   return [=](std::uint64_t step) {
-    return last + (first - last) * 0.5 * (1 + std::cos(std::numbers::pi * detail::behind(step, steps)));
+    return last + (first - last) * 0.5 * (1 + std::cos(std::numbers::pi * detail::completed(step, steps)));
   };
 }
 
-/// Along a line from nearly nothing to the first rate of `then`, reached after `steps`; `then` begins after that.
+/// Returns a Schedule that rises linearly to the first rate of `then`, reached at step `steps`, where `then` starts.
 template <Schedule S>
 [[nodiscard]] auto warm_up(std::uint64_t steps, S then) {
   return [steps, then = std::move(then)](std::uint64_t step) -> double {

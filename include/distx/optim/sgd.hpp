@@ -4,18 +4,20 @@
 
 namespace distx {
 
-/// Stochastic gradient descent with momentum; Nesterov's where asked for.
+/// Stochastic gradient descent with momentum, optionally Nesterov's.
 ///
 /// g += decay * w;  v = momentum * v + g;  w -= rate * (nesterov ? g + momentum * v : v). The momentum is that of
 /// Sutskever et al., "On the importance of initialization and momentum in deep learning" (2013), with the rate taken
-/// out of v, as most frameworks have it: a change of the rate then acts at once. Weight decay is added to the gradient.
+/// out of v as in PyTorch, so that a change of the rate takes effect at once. Weight decay is added to the gradient.
 struct SGD {
   double momentum = 0;
   bool nesterov = false;
   double weight_decay = 0;
 
+  /// Values kept for each weight.
   static constexpr std::size_t states = 1;
 
+  /// The numbers that all elements of a step share.
   template <class T>
   struct Coefficients {
     T rate;
@@ -25,13 +27,15 @@ struct SGD {
     T from_gradient;
   };
 
+  /// @throws InvalidArgument for invalid hyperparameters
   void validate() const {
     detail::check_range("SGD", "momentum", momentum, 0, 1);
     detail::check_range("SGD", "weight_decay", weight_decay, 0, HUGE_VAL);
     if (nesterov && momentum == 0)
-      throw Error("nesterov looks ahead along the momentum, which is 0: set momentum, 0.9 say", {.operation = "SGD"});
+      throw InvalidArgument("nesterov needs momentum, which is 0: set momentum, such as 0.9", {.operation = "SGD"});
   }
 
+  /// Returns the numbers of one step.
   template <class T>
   [[nodiscard]] constexpr Coefficients<T> coefficients(const Step& step) const {
     return {static_cast<T>(step.learning_rate), static_cast<T>(momentum),
@@ -39,6 +43,7 @@ struct SGD {
             nesterov ? T{1} : T{0}};
   }
 
+  /// Updates one element; V is a number or several at once.
   template <class T, class V>
   static constexpr void update(const Coefficients<T>& c, V& weight, V gradient, V& velocity) {
     gradient += c.decay * weight;

@@ -5,26 +5,35 @@
 #include <optional>
 #include <string>
 
+#include "distx/core/detail/shortest.hpp"
 #include "distx/core/error.hpp"
 
 namespace distx {
 
-/// What an optimizer is told about one update of one parameter.
+/// The arguments of one update of one parameter, passed to an optimizer's `coefficients`.
 struct Step {
-  double learning_rate = 0;              ///< the step's, times the scale of the parameter's group
-  std::uint64_t number = 1;              ///< 1 in the first update of this parameter
-  std::optional<double> weight_decay{};  ///< of the parameter's group, where it sets one: instead of the optimizer's
+  double learning_rate = 0;              ///< the step's learning rate times the scale of the parameter's group
+  std::uint64_t number = 1;              ///< counts this parameter's updates from 1
+  std::optional<double> weight_decay{};  ///< overrides the optimizer's if the parameter's group sets it
 };
 
 namespace detail {
 
-/// For the optimizers' `validate`: `value` is finite and in [low, high).
+/// Checks a hyperparameter for `validate`.
+/// @throws InvalidArgument unless `value` is finite and in [low, high)
 inline void check_range(const char* optimizer, const char* what, double value, double low, double high) {
   if (std::isfinite(value) && value >= low && value < high) return;
-  std::string words = std::string(what) + " is " + std::to_string(value) + ": it must be ";
-  words += std::isfinite(high) ? "at least " + std::to_string(low) + " and below " + std::to_string(high)
-                               : "finite and at least " + std::to_string(low);
-  throw Error(words, {.operation = optimizer});
+  throw InvalidArgument("invalid " + std::string(what) + " " + shortest(value) + ": must be " +
+                            (std::isfinite(high) ? "in [" + shortest(low) + ", " + shortest(high) + ")"
+                                                 : "finite and at least " + shortest(low)),
+                        {.operation = optimizer});
+}
+
+/// @throws InvalidArgument unless `epsilon` is finite and positive
+inline void check_epsilon(const char* optimizer, double epsilon) {
+  if (epsilon > 0 && std::isfinite(epsilon)) return;
+  throw InvalidArgument("invalid epsilon " + shortest(epsilon) + ": must be finite and above 0",
+                        {.operation = optimizer});
 }
 
 }  // namespace detail

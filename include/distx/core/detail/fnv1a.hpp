@@ -5,7 +5,7 @@
 
 namespace distx::detail {
 
-/// FNV-1a over a range of unsigned or character values, 64 bits: to compare what should be equal, not to resist anyone.
+/// Returns the 64-bit FNV-1a hash of a range of unsigned or character values; it is not a cryptographic hash.
 ///
 /// Source: Fowler, Noll, Vo; draft-eastlake-fnv. Values wider than a byte are taken whole, one step each.
 template <class Range>

@@ -5,17 +5,17 @@
 
 namespace distx::detail {
 
-/// Gives what `f` gives; where it throws, `tell(words)` comes first, so that the other ranks know before this one's
-/// caller does, who then frees what they may still look at.
-template <class F, class Tell>
-decltype(auto) revoke_on_exception(F&& f, Tell&& tell) {
+/// Returns what `f` returns. If it throws, calls `revoke(reason)` first, so that the other ranks are notified before
+/// this rank's caller frees memory that they may still read.
+template <class F, class Revoke>
+decltype(auto) revoke_on_exception(F&& f, Revoke&& revoke) {
   try {
     return std::forward<F>(f)();
   } catch (const std::exception& error) {
-    tell(error.what());
+    revoke(error.what());
     throw;
   } catch (...) {
-    tell("an exception that is no std::exception");
+    revoke("unknown exception (not derived from std::exception)");
     throw;
   }
 }

@@ -5,7 +5,7 @@
 
 namespace distx::detail {
 
-/// As few digits as tell it from any other number.
+/// Returns the fewest digits that distinguish a number from every other one.
 inline std::string shortest(double number) {
   char text[32];
   return {text, std::to_chars(text, text + sizeof text, number).ptr};

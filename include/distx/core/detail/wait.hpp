@@ -11,24 +11,26 @@
 
 namespace distx::detail {
 
+/// How a wait ended.
 enum class WaitEnd { ready, stopped, expired };
 
-/// How a thread that waits lets others compute. It yields: who is waited for then goes on at once.
+/// Backoff strategy for polling loops: yields first, so that the awaited thread can run immediately.
 ///
-/// But beside a program that computes, each yield gives that program a whole turn, of milliseconds, where a thread that
-/// sleeps is back as soon as it wakes. So after a yield that took this long the thread sleeps for a while instead; the
-/// while grows with every such yield, and shrinks with every other.
+/// On a core that another program uses, each yield costs a whole time slice, of milliseconds, whereas a sleeping thread
+/// is scheduled as soon as it wakes. After a yield that took that long the thread therefore sleeps instead for a while,
+/// which grows with every such yield and shrinks with every other.
 class Backoff {
  public:
   using time_point = Deadline::clock::time_point;
 
-  /// @return the time; reading it costs a tenth of a short wait, so who waits hands it back the next time
+  /// @param now  what the previous call returned: reading the clock costs a tenth of a short wait
+  /// @return the current time
   time_point operator()(time_point now) {
     if (now < crowded_until_) {
       std::this_thread::sleep_for(std::chrono::nanoseconds(1));
       return Deadline::clock::now();
     }
-    // The time may have gone where the caller looked, as MPI moves data when it is asked: the next is timed alone.
+    // The caller may have spent the time itself, as MPI moves data when it is polled: the next yield is timed alone.
     if (suspects_) now = Deadline::clock::now();
     std::this_thread::yield();
     const auto after = Deadline::clock::now();
@@ -53,11 +55,12 @@ class Backoff {
   bool suspects_ = false;
 };
 
+/// The backoff state of this thread.
 inline thread_local Backoff backoff;
 
-/// Waits until `ready()`: spins briefly, then gives way; looks at `stopped()` and the deadline once a round.
+/// Waits until `ready()`: spins briefly, then backs off; checks `stopped()` and the deadline every few polls.
 ///
-/// With more ranks than cores, spinning long starves the rank that is waited for.
+/// With more ranks than cores, spinning longer would starve the awaited rank.
 template <class Ready, class Stopped>
 WaitEnd wait_until(const Timeout& timeout, Ready&& ready, Stopped&& stopped) {
   for (int spin = 0; spin < 20; ++spin)
@@ -74,7 +77,7 @@ WaitEnd wait_until(const Timeout& timeout, Ready&& ready, Stopped&& stopped) {
   }
 }
 
-/// Runs `f` on a thread of its own and waits for it, but not longer than this: afterwards nobody does.
+/// Runs `f` on a separate thread and waits for it up to the limit; after that, `f` runs on unattended.
 template <class F>
 void run_in_time(const Timeout& limit, F f) noexcept {
   try {
@@ -85,7 +88,7 @@ void run_in_time(const Timeout& limit, F f) noexcept {
     }).detach();
     wait_until(limit, [&] { return ended->load(); }, [] { return false; });
   } catch (...) {
-    f();  // there are no threads any more
+    f();  // no thread can be started
   }
 }
 

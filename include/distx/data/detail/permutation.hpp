@@ -9,10 +9,10 @@
 
 namespace distx::detail {
 
-/// The numbers 0 to n - 1 in an order that seed and epoch alone decide, the same on every machine.
+/// Returns the numbers 0 to n - 1 in an order that depends on seed and epoch only, the same on every platform.
 ///
-/// Fisher and Yates's shuffle on the raw output of std::mt19937_64, which the standard fixes, as it does not fix that
-/// of its distributions and of std::shuffle.
+/// Fisher-Yates shuffle on the raw output of std::mt19937_64, which the standard specifies, unlike that of its
+/// distributions and of std::shuffle.
 [[nodiscard]] inline std::vector<std::size_t> permutation(std::size_t n, std::uint64_t seed, std::uint64_t epoch) {
   std::seed_seq both{static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32),
                      static_cast<std::uint32_t>(epoch), static_cast<std::uint32_t>(epoch >> 32)};
@@ -21,7 +21,8 @@ namespace distx::detail {
   std::iota(order.begin(), order.end(), std::size_t{0});
   for (std::size_t left = n; left > 1; --left) {
     const std::uint64_t range = left;
-    const std::uint64_t uneven = (std::uint64_t{0} - range) % range;  // 2^64 mod range: so many values are too many
+    const std::uint64_t uneven =
+        (std::uint64_t{0} - range) % range;  // 2^64 mod range: values below it would bias the result
     std::uint64_t raw = generator();
     while (raw < uneven) raw = generator();
     std::swap(order[left - 1], order[static_cast<std::size_t>(raw % range)]);

@@ -11,25 +11,29 @@
 #include <vector>
 
 #include "distx/core/deadline.hpp"
+#include "distx/core/detail/start_thread.hpp"
 #include "distx/core/error.hpp"
 
 namespace distx::detail {
 
-/// Computes `make(0)`, `make(1)`, … `make(count - 1)` on threads of its own, ahead of who takes them in that order.
+/// Computes `make(0)`, `make(1)`, …, `make(count - 1)` on worker threads, ahead of the consumer, who takes them in
+/// order.
 ///
-/// `make` is called by several threads at once. Never are more than `ahead` results computed or kept that were not
-/// taken. Destruction waits for the calls of `make` that are running, not for the rest.
+/// `make` is called concurrently. At most `ahead` results that were not taken exist or are being computed. Destruction
+/// waits for the calls of `make` that are running, and makes no more.
 template <class T>
 class Prefetcher {
  public:
   using Make = std::function<T(std::size_t)>;
 
   /// @pre workers >= 1 and ahead >= 1
+  /// @throws BackendError if a thread cannot be started
   Prefetcher(std::size_t count, Make make, std::size_t workers, std::size_t ahead, Timeout deadline)
       : count_(count), make_(std::move(make)), deadline_(deadline), slots_(ahead) {
     workers_.reserve(workers);
     try {
-      for (std::size_t i = 0; i < workers; ++i) workers_.emplace_back([this] { work(); });
+      for (std::size_t i = 0; i < workers; ++i)
+        workers_.push_back(start_thread([this] { work(); }, {.operation = "DataLoader"}));
     } catch (...) {
       stop();
       throw;
@@ -39,18 +43,19 @@ class Prefetcher {
   Prefetcher& operator=(const Prefetcher&) = delete;
   ~Prefetcher() { stop(); }
 
-  /// The next result; nothing after the last, or after one has failed.
-  /// @throws what `make` threw, in its place of the order; TimeoutError
+  /// Returns the next result; nullopt after the last, or after one has failed. Blocks until it is computed.
+  /// @throws what `make` threw for this result; TimeoutError
   [[nodiscard]] std::optional<T> next() {
     std::unique_lock lock(mutex_);
     if (taken_ == count_) return std::nullopt;
     Slot& slot = slots_[taken_ % slots_.size()];
-    const auto there = [&] { return slot.done; };
+    const auto done = [&] { return slot.done; };
     if (deadline_.unlimited()) {
-      finished_.wait(lock, there);
-    } else if (!finished_.wait_for(lock, deadline_.limit(), there)) {
-      throw TimeoutError("batch " + std::to_string(taken_) + " was not made in " + deadline_.to_string(),
-                         {.operation = "DataLoader"});
+      finished_.wait(lock, done);
+    } else if (!finished_.wait_for(lock, deadline_.limit(), done)) {
+      throw TimeoutError(
+          "timed out after " + deadline_.to_string() + ": batch " + std::to_string(taken_) + " is not made yet",
+          {.operation = "DataLoader"});
     }
     std::optional<T> value = std::move(slot.value);
     const std::exception_ptr error = std::exchange(slot.error, nullptr);
@@ -103,8 +108,8 @@ class Prefetcher {
   const Make make_;
   const Timeout deadline_;
   std::mutex mutex_;
-  std::condition_variable room_;      // for workers: a result was taken
-  std::condition_variable finished_;  // for the taker: a result is there
+  std::condition_variable room_;      // notifies workers: a result was taken
+  std::condition_variable finished_;  // notifies the consumer: a result is done
   std::vector<Slot> slots_;
   std::size_t begun_ = 0;
   std::size_t taken_ = 0;

@@ -8,16 +8,17 @@
 #include "distx/core/span.hpp"
 #include "distx/memory/lanes.hpp"
 
-// A sum of squares that is the same in every order and over any parts: of integers. Operations of the host's memory.
+// Norms in fixed point: sums of integers, whose bits do not depend on the order or the partitioning. Operations on host
+// memory; see memory/operations.hpp.
 namespace distx {
 
-/// The largest magnitude among the values, 0 where there are none; infinity where one is infinite or not a number.
+/// Returns the largest magnitude of the values, 0 if there are none; infinity if a value is infinite or NaN.
 template <FloatingElement T>
 [[nodiscard]] double largest_magnitude(HostStream, Span<T> values) noexcept {
   using A = accumulator_t<T>;
   using V = detail::Lanes<A>;
   V most = A{0};
-  V check = A{0};  // becomes no number where a value is infinite or none
+  V check = A{0};  // becomes NaN if a value is infinite or NaN
   std::size_t i = 0;
   const auto look = [&](V value) {
     const V magnitude = select(value < V(A{0}), -value, value);
@@ -36,21 +37,22 @@ template <FloatingElement T>
   return finite ? static_cast<double>(largest) : std::numeric_limits<double>::infinity();
 }
 
-/// A sum of squares in units of 2^-62 of the square of `2^exponent`: high * 2^32 + low of them.
+/// A sum of squares as an integer, high * 2^32 + low, in units of 2^-62 times the square of 2^exponent.
 struct FixedPointSum {
   std::uint64_t high = 0;
   std::uint64_t low = 0;  ///< below 2^32
 
-  /// The smallest exponent for values of at most that magnitude.
+  /// Returns the smallest exponent for values up to that magnitude.
   [[nodiscard]] static int exponent_for(double largest) noexcept {
     int exponent = 0;
     static_cast<void>(std::frexp(largest, &exponent));
-    return std::max(exponent, -900);  // so that 2^-exponent is a number
+    return std::max(exponent, -900);  // so that 2^-exponent is finite
   }
+  /// Returns the sum of squares.
   [[nodiscard]] double value(int exponent) const noexcept {
     return std::ldexp(std::ldexp(static_cast<double>(high), 32) + static_cast<double>(low), 2 * exponent - 62);
   }
-  /// The square root of the same, where that itself may be no number.
+  /// Returns the square root of the sum, also if the sum itself would overflow or underflow.
   [[nodiscard]] double root(int exponent) const noexcept { return std::ldexp(std::sqrt(value(0)), exponent); }
   FixedPointSum& operator+=(const FixedPointSum& other) noexcept {
     low += other.low;
@@ -61,7 +63,7 @@ struct FixedPointSum {
   friend bool operator==(const FixedPointSum&, const FixedPointSum&) = default;
 };
 
-/// Each value's square, in double, is cut to the unit, and then they are added: exactly, in any order.
+/// Returns the sum of the values' squares; each square is truncated to the unit, and the sum is exact.
 /// @pre every magnitude is below 2^exponent; there are fewer than 2^34 values on all ranks
 template <FloatingElement T>
 [[nodiscard]] FixedPointSum fixed_point_squares(HostStream, Span<T> values, int exponent) noexcept {
@@ -81,7 +83,7 @@ template <FloatingElement T>
   return total;
 }
 
-/// The Euclidean norm, by the two above; infinity where a value is infinite or not a number.
+/// Returns the Euclidean norm of the values; infinity if a value is infinite or NaN.
 template <FloatingElement T>
 [[nodiscard]] double fixed_point_norm(HostStream stream, Span<T> values) noexcept {
   const double largest = largest_magnitude(stream, values);

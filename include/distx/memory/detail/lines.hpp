@@ -7,14 +7,14 @@
 
 namespace distx::detail {
 
-/// The least multiple of a line's 64 bytes that holds so many bytes.
+/// Rounds a number of bytes up to whole cache lines of 64 bytes.
 [[nodiscard]] constexpr std::size_t round_up_to_lines(std::size_t bytes) noexcept {
   return (bytes + alignment_bytes - 1) / alignment_bytes * alignment_bytes;
 }
 
-/// Where part `part` of `parts` of some bytes begins; cut on lines, so that no two parts of aligned memory share one.
+/// Returns where part `part` of `parts` begins if `bytes` bytes are partitioned at cache lines.
 ///
-/// The parts differ by a line at most, and some are empty where there are fewer lines than parts.
+/// The parts differ by at most one line; some are empty if there are fewer lines than parts.
 /// @post aligned_part_begin(bytes, parts, parts) == bytes
 [[nodiscard]] constexpr std::size_t aligned_part_begin(std::size_t bytes, int part, int parts) noexcept {
   const std::size_t lines = round_up_to_lines(bytes) / alignment_bytes;

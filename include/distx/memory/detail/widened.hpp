@@ -2,10 +2,10 @@
 #pragma once
 #include "distx/memory/operations.hpp"
 
-// Floats shorter than float on their way through a reduction in several steps.
+// Conversion of floats of fewer than 32 bits for reductions in several steps, which accumulate in float.
 namespace distx::detail {
 
-/// Calls f with a null pointer to elements of that type.
+/// Calls `f` with a null pointer of the element type.
 /// @pre is_narrow_float(type)
 template <class F>
 void with_narrow_float(ElementType type, F&& f) {
@@ -21,13 +21,15 @@ void with_narrow_float(ElementType type, F&& f) {
   }
 }
 
-/// @pre `from` is of narrow floats, as many as there is room for at `to`
+/// Converts narrow floats to float.
+/// @pre is_narrow_float(from.type()), and `to` has room for from.size() elements
 inline void widen(Span<const AnyElement> from, float* to) {
   with_narrow_float(from.type(), [&]<class T>(T*) {
     cast({}, Span(to, from.size()), Span(static_cast<const T*>(from.data()), from.size()));
   });
 }
-/// @pre `to` is of narrow floats, as many as there are at `from`
+/// Converts floats to narrow floats, rounding to nearest.
+/// @pre is_narrow_float(to.type()), and `from` has to.size() elements
 inline void narrow(const float* from, Span<AnyElement> to) {
   with_narrow_float(to.type(),
                     [&]<class T>(T*) { cast({}, Span(static_cast<T*>(to.data()), to.size()), Span(from, to.size())); });

@@ -6,7 +6,7 @@
 
 namespace distx::detail {
 
-/// The length of the UTF-8 sequence that `text` begins with, 0 where there is none (RFC 3629, section 4).
+/// Returns the length of the UTF-8 sequence at the start of `text`, 0 if it is invalid (RFC 3629, section 4).
 inline std::size_t utf8_length(std::string_view text) noexcept {
   const auto at = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
   const auto between = [&](std::size_t i, unsigned low, unsigned high) { return at(i) >= low && at(i) <= high; };
@@ -23,7 +23,7 @@ inline std::size_t utf8_length(std::string_view text) noexcept {
   return 0;
 }
 
-/// Text as a JSON string, quotes included; a byte that is no UTF-8 becomes U+FFFD.
+/// Returns text as a JSON string with quotes; bytes that are not UTF-8 become U+FFFD.
 inline std::string json_string(std::string_view text) {
   constexpr std::string_view digits = "0123456789abcdef";
   std::string json = "\"";

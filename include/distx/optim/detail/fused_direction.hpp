@@ -24,7 +24,7 @@ concept Directs = requires(const coefficients_t<O, T>& coefficients, V& weight) 
 template <class O, class T>
 concept DirectsElements = Directs<O, T, T> && Directs<O, T, Lanes<T>>;
 
-/// The first pass as an elementwise optimizer, which keeps the direction as its first state and the weight as it is.
+/// The first pass as an elementwise optimizer: its first state is the direction, and it leaves the weight unchanged.
 template <class Optimizer>
 struct FirstPass {
   Optimizer optimizer;
@@ -40,7 +40,7 @@ struct FirstPass {
   }
 };
 
-/// The second pass; it has no use for a gradient.
+/// The second pass as an elementwise optimizer; it does not use the gradient.
 template <class Optimizer>
 struct SecondPass {
   Optimizer optimizer;
@@ -65,9 +65,9 @@ struct SecondPass {
 
 }  // namespace detail
 
-/// The first pass over a parameter or a piece of one: updates the states and writes each element's direction.
+/// Runs the first pass over a parameter or a part of one: updates the states and writes each element's direction.
 ///
-/// The direction may be written over the gradient, where both have one type.
+/// All spans have the same length. `direction` may be the gradient's memory if both have the same type.
 template <class Optimizer, FloatingElement T>
 void fused_direction(HostStream stream, const Optimizer& optimizer, const Step& step, Span<T> weight,
                      Span<const T> gradient, Span<accumulator_t<T>> direction,
@@ -78,7 +78,7 @@ void fused_direction(HostStream stream, const Optimizer& optimizer, const Step& 
   fused_update(stream, detail::FirstPass<Optimizer>{optimizer}, step, weight, gradient, all);
 }
 
-/// The second pass: goes along the direction, with the factor that the whole parameter has given.
+/// Runs the second pass: updates the weights along the direction, with the factor of the whole parameter.
 template <class Optimizer, FloatingElement T>
 void fused_apply(HostStream stream, const Optimizer& optimizer, const Step& step, double factor, Span<T> weight,
                  Span<accumulator_t<T>> direction) {

@@ -13,12 +13,12 @@ namespace distx {
 namespace detail {
 
 inline constexpr std::size_t update_block = 64;
-/// How far ahead of the arithmetic memory is asked for: the processor's own guess keeps too little under way where
-/// there is so much to compute between two loads.
+/// How far ahead memory is prefetched. The hardware prefetcher alone keeps too few loads in flight, because there is
+/// much arithmetic between two loads.
 inline constexpr std::size_t prefetch_bytes = 2048;
 
-/// Updates `count` elements, a multiple of what Lanes hold. The small arguments are copies, which no store can alias;
-/// not inlined, so that a compiler that may fuse a product with a sum does it alike in all that is updated.
+/// Updates `count` elements, a multiple of Lanes<A>::size. The small arguments are copies, which no store can alias.
+/// Not inlined, so that a compiler that fuses products and sums does so identically for all elements.
 template <class Optimizer, class A>
 [[gnu::noinline]] void update_lanes(const coefficients_t<Optimizer, A> coefficients, A* weight, const A* gradient,
                                     const std::array<A*, Optimizer::states> state, std::size_t count) {
@@ -40,8 +40,8 @@ template <class Optimizer, class A>
   }
 }
 
-/// A block's worth of numbers beside the spans: `count` of them copied or converted, the rest ones, with which no
-/// optimizer divides by zero.
+/// A copy of a block of elements: `count` of them copied or converted, the rest set to 1, so that no optimizer divides
+/// by zero.
 template <class A>
 struct Staged {
   alignas(alignment_bytes) std::array<A, update_block> values;
@@ -60,10 +60,11 @@ struct Staged {
 
 }  // namespace detail
 
-/// One pass of the optimizer over `weight`, `gradient` and its state, all of one length and none overlapping.
+/// Updates all elements of `weight` in one pass over `weight`, `gradient` and the optimizer's states.
 ///
-/// bfloat16 and float16 are computed and keep their state in float. Every element goes through the same instructions,
-/// the last few of a span too: the bits do not depend on where a parameter is cut.
+/// The spans have the same length and do not overlap. bfloat16 and float16 are computed in float and keep float states.
+/// Every element, the last ones included, goes through the same instructions, so the bits do not depend on how a
+/// parameter is partitioned.
 template <ElementwiseOptimizer Optimizer, FloatingElement T>
 void fused_update(HostStream, const Optimizer& optimizer, const Step& step, Span<T> weight, Span<const T> gradient,
                   const std::array<Span<accumulator_t<T>>, Optimizer::states>& state) {
