@@ -101,6 +101,31 @@ std::optional<std::map<int, Clique::Card>> Clique::gather(const std::string& key
   return cards;
 }
 
+namespace {
+
+std::string address(int from, int to, const std::string& key) {
+  return key + " from " + std::to_string(from) + " to " + std::to_string(to);
+}
+
+}  // namespace
+
+void Clique::post(int from, int to, const std::string& key, Card card) {
+  const std::lock_guard lock(mutex_);
+  posted_[address(from, to, key)].push_back(std::move(card));
+  changed_.notify_all();
+}
+
+std::optional<Clique::Card> Clique::take(int from, int to, const std::string& key,
+                                         const std::function<bool()>& stopped) {
+  Lock lock(mutex_);
+  auto& cards = posted_[address(from, to, key)];
+  while (!stopped() && cards.empty()) changed_.wait_for(lock, std::chrono::milliseconds(1));
+  if (cards.empty()) return std::nullopt;
+  Card card = std::move(cards.front());
+  cards.pop_front();
+  return card;
+}
+
 std::shared_ptr<Clique> Clique::child(const std::string& key, int child_size) {
   const std::lock_guard lock(mutex_);
   auto& made = children_[key];

@@ -2,11 +2,13 @@
 #pragma once
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -47,6 +49,13 @@ struct Op {
   [[nodiscard]] bool matches(const Op& other) const;
 };
 
+/// What one rank of a communicator has connected: per algorithm of collectives, per peer and direction of messages.
+struct Connections {
+  std::set<std::string> algorithms;
+  std::set<int> sends;
+  std::set<int> receives;
+};
+
 class Clique {
  public:
   using Card = std::vector<std::int64_t>;
@@ -56,6 +65,10 @@ class Clique {
   /// What the ranks that meet under a key have brought, by rank; nothing where this rank was stopped while it waited.
   std::optional<std::map<int, Card>> gather(const std::string& key, int rank, Card card, std::size_t expected,
                                             const std::function<bool()>& stopped);
+  /// Leaves a card for one rank. What the same rank sends it under the same key comes after it.
+  void post(int from, int to, const std::string& key, Card card);
+  /// The next card of one rank; nothing where this rank was stopped while it waited.
+  std::optional<Card> take(int from, int to, const std::string& key, const std::function<bool()>& stopped);
   /// What the ranks share under a key; made by the first that asks.
   std::shared_ptr<Clique> child(const std::string& key, int child_size);
   /// Runs what one rank has enqueued together. Returns early where this rank was stopped.
@@ -107,6 +120,7 @@ class Clique {
   std::map<std::uint64_t, Meeting> meetings_;
   std::map<std::pair<int, int>, Channel> channels_;
   std::map<std::string, std::map<int, Card>> gatherings_;
+  std::map<std::string, std::deque<Card>> posted_;
   std::map<std::string, std::shared_ptr<Clique>> children_;
 };
 

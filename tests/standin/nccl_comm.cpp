@@ -158,6 +158,7 @@ void never_arrives(int rank, bool never) {
 void async_error(ncclComm_t handle, ncclResult_t code) {
   const auto comm = comm_of(handle);
   comm->error = code;
+  if (code == ncclRemoteError) comm->proxy_failed = true;
   comm->clique->wake();
   remember("an operation on the network", code);
 }
@@ -167,7 +168,7 @@ void async_error(int rank, ncclResult_t code) {
   {
     const std::lock_guard lock(all().mutex);
     for (const auto& [handle, comm] : all().alive)
-      if (comm->rank == rank) handles.push_back(handle);
+      if (comm->rank == rank && comm->used) handles.push_back(handle);
   }
   for (const ncclComm_t handle : handles) async_error(handle, code);
 }
@@ -283,6 +284,7 @@ ncclResult_t ncclCommShrink(ncclComm_t handle, int* excluded, int count, ncclCom
       wait_until_idle(*comm);
       comm->stopped = false;
       comm->error = ncclSuccess;
+      if (comm->proxy_failed) fail(ncclRemoteError);  // kept by the proxy, where it is found again
     } else {
       require(comm->jobs == 0, ncclInvalidArgument);
       if (comm->error != ncclSuccess) fail(comm->error.load());

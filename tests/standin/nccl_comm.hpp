@@ -25,12 +25,14 @@ struct Comm {
   std::atomic<int> jobs{0};     ///< what goes on in the background: the state is ncclInProgress
   std::atomic<int> running{0};  ///< operations on the streams
   std::atomic<ncclResult_t> error{ncclSuccess};
-  std::atomic<bool> connected{false};
+  std::atomic<bool> proxy_failed{false};  ///< its network thread has ended by an error, which nothing clears
+  std::atomic<bool> used{false};          ///< has had operations
 
   std::mutex mutex;  ///< of what follows
   Point last;        ///< after all that was enqueued
   std::uint64_t children = 0;
   std::uint64_t windows = 0;
+  Connections connections;
 
   std::uint64_t collectives = 0;  ///< that have begun; under the clique's mutex
 
@@ -63,6 +65,8 @@ ncclResult_t nccl_called(const char* function, F&& f) {
 [[nodiscard]] std::shared_ptr<Comm> comm_of(ncclComm_t handle);
 /// Ends the call where the communicator cannot be used: an earlier call goes on, or it has met an error.
 void ensure_ready(const Comm& comm);
+/// Connects what the operations need and was not connected before, together with the other ranks.
+ncclResult_t connect(Comm& comm, const std::vector<Op>& ops);
 /// Takes part in the group of this thread, or runs alone.
 void launch(const std::shared_ptr<Comm>& comm, cudaStream_t stream, Op op);
 /// Runs what takes the ranks' meeting: at once, at the end of a group, or in the background of communicators that do

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // NCCL's groups, and how operations come to their streams.
+#include <algorithm>
 #include <chrono>
 #include <thread>
 #include <utility>
@@ -61,26 +62,49 @@ void in_background(const std::vector<std::shared_ptr<Comm>>& comms, std::functio
   }).detach();
 }
 
-/// Communicators that do not block connect when they are first used, and enqueue nothing before.
-bool connects_first(Comm& comm) { return !comm.blocking && !comm.connected.exchange(true); }
+/// Connects and enqueues one communicator's operations.
+ncclResult_t connect_and_enqueue(const std::vector<Batch>& batches) {
+  std::vector<Op> ops;
+  for (const Batch& batch : batches) ops.insert(ops.end(), batch.ops.begin(), batch.ops.end());
+  const ncclResult_t code = connect(*batches.front().comm, ops);
+  if (code == ncclSuccess)
+    for (const Batch& batch : batches) enqueue_batch(batch);
+  return code;
+}
 
+/// Each communicator goes on by itself: one that blocks holds the caller, of the others only the state tells.
 /// @return ncclInProgress where something goes on
 ncclResult_t start(const std::vector<Batch>& batches) {
-  bool in_progress = false;
+  std::vector<std::vector<Batch>> by_comm;
   for (const Batch& batch : batches) {
-    if (connects_first(*batch.comm) && !is_capturing(*batch.stream)) {
-      in_progress = true;
-      in_background({batch.comm}, [batch] {
-        std::this_thread::sleep_for(std::chrono::microseconds(500));
-        enqueue_batch(batch);
-        return ncclSuccess;
-      });
+    const auto same = [&](const auto& other) { return other.front().comm == batch.comm; };
+    const auto found = std::ranges::find_if(by_comm, same);
+    if (found == by_comm.end())
+      by_comm.push_back({batch});
+    else
+      found->push_back(batch);
+  }
+  ncclResult_t result = ncclSuccess;
+  std::vector<std::thread> threads;
+  std::vector<ncclResult_t> results(by_comm.size(), ncclSuccess);
+  for (std::size_t i = 0; i < by_comm.size(); ++i) {
+    const auto& own = by_comm[i];
+    const auto& comm = own.front().comm;
+    if (std::ranges::any_of(own, [](const Batch& batch) { return is_capturing(*batch.stream); })) {
+      results[i] = connect_and_enqueue(own);
+    } else if (!comm->blocking) {
+      in_background({comm}, [own] { return connect_and_enqueue(own); });
+      result = ncclInProgress;
+    } else if (by_comm.size() == 1) {
+      results[i] = connect_and_enqueue(own);
     } else {
-      while (batch.comm->jobs > 0 && !batch.comm->stopped) std::this_thread::yield();  // an earlier batch of this group
-      enqueue_batch(batch);
+      threads.emplace_back([&results, &own, i] { results[i] = connect_and_enqueue(own); });
     }
   }
-  return in_progress ? ncclInProgress : ncclSuccess;
+  for (std::thread& thread : threads) thread.join();
+  for (const ncclResult_t code : results)
+    if (code != ncclSuccess) result = code;
+  return result;
 }
 
 ncclResult_t run(const std::vector<Job>& jobs) {

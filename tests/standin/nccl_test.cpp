@@ -31,6 +31,16 @@ class Rank {
     if (comm != nullptr) CHECK(ncclCommDestroy(comm) == ncclSuccess);
   }
 
+  /// Connects what operations of the tests need, so that none of them waits for another rank.
+  void connect() const {
+    const Array<int> array(2 * static_cast<std::size_t>(size));
+    const auto* const from = array.data();
+    auto* const to = array.data() + size;
+    REQUIRE(ncclAllReduce(from, to, 1, ncclInt32, ncclSum, comm, stream) == ncclSuccess);
+    REQUIRE(ncclBroadcast(from, to, 1, ncclInt32, 0, comm, stream) == ncclSuccess);
+    REQUIRE(ncclAlltoAll(from, to, 1, ncclInt32, comm, stream) == ncclSuccess);
+    stream.synchronize();
+  }
   /// Waits until the communicator is no longer in progress.
   ncclResult_t settle() const {
     ncclResult_t code = ncclInProgress;
@@ -53,6 +63,7 @@ void with_ranks(int size, const std::function<void(Rank&)>& run) {
   REQUIRE(ncclGetUniqueId(&id) == ncclSuccess);
   as_ranks(size, [&](int rank) {
     Rank self(id, size, rank);
+    self.connect();
     run(self);
   });
 }
@@ -322,7 +333,8 @@ TEST_CASE("communicators that do not block are in progress until all have come, 
     CHECK(soon(settled));
     stream.synchronize();
     CHECK(array.download()[0] == 2);
-    CHECK(ncclAllReduce(array.data(), array.data(), 1, ncclInt32, ncclSum, comm, stream) == ncclSuccess);
+    CHECK(ncclAllReduce(array.data(), array.data(), 1, ncclInt32, ncclSum, comm, stream) == ncclInProgress);
+    CHECK(soon(settled));
     stream.synchronize();
     CHECK(array.download()[0] == 4);
     CHECK(ncclCommFinalize(comm) == ncclInProgress);
@@ -372,6 +384,7 @@ TEST_CASE("an abort ends what waits at its rank, and the others wait for theirs"
   std::atomic<bool> aborted{false};
   as_ranks(3, [&](int rank) {
     Rank self(id, 3, rank);
+    self.connect();
     const auto array = array_of<int>({rank + 1});
     if (rank < 2)
       CHECK(ncclAllReduce(array.data(), array.data(), 1, ncclInt32, ncclSum, self.comm, self.stream) == ncclSuccess);
@@ -391,9 +404,10 @@ TEST_CASE("an abort ends what waits at its rank, and the others wait for theirs"
 
 TEST_CASE("collectives that do not agree wait for ever, and so do those of a rank that never comes or has an error") {
   for (const int kind : {0, 1, 2}) {
-    never_arrives(1, kind == 1);
+    never_arrives(1, false);
     with_ranks(2, [&](Rank& self) {
       const Array<int> array(2);
+      if (self.rank == 1) never_arrives(1, kind == 1);
       if (kind == 2) async_error(self.comm, ncclRemoteError);
       const std::size_t number = kind == 0 && self.rank == 1 ? 2 : 1;
       const ncclResult_t code =
@@ -410,6 +424,86 @@ TEST_CASE("collectives that do not agree wait for ever, and so do those of a ran
     });
   }
   never_arrives(1, false);
+}
+
+TEST_CASE("the first use of an algorithm holds the caller until every rank makes the same call") {
+  ncclUniqueId id;
+  REQUIRE(ncclGetUniqueId(&id) == ncclSuccess);
+  std::atomic<bool> entered{false}, returned{false};
+  as_ranks(2, [&](int rank) {
+    const Rank self(id, 2, rank);
+    const Array<int> array(1);
+    for (const bool first : {true, false}) {
+      if (rank == 1) {
+        while (!entered) std::this_thread::yield();
+        linger();
+        CHECK(returned == !first);
+      } else {
+        entered = true;
+      }
+      CHECK(ncclAllReduce(array.data(), array.data(), 1, ncclInt32, ncclSum, self.comm, self.stream) == ncclSuccess);
+      if (rank == 0) returned = true;
+      self.stream.synchronize();
+      if (rank == 0 && first) entered = returned = false;
+      REQUIRE(ncclBroadcast(array.data(), array.data(), 1, ncclInt32, 0, self.comm, self.stream) == ncclSuccess);
+      self.stream.synchronize();
+    }
+  });
+}
+
+TEST_CASE("first messages of two ranks fail, or wait, where the groups of both do not mirror each other") {
+  enum class Program { send_and_receive_alone, a_group_and_a_receive, three_ranks };
+  for (const auto program : {Program::send_and_receive_alone, Program::a_group_and_a_receive, Program::three_ranks}) {
+    ncclUniqueId id;
+    REQUIRE(ncclGetUniqueId(&id) == ncclSuccess);
+    const int size = program == Program::three_ranks ? 3 : 2;
+    as_ranks(size, [&](int rank) {
+      Rank self(id, size, rank, false);
+      const Array<int> array(static_cast<std::size_t>(size));
+      const auto grouped = [&](std::initializer_list<int> sends, std::initializer_list<int> receives) {
+        REQUIRE(ncclGroupStart() == ncclSuccess);
+        for (const int to : sends)
+          CHECK(ncclSend(array.data(), 1, ncclInt32, to, self.comm, self.stream) == ncclSuccess);
+        for (const int from : receives)
+          CHECK(ncclRecv(array.data() + from, 1, ncclInt32, from, self.comm, self.stream) == ncclSuccess);
+        CHECK(ncclGroupEnd() == ncclInProgress);
+      };
+      if (program == Program::three_ranks) {
+        // What MPI could do: each waits for another's next call.
+        if (rank == 0) grouped({1, 2}, {});
+        if (rank == 1) grouped({}, {0});
+        if (rank == 2) grouped({}, {1});
+        linger();
+        ncclResult_t state = ncclSuccess;
+        CHECK(ncclCommGetAsyncError(self.comm, &state) == ncclSuccess);
+        CHECK(state == ncclInProgress);
+      } else {
+        if (program == Program::send_and_receive_alone || rank == 0)
+          grouped({1 - rank}, {});
+        else
+          grouped({0}, {0});
+        CHECK(self.settle() == ncclInternalError);
+        CHECK(std::string(ncclGetLastError(self.comm)).find("Message truncated") != std::string::npos);
+      }
+      CHECK(ncclCommAbort(std::exchange(self.comm, nullptr)) == ncclSuccess);
+    });
+  }
+}
+
+TEST_CASE("a communicator in whose traffic a peer died cannot be shrunk, and one without traffic can") {
+  with_ranks(3, [](Rank& self) {
+    ncclComm_t spare = nullptr, smaller = nullptr;
+    REQUIRE(ncclCommSplit(self.comm, 0, self.rank, &spare, nullptr) == ncclSuccess);
+    int gone[] = {2};
+    if (self.rank != 2) {
+      async_error(self.rank, ncclRemoteError);
+      CHECK(ncclCommShrink(self.comm, gone, 1, &smaller, nullptr, NCCL_SHRINK_ABORT) == ncclRemoteError);
+      REQUIRE(ncclCommShrink(spare, gone, 1, &smaller, nullptr, NCCL_SHRINK_ABORT) == ncclSuccess);
+      CHECK(ncclCommAbort(smaller) == ncclSuccess);
+    }
+    CHECK(ncclCommAbort(spare) == ncclSuccess);
+    CHECK(ncclCommAbort(std::exchange(self.comm, nullptr)) == ncclSuccess);
+  });
 }
 
 TEST_CASE("a revoked communicator does nothing any more, and can be shrunk") {

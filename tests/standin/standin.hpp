@@ -77,7 +77,7 @@ struct Live {
 
 /// A communicator has met an error, as ncclCommGetAsyncError tells it; its operations never end any more.
 void async_error(ncclComm_t communicator, ncclResult_t code);
-/// So has every communicator in which this rank takes part, at that rank.
+/// So has every communicator in which this rank takes part and that has had operations, at that rank.
 void async_error(int rank, ncclResult_t code);
 /// This rank's operations do not start any more, as if its GPU had stopped; with false they do again.
 void never_arrives(int rank, bool never = true);
