@@ -33,7 +33,7 @@ void compare(distx::NcclCommunicator& comm, ncclComm_t plain, std::size_t bytes)
   distx::copy(distx::CudaStreamRef(), send.span(), distx::Span<const float>(ones));
   const distx::CudaStreamRef stream;  // CUDA's legacy default stream, which blocking calls use
   const auto raw = [&] {
-    distx::nccl::check(
+    distx::nccl::detail::check(
         ncclAllReduce(send.data(), receive.data(), send.size(), ncclFloat, ncclSum, plain, stream.native_handle()),
         "ncclAllReduce", {});
     stream.synchronize();
@@ -69,9 +69,9 @@ int main() {
     // One that blocks, as NCCL makes them where nothing else is asked for.
     ncclUniqueId id{};
     ncclComm_t plain = nullptr;
-    distx::nccl::check(ncclGetUniqueId(&id), "ncclGetUniqueId", {});
-    distx::nccl::check(ncclCommInitRank(&plain, 1, id, 0), "ncclCommInitRank", {});
-    const auto owner = distx::nccl::unique_comm::from_native_handle(plain);
+    distx::nccl::detail::check(ncclGetUniqueId(&id), "ncclGetUniqueId", {});
+    distx::nccl::detail::check(ncclCommInitRank(&plain, 1, id, 0), "ncclCommInitRank", {});
+    const auto owner = distx::nccl::detail::unique_comm::from_native_handle(plain);
     for (const std::size_t bytes : {8U, 1024U, 1048576U}) compare(comm, plain, bytes);
   } catch (const std::exception& error) {
     std::cerr << error.what() << '\n';

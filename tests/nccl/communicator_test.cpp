@@ -6,6 +6,7 @@
 #include <cmath>
 #include <mutex>
 #include <optional>
+#include <thread>
 
 #include "distx/comm/any_communicator.hpp"
 #include "distx/comm/decorators/metered.hpp"
@@ -33,7 +34,7 @@ void expect(bool holds, const std::string& what) {
 }  // namespace
 
 TEST_CASE("options are NCCL's configuration") {
-  const auto plain = distx::nccl::config_of({}, false, nowhere);
+  const auto plain = distx::nccl::detail::config_of({}, false, nowhere);
   CHECK(plain.blocking == 0);
   CHECK(plain.minCTAs == NCCL_CONFIG_UNDEF_INT);
   CHECK(plain.commName == nullptr);
@@ -48,7 +49,7 @@ TEST_CASE("options are NCCL's configuration") {
                                    .nvls_ctas = 8,
                                    .channels_per_net_peer = 3,
                                    .nvlink_centric_sched = 1};
-  const auto config = distx::nccl::config_of(options, true, nowhere);
+  const auto config = distx::nccl::detail::config_of(options, true, nowhere);
   CHECK(config.blocking == 1);
   CHECK(std::string(config.commName) == "ring");
   CHECK(std::string(config.netName) == "Socket");
@@ -57,7 +58,8 @@ TEST_CASE("options are NCCL's configuration") {
   CHECK(config.cgaClusterSize == 1);
   CHECK(config.splitShare == NCCL_CONFIG_UNDEF_INT);
   CHECK(setenv("NCCL_COMM_SPLIT_SHARE_RESOURCES", "1", 1) == 0);
-  const auto words = words_thrown<distx::MismatchError>([] { (void)distx::nccl::config_of({}, false, nowhere); });
+  const auto words =
+      words_thrown<distx::InvalidArgument>([] { (void)distx::nccl::detail::config_of({}, false, nowhere); });
   CHECK(unsetenv("NCCL_COMM_SPLIT_SHARE_RESOURCES") == 0);
   CHECK(words.find("NCCL_COMM_SPLIT_SHARE_RESOURCES is 1: ") != std::string::npos);
   CHECK(config.trafficClass == 7);
@@ -68,10 +70,19 @@ TEST_CASE("options are NCCL's configuration") {
   CHECK(config.nvlinkCentricSched == 1);
 }
 
-TEST_CASE("two ranks of one GPU are told what to do") {
-  const auto words = distx::nccl::advice_for("Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1b000");
+TEST_CASE("one hardware queue for all streams is refused") {
+  CHECK(setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1", 1) == 0);
+  const auto words =
+      words_thrown<distx::InvalidArgument>([] { (void)distx::nccl::detail::config_of({}, false, nowhere); });
+  CHECK(unsetenv("CUDA_DEVICE_MAX_CONNECTIONS") == 0);
+  CHECK(words.find("set 8 to 32") != std::string::npos);
+}
+
+TEST_CASE("the error for two ranks on one GPU says what to do") {
+  const auto words =
+      distx::nccl::detail::advice_for("Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1b000");
   CHECK(words.find("pick_device(connector)") != std::string::npos);
-  CHECK(distx::nccl::advice_for("something else").empty());
+  CHECK(distx::nccl::detail::advice_for("something else").empty());
 }
 
 TEST_CASE("NCCL's own averages and pre-multiplied sums") {
@@ -139,16 +150,16 @@ using distx::NcclRounding;
 /// Whether NCCL itself does it.
 template <class T, class Op>
 bool native(Op op, NcclRounding rounding, int capability) {
-  return distx::nccl::native_reduction(distx::AnyOp::make<T>(op), rounding, capability).has_value();
+  return distx::nccl::detail::native_reduction(distx::AnyOp::make<T>(op), rounding, capability).has_value();
 }
 
 }  // namespace
 
 TEST_CASE("8-bit floats go by way of the host where NCCL or a GPU does not know them") {
   using distx::float8_e4m3;
-  CHECK(distx::nccl::float8_of<ncclDataType_t>(ElementType::f8e5m2) == ncclFloat8e5m2);
-  CHECK(!distx::nccl::float8_of<OlderDataType>(ElementType::f8e5m2));
-  CHECK(!distx::nccl::datatype_of(ElementType::i16));
+  CHECK(distx::nccl::detail::float8_of<ncclDataType_t>(ElementType::f8e5m2) == ncclFloat8e5m2);
+  CHECK(!distx::nccl::detail::float8_of<OlderDataType>(ElementType::f8e5m2));
+  CHECK(!distx::nccl::detail::datatype_of(ElementType::i16));
   CHECK(native<float8_e4m3>(distx::sum, NcclRounding::native, 90));
   CHECK(native<float8_e4m3>(distx::average, NcclRounding::native, 100));
   CHECK(native<float8_e4m3>(distx::max, NcclRounding::once, 90));
@@ -276,6 +287,131 @@ TEST_CASE("messages of nothing, and those that a group has begun, are seen to be
   });
 }
 
+namespace {
+
+/// Runs programs that MPI allows, each as the first traffic of a communicator.
+template <class Program>
+void as_first_messages(int ranks, Program program) {
+  if (!nccl_test::has(ranks)) return;
+  on_ranks(ranks, [&](auto& connector) {
+    distx::NcclCommunicator comm(connector, {.deadline = std::chrono::seconds(20)});
+    const auto mine = on_gpu(std::vector<int>(1000, comm.rank()));
+    std::vector<distx::Buffer<int, Cuda>> got;
+    for (int i = 0; i < ranks; ++i) got.push_back(on_gpu(std::vector<int>(1000, -1)));
+    for (const int from : program(comm, mine, got))
+      expect(on_host(got[static_cast<std::size_t>(from)])[999] == from, "what was received");
+  });
+}
+
+}  // namespace
+
+TEST_CASE("the first messages of two ranks may be started in any order") {
+  as_first_messages(2, [](auto& comm, const auto& mine, auto& got) {
+    const int peer = 1 - comm.rank();
+    if (comm.rank() == 0) {
+      distx::send(comm, mine, 1);
+      distx::receive(comm, got[1], 1);
+    } else {
+      auto received = distx::start_receive(comm, got[0], 0);
+      auto sent = distx::start_send(comm, mine, 0);
+      sent.wait();
+      received.wait();
+    }
+    return std::vector{peer};
+  });
+}
+
+TEST_CASE("the first messages of three ranks may be a pipeline") {
+  as_first_messages(3, [](auto& comm, const auto& mine, auto& got) {
+    if (comm.rank() == 0) {
+      auto first = distx::start_send(comm, mine, 1);
+      auto second = distx::start_send(comm, mine, 2);
+      first.wait();
+      second.wait();
+      return std::vector<int>();
+    }
+    if (comm.rank() == 1) {
+      distx::receive(comm, got[0], 0);
+      distx::send(comm, mine, 2);
+      return std::vector{0};
+    }
+    distx::receive(comm, got[1], 1);
+    distx::receive(comm, got[0], 0);
+    return std::vector{0, 1};
+  });
+}
+
+TEST_CASE("a first collective may be started before a message that it does not depend on") {
+  if (!nccl_test::has(2)) return;
+  for (const std::size_t size : {std::size_t{100}, std::size_t{1} << 20})  // NCCL uses another algorithm for more bytes
+    on_ranks(2, [&](auto& connector) {
+      distx::NcclCommunicator comm(connector, {.deadline = std::chrono::seconds(20)});
+      auto values = on_gpu(std::vector<float>(size, 1.0f));
+      auto message = on_gpu(std::vector<int>(10, 7));
+      if (comm.rank() == 0) {
+        auto sum = distx::start_all_reduce(comm, values, distx::sum);
+        distx::send(comm, message, 1);
+        sum.wait();
+      } else {
+        distx::receive(comm, message, 0);
+        distx::start_all_reduce(comm, values, distx::sum).wait();
+      }
+      expect(on_host(values)[size - 1] == 2.0f, "sum");
+    });
+}
+
+TEST_CASE("a thread in a first collective does not hold up the messages of another thread") {
+  if (!nccl_test::has(2)) return;
+  on_ranks(2, [&](auto& connector) {
+    distx::NcclCommunicator comm(connector, {.deadline = std::chrono::seconds(20)});
+    const auto reduce = [&] {
+      const distx::DeviceGuard guard(comm.device());
+      auto values = on_gpu(std::vector<float>(std::size_t{1} << 20, 1.0f));
+      distx::all_reduce(comm, values, distx::sum);
+    };
+    auto message = on_gpu(std::vector<int>(10, 7));
+    if (comm.rank() == 0) {
+      std::jthread other(reduce);
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      distx::send(comm, message, 1);
+    } else {
+      distx::receive(comm, message, 0);
+      reduce();
+    }
+  });
+}
+
+TEST_CASE("messages can be connected later, by a collective call") {
+  if (!nccl_test::has(2)) return;
+  on_ranks(2, [](auto& connector) {
+    distx::NcclCommunicator comm(connector, {.deadline = std::chrono::seconds(20), .connect_messages = false});
+    distx::NcclCommunicator connected(connector, {.deadline = std::chrono::seconds(20), .connect_messages = false});
+    connected.connect_messages();
+    auto message = on_gpu(std::vector<int>(10, connected.rank()));
+    if (connected.rank() == 0) distx::send(connected, message, 1);
+    if (connected.rank() == 1) distx::receive(connected, message, 0);
+    expect(on_host(message)[9] == 0, "what was received");
+    connector.barrier();
+    const auto words = words_thrown<distx::Error>([&] { distx::send(comm, message, 1 - comm.rank()); });
+    expect(words.find("connect_messages") != std::string::npos, words);
+  });
+}
+
+TEST_CASE("a call is refused on a stream that is being captured, and nothing of it starts") {
+  on_ranks(1, [](auto& connector) {
+    distx::NcclCommunicator comm(connector, {.deadline = std::chrono::seconds(20)});
+    const auto values = on_gpu(std::vector<float>(100, 1.0f));
+    const distx::CudaStream stream;
+    cudaGraph_t graph = nullptr;
+    expect(cudaStreamBeginCapture(stream.native_handle(), cudaStreamCaptureModeThreadLocal) == cudaSuccess, "begin");
+    const auto words = words_thrown<distx::InvalidState>(
+        [&] { auto pending = distx::start_all_reduce(comm, values, distx::sum, stream); });
+    expect(words.find("captured") != std::string::npos, words);
+    expect(cudaStreamEndCapture(stream.native_handle(), &graph) == cudaSuccess, "the capture is valid");
+    static_cast<void>(cudaGraphDestroy(graph));
+  });
+}
+
 TEST_CASE("one thread starts the calls of several GPUs") {
   const int ranks = some_ranks();
   std::vector<std::optional<distx::NcclCommunicator>> comms(static_cast<std::size_t>(ranks));
@@ -307,19 +443,19 @@ TEST_CASE("what a group cannot do it says") {
     distx::Buffer<short, Cuda> shorts(10);
     distx::Buffer<float, Cuda> floats(10);
     const distx::NcclGroup group;
-    auto words = words_thrown<distx::MismatchError>([&] { distx::all_reduce(comm, floats, distx::sum); });
+    auto words = words_thrown<distx::InvalidState>([&] { distx::all_reduce(comm, floats, distx::sum); });
     expect(words.find("blocking call inside an NcclGroup") != std::string::npos, words);
-    words = words_thrown<distx::MismatchError>([&] { (void)fourth.split(0, 0); });
+    words = words_thrown<distx::InvalidState>([&] { (void)fourth.split(0, 0); });
     expect(words.find("blocking call inside an NcclGroup") != std::string::npos, words);
-    words = words_thrown<distx::MismatchError>([&] { auto p = distx::start_all_reduce(other, shorts, distx::sum); });
+    words = words_thrown<distx::InvalidState>([&] { auto p = distx::start_all_reduce(other, shorts, distx::sum); });
     expect(words.find("outside the NcclGroup") != std::string::npos, words);
-    words = words_thrown<distx::MismatchError>([&] { const distx::NcclCommunicator sixth(connector); });
+    words = words_thrown<distx::InvalidState>([&] { const distx::NcclCommunicator sixth(connector); });
     expect(words.find("cannot be made inside an NcclGroup") != std::string::npos, words);
     auto pending = distx::start_all_reduce(third, floats, distx::sum);
-    words = words_thrown<distx::MismatchError>([&] { auto p = distx::start_all_reduce(blocks, floats, distx::sum); });
-    expect(words.find("NcclOptions::blocking all alike") != std::string::npos, words);
-    words = words_thrown<distx::MismatchError>([&] { pending.wait(); });
-    expect(words.find("when the group ends") != std::string::npos, words);
+    words = words_thrown<distx::InvalidState>([&] { auto p = distx::start_all_reduce(blocks, floats, distx::sum); });
+    expect(words.find("differ in NcclOptions::blocking") != std::string::npos, words);
+    words = words_thrown<distx::InvalidState>([&] { pending.wait(); });
+    expect(words.find("at the end of the group") != std::string::npos, words);
   });
 }
 
@@ -344,7 +480,7 @@ TEST_CASE("a host program's communicator is left as it is") {
     connector.barrier();
     ncclCommDestroy(raw);
   });
-  CHECK_THROWS_AS(static_cast<void>(distx::NcclCommunicator::from_native_handle(nullptr)), distx::ConnectError);
+  CHECK_THROWS_AS(static_cast<void>(distx::NcclCommunicator::from_native_handle(nullptr)), distx::InvalidArgument);
 }
 
 TEST_CASE("communicator memory is zeros, and of one size") {
@@ -452,8 +588,8 @@ TEST_CASE("blocking communicators of NCCL's") {
 TEST_CASE("a smaller communicator without a failure" * nccl_test::needs_gpus(3)) {
   on_ranks(3, [](auto& connector) {
     distx::NcclCommunicator comm(connector, {.deadline = std::chrono::seconds(20)});
-    expect(!words_thrown<distx::MismatchError>([&] { (void)comm.shrink({7}); }).empty(), "no such rank");
-    expect(!words_thrown<distx::MismatchError>([&] { (void)comm.shrink({comm.rank()}); }).empty(), "this rank");
+    expect(!words_thrown<distx::InvalidArgument>([&] { (void)comm.shrink({7}); }).empty(), "no such rank");
+    expect(!words_thrown<distx::InvalidArgument>([&] { (void)comm.shrink({comm.rank()}); }).empty(), "this rank");
     // The last rank to come does its part of these while the others make a smaller communicator already.
     auto under_way = on_gpu(std::vector<float>(64, 1.0f));
     std::vector<distx::NcclPending> pending;

@@ -85,7 +85,7 @@ TEST_CASE("a rank without a GPU, or with another's, is told to all") {
     if (connector.rank() == 1) options.device = 99;
     none.add(ending_of([&] { distx::NcclCommunicator comm(connector, options); }));
   });
-  CHECK(none.all_have(2, "rank 1: distx: device 99 is no GPU here"));
+  CHECK(none.all_have(2, "rank 1: distx: invalid device 99"));
   Sentences twice;
   on_ranks(2, [&](auto& connector) {
     twice.add(ending_of([&] { distx::NcclCommunicator comm(connector, {.deadline = long_deadline, .device = 0}); }));
@@ -118,7 +118,7 @@ TEST_CASE("a rank that does not come to a call: the deadline, and the others hea
       }
     });
     CHECK(begins(early, "TimeoutError"));
-    CHECK(has(early, "after 0.4 s the other ranks have not done their part"));
+    CHECK(has(early, "timed out after 0.4 s waiting for other ranks"));
     CHECK(begins(late, "RevokedError"));
     CHECK(has(late, "rank 0 revoked the communicator: "));
   }
@@ -334,16 +334,104 @@ TEST_CASE("the survivors of a failure go on, where NCCL keeps what they need") {
   }
 }
 
-TEST_CASE("a deadline while NCCL still connects") {
-  // Nobody meets the rank whose GPU has stopped.
+TEST_CASE("the deadline applies to making a communicator with a rank whose GPU has stopped") {
   standin::never_arrives(1);
   Sentences sentences;
   on_ranks(2, [&](auto& connector) {
+    sentences.add(ending_of([&] { distx::NcclCommunicator comm(connector, {.deadline = short_deadline}); }));
+  });
+  standin::never_arrives(1, false);
+  CHECK(sentences.all_have(2, "timed out"));
+}
+
+TEST_CASE("the deadline applies to a first call that a rank does not join") {
+  for (const bool started : {false, true}) {
+    CAPTURE(started);
+    std::string words;
+    on_ranks(2, [&](auto& connector) {
+      distx::NcclCommunicator comm(connector, {.deadline = short_deadline});
+      auto values = on_gpu(std::vector<float>(std::size_t{1} << 20, 1.0f));  // by an algorithm that is not connected
+      if (connector.rank() == 0)
+        words = ending_of([&] {
+          if (started) {
+            auto pending = distx::start_all_reduce(comm, values, distx::sum);
+            pending.wait();
+          } else {
+            distx::all_reduce(comm, values, distx::sum);
+          }
+        });
+      connector.barrier();
+    });
+    CHECK(begins(words, "TimeoutError"));
+  }
+}
+
+TEST_CASE("deadlines pass while CUDA answers no question") {
+  std::string next;
+  on_ranks(2, [&](auto& connector) {
     distx::NcclCommunicator comm(connector, {.deadline = short_deadline});
+    auto values = on_gpu(std::vector<float>(100, 1.0f));
+    if (connector.rank() == 0) {
+      const distx::CudaStream stream;
+      distx::start_all_reduce(comm, values, distx::sum, stream).wait(stream);
+      standin::hang("cudaEventQuery");  // as where another thread is inside cudaFree
+      stream.synchronize();
+      standin::hang_no_more();
+      next = ending_of([&] { distx::barrier(comm); });
+    }
+    connector.barrier();
+  });
+  CHECK(begins(next, "TimeoutError"));
+}
+
+TEST_CASE("NCCL's timeouts are TimeoutErrors, and a library older than the header is refused in words") {
+  on_ranks(1, [](auto& connector) {
+    distx::NcclCommunicator comm(connector, {.deadline = long_deadline});
+    auto values = on_gpu(std::vector<float>(100, 1.0f));
+    standin::fail_next("ncclAllReduce", static_cast<ncclResult_t>(8));
+    CHECK(begins(ending_of([&] { distx::all_reduce(comm, values, distx::sum); }), "TimeoutError"));
+  });
+  standin::fail_never();
+  standin::nccl_version(NCCL_VERSION_CODE - 1);
+  Sentences sentences;
+  on_ranks(2, [&](auto& connector) {
+    sentences.add(ending_of([&] { distx::NcclCommunicator comm(connector, {.deadline = long_deadline}); }));
+  });
+  standin::nccl_version(NCCL_VERSION_CODE);
+  CHECK(sentences.all_have(2, "compiled for"));
+}
+
+TEST_CASE("the survivors of a rank that is lost in the network can shrink the communicator") {
+  on_ranks(3, [&](auto& connector) {
+    distx::NcclCommunicator comm(connector, {.deadline = long_deadline, .shrinkable = true});
+    auto values = on_gpu(std::vector<float>(100, 1.0f));
+    distx::all_reduce(comm, values, distx::sum);
+    connector.barrier();
+    if (connector.rank() != 1) {
+      standin::async_error(connector.rank(), ncclRemoteError);
+      CHECK(ending_of([&] { distx::all_reduce(comm, values, distx::sum); }) != "nothing");
+      CHECK(ending_of([&] {
+              auto smaller = comm.shrink({1});
+              auto ones = on_gpu(std::vector<float>(100, 1.0f));
+              distx::all_reduce(smaller, ones, distx::sum);
+              CHECK(nccl_test::on_host(ones)[5] == 2.0f);
+            }) == "nothing");
+    }
+    connector.barrier();
+  });
+}
+
+TEST_CASE("the deadline applies to a blocking reduction on the host") {
+  Sentences sentences;
+  on_ranks(2, [&](auto& connector) {
+    distx::NcclCommunicator comm(connector, {.deadline = short_deadline});
+    connector.barrier();
+    if (connector.rank() == 1) standin::never_arrives(1);
+    connector.barrier();
     auto shorts = on_gpu(std::vector<short>(100, short{1}));
     sentences.add(ending_of([&] { distx::all_reduce(comm, shorts, distx::sum); }));
     connector.barrier();
   });
   standin::never_arrives(1, false);
-  CHECK(sentences.all_have(2, "have not done their part"));
+  CHECK(sentences.all_have(2, "timed out"));
 }

@@ -28,6 +28,11 @@ Comms& all() {
   return *comms;
 }
 
+std::atomic<int>& all_version() {
+  static std::atomic<int> version{NCCL_VERSION_CODE};
+  return version;
+}
+
 std::string key_of(const ncclUniqueId& id) { return {id.internal, sizeof id.internal}; }
 
 ncclComm_t add(const std::shared_ptr<Comm>& comm) {
@@ -155,6 +160,8 @@ void never_arrives(int rank, bool never) {
     all().never.erase(rank);
 }
 
+void nccl_version(int code) { all_version() = code; }
+
 void async_error(ncclComm_t handle, ncclResult_t code) {
   const auto comm = comm_of(handle);
   comm->error = code;
@@ -203,7 +210,7 @@ using namespace standin;
 ncclResult_t ncclGetVersion(int* version) {
   return nccl_called("ncclGetVersion", [&] {
     require(version != nullptr, ncclInvalidArgument);
-    *version = NCCL_VERSION_CODE;
+    *version = all_version();
   });
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// How NCCL connects at first use: collectives by algorithm, all ranks together; messages by peer, where both sides have to
-// connect the same in the same call.
+// How NCCL connects at first use: collectives by algorithm, all ranks together; messages by peer, where both sides have
+// to connect the same in the same call.
 #include "standin/nccl_comm.hpp"
 
 namespace standin {
@@ -94,8 +94,8 @@ ncclResult_t connect(Comm& comm, const std::vector<Op>& ops) {
   comm.used = true;
   const Connections needed = missing(comm, ops);
   for (const auto& name : needed.algorithms) {
-    const auto met = comm.clique->gather("connect " + name, comm.rank, {}, comm.clique->size,
-                                         [&] { return comm.stopped.load(); });
+    const auto met =
+        comm.clique->gather("connect " + name, comm.rank, {}, comm.clique->size, [&] { return comm.stopped.load(); });
     if (!met) return ncclInternalError;
   }
   const ncclResult_t code = connect_peers(comm, needed);

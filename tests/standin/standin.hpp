@@ -79,6 +79,8 @@ struct Live {
 void async_error(ncclComm_t communicator, ncclResult_t code);
 /// So has every communicator in which this rank takes part and that has had operations, at that rank.
 void async_error(int rank, ncclResult_t code);
+/// What ncclGetVersion says from now on.
+void nccl_version(int code);
 /// This rank's operations do not start any more, as if its GPU had stopped; with false they do again.
 void never_arrives(int rank, bool never = true);
 

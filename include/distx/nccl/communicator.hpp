@@ -9,88 +9,116 @@
 
 namespace distx {
 
-/// Moves and reduces memory of GPUs among ranks that have one GPU each, by NCCL.
+/// A communicator over NCCL, for ranks that have one GPU each. A handle: copies made by `share` mean the same
+/// communicator.
 ///
-/// Everything is enqueued on streams. A blocking call comes after what is enqueued on CUDA's legacy default stream (or
-/// `NcclOptions::stream`) and returns when it is done; a started one comes after what is enqueued on the stream that it
-/// is given. NCCL does sums, products, minima, maxima and averages; 16-bit integers and ops of the user's go by way of
-/// the host, in rank order, and so do 8-bit floats where a rank's GPU is below compute capability 9.0. It compares
-/// nothing: ranks that disagree about a call's sizes or types wait until the deadline. There are no tags; messages that
-/// are started one after another begin together, when one of them is waited for or tested, or a send is among them and
-/// another call is made. Once begun they hold up later ones until the other side has come: what passes each other is
-/// started before either is waited for, or is a send_receive or in an NcclGroup. Messages, started collectives and
-/// blocking calls are communicators of NCCL's own, so that a collective may pass a message that is under way; where
-/// CUDA runs one kernel at a time (CUDA_LAUNCH_BLOCKING=1, or NCCL_LAUNCH_ORDER_IMPLICIT=1 on CUDA before 12.3) it
-/// must not. What fails on one rank is told to the others by the connector's notices; over a connector that has none
-/// each rank finds out by its deadline. Letting one go waits for the other processes of the machine to do the same, but
-/// not for long.
+/// - Making one, by connector, `split` or `shrink`, is collective and blocks. It connects the ranks, so that no later
+/// call
+///   waits for another rank's first one; a size for which NCCL chooses another algorithm connects at its first call.
+/// - A blocking call runs after the work on CUDA's legacy default stream (or `NcclOptions::stream`) and returns when
+/// its
+///   result is complete. An asynchronous call runs after the work on the stream that it is given.
+/// - NCCL reduces sums, products, minima, maxima and averages. 16-bit integers and custom ops are reduced on the host,
+/// in
+///   rank order; so are 8-bit floats if a rank's GPU is below compute capability 9.0.
+/// - The ranks' calls are not compared: ranks that disagree about sizes or types time out, or read wrong elements.
+/// - There are no tags. Asynchronous messages begin together, when one of them is waited for or tested, or a send is
+///   among them and another call is made. Once begun, a message holds up later messages until its peer enters, so start
+///   messages that pass each other before waiting for either, or use send_receive or an NcclGroup.
+/// - Messages, asynchronous collectives and blocking calls use separate NCCL communicators and may pass each other.
+/// They
+///   may not where CUDA runs one kernel at a time: with CUDA_LAUNCH_BLOCKING=1, or NCCL_LAUNCH_ORDER_IMPLICIT=1 on CUDA
+///   before 12.3. Streams share CUDA_DEVICE_MAX_CONNECTIONS hardware queues (8 by default), in which a stream that
+///   waits holds up others: set it to 32 if a program has many streams.
+/// - If calls of several communicators are in flight on one GPU, start them in the same order on every rank: NCCL does
+/// not
+///   order them, and their kernels may not all fit on the GPU at once.
+/// - A failure on one rank revokes the communicator on all ranks, through the connector's failure channel; without one,
+///   each rank finds out by its deadline.
+/// - The destructor waits for up to two seconds for the other processes of the host to destroy theirs.
 class NcclCommunicator {
  public:
   using space = Cuda;
 
-  /// Among the ranks of any connector. Collective.
-  /// @throws ConnectError, on every rank, where a rank has no GPU, has one that another rank uses, or NCCL fails
+  /// Makes a communicator over the ranks of any connector. Collective.
+  /// @throws ConnectError on every rank if a rank has no GPU or another rank's, or NCCL fails; TimeoutError
   template <class C>
     requires(!std::same_as<std::remove_cv_t<C>, NcclCommunicator>) && Connector<C>
   explicit NcclCommunicator(C& connector, const NcclOptions& options = {})
-      : member_(nccl::connect(connector, options)) {}
+      : state_(nccl::detail::connect(connector, options)) {}
   NcclCommunicator(NcclCommunicator&&) noexcept = default;
   NcclCommunicator& operator=(NcclCommunicator&&) noexcept = default;
 
-  /// Among the ranks of `comm`, on which nothing is under way, and out of which NCCL makes its own; it stays the
-  /// caller's, who uses it for nothing else meanwhile. Its ranks have no notices: each finds a failure by NCCL, or by
-  /// its deadline. Collective.
+  /// Makes a communicator over the ranks of `comm`, by ncclCommSplit. Collective.
+  ///
+  /// `comm` remains the caller's; nothing is in flight on it during this call. It must not have been made with
+  /// ncclConfig_t::splitShare, which would let one failure end the caller's communicator, too. If it is a blocking one,
+  /// the deadline does not apply to this call. The ranks have no failure channel: each finds a failure through NCCL or
+  /// by its deadline.
+  /// @throws ConnectError, TimeoutError
   [[nodiscard]] static NcclCommunicator from_native_handle(ncclComm_t comm, NcclOptions options = {}) {
     RankOf self{0, 1, "nccl"};
     const ErrorContext context{.operation = "NcclCommunicator", .backend = "nccl"};
-    nccl::refuse_making_in_group(context);
-    if (comm == nullptr) throw ConnectError("the communicator is null", context);
+    nccl::detail::refuse_making_in_group(context);
+    if (comm == nullptr) throw InvalidArgument("the communicator is null", context);
+    nccl::detail::check_version();
     int device = 0;
-    nccl::check(ncclCommUserRank(comm, &self.rank), "ncclCommUserRank", context);
-    nccl::check(ncclCommCount(comm, &self.size), "ncclCommCount", context);
-    nccl::check(ncclCommCuDevice(comm, &device), "ncclCommCuDevice", context);
+    nccl::detail::check(ncclCommUserRank(comm, &self.rank), "ncclCommUserRank", context);
+    nccl::detail::check(ncclCommCount(comm, &self.size), "ncclCommCount", context);
+    nccl::detail::check(ncclCommCuDevice(comm, &device), "ncclCommCuDevice", context);
     options.device = device;
     cuda::detail::Pools::all().share(device);
     const DeviceGuard guard(device);
-    auto comms = nccl::split_three(comm, 0, self.rank, options, context, [] { return false; });
-    auto member = std::make_shared<nccl::Member>(self, device, options, std::move(comms), nullptr, 0);
-    member->set_capability(std::ranges::min(
-        member->gathered(compute_capability(device), context.operation, std::source_location::current())));
-    return NcclCommunicator(std::move(member));
+    auto comms = nccl::detail::split_all(comm, 0, self.rank, options, context, [] { return false; });
+    auto state = std::make_shared<State>(self, device, options, std::move(comms), nullptr, 0);
+    nccl::detail::connect_all(*state, context);
+    state->set_capability(std::ranges::min(
+        state->gathered(compute_capability(device), context.operation, std::source_location::current())));
+    return NcclCommunicator(std::move(state));
   }
-  /// The communicator that blocking calls use; it stays this one's. Null after a failure.
-  [[nodiscard]] ncclComm_t native_handle() const noexcept { return member_->blocking.comm(); }
+  /// Returns the NCCL communicator that blocking calls use, borrowed; null after a failure.
+  [[nodiscard]] ncclComm_t native_handle() const noexcept { return state_->comms.blocking.comm(); }
 
-  [[nodiscard]] int rank() const noexcept { return member_->self.rank; }
-  [[nodiscard]] int size() const noexcept { return member_->self.size; }
-  [[nodiscard]] std::string_view backend() const noexcept { return member_->self.backend; }
-  /// The number of the GPU in this process.
-  [[nodiscard]] int device() const noexcept { return member_->device; }
-  /// The stream that started collectives are enqueued on; work that is started after it costs no event.
-  [[nodiscard]] CudaStreamRef stream() const noexcept { return member_->started.stream; }
-  [[nodiscard]] NcclCommunicator share() const noexcept { return NcclCommunicator(member_); }
-  /// Whether both are handles on one communicator.
+  [[nodiscard]] int rank() const noexcept { return state_->self.rank; }
+  [[nodiscard]] int size() const noexcept { return state_->self.size; }
+  [[nodiscard]] std::string_view backend() const noexcept { return state_->self.backend; }
+  /// Returns the CUDA ordinal of this rank's GPU.
+  [[nodiscard]] int device() const noexcept { return state_->device; }
+  /// Returns the stream that asynchronous collectives run on. A call that is started after this stream needs no event.
+  [[nodiscard]] CudaStreamRef stream() const noexcept { return state_->comms.started.stream; }
+  /// Returns another handle on the same communicator.
+  [[nodiscard]] NcclCommunicator share() const noexcept { return NcclCommunicator(state_); }
+  /// Compares whether both are handles on the same communicator.
   friend bool operator==(const NcclCommunicator&, const NcclCommunicator&) noexcept = default;
 
+  /// Runs a blocking call.
   template <ErasableCall Call>
     requires std::same_as<typename Call::space, Cuda>
   void execute(const Call& call) {
-    member_->execute(erase(call));
+    state_->execute(erase(call));
   }
+  /// Starts an asynchronous call after the work on `after`.
+  /// @throws InvalidState if `after` is being captured into a CUDA graph
   template <ErasableCall Call>
     requires std::same_as<typename Call::space, Cuda>
   [[nodiscard]] NcclPending start(const Call& call, CudaStreamRef after = {}) {
     const auto erased = erase(call);
-    return NcclPending(member_, member_->start(erased, after), member_->self.context(erased));
+    return NcclPending(state_, state_->start(erased, after), state_->self.context(erased));
   }
 
-  /// Collective; keys that are equal leave the order of ranks. Any colours, negative ones too.
+  /// Connects every pair of ranks for messages. Collective; blocks. Needed before the first message only if
+  /// NcclOptions::connect_messages is false.
+  void connect_messages(std::source_location location = std::source_location::current()) {
+    nccl::detail::connect_messages(*state_, context("connect_messages", location));
+  }
+
+  /// Makes one communicator per color, which may be negative, with ranks ordered by key, then rank. Collective; blocks.
   [[nodiscard]] NcclCommunicator split(int color, int key,
                                        std::source_location location = std::source_location::current()) {
     struct Wish {
       int color, key, rank;
     };
-    const auto wishes = member_->gathered(Wish{color, key, rank()}, "split", location);
+    const auto wishes = state_->gathered(Wish{color, key, rank()}, "split", location);
     std::vector<Wish> group;
     std::copy_if(wishes.begin(), wishes.end(), std::back_inserter(group),
                  [&](const Wish& other) { return other.color == color; });
@@ -99,18 +127,17 @@ class NcclCommunicator {
     std::stable_sort(group.begin(), group.end(), [](const Wish& a, const Wish& b) { return a.key < b.key; });
     const auto here = std::find_if(group.begin(), group.end(), [&](const Wish& w) { return w.rank == rank(); });
     const RankOf self{static_cast<int>(here - group.begin()), static_cast<int>(group.size()), backend()};
-    const auto identity = nccl::identity_of(member_->ending.identity(), member_->children++, first);
-    return made(self, identity, context("split", location), [&](const auto& options, const auto& where, auto&& stop) {
-      const auto lock = member_->locked();
-      member_->ready(where);
-      return nccl::split_three(native_handle(), first, self.rank, options, where, stop);
+    const auto identity = nccl::detail::identity_of(state_->revocation.identity(), state_->children++, first);
+    const auto where = context("split", location);
+    return made(self, identity, where, [&](ncclComm_t parent, auto&& stop) {
+      return nccl::detail::split_all(parent, first, self.rank, state_->options, where, stop);
     });
   }
 
-  /// The communicator of the ranks that are not named, in their order; this one is of no use any more. Collective
-  /// over those that stay; waits for the calls that this rank has started. After a failure it needs
-  /// `NcclOptions::shrinkable`.
-  /// @throws MismatchError for a rank that is none or this one; Error where this NCCL cannot
+  /// Makes a communicator without the ranks named; this one must not be used afterwards. Collective over the ranks that
+  /// remain; blocks until the calls that this rank has started are done. After a failure it needs
+  /// NcclOptions::shrinkable.
+  /// @throws InvalidArgument if a named rank does not exist or is this one; InvalidState, BackendError
   [[nodiscard]] NcclCommunicator shrink(std::vector<int> without,
                                         std::source_location location = std::source_location::current()) {
     const auto where = context("shrink", location);
@@ -118,90 +145,87 @@ class NcclCommunicator {
     without.erase(std::unique(without.begin(), without.end()), without.end());
     for (const int gone : without) {
       if (gone < 0 || gone >= size())
-        throw MismatchError("rank " + std::to_string(gone) + " is none: ranks are 0 to " + std::to_string(size() - 1),
-                            where);
-      if (gone == rank()) throw MismatchError("this rank is to stay, and is named among those that go", where);
+        throw InvalidArgument(
+            "invalid rank " + std::to_string(gone) + ": must be in [0, " + std::to_string(size()) + ")", where);
+      if (gone == rank())
+        throw InvalidArgument("rank " + std::to_string(gone) + " is this rank: call shrink on ranks that remain only",
+                              where);
     }
-    if (without.empty()) return split(0, rank(), location);  // of which NCCL makes none smaller
+    if (without.empty()) return split(0, rank(), location);  // which ncclCommShrink refuses
     const auto below = std::lower_bound(without.begin(), without.end(), rank()) - without.begin();
     const RankOf self{rank() - static_cast<int>(below), size() - static_cast<int>(without.size()), backend()};
     std::uint64_t gone = 0;
-    for (const int rank : without) gone = nccl::identity_of(gone, rank);
-    const auto identity = nccl::identity_of(member_->ending.identity(), gone, self.size);
+    for (const int rank : without) gone = nccl::detail::identity_of(gone, rank);
+    const auto identity = nccl::detail::identity_of(state_->revocation.identity(), gone, self.size);
     return shrunk(native_handle(), self, identity, where, without);
   }
 
-  /// Memory of NCCL's, with windows where it has them (NCCL 2.27). Collective; zeros.
-  /// @throws MismatchError where the ranks ask for different sizes; MemoryError
+  /// Allocates zeros, by ncclMemAlloc and registered as windows if NCCL has them (2.27). Collective; blocks.
+  /// @throws MismatchError if the ranks ask for different sizes; MemoryError
   template <class T>
   [[nodiscard]] CommunicatorMemory<T, Cuda> allocate(std::size_t size,
                                                      std::source_location location = std::source_location::current()) {
-    return nccl::allocate<T>(member_, size, location);
+    return nccl::detail::allocate<T>(state_, size, location);
   }
-  [[nodiscard]] Span<std::byte, Cuda> scratch(std::size_t bytes) { return member_->scratch(bytes); }
-  [[nodiscard]] GroupCache& group_cache() noexcept { return member_->groups; }
-  void revoke(const std::string& reason) noexcept { member_->revoke(reason); }
+  /// Returns GPU memory of at least this size, valid until the next call of `scratch`.
+  [[nodiscard]] Span<std::byte, Cuda> scratch(std::size_t bytes) { return state_->scratch(bytes); }
+  /// Returns where `groups` keeps the communicators that it makes.
+  [[nodiscard]] GroupCache& group_cache() noexcept { return state_->groups; }
+  /// Ends the calls in flight on every rank; all later calls throw RevokedError.
+  void revoke(const std::string& reason) noexcept { state_->revoke(reason); }
 
  private:
-  explicit NcclCommunicator(std::shared_ptr<nccl::Member> member) noexcept : member_(std::move(member)) {}
+  using State = nccl::detail::CommunicatorState;
+
+  explicit NcclCommunicator(std::shared_ptr<State> state) noexcept : state_(std::move(state)) {}
 
   [[nodiscard]] ErrorContext context(std::string_view operation, const std::source_location& location) const noexcept {
     return {.operation = operation, .backend = backend(), .rank = rank(), .size = size(), .location = location};
   }
 
-  /// A communicator of what `make` gives, of the ranks that stay within reach of the same notices.
+  /// Makes a communicator of what `make(parent, stop)` returns, over the same failure channel.
   template <class Make>
   NcclCommunicator made(const RankOf& self, std::uint64_t identity, const ErrorContext& where, Make&& make) {
-    const auto& notices = member_->ending.failure_channel();
-    NcclOptions options = member_->options;
-    const DeviceGuard guard(member_->device);
-    return member_->guarded([&] {
-      auto comms = make(options, where, [this] { return member_->ending.hear(), member_->ending.ended(); });
-      auto member = std::make_shared<nccl::Member>(self, member_->device, options, std::move(comms), notices, identity);
-      member->set_capability(member_->capability());
-      return NcclCommunicator(std::move(member));
+    const DeviceGuard guard(state_->device);
+    return state_->guarded([&] {
+      auto comms = state_->comms.with_parent(where, [&](ncclComm_t parent) {
+        return make(parent, [this] { return state_->revocation.poll(), state_->revocation.revoked(); });
+      });
+      return NcclCommunicator(child(self, identity, where, std::move(comms)));
     });
+  }
+  std::shared_ptr<State> child(const RankOf& self, std::uint64_t identity, const ErrorContext& where,
+                               nccl::detail::Comms comms) const {
+    auto state = std::make_shared<State>(self, state_->device, state_->options, std::move(comms),
+                                         state_->revocation.failure_channel(), identity);
+    state->set_capability(state_->capability());
+    nccl::detail::connect_all(*state, where);
+    return state;
   }
 
   template <class Comm>
-  NcclCommunicator shrunk(Comm comm, const RankOf& self, std::uint64_t identity, const ErrorContext& where,
+  NcclCommunicator shrunk(Comm, const RankOf& self, std::uint64_t identity, const ErrorContext& where,
                           std::vector<int>& without) {
-    if constexpr (nccl::HasShrink<Comm>) {
-      const bool failed = member_->ending.ended();
-      if (comm == nullptr)
-        throw Error("NCCL has aborted this communicator, and makes no smaller one of it: set NcclOptions::shrinkable",
-                    where);
-      nccl::refuse_making_in_group(where);
-      // NCCL may hang where it makes a smaller communicator of one whose operations are under way.
-      if (!failed) member_->settle(where);
-      const DeviceGuard guard(member_->device);
-      nccl::Comms comms;
-      {
-        const auto lock = member_->locked();
-        for (const auto& [channel, made] :
-             {std::pair(&member_->blocking, &comms.blocking), std::pair(&member_->started, &comms.started),
-              std::pair(&member_->messages, &comms.messages)}) {
-          auto config = nccl::config_of(member_->options, member_->options.blocking, where);
-          nccl::Making making;
-          const Comm parent = channel->comm();
-          const auto code =
-              ncclCommShrink(parent, without.empty() ? nullptr : without.data(), static_cast<int>(without.size()),
-                             making.slot(), &config, failed ? nccl::shrink_abort : nccl::shrink_default);
-          *made = making.finish(code, "ncclCommShrink", channel->comm(), member_->options.deadline, where,
-                                [] { return false; });
-        }
-      }
-      auto smaller = std::make_shared<nccl::Member>(self, member_->device, member_->options, std::move(comms),
-                                                    member_->ending.failure_channel(), identity);
-      smaller->set_capability(member_->capability());
-      return NcclCommunicator(std::move(smaller));
+    if constexpr (nccl::detail::HasShrink<Comm>) {
+      nccl::detail::refuse_making_in_group(where);
+      const bool failed = state_->revocation.revoked();
+      if (!failed) state_->settle(where);  // NCCL may hang if the parent's operations are in flight
+      const DeviceGuard guard(state_->device);
+      auto comms = state_->comms.with_parent(where, [&](Comm parent) {
+        if (parent == nullptr)
+          throw InvalidState(
+              "NCCL has aborted this communicator; set NcclOptions::shrinkable to shrink after a failure", where);
+        return nccl::detail::shrink_all(parent, without, self.rank, failed, state_->options, where,
+                                        [] { return false; });
+      });
+      return NcclCommunicator(child(self, identity, where, std::move(comms)));
     } else {
-      throw Error("NCCL " + nccl::version_words() + " makes no smaller communicator of one: that needs NCCL 2.27",
-                  where);
+      throw BackendError("NCCL " + nccl::detail::version_words() + " has no ncclCommShrink; NCCL 2.27 is needed",
+                         where);
     }
   }
 
-  std::shared_ptr<nccl::Member> member_;
+  std::shared_ptr<State> state_;
 };
 
 static_assert(Communicator<NcclCommunicator>);

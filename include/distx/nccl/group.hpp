@@ -6,38 +6,41 @@
 
 namespace distx {
 
-/// Lets NCCL take the calls that are started while it lives as one, which begins when it ends.
+/// Makes NCCL take the asynchronous calls that start in its scope as one (ncclGroupStart, ncclGroupEnd).
 ///
-/// So messages that pass each other do not wait for one another, and one thread can start the calls of several GPUs.
-/// Groups may be nested: the outermost counts. It belongs to the thread that made it. Nothing in it can be waited for
-/// before its end; what goes wrong then, the Pendings throw. One that is let go while unwinding revokes the
-/// communicators that have calls in it.
+/// - The calls begin when the group ends; until then they cannot be waited for.
+/// - Messages in one group do not wait for each other, and one thread can start the calls of several GPUs.
+/// - Groups may be nested: the outermost counts. A group belongs to the thread that made it.
+/// - Errors at the end of the group are thrown by the calls' `wait`. If destroyed during unwinding, it revokes the
+///   communicators that have calls in it.
 class NcclGroup {
  public:
-  NcclGroup() : outermost_(nccl::open_group == nullptr) {
-    nccl::check(ncclGroupStart(), "ncclGroupStart", {.operation = "NcclGroup", .backend = "nccl"});
-    if (outermost_) nccl::open_group = &group_;
+  /// Opens a group on this thread.
+  /// @throws BackendError
+  NcclGroup() : outermost_(nccl::detail::open_group == nullptr) {
+    nccl::detail::check(ncclGroupStart(), "ncclGroupStart", {.operation = "NcclGroup", .backend = "nccl"});
+    if (outermost_) nccl::detail::open_group = &group_;
   }
   NcclGroup(const NcclGroup&) = delete;
   NcclGroup& operator=(const NcclGroup&) = delete;
   ~NcclGroup() { end(); }
 
-  /// Ends it before its scope does.
+  /// Ends the group before its scope ends.
   void end() noexcept {
     if (std::exchange(ended_, true)) return;
-    if (outermost_) nccl::open_group = nullptr;
+    if (outermost_) nccl::detail::open_group = nullptr;
     const ncclResult_t code = ncclGroupEnd();
     if (!outermost_) return;
     const bool unwinding = std::uncaught_exceptions() > uncaught_;
-    for (const auto& member : group_.members) member->leave_group(code, unwinding);
-    group_.members.clear();
+    for (auto& [member, lock] : group_.locks) member->leave_group(std::move(lock), code, unwinding);
+    group_.locks.clear();
   }
 
  private:
   int uncaught_ = std::uncaught_exceptions();
   bool outermost_;
   bool ended_ = false;
-  nccl::OpenGroup group_;
+  nccl::detail::OpenGroup group_;
 };
 
 }  // namespace distx

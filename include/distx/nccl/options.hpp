@@ -13,53 +13,59 @@
 
 namespace distx {
 
-/// How sums and products of floats shorter than float, and averages, are rounded.
+/// How reductions of reduced-precision floats, and averages, are rounded.
 enum class NcclRounding {
-  /// As NCCL does: shorter floats at every rank, averages as sums of operands divided beforehand. At the wire's speed.
+  /// As NCCL does, at full speed: reduced-precision sums are rounded at every rank, averages divide the operands first.
   native,
-  /// As on the other backends: shorter floats summed in float and rounded once, averages divided at the end, in rank
-  /// order. Goes by way of the host, at its speed.
+  /// As on the other backends: reduced-precision floats are added in float in rank order and rounded once, averages
+  /// divide the sum. Such reductions are staged through the host, at its speed.
   once,
 };
 
+/// The options of an NcclCommunicator. Communicators that are split or shrunk from it inherit them. All ranks pass the
+/// same values, except `device`, `stream` and `name`.
 struct NcclOptions {
-  /// How long a call waits for the other ranks, and the making of the communicator; counted from the call, so that what
-  /// is enqueued before a started collective is in it.
+  /// How long a call, or making the communicator, may wait for the other ranks before it throws TimeoutError. For an
+  /// asynchronous call it counts from its start, so it includes work that is on the stream before it.
   Timeout deadline = default_deadline;
-  /// The GPU; without it the one that is current. Who trains on it, or makes tensors, makes it current.
+  /// The GPU of this rank; by default the current one. Training and DistTensors use the current GPU, so make it that.
   std::optional<int> device = {};
-  /// The stream that everything is enqueued on, borrowed. Without it blocking calls use CUDA's legacy default stream,
-  /// started ones streams of the communicator's own.
+  /// The stream for all calls, borrowed. By default blocking calls use CUDA's legacy default stream, and asynchronous
+  /// ones streams that the communicator owns.
   std::optional<CudaStreamRef> stream = {};
+  /// How reduced-precision floats and averages are rounded.
   NcclRounding rounding = NcclRounding::native;
-  /// Lets NCCL hold the host inside its own calls, where no deadline reaches: the first call of a kind waits there for
-  /// the other ranks. Without it NCCL enqueues calls of several ranks from a thread of its own, which takes longer.
+  /// Makes NCCL enqueue calls on the calling thread and not on one of its own, which saves tens of microseconds per
+  /// call. The first call that needs an algorithm then blocks inside NCCL until all ranks make it, where no deadline
+  /// applies.
   bool blocking = false;
-  /// After a failure keeps what `shrink` needs: NCCL then revokes instead of aborting. Needs ncclCommRevoke
-  /// (NCCL 2.28).
+  /// Keeps one more NCCL communicator, without traffic, so that `shrink` works after a failure.
   bool shrinkable = false;
+  /// Connects every pair of ranks for messages when the communicator is made, which takes N-1 connections per rank. If
+  /// false, every rank calls `NcclCommunicator::connect_messages` before the first message, if there are any.
+  bool connect_messages = true;
 
   /// @name Fields of ncclConfig_t
-  /// What is not set is NCCL's to choose; what this NCCL does not know throws. Sharing resources among communicators
-  /// is not to be had: they would end one another.
+  /// NCCL chooses those that are not set. Setting one that this NCCL does not have throws InvalidArgument.
+  /// Communicators never share resources, since ending one would end the others.
   /// @{
-  std::string name = {};      ///< in NCCL's log
-  std::string net_name = {};  ///< of the network module
-  std::optional<int> min_ctas = {};
-  std::optional<int> max_ctas = {};
-  std::optional<int> cga_cluster_size = {};
-  std::optional<int> traffic_class = {};
-  std::optional<int> collnet_enable = {};
-  std::optional<int> cta_policy = {};
-  std::optional<int> nvls_ctas = {};
-  std::optional<int> channels_per_net_peer = {};
-  std::optional<int> nvlink_centric_sched = {};
+  std::string name = {};                          ///< commName, which NCCL's log shows
+  std::string net_name = {};                      ///< netName, the network plugin
+  std::optional<int> min_ctas = {};               ///< minCTAs, the least thread blocks per kernel
+  std::optional<int> max_ctas = {};               ///< maxCTAs, the most; 8 to 16 leave room for other communicators
+  std::optional<int> cga_cluster_size = {};       ///< cgaClusterSize, 0 to 8
+  std::optional<int> traffic_class = {};          ///< trafficClass of the network
+  std::optional<int> collnet_enable = {};         ///< collnetEnable
+  std::optional<int> cta_policy = {};             ///< CTAPolicy
+  std::optional<int> nvls_ctas = {};              ///< nvlsCTAs
+  std::optional<int> channels_per_net_peer = {};  ///< nChannelsPerNetPeer
+  std::optional<int> nvlink_centric_sched = {};   ///< nvlinkCentricSched
   /// @}
 };
 
-namespace nccl {
+namespace nccl::detail {
 
-/// A copy that stays: NCCL keeps the pointers to names that it is given.
+/// A copy that lives as long as the process: NCCL keeps the pointers to names.
 [[nodiscard]] inline const char* kept(const std::string& name) {
   static auto* mutex = new std::mutex;
   static auto* names = new std::set<std::string>;
@@ -67,8 +73,8 @@ namespace nccl {
   return names->insert(name).first->c_str();
 }
 
-/// The options as NCCL takes them.
-/// @throws MismatchError for one that this NCCL does not know, and where the environment makes communicators share
+/// Converts the options to NCCL's configuration.
+/// @throws InvalidArgument for an option that this NCCL does not have, or an environment in which calls would hang
 template <class Config = ncclConfig_t>
 [[nodiscard]] Config config_of(const NcclOptions& options, bool blocking, const ErrorContext& context) {
   Config config = NCCL_CONFIG_INITIALIZER;
@@ -78,20 +84,27 @@ template <class Config = ncclConfig_t>
     if constexpr (requires { field(config) = *value; })
       field(config) = *value;
     else
-      throw MismatchError(std::string(name) + " is set, and NCCL " + version_words() + " has no such option", context);
+      throw InvalidArgument(
+          std::string(name) + " is set, which NCCL " + version_words() + " does not have; leave it unset", context);
   };
   const auto name = [&](const char* what, const std::string& value, auto field) {
     if (value.empty()) return;
     if constexpr (requires { field(config) = kept(value); })
       field(config) = kept(value);
     else
-      throw MismatchError(std::string(what) + " is set, and NCCL " + version_words() + " has no such option", context);
+      throw InvalidArgument(
+          std::string(what) + " is set, which NCCL " + version_words() + " does not have; leave it unset", context);
   };
-  // Of communicators that share resources the end of one ends the others, whose calls then "succeed" without a result.
+  // If communicators share resources, ending one ends the others, whose calls then return success without a result.
   for (const char* const variable : {"NCCL_COMM_SPLIT_SHARE_RESOURCES", "NCCL_COMM_SHRINK_SHARE_RESOURCES"})
     if (const char* const value = std::getenv(variable); value != nullptr && std::atoi(value) != 0)
-      throw MismatchError(std::string(variable) + " is " + value +
-                              ": distx's communicators end one by one, which sharing forbids; unset it",
+      throw InvalidArgument(
+          std::string(variable) + " is " + value + ": communicators that share resources end each other; unset it",
+          context);
+  // With one hardware queue, a stream that waits for a message holds up every other stream.
+  constexpr const char* connections = "CUDA_DEVICE_MAX_CONNECTIONS";
+  if (const char* const value = std::getenv(connections); value != nullptr && std::atoi(value) == 1)
+    throw InvalidArgument(std::string(connections) + " is 1: a call that waits would block all streams; set 8 to 32",
                           context);
   name("name", options.name, [](auto& c) -> decltype((c.commName)) { return c.commName; });
   name("net_name", options.net_name, [](auto& c) -> decltype((c.netName)) { return c.netName; });
@@ -110,6 +123,6 @@ template <class Config = ncclConfig_t>
   return config;
 }
 
-}  // namespace nccl
+}  // namespace nccl::detail
 
 }  // namespace distx

@@ -3,55 +3,55 @@
 #include <array>
 
 #include "distx/comm/memory.hpp"
-#include "distx/nccl/detail/member.hpp"
+#include "distx/nccl/detail/communicator_state.hpp"
 
-// Memory that NCCL moves without a copy: made by NCCL and known to the communicators, each of which has a window on it.
-namespace distx::nccl {
+// Memory that NCCL moves without a copy: allocated by NCCL, with a window of each communicator on it.
+namespace distx::nccl::detail {
 
-/// Memory of ncclMemAlloc with its windows; keeps the communicator. @pre HasWindows<Comm>
+/// Owns memory of ncclMemAlloc and its windows, and a share of the communicator. @pre HasWindows<Comm>
 template <class Comm>
 class WindowedMemory {
  public:
   /// Collective, with as many bytes on every rank.
-  WindowedMemory(std::shared_ptr<Member> member, std::size_t bytes, const ErrorContext& context)
-      : member_(std::move(member)) {
+  WindowedMemory(std::shared_ptr<CommunicatorState> state, std::size_t bytes, const ErrorContext& context)
+      : state_(std::move(state)) {
     void* const memory = allocated(bytes, context);
     memory_ = unique_memory<Comm>::from_native_handle(memory);
-    cuda::detail::check(cudaMemsetAsync(memory, 0, bytes, member_->blocking.stream.native_handle()), "cudaMemsetAsync",
-                        context);
-    member_->wait([&] { return member_->blocking.stream.done(); }, context);
-    const auto lock = member_->locked();
-    member_->ready(context);
+    const CudaStreamRef stream = state_->comms.blocking.stream;
+    cuda::detail::check(cudaMemsetAsync(memory, 0, bytes, stream.native_handle()), "cudaMemsetAsync", context);
+    state_->wait([&] { return stream.done(); }, context);
     for (std::size_t i = 0; i < 2; ++i) {
-      const Comm comm = channel(i).comm();
+      CommStream& on = comm_stream(i);
+      const auto use = state_->comms.use(on, context);
+      const Comm comm = on.comm();
       auto slot = std::make_unique<ncclWindow_vidmem*>(nullptr);
       try {
-        channel(i).complete(ncclCommWindowRegister(comm, memory, bytes, slot.get(), window_flags),
-                            "ncclCommWindowRegister", context);
-        channel(i).settle("ncclCommWindowRegister", context);  // success is said while it still goes on
+        on.complete(ncclCommWindowRegister(comm, memory, bytes, slot.get(), window_flags), "ncclCommWindowRegister",
+                    context);
+        on.settle_early_success("ncclCommWindowRegister", context);
       } catch (...) {
-        // NCCL may still write there, and is being aborted by another thread: what it knows of is left to it.
+        // NCCL may still write there, and is being aborted by another thread.
         static_cast<void>(slot.release());
         static_cast<void>(windows_[0].release());
         static_cast<void>(memory_.release());
         throw;
       }
-      // Where the machine has no windows there is none; the memory is as good as any.
+      // A machine without windows gives none; the memory is usable all the same.
       if (*slot != nullptr) windows_[i] = unique_window<Comm>::from_native_handle({comm, *slot});
     }
   }
   WindowedMemory(const WindowedMemory&) = delete;
   WindowedMemory& operator=(const WindowedMemory&) = delete;
   ~WindowedMemory() {
-    try {  // unlike cudaFree, NCCL waits for nothing that uses the memory
-      const DeviceGuard guard(member_->device);
+    try {  // unlike cudaFree, ncclMemFree does not wait for kernels that use the memory
+      const DeviceGuard guard(state_->device);
       CudaStreamRef::synchronize_all();
     } catch (const Error&) {  // a GPU that has failed does nothing more
     }
-    // Not before: whoever ends what never comes to its end needs the lock.
-    const auto lock = member_->locked();
+    // Only now: aborting a call that never completes needs the lock.
+    const auto lock = state_->comms.locked();
     for (std::size_t i = 0; i < 2; ++i) {
-      if (channel(i).comm() == nullptr) static_cast<void>(windows_[i].release());  // it went with its communicator
+      if (comm_stream(i).comm() == nullptr) static_cast<void>(windows_[i].release());  // freed with its communicator
       windows_[i].reset();
     }
   }
@@ -72,29 +72,29 @@ class WindowedMemory {
     check(code, "ncclMemAlloc", context);
     return memory;
   }
-  [[nodiscard]] Channel& channel(std::size_t number) noexcept {
-    return number == 0 ? member_->blocking : member_->started;
+  [[nodiscard]] CommStream& comm_stream(std::size_t number) noexcept {
+    return number == 0 ? state_->comms.blocking : state_->comms.started;
   }
 
-  std::shared_ptr<Member> member_;
+  std::shared_ptr<CommunicatorState> state_;
   unique_memory<Comm> memory_;
   std::array<unique_window<Comm>, 2> windows_;
 };
 
-/// Zeros. Collective.
-/// @throws MismatchError where the ranks ask for different sizes; MemoryError
+/// Allocates zeros. Collective.
+/// @throws MismatchError if the ranks ask for different sizes; MemoryError
 template <class T, class Comm = ncclComm_t>
-[[nodiscard]] CommunicatorMemory<T, Cuda> allocate(const std::shared_ptr<Member>& member, std::size_t size,
+[[nodiscard]] CommunicatorMemory<T, Cuda> allocate(const std::shared_ptr<CommunicatorState>& state, std::size_t size,
                                                    const std::source_location& location) {
   static_assert(std::is_trivially_copyable_v<T>, "distx::allocate: elements are moved as bytes");
-  const RankOf& self = member->self;
+  const RankOf& self = state->self;
   const ErrorContext context{
       .operation = "allocate", .backend = self.backend, .rank = self.rank, .size = self.size, .location = location};
   struct Request {
     std::uint64_t size, bytes;
   };
-  const auto requests = member->gathered(Request{size, sizeof(T)}, "allocate", location);
-  return member->guarded([&]() -> CommunicatorMemory<T, Cuda> {
+  const auto requests = state->gathered(Request{size, sizeof(T)}, "allocate", location);
+  return state->guarded([&]() -> CommunicatorMemory<T, Cuda> {
     for (std::size_t rank = 0; rank < requests.size(); ++rank)
       if (requests[rank].size != size || requests[rank].bytes != sizeof(T))
         throw MismatchError("rank " + std::to_string(rank) + " asks for " + std::to_string(requests[rank].size) +
@@ -106,9 +106,9 @@ template <class T, class Comm = ncclComm_t>
           "no GPU memory for " + std::to_string(size) + " elements of " + std::to_string(sizeof(T)) + " bytes",
           context);
     if (size == 0) return {};
-    const DeviceGuard guard(member->device);
+    const DeviceGuard guard(state->device);
     if constexpr (HasWindows<Comm>) {
-      auto owner = std::make_shared<WindowedMemory<Comm>>(member, size * sizeof(T), context);
+      auto owner = std::make_shared<WindowedMemory<Comm>>(state, size * sizeof(T), context);
       return {Span<T, Cuda>(static_cast<T*>(owner->data()), size), owner};
     } else {
       auto owner = std::make_shared<Buffer<T, Cuda>>(size);
@@ -117,4 +117,4 @@ template <class T, class Comm = ncclComm_t>
   });
 }
 
-}  // namespace distx::nccl
+}  // namespace distx::nccl::detail

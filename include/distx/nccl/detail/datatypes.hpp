@@ -6,7 +6,7 @@
 #include "distx/nccl/detail/premultiplied_sum.hpp"
 #include "distx/nccl/options.hpp"
 
-namespace distx::nccl {
+namespace distx::nccl::detail {
 
 [[nodiscard]] constexpr bool is_float8(ElementType type) noexcept {
   return type == ElementType::f8e4m3 || type == ElementType::f8e5m2;
@@ -87,4 +87,4 @@ struct NativeReduction {
   return std::nullopt;
 }
 
-}  // namespace distx::nccl
+}  // namespace distx::nccl::detail

@@ -2,39 +2,40 @@
 #pragma once
 #include <nccl.h>
 
-#include "distx/core/detail/wait.hpp"
 #include "distx/core/unique_handle.hpp"
-#include "distx/cuda/detail/check.hpp"
+#include "distx/nccl/detail/ending_threads.hpp"
 #include "distx/nccl/detail/versions.hpp"
 
-// What gives NCCL's handles back. None of it throws: what cannot be freed has died with its device.
-namespace distx::nccl {
+// The owners of NCCL's handles. Closing one never throws.
+namespace distx::nccl::detail {
 
-/// Ends a communicator by `end`, and waits two seconds at most.
-///
-/// NCCL ends it together with the other processes of the machine, and waits without a limit for theirs (its service
-/// thread stays while a peer's connection does). Who lets go later, or never, holds up a thread that does nothing else.
-inline void end_in_time(ncclComm_t comm, ncclResult_t (*end)(ncclComm_t)) noexcept {
-  int device = 0;
-  static_cast<void>(cudaGetDevice(&device));
-  distx::detail::run_in_time(std::chrono::seconds(2), [=] {
-    static_cast<void>(cudaSetDevice(device));
-    static_cast<void>(end(comm));
-  });
+/// Hands over to whatever still uses it, for the rest of the process.
+template <class T>
+  requires(!std::is_lvalue_reference_v<T>)
+void leak(T&& value) noexcept {
+  static_cast<void>(new T(std::move(value)));
 }
 
-/// A communicator that may have work in flight: letting it go aborts it.
+/// How a communicator is ended: ncclCommAbort or ncclCommDestroy.
+struct CommEnd {
+  ncclComm_t comm;
+  ncclResult_t (*routine)(ncclComm_t);
+
+  void operator()() const noexcept { static_cast<void>(routine(comm)); }
+};
+
+/// Ends communicators, all at once. Waits for up to two seconds: NCCL waits without a limit for the other processes of
+/// the host to end theirs.
+inline void end_in_time(std::span<CommEnd> ends) noexcept { EndingThreads::all().run(ends); }
+
+/// A communicator that may have work in flight: closing it aborts that.
 struct comm_traits {
   using handle_type = ncclComm_t;
   static handle_type null() noexcept { return nullptr; }
-  static void close(handle_type comm) noexcept { end_in_time(comm, ncclCommAbort); }
-};
-
-/// A communicator that ncclCommFinalize has brought to rest.
-struct finalized_comm_traits {
-  using handle_type = ncclComm_t;
-  static handle_type null() noexcept { return nullptr; }
-  static void close(handle_type comm) noexcept { end_in_time(comm, ncclCommDestroy); }
+  static void close(handle_type comm) noexcept {
+    CommEnd end{comm, ncclCommAbort};
+    end_in_time({&end, 1});
+  }
 };
 
 /// Memory of `ncclMemAlloc`. @pre HasWindows<Comm>
@@ -78,11 +79,10 @@ struct window_traits {
 };
 
 using unique_comm = unique_handle<comm_traits>;
-using unique_finalized_comm = unique_handle<finalized_comm_traits>;
 using unique_reduction = unique_handle<reduction_traits>;
 template <class Comm>
 using unique_memory = unique_handle<memory_traits<Comm>>;
 template <class Comm>
 using unique_window = unique_handle<window_traits<Comm>>;
 
-}  // namespace distx::nccl
+}  // namespace distx::nccl::detail

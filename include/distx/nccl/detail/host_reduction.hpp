@@ -6,7 +6,7 @@
 
 #include "distx/comm/calls/any_op.hpp"
 
-namespace distx::nccl {
+namespace distx::nccl::detail {
 
 /// One reduction on the host, which a stream runs when it comes to it: what cudaLaunchHostFunc is given.
 struct HostReduction {
@@ -37,4 +37,4 @@ struct HostReduction {
   }
 };
 
-}  // namespace distx::nccl
+}  // namespace distx::nccl::detail

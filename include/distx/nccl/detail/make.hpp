@@ -7,25 +7,25 @@
 #include "distx/connect/connector.hpp"
 #include "distx/core/detail/fnv1a.hpp"
 #include "distx/cuda/device.hpp"
-#include "distx/nccl/detail/member.hpp"
+#include "distx/nccl/detail/first_contact.hpp"
 
-// How communicators of NCCL's come into being: asynchronously, so that a rank that does not come is no hang.
-namespace distx::nccl {
+// How NCCL's communicators are made: asynchronously, so that a missing rank cannot cause a hang.
+namespace distx::nccl::detail {
 
 /// A communicator that NCCL is making. NCCL may write its handle at any time until it is made, or has failed.
-class Making {
+class CommInitialization {
  public:
   [[nodiscard]] ncclComm_t* slot() noexcept { return slot_.get(); }
 
-  /// Waits until it is made. `parent`: out of which it is made, or null.
-  /// @throws TimeoutError, ConnectError with NCCL's words; what `stop` throws
+  /// Waits until it is made. `parent` is what it is made of, or null.
+  /// @throws TimeoutError, ConnectError with NCCL's text; RevokedError if `stop` returned true
   template <class Stop>
   [[nodiscard]] unique_comm finish(ncclResult_t code, const char* routine, ncclComm_t parent, const Timeout& limit,
                                    const ErrorContext& context, Stop&& stop) {
     bool stopped = false;
     const auto look = [&] { return stopped = stop(); };
-    // Of a communicator that does not block NCCL says success while it still goes on, and has the slot until then: only
-    // the parent's state tells.
+    // For a parent that does not block NCCL returns success while it goes on, and uses the slot until then: only the
+    // parent's state tells.
     if ((code == ncclSuccess || code == ncclInProgress) && parent != nullptr) code = settled(parent, limit, look);
     if (code == ncclInProgress && parent != nullptr) static_cast<void>(slot_.release());
     auto comm = unique_comm::from_native_handle(slot_ == nullptr ? nullptr : *slot_);
@@ -33,8 +33,9 @@ class Making {
       code = settled(comm.native_handle(), limit, look);
     if (code == ncclSuccess && comm) return comm;
     if (stopped) throw RevokedError("another rank has failed", context);
-    if (code == ncclInProgress)
-      throw TimeoutError(std::string(routine) + ": after " + limit.to_string() + " not every rank has come", context);
+    if (code == ncclInProgress || code == timeout_code)
+      throw TimeoutError(std::string(routine) + ": timed out after " + limit.to_string() + ": not all ranks joined",
+                         context);
     const std::string words = words_of(code, comm.native_handle());
     throw ConnectError(advice_for(words) + routine + ": " + words, context, static_cast<int>(code));
   }
@@ -43,93 +44,121 @@ class Making {
   std::unique_ptr<ncclComm_t> slot_ = std::make_unique<ncclComm_t>(nullptr);
 };
 
-/// Some ranks of `parent`, in the order of `key`. Collective.
+/// Makes a communicator of some ranks of `parent`, in the order of `key`. Collective.
 template <class Stop>
 [[nodiscard]] unique_comm split_off(ncclComm_t parent, int color, int key, const NcclOptions& options,
                                     const ErrorContext& context, Stop&& stop) {
   auto config = config_of(options, options.blocking, context);
-  Making making;
-  const ncclResult_t code = ncclCommSplit(parent, color, key, making.slot(), &config);
-  return making.finish(code, "ncclCommSplit", parent, options.deadline, context, stop);
+  CommInitialization made;
+  const ncclResult_t code = ncclCommSplit(parent, color, key, made.slot(), &config);
+  return made.finish(code, "ncclCommSplit", parent, options.deadline, context, stop);
 }
 
-/// All three, out of one. Collective.
+/// Makes all communicators of an NcclCommunicator out of `parent`. Collective.
 template <class Stop>
-[[nodiscard]] Comms split_three(ncclComm_t parent, int color, int key, const NcclOptions& options,
-                                const ErrorContext& context, Stop&& stop) {
+[[nodiscard]] Comms split_all(ncclComm_t parent, int color, int key, const NcclOptions& options,
+                              const ErrorContext& context, Stop&& stop) {
   Comms comms;
   for (unique_comm* const comm : {&comms.blocking, &comms.started, &comms.messages})
     *comm = split_off(parent, color, key, options, context, stop);
+  if (options.shrinkable) comms.spare = split_off(parent, color, key, options, context, stop);
   return comms;
 }
 
-/// All three, for ranks that have the id of one of them. Collective.
+/// Makes all communicators of an NcclCommunicator out of one of the same ranks, which was made without blocking and has
+/// not been used; it becomes one of them, where it can. Collective.
 template <class Stop>
-[[nodiscard]] Comms connect_three(const ncclUniqueId& id, const RankOf& self, const NcclOptions& options,
-                                  const ErrorContext& context, Stop&& stop) {
-  // The first is made without blocking, whatever the others are: so alone its making can be ended.
-  auto config = config_of(options, false, context);
-  Making making;
-  const ncclResult_t code = ncclCommInitRankConfig(making.slot(), self.size, id, self.rank, &config);
-  auto first = making.finish(code, "ncclCommInitRankConfig", nullptr, options.deadline, context, stop);
+[[nodiscard]] Comms complete_all(unique_comm first, int rank, NcclOptions options, const ErrorContext& context,
+                                 Stop&& stop) {
   const ncclComm_t parent = first.native_handle();
-  if (options.blocking) return split_three(parent, 0, self.rank, options, context, stop);
+  if (options.shrinkable || options.blocking) {
+    const bool keeps = std::exchange(options.shrinkable, false);
+    Comms comms = split_all(parent, 0, rank, options, context, stop);
+    if (keeps) comms.spare = std::move(first);
+    return comms;
+  }
   Comms comms;
   comms.blocking = std::move(first);
-  comms.started = split_off(parent, 0, self.rank, options, context, stop);
-  comms.messages = split_off(parent, 0, self.rank, options, context, stop);
+  comms.started = split_off(parent, 0, rank, options, context, stop);
+  comms.messages = split_off(parent, 0, rank, options, context, stop);
   return comms;
 }
 
-/// The identity of a communicator, for notices: the same on its ranks, and on no others.
-template <class... Numbers>
-[[nodiscard]] std::uint64_t identity_of(Numbers... numbers) {
-  return detail::fnv1a(std::array{static_cast<std::uint64_t>(numbers)...});
-}
-[[nodiscard]] inline std::uint64_t identity_of(const ncclUniqueId& id) {
-  return detail::fnv1a(std::string_view(id.internal, sizeof id.internal));
+/// Makes all communicators for ranks that have the id of the first. Collective.
+template <class Stop>
+[[nodiscard]] Comms init_all(const ncclUniqueId& id, const RankOf& self, const NcclOptions& options,
+                             const ErrorContext& context, Stop&& stop) {
+  // Without blocking, whatever the others are, so that the deadline applies.
+  auto config = config_of(options, false, context);
+  CommInitialization made;
+  const ncclResult_t code = ncclCommInitRankConfig(made.slot(), self.size, id, self.rank, &config);
+  auto first = made.finish(code, "ncclCommInitRankConfig", nullptr, options.deadline, context, stop);
+  return complete_all(std::move(first), self.rank, options, context, stop);
 }
 
-/// The GPU that the options name.
-/// @throws Error where there is none
+/// Makes all communicators without the ranks named. Collective over those that remain.
+template <class Stop, class Comm>
+[[nodiscard]] Comms shrink_all(Comm parent, std::vector<int>& without, int rank, bool failed,
+                               const NcclOptions& options, const ErrorContext& context, Stop&& stop) {
+  auto config = config_of(options, false, context);
+  CommInitialization made;
+  const auto code = ncclCommShrink(parent, without.data(), static_cast<int>(without.size()), made.slot(), &config,
+                                   failed ? shrink_abort : shrink_default);
+  auto first = made.finish(code, "ncclCommShrink", parent, options.deadline, context, stop);
+  return complete_all(std::move(first), rank, options, context, stop);
+}
+
+/// The identity of a communicator in the failure channel: the same on its ranks, and on no others.
+template <class... Numbers>
+[[nodiscard]] std::uint64_t identity_of(Numbers... numbers) {
+  return distx::detail::fnv1a(std::array{static_cast<std::uint64_t>(numbers)...});
+}
+[[nodiscard]] inline std::uint64_t identity_of(const ncclUniqueId& id) {
+  return distx::detail::fnv1a(std::string_view(id.internal, sizeof id.internal));
+}
+
+/// Returns the GPU that the options name.
+/// @throws InvalidArgument if there is no such GPU; BackendError
 [[nodiscard]] inline int device_of(const NcclOptions& options) {
   if (!options.device) return current_device();
   if (*options.device < 0 || *options.device >= device_count())
-    throw Error("device " + std::to_string(*options.device) + " is no GPU here: there are " +
-                std::to_string(device_count()) + (device_count() == 0 ? "; " + why_no_gpu() : std::string()));
+    throw InvalidArgument("invalid device " + std::to_string(*options.device) + ": this process sees " +
+                          std::to_string(device_count()) + " GPUs" +
+                          (device_count() == 0 ? "; " + why_no_gpu() : std::string()));
   return *options.device;
 }
 
-/// Brings the ranks of a connector together. Collective.
-/// @throws ConnectError, on every rank, where a rank cannot; TimeoutError
+/// Makes one rank's state of a communicator over the ranks of a connector. Collective.
+/// @throws ConnectError on every rank if a rank fails; TimeoutError
 template <Connector C>
-[[nodiscard]] std::shared_ptr<Member> connect(C& connector, const NcclOptions& options) {
+[[nodiscard]] std::shared_ptr<CommunicatorState> connect(C& connector, const NcclOptions& options) {
   const RankOf self{connector.rank(), connector.size(), "nccl"};
   const ErrorContext context{.operation = "NcclCommunicator", .backend = "nccl", .rank = self.rank, .size = self.size};
   refuse_making_in_group(context);
-  struct Words {
+  struct Report {
     int capability = 0;
-    char text[476] = {};
+    char error[476] = {};
   } mine;
   const auto attempt = [&](auto&& f) {
     try {
       f();
     } catch (const std::exception& error) {
-      mine.text[std::string_view(error.what()).copy(mine.text, sizeof mine.text - 1)] = '\0';
+      mine.error[std::string_view(error.what()).copy(mine.error, sizeof mine.error - 1)] = '\0';
     }
   };
   int lowest = 0;
-  // Before anybody waits in NCCL, and after: every rank says the same.
+  // Before the ranks wait for each other in NCCL, and after: they all succeed, or throw the same.
   const auto agree = [&] {
     const auto all = all_gather_values(connector, mine);
     for (std::size_t rank = 0; rank < all.size(); ++rank)
-      if (all[rank].text[0] != '\0')
-        throw ConnectError("rank " + std::to_string(rank) + ": " + all[rank].text, context);
-    lowest = std::ranges::min(all, {}, &Words::capability).capability;
+      if (all[rank].error[0] != '\0')
+        throw ConnectError("rank " + std::to_string(rank) + ": " + all[rank].error, context);
+    lowest = std::ranges::min(all, {}, &Report::capability).capability;
   };
   int device = 0;
   ncclUniqueId id{};
   attempt([&] {
+    check_version();
     device = device_of(options);
     cuda::detail::Pools::all().share(device);
     mine.capability = compute_capability(device);
@@ -138,24 +167,25 @@ template <Connector C>
   });
   agree();
   id = broadcast_value(connector, id, 0);
-  const auto notices = distx::detail::failure_channel_of(connector);
+  const auto channel = distx::detail::failure_channel_of(connector);
   const DeviceGuard guard(device);
-  std::shared_ptr<Member> member;
+  std::shared_ptr<CommunicatorState> state;
   attempt([&] {
-    Ending ending(notices, identity_of(id), self.rank);
+    RevocationState revocation(channel, identity_of(id), self.rank);
     try {
-      auto comms = connect_three(id, self, options, {}, [&] { return ending.hear(), ending.ended(); });
-      member = std::make_shared<Member>(self, device, options, std::move(comms), notices, identity_of(id));
-      member->set_capability(lowest);
+      auto comms = init_all(id, self, options, {}, [&] { return revocation.poll(), revocation.revoked(); });
+      state = std::make_shared<CommunicatorState>(self, device, options, std::move(comms), channel, identity_of(id));
+      state->set_capability(lowest);
+      connect_all(*state, context);
     } catch (const RevokedError&) {
       throw;
     } catch (const std::exception& error) {
-      ending.end(Ending::Kind::revoked, error.what());  // the others need not wait for this rank
+      revocation.revoke(RevocationState::Cause::revoked, error.what());  // the others need not wait for this rank
       throw;
     }
   });
   agree();
-  return member;
+  return state;
 }
 
-}  // namespace distx::nccl
+}  // namespace distx::nccl::detail

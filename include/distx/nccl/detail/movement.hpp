@@ -3,19 +3,19 @@
 #include <algorithm>
 #include <functional>
 
-#include "distx/nccl/detail/channel.hpp"
+#include "distx/nccl/detail/comm_stream.hpp"
 
-// The collectives that move elements, as bytes: NCCL's own where all ranks send as much, else messages in one group.
+// The collectives that move elements, as bytes: NCCL's own if all blocks are equal, else messages in one group.
 //
-// A gather and a scatter are always messages: only the root knows whether their blocks are equal, and NCCL's own calls
-// are made by all ranks or by none.
-namespace distx::nccl {
+// Gather and scatter are always messages: only the root knows whether the blocks are equal, and NCCL's own calls have
+// to be made by all ranks.
+namespace distx::nccl::detail {
 
 using ConstBytes = Span<const AnyElement, Cuda>;
 using Bytes = Span<AnyElement, Cuda>;
 
-/// Where each rank's block lies, in bytes.
-struct Blocks {
+/// The offset and size of each rank's block, in bytes.
+struct ByteBlocks {
   Counts counts;
   std::size_t equal;
   std::size_t element_bytes;
@@ -28,23 +28,23 @@ struct Blocks {
 
 /// @pre in a group
 template <Collective Call>
-void send_bytes(Channel& ch, const std::byte* from, std::size_t bytes, int to, const Call& c) {
+void send_bytes(CommStream& ch, const std::byte* from, std::size_t bytes, int to, const Call& c) {
   if (bytes != 0) ch.check(ncclSend(from, bytes, ncclUint8, to, ch.comm(), ch.stream.native_handle()), "ncclSend", c);
 }
 /// @pre in a group
 template <Collective Call>
-void receive_bytes(Channel& ch, std::byte* to, std::size_t bytes, int from, const Call& c) {
+void receive_bytes(CommStream& ch, std::byte* to, std::size_t bytes, int from, const Call& c) {
   if (bytes != 0) ch.check(ncclRecv(to, bytes, ncclUint8, from, ch.comm(), ch.stream.native_handle()), "ncclRecv", c);
 }
 
-/// Whether there are counts that differ, which are the same on every rank.
+/// Whether counts, which are the same on every rank, differ between blocks.
 [[nodiscard]] inline bool uneven(Counts counts) noexcept {
   return std::adjacent_find(counts.begin(), counts.end(), std::not_equal_to<>()) != counts.end();
 }
 
-/// Sends every other rank its block of one buffer, and receives its block in another; the own block is copied.
+/// Sends every other rank its block of one buffer and receives its block into another; this rank's block is copied.
 template <Collective Call, class SendBlocks, class ReceiveBlocks>
-void exchange(Channel& ch, const Call& c, const std::byte* send, const SendBlocks& sent, std::byte* receive,
+void exchange(CommStream& ch, const Call& c, const std::byte* send, const SendBlocks& sent, std::byte* receive,
               const ReceiveBlocks& received) {
   const int me = ch.self.rank;
   ch.copy(receive + received.offset(me), send + sent.offset(me), sent.bytes(me), c);
@@ -58,9 +58,9 @@ void exchange(Channel& ch, const Call& c, const std::byte* send, const SendBlock
   });
 }
 
-/// Sends the own block, which lies in its place or elsewhere, to every rank.
+/// Sends this rank's block to every rank and receives theirs.
 template <Collective Call, class AllBlocks>
-void gather_blocks(Channel& ch, const Call& c, const std::byte* own, std::byte* receive, const AllBlocks& blocks) {
+void gather_blocks(CommStream& ch, const Call& c, const std::byte* own, std::byte* receive, const AllBlocks& blocks) {
   const int me = ch.self.rank;
   ch.copy(receive + blocks.offset(me), own, blocks.bytes(me), c);
   if (ch.self.size == 1) return;
@@ -73,17 +73,17 @@ void gather_blocks(Channel& ch, const Call& c, const std::byte* own, std::byte* 
   });
 }
 
-inline void issue(Channel& ch, const Broadcast<AnyElement, Cuda>& c) {
+inline void issue(CommStream& ch, const Broadcast<AnyElement, Cuda>& c) {
   if (c.buffer.empty()) return;
   ch.check(ncclBroadcast(c.buffer.data(), c.buffer.data(), c.buffer.size_bytes(), ncclUint8, c.root, ch.comm(),
                          ch.stream.native_handle()),
            "ncclBroadcast", c);
 }
 
-inline void issue(Channel& ch, const AllGather<AnyElement, Cuda>& c) {
+inline void issue(CommStream& ch, const AllGather<AnyElement, Cuda>& c) {
   if (c.receive.empty()) return;
   if (uneven(c.counts))
-    return gather_blocks(ch, c, c.send.bytes(), c.receive.bytes(), Blocks{c.counts, 0, c.send.element_bytes()});
+    return gather_blocks(ch, c, c.send.bytes(), c.receive.bytes(), ByteBlocks{c.counts, 0, c.send.element_bytes()});
   ch.check(ncclAllGather(c.send.data(), c.receive.data(), c.send.size_bytes(), ncclUint8, ch.comm(),
                          ch.stream.native_handle()),
            "ncclAllGather", c);
@@ -91,7 +91,7 @@ inline void issue(Channel& ch, const AllGather<AnyElement, Cuda>& c) {
 
 /// @return whether this NCCL has the call
 template <class Comm>
-bool all_to_all(Comm comm, Channel& ch, const AllToAll<AnyElement, Cuda>& c, const void* send, std::size_t bytes) {
+bool all_to_all(Comm comm, CommStream& ch, const AllToAll<AnyElement, Cuda>& c, const void* send, std::size_t bytes) {
   if constexpr (HasAllToAll<Comm>) {
     ch.check(ncclAlltoAll(send, c.receive.data(), bytes, ncclUint8, comm, ch.stream.native_handle()), "ncclAlltoAll",
              c);
@@ -100,7 +100,7 @@ bool all_to_all(Comm comm, Channel& ch, const AllToAll<AnyElement, Cuda>& c, con
   return false;
 }
 
-inline void issue(Channel& ch, const AllToAll<AnyElement, Cuda>& c) {
+inline void issue(CommStream& ch, const AllToAll<AnyElement, Cuda>& c) {
   if (c.send.empty() && c.receive.empty()) return;
   const std::byte* send = c.send.bytes();
   if (send == c.receive.bytes()) {
@@ -111,16 +111,16 @@ inline void issue(Channel& ch, const AllToAll<AnyElement, Cuda>& c) {
   const std::size_t equal = c.send.size() / static_cast<std::size_t>(ch.self.size);
   const std::size_t element_bytes = c.send.element_bytes();
   if (c.send_counts.empty() && all_to_all(ch.comm(), ch, c, send, equal * element_bytes)) return;
-  exchange(ch, c, send, Blocks{c.send_counts, equal, element_bytes}, c.receive.bytes(),
-           Blocks{c.receive_counts, equal, element_bytes});
+  exchange(ch, c, send, ByteBlocks{c.send_counts, equal, element_bytes}, c.receive.bytes(),
+           ByteBlocks{c.receive_counts, equal, element_bytes});
 }
 
-inline void issue(Channel& ch, const Gather<AnyElement, Cuda>& c) {
+inline void issue(CommStream& ch, const Gather<AnyElement, Cuda>& c) {
   if (ch.self.rank != c.root) {
     ch.grouped(c, [&] { send_bytes(ch, c.send.bytes(), c.send.size_bytes(), c.root, c); });
     return;
   }
-  const Blocks blocks{c.counts, c.send.size(), c.send.element_bytes()};
+  const ByteBlocks blocks{c.counts, c.send.size(), c.send.element_bytes()};
   ch.copy(c.receive.bytes() + blocks.offset(c.root), c.send.bytes(), c.send.size_bytes(), c);
   ch.grouped(c, [&] {
     for (int rank = 0; rank < ch.self.size; ++rank)
@@ -128,12 +128,12 @@ inline void issue(Channel& ch, const Gather<AnyElement, Cuda>& c) {
   });
 }
 
-inline void issue(Channel& ch, const Scatter<AnyElement, Cuda>& c) {
+inline void issue(CommStream& ch, const Scatter<AnyElement, Cuda>& c) {
   if (ch.self.rank != c.root) {
     ch.grouped(c, [&] { receive_bytes(ch, c.receive.bytes(), c.receive.size_bytes(), c.root, c); });
     return;
   }
-  const Blocks blocks{c.counts, c.receive.size(), c.receive.element_bytes()};
+  const ByteBlocks blocks{c.counts, c.receive.size(), c.receive.element_bytes()};
   ch.copy(c.receive.bytes(), c.send.bytes() + blocks.offset(c.root), c.receive.size_bytes(), c);
   ch.grouped(c, [&] {
     for (int rank = 0; rank < ch.self.size; ++rank)
@@ -141,4 +141,4 @@ inline void issue(Channel& ch, const Scatter<AnyElement, Cuda>& c) {
   });
 }
 
-}  // namespace distx::nccl
+}  // namespace distx::nccl::detail

@@ -1,28 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/nccl/detail/member.hpp"
+#include "distx/nccl/detail/communicator_state.hpp"
 
 namespace distx {
 
-/// A call that was started on a stream.
+/// An asynchronous call on an NcclCommunicator; move-only.
 ///
-/// `wait(stream)` makes the stream wait by an event, and the host for nothing; an op of the user's that throws
-/// afterwards revokes the communicator. In an NcclGroup that is open there is nothing to wait for yet.
+/// Inside an open NcclGroup it cannot be waited for. The destructor waits; during unwinding it revokes the communicator
+/// and does not wait.
 class NcclPending {
  public:
   NcclPending() noexcept = default;
-  NcclPending(std::shared_ptr<nccl::Member> member, nccl::Job* job, const ErrorContext& context) noexcept
-      : member_(std::move(member)), job_(job), context_(context) {}
+  /// Owns `call`, which `state` has started.
+  NcclPending(std::shared_ptr<nccl::detail::CommunicatorState> state, nccl::detail::StreamCall* call,
+              const ErrorContext& context) noexcept
+      : state_(std::move(state)), call_(call), context_(context) {}
   NcclPending(NcclPending&& other) noexcept
-      : member_(std::move(other.member_)),
-        job_(std::exchange(other.job_, nullptr)),
+      : state_(std::move(other.state_)),
+        call_(std::exchange(other.call_, nullptr)),
         context_(other.context_),
         uncaught_(other.uncaught_) {}
   NcclPending& operator=(NcclPending&& other) noexcept {
     if (this != &other) {
       let_go();
-      member_ = std::move(other.member_);
-      job_ = std::exchange(other.job_, nullptr);
+      state_ = std::move(other.state_);
+      call_ = std::exchange(other.call_, nullptr);
       context_ = other.context_;
       uncaught_ = other.uncaught_;
     }
@@ -30,38 +32,41 @@ class NcclPending {
   }
   ~NcclPending() { let_go(); }
 
-  /// @throws TimeoutError, RevokedError, RankFailure, Error of NCCL; and what a user's op threw on this rank
+  /// Blocks until the call is done.
+  /// @throws TimeoutError, RevokedError, RankFailure, BackendError; and what a user's op threw on this rank
   void wait() {
-    if (job_ == nullptr) return;
-    const auto member = std::move(member_);
-    member->finish(*std::exchange(job_, nullptr), context_);
+    if (call_ == nullptr) return;
+    const auto state = std::move(state_);
+    state->finish(*std::exchange(call_, nullptr), context_);
   }
-  /// What is enqueued on the stream from now on comes after the call.
+  /// Makes `stream` wait for the call, by an event. Blocks only until NCCL has enqueued the call. If a user's op throws
+  /// later, the communicator is revoked.
   void wait(CudaStreamRef stream) {
-    if (job_ == nullptr) return;
-    const auto member = std::move(member_);
-    member->follow(*std::exchange(job_, nullptr), stream, context_);
+    if (call_ == nullptr) return;
+    const auto state = std::move(state_);
+    state->follow(*std::exchange(call_, nullptr), stream, context_);
   }
-  [[nodiscard]] bool test() noexcept { return job_ == nullptr || member_->test(*job_); }
+  /// Returns whether `wait` would return or throw at once.
+  [[nodiscard]] bool test() noexcept { return call_ == nullptr || state_->test(*call_); }
 
  private:
   void let_go() noexcept {
-    if (member_ == nullptr) return;
+    if (state_ == nullptr) return;
     if (std::uncaught_exceptions() > uncaught_) {
-      member_->revoke("it let a started call go while unwinding");
-      member_->let_go(*std::exchange(job_, nullptr));
-      member_ = nullptr;
+      state_->revoke("it destroyed an asynchronous call while unwinding");
+      state_->let_go(*std::exchange(call_, nullptr));
+      state_ = nullptr;
       return;
     }
     try {
       wait();
     } catch (...) {
-      // wait() has revoked the communicator: its next call says why.
+      // wait() has revoked the communicator; its next call throws the reason.
     }
   }
 
-  std::shared_ptr<nccl::Member> member_;
-  nccl::Job* job_ = nullptr;
+  std::shared_ptr<nccl::detail::CommunicatorState> state_;
+  nccl::detail::StreamCall* call_ = nullptr;
   ErrorContext context_;
   int uncaught_ = std::uncaught_exceptions();
 };

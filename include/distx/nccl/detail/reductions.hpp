@@ -3,11 +3,11 @@
 #include "distx/nccl/detail/by_host.hpp"
 #include "distx/nccl/detail/datatypes.hpp"
 
-// The collectives that reduce: by NCCL's own calls where it knows type and op, else by way of the host.
-namespace distx::nccl {
+// The collectives that reduce: by NCCL's own calls where it has type and op, else on the host.
+namespace distx::nccl::detail {
 
 /// Makes the op of a pre-multiplied sum, whose factor is of the type of the elements.
-[[nodiscard]] inline ncclResult_t make_pre_multiplied_sum(Channel& ch, const NativeReduction& native,
+[[nodiscard]] inline ncclResult_t make_pre_multiplied_sum(CommStream& ch, const NativeReduction& native,
                                                           unique_reduction& made) {
   const double factor = *native.factor;
   double as_double = factor;
@@ -28,9 +28,9 @@ namespace distx::nccl {
   return code;
 }
 
-/// Calls `f(type, op)` with NCCL's own. False where it has none.
+/// Calls `f(type, op)` with NCCL's own; returns false if it has none.
 template <Collective Call, class F>
-bool natively(Channel& ch, const Call& c, F&& f) {
+bool natively(CommStream& ch, const Call& c, F&& f) {
   const auto native = native_reduction(c.op, ch.options.rounding, ch.capability);
   if (!native) return false;
   if (!native->factor) [[likely]] {
@@ -40,10 +40,11 @@ bool natively(Channel& ch, const Call& c, F&& f) {
   unique_reduction made;
   ch.check(make_pre_multiplied_sum(ch, *native, made), "ncclRedOpCreatePreMulSum", c);
   f(native->type, made.native_handle().op);
+  ch.settle_before("ncclRedOpDestroy", c);
   return true;
 }
 
-inline void issue(Channel& ch, const AllReduce<AnyElement, AnyOp, Cuda>& c) {
+inline void issue(CommStream& ch, const AllReduce<AnyElement, AnyOp, Cuda>& c) {
   if (c.send.empty()) return;
   if (natively(ch, c, [&](ncclDataType_t type, ncclRedOp_t op) {
         ch.check(ncclAllReduce(c.send.data(), c.receive.data(), c.send.size(), type, op, ch.comm(),
@@ -57,7 +58,7 @@ inline void issue(Channel& ch, const AllReduce<AnyElement, AnyOp, Cuda>& c) {
   gather_blocks(ch, c, own, c.receive.bytes(), blocks);
 }
 
-inline void issue(Channel& ch, const Reduce<AnyElement, AnyOp, Cuda>& c) {
+inline void issue(CommStream& ch, const Reduce<AnyElement, AnyOp, Cuda>& c) {
   if (c.send.empty()) return;
   if (natively(ch, c, [&](ncclDataType_t type, ncclRedOp_t op) {
         ch.check(ncclReduce(c.send.data(), c.receive.data(), c.send.size(), type, op, c.root, ch.comm(),
@@ -80,9 +81,9 @@ inline void issue(Channel& ch, const Reduce<AnyElement, AnyOp, Cuda>& c) {
   });
 }
 
-inline void issue(Channel& ch, const ReduceScatter<AnyElement, AnyOp, Cuda>& c) {
+inline void issue(CommStream& ch, const ReduceScatter<AnyElement, AnyOp, Cuda>& c) {
   if (c.send.empty()) return;
-  const Blocks blocks{c.counts, c.receive.size(), c.send.element_bytes()};
+  const ByteBlocks blocks{c.counts, c.receive.size(), c.send.element_bytes()};
   if (natively(ch, c, [&](ncclDataType_t type, ncclRedOp_t op) {
         if (!uneven(c.counts)) {
           ch.check(ncclReduceScatter(c.send.data(), c.receive.data(), c.receive.size(), type, op, ch.comm(),
@@ -102,12 +103,12 @@ inline void issue(Channel& ch, const ReduceScatter<AnyElement, AnyOp, Cuda>& c) 
   reduce_own_block(ch, c, c.send.bytes(), blocks, c.receive.bytes());
 }
 
-/// The sum of one number of every rank: nobody has it before all have come.
-inline void issue(Channel& ch, const Barrier<Cuda>& c) {
+/// A reduction of one number: no rank has the result before all have entered.
+inline void issue(CommStream& ch, const Barrier<Cuda>& c) {
   if (ch.self.size == 1) return;
   std::byte* const number = ch.workspace(sizeof(int));
   ch.check(ncclAllReduce(number, number, 1, ncclInt32, ncclMax, ch.comm(), ch.stream.native_handle()), "ncclAllReduce",
            c);
 }
 
-}  // namespace distx::nccl
+}  // namespace distx::nccl::detail

@@ -1,0 +1,491 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <exception>
+#include <memory>
+#include <thread>
+
+#include "distx/comm/communicator.hpp"
+#include "distx/nccl/detail/comm_set.hpp"
+#include "distx/nccl/detail/messages.hpp"
+#include "distx/nccl/detail/reductions.hpp"
+#include "distx/nccl/detail/watchdog.hpp"
+
+namespace distx::nccl::detail {
+
+/// One rank's side of a communicator, shared by its handles and asynchronous calls.
+class CommunicatorState final : public Watched,
+                                public GroupMember,
+                                public std::enable_shared_from_this<CommunicatorState> {
+  using Cause = RevocationState::Cause;
+
+ public:
+  CommunicatorState(const RankOf& rank_of, int gpu, const NcclOptions& how, Comms made,
+                    std::shared_ptr<FailureChannel> channel, std::uint64_t identity)
+      : self(rank_of),
+        device(gpu),
+        options(how),
+        revocation(std::move(channel), identity, rank_of.rank),
+        comms(std::move(made), self, options, revocation) {
+    static_cast<void>(EndingThreads::all());  // so that its end comes before that of CUDA
+    watchdog_->join(*this);
+  }
+  CommunicatorState(const CommunicatorState&) = delete;
+  CommunicatorState& operator=(const CommunicatorState&) = delete;
+  ~CommunicatorState() {
+    watchdog_->leave(*this);
+    if (aborter_.joinable()) aborter_.join();
+    // During unwinding this rank will never join the calls that the others wait in.
+    if (std::uncaught_exceptions() > uncaught_) revoke("it destroyed the communicator while unwinding");
+    const QuietDeviceGuard guard(device);
+    if (!revocation.revoked() && open_group == nullptr) comms.finalize();
+    if (!at_rest(std::chrono::seconds(2))) abandon();
+    comms.end();
+  }
+
+  /// The lowest compute capability of the ranks' GPUs, which decides what NCCL reduces.
+  [[nodiscard]] int capability() const noexcept { return comms.blocking.capability; }
+  void set_capability(int lowest) noexcept {
+    comms.blocking.capability = lowest;
+    comms.started.capability = lowest;
+  }
+
+  void revoke(const std::string& why) noexcept { end(Cause::revoked, why); }
+
+  /// Runs `f`; if it throws, revokes the communicator.
+  template <class F>
+  decltype(auto) guarded(F&& f) {
+    try {
+      return f();
+    } catch (const std::exception& error) {
+      end(Cause::revoked, error.what());
+      throw;
+    } catch (...) {
+      end(Cause::revoked, "an exception that is not a std::exception");
+      throw;
+    }
+  }
+
+  template <Collective Call>
+  void execute(const Call& call) {
+    guarded([&] {
+      validate(call, self);
+      const DeviceGuard guard(device);
+      const auto context = self.context(call);
+      if constexpr (is_message<Call>) {
+        finish(begin(call, comms.blocking.stream), context);
+      } else {
+        {
+          const auto use = blocking_use(context);
+          comms.blocking.reduction = reduction_.get();
+          issue(comms.blocking, call);
+        }
+        wait_for_blocking(context);
+        reduction_->rethrow();
+      }
+    });
+  }
+
+  /// Starts a call that comes after what is on `after`. The caller hands it to `finish`, `follow` or `let_go`.
+  template <Collective Call>
+  [[nodiscard]] StreamCall* start(const Call& call, CudaStreamRef after) {
+    return guarded([&] {
+      validate(call, self);
+      const DeviceGuard guard(device);
+      return &begin(call, after);
+    });
+  }
+
+  /// Waits until the call is done, and takes it back.
+  void finish(StreamCall& call, const ErrorContext& context) {
+    const HolderChange returned(call, StreamCall::Holder::nobody);
+    guarded([&] {
+      const DeviceGuard guard(device);
+      demand(call, context);
+      wait([&] { return is_enqueued(call) && call.event.done(); }, context);
+      call.reduction.rethrow();
+    });
+  }
+  /// Makes a stream wait for the call, and takes it back.
+  void follow(StreamCall& call, CudaStreamRef stream, const ErrorContext& context) {
+    const HolderChange returned(call, StreamCall::Holder::stream);
+    guarded([&] {
+      const DeviceGuard guard(device);
+      demand(call, context);
+      wait([&] { return is_enqueued(call); }, context);
+      if (stream != call.comm->stream) stream.wait(call.event);
+    });
+  }
+  /// Whether `finish` would return or throw at once.
+  [[nodiscard]] bool test(StreamCall& call) noexcept {
+    try {
+      const DeviceGuard guard(device);
+      if (call.stage == StreamCall::Stage::posted && open_group == nullptr && !revocation.revoked())
+        if (const auto use = comms.try_use(comms.messages)) flush();
+      if (is_enqueued(call) && call.done()) return true;
+      poll();
+      return revocation.revoked();
+    } catch (const std::exception& error) {
+      revoke(error.what());
+      return true;
+    }
+  }
+  /// Leaves the call to itself, after `revoke`.
+  void let_go(StreamCall& call) noexcept { call.holder = StreamCall::Holder::stream; }
+
+  /// Returns every rank's value, in rank order. Collective; blocking.
+  template <class T>
+  [[nodiscard]] std::vector<T> gathered(const T& mine, std::string_view operation,
+                                        const std::source_location& location) {
+    const ErrorContext context{
+        .operation = operation, .backend = self.backend, .rank = self.rank, .size = self.size, .location = location};
+    std::vector<T> all(static_cast<std::size_t>(self.size));
+    guarded([&] {
+      const DeviceGuard guard(device);
+      const AllGather<AnyElement, Cuda> call{.location = location};
+      const std::size_t total = sizeof(T) * all.size();
+      const std::byte* result = nullptr;
+      {
+        const auto use = blocking_use(context);
+        CommStream& comm = comms.blocking;
+        std::byte* const host = comm.pinned(total);
+        std::byte* const gpu = comm.workspace(total);
+        std::byte* const own = gpu + sizeof(T) * static_cast<std::size_t>(self.rank);
+        std::memcpy(host, &mine, sizeof(T));
+        comm.copy(own, host, sizeof(T), call);
+        comm.check(ncclAllGather(own, gpu, sizeof(T), ncclUint8, comm.comm(), comm.stream.native_handle()),
+                   "ncclAllGather", call);
+        comm.copy(host, gpu, total, call);
+        result = host;
+      }
+      wait_for_blocking(context);
+      std::memcpy(all.data(), result, total);
+    });
+    return all;
+  }
+
+  /// Waits for the GPU, until the deadline or a revocation.
+  template <class Done>
+  void wait(Done&& done, const ErrorContext& context) {
+    const auto ended = distx::detail::wait_until(options.deadline, done, [&] { return poll(), revocation.revoked(); });
+    if (ended == distx::detail::WaitEnd::expired) {
+      const std::string words = timed_out_after(options.deadline);
+      end(Cause::timeout, words, 0, true);
+      throw TimeoutError(words, context);
+    }
+    if (revocation.revoked()) [[unlikely]] {
+      abort();
+      revocation.raise(context);
+    }
+  }
+  /// Waits until nothing of this communicator is in flight on this rank.
+  void settle(const ErrorContext& context) {
+    guarded([&] {
+      const DeviceGuard guard(device);
+      flush_all(context);
+      wait([this] { return idle(); }, context);
+    });
+  }
+
+  /// @throws what has revoked the communicator
+  void ready(const ErrorContext& context) {
+    if (revocation.revoked()) [[unlikely]]
+      revocation.raise(context);
+  }
+  void end(Cause cause, const std::string& why, int code = 0, bool thrown = false) noexcept {
+    revocation.revoke(cause, why, code, thrown);
+    abort();
+  }
+
+  [[nodiscard]] Span<std::byte, Cuda> scratch(std::size_t bytes) {
+    if (scratch_.size() < bytes) {
+      const DeviceGuard guard(device);
+      scratch_ = Buffer<std::byte, Cuda>(bytes, uninitialized);
+    }
+    return {scratch_.data(), bytes};
+  }
+
+  bool check() noexcept override;
+  bool observe() noexcept override;
+  void leave_group(std::unique_lock<std::mutex> lock, ncclResult_t code, bool unwinding) noexcept override;
+
+  const RankOf self;
+  const int device;
+  const NcclOptions options;
+  RevocationState revocation;
+  GroupCache groups;
+  std::atomic<bool> messages_connected{false};
+  std::uint64_t children = 0;  ///< how many were made of it, for their identities
+
+ private:
+  const int uncaught_ = std::uncaught_exceptions();
+
+ public:
+  CommSet comms;
+
+ private:
+  [[nodiscard]] bool in_group() const noexcept { return open_group != nullptr && open_group->holds(this); }
+  void enter_group(const ErrorContext& context) {
+    if (open_group == nullptr || in_group()) return;
+    if (open_group->blocking.value_or(options.blocking) != options.blocking)
+      throw InvalidState("the communicators of an NcclGroup differ in NcclOptions::blocking; NCCL needs them alike",
+                         context);
+    open_group->locks.push_back({shared_from_this(), comms.lock_all(context)});
+    open_group->blocking = options.blocking;
+  }
+  /// A stream that is being captured would record the call, and NCCL's state with it.
+  static void refuse_capture(CudaStreamRef after, const ErrorContext& context) {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    const cudaError_t code = cudaStreamIsCapturing(after.native_handle(), &status);
+    if (code == cudaSuccess && status == cudaStreamCaptureStatusNone) [[likely]]
+      return;
+    static_cast<void>(cudaGetLastError());
+    throw InvalidState("the stream is being captured into a CUDA graph; start the call outside the capture", context);
+  }
+  [[nodiscard]] CommStreamUse blocking_use(const ErrorContext& context) {
+    refuse_blocking_in_group(context);
+    flush_sends(context);
+    busy_.store(true, std::memory_order_relaxed);
+    return comms.use(comms.blocking, context);
+  }
+  void wait_for_blocking(const ErrorContext& context) {
+    wait([&] { return comms.enqueued(comms.blocking) && comms.blocking.stream.done(); }, context);
+    busy_.store(false, std::memory_order_relaxed);
+  }
+
+  template <Collective Call>
+  StreamCall& begin(const Call& call, CudaStreamRef after) {
+    const auto context = self.context(call);
+    check_tag(call, self);
+    ready(context);
+    refuse_capture(after, context);
+    if constexpr (is_message<Call>) {
+      if (!messages_connected)
+        throw InvalidState("messages are not connected; call connect_messages() on every rank before the first one",
+                           context);
+    } else if (open_group == nullptr) {
+      flush_sends(context);
+    }
+    enter_group(context);
+    CommStream& comm = is_message<Call> ? comms.messages : comms.started;
+    StreamCall& made = calls_.take(options.deadline);
+    try {
+      made.comm = &comm;
+      if (after != comm.stream) {
+        made.event.record(after);
+        comm.stream.wait(made.event);
+      }
+      issue_started(made, call, context);
+    } catch (...) {
+      made.holder = StreamCall::Holder::nobody;
+      throw;
+    }
+    watchdog_->wake();
+    return made;
+  }
+  template <Collective Call>
+  void issue_started(StreamCall& made, const Call& call, const ErrorContext& context) {
+    const bool grouped = open_group != nullptr;
+    if constexpr (is_message<Call>) {
+      const auto lock = grouped ? std::unique_lock<std::mutex>() : comms.locked();
+      posted_.add(&made, call);
+      if (grouped) {
+        grouped_.push_back(&made);
+        flush_in_group();
+      } else if (!posted_.has(&made)) {
+        comms.messages.issued(made);  // a message of nothing
+      }
+    } else if (grouped) {
+      if (posted_.sends()) flush_in_group();
+      comms.started.reduction = &made.reduction;
+      issue(comms.started, call);
+      grouped_.push_back(&made);
+    } else {
+      const auto use = comms.use(comms.started, context);
+      comms.started.reduction = &made.reduction;
+      issue(comms.started, call);
+      comms.started.issued(made);
+    }
+  }
+
+  /// Whether NCCL has enqueued the call.
+  [[nodiscard]] bool is_enqueued(StreamCall& call) {
+    if (call.stage == StreamCall::Stage::enqueued) [[likely]]
+      return true;
+    if (call.stage == StreamCall::Stage::issued) static_cast<void>(comms.enqueued(*call.comm));
+    return call.stage == StreamCall::Stage::enqueued;
+  }
+  /// Passes the posted messages to NCCL.
+  /// @pre the messages' CommStream is in use
+  void flush() {
+    if (posted_.empty()) return;
+    for (const NcclMessage& message : posted_.enqueue(comms.messages))
+      if (message.call->stage == StreamCall::Stage::posted && !posted_.has(message.call))
+        comms.messages.issued(*message.call);
+  }
+  /// In a group NCCL sees them at its end, and so do their calls.
+  void flush_in_group() {
+    if (posted_.empty()) return;
+    for (const NcclMessage& message : posted_.enqueue(comms.messages))
+      if (std::ranges::find(grouped_, message.call) == grouped_.end()) grouped_.push_back(message.call);
+  }
+  void flush_all(const ErrorContext& context) {
+    const auto use = comms.use(comms.messages, context);
+    flush();
+  }
+  /// The same where another rank may wait for one of them. Receives alone wait for sends that may follow: passed to
+  /// NCCL before, they would hold those up.
+  void flush_sends(const ErrorContext& context) {
+    ready(context);
+    bool sends = false;
+    {
+      const auto lock = comms.locked();
+      sends = posted_.sends();
+    }
+    if (sends) flush_all(context);
+  }
+  /// Sees to it that the call is issued.
+  void demand(StreamCall& call, const ErrorContext& context) {
+    if (call.stage != StreamCall::Stage::posted) [[likely]]
+      return;
+    if (revocation.revoked()) {
+      abort();
+      revocation.raise(context);
+    }
+    if (open_group != nullptr)
+      throw InvalidState(
+          "a call that was started in an NcclGroup begins at the end of the group; wait for it after that", context);
+    flush_all(context);
+    if (call.stage == StreamCall::Stage::posted)
+      throw InvalidState("a blocking message from a rank to itself would never complete; start the other side first",
+                         context);
+  }
+
+  /// Looks at what NCCL and the other ranks report, at most once a millisecond.
+  void poll() noexcept {
+    revocation.poll();
+    if (revocation.revoked() || in_group()) return;
+    const auto now = Deadline::clock::now().time_since_epoch().count();
+    if (now < next_poll_.load(std::memory_order_relaxed)) return;
+    next_poll_.store(now + Deadline::clock::duration(std::chrono::milliseconds(1)).count(), std::memory_order_relaxed);
+    if (const auto lock = comms.try_locked()) comms.find_failures();
+  }
+
+  /// Ends what is in flight on this rank; in a group, at its end.
+  void abort() noexcept {
+    if (in_group()) return;
+    {
+      const auto lock = comms.locked();
+      posted_.clear();
+    }
+    comms.end();
+    const QuietDeviceGuard guard(device);
+    static_cast<void>(at_rest(std::chrono::seconds(2)));  // so that it uses no buffer of the caller's any more
+  }
+  /// Aborts on a thread of its own: NCCL may wait there for another communicator, which the watchdog has to look after.
+  void abort_in_background() noexcept {
+    if (aborter_.joinable()) return;
+    try {
+      aborter_ = std::thread([this] { abort(); });
+    } catch (...) {
+      abort();
+    }
+  }
+  /// @pre the GPU is current
+  [[nodiscard]] bool idle() noexcept {
+    try {
+      return calls_.done() && (!busy_.load(std::memory_order_relaxed) || comms.blocking.stream.done());
+    } catch (const Error&) {
+      return true;  // a GPU that has failed does nothing more
+    }
+  }
+  [[nodiscard]] bool at_rest(Timeout limit) noexcept {
+    return distx::detail::wait_until(
+               limit, [this] { return idle(); }, [] { return false; }) == distx::detail::WaitEnd::ready;
+  }
+  /// Gives up the memory that calls in flight may use.
+  void abandon() noexcept {
+    comms.abandon();
+    calls_.abandon();
+    leak(std::move(scratch_));
+    static_cast<void>(reduction_.release());
+  }
+
+  std::atomic<bool> busy_{false};  ///< a blocking call is issued
+  std::atomic<Deadline::clock::rep> next_poll_{0};
+  std::atomic<std::uint64_t> looks_{0};  ///< how often the GPU was asked
+  std::unique_ptr<HostReduction> reduction_ = std::make_unique<HostReduction>();
+  StreamCallPool calls_;
+  PostedMessages posted_;
+  std::vector<StreamCall*> grouped_;
+  Buffer<std::byte, Cuda> scratch_;
+  std::shared_ptr<Watchdog> watchdog_ = Watchdog::shared();
+  std::thread aborter_;  ///< the watchdog's alone, until it does not look any more
+};
+
+inline bool CommunicatorState::check() noexcept {
+  bool any = false, late = false;
+  calls_.for_each([&](StreamCall& call) {
+    if (!call.in_flight()) return;
+    any = true;
+    if (!call.deadline.expired()) return;
+    // It is late only if the GPU was asked after the deadline; and if CUDA does not answer, after another second.
+    const std::uint64_t looks = looks_.load();
+    if (call.expired_at_look == 0) call.expired_at_look = looks + 2;
+    const bool asked = looks >= call.expired_at_look;
+    late = late || asked || Deadline::clock::now() >= call.deadline.end() + std::chrono::seconds(1);
+  });
+  if (late) revocation.revoke(Cause::timeout, timed_out_after(options.deadline) + " in a started call");
+  if (any) {
+    revocation.poll();
+    if (const auto lock = comms.try_locked()) comms.find_failures();
+  }
+  if (revocation.revoked()) return abort_in_background(), false;
+  return any;
+}
+
+inline bool CommunicatorState::observe() noexcept {
+  bool any = false;
+  for (std::size_t i = 0; StreamCall* const call = calls_.at(i); ++i) {
+    if (!call->in_flight()) continue;
+    if (!any) {
+      static thread_local bool relaxed = false;
+      if (cudaSetDevice(device) != cudaSuccess) return false;
+      // So that asking here ends no capture of another thread.
+      auto mode = cudaStreamCaptureModeRelaxed;
+      if (!std::exchange(relaxed, true)) static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode));
+    }
+    any = true;
+    const std::uint64_t use = calls_.use_of(*call);
+    try {
+      if (call->stage == StreamCall::Stage::issued)
+        if (const auto lock = comms.try_locked()) static_cast<void>(call->comm->enqueued());
+    } catch (const std::exception& error) {
+      revocation.revoke(Cause::error, error.what());
+    }
+    if (call->stage == StreamCall::Stage::enqueued && cudaEventQuery(call->event.native_handle()) != cudaErrorNotReady)
+      calls_.see_done(*call, use);
+  }
+  ++looks_;
+  return any;
+}
+
+inline void CommunicatorState::leave_group(std::unique_lock<std::mutex> lock, ncclResult_t code,
+                                           bool unwinding) noexcept {
+  if (unwinding) revocation.revoke(Cause::revoked, "it left an NcclGroup while unwinding");
+  const ErrorContext context{.operation = "NcclGroup", .backend = self.backend, .rank = self.rank, .size = self.size};
+  try {
+    const DeviceGuard guard(device);
+    for (CommStream* const comm : {&comms.started, &comms.messages})
+      if (comm->comm() != nullptr && !revocation.revoked()) comm->complete(code, "ncclGroupEnd", context);
+    if (!revocation.revoked())
+      for (StreamCall* const call : grouped_)
+        if (!posted_.has(call)) call->comm->issued(*call);
+  } catch (const std::exception& error) {
+    revocation.revoke(Cause::error, error.what(), static_cast<int>(code));
+  }
+  grouped_.clear();
+  lock.unlock();
+  if (revocation.revoked()) abort();
+}
+
+}  // namespace distx::nccl::detail

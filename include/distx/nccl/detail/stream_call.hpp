@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "distx/core/deadline.hpp"
+#include "distx/cuda/event.hpp"
+#include "distx/nccl/detail/handles.hpp"
+#include "distx/nccl/detail/host_reduction.hpp"
+
+namespace distx::nccl::detail {
+
+class CommStream;
+
+/// An asynchronous call on a stream; reused once it is done.
+struct StreamCall {
+  enum class Holder {
+    nobody,
+    pending,  ///< its NcclPending
+    stream,   ///< only a stream waits for it
+  };
+  enum class Stage {
+    posted,    ///< not yet passed to NCCL
+    issued,    ///< passed to NCCL, which has not enqueued it yet
+    enqueued,  ///< `event` marks its end
+  };
+
+  CudaEvent event;  ///< first marks what comes before the call, then its end
+  CommStream* comm = nullptr;
+  std::atomic<Stage> stage{Stage::posted};
+  std::atomic<Holder> holder{Holder::nobody};
+  std::atomic<bool> seen_done{false};
+  std::uint64_t use = 0;  ///< counts the calls it has stood for
+  Deadline deadline{no_timeout};
+  std::uint64_t expired_at_look = 0;  ///< the watchdog's: the look at which it found the deadline passed
+  HostReduction reduction;
+
+  /// Whether the GPU is not known to have done it.
+  [[nodiscard]] bool in_flight() const noexcept {
+    return holder != Holder::nobody && stage != Stage::posted && !seen_done;
+  }
+  [[nodiscard]] bool done() const { return stage == Stage::enqueued && (seen_done || event.done()); }
+};
+
+/// Gives a call to another holder at the end of the scope.
+class HolderChange {
+ public:
+  HolderChange(StreamCall& call, StreamCall::Holder holder) noexcept : call_(call), holder_(holder) {}
+  HolderChange(const HolderChange&) = delete;
+  HolderChange& operator=(const HolderChange&) = delete;
+  ~HolderChange() { call_.holder = holder_; }
+
+ private:
+  StreamCall& call_;
+  StreamCall::Holder holder_;
+};
+
+/// The asynchronous calls of a communicator. Pointers stay valid while it lives. Thread-safe; no CUDA function is
+/// called under its lock.
+class StreamCallPool {
+ public:
+  /// Returns a call that nobody waits for and that the GPU has done; its holder is now `pending`.
+  /// @throws what a user's op threw in a call that only a stream waited for
+  [[nodiscard]] StreamCall& take(const Timeout& limit) {
+    for (std::size_t i = 0; StreamCall* const call = at(i); ++i) {
+      if (call->holder == StreamCall::Holder::pending) continue;
+      const auto before = call->holder.load();
+      if (before == StreamCall::Holder::stream && !call->done()) continue;
+      const std::lock_guard lock(mutex_);
+      if (call->holder != before ||
+          (before == StreamCall::Holder::stream && call->stage != StreamCall::Stage::enqueued))
+        continue;  // another thread was first
+      if (before == StreamCall::Holder::stream) call->reduction.rethrow();
+      return begin(*call, limit);
+    }
+    auto made = std::make_unique<StreamCall>();
+    const std::lock_guard lock(mutex_);
+    calls_.push_back(std::move(made));
+    return begin(*calls_.back(), limit);
+  }
+  /// Returns call number `i`, or null past the last.
+  [[nodiscard]] StreamCall* at(std::size_t i) const noexcept {
+    const std::lock_guard lock(mutex_);
+    return i < calls_.size() ? calls_[i].get() : nullptr;
+  }
+  /// Calls `f` under the lock.
+  template <class F>
+  void for_each(F&& f) noexcept {
+    const std::lock_guard lock(mutex_);
+    for (const auto& call : calls_) f(*call);
+  }
+  /// Which use of a call this is.
+  [[nodiscard]] std::uint64_t use_of(const StreamCall& call) const noexcept {
+    const std::lock_guard lock(mutex_);
+    return call.use;
+  }
+  /// Takes note that the GPU has done a call, if it still stands for the same use.
+  void see_done(StreamCall& call, std::uint64_t use) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (call.use == use) call.seen_done = true;
+  }
+  /// Whether the GPU has done all calls that were enqueued, and none is about to be.
+  [[nodiscard]] bool done() const {
+    for (std::size_t i = 0; const StreamCall* const call = at(i); ++i) {
+      if (call->stage == StreamCall::Stage::posted) continue;
+      if (!call->done()) return false;
+    }
+    return true;
+  }
+  /// Gives up the memory: the GPU may still use it.
+  void abandon() noexcept { leak(std::move(calls_)); }
+
+ private:
+  StreamCall& begin(StreamCall& call, const Timeout& limit) {
+    call.stage = StreamCall::Stage::posted;
+    call.seen_done = false;
+    call.expired_at_look = 0;
+    call.deadline = Deadline(limit);
+    ++call.use;
+    call.holder = StreamCall::Holder::pending;
+    return call;
+  }
+
+  mutable std::mutex mutex_;
+  std::vector<std::unique_ptr<StreamCall>> calls_;
+};
+
+}  // namespace distx::nccl::detail
