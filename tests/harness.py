@@ -150,7 +150,7 @@ class Pack(unittest.TestCase):
     def test_what_is_there(self):
         status, words = self.listed("a; unit; -; 9; cuda; tests/main.cpp tests/connect/file_test.cpp; ")
         self.assertEqual(status, 0, words)
-        for file in ("run", "tools/ranks", "vendor/doctest/doctest.h", "vendor/nccl.h", "include/distx/file.hpp"):
+        for file in ("run", "tools/ranks", "vendor/doctest/doctest.h", "vendor-nccl-default/nccl.h", "include/distx/file.hpp"):
             self.assertIn(file, words.splitlines())
 
     def test_what_is_missing(self):
@@ -165,6 +165,7 @@ class Pack(unittest.TestCase):
         "good": "int main(int count, char**) { return count == 3 ? 0 : 9; }",
         "bad": "int main() { return 3; }",
         "skipped": '#include <cstdio>\nint main() { std::puts("skipped: for a reason"); return 77; }',
+        "old_driver": '#include <cstdio>\nint main() { std::puts("skipped: there is no GPU here: too old"); return 77; }',
         "slow": "#include <unistd.h>\nint main() { sleep(60); }",
         "broken": "int main() { return nothing; }",
         "one_fails": '#include <cstdlib>\nint main() { return std::atoi(std::getenv("DISTX_RANK")); }',
@@ -184,7 +185,8 @@ class Pack(unittest.TestCase):
                 with open(os.path.join(compilers.ROOT, "tools", script), encoding="utf-8") as file:
                     put(place, file.read(), 0o755)
             put("cuda/bin/nvcc", "#!/bin/sh\necho release 0.0,\n", 0o755)
-            put("vendor/nccl.h", "")
+            put("vendor-nccl-default/nccl.h", "")
+            put("bin/nvidia-smi", "#!/bin/sh\nif [ $1 = -L ]; then echo GPU 0:; echo GPU 1:; else echo A, 1.0, 9.0; fi\n", 0o755)
             lines = []
             for name, text in self.PROGRAMS.items():
                 put(f"{name}.cpp", text + "\n")
@@ -196,7 +198,7 @@ class Pack(unittest.TestCase):
                        os.path.join(folder, "run"), "--results", os.path.join(folder, "results")]
             done = run(*command)
             lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
-            self.assertEqual((done.returncode, lines[-1]), (1, "2 passed, 4 failed, 2 skipped"), done.stdout)
+            self.assertEqual((done.returncode, lines[-1]), (1, "2 passed, 4 failed, 3 skipped"), done.stdout)
             for beginning in ("passed good a b on 1 ", "passed good a b on 2 ", "failed bad status 3 ",
                               "skipped skipped for a reason", "failed slow did not end within 1 s",
                               "failed broken broken.cpp does not compile: broken.cpp:1:",
@@ -205,6 +207,12 @@ class Pack(unittest.TestCase):
             done = run(*command, "--only", "^good$")
             self.assertEqual((done.returncode, done.stdout.splitlines()[-1]), (0, "2 passed, 0 failed, 1 skipped"))
             self.assertEqual(run(*command, "--only", "none").returncode, 1)
+            # On a machine with two GPUs.
+            path = "PATH=" + os.path.join(folder, "bin") + ":/usr/local/bin:/usr/bin:/bin"
+            done = run("env", path, *command[1:2], *command[3:], "--only", "^(good|old_driver)$")
+            lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+            for beginning in ("passed good a b on 2 GPUs ", "failed old_driver skipped: there is no GPU here: too old"):
+                self.assertTrue(any(line.startswith(beginning) for line in lines), beginning + "\n" + done.stdout)
             done = run(*command, "--only", "^good$", "--seconds", "0")
             self.assertNotEqual(done.returncode, 0)
 

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <mutex>
 #include <optional>
-#include <thread>
 
 #include "distx/comm/any_communicator.hpp"
 #include "distx/comm/decorators/metered.hpp"
@@ -33,7 +32,7 @@ void expect(bool holds, const std::string& what) {
 
 }  // namespace
 
-TEST_CASE("options are NCCL's configuration") {
+TEST_CASE("NcclOptions set the fields of ncclConfig_t, and shared resources are refused") {
   const auto plain = distx::nccl::detail::config_of({}, false, nowhere);
   CHECK(plain.blocking == 0);
   CHECK(plain.minCTAs == NCCL_CONFIG_UNDEF_INT);
@@ -85,7 +84,7 @@ TEST_CASE("the error for two ranks on one GPU says what to do") {
   CHECK(distx::nccl::detail::advice_for("something else").empty());
 }
 
-TEST_CASE("NCCL's own averages and pre-multiplied sums") {
+TEST_CASE("averages and pre-multiplied sums are right in every floating type") {
   on_ranks(some_ranks(), [](auto& connector) {
     distx::NcclCommunicator comm(connector, {.deadline = std::chrono::seconds(20)});
     const float ranks = static_cast<float>(comm.size());
@@ -131,7 +130,7 @@ void check_float8(distx::NcclCommunicator& comm, bool once) {
 
 }  // namespace
 
-TEST_CASE("8-bit floats") {
+TEST_CASE("every op reduces 8-bit floats, with either rounding") {
   for (const auto rounding : {distx::NcclRounding::native, distx::NcclRounding::once})
     on_ranks(some_ranks(), [&](auto& connector) {
       const bool once = rounding == distx::NcclRounding::once;
@@ -155,7 +154,7 @@ bool native(Op op, NcclRounding rounding, int capability) {
 
 }  // namespace
 
-TEST_CASE("8-bit floats go by way of the host where NCCL or a GPU does not know them") {
+TEST_CASE("8-bit floats are reduced on the host if NCCL or a GPU does not have them") {
   using distx::float8_e4m3;
   CHECK(distx::nccl::detail::float8_of<ncclDataType_t>(ElementType::f8e5m2) == ncclFloat8e5m2);
   CHECK(!distx::nccl::detail::float8_of<OlderDataType>(ElementType::f8e5m2));
@@ -168,7 +167,7 @@ TEST_CASE("8-bit floats go by way of the host where NCCL or a GPU does not know 
   CHECK(native<distx::bfloat16>(distx::sum, NcclRounding::native, 80));
 }
 
-TEST_CASE("a pre-multiplied sum means the same elsewhere") {
+TEST_CASE("a pre-multiplied sum multiplies the sum on other backends") {
   const auto op = distx::AnyOp::make<float>(distx::PreMultipliedSum{0.5});
   const float a = 3, b = 5;
   float result = 0;
@@ -181,7 +180,7 @@ TEST_CASE("a pre-multiplied sum means the same elsewhere") {
   CHECK(!distx::ReductionOp<distx::PreMultipliedSum, int>);
 }
 
-TEST_CASE("started calls are in the order of streams") {
+TEST_CASE("asynchronous calls keep the order of streams, and the host waits for none") {
   on_ranks(some_ranks(), [](auto& connector) {
     distx::NcclCommunicator comm(connector, {.deadline = std::chrono::seconds(20)});
     constexpr std::size_t size = 1 << 16;
@@ -201,7 +200,7 @@ TEST_CASE("started calls are in the order of streams") {
   });
 }
 
-TEST_CASE("other ranks of a process reach buffers that were had in the order of a stream") {
+TEST_CASE("ranks of one process can reach each other's stream-ordered buffers") {
   on_ranks(some_ranks(), [](auto& connector) {
     distx::NcclCommunicator comm(connector);
     const distx::CudaStream stream;
@@ -212,7 +211,7 @@ TEST_CASE("other ranks of a process reach buffers that were had in the order of 
   });
 }
 
-TEST_CASE("blocking calls come after the legacy default stream, or the stream of the options") {
+TEST_CASE("blocking calls run after the legacy default stream, or NcclOptions::stream") {
   on_ranks(some_ranks(), [](auto& connector) {
     const distx::CudaStream own;
     distx::NcclCommunicator comm(connector), on_own(connector, {.stream = own.ref()});
@@ -231,7 +230,7 @@ TEST_CASE("blocking calls come after the legacy default stream, or the stream of
   });
 }
 
-TEST_CASE("messages that pass each other, in a group and out of it") {
+TEST_CASE("messages pass each other and a barrier, in a group and outside; tags are refused") {
   on_ranks(some_ranks(), [](auto& connector) {
     distx::NcclCommunicator comm(connector, {.deadline = std::chrono::seconds(20)});
     const int right = (comm.rank() + 1) % comm.size(), left = (comm.rank() + comm.size() - 1) % comm.size();
@@ -259,7 +258,8 @@ TEST_CASE("messages that pass each other, in a group and out of it") {
   });
 }
 
-TEST_CASE("messages of nothing, and those that a group has begun, are seen to be done" * nccl_test::needs_gpus(2)) {
+TEST_CASE("test() finds that empty messages, and messages that a group has begun, are done" *
+          nccl_test::needs_gpus(2)) {
   on_ranks(2, [](auto& connector) {
     distx::NcclCommunicator comm(connector, {.deadline = std::chrono::seconds(5)});
     const int peer = 1 - comm.rank();
@@ -287,102 +287,7 @@ TEST_CASE("messages of nothing, and those that a group has begun, are seen to be
   });
 }
 
-namespace {
-
-/// Runs programs that MPI allows, each as the first traffic of a communicator.
-template <class Program>
-void as_first_messages(int ranks, Program program) {
-  if (!nccl_test::has(ranks)) return;
-  on_ranks(ranks, [&](auto& connector) {
-    distx::NcclCommunicator comm(connector, {.deadline = std::chrono::seconds(20)});
-    const auto mine = on_gpu(std::vector<int>(1000, comm.rank()));
-    std::vector<distx::Buffer<int, Cuda>> got;
-    for (int i = 0; i < ranks; ++i) got.push_back(on_gpu(std::vector<int>(1000, -1)));
-    for (const int from : program(comm, mine, got))
-      expect(on_host(got[static_cast<std::size_t>(from)])[999] == from, "what was received");
-  });
-}
-
-}  // namespace
-
-TEST_CASE("the first messages of two ranks may be started in any order") {
-  as_first_messages(2, [](auto& comm, const auto& mine, auto& got) {
-    const int peer = 1 - comm.rank();
-    if (comm.rank() == 0) {
-      distx::send(comm, mine, 1);
-      distx::receive(comm, got[1], 1);
-    } else {
-      auto received = distx::start_receive(comm, got[0], 0);
-      auto sent = distx::start_send(comm, mine, 0);
-      sent.wait();
-      received.wait();
-    }
-    return std::vector{peer};
-  });
-}
-
-TEST_CASE("the first messages of three ranks may be a pipeline") {
-  as_first_messages(3, [](auto& comm, const auto& mine, auto& got) {
-    if (comm.rank() == 0) {
-      auto first = distx::start_send(comm, mine, 1);
-      auto second = distx::start_send(comm, mine, 2);
-      first.wait();
-      second.wait();
-      return std::vector<int>();
-    }
-    if (comm.rank() == 1) {
-      distx::receive(comm, got[0], 0);
-      distx::send(comm, mine, 2);
-      return std::vector{0};
-    }
-    distx::receive(comm, got[1], 1);
-    distx::receive(comm, got[0], 0);
-    return std::vector{0, 1};
-  });
-}
-
-TEST_CASE("a first collective may be started before a message that it does not depend on") {
-  if (!nccl_test::has(2)) return;
-  for (const std::size_t size : {std::size_t{100}, std::size_t{1} << 20})  // NCCL uses another algorithm for more bytes
-    on_ranks(2, [&](auto& connector) {
-      distx::NcclCommunicator comm(connector, {.deadline = std::chrono::seconds(20)});
-      auto values = on_gpu(std::vector<float>(size, 1.0f));
-      auto message = on_gpu(std::vector<int>(10, 7));
-      if (comm.rank() == 0) {
-        auto sum = distx::start_all_reduce(comm, values, distx::sum);
-        distx::send(comm, message, 1);
-        sum.wait();
-      } else {
-        distx::receive(comm, message, 0);
-        distx::start_all_reduce(comm, values, distx::sum).wait();
-      }
-      expect(on_host(values)[size - 1] == 2.0f, "sum");
-    });
-}
-
-TEST_CASE("a thread in a first collective does not hold up the messages of another thread") {
-  if (!nccl_test::has(2)) return;
-  on_ranks(2, [&](auto& connector) {
-    distx::NcclCommunicator comm(connector, {.deadline = std::chrono::seconds(20)});
-    const auto reduce = [&] {
-      const distx::DeviceGuard guard(comm.device());
-      auto values = on_gpu(std::vector<float>(std::size_t{1} << 20, 1.0f));
-      distx::all_reduce(comm, values, distx::sum);
-    };
-    auto message = on_gpu(std::vector<int>(10, 7));
-    if (comm.rank() == 0) {
-      std::jthread other(reduce);
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-      distx::send(comm, message, 1);
-    } else {
-      distx::receive(comm, message, 0);
-      reduce();
-    }
-  });
-}
-
-TEST_CASE("messages can be connected later, by a collective call") {
-  if (!nccl_test::has(2)) return;
+TEST_CASE("messages can be connected later, by a collective call" * nccl_test::needs_gpus(2)) {
   on_ranks(2, [](auto& connector) {
     distx::NcclCommunicator comm(connector, {.deadline = std::chrono::seconds(20), .connect_messages = false});
     distx::NcclCommunicator connected(connector, {.deadline = std::chrono::seconds(20), .connect_messages = false});
@@ -412,7 +317,7 @@ TEST_CASE("a call is refused on a stream that is being captured, and nothing of 
   });
 }
 
-TEST_CASE("one thread starts the calls of several GPUs") {
+TEST_CASE("one thread can start the calls of several GPUs in a group") {
   const int ranks = some_ranks();
   std::vector<std::optional<distx::NcclCommunicator>> comms(static_cast<std::size_t>(ranks));
   on_ranks(ranks, [&](auto& connector) {
@@ -436,7 +341,7 @@ TEST_CASE("one thread starts the calls of several GPUs") {
                [&](auto& connector) { comms[static_cast<std::size_t>(connector.rank())].reset(); });
 }
 
-TEST_CASE("what a group cannot do it says") {
+TEST_CASE("a group rejects blocking calls, new communicators and waiting") {
   on_ranks(1, [](auto& connector) {
     distx::NcclCommunicator comm(connector), other(connector), third(connector), fourth(connector);
     distx::NcclCommunicator blocks(connector, {.blocking = true});
@@ -459,7 +364,7 @@ TEST_CASE("what a group cannot do it says") {
   });
 }
 
-TEST_CASE("a host program's communicator is left as it is") {
+TEST_CASE("from_native_handle leaves the caller's communicator usable, also after a revocation") {
   on_ranks(some_ranks(), [](auto& connector) {
     ncclUniqueId id{};
     if (connector.rank() == 0) expect(ncclGetUniqueId(&id) == ncclSuccess, "id");
@@ -483,7 +388,7 @@ TEST_CASE("a host program's communicator is left as it is") {
   CHECK_THROWS_AS(static_cast<void>(distx::NcclCommunicator::from_native_handle(nullptr)), distx::InvalidArgument);
 }
 
-TEST_CASE("communicator memory is zeros, and of one size") {
+TEST_CASE("allocate returns zeros, and rejects sizes that differ or do not fit") {
   on_ranks(some_ranks(), [](auto& connector) {
     distx::NcclCommunicator comm(connector, {.deadline = std::chrono::seconds(20)});
     distx::CommunicatorMemory<float, Cuda> memory;
@@ -510,7 +415,7 @@ TEST_CASE("communicator memory is zeros, and of one size") {
   });
 }
 
-TEST_CASE("through AnyCommunicator and decorators") {
+TEST_CASE("AnyCommunicator and decorators give the same results") {
   on_ranks(some_ranks(), [](auto& connector) {
     distx::NcclCommunicator comm(connector, {.deadline = std::chrono::seconds(20)});
     auto values = on_gpu(std::vector<float>(64, 1.0f));
@@ -539,7 +444,7 @@ struct Throws {
 
 }  // namespace
 
-TEST_CASE("what a user's op throws, waiting throws" * nccl_test::needs_gpus(2)) {
+TEST_CASE("wait throws what a custom op threw, and the communicator is revoked" * nccl_test::needs_gpus(2)) {
   std::atomic<int> thrown{0};
   on_ranks(2, [&](auto& connector) {
     for (const bool blocking : {true, false}) {
@@ -563,7 +468,7 @@ TEST_CASE("what a user's op throws, waiting throws" * nccl_test::needs_gpus(2)) 
   CHECK(thrown == 4);
 }
 
-TEST_CASE("the ranks of several processes, each with several GPUs") {
+TEST_CASE("a product of connectors gives one communicator") {
   distx::SelfConnector outer;
   distx::spawn(distx::threads(some_ranks()) * outer, [&](auto& connector) {
     distx::pick_device(connector);
@@ -574,7 +479,7 @@ TEST_CASE("the ranks of several processes, each with several GPUs") {
   });
 }
 
-TEST_CASE("blocking communicators of NCCL's") {
+TEST_CASE("NcclOptions::blocking gives the same results") {
   on_ranks(some_ranks(), [](auto& connector) {
     distx::NcclCommunicator comm(connector, {.blocking = true});
     auto values = on_gpu(std::vector<float>(64, 1.0f));
@@ -585,7 +490,7 @@ TEST_CASE("blocking communicators of NCCL's") {
   });
 }
 
-TEST_CASE("a smaller communicator without a failure" * nccl_test::needs_gpus(3)) {
+TEST_CASE("shrink without a failure waits for the calls in flight" * nccl_test::needs_gpus(3)) {
   on_ranks(3, [](auto& connector) {
     distx::NcclCommunicator comm(connector, {.deadline = std::chrono::seconds(20)});
     expect(!words_thrown<distx::InvalidArgument>([&] { (void)comm.shrink({7}); }).empty(), "no such rank");

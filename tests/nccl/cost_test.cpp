@@ -37,7 +37,7 @@ std::string alive() {
 
 }  // namespace
 
-TEST_CASE("a blocking call costs no event, and waits for no stream inside CUDA") {
+TEST_CASE("a blocking call records no event and synchronizes no stream") {
   on_ranks(1, [](auto& connector) {
     distx::NcclCommunicator comm(connector);
     auto value = on_gpu(std::vector<float>(2, 1.0f));
@@ -52,7 +52,7 @@ TEST_CASE("a blocking call costs no event, and waits for no stream inside CUDA")
   });
 }
 
-TEST_CASE("8-bit floats are NCCL's where every rank's GPU can, else the host's on every rank alike") {
+TEST_CASE("all ranks reduce 8-bit floats by NCCL if every GPU can, else all on the host") {
   const auto reductions = [](int ranks, bool native, auto make) {
     std::size_t before = 0;
     on_ranks(ranks, [&](auto& connector) {
@@ -91,7 +91,7 @@ TEST_CASE("8-bit floats are NCCL's where every rank's GPU can, else the host's o
   standin::compute_capability(1, 90);
 }
 
-TEST_CASE("a started call costs one event; two, and a wait, behind another stream") {
+TEST_CASE("an asynchronous call records one event; two, with a wait, after another stream") {
   on_ranks(1, [](auto& connector) {
     distx::NcclCommunicator comm(connector);
     auto value = on_gpu(std::vector<float>(2, 1.0f));
@@ -137,7 +137,7 @@ TEST_CASE("nothing is allocated after the first call of a kind") {
   });
 }
 
-TEST_CASE("nothing is left behind") {
+TEST_CASE("nothing stays allocated after communicators, revoked ones included, are destroyed") {
   const auto before = alive();
   on_ranks(3, [](auto& connector) {
     distx::NcclCommunicator comm(connector);

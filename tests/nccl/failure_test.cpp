@@ -65,7 +65,7 @@ constexpr std::chrono::seconds long_deadline{20};
 
 }  // namespace
 
-TEST_CASE("an error of one rank when they come together is every rank's") {
+TEST_CASE("an error of one rank while a communicator is made is thrown on every rank") {
   for (const char* const function : {"ncclGetUniqueId", "ncclCommInitRankConfig", "ncclCommSplit"}) {
     CAPTURE(function);
     Sentences sentences;
@@ -78,7 +78,7 @@ TEST_CASE("an error of one rank when they come together is every rank's") {
   }
 }
 
-TEST_CASE("a rank without a GPU, or with another's, is told to all") {
+TEST_CASE("an invalid device, and a GPU used twice, are errors on every rank") {
   Sentences none;
   on_ranks(2, [&](auto& connector) {
     distx::NcclOptions options{.deadline = long_deadline};
@@ -93,7 +93,7 @@ TEST_CASE("a rank without a GPU, or with another's, is told to all") {
   CHECK(twice.all_have(2, "invalid usage"));
 }
 
-TEST_CASE("a rank that does not come to a call: the deadline, and the others hear of it") {
+TEST_CASE("a rank that does not join a call causes a TimeoutError, and a RevokedError on itself") {
   for (const bool started : {false, true}) {
     CAPTURE(started);
     std::string late, early;
@@ -124,7 +124,7 @@ TEST_CASE("a rank that does not come to a call: the deadline, and the others hea
   }
 }
 
-TEST_CASE("a stream that waits for a rank that does not come goes on after the deadline") {
+TEST_CASE("a stream that waits for a missing rank continues after the deadline") {
   std::string next;
   on_ranks(2, [&](auto& connector) {
     distx::NcclCommunicator comm(connector, {.deadline = short_deadline});
@@ -142,7 +142,7 @@ TEST_CASE("a stream that waits for a rank that does not come goes on after the d
   CHECK(has(next, "in a started call"));
 }
 
-TEST_CASE("an error that NCCL finds by itself") {
+TEST_CASE("an asynchronous error of NCCL is a RankFailure once, then revokes on every rank") {
   for (const bool watched : {false, true}) {
     CAPTURE(watched);
     std::string first, second, other;
@@ -181,7 +181,7 @@ TEST_CASE("an error that NCCL finds by itself") {
   }
 }
 
-TEST_CASE("a communicator that is revoked") {
+TEST_CASE("revoke ends calls on every rank, with the reason") {
   std::string mine, others;
   on_ranks(2, [&](auto& connector) {
     distx::NcclCommunicator comm(connector, {.deadline = long_deadline});
@@ -200,7 +200,7 @@ TEST_CASE("a communicator that is revoked") {
   CHECK(has(others, "rank 0 revoked the communicator: no more data"));
 }
 
-TEST_CASE("a started call, a group or a communicator let go while unwinding revokes") {
+TEST_CASE("destroying an asynchronous call, a group or a communicator while unwinding revokes") {
   for (const int what : {0, 1, 2}) {
     CAPTURE(what);
     std::string others;
@@ -232,7 +232,7 @@ TEST_CASE("a started call, a group or a communicator let go while unwinding revo
   }
 }
 
-TEST_CASE("a rank that ends with an exception") {
+TEST_CASE("an exception that ends a rank revokes on the others") {
   std::string others;
   CHECK_THROWS(on_ranks(2, [&](auto& connector) {
     distx::NcclCommunicator comm(connector, {.deadline = long_deadline});
@@ -243,7 +243,7 @@ TEST_CASE("a rank that ends with an exception") {
   CHECK(begins(others, "RevokedError"));
 }
 
-TEST_CASE("NCCL's refusal of a call") {
+TEST_CASE("an error code of NCCL is a BackendError that names the routine") {
   for (const bool grouped : {false, true}) {
     CAPTURE(grouped);
     std::string mine;
@@ -273,7 +273,7 @@ TEST_CASE("NCCL's refusal of a call") {
   }
 }
 
-TEST_CASE("a communicator that is let go of while it works waits, and leaves no error behind") {
+TEST_CASE("destroying a communicator waits for its calls, and leaves no CUDA error") {
   on_ranks(1, [](auto& connector) {
     const distx::CudaStream stream;
     test::Gate gate(stream);
@@ -292,7 +292,7 @@ TEST_CASE("a communicator that is let go of while it works waits, and leaves no 
   });
 }
 
-TEST_CASE("who lets a communicator go does not wait for ever for the other processes of the machine") {
+TEST_CASE("destroying a communicator waits a bounded time for the host's other processes") {
   // NCCL ends a communicator together with theirs.
   for (const char* const function : {"ncclCommDestroy", "ncclCommAbort"}) {
     CAPTURE(function);
@@ -308,7 +308,7 @@ TEST_CASE("who lets a communicator go does not wait for ever for the other proce
   }
 }
 
-TEST_CASE("the survivors of a failure go on, where NCCL keeps what they need") {
+TEST_CASE("shrink works after a failure if NcclOptions::shrinkable is set, and says so if not") {
   for (const bool shrinkable : {true, false}) {
     CAPTURE(shrinkable);
     on_ranks(3, [&](auto& connector) {
@@ -366,7 +366,7 @@ TEST_CASE("the deadline applies to a first call that a rank does not join") {
   }
 }
 
-TEST_CASE("deadlines pass while CUDA answers no question") {
+TEST_CASE("deadlines apply while cudaEventQuery blocks") {
   std::string next;
   on_ranks(2, [&](auto& connector) {
     distx::NcclCommunicator comm(connector, {.deadline = short_deadline});
@@ -384,7 +384,7 @@ TEST_CASE("deadlines pass while CUDA answers no question") {
   CHECK(begins(next, "TimeoutError"));
 }
 
-TEST_CASE("NCCL's timeouts are TimeoutErrors, and a library older than the header is refused in words") {
+TEST_CASE("ncclTimeout is a TimeoutError, and a library older than the header is refused") {
   on_ranks(1, [](auto& connector) {
     distx::NcclCommunicator comm(connector, {.deadline = long_deadline});
     auto values = on_gpu(std::vector<float>(100, 1.0f));
@@ -401,7 +401,7 @@ TEST_CASE("NCCL's timeouts are TimeoutErrors, and a library older than the heade
   CHECK(sentences.all_have(2, "compiled for"));
 }
 
-TEST_CASE("the survivors of a rank that is lost in the network can shrink the communicator") {
+TEST_CASE("shrink works after a rank is lost in the network") {
   on_ranks(3, [&](auto& connector) {
     distx::NcclCommunicator comm(connector, {.deadline = long_deadline, .shrinkable = true});
     auto values = on_gpu(std::vector<float>(100, 1.0f));

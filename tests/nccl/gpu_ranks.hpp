@@ -8,6 +8,9 @@
 
 #include <chrono>
 #include <optional>
+#include <string>
+
+#include "needs.hpp"
 
 // The ranks of tests on GPUs: threads of this process, each with a GPU of its own; or the processes that a launcher has
 // started, which may share one.
@@ -17,6 +20,12 @@ namespace gpu_ranks {
 inline distx::AnyConnector& world() {
   static distx::AnyConnector connector = distx::connect();
   return connector;
+}
+
+/// Decorates a test case that needs exactly so many ranks; else it counts as skipped.
+inline test::Needs needs_ranks(int count) {
+  return {std::to_string(count) + " ranks",
+          [count] { return world().size() > 1 ? world().size() == count : distx::device_count() >= count; }};
 }
 
 /// Runs `f(comm)` on so many ranks, where that many can be had here; no wait in it lasts longer than 20 seconds.

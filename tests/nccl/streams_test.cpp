@@ -37,7 +37,7 @@ const std::vector<float> descended(4, -1.0F);  // by gradients of one at a rate 
 
 }  // namespace
 
-TEST_CASE("training on GPUs: a step comes behind all streams that a gradient of several uses is ready on") {
+TEST_CASE("training on GPUs: a step runs after all streams that a gradient of several uses is ready on") {
   for (const bool held_last : {false, true}) {
     CAPTURE(held_last);
     gpu_ranks::on_gpus(1, [&](NcclCommunicator& comm) {
@@ -57,7 +57,7 @@ TEST_CASE("training on GPUs: a step comes behind all streams that a gradient of 
   }
 }
 
-TEST_CASE("training on GPUs: a step comes behind the streams of all its micro-batches") {
+TEST_CASE("training on GPUs: a step runs after the streams of all its micro-batches") {
   gpu_ranks::on_gpus(1, [&](NcclCommunicator& comm) {
     const distx::CudaStream held, free, steps;
     const Tied tied(1);
@@ -76,7 +76,7 @@ TEST_CASE("training on GPUs: a step comes behind the streams of all its micro-ba
   });
 }
 
-TEST_CASE("training on GPUs: a gradient's first zeros come before what any stream writes into it") {
+TEST_CASE("training on GPUs: a gradient is zeroed before any stream writes into it") {
   const auto written_on_two = [](NcclCommunicator& comm, const auto& list, int stage) {
     const distx::CudaStream held, free, steps;
     Training<> training(comm, list, distx::SGD{}, {.stage = stage});
@@ -98,7 +98,7 @@ TEST_CASE("training on GPUs: a gradient's first zeros come before what any strea
   });
 }
 
-TEST_CASE("training on GPUs: a step waits until all weights that were asked for have been read") {
+TEST_CASE("training on GPUs: a step waits until all unsharded weights have been read") {
   gpu_ranks::on_gpus(1, [&](NcclCommunicator& comm) {
     const distx::CudaStream reads, steps;
     const Tied model(1);
@@ -125,7 +125,7 @@ TEST_CASE("training on GPUs: a step waits until all weights that were asked for 
   });
 }
 
-TEST_CASE("training on GPUs: another training goes on with what one that has ended has left") {
+TEST_CASE("training on GPUs: a second training continues with the weights of the first") {
   for (const int stage : {0, 1, 3}) {
     CAPTURE(stage);
     gpu_ranks::on_gpus(1, [&](NcclCommunicator& comm) {

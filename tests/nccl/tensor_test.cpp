@@ -98,7 +98,7 @@ std::size_t try_pairs(std::pair<int, int> shape, const std::vector<pairs::Sizes>
   return all;
 }
 
-TEST_CASE("every pair of layouts") {
+TEST_CASE("redistribute is right for every pair of layouts") {
   for (const auto& shape : gpu_meshes::shapes) {
     std::vector<std::string> wrong;
     std::size_t pairs = try_pairs(shape, {{5}, {3, 5}}, 1, wrong);
@@ -108,7 +108,7 @@ TEST_CASE("every pair of layouts") {
   }
 }
 
-TEST_CASE("every pair of layouts without the kernel of boxes") {
+TEST_CASE("redistribute is right for every pair of layouts without the copy kernel") {
   auto* const kernel = std::exchange(distx::cuda::detail::copy_runs_kernel, nullptr);
   std::vector<std::string> wrong;
   try_pairs({2, 1}, {{5}, {3, 5}, {2, 3, 5}}, 3, wrong);
@@ -116,7 +116,7 @@ TEST_CASE("every pair of layouts without the kernel of boxes") {
   for (const auto& words : wrong) FAIL_CHECK(words);
 }
 
-TEST_CASE("made in GPU memory, and from tensors of the host") {
+TEST_CASE("tensors are made in GPU memory, and copied from the host's") {
   on_meshes([](Rank& rank) {
     const Mesh &gpus = rank.gpus, &host = rank.host;
     CHECK(same(distx::zeros<float, Cuda, Shard<0, Data>>(gpus, extents),
@@ -136,7 +136,7 @@ TEST_CASE("made in GPU memory, and from tensors of the host") {
   });
 }
 
-TEST_CASE("from layout to layout, by type") {
+TEST_CASE("redistribute is right for every element type") {
   on_meshes([](Rank& rank) {
     const auto on_host = terms<Shard<0, Data>>(rank.host);
     const auto x = distx::to_space<Cuda>(terms<Shard<0, Data>>(rank.gpus));
@@ -165,7 +165,7 @@ TEST_CASE("from layout to layout, by type") {
   });
 }
 
-TEST_CASE("between the root and all") {
+TEST_CASE("scatter and gather move tensors between the root and all ranks") {
   on_meshes([](Rank& rank) {
     const int root = rank.gpus.size() - 1;
     const auto x = distx::distribute<Cuda, Shard<1, Data>, Shard<0, Model>>(rank.gpus, whole());
@@ -187,7 +187,7 @@ TEST_CASE("between the root and all") {
   });
 }
 
-TEST_CASE("collectives along a dimension, in the order of a stream") {
+TEST_CASE("collectives along a mesh axis keep the stream's order") {
   on_meshes([](Rank& rank) {
     auto& of_host = rank.host.communicator();
     const distx::Mesh<Data> line(rank.comm, {rank.gpus.size()}, rank.stream);
@@ -211,7 +211,7 @@ TEST_CASE("collectives along a dimension, in the order of a stream") {
   });
 }
 
-TEST_CASE("nothing waits on the host, and nothing overtakes") {
+TEST_CASE("operations are enqueued without waiting, and keep their order") {
   on_meshes([](Rank& rank) {
     const auto old = terms<Shard<0, Data>>(rank.host);
     auto x = distx::to_space<Cuda>(distx::zeros<float, Shard<0, Data>, Partial<Model>>(rank.gpus, extents));
@@ -234,7 +234,7 @@ TEST_CASE("nothing waits on the host, and nothing overtakes") {
   });
 }
 
-TEST_CASE("started behind another stream, and waited for by a third") {
+TEST_CASE("start_redistribute runs after one stream, and another can wait for it") {
   on_meshes([](Rank& rank) {
     const auto old = terms<Shard<0, Data>>(rank.host);
     const auto values = distx::to_space<Cuda>(terms<Shard<0, Data>>(rank.gpus));
@@ -243,11 +243,11 @@ TEST_CASE("started behind another stream, and waited for by a third") {
       auto x = distx::to_space<Cuda>(distx::zeros<float, Shard<0, Data>, Partial<Model>>(rank.gpus, extents));
       static_cast<void>(distx::start_redistribute<L>(x, side).wait());  // what is made once may wait for all streams
       static_cast<void>(distx::start_redistribute<Shard<1, Data>>(values).wait());
+      const auto expected = distx::redistribute<L>(old);
+      distx::PinnedBuffer<float> here(expected.local().size());  // before the gate: allocating may wait for the GPU
       Gate gate(side);
       distx::copy(side.ref(), x.local(), values.local());
       auto pending = distx::start_redistribute<L>(x, side);
-      const auto expected = distx::redistribute<L>(old);
-      distx::PinnedBuffer<float> here(expected.local().size());  // other memory may make the host wait
       const auto y = pending.wait(third);
       distx::copy(third.ref(), here.span(), y.local());
       // Behind those, for started collectives are made in one order.
@@ -268,7 +268,7 @@ TEST_CASE("started behind another stream, and waited for by a third") {
   });
 }
 
-TEST_CASE("a kernel of one's own, and distx's") {
+TEST_CASE("custom kernels and those of distx keep one order") {
   on_meshes([](Rank& rank) {
     const auto x = distx::random<float, Cuda, Shard<1, Data>>(rank.gpus, extents, 1);
     const auto y = distx::random<float, Cuda, Shard<1, Data>>(rank.gpus, extents, 2);
@@ -296,7 +296,7 @@ TEST_CASE("a kernel of one's own, and distx's") {
   });
 }
 
-TEST_CASE("products of matrices are the host's, but for rounding") {
+TEST_CASE("matmul equals the host's up to rounding") {
   on_meshes([](Rank& rank) {
     const auto near = [&](const auto& on_gpu, const auto& on_host) {
       const auto there = distx::to_space<Host>(on_gpu);
@@ -321,7 +321,7 @@ TEST_CASE("products of matrices are the host's, but for rounding") {
   });
 }
 
-TEST_CASE("what cannot be is said") {
+TEST_CASE("errors name the operation and the shapes") {
   on_mesh({1, 1}, [](Rank& rank) {
     const auto x = distx::zeros<float, Cuda>(rank.gpus, extents);
     const auto says = [](const std::string& words, const char* part) {

@@ -114,7 +114,7 @@ std::map<int, toy::Ending> endings(int ranks, F&& f) {
 
 }  // namespace
 
-TEST_CASE("training on GPUs: the bits hang on no stage, bucket, overlap or ownership, and are nearly the host's") {
+TEST_CASE("training on GPUs: bits depend on no stage, bucket, overlap or ownership, and are close to the host's") {
   for (const int ranks : rank_counts) {
     CAPTURE(ranks);
     Same same;
@@ -133,7 +133,7 @@ TEST_CASE("training on GPUs: the bits hang on no stage, bucket, overlap or owner
   }
 }
 
-TEST_CASE("training on GPUs: more than two ranks as NCCL rounds") {
+TEST_CASE("training on GPUs: more than two ranks agree with NCCL's own rounding") {
   const auto host = on_host<distx::ZeRO<0>>(3, {});
   each_way([&](Way way) {
     const auto all = train(3, way, distx::NcclRounding::native);
@@ -144,7 +144,7 @@ TEST_CASE("training on GPUs: more than two ranks as NCCL rounds") {
   });
 }
 
-TEST_CASE("training on GPUs: several streams compute, and each call may have another one") {
+TEST_CASE("training on GPUs: each call may use another stream") {
   for (const int ranks : {1, 2, 3}) {
     CAPTURE(ranks);
     Same same;
@@ -157,7 +157,7 @@ TEST_CASE("training on GPUs: several streams compute, and each call may have ano
   }
 }
 
-TEST_CASE("training on GPUs: clipping") {
+TEST_CASE("training on GPUs: clipping equals the host's") {
   for (const int ranks : {1, 2}) {
     CAPTURE(ranks);
     Same same;
@@ -177,7 +177,7 @@ TEST_CASE("training on GPUs: clipping") {
   }
 }
 
-TEST_CASE("training on GPUs: micro-batches, whose gradients are whole or shared out") {
+TEST_CASE("training on GPUs: micro-batches accumulate whole and sharded gradients") {
   for (const int ranks : {1, 2, 3}) {
     CAPTURE(ranks);
     Same whole, sharded;
@@ -195,7 +195,7 @@ TEST_CASE("training on GPUs: micro-batches, whose gradients are whole or shared 
   }
 }
 
-TEST_CASE("training on GPUs: bfloat16 weights with float ones kept by the optimizer") {
+TEST_CASE("training on GPUs: bfloat16 weights are trained with float masters") {
   using distx::bfloat16;
   for (const int ranks : {1, 2, 3}) {
     CAPTURE(ranks);
@@ -207,14 +207,14 @@ TEST_CASE("training on GPUs: bfloat16 weights with float ones kept by the optimi
   }
 }
 
-TEST_CASE("training on GPUs: float16 weights, whose gradients travel short") {
+TEST_CASE("training on GPUs: float16 weights are trained with float16 communication") {
   using distx::float16;
   Same same;
   for (const int stage : {0, 1, 2, 3})
     same.as<Training<distx::Precision<float16>>, float16>(2, {.options = {.stage = stage, .loss_scale = 1}});
 }
 
-TEST_CASE("training on GPUs: shared out in groups, and reduced across them") {
+TEST_CASE("training on GPUs: hybrid sharding equals the host's") {
   Same same;
   for (const int stage : {1, 2, 3})
     for (const bool overlap : {false, true})
@@ -223,7 +223,7 @@ TEST_CASE("training on GPUs: shared out in groups, and reduced across them") {
               .several_streams = overlap});
 }
 
-TEST_CASE("training on GPUs: weights are updated by kernels of one's own, on one's own stream") {
+TEST_CASE("training on GPUs: custom kernels can update weights on a custom stream") {
   Same same;
   each_way([&](Way way) {
     way.own_update = true;
@@ -232,7 +232,7 @@ TEST_CASE("training on GPUs: weights are updated by kernels of one's own, on one
   });
 }
 
-TEST_CASE("training on GPUs: a moving average of the weights") {
+TEST_CASE("training on GPUs: a moving average of the weights equals the host's") {
   Same same;
   each_way([&](Way way) {
     way.averages = true;
@@ -241,7 +241,7 @@ TEST_CASE("training on GPUs: a moving average of the weights") {
   });
 }
 
-TEST_CASE("training on GPUs: the host goes on while a step is only enqueued") {
+TEST_CASE("training on GPUs: a step does not block the host") {
   for (const int stage : {0, 1, 2, 3}) {
     CAPTURE(stage);
     gpu_ranks::on_gpus(2, [&](NcclCommunicator& comm) {
@@ -269,7 +269,7 @@ TEST_CASE("training on GPUs: the host goes on while a step is only enqueued") {
   }
 }
 
-TEST_CASE("training on GPUs: bytes sent and held are those of the host's training, where lines divide evenly") {
+TEST_CASE("training on GPUs: bytes sent and held equal the host's") {
   constexpr std::size_t sizes[] = {480, 960, 1440, 1920, 2400, 2880};  // multiples of 6 lines: GPUs' parts are equal
   for (const int ranks : {2, 3})
     for (const int stage : {0, 1, 2, 3}) {
@@ -308,7 +308,7 @@ TEST_CASE("training on GPUs: bytes sent and held are those of the host's trainin
     }
 }
 
-TEST_CASE("training on GPUs: what differs between ranks, and what one rank does wrong, ends all of them") {
+TEST_CASE("training on GPUs: mismatches and errors of one rank throw on all ranks") {
   const auto differ = endings(2, [](NcclCommunicator& comm) {
     std::vector<distx::Parameter<float, Cuda>> parameters;
     parameters.emplace_back("weight", 10 + static_cast<std::size_t>(comm.rank()));
@@ -357,7 +357,7 @@ TEST_CASE("training on GPUs: what differs between ranks, and what one rank does 
   }
 }
 
-TEST_CASE("training on GPUs: a parameter without gradient on some ranks, or on all") {
+TEST_CASE("training on GPUs: a parameter may lack a gradient on some ranks, or on all") {
   Same same;
   for (const int stage : {0, 1, 2, 3}) {
     CAPTURE(stage);
@@ -384,7 +384,7 @@ TEST_CASE("training on GPUs: a parameter without gradient on some ranks, or on a
   }
 }
 
-TEST_CASE("training on GPUs: weights spread over a mesh become what one process trains") {
+TEST_CASE("training on GPUs: weights sharded over a mesh equal those of one process") {
   const distx::DataParallelOptions options{.clip_norm = 0.5};
   const mesh_model::Whole expected(options);
   for (const auto shape : {std::array{1, 1}, {2, 1}, {1, 2}, {2, 2}, {1, 3}}) {

@@ -193,7 +193,7 @@ std::shared_ptr<Comm> comm_of(ncclComm_t handle) {
 }
 
 void ensure_ready(const Comm& comm) {
-  require(comm.jobs == 0, ncclInvalidArgument);
+  require(comm.jobs == 0 && !comm.unasked, ncclInvalidArgument);
   if (comm.error != ncclSuccess) fail(comm.error.load());
   require(!comm.revoked && !comm.finalized, ncclInvalidUsage);
 }
@@ -346,7 +346,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t handle, ncclResult_t* code) {
   return nccl_called("ncclCommGetAsyncError", [&] {
     require(code != nullptr, ncclInvalidArgument);
     const auto comm = comm_of(handle);
-    *code = comm->jobs > 0 ? ncclInProgress : comm->error.load();
+    *code = comm->unasked.exchange(false) || comm->jobs > 0 ? ncclInProgress : comm->error.load();
   });
 }
 

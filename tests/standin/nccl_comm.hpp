@@ -27,6 +27,8 @@ struct Comm {
   std::atomic<ncclResult_t> error{ncclSuccess};
   std::atomic<bool> proxy_failed{false};  ///< its network thread has ended by an error, which nothing clears
   std::atomic<bool> used{false};          ///< has had operations
+  std::atomic<unsigned> issued{0};        ///< groups of operations
+  std::atomic<bool> unasked{false};       ///< in progress until its state is asked for
 
   std::mutex mutex;  ///< of what follows
   Point last;        ///< after all that was enqueued
@@ -65,6 +67,8 @@ ncclResult_t nccl_called(const char* function, F&& f) {
 [[nodiscard]] std::shared_ptr<Comm> comm_of(ncclComm_t handle);
 /// Ends the call where the communicator cannot be used: an earlier call goes on, or it has met an error.
 void ensure_ready(const Comm& comm);
+/// Whether the operations need a connection that is not there yet.
+[[nodiscard]] bool needs_connecting(const Comm& comm, const std::vector<Op>& ops);
 /// Connects what the operations need and was not connected before, together with the other ranks.
 ncclResult_t connect(Comm& comm, const std::vector<Op>& ops);
 /// Takes part in the group of this thread, or runs alone.

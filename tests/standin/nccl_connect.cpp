@@ -90,6 +90,11 @@ ncclResult_t connect_peers(Comm& comm, const Connections& needed) {
 
 }  // namespace
 
+bool needs_connecting(const Comm& comm, const std::vector<Op>& ops) {
+  const Connections needed = missing(comm, ops);
+  return !needed.algorithms.empty() || !needed.sends.empty() || !needed.receives.empty();
+}
+
 ncclResult_t connect(Comm& comm, const std::vector<Op>& ops) {
   comm.used = true;
   const Connections needed = missing(comm, ops);

@@ -62,11 +62,15 @@ void in_background(const std::vector<std::shared_ptr<Comm>>& comms, std::functio
   }).detach();
 }
 
-/// Connects and enqueues one communicator's operations.
-ncclResult_t connect_and_enqueue(const std::vector<Batch>& batches) {
+std::vector<Op> ops_of(const std::vector<Batch>& batches) {
   std::vector<Op> ops;
   for (const Batch& batch : batches) ops.insert(ops.end(), batch.ops.begin(), batch.ops.end());
-  const ncclResult_t code = connect(*batches.front().comm, ops);
+  return ops;
+}
+
+/// Connects and enqueues one communicator's operations.
+ncclResult_t connect_and_enqueue(const std::vector<Batch>& batches) {
+  const ncclResult_t code = connect(*batches.front().comm, ops_of(batches));
   if (code == ncclSuccess)
     for (const Batch& batch : batches) enqueue_batch(batch);
   return code;
@@ -93,7 +97,13 @@ ncclResult_t start(const std::vector<Batch>& batches) {
     if (std::ranges::any_of(own, [](const Batch& batch) { return is_capturing(*batch.stream); })) {
       results[i] = connect_and_enqueue(own);
     } else if (!comm->blocking) {
-      in_background({comm}, [own] { return connect_and_enqueue(own); });
+      // NCCL has a thread for every group. Here some have one, and the others are done with at once.
+      if (comm->issued++ % 8 == 0 || needs_connecting(*comm, ops_of(own))) {
+        in_background({comm}, [own] { return connect_and_enqueue(own); });
+      } else {
+        comm->unasked = true;
+        results[i] = connect_and_enqueue(own);
+      }
       result = ncclInProgress;
     } else if (by_comm.size() == 1) {
       results[i] = connect_and_enqueue(own);

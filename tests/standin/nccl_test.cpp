@@ -258,7 +258,7 @@ TEST_CASE("messages go round in a group, and one by one in order") {
   CHECK(ncclGroupEnd() == ncclInvalidUsage);
 }
 
-TEST_CASE("an error in a group is told at its end, and nothing of it starts") {
+TEST_CASE("an error in a group is returned at its end, and nothing of it starts") {
   with_ranks(1, [](Rank& self) {
     const Array<int> array(count);
     std::vector<int> host(count);
@@ -402,7 +402,7 @@ TEST_CASE("an abort ends what waits at its rank, and the others wait for theirs"
   });
 }
 
-TEST_CASE("collectives that do not agree wait for ever, and so do those of a rank that never comes or has an error") {
+TEST_CASE("collectives that do not agree wait indefinitely, and so do those of a missing rank or one with an error") {
   for (const int kind : {0, 1, 2}) {
     never_arrives(1, false);
     with_ranks(2, [&](Rank& self) {
@@ -528,7 +528,7 @@ TEST_CASE("a revoked communicator does nothing any more, and can be shrunk") {
   });
 }
 
-TEST_CASE("memory of NCCL's is registered by all, and counted") {
+TEST_CASE("memory of NCCL is registered by all ranks, and counted") {
   const Live before = live();
   with_ranks(2, [](Rank& self) {
     void* memory = nullptr;
