@@ -33,8 +33,8 @@ class Muted : public distx::detail::Decorator<distx::AnyCommunicator<>> {
   }
   template <class Call>
     requires distx::Starts<Any, Call>
-  [[nodiscard]] distx::AnyPending<distx::Host> start(const Call& call, distx::HostStream after = {}) {
-    return noted(call) ? distx::AnyPending<distx::Host>() : inner().start(call, after);
+  [[nodiscard]] distx::Pending<distx::Host> start(const Call& call, distx::HostStream after = {}) {
+    return noted(call) ? distx::Pending<distx::Host>() : inner().start(call, after);
   }
   [[nodiscard]] Muted share() const { return Muted(inner().share(), groups(), state_); }
   [[nodiscard]] Muted split(int color, int key, std::source_location location = std::source_location::current()) {

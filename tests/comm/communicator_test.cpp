@@ -193,7 +193,7 @@ struct NoStream : Waits {
 static_assert(distx::PendingCollective<Waits> && !distx::PendingCollective<CopiedWaits>);
 static_assert(!distx::PendingCollective<NoStream> && !distx::PendingCollective<int>);
 static_assert(distx::PendingCollective<distx::shared_memory::Pending>);
-static_assert(distx::PendingCollective<distx::AnyPending<distx::Host>>);
+static_assert(distx::PendingCollective<distx::Pending<distx::Host>>);
 
 TEST_CASE("a communicator that a user wrote serves the functions that it can serve") {
   Minimal comm;

@@ -8,14 +8,14 @@
 #include <thread>
 #include <vector>
 
-#include "distx/comm/shared_memory/ticket.hpp"
+#include "distx/comm/runtime/progress_thread.hpp"
 #include "distx/core/detail/wait.hpp"
 
 namespace {
 
-using distx::shared_memory::ProgressThread;
+using distx::detail::ProgressThread;
 
-struct Job final : distx::shared_memory::Task {
+struct Job final : distx::detail::ProgressTask {
   explicit Job(std::function<void()> f) : body(std::move(f)) {}
   void run() override { body(); }
   std::function<void()> body;

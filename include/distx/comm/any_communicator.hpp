@@ -3,162 +3,228 @@
 #include <limits>
 #include <memory>
 #include <utility>
-#include <variant>
 
 #include "distx/comm/communicator.hpp"
+#include "distx/comm/runtime/pending.hpp"
 #include "distx/core/error.hpp"
 
 namespace distx {
 
-/// Any erased collective of one space.
-template <MemorySpace Space>
-using AnyCall =
-    std::variant<AllReduce<AnyElement, AnyOp, Space>, Reduce<AnyElement, AnyOp, Space>, Broadcast<AnyElement, Space>,
-                 AllGather<AnyElement, Space>, ReduceScatter<AnyElement, AnyOp, Space>, AllToAll<AnyElement, Space>,
-                 Gather<AnyElement, Space>, Scatter<AnyElement, Space>, Send<AnyElement, Space>,
-                 Receive<AnyElement, Space>, SendReceive<AnyElement, Space>, Barrier<Space>>;
+namespace detail {
 
-/// Any backend's Pending.
+/// The virtual functions behind AnyCommunicator: two for each erased call.
+template <MemorySpace Space, class List>
+class VirtualCalls;
 template <MemorySpace Space>
-class AnyPending {
+class VirtualCalls<Space, CallList<>> {
  public:
-  AnyPending() noexcept = default;
-  template <class P>
-    requires(!std::same_as<P, AnyPending>) && PendingCollective<P, Space>
-  explicit AnyPending(P pending) : self_(std::make_unique<Model<P>>(std::move(pending))) {}
-
-  void wait() {
-    if (self_ != nullptr) std::exchange(self_, nullptr)->wait();
-  }
-  void wait(typename Space::stream stream) {
-    if (self_ != nullptr) std::exchange(self_, nullptr)->wait(stream);
-  }
-  [[nodiscard]] bool test() { return self_ == nullptr || self_->test(); }
-
- private:
-  struct Interface {
-    virtual ~Interface() = default;
-    virtual void wait() = 0;
-    virtual void wait(typename Space::stream) = 0;
-    virtual bool test() = 0;
-  };
-  template <class P>
-  struct Model final : Interface {
-    explicit Model(P p) : pending(std::move(p)) {}
-    void wait() override { pending.wait(); }
-    void wait(typename Space::stream stream) override { pending.wait(stream); }
-    bool test() override { return pending.test(); }
-    P pending;
-  };
-  std::unique_ptr<Interface> self_;
+  virtual ~VirtualCalls() = default;
+  void execute() = delete;
+  void start() = delete;
+};
+template <MemorySpace Space, class Call, class... Rest>
+class VirtualCalls<Space, CallList<Call, Rest...>> : public VirtualCalls<Space, CallList<Rest...>> {
+ public:
+  using VirtualCalls<Space, CallList<Rest...>>::execute;
+  using VirtualCalls<Space, CallList<Rest...>>::start;
+  virtual void execute(const Call&) = 0;
+  virtual Pending<Space> start(const Call&, typename Space::stream) = 0;
 };
 
-/// Holds any communicator of one space behind one type; costs a virtual call.
+/// The interface behind AnyCommunicator.
+template <MemorySpace Space>
+class VirtualCommunicator : public VirtualCalls<Space, ErasedCalls<Space>> {
+ public:
+  [[nodiscard]] virtual int rank() const = 0;
+  [[nodiscard]] virtual int size() const = 0;
+  [[nodiscard]] virtual std::string_view backend() const = 0;
+  [[nodiscard]] virtual std::shared_ptr<VirtualCommunicator> split(int color, int key, const std::source_location&) = 0;
+  [[nodiscard]] virtual CommunicatorMemory<std::byte, Space> allocate(std::size_t count, std::size_t element_bytes,
+                                                                      const std::source_location&) = 0;
+  [[nodiscard]] virtual Span<std::byte, Space> scratch(std::size_t bytes) = 0;
+  virtual void revoke(const std::string& reason) = 0;
+
+  GroupCache groups;
+};
+
+/// Another communicator's Pending as an operation.
+template <class P, MemorySpace Space>
+class PendingOperation final : public Operation<Space> {
+ public:
+  explicit PendingOperation(P pending) : pending_(std::move(pending)) {}
+  bool test() noexcept override {
+    try {
+      return pending_.test();
+    } catch (...) {
+      return true;  // `complete` throws it
+    }
+  }
+  void complete() override { pending_.wait(); }
+  void complete(typename Space::stream stream) override { pending_.wait(stream); }
+  void abandon() noexcept override {}  // destroying the Pending inside does
+  void keep(std::shared_ptr<void> owner) override {
+    if constexpr (requires { pending_.keep(std::move(owner)); })
+      pending_.keep(std::move(owner));
+    else
+      owner_ = std::move(owner);
+  }
+
+ private:
+  std::shared_ptr<void> owner_;
+  P pending_;
+};
+
+/// Implements the virtual functions for a communicator of type C, call by call.
+template <class C, class Base, class List>
+class ImplementedCalls;
+template <class C, class Base>
+class ImplementedCalls<C, Base, CallList<>> : public Base {
+ public:
+  explicit ImplementedCalls(C c) : comm(std::move(c)) {}
+  C comm;
+
+ protected:
+  template <class Call>
+  [[noreturn]] void throw_unsupported(const Call& call) const {
+    throw InvalidArgument("this communicator does not support this operation for elements of a type known at run time",
+                          {.operation = Call::name,
+                           .backend = comm.backend(),
+                           .rank = comm.rank(),
+                           .size = comm.size(),
+                           .location = call.location});
+  }
+};
+template <class C, class Base, class Call, class... Rest>
+class ImplementedCalls<C, Base, CallList<Call, Rest...>> : public ImplementedCalls<C, Base, CallList<Rest...>> {
+  using Next = ImplementedCalls<C, Base, CallList<Rest...>>;
+  using Space = typename C::space;
+
+ public:
+  using Next::execute;
+  using Next::Next;
+  using Next::start;
+  void execute(const Call& call) override {
+    if constexpr (Executes<C, Call>)
+      this->comm.execute(call);
+    else
+      this->throw_unsupported(call);
+  }
+  Pending<Space> start(const Call& call, typename Space::stream after) override {
+    return begin(this->comm, call, after);
+  }
+
+ private:
+  // With the communicator as an argument: if it has no `start` at all, its name may not even be looked up.
+  template <class Inner>
+  Pending<Space> begin(Inner& inner, const Call& call, typename Space::stream after) {
+    if constexpr (!Starts<Inner, Call>) {
+      this->throw_unsupported(call);
+    } else {
+      using P = decltype(inner.start(call, after));
+      if constexpr (std::same_as<P, Pending<Space>>)
+        return inner.start(call, after);
+      else
+        return Pending<Space>(std::make_shared<PendingOperation<P, Space>>(inner.start(call, after)));
+    }
+  }
+};
+
+template <class C>
+class CommunicatorModel final
+    : public ImplementedCalls<C, VirtualCommunicator<typename C::space>, ErasedCalls<typename C::space>> {
+  using Space = typename C::space;
+
+ public:
+  using ImplementedCalls<C, VirtualCommunicator<Space>, ErasedCalls<Space>>::ImplementedCalls;
+  int rank() const override { return this->comm.rank(); }
+  int size() const override { return this->comm.size(); }
+  std::string_view backend() const override { return this->comm.backend(); }
+  std::shared_ptr<VirtualCommunicator<Space>> split(int color, int key, const std::source_location& where) override {
+    if constexpr (requires(C& c) { c.split(color, key, where); })
+      return std::make_shared<CommunicatorModel>(this->comm.split(color, key, where));
+    else
+      return std::make_shared<CommunicatorModel>(this->comm.split(color, key));
+  }
+  CommunicatorMemory<std::byte, Space> allocate(std::size_t count, std::size_t element_bytes,
+                                                const std::source_location& where) override {
+    if (count > std::numeric_limits<std::size_t>::max() / element_bytes)
+      throw MemoryError(
+          "cannot allocate " + std::to_string(count) + " elements of " + std::to_string(element_bytes) + " bytes",
+          {.operation = "allocate", .backend = backend(), .rank = rank(), .size = size(), .location = where});
+    if constexpr (requires(C& c) { c.template allocate<std::byte>(count, where); })
+      return this->comm.template allocate<std::byte>(count * element_bytes, where);
+    else
+      return this->comm.template allocate<std::byte>(count * element_bytes);
+  }
+  Span<std::byte, Space> scratch(std::size_t bytes) override {
+    if constexpr (requires(C& c) { c.scratch(bytes); }) {
+      return this->comm.scratch(bytes);
+    } else {
+      if (scratch_.size() < bytes) scratch_ = Buffer<std::byte, Space>(bytes);
+      return {scratch_.data(), bytes};
+    }
+  }
+  void revoke(const std::string& reason) override { this->comm.revoke(reason); }
+
+ private:
+  Buffer<std::byte, Space> scratch_;
+};
+
+}  // namespace detail
+
+/// A communicator of any backend behind one type, for one memory space; a call costs a virtual call and allocates
+/// nothing.
 ///
-/// A call that the communicator inside cannot make throws MismatchError.
+/// A call that the communicator inside does not support throws InvalidArgument.
 template <MemorySpace Space = Host>
 class AnyCommunicator {
+  using Interface = detail::VirtualCommunicator<Space>;
+
  public:
   using space = Space;
 
   template <class C>
     requires(!std::same_as<C, AnyCommunicator>) && Communicator<C> && std::same_as<typename C::space, Space>
-  explicit AnyCommunicator(C comm) : self_(std::make_shared<Model<C>>(std::move(comm))) {}
+  explicit AnyCommunicator(C comm) : self_(std::make_shared<detail::CommunicatorModel<C>>(std::move(comm))) {}
   AnyCommunicator(AnyCommunicator&&) noexcept = default;
   AnyCommunicator& operator=(AnyCommunicator&&) noexcept = default;
 
   [[nodiscard]] int rank() const { return self_->rank(); }
   [[nodiscard]] int size() const { return self_->size(); }
   [[nodiscard]] std::string_view backend() const { return self_->backend(); }
+  /// Returns another handle on this communicator.
   [[nodiscard]] AnyCommunicator share() const { return AnyCommunicator(self_); }
   friend bool operator==(const AnyCommunicator& a, const AnyCommunicator& b) noexcept { return a.self_ == b.self_; }
 
   template <ErasableCall Call>
     requires std::same_as<typename Call::space, Space>
   void execute(const Call& call) {
-    self_->execute(AnyCall<Space>(erase(call)));
+    self_->execute(erase(call));
   }
   template <ErasableCall Call>
     requires std::same_as<typename Call::space, Space>
-  [[nodiscard]] AnyPending<Space> start(const Call& call, typename Space::stream after = {}) {
-    return self_->start(AnyCall<Space>(erase(call)), after);
+  [[nodiscard]] Pending<Space> start(const Call& call, typename Space::stream after = {}) {
+    return self_->start(erase(call), after);
   }
 
-  [[nodiscard]] AnyCommunicator split(int color, int key) { return AnyCommunicator(self_->split(color, key)); }
-  template <class T>
-  [[nodiscard]] CommunicatorMemory<T, Space> allocate(std::size_t size) {
-    if (size > std::numeric_limits<std::size_t>::max() / sizeof(T))
-      throw MemoryError(
-          "no memory for " + std::to_string(size) + " elements of " + std::to_string(sizeof(T)) + " bytes",
-          {.operation = "allocate", .backend = backend(), .rank = rank(), .size = this->size()});
-    auto bytes = std::make_shared<CommunicatorMemory<std::byte, Space>>(self_->allocate(size * sizeof(T)));
-    return {Span<T, Space>(reinterpret_cast<T*>(bytes->data()), size), bytes};
+  [[nodiscard]] AnyCommunicator split(int color, int key,
+                                      std::source_location location = std::source_location::current()) {
+    return AnyCommunicator(self_->split(color, key, location));
   }
-  [[nodiscard]] Span<std::byte, Space> scratch(std::size_t bytes) { return self_->scratch(bytes); }
-  [[nodiscard]] GroupCache& group_cache() noexcept { return self_->groups; }
+  template <class T>
+  [[nodiscard]] CommunicatorMemory<T, Space> allocate(std::size_t size,
+                                                      std::source_location location = std::source_location::current()) {
+    return CommunicatorMemory<T, Space>::from_bytes(self_->allocate(size, sizeof(T), location), size);
+  }
   void revoke(const std::string& reason) { self_->revoke(reason); }
 
- private:
-  struct Interface {
-    virtual ~Interface() = default;
-    virtual int rank() const = 0;
-    virtual int size() const = 0;
-    virtual std::string_view backend() const = 0;
-    virtual void execute(const AnyCall<Space>&) = 0;
-    virtual AnyPending<Space> start(const AnyCall<Space>&, typename Space::stream) = 0;
-    virtual std::shared_ptr<Interface> split(int, int) = 0;
-    virtual CommunicatorMemory<std::byte, Space> allocate(std::size_t) = 0;
-    virtual Span<std::byte, Space> scratch(std::size_t) = 0;
-    virtual void revoke(const std::string&) = 0;
-    GroupCache groups;
-  };
-  template <class C>
-  struct Model final : Interface {
-    explicit Model(C c) : comm(std::move(c)) {}
-    int rank() const override { return comm.rank(); }
-    int size() const override { return comm.size(); }
-    std::string_view backend() const override { return comm.backend(); }
-    void execute(const AnyCall<Space>& any) override {
-      std::visit(
-          [this]<class Call>(const Call& call) {
-            if constexpr (Executes<C, Call>)
-              comm.execute(call);
-            else
-              refuse(call);
-          },
-          any);
-    }
-    AnyPending<Space> start(const AnyCall<Space>& any, typename Space::stream after) override {
-      return std::visit([&]<class Call>(const Call& call) { return begin(comm, call, after); }, any);
-    }
-    std::shared_ptr<Interface> split(int color, int key) override {
-      return std::make_shared<Model>(comm.split(color, key));
-    }
-    CommunicatorMemory<std::byte, Space> allocate(std::size_t bytes) override {
-      return comm.template allocate<std::byte>(bytes);
-    }
-    Span<std::byte, Space> scratch(std::size_t bytes) override { return comm.scratch(bytes); }
-    void revoke(const std::string& reason) override { comm.revoke(reason); }
-    // With the communicator as an argument: where it has no `start` at all, its name may not even be looked up.
-    template <class Inner, class Call>
-    AnyPending<Space> begin(Inner& inner, const Call& call, typename Space::stream after) {
-      if constexpr (Starts<Inner, Call>)
-        return AnyPending<Space>(inner.start(call, after));
-      else
-        return refuse(call), AnyPending<Space>();
-    }
-    template <class Call>
-    void refuse(const Call& call) const {
-      throw MismatchError("this communicator has no such call for elements whose type is known at run time only",
-                          {.operation = Call::name,
-                           .backend = comm.backend(),
-                           .rank = comm.rank(),
-                           .size = comm.size(),
-                           .location = call.location});
-    }
-    C comm;
-  };
+  /// @name For what is built on communicators
+  /// @{
+  [[nodiscard]] Span<std::byte, Space> scratch(std::size_t bytes) { return self_->scratch(bytes); }
+  [[nodiscard]] detail::GroupCache& group_cache() noexcept { return self_->groups; }
+  /// @}
 
+ private:
   explicit AnyCommunicator(std::shared_ptr<Interface> self) : self_(std::move(self)) {}
 
   std::shared_ptr<Interface> self_;

@@ -10,21 +10,21 @@ namespace distx {
 
 namespace detail {
 
-/// One that all ranks share, which only some vendor makes. @pre the ranks are several, and of several processes
+/// Makes a communicator of several processes, which needs a vendor's header. @pre there is more than one rank
 template <class SharedMemory, class Mpi, Connector C>
-[[nodiscard]] AnyCommunicator<> made_by_vendors(C& connector, const Machines& machines, Timeout deadline,
+[[nodiscard]] AnyCommunicator<> made_by_vendors(C& connector, const Hosts& hosts, Timeout deadline,
                                                 const ErrorContext& context) {
-  // Before anything is made, so that every rank says the same.
-  if (machines.largest() > 1) demand_maker<SharedMemory>("shm.hpp", context);
-  if (machines.count() > 1) demand_maker<Mpi>("mpi.hpp", context);
+  // Before anything is made, so that every rank throws the same.
+  if (hosts.largest() > 1) demand_maker<SharedMemory>("shm.hpp", context);
+  if (hosts.count() > 1) demand_maker<Mpi>("mpi.hpp", context);
   const auto make = [deadline]<class Maker>(std::type_identity<Maker>, auto& ranks) -> AnyCommunicator<> {
     if constexpr (std::same_as<Maker, NoMaker>)
-      throw MismatchError("a communicator that no header makes");
+      throw ConnectError("no communicator is available: include <distx/shm.hpp> or <distx/mpi.hpp>");
     else
       return Maker::make(ranks, deadline);
   };
-  if (machines.count() == 1) return make(std::type_identity<SharedMemory>{}, connector);
-  if (machines.largest() == 1) return make(std::type_identity<Mpi>{}, connector);
+  if (hosts.count() == 1) return make(std::type_identity<SharedMemory>{}, connector);
+  if (hosts.largest() == 1) return make(std::type_identity<Mpi>{}, connector);
   if constexpr (requires { Mpi::serves_threads(); }) {
     if (!Mpi::serves_threads())
       throw ConnectError(
@@ -33,7 +33,7 @@ template <class SharedMemory, class Mpi, Connector C>
           context);
   }
   auto [inner, outer] = make_levels(
-      connector, [&](auto& machine) { return make(std::type_identity<SharedMemory>{}, machine); },
+      connector, [&](auto& host) { return make(std::type_identity<SharedMemory>{}, host); },
       [&](auto& all) { return make(std::type_identity<Mpi>{}, all); });
   return AnyCommunicator<>(Hierarchical(std::move(inner), std::move(outer)));
 }
@@ -41,18 +41,18 @@ template <class SharedMemory, class Mpi, Connector C>
 }  // namespace detail
 
 /// The communicator that fits where the ranks are: alone, SerialCommunicator; threads of one process,
-/// ThreadCommunicator; on one machine, shared memory; one on each of several machines, MPI; else shared memory inside
+/// ThreadCommunicator; on one host, shared memory; one on each of several hosts, MPI; else shared memory inside
 /// and MPI across. Collective.
 /// @throws ConnectError where that takes a vendor's header which this program does not include: it says which
 template <Connector C, class SharedMemory = detail::maker_t<detail::SharedMemoryTag, C>,
           class Mpi = detail::maker_t<detail::MpiTag, C>>
 [[nodiscard]] AnyCommunicator<> best_communicator(C& connector, Timeout deadline = default_deadline) {
   if (connector.size() == 1) return AnyCommunicator<>(SerialCommunicator(connector, deadline));
-  const detail::Machines machines = detail::machines_of(connector);
-  if (machines.count() == 1 && detail::ThreadKind::stranger(connector) < 0)
+  const detail::Hosts hosts = detail::hosts_of(connector);
+  if (hosts.count() == 1 && detail::first_foreign_rank(connector) < 0)
     return AnyCommunicator<>(ThreadCommunicator(connector, deadline));
   return detail::made_by_vendors<SharedMemory, Mpi>(
-      connector, machines, deadline,
+      connector, hosts, deadline,
       {.operation = "best_communicator", .rank = connector.rank(), .size = connector.size()});
 }
 

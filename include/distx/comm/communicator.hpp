@@ -12,17 +12,21 @@
 
 namespace distx {
 
-/// Ranks by group, each in the order that they shall have in it: `{{0, 1}, {2, 3}}`.
+/// Ranks by group, each group in the order of its ranks: `{{0, 1}, {2, 3}}`.
 using Grouping = std::vector<std::vector<int>>;
 
-/// The groups that a communicator has made, kept in its state; each holds a communicator of its own type.
+namespace detail {
+
+/// The communicators that `groups` has made, by their grouping; the values are of the caching communicator's own type.
 using GroupCache = std::map<Grouping, std::shared_ptr<void>>;
 
-/// A move-only handle on a collective in flight.
+}  // namespace detail
+
+/// A move-only handle on a collective in flight; `Pending` is the library's.
 ///
 /// `wait(stream)` makes the stream wait and ends the borrow of the buffers in stream order; `wait()` blocks the host
-/// and throws what went wrong; `test()` says whether `wait()` would return at once. Letting one go waits; letting one
-/// go while unwinding revokes the communicator first, so that it cannot hang. An empty one, or one waited for, is done.
+/// and throws on failure; `test()` returns whether `wait()` would return at once. Destroying one waits; destroying one
+/// while the stack unwinds revokes the communicator instead. An empty one, or one that was waited for, is complete.
 template <class P, class Space = Host>
 concept PendingCollective =
     std::movable<P> && !std::copyable<P> && requires(P& pending, typename Space::stream stream) {
@@ -35,20 +39,22 @@ concept PendingCollective =
 template <class C, class Call>
 concept Executes = Collective<Call> && requires(C& comm, const Call& call) { comm.execute(call); };
 
-/// `comm.start(call, after)` compiles: it begins after the work enqueued on the stream `after`.
+/// `comm.start(call, after)` compiles: the communicator does this collective asynchronously, after what is enqueued on
+/// the stream `after`.
 template <class C, class Call>
 concept Starts = Collective<Call> && requires(C& comm, const Call& call, typename Call::space::stream after) {
   { comm.start(call, after) } -> PendingCollective<typename Call::space>;
 };
 
-/// Moves tensor data among its ranks, in one memory space.
+/// Moves and reduces tensor data among its ranks, in one memory space.
 ///
-/// A handle on shared state: move-only; `share()` gives another handle on the same state. It is used by one thread at a
-/// time, and all its ranks make the same calls in the same order; blocking and started calls are ordered separately.
-/// `split` and `allocate` are collective. `split` puts the ranks of one colour into one communicator, ordered by key
-/// and then by rank. `scratch(bytes)` is workspace for those who build on communicators: its next call may reuse it, a
-/// collective does not touch it. `group_cache()` is where `groups` keeps what it has made. `revoke` ends the
-/// communicator: every rank's current or next call throws RevokedError with that reason.
+/// A handle on shared state: move-only; `share()` returns another handle on the same state. It is used by one thread at
+/// a time, and all ranks make the same calls in the same order; blocking and asynchronous calls are ordered separately.
+///
+/// - `split(color, key)` is collective and makes a communicator of the ranks of one color, ordered by key, then by
+/// rank.
+/// - `allocate<T>(n)` is collective and returns memory that this communicator moves fastest.
+/// - `revoke(reason)` ends the communicator: every rank's current or next call throws RevokedError with that reason.
 template <class C>
 concept Communicator = std::movable<C> && !std::copyable<C> &&
                        requires(C& comm, const C& fixed, int number, std::size_t bytes, std::string reason) {
@@ -62,13 +68,11 @@ concept Communicator = std::movable<C> && !std::copyable<C> &&
                          {
                            comm.template allocate<float>(bytes)
                          } -> std::same_as<CommunicatorMemory<float, typename C::space>>;
-                         { comm.scratch(bytes) } -> std::same_as<Span<std::byte, typename C::space>>;
-                         { comm.group_cache() } -> std::same_as<GroupCache&>;
                          comm.revoke(reason);
                        } && Executes<C, Barrier<typename C::space>>;
 
-/// @name What a communicator can do
-/// Names for `Executes` with the collective's value.
+/// @name Capabilities
+/// Whether a communicator does a collective on elements of type T; shorthands for `Executes`.
 /// @{
 template <class C, class T, class Op = Sum>
 concept HasAllReduce = Executes<C, AllReduce<T, Op, typename C::space>>;

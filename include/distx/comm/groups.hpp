@@ -1,41 +1,63 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/comm/communicator.hpp"
+#include "distx/comm/detail/arguments.hpp"
+#include "distx/core/detail/fnv1a.hpp"
 #include "distx/core/error.hpp"
 
 namespace distx {
 
-/// The communicator of this rank's group; a rank that no group names is alone. Collective, with the same grouping
-/// everywhere. A grouping asked for again gives a handle on the same communicator, without communication. A root inside
-/// a group is a rank of that group.
-/// @throws MismatchError for a rank that is named twice or is none
+namespace detail {
+
+/// Returns a hash of a grouping, for the ranks to compare.
+[[nodiscard]] inline std::uint64_t hash_of(const Grouping& grouping) {
+  std::vector<std::uint64_t> words{grouping.size()};
+  for (const auto& group : grouping) {
+    words.push_back(group.size());
+    for (const int rank : group) words.push_back(static_cast<std::uint64_t>(rank));
+  }
+  return fnv1a(words);
+}
+
+}  // namespace detail
+
+/// Returns the communicator of this rank's group; a rank that is in no group gets a communicator of its own.
+///
+/// Collective over `comm`, with the same grouping on every rank, which the ranks compare. A grouping that was asked for
+/// before gives another handle on the same communicator, without communication. Roots inside a group are ranks of that
+/// group.
+///
+/// @throws InvalidArgument for a rank that is out of range or in two groups; MismatchError on every rank if the
+/// groupings
+///         differ
 template <Communicator C>
 [[nodiscard]] C groups(C& comm, const Grouping& grouping,
                        std::source_location location = std::source_location::current()) {
-  GroupCache& cache = comm.group_cache();
-  if (const auto known = cache.find(grouping); known != cache.end())
-    return std::static_pointer_cast<C>(known->second)->share();
+  if constexpr (requires { comm.group_cache(); })
+    if (const auto known = comm.group_cache().find(grouping); known != comm.group_cache().end())
+      return std::static_pointer_cast<C>(known->second)->share();
+  // A barrier that carries the grouping: a rank with another one is found before any rank continues with it.
+  detail::execute(comm, Barrier<typename C::space>{location, detail::hash_of(grouping)});
   const ErrorContext context{
       .operation = "groups", .backend = comm.backend(), .rank = comm.rank(), .size = comm.size(), .location = location};
-  // A rank named nowhere gets a colour of its own, behind those of the groups.
+  // Ranks in no group get colors after those of the groups.
   std::vector<int> color(static_cast<std::size_t>(comm.size()), -1);
   int key = 0;
   for (std::size_t group = 0; group < grouping.size(); ++group) {
-    for (std::size_t place = 0; place < grouping[group].size(); ++place) {
-      const int rank = grouping[group][place];
+    for (std::size_t index = 0; index < grouping[group].size(); ++index) {
+      const int rank = grouping[group][index];
       if (rank < 0 || rank >= comm.size())
-        throw MismatchError(
-            "a group names rank " + std::to_string(rank) + ": ranks are 0 to " + std::to_string(comm.size() - 1),
+        throw InvalidArgument(
+            "invalid rank " + std::to_string(rank) + " in a group: must be in [0, " + std::to_string(comm.size()) + ")",
             context);
       if (color[static_cast<std::size_t>(rank)] >= 0)
-        throw MismatchError("rank " + std::to_string(rank) + " is named twice", context);
+        throw InvalidArgument("rank " + std::to_string(rank) + " is in the groups twice", context);
       color[static_cast<std::size_t>(rank)] = static_cast<int>(group);
-      if (rank == comm.rank()) key = static_cast<int>(place);
+      if (rank == comm.rank()) key = static_cast<int>(index);
     }
   }
   const int mine = color[static_cast<std::size_t>(comm.rank())];
   auto made = std::make_shared<C>(comm.split(mine >= 0 ? mine : static_cast<int>(grouping.size()) + comm.rank(), key));
-  cache.emplace(grouping, made);
+  if constexpr (requires { comm.group_cache(); }) comm.group_cache().emplace(grouping, made);
   return made->share();
 }
 

@@ -16,7 +16,7 @@ template <class P, class T, class S>
 class PendingList {
  public:
   PendingList(detail::FusedList<T, S> list, Buffer<std::byte, S> packed)
-      : list_(std::move(list)), packed_(std::move(packed)) {}
+      : list_(std::move(list)), packed_(std::make_shared<Buffer<std::byte, S>>(std::move(packed))) {}
   PendingList(PendingList&&) noexcept = default;
   PendingList& operator=(PendingList&& other) noexcept {
     settle();
@@ -44,8 +44,9 @@ class PendingList {
     for (const auto item : list_.large())
       pendings_.push_back(detail::start(comm, make_call(list_.send(item), list_.receive(item)), after));
     if (!list_.fuses()) return;
-    list_.pack(after, packed_.span(), in_place);
+    list_.pack(after, packed_->span(), in_place);
     pendings_.push_back(detail::start(comm, list_.fused_call(make_call), after));
+    if constexpr (requires(P& pending) { pending.keep(packed_); }) pendings_.back().keep(packed_);
   }
 
  private:
@@ -69,7 +70,7 @@ class PendingList {
 
   int uncaught_ = std::uncaught_exceptions();
   detail::FusedList<T, S> list_;
-  Buffer<std::byte, S> packed_;
+  std::shared_ptr<Buffer<std::byte, S>> packed_;
   std::vector<P> pendings_;  // last: they borrow the copies above
 };
 
@@ -98,7 +99,7 @@ auto run_list(How how, C& comm, std::vector<Span<const T, S>> sends, ListSide se
   std::optional<FusedList<T, S>> list;
   try {
     list.emplace(std::move(sends), send_side, std::move(receives), receive_side, comm.size(), context);
-  } catch (const MismatchError& error) {
+  } catch (const InvalidArgument& error) {
     comm.revoke(error.what());
     throw;
   }
@@ -106,7 +107,8 @@ auto run_list(How how, C& comm, std::vector<Span<const T, S>> sends, ListSide se
     for (const auto item : list->large()) execute(comm, make_call(list->send(item), list->receive(item)));
     if (!list->fuses()) return;
     typename S::stream stream{};
-    list->pack(stream, comm.scratch(list->fused_bytes()), in_place);
+    const Scratch<C> packed(comm, list->fused_bytes());
+    list->pack(stream, packed.span(), in_place);
     execute(comm, list->fused_call(make_call));
     list->unpack(stream);
   } else {

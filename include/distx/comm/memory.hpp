@@ -8,11 +8,11 @@
 
 namespace distx {
 
-/// Memory that one communicator moves fastest: what its `allocate<T>(n)` returns.
+/// Memory that one communicator moves fastest: what its `allocate<T>(n)` returns, zeroed.
 ///
-/// Owns the elements, together with the state of the communicator that they need: it may outlive the handle. Move-only;
-/// letting it go is local, and on GPUs waits for what is enqueued there. Zeros at first. To one call on GPUs all ranks
-/// pass such memory, or none does.
+/// Owns the elements and the communicator's state that they need, so it may outlive the handle. Move-only. Destroying
+/// it is local; on GPUs it waits for the work enqueued there. If one rank passes such memory to a call on GPUs, all
+/// ranks must.
 template <class T, MemorySpace Space = Host>
 class CommunicatorMemory {
  public:
@@ -48,7 +48,11 @@ class CommunicatorMemory {
     return elements_[index];
   }
 
-  /// The same for backends that move plain host memory as fast as any.
+  /// Returns the same memory as elements of this type. @pre `bytes` holds at least `size` of them, suitably aligned
+  [[nodiscard]] static CommunicatorMemory from_bytes(CommunicatorMemory<std::byte, Space> bytes, std::size_t size) {
+    return {Span<T, Space>(reinterpret_cast<T*>(bytes.data()), size), std::move(bytes.owner_)};
+  }
+  /// Allocates plain zeroed host memory, for backends that move it as fast as any.
   [[nodiscard]] static CommunicatorMemory plain(std::size_t size)
     requires std::same_as<Space, Host>
   {
@@ -57,6 +61,9 @@ class CommunicatorMemory {
   }
 
  private:
+  template <class, MemorySpace>
+  friend class CommunicatorMemory;
+
   Span<T, Space> elements_;
   std::shared_ptr<void> owner_;
 };

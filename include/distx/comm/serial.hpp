@@ -1,30 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/comm/shared_memory/communicator.hpp"
-#include "distx/comm/shared_memory/heap_kind.hpp"
+#include "distx/comm/shared_memory/backend.hpp"
+#include "distx/comm/shared_memory/heap_region.hpp"
 #include "distx/connect/self.hpp"
 
 namespace distx {
 
-namespace detail {
+/// A world of one rank: every call works, and nothing moves.
+class SerialCommunicator : public detail::BasicCommunicator<SerialCommunicator, shared_memory::Backend> {
+  using Base = detail::BasicCommunicator<SerialCommunicator, shared_memory::Backend>;
+  friend Base;
 
-struct SerialKind : shared_memory::HeapKind {
-  static constexpr std::string_view name = "serial";
+ public:
+  /// @throws ConnectError if the connector has more than one rank
+  template <class C>
+    requires(!std::same_as<std::remove_const_t<C>, SerialCommunicator>) && Connector<C>
+  explicit SerialCommunicator(C& connector, Timeout deadline = default_deadline)
+      : Base(connected(connector, deadline)) {}
 
-  template <Connector C>
-  static void admit(C& connector) {
+ private:
+  using Base::Base;
+
+  template <class C>
+  static std::shared_ptr<State> connected(C& connector, Timeout deadline) {
     if (connector.size() != 1)
       throw ConnectError(
-          "there are " + std::to_string(connector.size()) +
-              " ranks: a SerialCommunicator is a world of one; use MpiCommunicator or "
-              "ThreadCommunicator",
-          {.operation = "SerialCommunicator", .backend = name, .rank = connector.rank(), .size = connector.size()});
+          "a SerialCommunicator has one rank, and there are " + std::to_string(connector.size()) +
+              "; use MpiCommunicator or ThreadCommunicator",
+          {.operation = "SerialCommunicator", .backend = "serial", .rank = connector.rank(), .size = connector.size()});
+    return shared_memory::connect_region<shared_memory::HeapRegion>(connector, "serial", deadline);
   }
 };
-
-}  // namespace detail
-
-/// A world of one: everything works and nothing moves. An arena with a single rank.
-using SerialCommunicator = shared_memory::Communicator<detail::SerialKind>;
 
 }  // namespace distx

@@ -170,7 +170,7 @@ class NcclCommunicator {
   /// Returns GPU memory of at least this size, valid until the next call of `scratch`.
   [[nodiscard]] Span<std::byte, Cuda> scratch(std::size_t bytes) { return state_->scratch(bytes); }
   /// Returns where `groups` keeps the communicators that it makes.
-  [[nodiscard]] GroupCache& group_cache() noexcept { return state_->groups; }
+  [[nodiscard]] detail::GroupCache& group_cache() noexcept { return state_->groups; }
   /// Ends the calls in flight on every rank; all later calls throw RevokedError.
   void revoke(const std::string& reason) noexcept { state_->revoke(reason); }
 

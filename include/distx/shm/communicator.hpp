@@ -1,46 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/comm/shared_memory/communicator.hpp"
+#include "distx/comm/shared_memory/backend.hpp"
 #include "distx/shm/detail/allocation.hpp"
 
 namespace distx {
 
-namespace shm {
+/// Ranks of one host, processes or threads, that share memory.
+///
+/// All ranks work in place on memory from `allocate`, at once; any other memory is copied through shared staging
+/// buffers. Reductions add in rank order: the bits do not depend on where the memory is. If a rank's process dies, the
+/// other ranks' waits throw RankFailure.
+class ShmCommunicator : public detail::BasicCommunicator<ShmCommunicator, shared_memory::Backend> {
+  using Base = detail::BasicCommunicator<ShmCommunicator, shared_memory::Backend>;
+  friend Base;
 
-struct Kind {
-  static constexpr std::string_view name = "shm";
-  using Token = SegmentName;
-  using Made = Segment::Made;
-  using Allocation = shm::Allocation;
+ public:
+  /// Made among the ranks of a connector, which must run on one host. Collective over the connector, which is not
+  /// needed afterwards.
+  /// @throws ConnectError on every rank if a rank runs on another host, or cannot open the shared memory
+  template <class C>
+    requires(!std::same_as<std::remove_const_t<C>, ShmCommunicator>) && Connector<C>
+  explicit ShmCommunicator(C& connector, Timeout deadline = default_deadline) : Base(connected(connector, deadline)) {}
 
-  template <Connector C>
-  static void admit(C& connector) {
-    const auto all = all_gather_values(connector, machine_id());
+ private:
+  using Base::Base;
+
+  template <class C>
+  static std::shared_ptr<State> connected(C& connector, Timeout deadline) {
+    const auto all = all_gather_values(connector, shm::host_id());
     for (std::size_t rank = 0; rank < all.size(); ++rank)
       if (all[rank] != all[0])
         throw ConnectError(
             "rank " + std::to_string(rank) +
-                " runs on another machine than rank 0: shared memory is for the ranks of one machine; "
-                "use MpiCommunicator",
-            {.operation = "ShmCommunicator", .backend = name, .rank = connector.rank(), .size = connector.size()});
-  }
-  static void make(int size, const Timeout&, Made& made, Token& token) {
-    made = SegmentArena::make_control(size);
-    token = made.name;
-  }
-  static std::shared_ptr<shared_memory::Arena> find(const Token& token, int rank, int size, const Timeout& deadline) {
-    return std::make_shared<SegmentArena>(Segment::find(token), rank, size, deadline);
+                " runs on another host than rank 0, and shared memory is for the ranks of one host; use "
+                "MpiCommunicator",
+            {.operation = "ShmCommunicator", .backend = "shm", .rank = connector.rank(), .size = connector.size()});
+    return shared_memory::connect_region<shm::SegmentRegion>(connector, "shm", deadline);
   }
 };
-
-}  // namespace shm
-
-/// Ranks of one machine, processes or threads, that share memory.
-///
-/// What `allocate` returns is reduced and moved in place by all ranks at once; any other memory goes through slots.
-/// Reductions add in rank order: the bits do not depend on where the memory lies. A rank whose process dies ends every
-/// wait of the others in a RankFailure.
-using ShmCommunicator = shared_memory::Communicator<shm::Kind>;
 
 static_assert(Communicator<ShmCommunicator>);
 

@@ -30,7 +30,7 @@ class PendingTensor {
   using Space = typename Result::space;
 
  public:
-  PendingTensor(Result result, std::unique_ptr<detail::Redistribution<Space>> work, AnyPending<Space> pending)
+  PendingTensor(Result result, std::unique_ptr<detail::Redistribution<Space>> work, Pending<Space> pending)
       : work_(std::move(work)), result_(std::move(result)), pending_(std::move(pending)) {}
   PendingTensor(PendingTensor&&) noexcept = default;
   PendingTensor& operator=(PendingTensor&&) = delete;  // what is in flight would lose its memory
@@ -55,7 +55,7 @@ class PendingTensor {
   // In this order: the pending collective goes first.
   std::unique_ptr<detail::Redistribution<Space>> work_;
   Result result_;
-  AnyPending<Space> pending_;
+  Pending<Space> pending_;
 };
 
 /// The same tensor in another layout: `redistribute<Shard<0, Data>>(x)`. Collective over the mesh; in the order of its

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <source_location>
+#include <span>
 
 #include "distx/comm/ops.hpp"
 #include "distx/core/detail/fnv1a.hpp"
@@ -81,8 +82,13 @@ class AnyOp {
     any.type_ = element_type<T>;
     any.reduce_ = &reduce_as<T, Op>;
     any.widen_ = &widen_as<T, Op>;
-    any.fingerprint_ = detail::type_fingerprint<Op>();
-    if constexpr (!std::is_empty_v<Op>) std::memcpy(any.state_, std::addressof(op), sizeof(Op));
+    any.fingerprint_ = any.type_fingerprint_ = detail::type_fingerprint<Op>();
+    if constexpr (!std::is_empty_v<Op>) {
+      std::memcpy(any.state_, std::addressof(op), sizeof(Op));
+      // Bytes of padding differ from rank to rank, so only state that has none can be compared.
+      if constexpr (std::has_unique_object_representations_v<Op> || sizeof(Op) == alignof(Op))
+        any.fingerprint_ ^= detail::fnv1a(std::span<const std::byte>(any.state_));
+    }
     return any;
   }
 
@@ -92,7 +98,7 @@ class AnyOp {
   [[nodiscard]] bool finishes() const noexcept { return finishes_; }
   /// The element type that `reduce` works on.
   [[nodiscard]] ElementType type() const noexcept { return type_; }
-  /// Equal on all ranks of one program for the same op type.
+  /// Equal on all ranks of one program for the same op type and the same state; state with padding is not included.
   [[nodiscard]] std::uint64_t fingerprint() const noexcept { return fingerprint_; }
   /// The same op on the accumulators of its element type: float for shorter floats, itself otherwise.
   [[nodiscard]] AnyOp widened() const noexcept { return widen_(*this); }
@@ -108,7 +114,7 @@ class AnyOp {
   /// The op, where it is an `Op`: for a backend that does more ops itself than OpKind names.
   template <class Op>
   [[nodiscard]] std::optional<Op> target() const noexcept {
-    if (reduce_ == nullptr || fingerprint_ != detail::type_fingerprint<Op>()) return std::nullopt;
+    if (reduce_ == nullptr || type_fingerprint_ != detail::type_fingerprint<Op>()) return std::nullopt;
     return stored<void, Op>(*this);
   }
 
@@ -142,6 +148,7 @@ class AnyOp {
 
   void (*reduce_)(const AnyOp&, void* const*, std::size_t, const void* const*, std::size_t, std::size_t, int) = nullptr;
   AnyOp (*widen_)(const AnyOp&) noexcept = nullptr;
+  std::uint64_t type_fingerprint_ = 0;
   std::uint64_t fingerprint_ = 0;
   alignas(8) std::byte state_[16]{};
   OpKind kind_ = OpKind::sum;

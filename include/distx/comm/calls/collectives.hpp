@@ -10,19 +10,43 @@
 #include "distx/core/span.hpp"
 
 // The collectives as values: what a communicator's `execute` and `start` take. All borrow their spans; `start` borrows
-// them until the Pending's wait. Counts are in elements, one for each rank, and empty where every rank has as many.
-// `lengths` is a hash of those of a list's items where a call carries what is packed of them, so that all ranks must
-// have packed alike; else 0. A call whose T is AnyElement (and whose Op is AnyOp) is erased: its element type is known
-// only at run time.
+// them until the Pending's wait. Counts are in elements, one per rank, and empty if every rank has the same number.
+// `lengths` is compared across ranks: a hash of the lengths of the items that a packed list carries, or 0. A call whose
+// T is AnyElement (and whose Op is AnyOp) is erased: its element type is only known at run time.
 namespace distx {
 
-/// Which elements of each rank's share a collective is about; borrowed.
+/// The operation of a collective or of a message.
+enum class CollectiveKind : std::uint8_t {
+  all_reduce,
+  reduce,
+  broadcast,
+  all_gather,
+  reduce_scatter,
+  all_to_all,
+  gather,
+  scatter,
+  send,
+  receive,
+  send_receive,
+  barrier
+};
+
+/// Returns the name of an operation, as its function is spelled: `all_reduce`.
+[[nodiscard]] constexpr std::string_view name_of(CollectiveKind kind) noexcept {
+  constexpr std::string_view names[] = {"all_reduce",     "reduce",     "broadcast",    "all_gather",
+                                        "reduce_scatter", "all_to_all", "gather",       "scatter",
+                                        "send",           "receive",    "send_receive", "barrier"};
+  return names[static_cast<std::size_t>(kind)];
+}
+
+/// The number of elements of each rank's block, in rank order; borrowed.
 using Counts = std::span<const std::size_t>;
 
 /// Every rank receives the reduction of all ranks' `send`. In place where both spans are the same.
 template <class T, class Op, class Space = Host>
 struct AllReduce {
-  static constexpr std::string_view name = "all_reduce";
+  static constexpr CollectiveKind kind = CollectiveKind::all_reduce;
+  static constexpr std::string_view name = name_of(kind);
   using element = T;
   using space = Space;
   Span<const T, Space> send{};
@@ -32,10 +56,11 @@ struct AllReduce {
   std::uint64_t lengths = 0;
 };
 
-/// Rank `root` receives the reduction of all ranks' `send`; elsewhere `receive` is not looked at.
+/// Rank `root` receives the reduction of all ranks' `send`; `receive` is ignored on other ranks.
 template <class T, class Op, class Space = Host>
 struct Reduce {
-  static constexpr std::string_view name = "reduce";
+  static constexpr CollectiveKind kind = CollectiveKind::reduce;
+  static constexpr std::string_view name = name_of(kind);
   using element = T;
   using space = Space;
   Span<const T, Space> send{};
@@ -46,10 +71,11 @@ struct Reduce {
   std::uint64_t lengths = 0;
 };
 
-/// Every rank's `buffer` becomes that of `root`.
+/// Copies the `buffer` of rank `root` to every rank.
 template <class T, class Space = Host>
 struct Broadcast {
-  static constexpr std::string_view name = "broadcast";
+  static constexpr CollectiveKind kind = CollectiveKind::broadcast;
+  static constexpr std::string_view name = name_of(kind);
   using element = T;
   using space = Space;
   Span<T, Space> buffer{};
@@ -61,7 +87,8 @@ struct Broadcast {
 /// Every rank receives all ranks' `send`, in rank order. In place where `send` is its own block of `receive`.
 template <class T, class Space = Host>
 struct AllGather {
-  static constexpr std::string_view name = "all_gather";
+  static constexpr CollectiveKind kind = CollectiveKind::all_gather;
+  static constexpr std::string_view name = name_of(kind);
   using element = T;
   using space = Space;
   Span<const T, Space> send{};
@@ -74,7 +101,8 @@ struct AllGather {
 /// Rank r receives block r of the reduction of all ranks' `send`. In place where `receive` is that block of `send`.
 template <class T, class Op, class Space = Host>
 struct ReduceScatter {
-  static constexpr std::string_view name = "reduce_scatter";
+  static constexpr CollectiveKind kind = CollectiveKind::reduce_scatter;
+  static constexpr std::string_view name = name_of(kind);
   using element = T;
   using space = Space;
   Span<const T, Space> send{};
@@ -88,7 +116,8 @@ struct ReduceScatter {
 /// Rank r receives block r of every rank's `send`, in rank order. In place with equal blocks only.
 template <class T, class Space = Host>
 struct AllToAll {
-  static constexpr std::string_view name = "all_to_all";
+  static constexpr CollectiveKind kind = CollectiveKind::all_to_all;
+  static constexpr std::string_view name = name_of(kind);
   using element = T;
   using space = Space;
   Span<const T, Space> send{};
@@ -99,10 +128,11 @@ struct AllToAll {
   std::uint64_t lengths = 0;
 };
 
-/// Rank `root` receives all ranks' `send`, in rank order; elsewhere `receive` and `counts` are not looked at.
+/// Rank `root` receives all ranks' `send`, in rank order; `receive` and `counts` are ignored on other ranks.
 template <class T, class Space = Host>
 struct Gather {
-  static constexpr std::string_view name = "gather";
+  static constexpr CollectiveKind kind = CollectiveKind::gather;
+  static constexpr std::string_view name = name_of(kind);
   using element = T;
   using space = Space;
   Span<const T, Space> send{};
@@ -113,10 +143,11 @@ struct Gather {
   std::uint64_t lengths = 0;
 };
 
-/// Rank r receives block r of `send` of `root`; elsewhere `send` and `counts` are not looked at.
+/// Rank r receives block r of the `send` of rank `root`; `send` and `counts` are ignored on other ranks.
 template <class T, class Space = Host>
 struct Scatter {
-  static constexpr std::string_view name = "scatter";
+  static constexpr CollectiveKind kind = CollectiveKind::scatter;
+  static constexpr std::string_view name = name_of(kind);
   using element = T;
   using space = Space;
   Span<const T, Space> send{};
@@ -127,34 +158,39 @@ struct Scatter {
   std::uint64_t lengths = 0;
 };
 
-/// Sends to rank `to`, which receives as many elements; done when the buffer may be used again.
+/// Sends to rank `to`, which receives the same number of elements; complete when the buffer may be reused.
 template <class T, class Space = Host>
 struct Send {
-  static constexpr std::string_view name = "send";
+  static constexpr CollectiveKind kind = CollectiveKind::send;
+  static constexpr std::string_view name = name_of(kind);
   using element = T;
   using space = Space;
   Span<const T, Space> buffer{};
   int to = 0;
   int tag = 0;
   std::source_location location{};
+  std::uint64_t lengths = 0;
 };
 
-/// Receives from rank `from` the next message of that tag.
+/// Receives the next message of that tag from rank `from`.
 template <class T, class Space = Host>
 struct Receive {
-  static constexpr std::string_view name = "receive";
+  static constexpr CollectiveKind kind = CollectiveKind::receive;
+  static constexpr std::string_view name = name_of(kind);
   using element = T;
   using space = Space;
   Span<T, Space> buffer{};
   int from = 0;
   int tag = 0;
   std::source_location location{};
+  std::uint64_t lengths = 0;
 };
 
-/// Sends to one rank and receives from another (or the same) at once, so that a ring of them cannot block.
+/// Sends to one rank and receives from another (or the same) at once, so a ring of them cannot deadlock.
 template <class T, class Space = Host>
 struct SendReceive {
-  static constexpr std::string_view name = "send_receive";
+  static constexpr CollectiveKind kind = CollectiveKind::send_receive;
+  static constexpr std::string_view name = name_of(kind);
   using element = T;
   using space = Space;
   Span<const T, Space> send{};
@@ -165,13 +201,15 @@ struct SendReceive {
   std::source_location location{};
 };
 
-/// Returns on no rank before it was called on every rank.
+/// Returns on no rank before every rank has entered it.
 template <class Space = Host>
 struct Barrier {
-  static constexpr std::string_view name = "barrier";
+  static constexpr CollectiveKind kind = CollectiveKind::barrier;
+  static constexpr std::string_view name = name_of(kind);
   using element = AnyElement;
   using space = Space;
   std::source_location location{};
+  std::uint64_t lengths = 0;
 };
 
 /// One of the values above.
@@ -184,7 +222,7 @@ concept Collective = requires(const Call& call) {
 };
 
 /// @name The erased form of a call
-/// The same call with its types moved into its values; a backend that executes these can stand behind AnyCommunicator.
+/// Returns the call with its types moved into its values. Backends execute erased calls only.
 /// @{
 template <class T, ReductionOp<T> Op, class S>
 [[nodiscard]] AllReduce<AnyElement, AnyOp, S> erase(const AllReduce<T, Op, S>& c) noexcept {
@@ -220,11 +258,11 @@ template <class T, class S>
 }
 template <class T, class S>
 [[nodiscard]] Send<AnyElement, S> erase(const Send<T, S>& c) noexcept {
-  return {c.buffer, c.to, c.tag, c.location};
+  return {c.buffer, c.to, c.tag, c.location, c.lengths};
 }
 template <class T, class S>
 [[nodiscard]] Receive<AnyElement, S> erase(const Receive<T, S>& c) noexcept {
-  return {c.buffer, c.from, c.tag, c.location};
+  return {c.buffer, c.from, c.tag, c.location, c.lengths};
 }
 template <class T, class S>
 [[nodiscard]] SendReceive<AnyElement, S> erase(const SendReceive<T, S>& c) noexcept {
@@ -249,11 +287,45 @@ template <class S>
 }
 /// @}
 
-/// Whether a call is well formed: an op that can reduce its elements, spans that can be moved.
+/// A call that is well formed: its op can reduce its elements, and its elements can be transferred.
 template <class Call>
 concept ErasableCall = Collective<Call> && requires(const Call& call) { erase(call); };
 
+/// The erased form of a call's type.
 template <ErasableCall Call>
 using erased_t = decltype(erase(std::declval<const Call&>()));
+
+namespace detail {
+
+/// Properties of an operation by which algorithms and checks distinguish it.
+template <Collective Call>
+struct CallTraits {
+  static constexpr CollectiveKind kind = Call::kind;
+  /// A message between two ranks: not a call of all ranks.
+  static constexpr bool message =
+      kind == CollectiveKind::send || kind == CollectiveKind::receive || kind == CollectiveKind::send_receive;
+  static constexpr bool reduces = requires(const Call& c) { c.op; };
+  static constexpr bool rooted = requires(const Call& c) { c.root; };
+  /// Only the root's buffer is sent.
+  static constexpr bool root_sends = kind == CollectiveKind::broadcast || kind == CollectiveKind::scatter;
+  /// Every rank sends a block of its own to each rank, instead of one buffer to all.
+  static constexpr bool blockwise =
+      kind == CollectiveKind::reduce_scatter || kind == CollectiveKind::all_to_all || kind == CollectiveKind::scatter;
+  /// The ranks' counts differ from rank to rank, so each rank has to see those of the others.
+  static constexpr bool exchanges_counts =
+      kind == CollectiveKind::gather || kind == CollectiveKind::scatter || kind == CollectiveKind::all_to_all;
+};
+
+/// The erased calls of one memory space, for what has to be written once for each.
+template <class... Calls>
+struct CallList {};
+template <MemorySpace Space>
+using ErasedCalls =
+    CallList<AllReduce<AnyElement, AnyOp, Space>, Reduce<AnyElement, AnyOp, Space>, Broadcast<AnyElement, Space>,
+             AllGather<AnyElement, Space>, ReduceScatter<AnyElement, AnyOp, Space>, AllToAll<AnyElement, Space>,
+             Gather<AnyElement, Space>, Scatter<AnyElement, Space>, Send<AnyElement, Space>, Receive<AnyElement, Space>,
+             SendReceive<AnyElement, Space>, Barrier<Space>>;
+
+}  // namespace detail
 
 }  // namespace distx

@@ -6,10 +6,10 @@
 #include "distx/comm/calls/collectives.hpp"
 #include "distx/core/error.hpp"
 
-// What one rank can check of a call by itself, and what the ranks compare to find out that they made the same call.
+// What one rank checks of a call by itself, and what the ranks compare to find out whether they make the same call.
 namespace distx {
 
-/// Which of `size` ranks this is, and what the backend calls itself.
+/// The rank, the number of ranks, and the backend's name.
 struct RankOf {
   int rank = 0;
   int size = 1;
@@ -21,7 +21,10 @@ struct RankOf {
   }
 };
 
-/// The first element of block `rank`: counts before it added up, or equal blocks.
+/// @name Blocks of a buffer
+/// Returns where block `rank` begins, how many elements it has, or how many all blocks have: by `counts`, or in blocks
+/// of `equal` elements if those are empty.
+/// @{
 [[nodiscard]] inline std::size_t block_offset(Counts counts, std::size_t equal, int rank) noexcept {
   if (counts.empty()) return equal * static_cast<std::size_t>(rank);
   std::size_t offset = 0;
@@ -34,6 +37,7 @@ struct RankOf {
 [[nodiscard]] inline std::size_t total_count(Counts counts, std::size_t equal, int size) noexcept {
   return block_offset(counts, equal, size);
 }
+/// @}
 
 namespace detail {
 
@@ -42,17 +46,20 @@ class Validation {
  public:
   Validation(const Call& call, const RankOf& self) : call_(call), self_(self) {}
 
-  [[noreturn]] void fail(const std::string& words) const { throw MismatchError(words, self_.context(call_)); }
+  [[noreturn]] void fail(const std::string& message) const { throw InvalidArgument(message, self_.context(call_)); }
 
   void rank_exists(int rank, const char* role) const {
     if (rank < 0 || rank >= self_.size)
-      fail(std::string(role) + " " + std::to_string(rank) + " is no rank: ranks are 0 to " +
-           std::to_string(self_.size - 1));
+      fail("invalid " + std::string(role) + " " + std::to_string(rank) + ": must be in [0, " +
+           std::to_string(self_.size) + ")");
+  }
+  void tag_exists(int tag) const {
+    if (tag < 0) fail("invalid tag " + std::to_string(tag) + ": must not be negative");
   }
   void counts_fit(Counts counts, const char* which) const {
     if (!counts.empty() && counts.size() != static_cast<std::size_t>(self_.size))
-      fail(std::string(which) + " names " + std::to_string(counts.size()) + " ranks, there are " +
-           std::to_string(self_.size));
+      fail(std::string(which) + " has " + std::to_string(counts.size()) + " entries, expected one per rank (" +
+           std::to_string(self_.size) + ")");
   }
   void same(std::size_t send, std::size_t receive) const {
     if (send != receive) fail("send has " + std::to_string(send) + " elements, receive has " + std::to_string(receive));
@@ -61,14 +68,31 @@ class Validation {
     if (has != needs)
       fail(std::string(which) + " has " + std::to_string(has) + " elements, " + why + " " + std::to_string(needs));
   }
-  /// Two spans are apart, or one lies in the other exactly where an in-place call has it.
+  /// Both spans have elements of one type; the types of an erased call are known at run time only.
+  void same_type(Span<const AnyElement, typename Call::space> send,
+                 Span<const AnyElement, typename Call::space> receive) const {
+    if (send.type() != receive.type() || send.element_bytes() != receive.element_bytes())
+      fail("send has elements of type " + std::string(name_of(send.type())) + " (" +
+           std::to_string(send.element_bytes()) + " bytes), receive of type " + std::string(name_of(receive.type())) +
+           " (" + std::to_string(receive.element_bytes()) + " bytes)");
+  }
+  /// The op reduces elements of the span's type.
+  void op_fits(Span<const AnyElement, typename Call::space> send) const
+    requires(CallTraits<Call>::reduces)
+  {
+    if (call_.op.type() != send.type())
+      fail("the op reduces elements of type " + std::string(name_of(call_.op.type())) + ", send has elements of type " +
+           std::string(name_of(send.type())));
+  }
+  /// The spans do not overlap, or they do exactly as an in-place call has them.
   void apart(Span<const AnyElement, typename Call::space> send, Span<const AnyElement, typename Call::space> receive,
              const std::byte* in_place_send, const std::byte* in_place_receive) const {
     if (send.empty() || receive.empty()) return;
     const bool in_place = send.bytes() == in_place_send && receive.bytes() == in_place_receive;
     const bool overlap =
         send.bytes() < receive.bytes() + receive.size_bytes() && receive.bytes() < send.bytes() + send.size_bytes();
-    if (overlap && !in_place) fail("send and receive overlap, and not in the way an in-place call does");
+    if (overlap && !in_place)
+      fail("send and receive overlap: they must be disjoint, or coincide as for an in-place call");
   }
 
  private:
@@ -79,11 +103,14 @@ class Validation {
 }  // namespace detail
 
 /// @name validate(call, self)
-/// Throws MismatchError for what this rank alone can see to be wrong. For erased calls of any space.
+/// Checks what this rank alone can see to be wrong: sizes, types, counts, root, overlap. For erased calls of any space.
+/// @throws InvalidArgument
 /// @{
 template <class S>
 void validate(const AllReduce<AnyElement, AnyOp, S>& c, const RankOf& self) {
   const detail::Validation v(c, self);
+  v.same_type(c.send, c.receive);
+  v.op_fits(c.send);
   v.same(c.send.size(), c.receive.size());
   v.apart(c.send, c.receive, c.receive.bytes(), c.receive.bytes());
 }
@@ -91,7 +118,9 @@ template <class S>
 void validate(const Reduce<AnyElement, AnyOp, S>& c, const RankOf& self) {
   const detail::Validation v(c, self);
   v.rank_exists(c.root, "root");
+  v.op_fits(c.send);
   if (self.rank != c.root) return;
+  v.same_type(c.send, c.receive);
   v.same(c.send.size(), c.receive.size());
   v.apart(c.send, c.receive, c.receive.bytes(), c.receive.bytes());
 }
@@ -102,34 +131,38 @@ void validate(const Broadcast<AnyElement, S>& c, const RankOf& self) {
 template <class S>
 void validate(const AllGather<AnyElement, S>& c, const RankOf& self) {
   const detail::Validation v(c, self);
+  v.same_type(c.send, c.receive);
   v.counts_fit(c.counts, "counts");
   v.holds("send", c.send.size(), block_count(c.counts, c.send.size(), self.rank), "its count is");
-  v.holds("receive", c.receive.size(), total_count(c.counts, c.send.size(), self.size), "all ranks together send");
+  v.holds("receive", c.receive.size(), total_count(c.counts, c.send.size(), self.size), "the ranks send in all");
   const auto own = block_offset(c.counts, c.send.size(), self.rank) * c.send.element_bytes();
   v.apart(c.send, c.receive, c.receive.bytes() + own, c.receive.bytes());
 }
 template <class S>
 void validate(const ReduceScatter<AnyElement, AnyOp, S>& c, const RankOf& self) {
   const detail::Validation v(c, self);
+  v.same_type(c.send, c.receive);
+  v.op_fits(c.send);
   v.counts_fit(c.counts, "counts");
   v.holds("receive", c.receive.size(), block_count(c.counts, c.receive.size(), self.rank), "its count is");
-  v.holds("send", c.send.size(), total_count(c.counts, c.receive.size(), self.size), "all ranks together receive");
+  v.holds("send", c.send.size(), total_count(c.counts, c.receive.size(), self.size), "the ranks receive in all");
   const auto own = block_offset(c.counts, c.receive.size(), self.rank) * c.receive.element_bytes();
   v.apart(c.send, c.receive, c.send.bytes(), c.send.bytes() + own);
 }
 template <class S>
 void validate(const AllToAll<AnyElement, S>& c, const RankOf& self) {
   const detail::Validation v(c, self);
+  v.same_type(c.send, c.receive);
   v.counts_fit(c.send_counts, "send_counts");
   v.counts_fit(c.receive_counts, "receive_counts");
   const auto ranks = static_cast<std::size_t>(self.size);
   if (c.send_counts.empty() != c.receive_counts.empty())
-    v.fail("send_counts and receive_counts are given both or neither");
+    v.fail("send_counts and receive_counts must be given both, or neither");
   if (c.send_counts.empty()) {
     v.same(c.send.size(), c.receive.size());
     if (c.send.size() % ranks != 0)
-      v.fail("send has " + std::to_string(c.send.size()) + " elements, which " + std::to_string(ranks) +
-             " ranks cannot share equally: give send_counts and receive_counts");
+      v.fail("send has " + std::to_string(c.send.size()) + " elements, not a multiple of the " + std::to_string(ranks) +
+             " ranks: pass send_counts and receive_counts");
     v.apart(c.send, c.receive, c.receive.bytes(), c.receive.bytes());
     return;
   }
@@ -146,9 +179,10 @@ void validate(const Gather<AnyElement, S>& c, const RankOf& self) {
   const detail::Validation v(c, self);
   v.rank_exists(c.root, "root");
   if (self.rank != c.root) return;
+  v.same_type(c.send, c.receive);
   v.counts_fit(c.counts, "counts");
   v.holds("send", c.send.size(), block_count(c.counts, c.send.size(), self.rank), "its count is");
-  v.holds("receive", c.receive.size(), total_count(c.counts, c.send.size(), self.size), "all ranks together send");
+  v.holds("receive", c.receive.size(), total_count(c.counts, c.send.size(), self.size), "the ranks send in all");
   const auto own = block_offset(c.counts, c.send.size(), self.rank) * c.send.element_bytes();
   v.apart(c.send, c.receive, c.receive.bytes() + own, c.receive.bytes());
 }
@@ -157,42 +191,43 @@ void validate(const Scatter<AnyElement, S>& c, const RankOf& self) {
   const detail::Validation v(c, self);
   v.rank_exists(c.root, "root");
   if (self.rank != c.root) return;
+  v.same_type(c.send, c.receive);
   v.counts_fit(c.counts, "counts");
   v.holds("receive", c.receive.size(), block_count(c.counts, c.receive.size(), self.rank), "its count is");
-  v.holds("send", c.send.size(), total_count(c.counts, c.receive.size(), self.size), "all ranks together receive");
+  v.holds("send", c.send.size(), total_count(c.counts, c.receive.size(), self.size), "the ranks receive in all");
   const auto own = block_offset(c.counts, c.receive.size(), self.rank) * c.receive.element_bytes();
   v.apart(c.send, c.receive, c.send.bytes(), c.send.bytes() + own);
 }
 template <class S>
 void validate(const Send<AnyElement, S>& c, const RankOf& self) {
   const detail::Validation v(c, self);
-  v.rank_exists(c.to, "the receiver");
-  if (c.tag < 0) v.fail("tag " + std::to_string(c.tag) + " is negative");
+  v.rank_exists(c.to, "receiver");
+  v.tag_exists(c.tag);
 }
 template <class S>
 void validate(const Receive<AnyElement, S>& c, const RankOf& self) {
   const detail::Validation v(c, self);
-  v.rank_exists(c.from, "the sender");
-  if (c.tag < 0) v.fail("tag " + std::to_string(c.tag) + " is negative");
+  v.rank_exists(c.from, "sender");
+  v.tag_exists(c.tag);
 }
 template <class S>
 void validate(const SendReceive<AnyElement, S>& c, const RankOf& self) {
   const detail::Validation v(c, self);
-  v.rank_exists(c.to, "the receiver");
-  v.rank_exists(c.from, "the sender");
-  if (c.tag < 0) v.fail("tag " + std::to_string(c.tag) + " is negative");
+  v.rank_exists(c.to, "receiver");
+  v.rank_exists(c.from, "sender");
+  v.tag_exists(c.tag);
   v.apart(c.send, c.receive, nullptr, nullptr);
 }
 template <class S>
 void validate(const Barrier<S>&, const RankOf&) {}
 /// @}
 
-/// What all ranks of one call must agree on; trivially copyable, so that it can be exchanged and compared.
+/// What all ranks of one call must agree on; trivially copyable, so it can be exchanged and compared.
 struct Fingerprint {
   std::uint64_t operation = 0;  ///< of the call's name
-  std::uint64_t count = 0;      ///< elements, where every rank passes as many
+  std::uint64_t count = 0;      ///< elements, if every rank passes the same number
   std::uint64_t counts = 0;     ///< of the counts, where they are given, and of a list's lengths
-  std::uint64_t op = 0;         ///< of the op's type
+  std::uint64_t op = 0;         ///< of the op's type and state
   std::uint32_t element_bytes = 0;
   std::int32_t root = 0;
   ElementType type = ElementType::bytes;
@@ -221,34 +256,52 @@ void describe(Fingerprint& f, const AnySpan& span) noexcept {
 
 }  // namespace detail
 
-/// What this call must have in common with the other ranks' call.
+/// Returns what this call must have in common with the other ranks' call.
 template <Collective Call>
 [[nodiscard]] Fingerprint fingerprint(const Call& c) noexcept {
+  using enum CollectiveKind;
+  constexpr CollectiveKind kind = Call::kind;
   Fingerprint f = detail::base_fingerprint<Call>();
-  if constexpr (requires { c.op; }) f.op = c.op.fingerprint();
-  if constexpr (requires { c.root; }) f.root = c.root;
+  if constexpr (detail::CallTraits<Call>::reduces) f.op = c.op.fingerprint();
+  if constexpr (detail::CallTraits<Call>::rooted) f.root = c.root;
   if constexpr (requires { c.buffer; }) {
     detail::describe(f, c.buffer);
     f.count = c.buffer.size();
+  } else if constexpr (kind == scatter) {
+    detail::describe(f, c.receive);  // `send` is ignored on all ranks but the root
   } else if constexpr (requires { c.send; }) {
     detail::describe(f, c.send);
-    if constexpr (Call::name == "all_reduce" || Call::name == "reduce") f.count = c.send.size();
-    if constexpr (Call::name == "all_gather") f.count = c.counts.empty() ? c.send.size() : 0;
-    if constexpr (Call::name == "reduce_scatter") f.count = c.counts.empty() ? c.receive.size() : 0;
-    if constexpr (Call::name == "all_gather" || Call::name == "reduce_scatter") f.counts = detail::hash_of(c.counts);
-    if constexpr (Call::name == "all_to_all") {
+    if constexpr (kind == all_reduce || kind == reduce) f.count = c.send.size();
+    if constexpr (kind == all_gather) f.count = c.counts.empty() ? c.send.size() : 0;
+    if constexpr (kind == reduce_scatter) f.count = c.counts.empty() ? c.receive.size() : 0;
+    if constexpr (kind == all_gather || kind == reduce_scatter) f.counts = detail::hash_of(c.counts);
+    if constexpr (kind == all_to_all) {
       f.count = c.send_counts.empty() ? c.send.size() : 0;
       f.counts = c.send_counts.empty() ? 0 : 1;  // their values differ from rank to rank
       f.in_place = !c.send.empty() && c.send.data() == c.receive.data();
     }
   }
   if constexpr (requires { c.lengths; }) f.counts ^= c.lengths;
-  // At the root of a gather and a scatter the other side's span says the type; the sizes are checked block by block.
-  if constexpr (Call::name == "scatter") detail::describe(f, c.receive);
   return f;
 }
 
-/// The first difference between this rank's call and another's: `rank 1 passes 8 elements, this rank 10`.
+namespace detail {
+
+/// Returns 64 bits that stand for a fingerprint.
+inline std::uint64_t digest_of(const Fingerprint& f) noexcept {
+  std::uint64_t hash = f.operation;
+  const std::uint64_t flags = static_cast<std::uint64_t>(f.type) << 1 | static_cast<std::uint64_t>(f.in_place);
+  const std::uint64_t sizes = static_cast<std::uint64_t>(f.element_bytes) << 32 | static_cast<std::uint32_t>(f.root);
+  for (const std::uint64_t part : {f.count, f.counts, f.op, sizes, flags}) {
+    hash = (hash ^ part) * 0x9e3779b97f4a7c15ull;
+    hash ^= hash >> 29;
+  }
+  return hash;
+}
+
+}  // namespace detail
+
+/// Returns the first difference between this rank's call and another's: `rank 1 passes 8 elements, this rank 10`.
 [[nodiscard]] inline std::string difference(const Fingerprint& mine, const Fingerprint& theirs, int their_rank) {
   const std::string who = "rank " + std::to_string(their_rank) + " ";
   const auto number = [](std::uint64_t n) { return std::to_string(n); };
@@ -263,10 +316,13 @@ template <Collective Call>
     return who + "passes " + number(theirs.count) + " elements, this rank " + number(mine.count);
   if (mine.root != theirs.root)
     return who + "names rank " + std::to_string(theirs.root) + " as root, this rank " + std::to_string(mine.root);
-  if (mine.op != theirs.op) return who + "reduces with another op than this rank";
-  if (mine.counts != theirs.counts) return who + "passes other counts, or a list of other lengths, than this rank";
+  if (mine.op != theirs.op) return who + "reduces with another op, or with other values in it, than this rank";
+  if (mine.counts != theirs.counts && std::string_view(mine.name) == Barrier<>::name)
+    return who + "asks for other groups than this rank";
+  if (mine.counts != theirs.counts)
+    return who + "passes other counts, or a list of other lengths or in another order, than this rank";
   if (mine.in_place != theirs.in_place) return who + "and this rank differ in whether the call is in place";
-  return who + "makes another call than this rank";
+  return who + "calls something else than this rank";
 }
 
 }  // namespace distx

@@ -26,7 +26,11 @@ class Decorator {
   [[nodiscard]] CommunicatorMemory<T, space> allocate(std::size_t size) {
     return inner_.template allocate<T>(size);
   }
-  [[nodiscard]] Span<std::byte, space> scratch(std::size_t bytes) { return inner_.scratch(bytes); }
+  [[nodiscard]] Span<std::byte, space> scratch(std::size_t bytes)
+    requires requires(C& inner) { inner.scratch(bytes); }
+  {
+    return inner_.scratch(bytes);
+  }
   /// Its own, since the groups of a decorated communicator are decorated.
   [[nodiscard]] GroupCache& group_cache() noexcept { return *groups_; }
   void revoke(const std::string& reason) { inner_.revoke(reason); }

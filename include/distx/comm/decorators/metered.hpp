@@ -35,7 +35,7 @@ class Metered : public detail::Decorator<C> {
 
   [[nodiscard]] Metered share() const { return Metered(this->inner().share(), this->groups(), count_); }
   [[nodiscard]] Metered split(int color, int key, std::source_location location = std::source_location::current()) {
-    return Metered(this->split_inner(color, key, location), std::make_shared<GroupCache>(), count_);
+    return Metered(this->split_inner(color, key, location), std::make_shared<detail::GroupCache>(), count_);
   }
 
   /// What this rank has moved so far; `sum_over_ranks` adds up all ranks'.
@@ -50,7 +50,7 @@ class Metered : public detail::Decorator<C> {
     Ledger ledger;
   };
 
-  Metered(C inner, std::shared_ptr<GroupCache> groups, std::shared_ptr<Count> count)
+  Metered(C inner, std::shared_ptr<detail::GroupCache> groups, std::shared_ptr<Count> count)
       : base(std::move(inner), std::move(groups)), count_(std::move(count)) {}
 
   template <class Call>

@@ -101,11 +101,11 @@ class Paced : public detail::Decorator<C> {
 
   [[nodiscard]] Paced share() const { return Paced(this->inner().share(), this->groups(), wire_); }
   [[nodiscard]] Paced split(int color, int key, std::source_location location = std::source_location::current()) {
-    return Paced(this->split_inner(color, key, location), std::make_shared<GroupCache>(), wire_);
+    return Paced(this->split_inner(color, key, location), std::make_shared<detail::GroupCache>(), wire_);
   }
 
  private:
-  Paced(C inner, std::shared_ptr<GroupCache> groups, std::shared_ptr<detail::EmulatedWire> wire)
+  Paced(C inner, std::shared_ptr<detail::GroupCache> groups, std::shared_ptr<detail::EmulatedWire> wire)
       : base(std::move(inner), std::move(groups)), wire_(std::move(wire)) {}
 
   template <class Call>

@@ -68,7 +68,7 @@ class Traced : public detail::Decorator<C> {
   [[nodiscard]] Timeline& timeline() noexcept { return *timeline_; }
 
  private:
-  Traced(C inner, std::shared_ptr<GroupCache> groups, std::shared_ptr<Timeline> timeline, int track)
+  Traced(C inner, std::shared_ptr<detail::GroupCache> groups, std::shared_ptr<Timeline> timeline, int track)
       : base(std::move(inner), std::move(groups)), timeline_(std::move(timeline)), track_(track) {}
 
   [[nodiscard]] std::string track_name() const {

@@ -6,7 +6,7 @@
 
 #include "distx/comm/communicator.hpp"
 
-// How a user's arguments become the spans of a call: Spans, contiguous ranges, single elements; and lists of those.
+// Turns a user's arguments into the spans of a call: Spans, contiguous ranges, single elements, and lists of those.
 namespace distx {
 
 namespace detail {
@@ -27,17 +27,17 @@ concept HostRange = requires(A& range) { std::span(range); };
 template <class A>
 using range_element_t = typename decltype(std::span(std::declval<A&>()))::element_type;
 
-/// A Span, or memory that gives one.
+/// A Span, or memory that converts to one.
 template <class A>
 concept SpanLike = is_span<std::remove_cv_t<A>> || is_memory<std::remove_cv_t<A>>;
 
-/// Elements side by side: a span, a host range of what may be moved, or one arithmetic element by itself.
+/// Contiguous elements: a span, a host range of transferable elements, or one arithmetic element.
 template <class A>
 concept OneSpan = SpanLike<A> || Element<std::remove_cv_t<A>> ||
                   (HostRange<A> && !SpanLike<range_element_t<A>> && !HostRange<range_element_t<A>> &&
                    Transferable<std::remove_cv_t<range_element_t<A>>>);
 
-/// A range of such.
+/// A range of contiguous elements.
 template <class A>
 concept ListOfSpans = !OneSpan<A> && HostRange<A> && OneSpan<range_element_t<A>>;
 
@@ -76,34 +76,58 @@ constexpr Span<const T, S> as_const(Span<const T, S> span) noexcept {
   return span;
 }
 
-/// The sentence for a call that a communicator cannot make, as the only error.
+/// Fails to compile with one message for a call that a communicator does not support.
 template <class C, class Call>
 constexpr bool diagnose() {
   if constexpr (!ErasableCall<Call>) {
     static_assert(ErasableCall<Call>,
-                  "distx: this op cannot reduce these elements: average is for float, double and shorter floats; a "
-                  "user's op takes two accumulators, returns one, is trivially copyable and has at most 16 bytes");
+                  "distx: this op cannot reduce these elements: average is for floating-point types; a custom op takes "
+                  "two accumulators, returns one, is trivially copyable and has at most 16 bytes");
   } else if constexpr (!std::is_same_v<typename C::space, typename Call::space>) {
     static_assert(std::is_same_v<typename C::space, typename Call::space>,
-                  "distx: the span lies in a memory space that this communicator does not move");
+                  "distx: the span is in a memory space that this communicator does not move");
   } else {
-    static_assert(Executes<C, Call>, "distx: this communicator has no such collective for these elements");
+    static_assert(Executes<C, Call>, "distx: this communicator does not support this collective for these elements");
   }
   return Executes<C, Call>;
 }
 
+/// Workspace for what is built on communicators: the communicator's own, if it has any.
+template <class C>
+class Scratch {
+ public:
+  Scratch(C& comm, std::size_t bytes) {
+    if constexpr (requires { comm.scratch(bytes); }) {
+      span_ = comm.scratch(bytes);
+    } else {
+      owned_ = Buffer<std::byte, typename C::space>(bytes);
+      span_ = {owned_.data(), bytes};
+    }
+  }
+  [[nodiscard]] Span<std::byte, typename C::space> span() const noexcept { return span_; }
+
+ private:
+  Buffer<std::byte, typename C::space> owned_;
+  Span<std::byte, typename C::space> span_;
+};
+
+/// Makes a call: erased if the communicator takes erased calls, else with its types.
 template <class C, class Call>
 void execute(C& comm, const Call& call) {
-  static_assert(Communicator<C>, "distx: the first argument is no Communicator");
+  static_assert(Communicator<C>, "distx: the first argument is not a Communicator");
   if constexpr (Communicator<C>) {
-    if constexpr (Executes<C, Call> && ErasableCall<Call>)
+    if constexpr (!ErasableCall<Call>)
+      diagnose<C, Call>();
+    else if constexpr (Executes<C, erased_t<Call>>)
+      comm.execute(erase(call));
+    else if constexpr (Executes<C, Call>)
       comm.execute(call);
     else
       diagnose<C, Call>();
   }
 }
 
-/// Stands for the Pending after an error that has been told, so that its user is not told another.
+/// Placeholder returned after a diagnosed compile error, to suppress follow-up errors.
 struct NoPending {
   template <class... Stream>
   void wait(Stream...) {}
@@ -119,7 +143,7 @@ template <class C>
 struct space_of<C> {
   using type = typename C::space;
 };
-/// The space of a communicator; of anything else the host's, so that a call can say that it is none.
+/// The memory space of a communicator; the host's for any other type, so that the call can diagnose it.
 template <class C>
 using space_of_t = typename space_of<C>::type;
 template <class C>
@@ -127,22 +151,30 @@ using stream_of_t = typename space_of_t<C>::stream;
 
 template <class C, class Call>
 [[nodiscard]] auto start(C& comm, const Call& call, stream_of_t<C> after) {
-  static_assert(Communicator<C>, "distx: the first argument is no Communicator");
-  if constexpr (Communicator<C> && Starts<C, Call> && ErasableCall<Call>) {
+  static_assert(Communicator<C>, "distx: the first argument is not a Communicator");
+  if constexpr (!Communicator<C>) {
+    return NoPending{};
+  } else if constexpr (!ErasableCall<Call>) {
+    diagnose<C, Call>();
+    return NoPending{};
+  } else if constexpr (Starts<C, erased_t<Call>>) {
+    return comm.start(erase(call), after);
+  } else if constexpr (Starts<C, Call>) {
     return comm.start(call, after);
   } else {
-    if constexpr (Communicator<C>) diagnose<C, Call>();
+    diagnose<C, Call>();
     return NoPending{};
   }
 }
 
 }  // namespace detail
 
-/// What may stand for the elements of a collective: a Span, communicator memory, a contiguous host range, one element.
+/// An argument that gives the elements of a collective: a Span, communicator memory, a contiguous host range, or one
+/// element.
 template <class A>
 concept SpanArgument = detail::OneSpan<std::remove_reference_t<A>>;
 
-/// What may stand for a list of them.
+/// An argument that gives a list of operands: a range of SpanArguments.
 template <class A>
 concept ListArgument = detail::ListOfSpans<std::remove_reference_t<A>>;
 

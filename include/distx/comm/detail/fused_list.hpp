@@ -33,23 +33,23 @@ class FusedList {
     const bool sending = send_side != ListSide::nothing;
     const bool receiving = receive_side != ListSide::nothing;
     if (sending && receiving && sends_.size() != receives_.size())
-      throw MismatchError("the list to send has " + std::to_string(sends_.size()) + " items, the list to receive " +
-                              std::to_string(receives_.size()),
-                          context);
+      throw InvalidArgument("the list to send has " + std::to_string(sends_.size()) + " items, the list to receive " +
+                                std::to_string(receives_.size()),
+                            context);
     const std::size_t items = sending ? sends_.size() : receives_.size();
     for (std::size_t item = 0; item < items; ++item) {
       const std::size_t size = sending ? sends_[item].size() : receives_[item].size();
       const bool blocks = (sending ? send_side : receive_side) == ListSide::blocks;
       if (blocks && size % ranks_ != 0)
-        throw MismatchError("item " + std::to_string(item) + " has " + std::to_string(size) + " elements, which " +
-                                std::to_string(ranks) + " ranks cannot share equally",
-                            context);
+        throw InvalidArgument("item " + std::to_string(item) + " has " + std::to_string(size) +
+                                  " elements, not a multiple of the " + std::to_string(ranks) + " ranks",
+                              context);
       const std::size_t block = blocks ? size / ranks_ : size;
       const std::size_t expected = receive_side == ListSide::blocks ? block * ranks_ : block;
       if (sending && receiving && receives_[item].size() != expected)
-        throw MismatchError("item " + std::to_string(item) + ": send has " + std::to_string(size) +
-                                " elements, receive has " + std::to_string(receives_[item].size()),
-                            context);
+        throw InvalidArgument("item " + std::to_string(item) + ": send has " + std::to_string(size) +
+                                  " elements, receive has " + std::to_string(receives_[item].size()),
+                              context);
       (block * sizeof(T) <= fused_item_bytes ? small_ : large_).push_back(item);
       blocks_.push_back(block);
     }

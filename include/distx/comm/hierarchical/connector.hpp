@@ -7,11 +7,11 @@
 
 namespace distx::detail {
 
-/// The ranks of one machine find each other over a communicator that they have already.
+/// A connector among the ranks of one host, over a communicator that they have already.
 template <Communicator C>
-class MachineConnector {
+class HostConnector {
  public:
-  explicit MachineConnector(C comm) : comm_(std::move(comm)) {}
+  explicit HostConnector(C comm) : comm_(std::move(comm)) {}
 
   [[nodiscard]] int rank() const { return comm_.rank(); }
   [[nodiscard]] int size() const { return comm_.size(); }
@@ -28,25 +28,25 @@ class MachineConnector {
   C comm_;
 };
 
-/// The two communicators of a hierarchy: the second of all ranks, the first of this rank's machine. Collective.
-/// @throws ConnectError on every rank where one of them cannot be made
+/// Makes the two communicators of a hierarchy: of the ranks of this rank's host, and of all ranks. Collective.
+/// @throws ConnectError on every rank if one of them fails
 template <Connector C, class MakeInner, class MakeOuter>
 [[nodiscard]] auto make_levels(C& connector, MakeInner&& make_inner, MakeOuter&& make_outer) {
-  const Machines machines = machines_of(connector);
+  const Hosts hosts = hosts_of(connector);
   const int rank = connector.rank();
   auto outer = make_outer(connector);
-  MachineConnector machine(outer.split(machines.machine(rank), machines.place(rank)));
-  struct Words {
+  HostConnector host(outer.split(hosts.host(rank), hosts.index(rank)));
+  struct Failure {
     char text[400] = {};
   } mine;
-  std::optional<decltype(make_inner(machine))> inner;
+  std::optional<decltype(make_inner(host))> inner;
   try {
-    inner.emplace(make_inner(machine));
+    inner.emplace(make_inner(host));
   } catch (const std::exception& error) {
     mine.text[std::string_view(error.what()).copy(mine.text, sizeof mine.text - 1)] = '\0';
   }
-  std::vector<Words> all(static_cast<std::size_t>(outer.size()));
-  outer.execute(erase(AllGather<Words>{{&mine, 1}, all}));
+  std::vector<Failure> all(static_cast<std::size_t>(outer.size()));
+  outer.execute(erase(AllGather<Failure>{{&mine, 1}, all}));
   for (std::size_t other = 0; other < all.size(); ++other)
     if (all[other].text[0] != '\0')
       throw ConnectError("rank " + std::to_string(other) + ": " + all[other].text,

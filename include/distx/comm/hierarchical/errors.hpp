@@ -6,38 +6,42 @@
 
 namespace distx::detail {
 
-/// The sentence of an error among some of the ranks, whose numbers in it are not those of all.
-inline std::string words_among(const std::vector<int>& ranks, const Error& error) {
-  std::string words = error.what();
+/// Returns the message of an error of a communicator of some of the ranks, with those ranks named.
+inline std::string message_among(const std::vector<int>& ranks, const Error& error) {
+  std::string message = error.what();
   constexpr std::string_view name = "distx: ";
-  if (words.starts_with(name)) words.erase(0, name.size());
-  if (error.location().line() != 0) words.erase(words.rfind(" ["));  // the caller's line is told once
-  if (ranks.empty()) return words;
+  if (message.starts_with(name)) message.erase(0, name.size());
+  if (error.location().line() != 0) message.erase(message.rfind(" ["));  // the caller's line is added once
+  if (ranks.empty()) return message;
   std::string who = ranks.size() == 1 ? "on rank" : "among ranks";
   for (std::size_t i = 0; i < ranks.size(); ++i) who += (i == 0 ? " " : ", ") + std::to_string(ranks[i]);
-  return who + ": " + words;
+  return who + ": " + message;
 }
 
-/// Runs `f`; an error of distx that it throws names ranks as all know them: rank i of those that it is among is
-/// `ranks[i]`, itself where there are none given.
+/// Runs `f`; errors that it throws name ranks by their number among all: rank i of the communicator that threw is
+/// `ranks[i]`, or i if `ranks` is empty.
 template <class F>
-decltype(auto) as_seen_by_all(const std::vector<int>& ranks, const ErrorContext& context, F&& f) {
+decltype(auto) with_global_ranks(const std::vector<int>& ranks, const ErrorContext& context, F&& f) {
   try {
     return f();
   } catch (const RankFailure& error) {
     const auto failed = static_cast<std::size_t>(error.failed_rank());
-    throw RankFailure(words_among(ranks, error), failed < ranks.size() ? ranks[failed] : error.failed_rank(),
+    throw RankFailure(message_among(ranks, error), failed < ranks.size() ? ranks[failed] : error.failed_rank(),
                       error.cause(), context);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(message_among(ranks, error), context, error.code());
+  } catch (const InvalidState& error) {
+    throw InvalidState(message_among(ranks, error), context, error.code());
   } catch (const MismatchError& error) {
-    throw MismatchError(words_among(ranks, error), context, error.code());
+    throw MismatchError(message_among(ranks, error), context, error.code());
   } catch (const TimeoutError& error) {
-    throw TimeoutError(words_among(ranks, error), context, error.code());
+    throw TimeoutError(message_among(ranks, error), context, error.code());
   } catch (const RevokedError& error) {
-    throw RevokedError(words_among(ranks, error), context, error.code());
+    throw RevokedError(message_among(ranks, error), context, error.code());
   } catch (const MemoryError& error) {
-    throw MemoryError(words_among(ranks, error), context, error.code());
+    throw MemoryError(message_among(ranks, error), context, error.code());
   } catch (const Error& error) {
-    throw Error(words_among(ranks, error), context, error.code());
+    throw BackendError(message_among(ranks, error), context, error.code());
   }
 }
 

@@ -6,22 +6,22 @@
 
 namespace distx::detail {
 
-/// Which machine each rank is on, and which place it has among the ranks there; machines by their first rank.
-class Machines {
+/// The host of each rank and its index among the ranks there. Hosts are numbered in the order of their first ranks.
+class Hosts {
  public:
-  /// @param first for each rank the first rank of its machine
-  explicit Machines(const std::vector<int>& first) {
+  /// @param first for each rank, the first rank of its host
+  explicit Hosts(const std::vector<int>& first) {
     for (std::size_t rank = 0; rank < first.size(); ++rank) {
       const int number = static_cast<int>(rank);
       if (first[rank] == number) {
-        machine_.push_back(static_cast<int>(ranks_.size()));
+        host_.push_back(static_cast<int>(ranks_.size()));
         ranks_.emplace_back();
       } else {
-        machine_.push_back(machine_[static_cast<std::size_t>(first[rank])]);
+        host_.push_back(host_[static_cast<std::size_t>(first[rank])]);
       }
-      auto& there = ranks_[static_cast<std::size_t>(machine_.back())];
+      auto& there = ranks_[static_cast<std::size_t>(host_.back())];
       consecutive_ = consecutive_ && (there.empty() || there.back() + 1 == number);
-      place_.push_back(static_cast<int>(there.size()));
+      index_.push_back(static_cast<int>(there.size()));
       there.push_back(number);
     }
     smallest_ = largest_ = static_cast<int>(ranks_.front().size());
@@ -32,55 +32,56 @@ class Machines {
   }
 
   [[nodiscard]] int count() const noexcept { return static_cast<int>(ranks_.size()); }
-  [[nodiscard]] int machine(int rank) const { return machine_[static_cast<std::size_t>(rank)]; }
-  [[nodiscard]] int place(int rank) const { return place_[static_cast<std::size_t>(rank)]; }
-  [[nodiscard]] const std::vector<int>& ranks(int machine) const { return ranks_[static_cast<std::size_t>(machine)]; }
-  /// Ranks on the machine that has fewest, and on the one that has most.
+  [[nodiscard]] int host(int rank) const { return host_[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] int index(int rank) const { return index_[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] const std::vector<int>& ranks(int host) const { return ranks_[static_cast<std::size_t>(host)]; }
+  /// Returns the number of ranks on the host with the fewest, and on the one with the most.
   [[nodiscard]] int smallest() const noexcept { return smallest_; }
   [[nodiscard]] int largest() const noexcept { return largest_; }
-  /// Whether the ranks of every machine follow one another.
+  /// Returns whether the ranks of every host are consecutive.
   [[nodiscard]] bool consecutive() const noexcept { return consecutive_; }
 
  private:
-  std::vector<int> machine_, place_;
+  std::vector<int> host_, index_;
   std::vector<std::vector<int>> ranks_;
   int smallest_ = 0, largest_ = 0;
   bool consecutive_ = true;
 };
 
-/// The same as the connector's local ranks have it: local rank k follows k-1 on its machine. Collective.
-/// @throws ConnectError on every rank where that fits no machines, or several
+/// Groups ranks into hosts by the connector's local ranks: local rank k follows k-1 on its host. Collective.
+/// @throws ConnectError on every rank if the local ranks fit no assignment to hosts, or several
 template <Connector C>
-[[nodiscard]] Machines machines_of(C& connector) {
+[[nodiscard]] Hosts hosts_of(C& connector) {
   struct Local {
     int rank, size;
   };
-  struct Machine {
-    int first, come, size;
+  struct HostRanks {
+    int first, arrived, size;
   };
   const auto all = all_gather_values(connector, Local{connector.local_rank(), connector.local_size()});
-  const auto fail = [&](std::size_t rank, const std::string& words) {
+  const auto fail = [&](std::size_t rank, const std::string& message) {
     throw ConnectError(
-        "rank " + std::to_string(rank) + " says that it is local rank " + std::to_string(all[rank].rank) + " of " +
-            std::to_string(all[rank].size) + words,
+        "rank " + std::to_string(rank) + " reports local rank " + std::to_string(all[rank].rank) + " of " +
+            std::to_string(all[rank].size) + message,
         {.operation = "connect", .backend = "hierarchical", .rank = connector.rank(), .size = connector.size()});
   };
   std::vector<int> first;
-  std::vector<Machine> machines;
+  std::vector<HostRanks> hosts;
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     const Local& local = all[rank];
-    if (local.rank == 0) machines.push_back({static_cast<int>(rank), 0, local.size});
-    const auto fits = [&](const Machine& m) { return m.come == local.rank && m.size == local.size; };
-    const auto machine = local.rank == 0 ? machines.end() - 1 : std::find_if(machines.begin(), machines.end(), fits);
-    if (machine == machines.end() || local.rank >= local.size) fail(rank, ", which fits no machine");
-    if (local.rank != 0 && std::count_if(machines.begin(), machines.end(), fits) > 1)
-      fail(rank, ", of more than one machine: start the ranks machine by machine (mpirun --map-by core)");
-    ++machine->come;
-    first.push_back(machine->first);
+    if (local.rank == 0) hosts.push_back({static_cast<int>(rank), 0, local.size});
+    const auto fits = [&](const HostRanks& m) { return m.arrived == local.rank && m.size == local.size; };
+    const auto host = local.rank == 0 ? hosts.end() - 1 : std::find_if(hosts.begin(), hosts.end(), fits);
+    if (host == hosts.end() || local.rank >= local.size) fail(rank, ", which fits no host");
+    if (local.rank != 0 && std::count_if(hosts.begin(), hosts.end(), fits) > 1)
+      fail(rank, ", which fits more than one host; start the ranks host by host (mpirun --map-by core)");
+    ++host->arrived;
+    first.push_back(host->first);
   }
-  for (const Machine& machine : machines)
-    if (machine.come != machine.size) fail(static_cast<std::size_t>(machine.first), ", and the others are missing");
-  return Machines(first);
+  for (const HostRanks& host : hosts)
+    if (host.arrived != host.size)
+      fail(static_cast<std::size_t>(host.first), ", and the other local ranks are missing");
+  return Hosts(first);
 }
 
 }  // namespace distx::detail

@@ -5,7 +5,7 @@
 #include <mutex>
 #include <vector>
 
-#include "distx/comm/shared_memory/envelope.hpp"
+#include "distx/comm/shared_memory/message_request.hpp"
 
 namespace distx::shared_memory {
 
@@ -13,8 +13,8 @@ namespace distx::shared_memory {
 class Mailbox {
  public:
   /// Either meets its counterpart and both are done, or stays until that comes. The envelope outlives its stay.
-  void post(const std::shared_ptr<Envelope>& mine) {
-    std::shared_ptr<Envelope> other;
+  void post(const std::shared_ptr<MessageRequest>& mine) {
+    std::shared_ptr<MessageRequest> other;
     {
       const std::lock_guard lock(mutex_);
       const auto match = std::find_if(waiting_.begin(), waiting_.end(), [&](const auto& e) {
@@ -27,9 +27,10 @@ class Mailbox {
       other = std::move(*match);
       waiting_.erase(match);
     }
-    const Envelope& sender = mine->sends ? *mine : *other;
-    const Envelope& receiver = mine->sends ? *other : *mine;
-    const bool fits = sender.bytes == receiver.bytes && sender.type == receiver.type;
+    const MessageRequest& sender = mine->sends ? *mine : *other;
+    const MessageRequest& receiver = mine->sends ? *other : *mine;
+    const bool fits =
+        sender.bytes == receiver.bytes && sender.type == receiver.type && sender.lengths == receiver.lengths;
     if (fits && sender.bytes != 0) std::memmove(receiver.target, sender.source, sender.bytes);
     mine->mismatch = other->mismatch = !fits;
     mine->other_count = other->count;
@@ -41,14 +42,14 @@ class Mailbox {
   }
 
   /// Takes the envelope back; false where it has already met its counterpart and will be done.
-  bool withdraw(const Envelope& mine) {
+  bool withdraw(const MessageRequest& mine) {
     const std::lock_guard lock(mutex_);
     return std::erase_if(waiting_, [&](const auto& e) { return e.get() == &mine; }) != 0;
   }
 
  private:
   std::mutex mutex_;
-  std::vector<std::shared_ptr<Envelope>> waiting_;
+  std::vector<std::shared_ptr<MessageRequest>> waiting_;
 };
 
 }  // namespace distx::shared_memory

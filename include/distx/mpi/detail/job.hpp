@@ -44,9 +44,11 @@ class Job {
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
+  /// Prepares for a call of MPI's collectives on `comm`, in pieces that are messages on `messages` with that tag.
   /// @pre nothing is in flight
-  void open(MPI_Comm comm, bool started, int tag) noexcept {
+  void open(MPI_Comm comm, MPI_Comm messages, bool started, int tag) noexcept {
     comm_ = comm;
+    messages_ = messages;
     started_ = started;
     tag_ = tag;
   }
@@ -66,13 +68,13 @@ class Job {
   template <Collective Call>
   void send(const Call& c, const Unit& unit, const void* data, std::size_t units, int to, int tag) {
     const auto [type, count] = message(unit, units);
-    check(MPI_Isend(data, count, type, to, tag, comm_, &add({})), "MPI_Isend", c);
+    check(MPI_Isend(data, count, type, to, tag, messages_, &add({})), "MPI_Isend", c);
   }
   /// Cannot complete before the other side receives.
   template <Collective Call>
   void send_synchronously(const Call& c, const Unit& unit, const void* data, std::size_t units, int to, int tag) {
     const auto [type, count] = message(unit, units);
-    check(MPI_Issend(data, count, type, to, tag, comm_, &add({})), "MPI_Issend", c);
+    check(MPI_Issend(data, count, type, to, tag, messages_, &add({})), "MPI_Issend", c);
   }
   template <Collective Call>
   void receive(const Call& c, const Unit& unit, void* data, std::size_t units, int from, int tag) {
@@ -83,7 +85,7 @@ class Job {
       awaited_.back().matched = true;
     } else if (started_) {
       const auto [type, count] = message(unit, units);
-      mpi::check(MPI_Irecv(data, count, type, from, tag, comm_, &request), "MPI_Irecv", context);
+      mpi::check(MPI_Irecv(data, count, type, from, tag, messages_, &request), "MPI_Irecv", context);
       awaited_.back().matched = true;
     } else {
       ++unmatched_;
@@ -153,7 +155,7 @@ class Job {
       if (awaited_[i].matched) continue;
       MPI_Message arrived = MPI_MESSAGE_NULL;
       MPI_Status status;
-      mpi::check(MPI_Mprobe(awaited_[i].from, awaited_[i].tag, comm_, &arrived, &status), "MPI_Mprobe", context);
+      mpi::check(MPI_Mprobe(awaited_[i].from, awaited_[i].tag, messages_, &arrived, &status), "MPI_Mprobe", context);
       take(awaited_[i], arrived, status, requests_[i], context);
       found(awaited_[i]);
     }
@@ -266,7 +268,7 @@ class Job {
     int flag = 0;
     MPI_Message arrived = MPI_MESSAGE_NULL;
     MPI_Status status;
-    mpi::check(MPI_Improbe(awaited.from, awaited.tag, comm_, &flag, &arrived, &status), "MPI_Improbe", context);
+    mpi::check(MPI_Improbe(awaited.from, awaited.tag, messages_, &flag, &arrived, &status), "MPI_Improbe", context);
     if (flag != 0) take(awaited, arrived, status, request, context);
     return flag != 0;
   }
@@ -295,6 +297,7 @@ class Job {
 
   const Session& session_;
   MPI_Comm comm_ = MPI_COMM_NULL;
+  MPI_Comm messages_ = MPI_COMM_NULL;
   bool started_ = false;
   bool left_behind_ = false;
   int tag_ = 0;

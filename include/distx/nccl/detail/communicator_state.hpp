@@ -212,7 +212,7 @@ class CommunicatorState final : public Watched,
   const int device;
   const NcclOptions options;
   RevocationState revocation;
-  GroupCache groups;
+  distx::detail::GroupCache groups;
   std::atomic<bool> messages_connected{false};
   std::uint64_t children = 0;  ///< how many were made of it, for their identities
 

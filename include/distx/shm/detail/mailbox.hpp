@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/comm/shared_memory/arena.hpp"
-#include "distx/shm/detail/parcels.hpp"
+#include "distx/comm/shared_memory/shared_region.hpp"
+#include "distx/shm/detail/message_buffers.hpp"
 
 namespace distx::shm {
 
 /// A message that has not met its counterpart, or whose first side has not yet seen that it has.
 ///
 /// The side that comes first takes a cell and brings room for the data: the cell's own where they are few, else a
-/// parcel. The side that comes second copies: into that room, or from there. The first side gives the cell back.
+/// buffer. The side that comes second copies: into that room, or from there. The first side gives the cell back.
 struct Cell {
   enum State : std::uint32_t { free, send_waits, receive_waits, met };
   enum Outcome : std::uint32_t { open, done, mismatch, failed };
@@ -21,11 +21,12 @@ struct Cell {
   std::int32_t tag = 0;
   ElementType type = ElementType::bytes;
   ElementType other_type = ElementType::bytes;
+  std::uint64_t lengths = 0;
   std::uint64_t order = 0;
   std::uint64_t count = 0;
   std::uint64_t other_count = 0;
   std::uint64_t bytes = 0;
-  SegmentName parcel;
+  SegmentName buffer;
   alignas(alignment_bytes) std::byte small[small_bytes];
 };
 
@@ -39,7 +40,7 @@ struct Mailbox {
   Cell cells[capacity];
 
   /// The oldest message that waits for such a one. @pre the lock is held
-  Cell* counterpart(const shared_memory::Envelope& mine) noexcept {
+  Cell* counterpart(const shared_memory::MessageRequest& mine) noexcept {
     const std::uint32_t wanted = mine.sends ? Cell::receive_waits : Cell::send_waits;
     Cell* oldest = nullptr;
     for (std::uint32_t i = 0; i < in_use; ++i) {
@@ -51,7 +52,7 @@ struct Mailbox {
     return oldest;
   }
   /// A cell for a message that comes first; null where all are taken. @pre the lock is held
-  Cell* take(const shared_memory::Envelope& mine, const SegmentName& parcel) noexcept {
+  Cell* take(const shared_memory::MessageRequest& mine, const SegmentName& buffer) noexcept {
     std::uint32_t i = 0;
     while (i < in_use && cells[i].state.load(std::memory_order_acquire) != Cell::free) ++i;
     if (i == capacity) return nullptr;
@@ -62,10 +63,11 @@ struct Mailbox {
     cell.from = mine.from;
     cell.tag = mine.tag;
     cell.type = mine.type;
+    cell.lengths = mine.lengths;
     cell.order = next_order++;
     cell.count = mine.count;
     cell.bytes = mine.bytes;
-    cell.parcel = parcel;
+    cell.buffer = buffer;
     cell.state.store(mine.sends ? Cell::send_waits : Cell::receive_waits, std::memory_order_release);
     return &cell;
   }
@@ -74,13 +76,13 @@ struct Mailbox {
 /// Holds a mailbox's lock, which is short; not held where the rank that held it has died.
 class MailboxLock {
  public:
-  MailboxLock(shared_memory::Arena& arena, Mailbox& box, int rank) noexcept : box_(box) {
-    shared_memory::Arena::Look look;
+  MailboxLock(shared_memory::SharedRegion& region, Mailbox& box, int rank) noexcept : box_(box) {
+    shared_memory::SharedRegion::LivenessProbe look;
     const auto take = [&] {
       holder_ = 0;
       return box.holder.compare_exchange_weak(holder_, static_cast<std::uint32_t>(rank) + 1, std::memory_order_acquire);
     };
-    const auto dead = [&] { return holder_ != 0 && look.died(arena, static_cast<int>(holder_) - 1); };
+    const auto dead = [&] { return holder_ != 0 && look.died(region, static_cast<int>(holder_) - 1); };
     held_ = detail::wait_until(no_timeout, take, dead) == detail::WaitEnd::ready;
   }
   MailboxLock(const MailboxLock&) = delete;

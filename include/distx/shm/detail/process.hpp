@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
@@ -26,7 +27,7 @@ std::string_view read_file(const char* path, std::array<char, Bytes>& buffer) no
 }
 
 /// What no two machines, and no two starts of one, have in common.
-inline std::array<char, 40> machine_id() noexcept {
+inline std::array<char, 40> host_id() noexcept {
   std::array<char, 40> id{};
   read_file("/proc/sys/kernel/random/boot_id", id);
   return id;
@@ -38,6 +39,29 @@ inline detail::ProcessState process_state(std::int64_t id) noexcept {
   std::strcat(path.data(), "/stat");
   std::array<char, 1024> buffer;
   return detail::process_state_from(read_file(path.data(), buffer));
+}
+
+/// Returns the bytes that this process could still use: the least of what the system and its control group have left.
+inline std::uint64_t available_bytes() noexcept {
+  std::array<char, 4096> buffer{};
+  const auto number_after = [](std::string_view text, std::string_view key) -> std::uint64_t {
+    const auto at = text.find(key);
+    if (at == std::string_view::npos) return ~std::uint64_t{0};
+    const auto digits = text.find_first_of("0123456789", at + key.size());
+    std::uint64_t value = ~std::uint64_t{0};
+    if (digits != std::string_view::npos) std::from_chars(text.data() + digits, text.data() + text.size(), value);
+    return value;
+  };
+  std::uint64_t least = number_after(read_file("/proc/meminfo", buffer), "MemAvailable:");
+  if (least != ~std::uint64_t{0}) least *= 1024;
+  const auto in_group = [&](const char* limit_path, const char* usage_path) {
+    const std::uint64_t limit = number_after(read_file(limit_path, buffer), "");  // "max" has no digits
+    const std::uint64_t used = number_after(read_file(usage_path, buffer), "");
+    if (limit != ~std::uint64_t{0} && used != ~std::uint64_t{0}) least = std::min(least, limit - std::min(limit, used));
+  };
+  in_group("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current");
+  in_group("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes");
+  return least;
 }
 
 /// Whether a process that began then is no more; one that its parent has not yet asked for counts as ended.

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <string>
 
+#include "distx/comm/shared_memory/shared_region.hpp"
 #include "distx/core/error.hpp"
 #include "distx/shm/detail/process.hpp"
 
@@ -20,6 +21,18 @@ struct SegmentName {
   std::uint64_t inode = 0;
   std::uint64_t bytes = 0;
 };
+
+/// @name A segment's name as the token of a region
+/// @{
+[[nodiscard]] inline shared_memory::RegionToken token_of(const SegmentName& name) noexcept {
+  return {{static_cast<std::uint64_t>(name.process), static_cast<std::uint64_t>(name.file) + 1, name.device, name.inode,
+           name.bytes}};
+}
+[[nodiscard]] inline SegmentName name_of(const shared_memory::RegionToken& token) noexcept {
+  return {static_cast<std::int64_t>(token.words[0]), static_cast<std::int32_t>(token.words[1]) - 1, token.words[2],
+          token.words[3], token.words[4]};
+}
+/// @}
 
 /// Memory that several processes map; zeros at first.
 ///

@@ -4,7 +4,7 @@
 #include <mutex>
 #include <vector>
 
-#include "distx/comm/shared_memory/control.hpp"
+#include "distx/comm/shared_memory/shared_layout.hpp"
 #include "distx/shm/detail/segment.hpp"
 
 namespace distx::shm {
@@ -37,7 +37,7 @@ class SharedTable {
     }
     sweep();
   }
-  [[nodiscard]] shared_memory::Place place_of(const void* memory, std::size_t bytes) noexcept {
+  [[nodiscard]] shared_memory::SharedAddress address_of(const void* memory, std::size_t bytes) noexcept {
     if (count_.load(std::memory_order_relaxed) == 0) return {};
     const std::lock_guard lock(mutex_);
     if (dropped_ != 0) sweep();
@@ -47,7 +47,7 @@ class SharedTable {
         return {entry.number, static_cast<std::uint64_t>(begin - entry.segment->data())};
     return {};
   }
-  [[nodiscard]] std::byte* at(const shared_memory::Place& place) noexcept {
+  [[nodiscard]] std::byte* at(const shared_memory::SharedAddress& place) noexcept {
     if (place.segment == 0) return nullptr;
     const std::lock_guard lock(mutex_);
     for (const Entry& entry : entries_)

@@ -41,7 +41,7 @@ class Redistribution {
     unpack(stream_);
   }
   /// All but the last collective at once; that one is begun.
-  [[nodiscard]] AnyPending<Space> start() {
+  [[nodiscard]] Pending<Space> start() {
     own_memory();  // before the other stream begins after the mesh's
     Detour<Space> detour(mesh_.stream, stream_);
     later_ = true;
@@ -220,7 +220,7 @@ class Redistribution {
 
   std::byte* scratch_ = nullptr;
   Buffer<std::byte, Space> owned_;
-  AnyPending<Space> pending_;
+  Pending<Space> pending_;
   std::size_t left_ = 0;
   bool later_ = false;
 };

@@ -147,8 +147,8 @@ class Bucket {
   }
 
   // Last: they borrow what is above.
-  std::vector<AnyPending<Space>> reducing_;
-  std::vector<AnyPending<Space>> gathering_;
+  std::vector<Pending<Space>> reducing_;
+  std::vector<Pending<Space>> gathering_;
 };
 
 }  // namespace distx::detail

@@ -9,19 +9,19 @@
 namespace distx::shm {
 
 /// Room for the data of one message.
-using Parcel = Segment::Made;
+using MessageBuffer = Segment::Made;
 
 /// A rank's parcels, used again and again, and those of others that it has found.
-class Parcels {
+class MessageBufferCache {
  public:
   /// One of this rank's own, of at least so many bytes; in use for as long as somebody holds it.
-  [[nodiscard]] std::shared_ptr<Parcel> take(std::size_t bytes) {
-    for (const auto& parcel : own_)
-      if (parcel.use_count() == 1 && parcel->name.bytes >= bytes) return parcel;
+  [[nodiscard]] std::shared_ptr<MessageBuffer> take(std::size_t bytes) {
+    for (const auto& buffer : own_)
+      if (buffer.use_count() == 1 && buffer->name.bytes >= bytes) return buffer;
     const std::size_t room = bytes > kept_bytes ? bytes : std::max(least_bytes, std::bit_ceil(bytes));
-    auto parcel = std::make_shared<Parcel>(Segment::make(room));
-    if (bytes <= kept_bytes) own_.push_back(parcel);
-    return parcel;
+    auto buffer = std::make_shared<MessageBuffer>(Segment::make(room));
+    if (bytes <= kept_bytes) own_.push_back(buffer);
+    return buffer;
   }
   /// @pre its maker has it in use
   [[nodiscard]] std::shared_ptr<Segment> find(const SegmentName& name) {
@@ -45,7 +45,7 @@ class Parcels {
   static constexpr std::size_t kept_bytes = 4 * 1024 * 1024;  // larger ones are given back after one message
   static constexpr std::size_t most_found = 32;
 
-  std::vector<std::shared_ptr<Parcel>> own_;
+  std::vector<std::shared_ptr<MessageBuffer>> own_;
   std::vector<Found> found_;
 };
 

@@ -5,46 +5,64 @@
 
 namespace distx::shm {
 
-/// The arena of ranks that share segments: each has one of these, on a control segment that all map.
-class SegmentArena final : public shared_memory::Arena {
+/// The region of ranks that share segments: each has one of these, on a control segment that all map.
+class SegmentRegion final : public shared_memory::SharedRegion {
  public:
   static shared_memory::Extent extent_for(int size) noexcept {
     const auto ranks = static_cast<std::size_t>(size);
     return {.inline_bytes = inline_bytes,
-            .stage_bytes = std::max(least_stage_bytes, ranks * alignment_bytes),
+            .staging_bytes = std::max(least_staging_bytes, ranks * alignment_bytes),
             .mailbox_bytes = detail::round_up_to_lines(sizeof(Mailbox))};
   }
+  [[nodiscard]] static shared_memory::RegionToken make(int size, const Timeout&, std::shared_ptr<void>& keep) {
+    auto made = std::make_shared<Segment::Made>(make_control(size));
+    keep = made;
+    return token_of(made->name);
+  }
+  [[nodiscard]] static std::shared_ptr<shared_memory::SharedRegion> open(const shared_memory::RegionToken& token,
+                                                                         int rank, int size, const Timeout& deadline) {
+    return std::make_shared<SegmentRegion>(Segment::find(name_of(token)), rank, size, deadline);
+  }
+  [[nodiscard]] shared_memory::RegionToken make_sibling(int size, std::shared_ptr<void>& keep) override {
+    return make(size, deadline(), keep);
+  }
+  [[nodiscard]] std::shared_ptr<shared_memory::SharedRegion> open_sibling(const shared_memory::RegionToken& token,
+                                                                          int rank, int size) override {
+    return open(token, rank, size, deadline());
+  }
+  [[nodiscard]] std::unique_ptr<shared_memory::RegionAllocation> new_allocation(const RankOf& self) override;
+
   /// A control segment, ready for ranks to find it.
   static Segment::Made make_control(int size) {
     const shared_memory::Extent extent = extent_for(size);
-    Segment::Made made = Segment::make(shared_memory::Control::bytes_for(size, extent));
-    shared_memory::Control control(made.segment->data(), size, extent);
+    Segment::Made made = Segment::make(shared_memory::SharedLayout::bytes_for(size, extent));
+    shared_memory::SharedLayout control(made.segment->data(), size, extent);
     control.construct();
     for (int rank = 0; rank < size; ++rank) new (control.mailbox(rank)) Mailbox;
     return made;
   }
 
-  SegmentArena(std::shared_ptr<Segment> control, int rank, int size, const Timeout& deadline)
-      : Arena({control->data(), size, extent_for(size)}, deadline), segment_(std::move(control)), rank_(rank) {
+  SegmentRegion(std::shared_ptr<Segment> control, int rank, int size, const Timeout& deadline)
+      : SharedRegion({control->data(), size, extent_for(size)}, deadline), segment_(std::move(control)), rank_(rank) {
     shared_memory::RankBlock& mine = this->control().rank(rank);
     mine.process = process_;
     mine.process_began = process_state(process_).began;
   }
 
-  [[nodiscard]] shared_memory::Place place_of(const void* memory, std::size_t bytes) noexcept override {
-    return shared.place_of(memory, bytes);
+  [[nodiscard]] shared_memory::SharedAddress address_of(const void* memory, std::size_t bytes) noexcept override {
+    return shared.address_of(memory, bytes);
   }
-  [[nodiscard]] std::byte* at(const shared_memory::Place& place) noexcept override { return shared.at(place); }
+  [[nodiscard]] std::byte* at(const shared_memory::SharedAddress& place) noexcept override { return shared.at(place); }
   [[nodiscard]] bool died(int rank) noexcept override {
     const shared_memory::RankBlock& other = control().rank(rank);
     return other.process != process_ && process_ended(other.process, other.process_began);
   }
 
-  void post(const std::shared_ptr<shared_memory::Envelope>& mine, const ErrorContext& context) override {
+  void post(const std::shared_ptr<shared_memory::MessageRequest>& mine, const ErrorContext& context) override {
     Mailbox& box = mailbox(*mine);
-    std::shared_ptr<Parcel> parcel;
+    std::shared_ptr<MessageBuffer> buffer;
     Cell* cell = nullptr;
-    bool second = false, needs_parcel = false, is_full = false;
+    bool second = false, needs_buffer = false, is_full = false;
     if (in_cells_.size() == in_cells_.capacity()) {
       advance_all();
       in_cells_.reserve(2 * in_cells_.size() + 16);  // so that nothing fails once a cell is taken
@@ -59,9 +77,9 @@ class SegmentArena final : public shared_memory::Arena {
         cell->state.store(Cell::met, std::memory_order_release);
         return true;
       }
-      needs_parcel = mine->bytes > Cell::small_bytes && parcel == nullptr;
-      if (needs_parcel) return true;
-      cell = box.take(*mine, parcel == nullptr ? SegmentName{} : parcel->name);
+      needs_buffer = mine->bytes > Cell::small_bytes && buffer == nullptr;
+      if (needs_buffer) return true;
+      cell = box.take(*mine, buffer == nullptr ? SegmentName{} : buffer->name);
       is_full = cell == nullptr;
       return !is_full;
     };
@@ -71,18 +89,18 @@ class SegmentArena final : public shared_memory::Arena {
     };
     do {
       wait(mine->sends ? mine->to : mine->from, context, attempt, full);
-      if (needs_parcel) parcel = parcels_.take(mine->bytes);
+      if (needs_buffer) buffer = buffers_.take(mine->bytes);
     } while (cell == nullptr);
     if (second) return meet(*mine, *cell, context);
     mine->cell = static_cast<std::size_t>(cell - box.cells);
-    mine->parcel = parcel;
+    mine->buffer = buffer;
     in_cells_.push_back(mine);
     if (!mine->sends) return;
-    copy(parcel == nullptr ? cell->small : parcel->segment->data(), mine->source, mine->bytes);
+    copy(buffer == nullptr ? cell->small : buffer->segment->data(), mine->source, mine->bytes);
     cell->shown.store(1, std::memory_order_release);
   }
 
-  [[nodiscard]] bool advance(shared_memory::Envelope& mine) noexcept override {
+  [[nodiscard]] bool advance(shared_memory::MessageRequest& mine) noexcept override {
     if (mine.done()) return true;
     Cell& cell = mailbox(mine).cells[mine.cell];
     const auto outcome = cell.outcome.load(std::memory_order_acquire);
@@ -95,15 +113,15 @@ class SegmentArena final : public shared_memory::Arena {
       mine.other_count = cell.other_count;
       mine.other_type = cell.other_type;
     } else if (!mine.sends) {
-      const auto* const parcel = static_cast<const Parcel*>(mine.parcel.get());
-      copy(mine.target, parcel == nullptr ? cell.small : parcel->segment->data(), mine.bytes);
+      const auto* const buffer = static_cast<const MessageBuffer*>(mine.buffer.get());
+      copy(mine.target, buffer == nullptr ? cell.small : buffer->segment->data(), mine.bytes);
     }
     give_back(mine, cell);
     mine.finish(error);
     return true;
   }
 
-  bool withdraw(shared_memory::Envelope& mine) noexcept override {
+  bool withdraw(shared_memory::MessageRequest& mine) noexcept override {
     if (mine.done()) return false;
     Mailbox& box = mailbox(mine);
     Cell& cell = box.cells[mine.cell];
@@ -118,29 +136,29 @@ class SegmentArena final : public shared_memory::Arena {
 
  private:
   static constexpr std::size_t inline_bytes = 2048;
-  static constexpr std::size_t least_stage_bytes = 256 * 1024;
+  static constexpr std::size_t least_staging_bytes = 256 * 1024;
 
-  Mailbox& mailbox(const shared_memory::Envelope& e) const noexcept {
+  Mailbox& mailbox(const shared_memory::MessageRequest& e) const noexcept {
     return *std::launder(reinterpret_cast<Mailbox*>(control().mailbox(e.to)));
   }
   static void copy(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
     if (bytes != 0) std::memcpy(to, from, bytes);
   }
-  static void give_back(shared_memory::Envelope& mine, Cell& cell) noexcept {
-    mine.parcel = nullptr;
+  static void give_back(shared_memory::MessageRequest& mine, Cell& cell) noexcept {
+    mine.buffer = nullptr;
     cell.state.store(Cell::free, std::memory_order_release);
   }
 
   void advance_all() noexcept {
-    std::erase_if(in_cells_, [this](const std::weak_ptr<shared_memory::Envelope>& weak) {
+    std::erase_if(in_cells_, [this](const std::weak_ptr<shared_memory::MessageRequest>& weak) {
       const auto envelope = weak.lock();
       return envelope == nullptr || advance(*envelope);
     });
   }
 
   /// The second side's part; `cell` is the first side's, which waits for the outcome.
-  void meet(shared_memory::Envelope& mine, Cell& cell, const ErrorContext& context) {
-    if (cell.bytes != mine.bytes || cell.type != mine.type) {
+  void meet(shared_memory::MessageRequest& mine, Cell& cell, const ErrorContext& context) {
+    if (cell.bytes != mine.bytes || cell.type != mine.type || cell.lengths != mine.lengths) {
       mine.mismatch = true;
       mine.other_count = cell.count;
       mine.other_type = cell.type;
@@ -151,15 +169,15 @@ class SegmentArena final : public shared_memory::Arena {
     }
     try {
       std::byte* room = cell.small;
-      std::shared_ptr<Segment> parcel;
+      std::shared_ptr<Segment> buffer;
       if (mine.bytes > Cell::small_bytes) {
-        parcel = parcels_.find(cell.parcel);
-        room = parcel->data();
+        buffer = buffers_.find(cell.buffer);
+        room = buffer->data();
       }
       if (mine.sends) {
         copy(room, mine.source, mine.bytes);
       } else {
-        Look look;  // being copied at this moment
+        LivenessProbe look;  // being copied at this moment
         const auto shown = [&] { return cell.shown.load(std::memory_order_acquire) != 0; };
         if (detail::wait_until(no_timeout, shown, [&] { return look.died(*this, mine.from); }) !=
             detail::WaitEnd::ready)
@@ -177,8 +195,8 @@ class SegmentArena final : public shared_memory::Arena {
   std::shared_ptr<Segment> segment_;
   int rank_;
   std::int64_t process_ = ::getpid();
-  Parcels parcels_;
-  std::vector<std::weak_ptr<shared_memory::Envelope>> in_cells_;  // this rank's
+  MessageBufferCache buffers_;
+  std::vector<std::weak_ptr<shared_memory::MessageRequest>> in_cells_;  // this rank's
 };
 
 }  // namespace distx::shm

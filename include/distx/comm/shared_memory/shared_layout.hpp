@@ -9,23 +9,23 @@
 #include "distx/comm/calls/validate.hpp"
 #include "distx/memory/detail/lines.hpp"
 
-// What the ranks of an arena share, laid out so that it holds no pointer: it may lie in a segment that every rank maps
+// What the ranks of an region share, laid out so that it holds no pointer: it may lie in a segment that every rank maps
 // somewhere else.
 namespace distx::shared_memory {
 
 /// Blocking and started calls have a channel each.
-enum class Lane { blocking, started };
+enum class CallQueue { blocking, started };
 
 /// Where a rank's memory lies, in words that all ranks understand; segment 0 is what its own rank alone reaches.
-struct Place {
+struct SharedAddress {
   std::uint64_t segment = 0;
   std::uint64_t offset = 0;
 };
 
 /// What a rank publishes of its call: where its spans lie, and what must agree. Counts stand in rows of their own.
-struct Post {
-  Place send{};
-  Place receive{};
+struct CallDescriptor {
+  SharedAddress send{};
+  SharedAddress receive{};
   std::size_t send_count = 0;
   std::size_t receive_count = 0;
   bool has_send_counts = false;
@@ -34,7 +34,7 @@ struct Post {
 };
 
 /// What the others must see of every post, next to what they wait for: one line of memory for small calls.
-struct Summary {
+struct InlineDescriptor {
   /// Where what is sent lies, whole: what is small in the rank's slot, what is tiny here.
   enum class Shown : std::uint32_t { elsewhere, in_slot, here };
 
@@ -44,27 +44,16 @@ struct Summary {
   alignas(8) std::byte tiny[8] = {};
 };
 
-inline std::uint64_t digest_of(const Fingerprint& f) noexcept {
-  std::uint64_t hash = f.operation;
-  const std::uint64_t flags = static_cast<std::uint64_t>(f.type) << 1 | static_cast<std::uint64_t>(f.in_place);
-  const std::uint64_t sizes = static_cast<std::uint64_t>(f.element_bytes) << 32 | static_cast<std::uint32_t>(f.root);
-  for (const std::uint64_t part : {f.count, f.counts, f.op, sizes, flags}) {
-    hash = (hash ^ part) * 0x9e3779b97f4a7c15ull;
-    hash ^= hash >> 29;
-  }
-  return hash;
-}
-
-struct alignas(alignment_bytes) Channel {
+struct alignas(alignment_bytes) CallSlot {
   // Posts of this call and of the next: a rank may be one call ahead.
   std::atomic<std::uint64_t> arrived{0};
-  Summary summaries[2];
+  InlineDescriptor inlines[2];
   alignas(alignment_bytes) std::atomic<std::uint32_t> busy{0};
-  Post posts[2];
+  CallDescriptor posts[2];
 };
 
 struct RankBlock {
-  Channel channels[2];
+  CallSlot channels[2];
   std::atomic<std::uint32_t> left{0};
   // Which process the rank is, and when that began, where others may have to find out whether it lives; else 0.
   std::int64_t process = 0;
@@ -77,7 +66,7 @@ struct alignas(alignment_bytes) Header {
   char reason[504] = {};
 };
 
-static_assert(sizeof(std::atomic<std::uint64_t>) + 2 * sizeof(Summary) <= alignment_bytes,
+static_assert(sizeof(std::atomic<std::uint64_t>) + 2 * sizeof(InlineDescriptor) <= alignment_bytes,
               "a tiny call reads one line of each other rank");
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free,
               "ranks that are processes share these");
@@ -85,26 +74,26 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std
 /// How much of it each rank has for data: for what is small, for a round of what is staged, and for messages.
 struct Extent {
   std::size_t inline_bytes = 0;
-  std::size_t stage_bytes = 0;
+  std::size_t staging_bytes = 0;
   std::size_t mailbox_bytes = 0;
 };
 
 /// The parts of that memory, by address.
-class Control {
+class SharedLayout {
  public:
-  Control(std::byte* base, int size, const Extent& extent) noexcept
+  SharedLayout(std::byte* base, int size, const Extent& extent) noexcept
       : extent_(extent), ranks_(static_cast<std::size_t>(size)), base_(base) {
     row_bytes_ = detail::round_up_to_lines(ranks_ * sizeof(std::size_t));
     blocks_ = detail::round_up_to_lines(sizeof(Header));
     rows_ = blocks_ + ranks_ * sizeof(RankBlock);
     inlined_ = rows_ + ranks_ * 2 * 2 * 2 * row_bytes_;
-    stages_ = inlined_ + ranks_ * 2 * 2 * detail::round_up_to_lines(extent.inline_bytes);
-    mailboxes_ = stages_ + ranks_ * 2 * 2 * extent.stage_bytes;
+    staging_ = inlined_ + ranks_ * 2 * 2 * detail::round_up_to_lines(extent.inline_bytes);
+    mailboxes_ = staging_ + ranks_ * 2 * 2 * extent.staging_bytes;
     bytes_ = mailboxes_ + ranks_ * extent.mailbox_bytes;
   }
 
   [[nodiscard]] static std::size_t bytes_for(int size, const Extent& extent) noexcept {
-    return Control(nullptr, size, extent).bytes_;
+    return SharedLayout(nullptr, size, extent).bytes_;
   }
   /// Begins the life of what is not plain bytes. Once, before any other rank looks.
   void construct() noexcept {
@@ -119,34 +108,34 @@ class Control {
     std::byte* const block = base_ + blocks_ + static_cast<std::size_t>(r) * sizeof(RankBlock);
     return *std::launder(reinterpret_cast<RankBlock*>(block));
   }
-  [[nodiscard]] Channel& channel(int r, Lane lane) const noexcept {
-    return rank(r).channels[static_cast<std::size_t>(lane)];
+  [[nodiscard]] CallSlot& channel(int r, CallQueue queue) const noexcept {
+    return rank(r).channels[static_cast<std::size_t>(queue)];
   }
   /// A count for each rank: of what is sent (side 0), of what is received (side 1).
-  [[nodiscard]] std::size_t* row(int r, Lane lane, std::size_t parity, std::size_t side) const noexcept {
-    return reinterpret_cast<std::size_t*>(base_ + rows_ + (place(r, lane, parity) * 2 + side) * row_bytes_);
+  [[nodiscard]] std::size_t* row(int r, CallQueue queue, std::size_t parity, std::size_t side) const noexcept {
+    return reinterpret_cast<std::size_t*>(base_ + rows_ + (place(r, queue, parity) * 2 + side) * row_bytes_);
   }
-  [[nodiscard]] std::byte* inlined(int r, Lane lane, std::size_t parity) const noexcept {
-    return base_ + inlined_ + place(r, lane, parity) * detail::round_up_to_lines(extent_.inline_bytes);
+  [[nodiscard]] std::byte* inlined(int r, CallQueue queue, std::size_t parity) const noexcept {
+    return base_ + inlined_ + place(r, queue, parity) * detail::round_up_to_lines(extent_.inline_bytes);
   }
   /// What a rank shows of its memory in one round, and then what the others have reduced of it for this rank, whose
   /// memory they do not reach; every other round uses the same half.
-  [[nodiscard]] std::byte* stage(int r, Lane lane, std::size_t round) const noexcept {
-    return base_ + stages_ + place(r, lane, round % 2) * extent_.stage_bytes;
+  [[nodiscard]] std::byte* staging(int r, CallQueue queue, std::size_t round) const noexcept {
+    return base_ + staging_ + place(r, queue, round % 2) * extent_.staging_bytes;
   }
   [[nodiscard]] std::byte* mailbox(int r) const noexcept {
     return base_ + mailboxes_ + static_cast<std::size_t>(r) * extent_.mailbox_bytes;
   }
 
  private:
-  static std::size_t place(int r, Lane lane, std::size_t half) noexcept {
-    return (static_cast<std::size_t>(r) * 2 + static_cast<std::size_t>(lane)) * 2 + half;
+  static std::size_t place(int r, CallQueue queue, std::size_t half) noexcept {
+    return (static_cast<std::size_t>(r) * 2 + static_cast<std::size_t>(queue)) * 2 + half;
   }
 
   Extent extent_;
   std::size_t ranks_;
   std::byte* base_;
-  std::size_t row_bytes_, blocks_, rows_, inlined_, stages_, mailboxes_, bytes_;
+  std::size_t row_bytes_, blocks_, rows_, inlined_, staging_, mailboxes_, bytes_;
 };
 
 }  // namespace distx::shared_memory

@@ -8,21 +8,27 @@
 #include <thread>
 #include <utility>
 
-namespace distx::shared_memory {
+namespace distx::detail {
 
-/// Something that will be done: by the progress thread, or by the rank that comes second to a message.
-class Ticket {
+/// Something that another thread, or another rank, will complete.
+class Completion {
  public:
-  virtual ~Ticket() = default;
+  virtual ~Completion() = default;
   [[nodiscard]] bool done() const noexcept { return done_.load(std::memory_order_acquire); }
   void finish(std::exception_ptr error = nullptr) noexcept {
     error_ = std::move(error);
     done_.store(true, std::memory_order_release);
   }
-  /// Once: the error is the caller's then, and whoever else has the ticket may drop it on another thread meanwhile.
-  /// @pre done()
+  /// Throws the error, if there is one, and hands its ownership to the caller: another owner of this object may drop it
+  /// on another thread meanwhile. @pre done()
   void rethrow() {
     if (auto error = std::exchange(error_, nullptr); error != nullptr) std::rethrow_exception(std::move(error));
+  }
+
+  /// Makes the object ready for another use. @pre done(), and no other thread uses it
+  void reset() noexcept {
+    error_ = nullptr;
+    done_.store(false, std::memory_order_relaxed);
   }
 
  private:
@@ -30,20 +36,20 @@ class Ticket {
   std::atomic<bool> done_{false};
 };
 
-/// A ticket with work that the progress thread is to do.
-class Task : public Ticket {
+/// A task for the progress thread.
+class ProgressTask : public Completion {
  public:
   virtual void run() = 0;
 
  private:
   friend class ProgressThread;
-  std::shared_ptr<Task> next_;
+  std::shared_ptr<ProgressTask> next_;
 };
 
-/// Runs tasks one after another on a thread of its own: started by the first, parked when idle, joined at the end.
+/// Runs tasks one after another on its own thread, which the first task starts, idles asleep, and is joined at the end.
 ///
-/// Whoever waits for a task runs what has not begun: where there are no more cores than ranks, the thread may not have
-/// had its turn while the rank computed, and to change threads would only take time.
+/// A thread that waits for a task runs those that have not begun: with no more cores than ranks, the progress thread
+/// may not have been scheduled while the rank computed, and switching threads would only take time.
 class ProgressThread {
  public:
   ProgressThread() = default;
@@ -58,19 +64,19 @@ class ProgressThread {
     if (thread_.joinable()) thread_.join();
   }
 
-  void submit(std::shared_ptr<Task> task) {
+  void submit(std::shared_ptr<ProgressTask> task) {
     {
       const std::lock_guard lock(mutex_);
-      if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
-      Task* const last = task.get();
+      if (!thread_.joinable()) thread_ = std::thread([this] { run_round(); });
+      ProgressTask* const last = task.get();
       (last_ == nullptr ? first_ : last_->next_) = std::move(task);
       last_ = last;
     }
     wake_.notify_one();
   }
 
-  /// Returns when this one of its tasks is done.
-  void wait(const Ticket& ticket) {
+  /// Returns when that task is done.
+  void wait(const Completion& ticket) {
     while (!ticket.done()) {
       if (const auto task = take())
         run(*task);
@@ -83,7 +89,7 @@ class ProgressThread {
  private:
   /// Briefly awake, then asleep: the thread may be on a core with others, and comes to this one when that is free.
   /// Without a limit of its own: the task's waits have one.
-  void wait_for_thread(const Ticket& ticket) {
+  void wait_for_thread(const Completion& ticket) {
     const auto ready = [&] { return ticket.done() || !busy_.load(std::memory_order_relaxed); };
     for (int round = 0; round < 64; ++round) {
       if (ready()) return;
@@ -92,7 +98,7 @@ class ProgressThread {
     std::unique_lock lock(mutex_);
     over_.wait(lock, ready);
   }
-  void work() {
+  void run_round() {
     for (;;) {
       {
         std::unique_lock lock(mutex_);
@@ -103,7 +109,7 @@ class ProgressThread {
     }
   }
   /// The next task, for the caller to run; null where there is none, and while another one is run.
-  [[nodiscard]] std::shared_ptr<Task> take() {
+  [[nodiscard]] std::shared_ptr<ProgressTask> take() {
     const std::lock_guard lock(mutex_);
     if (busy_ || first_ == nullptr) return nullptr;
     busy_ = true;
@@ -112,7 +118,7 @@ class ProgressThread {
     if (first_ == nullptr) last_ = nullptr;
     return task;
   }
-  void run(Task& task) noexcept {
+  void run(ProgressTask& task) noexcept {
     std::exception_ptr error;
     try {
       task.run();
@@ -135,10 +141,10 @@ class ProgressThread {
   std::atomic<bool> busy_{false};  // a task is run; changed under the mutex
   std::condition_variable wake_;   // there is something to run
   std::condition_variable over_;   // something was run
-  std::shared_ptr<Task> first_;
-  Task* last_ = nullptr;
+  std::shared_ptr<ProgressTask> first_;
+  ProgressTask* last_ = nullptr;
   bool stop_ = false;
   std::thread thread_;
 };
 
-}  // namespace distx::shared_memory
+}  // namespace distx::detail

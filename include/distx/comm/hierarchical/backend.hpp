@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <array>
+#include <optional>
+
+#include "distx/comm/hierarchical/levels.hpp"
+#include "distx/comm/runtime/basic_communicator.hpp"
+#include "distx/comm/runtime/operation_pool.hpp"
+
+namespace distx::detail {
+
+template <class P>
+[[nodiscard]] Pending<Host> as_pending(P pending) {
+  if constexpr (std::same_as<P, Pending<Host>>)
+    return pending;
+  else
+    return Pending<Host>(std::make_shared<PendingOperation<P, Host>>(std::move(pending)));
+}
+
+/// The backend of two levels. See `BasicCommunicator`.
+///
+/// Blocking calls and messages use one pair of communicators, asynchronous collectives another. With a single host, or
+/// one rank on each, there is one level: calls go straight to it.
+template <class Inner, class Outer>
+class HierarchicalBackend {
+  using Levels = HierarchicalLevels<Inner, Outer>;
+
+ public:
+  using space = Host;
+  using State = CommunicatorState<HierarchicalBackend>;
+
+  /// Collective over `outer`.
+  HierarchicalBackend(Inner inner, Outer outer)
+      : name_(std::string(inner.backend()) + "+" + std::string(outer.backend())),
+        self_{outer.rank(), outer.size(), name_},
+        hosts_(hosts_of_levels(inner, outer)),
+        blocking_(std::move(inner), std::move(outer), hosts_, self_) {
+    if (!two_levels()) return;
+    started_.emplace(blocking_.inner.split(0, blocking_.inner.rank()), blocking_.outer.split(0, self_.rank), hosts_,
+                     self_);
+  }
+  HierarchicalBackend(const HierarchicalBackend&) = delete;
+  HierarchicalBackend& operator=(const HierarchicalBackend&) = delete;
+
+  [[nodiscard]] const RankOf& self() const noexcept { return self_; }
+  void revoke(const std::string& reason) noexcept {
+    blocking_.revoke(reason);
+    if (started_) started_->revoke(reason);
+  }
+  void check_usable(const ErrorContext&) const noexcept {}  // the levels do
+
+  template <Collective Call>
+  void execute(const Call& call) {
+    if constexpr (Call::kind == CollectiveKind::send_receive) {
+      auto received = start_message(Receive<AnyElement>{call.receive, call.from, call.tag, call.location});
+      auto sent = start_message(Send<AnyElement>{call.send, call.to, call.tag, call.location});
+      wait(sent, self_.context(call));
+      wait(received, self_.context(call));
+    } else if constexpr (CallTraits<Call>::message) {
+      const bool inside = is_here(peer_of(call));
+      as_global(inside, self_.context(call), [&] {
+        if (inside)
+          blocking_.inner.execute(numbered_inside(call));
+        else
+          blocking_.outer.execute(call);
+      });
+    } else {
+      if (two_levels()) return blocking_.run(call);
+      as_global(one_host(), self_.context(call), [&] {
+        if (one_host())
+          blocking_.inner.execute(call);
+        else
+          blocking_.outer.execute(call);
+      });
+    }
+  }
+
+  template <Collective Call>
+  [[nodiscard]] std::shared_ptr<Operation<Host>> start(const std::shared_ptr<State>& state, const Call& call,
+                                                       HostStream) {
+    const ErrorContext context = self_.context(call);
+    if constexpr (Call::kind == CollectiveKind::send_receive) {
+      auto operation = std::make_shared<BelowOperation>(state, context);
+      operation->add(start_message(Receive<AnyElement>{call.receive, call.from, call.tag, call.location}));
+      operation->add(start_message(Send<AnyElement>{call.send, call.to, call.tag, call.location}));
+      return operation;
+    } else if constexpr (CallTraits<Call>::message) {
+      auto operation = std::make_shared<BelowOperation>(state, context);
+      operation->add(start_message(call));
+      return operation;
+    } else if (!two_levels()) {
+      auto operation = std::make_shared<BelowOperation>(state, context);
+      as_global(one_host(), context, [&] {
+        operation->add({one_host() ? as_pending(blocking_.inner.start(call)) : as_pending(blocking_.outer.start(call)),
+                        one_host()});
+      });
+      return operation;
+    } else {
+      if constexpr (requires {
+                      { Outer::serves_threads() } -> std::same_as<bool>;
+                    }) {
+        if (!Outer::serves_threads())
+          throw ConnectError(
+              "asynchronous calls need MPI_THREAD_MULTIPLE; initialize MPI with it, or let MpiConnector "
+              "initialize MPI",
+              context);
+      }
+      auto operation = pool_.take(*state);
+      operation->set(call);
+      progress_.submit(operation);
+      return {state, operation.get()};
+    }
+  }
+  template <Collective Call>
+  void run_started(const Call& call) {
+    started_->run(call);
+  }
+  [[nodiscard]] ProgressThread& progress() noexcept { return progress_; }
+  [[nodiscard]] OperationPool<TaskOperation<State>>& pool() noexcept { return pool_; }
+
+  [[nodiscard]] std::shared_ptr<State> split(int color, int key, const std::source_location& location) {
+    const ErrorContext context{
+        .operation = "split", .backend = self_.backend, .rank = self_.rank, .size = self_.size, .location = location};
+    Outer outer = as_global(false, context, [&] { return blocking_.outer.split(color, key); });
+    Inner inner = as_global(true, context, [&] { return blocking_.inner.split(color, key); });
+    return std::make_shared<State>(std::move(inner), std::move(outer));
+  }
+  [[nodiscard]] CommunicatorMemory<std::byte> allocate(std::size_t count, std::size_t element_bytes,
+                                                       const std::source_location& location) {
+    const ErrorContext context{.operation = "allocate",
+                               .backend = self_.backend,
+                               .rank = self_.rank,
+                               .size = self_.size,
+                               .location = location};
+    if (count > static_cast<std::size_t>(-1) / element_bytes)
+      throw MemoryError(
+          "cannot allocate " + std::to_string(count) + " elements of " + std::to_string(element_bytes) + " bytes",
+          context);
+    if (two_levels()) blocking_.agree_on(count, element_bytes, context);
+    return as_global(hosts_.largest() > 1, context, [&] {
+      const std::size_t bytes = count * element_bytes;
+      return hosts_.largest() > 1 ? blocking_.inner.template allocate<std::byte>(bytes)
+                                  : blocking_.outer.template allocate<std::byte>(bytes);
+    });
+  }
+
+ private:
+  /// A call in the hands of one of the two communicators.
+  struct Below {
+    Pending<Host> pending;
+    bool inside = false;
+  };
+
+  /// Up to two calls that the communicators below have started.
+  class BelowOperation final : public Operation<Host> {
+   public:
+    BelowOperation(std::shared_ptr<State> state, const ErrorContext& context)
+        : state_(std::move(state)), context_(context) {}
+    void add(Below below) noexcept { below_[count_++] = std::move(below); }
+
+    bool test() noexcept override {
+      bool done = true;
+      for (auto& below : below_) done = below.pending.test() && done;
+      return done;
+    }
+    void complete() override {
+      std::exception_ptr error;
+      for (auto& below : below_) {
+        try {
+          state_->guarded([&] { state_->backend.wait(below, context_); });
+        } catch (...) {
+          if (error == nullptr) error = std::current_exception();
+        }
+      }
+      if (error != nullptr) std::rethrow_exception(error);
+    }
+    void abandon() noexcept override {
+      state_->backend.revoke("an asynchronous call was abandoned by an exception");
+      for (auto& below : below_) below.pending = {};
+    }
+    void keep(std::shared_ptr<void> owner) override {
+      for (auto& below : below_) below.pending.keep(owner);
+    }
+
+   private:
+    std::shared_ptr<State> state_;
+    ErrorContext context_;
+    std::array<Below, 2> below_;
+    std::size_t count_ = 0;
+  };
+
+  /// @throws InvalidArgument on every rank if the inner communicators do not divide the outer one's ranks in order
+  static Hosts hosts_of_levels(Inner& inner, Outer& outer) {
+    struct Seat {
+      int first, rank, size;
+    } mine{outer.rank(), inner.rank(), inner.size()};
+    inner.execute(erase(Broadcast<int>{{&mine.first, 1}, 0}));
+    std::vector<Seat> all(static_cast<std::size_t>(outer.size()));
+    outer.execute(erase(AllGather<Seat>{{&mine, 1}, all}));
+    std::vector<int> arrived(all.size(), 0);
+    std::vector<int> first;
+    for (std::size_t rank = 0; rank < all.size(); ++rank) {
+      first.push_back(all[rank].first);
+      if (all[rank].rank != arrived[static_cast<std::size_t>(all[rank].first)]++)
+        throw InvalidArgument(
+            "rank " + std::to_string(rank) + " is rank " + std::to_string(all[rank].rank) +
+                " on its host: the ranks of a host must have the same order in both communicators",
+            {.operation = "Hierarchical", .backend = outer.backend(), .rank = outer.rank(), .size = outer.size()});
+    }
+    return Hosts(first);
+  }
+
+  [[nodiscard]] bool two_levels() const noexcept { return hosts_.count() > 1 && hosts_.largest() > 1; }
+  [[nodiscard]] bool one_host() const noexcept { return hosts_.count() == 1; }
+  [[nodiscard]] bool is_here(int rank) const { return hosts_.host(rank) == hosts_.host(self_.rank); }
+  static int peer_of(const Send<AnyElement>& call) { return call.to; }
+  static int peer_of(const Receive<AnyElement>& call) { return call.from; }
+  /// Returns the same message with the ranks' numbers on this host.
+  Send<AnyElement> numbered_inside(Send<AnyElement> call) const {
+    call.to = hosts_.index(call.to);
+    return call;
+  }
+  Receive<AnyElement> numbered_inside(Receive<AnyElement> call) const {
+    call.from = hosts_.index(call.from);
+    return call;
+  }
+  /// Runs `f`, which uses one of the communicators; errors that it throws name ranks as all know them.
+  template <class F>
+  decltype(auto) as_global(bool inside, const ErrorContext& context, F&& f) const {
+    static const std::vector<int> all;
+    return with_global_ranks(inside ? hosts_.ranks(hosts_.host(self_.rank)) : all, context, f);
+  }
+  [[nodiscard]] Below start_message(const auto& call) {
+    const bool inside = is_here(peer_of(call));
+    Below started{{}, inside};
+    as_global(inside, self_.context(call), [&] {
+      started.pending =
+          inside ? as_pending(blocking_.inner.start(numbered_inside(call))) : as_pending(blocking_.outer.start(call));
+    });
+    return started;
+  }
+  void wait(Below& below, const ErrorContext& context) const {
+    as_global(below.inside, context, [&] { below.pending.wait(); });
+  }
+
+  std::string name_;
+  RankOf self_;
+  Hosts hosts_;
+  Levels blocking_;
+  std::optional<Levels> started_;
+  OperationPool<TaskOperation<State>> pool_;
+  ProgressThread progress_;  // last: joined before anything that its tasks use is destroyed
+};
+
+}  // namespace distx::detail

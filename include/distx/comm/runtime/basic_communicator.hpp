@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <limits>
+#include <memory>
+#include <string>
+
+#include "distx/comm/calls/validate.hpp"
+#include "distx/comm/runtime/communicator_state.hpp"
+#include "distx/comm/runtime/pending.hpp"
+
+namespace distx::detail {
+
+/// `backend.execute(call)` compiles: the backend does this erased call, blocking.
+template <class B, class Call>
+concept BackendExecutes = requires(B& backend, const Call& call) { backend.execute(call); };
+
+/// `backend.start(state, call, after)` compiles: the backend does this erased call asynchronously.
+template <class B, class Call>
+concept BackendStarts = requires(B& backend, const std::shared_ptr<CommunicatorState<B>>& state, const Call& call,
+                                 typename B::space::stream after) {
+  { backend.start(state, call, after) } -> std::same_as<std::shared_ptr<Operation<typename B::space>>>;
+};
+
+/// The front end of every communicator: `class C : public BasicCommunicator<C, Backend>`.
+///
+/// Erases and validates calls, revokes the communicator when one fails, and holds what all backends need once. A
+/// `Backend` supplies what differs:
+///
+/// - `using space`, and `const RankOf& self() const`;
+/// - `void execute(const Call&)` for each erased call that it does, blocking; a failure is thrown;
+/// - `std::shared_ptr<Operation<space>> start(state, const Call&, stream)`, the same asynchronously;
+/// - `void check_usable(const ErrorContext&)`, which throws if the communicator was revoked;
+/// - `void revoke(const std::string&) noexcept`, which ends the calls of every rank;
+/// - `std::shared_ptr<CommunicatorState<Backend>> split(int color, int key, const std::source_location&)`;
+/// - optionally `CommunicatorMemory<std::byte, space> allocate(std::size_t count, std::size_t element_bytes,
+///   const std::source_location&)`; without it memory is plain.
+template <class Derived, class Backend>
+class BasicCommunicator {
+ public:
+  using space = typename Backend::space;
+
+  [[nodiscard]] int rank() const noexcept { return backend_of().self().rank; }
+  [[nodiscard]] int size() const noexcept { return backend_of().self().size; }
+  /// Returns the backend's name, as error messages have it.
+  [[nodiscard]] std::string_view backend() const noexcept { return backend_of().self().backend; }
+  /// Returns another handle on this communicator.
+  [[nodiscard]] Derived share() const { return Derived(state_); }
+  /// Returns whether both are handles on one communicator.
+  friend bool operator==(const Derived& a, const Derived& b) noexcept { return a.state_ == b.state_; }
+
+  /// Makes a call and blocks until this rank's part of it is complete.
+  template <ErasableCall Call>
+    requires BackendExecutes<Backend, erased_t<Call>>
+  void execute(const Call& call) {
+    const auto erased = erase(call);
+    try {
+      validate(erased, backend_of().self());
+      backend_of().execute(erased);
+    } catch (...) {
+      revoke_for_exception();
+      throw;
+    }
+  }
+  /// Starts a call after what is enqueued on the stream `after`.
+  template <ErasableCall Call>
+    requires BackendStarts<Backend, erased_t<Call>>
+  [[nodiscard]] Pending<space> start(const Call& call, typename space::stream after = {}) {
+    const auto erased = erase(call);
+    try {
+      validate(erased, backend_of().self());
+      backend_of().check_usable(backend_of().self().context(erased));
+      return Pending<space>(backend_of().start(state_, erased, after));
+    } catch (...) {
+      revoke_for_exception();
+      throw;
+    }
+  }
+
+  /// Makes a communicator of the ranks that pass the same `color`, ordered by `key` and then by rank. Collective.
+  [[nodiscard]] Derived split(int color, int key, std::source_location location = std::source_location::current()) {
+    return state_->guarded([&] { return Derived(backend_of().split(color, key, location)); });
+  }
+  /// Allocates `count` zeroed elements in the memory that this communicator moves fastest. Collective.
+  /// @throws MismatchError if the ranks ask for different sizes; MemoryError
+  template <class T>
+  [[nodiscard]] CommunicatorMemory<T, space> allocate(std::size_t count,
+                                                      std::source_location location = std::source_location::current()) {
+    static_assert(std::is_trivially_copyable_v<T>, "distx: allocate: elements are moved as bytes");
+    if constexpr (requires { backend_of().allocate(count, sizeof(T), location); }) {
+      return state_->guarded([&] {
+        auto memory = backend_of().allocate(count, sizeof(T), location);
+        return CommunicatorMemory<T, space>::from_bytes(std::move(memory), count);
+      });
+    } else {
+      return CommunicatorMemory<T, space>::plain(count);
+    }
+  }
+  /// Ends the communicator: every rank's current or next call throws RevokedError with that reason.
+  void revoke(const std::string& reason) noexcept { backend_of().revoke(reason); }
+
+  /// @name For what is built on communicators
+  /// @{
+  [[nodiscard]] Span<std::byte, space> scratch(std::size_t bytes) { return state_->scratch(bytes); }
+  [[nodiscard]] GroupCache& group_cache() noexcept { return state_->groups; }
+  /// @}
+
+ protected:
+  using State = CommunicatorState<Backend>;
+
+  explicit BasicCommunicator(std::shared_ptr<State> state) noexcept : state_(std::move(state)) {}
+  BasicCommunicator(BasicCommunicator&&) noexcept = default;
+  BasicCommunicator& operator=(BasicCommunicator&&) noexcept = default;
+  ~BasicCommunicator() = default;
+
+  [[nodiscard]] const std::shared_ptr<State>& state() const noexcept { return state_; }
+  [[nodiscard]] Backend& backend_of() const noexcept { return state_->backend; }
+
+ private:
+  /// @pre an exception is being handled
+  void revoke_for_exception() noexcept {
+    try {
+      throw;
+    } catch (const std::exception& error) {
+      revoke(error.what());
+    } catch (...) {
+      revoke("unknown exception (not derived from std::exception)");
+    }
+  }
+
+  std::shared_ptr<State> state_;
+};
+
+/// Returns all ranks' values in rank order, over a communicator's backend. Collective.
+template <class Backend, class T>
+[[nodiscard]] std::vector<T> all_gathered(Backend& backend, const T& mine, const std::source_location& location) {
+  std::vector<T> all(static_cast<std::size_t>(backend.self().size));
+  backend.execute(erase(AllGather<T>{{&mine, 1}, all, {}, location}));
+  return all;
+}
+
+/// A rank's place in `split`: the ranks of its colour in the order of their keys.
+struct SplitRequest {
+  int color = 0, key = 0, rank = 0;
+};
+/// Returns the requests of this rank's colour, in the order of the new communicator.
+template <class Request>
+[[nodiscard]] std::vector<Request> group_of(const std::vector<Request>& all, int color) {
+  std::vector<Request> group;
+  for (const Request& other : all)
+    if (other.color == color) group.push_back(other);
+  std::stable_sort(group.begin(), group.end(), [](const Request& a, const Request& b) { return a.key < b.key; });
+  return group;
+}
+
+}  // namespace distx::detail

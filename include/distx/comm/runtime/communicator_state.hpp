@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <exception>
+#include <utility>
+
+#include "distx/comm/communicator.hpp"
+#include "distx/comm/detail/in_order.hpp"
+
+namespace distx::detail {
+
+/// What the handles and the operations of one rank's communicator share.
+///
+/// A `Backend` supplies what differs from communicator to communicator; `BasicCommunicator` lists its members.
+template <class Backend>
+class CommunicatorState {
+ public:
+  using space = typename Backend::space;
+
+  template <class... Arguments>
+  explicit CommunicatorState(Arguments&&... arguments) : backend(std::forward<Arguments>(arguments)...) {}
+  CommunicatorState(const CommunicatorState&) = delete;
+  CommunicatorState& operator=(const CommunicatorState&) = delete;
+  ~CommunicatorState() {
+    // A rank that unwinds never joins the calls that its peers are waiting in.
+    if (std::uncaught_exceptions() > exceptions_) backend.revoke("its communicator was destroyed by an exception");
+  }
+
+  /// Runs `f`; if it throws, revokes the communicator before the caller sees the error and frees its buffers.
+  template <class F>
+  decltype(auto) guarded(F&& f) {
+    try {
+      return f();
+    } catch (const std::exception& error) {
+      backend.revoke(error.what());
+      throw;
+    } catch (...) {
+      backend.revoke("unknown exception (not derived from std::exception)");
+      throw;
+    }
+  }
+
+  /// Returns at least `bytes` of workspace. The next call may reuse it; collectives do not touch it.
+  [[nodiscard]] Span<std::byte, space> scratch(std::size_t bytes) {
+    if (scratch_.size() < bytes) {
+      if constexpr (requires { backend.make_scratch(bytes); })
+        scratch_ = backend.make_scratch(bytes);
+      else
+        scratch_ = Buffer<std::byte, space>(bytes);
+    }
+    return {scratch_.data(), bytes};
+  }
+
+  GroupCache groups;
+
+ private:
+  int exceptions_ = std::uncaught_exceptions();
+  Buffer<std::byte, space> scratch_;
+
+ public:
+  Backend backend;  ///< last: what it waits for on destruction may use the members above
+};
+
+}  // namespace distx::detail

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <new>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "distx/comm/runtime/pending.hpp"
+#include "distx/comm/runtime/progress_thread.hpp"
+
+namespace distx::detail {
+
+/// Never frees what it is given: for memory that a vendor's library may access for the life of the process.
+template <class T>
+void leak(T value) noexcept {
+  static_cast<void>(new (std::nothrow) T(std::move(value)));
+}
+
+/// The operations of one communicator, reused so that a call allocates nothing after the first of its kind.
+template <class Op>
+class OperationPool {
+ public:
+  template <class... Arguments>
+  [[nodiscard]] std::shared_ptr<Op> take(Arguments&&... arguments) {
+    if (idle_.empty()) {
+      idle_.reserve(all_.size() + 1);  // so that `give_back` cannot fail
+      idle_.push_back(all_.emplace_back(std::make_shared<Op>(std::forward<Arguments>(arguments)...)));
+    }
+    auto operation = std::move(idle_.back());
+    idle_.pop_back();
+    return operation;
+  }
+  void give_back(const Op& operation) noexcept { idle_.push_back(*find(operation)); }
+  /// Takes an operation out of use for the life of the process, together with what it owns.
+  void abandon(const Op& operation) noexcept {
+    const auto found = find(operation);
+    leak(std::move(*found));
+    all_.erase(found);
+  }
+
+ private:
+  [[nodiscard]] auto find(const Op& operation) noexcept {
+    return std::find_if(all_.begin(), all_.end(), [&](const auto& other) { return other.get() == &operation; });
+  }
+
+  std::vector<std::shared_ptr<Op>> all_, idle_;
+};
+
+/// Room for any erased call, and the function to hand it to.
+template <class Owner>
+class StoredCall {
+ public:
+  template <class Call, class F>
+  void set(const Call& call, F) noexcept {
+    static_assert(sizeof(Call) <= sizeof call_ && std::is_trivially_copyable_v<Call> && std::is_empty_v<F>);
+    new (call_) Call(call);
+    run_ = [](Owner& owner, const void* stored) { F{}(owner, *static_cast<const Call*>(stored)); };
+  }
+  void run(Owner& owner) const { run_(owner, call_); }
+
+ private:
+  void (*run_)(Owner&, const void*) = nullptr;
+  alignas(std::max_align_t) std::byte call_[224];
+};
+
+/// A collective that a backend runs on its progress thread: `backend.run_started(call)`, `progress()`, `pool()`.
+template <class State>
+class TaskOperation final : public ProgressTask, public Operation<Host> {
+ public:
+  explicit TaskOperation(State& state) noexcept : state_(state) {}
+
+  template <class Call>
+  void set(const Call& call) noexcept {
+    reset();
+    call_.set(call, [](State& state, const Call& made) { state.guarded([&] { state.backend.run_started(made); }); });
+  }
+  void run() override { call_.run(state_); }
+  bool test() noexcept override { return done(); }
+  void complete() override {
+    state_.backend.progress().wait(*this);
+    rethrow();
+  }
+  void abandon() noexcept override {
+    state_.backend.revoke("an asynchronous call was abandoned by an exception");
+    state_.backend.progress().wait(*this);  // the revocation ends it
+  }
+  void recycle() noexcept override { state_.backend.pool().give_back(*this); }
+
+ private:
+  State& state_;  // the Pending holds it
+  StoredCall<State> call_;
+};
+
+}  // namespace distx::detail

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <cstring>
+#include <vector>
+
+#include "distx/comm/calls/validate.hpp"
+
+// What a rank sees of the other ranks' side of a call, whatever carried it: the checks that need all ranks' counts, and
+// the end of a call whose operands are all at hand. One text for every backend that moves small calls whole.
+namespace distx::detail {
+
+/// One rank's side of a call as another rank sees it; pointers are null if this rank cannot reach the memory.
+struct PeerView {
+  const std::byte* send = nullptr;
+  std::byte* receive = nullptr;
+  std::size_t send_count = 0;
+  std::size_t receive_count = 0;
+  Counts send_counts{};
+  Counts receive_counts{};
+  bool inlined = false;  ///< `send` is a copy of everything that the rank sends
+};
+
+/// What one rank sends to another, in bytes of its `send`.
+struct ByteRange {
+  std::size_t offset = 0;
+  std::size_t bytes = 0;
+};
+
+/// Returns this rank's own view of its call: where its spans are, how long they are, and the counts that others need.
+template <Collective Call>
+[[nodiscard]] PeerView own_view(const Call& call, int rank) noexcept {
+  PeerView view;
+  if constexpr (requires { call.buffer; }) {
+    view.send = view.receive = call.buffer.bytes();
+    view.send_count = view.receive_count = call.buffer.size();
+  } else if constexpr (requires { call.send; }) {
+    view.send = call.send.bytes();
+    view.receive = call.receive.bytes();
+    view.send_count = call.send.size();
+    view.receive_count = call.receive.size();
+  }
+  if constexpr (requires { call.send_counts; }) {
+    view.send_counts = call.send_counts;
+    view.receive_counts = call.receive_counts;
+  } else if constexpr (requires { call.counts; }) {
+    if constexpr (CallTraits<Call>::rooted) {
+      if (rank == call.root) view.send_counts = call.counts;
+    } else {
+      view.send_counts = call.counts;
+    }
+  }
+  return view;
+}
+
+/// Returns the bytes of one element.
+template <Collective Call>
+[[nodiscard]] std::size_t element_width(const Call& c) noexcept {
+  if constexpr (requires { c.buffer; })
+    return c.buffer.element_bytes();
+  else if constexpr (Call::kind == CollectiveKind::scatter)
+    return c.receive.element_bytes();
+  else if constexpr (requires { c.send; })
+    return c.send.element_bytes();
+  else
+    return 1;
+}
+
+/// Returns whether rank `from` sends anything in such a call.
+template <Collective Call>
+[[nodiscard]] bool sends(const Call& c, int from) noexcept {
+  if constexpr (CallTraits<Call>::root_sends)
+    return from == c.root;
+  else
+    return Call::kind != CollectiveKind::barrier;
+}
+
+/// Returns what rank `from` sends to rank `to`.
+template <Collective Call>
+[[nodiscard]] ByteRange range_of(const Call& c, const std::vector<PeerView>& peers, int from, int to) noexcept {
+  if (!sends(c, from)) return {};
+  const PeerView& sender = peers[static_cast<std::size_t>(from)];
+  const std::size_t width = element_width(c);
+  if constexpr (!CallTraits<Call>::blockwise) {
+    return {0, sender.send_count * width};
+  } else {
+    Counts counts = sender.send_counts;
+    std::size_t equal = 0;
+    if constexpr (Call::kind == CollectiveKind::reduce_scatter) {
+      counts = c.counts;  // the same on all ranks
+      equal = c.receive.size();
+    }
+    if constexpr (Call::kind == CollectiveKind::all_to_all) equal = sender.send_count / peers.size();
+    if constexpr (Call::kind == CollectiveKind::scatter) equal = sender.receive_count;
+    return {block_offset(counts, equal, to) * width, block_count(counts, equal, to) * width};
+  }
+}
+
+/// Compares block by block what fingerprints cannot say; every rank looks at all ranks, so that all throw the same.
+/// @throws MismatchError
+template <Collective Call>
+void check_blocks(const Call& c, const std::vector<PeerView>& peers, const ErrorContext& context) {
+  const auto check = [&](int from, std::size_t sent, int to, std::size_t received) {
+    if (sent != received)
+      throw MismatchError("rank " + std::to_string(from) + " sends " + std::to_string(sent) + " elements to rank " +
+                              std::to_string(to) + ", which receives " + std::to_string(received),
+                          context);
+  };
+  const int size = static_cast<int>(peers.size());
+  const auto peer = [&](int r) -> const PeerView& { return peers[static_cast<std::size_t>(r)]; };
+  if constexpr (Call::kind == CollectiveKind::gather) {
+    for (int r = 0; r < size; ++r)
+      check(r, peer(r).send_count, c.root, block_count(peer(c.root).send_counts, peer(c.root).send_count, r));
+  } else if constexpr (Call::kind == CollectiveKind::scatter) {
+    for (int r = 0; r < size; ++r)
+      check(c.root, block_count(peer(c.root).send_counts, peer(c.root).receive_count, r), r, peer(r).receive_count);
+  } else if constexpr (Call::kind == CollectiveKind::all_to_all) {
+    for (int from = 0; from < size; ++from)
+      for (int to = 0; to < size; ++to)
+        if (!peer(from).send_counts.empty() && !peer(to).receive_counts.empty())
+          check(from, peer(from).send_counts[static_cast<std::size_t>(to)], to,
+                peer(to).receive_counts[static_cast<std::size_t>(from)]);
+  }
+}
+
+inline void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
+  if (bytes != 0 && to != from) std::memcpy(to, from, bytes);
+}
+
+/// Completes a call whose operands are all at hand: copies, or reduces in rank order, into this rank's memory.
+/// @pre every rank that sends is inlined, in its own view as well if this rank's send and receive overlap
+/// @param sources kept between calls, so that none allocates
+template <Collective Call>
+void complete_inlined(const Call& c, const RankOf& self, const std::vector<PeerView>& peers,
+                      std::vector<const void*>& sources) {
+  using enum CollectiveKind;
+  const int me = self.rank;
+  const auto source = [&](int from) {
+    return peers[static_cast<std::size_t>(from)].send + range_of(c, peers, from, me).offset;
+  };
+  const auto bytes_from = [&](int from) { return range_of(c, peers, from, me).bytes; };
+  if constexpr (CallTraits<Call>::reduces) {
+    if constexpr (Call::kind == reduce)
+      if (me != c.root) return;
+    const std::size_t bytes = bytes_from(me);
+    if (bytes == 0) return;
+    sources.clear();
+    for (int r = 0; r < self.size; ++r) sources.push_back(source(r));
+    void* const target = c.receive.data();
+    c.op.reduce(&target, 1, sources.data(), sources.size(), bytes / element_width(c), self.size);
+  } else if constexpr (Call::kind == broadcast) {
+    copy_bytes(c.buffer.bytes(), source(c.root), bytes_from(c.root));
+  } else if constexpr (Call::kind == scatter) {
+    copy_bytes(c.receive.bytes(), source(c.root), bytes_from(c.root));
+  } else if constexpr (Call::kind == all_gather || Call::kind == gather || Call::kind == all_to_all) {
+    Counts counts;
+    std::size_t equal = 0;
+    if constexpr (Call::kind == all_to_all) {
+      counts = c.receive_counts;
+      equal = c.send.size() / peers.size();
+    } else {
+      if constexpr (Call::kind == gather)
+        if (me != c.root) return;
+      counts = c.counts;
+      equal = c.send.size();
+    }
+    const std::size_t width = element_width(c);
+    for (int r = 0; r < self.size; ++r)
+      copy_bytes(c.receive.bytes() + block_offset(counts, equal, r) * width, source(r), bytes_from(r));
+  }
+}
+
+}  // namespace distx::detail

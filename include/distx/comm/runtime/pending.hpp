@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <exception>
+#include <memory>
+#include <utility>
+
+#include "distx/core/space.hpp"
+
+namespace distx {
+
+namespace detail {
+
+/// An asynchronous call in flight, implemented by each backend.
+///
+/// Lives in its communicator's state, which reuses it after `recycle`. A failure revokes the communicator before it is
+/// thrown.
+template <MemorySpace Space>
+class Operation {
+ public:
+  /// Returns whether `complete` would return or throw at once. What it finds wrong, `complete` throws.
+  [[nodiscard]] virtual bool test() noexcept = 0;
+  /// Blocks the host until the call is complete. Called at most once.
+  virtual void complete() = 0;
+  /// Orders what is enqueued on `stream` from now on after the call; on the host's memory, blocks.
+  virtual void complete(typename Space::stream) { complete(); }
+  /// Gives the call up while the stack unwinds: revokes the communicator, and does not wait for other ranks. Buffers
+  /// that the vendor's library may still access are kept alive by `keep`.
+  virtual void abandon() noexcept = 0;
+  /// Shares the ownership of what the call's buffers are part of, until the call is complete. If it never completes
+  /// because another rank failed, that memory is never freed.
+  virtual void keep(std::shared_ptr<void>) {}
+  /// Ends the use of this object by its Pending, after `complete` or `abandon`.
+  virtual void recycle() noexcept {}
+
+ protected:
+  ~Operation() = default;
+};
+
+}  // namespace detail
+
+/// A handle on an asynchronous collective or message; move-only. It borrows the call's buffers until it is waited for.
+///
+/// Destroying one waits for the call; destroying one while the stack unwinds revokes the communicator instead, so that
+/// no rank waits for this one. An empty one, or one that was waited for, is complete.
+///
+///     auto pending = distx::start_all_reduce(comm, gradient, distx::sum);
+///     compute();
+///     pending.wait();
+template <MemorySpace Space = Host>
+class [[nodiscard]] Pending {
+ public:
+  Pending() noexcept = default;
+  /// @param operation kept alive by this handle; what it points to may belong to a pool
+  explicit Pending(std::shared_ptr<detail::Operation<Space>> operation) noexcept : operation_(std::move(operation)) {}
+  Pending(Pending&&) noexcept = default;
+  Pending& operator=(Pending&& other) noexcept {
+    if (this != &other) {
+      release();
+      operation_ = std::move(other.operation_);
+      exceptions_ = other.exceptions_;
+    }
+    return *this;
+  }
+  ~Pending() { release(); }
+
+  /// Blocks the host until the call is complete.
+  /// @throws MismatchError, TimeoutError, RevokedError, RankFailure, BackendError; what a custom op threw on this rank
+  void wait() {
+    if (operation_ == nullptr) return;
+    const Recycled operation{std::move(operation_)};
+    operation.value->complete();
+  }
+  /// Orders what is enqueued on `stream` from now on after the call; blocks if the memory space is the host's.
+  void wait(typename Space::stream stream) {
+    if (operation_ == nullptr) return;
+    const Recycled operation{std::move(operation_)};
+    operation.value->complete(stream);
+  }
+  /// Returns whether `wait()` would return, or throw, at once. Never blocks.
+  [[nodiscard]] bool test() noexcept { return operation_ == nullptr || operation_->test(); }
+  /// Keeps `owner` alive until the call is complete, so that memory which the call accesses is not freed under it.
+  void keep(std::shared_ptr<void> owner) {
+    if (operation_ != nullptr) operation_->keep(std::move(owner));
+  }
+
+ private:
+  struct Recycled {
+    explicit Recycled(std::shared_ptr<detail::Operation<Space>> operation) noexcept : value(std::move(operation)) {}
+    Recycled(const Recycled&) = delete;
+    Recycled& operator=(const Recycled&) = delete;
+    ~Recycled() { value->recycle(); }
+    std::shared_ptr<detail::Operation<Space>> value;
+  };
+
+  void release() noexcept {
+    if (operation_ == nullptr) return;
+    const Recycled operation{std::move(operation_)};
+    if (std::uncaught_exceptions() > exceptions_) return operation.value->abandon();
+    try {
+      operation.value->complete();
+    } catch (...) {
+      // The failure has revoked the communicator: its next call throws the reason.
+    }
+  }
+
+  std::shared_ptr<detail::Operation<Space>> operation_;
+  int exceptions_ = std::uncaught_exceptions();
+};
+
+}  // namespace distx

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <algorithm>
+
+#include "distx/comm/runtime/basic_communicator.hpp"
+#include "distx/comm/runtime/operation_pool.hpp"
+#include "distx/comm/shared_memory/messages.hpp"
+#include "distx/comm/shared_memory/run_collective.hpp"
+#include "distx/connect/connector.hpp"
+
+namespace distx::shared_memory {
+
+/// The backend of ranks that share memory, threads or processes. See `detail::BasicCommunicator`.
+class Backend {
+ public:
+  using space = Host;
+  using State = detail::CommunicatorState<Backend>;
+
+  Backend(std::shared_ptr<SharedRegion> region, int rank, std::string_view name)
+      : self_{rank, region->size(), name}, region_(std::move(region)) {}
+  ~Backend() { region_->leave(self_.rank); }
+
+  [[nodiscard]] const RankOf& self() const noexcept { return self_; }
+  void revoke(const std::string& reason) noexcept { region_->revoke(self_.rank, reason); }
+  void check_usable(const ErrorContext& context) const {
+    if (region_->revoked()) region_->throw_revoked(context);
+  }
+
+  template <Collective Call>
+  void execute(const Call& call) {
+    if constexpr (!detail::CallTraits<Call>::message) {
+      run_collective(*region_, CallQueue::blocking, call, self_, workspaces_[0]);
+    } else {
+      check_usable(self_.context(call));
+      Messages messages(*region_, self_, self_.context(call));
+      try {
+        begin(messages, call);
+        check_self_message(messages, call);
+        messages.wait();
+      } catch (...) {
+        messages.withdraw();
+        throw;
+      }
+    }
+  }
+
+  template <Collective Call>
+  [[nodiscard]] std::shared_ptr<detail::Operation<Host>> start(const std::shared_ptr<State>& state, const Call& call,
+                                                               HostStream) {
+    if constexpr (detail::CallTraits<Call>::message) {
+      auto operation = std::make_shared<MessageOperation>(state, self_.context(call));
+      begin(operation->messages, call);
+      return operation;
+    } else {
+      auto operation = pool_.take(*state);
+      operation->set(call);
+      if (self_.size == 1) {
+        operation->run();
+        operation->finish();
+      } else {
+        progress_.submit(operation);
+      }
+      return {state, operation.get()};
+    }
+  }
+  template <Collective Call>
+  void run_started(const Call& call) {
+    run_collective(*region_, CallQueue::started, call, self_, workspaces_[1]);
+  }
+  [[nodiscard]] detail::ProgressThread& progress() noexcept { return progress_; }
+  [[nodiscard]] detail::OperationPool<detail::TaskOperation<State>>& pool() noexcept { return pool_; }
+
+  [[nodiscard]] std::shared_ptr<State> split(int color, int key, const std::source_location& location) {
+    struct Request : detail::SplitRequest {
+      RegionToken token;
+    };
+    Request mine{{color, key, self_.rank}, {}};
+    const auto group = detail::group_of(detail::all_gathered(*this, mine, location), color);
+    const auto here = std::find_if(group.begin(), group.end(), [&](const Request& r) { return r.rank == self_.rank; });
+    const int rank = static_cast<int>(here - group.begin()), size = static_cast<int>(group.size());
+    std::shared_ptr<void> keep;
+    if (rank == 0) mine.token = region_->make_sibling(size, keep);
+    const auto all = detail::all_gathered(*this, mine, location);
+    std::shared_ptr<SharedRegion> region;
+    {
+      // What the first rank has made stays while a rank accesses it, and until all have entered the barrier.
+      const AccessGuard guard(region_->control().channel(self_.rank, CallQueue::blocking));
+      check_usable(self_.context(Barrier<Host>{location}));
+      region = region_->open_sibling(all[static_cast<std::size_t>(group.front().rank)].token, rank, size);
+    }
+    execute(Barrier<Host>{location});
+    return std::make_shared<State>(std::move(region), rank, self_.backend);
+  }
+
+  [[nodiscard]] CommunicatorMemory<std::byte> allocate(std::size_t count, std::size_t element_bytes,
+                                                       const std::source_location& location) {
+    const auto allocation = region_->new_allocation(self_);
+    if (allocation == nullptr) {
+      if (count > static_cast<std::size_t>(-1) / element_bytes)
+        throw MemoryError("cannot allocate " + std::to_string(count) + " elements of " + std::to_string(element_bytes) +
+                          " bytes");
+      return CommunicatorMemory<std::byte>::plain(count * element_bytes);
+    }
+    const RegionAllocation::Request request{count, element_bytes};
+    allocation->check(request, detail::all_gathered(*this, request, location));
+    allocation->open(detail::all_gathered(*this, allocation->make(), location).front());
+    execute(Barrier<Host>{location});
+    const std::shared_ptr<void> owner = allocation->owner();
+    return {{static_cast<std::byte*>(owner.get()), count * element_bytes}, owner};
+  }
+
+ private:
+  /// Asynchronous messages.
+  class MessageOperation final : public detail::Operation<Host> {
+   public:
+    MessageOperation(std::shared_ptr<State> state, const ErrorContext& context)
+        : messages(*state->backend.region_, state->backend.self_, context), state_(std::move(state)) {}
+    MessageOperation(const MessageOperation&) = delete;
+    MessageOperation& operator=(const MessageOperation&) = delete;
+    ~MessageOperation() { messages.withdraw(); }
+
+    bool test() noexcept override { return messages.test(); }
+    void complete() override {
+      state_->guarded([&] { messages.wait(); });
+    }
+    void abandon() noexcept override {
+      state_->backend.revoke("an asynchronous message was abandoned by an exception");
+      try {
+        messages.wait();  // the revocation ends it
+      } catch (...) {
+      }
+    }
+
+    Messages messages;
+
+   private:
+    std::shared_ptr<State> state_;
+  };
+
+  static void begin(Messages& messages, const Send<AnyElement>& c) { messages.send(c.buffer, c.to, c.tag, c.lengths); }
+  static void begin(Messages& messages, const Receive<AnyElement>& c) {
+    messages.receive(c.buffer, c.from, c.tag, c.lengths);
+  }
+  static void begin(Messages& messages, const SendReceive<AnyElement>& c) {
+    messages.send(c.send, c.to, c.tag, 0);
+    messages.receive(c.receive, c.from, c.tag, 0);
+  }
+  /// Both sides of a message on one rank: the other one must have been started before.
+  template <Collective Call>
+  void check_self_message(Messages& messages, const Call& call) const {
+    if constexpr (Call::kind == CollectiveKind::send || Call::kind == CollectiveKind::receive) {
+      const int peer = [&] {
+        if constexpr (Call::kind == CollectiveKind::send)
+          return call.to;
+        else
+          return call.from;
+      }();
+      if (peer == self_.rank && !messages.test())
+        throw InvalidState(
+            "a blocking send or receive to self would deadlock: start the matching receive or send asynchronously "
+            "first",
+            self_.context(call));
+    }
+  }
+
+  RankOf self_;
+  std::shared_ptr<SharedRegion> region_;
+  std::array<CallWorkspace, 2> workspaces_;
+  detail::OperationPool<detail::TaskOperation<State>> pool_;
+  detail::ProgressThread progress_;  // last: joined before anything that its tasks use is destroyed
+};
+
+/// Makes a communicator's state among the ranks of a connector. Collective over it; it is not needed afterwards.
+/// @tparam Region makes and opens the first region: `make(size, deadline, keep)`, `open(token, rank, size, deadline)`
+/// @throws ConnectError on every rank if one of them fails
+template <class Region, Connector C>
+[[nodiscard]] std::shared_ptr<Backend::State> connect_region(C& connector, std::string_view name, Timeout deadline) {
+  struct Failure {
+    char text[400] = {};
+  } mine;
+  RegionToken token;
+  std::shared_ptr<void> keep;
+  std::shared_ptr<SharedRegion> region;
+  const auto attempt = [&](auto&& f) {
+    try {
+      f();
+    } catch (const std::exception& error) {
+      mine.text[std::string_view(error.what()).copy(mine.text, sizeof mine.text - 1)] = '\0';
+    }
+  };
+  const int rank = connector.rank(), size = connector.size();
+  if (rank == 0) attempt([&] { token = Region::make(size, deadline, keep); });
+  token = broadcast_value(connector, token, 0);
+  if (mine.text[0] == '\0') attempt([&] { region = Region::open(token, rank, size, deadline); });
+  // Rank 0 keeps the region until every rank has opened it.
+  const auto all = all_gather_values(connector, mine);
+  for (std::size_t other = 0; other < all.size(); ++other)
+    if (all[other].text[0] != '\0')
+      throw ConnectError("rank " + std::to_string(other) + ": " + all[other].text,
+                         {.operation = "connect", .backend = name, .rank = rank, .size = size});
+  return std::make_shared<Backend::State>(std::move(region), rank, name);
+}
+
+}  // namespace distx::shared_memory

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <vector>
+
+#include "distx/comm/runtime/peer_views.hpp"
+#include "distx/comm/shared_memory/shared_region.hpp"
+#include "distx/memory/detail/lines.hpp"
+
+namespace distx::shared_memory {
+
+using detail::ByteRange;
+using detail::copy_bytes;
+using detail::element_width;
+using detail::PeerView;
+using detail::range_of;
+using detail::sends;
+
+/// What a queue of one rank keeps between calls, so that none allocates.
+struct CallWorkspace {
+  std::size_t calls = 0;
+  std::vector<PeerView> seen;
+  std::vector<const void*> sources;
+  std::vector<void*> targets;
+};
+
+/// Part `rank` of some bytes, cut on lines, so that two ranks never write to one line of an aligned buffer.
+inline ByteRange slice_of(std::size_t bytes, int rank, int size) noexcept {
+  const std::size_t begin = line_cut(bytes, rank, size);
+  return {begin, line_cut(bytes, rank + 1, size) - begin};
+}
+
+/// One call as one rank goes through it: who shows what where, round by round.
+///
+/// Memory that all ranks reach is worked on in place, in one round. Memory that its rank alone reaches is shown in
+/// rounds of at most a staging's bytes of each run: what is shown in round k lies in half k % 2, so that the next round
+/// can be staged while others still read this one.
+template <Collective Call>
+class CollectiveExecution {
+ public:
+  CollectiveExecution(SharedRegion& region, CallQueue queue, const Call& made, const RankOf& rank, CallWorkspace& kept)
+      : call(made), self(rank), workspace(kept), region_(region), control_(region.control()), queue_(queue) {
+    kept.seen.resize(static_cast<std::size_t>(rank.size));
+    parity_ = kept.calls++ % 2;
+  }
+
+  const Call& call;
+  const RankOf& self;
+  CallWorkspace& workspace;
+
+  [[nodiscard]] const PeerView& peer(int r) const noexcept { return workspace.seen[static_cast<std::size_t>(r)]; }
+
+  /// Writes this rank's post; shows what is small whole, and of what only this rank reaches the first round.
+  void publish() {
+    CallDescriptor& post = control_.channel(self.rank, queue_).posts[parity_];
+    PeerView& mine = workspace.seen[static_cast<std::size_t>(self.rank)];
+    mine = detail::own_view(call, self.rank);
+    own_send_ = mine.send;
+    own_receive_ = mine.receive;
+
+    InlineDescriptor& inlined_call = control_.channel(self.rank, queue_).inlines[parity_];
+    post.fingerprint = fingerprint(call);
+    inlined_call.digest = detail::digest_of(post.fingerprint);
+    post.send_count = mine.send_count;
+    post.receive_count = mine.receive_count;
+    post.has_send_counts = publish_counts(mine.send_counts, 0);
+    post.has_receive_counts = publish_counts(mine.receive_counts, 1);
+    const std::size_t bytes = mine.send_count * element_width(call);
+    mine.inlined = bytes <= control_.extent().inline_bytes;
+    inlined_call.shown = !mine.inlined                       ? InlineDescriptor::Shown::elsewhere
+                         : bytes <= sizeof inlined_call.tiny ? InlineDescriptor::Shown::here
+                                                             : InlineDescriptor::Shown::in_slot;
+    if (mine.inlined) inlined_call.inlined_count = static_cast<std::uint32_t>(mine.send_count);
+    post.send = post.receive = {};
+    if (!mine.inlined && sends(call, self.rank)) post.send = region_.address_of(mine.send, bytes);
+    if constexpr (detail::CallTraits<Call>::reduces || Call::kind == CollectiveKind::gather ||
+                  Call::kind == CollectiveKind::all_to_all || Call::kind == CollectiveKind::broadcast)
+      if (!mine.inlined || Call::kind == CollectiveKind::gather)
+        post.receive = region_.address_of(mine.receive, mine.receive_count * element_width(call));
+    if (mine.inlined && sends(call, self.rank)) copy_bytes(inlined(self.rank, inlined_call), mine.send, bytes);
+    chunk_ = detail::CallTraits<Call>::blockwise ? staging_share() : control_.extent().staging_bytes;
+    hidden_ = !mine.inlined && post.send.segment == 0;
+    if (hidden_) staging(0);
+  }
+
+  /// Looks at all posts, once all have arrived.
+  void look() {
+    all_inlined_ = true;
+    for (int r = 0; r < self.size; ++r) {
+      InlineDescriptor& inlined_call = control_.channel(r, queue_).inlines[parity_];
+      PeerView& seen = workspace.seen[static_cast<std::size_t>(r)];
+      seen.inlined = inlined_call.shown != InlineDescriptor::Shown::elsewhere;
+      if (seen.inlined) {
+        seen.send_count = inlined_call.inlined_count;
+        seen.send = inlined(r, inlined_call);
+      } else if (sends(call, r)) {
+        all_inlined_ = false;
+      }
+    }
+    if (all_inlined_ && !detail::CallTraits<Call>::exchanges_counts) return;
+    bool same_place = false;
+    if constexpr (Call::kind == CollectiveKind::all_to_all)
+      same_place = call.send_counts.empty() && call.send.data() == call.receive.data();
+    for (int r = 0; r < self.size; ++r) {
+      const CallDescriptor& post = control_.channel(r, queue_).posts[parity_];
+      PeerView& seen = workspace.seen[static_cast<std::size_t>(r)];
+      if (!seen.inlined) {
+        seen.send = region_.at(post.send);
+        seen.send_count = post.send_count;
+      }
+      seen.receive = region_.at(post.receive);
+      seen.receive_count = post.receive_count;
+      const auto ranks = static_cast<std::size_t>(self.size);
+      seen.send_counts = post.has_send_counts ? Counts(control_.row(r, queue_, parity_, 0), ranks) : Counts{};
+      seen.receive_counts = post.has_receive_counts ? Counts(control_.row(r, queue_, parity_, 1), ranks) : Counts{};
+      if (sends(call, r) && seen.send == nullptr) staged_ = true;
+    }
+    if constexpr (Call::kind == CollectiveKind::gather) staged_ = staged_ && peer(call.root).receive == nullptr;
+    // In place among ranks of both kinds: nobody may read what its owner overwrites.
+    late_ = staged_ && same_place && !peer(self.rank).inlined;
+    if (late_)
+      for (PeerView& seen : workspace.seen) seen.send = nullptr;
+    for (int r = 0; r < self.size; ++r)
+      if (receives_reduced(r) && peer(r).receive == nullptr && !peer(r).inlined) results_ = true;
+    if (results_) staged_ = true;  // what is reduced for them goes through stages
+    if (!staged_) chunk_ = static_cast<std::size_t>(-1);
+  }
+
+  /// Everything that anybody reads lies in a slot: who has read it is done.
+  [[nodiscard]] bool all_inlined() const noexcept { return all_inlined_; }
+  /// Rounds that all ranks go through together.
+  [[nodiscard]] std::size_t rounds() const noexcept {
+    if (!staged_) return 1;
+    std::size_t longest = 0;
+    for (int from = 0; from < self.size; ++from)
+      for (int to = 0; to < (detail::CallTraits<Call>::blockwise ? self.size : 1); ++to)
+        longest = std::max(longest, range_of(call, workspace.seen, from, to).bytes);
+    return (longest + chunk_ - 1) / chunk_;
+  }
+  /// Whether ranks that had not thought so must show the first round too.
+  [[nodiscard]] bool late() const noexcept { return late_; }
+  /// Whether a rank that receives what others reduce is not reached by them.
+  [[nodiscard]] bool has_results() const noexcept { return results_; }
+  [[nodiscard]] bool staged() const noexcept { return staged_; }
+
+  /// Shows what round `round` takes of this rank's memory.
+  void staging(std::size_t round) noexcept {
+    if (!sends(call, self.rank)) return;
+    for (int to = 0; to < (detail::CallTraits<Call>::blockwise ? self.size : 1); ++to) {
+      const ByteRange run = range_of(call, workspace.seen, self.rank, to);
+      const std::size_t begin = std::min(run.bytes, round * chunk_), bytes = std::min(run.bytes - begin, chunk_);
+      const std::byte* const from = own_send_ + run.offset + begin;
+      std::byte* const shown = control_.staging(self.rank, queue_, round);
+      // What this rank takes of itself it takes from where it is.
+      if constexpr (Call::kind == CollectiveKind::all_reduce || Call::kind == CollectiveKind::reduce) {
+        const ByteRange own = slice_of(bytes, self.rank, self.size);
+        const std::size_t end = own.offset + own.bytes;
+        copy_bytes(shown, from, own.offset);
+        copy_bytes(shown + end, from + end, bytes - end);
+      } else if constexpr (detail::CallTraits<Call>::blockwise) {
+        if (to != self.rank) copy_bytes(shown + static_cast<std::size_t>(to) * chunk_, from, bytes);
+      } else {
+        copy_bytes(shown, from, bytes);
+      }
+    }
+  }
+  /// Whether this rank shows round after round.
+  [[nodiscard]] bool shows() const noexcept { return staged_ && (late_ || hidden_); }
+
+  /// Where what `from` sends to `to` in a round begins, in this rank's address space.
+  [[nodiscard]] const std::byte* source(int from, int to, std::size_t round) const noexcept {
+    const std::size_t begin = staged_ ? round * chunk_ : 0;
+    if (from == self.rank) return own_send_ + range_of(call, workspace.seen, from, to).offset + begin;
+    if (peer(from).send != nullptr) return peer(from).send + range_of(call, workspace.seen, from, to).offset + begin;
+    return control_.staging(from, queue_, round) +
+           static_cast<std::size_t>(detail::CallTraits<Call>::blockwise ? to : 0) * chunk_;
+  }
+  /// And how many bytes that is.
+  [[nodiscard]] std::size_t piece(int from, int to, std::size_t round) const noexcept {
+    const std::size_t bytes = range_of(call, workspace.seen, from, to).bytes;
+    return std::min(bytes - std::min(bytes, offset(round)), chunk_);
+  }
+  /// Bytes of a run that the rounds before take.
+  [[nodiscard]] std::size_t offset(std::size_t round) const noexcept { return staged_ ? round * chunk_ : 0; }
+  [[nodiscard]] std::byte* staging_of(int r, std::size_t round) const noexcept {
+    return control_.staging(r, queue_, round);
+  }
+  [[nodiscard]] std::byte* own_receive() const noexcept { return own_receive_; }
+  /// Whether rank r receives what all ranks reduce slice by slice.
+  [[nodiscard]] bool receives_reduced(int r) const noexcept {
+    if constexpr (Call::kind == CollectiveKind::all_reduce)
+      return r >= 0;
+    else if constexpr (Call::kind == CollectiveKind::reduce)
+      return r == call.root;
+    else
+      return false;
+  }
+
+  void reduce(std::size_t offset_bytes, std::size_t bytes, std::size_t round)
+    requires detail::CallTraits<Call>::reduces
+  {
+    workspace.sources.clear();
+    for (int r = 0; r < self.size; ++r) workspace.sources.push_back(source(r, self.rank, round) + offset_bytes);
+    call.op.reduce(workspace.targets.data(), workspace.targets.size(), workspace.sources.data(),
+                   workspace.sources.size(), bytes / element_width(call), self.size);
+  }
+
+ private:
+  /// Where a rank shows what is small.
+  [[nodiscard]] std::byte* inlined(int r, InlineDescriptor& inlined_call) const noexcept {
+    return inlined_call.shown == InlineDescriptor::Shown::here ? inlined_call.tiny
+                                                               : control_.inlined(r, queue_, parity_);
+  }
+  bool publish_counts(Counts counts, std::size_t side) noexcept {
+    std::copy(counts.begin(), counts.end(), control_.row(self.rank, queue_, parity_, side));
+    return !counts.empty();
+  }
+  [[nodiscard]] std::size_t staging_share() const noexcept {
+    return control_.extent().staging_bytes / static_cast<std::size_t>(self.size) / alignment_bytes * alignment_bytes;
+  }
+
+  SharedRegion& region_;
+  const SharedLayout& control_;
+  CallQueue queue_;
+  std::size_t parity_ = 0;
+  std::size_t chunk_ = 0;
+  const std::byte* own_send_ = nullptr;
+  std::byte* own_receive_ = nullptr;
+  bool hidden_ = false;
+  bool staged_ = false;
+  bool late_ = false;
+  bool results_ = false;
+  bool all_inlined_ = false;
+};
+
+}  // namespace distx::shared_memory

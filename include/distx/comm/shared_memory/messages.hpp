@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <array>
+
+#include "distx/comm/runtime/pending.hpp"
+#include "distx/comm/shared_memory/shared_region.hpp"
+
+namespace distx::shared_memory {
+
+/// Up to two messages of one call in flight: a send, a receive, or both.
+class Messages {
+ public:
+  Messages(SharedRegion& region, const RankOf& self, const ErrorContext& context) noexcept
+      : region_(region), self_(self), context_(context) {}
+
+  void send(Span<const AnyElement> buffer, int to, int tag, std::uint64_t lengths) {
+    auto request = described(buffer, self_.rank, to, tag, lengths);
+    request->source = buffer.bytes();
+    request->sends = true;
+    post(std::move(request));
+  }
+  void receive(Span<AnyElement> buffer, int from, int tag, std::uint64_t lengths) {
+    auto request = described(buffer, from, self_.rank, tag, lengths);
+    request->target = buffer.bytes();
+    post(std::move(request));
+  }
+
+  /// Returns whether every message is complete, or will never be.
+  [[nodiscard]] bool test() noexcept {
+    for (const auto& request : requests_)
+      if (request != nullptr && !region_.advance(*request) && !is_lost(*request)) return false;
+    return true;
+  }
+  /// Waits for all messages; throws the first error.
+  void wait() {
+    std::exception_ptr error;
+    for (auto& slot : requests_) {
+      const auto request = std::exchange(slot, nullptr);
+      if (request == nullptr) continue;
+      try {
+        meet(*request);
+      } catch (...) {
+        if (error == nullptr) error = std::current_exception();
+      }
+    }
+    if (error != nullptr) std::rethrow_exception(error);
+  }
+  /// Takes back the messages that have not met their counterpart.
+  void withdraw() noexcept {
+    for (auto& slot : requests_)
+      if (const auto request = std::exchange(slot, nullptr); request != nullptr) region_.withdraw(*request);
+  }
+
+ private:
+  static std::shared_ptr<MessageRequest> described(Span<const AnyElement> buffer, int from, int to, int tag,
+                                                   std::uint64_t lengths) {
+    auto request = std::make_shared<MessageRequest>();
+    request->count = buffer.size();
+    request->bytes = buffer.size_bytes();
+    request->type = buffer.type();
+    request->from = from;
+    request->to = to;
+    request->tag = tag;
+    request->lengths = lengths;
+    return request;
+  }
+  void post(std::shared_ptr<MessageRequest> request) {
+    region_.post(request, context_);
+    requests_[count_++] = std::move(request);  // a message that could not be posted is not waited for
+  }
+  [[nodiscard]] static int peer_of(const MessageRequest& request) noexcept {
+    return request.sends ? request.to : request.from;
+  }
+  [[nodiscard]] bool is_lost(const MessageRequest& request) noexcept {
+    const int other = peer_of(request);
+    return region_.revoked() || region_.has_left(other) || probe_.died(region_, other);
+  }
+
+  /// Waits until the message has met its counterpart; withdraws it and throws if it never does.
+  void meet(MessageRequest& message) {
+    const int other = peer_of(message);
+    SharedRegion::LivenessProbe probe;
+    const auto done = [&] { return region_.advance(message); };
+    const auto stopped = [&] { return region_.revoked() || region_.has_left(other) || probe.died(region_, other); };
+    const auto end = detail::wait_until(region_.deadline(), done, stopped);
+    if (end != detail::WaitEnd::ready) {
+      if (region_.withdraw(message)) {
+        if (end == detail::WaitEnd::stopped) region_.throw_stopped(other, context_);
+        throw TimeoutError("timed out after " + region_.deadline().to_string() + ": rank " + std::to_string(other) +
+                               " did not " + (message.sends ? "receive" : "send") + " a message with tag " +
+                               std::to_string(message.tag),
+                           context_);
+      }
+      // It is being copied at this moment, by a rank that may die over it.
+      if (detail::wait_until(no_timeout, done, [&] { return probe.died(region_, other); }) != detail::WaitEnd::ready)
+        region_.throw_stopped(other, context_);
+    }
+    message.rethrow();
+    if (!message.mismatch) return;
+    const auto side = [](std::size_t count, ElementType type) {
+      return std::to_string(count) + " elements of type " + std::string(name_of(type));
+    };
+    const bool same_size = message.count == message.other_count && message.type == message.other_type;
+    throw MismatchError((message.sends ? "sends " : "expects ") + side(message.count, message.type) + ", rank " +
+                            std::to_string(other) + (message.sends ? " expects " : " sends ") +
+                            side(message.other_count, message.other_type) +
+                            (same_size ? " in a list of other lengths or in another order" : ""),
+                        context_);
+  }
+
+  SharedRegion& region_;
+  RankOf self_;
+  ErrorContext context_;
+  std::array<std::shared_ptr<MessageRequest>, 2> requests_;
+  std::size_t count_ = 0;
+  SharedRegion::LivenessProbe probe_;
+};
+
+}  // namespace distx::shared_memory

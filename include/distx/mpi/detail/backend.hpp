@@ -1,0 +1,441 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <algorithm>
+#include <deque>
+#include <memory>
+#include <unordered_set>
+#include <vector>
+
+#include "distx/comm/runtime/basic_communicator.hpp"
+#include "distx/comm/runtime/operation_pool.hpp"
+#include "distx/mpi/detail/call_exchange.hpp"
+#include "distx/mpi/detail/messages.hpp"
+#include "distx/mpi/options.hpp"
+
+namespace distx::mpi {
+
+/// The backend over MPI. See `detail::BasicCommunicator`.
+///
+/// Before a collective the ranks exchange descriptions of it. Small operands travel with those, and are reduced in rank
+/// order. Larger ones are then moved by MPI's own collectives, of which asynchronous ones begin in the order of their
+/// start. There are two MPI communicators: one for blocking collectives and the user's messages, one for the rest.
+class Backend {
+ public:
+  using space = Host;
+  using State = detail::CommunicatorState<Backend>;
+
+  /// Takes ownership of `comm`. Collective over it.
+  Backend(std::shared_ptr<Session> session, unique_comm comm, const MpiOptions& options)
+      : options_(options),
+        self_(rank_of(comm.native_handle())),
+        session_(std::move(session)),
+        blocking_(std::move(comm)),
+        started_(duplicate(blocking_.native_handle(), where("MpiCommunicator"))),
+        job_(std::make_unique<Job>(self_, options.max_count, *session_)),
+        exchange_(std::make_unique<CallExchange>(started_.native_handle(), self_)) {
+    const auto context = where("MpiCommunicator");
+    std::uint64_t identity = session_->control().new_identity(session_->rank());
+    check(MPI_Bcast(&identity, 1, MPI_UINT64_T, 0, native_handle()), "MPI_Bcast", context);
+    identity_ = identity;
+    int found = 0;
+    int* most = nullptr;
+    check(MPI_Comm_get_attr(native_handle(), MPI_TAG_UB, static_cast<void*>(&most), &found), "MPI_Comm_get_attr",
+          context);
+    last_tag_ = found != 0 ? *most : 32767;
+    find_peers(context);
+    session_->control().join(identity_, revocation_);
+  }
+  Backend(const Backend&) = delete;
+  Backend& operator=(const Backend&) = delete;
+  ~Backend() {
+    session_->control().leave(identity_);
+    if (!revoked()) return;
+    // Requests may be left on them, on this rank or another.
+    (void)blocking_.release();
+    (void)started_.release();
+    if (job_->left_behind()) (void)job_.release();
+    if (!exchange_->over()) (void)exchange_.release();
+  }
+
+  [[nodiscard]] const RankOf& self() const noexcept { return self_; }
+  [[nodiscard]] MPI_Comm native_handle() const noexcept { return blocking_.native_handle(); }
+  void revoke(const std::string& reason) noexcept {
+    session_->control().revoke(identity_, revocation_, self_.rank, peers_, reason);
+  }
+  void check_usable(const ErrorContext& context) const {
+    if (revoked()) [[unlikely]]
+      throw RevokedError(revocation_.reason, context);
+  }
+
+  template <Collective Call>
+  void execute(const Call& call) {
+    const ErrorContext context = self_.context(call);
+    check_usable(context);
+    if constexpr (detail::CallTraits<Call>::message) {
+      execute_message(call, context);
+    } else if (self_.size == 1) {
+      detail::PeerView& own = alone_.front() = detail::own_view(call, 0);
+      own.inlined = true;
+      detail::complete_inlined(call, self_, alone_, sources_);
+    } else {
+      const int number = blocking_calls_++;
+      bool joined = false;
+      if (compares(call)) {
+        if (join(call, number, context)) return;
+        joined = true;
+      }
+      // MPI's blocking collective has no deadline, so it is entered only if every rank has joined or none is wanted.
+      const bool starts = !joined && !options_.deadline.unlimited();
+      job_->open(starts ? started_.native_handle() : native_handle(), started_.native_handle(), starts,
+                 tag_of(number, TagClass::blocking_pieces));
+      settle(*job_, [&] {
+        issue(*job_, call);
+        if (!job_->idle()) [[unlikely]]
+          wait(*job_, context);
+        job_->finish();
+      });
+    }
+  }
+
+  template <Collective Call>
+  [[nodiscard]] std::shared_ptr<detail::Operation<Host>> start(const std::shared_ptr<State>& state, const Call& call,
+                                                               HostStream) {
+    session_->control().look();
+    check_usable(self_.context(call));
+    const auto operation = pool_.take(*state);
+    try {
+      operation->begin(call);
+    } catch (...) {
+      operation->recycle();
+      throw;
+    }
+    return {state, operation.get()};
+  }
+
+  [[nodiscard]] std::shared_ptr<State> split(int color, int key, const std::source_location& location) {
+    // MPI does not take negative colors: a group has the number of its lowest rank.
+    const auto all = detail::all_gathered(*this, detail::SplitRequest{color, key, self_.rank}, location);
+    const auto same = [&](const detail::SplitRequest& other) { return other.color == color; };
+    const int first = std::find_if(all.begin(), all.end(), same)->rank;
+    const ErrorContext context{
+        .operation = "split", .backend = self_.backend, .rank = self_.rank, .size = self_.size, .location = location};
+    MPI_Comm part = MPI_COMM_NULL;
+    check(MPI_Comm_split(native_handle(), first, key, &part), "MPI_Comm_split", context);
+    auto owner = unique_comm::from_native_handle(part);
+    check(MPI_Comm_set_errhandler(part, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler", context);
+    return std::make_shared<State>(session_, std::move(owner), options_);
+  }
+
+ private:
+  /// Messages of a call have the call's number in their tag, and what they are.
+  enum class TagClass { blocking_exchange, started_exchange, blocking_pieces, started_pieces };
+
+  /// An asynchronous call or message; reused from call to call.
+  class AsyncCall final : public detail::Operation<Host> {
+   public:
+    explicit AsyncCall(State& state)
+        : state_(state),
+          job_(state.backend.self_, state.backend.options_.max_count, *state.backend.session_),
+          exchange_(state.backend.started_.native_handle(), state.backend.self_) {}
+
+    template <class Call>
+    void begin(const Call& call) {
+      Backend& backend = state_.backend;
+      context_ = backend.self_.context(call);
+      error_ = nullptr;
+      phase_ = Phase::issued;
+      if constexpr (detail::CallTraits<Call>::message) {
+        check_tag(call, backend);
+        open(backend.native_handle(), backend.native_handle(), 0);
+        issue_call(call);
+      } else {
+        const int number = backend.started_calls_++;
+        open(backend.started_.native_handle(), backend.started_.native_handle(),
+             backend.tag_of(number, TagClass::started_pieces));
+        if (backend.self_.size == 1 || !backend.compares(call)) return issue_call(call);
+        call_.set(call, [](AsyncCall& self, const Call& made) { self.finish_exchange(made); });
+        phase_ = Phase::exchanging;
+        exchange_.begin(call, backend.tag_of(number, TagClass::started_exchange), context_);
+        backend.exchanging_.push_back(this);
+        backend.progress();
+      }
+    }
+
+    /// Issues the call once every rank's description is there; returns whether it is, or has failed.
+    bool advance_exchange() noexcept {
+      try {
+        if (!exchange_.advance(context_)) return false;
+        call_.run(*this);
+      } catch (...) {
+        error_ = std::current_exception();
+        phase_ = Phase::failed;
+      }
+      return true;
+    }
+
+    bool test() noexcept override {
+      try {
+        if (is_ready()) return true;
+        if (state_.backend.options_.deadline.unlimited()) return false;
+        state_.backend.session_->control().look();
+        return state_.backend.revoked();
+      } catch (...) {
+        error_ = std::current_exception();
+        phase_ = Phase::failed;
+        return true;
+      }
+    }
+
+    void complete() override {
+      try {
+        state_.guarded([&] { wait(); });
+      } catch (...) {
+        give_up();
+        throw;
+      }
+      owners_.clear();
+    }
+    void abandon() noexcept override {
+      state_.backend.revoke("an asynchronous call was abandoned by an exception");
+      give_up();
+    }
+    void keep(std::shared_ptr<void> owner) override { owners_.push_back(std::move(owner)); }
+    void recycle() noexcept override {
+      Backend& backend = state_.backend;
+      if (left_behind_)
+        backend.pool_.abandon(*this);  // MPI may still access this object and what it owns
+      else
+        backend.pool_.give_back(*this);
+    }
+
+   private:
+    enum class Phase { exchanging, issued, done, failed };
+
+    template <class Call>
+    void finish_exchange(const Call& call) {
+      exchange_.compare(call, context_);
+      if (exchange_.all_inlined(call)) {
+        exchange_.complete(call);
+        phase_ = Phase::done;
+      } else {
+        issue_call(call);
+        phase_ = Phase::issued;
+      }
+    }
+
+    void open(MPI_Comm comm, MPI_Comm messages, int tag) noexcept { job_.open(comm, messages, true, tag); }
+    template <class Call>
+    void issue_call(const Call& call) {
+      try {
+        issue(job_, call);
+      } catch (...) {
+        job_.abandon();
+        left_behind_ = left_behind_ || job_.left_behind();
+        throw;
+      }
+    }
+    [[nodiscard]] bool is_ready() {
+      state_.backend.progress();
+      return phase_ == Phase::done || phase_ == Phase::failed || (phase_ == Phase::issued && job_.test(context_));
+    }
+    void wait() {
+      Backend& backend = state_.backend;
+      const auto end = detail::wait_until(
+          backend.options_.deadline, [this] { return is_ready(); },
+          [&] { return backend.session_->control().look(), backend.revoked(); });
+      if (phase_ == Phase::failed) std::rethrow_exception(error_);
+      if (end == detail::WaitEnd::stopped) backend.check_usable(context_);
+      if (end == detail::WaitEnd::expired)
+        throw TimeoutError(phase_ == Phase::exchanging ? backend.absent(exchange_) : backend.overdue(), context_);
+      // A call that completes after a revocation may have completed with what another rank had abandoned.
+      backend.check_usable(context_);
+      if (phase_ == Phase::issued) job_.finish();
+    }
+    /// Leaves nothing in flight, or leaves it to MPI together with all memory that it may access.
+    void give_up() noexcept {
+      std::erase(state_.backend.exchanging_, this);
+      job_.abandon();
+      left_behind_ = left_behind_ || job_.left_behind() || !exchange_.abandon();
+      if (!left_behind_) owners_.clear();
+    }
+
+    State& state_;  // the Pending holds it
+    Job job_;
+    CallExchange exchange_;
+    Phase phase_ = Phase::done;
+    bool left_behind_ = false;
+    ErrorContext context_;
+    std::exception_ptr error_;
+    std::vector<std::shared_ptr<void>> owners_;
+    detail::StoredCall<AsyncCall> call_;
+  };
+
+  static RankOf rank_of(MPI_Comm comm) {
+    RankOf self{0, 1, "mpi"};
+    const ErrorContext context{.operation = "MpiCommunicator", .backend = "mpi"};
+    check(MPI_Comm_rank(comm, &self.rank), "MPI_Comm_rank", context);
+    check(MPI_Comm_size(comm, &self.size), "MPI_Comm_size", context);
+    return self;
+  }
+  [[nodiscard]] ErrorContext where(std::string_view operation) const noexcept {
+    return {.operation = operation, .backend = "mpi", .rank = self_.rank, .size = self_.size};
+  }
+  void find_peers(const ErrorContext& context) {
+    MPI_Group own = MPI_GROUP_NULL;
+    check(MPI_Comm_group(native_handle(), &own), "MPI_Comm_group", context);
+    const auto own_group = unique_group::from_native_handle(own);
+    MPI_Group all = MPI_GROUP_NULL;
+    check(MPI_Comm_group(session_->control().comm(), &all), "MPI_Comm_group", context);
+    const auto all_group = unique_group::from_native_handle(all);
+    std::vector<int> ranks;
+    for (int rank = 0; rank < self_.size; ++rank)
+      if (rank != self_.rank) ranks.push_back(rank);
+    peers_.resize(ranks.size());
+    check(MPI_Group_translate_ranks(own, static_cast<int>(ranks.size()), ranks.data(), all, peers_.data()),
+          "MPI_Group_translate_ranks", context);
+  }
+
+  [[nodiscard]] bool revoked() const noexcept { return revocation_.revoked.load(std::memory_order_acquire); }
+  [[nodiscard]] int tag_of(int call_number, TagClass kind) const noexcept {
+    return call_number % (last_tag_ / 4) * 4 + static_cast<int>(kind);
+  }
+  /// Returns whether this call is compared, and notes it as known.
+  template <Collective Call>
+  [[nodiscard]] bool compares(const Call& call) {
+    if (options_.check == Check::every_call) [[likely]]
+      return true;
+    if (options_.check == Check::off) return false;
+    return known_calls_.insert(detail::digest_of(fingerprint(call))).second;
+  }
+
+  /// Waits until every rank has joined a blocking collective and compares their calls; returns whether it is complete.
+  template <Collective Call>
+  [[nodiscard]] bool join(const Call& call, int number, const ErrorContext& context) {
+    const auto before = last_joined_;
+    try {
+      exchange_->begin(call, tag_of(number, TagClass::blocking_exchange), context);
+      const auto arrived = [&] { return exchange_->advance(context); };
+      const auto stopped = [&] { return session_->control().look(), revoked(); };
+      const auto end = detail::wait_until(options_.deadline, arrived, stopped);
+      if (end == detail::WaitEnd::expired) throw TimeoutError(absent(*exchange_), context);
+      if (end == detail::WaitEnd::stopped) check_usable(context);
+    } catch (...) {
+      // MPI accesses what is left of it; the communicator is revoked now and makes no other.
+      if (!exchange_->abandon()) (void)exchange_.release();
+      exchange_ = std::make_unique<CallExchange>(started_.native_handle(), self_);
+      throw;
+    }
+    last_joined_ = clock::now();
+    exchange_->compare(call, context);
+    if (exchange_->all_inlined(call)) {
+      exchange_->complete(call);
+      return true;
+    }
+    session_->control().look_for_sure();
+    check_usable(context);
+    // A rank that gave up waiting has joined, too, as far as MPI knows, and would not enter the call. It cannot have
+    // begun to wait before this rank joined the call before this one: only long after that may there be news of it, on
+    // its way.
+    if (!options_.deadline.unlimited() && last_joined_ - before > options_.deadline.limit() / 2) {
+      const Timeout grace = std::min<Timeout::duration>(options_.deadline.limit(), std::chrono::milliseconds(100));
+      const auto stopped = [&] { return session_->control().look(), revoked(); };
+      (void)detail::wait_until(grace, [] { return false; }, stopped);
+      check_usable(context);
+    }
+    return false;
+  }
+
+  /// Issues the asynchronous calls whose descriptions have arrived, in the order of their start.
+  void progress() noexcept {
+    while (!exchanging_.empty() && exchanging_.front()->advance_exchange()) exchanging_.pop_front();
+  }
+
+  [[nodiscard]] std::string absent(CallExchange& exchange) const {
+    const auto ranks = exchange.missing();
+    std::string text = "timed out after " + options_.deadline.to_string() + ": ";
+    for (std::size_t i = 0; i < ranks.size(); ++i)
+      text += (i == 0                  ? (ranks.size() == 1 ? "rank " : "ranks ")
+               : i + 1 == ranks.size() ? " and "
+                                       : ", ") +
+              std::to_string(ranks[i]);
+    return text + " did not join";
+  }
+  [[nodiscard]] std::string overdue() const {
+    return "timed out after " + options_.deadline.to_string() + " waiting for other ranks";
+  }
+
+  /// Waits until all of the job's requests are complete.
+  void wait(Job& job, const ErrorContext& context) {
+    if (options_.deadline.unlimited()) return job.wait(context);
+    const auto end = detail::wait_until(
+        options_.deadline, [&] { return job.test(context); }, [&] { return session_->control().look(), revoked(); });
+    if (end == detail::WaitEnd::stopped) check_usable(context);
+    if (end == detail::WaitEnd::expired) throw TimeoutError(overdue(), context);
+  }
+  /// Runs `f`; if it throws, gives up what the job has in flight.
+  template <class F>
+  void settle(Job& job, F&& f) {
+    try {
+      f();
+    } catch (...) {
+      job.abandon();
+      throw;
+    }
+  }
+
+  template <class Call>
+  static void check_tag(const Call& call, const Backend& backend) {
+    if (call.tag > backend.last_tag_)
+      throw InvalidArgument(
+          "invalid tag " + std::to_string(call.tag) + ": this MPI has tags up to " + std::to_string(backend.last_tag_),
+          backend.self_.context(call));
+  }
+  template <Collective Call>
+  void execute_message(const Call& call, const ErrorContext& context) {
+    check_tag(call, *this);
+    if (!options_.deadline.unlimited()) {
+      session_->control().look();
+      check_usable(context);
+    }
+    job_->open(native_handle(), native_handle(), false, 0);
+    settle(*job_, [&] {
+      issue(*job_, call);
+      if constexpr (Call::kind == CollectiveKind::send) check_self_message(call.to, context);
+      if constexpr (Call::kind == CollectiveKind::receive) check_self_message(call.from, context);
+      wait(*job_, context);
+    });
+  }
+  /// Both sides of a message on one rank: the other one must have been started before.
+  void check_self_message(int peer, const ErrorContext& context) {
+    if (peer != self_.rank) return;
+    for (int look = 0; look < 1000; ++look)
+      if (job_->test(context)) return;
+    throw InvalidState(
+        "a blocking send or receive to self would deadlock: start the matching receive or send asynchronously first",
+        context);
+  }
+
+  using clock = Deadline::clock;
+
+  MpiOptions options_;
+  RankOf self_;
+  std::shared_ptr<Session> session_;
+  unique_comm blocking_;
+  unique_comm started_;
+  std::unique_ptr<Job> job_;
+  std::unique_ptr<CallExchange> exchange_;
+  std::uint64_t identity_ = 0;
+  int last_tag_ = 32767;
+  std::vector<int> peers_;  ///< the other ranks, as the control communicator numbers them
+  Revocation revocation_;
+  clock::time_point last_joined_ = clock::now();  ///< when all ranks had joined a call; making this object was one
+  int blocking_calls_ = 0;
+  int started_calls_ = 0;
+  std::vector<detail::PeerView> alone_{1};
+  std::vector<const void*> sources_;
+  std::unordered_set<std::uint64_t> known_calls_;
+  detail::OperationPool<AsyncCall> pool_;
+  std::deque<AsyncCall*> exchanging_;
+};
+
+}  // namespace distx::mpi

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <type_traits>
+#include <vector>
+
+#include "distx/comm/runtime/peer_views.hpp"
+#include "distx/core/detail/wait.hpp"
+#include "distx/memory/buffer.hpp"
+#include "distx/mpi/detail/check.hpp"
+
+namespace distx::mpi {
+
+/// Carries each rank's description of a call, and its operand if that is small, to every rank.
+///
+/// Up to 8 ranks send to each other directly, in one round of messages; more ranks use Bruck's all-gather, in
+/// ceil(log2 N) rounds (Bruck, Ho, Kipnis, Upfal, Weathersby, "Efficient algorithms for all-to-all communications in
+/// multiport message-passing systems", 1997). Messages carry the number of their call in their tag, so that those of
+/// one call never match another's.
+class CallExchange {
+ public:
+  /// @param comm carries no other messages with the tags that `begin` is given
+  CallExchange(MPI_Comm comm, const RankOf& self)
+      : comm_(comm), self_(self), direct_(self.size <= most_direct), views_(static_cast<std::size_t>(self.size)) {
+    const auto ranks = static_cast<std::size_t>(self.size);
+    capacity_ = sizeof(Header) + (counts_fit() ? 2 * ranks * sizeof(std::size_t) : 0) + inline_bytes(self.size);
+    capacity_ = (capacity_ + 7) / 8 * 8;
+    memory_ = Buffer<std::byte>(capacity_ * ranks);
+    requests_.resize(direct_ ? 2 * (ranks - 1) : 2, MPI_REQUEST_NULL);
+  }
+  CallExchange(const CallExchange&) = delete;
+  CallExchange& operator=(const CallExchange&) = delete;
+
+  /// Returns the bytes of an operand that travels with the description; the same on every rank.
+  [[nodiscard]] static std::size_t inline_bytes(int size) noexcept {
+    return size <= most_direct ? 2048 : std::max<std::size_t>(64, 16384 / static_cast<std::size_t>(size) / 8 * 8);
+  }
+
+  /// Describes a call and posts the first messages. @pre over()
+  template <Collective Call>
+  void begin(const Call& call, int tag, const ErrorContext& context) {
+    tag_ = tag;
+    const detail::PeerView own = detail::own_view(call, self_.rank);
+    Header header;
+    header.call = fingerprint(call);
+    header.rank = self_.rank;
+    header.send_count = own.send_count;
+    header.receive_count = own.receive_count;
+    const std::size_t bytes = detail::sends(call, self_.rank) ? own.send_count * detail::element_width(call) : 0;
+    header.inlined = bytes <= inline_bytes(self_.size) ? 1 : 0;
+    header.payload = header.inlined != 0 ? static_cast<std::uint32_t>(bytes) : 0;
+    if (counts_fit()) {
+      header.send_counts = static_cast<std::uint32_t>(own.send_counts.size());
+      header.receive_counts = static_cast<std::uint32_t>(own.receive_counts.size());
+    }
+    std::byte* const block = direct_ ? slot(self_.rank) : memory_.data();
+    write(block, header, own);
+    filled_ = size_of(header);
+    blocks_ = 1;
+    missing_ = self_.size - 1;
+    if (direct_)
+      post_all(block, context);
+    else
+      post_round(context);
+  }
+  /// Progresses as far as it can without waiting; returns `over()`. Until that is true, MPI accesses this object.
+  bool advance(const ErrorContext& context) {
+    while (missing_ > 0) {
+      int complete = 0;
+      check(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &complete, MPI_STATUSES_IGNORE),
+            "MPI_Testall", context);
+      if (complete == 0) return false;
+      if (direct_) {
+        missing_ = 0;
+      } else {
+        take_round();
+        if (missing_ > 0) post_round(context);
+      }
+    }
+    return true;
+  }
+  /// Returns whether every rank's description has arrived.
+  [[nodiscard]] bool over() const noexcept { return missing_ == 0; }
+  /// Takes the receives back, and gives the sends a moment to complete; returns whether MPI is done with this object.
+  [[nodiscard]] bool abandon() noexcept {
+    if (over()) return true;
+    for (std::size_t i = 0; i < requests_.size(); i += 2) {
+      if (requests_[i] == MPI_REQUEST_NULL) continue;
+      MPI_Cancel(&requests_[i]);
+      MPI_Wait(&requests_[i], MPI_STATUS_IGNORE);
+    }
+    const auto sent = [this] {
+      int complete = 0;
+      return MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &complete, MPI_STATUSES_IGNORE) !=
+                 MPI_SUCCESS ||
+             complete != 0;
+    };
+    if (detail::wait_until(std::chrono::milliseconds(100), sent, [] { return false; }) != detail::WaitEnd::ready)
+      return false;
+    missing_ = 0;
+    return true;
+  }
+  /// Returns the ranks whose description has not arrived.
+  [[nodiscard]] std::vector<int> missing() {
+    std::vector<int> ranks;
+    if (direct_) {
+      for (int other = 0, request = 0; other < self_.size; ++other) {
+        if (other == self_.rank) continue;
+        int complete = 0;
+        MPI_Request& receive = requests_[static_cast<std::size_t>(2 * request++)];
+        if (receive == MPI_REQUEST_NULL) continue;
+        if (MPI_Request_get_status(receive, &complete, MPI_STATUS_IGNORE) != MPI_SUCCESS || complete == 0)
+          ranks.push_back(other);
+      }
+    } else {
+      for (int distance = blocks_; distance < self_.size; ++distance)
+        ranks.push_back((self_.rank + distance) % self_.size);
+    }
+    return ranks;
+  }
+
+  /// Reads the descriptions. @pre over()
+  /// @throws MismatchError on every rank if the ranks' calls differ
+  template <Collective Call>
+  void compare(const Call& call, const ErrorContext& context) {
+    const std::byte* at = memory_.data();
+    const Header& mine = *reinterpret_cast<const Header*>(direct_ ? slot(self_.rank) : memory_.data());
+    const Header* other = nullptr;
+    bool consistent = true;
+    for (int i = 0; i < self_.size; ++i) {
+      const std::byte* const block = direct_ ? slot(i) : at;
+      const Header& header = *reinterpret_cast<const Header*>(block);
+      at += size_of(header);
+      read(views_[static_cast<std::size_t>(header.rank)], header, block);
+      if (header.call != mine.call) {
+        consistent = false;
+        if (other == nullptr || header.rank < other->rank) other = &header;
+      }
+    }
+    if (!consistent) throw MismatchError(difference(mine.call, other->call, other->rank), context);
+    if (counts_fit()) detail::check_blocks(call, views_, context);
+  }
+  /// Returns whether everything that a rank sends has come with the descriptions. @pre compare() returned
+  template <Collective Call>
+  [[nodiscard]] bool all_inlined(const Call& call) const noexcept {
+    for (int rank = 0; rank < self_.size; ++rank)
+      if (detail::sends(call, rank) && !views_[static_cast<std::size_t>(rank)].inlined) return false;
+    return counts_fit() || !detail::CallTraits<Call>::exchanges_counts;
+  }
+  /// Completes the call on this rank. @pre all_inlined(call)
+  template <Collective Call>
+  void complete(const Call& call) {
+    detail::complete_inlined(call, self_, views_, sources_);
+  }
+
+ private:
+  static constexpr int most_direct = 8;
+  static constexpr int most_counts = 64;  ///< ranks up to which counts travel with the descriptions
+
+  struct Header {
+    Fingerprint call;
+    std::uint64_t send_count = 0;
+    std::uint64_t receive_count = 0;
+    std::int32_t rank = 0;
+    std::uint32_t inlined = 0;
+    std::uint32_t payload = 0;  ///< bytes of the operand, after the counts
+    std::uint32_t send_counts = 0;
+    std::uint32_t receive_counts = 0;
+    std::uint32_t unused = 0;
+  };
+  static_assert(sizeof(Header) % 8 == 0 && std::is_trivially_copyable_v<Header>);
+
+  [[nodiscard]] bool counts_fit() const noexcept { return self_.size <= most_counts; }
+  [[nodiscard]] std::byte* slot(int rank) const noexcept {
+    return memory_.data() + static_cast<std::size_t>(rank) * capacity_;
+  }
+  static std::size_t size_of(const Header& h) noexcept {
+    const std::size_t counts = std::size_t{h.send_counts} + h.receive_counts;
+    return sizeof(Header) + counts * sizeof(std::size_t) + (std::size_t{h.payload} + 7) / 8 * 8;
+  }
+  static void write(std::byte* block, const Header& header, const detail::PeerView& own) noexcept {
+    std::memcpy(block, &header, sizeof header);
+    block += sizeof header;
+    const auto put = [&](const void* from, std::size_t bytes) {
+      if (bytes != 0) std::memcpy(block, from, bytes);
+      block += bytes;
+    };
+    put(own.send_counts.data(), header.send_counts * sizeof(std::size_t));
+    put(own.receive_counts.data(), header.receive_counts * sizeof(std::size_t));
+    put(own.send, header.payload);
+  }
+  static void read(detail::PeerView& view, const Header& header, const std::byte* block) noexcept {
+    const auto* const counts = reinterpret_cast<const std::size_t*>(block + sizeof(Header));
+    view.send_counts = {counts, header.send_counts};
+    view.receive_counts = {counts + header.send_counts, header.receive_counts};
+    view.send = reinterpret_cast<const std::byte*>(counts + header.send_counts + header.receive_counts);
+    view.send_count = header.send_count;
+    view.receive_count = header.receive_count;
+    view.inlined = header.inlined != 0;
+  }
+
+  void post_all(const std::byte* block, const ErrorContext& context) {
+    std::size_t request = 0;
+    for (int other = 0; other < self_.size; ++other) {
+      if (other == self_.rank) continue;
+      check(MPI_Irecv(slot(other), static_cast<int>(capacity_), MPI_BYTE, other, tag_, comm_, &requests_[request]),
+            "MPI_Irecv", context);
+      request += 2;
+    }
+    request = 1;
+    for (int other = 0; other < self_.size; ++other) {
+      if (other == self_.rank) continue;
+      check(MPI_Isend(block, static_cast<int>(filled_), MPI_BYTE, other, tag_, comm_, &requests_[request]), "MPI_Isend",
+            context);
+      request += 2;
+    }
+  }
+  /// Sends the first blocks to the rank `blocks_` before this one, and receives as many from the one after it.
+  void post_round(const ErrorContext& context) {
+    const int count = std::min(blocks_, self_.size - blocks_);
+    std::size_t bytes = 0;
+    for (int i = 0; i < count; ++i) bytes += size_of(*reinterpret_cast<const Header*>(memory_.data() + bytes));
+    const int to = (self_.rank + self_.size - blocks_) % self_.size, from = (self_.rank + blocks_) % self_.size;
+    const auto room = capacity_ * static_cast<std::size_t>(count);
+    check(MPI_Irecv(memory_.data() + filled_, static_cast<int>(room), MPI_BYTE, from, tag_, comm_, &requests_[0]),
+          "MPI_Irecv", context);
+    check(MPI_Isend(memory_.data(), static_cast<int>(bytes), MPI_BYTE, to, tag_, comm_, &requests_[1]), "MPI_Isend",
+          context);
+  }
+  void take_round() noexcept {
+    const int count = std::min(blocks_, self_.size - blocks_);
+    for (int i = 0; i < count; ++i) filled_ += size_of(*reinterpret_cast<const Header*>(memory_.data() + filled_));
+    blocks_ += count;
+    missing_ = self_.size - blocks_;
+  }
+
+  MPI_Comm comm_;
+  RankOf self_;
+  bool direct_;
+  std::size_t capacity_ = 0;  ///< bytes of the largest block
+  Buffer<std::byte> memory_;  ///< by rank if direct, else packed, this rank's first
+  std::vector<MPI_Request> requests_;
+  std::vector<detail::PeerView> views_;
+  std::vector<const void*> sources_;
+  int tag_ = 0;
+  int missing_ = 0;
+  int blocks_ = 0;
+  std::size_t filled_ = 0;
+};
+
+}  // namespace distx::mpi

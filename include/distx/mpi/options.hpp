@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <climits>
+#include <cstddef>
+
+#include "distx/comm/runtime/check.hpp"
+#include "distx/core/deadline.hpp"
+
+namespace distx {
+
+/// Options of an MpiCommunicator; the same on every rank.
+struct MpiOptions {
+  /// How long a call waits for the other ranks before it throws TimeoutError. Three waits are not bounded by it: MPI's
+  /// own blocking collective, which large calls enter once all ranks have joined; the end of a message that has begun
+  /// to arrive; and, with `Check::off`, nothing else. With `no_timeout` calls wait indefinitely.
+  Timeout deadline = default_deadline;
+  /// When the ranks compare their calls. With `Check::off` and `no_timeout` every call goes straight to MPI.
+  Check check = Check::every_call;
+  /// The largest number of elements in one call of MPI, which counts in `int`; larger calls are split.
+  std::size_t max_count = INT_MAX;
+};
+
+}  // namespace distx
