@@ -21,6 +21,10 @@ Outcome outcome_of(F&& f) {
   try {
     f();
     return {};
+  } catch (const distx::InvalidArgument& error) {
+    return told("InvalidArgument", error);
+  } catch (const distx::InvalidState& error) {
+    return told("InvalidState", error);
   } catch (const distx::MismatchError& error) {
     return told("MismatchError", error);
   } catch (const distx::TimeoutError& error) {

@@ -73,7 +73,7 @@ struct NamedGroups {
     try {
       auto group = distx::groups(comm, grouping);
       return "";
-    } catch (const distx::MismatchError& error) {
+    } catch (const distx::InvalidArgument& error) {
       return error.what();
     }
   }
@@ -100,9 +100,9 @@ struct NamedGroups {
     check_sub(nobody, findings, me, {me}, "nobody named");
 
     const std::string twice = refusal(comm, {{0}, {0}});
-    findings.expect(twice.find("rank 0 is named twice") != std::string::npos, "a rank named twice: " + twice);
+    findings.expect(twice.find("rank 0 is in the groups twice") != std::string::npos, "a rank named twice: " + twice);
     const std::string none = refusal(comm, {{0, comm.size()}});
-    findings.expect(none.find("a group names rank " + std::to_string(comm.size())) != std::string::npos,
+    findings.expect(none.find("invalid rank " + std::to_string(comm.size())) != std::string::npos,
                     "a rank that is none: " + none);
   }
 };

@@ -39,7 +39,7 @@ using namespace distx;
 namespace {
 
 static_assert(Communicator<MpiCommunicator>);
-static_assert(PendingCollective<MpiPending>);
+static_assert(PendingCollective<Pending<>>);
 static_assert(HasAllReduce<MpiCommunicator, bfloat16, Average>);
 static_assert(HasPointToPoint<MpiCommunicator, double>);
 struct Elsewhere {
@@ -182,7 +182,7 @@ TEST_CASE("started calls end in wait, in any order, and when they are let go") {
     CHECK(third.test());  // NOLINT: empty, hence done
   }
   CHECK(x[2] == std::vector<int>(1000, total(2)));
-  MpiPending outlives;
+  Pending<> outlives;
   {
     MpiCommunicator short_lived(world());
     outlives = start_all_reduce(short_lived, x[3], sum);

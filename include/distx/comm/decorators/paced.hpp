@@ -75,11 +75,11 @@ class Paced : public detail::Decorator<C> {
   };
 
  public:
-  /// @throws MismatchError for a latency below zero or a bandwidth that is not above
+  /// @throws InvalidArgument if the latency is negative or the bandwidth is not positive
   Paced(C inner, const WireSpeed& speed) : base(std::move(inner)) {
     if (speed.latency.count() < 0 || !(speed.bandwidth > 0))
-      throw MismatchError(
-          "a wire has a latency of at least 0 and a bandwidth above 0 bytes per second",
+      throw InvalidArgument(
+          "invalid wire: latency must be >= 0 and bandwidth > 0 bytes per second",
           {.operation = "Paced", .backend = this->backend(), .rank = this->rank(), .size = this->size()});
     wire_ = std::make_shared<detail::EmulatedWire>(speed);
   }

@@ -12,14 +12,18 @@ namespace distx::detail {
 
 /// `backend.execute(call)` compiles: the backend does this erased call, blocking.
 template <class B, class Call>
-concept BackendExecutes = requires(B& backend, const Call& call) { backend.execute(call); };
+concept BackendExecutes = std::same_as<typename Call::space, typename B::space> &&
+                          requires(B& backend, const Call& call) { backend.execute(call); };
 
 /// `backend.start(state, call, after)` compiles: the backend does this erased call asynchronously.
 template <class B, class Call>
-concept BackendStarts = requires(B& backend, const std::shared_ptr<CommunicatorState<B>>& state, const Call& call,
+concept BackendStarts = std::same_as<typename Call::space, typename B::space> &&
+                        requires(B& backend, const std::shared_ptr<CommunicatorState<B>>& state, const Call& call,
                                  typename B::space::stream after) {
-  { backend.start(state, call, after) } -> std::same_as<std::shared_ptr<Operation<typename B::space>>>;
-};
+                          {
+                            backend.start(state, call, after)
+                          } -> std::same_as<std::shared_ptr<Operation<typename B::space>>>;
+                        };
 
 /// The front end of every communicator: `class C : public BasicCommunicator<C, Backend>`.
 ///

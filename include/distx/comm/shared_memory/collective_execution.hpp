@@ -25,8 +25,8 @@ struct CallWorkspace {
 
 /// Part `rank` of some bytes, cut on lines, so that two ranks never write to one line of an aligned buffer.
 inline ByteRange slice_of(std::size_t bytes, int rank, int size) noexcept {
-  const std::size_t begin = line_cut(bytes, rank, size);
-  return {begin, line_cut(bytes, rank + 1, size) - begin};
+  const std::size_t begin = detail::aligned_part_begin(bytes, rank, size);
+  return {begin, detail::aligned_part_begin(bytes, rank + 1, size) - begin};
 }
 
 /// One call as one rank goes through it: who shows what where, round by round.
