@@ -149,7 +149,7 @@ std::uint64_t run(C& connector, const Options& options) {
   return errors;
 }
 
-/// Collectives of GPUs' memory, which have a table of their own.
+/// Collectives of GPU memory, which are printed in a separate table.
 int run_on_gpus(distx::AnyConnector connector, const Options& options) {
   if (options.ranks > 0) throw std::runtime_error("--backend nccl: its ranks are processes: give no --ranks");
   if (!options.json.empty()) throw std::runtime_error("--backend nccl: it writes a table only: give no --json");

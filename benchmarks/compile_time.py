@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Measures what `#include <distx/distx.hpp>` costs a compiler: seconds of processor time, the least of several tries.
+"""Measures the compile time of `#include <distx/distx.hpp>`: the least processor time of several tries.
 
     benchmarks/compile_time.py [--compiler g++] [--header distx/distx.hpp] [--limit 1.5] [--tries 5]
 
-The status is 1 where it costs more than the limit. An empty file's cost is measured too, and not taken off. So is a file
-that redistributes and multiplies tensors on a mesh, which may cost --tensor-limit.
+The status is 1 if it exceeds the limit. An empty file and a file that redistributes and multiplies tensors on a mesh are
+measured too; the latter has the limit --tensor-limit.
 """
 import argparse
 import os

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// What an all-reduce through distx costs over MPI's own, in batches that take turns: both meet the same machine.
+// The time of an all-reduce through distx relative to MPI's own, in alternating batches, so that load affects both
+// alike.
 #include <algorithm>
 #include <chrono>
 #include <iostream>
@@ -40,7 +41,7 @@ void compare(distx::MpiCommunicator& direct, distx::MpiCommunicator& patient, st
   for (int warm = 0; warm < 3; ++warm) seconds(comm, raw), seconds(comm, wrapped), seconds(comm, watched);
   std::vector<double> raws, wrappeds, without_deadline, with_deadline;
   for (int batch = 0; batch < batches; ++batch) {
-    // Who goes first changes, so that neither always finds the caches warm.
+    // The order alternates, so that neither always finds the caches warm.
     const double first = batch % 2 == 0 ? seconds(comm, raw) : seconds(comm, wrapped);
     const double second = batch % 2 == 0 ? seconds(comm, wrapped) : seconds(comm, raw);
     const double plain = batch % 2 == 0 ? first : second;

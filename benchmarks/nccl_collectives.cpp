@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Times collectives of GPUs' memory beside NCCL itself, with nccl-tests' columns; needs nothing but CUDA and NCCL.
-// Its ranks are what tools/ranks starts, or threads. Without a GPU it says so and ends with status 77.
+// Times collectives of GPU memory and NCCL's own calls, with the columns of nccl-tests; needs nothing but CUDA and
+// NCCL. Its ranks are what tools/ranks starts, or threads. Without a GPU it says so and ends with status 77.
 #include <algorithm>
 #include <charconv>
 #include <cstdio>

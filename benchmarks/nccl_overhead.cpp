@@ -42,7 +42,7 @@ void compare(distx::NcclCommunicator& comm, ncclComm_t plain, std::size_t bytes)
   for (int warm = 0; warm < 3; ++warm) seconds(raw), seconds(wrapped);
   std::vector<double> raws, ratios;
   for (int batch = 0; batch < batches; ++batch) {
-    // Who goes first changes, so that neither always finds the caches warm.
+    // The order alternates, so that neither always finds the caches warm.
     const double first = batch % 2 == 0 ? seconds(raw) : seconds(wrapped);
     const double second = batch % 2 == 0 ? seconds(wrapped) : seconds(raw);
     raws.push_back(batch % 2 == 0 ? first : second);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// What the fused update of an optimizer costs over kernels that only move the same memory, in turns on one core.
+// The time of an optimizer's fused update relative to kernels that only move the same memory, alternating on one core.
 #include <algorithm>
 #include <chrono>
 #include <functional>
@@ -93,7 +93,7 @@ nlohmann::json measure(std::size_t elements, int rounds) {
   const std::size_t passes = std::max<std::size_t>(1, (std::size_t{1} << 24) / elements);
   for (int round = 0; round <= rounds; ++round)
     for (std::size_t turn = 0; turn < subjects.size(); ++turn) {
-      // Who comes after whom changes from round to round.
+      // The order changes from round to round.
       Subject& subject = subjects[(turn * (round % 2 == 0 ? 1 : 2)) % subjects.size()];
       const auto begin = std::chrono::steady_clock::now();
       for (std::size_t pass = 0; pass < passes; ++pass) subject.pass();

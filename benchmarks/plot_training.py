@@ -9,7 +9,7 @@ PARTS = {"compute": ("#457b9d", "computation"), "update": ("#a8dadc", "update"),
 
 
 def pyplot():
-    import matplotlib  # only here: the tables need none
+    import matplotlib  # imported only to draw
 
     matplotlib.use("svg")
     matplotlib.rcParams.update({"svg.hashsalt": "distx", "svg.fonttype": "none", "font.size": 9})
@@ -27,7 +27,7 @@ def save(figure, folder, name):
     print(path)
 
 
-# ---- Steps: what `train_step --json` and `ddp.py --json` have written, several turns of each ----
+# ---- Steps: several reports of `train_step --json` and `ddp.py --json` ----
 
 
 def bucket_text(size):
@@ -88,9 +88,9 @@ def draw_steps(reports, title, folder):
     axes.set_yticks(list(places), [f"{row['program']}, {row['way']},\nbuckets of {row['bucket']}" for row in rows])
     axes.invert_yaxis()
     axes.set_xlim(0, 1.18 * max(left))
-    axes.set_xlabel("ms of a step")
+    axes.set_xlabel("ms per step")
     axes.legend(frameon=False, fontsize=8, loc="upper right")
-    axes.set_title("784-1024-1024-10, 64 samples a rank, two ranks" + (f"\n{title}" if title else ""), fontsize=10)
+    axes.set_title("784-1024-1024-10, 64 samples per rank, two ranks" + (f"\n{title}" if title else ""), fontsize=10)
     save(figure, folder, "train_step")
 
 
@@ -98,7 +98,7 @@ def draw_steps(reports, title, folder):
 
 
 def wire_table(reports):
-    lines = ["| hidden layers | samples a rank | buckets | computation, ms | communication | in the last bucket | "
+    lines = ["| hidden layers | samples per rank | buckets | computation, ms | communication | in the last bucket | "
              "step without overlap | with overlap | can be hidden | is hidden | share |",
              "|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|"]
     for report in reports:
@@ -126,8 +126,8 @@ def memory_table(reports):
     found = memory_reports(reports)
     if not found:
         return []
-    lines = ["| ranks | stage | weights, MB | gradients | optimizer | in flight | all, by the ledger | "
-             "the largest process |", "|---:|---:|---:|---:|---:|---:|---:|---:|"]
+    lines = ["| ranks | stage | weights, MB | gradients | optimizer | in flight | total, by the statistics | "
+             "largest process |", "|---:|---:|---:|---:|---:|---:|---:|---:|"]
     for report in found:
         ledger = report["ledger"]
         cells = [ledger[kind] for kind in ("weights", "gradients", "optimizer", "in_flight", "total")]
@@ -149,9 +149,9 @@ def draw_memory(reports, title, folder):
         axes.bar(places, heights, 0.55, bottom=bottom, color=colour, label=kind.replace("_", " "))
         bottom = [a + b for a, b in zip(bottom, heights)]
     axes.plot(places, [1e-6 * max(report["process_peak_bytes"]) for report in found], "k_", markersize=22,
-              label="the process's own peak")
+              label="peak of the process")
     axes.set_xticks(places, [f"stage {report['zero']}\n{report['ranks']} ranks" for report in found], fontsize=8)
-    axes.set_ylabel("MB of a rank, at the most")
+    axes.set_ylabel("peak MB of a rank")
     axes.legend(frameon=False, fontsize=8)
     axes.set_title(f"{1e-6 * found[0]['parameters']:.0f} million parameters, AdamW{': ' + title if title else ''}",
                    fontsize=10)
@@ -169,7 +169,7 @@ def optimizer_groups(rows):
 
 
 def optimizer_table(rows):
-    lines = ["| parameters | kernel | ms | GB/s | times the faster loop that moves as much |",
+    lines = ["| parameters | kernel | ms | GB/s | ratio to the faster loop |",
              "|---:|---|---:|---:|---:|"]
     for size, found in optimizer_groups(rows).items():
         mover = min(row["seconds"] for row in found if row["name"].startswith("move"))

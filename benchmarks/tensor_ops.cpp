@@ -27,7 +27,7 @@ struct Pair {
   std::function<void()> distx, eigen;
 };
 
-/// What the compiler may not leave out.
+/// Keeps the compiler from removing a computation.
 template <class T>
 void keep(const T* value) {
   asm volatile("" : : "r"(value) : "memory");  // NOLINT
@@ -57,7 +57,7 @@ int main(int argc, char** argv) {
   app.add_option("--limit", limit, "the status is 1 where a ratio is above this; 0 for none")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
 
-  // What is freed stays with the process: else some calls would wait for new pages, whichever side makes them.
+  // Freed memory stays with the process; otherwise some calls would wait for new pages.
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
   distx::SelfConnector self;

@@ -84,7 +84,7 @@ struct Settings {
   }
 };
 
-/// What a step of this rank took, in seconds.
+/// The parts of a step's time on this rank, in seconds.
 struct StepTimes {
   double all = 0;
   double compute = 0;  ///< outside all calls of the training
@@ -92,7 +92,7 @@ struct StepTimes {
   double step = 0;     ///< in `step`
 };
 
-/// The training as the model sees it, with a clock beside it.
+/// The training as the model sees it, with a clock.
 struct Clocked {
   Training& training;
   double& inside;
@@ -280,7 +280,7 @@ class Bench {
     return 0;
   }
 
-  /// What is timed is a training only if it learns; it is the same batch in every step.
+  /// Checks that the timed training learns; every step uses the same batch.
   void check_losses() {
     for (const auto& subject : subjects_) {
       std::vector<double> losses{subject->first_loss, subject->last_loss};

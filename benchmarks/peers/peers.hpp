@@ -12,7 +12,7 @@ namespace peers {
 /// To be called before MPI starts: lets one program have communicators of different tuning.
 void allow_tuning();
 
-/// MPI itself, on a communicator of its own: `openmpi`, or what else the library calls itself.
+/// MPI itself, on a separate communicator: `openmpi`, or the library's own name.
 std::unique_ptr<timing::Subject> make_mpi(timing::Memory memory);
 /// Open MPI's all-reduce by a ring in segments of 1 MiB; nothing, and why in `missing`, where it cannot be chosen.
 std::unique_ptr<timing::Subject> make_openmpi_ring(timing::Memory memory, std::string& missing);

@@ -11,7 +11,7 @@
 // reading and writing, at once and without a word to each other.
 namespace timing {
 
-/// Rank 0 copies as many bytes by itself; the others wait.
+/// Rank 0 alone copies the same number of bytes; the others wait.
 class MemcpySubject final : public Subject {
  public:
   explicit MemcpySubject(Memory memory) : Subject("memcpy", std::move(memory)) {}

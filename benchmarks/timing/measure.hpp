@@ -27,7 +27,7 @@ constexpr std::size_t calls_in_a_batch(std::size_t bytes) {
 /// Elements from one call of a batch to the next.
 constexpr std::size_t stride_of(std::size_t bytes) { return std::max<std::size_t>((bytes + 63) / 64 * 64, 64) / 4; }
 
-/// Up to so many bytes a cache may hold something from one call to the next.
+/// The size in bytes up to which a cache may keep data from one call to the next.
 inline constexpr std::size_t warm_bytes = 64 * 1024 * 1024;
 /// Seconds after which a batch is long enough, however few its calls are.
 inline constexpr double longest_batch = 2e-3;
@@ -80,7 +80,7 @@ class Measurement {
     for (std::size_t round = 0; round < static_cast<std::size_t>(rounds); ++round)
       for (std::size_t turn = 0; turn < able.size(); ++turn) {
         const std::size_t i = (turn + round) % able.size();
-        // What a library keeps for itself is in the caches as its own last call left it, not as its neighbours did.
+        // A library's own memory is cached as its own last call left it, not as another library's call did.
         if (c.bytes() <= warm_bytes) time(c, *able[i], calls[i], errors[i]);
         seconds[i * static_cast<std::size_t>(rounds) + round] = time(c, *able[i], calls[i], errors[i]);
       }
@@ -97,7 +97,7 @@ class Measurement {
   }
 
  private:
-  /// Seconds of one call, on this rank. What is written before and looked at afterwards is not in it.
+  /// Returns the seconds of one call on this rank, without writing the data before and checking it after.
   double time(const Case& c, Subject& subject, std::size_t calls, std::uint64_t& errors) {
     const std::size_t stride = stride_of(c.bytes());
     batch_.clear();
@@ -105,7 +105,7 @@ class Measurement {
     turn_ += static_cast<std::uint32_t>(calls);
     for (std::size_t i = 0; i < calls; ++i) subject.prepare(c, batch_[i], turn_ + static_cast<std::uint32_t>(i));
     distx::barrier(gate_);
-    distx::barrier(gate_);  // the first waits for the slowest, the second lets all go at nearly the same moment
+    distx::barrier(gate_);  // the first waits for the slowest rank, the second starts all ranks almost at once
     const double took = seconds_of([&] {
       for (const Buffers& buffers : batch_) subject.call(c, buffers);
     });

@@ -11,7 +11,7 @@
 
 namespace timing {
 
-/// A communicator that can be told to move nothing and to wait for nobody: what a step takes without communication.
+/// A communicator that can be muted: it then moves nothing and never waits, to time a step without communication.
 ///
 /// While it is muted it notes when each call comes, and its bytes.
 class Muted : public distx::detail::Decorator<distx::AnyCommunicator<>> {
@@ -41,7 +41,7 @@ class Muted : public distx::detail::Decorator<distx::AnyCommunicator<>> {
     return Muted(split_inner(color, key, location), std::make_shared<distx::GroupCache>(), state_);
   }
 
-  /// From here on, on this rank; the others have to be told too.
+  /// From here on, on this rank; set it on the other ranks too.
   void mute() { state_->muted = true; }
   /// The calls since this was last asked.
   [[nodiscard]] std::vector<Note> take_notes() { return std::exchange(state_->notes, {}); }

@@ -9,7 +9,7 @@
 
 namespace timing {
 
-/// What a table of collectives on GPUs is made of.
+/// The settings of a table of collectives on GPUs.
 struct NcclTable {
   std::vector<Operation> operations{timing::operations.begin(), timing::operations.end()};
   std::uint64_t least = 8, most = std::uint64_t{128} << 20;  ///< bytes, as nccl-tests count them
@@ -19,7 +19,7 @@ struct NcclTable {
   int rounds = 5;       ///< in each of which distx and NCCL have their turn
 };
 
-/// The elements of a case of about so many bytes: blocks are of whole 16 bytes, as in nccl-tests; 0 where none fits.
+/// Returns the elements of a case of about `bytes`: blocks are multiples of 16 bytes, as in nccl-tests; 0 if none fits.
 constexpr std::size_t nccl_tests_whole(Operation operation, std::uint64_t bytes, int ranks) {
   const auto elements = static_cast<std::size_t>(bytes / sizeof(float));
   const auto n = static_cast<std::size_t>(ranks);

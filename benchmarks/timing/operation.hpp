@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <string_view>
 
-// What is timed, how many elements every rank passes and gets, and what a figure of bandwidth means.
+// The timed operations, the elements that every rank sends and receives, and the definitions of bandwidth.
 namespace timing {
 
 enum class Operation {
@@ -47,7 +47,7 @@ constexpr bool has_blocks(Operation operation) {
 
 constexpr bool has_in_place(Operation operation) { return operation != Operation::send_recv; }
 
-/// One kind of call: `whole` elements where all of it lies on one rank, `whole / ranks` where a block does.
+/// One kind of call: `whole` elements in a whole buffer, `whole / ranks` in a block.
 struct Case {
   Operation operation = Operation::all_reduce;
   bool in_place = false;

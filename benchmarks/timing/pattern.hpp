@@ -62,7 +62,7 @@ struct Buffers {
   float* receive = nullptr;
 };
 
-/// In place both lie in `first`: the one that is a block is the rank's own block of the other. A broadcast always is.
+/// In place, both are in `first`: the block is the rank's own block of the other. A broadcast is always in place.
 inline Buffers place(const Case& c, float* first, float* second) {
   if (!c.in_place && c.operation != Operation::broadcast) return {first, second};
   const std::size_t own = static_cast<std::size_t>(c.rank) * c.block();
@@ -78,7 +78,7 @@ inline Buffers place(const Case& c, float* first, float* second) {
   }
 }
 
-/// Makes the buffers ready for turn `turn`: what is received is spoilt, what is passed is written.
+/// Prepares the buffers for turn `turn`: overwrites the receive buffer and writes the data to send.
 inline void prepare(const Case& c, const Buffers& b, std::uint32_t turn) {
   // Where they overlap, all that will be passed is written last.
   if (b.receive != b.send || c.sends() == 0) spoil(b.receive, c.receives());

@@ -7,7 +7,7 @@
 
 namespace timing {
 
-/// What was found out about one subject at one size.
+/// The results of one subject at one size.
 struct Row {
   std::string operation, backend, memory;
   bool in_place = false;

@@ -20,7 +20,7 @@ class OutputFile {
  public:
   OutputFile(std::string flag, std::filesystem::path path) : flag_(std::move(flag)), path_(std::move(path)) {}
 
-  /// Checks before a long computation that the file can be written; leaves nothing behind.
+  /// Checks before a long computation that the file can be written; removes its temporary file.
   /// @throws distx::Error if it cannot
   void check_writable() const {
     if (path_.empty()) return;

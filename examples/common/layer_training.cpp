@@ -13,7 +13,7 @@ namespace {
 
 const distx::ParameterGroup no_decay{.weight_decay = 0.0};
 
-/// What is the same wherever the arrays are.
+/// The part that does not depend on which arrays are trained.
 template <class Training>
 class Timed : public LayerTraining {
  public:
@@ -52,7 +52,7 @@ class InPlace final : public Timed<BorrowedTraining> {
   }
 
   Scope open(Layer<float>&) override { return nullptr; }
-  void ready(Layer<float>& layer, float) override {  // all of it, since there are no micro-batches
+  void ready(Layer<float>& layer, float) override {  // the whole loss: there is one micro-batch
     const std::size_t at = 2 * place(layer);
     training_.ready(refs_[at], refs_[at + 1]);
   }
@@ -78,7 +78,7 @@ struct OwnedLayer {
         bias(layer.name + ".bias", static_cast<std::size_t>(layer.bias.size()), values_of(layer.bias),
              {.group = no_decay}) {}
 
-  /// Writes the array's values when the training asks for them, and lets them go.
+  /// Returns a function that writes the array's values when the training asks for them, then releases them.
   static auto values_of(const auto& array) {
     return [values = std::vector<float>(array.data(), array.data() + array.size())](auto out) mutable {
       for (std::size_t i = 0; i < out.size(); ++i) out[i] = static_cast<Weight>(values[i]);

@@ -15,7 +15,7 @@
 
 namespace examples {
 
-/// A training of layers that have arrays of their own.
+/// A training of layers that own their arrays.
 ///
 /// Where nothing but the optimizer's state is shared out, the training works in these arrays. Else it owns weights and
 /// gradients; then a layer's arrays are empty but while it is used: weights are copied in, and gradients out.

@@ -39,7 +39,7 @@ struct WeightCounts {
 MeshTraining make_training(const Grid& mesh, const distx::TensorParameterList<>& parameters,
                            const TrainingFlags& flags);
 
-/// What a training by the flags takes of each rank, by the formula.
+/// Returns the memory and traffic of each rank that the formula predicts for these flags.
 distx::TrainingPlan plan(const TrainingFlags& flags, const WeightCounts& weights, int ranks);
 
 }  // namespace examples

@@ -40,7 +40,7 @@ class MeshTraining {
   }
   /// @pre last
   [[nodiscard]] std::shared_ptr<void> micro_batch([[maybe_unused]] bool last) const { return nullptr; }
-  /// Until the scope ends, there are no gradients.
+  /// Until the scope ends, weights are used without gradients.
   [[nodiscard]] auto evaluate() { return inner_.evaluate(); }
 
   void step(const distx::StepOptions& options) {

@@ -13,17 +13,17 @@
 
 namespace examples {
 
-/// Where the time of the steps of one rank goes, in seconds.
+/// The time of one rank's steps by part, in seconds.
 struct StepTimes {
   double compute = 0;
-  double communication = 0;  ///< that the computation waits for
+  double communication = 0;  ///< exposed: the computation waits for it
   double update = 0;
 };
 
-/// A training as a model sees it, whatever its policies, whose time is measured.
+/// Wraps a training with any policies and measures the time of its steps.
 ///
-/// The model is compiled once for all policies. What its scopes give is kept for as long as the scope is needed.
-/// @tparam P the model's parameters: distx::Parameter, or distx::ParameterRef where it lends arrays of its own
+/// The model is compiled once for all policies.
+/// @tparam P the model's parameters: distx::Parameter, or distx::ParameterRef if the model owns its arrays
 template <class Weight, class Clock = std::chrono::steady_clock, class P = distx::Parameter<Weight>>
 class TimedTraining {
  public:
@@ -33,7 +33,7 @@ class TimedTraining {
   template <class Training>
   explicit TimedTraining(Training training) : self_(std::make_unique<Model<Training>>(std::move(training))) {}
 
-  /// The time until here belongs to no step.
+  /// Starts the clock of a step.
   void begin_step() { last_ = Clock::now(); }
 
   template <class... Ps>
@@ -59,7 +59,7 @@ class TimedTraining {
     charge(times_.communication);
     return scope;
   }
-  /// Until the scope ends, there are no gradients.
+  /// Until the scope ends, weights are used without gradients.
   [[nodiscard]] Scope evaluate() { return self_->evaluate(); }
 
   void step(const distx::StepOptions& options) {
@@ -72,9 +72,9 @@ class TimedTraining {
     charge(times_.communication);
   }
 
-  /// The sums over all steps.
+  /// Returns the sums over all steps.
   [[nodiscard]] const StepTimes& times() const { return times_; }
-  /// The bytes that this rank holds.
+  /// Returns the bytes that this rank holds.
   [[nodiscard]] distx::MemoryLedger memory() const { return self_->memory(); }
 
  private:

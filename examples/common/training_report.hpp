@@ -16,7 +16,7 @@
 
 namespace examples {
 
-/// What a training has cost: the parts of a report that no model is needed for.
+/// Time, memory and traffic of a training: the parts of a report that do not depend on the model.
 struct TrainingCost {
   StepTimes times;                          ///< of one step, in seconds, the mean over ranks
   std::vector<distx::MemoryLedger> memory;  ///< of every rank
@@ -29,7 +29,7 @@ struct TrainingCost {
 
   /// A line to print.
   [[nodiscard]] std::string to_string() const;
-  /// `parameters`, `ranks`, `seconds_per_step`, `memory` of each rank beside the `plan` by the formula, `traffic`.
+  /// `parameters`, `ranks`, `seconds_per_step`, `memory` of each rank, the `plan` of the formula, `traffic`.
   [[nodiscard]] nlohmann::json json(const TrainingFlags& flags, const WeightCounts& weights) const;
 };
 

@@ -10,7 +10,7 @@
 
 namespace examples {
 
-/// The same digits with each side `factor` times as long, interpolated linearly between the pixels' centres.
+/// Returns the digits with each side `factor` times as long, interpolated linearly.
 ///
 /// No detail is won, but a network with 5 × 5 kernels has room to look at strokes rather than whole 8 × 8 digits.
 /// @pre factor > 0
@@ -46,7 +46,7 @@ inline Digits enlarge(const Digits& digits, std::size_t factor) {
   return larger;
 }
 
-/// The digits, then all of them moved one pixel up, down, left and right: five times as many to learn from.
+/// Returns the digits, then copies moved by one pixel up, down, left and right: five times the number.
 ///
 /// What moves over the edge is lost, what comes in is paper.
 inline Digits with_shifted_copies(const Digits& digits) {

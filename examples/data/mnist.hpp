@@ -71,7 +71,7 @@ Idx<Extents> read_idx(const std::filesystem::path& path) {
 
 /// Where `name` is in the directory, as it is or gzipped.
 inline std::filesystem::path plain_or_gzipped(const std::filesystem::path& directory, const std::string& name) {
-  std::error_code ignored;  // what cannot be looked at is not there
+  std::error_code ignored;  // an unreadable folder counts as absent
   for (const std::string& candidate : {name, name + ".gz"}) {
     if (std::filesystem::exists(directory / candidate, ignored)) return directory / candidate;
   }
@@ -104,7 +104,7 @@ inline Digits read_idx_pair(const std::filesystem::path& directory, const std::s
 
 }  // namespace detail
 
-/// Reads the four IDX files of MNIST, each gzipped or not; what is called t10k there is held out.
+/// Reads the four IDX files of MNIST, each gzipped or not; the t10k set is held out.
 /// @throws distx::DataError if one is missing, cut off or damaged, or they do not belong together
 inline SplitDigits read_mnist(const std::filesystem::path& directory) {
   SplitDigits digits{detail::read_idx_pair(directory, "train"), detail::read_idx_pair(directory, "t10k")};

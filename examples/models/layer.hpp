@@ -21,7 +21,7 @@ using Vector = Eigen::Matrix<Scalar, Eigen::Dynamic, 1>;
 template <class Scalar>
 using MatrixRef = Eigen::Ref<const Matrix<Scalar>>;
 
-/// What a layer learns: a weight and a bias, each beside its gradient.
+/// The parameters of a layer: a weight and a bias, each with its gradient.
 ///
 /// All four arrays are contiguous, and stay where they are for as long as the layer does.
 template <class Scalar>

@@ -58,7 +58,7 @@ class MeshGpt {
     norm_.for_each_parameter(f);
   }
 
-  /// vocabulary × tokens: how much each token is expected next, as the logarithm of its share.
+  /// Returns the logits of each next token: vocabulary × tokens.
   /// @param tokens this rank's sequences of `length`, one after another: as many on every rank, the same on ranks that
   ///        differ in their place on the model axis alone
   template <class Training>

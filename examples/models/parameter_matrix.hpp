@@ -17,11 +17,11 @@
 
 namespace examples {
 
-/// A matrix row by row: how weights lie in memory.
+/// A row-major matrix, the memory layout of weights.
 template <class Scalar>
 using RowMatrix = Eigen::Matrix<Scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-/// Makes the parameters of a model: each has initial numbers of its own, which do not depend on who asks first.
+/// Makes the parameters of a model, with initial values that do not depend on the order of the calls.
 class InitialWeights {
  public:
   explicit InitialWeights(std::uint64_t seed) : seed_(seed) {}
@@ -81,7 +81,7 @@ class InitialWeights {
   int unit_ = 0;
 };
 
-/// How an optimizer that treats matrices is told of one, row by row.
+/// Returns the options that mark a row-major matrix for matrix optimizers.
 template <class Options = distx::ParameterOptions>
 [[nodiscard]] Options matrix_of_rows(Eigen::Index rows) {
   Options options;

@@ -14,14 +14,14 @@
 
 namespace examples {
 
-/// Attention and a perceptron of four times the width, each behind a layer norm and beside a residual connection.
+/// Attention and a perceptron of four times the width, each after a layer norm and with a residual connection.
 template <class Weight>
 class TransformerBlock {
  public:
   using Scalar = distx::accumulator_t<Weight>;
 
-  /// @param blocks how many there are: what each adds to the residual stream is the smaller at first, the more there
-  ///        are (Radford et al., 2019)
+  /// @param blocks the number of blocks: initial contributions to the residual stream shrink with it (Radford et al.,
+  ///        2019)
   TransformerBlock(const std::string& name, Eigen::Index width, Eigen::Index heads, Eigen::Index blocks,
                    InitialWeights& initial)
       : norm1_(name + ".norm1", width, initial),
@@ -54,7 +54,7 @@ class TransformerBlock {
     stream += added_;
   }
 
-  /// Makes the gradient of the stream behind the block the one before it.
+  /// Turns the gradient of the residual stream after the block into the one before it.
   /// @pre forward() was called with the same batch
   template <class Training>
   void backward(Matrix<Scalar>& gradient, Training& training) {
