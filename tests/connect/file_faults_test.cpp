@@ -10,7 +10,7 @@
 
 #include "connect/in_folder.hpp"
 
-// What a FileConnector makes of folders, files and processes that are not as they should be.
+// Faulty folders, files and processes.
 namespace {
 
 using distx::FileConnector;
@@ -116,7 +116,7 @@ TEST_CASE("a number of ranks that no folder serves throws ConnectError naming va
                        distx::ConnectError);
 }
 
-TEST_CASE("a rank whose process is killed while the ranks join leaves no files behind") {
+TEST_CASE("a rank whose process is killed while the ranks join leaves no files") {
   for (const int killed : {0, 1}) {
     const NewFolder folder;
     const auto path = folder.path() / "made";
@@ -151,7 +151,7 @@ TEST_CASE("a rank that times out makes the others fail at once, and no files sta
   CHECK(folder.empty());
 }
 
-TEST_CASE("a malformed failure file throws an error that says so") {
+TEST_CASE("a malformed failure file throws an error that reports it") {
   const NewFolder folder;
   const auto messages = each_in(folder.path(), 2, [&](FileConnector& connector) {
     connector.barrier();

@@ -263,7 +263,7 @@ TEST_CASE("files of an earlier job are never used") {
   }
 }
 
-TEST_CASE("the offer of an earlier job's rank 0 on another host gives way to the new one's") {
+TEST_CASE("the offer of an earlier job's rank 0 on another host is replaced by the new one's") {
   const NewFolder folder;
   auto elsewhere = file::this_process();
   elsewhere.host = "another-host";

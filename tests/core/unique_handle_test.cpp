@@ -18,7 +18,7 @@ struct Counting {
 using Handle = distx::unique_handle<Counting>;
 using Closed = std::vector<int>;
 
-/// Closing that may throw is no way to close.
+/// A close function that may throw does not satisfy HandleTraits.
 struct Throwing {
   using handle_type = int;
   static handle_type null() noexcept { return 0; }

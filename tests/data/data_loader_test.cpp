@@ -24,7 +24,7 @@ std::vector<Batch> expected(std::size_t samples, std::uint64_t epoch) {
   return batches;
 }
 
-/// Arrives and waits, but not for ever where the other side does not come.
+/// Arrives and waits for the other side, up to a limit; returns whether it arrived.
 bool meet(std::latch& latch) {
   const distx::Deadline deadline(10s);
   latch.count_down();

@@ -13,7 +13,7 @@ using distx::Remainder;
 using distx::SamplerOptions;
 using Indices = std::vector<std::size_t>;
 
-/// The k-th batches of all ranks, sorted: what all ranks see together in each step.
+/// The k-th batches of all ranks together, sorted.
 std::vector<Indices> global_batches(std::size_t samples, int ranks, const SamplerOptions& options,
                                     std::uint64_t epoch) {
   std::vector<Indices> batches;
@@ -23,7 +23,7 @@ std::vector<Indices> global_batches(std::size_t samples, int ranks, const Sample
     CHECK(mine.size() == sampler.size());
     CHECK(mine.size() == sampler.batches() * options.batch_size);
     if (rank == 0) batches.resize(sampler.batches());
-    CHECK(batches.size() == sampler.batches());  // as many on every rank
+    CHECK(batches.size() == sampler.batches());  // the same number on every rank
     for (std::size_t i = 0; i < mine.size(); ++i) batches[i / options.batch_size].push_back(mine[i]);
   }
   for (auto& batch : batches) std::sort(batch.begin(), batch.end());

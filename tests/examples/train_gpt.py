@@ -161,7 +161,7 @@ def refuses(program, mpi):
             (["--text", short], "must be longer than a context of"),
             (["--width", "64", "--heads", "5"], "not divisible by 5 heads"),
             (["--batch", "3", "--accumulate", "2"], "not divisible by --accumulate 2"),
-            (["--text", enough, "--batch", "1000000"], "batch_size is 1000000"),
+            (["--text", enough, "--batch", "1000000"], "batch_size 1000000 exceeds"),
             ([*few, "--learning-rate", "nan"], "learning rate"),
             ([*few, "--learning-rate", "1e30"], "choose a lower --learning-rate"),
             (["--json", os.path.join(folder, "no", "file.json")], "cannot be written"),

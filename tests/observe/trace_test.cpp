@@ -33,7 +33,7 @@ class File {
   File(const File&) = delete;
   File& operator=(const File&) = delete;
   ~File() {
-    std::error_code ignored;  // a folder left behind in /tmp is no failure of the test
+    std::error_code ignored;  // a folder that stays in /tmp does not fail the test
     std::filesystem::remove_all(folder_, ignored);
   }
   [[nodiscard]] std::string path() const { return (folder_ / "trace.json").string(); }
@@ -52,7 +52,7 @@ std::vector<json> events(const json& trace, int rank, const std::string& kind, c
   return found;
 }
 
-/// What every trace must hold: events of these ranks alone, that end no sooner than they begin, each "b" with its "e".
+/// Checks that a trace has events of these ranks only, which end no sooner than they begin, and an "e" for each "b".
 void check_balanced(const json& trace, int ranks) {
   std::map<std::uint64_t, json> open;
   std::set<std::uint64_t> numbers;
@@ -128,11 +128,11 @@ TEST_CASE("the trace contains every rank's calls, blocking and asynchronous") {
       CHECK(call.at("args").at("wire_bytes") == expected.sent + expected.received);
       const std::string location = call.at("args").at("location");
       CHECK(location.find("trace_test.cpp:") != std::string::npos);
-      // The group has a track of its own, and each track a name.
+      // The group has a separate track, and each track a name.
       CHECK(events(trace, rank, "X", "barrier")[0].at("tid") != events(trace, rank, "X", "barrier")[1].at("tid"));
       CHECK(events(trace, rank, "M", "thread_name").size() == 2);
       CHECK(events(trace, rank, "M", "process_name").front().at("args").at("name") == "rank " + std::to_string(rank));
-      // The barrier inside the scope lies inside it on the picture too.
+      // The barrier inside the scope is inside it in the trace too.
       const json scope = events(trace, rank, "X", "a \"forward\"\n\\ \x01 caf\xc3\xa9 \xef\xbf\xbd").front();
       const json barrier = events(trace, rank, "X", "barrier").front();
       CHECK(begin_of(scope) <= begin_of(barrier) + 0.0005);

@@ -10,7 +10,7 @@
 
 namespace {
 
-/// What a user writes: sign descent with momentum (Chen et al., arXiv 2302.06675).
+/// A custom optimizer: sign descent with momentum (Chen et al., arXiv 2302.06675).
 struct Lion {
   double beta1 = 0.9;
   double beta2 = 0.99;
@@ -171,7 +171,7 @@ TEST_CASE("bfloat16 is computed in float and rounded once") {
   std::array<distx::bfloat16, 1> weight{distx::bfloat16(1.0f)};
   const std::array<distx::bfloat16, 1> gradient{distx::bfloat16(1.0f)};
   std::array<float, 1> velocity{};
-  // 1 - 0.01 lies between two bfloat16 numbers; rounded to the nearest it is 0.98828125.
+  // 1 - 0.01 is not a bfloat16 number; rounded to nearest it is 0.98828125.
   distx::fused_update(distx::HostStream{}, distx::SGD{}, {.learning_rate = 0.01}, distx::Span<distx::bfloat16>(weight),
                       distx::Span<const distx::bfloat16>(gradient), {distx::Span<float>(velocity)});
   CHECK(static_cast<float>(weight[0]) == 0.98828125f);

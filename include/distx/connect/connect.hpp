@@ -33,7 +33,7 @@ inline std::optional<int> environment_number(const char* name) {
   return static_cast<int>(value);
 }
 
-/// A number of ranks that a launcher has put into the environment, and the variable that says so.
+/// A number of ranks that a launcher has put into the environment, and the variable that holds it.
 struct Announced {
   std::string variable;
   int size;

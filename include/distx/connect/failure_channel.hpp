@@ -12,7 +12,7 @@ namespace distx {
 
 /// Notifies all ranks of a connector of a failure, without a collective call.
 ///
-/// For a backend that has no control messages of its own: its ranks agree on an identity for a communicator, publish
+/// For a backend without control messages: its ranks agree on an identity for a communicator, publish
 /// the communicator's failure under it, and poll from time to time. Both calls may be made from any thread at any time,
 /// and wait for no other rank. The channel keeps the connection alive for as long as it is held.
 class FailureChannel {

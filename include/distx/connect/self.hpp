@@ -26,7 +26,7 @@ inline void check_control_gather(std::size_t send, std::size_t receive, int rank
 
 }  // namespace detail
 
-/// The Connector of a program that runs alone, as one rank; `connect()` returns it where there is no launcher.
+/// The Connector of a program that runs alone, as one rank; `connect()` returns it without a launcher.
 class SelfConnector {
  public:
   [[nodiscard]] int rank() const noexcept { return 0; }

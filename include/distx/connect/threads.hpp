@@ -12,7 +12,8 @@ namespace distx {
 
 namespace detail {
 
-/// What the threads of one `spawn` share: each rank's arrivals and published span, and the rank that failed, if any.
+/// The state that the threads of one `spawn` share: each rank's arrivals and published span, and the rank that failed,
+/// if any.
 class ThreadGroup final : public FailureChannel {
  public:
   ThreadGroup(int size, Timeout deadline) : deadline_(deadline), ranks_(static_cast<std::size_t>(size)) {}

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <type_traits>
 
-// In a namespace of its own, because min and max are reductions in distx.
+// In a separate namespace, because min and max are reductions in distx.
 namespace distx::lanes {
 
 namespace detail {
@@ -145,18 +145,22 @@ template <class T>
   else
     return x.each_lane([](T each) { return std::sqrt(each); });
 }
+/// Returns the magnitude of each lane.
 template <class T>
 [[nodiscard]] Lanes<T> abs(Lanes<T> x) {
   return x.each_lane([](T each) { return std::abs(each); });
 }
+/// Returns the magnitude of each lane of `size` with the sign of the same lane of `sign`.
 template <class T>
 [[nodiscard]] Lanes<T> copysign(Lanes<T> size, Lanes<T> sign) {
   return size.each_lane([](T a, T b) { return std::copysign(a, b); }, sign);
 }
+/// Returns the smaller value of each lane, as std::min does.
 template <class T>
 [[nodiscard]] Lanes<T> min(Lanes<T> a, Lanes<T> b) {
   return select(b < a, b, a);
 }
+/// Returns the larger value of each lane, as std::max does.
 template <class T>
 [[nodiscard]] Lanes<T> max(Lanes<T> a, Lanes<T> b) {
   return select(a < b, b, a);

@@ -69,13 +69,13 @@ class Timeline {
 
   /// Returns the time of its clock.
   [[nodiscard]] std::int64_t now() const { return clock_(); }
-  /// Adds a track, which is a row of its own in the trace, and returns its number; the first is 0.
+  /// Adds a track, which is a separate row in the trace, and returns its number; the first is 0.
   int add_track(std::string name) {
     const std::lock_guard lock(mutex_);
     contents_.tracks.push_back(std::move(name));
     return static_cast<int>(contents_.tracks.size()) - 1;
   }
-  /// Adds a span. If there is no memory for it, counts it as lost.
+  /// Adds a span. If an allocation fails, counts it as lost.
   void record(TimedSpan span) noexcept {
     const std::lock_guard lock(mutex_);
     try {

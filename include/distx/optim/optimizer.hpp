@@ -11,7 +11,7 @@
 
 namespace distx {
 
-/// What an optimizer's `coefficients<T>(step)` returns: the numbers of one step that every element uses.
+/// The type that an optimizer's `coefficients<T>(step)` returns: the numbers of one step that every element uses.
 template <class Optimizer, class T>
 using coefficients_t = decltype(std::declval<const Optimizer&>().template coefficients<T>(std::declval<const Step&>()));
 
@@ -46,7 +46,8 @@ concept UpdatesOneNumber = (Updates<Optimizer, float, float> || Updates<Optimize
 ///
 /// It contains no communication and can be sharded anywhere. It needs:
 /// - `static constexpr std::size_t states`: the number of values it keeps for each weight, initially zero;
-/// - `template <class T> … coefficients(const Step&) const`: what all elements of a step share, computed in T, which is
+/// - `template <class T> … coefficients(const Step&) const`: the numbers that all elements of a step share, computed in
+/// T, which is
 ///   float or double;
 /// - `template <class V> static constexpr void update(const auto& coefficients, V& weight, V gradient, V& state…)`: the
 ///   arithmetic of one element. V is a number, or several at once: use operators, unqualified functions (sqrt, abs,

@@ -6,7 +6,7 @@
 
 namespace distx::detail {
 
-/// What /proc says of a process.
+/// The state of a process, as /proc reports it.
 struct ProcessState {
   char state = 0;           ///< the system's letter, 0 if nothing is known
   std::uint64_t began = 0;  ///< in the system's ticks since it started

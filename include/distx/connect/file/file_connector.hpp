@@ -20,8 +20,8 @@ struct FileConnectorOptions {
 /// ends at once with a RankFailure; if it destroys the connector while unwinding, with a RevokedError. Files of an
 /// earlier job are never used; the last rank to leave, also after an error, removes this job's files.
 ///
-/// Whoever can write to the folder can take part in the job, so the folder must belong to the user that runs it and be
-/// writable for nobody else. Rank 0 makes it with mode 0700 if there is none; files in it have mode 0600.
+/// Any user that can write to the folder could take part in the job, so the folder must belong to the user that runs it
+/// and be writable for nobody else. Rank 0 makes it with mode 0700 if there is none; files in it have mode 0600.
 class FileConnector {
  public:
   /// Joins the other ranks in `folder`. Collective; blocks until all ranks have joined.

@@ -11,7 +11,7 @@
 
 namespace distx::detail {
 
-/// How a wait ended.
+/// The result of a wait.
 enum class WaitEnd { ready, stopped, expired };
 
 /// Backoff strategy for polling loops: yields first, so that the awaited thread can run immediately.

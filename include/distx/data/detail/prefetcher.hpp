@@ -16,7 +16,7 @@
 
 namespace distx::detail {
 
-/// Computes `make(0)`, `make(1)`, …, `make(count - 1)` on worker threads, ahead of the consumer, who takes them in
+/// Computes `make(0)`, `make(1)`, …, `make(count - 1)` on worker threads, ahead of the consumer, which takes them in
 /// order.
 ///
 /// `make` is called concurrently. At most `ahead` results that were not taken exist or are being computed. Destruction

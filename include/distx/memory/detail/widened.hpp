@@ -22,7 +22,7 @@ void with_narrow_float(ElementType type, F&& f) {
 }
 
 /// Converts narrow floats to float.
-/// @pre is_narrow_float(from.type()), and `to` has room for from.size() elements
+/// @pre is_narrow_float(from.type()), and `to` points to from.size() elements
 inline void widen(Span<const AnyElement> from, float* to) {
   with_narrow_float(from.type(), [&]<class T>(T*) {
     cast({}, Span(to, from.size()), Span(static_cast<const T*>(from.data()), from.size()));

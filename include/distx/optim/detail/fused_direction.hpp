@@ -20,7 +20,7 @@ concept Directs = requires(const coefficients_t<O, T>& coefficients, V& weight) 
   O::apply(coefficients, weight, V{}, V{});
 };
 
-/// What optimizers have in common that need a whole parameter between two passes over its elements.
+/// The requirements common to optimizers that need a whole parameter between two passes over its elements.
 template <class O, class T>
 concept DirectsElements = Directs<O, T, T> && Directs<O, T, Lanes<T>>;
 

@@ -33,7 +33,7 @@ class FileGroup final : public FailureChannel {
     return count;
   }
 
-  /// What a rank writes in a call: the call as text, and its bytes.
+  /// A rank's part of a call: the call as text, and its bytes.
   struct Contribution {
     std::string call;
     std::string bytes;

@@ -169,7 +169,7 @@ class Folder {
     if (!opened && is_gone(errno)) return std::nullopt;
     struct ::stat status;
     if (!opened || ::fstat(opened.native_handle(), &status) != 0) fail("open", path, errno);
-    // Whoever can write to the folder decides what memory the ranks map.
+    // Users that can write to the folder decide what memory the ranks map.
     const std::string cure = "; set DISTX_FILE to a folder of your own, or to one that does not exist yet";
     if (status.st_uid != ::geteuid())
       throw ConnectError("folder '" + path.string() + "' belongs to user " + std::to_string(status.st_uid) +

@@ -10,7 +10,7 @@ namespace distx::detail::file {
 /// The largest number of ranks: each reads a file of every other one in each call.
 inline constexpr int most_ranks = 65536;
 
-/// What a rank knows after a rendezvous: the job's folder, and the process of each rank.
+/// The result of a rendezvous: the job's folder, and the process of each rank.
 struct Membership {
   Folder outer;      ///< the user's
   std::string name;  ///< the job's folder inside it
@@ -190,7 +190,7 @@ class Rendezvous {
         return exited(static_cast<int>(rank), joined_[rank]->process);
     return std::nullopt;
   }
-  /// Another rank 0 may have replaced the offer by its own; someone who cleaned up may have removed it.
+  /// Another rank 0 may have replaced the offer by its own; a user may have removed it.
   void keep_offering(const Membership& job) const {
     const auto run = Hello::from(job.outer.read("run"));
     if (!run)
@@ -198,7 +198,7 @@ class Rendezvous {
     else if (run->word != mine_.word)
       throw ConnectError("another process with rank 0 (" + run->process.to_string() + ") uses folder '" +
                              path_.string() +
-                             "': give every process a DISTX_RANK, and every job a DISTX_FILE, of its own",
+                             "': give every process a different DISTX_RANK, and every job a different DISTX_FILE",
                          where());
   }
   void withdraw(const Membership& job) const noexcept try {
@@ -257,7 +257,7 @@ class Rendezvous {
     std::vector<int> absent;
     for (int rank = 0; rank < size_; ++rank)
       if (!job->inner.has(hello_of(rank))) absent.push_back(rank);
-    if (absent.empty()) absent.push_back(0);  // it has joined, and did not say who else has
+    if (absent.empty()) absent.push_back(0);  // it has joined, but did not confirm the others
     raise(not_joined(absent));
   }
   /// Answers rank 0's offer; nullopt if its folder is gone.
@@ -271,7 +271,7 @@ class Rendezvous {
         if (const auto other = Hello::from(inner->read(hello_of(rank_))); other && other->word != mine_.word) {
           // Rank 0 reads of it and refuses all. If it does not, its job is an earlier one, on another host.
           twin_ = "two processes have rank " + std::to_string(rank_) + " (" + other->process.to_string() + " and " +
-                  mine_.process.to_string() + "): give every process a DISTX_RANK of its own";
+                  mine_.process.to_string() + "): give every process a different DISTX_RANK";
           report(*inner, twin_);
         }
     } catch (const ConnectError&) {
