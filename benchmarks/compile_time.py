@@ -1,17 +1,25 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Measures the compile time of `#include <distx/distx.hpp>`: the least processor time of several tries.
+"""Measures what distx costs a compiler: user seconds, the median of several runs in turn.
 
-    benchmarks/compile_time.py [--compiler g++] [--header distx/distx.hpp] [--limit 1.5] [--tries 5]
+    benchmarks/compile_time.py [--compiler g++ --compiler clang++-16] [--runs 5] [--only README] [--limits] [--trace]
 
-The status is 1 if it exceeds the limit. An empty file and a file that redistributes and multiplies tensors on a mesh are
-measured too; the latter has the limit --tensor-limit.
+The README program is the first block of README.md. With --limits the status is 1 where a row exceeds its limit for g++, which holds
+on a quiet machine. With --trace (clang) the headers and the templates that take longest are printed for each row.
 """
 import argparse
+import json
 import os
+import re
 import resource
+import statistics
 import subprocess
 import sys
+import tempfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.join(ROOT, "tests"))
+import compilers  # noqa: E402
 
 TENSORS = """#include <distx/distx.hpp>
 #include <distx/tensor/ops.hpp>
@@ -29,39 +37,110 @@ int main() {
   return distx::redistribute<distx::Shard<0, Data>>(y).extent(0) == 4 ? 0 : 1;
 }
 """
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+SUM = """#include <distx/comm.hpp>
+int main() {
+  distx::SelfConnector self;
+  distx::SerialCommunicator comm(self);
+  float x[] = {1, 2};
+  distx::all_reduce(comm, x, distx::sum);
+}
+"""
 
 
-def seconds(compiler, text):
-    command = [compiler, "-std=c++20", "-O0", "-I", os.path.join(ROOT, "include"), "-x", "c++", "-", "-c", "-o", os.devnull]
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(command, input=text, text=True, check=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+def readme_program():
+    with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as page:
+        return re.search(r"^```cpp\n(.*?)^```", page.read(), re.MULTILINE | re.DOTALL).group(1)
+
+
+def rows(mpi_flags):
+    """Yields (name, text, flags, limit in seconds or None)."""
+    yield "an empty program", "int main() {}\n", [], None
+    for header, limit in (("comm", 0.7), ("training", None), ("tensor", None), ("distx", None), ("shm", None)):
+        yield f"#include <distx/{header}.hpp>", f"#include <distx/{header}.hpp>\n", ["-O0"], limit
+    yield "all_reduce on one rank, -O0", SUM, ["-O0"], None
+    yield "two layers on a mesh, -O0", TENSORS, ["-O0"], None
+    if mpi_flags is not None:
+        text = readme_program()
+        yield "README program, -O0", text, [*mpi_flags, "-O0"], 3
+        yield "README program, -O2", text, [*mpi_flags, "-O2"], 6
+
+
+def mpi_flags():
+    for name in ("ompi-c", "mpi-c", "mpich"):
+        done = subprocess.run(["pkg-config", "--cflags", name], capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            return ["-DOMPI_SKIP_MPICXX", "-DMPICH_SKIP_MPICXX", *done.stdout.replace("-I", "-isystem").split()]
+    return None
+
+
+def command(compiler, flags, target):
+    return [compiler, "-std=c++20", "-I", os.path.join(ROOT, "include"), "-pthread", *flags, "-x", "c++", "-", "-c", "-o", target]
+
+
+def seconds(compiler, text, flags):
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    subprocess.run(command(compiler, flags, os.devnull), input=text, text=True, check=True)
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+
+
+def lines_of(text, flags):
+    """The preprocessed lines that are not empty."""
+    done = subprocess.run(["g++", "-std=c++20", "-I", os.path.join(ROOT, "include"), *flags, "-x", "c++", "-E", "-P", "-"], input=text,
+                          capture_output=True, text=True, check=True)
+    return sum(1 for line in done.stdout.splitlines() if line.strip())
+
+
+def trace(compiler, name, text, flags):
+    with tempfile.TemporaryDirectory() as folder:
+        target = os.path.join(folder, "unit.o")
+        subprocess.run([*command(compiler, flags, target), "-ftime-trace"], input=text, text=True, check=True)
+        with open(os.path.join(folder, "unit.json"), encoding="utf-8") as file:
+            events = json.load(file)["traceEvents"]
+    print(f"\n{name} ({compiler}): milliseconds")
+    for kind, title in (("Source", "headers, with what they include"), ("InstantiateClass", "classes"), ("InstantiateFunction", "functions")):
+        total = {}
+        for event in events:
+            if event.get("name") == kind:
+                what = re.sub(r"<.*", "<…>", event["args"]["detail"]).removeprefix(os.path.join(ROOT, "include") + "/")
+                total[what] = total.get(what, 0) + event["dur"]
+        print(f"  {title}: {sum(total.values()) / 1000:.0f} in sum, nested ones counted more than once")
+        for what, duration in sorted(total.items(), key=lambda item: -item[1])[:14]:
+            print(f"    {duration / 1000:8.0f}  {what}")
+    for event in events:
+        if event.get("name") in ("Total Frontend", "Total Backend", "Total Source", "Total PerformPendingInstantiations"):
+            print(f"  {event['name']}: {event['dur'] / 1000:.0f}")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--compiler", default="g++")
-    parser.add_argument("--header", default="distx/distx.hpp")
-    parser.add_argument("--limit", type=float, default=1.5)
-    parser.add_argument("--tries", type=int, default=5)
-    parser.add_argument("--tensor-limit", type=float, default=4)
+    parser.add_argument("--compiler", action="append")
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--only", default="", help="the rows whose name contains this")
+    parser.add_argument("--limits", action="store_true")
+    parser.add_argument("--trace", action="store_true")
     options = parser.parse_args()
-    measured = {}
-    tensors = "two layers on a mesh"
-    texts = {"an empty file": "int main() {}\n",
-             options.header: f"#include <{options.header}>\nint main() {{}}\n", tensors: TENSORS}
-    for name, text in texts.items():
-        measured[name] = min(seconds(options.compiler, text) for _ in range(options.tries))
-        print(f"{name}: {measured[name]:.2f} s ({options.compiler} -O0)")
-    if measured[options.header] > options.limit:
-        print(f"{options.header} costs {measured[options.header]:.2f} s, and {options.limit:g} s is the most")
-        return 1
-    if measured[tensors] > options.tensor_limit:
-        print(f"{tensors} cost {measured[tensors]:.2f} s, and {options.tensor_limit:g} s is the most")
-        return 1
-    return 0
+    wanted = options.compiler or [path for path in (compilers.find("g++"), compilers.find("clang++")) if path]
+    chosen = [row for row in rows(mpi_flags()) if options.only in row[0]]
+    if options.trace:
+        clang = next((path for path in wanted if "clang" in path), None) or compilers.find_or_skip("clang++")
+        for name, text, flags, _ in chosen:
+            trace(clang, name, text, flags)
+        return 0
+    taken = {}
+    for _ in range(options.runs):  # in turn, so that a busy moment meets all rows
+        for name, text, flags, _ in chosen:
+            for compiler in wanted:
+                taken.setdefault((name, compiler), []).append(seconds(compiler, text, flags))
+    width = max(len(name) for name, *_ in chosen)
+    print(" " * width + "".join(f"{os.path.basename(compiler):>12}" for compiler in wanted) + f"{'lines':>10}   user seconds, median of {options.runs}")
+    slow = 0
+    for name, text, flags, limit in chosen:
+        medians = [statistics.median(taken[name, compiler]) for compiler in wanted]
+        over = bool(limit) and any("clang" not in compiler and median > limit for compiler, median in zip(wanted, medians))
+        slow += over
+        print(f"{name:{width}}" + "".join(f"{median:12.2f}" for median in medians) + f"{lines_of(text, flags):10}"
+              + (f"   limit {limit:g}{' is exceeded' if over else ''}" if limit else ""))
+    return 1 if slow and options.limits else 0
 
 
 if __name__ == "__main__":
