@@ -16,7 +16,7 @@ namespace {
 using distx::Cuda;
 
 constexpr std::size_t few = 100;
-constexpr std::size_t many = std::size_t{1} << 20;  // NCCL may use another algorithm for so many bytes
+constexpr std::size_t many = std::size_t{1} << 20;  // NCCL may use another algorithm for that size
 
 template <class T>
 distx::Buffer<T, Cuda> filled(std::size_t size, T value) {

@@ -22,7 +22,7 @@ inline distx::AnyConnector& world() {
   return connector;
 }
 
-/// Decorates a test case that needs exactly so many ranks; else it counts as skipped.
+/// Decorates a test case that needs exactly `count` ranks; else it counts as skipped.
 inline test::Needs needs_ranks(int count) {
   return {std::to_string(count) + " ranks",
           [count] { return world().size() > 1 ? world().size() == count : distx::device_count() >= count; }};

@@ -49,7 +49,7 @@ struct Op {
   [[nodiscard]] bool matches(const Op& other) const;
 };
 
-/// What one rank of a communicator has connected: per algorithm of collectives, per peer and direction of messages.
+/// The connections of one rank: per algorithm of collectives, per peer and direction of messages.
 struct Connections {
   std::set<std::string> algorithms;
   std::set<int> sends;

@@ -11,7 +11,7 @@ using What = Op::What;
 
 constexpr std::size_t large = std::size_t{1} << 20;
 
-/// What a collective needs connected: NCCL chooses by operation and size.
+/// Names the connection that a collective needs: NCCL chooses by operation and size.
 std::string algorithm_of(const Op& op) {
   if (op.what != What::all_reduce) return "ring";
   return op.count * bytes_of(op.type) < large ? "tree" : "large";
@@ -47,7 +47,7 @@ void note_peers(const Op& op, const Comm& comm, Connections& needed) {
   }
 }
 
-/// What the operations need, and is not connected yet.
+/// Returns the connections that the operations need and that are not there yet.
 Connections missing(const Comm& comm, const std::vector<Op>& ops) {
   Connections needed;
   for (const Op& op : ops) note_peers(op, comm, needed);

@@ -22,7 +22,7 @@ namespace distx {
 /// in
 ///   rank order; so are 8-bit floats if a rank's GPU is below compute capability 9.0.
 /// - The ranks' calls are not compared: ranks that disagree about sizes or types time out, or read wrong elements.
-/// - There are no tags. Asynchronous messages begin together, when one of them is waited for or tested, or a send is
+/// - NCCL has no tags. Asynchronous messages begin together, when one of them is waited for or tested, or a send is
 ///   among them and another call is made. Once begun, a message holds up later messages until its peer enters, so start
 ///   messages that pass each other before waiting for either, or use send_receive or an NcclGroup.
 /// - Messages, asynchronous collectives and blocking calls use separate NCCL communicators and may pass each other.

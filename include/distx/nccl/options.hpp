@@ -35,7 +35,7 @@ struct NcclOptions {
   std::optional<CudaStreamRef> stream = {};
   /// How reduced-precision floats and averages are rounded.
   NcclRounding rounding = NcclRounding::native;
-  /// Makes NCCL enqueue calls on the calling thread and not on one of its own, which saves tens of microseconds per
+  /// Makes NCCL enqueue calls on the calling thread and not on a thread of NCCL, which saves tens of microseconds per
   /// call. The first call that needs an algorithm then blocks inside NCCL until all ranks make it, where no deadline
   /// applies.
   bool blocking = false;
@@ -49,15 +49,15 @@ struct NcclOptions {
   /// NCCL chooses those that are not set. Setting one that this NCCL does not have throws InvalidArgument.
   /// Communicators never share resources, since ending one would end the others.
   /// @{
-  std::string name = {};                          ///< commName, which NCCL's log shows
-  std::string net_name = {};                      ///< netName, the network plugin
-  std::optional<int> min_ctas = {};               ///< minCTAs, the least thread blocks per kernel
-  std::optional<int> max_ctas = {};               ///< maxCTAs, the most; 8 to 16 leave room for other communicators
-  std::optional<int> cga_cluster_size = {};       ///< cgaClusterSize, 0 to 8
-  std::optional<int> traffic_class = {};          ///< trafficClass of the network
-  std::optional<int> collnet_enable = {};         ///< collnetEnable
-  std::optional<int> cta_policy = {};             ///< CTAPolicy
-  std::optional<int> nvls_ctas = {};              ///< nvlsCTAs
+  std::string name = {};                     ///< commName, which NCCL's log shows
+  std::string net_name = {};                 ///< netName, the network plugin
+  std::optional<int> min_ctas = {};          ///< minCTAs, the least thread blocks per kernel
+  std::optional<int> max_ctas = {};          ///< maxCTAs, the most; 8 to 16 suit GPUs that several communicators use
+  std::optional<int> cga_cluster_size = {};  ///< cgaClusterSize, 0 to 8
+  std::optional<int> traffic_class = {};     ///< trafficClass of the network
+  std::optional<int> collnet_enable = {};    ///< collnetEnable
+  std::optional<int> cta_policy = {};        ///< CTAPolicy
+  std::optional<int> nvls_ctas = {};         ///< nvlsCTAs
   std::optional<int> channels_per_net_peer = {};  ///< nChannelsPerNetPeer
   std::optional<int> nvlink_centric_sched = {};   ///< nvlinkCentricSched
   /// @}

@@ -12,7 +12,7 @@ namespace distx::nccl::detail {
 template <class Comm>
 class WindowedMemory {
  public:
-  /// Collective, with as many bytes on every rank.
+  /// Collective; `bytes` is the same on every rank.
   WindowedMemory(std::shared_ptr<CommunicatorState> state, std::size_t bytes, const ErrorContext& context)
       : state_(std::move(state)) {
     void* const memory = allocated(bytes, context);

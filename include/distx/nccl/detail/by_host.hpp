@@ -2,12 +2,12 @@
 #pragma once
 #include "distx/nccl/detail/movement.hpp"
 
-// Reductions that NCCL does not have: each rank receives all ranks' parts of one block and reduces them on the host, in
-// rank order, in the order of the stream.
+// Reductions that NCCL does not have: each rank receives all ranks' parts of one block and reduces them on the host in
+// rank order, stream-ordered.
 namespace distx::nccl::detail {
 
-/// Blocks cut at n*r/N, in bytes.
-struct CutBlocks {
+/// Blocks with boundaries at n*r/N elements, in bytes.
+struct EvenByteBlocks {
   std::size_t count;
   int ranks;
   std::size_t element_bytes;

@@ -100,7 +100,7 @@ class CommSet {
   void finalize() noexcept {
     for (CommStream* const comm : {&messages, &started, &blocking}) comm->finalize();
   }
-  /// Ends all three, each on a thread of its own: NCCL may wait for the GPU in one, and so for calls of the others, and
+  /// Ends all three, each on a separate thread: NCCL may wait for the GPU in one, and so for calls of the others, and
   /// on a thread with an open group it would only take note. Calls no CUDA function before NCCL's.
   void end() noexcept {
     std::array<CommEnd, 3> ends;

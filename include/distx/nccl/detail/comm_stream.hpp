@@ -81,7 +81,7 @@ class CommStream {
     }
     if (revocation_.revoked()) revocation_.raise(context);
   }
-  /// Settles a call that says success while it goes on.
+  /// Settles a call that returns success while it is in progress.
   void settle_early_success(const char* routine, const ErrorContext& context) {
     in_progress_ = true;
     settle(routine, context);
@@ -104,7 +104,7 @@ class CommStream {
     check(ncclGroupEnd(), "ncclGroupEnd", call);
   }
 
-  /// Copies bytes in the order of the stream, from and to anywhere.
+  /// Copies bytes, stream-ordered, between any memories.
   template <Collective Call>
   void copy(void* to, const void* from, std::size_t bytes, const Call& call) {
     if (bytes == 0 || to == from) return;
@@ -123,12 +123,12 @@ class CommStream {
     issued_.push_back(&call);
     if (!in_progress_) record_issued();
   }
-  /// GPU memory for one call at a time, in the order of the stream.
+  /// Returns GPU memory for one call at a time, stream-ordered.
   [[nodiscard]] std::byte* workspace(std::size_t bytes) { return grown(workspaces_, bytes); }
-  /// Pinned host memory likewise.
+  /// Returns pinned host memory likewise.
   [[nodiscard]] std::byte* pinned(std::size_t bytes) { return grown(pinned_, bytes); }
 
-  /// What NCCL has found out by itself.
+  /// Returns the state that NCCL reports, with errors of its background work.
   [[nodiscard]] ncclResult_t state() const noexcept {
     ncclResult_t found = ncclSuccess;
     if (comm() == nullptr) return ncclSuccess;
@@ -192,7 +192,7 @@ class CommStream {
       revocation_.revoke(cause, "", static_cast<int>(found));
     }
   }
-  // What has grown too small is kept, since calls in flight may use it: in all at most as much again.
+  // Outgrown memory is kept, since calls in flight may use it: in all at most as much again.
   template <class Memory>
   std::byte* grown(std::vector<Memory>& memories, std::size_t bytes) {
     if (memories.empty() || memories.back().size() < bytes) {

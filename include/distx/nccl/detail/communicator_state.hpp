@@ -85,7 +85,7 @@ class CommunicatorState final : public Watched,
     });
   }
 
-  /// Starts a call that comes after what is on `after`. The caller hands it to `finish`, `follow` or `let_go`.
+  /// Starts a call after the work on `after`. The caller hands it to `finish`, `follow` or `let_go`.
   template <Collective Call>
   [[nodiscard]] StreamCall* start(const Call& call, CudaStreamRef after) {
     return guarded([&] {
@@ -381,7 +381,7 @@ class CommunicatorState final : public Watched,
     const QuietDeviceGuard guard(device);
     static_cast<void>(at_rest(std::chrono::seconds(2)));  // so that it uses no buffer of the caller's any more
   }
-  /// Aborts on a thread of its own: NCCL may wait there for another communicator, which the watchdog has to look after.
+  /// Aborts on a separate thread: NCCL may wait there for another communicator, which the watchdog has to look after.
   void abort_in_background() noexcept {
     if (aborter_.joinable()) return;
     try {

@@ -26,7 +26,7 @@ class EndingThreads {
     state_->changed.wait_for(lock, std::chrono::seconds(10), [this] { return state_->running == 0; });
   }
 
-  /// Runs every function on a thread of its own, and waits for all of them for up to two seconds.
+  /// Runs every function on a separate thread, and waits for all of them for up to two seconds.
   template <class F>
   void run(std::span<F> functions) noexcept {
     std::shared_ptr<std::atomic<std::size_t>> left;

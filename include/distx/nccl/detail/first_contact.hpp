@@ -2,8 +2,8 @@
 #pragma once
 #include "distx/nccl/detail/communicator_state.hpp"
 
-// NCCL connects ranks at their first calls, and holds such a call until the other ranks make theirs. What is connected
-// when a communicator is made cannot hold up, or confuse, the user's calls.
+// NCCL connects ranks at their first calls, and holds such a call until the other ranks make theirs. Connections that
+// are made with the communicator cannot hold up, or confuse, the user's calls.
 namespace distx::nccl::detail {
 
 /// Issues first calls on a stream of the communicator's own, since the blocking calls' may be busy with the user's

@@ -60,7 +60,7 @@ struct reduction_traits {
   static void close(const handle_type& made) noexcept { static_cast<void>(ncclRedOpDestroy(made.op, made.comm)); }
 };
 
-/// What a communicator knows of memory of `ncclMemAlloc`. @pre HasWindows<Comm>
+/// A communicator's window on memory of `ncclMemAlloc`. @pre HasWindows<Comm>
 template <class Comm>
 struct WindowHandle {
   Comm comm = nullptr;

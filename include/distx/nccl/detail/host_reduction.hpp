@@ -8,14 +8,14 @@
 
 namespace distx::nccl::detail {
 
-/// One reduction on the host, which a stream runs when it comes to it: what cudaLaunchHostFunc is given.
+/// A reduction on the host that a stream runs, by cudaLaunchHostFunc.
 struct HostReduction {
   AnyOp op;
-  std::byte* blocks = nullptr;  ///< every rank's, side by side; the result takes the place of the first
+  std::byte* blocks = nullptr;  ///< every rank's block, contiguous; the result replaces the first
   std::size_t block_bytes = 0;
   std::size_t count = 0;
   std::vector<const void*> sources;
-  std::exception_ptr error;  ///< what a user's op threw: nothing may be thrown through CUDA
+  std::exception_ptr error;  ///< thrown by a user's op, and kept: CUDA passes no exceptions on
 
   /// Throws what the op threw.
   void rethrow() {
@@ -24,15 +24,15 @@ struct HostReduction {
   }
 
   static void run(void* self) noexcept {
-    auto& job = *static_cast<HostReduction*>(self);
+    auto& reduction = *static_cast<HostReduction*>(self);
     try {
-      for (std::size_t rank = 0; rank < job.sources.size(); ++rank)
-        job.sources[rank] = job.blocks + rank * job.block_bytes;
-      void* const target = job.blocks;
-      job.op.reduce(&target, 1, job.sources.data(), job.sources.size(), job.count,
-                    static_cast<int>(job.sources.size()));
+      for (std::size_t rank = 0; rank < reduction.sources.size(); ++rank)
+        reduction.sources[rank] = reduction.blocks + rank * reduction.block_bytes;
+      void* const target = reduction.blocks;
+      reduction.op.reduce(&target, 1, reduction.sources.data(), reduction.sources.size(), reduction.count,
+                          static_cast<int>(reduction.sources.size()));
     } catch (...) {
-      job.error = std::current_exception();
+      reduction.error = std::current_exception();
     }
   }
 };

@@ -24,8 +24,8 @@ class CommInitialization {
                                    const ErrorContext& context, Stop&& stop) {
     bool stopped = false;
     const auto look = [&] { return stopped = stop(); };
-    // For a parent that does not block NCCL returns success while it goes on, and uses the slot until then: only the
-    // parent's state tells.
+    // For a parent that does not block NCCL returns success while it is in progress, and uses the slot until then: only
+    // the parent's state tells.
     if ((code == ncclSuccess || code == ncclInProgress) && parent != nullptr) code = settled(parent, limit, look);
     if (code == ncclInProgress && parent != nullptr) static_cast<void>(slot_.release());
     auto comm = unique_comm::from_native_handle(slot_ == nullptr ? nullptr : *slot_);

@@ -45,7 +45,7 @@ inline void post(std::vector<NcclMessage>& messages, StreamCall* started, const 
     messages.push_back({.call = started, .target = c.receive.bytes(), .bytes = c.receive.size_bytes(), .peer = c.from});
 }
 
-/// What errors name as the call of several messages.
+/// The call of several messages, for errors.
 struct MessageGroup {
   static constexpr std::string_view name = "messages";
   using element = AnyElement;

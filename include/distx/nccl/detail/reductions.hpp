@@ -52,7 +52,7 @@ inline void issue(CommStream& ch, const AllReduce<AnyElement, AnyOp, Cuda>& c) {
                  "ncclAllReduce", c);
       }))
     return;
-  const CutBlocks blocks{c.send.size(), ch.self.size, c.send.element_bytes()};
+  const EvenByteBlocks blocks{c.send.size(), ch.self.size, c.send.element_bytes()};
   std::byte* const own = c.receive.bytes() + blocks.offset(ch.self.rank);
   reduce_own_block(ch, c, c.send.bytes(), blocks, own);
   gather_blocks(ch, c, own, c.receive.bytes(), blocks);
@@ -66,7 +66,7 @@ inline void issue(CommStream& ch, const Reduce<AnyElement, AnyOp, Cuda>& c) {
                  "ncclReduce", c);
       }))
     return;
-  const CutBlocks blocks{c.send.size(), ch.self.size, c.send.element_bytes()};
+  const EvenByteBlocks blocks{c.send.size(), ch.self.size, c.send.element_bytes()};
   const int me = ch.self.rank;
   if (me != c.root) {
     std::byte* const own = ch.workspace(blocks.bytes(me) * static_cast<std::size_t>(ch.self.size));

@@ -10,7 +10,7 @@
 
 namespace distx::nccl::detail {
 
-/// What the watchdog looks after. Both functions return whether anything is in flight.
+/// A communicator that the watchdog looks after. Both functions return whether anything is in flight.
 class Watched {
  public:
   /// Looks at deadlines, other ranks' failures and NCCL's state. Calls no CUDA function, since these may block while
@@ -106,7 +106,7 @@ class Watchdog {
     checks_.join(watched);
     observations_.join(watched);
   }
-  /// Checks go on until the GPU is not asked any more: a question may last until a deadline passes.
+  /// Checks continue until the GPU is no longer asked: a query may last until a deadline passes.
   void leave(Watched& watched) noexcept {
     observations_.leave(watched);
     checks_.leave(watched);
