@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Times collectives of GPU memory and NCCL's own calls, with the columns of nccl-tests; needs nothing but CUDA and
-// NCCL. Its ranks are what tools/ranks starts, or threads. Without a GPU it says so and ends with status 77.
+// Times collectives in GPU memory and those of NCCL itself, in the columns of nccl-tests; needs only CUDA and NCCL.
+// Its ranks are processes that tools/ranks starts, or threads. Without a GPU it exits with status 77.
 #include <algorithm>
 #include <charconv>
 #include <cstdio>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// What a blocking all-reduce through distx costs over NCCL's own and a wait for it, in batches that take turns, on one
-// rank: nothing is on a wire. Without a GPU it says so and ends with status 77.
+// Times a blocking all-reduce of distx against NCCL's own and a wait for it, in alternating batches on one rank, so
+// that nothing is sent. Without a GPU it exits with status 77.
 #include <algorithm>
 #include <chrono>
 #include <iostream>
@@ -42,7 +42,7 @@ void compare(distx::NcclCommunicator& comm, ncclComm_t plain, std::size_t bytes)
   for (int warm = 0; warm < 3; ++warm) seconds(raw), seconds(wrapped);
   std::vector<double> raws, ratios;
   for (int batch = 0; batch < batches; ++batch) {
-    // The order alternates, so that neither always finds the caches warm.
+    // They alternate in going first, so that neither always finds the caches warm.
     const double first = batch % 2 == 0 ? seconds(raw) : seconds(wrapped);
     const double second = batch % 2 == 0 ? seconds(wrapped) : seconds(raw);
     raws.push_back(batch % 2 == 0 ? first : second);

@@ -288,14 +288,14 @@ class Table {
     prepare(c);
     for (std::size_t round = 0; round < rounds; ++round)
       for (std::size_t turn = 0; turn < 2; ++turn) {
-        // The order alternates, so that neither always profits from the other's caches.
+        // They alternate in going first, so that neither always finds the other's caches.
         const bool own = (round + turn) % 2 == 0;
         if (own)
           seconds[round] = seconds_a_call(distx_runs);
         else if (beside)
           seconds[rounds + round] = seconds_a_call(nccl_runs);
       }
-    // In place, the timed calls have summed the results repeatedly, so one more call is checked.
+    // In-place results have been summed repeatedly, so one more call is checked.
     std::vector<double> errors(2);
     prepare(c);
     by_distx(c, 1);

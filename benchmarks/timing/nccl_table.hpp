@@ -19,7 +19,7 @@ struct NcclTable {
   int rounds = 5;       ///< in each of which distx and NCCL have their turn
 };
 
-/// Returns the elements of a case of about `bytes`: blocks are multiples of 16 bytes, as in nccl-tests; 0 if none fits.
+/// Returns the elements of a case of about `bytes` bytes, in blocks of whole 16 bytes as in nccl-tests; 0 if none fits.
 constexpr std::size_t nccl_tests_whole(Operation operation, std::uint64_t bytes, int ranks) {
   const auto elements = static_cast<std::size_t>(bytes / sizeof(float));
   const auto n = static_cast<std::size_t>(ranks);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// What is NCCL's alone, and beyond the conformance suite.
+// Properties of NcclCommunicator beyond the conformance suite.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -336,7 +336,7 @@ TEST_CASE("one thread can start the calls of several GPUs in a group") {
   }
   for (auto& pending : pendings) pending.wait();
   for (const auto& value : values) CHECK(on_host(value)[9] == static_cast<float>(ranks));
-  // They come to rest together, which takes a thread each.
+  // They are finalized together, which takes a thread each.
   distx::spawn(distx::threads(ranks),
                [&](auto& connector) { comms[static_cast<std::size_t>(connector.rank())].reset(); });
 }
@@ -399,7 +399,7 @@ TEST_CASE("allocate returns zeros, and rejects sizes that differ or do not fit")
     expect(on_host(memory.span()) == std::vector<float>(1000, 0.0f), "zeros");
     distx::all_reduce(comm, memory, distx::sum);
     expect(comm.allocate<double>(0).size() == 0, "nothing");
-    // Let go while only a stream waits for the call.
+    // Released while only a stream waits for the call.
     const distx::CudaStream stream;
     auto used = comm.allocate<float>(100000);
     distx::start_all_reduce(comm, used, distx::sum, stream).wait(stream);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// What calls cost beside NCCL's own, and what is left behind: counted by what stands in for CUDA and NCCL.
+// The CUDA calls and allocations of distx's calls, counted by the stand-in for CUDA and NCCL.
 #include <doctest/doctest.h>
 
 #include "nccl/ranks.hpp"
@@ -22,7 +22,7 @@ struct Calls {
                                  standin::calls("cudaEventSynchronize");
 };
 
-/// What is alive, in words that a failing check shows.
+/// Lists the objects alive, for the message of a failing check.
 std::string alive() {
   const auto live = standin::live();
   std::string words;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// What fails on one rank ends in a typed error on all, within the deadline; made to fail by what stands in for NCCL.
+// A failure of one rank throws a typed error on all ranks within the deadline; the stand-in for NCCL makes them fail.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -18,8 +18,8 @@ namespace {
 
 using clock_type = std::chrono::steady_clock;
 
-/// Sentences of several ranks' threads.
-class Sentences {
+/// Messages of several ranks' threads.
+class Messages {
  public:
   void add(const std::string& text) {
     const std::lock_guard lock(mutex_);
@@ -68,7 +68,7 @@ constexpr std::chrono::seconds long_deadline{20};
 TEST_CASE("an error of one rank while a communicator is made is thrown on every rank") {
   for (const char* const function : {"ncclGetUniqueId", "ncclCommInitRankConfig", "ncclCommSplit"}) {
     CAPTURE(function);
-    Sentences sentences;
+    Messages sentences;
     standin::fail_next(function, ncclSystemError);
     on_ranks(3, [&](auto& connector) {
       sentences.add(ending_of([&] { distx::NcclCommunicator comm(connector, {.deadline = long_deadline}); }));
@@ -79,14 +79,14 @@ TEST_CASE("an error of one rank while a communicator is made is thrown on every 
 }
 
 TEST_CASE("an invalid device, and a GPU used twice, are errors on every rank") {
-  Sentences none;
+  Messages none;
   on_ranks(2, [&](auto& connector) {
     distx::NcclOptions options{.deadline = long_deadline};
     if (connector.rank() == 1) options.device = 99;
     none.add(ending_of([&] { distx::NcclCommunicator comm(connector, options); }));
   });
   CHECK(none.all_have(2, "rank 1: distx: invalid device 99"));
-  Sentences twice;
+  Messages twice;
   on_ranks(2, [&](auto& connector) {
     twice.add(ending_of([&] { distx::NcclCommunicator comm(connector, {.deadline = long_deadline, .device = 0}); }));
   });
@@ -308,7 +308,7 @@ TEST_CASE("destroying a communicator waits a bounded time for the host's other p
   }
 }
 
-TEST_CASE("shrink works after a failure if NcclOptions::shrinkable is set, and says so if not") {
+TEST_CASE("shrink works after a failure if NcclOptions::shrinkable is set, and names the option if not") {
   for (const bool shrinkable : {true, false}) {
     CAPTURE(shrinkable);
     on_ranks(3, [&](auto& connector) {
@@ -336,7 +336,7 @@ TEST_CASE("shrink works after a failure if NcclOptions::shrinkable is set, and s
 
 TEST_CASE("the deadline applies to making a communicator with a rank whose GPU has stopped") {
   standin::never_arrives(1);
-  Sentences sentences;
+  Messages sentences;
   on_ranks(2, [&](auto& connector) {
     sentences.add(ending_of([&] { distx::NcclCommunicator comm(connector, {.deadline = short_deadline}); }));
   });
@@ -393,7 +393,7 @@ TEST_CASE("ncclTimeout is a TimeoutError, and a library older than the header is
   });
   standin::fail_never();
   standin::nccl_version(NCCL_VERSION_CODE - 1);
-  Sentences sentences;
+  Messages sentences;
   on_ranks(2, [&](auto& connector) {
     sentences.add(ending_of([&] { distx::NcclCommunicator comm(connector, {.deadline = long_deadline}); }));
   });
@@ -422,7 +422,7 @@ TEST_CASE("shrink works after a rank is lost in the network") {
 }
 
 TEST_CASE("the deadline applies to a blocking reduction on the host") {
-  Sentences sentences;
+  Messages sentences;
   on_ranks(2, [&](auto& connector) {
     distx::NcclCommunicator comm(connector, {.deadline = short_deadline});
     connector.barrier();

@@ -12,11 +12,11 @@
 
 #include "needs.hpp"
 
-// The ranks of tests on GPUs: threads of this process, each with a GPU of its own; or the processes that a launcher has
+// The ranks of tests on GPUs: threads of this process with one GPU each, or processes that a launcher has
 // started, which may share one.
 namespace gpu_ranks {
 
-/// What a launcher has started, or this process alone.
+/// The processes that a launcher has started, or this one alone.
 inline distx::AnyConnector& world() {
   static distx::AnyConnector connector = distx::connect();
   return connector;
@@ -28,7 +28,7 @@ inline test::Needs needs_ranks(int count) {
           [count] { return world().size() > 1 ? world().size() == count : distx::device_count() >= count; }};
 }
 
-/// Runs `f(comm)` on so many ranks, where that many can be had here; no wait in it lasts longer than 20 seconds.
+/// Runs `f(comm)` on `ranks` ranks if there are that many; no wait in it lasts longer than 20 seconds.
 /// @return whether it was run
 template <class F>
 bool on_gpus(int ranks, F&& f, distx::NcclOptions how = {}) {

@@ -7,7 +7,7 @@
 #include "../parallel/toy.hpp"
 #include "gpu_ranks.hpp"
 
-// The toy model in GPUs' memory, trained at every stage by one text, on one stream of its own or on several.
+// The toy model in GPUs' memory, trained at every stage by one text, on one custom stream or on several.
 namespace gpu_toy {
 
 using distx::Cuda;
@@ -24,10 +24,10 @@ struct Way {
   bool own_update = false;       ///< weights are updated by hand, by gradient descent
   std::size_t micro_batches = 1;
   std::size_t steps = 3;
-  bool averages = false;  ///< the weights that come out are a moving average's
+  bool averages = false;  ///< the resulting weights are a moving average
 };
 
-/// What a rank has seen.
+/// The observations of a rank.
 struct Result {
   std::vector<float> weights;
   std::vector<double> losses;  ///< of this rank's samples, before each step
@@ -68,7 +68,7 @@ inline double loss_of(const std::vector<float>& weights, std::size_t sample) {
 template <class T>
 class Data {
  public:
-  /// Enqueued on the stream; what is copied from stays.
+  /// Enqueued on the stream; the source stays alive.
   distx::Buffer<T, Cuda> upload(CudaStreamRef stream, std::size_t p, double sign,
                                 const std::function<double(std::size_t)>& f) {
     auto& host = host_.emplace_back(toy::sizes[p]);
@@ -173,7 +173,7 @@ Result train(C& comm, const Way& way) {
       training.step({.learning_rate = 0.01}, steps);
     }
     result.norms.push_back(training.gradient_norm());
-    ordered(steps, main);  // whoever reads weights there
+    ordered(steps, main);  // for calls that read weights there
     ordered(steps, second);
     if (average) average->update(steps);
   }

@@ -13,10 +13,10 @@
 #include "needs.hpp"
 #include "words_thrown.hpp"
 
-// Ranks that are threads with a GPU each, and what lies in their memory.
+// Ranks that are threads with a GPU each, and copies to and from their memory.
 namespace nccl_test {
 
-/// Decorates a test case that needs so many GPUs, one per rank; with fewer it counts as skipped.
+/// Decorates a test case that needs `count` GPUs, one per rank; with fewer it counts as skipped.
 inline test::Needs needs_gpus(int count) {
   return {std::to_string(count) + " GPUs", [count] { return distx::device_count() >= count; }};
 }

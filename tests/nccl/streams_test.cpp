@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Training in GPUs' memory whose calls are made on several streams: each waits for what it must, and memory goes back
-// behind whoever uses it.
+// Training in GPU memory with calls on several streams: each waits for the work that it depends on, and memory is freed
+// after its last use.
 #include <doctest/doctest.h>
 
 #include <chrono>

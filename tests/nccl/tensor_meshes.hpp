@@ -25,7 +25,7 @@ using Mesh = distx::Mesh<Data, Model>;
 
 inline constexpr std::array<std::pair<int, int>, 5> shapes{{{1, 1}, {2, 1}, {1, 2}, {2, 2}, {3, 1}}};
 
-/// What a rank has.
+/// The meshes of a rank.
 struct Rank {
   Mesh gpus;
   Mesh host;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Tensors in GPUs' memory: what comes out has the bits that the host's tensors have, and work is in stream order.
+// Tensors in GPU memory: results have the bits of the host's tensors, and work is stream-ordered.
 #include <doctest/doctest.h>
 
 #include <distx/cuda_blas.hpp>
@@ -221,7 +221,7 @@ TEST_CASE("operations are enqueued without waiting, and keep their order") {
       const auto z = distx::redistribute<Shard<1, Data>>(distx::redistribute<Shard<1, Model>>(x));
       return std::pair(std::move(y), distx::redistribute<>(z.clone()));
     };
-    static_cast<void>(there_and_back());  // what is made once, connections and kernels, may wait for all streams
+    static_cast<void>(there_and_back());  // making connections and loading kernels may wait for all streams
     {
       Gate gate(rank.stream);
       distx::copy(rank.stream, x.local(), values.local());  // not before the gate opens
@@ -241,7 +241,7 @@ TEST_CASE("start_redistribute runs after one stream, and another can wait for it
     const CudaStream side, third;
     const auto check = [&]<class L>(std::type_identity<L>) {
       auto x = distx::to_space<Cuda>(distx::zeros<float, Shard<0, Data>, Partial<Model>>(rank.gpus, extents));
-      static_cast<void>(distx::start_redistribute<L>(x, side).wait());  // what is made once may wait for all streams
+      static_cast<void>(distx::start_redistribute<L>(x, side).wait());  // first calls may wait for all streams
       static_cast<void>(distx::start_redistribute<Shard<1, Data>>(values).wait());
       const auto expected = distx::redistribute<L>(old);
       distx::PinnedBuffer<float> here(expected.local().size());  // before the gate: allocating may wait for the GPU
@@ -250,7 +250,7 @@ TEST_CASE("start_redistribute runs after one stream, and another can wait for it
       auto pending = distx::start_redistribute<L>(x, side);
       const auto y = pending.wait(third);
       distx::copy(third.ref(), here.span(), y.local());
-      // Behind those, for started collectives are made in one order.
+      // After those, since asynchronous collectives run in one order.
       auto other = distx::start_redistribute<Shard<1, Data>>(values);
       CHECK_FALSE(side.done());
       gate.open();

@@ -31,7 +31,7 @@ template <class Training = gpu_toy::Training<>, class T = float>
 std::map<int, Result> train(int ranks, const Way& way, std::optional<distx::NcclRounding> rounding = {}) {
   std::map<int, Result> all;
   std::mutex mutex;
-  // The order in which NCCL adds more than two operands hangs on the message: bits are promised in rank order alone.
+  // NCCL's order of adding more than two operands depends on the message: equal bits need rank order.
   distx::NcclOptions how;
   how.rounding = rounding.value_or(ranks > 2 ? distx::NcclRounding::once : distx::NcclRounding::native);
   gpu_ranks::on_gpus(
@@ -69,7 +69,7 @@ class Same {
   Result expected;
 };
 
-/// What the host's training gives.
+/// Trains on the host.
 template <class Policy>
 std::vector<float> on_host(int ranks, const Way& way) {
   std::vector<float> weights;
@@ -257,7 +257,7 @@ TEST_CASE("training on GPUs: a step does not block the host") {
         }
         training.step({.learning_rate = 0.1}, stream);
       };
-      step();  // what is made once may wait
+      step();  // first calls may wait
       stream.synchronize();
       Gate gate(stream);
       step();

@@ -14,7 +14,7 @@ namespace {
 
 using What = Op::What;
 
-/// What one rank gets of a collective, and where: what all the ranks have brought is read, nothing is written yet.
+/// Returns one rank's result of a collective. Reads all ranks' operands and writes nothing.
 std::vector<unsigned char> result_of(const std::vector<Op>& ops, std::size_t rank) {
   const Op& mine = ops[rank];
   const std::size_t bytes = mine.count * bytes_of(mine.type);
@@ -173,7 +173,7 @@ void Clique::collective(Lock& lock, Comm& comm, Op op) {
     --meeting.readers;
     ++meeting.done;
     changed_.notify_all();
-    // What one rank writes may be what another still reads.
+    // Another rank may still read the memory that this one writes.
     changed_.wait(lock, [&] { return comm.stopped || meeting.done == size; });
     if (meeting.done == size && !result.empty()) {
       lock.unlock();

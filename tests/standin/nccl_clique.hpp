@@ -62,18 +62,18 @@ class Clique {
 
   explicit Clique(int ranks) : size(static_cast<std::size_t>(ranks)) {}
 
-  /// What the ranks that meet under a key have brought, by rank; nothing where this rank was stopped while it waited.
+  /// Returns the cards of all ranks that meet under a key; nothing if this rank was stopped while it waited.
   std::optional<std::map<int, Card>> gather(const std::string& key, int rank, Card card, std::size_t expected,
                                             const std::function<bool()>& stopped);
-  /// Leaves a card for one rank. What the same rank sends it under the same key comes after it.
+  /// Leaves a card for one rank; cards of one sender and key are taken in order.
   void post(int from, int to, const std::string& key, Card card);
   /// The next card of one rank; nothing where this rank was stopped while it waited.
   std::optional<Card> take(int from, int to, const std::string& key, const std::function<bool()>& stopped);
-  /// What the ranks share under a key; made by the first that asks.
+  /// Returns the object that the ranks share under a key; the first that asks makes it.
   std::shared_ptr<Clique> child(const std::string& key, int child_size);
   /// Runs what one rank has enqueued together. Returns early where this rank was stopped.
   void run(Comm& comm, const std::vector<Op>& ops);
-  /// Wakes who waits, so that it looks whether it was stopped.
+  /// Wakes waiting ranks, so that they look whether they were stopped.
   void wake();
 
   /// Takes note of a rank's GPU, before the first operation.

@@ -9,7 +9,7 @@ namespace {
 
 using What = Op::What;
 
-/// What a rank of a collective reads and writes, in blocks of `count` elements.
+/// The sizes that a rank of a collective reads and writes, in blocks of `count` elements.
 struct Blocks {
   std::size_t sent = 0;
   std::size_t received = 0;

@@ -17,10 +17,10 @@ namespace {
 struct Comms {
   std::mutex mutex;
   std::map<ncclComm_t, std::shared_ptr<Comm>> alive;
-  std::map<std::string, std::shared_ptr<Clique>> ids;  ///< given out; their cliques once the first rank has come
+  std::map<std::string, std::shared_ptr<Clique>> ids;  ///< given out; their cliques once the first rank has joined
   std::set<int> never;
   std::uintptr_t number = 0;
-  std::deque<std::string> words{""};  // what was given out stays
+  std::deque<std::string> words{""};  // given out, and kept
 };
 
 Comms& all() {
@@ -115,7 +115,7 @@ void make_child(const std::shared_ptr<Comm>& parent, const std::string& key, std
   comm->blocking = parent->blocking;
   configure(*comm, config);
   const bool takes_part = color != NCCL_SPLIT_NOCOLOR;
-  if (takes_part) comm->clique = std::make_shared<Clique>(1);  // until the others have come
+  if (takes_part) comm->clique = std::make_shared<Clique>(1);  // until the others have joined
   launch_job({parent, comm}, [=] {
     const auto cards = parent->clique->gather(key, parent->rank, {color, order, parent->device}, expected,
                                               [&] { return parent->stopped || comm->stopped; });
@@ -316,7 +316,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t handle) {
 ncclResult_t ncclCommDestroy(ncclComm_t handle) {
   return nccl_called("ncclCommDestroy", [&] {
     const auto comm = comm_of(handle);
-    wait_until_idle(*comm);  // for ever, where a peer does not come
+    wait_until_idle(*comm);  // indefinitely, if a peer does not join
     remove(handle);
   });
 }

@@ -22,7 +22,7 @@ struct Comm {
   std::atomic<bool> stopped{false};  ///< its operations end without having done anything
   std::atomic<bool> revoked{false};
   std::atomic<bool> finalized{false};
-  std::atomic<int> jobs{0};     ///< what goes on in the background: the state is ncclInProgress
+  std::atomic<int> jobs{0};     ///< in the background: the state is ncclInProgress
   std::atomic<int> running{0};  ///< operations on the streams
   std::atomic<ncclResult_t> error{ncclSuccess};
   std::atomic<bool> proxy_failed{false};  ///< its network thread has ended by an error, which nothing clears
@@ -57,15 +57,15 @@ ncclResult_t nccl_called(const char* function, F&& f) {
   return code;
 }
 
-/// What NCCL says of calls that make something of a communicator: of one that does not block it says success while they
-/// still go on, and only the communicator's state tells.
+/// The code of calls that make something of a communicator: NCCL returns success for one that does not block while they
+/// are in progress, and only the communicator's state tells.
 [[nodiscard]] constexpr ncclResult_t said_early(ncclResult_t code) noexcept {
   return code == ncclInProgress ? ncclSuccess : code;
 }
 
 /// The communicator of a handle. Ends the call where there is none.
 [[nodiscard]] std::shared_ptr<Comm> comm_of(ncclComm_t handle);
-/// Ends the call where the communicator cannot be used: an earlier call goes on, or it has met an error.
+/// Ends the call where the communicator cannot be used: an earlier call is in progress, or it has met an error.
 void ensure_ready(const Comm& comm);
 /// Whether the operations need a connection that is not there yet.
 [[nodiscard]] bool needs_connecting(const Comm& comm, const std::vector<Op>& ops);
@@ -74,18 +74,18 @@ ncclResult_t connect(Comm& comm, const std::vector<Op>& ops);
 /// Takes part in the group of this thread, or runs alone.
 void launch(const std::shared_ptr<Comm>& comm, cudaStream_t stream, Op op);
 /// Runs what takes the ranks' meeting: at once, at the end of a group, or in the background of communicators that do
-/// not block. Throws ncclInProgress where it goes on.
+/// not block. Throws ncclInProgress if it is in progress.
 void launch_job(const std::vector<std::shared_ptr<Comm>>& comms, std::function<ncclResult_t()> job);
 /// The thread's group, if there is one, has met an error.
 void note_in_group(ncclResult_t code);
 /// Waits until nothing of a communicator's is on a stream, other work on that stream before it included.
 void wait_for_operations(const Comm& comm);
-/// And nothing goes on in the background.
+/// And nothing is in progress in the background.
 void wait_until_idle(const Comm& comm);
 /// An operator of ncclRedOpCreatePreMulSum's, or a built-in one.
 void set_operator(Op& op, ncclRedOp_t handle, ncclComm_t comm);
 [[nodiscard]] std::size_t live_operators();
-/// What was registered goes with its communicator.
+/// Drops the registrations of a communicator.
 void drop_registrations(ncclComm_t comm);
 [[nodiscard]] std::size_t live_windows();
 [[nodiscard]] std::size_t live_communicators();

@@ -50,7 +50,7 @@ bool is_capturing(const Stream& stream) {
   return capture_of(stream) != nullptr;
 }
 
-/// Goes on in the background: until it has ended, the communicators' state is ncclInProgress.
+/// Runs in the background: until it has ended, the communicators' state is ncclInProgress.
 void in_background(const std::vector<std::shared_ptr<Comm>>& comms, std::function<ncclResult_t()> run) {
   for (const auto& comm : comms) ++comm->jobs;
   std::thread([comms, run = std::move(run)] {
@@ -76,8 +76,8 @@ ncclResult_t connect_and_enqueue(const std::vector<Batch>& batches) {
   return code;
 }
 
-/// Each communicator goes on by itself: one that blocks holds the caller, of the others only the state tells.
-/// @return ncclInProgress where something goes on
+/// Each communicator proceeds by itself: one that blocks holds the caller, of the others only the state tells.
+/// @return ncclInProgress if something is in progress
 ncclResult_t start(const std::vector<Batch>& batches) {
   std::vector<std::vector<Batch>> by_comm;
   for (const Batch& batch : batches) {

@@ -143,7 +143,7 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t handle, void* memory, size_t byte
     check_range(memory, bytes);
     require(reinterpret_cast<std::uintptr_t>(memory) % NCCL_WIN_REQUIRED_ALIGNMENT == 0, ncclInvalidArgument);
     *window = nullptr;
-    // Collective: all ranks come.
+    // Collective: all ranks join.
     const std::string key = "window " + std::to_string(comm->windows++);
     launch_job({comm}, [=] {
       const auto stopped = [&] { return comm->stopped.load(); };

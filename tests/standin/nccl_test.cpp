@@ -181,7 +181,7 @@ TEST_CASE("small types are rounded at every rank, averages and scaled sums multi
     const auto halves = array_of<__nv_bfloat16>({__nv_bfloat16(self.rank == 0 ? 256.0F : 1.0F)});
     CHECK(ncclAllReduce(halves.data(), halves.data(), 1, ncclBfloat16, ncclSum, self.comm, self.stream) == ncclSuccess);
     self.stream.synchronize();
-    CHECK(static_cast<float>(halves.download()[0]) == 256.0F);  // 257 is no bfloat16
+    CHECK(static_cast<float>(halves.download()[0]) == 256.0F);  // no bfloat16 equals 257
     const auto numbers = array_of<float>({static_cast<float>(self.rank)});
     CHECK(ncclAllReduce(numbers.data(), numbers.data(), 1, ncclFloat32, ncclAvg, self.comm, self.stream) ==
           ncclSuccess);
@@ -469,7 +469,7 @@ TEST_CASE("first messages of two ranks fail, or wait, where the groups of both d
         CHECK(ncclGroupEnd() == ncclInProgress);
       };
       if (program == Program::three_ranks) {
-        // What MPI could do: each waits for another's next call.
+        // MPI completes this program; here each rank waits for another's next call.
         if (rank == 0) grouped({1, 2}, {});
         if (rank == 1) grouped({}, {0});
         if (rank == 2) grouped({}, {1});

@@ -9,32 +9,26 @@
 
 namespace distx {
 
-/// A communicator over NCCL, for ranks that have one GPU each. A handle: copies made by `share` mean the same
-/// communicator.
+/// A communicator over NCCL, for ranks that have one GPU each.
 ///
 /// - Making one, by connector, `split` or `shrink`, is collective and blocks. It connects the ranks, so that no later
-/// call
-///   waits for another rank's first one; a size for which NCCL chooses another algorithm connects at its first call.
+///   call waits for another rank's first one; a size for which NCCL uses another algorithm connects at its first call.
 /// - A blocking call runs after the work on CUDA's legacy default stream (or `NcclOptions::stream`) and returns when
-/// its
-///   result is complete. An asynchronous call runs after the work on the stream that it is given.
+///   its result is complete. An asynchronous call runs after the work on the stream that it is given.
 /// - NCCL reduces sums, products, minima, maxima and averages. 16-bit integers and custom ops are reduced on the host,
-/// in
-///   rank order; so are 8-bit floats if a rank's GPU is below compute capability 9.0.
+///   in rank order; so are 8-bit floats if a rank's GPU is below compute capability 9.0.
 /// - The ranks' calls are not compared: ranks that disagree about sizes or types time out, or read wrong elements.
 /// - NCCL has no tags. Asynchronous messages begin together, when one of them is waited for or tested, or a send is
-///   among them and another call is made. Once begun, a message holds up later messages until its peer enters, so start
-///   messages that pass each other before waiting for either, or use send_receive or an NcclGroup.
-/// - Messages, asynchronous collectives and blocking calls use separate NCCL communicators and may pass each other.
-/// They
-///   may not where CUDA runs one kernel at a time: with CUDA_LAUNCH_BLOCKING=1, or NCCL_LAUNCH_ORDER_IMPLICIT=1 on CUDA
+///   among them and another call is made. Once begun, a message holds up later messages until its peer enters, so
+///   start messages that pass each other before waiting for either, or use send_receive or an NcclGroup.
+/// - Messages, asynchronous collectives and blocking calls use separate NCCL communicators and may pass each other,
+///   except where CUDA runs one kernel at a time: with CUDA_LAUNCH_BLOCKING=1, or NCCL_LAUNCH_ORDER_IMPLICIT=1 on CUDA
 ///   before 12.3. Streams share CUDA_DEVICE_MAX_CONNECTIONS hardware queues (8 by default), in which a stream that
 ///   waits holds up others: set it to 32 if a program has many streams.
 /// - If calls of several communicators are in flight on one GPU, start them in the same order on every rank: NCCL does
-/// not
-///   order them, and their kernels may not all fit on the GPU at once.
-/// - A failure on one rank revokes the communicator on all ranks, through the connector's failure channel; without one,
-///   each rank finds out by its deadline.
+///   not order them, and their kernels may not all fit on the GPU at once.
+/// - A failure on one rank revokes the communicator on all ranks, through the connector's failure channel; without
+///   one, each rank finds out by its deadline.
 /// - The destructor waits for up to two seconds for the other processes of the host to destroy theirs.
 class NcclCommunicator {
  public:
