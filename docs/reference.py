@@ -49,7 +49,11 @@ def undocumented(folder):
         if compound.get("kind") != "namespace":
             note(name, compound)
             continue
+        grouped = {id(member) for section in compound.iter("sectiondef") if section.get("kind") == "user-defined"
+                   and section.findtext("header") for member in section}
         for member in compound.iter("memberdef"):
+            if id(member) in grouped:  # `@name` documents all members of a group
+                described.add(f"{name}::{member.findtext('name')}")
             if "->" not in member.findtext("argsstring", "").split(")")[-1] or member.findtext("type"):  # no deduction guide
                 note(f"{name}::{member.findtext('name')}", member)
     return [f"{place}{name} has no comment" for name, place in sorted(places.items()) if name not in described]

@@ -71,28 +71,33 @@ concept Communicator = std::movable<C> && !std::copyable<C> &&
                          comm.revoke(reason);
                        } && Executes<C, Barrier<typename C::space>>;
 
-/// @name Capabilities
-/// Whether a communicator does a collective on elements of type T; shorthands for `Executes`.
-/// @{
+/// Whether communicator C executes `AllReduce` of elements of type T with `Op`.
 template <class C, class T, class Op = Sum>
 concept HasAllReduce = Executes<C, AllReduce<T, Op, typename C::space>>;
+/// Whether communicator C executes `Reduce` of elements of type T with `Op`.
 template <class C, class T, class Op = Sum>
 concept HasReduce = Executes<C, Reduce<T, Op, typename C::space>>;
+/// Whether communicator C executes `ReduceScatter` of elements of type T with `Op`.
 template <class C, class T, class Op = Sum>
 concept HasReduceScatter = Executes<C, ReduceScatter<T, Op, typename C::space>>;
+/// Whether communicator C executes `Broadcast` of elements of type T.
 template <class C, class T>
 concept HasBroadcast = Executes<C, Broadcast<T, typename C::space>>;
+/// Whether communicator C executes `AllGather` of elements of type T.
 template <class C, class T>
 concept HasAllGather = Executes<C, AllGather<T, typename C::space>>;
+/// Whether communicator C executes `AllToAll` of elements of type T.
 template <class C, class T>
 concept HasAllToAll = Executes<C, AllToAll<T, typename C::space>>;
+/// Whether communicator C executes `Gather` of elements of type T.
 template <class C, class T>
 concept HasGather = Executes<C, Gather<T, typename C::space>>;
+/// Whether communicator C executes `Scatter` of elements of type T.
 template <class C, class T>
 concept HasScatter = Executes<C, Scatter<T, typename C::space>>;
+/// Whether communicator C executes point-to-point messages of elements of type T.
 template <class C, class T>
 concept HasPointToPoint = Executes<C, Send<T, typename C::space>> && Executes<C, Receive<T, typename C::space>> &&
                           Executes<C, SendReceive<T, typename C::space>>;
-/// @}
 
 }  // namespace distx

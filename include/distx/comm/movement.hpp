@@ -36,6 +36,7 @@ template <class C, SpanArgument Buffer>
 void broadcast(C& comm, Buffer&& buffer, int root, detail::here location = detail::here::current()) {
   detail::execute(comm, detail::broadcast_call(buffer, root, location));
 }
+/// Starts `broadcast` and returns its Pending; the buffers are borrowed until `wait` returns. Collective.
 template <class C, SpanArgument Buffer>
 [[nodiscard]] auto start_broadcast(C& comm, Buffer&& buffer, int root, detail::stream_of_t<C> after = {},
                                    detail::here location = detail::here::current()) {
@@ -48,6 +49,7 @@ void all_gather(C& comm, const Send& send, Receive&& receive, Counts counts = {}
                 detail::here location = detail::here::current()) {
   detail::execute(comm, detail::all_gather_call(send, receive, counts, location));
 }
+/// Starts `all_gather` and returns its Pending; the buffers are borrowed until `wait` returns. Collective.
 template <class C, SpanArgument Send, SpanArgument Receive>
 [[nodiscard]] auto start_all_gather(C& comm, const Send& send, Receive&& receive, Counts counts = {},
                                     detail::stream_of_t<C> after = {},
@@ -66,6 +68,7 @@ void all_to_all(C& comm, const Send& send, Receive&& receive, Counts send_counts
                 detail::here location = detail::here::current()) {
   detail::execute(comm, detail::all_to_all_call(send, receive, send_counts, receive_counts, location));
 }
+/// Starts `all_to_all` and returns its Pending; the buffers are borrowed until `wait` returns. Collective.
 template <class C, SpanArgument Send, SpanArgument Receive>
 [[nodiscard]] auto start_all_to_all(C& comm, const Send& send, Receive&& receive, Counts send_counts = {},
                                     Counts receive_counts = {}, detail::stream_of_t<C> after = {},
@@ -79,6 +82,7 @@ void gather(C& comm, const Send& send, Receive&& receive, int root, Counts count
             detail::here location = detail::here::current()) {
   detail::execute(comm, detail::gather_call(send, receive, root, counts, location));
 }
+/// Starts `gather` and returns its Pending; the buffers are borrowed until `wait` returns. Collective.
 template <class C, SpanArgument Send, SpanArgument Receive>
 [[nodiscard]] auto start_gather(C& comm, const Send& send, Receive&& receive, int root, Counts counts = {},
                                 detail::stream_of_t<C> after = {}, detail::here location = detail::here::current()) {
@@ -91,6 +95,7 @@ void scatter(C& comm, const Send& send, Receive&& receive, int root, Counts coun
              detail::here location = detail::here::current()) {
   detail::execute(comm, detail::scatter_call(send, receive, root, counts, location));
 }
+/// Starts `scatter` and returns its Pending; the buffers are borrowed until `wait` returns. Collective.
 template <class C, SpanArgument Send, SpanArgument Receive>
 [[nodiscard]] auto start_scatter(C& comm, const Send& send, Receive&& receive, int root, Counts counts = {},
                                  detail::stream_of_t<C> after = {}, detail::here location = detail::here::current()) {

@@ -10,6 +10,7 @@
 
 namespace distx {
 
+/// The built-in reductions, and `user` for any other op.
 enum class OpKind : std::uint8_t { sum, product, min, max, average, user };
 
 namespace detail {
@@ -27,6 +28,7 @@ constexpr T wrapping(T a, T b, F f) {
 
 }  // namespace detail
 
+/// Adds; integers wrap around on overflow.
 struct Sum {
   static constexpr OpKind kind = OpKind::sum;
   static constexpr bool commutative = true;
@@ -36,6 +38,7 @@ struct Sum {
   }
 };
 
+/// Multiplies; integers wrap around on overflow.
 struct Product {
   static constexpr OpKind kind = OpKind::product;
   static constexpr bool commutative = true;
@@ -45,6 +48,7 @@ struct Product {
   }
 };
 
+/// Selects the smaller value.
 struct Min {
   static constexpr OpKind kind = OpKind::min;
   static constexpr bool commutative = true;
@@ -54,6 +58,7 @@ struct Min {
   }
 };
 
+/// Selects the larger value.
 struct Max {
   static constexpr OpKind kind = OpKind::max;
   static constexpr bool commutative = true;
@@ -72,10 +77,15 @@ struct Average : Sum {
   }
 };
 
+/// The op of `all_reduce(comm, x, distx::sum)`.
 inline constexpr Sum sum{};
+/// The op of `all_reduce(comm, x, distx::product)`.
 inline constexpr Product product{};
+/// The op of `all_reduce(comm, x, distx::min)`.
 inline constexpr Min min{};
+/// The op of `all_reduce(comm, x, distx::max)`.
 inline constexpr Max max{};
+/// The op of `all_reduce(comm, x, distx::average)`, for floating-point elements.
 inline constexpr Average average{};
 
 /// What may be handed to a reduction of `T`: associative, on two accumulators (`accumulator_t<T>`, float for shorter

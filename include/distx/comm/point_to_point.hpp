@@ -26,6 +26,7 @@ template <class C, SpanArgument Buffer>
 void send(C& comm, const Buffer& buffer, int to, int tag = 0, detail::here location = detail::here::current()) {
   detail::execute(comm, detail::send_call(buffer, to, tag, location));
 }
+/// Starts `send` and returns its Pending; the buffers are borrowed until `wait` returns.
 template <class C, SpanArgument Buffer>
 [[nodiscard]] auto start_send(C& comm, const Buffer& buffer, int to, int tag = 0, detail::stream_of_t<C> after = {},
                               detail::here location = detail::here::current()) {
@@ -37,6 +38,7 @@ template <class C, SpanArgument Buffer>
 void receive(C& comm, Buffer&& buffer, int from, int tag = 0, detail::here location = detail::here::current()) {
   detail::execute(comm, detail::receive_call(buffer, from, tag, location));
 }
+/// Starts `receive` and returns its Pending; the buffers are borrowed until `wait` returns.
 template <class C, SpanArgument Buffer>
 [[nodiscard]] auto start_receive(C& comm, Buffer&& buffer, int from, int tag = 0, detail::stream_of_t<C> after = {},
                                  detail::here location = detail::here::current()) {
@@ -49,6 +51,7 @@ void send_receive(C& comm, const Out& send, int to, In&& receive, int from, int 
                   detail::here location = detail::here::current()) {
   detail::execute(comm, detail::send_receive_call(send, to, receive, from, tag, location));
 }
+/// Starts `send_receive` and returns its Pending; the buffers are borrowed until `wait` returns.
 template <class C, SpanArgument Out, SpanArgument In>
 [[nodiscard]] auto start_send_receive(C& comm, const Out& send, int to, In&& receive, int from, int tag = 0,
                                       detail::stream_of_t<C> after = {},
@@ -61,6 +64,7 @@ template <class C>
 void barrier(C& comm, detail::here location = detail::here::current()) {
   detail::execute(comm, Barrier<detail::space_of_t<C>>{location});
 }
+/// Starts `barrier` and returns its Pending. Collective.
 template <class C>
 [[nodiscard]] auto start_barrier(C& comm, detail::stream_of_t<C> after = {},
                                  detail::here location = detail::here::current()) {

@@ -53,6 +53,7 @@ template <class C, SpanArgument Buffer, class Op>
 void all_reduce(C& comm, Buffer&& buffer, Op op, detail::here location = detail::here::current()) {
   detail::execute(comm, detail::all_reduce_call(buffer, buffer, op, location));
 }
+/// Starts `all_reduce` and returns its Pending; the buffers are borrowed until `wait` returns. Collective.
 template <class C, SpanArgument Send, SpanArgument Receive, class Op>
 [[nodiscard]] auto start_all_reduce(C& comm, const Send& send, Receive&& receive, Op op,
                                     detail::stream_of_t<C> after = {},
@@ -76,6 +77,7 @@ template <class C, SpanArgument Buffer, class Op>
 void reduce(C& comm, Buffer&& buffer, Op op, int root, detail::here location = detail::here::current()) {
   detail::execute(comm, detail::reduce_call(buffer, buffer, op, root, location));
 }
+/// Starts `reduce` and returns its Pending; the buffers are borrowed until `wait` returns. Collective.
 template <class C, SpanArgument Send, SpanArgument Receive, class Op>
 [[nodiscard]] auto start_reduce(C& comm, const Send& send, Receive&& receive, Op op, int root,
                                 detail::stream_of_t<C> after = {}, detail::here location = detail::here::current()) {
@@ -88,6 +90,7 @@ void reduce_scatter(C& comm, const Send& send, Receive&& receive, Op op, Counts 
                     detail::here location = detail::here::current()) {
   detail::execute(comm, detail::reduce_scatter_call(send, receive, op, counts, location));
 }
+/// Starts `reduce_scatter` and returns its Pending; the buffers are borrowed until `wait` returns. Collective.
 template <class C, SpanArgument Send, SpanArgument Receive, class Op>
 [[nodiscard]] auto start_reduce_scatter(C& comm, const Send& send, Receive&& receive, Op op, Counts counts = {},
                                         detail::stream_of_t<C> after = {},

@@ -8,6 +8,7 @@
 
 namespace distx {
 
+/// Options of `pick_device`.
 struct PickOptions {
   /// Lets several ranks use one GPU: for tests, since NCCL takes that only where it believes them to be on different
   /// machines.

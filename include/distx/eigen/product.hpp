@@ -35,6 +35,7 @@ struct Product {
       f(Eigen::Map<const Rows>(m.values.data(), rows, columns));
   }
 };
+/// The product by Eigen, for `matmul(x, y, distx::eigen::product)`.
 inline constexpr Product product{};
 
 }  // namespace distx::eigen

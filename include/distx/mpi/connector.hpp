@@ -8,6 +8,7 @@
 
 namespace distx {
 
+/// Options of an MpiConnector.
 struct MpiConnectorOptions {
   /// How long its own calls, and the end of MPI, wait for the other ranks.
   Timeout deadline = default_deadline;
