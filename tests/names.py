@@ -137,7 +137,7 @@ def declarations(path, text):
 
     def declare(defines):
         found = classify(words)
-        if found:
+        if found and re.match(r"[A-Za-z_]", found[1]):
             return [Declaration(*found, namespaces(), f"{path}:{first_line}", documented, defines)]
         return []
 
