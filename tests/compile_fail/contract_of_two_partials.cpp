@@ -1,6 +1,6 @@
-// expect: distx: apply: the rule has no case for operands that lie so
-// expect: redistribute one that is Partial
-// expect: Case<distx::Contract<1>, distx::Dimensions<2, 2>, distx::Partial<Model
+// expect: distx: contract: both operands are Partial over one axis
+// expect: redistribute one of them to Replicated there
+// expect: Case<distx::rules::Contract<1>, distx::rules::Dimensions<2, 2>, distx::Partial<Model
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/tensor/ops/contract.hpp"
 #include "distx/tensor/redistribute.hpp"

@@ -1,4 +1,4 @@
-// expect: distx: max_over: the operand is Partial, and the greatest of sums is not that of their terms
+// expect: distx: max_over: the operand is Partial, and the maximum of sums is not that of their terms
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/tensor/ops.hpp"
 #include "distx/tensor/redistribute.hpp"

@@ -1,6 +1,6 @@
 // expect: distx: matmul: both operands are Partial over one axis
 // expect: redistribute one of them to Replicated there
-// expect: Case<distx::Matmul, distx::Dimensions<2, 2>, distx::Partial<Model
+// expect: Case<distx::rules::Matmul, distx::rules::Dimensions<2, 2>, distx::Partial<Model
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/tensor/ops/matmul.hpp"
 #include "distx/tensor/redistribute.hpp"

@@ -1,4 +1,4 @@
-// expect: distx: apply: the rule has no case for operands that lie so
+// expect: distx: apply: the rule does not support these placements
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/tensor/ops.hpp"
 #include "distx/tensor/redistribute.hpp"
@@ -9,7 +9,7 @@ using Tensor = distx::DistTensor<float, Rank, distx::Mesh<Model>, distx::Layout<
 
 struct Doubled {
   static constexpr std::string_view name = "doubled";
-  static constexpr distx::AxisPlace on(distx::AxisPlace x) { return x.is_replicated() ? x : distx::places::none; }
+  static constexpr distx::rules::AxisPlacement on(distx::rules::AxisPlacement x) { return x.is_replicated() ? x : distx::rules::unsupported; }
   static distx::Extents<2> extents(const distx::Extents<2>& x) { return x; }
 };
 
@@ -18,8 +18,8 @@ auto doubled(const Tensor<2, distx::Shard<0, Model>>& x) {
     for (std::size_t i = 0; i < out.values().size(); ++i) out.values()[i] = 2 * in.values()[i];
   };
 #ifndef DISTX_POSITIVE
-  return distx::apply<Doubled>(x, kernel);
+  return distx::rules::apply<Doubled>(x, kernel);
 #else
-  return distx::apply<Doubled>(distx::redistribute<>(x), kernel);
+  return distx::rules::apply<Doubled>(distx::redistribute<>(x), kernel);
 #endif
 }

@@ -1,4 +1,4 @@
-// expect: distx: the layout names an axis that the mesh has not
+// expect: distx: the layout names an axis that the mesh does not have
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/distx.hpp"
 

@@ -1,4 +1,4 @@
-// expect: distx: an axis is named twice in a layout
+// expect: distx: Layout: an axis is named twice
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/distx.hpp"
 

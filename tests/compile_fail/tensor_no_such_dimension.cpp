@@ -1,4 +1,4 @@
-// expect: distx: the layout shards a dimension that the tensor has not
+// expect: distx: the layout shards a dimension that the tensor does not have
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/distx.hpp"
 

@@ -1,4 +1,4 @@
-// expect: distx: a Partial is kept while another with another op is reduced
+// expect: distx: redistribute: a Partial is kept while a Partial with another op is reduced
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/distx.hpp"
 

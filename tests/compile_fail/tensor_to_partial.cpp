@@ -1,4 +1,4 @@
-// expect: distx: nothing is redistributed to Partial
+// expect: distx: redistribute: a tensor cannot become Partial
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/distx.hpp"
 

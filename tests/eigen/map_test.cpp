@@ -9,7 +9,7 @@ namespace {
 struct Data;
 using Matrix = distx::eigen::RowMajor<float>;
 
-TEST_CASE("a matrix of Eigen's distributed, mapped and gathered") {
+TEST_CASE("an Eigen matrix survives being distributed, mapped and gathered") {
   for (const int ranks : {1, 2, 3})
     distx::spawn(ranks, [](distx::ThreadConnector& connector) {
       distx::ThreadCommunicator comm(connector);
@@ -29,7 +29,7 @@ TEST_CASE("a matrix of Eigen's distributed, mapped and gathered") {
     });
 }
 
-TEST_CASE("tensors of other numbers of dimensions as matrices") {
+TEST_CASE("tensors of rank 1 and 3 map to matrices") {
   std::vector<double> values(24, 1);
   const auto cube = distx::eigen::map(distx::TensorRef(values, {2, 3, 4}));
   CHECK(cube.rows() == 6);

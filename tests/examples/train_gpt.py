@@ -172,7 +172,7 @@ def refuses(program, mpi):
             (["--mesh", "data=1,model=2", "--precision", "bf16"], "leave out --precision bf16"),
             (["--mesh", "data=1,model=2", "--accumulate", "2"], "leave out --accumulate"),
             (["--mesh", "data=1,model=2", "--optimizer", "lamb"], "use --optimizer adamw or sgd"),
-            (["--mesh", "data=5,model=2"], "a mesh of 5 x 2 is none of"),
+            (["--mesh", "data=5,model=2"], "mesh 5 x 2 does not match"),
             (["--seed", "-1"], "--seed"),
             (["--clip", "0"], "give --clip a number above 0"),
             (["--precision", "f16"], "--precision"),

@@ -72,10 +72,10 @@ bool same_bits(distx::Span<const T> a, distx::Span<const T> b) {
 template <class X, class Y>
 bool same(const X& on_gpu, const Y& on_host) {
   static_assert(std::same_as<typename X::space, distx::Cuda> && std::same_as<typename Y::space, distx::Host>);
-  static_assert(std::same_as<distx::layout_of<X>, distx::layout_of<Y>>);
+  static_assert(std::same_as<distx::detail::layout_of<X>, distx::detail::layout_of<Y>>);
   const auto there = distx::to_space<distx::Host>(on_gpu);
   return there.extents() == on_host.extents() &&
-         same_bits(std::as_const(there).local(), distx::Span<const distx::value_of<Y>>(on_host.local()));
+         same_bits(std::as_const(there).local(), distx::Span<const distx::detail::value_of<Y>>(on_host.local()));
 }
 
 using test::Gate;

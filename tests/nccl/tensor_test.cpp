@@ -59,8 +59,8 @@ std::size_t try_pairs(std::pair<int, int> shape, const std::vector<pairs::Sizes>
   std::size_t all = 0;
   on_mesh(shape, [&](Rank& rank) {
     using pairs::Value;
-    auto& mesh = distx::detail::in_space<Cuda>(rank.gpus.state());
-    std::array<distx::AnyOp, distx::most_axes> ops;
+    auto& mesh = distx::detail::in_space<Cuda>(distx::detail::state_of(rank.gpus));
+    std::array<distx::AnyOp, distx::detail::max_axes> ops;
     ops.fill(distx::AnyOp::make<Value>(distx::sum));
     std::size_t tried = 0;
     for (const auto& sizes : tensors)
@@ -68,8 +68,8 @@ std::size_t try_pairs(std::pair<int, int> shape, const std::vector<pairs::Sizes>
         for (const auto& to : pairs::all_layouts(2, sizes.size(), false)) {
           if (++tried % step != 0) continue;
           const auto wanted = pairs::relayout(mesh.shape, sizes, from, to);
-          const auto source = pairs::part(wanted.source, from, mesh.places);
-          const auto expected = pairs::part(wanted.target, to, mesh.places);
+          const auto source = pairs::part(wanted.source, from, mesh.coordinates);
+          const auto expected = pairs::part(wanted.target, to, mesh.coordinates);
           std::vector<Value> target(expected.size(), -1);
           const CudaStreamRef stream = rank.stream;
           const distx::Buffer<Value, Cuda> in(source.size(), distx::uninitialized, stream);
@@ -274,11 +274,12 @@ TEST_CASE("custom kernels and those of distx keep one order") {
     const auto y = distx::random<float, Cuda, Shard<1, Data>>(rank.gpus, extents, 2);
     const auto x_host = distx::random<float, Shard<1, Data>>(rank.host, extents, 1);
     const auto y_host = distx::random<float, Shard<1, Data>>(rank.host, extents, 2);
-    const auto sum = distx::apply<distx::Zip>(x, y, [&](CudaStreamRef stream, auto left, auto right, auto out) {
-      CHECK(stream == rank.stream);
-      CHECK(out.extents() == x.local_extents());
-      tensor_kernels::twice_plus(stream, left.values(), right.values(), out.values());
-    });
+    const auto sum =
+        distx::rules::apply<distx::rules::Zip>(x, y, [&](CudaStreamRef stream, auto left, auto right, auto out) {
+          CHECK(stream == rank.stream);
+          CHECK(out.extents() == x.local_extents());
+          tensor_kernels::twice_plus(stream, left.values(), right.values(), out.values());
+        });
     CHECK(same(sum, distx::zip(x_host, y_host, [](float a, float b) { return 2 * a + b; })));
     CHECK(same(distx::map(x, tensor_kernels::Cube{}), distx::map(x_host, tensor_kernels::Cube{})));
     CHECK(same(distx::relu(distx::subtract(x, y)), distx::relu(distx::subtract(x_host, y_host))));

@@ -5,10 +5,10 @@
 #include <numeric>
 #include <vector>
 
-using distx::Box;
+using distx::detail::Box;
 using distx::detail::BoxRuns;
 
-TEST_CASE("runs are as long as both memories let them be, and as few") {
+TEST_CASE("BoxRuns merges dimensions that are contiguous in both memories into the fewest, longest runs") {
   const Box whole{3, {0, 0, 0}, {4, 5, 6}};
   const auto check = [&](const Box& part, const Box& to, std::size_t bytes, std::vector<std::size_t> counts) {
     const BoxRuns runs(to, whole, part, 4);
@@ -29,7 +29,7 @@ TEST_CASE("runs are as long as both memories let them be, and as few") {
   check(Box{0, {}, {}}, Box{0, {}, {}}, 4, {});
 }
 
-TEST_CASE("a box is copied element by element, from and to wherever it lies") {
+TEST_CASE("copy_box copies every box between every pair of packed and enclosing memories") {
   const Box from{3, {0, 0, 0}, {3, 4, 5}};
   std::vector<int> source(from.volume());
   std::iota(source.begin(), source.end(), 1);
@@ -50,8 +50,8 @@ TEST_CASE("a box is copied element by element, from and to wherever it lies") {
     interval(5, code / 60, part.begin[2], part.size[2]);
     for (const Box& to : {part, from}) {
       std::vector<int> target(to.volume());
-      distx::copy_box({}, reinterpret_cast<std::byte*>(target.data()), to,
-                      reinterpret_cast<const std::byte*>(source.data()), from, part, sizeof(int));
+      distx::detail::copy_box({}, reinterpret_cast<std::byte*>(target.data()), to,
+                              reinterpret_cast<const std::byte*>(source.data()), from, part, sizeof(int));
       std::vector<int> expected(to.volume());
       for (std::size_t i = part.begin[0]; i < part.begin[0] + part.size[0]; ++i)
         for (std::size_t j = part.begin[1]; j < part.begin[1] + part.size[1]; ++j)

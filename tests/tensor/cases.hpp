@@ -80,28 +80,28 @@ struct Whole {
 
 /// How a layout lies on a grid.
 struct Lie {
-  distx::Sharding sharding;
-  distx::AxisSet sums = 0, maxima = 0;
+  distx::detail::Sharding sharding;
+  distx::detail::AxisSet sums = 0, maxima = 0;
 
   template <class L, std::size_t Rank>
-  static Lie of(const distx::MeshShape& shape, const distx::Extents<Rank>& extents) {
-    Lie lie{distx::sharding_of<L, Grid>(shape, extents)};
-    lie.note<distx::placement_on<L, Columns>>(0);
-    lie.note<distx::placement_on<L, Rows>>(1);
+  static Lie of(const distx::detail::MeshShape& shape, const distx::Extents<Rank>& extents) {
+    Lie lie{distx::detail::sharding_of<L, Grid>(shape, extents)};
+    lie.note<distx::detail::placement_on<L, Columns>>(0);
+    lie.note<distx::detail::placement_on<L, Rows>>(1);
     return lie;
   }
 
  private:
   template <class P>
   void note(unsigned axis) {
-    constexpr auto place = distx::detail::place_of<P>(1);
+    constexpr auto place = distx::detail::axis_placement<P>(1);
     if (place.is_sum()) sums |= 1U << axis;
     if (place.is_max()) maxima |= 1U << axis;
   }
 };
 
 /// Calls f(place in the whole, place in the part) for each element of a rank's part.
-inline void for_each_element(const distx::Box& whole, const distx::Box& part,
+inline void for_each_element(const distx::detail::Box& whole, const distx::detail::Box& part,
                              const std::function<void(std::size_t, std::size_t)>& f) {
   for (std::size_t at = 0; at < part.volume(); ++at) {
     std::size_t rest = at, place = 0, step = 1;
@@ -156,7 +156,7 @@ inline Whole together(const std::vector<std::size_t>& extents, const Lie& lie,
     if (!wrong.empty()) return whole;
     int replica = 0;
     for (std::size_t axis = 0; axis < 2; ++axis)
-      if (((lie.sharding.cutting() | lie.sums | lie.maxima) >> axis & 1U) == 0)
+      if (((lie.sharding.sharded_axes() | lie.sums | lie.maxima) >> axis & 1U) == 0)
         replica = replica * 8 + places[axis] + 1;
     const int last = ((lie.sums | lie.maxima) >> 1 & 1U) != 0 ? places[1] : 0;
     for_each_element(lie.sharding.whole(), box, [&](std::size_t place, std::size_t at) {
@@ -170,7 +170,7 @@ inline Whole together(const std::vector<std::size_t>& extents, const Lie& lie,
   for (std::size_t axis = 0; axis < 2; ++axis) {
     if (((lie.sums | lie.maxima) >> axis & 1U) != 0)
       terms *= mesh.sizes[axis];
-    else if ((lie.sharding.cutting() >> axis & 1U) == 0)
+    else if ((lie.sharding.sharded_axes() >> axis & 1U) == 0)
       replicas *= mesh.sizes[axis];
   }
   for (std::size_t place = 0; place < found.size(); ++place) {
@@ -206,7 +206,7 @@ auto lay(const Grid& grid, const Whole& whole) {
   distx::Extents<Rank> extents{};
   std::copy_n(whole.extents.begin(), Rank, extents.begin());
   distx::DistTensor<T, Rank, Grid, L> x(grid, extents);
-  const auto part = part_of(whole, Lie::of<L>(grid.shape(), extents), grid.rank());
+  const auto part = part_of(whole, Lie::of<L>(distx::detail::shape_of(grid), extents), grid.rank());
   std::transform(part.begin(), part.end(), x.local().begin(), [](double value) { return static_cast<T>(value); });
   return x;
 }
@@ -221,7 +221,7 @@ class Parts {
     parts_[static_cast<std::size_t>(x.mesh().rank())].assign(x.local().begin(), x.local().end());
     if (x.mesh().rank() != 0) return;
     extents_.assign(x.extents().begin(), x.extents().end());
-    lie_ = Lie::of<distx::layout_of<X>>(x.mesh().shape(), x.extents());
+    lie_ = Lie::of<distx::detail::layout_of<X>>(distx::detail::shape_of(x.mesh()), x.extents());
   }
   /// Nothing, or what is wrong.
   [[nodiscard]] std::string compare(const Whole& expected, double tolerance) const {

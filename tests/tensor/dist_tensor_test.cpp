@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// The typed tensors: how they are made, what they say, how they come together again.
+// Typed tensors: creation, description, gathering, printing and the errors of their operations.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <numeric>
 #include <sstream>
 
-#include "distx/tensor/ops/apply.hpp"
-#include "distx/tensor/ops/rules.hpp"
+#include "distx/tensor/ops/activations.hpp"
+#include "distx/tensor/ops/arithmetic.hpp"
+#include "distx/tensor/ops/matmul.hpp"
 #include "meshes.hpp"
 
 namespace {
@@ -51,7 +54,7 @@ void for_layouts(F&& f) {
   f(std::type_identity<Layout<Shard<1, Data>, Shard<1, Model>>>{});
 }
 
-TEST_CASE("distributed and gathered, scattered and gathered") {
+TEST_CASE("gather returns what distribute and scatter were given, for every layout") {
   for (const auto& shape : meshes::shapes)
     meshes::on_mesh(shape, [](const Mesh& mesh, Comm& comm) {
       const auto all = meshes::whole(five_by_seven);
@@ -80,7 +83,7 @@ TEST_CASE("distributed and gathered, scattered and gathered") {
     });
 }
 
-TEST_CASE("where a part lies") {
+TEST_CASE("local_extents, offset and local describe each rank's part, empty parts included") {
   meshes::on_mesh({2, 3}, [](const Mesh& mesh, Comm&) {
     auto x = distx::zeros<float, Shard<0, Data>, Shard<1, Model>>(mesh, {5, 7});
     const auto data = static_cast<std::size_t>(mesh.coordinate<Data>());
@@ -101,7 +104,7 @@ TEST_CASE("where a part lies") {
   });
 }
 
-TEST_CASE("the same numbers in every layout") {
+TEST_CASE("zeros, full, generate and random give the same values in every layout") {
   for (const auto& shape : meshes::shapes)
     meshes::on_mesh(shape, [](const Mesh& mesh, Comm&) {
       const auto all = distx::random<float>(mesh, five_by_seven, 17);
@@ -134,7 +137,7 @@ TEST_CASE("the same numbers in every layout") {
     });
 }
 
-TEST_CASE("from parts, borrowed and taken; a user's own type") {
+TEST_CASE("from_local copies or takes this rank's part, and a user's own type is a distributed tensor") {
   meshes::on_mesh({1, 3}, [](const Mesh& mesh, Comm&) {
     const auto all = meshes::whole(five_by_seven);
     const auto x = distx::distribute<Shard<1, Model>>(mesh, all);
@@ -154,11 +157,11 @@ TEST_CASE("from parts, borrowed and taken; a user's own type") {
     part.pop_back();
     const auto words =
         meshes::words_thrown([&] { (void)distx::from_local<Shard<1, Model>>(mesh, five_by_seven, part); });
-    CHECK(words.find("and this rank's part of 5 x 7 is 5 x ") != std::string::npos);
+    CHECK(words.find("this rank's part of 5 x 7 is 5 x ") != std::string::npos);
   });
 }
 
-TEST_CASE("the memory may be named, and a kernel may take its stream") {
+TEST_CASE("functions that create tensors accept a memory space, and kernels may take its stream") {
   meshes::on_mesh({2, 1}, [](const Mesh& mesh, Comm&) {
     const auto x = distx::random<float, distx::Host, Shard<0, Data>>(mesh, five_by_seven, 5);
     const auto same = distx::random<float, Shard<0, Data>>(mesh, five_by_seven, 5);
@@ -167,17 +170,17 @@ TEST_CASE("the memory may be named, and a kernel may take its stream") {
     CHECK(std::equal(x.local().begin(), x.local().end(), y.local().begin(), y.local().end()));
     const auto all = distx::gather<distx::Host>(x, 0);
     CHECK(all.values().size() == (mesh.rank() == 0 ? 35 : 0));
-    const auto twice = distx::apply<distx::Elementwise>(x, [](distx::HostStream, auto in, auto out) {
+    const auto twice = distx::rules::apply<distx::rules::Elementwise>(x, [](distx::HostStream, auto in, auto out) {
       for (std::size_t i = 0; i < in.values().size(); ++i) out.values()[i] = 2 * in.values()[i];
     });
     CHECK(twice.local()[3] == 2 * x.local()[3]);
     CHECK(meshes::words_thrown([&] {
             (void)distx::Tensor<float, 1>(distx::Extents<1>{2}, distx::Buffer<float>(3));
-          }).find("there are 3 values, and 2 elements") != std::string::npos);
+          }).find("got 3 values, extents 2 need 2") != std::string::npos);
   });
 }
 
-TEST_CASE("printed at the root") {
+TEST_CASE("print writes on the root only") {
   meshes::on_mesh({2, 2}, [](const Mesh& mesh, Comm&) {
     std::ostringstream out;
     distx::print(out,
@@ -189,6 +192,48 @@ TEST_CASE("printed at the root") {
     std::ostringstream scalar;
     distx::print(scalar, distx::Tensor<float, 0>(distx::Extents<0>{}));
     CHECK(scalar.str() == "0\n");
+  });
+}
+
+TEST_CASE("print shows the first and last three indices of the long dimensions of a large tensor") {
+  const auto printed = [](const auto& x) {
+    std::ostringstream out;
+    distx::print(out, x);
+    return out.str();
+  };
+  std::vector<int> numbers(7007);
+  std::iota(numbers.begin(), numbers.end(), 0);
+  const std::span<const int> all(numbers);
+  CHECK(printed(distx::TensorRef<const int, 1>(all.first(1001), {1001})) == "[0, 1, 2, ..., 998, 999, 1000]\n");
+  const std::string thousand = printed(distx::TensorRef<const int, 1>(all.first(1000), {1000}));
+  CHECK(std::count(thousand.begin(), thousand.end(), ',') == 999);
+  CHECK(printed(distx::TensorRef<const int, 2>(all, {1001, 7})) ==
+        "[[0, 1, 2, ..., 4, 5, 6],\n [7, 8, 9, ..., 11, 12, 13],\n [14, 15, 16, ..., 18, 19, 20],\n ...,\n"
+        " [6986, 6987, 6988, ..., 6990, 6991, 6992],\n [6993, 6994, 6995, ..., 6997, 6998, 6999],\n"
+        " [7000, 7001, 7002, ..., 7004, 7005, 7006]]\n");
+  CHECK(printed(distx::TensorRef<const int, 2>(all.first(1002), {501, 2})).find("[4, 5],\n ...,\n [996, 997]") !=
+        std::string::npos);
+}
+
+TEST_CASE("a size error names the operation that was called, the rank, and the caller's line") {
+  meshes::on_mesh({2, 2}, [](const Mesh& mesh, Comm&) {
+    const auto x = distx::ones<float>(mesh, {4, 5});
+    const auto y = distx::ones<float>(mesh, {6, 3});
+    const auto found = [&](const std::string& thrown, const std::string& operation, std::uint_least32_t line) {
+      for (const std::string& part : {operation + " on rank " + std::to_string(mesh.rank()) + " of 4: ",
+                                      std::string("4 x 5 and 6 x 3"), "[dist_tensor_test.cpp:" + std::to_string(line)})
+        if (thrown.find(part) == std::string::npos) return false;
+      return true;
+    };
+    const auto here = [](std::source_location location = std::source_location::current()) { return location.line(); };
+    CHECK(found(meshes::words_thrown([&] { (void)distx::matmul(x, y); }), "matmul", here()));
+    CHECK(found(meshes::words_thrown([&] { (void)distx::subtract(x, y); }), "subtract", here()));
+    CHECK(found(meshes::words_thrown([&] { (void)distx::relu_backward(x, y); }), "relu_backward", here()));
+    CHECK_THROWS_AS((void)distx::add(x, y), distx::InvalidArgument);
+    const Mesh other(mesh.communicator(), {2, 2});
+    CHECK(meshes::words_thrown([&] {
+            (void)distx::add(x, distx::ones<float>(other, {4, 5}));
+          }).find("construct them from the same Mesh") != std::string::npos);
   });
 }
 

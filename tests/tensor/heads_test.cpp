@@ -46,41 +46,41 @@ Whole attention(const Whole& x) {
   return out;
 }
 
-TEST_CASE("products over dimensions in common are Eigen's, in every layout that their rules take") {
+TEST_CASE("contract and its gradients equal Eigen's products in every supported layout") {
   const auto x = Whole::numbers({3, 2, 5}, 1), w = Whole::numbers({5, 3, 2}, 2);
   const auto y = Whole::numbers({3, 2, 3, 2}, 3);
   const auto rows = reshaped(x, {6, 5}), columns = reshaped(w, {5, 6}), slope = reshaped(y, {6, 6});
-  CHECK(cases::check<distx::Contract<1>, 3, 3>({x, w}, whole(matrix(rows) * matrix(columns), {3, 2, 3, 2}), 0,
-                                               [](const auto& a, const auto& b) { return distx::contract<1>(a, b); }) ==
-        "");
-  CHECK(cases::check<distx::ContractInput<1>, 4, 3>(
+  CHECK(cases::check<distx::rules::Contract<1>, 3, 3>(
+            {x, w}, whole(matrix(rows) * matrix(columns), {3, 2, 3, 2}), 0,
+            [](const auto& a, const auto& b) { return distx::contract<1>(a, b); }) == "");
+  CHECK(cases::check<distx::rules::ContractInput<1>, 4, 3>(
             {y, w}, whole(matrix(slope) * matrix(columns).transpose(), {3, 2, 5}), 0,
             [](const auto& a, const auto& b) { return distx::contract_input<1>(a, b); }) == "");
-  CHECK(cases::check<distx::ContractWeight<1>, 3, 4>(
+  CHECK(cases::check<distx::rules::ContractWeight<1>, 3, 4>(
             {x, y}, whole(matrix(rows).transpose() * matrix(slope), {5, 3, 2}), 0,
             [](const auto& a, const auto& b) { return distx::contract_weight<1>(a, b); }) == "");
 }
 
-TEST_CASE("what is added to the last dimensions, and its gradient, in every layout that their rules take") {
+TEST_CASE("add_trailing and its gradient sum_leading equal loops in every supported layout") {
   const auto x = Whole::numbers({5, 3, 2}, 4), b = Whole::numbers({3, 2}, 5);
   Whole more = x, sum({3, 2});
   for (std::size_t i = 0; i < x.values.size(); ++i) {
     more.values[i] += b.values[i % 6];
     sum.values[i % 6] += x.values[i];
   }
-  CHECK(cases::check<distx::AddTrailing, 3, 2>({x, b}, more, 0, [](const auto& each, const auto& added) {
+  CHECK(cases::check<distx::rules::AddTrailing, 3, 2>({x, b}, more, 0, [](const auto& each, const auto& added) {
           return distx::add_trailing(each, added);
         }) == "");
-  CHECK(cases::check<distx::SumLeading<2>, 3>({x}, sum, 0, [](const auto& a) { return distx::sum_leading<2>(a); }) ==
-        "");
+  CHECK(cases::check<distx::rules::SumLeading<2>, 3>({x}, sum, 0,
+                                                     [](const auto& a) { return distx::sum_leading<2>(a); }) == "");
 }
 
-TEST_CASE("causal attention and its gradient, in every layout that their rules take") {
+TEST_CASE("causal_attention equals its formula, and its gradient finite differences, in every supported layout") {
   Whole x = Whole::numbers({3, 4, 3, 3, 2}, 6);
   for (double& value : x.values) value /= 4;
   const auto slope = Whole::numbers({3, 4, 3, 2}, 7);
-  CHECK(cases::check<distx::CausalAttention, 5>({x}, attention(x), 1e-14,
-                                                [](const auto& a) { return distx::causal_attention(a); }) == "");
+  CHECK(cases::check<distx::rules::CausalAttention, 5>({x}, attention(x), 1e-14,
+                                                       [](const auto& a) { return distx::causal_attention(a); }) == "");
 
   const auto along_slope = [&](const Whole& at) {
     const Whole y = attention(at);
@@ -96,7 +96,7 @@ TEST_CASE("causal attention and its gradient, in every layout that their rules t
     below.values[i] -= step;
     gradient.values[i] = (along_slope(above) - along_slope(below)) / (2 * step);
   }
-  CHECK(cases::check<distx::CausalAttentionBackward, 5, 4>(
+  CHECK(cases::check<distx::rules::CausalAttentionBackward, 5, 4>(
             {x, slope}, gradient, 1e-8,
             [](const auto& a, const auto& g) { return distx::causal_attention_backward(a, g); }) == "");
 }

@@ -33,28 +33,29 @@ static_assert(is_same_v<Layout<Replicated<Pipeline>, Shard<0, Data>>, Layout<Sha
 static_assert(is_same_v<Layout<Layout<Shard<0, Data>>, Partial<Model>>, Here>);
 static_assert(is_same_v<Layout<Here>, Here>);
 
-static_assert(is_same_v<distx::placement_on<Here, Data>, Shard<0, Data>>);
-static_assert(is_same_v<distx::placement_on<Here, Model>, Partial<Model>>);
-static_assert(is_same_v<distx::placement_on<Here, Pipeline>, Replicated<Pipeline>>);
-static_assert(is_same_v<distx::layout_with<Here, Replicated<Model>>, Layout<Shard<0, Data>>>);
-static_assert(is_same_v<distx::layout_with<Here, Shard<1, Pipeline>>,
+static_assert(is_same_v<distx::detail::placement_on<Here, Data>, Shard<0, Data>>);
+static_assert(is_same_v<distx::detail::placement_on<Here, Model>, Partial<Model>>);
+static_assert(is_same_v<distx::detail::placement_on<Here, Pipeline>, Replicated<Pipeline>>);
+static_assert(is_same_v<distx::detail::layout_with<Here, Replicated<Model>>, Layout<Shard<0, Data>>>);
+static_assert(is_same_v<distx::detail::layout_with<Here, Shard<1, Pipeline>>,
                         Layout<Shard<1, Pipeline>, Shard<0, Data>, Partial<Model>>>);
 static_assert(Here::has_partial && !Layout<Shard<0, Data>>::has_partial && !Layout<>::has_partial);
 
-static_assert(distx::axis_name<Data>() == "Data");
-static_assert(distx::axis_name<Numbered<3>>() != distx::axis_name<Numbered<4>>());
+static_assert(distx::detail::axis_name<Data>() == "Data");
+static_assert(distx::detail::axis_name<Numbered<3>>() != distx::detail::axis_name<Numbered<4>>());
 
 using Mesh = distx::Mesh<Model, Data>;
 static_assert(Mesh::index_of<Data>() == 1 && Mesh::has_axis<Model> && !Mesh::has_axis<Pipeline>);
 
 // Axes cut one dimension in the mesh's order, whatever that of the layout.
-constexpr distx::MeshShape shape{{2, 3, 1, 1}, 2};
-constexpr auto both = distx::sharding_of<Layout<Shard<0, Data>, Shard<0, Model>>, Mesh>(shape, distx::Extents<1>{12});
+constexpr distx::detail::MeshShape shape{{2, 3, 1, 1}, 2};
+constexpr auto both =
+    distx::detail::sharding_of<Layout<Shard<0, Data>, Shard<0, Model>>, Mesh>(shape, distx::Extents<1>{12});
 static_assert(both.axes(0).axis[0] == 0 && both.axes(0).axis[1] == 1 && both.axes(0).count == 2);
 
 }  // namespace
 
-TEST_CASE("layouts in words") {
-  CHECK(distx::detail::words_of_layout(static_cast<Here*>(nullptr)) == "Shard<0, Data>, Partial<Model>");
-  CHECK(distx::detail::words_of_layout(static_cast<Layout<>*>(nullptr)) == "replicated");
+TEST_CASE("a layout is printed by its placements, and as replicated without any") {
+  CHECK(distx::detail::layout_to_string(static_cast<Here*>(nullptr)) == "Shard<0, Data>, Partial<Model>");
+  CHECK(distx::detail::layout_to_string(static_cast<Layout<>*>(nullptr)) == "replicated");
 }

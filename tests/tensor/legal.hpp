@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <distx/tensor/detail/place.hpp>
+#include <distx/tensor/ops/axis_placement.hpp>
 
 #include <array>
 #include <utility>
@@ -18,18 +18,18 @@ struct Legal {
     for (std::size_t before = 0; before < operand; ++before) code /= 3 + ranks[before];
     return code % (3 + ranks[operand]);
   }
-  static constexpr distx::AxisPlace place(std::size_t code, std::size_t operand) {
+  static constexpr distx::rules::AxisPlacement place(std::size_t code, std::size_t operand) {
     const std::size_t d = digit(code, operand);
-    distx::AxisPlace place = d == 0   ? distx::places::replicated
-                             : d == 1 ? distx::places::sum
-                             : d == 2 ? distx::places::max
-                                      : distx::places::shard(d - 3);
+    distx::rules::AxisPlacement place = d == 0   ? distx::rules::replicated
+                                        : d == 1 ? distx::rules::partial_sum
+                                        : d == 2 ? distx::rules::partial_max
+                                                 : distx::rules::shard(d - 3);
     place.dimensions = ranks[operand];
     return place;
   }
   static constexpr bool takes(std::size_t code) {
     return [&]<std::size_t... I>(std::index_sequence<I...>) {
-      return Rule::on(place(code, I)...).kind != distx::AxisPlace::Kind::refused;
+      return Rule::on(place(code, I)...).kind != distx::rules::AxisPlacement::Kind::unsupported;
     }(std::make_index_sequence<sizeof...(Ranks)>());
   }
   static constexpr std::size_t count = [] {

@@ -9,24 +9,24 @@ using cases::matrix;
 using cases::Whole;
 using cases::whole;
 
-TEST_CASE("products of matrices are Eigen's, in every layout that their rules take") {
+TEST_CASE("matmul equals Eigen's product in every supported layout, transposed operands included") {
   const auto x = Whole::numbers({5, 7}, 1), w = Whole::numbers({7, 3}, 2);
   const auto product = whole(matrix(x) * matrix(w), {5, 3});
-  CHECK(cases::check<distx::Matmul, 2, 2>({x, w}, product, 0,
-                                          [](const auto& a, const auto& b) { return distx::matmul(a, b); }) == "");
+  CHECK(cases::check<distx::rules::Matmul, 2, 2>(
+            {x, w}, product, 0, [](const auto& a, const auto& b) { return distx::matmul(a, b); }) == "");
 
   const auto turned_w = whole(matrix(w).transpose(), {3, 7});
-  CHECK(cases::check<distx::MatmulTransposed, 2, 2>({x, turned_w}, product, 0, [](const auto& a, const auto& b) {
+  CHECK(cases::check<distx::rules::MatmulTransposed, 2, 2>({x, turned_w}, product, 0, [](const auto& a, const auto& b) {
           return distx::matmul(a, distx::transposed(b));
         }) == "");
 
   const auto turned_x = whole(matrix(x).transpose(), {7, 5});
-  CHECK(cases::check<distx::TransposedMatmul, 2, 2>({turned_x, w}, product, 0, [](const auto& a, const auto& b) {
+  CHECK(cases::check<distx::rules::TransposedMatmul, 2, 2>({turned_x, w}, product, 0, [](const auto& a, const auto& b) {
           return distx::matmul(distx::transposed(a), b);
         }) == "");
 }
 
-TEST_CASE("Eigen's way of multiplying gives the same, whatever is transposed") {
+TEST_CASE("eigen::product equals Eigen's product for every combination of transposed operands and results") {
   const auto x = Whole::numbers({5, 7}, 1), w = Whole::numbers({7, 3}, 2);
   for (const bool left : {false, true})
     for (const bool right : {false, true})
@@ -40,7 +40,7 @@ TEST_CASE("Eigen's way of multiplying gives the same, whatever is transposed") {
         const cases::Matrix expected = matrix(x) * matrix(w);
         CHECK(c.values == (result ? whole(expected.transpose(), {15}) : whole(expected, {15})).values);
       }
-  CHECK(cases::check<distx::Matmul, 2, 2>(
+  CHECK(cases::check<distx::rules::Matmul, 2, 2>(
             {x, w}, whole(matrix(x) * matrix(w), {5, 3}), 0,
             [](const auto& a, const auto& b) { return distx::matmul(a, b, distx::eigen::product); }) == "");
 }

@@ -8,7 +8,7 @@ namespace {
 using meshes::Data;
 using meshes::Model;
 
-TEST_CASE("coordinates, neighbours, and a communicator for each axis") {
+TEST_CASE("a mesh gives coordinates, neighbours, and a communicator per axis") {
   for (const auto& shape : meshes::shapes)
     meshes::on_mesh(shape, [&](const meshes::Mesh& mesh, meshes::Comm& comm) {
       const auto [data, model] = shape;
@@ -35,7 +35,7 @@ TEST_CASE("coordinates, neighbours, and a communicator for each axis") {
     });
 }
 
-TEST_CASE("four axes over a communicator whose type is erased") {
+TEST_CASE("a mesh of four axes works on an AnyCommunicator") {
   distx::spawn(8, [](distx::ThreadConnector& connector) {
     struct A;
     struct B;
@@ -43,21 +43,21 @@ TEST_CASE("four axes over a communicator whose type is erased") {
     struct D;
     distx::AnyCommunicator<> comm{distx::ThreadCommunicator(connector)};
     const distx::Mesh<A, B, C, D> mesh(comm, {2, 1, 2, 2});
-    CHECK(mesh.coordinates() == distx::Coordinates{comm.rank() / 4, 0, comm.rank() / 2 % 2, comm.rank() % 2});
+    CHECK(mesh.coordinates() == std::array<int, 4>{comm.rank() / 4, 0, comm.rank() / 2 % 2, comm.rank() % 2});
     CHECK(mesh.along<B>().size() == 1);
     CHECK(mesh.along<C>().size() == 2);
   });
 }
 
-TEST_CASE("sizes that do not multiply to the number of ranks") {
+TEST_CASE("a mesh rejects sizes whose product is not the number of ranks") {
   meshes::on_mesh({2, 2}, [](const meshes::Mesh&, meshes::Comm& comm) {
     const auto words = [&](int data, int model) {
       return meshes::words_thrown([&] { const meshes::Mesh mesh(comm, {data, model}); });
     };
-    CHECK(words(2, 3).find("a mesh of 2 x 3 is none of 4 ranks") != std::string::npos);
-    CHECK(words(-2, -2).find("must be positive") != std::string::npos);
-    CHECK(words(0, 4).find("must be positive") != std::string::npos);
-    CHECK(words(1 << 30, 1 << 30).find("multiply to that number") != std::string::npos);
+    CHECK(words(2, 3).find("mesh 2 x 3 does not match the communicator's 4 ranks") != std::string::npos);
+    CHECK(words(-2, -2).find("choose positive sizes") != std::string::npos);
+    CHECK(words(0, 4).find("choose positive sizes") != std::string::npos);
+    CHECK(words(1 << 30, 1 << 30).find("whose product is 4") != std::string::npos);
     CHECK(words(4, 1).empty());
   });
 }

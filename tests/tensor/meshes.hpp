@@ -54,11 +54,13 @@ bool agrees(const X& x, const Whole& all) {
   if (x.extents() != all.extents()) return false;
   std::size_t at = 0;
   bool same = true;
-  distx::detail::for_each_index<distx::rank_of<X>>(x.sharding().box(x.mesh().rank()), [&](const auto& index) {
-    std::size_t place = 0;
-    for (std::size_t d = 0; d < index.size(); ++d) place = place * x.extents()[d] + index[d];
-    same = same && x.local()[at++] == all.values()[place];
-  });
+  distx::detail::for_each_index<distx::detail::rank_of<X>>(distx::detail::sharding_of(x).box(x.mesh().rank()),
+                                                           [&](const auto& index) {
+                                                             std::size_t place = 0;
+                                                             for (std::size_t d = 0; d < index.size(); ++d)
+                                                               place = place * x.extents()[d] + index[d];
+                                                             same = same && x.local()[at++] == all.values()[place];
+                                                           });
   return same && at == x.local().size();
 }
 

@@ -9,11 +9,11 @@
 // Every pair of layouts as values, and what each rank has of a made-up tensor in them: independent of redistribution.
 namespace pairs {
 
-using distx::Box;
-using distx::Coordinates;
-using distx::MeshShape;
-using distx::Sharding;
+using distx::detail::Box;
+using distx::detail::Coordinates;
+using distx::detail::MeshShape;
 using distx::detail::Relayout;
+using distx::detail::Sharding;
 using Value = std::int32_t;
 
 /// A tensor's extents, of any number of dimensions.
@@ -44,7 +44,7 @@ inline Sharding sharding_of(const MeshShape& mesh, const Sizes& sizes, const Pla
   if (sizes.size() == 2) sharding = Sharding(mesh, distx::Extents<2>{sizes[0], sizes[1]});
   if (sizes.size() == 3) sharding = Sharding(mesh, distx::Extents<3>{sizes[0], sizes[1], sizes[2]});
   for (std::size_t axis = 0; axis < placed.size(); ++axis)
-    if (placed[axis] >= 0) sharding.cut(static_cast<std::size_t>(placed[axis]), axis);
+    if (placed[axis] >= 0) sharding.shard(static_cast<std::size_t>(placed[axis]), axis);
   return sharding;
 }
 

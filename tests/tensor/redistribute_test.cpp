@@ -31,7 +31,7 @@ auto element_of(const X& x, std::size_t at = 0) {
   return x.local()[at];
 }
 
-TEST_CASE("a Partial is reduced, whole or to shards, also while others go on") {
+TEST_CASE("a Partial is reduced to Replicated or Shard with the fewest collectives, also asynchronously") {
   for (const auto& shape : meshes::shapes)
     meshes::on_mesh(shape, [](const Mesh& mesh, Comm& comm) {
       const auto all = meshes::whole(five_by_seven);
@@ -60,7 +60,7 @@ TEST_CASE("a Partial is reduced, whole or to shards, also while others go on") {
     });
 }
 
-TEST_CASE("in place and into given memory") {
+TEST_CASE("redistribute reuses the memory of an rvalue and of a target") {
   meshes::on_mesh({2, 2}, [](const Mesh& mesh, Comm&) {
     const auto all = meshes::whole(five_by_seven);
     auto x = terms<Shard<0, Data>>(mesh);
@@ -78,12 +78,12 @@ TEST_CASE("in place and into given memory") {
     CHECK(to.local().data() == memory);
     CHECK(agrees(to, all));
     auto small = distx::zeros<float, Shard<1, Model>>(mesh, {5, 6});
-    CHECK(meshes::words_thrown([&] { distx::redistribute(again, small); }).find("the extents are 5 x 7, and 5 x 6") !=
+    CHECK(meshes::words_thrown([&] { distx::redistribute(again, small); }).find("extents 5 x 7, the target 5 x 6") !=
           std::string::npos);
   });
 }
 
-TEST_CASE("Partials over two axes, and one of them kept") {
+TEST_CASE("Partials over two axes are reduced together or one at a time") {
   meshes::on_mesh({2, 3}, [](const Mesh& mesh, Comm&) {
     const float mine = static_cast<float>(mesh.rank());  // 0 1 2 along the first place, 3 4 5 along the second
     const auto sums = distx::from_local<Partial<Data>, Partial<Model>>(mesh, {3}, std::vector<float>(3, mine));
@@ -117,7 +117,7 @@ TEST_CASE("Partials over two axes, and one of them kept") {
   });
 }
 
-TEST_CASE("collectives along an axis that is named") {
+TEST_CASE("all_reduce, reduce_scatter, all_gather and all_to_all along an axis call that collective") {
   meshes::on_mesh({2, 2}, [](const Mesh& mesh, Comm& comm) {
     const auto all = meshes::whole(five_by_seven);
     const auto calls_of = [&](auto&& f, std::string_view name) {
@@ -133,12 +133,12 @@ TEST_CASE("collectives along an axis that is named") {
     const auto y = distx::reduce_scatter<Model, 1>(x);
     calls_of([&] { CHECK(agrees(distx::all_gather<Model>(y), all)); }, "all_gather");
     calls_of([&] { CHECK(agrees(distx::all_to_all<Model, 0>(y), all)); }, "all_to_all");
-    static_assert(std::is_same_v<distx::layout_of<decltype(distx::all_to_all<Model, 0>(y))>,
+    static_assert(std::is_same_v<distx::detail::layout_of<decltype(distx::all_to_all<Model, 0>(y))>,
                                  Layout<Shard<0, Data>, Shard<0, Model>>>);
   });
 }
 
-TEST_CASE("collectives along a dimension of tensors that each rank has") {
+TEST_CASE("collectives along a dimension concatenate and split whole tensors") {
   for (const int ranks : {1, 2, 3, 4, 7})
     meshes::on_mesh({ranks, 1}, [&](const Mesh& mesh, Comm& comm) {
       const auto all = meshes::whole(distx::Extents<3>{4, 9, 5});
@@ -147,7 +147,8 @@ TEST_CASE("collectives along a dimension of tensors that each rank has") {
         const auto part = distx::distribute<Shard<Dim, Data>>(mesh, all);
         std::vector<std::size_t> sizes;
         for (std::size_t i = 0; i < p; ++i)
-          sizes.push_back(distx::cut_at(all.extent(Dim), i + 1, p) - distx::cut_at(all.extent(Dim), i, p));
+          sizes.push_back(distx::detail::part_begin(all.extent(Dim), i + 1, p) -
+                          distx::detail::part_begin(all.extent(Dim), i, p));
         const auto gathered = distx::all_gather(comm, part.view(), Dim, sizes);
         CHECK(gathered.extents() == all.extents());
         CHECK(std::equal(gathered.values().begin(), gathered.values().end(), all.values().begin()));
@@ -170,8 +171,9 @@ TEST_CASE("collectives along a dimension of tensors that each rank has") {
       const auto twice = distx::all_gather(comm, all, 1);
       CHECK(twice.extents() == distx::Extents<3>{4, 9 * p, 5});
       CHECK(twice(3, 9 * (p - 1) + 8, 4) == all(3, 8, 4));
-      CHECK(meshes::words_thrown([&] { (void)distx::all_gather(comm, all, 3); }).find("there is no dimension 3") !=
-            std::string::npos);
+      CHECK(meshes::words_thrown([&] {
+              (void)distx::all_gather(comm, all, 3);
+            }).find("invalid dimension 3: must be in [0, 3)") != std::string::npos);
     });
 }
 

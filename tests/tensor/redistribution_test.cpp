@@ -30,7 +30,7 @@ std::size_t plain_cost(const Relayout& wanted) {
       const std::size_t n = wanted.source.box(rank).volume();
       const auto p = static_cast<std::size_t>(wanted.source.mesh().sizes[axis]);
       const auto place = static_cast<std::size_t>(wanted.source.mesh().coordinates(rank)[axis]);
-      const std::size_t block = distx::cut_at(n, place + 1, p) - distx::cut_at(n, place, p);
+      const std::size_t block = distx::detail::part_begin(n, place + 1, p) - distx::detail::part_begin(n, place, p);
       total += (n - block + (p - 1) * block) * sizeof(Value);
     }
   }
@@ -54,15 +54,15 @@ std::size_t try_all(const Case& c, std::vector<std::string>& wrong) {
       const std::lock_guard lock(mutex);
       if (wrong.size() < 5) wrong.push_back("rank " + std::to_string(comm.rank()) + ": " + what);
     };
-    std::array<distx::AnyOp, distx::most_axes> ops;
+    std::array<distx::AnyOp, distx::detail::max_axes> ops;
     ops.fill(distx::AnyOp::make<Value>(distx::sum));
     std::size_t tried = 0;
     for (const auto& sizes : c.tensors)
       for (const auto& from : all_layouts(c.mesh.axes, sizes.size(), true))
         for (const auto& to : all_layouts(c.mesh.axes, sizes.size(), false)) {
           const Relayout wanted = relayout(c.mesh, sizes, from, to);
-          const auto source = part(wanted.source, from, mesh->places);
-          const auto expected = part(wanted.target, to, mesh->places);
+          const auto source = part(wanted.source, from, mesh->coordinates);
+          const auto expected = part(wanted.target, to, mesh->coordinates);
           std::vector<Value> target(expected.size(), -1);
           const distx::Traffic before = comm.ledger().total();
           distx::detail::Redistribution<distx::Host> work(*mesh, wanted, ops, distx::Span<const Value>(source),
@@ -75,7 +75,7 @@ std::size_t try_all(const Case& c, std::vector<std::string>& wrong) {
           }
           distx::Traffic moved = comm.ledger().total();
           moved -= before;
-          const distx::detail::RedistributionPlan plan(wanted, mesh->places);
+          const distx::detail::RedistributionPlan plan(wanted, mesh->coordinates);
           const auto said = wire_bytes(plan, c.mesh, sizeof(Value));
           const std::string where = words(c.mesh, sizes, from, to);
           if (target != expected) say("wrong elements: " + where);
@@ -97,7 +97,7 @@ std::size_t try_all(const Case& c, std::vector<std::string>& wrong) {
 
 }  // namespace
 
-TEST_CASE("every pair of layouts") {
+TEST_CASE("redistribution between every pair of layouts gives the same tensor") {
   const std::vector<Case> cases{
       {{{1, 1, 1, 1}, 1}, {{5}, {3, 4}, {2, 3, 2}}},       {{{2, 1, 1, 1}, 1}, {{0}, {1}, {7}, {3, 5}, {2, 3, 5}}},
       {{{3, 1, 1, 1}, 1}, {{2}, {7}, {3, 5}, {4, 1, 5}}},  {{{4, 1, 1, 1}, 1}, {{3}, {8}, {3, 5}, {4, 2, 6}}},
@@ -113,13 +113,13 @@ TEST_CASE("every pair of layouts") {
   }
 }
 
-TEST_CASE("every pair of layouts of three dimensions on 2 x 2 x 2") {
+TEST_CASE("redistribution between every pair of layouts of three dimensions on 2 x 2 x 2 gives the same tensor") {
   std::vector<std::string> wrong;
   CHECK(try_all({{{2, 2, 2, 1}, 3}, {{3, 2, 5}}}, wrong) == 125 * 64);
   for (const auto& words : wrong) FAIL_CHECK(words);
 }
 
-TEST_CASE("nothing is reduced that is not wanted, and nothing to all ranks that is sent on anyhow") {
+TEST_CASE("Partials that are kept are not reduced, and a reduction followed by an exchange is a reduce-scatter") {
   const MeshShape mesh{{2, 2, 1, 1}, 2};
   const auto cost = [&](const Placed& from, const Placed& to) {
     return distx::detail::cost_of(relayout(mesh, {4, 4}, from, to), sizeof(Value));

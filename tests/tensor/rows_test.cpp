@@ -15,7 +15,7 @@ using cases::whole;
 
 namespace {
 
-const Whole x = Whole::numbers({2, 3, 5}, 1), slope = Whole::numbers({2, 3, 5}, 2), gain = Whole::numbers({5}, 3),
+const Whole x = Whole::numbers({2, 3, 5}, 1), slope = Whole::numbers({2, 3, 5}, 2), weight = Whole::numbers({5}, 3),
             bias = Whole::numbers({5}, 4);
 constexpr double rounding = 1e-13, epsilon = 1e-5;
 
@@ -49,30 +49,30 @@ Whole gradient(Whole at, F&& f) {
 
 }  // namespace
 
-TEST_CASE("softmax is that of the formula, in every layout that its rule takes") {
-  CHECK(cases::check<distx::Rowwise, 3>({x}, softmax(x), rounding, [](const auto& a) { return distx::softmax(a); }) ==
-        "");
-  CHECK(cases::check<distx::RowwiseBackward, 3, 3>(
+TEST_CASE("softmax equals its formula, and its gradient finite differences, in every supported layout") {
+  CHECK(cases::check<distx::rules::Rowwise, 3>({x}, softmax(x), rounding,
+                                               [](const auto& a) { return distx::softmax(a); }) == "");
+  CHECK(cases::check<distx::rules::RowwiseBackward, 3, 3>(
             {softmax(x), slope}, gradient(x, softmax), 1e-8,
             [](const auto& a, const auto& b) { return distx::softmax_backward(a, b); }) == "");
 }
 
-TEST_CASE("a layer norm is that of the formula, in every layout that its rule takes") {
-  CHECK(cases::check<distx::LayerNorm, 3, 1, 1>(
-            {x, gain, bias}, layer_norm(x, gain, bias), rounding,
+TEST_CASE("layer_norm equals its formula, and its gradients finite differences, in every supported layout") {
+  CHECK(cases::check<distx::rules::LayerNorm, 3, 1, 1>(
+            {x, weight, bias}, layer_norm(x, weight, bias), rounding,
             [](const auto& a, const auto& b, const auto& c) { return distx::layer_norm(a, b, c); }) == "");
-  const auto of_x = gradient(x, [](const Whole& at) { return layer_norm(at, gain, bias); });
-  const auto of_gain = gradient(gain, [](const Whole& at) { return layer_norm(x, at, bias); });
-  const auto of_bias = gradient(bias, [](const Whole& at) { return layer_norm(x, gain, at); });
+  const auto of_x = gradient(x, [](const Whole& at) { return layer_norm(at, weight, bias); });
+  const auto of_gain = gradient(weight, [](const Whole& at) { return layer_norm(x, at, bias); });
+  const auto of_bias = gradient(bias, [](const Whole& at) { return layer_norm(x, weight, at); });
   const auto backward = [](auto part) {
     return [part](const auto& a, const auto& b, const auto& c) { return part(distx::layer_norm_backward(a, b, c)); };
   };
-  using Rule = distx::LayerNormBackward;
-  CHECK(cases::check<Rule, 3, 1, 3>({x, gain, slope}, of_x, 1e-7,
+  using Rule = distx::rules::LayerNormBackward;
+  CHECK(cases::check<Rule, 3, 1, 3>({x, weight, slope}, of_x, 1e-7,
                                     backward([](auto all) { return std::move(all.input); })) == "");
-  CHECK(cases::check<Rule, 3, 1, 3>({x, gain, slope}, of_gain, 1e-7,
-                                    backward([](auto all) { return std::move(all.gain); })) == "");
-  CHECK(cases::check<Rule, 3, 1, 3>({x, gain, slope}, of_bias, 1e-7,
+  CHECK(cases::check<Rule, 3, 1, 3>({x, weight, slope}, of_gain, 1e-7,
+                                    backward([](auto all) { return std::move(all.weight); })) == "");
+  CHECK(cases::check<Rule, 3, 1, 3>({x, weight, slope}, of_bias, 1e-7,
                                     backward([](auto all) { return std::move(all.bias); })) == "");
 }
 

@@ -8,27 +8,27 @@
 
 namespace {
 
-using distx::Box;
-using distx::Coordinates;
 using distx::Extents;
-using distx::MeshShape;
-using distx::Sharding;
+using distx::detail::Box;
+using distx::detail::Coordinates;
+using distx::detail::MeshShape;
+using distx::detail::Sharding;
 
 constexpr MeshShape mesh_2_3{{2, 3, 1, 1}, 2};
 
 constexpr Sharding cut_twice(std::size_t n) {
   Sharding sharding(mesh_2_3, Extents<1>{n});
-  sharding.cut(0, 0);
-  sharding.cut(0, 1);
+  sharding.shard(0, 0);
+  sharding.shard(0, 1);
   return sharding;
 }
 // 7 = 3 + 4, then 3 = 1 + 1 + 1 and 4 = 1 + 1 + 2.
 static_assert(cut_twice(7).box(2).begin[0] == 2 && cut_twice(7).box(2).size[0] == 1);
 static_assert(cut_twice(7).box(5).begin[0] == 5 && cut_twice(7).box(5).size[0] == 2);
 static_assert(cut_twice(7).owner(Extents<1>{4}) == Coordinates{1, 1, 0, 0});
-static_assert(distx::global_index(cut_twice(7).box(5), Extents<1>{1}) == Extents<1>{6});
-static_assert(distx::local_index(cut_twice(7).box(5), Extents<1>{6}) == Extents<1>{1});
-static_assert(!distx::local_index(cut_twice(7).box(5), Extents<1>{4}));
+static_assert(distx::detail::global_index(cut_twice(7).box(5), Extents<1>{1}) == Extents<1>{6});
+static_assert(distx::detail::local_index(cut_twice(7).box(5), Extents<1>{6}) == Extents<1>{1});
+static_assert(!distx::detail::local_index(cut_twice(7).box(5), Extents<1>{4}));
 static_assert(mesh_2_3.rank({1, 2, 0, 0}) == 5 && mesh_2_3.coordinates(4) == Coordinates{1, 1, 0, 0});
 
 const std::vector<MeshShape> meshes{{{1, 1, 1, 1}, 1}, {{2, 1, 1, 1}, 1}, {{7, 1, 1, 1}, 1}, {{2, 2, 1, 1}, 2},
@@ -42,7 +42,7 @@ std::vector<Sharding> all_cuts(const MeshShape& mesh, const Extents<2>& extents)
     for (const auto& one : all)
       for (int dim = -1; dim < 2; ++dim) {
         more.push_back(one);
-        if (dim >= 0) more.back().cut(static_cast<std::size_t>(dim), axis);
+        if (dim >= 0) more.back().shard(static_cast<std::size_t>(dim), axis);
       }
     all = std::move(more);
   }
@@ -58,27 +58,27 @@ void for_each_sharding(F&& f) {
 
 }  // namespace
 
-TEST_CASE("parts of an extent lie side by side, differ by one at most, and know their indices") {
+TEST_CASE("the parts of an extent are consecutive, differ by at most one, and contain their indices") {
   for (std::size_t p = 1; p < 9; ++p)
     for (std::size_t n = 0; n < 30; ++n) {
-      CHECK(distx::cut_at(n, 0, p) == 0);
-      CHECK(distx::cut_at(n, p, p) == n);
+      CHECK(distx::detail::part_begin(n, 0, p) == 0);
+      CHECK(distx::detail::part_begin(n, p, p) == n);
       for (std::size_t i = 0; i < p; ++i) {
-        const std::size_t begin = distx::cut_at(n, i, p), end = distx::cut_at(n, i + 1, p);
+        const std::size_t begin = distx::detail::part_begin(n, i, p), end = distx::detail::part_begin(n, i + 1, p);
         CHECK(begin == n * i / p);
         CHECK(end - begin >= n / p);
         CHECK(end - begin <= (n + p - 1) / p);
-        for (std::size_t index = begin; index < end; ++index) CHECK(distx::part_of(n, index, p) == i);
+        for (std::size_t index = begin; index < end; ++index) CHECK(distx::detail::part_index(n, index, p) == i);
       }
     }
 }
 
-TEST_CASE("ranks and coordinates") {
+TEST_CASE("a rank's coordinates identify the rank") {
   for (const auto& mesh : meshes)
     for (int rank = 0; rank < mesh.ranks(); ++rank) CHECK(mesh.rank(mesh.coordinates(rank)) == rank);
 }
 
-TEST_CASE("each element lies once on every set of ranks that differ only on axes that cut") {
+TEST_CASE("each element is held exactly by the ranks with its owner's coordinates on the sharded axes") {
   for_each_sharding([](const Sharding& sharding, const Extents<2>& extents) {
     const MeshShape& mesh = sharding.mesh();
     for (std::size_t i = 0; i < extents[0]; ++i)
@@ -88,39 +88,39 @@ TEST_CASE("each element lies once on every set of ranks that differ only on axes
           const Coordinates places = mesh.coordinates(rank);
           bool stands_there = true;
           for (std::size_t axis = 0; axis < mesh.axes; ++axis)
-            if ((sharding.cutting() >> axis & 1U) != 0) stands_there = stands_there && places[axis] == owner[axis];
+            if ((sharding.sharded_axes() >> axis & 1U) != 0) stands_there = stands_there && places[axis] == owner[axis];
           const Box box = sharding.box(rank);
-          const auto local = distx::local_index(box, Extents<2>{i, j});
+          const auto local = distx::detail::local_index(box, Extents<2>{i, j});
           CHECK(local.has_value() == stands_there);
-          if (local) CHECK(distx::global_index(box, *local) == Extents<2>{i, j});
+          if (local) CHECK(distx::detail::global_index(box, *local) == Extents<2>{i, j});
         }
       }
   });
 }
 
-TEST_CASE("what ranks have adds up to whole copies") {
+TEST_CASE("the parts of all ranks add up to whole copies") {
   for_each_sharding([](const Sharding& sharding, const Extents<2>& extents) {
     std::size_t all = 0, copies = 1;
     for (int rank = 0; rank < sharding.mesh().ranks(); ++rank) all += sharding.box(rank).volume();
     for (std::size_t axis = 0; axis < sharding.mesh().axes; ++axis)
-      if ((sharding.cutting() >> axis & 1U) == 0) copies *= static_cast<std::size_t>(sharding.mesh().sizes[axis]);
+      if ((sharding.sharded_axes() >> axis & 1U) == 0) copies *= static_cast<std::size_t>(sharding.mesh().sizes[axis]);
     CHECK(all == copies * distx::volume(extents));
   });
 }
 
-TEST_CASE("boxes have in common what both contain") {
+TEST_CASE("the intersection of boxes is what both contain") {
   const Box a{2, {1, 2}, {3, 4}}, b{2, {2, 0}, {5, 3}}, far{2, {9, 9}, {1, 1}};
   CHECK((a & b) == Box{2, {2, 2}, {2, 1}});
   CHECK((a & b) == (b & a));
   CHECK((a & far).volume() == 0);
 }
 
-TEST_CASE("what lies side by side in memory") {
+TEST_CASE("is_contiguous_in and offset_in describe row-major memory") {
   const Box whole{3, {0, 0, 0}, {2, 3, 4}};
-  CHECK(distx::detail::side_by_side(whole, {3, {1, 0, 0}, {1, 3, 4}}));
-  CHECK(distx::detail::side_by_side(whole, {3, {1, 1, 0}, {1, 2, 4}}));
-  CHECK(distx::detail::side_by_side(whole, {3, {1, 2, 1}, {1, 1, 3}}));
-  CHECK(!distx::detail::side_by_side(whole, {3, {0, 0, 0}, {2, 2, 4}}));
-  CHECK(!distx::detail::side_by_side(whole, {3, {0, 0, 0}, {2, 3, 2}}));
-  CHECK(distx::detail::place_in(whole, {3, {1, 2, 1}, {1, 1, 3}}) == 21);
+  CHECK(distx::detail::is_contiguous_in(whole, {3, {1, 0, 0}, {1, 3, 4}}));
+  CHECK(distx::detail::is_contiguous_in(whole, {3, {1, 1, 0}, {1, 2, 4}}));
+  CHECK(distx::detail::is_contiguous_in(whole, {3, {1, 2, 1}, {1, 1, 3}}));
+  CHECK(!distx::detail::is_contiguous_in(whole, {3, {0, 0, 0}, {2, 2, 4}}));
+  CHECK(!distx::detail::is_contiguous_in(whole, {3, {0, 0, 0}, {2, 3, 2}}));
+  CHECK(distx::detail::offset_in(whole, {3, {1, 2, 1}, {1, 1, 3}}) == 21);
 }

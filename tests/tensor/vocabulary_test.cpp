@@ -24,7 +24,8 @@ Whole names() {
 /// The same tensor with integers as elements. No layout of ids is Partial.
 template <class X>
 auto integers(const X& x) {
-  distx::DistTensor<int, distx::rank_of<X>, distx::mesh_of<X>, distx::layout_of<X>> ids(x.mesh(), x.extents());
+  distx::DistTensor<int, distx::detail::rank_of<X>, distx::detail::mesh_of<X>, distx::detail::layout_of<X>> ids(
+      x.mesh(), x.extents());
   std::transform(x.local().begin(), x.local().end(), ids.local().begin(),
                  [](double id) { return static_cast<int>(id); });
   return ids;
@@ -53,11 +54,11 @@ Rows cross_entropies() {
 
 }  // namespace
 
-TEST_CASE("an embedding is the rows that were named, in every layout, a sharded vocabulary's too") {
+TEST_CASE("embedding returns the selected rows, and its gradient adds them up, in every supported layout") {
   Whole taken({batch, length, width});
   for (std::size_t i = 0; i < rows * width; ++i)
     taken.values[i] = table.values[static_cast<std::size_t>(ids.values[i / width]) * width + i % width];
-  CHECK(cases::check<distx::Embedding, 2, 2>({ids, table}, taken, 0, [](const auto& a, const auto& b) {
+  CHECK(cases::check<distx::rules::Embedding, 2, 2>({ids, table}, taken, 0, [](const auto& a, const auto& b) {
           return distx::embedding(integers(a), b);
         }) == "");
 
@@ -65,25 +66,25 @@ TEST_CASE("an embedding is the rows that were named, in every layout, a sharded 
   Whole added({vocabulary, width});
   for (std::size_t i = 0; i < rows * width; ++i)
     added.values[static_cast<std::size_t>(ids.values[i / width]) * width + i % width] += gradient.values[i];
-  CHECK(cases::check<distx::EmbeddingBackward, 2, 2, 3>({table, ids, gradient}, added, 0,
-                                                        [](const auto& a, const auto& b, const auto& g) {
-                                                          return distx::embedding_backward(a, integers(b), g);
-                                                        }) == "");
+  CHECK(cases::check<distx::rules::EmbeddingBackward, 2, 2, 3>({table, ids, gradient}, added, 0,
+                                                               [](const auto& a, const auto& b, const auto& g) {
+                                                                 return distx::embedding_backward(a, integers(b), g);
+                                                               }) == "");
 }
 
-TEST_CASE("the cross entropy is that of the formula, in every layout, a sharded vocabulary's too") {
+TEST_CASE("cross_entropy and its gradient equal their formulas in every supported layout") {
   const auto expected = cross_entropies();
-  CHECK(cases::check<distx::CrossEntropy, 3, 2>(
+  CHECK(cases::check<distx::rules::CrossEntropy, 3, 2>(
             {logits, ids}, expected.losses, 1e-14,
             [](const auto& a, const auto& b) { return distx::cross_entropy(a, integers(b)).losses; }) == "");
-  CHECK(cases::check<distx::CrossEntropyBackward, 3, 2, 2, 2>(
+  CHECK(cases::check<distx::rules::CrossEntropyBackward, 3, 2, 2, 2>(
             {logits, ids, expected.log_sums, slope}, expected.gradient, 1e-14,
             [](const auto& a, const auto& b, const auto& sums, const auto& g) {
               return distx::cross_entropy_backward(a, integers(b), sums, g);
             }) == "");
 }
 
-TEST_CASE("over the axis that shards the vocabulary go three numbers of each row, and never the logits") {
+TEST_CASE("cross_entropy reduces three numbers per row over the vocabulary's axis and never moves the logits") {
   using namespace std::chrono_literals;
   distx::spawn(distx::threads(3, 20s), [](distx::ThreadConnector& connector) {
     distx::Metered<distx::ThreadCommunicator> comm(distx::ThreadCommunicator(connector, 20s));
@@ -101,13 +102,13 @@ TEST_CASE("over the axis that shards the vocabulary go three numbers of each row
   });
 }
 
-TEST_CASE("an id that the vocabulary has not is refused") {
+TEST_CASE("embedding rejects an id outside the vocabulary") {
   cases::on_grid({1, 1}, [](const cases::Grid& grid) {
     const auto t = cases::lay<double, 2, distx::Layout<>>(grid, table);
     auto wrong = ids;
     wrong.values[4] = vocabulary;
     CHECK_THROWS_AS((void)distx::embedding(integers(cases::lay<double, 2, distx::Layout<>>(grid, wrong)), t),
-                    distx::MismatchError);
+                    distx::DataError);
   });
 }
 

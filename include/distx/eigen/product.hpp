@@ -6,8 +6,8 @@
 
 namespace distx::eigen {
 
-/// How Eigen multiplies matrices, for `matmul(x, w, eigen::product)`.
-struct Product {
+/// Multiplies matrices by Eigen, on the host's memory, for Eigen's scalar types. @see product
+struct EigenProduct {
   template <class T>
   void operator()(MatrixRef<T> out, MatrixRef<const T> left, MatrixRef<const T> right) const {
     if (out.transposed) {
@@ -35,7 +35,12 @@ struct Product {
       f(Eigen::Map<const Rows>(m.values.data(), rows, columns));
   }
 };
+<<<<<<< HEAD
 /// The product by Eigen, for `matmul(x, y, distx::eigen::product)`.
 inline constexpr Product product{};
+=======
+/// The product to pass to `matmul`, so that Eigen multiplies each rank's parts: `matmul(x, w, eigen::product)`.
+inline constexpr EigenProduct product{};
+>>>>>>> f58ce85 (tensor: docs in plain technical English; Eigen's functions say what they borrow)
 
 }  // namespace distx::eigen

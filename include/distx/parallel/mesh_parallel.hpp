@@ -26,10 +26,10 @@ class MeshParallel {
 
   /// Collective over the mesh.
   /// @throws MismatchError for a weight that lies on another mesh, or is sharded over the data axis; as DataParallel
-  template <MeshType MeshT, ElementwiseOptimizer Optimizer>
+  template <detail::MeshType MeshT, ElementwiseOptimizer Optimizer>
   MeshParallel(const MeshT& mesh, const TensorParameterList<space>& parameters, const Optimizer& optimizer,
                const DataParallelOptions& options = {}, const here& location = here::current())
-      : mesh_(detail::in_space<space>(mesh.state())),
+      : mesh_(detail::in_space<space>(detail::state_of(mesh))),
         keep_(std::make_shared<MeshT>(mesh)),
         others_(((1U << MeshT::axes) - 1) & ~(1U << MeshT::template index_of<Data>())),
         training_(made(mesh, parameters, optimizer, options, location)) {
@@ -45,7 +45,7 @@ class MeshParallel {
       if (others_ != 0) training_.count_in_norm(mesh_.over(others_).share(), std::move(counts));
     });
   }
-  template <MeshType MeshT, class Optimizer>
+  template <detail::MeshType MeshT, class Optimizer>
     requires(!ElementwiseOptimizer<Optimizer>)
   MeshParallel(const MeshT&, const TensorParameterList<space>&, const Optimizer&, const DataParallelOptions& = {}) {
     static_assert(ElementwiseOptimizer<Optimizer>,
@@ -58,14 +58,14 @@ class MeshParallel {
   template <class W, class G>
     requires GradientOf<G, W, Data>
   void ready(const W& weight, const G& gradient, const here& location = here::current()) {
-    using Facts = detail::GradientFacts<Data, layout_of<W>, layout_of<G>, mesh_of<W>>;
+    using Facts = detail::GradientFacts<Data, detail::layout_of<W>, detail::layout_of<G>, detail::mesh_of<W>>;
     guarded([&] {
       if (!(weight.mesh() == gradient.mesh()) || weight.extents() != gradient.extents())
         throw MismatchError(
-            "'" + weight.name() + "' has " + words_of(weight.extents()) + " elements, its gradient " +
-                words_of(gradient.extents()) + ", or they lie on two meshes",
+            "'" + weight.name() + "' has " + detail::to_string(weight.extents()) + " elements, its gradient " +
+                detail::to_string(gradient.extents()) + ", or they lie on two meshes",
             {.operation = "ready", .rank = mesh_.rank, .size = mesh_.shape.ranks(), .location = location});
-      if constexpr (std::is_same_v<typename Facts::reduced, layout_of<G>>) {
+      if constexpr (std::is_same_v<typename Facts::reduced, detail::layout_of<G>>) {
         add_gradient(weight, gradient);
       } else {
         add_gradient(weight, detail::reduced_to(std::type_identity<typename Facts::reduced>(), gradient, location));
@@ -135,7 +135,8 @@ class MeshParallel {
               "'" + entry.name + "' " + words,
               {.operation = "MeshParallel", .rank = mesh.rank(), .size = mesh.size(), .location = location});
         };
-        if (entry.mesh != &mesh.state()) fail("lies on another mesh than the training's: make one and hand it to all");
+        if (entry.mesh != &detail::state_of(mesh))
+          fail("lies on another mesh than the training's: make one and hand it to all");
         if (entry.cutting >> MeshT::template index_of<Data>() & 1U)
           fail("is sharded over the data axis: leave that axis out of its layout, and let ZeRO share it out");
       }
@@ -147,7 +148,7 @@ class MeshParallel {
   void add_gradient(const W& weight, const G& gradient) {
     if (weight.part() == nullptr) return;
     const auto stream = mesh_.stream;
-    add(stream, training_.gradient(*weight.part(), stream), Span<const value_of<G>, space>(gradient.local()));
+    add(stream, training_.gradient(*weight.part(), stream), Span<const detail::value_of<G>, space>(gradient.local()));
     training_.ready_after(stream, *weight.part());
   }
   template <class F>
@@ -157,7 +158,7 @@ class MeshParallel {
 
   detail::MeshStateIn<space>& mesh_;
   std::shared_ptr<void> keep_;
-  AxisSet others_;
+  detail::AxisSet others_;
   Inner training_;
 };
 

@@ -39,6 +39,7 @@ template <class Data, class W, class G, class... Axes>
 struct GradientFacts<Data, W, G, Mesh<Axes...>> {
   static constexpr GradientFault fault = [] {
     GradientFault first = GradientFault::no_fault;
+    if (is_placeholder<G>) return first;
     ((first == GradientFault::no_fault
           ? first = gradient_fault<placement_on<W, Axes>, placement_on<G, Axes>>(std::is_same_v<Axes, Data>)
           : first),
@@ -98,6 +99,7 @@ constexpr void diagnose_gradient() {
 template <class G, class W, class Data>
 concept GradientOf =
     DistributedTensor<W> && DistributedTensor<G> && detail::same_kind<W, G> &&
-    detail::GradientFacts<Data, layout_of<W>, layout_of<G>, mesh_of<W>>::fault == detail::GradientFault::no_fault;
+    detail::GradientFacts<Data, detail::layout_of<W>, detail::layout_of<G>, detail::mesh_of<W>>::fault ==
+        detail::GradientFault::no_fault;
 
 }  // namespace distx

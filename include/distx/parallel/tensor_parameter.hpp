@@ -10,8 +10,8 @@ namespace distx {
 /// A weight that is spread over a mesh, and its gradient: each rank's part is a Parameter.
 ///
 /// A DistributedTensor, so that operations take it as it is; empty until a MeshParallel is made of it. Move-only.
-template <FloatingElement T, std::size_t Rank, MeshType MeshT, class L = Layout<>, MemorySpace Space = Host>
-class TensorParameter : public TensorPlace<Rank, MeshT, L> {
+template <FloatingElement T, std::size_t Rank, detail::MeshType MeshT, class L = Layout<>, MemorySpace Space = Host>
+class TensorParameter : public DistTensorSpec<Rank, MeshT, L> {
   static_assert(!L::has_partial, "distx: a weight is no sum of terms: leave Partial out of its layout");
 
  public:
@@ -25,9 +25,9 @@ class TensorParameter : public TensorPlace<Rank, MeshT, L> {
     requires std::invocable<F&, const Extents<Rank>&>
   TensorParameter(std::string name, const MeshT& mesh, const Extents<Rank>& extents, F f,
                   const ParameterOptions& options = {})
-      : TensorPlace<Rank, MeshT, L>(mesh, extents), name_(std::move(name)) {
-    if (this->box().volume() == 0) return;  // of such a part there is nothing to train
-    const auto initialize = [box = this->box(), f = std::move(f)](Span<T, Space> values) mutable {
+      : DistTensorSpec<Rank, MeshT, L>(mesh, extents), name_(std::move(name)) {
+    if (this->local_volume() == 0) return;  // of such a part there is nothing to train
+    const auto initialize = [box = detail::SpecAccess::box(*this), f = std::move(f)](Span<T, Space> values) mutable {
       const auto write = [&](T* to) {
         detail::for_each_index<Rank>(box, [&](const Extents<Rank>& index) { *to++ = static_cast<T>(f(index)); });
       };
@@ -41,7 +41,7 @@ class TensorParameter : public TensorPlace<Rank, MeshT, L> {
         stream.synchronize();
       }
     };
-    part_.emplace(name_, this->box().volume(), initialize, options);
+    part_.emplace(name_, this->local_volume(), initialize, options);
   }
 
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
@@ -71,8 +71,8 @@ class TensorParameterList {
   struct Entry {
     std::string name;
     detail::MeshState* mesh;
-    AxisSet cutting;  ///< the axes that shard it
-    bool empty;       ///< on this rank, so that it is not in `parts`
+    detail::AxisSet cutting;  ///< the axes that shard it
+    bool empty;               ///< on this rank, so that it is not in `parts`
   };
   [[nodiscard]] const std::vector<Entry>& entries() const noexcept { return entries_; }
   [[nodiscard]] const ParameterList<Space>& parts() const noexcept { return parts_; }
@@ -80,8 +80,8 @@ class TensorParameterList {
  private:
   template <FloatingElement T, std::size_t Rank, class MeshT, class L>
   void add_one(const TensorParameter<T, Rank, MeshT, L, Space>& parameter) {
-    entries_.push_back(
-        {parameter.name(), &parameter.mesh().state(), parameter.sharding().cutting(), parameter.part() == nullptr});
+    entries_.push_back({parameter.name(), &detail::state_of(parameter.mesh()),
+                        detail::sharding_of(parameter).sharded_axes(), parameter.part() == nullptr});
     if (parameter.part() != nullptr) parts_.add(*parameter.part());
   }
 

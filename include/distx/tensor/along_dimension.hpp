@@ -3,12 +3,12 @@
 #include "distx/comm/movement.hpp"
 #include "distx/tensor/distribute.hpp"
 
-// The collectives of tensors that each rank has for itself, along a dimension in place of the ranks' order in memory.
+// The collectives on tensors of one process each, which concatenate or split along a dimension.
 namespace distx {
 
 namespace detail {
 
-/// Boxes side by side along a dimension of a tensor, of given extents.
+/// Consecutive boxes along a dimension of a tensor, of the given sizes.
 template <std::size_t Rank>
 std::vector<Box> slices(const Extents<Rank>& extents, std::size_t dim, const std::vector<std::size_t>& sizes) {
   Box slice{Rank, {}, {}};
@@ -27,16 +27,16 @@ Box whole_box(const Extents<Rank>& extents) {
   std::copy(extents.begin(), extents.end(), box.size.begin());
   return box;
 }
-/// As given, or n for each; or n cut at n*i/p.
-inline std::vector<std::size_t> given_or_alike(Counts given, std::size_t n, int ranks) {
+/// The given sizes, or n for each rank, or n partitioned evenly.
+inline std::vector<std::size_t> given_or_equal(Counts given, std::size_t n, int ranks) {
   if (!given.empty()) return {given.begin(), given.end()};
   return std::vector<std::size_t>(static_cast<std::size_t>(ranks), n);
 }
-inline std::vector<std::size_t> given_or_cut(Counts given, std::size_t n, int ranks) {
+inline std::vector<std::size_t> given_or_even(Counts given, std::size_t n, int ranks) {
   if (!given.empty()) return {given.begin(), given.end()};
   std::vector<std::size_t> sizes;
   const auto p = static_cast<std::size_t>(ranks);
-  for (std::size_t i = 0; i < p; ++i) sizes.push_back(cut_at(n, i + 1, p) - cut_at(n, i, p));
+  for (std::size_t i = 0; i < p; ++i) sizes.push_back(part_begin(n, i + 1, p) - part_begin(n, i, p));
   return sizes;
 }
 inline std::size_t sum_of(const std::vector<std::size_t>& sizes) {
@@ -50,7 +50,7 @@ inline std::vector<std::size_t> volumes_of(const std::vector<Box>& boxes) {
   return volumes;
 }
 
-/// @throws MismatchError for a dimension that the tensor has not, or sizes that are not one for each rank
+/// @throws InvalidArgument for a dimension that the tensor does not have, or if the sizes are not one per rank
 template <class C>
 void check_dimension(const C& comm, std::string_view operation, std::size_t dim, std::size_t rank, Counts sizes,
                      const std::source_location& location) {
@@ -60,15 +60,15 @@ void check_dimension(const C& comm, std::string_view operation, std::size_t dim,
                              .size = comm.size(),
                              .location = location};
   if (dim >= rank)
-    throw MismatchError("there is no dimension " + std::to_string(dim) + " in a tensor of " + std::to_string(rank),
-                        context);
+    throw InvalidArgument("invalid dimension " + std::to_string(dim) + ": must be in [0, " + std::to_string(rank) + ")",
+                          context);
   if (!sizes.empty() && sizes.size() != static_cast<std::size_t>(comm.size()))
-    throw MismatchError(
-        std::to_string(sizes.size()) + " sizes are given, and there are " + std::to_string(comm.size()) + " ranks",
-        context);
+    throw InvalidArgument("sizes has " + std::to_string(sizes.size()) + " entries, expected one per rank (" +
+                              std::to_string(comm.size()) + ")",
+                          context);
 }
 
-/// What every rank has of `boxes` of `whole`, one after another.
+/// The elements of `boxes` of `whole`, one box after another.
 template <class Space, class T>
 Buffer<T, Space> packed(typename Space::stream stream, const Box& whole, const std::vector<Box>& boxes,
                         Span<const T, Space> from) {
@@ -90,18 +90,23 @@ void unpacked(typename Space::stream stream, Span<T, Space> to, const Box& whole
 }  // namespace detail
 
 /// @name Collectives along a dimension
-/// In the order of the stream, the space's default one if none is given.
+/// Each rank passes its own whole tensor, a `TensorRef` or a `Tensor` in the memory space of the communicator.
+/// Collective over `comm`; ordered on `stream`, and on the host's memory blocking until the result is complete.
+/// @param sizes  extents along the dimension, one per rank, equal on all ranks
+/// @throws InvalidArgument for a dimension that the tensor does not have, or if `sizes` is not one per rank
+/// @throws MismatchError, TimeoutError, RevokedError, RankFailure as the collectives do
 /// @{
 
-/// All ranks' tensors side by side along a dimension, in rank order; their extents there may differ if `sizes` says
-/// how, one for each rank.
-template <Communicator C, WholeTensor X>
+/// Returns the tensors of all ranks, concatenated along dimension `dim` in rank order.
+///
+/// All extents but that of `dim` are equal on all ranks; so is that of `dim`, unless `sizes` says otherwise.
+template <Communicator C, detail::WholeTensor X>
 [[nodiscard]] auto all_gather(C& comm, const X& x, std::size_t dim, Counts sizes = {},
                               typename C::space::stream stream = {}, detail::here location = detail::here::current()) {
   using T = typename X::value_type;
   const auto part = detail::const_tensor_ref(x);
   detail::check_dimension(comm, "all_gather", dim, part.rank(), sizes, location);
-  const auto each = detail::given_or_alike(sizes, part.extent(dim), comm.size());
+  const auto each = detail::given_or_equal(sizes, part.extent(dim), comm.size());
   auto extents = part.extents();
   extents[dim] = detail::sum_of(each);
   const auto boxes = detail::slices(extents, dim, each);
@@ -121,15 +126,17 @@ template <Communicator C, WholeTensor X>
   return whole;
 }
 
-/// This rank's slice, along a dimension, of the reduction of all ranks' tensors: cut at n*i/p, or in `sizes`.
-template <Communicator C, WholeTensor X, class Op>
+/// Returns this rank's slice along dimension `dim` of the reduction of all ranks' tensors, which have equal extents.
+///
+/// The extent n of `dim` is partitioned evenly, rank i of p receiving [n*i/p, n*(i+1)/p), or into `sizes`.
+template <Communicator C, detail::WholeTensor X, class Op>
 [[nodiscard]] auto reduce_scatter(C& comm, const X& x, Op op, std::size_t dim, Counts sizes = {},
                                   typename C::space::stream stream = {},
                                   detail::here location = detail::here::current()) {
   using T = typename X::value_type;
   const auto whole = detail::const_tensor_ref(x);
   detail::check_dimension(comm, "reduce_scatter", dim, whole.rank(), sizes, location);
-  const auto each = detail::given_or_cut(sizes, whole.extent(dim), comm.size());
+  const auto each = detail::given_or_even(sizes, whole.extent(dim), comm.size());
   const auto boxes = detail::slices(whole.extents(), dim, each);
   const auto counts = detail::volumes_of(boxes);
   auto extents = whole.extents();
@@ -145,23 +152,24 @@ template <Communicator C, WholeTensor X, class Op>
   return part;
 }
 
-/// Cuts every rank's tensor along one dimension and gives each rank its slices, side by side along another:
-/// from a shard of `concat_dim` to a shard of `split_dim`.
+/// Splits every rank's tensor along `split_dim` and returns this rank's slices, concatenated along `concat_dim` in rank
+/// order: from a shard of `concat_dim` to a shard of `split_dim`.
 ///
-/// `split_dim` is cut at n*i/p; where the ranks' extents along `concat_dim` differ, `sizes` says how.
-template <Communicator C, WholeTensor X>
+/// `split_dim` is partitioned evenly. If the ranks' extents along `concat_dim` differ, `sizes` gives them.
+template <Communicator C, detail::WholeTensor X>
 [[nodiscard]] auto all_to_all(C& comm, const X& x, std::size_t split_dim, std::size_t concat_dim, Counts sizes = {},
                               typename C::space::stream stream = {}, detail::here location = detail::here::current()) {
   using T = typename X::value_type;
   const auto from = detail::const_tensor_ref(x);
   detail::check_dimension(comm, "all_to_all", std::max(split_dim, concat_dim), from.rank(), sizes, location);
-  const auto split = detail::given_or_cut({}, from.extent(split_dim), comm.size());
+  const auto split = detail::given_or_even({}, from.extent(split_dim), comm.size());
   const auto outs = detail::slices(from.extents(), split_dim, split);
   auto extents = from.extents();
   extents[split_dim] = split[static_cast<std::size_t>(comm.rank())];
-  auto joined = detail::given_or_alike(sizes, from.extent(concat_dim), comm.size());
+  auto joined = detail::given_or_equal(sizes, from.extent(concat_dim), comm.size());
   if (split_dim == concat_dim)
-    for (auto& size : joined) size = detail::given_or_cut({}, size, comm.size())[static_cast<std::size_t>(comm.rank())];
+    for (auto& size : joined)
+      size = detail::given_or_even({}, size, comm.size())[static_cast<std::size_t>(comm.rank())];
   extents[concat_dim] = detail::sum_of(joined);
   const auto ins = detail::slices(extents, concat_dim, joined);
   using Space = typename C::space;

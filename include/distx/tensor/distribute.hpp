@@ -3,7 +3,7 @@
 #include "distx/tensor/detail/copy_box.hpp"
 #include "distx/tensor/make_tensor.hpp"
 
-// Between a tensor that one process has whole and one that is spread over a mesh.
+// Conversions between whole tensors of one process and distributed tensors.
 namespace distx {
 
 namespace detail {
@@ -40,10 +40,11 @@ std::byte* copy_boxes_out(typename Space::stream stream, std::byte* to, const st
   return to;
 }
 
-/// The root's sizes, on all ranks.
+/// Broadcasts the root's extents.
 template <MemorySpace Space, std::size_t Rank>
 void broadcast_sizes(MeshStateIn<Space>& mesh, Extents<Rank>& sizes, int root, const std::source_location& location) {
-  std::array<std::uint64_t, most_dimensions> words{};  // of one length, whatever the ranks
+  std::array<std::uint64_t, max_dimensions>
+      words{};  // of a fixed length, so that ranks of different dimensions are still comparable
   std::copy(sizes.begin(), sizes.end(), words.begin());
   if constexpr (HostAccessible<Space>) {
     mesh.world.execute(Broadcast<std::uint64_t, Space>{{words.data(), words.size()}, root, location});
@@ -57,7 +58,7 @@ void broadcast_sizes(MeshStateIn<Space>& mesh, Extents<Rank>& sizes, int root, c
   std::copy_n(words.begin(), Rank, sizes.begin());
 }
 
-/// The root packs every rank's box and sends it.
+/// The root packs and sends the box of every rank.
 template <MemorySpace Space>
 void scatter_boxes(MeshStateIn<Space>& mesh, const Sharding& sharding, Span<const AnyElement, Space> whole,
                    Span<AnyElement, Space> part, int root, const std::source_location& location) {
@@ -81,15 +82,15 @@ void scatter_boxes(MeshStateIn<Space>& mesh, const Sharding& sharding, Span<cons
               mesh.stream);
 }
 
-/// Each rank that stands where the root does on all axes that do not cut sends its box.
+/// Of the ranks that hold the same box, the one with the root's coordinates on the replicated axes sends it.
 template <MemorySpace Space>
 void gather_boxes(MeshStateIn<Space>& mesh, const Sharding& sharding, Span<const AnyElement, Space> part,
                   Span<AnyElement, Space> whole, int root, const std::source_location& location) {
-  const AxisSet cutting = sharding.cutting();
+  const AxisSet sharded = sharding.sharded_axes();
   const Coordinates at_root = mesh.shape.coordinates(root);
-  const auto sends = [&](const Coordinates& places) {
+  const auto sends = [&](const Coordinates& coordinates) {
     for (std::size_t axis = 0; axis < mesh.shape.axes; ++axis)
-      if ((cutting >> axis & 1U) == 0 && places[axis] != at_root[axis]) return false;
+      if ((sharded >> axis & 1U) == 0 && coordinates[axis] != at_root[axis]) return false;
     return true;
   };
   std::vector<std::size_t> counts;
@@ -99,17 +100,17 @@ void gather_boxes(MeshStateIn<Space>& mesh, const Sharding& sharding, Span<const
   std::size_t total = 0;
   if (mesh.rank == root) {
     for (int rank = 0; rank < mesh.shape.ranks(); ++rank) {
-      const Coordinates places = mesh.shape.coordinates(rank);
+      const Coordinates coordinates = mesh.shape.coordinates(rank);
       counts.push_back(0);
-      if (!sends(places)) continue;
-      boxes.push_back(sharding.box(places));
+      if (!sends(coordinates)) continue;
+      boxes.push_back(sharding.box(coordinates));
       counts.back() = boxes.back().volume();
       total += counts.back();
     }
     packed = buffer_on<std::byte, Space>(mesh.stream, total * width, uninitialized);
   }
   make_behind(mesh.world,
-              Gather<AnyElement, Space>{sends(mesh.places) ? part : part.subspan(0, 0),
+              Gather<AnyElement, Space>{sends(mesh.coordinates) ? part : part.subspan(0, 0),
                                         Span<AnyElement, Space>(packed.data(), total, part.type(), width), root, counts,
                                         location},
               mesh.stream);
@@ -120,15 +121,18 @@ void gather_boxes(MeshStateIn<Space>& mesh, const Sharding& sharding, Span<const
   }
 }
 
+/// A tensor that this process holds whole: a `TensorRef` or a `Tensor`.
+template <class X>
+concept WholeTensor = requires(const X& x) { const_tensor_ref(x); };
+
 }  // namespace detail
 
-/// A tensor that this process has whole: a `TensorRef` or a `Tensor`.
-template <class X>
-concept WholeTensor = requires(const X& x) { detail::const_tensor_ref(x); };
-
-/// Each rank's part of a tensor that every rank has whole, the same: no communication. It comes to lie in the memory
-/// where the whole one is, or in that named first: `distribute<Cuda, Shard<0, Data>>(mesh, of_the_host)`.
-template <class... Ps, MeshType MeshT, WholeTensor Whole>
+/// Returns the distributed tensor whose part on this rank is copied from `whole`, which is the same on all ranks.
+///
+/// `whole` is a `TensorRef` or a `Tensor`. No communication: that `whole` is the same everywhere is not checked. The
+/// result is in the memory space of `whole`, or in the space named before the placements, which blocks the host:
+/// `distribute<Shard<0, Data>>(mesh, x)`, `distribute<Cuda, Shard<0, Data>>(mesh, host_tensor)`.
+template <class... Ps, detail::MeshType MeshT, detail::WholeTensor Whole>
 [[nodiscard]] auto distribute(const MeshT& mesh, const Whole& whole) {
   const auto x = detail::const_tensor_ref(whole);
   using T = typename Whole::value_type;
@@ -137,56 +141,63 @@ template <class... Ps, MeshType MeshT, WholeTensor Whole>
   using Part = DistTensor<T, x.rank(), MeshT, typename Asked::layout, From>;
   Part part({mesh, x.extents()}, uninitialized);
   if constexpr (detail::has_values<typename Asked::layout>())
-    copy_box(part.stream(), Span<AnyElement, From>(part.local()).bytes(), part.box(),
-             Span<const AnyElement, From>(x.values()).bytes(), part.sharding().whole(), part.box(), sizeof(T));
+    detail::copy_box(part.stream(), Span<AnyElement, From>(part.local()).bytes(), detail::box_of(part),
+                     Span<const AnyElement, From>(x.values()).bytes(), detail::sharding_of(part).whole(),
+                     detail::box_of(part), sizeof(T));
   if constexpr (std::same_as<typename Asked::space, From>)
     return part;
   else
     return to_space<typename Asked::space>(part);
 }
 
-/// Each rank's part of a tensor that the root has whole; what the other ranks pass is not looked at. Collective.
-template <class... Ps, MeshType MeshT, WholeTensor Whole>
+/// Returns the distributed tensor whose values are those of `whole` on the root.
+///
+/// Collective over the mesh, ordered on its stream. `whole` is a `TensorRef` or a `Tensor` in the memory space of the
+/// mesh; on the other ranks its extents and values are ignored, its type is the root's.
+/// @throws InvalidArgument if `root` is not a rank of the mesh
+template <class... Ps, detail::MeshType MeshT, detail::WholeTensor Whole>
 [[nodiscard]] auto scatter(const MeshT& mesh, const Whole& whole, int root,
                            std::source_location location = std::source_location::current()) {
   const auto x = detail::const_tensor_ref(whole);
   using Space = typename Whole::space;
-  auto& state = detail::in_space<Space>(mesh.state());
+  auto& state = detail::in_space<Space>(detail::state_of(mesh));
   Extents<x.rank()> extents = x.extents();
   detail::broadcast_sizes<Space>(state, extents, root, location);
   DistTensor<typename Whole::value_type, x.rank(), MeshT, Layout<Ps...>, Space> made({mesh, extents}, uninitialized);
   if constexpr (detail::has_values<Layout<Ps...>>())
-    detail::scatter_boxes<Space>(state, made.sharding(), x.values(), made.local(), root, location);
+    detail::scatter_boxes<Space>(state, detail::sharding_of(made), x.values(), made.local(), root, location);
   return made;
 }
 
-/// The whole tensor at the root; elsewhere one without elements. Collective; blocks the host.
+/// Returns the whole tensor on the root and an empty `Tensor` on the other ranks.
+///
+/// Collective over the mesh; blocks the host until the tensor is complete. A Partial tensor does not compile.
+/// @throws InvalidArgument if `root` is not a rank of the mesh
 template <DistributedTensor X>
 [[nodiscard]] auto gather(const X& x, int root, std::source_location location = std::source_location::current()) {
-  using T = value_of<X>;
+  using T = detail::value_of<X>;
   using Space = typename X::space;
-  constexpr std::size_t rank = rank_of<X>;
-  static_assert(!layout_of<X>::has_partial, "distx: gather: the tensor is Partial: redistribute it first");
+  constexpr std::size_t rank = detail::rank_of<X>;
+  static_assert(!detail::layout_of<X>::has_partial, "distx: gather: the tensor is Partial: redistribute it first");
   Tensor<T, rank, Space> whole;
-  if constexpr (!layout_of<X>::has_partial) {
+  if constexpr (!detail::layout_of<X>::has_partial) {
     if (x.mesh().rank() == root)
       whole = {x.extents(), detail::buffer_on<T, Space>(detail::stream_of(x), volume(x.extents()), uninitialized)};
-    detail::gather_boxes<Space>(detail::in_space<Space>(x.mesh().state()),
-                                sharding_of<layout_of<X>, mesh_of<X>>(x.mesh().shape(), x.extents()),
+    detail::gather_boxes<Space>(detail::in_space<Space>(detail::state_of(x.mesh())), detail::sharding_of(x),
                                 Span<const T, Space>(x.local()), Span<T, Space>(whole.values()), root, location);
   }
   return whole;
 }
-/// In another memory: `gather<Host>(x, 0)`.
+/// Returns the whole tensor in the memory space `To` on the root: `gather<Host>(x, 0)`.
 template <MemorySpace To, DistributedTensor X>
 [[nodiscard]] auto gather(const X& x, int root, std::source_location location = std::source_location::current()) {
   auto whole = gather(x, root, location);
   if constexpr (std::same_as<To, typename X::space>) {
     return whole;
   } else {
-    Tensor<value_of<X>, rank_of<X>, To> there;
+    Tensor<detail::value_of<X>, detail::rank_of<X>, To> there;
     if (x.mesh().rank() == root) {
-      there = {x.extents(), Buffer<value_of<X>, To>(volume(x.extents()), uninitialized)};
+      there = {x.extents(), Buffer<detail::value_of<X>, To>(volume(x.extents()), uninitialized)};
       copy(detail::stream_of(x), there.values(), std::as_const(whole).values());
       detail::stream_of(x).synchronize();
     }

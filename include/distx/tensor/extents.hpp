@@ -6,14 +6,12 @@
 
 namespace distx {
 
-/// The extents of a tensor of so many dimensions; its elements lie row by row, the last dimension fastest.
+/// The extents of a tensor of `Rank` dimensions. Elements are stored in row-major order: the last dimension is
+/// contiguous.
 template <std::size_t Rank>
 using Extents = std::array<std::size_t, Rank>;
 
-/// The most dimensions that a tensor has.
-inline constexpr std::size_t most_dimensions = 8;
-
-/// The number of elements; 1 for a tensor without dimensions.
+/// Returns the number of elements, which is the product of the extents; 1 for a tensor of rank 0.
 template <std::size_t Rank>
 [[nodiscard]] constexpr std::size_t volume(const Extents<Rank>& extents) noexcept {
   std::size_t elements = 1;
@@ -21,12 +19,18 @@ template <std::size_t Rank>
   return elements;
 }
 
-/// `2 x 3`, and `()` for a tensor without dimensions.
+namespace detail {
+
+inline constexpr std::size_t max_dimensions = 8;
+
+/// `2 x 3`, or `()` for a tensor of rank 0.
 template <std::size_t Rank>
-[[nodiscard]] std::string words_of(const Extents<Rank>& extents) {
-  std::string words;
-  for (const auto extent : extents) words += (words.empty() ? "" : " x ") + std::to_string(extent);
-  return words.empty() ? "()" : words;
+[[nodiscard]] std::string to_string(const Extents<Rank>& extents) {
+  std::string text;
+  for (const auto extent : extents) text += (text.empty() ? "" : " x ") + std::to_string(extent);
+  return text.empty() ? "()" : text;
 }
+
+}  // namespace detail
 
 }  // namespace distx

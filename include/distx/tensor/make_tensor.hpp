@@ -6,12 +6,12 @@
 #include "distx/comm/detail/arguments.hpp"
 #include "distx/tensor/dist_tensor.hpp"
 
-// Tensors from nothing and from this rank's part. None of these communicates.
+// Creation of distributed tensors from extents and from this rank's part. No function here communicates.
 namespace distx {
 
 namespace detail {
 
-/// Calls f with the global index of each element of a box, row by row.
+/// Calls f with the global index of each element of a box, in row-major order.
 template <std::size_t Rank, class F>
 void for_each_index(const Box& box, F&& f) {
   Extents<Rank> index{};
@@ -28,11 +28,11 @@ void for_each_index(const Box& box, F&& f) {
 template <class L>
 constexpr bool has_values() {
   static_assert(!L::has_partial,
-                "distx: the elements of a Partial are sums of terms: give this rank's terms with from_local");
+                "distx: a Partial tensor has terms instead of values: pass this rank's terms to from_local");
   return !L::has_partial;
 }
 
-/// What is asked for before a tensor is made: the memory, if one is named first, and the layout.
+/// The template arguments of the functions that create tensors: a memory space, if one is named first, and the layout.
 template <class Default, class... Ps>
 struct Asked {
   using space = Default;
@@ -53,15 +53,18 @@ constexpr std::uint64_t mixed_bits(std::uint64_t z) noexcept {
 
 }  // namespace detail
 
-/// The same tensor in another memory: `to_space<Cuda>(x)`. No communication; blocks the host.
+/// Copies a tensor to another memory space, with the same layout: `to_space<Cuda>(x)`.
+///
+/// Local; blocks the host until the copy is complete. One of the two spaces must be the host's.
 template <MemorySpace To, DistributedTensor X>
 [[nodiscard]] auto to_space(const X& x) {
   using From = typename X::space;
   static_assert(HostAccessible<To> || HostAccessible<From> || std::same_as<To, From>,
-                "distx: to_space: neither memory is the host's: go by way of that");
-  DistTensor<value_of<X>, rank_of<X>, mesh_of<X>, layout_of<X>, To> made({x.mesh(), x.extents()}, uninitialized);
+                "distx: to_space: neither memory is the host's: copy to the host first");
+  DistTensor<detail::value_of<X>, detail::rank_of<X>, detail::mesh_of<X>, detail::layout_of<X>, To> made(
+      {x.mesh(), x.extents()}, uninitialized);
   const auto stream = x.mesh().template stream<std::conditional_t<HostAccessible<To>, From, To>>();
-  copy(stream, made.local(), Span<const value_of<X>, From>(x.local()));
+  copy(stream, made.local(), Span<const detail::value_of<X>, From>(x.local()));
   stream.synchronize();
   return made;
 }
@@ -78,40 +81,52 @@ auto in_asked(X&& x) {
 
 }  // namespace detail
 
-/// @name Made from extents: `zeros<float, Shard<0, Data>>(mesh, {4, 6})`
-/// The placements that follow the element type are those of the tensor. It lies in the host's memory, or in that named
-/// before them: `zeros<float, Cuda, Shard<0, Data>>(mesh, {4, 6})`; values are computed on the host all the same.
+/// @name Creation from extents
+/// The template arguments are the element type, optionally a memory space (the host's by default), and the placements:
+/// `zeros<float, Shard<0, Data>>(mesh, {4, 6})`, `zeros<float, Cuda, Shard<0, Data>>(mesh, {4, 6})`. `extents` are
+/// those of the whole tensor and equal on all ranks. No function communicates; values are computed on the host.
 /// @{
-template <class T, class... Ps, MeshType MeshT, std::size_t Rank>
+
+/// Returns a tensor of zeros.
+template <class T, class... Ps, detail::MeshType MeshT, std::size_t Rank>
 [[nodiscard]] auto zeros(const MeshT& mesh, const Extents<Rank>& extents) {
   using Asked = detail::Asked<Host, Ps...>;
   return DistTensor<T, Rank, MeshT, typename Asked::layout, typename Asked::space>(mesh, extents);
 }
-/// `f(index)` gives the element at a global index, an array.
-template <class T, class... Ps, MeshType MeshT, std::size_t Rank, class F>
+/// Returns the tensor whose element at each global index is `f(index)`.
+///
+/// `f` takes an `Extents<Rank>`, returns what converts to `T`, and must be the same function on all ranks: then the
+/// tensor has the same values in every layout. It is called for the elements of this rank's part, in row-major order.
+template <class T, class... Ps, detail::MeshType MeshT, std::size_t Rank, class F>
   requires std::invocable<F&, const Extents<Rank>&>
 [[nodiscard]] auto generate(const MeshT& mesh, const Extents<Rank>& extents, F&& f) {
   using Asked = detail::Asked<Host, Ps...>;
   DistTensor<T, Rank, MeshT, typename Asked::layout> made({mesh, extents}, uninitialized);
   if constexpr (detail::has_values<typename Asked::layout>()) {
     T* to = made.local().data();
-    detail::for_each_index<Rank>(made.box(), [&](const Extents<Rank>& index) { *to++ = static_cast<T>(f(index)); });
+    detail::for_each_index<Rank>(detail::box_of(made),
+                                 [&](const Extents<Rank>& index) { *to++ = static_cast<T>(f(index)); });
   }
   return detail::in_asked<Asked>(std::move(made));
 }
-template <class T, class... Ps, MeshType MeshT, std::size_t Rank>
+/// Returns a tensor whose elements are all `value`.
+template <class T, class... Ps, detail::MeshType MeshT, std::size_t Rank>
 [[nodiscard]] auto full(const MeshT& mesh, const Extents<Rank>& extents, std::type_identity_t<T> value) {
   using Asked = detail::Asked<Host, Ps...>;
   DistTensor<T, Rank, MeshT, typename Asked::layout> made({mesh, extents}, uninitialized);
   if constexpr (detail::has_values<typename Asked::layout>()) fill(HostStream{}, made.local(), value);
   return detail::in_asked<Asked>(std::move(made));
 }
-template <class T, class... Ps, MeshType MeshT, std::size_t Rank>
+/// Returns a tensor of ones.
+template <class T, class... Ps, detail::MeshType MeshT, std::size_t Rank>
 [[nodiscard]] auto ones(const MeshT& mesh, const Extents<Rank>& extents) {
   return full<T, Ps...>(mesh, extents, static_cast<T>(1.0F));
 }
-/// Uniform in [low, high), each from the seed and its global index alone: the same tensor in every layout.
-template <FloatingElement T, class... Ps, MeshType MeshT, std::size_t Rank>
+/// Returns a tensor of uniformly distributed values in [low, high).
+///
+/// Each value depends only on the seed and the global index, so the tensor is the same in every layout. `T` is a
+/// floating-point or reduced-precision type.
+template <FloatingElement T, class... Ps, detail::MeshType MeshT, std::size_t Rank>
 [[nodiscard]] auto random(const MeshT& mesh, const Extents<Rank>& extents, std::uint64_t seed, double low = 0,
                           double high = 1) {
   return generate<T, Ps...>(mesh, extents, [&](const Extents<Rank>& index) {
@@ -123,55 +138,58 @@ template <FloatingElement T, class... Ps, MeshType MeshT, std::size_t Rank>
   });
 }
 
-template <class T, class... Ps, MeshType MeshT, std::size_t Rank>
+template <class T, class... Ps, detail::MeshType MeshT, std::size_t Rank>
 [[nodiscard]] auto zeros(const MeshT& mesh, const std::size_t (&extents)[Rank]) {
   return zeros<T, Ps...>(mesh, std::to_array(extents));
 }
-template <class T, class... Ps, MeshType MeshT, std::size_t Rank, class F>
+template <class T, class... Ps, detail::MeshType MeshT, std::size_t Rank, class F>
   requires std::invocable<F&, const Extents<Rank>&>
 [[nodiscard]] auto generate(const MeshT& mesh, const std::size_t (&extents)[Rank], F&& f) {
   return generate<T, Ps...>(mesh, std::to_array(extents), f);
 }
-template <class T, class... Ps, MeshType MeshT, std::size_t Rank>
+template <class T, class... Ps, detail::MeshType MeshT, std::size_t Rank>
 [[nodiscard]] auto full(const MeshT& mesh, const std::size_t (&extents)[Rank], std::type_identity_t<T> value) {
   return full<T, Ps...>(mesh, std::to_array(extents), value);
 }
-template <class T, class... Ps, MeshType MeshT, std::size_t Rank>
+template <class T, class... Ps, detail::MeshType MeshT, std::size_t Rank>
 [[nodiscard]] auto ones(const MeshT& mesh, const std::size_t (&extents)[Rank]) {
   return ones<T, Ps...>(mesh, std::to_array(extents));
 }
-template <FloatingElement T, class... Ps, MeshType MeshT, std::size_t Rank>
+template <FloatingElement T, class... Ps, detail::MeshType MeshT, std::size_t Rank>
 [[nodiscard]] auto random(const MeshT& mesh, const std::size_t (&extents)[Rank], std::uint64_t seed, double low = 0,
                           double high = 1) {
   return random<T, Ps...>(mesh, std::to_array(extents), seed, low, high);
 }
 /// @}
 
-/// @name Made from this rank's part
-/// The one way to begin with a tensor that is Partial: its parts are terms.
-/// @throws MismatchError where the part has not as many elements as the layout gives to this rank
+/// @name Creation from this rank's part
+/// `extents` are those of the whole tensor. Local. This is how a Partial tensor is created: its parts are terms.
+/// @throws InvalidArgument if `values` does not have the number of elements that the layout assigns to this rank
 /// @{
 
-/// Copies `values`, in the order of the mesh's stream; the tensor lies in the memory where they are.
-template <class... Ps, MeshType MeshT, std::size_t Rank, SpanArgument Values>
+/// Returns a tensor whose part on this rank is a copy of `values`, in row-major order and in the memory space of
+/// `values`.
+///
+/// The copy is made in the order of the mesh's stream.
+template <class... Ps, detail::MeshType MeshT, std::size_t Rank, SpanArgument Values>
 [[nodiscard]] auto from_local(const MeshT& mesh, const Extents<Rank>& extents, const Values& values) {
   using T = detail::value_t<const Values>;
   using Space = detail::space_t<const Values>;
-  TensorPlace<Rank, MeshT, Layout<Ps...>> place(mesh, extents);
-  DistTensorRef<const T, Rank, MeshT, Layout<Ps...>, Space> part(place, detail::as_const(detail::as_span(values)));
-  DistTensor<T, Rank, MeshT, Layout<Ps...>, Space> made(std::move(place), uninitialized);
+  DistTensorSpec<Rank, MeshT, Layout<Ps...>> spec(mesh, extents);
+  DistTensorRef<const T, Rank, MeshT, Layout<Ps...>, Space> part(spec, detail::as_const(detail::as_span(values)));
+  DistTensor<T, Rank, MeshT, Layout<Ps...>, Space> made(std::move(spec), uninitialized);
   copy(made.stream(), made.local(), part.local());
   return made;
 }
-template <class... Ps, MeshType MeshT, std::size_t Rank, SpanArgument Values>
+template <class... Ps, detail::MeshType MeshT, std::size_t Rank, SpanArgument Values>
 [[nodiscard]] auto from_local(const MeshT& mesh, const std::size_t (&extents)[Rank], const Values& values) {
   return from_local<Ps...>(mesh, std::to_array(extents), values);
 }
-/// Takes the memory.
-template <class... Ps, MeshType MeshT, std::size_t Rank, class T, class Space>
+/// Returns a tensor that takes ownership of `values`, this rank's part in row-major order.
+template <class... Ps, detail::MeshType MeshT, std::size_t Rank, class T, class Space>
 [[nodiscard]] auto from_local(const MeshT& mesh, const Extents<Rank>& extents, Buffer<T, Space>&& values) {
   using Made = DistTensor<T, Rank, MeshT, Layout<Ps...>, Space>;
-  return Made(typename Made::place_type(mesh, extents), std::move(values));
+  return Made(typename Made::spec_type(mesh, extents), std::move(values));
 }
 /// @}
 

@@ -7,31 +7,34 @@
 #include <utility>
 
 #include "distx/comm/ops.hpp"
-#include "distx/tensor/axis_name.hpp"
+#include "distx/tensor/detail/axis_name.hpp"
 
 namespace distx {
 
-/// Along `Axis`, dimension `Dim` is cut: place i of p has the indices from n*i/p up to n*(i+1)/p of n, maybe none.
+/// Placement: dimension `Dim` is sharded over `Axis`. Of n indices, coordinate i of p holds [n*i/p, n*(i+1)/p), which
+/// may be empty.
 ///
-/// Where several axes cut one dimension, they do so in the mesh's order: each cuts what the one before it has left.
+/// If several axes shard one dimension, they do so in the mesh's order: each shards what the axis before it leaves.
 template <std::size_t Dim, class Axis>
 struct Shard {
   using axis = Axis;
   static constexpr std::size_t dim = Dim;
 };
 
-/// Along `Axis`, every rank has a term of each element; the element is the reduction of the terms.
+/// Placement: every rank along `Axis` holds a term of each element; the element is the reduction of the terms with
+/// `Op`.
 ///
-/// Partials over several axes are reduced in the mesh's order if their ops differ.
+/// Partials over several axes whose ops differ are reduced in the mesh's order.
 template <class Axis, class Op = Sum>
 struct Partial {
-  static_assert(std::is_empty_v<Op> && std::is_default_constructible_v<Op>,
-                "distx: the op of a Partial is named by its type alone: it may have no members");
+  static_assert(
+      std::is_empty_v<Op> && std::is_default_constructible_v<Op>,
+      "distx: Partial: the op must be an empty type that is default constructible, as its type alone names it");
   using axis = Axis;
   using op = Op;
 };
 
-/// Along `Axis`, every rank has the same. What a layout does not name is so; naming it changes nothing.
+/// Placement: every rank along `Axis` holds the same values. This is the default for axes that a layout does not name.
 template <class Axis>
 struct Replicated {
   using axis = Axis;
@@ -51,23 +54,27 @@ template <class P>
 inline constexpr bool is_replicated = false;
 template <class Axis>
 inline constexpr bool is_replicated<Replicated<Axis>> = true;
-
-}  // namespace detail
-
 template <class P>
-concept Placement = detail::is_shard<P> || detail::is_partial<P> || detail::is_replicated<P>;
+concept Placement = is_shard<P> || is_partial<P> || is_replicated<P>;
 
-/// How a tensor lies on a mesh: a set of placements, one for an axis at most. `Layout` makes one.
+/// A layout: a canonical set of placements, at most one per axis. `Layout` makes it.
 template <class... Ps>
 struct Placements {
   static constexpr std::size_t size = sizeof...(Ps);
-  static constexpr bool has_partial = (detail::is_partial<Ps> || ...);
+  static constexpr bool has_partial = (is_partial<Ps> || ...);
 };
 
-namespace detail {
+/// The layout of the result of a call that does not compile. Everything accepts it, so that one mistake gives one
+/// error.
+struct PlaceholderLayout {
+  static constexpr std::size_t size = 0;
+  static constexpr bool has_partial = false;
+};
+template <class L>
+inline constexpr bool is_placeholder = std::is_same_v<L, PlaceholderLayout>;
 
 template <class T>
-inline constexpr bool is_layout = false;
+inline constexpr bool is_layout = is_placeholder<T>;
 template <class... Ps>
 inline constexpr bool is_layout<Placements<Ps...>> = true;
 
@@ -79,8 +86,7 @@ inline constexpr bool all_differ<Axis, Axes...> = !(std::is_same_v<Axis, Axes> |
 template <class... Ps>
 struct Sorted {
   static constexpr bool once = all_differ<typename Ps::axis...>;
-  static_assert(once,
-                "distx: an axis is named twice in a layout: it shards one dimension, or is Partial, or is not named");
+  static_assert(once, "distx: Layout: an axis is named twice: give each axis one placement");
   static constexpr std::size_t count = sizeof...(Ps);
   static constexpr std::array<std::string_view, count> names{spelling_of<typename Ps::axis>()...};
   static_assert(
@@ -91,14 +97,14 @@ struct Sorted {
                 if (names[i] == names[j]) return false;
             return true;
           }(),
-      "distx: two axes of a layout have one name: the order of a layout is by the names of its axes");
+      "distx: Layout: two axes have the same name, and a layout is sorted by the names of its axes: rename one");
   static constexpr std::array<std::size_t, count> order = [] {
-    std::array<std::size_t, count> places{};
+    std::array<std::size_t, count> positions{};
     for (std::size_t i = 0; i != count; ++i)
       for (std::size_t j = 0; j != count; ++j)
-        if (names[j] < names[i] || (names[j] == names[i] && j < i)) ++places[i];
+        if (names[j] < names[i] || (names[j] == names[i] && j < i)) ++positions[i];
     std::array<std::size_t, count> sorted{};
-    for (std::size_t i = 0; i != count; ++i) sorted[places[i]] = i;
+    for (std::size_t i = 0; i != count; ++i) sorted[positions[i]] = i;
     return sorted;
   }();
   template <std::size_t... I>
@@ -106,7 +112,7 @@ struct Sorted {
   using type = decltype(pick(std::make_index_sequence<count>{}));
 };
 
-/// Leaves out what is replicated, which a layout does not name.
+/// Leaves out Replicated, which a layout does not name.
 template <class Kept, class... Ps>
 struct Canonical;
 template <class... Kept>
@@ -115,23 +121,26 @@ template <class... Kept, class P, class... Ps>
 struct Canonical<std::tuple<Kept...>, P, Ps...>
     : std::conditional_t<is_replicated<P>, Canonical<std::tuple<Kept...>, Ps...>,
                          Canonical<std::tuple<Kept..., P>, Ps...>> {};
-/// A layout in place of its placements.
+/// Expands a layout into its placements.
 template <class... Kept, class... Its, class... Ps>
 struct Canonical<std::tuple<Kept...>, Placements<Its...>, Ps...> : Canonical<std::tuple<Kept...>, Its..., Ps...> {};
+template <>
+struct Canonical<std::tuple<>, PlaceholderLayout> {
+  using type = PlaceholderLayout;
+};
 
 }  // namespace detail
 
-/// The set of these placements: the same type in whatever order they are named. An axis not named is replicated.
+/// The layout of a tensor: `Layout<Shard<0, Data>, Partial<Model>>`. Axes that are not named are replicated; the order
+/// of the placements does not change the type. A layout among the arguments stands for its placements.
 template <class... Ps>
-  requires((Placement<Ps> || detail::is_layout<Ps>) && ...)
+  requires((detail::Placement<Ps> || detail::is_layout<Ps>) && ...)
 using Layout = typename detail::Canonical<std::tuple<>, Ps...>::type;
 
 namespace detail {
 
 template <class L, class Axis>
-struct PlacementOn;
-template <class Axis>
-struct PlacementOn<Placements<>, Axis> {
+struct PlacementOn {
   using type = Replicated<Axis>;
 };
 template <class P, class... Ps, class Axis>
@@ -139,23 +148,23 @@ struct PlacementOn<Placements<P, Ps...>, Axis> {
   using type = typename std::conditional_t<std::is_same_v<typename P::axis, Axis>, std::type_identity<P>,
                                            PlacementOn<Placements<Ps...>, Axis>>::type;
 };
+/// The placement of a layout on an axis: `Shard`, `Partial` or `Replicated`.
+template <class L, class Axis>
+using placement_on = typename PlacementOn<L, Axis>::type;
 
 template <class L, class P>
-struct With;
+struct WithPlacement {
+  using type = L;  // of a placeholder
+};
 template <class... Ps, class P>
-struct With<Placements<Ps...>, P> {
+struct WithPlacement<Placements<Ps...>, P> {
   using type = distx::Layout<
       std::conditional_t<std::is_same_v<typename Ps::axis, typename P::axis>, Replicated<typename Ps::axis>, Ps>..., P>;
 };
+/// The layout with the placement on one axis replaced by `P`.
+template <class L, class P>
+using layout_with = typename WithPlacement<L, P>::type;
 
 }  // namespace detail
-
-/// What a layout says of an axis: `Shard`, `Partial` or `Replicated`.
-template <class L, class Axis>
-using placement_on = typename detail::PlacementOn<L, Axis>::type;
-
-/// The same layout but for one axis, which has this placement.
-template <class L, class P>
-using layout_with = typename detail::With<L, P>::type;
 
 }  // namespace distx

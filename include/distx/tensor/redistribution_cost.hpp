@@ -4,12 +4,12 @@
 
 namespace distx {
 
-/// Bytes that a redistribution moves between ranks; those that a `Metered` communicator counts.
+/// The bytes that a redistribution moves between ranks, as a `Metered` communicator counts them.
 struct RedistributionCost {
-  std::size_t largest_sent = 0;      ///< by one rank
-  std::size_t largest_received = 0;  ///< by one rank
-  std::size_t total = 0;             ///< sent by all ranks, and received by all
-  std::size_t collectives = 0;       ///< calls of each rank
+  std::size_t largest_sent = 0;      ///< the most that one rank sends
+  std::size_t largest_received = 0;  ///< the most that one rank receives
+  std::size_t total = 0;             ///< that all ranks send, which is what all ranks receive
+  std::size_t collectives = 0;       ///< the number of collectives that each rank calls
 
   friend bool operator==(const RedistributionCost&, const RedistributionCost&) = default;
 };
@@ -32,16 +32,19 @@ inline RedistributionCost cost_of(const Relayout& wanted, std::size_t element_by
 
 }  // namespace detail
 
-/// What `redistribute` from one layout to another will move: `redistribution_cost<From, To>(mesh, {64, 64})`. Local.
-template <class From, class To, class T = float, MeshType MeshT, std::size_t Rank>
+/// Returns what `redistribute` from layout `From` to layout `To` moves. Local; nothing is sent.
+///
+///     auto cost = redistribution_cost<Layout<Shard<0, Data>>, Layout<>, float>(mesh, {64, 64});
+template <class From, class To, class T = float, detail::MeshType MeshT, std::size_t Rank>
 [[nodiscard]] RedistributionCost redistribution_cost(const MeshT& mesh, const Extents<Rank>& extents) {
   if constexpr (detail::may_become<From, To>())
-    return detail::cost_of(detail::relayout<From, To, MeshT>(mesh.shape(), extents, detail::Ops<From, MeshT, T>::all()),
-                           sizeof(T));
+    return detail::cost_of(
+        detail::relayout<From, To, MeshT>(detail::shape_of(mesh), extents, detail::PartialOps<From, MeshT, T>::all()),
+        sizeof(T));
   else
     return {};
 }
-template <class From, class To, class T = float, MeshType MeshT, std::size_t Rank>
+template <class From, class To, class T = float, detail::MeshType MeshT, std::size_t Rank>
 [[nodiscard]] RedistributionCost redistribution_cost(const MeshT& mesh, const std::size_t (&extents)[Rank]) {
   return redistribution_cost<From, To, T>(mesh, std::to_array(extents));
 }

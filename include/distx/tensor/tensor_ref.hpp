@@ -8,7 +8,9 @@
 
 namespace distx {
 
-/// A borrowed tensor of this process, row by row: a span with extents, indexed as `x(i, j)`.
+/// A borrowed tensor of this process in row-major order: a span with extents, indexed as `x(i, j)`.
+///
+/// Copyable; the memory must outlive it. Indexing needs memory that the host can access.
 template <class T, std::size_t Rank, MemorySpace Space = Host>
 class TensorRef {
  public:
@@ -17,12 +19,13 @@ class TensorRef {
   using space = Space;
 
   constexpr TensorRef() noexcept = default;
-  /// @throws MismatchError unless there are as many values as the extents say
+  /// Refers to `values` as a tensor of these extents.
+  /// @throws InvalidArgument unless the number of values is the product of the extents
   constexpr TensorRef(Span<T, Space> values, const Extents<Rank>& extents) : data_(values.data()), extents_(extents) {
     if (values.size() != volume(extents))
-      throw MismatchError(
-          "there are " + std::to_string(values.size()) + " values, and " + words_of(extents) + " elements",
-          {.operation = "TensorRef"});
+      throw InvalidArgument("got " + std::to_string(values.size()) + " values, extents " + detail::to_string(extents) +
+                                " need " + std::to_string(volume(extents)),
+                            {.operation = "TensorRef"});
   }
   template <std::size_t N>
     requires(N == Rank)
@@ -38,13 +41,13 @@ class TensorRef {
   [[nodiscard]] constexpr Span<T, Space> values() const noexcept { return {data_, volume(extents_)}; }
   [[nodiscard]] constexpr const Extents<Rank>& extents() const noexcept { return extents_; }
   [[nodiscard]] constexpr std::size_t extent(std::size_t dim) const noexcept { return extents_[dim]; }
-  /// Elements from one index of a dimension to the next.
+  /// Returns the distance in elements between consecutive indices of a dimension.
   [[nodiscard]] constexpr std::size_t stride(std::size_t dim) const noexcept {
     std::size_t elements = 1;
     for (std::size_t d = dim + 1; d < Rank; ++d) elements *= extents_[d];
     return elements;
   }
-  /// @pre each index is below its extent
+  /// Returns the element at an index of each dimension. @pre each index is below its extent
   template <std::convertible_to<std::size_t>... Index>
     requires(sizeof...(Index) == Rank) && HostAccessible<Space>
   constexpr T& operator()(Index... index) const noexcept {
@@ -69,7 +72,7 @@ TensorRef(Span<T, Space>, const Extents<Rank>&) -> TensorRef<T, Rank, Space>;
 template <class T, class Space, std::size_t Rank>
 TensorRef(Span<T, Space>, const std::size_t (&)[Rank]) -> TensorRef<T, Rank, Space>;
 
-/// Owns a tensor of this process; move-only.
+/// An owned tensor of this process in row-major order; move-only.
 template <class T, std::size_t Rank, MemorySpace Space = Host>
 class Tensor {
  public:
@@ -77,17 +80,17 @@ class Tensor {
   using space = Space;
 
   Tensor() = default;
-  /// Zeros.
+  /// Allocates a tensor of zeros.
   explicit Tensor(const Extents<Rank>& extents) : values_(volume(extents)), extents_(extents) {}
-  /// Takes the memory.
-  /// @throws MismatchError unless it has as many elements as the extents say
+  /// Takes ownership of `values`.
+  /// @throws InvalidArgument unless the number of values is the product of the extents
   Tensor(const Extents<Rank>& extents, Buffer<T, Space> values)
       : values_(std::move(values)), extents_(TensorRef<T, Rank, Space>(values_.span(), extents).extents()) {}
 
   [[nodiscard]] static constexpr std::size_t rank() noexcept { return Rank; }
   [[nodiscard]] const Extents<Rank>& extents() const noexcept { return extents_; }
   [[nodiscard]] std::size_t extent(std::size_t dim) const noexcept { return extents_[dim]; }
-  // Of a temporary neither of these, which would outlive it.
+  // Deleted for temporaries, which the result would outlive.
   [[nodiscard]] Span<T, Space> values() & noexcept { return values_.span(); }
   [[nodiscard]] Span<const T, Space> values() const& noexcept { return values_.span(); }
   void values() const&& = delete;

@@ -30,15 +30,19 @@ inline void copy_runs(CudaStreamRef stream, std::byte* to, const std::byte* from
 
 }  // namespace cuda::detail
 
+namespace detail {
+
 /// As on the host's memory; many short runs want the kernel of distx/cuda_kernels.cuh, and are copied without it too.
 inline void copy_box(CudaStreamRef stream, std::byte* to, const Box& to_whole, const std::byte* from,
                      const Box& from_whole, const Box& part, std::size_t element_bytes) {
-  const distx::detail::BoxRuns runs(to_whole, from_whole, part, element_bytes);
+  const BoxRuns runs(to_whole, from_whole, part, element_bytes);
   if (runs.bytes == 0) return;
   if (runs.dimensions > 0 && cuda::detail::copy_runs_kernel != nullptr)
     cuda::detail::copy_runs_kernel(stream, to, from, runs);
   else
     cuda::detail::copy_runs(stream, to, from, runs);
 }
+
+}  // namespace detail
 
 }  // namespace distx

@@ -36,10 +36,14 @@ namespace cuda::detail {
 
 template <class T>
 bool register_functions() noexcept {
-  return register_function<elements::Relu, T, T>() && register_function<elements::ReluBackward, T, T, T>() &&
-         register_function<elements::Gelu<T>, T, T>() && register_function<elements::GeluBackward<T>, T, T, T>() &&
-         register_function<elements::Plus, T, T, T>() && register_function<elements::Minus, T, T, T>() &&
-         register_function<elements::Times, T, T, T>() && register_function<elements::TimesFactor<T>, T, T>();
+  return register_function<distx::detail::elements::Relu, T, T>() &&
+         register_function<distx::detail::elements::ReluBackward, T, T, T>() &&
+         register_function<distx::detail::elements::Gelu<T>, T, T>() &&
+         register_function<distx::detail::elements::GeluBackward<T>, T, T, T>() &&
+         register_function<distx::detail::elements::Plus, T, T, T>() &&
+         register_function<distx::detail::elements::Minus, T, T, T>() &&
+         register_function<distx::detail::elements::Times, T, T, T>() &&
+         register_function<distx::detail::elements::TimesFactor<T>, T, T>();
 }
 [[maybe_unused]] inline const bool has_functions = register_functions<float>() && register_functions<double>();
 

@@ -9,24 +9,24 @@ namespace distx {
 /// x (batch, length, width) plus the row of a table (context, width) that each token's place in its sequence has.
 struct AddPlaces {
   static constexpr std::string_view name = "add_places";
-  static constexpr AxisPlace on(AxisPlace x, AxisPlace table) {
-    if (!table.is_replicated()) return places::none;
+  static constexpr rules::AxisPlacement on(rules::AxisPlacement x, rules::AxisPlacement table) {
+    if (!table.is_replicated()) return rules::unsupported;
     if (x.is_replicated() || x.is_shard(0) || x.is_shard(1)) return x;
-    return places::none;
+    return rules::unsupported;
   }
   static Extents<3> extents(const Extents<3>& x, const Extents<2>& table) {
-    if (x[1] > table[0] || x[2] != table[1]) detail::extents_differ(name, x, table);
+    if (x[1] > table[0] || x[2] != table[1]) rules::extents_mismatch("the table must be (context, width)", x, table);
     return x;
   }
 };
 /// The gradient of that table, of which only the extents matter, from that of the result.
 struct PlacesGradient {
   static constexpr std::string_view name = "places_gradient";
-  static constexpr AxisPlace on(AxisPlace table, AxisPlace gradient) {
-    if (!table.is_replicated()) return places::none;
-    if (gradient.is_replicated()) return places::replicated;
-    if (gradient.is_shard(0) || gradient.is_shard(1) || gradient.is_sum()) return places::sum;
-    return places::none;
+  static constexpr rules::AxisPlacement on(rules::AxisPlacement table, rules::AxisPlacement gradient) {
+    if (!table.is_replicated()) return rules::unsupported;
+    if (gradient.is_replicated()) return rules::replicated;
+    if (gradient.is_shard(0) || gradient.is_shard(1) || gradient.is_sum()) return rules::partial_sum;
+    return rules::unsupported;
   }
   static Extents<2> extents(const Extents<2>& table, const Extents<3>& gradient) {
     (void)AddPlaces::extents(gradient, table);
@@ -58,7 +58,7 @@ class ParallelEmbedding {
     const auto weights = training.unshard(tokens_, places_);
     const auto x = redistribute<typename Split::stream>(embedding(ids, tokens_));
     const std::size_t first = x.offset()[1];
-    return apply<AddPlaces>(x, places_, [&](auto in, auto table, auto out) {
+    return rules::apply<AddPlaces>(x, places_, [&](auto in, auto table, auto out) {
       for (std::size_t b = 0; b < in.extent(0); ++b)
         for (std::size_t t = 0; t < in.extent(1); ++t)
           for (std::size_t i = 0; i < in.extent(2); ++i) out(b, t, i) = in(b, t, i) + table(first + t, i);
@@ -69,7 +69,7 @@ class ParallelEmbedding {
     const auto weights = training.unshard(tokens_, places_);
     training.ready(tokens_, embedding_backward(tokens_, ids, redistribute<typename Split::tokens>(gradient)));
     const std::size_t first = gradient.offset()[1];
-    training.ready(places_, apply<PlacesGradient>(places_, gradient, [&](auto, auto slope, auto out) {
+    training.ready(places_, rules::apply<PlacesGradient>(places_, gradient, [&](auto, auto slope, auto out) {
                      fill(typename G::space::stream{}, out.values(), T{});
                      for (std::size_t b = 0; b < slope.extent(0); ++b)
                        for (std::size_t t = 0; t < slope.extent(1); ++t)

@@ -32,7 +32,7 @@ class StreamNorm {
   [[nodiscard]] auto backward(const G& gradient, Training& training) {
     const auto weights = training.unshard(scale_, shift_);
     auto gradients = layer_norm_backward(detail::taken(input_, "StreamNorm"), scale_, gradient);
-    training.ready(scale_, gradients.gain);
+    training.ready(scale_, gradients.weight);
     training.ready(shift_, gradients.bias);
     return std::move(gradients.input);
   }

@@ -13,7 +13,7 @@ namespace distx {
 /// Activations are (batch, length, width). With `SequenceParallel` (Korthikanti et al., 2022, arXiv 2205.05198) the
 /// ranks of the model axis share out the tokens between the layers, so that norms and residuals are not done, nor
 /// kept, on each of them.
-template <MeshType MeshT, class Data, class Model, bool SequenceParallel = false>
+template <detail::MeshType MeshT, class Data, class Model, bool SequenceParallel = false>
 struct TensorParallel {
   using mesh = MeshT;
   using data = Data;

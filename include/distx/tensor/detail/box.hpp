@@ -6,13 +6,13 @@
 
 #include "distx/tensor/extents.hpp"
 
-namespace distx {
+namespace distx::detail {
 
-/// A part of a tensor: in each dimension `size` indices from `begin`. The number of dimensions is a value.
+/// A part of a tensor: in each dimension `size` indices from `begin`. The number of dimensions is a run-time value.
 struct Box {
   std::size_t dimensions = 0;
-  std::array<std::size_t, most_dimensions> begin{};
-  std::array<std::size_t, most_dimensions> size{};
+  std::array<std::size_t, max_dimensions> begin{};
+  std::array<std::size_t, max_dimensions> size{};
 
   [[nodiscard]] constexpr std::size_t volume() const noexcept {
     std::size_t elements = 1;
@@ -25,7 +25,7 @@ struct Box {
       if (index[d] < begin[d] || index[d] - begin[d] >= size[d]) return false;
     return true;
   }
-  /// What both have in common; empty in a dimension where they have nothing.
+  /// The intersection; its size is zero in each dimension in which the boxes do not overlap.
   [[nodiscard]] friend constexpr Box operator&(const Box& a, const Box& b) noexcept {
     Box both{a.dimensions, {}, {}};
     for (std::size_t d = 0; d < a.dimensions; ++d) {
@@ -38,17 +38,15 @@ struct Box {
   friend constexpr bool operator==(const Box&, const Box&) = default;
 };
 
-namespace detail {
-
-/// Where the first element of `part` lies in the memory of `whole`, row by row. @pre part lies in whole
-constexpr std::size_t place_in(const Box& whole, const Box& part) noexcept {
+/// The offset of the first element of `part` in the row-major memory of `whole`. @pre `whole` contains `part`
+constexpr std::size_t offset_in(const Box& whole, const Box& part) noexcept {
   std::size_t at = 0;
   for (std::size_t d = 0; d < whole.dimensions; ++d) at = at * whole.size[d] + (part.begin[d] - whole.begin[d]);
   return at;
 }
 
-/// Whether the elements of `part` lie side by side in the memory of `whole`.
-constexpr bool side_by_side(const Box& whole, const Box& part) noexcept {
+/// Whether the elements of `part` are contiguous in the row-major memory of `whole`.
+constexpr bool is_contiguous_in(const Box& whole, const Box& part) noexcept {
   std::size_t first = 0;  // the first dimension in which there is more than one index
   while (first < whole.dimensions && part.size[first] == 1) ++first;
   for (std::size_t d = first + 1; d < whole.dimensions; ++d)
@@ -56,6 +54,11 @@ constexpr bool side_by_side(const Box& whole, const Box& part) noexcept {
   return true;
 }
 
-}  // namespace detail
+/// @pre the part contains such an index
+template <std::size_t Rank>
+[[nodiscard]] constexpr Extents<Rank> global_index(const Box& part, Extents<Rank> local) noexcept {
+  for (std::size_t d = 0; d < Rank; ++d) local[d] += part.begin[d];
+  return local;
+}
 
-}  // namespace distx
+}  // namespace distx::detail

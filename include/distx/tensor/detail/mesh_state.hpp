@@ -6,15 +6,15 @@
 
 #include "distx/comm/any_communicator.hpp"
 #include "distx/comm/groups.hpp"
-#include "distx/tensor/mesh_shape.hpp"
+#include "distx/tensor/detail/mesh_shape.hpp"
 
 namespace distx::detail {
 
-/// What all handles on one mesh share; of whatever memory space its communicator moves.
+/// The state that all handles on one mesh share, whichever memory space its communicator moves.
 struct MeshState {
   MeshShape shape{};
   int rank = 0;
-  Coordinates places{};
+  Coordinates coordinates{};
   std::string_view space{};
 
   virtual ~MeshState() = default;
@@ -25,14 +25,14 @@ struct MeshStateIn final : MeshState {
   explicit MeshStateIn(AnyCommunicator<Space> all) : world(std::move(all)) {}
 
   AnyCommunicator<Space> world;
-  typename Space::stream stream{};  ///< on which its tensors are worked on
+  typename Space::stream stream{};  ///< orders the work on the mesh's tensors
   std::map<AxisSet, AnyCommunicator<Space>> groups;
 
-  /// The ranks that differ from this one on these axes only, in the mesh's order.
+  /// The communicator of the ranks that differ from this one only on these axes, in the mesh's order.
   [[nodiscard]] AnyCommunicator<Space>& over(AxisSet axes) {
     if (const auto known = groups.find(axes); known != groups.end()) return known->second;
     Grouping grouping;
-    std::map<int, std::size_t> group_at;  // by its first rank
+    std::map<int, std::size_t> group_at;  // keyed by the group's first rank
     for (int other = 0; other < shape.ranks(); ++other) {
       Coordinates first = shape.coordinates(other);
       for (std::size_t axis = 0; axis < shape.axes; ++axis)
@@ -44,14 +44,14 @@ struct MeshStateIn final : MeshState {
     auto made = grouping.size() == 1 ? world.share() : distx::groups(world, grouping);
     return groups.emplace(axes, std::move(made)).first->second;
   }
-  /// Ends the calls of all ranks that share a communicator of the mesh with this one.
+  /// Revokes every communicator of the mesh that this rank has.
   void revoke(const std::string& reason) {
     world.revoke(reason);
     for (auto& [axes, group] : groups) group.revoke(reason);
   }
 };
 
-/// Collective. @throws MismatchError where the sizes do not multiply to the number of ranks
+/// Collective. @throws InvalidArgument unless the product of the sizes is the number of ranks
 template <MemorySpace Space>
 [[nodiscard]] std::shared_ptr<MeshStateIn<Space>> make_mesh(AnyCommunicator<Space> comm, const MeshShape& shape,
                                                             const std::source_location& location,
@@ -64,28 +64,28 @@ template <MemorySpace Space>
   }
   const int rank = comm.rank();
   if (!positive || ranks != comm.size())
-    throw MismatchError(
-        "a mesh of " + shape.to_string() + " is none of " + std::to_string(comm.size()) +
-            " ranks: its sizes must be positive and multiply to that number",
+    throw InvalidArgument(
+        "mesh " + shape.to_string() + " does not match the communicator's " + std::to_string(comm.size()) +
+            " ranks: choose positive sizes whose product is " + std::to_string(comm.size()),
         {.operation = "Mesh", .backend = comm.backend(), .rank = rank, .size = comm.size(), .location = location});
   auto state = std::make_shared<MeshStateIn<Space>>(std::move(comm));
   state->shape = shape;
   state->rank = rank;
-  state->places = shape.coordinates(rank);
+  state->coordinates = shape.coordinates(rank);
   state->space = Space::name;
   state->stream = stream;
   for (std::size_t axis = 0; axis < shape.axes; ++axis) (void)state->over(1U << axis);
   return state;
 }
 
-/// @throws MismatchError where the mesh's communicator moves another space
+/// @throws InvalidArgument if the mesh's communicator moves another space
 template <MemorySpace Space>
 [[nodiscard]] MeshStateIn<Space>& in_space(MeshState& mesh) {
   auto* const state = dynamic_cast<MeshStateIn<Space>*>(&mesh);
   if (state == nullptr)
-    throw MismatchError("the tensor lies in " + std::string(Space::name) +
-                            " memory, and the mesh's communicator moves " + std::string(mesh.space) + " memory",
-                        {.operation = "Mesh", .rank = mesh.rank, .size = mesh.shape.ranks()});
+    throw InvalidArgument("the mesh's communicator moves " + std::string(mesh.space) + " memory, not " +
+                              std::string(Space::name) + " memory: make the mesh from a communicator of that memory",
+                          {.operation = "Mesh", .rank = mesh.rank, .size = mesh.shape.ranks()});
   return *state;
 }
 

@@ -8,26 +8,25 @@
 
 namespace distx::detail {
 
-/// Carries out a plan on elements whose type is known only while the program runs, so that it is compiled once.
+/// Carries out a plan on elements whose type is known only at run time, so that it is compiled once.
 ///
-/// Borrows both memories until it is finished. What is contiguous is moved from and to where it is; the rest is packed
-/// in the mesh's scratch memory, or in memory of its own where something is only begun: the last collective, or, where
-/// streams order the work, all of it.
+/// Borrows both memories until it is finished. Contiguous parts are sent and received in place; other parts are packed
+/// in the mesh's scratch memory or, if a collective is still in progress when a call returns, in its own memory.
 template <MemorySpace Space>
 class Redistribution {
  public:
-  Redistribution(MeshStateIn<Space>& mesh, const Relayout& wanted, const std::array<AnyOp, most_axes>& ops,
+  Redistribution(MeshStateIn<Space>& mesh, const Relayout& wanted, const std::array<AnyOp, max_axes>& ops,
                  Span<const AnyElement, Space> source, Span<AnyElement, Space> target, typename Space::stream stream,
                  const std::source_location& location)
       : mesh_(mesh),
-        plan_(wanted, mesh.places),
+        plan_(wanted, mesh.coordinates),
         ops_(ops),
         source_(source),
         target_(target),
         stream_(stream),
         location_(location) {
     left_ = plan_.collectives();
-    find_places();
+    plan_memory();
   }
   Redistribution(const Redistribution&) = delete;
   Redistribution& operator=(const Redistribution&) = delete;
@@ -40,9 +39,9 @@ class Redistribution {
     move();
     unpack(stream_);
   }
-  /// All but the last collective at once; that one is begun.
+  /// Completes all collectives but the last, which it starts.
   [[nodiscard]] Pending<Space> start() {
-    own_memory();  // before the other stream begins after the mesh's
+    own_memory();  // before the other stream is made to wait for the mesh's
     Detour<Space> detour(mesh_.stream, stream_);
     later_ = true;
     move();
@@ -50,10 +49,10 @@ class Redistribution {
     detour.went_well();
     return std::move(pending_);
   }
-  /// After the Pending of `start` was waited for, by this stream or by the host.
-  /// @return whether anything was left to do
+  /// Called after the Pending of `start` was waited for, by this stream or by the host.
+  /// @return whether this enqueued any work
   bool finish(typename Space::stream stream = {}) {
-    const bool copied = plan_.collectives() == 0;  // of which only the mesh's stream knows
+    const bool copied = plan_.collectives() == 0;  // then the work is on the mesh's stream only
     if (copied) order<Space>(mesh_.stream, stream);
     return unpack(stream) || copied;
   }
@@ -61,14 +60,14 @@ class Redistribution {
  private:
   static constexpr std::size_t in_target = static_cast<std::size_t>(-1), in_source = static_cast<std::size_t>(-2);
 
-  /// Where the boxes begin in the memory of `whole`, if they lie there one after another.
+  /// The offset of the boxes in the memory of `whole`, if they are stored there one after another.
   static std::optional<std::size_t> in_order(const Box& whole, const std::vector<Box>& boxes) {
     std::optional<std::size_t> first;
     std::size_t at = 0;
     for (const auto& box : boxes) {
       if (box.volume() == 0) continue;
-      if (!first) first = at = place_in(whole, box);
-      if (!side_by_side(whole, box) || place_in(whole, box) != at) return std::nullopt;
+      if (!first) first = at = offset_in(whole, box);
+      if (!is_contiguous_in(whole, box) || offset_in(whole, box) != at) return std::nullopt;
       at += box.volume();
     }
     return first.value_or(0);
@@ -89,7 +88,7 @@ class Redistribution {
     scratch_ = owned_.data();
   }
 
-  void find_places() {
+  void plan_memory() {
     if (!plan_.reductions.empty()) {
       blocks_at_ = in_order(plan_.source, plan_.blocks);
       std::size_t now = blocks_at_ ? in_source : packed_ = reserve(volume_of(plan_.blocks));
@@ -108,7 +107,7 @@ class Redistribution {
       if (!step.gathers) {
         send_at_ = in_order(plan_.middle, step.out);
         if (!send_at_ && !receive_at_) {
-          // Nothing is gained by sending this rank its own part.
+          // Copied directly instead of being packed, sent to itself and unpacked.
           kept_ = step.out[step.own];
           step.out[step.own].size = step.in[step.own].size = {};
           step.out[step.own].dimensions = step.in[step.own].dimensions = 1;
@@ -189,7 +188,7 @@ class Redistribution {
     else
       make_in_order(comm, call, stream_);
   }
-  /// No counts where all are alike.
+  /// No counts if all are equal.
   static Counts named(const std::vector<std::size_t>& counts) noexcept {
     for (const auto count : counts)
       if (count != counts.front()) return counts;
@@ -205,14 +204,14 @@ class Redistribution {
 
   MeshStateIn<Space>& mesh_;
   RedistributionPlan plan_;
-  std::array<AnyOp, most_axes> ops_;
+  std::array<AnyOp, max_axes> ops_;
   Span<const AnyElement, Space> source_;
   Span<AnyElement, Space> target_;
   typename Space::stream stream_;
   std::source_location location_;
 
-  std::size_t bytes_ = 0;                                        // of scratch memory; the offsets below are in it
-  std::optional<std::size_t> blocks_at_, send_at_, receive_at_;  // in elements, where no packing is needed
+  std::size_t bytes_ = 0;                                        // of scratch memory; the offsets below refer to it
+  std::optional<std::size_t> blocks_at_, send_at_, receive_at_;  // in elements; set where no packing is needed
   std::size_t packed_ = 0, sent_ = 0, received_ = 0;
   std::vector<std::size_t> results_;
   std::vector<std::size_t> out_counts_, in_counts_;

@@ -6,45 +6,46 @@
 #include "distx/comm/calls/wire_bytes.hpp"
 #include "distx/tensor/detail/sharding.hpp"
 
-// How a tensor gets from one layout to another. First its Partials are reduced, axis by axis, each rank ending with its
-// part of the middle: the target itself, if every rank's target lies in its source; otherwise the source cut further,
-// so that nothing is reduced twice. Then each rank takes what it lacks of its target from the one rank that has it in
-// the middle and stands at its own place on all axes that do not cut the middle.
+// The plan of a redistribution. First the Partials are reduced, axis by axis, so that each rank ends with its part of
+// the middle layout: the target, if every rank's target is contained in its source; otherwise the source sharded
+// further, so that nothing is reduced twice. Then each rank receives the elements of its target that it lacks from the
+// one rank that has them in the middle layout and has its own coordinates on all axes that do not shard the middle.
 namespace distx::detail {
 
-/// The ranks of a mesh that differ from one place on some axes only, in the mesh's order.
+/// The ranks of a mesh that differ from one rank on some axes only, in the mesh's order.
 class MeshLine {
  public:
-  MeshLine(const MeshShape& shape, AxisSet axes, const Coordinates& places) : shape_(shape), places_(places) {
+  MeshLine(const MeshShape& shape, AxisSet axes, const Coordinates& coordinates)
+      : shape_(shape), coordinates_(coordinates) {
     for (std::size_t axis = 0; axis < shape.axes; ++axis)
       if ((axes >> axis & 1U) != 0) {
         axes_.push_back(axis);
         size_ *= static_cast<std::size_t>(shape.sizes[axis]);
-        own_ = own_ * static_cast<std::size_t>(shape.sizes[axis]) + static_cast<std::size_t>(places[axis]);
+        own_ = own_ * static_cast<std::size_t>(shape.sizes[axis]) + static_cast<std::size_t>(coordinates[axis]);
       }
   }
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
-  /// Of the place itself.
+  /// The index of the rank itself.
   [[nodiscard]] std::size_t own() const noexcept { return own_; }
   [[nodiscard]] Coordinates operator[](std::size_t member) const noexcept {
-    Coordinates places = places_;
+    Coordinates coordinates = coordinates_;
     for (auto axis = axes_.rbegin(); axis != axes_.rend(); ++axis) {
       const auto size = static_cast<std::size_t>(shape_.sizes[*axis]);
-      places[*axis] = static_cast<int>(member % size);
+      coordinates[*axis] = static_cast<int>(member % size);
       member /= size;
     }
-    return places;
+    return coordinates;
   }
 
  private:
   const MeshShape& shape_;
-  Coordinates places_;
+  Coordinates coordinates_;
   std::vector<std::size_t> axes_;
   std::size_t size_ = 1;
   std::size_t own_ = 0;
 };
 
-/// One collective along an axis: a reduce-scatter with a count for each rank, or an all-reduce, which has none.
+/// One collective along an axis: a reduce-scatter with a count for each rank, or an all-reduce, which has no counts.
 struct ReduceStep {
   std::size_t axis = 0;
   std::size_t size = 0;
@@ -64,7 +65,7 @@ struct ExchangeStep {
   std::vector<Box> in{};
 };
 
-/// What is asked for; the same on all ranks.
+/// The requested redistribution; the same on all ranks.
 struct Relayout {
   Sharding source{};
   AxisSet partial = 0;
@@ -72,56 +73,56 @@ struct Relayout {
   Sharding target{};
 };
 
-/// The source cut as far as that is of use.
+/// The source, sharded as far as the target allows while Partials are reduced.
 inline Sharding middle_of(const Relayout& wanted) {
   Sharding middle = wanted.source;
   if (wanted.partial == 0) return middle;
   bool arrived = true;
   for (std::size_t d = 0; d < middle.dimensions(); ++d) {
     const Sharding::Axes& goal = wanted.target.axes(d);
-    while (middle.axes(d).begins(goal) && middle.axes(d).count < goal.count) {
+    while (middle.axes(d).is_prefix_of(goal) && middle.axes(d).count < goal.count) {
       const std::size_t next = goal.axis[middle.axes(d).count];
-      if ((wanted.source.cutting() >> next & 1U) != 0) break;
-      middle.cut(d, next);
+      if ((wanted.source.sharded_axes() >> next & 1U) != 0) break;
+      middle.shard(d, next);
     }
     arrived = arrived && middle.axes(d) == goal;
   }
   if (arrived || middle.dimensions() == 0) return middle;
-  // More has to be moved anyhow: half of an all-reduce would be in vain.
+  // An exchange follows anyway, so a reduce-scatter suffices: the all-gather half of an all-reduce would be wasted.
   for (std::size_t axis = 0; axis < middle.mesh().axes; ++axis)
-    if ((wanted.partial >> axis & 1U) != 0 && (middle.cutting() >> axis & 1U) == 0) {
+    if ((wanted.partial >> axis & 1U) != 0 && (middle.sharded_axes() >> axis & 1U) == 0) {
       const auto sizes = middle.box(0).size;
-      middle.cut(static_cast<std::size_t>(
-                     std::max_element(sizes.begin(), sizes.begin() + static_cast<std::ptrdiff_t>(middle.dimensions())) -
-                     sizes.begin()),
-                 axis);
+      middle.shard(static_cast<std::size_t>(std::max_element(sizes.begin(), sizes.begin() + static_cast<std::ptrdiff_t>(
+                                                                                                middle.dimensions())) -
+                                            sizes.begin()),
+                   axis);
     }
   return middle;
 }
 
-/// What one place of the mesh does.
+/// The steps of one rank of the mesh.
 struct RedistributionPlan {
-  RedistributionPlan(const Relayout& wanted, const Coordinates& places)
-      : source(wanted.source.box(places)), target(wanted.target.box(places)) {
-    const Sharding cut = middle_of(wanted);
-    middle = cut.box(places);
-    if (wanted.partial != 0) reduce(wanted, cut, places);
-    exchange_from(cut, wanted.target, places);
+  RedistributionPlan(const Relayout& wanted, const Coordinates& coordinates)
+      : source(wanted.source.box(coordinates)), target(wanted.target.box(coordinates)) {
+    const Sharding between = middle_of(wanted);
+    middle = between.box(coordinates);
+    if (wanted.partial != 0) reduce(wanted, between, coordinates);
+    exchange_from(between, wanted.target, coordinates);
   }
 
   Box source{};
   Box middle{};
   Box target{};
-  std::vector<Box> blocks{};  ///< of the source, in the order in which the reductions want them
+  std::vector<Box> blocks{};  ///< of the source, in the order in which the reductions take them
   std::vector<ReduceStep> reductions{};
   std::optional<ExchangeStep> exchange{};
 
   [[nodiscard]] std::size_t collectives() const noexcept { return reductions.size() + (exchange ? 1 : 0); }
 
  private:
-  void reduce(const Relayout& wanted, const Sharding& cut, const Coordinates& places) {
-    const MeshShape& mesh = cut.mesh();
-    const AxisSet scattered = wanted.partial & cut.cutting();
+  void reduce(const Relayout& wanted, const Sharding& between, const Coordinates& coordinates) {
+    const MeshShape& mesh = between.mesh();
+    const AxisSet scattered = wanted.partial & between.sharded_axes();
     std::vector<std::size_t> order;
     for (const bool first : {true, false})
       for (std::size_t axis = 0; axis < mesh.axes; ++axis) {
@@ -129,10 +130,10 @@ struct RedistributionPlan {
         if ((wanted.partial >> axis & 1U) != 0 && (wanted.ops_differ ? first : scatters == first))
           order.push_back(axis);
       }
-    const MeshLine line(mesh, scattered, places);
-    std::vector<std::size_t> left;  // elements of each block that this rank still has terms of
+    const MeshLine line(mesh, scattered, coordinates);
+    std::vector<std::size_t> left;  // elements of each block that this rank still holds terms of
     for (std::size_t member = 0; member < line.size(); ++member) {
-      blocks.push_back(cut.box(line[member]));
+      blocks.push_back(between.box(line[member]));
       left.push_back(blocks.back().volume());
     }
     const auto total = [](const std::size_t* from, std::size_t count) {
@@ -141,7 +142,7 @@ struct RedistributionPlan {
       return all;
     };
     for (const std::size_t axis : order) {
-      ReduceStep step{axis, total(left.data(), left.size()), {}, static_cast<std::size_t>(places[axis])};
+      ReduceStep step{axis, total(left.data(), left.size()), {}, static_cast<std::size_t>(coordinates[axis])};
       if ((scattered >> axis & 1U) != 0) {
         const std::size_t ranks = static_cast<std::size_t>(mesh.sizes[axis]), each = left.size() / ranks;
         for (std::size_t i = 0; i < ranks; ++i) step.counts.push_back(total(left.data() + i * each, each));
@@ -152,28 +153,28 @@ struct RedistributionPlan {
     }
   }
 
-  void exchange_from(const Sharding& cut, const Sharding& goal, const Coordinates& places) {
+  void exchange_from(const Sharding& between, const Sharding& goal, const Coordinates& coordinates) {
     ExchangeStep step;
     step.gathers = true;
-    for (std::size_t d = 0; d < cut.dimensions(); ++d) {
-      const Sharding::Axes &has = cut.axes(d), &wants = goal.axes(d);
-      const std::size_t common = has.common(wants);
+    for (std::size_t d = 0; d < between.dimensions(); ++d) {
+      const Sharding::Axes &has = between.axes(d), &wants = goal.axes(d);
+      const std::size_t common = has.common_prefix(wants);
       for (std::size_t i = common; i < has.count; ++i) step.axes |= 1U << has.axis[i];
       if (common < wants.count) step.gathers = false;
     }
     if (step.axes == 0) return;
-    const MeshLine line(cut.mesh(), step.axes, places);
+    const MeshLine line(between.mesh(), step.axes, coordinates);
     step.own = line.own();
     for (std::size_t member = 0; member < line.size(); ++member) {
       const Coordinates other = line[member];
       step.out.push_back(middle & goal.box(other));
-      step.in.push_back(cut.box(other) & target);
+      step.in.push_back(between.box(other) & target);
     }
     exchange = std::move(step);
   }
 };
 
-/// The bytes of all its collectives on this place, by `wire_bytes`.
+/// The bytes of all collectives of the plan on one rank, by `wire_bytes`.
 inline WireBytes wire_bytes(const RedistributionPlan& plan, const MeshShape& mesh, std::size_t element_bytes) {
   const auto out = [&](std::size_t n) { return Span<AnyElement>(nullptr, n, ElementType::bytes, element_bytes); };
   const auto in = [&](std::size_t n) { return Span<const AnyElement>(out(n)); };

@@ -1,37 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/tensor/detail/redistribution_plan.hpp"
-#include "distx/tensor/detail/tensor_place.hpp"
+#include "distx/tensor/dist_tensor_spec.hpp"
 
-// From two layouts as types to the description as a value, on which all else works.
+// From two layouts as types to their description as a value, which the redistribution is planned from.
 namespace distx::detail {
 
-/// The ops of a layout's Partials, by axis.
+/// The ops of a layout's Partials, indexed by axis.
 template <class L, class MeshT, class T>
-struct Ops;
+struct PartialOps;
 template <class L, class... Axes, class T>
-struct Ops<L, Mesh<Axes...>, T> {
+struct PartialOps<L, Mesh<Axes...>, T> {
   template <class P>
   static AnyOp of() {
     if constexpr (is_partial<P>) {
-      static_assert(ReductionOp<typename P::op, T>, "distx: the op of a Partial cannot reduce these elements");
+      static_assert(ReductionOp<typename P::op, T>,
+                    "distx: redistribute: the op of a Partial cannot reduce this element type");
       if constexpr (ReductionOp<typename P::op, T>) return AnyOp::make<T>(typename P::op{});
     }
     return {};
   }
-  static std::array<AnyOp, most_axes> all() { return {of<placement_on<L, Axes>>()...}; }
+  static std::array<AnyOp, max_axes> all() { return {of<placement_on<L, Axes>>()...}; }
 };
 
 template <class From, class To, class MeshT, std::size_t Rank>
 [[nodiscard]] Relayout relayout(const MeshShape& shape, const Extents<Rank>& extents,
-                                const std::array<AnyOp, most_axes>& ops) {
+                                const std::array<AnyOp, max_axes>& ops) {
   Relayout wanted{sharding_of<From, MeshT>(shape, extents), partial_axes<From, MeshT>() & ~partial_axes<To, MeshT>(),
                   false, sharding_of<To, MeshT>(shape, extents)};
   std::optional<OpKind> kind;
   for (std::size_t axis = 0; axis < shape.axes; ++axis) {
     if ((wanted.partial >> axis & 1U) == 0) continue;
     const AnyOp& op = ops[axis];
-    // The reduction of one term is the term, but for what a user's op may do to it last.
+    // The reduction of one term is the term, unless a user's op has a `finish`.
     if (shape.sizes[axis] == 1 && !(op.finishes() && op.kind() == OpKind::user)) {
       wanted.partial &= ~(1U << axis);
       continue;
@@ -42,7 +43,7 @@ template <class From, class To, class MeshT, std::size_t Rank>
   return wanted;
 }
 
-/// Each Partial of `To` is one of `From`.
+/// Whether each Partial of `To` is one of `From`.
 template <class From, class To>
 struct KeptPartials;
 template <class From, class... Ps>
@@ -50,7 +51,7 @@ struct KeptPartials<From, Placements<Ps...>> {
   template <class P>
   static constexpr bool kept = !is_partial<P> || std::is_same_v<placement_on<From, typename P::axis>, P>;
   static constexpr bool all = (kept<Ps> && ...);
-  /// Whether P is reduced over its axis with the op of all that are not.
+  /// Whether P has the op of all other Partials, so that the order of the reductions does not matter.
   template <class P>
   static constexpr bool commutes = [] {
     if constexpr (is_partial<P>)
@@ -64,24 +65,29 @@ struct KeptPartials<From, Placements<Ps...>> {
       return true;
   }();
 };
+template <class From>
+struct KeptPartials<From, PlaceholderLayout> {
+  static constexpr bool all = true;
+};
 template <class To, class From>
 inline constexpr bool ops_agree = false;
 template <class To, class... Ps>
 inline constexpr bool ops_agree<To, Placements<Ps...>> =
     (KeptPartials<Placements<Ps...>, To>::template commutes<Ps> && ...);
 
-/// Whether one layout can become another: a sentence where it cannot.
+/// Whether one layout can become another; a compile-time error if not.
 template <class From, class To>
 constexpr bool may_become() {
-  if constexpr (!KeptPartials<From, To>::all) {
+  if constexpr (is_placeholder<From> || is_placeholder<To>) {
+    return true;
+  } else if constexpr (!KeptPartials<From, To>::all) {
     static_assert(KeptPartials<From, To>::all,
-                  "distx: nothing is redistributed to Partial: leave out of the layout what the tensor is not Partial "
-                  "over already");
+                  "distx: redistribute: a tensor cannot become Partial: name only the Partials that it already has");
     return false;
   } else {
     static_assert(ops_agree<To, From>,
-                  "distx: a Partial is kept while another with another op is reduced: what is reduced first matters, "
-                  "so reduce both");
+                  "distx: redistribute: a Partial is kept while a Partial with another op is reduced, and the order of "
+                  "these reductions matters: reduce both");
     return ops_agree<To, From>;
   }
 }

@@ -4,6 +4,8 @@
 
 namespace distx {
 
+namespace detail {
+
 /// The arithmetic of one element, or of several at once.
 namespace elements {
 
@@ -22,7 +24,7 @@ struct ReluBackward {
   }
 };
 
-/// x · Φ(x), nearly: the form with the hyperbolic tangent (Hendrycks and Gimpel, 2016, arXiv 1606.08415).
+/// The tanh approximation of x · Φ(x) (Hendrycks and Gimpel, 2016, arXiv 1606.08415).
 template <class T>
 struct Gelu {
   static constexpr T root = T(0.79788456080286535588);  // sqrt(2 / π)
@@ -40,76 +42,104 @@ struct GeluBackward {
 
 }  // namespace elements
 
-namespace detail {
+/// Why the operands of the backward function of an activation are not supported.
+enum class ActivationFault { meshes, partial, gradient };
 
 template <class X, class G>
-void refuse_elementwise_backward() {
-  using Missing = missing_case<ElementwiseBackward, X, G>;
+constexpr ActivationFault activation_fault() {
   if constexpr (!on_one_mesh<X, G>)
-    static_assert(on_one_mesh<X, G>, "distx: backward: the operand and the gradient lie on meshes of two types");
-  else if constexpr (Missing::operands[0].is_partial())
-    static_assert(is_ruled<Missing>,
-                  "distx: backward: the operand is Partial and the function is not linear: redistribute it first");
+    return ActivationFault::meshes;
   else
-    static_assert(is_ruled<Missing>,
-                  "distx: backward: the gradient does not lie as the operand does: redistribute it to that layout");
+    return missing_case<rules::ElementwiseBackward, X, G>::operands[0].is_partial() ? ActivationFault::partial
+                                                                                    : ActivationFault::gradient;
 }
 
 }  // namespace detail
 
 /// @name Activations
-/// `…_backward(x, gradient)` gives the gradient of x from that of the result, in which it is linear.
+/// Functions of each element, with the extents, element type and layout of `x`. Local, stream-ordered.
+/// Element types: `relu` takes any arithmetic type, `gelu` float and double; in GPU memory float and double.
+///
+/// The forward functions take an `x` that is replicated or sharded on each axis; a Partial `x` does not compile. The
+/// backward functions return the gradient of `x` from `x` and the gradient of the result, which has the extents and the
+/// placements of `x`, or is Partial where `x` is replicated; then so is the result.
+/// @throws InvalidArgument if the extents differ, or the operands are on different meshes
 /// @{
 
-/// max(x, 0).
-template <class X>
-  requires Applicable<Elementwise, X>
-[[nodiscard]] auto relu(const X& x) {
-  return detail::mapped<Elementwise>(elements::Relu{}, x);
+/// Returns max(x, 0).
+template <DistributedTensor X>
+[[nodiscard]] auto relu(const X& x, std::source_location location = std::source_location::current()) {
+  using Rule = rules::Elementwise;
+  if constexpr (detail::Applicable<Rule, X>) {
+    return detail::mapped<Rule>({"relu", location}, detail::elements::Relu{}, x);
+  } else {
+    static_assert(detail::is_supported<detail::missing_case<Rule, X>>,
+                  "distx: relu: the operand is Partial and relu is not linear: redistribute it first");
+    return detail::placeholder<Rule, X>();
+  }
 }
-template <class X, class G>
-  requires Applicable<ElementwiseBackward, X, G>
-[[nodiscard]] auto relu_backward(const X& x, const G& gradient) {
-  return detail::mapped<ElementwiseBackward>(elements::ReluBackward{}, x, gradient);
+/// Returns the gradient of the operand of `relu`: `gradient` where x > 0, and 0 elsewhere.
+template <DistributedTensor X, DistributedTensor G>
+[[nodiscard]] auto relu_backward(const X& x, const G& gradient,
+                                 std::source_location location = std::source_location::current()) {
+  using Rule = rules::ElementwiseBackward;
+  if constexpr (detail::Applicable<Rule, X, G>) {
+    return detail::mapped<Rule>({"relu_backward", location}, detail::elements::ReluBackward{}, x, gradient);
+  } else {
+    using Missing = detail::first_missing_t<Rule, X, G>;
+    constexpr auto fault = detail::activation_fault<X, G>();
+    static_assert(detail::supported_unless<Missing, fault == detail::ActivationFault::meshes>,
+                  "distx: relu_backward: the operands are on meshes of different types");
+    static_assert(detail::supported_unless<Missing, fault == detail::ActivationFault::partial>,
+                  "distx: relu_backward: the operand is Partial and relu is not linear: redistribute it first");
+    static_assert(detail::supported_unless<Missing, fault == detail::ActivationFault::gradient>,
+                  "distx: relu_backward: the gradient's layout differs from the operand's: redistribute the gradient "
+                  "to that layout");
+    return detail::placeholder<Rule, X, G>();
+  }
 }
-/// @see elements::Gelu
-template <class X>
-  requires Applicable<Elementwise, X>
-[[nodiscard]] auto gelu(const X& x) {
-  return detail::mapped<Elementwise>(elements::Gelu<value_of<X>>{}, x);
+/// Returns the Gaussian error linear unit of x, in its tanh approximation (Hendrycks and Gimpel, 2016, arXiv
+/// 1606.08415).
+template <DistributedTensor X>
+[[nodiscard]] auto gelu(const X& x, std::source_location location = std::source_location::current()) {
+  using Rule = rules::Elementwise;
+  static_assert(std::floating_point<detail::value_of<X>>,
+                "distx: gelu: the elements must be float or double: cast the operand");
+  if constexpr (!std::floating_point<detail::value_of<X>>) {
+    return detail::placeholder<Rule, X>();
+  } else if constexpr (detail::Applicable<Rule, X>) {
+    return detail::mapped<Rule>({"gelu", location}, detail::elements::Gelu<detail::value_of<X>>{}, x);
+  } else {
+    static_assert(detail::is_supported<detail::missing_case<Rule, X>>,
+                  "distx: gelu: the operand is Partial and gelu is not linear: redistribute it first");
+    return detail::placeholder<Rule, X>();
+  }
 }
-template <class X, class G>
-  requires Applicable<ElementwiseBackward, X, G>
-[[nodiscard]] auto gelu_backward(const X& x, const G& gradient) {
-  return detail::mapped<ElementwiseBackward>(elements::GeluBackward<value_of<X>>{}, x, gradient);
+/// Returns the gradient of the operand of `gelu`.
+template <DistributedTensor X, DistributedTensor G>
+[[nodiscard]] auto gelu_backward(const X& x, const G& gradient,
+                                 std::source_location location = std::source_location::current()) {
+  using Rule = rules::ElementwiseBackward;
+  static_assert(std::floating_point<detail::value_of<X>>,
+                "distx: gelu_backward: the elements must be float or double: cast the operand");
+  if constexpr (!std::floating_point<detail::value_of<X>>) {
+    return detail::placeholder<Rule, X, G>();
+  } else if constexpr (detail::Applicable<Rule, X, G>) {
+    return detail::mapped<Rule>({"gelu_backward", location}, detail::elements::GeluBackward<detail::value_of<X>>{}, x,
+                                gradient);
+  } else {
+    using Missing = detail::first_missing_t<Rule, X, G>;
+    constexpr auto fault = detail::activation_fault<X, G>();
+    static_assert(detail::supported_unless<Missing, fault == detail::ActivationFault::meshes>,
+                  "distx: gelu_backward: the operands are on meshes of different types");
+    static_assert(detail::supported_unless<Missing, fault == detail::ActivationFault::partial>,
+                  "distx: gelu_backward: the operand is Partial and gelu is not linear: redistribute it first");
+    static_assert(detail::supported_unless<Missing, fault == detail::ActivationFault::gradient>,
+                  "distx: gelu_backward: the gradient's layout differs from the operand's: redistribute the gradient "
+                  "to that layout");
+    return detail::placeholder<Rule, X, G>();
+  }
 }
 /// @}
-
-template <class X>
-  requires Operands<X>
-auto relu(const X&) -> detail::refused<X> {
-  static_assert(is_ruled<detail::missing_case<Elementwise, X>>,
-                "distx: relu: the operand is Partial and relu is not linear: redistribute it first");
-  return detail::never<detail::refused<X>>();
-}
-template <class X, class G>
-  requires Operands<X, G>
-auto relu_backward(const X&, const G&) -> detail::refused<X> {
-  detail::refuse_elementwise_backward<X, G>();
-  return detail::never<detail::refused<X>>();
-}
-template <class X>
-  requires Operands<X>
-auto gelu(const X&) -> detail::refused<X> {
-  static_assert(is_ruled<detail::missing_case<Elementwise, X>>,
-                "distx: gelu: the operand is Partial and gelu is not linear: redistribute it first");
-  return detail::never<detail::refused<X>>();
-}
-template <class X, class G>
-  requires Operands<X, G>
-auto gelu_backward(const X&, const G&) -> detail::refused<X> {
-  detail::refuse_elementwise_backward<X, G>();
-  return detail::never<detail::refused<X>>();
-}
 
 }  // namespace distx

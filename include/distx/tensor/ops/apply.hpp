@@ -7,20 +7,15 @@ namespace distx {
 
 namespace detail {
 
-/// This rank's part of the tensor.
-template <class X>
-Box box_of(const X& x) {
-  if constexpr (requires {
-                  { x.box() } -> std::convertible_to<Box>;
-                })
-    return x.box();
-  else
-    return sharding_of<layout_of<X>, mesh_of<X>>(x.mesh().shape(), x.extents()).box(x.mesh().rank());
-}
+/// The operation that the user called, and where.
+struct Caller {
+  std::string_view operation;
+  std::source_location location;
+};
 
-/// The elements of that part, to be read.
+/// The elements of this rank's part, read-only.
 template <class X>
-auto part_of(const X& x) {
+auto local_view(const X& x) {
   Extents<rank_of<X>> extents{};
   std::copy_n(box_of(x).size.begin(), rank_of<X>, extents.begin());
   return TensorRef<const value_of<X>, rank_of<X>, typename X::space>(
@@ -37,19 +32,48 @@ struct ResultValue<Rule, Xs...> {
   using type = typename Rule::template value_type<value_of<Xs>...>;
 };
 
-/// A tensor for the rule's result, whose elements are not set yet.
-template <class Rule, class X, class... Xs>
-auto result_for(const X& x, const Xs&... others) {
-  if (!((others.mesh() == x.mesh()) && ...))
-    throw MismatchError("the operands lie on two meshes: make one and hand it to all", {.operation = Rule::name});
-  const auto extents = Rule::extents(x.extents(), others.extents()...);
-  constexpr std::size_t rank = std::tuple_size_v<std::remove_const_t<decltype(extents)>>;
-  using Out = DistTensor<typename ResultValue<Rule, X, Xs...>::type, rank, mesh_of<X>, result_layout<Rule, X, Xs...>,
-                         typename X::space>;
-  return Out({x.mesh(), extents}, uninitialized);
+/// Whether the rule takes operands with these numbers of dimensions.
+template <class Rule, class... Xs>
+inline constexpr bool ranks_fit = requires(const Extents<rank_of<Xs>>&... extents) { Rule::extents(extents...); };
+
+template <class Rule, class... Xs>
+constexpr std::size_t result_rank() {
+  if constexpr (ranks_fit<Rule, Xs...>)
+    return std::tuple_size_v<decltype(Rule::extents(std::declval<const Extents<rank_of<Xs>>&>()...))>;
+  else
+    return rank_of<first_of<Xs...>>;
 }
 
-/// Calls what computes: with the stream first if it takes that. On the host's memory it need not.
+/// The result of an operation that does not compile, so that what uses it is not diagnosed as well.
+template <class Rule, class... Xs>
+using PlaceholderResult =
+    DistTensor<typename ResultValue<Rule, Xs...>::type, result_rank<Rule, Xs...>(), mesh_of<first_of<Xs...>>,
+               PlaceholderLayout, typename std::remove_cvref_t<first_of<Xs...>>::space>;
+template <class X>
+[[noreturn]] X never() {
+  throw Error("a call that does not compile was made");
+}
+template <class Rule, class... Xs>
+auto placeholder() -> PlaceholderResult<Rule, Xs...> {
+  return never<PlaceholderResult<Rule, Xs...>>();
+}
+
+/// A tensor for the rule's result, whose elements are not set yet.
+template <class Rule, class X, class... Xs>
+auto result_for(const Caller& caller, const X& x, const Xs&... others) {
+  if (!((others.mesh() == x.mesh()) && ...))
+    throw InvalidArgument("operands are on different meshes; construct them from the same Mesh object",
+                          context_of(x.mesh(), caller.operation, caller.location));
+  try {
+    return DistTensor<typename ResultValue<Rule, X, Xs...>::type, result_rank<Rule, X, Xs...>(), mesh_of<X>,
+                      result_layout<Rule, X, Xs...>, typename X::space>(
+        {x.mesh(), Rule::extents(x.extents(), others.extents()...)}, uninitialized);
+  } catch (const ExtentsMismatch& mismatch) {
+    throw InvalidArgument(mismatch.message, context_of(x.mesh(), caller.operation, caller.location));
+  }
+}
+
+/// Calls a kernel, with the stream first if it takes one; on the host's memory it need not.
 template <class Stream, class Kernel, class... Parts>
 void compute(Stream stream, Kernel& kernel, const Parts&... parts) {
   if constexpr (std::is_empty_v<Stream> && requires { kernel(parts...); }) {
@@ -58,23 +82,29 @@ void compute(Stream stream, Kernel& kernel, const Parts&... parts) {
     kernel(stream, parts...);
   } else {
     static_assert(std::is_empty_v<Stream>,
-                  "distx: what computes in this memory takes the stream first, and this kernel does not: an operation "
-                  "that distx has for the host's memory alone is done here by apply<Rule>(x, kernel of yours)");
+                  "distx: this operation has no kernel for this memory space, where kernels take the stream first: "
+                  "use rules::apply<Rule>(x, kernel) with a custom kernel");
     if constexpr (std::is_empty_v<Stream>) kernel(parts...);
   }
 }
 
 template <class Rule, class Kernel, class... Xs>
-auto applied(Kernel& kernel, const Xs&... xs) {
-  auto out = result_for<Rule>(xs...);
-  compute(out.stream(), kernel, part_of(xs)..., out.view());
-  return out;
+auto applied(const Caller& caller, Kernel&& kernel, const Xs&... xs) {
+  static_assert(ranks_fit<Rule, Xs...>,
+                "distx: an operand has the wrong number of dimensions for this operation: see its shapes");
+  if constexpr (ranks_fit<Rule, Xs...>) {
+    auto out = result_for<Rule>(caller, xs...);
+    compute(out.stream(), kernel, local_view(xs)..., out.view());
+    return out;
+  } else {
+    return placeholder<Rule, Xs...>();
+  }
 }
 
-/// The dimensions before the last as rows, the last as columns.
+/// A tensor as a matrix: the dimensions before the last as rows, the last as columns.
 template <class T, std::size_t Rank, class Space>
 MatrixRef<T, Space> as_rows(const TensorRef<T, Rank, Space>& x) {
-  static_assert(Rank >= 1, "distx: a tensor without dimensions has no rows");
+  static_assert(Rank >= 1, "distx: a tensor of rank 0 does not have rows");
   std::size_t rows = 1;
   for (std::size_t d = 0; d + 1 < Rank; ++d) rows *= x.extent(d);
   return {x.values(), rows, x.extent(Rank - 1)};
@@ -85,87 +115,68 @@ template <class Stream, class T, class Space, class Left, class Right>
 void multiply(Stream stream, MatrixRef<T, Space> out, const Left& left, const Right& right) {
   constexpr bool can = requires { local_matmul(stream, out, left, right); };
   static_assert(can,
-                "distx: matmul: nothing that is included multiplies such matrices in this memory: include what does "
-                "(for GPUs distx/cuda_blas.hpp), or name a product of yours");
+                "distx: matmul: no included header multiplies such matrices in this memory space: include one that "
+                "does (for GPUs distx/cuda_blas.hpp), or pass a custom product");
   if constexpr (can) local_matmul(stream, out, left, right);
 }
-
-/// Stands for the result of what does not compile, so that nothing after it is refused too.
-template <class X, std::size_t Rank = rank_of<X>>
-using refused = DistTensor<value_of<X>, Rank, mesh_of<X>, distx::Layout<>, typename X::space>;
-template <class X>
-[[noreturn]] X never() {
-  throw Error("a call that does not compile was made");
-}
-
-}  // namespace detail
-
-/// Does an operation to each rank's parts, without communication: `kernel(part of x, …, part of the result)`.
-///
-/// The rule says how the result lies. The kernel sets all elements of the result, which hold nothing before. Where
-/// streams order the work, it takes the mesh's first, to enqueue there: `kernel(stream, part of x, …, part of the
-/// result)`.
-/// @throws MismatchError where the extents do not fit, or the operands lie on two meshes
-/// @{
-template <class Rule, class X, class Kernel>
-  requires Applicable<Rule, X>
-[[nodiscard]] auto apply(const X& x, Kernel&& kernel) {
-  return detail::applied<Rule>(kernel, x);
-}
-template <class Rule, class X, class Y, class Kernel>
-  requires Applicable<Rule, X, Y>
-[[nodiscard]] auto apply(const X& x, const Y& y, Kernel&& kernel) {
-  return detail::applied<Rule>(kernel, x, y);
-}
-template <class Rule, class X, class Y, class Z, class Kernel>
-  requires Applicable<Rule, X, Y, Z>
-[[nodiscard]] auto apply(const X& x, const Y& y, const Z& z, Kernel&& kernel) {
-  return detail::applied<Rule>(kernel, x, y, z);
-}
-template <class Rule, class X, class Y, class Z, class W, class Kernel>
-  requires Applicable<Rule, X, Y, Z, W>
-[[nodiscard]] auto apply(const X& x, const Y& y, const Z& z, const W& w, Kernel&& kernel) {
-  return detail::applied<Rule>(kernel, x, y, z, w);
-}
-/// @}
-
-namespace detail {
 
 template <class Rule, class... Xs>
 void refuse_apply() {
   if constexpr (!on_one_mesh<Xs...>)
-    static_assert(on_one_mesh<Xs...>, "distx: apply: the operands lie on meshes of two types");
+    static_assert(on_one_mesh<Xs...>, "distx: apply: the operands are on meshes of different types");
   else
-    static_assert(is_ruled<missing_case<Rule, Xs...>>,
-                  "distx: apply: the rule has no case for operands that lie so: redistribute one that is Partial, or "
-                  "sharded in a dimension that the rule does not shard");
+    static_assert(is_supported<missing_case<Rule, Xs...>>,
+                  "distx: apply: the rule does not support these placements: redistribute an operand that is Partial, "
+                  "or sharded in a dimension that the rule does not support");
+}
+template <class Rule, class Kernel, class... Xs>
+auto applied_by_user(const std::source_location& location, Kernel& kernel, const Xs&... xs) {
+  if constexpr (Applicable<Rule, Xs...>) {
+    return applied<Rule>({Rule::name, location}, kernel, xs...);
+  } else {
+    refuse_apply<Rule, Xs...>();
+    return placeholder<Rule, Xs...>();
+  }
 }
 
 }  // namespace detail
 
-template <class Rule, class X, class Kernel>
-  requires Operands<X>
-auto apply(const X&, Kernel&&) -> detail::refused<X> {
-  detail::refuse_apply<Rule, X>();
-  return detail::never<detail::refused<X>>();
+namespace rules {
+
+/// @name Custom operations
+/// Applies an operation with this rule to one to four distributed tensors and returns its result. Local.
+///
+/// The rule determines the layout and the extents of the result. The kernel is called as
+/// `kernel(part of x, …, part of the result)` with a `TensorRef` for each, and sets all elements of the result, which
+/// are unset before. In a memory space with streams it is called as `kernel(stream, part of x, …, part of the result)`
+/// with the mesh's stream, and enqueues its work there. Placements that the rule does not support do not compile.
+///
+///     auto y = rules::apply<rules::Elementwise>(x, [](auto in, auto out) {
+///       std::ranges::transform(in.values(), out.values().begin(), [](float v) { return v * v; });
+///     });
+/// @throws InvalidArgument if the extents do not match, or the operands are on different meshes
+/// @{
+template <class Rule, DistributedTensor X, class Kernel>
+[[nodiscard]] auto apply(const X& x, Kernel&& kernel, std::source_location location = std::source_location::current()) {
+  return detail::applied_by_user<Rule>(location, kernel, x);
 }
-template <class Rule, class X, class Y, class Kernel>
-  requires Operands<X, Y>
-auto apply(const X&, const Y&, Kernel&&) -> detail::refused<X> {
-  detail::refuse_apply<Rule, X, Y>();
-  return detail::never<detail::refused<X>>();
+template <class Rule, DistributedTensor X, DistributedTensor Y, class Kernel>
+[[nodiscard]] auto apply(const X& x, const Y& y, Kernel&& kernel,
+                         std::source_location location = std::source_location::current()) {
+  return detail::applied_by_user<Rule>(location, kernel, x, y);
 }
-template <class Rule, class X, class Y, class Z, class Kernel>
-  requires Operands<X, Y, Z>
-auto apply(const X&, const Y&, const Z&, Kernel&&) -> detail::refused<X> {
-  detail::refuse_apply<Rule, X, Y, Z>();
-  return detail::never<detail::refused<X>>();
+template <class Rule, DistributedTensor X, DistributedTensor Y, DistributedTensor Z, class Kernel>
+[[nodiscard]] auto apply(const X& x, const Y& y, const Z& z, Kernel&& kernel,
+                         std::source_location location = std::source_location::current()) {
+  return detail::applied_by_user<Rule>(location, kernel, x, y, z);
 }
-template <class Rule, class X, class Y, class Z, class W, class Kernel>
-  requires Operands<X, Y, Z, W>
-auto apply(const X&, const Y&, const Z&, const W&, Kernel&&) -> detail::refused<X> {
-  detail::refuse_apply<Rule, X, Y, Z, W>();
-  return detail::never<detail::refused<X>>();
+template <class Rule, DistributedTensor X, DistributedTensor Y, DistributedTensor Z, DistributedTensor W, class Kernel>
+[[nodiscard]] auto apply(const X& x, const Y& y, const Z& z, const W& w, Kernel&& kernel,
+                         std::source_location location = std::source_location::current()) {
+  return detail::applied_by_user<Rule>(location, kernel, x, y, z, w);
 }
+/// @}
+
+}  // namespace rules
 
 }  // namespace distx

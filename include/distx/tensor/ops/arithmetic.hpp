@@ -2,9 +2,12 @@
 #pragma once
 #include "distx/tensor/ops/elementwise.hpp"
 
-// Sums, products and multiples, element by element.
+// Sums, differences, products and multiples, element by element.
 namespace distx {
 
+namespace detail {
+
+/// The arithmetic of one element, or of several at once.
 namespace elements {
 
 struct Plus {
@@ -40,96 +43,123 @@ struct TimesFactor {
 
 }  // namespace elements
 
-namespace detail {
+/// Why two operands of an elementwise operation are not supported.
+enum class PairFault { meshes, both_partial, one_partial, op, shards };
 
-template <class X, class Y>
-void refuse_add() {
-  using Missing = missing_case<Add, X, Y>;
-  constexpr AxisPlace x = Missing::operands[0], y = Missing::operands[1];
-  if constexpr (!on_one_mesh<X, Y>)
-    static_assert(on_one_mesh<X, Y>, "distx: add: the operands lie on meshes of two types");
-  else if constexpr (x.is_partial() != y.is_partial())
-    static_assert(is_ruled<Missing>,
-                  "distx: add: one operand is Partial and the other is not, so that it would be added on every rank: "
-                  "redistribute the one that is Partial first");
-  else if constexpr (x.is_partial())
-    static_assert(is_ruled<Missing>,
-                  "distx: add: the operands are Partial with another op than Sum: redistribute them first");
-  else
-    static_assert(is_ruled<Missing>,
-                  "distx: add: one axis shards the operands differently: redistribute one to the other's layout");
+template <class Rule, class X, class Y>
+constexpr PairFault pair_fault() {
+  if constexpr (!on_one_mesh<X, Y>) {
+    return PairFault::meshes;
+  } else {
+    constexpr AxisPlacement x = missing_case<Rule, X, Y>::operands[0], y = missing_case<Rule, X, Y>::operands[1];
+    if ((x.is_partial() && !x.is_sum()) || (y.is_partial() && !y.is_sum())) return PairFault::op;
+    if (x.is_partial() && y.is_partial()) return PairFault::both_partial;
+    return x.is_partial() || y.is_partial() ? PairFault::one_partial : PairFault::shards;
+  }
 }
 
 template <class X, class Y>
+void refuse_add() {
+  using Missing = first_missing_t<rules::Add, X, Y>;
+  constexpr PairFault fault = pair_fault<rules::Add, X, Y>();
+  static_assert(supported_unless<Missing, fault == PairFault::meshes>,
+                "distx: add: the operands are on meshes of different types");
+  static_assert(supported_unless<Missing, fault == PairFault::one_partial>,
+                "distx: add: one operand is Partial and the other is not, so the other would be added once per rank: "
+                "redistribute the one that is Partial first");
+  static_assert(supported_unless<Missing, fault == PairFault::op>,
+                "distx: add: an operand is Partial with an op other than Sum: redistribute it first");
+  static_assert(supported_unless<Missing, fault == PairFault::shards>,
+                "distx: add: one axis shards the operands differently: redistribute one to the other's layout");
+}
+template <class X, class Y>
+void refuse_subtract() {
+  using Missing = first_missing_t<rules::Add, X, Y>;
+  constexpr PairFault fault = pair_fault<rules::Add, X, Y>();
+  static_assert(supported_unless<Missing, fault == PairFault::meshes>,
+                "distx: subtract: the operands are on meshes of different types");
+  static_assert(supported_unless<Missing, fault == PairFault::one_partial>,
+                "distx: subtract: one operand is Partial and the other is not, so the other would be counted once per "
+                "rank: redistribute the one that is Partial first");
+  static_assert(supported_unless<Missing, fault == PairFault::op>,
+                "distx: subtract: an operand is Partial with an op other than Sum: redistribute it first");
+  static_assert(supported_unless<Missing, fault == PairFault::shards>,
+                "distx: subtract: one axis shards the operands differently: redistribute one to the other's layout");
+}
+template <class X, class Y>
 void refuse_multiply() {
-  using Missing = missing_case<Multiply, X, Y>;
-  constexpr AxisPlace x = Missing::operands[0], y = Missing::operands[1];
-  if constexpr (!on_one_mesh<X, Y>)
-    static_assert(on_one_mesh<X, Y>, "distx: multiply: the operands lie on meshes of two types");
-  else if constexpr (x.is_partial() && y.is_partial())
-    static_assert(is_ruled<Missing>,
-                  "distx: multiply: both operands are Partial over one axis, and a product of sums is not the sum of "
-                  "the products: redistribute one of them to Replicated there");
-  else if constexpr (x.is_partial() || y.is_partial())
-    static_assert(is_ruled<Missing>,
-                  "distx: multiply: one operand is Partial over an axis that shards the other, or with another op than "
-                  "Sum: redistribute it to the other's layout");
-  else
-    static_assert(is_ruled<Missing>,
-                  "distx: multiply: one axis shards the operands differently: redistribute one to the other's layout");
+  using Missing = first_missing_t<rules::Multiply, X, Y>;
+  constexpr PairFault fault = pair_fault<rules::Multiply, X, Y>();
+  static_assert(supported_unless<Missing, fault == PairFault::meshes>,
+                "distx: multiply: the operands are on meshes of different types");
+  static_assert(supported_unless<Missing, fault == PairFault::both_partial>,
+                "distx: multiply: both operands are Partial over one axis, and a product of sums is not the sum of the "
+                "products: redistribute one of them to Replicated there");
+  static_assert(supported_unless<Missing, fault == PairFault::one_partial>,
+                "distx: multiply: one operand is Partial over an axis that shards the other: redistribute it to the "
+                "other's layout");
+  static_assert(supported_unless<Missing, fault == PairFault::op>,
+                "distx: multiply: an operand is Partial with an op other than Sum: redistribute it first");
+  static_assert(supported_unless<Missing, fault == PairFault::shards>,
+                "distx: multiply: one axis shards the operands differently: redistribute one to the other's layout");
 }
 
 }  // namespace detail
 
-/// x + y; both may be Partial over the same axes.
-template <class X, class Y>
-  requires Applicable<Add, X, Y>
-[[nodiscard]] auto add(const X& x, const Y& y) {
-  return detail::mapped<Add>(elements::Plus{}, x, y);
-}
-/// x - y.
-template <class X, class Y>
-  requires Applicable<Add, X, Y>
-[[nodiscard]] auto subtract(const X& x, const Y& y) {
-  return detail::mapped<Add>(elements::Minus{}, x, y);
-}
-/// The products of elements; one operand may be Partial where the other is replicated.
-template <class X, class Y>
-  requires Applicable<Multiply, X, Y>
-[[nodiscard]] auto multiply(const X& x, const Y& y) {
-  return detail::mapped<Multiply>(elements::Times{}, x, y);
-}
-/// factor * x.
-template <class X>
-  requires Applicable<LinearElementwise, X>
-[[nodiscard]] auto scale(const X& x, std::type_identity_t<value_of<X>> factor) {
-  return detail::mapped<LinearElementwise>(elements::TimesFactor<value_of<X>>{factor}, x);
-}
+/// @name Arithmetic of elements
+/// The operands have equal extents, and equal placements on each axis, which are the result's; the exceptions are
+/// named. The result has the element type of `x`. Local, stream-ordered. In GPU memory for float and
+/// double.
+/// @throws InvalidArgument if the extents differ, or the operands are on different meshes
+/// @{
 
-template <class X, class Y>
-  requires Operands<X, Y>
-auto add(const X&, const Y&) -> detail::refused<X> {
-  detail::refuse_add<X, Y>();
-  return detail::never<detail::refused<X>>();
+/// Returns x + y. Both may be Partial over an axis; then so is the result.
+template <DistributedTensor X, DistributedTensor Y>
+[[nodiscard]] auto add(const X& x, const Y& y, std::source_location location = std::source_location::current()) {
+  using Rule = rules::Add;
+  if constexpr (detail::Applicable<Rule, X, Y>) {
+    return detail::mapped<Rule>({"add", location}, detail::elements::Plus{}, x, y);
+  } else {
+    detail::refuse_add<X, Y>();
+    return detail::placeholder<Rule, X, Y>();
+  }
 }
-template <class X, class Y>
-  requires Operands<X, Y>
-auto subtract(const X&, const Y&) -> detail::refused<X> {
-  detail::refuse_add<X, Y>();
-  return detail::never<detail::refused<X>>();
+/// Returns x - y. Both may be Partial over an axis; then so is the result.
+template <DistributedTensor X, DistributedTensor Y>
+[[nodiscard]] auto subtract(const X& x, const Y& y, std::source_location location = std::source_location::current()) {
+  using Rule = rules::Add;
+  if constexpr (detail::Applicable<Rule, X, Y>) {
+    return detail::mapped<Rule>({"subtract", location}, detail::elements::Minus{}, x, y);
+  } else {
+    detail::refuse_subtract<X, Y>();
+    return detail::placeholder<Rule, X, Y>();
+  }
 }
-template <class X, class Y>
-  requires Operands<X, Y>
-auto multiply(const X&, const Y&) -> detail::refused<X> {
-  detail::refuse_multiply<X, Y>();
-  return detail::never<detail::refused<X>>();
+/// Returns the products of elements at the same index. One operand may be Partial where the other is replicated; then
+/// the result is Partial.
+template <DistributedTensor X, DistributedTensor Y>
+[[nodiscard]] auto multiply(const X& x, const Y& y, std::source_location location = std::source_location::current()) {
+  using Rule = rules::Multiply;
+  if constexpr (detail::Applicable<Rule, X, Y>) {
+    return detail::mapped<Rule>({"multiply", location}, detail::elements::Times{}, x, y);
+  } else {
+    detail::refuse_multiply<X, Y>();
+    return detail::placeholder<Rule, X, Y>();
+  }
 }
-template <class X>
-  requires Operands<X>
-auto scale(const X&, std::type_identity_t<value_of<X>>) -> detail::refused<X> {
-  static_assert(is_ruled<detail::missing_case<LinearElementwise, X>>,
-                "distx: scale: the operand is Partial with another op than Sum: redistribute it first");
-  return detail::never<detail::refused<X>>();
+/// Returns factor * x. `x` may be Partial; then so is the result.
+template <DistributedTensor X>
+[[nodiscard]] auto scale(const X& x, std::type_identity_t<detail::value_of<X>> factor,
+                         std::source_location location = std::source_location::current()) {
+  using Rule = rules::LinearElementwise;
+  if constexpr (detail::Applicable<Rule, X>) {
+    return detail::mapped<Rule>({"scale", location}, detail::elements::TimesFactor<detail::value_of<X>>{factor}, x);
+  } else {
+    static_assert(detail::is_supported<detail::missing_case<Rule, X>>,
+                  "distx: scale: the operand is Partial with an op other than Sum: redistribute it first");
+    return detail::placeholder<Rule, X>();
+  }
 }
+/// @}
 
 }  // namespace distx

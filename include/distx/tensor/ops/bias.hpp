@@ -7,7 +7,9 @@ namespace distx {
 
 namespace detail {
 
-/// out = x with b added to each row: an operation of the host's memory.
+/// @name Kernels of the host's memory
+/// @{
+/// out = x with b added to each row.
 template <class T>
 void add_to_rows(HostStream, MatrixRef<const T> x, Span<const T> b, MatrixRef<T> out) {
   for (std::size_t row = 0; row < x.rows; ++row) {
@@ -16,7 +18,7 @@ void add_to_rows(HostStream, MatrixRef<const T> x, Span<const T> b, MatrixRef<T>
     for (std::size_t i = 0; i < x.columns; ++i) to[i] = from[i] + b[i];
   }
 }
-/// out = the sum of the rows, the first one first: an operation of the host's memory.
+/// out = the sum of the rows, in order.
 template <class T>
 void sum_of_rows(HostStream stream, MatrixRef<const T> x, Span<T> out) {
   fill(stream, out, T{});
@@ -25,60 +27,75 @@ void sum_of_rows(HostStream stream, MatrixRef<const T> x, Span<T> out) {
     for (std::size_t i = 0; i < x.columns; ++i) out[i] += from[i];
   }
 }
+/// @}
 
 template <class X, class B>
 void refuse_add_bias() {
-  using Missing = missing_case<AddBias, X, B>;
-  constexpr AxisPlace x = Missing::operands[0], b = Missing::operands[1];
-  if constexpr (!on_one_mesh<X, B>)
-    static_assert(on_one_mesh<X, B>, "distx: add_bias: the operands lie on meshes of two types");
-  else if constexpr (x.is_partial())
-    static_assert(is_ruled<Missing>,
-                  "distx: add_bias: the operand is Partial, so that the bias would be added on every rank: "
-                  "redistribute it first");
-  else if constexpr (b.is_partial())
-    static_assert(is_ruled<Missing>, "distx: add_bias: the bias is Partial: redistribute it first");
-  else if constexpr (x.cuts_rows())
-    static_assert(is_ruled<Missing>,
-                  "distx: add_bias: the operand is sharded in its last dimension and the bias is not: redistribute the "
-                  "bias to Shard<0, Axis>");
-  else
-    static_assert(is_ruled<Missing>,
-                  "distx: add_bias: the bias is sharded and the operand's last dimension is not: redistribute the bias "
-                  "to Replicated");
+  if constexpr (!on_one_mesh<X, B>) {
+    static_assert(on_one_mesh<X, B>, "distx: add_bias: the operands are on meshes of different types");
+  } else {
+    using Missing = missing_case<rules::AddBias, X, B>;
+    constexpr AxisPlacement x = Missing::operands[0], b = Missing::operands[1];
+    if constexpr (x.is_partial())
+      static_assert(is_supported<Missing>,
+                    "distx: add_bias: the operand is Partial, so the bias would be added once per rank: redistribute "
+                    "the operand first");
+    else if constexpr (b.is_partial())
+      static_assert(is_supported<Missing>, "distx: add_bias: the bias is Partial: redistribute it first");
+    else if constexpr (x.shards_last_dim())
+      static_assert(is_supported<Missing>,
+                    "distx: add_bias: the operand is sharded in its last dimension and the bias is not: redistribute "
+                    "the bias to Shard<0, Axis>");
+    else
+      static_assert(is_supported<Missing>,
+                    "distx: add_bias: the bias is sharded and the operand's last dimension is not: redistribute the "
+                    "bias to Replicated");
+  }
+}
+template <class Rule, class X>
+auto sum_rows(const Caller& caller, const X& x) {
+  return applied<Rule>(
+      caller, [](auto rows, auto out) { sum_of_rows(typename X::space::stream{}, as_rows(rows), out.values()); }, x);
 }
 
 }  // namespace detail
 
-/// x with b, which has one dimension, added to each row; the gradient of b is `sum_rows` of the result's.
-template <class X, class B>
-  requires Applicable<AddBias, X, B>
-[[nodiscard]] auto add_bias(const X& x, const B& b) {
-  return apply<AddBias>(x, b, [](auto rows, auto bias, auto out) {
-    detail::add_to_rows(typename X::space::stream{}, detail::as_rows(rows), bias.values(), detail::as_rows(out));
-  });
-}
-template <class X, class B>
-  requires Operands<X, B>
-auto add_bias(const X&, const B&) -> detail::refused<X> {
-  detail::refuse_add_bias<X, B>();
-  return detail::never<detail::refused<X>>();
+/// Returns x (…, n) plus b (n) in each row. Local, on the host's memory.
+///
+/// On each axis both are replicated, or `x` is sharded in its last dimension and `b` is too, or `x` is sharded in
+/// another dimension and `b` is replicated, or both are Partial. The result has the extents and the layout of `x`. The
+/// gradient of `b` is `sum_rows` of the result's gradient.
+/// @throws InvalidArgument if the last extent of `x` is not that of `b`, or the operands are on different meshes
+template <DistributedTensor X, DistributedTensor B>
+[[nodiscard]] auto add_bias(const X& x, const B& b, std::source_location location = std::source_location::current()) {
+  using Rule = rules::AddBias;
+  if constexpr (detail::Applicable<Rule, X, B>) {
+    return detail::applied<Rule>(
+        {"add_bias", location},
+        [](auto rows, auto bias, auto out) {
+          detail::add_to_rows(typename X::space::stream{}, detail::as_rows(rows), bias.values(), detail::as_rows(out));
+        },
+        x, b);
+  } else {
+    detail::refuse_add_bias<X, B>();
+    return detail::placeholder<Rule, X, B>();
+  }
 }
 
-/// The sum over all dimensions but the last.
-template <class X>
-  requires Applicable<SumRows, X>
-[[nodiscard]] auto sum_rows(const X& x) {
-  return apply<SumRows>(x, [](auto rows, auto out) {
-    detail::sum_of_rows(typename X::space::stream{}, detail::as_rows(rows), out.values());
-  });
-}
-template <class X>
-  requires Operands<X>
-auto sum_rows(const X&) -> detail::refused<X, 1> {
-  static_assert(is_ruled<detail::missing_case<SumRows, X>>,
-                "distx: sum_rows: the operand is Partial with another op than Sum: redistribute it first");
-  return detail::never<detail::refused<X, 1>>();
+/// Returns the sum of x (…, n) over all dimensions but the last, (n). Local, on the host's memory.
+///
+/// Where `x` is Partial, or sharded in a dimension that is summed over, the result is Partial: redistribute it when the
+/// sum is needed.
+template <DistributedTensor X>
+[[nodiscard]] auto sum_rows(const X& x, std::source_location location = std::source_location::current()) {
+  using Rule = rules::SumRows;
+  if constexpr (detail::Applicable<Rule, X>) {
+    return detail::sum_rows<Rule>({"sum_rows", location}, x);
+  } else {
+    static_assert(detail::is_supported<detail::missing_case<Rule, X>>,
+                  "distx: sum_rows: the operand is Partial with an op other than Sum: redistribute it first");
+    return detail::placeholder<Rule, X>();
+  }
 }
 
 }  // namespace distx

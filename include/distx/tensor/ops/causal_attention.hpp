@@ -8,36 +8,42 @@
 
 namespace distx {
 
-/// Queries, keys and values (batch, length, 3, heads, size) give (batch, length, heads, size): by batch and by head.
+namespace rules {
+
+/// Queries, keys and values (batch, length, 3, heads, size) give (batch, length, heads, size); sharded by batch or by
+/// head.
 struct CausalAttention {
   static constexpr std::string_view name = "causal_attention";
-  static constexpr AxisPlace on(AxisPlace x) {
-    if (x.is_replicated()) return places::replicated;
-    if (x.is_shard(0)) return places::shard(0);
-    if (x.is_shard(3)) return places::shard(2);
-    return places::none;
+  static constexpr AxisPlacement on(AxisPlacement x) {
+    if (x.is_replicated()) return replicated;
+    if (x.is_shard(0)) return shard(0);
+    if (x.is_shard(3)) return shard(2);
+    return unsupported;
   }
   static Extents<4> extents(const Extents<5>& x) {
-    if (x[2] != 3) detail::extents_differ(name, x);
+    if (x[2] != 3) extents_mismatch("the third extent must be 3, for queries, keys and values", x);
     return {x[0], x[1], x[3], x[4]};
   }
 };
 
-/// The gradient of queries, keys and values, from them and that of the result.
+/// The gradient of queries, keys and values, from them and the gradient of the result.
 struct CausalAttentionBackward {
   static constexpr std::string_view name = "causal_attention_backward";
-  static constexpr AxisPlace on(AxisPlace x, AxisPlace gradient) {
-    if (x.is_replicated() && gradient.is_replicated()) return places::replicated;
-    if (x.is_shard(0) && gradient.is_shard(0)) return places::shard(0);
-    if (x.is_shard(3) && gradient.is_shard(2)) return places::shard(3);
-    if (x.is_replicated() && gradient.is_sum()) return places::sum;
-    return places::none;
+  static constexpr AxisPlacement on(AxisPlacement x, AxisPlacement gradient) {
+    if (x.is_replicated() && gradient.is_replicated()) return replicated;
+    if (x.is_shard(0) && gradient.is_shard(0)) return shard(0);
+    if (x.is_shard(3) && gradient.is_shard(2)) return shard(3);
+    if (x.is_replicated() && gradient.is_sum()) return partial_sum;
+    return unsupported;
   }
   static Extents<5> extents(const Extents<5>& x, const Extents<4>& gradient) {
-    if (CausalAttention::extents(x) != gradient) detail::extents_differ(name, x, gradient);
+    if (CausalAttention::extents(x) != gradient)
+      extents_mismatch("the gradient must be (batch, length, heads, size)", x, gradient);
     return x;
   }
 };
+
+}  // namespace rules
 
 namespace detail {
 
@@ -52,20 +58,20 @@ void add_multiple(T* to, T factor, const T* from, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) to[i] += factor * from[i];
 }
 
-/// What a token attends to: its share of itself and of each token before it.
+/// The attention weights of a token: the softmax of its scores with itself and each earlier token.
 template <class T>
-void attend(const T* query, const T* keys, std::size_t stride, std::size_t token, std::size_t size, T* share) {
+void attend(const T* query, const T* keys, std::size_t stride, std::size_t token, std::size_t size, T* weights) {
   const T root = 1 / std::sqrt(static_cast<T>(size));
   T largest = -std::numeric_limits<T>::infinity(), total = 0;
   for (std::size_t s = 0; s <= token; ++s) {
-    share[s] = root * dot(query, keys + s * stride, size);
-    largest = std::max(largest, share[s]);
+    weights[s] = root * dot(query, keys + s * stride, size);
+    largest = std::max(largest, weights[s]);
   }
-  for (std::size_t s = 0; s <= token; ++s) total += share[s] = std::exp(share[s] - largest);
-  for (std::size_t s = 0; s <= token; ++s) share[s] /= total;
+  for (std::size_t s = 0; s <= token; ++s) total += weights[s] = std::exp(weights[s] - largest);
+  for (std::size_t s = 0; s <= token; ++s) weights[s] /= total;
 }
 
-/// Calls f(first number of the head's queries, of its outputs, head) by batch and head.
+/// Calls f(offset of the queries, offset of the outputs) for each head of each batch item.
 template <class F>
 void for_each_head(const Extents<5>& x, F&& f) {
   const std::size_t row = x[3] * x[4];
@@ -74,19 +80,19 @@ void for_each_head(const Extents<5>& x, F&& f) {
       f(batch * x[1] * 3 * row + head * x[4], batch * x[1] * row + head * x[4]);
 }
 
-/// @name Operations of the host's memory
+/// @name Kernels of the host's memory
 /// @{
 template <class T>
 void causal_attention(HostStream, const TensorRef<const T, 5>& x, const TensorRef<T, 4>& out) {
   const std::size_t length = x.extent(1), size = x.extent(4), row = x.extent(3) * size;
-  std::vector<T> share(length);
+  std::vector<T> weights(length);
   for_each_head(x.extents(), [&](std::size_t from, std::size_t to) {
     const T* const q = x.data() + from;
     for (std::size_t t = 0; t < length; ++t) {
-      attend(q + t * 3 * row, q + row, 3 * row, t, size, share.data());
+      attend(q + t * 3 * row, q + row, 3 * row, t, size, weights.data());
       T* const result = out.data() + to + t * row;
       std::fill_n(result, size, T{});
-      for (std::size_t s = 0; s <= t; ++s) add_multiple(result, share[s], q + 2 * row + s * 3 * row, size);
+      for (std::size_t s = 0; s <= t; ++s) add_multiple(result, weights[s], q + 2 * row + s * 3 * row, size);
     }
   });
 }
@@ -96,21 +102,21 @@ void causal_attention_backward(HostStream stream, const TensorRef<const T, 5>& x
   const std::size_t length = x.extent(1), size = x.extent(4), row = x.extent(3) * size;
   const T root = 1 / std::sqrt(static_cast<T>(size));
   fill(stream, out.values(), T{});
-  std::vector<T> share(length), slope(length);
+  std::vector<T> weights(length), grads(length);
   for_each_head(x.extents(), [&](std::size_t from, std::size_t to) {
     const T* const q = x.data() + from;
     T* const dq = out.data() + from;
     for (std::size_t t = 0; t < length; ++t) {
-      attend(q + t * 3 * row, q + row, 3 * row, t, size, share.data());
+      attend(q + t * 3 * row, q + row, 3 * row, t, size, weights.data());
       const T* const g = gradient.data() + to + t * row;
       T mean = 0;
       for (std::size_t s = 0; s <= t; ++s) {
         const std::size_t value = 2 * row + s * 3 * row;
-        add_multiple(dq + value, share[s], g, size);
-        mean += share[s] * (slope[s] = dot(g, q + value, size));
+        add_multiple(dq + value, weights[s], g, size);
+        mean += weights[s] * (grads[s] = dot(g, q + value, size));
       }
       for (std::size_t s = 0; s <= t; ++s) {
-        const T score = root * share[s] * (slope[s] - mean);
+        const T score = root * weights[s] * (grads[s] - mean);
         const std::size_t key = row + s * 3 * row;
         add_multiple(dq + t * 3 * row, score, q + key, size);
         add_multiple(dq + key, score, q + t * 3 * row, size);
@@ -120,23 +126,69 @@ void causal_attention_backward(HostStream stream, const TensorRef<const T, 5>& x
 }
 /// @}
 
+template <class X>
+void refuse_causal_attention() {
+  using Missing = missing_case<rules::CausalAttention, X>;
+  constexpr bool partial = Missing::operands[0].is_partial();
+  static_assert(supported_unless<Missing, partial>,
+                "distx: causal_attention: the operand is Partial and attention is not linear: redistribute it first");
+  static_assert(supported_unless<Missing, !partial>,
+                "distx: causal_attention: the operand is sharded in its length, its size or its queries, keys and "
+                "values: redistribute it to Replicated or to a Shard of the batch or the heads");
+}
+template <class X, class G>
+void refuse_causal_attention_backward() {
+  if constexpr (!on_one_mesh<X, G>) {
+    static_assert(on_one_mesh<X, G>, "distx: causal_attention_backward: the operands are on meshes of different types");
+  } else {
+    static_assert(
+        is_supported<missing_case<rules::CausalAttentionBackward, X, G>>,
+        "distx: causal_attention_backward: the gradient is not sharded as the operand, by batch or by head, or "
+        "the operand is Partial: redistribute it");
+  }
+}
+
 }  // namespace detail
 
-/// Each token's weighted mean over itself and those before it, by several heads (Vaswani et al., 2017, arXiv
-/// 1706.03762).
-template <class X>
-  requires Operands<X>
-[[nodiscard]] auto causal_attention(const X& x) {
-  return apply<CausalAttention>(
-      x, [](auto in, auto out) { detail::causal_attention(typename X::space::stream{}, in, out); });
+/// Returns causal multi-head scaled dot-product attention (Vaswani et al., 2017, arXiv 1706.03762): for each token and
+/// head, the mean of the values of the token and all earlier ones, weighted by softmax(query · key / sqrt(size)).
+///
+/// `x` holds queries, keys and values, (batch, length, 3, heads, size); the result is (batch, length, heads, size). On
+/// each axis `x` is replicated or sharded in the batch (dimension 0) or the heads (3), and so is the result (0 or 2).
+/// Local, on the host's memory, for float and double.
+/// @throws InvalidArgument if the third extent is not 3
+template <DistributedTensor X>
+[[nodiscard]] auto causal_attention(const X& x, std::source_location location = std::source_location::current()) {
+  using Rule = rules::CausalAttention;
+  if constexpr (detail::Applicable<Rule, X>) {
+    return detail::applied<Rule>(
+        {"causal_attention", location},
+        [](auto in, auto out) { detail::causal_attention(typename X::space::stream{}, in, out); }, x);
+  } else {
+    detail::refuse_causal_attention<X>();
+    return detail::placeholder<Rule, X>();
+  }
 }
-/// Computes what each token attends to again.
-template <class X, class G>
-  requires Operands<X, G>
-[[nodiscard]] auto causal_attention_backward(const X& x, const G& gradient) {
-  return apply<CausalAttentionBackward>(x, gradient, [](auto in, auto slope, auto out) {
-    detail::causal_attention_backward(typename X::space::stream{}, in, slope, out);
-  });
+/// Returns the gradient of queries, keys and values (batch, length, 3, heads, size) from them and the gradient of the
+/// result of `causal_attention` (batch, length, heads, size). Local; computes the attention weights again.
+///
+/// `gradient` is sharded as the result is; where `x` is replicated it may be Partial, and then the result is.
+/// @throws InvalidArgument if the extents do not match, or the operands are on different meshes
+template <DistributedTensor X, DistributedTensor G>
+[[nodiscard]] auto causal_attention_backward(const X& x, const G& gradient,
+                                             std::source_location location = std::source_location::current()) {
+  using Rule = rules::CausalAttentionBackward;
+  if constexpr (detail::Applicable<Rule, X, G>) {
+    return detail::applied<Rule>(
+        {"causal_attention_backward", location},
+        [](auto in, auto grads, auto out) {
+          detail::causal_attention_backward(typename X::space::stream{}, in, grads, out);
+        },
+        x, gradient);
+  } else {
+    detail::refuse_causal_attention_backward<X, G>();
+    return detail::placeholder<Rule, X, G>();
+  }
 }
 
 }  // namespace distx

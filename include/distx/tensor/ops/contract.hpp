@@ -4,12 +4,13 @@
 #include "distx/tensor/ops/apply.hpp"
 #include "distx/tensor/ops/rules.hpp"
 
-// Products over several dimensions, as weights by head need: (batch, length, width) times (width, 3, heads, size).
+// Products that sum over several dimensions, as weights per head need: (batch, length, width) times (width, 3, heads,
+// size).
 namespace distx {
 
 namespace detail {
 
-/// Of the first operand's extents those from `begin` on, so many, then those of the second.
+/// `count` extents of the first operand from `begin` on, then those of the second from `from` on.
 template <std::size_t Out, std::size_t Rank, std::size_t More>
 Extents<Out> joined(const Extents<Rank>& x, std::size_t begin, std::size_t count, const Extents<More>& y,
                     std::size_t from) {
@@ -23,7 +24,7 @@ bool agree(const Extents<Rank>& x, std::size_t begin, const Extents<More>& y, st
     if (x[begin + d] != y[from + d]) return false;
   return true;
 }
-/// The first so many dimensions as rows.
+/// A tensor as a matrix: the first `leading` dimensions as rows, the others as columns.
 template <class T, std::size_t Rank, class Space>
 MatrixRef<T, Space> as_matrix(const TensorRef<T, Rank, Space>& x, std::size_t leading) {
   std::size_t rows = 1, columns = 1;
@@ -33,95 +34,193 @@ MatrixRef<T, Space> as_matrix(const TensorRef<T, Rank, Space>& x, std::size_t le
 
 }  // namespace detail
 
-/// x (m…, k…) times w (k…, n…) gives (m…, n…), summed over the `K` dimensions k: linear in each.
+namespace rules {
+
+/// x (m…, k…) times w (k…, n…), summed over the `K` dimensions k, gives (m…, n…): linear in each.
 template <std::size_t K>
 struct Contract {
   static constexpr std::string_view name = "contract";
-  static constexpr AxisPlace on(AxisPlace x, AxisPlace w) {
+  static constexpr AxisPlacement on(AxisPlacement x, AxisPlacement w) {
     const std::size_t m = x.dimensions - K;
-    if (x.is_replicated() && w.is_replicated()) return places::replicated;
-    if (x.is_shard() && x.dim < m && w.is_replicated()) return places::shard(x.dim);
-    if (x.is_replicated() && w.is_shard() && w.dim >= K) return places::shard(m + w.dim - K);
-    if (x.is_shard() && x.dim >= m && w.is_shard(x.dim - m)) return places::sum;
-    if (x.is_sum() && w.is_replicated()) return places::sum;
-    if (x.is_replicated() && w.is_sum()) return places::sum;
-    return places::none;
+    if (x.is_replicated() && w.is_replicated()) return replicated;
+    if (x.is_shard() && x.dim < m && w.is_replicated()) return shard(x.dim);
+    if (x.is_replicated() && w.is_shard() && w.dim >= K) return shard(m + w.dim - K);
+    if (x.is_shard() && x.dim >= m && w.is_shard(x.dim - m)) return partial_sum;
+    if (x.is_sum() && w.is_replicated()) return partial_sum;
+    if (x.is_replicated() && w.is_sum()) return partial_sum;
+    return unsupported;
   }
   template <std::size_t X, std::size_t W>
+    requires(X >= K && W >= K)
   static Extents<X + W - 2 * K> extents(const Extents<X>& x, const Extents<W>& w) {
-    if (!detail::agree(x, X - K, w, 0, K)) detail::extents_differ(name, x, w);
+    if (!detail::agree(x, X - K, w, 0, K)) extents_mismatch("the last extents of x must equal the first of w", x, w);
     return detail::joined<X + W - 2 * K>(x, 0, X - K, w, K);
   }
 };
 
-/// The gradient (m…, k…) with respect to x, from that of the result (m…, n…) and w (k…, n…).
+/// The gradient of x (m…, k…), from the gradient of the result (m…, n…) and w (k…, n…).
 template <std::size_t K>
 struct ContractInput {
   static constexpr std::string_view name = "contract_input";
-  static constexpr AxisPlace on(AxisPlace gradient, AxisPlace w) {
+  static constexpr AxisPlacement on(AxisPlacement gradient, AxisPlacement w) {
     const std::size_t m = gradient.dimensions + K - w.dimensions;
-    if (gradient.is_replicated() && w.is_replicated()) return places::replicated;
-    if (gradient.is_shard() && gradient.dim < m && w.is_replicated()) return places::shard(gradient.dim);
-    if (gradient.is_shard() && gradient.dim >= m && w.is_shard(K + gradient.dim - m)) return places::sum;
-    if (gradient.is_replicated() && w.is_shard() && w.dim < K) return places::shard(m + w.dim);
-    if (gradient.is_sum() && w.is_replicated()) return places::sum;
-    if (gradient.is_replicated() && w.is_sum()) return places::sum;
-    return places::none;
+    if (gradient.is_replicated() && w.is_replicated()) return replicated;
+    if (gradient.is_shard() && gradient.dim < m && w.is_replicated()) return shard(gradient.dim);
+    if (gradient.is_shard() && gradient.dim >= m && w.is_shard(K + gradient.dim - m)) return partial_sum;
+    if (gradient.is_replicated() && w.is_shard() && w.dim < K) return shard(m + w.dim);
+    if (gradient.is_sum() && w.is_replicated()) return partial_sum;
+    if (gradient.is_replicated() && w.is_sum()) return partial_sum;
+    return unsupported;
   }
   template <std::size_t G, std::size_t W>
+    requires(W >= K && G + K >= W)
   static Extents<G + 2 * K - W> extents(const Extents<G>& gradient, const Extents<W>& w) {
-    if (!detail::agree(gradient, G + K - W, w, K, W - K)) detail::extents_differ(name, gradient, w);
+    if (!detail::agree(gradient, G + K - W, w, K, W - K))
+      extents_mismatch("the last extents of the gradient must equal those of w", gradient, w);
     return detail::joined<G + 2 * K - W>(gradient, 0, G + K - W, w, 0);
   }
 };
 
-/// The gradient (k…, n…) with respect to w, from x (m…, k…) and that of the result (m…, n…).
+/// The gradient of w (k…, n…), from x (m…, k…) and the gradient of the result (m…, n…).
 template <std::size_t K>
 struct ContractWeight {
   static constexpr std::string_view name = "contract_weight";
-  static constexpr AxisPlace on(AxisPlace x, AxisPlace gradient) {
+  static constexpr AxisPlacement on(AxisPlacement x, AxisPlacement gradient) {
     const std::size_t m = x.dimensions - K;
-    if (x.is_replicated() && gradient.is_replicated()) return places::replicated;
-    if (x.is_shard() && x.dim < m && gradient.is_shard(x.dim)) return places::sum;
-    if (x.is_shard() && x.dim >= m && gradient.is_replicated()) return places::shard(x.dim - m);
-    if (x.is_replicated() && gradient.is_shard() && gradient.dim >= m) return places::shard(K + gradient.dim - m);
-    if (x.is_sum() && gradient.is_replicated()) return places::sum;
-    if (x.is_replicated() && gradient.is_sum()) return places::sum;
-    return places::none;
+    if (x.is_replicated() && gradient.is_replicated()) return replicated;
+    if (x.is_shard() && x.dim < m && gradient.is_shard(x.dim)) return partial_sum;
+    if (x.is_shard() && x.dim >= m && gradient.is_replicated()) return shard(x.dim - m);
+    if (x.is_replicated() && gradient.is_shard() && gradient.dim >= m) return shard(K + gradient.dim - m);
+    if (x.is_sum() && gradient.is_replicated()) return partial_sum;
+    if (x.is_replicated() && gradient.is_sum()) return partial_sum;
+    return unsupported;
   }
   template <std::size_t X, std::size_t G>
+    requires(X >= K && G + K >= X)
   static Extents<2 * K + G - X> extents(const Extents<X>& x, const Extents<G>& gradient) {
-    if (!detail::agree(x, 0, gradient, 0, X - K)) detail::extents_differ(name, x, gradient);
+    if (!detail::agree(x, 0, gradient, 0, X - K))
+      extents_mismatch("the first extents of x and of the gradient must be equal", x, gradient);
     return detail::joined<2 * K + G - X>(x, X - K, K, gradient, X - K);
   }
 };
 
-/// @name Products over the last `K` dimensions of x, which are the first ones of w
+}  // namespace rules
+
+namespace detail {
+
+/// Why the operands of a contraction are not supported.
+enum class ContractFault { meshes, both_partial, partial, shards };
+
+template <class Rule, class X, class Y>
+constexpr ContractFault contract_fault() {
+  if constexpr (!on_one_mesh<X, Y>) {
+    return ContractFault::meshes;
+  } else {
+    constexpr AxisPlacement x = missing_case<Rule, X, Y>::operands[0], y = missing_case<Rule, X, Y>::operands[1];
+    if (x.is_partial() && y.is_partial()) return ContractFault::both_partial;
+    return x.is_partial() || y.is_partial() ? ContractFault::partial : ContractFault::shards;
+  }
+}
+
+}  // namespace detail
+
+/// @name Products over several dimensions
+/// Local: no product communicates; computed or enqueued as `matmul`, by the memory space's own `local_matmul`.
+/// Placements are those of `matmul` by analogy and listed in docs/rules.md: where an axis shards a dimension that is
+/// summed over, in both operands, the result is Partial over it.
+/// @throws InvalidArgument if the extents do not match, or the operands are on different meshes
 /// @{
-template <std::size_t K, class X, class W>
-  requires Operands<X, W>
-[[nodiscard]] auto contract(const X& x, const W& w) {
-  return apply<Contract<K>>(x, w, [](auto stream, auto left, auto right, auto out) {
-    detail::multiply(stream, detail::as_matrix(out, rank_of<X> - K), detail::as_matrix(left, rank_of<X> - K),
-                     detail::as_matrix(right, K));
-  });
+
+/// Returns x (m…, k…) times w (k…, n…), summed over the `K` dimensions k, which is (m…, n…).
+template <std::size_t K, DistributedTensor X, DistributedTensor W>
+[[nodiscard]] auto contract(const X& x, const W& w, std::source_location location = std::source_location::current()) {
+  using Rule = rules::Contract<K>;
+  if constexpr (detail::Applicable<Rule, X, W>) {
+    return detail::applied<Rule>(
+        {"contract", location},
+        [](auto stream, auto left, auto right, auto out) {
+          constexpr std::size_t m = detail::rank_of<X> - K;
+          detail::multiply(stream, detail::as_matrix(out, m), detail::as_matrix(left, m), detail::as_matrix(right, K));
+        },
+        x, w);
+  } else {
+    using Missing = detail::first_missing_t<Rule, X, W>;
+    constexpr auto fault = detail::contract_fault<Rule, X, W>();
+    static_assert(detail::supported_unless<Missing, fault == detail::ContractFault::meshes>,
+                  "distx: contract: the operands are on meshes of different types");
+    static_assert(detail::supported_unless<Missing, fault == detail::ContractFault::both_partial>,
+                  "distx: contract: both operands are Partial over one axis, and a product of sums is not the sum of "
+                  "the products: redistribute one of them to Replicated there");
+    static_assert(detail::supported_unless<Missing, fault == detail::ContractFault::partial>,
+                  "distx: contract: one operand is Partial over an axis that shards the other, or with an op other "
+                  "than Sum: redistribute it to Replicated there");
+    static_assert(detail::supported_unless<Missing, fault == detail::ContractFault::shards>,
+                  "distx: contract: the shards of the operands on one axis do not match: redistribute one of them to "
+                  "Replicated there");
+    return detail::placeholder<Rule, X, W>();
+  }
 }
-template <std::size_t K, class G, class W>
-  requires Operands<G, W>
-[[nodiscard]] auto contract_input(const G& gradient, const W& w) {
-  return apply<ContractInput<K>>(gradient, w, [](auto stream, auto left, auto right, auto out) {
-    constexpr std::size_t m = rank_of<G> + K - rank_of<W>;
-    detail::multiply(stream, detail::as_matrix(out, m), detail::as_matrix(left, m),
-                     detail::as_matrix(right, K).transpose());
-  });
+/// Returns the gradient of x (m…, k…) in `contract<K>(x, w)`, from the gradient of the result (m…, n…) and w (k…, n…).
+template <std::size_t K, DistributedTensor G, DistributedTensor W>
+[[nodiscard]] auto contract_input(const G& gradient, const W& w,
+                                  std::source_location location = std::source_location::current()) {
+  using Rule = rules::ContractInput<K>;
+  if constexpr (detail::Applicable<Rule, G, W>) {
+    return detail::applied<Rule>(
+        {"contract_input", location},
+        [](auto stream, auto left, auto right, auto out) {
+          constexpr std::size_t m = detail::rank_of<G> + K - detail::rank_of<W>;
+          detail::multiply(stream, detail::as_matrix(out, m), detail::as_matrix(left, m),
+                           detail::as_matrix(right, K).transpose());
+        },
+        gradient, w);
+  } else {
+    using Missing = detail::first_missing_t<Rule, G, W>;
+    constexpr auto fault = detail::contract_fault<Rule, G, W>();
+    static_assert(detail::supported_unless<Missing, fault == detail::ContractFault::meshes>,
+                  "distx: contract_input: the operands are on meshes of different types");
+    static_assert(detail::supported_unless<Missing, fault == detail::ContractFault::both_partial>,
+                  "distx: contract_input: both operands are Partial over one axis, and a product of sums is not the "
+                  "sum of the products: redistribute one of them to Replicated there");
+    static_assert(detail::supported_unless<Missing, fault == detail::ContractFault::partial>,
+                  "distx: contract_input: one operand is Partial over an axis that shards the other, or with an op "
+                  "other than Sum: redistribute it to Replicated there");
+    static_assert(detail::supported_unless<Missing, fault == detail::ContractFault::shards>,
+                  "distx: contract_input: the shards of the operands on one axis do not match: redistribute one of "
+                  "them to Replicated there");
+    return detail::placeholder<Rule, G, W>();
+  }
 }
-template <std::size_t K, class X, class G>
-  requires Operands<X, G>
-[[nodiscard]] auto contract_weight(const X& x, const G& gradient) {
-  return apply<ContractWeight<K>>(x, gradient, [](auto stream, auto left, auto right, auto out) {
-    detail::multiply(stream, detail::as_matrix(out, K), detail::as_matrix(left, rank_of<X> - K).transpose(),
-                     detail::as_matrix(right, rank_of<X> - K));
-  });
+/// Returns the gradient of w (k…, n…) in `contract<K>(x, w)`, from x (m…, k…) and the gradient of the result (m…, n…).
+template <std::size_t K, DistributedTensor X, DistributedTensor G>
+[[nodiscard]] auto contract_weight(const X& x, const G& gradient,
+                                   std::source_location location = std::source_location::current()) {
+  using Rule = rules::ContractWeight<K>;
+  if constexpr (detail::Applicable<Rule, X, G>) {
+    return detail::applied<Rule>(
+        {"contract_weight", location},
+        [](auto stream, auto left, auto right, auto out) {
+          constexpr std::size_t m = detail::rank_of<X> - K;
+          detail::multiply(stream, detail::as_matrix(out, K), detail::as_matrix(left, m).transpose(),
+                           detail::as_matrix(right, m));
+        },
+        x, gradient);
+  } else {
+    using Missing = detail::first_missing_t<Rule, X, G>;
+    constexpr auto fault = detail::contract_fault<Rule, X, G>();
+    static_assert(detail::supported_unless<Missing, fault == detail::ContractFault::meshes>,
+                  "distx: contract_weight: the operands are on meshes of different types");
+    static_assert(detail::supported_unless<Missing, fault == detail::ContractFault::both_partial>,
+                  "distx: contract_weight: both operands are Partial over one axis, and a product of sums is not the "
+                  "sum of the products: redistribute one of them to Replicated there");
+    static_assert(detail::supported_unless<Missing, fault == detail::ContractFault::partial>,
+                  "distx: contract_weight: one operand is Partial over an axis that shards the other, or with an op "
+                  "other than Sum: redistribute it to Replicated there");
+    static_assert(detail::supported_unless<Missing, fault == detail::ContractFault::shards>,
+                  "distx: contract_weight: the shards of the operands on one axis do not match: redistribute one of "
+                  "them to Replicated there");
+    return detail::placeholder<Rule, X, G>();
+  }
 }
 /// @}
 

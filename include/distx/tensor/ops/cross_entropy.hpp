@@ -7,150 +7,173 @@
 
 namespace distx {
 
-/// What `cross_entropy` gives: a number for each row, and what its gradient needs.
+/// The result of `cross_entropy`: two numbers per row of logits, with the extents and the layout of the targets.
 template <class Rows>
-struct CrossEntropies {
+struct CrossEntropyResult {
   Rows losses;    ///< -log(softmax(row)[target])
-  Rows log_sums;  ///< log of the row's sum of exponentials
+  Rows log_sums;  ///< the log of the row's sum of exponentials, which `cross_entropy_backward` needs
 };
 
 namespace detail {
 
-/// What a rank's part of each row adds: the greatest, and relative to all ranks' the sum of the exponentials and the
-/// target's logit, which is zero where the target is in another rank's part. Operations of the host's memory.
+/// @name Kernels of the host's memory
+/// Of each row, a rank computes the maximum of its part, and relative to the maximum of all ranks the sum of
+/// exponentials and the target's logit, which is zero if another rank holds it.
+/// @{
 template <class T>
-void greatest_of_rows(HostStream, MatrixRef<const T> logits, Span<T> greatest) {
+void maxima_of_rows(HostStream, MatrixRef<const T> logits, Span<T> maxima) {
   for (std::size_t row = 0; row < logits.rows; ++row) {
-    greatest[row] = -std::numeric_limits<T>::infinity();
-    for (std::size_t i = 0; i < logits.columns; ++i) greatest[row] = std::max(greatest[row], *logits.at(row, i));
+    maxima[row] = -std::numeric_limits<T>::infinity();
+    for (std::size_t i = 0; i < logits.columns; ++i) maxima[row] = std::max(maxima[row], *logits.at(row, i));
   }
 }
 template <class T, class Id>
 void sums_of_rows(HostStream, MatrixRef<const T> logits, Span<const Id> targets, std::size_t first, std::size_t all,
-                  Span<const T> greatest, Span<T> sums, Span<T> at_targets) {
+                  Span<const T> maxima, Span<T> sums, Span<T> at_targets, const ErrorContext& context) {
   for (std::size_t row = 0; row < logits.rows; ++row) {
     T sum = 0;
-    for (std::size_t i = 0; i < logits.columns; ++i) sum += std::exp(*logits.at(row, i) - greatest[row]);
+    for (std::size_t i = 0; i < logits.columns; ++i) sum += std::exp(*logits.at(row, i) - maxima[row]);
     sums[row] = sum;
-    const auto at = row_of(targets[row], first, logits.columns, all, CrossEntropy::name);
-    at_targets[row] = at ? *logits.at(row, *at) - greatest[row] : T{};
+    const auto at = row_of(targets[row], first, logits.columns, all, context);
+    at_targets[row] = at ? *logits.at(row, *at) - maxima[row] : T{};
   }
 }
 template <class T>
-void cross_entropy_of_rows(HostStream, Span<const T> greatest, Span<const T> sums, Span<const T> at_targets,
+void cross_entropy_of_rows(HostStream, Span<const T> maxima, Span<const T> sums, Span<const T> at_targets,
                            Span<T> losses, Span<T> log_sums) {
   for (std::size_t row = 0; row < sums.size(); ++row) {
     losses[row] = std::log(sums[row]) - at_targets[row];
-    log_sums[row] = std::log(sums[row]) + greatest[row];
+    log_sums[row] = std::log(sums[row]) + maxima[row];
   }
 }
 template <class T, class Id>
-void cross_entropy_slopes(HostStream, MatrixRef<const T> logits, Span<const Id> targets, std::size_t first,
-                          std::size_t all, Span<const T> log_sums, Span<const T> gradient, MatrixRef<T> out) {
+void cross_entropy_gradient(HostStream, MatrixRef<const T> logits, Span<const Id> targets, std::size_t first,
+                            std::size_t all, Span<const T> log_sums, Span<const T> gradient, MatrixRef<T> out,
+                            const ErrorContext& context) {
   for (std::size_t row = 0; row < logits.rows; ++row) {
     for (std::size_t i = 0; i < logits.columns; ++i)
       *out.at(row, i) = gradient[row] * std::exp(*logits.at(row, i) - log_sums[row]);
-    if (const auto at = row_of(targets[row], first, logits.columns, all, CrossEntropyBackward::name))
-      *out.at(row, *at) -= gradient[row];
+    if (const auto at = row_of(targets[row], first, logits.columns, all, context)) *out.at(row, *at) -= gradient[row];
   }
 }
 
-/// Reduces over the axes that cut the rows of x, if there are any.
+/// @}
+
+/// Reduces over the axes that shard the rows of x, if there are any.
 template <class X, class T, class Op>
 void reduce_rows(const X& x, Span<T, typename X::space> values, Op op, const std::source_location& location) {
   using Space = typename X::space;
   AxisSet axes = 0;
-  const auto cutting = sharding_of<layout_of<X>, mesh_of<X>>(x.mesh().shape(), x.extents()).axes(rank_of<X> - 1);
-  for (std::size_t i = 0; i < cutting.count; ++i) axes |= 1U << cutting.axis[i];
+  const auto sharding = sharding_of(x).axes(rank_of<X> - 1);
+  for (std::size_t i = 0; i < sharding.count; ++i) axes |= 1U << sharding.axis[i];
   if (axes != 0)
-    in_space<Space>(x.mesh().state()).over(axes).execute(AllReduce<T, Op, Space>{values, values, op, location});
+    in_space<Space>(state_of(x.mesh())).over(axes).execute(AllReduce<T, Op, Space>{values, values, op, location});
 }
 
 template <class Logits, class Targets>
 void refuse_cross_entropy() {
-  using Missing = missing_case<CrossEntropy, Logits, Targets>;
-  constexpr AxisPlace logits = Missing::operands[0];
-  if constexpr (!on_one_mesh<Logits, Targets>)
-    static_assert(on_one_mesh<Logits, Targets>, "distx: cross_entropy: the operands lie on meshes of two types");
-  else if constexpr (!HostAccessible<typename Logits::space>)
+  if constexpr (!on_one_mesh<Logits, Targets>) {
+    static_assert(on_one_mesh<Logits, Targets>, "distx: cross_entropy: the operands are on meshes of different types");
+  } else if constexpr (!HostAccessible<typename Logits::space>) {
     static_assert(HostAccessible<typename Logits::space>,
-                  "distx: cross_entropy: distx computes it in the host's memory alone: bring the logits there, or "
-                  "compute it by apply<Rule>(logits, targets, kernel of yours)");
-  else if constexpr (logits.is_partial())
-    static_assert(is_ruled<Missing>,
+                  "distx: cross_entropy: it is implemented for the host's memory only: copy the logits there with "
+                  "to_space<Host>, or use rules::apply<Rule>(logits, targets, kernel) with a custom kernel");
+  } else {
+    using Missing = missing_case<rules::CrossEntropy, Logits, Targets>;
+    constexpr bool partial = Missing::operands[0].is_partial();
+    static_assert(supported_unless<Missing, partial>,
                   "distx: cross_entropy: the logits are Partial and cross_entropy is not linear: redistribute them "
                   "first");
-  else
-    static_assert(is_ruled<Missing>,
-                  "distx: cross_entropy: the targets do not lie as the rows of logits do: redistribute the targets to "
-                  "the logits' layout without the vocabulary's axis");
+    static_assert(supported_unless<Missing, !partial>,
+                  "distx: cross_entropy: the targets are not sharded as the rows of the logits: redistribute the "
+                  "targets to the logits' layout without the vocabulary's axis");
+  }
 }
 template <class Logits, class Targets, class Sums, class G>
 void refuse_cross_entropy_backward() {
   if constexpr (!on_one_mesh<Logits, Targets, Sums, G>)
     static_assert(on_one_mesh<Logits, Targets, Sums, G>,
-                  "distx: cross_entropy_backward: the operands lie on meshes of two types");
+                  "distx: cross_entropy_backward: the operands are on meshes of different types");
   else
-    static_assert(is_ruled<missing_case<CrossEntropyBackward, Logits, Targets, Sums, G>>,
-                  "distx: cross_entropy_backward: the gradient does not lie as the losses do, or the logits are "
-                  "Partial: redistribute it");
+    static_assert(is_supported<missing_case<rules::CrossEntropyBackward, Logits, Targets, Sums, G>>,
+                  "distx: cross_entropy_backward: the gradient's layout differs from that of the losses, or the "
+                  "logits are Partial: redistribute it");
 }
 
 }  // namespace detail
 
-/// Of each row of logits and the index of its target. Collective over the axes that shard the vocabulary, on which
-/// three numbers of each row are reduced; the logits stay where they are.
-/// @throws MismatchError for a target that the vocabulary has not
-template <class Logits, class Targets>
-  requires Applicable<CrossEntropy, Logits, Targets> && HostAccessible<typename Logits::space>
+/// Returns for each row of logits (…, v) and its target (…) the loss -log(softmax(row)[target]), unreduced, and the log
+/// of the row's sum of exponentials: two tensors (…) of the logits' element type, float or double.
+///
+/// Targets are integers in [0, v). On each axis the rows of both are sharded alike, or the targets are replicated and
+/// the logits are replicated or sharded in the vocabulary. Collective over the axes that shard the vocabulary: there
+/// two all-reduces of together three numbers per row; the logits are not moved. Local otherwise. Blocks until the
+/// result is complete; on the host's memory.
+///
+///     auto [losses, log_sums] = distx::cross_entropy(logits, targets);
+///     auto gradient = distx::cross_entropy_backward(logits, targets, log_sums, gradient_of_losses);
+/// @throws DataError for a target outside [0, v)
+/// @throws InvalidArgument if the extents do not match, or the operands are on different meshes
+/// @throws MismatchError, TimeoutError, RevokedError, RankFailure as `all_reduce` does
+template <DistributedTensor Logits, DistributedTensor Targets>
 [[nodiscard]] auto cross_entropy(const Logits& logits, const Targets& targets,
                                  std::source_location location = std::source_location::current()) {
-  static_assert(std::integral<value_of<Targets>>, "distx: cross_entropy: the targets are no integers");
-  using T = value_of<Logits>;
-  using Space = typename Logits::space;
-  const typename Space::stream stream{};
-  auto losses = detail::result_for<CrossEntropy>(logits, targets);
-  auto log_sums = detail::result_for<CrossEntropy>(logits, targets);
-  const auto part = detail::as_rows(detail::part_of(logits));
-  Buffer<T, Space> greatest(part.rows, uninitialized), both(2 * part.rows, uninitialized);
-  const Span<const T, Space> most(greatest.span());
-  const auto sums = both.span().first(part.rows), at_targets = both.span().subspan(part.rows, part.rows);
-  constexpr std::size_t last = rank_of<Logits> - 1;
-  detail::greatest_of_rows(stream, part, greatest.span());
-  detail::reduce_rows(logits, greatest.span(), Max{}, location);
-  detail::sums_of_rows(stream, part, detail::part_of(targets).values(), detail::box_of(logits).begin[last],
-                       logits.extents()[last], most, sums, at_targets);
-  detail::reduce_rows(logits, both.span(), Sum{}, location);
-  detail::cross_entropy_of_rows<T>(stream, most, sums, at_targets, losses.local(), log_sums.local());
-  return CrossEntropies<decltype(losses)>{std::move(losses), std::move(log_sums)};
+  static_assert(std::integral<detail::value_of<Targets>>, "distx: cross_entropy: the targets are not integers");
+  using Rule = rules::CrossEntropy;
+  if constexpr (detail::Applicable<Rule, Logits, Targets> && HostAccessible<typename Logits::space>) {
+    using T = detail::value_of<Logits>;
+    using Space = typename Logits::space;
+    const typename Space::stream stream{};
+    const detail::Caller caller{"cross_entropy", location};
+    auto losses = detail::result_for<Rule>(caller, logits, targets);
+    auto log_sums = detail::result_for<Rule>(caller, logits, targets);
+    const auto part = detail::as_rows(detail::local_view(logits));
+    Buffer<T, Space> maxima(part.rows, uninitialized), both(2 * part.rows, uninitialized);
+    const Span<const T, Space> row_maxima(maxima.span());
+    const auto sums = both.span().first(part.rows), at_targets = both.span().subspan(part.rows, part.rows);
+    constexpr std::size_t last = detail::rank_of<Logits> - 1;
+    detail::maxima_of_rows(stream, part, maxima.span());
+    detail::reduce_rows(logits, maxima.span(), Max{}, location);
+    detail::sums_of_rows(stream, part, detail::local_view(targets).values(), detail::box_of(logits).begin[last],
+                         logits.extents()[last], row_maxima, sums, at_targets,
+                         detail::context_of(logits.mesh(), "cross_entropy", location));
+    detail::reduce_rows(logits, both.span(), Sum{}, location);
+    detail::cross_entropy_of_rows<T>(stream, row_maxima, sums, at_targets, losses.local(), log_sums.local());
+    return CrossEntropyResult<decltype(losses)>{std::move(losses), std::move(log_sums)};
+  } else {
+    detail::refuse_cross_entropy<Logits, Targets>();
+    return detail::never<CrossEntropyResult<detail::PlaceholderResult<Rule, Logits, Targets>>>();
+  }
 }
 
-/// The gradient of the logits: softmax(row) - onehot(target), times the gradient of the row's loss.
-template <class Logits, class Targets, class Sums, class G>
-  requires Applicable<CrossEntropyBackward, Logits, Targets, Sums, G>
+/// Returns the gradient of logits (…, v) in `cross_entropy`: (softmax(row) - onehot(target)) times the gradient of the
+/// row's loss. Local, on the host's memory.
+///
+/// Targets, `log_sums` and `gradient` (…) have the layout of `cross_entropy`'s result, which gave `log_sums`; where all
+/// are replicated, `gradient` may be Partial, and then the result is. The result has the extents and the layout of the
+/// logits.
+/// @throws DataError for a target outside [0, v)
+/// @throws InvalidArgument if the extents do not match, or the operands are on different meshes
+template <DistributedTensor Logits, DistributedTensor Targets, DistributedTensor Sums, DistributedTensor G>
 [[nodiscard]] auto cross_entropy_backward(const Logits& logits, const Targets& targets, const Sums& log_sums,
-                                          const G& gradient) {
-  return apply<CrossEntropyBackward>(
-      logits, targets, log_sums, gradient, [&](auto rows, auto names, auto sums, auto slopes, auto out) {
-        detail::cross_entropy_slopes(typename Logits::space::stream{}, detail::as_rows(rows), names.values(),
-                                     detail::box_of(logits).begin[rank_of<Logits> - 1],
-                                     logits.extents()[rank_of<Logits> - 1], sums.values(), slopes.values(),
-                                     detail::as_rows(out));
-      });
-}
-
-template <class Logits, class Targets>
-  requires Operands<Logits, Targets>
-auto cross_entropy(const Logits&, const Targets&, std::source_location = std::source_location::current())
-    -> CrossEntropies<detail::refused<Logits, rank_of<Logits> - 1>> {
-  detail::refuse_cross_entropy<Logits, Targets>();
-  return detail::never<CrossEntropies<detail::refused<Logits, rank_of<Logits> - 1>>>();
-}
-template <class Logits, class Targets, class Sums, class G>
-  requires Operands<Logits, Targets, Sums, G>
-auto cross_entropy_backward(const Logits&, const Targets&, const Sums&, const G&) -> detail::refused<Logits> {
-  detail::refuse_cross_entropy_backward<Logits, Targets, Sums, G>();
-  return detail::never<detail::refused<Logits>>();
+                                          const G& gradient,
+                                          std::source_location location = std::source_location::current()) {
+  using Rule = rules::CrossEntropyBackward;
+  if constexpr (detail::Applicable<Rule, Logits, Targets, Sums, G>) {
+    return detail::applied<Rule>(
+        {"cross_entropy_backward", location},
+        [&](auto rows, auto selected, auto sums, auto grads, auto out) {
+          constexpr std::size_t last = detail::rank_of<Logits> - 1;
+          detail::cross_entropy_gradient(typename Logits::space::stream{}, detail::as_rows(rows), selected.values(),
+                                         detail::box_of(logits).begin[last], logits.extents()[last], sums.values(),
+                                         grads.values(), detail::as_rows(out),
+                                         detail::context_of(logits.mesh(), "cross_entropy_backward", location));
+        },
+        logits, targets, log_sums, gradient);
+  } else {
+    detail::refuse_cross_entropy_backward<Logits, Targets, Sums, G>();
+    return detail::placeholder<Rule, Logits, Targets, Sums, G>();
+  }
 }
 
 }  // namespace distx

@@ -10,22 +10,22 @@ namespace distx {
 
 namespace detail {
 
-/// Whether f may be called on several numbers at once: it says so itself, for its body need not compile for them.
+/// Whether f may be called on several numbers at once; it declares so itself, as its body need not compile for them.
 template <class F>
 inline constexpr bool on_lanes = requires { requires F::on_lanes; };
 
-/// out[i] = f(xs[i]…): an operation of the host's memory.
+/// out[i] = f(xs[i]…) on the host's memory; other memory spaces overload it on their stream.
 template <class F, class T, class... Xs>
 void for_elements(HostStream, const F& f, Span<T> out, Span<const Xs>... xs) {
   static_assert(!(std::integral<T> && std::floating_point<decltype(f(xs[0]...))>),
-                "distx: map, zip: the function gives fractions, and the result would have whole numbers as its first "
-                "operand has: make that operand of a floating type, or round in the function");
+                "distx: map, zip: the function returns a floating-point number, and the result would have the first "
+                "operand's integral element type: make that operand floating-point, or round in the function");
   const std::size_t n = out.size();
   std::size_t i = 0;
   if constexpr (on_lanes<F> && std::floating_point<T> && (std::same_as<T, Xs> && ...)) {
     using V = Lanes<T>;
-    const auto at = [&](std::size_t place) { f(V::load(xs.data() + place)...).store(out.data() + place); };
-    // Several at a time, so that counting does not take longer than a function as short as relu.
+    const auto at = [&](std::size_t index) { f(V::load(xs.data() + index)...).store(out.data() + index); };
+    // Unrolled, so that the loop counter does not take longer than a function as short as relu.
     for (; i + 4 * V::size <= n; i += 4 * V::size) {
       at(i);
       at(i + V::size);
@@ -37,9 +37,9 @@ void for_elements(HostStream, const F& f, Span<T> out, Span<const Xs>... xs) {
   for (; i < n; ++i) out[i] = static_cast<T>(f(xs[i]...));
 }
 
-/// As a kernel, where the memory has such.
+/// `for_elements` as a kernel, callable only in memory spaces that have it.
 template <class F>
-struct OnElements {
+struct ElementwiseKernel {
   const F& f;
 
   template <class Stream, class X, class Out>
@@ -54,58 +54,60 @@ struct OnElements {
   }
 };
 
-template <class Rule, class F, class X>
-auto mapped(const F& f, const X& x) {
-  return apply<Rule>(x, OnElements<F>{f});
-}
-template <class Rule, class F, class X, class Y>
-auto mapped(const F& f, const X& x, const Y& y) {
-  return apply<Rule>(x, y, OnElements<F>{f});
+template <class Rule, class F, class... Xs>
+auto mapped(const Caller& caller, const F& f, const Xs&... xs) {
+  return applied<Rule>(caller, ElementwiseKernel<F>{f}, xs...);
 }
 
-/// The sentences on two operands of which neither may be Partial.
-template <class Rule, class X, class Y>
+template <class X, class Y>
 void refuse_zip() {
-  using Missing = missing_case<Rule, X, Y>;
-  constexpr AxisPlace x = Missing::operands[0], y = Missing::operands[1];
-  if constexpr (!on_one_mesh<X, Y>)
-    static_assert(on_one_mesh<X, Y>, "distx: zip: the operands lie on meshes of two types");
-  else if constexpr (x.is_partial() || y.is_partial())
-    static_assert(is_ruled<Missing>,
+  if constexpr (!on_one_mesh<X, Y>) {
+    static_assert(on_one_mesh<X, Y>, "distx: zip: the operands are on meshes of different types");
+  } else {
+    using Missing = missing_case<rules::Zip, X, Y>;
+    constexpr bool partial = Missing::operands[0].is_partial() || Missing::operands[1].is_partial();
+    static_assert(supported_unless<Missing, partial>,
                   "distx: zip: an operand is Partial and the function is not known to be linear: redistribute it "
                   "first");
-  else
-    static_assert(is_ruled<Missing>,
+    static_assert(supported_unless<Missing, !partial>,
                   "distx: zip: one axis shards the operands differently: redistribute one to the other's layout");
+  }
 }
 
 }  // namespace detail
 
-/// f of each element, in the order of this rank's part; of the operand's type. @pre f is the same on all ranks
-template <class X, class F>
-  requires Applicable<Elementwise, X>
-[[nodiscard]] auto map(const X& x, F&& f) {
-  return detail::mapped<Elementwise>(f, x);
-}
-template <class X, class F>
-  requires Operands<X>
-auto map(const X&, F&&) -> detail::refused<X> {
-  static_assert(is_ruled<detail::missing_case<Elementwise, X>>,
-                "distx: map: the operand is Partial and the function is not known to be linear: redistribute it first");
-  return detail::never<detail::refused<X>>();
+/// Returns a tensor of f(element), with the extents, element type and layout of `x`. Local, stream-ordered.
+///
+/// `x` is replicated or sharded on each axis; a Partial operand does not compile. `f` must be the same function on all
+/// ranks. In GPU memory it is a function object that was registered in the file that nvcc compiles.
+template <DistributedTensor X, class F>
+[[nodiscard]] auto map(const X& x, F&& f, std::source_location location = std::source_location::current()) {
+  using Rule = rules::Elementwise;
+  if constexpr (detail::Applicable<Rule, X>) {
+    return detail::mapped<Rule>({"map", location}, f, x);
+  } else {
+    static_assert(
+        detail::is_supported<detail::missing_case<Rule, X>>,
+        "distx: map: the operand is Partial and the function is not known to be linear: redistribute it first");
+    return detail::placeholder<Rule, X>();
+  }
 }
 
-/// f of the elements of both at each index. @pre f is the same on all ranks
-template <class X, class Y, class F>
-  requires Applicable<Zip, X, Y>
-[[nodiscard]] auto zip(const X& x, const Y& y, F&& f) {
-  return detail::mapped<Zip>(f, x, y);
-}
-template <class X, class Y, class F>
-  requires Operands<X, Y>
-auto zip(const X&, const Y&, F&&) -> detail::refused<X> {
-  detail::refuse_zip<Zip, X, Y>();
-  return detail::never<detail::refused<X>>();
+/// Returns a tensor of f(element of x, element of y) at each index, with the element type of `x`. Local,
+/// stream-ordered.
+///
+/// `x` and `y` have equal extents and, on each axis, equal placements, which are the result's; a Partial operand does
+/// not compile. `f` is as for `map`.
+/// @throws InvalidArgument if the extents differ, or the operands are on different meshes
+template <DistributedTensor X, DistributedTensor Y, class F>
+[[nodiscard]] auto zip(const X& x, const Y& y, F&& f, std::source_location location = std::source_location::current()) {
+  using Rule = rules::Zip;
+  if constexpr (detail::Applicable<Rule, X, Y>) {
+    return detail::mapped<Rule>({"zip", location}, f, x, y);
+  } else {
+    detail::refuse_zip<X, Y>();
+    return detail::placeholder<Rule, X, Y>();
+  }
 }
 
 }  // namespace distx

@@ -9,7 +9,7 @@ namespace distx {
 
 namespace detail {
 
-/// A row's mean, and one over its standard deviation.
+/// The mean of a row and the reciprocal of its standard deviation.
 template <class T>
 std::pair<T, T> moments(const T* row, std::size_t n, T epsilon) {
   T mean = 0, variance = 0;
@@ -19,133 +19,156 @@ std::pair<T, T> moments(const T* row, std::size_t n, T epsilon) {
   return {mean, 1 / std::sqrt(variance / static_cast<T>(n) + epsilon)};
 }
 
-/// @name Operations of the host's memory
+/// @name Kernels of the host's memory
 /// @{
 template <class T>
-void normalize_rows(HostStream, MatrixRef<const T> x, Span<const T> gain, Span<const T> bias, T epsilon,
+void normalize_rows(HostStream, MatrixRef<const T> x, Span<const T> weight, Span<const T> bias, T epsilon,
                     MatrixRef<T> out) {
   for (std::size_t row = 0; row < x.rows; ++row) {
-    const auto [mean, steepness] = moments(x.at(row, 0), x.columns, epsilon);
-    for (std::size_t i = 0; i < x.columns; ++i)
-      *out.at(row, i) = (*x.at(row, i) - mean) * steepness * gain[i] + bias[i];
+    const auto [mean, rstd] = moments(x.at(row, 0), x.columns, epsilon);
+    for (std::size_t i = 0; i < x.columns; ++i) *out.at(row, i) = (*x.at(row, i) - mean) * rstd * weight[i] + bias[i];
   }
 }
 template <class T>
-void normalize_rows_backward(HostStream, MatrixRef<const T> x, Span<const T> gain, MatrixRef<const T> gradient,
+void normalize_rows_backward(HostStream, MatrixRef<const T> x, Span<const T> weight, MatrixRef<const T> gradient,
                              T epsilon, MatrixRef<T> out) {
   const auto n = static_cast<T>(x.columns);
   for (std::size_t row = 0; row < x.rows; ++row) {
-    const auto [mean, steepness] = moments(x.at(row, 0), x.columns, epsilon);
-    T slope = 0, along = 0;
+    const auto [mean, rstd] = moments(x.at(row, 0), x.columns, epsilon);
+    T sum = 0, dot = 0;
     for (std::size_t i = 0; i < x.columns; ++i) {
-      const T each = *gradient.at(row, i) * gain[i];
-      slope += each;
-      along += each * (*x.at(row, i) - mean) * steepness;
+      const T each = *gradient.at(row, i) * weight[i];
+      sum += each;
+      dot += each * (*x.at(row, i) - mean) * rstd;
     }
     for (std::size_t i = 0; i < x.columns; ++i)
-      *out.at(row, i) =
-          steepness * (*gradient.at(row, i) * gain[i] - slope / n - along / n * (*x.at(row, i) - mean) * steepness);
+      *out.at(row, i) = rstd * (*gradient.at(row, i) * weight[i] - sum / n - dot / n * (*x.at(row, i) - mean) * rstd);
   }
 }
 template <class T>
-void normalize_rows_gain(HostStream stream, MatrixRef<const T> x, MatrixRef<const T> gradient, T epsilon, Span<T> out) {
+void normalize_rows_weight(HostStream stream, MatrixRef<const T> x, MatrixRef<const T> gradient, T epsilon,
+                           Span<T> out) {
   fill(stream, out, T{});
   for (std::size_t row = 0; row < x.rows; ++row) {
-    const auto [mean, steepness] = moments(x.at(row, 0), x.columns, epsilon);
-    for (std::size_t i = 0; i < x.columns; ++i) out[i] += *gradient.at(row, i) * (*x.at(row, i) - mean) * steepness;
+    const auto [mean, rstd] = moments(x.at(row, 0), x.columns, epsilon);
+    for (std::size_t i = 0; i < x.columns; ++i) out[i] += *gradient.at(row, i) * (*x.at(row, i) - mean) * rstd;
   }
 }
 /// @}
 
-template <class X, class Gain, class Bias>
+template <class X, class Weight, class Bias>
 void refuse_layer_norm() {
-  using Missing = missing_case<LayerNorm, X, Gain, Bias>;
-  constexpr AxisPlace x = Missing::operands[0];
-  if constexpr (!on_one_mesh<X, Gain, Bias>)
-    static_assert(on_one_mesh<X, Gain, Bias>, "distx: layer_norm: the operands lie on meshes of two types");
-  else if constexpr (x.is_partial())
-    static_assert(is_ruled<Missing>,
-                  "distx: layer_norm: the operand is Partial and layer_norm is not linear: redistribute it first");
-  else if constexpr (x.cuts_rows())
-    static_assert(is_ruled<Missing>,
-                  "distx: layer_norm: the operand is sharded in its last dimension, and layer_norm needs whole rows: "
-                  "redistribute it to Replicated or to a Shard of another dimension");
-  else
-    static_assert(is_ruled<Missing>,
-                  "distx: layer_norm: the gain or the bias is not replicated: redistribute it to Replicated");
+  if constexpr (!on_one_mesh<X, Weight, Bias>) {
+    static_assert(on_one_mesh<X, Weight, Bias>, "distx: layer_norm: the operands are on meshes of different types");
+  } else {
+    using Missing = missing_case<rules::LayerNorm, X, Weight, Bias>;
+    constexpr AxisPlacement x = Missing::operands[0];
+    if constexpr (x.is_partial())
+      static_assert(is_supported<Missing>,
+                    "distx: layer_norm: the operand is Partial and layer_norm is not linear: redistribute it first");
+    else if constexpr (x.shards_last_dim())
+      static_assert(is_supported<Missing>,
+                    "distx: layer_norm: the operand is sharded in its last dimension, and layer_norm needs whole rows: "
+                    "redistribute it to Replicated or to a Shard of another dimension");
+    else
+      static_assert(is_supported<Missing>,
+                    "distx: layer_norm: the weight or the bias is not replicated: redistribute it to Replicated");
+  }
 }
-template <class X, class Gain, class G>
+template <class X, class Weight, class G>
 void refuse_layer_norm_backward() {
-  using Missing = missing_case<LayerNormBackward, X, Gain, G>;
-  if constexpr (!on_one_mesh<X, Gain, G>)
-    static_assert(on_one_mesh<X, Gain, G>, "distx: layer_norm_backward: the operands lie on meshes of two types");
-  else if constexpr (!Missing::operands[1].is_replicated())
-    static_assert(is_ruled<Missing>,
-                  "distx: layer_norm_backward: the gain is not replicated: redistribute it to Replicated");
-  else
-    static_assert(is_ruled<Missing>,
-                  "distx: layer_norm_backward: the gradient does not lie as the operand does, or the operand is "
-                  "Partial or sharded in its last dimension: redistribute it");
+  if constexpr (!on_one_mesh<X, Weight, G>) {
+    static_assert(on_one_mesh<X, Weight, G>,
+                  "distx: layer_norm_backward: the operands are on meshes of different types");
+  } else {
+    using Missing = missing_case<rules::LayerNormBackward, X, Weight, G>;
+    if constexpr (!Missing::operands[1].is_replicated())
+      static_assert(is_supported<Missing>,
+                    "distx: layer_norm_backward: the weight is not replicated: redistribute it to Replicated");
+    else
+      static_assert(is_supported<Missing>,
+                    "distx: layer_norm_backward: the gradient's layout differs from the operand's, or the operand is "
+                    "Partial or sharded in its last dimension: redistribute it");
+  }
 }
+
+inline constexpr double layer_norm_epsilon = 1e-5;
 
 }  // namespace detail
 
-/// What is added to the variance.
-inline constexpr double layer_norm_epsilon = 1e-5;
-
-/// The rows brought to mean 0 and variance 1, times the gain, plus the bias.
-template <class X, class Gain, class Bias>
-  requires Applicable<LayerNorm, X, Gain, Bias>
-[[nodiscard]] auto layer_norm(const X& x, const Gain& gain, const Bias& bias, double epsilon = layer_norm_epsilon) {
-  return apply<LayerNorm>(x, gain, bias, [&](auto rows, auto gains, auto biases, auto out) {
-    detail::normalize_rows(typename X::space::stream{}, detail::as_rows(rows), gains.values(), biases.values(),
-                           static_cast<value_of<X>>(epsilon), detail::as_rows(out));
-  });
+/// Returns each row of x (…, n) normalized to mean 0 and variance 1, times weight (n), plus bias (n). Local, on the
+/// host's memory, for float and double.
+///
+/// `x` is replicated, or sharded in a dimension other than the last, on each axis; `weight` and `bias` are replicated.
+/// The result has the extents and the layout of `x`.
+/// @param epsilon  added to the variance
+/// @throws InvalidArgument if the extents do not match, or the operands are on different meshes
+template <DistributedTensor X, DistributedTensor Weight, DistributedTensor Bias>
+[[nodiscard]] auto layer_norm(const X& x, const Weight& weight, const Bias& bias,
+                              double epsilon = detail::layer_norm_epsilon,
+                              std::source_location location = std::source_location::current()) {
+  using Rule = rules::LayerNorm;
+  if constexpr (detail::Applicable<Rule, X, Weight, Bias>) {
+    return detail::applied<Rule>(
+        {"layer_norm", location},
+        [&](auto rows, auto weights, auto biases, auto out) {
+          detail::normalize_rows(typename X::space::stream{}, detail::as_rows(rows), weights.values(), biases.values(),
+                                 static_cast<detail::value_of<X>>(epsilon), detail::as_rows(out));
+        },
+        x, weight, bias);
+  } else {
+    detail::refuse_layer_norm<X, Weight, Bias>();
+    return detail::placeholder<Rule, X, Weight, Bias>();
+  }
 }
 
-/// The gradients of a layer norm; where an axis shards the rows, those of gain and bias are Partial over it.
-template <class Input, class Gain, class Bias>
+/// The gradients that `layer_norm_backward` returns. Where an axis shards the rows, those of weight and bias are
+/// Partial over it.
+template <class Input, class Weight, class Bias>
 struct LayerNormGradients {
   Input input;
-  Gain gain;
+  Weight weight;
   Bias bias;
 };
-template <class Input, class Gain, class Bias>
-LayerNormGradients(Input, Gain, Bias) -> LayerNormGradients<Input, Gain, Bias>;
+template <class Input, class Weight, class Bias>
+LayerNormGradients(Input, Weight, Bias) -> LayerNormGradients<Input, Weight, Bias>;
 
-/// From the gradient of the result, in which they are linear; computes each row's moments again.
-template <class X, class Gain, class G>
-  requires Applicable<LayerNormBackward, X, Gain, G>
-[[nodiscard]] auto layer_norm_backward(const X& x, const Gain& gain, const G& gradient,
-                                       double epsilon = layer_norm_epsilon) {
-  const typename X::space::stream stream{};
-  const auto e = static_cast<value_of<X>>(epsilon);
-  return LayerNormGradients{
-      apply<LayerNormBackward>(x, gain, gradient,
-                               [&](auto rows, auto gains, auto slopes, auto out) {
-                                 detail::normalize_rows_backward(stream, detail::as_rows(rows), gains.values(),
-                                                                 detail::as_rows(slopes), e, detail::as_rows(out));
-                               }),
-      apply<LayerNormGain>(x, gradient,
-                           [&](auto rows, auto slopes, auto out) {
-                             detail::normalize_rows_gain(stream, detail::as_rows(rows), detail::as_rows(slopes), e,
-                                                         out.values());
-                           }),
-      sum_rows(gradient)};
-}
-
-template <class X, class Gain, class Bias>
-  requires Operands<X, Gain, Bias>
-auto layer_norm(const X&, const Gain&, const Bias&, double = 0) -> detail::refused<X> {
-  detail::refuse_layer_norm<X, Gain, Bias>();
-  return detail::never<detail::refused<X>>();
-}
-template <class X, class Gain, class G>
-  requires Operands<X, Gain, G>
-auto layer_norm_backward(const X&, const Gain&, const G&, double = 0)
-    -> LayerNormGradients<detail::refused<X>, detail::refused<X, 1>, detail::refused<X, 1>> {
-  detail::refuse_layer_norm_backward<X, Gain, G>();
-  return detail::never<LayerNormGradients<detail::refused<X>, detail::refused<X, 1>, detail::refused<X, 1>>>();
+/// Returns the gradients of x (…, n), weight (n) and bias (n) of `layer_norm` from the gradient of its result (…, n).
+/// Local, as `layer_norm`; computes each row's mean and variance again.
+///
+/// `gradient` has the extents and the layout of `x`; where `x` is replicated it may be Partial, and then all three
+/// results are.
+/// @param epsilon  as passed to `layer_norm`
+/// @throws InvalidArgument if the extents do not match, or the operands are on different meshes
+template <DistributedTensor X, DistributedTensor Weight, DistributedTensor G>
+[[nodiscard]] auto layer_norm_backward(const X& x, const Weight& weight, const G& gradient,
+                                       double epsilon = detail::layer_norm_epsilon,
+                                       std::source_location location = std::source_location::current()) {
+  using Rule = rules::LayerNormBackward;
+  const detail::Caller caller{"layer_norm_backward", location};
+  if constexpr (detail::Applicable<Rule, X, Weight, G>) {
+    const typename X::space::stream stream{};
+    const auto e = static_cast<detail::value_of<X>>(epsilon);
+    return LayerNormGradients{detail::applied<Rule>(
+                                  caller,
+                                  [&](auto rows, auto weights, auto grads, auto out) {
+                                    detail::normalize_rows_backward(stream, detail::as_rows(rows), weights.values(),
+                                                                    detail::as_rows(grads), e, detail::as_rows(out));
+                                  },
+                                  x, weight, gradient),
+                              detail::applied<rules::LayerNormWeight>(
+                                  caller,
+                                  [&](auto rows, auto grads, auto out) {
+                                    detail::normalize_rows_weight(stream, detail::as_rows(rows), detail::as_rows(grads),
+                                                                  e, out.values());
+                                  },
+                                  x, gradient),
+                              detail::sum_rows<rules::SumRows>(caller, gradient)};
+  } else {
+    detail::refuse_layer_norm_backward<X, Weight, G>();
+    using Vector = detail::PlaceholderResult<rules::LayerNormWeight, X, G>;
+    return detail::never<LayerNormGradients<detail::PlaceholderResult<Rule, X, Weight, G>, Vector, Vector>>();
+  }
 }
 
 }  // namespace distx

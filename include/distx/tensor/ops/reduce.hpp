@@ -9,7 +9,7 @@ namespace distx {
 
 namespace detail {
 
-/// A tensor as blocks of `count` slices of `size` elements each, where the slices are the indices of one dimension.
+/// A tensor as blocks of `count` slices of `size` elements each; a slice is one index of the dimension.
 struct Slices {
   std::size_t blocks = 1, count = 1, size = 1;
 
@@ -19,7 +19,7 @@ struct Slices {
   }
 };
 
-/// out = f(out, slice) for the slices of a block, the first one first: an operation of the host's memory.
+/// out = f(out, slice) for the slices of each block, in order, on the host's memory.
 template <class T, class F>
 void reduce_slices(HostStream stream, const Slices& slices, Span<const T> x, T first, Span<T> out, F&& f) {
   fill(stream, out, first);
@@ -31,7 +31,7 @@ void reduce_slices(HostStream stream, const Slices& slices, Span<const T> x, T f
     }
   }
 }
-/// out = f(place in out, place in the reduced) for all elements.
+/// out = f(index in out, index in the reduced tensor) for all elements, on the host's memory.
 template <class T, class F>
 void spread_slices(HostStream, const Slices& slices, Span<T> out, F&& f) {
   for (std::size_t block = 0; block < slices.blocks; ++block)
@@ -43,128 +43,172 @@ void spread_slices(HostStream, const Slices& slices, Span<T> out, F&& f) {
 }
 
 template <std::size_t Dim, class X>
-auto summed(const X& x, value_of<X> factor) {
-  return apply<SumOver<Dim>>(x, [&](auto in, auto out) {
-    using T = value_of<X>;
-    const typename X::space::stream stream{};
-    reduce_slices(stream, Slices(in.extents(), Dim), in.values(), T{}, out.values(), [](T a, T b) { return a + b; });
-    if (factor != T{1}) scale(stream, out.values(), factor);
-  });
+auto summed(const Caller& caller, const X& x, value_of<X> factor) {
+  return applied<rules::SumOver<Dim>>(
+      caller,
+      [&](auto in, auto out) {
+        using T = value_of<X>;
+        const typename X::space::stream stream{};
+        reduce_slices(stream, Slices(in.extents(), Dim), in.values(), T{}, out.values(),
+                      [](T a, T b) { return a + b; });
+        if (factor != T{1}) scale(stream, out.values(), factor);
+      },
+      x);
 }
 template <std::size_t Dim, class X, class G>
-auto spread(const X& x, const G& gradient, value_of<X> factor) {
-  return apply<SumOverBackward<Dim>>(x, gradient, [&](auto, auto slopes, auto out) {
-    spread_slices(typename X::space::stream{}, Slices(out.extents(), Dim), out.values(),
-                  [&](std::size_t, std::size_t at) { return factor * slopes.values()[at]; });
-  });
+auto spread(const Caller& caller, const X& x, const G& gradient, value_of<X> factor) {
+  return applied<rules::SumOverBackward<Dim>>(
+      caller,
+      [&](auto, auto grads, auto out) {
+        spread_slices(typename X::space::stream{}, Slices(out.extents(), Dim), out.values(),
+                      [&](std::size_t, std::size_t at) { return factor * grads.values()[at]; });
+      },
+      x, gradient);
 }
+
+/// Whether the tensor has a dimension, diagnosed at compile time.
+template <std::size_t Dim, class X>
+constexpr bool has_dimension() {
+  static_assert(Dim < rank_of<X>, "distx: the tensor does not have the dimension to reduce");
+  return Dim < rank_of<X>;
+}
+template <class... Xs>
+inline constexpr bool on_different_meshes = !on_one_mesh<Xs...>;
 
 }  // namespace detail
 
-/// @name Reductions over a dimension, which goes
-/// Where an axis shards it, the result is Partial over that axis, with the reduction's op: redistribute it when needed.
+/// @name Reductions over a dimension
+/// The result has the dimensions of `x` but `Dim`, and its element type. Local, on the host's memory; terms are added
+/// in the order of their indices. Where an axis shards `Dim`, the result is Partial over that axis, with the
+/// reduction's op: `redistribute` it when the reduction is needed. Other shards follow their dimension.
 /// @{
-template <std::size_t Dim, class X>
-  requires Applicable<SumOver<Dim>, X>
-[[nodiscard]] auto sum_over(const X& x) {
-  return detail::summed<Dim>(x, 1);
+
+/// Returns the sum over dimension `Dim`. `x` may be Partial; then so is the result.
+template <std::size_t Dim, DistributedTensor X>
+[[nodiscard]] auto sum_over(const X& x, std::source_location location = std::source_location::current()) {
+  using Rule = rules::SumOver<Dim>;
+  if constexpr (!detail::has_dimension<Dim, X>()) {
+    return detail::never<detail::Placeholder<X, detail::rank_of<X> - 1>>();
+  } else if constexpr (detail::Applicable<Rule, X>) {
+    return detail::summed<Dim>({"sum_over", location}, x, 1);
+  } else {
+    static_assert(detail::is_supported<detail::missing_case<Rule, X>>,
+                  "distx: sum_over: the operand is Partial with an op other than Sum: redistribute it first");
+    return detail::placeholder<Rule, X>();
+  }
 }
-template <std::size_t Dim, class X>
-  requires Applicable<SumOver<Dim>, X>
-[[nodiscard]] auto mean_over(const X& x) {
-  return detail::summed<Dim>(x, 1 / static_cast<value_of<X>>(x.extents()[Dim]));
+/// Returns the mean over dimension `Dim`. `x` may be Partial; then so is the result. Elements are floating-point.
+template <std::size_t Dim, DistributedTensor X>
+[[nodiscard]] auto mean_over(const X& x, std::source_location location = std::source_location::current()) {
+  using Rule = rules::SumOver<Dim>;
+  if constexpr (!detail::has_dimension<Dim, X>()) {
+    return detail::never<detail::Placeholder<X, detail::rank_of<X> - 1>>();
+  } else if constexpr (detail::Applicable<Rule, X>) {
+    return detail::summed<Dim>({"mean_over", location}, x, 1 / static_cast<detail::value_of<X>>(x.extents()[Dim]));
+  } else {
+    static_assert(detail::is_supported<detail::missing_case<Rule, X>>,
+                  "distx: mean_over: the operand is Partial with an op other than Sum: redistribute it first");
+    return detail::placeholder<Rule, X>();
+  }
 }
-template <std::size_t Dim, class X>
-  requires Applicable<MaxOver<Dim>, X>
-[[nodiscard]] auto max_over(const X& x) {
-  return apply<MaxOver<Dim>>(x, [](auto in, auto out) {
-    using T = value_of<X>;
-    constexpr T least =
-        std::numeric_limits<T>::has_infinity ? -std::numeric_limits<T>::infinity() : std::numeric_limits<T>::lowest();
-    detail::reduce_slices(typename X::space::stream{}, detail::Slices(in.extents(), Dim), in.values(), least,
-                          out.values(), [](T a, T b) { return a < b ? b : a; });
-  });
+/// Returns the maximum over dimension `Dim`. `x` may be Partial with Max; then so is the result.
+template <std::size_t Dim, DistributedTensor X>
+[[nodiscard]] auto max_over(const X& x, std::source_location location = std::source_location::current()) {
+  using Rule = rules::MaxOver<Dim>;
+  if constexpr (!detail::has_dimension<Dim, X>()) {
+    return detail::never<detail::Placeholder<X, detail::rank_of<X> - 1>>();
+  } else if constexpr (detail::Applicable<Rule, X>) {
+    return detail::applied<Rule>(
+        {"max_over", location},
+        [](auto in, auto out) {
+          using T = detail::value_of<X>;
+          constexpr T least = std::numeric_limits<T>::has_infinity ? -std::numeric_limits<T>::infinity()
+                                                                   : std::numeric_limits<T>::lowest();
+          detail::reduce_slices(typename X::space::stream{}, detail::Slices(in.extents(), Dim), in.values(), least,
+                                out.values(), [](T a, T b) { return a < b ? b : a; });
+        },
+        x);
+  } else {
+    static_assert(detail::is_supported<detail::missing_case<Rule, X>>,
+                  "distx: max_over: the operand is Partial, and the maximum of sums is not that of their terms: "
+                  "redistribute it first");
+    return detail::placeholder<Rule, X>();
+  }
 }
 /// @}
 
-/// @name Their gradients with respect to x, from those of the results
-/// Of x only the layout matters to a sum. Where several elements are the greatest, each has the gradient.
+/// @name Gradients of reductions over a dimension
+/// Return the gradient of `x`, with its extents and layout, from the gradient of the result. `gradient` has the extents
+/// and the layout of `x` without dimension `Dim`; where an axis shards `Dim` it is replicated; where `x` is replicated
+/// it may be Partial, and then the result is. Local, on the host's memory.
+/// @throws InvalidArgument if the extents do not match, or the operands are on different meshes
 /// @{
-template <std::size_t Dim, class X, class G>
-  requires Applicable<SumOverBackward<Dim>, X, G>
-[[nodiscard]] auto sum_over_backward(const X& x, const G& gradient) {
-  return detail::spread<Dim>(x, gradient, 1);
+
+/// Returns the gradient of the operand of `sum_over`; of `x` only the extents and the layout matter.
+template <std::size_t Dim, DistributedTensor X, DistributedTensor G>
+[[nodiscard]] auto sum_over_backward(const X& x, const G& gradient,
+                                     std::source_location location = std::source_location::current()) {
+  using Rule = rules::SumOverBackward<Dim>;
+  if constexpr (detail::Applicable<Rule, X, G>) {
+    return detail::spread<Dim>({"sum_over_backward", location}, x, gradient, 1);
+  } else {
+    using Missing = detail::first_missing_t<Rule, X, G>;
+    constexpr bool meshes = detail::on_different_meshes<X, G>;
+    static_assert(detail::supported_unless<Missing, meshes>,
+                  "distx: sum_over_backward: the operands are on meshes of different types");
+    static_assert(detail::supported_unless<Missing, !meshes>,
+                  "distx: sum_over_backward: the gradient's layout is not the operand's without the reduced dimension, "
+                  "or the operand is Partial: redistribute it");
+    return detail::placeholder<Rule, X, G>();
+  }
 }
-template <std::size_t Dim, class X, class G>
-  requires Applicable<SumOverBackward<Dim>, X, G>
-[[nodiscard]] auto mean_over_backward(const X& x, const G& gradient) {
-  return detail::spread<Dim>(x, gradient, 1 / static_cast<value_of<X>>(x.extents()[Dim]));
+/// Returns the gradient of the operand of `mean_over`; of `x` only the extents and the layout matter.
+template <std::size_t Dim, DistributedTensor X, DistributedTensor G>
+[[nodiscard]] auto mean_over_backward(const X& x, const G& gradient,
+                                      std::source_location location = std::source_location::current()) {
+  using Rule = rules::SumOverBackward<Dim>;
+  if constexpr (detail::Applicable<Rule, X, G>) {
+    return detail::spread<Dim>({"mean_over_backward", location}, x, gradient,
+                               1 / static_cast<detail::value_of<X>>(x.extents()[Dim]));
+  } else {
+    using Missing = detail::first_missing_t<Rule, X, G>;
+    constexpr bool meshes = detail::on_different_meshes<X, G>;
+    static_assert(detail::supported_unless<Missing, meshes>,
+                  "distx: mean_over_backward: the operands are on meshes of different types");
+    static_assert(detail::supported_unless<Missing, !meshes>,
+                  "distx: mean_over_backward: the gradient's layout is not the operand's without the reduced "
+                  "dimension, or the operand is Partial: redistribute it");
+    return detail::placeholder<Rule, X, G>();
+  }
 }
-template <std::size_t Dim, class X, class Y, class G>
-  requires Applicable<MaxOverBackward<Dim>, X, Y, G>
-[[nodiscard]] auto max_over_backward(const X& x, const Y& greatest, const G& gradient) {
-  return apply<MaxOverBackward<Dim>>(x, greatest, gradient, [](auto in, auto most, auto slopes, auto out) {
-    detail::spread_slices(typename X::space::stream{}, detail::Slices(out.extents(), Dim), out.values(),
-                          [&](std::size_t i, std::size_t at) {
-                            return in.values()[i] == most.values()[at] ? slopes.values()[at] : value_of<X>{};
-                          });
-  });
+/// Returns the gradient of the operand of `max_over`, from `x`, the result `maximum` and its gradient. If several
+/// elements equal the maximum, each receives the gradient.
+template <std::size_t Dim, DistributedTensor X, DistributedTensor Y, DistributedTensor G>
+[[nodiscard]] auto max_over_backward(const X& x, const Y& maximum, const G& gradient,
+                                     std::source_location location = std::source_location::current()) {
+  using Rule = rules::MaxOverBackward<Dim>;
+  if constexpr (detail::Applicable<Rule, X, Y, G>) {
+    return detail::applied<Rule>(
+        {"max_over_backward", location},
+        [](auto in, auto maxima, auto grads, auto out) {
+          detail::spread_slices(typename X::space::stream{}, detail::Slices(out.extents(), Dim), out.values(),
+                                [&](std::size_t i, std::size_t at) {
+                                  return in.values()[i] == maxima.values()[at] ? grads.values()[at]
+                                                                               : detail::value_of<X>{};
+                                });
+        },
+        x, maximum, gradient);
+  } else {
+    using Missing = detail::first_missing_t<Rule, X, Y, G>;
+    constexpr bool meshes = detail::on_different_meshes<X, Y, G>;
+    static_assert(detail::supported_unless<Missing, meshes>,
+                  "distx: max_over_backward: the operands are on meshes of different types");
+    static_assert(detail::supported_unless<Missing, !meshes>,
+                  "distx: max_over_backward: the layout of the maximum or its gradient is not the operand's without "
+                  "the reduced dimension, or the operand is Partial: redistribute it");
+    return detail::placeholder<Rule, X, Y, G>();
+  }
 }
 /// @}
-
-namespace detail {
-
-template <class Rule, class... Xs>
-void refuse_reduction_backward() {
-  if constexpr (!on_one_mesh<Xs...>)
-    static_assert(on_one_mesh<Xs...>, "distx: the gradient of a reduction: the operands lie on meshes of two types");
-  else
-    static_assert(is_ruled<missing_case<Rule, Xs...>>,
-                  "distx: the gradient of a reduction: the result or its gradient does not lie as the operand does "
-                  "without the dimension that went, or the operand is Partial: redistribute it");
-}
-
-}  // namespace detail
-
-template <std::size_t Dim, class X>
-  requires Operands<X>
-auto sum_over(const X&) -> detail::refused<X, rank_of<X> - 1> {
-  static_assert(is_ruled<detail::missing_case<SumOver<Dim>, X>>,
-                "distx: sum_over: the operand is Partial with another op than Sum: redistribute it first");
-  return detail::never<detail::refused<X, rank_of<X> - 1>>();
-}
-template <std::size_t Dim, class X>
-  requires Operands<X>
-auto mean_over(const X&) -> detail::refused<X, rank_of<X> - 1> {
-  static_assert(is_ruled<detail::missing_case<SumOver<Dim>, X>>,
-                "distx: mean_over: the operand is Partial with another op than Sum: redistribute it first");
-  return detail::never<detail::refused<X, rank_of<X> - 1>>();
-}
-template <std::size_t Dim, class X>
-  requires Operands<X>
-auto max_over(const X&) -> detail::refused<X, rank_of<X> - 1> {
-  static_assert(is_ruled<detail::missing_case<MaxOver<Dim>, X>>,
-                "distx: max_over: the operand is Partial, and the greatest of sums is not that of their terms: "
-                "redistribute it first");
-  return detail::never<detail::refused<X, rank_of<X> - 1>>();
-}
-template <std::size_t Dim, class X, class G>
-  requires Operands<X, G>
-auto sum_over_backward(const X&, const G&) -> detail::refused<X> {
-  detail::refuse_reduction_backward<SumOverBackward<Dim>, X, G>();
-  return detail::never<detail::refused<X>>();
-}
-template <std::size_t Dim, class X, class G>
-  requires Operands<X, G>
-auto mean_over_backward(const X&, const G&) -> detail::refused<X> {
-  detail::refuse_reduction_backward<SumOverBackward<Dim>, X, G>();
-  return detail::never<detail::refused<X>>();
-}
-template <std::size_t Dim, class X, class Y, class G>
-  requires Operands<X, Y, G>
-auto max_over_backward(const X&, const Y&, const G&) -> detail::refused<X> {
-  detail::refuse_reduction_backward<MaxOverBackward<Dim>, X, Y, G>();
-  return detail::never<detail::refused<X>>();
-}
 
 }  // namespace distx

@@ -10,86 +10,100 @@ namespace distx {
 
 namespace detail {
 
-/// Each row's exponentials divided by their sum: an operation of the host's memory.
+/// @name Kernels of the host's memory
+/// @{
 template <class T>
 void softmax_rows(HostStream, MatrixRef<const T> x, MatrixRef<T> out) {
   for (std::size_t row = 0; row < x.rows; ++row) {
     const T* const from = x.at(row, 0);
     T* const to = out.at(row, 0);
-    T greatest = -std::numeric_limits<T>::infinity(), sum = 0;
-    for (std::size_t i = 0; i < x.columns; ++i) greatest = std::max(greatest, from[i]);
-    for (std::size_t i = 0; i < x.columns; ++i) sum += to[i] = std::exp(from[i] - greatest);
+    T maximum = -std::numeric_limits<T>::infinity(), sum = 0;
+    for (std::size_t i = 0; i < x.columns; ++i) maximum = std::max(maximum, from[i]);
+    for (std::size_t i = 0; i < x.columns; ++i) sum += to[i] = std::exp(from[i] - maximum);
     for (std::size_t i = 0; i < x.columns; ++i) to[i] /= sum;
   }
 }
 template <class T>
 void softmax_rows_backward(HostStream, MatrixRef<const T> y, MatrixRef<const T> gradient, MatrixRef<T> out) {
   for (std::size_t row = 0; row < y.rows; ++row) {
-    const T *const value = y.at(row, 0), *const slope = gradient.at(row, 0);
+    const T *const value = y.at(row, 0), *const grad = gradient.at(row, 0);
     T* const to = out.at(row, 0);
-    T along = 0;
-    for (std::size_t i = 0; i < y.columns; ++i) along += value[i] * slope[i];
-    for (std::size_t i = 0; i < y.columns; ++i) to[i] = value[i] * (slope[i] - along);
+    T dot = 0;
+    for (std::size_t i = 0; i < y.columns; ++i) dot += value[i] * grad[i];
+    for (std::size_t i = 0; i < y.columns; ++i) to[i] = value[i] * (grad[i] - dot);
   }
 }
+/// @}
 
 template <class X>
 void refuse_softmax() {
-  using Missing = missing_case<Rowwise, X>;
+  using Missing = missing_case<rules::Rowwise, X>;
   if constexpr (Missing::operands[0].is_partial())
-    static_assert(is_ruled<Missing>,
+    static_assert(is_supported<Missing>,
                   "distx: softmax: the operand is Partial and softmax is not linear: redistribute it first");
   else
-    static_assert(is_ruled<Missing>,
+    static_assert(is_supported<Missing>,
                   "distx: softmax: the operand is sharded in its last dimension, and softmax needs whole rows: "
                   "redistribute it to Replicated or to a Shard of another dimension");
 }
 template <class Y, class G>
 void refuse_softmax_backward() {
-  using Missing = missing_case<RowwiseBackward, Y, G>;
-  if constexpr (!on_one_mesh<Y, G>)
-    static_assert(on_one_mesh<Y, G>, "distx: softmax_backward: the operands lie on meshes of two types");
-  else if constexpr (Missing::operands[0].is_partial() || Missing::operands[0].cuts_rows())
-    static_assert(is_ruled<Missing>,
-                  "distx: softmax_backward: the result is Partial or sharded in its last dimension: redistribute it "
-                  "first");
-  else
-    static_assert(is_ruled<Missing>,
-                  "distx: softmax_backward: the gradient does not lie as the result does: redistribute it to that "
-                  "layout");
+  if constexpr (!on_one_mesh<Y, G>) {
+    static_assert(on_one_mesh<Y, G>, "distx: softmax_backward: the operands are on meshes of different types");
+  } else {
+    using Missing = missing_case<rules::RowwiseBackward, Y, G>;
+    if constexpr (Missing::operands[0].is_partial() || Missing::operands[0].shards_last_dim())
+      static_assert(is_supported<Missing>,
+                    "distx: softmax_backward: the result is Partial or sharded in its last dimension: redistribute it "
+                    "first");
+    else
+      static_assert(is_supported<Missing>,
+                    "distx: softmax_backward: the gradient's layout differs from the result's: redistribute the "
+                    "gradient to that layout");
+  }
 }
 
 }  // namespace detail
 
-/// Along the last dimension: exp(x) over its sum in the row.
-template <class X>
-  requires Applicable<Rowwise, X>
-[[nodiscard]] auto softmax(const X& x) {
-  return apply<Rowwise>(x, [](auto rows, auto out) {
-    detail::softmax_rows(typename X::space::stream{}, detail::as_rows(rows), detail::as_rows(out));
-  });
+/// Returns exp(x) divided by its sum along the last dimension. Local, on the host's memory, for float and double.
+///
+/// `x` (…, n) is replicated, or sharded in a dimension other than the last, on each axis; the result has its extents
+/// and layout.
+template <DistributedTensor X>
+[[nodiscard]] auto softmax(const X& x, std::source_location location = std::source_location::current()) {
+  using Rule = rules::Rowwise;
+  if constexpr (detail::Applicable<Rule, X>) {
+    return detail::applied<Rule>(
+        {"softmax", location},
+        [](auto rows, auto out) {
+          detail::softmax_rows(typename X::space::stream{}, detail::as_rows(rows), detail::as_rows(out));
+        },
+        x);
+  } else {
+    detail::refuse_softmax<X>();
+    return detail::placeholder<Rule, X>();
+  }
 }
-/// The gradient of the operand from the result y and its gradient, in which it is linear.
-template <class Y, class G>
-  requires Applicable<RowwiseBackward, Y, G>
-[[nodiscard]] auto softmax_backward(const Y& y, const G& gradient) {
-  return apply<RowwiseBackward>(y, gradient, [](auto values, auto slopes, auto out) {
-    detail::softmax_rows_backward(typename Y::space::stream{}, detail::as_rows(values), detail::as_rows(slopes),
-                                  detail::as_rows(out));
-  });
-}
-
-template <class X>
-  requires Operands<X>
-auto softmax(const X&) -> detail::refused<X> {
-  detail::refuse_softmax<X>();
-  return detail::never<detail::refused<X>>();
-}
-template <class Y, class G>
-  requires Operands<Y, G>
-auto softmax_backward(const Y&, const G&) -> detail::refused<Y> {
-  detail::refuse_softmax_backward<Y, G>();
-  return detail::never<detail::refused<Y>>();
+/// Returns the gradient of the operand of `softmax` from its result `y` and the gradient of `y`. Local, as `softmax`.
+///
+/// `gradient` has the extents and the layout of `y`; where `y` is replicated it may be Partial, and then the result is.
+/// @throws InvalidArgument if the extents differ, or the operands are on different meshes
+template <DistributedTensor Y, DistributedTensor G>
+[[nodiscard]] auto softmax_backward(const Y& y, const G& gradient,
+                                    std::source_location location = std::source_location::current()) {
+  using Rule = rules::RowwiseBackward;
+  if constexpr (detail::Applicable<Rule, Y, G>) {
+    return detail::applied<Rule>(
+        {"softmax_backward", location},
+        [](auto values, auto grads, auto out) {
+          detail::softmax_rows_backward(typename Y::space::stream{}, detail::as_rows(values), detail::as_rows(grads),
+                                        detail::as_rows(out));
+        },
+        y, gradient);
+  } else {
+    detail::refuse_softmax_backward<Y, G>();
+    return detail::placeholder<Rule, Y, G>();
+  }
 }
 
 }  // namespace distx

@@ -3,43 +3,46 @@
 #include "distx/tensor/ops/apply.hpp"
 #include "distx/tensor/ops/rules.hpp"
 
-// A tensor that is added to each of many, as a bias by head is to every token's: (batch, length, 3, heads, size) plus
-// (3, heads, size).
+// Broadcasting over leading dimensions, as a bias per head is added to every token: (batch, length, 3, heads, size)
+// plus (3, heads, size).
 namespace distx {
+
+namespace rules {
 
 /// x (m…, n…) plus b (n…) gives (m…, n…).
 struct AddTrailing {
   static constexpr std::string_view name = "add_trailing";
-  static constexpr AxisPlace on(AxisPlace x, AxisPlace b) {
+  static constexpr AxisPlacement on(AxisPlacement x, AxisPlacement b) {
     const std::size_t m = x.dimensions - b.dimensions;
-    if (x.is_replicated() && b.is_replicated()) return places::replicated;
-    if (x.is_shard() && x.dim < m && b.is_replicated()) return places::shard(x.dim);
-    if (x.is_shard() && x.dim >= m && b.is_shard(x.dim - m)) return places::shard(x.dim);
-    if (x.is_sum() && b.is_sum()) return places::sum;
-    return places::none;
+    if (x.is_replicated() && b.is_replicated()) return replicated;
+    if (x.is_shard() && x.dim < m && b.is_replicated()) return shard(x.dim);
+    if (x.is_shard() && x.dim >= m && b.is_shard(x.dim - m)) return shard(x.dim);
+    if (x.is_sum() && b.is_sum()) return partial_sum;
+    return unsupported;
   }
   template <std::size_t X, std::size_t B>
+    requires(B < X)
   static Extents<X> extents(const Extents<X>& x, const Extents<B>& b) {
-    static_assert(B < X, "distx: add_trailing: the second tensor has fewer dimensions than the first");
     for (std::size_t d = 0; d < B; ++d)
-      if (x[X - B + d] != b[d]) detail::extents_differ(name, x, b);
+      if (x[X - B + d] != b[d]) extents_mismatch("the last extents of x must equal those of b", x, b);
     return x;
   }
 };
 
-/// The sum of x (m…, n…) over all but the last `N` dimensions n: the gradient of what `add_trailing` adds.
+/// The sum of x (m…, n…) over all but the last `N` dimensions n gives (n…): the gradient of what `add_trailing` adds.
 template <std::size_t N>
 struct SumLeading {
   static constexpr std::string_view name = "sum_leading";
-  static constexpr AxisPlace on(AxisPlace x) {
+  static constexpr AxisPlacement on(AxisPlacement x) {
     const std::size_t m = x.dimensions - N;
-    if (x.is_replicated()) return places::replicated;
-    if (x.is_shard() && x.dim < m) return places::sum;
-    if (x.is_shard()) return places::shard(x.dim - m);
-    if (x.is_sum()) return places::sum;
-    return places::none;
+    if (x.is_replicated()) return replicated;
+    if (x.is_shard() && x.dim < m) return partial_sum;
+    if (x.is_shard()) return shard(x.dim - m);
+    if (x.is_sum()) return partial_sum;
+    return unsupported;
   }
   template <std::size_t X>
+    requires(N <= X)
   static Extents<N> extents(const Extents<X>& x) {
     Extents<N> last{};
     for (std::size_t d = 0; d < N; ++d) last[d] = x[X - N + d];
@@ -47,24 +50,73 @@ struct SumLeading {
   }
 };
 
+}  // namespace rules
+
+namespace detail {
+
 template <class X, class B>
-  requires Operands<X, B>
-[[nodiscard]] auto add_trailing(const X& x, const B& b) {
-  return apply<AddTrailing>(x, b, [](auto each, auto added, auto out) {
-    const std::size_t size = added.values().size();
-    for (std::size_t i = 0; i < out.values().size(); i += size)
-      for (std::size_t j = 0; j < size; ++j) out.data()[i + j] = each.data()[i + j] + added.data()[j];
-  });
+void refuse_add_trailing() {
+  if constexpr (!on_one_mesh<X, B>) {
+    static_assert(on_one_mesh<X, B>, "distx: add_trailing: the operands are on meshes of different types");
+  } else {
+    using Missing = missing_case<rules::AddTrailing, X, B>;
+    constexpr bool partial = Missing::operands[0].is_partial() || Missing::operands[1].is_partial();
+    static_assert(supported_unless<Missing, partial>,
+                  "distx: add_trailing: one operand is Partial and the other is not, or with an op other than Sum: "
+                  "redistribute it first");
+    static_assert(supported_unless<Missing, !partial>,
+                  "distx: add_trailing: the second operand is not sharded as the last dimensions of the first: "
+                  "redistribute it to that layout");
+  }
 }
-template <std::size_t N, class X>
-  requires Operands<X>
-[[nodiscard]] auto sum_leading(const X& x) {
-  return apply<SumLeading<N>>(x, [](auto each, auto out) {
-    fill(typename X::space::stream{}, out.values(), value_of<X>{});
-    const std::size_t size = out.values().size();
-    for (std::size_t i = 0; i < each.values().size(); i += size)
-      for (std::size_t j = 0; j < size; ++j) out.data()[j] += each.data()[i + j];
-  });
+
+}  // namespace detail
+
+/// Returns x (m…, n…) plus b (n…), added at each index of the leading dimensions m. Local, on the host's memory.
+///
+/// On each axis both are replicated, or both are sharded in the same dimension of n, or `x` is sharded in a dimension
+/// of m and `b` is replicated, or both are Partial. The result has the extents and the layout of `x`.
+/// @throws InvalidArgument if the extents do not match, or the operands are on different meshes
+template <DistributedTensor X, DistributedTensor B>
+[[nodiscard]] auto add_trailing(const X& x, const B& b,
+                                std::source_location location = std::source_location::current()) {
+  using Rule = rules::AddTrailing;
+  if constexpr (detail::Applicable<Rule, X, B>) {
+    return detail::applied<Rule>(
+        {"add_trailing", location},
+        [](auto each, auto added, auto out) {
+          const std::size_t size = added.values().size();
+          for (std::size_t i = 0; i < out.values().size(); i += size)
+            for (std::size_t j = 0; j < size; ++j) out.data()[i + j] = each.data()[i + j] + added.data()[j];
+        },
+        x, b);
+  } else {
+    detail::refuse_add_trailing<X, B>();
+    return detail::placeholder<Rule, X, B>();
+  }
+}
+/// Returns the sum of x (m…, n…) over all but its last `N` dimensions, (n…): the gradient of `b` in `add_trailing`.
+/// Local, on the host's memory.
+///
+/// Where `x` is Partial, or sharded in a dimension that is summed over, the result is Partial.
+template <std::size_t N, DistributedTensor X>
+[[nodiscard]] auto sum_leading(const X& x, std::source_location location = std::source_location::current()) {
+  using Rule = rules::SumLeading<N>;
+  if constexpr (detail::Applicable<Rule, X>) {
+    return detail::applied<Rule>(
+        {"sum_leading", location},
+        [](auto each, auto out) {
+          fill(typename X::space::stream{}, out.values(), detail::value_of<X>{});
+          const std::size_t size = out.values().size();
+          for (std::size_t i = 0; i < each.values().size(); i += size)
+            for (std::size_t j = 0; j < size; ++j) out.data()[j] += each.data()[i + j];
+        },
+        x);
+  } else {
+    static_assert(detail::is_supported<detail::missing_case<Rule, X>>,
+                  "distx: sum_leading: the operand is Partial with an op other than Sum: redistribute it first");
+    return detail::placeholder<Rule, X>();
+  }
 }
 
 }  // namespace distx

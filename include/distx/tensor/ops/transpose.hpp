@@ -7,7 +7,7 @@ namespace distx {
 
 namespace detail {
 
-/// out(…) = x(…) with the dimensions in another order: an operation of the host's memory.
+/// out = x with its dimensions permuted, on the host's memory.
 template <class T, std::size_t Rank>
 void permute(HostStream, TensorRef<const T, Rank> x, TensorRef<T, Rank> out, const std::size_t (&from)[Rank]) {
   if (out.values().empty()) return;
@@ -38,27 +38,38 @@ constexpr bool is_permutation() {
 
 }  // namespace detail
 
-/// The dimensions in another order: `transpose<2, 0, 1>(x)` has x's dimension 2 first. Works on Partials too.
-template <std::size_t First, std::size_t... Rest, class X>
-  requires Applicable<Transpose<First, Rest...>, X>
-[[nodiscard]] auto transpose(const X& x) {
-  static_assert(1 + sizeof...(Rest) == rank_of<X> && detail::is_permutation<First, Rest...>(),
-                "distx: transpose: name each dimension of the tensor once");
-  return apply<Transpose<First, Rest...>>(
-      x, [](auto in, auto out) { detail::permute(typename X::space::stream{}, in, out, {First, Rest...}); });
+/// Returns the tensor with its dimensions permuted: dimension i of the result is dimension i of the template arguments,
+/// so that `transpose<2, 0, 1>(x)` has dimension 2 of `x` first. Local; copies the elements, on the host's memory.
+///
+/// Every placement is supported, Partial with Sum and Max included; a Shard follows its dimension.
+template <std::size_t First, std::size_t... Rest, DistributedTensor X>
+[[nodiscard]] auto transpose(const X& x, std::source_location location = std::source_location::current()) {
+  constexpr bool valid = 1 + sizeof...(Rest) == detail::rank_of<X> && detail::is_permutation<First, Rest...>();
+  static_assert(valid, "distx: transpose: name each dimension of the tensor once");
+  if constexpr (!valid) {
+    return detail::never<detail::Placeholder<X>>();
+  } else {
+    using Rule = rules::Transpose<First, Rest...>;
+    if constexpr (detail::Applicable<Rule, X>) {
+      return detail::applied<Rule>(
+          {"transpose", location},
+          [](auto in, auto out) { detail::permute(typename X::space::stream{}, in, out, {First, Rest...}); }, x);
+    } else {
+      static_assert(detail::is_supported<detail::missing_case<Rule, X>>,
+                    "distx: transpose: the operand is Partial with an op other than Sum or Max: redistribute it first");
+      return detail::placeholder<Rule, X>();
+    }
+  }
 }
-template <std::size_t First, std::size_t... Rest, class X>
-  requires Operands<X>
-auto transpose(const X&) -> detail::refused<X> {
-  static_assert(is_ruled<detail::missing_case<Transpose<First, Rest...>, X>>,
-                "distx: transpose: the operand is Partial with another op than Sum or Max: redistribute it first");
-  return detail::never<detail::refused<X>>();
-}
-/// Of a matrix.
+/// Returns the transpose of a matrix.
 template <DistributedTensor X>
-[[nodiscard]] auto transpose(const X& x) {
-  static_assert(rank_of<X> == 2, "distx: transpose: only of a matrix is the order plain: name the dimensions");
-  return transpose<1, 0>(x);
+[[nodiscard]] auto transpose(const X& x, std::source_location location = std::source_location::current()) {
+  static_assert(detail::rank_of<X> == 2,
+                "distx: transpose: the tensor is not a matrix: name its dimensions, as in transpose<2, 0, 1>(x)");
+  if constexpr (detail::rank_of<X> == 2)
+    return transpose<1, 0>(x, location);
+  else
+    return detail::never<detail::Placeholder<X>>();
 }
 
 }  // namespace distx
