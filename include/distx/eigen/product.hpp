@@ -35,12 +35,7 @@ struct EigenProduct {
       f(Eigen::Map<const Rows>(m.values.data(), rows, columns));
   }
 };
-<<<<<<< HEAD
-/// The product by Eigen, for `matmul(x, y, distx::eigen::product)`.
-inline constexpr Product product{};
-=======
 /// The product to pass to `matmul`, so that Eigen multiplies each rank's parts: `matmul(x, w, eigen::product)`.
 inline constexpr EigenProduct product{};
->>>>>>> f58ce85 (tensor: docs in plain technical English; Eigen's functions say what they borrow)
 
 }  // namespace distx::eigen
