@@ -340,13 +340,22 @@ TEST_CASE("a world of one needs nobody, and moves nothing") {
   CHECK(model.layers[2].weight[3] == static_cast<float>(toy::first_weight(2, 3)) - 0.5f);
 }
 
-TEST_CASE("a training may be moved, and ended with reductions in flight") {
+TEST_CASE("a moved training updates the weights, and the communicator survives its end with a reduction in flight") {
   toy::on_ranks(3, [&](distx::ThreadCommunicator& comm) {
     toy::Model model;
-    distx::DataParallel<> first(comm, model.parameters(), distx::SGD{}, {.bucket_bytes = 0});
-    distx::DataParallel<> training = std::move(first);
-    for (auto& layer : model.layers) training.ready(layer.weight);
-    training.step({.learning_rate = 0});
-    training.ready(model.layers.back().weight);
+    {
+      distx::DataParallel<> first(comm, model.parameters(), distx::SGD{}, {.bucket_bytes = 0});
+      distx::DataParallel<> training = std::move(first);
+      for (auto& layer : model.layers) {
+        layer.gradient.assign(layer.gradient.size(), 1);
+        training.ready(layer.weight);
+      }
+      training.step({.learning_rate = 0.5});
+      CHECK(model.layers[2].weight[3] == static_cast<float>(toy::first_weight(2, 3)) - 0.5f);
+      training.ready(model.layers.back().weight);
+    }
+    int ranks = 1;
+    distx::all_reduce(comm, ranks, distx::sum);
+    CHECK(ranks == 3);
   });
 }
