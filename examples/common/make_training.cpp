@@ -31,19 +31,26 @@ Training make(distx::AnyCommunicator<>& comm, const Parameters& parameters, cons
   });
 }
 
+/// Makes a training with Precision for 16-bit weights, whose gradients are reduced in the weights' type.
+template <class Weight, class... Policies, class Parameters>
+TimedTraining<Weight> make_for(distx::AnyCommunicator<>& comm, const Parameters& parameters,
+                               const TrainingFlags& flags) {
+  if constexpr (sizeof(Weight) == 2)
+    return make<TimedTraining<Weight>, distx::Precision<Weight>, Policies...>(comm, parameters, flags);
+  else
+    return make<TimedTraining<Weight>, Policies...>(comm, parameters, flags);
+}
+
 }  // namespace
 
 template <class Weight>
 TimedTraining<Weight> make_training(distx::AnyCommunicator<> comm,
                                     const std::vector<const distx::Parameter<Weight>*>& parameters,
                                     const TrainingFlags& flags) {
-  using Training = TimedTraining<Weight>;
-  // Gradients travel in the weights' type; float weights are as without it.
-  using Precision = distx::Precision<distx::bfloat16>;
-  if (flags.accumulate == 1) return make<Training, Precision>(comm, parameters, flags);
-  // Where whole gradients are there anyway, they are reduced once a step.
-  if (flags.zero <= 1) return make<Training, Precision, distx::Accumulate<distx::Local>>(comm, parameters, flags);
-  return make<Training, Precision, distx::Accumulate<distx::Sharded>>(comm, parameters, flags);
+  if (flags.accumulate == 1) return make_for<Weight>(comm, parameters, flags);
+  // Where gradients are whole anyway, they are reduced once a step.
+  if (flags.zero <= 1) return make_for<Weight, distx::Accumulate<distx::Local>>(comm, parameters, flags);
+  return make_for<Weight, distx::Accumulate<distx::Sharded>>(comm, parameters, flags);
 }
 
 template TimedTraining<float> make_training(distx::AnyCommunicator<>,

@@ -99,7 +99,7 @@ class MeshGpt {
   }
 
  private:
-  using Stream = Tensor<3, typename Split::stream>;
+  using Stream = Tensor<3, typename Split::residual>;
   using Values = std::shared_ptr<const std::vector<float>>;
 
   /// Numbers as the Gpt has them in a matrix of outputs × inputs, by the places that they have here.
@@ -168,8 +168,8 @@ class MeshGpt {
   Mesh mesh_;
   GptShape shape_;
   distx::ParallelEmbedding<float, Split> embedding_;
-  std::vector<distx::ParallelBlock<float, Split>> blocks_;
-  distx::StreamNorm<float, Split> norm_;
+  std::vector<distx::TransformerBlock<float, Split>> blocks_;
+  distx::ParallelLayerNorm<float, Split> norm_;
   std::optional<distx::DistTensor<std::uint8_t, 2, Mesh, distx::Layout<Batches>>> ids_, targets_;
   std::optional<Tensor<3, typename Split::tokens>> normal_;
   std::optional<Tensor<3, Batches, Vocabulary>> logits_;

@@ -1,4 +1,4 @@
-// expect: stages 2 and 3 of ZeRO decide when a gradient has memory, so they cannot borrow it
+// expect: ZeRO<2> and ZeRO<3> allocate gradients themselves and cannot borrow them
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/distx.hpp"
 

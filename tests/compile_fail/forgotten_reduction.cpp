@@ -1,4 +1,4 @@
-// expect: distx: ready: the gradient is sharded over an axis over which the weight is replicated: sum it
+// expect: distx: ready: the gradient is sharded over an axis over which the weight is replicated; sum it
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/parallel/mesh_parallel.hpp"
 

@@ -1,4 +1,4 @@
-// expect: distx: ready: the gradient is Partial over an axis that shards the weight: redistribute it
+// expect: distx: ready: the gradient is Partial over an axis that shards the weight; redistribute it
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/parallel/mesh_parallel.hpp"
 

@@ -1,4 +1,4 @@
-// expect: Hybrid shares out inside groups what stage 0 of ZeRO does not share out
+// expect: Hybrid sharding requires ZeRO<1>, ZeRO<2> or ZeRO<3>
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/distx.hpp"
 

@@ -1,4 +1,4 @@
-// expect: an optimizer that looks at whole parameters (LAMB, Muon, Mixed) computes in the host's memory only: take an ElementwiseOptimizer, AdamW or SGD, on a GPU
+// expect: optimizers of whole parameters (LAMB, Muon, Mixed) support host memory only; use an ElementwiseOptimizer, such as AdamW or SGD, on a GPU
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/distx.hpp"
 

@@ -1,4 +1,4 @@
-// expect: one of these types is no policy: policies are ZeRO<0> to ZeRO<3>
+// expect: one of the types is not a policy: policies are ZeRO<0> to ZeRO<3>
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/distx.hpp"
 

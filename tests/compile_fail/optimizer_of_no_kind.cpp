@@ -1,4 +1,4 @@
-// expect: the third argument is no optimizer that can be sharded: one of the concepts ElementwiseOptimizer, NormOptimizer and MatrixOptimizer says what it needs, and no two together
+// expect: the third argument is not an optimizer; it must satisfy exactly one of ElementwiseOptimizer, NormOptimizer and MatrixOptimizer
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/distx.hpp"
 

@@ -1,4 +1,4 @@
-// expect: ZeRO is named twice among the policies: name one stage
+// expect: the policies contain ZeRO twice; keep one stage
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/distx.hpp"
 

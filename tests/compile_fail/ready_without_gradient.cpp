@@ -1,4 +1,4 @@
-// expect: distx: ready: the gradient is missing: pass it behind its weight
+// expect: distx: ready: the gradient is missing; pass ready(weight, gradient)
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/parallel/mesh_parallel.hpp"
 

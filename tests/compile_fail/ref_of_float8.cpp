@@ -1,4 +1,4 @@
-// expect: distx::ref: a weight and its gradient are arrays of float, double, bfloat16 or float16
+// expect: distx::ref: a weight and its gradient must be writable arrays of float, double, bfloat16 or float16
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/distx.hpp"
 

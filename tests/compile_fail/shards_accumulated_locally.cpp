@@ -1,4 +1,4 @@
-// expect: Accumulate<Local> keeps whole gradients, which stages 2 and 3 of ZeRO do not have: name Accumulate<Sharded>
+// expect: Accumulate<Local> needs whole gradients, which ZeRO<2> and ZeRO<3> shard; use Accumulate<Sharded>
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/distx.hpp"
 

@@ -1,4 +1,4 @@
-// expect: ZeRO has the stages 0 to 3, and Dynamic for what .stage of the options says
+// expect: invalid stage of ZeRO: must be 0, 1, 2, 3 or Dynamic
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/distx.hpp"
 

@@ -75,12 +75,12 @@ std::vector<float> in_one_pass() {
 
 }  // namespace
 
-TEST_CASE("micro-batches add up: kept locally, and sharded") {
+TEST_CASE("gradients of micro-batches add up, with Local and with Sharded accumulation") {
   check_all<distx::Local>(in_one_pass(), 1);
   check_all<distx::Sharded>(in_one_pass(), 3);
 }
 
-TEST_CASE("micro-batches out of order") {
+TEST_CASE("micro-batches out of order are errors") {
   using toy::says;
   for (const auto& ending : toy::endings(2, [](auto& comm) {
          const auto parameters = stages::owned();
@@ -89,17 +89,17 @@ TEST_CASE("micro-batches out of order") {
          stages::pass(training, parameters, 0);
          training.step({.learning_rate = 1});
        }))
-    CHECK(says(ending.words, "no micro-batch of this step was declared the last one"));
+    CHECK(says(ending.words, "no micro-batch of this step was declared the last"));
   for (const auto& ending : toy::endings(2, [](auto& comm) {
          const auto parameters = stages::owned();
          Accumulating<distx::Local> training(comm, parameters, distx::SGD{}, {.stage = 1});
          static_cast<void>(training.micro_batch(true));
          static_cast<void>(training.micro_batch(true));
        }))
-    CHECK(says(ending.words, "the micro-batch before was declared the last one"));
+    CHECK(says(ending.words, "the previous micro-batch was declared the last"));
   for (const auto& ending : toy::endings(2, [](auto& comm) {
          const auto parameters = stages::owned();
          Accumulating<distx::Local> training(comm, parameters, distx::SGD{}, {.stage = 2});
        }))
-    CHECK(says(ending.words, "Accumulate<Local> keeps whole gradients, which stage 2 of ZeRO does not have"));
+    CHECK(says(ending.words, "Accumulate<Local> needs whole gradients, which stage 2 of ZeRO shards"));
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <doctest/doctest.h>
 #include <distx/comm/decorators/metered.hpp>
-#include <distx/parallel/alone.hpp>
+#include <distx/parallel/local_training.hpp>
 
 #include "stages.hpp"
 
@@ -29,7 +29,7 @@ void step(stages::Training& training, Parameters& parameters, std::size_t sample
 
 }  // namespace
 
-TEST_CASE("all weights are streamed in the order of the list, and may be kept when the training ends") {
+TEST_CASE("for_each_full_weight visits all weights in the order of the list, and release keeps them") {
   for (const int ranks : {1, 3, 4})
     for (const int stage : {0, 1, 2, 3})
       toy::on_ranks(ranks, [&](distx::ThreadCommunicator& comm) {
@@ -51,13 +51,13 @@ TEST_CASE("all weights are streamed in the order of the list, and may be kept wh
         Floats after;
         for (const auto& p : parameters) after.insert(after.end(), p.value().begin(), p.value().end());
         CHECK(toy::same_bits(after, before));
-        // A later training goes on with them.
+        // A later training continues with them.
         stages::Training again(comm, parameters, distx::AdamW{}, {.stage = 3 - stage});
         CHECK(toy::same_bits(full(again), before));
       });
 }
 
-TEST_CASE("a training made after release is not touched by the end of the one released") {
+TEST_CASE("the end of a released training does not affect a training made after it") {
   for (const int ranks : {1, 2})
     for (const int stage : {0, 2, 3})
       for (const int next : {0, 2, 3})
@@ -96,7 +96,7 @@ TEST_CASE("a training made after release is not touched by the end of the one re
         }
 }
 
-TEST_CASE("a released training, and one in the middle of a step") {
+TEST_CASE("calls of a released training, and release during a step, are errors") {
   const auto check = [](const std::string& words, auto&& wrong) {
     for (const auto& ending : toy::endings(2, [&](auto& comm) {
            const auto parameters = stages::owned();
@@ -118,14 +118,14 @@ TEST_CASE("a released training, and one in the middle of a step") {
     stages::pass(training, parameters, 0);
     static_cast<void>(full(training));
   });
-  check("the weights of 'block0' are unsharded", [](auto& training, auto& parameters) {
+  check("'block0' is still unsharded", [](auto& training, auto& parameters) {
     const auto weights = training.unshard(parameters[0]);
     training.release();
   });
-  check("the decay is 1", [](auto& training, auto&) { static_cast<void>(training.average(1)); });
+  check("invalid decay 1: must be in [0, 1)", [](auto& training, auto&) { static_cast<void>(training.average(1)); });
 }
 
-TEST_CASE("a moving average is the same at every stage, and comes and goes") {
+TEST_CASE("a moving average has the same bits at every stage, and swap_in restores the weights") {
   for (const int ranks : {1, 2, 3})
     for (const bool borrowed : {false, true}) {
       Floats first;
@@ -166,7 +166,7 @@ TEST_CASE("a moving average is the same at every stage, and comes and goes") {
     }
 }
 
-TEST_CASE("there are no gradients while a moving average has the weights' place, and again behind it") {
+TEST_CASE("gradients are refused while a moving average is swapped in, and available again after it") {
   for (const int stage : {0, 1, 2, 3}) {
     CAPTURE(stage);
     const auto check = [&](const char* words, auto&& wrong) {
@@ -181,10 +181,10 @@ TEST_CASE("there are no gradients while a moving average has the weights' place,
         CHECK(says(ending.words, words));
       }
     };
-    const char* const none = "there are no gradients in a scope of evaluate() or swap_in()";
+    const char* const none = "gradients are not available inside the scopes of evaluate() and swap_in()";
     check(none, [](auto& training, auto& parameters) { training.ready(parameters[0]); });
     check(none, [](auto& training, auto& parameters) { static_cast<void>(training.gradient(parameters[0])); });
-    check("a moving average has the weights' place", [](auto& training, auto&) { training.release(); });
+    check("a moving average is swapped in", [](auto& training, auto&) { training.release(); });
     toy::on_ranks(2, [&](distx::ThreadCommunicator& comm) {
       const auto parameters = stages::owned();
       stages::Training training(comm, parameters, distx::SGD{}, {.stage = stage});
@@ -199,7 +199,7 @@ TEST_CASE("there are no gradients while a moving average has the weights' place,
   }
 }
 
-TEST_CASE("an evaluation has an order of its own where a moving average has the weights' place, too") {
+TEST_CASE("an evaluation has its own order of unshard while a moving average is swapped in") {
   toy::on_ranks(2, [](distx::ThreadCommunicator& comm) {
     distx::Metered<distx::ThreadCommunicator> metered(comm.share());
     const auto parameters = stages::owned();
@@ -212,15 +212,15 @@ TEST_CASE("an evaluation has an order of its own where a moving average has the 
       const auto evaluation = training.evaluate();
       for (std::size_t p = 0; p < 3; ++p) static_cast<void>(training.unshard(parameters[p]));
     }
-    // Training would go on with the next unit, and gather it ahead.
+    // In training, the next unit would be prefetched.
     CHECK((metered.ledger() - before)["all_gather"].calls == 3);
   });
 }
 
-TEST_CASE("a model runs alone by the same text") {
+TEST_CASE("a model written for DataParallel runs in a LocalTraining") {
   const auto parameters = stages::owned();
   {
-    distx::Alone<> alone{distx::ParameterList<>(parameters)};
+    distx::LocalTraining<> alone{distx::ParameterList<>(parameters)};
     for (int k = 0; k < 2; ++k) {
       stages::pass(alone, parameters, 5);
       alone.begin_step();

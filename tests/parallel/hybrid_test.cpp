@@ -29,7 +29,7 @@ std::vector<std::pair<std::vector<float>, std::size_t>> train(int ranks, const d
 
 }  // namespace
 
-TEST_CASE("groups share out, and agree") {
+TEST_CASE("Hybrid shards inside groups, and all groups have the same weights") {
   for (const auto& [ranks, group] : {std::pair{4, 2}, {4, 4}, {4, 1}, {6, 3}})
     for (const double clip : {std::numeric_limits<double>::infinity(), 1.0}) {
       std::vector<float> reference;
@@ -48,7 +48,7 @@ TEST_CASE("groups share out, and agree") {
     }
 }
 
-TEST_CASE("what groups cannot be") {
+TEST_CASE("invalid groups are errors") {
   const auto words = [](int ranks, const distx::DataParallelOptions& options) {
     return toy::endings(ranks,
                         [&](auto& comm) {
@@ -58,7 +58,7 @@ TEST_CASE("what groups cannot be") {
         .back()
         .words;
   };
-  CHECK(toy::says(words(4, {.stage = 1, .group_ranks = 3}), "Hybrid shares out among so many ranks, which must"));
+  CHECK(toy::says(words(4, {.stage = 1, .group_ranks = 3}), "Hybrid needs a divisor of the 4 ranks"));
   CHECK(toy::says(words(4, {.stage = 1}), ".group_ranks = 0"));
-  CHECK(toy::says(words(4, {.stage = 0, .group_ranks = 2}), "stage 0 of ZeRO does not share out"));
+  CHECK(toy::says(words(4, {.stage = 0, .group_ranks = 2}), "Hybrid sharding requires stage 1, 2 or 3"));
 }

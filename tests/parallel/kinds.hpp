@@ -23,7 +23,7 @@ inline constexpr Shape shapes[] = {{"embedding", 0, 1300}, {"a.weight", 24, 10},
 
 inline std::size_t elements(const Shape& shape) { return std::max<std::size_t>(1, shape.rows) * shape.columns; }
 
-/// What some of the model is told: vectors decay less and move faster.
+/// The options of a parameter: vectors decay less and move faster.
 inline distx::ParameterOptions options_of(const Shape& shape) {
   if (shape.rows > 0) return {.rows = shape.rows};
   return {.group = {.learning_rate_scale = 1.5}};

@@ -55,18 +55,18 @@ struct Attention {
 template <class S>
 struct Block {
   using split = S;
-  distx::ParallelBlock<double, S> layer;
+  distx::TransformerBlock<double, S> layer;
   explicit Block(const Grid& mesh) : layer("block", mesh, width, heads, Initial()) {}
 };
 
 template <class S>
 struct Joined {
   using split = S;
-  distx::JoinedBlock<double, S> layer;
+  distx::ParallelAttentionMlpBlock<double, S> layer;
   explicit Joined(const Grid& mesh) : layer("block", mesh, width, heads, Initial()) {}
 };
 
-/// What one step with a layer gives, whole, and what it took of one rank.
+/// The whole results of one step with a layer, and the communication of one rank.
 struct Outcome {
   std::map<std::string, std::vector<double>> values;  // of the result, the gradient of the stream, the new weights
   distx::Ledger forward, backward;
@@ -83,7 +83,7 @@ Outcome step(const std::array<int, 2>& shape) {
     model.layer.for_each_parameter([&](const auto& parameter) { list.add(parameter); });
     distx::MeshParallel<Data, distx::ZeRO<1>> training(mesh, list, distx::SGD{},
                                                        {.bucket_bytes = distx::unlimited, .overlap = false});
-    using Stream = typename L::split::stream;
+    using Stream = typename L::split::residual;
     const distx::Extents<3> extents{batch, length, width};
     const auto x = distx::generate<double, Stream>(mesh, extents, At{5});
     // The loss is the mean over this rank's batches, so that each has as much more weight as there are ranks.
@@ -154,7 +154,7 @@ void check_all(int branches, int replicated) {
   }
 }
 
-/// What a backward without a forward before it says.
+/// Returns the message of a backward without a forward before it.
 template <class L>
 std::string refusal() {
   std::string words;
@@ -164,10 +164,10 @@ std::string refusal() {
     distx::TensorParameterList<> list;
     model.layer.for_each_parameter([&](const auto& parameter) { list.add(parameter); });
     distx::MeshParallel<Data, distx::ZeRO<0>> training(mesh, list, distx::SGD{});
-    const auto x = distx::generate<double, typename L::split::stream>(mesh, {batch, length, width}, At{5});
+    const auto x = distx::generate<double, typename L::split::residual>(mesh, {batch, length, width}, At{5});
     try {
       (void)model.layer.backward(x, training);
-    } catch (const distx::MismatchError& error) {
+    } catch (const distx::InvalidState& error) {
       words = error.what();
     }
   });
@@ -175,15 +175,17 @@ std::string refusal() {
 }
 }  // namespace
 
-TEST_CASE("a perceptron split over the model axis is the whole one, with one all-reduce each way") {
+TEST_CASE("a ParallelMlp equals the unsharded MLP, with one all-reduce forward and one backward") {
   check_all<Mlp>(1, 1);
 }
-TEST_CASE("attention split by heads is the whole one, with one all-reduce each way") { check_all<Attention>(1, 1); }
-TEST_CASE("a transformer block split over the model axis is the whole one, with one all-reduce a branch each way") {
+TEST_CASE("a ParallelAttention equals the unsharded attention, with one all-reduce forward and one backward") {
+  check_all<Attention>(1, 1);
+}
+TEST_CASE("a TransformerBlock equals the unsharded block, with one all-reduce per branch forward and backward") {
   check_all<Block>(2, 6);
 }
-TEST_CASE("a transformer block whose branches are joined communicates once each way") { check_all<Joined>(1, 4); }
-TEST_CASE("there is no way back without a way there") {
+TEST_CASE("a ParallelAttentionMlpBlock communicates once forward and once backward") { check_all<Joined>(1, 4); }
+TEST_CASE("backward without a matching forward is an error") {
   for (const auto& words : {refusal<Mlp<Split<false>>>(), refusal<Attention<Split<false>>>()})
     CHECK(words.find("call forward once before each backward") != std::string::npos);
 }

@@ -24,7 +24,7 @@ struct Precisions<bfloat16> {
   static constexpr distx::BytesPerParameter bytes = distx::mixed_precision<>;
 };
 
-/// Parameters of so many elements, three to a unit.
+/// Returns parameters of the given sizes, three to a unit.
 template <class T>
 std::vector<distx::Parameter<T>> model(const std::vector<std::size_t>& sizes) {
   std::vector<distx::Parameter<T>> parameters;
@@ -32,7 +32,7 @@ std::vector<distx::Parameter<T>> model(const std::vector<std::size_t>& sizes) {
   return parameters;
 }
 
-/// What every rank has seen of one step of one model.
+/// The memory and communication of one step on one rank.
 struct Seen {
   distx::MemoryLedger memory;
   distx::Ledger traffic;
@@ -158,13 +158,13 @@ void check_sent(const std::vector<std::size_t>& sizes) {
 
 }  // namespace
 
-TEST_CASE("bytes held are those of the formula, padding, and what is in flight") {
+TEST_CASE("bytes held equal the formula plus padding and buckets in flight") {
   const std::vector<std::size_t> sizes = {17, 1, 20000, 64, 3, 1000, 33, 7};
   check_held<float>(sizes);
   check_held<bfloat16>(sizes);
 }
 
-TEST_CASE("pools hold a few buckets and units, however many there are") {
+TEST_CASE("pools hold three buckets and two units, whatever the size of the model") {
   const std::vector<std::size_t> sizes(30, 1024);
   const auto all = step(2, sizes, {.bucket_bytes = 4_KiB, .stage = 3});
   for (const auto& seen : all) {
@@ -174,7 +174,7 @@ TEST_CASE("pools hold a few buckets and units, however many there are") {
   }
 }
 
-TEST_CASE("bytes sent are 2, 2, 2 and 3 times the parameters, a rank's own left out") {
+TEST_CASE("a step sends 2, 2, 2 and 3 times the parameters at stages 0 to 3, without each rank's own shard") {
   const std::vector<std::size_t> sizes = {64, 32, 20000, 64, 32, 1056, 32, 160};  // whole lines
   check_sent<float>(sizes);
   check_sent<bfloat16>(sizes);

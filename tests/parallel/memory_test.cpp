@@ -14,7 +14,7 @@ struct Greedy : distx::Muon {
 
 }  // namespace
 
-TEST_CASE("too little memory is a MemoryError on every rank, with what it holds") {
+TEST_CASE("a failed allocation is a MemoryError on every rank, with the bytes that it holds") {
   for (const int ranks : {1, 2, 4})
     for (const int stage : {0, 1, 2, 3}) {
       std::vector<std::string> words(static_cast<std::size_t>(ranks));
@@ -33,12 +33,12 @@ TEST_CASE("too little memory is a MemoryError on every rank, with what it holds"
       for (const auto& each : words) {
         CAPTURE(each);
         CHECK(toy::says(each, "this rank holds weights "));
-        CHECK(toy::says(each, "take a higher stage of ZeRO"));
+        CHECK(toy::says(each, "use a higher stage of ZeRO"));
       }
     }
 }
 
-TEST_CASE("too little memory on one rank is a MemoryError on all") {
+TEST_CASE("a failed allocation on one rank is a MemoryError on all ranks") {
   for (const int ranks : {2, 3})
     for (const int stage : {1, 2, 3}) {
       std::vector<std::string> words(static_cast<std::size_t>(ranks));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "mesh_model.hpp"
 
-TEST_CASE("weights spread over a mesh are trained as one process would, at every stage") {
+TEST_CASE("weights distributed over a mesh train as in one process, at every stage") {
   using distx::Host;
   const distx::DataParallelOptions options{.clip_norm = 0.5};
   const mesh_model::Whole expected(options);
@@ -17,7 +17,7 @@ TEST_CASE("weights spread over a mesh are trained as one process would, at every
   }
 }
 
-TEST_CASE("losses are scaled alike on ranks with and without a part of what is float16") {
+TEST_CASE("ranks with and without a part of the float16 weights have the same loss scale") {
   using distx::float16;
   using mesh_model::Grid, mesh_model::Data, mesh_model::Model;
   using Split = distx::Shard<1, Model>;

@@ -50,7 +50,7 @@ void check_unused(int ranks, std::size_t count, std::size_t size, const distx::D
 
 }  // namespace
 
-TEST_CASE("the root's weights and buffers win, those of frozen parameters too") {
+TEST_CASE("all ranks start with the root's weights, frozen weights and buffers") {
   for (const int ranks : toy::rank_counts) {
     for (const int root : {0, ranks - 1}) {
       OnAll<std::vector<Floats>> seen(ranks);
@@ -119,7 +119,7 @@ TEST_CASE("frozen parameters and buffers are neither reduced nor updated") {
   }
 }
 
-TEST_CASE("a tied parameter is sent after its last use") {
+TEST_CASE("a tied parameter is reduced after its last use") {
   for (const int ranks : {1, 2, 4}) {
     OnAll<std::vector<Floats>> seen(ranks);
     toy::on_ranks(ranks, [&](distx::ThreadCommunicator& comm) {
@@ -149,7 +149,7 @@ TEST_CASE("a tied parameter is sent after its last use") {
   }
 }
 
-TEST_CASE("a parameter without gradient counts as zero on some ranks and is skipped where none has one") {
+TEST_CASE("a gradient missing on some ranks counts as zero; one missing on all ranks skips the update") {
   for (const bool overlap : {false, true})
     for (const std::size_t bytes : {std::size_t{0}, distx::unlimited})
       for (const int ranks : {1, 2, 3, 7}) {
@@ -193,7 +193,7 @@ TEST_CASE("a parameter without gradient counts as zero on some ranks and is skip
       }
 }
 
-TEST_CASE("a rank without a gradient in the first bucket keeps no other waiting, at every stage") {
+TEST_CASE("a rank without a gradient in the first bucket does not block the others, at every stage") {
   for (const int stage : {0, 1, 2, 3})
     for (const bool overlap : {false, true})
       for (const std::size_t bytes : {std::size_t{0}, distx::unlimited})
@@ -210,7 +210,7 @@ TEST_CASE("a rank without a gradient in the first bucket keeps no other waiting,
         }
 }
 
-TEST_CASE("a skipped update is no step: the optimizer's step number counts those of the parameter") {
+TEST_CASE("a skipped update does not advance the optimizer's step number of the parameter") {
   toy::on_ranks(2, [&](distx::ThreadCommunicator& comm) {
     Floats a(1);
     Floats b(1);
@@ -250,7 +250,7 @@ TEST_CASE("groups scale the learning rate and set the weight decay") {
   });
 }
 
-TEST_CASE("owned parameters: memory, alignment, zeros at first, and who may touch a gradient when") {
+TEST_CASE("owned parameters have aligned memory and zeroed gradients, which are refused after ready") {
   toy::on_ranks(2, [&](distx::ThreadCommunicator& comm) {
     distx::Parameter<float> a("a", 3, [](distx::Span<float> v) { v[2] = 7; });
     distx::Parameter<double> b("b", 5);
@@ -282,7 +282,7 @@ TEST_CASE("owned parameters: memory, alignment, zeros at first, and who may touc
     }
     CHECK(a.value()[0] == -2);  // still there to be read
     CHECK_THROWS_AS(static_cast<void>(a.gradient()), distx::Error);
-    // A later training goes on from there.
+    // A later training continues from there.
     distx::DataParallel<> training(comm, distx::ParameterList<>().add(a), distx::SGD{});
     CHECK(a.value()[0] == -2);
     CHECK(a.value()[2] == 7);
@@ -292,7 +292,7 @@ TEST_CASE("owned parameters: memory, alignment, zeros at first, and who may touc
   });
 }
 
-TEST_CASE("owned parameters of one bucket lie apart, each from a boundary of 64 bytes") {
+TEST_CASE("owned parameters of one bucket are disjoint and aligned to 64 bytes") {
   toy::on_ranks(2, [&](distx::ThreadCommunicator& comm) {
     std::vector<distx::Parameter<float>> parameters;
     for (const std::size_t size : {3u, 16u, 17u, 1u}) parameters.emplace_back(std::to_string(size), size);
@@ -306,7 +306,7 @@ TEST_CASE("owned parameters of one bucket lie apart, each from a boundary of 64 
   });
 }
 
-TEST_CASE("reduce, update and gather by themselves") {
+TEST_CASE("reduce, update and gather together do what step does") {
   toy::on_ranks(3, [&](distx::ThreadCommunicator& comm) {
     Floats weight(10, 1);
     Floats gradient(10);
@@ -327,7 +327,7 @@ TEST_CASE("reduce, update and gather by themselves") {
   });
 }
 
-TEST_CASE("a world of one needs nobody, and moves nothing") {
+TEST_CASE("a training of one rank works without communication") {
   distx::SelfConnector self;
   distx::ThreadCommunicator comm(self);
   toy::Model model;

@@ -47,7 +47,7 @@ std::string refusal(F&& f) {
 
 }  // namespace
 
-TEST_CASE("the plan of mixed precision is Table 1 of the paper, to its printed digits") {
+TEST_CASE("the plan of mixed precision equals Table 1 of the paper to its printed digits") {
   for (const auto& row : table)
     for (int stage = 1; stage <= 3; ++stage) {
       CAPTURE(row.ranks);
@@ -65,7 +65,7 @@ TEST_CASE("the plan of mixed precision is Table 1 of the paper, to its printed d
   CHECK_FALSE(prints_as(4188.0, "4187"));
 }
 
-TEST_CASE("kinds are sharded one after the other") {
+TEST_CASE("stages 1, 2 and 3 shard states, gradients and weights in turn") {
   const std::uint64_t n = 1200;
   const auto held = [&](int stage) {
     const auto plan = distx::plan(n, 4, stage, distx::full_precision<>);
@@ -81,7 +81,7 @@ TEST_CASE("kinds are sharded one after the other") {
   CHECK(mixed.optimizer == 12 * n);
 }
 
-TEST_CASE("a step sends 2, 2, 2 and 3 times what belongs to others") {
+TEST_CASE("a plan sends 2, 2, 2 and 3 times the other ranks' shards at stages 0 to 3") {
   const std::uint64_t times[] = {2, 2, 2, 3};
   for (int stage = 0; stage <= 3; ++stage) {
     CHECK(distx::plan(1200, 4, stage).sent == 4 * times[stage] * 900);
@@ -90,13 +90,13 @@ TEST_CASE("a step sends 2, 2, 2 and 3 times what belongs to others") {
   }
 }
 
-TEST_CASE("what does not divide counts for the rank that has most") {
+TEST_CASE("a remainder counts for the rank that has most") {
   CHECK(distx::plan(10, 4, 3).weights == 4 * 3);
   CHECK(distx::plan(3, 7, 3).total() == 16);
   CHECK(distx::plan(10, 4, 1).sent == 4 * 2 * 8);
 }
 
-TEST_CASE("a mixture of optimizers is planned in two parts") {
+TEST_CASE("the plans of a Mixed optimizer's two kinds of parameters add up") {
   const auto mixture = distx::plan(1000, 4, 1, distx::full_precision<distx::Muon>) +
                        distx::plan(200, 4, 1, distx::full_precision<distx::AdamW>);
   CHECK(mixture.weights == 4 * 1200);
@@ -104,15 +104,14 @@ TEST_CASE("a mixture of optimizers is planned in two parts") {
   CHECK(mixture.sent == distx::plan(1200, 4, 1).sent);
   CHECK(mixture.total() == 2 * 4 * 1200 + 1400);
   using Mixture = distx::Mixed<distx::Muon, distx::AdamW>;
-  CHECK(distx::plan(1200, 4, 1, distx::full_precision<Mixture>).optimizer == 2400);  // at the most
+  CHECK(distx::plan(1200, 4, 1, distx::full_precision<Mixture>).optimizer == 2400);  // an upper bound
   CHECK(distx::plan(1200, 4, 1, distx::full_precision<distx::LAMB>).optimizer == 2400);
 }
 
-TEST_CASE("a plan of nothing is refused") {
-  CHECK(refusal([] { (void)distx::plan(0, 1, 0); }).find("plan: 0 parameters") != std::string::npos);
-  CHECK(refusal([] { (void)distx::plan(1, 0, 0); }).find("0 ranks") != std::string::npos);
+TEST_CASE("a plan with an invalid argument is an error") {
+  CHECK(refusal([] { (void)distx::plan(0, 1, 0); }).find("plan: invalid number of parameters 0") != std::string::npos);
+  CHECK(refusal([] { (void)distx::plan(1, 0, 0); }).find("invalid number of ranks 0") != std::string::npos);
   for (const int stage : {-1, 4})
-    CHECK(refusal([=] { (void)distx::plan(1, 1, stage); }).find("it must be 0, 1, 2 or 3") != std::string::npos);
-  CHECK(refusal([] { (void)distx::plan(~std::uint64_t{0}, 1, 0); }).find("parameters: it must be 1 to") !=
-        std::string::npos);
+    CHECK(refusal([=] { (void)distx::plan(1, 1, stage); }).find("must be 0, 1, 2 or 3") != std::string::npos);
+  CHECK(refusal([] { (void)distx::plan(~std::uint64_t{0}, 1, 0); }).find("must be in [1, ") != std::string::npos);
 }

@@ -80,7 +80,7 @@ void check(const distx::DataParallelOptions& given = {}) {
 
 }  // namespace
 
-TEST_CASE("short weights follow master weights in float") {
+TEST_CASE("16-bit weights equal the rounded master weights") {
   check<bfloat16, bfloat16>();
   check<bfloat16, float>();
   check<float16, float16>({.loss_scale = 1});
@@ -88,7 +88,7 @@ TEST_CASE("short weights follow master weights in float") {
   check<float16, float>({.loss_scale = 64});
 }
 
-TEST_CASE("bytes held of short weights are those of the formula, and of lines that cannot be shared evenly") {
+TEST_CASE("bytes held with 16-bit weights equal the formula plus uneven lines") {
   constexpr std::size_t psi = 64 * 1000;
   for (const int ranks : {1, 2, 3, 4, 7, 8})
     for (const int stage : {0, 1, 2, 3}) {
@@ -115,7 +115,7 @@ TEST_CASE("bytes held of short weights are those of the formula, and of lines th
     }
 }
 
-TEST_CASE("a step whose scaled gradients overflow on one rank is skipped on all") {
+TEST_CASE("a step whose scaled gradients overflow on one rank is skipped on all ranks") {
   for (const int stage : {0, 1, 2, 3})
     toy::on_ranks(3, [&](distx::ThreadCommunicator& comm) {
       const auto parameters = model<float16>();
@@ -143,14 +143,45 @@ TEST_CASE("a step whose scaled gradients overflow on one rank is skipped on all"
     });
 }
 
-TEST_CASE("a loss that is no number ends the step where it is not scaled") {
+TEST_CASE("a loss that is not finite is an error without loss scaling") {
   for (const auto& ending : toy::endings(2, [](auto& comm) {
          const auto parameters = stages::owned();
          distx::DataParallel<> training(comm, parameters, distx::SGD{});
          stages::pass(training, parameters, 0);
          training.step({.learning_rate = 1, .loss = std::numeric_limits<double>::quiet_NaN()});
        }))
-    CHECK(says(ending.words, "the loss is nan: lower the learning rate"));
+    CHECK(says(ending.words, "the loss is nan; lower the learning rate"));
+}
+
+TEST_CASE("Precision and .loss_scale without a parameter that they apply to are errors") {
+  using Short = distx::DataParallel<distx::Precision<bfloat16>>;
+  const auto check = [](const char* words, auto&& make) {
+    for (const auto& ending : toy::endings(2, make)) {
+      CAPTURE(ending.words);
+      CHECK((ending.kind == "argument" || ending.kind == "revoked"));
+      CHECK(says(ending.words, words));
+    }
+  };
+  check("Precision has no effect",
+        [](auto& comm) { Short(comm, distx::ParameterList<>(stages::owned()), distx::SGD{}); });
+  const auto loss_scale = [](auto training, auto&& add) {
+    return [add](auto& comm) {
+      distx::ParameterList<> list;
+      add(list);
+      typename decltype(training)::type(comm, list, distx::SGD{}, {.loss_scale = 8});
+    };
+  };
+  const char* const words = ".loss_scale has no effect";
+  const auto of = [](auto value, bool trainable) {
+    return [=](distx::ParameterList<>& list) {
+      list.add(distx::Parameter<std::remove_const_t<decltype(value)>>("w", 4, {.trainable = trainable}));
+      list.add(distx::Parameter<bfloat16>("v", 4));
+    };
+  };
+  check(words, loss_scale(std::type_identity<distx::DataParallel<>>{}, of(float16{}, true)));
+  check(words, loss_scale(std::type_identity<Short>{}, of(1.0f, true)));
+  check(words, loss_scale(std::type_identity<Short>{}, of(float16{}, false)));
+  toy::on_ranks(2, [&](auto& comm) { loss_scale(std::type_identity<Short>{}, of(float16{}, true))(comm); });
 }
 
 }  // namespace precision_test

@@ -65,7 +65,7 @@ constexpr double rounding = std::numeric_limits<float>::epsilon() / 2 * 4 * (12 
 
 }  // namespace
 
-TEST_CASE("SGD with momentum: the result is that of one process on the joined batch") {
+TEST_CASE("SGD with momentum equals one process on the joined batch") {
   for (const int ranks : toy::rank_counts) {
     CAPTURE(ranks);
     constexpr double momentum = 0.5;
@@ -82,7 +82,7 @@ TEST_CASE("SGD with momentum: the result is that of one process on the joined ba
   }
 }
 
-TEST_CASE("AdamW: the result is that of one process on the joined batch") {
+TEST_CASE("AdamW equals one process on the joined batch") {
   for (const int ranks : toy::rank_counts) {
     CAPTURE(ranks);
     // A large epsilon, so that an error in a gradient is not blown up where the gradient is near 0: at most divided by

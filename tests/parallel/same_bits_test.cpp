@@ -88,7 +88,7 @@ TEST_CASE("the bits do not depend on buckets, overlap, ownership, parts or the o
   }
 }
 
-TEST_CASE("buckets hold what their size says, the first one less") {
+TEST_CASE("buckets hold up to bucket_bytes, the first one less") {
   toy::on_ranks(2, [&](distx::ThreadCommunicator& comm) {
     std::vector<std::vector<float>> weights;
     std::vector<std::vector<float>> gradients;
@@ -109,7 +109,7 @@ TEST_CASE("buckets hold what their size says, the first one less") {
   });
 }
 
-TEST_CASE("element types may be mixed; each is reduced as itself") {
+TEST_CASE("parameters of different element types are reduced in their own types") {
   toy::on_ranks(3, [&](distx::ThreadCommunicator& comm) {
     std::vector<float> a(5, 1);
     std::vector<float> a_gradient(5, static_cast<float>(comm.rank()));

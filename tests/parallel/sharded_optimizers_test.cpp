@@ -55,7 +55,7 @@ struct RowByRow {
   }
 };
 
-/// What each rank comes to.
+/// Returns each rank's result.
 template <class Training = stages::Training, class T = float, class Optimizer>
 std::vector<kinds::Trained> train(int ranks, const Optimizer& optimizer, const kinds::Way& way) {
   std::vector<kinds::Trained> all(static_cast<std::size_t>(ranks));
@@ -65,7 +65,7 @@ std::vector<kinds::Trained> train(int ranks, const Optimizer& optimizer, const k
   return all;
 }
 
-/// Whatever the way, the weights are those of whole parameters updated by hand.
+/// Checks that the weights equal those of whole parameters updated by hand, for every way.
 template <class Optimizer>
 void check_bits(const std::vector<int>& rank_counts, const Optimizer& optimizer,
                 const distx::DataParallelOptions& given = {}, bool matrices_only = false) {
@@ -99,23 +99,23 @@ Sizes sizes_of_model() {
 
 }  // namespace
 
-TEST_CASE("LAMB's bits are those of whole parameters, wherever they are cut") {
+TEST_CASE("LAMB has the same bits for every partition of its parameters") {
   check_bits(all_counts, distx::LAMB{});
   check_bits({3}, distx::LAMB{.weight_decay = 0}, {.allow_unused = true, .clip_norm = 1});
 }
 
-TEST_CASE("the bits of Muon mixed with AdamW are those of whole parameters, whoever has them") {
+TEST_CASE("Muon mixed with AdamW has the same bits, whichever rank has a parameter") {
   check_bits(all_counts, mixture);
   check_bits({3}, mixture, {.allow_unused = true, .clip_norm = 1});
 }
 
-TEST_CASE("a user's own optimizers are cut up and dealt out like those of the library") {
+TEST_CASE("custom optimizers are sharded and assigned like those of the library") {
   check_bits({2}, Signs{});
   check_bits({2}, Proportional{});
   check_bits({2}, RowByRow{}, {}, true);
 }
 
-TEST_CASE("each parameter has the state of its own optimizer, and what is dealt out whole is shared evenly") {
+TEST_CASE("each parameter has its optimizer's state only, and whole parameters are balanced over the ranks") {
   const Sizes sizes = sizes_of_model();
   const auto check = [&](const auto& optimizer, std::size_t vector_states, std::size_t matrix_states, bool whole) {
     const std::size_t psi = 4 * (sizes.vectors + sizes.matrices);
@@ -150,7 +150,7 @@ TEST_CASE("each parameter has the state of its own optimizer, and what is dealt 
   check(mixture, 2, 1, true);
 }
 
-TEST_CASE("matrices of many buckets are dealt out to all ranks") {
+TEST_CASE("matrices of many buckets are assigned to all ranks") {
   for (const int ranks : {1, 2, 4, 8})
     for (const int stage : {1, 2, 3})
       toy::on_ranks(ranks, [&](distx::ThreadCommunicator& comm) {
@@ -164,7 +164,7 @@ TEST_CASE("matrices of many buckets are dealt out to all ranks") {
       });
 }
 
-TEST_CASE("master weights, short weights without them, groups, micro-batches: the same bits at every stage") {
+TEST_CASE("master weights, 16-bit weights, groups and micro-batches have the same bits at every stage") {
   using distx::bfloat16;
   using Short = distx::DataParallel<distx::ZeRO<distx::Dynamic>, distx::Precision<bfloat16>>;
   using Hybrid = distx::DataParallel<distx::ZeRO<distx::Dynamic>, distx::Hybrid>;
@@ -205,14 +205,14 @@ TEST_CASE("master weights, short weights without them, groups, micro-batches: th
   check(mixture, 1);
 }
 
-TEST_CASE("an optimizer of matrices alone names the parameter that is none") {
+TEST_CASE("an optimizer of matrices names a parameter without .rows") {
   for (const auto& ending : toy::endings(2, [](auto& comm) {
          std::vector<distx::Parameter<float>> parameters;
          parameters.emplace_back("w.weight", 6, distx::ParameterOptions{.rows = 2});
          parameters.emplace_back("w.bias", 2);
          stages::Training training(comm, parameters, distx::Muon{}, {.stage = 1});
        })) {
-    CHECK(ending.kind == "mismatch");
-    CHECK(toy::says(ending.words, "'w.bias' is no matrix, and the optimizer knows matrices alone: say how many .rows"));
+    CHECK(ending.kind == "argument");
+    CHECK(toy::says(ending.words, "the optimizer requires matrix parameters, but 'w.bias' has no .rows set"));
   }
 }

@@ -12,7 +12,7 @@ namespace {
 using toy::says;
 using Floats = std::vector<float>;
 
-/// What each rank's error says.
+/// Checks the message of each rank's error.
 template <class F>
 void check_words(int ranks, const std::string& words, F&& f) {
   for (const auto& ending : toy::endings(ranks, f)) {
@@ -32,9 +32,9 @@ void ready_all(T& training, const Parameters& parameters) {
 
 }  // namespace
 
-TEST_CASE("a value is read in the scope of unshard only") {
+TEST_CASE("at stage 3 a value is readable only in the scope of unshard") {
   for (const int ranks : {1, 3}) {
-    check_words(ranks, "'block0.layer1' is held in shards, one on each rank: read it in the scope of", [](auto& comm) {
+    check_words(ranks, "'block0.layer1' is held in shards; read it in the scope of", [](auto& comm) {
       const auto parameters = stages::owned();
       distx::DataParallel<distx::ZeRO<3>> training(comm, parameters, distx::SGD{});
       static_cast<void>(parameters[1].value());
@@ -63,9 +63,9 @@ TEST_CASE("a value is read in the scope of unshard only") {
   }
 }
 
-TEST_CASE("an evaluation has no gradients") {
+TEST_CASE("gradients are refused during an evaluation") {
   for (const int stage : {0, 3}) {
-    check_words(2, "there are no gradients in a scope of evaluate()", [&](auto& comm) {
+    check_words(2, "gradients are not available inside the scopes of evaluate()", [&](auto& comm) {
       const auto parameters = stages::owned();
       stages::Training training(comm, parameters, distx::SGD{}, {.stage = stage});
       const auto scope = training.evaluate();
@@ -94,25 +94,81 @@ TEST_CASE("an evaluation has no gradients") {
   }
 }
 
-TEST_CASE("an error of unshard names the line where the training was made: it is given none of its own") {
-  std::string made;
+TEST_CASE("an error of unshard names the line of the call") {
+  std::string line;
   const auto endings = toy::endings(2, [&](auto& comm) {
     const auto parameters = stages::owned();
-    const auto here = std::source_location::current();
-    distx::DataParallel<distx::ZeRO<3>> training(comm, parameters, distx::SGD{}, {}, here);
-    if (comm.rank() == 1) return static_cast<void>(training.unshard(distx::Parameter<float>("stranger", 3)));
-    made = "[sharding_test.cpp:" + std::to_string(here.line()) + "]";
+    distx::DataParallel<distx::ZeRO<3>> training(comm, parameters, distx::SGD{});
+    const distx::Parameter<float> stranger("stranger", 3);
+    if (comm.rank() == 1) {
+      line = "[sharding_test.cpp:" + std::to_string(std::source_location::current().line() + 1) + "]";
+      return static_cast<void>(training.unshard(stranger));
+    }
     static_cast<void>(training.unshard(parameters[0]));
     static_cast<void>(training.value(parameters[0]));
   });
+  CHECK(endings[1].kind == "argument");
   for (const auto& ending : endings) {
     CAPTURE(ending.words);
-    CHECK(says(ending.words, made));
-    CHECK_FALSE(says(ending.words, "data_parallel.hpp"));
+    CHECK(says(ending.words, line));
   }
 }
 
-TEST_CASE("a scope that outlives the training does nothing, and its weights have gone") {
+TEST_CASE("ranks that unshard different units get an error on every rank, and read no wrong weights") {
+  for (const bool overlap : {false, true})
+    for (const bool evaluates : {false, true})
+      for (const int ranks : {2, 3}) {
+        CAPTURE(overlap);
+        CAPTURE(evaluates);
+        CAPTURE(ranks);
+        const auto endings = toy::endings(ranks, [&](auto& comm) {
+          std::vector<distx::Parameter<float>> parameters;
+          for (const float value : {1.0f, 2.0f})
+            parameters.emplace_back("layer" + std::to_string(parameters.size()), 64,
+                                    [value](distx::Span<float> all) { std::fill(all.begin(), all.end(), value); });
+          distx::DataParallel<distx::ZeRO<3>> training(comm, parameters, distx::SGD{}, {.overlap = overlap});
+          const auto evaluation = evaluates ? std::optional(training.evaluate()) : std::nullopt;
+          for (const std::size_t k : {0u, 1u}) {
+            const auto& parameter = parameters[comm.rank() == 1 ? 1 - k : k];
+            const auto weights = training.unshard(parameter);
+            CHECK(parameter.value()[0] == (parameter.name() == "layer0" ? 1 : 2));
+          }
+        });
+        for (const auto& ending : endings) {
+          CAPTURE(ending.words);
+          CHECK((ending.kind == "mismatch" || ending.kind == "revoked"));
+          CHECK(says(ending.words, "call unshard in the same order on every rank"));
+          CHECK(says(ending.words, "[sharding_test.cpp:"));
+        }
+      }
+}
+
+TEST_CASE("at stage 3, ranks that call ready in different orders get an error on every rank") {
+  for (const bool overlap : {false, true})
+    for (const std::size_t bytes : {std::size_t{0}, distx::unlimited}) {
+      CAPTURE(overlap);
+      CAPTURE(bytes);
+      const auto endings = toy::endings(3, [&](auto& comm) {
+        const auto parameters = stages::owned();
+        distx::DataParallel<distx::ZeRO<3>> training(comm, parameters, distx::SGD{},
+                                                     {.bucket_bytes = bytes, .overlap = overlap});
+        const auto weights = training.unshard(parameters);
+        for (std::size_t k = parameters.size(); k-- > 0;) {
+          const std::size_t swapped = k == 2 ? 3 : k == 3 ? 2 : k;
+          training.ready(parameters[comm.rank() == 1 ? swapped : k]);
+        }
+        training.reduce();
+      });
+      for (const auto& ending : endings) {
+        CAPTURE(ending.words);
+        CHECK((ending.kind == "mismatch" || ending.kind == "revoked"));
+        CHECK(says(ending.words, "call ready in the same order on every rank"));
+      }
+      CHECK(std::any_of(endings.begin(), endings.end(), [](const auto& one) { return one.kind == "mismatch"; }));
+    }
+}
+
+TEST_CASE("a scope that outlives the training does nothing, and its weights are lost") {
   toy::on_ranks(2, [](distx::ThreadCommunicator& comm) {
     const auto parameters = stages::owned();
     distx::DataParallel<distx::ZeRO<3>>::scope scope;
@@ -131,8 +187,8 @@ TEST_CASE("a scope that outlives the training does nothing, and its weights have
   });
 }
 
-TEST_CASE("weights that a step would leave out of date are an error") {
-  check_words(2, "the weights of 'block1' are unsharded, and would be out of date", [](auto& comm) {
+TEST_CASE("a step inside a scope of unshard is an error") {
+  check_words(2, "'block1' is still unsharded, and its weights would become stale", [](auto& comm) {
     const auto parameters = stages::owned();
     distx::DataParallel<distx::ZeRO<3>> training(comm, parameters, distx::SGD{});
     const auto weights = training.unshard(parameters[3]);
@@ -141,7 +197,7 @@ TEST_CASE("weights that a step would leave out of date are an error") {
   });
 }
 
-TEST_CASE("units are named by the option, or by the names up to the last dot") {
+TEST_CASE("units follow the option, or the names up to the last dot") {
   toy::on_ranks(2, [](distx::ThreadCommunicator& comm) {
     std::vector<distx::Parameter<float>> p;
     p.emplace_back("a.weight", 5);
@@ -171,7 +227,7 @@ TEST_CASE("units are named by the option, or by the names up to the last dot") {
   });
 }
 
-TEST_CASE("a gradient is zero at first, is not to be had after ready, and needs no pool") {
+TEST_CASE("a gradient starts from zeros, is refused after ready, and may exceed the pool") {
   for (const int stage : {0, 1, 2, 3})
     toy::on_ranks(3, [stage](distx::ThreadCommunicator& comm) {
       const std::vector<distx::Parameter<float>> parameters = [] {
@@ -199,7 +255,7 @@ TEST_CASE("a gradient is zero at first, is not to be had after ready, and needs 
     });
 }
 
-TEST_CASE("whoever updates with a kernel of their own gets what this rank is to update") {
+TEST_CASE("owned returns the segments that this rank updates, for custom kernels") {
   const std::vector<std::size_t> sizes = {30000, 5, 777, 1};
   for (const int ranks : toy::rank_counts)
     for (const int stage : {0, 1})
@@ -260,7 +316,7 @@ TEST_CASE("whoever updates with a kernel of their own gets what this rank is to 
   });
 }
 
-TEST_CASE("a norm is the same however gradients are shared out, and clips as it says") {
+TEST_CASE("the gradient norm has the same bits for every partition, and clips the gradients") {
   for (const int ranks : toy::rank_counts) {
     std::vector<double> norms;
     for (const int stage : {0, 1, 2, 3})
@@ -294,7 +350,7 @@ TEST_CASE("a norm is the same however gradients are shared out, and clips as it 
   }
 }
 
-TEST_CASE("a gradient that is no number is named on every rank where gradients are clipped") {
+TEST_CASE("with clipping, a gradient that is not finite is named on every rank") {
   for (const int stage : {0, 1, 2, 3})
     for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()})
       check_words(3, "the gradient of 'block1.layer4' is infinite or not a number", [&](auto& comm) {
@@ -307,25 +363,25 @@ TEST_CASE("a gradient that is no number is named on every rank where gradients a
       });
 }
 
-TEST_CASE("options that make no sense, and what a stage cannot do") {
+TEST_CASE("invalid options, and combinations that a stage does not support, are errors") {
   const auto made = [](const distx::DataParallelOptions& options) {
     return [options](auto& comm) {
       const auto parameters = stages::owned();
       stages::Training training(comm, parameters, distx::SGD{}, options);
     };
   };
-  check_words(2, "the policy is ZeRO<Dynamic>: set .stage, 0 to 3", made({}));
-  check_words(2, ".stage = 4: ZeRO has the stages 0 to 3", made({.stage = 4}));
-  check_words(2, "it must be above 0; leave it out", made({.stage = 1, .clip_norm = -1}));
-  check_words(2, ".stage is set, and the policy is ZeRO<1>", [](auto& comm) {
+  check_words(2, "ZeRO<Dynamic> needs .stage", made({}));
+  check_words(2, "invalid .stage = 4", made({.stage = 4}));
+  check_words(2, "invalid .clip_norm = -1: must be > 0", made({.stage = 1, .clip_norm = -1}));
+  check_words(2, ".stage has no effect with the policy ZeRO<1>", [](auto& comm) {
     const auto parameters = stages::owned();
     distx::DataParallel<distx::ZeRO<1>> training(comm, parameters, distx::SGD{}, {.stage = 1});
   });
-  check_words(2, "'layer0' is borrowed, and ZeRO<2> decides when a gradient has memory", [](auto& comm) {
+  check_words(2, "'layer0' is borrowed, but ZeRO<2> allocates gradients itself", [](auto& comm) {
     toy::Model model;
     stages::Training training(comm, model.parameters(), distx::SGD{}, {.stage = 2});
   });
-  check_words(2, "the options differ: rank 0 has ZeRO<2>", [](auto& comm) {
+  check_words(2, "the list of policies differs: rank 0 has ZeRO<2>", [](auto& comm) {
     const auto parameters = stages::owned();
     stages::Training training(comm, parameters, distx::SGD{}, {.stage = comm.rank() + 2});
   });

@@ -82,7 +82,7 @@ void on_ranks(int ranks, F&& f) {
 
 /// How each rank ended.
 struct Ending {
-  /// "mismatch", "revoked", "timeout", "not finite", "error" (another of distx's) or "another"
+  /// "argument", "state", "mismatch", "revoked", "timeout", "not finite", "error" (another of distx) or "another"
   std::string kind = "no error";
   std::string words;
 };
@@ -92,6 +92,10 @@ template <class F>
 Ending ending_of(F&& f) {
   try {
     f();
+  } catch (const distx::InvalidArgument& error) {
+    return {"argument", error.what()};
+  } catch (const distx::InvalidState& error) {
+    return {"state", error.what()};
   } catch (const distx::MismatchError& error) {
     return {"mismatch", error.what()};
   } catch (const distx::RevokedError& error) {
@@ -108,7 +112,7 @@ Ending ending_of(F&& f) {
   return {};
 }
 
-/// Runs `f(comm)` on every rank and tells how each ended.
+/// Runs `f(comm)` on every rank and returns how each ended.
 template <class F>
 std::vector<Ending> endings(int ranks, F&& f) {
   std::vector<Ending> all(static_cast<std::size_t>(ranks));

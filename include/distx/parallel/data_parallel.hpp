@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/parallel/detail/engine/training.hpp"
+#include "distx/parallel/detail/engine/training_engine.hpp"
 #include "distx/parallel/exponential_average.hpp"
 #include "distx/parallel/policies.hpp"
 #include "distx/parallel/unsharded.hpp"
@@ -25,6 +25,24 @@ inline constexpr bool is_parameter_pointer =
 template <class A>
 concept RangeOfRefs = std::ranges::range<A> && is_parameter_ref<std::ranges::range_value_t<A>>;
 
+/// The element type of a ParameterRef, a Parameter or a pointer to one.
+template <class P>
+struct parameter_element {
+  static constexpr bool is_short = true;  // unknown
+};
+template <template <class, class> class P, class T, class S>
+struct parameter_element<P<T, S>> {
+  static constexpr bool is_short = !FloatingElement<T> || sizeof(T) == 2;
+};
+
+/// A range of parameters that are all of float or double.
+template <class A>
+concept RangeOfLongFloats =
+    std::ranges::range<A> &&
+    (is_parameter_ref<std::ranges::range_value_t<A>> || is_parameter<std::ranges::range_value_t<A>> ||
+     is_parameter_pointer<std::ranges::range_value_t<A>>) &&
+    !parameter_element<std::remove_cv_t<std::remove_pointer_t<std::ranges::range_value_t<A>>>>::is_short;
+
 /// A range of what `ready` takes.
 template <class A>
 concept ListOfReady = std::ranges::range<A> && !FloatingElement<std::remove_cv_t<std::ranges::range_value_t<A>>>;
@@ -35,94 +53,107 @@ concept CommunicatorIn = Communicator<C> && std::same_as<typename C::space, Spac
 template <class A>
 inline constexpr bool always_false = false;
 
-/// Whether there are operations on the space's memory for such an optimizer: elsewhere than on the host's, for one
-/// whose `update` is one element's alone.
+/// Whether the optimizer can update the space's memory: outside the host's, only elementwise ones can.
 template <class Optimizer, class Space>
 concept UpdatesIn = ShardableOptimizer<Optimizer> && (HostAccessible<Space> || ElementwiseOptimizer<Optimizer>);
 
+struct TrainingAccess;
+
 }  // namespace detail
 
-/// Trains one model on all ranks: each computes gradients on its own part of the batch, and all make the same update
-/// with the average of all ranks' gradients.
+/// Trains one model on all ranks: each rank computes gradients on its own part of the batch, and all ranks make the
+/// same update with the gradients averaged across ranks.
 ///
-/// It is made collectively: the ranks' parameters and options are compared, weights and buffers become those of rank
-/// `broadcast_from`, and the communicator and the optimizer are taken over, the one shared, the other copied. In each
-/// step every rank calls `ready` for its parameters as their gradients become final, in any order (at stage 3 in one
-/// order on all ranks), and then `step`, or `reduce`, `update` and `gather`. Gradients belong to the training from
-/// `ready` to `gather`. An error on one rank revokes the communicator: every rank ends in an error. It is used by one
-/// thread, and outlives its scopes' use. Two trainings that take turns in `ready`, other turns on other ranks, have a
-/// communicator each: `split` gives another.
+/// Each step, every rank calls `ready` for each parameter when its gradient is final, and then `step`, or `reduce`,
+/// `update` and `gather`. Gradients belong to the training from `ready` until the step ends. `ready` takes any order
+/// below stage 3 of ZeRO; at stage 3 it is called in the same order on every rank.
 ///
-/// Where work is enqueued on streams, so is the training's own: each call takes the stream in whose order its effects
-/// are, and comes behind the steps, or parts of steps, before it, on whatever streams. The host waits where a step
-/// needs a number of all gradients: to clip, to scale losses, or to allow unused parameters. The streams outlive the
-/// training; what writes the first weights need not be done when it is made.
+/// At stage 3 weights are sharded and readable only in the scopes of `unshard`, which is collective: every rank opens
+/// and closes its scopes in the same order. Code written with `value`, `gradient` and `unshard` runs at every stage.
 ///
-/// A model that asks for its gradients by `gradient`, and reads its weights in the scopes of `unshard`, is one text for
-/// all stages; `unshard` is collective at stage 3, and makes its calls in the same order on every rank, whose scopes
-/// end in the same order too.
+/// An error on one rank revokes the communicator, so that every rank throws. One thread at a time uses a training. Two
+/// trainings whose calls interleave differently on different ranks need a communicator each, made with `split`.
 ///
-/// The optimizer is of one kind: what an ElementwiseOptimizer or a NormOptimizer updates is cut anywhere, what a
-/// MatrixOptimizer updates, alone or in a Mixed, is dealt out whole.
+/// Streams: each call takes a stream, and its effects are in that stream's order, after the earlier calls of the
+/// training on any stream. The host waits only where a step needs a number of all gradients: for clipping, loss scaling
+/// or unused parameters, and to compare learning rates. Streams must outlive the training.
 ///
-/// Policies, in any order: ZeRO<0> to ZeRO<3> or ZeRO<Dynamic>, Accumulate<Local> or Accumulate<Sharded>,
-/// Precision<Wire, Master>, Hybrid, On<Space>.
+/// Optimizers: parameters of an ElementwiseOptimizer or a NormOptimizer are sharded anywhere, those of a
+/// MatrixOptimizer, alone or in a Mixed, are assigned whole to a rank.
+///
+/// @tparam Policies  any of, in any order: ZeRO<0> to ZeRO<3> or ZeRO<Dynamic>, Accumulate<Local> or
+///   Accumulate<Sharded>, Precision<Communication>, Hybrid, On<Space>
+/// @code
+/// distx::DataParallel<distx::ZeRO<1>> training(comm, parameters, distx::AdamW{.weight_decay = 0.01});
+/// …
+/// training.ready(layer.weight, layer.bias);
+/// training.step({.learning_rate = 3e-4});
+/// @endcode
 template <class... Policies>
 class DataParallel {
   static_assert(detail::diagnose_policies<Policies...>());
 
  public:
-  using space = space_of_policies<Policies...>;
+  using space = detail::space_of_policies<Policies...>;
   using stream = typename space::stream;
   using here = std::source_location;
+  /// What `unshard` returns.
   using scope = Unsharded<space>;
+  /// The stage of ZeRO, or Dynamic.
   static constexpr int stage = detail::stage_of<Policies...>;
   static constexpr detail::Accumulation accumulation = detail::accumulation_of<Policies...>();
 
-  /// Collective.
-  /// @throws MismatchError that names the parameter where the ranks' models differ; Error for bad options; MemoryError
-  ///   on every rank where one has too little memory
+  /// Constructs a training. Collective over `comm`.
+  ///
+  /// Shares the communicator and copies the optimizer. The ranks' policies, options, parameters (names, sizes, element
+  /// types, options) and optimizers are compared; of an optimizer, its type and its members `momentum`, `dampening`,
+  /// `nesterov`, `beta`, `beta1` to `beta3`, `alpha`, `rho`, `epsilon`, `weight_decay` and `iterations`, or what its
+  /// `to_string()` returns. Weights and buffers become those of rank `broadcast_from`.
+  /// @throws InvalidArgument for options, parameters or an optimizer that are invalid on this rank
+  /// @throws MismatchError on every rank if the ranks differ, with what differs and both values
+  /// @throws MemoryError on every rank if one cannot allocate
   template <class C, class Optimizer>
     requires detail::CommunicatorIn<C, space> && detail::UpdatesIn<Optimizer, space>
   DataParallel(C& comm, const ParameterList<space>& parameters, const Optimizer& optimizer,
                const DataParallelOptions& options = {}, const here& location = here::current())
-      : training_(std::make_unique<detail::Training<space>>(AnyCommunicator<space>(comm.share()), parameters.entries(),
-                                                            detail::any_optimizer<space>(optimizer),
-                                                            policies(options, comm, location), options, location)) {}
+      : DataParallel(comm, parameters, optimizer, options, location, false) {}
 
+  /// Diagnoses wrong arguments with one compile error.
   template <class C, class Parameters, class Optimizer>
     requires(!detail::CommunicatorIn<C, space> || !detail::UpdatesIn<Optimizer, space> ||
              !std::convertible_to<const Parameters&, ParameterList<space>> ||
-             (stage >= 2 && detail::RangeOfRefs<Parameters>))
+             (stage >= 2 && detail::RangeOfRefs<Parameters>) ||
+             (detail::communication_of_policies<Policies...>().has_value() && detail::RangeOfLongFloats<Parameters>))
   DataParallel(C&, const Parameters&, const Optimizer&, const DataParallelOptions& = {}, const here& = {}) {
-    static_assert(Communicator<C>, "distx::DataParallel: the first argument is no Communicator");
+    static_assert(Communicator<C>, "distx::DataParallel: the first argument is not a Communicator");
     if constexpr (Communicator<C>)
       static_assert(std::same_as<typename C::space, space>,
-                    "distx::DataParallel: the communicator moves another memory space than the one trained in: name "
-                    "its space among the policies, On<Space>");
+                    "distx::DataParallel: the communicator's memory space is not the training's; add the policy "
+                    "On<Space>");
     static_assert(std::convertible_to<const Parameters&, ParameterList<space>>,
-                  "distx::DataParallel: the second argument is no list of parameters: pass a range of ParameterRef "
-                  "(made by distx::ref) or of Parameter in this memory space");
-    static_assert(
-        !detail::UpdatesOneNumber<Optimizer>,
-        "distx::DataParallel: the optimizer's update accepts one number only: make it a template of the "
-        "number's type, 'template <class V> static constexpr void update(const auto& coefficients, V& weight, "
-        "V gradient, V& state...)'");
+                  "distx::DataParallel: the second argument is not a list of parameters; pass a range of ParameterRef "
+                  "(made by distx::ref) or of Parameter in the training's memory space");
+    static_assert(!detail::UpdatesOneNumber<Optimizer>,
+                  "distx::DataParallel: the optimizer's update accepts one number only; make it a template of the "
+                  "number's type, 'template <class V> static constexpr void update(const auto& coefficients, V& "
+                  "weight, V gradient, V& state...)'");
     static_assert(ShardableOptimizer<Optimizer> || detail::UpdatesOneNumber<Optimizer>,
-                  "distx::DataParallel: the third argument is no optimizer that can be sharded: one of the concepts "
-                  "ElementwiseOptimizer, NormOptimizer and MatrixOptimizer says what it needs, and no two together; "
-                  "Mixed makes one of two");
+                  "distx::DataParallel: the third argument is not an optimizer; it must satisfy exactly one of "
+                  "ElementwiseOptimizer, NormOptimizer and MatrixOptimizer, or be a Mixed");
     static_assert(detail::UpdatesIn<Optimizer, space> || !ShardableOptimizer<Optimizer>,
-                  "distx::DataParallel: an optimizer that looks at whole parameters (LAMB, Muon, Mixed) computes in "
-                  "the host's memory only: take an ElementwiseOptimizer, AdamW or SGD, on a GPU");
+                  "distx::DataParallel: optimizers of whole parameters (LAMB, Muon, Mixed) support host memory only; "
+                  "use an ElementwiseOptimizer, such as AdamW or SGD, on a GPU");
     static_assert(stage < 2 || !detail::RangeOfRefs<Parameters>,
-                  "distx::DataParallel: stages 2 and 3 of ZeRO decide when a gradient has memory, so they cannot "
-                  "borrow it: make the parameters distx::Parameter, or name ZeRO<0> or ZeRO<1>");
+                  "distx::DataParallel: ZeRO<2> and ZeRO<3> allocate gradients themselves and cannot borrow them; make "
+                  "the parameters distx::Parameter, or use ZeRO<0> or ZeRO<1>");
+    static_assert(
+        !detail::communication_of_policies<Policies...>().has_value() || !detail::RangeOfLongFloats<Parameters>,
+        "distx::DataParallel: Precision has no effect on parameters of float or double; use parameters of "
+        "bfloat16 or float16, or remove Precision");
   }
 
-  /// @name A parameter's memory, as it is now
-  /// @{
-  /// @throws Error at stage 3, outside the scopes of `unshard`
+  /// Returns the values of a parameter.
+  /// @throws InvalidState at stage 3 outside the scopes of `unshard`
   template <FloatingElement T>
   [[nodiscard]] Span<T, space> value(const Parameter<T, space>& parameter) const {
     return parameter.value();
@@ -131,184 +162,244 @@ class DataParallel {
   [[nodiscard]] Span<T, space> value(const ParameterRef<T, space>& parameter) const {
     return parameter.weight;
   }
-  /// The gradient to add to: zeros when it is first asked for in a step.
-  /// @throws Error after `ready`, until the next step; where it is frozen
+  /// Returns the gradient of a parameter, to add to; the first call of a step zeroes it, in the order of `after`.
+  /// @throws InvalidArgument if the parameter is frozen; InvalidState from `ready` until the next step
   template <FloatingElement T>
   [[nodiscard]] Span<T, space> gradient(const Parameter<T, space>& parameter, stream after = {}) {
-    training_->demand_gradients("gradient");
+    engine_->check_gradient();
     return parameter.gradient(after);
   }
   template <FloatingElement T>
   [[nodiscard]] Span<T, space> gradient(const ParameterRef<T, space>& parameter, stream after = {}) {
-    training_->touch(parameter.weight.data(), after);
+    engine_->request_gradient(parameter.weight.data(), after);
     return parameter.gradient;
   }
-  /// @}
 
-  /// Makes the weights of these parameters' units whole until the scope ends; takes what `ready` takes. At stage 3
-  /// collective; it does nothing below.
-  /// @throws MismatchError for what is not the training's
+  /// Makes the weights of the parameters' units whole until the returned scope ends; takes what `ready` takes.
+  ///
+  /// At stage 3 collective over the ranks that shard, in the same order on every rank; below it does nothing.
+  /// @throws InvalidArgument for what is not a parameter of the training
+  /// @throws MismatchError on every rank if the ranks unshard different units
+  template <class A>
+  [[nodiscard]] scope unshard(const A& parameter, const here& location = here::current()) {
+    return unshard_at({stream{}, location}, parameter);
+  }
+  template <class A, class B>
+  [[nodiscard]] scope unshard(const A& a, const B& b, const here& location = here::current()) {
+    return unshard_at({stream{}, location}, a, b);
+  }
+  template <class A, class B, class... More>
+    requires(sizeof...(More) > 0)
+  [[nodiscard]] scope unshard(const A& a, const B& b, const More&... more) {
+    return unshard_at({stream{}, engine_->location()}, a, b, more...);
+  }
+  /// A stream, and the line of the call that passes it.
+  struct After {
+    After(stream given = {}, const here& line = here::current())
+        : on(given), location(line) {}  // NOLINT: a stream is one
+    stream on;
+    here location;
+  };
+  /// Makes weights whole for work that is enqueued on a stream until the returned scope ends.
   template <class... Parameters>
     requires(sizeof...(Parameters) > 0)
-  [[nodiscard]] scope unshard(const Parameters&... parameters) {
-    scope units;
-    if constexpr (may_shard_weights)
-      if (training_->units() != nullptr) (unshard_one(units, stream{}, parameters), ...);
-    return units;
+  [[nodiscard]] scope unshard_after(const After& after, const Parameters&... parameters) {
+    return unshard_at(after, parameters...);
   }
-  /// The same for what is enqueued on a stream until the scope ends.
-  template <class... Parameters>
-    requires(sizeof...(Parameters) > 0)
-  [[nodiscard]] scope unshard_after(stream after, const Parameters&... parameters) {
-    scope units;
-    if constexpr (may_shard_weights)
-      if (training_->units() != nullptr) (unshard_one(units, after, parameters), ...);
-    return units;
-  }
-  /// A scope in which weights are used without gradients, and with an order of `unshard` of its own.
-  [[nodiscard]] Evaluation<space> evaluate() { return training_->evaluate(); }
+  /// Opens a scope in which weights are used without gradients, and `unshard` may be called in another order than in
+  /// training. Local.
+  [[nodiscard]] detail::Evaluation<space> evaluate() { return engine_->evaluate(); }
 
-  /// A micro-batch of a step begins, its last one or not; its gradients are added to those of the ones before. Every
-  /// parameter is `ready` in each. Collective, as far as messages of the micro-batch before are still to be sent.
-  /// @throws MismatchError where the one before was declared the last
-  [[nodiscard]] MicroBatch micro_batch(bool last, stream after = {}, const here& location = here::current())
+  /// Begins a micro-batch of a step; its gradients are added to those of the micro-batches before. Every parameter is
+  /// `ready` once in each micro-batch. Collective with Accumulate<Sharded>.
+  ///
+  /// @param last  whether it is the last one of its step
+  /// @throws InvalidState after the last micro-batch of a step
+  [[nodiscard]] detail::MicroBatch micro_batch(bool last, stream after = {}, const here& location = here::current())
     requires(accumulation != detail::Accumulation::none)
   {
-    training_->begin_micro_batch(last, after, location);
+    engine_->begin_micro_batch(last, after, location);
     return {};
   }
 
-  /// The gradients of these are final on this rank: ParameterRefs, Parameters, the weights' own arrays, or lists of
-  /// such.
-  /// @throws MismatchError for what is not a parameter, is frozen, or is ready already
-  template <class... Ready>
-    requires(sizeof...(Ready) > 0)
-  void ready(const Ready&... parameters) {
-    (ready_one(stream{}, parameters), ...);
+  /// Declares gradients of this rank final, and starts the reductions whose turn has come. Never waits for other ranks
+  /// below stage 3.
+  ///
+  /// @param parameters  ParameterRefs, Parameters, the weights' own arrays, or ranges of these
+  /// @throws InvalidArgument for what is not a trained parameter of the training; InvalidState for what is ready
+  /// already
+  /// @throws MismatchError on every rank, here or in `step`, if orders differ at stage 3 without `.allow_unused`
+  template <class A>
+  void ready(const A& parameter, const here& location = here::current()) {
+    ready_one({stream{}, location}, parameter);
   }
-  /// The same, once the work enqueued on `after` is done.
+  template <class A, class B>
+  void ready(const A& a, const B& b, const here& location = here::current()) {
+    ready_one({stream{}, location}, a);
+    ready_one({stream{}, location}, b);
+  }
+  template <class A, class B, class... More>
+    requires(sizeof...(More) > 0)
+  void ready(const A& a, const B& b, const More&... more) {
+    ready_after({stream{}, engine_->location()}, a, b, more...);
+  }
+  /// Declares gradients final once the work enqueued on a stream is complete.
   template <class... Ready>
-  void ready_after(stream after, const Ready&... parameters) {
+  void ready_after(const After& after, const Ready&... parameters) {
     (ready_one(after, parameters), ...);
   }
 
-  /// `reduce`, `update` and `gather`. Collective.
-  /// @throws MismatchError where the learning rate is not finite or a parameter has no gradient
+  /// Ends the step: `reduce`, `update` and `gather` in one call, with the update of one bucket overlapping the
+  /// communication of others. Collective.
+  /// @throws InvalidArgument for an invalid learning rate; InvalidState if a parameter has no gradient
+  /// @throws MismatchError on every rank if learning rates differ, in the steps that StepOptions names
+  /// @throws NonFiniteError on every rank for a loss, or with clipping a gradient, that is not finite
   void step(const StepOptions& options, stream after = {}, const here& location = here::current()) {
-    training_->step(options, after, location);
+    engine_->step(options, after, location);
   }
-  /// Gradients become the average of all ranks', clipped; a rank without one counts as zero. Collective.
-  void reduce(stream after = {}, const here& location = here::current()) { training_->reduce(after, location); }
-  /// Weights become the optimizer's, where any rank had a gradient. Collective for a NormOptimizer.
+  /// Averages the gradients across ranks, and clips them; a rank without a gradient counts as zeros. Collective.
+  void reduce(stream after = {}, const here& location = here::current()) { engine_->reduce(after, location); }
+  /// Updates the weights of this rank's shards with the optimizer. Collective. @pre `reduce`
   void update(const StepOptions& options, stream after = {}, const here& location = here::current()) {
-    training_->update(options, after, location);
+    engine_->update(options, after, location);
   }
-  /// Ends the step: every rank's weights become those of the ranks that have updated them. Collective.
-  void gather(stream after = {}, const here& location = here::current()) { training_->gather(after, location); }
+  /// Ends the step: every rank receives the weights that other ranks have updated. Collective. @pre `reduce`
+  void gather(stream after = {}, const here& location = here::current()) { engine_->gather(after, location); }
 
-  /// What this rank has to update between `reduce` and `gather`, for those who do so with a kernel of their own.
+  /// Returns what this rank has to update between `reduce` and `gather`, for custom update kernels in place of
+  /// `update`.
   ///
-  /// No segment crosses a parameter, all ranks' together are all weights, and none is two ranks' (at stage 0 all are
-  /// every rank's).
-  /// @throws MismatchError before `reduce`
+  /// A segment is part of one parameter. At stages 1 to 3 the segments of all ranks partition the weights; at stage 0
+  /// every rank has all of them.
+  /// @throws InvalidState before `reduce`
   [[nodiscard]] std::vector<Segment<space>> owned(const here& location = here::current()) {
-    return training_->owned(location);
+    return engine_->owned(location);
   }
 
-  /// Calls f(name, values) for every parameter, in the order of the list, with whole values: `Span<const AnyElement>`,
-  /// which hold during the call. At stage 3 one unit after another is gathered. Collective, between steps.
+  /// Calls f(name, values) for every parameter, in the order of the list, with its whole values, which are valid during
+  /// the call. At stage 3, one unit at a time is gathered. Collective, between steps.
   template <std::invocable<const std::string&, Span<const AnyElement, space>> F>
   void for_each_full_weight(F&& f, stream after = {}, const here& location = here::current()) {
-    training_->for_each_full_weight(std::ref(f), after, location);
+    engine_->for_each_full_weight(std::ref(f), after, location);
   }
-  /// Ends the training, and leaves whole weights in its Parameters. Collective, between steps.
-  void release(stream after = {}, const here& location = here::current()) { training_->release(after, location); }
-  /// An exponential moving average of the weights, which begins with them as they are.
-  /// @throws MismatchError unless decay is at least 0 and below 1
+  /// Ends the training and leaves whole weights in its Parameters. Collective, between steps.
+  void release(stream after = {}, const here& location = here::current()) { engine_->release(after, location); }
+  /// Returns an exponential moving average that starts from the current weights; it must not outlive the training.
+  /// @param decay  in [0, 1), such as 0.999
+  /// @throws InvalidArgument for another decay
   [[nodiscard]] ExponentialAverage<space> average(double decay, stream after = {},
                                                   const here& location = here::current()) {
-    return ExponentialAverage<space>(*training_, decay, after, location);
+    return ExponentialAverage<space>(*engine_, decay, after, location);
   }
 
-  /// For those who build on it. This training's parameters are some of a model's, of which the trainings of the ranks
-  /// in `others` have the rest: the norm is that of all, and counts those parameters that this rank is told to count.
-  void count_in_norm(AnyCommunicator<space> others, std::vector<bool> counts) {
-    training_->count_in_norm(std::move(others), std::move(counts));
-  }
-  /// For those who build on it: adds a parameter's unit to a scope of `unshard`.
-  template <class A>
-  void hold_units(scope& units, const A& parameter, stream after = {}) {
-    if constexpr (may_shard_weights)
-      if (training_->units() != nullptr) unshard_one(units, after, parameter);
-  }
-
-  /// The norm of all gradients in the last step before they were clipped; 0 where `.clip_norm` is not set.
-  [[nodiscard]] double gradient_norm() const noexcept { return training_->gradient_norm(); }
-  /// By what a loss is to be multiplied before the backward pass: 1 unless Precision is named, and some parameter is of
-  /// float16.
-  [[nodiscard]] double loss_scale() const noexcept { return training_->scaler().scale(); }
-  /// How many steps changed nothing, since a scaled loss made gradients that are not finite.
-  [[nodiscard]] std::uint64_t skipped_steps() const noexcept { return training_->scaler().skipped(); }
-  /// The bytes that this rank holds, now and at the most so far.
-  [[nodiscard]] MemoryLedger memory() const { return training_->memory(); }
-  /// How many reductions a step is made of.
-  [[nodiscard]] std::size_t bucket_count() const noexcept { return training_->bucket_count(); }
+  /// Returns the norm of all gradients of the last step before they were clipped; 0 without `.clip_norm`.
+  [[nodiscard]] double gradient_norm() const noexcept { return engine_->gradient_norm(); }
+  /// Returns the factor for the loss before the backward pass: 1 without float16 parameters and Precision.
+  [[nodiscard]] double loss_scale() const noexcept { return engine_->scaler().scale(); }
+  /// Returns the number of steps that were skipped because a scaled loss made a gradient overflow.
+  [[nodiscard]] std::uint64_t skipped_steps() const noexcept { return engine_->scaler().skipped(); }
+  /// Returns the bytes that this rank holds, now and at peak.
+  [[nodiscard]] MemoryLedger memory() const { return engine_->memory(); }
+  /// Returns the number of reductions in a step.
+  [[nodiscard]] std::size_t bucket_count() const noexcept { return engine_->bucket_count(); }
 
  private:
+  friend struct detail::TrainingAccess;
   static constexpr bool may_shard_weights = stage == 3 || stage == Dynamic;
 
+  template <class C, class Optimizer>
+  DataParallel(C& comm, const ParameterList<space>& parameters, const Optimizer& optimizer,
+               const DataParallelOptions& options, const here& location, bool part_of_model)
+      : engine_(std::make_unique<detail::TrainingEngine<space>>(
+            AnyCommunicator<space>(comm.share()), detail::ParameterListAccess::entries(parameters),
+            detail::any_optimizer<space>(optimizer), policies(options, comm, location, part_of_model), options,
+            location)) {}
+
   template <class C>
-  static detail::TrainingPolicies policies(const DataParallelOptions& options, C& comm, const here& location) {
-    const auto fail = [&](const std::string& words) {
-      comm.revoke(words);
-      throw MismatchError(words, {"DataParallel", comm.backend(), comm.rank(), comm.size(), location});
+  static detail::TrainingPolicies policies(const DataParallelOptions& options, C& comm, const here& location,
+                                           bool part_of_model) {
+    const auto fail = [&](const std::string& message) {
+      comm.revoke(message);
+      throw InvalidArgument(message, {"DataParallel", comm.backend(), comm.rank(), comm.size(), location});
     };
     if (stage != Dynamic && options.stage)
-      fail(".stage is set, and the policy is ZeRO<" + std::to_string(stage) + ">: name ZeRO<Dynamic>, or leave it out");
-    if (stage == Dynamic && !(options.stage && *options.stage >= 0 && *options.stage <= 3))
-      fail(options.stage ? ".stage = " + std::to_string(*options.stage) + ": ZeRO has the stages 0 to 3"
-                         : std::string("the policy is ZeRO<Dynamic>: set .stage, 0 to 3"));
+      fail(".stage has no effect with the policy ZeRO<" + std::to_string(stage) +
+           ">; use ZeRO<Dynamic>, or omit .stage");
+    if (stage == Dynamic && !options.stage) fail("ZeRO<Dynamic> needs .stage; set it to 0, 1, 2 or 3");
+    if (stage == Dynamic && !(*options.stage >= 0 && *options.stage <= 3))
+      fail("invalid .stage = " + std::to_string(*options.stage) + ": must be 0, 1, 2 or 3");
     const int chosen = stage == Dynamic ? *options.stage : stage;
     if (chosen >= 2 && accumulation == detail::Accumulation::local)
-      fail("Accumulate<Local> keeps whole gradients, which stage " + std::to_string(chosen) +
-           " of ZeRO does not have: name Accumulate<Sharded>");
+      fail("Accumulate<Local> needs whole gradients, which stage " + std::to_string(chosen) +
+           " of ZeRO shards; use Accumulate<Sharded>");
     if (chosen == 0 && detail::hybrid_named<Policies...>)
-      fail("Hybrid shares out inside groups what stage 0 of ZeRO does not share out: set .stage to 1, 2 or 3");
-    return {chosen, accumulation, detail::wire_of_policies<Policies...>(), detail::hybrid_named<Policies...>};
+      fail("Hybrid sharding requires stage 1, 2 or 3 of ZeRO; set .stage");
+    return {chosen, accumulation, detail::communication_of_policies<Policies...>(), detail::hybrid_named<Policies...>,
+            part_of_model};
   }
 
   template <class A>
-  void ready_one(stream after, const A& parameter) {
+  void ready_one(const After& after, const A& parameter) {
     if constexpr (detail::is_parameter_ref<A>)
-      training_->ready(parameter.weight.data(), after);
+      engine_->ready(parameter.weight.data(), after.on, after.location);
     else if constexpr (detail::is_parameter<A>)
-      training_->ready(identity_of(parameter), after);
+      engine_->ready(identity_of(parameter), after.on, after.location);
     else if constexpr (detail::is_parameter_pointer<A>)
-      training_->ready(identity_of(*parameter), after);
+      engine_->ready(identity_of(*parameter), after.on, after.location);
     else if constexpr (detail::ListOfReady<A>)
       for (const auto& each : parameter) ready_one(after, each);
     else if constexpr (detail::Contiguous<const A>)
-      training_->ready(detail::contiguous(parameter).data(), after);
+      engine_->ready(detail::contiguous(parameter).data(), after.on, after.location);
     else
       static_assert(detail::always_false<A>,
-                    "distx: ready takes ParameterRefs, Parameters, the arrays of weights, or lists of those");
+                    "distx: ready takes ParameterRefs, Parameters, the arrays of weights, or ranges of these");
+  }
+  template <class... Parameters>
+  [[nodiscard]] scope unshard_at(const After& after, const Parameters&... parameters) {
+    scope units;
+    if constexpr (may_shard_weights)
+      if (engine_->shards_weights()) (unshard_one(units, after, parameters), ...);
+    return units;
   }
   template <class A>
-  void unshard_one(scope& units, stream after, const A& parameter) {
+  void unshard_one(scope& units, const After& after, const A& parameter) {
     if constexpr (detail::is_parameter<A>)
-      training_->guarded([&] {
-        units.hold(training_->units(), training_->unit_of(identity_of(parameter), after), after, training_->location());
-      });
+      engine_->unshard(units, identity_of(parameter), after.on, after.location);
     else if constexpr (detail::is_parameter_pointer<A>)
       unshard_one(units, after, *parameter);
     else if constexpr (detail::ListOfReady<A>)
       for (const auto& each : parameter) unshard_one(units, after, each);
     else
-      static_assert(detail::is_parameter_ref<A> || detail::Contiguous<const A>,  // whole, wherever they are
+      static_assert(detail::is_parameter_ref<A> || detail::Contiguous<const A>,  // whole at every stage
                     "distx: unshard takes what ready takes");
   }
 
-  std::unique_ptr<detail::Training<space>> training_;
+  std::unique_ptr<detail::TrainingEngine<space>> engine_;
 };
+
+namespace detail {
+
+/// Gives MeshParallel access to a DataParallel.
+struct TrainingAccess {
+  /// Constructs the training of this rank's part of a model.
+  template <class Training, class C, class Optimizer>
+  static Training make(C& comm, const ParameterList<typename Training::space>& parameters, const Optimizer& optimizer,
+                       const DataParallelOptions& options, const std::source_location& location) {
+    return Training(comm, parameters, optimizer, options, location, true);
+  }
+  template <class Training>
+  static auto& engine(Training& training) noexcept {
+    return *training.engine_;
+  }
+  /// Adds a parameter's unit to a scope of `unshard`.
+  template <class Training, class A>
+  static void unshard(Training& training, typename Training::scope& scope, const typename Training::After& after,
+                      const A& parameter) {
+    if constexpr (Training::may_shard_weights)
+      if (training.engine_->shards_weights()) training.unshard_one(scope, after, parameter);
+  }
+};
+
+}  // namespace detail
 
 }  // namespace distx

@@ -3,56 +3,53 @@
 #include <cstddef>
 #include <limits>
 #include <optional>
-#include <string>
-
-#include "distx/core/detail/shortest.hpp"
 
 namespace distx {
 
 inline namespace literals {
 
-/// `25_MiB`: that many bytes.
+/// Returns a number of bytes: `64_KiB`.
 [[nodiscard]] consteval std::size_t operator""_KiB(unsigned long long n) { return static_cast<std::size_t>(n) << 10; }
+/// Returns a number of bytes: `25_MiB`.
 [[nodiscard]] consteval std::size_t operator""_MiB(unsigned long long n) { return static_cast<std::size_t>(n) << 20; }
 
 }  // namespace literals
 
-/// `{.bucket_bytes = unlimited}`: one bucket for all.
+/// One bucket for all parameters: `{.bucket_bytes = unlimited}`.
 inline constexpr std::size_t unlimited = std::numeric_limits<std::size_t>::max();
 
-/// What may be set of a DataParallel when the program runs; the same on every rank.
+/// The run-time options of a DataParallel. They are compared at construction: every rank passes the same.
 struct DataParallelOptions {
-  std::size_t bucket_bytes = 25_MiB;  ///< of gradients reduced together; 0 is a bucket for each parameter
-  bool overlap = true;                ///< buckets are reduced from `ready` on, while the backward pass goes on
-  /// A parameter may be without gradient in a step. At stage 3 all gradients of a step are then held together where
-  /// `overlap` is off.
+  /// Bytes of gradients that are reduced together; 0 is one bucket per parameter. The first bucket has at most 1 MiB.
+  std::size_t bucket_bytes = 25_MiB;
+  /// Whether buckets are reduced from `ready` on, while the backward pass continues.
+  bool overlap = true;
+  /// Whether a parameter may have no gradient in a step. At stage 3 without `overlap`, all gradients of a step are then
+  /// in memory at once.
   bool allow_unused = false;
-  int broadcast_from = 0;      ///< the rank whose weights and buffers all ranks start with
-  std::optional<int> stage{};  ///< of ZeRO<Dynamic>, 0 to 3; of no other
-  /// Gradients are scaled down so that the norm of all of them together is at most this; infinity leaves them.
+  /// The rank whose weights and buffers all ranks start with.
+  int broadcast_from = 0;
+  /// The stage of ZeRO<Dynamic>, 0 to 3; an error with another stage.
+  std::optional<int> stage{};
+  /// Scales the gradients down so that their global norm is at most this; > 0, infinity disables clipping.
   double clip_norm = std::numeric_limits<double>::infinity();
-  int group_ranks = 0;        ///< of Hybrid: so many share out; divides the ranks
-  double loss_scale = 65536;  ///< of float16 parameters with Precision, at first; 1 leaves losses as they are
+  /// The ranks that shard among them, with Hybrid; divides the number of ranks. An error without Hybrid.
+  int group_ranks = 0;
+  /// The first loss scale of float16 parameters with Precision, 65536 by default; 1 disables loss scaling. An error if
+  /// there are no such parameters.
+  std::optional<double> loss_scale{};
 
   [[nodiscard]] bool clips() const noexcept { return clip_norm != std::numeric_limits<double>::infinity(); }
-
-  /// The first bucket is smaller, so that the first reduction begins early.
-  [[nodiscard]] std::size_t first_bucket_bytes() const noexcept {
-    return bucket_bytes == unlimited || bucket_bytes < 1_MiB ? bucket_bytes : 1_MiB;
-  }
-  [[nodiscard]] std::string to_string() const {
-    return "bucket_bytes = " + (bucket_bytes == unlimited ? "unlimited" : std::to_string(bucket_bytes)) +
-           ", overlap = " + (overlap ? "true" : "false") + ", allow_unused = " + (allow_unused ? "true" : "false") +
-           ", broadcast_from = " + std::to_string(broadcast_from) +
-           ", clip_norm = " + (clips() ? detail::shortest(clip_norm) : "infinity") +
-           ", group_ranks = " + std::to_string(group_ranks) + ", loss_scale = " + detail::shortest(loss_scale);
-  }
+  [[nodiscard]] double first_loss_scale() const noexcept { return loss_scale.value_or(65536); }
 };
 
-/// What may differ from step to step; the same on every rank.
+/// The options of one step.
 struct StepOptions {
-  double learning_rate = std::numeric_limits<double>::quiet_NaN();  ///< has to be given
-  double loss = 0;  ///< this rank's; an error where it is no finite number, unless losses are scaled
+  /// Finite and >= 0, and the same on every rank: DataParallel compares the ranks' values in the first step, in every
+  /// 32nd after it, and before whole weights are read.
+  double learning_rate = std::numeric_limits<double>::quiet_NaN();
+  /// The loss of this rank's batch, if the step is to check that it is finite. Not compared.
+  double loss = 0;
 };
 
 }  // namespace distx

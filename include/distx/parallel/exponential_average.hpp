@@ -1,38 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/parallel/detail/engine/training.hpp"
+#include "distx/parallel/detail/engine/training_engine.hpp"
 
 namespace distx {
 
-/// A moving average of the weights, of which each rank holds what it updates: avg = decay * avg + (1 - decay) * weight.
+template <class... Policies>
+class DataParallel;
+
+/// An exponential moving average of the weights: average = decay * average + (1 - decay) * weight.
 ///
-/// Made by `average` of a DataParallel, which outlives it; float, or double for double weights. Move-only.
+/// Made by `DataParallel::average`; the training must outlive it. Each rank holds the average of the weights that it
+/// updates, in float, or in double for double weights. Move-only.
+/// @code
+/// auto average = training.average(0.999);
+/// for (…) { …; training.step(options); average.update(); }
+/// { const auto averaged = average.swap_in(); evaluate(model); }
+/// @endcode
 template <MemorySpace Space>
 class ExponentialAverage {
+  using Engine = detail::TrainingEngine<Space>;
   using Segments = std::vector<Segment<Space>>;
 
  public:
   using stream = typename Space::stream;
   using here = std::source_location;
 
-  ExponentialAverage(detail::Training<Space>& training, double decay, stream after, const here& location)
-      : training_(&training), decay_(decay) {
-    training.check_decay(decay, location);
-    std::size_t bytes = 0;
-    each([&](const Segment<Space>& segment) {
-      bytes += detail::round_up_to_lines(segment.weight.size() * width(segment));
-    });
-    average_ = detail::hold_local<Space>(training.account(), MemoryKind::optimizer, bytes);
-    training.ordered(after, [&] {
-      with_average([&](const Segment<Space>& segment, Span<AnyElement, Space> mean) {
-        detail::cast_to<Space>(after, mean, segment.weight);
-      });
-    });
-  }
-
-  /// Takes the weights in, after a step.
+  /// Updates the average with the current weights, in the order of `after`; call it after each step. Local.
   void update(stream after = {}) {
-    training_->ordered(after, [&] {
+    engine_->ordered(after, [&] {
       with_average([&](const Segment<Space>& segment, Span<AnyElement, Space> mean) {
         detail::with_type(mean, [&]<class A>(Span<A, Space> to) {
           detail::with_type(segment.weight, [&]<class T>(Span<T, Space> weights) {
@@ -43,57 +38,56 @@ class ExponentialAverage {
     });
   }
 
-  /// While one lives, the model has the average's values. Collective, at its end too, on the stream that it began on;
-  /// there are no gradients in it.
+  /// A scope in which the model has the average's values instead of the weights; its end, too, is collective.
   class [[nodiscard]] scope {
    public:
     scope(scope&& other) noexcept
-        : training_(std::exchange(other.training_, nullptr)),
+        : engine_(std::exchange(other.engine_, nullptr)),
           segments_(std::move(other.segments_)),
           kept_(std::move(other.kept_)),
-          without_gradients_(std::move(other.without_gradients_)),
+          token_(std::move(other.token_)),
           after_(other.after_) {}
     scope& operator=(scope&&) = delete;
     ~scope() {
-      if (training_ == nullptr) return;
+      if (engine_ == nullptr) return;
       try {
-        training_->change_values(after_, training_->location(), [&] { copy_kept(false); });
-      } catch (...) {  // the other ranks have been told, and the next call tells this one
+        engine_->change_values(after_, engine_->location(), [&] { copy_kept(false); });
+      } catch (...) {  // the communicators are revoked: the next call throws
       }
     }
 
    private:
     friend class ExponentialAverage;
-    scope(detail::Training<Space>& training, Segments segments, stream after)
-        : training_(&training),
-          segments_(std::move(segments)),
-          without_gradients_(training.without_gradients()),
-          after_(after) {
+    scope(Engine& engine, Segments segments, stream after)
+        : engine_(&engine), segments_(std::move(segments)), token_(engine.swap_token()), after_(after) {
       std::size_t bytes = 0;
       for (const auto& segment : segments_) bytes += detail::round_up_to_lines(segment.weight.size_bytes());
-      kept_ = detail::hold_local<Space>(training.account(), MemoryKind::in_flight, bytes);
-      training.ordered(after, [&] { copy_kept(true); });
+      kept_ = detail::allocate_tracked_local<Space>(engine.account(), MemoryKind::in_flight, bytes);
+      engine.ordered(after, [&] { copy_kept(true); });
     }
     void copy_kept(bool keep) {
       std::size_t begin = 0;
       for (const auto& segment : segments_) {
-        const auto place = kept_->span().subspan(begin, segment.weight.size_bytes());
+        const auto kept = kept_->span().subspan(begin, segment.weight.size_bytes());
         const auto weight = detail::bytes_of(segment.weight);
-        copy(after_, keep ? place : weight, keep ? weight : place);
-        begin += detail::round_up_to_lines(place.size());
+        copy(after_, keep ? kept : weight, keep ? weight : kept);
+        begin += detail::round_up_to_lines(kept.size());
       }
     }
-    detail::Training<Space>* training_;
+    Engine* engine_;
     Segments segments_;
-    detail::Held<Space> kept_;
-    std::shared_ptr<void> without_gradients_;
+    detail::TrackedMemory<Space> kept_;
+    std::shared_ptr<void> token_;
     [[no_unique_address]] stream after_;
   };
+  /// Replaces the model's weights by the average until the scope ends, on the stream `after`; gradients are refused in
+  /// the scope. Collective, between steps.
+  /// @throws InvalidState during a step, or inside a scope of `unshard`
   [[nodiscard]] scope swap_in(stream after = {}, const here& location = here::current()) {
     Segments segments;
     each([&](const Segment<Space>& segment) { segments.push_back(segment); });
-    scope kept(*training_, std::move(segments), after);
-    training_->change_values(after, location, [&] {
+    scope kept(*engine_, std::move(segments), after);
+    engine_->change_values(after, location, [&] {
       with_average([&](const Segment<Space>& segment, Span<AnyElement, Space> mean) {
         detail::cast_to<Space>(after, segment.weight, mean);
       });
@@ -102,12 +96,32 @@ class ExponentialAverage {
   }
 
  private:
+  template <class... Policies>
+  friend class DataParallel;
+
+  ExponentialAverage(Engine& engine, double decay, stream after, const here& location)
+      : engine_(&engine), decay_(decay) {
+    engine.check_argument(decay >= 0 && decay < 1, "average", location, [&] {
+      return "invalid decay " + detail::shortest(decay) + ": must be in [0, 1), such as 0.999";
+    });
+    std::size_t bytes = 0;
+    each([&](const Segment<Space>& segment) {
+      bytes += detail::round_up_to_lines(segment.weight.size() * width(segment));
+    });
+    average_ = detail::allocate_tracked_local<Space>(engine.account(), MemoryKind::optimizer, bytes);
+    engine.ordered(after, [&] {
+      with_average([&](const Segment<Space>& segment, Span<AnyElement, Space> mean) {
+        detail::cast_to<Space>(after, mean, segment.weight);
+      });
+    });
+  }
+
   static std::size_t width(const Segment<Space>& segment) noexcept {
     return segment.weight.type() == ElementType::f64 ? sizeof(double) : sizeof(float);
   }
   template <class F>
   void each(F&& f) {
-    training_->each_updated(f);
+    engine_->shards().each_updated(f);
   }
   template <class F>
   void with_average(F&& f) {
@@ -120,9 +134,9 @@ class ExponentialAverage {
     });
   }
 
-  detail::Training<Space>* training_;
+  Engine* engine_;
   double decay_;
-  detail::Held<Space> average_;
+  detail::TrackedMemory<Space> average_;
 };
 
 }  // namespace distx

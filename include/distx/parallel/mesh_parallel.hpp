@@ -7,14 +7,16 @@
 
 namespace distx {
 
-/// Trains a model whose weights are spread over a mesh: a DataParallel along the axis `Data`, of each rank's parts.
+/// Trains a model whose weights are distributed over a mesh: a DataParallel of each rank's parts along the axis `Data`.
 ///
-/// A gradient's type says what it lacks: `ready(weight, gradient)` adds up its terms over the other axes, where it is
-/// Partial, and over those alone; the data axis's are then averaged, for each place on it has the mean loss of its own
-/// part of the batch. ZeRO shares out along the data axis. The norm of all gradients counts each weight once, wherever
-/// it is replicated. Policies, options and the order of calls are DataParallel's; `ready` is collective over the axes
-/// that it reduces, and is called in the same order on every rank. All of it comes in the order of the mesh's stream,
-/// as the operations on tensors do. An error on one rank revokes the mesh's communicators.
+/// `ready(weight, gradient)` sums the gradient over the other axes where its type is Partial; along the data axis
+/// gradients are averaged, since each coordinate there has the mean loss of another part of the batch. ZeRO shards
+/// along the data axis. The norm of all gradients counts each weight once, wherever it is replicated. Policies, options
+/// and the order of calls are DataParallel's. Everything is ordered by the mesh's stream, as operations on tensors are.
+/// An error on one rank revokes the mesh's communicators.
+///
+/// @tparam Data  the axis of the mesh along which batches are split
+/// @tparam Policies  those of DataParallel
 template <class Data, class... Policies>
 class MeshParallel {
   using Inner = DataParallel<Policies...>;
@@ -24,8 +26,8 @@ class MeshParallel {
   using here = std::source_location;
   using scope = typename Inner::scope;
 
-  /// Collective over the mesh.
-  /// @throws MismatchError for a weight that lies on another mesh, or is sharded over the data axis; as DataParallel
+  /// Constructs a training. Collective over the mesh.
+  /// @throws InvalidArgument for a weight on another mesh, or sharded over the data axis; otherwise as DataParallel
   template <detail::MeshType MeshT, ElementwiseOptimizer Optimizer>
   MeshParallel(const MeshT& mesh, const TensorParameterList<space>& parameters, const Optimizer& optimizer,
                const DataParallelOptions& options = {}, const here& location = here::current())
@@ -35,93 +37,110 @@ class MeshParallel {
         training_(made(mesh, parameters, optimizer, options, location)) {
     guarded([&] {
       std::vector<bool> counts;
-      for (const auto& entry : parameters.entries()) {
+      for (const auto& entry : detail::TensorAccess::entries(parameters)) {
         if (entry.empty) continue;
-        bool first = true;  // of those that have the same part
+        bool first = true;  // of the ranks that have the same part
         for (std::size_t axis = 0; axis < MeshT::axes; ++axis)
           if ((others_ & ~entry.cutting) >> axis & 1U) first = first && mesh.coordinates()[axis] == 0;
         counts.push_back(first);
       }
-      if (others_ != 0) training_.count_in_norm(mesh_.over(others_).share(), std::move(counts));
+      if (others_ != 0)
+        detail::TrainingAccess::engine(training_).extend_norm(mesh_.over(others_).share(), std::move(counts));
     });
   }
   template <detail::MeshType MeshT, class Optimizer>
     requires(!ElementwiseOptimizer<Optimizer>)
   MeshParallel(const MeshT&, const TensorParameterList<space>&, const Optimizer&, const DataParallelOptions& = {}) {
     static_assert(ElementwiseOptimizer<Optimizer>,
-                  "distx::MeshParallel: an optimizer that looks at a whole weight has only parts of it here: take an "
-                  "ElementwiseOptimizer, AdamW or SGD");
+                  "distx::MeshParallel: optimizers of whole weights (LAMB, Muon, Mixed) do not support distributed "
+                  "weights; use an ElementwiseOptimizer, such as AdamW or SGD");
   }
 
-  /// The gradient of `weight` is final on this rank: it is added to that of earlier micro-batches and uses.
-  /// @throws MismatchError where the extents differ; as DataParallel::ready
+  /// Adds `gradient` to the gradient of `weight`, reduced over the axes where it is Partial, and declares it final.
+  ///
+  /// Collective over the axes that it reduces, in the same order on every rank.
+  /// @param gradient  a distributed tensor of the weight's extents and element type, with a layout that GradientOf
+  /// allows
+  /// @throws InvalidArgument if extents or meshes differ; otherwise as DataParallel::ready
   template <class W, class G>
-    requires GradientOf<G, W, Data>
+    requires detail::GradientOf<G, W, Data>
   void ready(const W& weight, const G& gradient, const here& location = here::current()) {
     using Facts = detail::GradientFacts<Data, detail::layout_of<W>, detail::layout_of<G>, detail::mesh_of<W>>;
     guarded([&] {
       if (!(weight.mesh() == gradient.mesh()) || weight.extents() != gradient.extents())
-        throw MismatchError(
-            "'" + weight.name() + "' has " + detail::to_string(weight.extents()) + " elements, its gradient " +
-                detail::to_string(gradient.extents()) + ", or they lie on two meshes",
+        throw InvalidArgument(
+            "'" + weight.name() + "' has extents " + detail::to_string(weight.extents()) + ", its gradient " +
+                detail::to_string(gradient.extents()) +
+                ", or they are on different meshes; pass the gradient of this weight",
             {.operation = "ready", .rank = mesh_.rank, .size = mesh_.shape.ranks(), .location = location});
       if constexpr (std::is_same_v<typename Facts::reduced, detail::layout_of<G>>) {
-        add_gradient(weight, gradient);
+        add_gradient(weight, gradient, location);
       } else {
-        add_gradient(weight, detail::reduced_to(std::type_identity<typename Facts::reduced>(), gradient, location));
+        add_gradient(weight, detail::reduced_to(std::type_identity<typename Facts::reduced>(), gradient, location),
+                     location);
       }
     });
   }
   template <class W, class G>
-    requires(DistributedTensor<W> && !GradientOf<G, W, Data>)
+    requires(DistributedTensor<W> && !detail::GradientOf<G, W, Data>)
   void ready(const W&, const G&) {
     detail::diagnose_gradient<W, G, Data>();
   }
   template <DistributedTensor W>
   void ready(const W&) {
-    static_assert(detail::always_false<W>,
-                  "distx: ready: the gradient is missing: pass it behind its weight, for its type says over which axes "
-                  "it must be reduced");
+    static_assert(
+        detail::always_false<W>,
+        "distx: ready: the gradient is missing; pass ready(weight, gradient), because its type determines the "
+        "axes over which it is reduced");
   }
 
-  /// @name As DataParallel's
-  /// @{
+  /// Makes weights whole along the data axis until the returned scope ends. @see DataParallel::unshard
   template <DistributedTensor... Ws>
   [[nodiscard]] scope unshard(const Ws&... weights) {
     scope all;
     const auto hold = [&](const auto& weight) {
-      if (weight.part() != nullptr) training_.hold_units(all, *weight.part(), mesh_.stream);
+      if (const auto* const part = detail::TensorAccess::part(weight); part != nullptr)
+        detail::TrainingAccess::unshard(training_, all, {mesh_.stream, engine().location()}, *part);
     };
     guarded([&] { (hold(weights), ...); });
     return all;
   }
-  [[nodiscard]] Evaluation<space> evaluate() { return training_.evaluate(); }
-  [[nodiscard]] MicroBatch micro_batch(bool last, const here& location = here::current())
+  /// Opens a scope without gradients. @see DataParallel::evaluate
+  [[nodiscard]] detail::Evaluation<space> evaluate() { return training_.evaluate(); }
+  /// Begins a micro-batch of a step. @see DataParallel::micro_batch
+  [[nodiscard]] detail::MicroBatch micro_batch(bool last, const here& location = here::current())
     requires(Inner::accumulation != detail::Accumulation::none)
   {
-    std::optional<MicroBatch> one;
+    std::optional<detail::MicroBatch> one;
     guarded([&] { one.emplace(training_.micro_batch(last, mesh_.stream, location)); });
     return std::move(*one);
   }
+  /// Ends the step. Collective. @see DataParallel::step
   void step(const StepOptions& options, const here& location = here::current()) {
     guarded([&] { training_.step(options, mesh_.stream, location); });
   }
+  /// Averages and clips the gradients. Collective. @see DataParallel::reduce
   void reduce(const here& location = here::current()) {
     guarded([&] { training_.reduce(mesh_.stream, location); });
   }
+  /// Updates this rank's shards. Collective. @see DataParallel::update
   void update(const StepOptions& options, const here& location = here::current()) {
     guarded([&] { training_.update(options, mesh_.stream, location); });
   }
+  /// Ends the step with every rank's updated weights. Collective. @see DataParallel::gather
   void gather(const here& location = here::current()) {
     guarded([&] { training_.gather(mesh_.stream, location); });
   }
+  /// Ends the training and leaves each rank's parts whole. Collective. @see DataParallel::release
   void release(const here& location = here::current()) {
     guarded([&] { training_.release(mesh_.stream, location); });
   }
+  /// Returns the norm of all gradients of the last step, over the whole mesh, before they were clipped.
   [[nodiscard]] double gradient_norm() const noexcept { return training_.gradient_norm(); }
+  /// Returns the factor for the loss before the backward pass.
   [[nodiscard]] double loss_scale() const noexcept { return training_.loss_scale(); }
+  /// Returns the bytes that this rank holds, now and at peak.
   [[nodiscard]] MemoryLedger memory() const { return training_.memory(); }
-  /// @}
 
  private:
   template <class MeshT, class Optimizer>
@@ -129,28 +148,40 @@ class MeshParallel {
              const DataParallelOptions& options, const here& location) {
     std::optional<Inner> inner;
     guarded([&] {
-      for (const auto& entry : parameters.entries()) {
-        const auto fail = [&](const char* words) {
-          throw MismatchError(
-              "'" + entry.name + "' " + words,
+      for (const auto& entry : detail::TensorAccess::entries(parameters)) {
+        const auto fail = [&](const char* message) {
+          throw InvalidArgument(
+              "'" + entry.name + "' " + message,
               {.operation = "MeshParallel", .rank = mesh.rank(), .size = mesh.size(), .location = location});
         };
         if (entry.mesh != &detail::state_of(mesh))
-          fail("lies on another mesh than the training's: make one and hand it to all");
+          fail("is on another mesh than the training; construct them from the same Mesh object");
         if (entry.cutting >> MeshT::template index_of<Data>() & 1U)
-          fail("is sharded over the data axis: leave that axis out of its layout, and let ZeRO share it out");
+          fail("is sharded over the data axis; omit that axis from its layout, and use ZeRO to shard along it");
       }
-      inner.emplace(mesh.template along<Data, space>(), parameters.parts(), optimizer, options, location);
+      check_effects(mesh, parameters, options, location);
+      inner.emplace(detail::TrainingAccess::make<Inner>(
+          mesh.template along<Data, space>(), detail::TensorAccess::parts(parameters), optimizer, options, location));
     });
     return std::move(*inner);
   }
   template <class W, class G>
-  void add_gradient(const W& weight, const G& gradient) {
-    if (weight.part() == nullptr) return;
+  void add_gradient(const W& weight, const G& gradient, const here& location) {
+    const auto* const part = detail::TensorAccess::part(weight);
+    if (part == nullptr) return;
     const auto stream = mesh_.stream;
-    add(stream, training_.gradient(*weight.part(), stream), Span<const detail::value_of<G>, space>(gradient.local()));
-    training_.ready_after(stream, *weight.part());
+    add(stream, training_.gradient(*part, stream), Span<const detail::value_of<G>, space>(gradient.local()));
+    training_.ready_after({stream, location}, *part);
   }
+  /// Checks, over the parts of all ranks, that Precision and `.loss_scale` apply to some weight.
+  template <class MeshT>
+  static void check_effects(const MeshT& mesh, const TensorParameterList<space>& parameters,
+                            const DataParallelOptions& options, const here& location) {
+    detail::check_effects(
+        detail::TensorAccess::entries(parameters), detail::communication_of_policies<Policies...>().has_value(),
+        options, {.operation = "MeshParallel", .rank = mesh.rank(), .size = mesh.size(), .location = location});
+  }
+  [[nodiscard]] auto& engine() noexcept { return detail::TrainingAccess::engine(training_); }
   template <class F>
   void guarded(F&& f) {
     detail::revoke_on_exception(f, [&](const char* words) { mesh_.revoke(words); });

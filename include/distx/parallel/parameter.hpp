@@ -6,13 +6,14 @@
 
 #include "distx/comm/detail/in_order.hpp"
 #include "distx/memory/operations.hpp"
+#include "distx/parallel/detail/step_faults.hpp"
 #include "distx/parallel/parameter_options.hpp"
 
 namespace distx {
 
 namespace detail {
 
-/// What a Parameter and the training that materialised it share.
+/// The state that a Parameter and its training share.
 template <MemorySpace Space>
 struct ParameterState {
   std::string name;
@@ -22,21 +23,21 @@ struct ParameterState {
   ParameterOptions options{};
   std::function<void(Span<AnyElement, Space>)> initialize;
 
-  Span<AnyElement, Space> value{};     // empty until materialised, and while only shards of it are held
-  Span<AnyElement, Space> gradient{};  // empty where frozen, and while there is none
+  Span<AnyElement, Space> value{};     // empty without memory, and while only shards of it are held
+  Span<AnyElement, Space> gradient{};  // empty where frozen, and while it has no memory
   std::shared_ptr<void> value_memory{};
   std::shared_ptr<void> gradient_memory{};
-  std::function<void(typename Space::stream)> open_gradient{};  // null where the gradient's memory is always there
+  std::function<void(typename Space::stream)> open_gradient{};  // null where the gradient always has memory
   bool in_training = false;
-  bool sharded = false;  // whole in the scopes of `unshard` only
-  bool lost = false;     // sharded by a training that has ended
-  bool touched = false;  // gradient() was asked for in this step
+  bool sharded = false;    // whole in the scopes of `unshard` only
+  bool lost = false;       // sharded by a training that has ended
+  bool requested = false;  // gradient() was called in this step
   typename Space::stream zeroed_on{};
-  bool sent = false;  // its gradient is no longer this rank's to write
+  bool sent = false;  // the gradient is being reduced
 
-  /// The first gradient of a step is zero.
-  void touch(typename Space::stream stream) {
-    if (std::exchange(touched, true)) return order<Space>(zeroed_on, stream);
+  /// Gives the gradient memory and zeroes it when it is first requested in a step.
+  void prepare_gradient(typename Space::stream stream) {
+    if (std::exchange(requested, true)) return order<Space>(zeroed_on, stream);
     zeroed_on = stream;
     if (open_gradient) open_gradient(stream);
     fill(stream, Span<std::byte, Space>(gradient.bytes(), gradient.size_bytes()), std::byte{0});
@@ -45,17 +46,26 @@ struct ParameterState {
 
 }  // namespace detail
 
-/// A weight and its gradient that the training owns: empty until a DataParallel is made of it, then in its memory.
+/// A weight and its gradient in memory that the training allocates.
 ///
-/// `value()` and `gradient()` are asked for each time: what they return holds until the next step, no longer, and at
-/// stage 3 of ZeRO in the scope of `unshard` only. The values start on a 64-byte boundary and, below stage 3, may be
-/// read after the training has gone. Move-only.
+/// A Parameter has no memory until a DataParallel, or a LocalTraining, is made of it. Spans returned by `value()` and
+/// `gradient()` are valid until the next step, and at stage 3 of ZeRO inside the scope of `unshard` only, so they are
+/// asked for each time. Values begin on a 64-byte boundary and, below stage 3, stay readable after the training has
+/// ended. Move-only.
+/// @code
+/// distx::Parameter<float> weight("conv1.weight", 150, [](distx::Span<float> values) { fill_normal(values); });
+/// distx::DataParallel<> training(comm, distx::ParameterList<>().add(weight), distx::AdamW{});
+/// @endcode
 template <class T, MemorySpace Space = Host>
 class Parameter {
-  static_assert(FloatingElement<T>, "distx::Parameter: weights are float, double, bfloat16 or float16");
+  static_assert(FloatingElement<T>, "distx::Parameter: the element type must be float, double, bfloat16 or float16");
 
  public:
-  /// `initialize(values)` writes the first values into zeros. Every rank calls it; the root's values win.
+  /// Constructs a parameter of `size` elements.
+  ///
+  /// @param initialize  `initialize(values)` writes the first values over zeros; every rank calls it when the training
+  ///   is constructed, and the values of `.broadcast_from` are used
+  /// @throws InvalidArgument for an empty name, no elements or invalid options
   template <class F>
     requires std::invocable<F&, Span<T, Space>>
   Parameter(std::string name, std::size_t size, F initialize, ParameterOptions options = {})
@@ -68,35 +78,36 @@ class Parameter {
     state_->options = options;
     state_->initialize = [f = std::move(initialize)](Span<AnyElement, Space> values) mutable { f(typed(values)); };
   }
-  /// Zeros at first.
+  /// Constructs a parameter whose first values are zeros.
   Parameter(std::string name, std::size_t size, ParameterOptions options = {})
       : Parameter(std::move(name), size, [](Span<T, Space>) {}, options) {}
   Parameter(Parameter&&) noexcept = default;
   Parameter& operator=(Parameter&&) noexcept = default;
 
   [[nodiscard]] const std::string& name() const noexcept { return state_->name; }
+  /// Returns the number of elements.
   [[nodiscard]] std::size_t size() const noexcept { return state_->size; }
   [[nodiscard]] const ParameterOptions& options() const noexcept { return state_->options; }
 
-  /// @throws Error before a DataParallel was made of it; at stage 3, outside the scopes of its `unshard`
+  /// Returns the values, all of them.
+  /// @throws InvalidState before a training is made of it; at stage 3, outside the scopes of `unshard`
   [[nodiscard]] Span<T, Space> value() const {
     if (state_->value.empty())
-      fail(state_->sharded ? "is held in shards, one on each rank: read it in the scope of auto weights = "
-                             "training.unshard(…)"
-           : state_->lost  ? "was held in shards by a training that has ended: call release() before that ends"
-                           : "has no memory yet: make a DataParallel of it first",
+      fail(state_->sharded ? detail::StepFault::sharded
+           : state_->lost  ? detail::StepFault::shards_lost
+                           : detail::StepFault::no_memory,
            "value");
     return typed(state_->value);
   }
-  /// The gradient to add to; the first one of a step is zero, so there is nothing to reset.
-  /// @throws Error after `ready`, until the next step; where it is frozen
+  /// Returns the gradient, to add to. The first call of a step allocates it where gradients are sharded, and zeroes it
+  /// in the order of `stream`.
+  /// @throws InvalidArgument if the parameter is frozen; InvalidState outside a training, or from `ready` until the
+  ///   next step
   [[nodiscard]] Span<T, Space> gradient(typename Space::stream stream = {}) const {
-    if (!state_->options.trainable) fail("is frozen and has no gradient: set .trainable", "gradient");
-    if (!state_->in_training) fail("is in no training: make a DataParallel of it first", "gradient");
-    if (state_->sent)
-      fail("was declared ready, and its gradient is being reduced: write it before ready, or declare more .uses",
-           "gradient");
-    state_->touch(stream);
+    if (!state_->options.trainable) throw InvalidArgument(detail::frozen_message(name()), {.operation = "gradient"});
+    if (!state_->in_training) fail(detail::StepFault::not_in_training, "gradient");
+    if (state_->sent) fail(detail::StepFault::gradient_sent, "gradient");
+    state_->prepare_gradient(stream);
     return typed(state_->gradient);
   }
 
@@ -108,8 +119,8 @@ class Parameter {
     return {static_cast<T*>(span.data()), span.size()};
   }
   friend const void* identity_of(const Parameter& parameter) noexcept { return parameter.state_.get(); }
-  [[noreturn]] void fail(const char* words, const char* operation) const {
-    throw Error("'" + name() + "' " + words, {.operation = operation});
+  [[noreturn]] void fail(detail::StepFault fault, const char* operation) const {
+    throw InvalidState(detail::message_of(fault, name()), {.operation = operation});
   }
 
   std::shared_ptr<detail::ParameterState<Space>> state_;

@@ -12,9 +12,11 @@ namespace distx {
 
 namespace detail {
 
-/// One parameter or buffer of a training, its types forgotten.
+struct ParameterListAccess;
+
+/// One parameter or buffer of a training, type-erased.
 template <MemorySpace Space>
-struct Entry {
+struct ParameterEntry {
   std::string name;
   Span<AnyElement, Space> value{};
   Span<AnyElement, Space> gradient{};
@@ -29,16 +31,16 @@ struct Entry {
   }
   [[nodiscard]] std::size_t bytes() const noexcept { return size() * element_bytes(); }
   [[nodiscard]] bool trained() const noexcept { return !buffer && options.trainable; }
-  /// Where they lie now; empty while there is no memory for them.
+  /// Return the current memory; empty while there is none.
   [[nodiscard]] Span<AnyElement, Space> value_now() const noexcept { return owned ? owned->value : value; }
   [[nodiscard]] Span<AnyElement, Space> gradient_now() const noexcept { return owned ? owned->gradient : gradient; }
-  /// Of what is gathered together: the option's number, or the name up to its last dot.
+  /// Returns the name of the unit that is gathered together: `.unit`, or the parameter's name up to its last dot.
   [[nodiscard]] std::string unit() const {
     if (options.unit) return std::to_string(*options.unit) + " (.unit)";
-    return name.substr(0, name.find_last_of('.'));  // all of it where there is no dot
+    return name.substr(0, name.find_last_of('.'));  // the whole name if it has no dot
   }
 
-  /// As an error names it: `'conv1.weight', 150 of float32`.
+  /// Returns the description for errors: `'conv1.weight', 150 of float32`.
   [[nodiscard]] std::string to_string() const {
     std::string text = "'" + name + "', " + std::to_string(size()) + " of " + std::string(name_of(type()));
     if (type() == ElementType::bytes) text += " (" + std::to_string(element_bytes()) + " each)";
@@ -59,11 +61,18 @@ struct Entry {
 
 /// The parameters and buffers of a model, in the order of its forward pass; element types may differ.
 ///
-/// Made of a range of ParameterRefs, of Parameters, or of pointers to Parameters; what is added later follows.
+/// A range of ParameterRefs, of Parameters, or of pointers to Parameters converts to it; `add` appends. Borrowed
+/// parameters and buffers must outlive the training; owned ones may be moved, or destroyed, after they were added.
+/// @code
+/// distx::ParameterList<> list(model.parameters());
+/// list.add(distx::ref("head", head, head_gradient)).add(distx::buffer_ref("running_mean", mean));
+/// @endcode
 template <MemorySpace Space = Host>
 class ParameterList {
  public:
+  /// Constructs an empty list.
   ParameterList() = default;
+  /// Constructs a list of the range's elements, in their order.
   template <class Range>
     requires(!std::same_as<std::remove_cvref_t<Range>, ParameterList>) && requires(Range& range, ParameterList& list) {
       list.add(*std::begin(range));
@@ -73,49 +82,58 @@ class ParameterList {
     for (auto&& each : range) add(each);
   }
 
+  /// Appends a borrowed parameter.
   template <FloatingElement T>
   ParameterList& add(const ParameterRef<T, Space>& parameter) {
     entries_.push_back({parameter.name, parameter.weight, parameter.gradient, parameter.options});
     return *this;
   }
-  /// The training shares the parameter's state: the parameter may be moved afterwards.
+  /// Appends an owned parameter; the list shares its state.
   template <FloatingElement T>
   ParameterList& add(const Parameter<T, Space>& parameter) {
     const auto& state = parameter.state_;
     entries_.push_back({state->name, {}, {}, state->options, false, state});
     return *this;
   }
+  /// Appends the owned parameter that is pointed to.
   template <FloatingElement T>
   ParameterList& add(const Parameter<T, Space>* parameter) {
     return add(*parameter);
   }
+  /// Appends a buffer, which is broadcast when the training is constructed and not trained.
   template <Transferable T>
   ParameterList& add(const BufferRef<T, Space>& buffer) {
     entries_.push_back({buffer.name, buffer.values, {}, {}, true});
     return *this;
   }
 
-  [[nodiscard]] const std::vector<detail::Entry<Space>>& entries() const noexcept { return entries_; }
-
  private:
-  std::vector<detail::Entry<Space>> entries_;
+  friend struct detail::ParameterListAccess;
+  std::vector<detail::ParameterEntry<Space>> entries_;
 };
 
 namespace detail {
 
-/// What one rank can see to be wrong with its list.
-/// @throws MismatchError that names the parameter
+struct ParameterListAccess {
+  template <MemorySpace Space>
+  [[nodiscard]] static const std::vector<ParameterEntry<Space>>& entries(const ParameterList<Space>& list) noexcept {
+    return list.entries_;
+  }
+};
+
+/// Checks a list on this rank.
+/// @throws InvalidArgument that names the parameter; InvalidState if it is in another training
 template <MemorySpace Space>
-void check_list(const std::vector<Entry<Space>>& entries, const ErrorContext& context) {
-  struct Run {
+void check_list(const std::vector<ParameterEntry<Space>>& entries, const ErrorContext& context) {
+  struct Interval {
     const std::byte* begin;
     const std::byte* end;
     const std::string* name;
   };
-  std::vector<Run> runs;
+  std::vector<Interval> intervals;
   std::vector<const std::string*> names;
-  const auto add = [&](const Entry<Space>& entry, Span<AnyElement, Space> span) {
-    if (!span.empty()) runs.push_back({span.bytes(), span.bytes() + span.size_bytes(), &entry.name});
+  const auto add = [&](const ParameterEntry<Space>& entry, Span<AnyElement, Space> span) {
+    if (!span.empty()) intervals.push_back({span.bytes(), span.bytes() + span.size_bytes(), &entry.name});
   };
   for (const auto& entry : entries) {
     names.push_back(&entry.name);
@@ -123,32 +141,28 @@ void check_list(const std::vector<Entry<Space>>& entries, const ErrorContext& co
     if (entry.trained()) add(entry, entry.gradient);
     if (entry.buffer) continue;
     check_parameter(entry.name, entry.size(), entry.options);
-    if (entry.trained() && !entry.owned && entry.gradient.size() != entry.value.size())
-      throw MismatchError("'" + entry.name + "' has " + std::to_string(entry.value.size()) +
-                              " elements, its gradient " + std::to_string(entry.gradient.size()),
-                          context);
+    if (entry.trained() && !entry.owned)
+      check_same_size(entry.name, entry.value.size(), entry.gradient.size(), context);
     if (entry.owned && entry.owned->in_training)
-      throw MismatchError("'" + entry.name + "' is in a training already: end that one, or list it once", context);
-    if (entry.owned && entry.owned->lost)
-      throw MismatchError("'" + entry.name +
-                              "' was held in shards by a training that has ended: call release() "
-                              "before that ends",
-                          context);
+      throw InvalidState(message_of(StepFault::in_another_training, entry.name), context);
+    if (entry.owned && entry.owned->lost) throw InvalidState(message_of(StepFault::shards_lost, entry.name), context);
   }
   std::sort(names.begin(), names.end(), [](auto* a, auto* b) { return *a < *b; });
   for (std::size_t i = 1; i < names.size(); ++i)
     if (*names[i] == *names[i - 1])
-      throw MismatchError("two parameters have the name '" + *names[i] +
-                              "': give each its own, and list a tied one once, with .uses = 2",
-                          context);
-  std::sort(runs.begin(), runs.end(), [](const Run& a, const Run& b) { return std::less<>{}(a.begin, b.begin); });
-  for (std::size_t i = 1; i < runs.size(); ++i)
-    if (std::less<>{}(runs[i].begin, runs[i - 1].end))
-      throw MismatchError(*runs[i].name == *runs[i - 1].name
-                              ? "the weight of '" + *runs[i].name + "' and its gradient overlap in memory"
-                              : "'" + *runs[i - 1].name + "' and '" + *runs[i].name +
-                                    "' overlap in memory: list a tied parameter once, with .uses = 2",
-                          context);
+      throw InvalidArgument("two parameters have the name '" + *names[i] +
+                                "'; give each its own name, and list a tied parameter once, with .uses = 2",
+                            context);
+  std::sort(intervals.begin(), intervals.end(),
+            [](const Interval& a, const Interval& b) { return std::less<>{}(a.begin, b.begin); });
+  for (std::size_t i = 1; i < intervals.size(); ++i)
+    if (std::less<>{}(intervals[i].begin, intervals[i - 1].end))
+      throw InvalidArgument(*intervals[i].name == *intervals[i - 1].name
+                                ? "the weight and the gradient of '" + *intervals[i].name +
+                                      "' overlap in memory; give each its own memory"
+                                : "'" + *intervals[i - 1].name + "' and '" + *intervals[i].name +
+                                      "' overlap in memory; list a tied parameter once, with .uses = 2",
+                            context);
 }
 
 }  // namespace detail

@@ -9,51 +9,59 @@
 
 namespace distx {
 
-/// Bytes that training keeps of each parameter, by kind.
+/// Bytes that training holds for each parameter, by kind.
 struct BytesPerParameter {
   std::uint32_t weights = 0;
   std::uint32_t gradients = 0;
   std::uint32_t optimizer = 0;
 };
 
-/// All in float32. Of a Mixed optimizer: at the most; to be exact, plan its two kinds of parameters apart and add.
+/// Weights, gradients and optimizer states in float32. For a Mixed optimizer this is an upper bound; add the plans of
+/// its two kinds of parameters for the exact figure.
 template <class Optimizer = AdamW>
 inline constexpr BytesPerParameter full_precision{4, 4, 4 * Optimizer::states};
 
-/// Weights and gradients of 2 bytes; the optimizer keeps float32 weights beside its states.
+/// Weights and gradients of 2 bytes, float32 master weights and optimizer states.
 template <class Optimizer = AdamW>
 inline constexpr BytesPerParameter mixed_precision{2, 2, 4 + 4 * Optimizer::states};
 
-/// What training takes, by the formula: bytes on the rank that has most, without padding, activations, and buckets and
-/// gathered weights in flight. Parameters that are dealt out whole may give a rank one of them more than its share.
+/// The bytes that training holds and sends by the formula, on the rank that has most.
+///
+/// Padding, activations, and buckets and gathered weights in flight are not counted. Parameters that are assigned whole
+/// may give a rank up to one parameter more than its share.
 struct TrainingPlan {
   std::uint64_t weights = 0;
   std::uint64_t gradients = 0;
   std::uint64_t optimizer = 0;
-  std::uint64_t sent = 0;  ///< in each step, by collectives that send no more than they must
+  std::uint64_t sent = 0;  ///< in each step, by bandwidth-optimal collectives
 
+  /// Returns the bytes held.
   [[nodiscard]] std::uint64_t total() const noexcept { return weights + gradients + optimizer; }
-  /// Of both kinds of parameters together.
+  /// Returns the plan of two sets of parameters together.
   friend TrainingPlan operator+(const TrainingPlan& a, const TrainingPlan& b) noexcept {
     return {a.weights + b.weights, a.gradients + b.gradients, a.optimizer + b.optimizer, a.sent + b.sent};
   }
 };
 
-/// The plan of one stage of ZeRO (arXiv 1910.02054, section 5): 1 shards the optimizer's states, 2 the gradients too, 3
-/// the weights too. Nothing is allocated.
+/// Returns the bytes that one stage of ZeRO holds and sends (arXiv 1910.02054, section 5); allocates nothing.
 ///
-/// A step sends the gradients once and the weights once, at stage 0 the gradients twice, and at stage 3 the weights
-/// twice, for the forward and the backward pass; of each, what belongs to others: (ranks - 1) / ranks.
-/// @throws Error for no parameters or more than 64 bits can count in bytes, no ranks, another stage
+/// Stage 1 shards the optimizer's states, 2 also the gradients, 3 also the weights. A step sends (ranks - 1) / ranks of
+/// the gradients and of the weights; at stage 0, of the gradients twice; at stage 3, of the weights twice, for the
+/// forward and the backward pass.
+/// @param parameters  the number of parameters; >= 1
+/// @param ranks  >= 1
+/// @param stage  0 to 3
+/// @throws InvalidArgument for a value out of range, or for bytes that 64 bits cannot count
 [[nodiscard]] inline TrainingPlan plan(std::uint64_t parameters, std::uint64_t ranks, int stage,
                                        const BytesPerParameter& bytes = full_precision<>) {
-  const auto fail = [](const std::string& words) { throw Error(words, {.operation = "plan"}); };
+  const auto fail = [](const std::string& message) { throw InvalidArgument(message, {.operation = "plan"}); };
   const std::uint64_t most = std::numeric_limits<std::uint64_t>::max() / 2 /
                              (std::uint64_t{1} + bytes.weights + bytes.gradients + bytes.optimizer);
   if (parameters == 0 || parameters > most)
-    fail(std::to_string(parameters) + " parameters: it must be 1 to " + std::to_string(most));
-  if (ranks == 0) fail("0 ranks: it must be 1 or more");
-  if (stage < 0 || stage > 3) fail("stage " + std::to_string(stage) + ": it must be 0, 1, 2 or 3");
+    fail("invalid number of parameters " + std::to_string(parameters) + ": must be in [1, " + std::to_string(most) +
+         "]");
+  if (ranks == 0) fail("invalid number of ranks 0: must be >= 1");
+  if (stage < 0 || stage > 3) fail("invalid stage " + std::to_string(stage) + ": must be 0, 1, 2 or 3");
   const std::uint64_t shard = parameters / ranks + (parameters % ranks != 0 ? 1 : 0);
   const std::uint64_t foreign = parameters - parameters / ranks;
   const auto held = [&](int sharded_from) { return stage >= sharded_from ? shard : parameters; };

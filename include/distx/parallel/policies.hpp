@@ -9,72 +9,76 @@
 
 namespace distx {
 
-/// The stage of ZeRO (arXiv 1910.02054): what is shared out among the ranks instead of whole on each.
+/// The policy for the stage of ZeRO (arXiv 1910.02054), which shards training state across ranks.
 ///
-/// 0, the default: nothing. 1: the optimizer's state. 2: the gradients too, which have memory while they are needed.
-/// 3: the weights too, which are whole in the scopes of `unshard` only. `ZeRO<Dynamic>`: what `.stage` of the options
-/// says. The weights come out the same; stages 2 and 3 need owned Parameters.
+/// Stage 0, the default: nothing. 1: the optimizer's states. 2: also the gradients, which have memory only while they
+/// are needed. 3: also the weights, which are whole only in the scopes of `unshard`. `ZeRO<Dynamic>`: the stage is
+/// `.stage` of the options. The stage does not change the results. Stages 2 and 3 need owned Parameters.
 template <int Stage>
 struct ZeRO {
   static constexpr int stage = Stage;
 };
 
-/// `ZeRO<Dynamic>`: the stage is known only when the program runs.
+/// The stage of `ZeRO<Dynamic>`, which is chosen at run time.
 inline constexpr int Dynamic = -1;
 
-/// The memory space in which parameters and gradients lie; `On<Host>` is the default.
+/// The policy for the memory space of parameters and gradients; `On<Host>` is the default.
 template <MemorySpace Space>
 struct On {
   using space = Space;
 };
 
-/// How `Accumulate` keeps the gradients of a step's micro-batches. Local: whole, where they are written, and reduced
-/// with the last one: stages 0 and 1. Sharded: each is reduced, and this rank's part of it added up: one more part of
-/// the gradients, and as many messages as micro-batches.
+/// `Accumulate<Local>`: gradients accumulate unreduced on each rank and are reduced with the last micro-batch. Stages 0
+/// and 1 only.
 struct Local {};
+/// `Accumulate<Sharded>`: every micro-batch is reduced, and this rank's shard accumulates the results. It needs memory
+/// for one more shard of the gradients, and sends one more set of messages per micro-batch.
 struct Sharded {};
 
-/// A step may be made of several micro-batches, each in a scope of `micro_batch`. Their gradients are added, not
-/// averaged: divide each loss by their number for the mean.
+/// The policy for several micro-batches per step, each in a scope of `micro_batch`.
+///
+/// Gradients of micro-batches are added, not averaged: divide each loss by the number of micro-batches for the mean.
 template <class How>
 struct Accumulate {
   static_assert(std::is_same_v<How, Local> || std::is_same_v<How, Sharded>,
-                "distx::Accumulate: gradients are kept Local or Sharded");
+                "distx::Accumulate: the argument must be Local or Sharded");
 };
 
-/// Parameters of bfloat16 and float16 are updated in `Master`, float, of which each rank keeps those that it updates;
-/// their gradients travel as `Wire`: bfloat16, float16, or float, which costs a copy in flight. Other parameters are as
-/// without it. For float16 the loss is scaled: multiply it by `loss_scale()`. Once the training is made, what else is
-/// written into such weights is lost: the masters' values replace it.
-template <class Wire, class Master = float>
+/// The policy for 16-bit parameters: the optimizer updates float master weights, of which each rank holds its shard,
+/// and gradients are reduced in `Communication`: bfloat16, float16 or float, which costs a converted copy in flight.
+///
+/// It applies to trained parameters of bfloat16 and float16, of which the model must have at least one; others are
+/// trained as without it. With float16, multiply the loss by `loss_scale()` before the backward pass. Values that the
+/// user writes into such weights during the training are overwritten from the master weights by the next step.
+template <class Communication, class Master = float>
 struct Precision {
-  static_assert(std::is_same_v<Master, float>, "distx::Precision: master weights are float");
-  static_assert(FloatingElement<Wire> && !std::is_same_v<Wire, double>,
-                "distx::Precision: gradients travel as bfloat16, float16 or float");
+  static_assert(std::is_same_v<Master, float>, "distx::Precision: master weights must be float");
+  static_assert(FloatingElement<Communication> && !std::is_same_v<Communication, double>,
+                "distx::Precision: the communication dtype must be bfloat16, float16 or float");
 };
 
-/// Weights, gradients and state are shared out among `.group_ranks` of the options' consecutive ranks, and each such
-/// group has all of them: gradients are reduced inside the groups and then across. At stages 1 to 3.
+/// The policy for sharding inside groups of `.group_ranks` consecutive ranks, each of which holds a whole model:
+/// gradients are reduced inside the groups, then across them. Stages 1 to 3.
 struct Hybrid {};
 
 namespace detail {
 
 template <class P>
 inline constexpr bool is_precision = false;
-template <class Wire, class Master>
-inline constexpr bool is_precision<Precision<Wire, Master>> = true;
+template <class Communication, class Master>
+inline constexpr bool is_precision<Precision<Communication, Master>> = true;
 template <class P>
-struct wire_named {
+struct communication_named {
   static constexpr std::optional<ElementType> type{};
 };
-template <class Wire, class Master>
-struct wire_named<Precision<Wire, Master>> {
-  static constexpr std::optional<ElementType> type = element_type<Wire>;
+template <class Communication, class Master>
+struct communication_named<Precision<Communication, Master>> {
+  static constexpr std::optional<ElementType> type = element_type<Communication>;
 };
 template <class... Ps>
-constexpr std::optional<ElementType> wire_of_policies() {
+constexpr std::optional<ElementType> communication_of_policies() {
   std::optional<ElementType> found;
-  ((is_precision<Ps> ? found = wire_named<Ps>::type : found), ...);
+  ((is_precision<Ps> ? found = communication_named<Ps>::type : found), ...);
   return found;
 }
 template <class P>
@@ -126,7 +130,7 @@ enum class PolicyFault {
   two_hybrids,
   no_stage,
   whole_gradients,
-  nothing_shared
+  nothing_sharded
 };
 
 template <class P>
@@ -149,36 +153,34 @@ constexpr PolicyFault policy_fault() {
   if ((std::size_t{0} + ... + (is_hybrid<Ps> ? 1 : 0)) > 1) return PolicyFault::two_hybrids;
   if ((false || ... || (stage_named<Ps>() < Dynamic || stage_named<Ps>() > 3))) return PolicyFault::no_stage;
   if (accumulation_of<Ps...>() == Accumulation::local && stage_of<Ps...> >= 2) return PolicyFault::whole_gradients;
-  if (hybrid_named<Ps...> && stage_of<Ps...> == 0) return PolicyFault::nothing_shared;
+  if (hybrid_named<Ps...> && stage_of<Ps...> == 0) return PolicyFault::nothing_sharded;
   return PolicyFault::none;
 }
 
-/// The sentence for the one thing that is wrong, as the only error.
+/// Diagnoses the first fault with one compile error.
 template <class... Ps>
 constexpr bool diagnose_policies() {
   constexpr PolicyFault fault = policy_fault<Ps...>();
   static_assert(fault != PolicyFault::no_policy,
-                "distx::DataParallel: one of these types is no policy: policies are ZeRO<0> to ZeRO<3>, "
-                "ZeRO<Dynamic>, Accumulate<Local> or <Sharded>, Precision<Wire, Master>, Hybrid and On<Space>; what a "
-                "command line might set is an option of the constructor");
+                "distx::DataParallel: one of the types is not a policy: policies are ZeRO<0> to ZeRO<3>, "
+                "ZeRO<Dynamic>, Accumulate<Local> or <Sharded>, Precision<Communication>, Hybrid and On<Space>; "
+                "run-time settings are DataParallelOptions");
   static_assert(fault != PolicyFault::two_stages,
-                "distx::DataParallel: ZeRO is named twice among the policies: name one stage");
+                "distx::DataParallel: the policies contain ZeRO twice; keep one stage");
   static_assert(fault != PolicyFault::two_spaces,
-                "distx::DataParallel: On<Space> is named twice among the policies: name one memory space");
+                "distx::DataParallel: the policies contain On<Space> twice; keep one memory space");
   static_assert(fault != PolicyFault::two_accumulations,
-                "distx::DataParallel: Accumulate is named twice among the policies: name one of Local and Sharded");
+                "distx::DataParallel: the policies contain Accumulate twice; keep Local or Sharded");
   static_assert(fault != PolicyFault::whole_gradients,
-                "distx::DataParallel: Accumulate<Local> keeps whole gradients, which stages 2 and 3 of ZeRO do not "
-                "have: name Accumulate<Sharded>");
+                "distx::DataParallel: Accumulate<Local> needs whole gradients, which ZeRO<2> and ZeRO<3> shard; use "
+                "Accumulate<Sharded>");
   static_assert(fault != PolicyFault::two_precisions,
-                "distx::DataParallel: Precision is named twice among the policies: name one");
-  static_assert(fault != PolicyFault::two_hybrids,
-                "distx::DataParallel: Hybrid is named twice among the policies: name it once");
-  static_assert(fault != PolicyFault::nothing_shared,
-                "distx::DataParallel: Hybrid shares out inside groups what stage 0 of ZeRO does not share out: name "
-                "ZeRO<1>, ZeRO<2> or ZeRO<3>");
+                "distx::DataParallel: the policies contain Precision twice; keep one");
+  static_assert(fault != PolicyFault::two_hybrids, "distx::DataParallel: the policies contain Hybrid twice; keep one");
+  static_assert(fault != PolicyFault::nothing_sharded,
+                "distx::DataParallel: Hybrid sharding requires ZeRO<1>, ZeRO<2> or ZeRO<3>");
   static_assert(fault != PolicyFault::no_stage,
-                "distx::DataParallel: ZeRO has the stages 0 to 3, and Dynamic for what .stage of the options says");
+                "distx::DataParallel: invalid stage of ZeRO: must be 0, 1, 2, 3 or Dynamic");
   return true;
 }
 
@@ -193,14 +195,14 @@ struct space_or<Space, On<S>, Ps...> {
 template <class Space, class P, class... Ps>
 struct space_or<Space, P, Ps...> : space_or<Space, Ps...> {};
 
-}  // namespace detail
-
 /// Whether `DataParallel<Ps...>` exists: all are policies, and no two contradict each other.
 template <class... Ps>
-concept CompatiblePolicies = detail::policy_fault<Ps...>() == detail::PolicyFault::none;
+concept CompatiblePolicies = policy_fault<Ps...>() == PolicyFault::none;
 
 /// The space that the policies name, else Host.
 template <class... Ps>
-using space_of_policies = typename detail::space_or<Host, Ps...>::type;
+using space_of_policies = typename space_or<Host, Ps...>::type;
+
+}  // namespace detail
 
 }  // namespace distx

@@ -4,20 +4,23 @@
 
 namespace distx {
 
-/// The part of a parameter that a rank updates, in memory.
+/// A part of one parameter that this rank updates, returned by `DataParallel::owned`; borrows the training's memory.
 template <MemorySpace Space>
 struct Segment {
-  std::size_t parameter = 0;  ///< its place in the list that the training was made of
-  std::size_t offset = 0;     ///< in the parameter, in elements
+  std::size_t parameter = 0;  ///< its index in the list that the training was constructed with
+  std::size_t offset = 0;     ///< of the part in the parameter, in elements
   Span<AnyElement, Space> weight{};
   Span<AnyElement, Space> gradient{};
-  double scale = 1;  ///< multiplies the gradient: with Precision, short ones are left as they came
+  double scale = 1;  ///< still to be multiplied with the gradient: not 1 only for 16-bit gradients with Precision
 
-  /// @pre T is the parameter's element type
+  /// Returns the weights as elements of T.
+  /// @pre T is the element type of `weight`
   template <FloatingElement T>
   [[nodiscard]] Span<T, Space> weights() const noexcept {
     return {static_cast<T*>(weight.data()), weight.size()};
   }
+  /// Returns the gradients as elements of T.
+  /// @pre T is the element type of `gradient`
   template <FloatingElement T>
   [[nodiscard]] Span<const T, Space> gradients() const noexcept {
     return {static_cast<const T*>(gradient.data()), gradient.size()};

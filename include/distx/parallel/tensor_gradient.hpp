@@ -2,10 +2,8 @@
 #pragma once
 #include "distx/tensor/redistribute.hpp"
 
-// What the type of a weight's gradient says must be reduced.
-namespace distx {
-
-namespace detail {
+// Which reductions the layout of a weight's gradient requires.
+namespace distx::detail {
 
 enum class GradientFault {
   no_fault,
@@ -17,7 +15,7 @@ enum class GradientFault {
   op
 };
 
-/// On one axis of the mesh.
+/// Returns the fault on one axis of the mesh.
 template <class Weight, class Gradient>
 constexpr GradientFault gradient_fault(bool data) {
   if constexpr (is_partial<Gradient>) {
@@ -46,7 +44,7 @@ struct GradientFacts<Data, W, G, Mesh<Axes...>> {
      ...);
     return first;
   }();
-  /// Of the weight, but that the terms over the data axis are kept.
+  /// The weight's layout, with a Partial over the data axis kept.
   using reduced = std::conditional_t<is_partial<placement_on<G, Data>>, layout_with<W, Partial<Data>>, W>;
 };
 
@@ -59,12 +57,12 @@ auto reduced_to(std::type_identity<Placements<Ps...>>, const G& gradient, const 
   return redistribute<Ps...>(gradient, location);
 }
 
-/// The sentence for the one thing that is wrong.
+/// Diagnoses the first fault with one compile error.
 template <class W, class G, class Data>
 constexpr void diagnose_gradient() {
   static_assert(DistributedTensor<G>,
-                "distx: ready: the gradient is no distributed tensor, so that nothing says over which axes it must be "
-                "reduced: pass what the operations' backward functions give");
+                "distx: ready: the gradient is not a distributed tensor; pass the result of an operation's backward "
+                "function, whose type determines the axes over which it is reduced");
   if constexpr (DistributedTensor<G>) {
     static_assert(same_kind<W, G>,
                   "distx: ready: weight and gradient differ in their mesh, their elements or their number of "
@@ -72,34 +70,30 @@ constexpr void diagnose_gradient() {
     if constexpr (same_kind<W, G>) {
       constexpr GradientFault fault = GradientFacts<Data, layout_of<W>, layout_of<G>, mesh_of<W>>::fault;
       static_assert(fault != GradientFault::weight_on_data,
-                    "distx: ready: the weight is sharded over the data axis: leave that axis out of its layout, and "
-                    "let ZeRO share it out");
+                    "distx: ready: the weight is sharded over the data axis; omit that axis from its layout, and use "
+                    "ZeRO to shard along it");
       static_assert(fault != GradientFault::terms_of_shards,
-                    "distx: ready: the gradient is Partial over an axis that shards the weight: redistribute it to the "
+                    "distx: ready: the gradient is Partial over an axis that shards the weight; redistribute it to the "
                     "weight's layout first");
       static_assert(fault != GradientFault::whole_of_shards,
-                    "distx: ready: the gradient is replicated over an axis that shards the weight: redistribute it to "
+                    "distx: ready: the gradient is replicated over an axis that shards the weight; redistribute it to "
                     "the weight's layout first");
       static_assert(fault != GradientFault::shards_of_whole,
-                    "distx: ready: the gradient is sharded over an axis over which the weight is replicated: sum it "
+                    "distx: ready: the gradient is sharded over an axis over which the weight is replicated; sum it "
                     "over that dimension, which makes it Partial, or redistribute it to Replicated there");
       static_assert(fault != GradientFault::other_dimension,
-                    "distx: ready: weight and gradient are sharded in different dimensions: redistribute the gradient "
+                    "distx: ready: weight and gradient are sharded in different dimensions; redistribute the gradient "
                     "to the weight's layout first");
       static_assert(fault != GradientFault::op,
-                    "distx: ready: the gradient is Partial with another op than Sum: gradients are added");
+                    "distx: ready: the gradient is Partial with another op than Sum; gradients must be sums");
     }
   }
 }
 
-}  // namespace detail
-
-/// Whether `ready(weight, gradient)` compiles for a training over the axis `Data`: where the weight is sharded, so is
-/// the gradient; where it is replicated, the gradient is too, or Partial, and is reduced.
+/// Whether `ready(weight, gradient)` compiles for a training along the axis `Data`: on the axes that shard the weight,
+/// the gradient is sharded alike; on the others it is Replicated, or Partial and will be reduced.
 template <class G, class W, class Data>
-concept GradientOf =
-    DistributedTensor<W> && DistributedTensor<G> && detail::same_kind<W, G> &&
-    detail::GradientFacts<Data, detail::layout_of<W>, detail::layout_of<G>, detail::mesh_of<W>>::fault ==
-        detail::GradientFault::no_fault;
+concept GradientOf = DistributedTensor<W> && DistributedTensor<G> && same_kind<W, G> &&
+                     GradientFacts<Data, layout_of<W>, layout_of<G>, mesh_of<W>>::fault == GradientFault::no_fault;
 
-}  // namespace distx
+}  // namespace distx::detail

@@ -7,26 +7,67 @@
 
 namespace distx {
 
-/// A weight that is spread over a mesh, and its gradient: each rank's part is a Parameter.
+namespace detail {
+
+/// A TensorParameter in a list, type-erased.
+struct TensorEntry {
+  std::string name;
+  MeshState* mesh;
+  AxisSet cutting;  ///< the axes that shard it
+  bool empty;       ///< whether this rank's part is empty, and not in the list of parts
+  ElementType element;
+  bool trainable;
+
+  [[nodiscard]] bool trained() const noexcept { return trainable; }
+  [[nodiscard]] ElementType type() const noexcept { return element; }
+};
+
+/// Gives MeshParallel access to TensorParameters and their lists.
+struct TensorAccess {
+  /// Returns this rank's part, or null if it is empty.
+  template <class W>
+  [[nodiscard]] static auto part(const W& weight) noexcept {
+    return weight.part_ ? &*weight.part_ : nullptr;
+  }
+  template <class List>
+  [[nodiscard]] static const std::vector<TensorEntry>& entries(const List& list) noexcept {
+    return list.entries_;
+  }
+  template <class List>
+  [[nodiscard]] static const auto& parts(const List& list) noexcept {
+    return list.parts_;
+  }
+};
+
+}  // namespace detail
+
+/// A weight that is distributed over a mesh, with its gradient: each rank's part is a Parameter.
 ///
-/// A DistributedTensor, so that operations take it as it is; empty until a MeshParallel is made of it. Move-only.
+/// It is a DistributedTensor, which operations take as it is, and has no memory until a MeshParallel is made of it.
+/// Move-only.
+/// @tparam Rank  the number of dimensions
+/// @tparam L  the layout, without Partial
 template <FloatingElement T, std::size_t Rank, detail::MeshType MeshT, class L = Layout<>, MemorySpace Space = Host>
 class TensorParameter : public DistTensorSpec<Rank, MeshT, L> {
-  static_assert(!L::has_partial, "distx: a weight is no sum of terms: leave Partial out of its layout");
+  static_assert(!L::has_partial,
+                "distx::TensorParameter: a weight cannot be Partial; use Replicated or Shard in its layout");
 
  public:
   using element_type = T;
   using value_type = T;
   using space = Space;
 
-  /// `f(index)` gives the first value at a global index, an array, on the host: the same on every rank. `.rows` of the
-  /// options is for whole matrices, and left out here.
+  /// Constructs a weight with the given global extents.
+  ///
+  /// @param f  f(index) returns the first value at a global index, on the host; the same on every rank
+  /// @param options  without `.rows`, which is for whole matrices
+  /// @throws InvalidArgument as the constructor of Parameter
   template <class F>
     requires std::invocable<F&, const Extents<Rank>&>
   TensorParameter(std::string name, const MeshT& mesh, const Extents<Rank>& extents, F f,
                   const ParameterOptions& options = {})
-      : DistTensorSpec<Rank, MeshT, L>(mesh, extents), name_(std::move(name)) {
-    if (this->local_volume() == 0) return;  // of such a part there is nothing to train
+      : DistTensorSpec<Rank, MeshT, L>(mesh, extents), name_(std::move(name)), trainable_(options.trainable) {
+    if (this->local_volume() == 0) return;  // an empty part is not trained
     const auto initialize = [box = detail::SpecAccess::box(*this), f = std::move(f)](Span<T, Space> values) mutable {
       const auto write = [&](T* to) {
         detail::for_each_index<Rank>(box, [&](const Extents<Rank>& index) { *to++ = static_cast<T>(f(index)); });
@@ -45,47 +86,46 @@ class TensorParameter : public DistTensorSpec<Rank, MeshT, L> {
   }
 
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
-  /// This rank's part of the values; asked for each time, as `Parameter::value` is.
+  /// Returns this rank's part of the values, row-major; valid as long as what `Parameter::value` returns.
+  /// @throws InvalidState as `Parameter::value`
   [[nodiscard]] Span<const T, Space> local() const {
     if (part_) return part_->value();
     return {};
   }
-  /// This rank's part; null where it is empty.
-  [[nodiscard]] const Parameter<T, Space>* part() const noexcept { return part_ ? &*part_ : nullptr; }
 
  private:
+  friend struct detail::TensorAccess;
+  template <MemorySpace>
+  friend class TensorParameterList;
+
   std::string name_;
+  bool trainable_;
   std::optional<Parameter<T, Space>> part_;
 };
 
-/// The weights of a model of which a MeshParallel is made, in the order of its forward pass.
+/// The weights of a model for MeshParallel, in the order of its forward pass.
 template <MemorySpace Space = Host>
 class TensorParameterList {
  public:
+  /// Appends weights; the list shares their state.
   template <class... Parameters>
   TensorParameterList& add(const Parameters&... parameters) {
     (add_one(parameters), ...);
     return *this;
   }
 
-  struct Entry {
-    std::string name;
-    detail::MeshState* mesh;
-    detail::AxisSet cutting;  ///< the axes that shard it
-    bool empty;               ///< on this rank, so that it is not in `parts`
-  };
-  [[nodiscard]] const std::vector<Entry>& entries() const noexcept { return entries_; }
-  [[nodiscard]] const ParameterList<Space>& parts() const noexcept { return parts_; }
-
  private:
+  friend struct detail::TensorAccess;
   template <FloatingElement T, std::size_t Rank, class MeshT, class L>
   void add_one(const TensorParameter<T, Rank, MeshT, L, Space>& parameter) {
+    const auto* const part = detail::TensorAccess::part(parameter);
     entries_.push_back({parameter.name(), &detail::state_of(parameter.mesh()),
-                        detail::sharding_of(parameter).sharded_axes(), parameter.part() == nullptr});
-    if (parameter.part() != nullptr) parts_.add(*parameter.part());
+                        detail::sharding_of(parameter).sharded_axes(), part == nullptr, distx::element_type<T>,
+                        parameter.trainable_});
+    if (part != nullptr) parts_.add(*part);
   }
 
-  std::vector<Entry> entries_;
+  std::vector<detail::TensorEntry> entries_;
   ParameterList<Space> parts_;
 };
 

@@ -1,80 +1,98 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/parallel/detail/engine/units.hpp"
+#include "distx/parallel/detail/engine/weight_gatherer.hpp"
 
 namespace distx {
 
-/// While one lives, the weights that it was made for are whole on this rank: what `unshard` returns.
+namespace detail {
+
+template <MemorySpace Space>
+class TrainingEngine;
+
+}  // namespace detail
+
+/// A scope, returned by `unshard`, in which the weights of some units are whole on this rank.
 ///
-/// Scopes may nest; a unit's weights go with its last scope. Below stage 3 of ZeRO it holds nothing. Move-only; ended
-/// before the next `step`.
+/// Scopes may nest; a unit's weights are released with its last scope. Below stage 3 of ZeRO the scope is empty.
+/// Move-only; it must end before the next `step`.
 template <MemorySpace Space>
 class [[nodiscard]] Unsharded {
  public:
+  /// Constructs an empty scope.
   Unsharded() noexcept = default;
-  Unsharded(Unsharded&& other) noexcept : units_(std::move(other.units_)), held_(std::exchange(other.held_, {})) {}
+  Unsharded(Unsharded&& other) noexcept
+      : gatherer_(std::move(other.gatherer_)), units_(std::exchange(other.units_, {})) {}
   Unsharded& operator=(Unsharded&& other) noexcept {
     if (this != &other) {
       end();
-      units_ = std::move(other.units_);
-      held_ = std::exchange(other.held_, {});
+      gatherer_ = std::move(other.gatherer_);
+      units_ = std::exchange(other.units_, {});
     }
     return *this;
   }
   ~Unsharded() { end(); }
 
-  /// Adds a unit; once is enough for all of its parameters. Collective.
-  void hold(const std::shared_ptr<detail::Units<Space>>& units, std::size_t unit, typename Space::stream after,
-            const std::source_location& location, bool remember = true) {
-    if (std::find(held_.begin(), held_.end(), unit) != held_.end()) return;
-    held_.reserve(held_.size() + 1);
-    units->acquire(unit, after, location, remember);
-    held_.push_back(unit);
-    units_ = units;
-  }
-
  private:
+  friend class detail::TrainingEngine<Space>;
+
+  /// Adds a unit, once for all of its parameters. Collective.
+  void hold(const std::shared_ptr<detail::WeightGatherer<Space>>& gatherer, std::size_t unit,
+            typename Space::stream after, const std::source_location& location, bool remember = true) {
+    if (std::find(units_.begin(), units_.end(), unit) != units_.end()) return;
+    units_.reserve(units_.size() + 1);
+    gatherer->acquire(unit, after, location, remember);
+    units_.push_back(unit);
+    gatherer_ = gatherer;
+  }
+  /// Replaces the scope's units by one, or by none, outside the order that is remembered. Collective.
+  void hold_only(const std::shared_ptr<detail::WeightGatherer<Space>>& gatherer, std::optional<std::size_t> unit,
+                 typename Space::stream after, const std::source_location& location) {
+    if (unit && units_ == std::vector{*unit}) return;
+    end();
+    if (unit) hold(gatherer, *unit, after, location, false);
+  }
   void end() noexcept {
-    if (const auto units = units_.lock(); units != nullptr)
-      for (const auto unit : held_) units->release(unit);
-    held_.clear();
+    if (const auto gatherer = gatherer_.lock(); gatherer != nullptr)
+      for (const auto unit : units_) gatherer->release(unit);
+    units_.clear();
   }
 
-  std::weak_ptr<detail::Units<Space>> units_;  // a scope may outlive the training
-  std::vector<std::size_t> held_;
+  std::weak_ptr<detail::WeightGatherer<Space>> gatherer_;  // a scope may outlive the training
+  std::vector<std::size_t> units_;
 };
 
-/// While one lives, weights are used without gradients, and the scopes of `unshard` have an order of their own: what
-/// `evaluate` returns. Move-only.
+namespace detail {
+
+/// A scope, returned by `evaluate`, in which weights are used without gradients and `unshard` has a separate order.
 template <MemorySpace Space>
 class [[nodiscard]] Evaluation {
  public:
-  using Count = std::shared_ptr<int>;  // of the evaluations that go on in a training
-
-  Evaluation(const Count& count, const std::shared_ptr<detail::Units<Space>>& units) noexcept
-      : count_(count), units_(units) {
-    if ((*count)++ == 0 && units != nullptr) units->begin_evaluation();
+  Evaluation(const std::shared_ptr<int>& count, const std::shared_ptr<WeightGatherer<Space>>& gatherer) noexcept
+      : count_(count), gatherer_(gatherer) {
+    if ((*count)++ == 0 && gatherer != nullptr) gatherer->begin_evaluation();
   }
-  Evaluation(Evaluation&& other) noexcept : count_(std::move(other.count_)), units_(std::move(other.units_)) {}
+  Evaluation(Evaluation&& other) noexcept : count_(std::move(other.count_)), gatherer_(std::move(other.gatherer_)) {}
   Evaluation& operator=(Evaluation&&) = delete;
   ~Evaluation() {
     const auto count = count_.lock();
     if (count == nullptr || --*count > 0) return;
-    if (const auto units = units_.lock(); units != nullptr) units->end_evaluation();
+    if (const auto gatherer = gatherer_.lock(); gatherer != nullptr) gatherer->end_evaluation();
   }
 
  private:
   std::weak_ptr<int> count_;  // a scope may outlive the training
-  std::weak_ptr<detail::Units<Space>> units_;
+  std::weak_ptr<WeightGatherer<Space>> gatherer_;
 };
 
-/// While one lives, a micro-batch goes on: what `micro_batch` returns. Move-only.
+/// A scope, returned by `micro_batch`, that marks one micro-batch of a step.
 class [[nodiscard]] MicroBatch {
  public:
   MicroBatch() noexcept = default;
   MicroBatch(MicroBatch&&) noexcept {}
   MicroBatch& operator=(MicroBatch&&) = delete;
-  ~MicroBatch() {}  // NOLINT: so that nobody is warned of an unused variable
+  ~MicroBatch() {}  // NOLINT: not trivial, so that compilers do not call the scope unused
 };
+
+}  // namespace detail
 
 }  // namespace distx

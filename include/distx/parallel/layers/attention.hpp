@@ -1,21 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/parallel/layers/branch.hpp"
+#include "distx/parallel/layers/detail/residual_branch.hpp"
 #include "distx/tensor/ops/causal_attention.hpp"
 
 namespace distx {
 
-/// Causal self-attention whose heads are split over the model axis, however many each rank gets.
+/// Causal multi-head self-attention whose heads are sharded over the model axis.
+///
+/// `forward` and `backward` map (batch, length, width) tensors of the residual layout to the same shape.
+/// @tparam T  the element type
+/// @tparam Split  a TensorParallel
 template <class T, class Split>
-class ParallelAttention : public Branch<ParallelAttention<T, Split>, Split> {
+class ParallelAttention : public detail::ResidualBranch<ParallelAttention<T, Split>, Split> {
   using Data = typename Split::data;
   using Model = typename Split::model;
   using Tokens = typename Split::template tensor<T, 3, typename Split::tokens>;
 
  public:
-  /// `projections(index)` and `output(index)` give the first weights, (width, 3, heads, size) for queries, keys and
-  /// values, and (heads, size, width).
-  /// @throws MismatchError unless heads divides width
+  /// @param projections  projections(index) returns the first weight at an index of (width, 3, heads, size): queries,
+  /// keys
+  ///   and values
+  /// @param output  output(index) returns the first weight at an index of (heads, size, width)
+  /// @throws InvalidArgument unless heads divides width
   template <class F, class G>
   ParallelAttention(const std::string& name, const typename Split::mesh& mesh, std::size_t width, std::size_t heads,
                     F projections, G output)
@@ -23,12 +29,14 @@ class ParallelAttention : public Branch<ParallelAttention<T, Split>, Split> {
                      std::move(projections)),
         output_(name + ".output", mesh, {heads, width / heads, width}, std::move(output)) {}
 
+  /// Calls f(parameter) for every TensorParameter.
   template <class F>
   void for_each_parameter(F&& f) const {
     projections_.for_each_parameter(f);
     output_.for_each_parameter(f);
   }
 
+  /// Returns this rank's terms of the result, Partial over the model axis, from all tokens of its batches. Local.
   template <class Training>
   [[nodiscard]] auto terms(Tokens tokens, Training& training) {
     tokens_.emplace(std::move(tokens));
@@ -36,22 +44,25 @@ class ParallelAttention : public Branch<ParallelAttention<T, Split>, Split> {
     attended_.emplace(causal_attention(*projected_));
     return output_.forward(*attended_, training);
   }
+  /// Returns the terms of the tokens' gradient, Partial over the model axis. Local.
   template <class G, class Training>
   [[nodiscard]] auto terms_backward(const G& gradient, Training& training) {
     const auto tokens = detail::taken(tokens_, "ParallelAttention");
     const auto projected = detail::taken(projected_, "ParallelAttention");
     const auto attended = detail::taken(attended_, "ParallelAttention");
-    const auto slope = causal_attention_backward(projected, output_.backward(attended, gradient, training));
-    return projections_.backward(tokens, slope, training);
+    const auto projected_gradient =
+        causal_attention_backward(projected, output_.backward(attended, gradient, training));
+    return projections_.backward(tokens, projected_gradient, training);
   }
+  /// Returns the output layer.
   [[nodiscard]] const auto& output() const { return output_; }
 
  private:
   static std::size_t size_of_head(const std::string& name, std::size_t width, std::size_t heads) {
     if (heads == 0 || width % heads != 0)
-      throw MismatchError("'" + name + "' cannot share a width of " + std::to_string(width) + " among " +
-                              std::to_string(heads) + " heads: choose a width that the heads divide",
-                          {.operation = "ParallelAttention"});
+      throw InvalidArgument("invalid number of heads " + std::to_string(heads) + " of '" + name +
+                                "': must divide the width " + std::to_string(width),
+                            {.operation = "ParallelAttention"});
     return width / heads;
   }
 

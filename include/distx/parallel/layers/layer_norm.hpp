@@ -5,33 +5,39 @@
 
 namespace distx {
 
-/// The layer norm of the stream, each token's on the ranks that have it.
+/// The layer norm of the residual stream, over the last dimension of (batch, length, width). Local.
 ///
-/// Where tokens are shared out over the model axis, so are the terms of its gradients: they are Partial over that axis,
-/// and `ready` adds them up.
+/// With sequence parallelism the gradients of its weights are Partial over the model axis, and `ready` reduces them.
+/// @tparam T  the element type
+/// @tparam Split  a TensorParallel
 template <class T, class Split>
-class StreamNorm {
+class ParallelLayerNorm {
  public:
-  StreamNorm(const std::string& name, const typename Split::mesh& mesh, std::size_t width)
+  /// Constructs a layer norm whose scale is ones and whose shift is zeros at first.
+  ParallelLayerNorm(const std::string& name, const typename Split::mesh& mesh, std::size_t width)
       : scale_(name + ".scale", mesh, {width}, detail::one_at, detail::undecayed),
         shift_(name + ".shift", mesh, {width}, detail::zero_at, detail::undecayed) {}
 
+  /// Calls f(parameter) for every TensorParameter.
   template <class F>
   void for_each_parameter(F&& f) const {
     f(scale_);
     f(shift_);
   }
 
+  /// Returns the normalized `x`, of which it keeps a copy for `backward`.
   template <class X, class Training>
   [[nodiscard]] auto forward(const X& x, Training& training) {
     const auto weights = training.unshard(scale_, shift_);
     input_.emplace(x.clone());
     return layer_norm(x, scale_, shift_);
   }
+  /// Returns the gradient of `x`, and declares the weights' gradients ready.
+  /// @throws InvalidState without a matching `forward`
   template <class G, class Training>
   [[nodiscard]] auto backward(const G& gradient, Training& training) {
     const auto weights = training.unshard(scale_, shift_);
-    auto gradients = layer_norm_backward(detail::taken(input_, "StreamNorm"), scale_, gradient);
+    auto gradients = layer_norm_backward(detail::taken(input_, "ParallelLayerNorm"), scale_, gradient);
     training.ready(scale_, gradients.weight);
     training.ready(shift_, gradients.bias);
     return std::move(gradients.input);
@@ -40,7 +46,7 @@ class StreamNorm {
  private:
   typename Split::template weight<T, 1> scale_;
   typename Split::template weight<T, 1> shift_;
-  std::optional<typename Split::template tensor<T, 3, typename Split::stream>> input_;
+  std::optional<typename Split::template tensor<T, 3, typename Split::residual>> input_;
 };
 
 }  // namespace distx

@@ -6,36 +6,40 @@
 
 namespace distx {
 
-/// A linear layer whose outputs are split over the model axis: from (batch, length, inputs), with all tokens, to
-/// (batch, length, outputs…), without communication.
+/// A linear layer whose outputs are sharded over the model axis: from (batch, length, inputs), with all tokens, to
+/// (batch, length, outputs…). Local.
 ///
-/// The weight is (inputs, outputs…), and dimension `Cut` of it is sharded. The gradient of the inputs is Partial: each
-/// rank has the terms of its own outputs.
-template <class T, class Split, std::size_t Rank = 2, std::size_t Cut = 1>
+/// The weight has extents (inputs, outputs…) and is sharded in dimension `Dimension`. The gradient of the inputs is
+/// Partial over the model axis.
+/// @tparam Rank  the number of dimensions of the weight
+template <class T, class Split, std::size_t Rank = 2, std::size_t Dimension = 1>
 class ColumnParallel {
   using Model = typename Split::model;
 
  public:
-  /// `initial(index)` gives the first weights; biases are zero at first. Options are the weight's.
+  /// @param extents  of the weight
+  /// @param initial  initial(index) returns the first weight at an index; biases are zeros at first
+  /// @param options  of the weight
   template <class F>
   ColumnParallel(const std::string& name, const typename Split::mesh& mesh, const Extents<Rank>& extents, F initial,
                  const ParameterOptions& options = {})
       : weight_(name + ".weight", mesh, extents, std::move(initial), options),
         bias_(name + ".bias", mesh, detail::without_first(extents), detail::zero_at, detail::undecayed) {}
 
+  /// Calls f(parameter) for every TensorParameter.
   template <class F>
   void for_each_parameter(F&& f) const {
     f(weight_);
     f(bias_);
   }
 
-  /// Keeps nothing: `backward` is passed the same tokens.
+  /// Returns the outputs; `backward` takes the same tokens again.
   template <class X, class Training>
   [[nodiscard]] auto forward(const X& tokens, Training& training) const {
     const auto weights = training.unshard(weight_, bias_);
     return add_trailing(contract<1>(tokens, weight_), bias_);
   }
-  /// The terms of the tokens' gradient; the gradients of weight and bias are ready then.
+  /// Returns the gradient of the tokens, Partial, and declares the gradients of weight and bias ready.
   template <class X, class G, class Training>
   [[nodiscard]] auto backward(const X& tokens, const G& gradient, Training& training) const {
     const auto weights = training.unshard(weight_, bias_);
@@ -45,51 +49,56 @@ class ColumnParallel {
   }
 
  private:
-  typename Split::template weight<T, Rank, Shard<Cut, Model>> weight_;
-  typename Split::template weight<T, Rank - 1, Shard<Cut - 1, Model>> bias_;
+  typename Split::template weight<T, Rank, Shard<Dimension, Model>> weight_;
+  typename Split::template weight<T, Rank - 1, Shard<Dimension - 1, Model>> bias_;
 };
 
-/// A linear layer whose inputs are split over the model axis: from (batch, length, inputs…) to (batch, length,
-/// outputs), which are Partial: `add_bias` is for their sum.
+/// A linear layer whose inputs are sharded over the model axis: from (batch, length, inputs…) to (batch, length,
+/// outputs), Partial over the model axis; `add_bias` takes their sum. Local.
 ///
-/// The weight is (inputs…, outputs), and dimension 0 of it is sharded.
+/// The weight has extents (inputs…, outputs) and is sharded in dimension 0.
+/// @tparam Rank  the number of dimensions of the weight
 template <class T, class Split, std::size_t Rank = 2>
 class RowParallel {
   using Model = typename Split::model;
 
  public:
-  /// `initial(index)` gives the first weights; biases are zero at first. Options are the weight's.
+  /// @param extents  of the weight
+  /// @param initial  initial(index) returns the first weight at an index; biases are zeros at first
+  /// @param options  of the weight
   template <class F>
   RowParallel(const std::string& name, const typename Split::mesh& mesh, const Extents<Rank>& extents, F initial,
               const ParameterOptions& options = {})
       : weight_(name + ".weight", mesh, extents, std::move(initial), options),
         bias_(name + ".bias", mesh, {extents[Rank - 1]}, detail::zero_at, detail::undecayed) {}
 
+  /// Calls f(parameter) for every TensorParameter.
   template <class F>
   void for_each_parameter(F&& f) const {
     f(weight_);
     f(bias_);
   }
 
-  /// The terms of the outputs; keeps nothing.
+  /// Returns the outputs without bias, Partial.
   template <class X, class Training>
   [[nodiscard]] auto forward(const X& inputs, Training& training) const {
     const auto weights = training.unshard(weight_);
     return contract<Rank - 1>(inputs, weight_);
   }
-  /// The gradient of the inputs, from that of the outputs of all tokens; that of the weight is ready then.
+  /// Returns the gradient of the inputs from that of the outputs, and declares the weight's gradient ready.
   template <class X, class G, class Training>
   [[nodiscard]] auto backward(const X& inputs, const G& gradient, Training& training) const {
     const auto weights = training.unshard(weight_);
     training.ready(weight_, contract_weight<Rank - 1>(inputs, gradient));
     return contract_input<Rank - 1>(gradient, weight_);
   }
-  /// To the stream, once the terms are added up.
+  /// Returns the reduced outputs with the bias added.
   template <class X, class Training>
   [[nodiscard]] auto add_bias(const X& total, Training& training) const {
     const auto weights = training.unshard(bias_);
     return add_trailing(total, bias_);
   }
+  /// Declares the bias's gradient ready.
   template <class G, class Training>
   void add_bias_backward(const G& gradient, Training& training) const {
     training.ready(bias_, sum_leading<1>(gradient));

@@ -1,30 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/parallel/layers/branch.hpp"
+#include "distx/parallel/layers/detail/residual_branch.hpp"
 #include "distx/tensor/ops/activations.hpp"
 
 namespace distx {
 
-/// Two linear layers with a GELU between them, which is done where the first one's outputs are.
+/// Two linear layers with a GELU between them; the inner width is sharded over the model axis.
+///
+/// `forward` and `backward` map (batch, length, width) tensors of the residual layout to the same shape.
+/// @tparam T  the element type
+/// @tparam Split  a TensorParallel
 template <class T, class Split>
-class ParallelMlp : public Branch<ParallelMlp<T, Split>, Split> {
+class ParallelMlp : public detail::ResidualBranch<ParallelMlp<T, Split>, Split> {
   using Inner = typename Split::template tensor<T, 3, Shard<0, typename Split::data>, Shard<2, typename Split::model>>;
   using Tokens = typename Split::template tensor<T, 3, typename Split::tokens>;
 
  public:
-  /// `wide(index)` and `narrow(index)` give the first weights, (width, inner) and (inner, width).
+  /// @param wide, narrow  wide(index) and narrow(index) return the first weights at an index of (width, inner) and
+  /// (inner,
+  ///   width)
   template <class F, class G>
   ParallelMlp(const std::string& name, const typename Split::mesh& mesh, std::size_t width, std::size_t inner, F wide,
               G narrow)
       : wide_(name + ".wide", mesh, {width, inner}, std::move(wide)),
         narrow_(name + ".narrow", mesh, {inner, width}, std::move(narrow)) {}
 
+  /// Calls f(parameter) for every TensorParameter.
   template <class F>
   void for_each_parameter(F&& f) const {
     wide_.for_each_parameter(f);
     narrow_.for_each_parameter(f);
   }
 
+  /// Returns this rank's terms of the result, Partial over the model axis, from all tokens of its batches. Local.
   template <class Training>
   [[nodiscard]] auto terms(Tokens tokens, Training& training) {
     tokens_.emplace(std::move(tokens));
@@ -32,14 +40,16 @@ class ParallelMlp : public Branch<ParallelMlp<T, Split>, Split> {
     active_.emplace(gelu(*inner_));
     return narrow_.forward(*active_, training);
   }
+  /// Returns the terms of the tokens' gradient, Partial over the model axis. Local.
   template <class G, class Training>
   [[nodiscard]] auto terms_backward(const G& gradient, Training& training) {
     const auto tokens = detail::taken(tokens_, "ParallelMlp");
     const auto inner = detail::taken(inner_, "ParallelMlp");
     const auto active = detail::taken(active_, "ParallelMlp");
-    const auto slope = gelu_backward(inner, narrow_.backward(active, gradient, training));
-    return wide_.backward(tokens, slope, training);
+    const auto inner_gradient = gelu_backward(inner, narrow_.backward(active, gradient, training));
+    return wide_.backward(tokens, inner_gradient, training);
   }
+  /// Returns the output layer.
   [[nodiscard]] const auto& output() const { return narrow_; }
 
  private:

@@ -7,21 +7,25 @@
 
 namespace distx {
 
-/// Attention and then a perceptron of four times the width, each behind a layer norm and beside a residual connection,
-/// as in GPT-2: two branches, each of which communicates.
+/// The sequential transformer block of GPT-2: attention and then an MLP of four times the width, each after a layer
+/// norm and inside a residual connection. It communicates twice forward and twice backward.
+/// @tparam T  the element type
+/// @tparam Split  a TensorParallel
 template <class T, class Split>
-class ParallelBlock {
+class TransformerBlock {
  public:
-  /// `Initial` has the functions that give the first weights: `projections`, `output`, `wide`, `narrow`, as the layers
-  /// take them.
+  /// @param width, heads  of the residual stream and of the attention; heads divides width
+  /// @param initial  has the functions `projections`, `output`, `wide` and `narrow`, which return first weights
+  /// @throws InvalidArgument unless heads divides width
   template <class Initial>
-  ParallelBlock(const std::string& name, const typename Split::mesh& mesh, std::size_t width, std::size_t heads,
-                const Initial& initial)
+  TransformerBlock(const std::string& name, const typename Split::mesh& mesh, std::size_t width, std::size_t heads,
+                   const Initial& initial)
       : norm1_(name + ".norm1", mesh, width),
         attention_(name, mesh, width, heads, initial.projections, initial.output),
         norm2_(name + ".norm2", mesh, width),
         mlp_(name, mesh, width, 4 * width, initial.wide, initial.narrow) {}
 
+  /// Calls f(parameter) for every TensorParameter.
   template <class F>
   void for_each_parameter(F&& f) const {
     norm1_.for_each_parameter(f);
@@ -30,11 +34,14 @@ class ParallelBlock {
     mlp_.for_each_parameter(f);
   }
 
+  /// Returns the block's output for `x`, (batch, length, width) in the residual layout. Collective over the model axis.
   template <class X, class Training>
   [[nodiscard]] X forward(const X& x, Training& training) {
     const auto between = add(x, attention_.forward(norm1_.forward(x, training), training));
     return add(between, mlp_.forward(norm2_.forward(between, training), training));
   }
+  /// Returns the gradient of `x`, and declares the weights' gradients ready. Collective over the model axis.
+  /// @throws InvalidState without a matching `forward`
   template <class G, class Training>
   [[nodiscard]] G backward(const G& gradient, Training& training) {
     const auto between = add(gradient, norm2_.backward(mlp_.backward(gradient, training), training));
@@ -42,25 +49,29 @@ class ParallelBlock {
   }
 
  private:
-  StreamNorm<T, Split> norm1_;
+  ParallelLayerNorm<T, Split> norm1_;
   ParallelAttention<T, Split> attention_;
-  StreamNorm<T, Split> norm2_;
+  ParallelLayerNorm<T, Split> norm2_;
   ParallelMlp<T, Split> mlp_;
 };
 
-/// Attention and a perceptron side by side behind one layer norm, as in GPT-J and PaLM (Chowdhery et al., 2022, arXiv
-/// 2204.02311): the sum of their Partials is one Partial, so that a block communicates once forward and once backward.
+/// The parallel transformer block of GPT-J and PaLM (Chowdhery et al., 2022, arXiv 2204.02311): attention and MLP share
+/// a layer norm and a residual connection. It communicates once forward and once backward, since the sum of their
+/// Partial results is Partial.
+/// @tparam T  the element type
+/// @tparam Split  a TensorParallel
 template <class T, class Split>
-class JoinedBlock {
+class ParallelAttentionMlpBlock {
  public:
-  /// @see ParallelBlock
+  /// Constructs a block with the arguments of TransformerBlock.
   template <class Initial>
-  JoinedBlock(const std::string& name, const typename Split::mesh& mesh, std::size_t width, std::size_t heads,
-              const Initial& initial)
+  ParallelAttentionMlpBlock(const std::string& name, const typename Split::mesh& mesh, std::size_t width,
+                            std::size_t heads, const Initial& initial)
       : norm_(name + ".norm", mesh, width),
         attention_(name, mesh, width, heads, initial.projections, initial.output),
         mlp_(name, mesh, width, 4 * width, initial.wide, initial.narrow) {}
 
+  /// Calls f(parameter) for every TensorParameter.
   template <class F>
   void for_each_parameter(F&& f) const {
     norm_.for_each_parameter(f);
@@ -68,24 +79,27 @@ class JoinedBlock {
     mlp_.for_each_parameter(f);
   }
 
+  /// Returns the block's output for `x`, (batch, length, width) in the residual layout. Collective over the model axis.
   template <class X, class Training>
   [[nodiscard]] X forward(const X& x, Training& training) {
     auto tokens = redistribute<typename Split::tokens>(norm_.forward(x, training));
     auto attended = attention_.terms(tokens.clone(), training);
-    auto total = redistribute<typename Split::stream>(add(attended, mlp_.terms(std::move(tokens), training)));
+    auto total = redistribute<typename Split::residual>(add(attended, mlp_.terms(std::move(tokens), training)));
     return add(x, attention_.output().add_bias(mlp_.output().add_bias(total, training), training));
   }
+  /// Returns the gradient of `x`, and declares the weights' gradients ready. Collective over the model axis.
+  /// @throws InvalidState without a matching `forward`
   template <class G, class Training>
   [[nodiscard]] G backward(const G& gradient, Training& training) {
     attention_.output().add_bias_backward(gradient, training);
     mlp_.output().add_bias_backward(gradient, training);
     const auto tokens = redistribute<typename Split::tokens>(gradient);
     auto terms = add(mlp_.terms_backward(tokens, training), attention_.terms_backward(tokens, training));
-    return add(gradient, norm_.backward(redistribute<typename Split::stream>(std::move(terms)), training));
+    return add(gradient, norm_.backward(redistribute<typename Split::residual>(std::move(terms)), training));
   }
 
  private:
-  StreamNorm<T, Split> norm_;
+  ParallelLayerNorm<T, Split> norm_;
   ParallelAttention<T, Split> attention_;
   ParallelMlp<T, Split> mlp_;
 };

@@ -6,10 +6,10 @@
 
 #include "distx/comm/detail/in_order.hpp"
 
-// The streams that a training's calls are given, and the order among them. Nothing where work is done at return.
+// The streams that a training's calls are given, and the order among them. Empty for memory spaces without streams.
 namespace distx::detail {
 
-/// Streams on which something is in use.
+/// A set of streams.
 template <MemorySpace Space>
 class Streams {
  public:
@@ -25,7 +25,7 @@ class Streams {
     else
       return std::find(streams_.begin(), streams_.end(), one) != streams_.end();
   }
-  /// What is enqueued on `later` from now on begins after all that was enqueued on these.
+  /// Makes `later` wait for what is enqueued on these streams.
   void before(stream later) const {
     for (const auto one : streams_) order<Space>(one, later);
   }
@@ -35,7 +35,7 @@ class Streams {
   std::vector<stream> streams_;
 };
 
-/// Lets each call of a training come behind those before it that were about all of the training, on whatever streams.
+/// Orders each call of a training after the earlier calls that concerned all of it, on whatever streams.
 template <MemorySpace Space>
 class CallOrder {
  public:
@@ -43,26 +43,26 @@ class CallOrder {
 
   void enter(stream now) {
     if constexpr (!done_at_return<Space>) {
-      if (!last_ || behind_.has(now)) return;
+      if (!last_ || ordered_.has(now)) return;
       order<Space>(*last_, now);
-      behind_.add(now);
+      ordered_.add(now);
     }
   }
-  /// The call that ends was about all of it.
+  /// Ends a call that concerned all of the training.
   void leave(stream now) {
     if constexpr (!done_at_return<Space>) {
       last_ = now;
-      behind_.clear();
-      behind_.add(now);
+      ordered_.clear();
+      ordered_.add(now);
     }
   }
 
  private:
   std::optional<stream> last_;
-  Streams<Space> behind_;
+  Streams<Space> ordered_;
 };
 
-/// Blocks the host until all that this rank has enqueued, on any stream, is done.
+/// Blocks the host until everything that this rank has enqueued, on any stream, is complete.
 template <MemorySpace Space>
 void synchronize_all() {
   if constexpr (requires { Space::stream::synchronize_all(); }) Space::stream::synchronize_all();

@@ -7,28 +7,33 @@
 
 namespace distx::detail {
 
-/// How the gradients of a step's micro-batches become one.
+/// How the gradients of a step's micro-batches are accumulated.
 enum class Accumulation { none, local, sharded };
 
-/// What the policies of a training say, once their types are forgotten.
+/// The policies of a training as values.
 struct TrainingPolicies {
   int stage = 0;
   Accumulation accumulation = Accumulation::none;
-  std::optional<ElementType> wire{};  ///< of Precision: short parameters have float master weights, and travel as this
+  /// The communication dtype that Precision names: 16-bit parameters then have float master weights.
+  std::optional<ElementType> communication_type{};
   bool hybrid = false;
+  /// The parameters are this rank's part of a larger model, so that it may lack some kinds of them.
+  bool part_of_model = false;
 
-  /// Whether parameters of that type have master weights.
-  [[nodiscard]] bool has_master(ElementType type) const noexcept { return wire && size_of(type) == 2; }
-  /// In which gradients of that type travel.
-  [[nodiscard]] ElementType wire_of(ElementType type) const noexcept { return has_master(type) ? *wire : type; }
-  /// Whether what is reduced is kept apart from what is written in the backward pass.
-  [[nodiscard]] bool gradients_apart(ElementType type) const noexcept {
-    return stage >= 2 || accumulation == Accumulation::sharded || wire_of(type) != type;
+  [[nodiscard]] bool has_master(ElementType type) const noexcept { return communication_type && size_of(type) == 2; }
+  /// Returns the element type in which gradients of `type` are reduced.
+  [[nodiscard]] ElementType communication_type_of(ElementType type) const noexcept {
+    return has_master(type) ? *communication_type : type;
+  }
+  /// Whether this rank's shard of the reduced gradients has separate memory.
+  [[nodiscard]] bool separate_gradient_shard(ElementType type) const noexcept {
+    return stage >= 2 || accumulation == Accumulation::sharded || communication_type_of(type) != type;
   }
   [[nodiscard]] std::string to_string() const {
     constexpr const char* accumulations[] = {"", ", Accumulate<Local>", ", Accumulate<Sharded>"};
     return "ZeRO<" + std::to_string(stage) + ">" + accumulations[static_cast<int>(accumulation)] +
-           (wire ? ", Precision<" + std::string(name_of(*wire)) + ">" : "") + (hybrid ? ", Hybrid" : "");
+           (communication_type ? ", Precision<" + std::string(name_of(*communication_type)) + ">" : "") +
+           (hybrid ? ", Hybrid" : "");
   }
 };
 

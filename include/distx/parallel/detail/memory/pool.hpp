@@ -4,86 +4,101 @@
 
 #include "distx/memory/detail/lines.hpp"
 #include "distx/parallel/detail/engine/streams.hpp"
-#include "distx/parallel/detail/memory/held_memory.hpp"
+#include "distx/parallel/detail/memory/tracked_memory.hpp"
 
 namespace distx::detail {
 
-/// Memory lent out run by run: the first gap that is long enough, on a boundary of 64 bytes.
-///
-/// What is lent is used in the order of a stream: it comes behind all that was enqueued on the streams which have used
-/// memory of this pool.
 template <MemorySpace Space>
-class Pool {
- public:
-  using stream = typename Space::stream;
+class MemoryPool;
 
-  Pool(std::shared_ptr<MemoryAccount> account, Held<Space> memory)
-      : account_(std::move(account)), memory_(std::move(memory)) {}
-
-  /// Empty where no gap is long enough.
-  [[nodiscard]] Span<std::byte, Space> take(std::size_t bytes, stream user) {
-    if (memory_ == nullptr) return {};
-    std::size_t begin = 0;
-    auto place = lent_.begin();
-    for (; place != lent_.end() && place->begin - begin < round_up_to_lines(bytes); ++place) begin = place->end;
-    if (place == lent_.end() && (begin > memory_->span().size() || memory_->span().size() - begin < bytes)) return {};
-    lent_.insert(place, {begin, begin + round_up_to_lines(bytes)});
-    used_on_.before(user);
-    used_on_.add(user);
-    return memory_->span().subspan(begin, bytes);
-  }
-  /// Memory of it is used on that stream, too.
-  void used_on(stream user) { used_on_.add(user); }
-  void give_back(Span<std::byte, Space> run) noexcept {
-    const auto begin = static_cast<std::size_t>(run.data() - memory_->span().data());
-    std::erase_if(lent_, [&](const Lent& lent) { return lent.begin == begin; });
-  }
-  [[nodiscard]] const std::shared_ptr<MemoryAccount>& account() const noexcept { return account_; }
-
- private:
-  struct Lent {
-    std::size_t begin, end;
-  };
-  std::shared_ptr<MemoryAccount> account_;
-  Held<Space> memory_;
-  std::vector<Lent> lent_;  // in the order of the memory
-  Streams<Space> used_on_;
-};
-
-/// A run of a pool's memory, given back at the end; or memory of its own where the pool has none left.
+/// Memory taken from a pool and given back at the end; or, where the pool was exhausted, separate memory.
 template <MemorySpace Space>
-class Loan {
+class PoolAllocation {
  public:
-  Loan() noexcept = default;
-  Loan(Pool<Space>& pool, Span<std::byte, Space> run) noexcept : pool_(&pool), run_(run) {}
-  Loan(Pool<Space>& pool, std::size_t bytes)
-      : own_(hold_local<Space>(pool.account(), MemoryKind::in_flight, bytes, uninitialized)), run_(own_->span()) {}
-  Loan(Loan&& other) noexcept
-      : pool_(std::exchange(other.pool_, nullptr)), own_(std::move(other.own_)), run_(std::exchange(other.run_, {})) {}
-  Loan& operator=(Loan&& other) noexcept {
+  PoolAllocation() noexcept = default;
+  PoolAllocation(PoolAllocation&& other) noexcept
+      : pool_(std::exchange(other.pool_, nullptr)),
+        own_(std::move(other.own_)),
+        span_(std::exchange(other.span_, {})) {}
+  PoolAllocation& operator=(PoolAllocation&& other) noexcept {
     if (this != &other) {
-      end();
+      release();
       pool_ = std::exchange(other.pool_, nullptr);
       own_ = std::move(other.own_);
-      run_ = std::exchange(other.run_, {});
+      span_ = std::exchange(other.span_, {});
     }
     return *this;
   }
-  ~Loan() { end(); }
+  ~PoolAllocation() { release(); }
 
-  [[nodiscard]] Span<std::byte, Space> span() const noexcept { return run_; }
-  [[nodiscard]] bool empty() const noexcept { return run_.empty(); }
+  [[nodiscard]] Span<std::byte, Space> span() const noexcept { return span_; }
+  [[nodiscard]] bool empty() const noexcept { return span_.empty(); }
 
  private:
-  void end() noexcept {
-    if (pool_ != nullptr) pool_->give_back(run_);
+  friend class MemoryPool<Space>;
+  PoolAllocation(MemoryPool<Space>& pool, Span<std::byte, Space> span) noexcept : pool_(&pool), span_(span) {}
+  explicit PoolAllocation(TrackedMemory<Space> own) noexcept : own_(std::move(own)), span_(own_->span()) {}
+
+  void release() noexcept {
+    if (pool_ != nullptr) pool_->give_back(span_);
     pool_ = nullptr;
     own_ = nullptr;
-    run_ = {};
+    span_ = {};
   }
-  Pool<Space>* pool_ = nullptr;
-  Held<Space> own_;
-  Span<std::byte, Space> run_;
+  MemoryPool<Space>* pool_ = nullptr;
+  TrackedMemory<Space> own_;
+  Span<std::byte, Space> span_;
+};
+
+/// Memory lent out in pieces, on boundaries of 64 bytes: the first gap that is long enough.
+///
+/// A piece is used in stream order: after everything enqueued on the streams that have used memory of this pool.
+template <MemorySpace Space>
+class MemoryPool {
+ public:
+  using stream = typename Space::stream;
+
+  /// @param memory  may be null: nothing is ever taken from such a pool
+  MemoryPool(std::shared_ptr<MemoryAccount> account, TrackedMemory<Space> memory)
+      : account_(std::move(account)), memory_(std::move(memory)) {}
+
+  /// Returns an empty allocation if no gap is long enough.
+  [[nodiscard]] PoolAllocation<Space> take(std::size_t bytes, stream user) {
+    if (memory_ == nullptr) return {};
+    std::size_t begin = 0;
+    auto next = taken_.begin();
+    for (; next != taken_.end() && next->begin - begin < round_up_to_lines(bytes); ++next) begin = next->end;
+    if (next == taken_.end() && (begin > memory_->span().size() || memory_->span().size() - begin < bytes)) return {};
+    taken_.insert(next, {begin, begin + round_up_to_lines(bytes)});
+    used_on_.before(user);
+    used_on_.add(user);
+    return {*this, memory_->span().subspan(begin, bytes)};
+  }
+  /// Allocates outside the pool, on this rank alone.
+  [[nodiscard]] PoolAllocation<Space> allocate(std::size_t bytes) {
+    return PoolAllocation<Space>(allocate_tracked_local<Space>(account_, MemoryKind::in_flight, bytes, uninitialized));
+  }
+  [[nodiscard]] PoolAllocation<Space> take_or_allocate(std::size_t bytes, stream user) {
+    auto taken = take(bytes, user);
+    return taken.empty() ? allocate(bytes) : std::move(taken);
+  }
+  /// Notes that memory of the pool is used on that stream too.
+  void used_on(stream user) { used_on_.add(user); }
+
+ private:
+  friend class PoolAllocation<Space>;
+  struct Range {
+    std::size_t begin, end;
+  };
+  void give_back(Span<std::byte, Space> span) noexcept {
+    const auto begin = static_cast<std::size_t>(span.data() - memory_->span().data());
+    std::erase_if(taken_, [&](const Range& range) { return range.begin == begin; });
+  }
+
+  std::shared_ptr<MemoryAccount> account_;
+  TrackedMemory<Space> memory_;
+  std::vector<Range> taken_;  // ordered by address
+  Streams<Space> used_on_;
 };
 
 }  // namespace distx::detail

@@ -6,20 +6,20 @@
 #include "distx/comm/detail/host_values.hpp"
 #include "distx/comm/detail/in_order.hpp"
 #include "distx/memory/detail/fixed_point.hpp"
-#include "distx/parallel/detail/bucket/run.hpp"
+#include "distx/parallel/detail/bucket/flat_buffer.hpp"
 
 namespace distx {
 
 namespace detail {
 
-/// The largest magnitude of all ranks' gradients, and the first parameter that has one which is no finite number.
+/// The largest magnitude of all ranks' gradients, and the first parameter whose gradient is not finite.
 struct GradientExtent {
   double largest = 0;
   std::size_t not_finite = none;
   static constexpr std::size_t none = ~std::size_t{0};
 };
 
-/// The largest magnitude of each segment's gradients; infinity where one is no finite number. The host waits once.
+/// Returns the largest magnitude of each segment's gradient, or infinity where it is not finite. Blocks the host.
 template <MemorySpace Space>
 [[nodiscard]] std::vector<double> magnitudes_of(typename Space::stream stream,
                                                 const std::vector<Segment<Space>>& gradients) {
@@ -38,7 +38,7 @@ template <MemorySpace Space>
   return all;
 }
 
-/// The sum of the squares of all segments' gradients. The host waits once.
+/// Returns the sum of the squares of all segments' gradients. Blocks the host.
 /// @pre `largest` is at least the largest magnitude of all
 template <MemorySpace Space>
 [[nodiscard]] FixedPointSum squares_of(typename Space::stream stream, const std::vector<Segment<Space>>& gradients,
@@ -59,19 +59,19 @@ template <MemorySpace Space>
     std::vector<std::uint64_t> parts(found.size());
     copy(stream, Span<std::uint64_t>(parts), Span<const std::uint64_t, Space>(found));
     stream.synchronize();
-    for (std::size_t i = 0; i < parts.size(); i += 2) {  // low parts may exceed 32 bits, and are cut one by one
+    for (std::size_t i = 0; i < parts.size(); i += 2) {  // low parts may exceed 32 bits
       total += {parts[i] + (parts[i + 1] >> 32), parts[i + 1] & 0xffffffffu};
     }
   }
   return total;
 }
 
-/// Collective; each rank passes its own part.
+/// Returns the extent of all ranks' gradients; each rank passes its shard. Collective over `comm`.
 template <MemorySpace Space>
 [[nodiscard]] GradientExtent extent_of(AnyCommunicator<Space>& comm, typename Space::stream stream,
                                        const std::vector<Segment<Space>>& gradients, std::size_t parameters,
                                        const std::source_location& location) {
-  double found[2] = {0, 0};  // the magnitude; how many parameters there are from the first that is not finite on
+  double found[2] = {0, 0};  // the magnitude; the number of parameters from the first that is not finite on
   const auto magnitudes = magnitudes_of<Space>(stream, gradients);
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     if (std::isfinite(magnitudes[i]))
@@ -83,17 +83,17 @@ template <MemorySpace Space>
   return {found[0], found[1] > 0 ? parameters - static_cast<std::size_t>(found[1]) : GradientExtent::none};
 }
 
-/// In place of the largest magnitude where there is none.
+/// Stands for the largest magnitude of gradients that are not finite.
 inline constexpr double not_finite = std::numeric_limits<double>::infinity();
-/// The largest of all ranks' magnitudes. Collective.
+/// Returns the largest of all ranks' magnitudes. Collective over `comm`.
 template <MemorySpace Space>
 [[nodiscard]] double largest_of(AnyCommunicator<Space>& comm, double mine, const std::source_location& location) {
   all_reduce_values(comm, Span<double>(&mine, 1), max, location);
   return mine;
 }
 
-/// The Euclidean norm of all ranks' gradients together, and of those of the ranks of `others` where there are some: the
-/// same bits however they are shared out. Collective over both.
+/// Returns the Euclidean norm of the gradients of all ranks of `comm` and, if not null, `others`: the same bits for
+/// every partition. Collective over both.
 /// @pre all are finite
 template <MemorySpace Space>
 [[nodiscard]] double norm_of(AnyCommunicator<Space>& comm, AnyCommunicator<Space>* others,

@@ -8,24 +8,24 @@
 
 namespace distx::detail {
 
-/// What is to be done with one piece of a shard in a step. The gradient's memory may be used for other things.
+/// The update of one piece of a shard in one step; it may overwrite the gradient.
 template <MemorySpace Space>
 struct PieceStep {
-  std::size_t piece = 0;  ///< its number in the shard
+  std::size_t piece = 0;  ///< its index in the shard
   Step step{};
   Segment<Space> segment{};
 };
 
-/// An optimizer and its state for one bucket's shard, both types forgotten.
+/// An optimizer and its state for one bucket's shard, type-erased.
 template <MemorySpace Space>
 class ShardUpdate {
  public:
   virtual ~ShardUpdate() = default;
-  /// Updates pieces. An optimizer that needs norms makes it collective, over `comm`, which is null where this rank has
-  /// whole parameters.
+  /// Updates pieces. Collective over `comm` for an optimizer that needs norms.
+  /// @param comm  null if this rank has whole parameters
   virtual void update(typename Space::stream stream, const std::vector<PieceStep<Space>>& pieces,
                       AnyCommunicator<Space>* comm, const std::source_location& location) = 0;
-  /// The values that a piece begins with.
+  /// Sets the first values of a piece's master weights.
   virtual void adopt(typename Space::stream stream, std::size_t piece, Span<AnyElement, Space> weight) = 0;
 };
 

@@ -8,19 +8,20 @@
 
 namespace distx::detail {
 
-/// Updates weights of T; or, with T float, the master weights of shorter ones.
+/// Updates weights of T, or, with T float, the master weights of 16-bit weights.
 template <MemorySpace Space, ShardableOptimizer Optimizer, FloatingElement T>
 class ShardUpdateOf final : public ShardUpdate<Space> {
   using A = accumulator_t<T>;
   using stream = typename Space::stream;
 
  public:
-  ShardUpdateOf(const Optimizer& optimizer, const ShardOf& shard, const std::shared_ptr<Workspace<Space>>& workspace,
+  ShardUpdateOf(const Optimizer& optimizer, const ShardDescription& shard,
+                const std::shared_ptr<OptimizerWorkspace<Space>>& workspace,
                 const std::shared_ptr<MemoryAccount>& account)
       : optimizer_(optimizer),
         parameters_(shard.parameters),
         state_(
-            shard, [](const PieceOf& piece) { return states_of(piece); }, account),
+            shard, [](const PieceDescription& piece) { return states_of(piece); }, account),
         workspace_(workspace) {
     std::size_t all = 0;
     for (const auto& piece : shard.pieces) {
@@ -53,12 +54,11 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
   }
 
  private:
-  /// Elements of which short gradients are converted at a time: few, which stay in the host's caches; where each is a
-  /// matter of several kernels, many.
+  /// Elements of 16-bit gradients that are converted at a time: few on the host, to stay in its caches; many where each
+  /// block costs several kernels.
   static constexpr std::size_t block = HostAccessible<Space> ? 16384 : std::size_t{1} << 24;
 
-  /// A piece of the weights that are updated, and where the direction is to be written: over the gradient if that can
-  /// be, else apart.
+  /// A piece of the weights, and where its direction is written: over the gradient if the types allow it.
   struct Work {
     Span<T, Space> weight;
     Span<const T, Space> gradient;
@@ -66,14 +66,14 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
   };
 
   [[nodiscard]] bool directs_apart() const noexcept { return state_.has_master() || !std::same_as<T, A>; }
-  [[nodiscard]] static std::size_t states_of(const PieceOf& piece) noexcept {
+  [[nodiscard]] static std::size_t states_of(const PieceDescription& piece) noexcept {
     if constexpr (!is_mixed<Optimizer>)
       return Optimizer::states;
     else
       return piece.matrix.size() > 0 ? decltype(Optimizer::matrices)::states : decltype(Optimizer::others)::states;
   }
-  /// Elements of the workspace that a piece wants while it alone is updated.
-  [[nodiscard]] std::size_t work_of(const PieceOf& piece) const {
+  /// Returns the elements of workspace that updating one piece takes.
+  [[nodiscard]] std::size_t work_of(const PieceDescription& piece) const {
     if constexpr (NormOptimizer<Optimizer>) return 0;
     if (piece.matrix.size() == 0) return state_.has_master() ? std::min(block, piece.size) : 0;
     const std::size_t direction = directs_apart() ? piece.size : 0;
@@ -85,7 +85,7 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
       return 0;
   }
 
-  /// The part of a piece from `begin` on; short gradients are converted into the workspace.
+  /// Returns a part of a piece; 16-bit gradients are converted into the workspace.
   [[nodiscard]] Work work(stream after, const PieceStep<Space>& each, std::size_t workspace, std::size_t begin,
                           std::size_t size) const {
     const auto& segment = each.segment;
@@ -172,13 +172,13 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
   Optimizer optimizer_;
   std::size_t parameters_;
   ShardState<Space, A> state_;
-  std::shared_ptr<Workspace<Space>> workspace_;
-  std::vector<std::size_t> works_;  // where each piece's direction lies, of those that are kept at the same time
+  std::shared_ptr<OptimizerWorkspace<Space>> workspace_;
+  std::vector<std::size_t> works_;  // the offset of each piece's direction, of those kept at the same time
 };
 
 template <MemorySpace Space, ShardableOptimizer Optimizer>
-std::unique_ptr<ShardUpdate<Space>> make_shard_update(const Optimizer& optimizer, const ShardOf& shard,
-                                                      const std::shared_ptr<Workspace<Space>>& workspace,
+std::unique_ptr<ShardUpdate<Space>> make_shard_update(const Optimizer& optimizer, const ShardDescription& shard,
+                                                      const std::shared_ptr<OptimizerWorkspace<Space>>& workspace,
                                                       const std::shared_ptr<MemoryAccount>& account) {
   const auto make = [&]<class T>(std::type_identity<T>) -> std::unique_ptr<ShardUpdate<Space>> {
     return std::make_unique<ShardUpdateOf<Space, Optimizer, T>>(optimizer, shard, workspace, account);

@@ -6,10 +6,10 @@
 
 namespace distx::detail {
 
-/// Euclidean norms of several things, of each of which every rank may have a part: the same bits however they are cut.
+/// Euclidean norms of several vectors that are sharded over the ranks: the same bits for every partition.
 ///
-/// First every rank looks at its parts, then all `agree` on the largest magnitudes, then it adds the same parts up, and
-/// all `sum`. The two calls are collective, over `comm`, unless that is null and this rank has all.
+/// Every rank calls `look` for its parts, all ranks `agree` on the largest magnitudes, every rank calls `add` for the
+/// same parts, and all ranks `sum`. `agree` and `sum` are collective over `comm`; null means that this rank has all.
 template <MemorySpace Space>
 class SharedNorms {
  public:
@@ -35,7 +35,7 @@ class SharedNorms {
   void sum(AnyCommunicator<Space>* comm, const std::source_location& location) {
     if (comm != nullptr) all_reduce_values(*comm, Span<std::uint64_t>(parts_), distx::sum, location);
   }
-  /// Infinity where something of it is infinite or not a number.
+  /// Returns infinity if an element is infinite or not a number.
   [[nodiscard]] double norm(std::size_t i) const {
     if (!counts(i)) return largest_[i];
     FixedPointSum total;

@@ -5,8 +5,8 @@
 
 namespace distx::detail {
 
-/// Calls f with the span's elements as what they are.
-/// @pre they are floating
+/// Calls f with a span of the actual element type.
+/// @pre it is a floating type
 template <MemorySpace Space, class F>
 decltype(auto) with_type(Span<AnyElement, Space> span, F&& f) {
   const auto as = [&]<class T>(T*) -> decltype(auto) {

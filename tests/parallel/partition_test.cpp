@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <doctest/doctest.h>
-#include <distx/parallel/detail/bucket/deal.hpp>
+#include <distx/parallel/detail/bucket/balanced_partitioner.hpp>
 #include <distx/parallel/detail/memory/pool.hpp>
 
-using distx::detail::Cut;
+using distx::detail::Partition;
 
 namespace {
 
-/// Parts lie side by side in order and are together all of it.
-void check_partition(const Cut& cut, std::size_t size, int parts) {
+/// Checks that shards are contiguous, in order, and cover the buffer.
+void check_partition(const Partition& cut, std::size_t size, int parts) {
   std::size_t at = 0;
   for (int part = 0; part < parts; ++part) {
     CHECK(cut.begin(part) == at);
@@ -21,11 +21,11 @@ void check_partition(const Cut& cut, std::size_t size, int parts) {
 
 }  // namespace
 
-TEST_CASE("a cut on lines partitions, and no part is longer than another by more than a line") {
+TEST_CASE("Partition::at_lines covers the buffer, and shards differ by at most one line") {
   for (const int parts : {1, 2, 3, 4, 7, 64})
     for (const std::size_t element : {2u, 4u, 8u})
       for (const std::size_t size : {0u, 1u, 15u, 16u, 17u, 31u, 1000u, 12345u}) {
-        const Cut cut = Cut::at_lines(size, element, parts);
+        const Partition cut = Partition::at_lines(size, element, parts);
         check_partition(cut, size, parts);
         const std::size_t line = 64 / element;
         for (int part = 0; part < parts; ++part) {
@@ -35,17 +35,17 @@ TEST_CASE("a cut on lines partitions, and no part is longer than another by more
       }
 }
 
-TEST_CASE("what is dealt out whole is not cut, and the fullest part has as little as that allows") {
+TEST_CASE("a parameter assigned whole is not split, and the largest shard is as small as that allows") {
   // Of float: a matrix, a vector, two matrices; each padded to lines of 16.
-  const distx::detail::Layout layout{
+  const distx::detail::BucketLayout layout{
       distx::ElementType::f32, 4, 480, {{0, 0, 150}, {1, 160, 100}, {2, 272, 100}, {3, 384, 96}}, {}};
   const auto whole = [](std::size_t entry) { return entry != 1; };
   for (const int parts : {1, 2, 3, 4, 7}) {
     CAPTURE(parts);
-    distx::detail::Dealer dealer(parts);
+    distx::detail::BalancedPartitioner partitioner(parts);
     std::vector<std::size_t> loads(static_cast<std::size_t>(parts));
     for (int run = 0; run < 5; ++run) {
-      const Cut cut = dealer.deal(layout, whole);
+      const Partition cut = partitioner.partition(layout, whole);
       check_partition(cut, 480, parts);
       for (int part = 0; part < parts; ++part) {
         loads[static_cast<std::size_t>(part)] += cut.size(part);
@@ -58,15 +58,15 @@ TEST_CASE("what is dealt out whole is not cut, and the fullest part has as littl
       CHECK(*std::max_element(loads.begin(), loads.end()) <= share + 160);
     }
   }
-  distx::detail::Dealer two(2);
-  CHECK(two.deal(layout, whole).begin(1) == 240);  // as even as can be: in the vector
-  const distx::detail::Layout matrix{distx::ElementType::f32, 4, 160, {{0, 0, 150}}, {}};
-  CHECK(two.deal(matrix, whole).size(0) == 160);
-  CHECK(two.deal(matrix, whole).size(1) == 160);  // it is the other's turn
+  distx::detail::BalancedPartitioner two(2);
+  CHECK(two.partition(layout, whole).begin(1) == 240);  // as even as can be: in the vector
+  const distx::detail::BucketLayout matrix{distx::ElementType::f32, 4, 160, {{0, 0, 150}}, {}};
+  CHECK(two.partition(matrix, whole).size(0) == 160);
+  CHECK(two.partition(matrix, whole).size(1) == 160);  // it is the other's turn
 }
 
-TEST_CASE("pieces of a layout never cross a parameter, nor are they padding") {
-  distx::detail::Layout layout{distx::ElementType::f32, 4, 64, {{7, 0, 5}, {8, 16, 17}, {9, 48, 1}}, {}};
+TEST_CASE("pieces of a layout are within one parameter and exclude padding") {
+  distx::detail::BucketLayout layout{distx::ElementType::f32, 4, 64, {{7, 0, 5}, {8, 16, 17}, {9, 48, 1}}, {}};
   const auto all = layout.pieces(0, 64);
   CHECK(all.size() == 3);
   const auto some = layout.pieces(4, 32);
@@ -76,19 +76,21 @@ TEST_CASE("pieces of a layout never cross a parameter, nor are they padding") {
   CHECK(layout.pieces(5, 16).empty());
 }
 
-TEST_CASE("a pool lends apart, takes back, and says when it has nothing left") {
+TEST_CASE("a pool lends disjoint memory, merges gaps that are given back, and returns nothing when it is exhausted") {
   const auto account = std::make_shared<distx::detail::MemoryAccount>();
-  distx::detail::Pool<distx::Host> pool(
-      account, distx::detail::hold_local<distx::Host>(account, distx::MemoryKind::in_flight, 4 * 64));
-  auto a = pool.take(100, {}), b = pool.take(64, {});
-  CHECK(a.size() == 100);
-  CHECK(b.data() == a.data() + 128);
+  distx::detail::MemoryPool<distx::Host> pool(
+      account, distx::detail::allocate_tracked_local<distx::Host>(account, distx::MemoryKind::in_flight, 4 * 64));
+  auto a = pool.take(100, {});
+  auto b = pool.take(64, {});
+  CHECK(a.span().size() == 100);
+  auto* const begin = a.span().data();
+  CHECK(b.span().data() == begin + 128);
   CHECK(pool.take(65, {}).empty());
   auto c = pool.take(64, {});
-  CHECK(c.data() == a.data() + 192);
-  pool.give_back(b);
+  CHECK(c.span().data() == begin + 192);
+  b = {};
   CHECK(pool.take(65, {}).empty());
-  pool.give_back(a);
-  CHECK(pool.take(192, {}).data() == a.data());  // the two gaps are one again
+  a = {};
+  CHECK(pool.take(192, {}).span().data() == begin);  // the two gaps are one again
   CHECK(account->ledger().in_flight.held == 256);
 }

@@ -1,30 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <vector>
-
 #include "distx/memory/buffer.hpp"
 #include "distx/parallel/parameter_list.hpp"
 
 namespace distx {
 
-/// Stands in for a training where there is none: a model written for DataParallel runs forward and backward with it.
+/// Runs a model that is written for DataParallel forward and backward in one process, without a communicator.
 ///
-/// It gives Parameters that are in no training memory of their own, with their first values, and takes part in nothing:
-/// `ready` and the scopes do nothing. `begin_step` makes the next gradients begin with zeros again. Move-only.
+/// It gives Parameters that have no memory their own, with their first values, and communicates nothing: `ready` and
+/// the scopes do nothing, and nothing is updated. `begin_step` makes the next gradients start from zeros. Move-only.
 template <MemorySpace Space = Host>
-class Alone {
+class LocalTraining {
  public:
   using space = Space;
   using stream = typename Space::stream;
+  /// Returned by `unshard`, `evaluate` and `micro_batch`; does nothing.
   struct [[nodiscard]] scope {
-    ~scope() {}  // NOLINT: as a scope has, so that nobody is warned of an unused variable
+    ~scope() {}  // NOLINT: not trivial, so that compilers do not call the scope unused
   };
 
-  /// Its list has to be named where parameters are owned; borrowed ones have their memory.
-  explicit Alone(const ParameterList<Space>& parameters = {}) {
-    const ErrorContext context{.operation = "Alone"};
-    detail::check_list(parameters.entries(), context);
-    for (const auto& entry : parameters.entries()) {
+  /// @param parameters  the owned parameters; borrowed ones have their memory and may be left out
+  /// @throws InvalidArgument or InvalidState as the constructor of DataParallel
+  explicit LocalTraining(const ParameterList<Space>& parameters = {}) {
+    const ErrorContext context{.operation = "LocalTraining"};
+    const auto& entries = detail::ParameterListAccess::entries(parameters);
+    detail::check_list(entries, context);
+    for (const auto& entry : entries) {
       if (!entry.owned) continue;
       auto& state = *entry.owned;
       if (state.value.empty()) {
@@ -34,13 +35,13 @@ class Alone {
       }
       if (entry.trained()) state.gradient = memory_for(state, state.gradient_memory);
       state.in_training = true;
-      state.touched = state.sent = false;
+      state.requested = state.sent = false;
       states_.push_back(entry.owned);
     }
   }
-  Alone(Alone&&) noexcept = default;
-  Alone& operator=(Alone&&) = delete;
-  ~Alone() {
+  LocalTraining(LocalTraining&&) noexcept = default;
+  LocalTraining& operator=(LocalTraining&&) = delete;
+  ~LocalTraining() {
     for (const auto& state : states_) {
       state->in_training = false;
       state->gradient = {};
@@ -48,6 +49,7 @@ class Alone {
     }
   }
 
+  /// Returns a parameter's values.
   template <FloatingElement T>
   [[nodiscard]] Span<T, Space> value(const Parameter<T, Space>& parameter) const {
     return parameter.value();
@@ -56,15 +58,18 @@ class Alone {
   [[nodiscard]] Span<T, Space> value(const ParameterRef<T, Space>& parameter) const {
     return parameter.weight;
   }
+  /// Returns a parameter's gradient, which is zeroed by the first call after `begin_step`.
   template <FloatingElement T>
   [[nodiscard]] Span<T, Space> gradient(const Parameter<T, Space>& parameter, stream after = {}) {
     return parameter.gradient(after);
   }
-  /// The user's array as it is: zeros are up to the user here.
+  /// Returns the user's array as it is: the user zeroes it.
   template <FloatingElement T>
   [[nodiscard]] Span<T, Space> gradient(const ParameterRef<T, Space>& parameter, stream = {}) {
     return parameter.gradient;
   }
+  /// @name As DataParallel's, without effect
+  /// @{
   template <class... Parameters>
   [[nodiscard]] scope unshard(const Parameters&...) const noexcept {
     return {};
@@ -75,10 +80,11 @@ class Alone {
   void ready(const Ready&...) const noexcept {}
   template <class... Ready>
   void ready_after(stream, const Ready&...) const noexcept {}
+  /// @}
 
-  /// The next gradient of every Parameter begins with zeros.
+  /// Makes the next gradient of every Parameter start from zeros.
   void begin_step() noexcept {
-    for (const auto& state : states_) state->touched = false;
+    for (const auto& state : states_) state->requested = false;
   }
 
  private:

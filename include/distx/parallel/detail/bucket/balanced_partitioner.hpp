@@ -2,23 +2,23 @@
 #pragma once
 #include <optional>
 
-#include "distx/parallel/detail/bucket/layout.hpp"
+#include "distx/parallel/detail/bucket/bucket_layout.hpp"
 
 namespace distx::detail {
 
-/// Cuts runs in which some parameters stay whole, and remembers how much each part has of all runs so far.
-class Dealer {
+/// Partitions buffers in which some parameters must stay whole, and balances the shards' sizes over all buffers.
+class BalancedPartitioner {
  public:
-  explicit Dealer(int parts) : loads_(static_cast<std::size_t>(parts)) {}
+  explicit BalancedPartitioner(int parts) : loads_(static_cast<std::size_t>(parts)) {}
 
-  /// The cut after which the fullest part has least. What is not `whole` is cut on lines of 64 bytes.
+  /// Returns the partition that minimizes the largest load. The others are split at multiples of 64 bytes.
   template <class Whole>
-  [[nodiscard]] Cut deal(const Layout& layout, Whole&& whole) {
+  [[nodiscard]] Partition partition(const BucketLayout& layout, Whole&& whole) {
     std::vector<Item> items;
-    for (std::size_t i = 0; i < layout.places.size(); ++i) {
-      const std::size_t end = i + 1 < layout.places.size() ? layout.places[i + 1].begin : layout.size;
-      const std::size_t size = end - layout.places[i].begin;
-      items.push_back({size, whole(layout.places[i].entry) ? size : alignment_bytes / layout.element_bytes});
+    for (std::size_t i = 0; i < layout.ranges.size(); ++i) {
+      const std::size_t end = i + 1 < layout.ranges.size() ? layout.ranges[i + 1].begin : layout.size;
+      const std::size_t size = end - layout.ranges[i].begin;
+      items.push_back({size, whole(layout.ranges[i].entry) ? size : alignment_bytes / layout.element_bytes});
     }
     std::size_t low = 0;
     std::size_t high = *std::max_element(loads_.begin(), loads_.end()) + layout.size;
@@ -29,32 +29,32 @@ class Dealer {
       else
         low = middle + 1;
     }
-    const auto begins = within(high, items).value();  // there is room for all in any part
+    const auto begins = within(high, items).value();  // every shard can hold all
     for (std::size_t part = 0; part < loads_.size(); ++part) loads_[part] += begins[part + 1] - begins[part];
-    return Cut::at(begins);
+    return Partition::at(begins);
   }
 
  private:
   struct Item {
     std::size_t size;
-    std::size_t step;  // of which each part has a multiple, or the item's end
+    std::size_t step;  // each shard takes a multiple of it, or the rest of the item
   };
 
-  /// Where the parts begin if each takes as much as it can, in order, with no load above the limit.
+  /// Returns where the shards begin if each takes as much as it can, in order, with no load above the limit.
   [[nodiscard]] std::optional<std::vector<std::size_t>> within(std::size_t limit,
                                                                const std::vector<Item>& items) const {
     std::vector<std::size_t> begins{0};
     std::size_t item = 0;
     std::size_t taken = 0;  // of the item
     for (const std::size_t load : loads_) {
-      std::size_t room = limit - std::min(limit, load);
+      std::size_t free = limit - std::min(limit, load);
       std::size_t at = begins.back();
       for (; item < items.size(); ++item, taken = 0) {
         const std::size_t rest = items[item].size - taken;
-        const std::size_t takes = rest <= room ? rest : room / items[item].step * items[item].step;
+        const std::size_t takes = rest <= free ? rest : free / items[item].step * items[item].step;
         taken += takes;
         at += takes;
-        room -= takes;
+        free -= takes;
         if (takes < rest) break;
       }
       begins.push_back(at);

@@ -5,11 +5,8 @@
 
 #include "distx/comm/detail/arguments.hpp"
 
-// How a user's array becomes a Span: what may stand for the elements of a collective, and whatever else has its
-// elements side by side and says where they begin and how many.
-namespace distx {
-
-namespace detail {
+// Conversions of users' arrays to Span: everything that a collective takes, and all else with data() and size().
+namespace distx::detail {
 
 template <class A>
 concept GivesSpan = requires(A& array) {
@@ -22,7 +19,7 @@ concept DataAndSize = requires(A& array) {
   requires std::is_pointer_v<decltype(array.data())>;
   { array.size() } -> std::convertible_to<std::size_t>;
 };
-/// A matrix that may be a part of another one.
+/// A matrix that may be a block of another one.
 template <class A>
 concept Strided = DataAndSize<A> && requires(A& array) {
   { array.innerStride() == 1 } -> std::convertible_to<bool>;
@@ -39,9 +36,10 @@ constexpr auto contiguous(A& array) {
   } else {
     if constexpr (Strided<A>)
       if (array.innerStride() != 1 || (array.outerSize() > 1 && array.outerStride() != array.innerSize()))
-        throw MismatchError(
-            "the matrix is a part of another one, with gaps between its columns or rows: pass one "
-            "whose elements lie side by side",
+        throw InvalidArgument(
+            "the matrix is not contiguous: it is a block of another one; pass a matrix without gaps between its "
+            "columns "
+            "or rows",
             {.operation = "ref"});
     return Span<std::remove_pointer_t<decltype(array.data())>>(array.data(), static_cast<std::size_t>(array.size()));
   }
@@ -57,17 +55,14 @@ using contiguous_element_t = typename contiguous_t<A>::element_type;
 template <class A>
 using contiguous_space_t = typename contiguous_t<A>::space;
 
-/// Passing one by value leaves its elements where they are; a temporary container would take them along.
+/// An array whose elements outlive the expression: not a temporary container.
 template <class A>
 concept Stays = std::is_lvalue_reference_v<A> || is_span<std::remove_cvref_t<A>> || !std::ranges::range<A> ||
                 std::ranges::borrowed_range<A>;
 
-}  // namespace detail
-
-/// An array of numbers with fractions that may be written to and stays where it is: std::vector, std::array, std::span,
-/// distx::Span, distx's own memory, an Eigen matrix or map, anything with `data()` and `size()`.
+/// A writable array of floating-point elements that stays in place.
 template <class A>
-concept ParameterArray = detail::Contiguous<std::remove_reference_t<A>> && detail::Stays<A> &&
-                         FloatingElement<detail::contiguous_element_t<std::remove_reference_t<A>>>;
+concept ParameterArray = Contiguous<std::remove_reference_t<A>> && Stays<A> &&
+                         FloatingElement<contiguous_element_t<std::remove_reference_t<A>>>;
 
-}  // namespace distx
+}  // namespace distx::detail

@@ -2,20 +2,20 @@
 #pragma once
 #include "distx/comm/any_communicator.hpp"
 #include "distx/comm/detail/host_values.hpp"
-#include "distx/parallel/detail/bucket/run.hpp"
+#include "distx/parallel/detail/bucket/flat_buffer.hpp"
 
 namespace distx::detail {
 
-/// Borrowed gradients of at most this many bytes travel in one packed message; two copies cost less than a message.
+/// Borrowed gradients of at most this many bytes are packed into one message: two copies cost less than a message.
 inline constexpr std::size_t packed_gradient_bytes = 65536;
 
-/// Which entries lie right behind the entry before them, on every rank: both may then travel in one message.
+/// Returns which entries directly follow the entry before them in memory, on every rank: one message then moves both.
 ///
-/// Where weights travel too (`with_values`), these lie in the same way. Collective.
+/// @param with_values  whether weights must be adjacent too, because they are gathered. Collective over `comm`.
 template <MemorySpace Space>
 [[nodiscard]] std::vector<std::uint8_t> find_adjacent(AnyCommunicator<Space>& comm,
-                                                      const std::vector<Entry<Space>>& entries, bool with_values,
-                                                      const std::source_location& location) {
+                                                      const std::vector<ParameterEntry<Space>>& entries,
+                                                      bool with_values, const std::source_location& location) {
   const auto meets = [](Span<AnyElement, Space> a, Span<AnyElement, Space> b) {
     return a.bytes() + a.size_bytes() == b.bytes();
   };
@@ -29,28 +29,28 @@ template <MemorySpace Space>
   return adjacent;
 }
 
-/// The messages of a borrowed bucket: what is large, alone or as it lies side by side, is moved where it is; what is
-/// small travels in one packed copy, whose memory is still to be made.
+/// Returns the flat buffers of a borrowed bucket: large and adjacent parameters in place, and one packed buffer for the
+/// small ones, whose memory is allocated later.
 template <MemorySpace Space>
-[[nodiscard]] std::vector<Run<Space>> borrowed_runs(const std::vector<Entry<Space>>& entries,
-                                                    const std::vector<std::size_t>& members,
-                                                    const std::vector<std::uint8_t>& adjacent, bool with_values,
-                                                    int parts) {
-  std::vector<Run<Space>> runs;
+[[nodiscard]] std::vector<FlatBuffer<Space>> borrowed_buffers(const std::vector<ParameterEntry<Space>>& entries,
+                                                              const std::vector<std::size_t>& members,
+                                                              const std::vector<std::uint8_t>& adjacent,
+                                                              bool with_values, int parts) {
+  std::vector<FlatBuffer<Space>> buffers;
   std::vector<std::size_t> small;
-  const auto add = [&](const std::vector<std::size_t>& together) -> Run<Space>& {
-    Run<Space>& run = runs.emplace_back();
-    run.layout = lay_out(entries, together, 1, parts);
-    return run;
+  const auto add = [&](const std::vector<std::size_t>& together) -> FlatBuffer<Space>& {
+    FlatBuffer<Space>& buffer = buffers.emplace_back();
+    buffer.layout = lay_out(entries, together, 1, parts);
+    return buffer;
   };
   const auto in_place = [&](const std::vector<std::size_t>& together) {
-    Run<Space>& run = add(together);
+    FlatBuffer<Space>& buffer = add(together);
     const auto over = [&](Span<AnyElement, Space> first) {
-      return Span<AnyElement, Space>(first.data(), run.layout.size, first.type(), first.element_bytes());
+      return Span<AnyElement, Space>(first.data(), buffer.layout.size, first.type(), first.element_bytes());
     };
     const auto& first = entries[together.front()];
-    run.gradient = over(first.gradient);
-    if (with_values) run.value = over(first.value);
+    buffer.gradient = over(first.gradient);
+    if (with_values) buffer.value = over(first.value);
   };
   for (std::size_t end = members.size(); end > 0;) {  // members descend; memory ascends
     std::vector<std::size_t> together{members[--end]};
@@ -68,7 +68,7 @@ template <MemorySpace Space>
     in_place(small);
   else if (!small.empty())
     add(small).packed = true;
-  return runs;
+  return buffers;
 }
 
 }  // namespace distx::detail

@@ -5,8 +5,8 @@
 
 namespace distx::detail {
 
-/// By how much losses are multiplied, so that small gradients do not vanish in float16: halved when one is no longer
-/// finite, doubled after 2000 steps in which all were (Micikevicius et al., arXiv 1710.03740, section 3.2).
+/// The factor of the losses that keeps small float16 gradients from vanishing: halved when a gradient is not finite,
+/// doubled after 2000 finite steps in a row (Micikevicius et al., arXiv 1710.03740, section 3.2).
 class LossScaler {
  public:
   LossScaler() = default;

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include "distx/parallel/detail/bucket/partition.hpp"
+#include "distx/parallel/parameter_list.hpp"
+
+namespace distx::detail {
+
+/// The range of one parameter in a flat buffer, in elements.
+struct ParameterRange {
+  std::size_t entry = 0;
+  std::size_t begin = 0;
+  std::size_t size = 0;
+};
+
+/// The part of one parameter that is in a rank's shard, in elements.
+struct ShardPiece {
+  std::size_t entry = 0;
+  std::size_t offset = 0;  ///< in the parameter
+  std::size_t at = 0;      ///< in the buffer
+  std::size_t size = 0;
+};
+
+/// The parameters of one flat buffer, all of one element type, and its partition into shards. In elements.
+struct BucketLayout {
+  ElementType type{};
+  std::size_t element_bytes = 1;
+  std::size_t size = 0;  ///< padding included
+  std::vector<ParameterRange> ranges{};
+  Partition partition{};
+
+  [[nodiscard]] std::size_t bytes() const noexcept { return size * element_bytes; }
+
+  /// Returns the parts of parameters in [begin, end), without padding.
+  [[nodiscard]] std::vector<ShardPiece> pieces(std::size_t begin, std::size_t end) const {
+    std::vector<ShardPiece> found;
+    for (const auto& range : ranges) {
+      const std::size_t from = std::max(begin, range.begin), to = std::min(end, range.begin + range.size);
+      if (from < to) found.push_back({range.entry, from - range.begin, from, to - from});
+    }
+    return found;
+  }
+  template <MemorySpace Space>
+  [[nodiscard]] Span<AnyElement, Space> over(Span<std::byte, Space> memory) const noexcept {
+    return {memory.data(), size, type, element_bytes};
+  }
+};
+
+/// Returns the layout of `members`, contiguous and in their order, each aligned to `alignment` bytes.
+/// @pre members has at least one, all of one type
+template <MemorySpace Space>
+[[nodiscard]] BucketLayout lay_out(const std::vector<ParameterEntry<Space>>& entries,
+                                   const std::vector<std::size_t>& members, std::size_t alignment, int parts) {
+  BucketLayout layout;
+  layout.type = entries[members.front()].type();
+  layout.element_bytes = entries[members.front()].element_bytes();
+  const std::size_t step = std::max<std::size_t>(1, alignment / layout.element_bytes);
+  for (const auto member : members) {
+    layout.ranges.push_back({member, layout.size, entries[member].size()});
+    layout.size = (layout.size + entries[member].size() + step - 1) / step * step;
+  }
+  if (!HostAccessible<Space> && alignment == alignment_bytes) {
+    // NCCL's collectives need equal shards; unequal ones are sent as messages.
+    const std::size_t lines =
+        std::max<std::size_t>(1, alignment_bytes / layout.element_bytes) * static_cast<std::size_t>(parts);
+    layout.size = (layout.size + lines - 1) / lines * lines;
+  }
+  layout.partition = Partition::at_lines(layout.size, layout.element_bytes, parts);
+  return layout;
+}
+
+}  // namespace distx::detail

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include "distx/memory/operations.hpp"
+#include "distx/parallel/detail/bucket/bucket_layout.hpp"
+#include "distx/parallel/detail/optimizer/typed.hpp"
+#include "distx/parallel/segment.hpp"
+
+namespace distx::detail {
+
+template <MemorySpace Space>
+[[nodiscard]] Span<std::byte, Space> bytes_of(Span<AnyElement, Space> span) noexcept {
+  return {span.bytes(), span.size_bytes()};
+}
+
+/// Parameters that one message reduces or gathers: their layout, and the memory of their gradients and values.
+///
+/// `gradient` and `value` are whole, and empty while they have no memory. `gradient_shard` and `value_shard` are this
+/// rank's shard where it has separate memory. A packed buffer is a copy of parameters that are scattered in the
+/// user's arrays: first of their gradients, and, once these are used, of their values.
+template <MemorySpace Space>
+struct FlatBuffer {
+  BucketLayout layout{};
+  Span<AnyElement, Space> gradient{};
+  Span<AnyElement, Space> value{};
+  Span<AnyElement, Space> gradient_shard{};
+  Span<AnyElement, Space> value_shard{};
+  Span<AnyElement, Space> converted{};  ///< the gradients in `communication_type`, where that differs
+  ElementType communication_type{};
+  bool separate_gradient_shard = false;
+  bool separate_value_shard = false;
+  bool packed = false;
+  std::size_t begin = 0;  ///< [begin, begin + size) is updated by this rank: its shard, or everything at stage 0
+  std::size_t size = 0;
+  std::vector<ShardPiece> kept{};     ///< the pieces of this rank's shard
+  std::vector<ShardPiece> updated{};  ///< the pieces that this rank updates
+
+  /// Returns the part of `whole`, as long as the buffer, that this rank updates.
+  [[nodiscard]] Span<AnyElement, Space> own(Span<AnyElement, Space> whole) const noexcept {
+    return whole.subspan(begin, size);
+  }
+  [[nodiscard]] bool converts() const noexcept { return communication_type != layout.type; }
+  [[nodiscard]] std::size_t converted_bytes() const noexcept {
+    return converts() ? layout.size * size_of(communication_type) : 0;
+  }
+  [[nodiscard]] Span<AnyElement, Space> sent() const noexcept { return converts() ? converted : gradient; }
+  /// Returns where a reduction writes this rank's part; if `adds`, it must not overwrite the separate shard.
+  [[nodiscard]] Span<AnyElement, Space> received(bool adds) const noexcept {
+    return separate_gradient_shard && !adds ? gradient_shard : own(sent());
+  }
+  /// Returns the reduced gradients that this rank updates with.
+  [[nodiscard]] Span<AnyElement, Space> reduced() const noexcept {
+    return separate_gradient_shard ? gradient_shard : own(gradient);
+  }
+  [[nodiscard]] Segment<Space> segment(const ShardPiece& piece,
+                                       const std::vector<ParameterEntry<Space>>& entries) const noexcept {
+    return {piece.entry, piece.offset,
+            separate_value_shard ? value_shard.subspan(piece.at - begin, piece.size)
+                                 : entries[piece.entry].value_now().subspan(piece.offset, piece.size),
+            reduced().subspan(piece.at - begin, piece.size)};
+  }
+
+  /// @name Copies between the user's arrays and a packed buffer; nothing for other buffers
+  /// @{
+  void pack_gradients(typename Space::stream stream, const std::vector<ParameterEntry<Space>>& entries) const {
+    if (!packed) return;
+    for (const auto& range : layout.ranges)
+      copy(stream, bytes_of(gradient.subspan(range.begin, range.size)), bytes_of(entries[range.entry].gradient));
+  }
+  void unpack_gradients(typename Space::stream stream, const std::vector<ParameterEntry<Space>>& entries) const {
+    if (!packed) return;
+    for (const auto& range : layout.ranges)
+      copy(stream, bytes_of(entries[range.entry].gradient), bytes_of(gradient.subspan(range.begin, range.size)));
+  }
+  /// Packs this rank's shard.
+  void pack_values(typename Space::stream stream, const std::vector<ParameterEntry<Space>>& entries) const {
+    if (!packed) return;
+    for (const auto& piece : kept)
+      copy(stream, bytes_of(gradient.subspan(piece.at, piece.size)),
+           bytes_of(entries[piece.entry].value.subspan(piece.offset, piece.size)));
+  }
+  void unpack_values(typename Space::stream stream, const std::vector<ParameterEntry<Space>>& entries) const {
+    if (!packed) return;
+    for (const auto& range : layout.ranges)
+      copy(stream, bytes_of(entries[range.entry].value), bytes_of(gradient.subspan(range.begin, range.size)));
+  }
+  /// @}
+};
+
+}  // namespace distx::detail

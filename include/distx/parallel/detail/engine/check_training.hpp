@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include "distx/parallel/data_parallel_options.hpp"
+#include "distx/parallel/detail/engine/consistency.hpp"
+#include "distx/parallel/detail/engine/training_policies.hpp"
+#include "distx/parallel/detail/optimizer/any_optimizer.hpp"
+#include "distx/parallel/parameter_list.hpp"
+
+namespace distx::detail {
+
+/// Checks that Precision and `.loss_scale` apply to some trained parameter.
+/// @param entries  the parameters of a whole model, or of all parts of one
+/// @throws InvalidArgument
+template <class Entries>
+void check_effects(const Entries& entries, bool precision, const DataParallelOptions& options,
+                   const ErrorContext& context) {
+  bool short_types = false, float16s = false;
+  for (const auto& entry : entries) {
+    short_types = short_types || (entry.trained() && size_of(entry.type()) == 2);
+    float16s = float16s || (entry.trained() && entry.type() == ElementType::f16);
+  }
+  if (precision && !short_types)
+    throw InvalidArgument(
+        "Precision has no effect: no trained parameter is of bfloat16 or float16; use such parameters, or remove "
+        "Precision",
+        context);
+  if (options.loss_scale && !(precision && float16s))
+    throw InvalidArgument(".loss_scale has no effect: only float16 parameters with Precision use it; omit it", context);
+}
+
+/// Checks what one rank passes to a training, before anything is communicated.
+/// @throws InvalidArgument, or InvalidState for a parameter of another training
+template <MemorySpace Space>
+void check_arguments(const std::vector<ParameterEntry<Space>>& entries, const AnyOptimizer<Space>& optimizer,
+                     const TrainingPolicies& policies, const DataParallelOptions& options,
+                     const ErrorContext& context) {
+  const auto fail = [&](const std::string& message) { throw InvalidArgument(message, context); };
+  optimizer.validate();
+  if (options.broadcast_from < 0 || options.broadcast_from >= context.size)
+    fail("invalid .broadcast_from = " + std::to_string(options.broadcast_from) + ": must be in [0, " +
+         std::to_string(context.size) + ")");
+  if (!(options.clip_norm > 0))
+    fail("invalid .clip_norm = " + shortest(options.clip_norm) + ": must be > 0; omit it to disable clipping");
+  if (policies.hybrid && (options.group_ranks < 1 || context.size % options.group_ranks != 0))
+    fail("invalid .group_ranks = " + std::to_string(options.group_ranks) + ": Hybrid needs a divisor of the " +
+         std::to_string(context.size) + " ranks");
+  if (!policies.hybrid && options.group_ranks != 0)
+    fail(".group_ranks has no effect without the policy Hybrid; add Hybrid, or omit .group_ranks");
+  if (const double scale = options.first_loss_scale(); !(scale > 0) || !std::isfinite(scale))
+    fail("invalid .loss_scale = " + shortest(scale) + ": must be finite and > 0; 1 disables loss scaling");
+  check_list(entries, context);
+  for (const auto& entry : entries) {
+    if (entry.options.group.weight_decay && !optimizer.decays)
+      fail("the group of '" + entry.name + "' sets .weight_decay, but the optimizer has no weight decay");
+    if (optimizer.takes_whole == TakesWhole::all && entry.trained() && entry.options.rows == 0)
+      fail("the optimizer requires matrix parameters, but '" + entry.name +
+           "' has no .rows set; set .rows, or use distx::Mixed{distx::Muon{}, distx::AdamW{}}");
+    if (policies.stage >= 2 && !entry.owned && entry.trained())
+      fail("'" + entry.name + "' is borrowed, but " + policies.to_string() +
+           " allocates gradients itself; make it a distx::Parameter, or use ZeRO<0> or ZeRO<1>");
+  }
+  if (!policies.part_of_model) check_effects(entries, policies.communication_type.has_value(), options, context);
+}
+
+/// Compares what the ranks pass to a training. Collective over `comm`.
+/// @throws MismatchError on every rank, with the name of what differs and both values
+template <MemorySpace Space>
+void check_same_training(AnyCommunicator<Space>& comm, const std::vector<ParameterEntry<Space>>& entries,
+                         const AnyOptimizer<Space>& optimizer, const TrainingPolicies& policies,
+                         const DataParallelOptions& options, const ErrorContext& context) {
+  const auto yes_no = [](bool value) { return std::string(value ? "true" : "false"); };
+  ConsistencyRecord record;
+  record.add("the list of policies", policies.to_string());
+  record.add(".bucket_bytes", options.bucket_bytes == unlimited ? "unlimited" : std::to_string(options.bucket_bytes));
+  record.add(".overlap", yes_no(options.overlap));
+  record.add(".allow_unused", yes_no(options.allow_unused));
+  record.add(".broadcast_from", std::to_string(options.broadcast_from));
+  record.add(".clip_norm", shortest(options.clip_norm));
+  record.add(".group_ranks", std::to_string(options.group_ranks));
+  record.add(".loss_scale", shortest(options.first_loss_scale()));
+  record.add("the optimizer", optimizer.description);
+  for (std::size_t i = 0; i < entries.size(); ++i) record.add("parameter " + std::to_string(i), entries[i].to_string());
+  check_consistency(comm, record, "construct the same training on every rank", context);
+}
+
+}  // namespace distx::detail

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include "distx/parallel/detail/bucket/bucket.hpp"
+#include "distx/parallel/detail/engine/parameter_store.hpp"
+#include "distx/parallel/detail/engine/training_communicators.hpp"
+#include "distx/parallel/detail/engine/training_policies.hpp"
+
+namespace distx::detail {
+
+/// Returns the averaging op of a floating element type.
+[[nodiscard]] inline AnyOp average_of(ElementType type) noexcept {
+  switch (type) {
+    case ElementType::f64:
+      return AnyOp::make<double>(average);
+    case ElementType::bf16:
+      return AnyOp::make<bfloat16>(average);
+    case ElementType::f16:
+      return AnyOp::make<float16>(average);
+    default:
+      return AnyOp::make<float>(average);
+  }
+}
+
+/// Reduces a step's gradients bucket by bucket, in the order of the buckets on every rank, whatever the order in which
+/// they fill.
+///
+/// Where gradients are sharded (`lends`), a bucket has memory from its first gradient until it is reduced: from the
+/// pool, or separate memory where the pool is exhausted and no reduction is left to wait for. At stage 3 each reduction
+/// carries a hash of the order of `ready`, so that ranks with different orders get a MismatchError, not a deadlock.
+template <MemorySpace Space>
+class GradientReducer {
+ public:
+  using stream = typename Space::stream;
+  using here = std::source_location;
+
+  GradientReducer(Buckets<Space>& buckets, const ParameterStore<Space>& parameters, TrainingCommunicators<Space>& comms,
+                  const TrainingPolicies& policies, MemoryPool<Space>& pool, bool overlap, bool allow_unused)
+      : buckets_(buckets),
+        entries_(parameters.entries()),
+        comms_(comms),
+        policies_(policies),
+        pool_(pool),
+        overlap_(overlap),
+        waits_(policies.stage < 3 || !allow_unused),
+        compares_order_(policies.stage == 3 && !allow_unused),
+        bucket_of_(entries_.size()),
+        reductions_(buckets.size()) {
+    bool separate = false;
+    for (std::size_t b = 0; b < buckets.size(); ++b) {
+      for (const auto member : buckets[b].members) bucket_of_[member] = b;
+      count_ += buckets[b].trained ? 1 : 0;
+      for (const auto& buffer : buckets[b].buffers) separate = separate || buffer.separate_gradient_shard;
+    }
+    moves_ = comms.all().size() > 1 || separate;
+    restart(false);
+  }
+
+  /// The number of trained buckets, which are the first ones.
+  [[nodiscard]] std::size_t count() const noexcept { return count_; }
+  /// Whether a reduction of this micro-batch has started.
+  [[nodiscard]] bool started() const noexcept { return started_ > 0; }
+  /// Whether gradients have memory only while they are needed.
+  [[nodiscard]] bool lends() const noexcept { return policies_.stage >= 2; }
+
+  /// Gives the gradients of a parameter's bucket memory, on behalf of work enqueued on `after`.
+  void open(std::size_t parameter, stream after) {
+    Bucket<Space>& bucket = buckets_[bucket_of_[parameter]];
+    Reduction& reduction = reductions_[bucket_of_[parameter]];
+    reduction.ready_on.add(after);
+    if (!lends()) return;
+    if (!reduction.gradient.empty()) return order<Space>(reduction.opened_on, after);
+    reduction.opened_on = after;
+    auto& buffer = bucket.buffers.front();
+    reduction.gradient = borrow(buffer.layout.bytes(), after);
+    buffer.gradient = buffer.layout.over(reduction.gradient.span());
+    std::size_t end = 0;  // the padding between parameters is reduced with them
+    const auto clear = [&](std::size_t to) {
+      fill(after, bytes_of(buffer.gradient.subspan(end, to - end)), std::byte{0});
+    };
+    for (const auto& range : buffer.layout.ranges) {
+      clear(range.begin);
+      end = range.begin + range.size;
+      entries_[range.entry].owned->gradient = buffer.gradient.subspan(range.begin, range.size);
+    }
+    clear(buffer.layout.size);
+  }
+
+  /// Notes that a use of the parameter's gradient was written on `after`.
+  void written_on(std::size_t parameter, stream after) { reductions_[bucket_of_[parameter]].ready_on.add(after); }
+
+  /// Notes that a gradient is final, and starts every reduction whose turn has come.
+  void ready(std::size_t parameter, stream after, const here& location) {
+    --reductions_[bucket_of_[parameter]].missing;
+    if (compares_order_) order_ = fnv1a(std::array{order_, std::uint64_t{parameter}});
+    if (!lends() && (!overlap_ || !moves_)) return;
+    if (!overlap_ && !waits_) return;
+    while (started_ < count_ && reductions_[started_].missing == 0) start_next(after, location);
+    if (started_ > finished_) poll(reductions_[started_ - 1]);
+  }
+
+  /// Starts the remaining reductions of the micro-batch.
+  void start_rest(stream after, const here& location) {
+    while (started_ < count_) start_next(after, location);
+  }
+  /// Completes the reductions up to bucket `index`, for work enqueued on `after`.
+  void finish(std::size_t index, stream after) {
+    while (finished_ <= index) finish_next(after);
+    finished_on_.before(after);
+    finished_on_.clear();
+    finished_on_.add(after);
+  }
+  void finish_all(stream after) {
+    if (started_ > 0) finish(started_ - 1, after);
+  }
+  /// Begins the next micro-batch; if `adds`, its gradients are added to those before.
+  /// @pre every reduction is finished
+  void restart(bool adds) noexcept {
+    for (std::size_t b = 0; b < buckets_.size(); ++b) reductions_[b].missing = buckets_[b].members.size();
+    started_ = finished_ = 0;
+    order_ = 0;
+    finished_on_.clear();
+    adds_ = adds && policies_.accumulation == Accumulation::sharded;
+  }
+  /// Ends what is in flight, or waits for it, before its memory is released.
+  void abandon() noexcept {
+    for (auto& reduction : reductions_) reduction.pending.clear();
+  }
+
+ private:
+  /// A bucket's reduction in this micro-batch.
+  struct Reduction {
+    std::size_t missing = 0;    // members that are not ready
+    Streams<Space> ready_on{};  // where its gradients are written
+    stream opened_on{};         // where its memory was taken
+    PoolAllocation<Space> gradient{};
+    std::vector<PoolAllocation<Space>> converted{};
+    std::vector<Pending<Space>> pending{};  // last, since they borrow what is above
+  };
+
+  /// Takes memory from the pool once the oldest reductions have given back enough, or else allocates it.
+  [[nodiscard]] PoolAllocation<Space> borrow(std::size_t bytes, stream after) {
+    auto memory = pool_.take(bytes, after);
+    while (memory.empty() && finished_ < started_ && (waits_ || (overlap_ && done(reductions_[finished_])))) {
+      finish_next(after);
+      memory = pool_.take(bytes, after);
+    }
+    return memory.empty() ? pool_.allocate(bytes) : std::move(memory);
+  }
+
+  void start_next(stream after, const here& location) try {
+    location_ = location;
+    Bucket<Space>& bucket = buckets_[started_];
+    Reduction& reduction = reductions_[started_];
+    reduction.ready_on.before(after);
+    reduction.ready_on.clear();
+    for (auto& buffer : bucket.buffers) {
+      if (!buffer.converts()) continue;
+      reduction.converted.push_back(borrow(buffer.converted_bytes(), after));
+      buffer.converted = {reduction.converted.back().span().data(), buffer.layout.size, buffer.communication_type,
+                          size_of(buffer.communication_type)};
+    }
+    ++started_;
+    if (!moves_) return;
+    auto& comm = comms_.reducing();
+    for (auto& buffer : bucket.buffers) {
+      buffer.pack_gradients(after, entries_);
+      if (buffer.converts()) cast_to(after, buffer.converted, buffer.gradient);
+      const AnyOp op = average_of(buffer.communication_type);
+      if (policies_.stage == 0) {
+        const AllReduce<AnyElement, AnyOp, Space> call{buffer.sent(), buffer.received(adds_), op, location};
+        overlap_ ? reduction.pending.push_back(comm.start(call, after)) : make_in_order(comm, call, after);
+      } else {
+        const ReduceScatter<AnyElement, AnyOp, Space> call{
+            buffer.sent(), buffer.received(adds_), op, buffer.layout.partition.counts(), location, order_};
+        overlap_ ? reduction.pending.push_back(comm.start(call, after)) : make_in_order(comm, call, after);
+      }
+    }
+    if (!overlap_) finish(started_ - 1, after);
+  } catch (const Error&) {
+    explain();
+  }
+
+  void finish_next(stream after) try {
+    const std::size_t index = finished_++;
+    Bucket<Space>& bucket = buckets_[index];
+    Reduction& reduction = reductions_[index];
+    finished_on_.add(after);
+    for (auto& pending : reduction.pending) pending.wait(after);
+    reduction.pending.clear();
+    for (std::size_t i = 0; i < (moves_ ? bucket.buffers.size() : 0); ++i) {
+      auto& buffer = bucket.buffers[i];
+      const auto part = buffer.received(adds_);
+      if (auto* const across = comms_.across())
+        make_in_order(*across, AllReduce<AnyElement, AnyOp, Space>{part, part, average_of(part.type()), location_},
+                      after);
+      if (buffer.separate_gradient_shard && adds_)
+        add_to(after, buffer.gradient_shard, part);
+      else if (policies_.stage == 0 && !buffer.separate_gradient_shard)
+        buffer.unpack_gradients(after, entries_);
+    }
+    if (!reduction.converted.empty() || lends()) pool_.used_on(after);
+    reduction.converted.clear();
+    if (!lends()) return;
+    for (const auto member : bucket.members) entries_[member].owned->gradient = {};
+    bucket.buffers.front().gradient = {};
+    reduction.gradient = {};
+  } catch (const Error&) {
+    explain();
+  }
+
+  /// Rethrows the error that is being handled. At stage 3 a mismatch, or a revocation that a mismatch among the
+  /// reductions in flight has caused, is one of the order of `ready`.
+  [[noreturn]] void explain() {
+    bool mismatch = false;
+    try {
+      throw;
+    } catch (const MismatchError&) {
+      mismatch = true;
+    } catch (const RevokedError&) {
+      for (std::size_t i = finished_; compares_order_ && i < started_ && !mismatch; ++i)
+        mismatch = has_mismatch(reductions_[i]);
+    } catch (...) {
+    }
+    if (!compares_order_ || !mismatch) throw;
+    const auto& comm = comms_.all();
+    throw MismatchError(
+        "parameters became ready in different orders on different ranks; at stage 3 of ZeRO, call ready in the same "
+        "order on every rank",
+        {"ready", comm.backend(), comm.rank(), comm.size(), location_});
+  }
+  [[nodiscard]] static bool has_mismatch(Reduction& reduction) {
+    for (auto& pending : reduction.pending) try {
+        pending.wait();
+      } catch (const MismatchError&) {
+        return true;
+      } catch (const Error&) {  // revoked because of another one
+      }
+    return false;
+  }
+  /// Lets a backend without a progress thread make progress.
+  static void poll(Reduction& reduction) {
+    if constexpr (HostAccessible<Space>)
+      for (auto& pending : reduction.pending)
+        if (!pending.test()) return;
+  }
+  [[nodiscard]] static bool done(Reduction& reduction) {
+    return std::all_of(reduction.pending.begin(), reduction.pending.end(), [](auto& one) { return one.test(); });
+  }
+
+  Buckets<Space>& buckets_;
+  const std::vector<ParameterEntry<Space>>& entries_;
+  TrainingCommunicators<Space>& comms_;
+  TrainingPolicies policies_;
+  MemoryPool<Space>& pool_;
+  bool overlap_;
+  // Whether memory may wait for a reduction before the step: not where a rank without a gradient starts it only there
+  // while its peers wait in a gather.
+  bool waits_;
+  bool compares_order_;
+  bool moves_ = false;  // whether gradients are communicated or copied at all
+  bool adds_ = false;
+  here location_{};  // of the call that started the last reduction
+  std::vector<std::size_t> bucket_of_;
+  std::vector<Reduction> reductions_;
+  std::size_t count_ = 0;
+  std::size_t started_ = 0;
+  std::size_t finished_ = 0;
+  std::uint64_t order_ = 0;  // hash of the parameters in the order of their `ready`
+  Streams<Space> finished_on_;
+};
+
+}  // namespace distx::detail

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include "distx/parallel/detail/engine/loss_scaler.hpp"
+#include "distx/parallel/detail/engine/optimizer_shards.hpp"
+#include "distx/parallel/detail/optimizer/gradient_norm.hpp"
+
+namespace distx::detail {
+
+/// Clips the gradients of a step by their norm, undoes the scale of the losses, and finds steps to be skipped.
+template <MemorySpace Space>
+class GradientScaling {
+ public:
+  using stream = typename Space::stream;
+  using Gradients = std::vector<Segment<Space>>;
+
+  /// @param scales_loss  whether some parameter of float16 has master weights
+  GradientScaling(const DataParallelOptions& options, bool scales_loss) : options_(options) {
+    if (scales_loss) scaler_ = LossScaler(options.first_loss_scale());
+  }
+
+  /// Counts parameters on the ranks of `others` too: the norm is that of all of them, and `counts` says which of this
+  /// rank's parameters are counted here. Collective over `others`.
+  void extend(AnyCommunicator<Space> others, std::vector<bool> counts, const std::source_location& location) {
+    others_ = std::move(others);
+    counts_ = std::move(counts);
+    // A rank without a part of the float16 parameters scales its losses, and skips steps, with the others.
+    if (largest_of(*others_, scaler_.on() ? 1 : 0, location) > 0) scaler_ = LossScaler(options_.first_loss_scale());
+  }
+
+  /// Whether a step must inspect all gradients before it uses any.
+  [[nodiscard]] bool inspects() const noexcept { return options_.clips() || scaler_.on(); }
+  /// What gradients are multiplied by in this step.
+  [[nodiscard]] double factor() const noexcept { return factor_; }
+  /// The norm of the last step's gradients before they were clipped.
+  [[nodiscard]] double norm() const noexcept { return norm_; }
+  [[nodiscard]] const LossScaler& scaler() const noexcept { return scaler_; }
+
+  /// Inspects the reduced gradients, and scales those that are not scaled late. Collective.
+  /// @return false if they are not finite and the losses were scaled: the step is to be skipped on all ranks
+  /// @throws NonFiniteError on every rank if they are not finite
+  [[nodiscard]] bool apply(const ParameterStore<Space>& parameters, const OptimizerShards<Space>& shards,
+                           AnyCommunicator<Space>& comm, stream after, const ErrorContext& context) {
+    Gradients gradients;
+    shards.each_kept([&](const auto& segment) {
+      if (!parameters.steps()[segment.parameter].skipped) gradients.push_back(segment);
+    });
+    GradientExtent extent = extent_of(comm, after, gradients, parameters.size(), context.location);
+    const bool finite = extent.not_finite == GradientExtent::none;
+    if (others_) extent.largest = largest_of(*others_, finite ? extent.largest : not_finite, context.location);
+    factor_ = 1 / scaler_.scale();
+    if (!finite || extent.largest == not_finite) {
+      if (!scaler_.on())
+        throw NonFiniteError((finite ? "a gradient of another rank's part of the model"
+                                     : "the gradient of '" + parameters[extent.not_finite].name + "'") +
+                                 " is infinite or not a number, and has no norm to clip; lower the learning rate, or "
+                                 "check this step's data",
+                             context);
+      scaler_.not_finite();
+      return false;
+    }
+    scaler_.finite();
+    if (options_.clips()) clip(gradients, extent.largest, comm, after, context.location);
+    if (factor_ == 1) return true;
+    shards.each_updated([&](const auto& segment) {
+      if (!shards.scales_late(segment))
+        with_type(segment.gradient, [&](auto values) { scale(after, values, factor_); });
+    });
+    return true;
+  }
+  void begin_step() noexcept { factor_ = 1; }
+
+ private:
+  void clip(Gradients& gradients, double largest, AnyCommunicator<Space>& comm, stream after,
+            const std::source_location& location) {
+    if (others_) std::erase_if(gradients, [&](const auto& segment) { return !counts_[segment.parameter]; });
+    norm_ = norm_of(comm, others_ ? &*others_ : nullptr, after, gradients, largest, location) * factor_;
+    if (norm_ > options_.clip_norm) factor_ *= options_.clip_norm / norm_;
+  }
+
+  DataParallelOptions options_;
+  LossScaler scaler_;
+  std::optional<AnyCommunicator<Space>> others_{};
+  std::vector<bool> counts_{};
+  double factor_ = 1;
+  double norm_ = 0;
+};
+
+}  // namespace distx::detail

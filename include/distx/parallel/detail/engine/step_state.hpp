@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <memory>
+
+#include "distx/parallel/detail/step_faults.hpp"
+
+namespace distx::detail {
+
+/// The calls of a training whose order matters; `between_steps` is every call that needs finished weights.
+enum class StepCall : std::uint8_t {
+  gradient,
+  ready,
+  unshard,
+  micro_batch,
+  step,
+  reduce,
+  update,
+  gather,
+  owned,
+  between_steps
+};
+
+/// The state machine of a step: gradients are computed, reduced, used for an update, and the weights gathered.
+///
+/// `fault` says whether a call is legal now; the other functions are the transitions.
+class StepState {
+ public:
+  enum class Phase : std::uint8_t { backward, reduced, updated, released };
+
+  /// Returns why `call` is illegal now, or `none`.
+  ///
+  /// @param reducing  whether a reduction of this step has started
+  [[nodiscard]] StepFault fault(StepCall call, bool reducing = false) const noexcept {
+    if (const StepFault by_phase = faults[static_cast<std::size_t>(call)][static_cast<std::size_t>(phase_)];
+        by_phase != StepFault::none)
+      return by_phase;
+    switch (call) {
+      case StepCall::gradient:
+      case StepCall::ready:
+        return *evaluations_ > 0 || swapped_in() ? StepFault::no_gradients_in_scope : StepFault::none;
+      case StepCall::micro_batch:
+        return micro_batches_ > 0 && last_ ? StepFault::after_last_micro_batch : StepFault::none;
+      case StepCall::step:
+      case StepCall::reduce:
+        return last_ ? StepFault::none : StepFault::no_last_micro_batch;
+      case StepCall::between_steps:
+        return reducing ? StepFault::step_in_progress : StepFault::none;
+      default:
+        return StepFault::none;
+    }
+  }
+
+  /// @return whether this micro-batch follows another one of the same step
+  bool begin_micro_batch(bool last) noexcept {
+    last_ = last;
+    return micro_batches_++ > 0;
+  }
+  /// Whether the gradients of this micro-batch complete those of the step.
+  [[nodiscard]] bool in_last_micro_batch() const noexcept { return last_; }
+
+  void reduced() noexcept { phase_ = Phase::reduced; }
+  void updated() noexcept { phase_ = Phase::updated; }
+  /// This step updates nothing, on any rank.
+  void skip() noexcept { skipped_ = true; }
+  [[nodiscard]] bool skipped() const noexcept { return skipped_; }
+  /// The next step begins.
+  void finish() noexcept {
+    phase_ = Phase::backward;
+    micro_batches_ = 0;
+    last_ = true;
+    skipped_ = false;
+  }
+  void release() noexcept { phase_ = Phase::released; }
+
+  /// The number of evaluation scopes; a scope may outlive the training.
+  [[nodiscard]] const std::shared_ptr<int>& evaluations() const noexcept { return evaluations_; }
+  /// Held by each scope of `swap_in`.
+  [[nodiscard]] const std::shared_ptr<void>& swap_token() const noexcept { return swap_token_; }
+  [[nodiscard]] bool swapped_in() const noexcept { return swap_token_.use_count() > 1; }
+
+ private:
+  static constexpr StepFault none = StepFault::none;
+  static constexpr StepFault reduced_ = StepFault::gradients_reduced;
+  static constexpr StepFault unreduced = StepFault::gradients_not_reduced;
+  static constexpr StepFault busy = StepFault::step_in_progress;
+  static constexpr StepFault ended = StepFault::released;
+  /// The illegal transitions: by call, then by phase.
+  static constexpr StepFault faults[][4] = {
+      // backward, reduced, updated, released
+      {none, reduced_, reduced_, ended},                     // gradient
+      {none, reduced_, reduced_, ended},                     // ready
+      {none, none, none, ended},                             // unshard
+      {none, reduced_, reduced_, ended},                     // micro_batch
+      {none, reduced_, reduced_, ended},                     // step
+      {none, reduced_, reduced_, ended},                     // reduce
+      {unreduced, none, StepFault::weights_updated, ended},  // update
+      {unreduced, none, none, ended},                        // gather
+      {unreduced, none, none, ended},                        // owned
+      {none, busy, busy, ended},                             // between_steps
+  };
+
+  Phase phase_ = Phase::backward;
+  std::size_t micro_batches_ = 0;
+  bool last_ = true;
+  bool skipped_ = false;
+  std::shared_ptr<int> evaluations_ = std::make_shared<int>(0);
+  std::shared_ptr<void> swap_token_ = std::make_shared<char>();
+};
+
+}  // namespace distx::detail

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include "distx/parallel/detail/bucket/initial_values.hpp"
+#include "distx/parallel/detail/bucket/lay_out_buckets.hpp"
+#include "distx/parallel/detail/engine/check_training.hpp"
+#include "distx/parallel/detail/engine/weight_gatherer.hpp"
+#include "distx/parallel/detail/memory/allocate.hpp"
+
+namespace distx::detail {
+
+/// The buckets of a training and all of its memory.
+template <MemorySpace Space>
+class TrainingBuckets {
+ public:
+  /// Lays out the buckets, allocates their memory and sets the first values. Collective over all ranks.
+  /// @throws MemoryError on every rank if one cannot allocate
+  TrainingBuckets(const ParameterStore<Space>& parameters, TrainingCommunicators<Space>& comms,
+                  const AnyOptimizer<Space>& optimizer, const TrainingPolicies& policies,
+                  const DataParallelOptions& options, const ErrorContext& context)
+      : buckets_(lay_out_buckets(parameters.entries(), comms, optimizer, policies, options, context.location)) {
+    const auto& entries = parameters.entries();
+    const int stage = policies.stage;
+    allocate_together(comms.all(), context, [&] {
+      allocate_shared(buckets_, comms, stage, account_);
+      const auto make_pool = [&](std::size_t bytes, auto&& allocate) {
+        return std::make_unique<MemoryPool<Space>>(account_, bytes == 0 ? nullptr : allocate(bytes));
+      };
+      gradient_pool_ = make_pool(gradient_pool_bytes(buckets_, stage >= 2), [&](std::size_t bytes) {
+        // Gradients take their memory in any order, and NCCL wants registered memory from all ranks or from none.
+        if constexpr (HostAccessible<Space>)
+          return allocate_tracked(comms.reducing(), account_, MemoryKind::in_flight, bytes);
+        else
+          return allocate_tracked_local<Space>(account_, MemoryKind::in_flight, bytes);
+      });
+      const std::size_t value_bytes =
+          stage == 3 ? WeightGatherer<Space>::pool_bytes(buckets_, entries, options.overlap) : 0;
+      value_pool_ = make_pool(value_bytes, [&](std::size_t bytes) {
+        return allocate_tracked(comms.gathering(), account_, MemoryKind::in_flight, bytes);
+      });
+    });
+    allocate_together(comms.all(), context, [&] { allocate_local(buckets_, entries, optimizer, policies, account_); });
+    set_initial_values(buckets_, entries, comms, value_pool_.get(), options.broadcast_from, context.location);
+    for (const auto& entry : entries) {
+      if (entry.owned) continue;
+      account_->add(MemoryKind::weights, entry.buffer ? 0 : entry.bytes());
+      account_->add(MemoryKind::gradients, entry.trained() ? entry.bytes() : 0);
+      if (comms.all().size() > 1)
+        make_behind(comms.all(), Broadcast<AnyElement, Space>{entry.value, options.broadcast_from, context.location},
+                    typename Space::stream{});
+    }
+    adopt_values(buckets_, entries);
+    typename Space::stream{}.synchronize();
+  }
+
+  [[nodiscard]] Buckets<Space>& all() noexcept { return buckets_; }
+  [[nodiscard]] MemoryPool<Space>& gradient_pool() noexcept { return *gradient_pool_; }
+  [[nodiscard]] MemoryPool<Space>& value_pool() noexcept { return *value_pool_; }
+  [[nodiscard]] const std::shared_ptr<MemoryAccount>& account() const noexcept { return account_; }
+
+ private:
+  /// Allocates on every rank or on none.
+  template <class F>
+  void allocate_together(AnyCommunicator<Space>& comm, const ErrorContext& context, F&& f) {
+    std::string message;
+    std::uint8_t failed = 0;
+    try {
+      try {
+        f();
+      } catch (const MemoryError& error) {
+        message = error.what();
+      } catch (const std::bad_alloc& error) {
+        message = error.what();
+      }
+      failed = message.empty() ? 0 : 1;
+      if (comm.size() > 1) all_reduce_values(comm, Span<std::uint8_t>(&failed, 1), max, context.location);
+      if (failed != 0 && message.empty()) message = "another rank could not allocate";
+    } catch (const RevokedError& error) {  // a failed collective allocation has revoked the other ranks' calls
+      failed = 1;
+      if (message.empty()) message = error.what();
+    }
+    if (failed == 0) return;
+    throw MemoryError(message + "; use a higher stage of ZeRO, more ranks or smaller buckets; this rank holds " +
+                          account_->ledger().to_string(),
+                      context);
+  }
+
+  std::shared_ptr<MemoryAccount> account_ = std::make_shared<MemoryAccount>();
+  std::unique_ptr<MemoryPool<Space>> gradient_pool_{};  // without memory if all gradients are reduced in place
+  std::unique_ptr<MemoryPool<Space>> value_pool_{};     // without memory below stage 3
+  Buckets<Space> buckets_;
+};
+
+/// Checks the arguments of a training, compares those of all ranks, and makes its buckets. Collective over all ranks.
+/// @throws as the constructor of DataParallel; an error on this rank alone revokes the communicators
+template <MemorySpace Space>
+[[nodiscard]] TrainingBuckets<Space> make_training_buckets(
+    const ParameterStore<Space>& parameters, TrainingCommunicators<Space>& comms, const AnyOptimizer<Space>& optimizer,
+    const TrainingPolicies& policies, const DataParallelOptions& options, const std::source_location& location) {
+  auto& all = comms.all();
+  const ErrorContext context{"DataParallel", all.backend(), all.rank(), all.size(), location};
+  comms.guard([&] { check_arguments(parameters.entries(), optimizer, policies, options, context); });
+  if (all.size() > 1)  // all ranks throw the same error, so nothing is revoked
+    check_same_training(all, parameters.entries(), optimizer, policies, options, context);
+  return comms.guard([&] {
+    synchronize_all<Space>();  // the first weights may still be being written
+    if (policies.hybrid) comms.split(options.group_ranks);
+    if (policies.stage == 3) comms.separate_gathers();
+    return TrainingBuckets<Space>(parameters, comms, optimizer, policies, options, context);
+  });
+}
+
+}  // namespace distx::detail

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <exception>
+#include <optional>
+
+#include "distx/comm/any_communicator.hpp"
+
+namespace distx::detail {
+
+/// A MismatchError that every rank throws by itself, after the ranks have exchanged what differs.
+class AgreedMismatch : public MismatchError {
+ public:
+  using MismatchError::MismatchError;
+};
+
+/// The communicators of one training: all ranks, the ranks that shard a model among them, and, for Hybrid, the ranks
+/// that hold the same shard.
+template <MemorySpace Space>
+class TrainingCommunicators {
+ public:
+  explicit TrainingCommunicators(AnyCommunicator<Space> comm)
+      : all_(comm.share()), reducing_(comm.share()), gathering_(std::move(comm)) {}
+
+  /// Shards among groups of `group_ranks` consecutive ranks. Collective.
+  void split(int group_ranks) {
+    const int rank = all_.rank();
+    reducing_ = all_.split(rank / group_ranks, rank);
+    across_ = all_.split(rank % group_ranks, rank);
+    gathering_ = reducing_.share();
+  }
+  /// Gives gathers a separate communicator, whose calls need no common order with the reductions. Collective.
+  void separate_gathers() { gathering_ = reducing_.split(0, reducing_.rank()); }
+
+  [[nodiscard]] AnyCommunicator<Space>& all() noexcept { return all_; }
+  [[nodiscard]] const AnyCommunicator<Space>& all() const noexcept { return all_; }
+  [[nodiscard]] AnyCommunicator<Space>& reducing() noexcept { return reducing_; }
+  [[nodiscard]] AnyCommunicator<Space>& gathering() noexcept { return gathering_; }
+  /// Null without Hybrid.
+  [[nodiscard]] AnyCommunicator<Space>* across() noexcept { return across_ ? &*across_ : nullptr; }
+  /// The index of this rank's shard, and the number of shards.
+  [[nodiscard]] int shard() const { return reducing_.rank(); }
+  [[nodiscard]] int shards() const { return reducing_.size(); }
+
+  void revoke(const char* message) {
+    all_.revoke(message);
+    reducing_.revoke(message);
+    gathering_.revoke(message);
+    if (across_) across_->revoke(message);
+  }
+  /// Revokes with the message of the exception that is being handled, and rethrows it: no peer waits for this rank.
+  [[noreturn]] void revoke_and_rethrow() {
+    try {
+      throw;
+    } catch (const AgreedMismatch&) {  // no rank waits for this one, and a revocation could hide the error there
+    } catch (const std::exception& error) {
+      revoke(error.what());
+    } catch (...) {
+      revoke("unknown exception (not derived from std::exception)");
+    }
+    throw;
+  }
+  /// Returns what `f` returns; an exception revokes first.
+  template <class F>
+  decltype(auto) guard(F&& f) {
+    try {
+      return f();
+    } catch (...) {
+      revoke_and_rethrow();
+    }
+  }
+
+ private:
+  AnyCommunicator<Space> all_;
+  AnyCommunicator<Space> reducing_;
+  AnyCommunicator<Space> gathering_;
+  std::optional<AnyCommunicator<Space>> across_{};
+};
+
+}  // namespace distx::detail

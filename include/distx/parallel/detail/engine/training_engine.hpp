@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include "distx/parallel/detail/engine/gradient_reducer.hpp"
+#include "distx/parallel/detail/engine/gradient_scaling.hpp"
+#include "distx/parallel/detail/engine/step_options_check.hpp"
+#include "distx/parallel/detail/engine/step_state.hpp"
+#include "distx/parallel/detail/engine/training_buckets.hpp"
+#include "distx/parallel/unsharded.hpp"
+
+namespace distx::detail {
+
+/// What DataParallel does, for one memory space, with communicator, optimizer and element types erased.
+///
+/// Every call checks the state of the step first. An error on this rank revokes the communicators before it leaves the
+/// call, so that no peer waits for this rank.
+template <MemorySpace Space>
+class TrainingEngine {
+ public:
+  using stream = typename Space::stream;
+  using here = std::source_location;
+
+  TrainingEngine(AnyCommunicator<Space> comm, std::vector<ParameterEntry<Space>> entries,
+                 const AnyOptimizer<Space>& optimizer, const TrainingPolicies& policies,
+                 const DataParallelOptions& options, const here& location)
+      : policies_(policies),
+        options_(options),
+        location_(location),
+        comms_(std::move(comm)),
+        parameters_(std::move(entries)),
+        buckets_(make_training_buckets(parameters_, comms_, optimizer, policies, options, location)),
+        reducer_(buckets_.all(), parameters_, comms_, policies, buckets_.gradient_pool(), options.overlap,
+                 options.allow_unused),
+        shards_(buckets_.all(), parameters_, comms_, policies, options.overlap),
+        scaling_(options, parameters_.scales_loss(policies)) {
+    if (policies.stage == 3)
+      gatherer_ = std::make_shared<WeightGatherer<Space>>(buckets_.all(), parameters_, comms_, buckets_.value_pool(),
+                                                          options.overlap);
+    parameters_.claim(reducer_.lends() || !done_at_return<Space>, [this](std::size_t index, stream after) {
+      comms_.guard([&] {
+        calls_.enter(after);
+        reducer_.open(index, after);
+      });
+    });
+  }
+  TrainingEngine(const TrainingEngine&) = delete;
+  TrainingEngine& operator=(const TrainingEngine&) = delete;
+  ~TrainingEngine() {
+    parameters_.release();
+    reducer_.abandon();
+    shards_.abandon();
+    if (gatherer_ != nullptr) gatherer_->abandon();
+    try {
+      synchronize_all<Space>();  // enqueued work may use memory that is freed now
+    } catch (...) {              // a broken device does no work
+    }
+  }
+
+  /// Checks that gradients can be requested now.
+  void check_gradient() {
+    comms_.guard([&] { check(StepCall::gradient, "gradient", location_); });
+  }
+  /// Zeroes a borrowed gradient when it is first requested in a step.
+  void request_gradient(const void* identity, stream after) {
+    try {
+      check(StepCall::gradient, "gradient", location_);
+      calls_.enter(after);
+      const std::size_t index = index_of(identity, "gradient", location_);
+      parameters_.steps().check_writable(index, parameters_[index], context("gradient", location_));
+      auto& step = parameters_.steps()[index];
+      if (std::exchange(step.requested, true)) return order<Space>(step.zeroed_on, after);
+      step.zeroed_on = after;
+      fill(after, bytes_of(parameters_[index].gradient), std::byte{0});
+    } catch (...) {
+      comms_.revoke_and_rethrow();
+    }
+  }
+  void ready(const void* identity, stream after, const here& location) {
+    try {
+      check(StepCall::ready, "ready", location);
+      calls_.enter(after);
+      const std::size_t index = index_of(identity, "ready", location);
+      const auto& entry = parameters_[index];
+      const bool last_use = parameters_.steps().ready(index, entry, context("ready", location));
+      reducer_.written_on(index, after);  // by this use, whichever micro-batch sends it
+      if (!last_use) return;
+      if (entry.owned) {
+        entry.owned->prepare_gradient(after);
+        entry.owned->sent = true;
+      }
+      if (state_.in_last_micro_batch() || policies_.accumulation == Accumulation::sharded)
+        reducer_.ready(index, after, location);
+    } catch (...) {
+      comms_.revoke_and_rethrow();
+    }
+  }
+
+  void begin_micro_batch(bool last, stream after, const here& location) {
+    call(StepCall::micro_batch, "micro_batch", after, location, [&] {
+      if (state_.begin_micro_batch(last)) end_micro_batch(after, location);
+    });
+  }
+  void step(const StepOptions& options, stream after, const here& location) {
+    call(StepCall::step, "step", after, location, [&] {
+      step_options_.check(options, scaling_.scaler().on(), context("step", location));
+      start_reductions(after, location);
+      step_options_.note(comms_.all(), options, context("step", location));
+      if (scaling_.inspects()) inspect(after, location);
+      check_no_scope("step", location);
+      for (std::size_t i = 0; i < reducer_.count() && !state_.skipped(); ++i) {
+        reducer_.finish(i, after);
+        shards_.update(i, options, scaling_.factor(), after, location);
+        shards_.start_gather(i, after, location);
+      }
+      reducer_.finish_all(after);
+      end_step(after, location);
+    });
+  }
+  void reduce(stream after, const here& location) {
+    call(StepCall::reduce, "reduce", after, location, [&] {
+      start_reductions(after, location);
+      if (scaling_.inspects()) inspect(after, location);
+      reducer_.finish_all(after);
+      state_.reduced();
+    });
+  }
+  void update(const StepOptions& options, stream after, const here& location) {
+    call(StepCall::update, "update", after, location, [&] {
+      step_options_.check(options, scaling_.scaler().on(), context("update", location));
+      step_options_.note(comms_.all(), options, context("update", location));
+      check_no_scope("update", location);
+      for (std::size_t i = 0; i < reducer_.count() && !state_.skipped(); ++i)
+        shards_.update(i, options, scaling_.factor(), after, location);
+      state_.updated();
+    });
+  }
+  void gather(stream after, const here& location) {
+    call(StepCall::gather, "gather", after, location, [&] {
+      check_no_scope("gather", location);
+      end_step(after, location);
+    });
+  }
+
+  /// Returns what this rank updates in this step.
+  [[nodiscard]] std::vector<Segment<Space>> owned(const here& location) {
+    check(StepCall::owned, "owned", location);
+    std::vector<Segment<Space>> segments;
+    if (state_.skipped()) return segments;
+    shards_.each_updated([&](Segment<Space> segment) {
+      if (parameters_.steps()[segment.parameter].skipped) return;
+      if (shards_.scales_late(segment)) segment.scale = scaling_.factor();
+      segments.push_back(segment);
+    });
+    return segments;
+  }
+
+  /// Calls f(name, values) for every parameter with its whole values, in the order of the list.
+  void for_each_full_weight(const std::function<void(const std::string&, Span<const AnyElement, Space>)>& f,
+                            stream after, const here& location) {
+    call(StepCall::between_steps, "for_each_full_weight", after, location, [&] {
+      step_options_.compare(comms_.all(), context("for_each_full_weight", location));
+      Unsharded<Space> scope;  // of the unit of the last parameter
+      for (std::size_t i = 0; i < parameters_.size(); ++i) {
+        if (parameters_[i].buffer) continue;
+        if (gatherer_ != nullptr) scope.hold_only(gatherer_, gatherer_->unit_of(i), after, location);
+        f(parameters_[i].name, parameters_[i].value_now());
+      }
+    });
+  }
+  /// Ends the training; owned parameters keep whole weights.
+  void release(stream after, const here& location) {
+    call(StepCall::between_steps, "release", after, location, [&] {
+      check_no_scope("release", location);
+      if (state_.swapped_in()) fail(StepFault::average_swapped_in, "release", location);
+      step_options_.compare(comms_.all(), context("release", location));
+      if (gatherer_ != nullptr) gatherer_->make_whole(account(), after, location);
+      parameters_.release();
+      state_.release();
+    });
+  }
+
+  /// @name For ExponentialAverage
+  /// @{
+  /// Runs `change`, which changes what this rank updates, and gathers the weights of all ranks.
+  template <class F>
+  void change_values(stream after, const here& location, F&& change) {
+    call(StepCall::between_steps, "swap_in", after, location, [&] {
+      check_no_scope("swap_in", location);
+      if (gatherer_ != nullptr) gatherer_->invalidate(after);
+      change();
+      shards_.gather(after, location);
+    });
+  }
+  /// Runs `f`, ordered between the other calls of the training.
+  template <class F>
+  void ordered(stream after, F&& f) {
+    comms_.guard([&] {
+      calls_.enter(after);
+      f();
+      calls_.leave(after);
+    });
+  }
+  /// @throws InvalidArgument with the text that `message()` returns, unless `valid`
+  template <class Message>
+  void check_argument(bool valid, const char* operation, const here& location, Message&& message) {
+    if (!valid) comms_.guard([&] { throw InvalidArgument(message(), context(operation, location)); });
+  }
+  [[nodiscard]] const OptimizerShards<Space>& shards() const noexcept { return shards_; }
+  [[nodiscard]] const std::shared_ptr<MemoryAccount>& account() const noexcept { return buckets_.account(); }
+  [[nodiscard]] const std::shared_ptr<void>& swap_token() const noexcept { return state_.swap_token(); }
+  [[nodiscard]] const here& location() const noexcept { return location_; }
+  /// @}
+
+  [[nodiscard]] bool shards_weights() const noexcept { return gatherer_ != nullptr; }
+  /// Makes the unit of an owned parameter whole until `scope` ends.
+  /// @pre shards_weights()
+  void unshard(Unsharded<Space>& scope, const void* identity, stream after, const here& location) {
+    comms_.guard([&] {
+      check(StepCall::unshard, "unshard", location);
+      calls_.enter(after);
+      const auto unit = gatherer_->unit_of(index_of(identity, "unshard", location));
+      if (unit) scope.hold(gatherer_, *unit, after, location);
+    });
+  }
+  [[nodiscard]] Evaluation<Space> evaluate() { return {state_.evaluations(), gatherer_}; }
+
+  /// Extends the norm to the parameters of the ranks of `others`. Collective over `others`.
+  void extend_norm(AnyCommunicator<Space> others, std::vector<bool> counts) {
+    scaling_.extend(std::move(others), std::move(counts), location_);
+  }
+  [[nodiscard]] std::size_t bucket_count() const noexcept { return reducer_.count(); }
+  [[nodiscard]] double gradient_norm() const noexcept { return scaling_.norm(); }
+  [[nodiscard]] const LossScaler& scaler() const noexcept { return scaling_.scaler(); }
+  [[nodiscard]] MemoryLedger memory() const { return account()->ledger(); }
+
+ private:
+  /// Makes a call that concerns all of the training.
+  template <class F>
+  void call(StepCall which, const char* operation, stream after, const here& location, F&& f) {
+    comms_.guard([&] {
+      check(which, operation, location);
+      calls_.enter(after);
+      f();
+      calls_.leave(after);
+    });
+  }
+  void check(StepCall which, const char* operation, const here& location) const {
+    if (const StepFault fault = state_.fault(which, reducer_.started()); fault != StepFault::none)
+      fail(fault, operation, location);
+  }
+  [[noreturn]] void fail(StepFault fault, const char* operation, const here& location,
+                         std::string_view subject = {}) const {
+    throw InvalidState(message_of(fault, subject), context(operation, location));
+  }
+  [[nodiscard]] ErrorContext context(std::string_view operation, const here& location) const {
+    const auto& comm = comms_.all();
+    return {operation, comm.backend(), comm.rank(), comm.size(), location};
+  }
+  [[nodiscard]] std::size_t index_of(const void* identity, const char* operation, const here& location) const {
+    if (const auto index = parameters_.find(identity)) return *index;
+    throw InvalidArgument(
+        "not one of the training's parameters; pass the weights or Parameters that it was constructed with, which must "
+        "not move in memory",
+        context(operation, location));
+  }
+  void check_no_scope(const char* operation, const here& location) const {
+    if (gatherer_ == nullptr) return;
+    if (const std::string* unit = gatherer_->unsharded(); unit != nullptr)
+      fail(StepFault::weights_unsharded, operation, location, *unit);
+  }
+
+  void end_micro_batch(stream after, const here& location) {
+    const bool sharded = policies_.accumulation == Accumulation::sharded;
+    parameters_.steps().check_complete(parameters_.entries(), options_.allow_unused, context("micro_batch", location));
+    if (sharded) {
+      if (options_.allow_unused) parameters_.zero_unused(policies_, comms_.all().size(), after);
+      reducer_.start_rest(after, location);
+      reducer_.finish_all(after);
+    }
+    reducer_.restart(true);
+    parameters_.begin_micro_batch(sharded);
+  }
+  void start_reductions(stream after, const here& location) {
+    parameters_.steps().check_complete(parameters_.entries(), options_.allow_unused, context("reduce", location));
+    if (options_.allow_unused) parameters_.zero_unused(policies_, comms_.all().size(), after);
+    reducer_.start_rest(after, location);
+    // After all reductions: a peer may wait for one of these before it joins this call.
+    if (options_.allow_unused) parameters_.steps().agree_on_unused(comms_.all(), location);
+  }
+  void inspect(stream after, const here& location) {
+    reducer_.finish_all(after);
+    if (!scaling_.apply(parameters_, shards_, comms_.reducing(), after, context("step", location))) state_.skip();
+  }
+  void end_step(stream after, const here& location) {
+    shards_.gather(after, location);
+    reducer_.restart(false);
+    parameters_.begin_step();
+    scaling_.begin_step();
+    if (gatherer_ != nullptr) gatherer_->restart(after);
+    state_.finish();
+  }
+  TrainingPolicies policies_;
+  DataParallelOptions options_;
+  here location_;  // where the training was made
+  TrainingCommunicators<Space> comms_;
+  ParameterStore<Space> parameters_;
+  TrainingBuckets<Space> buckets_;
+  GradientReducer<Space> reducer_;
+  OptimizerShards<Space> shards_;
+  GradientScaling<Space> scaling_;
+  std::shared_ptr<WeightGatherer<Space>> gatherer_{};  // null below stage 3
+  StepState state_{};
+  StepOptionsCheck<Space> step_options_{};
+  CallOrder<Space> calls_{};
+};
+
+}  // namespace distx::detail

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include "distx/parallel/detail/bucket/bucket.hpp"
+
+namespace distx::detail {
+
+/// The all-gathers of one bucket's weights: each rank contributes its shard and receives all shards.
+template <MemorySpace Space>
+class WeightGather {
+ public:
+  using stream = typename Space::stream;
+  using here = std::source_location;
+  using Entries = std::vector<ParameterEntry<Space>>;
+
+  /// @param overlap  whether the call returns before the weights have arrived
+  /// @param identity  what all ranks must gather: compared where calls are compared
+  void start(Bucket<Space>& bucket, AnyCommunicator<Space>& comm, const Entries& entries, bool overlap,
+             std::uint64_t identity, stream after, const here& location) {
+    for (auto& buffer : bucket.buffers) {
+      buffer.pack_values(after, entries);
+      const auto whole = buffer.packed ? buffer.gradient : buffer.value;
+      const auto shard = buffer.separate_value_shard ? buffer.value_shard : buffer.own(whole);
+      const AllGather<AnyElement, Space> call{shard, whole, buffer.layout.partition.counts(), location, identity};
+      overlap ? pending_.push_back(comm.start(call, after)) : make_in_order(comm, call, after);
+    }
+    started_ = true;
+  }
+  [[nodiscard]] bool started() const noexcept { return started_; }
+  void finish(Bucket<Space>& bucket, const Entries& entries, stream after) {
+    if (!std::exchange(started_, false)) return;
+    for (auto& pending : pending_) pending.wait(after);
+    pending_.clear();
+    for (auto& buffer : bucket.buffers) buffer.unpack_values(after, entries);
+  }
+  /// Ends what is in flight, or waits for it, before its memory is released.
+  void abandon() noexcept { pending_.clear(); }
+
+ private:
+  std::vector<Pending<Space>> pending_;
+  bool started_ = false;
+};
+
+}  // namespace distx::detail

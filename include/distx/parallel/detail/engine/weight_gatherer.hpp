@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include "distx/parallel/detail/engine/parameter_store.hpp"
+#include "distx/parallel/detail/engine/training_communicators.hpp"
+#include "distx/parallel/detail/engine/weight_gather.hpp"
+
+namespace distx::detail {
+
+/// Gathers sharded weights unit by unit while scopes of `unshard` need them.
+///
+/// The order of the scopes is remembered, and the unit that followed in the last step is prefetched if the pool has
+/// memory for it. All ranks unshard in the same order: each gather carries its unit, and a different one on another
+/// rank is a MismatchError.
+template <MemorySpace Space>
+class WeightGatherer {
+ public:
+  using stream = typename Space::stream;
+  using here = std::source_location;
+
+  WeightGatherer(Buckets<Space>& buckets, const ParameterStore<Space>& parameters, TrainingCommunicators<Space>& comms,
+                 MemoryPool<Space>& pool, bool overlap)
+      : buckets_(buckets),
+        entries_(parameters.entries()),
+        comms_(comms),
+        pool_(pool),
+        overlap_(overlap),
+        gathers_(buckets.size()),
+        unit_of_(entries_.size()) {
+    for (std::size_t b = 0; b < buckets.size(); ++b) {
+      if (!buckets[b].owned) continue;
+      const std::string name = entries_[buckets[b].members.front()].unit();
+      std::size_t unit = 0;
+      while (unit < units_.size() && units_[unit].name != name) ++unit;
+      if (unit == units_.size()) units_.push_back({name});
+      units_[unit].buckets.push_back(b);
+      for (const auto member : buckets[b].members) unit_of_[member] = unit;
+    }
+  }
+
+  /// Returns the bytes of the two largest units: one in use, one prefetched.
+  [[nodiscard]] static std::size_t pool_bytes(const Buckets<Space>& buckets,
+                                              const std::vector<ParameterEntry<Space>>& entries, bool overlap) {
+    std::vector<std::pair<std::string, std::size_t>> sums;
+    for (const auto& bucket : buckets) {
+      if (!bucket.owned) continue;
+      const std::string name = entries[bucket.members.front()].unit();
+      auto sum = std::find_if(sums.begin(), sums.end(), [&](const auto& each) { return each.first == name; });
+      if (sum == sums.end()) sum = sums.insert(sums.end(), {name, 0});
+      sum->second += round_up_to_lines(bucket.buffers.front().layout.bytes());
+    }
+    std::sort(sums.begin(), sums.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+    std::size_t bytes = 0;
+    for (std::size_t i = 0; i < std::min<std::size_t>(sums.size(), overlap ? 2 : 1); ++i) bytes += sums[i].second;
+    return bytes;
+  }
+
+  /// Returns the unit of a parameter, or nothing if its weights are borrowed and always whole.
+  [[nodiscard]] std::optional<std::size_t> unit_of(std::size_t parameter) const noexcept { return unit_of_[parameter]; }
+  /// Returns the name of a unit that a scope holds, or null.
+  [[nodiscard]] const std::string* unsharded() const noexcept {
+    for (const auto& unit : units_)
+      if (unit.scopes > 0) return &unit.name;
+    return nullptr;
+  }
+
+  /// Makes a unit's weights whole for one more scope. Collective if no scope holds them yet.
+  ///
+  /// @param remember  whether the call is part of the order that prefetching follows
+  void acquire(std::size_t index, stream after, const here& location, bool remember = true) {
+    Unit& unit = units_[index];
+    pool_.used_on(after);
+    unit.used_on.before(after);
+    unit.used_on.add(after);
+    if (unit.scopes++ > 0) return;
+    auto& order = orders_[evaluating_ ? 1 : 0];
+    if (remember && (position_ == order.size() || order[position_] != index)) {
+      order.resize(position_);
+      order.push_back(index);
+    }
+    if (remember) ++position_;
+    try {
+      if (unit.state == State::sharded) {
+        while (!take_from_pool(unit, after) && drop_prefetched(after)) {
+        }
+        for (const auto b : unit.buckets)
+          if (gathers_[b].memory.empty()) set_memory(b, pool_.allocate(buckets_[b].buffers.front().layout.bytes()));
+        gather(unit, after, location);
+      }
+      // After this unit's own messages, before this rank waits for them.
+      if (remember && overlap_ && position_ < order.size()) prefetch(order[position_], after, location);
+      for (const auto b : unit.buckets) gathers_[b].gather.finish(buckets_[b], entries_, after);
+    } catch (const MismatchError&) {
+      const auto& comm = comms_.gathering();
+      throw MismatchError(
+          "this rank unshards '" + unit.name +
+              "' while another rank unshards another unit; call unshard in the same order on every rank",
+          {"unshard", comm.backend(), comm.rank(), comm.size(), location});
+    }
+    for (const auto b : unit.buckets) show(buckets_[b], true);
+    unit.state = State::whole;
+  }
+
+  void release(std::size_t index) noexcept {
+    Unit& unit = units_[index];
+    if (--unit.scopes > 0) return;
+    reshard(unit);
+  }
+
+  /// Gives all parameters with sharded weights whole weights in memory of this rank. Collective.
+  void make_whole(const std::shared_ptr<MemoryAccount>& account, stream after, const here& location) {
+    std::vector<TrackedMemory<Space>> whole;  // of each bucket
+    for (const auto& bucket : buckets_) {
+      const auto& buffer = bucket.buffers.front();
+      const std::size_t unit = *unit_of_[bucket.members.front()];
+      whole.push_back(allocate_tracked_local<Space>(account, MemoryKind::weights, buffer.layout.bytes()));
+      acquire(unit, after, location, false);
+      copy(after, whole.back()->span(), bytes_of(buffer.value));
+      release(unit);
+    }
+    for (std::size_t b = 0; b < whole.size(); ++b) {
+      const BucketLayout& layout = buckets_[b].buffers.front().layout;
+      for (const auto& range : layout.ranges) {
+        auto& state = *entries_[range.entry].owned;
+        state.value_memory = whole[b];
+        state.value = layout.over(whole[b]->span()).subspan(range.begin, range.size);
+        state.sharded = false;
+      }
+    }
+  }
+
+  /// Drops prefetched weights, because the weights change.
+  void invalidate(stream after) {
+    while (drop_prefetched(after)) {
+    }
+  }
+  /// Begins the next step, and with it the remembered order.
+  void restart(stream after) {
+    invalidate(after);
+    if (position_ < orders_[0].size()) orders_[0].resize(position_);
+    position_ = 0;
+  }
+  /// Between these two calls, scopes follow a separate order.
+  void begin_evaluation() noexcept {
+    evaluating_ = true;
+    training_position_ = std::exchange(position_, 0);
+  }
+  void end_evaluation() noexcept {
+    if (position_ < orders_[1].size()) orders_[1].resize(position_);
+    evaluating_ = false;
+    position_ = training_position_;
+  }
+  /// Ends what is in flight, or waits for it, before its memory is released.
+  void abandon() noexcept {
+    for (auto& each : gathers_) each.gather.abandon();
+  }
+
+ private:
+  enum class State { sharded, prefetched, whole };
+  struct Unit {
+    std::string name;
+    std::vector<std::size_t> buckets{};
+    Streams<Space> used_on{};
+    int scopes = 0;
+    State state = State::sharded;
+  };
+  struct BucketGather {
+    PoolAllocation<Space> memory{};
+    WeightGather<Space> gather{};  // last, since what is in flight borrows the memory
+  };
+
+  void set_memory(std::size_t b, PoolAllocation<Space> memory) {
+    gathers_[b].memory = std::move(memory);
+    auto& buffer = buckets_[b].buffers.front();
+    buffer.value = buffer.layout.over(gathers_[b].memory.span());
+  }
+  /// Takes memory for all of the unit, or for nothing of it.
+  bool take_from_pool(Unit& unit, stream after) {
+    for (const auto b : unit.buckets) {
+      auto memory = pool_.take(buckets_[b].buffers.front().layout.bytes(), after);
+      if (memory.empty()) {
+        reshard(unit);
+        return false;
+      }
+      set_memory(b, std::move(memory));
+    }
+    return true;
+  }
+  void gather(Unit& unit, stream after, const here& location) {
+    for (const auto b : unit.buckets)
+      gathers_[b].gather.start(buckets_[b], comms_.gathering(), entries_, overlap_,
+                               fnv1a("bucket " + std::to_string(b)), after, location);
+  }
+  void prefetch(std::size_t index, stream after, const here& location) {
+    Unit& unit = units_[index];
+    if (unit.state != State::sharded || unit.scopes > 0 || !take_from_pool(unit, after)) return;
+    gather(unit, after, location);
+    unit.state = State::prefetched;
+  }
+  /// Releases a prefetched unit that no scope needs yet.
+  /// @return whether there was one
+  bool drop_prefetched(stream after) {
+    for (auto& unit : units_) {
+      if (unit.state != State::prefetched || unit.scopes > 0) continue;
+      for (const auto b : unit.buckets) gathers_[b].gather.finish(buckets_[b], entries_, after);
+      pool_.used_on(after);
+      reshard(unit);
+      return true;
+    }
+    return false;
+  }
+  void reshard(Unit& unit) noexcept {
+    for (const auto b : unit.buckets) {
+      show(buckets_[b], false);
+      buckets_[b].buffers.front().value = {};
+      gathers_[b].memory = {};
+    }
+    unit.used_on.clear();
+    unit.state = State::sharded;
+  }
+  void show(Bucket<Space>& bucket, bool whole) noexcept {
+    const auto& buffer = bucket.buffers.front();
+    for (const auto& range : buffer.layout.ranges)
+      entries_[range.entry].owned->value =
+          whole ? buffer.value.subspan(range.begin, range.size) : Span<AnyElement, Space>{};
+  }
+
+  Buckets<Space>& buckets_;
+  const std::vector<ParameterEntry<Space>>& entries_;
+  TrainingCommunicators<Space>& comms_;
+  MemoryPool<Space>& pool_;
+  bool overlap_;
+  std::vector<BucketGather> gathers_;
+  std::vector<Unit> units_;
+  std::vector<std::optional<std::size_t>> unit_of_;
+  std::vector<std::size_t> orders_[2];  // in training, in evaluation
+  std::size_t position_ = 0;
+  std::size_t training_position_ = 0;
+  bool evaluating_ = false;
+};
+
+}  // namespace distx::detail

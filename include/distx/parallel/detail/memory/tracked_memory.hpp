@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <memory>
+
+#include "distx/comm/any_communicator.hpp"
+#include "distx/observe/memory_ledger.hpp"
+
+namespace distx::detail {
+
+/// Memory that an account counts until its last owner releases it.
+template <MemorySpace Space>
+class TrackedBytes {
+ public:
+  TrackedBytes(std::shared_ptr<MemoryAccount> account, MemoryKind kind, CommunicatorMemory<std::byte, Space> memory)
+      : account_(std::move(account)), kind_(kind), memory_(std::move(memory)) {
+    account_->add(kind_, memory_.size());
+  }
+  TrackedBytes(const TrackedBytes&) = delete;
+  TrackedBytes& operator=(const TrackedBytes&) = delete;
+  ~TrackedBytes() { account_->remove(kind_, memory_.size()); }
+
+  [[nodiscard]] Span<std::byte, Space> span() const noexcept { return memory_.span(); }
+
+ private:
+  std::shared_ptr<MemoryAccount> account_;
+  MemoryKind kind_;
+  CommunicatorMemory<std::byte, Space> memory_;
+};
+
+template <MemorySpace Space>
+using TrackedMemory = std::shared_ptr<TrackedBytes<Space>>;
+
+/// Allocates zeroed communicator memory. Collective over `comm`, with the same size on every rank.
+template <MemorySpace Space>
+TrackedMemory<Space> allocate_tracked(AnyCommunicator<Space>& comm, const std::shared_ptr<MemoryAccount>& account,
+                                      MemoryKind kind, std::size_t bytes) {
+  return std::make_shared<TrackedBytes<Space>>(account, kind, comm.template allocate<std::byte>(bytes));
+}
+
+/// Allocates memory of this rank alone: zeroed, or `uninitialized`.
+template <MemorySpace Space, class... Values>
+TrackedMemory<Space> allocate_tracked_local(const std::shared_ptr<MemoryAccount>& account, MemoryKind kind,
+                                            std::size_t bytes, Values... values) {
+  const auto buffer = std::make_shared<Buffer<std::byte, Space>>(bytes, values...);
+  return std::make_shared<TrackedBytes<Space>>(account, kind,
+                                               CommunicatorMemory<std::byte, Space>(buffer->span(), buffer));
+}
+
+}  // namespace distx::detail

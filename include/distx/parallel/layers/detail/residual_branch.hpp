@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include "distx/parallel/layers/linear.hpp"
+
+namespace distx::detail {
+
+/// The branch of a residual connection: a ColumnParallel layer, a local function, and a RowParallel layer.
+///
+/// It communicates once forward and once backward: an all-reduce, or with sequence parallelism an all-gather and a
+/// reduce-scatter. `Derived` has `terms(tokens, training)` and `terms_backward(gradient, training)`, which are local,
+/// and the layer `output()`. Branches with the same input may share the communication, since a sum of Partials is
+/// Partial.
+template <class Derived, class Split>
+class ResidualBranch {
+ public:
+  /// Returns what is added to the residual stream `x`, (batch, length, width). Collective over the model axis.
+  template <class X, class Training>
+  [[nodiscard]] auto forward(X&& x, Training& training) {
+    auto terms = self().terms(redistribute<typename Split::tokens>(std::forward<X>(x)), training);
+    return self().output().add_bias(redistribute<typename Split::residual>(std::move(terms)), training);
+  }
+  /// Returns the gradient of `x` from that of the result, and declares the weights' gradients ready. Collective over
+  /// the model axis. @throws InvalidState without a matching `forward`
+  template <class G, class Training>
+  [[nodiscard]] auto backward(const G& gradient, Training& training) {
+    self().output().add_bias_backward(gradient, training);
+    return redistribute<typename Split::residual>(
+        self().terms_backward(redistribute<typename Split::tokens>(gradient), training));
+  }
+
+ private:
+  friend Derived;
+  ResidualBranch() = default;
+  Derived& self() { return static_cast<Derived&>(*this); }
+};
+
+}  // namespace distx::detail
