@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #if !defined(__CUDACC__)
-#error distx/cuda_kernels.cuh has the kernels, which nvcc alone compiles: include it in one .cu file of the program, \
-and distx/cuda.hpp everywhere else
+#error distx/cuda_kernels.cuh has the kernels, which only nvcc compiles: include it in a .cu file of the program, and \
+distx/cuda.hpp everywhere else
 #endif
 #include "distx/cuda/kernels/boxes.cuh"
 #include "distx/cuda/kernels/elements.cuh"
@@ -15,7 +15,7 @@ and distx/cuda.hpp everywhere else
 
 namespace distx::cuda::detail {
 
-/// Fills the slots, before main.
+/// Sets the pointers to the kernels before main.
 inline const bool kernels_are_here = [] {
   kernels = {.fill = &enqueue_fill,
              .cast = &enqueue_cast,
@@ -26,7 +26,8 @@ inline const bool kernels_are_here = [] {
              .largest_magnitude = &enqueue_largest_magnitude,
              .fixed_point_squares = &enqueue_fixed_point_squares,
              .clip_factor = &enqueue_clip_factor,
-             .change_step = &enqueue_change_step};
+             .change_step = &enqueue_change_step,
+             .load = &load_listed_kernels};
   return register_optimizer<SGD>() && register_optimizer<AdamW>();
 }();
 

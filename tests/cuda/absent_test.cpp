@@ -20,14 +20,14 @@ using distx::Span;
 
 }  // namespace
 
-TEST_CASE("without a GPU everything says so in a sentence") {
+TEST_CASE("without a GPU every call throws an error that says so") {
   if (distx::device_count() > 0) {
     MESSAGE("there is a GPU here");
     CHECK(distx::why_no_gpu().empty());
     return;
   }
-  CHECK(doctest::String(distx::why_no_gpu().c_str()) == doctest::Contains("there is no GPU here"));
-  const auto words = "there is no GPU here that CUDA can use: ";
+  CHECK(doctest::String(distx::why_no_gpu().c_str()) == doctest::Contains("no GPU"));
+  const auto words = "no GPU that CUDA can use: ";
   CHECK_SAYS(distx::CudaStream(), words);
   CHECK_SAYS(distx::CudaEvent(), words);
   CHECK_SAYS((Buffer<float, Cuda>(10)), words);
@@ -38,8 +38,8 @@ TEST_CASE("without a GPU everything says so in a sentence") {
   CHECK_SAYS(distx::DeviceStep(0.1), words);
   CHECK_SAYS(CudaStreamRef().synchronize(), words);
   distx::SelfConnector alone;
-  CHECK_SAYS(distx::pick_device(alone), "rank 0 sees no GPU: there is no GPU here");
-  // What has nothing to do needs none.
+  CHECK_SAYS(distx::pick_device(alone), "rank 0 sees no GPU: no GPU");
+  // Empty operations need no GPU.
   CHECK(Buffer<float, Cuda>(0).span().empty());
   const Span<float, Cuda> none;
   fill(CudaStreamRef(), none, 1.0f);
@@ -47,9 +47,9 @@ TEST_CASE("without a GPU everything says so in a sentence") {
   CHECK(fixed_point_norm(CudaStreamRef(), none) == 0);
 }
 
-TEST_CASE("without kernels every operation says what to include and compile") {
+TEST_CASE("without kernels every operation throws an error that says what to include and compile") {
   const CudaStreamRef stream;
-  // No call comes so far as to look at the memory.
+  // No call reads the memory.
   float place[4] = {};
   distx::bfloat16 short_place[4] = {};
   const Span<float, Cuda> values(place, 4);

@@ -55,8 +55,8 @@ void check(std::size_t rows, std::size_t inner, std::size_t columns, int order, 
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("a product is that of the book, whatever the shape and the order in memory", T, float, double,
-                   bfloat16, float16) {
+TEST_CASE_TEMPLATE("local_matmul equals the definition for every shape and memory order", T, float, double, bfloat16,
+                   float16) {
   for (int order = 0; order < 8; ++order) {
     check<T>(3, 5, 2, order, 1, 0);
     check<T>(1, 7, 9, order, -0.5f, 2);
@@ -64,14 +64,14 @@ TEST_CASE_TEMPLATE("a product is that of the book, whatever the shape and the or
   }
 }
 
-TEST_CASE("nothing to add up, or nothing at all") {
+TEST_CASE("local_matmul of empty matrices scales or does nothing") {
   check<float>(3, 0, 2, 0, 1, 0);
   check<float>(3, 0, 2, 4, 1, 0.5f);
   check<float>(0, 3, 2, 0, 1, 0);
   check<double>(4, 2, 0, 0, 1, 1);
 }
 
-TEST_CASE("with keep = 0 old values do not matter") {
+TEST_CASE("local_matmul ignores old values if keep is 0") {
   const CudaStream stream;
   const Placed<float> out(std::vector<float>(4, std::nanf(""))), one(std::vector<float>{1, 2, 3, 4});
   const MatrixRef<float, Cuda> m{one.span(), 2, 2};
@@ -79,7 +79,7 @@ TEST_CASE("with keep = 0 old values do not matter") {
   CHECK(out.values(stream) == std::vector<float>{7, 10, 15, 22});
 }
 
-TEST_CASE("shapes that do not fit are refused") {
+TEST_CASE("local_matmul rejects shapes that do not match") {
   const CudaStream stream;
   const Placed<float> four(std::vector<float>(4)), six(std::vector<float>(6));
   const MatrixRef<float, Cuda> square{four.span(), 2, 2}, wide{six.span(), 2, 3}, wrong{six.span(), 2, 2};
@@ -87,7 +87,7 @@ TEST_CASE("shapes that do not fit are refused") {
   CHECK_THROWS_AS(local_matmul(stream, wrong, square, square), distx::MismatchError);
 }
 
-TEST_CASE("floats are not rounded to TF32, unless that is allowed on this thread") {
+TEST_CASE("floats are rounded to TF32 only while this thread allows it") {
   using distx::cuda::detail::compute_type;
   CHECK(compute_type<float>() == CUBLAS_COMPUTE_32F);
   {
@@ -111,7 +111,7 @@ TEST_CASE("floats are not rounded to TF32, unless that is allowed on this thread
   CHECK(out.values(stream) == std::vector<float>(64 * 64, exact));
 }
 
-TEST_CASE("each thread has a handle of its own, kept while it lives") {
+TEST_CASE("each thread keeps its own cuBLAS handle") {
   const CudaStream stream;
   const auto mine = distx::cuda::detail::blas_handle(stream);
   CHECK(distx::cuda::detail::blas_handle({}) == mine);

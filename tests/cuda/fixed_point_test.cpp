@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Norms of a GPU's memory have the host's bits, however the values are cut.
+// Norms of values in a GPU's memory against the host's.
 #include <distx/cuda/detail/fixed_point.hpp>
 
 #include "cuda/placed.hpp"
@@ -14,7 +14,7 @@ using distx::float16;
 using distx::HostStream;
 using distx::Span;
 
-TEST_CASE_TEMPLATE("the host's bits", T, float, double, bfloat16, float16) {
+TEST_CASE_TEMPLATE("norms have the host's bits", T, float, double, bfloat16, float16) {
   const CudaStream stream;
   for (const std::size_t size : {0u, 1u, 3u, 4u, 31u, 70001u, 1000003u}) {
     auto values = wave<T>(size);
@@ -32,7 +32,7 @@ TEST_CASE_TEMPLATE("the host's bits", T, float, double, bfloat16, float16) {
   }
 }
 
-TEST_CASE("parts add up to the whole's bits, and the host waits once") {
+TEST_CASE("norms of parts add up to the bits of the whole") {
   const CudaStream stream;
   const auto values = wave<float>(100003);
   const Placed<float> placed(values);
@@ -56,8 +56,7 @@ TEST_CASE("parts add up to the whole's bits, and the host waits once") {
   }
 }
 
-TEST_CASE_TEMPLATE("what is no number or infinite makes the largest magnitude infinite", T, float, double, bfloat16,
-                   float16) {
+TEST_CASE_TEMPLATE("a NaN or an infinity makes the largest magnitude infinite", T, float, double, bfloat16, float16) {
   const CudaStream stream;
   const float infinity = std::numeric_limits<float>::infinity();
   for (const float odd : {infinity, -infinity, std::nanf("")})
@@ -70,7 +69,7 @@ TEST_CASE_TEMPLATE("what is no number or infinite makes the largest magnitude in
     }
 }
 
-TEST_CASE("very large and very small numbers") {
+TEST_CASE("norms of very large and very small numbers have the host's bits") {
   const CudaStream stream;
   for (const double size : {1e300, 1e-300, 0x1p1023, 5e-324, 0.0}) {
     std::vector<double> values(100, size);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Fused updates on a GPU against the host's, cut anywhere, and captured in a graph.
+// Fused updates on a GPU against the host's, partitioned anywhere, and captured in a graph.
 #include <distx/cuda/detail/fused_update.hpp>
 #include <distx/optim/adamw.hpp>
 #include <distx/optim/detail/fused_update.hpp>
@@ -111,19 +111,20 @@ void check_everywhere(const Optimizer& optimizer, double roundings) {
   }
 }
 
-TEST_CASE_TEMPLATE("AdamW: the host's but for rounding, and the same bits wherever it is cut", T, float, double,
-                   bfloat16, float16) {
+TEST_CASE_TEMPLATE("AdamW equals the host's up to rounding, with the same bits however it is partitioned", T, float,
+                   double, bfloat16, float16) {
   check_everywhere<T>(AdamW{}, sizeof(T) == 2 ? 2 : 16);
 }
-TEST_CASE_TEMPLATE("SGD", T, float, bfloat16) {
+TEST_CASE_TEMPLATE("SGD equals the host's up to rounding, with the same bits however it is partitioned", T, float,
+                   bfloat16) {
   check_everywhere<T>(SGD{.momentum = 0.9, .nesterov = true}, sizeof(T) == 2 ? 2 : 16);
 }
-TEST_CASE_TEMPLATE("a user's own optimizers", T, float, float16) {
+TEST_CASE_TEMPLATE("custom optimizers have the same bits however they are partitioned", T, float, float16) {
   check_everywhere<T>(Lion{}, sizeof(T) == 2 ? 2 : 16);
   check_everywhere<T>(PlainDescent{}, sizeof(T) == 2 ? 2 : 16);
 }
 
-TEST_CASE("a million elements, and no division by what a previous step left") {
+TEST_CASE("an update of a million elements equals the host's") {
   const CudaStream stream;
   const std::size_t size = 1000003;
   const OnGpu<float, AdamW> model(size, {1, 1, 1, 1});
@@ -157,7 +158,7 @@ class Graph {
   cudaGraphExec_t executable_ = nullptr;
 };
 
-TEST_CASE_TEMPLATE("a step captured once and replayed is the step taken again and again", T, float, bfloat16) {
+TEST_CASE_TEMPLATE("a captured update that is replayed equals updates one by one", T, float, bfloat16) {
   const CudaStream stream;
   const std::size_t size = 3001;
   DeviceStep step(0.01, 0.1);
@@ -181,7 +182,7 @@ TEST_CASE_TEMPLATE("a step captured once and replayed is the step taken again an
   CHECK(model.values(stream).from(plain.values(stream)) <= (sizeof(T) == 2 ? 2 : 16));
 }
 
-TEST_CASE("a step in the GPU's memory: decay and number") {
+TEST_CASE("DeviceStep changes the decay and the number of steps") {
   const CudaStream stream;
   DeviceStep step(0.5);
   CHECK(!step.read(stream).weight_decay.has_value());
@@ -201,7 +202,7 @@ TEST_CASE("a step in the GPU's memory: decay and number") {
   CHECK(model.values(stream).same_as(plain.values(stream)));
 }
 
-TEST_CASE("lengths that differ are refused") {
+TEST_CASE("fused_update rejects different lengths") {
   const CudaStream stream;
   const Placed<float> three(std::vector<float>(3)), four(std::vector<float>(4));
   CHECK_THROWS_AS(fused_update(stream, SGD{}, Step{}, three.span(), four.in(), {three.span()}), distx::MismatchError);

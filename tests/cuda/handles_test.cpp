@@ -87,14 +87,14 @@ TEST_CASE("every handle is closed once") {
       [](const standin::Live& live) { return live.device_allocations; });
   check<unique_blas>(
       [] {
-        cublasHandle_t handle = nullptr;
-        CHECK(cublasCreate(&handle) == CUBLAS_STATUS_SUCCESS);
-        return handle;
+        blas_traits::handle_type owned;
+        CHECK(cublasCreate(&owned.handle) == CUBLAS_STATUS_SUCCESS);
+        return owned;
       },
       [](const standin::Live& live) { return live.cublas_handles; });
 }
 
-TEST_CASE("operations that give a number leave nothing behind, also when they fail") {
+TEST_CASE("operations that return a number leak nothing, even when they fail") {
   const distx::CudaStream stream;
   const Placed<float> values(wave<float>(1000));
   static_cast<void>(sum_of_squares(stream, values.span()));
@@ -107,7 +107,7 @@ TEST_CASE("operations that give a number leave nothing behind, also when they fa
   wait_for(before);
 }
 
-TEST_CASE("a stream or an event that is asked erases no error that somebody else has yet to look for") {
+TEST_CASE("queries of streams and events keep the last error of other code") {
   const distx::CudaStream stream;
   const distx::CudaEvent event;
   test::Gate gate(stream);
@@ -122,7 +122,7 @@ TEST_CASE("a stream or an event that is asked erases no error that somebody else
   standin::keeps_not_ready(true);
 }
 
-TEST_CASE("memory is asked for again only when what streams give back is there") {
+TEST_CASE("a failed allocation is retried after streams have freed their memory") {
   const distx::CudaStream stream;
   test::Gate gate(stream);
   { const distx::Buffer<int, distx::Cuda> behind_the_gate(1, distx::uninitialized, stream); }
@@ -137,16 +137,27 @@ TEST_CASE("memory is asked for again only when what streams give back is there")
   gate.open();
 }
 
-TEST_CASE("ranks pick one GPU each, and agree that no two have the same") {
+TEST_CASE("a driver that calls a large request invalid is out of memory") {
+  for (const cudaError_t code : {cudaErrorInvalidValue, cudaErrorAlreadyMapped}) {
+    standin::fail_always("cudaMallocHost", code);
+    CHECK_THROWS_WITH_AS(distx::PinnedBuffer<int>(1), doctest::Contains("no page-locked memory for 1 elements"),
+                         distx::MemoryError);
+    standin::fail_never();
+  }
+  standin::fail_next("cudaMallocHost", cudaErrorIllegalAddress);
+  CHECK_THROWS_AS(distx::PinnedBuffer<int>(1), distx::BackendError);
+}
+
+TEST_CASE("pick_device gives each rank its own GPU and rejects a shared one on every rank") {
   using distx::pick_device;
   distx::spawn(3, [](auto& connector) { CHECK(pick_device(connector) == connector.rank()); });
   const int gpus = distx::device_count();
   CHECK_THROWS_WITH_AS(distx::spawn(gpus + 1, [](auto& connector) { pick_device(connector); }),
-                       doctest::Contains("have picked the same GPU"), distx::Error);
+                       doctest::Contains("chose the same GPU"), distx::Error);
   distx::spawn(gpus + 1, [](auto& connector) { pick_device(connector, {.share = true}); });
   standin::same_uuid(1, 0);
   CHECK_THROWS_WITH_AS(distx::spawn(2, [](auto& connector) { pick_device(connector); }),
-                       doctest::Contains("ranks 0 and 1 have picked the same GPU"), distx::Error);
+                       doctest::Contains("ranks 0 and 1 chose the same GPU"), distx::Error);
   standin::same_uuid(1, 1);
   standin::devices(0);
   CHECK_THROWS_WITH_AS(distx::spawn(2, [](auto& connector) { pick_device(connector); }),

@@ -5,6 +5,7 @@
 #include <distx/memory/operations.hpp>
 
 #include "cuda/placed.hpp"
+#include "cuda/tensor_kernels.hpp"
 
 namespace {
 
@@ -28,7 +29,7 @@ void everywhere(F&& f) {
   f(std::size_t{1000003}, std::size_t{0}, std::size_t{3});
 }
 
-TEST_CASE_TEMPLATE("cast: the host's bits", Pair, std::pair<bfloat16, float>, std::pair<float, bfloat16>,
+TEST_CASE_TEMPLATE("cast has the host's bits", Pair, std::pair<bfloat16, float>, std::pair<float, bfloat16>,
                    std::pair<float16, float>, std::pair<float, float16>, std::pair<float, double>,
                    std::pair<double, float>, std::pair<bfloat16, float16>, std::pair<float16, double>,
                    std::pair<float8_e4m3, float>, std::pair<float, float8_e4m3>, std::pair<float8_e5m2, bfloat16>,
@@ -47,7 +48,7 @@ TEST_CASE_TEMPLATE("cast: the host's bits", Pair, std::pair<bfloat16, float>, st
   });
 }
 
-TEST_CASE("cast: what is not a number, is infinite, subnormal or too large") {
+TEST_CASE("cast of NaN, infinite, subnormal and too large values has the host's result") {
   const CudaStream stream;
   const float infinity = std::numeric_limits<float>::infinity();
   const std::vector<float> from{infinity, -infinity, 1e30f, -1e30f, 65519.0f, 65520.0f, 6e-8f, 3e-8f, 1e-40f, -0.0f};
@@ -70,7 +71,7 @@ std::uint8_t vendors_bits(float value) {
     return __nv_fp8_e5m2(value).__x;
 }
 
-TEST_CASE_TEMPLATE("cast to 8 bits and back: the host's bits, and CUDA's own", T, float8_e4m3, float8_e5m2) {
+TEST_CASE_TEMPLATE("cast to 8 bits and back has the host's bits and CUDA's", T, float8_e4m3, float8_e5m2) {
   const CudaStream stream;
   const float infinity = std::numeric_limits<float>::infinity();
   std::vector<float> from{infinity, -infinity, std::nanf(""), -std::nanf(""), 464.0f, -1e30f, 61440.0f, 1e-40f, -0.0f};
@@ -103,7 +104,7 @@ static_assert(distx::cuda::detail::Castable<float8_e4m3, float8_e4m3> &&
               distx::cuda::detail::Castable<double, const float8_e5m2>);
 static_assert(!distx::cuda::detail::Castable<float8_e4m3, float8_e5m2> && !distx::cuda::detail::Castable<float, int>);
 
-TEST_CASE_TEMPLATE("fill, scale, add: the host's bits", T, float, double, bfloat16, float16) {
+TEST_CASE_TEMPLATE("fill, scale and add have the host's bits", T, float, double, bfloat16, float16) {
   const CudaStream stream;
   everywhere([&](std::size_t size, std::size_t offset, std::size_t other) {
     auto wanted = wave<T>(size);
@@ -122,7 +123,7 @@ TEST_CASE_TEMPLATE("fill, scale, add: the host's bits", T, float, double, bfloat
   });
 }
 
-TEST_CASE_TEMPLATE("mix: as the host's, but for rounding", Pair, std::pair<float, float>, std::pair<float, bfloat16>,
+TEST_CASE_TEMPLATE("mix equals the host's up to rounding", Pair, std::pair<float, float>, std::pair<float, bfloat16>,
                    std::pair<double, double>, std::pair<float16, float>) {
   using To = typename Pair::first_type;
   using From = typename Pair::second_type;
@@ -138,7 +139,7 @@ TEST_CASE_TEMPLATE("mix: as the host's, but for rounding", Pair, std::pair<float
   });
 }
 
-TEST_CASE("integers are filled, and copies of one type are casts") {
+TEST_CASE("fill takes integers, and cast to the same type copies") {
   const CudaStream stream;
   const Placed<std::int64_t> whole(std::vector<std::int64_t>(37), 1);
   fill(stream, whole.span(), std::int64_t{-5000000000});
@@ -151,8 +152,8 @@ TEST_CASE("integers are filled, and copies of one type are casts") {
   CHECK(same_bits(to.values(stream), wave<float>(37)));
 }
 
-TEST_CASE_TEMPLATE("sum_of_squares: the host's but for rounding, and always the same bits", T, float, double, bfloat16,
-                   float16) {
+TEST_CASE_TEMPLATE("sum_of_squares equals the host's up to rounding, with the same bits wherever the array begins", T,
+                   float, double, bfloat16, float16) {
   const CudaStream stream;
   for (const std::size_t size : {0u, 1u, 3u, 4u, 300u, 65537u, 1000003u}) {
     auto values = wave<T>(size);
@@ -164,7 +165,17 @@ TEST_CASE_TEMPLATE("sum_of_squares: the host's but for rounding, and always the 
   }
 }
 
-TEST_CASE("lengths that differ are refused") {
+TEST_CASE("functions registered in two files of kernels run, and all kernels can be loaded") {
+  const CudaStream stream;
+  distx::cuda::detail::load_kernels();
+  const Placed<float> x(std::vector<float>(1001, 3)), cube(std::vector<float>(1001)), square(std::vector<float>(1001));
+  for_elements(stream, tensor_kernels::Cube{}, cube.span(), x.in());
+  for_elements(stream, tensor_kernels::Square{}, square.span(), x.in());
+  CHECK(cube.values(stream) == std::vector<float>(1001, 27));
+  CHECK(square.values(stream) == std::vector<float>(1001, 9));
+}
+
+TEST_CASE("operations reject different lengths") {
   const CudaStream stream;
   const Placed<float> three(std::vector<float>(3)), four(std::vector<float>(4));
   const Placed<double> wide(std::vector<double>(4));

@@ -21,7 +21,7 @@ using test::Gate;
 
 }  // namespace
 
-TEST_CASE("operations are enqueued, and done in the stream's order") {
+TEST_CASE("operations run in the stream's order and do not block the host") {
   const CudaStream stream;
   const Placed<float> values(std::vector<float>(1000, 1)), other(std::vector<float>(1000, 2));
   const PinnedBuffer<float> host(1000);
@@ -40,7 +40,7 @@ TEST_CASE("operations are enqueued, and done in the stream's order") {
   CHECK(host[999] == 3.5f);
 }
 
-TEST_CASE("a stream waits for an event of another, and for nothing else") {
+TEST_CASE("a stream waits for another's event and for nothing else") {
   const CudaStream first, second;
   const CudaEvent event;
   const Placed<float> values(std::vector<float>(100, 1));
@@ -63,7 +63,7 @@ TEST_CASE("a stream waits for an event of another, and for nothing else") {
   CHECK(late[99] == 2);
 }
 
-TEST_CASE("a user's own streams and events") {
+TEST_CASE("streams and events of the user are referenced, adopted and released") {
   cudaStream_t raw = nullptr;
   REQUIRE(cudaStreamCreate(&raw) == cudaSuccess);
   const CudaStreamRef borrowed = CudaStreamRef::from_native_handle(raw);
@@ -88,7 +88,7 @@ TEST_CASE("a user's own streams and events") {
   CHECK(again.done());
 }
 
-TEST_CASE("buffers: zeros, sizes, moves, and memory that is not there") {
+TEST_CASE("buffers are zero, move, and throw MemoryError if there is no memory") {
   const CudaStream stream;
   const Buffer<int, Cuda> zeros(1001), ordered(1001, stream);
   for (const auto* buffer : {&zeros, &ordered}) {
@@ -121,7 +121,7 @@ TEST_CASE("buffers: zeros, sizes, moves, and memory that is not there") {
   for (const int value : pinned) CHECK(value == 0);
 }
 
-TEST_CASE("what buffers give back in the order of a stream is kept for others, until it is asked for") {
+TEST_CASE("memory of stream-ordered buffers is kept until it is released on request") {
   constexpr std::size_t bytes = 64 << 20;
   const CudaStream stream;
   const auto reserved = [&] {
@@ -139,7 +139,7 @@ TEST_CASE("what buffers give back in the order of a stream is kept for others, u
   CHECK(reserved() < before + bytes);
 }
 
-TEST_CASE("a buffer goes back in the order of its own GPU's default stream, whichever GPU is current") {
+TEST_CASE("a buffer is freed on its own GPU's default stream, whichever GPU is current") {
   if (distx::device_count() < 2) {
     MESSAGE("left out: there is one GPU");
     return;
@@ -163,7 +163,7 @@ TEST_CASE("a buffer goes back in the order of its own GPU's default stream, whic
   }
 }
 
-TEST_CASE("a device guard gives back") {
+TEST_CASE("DeviceGuard restores the previous GPU") {
   const int before = distx::current_device();
   {
     const distx::DeviceGuard guard(distx::device_count() - 1);

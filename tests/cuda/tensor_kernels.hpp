@@ -5,11 +5,17 @@
 // What tests/nccl/tensor_test.cpp has done by kernels of its own, as a user's program would.
 namespace tensor_kernels {
 
-/// A function that distx does not know, registered in the file of the kernels.
+/// Functions that distx does not know, each registered in one of two files of kernels.
 struct Cube {
   template <class T>
   constexpr T operator()(T x) const {
     return x * x * x;
+  }
+};
+struct Square {
+  template <class T>
+  constexpr T operator()(T x) const {
+    return x * x;
   }
 };
 

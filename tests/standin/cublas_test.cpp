@@ -67,7 +67,7 @@ void check(bool of_left, bool of_right, int batches, const Multiply& multiply) {
 
 }  // namespace
 
-TEST_CASE("products are those of loops, transposed or not, in all types") {
+TEST_CASE("products equal those of loops, transposed or not, in all types") {
   const float alpha = 2, beta = 3;
   const double alpha_in_double = 2, beta_in_double = 3;
   for (const bool of_left : {false, true})
@@ -99,7 +99,7 @@ TEST_CASE("products are those of loops, transposed or not, in all types") {
     }
 }
 
-TEST_CASE("a product reads nothing of its result where beta is zero, and refuses what is no matrix") {
+TEST_CASE("a product does not read its result if beta is zero, and rejects invalid matrices") {
   const Live before = live();
   {
     const OwnHandle own;

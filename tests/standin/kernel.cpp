@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "standin/kernel.hpp"
 
+#include <link.h>
+
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
+#include <numeric>
+#include <random>
 #include <vector>
 
 #include "standin/device.hpp"
@@ -15,9 +21,54 @@ thread_local constinit uint3 blockIdx{};
 thread_local constinit uint3 blockDim{};
 thread_local constinit uint3 gridDim{};
 
+// The initial values of `__shared__` variables, whose place in them is that of the variables in a thread's memory.
+extern "C" {
+extern const char __start_standin_shared[] __attribute__((weak));
+extern const char __stop_standin_shared[] __attribute__((weak));
+}
+
 namespace standin {
 
 namespace {
+
+/// This thread's `__shared__` variables.
+struct Shared {
+  char* begin = nullptr;
+  std::size_t size = 0;
+};
+int find_shared(dl_phdr_info* info, std::size_t, void* result) {
+  const auto start = reinterpret_cast<std::uintptr_t>(__start_standin_shared);
+  for (int i = 0; i < info->dlpi_phnum; ++i) {
+    const auto& header = info->dlpi_phdr[i];
+    const std::uintptr_t begin = info->dlpi_addr + header.p_vaddr;
+    if (header.p_type != PT_TLS || start < begin || start >= begin + header.p_memsz) continue;
+    *static_cast<Shared*>(result) = {static_cast<char*>(info->dlpi_tls_data) + (start - begin),
+                                     static_cast<std::size_t>(__stop_standin_shared - __start_standin_shared)};
+    return 1;
+  }
+  return 0;
+}
+/// A block finds nothing of an earlier block's in the memory that its threads share.
+void poison_shared() {
+  static thread_local const Shared shared = [] {
+    Shared found;
+    if (__start_standin_shared != nullptr) dl_iterate_phdr(find_shared, &found);
+    return found;
+  }();
+  if (shared.size > 0) std::memset(shared.begin, 0xCB, shared.size);
+}
+
+std::atomic<int> wanted_order{-1};
+std::atomic<unsigned> launches{0};
+
+/// 0 … count - 1 in an order.
+std::vector<std::size_t> ordered(std::size_t count, Order order, unsigned seed) {
+  std::vector<std::size_t> all(count);
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  if (order == Order::reverse) std::reverse(all.begin(), all.end());
+  if (order == Order::random) std::shuffle(all.begin(), all.end(), std::minstd_rand(seed + 1));
+  return all;
+}
 
 constexpr unsigned lanes_of_warp = 32;
 
@@ -35,8 +86,10 @@ struct Thread {
 /// Runs the threads of a block, on as few fibers as there are threads that wait for others at one time.
 class Block {
  public:
-  Block(uint3 size, const std::function<void()>& body)
-      : body_(body), threads_(std::size_t{size.x} * size.y * size.z), size_(size) {}
+  Block(uint3 size, const std::function<void()>& body, const std::vector<std::size_t>& order)
+      : body_(body), order_(order), threads_(order.size()), rank_(order.size()), size_(size) {
+    for (std::size_t i = 0; i < order.size(); ++i) rank_[order[i]] = i;
+  }
 
   void run() {
     while (begun_ < threads_.size()) {
@@ -69,7 +122,7 @@ class Block {
   /// One fiber runs one thread after the other, until one of them has to wait.
   void run_threads(Fiber& fiber) {
     while (begun_ < threads_.size()) {
-      const std::size_t mine = begun_++;
+      const std::size_t mine = order_[begun_++];
       Thread& self = threads_[mine];
       const auto number = static_cast<unsigned>(mine);
       self.index = {number % size_.x, number / size_.x % size_.y, number / size_.x / size_.y};
@@ -99,7 +152,7 @@ class Block {
       if (thread.state != Thread::State::waits_for_block && thread.state != Thread::State::ended) return false;
     // Those that go on may come to the next barrier, so the ones to go on are known before.
     std::vector<std::size_t> all;
-    for (std::size_t thread = 0; thread < threads_.size(); ++thread)
+    for (const std::size_t thread : order_)
       if (threads_[thread].state == Thread::State::waits_for_block) all.push_back(thread);
     for (const std::size_t thread : all) go_on(thread);
     return !all.empty();
@@ -130,10 +183,16 @@ class Block {
       }
       if (!complete) continue;
       exchange_among(first, group);
-      for (const std::size_t thread : group) go_on(thread);
+      for (const std::size_t thread : in_order(std::move(group))) go_on(thread);
       return true;
     }
     return false;
+  }
+
+  /// Threads in the block's order.
+  [[nodiscard]] std::vector<std::size_t> in_order(std::vector<std::size_t> threads) const {
+    std::sort(threads.begin(), threads.end(), [&](std::size_t a, std::size_t b) { return rank_[a] < rank_[b]; });
+    return threads;
   }
 
   void exchange_among(std::size_t first, const std::vector<std::size_t>& group) {
@@ -169,7 +228,9 @@ class Block {
   }
 
   const std::function<void()>& body_;
+  const std::vector<std::size_t>& order_;
   std::vector<Thread> threads_;
+  std::vector<std::size_t> rank_;  // where in the order each thread is
   uint3 size_;
   std::size_t begun_ = 0;
   std::size_t ended_ = 0;
@@ -181,22 +242,28 @@ class Block {
 thread_local Block* block = nullptr;
 
 void run(uint3 grid, uint3 size, const std::function<void()>& body) {
+  const unsigned number = launches.fetch_add(1);
+  const int wanted = wanted_order.load();
+  const Order order = wanted >= 0 ? static_cast<Order>(wanted) : static_cast<Order>(number % 3);
   gridDim = grid;
   blockDim = size;
-  for (unsigned z = 0; z < grid.z; ++z)
-    for (unsigned y = 0; y < grid.y; ++y)
-      for (unsigned x = 0; x < grid.x; ++x) {
-        blockIdx = {x, y, z};
-        Block now(size, body);
-        block = &now;
-        now.run();
-      }
+  const auto threads = ordered(std::size_t{size.x} * size.y * size.z, order, number);
+  for (const std::size_t index : ordered(std::size_t{grid.x} * grid.y * grid.z, order, number)) {
+    const auto i = static_cast<unsigned>(index);
+    blockIdx = {i % grid.x, i / grid.x % grid.y, i / grid.x / grid.y};
+    poison_shared();
+    Block now(size, body, threads);
+    block = &now;
+    now.run();
+  }
   block = nullptr;
 }
 
 bool is_positive(const dim3& size) { return size.x > 0 && size.y > 0 && size.z > 0; }
 
 }  // namespace
+
+void thread_order(std::optional<Order> order) { wanted_order = order ? static_cast<int>(*order) : -1; }
 
 void wait_for_block() { block->wait(Thread::State::waits_for_block, 0, nullptr); }
 void exchange(unsigned mask, Exchange& mine) { block->wait(Thread::State::waits_for_warp, mask, &mine); }
@@ -227,6 +294,14 @@ using namespace standin;
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t*, const void*, void**) {
   // Compiled by nvcc: nothing here can run it.
   return runtime_called("cudaLaunchKernelExC", [] { fail(cudaErrorInvalidDeviceFunction); });
+}
+
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* function) {
+  return runtime_called("cudaFuncGetAttributes", [&] {
+    require(attributes != nullptr && function != nullptr, cudaErrorInvalidValue);
+    *attributes = {};
+    attributes->maxThreadsPerBlock = 1024;
+  });
 }
 
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*, int size, size_t) {

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <optional>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -25,6 +26,11 @@ extern thread_local constinit uint3 gridDim;
 inline constexpr int warpSize = 32;
 
 namespace standin {
+
+/// The order in which the blocks of a launch run, and the threads of a block between two barriers. If nothing is said,
+/// launches take turns.
+enum class Order { forward, reverse, random };
+void thread_order(std::optional<Order> order);
 
 /// Enqueues a kernel; `thread` is what each of its threads runs.
 cudaError_t launch(const cudaLaunchConfig_t* config, std::function<void()> thread);
@@ -88,9 +94,10 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
                                               std::forward<Arguments>(arguments)...)] { std::apply(kernel, values); });
 }
 
-// The threads of a block are run by one thread of the host, and its blocks one after the other.
+// The threads of a block are run by one thread of the host, and its blocks one after the other. The section has what is
+// poisoned before each block; g++ leaves what belongs to templates and inline functions out of it.
 #undef __shared__
-#define __shared__ static thread_local
+#define __shared__ static thread_local __attribute__((section("standin_shared")))
 #undef __launch_bounds__
 #define __launch_bounds__(...)
 #undef __grid_constant__

@@ -29,6 +29,18 @@ __global__ void reverse_each(int* values) {
   mine[threadIdx.x] = part[blockDim.x - 1 - threadIdx.x];
 }
 
+__global__ void unordered_each(int* out) {
+  __shared__ int common;
+  if (threadIdx.x == 0) common = 7;
+  out[threadIdx.x] = common;
+}
+
+__global__ void unset_each(int* out) {
+  __shared__ int common;
+  out[blockIdx.x] = common;
+  common = 7;
+}
+
 template <class T>
 __device__ T sum_of_warp(T value) {
   for (unsigned delta = 16; delta > 0; delta /= 2) value += __shfl_down_sync(0xFFFFFFFFU, value, delta);
@@ -90,6 +102,14 @@ cudaError_t number(cudaStream_t stream, unsigned blocks, unsigned threads, int* 
 cudaError_t reverse(cudaStream_t stream, unsigned blocks, unsigned threads, int* values) {
   const auto how = config(stream, blocks, threads);
   return cudaLaunchKernelEx(&how, reverse_each, values);
+}
+cudaError_t unordered(cudaStream_t stream, unsigned threads, int* out) {
+  const auto how = config(stream, 1, threads);
+  return cudaLaunchKernelEx(&how, unordered_each, out);
+}
+cudaError_t unset(cudaStream_t stream, unsigned blocks, int* out) {
+  const auto how = config(stream, blocks, 1);
+  return cudaLaunchKernelEx(&how, unset_each, out);
 }
 cudaError_t sum(cudaStream_t stream, unsigned blocks, unsigned threads, const float* values, int size, double* total,
                 unsigned long long* greatest) {

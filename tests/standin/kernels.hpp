@@ -12,6 +12,10 @@ cudaError_t reverse(cudaStream_t stream, unsigned blocks, unsigned threads, int*
 /// total += the sum, by shuffles within warps, shared memory among them, and atomics among blocks; greatest likewise.
 cudaError_t sum(cudaStream_t stream, unsigned blocks, unsigned threads, const float* values, int size, double* total,
                 unsigned long long* greatest);
+/// Wrong: thread 0 writes what the others read, without a barrier between.
+cudaError_t unordered(cudaStream_t stream, unsigned threads, int* out);
+/// Wrong: reads memory that its block shares and has not written.
+cudaError_t unset(cudaStream_t stream, unsigned blocks, int* out);
 /// What each lane gets by each kind of shuffle and vote: 6 numbers for each of 32 lanes.
 cudaError_t shuffle(cudaStream_t stream, int* out);
 /// A block whose size has three dimensions: each thread adds its own number to its place.

@@ -7,10 +7,11 @@
 #include <bit>
 
 #include "standin/arrays.hpp"
+#include "standin/kernel.hpp"
 
 using namespace standin;
 
-TEST_CASE("the threads of a kernel have their numbers, and do their parts") {
+TEST_CASE("the threads of a kernel have their indices") {
   const OwnStream stream;
   const Array<int> out(10);
   CHECK(kernels::number(stream, 2, 3, out.data(), 10) == cudaSuccess);
@@ -24,7 +25,7 @@ TEST_CASE("the threads of a kernel have their numbers, and do their parts") {
   for (std::size_t i = 0; i < got.size(); ++i) CHECK(got[i] == static_cast<int>(i % 24));
 }
 
-TEST_CASE("a block's threads share memory, and wait for one another") {
+TEST_CASE("a block's threads share memory and wait at barriers") {
   const OwnStream stream;
   for (const std::size_t threads : {1U, 7U, 32U, 100U, 1024U}) {
     std::vector<int> values(3 * threads);
@@ -38,7 +39,28 @@ TEST_CASE("a block's threads share memory, and wait for one another") {
   }
 }
 
-TEST_CASE("warps shuffle and vote") {
+TEST_CASE("a missing barrier gives wrong results in reversed and in random order") {
+  const OwnStream stream;
+  const std::vector<int> wanted(64, 7);
+  for (const Order order : {Order::forward, Order::reverse, Order::random}) {
+    thread_order(order);
+    const Array<int> out(64);
+    CHECK(kernels::unordered(stream, 64, out.data()) == cudaSuccess);
+    stream.synchronize();
+    CHECK((out.download() == wanted) == (order == Order::forward));
+  }
+  thread_order({});
+}
+
+TEST_CASE("memory that a block shares is poisoned when it begins") {
+  const OwnStream stream;
+  const Array<int> out(3);
+  CHECK(kernels::unset(stream, 3, out.data()) == cudaSuccess);
+  stream.synchronize();
+  for (const int value : out.download()) CHECK(static_cast<unsigned>(value) == 0xCBCBCBCB);
+}
+
+TEST_CASE("warps shuffle and vote as on a GPU") {
   const OwnStream stream;
   const Array<int> out(6 * 32);
   CHECK(kernels::shuffle(stream, out.data()) == cudaSuccess);
@@ -55,7 +77,7 @@ TEST_CASE("warps shuffle and vote") {
   }
 }
 
-TEST_CASE("sums by shuffles, shared memory and atomics are those of a loop") {
+TEST_CASE("sums by shuffles, shared memory and atomics equal those of a loop") {
   const OwnStream stream;
   std::vector<float> values(5000);
   double expected = 0;
@@ -74,7 +96,7 @@ TEST_CASE("sums by shuffles, shared memory and atomics are those of a loop") {
   }
 }
 
-TEST_CASE("small types are converted as on a GPU") {
+TEST_CASE("reduced-precision types convert as on a GPU") {
   const OwnStream stream;
   const auto in = array_of<__nv_bfloat16>({__nv_bfloat16(1.5F), __nv_bfloat16(-3.0F)});
   const Array<__half> out(2);
@@ -84,7 +106,7 @@ TEST_CASE("small types are converted as on a GPU") {
   CHECK(static_cast<float>(out.download()[1]) == -6);
 }
 
-TEST_CASE("launches that no GPU could run are refused") {
+TEST_CASE("launches that no GPU could run are rejected") {
   const Array<int> out(1);
   CHECK(kernels::number(nullptr, 0, 1, out.data(), 1) == cudaErrorInvalidConfiguration);
   CHECK(kernels::number(nullptr, 1, 0, out.data(), 1) == cudaErrorInvalidConfiguration);

@@ -58,7 +58,7 @@ constexpr std::size_t size = 100;
 
 }  // namespace
 
-TEST_CASE("the GPUs are counted, chosen and refused") {
+TEST_CASE("GPUs are counted, made current and rejected") {
   int count = 0;
   REQUIRE(cudaGetDeviceCount(&count) == cudaSuccess);
   CHECK(count == 8);
@@ -92,7 +92,7 @@ TEST_CASE("the GPUs are counted, chosen and refused") {
   CHECK(std::string(cudaGetErrorName(cudaErrorMemoryAllocation)) == "cudaErrorMemoryAllocation");
 }
 
-TEST_CASE("a stream does one thing after the other") {
+TEST_CASE("a stream runs its work in order") {
   const OwnStream stream;
   const Array<int> array(size);
   const Array<int> other(size);
@@ -104,7 +104,7 @@ TEST_CASE("a stream does one thing after the other") {
   CHECK(other.download() == bytes(size, 49));
 }
 
-TEST_CASE("streams wait for events, and what does not wait is seen") {
+TEST_CASE("streams wait for events, and a missing wait shows in the result") {
   const OwnStream first;
   const OwnStream second;
   const OwnEvent event;
@@ -128,7 +128,7 @@ TEST_CASE("streams wait for events, and what does not wait is seen") {
   }
 }
 
-TEST_CASE("a missing wait shows by itself") {
+TEST_CASE("a missing wait shows without any delay set") {
   const Delayed slow(2000);
   const OwnStream first;
   const OwnStream second;
@@ -146,7 +146,7 @@ TEST_CASE("a missing wait shows by itself") {
   CHECK(shows);
 }
 
-TEST_CASE("an event waits for what was enqueued when it was recorded, and is done when it never was") {
+TEST_CASE("an event waits for work enqueued before it was recorded, and is complete if never recorded") {
   const OwnStream stream;
   const OwnEvent event;
   CHECK(cudaEventQuery(event) == cudaSuccess);
@@ -171,7 +171,7 @@ TEST_CASE("an event waits for what was enqueued when it was recorded, and is don
   static_cast<void>(cudaGetLastError());
 }
 
-TEST_CASE("the legacy default stream and the streams that block wait for one another, the others do not") {
+TEST_CASE("the legacy default stream and blocking streams wait for one another, non-blocking ones do not") {
   for (const unsigned flags : {unsigned{cudaStreamDefault}, unsigned{cudaStreamNonBlocking}}) {
     const bool blocks = flags == cudaStreamDefault;
     const OwnStream stream(flags);
@@ -200,7 +200,7 @@ TEST_CASE("the legacy default stream and the streams that block wait for one ano
   static_cast<void>(cudaGetLastError());
 }
 
-TEST_CASE("copies find what is no memory of a GPU, or not so much") {
+TEST_CASE("copies reject memory that is not a GPU's, or too short") {
   const Array<int> array(size);
   const Array<int> other(size);
   std::vector<int> host(size + 1);
@@ -230,7 +230,7 @@ TEST_CASE("copies find what is no memory of a GPU, or not so much") {
   static_cast<void>(cudaGetLastError());
 }
 
-TEST_CASE("memory is poisoned, limited, counted, and watched at its end") {
+TEST_CASE("memory is poisoned, limited, counted and fenced at its end") {
   const Live before = live();
   {
     const Array<unsigned char> array(3);
@@ -263,7 +263,7 @@ TEST_CASE("memory is poisoned, limited, counted, and watched at its end") {
   static_cast<void>(cudaGetLastError());
 }
 
-TEST_CASE("memory in the order of a stream is set and freed in that order") {
+TEST_CASE("stream-ordered memory is set and freed in that order") {
   const OwnStream stream;
   const OwnStream other;
   Gate gate;
@@ -284,7 +284,7 @@ TEST_CASE("memory in the order of a stream is set and freed in that order") {
   stream.synchronize();
 }
 
-TEST_CASE("memory of the host that is not page-locked is staged, page-locked memory is not") {
+TEST_CASE("pageable host memory is staged, page-locked memory is not") {
   const OwnStream stream;
   const Array<int> array(1);
   void* pinned = nullptr;
@@ -318,7 +318,7 @@ TEST_CASE("memory of the host that is not page-locked is staged, page-locked mem
   static_cast<void>(cudaGetLastError());
 }
 
-TEST_CASE("code of the host does not reach memory of a GPU") {
+TEST_CASE("host code cannot access a GPU's memory") {
   if (!guards_memory()) return;
   const Array<int> array(1);
   const pid_t child = fork();
@@ -332,7 +332,7 @@ TEST_CASE("code of the host does not reach memory of a GPU") {
   CHECK(WEXITSTATUS(status) == 3);
 }
 
-TEST_CASE("handles that are no more, and those of another GPU, are refused") {
+TEST_CASE("destroyed handles and those of another GPU are rejected") {
   const Live before = live();
   cudaStream_t stream = nullptr;
   REQUIRE(cudaStreamCreate(&stream) == cudaSuccess);
@@ -353,7 +353,7 @@ TEST_CASE("handles that are no more, and those of another GPU, are refused") {
   CHECK(live() == before);
 }
 
-TEST_CASE("a destroyed stream does what was enqueued") {
+TEST_CASE("a destroyed stream completes its work") {
   const Array<int> array(size);
   Gate gate;
   {
@@ -369,7 +369,7 @@ TEST_CASE("a destroyed stream does what was enqueued") {
   CHECK(live().streams == streams - 1);
 }
 
-TEST_CASE("calls are counted and fail as they are told") {
+TEST_CASE("calls are counted and fail on request") {
   const std::size_t before = calls("cudaMalloc");
   fail_next("cudaMalloc", cudaErrorMemoryAllocation, 1);
   void* first = nullptr;
@@ -390,7 +390,7 @@ TEST_CASE("calls are counted and fail as they are told") {
   static_cast<void>(cudaGetLastError());
 }
 
-TEST_CASE("a captured step runs as often as it is launched, in the order that was captured") {
+TEST_CASE("a captured step runs at each launch, in the captured order") {
   const Live before = live();
   {
     const OwnStream stream;
@@ -434,7 +434,7 @@ TEST_CASE("a captured step runs as often as it is launched, in the order that wa
   CHECK(live() == before);
 }
 
-TEST_CASE("what a capture does not allow spoils it") {
+TEST_CASE("a call that a capture does not allow invalidates it") {
   const OwnStream stream;
   const OwnStream side;
   const OwnEvent fork(cudaEventDisableTiming);

@@ -37,15 +37,15 @@ template <class T>
 
 [[nodiscard]] inline int blas_size(std::size_t size) {
   if (size > static_cast<std::size_t>(std::numeric_limits<int>::max()))
-    throw MismatchError("cuBLAS takes matrices of at most 2147483647 rows and columns, not " + std::to_string(size),
-                        {.operation = "local_matmul", .backend = "cublas"});
+    throw InvalidArgument("a matrix has " + std::to_string(size) + " rows or columns: cuBLAS takes at most 2147483647",
+                          {.operation = "local_matmul", .backend = "cublas"});
   return static_cast<int>(size);
 }
 
 }  // namespace cuda::detail
 
-/// While one lives, products of floats on this thread may round their operands to TF32's 10 bits of fraction, which is
-/// several times as fast; without it they do not.
+/// Allows TF32 for float products of this thread while it exists: operands are rounded to 10 bits of fraction and
+/// computed on tensor cores, several times as fast. Scopes nest.
 class [[nodiscard]] AllowTF32 {
  public:
   AllowTF32() noexcept { ++cuda::detail::tf32_allowed; }
@@ -54,12 +54,12 @@ class [[nodiscard]] AllowTF32 {
   ~AllowTF32() { --cuda::detail::tf32_allowed; }
 };
 
-/// out = keep * out + scale * left * right, by cuBLAS, in stream order; bfloat16 and float16 are added up in float.
+/// Enqueues out = keep * out + scale * left * right, by cuBLAS. Products of bfloat16 and float16 accumulate in float.
 ///
-/// `out` overlaps neither operand; with keep = 0 its old values do not matter. A handle of cuBLAS is kept for each
-/// thread and GPU. Where several streams of one thread multiply at the same time, cuBLAS does not promise the same bits
-/// in every run.
-/// @throws MismatchError where the shapes do not fit
+/// `out` overlaps neither operand; if keep is 0, its old values are not used. Each thread keeps a cuBLAS handle for
+/// each GPU. If several streams of one thread multiply concurrently, cuBLAS does not guarantee the same bits in every
+/// run.
+/// @throws InvalidArgument if the shapes do not match, or a dimension exceeds cuBLAS's limit
 template <FloatingElement T>
 void local_matmul(CudaStreamRef stream, MatrixRef<T, Cuda> out, std::type_identity_t<MatrixRef<const T, Cuda>> left,
                   std::type_identity_t<MatrixRef<const T, Cuda>> right,
@@ -71,8 +71,8 @@ void local_matmul(CudaStreamRef stream, MatrixRef<T, Cuda> out, std::type_identi
     if (keep == 0) return fill(stream, out.values, T{});
     return distx::scale(stream, out.values, static_cast<double>(keep));
   }
-  // cuBLAS takes matrices column after column: there, row after row, lie the transposed ones, so the product of those
-  // is computed, in the other order.
+  // cuBLAS takes column-major matrices: a row-major matrix is its transpose there, so this computes the transposed
+  // product, with the operands exchanged.
   const auto form = [](const auto& m) { return m.transposed ? CUBLAS_OP_T : CUBLAS_OP_N; };
   const auto stride = [](const auto& m) { return cuda::detail::blas_size(m.transposed ? m.rows : m.columns); };
   constexpr cudaDataType_t type = cuda::detail::data_type<T>();

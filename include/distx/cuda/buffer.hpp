@@ -8,31 +8,38 @@ namespace distx {
 
 namespace cuda::detail {
 
-/// @throws MemoryError that says how much was asked for
+/// Whether an allocation failed for lack of memory. distx's arguments are valid, but drivers answer too large requests
+/// of page-locked memory with "invalid argument" or "already mapped".
+[[nodiscard]] constexpr bool means_no_memory(cudaError_t code) noexcept {
+  return code == cudaErrorMemoryAllocation || code == cudaErrorInvalidValue || code == cudaErrorAlreadyMapped;
+}
+
+/// Allocates; after a failure, once more with reclaimed memory.
+/// @throws MemoryError with the requested size
 template <class T, class Allocate>
 void* allocated(std::size_t size, const char* kind, Allocate&& allocate) {
   void* memory = nullptr;
   const bool fits = size <= std::numeric_limits<std::ptrdiff_t>::max() / sizeof(T);
   cudaError_t code = fits ? allocate(&memory, size * sizeof(T)) : cudaErrorMemoryAllocation;
-  if (code == cudaErrorMemoryAllocation && fits) {
+  if (means_no_memory(code) && fits) {
     reclaim_memory();
     code = allocate(&memory, size * sizeof(T));
   }
   if (code == cudaSuccess) return memory;
-  if (code != cudaErrorMemoryAllocation) fail(code, "an allocation");
+  if (!means_no_memory(code)) fail(code, "an allocation");
   static_cast<void>(cudaGetLastError());
   throw MemoryError("no " + std::string(kind) + " memory for " + std::to_string(size) + " elements of " +
-                        std::to_string(sizeof(T)) + " bytes",
+                        std::to_string(sizeof(T)) + " bytes: " + to_string(code),
                     {}, static_cast<int>(code));
 }
 
 }  // namespace cuda::detail
 
-/// Memory of the GPU that was current when it was made.
+/// Owns memory of the GPU that is current when it is constructed.
 ///
-/// Without a stream, allocating may and freeing does wait for the GPU. With one, both are work enqueued on it: whoever
-/// uses the memory on another stream orders that after the allocation and before the end of the buffer, and the stream
-/// outlives it; what is given back is kept for other buffers, see `release_unused_memory`.
+/// Without a stream, allocation and deallocation may block until the GPU is idle. With a stream, both are enqueued on
+/// it: work on other streams must be ordered after the allocation and before the destruction, and the stream must
+/// outlive the buffer. A pool keeps deallocated memory for other buffers; see `release_unused_memory`.
 template <class T>
 class Buffer<T, Cuda> {
   static_assert(std::is_trivially_copyable_v<T>,
@@ -40,20 +47,22 @@ class Buffer<T, Cuda> {
 
  public:
   Buffer() noexcept = default;
-  /// Zeros, when this returns.
+  /// Allocates `size` elements and sets them to zero before it returns.
+  /// @throws MemoryError with the requested size
   explicit Buffer(std::size_t size) : Buffer(size, uninitialized) {
     if (size == 0) return;
     cuda::detail::check(cudaMemsetAsync(data(), 0, size * sizeof(T), nullptr), "cudaMemsetAsync");
-    CudaStreamRef().synchronize();  // the legacy default stream orders nothing for streams that do not block
+    CudaStreamRef().synchronize();  // non-blocking streams do not wait for the legacy default stream
   }
-  /// Elements that are not set.
-  /// @throws MemoryError that says how much was asked for
+  /// Allocates `size` uninitialized elements.
+  /// @throws MemoryError with the requested size
   Buffer(std::size_t size, Uninitialized) : size_(size) {
     if (size == 0) return;
     memory_ = cuda::detail::unique_memory::from_native_handle({cuda::detail::allocated<T>(
         size, "GPU", [](void** memory, std::size_t bytes) { return cudaMalloc(memory, bytes); })});
   }
-  /// Elements that are not set, for what is enqueued on the stream from now on.
+  /// Enqueues the allocation of `size` uninitialized elements.
+  /// @throws MemoryError with the requested size
   Buffer(std::size_t size, Uninitialized, CudaStreamRef stream) : size_(size) {
     if (size == 0) return;
     const int device = current_device();
@@ -63,7 +72,8 @@ class Buffer<T, Cuda> {
     });
     memory_ = cuda::detail::unique_memory::from_native_handle({memory, stream.native_handle(), true, device});
   }
-  /// Zeros, for what is enqueued on the stream from now on.
+  /// Enqueues the allocation of `size` elements and their setting to zero.
+  /// @throws MemoryError with the requested size
   Buffer(std::size_t size, CudaStreamRef stream) : Buffer(size, uninitialized, stream) {
     if (size != 0)
       cuda::detail::check(cudaMemsetAsync(data(), 0, size * sizeof(T), stream.native_handle()), "cudaMemsetAsync");
@@ -86,7 +96,7 @@ class Buffer<T, Cuda> {
   std::size_t size_ = 0;
 };
 
-/// Memory of the host that GPUs copy from and to while the host goes on. Zeros at first; aligned to a page.
+/// Owns page-locked memory of the host, for asynchronous copies from and to GPUs. Initially zero; aligned to a page.
 template <class T>
 class PinnedBuffer {
   static_assert(std::is_trivially_copyable_v<T>,
@@ -94,7 +104,8 @@ class PinnedBuffer {
 
  public:
   PinnedBuffer() noexcept = default;
-  /// @throws MemoryError that says how much was asked for
+  /// Allocates `size` elements and sets them to zero.
+  /// @throws MemoryError with the requested size
   explicit PinnedBuffer(std::size_t size) : size_(size) {
     if (size == 0) return;
     memory_ = cuda::detail::unique_pinned::from_native_handle(cuda::detail::allocated<T>(

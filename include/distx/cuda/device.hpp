@@ -6,7 +6,7 @@
 
 namespace distx {
 
-/// How many GPUs this process sees; 0 where there is none, whatever the reason: see `why_no_gpu`.
+/// Returns the number of GPUs that this process sees; 0 if there is none, for any reason: see `why_no_gpu`.
 [[nodiscard]] inline int device_count() noexcept {
   int count = 0;
   if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
@@ -14,27 +14,28 @@ namespace distx {
   return 0;  // a failing call leaves the count unset
 }
 
-/// Why there is no GPU, in a sentence; empty where there is one.
+/// Returns the reason why this process has no GPU, or an empty string if it has one.
 [[nodiscard]] inline std::string why_no_gpu() {
   int count = 0;
   const cudaError_t code = cudaGetDeviceCount(&count);
   if (code == cudaSuccess)
-    return count > 0 ? "" : "there is no GPU here: CUDA is here and sees none (is CUDA_VISIBLE_DEVICES empty?)";
+    return count > 0 ? "" : "no GPU: CUDA is installed but sees no device (is CUDA_VISIBLE_DEVICES empty?)";
   static_cast<void>(cudaGetLastError());
-  return "there is no GPU here that CUDA can use: " + cuda::detail::words_of(code);
+  return "no GPU that CUDA can use: " + cuda::detail::to_string(code);
 }
 
-/// The GPU that this thread's CUDA calls go to.
-/// @throws Error where there is none
+/// Returns the number of the GPU that is current on this thread.
+/// @throws BackendError if there is none
 [[nodiscard]] inline int current_device() {
   int device = 0;
   cuda::detail::check(cudaGetDevice(&device), "cudaGetDevice");
   return device;
 }
-/// @throws Error where there is no such GPU
+/// Makes a GPU current on this thread.
+/// @throws BackendError if there is no such GPU
 inline void set_device(int device) { cuda::detail::check(cudaSetDevice(device), "cudaSetDevice"); }
 
-/// A GPU's compute capability, as 90 for 9.0.
+/// Returns a GPU's compute capability, such as 90 for 9.0.
 [[nodiscard]] inline int compute_capability(int device) {
   int major = 0, minor = 0;
   cuda::detail::check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
@@ -44,7 +45,7 @@ inline void set_device(int device) { cuda::detail::check(cudaSetDevice(device), 
   return 10 * major + minor;
 }
 
-/// Lets this thread's CUDA calls go to a GPU until the scope ends, and then to the one before.
+/// Makes a GPU current on this thread until the scope ends, then the previous one again.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device) : device_(device), before_(current_device()) {

@@ -4,25 +4,27 @@
 
 namespace distx {
 
-/// An event of CUDA that is somebody else's. It must not outlive the event.
+/// A non-owning reference to a CUDA event, which it must not outlive.
 class CudaEventRef {
  public:
   constexpr CudaEventRef(cudaEvent_t event) noexcept : event_(event) {}  // NOLINT
 
+  /// Refers to an event that the caller owns.
   [[nodiscard]] static constexpr CudaEventRef from_native_handle(cudaEvent_t event) noexcept { return event; }
   [[nodiscard]] constexpr cudaEvent_t native_handle() const noexcept { return event_; }
 
-  /// It has happened once all that is enqueued on the stream now is done.
+  /// Records the event: it completes when all work that is now enqueued on the stream is complete.
   void record(CudaStreamRef stream) const {
     cuda::detail::check(cudaEventRecord(event_, stream.native_handle()), "cudaEventRecord");
   }
-  /// Blocks the host until it has happened.
+  /// Blocks the host until the event is complete.
+  /// @throws BackendError with the error of the enqueued work
   void synchronize() const { cuda::detail::check(cudaEventSynchronize(event_), "cudaEventSynchronize"); }
-  /// Whether it has happened; so has one that was never recorded.
+  /// Returns whether the event is complete, as one is that was never recorded.
   [[nodiscard]] bool done() const {
     const cudaError_t code = cudaEventQuery(event_);
     if (code == cudaErrorNotReady) {
-      // Where CUDA keeps it as if it were an error; what else is kept is somebody else's.
+      // CUDA may keep this code as if it were an error; another error that it keeps belongs to other code.
       if (cudaPeekAtLastError() == cudaErrorNotReady) static_cast<void>(cudaGetLastError());
       return false;
     }
@@ -34,7 +36,7 @@ class CudaEventRef {
   cudaEvent_t event_;
 };
 
-/// Owns an event of the GPU that was current when it was made; it orders work and keeps no time.
+/// Owns a CUDA event, without timing, of the GPU that is current when it is constructed.
 class CudaEvent {
  public:
   CudaEvent() {
@@ -43,10 +45,10 @@ class CudaEvent {
     handle_ = cuda::detail::unique_event::from_native_handle(event);
   }
 
-  /// Takes over an event that the caller owned.
+  /// Takes ownership of an event.
   [[nodiscard]] static CudaEvent from_native_handle(cudaEvent_t event) noexcept { return CudaEvent(event); }
   [[nodiscard]] cudaEvent_t native_handle() const noexcept { return handle_.native_handle(); }
-  /// Gives the event to the caller, who must destroy it.
+  /// Releases ownership to the caller, who must destroy the event.
   [[nodiscard]] cudaEvent_t release() noexcept { return handle_.release(); }
 
   [[nodiscard]] CudaEventRef ref() const noexcept { return native_handle(); }

@@ -5,7 +5,7 @@
 
 namespace distx {
 
-/// Memory of one of this process's GPUs, on which streams order the work.
+/// The memory of one of this process's GPUs. Streams order the work on it.
 struct Cuda {
   using stream = CudaStreamRef;
   using event = CudaEvent;

@@ -9,39 +9,40 @@ class CudaEventRef;
 
 namespace cuda::detail {
 
-/// Whether the default stream is each thread's own: CUDA's header then declares its functions by names of that mode.
+/// Whether each thread has its own default stream: CUDA's header then declares its functions by names of that mode.
 template <class Stream>
 concept DefaultIsPerThread = requires(Stream stream) { cudaStreamQuery_ptsz(stream); };
-static_assert(!DefaultIsPerThread<cudaStream_t>,
-              "distx: stream 0 is the one default stream that NCCL and cuBLAS know: compile without per-thread default "
-              "streams, and give the calls of a thread a stream of its own");
+static_assert(
+    !DefaultIsPerThread<cudaStream_t>,
+    "distx: compile without per-thread default streams, since NCCL and cuBLAS take stream 0 for the legacy default "
+    "stream; pass a stream of its own to the calls of a thread");
 
 }  // namespace cuda::detail
 
-/// A stream of CUDA that is somebody else's: CUDA's legacy default stream, a user's own, or a CudaStream's.
-///
-/// A value as small as the handle. It must not outlive the stream.
+/// A non-owning reference to a CUDA stream, which it must not outlive: the legacy default stream, a custom one, or a
+/// CudaStream's.
 class CudaStreamRef {
  public:
-  /// CUDA's legacy default stream.
+  /// Refers to CUDA's legacy default stream.
   constexpr CudaStreamRef() noexcept = default;
   constexpr CudaStreamRef(cudaStream_t stream) noexcept : stream_(stream) {}  // NOLINT
 
+  /// Refers to a stream that the caller owns.
   [[nodiscard]] static constexpr CudaStreamRef from_native_handle(cudaStream_t stream) noexcept { return stream; }
   [[nodiscard]] constexpr cudaStream_t native_handle() const noexcept { return stream_; }
 
-  /// What is enqueued here from now on waits for the event.
+  /// Makes work that is enqueued from now on wait for the event.
   inline void wait(CudaEventRef event) const;
-  /// Blocks the host until all that was enqueued is done.
-  /// @throws Error that the enqueued work ended in
+  /// Blocks the host until all enqueued work is complete.
+  /// @throws BackendError with the error of the enqueued work
   void synchronize() const { cuda::detail::check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
-  /// Blocks the host until all that was enqueued on any stream of the current GPU is done.
+  /// Blocks the host until all work enqueued on any stream of the current GPU is complete.
   static void synchronize_all() { cuda::detail::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize"); }
-  /// Whether all that was enqueued is done.
+  /// Returns whether all enqueued work is complete.
   [[nodiscard]] bool done() const {
     const cudaError_t code = cudaStreamQuery(stream_);
     if (code == cudaErrorNotReady) {
-      // Where CUDA keeps it as if it were an error; what else is kept is somebody else's.
+      // CUDA may keep this code as if it were an error; another error that it keeps belongs to other code.
       if (cudaPeekAtLastError() == cudaErrorNotReady) static_cast<void>(cudaGetLastError());
       return false;
     }
@@ -54,11 +55,11 @@ class CudaStreamRef {
   cudaStream_t stream_ = nullptr;
 };
 
-/// Owns a stream of the GPU that was current when it was made; the legacy default stream and it do not wait for one
-/// another. Letting it go lets what is enqueued run to its end.
+/// Owns a CUDA stream of the GPU that is current when it is constructed. It does not synchronize with the legacy
+/// default stream. Work that is enqueued when it is destroyed still completes.
 class CudaStream {
  public:
-  /// @param priority as CUDA counts it: lower numbers go first, 0 is the lowest
+  /// @param priority  CUDA's: streams of lower numbers run first; 0 is the lowest priority
   explicit CudaStream(int priority = 0) {
     cudaStream_t stream = nullptr;
     cuda::detail::check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority),
@@ -66,10 +67,10 @@ class CudaStream {
     handle_ = cuda::detail::unique_stream::from_native_handle(stream);
   }
 
-  /// Takes over a stream that the caller owned.
+  /// Takes ownership of a stream.
   [[nodiscard]] static CudaStream from_native_handle(cudaStream_t stream) noexcept { return CudaStream(stream); }
   [[nodiscard]] cudaStream_t native_handle() const noexcept { return handle_.native_handle(); }
-  /// Gives the stream to the caller, who must destroy it.
+  /// Releases ownership to the caller, who must destroy the stream.
   [[nodiscard]] cudaStream_t release() noexcept { return handle_.release(); }
 
   [[nodiscard]] CudaStreamRef ref() const noexcept { return native_handle(); }

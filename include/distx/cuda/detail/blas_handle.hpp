@@ -10,25 +10,37 @@
 
 namespace distx::cuda::detail {
 
-/// @throws MemoryError where memory has run out, else Error with cuBLAS's code and words
+/// @throws MemoryError if cuBLAS is out of memory, else BackendError with its code and message, unless it is success
 inline void check(cublasStatus_t code, const char* routine) {
   if (code == CUBLAS_STATUS_SUCCESS) [[likely]]
     return;
-  const std::string words = std::string(routine) + ": " + cublasGetStatusString(code) + " (" +
-                            cublasGetStatusName(code) + ", " + std::to_string(static_cast<int>(code)) + ")";
-  if (code == CUBLAS_STATUS_ALLOC_FAILED) throw MemoryError(words, {.backend = "cublas"}, static_cast<int>(code));
-  throw Error(words, {.backend = "cublas"}, static_cast<int>(code));
+  const std::string message = std::string(routine) + ": " + cublasGetStatusString(code) + " (" +
+                              cublasGetStatusName(code) + ", " + std::to_string(static_cast<int>(code)) + ")";
+  if (code == CUBLAS_STATUS_ALLOC_FAILED) throw MemoryError(message, {.backend = "cublas"}, static_cast<int>(code));
+  throw BackendError(message, {.backend = "cublas"}, static_cast<int>(code));
 }
 
 struct blas_traits {
-  using handle_type = cublasHandle_t;
-  static handle_type null() noexcept { return nullptr; }
-  static void close(handle_type handle) noexcept { static_cast<void>(cublasDestroy(handle)); }
+  struct handle_type {
+    cublasHandle_t handle = nullptr;
+    int device = 0;
+
+    friend bool operator==(const handle_type&, const handle_type&) = default;
+  };
+  static handle_type null() noexcept { return {}; }
+  /// cuBLAS wants the handle's GPU to be current.
+  static void close(const handle_type& owned) noexcept {
+    int current = owned.device;
+    static_cast<void>(cudaGetDevice(&current));
+    if (current != owned.device) static_cast<void>(cudaSetDevice(owned.device));
+    static_cast<void>(cublasDestroy(owned.handle));
+    if (current != owned.device) static_cast<void>(cudaSetDevice(current));
+  }
 };
 using unique_blas = unique_handle<blas_traits>;
 
-/// This thread's handle for the current GPU, made at its first call and kept, set to the stream. Sums of bfloat16 and
-/// float16 are in float throughout.
+/// Returns this thread's handle for the current GPU, created at the first call and set to the stream. Sums of bfloat16
+/// and float16 are accumulated in float throughout.
 [[nodiscard]] inline cublasHandle_t blas_handle(CudaStreamRef stream) {
   static thread_local std::vector<unique_blas> handles;
   const auto device = static_cast<std::size_t>(current_device());
@@ -37,13 +49,14 @@ using unique_blas = unique_handle<blas_traits>;
   if (!mine) {
     cublasHandle_t handle = nullptr;
     check(cublasCreate(&handle), "cublasCreate");
-    unique_blas made = unique_blas::from_native_handle(handle);
+    unique_blas made = unique_blas::from_native_handle({handle, static_cast<int>(device)});
     constexpr auto math = CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
     check(cublasSetMathMode(handle, static_cast<cublasMath_t>(math)), "cublasSetMathMode");
     mine = std::move(made);
   }
-  check(cublasSetStream(mine.native_handle(), stream.native_handle()), "cublasSetStream");
-  return mine.native_handle();
+  const cublasHandle_t handle = mine.native_handle().handle;
+  check(cublasSetStream(handle, stream.native_handle()), "cublasSetStream");
+  return handle;
 }
 
 }  // namespace distx::cuda::detail

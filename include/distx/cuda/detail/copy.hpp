@@ -5,8 +5,8 @@
 #include "distx/cuda/space.hpp"
 #include "distx/memory/operations.hpp"
 
-// Copies in stream order. Between GPU and host they are asynchronous for page-locked memory of the host; other memory
-// is copied while the host waits, or by way of memory of CUDA's own.
+// Stream-ordered copies. Copies between GPU and host are asynchronous for page-locked host memory; with other host
+// memory, CUDA may block the host or copy by way of its own staging buffers.
 namespace distx {
 
 namespace cuda::detail {
@@ -21,23 +21,24 @@ inline void copy_bytes(CudaStreamRef stream, void* to, const void* from, std::si
 
 }  // namespace cuda::detail
 
+/// Enqueues a copy of elements; the spans may be the same, but must not overlap partly.
+/// @throws InvalidArgument if the lengths differ
 template <class T>
 void copy(CudaStreamRef stream, Span<T, Cuda> to, Span<const std::type_identity_t<T>, Cuda> from) {
   cuda::detail::copy_bytes(stream, to.data(), from.data(), to.size(), from.size(), sizeof(T));
 }
-/// The source stays as it is until the stream has come here.
+/// Enqueues a copy from the host; the source must not change before it is complete.
 template <class T>
 void copy(CudaStreamRef stream, Span<T, Cuda> to, Span<const std::type_identity_t<T>, Host> from) {
   cuda::detail::copy_bytes(stream, to.data(), from.data(), to.size(), from.size(), sizeof(T));
 }
-/// The destination has the elements once the stream has come here.
+/// Enqueues a copy to the host; the destination has the elements when it is complete.
 template <class T>
 void copy(CudaStreamRef stream, Span<T, Host> to, Span<const std::type_identity_t<T>, Cuda> from) {
   cuda::detail::copy_bytes(stream, to.data(), from.data(), to.size(), from.size(), sizeof(T));
 }
 
-/// @name fill(stream, to, value) without a kernel
-/// @{
+/// Enqueues the setting of all elements, which have one byte each, to a value.
 template <class T>
   requires(sizeof(T) == 1)
 void fill(CudaStreamRef stream, Span<T, Cuda> to, std::type_identity_t<T> value) {
@@ -46,6 +47,5 @@ void fill(CudaStreamRef stream, Span<T, Cuda> to, std::type_identity_t<T> value)
         cudaMemsetAsync(to.data(), std::bit_cast<unsigned char>(value), to.size(), stream.native_handle()),
         "cudaMemsetAsync");
 }
-/// @}
 
 }  // namespace distx

@@ -3,18 +3,18 @@
 #include "distx/cuda/detail/copy.hpp"
 #include "distx/tensor/detail/box_runs.hpp"
 
-// Parts of tensors, copied in stream order between the memories of a GPU.
+// Stream-ordered copies of parts of tensors within a GPU's memory.
 namespace distx {
 
 namespace cuda::detail {
 
-/// Copies runs by a kernel: filled by distx/cuda_kernels.cuh.
+/// Copies runs by a kernel; set by distx/cuda_kernels.cuh.
 using CopyRuns = void(CudaStreamRef, std::byte* to, const std::byte* from, const distx::detail::BoxRuns&);
 inline constinit CopyRuns* copy_runs_kernel = nullptr;
 
-/// Copies runs by the copy engine, as many at once as lie in one dimension.
+/// Copies runs by the copy engine, all runs of one dimension at once.
 inline void copy_runs(CudaStreamRef stream, std::byte* to, const std::byte* from, const distx::detail::BoxRuns& runs) {
-  constexpr std::size_t most_pitch = 2147483647;  // of CUDA's copies in two dimensions
+  constexpr std::size_t most_pitch = 2147483647;  // the limit of cudaMemcpy2DAsync
   const std::size_t last = runs.dimensions - 1;
   const bool rows = runs.dimensions > 0 && runs.to_step[last] <= most_pitch && runs.from_step[last] <= most_pitch;
   runs.for_each(rows ? 1 : 0, [&](std::size_t to_at, std::size_t from_at) {
@@ -32,7 +32,8 @@ inline void copy_runs(CudaStreamRef stream, std::byte* to, const std::byte* from
 
 namespace detail {
 
-/// As on the host's memory; many short runs want the kernel of distx/cuda_kernels.cuh, and are copied without it too.
+/// Enqueues the copy of a part of one tensor to another, as on the host. The kernel of distx/cuda_kernels.cuh is used
+/// if the program has it; it is faster for many short runs.
 inline void copy_box(CudaStreamRef stream, std::byte* to, const Box& to_whole, const std::byte* from,
                      const Box& from_whole, const Box& part, std::size_t element_bytes) {
   const BoxRuns runs(to_whole, from_whole, part, element_bytes);

@@ -2,13 +2,13 @@
 #pragma once
 #include "distx/cuda/detail/kernels.hpp"
 
-// Functions of elements in a GPU's memory: the operation by which tensors are mapped, in stream order.
+// Maps of a GPU's elements, in stream order: the operation behind `map` of tensors.
 namespace distx {
 
 namespace cuda::detail {
 
-/// Computes out[i] = f(xs[i]…): filled for a function and for types of elements by distx/cuda_kernels.cuh, and for
-/// functions of yours by `register_function` in the same file.
+/// Computes out[i] = f(xs[i], …). Set for distx's functions by distx/cuda_kernels.cuh, and for custom functions by
+/// `register_function`.
 template <class F, class T, class... Xs>
 using ForElements = void(CudaStreamRef, const F&, Span<T, Cuda> out, Span<const Xs, Cuda>... xs);
 template <class F, class T, class... Xs>
@@ -16,14 +16,13 @@ inline constinit ForElements<F, T, Xs...>* elements_kernel = nullptr;
 
 }  // namespace cuda::detail
 
-/// out[i] = f(xs[i]…).
-/// @throws Error where the program has no kernel for this function and these elements
+/// Enqueues out[i] = f(xs[i], …) for all i.
+/// @throws InvalidState if the program has no kernel for this function and these element types
 template <class F, class T, class... Xs>
 void for_elements(CudaStreamRef stream, const F& f, Span<T, Cuda> out, Span<const Xs, Cuda>... xs) {
   const auto kernel = cuda::detail::elements_kernel<F, T, Xs...>;
   if (kernel == nullptr) [[unlikely]]
-    cuda::detail::no_kernel("map",
-                            "; a function other than distx's own is registered there by distx::register_function");
+    cuda::detail::no_kernel("map", "; register a custom function there by distx::register_function");
   if (!out.empty()) kernel(stream, f, out, xs...);
 }
 

@@ -4,7 +4,7 @@
 
 #include "distx/core/unique_handle.hpp"
 
-// What gives CUDA's handles back. None of it throws: a handle that cannot be freed has died with its device.
+// Owners of CUDA's handles. Closing one never throws: a handle that cannot be closed was lost with its device.
 namespace distx::cuda::detail {
 
 struct stream_traits {
@@ -26,12 +26,12 @@ struct pinned_traits {
   static void close(handle_type memory) noexcept { static_cast<void>(cudaFreeHost(memory)); }
 };
 
-/// Memory of a GPU, and how it was had: what a pool gave goes back in the order of its stream.
+/// Memory of a GPU, and how it was allocated: memory of a pool is freed in the order of its stream.
 struct DeviceMemory {
   void* address = nullptr;
   cudaStream_t stream = nullptr;
   bool in_stream_order = false;
-  int device = 0;  ///< whose default stream it is, where that is the stream
+  int device = 0;  ///< to which `stream` belongs
 
   friend bool operator==(const DeviceMemory&, const DeviceMemory&) = default;
 };

@@ -49,6 +49,8 @@ struct Kernels {
                       ClipFactor* result);
   void (*change_step)(CudaStreamRef, StepNumbers* step, StepChange change, double value);
 
+  void (*load)();
+
   static constexpr std::size_t partial_sums = 4096;
 };
 
@@ -61,6 +63,15 @@ inline constinit Kernels kernels{};
       "(and link that file directly, not from a static library)" +
           remedy,
       {.operation = operation, .backend = "cuda"});
+}
+
+/// Loads the program's distx kernels onto the current GPU, if it has any.
+///
+/// By default CUDA loads a kernel at its first launch, which may wait for all kernels in progress, and so deadlock with
+/// a collective that waits for the launch: call this before the first collective.
+/// @throws Error if a kernel was not compiled for this GPU
+inline void load_kernels() {
+  if (kernels.load != nullptr) kernels.load();
 }
 
 /// Returns the kernel in a slot.

@@ -10,8 +10,9 @@
 #include "distx/cuda/detail/copy.hpp"
 #include "distx/cuda/detail/kernels.hpp"
 
-// The operations of a GPU's memory (see memory/operations.hpp), as work enqueued on a stream of the current GPU. Apart
-// from filling with equal bytes they need <distx/cuda_kernels.cuh> in one file of the program.
+// The operations of memory/operations.hpp on a GPU's memory. Each is enqueued on a stream of the current GPU and throws
+// InvalidArgument if lengths differ. All but fills with equal bytes need <distx/cuda_kernels.cuh> in a file of the
+// program, and throw InvalidState without it.
 namespace distx {
 
 namespace cuda::detail {
@@ -19,12 +20,12 @@ namespace cuda::detail {
 template <class T>
 concept Floating = FloatingElement<std::remove_const_t<T>>;
 
-/// Between which types GPUs convert: one of two is more than 8 bits wide, or they are the same.
+/// The types between which GPUs convert: at least one has more than 8 bits, or they are the same.
 template <class To, class From>
 concept Castable = FractionalElement<To> && FractionalElement<std::remove_const_t<From>> &&
                    (FloatingElement<To> || Floating<From> || std::same_as<To, std::remove_const_t<From>>);
 
-/// The number in a GPU's memory, once the stream has come there.
+/// Returns a value in a GPU's memory, in stream order. Blocks the host.
 template <class T>
 [[nodiscard]] T read(CudaStreamRef stream, Span<const T, Cuda> one) {
   T value{};
@@ -35,6 +36,7 @@ template <class T>
 
 }  // namespace cuda::detail
 
+/// Enqueues the setting of all elements, of 2, 4 or 8 bytes each, to a value.
 template <class T>
   requires(sizeof(T) > 1)
 void fill(CudaStreamRef stream, Span<T, Cuda> to, std::type_identity_t<T> value) {
@@ -51,7 +53,8 @@ void fill(CudaStreamRef stream, Span<T, Cuda> to, std::type_identity_t<T> value)
   cuda::detail::kernel_in(cuda::detail::kernels.fill, "fill")(stream, to.data(), to.size(), sizeof(T), bits);
 }
 
-/// Converts each element, rounding to nearest where the new type is narrower. Not from one 8-bit float to the other.
+/// Enqueues the conversion of each element, rounded to nearest if the new type is narrower. Numbers have the host's
+/// bits; a NaN stays a NaN. Conversions between the two 8-bit types are not supported.
 template <class To, class From>
   requires cuda::detail::Castable<To, From>
 void cast(CudaStreamRef stream, Span<To, Cuda> to, Span<From, Cuda> from) {
@@ -62,27 +65,28 @@ void cast(CudaStreamRef stream, Span<To, Cuda> to, Span<From, Cuda> from) {
     cuda::detail::kernel_in(cuda::detail::kernels.cast, "cast")(stream, to, from);
 }
 
-/// Multiplies each value, in float where the elements are shorter.
+/// Enqueues values[i] *= factor; reduced-precision types compute in float.
 template <FloatingElement T>
 void scale(CudaStreamRef stream, Span<T, Cuda> values, double factor) {
   if (!values.empty()) cuda::detail::kernel_in(cuda::detail::kernels.scale, "scale")(stream, values, factor);
 }
 
-/// to[i] += from[i], in float where the elements are shorter.
+/// Enqueues to[i] += from[i]; reduced-precision types compute in float.
 template <FloatingElement T>
 void add(CudaStreamRef stream, Span<T, Cuda> to, Span<const std::type_identity_t<T>, Cuda> from) {
   if (to.size() != from.size()) detail::lengths_differ(to.size(), from.size(), "add");
   if (!to.empty()) cuda::detail::kernel_in(cuda::detail::kernels.add, "add")(stream, to, from);
 }
 
-/// to[i] = kept * to[i] + (1 - kept) * from[i], in the type of `to`.
+/// Enqueues to[i] = kept * to[i] + (1 - kept) * from[i], computed in the type of `to`.
 template <FloatingElement To, FloatingElement From>
 void mix(CudaStreamRef stream, Span<To, Cuda> to, Span<const From, Cuda> from, double kept) {
   if (to.size() != from.size()) detail::lengths_differ(to.size(), from.size(), "mix");
   if (!to.empty()) cuda::detail::kernel_in(cuda::detail::kernels.mix, "mix")(stream, to, from, kept);
 }
 
-/// The sum of the squares, in double, in an order that is the same for the same number of elements. Blocks the host.
+/// Returns the sum of the squares, in double, added in an order that depends on the number of elements alone. Blocks
+/// the host.
 template <cuda::detail::Floating T>
 [[nodiscard]] double sum_of_squares(CudaStreamRef stream, Span<T, Cuda> values) {
   if (values.empty()) return 0;

@@ -13,10 +13,10 @@ namespace distx {
 
 namespace cuda::detail {
 
-/// What stream-ordered buffers are made of: a pool of distx's own for each GPU, as long as the process lives.
+/// The memory pools of stream-ordered buffers: one for each GPU, until the process exits.
 ///
-/// It keeps what buffers give back. CUDA's own pool gives all that is unused back to the system whenever the host waits
-/// for a stream, and to get it again takes longer than most kernels.
+/// They keep deallocated memory. CUDA's default pool returns unused memory to the system whenever the host
+/// synchronizes, and allocating it again takes longer than most kernels.
 class Pools {
  public:
   [[nodiscard]] static Pools& all() {
@@ -28,8 +28,8 @@ class Pools {
     const std::lock_guard lock(mutex_);
     return pool(device);
   }
-  /// Lets the GPUs that ranks of this process have reach each other's pools: within a process NCCL reads and writes
-  /// other ranks' buffers themselves, which CUDA allows of what `cudaMalloc` gave, and of a pool only when it is told.
+  /// Lets the GPUs of this process's ranks access each other's pools: within a process NCCL reads and writes other
+  /// ranks' buffers directly, which CUDA allows for memory of `cudaMalloc`, but for a pool only on request.
   void share(int device) {
     const std::lock_guard lock(mutex_);
     if (std::find(sharing_.begin(), sharing_.end(), device) != sharing_.end()) return;
@@ -39,7 +39,7 @@ class Pools {
     }
     sharing_.push_back(device);
   }
-  /// Gives back to the system what no buffer uses.
+  /// Returns unused memory to the system.
   void trim(int device) {
     const std::lock_guard lock(mutex_);
     if (const auto index = static_cast<std::size_t>(device); index < pools_.size() && pools_[index] != nullptr)
@@ -68,7 +68,7 @@ class Pools {
   void let_reach(int owner, int reader) {
     int can = 0;
     check(cudaDeviceCanAccessPeer(&can, reader, owner), "cudaDeviceCanAccessPeer");
-    if (can == 0) return;  // nor will NCCL
+    if (can == 0) return;  // NCCL does not either
     cudaMemAccessDesc access{};
     access.location.type = cudaMemLocationTypeDevice;
     access.location.id = reader;
@@ -83,14 +83,14 @@ class Pools {
 
 }  // namespace cuda::detail
 
-/// Gives back to the system what stream-ordered buffers on the current GPU have given back and none uses, as far as the
-/// host has waited for their streams: for other programs, and for libraries that allocate for themselves.
+/// Returns to the system the current GPU's memory that stream-ordered buffers have deallocated, as far as the host has
+/// synchronized with their streams: for other programs, and for libraries that allocate memory themselves.
 inline void release_unused_memory() { cuda::detail::Pools::all().trim(current_device()); }
 
 namespace cuda::detail {
 
-/// The same behind all that is enqueued, for an allocation that has failed; but it waits ten seconds at most, since
-/// what is enqueued may wait for a rank that is gone.
+/// The same after all enqueued work, for an allocation that has failed. Waits at most ten seconds, since enqueued work
+/// may wait for a rank that has failed.
 inline void reclaim_memory() {
   static_cast<void>(cudaGetLastError());
   distx::detail::run_in_time(std::chrono::seconds(10), [device = current_device()] {

@@ -5,8 +5,8 @@
 #include "distx/cuda/detail/copy_box.hpp"
 #include "distx/cuda/kernels/launch.cuh"
 
-// Parts of tensors, whose runs may be as short as one element: one thread for each of a run's words, as wide as all
-// runs allow.
+// Copies of parts of tensors, whose runs may be as short as one element: one thread for each word of a run. Words are
+// as wide as the alignment of all runs allows.
 namespace distx::cuda::detail {
 
 template <class Word, class Index>
@@ -36,11 +36,11 @@ void enqueue_copy_words(CudaStreamRef stream, std::byte* to, const std::byte* fr
   // Divisions of 32 bits are several times faster; the loop may step past the end by a whole grid.
   const unsigned blocks = blocks_for((all + block_threads - 1) / block_threads, 8);
   if (all < std::size_t{1} << 31)
-    launch(stream, blocks, block_threads, copy_words<Word, std::uint32_t>, to, from, runs,
-           static_cast<std::uint32_t>(words), static_cast<std::uint32_t>(all));
+    enqueue<&copy_words<Word, std::uint32_t>>(stream, blocks, block_threads, to, from, runs,
+                                              static_cast<std::uint32_t>(words), static_cast<std::uint32_t>(all));
   else
-    launch(stream, blocks, block_threads, copy_words<Word, std::uint64_t>, to, from, runs, std::uint64_t{words},
-           std::uint64_t{all});
+    enqueue<&copy_words<Word, std::uint64_t>>(stream, blocks, block_threads, to, from, runs, std::uint64_t{words},
+                                              std::uint64_t{all});
 }
 
 inline void enqueue_copy_runs(CudaStreamRef stream, std::byte* to, const std::byte* from,

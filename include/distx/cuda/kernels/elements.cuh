@@ -5,7 +5,7 @@
 #include "distx/tensor/ops/activations.hpp"
 #include "distx/tensor/ops/arithmetic.hpp"
 
-// Functions of elements: see tensor/elementwise.hpp.
+// Maps of tensors by functions of elements.
 namespace distx {
 
 namespace cuda::detail {
@@ -23,9 +23,10 @@ void enqueue_elements(CudaStreamRef stream, const F& f, Span<T, Cuda> out, Span<
 
 }  // namespace cuda::detail
 
-/// Lets tensors in a GPU's memory be mapped by a function of yours: `register_function<F, float, float, float>()` for
-/// two operands and a result of floats, once, in the file that nvcc compiles. F's call operator is constexpr or
-/// __device__.
+/// Compiles the kernel that maps a GPU's tensors by a custom function: `register_function<F, float, float, float>()`
+/// for a result of float and two operands of float. Call it once at namespace scope of a file that nvcc compiles. F's
+/// call operator is constexpr or __device__.
+/// @return true
 template <class F, class T, class... Xs>
 bool register_function() noexcept {
   cuda::detail::elements_kernel<F, T, Xs...> = cuda::detail::enqueue_elements<F, T, Xs...>;

@@ -161,11 +161,11 @@ void for_each_element(CudaStreamRef stream, const Body& body, std::size_t count,
   const std::size_t tile = std::size_t{width} * depth * block_threads;
   const unsigned blocks = blocks_for((count + shift + tile - 1) / tile, 32);
   if (alike)
-    launch(stream, blocks, block_threads, &elementwise_kernel<width, depth, Body, First, Arrays...>, body, count, shift,
-           first, arrays...);
+    enqueue<&elementwise_kernel<width, depth, Body, First, Arrays...>>(stream, blocks, block_threads, body, count,
+                                                                       shift, first, arrays...);
   else
-    launch(stream, blocks, block_threads, &elementwise_kernel<1, width * depth, Body, First, Arrays...>, body, count,
-           0U, first, arrays...);
+    enqueue<&elementwise_kernel<1, width * depth, Body, First, Arrays...>>(stream, blocks, block_threads, body, count,
+                                                                           0U, first, arrays...);
 }
 
 }  // namespace distx::cuda::detail

@@ -4,16 +4,17 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <vector>
 
 #include "distx/cuda/device.hpp"
 #include "distx/cuda/stream.hpp"
 
 namespace distx::cuda {
 
-/// Threads of each block of every kernel: whole warps.
+/// Threads in each block of distx's kernels: a multiple of a warp.
 inline constexpr unsigned block_threads = 256;
 
-/// As many blocks as the work wants, at most so many for each of the current GPU's multiprocessors.
+/// Returns `wanted`, but at least 1 and at most `per_multiprocessor` for each of the current GPU's multiprocessors.
 [[nodiscard]] inline unsigned blocks_for(std::size_t wanted, unsigned per_multiprocessor) {
   int processors = 0;
   detail::check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, current_device()),
@@ -22,7 +23,8 @@ inline constexpr unsigned block_threads = 256;
   return static_cast<unsigned>(std::clamp<std::size_t>(wanted, 1, std::max<std::size_t>(most, 1)));
 }
 
-/// Enqueues a kernel: the one place that launches any.
+/// Enqueues a kernel on a stream of the current GPU.
+/// @throws Error if CUDA rejects the launch
 template <class... Parameters, class... Arguments>
 void launch(CudaStreamRef stream, unsigned blocks, unsigned threads, void (*kernel)(Parameters...),
             const Arguments&... arguments) {
@@ -32,5 +34,38 @@ void launch(CudaStreamRef stream, unsigned blocks, unsigned threads, void (*kern
   config.stream = stream.native_handle();
   detail::check(cudaLaunchKernelEx(&config, kernel, arguments...), "cudaLaunchKernelEx");
 }
+
+namespace detail {
+
+/// The kernels that this program may enqueue.
+[[nodiscard]] inline std::vector<const void*>& kernel_list() {
+  static std::vector<const void*> kernels;
+  return kernels;
+}
+template <auto* Kernel>
+inline const bool listed = (kernel_list().push_back(reinterpret_cast<const void*>(Kernel)), true);
+
+/// Enqueues a kernel, and lists it before main for `load_kernels`.
+template <auto* Kernel, class... Arguments>
+void enqueue(CudaStreamRef stream, unsigned blocks, unsigned threads, const Arguments&... arguments) {
+  static_cast<void>(listed<Kernel>);
+  launch(stream, blocks, threads, Kernel, arguments...);
+}
+
+/// Loads all listed kernels onto the current GPU.
+inline void load_listed_kernels() {
+  for (const void* kernel : kernel_list()) {
+    cudaFuncAttributes attributes{};
+    check(cudaFuncGetAttributes(&attributes, kernel), "cudaFuncGetAttributes");
+  }
+}
+
+/// Memory that the threads of a block share. Each use of it begins and ends with a barrier.
+[[maybe_unused]] static __device__ void* block_memory() {
+  alignas(16) __shared__ unsigned char memory[256];
+  return memory;
+}
+
+}  // namespace detail
 
 }  // namespace distx::cuda

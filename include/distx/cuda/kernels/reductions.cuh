@@ -62,9 +62,9 @@ __device__ inline bool leads_warp() { return threadIdx.x % 32 == 0; }
 template <class Combine>
 __device__ Bits over_block(Bits value, Combine&& combine) {
   constexpr unsigned warps = block_threads / 32;
-  __shared__ Bits of_warp[warps];
+  auto* const of_warp = static_cast<Bits*>(block_memory());
   value = over_warp(value, combine);
-  __syncthreads();  // an earlier call's values have been read
+  __syncthreads();
   if (leads_warp()) of_warp[threadIdx.x / 32] = value;
   __syncthreads();
   if (threadIdx.x >= 32) return value;
@@ -169,8 +169,8 @@ static __global__ void __launch_bounds__(32) add_up_kernel(const double* partial
 
 inline void enqueue_largest_magnitude(CudaStreamRef stream, Kernels::In values, double* largest) {
   with_floating(values, [&]<class T>(const T* all) {
-    launch(stream, blocks_that_reduce(values), block_threads, &largest_kernel<T>, all, values.size(),
-           reinterpret_cast<Bits*>(largest));
+    enqueue<&largest_kernel<T>>(stream, blocks_that_reduce(values), block_threads, all, values.size(),
+                                reinterpret_cast<Bits*>(largest));
   });
 }
 
@@ -178,14 +178,15 @@ inline void enqueue_fixed_point_squares(CudaStreamRef stream, Kernels::In values
                                         std::uint64_t* total) {
   static_assert(sizeof(Bits) == sizeof(std::uint64_t));
   with_floating(values, [&]<class T>(const T* all) {
-    launch(stream, blocks_that_reduce(values), block_threads, &squares_kernel<T>, all, values.size(), largest,
-           reinterpret_cast<Bits*>(total));
+    enqueue<&squares_kernel<T>>(stream, blocks_that_reduce(values), block_threads, all, values.size(), largest,
+                                reinterpret_cast<Bits*>(total));
   });
 }
 
 inline void enqueue_clip_factor(CudaStreamRef stream, const double* largest, const std::uint64_t* parts,
                                 double clip_norm, double unscale, ClipFactor* result) {
-  launch(stream, 1, 32, &clip_factor_kernel, largest, reinterpret_cast<const Bits*>(parts), clip_norm, unscale, result);
+  enqueue<&clip_factor_kernel>(stream, 1, 32, largest, reinterpret_cast<const Bits*>(parts), clip_norm, unscale,
+                               result);
 }
 
 /// The number of blocks depends on the number of values alone.
@@ -194,9 +195,9 @@ inline void enqueue_sum_of_squares(CudaStreamRef stream, Kernels::In values, dou
   const std::size_t wanted = (values.size() + block_threads - 1) / block_threads;
   const auto blocks = static_cast<unsigned>(std::min<std::size_t>(wanted, Kernels::partial_sums / warps));
   with_floating(values, [&]<class T>(const T* all) {
-    launch(stream, blocks, block_threads, &partial_squares_kernel<T>, all, values.size(), partial);
+    enqueue<&partial_squares_kernel<T>>(stream, blocks, block_threads, all, values.size(), partial);
   });
-  launch(stream, 1, 32, &add_up_kernel, partial, blocks * warps, total);
+  enqueue<&add_up_kernel>(stream, 1, 32, partial, blocks * warps, total);
 }
 
 }  // namespace distx::cuda::detail

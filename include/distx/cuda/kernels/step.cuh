@@ -26,7 +26,7 @@ static __global__ void change_step_kernel(StepNumbers* step, StepChange change, 
 }
 
 inline void enqueue_change_step(CudaStreamRef stream, StepNumbers* step, StepChange change, double value) {
-  launch(stream, 1, 1, &change_step_kernel, step, change, value);
+  enqueue<&change_step_kernel>(stream, 1, 1, step, change, value);
 }
 
 }  // namespace distx::cuda::detail

@@ -4,7 +4,7 @@
 
 namespace distx::cuda::detail {
 
-/// Calls f with the pointer to elements of T, const where the span's are.
+/// Calls f with a pointer to the span's elements as T, const if the span's are.
 template <class T, class Any, class F>
 void with_elements(Span<Any, Cuda> span, F&& f) {
   if constexpr (std::is_const_v<Any>)
@@ -13,8 +13,8 @@ void with_elements(Span<Any, Cuda> span, F&& f) {
     f(static_cast<T*>(span.data()));
 }
 
-/// Calls f with a pointer to the span's elements as what they are.
-/// @pre they are floating
+/// Calls f with a pointer to the span's elements in their own type.
+/// @pre the type is floating
 template <class Any, class F>
 void with_floating(Span<Any, Cuda> span, F&& f) {
   switch (span.type()) {
@@ -29,8 +29,8 @@ void with_floating(Span<Any, Cuda> span, F&& f) {
   }
 }
 
-/// The same, 8-bit floats too.
-/// @pre they have fractions
+/// The same for 8-bit floats, too.
+/// @pre the type is fractional
 template <class Any, class F>
 void with_fractional(Span<Any, Cuda> span, F&& f) {
   switch (span.type()) {

@@ -89,16 +89,17 @@ template <class Optimizer, class A>
 __device__ const coefficients_t<Optimizer, A>& coefficients_in_block(const Optimizer& optimizer,
                                                                      const StepNumbers* numbers) {
   using C = coefficients_t<Optimizer, A>;
-  alignas(C) __shared__ unsigned char memory[sizeof(C)];
+  static_assert(sizeof(C) <= 256 && alignof(C) <= 16, "distx::register_optimizer: coefficients have at most 256 bytes");
+  void* const memory = block_memory();
   if (threadIdx.x == 0) {
     Step step;
     step.learning_rate = numbers->learning_rate;
     step.number = numbers->number;
     if (numbers->sets_decay) step.weight_decay = numbers->weight_decay;
-    ::new (static_cast<void*>(memory)) C(optimizer.template coefficients<A>(step));
+    ::new (memory) C(optimizer.template coefficients<A>(step));
   }
   __syncthreads();
-  return *reinterpret_cast<const C*>(memory);
+  return *static_cast<const C*>(memory);
 }
 
 /// Updates one tile of a piece.
@@ -181,9 +182,9 @@ void enqueue_update(CudaStreamRef stream, const Optimizer& optimizer,
       if (table.count == 0) return;
       const unsigned blocks = blocks_for(table.first_tile[table.count], 32);
       if (numbers != nullptr)
-        launch(stream, blocks, block_threads, &update_kernel<true, Optimizer, T, Low>, table);
+        enqueue<&update_kernel<true, Optimizer, T, Low>>(stream, blocks, block_threads, table);
       else
-        launch(stream, blocks, block_threads, &update_kernel<false, Optimizer, T, Low>, table);
+        enqueue<&update_kernel<false, Optimizer, T, Low>>(stream, blocks, block_threads, table);
       table.count = 0;
     };
     for (const auto& piece : pieces) {

@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Checks nvcc's machine code for sm_90: no kernel spills registers, and the kernels that move most of the bytes load and
+store 16 bytes at once. Needs cuobjdump and nvdisasm, from the folder of nvcc or from PATH.
+
+    tests/cuda/machine_code.py NVCC [FLAG…] FILE.cu   the kernels of tests/cuda/kernels.cu
+    tests/cuda/machine_code.py --self-test            made-up machine code
+"""
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import selftest  # noqa: E402
+
+# A kernel's mangled name: the fewest loads and stores of 16 bytes, and the most instructions in all, those for
+# unaligned arrays included. Each thread has two vectors of each array in flight.
+BF16, F16 = "NS_8bfloat16E", "NS_7float16E"
+UPDATE, CAST, VECTORS = "13update_kernelILb0ENS_5AdamWE", "ENS1_8CastBodyI", "elementwise_kernelILi"
+KERNELS = {
+    "AdamW, float": (UPDATE + "ff", 8, 6, 1900),
+    "AdamW, bfloat16 with masters": (UPDATE + "f" + BF16, 6, 6, 2150),
+    "AdamW, float16 with masters": (UPDATE + "f" + F16, 6, 6, 2100),
+    "AdamW, bfloat16": (UPDATE + BF16 + "S4_", 4, 4, 2300),
+    "AdamW, float16": (UPDATE + F16 + "S4_", 4, 4, 2150),
+    "cast from bfloat16 to float": (VECTORS + "4ELi2" + CAST + "f" + BF16, 0, 2, 250),
+    "cast from float to bfloat16": (VECTORS + "4ELi2" + CAST + BF16 + "f", 2, 0, 300),
+    "cast from float16 to float": (VECTORS + "4ELi2" + CAST + "f" + F16, 0, 2, 250),
+    "cast from float to float16": (VECTORS + "4ELi2" + CAST + F16 + "f", 2, 0, 240),
+    "cast from float to float8": (VECTORS + "4ELi2" + CAST + "NS_11float8_e4m3Ef", 2, 0, 260),
+    "fill of 2 bytes": (VECTORS + "8ELi2ENS1_8FillBodyIt", 0, 2, 240),
+    "fill of 4 bytes": (VECTORS + "4ELi2ENS1_8FillBodyIj", 0, 2, 160),
+    "scale, float": (VECTORS + "4ELi2ENS1_9ScaleBodyIf", 2, 2, 250),
+    "add, float": (VECTORS + "4ELi2ENS1_7AddBodyIf", 4, 2, 280),
+    "map relu, float": (VECTORS + r"4ELi2ENS1_12FunctionBodyINS_8elements4ReluE", 2, 2, 250),
+    "map plus, float": (VECTORS + r"4ELi2ENS1_12FunctionBodyINS_8elements4PlusE", 4, 2, 270),
+    "largest magnitude, float": ("14largest_kernelIf", 2, 0, 450),
+    "largest magnitude, bfloat16": ("14largest_kernelI" + BF16, 2, 0, 560),
+    "squares, float": ("14squares_kernelIf", 2, 0, 850),
+    "squares, bfloat16": ("14squares_kernelI" + BF16, 2, 0, 900),
+}
+INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,6}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.a-z]*)")
+
+
+def kernels_of(sass):
+    """Returns each kernel's instructions, by its name."""
+    return {part.split()[0]: INSTRUCTION.findall(part) for part in sass.split("Function : ")[1:]}
+
+
+def check(sass):
+    """Returns messages about what is wrong."""
+    wrong = []
+    kernels = kernels_of(sass)
+    for name, instructions in kernels.items():
+        spills = sum(i.startswith(("LDL", "STL")) for i in instructions)
+        if spills:
+            wrong.append(f"{name} spills registers: {spills} accesses to local memory")
+    for what, (pattern, loads, stores, most) in KERNELS.items():
+        found = [instructions for name, instructions in kernels.items() if pattern in name]
+        if not found:
+            wrong.append(f"{what}: no kernel's name contains {pattern}")
+        for instructions in found:
+            wide = [sum(i.startswith(kind) and ".128" in i for i in instructions) for kind in ("LDG", "STG")]
+            if wide[0] < loads or wide[1] < stores:
+                wrong.append(f"{what}: {wide[0]} loads and {wide[1]} stores of 16 bytes, expected {loads} and {stores}")
+            if len(instructions) > most:
+                wrong.append(f"{what}: {len(instructions)} instructions, expected at most {most}")
+    return wrong
+
+
+def self_test():
+    def kernel(pattern, loads, stores):
+        lines = ["LDG.E.128 R4, desc[UR4][R2.64]"] * loads + ["@!P0 STG.E.128.STRONG.SM desc[UR4][R2.64], R4"] * stores
+        return f"Function : _Z{pattern}v\n" + "".join(f"        /*{16 * i:04x}*/   {line} ;\n" for i, line in enumerate(lines))
+
+    good = "".join(kernel(pattern, loads, stores) for pattern, loads, stores, _ in KERNELS.values())
+    broken = {
+        "narrow": (good.replace("STG.E.128", "STG.E"), "0 stores of 16 bytes"),
+        "spilled": (good + "Function : _Z1k\n        /*0000*/   @P1 STL.64 [R1], R4 ;\n", "_Z1k spills registers"),
+        "long": (good + kernel("14largest_kernelIf", 2, 1000), "1002 instructions"),
+        "nothing": ("", "no kernel's name contains"),
+    }
+    return selftest.of(check, good, broken)
+
+
+def tool(name, nvcc):
+    """Returns the path of one of CUDA's tools, or None."""
+    beside = os.path.join(os.path.dirname(os.path.realpath(shutil.which(nvcc) or nvcc)), name)
+    return beside if os.access(beside, os.X_OK) else shutil.which(name)
+
+
+def main():
+    if sys.argv[1:] == ["--self-test"]:
+        return 1 if self_test() else 0
+    nvcc = next(argument for argument in sys.argv[1:] if os.path.basename(argument).startswith("nvcc"))
+    cuobjdump, nvdisasm = tool("cuobjdump", nvcc), tool("nvdisasm", nvcc)
+    if cuobjdump is None or nvdisasm is None:
+        print("skipped: there is no cuobjdump or no nvdisasm next to nvcc or in PATH")
+        return 77
+    with tempfile.TemporaryDirectory() as folder:
+        cubin = os.path.join(folder, "kernels.cubin")
+        environment = os.environ | {"PATH": os.path.dirname(nvdisasm) + os.pathsep + os.environ["PATH"]}
+        for command in ([*sys.argv[1:], "-O2", "-arch=sm_90", "-cubin", "-o", cubin], [cuobjdump, "-sass", cubin]):
+            done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+            if done.returncode != 0:
+                print(f"{command[0]} exited with {done.returncode}: {done.stderr.strip()}")
+                return 1
+    wrong = check(done.stdout)
+    for message in wrong:
+        print(message)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// A second file of the tests' programs that nvcc compiles and that includes distx's kernels.
+#include <distx/cuda_kernels.cuh>
+
+#include "cuda/tensor_kernels.hpp"
+
+namespace {
+
+[[maybe_unused]] const bool registered = distx::register_function<tensor_kernels::Square, float, float>();
+
+}  // namespace
