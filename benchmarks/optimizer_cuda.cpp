@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// The bytes per second that the fused update of AdamW moves on a GPU, beside those of a copy within its memory, in
+// The bytes per second that the fused update of AdamW moves on a GPU, next to those of a copy within its memory, in
 // turns in one run. It needs CUDA alone, so that it can be built on a bare machine.
 #include <algorithm>
 #include <cstdio>
@@ -62,7 +62,7 @@ struct Model {
   void update(const CudaStream& stream, const AnyStep& step) const {
     fused_update(stream, AdamW{}, step, weight.span(), Span<const float, Cuda>(gradient), {mean.span(), square.span()});
   }
-  /// The same, one element behind every boundary of vectors.
+  /// The same, one element after a boundary of vectors.
   void update_unaligned(const CudaStream& stream, const Step& step) const {
     const std::size_t n = weight.size() - 1;
     fused_update(stream, AdamW{}, step, weight.span().subspan(1, n), Span<const float, Cuda>(gradient).subspan(0, n),

@@ -27,7 +27,7 @@
 #include "common/weights_hash.hpp"
 #include "data/small_digits.hpp"
 #include "models/mlp_kernels.hpp"
-// Behind the kernels' declarations, which it calls.
+// After the kernels' declarations, which it calls.
 #include "models/mlp.hpp"
 
 namespace {
@@ -78,7 +78,7 @@ struct Settings {
   }
 };
 
-/// Some digits in the memory of one space; what they are copied from stays until the stream has come there.
+/// Some digits in the memory of one space; their source must not change until the stream has copied it.
 template <class Space>
 struct DigitsIn {
   distx::Buffer<float, Space> images;
@@ -91,7 +91,7 @@ struct DigitsIn {
   }
 };
 
-/// The mean over the ranks; each has as many values. Collective.
+/// Returns the mean over the ranks of values of equal number. Collective.
 std::vector<double> average(distx::AnyConnector& connector, const std::vector<double>& mine) {
   std::vector<double> all(mine.size() * static_cast<std::size_t>(connector.size()));
   connector.all_gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// What is said on a machine without a GPU, and in a program without kernels: this one has none.
+// Errors on a machine without a GPU, and in a program without kernels, as this one is.
 #include <doctest/doctest.h>
 #include <distx/connect/self.hpp>
 #include <distx/cuda/blas.hpp>
@@ -20,7 +20,7 @@ using distx::Span;
 
 }  // namespace
 
-TEST_CASE("without a GPU every call throws an error that says so") {
+TEST_CASE("without a GPU every call throws an error with the reason") {
   if (distx::device_count() > 0) {
     MESSAGE("there is a GPU here");
     CHECK(distx::why_no_gpu().empty());

@@ -15,7 +15,7 @@
 
 namespace {
 
-/// Destroyed streams count until they have come to their end.
+/// Destroyed streams count until their work is complete.
 void wait_for(const standin::Live& wanted) {
   static_cast<void>(cudaDeviceSynchronize());
   CHECK(standin::live() == wanted);
@@ -34,7 +34,7 @@ void check(const std::function<typename Unique::handle_type()>& make,
     Unique first = Unique::from_native_handle(make());
     CHECK(more() == 1);
     Unique second = std::move(first);
-    CHECK(!first);  // NOLINT: what a move leaves
+    CHECK(!first);  // NOLINT: moved from
     CHECK(second);
     CHECK(more() == 1);
     first = Unique::from_native_handle(make());
@@ -78,7 +78,7 @@ TEST_CASE("every handle is closed once") {
         return memory;
       },
       [](const standin::Live& live) { return live.host_allocations; });
-  check<unique_memory>(
+  check<unique_device_memory>(
       [] {
         void* memory = nullptr;
         CHECK(cudaMalloc(&memory, 100) == cudaSuccess);

@@ -3,7 +3,7 @@
 #include <distx/memory/lanes.hpp>
 #include <distx/optim/optimizer.hpp>
 
-/// An optimizer of a user's own: sign descent with momentum (Chen et al., arXiv 2302.06675), whose rate has a limit.
+/// A custom optimizer: sign descent with momentum (Chen et al., arXiv 2302.06675), whose rate has a limit.
 struct Lion {
   double beta1 = 0.9;
   double beta2 = 0.99;

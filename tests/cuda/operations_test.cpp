@@ -62,7 +62,7 @@ TEST_CASE("cast of NaN, infinite, subnormal and too large values has the host's 
   for (const bfloat16 value : none.values(stream)) CHECK(std::isnan(static_cast<float>(value)));
 }
 
-/// What CUDA's own type makes of a float.
+/// Returns the code of CUDA's type for a float.
 template <class T>
 std::uint8_t vendors_bits(float value) {
   if constexpr (std::is_same_v<T, float8_e4m3>)
@@ -179,10 +179,10 @@ TEST_CASE("operations reject different lengths") {
   const CudaStream stream;
   const Placed<float> three(std::vector<float>(3)), four(std::vector<float>(4));
   const Placed<double> wide(std::vector<double>(4));
-  CHECK_THROWS_AS(add(stream, three.span(), four.in()), distx::MismatchError);
-  CHECK_THROWS_AS(cast(stream, three.span(), wide.in()), distx::MismatchError);
-  CHECK_THROWS_AS(mix(stream, three.span(), four.in(), 0.5), distx::MismatchError);
-  CHECK_THROWS_AS(copy(stream, three.span(), four.in()), distx::MismatchError);
+  CHECK_THROWS_AS(add(stream, three.span(), four.in()), distx::InvalidArgument);
+  CHECK_THROWS_AS(cast(stream, three.span(), wide.in()), distx::InvalidArgument);
+  CHECK_THROWS_AS(mix(stream, three.span(), four.in(), 0.5), distx::InvalidArgument);
+  CHECK_THROWS_AS(copy(stream, three.span(), four.in()), distx::InvalidArgument);
 }
 
 }  // namespace

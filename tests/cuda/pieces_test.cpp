@@ -134,7 +134,7 @@ TEST_CASE("pieces whose arrays differ in length are rejected") {
     if (wrong == 1) piece.low = four.low.span();
     if (wrong == 2) piece.state = four.state_spans();
     CHECK_THROWS_AS(fused_update(stream, SGD{}, std::span<const UpdatePiece<SGD, float, bfloat16>>(&piece, 1)),
-                    distx::Error);
+                    distx::InvalidArgument);
   }
 }
 

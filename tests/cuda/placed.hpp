@@ -8,7 +8,7 @@
 #include <limits>
 #include <vector>
 
-/// Values in a GPU's memory, so many elements behind a boundary of vectors, with a fence on either side.
+/// Values in a GPU's memory, `offset` elements after a boundary of vectors, with a fence on either side.
 template <class T>
 class Placed {
  public:
@@ -21,7 +21,7 @@ class Placed {
   }
   [[nodiscard]] distx::Span<T, distx::Cuda> span() const { return all_.span().subspan(before_, size_); }
   [[nodiscard]] distx::Span<const T, distx::Cuda> in() const { return span(); }
-  /// What is there once the stream has come here; the fences must stand.
+  /// Returns the values in stream order; checks that the fences are intact.
   [[nodiscard]] std::vector<T> values(distx::CudaStreamRef stream = {}) const {
     std::vector<T> host(all_.size());
     distx::copy(stream, distx::Span<T>(host), distx::Span<const T, distx::Cuda>(all_));

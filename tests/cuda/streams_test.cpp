@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Streams, events and buffers: what is enqueued is done later, in order.
+// Streams, events and buffers.
 #include <distx/cuda/buffer.hpp>
 
 #include <optional>
@@ -31,7 +31,7 @@ TEST_CASE("operations run in the stream's order and do not block the host") {
   add(stream, values.span(), other.in());
   copy(stream, host.span(), values.in());
   CHECK(!stream.done());
-  CHECK(cudaGetLastError() == cudaSuccess);  // to ask is no error
+  CHECK(cudaGetLastError() == cudaSuccess);  // a query leaves no error
   CHECK(host[999] == 0);
   gate.open();
   stream.synchronize();
@@ -88,7 +88,7 @@ TEST_CASE("streams and events of the user are referenced, adopted and released")
   CHECK(again.done());
 }
 
-TEST_CASE("buffers are zero, move, and throw MemoryError if there is no memory") {
+TEST_CASE("buffers are zero, move, and throw MemoryError when memory is exhausted") {
   const CudaStream stream;
   const Buffer<int, Cuda> zeros(1001), ordered(1001, stream);
   for (const auto* buffer : {&zeros, &ordered}) {
@@ -102,7 +102,7 @@ TEST_CASE("buffers are zero, move, and throw MemoryError if there is no memory")
   Buffer<float, Cuda> second(std::move(first));
   CHECK(second.data() == address);
   CHECK(second.size() == 10);
-  CHECK(first.data() == nullptr);  // NOLINT: what a move leaves
+  CHECK(first.data() == nullptr);  // NOLINT: moved from
   CHECK(first.size() == 0);        // NOLINT
   first = std::move(second);
   CHECK(first.data() == address);
@@ -116,7 +116,7 @@ TEST_CASE("buffers are zero, move, and throw MemoryError if there is no memory")
   CHECK_THROWS_AS((Buffer<double, Cuda>(std::size_t{1} << 62, distx::uninitialized)), distx::MemoryError);
   CHECK_THROWS_WITH_AS(PinnedBuffer<double>(std::size_t{1} << 60), doctest::Contains("no page-locked memory"),
                        distx::MemoryError);
-  CHECK(cudaGetLastError() == cudaSuccess);  // an error that was told is not found again
+  CHECK(cudaGetLastError() == cudaSuccess);  // a reported error is not reported again
   const PinnedBuffer<int> pinned(5);
   for (const int value : pinned) CHECK(value == 0);
 }

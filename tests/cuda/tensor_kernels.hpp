@@ -2,7 +2,7 @@
 #pragma once
 #include <distx/cuda.hpp>
 
-// What tests/nccl/tensor_test.cpp has done by kernels of its own, as a user's program would.
+// Custom kernels for tests/nccl/tensor_test.cpp, as in a user's program.
 namespace tensor_kernels {
 
 /// Functions that distx does not know, each registered in one of two files of kernels.

@@ -25,7 +25,7 @@ namespace {
 
 constexpr std::size_t stack_bytes = 256 << 10;
 
-// What a sanitizer is told before and after a change of stacks; nothing without one.
+// Notifies a sanitizer before and after a change of stacks; does nothing without one.
 #if defined(__SANITIZE_ADDRESS__)
 void leave(void** shadow, const void* to, std::size_t size) { __sanitizer_start_switch_fiber(shadow, to, size); }
 void arrive(void* shadow, const void** from, std::size_t* size) { __sanitizer_finish_switch_fiber(shadow, from, size); }

@@ -7,7 +7,7 @@
 
 namespace standin {
 
-/// A function with a stack of its own, which changes over with the thread that runs it.
+/// A function with its own stack, which takes turns with the thread that runs it.
 class Fiber {
  public:
   Fiber();
@@ -17,9 +17,9 @@ class Fiber {
 
   /// Sets what it does when it is next resumed; it has ended what it did before.
   void begin(std::function<void()> function);
-  /// Goes on with it until it pauses or ends.
+  /// Runs it until it pauses or ends.
   void resume();
-  /// Called by the function: goes back to who has resumed it.
+  /// Called by the function: returns to the caller of `resume`.
   void pause();
   [[nodiscard]] bool ended() const { return ended_; }
 
@@ -32,7 +32,7 @@ class Fiber {
   ucontext_t outside_{};
   std::function<void()> function_;
   bool ended_ = true;
-  // What the sanitizers are told of the stacks.
+  // The stacks, for the sanitizers.
   const void* outside_stack_ = nullptr;
   std::size_t outside_size_ = 0;
   void* outside_shadow_ = nullptr;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 
-// Where the processor has protection keys, the memory of GPUs is for what runs on streams only: code of the host that
-// reads or writes it ends in SIGSEGV, as it would beside a real GPU.
+// If the processor has protection keys, only work on streams can access the memory of GPUs: host code that reads or
+// writes it ends with SIGSEGV, as it would with a real GPU.
 namespace standin {
 
 /// The key of the GPUs' memory; -1 where the processor or the system has none.

@@ -150,7 +150,7 @@ class Block {
   bool release_block() {
     for (const Thread& thread : threads_)
       if (thread.state != Thread::State::waits_for_block && thread.state != Thread::State::ended) return false;
-    // Those that go on may come to the next barrier, so the ones to go on are known before.
+    // Resumed threads may reach the next barrier, so all threads to resume are collected first.
     std::vector<std::size_t> all;
     for (const std::size_t thread : order_)
       if (threads_[thread].state == Thread::State::waits_for_block) all.push_back(thread);
@@ -165,7 +165,7 @@ class Block {
     return any;
   }
 
-  /// Lets lanes of a warp go on of which all in their mask have come.
+  /// Resumes lanes of a warp if all lanes of their mask are waiting.
   bool release_lanes(std::size_t first) {
     const std::size_t count = std::min<std::size_t>(lanes_of_warp, threads_.size() - first);
     for (std::size_t lane = 0; lane < count; ++lane) {
@@ -208,7 +208,7 @@ class Block {
     for (const std::size_t thread : group) {
       Exchange& mine = *threads_[thread].exchange;
       mine.lanes = lanes;
-      // A lane that brings nothing has no value: what it gives is undefined, and here is poison.
+      // A lane that does not take part has no value: reading it is undefined on a GPU, and gives poison here.
       if (mine.source < lanes_of_warp && (present >> mine.source & 1U) != 0)
         mine.value = values[mine.source];
       else

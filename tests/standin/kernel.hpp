@@ -16,7 +16,7 @@
 #include <type_traits>
 #include <utility>
 
-// What a kernel finds on a GPU.
+// The device functions and variables of a kernel.
 
 // Of the thread of a kernel that runs now on this thread of the host.
 extern thread_local constinit uint3 threadIdx;
@@ -38,7 +38,7 @@ cudaError_t launch(const cudaLaunchConfig_t* config, std::function<void()> threa
 /// Waits for all threads of the block.
 void wait_for_block();
 
-/// What one lane brings to its warp, and what it gets.
+/// The value that a lane gives to its warp, and the value that it gets.
 struct Exchange {
   std::array<unsigned char, 16> value{};
   unsigned source = 0;  ///< the lane whose value it gets

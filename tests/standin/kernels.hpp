@@ -2,7 +2,7 @@
 #pragma once
 #include <cuda_runtime_api.h>
 
-// Kernels that need all that the stand-in gives to kernels; each is launched with so many blocks of so many threads.
+// Kernels that use everything that the stand-in offers to kernels.
 namespace kernels {
 
 /// out[i] = the number of the thread that wrote it, in a grid-stride loop.
@@ -16,7 +16,7 @@ cudaError_t sum(cudaStream_t stream, unsigned blocks, unsigned threads, const fl
 cudaError_t unordered(cudaStream_t stream, unsigned threads, int* out);
 /// Wrong: reads memory that its block shares and has not written.
 cudaError_t unset(cudaStream_t stream, unsigned blocks, int* out);
-/// What each lane gets by each kind of shuffle and vote: 6 numbers for each of 32 lanes.
+/// Writes the results of each kind of shuffle and vote: 6 numbers for each of 32 lanes.
 cudaError_t shuffle(cudaStream_t stream, int* out);
 /// A block whose size has three dimensions: each thread adds its own number to its place.
 cudaError_t boxes(cudaStream_t stream, dim3 grid, dim3 size, int* out);

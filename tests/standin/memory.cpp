@@ -74,7 +74,7 @@ Address base_of(Memory& memory, int device) {
   return base;
 }
 
-/// The allocation that an address lies in or one past the end of.
+/// Returns the allocation that has an address, or ends at it.
 const std::pair<const Address, Allocation>* found(const std::map<Address, Allocation>& allocations, Address address) {
   auto after = allocations.upper_bound(address);
   if (after == allocations.begin()) return nullptr;
@@ -129,7 +129,7 @@ void* allocate(int device, std::size_t bytes, std::size_t alignment, Pool* pool)
   const Unguarded open;
   memory.given[index] += mapped + page;
   memory.used[index] += bytes;
-  // It ends where its last page ends, as far as its alignment allows: what is written beyond hits nobody's page.
+  // It ends where its last page ends, as far as its alignment allows: writes beyond it hit an unmapped page.
   const Address begin = (first + mapped - bytes) / alignment * alignment;
   std::memset(at(first), canary, mapped);
   std::memset(at(begin), poison_of_new, bytes);

@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
-// The memory that a program may have: each GPU's lies in a range of addresses of its own, and no address is given out
-// twice, so that what points to memory that is no more is known as such. The page after an allocation is nobody's.
+// The memory of GPUs: each has a separate range of addresses, and no address is used twice, so that dangling pointers
+// are recognized. The page after an allocation is not accessible.
 namespace standin {
 
 enum class Kind {
@@ -32,7 +32,7 @@ struct Place {
   Pool* pool = nullptr;   ///< of what is had in stream order
 };
 
-/// What lies at an address.
+/// The allocation at an address.
 [[nodiscard]] Place place(const void* address);
 
 inline constexpr int poison_of_new = 0xCB;
@@ -43,7 +43,7 @@ inline constexpr int poison_of_freed = 0xDD;
 /// The memory is nobody's any more: places do not find it.
 /// @return its bytes
 std::size_t forget(void* begin);
-/// What was forgotten is gone.
+/// Forgets an allocation.
 void release(void* begin, std::size_t bytes);
 /// The bytes of a GPU that are not allocated.
 [[nodiscard]] std::size_t free_bytes(int device);

@@ -9,12 +9,12 @@
 #include "standin/calls.hpp"
 #include "standin/stream.hpp"
 
-// What the parts of the CUDA runtime, and NCCL and cuBLAS above it, share.
+// Shared by the parts of the CUDA runtime, and by NCCL and cuBLAS above it.
 namespace standin {
 
 inline constexpr int greatest_priority = -5;
 
-/// This thread's last error, as cudaGetLastError tells it.
+/// This thread's last error, as cudaGetLastError returns it.
 void note(cudaError_t code);
 
 /// A function of the CUDA runtime.

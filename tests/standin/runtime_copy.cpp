@@ -12,7 +12,7 @@ namespace {
 
 bool of_host(Kind kind) { return kind == Kind::pageable || kind == Kind::pinned; }
 
-/// What lies there, which must have so many bytes where it is known how many there are.
+/// Returns the memory at an address; if its size is known, it must have that number of bytes.
 Kind checked(const void* memory, std::size_t bytes) {
   require(memory != nullptr, cudaErrorInvalidValue);
   const Place where = place(memory);
@@ -38,7 +38,7 @@ void check_direction(cudaMemcpyKind direction, Kind to, Kind from) {
   fail(cudaErrorInvalidMemcpyDirection);
 }
 
-/// Rows of bytes, which lie one behind the other or further apart.
+/// Rows of bytes, adjacent or further apart.
 struct Rows {
   void* to;
   std::size_t to_pitch;

@@ -14,7 +14,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// What the last cudaEventRecord of an event has recorded.
+/// The state that the last cudaEventRecord of an event has recorded.
 struct Record {
   Point point;
   std::atomic<Clock::rep> time{0};
@@ -143,7 +143,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream_handle, cudaEvent_t handle, 
     if (last == nullptr) return;
     if (last->capture == nullptr) {
       const std::lock_guard lock(capture_mutex());
-      // What was enqueued before a capture is no part of it.
+      // Work enqueued before a capture does not belong to it.
       if (capture_of(*stream) != nullptr) fail(cudaErrorStreamCaptureIsolation);
     } else {
       const std::lock_guard lock(capture_mutex());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// The CUDA runtime's functions on captures and graphs. A graph runs on streams of its own, one for each stream that was
+// The CUDA runtime's functions on captures and graphs. A graph runs on separate streams, one for each stream that was
 // captured, so that an order that was not captured is not kept.
 #include <map>
 #include <set>
@@ -33,7 +33,7 @@ Graphs& all() {
   return *graphs;
 }
 
-/// All nodes that come before one of these, and these.
+/// Returns these nodes and all nodes before them.
 std::set<std::size_t> before(const std::vector<Node>& nodes, const std::set<std::size_t>& ends) {
   std::set<std::size_t> reached = ends;
   for (std::size_t i = nodes.size(); i-- > 0;)

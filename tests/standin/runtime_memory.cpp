@@ -37,7 +37,7 @@ void* allocate_in_order(Pool& pool, std::size_t bytes, const std::shared_ptr<Str
   void* const begin = allocate(pool.device, bytes, alignment, &pool);
   require(begin != nullptr, cudaErrorMemoryAllocation);
   if (const std::uint64_t used = pool.used += bytes; pool.reserved < used) pool.reserved = used;
-  // Whoever writes on another stream before this one has come here loses what was written.
+  // Writes of another stream before this point are lost.
   enqueue(stream, [=] { std::memset(begin, poison_of_new, bytes); });
   return begin;
 }
@@ -126,7 +126,7 @@ cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t handle, cudaMemPoolAttr attrib
   return runtime_called("cudaMemPoolGetAttribute", [&] {
     require(value != nullptr && attribute == cudaMemPoolAttrReservedMemCurrent, cudaErrorInvalidValue);
     const Pool& pool = pool_of(handle);
-    // What is above the threshold goes back when somebody waits, which whoever asks has done.
+    // Memory above the threshold is released when the host synchronizes, as the caller has done.
     const std::uint64_t kept = std::min<std::uint64_t>(pool.reserved, pool.threshold);
     const std::uint64_t bytes = std::max<std::uint64_t>(pool.used, kept);
     std::memcpy(value, &bytes, sizeof bytes);

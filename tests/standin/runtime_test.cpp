@@ -23,7 +23,7 @@ struct Delayed {
   ~Delayed() { delay(-1); }
 };
 
-/// Work of a stream that lasts until it is let go.
+/// Work of a stream that lasts until it is released.
 struct Gate {
   std::atomic<bool> open{false};
 

@@ -91,7 +91,7 @@ void Stream::run() {
   }
 }
 
-// Work that another stream should have waited for comes late, so that not waiting shows.
+// Work that another stream should wait for is delayed, so that a missing wait shows.
 void Stream::pause() {
   const int us = delay_us();
   if (us >= 0) {

@@ -12,7 +12,7 @@ namespace standin {
 
 class Stream;
 
-/// A place in the order of a stream: reached once all that was enqueued up to there is done.
+/// A point of a stream, reached when all work enqueued before it is complete.
 struct Point {
   std::shared_ptr<Stream> stream;
   std::uint64_t position = 0;
@@ -23,7 +23,7 @@ struct Point {
 
 using Work = std::function<void()>;
 
-/// Work done one after the other, in the order in which it was enqueued, by a thread of its own.
+/// Runs work in the order in which it was enqueued, on a separate thread.
 class Stream : public std::enable_shared_from_this<Stream> {
  public:
   enum class Kind { legacy, blocking, free };
@@ -37,7 +37,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   [[nodiscard]] Point now();
   [[nodiscard]] bool reached(std::uint64_t position);
   void wait(std::uint64_t position);
-  /// Nothing is enqueued any more; what is, runs to its end.
+  /// Rejects further work; enqueued work completes.
   void close();
   [[nodiscard]] bool drained();
   /// Waits a second at most for a closed stream to come to its end.

@@ -58,7 +58,7 @@ class Buffer<T, Cuda> {
   /// @throws MemoryError with the requested size
   Buffer(std::size_t size, Uninitialized) : size_(size) {
     if (size == 0) return;
-    memory_ = cuda::detail::unique_memory::from_native_handle({cuda::detail::allocated<T>(
+    memory_ = cuda::detail::unique_device_memory::from_native_handle({cuda::detail::allocated<T>(
         size, "GPU", [](void** memory, std::size_t bytes) { return cudaMalloc(memory, bytes); })});
   }
   /// Enqueues the allocation of `size` uninitialized elements.
@@ -70,7 +70,7 @@ class Buffer<T, Cuda> {
     void* const memory = cuda::detail::allocated<T>(size, "GPU", [&](void** at, std::size_t bytes) {
       return cudaMallocFromPoolAsync(at, bytes, pool, stream.native_handle());
     });
-    memory_ = cuda::detail::unique_memory::from_native_handle({memory, stream.native_handle(), true, device});
+    memory_ = cuda::detail::unique_device_memory::from_native_handle({memory, stream.native_handle(), true, device});
   }
   /// Enqueues the allocation of `size` elements and their setting to zero.
   /// @throws MemoryError with the requested size
@@ -92,7 +92,7 @@ class Buffer<T, Cuda> {
   operator Span<const T, Cuda>() const noexcept { return span(); }  // NOLINT
 
  private:
-  cuda::detail::unique_memory memory_;
+  cuda::detail::unique_device_memory memory_;
   std::size_t size_ = 0;
 };
 

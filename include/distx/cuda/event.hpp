@@ -48,7 +48,7 @@ class CudaEvent {
   /// Takes ownership of an event.
   [[nodiscard]] static CudaEvent from_native_handle(cudaEvent_t event) noexcept { return CudaEvent(event); }
   [[nodiscard]] cudaEvent_t native_handle() const noexcept { return handle_.native_handle(); }
-  /// Releases ownership to the caller, who must destroy the event.
+  /// Releases ownership to the caller, which must destroy the event.
   [[nodiscard]] cudaEvent_t release() noexcept { return handle_.release(); }
 
   [[nodiscard]] CudaEventRef ref() const noexcept { return native_handle(); }

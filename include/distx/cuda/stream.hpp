@@ -15,7 +15,7 @@ concept DefaultIsPerThread = requires(Stream stream) { cudaStreamQuery_ptsz(stre
 static_assert(
     !DefaultIsPerThread<cudaStream_t>,
     "distx: compile without per-thread default streams, since NCCL and cuBLAS take stream 0 for the legacy default "
-    "stream; pass a stream of its own to the calls of a thread");
+    "stream; give each thread its own CudaStream");
 
 }  // namespace cuda::detail
 
@@ -70,7 +70,7 @@ class CudaStream {
   /// Takes ownership of a stream.
   [[nodiscard]] static CudaStream from_native_handle(cudaStream_t stream) noexcept { return CudaStream(stream); }
   [[nodiscard]] cudaStream_t native_handle() const noexcept { return handle_.native_handle(); }
-  /// Releases ownership to the caller, who must destroy the stream.
+  /// Releases ownership to the caller, which must destroy the stream.
   [[nodiscard]] cudaStream_t release() noexcept { return handle_.release(); }
 
   [[nodiscard]] CudaStreamRef ref() const noexcept { return native_handle(); }

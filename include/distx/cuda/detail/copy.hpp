@@ -6,7 +6,7 @@
 #include "distx/memory/operations.hpp"
 
 // Stream-ordered copies. Copies between GPU and host are asynchronous for page-locked host memory; with other host
-// memory, CUDA may block the host or copy by way of its own staging buffers.
+// memory, CUDA may block the host or copy by way of CUDA's staging buffers.
 namespace distx {
 
 namespace cuda::detail {

@@ -2,7 +2,7 @@
 #pragma once
 #include "distx/cuda/detail/kernels.hpp"
 
-// Maps of a GPU's elements, in stream order: the operation behind `map` of tensors.
+// Maps of a GPU's elements, in stream order: the operation that `map` of tensors calls.
 namespace distx {
 
 namespace cuda::detail {

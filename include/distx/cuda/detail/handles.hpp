@@ -26,7 +26,7 @@ struct pinned_traits {
   static void close(handle_type memory) noexcept { static_cast<void>(cudaFreeHost(memory)); }
 };
 
-/// Memory of a GPU, and how it was allocated: memory of a pool is freed in the order of its stream.
+/// Memory of a GPU, and how it was allocated: memory of a pool is freed by its stream.
 struct DeviceMemory {
   void* address = nullptr;
   cudaStream_t stream = nullptr;
@@ -36,7 +36,7 @@ struct DeviceMemory {
   friend bool operator==(const DeviceMemory&, const DeviceMemory&) = default;
 };
 
-struct memory_traits {
+struct device_memory_traits {
   using handle_type = DeviceMemory;
   static handle_type null() noexcept { return {}; }
   static void close(const handle_type& memory) noexcept {
@@ -55,6 +55,6 @@ struct memory_traits {
 using unique_stream = unique_handle<stream_traits>;
 using unique_event = unique_handle<event_traits>;
 using unique_pinned = unique_handle<pinned_traits>;
-using unique_memory = unique_handle<memory_traits>;
+using unique_device_memory = unique_handle<device_memory_traits>;
 
 }  // namespace distx::cuda::detail

@@ -15,7 +15,7 @@ __device__ void unrolled(F&& f) {
   [&]<int... I>(std::integer_sequence<int, I...>) { (f(I), ...); }(std::make_integer_sequence<int, Count>{});
 }
 
-/// How a kernel uses an array.
+/// An array that a kernel reads, writes, or both.
 template <class T>
 struct In {
   using type = T;

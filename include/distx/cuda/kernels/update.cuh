@@ -169,7 +169,7 @@ void enqueue_update(CudaStreamRef stream, const Optimizer& optimizer,
   constexpr bool takes = takes_rounded<Optimizer, A>(std::make_index_sequence<Optimizer::states>{});
   static_assert(takes,
                 "distx::register_optimizer: a GPU updates numbers each of whose operations rounds by itself: "
-                "let weight, gradient and state be of a type V of their own, as in template <class T, class V> "
+                "let weight, gradient and state be of a separate type V, as in template <class T, class V> "
                 "update(const Coefficients<T>&, V& weight, V gradient, V& state)");
   if constexpr (takes) {
     constexpr int width = vector_width<InOut<T>, InOut<A>>;
