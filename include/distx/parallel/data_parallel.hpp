@@ -225,7 +225,7 @@ class DataParallel {
   /// Declares gradients of this rank final, and starts the reductions whose turn has come. Never waits for other ranks
   /// below stage 3.
   ///
-  /// @param parameters  ParameterRefs, Parameters, the weights' own arrays, or ranges of these
+  /// @param parameter  or several: ParameterRefs, Parameters, the weights' own arrays, or ranges of these
   /// @throws InvalidArgument for what is not a trained parameter of the training; InvalidState for what is ready
   /// already
   /// @throws MismatchError on every rank, here or in `step`, if orders differ at stage 3 without `.allow_unused`
