@@ -169,7 +169,7 @@ class NcclCommunicator {
   void revoke(const std::string& reason) noexcept { state_->revoke(reason); }
 
  private:
-  using State = nccl::detail::CommunicatorState;
+  using State = nccl::detail::NcclBackend;
 
   explicit NcclCommunicator(std::shared_ptr<State> state) noexcept : state_(std::move(state)) {}
 

@@ -3,7 +3,7 @@
 #include <array>
 
 #include "distx/comm/memory.hpp"
-#include "distx/nccl/detail/communicator_state.hpp"
+#include "distx/nccl/detail/backend.hpp"
 
 // Memory that NCCL moves without a copy: allocated by NCCL, with a window of each communicator on it.
 namespace distx::nccl::detail {
@@ -13,7 +13,7 @@ template <class Comm>
 class WindowedMemory {
  public:
   /// Collective; `bytes` is the same on every rank.
-  WindowedMemory(std::shared_ptr<CommunicatorState> state, std::size_t bytes, const ErrorContext& context)
+  WindowedMemory(std::shared_ptr<NcclBackend> state, std::size_t bytes, const ErrorContext& context)
       : state_(std::move(state)) {
     void* const memory = allocated(bytes, context);
     memory_ = unique_memory<Comm>::from_native_handle(memory);
@@ -76,7 +76,7 @@ class WindowedMemory {
     return number == 0 ? state_->comms.blocking : state_->comms.started;
   }
 
-  std::shared_ptr<CommunicatorState> state_;
+  std::shared_ptr<NcclBackend> state_;
   unique_memory<Comm> memory_;
   std::array<unique_window<Comm>, 2> windows_;
 };
@@ -84,7 +84,7 @@ class WindowedMemory {
 /// Allocates zeros. Collective.
 /// @throws MismatchError if the ranks ask for different sizes; MemoryError
 template <class T, class Comm = ncclComm_t>
-[[nodiscard]] CommunicatorMemory<T, Cuda> allocate(const std::shared_ptr<CommunicatorState>& state, std::size_t size,
+[[nodiscard]] CommunicatorMemory<T, Cuda> allocate(const std::shared_ptr<NcclBackend>& state, std::size_t size,
                                                    const std::source_location& location) {
   static_assert(std::is_trivially_copyable_v<T>, "distx::allocate: elements are moved as bytes");
   const RankOf& self = state->self;

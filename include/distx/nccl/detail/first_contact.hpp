@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/nccl/detail/communicator_state.hpp"
+#include "distx/nccl/detail/backend.hpp"
 
 // NCCL connects ranks at their first calls, and holds such a call until the other ranks make theirs. Connections that
 // are made with the communicator cannot hold up, or confuse, the user's calls.
@@ -9,7 +9,7 @@ namespace distx::nccl::detail {
 /// Issues first calls on a stream of the communicator's own, since the blocking calls' may be busy with the user's
 /// work, and waits until they are done.
 template <class F>
-void connecting(CommunicatorState& state, CommStream& comm, const ErrorContext& context, F&& f) {
+void connecting(NcclBackend& state, CommStream& comm, const ErrorContext& context, F&& f) {
   const CudaStreamRef stream = state.comms.own_stream();
   {
     const auto use = state.comms.use(comm, context);
@@ -20,7 +20,7 @@ void connecting(CommunicatorState& state, CommStream& comm, const ErrorContext& 
 
 /// Connects every pair of ranks for messages, in both directions: NCCL takes for granted that two ranks connect the
 /// same in the same call, which messages of users do not. Collective.
-inline void connect_messages(CommunicatorState& state, const ErrorContext& context) {
+inline void connect_messages(NcclBackend& state, const ErrorContext& context) {
   state.guarded([&] {
     refuse_blocking_in_group(context);
     const DeviceGuard guard(state.device);
@@ -45,7 +45,7 @@ inline void connect_messages(CommunicatorState& state, const ErrorContext& conte
 
 /// Connects the collectives, by a reduction (a tree or a ring) and a broadcast (always a ring), and the messages unless
 /// `connect_messages` is to do that later. Collective.
-inline void connect_all(CommunicatorState& state, const ErrorContext& context) {
+inline void connect_all(NcclBackend& state, const ErrorContext& context) {
   state.guarded([&] {
     const DeviceGuard guard(state.device);
     const Barrier<Cuda> call{.location = context.location};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/nccl/detail/communicator_state.hpp"
+#include "distx/nccl/detail/backend.hpp"
 
 namespace distx {
 
@@ -12,7 +12,7 @@ class NcclPending {
  public:
   NcclPending() noexcept = default;
   /// Owns `call`, which `state` has started.
-  NcclPending(std::shared_ptr<nccl::detail::CommunicatorState> state, nccl::detail::StreamCall* call,
+  NcclPending(std::shared_ptr<nccl::detail::NcclBackend> state, nccl::detail::StreamCall* call,
               const ErrorContext& context) noexcept
       : state_(std::move(state)), call_(call), context_(context) {}
   NcclPending(NcclPending&& other) noexcept
@@ -65,7 +65,7 @@ class NcclPending {
     }
   }
 
-  std::shared_ptr<nccl::detail::CommunicatorState> state_;
+  std::shared_ptr<nccl::detail::NcclBackend> state_;
   nccl::detail::StreamCall* call_ = nullptr;
   ErrorContext context_;
   int uncaught_ = std::uncaught_exceptions();

@@ -13,14 +13,12 @@
 namespace distx::nccl::detail {
 
 /// One rank's side of a communicator, shared by its handles and asynchronous calls.
-class CommunicatorState final : public Watched,
-                                public GroupMember,
-                                public std::enable_shared_from_this<CommunicatorState> {
+class NcclBackend final : public Watched, public GroupMember, public std::enable_shared_from_this<NcclBackend> {
   using Cause = RevocationState::Cause;
 
  public:
-  CommunicatorState(const RankOf& rank_of, int gpu, const NcclOptions& how, Comms made,
-                    std::shared_ptr<FailureChannel> channel, std::uint64_t identity)
+  NcclBackend(const RankOf& rank_of, int gpu, const NcclOptions& how, Comms made,
+              std::shared_ptr<FailureChannel> channel, std::uint64_t identity)
       : self(rank_of),
         device(gpu),
         options(how),
@@ -29,9 +27,9 @@ class CommunicatorState final : public Watched,
     static_cast<void>(EndingThreads::all());  // so that its end comes before that of CUDA
     watchdog_->join(*this);
   }
-  CommunicatorState(const CommunicatorState&) = delete;
-  CommunicatorState& operator=(const CommunicatorState&) = delete;
-  ~CommunicatorState() {
+  NcclBackend(const NcclBackend&) = delete;
+  NcclBackend& operator=(const NcclBackend&) = delete;
+  ~NcclBackend() {
     watchdog_->leave(*this);
     if (aborter_.joinable()) aborter_.join();
     // During unwinding this rank will never join the calls that the others wait in.
@@ -422,7 +420,7 @@ class CommunicatorState final : public Watched,
   std::thread aborter_;  ///< the watchdog's alone, until it does not look any more
 };
 
-inline bool CommunicatorState::check() noexcept {
+inline bool NcclBackend::check() noexcept {
   bool any = false, late = false;
   calls_.for_each([&](StreamCall& call) {
     if (!call.in_flight()) return;
@@ -443,7 +441,7 @@ inline bool CommunicatorState::check() noexcept {
   return any;
 }
 
-inline bool CommunicatorState::observe() noexcept {
+inline bool NcclBackend::observe() noexcept {
   bool any = false;
   for (std::size_t i = 0; StreamCall* const call = calls_.at(i); ++i) {
     if (!call->in_flight()) continue;
@@ -469,8 +467,7 @@ inline bool CommunicatorState::observe() noexcept {
   return any;
 }
 
-inline void CommunicatorState::leave_group(std::unique_lock<std::mutex> lock, ncclResult_t code,
-                                           bool unwinding) noexcept {
+inline void NcclBackend::leave_group(std::unique_lock<std::mutex> lock, ncclResult_t code, bool unwinding) noexcept {
   if (unwinding) revocation.revoke(Cause::revoked, "it left an NcclGroup while unwinding");
   const ErrorContext context{.operation = "NcclGroup", .backend = self.backend, .rank = self.rank, .size = self.size};
   try {
