@@ -49,7 +49,7 @@ constexpr bool nccl_does(Operation operation, bool in_place) {
 }
 
 /// One kind of call, by distx: it is enqueued, and what is enqueued on the communicator's stream comes after it.
-distx::NcclPending start(distx::NcclCommunicator& comm, const Case& c, const Places& at) {
+distx::Pending<distx::Cuda> start(distx::NcclCommunicator& comm, const Case& c, const Places& at) {
   const Span<const float, Cuda> send(at.send, c.sends());
   const Span<float, Cuda> receive(at.receive, c.receives());
   const auto after = comm.stream();

@@ -236,7 +236,7 @@ TEST_CASE("messages pass each other and a barrier, in a group and outside; tags 
     const int right = (comm.rank() + 1) % comm.size(), left = (comm.rank() + comm.size() - 1) % comm.size();
     const auto mine = on_gpu(std::vector<int>(1000, comm.rank()));
     distx::Buffer<int, Cuda> got(1000), sums(1000);
-    std::optional<distx::NcclPending> sent, received, summed;
+    std::optional<distx::Pending<distx::Cuda>> sent, received, summed;
     {
       const distx::NcclGroup group;
       const distx::NcclGroup nested;
@@ -275,7 +275,7 @@ TEST_CASE("test() finds that empty messages, and messages that a group has begun
     const auto mine = on_gpu(std::vector<int>(1000, comm.rank()));
     auto received = distx::start_receive(comm, got, peer);
     auto sent = distx::start_send(comm, mine, peer);
-    std::optional<distx::NcclPending> summed;
+    std::optional<distx::Pending<distx::Cuda>> summed;
     {
       const distx::NcclGroup group;
       summed = distx::start_all_reduce(comm, mine, sums, distx::sum);
@@ -324,7 +324,7 @@ TEST_CASE("one thread can start the calls of several GPUs in a group") {
     comms[static_cast<std::size_t>(connector.rank())].emplace(connector, distx::NcclOptions{});
   });
   std::vector<distx::Buffer<float, Cuda>> values;
-  std::vector<distx::NcclPending> pendings;
+  std::vector<distx::Pending<distx::Cuda>> pendings;
   for (const auto& comm : comms) {
     const distx::DeviceGuard guard(comm->device());
     values.push_back(on_gpu(std::vector<float>(10, 1.0f)));
@@ -497,7 +497,7 @@ TEST_CASE("shrink without a failure waits for the calls in flight" * nccl_test::
     expect(!words_thrown<distx::InvalidArgument>([&] { (void)comm.shrink({comm.rank()}); }).empty(), "this rank");
     // The last rank to come does its part of these while the others make a smaller communicator already.
     auto under_way = on_gpu(std::vector<float>(64, 1.0f));
-    std::vector<distx::NcclPending> pending;
+    std::vector<distx::Pending<distx::Cuda>> pending;
     if (comm.rank() == 1) connector.barrier();
     for (int i = 0; i < 50; ++i) pending.push_back(distx::start_all_reduce(comm, under_way, distx::max));
     if (comm.rank() != 1) {

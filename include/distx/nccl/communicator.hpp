@@ -5,7 +5,6 @@
 
 #include "distx/nccl/detail/allocation.hpp"
 #include "distx/nccl/detail/make.hpp"
-#include "distx/nccl/detail/pending.hpp"
 
 namespace distx {
 
@@ -30,18 +29,17 @@ namespace distx {
 /// - A failure on one rank revokes the communicator on all ranks, through the connector's failure channel; without
 ///   one, each rank finds out by its deadline.
 /// - The destructor waits for up to two seconds for the other processes of the host to destroy theirs.
-class NcclCommunicator {
- public:
-  using space = Cuda;
+class NcclCommunicator : public detail::BasicCommunicator<NcclCommunicator, nccl::detail::NcclBackend> {
+  using Base = detail::BasicCommunicator<NcclCommunicator, nccl::detail::NcclBackend>;
+  friend Base;
 
+ public:
   /// Makes a communicator over the ranks of any connector. Collective.
   /// @throws ConnectError on every rank if a rank has no GPU or another rank's, or NCCL fails; TimeoutError
   template <class C>
     requires(!std::same_as<std::remove_cv_t<C>, NcclCommunicator>) && Connector<C>
   explicit NcclCommunicator(C& connector, const NcclOptions& options = {})
-      : state_(nccl::detail::connect(connector, options)) {}
-  NcclCommunicator(NcclCommunicator&&) noexcept = default;
-  NcclCommunicator& operator=(NcclCommunicator&&) noexcept = default;
+      : Base(nccl::detail::connect(connector, options)) {}
 
   /// Makes a communicator over the ranks of `comm`, by ncclCommSplit. Collective.
   ///
@@ -65,45 +63,25 @@ class NcclCommunicator {
     const DeviceGuard guard(device);
     auto comms = nccl::detail::split_all(comm, 0, self.rank, options, context, [] { return false; });
     auto state = std::make_shared<State>(self, device, options, std::move(comms), nullptr, 0);
-    nccl::detail::connect_all(*state, context);
-    state->set_capability(std::ranges::min(
-        state->gathered(compute_capability(device), context.operation, std::source_location::current())));
+    state->guarded([&] {
+      nccl::detail::connect_all(state->backend, context);
+      state->backend.set_capability(std::ranges::min(
+          state->backend.gathered(compute_capability(device), context.operation, std::source_location::current())));
+    });
     return NcclCommunicator(std::move(state));
   }
   /// Returns the NCCL communicator that blocking calls use, borrowed; null after a failure.
-  [[nodiscard]] ncclComm_t native_handle() const noexcept { return state_->comms.blocking.comm(); }
+  [[nodiscard]] ncclComm_t native_handle() const noexcept { return backend_of().comms.blocking.comm(); }
 
-  [[nodiscard]] int rank() const noexcept { return state_->self.rank; }
-  [[nodiscard]] int size() const noexcept { return state_->self.size; }
-  [[nodiscard]] std::string_view backend() const noexcept { return state_->self.backend; }
   /// Returns the CUDA ordinal of this rank's GPU.
-  [[nodiscard]] int device() const noexcept { return state_->device; }
+  [[nodiscard]] int device() const noexcept { return backend_of().device; }
   /// Returns the stream that asynchronous collectives run on. A call that is started after this stream needs no event.
-  [[nodiscard]] CudaStreamRef stream() const noexcept { return state_->comms.started.stream; }
-  /// Returns another handle on the same communicator.
-  [[nodiscard]] NcclCommunicator share() const noexcept { return NcclCommunicator(state_); }
-  /// Compares whether both are handles on the same communicator.
-  friend bool operator==(const NcclCommunicator&, const NcclCommunicator&) noexcept = default;
-
-  /// Runs a blocking call.
-  template <ErasableCall Call>
-    requires std::same_as<typename Call::space, Cuda>
-  void execute(const Call& call) {
-    state_->execute(erase(call));
-  }
-  /// Starts an asynchronous call after the work on `after`.
-  /// @throws InvalidState if `after` is being captured into a CUDA graph
-  template <ErasableCall Call>
-    requires std::same_as<typename Call::space, Cuda>
-  [[nodiscard]] NcclPending start(const Call& call, CudaStreamRef after = {}) {
-    const auto erased = erase(call);
-    return NcclPending(state_, state_->start(erased, after), state_->self.context(erased));
-  }
+  [[nodiscard]] CudaStreamRef stream() const noexcept { return backend_of().comms.started.stream; }
 
   /// Connects every pair of ranks for messages. Collective; blocks. Needed before the first message only if
   /// NcclOptions::connect_messages is false.
   void connect_messages(std::source_location location = std::source_location::current()) {
-    nccl::detail::connect_messages(*state_, context("connect_messages", location));
+    state()->guarded([&] { nccl::detail::connect_messages(backend_of(), context("connect_messages", location)); });
   }
 
   /// Makes one communicator per color, which may be negative, with ranks ordered by key, then rank. Collective; blocks.
@@ -112,7 +90,8 @@ class NcclCommunicator {
     struct Wish {
       int color, key, rank;
     };
-    const auto wishes = state_->gathered(Wish{color, key, rank()}, "split", location);
+    const auto wishes =
+        state()->guarded([&] { return backend_of().gathered(Wish{color, key, rank()}, "split", location); });
     std::vector<Wish> group;
     std::copy_if(wishes.begin(), wishes.end(), std::back_inserter(group),
                  [&](const Wish& other) { return other.color == color; });
@@ -121,10 +100,10 @@ class NcclCommunicator {
     std::stable_sort(group.begin(), group.end(), [](const Wish& a, const Wish& b) { return a.key < b.key; });
     const auto here = std::find_if(group.begin(), group.end(), [&](const Wish& w) { return w.rank == rank(); });
     const RankOf self{static_cast<int>(here - group.begin()), static_cast<int>(group.size()), backend()};
-    const auto identity = nccl::detail::identity_of(state_->revocation.identity(), state_->children++, first);
+    const auto identity = nccl::detail::identity_of(backend_of().revocation.identity(), backend_of().children++, first);
     const auto where = context("split", location);
     return made(self, identity, where, [&](ncclComm_t parent, auto&& stop) {
-      return nccl::detail::split_all(parent, first, self.rank, state_->options, where, stop);
+      return nccl::detail::split_all(parent, first, self.rank, backend_of().options, where, stop);
     });
   }
 
@@ -150,7 +129,7 @@ class NcclCommunicator {
     const RankOf self{rank() - static_cast<int>(below), size() - static_cast<int>(without.size()), backend()};
     std::uint64_t gone = 0;
     for (const int rank : without) gone = nccl::detail::identity_of(gone, rank);
-    const auto identity = nccl::detail::identity_of(state_->revocation.identity(), gone, self.size);
+    const auto identity = nccl::detail::identity_of(backend_of().revocation.identity(), gone, self.size);
     return shrunk(native_handle(), self, identity, where, without);
   }
 
@@ -159,19 +138,11 @@ class NcclCommunicator {
   template <class T>
   [[nodiscard]] CommunicatorMemory<T, Cuda> allocate(std::size_t size,
                                                      std::source_location location = std::source_location::current()) {
-    return nccl::detail::allocate<T>(state_, size, location);
+    return nccl::detail::allocate<T>(state(), size, location);
   }
-  /// Returns GPU memory of at least this size, valid until the next call of `scratch`.
-  [[nodiscard]] Span<std::byte, Cuda> scratch(std::size_t bytes) { return state_->scratch(bytes); }
-  /// Returns where `groups` keeps the communicators that it makes.
-  [[nodiscard]] detail::GroupCache& group_cache() noexcept { return state_->groups; }
-  /// Ends the calls in flight on every rank; all later calls throw RevokedError.
-  void revoke(const std::string& reason) noexcept { state_->revoke(reason); }
 
  private:
-  using State = nccl::detail::NcclBackend;
-
-  explicit NcclCommunicator(std::shared_ptr<State> state) noexcept : state_(std::move(state)) {}
+  using Base::Base;
 
   [[nodiscard]] ErrorContext context(std::string_view operation, const std::source_location& location) const noexcept {
     return {.operation = operation, .backend = backend(), .rank = rank(), .size = size(), .location = location};
@@ -180,20 +151,20 @@ class NcclCommunicator {
   /// Makes a communicator of what `make(parent, stop)` returns, over the same failure channel.
   template <class Make>
   NcclCommunicator made(const RankOf& self, std::uint64_t identity, const ErrorContext& where, Make&& make) {
-    const DeviceGuard guard(state_->device);
-    return state_->guarded([&] {
-      auto comms = state_->comms.with_parent(where, [&](ncclComm_t parent) {
-        return make(parent, [this] { return state_->revocation.poll(), state_->revocation.revoked(); });
+    const DeviceGuard guard(backend_of().device);
+    return state()->guarded([&] {
+      auto comms = backend_of().comms.with_parent(where, [&](ncclComm_t parent) {
+        return make(parent, [this] { return backend_of().revocation.poll(), backend_of().revocation.revoked(); });
       });
       return NcclCommunicator(child(self, identity, where, std::move(comms)));
     });
   }
   std::shared_ptr<State> child(const RankOf& self, std::uint64_t identity, const ErrorContext& where,
                                nccl::detail::Comms comms) const {
-    auto state = std::make_shared<State>(self, state_->device, state_->options, std::move(comms),
-                                         state_->revocation.failure_channel(), identity);
-    state->set_capability(state_->capability());
-    nccl::detail::connect_all(*state, where);
+    auto state = std::make_shared<State>(self, backend_of().device, backend_of().options, std::move(comms),
+                                         backend_of().revocation.failure_channel(), identity);
+    state->backend.set_capability(backend_of().capability());
+    state->guarded([&] { nccl::detail::connect_all(state->backend, where); });
     return state;
   }
 
@@ -202,14 +173,16 @@ class NcclCommunicator {
                           std::vector<int>& without) {
     if constexpr (nccl::detail::HasShrink<Comm>) {
       nccl::detail::refuse_making_in_group(where);
-      const bool failed = state_->revocation.revoked();
-      if (!failed) state_->settle(where);  // NCCL may hang if the parent's operations are in flight
-      const DeviceGuard guard(state_->device);
-      auto comms = state_->comms.with_parent(where, [&](Comm parent) {
+      const bool failed = backend_of().revocation.revoked();
+      if (!failed)
+        state()->guarded(
+            [&] { backend_of().settle(where); });  // NCCL may hang if the parent's operations are in flight
+      const DeviceGuard guard(backend_of().device);
+      auto comms = backend_of().comms.with_parent(where, [&](Comm parent) {
         if (parent == nullptr)
           throw InvalidState(
               "NCCL has aborted this communicator; set NcclOptions::shrinkable to shrink after a failure", where);
-        return nccl::detail::shrink_all(parent, without, self.rank, failed, state_->options, where,
+        return nccl::detail::shrink_all(parent, without, self.rank, failed, backend_of().options, where,
                                         [] { return false; });
       });
       return NcclCommunicator(child(self, identity, where, std::move(comms)));
@@ -218,8 +191,6 @@ class NcclCommunicator {
                          where);
     }
   }
-
-  std::shared_ptr<State> state_;
 };
 
 static_assert(Communicator<NcclCommunicator>);

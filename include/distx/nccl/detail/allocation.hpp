@@ -13,16 +13,16 @@ template <class Comm>
 class WindowedMemory {
  public:
   /// Collective; `bytes` is the same on every rank.
-  WindowedMemory(std::shared_ptr<NcclBackend> state, std::size_t bytes, const ErrorContext& context)
+  WindowedMemory(std::shared_ptr<NcclBackend::State> state, std::size_t bytes, const ErrorContext& context)
       : state_(std::move(state)) {
     void* const memory = allocated(bytes, context);
     memory_ = unique_memory<Comm>::from_native_handle(memory);
-    const CudaStreamRef stream = state_->comms.blocking.stream;
+    const CudaStreamRef stream = state_->backend.comms.blocking.stream;
     cuda::detail::check(cudaMemsetAsync(memory, 0, bytes, stream.native_handle()), "cudaMemsetAsync", context);
-    state_->wait([&] { return stream.done(); }, context);
+    state_->backend.wait([&] { return stream.done(); }, context);
     for (std::size_t i = 0; i < 2; ++i) {
       CommStream& on = comm_stream(i);
-      const auto use = state_->comms.use(on, context);
+      const auto use = state_->backend.comms.use(on, context);
       const Comm comm = on.comm();
       auto slot = std::make_unique<ncclWindow_vidmem*>(nullptr);
       try {
@@ -44,12 +44,12 @@ class WindowedMemory {
   WindowedMemory& operator=(const WindowedMemory&) = delete;
   ~WindowedMemory() {
     try {  // unlike cudaFree, ncclMemFree does not wait for kernels that use the memory
-      const DeviceGuard guard(state_->device);
+      const DeviceGuard guard(state_->backend.device);
       CudaStreamRef::synchronize_all();
     } catch (const Error&) {  // a GPU that has failed does nothing more
     }
     // Only now: aborting a call that never completes needs the lock.
-    const auto lock = state_->comms.locked();
+    const auto lock = state_->backend.comms.locked();
     for (std::size_t i = 0; i < 2; ++i) {
       if (comm_stream(i).comm() == nullptr) static_cast<void>(windows_[i].release());  // freed with its communicator
       windows_[i].reset();
@@ -73,10 +73,10 @@ class WindowedMemory {
     return memory;
   }
   [[nodiscard]] CommStream& comm_stream(std::size_t number) noexcept {
-    return number == 0 ? state_->comms.blocking : state_->comms.started;
+    return number == 0 ? state_->backend.comms.blocking : state_->backend.comms.started;
   }
 
-  std::shared_ptr<NcclBackend> state_;
+  std::shared_ptr<NcclBackend::State> state_;
   unique_memory<Comm> memory_;
   std::array<unique_window<Comm>, 2> windows_;
 };
@@ -84,16 +84,16 @@ class WindowedMemory {
 /// Allocates zeros. Collective.
 /// @throws MismatchError if the ranks ask for different sizes; MemoryError
 template <class T, class Comm = ncclComm_t>
-[[nodiscard]] CommunicatorMemory<T, Cuda> allocate(const std::shared_ptr<NcclBackend>& state, std::size_t size,
+[[nodiscard]] CommunicatorMemory<T, Cuda> allocate(const std::shared_ptr<NcclBackend::State>& state, std::size_t size,
                                                    const std::source_location& location) {
   static_assert(std::is_trivially_copyable_v<T>, "distx::allocate: elements are moved as bytes");
-  const RankOf& self = state->self;
+  const RankOf& self = state->backend.self();
   const ErrorContext context{
       .operation = "allocate", .backend = self.backend, .rank = self.rank, .size = self.size, .location = location};
   struct Request {
     std::uint64_t size, bytes;
   };
-  const auto requests = state->gathered(Request{size, sizeof(T)}, "allocate", location);
+  const auto requests = state->backend.gathered(Request{size, sizeof(T)}, "allocate", location);
   return state->guarded([&]() -> CommunicatorMemory<T, Cuda> {
     for (std::size_t rank = 0; rank < requests.size(); ++rank)
       if (requests[rank].size != size || requests[rank].bytes != sizeof(T))
@@ -106,7 +106,7 @@ template <class T, class Comm = ncclComm_t>
           "no GPU memory for " + std::to_string(size) + " elements of " + std::to_string(sizeof(T)) + " bytes",
           context);
     if (size == 0) return {};
-    const DeviceGuard guard(state->device);
+    const DeviceGuard guard(state->backend.device);
     if constexpr (HasWindows<Comm>) {
       auto owner = std::make_shared<WindowedMemory<Comm>>(state, size * sizeof(T), context);
       return {Span<T, Cuda>(static_cast<T*>(owner->data()), size), owner};

@@ -4,7 +4,7 @@
 #include <memory>
 #include <thread>
 
-#include "distx/comm/communicator.hpp"
+#include "distx/comm/runtime/basic_communicator.hpp"
 #include "distx/nccl/detail/comm_set.hpp"
 #include "distx/nccl/detail/messages.hpp"
 #include "distx/nccl/detail/reductions.hpp"
@@ -12,18 +12,21 @@
 
 namespace distx::nccl::detail {
 
-/// One rank's side of a communicator, shared by its handles and asynchronous calls.
-class NcclBackend final : public Watched, public GroupMember, public std::enable_shared_from_this<NcclBackend> {
+/// The backend over NCCL: one rank's side of a communicator. See `detail::BasicCommunicator`.
+class NcclBackend final : public Watched, public GroupMember {
   using Cause = RevocationState::Cause;
 
  public:
+  using space = Cuda;
+  using State = distx::detail::CommunicatorState<NcclBackend>;
+
   NcclBackend(const RankOf& rank_of, int gpu, const NcclOptions& how, Comms made,
               std::shared_ptr<FailureChannel> channel, std::uint64_t identity)
-      : self(rank_of),
+      : self_(rank_of),
         device(gpu),
         options(how),
         revocation(std::move(channel), identity, rank_of.rank),
-        comms(std::move(made), self, options, revocation) {
+        comms(std::move(made), self_, options, revocation) {
     static_cast<void>(EndingThreads::all());  // so that its end comes before that of CUDA
     watchdog_->join(*this);
   }
@@ -32,8 +35,6 @@ class NcclBackend final : public Watched, public GroupMember, public std::enable
   ~NcclBackend() {
     watchdog_->leave(*this);
     if (aborter_.joinable()) aborter_.join();
-    // During unwinding this rank will never join the calls that the others wait in.
-    if (std::uncaught_exceptions() > uncaught_) revoke("it destroyed the communicator while unwinding");
     const QuietDeviceGuard guard(device);
     if (!revocation.revoked() && open_group == nullptr) comms.finalize();
     if (!at_rest(std::chrono::seconds(2))) abandon();
@@ -47,71 +48,55 @@ class NcclBackend final : public Watched, public GroupMember, public std::enable
     comms.started.capability = lowest;
   }
 
+  [[nodiscard]] const RankOf& self() const noexcept { return self_; }
   void revoke(const std::string& why) noexcept { end(Cause::revoked, why); }
-
-  /// Runs `f`; if it throws, revokes the communicator.
-  template <class F>
-  decltype(auto) guarded(F&& f) {
-    try {
-      return f();
-    } catch (const std::exception& error) {
-      end(Cause::revoked, error.what());
-      throw;
-    } catch (...) {
-      end(Cause::revoked, "an exception that is not a std::exception");
-      throw;
-    }
+  /// @throws what has revoked the communicator
+  void check_usable(const ErrorContext& context) {
+    if (revocation.revoked()) [[unlikely]]
+      revocation.raise(context);
   }
 
   template <Collective Call>
   void execute(const Call& call) {
-    guarded([&] {
-      validate(call, self);
-      const DeviceGuard guard(device);
-      const auto context = self.context(call);
-      if constexpr (is_message<Call>) {
-        finish(begin(call, comms.blocking.stream), context);
-      } else {
-        {
-          const auto use = blocking_use(context);
-          comms.blocking.reduction = reduction_.get();
-          issue(comms.blocking, call);
-        }
-        wait_for_blocking(context);
-        reduction_->rethrow();
+    const DeviceGuard guard(device);
+    const auto context = self_.context(call);
+    refuse_blocking_in_group(context);
+    if constexpr (is_message<Call>) {
+      finish(begin(nullptr, call, comms.blocking.stream), context);
+    } else {
+      {
+        const auto use = blocking_use(context);
+        comms.blocking.reduction = reduction_.get();
+        issue(comms.blocking, call);
       }
-    });
+      wait_for_blocking(context);
+      reduction_->rethrow();
+    }
   }
 
-  /// Starts a call after the work on `after`. The caller hands it to `finish`, `follow` or `let_go`.
+  /// Starts a call after the work on `after`.
   template <Collective Call>
-  [[nodiscard]] StreamCall* start(const Call& call, CudaStreamRef after) {
-    return guarded([&] {
-      validate(call, self);
-      const DeviceGuard guard(device);
-      return &begin(call, after);
-    });
+  [[nodiscard]] std::shared_ptr<distx::detail::Operation<Cuda>> start(const std::shared_ptr<State>& state,
+                                                                      const Call& call, CudaStreamRef after) {
+    const DeviceGuard guard(device);
+    return {state, &begin(state, call, after)};
   }
 
   /// Waits until the call is done, and takes it back.
   void finish(StreamCall& call, const ErrorContext& context) {
     const HolderChange returned(call, StreamCall::Holder::nobody);
-    guarded([&] {
-      const DeviceGuard guard(device);
-      demand(call, context);
-      wait([&] { return is_enqueued(call) && call.event.done(); }, context);
-      call.reduction.rethrow();
-    });
+    const DeviceGuard guard(device);
+    demand(call, context);
+    wait([&] { return is_enqueued(call) && call.event.done(); }, context);
+    call.reduction.rethrow();
   }
   /// Makes a stream wait for the call, and takes it back.
   void follow(StreamCall& call, CudaStreamRef stream, const ErrorContext& context) {
     const HolderChange returned(call, StreamCall::Holder::stream);
-    guarded([&] {
-      const DeviceGuard guard(device);
-      demand(call, context);
-      wait([&] { return is_enqueued(call); }, context);
-      if (stream != call.comm->stream) stream.wait(call.event);
-    });
+    const DeviceGuard guard(device);
+    demand(call, context);
+    wait([&] { return is_enqueued(call); }, context);
+    if (stream != call.comm->stream) stream.wait(call.event);
   }
   /// Whether `finish` would return or throw at once.
   [[nodiscard]] bool test(StreamCall& call) noexcept {
@@ -127,37 +112,32 @@ class NcclBackend final : public Watched, public GroupMember, public std::enable
       return true;
     }
   }
-  /// Leaves the call to itself, after `revoke`.
-  void let_go(StreamCall& call) noexcept { call.holder = StreamCall::Holder::stream; }
-
   /// Returns every rank's value, in rank order. Collective; blocking.
   template <class T>
   [[nodiscard]] std::vector<T> gathered(const T& mine, std::string_view operation,
                                         const std::source_location& location) {
     const ErrorContext context{
-        .operation = operation, .backend = self.backend, .rank = self.rank, .size = self.size, .location = location};
-    std::vector<T> all(static_cast<std::size_t>(self.size));
-    guarded([&] {
-      const DeviceGuard guard(device);
-      const AllGather<AnyElement, Cuda> call{.location = location};
-      const std::size_t total = sizeof(T) * all.size();
-      const std::byte* result = nullptr;
-      {
-        const auto use = blocking_use(context);
-        CommStream& comm = comms.blocking;
-        std::byte* const host = comm.pinned(total);
-        std::byte* const gpu = comm.workspace(total);
-        std::byte* const own = gpu + sizeof(T) * static_cast<std::size_t>(self.rank);
-        std::memcpy(host, &mine, sizeof(T));
-        comm.copy(own, host, sizeof(T), call);
-        comm.check(ncclAllGather(own, gpu, sizeof(T), ncclUint8, comm.comm(), comm.stream.native_handle()),
-                   "ncclAllGather", call);
-        comm.copy(host, gpu, total, call);
-        result = host;
-      }
-      wait_for_blocking(context);
-      std::memcpy(all.data(), result, total);
-    });
+        .operation = operation, .backend = self_.backend, .rank = self_.rank, .size = self_.size, .location = location};
+    std::vector<T> all(static_cast<std::size_t>(self_.size));
+    const DeviceGuard guard(device);
+    const AllGather<AnyElement, Cuda> call{.location = location};
+    const std::size_t total = sizeof(T) * all.size();
+    const std::byte* result = nullptr;
+    {
+      const auto use = blocking_use(context);
+      CommStream& comm = comms.blocking;
+      std::byte* const host = comm.pinned(total);
+      std::byte* const gpu = comm.workspace(total);
+      std::byte* const own = gpu + sizeof(T) * static_cast<std::size_t>(self_.rank);
+      std::memcpy(host, &mine, sizeof(T));
+      comm.copy(own, host, sizeof(T), call);
+      comm.check(ncclAllGather(own, gpu, sizeof(T), ncclUint8, comm.comm(), comm.stream.native_handle()),
+                 "ncclAllGather", call);
+      comm.copy(host, gpu, total, call);
+      result = host;
+    }
+    wait_for_blocking(context);
+    std::memcpy(all.data(), result, total);
     return all;
   }
 
@@ -177,57 +157,44 @@ class NcclBackend final : public Watched, public GroupMember, public std::enable
   }
   /// Waits until nothing of this communicator is in flight on this rank.
   void settle(const ErrorContext& context) {
-    guarded([&] {
-      const DeviceGuard guard(device);
-      flush_all(context);
-      wait([this] { return idle(); }, context);
-    });
+    const DeviceGuard guard(device);
+    flush_all(context);
+    wait([this] { return idle(); }, context);
   }
 
-  /// @throws what has revoked the communicator
-  void ready(const ErrorContext& context) {
-    if (revocation.revoked()) [[unlikely]]
-      revocation.raise(context);
-  }
   void end(Cause cause, const std::string& why, int code = 0, bool thrown = false) noexcept {
     revocation.revoke(cause, why, code, thrown);
     abort();
   }
 
-  [[nodiscard]] Span<std::byte, Cuda> scratch(std::size_t bytes) {
-    if (scratch_.size() < bytes) {
-      const DeviceGuard guard(device);
-      scratch_ = Buffer<std::byte, Cuda>(bytes, uninitialized);
-    }
-    return {scratch_.data(), bytes};
+  [[nodiscard]] Buffer<std::byte, Cuda> make_scratch(std::size_t bytes) {
+    const DeviceGuard guard(device);
+    return Buffer<std::byte, Cuda>(bytes, uninitialized);
   }
 
   bool check() noexcept override;
   bool observe() noexcept override;
   void leave_group(std::unique_lock<std::mutex> lock, ncclResult_t code, bool unwinding) noexcept override;
 
-  const RankOf self;
+ private:
+  const RankOf self_;  // before those that refer to it
+
+ public:
   const int device;
   const NcclOptions options;
   RevocationState revocation;
-  distx::detail::GroupCache groups;
+  CommSet comms;
   std::atomic<bool> messages_connected{false};
   std::uint64_t children = 0;  ///< how many were made of it, for their identities
 
  private:
-  const int uncaught_ = std::uncaught_exceptions();
-
- public:
-  CommSet comms;
-
- private:
   [[nodiscard]] bool in_group() const noexcept { return open_group != nullptr && open_group->holds(this); }
-  void enter_group(const ErrorContext& context) {
+  void enter_group(const std::shared_ptr<State>& state, const ErrorContext& context) {
     if (open_group == nullptr || in_group()) return;
     if (open_group->blocking.value_or(options.blocking) != options.blocking)
       throw InvalidState("the communicators of an NcclGroup differ in NcclOptions::blocking; NCCL needs them alike",
                          context);
-    open_group->locks.push_back({shared_from_this(), comms.lock_all(context)});
+    open_group->locks.push_back({std::shared_ptr<GroupMember>(state, this), comms.lock_all(context)});
     open_group->blocking = options.blocking;
   }
   /// A stream that is being captured would record the call, and NCCL's state with it.
@@ -251,10 +218,10 @@ class NcclBackend final : public Watched, public GroupMember, public std::enable
   }
 
   template <Collective Call>
-  StreamCall& begin(const Call& call, CudaStreamRef after) {
-    const auto context = self.context(call);
-    check_tag(call, self);
-    ready(context);
+  StreamCall& begin(const std::shared_ptr<State>& state, const Call& call, CudaStreamRef after) {
+    const auto context = self_.context(call);
+    check_tag(call, self_);
+    check_usable(context);
     refuse_capture(after, context);
     if constexpr (is_message<Call>) {
       if (!messages_connected)
@@ -263,10 +230,12 @@ class NcclBackend final : public Watched, public GroupMember, public std::enable
     } else if (open_group == nullptr) {
       flush_sends(context);
     }
-    enter_group(context);
+    enter_group(state, context);
     CommStream& comm = is_message<Call> ? comms.messages : comms.started;
     StreamCall& made = calls_.take(options.deadline);
     try {
+      made.state = state.get();
+      made.context = context;
       made.comm = &comm;
       if (after != comm.stream) {
         made.event.record(after);
@@ -333,7 +302,7 @@ class NcclBackend final : public Watched, public GroupMember, public std::enable
   /// The same where another rank may wait for one of them. Receives alone wait for sends that may follow: passed to
   /// NCCL before, they would hold those up.
   void flush_sends(const ErrorContext& context) {
-    ready(context);
+    check_usable(context);
     bool sends = false;
     {
       const auto lock = comms.locked();
@@ -404,7 +373,6 @@ class NcclBackend final : public Watched, public GroupMember, public std::enable
   void abandon() noexcept {
     comms.abandon();
     calls_.abandon();
-    leak(std::move(scratch_));
     static_cast<void>(reduction_.release());
   }
 
@@ -415,10 +383,34 @@ class NcclBackend final : public Watched, public GroupMember, public std::enable
   StreamCallPool calls_;
   PostedMessages posted_;
   std::vector<StreamCall*> grouped_;
-  Buffer<std::byte, Cuda> scratch_;
   std::shared_ptr<Watchdog> watchdog_ = Watchdog::shared();
   std::thread aborter_;  ///< the watchdog's alone, until it does not look any more
 };
+
+inline bool StreamCall::test() noexcept { return state->backend.test(*this); }
+inline void StreamCall::complete() {
+  try {
+    state->guarded([&] { state->backend.finish(*this, context); });
+  } catch (...) {
+    release_owners();
+    throw;
+  }
+  owners.clear();
+}
+inline void StreamCall::complete(CudaStreamRef stream) {
+  try {
+    state->guarded([&] { state->backend.follow(*this, stream, context); });
+  } catch (...) {
+    release_owners();
+    throw;
+  }
+  owners.clear();  // freeing them is stream-ordered
+}
+inline void StreamCall::abandon() noexcept {
+  state->backend.revoke("an asynchronous call was abandoned by an exception");
+  holder = Holder::stream;
+  release_owners();
+}
 
 inline bool NcclBackend::check() noexcept {
   bool any = false, late = false;
@@ -468,8 +460,9 @@ inline bool NcclBackend::observe() noexcept {
 }
 
 inline void NcclBackend::leave_group(std::unique_lock<std::mutex> lock, ncclResult_t code, bool unwinding) noexcept {
-  if (unwinding) revocation.revoke(Cause::revoked, "it left an NcclGroup while unwinding");
-  const ErrorContext context{.operation = "NcclGroup", .backend = self.backend, .rank = self.rank, .size = self.size};
+  if (unwinding) revocation.revoke(Cause::revoked, "an NcclGroup was left by an exception");
+  const ErrorContext context{
+      .operation = "NcclGroup", .backend = self_.backend, .rank = self_.rank, .size = self_.size};
   try {
     const DeviceGuard guard(device);
     for (CommStream* const comm : {&comms.started, &comms.messages})

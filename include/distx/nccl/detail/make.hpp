@@ -131,7 +131,7 @@ template <class... Numbers>
 /// Makes one rank's state of a communicator over the ranks of a connector. Collective.
 /// @throws ConnectError on every rank if a rank fails; TimeoutError
 template <Connector C>
-[[nodiscard]] std::shared_ptr<NcclBackend> connect(C& connector, const NcclOptions& options) {
+[[nodiscard]] std::shared_ptr<NcclBackend::State> connect(C& connector, const NcclOptions& options) {
   const RankOf self{connector.rank(), connector.size(), "nccl"};
   const ErrorContext context{.operation = "NcclCommunicator", .backend = "nccl", .rank = self.rank, .size = self.size};
   refuse_making_in_group(context);
@@ -169,14 +169,14 @@ template <Connector C>
   id = broadcast_value(connector, id, 0);
   const auto channel = distx::detail::failure_channel_of(connector);
   const DeviceGuard guard(device);
-  std::shared_ptr<NcclBackend> state;
+  std::shared_ptr<NcclBackend::State> state;
   attempt([&] {
     RevocationState revocation(channel, identity_of(id), self.rank);
     try {
       auto comms = init_all(id, self, options, {}, [&] { return revocation.poll(), revocation.revoked(); });
-      state = std::make_shared<NcclBackend>(self, device, options, std::move(comms), channel, identity_of(id));
-      state->set_capability(lowest);
-      connect_all(*state, context);
+      state = std::make_shared<NcclBackend::State>(self, device, options, std::move(comms), channel, identity_of(id));
+      state->backend.set_capability(lowest);
+      state->guarded([&] { connect_all(state->backend, context); });
     } catch (const RevokedError&) {
       throw;
     } catch (const std::exception& error) {

@@ -5,6 +5,8 @@
 #include <mutex>
 #include <vector>
 
+#include "distx/comm/runtime/communicator_state.hpp"
+#include "distx/comm/runtime/pending.hpp"
 #include "distx/core/deadline.hpp"
 #include "distx/cuda/event.hpp"
 #include "distx/nccl/detail/handles.hpp"
@@ -13,12 +15,13 @@
 namespace distx::nccl::detail {
 
 class CommStream;
+class NcclBackend;
 
 /// An asynchronous call on a stream; reused once it is done.
-struct StreamCall {
+struct StreamCall final : distx::detail::Operation<Cuda> {
   enum class Holder {
     nobody,
-    pending,  ///< its NcclPending
+    pending,  ///< its Pending
     stream,   ///< only a stream waits for it
   };
   enum class Stage {
@@ -36,10 +39,28 @@ struct StreamCall {
   Deadline deadline{no_timeout};
   std::uint64_t expired_at_look = 0;  ///< the watchdog's: the look at which it found the deadline passed
   HostReduction reduction;
+  distx::detail::CommunicatorState<NcclBackend>* state = nullptr;  ///< kept alive by the Pending
+  ErrorContext context;
+  std::vector<std::shared_ptr<void>> owners;
+
+  bool test() noexcept override;
+  void complete() override;
+  void complete(CudaStreamRef stream) override;
+  void abandon() noexcept override;
+  void keep(std::shared_ptr<void> owner) override { owners.push_back(std::move(owner)); }
 
   /// Whether the GPU is not known to have done it.
   [[nodiscard]] bool in_flight() const noexcept {
     return holder != Holder::nobody && stage != Stage::posted && !seen_done;
+  }
+  /// Frees what the call keeps alive, unless the GPU may still use it.
+  void release_owners() noexcept {
+    try {
+      if (stage == Stage::enqueued && !done()) return leak(std::move(owners));
+    } catch (const Error&) {
+      // A GPU that has failed does nothing more.
+    }
+    owners.clear();
   }
   [[nodiscard]] bool done() const { return stage == Stage::enqueued && (seen_done || event.done()); }
 };
