@@ -186,7 +186,7 @@ class Staged {
     if (state_->scratch.size() < bytes) state_->scratch = distx::Buffer<std::byte>(bytes);
     return {state_->scratch.data(), bytes};
   }
-  [[nodiscard]] distx::GroupCache& group_cache() { return state_->groups; }
+  [[nodiscard]] distx::detail::GroupCache& group_cache() { return state_->groups; }
   void revoke(const std::string& reason) { inner_.revoke(reason); }
 
   template <distx::ErasableCall Call>
@@ -207,7 +207,7 @@ class Staged {
  private:
   struct State {
     distx::Buffer<std::byte> scratch;
-    distx::GroupCache groups;
+    distx::detail::GroupCache groups;
   };
   Staged(C inner, std::shared_ptr<State> state) : inner_(std::move(inner)), state_(std::move(state)) {}
 

@@ -87,18 +87,14 @@ class NcclCommunicator : public detail::BasicCommunicator<NcclCommunicator, nccl
   /// Makes one communicator per color, which may be negative, with ranks ordered by key, then rank. Collective; blocks.
   [[nodiscard]] NcclCommunicator split(int color, int key,
                                        std::source_location location = std::source_location::current()) {
-    struct Wish {
-      int color, key, rank;
-    };
-    const auto wishes =
-        state()->guarded([&] { return backend_of().gathered(Wish{color, key, rank()}, "split", location); });
-    std::vector<Wish> group;
-    std::copy_if(wishes.begin(), wishes.end(), std::back_inserter(group),
-                 [&](const Wish& other) { return other.color == color; });
-    // NCCL takes no negative colours: a group has the number of its lowest rank.
-    const int first = group.front().rank;
-    std::stable_sort(group.begin(), group.end(), [](const Wish& a, const Wish& b) { return a.key < b.key; });
-    const auto here = std::find_if(group.begin(), group.end(), [&](const Wish& w) { return w.rank == rank(); });
+    using detail::SplitRequest;
+    const auto all =
+        state()->guarded([&] { return backend_of().gathered(SplitRequest{color, key, rank()}, "split", location); });
+    const auto group = detail::group_of(all, color);
+    // NCCL does not take negative colors: a group has the number of its lowest rank.
+    const int first = std::ranges::min(group, {}, &SplitRequest::rank).rank;
+    const auto here =
+        std::find_if(group.begin(), group.end(), [&](const SplitRequest& request) { return request.rank == rank(); });
     const RankOf self{static_cast<int>(here - group.begin()), static_cast<int>(group.size()), backend()};
     const auto identity = nccl::detail::identity_of(backend_of().revocation.identity(), backend_of().children++, first);
     const auto where = context("split", location);

@@ -159,8 +159,8 @@ class CommStream {
   }
   /// Gives up the workspaces: the GPU may still use them.
   void abandon() noexcept {
-    leak(std::move(workspaces_));
-    leak(std::move(pinned_));
+    distx::detail::leak(std::move(workspaces_));
+    distx::detail::leak(std::move(pinned_));
   }
   /// Whether the next call can be issued.
   [[nodiscard]] bool at_rest() { return user_ == nullptr && enqueued(); }

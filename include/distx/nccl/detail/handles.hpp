@@ -9,13 +9,6 @@
 // The owners of NCCL's handles. Closing one never throws.
 namespace distx::nccl::detail {
 
-/// Hands over to whatever still uses it, for the rest of the process.
-template <class T>
-  requires(!std::is_lvalue_reference_v<T>)
-void leak(T&& value) noexcept {
-  static_cast<void>(new T(std::move(value)));
-}
-
 /// How a communicator is ended: ncclCommAbort or ncclCommDestroy.
 struct CommEnd {
   ncclComm_t comm;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "distx/comm/runtime/communicator_state.hpp"
+#include "distx/comm/runtime/operation_pool.hpp"
 #include "distx/comm/runtime/pending.hpp"
 #include "distx/core/deadline.hpp"
 #include "distx/cuda/event.hpp"
@@ -56,7 +57,7 @@ struct StreamCall final : distx::detail::Operation<Cuda> {
   /// Frees what the call keeps alive, unless the GPU may still use it.
   void release_owners() noexcept {
     try {
-      if (stage == Stage::enqueued && !done()) return leak(std::move(owners));
+      if (stage == Stage::enqueued && !done()) return distx::detail::leak(std::move(owners));
     } catch (const Error&) {
       // A GPU that has failed does nothing more.
     }
@@ -131,7 +132,7 @@ class StreamCallPool {
     return true;
   }
   /// Gives up the memory: the GPU may still use it.
-  void abandon() noexcept { leak(std::move(calls_)); }
+  void abandon() noexcept { distx::detail::leak(std::move(calls_)); }
 
  private:
   StreamCall& begin(StreamCall& call, const Timeout& limit) {
