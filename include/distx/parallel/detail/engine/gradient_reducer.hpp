@@ -125,6 +125,26 @@ class GradientReducer {
   void abandon() noexcept {
     for (auto& reduction : reductions_) reduction.pending.clear();
   }
+  /// Rethrows the error that is being handled. At stage 3 a mismatch, or a revocation that a mismatch among the
+  /// reductions in flight has caused, is one of the order of `ready`.
+  [[noreturn]] void explain() {
+    bool mismatch = false;
+    try {
+      throw;
+    } catch (const MismatchError&) {
+      mismatch = true;
+    } catch (const RevokedError&) {
+      for (std::size_t i = finished_; compares_order_ && i < started_ && !mismatch; ++i)
+        mismatch = has_mismatch(reductions_[i]);
+    } catch (...) {
+    }
+    if (!compares_order_ || !mismatch) throw;
+    const auto& comm = comms_.all();
+    throw MismatchError(
+        "parameters became ready in different orders on different ranks; at stage 3 of ZeRO, call ready in the same "
+        "order on every rank",
+        {"ready", comm.backend(), comm.rank(), comm.size(), location_});
+  }
 
  private:
   /// A bucket's reduction in this micro-batch.
@@ -208,26 +228,6 @@ class GradientReducer {
     explain();
   }
 
-  /// Rethrows the error that is being handled. At stage 3 a mismatch, or a revocation that a mismatch among the
-  /// reductions in flight has caused, is one of the order of `ready`.
-  [[noreturn]] void explain() {
-    bool mismatch = false;
-    try {
-      throw;
-    } catch (const MismatchError&) {
-      mismatch = true;
-    } catch (const RevokedError&) {
-      for (std::size_t i = finished_; compares_order_ && i < started_ && !mismatch; ++i)
-        mismatch = has_mismatch(reductions_[i]);
-    } catch (...) {
-    }
-    if (!compares_order_ || !mismatch) throw;
-    const auto& comm = comms_.all();
-    throw MismatchError(
-        "parameters became ready in different orders on different ranks; at stage 3 of ZeRO, call ready in the same "
-        "order on every rank",
-        {"ready", comm.backend(), comm.rank(), comm.size(), location_});
-  }
   [[nodiscard]] static bool has_mismatch(Reduction& reduction) {
     for (auto& pending : reduction.pending) try {
         pending.wait();

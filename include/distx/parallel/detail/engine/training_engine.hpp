@@ -103,7 +103,11 @@ class TrainingEngine {
     call(StepCall::step, "step", after, location, [&] {
       step_options_.check(options, scaling_.scaler().on(), context("step", location));
       start_reductions(after, location);
-      step_options_.note(comms_.all(), options, context("step", location));
+      try {
+        step_options_.note(comms_.all(), options, context("step", location));
+      } catch (const RevokedError&) {
+        reducer_.explain();
+      }
       if (scaling_.inspects()) inspect(after, location);
       check_no_scope("step", location);
       for (std::size_t i = 0; i < reducer_.count() && !state_.skipped(); ++i) {
