@@ -105,18 +105,14 @@ class HierarchicalBackend {
               "initialize MPI",
               context);
       }
-      auto operation = pool_.take(*state);
-      operation->set(call);
-      progress_.submit(operation);
-      return {state, operation.get()};
+      return tasks_.start(state, call);
     }
   }
   template <Collective Call>
   void run_started(const Call& call) {
     started_->run(call);
   }
-  [[nodiscard]] ProgressThread& progress() noexcept { return progress_; }
-  [[nodiscard]] OperationPool<TaskOperation<State>>& pool() noexcept { return pool_; }
+  [[nodiscard]] TaskRunner<State>& tasks() noexcept { return tasks_; }
 
   [[nodiscard]] std::shared_ptr<State> split(int color, int key, const std::source_location& location) {
     const ErrorContext context{
@@ -248,8 +244,7 @@ class HierarchicalBackend {
   Hosts hosts_;
   Levels blocking_;
   std::optional<Levels> started_;
-  OperationPool<TaskOperation<State>> pool_;
-  ProgressThread progress_;  // last: joined before anything that its tasks use is destroyed
+  TaskRunner<State> tasks_;  // last: joined before anything that its tasks use is destroyed
 };
 
 }  // namespace distx::detail

@@ -66,7 +66,10 @@ class StoredCall {
   alignas(std::max_align_t) std::byte call_[224];
 };
 
-/// A collective that a backend runs on its progress thread: `backend.run_started(call)`, `progress()`, `pool()`.
+template <class State>
+class TaskRunner;
+
+/// A collective on a TaskRunner.
 template <class State>
 class TaskOperation final : public ProgressTask, public Operation<Host> {
  public:
@@ -80,18 +83,45 @@ class TaskOperation final : public ProgressTask, public Operation<Host> {
   void run() override { call_.run(state_); }
   bool test() noexcept override { return done(); }
   void complete() override {
-    state_.backend.progress().wait(*this);
+    state_.backend.tasks().wait(*this);
     rethrow();
   }
   void abandon() noexcept override {
     state_.backend.revoke("an asynchronous call was abandoned by an exception");
-    state_.backend.progress().wait(*this);  // the revocation ends it
+    state_.backend.tasks().wait(*this);  // the revocation ends it
   }
-  void recycle() noexcept override { state_.backend.pool().give_back(*this); }
+  void recycle() noexcept override { state_.backend.tasks().give_back(*this); }
 
  private:
   State& state_;  // the Pending holds it
   StoredCall<State> call_;
+};
+
+/// Runs a communicator's asynchronous collectives on one progress thread, in the order of their start.
+///
+/// The last member of a backend, so that the thread is joined before anything that its tasks use is destroyed. The
+/// backend has `tasks()`, which returns it, and `run_started(call)`, which makes a blocking call of the asynchronous
+/// queue.
+template <class State>
+class TaskRunner {
+ public:
+  template <class Call>
+  [[nodiscard]] std::shared_ptr<Operation<Host>> start(const std::shared_ptr<State>& state, const Call& call) {
+    auto operation = pool_.take(*state);
+    operation->set(call);
+    if (state->backend.self().size == 1) {
+      progress_.run_here(*operation);
+    } else {
+      progress_.submit(operation);
+    }
+    return {state, operation.get()};
+  }
+  void wait(const TaskOperation<State>& operation) { progress_.wait(operation); }
+  void give_back(const TaskOperation<State>& operation) noexcept { pool_.give_back(operation); }
+
+ private:
+  OperationPool<TaskOperation<State>> pool_;
+  ProgressThread progress_;
 };
 
 }  // namespace distx::detail

@@ -75,6 +75,17 @@ class ProgressThread {
     wake_.notify_one();
   }
 
+  /// Runs a task on the caller's thread, at once.
+  static void run_here(ProgressTask& task) noexcept {
+    std::exception_ptr error;
+    try {
+      task.run();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    task.finish(std::move(error));
+  }
+
   /// Returns when that task is done.
   void wait(const Completion& ticket) {
     while (!ticket.done()) {

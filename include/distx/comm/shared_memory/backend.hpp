@@ -52,23 +52,14 @@ class Backend {
       begin(operation->messages, call);
       return operation;
     } else {
-      auto operation = pool_.take(*state);
-      operation->set(call);
-      if (self_.size == 1) {
-        operation->run();
-        operation->finish();
-      } else {
-        progress_.submit(operation);
-      }
-      return {state, operation.get()};
+      return tasks_.start(state, call);
     }
   }
   template <Collective Call>
   void run_started(const Call& call) {
     run_collective(*region_, CallQueue::started, call, self_, workspaces_[1]);
   }
-  [[nodiscard]] detail::ProgressThread& progress() noexcept { return progress_; }
-  [[nodiscard]] detail::OperationPool<detail::TaskOperation<State>>& pool() noexcept { return pool_; }
+  [[nodiscard]] detail::TaskRunner<State>& tasks() noexcept { return tasks_; }
 
   [[nodiscard]] std::shared_ptr<State> split(int color, int key, const std::source_location& location) {
     struct Request : detail::SplitRequest {
@@ -166,8 +157,7 @@ class Backend {
   RankOf self_;
   std::shared_ptr<SharedRegion> region_;
   std::array<CallWorkspace, 2> workspaces_;
-  detail::OperationPool<detail::TaskOperation<State>> pool_;
-  detail::ProgressThread progress_;  // last: joined before anything that its tasks use is destroyed
+  detail::TaskRunner<State> tasks_;  // last: joined before anything that its tasks use is destroyed
 };
 
 /// Makes a communicator's state among the ranks of a connector. Collective over it; it is not needed afterwards.

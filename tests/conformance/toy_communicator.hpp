@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <mutex>
+
+#include "distx/comm.hpp"
+#include "distx/comm/runtime/operation_pool.hpp"
+
+// A complete backend, to show what one needs: ranks are threads, which copy their operands to a board and take what
+// they need from it. docs/design.md walks through it; the conformance suite tests it.
+namespace toy {
+using namespace distx;
+
+/// What the ranks of one communicator share.
+struct Board {
+  struct Side {  ///< of one rank in a call
+    Fingerprint call;
+    detail::PeerView view;
+    std::vector<std::byte> operand;
+    std::uint64_t entered = 0, left = 0;  ///< calls
+  };
+  struct Message {  ///< one side of it
+    Span<const AnyElement> data;
+    bool receives = false;
+    std::byte* target = nullptr;  ///< of a receiver
+    std::uint64_t lengths = 0;
+    bool done = false, fits = true;
+  };
+  using Route = std::array<int, 3>;  ///< from, to, tag
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::array<std::vector<Side>, 2> queues;                         ///< of blocking and of asynchronous calls, by rank
+  std::map<Route, std::deque<std::shared_ptr<Message>>> messages;  ///< that wait for their other side
+  std::string revoked;                                             ///< the reason
+};
+
+class Backend {
+ public:
+  using space = Host;
+  using State = detail::CommunicatorState<Backend>;
+  Backend(std::shared_ptr<Board> board, int rank, int size) : board_(std::move(board)), self_{rank, size, "toy"} {}
+  const RankOf& self() const { return self_; }
+  void revoke(const std::string& reason) noexcept {
+    const std::lock_guard lock(board_->mutex);
+    if (board_->revoked.empty()) board_->revoked = "rank " + std::to_string(self_.rank) + ": " + reason;
+    board_->changed.notify_all();
+  }
+  void check_usable(const ErrorContext& context) const {
+    const std::lock_guard lock(board_->mutex);
+    if (!board_->revoked.empty()) throw RevokedError(board_->revoked, context);
+  }
+
+  template <Collective Call>
+  void execute(const Call& call) {
+    if constexpr (detail::CallTraits<Call>::message)
+      Transfer(*this, call).wait();
+    else
+      run(0, call);
+  }
+  template <Collective Call>
+  std::shared_ptr<detail::Operation<Host>> start(const std::shared_ptr<State>& state, const Call& call, HostStream) {
+    if constexpr (detail::CallTraits<Call>::message)
+      return std::make_shared<Transfer>(*this, call, state);
+    else
+      return tasks_.start(state, call);
+  }
+  void run_started(const auto& call) { run(1, call); }
+  detail::TaskRunner<State>& tasks() { return tasks_; }
+
+  std::shared_ptr<State> split(int color, int key, const std::source_location& location) {
+    struct Request : detail::SplitRequest {
+      std::shared_ptr<Board>* board;
+    };
+    auto board = std::make_shared<Board>();  // of which that of the group's first rank serves all
+    const Request mine{{color, key, self_.rank}, &board};
+    const auto group = detail::group_of(detail::all_gathered(*this, mine, location), color);
+    int rank = 0;
+    while (group[static_cast<std::size_t>(rank)].rank != self_.rank) ++rank;
+    if (rank == 0) board->queues.fill(std::vector<Board::Side>(group.size()));
+    execute(Barrier<Host>{location});
+    const std::shared_ptr<Board> first = *group.front().board;
+    execute(Barrier<Host>{location});
+    return std::make_shared<State>(first, rank, static_cast<int>(group.size()));
+  }
+
+ private:
+  /// A message, or both of a send-receive. The side that comes second copies.
+  struct Transfer final : detail::Operation<Host> {
+    template <class Call>
+    Transfer(Backend& b, const Call& c, std::shared_ptr<State> s = nullptr)
+        : backend(b), state(std::move(s)), context(b.self_.context(c)) {
+      using enum CollectiveKind;
+      const std::lock_guard lock(b.board_->mutex);
+      if constexpr (Call::kind == send) post({b.self_.rank, c.to, c.tag}, {c.buffer, false, nullptr, c.lengths});
+      if constexpr (Call::kind == receive)
+        post({c.from, b.self_.rank, c.tag}, {c.buffer, true, c.buffer.bytes(), c.lengths});
+      if constexpr (Call::kind == send_receive) {
+        post({b.self_.rank, c.to, c.tag}, {c.send});
+        post({c.from, b.self_.rank, c.tag}, {c.receive, true, c.receive.bytes()});
+      }
+      b.board_->changed.notify_all();
+    }
+    void post(const Board::Route& route, Board::Message message) {
+      const auto mine = sides.emplace_back(std::make_shared<Board::Message>(message));
+      auto& waiting = backend.board_->messages[route];
+      if (waiting.empty() || waiting.front()->receives == mine->receives) return waiting.push_back(mine);
+      const auto other = std::move(waiting.front());
+      waiting.pop_front();
+      mine->fits = other->fits = mine->data.size() == other->data.size() && mine->data.type() == other->data.type() &&
+                                 mine->lengths == other->lengths;
+      const auto& [from, to] = mine->receives ? std::tie(other, mine) : std::tie(mine, other);
+      if (mine->fits) detail::copy_bytes(to->target, from->data.bytes(), from->data.size_bytes());
+      mine->done = other->done = true;
+    }
+    /// @pre the board is locked
+    bool done() const {
+      return std::ranges::all_of(sides, [](const auto& side) { return side->done; });
+    }
+    void wait() {
+      backend.wait_for([this] { return done(); }, context);
+      for (const auto& side : sides)
+        if (!side->fits) throw MismatchError("the other side of the message has other elements", context);
+    }
+    bool test() noexcept override {
+      const std::lock_guard lock(backend.board_->mutex);
+      return done() || !backend.board_->revoked.empty();
+    }
+    void complete() override {
+      state->guarded([this] { wait(); });
+    }
+    void abandon() noexcept override { backend.revoke("an asynchronous message was abandoned"); }
+    Backend& backend;
+    std::shared_ptr<State> state;  // of an asynchronous message
+    ErrorContext context;
+    std::vector<std::shared_ptr<Board::Message>> sides;
+  };
+  /// Waits until `ready()`, which is asked with the board locked.
+  void wait_for(auto ready, const ErrorContext& context) {
+    std::unique_lock lock(board_->mutex);
+    if (!board_->changed.wait_for(lock, default_deadline.limit(), [&] { return !board_->revoked.empty() || ready(); }))
+      throw TimeoutError("timed out: not all ranks joined", context);
+    if (!board_->revoked.empty()) throw RevokedError(board_->revoked, context);
+  }
+  /// Counts this rank's call, and waits until all ranks have counted it.
+  void meet(std::vector<Board::Side>& sides, std::uint64_t Board::Side::*count, const ErrorContext& context) {
+    std::uint64_t& mine = sides[static_cast<std::size_t>(self_.rank)].*count;
+    (std::lock_guard(board_->mutex), ++mine);
+    board_->changed.notify_all();
+    wait_for([&] { return std::ranges::all_of(sides, [&](const auto& side) { return side.*count >= mine; }); },
+             context);
+  }
+  template <Collective Call>
+  void run(std::size_t queue, const Call& call) {
+    const ErrorContext context = self_.context(call);
+    auto& sides = board_->queues[queue];
+    auto& mine = sides[static_cast<std::size_t>(self_.rank)];
+    mine.call = fingerprint(call);
+    mine.view = detail::own_view(call, self_.rank);
+    mine.operand.clear();
+    if (detail::sends(call, self_.rank))
+      mine.operand.assign(mine.view.send, mine.view.send + mine.view.send_count * detail::element_width(call));
+    mine.view.send = mine.operand.data();  // a copy: a call in place overwrites the original while others read it
+    mine.view.inlined = true;
+    meet(sides, &Board::Side::entered, context);
+    std::vector<detail::PeerView> views;
+    for (const auto& side : sides) {
+      if (side.call != mine.call)
+        throw MismatchError(difference(mine.call, side.call, static_cast<int>(&side - sides.data())), context);
+      views.push_back(side.view);
+    }
+    detail::check_blocks(call, views, context);
+    std::vector<const void*> sources;
+    detail::complete_inlined(call, self_, views, sources);
+    meet(sides, &Board::Side::left, context);  // then the board may be written again
+  }
+  std::shared_ptr<Board> board_;
+  RankOf self_;
+  detail::TaskRunner<State> tasks_;  // last: joined before anything that its tasks use is destroyed
+};
+class ToyCommunicator : public detail::BasicCommunicator<ToyCommunicator, Backend> {
+  using Base = detail::BasicCommunicator<ToyCommunicator, Backend>;
+  friend Base;
+
+ public:
+  explicit ToyCommunicator(ThreadConnector& connector) : Base(connected(connector)) {}
+
+ private:
+  using Base::Base;
+  static std::shared_ptr<State> connected(ThreadConnector& connector) {
+    auto board = std::make_shared<Board>();
+    board->queues.fill(std::vector<Board::Side>(static_cast<std::size_t>(connector.size())));
+    const auto shared = *broadcast_value(connector, &board, 0);  // ranks are threads: rank 0's pointer serves all
+    connector.barrier();
+    return std::make_shared<State>(shared, connector.rank(), connector.size());
+  }
+};
+
+}  // namespace toy
