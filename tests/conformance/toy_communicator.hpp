@@ -86,7 +86,7 @@ class Backend {
   }
 
  private:
-  /// A message, or both of a send-receive. The side that comes second copies.
+  /// A message, or both of a send-receive. The second side to be posted copies.
   struct Transfer final : detail::Operation<Host> {
     template <class Call>
     Transfer(Backend& b, const Call& c, std::shared_ptr<State> s = nullptr)
