@@ -8,12 +8,12 @@
 #include "distx/comm.hpp"
 #include "distx/comm/runtime/operation_pool.hpp"
 
-// A complete backend, to show what one needs: ranks are threads, which copy their operands to a board and take what
-// they need from it. docs/design.md walks through it; the conformance suite tests it.
+// A complete backend: ranks are threads, which copy their operands to a board and read the other ranks' from it.
+// docs/design.md walks through it; the conformance suite tests it.
 namespace toy {
 using namespace distx;
 
-/// What the ranks of one communicator share.
+/// The state that the ranks of one communicator share.
 struct Board {
   struct Side {  ///< of one rank in a call
     Fingerprint call;
