@@ -205,6 +205,42 @@ TEST_CASE("what MPI may still write for a call that was given up is not memory o
   if (world().rank() == 0) std::filesystem::remove_all(folder);
 }
 
+TEST_CASE("a training that times out frees no memory that MPI accesses later, and a late rank is told" *
+          needs_ranks(2)) {
+  for (const bool sharded : {false, true}) {
+    std::vector<std::vector<float>> own;
+    const bool late = world().rank() == world().size() - 1;
+    bool failed = false;
+    try {
+      MpiCommunicator comm(world(), {.deadline = 300ms});
+      std::vector<Parameter<float>> parameters;
+      Parameter<float>& weight = parameters.emplace_back("weight", 500'000);
+      const auto train = [&](auto& training) {
+        std::fill(weight.gradient().begin(), weight.gradient().end(), 1.0f);
+        training.ready(weight);
+        if (late) world().barrier();  // by then the others have given up, and released their memory
+        training.step({.learning_rate = 0.1});
+      };
+      if (sharded) {
+        DataParallel<ZeRO<1>> training(comm, parameters, SGD{});
+        train(training);
+      } else {
+        DataParallel<ZeRO<0>> training(comm, parameters, SGD{});
+        train(training);
+      }
+    } catch (const Error&) {
+      failed = true;
+    }
+    CHECK(failed);
+    if (!late) {
+      for (std::size_t i = 0; i < 6; ++i) own.emplace_back(500'000 + 100 * i, 7.0f);
+      world().barrier();
+    }
+    for (int round = 0; round < 100; ++round) world().barrier();  // in which MPI moves what it still can
+    for (const auto& values : own) CHECK(std::count(values.begin(), values.end(), 7.0f) == std::ssize(values));
+  }
+}
+
 TEST_CASE("a message of another size is an error, shorter or longer" * needs_ranks(2)) {
   for (const int sent : {3, 5, 0, 40000}) {
     for (const bool straight : {false, true}) {

@@ -250,7 +250,8 @@ class Backend {
       if (end == detail::WaitEnd::stopped) backend.check_usable(context_);
       if (end == detail::WaitEnd::expired)
         throw TimeoutError(phase_ == Phase::exchanging ? backend.absent(exchange_) : backend.overdue(), context_);
-      // A call that completes after a revocation may have completed with what another rank had abandoned.
+      // A call that completes after a revocation may have completed with memory that another rank had abandoned.
+      if (phase_ == Phase::issued) backend.session_->control().look();
       backend.check_usable(context_);
       if (phase_ == Phase::issued) job_.finish();
     }

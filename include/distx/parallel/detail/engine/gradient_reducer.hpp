@@ -188,16 +188,24 @@ class GradientReducer {
       const AnyOp op = average_of(buffer.communication_type);
       if (policies_.stage == 0) {
         const AllReduce<AnyElement, AnyOp, Space> call{buffer.sent(), buffer.received(adds_), op, location};
-        overlap_ ? reduction.pending.push_back(comm.start(call, after)) : make_in_order(comm, call, after);
+        overlap_ ? keep(reduction, bucket, comm.start(call, after)) : make_in_order(comm, call, after);
       } else {
         const ReduceScatter<AnyElement, AnyOp, Space> call{
             buffer.sent(), buffer.received(adds_), op, buffer.layout.partition.counts(), location, order_};
-        overlap_ ? reduction.pending.push_back(comm.start(call, after)) : make_in_order(comm, call, after);
+        overlap_ ? keep(reduction, bucket, comm.start(call, after)) : make_in_order(comm, call, after);
       }
     }
     if (!overlap_) finish(started_ - 1, after);
   } catch (const Error&) {
     explain();
+  }
+
+  /// Keeps a reduction in flight together with the memory that the vendor's library accesses until it is complete.
+  static void keep(Reduction& reduction, const Bucket<Space>& bucket, Pending<Space> started) {
+    auto& pending = reduction.pending.emplace_back(std::move(started));
+    for (const auto& memory : bucket.memory) pending.keep(memory);
+    if (!reduction.gradient.empty()) pending.keep(reduction.gradient.owner());
+    for (const auto& memory : reduction.converted) pending.keep(memory.owner());
   }
 
   void finish_next(stream after) try {

@@ -33,6 +33,8 @@ class PoolAllocation {
 
   [[nodiscard]] Span<std::byte, Space> span() const noexcept { return span_; }
   [[nodiscard]] bool empty() const noexcept { return span_.empty(); }
+  /// Returns the owner of the memory, which may outlive this allocation.
+  [[nodiscard]] TrackedMemory<Space> owner() const noexcept;
 
  private:
   friend class MemoryPool<Space>;
@@ -100,5 +102,10 @@ class MemoryPool {
   std::vector<Range> taken_;  // ordered by address
   Streams<Space> used_on_;
 };
+
+template <MemorySpace Space>
+TrackedMemory<Space> PoolAllocation<Space>::owner() const noexcept {
+  return pool_ != nullptr ? pool_->memory_ : own_;
+}
 
 }  // namespace distx::detail
