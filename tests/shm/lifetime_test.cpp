@@ -98,15 +98,21 @@ TEST_CASE("ranks that ask for different sizes are refused") {
   const auto all =
       outcomes(2, [](Comm& comm) { const auto memory = comm.allocate<float>(comm.rank() == 0 ? 10 : 11); });
   CHECK(all[0].type == "MismatchError");
-  CHECK(all[0].says("rank 1 asks for 11 elements of 4 bytes, this rank for 10 of 4"));
+  CHECK(all[0].says("rank 1 requests 11 elements of 4 bytes"));
   CHECK(all[1].type == "MismatchError");
-  CHECK(all[1].says("rank 0 asks for 10 elements of 4 bytes, this rank for 11 of 4"));
+  CHECK(all[1].says("rank 0 requests 10 elements of 4 bytes"));
 }
 
 TEST_CASE("more memory than there can be is an error that says how much") {
   const auto all = outcomes(2, [](Comm& comm) { const auto memory = comm.allocate<double>(std::size_t{1} << 60); });
-  CHECK_MESSAGE(test::all_say(all, "another error", "no shared memory for 1152921504606846976 elements of 8 bytes"),
-                test::text_of(all));
+  CHECK_MESSAGE(
+      test::all_say(all, "another error", "cannot allocate shared memory for 1152921504606846976 elements of 8 bytes"),
+      test::text_of(all));
+}
+
+TEST_CASE("an allocation that the system cannot serve is refused on every rank before it touches memory") {
+  const auto all = outcomes(2, [](Comm& comm) { const auto memory = comm.allocate<float>(std::size_t{1} << 42); });
+  CHECK_MESSAGE(test::all_say(all, "another error", "bytes available"), test::text_of(all));
 }
 
 TEST_CASE("messages longer than a cell, in both orders") {
@@ -179,7 +185,7 @@ TEST_CASE("a rank that takes no messages is named when no more of them fit") {
       },
       1s);
   CHECK(all[0].type == "TimeoutError");
-  CHECK(all[0].says("after 1 s 256 messages still wait for rank 1, which takes no more"));
+  CHECK(all[0].says("timed out after 1 s: the mailbox of rank 1 is full (256 unreceived messages)"));
 }
 
 }  // namespace

@@ -8,6 +8,8 @@
 #include <thread>
 #include <utility>
 
+#include "distx/core/detail/start_thread.hpp"
+
 namespace distx::detail {
 
 /// Something that another thread, or another rank, will complete.
@@ -67,7 +69,7 @@ class ProgressThread {
   void submit(std::shared_ptr<ProgressTask> task) {
     {
       const std::lock_guard lock(mutex_);
-      if (!thread_.joinable()) thread_ = std::thread([this] { run_round(); });
+      if (!thread_.joinable()) thread_ = start_thread([this] { run_round(); }, {.operation = "start"});
       ProgressTask* const last = task.get();
       (last_ == nullptr ? first_ : last_->next_) = std::move(task);
       last_ = last;
@@ -155,7 +157,7 @@ class ProgressThread {
   std::shared_ptr<ProgressTask> first_;
   ProgressTask* last_ = nullptr;
   bool stop_ = false;
-  std::thread thread_;
+  std::jthread thread_;
 };
 
 }  // namespace distx::detail

@@ -128,8 +128,7 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
   [[noreturn]] void throw_stopped(int other, const ErrorContext& context) const {
     if (revoked()) throw_revoked(context);
     if (has_left(other))
-      throw RankFailure("rank " + std::to_string(other) + " has let its communicator go and makes no more calls", other,
-                        nullptr, context);
+      throw RankFailure("rank " + std::to_string(other) + " has destroyed its communicator", other, nullptr, context);
     std::int32_t nobody = -1;
     control_.header().died.compare_exchange_strong(nobody, other);
     throw_died(other, context);
@@ -181,8 +180,8 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
   }
   [[noreturn]] void throw_died(int rank, const ErrorContext& context) const {
     throw RankFailure(
-        "rank " + std::to_string(rank) + ", process " + std::to_string(control_.rank(rank).process) + ", has died",
-        rank, nullptr, context);
+        "rank " + std::to_string(rank) + " (pid " + std::to_string(control_.rank(rank).process) + ") has died", rank,
+        nullptr, context);
   }
   /// One of the ranks that have not arrived, if it has left or died; `other` may be late because it waits for that one.
   [[nodiscard]] int gone(LivenessProbe& look, CallQueue queue, std::uint64_t now, int other) noexcept {
@@ -198,10 +197,11 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
   }
   /// @param first rank that has not arrived
   std::string missing(CallQueue queue, std::uint64_t now, int first) const {
-    std::string who = std::to_string(first);
+    std::string ranks = std::to_string(first);
     for (int other = first + 1; other < size(); ++other)
-      if (!has_arrived(queue, other, now)) who += ", " + std::to_string(other);
-    return "after " + deadline_.to_string() + " these ranks have not made the call: " + who;
+      if (!has_arrived(queue, other, now)) ranks += ", " + std::to_string(other);
+    const bool one = ranks.find(',') == std::string::npos;
+    return "timed out after " + deadline_.to_string() + (one ? ": rank " : ": ranks ") + ranks + " did not join";
   }
 
   SharedLayout control_;

@@ -78,7 +78,7 @@ class Backend {
       own.inlined = true;
       detail::complete_inlined(call, self_, alone_, sources_);
     } else {
-      const int number = blocking_calls_++;
+      const std::uint64_t number = blocking_calls_++;
       bool joined = false;
       if (compares(call)) {
         if (join(call, number, context)) return;
@@ -86,8 +86,7 @@ class Backend {
       }
       // MPI's blocking collective has no deadline, so it is entered only if every rank has joined or none is wanted.
       const bool starts = !joined && !options_.deadline.unlimited();
-      job_->open(starts ? started_.native_handle() : native_handle(), started_.native_handle(), starts,
-                 tag_of(number, TagClass::blocking_pieces));
+      job_->open(native_handle(), started_.native_handle(), starts, tag_of(number, TagClass::blocking_pieces));
       try {  // in place: a debugger shows few frames above MPI's
         issue(*job_, call);
         if (!job_->idle()) [[unlikely]]
@@ -152,13 +151,15 @@ class Backend {
         open(backend.native_handle(), backend.native_handle(), 0);
         issue_call(call);
       } else {
-        const int number = backend.started_calls_++;
+        const std::uint64_t number = backend.started_calls_++;
         open(backend.started_.native_handle(), backend.started_.native_handle(),
              backend.tag_of(number, TagClass::started_pieces));
-        if (backend.self_.size == 1 || !backend.compares(call)) return issue_call(call);
+        compares_ = backend.self_.size > 1 && backend.compares(call);
+        // Every rank issues its calls in the order of their start, so this one waits for those that are being compared.
+        if (!compares_ && backend.exchanging_.empty()) return issue_call(call);
         call_.set(call, [](AsyncCall& self, const Call& made) { self.finish_exchange(made); });
         phase_ = Phase::exchanging;
-        exchange_.begin(call, backend.tag_of(number, TagClass::started_exchange), context_);
+        if (compares_) exchange_.begin(call, backend.tag_of(number, TagClass::started_exchange), context_);
         backend.exchanging_.push_back(this);
         backend.progress();
       }
@@ -167,7 +168,7 @@ class Backend {
     /// Issues the call once every rank's description is there; returns whether it is, or has failed.
     bool advance_exchange() noexcept {
       try {
-        if (!exchange_.advance(context_)) return false;
+        if (compares_ && !exchange_.advance(context_)) return false;
         call_.run(*this);
       } catch (...) {
         error_ = std::current_exception();
@@ -216,8 +217,8 @@ class Backend {
 
     template <class Call>
     void finish_exchange(const Call& call) {
-      exchange_.compare(call, context_);
-      if (exchange_.all_inlined(call)) {
+      if (compares_) exchange_.compare(call, context_);
+      if (compares_ && exchange_.all_inlined(call)) {
         exchange_.complete(call);
         phase_ = Phase::done;
       } else {
@@ -267,6 +268,7 @@ class Backend {
     Job job_;
     CallExchange exchange_;
     Phase phase_ = Phase::done;
+    bool compares_ = false;
     bool left_behind_ = false;
     ErrorContext context_;
     std::exception_ptr error_;
@@ -300,8 +302,8 @@ class Backend {
   }
 
   [[nodiscard]] bool revoked() const noexcept { return revocation_.revoked.load(std::memory_order_acquire); }
-  [[nodiscard]] int tag_of(int call_number, TagClass kind) const noexcept {
-    return call_number % (last_tag_ / 4) * 4 + static_cast<int>(kind);
+  [[nodiscard]] int tag_of(std::uint64_t call_number, TagClass kind) const noexcept {
+    return static_cast<int>(call_number % static_cast<std::uint64_t>(last_tag_ / 4)) * 4 + static_cast<int>(kind);
   }
   /// Returns whether this call is compared, and notes it as known.
   template <Collective Call>
@@ -314,7 +316,7 @@ class Backend {
 
   /// Waits until every rank has joined a blocking collective and compares their calls; returns whether it is complete.
   template <Collective Call>
-  [[nodiscard]] bool join(const Call& call, int number, const ErrorContext& context) {
+  [[nodiscard]] bool join(const Call& call, std::uint64_t number, const ErrorContext& context) {
     const auto before = last_joined_;
     try {
       exchange_->begin(call, tag_of(number, TagClass::blocking_exchange), context);
@@ -425,8 +427,8 @@ class Backend {
   std::vector<int> peers_;  ///< the other ranks, as the control communicator numbers them
   Revocation revocation_;
   clock::time_point last_joined_ = clock::now();  ///< when all ranks had joined a call; making this object was one
-  int blocking_calls_ = 0;
-  int started_calls_ = 0;
+  std::uint64_t blocking_calls_ = 0;
+  std::uint64_t started_calls_ = 0;
   std::vector<detail::PeerView> alone_{1};
   std::vector<const void*> sources_;
   std::unordered_set<std::uint64_t> known_calls_;

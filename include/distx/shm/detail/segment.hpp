@@ -105,10 +105,10 @@ struct Segment::Made {
 inline Segment::Made Segment::make(std::size_t bytes) {
   Made made;
   made.file = unique_file::from_native_handle(::memfd_create("distx", MFD_CLOEXEC));
-  if (!made.file) fail("no shared memory", bytes);
+  if (!made.file) fail("cannot allocate shared memory", bytes);
   const int file = made.file.native_handle();
   if (::fchmod(file, S_IRUSR | S_IWUSR) != 0 || ::ftruncate(file, static_cast<off_t>(bytes)) != 0)
-    fail("no shared memory", bytes);
+    fail("cannot allocate shared memory", bytes);
   const Key key = key_of(file);
   Known& known = known_segments();
   const std::lock_guard lock(known.mutex);
@@ -118,7 +118,7 @@ inline Segment::Made Segment::make(std::size_t bytes) {
 }
 
 inline std::shared_ptr<Segment> Segment::find(const SegmentName& name) {
-  if (name.file < 0) throw MemoryError("the first rank could not make a shared segment");
+  if (name.file < 0) throw MemoryError("the first rank failed to allocate a shared segment");
   const Key key{name.device, name.inode};
   Known& known = known_segments();
   const std::lock_guard lock(known.mutex);
@@ -128,11 +128,12 @@ inline std::shared_ptr<Segment> Segment::find(const SegmentName& name) {
   const auto file = unique_file::from_native_handle(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   if (!file)
     throw MemoryError("cannot open the shared memory of process " + std::to_string(name.process) + " (" +
-                          std::strerror(errno) + "): its ranks need one user, one /proc and one process namespace",
+                          std::strerror(errno) +
+                          "): ranks that share memory need the same user, /proc and process namespace",
                       {}, errno);
   if (key_of(file.native_handle()) != key)
     throw MemoryError("process " + std::to_string(name.process) +
-                      " is another one here: ranks that share memory need one process namespace");
+                      " is a different one here: ranks that share memory need the same process namespace");
   return map(known, file.native_handle(), key, name.bytes);
 }
 

@@ -84,8 +84,8 @@ class SegmentRegion final : public shared_memory::SharedRegion {
       return !is_full;
     };
     const auto full = [&] {
-      return "after " + deadline().to_string() + " " + std::to_string(Mailbox::capacity) +
-             " messages still wait for rank " + std::to_string(mine->to) + ", which takes no more";
+      return "timed out after " + deadline().to_string() + ": the mailbox of rank " + std::to_string(mine->to) +
+             " is full (" + std::to_string(Mailbox::capacity) + " unreceived messages)";
     };
     do {
       wait(mine->sends ? mine->to : mine->from, context, attempt, full);
@@ -107,7 +107,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     if (outcome == Cell::open) return false;
     std::exception_ptr error;
     if (outcome == Cell::failed) {
-      error = std::make_exception_ptr(MemoryError("the other side of the message could not reach the data"));
+      error = std::make_exception_ptr(MemoryError("the other side of the message failed to map the data"));
     } else if (outcome == Cell::mismatch) {
       mine.mismatch = true;
       mine.other_count = cell.other_count;
