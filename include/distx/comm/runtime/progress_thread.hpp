@@ -69,7 +69,7 @@ class ProgressThread {
   void submit(std::shared_ptr<ProgressTask> task) {
     {
       const std::lock_guard lock(mutex_);
-      if (!thread_.joinable()) thread_ = start_thread([this] { run_round(); }, {.operation = "start"});
+      if (!thread_.joinable()) thread_ = start_thread([this] { run_tasks(); }, {.operation = "start"});
       ProgressTask* const last = task.get();
       (last_ == nullptr ? first_ : last_->next_) = std::move(task);
       last_ = last;
@@ -111,7 +111,7 @@ class ProgressThread {
     std::unique_lock lock(mutex_);
     over_.wait(lock, ready);
   }
-  void run_round() {
+  void run_tasks() {
     for (;;) {
       {
         std::unique_lock lock(mutex_);
