@@ -38,7 +38,7 @@ class Muted : public distx::detail::Decorator<distx::AnyCommunicator<>> {
   }
   [[nodiscard]] Muted share() const { return Muted(inner().share(), groups(), state_); }
   [[nodiscard]] Muted split(int color, int key, std::source_location location = std::source_location::current()) {
-    return Muted(split_inner(color, key, location), std::make_shared<distx::GroupCache>(), state_);
+    return Muted(split_inner(color, key, location), std::make_shared<distx::detail::GroupCache>(), state_);
   }
 
   /// From here on, on this rank; set it on the other ranks too.
@@ -52,7 +52,7 @@ class Muted : public distx::detail::Decorator<distx::AnyCommunicator<>> {
     std::vector<Note> notes{};
   };
 
-  Muted(Any inner, std::shared_ptr<distx::GroupCache> cache, std::shared_ptr<State> state)
+  Muted(Any inner, std::shared_ptr<distx::detail::GroupCache> cache, std::shared_ptr<State> state)
       : base(std::move(inner), std::move(cache)), state_(std::move(state)) {}
 
   template <class Call>
