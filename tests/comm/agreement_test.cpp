@@ -68,12 +68,13 @@ TEST_CASE("a difference is told in words and numbers") {
   CHECK(told(all_gather_of(3, counts), all_gather_of(3, {})).find("rank 2 passes ") == 0);
 }
 
-TEST_CASE("an op in a call is a value: its state travels, its type is what agrees") {
+TEST_CASE("an op in a call is a value: its type and its state are part of the fingerprint") {
   struct Scale {
     float by;
     float operator()(float a, float b) const { return (a + b) * by; }
   };
-  CHECK(all_reduce_of(10, Scale{2}) == all_reduce_of(10, Scale{3}));
+  CHECK(all_reduce_of(10, Scale{3}) == all_reduce_of(10, Scale{3}));
+  CHECK(all_reduce_of(10, Scale{2}) != all_reduce_of(10, Scale{3}));
   const auto op = distx::AnyOp::make<float>(Scale{3});
   const float a[] = {1, 2}, b[] = {10, 20};
   const void* const sources[] = {a, b};

@@ -256,7 +256,8 @@ TEST_CASE("a Pending let go while unwinding ends the others") {
     CHECK(all[1].words == "on the way");
     CAPTURE(all[0].words);
     CHECK(all[0].type == "RevokedError");
-    CHECK(all[0].says("rank 1 revoked the communicator: an asynchronous call was abandoned by an exception"));
+    CHECK(all[0].says("rank 1 revoked the communicator: an asynchronous"));
+    CHECK(all[0].says("abandoned by an exception"));
   }
 }
 
@@ -318,7 +319,7 @@ TEST_CASE("a communicator for another kind of world is refused") {
       [[nodiscard]] int size() const noexcept { return 2; }
     } pretended;
     const auto outcome = outcome_of([&] { distx::SerialCommunicator serial(pretended); });
-    if (!outcome.says("a SerialCommunicator is a world of one")) throw std::logic_error(outcome.words);
+    if (!outcome.says("a SerialCommunicator has one rank")) throw std::logic_error(outcome.words);
     distx::barrier(comm);
   });
   CHECK_MESSAGE(all_say(all, "done", ""), text_of(all));

@@ -110,7 +110,7 @@ TEST_CASE("a rank that fails by itself ends every wait of the others, on both le
         CAPTURE(rank);
         CAPTURE(all[rank].words);
         if (rank == 4) {
-          CHECK(all[rank].says(throws ? "out of luck" : "root 9 is no rank: ranks are 0 to 6"));
+          CHECK(all[rank].says(throws ? "out of luck" : "invalid root 9: must be in [0, 7)"));
           continue;
         }
         CHECK(all[rank].type == "RevokedError");
@@ -198,9 +198,9 @@ struct Pretended : distx::ThreadConnector {
 
 TEST_CASE("local ranks that fit no machines, or several, are refused on every rank") {
   const std::vector<std::pair<std::vector<std::pair<int, int>>, std::string>> cases{
-      {{{0, 2}, {0, 2}, {1, 2}, {1, 2}}, "rank 2 says that it is local rank 1 of 2, of more than one machine: start"},
-      {{{0, 2}, {1, 2}, {2, 2}, {0, 1}}, "rank 2 says that it is local rank 2 of 2, which fits no machine"},
-      {{{0, 2}, {1, 2}, {0, 2}, {0, 1}}, "rank 2 says that it is local rank 0 of 2, and the others are missing"},
+      {{{0, 2}, {0, 2}, {1, 2}, {1, 2}}, "rank 2 reports local rank 1 of 2, which fits more than one host; start"},
+      {{{0, 2}, {1, 2}, {2, 2}, {0, 1}}, "rank 2 reports local rank 2 of 2, which fits no host"},
+      {{{0, 2}, {1, 2}, {0, 2}, {0, 1}}, "rank 2 reports local rank 0 of 2, and the other local ranks are missing"},
   };
   for (const auto& [local, sentence] : cases) {
     std::vector<Outcome> all(4);
