@@ -146,6 +146,7 @@ class Backend {
       context_ = backend.self_.context(call);
       error_ = nullptr;
       phase_ = Phase::issued;
+      collective_ = !detail::CallTraits<Call>::message;
       if constexpr (detail::CallTraits<Call>::message) {
         check_tag(call, backend);
         open(backend.native_handle(), backend.native_handle(), 0);
@@ -251,9 +252,11 @@ class Backend {
       if (end == detail::WaitEnd::stopped) backend.check_usable(context_);
       if (end == detail::WaitEnd::expired)
         throw TimeoutError(phase_ == Phase::exchanging ? backend.absent(exchange_) : backend.overdue(), context_);
-      // A call that completes after a revocation may have completed with memory that another rank had abandoned.
-      if (phase_ == Phase::issued) backend.session_->control().look();
-      backend.check_usable(context_);
+      // A collective that completes after a revocation may have completed with memory that another rank had abandoned.
+      if (collective_) {
+        if (phase_ == Phase::issued) backend.session_->control().look();
+        backend.check_usable(context_);
+      }
       if (phase_ == Phase::issued) job_.finish();
     }
     /// Leaves nothing in flight, or leaves it to MPI together with all memory that it may access.
@@ -268,6 +271,7 @@ class Backend {
     Job job_;
     CallExchange exchange_;
     Phase phase_ = Phase::done;
+    bool collective_ = false;
     bool compares_ = false;
     bool left_behind_ = false;
     ErrorContext context_;
