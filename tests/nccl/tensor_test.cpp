@@ -329,17 +329,18 @@ TEST_CASE("errors name the operation and the shapes") {
       CHECK_MESSAGE(words.find(part) != std::string::npos, words);
     };
     says(gpu_meshes::words_thrown([&] { (void)distx::map(x, [](float value) { return value + 1; }); }),
-         "a function other than distx's own is registered there by distx::register_function");
+         "register a custom function there by distx::register_function");
     const auto on_host = distx::zeros<float>(rank.gpus, extents);
     says(gpu_meshes::words_thrown([&] { (void)distx::redistribute<Shard<0, Data>>(on_host); }),
-         "the tensor lies in host memory, and the mesh's communicator moves cuda memory");
+         "the mesh's communicator moves cuda memory, not host memory");
     const auto on_gpu = distx::zeros<float, Cuda>(rank.host, extents);
     says(gpu_meshes::words_thrown([&] { (void)distx::redistribute<Shard<0, Data>>(on_gpu); }),
-         "the tensor lies in cuda memory, and the mesh's communicator moves host memory");
+         "the mesh's communicator moves host memory, not cuda memory");
     auto small = distx::zeros<float, Cuda>(rank.gpus, {5, 6});
-    says(gpu_meshes::words_thrown([&] { distx::redistribute(x, small); }), "the extents are 5 x 7, and 5 x 6");
+    says(gpu_meshes::words_thrown([&] { distx::redistribute(x, small); }),
+         "the source has extents 5 x 7, the target 5 x 6");
     says(gpu_meshes::words_thrown([&] { (void)distx::from_local(rank.gpus, distx::Extents<2>{5, 6}, x.local()); }),
-         "there are 35 values, and this rank's part of 5 x 6 is 5 x 6");
+         "got 35 values, this rank's part of 5 x 6 is 5 x 6");
   });
 }
 
