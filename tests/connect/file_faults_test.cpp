@@ -75,7 +75,7 @@ TEST_CASE("an entry named 'run' that is not a regular file throws ConnectError o
 }
 
 TEST_CASE("a folder that other users can write to throws ConnectError on every rank") {
-  for (const mode_t mode : {0770, 0707, 01777}) {
+  for (const mode_t mode : {0770u, 0707u, 01777u}) {
     const NewFolder folder;
     REQUIRE(::chmod(folder.path().c_str(), mode) == 0);
     for (const auto& message :

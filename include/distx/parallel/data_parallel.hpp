@@ -195,8 +195,10 @@ class DataParallel {
   }
   /// A stream, and the line of the call that passes it.
   struct After {
-    After(stream given = {}, const here& line = here::current())
-        : on(given), location(line) {}  // NOLINT: a stream is one
+    template <class Stream = stream>
+      requires std::convertible_to<const Stream&, stream>
+    After(const Stream& given = {}, const here& line = here::current())  // NOLINT: every stream converts
+        : on(given), location(line) {}
     stream on;
     here location;
   };
