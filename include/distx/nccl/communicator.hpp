@@ -62,7 +62,7 @@ class NcclCommunicator : public detail::BasicCommunicator<NcclCommunicator, nccl
     cuda::detail::Pools::all().share(device);
     const DeviceGuard guard(device);
     auto comms = nccl::detail::split_all(comm, 0, self.rank, options, context, [] { return false; });
-    auto state = std::make_shared<State>(self, device, options, std::move(comms), nullptr, 0);
+    auto state = std::make_shared<State>(self, device, options, std::move(comms), nullptr, std::uint64_t{0});
     state->guarded([&] {
       nccl::detail::connect_all(state->backend, context);
       state->backend.set_capability(std::ranges::min(

@@ -26,15 +26,20 @@ __device__ void for_each_value(const T* values, std::size_t count, F&& f) {
   for (; i + (depth - 1) * stride + width <= count; i += depth * stride) {
     Vector<T, width> own[depth];
     if (aligned)
-      unrolled<depth>([&](int d) { own[d] = *reinterpret_cast<const Vector<T, width>*>(values + i + d * stride); });
+      unrolled<depth>([&](int d) {
+        own[d] = *reinterpret_cast<const Vector<T, width>*>(values + i + static_cast<std::size_t>(d) * stride);
+      });
     else
-      unrolled<depth * width>(
-          [&](int e) { own[e / width].values[e % width] = values[i + e / width * stride + e % width]; });
+      unrolled<depth * width>([&](int e) {
+        const auto vector = static_cast<std::size_t>(e / width), lane = static_cast<std::size_t>(e % width);
+        own[e / width].values[e % width] = values[i + vector * stride + lane];
+      });
     unrolled<depth * width>([&](int e) { f(own[e / width].values[e % width]); });
   }
   for (; i < count; i += stride)
     unrolled<width>([&](int e) {
-      if (i + e < count) f(values[i + e]);
+      const std::size_t at = i + static_cast<std::size_t>(e);
+      if (at < count) f(values[at]);
     });
 }
 
