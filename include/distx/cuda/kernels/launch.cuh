@@ -39,8 +39,8 @@ namespace detail {
 
 /// The kernels that this program may enqueue.
 [[nodiscard]] inline std::vector<const void*>& kernel_list() {
-  static std::vector<const void*> kernels;
-  return kernels;
+  static std::vector<const void*> list;
+  return list;
 }
 template <auto* Kernel>
 inline const bool listed = (kernel_list().push_back(reinterpret_cast<const void*>(Kernel)), true);
