@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-// Connectors, the communicators that need only the standard library, and collectives. `Hierarchical`,
-// `best_communicator` and the wrapper communicators have headers of their own under comm/.
+// Connectors, collectives, and the communicators that need only the standard library. Include `Hierarchical`,
+// `best_communicator` and the wrapper communicators from comm/.
 #include "distx/comm/any_communicator.hpp"
 #include "distx/comm/groups.hpp"
 #include "distx/comm/lists.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// What the ranks compare to find out whether they made the same call.
+// Tests the fingerprints that ranks compare to check that they make the same call.
 #include <doctest/doctest.h>
 
 #include "distx/distx.hpp"
@@ -34,20 +34,20 @@ struct KeepsSecond {
   float operator()(float, float b) const { return b; }
 };
 
-TEST_CASE("the same call has the same fingerprint") {
+TEST_CASE("equal calls have equal fingerprints") {
   CHECK(all_reduce_of(10, distx::sum) == all_reduce_of(10, distx::sum));
   CHECK(broadcast_of(3, 1) == broadcast_of(3, 1));
-  // Where the data lies is nobody else's business, nor from where the call is made.
+  // Buffer addresses and source locations are not compared.
   std::vector<float> others(10);
   CHECK(distx::fingerprint(erase(distx::AllReduce<float, distx::Sum>{
             distx::Span<float>(others), distx::Span<float>(others), distx::sum, std::source_location::current()})) ==
         all_reduce_of(10, distx::sum));
   const std::vector<std::size_t> counts{3, 4};
-  // With counts, every rank passes its own.
+  // With counts, each rank passes its own send length.
   CHECK(all_gather_of(3, counts) == all_gather_of(4, counts));
 }
 
-TEST_CASE("a difference is told in words and numbers") {
+TEST_CASE("a difference between fingerprints is described with both values") {
   const auto told = [](const Fingerprint& mine, const Fingerprint& theirs) {
     CHECK(!(mine == theirs));
     return difference(mine, theirs, 2);
@@ -68,7 +68,7 @@ TEST_CASE("a difference is told in words and numbers") {
   CHECK(told(all_gather_of(3, counts), all_gather_of(3, {})).find("rank 2 passes ") == 0);
 }
 
-TEST_CASE("an op in a call is a value: its type and its state are part of the fingerprint") {
+TEST_CASE("calls store ops by value, and their fingerprint contains the op's type and state") {
   struct Scale {
     float by;
     float operator()(float a, float b) const { return (a + b) * by; }
@@ -88,7 +88,7 @@ TEST_CASE("an op in a call is a value: its type and its state are part of the fi
   CHECK(op.type() == distx::ElementType::f32);
 }
 
-TEST_CASE("an op widened works on accumulators, and finishes only when told how many ranks there are") {
+TEST_CASE("a widened op works on accumulators and calls finish only if the number of ranks is given") {
   const auto narrow = distx::AnyOp::make<distx::bfloat16>(distx::average);
   const auto wide = narrow.widened();
   CHECK(wide.type() == distx::ElementType::f32);
@@ -126,7 +126,7 @@ TEST_CASE_TEMPLATE("8-bit floats are reduced in float and rounded once", T, dist
   CHECK(distx::AnyOp::make<T>(distx::sum).widened().type() == distx::ElementType::f32);
 }
 
-TEST_CASE("slices partition the bytes, on cache lines, evenly") {
+TEST_CASE("slices partition the bytes evenly on cache lines") {
   for (const std::size_t bytes : std::initializer_list<std::size_t>{0, 1, 8, 63, 64, 65, 1000, 100003, 800024}) {
     for (const int ranks : {1, 2, 3, 4, 7}) {
       std::size_t next = 0, largest = 0, smallest = bytes;
@@ -139,13 +139,13 @@ TEST_CASE("slices partition the bytes, on cache lines, evenly") {
         smallest = std::min(smallest, slice.bytes);
       }
       REQUIRE(next == bytes);
-      // No rank has more than one line more than another, but for the last line's rest.
+      // Slices differ by at most one cache line, except for the remainder in the last one.
       REQUIRE(largest - smallest <= 128);
     }
   }
 }
 
-TEST_CASE("blocks of counts") {
+TEST_CASE("block offsets and sizes follow from the counts") {
   const std::vector<std::size_t> counts{3, 0, 5};
   CHECK(distx::block_offset(counts, 9, 0) == 0);
   CHECK(distx::block_offset(counts, 9, 2) == 3);

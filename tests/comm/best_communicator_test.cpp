@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// What is chosen for ranks alone, in one process, on one machine, on several. Threads take the vendors' places.
+// Tests which communicator is chosen for one rank, one process, one host and several hosts. Thread communicators
+// replace the vendors'.
 #include "distx/comm/best_communicator.hpp"
 
 #include <doctest/doctest.h>
@@ -9,7 +10,7 @@
 
 namespace {
 
-/// Passes itself off as several processes of these machines.
+/// Pretends to be several processes on these hosts.
 class Processes : public test::MadeUpMachines<distx::ThreadConnector> {
   using base = test::MadeUpMachines<distx::ThreadConnector>;
 
@@ -31,7 +32,7 @@ class Processes : public test::MadeUpMachines<distx::ThreadConnector> {
   }
 };
 
-/// The backend chosen, or the words of the error, on every rank alike.
+/// Returns the chosen backend or the error message, the same on every rank.
 template <class SharedMemory = distx::detail::NoMaker, class Mpi = distx::detail::NoMaker>
 std::string chosen(std::string_view machines, bool strangers) {
   std::vector<std::string> all(machines.size());
@@ -65,7 +66,7 @@ struct StandIn {
   static bool serves_threads() { return ::serves_threads; }
 };
 
-TEST_CASE("the best communicator for where the ranks are") {
+TEST_CASE("best_communicator selects the backend by the location of the ranks") {
   const auto missing = [](int ranks, const std::string& vendor) {
     return "these " + std::to_string(ranks) + " ranks need a communicator of <distx/" + vendor +
            ".hpp>: include it beside <distx/distx.hpp>";
@@ -76,7 +77,7 @@ TEST_CASE("the best communicator for where the ranks are") {
   CHECK(chosen("012", false) == missing(3, "mpi"));
   CHECK(chosen("0112", false) == missing(4, "shm"));
 
-  // Thread ranks are no strangers to ThreadCommunicator, whatever the machines.
+  // ThreadCommunicator accepts thread ranks whatever the assignment to hosts.
   CHECK(chosen<StandIn>("0112", false) == missing(4, "mpi"));
   CHECK(chosen<StandIn, StandIn>("0112", false) == "threads+threads");
   CHECK(chosen<StandIn, StandIn>("012", false) == "threads");

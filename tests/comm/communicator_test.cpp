@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// What is a Communicator and what is not, and what one can do.
+// Tests which types satisfy Communicator, and which collectives a communicator supports.
 #include "distx/comm/communicator.hpp"
 
 #include <doctest/doctest.h>
@@ -15,7 +15,7 @@ struct Far {
   static constexpr bool host_accessible = false;
 };
 
-/// The least that a user must write: a world of one that knows the barrier and the sum of floats.
+/// The minimum that a custom communicator must implement: one rank, with barriers and sums of floats.
 template <class Self>
 struct MinimalOf {
   using space = distx::Host;
@@ -44,7 +44,7 @@ struct MinimalOf {
 };
 struct Minimal : MinimalOf<Minimal> {};
 
-// Near misses: each lacks or bends one thing.
+// Types that differ from a communicator in one property each.
 struct Copyable : MinimalOf<Copyable> {
   Copyable() = default;
   Copyable(const Copyable&) {}
@@ -86,7 +86,7 @@ static_assert(!Communicator<SharesAnother> && !Communicator<WideSize> && !Commun
 static_assert(!Communicator<NoSpace> && !Communicator<WrongMemory> && !Communicator<NoRevoke>);
 static_assert(!Communicator<int> && !Communicator<distx::ThreadConnector>);
 
-// What it can do follows from its `execute`.
+// The supported collectives follow from `execute`.
 static_assert(distx::HasAllReduce<Minimal, float> && !distx::HasAllReduce<Minimal, double>);
 static_assert(!distx::HasAllReduce<Minimal, float, distx::Max> && !distx::HasBroadcast<Minimal, float>);
 static_assert(!distx::HasPointToPoint<Minimal, float> && !distx::Starts<Minimal, distx::Barrier<>>);
@@ -108,7 +108,7 @@ constexpr bool check_backend() {
   static_assert(MovesEverything<C, float> && MovesEverything<C, Point> && MovesEverything<C, std::int8_t>);
   static_assert(ReducesEverything<C, float, distx::Sum> && ReducesEverything<C, distx::bfloat16, distx::Average>);
   static_assert(ReducesEverything<C, std::uint64_t, distx::Product>);
-  // No average of integers, no sum of structs, nothing of another space.
+  // No average of integers, no sum of structs, nothing in another memory space.
   static_assert(!distx::HasAllReduce<C, int, distx::Average> && !distx::HasAllReduce<C, Point, distx::Sum>);
   static_assert(!distx::Executes<C, distx::Barrier<Far>> &&
                 !distx::Executes<C, distx::AllReduce<float, distx::Sum, Far>>);
@@ -118,7 +118,7 @@ constexpr bool check_backend() {
 static_assert(check_backend<distx::ThreadCommunicator>() && check_backend<distx::SerialCommunicator>());
 static_assert(check_backend<distx::AnyCommunicator<>>());
 
-// What may be an op.
+// Types that are, or are not, reduction ops.
 struct Stateful {
   double factor, offset;
   template <class T>
@@ -147,7 +147,7 @@ static_assert(!ReductionOp<OneOperand, float> && !ReductionOp<NoResult, float>);
 static_assert(!ReductionOp<distx::Average, int> && ReductionOp<distx::Average, double>);
 static_assert(!ReductionOp<distx::Sum, Point> && !ReductionOp<distx::Sum, bool>);
 
-// What may stand for elements, and for a list of them.
+// Types that are, or are not, elements of a collective or a list of them.
 using distx::ListArgument;
 using distx::SpanArgument;
 static_assert(SpanArgument<std::vector<float>&> && SpanArgument<float&> && SpanArgument<float (&)[3]>);
@@ -204,8 +204,8 @@ TEST_CASE("AnyCommunicator rejects calls that the communicator inside does not s
   }
 }
 
-TEST_CASE("memory that cannot be had, through AnyCommunicator too") {
-  // In bytes, 8 more than a size can say.
+TEST_CASE("allocate throws MemoryError for impossible sizes, also through AnyCommunicator") {
+  // The size in bytes overflows by 8.
   constexpr std::size_t absurd = (std::size_t{1} << 61) + 1;
   distx::SelfConnector self;
   distx::SerialCommunicator serial(self);
@@ -214,7 +214,7 @@ TEST_CASE("memory that cannot be had, through AnyCommunicator too") {
   CHECK_THROWS_AS((void)any.allocate<double>(absurd), distx::MemoryError);
 }
 
-TEST_CASE("communicator memory moves, and outlives the communicator") {
+TEST_CASE("communicator memory is movable and outlives the communicator") {
   distx::CommunicatorMemory<int> memory;
   CHECK(memory.size() == 0);
   {

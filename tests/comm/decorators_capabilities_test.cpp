@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// A decorator can do what the communicator inside can, and no more.
+// A wrapper communicator supports the same calls as the communicator inside.
 #include <doctest/doctest.h>
 
 #include <type_traits>
@@ -15,7 +15,7 @@ using distx::AnyElement;
 using distx::AnyOp;
 using Threads = distx::ThreadCommunicator;
 
-/// The anti-model: barriers and sums of floats; it starts the sums only.
+/// A minimal communicator: barriers and sums of floats; only the sums are asynchronous.
 class Limited {
  public:
   using space = distx::Host;
@@ -45,7 +45,7 @@ constexpr bool as_capable = ((distx::Executes<Outer, Calls> == distx::Executes<I
                               distx::Starts<Outer, Calls> == distx::Starts<Inner, Calls>) &&
                              ...);
 
-/// Every call: of two element types, of a type that cannot be averaged, erased.
+/// Checks every call: with two element types, with a type that cannot be averaged, and erased.
 template <class Outer, class Inner>
 constexpr bool keeps_capabilities =
     distx::Communicator<Outer> && std::is_same_v<typename Outer::space, typename Inner::space> &&
@@ -59,11 +59,11 @@ constexpr bool keeps_capabilities =
                distx::Send<AnyElement>, distx::Receive<float>, distx::Receive<AnyElement>, distx::SendReceive<float>,
                distx::SendReceive<AnyElement>, distx::Barrier<>>;
 
-TEST_CASE_TEMPLATE("a decorator keeps exactly what the communicator inside can do", Outer, distx::Metered<Limited>,
+TEST_CASE_TEMPLATE("a wrapper supports exactly the calls of the communicator inside", Outer, distx::Metered<Limited>,
                    distx::Traced<Limited>, distx::Paced<Limited>, distx::Metered<distx::Traced<Limited>>,
                    distx::Paced<distx::Metered<Limited>>) {
   CHECK(keeps_capabilities<Outer, Limited>);
-  // The question is not an empty one: both answers occur.
+  // Both answers occur, so the comparison is meaningful.
   CHECK(distx::HasAllReduce<Outer, float>);
   CHECK_FALSE(distx::HasAllReduce<Outer, double>);
   CHECK_FALSE(distx::HasAllToAll<Outer, float>);
@@ -72,21 +72,22 @@ TEST_CASE_TEMPLATE("a decorator keeps exactly what the communicator inside can d
   CHECK_FALSE(distx::Starts<Outer, distx::Barrier<>>);
 }
 
-TEST_CASE_TEMPLATE("and all of it", Outer, distx::Metered<Threads>, distx::Traced<Threads>, distx::Paced<Threads>,
-                   distx::Traced<distx::Metered<distx::Paced<Threads>>>, distx::Metered<distx::AnyCommunicator<>>) {
+TEST_CASE_TEMPLATE("a wrapper of a full communicator supports every call", Outer, distx::Metered<Threads>,
+                   distx::Traced<Threads>, distx::Paced<Threads>, distx::Traced<distx::Metered<distx::Paced<Threads>>>,
+                   distx::Metered<distx::AnyCommunicator<>>) {
   CHECK(keeps_capabilities<Outer, Threads>);
   CHECK(distx::HasAllToAll<Outer, float>);
   CHECK_FALSE(distx::Executes<Outer, distx::AllReduce<int, distx::Average>>);
 }
 
-TEST_CASE("Metered hands out the Pending inside as it is") {
+TEST_CASE("Metered returns the inner Pending unchanged") {
   const auto pending_of = []<class C>(C* comm) { return decltype(comm->start(distx::Barrier<>{})){}; };
   using Inner = decltype(pending_of(static_cast<Threads*>(nullptr)));
   using Outer = decltype(pending_of(static_cast<distx::Metered<Threads>*>(nullptr)));
   CHECK(std::is_same_v<Inner, Outer>);
 }
 
-TEST_CASE("a decorated communicator's groups are decorated, its inner one's are not") {
+TEST_CASE("groups of a wrapper are wrapped, groups of its inner communicator are not") {
   distx::spawn(2, [](distx::ThreadConnector& connector) {
     distx::Metered comm{Threads(connector)};
     const distx::Grouping grouping{{1, 0}};
@@ -101,7 +102,7 @@ TEST_CASE("a decorated communicator's groups are decorated, its inner one's are 
   });
 }
 
-TEST_CASE("a decorated communicator that cannot make a call says so behind AnyCommunicator") {
+TEST_CASE("AnyCommunicator rejects calls that a wrapper's inner communicator does not support") {
   distx::SelfConnector self;
   distx::AnyCommunicator<> any{distx::Traced(Limited(Threads(self)))};
   std::vector<float> values(3);

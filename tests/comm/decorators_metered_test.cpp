@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// The bytes of a call by its formula, and the ledger that adds them up.
+// Tests the formulas for the bytes of a call, and the ledger that adds them up.
 #include <doctest/doctest.h>
 
 #include <mutex>
@@ -16,7 +16,7 @@ using distx::WireBytes;
 constexpr int rank_counts[] = {1, 2, 3, 4, 7};
 constexpr std::size_t sizes[] = {0, 1, 5, 7, 84, 100003};
 
-/// A span that has a length only: what it holds, the formulas do not look at.
+/// Returns a span without data: the formulas depend on its length only.
 template <class T>
 distx::Span<T> of(std::size_t size) {
   return {nullptr, size};
@@ -26,7 +26,7 @@ using In = distx::Span<const Value>;
 
 std::size_t size(int ranks) { return static_cast<std::size_t>(ranks); }
 
-/// Adds up the call that each rank makes; the erased call must have the same bytes.
+/// Adds up the bytes of the call that each rank makes; the erased call must have the same bytes.
 template <class MakeCall>
 WireBytes over_ranks(int ranks, MakeCall&& make_call) {
   WireBytes all;
@@ -42,7 +42,7 @@ WireBytes over_ranks(int ranks, MakeCall&& make_call) {
 }
 WireBytes both(std::size_t elements) { return {elements * sizeof(Value), elements * sizeof(Value)}; }
 
-TEST_CASE("what all ranks send is what all ranks receive, and what the formula says: n for each rank") {
+TEST_CASE("all ranks together send and receive the same number of bytes, as the formulas predict") {
   for (const int ranks : rank_counts)
     for (const std::size_t n : sizes) {
       CAPTURE(ranks);
@@ -79,14 +79,14 @@ TEST_CASE("what all ranks send is what all ranks receive, and what the formula s
       };
       CHECK(over_ranks(ranks, ring) == both(ranks > 1 ? n * size(ranks) : 0));
       CHECK(over_ranks(ranks, [](int) { return distx::Barrier<>{}; }) == WireBytes{});
-      // Where n divides, no rank has more to do than another.
+      // If n is divisible by the number of ranks, all ranks transfer the same number of bytes.
       if (n % size(ranks) == 0)
         for (int rank = 0; rank < ranks; ++rank)
           CHECK(wire_bytes(all_reduce(rank), rank, ranks) == both(2 * n * others / size(ranks)));
     }
 }
 
-TEST_CASE("uneven counts add up too") {
+TEST_CASE("uneven counts send and receive the same number of bytes") {
   for (const int ranks : rank_counts) {
     CAPTURE(ranks);
     std::vector<std::size_t> counts;
@@ -127,7 +127,7 @@ TEST_CASE("uneven counts add up too") {
   }
 }
 
-TEST_CASE("a chain passes a broadcast on from the root, and a reduction on to it") {
+TEST_CASE("a broadcast follows a chain from the root, and a reduction a chain to it") {
   const auto broadcast = [](int rank) { return wire_bytes(distx::Broadcast<Value>{of<Value>(10), 1}, rank, 3); };
   CHECK(broadcast(1) == WireBytes{80, 0});
   CHECK(broadcast(2) == WireBytes{80, 80});
@@ -140,7 +140,7 @@ TEST_CASE("a chain passes a broadcast on from the root, and a reduction on to it
   CHECK(reduce(1) == WireBytes{0, 80});
 }
 
-TEST_CASE("messages to oneself are on no wire") {
+TEST_CASE("self-sends transfer no bytes") {
   CHECK(wire_bytes(distx::Send<Value>{of<const Value>(3), 1}, 0, 2) == WireBytes{24, 0});
   CHECK(wire_bytes(distx::Send<Value>{of<const Value>(3), 0}, 0, 2) == WireBytes{});
   CHECK(wire_bytes(distx::Receive<Value>{of<Value>(3), 1}, 0, 2) == WireBytes{0, 24});
@@ -150,7 +150,7 @@ TEST_CASE("messages to oneself are on no wire") {
   CHECK(payload_bytes(half, 0) == 64);
 }
 
-TEST_CASE("the payload is the longer side, of what a rank's call looks at") {
+TEST_CASE("the payload is the longer side of the spans that a rank's call uses") {
   CHECK(payload_bytes(distx::AllGather<Value>{of<const Value>(2), of<Value>(6)}, 0) == 48);
   CHECK(payload_bytes(distx::ReduceScatter<Value, distx::Sum>{of<const Value>(6), of<Value>(2)}, 0) == 48);
   CHECK(payload_bytes(distx::Gather<Value>{of<const Value>(2), of<Value>(6), 1}, 1) == 48);
@@ -161,14 +161,14 @@ TEST_CASE("the payload is the longer side, of what a rank's call looks at") {
   CHECK(payload_bytes(distx::Barrier<>{}, 0) == 0);
 }
 
-TEST_CASE("the ledger holds every call, blocking and started, at every number of ranks") {
+TEST_CASE("the ledger counts every blocking and asynchronous call, for every number of ranks") {
   for (const int ranks : rank_counts) {
     CAPTURE(ranks);
     std::mutex mutex;
     std::vector<distx::Ledger> ledgers, sums;
     distx::spawn(ranks, [&](distx::ThreadConnector& connector) {
       distx::Metered comm{distx::ThreadCommunicator(connector)};
-      const std::size_t n = 10;  // does not divide by 3, 4 and 7
+      const std::size_t n = 10;  // not divisible by 3, 4 and 7
       std::vector<float> small(n), small_too(n), large(n * size(ranks)), large_too(n * size(ranks));
       const int right = (comm.rank() + 1) % ranks, left = (comm.rank() + ranks - 1) % ranks;
       distx::all_reduce(comm, small, distx::sum);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// An emulated wire: nothing is faster than it, it costs no processor time, and computing goes on beside it.
+// An emulated link: calls take at least its time, it uses no processor time, and computation overlaps with it.
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -14,7 +14,7 @@ namespace {
 using namespace std::chrono_literals;
 using clock_type = std::chrono::steady_clock;
 
-/// One of two ranks whose calls move nothing and take no time, so that all time is the wire's.
+/// One of two ranks whose calls transfer nothing and take no time, so all time is that of the link.
 class Idle {
  public:
   using space = distx::Host;
@@ -60,7 +60,7 @@ clock_type::duration duration_of(F&& f) {
   return clock_type::now() - begin;
 }
 
-TEST_CASE("a blocking call lasts as long as its wire, asleep") {
+TEST_CASE("a blocking call sleeps for the time of its link") {
   auto comm = wire();
   std::vector<char> values(elements);
   const std::clock_t processor = std::clock();
@@ -69,22 +69,22 @@ TEST_CASE("a blocking call lasts as long as its wire, asleep") {
   CHECK(duration_of([&] { distx::barrier(comm); }) >= 20ms);
 }
 
-TEST_CASE("the two directions of a wire do not hold each other up") {
+TEST_CASE("the two directions of a link are independent") {
   auto comm = wire();
   std::vector<char> values(elements);
-  auto pending = distx::start_all_reduce(comm, values, distx::sum);  // of two ranks: n bytes sent and n received
+  auto pending = distx::start_all_reduce(comm, values, distx::sum);  // two ranks: n bytes are sent and n received
   std::this_thread::sleep_until(clock_type::now() + once);
   CHECK(pending.test());
 }
 
-TEST_CASE("a started call is done when the wire's time is over, computing or not") {
+TEST_CASE("an asynchronous call completes at the end of the link's time, whether the rank computes or not") {
   auto comm = wire();
   std::vector<char> values(elements);
   const auto begin = clock_type::now();
   auto pending = distx::start_broadcast(comm, values, 0);
   const auto started = clock_type::now();
   if (pending.test()) CHECK(clock_type::now() - begin >= once);
-  // As long as the wire needs is spent on something else: then there is nothing left to wait for.
+  // The link's time is spent on something else, so the wait returns at once.
   std::this_thread::sleep_until(started + once);
   CHECK(pending.test());
   pending.wait();
@@ -95,7 +95,7 @@ TEST_CASE("a started call is done when the wire's time is over, computing or not
   CHECK(duration_of([&] { auto let_go = distx::start_broadcast(comm, values, 0); }) >= once);
 }
 
-TEST_CASE("a Pending that is moved takes its time along; one that is assigned to waits first") {
+TEST_CASE("a moved Pending keeps its time; a Pending that is assigned to waits first") {
   auto comm = wire();
   std::vector<char> values(elements);
   auto begin = clock_type::now();
@@ -115,7 +115,7 @@ TEST_CASE("a Pending that is moved takes its time along; one that is assigned to
   CHECK(clock_type::now() - begin >= once + 20ms);
 }
 
-TEST_CASE("several calls share one wire, in order") {
+TEST_CASE("several calls share one link in order") {
   auto comm = wire();
   auto handle = comm.share();
   auto group = comm.split(0, 0);
@@ -134,7 +134,7 @@ TEST_CASE("several calls share one wire, in order") {
   CHECK(third.test());
 }
 
-TEST_CASE("a wire that is free again does not make up for the time it was idle") {
+TEST_CASE("a link does not make up for idle time") {
   auto comm = wire();
   std::vector<char> values(elements);
   distx::broadcast(comm, values, 0);
@@ -143,7 +143,7 @@ TEST_CASE("a wire that is free again does not make up for the time it was idle")
 }
 
 TEST_CASE("a failed call does not wait, and neither does unwinding") {
-  // An hour on the wire: a wait for it would end the test program by its time limit.
+  // A transfer of one hour: waiting for it would exceed the time limit of the test.
   distx::Paced comm(Idle(), {.latency = 1h});
   CHECK_THROWS_WITH(
       [&] {
@@ -154,11 +154,11 @@ TEST_CASE("a failed call does not wait, and neither does unwinding") {
   distx::SelfConnector self;
   distx::Paced alone(distx::SerialCommunicator(self), {.latency = 1h});
   float value = 1;
-  distx::all_reduce(alone, value, distx::sum);  // a world of one has no wire
+  distx::all_reduce(alone, value, distx::sum);  // a communicator of one rank has no link
   CHECK_THROWS_AS(distx::broadcast(alone, value, 1), distx::InvalidArgument);
 }
 
-TEST_CASE("a wire that cannot be is refused") {
+TEST_CASE("Paced rejects a negative latency and a non-positive bandwidth") {
   const auto make = [](const distx::WireSpeed& speed) { return distx::Paced(Idle(), speed); };
   CHECK_THROWS_AS(make({.latency = -1ns}), distx::InvalidArgument);
   CHECK_THROWS_AS(make({.bandwidth = 0}), distx::InvalidArgument);
@@ -167,7 +167,7 @@ TEST_CASE("a wire that cannot be is refused") {
   CHECK_NOTHROW(make({}));
 }
 
-TEST_CASE("thread ranks over a wire get the right sums, not sooner") {
+TEST_CASE("thread ranks over a link compute the right sums, not earlier") {
   for (const int ranks : {2, 3}) {
     distx::spawn(ranks, [&](distx::ThreadConnector& connector) {
       distx::Paced comm(distx::ThreadCommunicator(connector), {.latency = 30ms});

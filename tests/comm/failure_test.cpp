@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Ranks that throw, leave, or do not come: the others are told, in time, and nobody's memory is touched afterwards.
+// If a rank throws, leaves or does not join, its peers are notified in time and none of their memory is accessed later.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -15,7 +15,7 @@ using test::Outcome;
 using test::outcome_of;
 using test::outcomes;
 
-/// Something that happens once, and can be waited for.
+/// An event that happens once and can be waited for.
 class Moment {
  public:
   void come() {
@@ -28,7 +28,7 @@ class Moment {
   std::atomic<bool> happened_{false};
 };
 
-/// How the waits of a rank end, by name: a blocking call, a started one, a message to and from the rank that fails.
+/// The calls in which a rank can wait, by name: blocking, asynchronous, and messages from and to the failing rank.
 const std::vector<std::pair<std::string, void (*)(Comm&, int)>>& waits() {
   static const std::vector<std::pair<std::string, void (*)(Comm&, int)>> all{
       {"all_reduce", [](Comm& comm, int) { distx::all_reduce(comm, std::vector<float>(1000), distx::sum); }},
@@ -50,7 +50,7 @@ const std::vector<std::pair<std::string, void (*)(Comm&, int)>>& waits() {
   return all;
 }
 
-TEST_CASE("a rank that throws ends the waits of the others, and is the one that spawn names") {
+TEST_CASE("a rank that throws ends the waits of the others, and spawn names it") {
   for (const auto& [name, wait] : waits()) {
     CAPTURE(name);
     for (int round = 0; round < 50; ++round) {
@@ -81,8 +81,8 @@ TEST_CASE("a rank that throws ends the waits of the others, and is the one that 
   }
 }
 
-TEST_CASE("spawn names the rank that threw first, even where the others have ended before it") {
-  // Rank 1 lets its communicator go, which ends rank 2, and unwinds on only when the thread of rank 2 is gone.
+TEST_CASE("spawn names the rank that threw first, even if the others have ended before it") {
+  // Rank 1 destroys its communicator, which ends rank 2, and continues to unwind after the thread of rank 2 has ended.
   static Moment rank_2_has_ended;
   struct AtThreadEnd {
     ~AtThreadEnd() { rank_2_has_ended.come(); }
@@ -108,7 +108,7 @@ TEST_CASE("spawn names the rank that threw first, even where the others have end
   CHECK(failed == 1);
 }
 
-TEST_CASE("a rank that lets its communicator go early is missed by those who wait for it") {
+TEST_CASE("waiting for a rank that has destroyed its communicator is a RankFailure") {
   for (const auto& [name, wait] : waits()) {
     CAPTURE(name);
     std::array<Outcome, 2> all;
@@ -122,7 +122,7 @@ TEST_CASE("a rank that lets its communicator go early is missed by those who wai
   }
 }
 
-TEST_CASE("what a rank has sent before it left still arrives") {
+TEST_CASE("messages that a rank sent before it left still arrive") {
   std::array<Outcome, 2> all;
   float got = 0;
   distx::spawn(2, [&](distx::ThreadConnector& connector) {
@@ -141,7 +141,7 @@ TEST_CASE("what a rank has sent before it left still arrives") {
   CHECK(got == 3);
 }
 
-TEST_CASE("a rank that does not come is named when the deadline is over") {
+TEST_CASE("a timeout names the rank that did not join") {
   const std::vector<std::pair<std::string, std::string>> expected{
       {"all_reduce", "timed out after 0.02 s: rank 2 did not join"},
       {"barrier", "timed out after 0.02 s: rank 2 did not join"},
@@ -168,7 +168,7 @@ TEST_CASE("a rank that does not come is named when the deadline is over") {
           waits()[number].second(comm, 2);
         },
         20ms);
-    // The one whose deadline is over first tells the other.
+    // The first rank to time out revokes the communicator on the other.
     int timeouts = 0;
     for (const std::size_t rank : {0u, 1u}) {
       CAPTURE(all[rank].words);
@@ -181,7 +181,7 @@ TEST_CASE("a rank that does not come is named when the deadline is over") {
   }
 }
 
-TEST_CASE("the deadline is for all ranks together: who comes in time does not begin it anew") {
+TEST_CASE("the deadline covers all ranks together: a rank that joins does not restart it") {
   const auto begin = std::chrono::steady_clock::now();
   const auto all = outcomes(
       8,
@@ -211,7 +211,7 @@ TEST_CASE("a revoked communicator ends the current and every next call with the 
   CHECK_MESSAGE(all_say(all, "done", ""), text_of(all));
 }
 
-TEST_CASE("a message that is asked for instead of waited for is over once the communicator is revoked") {
+TEST_CASE("test returns true for a message once the communicator is revoked") {
   const auto all = outcomes(2, [](Comm& comm) {
     if (comm.rank() == 1) return comm.revoke("enough is enough");
     float value = 0;
@@ -224,7 +224,7 @@ TEST_CASE("a message that is asked for instead of waited for is over once the co
   CHECK_MESSAGE(all[0].says("rank 1 revoked the communicator: enough is enough"), text_of(all));
 }
 
-TEST_CASE("a group that is revoked leaves its parent alone") {
+TEST_CASE("revoking a group does not affect its parent") {
   const auto all = outcomes(4, [](Comm& comm) {
     auto half = comm.split(comm.rank() % 2, 0);
     if (comm.rank() == 0) half.revoke("this half only");
@@ -235,14 +235,14 @@ TEST_CASE("a group that is revoked leaves its parent alone") {
   CHECK_MESSAGE(all_say(all, "done", ""), text_of(all));
 }
 
-TEST_CASE("a Pending let go while unwinding ends the others") {
+TEST_CASE("destroying a Pending during unwinding revokes the communicator") {
   for (const auto* form : {"collective", "message"}) {
     CAPTURE(form);
     const bool message = std::string(form) == "message";
     const auto all = outcomes(2, [&](Comm& comm) {
       std::vector<float> values(1000);
       if (comm.rank() == 1) {
-        // Rank 0 never comes to this one; without the error both would wait for ever.
+        // Rank 0 never joins this call; without the error both would wait indefinitely.
         if (message) {
           auto pending = distx::start_receive(comm, values, 0, 5);
           throw std::runtime_error("on the way");
@@ -261,7 +261,7 @@ TEST_CASE("a Pending let go while unwinding ends the others") {
   }
 }
 
-TEST_CASE("a started call that fails unwaited is told by the next call") {
+TEST_CASE("the error of an asynchronous call that is not waited for is thrown by the next call") {
   const auto all = outcomes(2, [](Comm& comm) {
     std::vector<float> values(comm.rank() == 0 ? 3 : 4);
     { auto let_go = distx::start_all_reduce(comm, values, distx::sum); }
@@ -270,7 +270,7 @@ TEST_CASE("a started call that fails unwaited is told by the next call") {
   CHECK_MESSAGE(all_say(all, "RevokedError", "passes"), text_of(all));
 }
 
-TEST_CASE("what a user's op throws reaches its caller, and ends the others") {
+TEST_CASE("an exception of a custom op reaches its caller and revokes the communicator") {
   struct Refusal {
     float operator()(float a, float b) const {
       if (b == 13) throw std::domain_error("thirteen");
@@ -279,7 +279,7 @@ TEST_CASE("what a user's op throws reaches its caller, and ends the others") {
   };
   const auto all = outcomes(2, [](Comm& comm) {
     std::vector<float> values(100, static_cast<float>(comm.rank()));
-    if (comm.rank() == 1) values.back() = 13;  // in the part that rank 1 reduces
+    if (comm.rank() == 1) values.back() = 13;  // in the slice that rank 1 reduces
     distx::all_reduce(comm, values, Refusal{});
   });
   CHECK(all[1].type == "another error");
@@ -288,7 +288,7 @@ TEST_CASE("what a user's op throws reaches its caller, and ends the others") {
   CHECK(all[0].says("rank 1 revoked the communicator: thirteen"));
 }
 
-TEST_CASE("a started list whose op throws what is no exception is let go, and the next call tells") {
+TEST_CASE("destroying a started list whose op throws a non-exception makes the next call throw") {
   struct Thrower {
     int operator()(int, int) const { throw 5; }
   };
@@ -313,7 +313,7 @@ TEST_CASE("communicators and Pendings may outlive the connector, and a moved one
   CHECK_MESSAGE(all_say(all, "done", ""), text_of(all));
 }
 
-TEST_CASE("a communicator for another kind of world is refused") {
+TEST_CASE("a communicator rejects a connector of an unsuitable kind") {
   const auto all = outcomes(2, [](Comm& comm) {
     struct Pretended : distx::SelfConnector {
       [[nodiscard]] int size() const noexcept { return 2; }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Two levels that fail as one: calls that do not fit are told on every rank of every machine, and nobody waits on.
+// Two levels that fail as one: errors reach every rank on every host, and no rank keeps waiting.
 #include "distx/comm/hierarchical.hpp"
 
 #include <doctest/doctest.h>
@@ -15,7 +15,7 @@ using TwoLevels = distx::Hierarchical<Threads, Threads>;
 using test::Outcome;
 using test::outcome_of;
 
-/// Runs `f(comm)` on thread ranks of these machines, and says how each ended.
+/// Runs `f(comm)` on thread ranks of these hosts, and returns the outcome of each.
 template <class F>
 std::vector<Outcome> outcomes(std::string_view machines, F f, distx::Timeout deadline = 1min) {
   std::vector<Outcome> all(machines.size());
@@ -32,7 +32,7 @@ std::vector<Outcome> outcomes(std::string_view machines, F f, distx::Timeout dea
   return all;
 }
 
-/// Rank 2 is the odd one. It says what rank 0 does; the others say what rank 2 does.
+/// Checks the messages if rank 2 makes a different call: it names rank 0's call, the other ranks name rank 2's.
 void check_odd_one(std::string_view machines, void (*call)(TwoLevels&), const std::string& of_rank_2,
                    const std::string& of_rank_0) {
   const auto all = outcomes(machines, call);
@@ -46,7 +46,7 @@ void check_odd_one(std::string_view machines, void (*call)(TwoLevels&), const st
   }
 }
 
-TEST_CASE("calls that differ are told on every rank of every machine") {
+TEST_CASE("different calls are a mismatch on every rank of every host") {
   for (const std::string_view machines : {"0011", "0112223", "00122"}) {
     CAPTURE(machines);
     const auto length = [](TwoLevels& comm) {
@@ -99,7 +99,7 @@ TEST_CASE("a rank that fails by itself ends every wait of the others, on both le
     CAPTURE(name);
     for (const bool throws : {false, true}) {
       CAPTURE(throws);
-      // The middle one of a machine of three: not the one that speaks for its machine.
+      // The middle rank of a host of three, which does not represent its host.
       const auto all = outcomes("0112223", [&, join = wait](TwoLevels& comm) {
         if (comm.rank() != 4) return join(comm);
         if (!throws) return distx::broadcast(comm, std::vector<float>(4), 9);
@@ -121,7 +121,7 @@ TEST_CASE("a rank that fails by itself ends every wait of the others, on both le
   }
 }
 
-TEST_CASE("a rank that has gone is named as all know it") {
+TEST_CASE("an error names a failed rank by its global number") {
   const auto all = outcomes("0112223", [](TwoLevels& comm) {
     if (comm.rank() == 5) {
       const auto gone = std::move(comm);
@@ -145,7 +145,7 @@ TEST_CASE("a rank that has gone is named as all know it") {
   CHECK(failures >= 1);
 }
 
-TEST_CASE("a revocation reaches every machine") {
+TEST_CASE("a revocation reaches every host") {
   const auto all = outcomes("0112", [](TwoLevels& comm) {
     if (comm.rank() == 1) comm.revoke("enough is enough");
     for (int call = 0; call < 3; ++call) {
@@ -157,7 +157,7 @@ TEST_CASE("a revocation reaches every machine") {
   CHECK_MESSAGE(test::all_say(all, "done", ""), test::text_of(all));
 }
 
-TEST_CASE("a rank that does not come ends the others at the deadline") {
+TEST_CASE("a rank that does not join times out on all others") {
   std::atomic<int> ended{0};
   const auto all = outcomes(
       "0011",
@@ -187,7 +187,7 @@ TEST_CASE("a rank that does not come ends the others at the deadline") {
   CHECK(timeouts >= 1);
 }
 
-/// Local ranks as they are given.
+/// Returns the given local ranks.
 struct Pretended : distx::ThreadConnector {
   Pretended(distx::ThreadConnector connector, std::vector<std::pair<int, int>> told)
       : distx::ThreadConnector(std::move(connector)), local(std::move(told)) {}
@@ -196,7 +196,7 @@ struct Pretended : distx::ThreadConnector {
   std::vector<std::pair<int, int>> local;
 };
 
-TEST_CASE("local ranks that fit no machines, or several, are refused on every rank") {
+TEST_CASE("local ranks that match no assignment to hosts, or several, are rejected on every rank") {
   const std::vector<std::pair<std::vector<std::pair<int, int>>, std::string>> cases{
       {{{0, 2}, {0, 2}, {1, 2}, {1, 2}}, "rank 2 reports local rank 1 of 2, which fits more than one host; start"},
       {{{0, 2}, {1, 2}, {2, 2}, {0, 1}}, "rank 2 reports local rank 2 of 2, which fits no host"},
@@ -212,7 +212,7 @@ TEST_CASE("local ranks that fit no machines, or several, are refused on every ra
   }
 }
 
-TEST_CASE("inner communicators in another order than the outer one are refused on every rank") {
+TEST_CASE("inner communicators in another order than the outer one are rejected on every rank") {
   std::vector<Outcome> all(4);
   distx::spawn(4, [&](distx::ThreadConnector& connector) {
     all[static_cast<std::size_t>(connector.rank())] = outcome_of([&] {

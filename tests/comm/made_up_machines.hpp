@@ -7,7 +7,7 @@
 
 namespace test {
 
-/// A connector that says which ranks share a machine: one letter for each rank, `011` is one by itself and two others.
+/// A connector that assigns ranks to hosts, one letter per rank: `011` is one rank alone and two on another host.
 template <class Base>
 class MadeUpMachines {
  public:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Calls that do not fit together end in an error on every rank, which says who passes what.
+// Calls that differ throw on every rank, with a message that names the rank and its argument.
 #include <doctest/doctest.h>
 
 #include "comm/outcomes.hpp"
@@ -10,7 +10,7 @@ using Comm = distx::ThreadCommunicator;
 using test::Outcome;
 using test::outcomes;
 
-/// Among 4 ranks, rank 2 is the odd one. It says what rank 0 does; the others say what rank 2 does.
+/// Checks the messages if rank 2 of 4 makes a different call: it names rank 0's call, the other ranks name rank 2's.
 void check_odd_one(const std::vector<Outcome>& all, const std::string& of_rank_2, const std::string& of_rank_0) {
   REQUIRE(all.size() == 4);
   for (const std::size_t rank : {0u, 1u, 2u, 3u}) {
@@ -22,7 +22,7 @@ void check_odd_one(const std::vector<Outcome>& all, const std::string& of_rank_2
   }
 }
 
-TEST_CASE("lengths that differ") {
+TEST_CASE("all_reduce rejects different lengths on every rank") {
   unsigned line = 0;
   const auto all = outcomes(4, [&](Comm& comm) {
     std::vector<float> values(comm.rank() == 2 ? 8 : 10);
@@ -36,7 +36,7 @@ TEST_CASE("lengths that differ") {
             std::to_string(line) + "]");
 }
 
-TEST_CASE("lengths that differ, of other calls") {
+TEST_CASE("every collective rejects different lengths on every rank") {
   const auto length = [](Comm& comm) { return static_cast<std::size_t>(comm.rank() == 2 ? 8 : 10); };
   const std::string of_2 = "rank 2 passes 8 elements, this rank 10";
   const std::string of_0 = "rank 0 passes 10 elements, this rank 8";
@@ -72,7 +72,7 @@ TEST_CASE("lengths that differ, of other calls") {
                 "rank 2 passes 32 elements, this rank 40", "rank 0 passes 40 elements, this rank 32");
 }
 
-TEST_CASE("a started call that does not fit says so in its wait") {
+TEST_CASE("the wait of an asynchronous call throws a mismatch") {
   const auto all = outcomes(4, [&](Comm& comm) {
     std::vector<float> values(comm.rank() == 2 ? 8 : 10);
     auto pending = distx::start_all_reduce(comm, values, distx::sum);
@@ -81,7 +81,7 @@ TEST_CASE("a started call that does not fit says so in its wait") {
   check_odd_one(all, "rank 2 passes 8 elements, this rank 10", "rank 0 passes 10 elements, this rank 8");
 }
 
-TEST_CASE("ops, types, roots and calls that differ") {
+TEST_CASE("different ops, types, roots and operations are a mismatch on every rank") {
   check_odd_one(outcomes(4,
                          [](Comm& comm) {
                            std::vector<float> values(3);
@@ -127,7 +127,7 @@ TEST_CASE("ops, types, roots and calls that differ") {
                 "rank 2 calls barrier, this rank broadcast", "rank 0 calls broadcast, this rank barrier");
 }
 
-TEST_CASE("structs of different sizes") {
+TEST_CASE("structs of different sizes are a mismatch on every rank") {
   struct Pair {
     int a, b;
   };
@@ -147,7 +147,7 @@ TEST_CASE("structs of different sizes") {
                 "rank 0 passes elements of 8 bytes, this rank of 12");
 }
 
-TEST_CASE("counts that differ") {
+TEST_CASE("different counts are a mismatch on every rank") {
   const auto gathered = outcomes(4, [](Comm& comm) {
     const std::vector<std::size_t> counts =
         comm.rank() == 2 ? std::vector<std::size_t>{1, 1, 2, 0} : std::vector<std::size_t>{1, 0, 2, 1};
@@ -156,7 +156,7 @@ TEST_CASE("counts that differ") {
   });
   check_odd_one(gathered, "rank 2 passes other counts", "rank 0 passes other counts");
 
-  // Rank 3 sends the root two elements more than the root expects: every rank is told.
+  // Rank 3 sends the root two elements more than it expects: every rank throws.
   const auto rooted = outcomes(4, [](Comm& comm) {
     const std::vector<std::size_t> counts{1, 2, 3, 4};
     std::vector<int> send(static_cast<std::size_t>(comm.rank() == 3 ? 6 : comm.rank() + 1)), receive(10);
@@ -181,7 +181,7 @@ TEST_CASE("counts that differ") {
                 text_of(exchanged));
 }
 
-TEST_CASE("counts that one rank alone gives to an all_to_all reach nobody's memory") {
+TEST_CASE("an all_to_all with counts on one rank only does not access other ranks' memory") {
   std::vector<int> around(15, 7);
   const auto all = outcomes(2, [&](Comm& comm) {
     std::vector<int> send(5, 42), receive;
@@ -196,7 +196,7 @@ TEST_CASE("counts that one rank alone gives to an all_to_all reach nobody's memo
   CHECK(around == std::vector<int>(15, 7));
 }
 
-TEST_CASE("lists of the same lengths in another order") {
+TEST_CASE("lists with the same lengths in another order are a mismatch on every rank") {
   using Lengths = std::vector<std::size_t>;
   using List = std::vector<std::vector<float>>;
   const auto list = [](const Lengths& lengths, std::size_t ranks = 1) {
@@ -227,13 +227,13 @@ TEST_CASE("lists of the same lengths in another order") {
       [](Comm& comm, List& whole, List& blocks) { distx::scatter(comm, blocks, whole, 1); },
   };
   for (const auto& call : calls) check({3, 5}, {5, 3}, "rank 2" + packed, "rank 0" + packed, call);
-  // What is large travels by itself, before what is packed.
+  // Large items are transferred individually, before the packed ones.
   check({3, 5, 40000}, {40000, 3, 5}, "rank 2" + packed, "rank 0" + packed, calls[0]);
   check({3, 40000}, {40000, 3}, "rank 2 passes 40000 elements, this rank 3",
         "rank 0 passes 3 elements, this rank 40000", calls[0]);
 }
 
-TEST_CASE("messages that do not fit, on both sides") {
+TEST_CASE("messages of different sizes or types are a mismatch on both ranks") {
   const auto lengths = outcomes(2, [](Comm& comm) {
     std::vector<float> values(comm.rank() == 0 ? 3 : 5);
     if (comm.rank() == 0)
@@ -257,7 +257,7 @@ TEST_CASE("messages that do not fit, on both sides") {
   CHECK(types[1].says("expects 2 elements of type uint32, rank 0 sends 2 elements of type float32"));
 }
 
-TEST_CASE("a message to oneself that nobody takes is an error, not a wait") {
+TEST_CASE("a self-send without a receive throws instead of blocking") {
   const auto all = outcomes(2, [](Comm& comm) {
     int value = 0;
     distx::send(comm, value, comm.rank());
@@ -269,7 +269,7 @@ TEST_CASE("a message to oneself that nobody takes is an error, not a wait") {
   }
 }
 
-TEST_CASE("what one rank alone can see to be wrong") {
+TEST_CASE("invalid arguments are rejected on the rank that passes them") {
   const auto words = [](auto f) {
     const auto all = outcomes(2, f);
     CHECK_MESSAGE(all[0].type == "InvalidArgument", text_of(all));
@@ -340,7 +340,7 @@ struct Scaled {
   float operator()(float a, float b) const { return a + static_cast<float>(factor) * b; }
 };
 
-TEST_CASE("ops of one type with different values in them are a mismatch on every rank") {
+TEST_CASE("ops of one type with different state are a mismatch on every rank") {
   check_odd_one(outcomes(4,
                          [](Comm& comm) {
                            std::vector<float> values(3);
@@ -369,7 +369,7 @@ TEST_CASE("a list sent with lengths in another order is a mismatch on both ranks
   CHECK_MESSAGE(all_say(all, "MismatchError", "in a list of other lengths or in another order"), text_of(all));
 }
 
-TEST_CASE("spans that overlap partly") {
+TEST_CASE("partly overlapping spans are rejected") {
   const std::string sentence = "send and receive overlap: they must be disjoint";
   std::vector<float> shared(20);
   const auto part = [](std::vector<float>& values, std::size_t begin, std::size_t count) {
@@ -391,7 +391,7 @@ TEST_CASE("spans that overlap partly") {
     distx::all_to_all(comm, part(v, 0, 8), part(v, 0, 8), counts, counts);
   });
   check([&](Comm& comm, auto& v) { distx::send_receive(comm, part(v, 0, 8), 0, part(v, 0, 8), 0); });
-  // Side by side is not overlapping.
+  // Adjacent spans do not overlap.
   const auto apart = outcomes(2, [&](Comm& comm) {
     std::vector<float> values(20);
     distx::all_reduce(comm, part(values, 0, 10), part(values, 10, 10), distx::sum);
@@ -399,7 +399,7 @@ TEST_CASE("spans that overlap partly") {
   CHECK_MESSAGE(all_say(apart, "done", ""), text_of(apart));
 }
 
-TEST_CASE("a call that one rank alone gets wrong ends the others") {
+TEST_CASE("an invalid call on one rank revokes the communicator on the others") {
   const auto all = outcomes(3, [](Comm& comm) {
     std::vector<float> values(4);
     if (comm.rank() == 1)
@@ -416,7 +416,7 @@ TEST_CASE("a call that one rank alone gets wrong ends the others") {
   }
 }
 
-TEST_CASE("lists that differ") {
+TEST_CASE("different lists are a mismatch on every rank") {
   const auto lengths = outcomes(3, [](Comm& comm) {
     std::vector<float> first(comm.rank() == 1 ? 5 : 4), second(7);
     distx::all_reduce(comm, std::vector<distx::Span<float>>{first, second}, distx::sum);

@@ -7,7 +7,7 @@
 
 namespace test {
 
-/// How a rank ended: "done", or the type of the error and its words.
+/// The outcome of a rank: "done", or the type of the error and its message.
 struct Outcome {
   std::string type = "done";
   std::string words;
@@ -38,7 +38,8 @@ Outcome outcome_of(F&& f) {
   }
 }
 
-/// Runs `f(comm)` on thread ranks, and says how each ended. No rank lets its communicator go before all have ended.
+/// Runs `f(comm)` on thread ranks and returns their outcomes. No communicator is destroyed before all ranks have
+/// finished.
 template <class F>
 std::vector<Outcome> outcomes(int ranks, F f, distx::Timeout deadline = std::chrono::minutes(1)) {
   std::vector<Outcome> all(static_cast<std::size_t>(ranks));
@@ -50,7 +51,7 @@ std::vector<Outcome> outcomes(int ranks, F f, distx::Timeout deadline = std::chr
   return all;
 }
 
-/// Every rank ended so, with these words in its sentence.
+/// Returns whether every rank has thrown this type with these words in its message.
 inline bool all_say(const std::vector<Outcome>& all, const std::string& type, const std::string& part) {
   for (const auto& outcome : all)
     if (outcome.type != type || !outcome.says(part)) return false;

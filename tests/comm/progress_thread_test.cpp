@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Started calls run one at a time and in order, whoever runs them: the progress thread, or a rank that waits.
+// Tasks run one at a time and in order, on the progress thread or on a rank that waits.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -21,7 +21,7 @@ struct Job final : distx::detail::ProgressTask {
   std::function<void()> body;
 };
 
-/// Keeps the progress thread in a task until it is let go.
+/// Keeps the progress thread busy with a task until it is opened.
 struct Gate {
   std::atomic<bool> reached{false}, open{false};
   std::shared_ptr<Job> job = std::make_shared<Job>([this] {
@@ -49,7 +49,7 @@ TEST_CASE("tasks run in order and one at a time, while another thread waits for 
   }
 }
 
-TEST_CASE("who waits does not overtake a task that is run") {
+TEST_CASE("a waiting thread does not overtake a running task") {
   ProgressThread progress;
   Gate gate;
   progress.submit(gate.job);
@@ -57,7 +57,7 @@ TEST_CASE("who waits does not overtake a task that is run") {
   const auto next = std::make_shared<Job>([&] { CHECK(gate.open.load()); });
   progress.submit(next);
   std::thread opener([&] {
-    const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(2);  // who waits has gone to sleep
+    const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(2);  // by then the waiter is asleep
     while (std::chrono::steady_clock::now() < end) std::this_thread::yield();
     gate.open = true;
   });
@@ -66,10 +66,10 @@ TEST_CASE("who waits does not overtake a task that is run") {
   opener.join();
 }
 
-TEST_CASE("what nobody waits for is done all the same") {
+TEST_CASE("tasks that no thread waits for are run as well") {
   ProgressThread progress;
   for (int round = 0; round < 300; ++round) {
-    // Long enough for the progress thread to wake and find that a task is run already.
+    // Long enough for the progress thread to wake up and find a task already running.
     const auto awaited = std::make_shared<Job>([] {
       const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(300);
       while (std::chrono::steady_clock::now() < end) {
@@ -85,7 +85,7 @@ TEST_CASE("what nobody waits for is done all the same") {
   }
 }
 
-TEST_CASE("an error is that of its own task, whoever runs it") {
+TEST_CASE("an error belongs to its task, whichever thread runs it") {
   ProgressThread progress;
   for (int round = 0; round < 100; ++round) {
     const auto wrong = std::make_shared<Job>([] { throw std::runtime_error("wrong"); });
@@ -98,7 +98,7 @@ TEST_CASE("an error is that of its own task, whoever runs it") {
   }
 }
 
-TEST_CASE("who waits runs a task that the progress thread has no turn for") {
+TEST_CASE("a waiting thread runs a task that the progress thread has not begun") {
   ProgressThread progress;
   int helped = 0;
   for (int round = 0; round < 100000 && helped == 0; ++round) {

@@ -6,22 +6,22 @@
 
 namespace conformance {
 
-/// What is to be tested: a program of its own defines `backend()`, and is linked with the suite, which is compiled once
-/// for all of them.
+/// The backend under test. Each test program defines `backend()` and is linked with the suite, which is compiled once
+/// for all programs.
 struct Backend {
   using Any = distx::AnyCommunicator<>;
 
-  bool rank_order;   ///< reductions add in rank order
+  bool rank_order;   ///< reductions combine operands in rank order
   bool one_process;  ///< all ranks are in this process
-  /// Calls `body(comm)` on every rank, for every rank count to be tried.
+  /// Calls `body(comm)` on every rank, for every number of ranks under test.
   std::function<void(const std::function<void(Any&)>& body)> run;
-  bool tags = true;  ///< messages have tags, and those of different tags pass each other
+  bool tags = true;  ///< messages have tags; messages with different tags can overtake each other
 };
 
 Backend backend();
 
-/// Ranks that are threads of this process, at every rank count that the suite is for; `make(connector)` is a
-/// communicator of one of them.
+/// Returns a backend whose ranks are threads of this process, for every number of ranks in the suite; `make(connector)`
+/// makes one rank's communicator.
 template <class Make>
 Backend thread_ranks(Make make) {
   return {true, true, [make](const auto& body) {

@@ -16,7 +16,7 @@ conformance::Backend conformance::backend() {
   return {true, true, [](const auto& body) {
             thread_ranks([](auto& connector) { return distx::Metered(threads(connector)); }).run(body);
             thread_ranks([](auto& connector) { return distx::Traced(threads(connector)); }).run(body);
-            // Everything at once: what one of them lost, this would lack.
+            // All wrappers combined: a call that one of them drops is missing here.
             thread_ranks([](auto& connector) {
               return distx::Metered(
                   distx::Traced(distx::Paced(threads(connector), {.latency = std::chrono::nanoseconds(1)})));

@@ -9,13 +9,13 @@
 
 #include "distx/distx.hpp"
 
-// The operands of the reductions and their results, computed plainly: in double, on integers so small that every type
-// holds every intermediate result exactly.
+// The operands and results of reductions, computed independently in double from integers small enough that every type
+// represents every intermediate result exactly.
 namespace conformance {
 
 inline constexpr std::size_t sizes[] = {0, 1, 7, 1024, 100003};
 inline constexpr std::size_t largest = 100003;
-/// Operands repeat after this many elements, a prime, so that a piece in a wrong place is seen.
+/// The period of the operands, a prime, so that a misplaced piece is detected.
 inline constexpr std::size_t period = 1021;
 
 /// Composition of maps x -> a x + b modulo 8 (a odd), written 8 a + b: associative, not commutative.
@@ -27,7 +27,7 @@ struct Compose {
   }
 };
 
-/// What is expected of an op: its operands, and how two of them are combined in rank order.
+/// The reference for an op: its operands, and how two of them combine in rank order.
 struct Reference {
   const char* name;
   double (*operand)(std::size_t rank, std::size_t index, bool is_signed);
@@ -86,13 +86,13 @@ void for_each_op(F&& f) {
 template <class T>
 inline constexpr bool is_signed_element = distx::FractionalElement<T> || std::is_signed_v<T>;
 
-/// The value in `T`, rounded once.
+/// Returns the value in `T`, rounded once.
 template <class T>
 T element(double value) {
   return static_cast<T>(static_cast<distx::accumulator_t<T>>(value));
 }
 
-/// One period of a rank's operands.
+/// Returns one period of a rank's operands.
 template <class T>
 std::vector<T> operands(const Reference& reference, int rank) {
   std::vector<T> values(period);
@@ -101,7 +101,7 @@ std::vector<T> operands(const Reference& reference, int rank) {
   return values;
 }
 
-/// One period of the result over `ranks` ranks.
+/// Returns one period of the result over `ranks` ranks.
 template <class T>
 std::vector<T> results(const Reference& reference, int ranks) {
   std::vector<T> values(period);
@@ -109,13 +109,13 @@ std::vector<T> results(const Reference& reference, int ranks) {
     double result = reference.operand(0, i, is_signed_element<T>);
     for (int rank = 1; rank < ranks; ++rank)
       result = reference.combine(result, reference.operand(static_cast<std::size_t>(rank), i, is_signed_element<T>));
-    // A float's quotient of exact integers is the double's, rounded: double has more than twice the bits.
+    // Double has more than twice float's bits, so rounding its quotient of exact integers gives float's quotient.
     values[i] = element<T>(reference.divides ? result / ranks : result);
   }
   return values;
 }
 
-/// Elements [first, first + count) of the endless repetition of `one_period`.
+/// Returns elements [first, first + count) of the infinite repetition of `one_period`.
 template <class T>
 std::vector<T> repeated(const std::vector<T>& one_period, std::size_t count, std::size_t first = 0) {
   std::vector<T> values;
@@ -128,7 +128,7 @@ std::vector<T> repeated(const std::vector<T>& one_period, std::size_t count, std
   return values;
 }
 
-/// Bytes that say from whom to whom they go, and in which call.
+/// Writes bytes that identify source, destination and call.
 inline void write_pattern(std::span<std::byte> to, std::size_t source, std::size_t destination, std::size_t call) {
   constexpr std::size_t cycle = 509;
   std::uint32_t state = static_cast<std::uint32_t>(source * 7919 + destination * 104729 + call * 1299709 + 1);
@@ -153,7 +153,7 @@ void append(std::vector<T>& to, const std::vector<T>& more) {
   to.insert(to.end(), more.begin(), more.end());
 }
 
-/// Counts that differ by rank, zeros among them.
+/// Returns counts that differ by rank, some of them zero.
 inline std::vector<std::size_t> uneven_counts(int ranks) {
   std::vector<std::size_t> counts;
   for (int rank = 0; rank < ranks; ++rank)

@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-// What the ranks of a case find wrong: told at the end by the thread that runs the case, since subcases and messages of
-// doctest belong to one thread.
+// Collects the failures of all ranks and reports them on the thread that runs the test case, because doctest's subcases
+// and messages belong to one thread.
 namespace conformance {
 
-/// The findings of all ranks in this process; any rank's thread may add one.
+/// The findings of all ranks in this process; thread-safe.
 class Report {
  public:
   void add(const std::string& line) {
@@ -27,7 +27,7 @@ class Report {
   std::string text_;
 };
 
-/// One rank's pen for the report.
+/// One rank's interface to the report.
 class Findings {
  public:
   Findings(Report& report, int rank, int size) : report_(report), rank_(rank), size_(size) {}
@@ -35,7 +35,7 @@ class Findings {
   void expect(bool holds, const std::string& what) {
     if (!holds) report_.add("rank " + std::to_string(rank_) + " of " + std::to_string(size_) + ": " + what);
   }
-  /// Equal bytes; the first difference is named in elements.
+  /// Checks that the bytes are equal; reports the index of the first element that differs.
   void same(std::span<const std::byte> got, std::span<const std::byte> expected, std::size_t element_bytes,
             const std::string& what) {
     if (got.size() != expected.size()) return expect(false, what + ": sizes differ");

@@ -4,10 +4,10 @@
 
 #include "conformance/movement.hpp"
 
-// Sub-communicators: split by colour and key, and by naming the groups.
+// Sub-communicators: by color and key, and by an explicit grouping.
 namespace conformance {
 
-/// Which ranks of `comm` the members of `sub` are, in the order of the ranks of `sub`.
+/// Returns the ranks in `comm` of the members of `sub`, in the order of `sub`.
 template <class C>
 std::vector<int> members(C& sub, int rank_in_parent) {
   std::vector<int> all(static_cast<std::size_t>(sub.size()), -1);
@@ -52,7 +52,7 @@ struct Splits {
       if (rank % 2 == me % 2) parity.push_back(rank);
     auto halves = comm.split(me % 2, 0);
     check_sub(halves, findings, me, parity, "two colours");
-    // Keys that tie: by rank within a key.
+    // Equal keys are ordered by rank.
     auto stable = all;
     std::stable_sort(stable.begin(), stable.end(), [](int a, int b) { return a % 2 > b % 2; });
     auto tied = comm.split(1, -(me % 2));
@@ -67,7 +67,7 @@ struct Splits {
 };
 
 struct NamedGroups {
-  /// The words of the error that `groups` ends in here.
+  /// Returns the message of the error that `groups` throws here.
   template <class C>
   static std::string refusal(C& comm, const distx::Grouping& grouping) {
     try {
@@ -80,7 +80,7 @@ struct NamedGroups {
   template <class C>
   void operator()(C& comm, Findings& findings) const {
     const int me = comm.rank();
-    // Pairs in their own order; the last rank of an odd number is named nowhere.
+    // Pairs in reverse order; with an odd number of ranks, the last one is in no group.
     distx::Grouping pairs;
     for (int rank = 0; rank + 1 < comm.size(); rank += 2) pairs.push_back({rank + 1, rank});
     const bool named = me / 2 < static_cast<int>(pairs.size());
@@ -107,7 +107,7 @@ struct NamedGroups {
   }
 };
 
-/// Handles, memory and workspace.
+/// Tests handles, memory and workspace.
 struct Handles {
   template <class C>
   void operator()(C& comm, Findings& findings) const {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Hosts of one, two and three ranks, made up of threads; the last has ranks that do not follow each other.
+// Simulated hosts of one, two and three thread ranks; the ranks of the last are not consecutive.
 #include "distx/comm/hierarchical.hpp"
 #include "comm/made_up_machines.hpp"
 #include "conformance/backend.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Shared memory inside and MPI across, among the processes that mpirun has started: machines of one, two and three.
+// Shared memory inside hosts and MPI across, on processes started by mpirun: simulated hosts of one, two and three.
 #include "comm/made_up_machines.hpp"
 #include "conformance/backend.hpp"
 #include "distx/comm/hierarchical.hpp"

@@ -2,13 +2,13 @@
 #pragma once
 #include "conformance/movement.hpp"
 
-// Lists of spans: the same result as one call for each item.
+// Coalesced collectives: the same result as one call per item.
 namespace conformance {
 
 template <class T>
 using Items = std::vector<std::vector<T>>;
 
-/// `times` elements for each of the item's sizes: small ones, an empty one, and some too large to travel together.
+/// Returns items with `times` elements per entry of the sizes: small, empty, and too large to be packed.
 template <class T>
 Items<T> items(int source, std::size_t times, bool empty = false) {
   Items<T> all;
@@ -20,7 +20,7 @@ Items<T> items(int source, std::size_t times, bool empty = false) {
   }
   return all;
 }
-/// The same with small numbers, which can be reduced.
+/// Returns the same with small numbers, which can be reduced.
 template <class T>
 Items<T> number_items(int rank, std::size_t times) {
   Items<T> all = items<T>(rank, times, true);
@@ -113,7 +113,7 @@ struct Lists {
     pending_gather.wait();
     same_items(findings, receive, expected, "started all_gather");
 
-    // Elsewhere than at the root the list that counts for nothing may be empty.
+    // On ranks other than the root, the unused list may be empty.
     receive = me == last ? nothing_blocks : Items<T>();
     distx::gather(comm, whole, receive, last);
     if (me == last) same_items(findings, receive, expected, "gather");
@@ -165,7 +165,7 @@ struct Lists {
     check_reductions<distx::bfloat16>(comm, findings);
     check_movement<float>(comm, findings, tags);
     check_movement<std::uint8_t>(comm, findings, tags);
-    // A list of nothing, and one of a single item.
+    // An empty list, and a list of one item.
     distx::all_reduce(comm, std::vector<distx::Span<float>>(), distx::sum);
     std::vector<float> single(5, 1.0f);
     distx::all_reduce(comm, std::vector<distx::Span<float>>{single}, distx::sum);

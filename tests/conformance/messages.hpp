@@ -4,10 +4,10 @@
 
 #include "conformance/movement.hpp"
 
-// Messages between two ranks, started calls in any order, and the barrier.
+// Messages between two ranks, asynchronous calls completed in any order, and the barrier.
 namespace conformance {
 
-/// Messages of one sender meet in the order in which they are sent, whatever is waited for first.
+/// Messages from one sender match in the order in which they are sent, whatever the order of the waits.
 template <class T, class C>
 void check_order(C& comm, Findings& findings, std::size_t size, const std::string& what) {
   const int right = (comm.rank() + 1) % comm.size();
@@ -45,7 +45,7 @@ void check_messages(C& comm, Findings& findings, std::size_t size, bool tags) {
   pending.wait();
   findings.same(receive, from_left, "started send_receive" + what);
 
-  // A blocking chain: everything waits for rank 0.
+  // A chain of blocking calls in which every rank waits for rank 0.
   receive.assign(size, T{});
   const auto chained = pattern<T>(size, 0, 0, 7);
   if (comm.rank() == 0)
@@ -55,7 +55,7 @@ void check_messages(C& comm, Findings& findings, std::size_t size, bool tags) {
   if (comm.rank() + 1 < comm.size()) distx::send(comm, receive, right, tag(5));
   findings.same(receive, chained, "send and receive in a chain" + what);
 
-  // To oneself, with the receiving side started first.
+  // A self-send whose receive is started first.
   std::vector<T> from_me(size);
   auto awaited = distx::start_receive(comm, from_me, comm.rank(), tag(8));
   distx::send(comm, to_right, comm.rank(), tag(8));
@@ -64,7 +64,7 @@ void check_messages(C& comm, Findings& findings, std::size_t size, bool tags) {
 
   check_order<T>(comm, findings, size, what);
   if (!tags) return;
-  // Messages of one sender meet by tag, and in order within a tag.
+  // Messages from one sender match by tag, and in order within a tag.
   const auto message = [&](int source, int destination, std::size_t number) {
     return pattern<T>(size, source, destination, 10 + number);
   };
@@ -99,7 +99,7 @@ struct EveryMessage {
   }
 };
 
-/// Everything at once, waited for last to first, with blocking calls in between.
+/// Starts all calls, waits for them last to first, and makes blocking calls in between.
 struct InFlight {
   template <class C>
   void operator()(C& comm, Findings& findings) const {
@@ -156,7 +156,7 @@ struct InFlight {
   }
 };
 
-/// What a Pending promises: `test` comes true, a second wait does nothing, letting one go waits.
+/// The contract of a Pending: `test` becomes true, a second wait does nothing, the destructor waits.
 struct Pendings {
   template <class C>
   void operator()(C& comm, Findings& findings) const {
@@ -191,10 +191,10 @@ struct Pendings {
   }
 };
 
-/// Nobody passes a barrier that somebody has not come to.
+/// No rank leaves a barrier before every rank has entered it.
 struct Barriers {
   bool one_process;
-  /// How many barriers all ranks in this process have come to, by number of ranks.
+  /// The number of barriers entered by all ranks in this process, by number of ranks.
   std::array<std::atomic<int>, 16>& come;
 
   template <class C>
@@ -206,7 +206,7 @@ struct Barriers {
       distx::barrier(comm);
       if (one_process) findings.expect(counter >= round * comm.size(), "a barrier passed too early");
     }
-    // Rank 0 comes to this one when all others have told it that they still wait.
+    // Rank 0 enters this barrier after all other ranks have reported that they are still waiting.
     int early = 0;
     if (comm.rank() != 0) {
       auto pending = distx::start_barrier(comm);

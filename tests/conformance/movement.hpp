@@ -4,21 +4,21 @@
 
 #include "conformance/reductions.hpp"
 
-// The collectives that move elements: every element type and structs, every root, even and uneven blocks.
+// Collectives that move elements: every element type, structs, every root, equal and uneven blocks.
 namespace conformance {
 
-/// Eleven bytes without a hole: no element type, no power of two.
+/// Eleven bytes without padding: neither the size of an element type nor a power of two.
 struct Odd {
   std::array<char, 11> bytes;
 };
-/// What a user might send.
+/// A typical user-defined struct.
 struct Particle {
   double position[3];
   std::int32_t cell;
   std::int32_t kind;
 };
 
-/// Which block goes from whom to whom, in which call: what the receiver expects is computed, never received.
+/// Blocks identified by source, destination and call: expected data is computed, never received.
 template <class T>
 class Blocks {
  public:
@@ -29,13 +29,13 @@ class Blocks {
   [[nodiscard]] std::vector<T> block(int source, int destination, std::size_t size) const {
     return pattern<T>(size, source, destination, call_);
   }
-  /// What every rank sends to `destination`, of the sender's count.
+  /// Returns the data that all ranks send to `destination`, with the sender's counts.
   [[nodiscard]] std::vector<T> from_all(int destination) const {
     std::vector<T> all;
     for (int source = 0; source < ranks_; ++source) append(all, block(source, destination, count(source)));
     return all;
   }
-  /// What `source` sends to every rank, of the receiver's count.
+  /// Returns the data that `source` sends to all ranks, with the receiver's counts.
   [[nodiscard]] std::vector<T> to_all(int source) const {
     std::vector<T> all;
     for (int destination = 0; destination < ranks_; ++destination)
@@ -63,7 +63,7 @@ void check_broadcast(C& comm, Findings& findings, std::size_t size) {
   }
 }
 
-/// `counts` is handed to the calls only where it is uneven.
+/// Passes `counts` only if they are uneven.
 template <class T, class C>
 void check_blocks(C& comm, Findings& findings, const std::vector<std::size_t>& block_counts, bool uneven,
                   const std::string& size) {
@@ -99,7 +99,7 @@ void check_blocks(C& comm, Findings& findings, const std::vector<std::size_t>& b
     const Blocks<T> blocks(3, comm.size(), block_counts);
     const auto gathered = blocks.from_all(root);
     const auto send = blocks.block(me, root, mine);
-    // Elsewhere than at the root neither a buffer nor the counts are needed.
+    // Ranks other than the root need neither a buffer nor counts.
     std::vector<T> receive(here ? total : 0);
     const distx::Counts root_counts = here ? counts : distx::Counts();
     distx::gather(comm, send, receive, root, root_counts);
@@ -151,7 +151,7 @@ void check_all_to_all(C& comm, Findings& findings, std::size_t block) {
   findings.same(send, expected, "all_to_all in place" + size);
 }
 
-/// As many elements as the pair of ranks says, often none.
+/// Returns a number of elements that depends on the pair of ranks, often 0.
 inline std::size_t pair_count(int source, int destination) {
   return static_cast<std::size_t>((source * 5 + destination * 3) % 4) * 17;
 }
@@ -182,7 +182,7 @@ void check_movement(C& comm, Findings& findings, bool large) {
   for (const std::size_t size : sizes) {
     if (size == largest && !large) continue;
     check_broadcast<T>(comm, findings, size);
-    // The largest size is that of all blocks together.
+    // The largest size is the total of all blocks.
     const std::size_t block = size == largest ? size / ranks + 1 : size;
     check_blocks<T>(comm, findings, std::vector<std::size_t>(ranks, block), false, ", size " + std::to_string(size));
     check_all_to_all<T>(comm, findings, block);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Ranks that are processes, started by tools/ranks, or else threads, one for each GPU.
+// Ranks are processes started by tools/ranks, or otherwise threads, with one GPU each.
 #include <cstdlib>
 
 #include "conformance/backend.hpp"

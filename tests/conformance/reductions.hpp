@@ -3,7 +3,7 @@
 #include "conformance/elements.hpp"
 #include "conformance/findings.hpp"
 
-// all_reduce, reduce and reduce_scatter: every op, element type, size and form.
+// all_reduce, reduce and reduce_scatter: every op, element type, size and overload.
 namespace conformance {
 
 template <class T>
@@ -12,7 +12,7 @@ std::string reduction_name(const char* operation, const Reference& reference, st
          ", size " + std::to_string(size);
 }
 
-/// Every root where that is quick, else the first and the last.
+/// Returns every root for small sizes, otherwise the first and the last.
 inline std::vector<int> roots(int ranks, std::size_t size) {
   std::vector<int> all;
   for (int root = 0; root < ranks; ++root)
@@ -20,7 +20,7 @@ inline std::vector<int> roots(int ranks, std::size_t size) {
   return all;
 }
 
-/// One op on one type, in one size.
+/// Tests one op with one element type and size.
 template <class T, class C, class Op>
 void check_reductions(C& comm, Findings& findings, Op op, const Reference& reference, std::size_t size,
                       const std::vector<T>& mine, const std::vector<T>& result) {
@@ -48,7 +48,7 @@ void check_reductions(C& comm, Findings& findings, Op op, const Reference& refer
     findings.same(buffer, send, what("operands of reduce"));
     distx::reduce(comm, buffer, op, root);
     findings.same(buffer, here ? expected : send, what("reduce in place"));
-    // Elsewhere than at the root there may be nothing to receive into.
+    // Ranks other than the root need no receive buffer.
     receive.resize(here ? size : 0);
     distx::reduce(comm, send, receive, op, root);
     if (here) findings.same(receive, expected, what("reduce to the root's buffer alone"));
@@ -65,7 +65,7 @@ void check_reductions(C& comm, Findings& findings, Op op, const Reference& refer
   distx::reduce_scatter(comm, buffer, own, op);
   findings.same(std::vector<T>(own.begin(), own.end()), expected_block, what("reduce_scatter in place"));
 
-  // Three in flight, waited for in another order.
+  // Three calls in flight, waited for in another order.
   auto first = send;
   std::vector<T> second(size), third(block);
   const auto blocks = repeated(mine, block * ranks);
@@ -81,7 +81,7 @@ void check_reductions(C& comm, Findings& findings, Op op, const Reference& refer
   if (comm.rank() == root) findings.same(second, expected, what("started reduce"));
 }
 
-/// 8-bit floats, whose results are rounded; every op is the same to all of the floats that are widened.
+/// 8-bit floats, whose results are rounded; ops treat all reduced-precision types alike.
 struct Float8Reductions {
   template <class T, class C, class Op>
   static void check(C& comm, Findings& findings, Op op, const Reference& reference) {
@@ -98,7 +98,7 @@ struct Float8Reductions {
   }
 };
 
-/// Blocks of different sizes, empty ones among them.
+/// Tests blocks of different sizes, some of them empty.
 template <class T, class C, class Op>
 void check_uneven_reduce_scatter(C& comm, Findings& findings, Op op, const Reference& reference) {
   const auto mine = operands<T>(reference, comm.rank());
@@ -149,8 +149,8 @@ struct UnevenReductions {
   }
 };
 
-/// bfloat16 has 8 bits of mantissa, float16 has 11, the 8-bit floats have 4 and 3: a sum rounded at each step would
-/// never leave its first operand.
+/// bfloat16 has 8 bits of mantissa, float16 has 11, the 8-bit floats have 4 and 3: a sum that is rounded at each step
+/// would keep the value of its first operand.
 struct RoundedOnce {
   template <class T, class C>
   static void check(C& comm, Findings& findings, float large) {
@@ -186,7 +186,7 @@ struct RoundedOnce {
   }
 };
 
-/// A user's op with 16 bytes of state and a last step.
+/// A custom op with 16 bytes of state and a `finish`.
 struct ScaledSum {
   double scale;
   double offset;
@@ -208,7 +208,7 @@ struct UserOps {
     distx::all_reduce(comm, values, ScaledSum{2, 3});
     findings.same(values, std::vector<T>(33, element<T>(2 * total + 3 + comm.size())), "an op with state");
 
-    // The first operand is rank 0's, the last one the last rank's.
+    // The first operand belongs to rank 0, the last one to the last rank.
     std::vector<T> first(33, element<T>(comm.rank() + 1));
     distx::all_reduce(comm, first, [](auto a, auto) { return a; });
     findings.same(first, std::vector<T>(33, element<T>(1)), "an op that keeps its first operand");
@@ -225,7 +225,7 @@ struct UserOps {
   }
 };
 
-/// An integer sum that does not fit wraps around.
+/// An integer sum that overflows wraps around.
 struct Wrapping {
   template <class C>
   void operator()(C& comm, Findings& findings) const {
@@ -240,7 +240,7 @@ struct Wrapping {
   }
 };
 
-/// Sums that round: the same on every rank and in a repeated run, and in rank order where the backend promises it.
+/// Rounded sums are the same on every rank and in a repeated run, and in rank order if the backend guarantees it.
 struct SameBits {
   bool rank_order;
 

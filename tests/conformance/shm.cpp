@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Shared memory among ranks that are threads: what a sanitizer can watch.
+// Shared memory among thread ranks, which sanitizers can check.
 #include "distx/shm.hpp"
 #include "conformance/backend.hpp"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Shared memory among processes that meet in a folder, as tools/ranks starts them.
+// Shared memory among processes that tools/ranks connects through a folder.
 #include "conformance/backend.hpp"
 #include "distx/file.hpp"
 #include "distx/shm.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Shared memory among the processes that mpirun has started.
+// Shared memory among processes started by mpirun.
 #include "conformance/backend.hpp"
 #include "distx/shm.hpp"
 #include "mpi/world.hpp"

@@ -6,10 +6,10 @@
 #include "distx/cuda.hpp"
 #include "distx/distx.hpp"
 
-// A communicator of a GPU's memory, for a suite that has the host's: every call is made on copies of its operands.
+// A GPU communicator for the suite, whose operands are in host memory: every call is made on copies of its operands.
 namespace conformance {
 
-/// What a call's operands are on the GPU; where two of them overlap, so do their copies.
+/// The copies of a call's operands on the GPU; copies overlap if the operands do.
 class Mirror {
  public:
   using Const = distx::Span<const distx::AnyElement>;
@@ -28,7 +28,7 @@ class Mirror {
       gpu_send_ = memory_.data() + (send.bytes() - begin);
       gpu_receive_ = memory_.data() + (receive.bytes() - begin);
     } else {
-      // With room between them, and aligned as any element needs.
+      // Separated, and aligned for any element type.
       const std::size_t first = (send.size_bytes() + 255) / 256 * 256;
       memory_ = distx::Buffer<std::byte, distx::Cuda>(first + receive.size_bytes());
       gpu_send_ = memory_.data();
@@ -134,7 +134,7 @@ auto mirrored(const distx::Barrier<>& c, int, F&& f) {
 }
 /// @}
 
-/// A started call; brings back what it has received.
+/// An asynchronous call whose wait copies the received data back.
 template <class P>
 class StagedPending {
  public:

@@ -8,14 +8,14 @@
 #include "conformance/movement.hpp"
 #include "conformance/reductions.hpp"
 
-// The cases that every backend passes. Ranks are a type with
+// The test cases for every backend. `Ranks` is a type with
 //
-//     static bool rank_order();         reductions add in rank order
+//     static bool rank_order();         reductions combine operands in rank order
 //     static bool one_process();        all ranks are in this process
 //     static bool tags();               messages have tags
-//     static void run(auto body);       calls body(comm) on every rank, for every rank count to be tried
+//     static void run(auto body);       calls body(comm) on every rank, for every number of ranks under test
 //
-// and one line, DISTX_CONFORMANCE(Ranks), makes them pass. A backend's own program is shorter: see backend.hpp.
+// DISTX_CONFORMANCE(Ranks) instantiates the test cases. Most backends use the shorter form in backend.hpp.
 namespace conformance {
 
 template <class Ranks, class Case>
@@ -30,19 +30,19 @@ void on_every_rank(const Case& check) {
 
 }  // namespace conformance
 
-TEST_CASE_TEMPLATE_DEFINE("every reduction, op, type and size", Ranks, every_reduction) {
+TEST_CASE_TEMPLATE_DEFINE("reductions are correct for every op, type and size", Ranks, every_reduction) {
   conformance::on_every_rank<Ranks>(conformance::EveryReduction{});
 }
 TEST_CASE_TEMPLATE_DEFINE("reduce_scatter in uneven blocks", Ranks, uneven_reductions) {
   conformance::on_every_rank<Ranks>(conformance::UnevenReductions{});
 }
-TEST_CASE_TEMPLATE_DEFINE("reductions of 8-bit floats", Ranks, float8_reductions) {
+TEST_CASE_TEMPLATE_DEFINE("reductions of 8-bit floats are correct", Ranks, float8_reductions) {
   conformance::on_every_rank<Ranks>(conformance::Float8Reductions{});
 }
-TEST_CASE_TEMPLATE_DEFINE("short floats are rounded once", Ranks, rounded_once) {
+TEST_CASE_TEMPLATE_DEFINE("reduced-precision sums are rounded once", Ranks, rounded_once) {
   conformance::on_every_rank<Ranks>(conformance::RoundedOnce{});
 }
-TEST_CASE_TEMPLATE_DEFINE("a user's own ops", Ranks, user_ops) {
+TEST_CASE_TEMPLATE_DEFINE("custom ops with state and finish work", Ranks, user_ops) {
   conformance::on_every_rank<Ranks>(conformance::UserOps{});
 }
 TEST_CASE_TEMPLATE_DEFINE("integer sums wrap around", Ranks, wrapping) {
@@ -51,19 +51,19 @@ TEST_CASE_TEMPLATE_DEFINE("integer sums wrap around", Ranks, wrapping) {
 TEST_CASE_TEMPLATE_DEFINE("the same inputs give the same bits", Ranks, same_bits) {
   conformance::on_every_rank<Ranks>(conformance::SameBits{Ranks::rank_order()});
 }
-TEST_CASE_TEMPLATE_DEFINE("every movement, type and size", Ranks, every_movement) {
+TEST_CASE_TEMPLATE_DEFINE("collectives that move elements are correct for every type and size", Ranks, every_movement) {
   conformance::on_every_rank<Ranks>(conformance::EveryMovement{});
 }
-TEST_CASE_TEMPLATE_DEFINE("structs move", Ranks, moved_structs) {
+TEST_CASE_TEMPLATE_DEFINE("structs are moved correctly", Ranks, moved_structs) {
   conformance::on_every_rank<Ranks>(conformance::MovedStructs{});
 }
 TEST_CASE_TEMPLATE_DEFINE("messages", Ranks, every_message) {
   conformance::on_every_rank<Ranks>(conformance::EveryMessage{Ranks::tags()});
 }
-TEST_CASE_TEMPLATE_DEFINE("started calls, many in flight", Ranks, in_flight) {
+TEST_CASE_TEMPLATE_DEFINE("many asynchronous calls can be in flight", Ranks, in_flight) {
   conformance::on_every_rank<Ranks>(conformance::InFlight{});
 }
-TEST_CASE_TEMPLATE_DEFINE("what a Pending promises", Ranks, pendings) {
+TEST_CASE_TEMPLATE_DEFINE("Pending keeps its contract", Ranks, pendings) {
   conformance::on_every_rank<Ranks>(conformance::Pendings{});
 }
 TEST_CASE_TEMPLATE_DEFINE("barriers", Ranks, barriers) {

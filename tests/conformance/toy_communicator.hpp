@@ -8,23 +8,23 @@
 #include "distx/comm.hpp"
 #include "distx/comm/runtime/operation_pool.hpp"
 
-// A complete backend: ranks are threads, which copy their operands to a board and read the other ranks' from it.
-// docs/design.md walks through it; the conformance suite tests it.
+// A complete backend: ranks are threads that copy their operands to a board and read the other ranks' from it.
+// docs/design.md explains it; the conformance suite tests it.
 namespace toy {
 using namespace distx;
 
 /// The state that the ranks of one communicator share.
 struct Board {
-  struct Side {  ///< of one rank in a call
+  struct Side {  ///< one rank's side of a call
     Fingerprint call;
     detail::PeerView view;
     std::vector<std::byte> operand;
     std::uint64_t entered = 0, left = 0;  ///< calls
   };
-  struct Message {  ///< one side of it
+  struct Message {  ///< one side of a message
     Span<const AnyElement> data;
     bool receives = false;
-    std::byte* target = nullptr;  ///< of a receiver
+    std::byte* target = nullptr;  ///< if a receiver
     std::uint64_t lengths = 0;
     bool done = false, fits = true;
   };
@@ -32,7 +32,7 @@ struct Board {
   std::mutex mutex;
   std::condition_variable changed;
   std::array<std::vector<Side>, 2> queues;                         ///< of blocking and of asynchronous calls, by rank
-  std::map<Route, std::deque<std::shared_ptr<Message>>> messages;  ///< that wait for their other side
+  std::map<Route, std::deque<std::shared_ptr<Message>>> messages;  ///< unmatched
   std::string revoked;                                             ///< the reason
 };
 
@@ -73,7 +73,7 @@ class Backend {
     struct Request : detail::SplitRequest {
       std::shared_ptr<Board>* board;
     };
-    auto board = std::make_shared<Board>();  // of which that of the group's first rank serves all
+    auto board = std::make_shared<Board>();  // the board of the group's first rank is shared by all
     const Request mine{{color, key, self_.rank}, &board};
     const auto group = detail::group_of(detail::all_gathered(*this, mine, location), color);
     int rank = 0;
@@ -86,7 +86,7 @@ class Backend {
   }
 
  private:
-  /// A message, or both of a send-receive. The second side to be posted copies.
+  /// One message, or both of a send-receive. The side that is posted second copies.
   struct Transfer final : detail::Operation<Host> {
     template <class Call>
     Transfer(Backend& b, const Call& c, std::shared_ptr<State> s = nullptr)
@@ -132,11 +132,11 @@ class Backend {
     }
     void abandon() noexcept override { backend.revoke("an asynchronous message was abandoned"); }
     Backend& backend;
-    std::shared_ptr<State> state;  // of an asynchronous message
+    std::shared_ptr<State> state;  // set for an asynchronous message
     ErrorContext context;
     std::vector<std::shared_ptr<Board::Message>> sides;
   };
-  /// Waits until `ready()`, which is asked with the board locked.
+  /// Waits until `ready()`, which is called with the board locked.
   void wait_for(auto ready, const ErrorContext& context) {
     std::unique_lock lock(board_->mutex);
     if (!board_->changed.wait_for(lock, default_deadline.limit(), [&] { return !board_->revoked.empty() || ready(); }))
@@ -161,7 +161,7 @@ class Backend {
     mine.operand.clear();
     if (detail::sends(call, self_.rank))
       mine.operand.assign(mine.view.send, mine.view.send + mine.view.send_count * detail::element_width(call));
-    mine.view.send = mine.operand.data();  // a copy: a call in place overwrites the original while others read it
+    mine.view.send = mine.operand.data();  // a copy, because an in-place call overwrites the original
     mine.view.inlined = true;
     meet(sides, &Board::Side::entered, context);
     std::vector<detail::PeerView> views;
@@ -173,7 +173,7 @@ class Backend {
     detail::check_blocks(call, views, context);
     std::vector<const void*> sources;
     detail::complete_inlined(call, self_, views, sources);
-    meet(sides, &Board::Side::left, context);  // then the board may be written again
+    meet(sides, &Board::Side::left, context);  // then the board may be reused
   }
   std::shared_ptr<Board> board_;
   RankOf self_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// The suite on a communicator whose type is known, as users have it.
+// Runs the suite on a communicator with a static type, as in user code.
 #include "conformance/suite.hpp"
 #include "distx/distx.hpp"
 

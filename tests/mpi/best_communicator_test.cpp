@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// What is chosen among the processes that mpirun has started here, on one machine.
+// Tests which communicator is chosen for processes started by mpirun on one host.
 #include <doctest/doctest.h>
 
 #include <distx/distx.hpp>
@@ -7,7 +7,7 @@
 
 #include "mpi/world.hpp"
 
-TEST_CASE("processes of one machine share memory") {
+TEST_CASE("processes on one host get shared memory") {
   auto comm = distx::best_communicator(world(), std::chrono::minutes(2));
   CHECK(comm.backend() == (world().size() == 1 ? "serial" : "shm"));
   int total = 1;
@@ -15,7 +15,7 @@ TEST_CASE("processes of one machine share memory") {
   CHECK(total == world().size());
 }
 
-TEST_CASE("what MPI makes for the best communicator") {
+TEST_CASE("best_communicator makes an MPI communicator") {
   using Maker = distx::detail::maker_t<distx::detail::MpiTag, distx::MpiConnector>;
   CHECK(Maker::serves_threads());
   auto comm = Maker::make(world(), std::chrono::minutes(2));

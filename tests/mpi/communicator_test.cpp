@@ -13,7 +13,7 @@
 
 namespace {
 
-// Counts what this program allocates by C++ means, distx included; MPI itself is written in C.
+// Counts C++ allocations of this program, including distx; MPI itself is written in C.
 std::atomic<long> allocations{0};
 
 }  // namespace
@@ -50,7 +50,7 @@ struct Elsewhere {
 };
 static_assert(!Executes<MpiCommunicator, AllReduce<float, Sum, Elsewhere>>);
 
-/// x -> a*x + b modulo 2^32: applying one after the other is associative, and the order matters.
+/// x -> a*x + b modulo 2^32: composition is associative but not commutative.
 struct Affine {
   std::uint64_t operator()(std::uint64_t first, std::uint64_t then) const {
     const auto a = [](std::uint64_t map) { return static_cast<std::uint32_t>(map >> 32); };
@@ -71,7 +71,7 @@ std::uint64_t affine(int rank, std::size_t i) {
 
 }  // namespace
 
-TEST_CASE("an op that is not commutative meets its operands in rank order") {
+TEST_CASE("operands of a non-commutative op are combined in rank order") {
   MpiCommunicator comm(world());
   for (const std::size_t n : {std::size_t{1}, std::size_t{7}, std::size_t{20000}}) {
     const auto all = n * static_cast<std::size_t>(comm.size());
@@ -108,7 +108,7 @@ TEST_CASE("an op that is not commutative meets its operands in rank order") {
 
 TEST_CASE("bfloat16 is added in float and rounded once") {
   MpiCommunicator comm(world());
-  // One by one in bfloat16, 256 + 1 stays 256 however often.
+  // Added one at a time in bfloat16, 256 + 1 would stay 256.
   std::vector<bfloat16> x(5, bfloat16(comm.rank() == 0 ? 256.0f : 1.0f));
   const auto total = bfloat16(256.0f + static_cast<float>(comm.size() - 1));
   auto y = x;
@@ -127,7 +127,7 @@ TEST_CASE("bfloat16 is added in float and rounded once") {
 TEST_CASE_TEMPLATE("8-bit floats are moved as they are, added in float and rounded once", T, distx::float8_e4m3,
                    distx::float8_e5m2) {
   MpiCommunicator comm(world());
-  // One by one, 16 + 1 stays 16.
+  // Added one at a time, 16 + 1 would stay 16.
   const std::vector<T> x(100, T(comm.rank() == 0 ? 16.0f : 1.0f));
   const T total(16.0f + static_cast<float>(comm.size() - 1));
   const auto all_are = [](const std::vector<T>& values, T expected) {
@@ -150,7 +150,7 @@ TEST_CASE_TEMPLATE("8-bit floats are moved as they are, added in float and round
   all_gather(comm, x, everyones);
   CHECK(everyones.front().bits() == T(16.0f).bits());
   CHECK(everyones.back().bits() == T(comm.size() == 1 ? 16.0f : 1.0f).bits());
-  // Every code, not-a-numbers too.
+  // Every bit pattern, including NaNs.
   std::vector<T> codes(256);
   for (std::size_t code = 0; code < 256; ++code)
     codes[code] = T::from_bits(static_cast<std::uint8_t>(comm.rank() == 0 ? code : 0));
@@ -158,7 +158,7 @@ TEST_CASE_TEMPLATE("8-bit floats are moved as they are, added in float and round
   for (std::size_t code = 0; code < 256; ++code) CHECK(codes[code].bits() == code);
 }
 
-TEST_CASE("started calls end in wait, in any order, and when they are let go") {
+TEST_CASE("asynchronous calls complete in wait, in any order, and in their destructor") {
   MpiCommunicator comm(world());
   const int size = comm.size();
   std::array<std::vector<int>, 4> x;
@@ -168,7 +168,7 @@ TEST_CASE("started calls end in wait, in any order, and when they are let go") {
     auto first = start_all_reduce(comm, x[0], sum);
     auto second = start_all_reduce(comm, x[1], sum);
     int number = comm.rank();
-    all_reduce(comm, number, max);  // blocking calls are ordered apart from started ones
+    all_reduce(comm, number, max);  // blocking and asynchronous calls are ordered separately
     CHECK(number == size - 1);
     auto third = start_all_reduce(comm, x[2], sum);
     second.wait();
@@ -176,10 +176,10 @@ TEST_CASE("started calls end in wait, in any order, and when they are let go") {
     while (!first.test()) {
     }
     first.wait();
-    first.wait();  // nothing is left to do
+    first.wait();  // already complete
     CHECK(x[0] == std::vector<int>(1000, total(0)));
     auto moved = std::move(third);
-    CHECK(third.test());  // NOLINT: empty, hence done
+    CHECK(third.test());  // NOLINT: empty, so complete
   }
   CHECK(x[2] == std::vector<int>(1000, total(2)));
   Pending<> outlives;
@@ -191,7 +191,7 @@ TEST_CASE("started calls end in wait, in any order, and when they are let go") {
   CHECK(x[3] == std::vector<int>(1000, total(3)));
 }
 
-TEST_CASE("split takes any colours and orders by key") {
+TEST_CASE("split accepts any colors and orders by key") {
   MpiCommunicator comm(world());
   auto odd = comm.split(comm.rank() % 2 == 0 ? -7 : INT_MAX, -comm.rank());
   CHECK(odd.size() == (comm.size() + (comm.rank() % 2 == 0 ? 1 : 0)) / 2);
@@ -200,7 +200,7 @@ TEST_CASE("split takes any colours and orders by key") {
   CHECK(std::is_sorted(members.rbegin(), members.rend()));
   CHECK(members[static_cast<std::size_t>(odd.rank())] == comm.rank());
 
-  // Communicators come and go without using anything up: more of them than an MPI has contexts for.
+  // Destroyed communicators release their MPI contexts: this makes more of them than MPI can have at a time.
   for (int i = 0; i < 300; ++i) {
     auto part = comm.split(i % 2, 0);
     CHECK(part.size() == comm.size());
@@ -219,7 +219,7 @@ TEST_CASE("handles share one state") {
   CHECK(comm.scratch(100).size() == 100);
 }
 
-TEST_CASE("after the first call of its kind nothing is allocated") {
+TEST_CASE("only the first call of each kind allocates") {
   for (const Timeout& deadline : {Timeout(no_timeout), default_deadline}) {
     MpiCommunicator comm(world(), {.deadline = deadline});
     const auto size = static_cast<std::size_t>(comm.size());
@@ -252,7 +252,7 @@ TEST_CASE("after the first call of its kind nothing is allocated") {
       second.wait();
     };
     everything();
-    everything();  // jobs for as many started calls as are in flight at once may change places
+    everything();  // asynchronous calls in flight may use different job objects
     const long before = allocations.load();
     CHECK(before > 0);
     everything();

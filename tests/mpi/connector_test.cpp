@@ -16,7 +16,7 @@ using namespace distx;
 
 namespace {
 
-/// A part of the world that a host program might lend: even ranks and odd ones, in opposite order.
+/// A subset of the world, as a host program might provide it: even or odd ranks, each in opposite order.
 struct Lent {
   Lent() { MPI_Comm_split(MPI_COMM_WORLD, world().rank() % 2, -world().rank(), &comm); }
   Lent(const Lent&) = delete;
@@ -32,7 +32,7 @@ static_assert(!std::copyable<MpiConnector>);
 
 }  // namespace
 
-TEST_CASE("the connector knows what MPI knows") {
+TEST_CASE("the connector reports MPI's ranks and sizes") {
   int rank = -1;
   int size = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -40,7 +40,7 @@ TEST_CASE("the connector knows what MPI knows") {
   CHECK(world().rank() == rank);
   CHECK(world().size() == size);
   CHECK(world().root_rank() == 0);
-  CHECK(world().local_rank() == rank);  // the tests run on one machine
+  CHECK(world().local_rank() == rank);  // the tests run on one host
   CHECK(world().local_size() == size);
   int granted = -1;
   MPI_Query_thread(&granted);
@@ -65,7 +65,7 @@ TEST_CASE("control messages reach every rank") {
   CHECK(large.back() == std::byte(size - 1));
 }
 
-TEST_CASE("bad control messages are refused on every rank") {
+TEST_CASE("invalid control messages are rejected on every rank") {
   std::byte one{};
   CHECK_THROWS_AS(world().broadcast({&one, 1}, world().size()), InvalidArgument);
   CHECK_THROWS_AS(world().broadcast({&one, 1}, -1), InvalidArgument);
@@ -75,11 +75,11 @@ TEST_CASE("bad control messages are refused on every rank") {
     std::vector<std::byte> odd(world().rank() == 1 ? 5 : 4);
     CHECK(contains(sentence_of<MismatchError>([&] { world().broadcast(odd, 0); }), "rank 1 5"));
   }
-  CHECK(broadcast_value(world(), world().rank(), 0) == 0);  // and the ranks are still in step
+  CHECK(broadcast_value(world(), world().rank(), 0) == 0);  // the ranks still make the same calls
 }
 
-TEST_CASE("a barrier lets no rank go before the last one has come") {
-  using clock = std::chrono::steady_clock;  // one clock for all processes of a machine
+TEST_CASE("no rank leaves a barrier before the last one has entered") {
+  using clock = std::chrono::steady_clock;  // one clock for all processes of a host
   for (int repeat = 0; repeat < 20; ++repeat) {
     const auto came = clock::now();
     world().barrier();
@@ -90,7 +90,7 @@ TEST_CASE("a barrier lets no rank go before the last one has come") {
   }
 }
 
-TEST_CASE("MPI starts once") {
+TEST_CASE("MPI is initialized once") {
   int argc = 0;
   char* none_at_all[] = {nullptr};
   char** argv = none_at_all;
@@ -99,7 +99,7 @@ TEST_CASE("MPI starts once") {
   CHECK(contains(said, "MpiConnector(MPI_COMM_WORLD)"));
 }
 
-TEST_CASE("a host program's communicator is lent, not taken") {
+TEST_CASE("a host program's communicator is duplicated and remains unchanged") {
   const Lent host;
   MPI_Errhandler handler = MPI_ERRHANDLER_NULL;
   MPI_Comm_create_errhandler(&handled_by_the_host, &handler);
@@ -115,10 +115,10 @@ TEST_CASE("a host program's communicator is lent, not taken") {
     CHECK(connector.size() == size);
     int same = MPI_UNEQUAL;
     MPI_Comm_compare(host.comm, connector.native_handle(), &same);
-    CHECK(same == MPI_CONGRUENT);  // the same ranks, another context
+    CHECK(same == MPI_CONGRUENT);  // the same ranks in a different context
     comm.emplace(connector);
   }
-  // A communicator outlives the connector that it was made from.
+  // A communicator may outlive its connector.
   std::vector<int> ones(3, 1);
   all_reduce(*comm, ones, sum);
   CHECK(ones == std::vector<int>(3, size));
@@ -143,7 +143,7 @@ TEST_CASE("MpiConnector rejects MPI_COMM_NULL") { CHECK_THROWS_AS(MpiConnector(M
 TEST_CASE("MpiConnector rejects an intercommunicator" * needs_ranks(2)) {
   const Lent half;
   MPI_Comm between = MPI_COMM_NULL;
-  // The first rank of each half: in reverse order, so the last even and the last odd rank.
+  // The first rank of each half; halves are in reverse order, so these are the last even and the last odd rank.
   const int last = world().size() - 1;
   const int other = world().rank() % 2 == last % 2 ? last - 1 : last;
   MPI_Intercomm_create(half.comm, 0, MPI_COMM_WORLD, other, 7, &between);
@@ -151,11 +151,11 @@ TEST_CASE("MpiConnector rejects an intercommunicator" * needs_ranks(2)) {
   MPI_Comm_free(&between);
 }
 
-TEST_CASE("a rank that does not come ends the wait of the others" * needs_ranks(2)) {
+TEST_CASE("a rank that does not join times out on the others" * needs_ranks(2)) {
   MpiConnector connector(MPI_COMM_WORLD, {.deadline = std::chrono::milliseconds(100)});
   if (connector.rank() != 0) CHECK_THROWS_AS(connector.barrier(), TimeoutError);
   world().barrier();
-  // What has timed out stays unusable: its ranks are out of step.
+  // A connector stays unusable after a timeout, because its ranks no longer make the same calls.
   if (connector.rank() != 0) CHECK_THROWS_AS(connector.barrier(), RevokedError);
 }
 
@@ -166,7 +166,7 @@ TEST_CASE("AnyConnector finds the MpiConnector inside") {
   CHECK(comm.backend() == "mpi");
 }
 
-TEST_CASE("one rank by itself needs no MpiConnector; several ranks of another kind are refused") {
+TEST_CASE("a single rank needs no MpiConnector; several ranks of another connector are rejected") {
   AnyConnector self = SelfConnector();
   MpiCommunicator comm(self);
   CHECK(comm.size() == 1);

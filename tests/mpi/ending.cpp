@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// A program that ends in the way that its argument names; endings.py looks at what comes of it.
+// A program that ends in the way its argument names; endings.py checks the result.
 #include <iostream>
 #include <optional>
 #include <stdexcept>
@@ -11,7 +11,7 @@
 
 namespace {
 
-/// Makes one call of which rank 1, or every rank, does not come back alive.
+/// Makes one call during which rank 1, or every rank, fails.
 void fail(distx::AnyConnector& connector, const std::string& way) {
   distx::MpiOptions options;
   if (way == "one fails, no deadline") options.deadline = distx::no_timeout;
@@ -44,7 +44,7 @@ int main(int argc, char** argv) {
   try {
     return run(argc, argv, argc > 1 ? argv[1] : "");
   } catch (const std::exception& error) {
-    std::cerr << std::string("ended by: ") + error.what() + '\n';  // in one piece, as other ranks write too
+    std::cerr << std::string("ended by: ") + error.what() + '\n';  // one write, because other ranks write too
     return 1;
   }
 }

@@ -22,12 +22,11 @@ bool can_tell() { return world().thread_level() == mpi::ThreadLevel::multiple; }
 
 }  // namespace
 
-TEST_CASE("notices are null where MPI serves one thread, and only there") {
+TEST_CASE("failure_channel is null only without MPI_THREAD_MULTIPLE") {
   CHECK((world().failure_channel() != nullptr) == can_tell());
 }
 
-TEST_CASE("every rank hears what one tells, from a thread of its own, while the ranks do other things" *
-          needs_threads()) {
+TEST_CASE("a notification published by a separate thread reaches every rank during other calls" * needs_threads()) {
   for (int teller = 0; teller < world().size(); ++teller) {
     const std::string words = "rank " + std::to_string(teller) + " says so";
     const auto identity = static_cast<std::uint64_t>(100 + teller);
@@ -46,11 +45,11 @@ TEST_CASE("every rank hears what one tells, from a thread of its own, while the 
   }
 }
 
-TEST_CASE("a notice is of no communicator, whatever its identity" * needs_threads()) {
+TEST_CASE("a notification does not affect communicators, whatever its identity" * needs_threads()) {
   MpiConnector connector(MPI_COMM_WORLD);
   MpiCommunicator comm(connector);
   const auto notices = connector.failure_channel();
-  // The identities that this session's communicators have or will have.
+  // The identities of this session's present and future communicators.
   for (std::uint64_t identity = 0; identity < 20; ++identity)
     if (connector.rank() == 0) notices->publish(identity, "not of a communicator");
   for (std::uint64_t identity = 0; identity < 20; ++identity)
@@ -61,13 +60,13 @@ TEST_CASE("a notice is of no communicator, whatever its identity" * needs_thread
   MpiCommunicator later(connector);
   all_reduce(later, ones, sum);
   connector.barrier();
-  // And a revocation is no notice.
+  // A revocation is not a notification.
   if (connector.rank() == 0) later.revoke("for the test");
   if (connector.rank() != 0) CHECK_THROWS_AS(all_reduce(later, ones, sum), RevokedError);
   for (std::uint64_t identity = 20; identity < 40; ++identity) CHECK(!notices->poll(identity));
 }
 
-TEST_CASE("notices outlive their connector, and long ones are cut" * needs_threads()) {
+TEST_CASE("notifications outlive their connector, and long ones are truncated" * needs_threads()) {
   std::shared_ptr<FailureChannel> notices = MpiConnector(MPI_COMM_WORLD).failure_channel();
   const std::string long_words(5000, 'x');
   if (world().rank() == 0) notices->publish(1, long_words);
@@ -77,7 +76,7 @@ TEST_CASE("notices outlive their connector, and long ones are cut" * needs_threa
   world().barrier();
 }
 
-TEST_CASE("threads in processes hear it everywhere" * needs_threads()) {
+TEST_CASE("a notification reaches every thread rank of every process" * needs_threads()) {
   spawn(threads(2) * world(), [](auto& ranks) {
     const auto notices = ranks.failure_channel();
     const int last = ranks.size() - 1;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// What the other ranks see when one fails: a typed error, never a hang.
+// If a rank fails, the other ranks throw a typed error and never hang.
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -24,7 +24,7 @@ struct Trouble : std::runtime_error {
   Trouble() : std::runtime_error("trouble on this rank") {}
 };
 
-/// Fails on one rank only, inside MPI's reduction.
+/// Throws on one rank only, inside MPI's reduction.
 struct Throwing {
   static constexpr bool commutative = true;
   bool now;
@@ -36,7 +36,7 @@ struct Throwing {
 
 }  // namespace
 
-TEST_CASE("a call that is wrong on one rank ends the calls of all" * needs_ranks(2)) {
+TEST_CASE("an invalid call on one rank revokes the communicator on all ranks" * needs_ranks(2)) {
   MpiCommunicator comm(world());
   std::vector<float> send(10), receive(8);
   if (comm.rank() == 1) {
@@ -48,20 +48,20 @@ TEST_CASE("a call that is wrong on one rank ends the calls of all" * needs_ranks
     CHECK(contains(said, "rank 1 revoked the communicator"));
     CHECK(contains(said, "send has 10 elements, receive has 8"));
   }
-  // From then on every call of every rank says so, and another communicator is untouched.
+  // Every later call of every rank throws the same reason, and another communicator is unaffected.
   CHECK(contains(sentence_of<RevokedError>([&] { barrier(comm); }), "rank 1 revoked the communicator"));
   CHECK_THROWS_AS((void)start_barrier(comm), RevokedError);
   CHECK_THROWS_AS(send_receive(comm, send, comm.rank(), receive, comm.rank()), RevokedError);
   world().barrier();
 }
 
-TEST_CASE("a revocation reaches ranks that wait for a message or a started call" * needs_ranks(2)) {
+TEST_CASE("a revocation reaches ranks that wait for a message or an asynchronous call" * needs_ranks(2)) {
   for (const bool message : {true, false}) {
     MpiCommunicator comm(world());
     int number = 0;
     if (comm.rank() == 0) {
       comm.revoke("enough");
-      comm.revoke("and again");  // the first reason stays
+      comm.revoke("and again");  // the first reason is kept
     } else if (message) {
       CHECK(contains(sentence_of<RevokedError>([&] { receive(comm, number, 0); }), "communicator: enough"));
     } else {
@@ -76,8 +76,7 @@ TEST_CASE("a revocation reaches ranks that wait for a message or a started call"
   }
 }
 
-TEST_CASE("a started call that is asked for instead of waited for is over once the communicator is revoked" *
-          needs_ranks(2)) {
+TEST_CASE("test returns true for an asynchronous call once the communicator is revoked" * needs_ranks(2)) {
   MpiCommunicator comm(world());
   std::vector<float> x(1000);
   if (comm.rank() == 0) {
@@ -93,7 +92,7 @@ TEST_CASE("a started call that is asked for instead of waited for is over once t
   world().barrier();
 }
 
-TEST_CASE("a rank that unwinds tells the others" * needs_ranks(2)) {
+TEST_CASE("a rank that unwinds revokes the communicator" * needs_ranks(2)) {
   std::vector<int> x(4, 1);
   std::string said;
   try {
@@ -111,7 +110,7 @@ TEST_CASE("a rank that unwinds tells the others" * needs_ranks(2)) {
     CHECK(contains(said, "destroyed by an exception"));
   world().barrier();
 
-  // The same where the rank holds the communicator and lets a started call go.
+  // The same if the rank keeps the communicator and destroys a Pending.
   MpiCommunicator comm(world());
   if (comm.rank() == 0) {
     try {
@@ -144,13 +143,12 @@ TEST_CASE("a call that a rank does not join times out on the others" * needs_ran
         CHECK(contains(error.what(), message ? "receive" : "all_reduce"));
         if (!message && comm.size() == 2) CHECK(contains(error.what(), "rank 1 did not join"));
       } catch (const RevokedError&) {
-        CHECK(comm.size() > 2);  // another one's deadline was over first
+        CHECK(comm.size() > 2);  // another rank's deadline has passed first
       }
       CHECK(std::chrono::steady_clock::now() - begun >= 100ms * (comm.size() == 2));
     }
     world().barrier();
-    // A rank that missed the call learns of it by the next one: of the revocation, or that the others made another
-    // call.
+    // A rank that missed the call learns of it in its next call, from the revocation or from the mismatch.
     if (comm.rank() == last && !message)
       CHECK_THROWS_AS(barrier(comm), Error);
     else
@@ -159,21 +157,21 @@ TEST_CASE("a call that a rank does not join times out on the others" * needs_ran
   }
 }
 
-TEST_CASE("a started call that is not joined times out in wait" * needs_ranks(2)) {
+TEST_CASE("an asynchronous call that a rank does not join times out in wait" * needs_ranks(2)) {
   MpiCommunicator comm(world(), {.deadline = 100ms});
   int number = 1;
   if (comm.rank() == 0) {
     auto pending = start_receive(comm, number, 1);
     CHECK_FALSE(pending.test());
     CHECK_THROWS_AS(pending.wait(), TimeoutError);
-    CHECK(pending.test());  // it is over
+    CHECK(pending.test());  // it is complete
     pending.wait();
   }
   world().barrier();
 }
 
-TEST_CASE("what MPI may still write for a call that was given up is not memory of the program's" * needs_ranks(2)) {
-  // Rank 0 makes no call of MPI until the others have given up, and the folder tells it so.
+TEST_CASE("MPI does not write to the program's memory after a call was given up" * needs_ranks(2)) {
+  // Rank 0 makes no MPI call until the others have given up, which they publish through the folder.
   const int others = world().size() - 1;
   std::random_device seed;
   const auto name = broadcast_value(world(), std::uint64_t{seed()} << 32 | seed(), 0);
@@ -193,19 +191,19 @@ TEST_CASE("what MPI may still write for a call that was given up is not memory o
           },
           [] { return false; });
     pending.wait();
-    CHECK(comm.rank() == 0);  // whose part of it the others' MPI may still do
+    CHECK(comm.rank() == 0);  // MPI on the other ranks may still do rank 0's part
   } catch (const Error&) {
   }
   if (world().rank() != 0) {
     for (std::size_t i = 0; i < 4; ++i) own.emplace_back(send.size() + 1000 * i, 7.0f);
     std::ofstream(folder / std::to_string(world().rank())) << "gave up";
   }
-  for (int round = 0; round < 100; ++round) world().barrier();  // in which MPI moves what it still can
+  for (int round = 0; round < 100; ++round) world().barrier();  // MPI progresses in these
   for (const auto& values : own) CHECK(std::count(values.begin(), values.end(), 7.0f) == std::ssize(values));
   if (world().rank() == 0) std::filesystem::remove_all(folder);
 }
 
-TEST_CASE("a training that times out frees no memory that MPI accesses later, and a late rank is told" *
+TEST_CASE("a training that times out frees no memory that MPI accesses later, and a late rank is notified" *
           needs_ranks(2)) {
   for (const bool sharded : {false, true}) {
     std::vector<std::vector<float>> own;
@@ -218,7 +216,7 @@ TEST_CASE("a training that times out frees no memory that MPI accesses later, an
       const auto train = [&](auto& training) {
         std::fill(weight.gradient().begin(), weight.gradient().end(), 1.0f);
         training.ready(weight);
-        if (late) world().barrier();  // by then the others have given up, and released their memory
+        if (late) world().barrier();  // by then the others have given up and freed their memory
         training.step({.learning_rate = 0.1});
       };
       if (sharded) {
@@ -236,15 +234,15 @@ TEST_CASE("a training that times out frees no memory that MPI accesses later, an
       for (std::size_t i = 0; i < 6; ++i) own.emplace_back(500'000 + 100 * i, 7.0f);
       world().barrier();
     }
-    for (int round = 0; round < 100; ++round) world().barrier();  // in which MPI moves what it still can
+    for (int round = 0; round < 100; ++round) world().barrier();  // MPI progresses in these
     for (const auto& values : own) CHECK(std::count(values.begin(), values.end(), 7.0f) == std::ssize(values));
   }
 }
 
-TEST_CASE("a message of another size is an error, shorter or longer" * needs_ranks(2)) {
+TEST_CASE("a shorter or longer message than expected is an error" * needs_ranks(2)) {
   for (const int sent : {3, 5, 0, 40000}) {
     for (const bool straight : {false, true}) {
-      if (straight && sent == 40000) continue;  // its sender would wait for ever, as it asked to
+      if (straight && sent == 40000) continue;  // the sender has no deadline and would wait indefinitely
       MpiCommunicator comm(world(), {.deadline = straight ? Timeout(no_timeout) : default_deadline});
       std::vector<int> out(static_cast<std::size_t>(sent), 1);
       std::vector<int> in(4);
@@ -254,7 +252,7 @@ TEST_CASE("a message of another size is an error, shorter or longer" * needs_ran
         try {
           sending.wait();
         } catch (const Error&) {
-          CHECK(sent == 40000);  // one that is too large to be sent ahead may see the receiver's end
+          CHECK(sent == 40000);  // a rendezvous message may be interrupted by the receiver's end
         }
       } else {
         if (comm.rank() == 1) {
@@ -269,7 +267,7 @@ TEST_CASE("a message of another size is an error, shorter or longer" * needs_ran
   }
 }
 
-TEST_CASE("blocks of another size are a mismatch on every rank" * needs_ranks(2)) {
+TEST_CASE("blocks of different sizes are a mismatch on every rank" * needs_ranks(2)) {
   for (const std::size_t count : {4u, 40000u}) {
     MpiCommunicator comm(world());
     std::vector<int> mine(comm.rank() == 1 ? count - 1 : count);
@@ -281,7 +279,7 @@ TEST_CASE("blocks of another size are a mismatch on every rank" * needs_ranks(2)
   }
 }
 
-TEST_CASE("asynchronous collectives that differ are a mismatch on every rank" * needs_ranks(2)) {
+TEST_CASE("different asynchronous collectives are a mismatch on every rank" * needs_ranks(2)) {
   for (const std::size_t count : {4u, 300000u}) {
     for (const bool other_call : {false, true}) {
       MpiCommunicator comm(world());
@@ -337,7 +335,7 @@ TEST_CASE("each combination of sizes is compared at its first use only, if asked
   world().barrier();
 }
 
-TEST_CASE("blocking collectives that differ end in an error on every rank, which says how" * needs_ranks(2)) {
+TEST_CASE("different blocking collectives are a mismatch on every rank, with both values" * needs_ranks(2)) {
   struct Case {
     std::string of_rank_1;
     std::string of_others;
@@ -407,7 +405,7 @@ TEST_CASE("a rank that joins a call late learns of its revocation in that call o
   barrier(comm);
   float value = 1;
   if (comm.rank() == 0) {
-    // Without a word of its own to anybody this rank has come, as the others see it, and gone.
+    // To the other ranks it looks as if this rank joined the call and then left.
     std::thread revokes([other = comm.share()]() mutable {
       std::this_thread::sleep_for(50ms);
       other.revoke("enough");
@@ -417,7 +415,7 @@ TEST_CASE("a rank that joins a call late learns of its revocation in that call o
     world().barrier();
   } else {
     world().barrier();
-    // Rank 0's operand is there, so this call may complete; the next one cannot.
+    // Rank 0's operand is available, so this call may complete; the next one cannot.
     CHECK(contains(sentence_of<RevokedError>([&] {
                      all_reduce(comm, value, sum);
                      all_reduce(comm, value, sum);
@@ -427,7 +425,7 @@ TEST_CASE("a rank that joins a call late learns of its revocation in that call o
   world().barrier();
 }
 
-TEST_CASE("a revocation at any moment of calls that follow each other ends them on all ranks" * needs_ranks(2) *
+TEST_CASE("a revocation at any moment of a sequence of calls ends them on all ranks" * needs_ranks(2) *
           needs_threads()) {
   std::minstd_rand random(static_cast<unsigned>(world().rank()) + 1);
   for (int round = 0; round < 20; ++round) {
@@ -468,7 +466,7 @@ TEST_CASE("a message that is revoked in transit reads no memory that its sender 
         revoked = true;
         CHECK(contains(error.what(), "enough"));
       }
-      // The receiver has elements of the sender's or its own old ones, nothing else.
+      // Each element is the sender's or the receiver's own old one.
       const auto kept = std::count(large.begin(), large.end(), comm.rank());
       const auto sent = std::count(large.begin(), large.end(), 0);
       CHECK(std::ssize(large) == (comm.rank() == 1 ? kept + sent : kept));
@@ -482,7 +480,7 @@ TEST_CASE("a message that is revoked in transit reads no memory that its sender 
   CHECK(revoked_in_transit > 0);
 }
 
-TEST_CASE("what a user's op throws comes out of the call" * needs_ranks(2)) {
+TEST_CASE("an exception of a custom op is thrown by the call" * needs_ranks(2)) {
   for (const bool started : {false, true}) {
     MpiCommunicator comm(world());
     std::vector<float> x(4, 1.0f);
@@ -499,13 +497,13 @@ TEST_CASE("what a user's op throws comes out of the call" * needs_ranks(2)) {
       threw = 1;
     }
     const auto all = all_gather_values(world(), threw);
-    CHECK(std::count(all.begin(), all.end(), 1) > 0);  // on the ranks that reduced something
+    CHECK(std::count(all.begin(), all.end(), 1) > 0);  // on the ranks that have reduced data
     CHECK_THROWS_AS(barrier(comm), RevokedError);
     world().barrier();
   }
 }
 
-TEST_CASE("arguments that are wrong everywhere are refused everywhere") {
+TEST_CASE("arguments that are invalid on every rank are rejected on every rank") {
   const int size = world().size();
   int number = 0;
   const auto refused = [&](auto&& call) {
@@ -519,7 +517,7 @@ TEST_CASE("arguments that are wrong everywhere are refused everywhere") {
   refused([&](auto& comm) { receive(comm, number, 0, -1); });
 }
 
-TEST_CASE("a blocking message to oneself with nothing on the other side is refused") {
+TEST_CASE("a blocking self-send without a counterpart is rejected") {
   MpiCommunicator comm(world());
   int number = 0;
   for (const bool sends : {true, false}) {
@@ -540,7 +538,7 @@ TEST_CASE("a blocking message to oneself with nothing on the other side is refus
   }
 }
 
-TEST_CASE("MPI's own errors come with its words and code") {
+TEST_CASE("errors of MPI contain its code and description") {
   const ErrorContext context{.operation = "all_reduce", .backend = "mpi", .rank = 2, .size = 4};
   try {
     mpi::check(MPI_ERR_TAG, "MPI_Send", context);
@@ -551,6 +549,6 @@ TEST_CASE("MPI's own errors come with its words and code") {
     CHECK(contains(error.what(), "invalid tag"));
   }
   MpiCommunicator comm(world());
-  // A real call that fails returns, although the program's own communicator might end it.
+  // A failing MPI call returns, although the error handler of the program's communicator might abort.
   CHECK_THROWS_AS(mpi::check(MPI_Bcast(nullptr, 1, MPI_INT, 99, comm.native_handle()), "MPI_Bcast", context), Error);
 }

@@ -16,7 +16,7 @@ int frames = 0;
 
 }  // namespace
 
-// In place of MPI's: notes how deep it is called.
+// Replaces MPI's function and records its stack depth.
 extern "C" int MPI_Allreduce(const void* send, void* receive, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm) {
   void* addresses[64];
   const int depth = backtrace(addresses, 64);
@@ -31,7 +31,7 @@ int main(int argc, char** argv) {
   auto connector = distx::connect(argc, argv);
   distx::MpiCommunicator comm(connector);
   distx::AnyCommunicator<> any(comm.share());
-  std::vector<float> values(1 << 16, 1.0f);  // too large to travel with the comparison
+  std::vector<float> values(1 << 16, 1.0f);  // too large to be sent with the comparison
   distx::all_reduce(comm, values, distx::sum);
   const int direct = frames;
   distx::all_reduce(any, values, distx::sum);

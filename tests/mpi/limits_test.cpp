@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Calls larger than one call of MPI may be, with that limit set to 1000 elements.
+// Calls that exceed the limit of one MPI call, with that limit set to 1000 elements.
 #include <doctest/doctest.h>
 
 #include <climits>
@@ -22,7 +22,7 @@ struct Pair {
   friend bool operator==(const Pair&, const Pair&) = default;
 };
 
-/// What element i of rank r's block for rank `to` is: another one everywhere.
+/// Returns element i of rank r's block for rank `to`; all of them differ.
 template <class T>
 T value(int r, std::size_t i, int to = 0) {
   const auto number = static_cast<std::uint32_t>(r * 1000000 + to * 100000) + static_cast<std::uint32_t>(i);
@@ -159,7 +159,7 @@ TEST_CASE("limits: all to all") {
   start_all_to_all(w.comm, send, send).wait();
   CHECK(send == expected);
 
-  // Rank a sends rank b a thousand elements for each of a and b, and one.
+  // Rank a sends rank b 1000 * (a + b) + 1 elements.
   const auto count = [](int a, int b) { return static_cast<std::size_t>(a + b) * 1000 + 1; };
   std::vector<std::size_t> out, in;
   std::vector<int> mine, theirs;
@@ -189,7 +189,7 @@ TEST_CASE("limits: a message is one message, however large") {
   CHECK(received == values<double>(previous, n));
 }
 
-TEST_CASE("limits: what MPI cannot count in is refused") {
+TEST_CASE("limits: an invalid max_count is rejected") {
   CHECK_THROWS_AS(MpiCommunicator(world(), {.max_count = 0}), InvalidArgument);
   CHECK_THROWS_AS(MpiCommunicator(world(), {.max_count = std::size_t{INT_MAX} + 1}), InvalidArgument);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// The main function of every test program that mpirun starts: all ranks run all test cases, in the same order, and say
-// which rank they are where one fails.
+// The main function of all test programs that mpirun starts: all ranks run all test cases in the same order and prefix
+// failures with their rank.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 
@@ -14,7 +14,7 @@
 
 namespace {
 
-/// Writes whole lines to std::cout, each with the rank in front.
+/// Writes whole lines to std::cout, prefixed with the rank.
 class Prefixed : public std::streambuf {
  public:
   explicit Prefixed(std::string prefix) : prefix_(std::move(prefix)) {}
@@ -43,7 +43,7 @@ REGISTER_LISTENER("counter", 1, test::Counter);
 distx::MpiConnector* the_world = nullptr;
 
 int run(int argc, char** argv) {
-  // Long enough for a busy machine, short enough to end before the harness ends the program.
+  // Enough for a busy machine, and less than the harness's time limit.
   distx::MpiConnector connector(argc, argv, {.deadline = std::chrono::minutes(2)});
   the_world = &connector;
   doctest::Context context(argc, argv);
@@ -51,7 +51,7 @@ int run(int argc, char** argv) {
   std::ostream out(&lines);
   context.setCout(&out);
   context.setOption("no-colors", true);
-  if (connector.rank() != 0) context.setOption("minimal", true);  // says nothing unless a test fails
+  if (connector.rank() != 0) context.setOption("minimal", true);  // prints only failures
   return test::run_cases(context, argv[0], connector.rank() == 0);
 }
 

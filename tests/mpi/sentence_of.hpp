@@ -2,7 +2,7 @@
 #pragma once
 #include <string>
 
-/// What `f` throws, in words; its type must be E.
+/// Returns the message of the exception that `f` throws; its type must be E.
 template <class E, class F>
 std::string sentence_of(F&& f) {
   try {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Tensors spread over processes, by messages and by shared memory.
+// Tensors sharded across processes, over MPI and over shared memory.
 #include <doctest/doctest.h>
 
 #include <distx/distx.hpp>
@@ -32,7 +32,7 @@ void go_round(C& comm) {
   CHECK(same(distx::redistribute<Shard<0, Data>>(blocks), rows));
   CHECK(same(distx::redistribute<>(blocks), distx::generate<float>(mesh, extents, number)));
 
-  // As many terms as there are ranks along Data.
+  // One term per rank along Data.
   const auto columns = distx::generate<float, Shard<1, Model>>(mesh, extents, number);
   const auto terms = distx::from_local<Partial<Data>, Shard<1, Model>>(mesh, extents, columns.local());
   auto pending = distx::start_redistribute<Shard<0, Data>>(terms);

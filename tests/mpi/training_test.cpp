@@ -8,8 +8,8 @@ using namespace distx::literals;
 
 namespace {
 
-/// How far apart all weights together are, relative to their norm. Not one by one: where the ranks' gradients nearly
-/// cancel, what is left is all rounding, and AdamW makes a step of full size of it.
+/// Returns the distance of all weights together relative to their norm. Single weights may differ more: if the ranks'
+/// gradients nearly cancel, the rest is rounding, which AdamW scales to a full step.
 double apart(const std::vector<float>& weights, const std::vector<float>& expected) {
   REQUIRE(weights.size() == expected.size());
   double difference = 0, norm = 0;
@@ -22,7 +22,7 @@ double apart(const std::vector<float>& weights, const std::vector<float>& expect
 
 }  // namespace
 
-TEST_CASE("training comes to the same weights at every stage") {
+TEST_CASE("training produces the same weights at every stage") {
   distx::MpiCommunicator comm(world());
   const auto expected = stages::train(comm, {.options = {.overlap = false, .stage = 0, .clip_norm = 1}, .steps = 5});
   for (const int stage : {0, 1, 2, 3})
@@ -37,7 +37,7 @@ TEST_CASE("training comes to the same weights at every stage") {
       }
 }
 
-TEST_CASE("norms and whole matrices come to the same weights at every stage") {
+TEST_CASE("training with norms and whole matrices produces the same weights at every stage") {
   distx::MpiCommunicator comm(world());
   const kinds::Mixture mixture{distx::Muon{.iterations = 2}};
   const auto norms = kinds::train(comm, distx::LAMB{}, {{.overlap = false, .stage = 0}}).weights;

@@ -6,10 +6,10 @@
 
 #include "needs.hpp"
 
-/// The ranks that mpirun has started; the main function connects them before the first test.
+/// Returns the connector of the ranks that mpirun has started; main connects them before the first test.
 distx::MpiConnector& world();
 
-/// Decorates a test case that needs so many ranks; on fewer it counts as skipped.
+/// Decorates a test case that needs `count` ranks; with fewer it is skipped.
 inline test::Needs needs_ranks(int count) {
   return {std::to_string(count) + " ranks or more", [count] { return world().size() >= count; }};
 }

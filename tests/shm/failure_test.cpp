@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Ranks that are killed, that cannot share memory, or that end in an exception: the others are told, and nothing is
-// left.
+// If ranks are killed, cannot share memory, or throw, the others throw and no resources leak.
 #include <doctest/doctest.h>
 
 #include <sys/resource.h>
@@ -13,7 +12,7 @@ namespace {
 using namespace std::chrono_literals;
 using Comm = distx::ShmCommunicator;
 
-/// How the waits of a rank end, by name: everything that can wait for rank `other`.
+/// The calls in which a rank can wait for rank `other`, by name.
 const std::vector<std::pair<std::string, void (*)(Comm&, int)>>& waits() {
   static const std::vector<std::pair<std::string, void (*)(Comm&, int)>> all{
       {"all_reduce", [](Comm& comm, int) { distx::all_reduce(comm, std::vector<float>(100), distx::sum); }},
@@ -44,7 +43,7 @@ const std::vector<std::pair<std::string, void (*)(Comm&, int)>>& waits() {
   return all;
 }
 
-/// Status 0 where `f` ends in a RankFailure that names rank 1, well before the deadline; else what it did instead.
+/// Returns 0 if `f` throws a RankFailure that names rank 1 well before the deadline, otherwise a code for its outcome.
 template <class F>
 int ends_in_failure(F&& f) {
   const auto began = std::chrono::steady_clock::now();
@@ -62,7 +61,7 @@ int ends_in_failure(F&& f) {
   }
 }
 
-TEST_CASE("a rank that is killed ends every wait of the others in a RankFailure, and leaves nothing in /dev/shm") {
+TEST_CASE("every wait for a killed rank throws RankFailure and leaves nothing in /dev/shm") {
   for (std::size_t which = 0; which < waits().size(); ++which) {
     CAPTURE(waits()[which].first);
     const auto ended = test::forked(3, [&](test::ForkedConnector& connector, test::Board&) {
@@ -76,8 +75,8 @@ TEST_CASE("a rank that is killed ends every wait of the others in a RankFailure,
   }
 }
 
-TEST_CASE("a rank that is killed in the middle of its work leaves nothing behind") {
-  // A sibling watches how far rank 1 has come, and kills it there: in collectives, allocations, messages.
+TEST_CASE("a rank that is killed during its work leaks nothing") {
+  // A sibling watches rank 1's progress and kills it during collectives, allocations or messages.
   for (const int steps : {1, 7, 40}) {
     CAPTURE(steps);
     const auto ended = test::forked(3, [&](test::ForkedConnector& connector, test::Board& board) {
@@ -104,7 +103,7 @@ TEST_CASE("a rank that is killed in the middle of its work leaves nothing behind
   }
 }
 
-TEST_CASE("a rank that is killed is missed while another one, before it in number, is only late") {
+TEST_CASE("a killed rank is detected while a rank with a lower number is only late") {
   const auto ended = test::forked(3, [](test::ForkedConnector& connector, test::Board& board) {
     Comm comm(connector, 60s);
     distx::barrier(comm);
@@ -117,7 +116,7 @@ TEST_CASE("a rank that is killed is missed while another one, before it in numbe
   CHECK(ended == std::vector<int>{0, 1000 + SIGKILL, 0});
 }
 
-/// As long as it lives, this process can open no more files.
+/// Prevents this process from opening files while it exists.
 class NoMoreFiles {
  public:
   NoMoreFiles() {
@@ -134,14 +133,14 @@ class NoMoreFiles {
   rlimit before_{};
 };
 
-TEST_CASE("a message for which no memory can be had is a MemoryError that copies nothing, and the program goes on") {
+TEST_CASE("a message that cannot allocate throws MemoryError, copies nothing, and later calls work") {
   const auto ended = test::forked(2, [](test::ForkedConnector& connector, test::Board&) {
     int status = 0;
     {
       Comm comm(connector, 60s);
       std::vector<int> small(4), large(5'000'000);
       if (comm.rank() == 0) {
-        // Of the place in which the first message was, the second one must not read.
+        // The second message must not read the memory of the first.
         auto first = distx::start_receive(comm, small, 1);
         distx::barrier(comm);
         first.wait();
@@ -171,7 +170,7 @@ TEST_CASE("a message for which no memory can be had is a MemoryError that copies
   CHECK(ended == std::vector<int>{0, 0});
 }
 
-TEST_CASE("ranks that throw are told of, and leave nothing behind") {
+TEST_CASE("the others are notified of ranks that throw, and nothing leaks") {
   const auto ended = test::forked(2, [](test::ForkedConnector& connector, test::Board&) {
     try {
       Comm comm(connector, 60s);
@@ -189,7 +188,7 @@ TEST_CASE("ranks that throw are told of, and leave nothing behind") {
   CHECK(ended == std::vector<int>{1, 3});
 }
 
-/// Ranks of which the last says that it is on another machine: it changes what it tells of itself.
+/// A connector whose last rank pretends to run on another host: it modifies the data that it publishes.
 class Elsewhere : public distx::ThreadConnector {
  public:
   explicit Elsewhere(distx::ThreadConnector connector) : distx::ThreadConnector(std::move(connector)) {}
@@ -200,7 +199,7 @@ class Elsewhere : public distx::ThreadConnector {
   }
 };
 
-TEST_CASE("ranks of different machines are refused, on every rank") {
+TEST_CASE("ranks on different hosts are rejected on every rank") {
   std::array<std::string, 3> words;
   distx::spawn(3, [&](distx::ThreadConnector& connector) {
     Elsewhere elsewhere(connector);
@@ -215,7 +214,7 @@ TEST_CASE("ranks of different machines are refused, on every rank") {
                         "use MpiCommunicator") != std::string::npos);
 }
 
-/// Ranks of which one cannot find what rank 0 has made: it is told of another file.
+/// A connector in which one rank cannot find the segment of rank 0: it receives the name of another file.
 class Misled : public test::ForkedConnector {
  public:
   using test::ForkedConnector::ForkedConnector;
@@ -230,7 +229,7 @@ class Misled : public test::ForkedConnector {
   }
 };
 
-TEST_CASE("where one rank cannot reach the memory, no rank has a communicator") {
+TEST_CASE("if one rank cannot map the memory, no rank gets a communicator") {
   const auto ended = test::forked(3, [](test::ForkedConnector& connector, test::Board&) {
     const auto files = test::open_files();
     Misled misled(connector);

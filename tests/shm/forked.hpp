@@ -8,10 +8,10 @@
 #include "distx/distx.hpp"
 #include "distx/shm.hpp"
 
-// Ranks that are processes forked from the test, so that a test can kill them.
+// Ranks that are processes forked by the test, so that a test can kill them.
 namespace test {
 
-/// Where forked ranks meet before they have a communicator: memory that was mapped before the fork.
+/// The state through which forked ranks connect: memory that was mapped before the fork.
 struct Board {
   static constexpr std::size_t block_bytes = 4096;
   struct alignas(64) Rank {
@@ -19,7 +19,7 @@ struct Board {
     std::byte block[block_bytes];
   };
   Rank ranks[8];
-  std::atomic<int> steps{0};  // for a test to say how far it has come
+  std::atomic<int> steps{0};  // a progress counter for tests
 };
 
 class ForkedConnector {
@@ -39,7 +39,7 @@ class ForkedConnector {
               [&] { return stop_ != nullptr && *stop_ != 0; }) != distx::detail::WaitEnd::ready)
         throw distx::TimeoutError("a forked rank has not arrived");
   }
-  /// Waits end once this is not 0: for a rank that will not come.
+  /// Waits throw once this is not 0, for a rank that will not join.
   void stop_when(const std::atomic<int>& stop) noexcept { stop_ = &stop; }
   void broadcast(std::span<std::byte> bytes, int root) {
     if (rank_ == root) std::copy(bytes.begin(), bytes.end(), at(root).block);
@@ -65,8 +65,8 @@ class ForkedConnector {
   const std::atomic<int>* stop_ = nullptr;
 };
 
-/// Runs `body(connector, board)` in so many new processes, and says how each ended: what `body` returned, or 1000 plus
-/// the signal that ended it.
+/// Runs `body(connector, board)` in `ranks` new processes and returns, for each, the result of `body`, or 1000 plus the
+/// signal that killed it.
 inline std::vector<int> forked(int ranks, const std::function<int(ForkedConnector&, Board&)>& body) {
   void* const memory = ::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) throw std::runtime_error("no memory for the board");

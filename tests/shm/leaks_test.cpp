@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Ten thousand communicators, and ranks that are killed whenever it may be: nothing is left, and nobody waits for ever.
+// Ten thousand communicators, and ranks killed at random times: no resources leak, and no rank waits indefinitely.
 #include <doctest/doctest.h>
 
 #include <random>
@@ -40,7 +40,7 @@ TEST_CASE("ten thousand communicators leave open files, /dev/shm, mappings and m
   CHECK(test::shared_names() == named);
 }
 
-/// Everything that there is to be killed in, over and over; returns when `until()`.
+/// Repeats everything during which a rank can be killed; returns when `until()`.
 template <class Until>
 void work(test::ForkedConnector& connector, const Until& until) {
   while (!until()) {
@@ -58,22 +58,21 @@ void work(test::ForkedConnector& connector, const Until& until) {
   }
 }
 
-TEST_CASE("a rank that is killed at any time leaves nothing, and the others end in a typed error") {
+TEST_CASE("a rank that is killed at any time leaks nothing, and the others throw a typed error") {
   const auto named = test::shared_names();
   const auto files = test::open_files();
   std::mt19937 random(20240229);
-  // RankFailure; RevokedError; where there was no communicator yet; where memory went with its maker before it was
-  // found.
+  // RankFailure; RevokedError; killed before the communicator existed; killed before its memory was found.
   std::array<int, 4> told{};
   const auto end = std::chrono::steady_clock::now() + 15s;
   int tries = 0;
   for (; tries < 300 && std::chrono::steady_clock::now() < end; ++tries) {
     CAPTURE(tries);
     const int victim = static_cast<int>(random() % 3);
-    // Some die before the communicator is made, most within the first of it or the second.
+    // Some ranks die before the communicator is made, most during the first or the second round.
     const auto delay = std::chrono::microseconds(random() % 12000);
     const auto ended = test::forked(3, [&](test::ForkedConnector& connector, test::Board& board) {
-      // The connector ends, too, where a rank will not come.
+      // The connector gives up, too, if a rank will not join.
       std::jthread killer;
       connector.stop_when(board.steps);
       if (connector.rank() == victim)

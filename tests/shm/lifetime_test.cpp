@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Communicators and their memory come and go; what they held goes with them.
+// Destroyed communicators and allocations release their resources.
 #include <doctest/doctest.h>
 
 #include "comm/outcomes.hpp"
@@ -11,7 +11,7 @@ namespace {
 using namespace std::chrono_literals;
 using Comm = distx::ShmCommunicator;
 
-/// How every rank ended.
+/// Returns how every rank ended.
 template <class F>
 std::vector<test::Outcome> outcomes(int ranks, F f, distx::Timeout deadline = 1min) {
   std::vector<test::Outcome> all(static_cast<std::size_t>(ranks));
@@ -36,7 +36,7 @@ void use(Comm& comm) {
   if (!test::nameless()) throw std::logic_error("a segment has a name");
 }
 
-TEST_CASE("a thousand communicators made and dropped leave files, mappings and memory as they were") {
+TEST_CASE("a thousand destroyed communicators leave files, mappings and memory unchanged") {
   const auto ended = test::forked(2, [&](test::ForkedConnector& connector, test::Board&) {
     const auto round = [&] {
       Comm comm(connector, 1min);
@@ -53,14 +53,14 @@ TEST_CASE("a thousand communicators made and dropped leave files, mappings and m
   CHECK(ended == std::vector<int>{0, 0});
 }
 
-TEST_CASE("memory that all ranks have let go is given back while the communicator lives") {
+TEST_CASE("memory that all ranks have destroyed is freed while the communicator exists") {
   const auto ended = test::forked(2, [](test::ForkedConnector& connector, test::Board&) {
     Comm comm(connector, 1min);
     for (int i = 0; i < 5; ++i) {
       auto memory = comm.allocate<float>(4 << 20);
       std::fill(memory.begin(), memory.end(), 1.0f);
       distx::all_reduce(comm, memory, distx::sum);
-      if (test::memory_kib("RssShmem") < 20000) return 1;  // its own 16 MiB, and half of the other's
+      if (test::memory_kib("RssShmem") < 20000) return 1;  // this rank's 16 MiB, and half of its peer's
     }
     distx::barrier(comm);
     auto little = comm.allocate<float>(1);
@@ -69,11 +69,11 @@ TEST_CASE("memory that all ranks have let go is given back while the communicato
   CHECK(ended == std::vector<int>{0, 0});
 }
 
-TEST_CASE("memory may outlive its communicator, and a rank may let its part go before the others") {
+TEST_CASE("memory may outlive its communicator, and a rank may free its part before the others") {
   const auto all = outcomes(3, [](Comm& comm) {
     auto first = comm.allocate<float>(100000);
     auto second = comm.allocate<float>(100000);
-    // Rank 1 lets one go, and reduces from memory of its own what the others reduce in place.
+    // Rank 1 frees its part, and reduces from private memory while the others reduce in place.
     std::vector<float> own(100000);
     if (comm.rank() == 1) first = {};
     for (int round = 0; round < 3; ++round) {
@@ -94,7 +94,7 @@ TEST_CASE("memory may outlive its communicator, and a rank may let its part go b
   CHECK_MESSAGE(test::all_say(all, "done", ""), test::text_of(all));
 }
 
-TEST_CASE("ranks that ask for different sizes are refused") {
+TEST_CASE("ranks that request different sizes are rejected") {
   const auto all =
       outcomes(2, [](Comm& comm) { const auto memory = comm.allocate<float>(comm.rank() == 0 ? 10 : 11); });
   CHECK(all[0].type == "MismatchError");
@@ -103,19 +103,19 @@ TEST_CASE("ranks that ask for different sizes are refused") {
   CHECK(all[1].says("rank 0 requests 10 elements of 4 bytes"));
 }
 
-TEST_CASE("more memory than there can be is an error that says how much") {
+TEST_CASE("a request beyond the address space throws an error with its size") {
   const auto all = outcomes(2, [](Comm& comm) { const auto memory = comm.allocate<double>(std::size_t{1} << 60); });
   CHECK_MESSAGE(
       test::all_say(all, "another error", "cannot allocate shared memory for 1152921504606846976 elements of 8 bytes"),
       test::text_of(all));
 }
 
-TEST_CASE("an allocation that the system cannot serve is refused on every rank before it touches memory") {
+TEST_CASE("an allocation that exceeds the system's memory is rejected on every rank before it accesses memory") {
   const auto all = outcomes(2, [](Comm& comm) { const auto memory = comm.allocate<float>(std::size_t{1} << 42); });
   CHECK_MESSAGE(test::all_say(all, "another error", "bytes available"), test::text_of(all));
 }
 
-TEST_CASE("messages longer than a cell, in both orders") {
+TEST_CASE("messages longer than a cell arrive in both orders") {
   const auto all = outcomes(2, [](Comm& comm) {
     const int other = 1 - comm.rank();
     const auto letter = [](std::size_t i, int rank) {
@@ -144,7 +144,7 @@ TEST_CASE("messages longer than a cell, in both orders") {
   CHECK_MESSAGE(test::all_say(all, "done", ""), test::text_of(all));
 }
 
-TEST_CASE("any number of messages can be started to a rank that takes them, in both orders") {
+TEST_CASE("any number of messages can be started to a rank that receives them, in both orders") {
   for (const bool sender_first : {true, false}) {
     CAPTURE(sender_first);
     const auto all = outcomes(2, [&](Comm& comm) {
@@ -158,7 +158,7 @@ TEST_CASE("any number of messages can be started to a rank that takes them, in b
       if (sends == sender_first) {
         std::vector<decltype(start(0))> started;
         for (std::size_t i = 0; i < count; ++i) {
-          if (i == distx::shm::Mailbox::capacity) distx::barrier(comm);  // not one has been answered
+          if (i == distx::shm::Mailbox::capacity) distx::barrier(comm);  // no message has been matched
           started.push_back(start(i));
         }
         for (auto& pending : started) pending.wait();
@@ -173,11 +173,11 @@ TEST_CASE("any number of messages can be started to a rank that takes them, in b
   }
 }
 
-TEST_CASE("a rank that takes no messages is named when no more of them fit") {
+TEST_CASE("a rank that receives no messages is named when its mailbox is full") {
   const auto all = outcomes(
       2,
       [](Comm& comm) {
-        if (comm.rank() == 1) return;  // its communicator stays until rank 0 has given up
+        if (comm.rank() == 1) return;  // its communicator exists until rank 0 has given up
         std::vector<decltype(distx::start_send(comm, 1.0f, 1))> sent;
         const float value = 1;
         for (std::size_t i = 0; i <= distx::shm::Mailbox::capacity; ++i)

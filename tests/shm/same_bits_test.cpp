@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Wherever memory lies (this communicator's, the user's, or the one here and the other there), the bits are those of a
-// reduction in rank order, and what is moved arrives.
+// For buffers in the communicator's memory, in private memory, or one in each, results have the bits of a reduction in
+// rank order, and moved data is correct.
 #include <doctest/doctest.h>
 
 #include "conformance/elements.hpp"
@@ -20,7 +20,7 @@ constexpr std::pair<Where, const char*> all_places[] = {{Where::user, "the user'
                                                         {Where::mixed_sends, "sends of both kinds"},
                                                         {Where::mixed_receives, "receives of both kinds"}};
 
-/// n elements for each rank, some of them in communicator memory.
+/// Returns n elements for each rank, some of them in communicator memory.
 template <class T>
 struct Memory {
   Memory(distx::ShmCommunicator& comm, std::size_t n, Where where, bool sends)
@@ -28,7 +28,7 @@ struct Memory {
     const bool odd = comm.rank() % 2 == 1;
     const bool use_shared = where == Where::communicator || (where == Where::mixed && odd == sends) ||
                             (where == (sends ? Where::mixed_sends : Where::mixed_receives) && odd);
-    // Not always where the allocation begins.
+    // Not always at the beginning of the allocation.
     span = use_shared ? shared.span().subspan(n % 4, n) : Span<T>(own).subspan(n % 3, n);
   }
   CommunicatorMemory<T> shared;
@@ -50,7 +50,7 @@ std::vector<T> values(std::size_t n, int rank) {
   return all;
 }
 
-/// In rank order, one after another.
+/// Returns the reduction in rank order, one operand at a time.
 template <class T, class Op>
 std::vector<T> reduced(std::size_t n, int ranks, const Op& op) {
   std::vector<distx::accumulator_t<T>> sums;
@@ -95,7 +95,7 @@ void check_size(distx::ShmCommunicator& comm, conformance::Findings& findings, s
   distx::broadcast(comm, send.span, root);
   same(send.span, values<T>(n, root), "broadcast");
 
-  // Blocks of n, and blocks that differ by rank.
+  // Equal blocks of n, and blocks that differ by rank.
   std::vector<std::size_t> counts;
   std::vector<T> gathered;
   for (std::size_t r = 0; r < count; ++r) counts.push_back(r % 3 == 1 ? 0 : n / (r + 1));
@@ -142,14 +142,17 @@ void check_type(const std::vector<std::size_t>& sizes) {
   CHECK_MESSAGE(report.empty(), report.text());
 }
 
-// Around what fits a slot (2 KiB), a line, a round's stage (256 KiB), and several of those.
-TEST_CASE("float, wherever it lies") { check_type<float>({0, 1, 17, 511, 513, 4099, 65537, 200003}); }
-TEST_CASE("bfloat16, wherever it lies") { check_type<distx::bfloat16>({3, 1025, 140001}); }
-TEST_CASE("double, wherever it lies") { check_type<double>({257, 33001}); }
-TEST_CASE("bytes, wherever they lie") { check_type<std::uint8_t>({63, 2049, 262145}); }
+// Sizes around a slot (2 KiB), a cache line, a round's staging buffer (256 KiB), and several of those.
+TEST_CASE("float results do not depend on the kind of memory") {
+  check_type<float>({0, 1, 17, 511, 513, 4099, 65537, 200003});
+}
+TEST_CASE("bfloat16 results do not depend on the kind of memory") { check_type<distx::bfloat16>({3, 1025, 140001}); }
+TEST_CASE("double results do not depend on the kind of memory") { check_type<double>({257, 33001}); }
+TEST_CASE("moved bytes do not depend on the kind of memory") { check_type<std::uint8_t>({63, 2049, 262145}); }
 
-TEST_CASE("the same inputs give the same bits a thousand times") {
-  // From one element to 4 MiB, around a slot, a line and a round's stage; the larger, the fewer at a time.
+TEST_CASE("the same inputs produce the same bits a thousand times") {
+  // From one element to 4 MiB, around a slot, a line and a round's staging buffer; larger sizes are repeated less
+  // often.
   conformance::Report report;
   distx::spawn(3, [&](distx::ThreadConnector& connector) {
     distx::ShmCommunicator comm(connector, std::chrono::minutes(2));

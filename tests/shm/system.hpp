@@ -7,14 +7,14 @@
 
 namespace test {
 
-/// What lies in a folder, by name.
+/// Returns the names of a folder's entries.
 inline std::set<std::string> entries(const char* folder) {
   std::set<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) names.insert(entry.path().filename().string());
   return names;
 }
 
-/// What lies in /dev/shm, but for the files of MPI programs that may be running beside this one.
+/// Returns the entries of /dev/shm, except the files of MPI programs that may be running at the same time.
 inline std::set<std::string> shared_names() {
   auto names = entries("/dev/shm");
   std::erase_if(names, [](const std::string& name) { return name.starts_with("vader_segment."); });
@@ -23,7 +23,7 @@ inline std::set<std::string> shared_names() {
 
 inline std::size_t open_files() { return entries("/proc/self/fd").size(); }
 
-/// A line of /proc/self/status in KiB, as `VmRSS` and `RssShmem`.
+/// Returns a line of /proc/self/status in KiB, such as `VmRSS` and `RssShmem`.
 inline std::size_t memory_kib(const std::string& name) {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);)
@@ -38,7 +38,7 @@ inline std::size_t mappings() {
   return lines;
 }
 
-/// Whether this process shares memory, none of which has a name in /dev/shm that could be left there.
+/// Returns whether this process shares memory and none of it has a name in /dev/shm that could be left there.
 inline bool nameless() {
   std::ifstream maps("/proc/self/maps");
   bool shares = false;

@@ -6,7 +6,7 @@
 
 using namespace distx::literals;
 
-TEST_CASE("ranks that are processes train to the bits of ranks that are threads, at every stage") {
+TEST_CASE("process ranks and thread ranks train to the same bits at every stage") {
   for (const int ranks : toy::rank_counts) {
     CAPTURE(ranks);
     std::vector<float> expected;
@@ -30,7 +30,7 @@ TEST_CASE("ranks that are processes train to the bits of ranks that are threads,
   }
 }
 
-TEST_CASE("norms and whole matrices come to the bits of threads, at every stage") {
+TEST_CASE("training with norms and whole matrices has the bits of thread ranks at every stage") {
   const kinds::Mixture mixture{distx::Muon{.iterations = 2}};
   for (const int ranks : {2, 3}) {
     CAPTURE(ranks);
@@ -60,7 +60,7 @@ TEST_CASE("too little memory on one rank is a MemoryError on all") {
     const auto endings = test::forked(ranks, [stage = stage](test::ForkedConnector& connector, test::Board&) {
       distx::ShmCommunicator comm(connector, std::chrono::seconds(60));
       std::vector<distx::Parameter<float>> parameters;
-      // Nothing reaches so far; the sum of all does not overflow.
+      // Larger than any address space, while the sum of all sizes does not overflow.
       parameters.emplace_back("huge.weight", std::size_t{1} << 56);
       try {
         stages::Training training(comm, parameters, distx::SGD{}, {.stage = stage});

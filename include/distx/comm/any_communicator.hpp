@@ -12,7 +12,7 @@ namespace distx {
 
 namespace detail {
 
-/// The virtual functions behind AnyCommunicator: two for each erased call.
+/// Declares the virtual functions of AnyCommunicator: `execute` and `start` for each erased call.
 template <MemorySpace Space, class List>
 class VirtualCalls;
 template <MemorySpace Space>
@@ -31,7 +31,7 @@ class VirtualCalls<Space, CallList<Call, Rest...>> : public VirtualCalls<Space, 
   virtual Pending<Space> start(const Call&, typename Space::stream) = 0;
 };
 
-/// The interface behind AnyCommunicator.
+/// The interface that AnyCommunicator calls.
 template <MemorySpace Space>
 class VirtualCommunicator : public VirtualCalls<Space, ErasedCalls<Space>> {
  public:
@@ -47,7 +47,7 @@ class VirtualCommunicator : public VirtualCalls<Space, ErasedCalls<Space>> {
   GroupCache groups;
 };
 
-/// Another communicator's Pending as an operation.
+/// Adapts another communicator's Pending to Operation.
 template <class P, MemorySpace Space>
 class PendingOperation final : public Operation<Space> {
  public:
@@ -61,7 +61,7 @@ class PendingOperation final : public Operation<Space> {
   }
   void complete() override { pending_.wait(); }
   void complete(typename Space::stream stream) override { pending_.wait(stream); }
-  void abandon() noexcept override {}  // destroying the Pending inside does
+  void abandon() noexcept override {}  // destroying the inner Pending does it
   void keep(std::shared_ptr<void> owner) override {
     if constexpr (requires { pending_.keep(std::move(owner)); })
       pending_.keep(std::move(owner));
@@ -114,7 +114,7 @@ class ImplementedCalls<C, Base, CallList<Call, Rest...>> : public ImplementedCal
   }
 
  private:
-  // With the communicator as an argument: if it has no `start` at all, its name may not even be looked up.
+  // The communicator is an argument because its `start` may not be named if it does not exist.
   template <class Inner>
   Pending<Space> begin(Inner& inner, const Call& call, typename Space::stream after) {
     if constexpr (!Starts<Inner, Call>) {
@@ -172,10 +172,10 @@ class CommunicatorModel final
 
 }  // namespace detail
 
-/// A communicator of any backend behind one type, for one memory space; a call costs a virtual call and allocates
-/// nothing.
+/// Holds a communicator of any backend in one memory space.
 ///
-/// A call that the communicator inside does not support throws InvalidArgument.
+/// A call costs one virtual call and does not allocate. Collectives have the contract of the communicator inside.
+/// @throws InvalidArgument from calls that the communicator inside does not support
 template <MemorySpace Space = Host>
 class AnyCommunicator {
   using Interface = detail::VirtualCommunicator<Space>;
@@ -218,7 +218,7 @@ class AnyCommunicator {
   }
   void revoke(const std::string& reason) { self_->revoke(reason); }
 
-  /// @name For what is built on communicators
+  /// @name Building blocks for libraries on top of communicators
   /// @{
   [[nodiscard]] Span<std::byte, Space> scratch(std::size_t bytes) { return self_->scratch(bytes); }
   [[nodiscard]] detail::GroupCache& group_cache() noexcept { return self_->groups; }

@@ -14,7 +14,7 @@ namespace detail {
 template <class SharedMemory, class Mpi, Connector C>
 [[nodiscard]] AnyCommunicator<> made_by_vendors(C& connector, const Hosts& hosts, Timeout deadline,
                                                 const ErrorContext& context) {
-  // Before anything is made, so that every rank throws the same.
+  // Checked before anything is made, so that every rank throws the same error.
   if (hosts.largest() > 1) demand_maker<SharedMemory>("shm.hpp", context);
   if (hosts.count() > 1) demand_maker<Mpi>("mpi.hpp", context);
   const auto make = [deadline]<class Maker>(std::type_identity<Maker>, auto& ranks) -> AnyCommunicator<> {
@@ -40,10 +40,15 @@ template <class SharedMemory, class Mpi, Connector C>
 
 }  // namespace detail
 
-/// The communicator that fits where the ranks are: alone, SerialCommunicator; threads of one process,
-/// ThreadCommunicator; on one host, shared memory; one on each of several hosts, MPI; else shared memory inside
-/// and MPI across. Collective.
-/// @throws ConnectError where that takes a vendor's header which this program does not include: it says which
+/// Returns the fastest communicator for the location of the ranks. Collective over the connector.
+///
+/// - one rank: SerialCommunicator
+/// - threads of one process: ThreadCommunicator
+/// - processes on one host: shared memory
+/// - one rank on each of several hosts: MPI
+/// - otherwise: shared memory inside each host and MPI across hosts
+///
+/// @throws ConnectError if the choice needs a header that the program does not include; the message names it
 template <Connector C, class SharedMemory = detail::maker_t<detail::SharedMemoryTag, C>,
           class Mpi = detail::maker_t<detail::MpiTag, C>>
 [[nodiscard]] AnyCommunicator<> best_communicator(C& connector, Timeout deadline = default_deadline) {

@@ -12,21 +12,24 @@
 
 namespace distx {
 
-/// Ranks by group, each group in the order of its ranks: `{{0, 1}, {2, 3}}`.
+/// The ranks of each group, in the order of their ranks in the group: `{{0, 1}, {2, 3}}`.
 using Grouping = std::vector<std::vector<int>>;
 
 namespace detail {
 
-/// The communicators that `groups` has made, by their grouping; the values are of the caching communicator's own type.
+/// The communicators made by `groups`, by grouping; each value points to the type of the caching communicator.
 using GroupCache = std::map<Grouping, std::shared_ptr<void>>;
 
 }  // namespace detail
 
-/// A move-only handle on a collective in flight; `Pending` is the library's.
+/// A move-only handle on a collective in flight; `Pending` is the library's implementation.
 ///
-/// `wait(stream)` makes the stream wait and ends the borrow of the buffers in stream order; `wait()` blocks the host
-/// and throws on failure; `test()` returns whether `wait()` would return at once. Destroying one waits; destroying one
-/// while the stack unwinds revokes the communicator instead. An empty one, or one that was waited for, is complete.
+/// - `wait()` blocks the host until the collective is complete, and throws if it failed.
+/// - `wait(stream)` orders the stream after the collective; the buffers are borrowed until then in stream order.
+/// - `test()` returns whether `wait()` would return at once.
+///
+/// The destructor waits; during stack unwinding it revokes the communicator instead. An empty handle, or one that was
+/// waited for, is complete.
 template <class P, class Space = Host>
 concept PendingCollective =
     std::movable<P> && !std::copyable<P> && requires(P& pending, typename Space::stream stream) {
@@ -35,12 +38,12 @@ concept PendingCollective =
       { pending.test() } -> std::same_as<bool>;
     };
 
-/// `comm.execute(call)` compiles: the communicator does this collective, blocking.
+/// Satisfied if `comm.execute(call)` compiles: the communicator supports this collective as a blocking call.
 template <class C, class Call>
 concept Executes = Collective<Call> && requires(C& comm, const Call& call) { comm.execute(call); };
 
-/// `comm.start(call, after)` compiles: the communicator does this collective asynchronously, after what is enqueued on
-/// the stream `after`.
+/// Satisfied if `comm.start(call, after)` compiles: the communicator supports this collective asynchronously, ordered
+/// after the work enqueued on the stream `after`.
 template <class C, class Call>
 concept Starts = Collective<Call> && requires(C& comm, const Call& call, typename Call::space::stream after) {
   { comm.start(call, after) } -> PendingCollective<typename Call::space>;
@@ -48,13 +51,13 @@ concept Starts = Collective<Call> && requires(C& comm, const Call& call, typenam
 
 /// Moves and reduces tensor data among its ranks, in one memory space.
 ///
-/// A handle on shared state: move-only; `share()` returns another handle on the same state. It is used by one thread at
-/// a time, and all ranks make the same calls in the same order; blocking and asynchronous calls are ordered separately.
+/// A communicator is a move-only handle on shared state; `share()` returns another handle on it. One thread uses it at
+/// a time. All ranks make the same calls in the same order; blocking and asynchronous calls are ordered separately.
 ///
-/// - `split(color, key)` is collective and makes a communicator of the ranks of one color, ordered by key, then by
-/// rank.
-/// - `allocate<T>(n)` is collective and returns memory that this communicator moves fastest.
-/// - `revoke(reason)` ends the communicator: every rank's current or next call throws RevokedError with that reason.
+/// - `split(color, key)` returns a communicator of the ranks with the same color, ordered by key, then by rank.
+///   Collective.
+/// - `allocate<T>(n)` returns memory that this communicator transfers fastest. Collective.
+/// - `revoke(reason)` makes the current or next call of every rank throw RevokedError with that reason. Not collective.
 template <class C>
 concept Communicator = std::movable<C> && !std::copyable<C> &&
                        requires(C& comm, const C& fixed, int number, std::size_t bytes, std::string reason) {

@@ -8,7 +8,7 @@ namespace distx {
 
 namespace detail {
 
-/// Returns a hash of a grouping, for the ranks to compare.
+/// Returns a hash of a grouping, for comparison across ranks.
 [[nodiscard]] inline std::uint64_t hash_of(const Grouping& grouping) {
   std::vector<std::uint64_t> words{grouping.size()};
   for (const auto& group : grouping) {
@@ -20,26 +20,24 @@ namespace detail {
 
 }  // namespace detail
 
-/// Returns the communicator of this rank's group; a rank that is in no group gets a communicator of its own.
+/// Returns the communicator of this rank's group, or a communicator of this rank alone if it is in no group.
 ///
-/// Collective over `comm`, with the same grouping on every rank, which the ranks compare. A grouping that was asked for
-/// before gives another handle on the same communicator, without communication. Roots inside a group are ranks of that
-/// group.
+/// Collective over `comm`, with the same grouping on every rank. A repeated grouping returns another handle on the same
+/// communicator without communication. The root of a collective in a group is a rank of that group.
 ///
-/// @throws InvalidArgument for a rank that is out of range or in two groups; MismatchError on every rank if the
-/// groupings
-///         differ
+/// @throws InvalidArgument if a rank is out of range or listed twice
+/// @throws MismatchError on every rank if the groupings differ
 template <Communicator C>
 [[nodiscard]] C groups(C& comm, const Grouping& grouping,
                        std::source_location location = std::source_location::current()) {
   if constexpr (requires { comm.group_cache(); })
     if (const auto known = comm.group_cache().find(grouping); known != comm.group_cache().end())
       return std::static_pointer_cast<C>(known->second)->share();
-  // A barrier that carries the grouping: a rank with another one is found before any rank continues with it.
+  // The barrier carries the hash of the grouping, so ranks with different groupings fail here.
   detail::execute(comm, Barrier<typename C::space>{location, detail::hash_of(grouping)});
   const ErrorContext context{
       .operation = "groups", .backend = comm.backend(), .rank = comm.rank(), .size = comm.size(), .location = location};
-  // Ranks in no group get colors after those of the groups.
+  // Ranks that are in no group get the colors after those of the groups.
   std::vector<int> color(static_cast<std::size_t>(comm.size()), -1);
   int key = 0;
   for (std::size_t group = 0; group < grouping.size(); ++group) {

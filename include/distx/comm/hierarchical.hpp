@@ -7,16 +7,15 @@
 
 namespace distx {
 
-/// A communicator made of two: `Inner` among the ranks of a host, `Outer` among all ranks.
+/// Combines two communicators: `Inner` of the ranks of one host, and `Outer` of all ranks.
 ///
-/// - Reductions, broadcasts and all-gathers run inside each host, then across hosts with as many ranks of a host as the
-///   smallest host has, then inside again. All-to-alls, gathers and scatters go straight over `Outer`; messages over
-///   the communicator that reaches the peer.
+/// - Reductions, broadcasts and all-gathers run inside each host, then across hosts, then inside each host again. The
+///   number of ranks per host that communicate across hosts is that of the smallest host.
+/// - All-to-alls, gathers and scatters use `Outer` only; a message uses `Inner` if both ranks are on one host.
 /// - Hosts may have different numbers of ranks. If the ranks of a host are not consecutive, all-gathers,
-/// reduce-scatters
-///   and custom ops that do not commute go straight over `Outer`.
+///   reduce-scatters and reductions with a non-commutative op use `Outer` only.
 /// - The ranks compare their calls before each collective; an error on one level revokes both.
-/// - Asynchronous collectives run on a progress thread, which with MPI requires MPI_THREAD_MULTIPLE.
+/// - Asynchronous collectives run on a progress thread, which requires MPI_THREAD_MULTIPLE with MPI.
 template <Communicator Inner, Communicator Outer>
   requires std::same_as<typename Inner::space, Host> && std::same_as<typename Outer::space, Host>
 class Hierarchical
@@ -27,12 +26,12 @@ class Hierarchical
 
  public:
   /// Takes ownership of existing communicators. Collective over `outer`.
-  /// @pre both have the same ranks of this host, in the same order
+  /// @pre `inner` contains exactly the ranks of this host, in the order of their ranks in `outer`
   /// @throws InvalidArgument on every rank if the order differs
   Hierarchical(Inner inner, Outer outer) : Base(std::make_shared<State>(std::move(inner), std::move(outer))) {}
 
-  /// Made among the ranks of a connector, whose local ranks say which ranks share a host. Collective.
-  /// @throws ConnectError on every rank if the local ranks fit no assignment to hosts, or a level cannot be made
+  /// Makes both communicators from a connector, whose local ranks determine which ranks share a host. Collective.
+  /// @throws ConnectError on every rank if the local ranks match no assignment to hosts, or if a level cannot be made
   template <class C>
     requires(!std::same_as<std::remove_const_t<C>, Hierarchical>) && Connector<C>
   explicit Hierarchical(C& connector, Timeout deadline = default_deadline)
@@ -43,7 +42,7 @@ class Hierarchical
   explicit Hierarchical(std::pair<Inner, Outer> levels)
       : Hierarchical(std::move(levels.first), std::move(levels.second)) {}
 
-  /// Makes a communicator with a deadline, or with options that have one.
+  /// Returns a function that makes a communicator with a deadline, or with options that contain one.
   template <class Level>
   static auto maker(Timeout deadline) {
     return [deadline](auto& connector) {

@@ -6,12 +6,12 @@
 #include "distx/comm/movement.hpp"
 #include "distx/comm/point_to_point.hpp"
 
-// The collectives on lists of spans of one element type: the result is that of one call for each item, in order. What
-// is small travels together in one message. Every rank passes as many items; item i is as long on every rank. Where
-// only the root's list counts, the others may pass an empty one.
+// Coalesced collectives: each takes lists of spans of one element type and computes the result of one call per item.
+// Small items are packed into one message. The number of items and the length of item i are the same on every rank;
+// lists that only the root uses may be empty on the other ranks. Errors are those of the call on one span.
 namespace distx {
 
-/// The calls of a started list, with the packed copies of the small items; unpacks them when waited for.
+/// The asynchronous calls of a list and the packed copies of its small items; `wait` unpacks them.
 template <class P, class T, class S>
 class PendingList {
  public:
@@ -60,23 +60,23 @@ class PendingList {
   }
 
   void settle() noexcept {
-    if (std::uncaught_exceptions() > uncaught_) pendings_.clear();  // which revokes the communicator
+    if (std::uncaught_exceptions() > uncaught_) pendings_.clear();  // this revokes the communicator
     try {
       wait();
     } catch (...) {
-      pendings_.clear();  // a call that fails has revoked the communicator: the next one throws the reason
+      pendings_.clear();  // the failed call has revoked the communicator: its next call throws the reason
     }
   }
 
   int uncaught_ = std::uncaught_exceptions();
   detail::FusedList<T, S> list_;
   std::shared_ptr<Buffer<std::byte, S>> packed_;
-  std::vector<P> pendings_;  // last: they borrow the copies above
+  std::vector<P> pendings_;  // last: the calls borrow the packed copies
 };
 
 namespace detail {
 
-/// How a list is to be run: blocking where `after` is absent.
+/// Tag types: whether a list runs blocking, or asynchronously after a stream.
 template <class S>
 struct Now {
   static constexpr bool blocking = true;
@@ -200,111 +200,133 @@ auto receive_list(How how, C& comm, Receive& receive, int from, int tag, const h
 
 }  // namespace detail
 
+/// Reduces each item of `send` across all ranks into the same item of `receive` on every rank. Collective; blocks.
 template <class C, ListArgument SendList, ListArgument ReceiveList, class Op>
 void all_reduce(C& comm, const SendList& send, ReceiveList&& receive, Op op,
                 detail::here location = detail::here::current()) {
   detail::all_reduce_list(detail::Now<typename C::space>{}, comm, send, receive, op, location);
 }
+/// Starts `all_reduce` of a list and returns its Pending; the buffers are borrowed until `wait` returns. Collective.
 template <class C, ListArgument SendList, ListArgument ReceiveList, class Op>
 [[nodiscard]] auto start_all_reduce(C& comm, const SendList& send, ReceiveList&& receive, Op op,
                                     typename C::space::stream after = {},
                                     detail::here location = detail::here::current()) {
   return detail::all_reduce_list(detail::Later<typename C::space>{after}, comm, send, receive, op, location);
 }
-/// In place.
+/// Reduces each item of `list` across all ranks, in place. Collective; blocks.
 template <class C, ListArgument List, class Op>
 void all_reduce(C& comm, List&& list, Op op, detail::here location = detail::here::current()) {
   detail::all_reduce_list(detail::Now<typename C::space>{}, comm, list, list, op, location);
 }
+/// Reduces each item of `send` across all ranks into the same item of the root's `receive`. Collective; blocks.
 template <class C, ListArgument SendList, ListArgument ReceiveList, class Op>
 void reduce(C& comm, const SendList& send, ReceiveList&& receive, Op op, int root,
             detail::here location = detail::here::current()) {
   detail::reduce_list(detail::Now<typename C::space>{}, comm, send, receive, op, root, location);
 }
+/// Starts `reduce` of a list and returns its Pending; the buffers are borrowed until `wait` returns. Collective.
 template <class C, ListArgument SendList, ListArgument ReceiveList, class Op>
 [[nodiscard]] auto start_reduce(C& comm, const SendList& send, ReceiveList&& receive, Op op, int root,
                                 typename C::space::stream after = {}, detail::here location = detail::here::current()) {
   return detail::reduce_list(detail::Later<typename C::space>{after}, comm, send, receive, op, root, location);
 }
-/// In place.
+/// Reduces each item of `list` across all ranks, in place at the root. Collective; blocks.
 template <class C, ListArgument List, class Op>
 void reduce(C& comm, List&& list, Op op, int root, detail::here location = detail::here::current()) {
   detail::reduce_list(detail::Now<typename C::space>{}, comm, list, list, op, root, location);
 }
+/// Reduces each item of `send` and writes block r of the result to the same item of rank r's `receive`. Collective;
+/// blocks.
 template <class C, ListArgument SendList, ListArgument ReceiveList, class Op>
 void reduce_scatter(C& comm, const SendList& send, ReceiveList&& receive, Op op,
                     detail::here location = detail::here::current()) {
   detail::reduce_scatter_list(detail::Now<typename C::space>{}, comm, send, receive, op, location);
 }
+/// Starts `reduce_scatter` of a list and returns its Pending; the buffers are borrowed until `wait` returns.
+/// Collective.
 template <class C, ListArgument SendList, ListArgument ReceiveList, class Op>
 [[nodiscard]] auto start_reduce_scatter(C& comm, const SendList& send, ReceiveList&& receive, Op op,
                                         typename C::space::stream after = {},
                                         detail::here location = detail::here::current()) {
   return detail::reduce_scatter_list(detail::Later<typename C::space>{after}, comm, send, receive, op, location);
 }
+/// Concatenates each item of all ranks' `send` in rank order into the same item of `receive`. Collective; blocks.
 template <class C, ListArgument SendList, ListArgument ReceiveList>
 void all_gather(C& comm, const SendList& send, ReceiveList&& receive, detail::here location = detail::here::current()) {
   detail::all_gather_list(detail::Now<typename C::space>{}, comm, send, receive, location);
 }
+/// Starts `all_gather` of a list and returns its Pending; the buffers are borrowed until `wait` returns. Collective.
 template <class C, ListArgument SendList, ListArgument ReceiveList>
 [[nodiscard]] auto start_all_gather(C& comm, const SendList& send, ReceiveList&& receive,
                                     typename C::space::stream after = {},
                                     detail::here location = detail::here::current()) {
   return detail::all_gather_list(detail::Later<typename C::space>{after}, comm, send, receive, location);
 }
+/// Sends block r of each item of `send` to rank r and receives its blocks in rank order. Collective; blocks.
 template <class C, ListArgument SendList, ListArgument ReceiveList>
 void all_to_all(C& comm, const SendList& send, ReceiveList&& receive, detail::here location = detail::here::current()) {
   detail::all_to_all_list(detail::Now<typename C::space>{}, comm, send, receive, location);
 }
+/// Starts `all_to_all` of a list and returns its Pending; the buffers are borrowed until `wait` returns. Collective.
 template <class C, ListArgument SendList, ListArgument ReceiveList>
 [[nodiscard]] auto start_all_to_all(C& comm, const SendList& send, ReceiveList&& receive,
                                     typename C::space::stream after = {},
                                     detail::here location = detail::here::current()) {
   return detail::all_to_all_list(detail::Later<typename C::space>{after}, comm, send, receive, location);
 }
+/// Concatenates each item of all ranks' `send` in rank order into the root's `receive`. Collective; blocks.
 template <class C, ListArgument SendList, ListArgument ReceiveList>
 void gather(C& comm, const SendList& send, ReceiveList&& receive, int root,
             detail::here location = detail::here::current()) {
   detail::gather_list(detail::Now<typename C::space>{}, comm, send, receive, root, location);
 }
+/// Starts `gather` of a list and returns its Pending; the buffers are borrowed until `wait` returns. Collective.
 template <class C, ListArgument SendList, ListArgument ReceiveList>
 [[nodiscard]] auto start_gather(C& comm, const SendList& send, ReceiveList&& receive, int root,
                                 typename C::space::stream after = {}, detail::here location = detail::here::current()) {
   return detail::gather_list(detail::Later<typename C::space>{after}, comm, send, receive, root, location);
 }
+/// Writes block r of each item of the root's `send` to the same item of rank r's `receive`. Collective; blocks.
 template <class C, ListArgument SendList, ListArgument ReceiveList>
 void scatter(C& comm, const SendList& send, ReceiveList&& receive, int root,
              detail::here location = detail::here::current()) {
   detail::scatter_list(detail::Now<typename C::space>{}, comm, send, receive, root, location);
 }
+/// Starts `scatter` of a list and returns its Pending; the buffers are borrowed until `wait` returns. Collective.
 template <class C, ListArgument SendList, ListArgument ReceiveList>
 [[nodiscard]] auto start_scatter(C& comm, const SendList& send, ReceiveList&& receive, int root,
                                  typename C::space::stream after = {},
                                  detail::here location = detail::here::current()) {
   return detail::scatter_list(detail::Later<typename C::space>{after}, comm, send, receive, root, location);
 }
+/// Copies each item of the root's list to every rank. Collective; blocks.
 template <class C, ListArgument ReceiveList>
 void broadcast(C& comm, ReceiveList&& receive, int root, detail::here location = detail::here::current()) {
   detail::broadcast_list(detail::Now<typename C::space>{}, comm, receive, root, location);
 }
+/// Starts `broadcast` of a list and returns its Pending; the buffers are borrowed until `wait` returns. Collective.
 template <class C, ListArgument ReceiveList>
 [[nodiscard]] auto start_broadcast(C& comm, ReceiveList&& receive, int root, typename C::space::stream after = {},
                                    detail::here location = detail::here::current()) {
   return detail::broadcast_list(detail::Later<typename C::space>{after}, comm, receive, root, location);
 }
+/// Sends the items of a list to rank `to`, which receives them as a list. Blocks until the buffers may be reused.
 template <class C, ListArgument SendList>
 void send(C& comm, const SendList& send, int to, int tag = 0, detail::here location = detail::here::current()) {
   detail::send_list(detail::Now<typename C::space>{}, comm, send, to, tag, location);
 }
+/// Starts `send` of a list and returns its Pending; the buffers are borrowed until `wait` returns.
 template <class C, ListArgument SendList>
 [[nodiscard]] auto start_send(C& comm, const SendList& send, int to, int tag = 0, typename C::space::stream after = {},
                               detail::here location = detail::here::current()) {
   return detail::send_list(detail::Later<typename C::space>{after}, comm, send, to, tag, location);
 }
+/// Receives a list from rank `from`, which sends items of the same lengths. Blocks until complete.
 template <class C, ListArgument ReceiveList>
 void receive(C& comm, ReceiveList&& receive, int from, int tag = 0, detail::here location = detail::here::current()) {
   detail::receive_list(detail::Now<typename C::space>{}, comm, receive, from, tag, location);
 }
+/// Starts `receive` of a list and returns its Pending; the buffers are borrowed until `wait` returns.
 template <class C, ListArgument ReceiveList>
 [[nodiscard]] auto start_receive(C& comm, ReceiveList&& receive, int from, int tag = 0,
                                  typename C::space::stream after = {},

@@ -8,11 +8,11 @@
 
 namespace distx {
 
-/// Memory that one communicator moves fastest: what its `allocate<T>(n)` returns, zeroed.
+/// Memory that one communicator transfers fastest, returned by its `allocate<T>(n)` and zeroed. Move-only.
 ///
-/// Owns the elements and the communicator's state that they need, so it may outlive the handle. Move-only. Destroying
-/// it is local; on GPUs it waits for the work enqueued there. If one rank passes such memory to a call on GPUs, all
-/// ranks must.
+/// Owns the elements and the part of the communicator's state that they need, so it may outlive the communicator. The
+/// destructor is local; on GPUs it waits for the work enqueued there. On GPUs, if one rank passes such memory to a
+/// call, all ranks must.
 template <class T, MemorySpace Space = Host>
 class CommunicatorMemory {
  public:
@@ -48,11 +48,12 @@ class CommunicatorMemory {
     return elements_[index];
   }
 
-  /// Returns the same memory as elements of this type. @pre `bytes` holds at least `size` of them, suitably aligned
+  /// Returns the same memory as `size` elements of type T. @pre `bytes` holds at least `size` elements, suitably
+  /// aligned
   [[nodiscard]] static CommunicatorMemory from_bytes(CommunicatorMemory<std::byte, Space> bytes, std::size_t size) {
     return {Span<T, Space>(reinterpret_cast<T*>(bytes.data()), size), std::move(bytes.owner_)};
   }
-  /// Allocates plain zeroed host memory, for backends that move it as fast as any.
+  /// Allocates ordinary zeroed host memory, for backends that transfer it as fast as any other.
   [[nodiscard]] static CommunicatorMemory plain(std::size_t size)
     requires std::same_as<Space, Host>
   {

@@ -2,7 +2,9 @@
 #pragma once
 #include "distx/comm/reductions.hpp"
 
-// The collectives that move without computing, as functions. In place where one span is the right block of the other.
+// Collectives that move elements without computing. A call is in place if one span is the matching block of the other.
+// All are collective over `comm` with the same root, block until this rank's part is complete, and throw as
+// `all_reduce` does.
 namespace distx {
 
 namespace detail {
@@ -31,7 +33,7 @@ auto scatter_call(Send& send, Receive& receive, int root, Counts counts, const h
 
 }  // namespace detail
 
-/// Every rank's `buffer` becomes the root's.
+/// Copies the root's `buffer` to `buffer` on every rank; all have the same length.
 template <class C, SpanArgument Buffer>
 void broadcast(C& comm, Buffer&& buffer, int root, detail::here location = detail::here::current()) {
   detail::execute(comm, detail::broadcast_call(buffer, root, location));
@@ -43,7 +45,8 @@ template <class C, SpanArgument Buffer>
   return detail::start(comm, detail::broadcast_call(buffer, root, location), after);
 }
 
-/// Every rank's `receive` becomes all ranks' `send` in rank order: as many from each, or `counts`.
+/// Concatenates all ranks' `send` in rank order into `receive` on every rank: equal blocks, or `counts[r]` elements
+/// from rank r.
 template <class C, SpanArgument Send, SpanArgument Receive>
 void all_gather(C& comm, const Send& send, Receive&& receive, Counts counts = {},
                 detail::here location = detail::here::current()) {
@@ -57,12 +60,12 @@ template <class C, SpanArgument Send, SpanArgument Receive>
   return detail::start(comm, detail::all_gather_call(send, receive, counts, location), after);
 }
 
-/// Rank r's `receive` becomes block r of every rank's `send`, in rank order: equal blocks.
+/// Sends block r of `send` to rank r, and receives one block from every rank, in rank order; all blocks are equal.
 template <class C, SpanArgument Send, SpanArgument Receive>
 void all_to_all(C& comm, const Send& send, Receive&& receive, detail::here location = detail::here::current()) {
   detail::execute(comm, detail::all_to_all_call(send, receive, {}, {}, location));
 }
-/// `send_counts[r]` elements for rank r, `receive_counts[r]` from it.
+/// Sends `send_counts[r]` elements to rank r and receives `receive_counts[r]` elements from it.
 template <class C, SpanArgument Send, SpanArgument Receive>
 void all_to_all(C& comm, const Send& send, Receive&& receive, Counts send_counts, Counts receive_counts,
                 detail::here location = detail::here::current()) {
@@ -76,7 +79,7 @@ template <class C, SpanArgument Send, SpanArgument Receive>
   return detail::start(comm, detail::all_to_all_call(send, receive, send_counts, receive_counts, location), after);
 }
 
-/// The root's `receive` becomes all ranks' `send` in rank order; elsewhere it may be empty.
+/// Concatenates all ranks' `send` in rank order into the root's `receive`, which may be empty on other ranks.
 template <class C, SpanArgument Send, SpanArgument Receive>
 void gather(C& comm, const Send& send, Receive&& receive, int root, Counts counts = {},
             detail::here location = detail::here::current()) {
@@ -89,7 +92,7 @@ template <class C, SpanArgument Send, SpanArgument Receive>
   return detail::start(comm, detail::gather_call(send, receive, root, counts, location), after);
 }
 
-/// Rank r's `receive` becomes block r of the root's `send`; elsewhere `send` may be empty.
+/// Copies block r of the root's `send` to rank r's `receive`; `send` may be empty on other ranks.
 template <class C, SpanArgument Send, SpanArgument Receive>
 void scatter(C& comm, const Send& send, Receive&& receive, int root, Counts counts = {},
              detail::here location = detail::here::current()) {

@@ -10,12 +10,12 @@
 
 namespace distx {
 
-/// The built-in reductions, and `user` for any other op.
+/// The built-in reductions, and `user` for a custom op.
 enum class OpKind : std::uint8_t { sum, product, min, max, average, user };
 
 namespace detail {
 
-// Unsigned inside, so that an overflow wraps, as it does in MPI and NCCL, and is not undefined.
+// Computed unsigned, so that overflow wraps as in MPI and NCCL instead of being undefined.
 template <class T, class F>
 constexpr T wrapping(T a, T b, F f) {
   if constexpr (std::integral<T>) {
@@ -68,7 +68,7 @@ struct Max {
   }
 };
 
-/// The sum divided by the number of ranks; for types with fractions only.
+/// Divides the sum by the number of ranks; for types that have fractions only.
 struct Average : Sum {
   static constexpr OpKind kind = OpKind::average;
   template <class T>
@@ -88,13 +88,12 @@ inline constexpr Max max{};
 /// The op of `all_reduce(comm, x, distx::average)`, for floating-point elements.
 inline constexpr Average average{};
 
-/// What may be handed to a reduction of `T`: associative, on two accumulators (`accumulator_t<T>`, float for shorter
-/// floats) giving one.
+/// A callable that can reduce elements of type `T`.
 ///
-/// A user's own op is any such callable, at most 16 bytes and trivially copyable (it travels inside the call). It is
-/// taken for non-commutative, and operands come in rank order, unless it has `static constexpr bool commutative =
-/// true`.
-/// A member `finish(accumulator, ranks)` runs once on each reduced element.
+/// The op is associative and combines two accumulators (`accumulator_t<T>`, which is float for reduced-precision types)
+/// into one. It is trivially copyable and at most 16 bytes, because calls store it by value. Operands are combined in
+/// rank order unless the op has `static constexpr bool commutative = true`. An optional member `finish(accumulator,
+/// ranks)` runs once on each reduced element.
 template <class Op, class T>
 concept ReductionOp = Element<T> && std::is_trivially_copyable_v<Op> && sizeof(Op) <= 16 && alignof(Op) <= 8 &&
                       requires(const Op& op, accumulator_t<T> a) {
@@ -105,7 +104,7 @@ namespace detail {
 
 template <class Op>
 constexpr OpKind kind_of() {
-  // Exactly these types: what is derived from one may compute something else.
+  // Matches the exact types: a type derived from one of them may compute something else.
   if constexpr (std::same_as<Op, Sum> || std::same_as<Op, Product> || std::same_as<Op, Min> || std::same_as<Op, Max> ||
                 std::same_as<Op, Average>)
     return Op::kind;

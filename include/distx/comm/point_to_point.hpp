@@ -21,7 +21,7 @@ auto send_receive_call(Out& send, int to, In& receive, int from, int tag, const 
 
 }  // namespace detail
 
-/// Sends to rank `to`; returns when the buffer may be used again, which may be not before the other side receives.
+/// Sends `buffer` to rank `to`. Blocks until the buffer may be reused, possibly until the receiver has joined.
 template <class C, SpanArgument Buffer>
 void send(C& comm, const Buffer& buffer, int to, int tag = 0, detail::here location = detail::here::current()) {
   detail::execute(comm, detail::send_call(buffer, to, tag, location));
@@ -33,7 +33,7 @@ template <class C, SpanArgument Buffer>
   return detail::start(comm, detail::send_call(buffer, to, tag, location), after);
 }
 
-/// Receives the next message of that tag from rank `from`, which must have exactly as many elements.
+/// Receives the next message with this tag from rank `from`; the lengths must be equal. Blocks until it has arrived.
 template <class C, SpanArgument Buffer>
 void receive(C& comm, Buffer&& buffer, int from, int tag = 0, detail::here location = detail::here::current()) {
   detail::execute(comm, detail::receive_call(buffer, from, tag, location));
@@ -45,7 +45,7 @@ template <class C, SpanArgument Buffer>
   return detail::start(comm, detail::receive_call(buffer, from, tag, location), after);
 }
 
-/// Both at once, so that a ring of ranks that pass something on does not block.
+/// Sends and receives at the same time, so a ring of ranks does not deadlock. Blocks until both are complete.
 template <class C, SpanArgument Out, SpanArgument In>
 void send_receive(C& comm, const Out& send, int to, In&& receive, int from, int tag = 0,
                   detail::here location = detail::here::current()) {
@@ -59,7 +59,7 @@ template <class C, SpanArgument Out, SpanArgument In>
   return detail::start(comm, detail::send_receive_call(send, to, receive, from, tag, location), after);
 }
 
-/// Returns on no rank before every rank has called it.
+/// Blocks until every rank has called it. Collective.
 template <class C>
 void barrier(C& comm, detail::here location = detail::here::current()) {
   detail::execute(comm, Barrier<detail::space_of_t<C>>{location});

@@ -2,14 +2,14 @@
 #pragma once
 #include "distx/comm/detail/arguments.hpp"
 
-// The reductions as functions. `start_…` begins one and returns a Pending that borrows the buffers until its wait.
+// Reductions. Each `start_…` function returns a Pending that borrows the buffers until it is waited for.
 namespace distx {
 
 namespace detail {
 
 using here = std::source_location;
 
-/// What is received into, as the call has it; a sentence where it does not fit what is sent.
+/// Returns the receive side as the span that the call needs; fails to compile with a message if the types do not match.
 template <class Send, class Receive>
 constexpr auto into(Receive& receive) {
   using Wanted = Span<value_t<Send>, space_t<Send>>;
@@ -42,13 +42,20 @@ auto reduce_scatter_call(Send& send, Receive& receive, Op op, Counts counts, con
 
 }  // namespace detail
 
-/// Every rank's `receive` becomes the reduction of all ranks' `send`.
-/// @throws MismatchError, TimeoutError, RevokedError, RankFailure; so do all functions here
+/// Reduces `send` across all ranks of `comm` and writes the result to `receive` on every rank.
+///
+/// Collective over `comm`; blocks until `receive` is complete. `send` and `receive` have the same length on every rank
+/// and either coincide (in place) or do not overlap. `threads` and `shm` combine operands in rank order.
+///
+/// @param op `distx::sum`, `product`, `min`, `max`, `average` (floating-point elements only), or a custom op
+/// @throws InvalidArgument on this rank if an argument is invalid
+/// @throws MismatchError on every rank if length, element type or op differ between ranks
+/// @throws TimeoutError, RevokedError, RankFailure if a peer does not join in time, gives up, or fails
 template <class C, SpanArgument Send, SpanArgument Receive, class Op>
 void all_reduce(C& comm, const Send& send, Receive&& receive, Op op, detail::here location = detail::here::current()) {
   detail::execute(comm, detail::all_reduce_call(send, receive, op, location));
 }
-/// In place.
+/// Reduces `buffer` across all ranks, in place.
 template <class C, SpanArgument Buffer, class Op>
 void all_reduce(C& comm, Buffer&& buffer, Op op, detail::here location = detail::here::current()) {
   detail::execute(comm, detail::all_reduce_call(buffer, buffer, op, location));
@@ -66,13 +73,14 @@ template <class C, SpanArgument Buffer, class Op>
   return detail::start(comm, detail::all_reduce_call(buffer, buffer, op, location), after);
 }
 
-/// The root's `receive` becomes the reduction of all ranks' `send`; elsewhere it stays as it is and may be empty.
+/// Reduces `send` across all ranks into the root's `receive`; on other ranks `receive` is unused and may be empty.
+/// Collective; blocks.
 template <class C, SpanArgument Send, SpanArgument Receive, class Op>
 void reduce(C& comm, const Send& send, Receive&& receive, Op op, int root,
             detail::here location = detail::here::current()) {
   detail::execute(comm, detail::reduce_call(send, receive, op, root, location));
 }
-/// In place at the root.
+/// Reduces `buffer` across all ranks, in place at the root.
 template <class C, SpanArgument Buffer, class Op>
 void reduce(C& comm, Buffer&& buffer, Op op, int root, detail::here location = detail::here::current()) {
   detail::execute(comm, detail::reduce_call(buffer, buffer, op, root, location));
@@ -84,7 +92,8 @@ template <class C, SpanArgument Send, SpanArgument Receive, class Op>
   return detail::start(comm, detail::reduce_call(send, receive, op, root, location), after);
 }
 
-/// Rank r's `receive` becomes block r of the reduction of all ranks' `send`: equal blocks, or of `counts` elements.
+/// Reduces `send` across all ranks and writes block r of the result to rank r's `receive`: equal blocks, or `counts[r]`
+/// elements. Collective; blocks.
 template <class C, SpanArgument Send, SpanArgument Receive, class Op>
 void reduce_scatter(C& comm, const Send& send, Receive&& receive, Op op, Counts counts = {},
                     detail::here location = detail::here::current()) {

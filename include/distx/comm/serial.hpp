@@ -6,7 +6,7 @@
 
 namespace distx {
 
-/// A world of one rank: every call works, and nothing moves.
+/// A communicator of one rank: every collective is supported and local.
 class SerialCommunicator : public detail::BasicCommunicator<SerialCommunicator, shared_memory::Backend> {
   using Base = detail::BasicCommunicator<SerialCommunicator, shared_memory::Backend>;
   friend Base;

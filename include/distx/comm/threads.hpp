@@ -10,10 +10,10 @@ namespace distx {
 
 namespace detail {
 
-/// Returns the first rank that runs in another process than this one, or -1. Collective.
+/// Returns the first rank that runs in another process, or -1. Collective.
 template <Connector C>
 int first_foreign_rank(C& connector) {
-  // The address of one variable, salted by when this process began: equal only within one process.
+  // The address of a variable and the start time of the process: equal only within one process.
   struct Process {
     const void* address;
     std::int64_t began;
@@ -27,15 +27,15 @@ int first_foreign_rank(C& connector) {
 
 }  // namespace detail
 
-/// Ranks that are threads of one process: every rank reads and writes all ranks' buffers in place. Reductions add in
-/// rank order.
+/// A communicator of threads of one process. Every rank reads and writes all ranks' buffers in place; reductions
+/// combine operands in rank order.
 class ThreadCommunicator : public detail::BasicCommunicator<ThreadCommunicator, shared_memory::Backend> {
   using Base = detail::BasicCommunicator<ThreadCommunicator, shared_memory::Backend>;
   friend Base;
 
  public:
-  /// Made among the ranks of a connector, which must be threads of this process. Collective over the connector, which
-  /// is not needed afterwards.
+  /// Makes a communicator from a connector whose ranks are threads of this process. Collective over the connector,
+  /// which is not needed afterwards.
   /// @throws ConnectError on every rank if a rank runs in another process
   template <class C>
     requires(!std::same_as<std::remove_const_t<C>, ThreadCommunicator>) && Connector<C>

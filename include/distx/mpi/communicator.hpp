@@ -7,32 +7,34 @@ namespace distx {
 
 /// Moves and reduces host memory among the ranks of an MPI program.
 ///
-/// - Small calls are reduced in rank order, as shared memory does; larger ones by MPI's collectives, in MPI's order.
-///   Reduced-precision elements are accumulated in float and rounded once. A custom op that is not commutative gets its
-///   operands in rank order.
+/// - Small calls are reduced in rank order, as over shared memory; larger ones by MPI's collectives, in MPI's order.
+///   Reduced-precision types are accumulated in float and rounded once. Operands of a non-commutative op are combined
+///   in rank order.
 /// - A call that differs between ranks throws MismatchError on every rank (see MpiOptions::check).
-/// - Asynchronous calls progress inside this rank's calls of MPI: `test` and `wait`, and any other.
-/// - A communicator keeps MPI running. Destroying one is local; its ranks destroy it at about the same time.
+/// - Asynchronous calls progress inside this rank's calls of MPI: `test`, `wait`, and any other.
+/// - A communicator keeps MPI initialized. The destructor is local; all ranks destroy the communicator at about the
+///   same time.
 class MpiCommunicator : public detail::BasicCommunicator<MpiCommunicator, mpi::Backend> {
   using Base = detail::BasicCommunicator<MpiCommunicator, mpi::Backend>;
   friend Base;
 
  public:
-  /// Made among the ranks of an MpiConnector, or of what `connect()` returned; one rank alone needs no launcher.
+  /// Makes a communicator from an MpiConnector or the result of `connect()`; a single rank needs no launcher.
   /// Collective.
-  /// @throws ConnectError if several ranks were brought together by another connector; InvalidArgument for options that
-  ///         MPI cannot meet; TimeoutError
+  /// @throws ConnectError if several ranks are connected by another connector
+  /// @throws InvalidArgument if MPI cannot satisfy the options
+  /// @throws TimeoutError if not all ranks join before the deadline
   template <class C>
     requires(!std::same_as<std::remove_cv_t<C>, MpiCommunicator>) && Connector<C>
   explicit MpiCommunicator(C& connector, const MpiOptions& options = {})
       : MpiCommunicator(session_of(connector), options) {}
 
-  /// Made among the ranks of `comm`, which is duplicated and remains the caller's. Collective.
-  /// @throws ConnectError unless it is an intracommunicator of a running MPI
+  /// Makes a communicator from a duplicate of `comm`, which remains the caller's. Collective over `comm`.
+  /// @throws ConnectError unless `comm` is an intracommunicator and MPI is initialized
   [[nodiscard]] static MpiCommunicator from_native_handle(MPI_Comm comm, const MpiOptions& options = {}) {
     return MpiCommunicator(std::make_shared<mpi::Session>(comm, options.deadline), options);
   }
-  /// Returns the MPI communicator of blocking calls; it remains this object's.
+  /// Returns the MPI communicator of blocking calls; it remains owned by this object.
   [[nodiscard]] MPI_Comm native_handle() const noexcept { return backend_of().native_handle(); }
   /// Returns whether MPI was initialized with MPI_THREAD_MULTIPLE.
   [[nodiscard]] static bool serves_threads() {

@@ -10,26 +10,28 @@ namespace distx {
 
 /// Options of an MpiConnector.
 struct MpiConnectorOptions {
-  /// How long its own calls, and the end of MPI, wait for the other ranks.
+  /// The deadline of this connector's calls and of the finalization of MPI.
   Timeout deadline = default_deadline;
-  /// What MPI is asked for; what it grants is `thread_level()`.
+  /// The thread level to request from MPI; `thread_level()` returns the level that MPI provides.
   mpi::ThreadLevel thread_level = mpi::ThreadLevel::multiple;
 };
 
-/// The ranks of an MPI program. Move-only; MPI ends when this and all communicators made from it are gone.
+/// The connector of an MPI program. Move-only; MPI is finalized after the connector and all communicators made from it
+/// have been destroyed.
 ///
-/// Letting the last of them go is collective, as MPI_Finalize is: while unwinding it waits two seconds for the others,
-/// and then leaves MPI as it is, so that a rank that fails cannot hang and the launcher ends the others.
+/// Destroying the last of them is collective, as MPI_Finalize is. During stack unwinding the destructor waits two
+/// seconds for the other ranks and then leaves MPI initialized, so a failing rank cannot hang and the launcher
+/// terminates the others.
 class MpiConnector {
  public:
-  /// Starts MPI, which takes its own arguments out of `argc` and `argv`. Collective.
-  /// @throws ConnectError where MPI has been started before, or is not the MPI of the launcher
+  /// Initializes MPI, which removes its own arguments from `argc` and `argv`. Collective.
+  /// @throws ConnectError if MPI was initialized before, or differs from the MPI of the launcher
   MpiConnector(int& argc, char**& argv, const MpiConnectorOptions& options = {})
       : session_(std::make_shared<mpi::Session>(argc, argv, options.thread_level, options.deadline)) {}
 
-  /// Joins the ranks of a host program's communicator, which is duplicated and otherwise left as it is; MPI is never
-  /// finalised. Collective.
-  /// @throws ConnectError unless it is an intracommunicator of a running MPI
+  /// Joins the ranks of a host program's communicator. Collective over `comm`, which is duplicated and remains the
+  /// caller's; MPI is never finalized.
+  /// @throws ConnectError unless `comm` is an intracommunicator and MPI is initialized
   explicit MpiConnector(MPI_Comm comm, const MpiConnectorOptions& options = {})
       : session_(std::make_shared<mpi::Session>(comm, options.deadline)) {}
 
@@ -38,26 +40,28 @@ class MpiConnector {
 
   [[nodiscard]] int rank() const noexcept { return session_->rank(); }
   [[nodiscard]] int size() const noexcept { return session_->size(); }
-  /// Among the ranks that can share memory with this one.
+  /// Returns this rank's index among the ranks that can share memory with it.
   [[nodiscard]] int local_rank() const noexcept { return session_->local_rank(); }
   [[nodiscard]] int local_size() const noexcept { return session_->local_size(); }
   [[nodiscard]] int root_rank() const noexcept { return 0; }
   [[nodiscard]] mpi::ThreadLevel thread_level() const { return boost::mpi::environment::thread_level(); }
-  /// The duplicate that this connector works on; it stays the connector's.
+  /// Returns the duplicated communicator; it remains owned by this connector.
   [[nodiscard]] MPI_Comm native_handle() const noexcept { return session_->comm(); }
-  /// The same ranks for Boost.MPI, which serialises whatever Boost.Serialization can.
+  /// Returns the same ranks for Boost.MPI, which transfers all types that Boost.Serialization supports.
   [[nodiscard]] boost::mpi::communicator boost() const { return session_->boost(); }
-  /// They keep MPI running. Null where MPI serves one thread only: then nobody may look for them beside other calls.
+  /// Returns the channel for failure notifications, which keeps MPI initialized, or null without MPI_THREAD_MULTIPLE:
+  /// then no thread may poll while another one calls MPI.
   [[nodiscard]] std::shared_ptr<FailureChannel> failure_channel() const {
     if (thread_level() != mpi::ThreadLevel::multiple) return nullptr;
     return session_;
   }
   [[nodiscard]] const std::shared_ptr<mpi::Session>& session() const noexcept { return session_; }
 
-  /// @throws TimeoutError
+  /// Blocks until every rank has called it. Collective. @throws TimeoutError
   void barrier() { session_->barrier("barrier"); }
 
-  /// @throws MismatchError on every rank where the ranks pass different numbers of bytes; TimeoutError
+  /// Copies the root's bytes to every rank. Collective.
+  /// @throws MismatchError on every rank if the sizes differ between ranks; TimeoutError
   void broadcast(std::span<std::byte> bytes, int root) {
     detail::check_control_root(root, rank(), size());
     same_size("broadcast", bytes.size());
@@ -69,7 +73,8 @@ class MpiConnector {
     std::copy(staged->begin(), staged->end(), bytes.begin());
   }
 
-  /// @throws MismatchError on every rank where the ranks pass different numbers of bytes; TimeoutError
+  /// Concatenates all ranks' bytes in rank order into `receive` on every rank. Collective.
+  /// @throws MismatchError on every rank if the sizes differ between ranks; TimeoutError
   void all_gather(std::span<const std::byte> send, std::span<std::byte> receive) {
     detail::check_control_gather(send.size(), receive.size(), rank(), size());
     same_size("all_gather", send.size());
@@ -78,7 +83,7 @@ class MpiConnector {
   }
 
  private:
-  // Staged, so that MPI writes to no buffer of the caller's after a timeout.
+  // Uses a staging buffer, so MPI does not write to the caller's buffer after a timeout.
   void gather(const char* operation, std::span<const std::byte> send, std::span<std::byte> receive) {
     auto staged = std::make_unique<std::vector<std::byte>>(receive.size());
     const auto own = static_cast<std::size_t>(rank()) * send.size();

@@ -10,13 +10,15 @@ namespace distx {
 
 /// Options of an MpiCommunicator; the same on every rank.
 struct MpiOptions {
-  /// How long a call waits for the other ranks before it throws TimeoutError. Three waits are not bounded by it: MPI's
-  /// own blocking collective, which large calls enter once all ranks have joined; the end of a message that has begun
-  /// to arrive; and, with `Check::off`, nothing else. With `no_timeout` calls wait indefinitely.
+  /// The time that a call waits for the other ranks before it throws TimeoutError; with `no_timeout` calls wait
+  /// indefinitely. It does not limit:
+  ///
+  /// - MPI's own blocking collective, which large calls enter once all ranks have joined;
+  /// - the rest of a message that has begun to arrive.
   Timeout deadline = default_deadline;
-  /// When the ranks compare their calls. With `Check::off` and `no_timeout` every call goes straight to MPI.
+  /// When the ranks compare their calls. With `Check::off` and `no_timeout` every call goes directly to MPI.
   Check check = Check::every_call;
-  /// The largest number of elements in one call of MPI, which counts in `int`; larger calls are split.
+  /// The maximum number of elements in one call of MPI, which counts in `int`; larger calls are split.
   std::size_t max_count = INT_MAX;
 };
 

@@ -5,19 +5,19 @@
 
 namespace distx {
 
-/// Ranks of one host, processes or threads, that share memory.
+/// A communicator of ranks, processes or threads, that share the memory of one host.
 ///
-/// All ranks work in place on memory from `allocate`, at once; any other memory is copied through shared staging
-/// buffers. Reductions add in rank order: the bits do not depend on where the memory is. If a rank's process dies, the
-/// other ranks' waits throw RankFailure.
+/// Memory from `allocate` is accessed in place by all ranks; other memory is copied through shared staging buffers.
+/// Reductions combine operands in rank order, so the result does not depend on the kind of memory. If a rank's process
+/// dies, the calls of the other ranks throw RankFailure.
 class ShmCommunicator : public detail::BasicCommunicator<ShmCommunicator, shared_memory::Backend> {
   using Base = detail::BasicCommunicator<ShmCommunicator, shared_memory::Backend>;
   friend Base;
 
  public:
-  /// Made among the ranks of a connector, which must run on one host. Collective over the connector, which is not
+  /// Makes a communicator from a connector whose ranks run on one host. Collective over the connector, which is not
   /// needed afterwards.
-  /// @throws ConnectError on every rank if a rank runs on another host, or cannot open the shared memory
+  /// @throws ConnectError on every rank if a rank runs on another host or cannot open the shared memory
   template <class C>
     requires(!std::same_as<std::remove_const_t<C>, ShmCommunicator>) && Connector<C>
   explicit ShmCommunicator(C& connector, Timeout deadline = default_deadline) : Base(connected(connector, deadline)) {}

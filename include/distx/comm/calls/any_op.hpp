@@ -13,8 +13,7 @@ namespace distx {
 
 namespace detail {
 
-/// Elements [begin, begin + count) of `reduce_elements`, at most a block of them; `Count` says how many where that is
-/// known, which lets every compiler use vector instructions.
+/// Reduces elements [begin, begin + count), at most one block. A known `Count` lets every compiler vectorize.
 template <class T, std::size_t Count, class Op>
 void reduce_block(const Op& op, T* const* targets, std::size_t target_count, const T* const* sources,
                   std::size_t source_count, std::size_t begin, std::size_t count, int ranks) {
@@ -46,10 +45,10 @@ void reduce_block(const Op& op, T* const* targets, std::size_t target_count, con
   }
 }
 
-/// Stores `op` of element i of all sources, in their order, into element i of every target, for i in [0, count).
+/// Writes the reduction of element i of all sources, in their order, to element i of every target, for i in [0, count).
 ///
-/// A target may be one of the sources. The sum of floats shorter than float is rounded once, at the end. `ranks` of 0
-/// leaves out `finish`, for a caller that reduces in several steps.
+/// A target may be one of the sources. Sums of reduced-precision types are rounded once, at the end. If `ranks` is 0,
+/// `finish` is not called, for a caller that reduces in several steps.
 template <class T, class Op>
 void reduce_elements(const Op& op, T* const* targets, std::size_t target_count, const T* const* sources,
                      std::size_t source_count, std::size_t count, int ranks) {
@@ -60,7 +59,7 @@ void reduce_elements(const Op& op, T* const* targets, std::size_t target_count, 
   if (begin < count) reduce_block<T, 0>(op, targets, target_count, sources, source_count, begin, count - begin, ranks);
 }
 
-/// The same number for the same type in every process of one program, from the compiler's spelling of its name.
+/// Returns a hash of the type's name, the same in every process of one program.
 template <class Type>
 consteval std::uint64_t type_fingerprint() {
   return fnv1a(std::string_view(std::source_location::current().function_name()));
@@ -68,7 +67,7 @@ consteval std::uint64_t type_fingerprint() {
 
 }  // namespace detail
 
-/// An op together with its element type, both known only while the program runs; a value that owns its op.
+/// A reduction op and its element type, both known only at run time; owns a copy of the op.
 class AnyOp {
  public:
   AnyOp() = default;
@@ -85,7 +84,7 @@ class AnyOp {
     any.fingerprint_ = any.type_fingerprint_ = detail::type_fingerprint<Op>();
     if constexpr (!std::is_empty_v<Op>) {
       std::memcpy(any.state_, std::addressof(op), sizeof(Op));
-      // Bytes of padding differ from rank to rank, so only state that has none can be compared.
+      // Padding bytes differ between ranks, so state with padding is not compared.
       if constexpr (std::has_unique_object_representations_v<Op> || sizeof(Op) == alignof(Op))
         any.fingerprint_ ^= detail::fnv1a(std::span<const std::byte>(any.state_));
     }
@@ -94,16 +93,16 @@ class AnyOp {
 
   [[nodiscard]] OpKind kind() const noexcept { return kind_; }
   [[nodiscard]] bool commutative() const noexcept { return commutative_; }
-  /// Whether it has a `finish`, which `reduce` runs last.
+  /// Returns whether the op has a `finish`, which `reduce` calls last.
   [[nodiscard]] bool finishes() const noexcept { return finishes_; }
-  /// The element type that `reduce` works on.
+  /// Returns the element type that `reduce` works on.
   [[nodiscard]] ElementType type() const noexcept { return type_; }
-  /// Equal on all ranks of one program for the same op type and the same state; state with padding is not included.
+  /// Returns a hash of the op's type and state, the same on all ranks; state with padding is not included.
   [[nodiscard]] std::uint64_t fingerprint() const noexcept { return fingerprint_; }
-  /// The same op on the accumulators of its element type: float for shorter floats, itself otherwise.
+  /// Returns the same op on accumulators: float for reduced-precision types, otherwise the element type.
   [[nodiscard]] AnyOp widened() const noexcept { return widen_(*this); }
 
-  /// The same op without its `finish`, for a reduction in several steps; the last of them runs it.
+  /// Returns the same op without `finish`, for all but the last step of a reduction.
   [[nodiscard]] AnyOp unfinished() const noexcept {
     AnyOp op = *this;
     if (op.kind_ == OpKind::average) op.kind_ = OpKind::sum;
@@ -111,14 +110,14 @@ class AnyOp {
     return op;
   }
 
-  /// The op, where it is an `Op`: for a backend that does more ops itself than OpKind names.
+  /// Returns the op if its type is `Op`, for a backend that supports more ops than OpKind names.
   template <class Op>
   [[nodiscard]] std::optional<Op> target() const noexcept {
     if (reduce_ == nullptr || type_fingerprint_ != detail::type_fingerprint<Op>()) return std::nullopt;
     return stored<void, Op>(*this);
   }
 
-  /// See `detail::reduce_elements`. Throws what a user's op throws.
+  /// Calls `detail::reduce_elements`; throws what a custom op throws.
   void reduce(void* const* targets, std::size_t target_count, const void* const* sources, std::size_t source_count,
               std::size_t count, int ranks) const {
     reduce_(*this, targets, target_count, sources, source_count, count, finishes_ ? ranks : 0);

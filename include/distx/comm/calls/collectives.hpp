@@ -9,13 +9,13 @@
 #include "distx/comm/calls/any_op.hpp"
 #include "distx/core/span.hpp"
 
-// The collectives as values: what a communicator's `execute` and `start` take. All borrow their spans; `start` borrows
-// them until the Pending's wait. Counts are in elements, one per rank, and empty if every rank has the same number.
-// `lengths` is compared across ranks: a hash of the lengths of the items that a packed list carries, or 0. A call whose
-// T is AnyElement (and whose Op is AnyOp) is erased: its element type is only known at run time.
+// The collectives as values: the arguments of a communicator's `execute` and `start`. A call borrows its spans; `start`
+// borrows them until the Pending is waited for. Counts are in elements, one per rank, and empty if all blocks are
+// equal. `lengths` is compared across ranks: a hash of the item lengths of a coalesced list, or 0. A call with
+// AnyElement (and AnyOp) is erased: its element type is known at run time only.
 namespace distx {
 
-/// The operation of a collective or of a message.
+/// The operation of a call.
 enum class CollectiveKind : std::uint8_t {
   all_reduce,
   reduce,
@@ -31,7 +31,7 @@ enum class CollectiveKind : std::uint8_t {
   barrier
 };
 
-/// Returns the name of an operation, as its function is spelled: `all_reduce`.
+/// Returns the name of an operation, spelled as its function: `all_reduce`.
 [[nodiscard]] constexpr std::string_view name_of(CollectiveKind kind) noexcept {
   constexpr std::string_view names[] = {"all_reduce",     "reduce",     "broadcast",    "all_gather",
                                         "reduce_scatter", "all_to_all", "gather",       "scatter",
@@ -42,7 +42,7 @@ enum class CollectiveKind : std::uint8_t {
 /// The number of elements of each rank's block, in rank order; borrowed.
 using Counts = std::span<const std::size_t>;
 
-/// Every rank receives the reduction of all ranks' `send`. In place where both spans are the same.
+/// Every rank receives the reduction of all ranks' `send`. In place if both spans are the same.
 template <class T, class Op, class Space = Host>
 struct AllReduce {
   static constexpr CollectiveKind kind = CollectiveKind::all_reduce;
@@ -84,7 +84,7 @@ struct Broadcast {
   std::uint64_t lengths = 0;
 };
 
-/// Every rank receives all ranks' `send`, in rank order. In place where `send` is its own block of `receive`.
+/// Every rank receives all ranks' `send`, in rank order. In place if `send` is this rank's block of `receive`.
 template <class T, class Space = Host>
 struct AllGather {
   static constexpr CollectiveKind kind = CollectiveKind::all_gather;
@@ -113,7 +113,7 @@ struct ReduceScatter {
   std::uint64_t lengths = 0;
 };
 
-/// Rank r receives block r of every rank's `send`, in rank order. In place with equal blocks only.
+/// Rank r receives block r of every rank's `send`, in rank order. In place only with equal blocks.
 template <class T, class Space = Host>
 struct AllToAll {
   static constexpr CollectiveKind kind = CollectiveKind::all_to_all;
@@ -186,7 +186,7 @@ struct Receive {
   std::uint64_t lengths = 0;
 };
 
-/// Sends to one rank and receives from another (or the same) at once, so a ring of them cannot deadlock.
+/// Sends to one rank and receives from another (or the same) at the same time, so a ring of ranks does not deadlock.
 template <class T, class Space = Host>
 struct SendReceive {
   static constexpr CollectiveKind kind = CollectiveKind::send_receive;
@@ -201,7 +201,7 @@ struct SendReceive {
   std::source_location location{};
 };
 
-/// Returns on no rank before every rank has entered it.
+/// Complete when every rank has entered it.
 template <class Space = Host>
 struct Barrier {
   static constexpr CollectiveKind kind = CollectiveKind::barrier;
@@ -212,7 +212,7 @@ struct Barrier {
   std::uint64_t lengths = 0;
 };
 
-/// One of the values above.
+/// Satisfied by the call types above.
 template <class Call>
 concept Collective = requires(const Call& call) {
   typename Call::element;
@@ -221,8 +221,8 @@ concept Collective = requires(const Call& call) {
   { call.location } -> std::convertible_to<std::source_location>;
 };
 
-/// @name The erased form of a call
-/// Returns the call with its types moved into its values. Backends execute erased calls only.
+/// @name Erasure
+/// Returns the call with its types as run-time values. Backends execute erased calls only.
 /// @{
 template <class T, ReductionOp<T> Op, class S>
 [[nodiscard]] AllReduce<AnyElement, AnyOp, S> erase(const AllReduce<T, Op, S>& c) noexcept {
@@ -287,36 +287,36 @@ template <class S>
 }
 /// @}
 
-/// A call that is well formed: its op can reduce its elements, and its elements can be transferred.
+/// Satisfied by well-formed calls: the op reduces the elements, and the elements can be transferred.
 template <class Call>
 concept ErasableCall = Collective<Call> && requires(const Call& call) { erase(call); };
 
-/// The erased form of a call's type.
+/// The erased type of a call.
 template <ErasableCall Call>
 using erased_t = decltype(erase(std::declval<const Call&>()));
 
 namespace detail {
 
-/// Properties of an operation by which algorithms and checks distinguish it.
+/// Compile-time properties of an operation, for algorithms and checks.
 template <Collective Call>
 struct CallTraits {
   static constexpr CollectiveKind kind = Call::kind;
-  /// A message between two ranks: not a call of all ranks.
+  /// Whether it is a point-to-point message instead of a collective.
   static constexpr bool message =
       kind == CollectiveKind::send || kind == CollectiveKind::receive || kind == CollectiveKind::send_receive;
   static constexpr bool reduces = requires(const Call& c) { c.op; };
   static constexpr bool rooted = requires(const Call& c) { c.root; };
-  /// Only the root's buffer is sent.
+  /// Whether only the root's buffer is sent.
   static constexpr bool root_sends = kind == CollectiveKind::broadcast || kind == CollectiveKind::scatter;
-  /// Every rank sends a block of its own to each rank, instead of one buffer to all.
+  /// Whether each rank sends a different block to each rank, instead of one buffer to all.
   static constexpr bool blockwise =
       kind == CollectiveKind::reduce_scatter || kind == CollectiveKind::all_to_all || kind == CollectiveKind::scatter;
-  /// The ranks' counts differ from rank to rank, so each rank has to see those of the others.
+  /// Whether the counts differ between ranks, so each rank needs those of its peers.
   static constexpr bool exchanges_counts =
       kind == CollectiveKind::gather || kind == CollectiveKind::scatter || kind == CollectiveKind::all_to_all;
 };
 
-/// The erased calls of one memory space, for what has to be written once for each.
+/// The list of the erased calls of one memory space, for code that is generated for each of them.
 template <class... Calls>
 struct CallList {};
 template <MemorySpace Space>

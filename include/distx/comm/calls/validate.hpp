@@ -6,10 +6,10 @@
 #include "distx/comm/calls/collectives.hpp"
 #include "distx/core/error.hpp"
 
-// What one rank checks of a call by itself, and what the ranks compare to find out whether they make the same call.
+// The local checks of a call, and the fingerprint by which the ranks check that they make the same call.
 namespace distx {
 
-/// The rank, the number of ranks, and the backend's name.
+/// A rank, the number of ranks, and the backend's name.
 struct RankOf {
   int rank = 0;
   int size = 1;
@@ -22,8 +22,8 @@ struct RankOf {
 };
 
 /// @name Blocks of a buffer
-/// Returns where block `rank` begins, how many elements it has, or how many all blocks have: by `counts`, or in blocks
-/// of `equal` elements if those are empty.
+/// Returns the offset of block `rank`, its size, or the size of all blocks: by `counts`, or in blocks of `equal`
+/// elements if `counts` is empty.
 /// @{
 [[nodiscard]] inline std::size_t block_offset(Counts counts, std::size_t equal, int rank) noexcept {
   if (counts.empty()) return equal * static_cast<std::size_t>(rank);
@@ -68,7 +68,7 @@ class Validation {
     if (has != needs)
       fail(std::string(which) + " has " + std::to_string(has) + " elements, " + why + " " + std::to_string(needs));
   }
-  /// Both spans have elements of one type; the types of an erased call are known at run time only.
+  /// Checks that both spans have the same element type; the types of an erased call are known at run time only.
   void same_type(Span<const AnyElement, typename Call::space> send,
                  Span<const AnyElement, typename Call::space> receive) const {
     if (send.type() != receive.type() || send.element_bytes() != receive.element_bytes())
@@ -76,7 +76,7 @@ class Validation {
            std::to_string(send.element_bytes()) + " bytes), receive of type " + std::string(name_of(receive.type())) +
            " (" + std::to_string(receive.element_bytes()) + " bytes)");
   }
-  /// The op reduces elements of the span's type.
+  /// Checks that the op reduces elements of the span's type.
   void op_fits(Span<const AnyElement, typename Call::space> send) const
     requires(CallTraits<Call>::reduces)
   {
@@ -84,7 +84,7 @@ class Validation {
       fail("the op reduces elements of type " + std::string(name_of(call_.op.type())) + ", send has elements of type " +
            std::string(name_of(send.type())));
   }
-  /// The spans do not overlap, or they do exactly as an in-place call has them.
+  /// Checks that the spans are disjoint, or coincide as in an in-place call.
   void apart(Span<const AnyElement, typename Call::space> send, Span<const AnyElement, typename Call::space> receive,
              const std::byte* in_place_send, const std::byte* in_place_receive) const {
     if (send.empty() || receive.empty()) return;
@@ -103,7 +103,8 @@ class Validation {
 }  // namespace detail
 
 /// @name validate(call, self)
-/// Checks what this rank alone can see to be wrong: sizes, types, counts, root, overlap. For erased calls of any space.
+/// Checks everything that this rank can check alone: sizes, types, counts, root, overlap. For erased calls in any
+/// memory space.
 /// @throws InvalidArgument
 /// @{
 template <class S>
@@ -222,17 +223,17 @@ template <class S>
 void validate(const Barrier<S>&, const RankOf&) {}
 /// @}
 
-/// What all ranks of one call must agree on; trivially copyable, so it can be exchanged and compared.
+/// The properties of a call that all ranks must agree on; trivially copyable, so ranks can exchange and compare it.
 struct Fingerprint {
-  std::uint64_t operation = 0;  ///< of the call's name
+  std::uint64_t operation = 0;  ///< hash of the call's name
   std::uint64_t count = 0;      ///< elements, if every rank passes the same number
-  std::uint64_t counts = 0;     ///< of the counts, where they are given, and of a list's lengths
-  std::uint64_t op = 0;         ///< of the op's type and state
+  std::uint64_t counts = 0;     ///< hash of the counts, if given, and of a list's lengths
+  std::uint64_t op = 0;         ///< hash of the op's type and state
   std::uint32_t element_bytes = 0;
   std::int32_t root = 0;
   ElementType type = ElementType::bytes;
-  bool in_place = false;  ///< where an algorithm must know it of all ranks
-  char name[22] = {};     ///< the call's name, for the sentence
+  bool in_place = false;  ///< set only if an algorithm needs it of all ranks
+  char name[22] = {};     ///< the call's name, for error messages
 
   friend bool operator==(const Fingerprint&, const Fingerprint&) = default;
 };
@@ -256,7 +257,7 @@ void describe(Fingerprint& f, const AnySpan& span) noexcept {
 
 }  // namespace detail
 
-/// Returns what this call must have in common with the other ranks' call.
+/// Returns the properties of this call that all ranks must agree on.
 template <Collective Call>
 [[nodiscard]] Fingerprint fingerprint(const Call& c) noexcept {
   using enum CollectiveKind;
@@ -268,7 +269,7 @@ template <Collective Call>
     detail::describe(f, c.buffer);
     f.count = c.buffer.size();
   } else if constexpr (kind == scatter) {
-    detail::describe(f, c.receive);  // `send` is ignored on all ranks but the root
+    detail::describe(f, c.receive);  // `send` is ignored on all ranks except the root
   } else if constexpr (requires { c.send; }) {
     detail::describe(f, c.send);
     if constexpr (kind == all_reduce || kind == reduce) f.count = c.send.size();
@@ -277,7 +278,7 @@ template <Collective Call>
     if constexpr (kind == all_gather || kind == reduce_scatter) f.counts = detail::hash_of(c.counts);
     if constexpr (kind == all_to_all) {
       f.count = c.send_counts.empty() ? c.send.size() : 0;
-      f.counts = c.send_counts.empty() ? 0 : 1;  // their values differ from rank to rank
+      f.counts = c.send_counts.empty() ? 0 : 1;  // only their presence is compared: the values differ between ranks
       f.in_place = !c.send.empty() && c.send.data() == c.receive.data();
     }
   }
@@ -287,7 +288,7 @@ template <Collective Call>
 
 namespace detail {
 
-/// Returns 64 bits that stand for a fingerprint.
+/// Returns a 64-bit hash of a fingerprint.
 inline std::uint64_t digest_of(const Fingerprint& f) noexcept {
   std::uint64_t hash = f.operation;
   const std::uint64_t flags = static_cast<std::uint64_t>(f.type) << 1 | static_cast<std::uint64_t>(f.in_place);

@@ -5,14 +5,14 @@
 
 #include "distx/comm/calls/collectives.hpp"
 
-// The bytes of each call, by the algorithm that moves the fewest and keeps every link equally busy. N ranks, n bytes:
-// an all_reduce (reduce-scatter, then all-gather) 2n(N-1)/N a rank, either half of it and an all_to_all n(N-1)/N, by
-// direct exchange of blocks; a broadcast and a reduce along a chain of ranks, n over each of N-1 links; a gather and a
-// scatter straight to and from the root. The lower bounds that these meet are in Chan, Heimlich, Purkayastha, van de
-// Geijn, "Collective communication: theory, practice, and experience" (2007).
+// The bytes of each call, for the algorithm that transfers the fewest bytes and loads every link equally. With N ranks
+// and n bytes: an all_reduce (reduce-scatter, then all-gather) transfers 2n(N-1)/N per rank; reduce-scatter, all-gather
+// and all_to_all n(N-1)/N, by direct exchange of blocks; broadcast and reduce n over each of N-1 links of a chain of
+// ranks; gather and scatter directly to and from the root. The lower bounds are those of Chan, Heimlich, Purkayastha,
+// van de Geijn, "Collective communication: theory, practice, and experience" (2007).
 namespace distx {
 
-/// What one rank puts on the wire and takes from it for one call. Over all ranks both add up to the same.
+/// The bytes that one rank sends and receives in one call. Over all ranks, both sums are equal.
 struct WireBytes {
   std::size_t sent = 0;
   std::size_t received = 0;
@@ -30,21 +30,21 @@ constexpr std::size_t element_bytes(const Span<T, S>& span) noexcept {
     return sizeof(T);
 }
 
-/// Where a chain of ranks that begins at `root` ends.
+/// Returns the last rank of a chain of ranks that begins at `root`.
 constexpr int end_of_chain(int root, int size) noexcept { return (root + size - 1) % size; }
 
 }  // namespace detail
 
 /// @name wire_bytes(call, rank, size)
-/// The bytes that this rank sends and receives; for calls that are well formed, erased or not, on any space.
-/// Blocks that are not named by counts are cut at n*r/N, so that the ranks' bytes add up exactly.
+/// Returns the bytes that rank `rank` of `size` sends and receives. For well-formed calls, erased or not, in any memory
+/// space. Without counts, blocks begin at n*r/N, so the ranks' bytes add up exactly.
 /// @{
 template <class T, class Op, class S>
 [[nodiscard]] constexpr WireBytes wire_bytes(const AllReduce<T, Op, S>& c, int rank, int size) noexcept {
   const std::size_t n = c.send.size(), ranks = static_cast<std::size_t>(size);
   const auto cut = [&](std::size_t r) { return n / ranks * r + n % ranks * r / ranks; };  // n*r/ranks, without overflow
   const std::size_t block = cut(static_cast<std::size_t>(rank) + 1) - cut(static_cast<std::size_t>(rank));
-  // Every other rank's block to its owner, then the own block, reduced, to every other rank; and the same received.
+  // Sends each peer its block, then this rank's reduced block to each peer; receives the same.
   const std::size_t bytes = ((n - block) + (ranks - 1) * block) * detail::element_bytes(c.send);
   return {bytes, bytes};
 }
@@ -59,7 +59,7 @@ template <class T, class S>
 template <class T, class Op, class S>
 [[nodiscard]] constexpr WireBytes wire_bytes(const Reduce<T, Op, S>& c, int rank, int size) noexcept {
   const std::size_t n = size > 1 ? c.send.size_bytes() : 0;
-  // The chain of a broadcast, backwards: it begins where that one ends.
+  // The chain of a broadcast in reverse: it ends at the root.
   return {rank == c.root ? 0 : n, rank == detail::end_of_chain(c.root, size) ? 0 : n};
 }
 template <class T, class S>
@@ -102,8 +102,8 @@ template <class S>
 }
 /// @}
 
-/// The bytes of this rank's operands: of the longer side of a call, of both messages of a send-receive; what a rank's
-/// call does not look at (`receive` away from the root) does not count.
+/// Returns the size of this rank's operands in bytes: the longer side of a call, or both messages of a send-receive.
+/// Spans that this rank's call ignores (`receive` on ranks other than the root) do not count.
 template <Collective Call>
 [[nodiscard]] constexpr std::size_t payload_bytes(const Call& c, int rank) noexcept {
   if constexpr (Call::name == "reduce")

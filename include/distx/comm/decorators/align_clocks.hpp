@@ -9,12 +9,12 @@
 
 namespace distx {
 
-/// How this rank's clock stands to rank 0's at this moment; `now()` gives nanoseconds. Collective.
+/// Returns the offset of this rank's clock to rank 0's at this moment; `now()` returns nanoseconds. Collective.
 ///
-/// Rank 0 asks each rank for its time, 16 times over. The answer was given between the question and its return, which
-/// bounds the offset from both sides; what all rounds leave over is halved. A clock that may be rank 0's own counts as
-/// that: the ranks of one machine have an offset of exactly 0.
-/// @post on return |nanoseconds - true offset| <= uncertainty, as long as the clocks do not drift meanwhile
+/// Rank 0 queries each rank's time 16 times. Each reply was read between the query and its return, which bounds the
+/// offset from both sides; the result is the middle of the intersection of all bounds. If the bounds allow an offset of
+/// 0, the clocks are taken to be the same: ranks on one host have an offset of exactly 0.
+/// @post |nanoseconds - true offset| <= uncertainty on return, if the clocks do not drift during the call
 template <ControlChannel C, class Now>
 [[nodiscard]] ClockOffset align_clocks(C& control, Now&& now) {
   constexpr int rounds = 16;
@@ -31,7 +31,7 @@ template <ControlChannel C, class Now>
     offsets[static_cast<std::size_t>(peer)] = {same_clock ? 0 : low + (high - low) / 2,
                                                same_clock ? std::max(-low, high) : (high - low + 1) / 2};
   }
-  // Only rank 0 has measured between its own question and its own look at the answer.
+  // Only rank 0 can measure: it reads its clock before the query and after the reply.
   detail::control_broadcast(control, std::as_writable_bytes(std::span<ClockOffset>(offsets)), 0);
   return offsets[static_cast<std::size_t>(control.rank())];
 }

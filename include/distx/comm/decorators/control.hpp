@@ -9,7 +9,7 @@
 
 namespace distx {
 
-/// What observations are brought together through: any connector, or a communicator that can broadcast host bytes.
+/// A channel that collects observations: a connector, or a communicator that can broadcast host bytes.
 template <class C>
 concept ControlChannel =
     Connector<C> || (Communicator<C> && HostAccessible<typename C::space> && HasBroadcast<C, std::byte>);
@@ -30,7 +30,7 @@ template <ControlChannel C, class T>
   return value;
 }
 
-/// Hands every rank's text to `f(rank, text)` on every rank, one after another, so that no rank holds them all.
+/// Calls `f(rank, text)` with every rank's text on every rank, one rank at a time, so no rank holds all texts.
 template <ControlChannel C, class F>
 void for_each_text(C& control, const std::string& mine, F&& f) {
   for (int rank = 0; rank < control.size(); ++rank) {

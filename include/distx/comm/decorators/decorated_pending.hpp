@@ -5,10 +5,11 @@
 
 namespace distx {
 
-/// A started call of a decorated communicator: the Pending inside, and what the decorator does when that is done.
+/// An asynchronous call of a wrapper communicator: the inner Pending and the wrapper's actions at its end.
 ///
-/// `Hook` has `bool ready()`, asked once the Pending inside tests true; `waiting()`, called before that is waited for
-/// or let go; and one of `done()`, `failed()` (its wait has thrown) and `let_go()` afterwards, the last not throwing.
+/// `Hook` has `bool ready()`, called once the inner Pending tests true; `waiting()`, called before the inner Pending is
+/// waited for or destroyed; and afterwards one of `done()`, `failed()` (the wait has thrown) and `let_go()` (destroyed,
+/// must not throw).
 template <class P, class Hook>
 class DecoratedPending {
  public:
@@ -55,7 +56,7 @@ class DecoratedPending {
   void settle() noexcept {
     if (!std::exchange(open_, false)) return;
     hook_.waiting();
-    { [[maybe_unused]] const P gone = std::move(pending_); }  // which waits, or revokes while unwinding
+    { [[maybe_unused]] const P gone = std::move(pending_); }  // the destructor waits, or revokes during unwinding
     hook_.let_go();
   }
 

@@ -10,7 +10,8 @@
 
 namespace distx::detail {
 
-/// What every decorator passes on to the communicator inside: all but the calls, `share` and `split`.
+/// The base of all wrapper communicators: forwards everything to the inner communicator except calls, `share` and
+/// `split`.
 template <Communicator C>
 class Decorator {
  public:
@@ -31,15 +32,15 @@ class Decorator {
   {
     return inner_.scratch(bytes);
   }
-  /// Its own, since the groups of a decorated communicator are decorated.
+  /// Returns a cache separate from the inner communicator's, because groups of a wrapper are wrapped as well.
   [[nodiscard]] GroupCache& group_cache() noexcept { return *groups_; }
   void revoke(const std::string& reason) { inner_.revoke(reason); }
 
-  /// The communicator inside; what goes through it directly is not observed.
+  /// Returns the inner communicator; calls made on it directly are not observed.
   [[nodiscard]] C& inner() noexcept { return inner_; }
   [[nodiscard]] const C& inner() const noexcept { return inner_; }
 
-  /// Whether both are handles on one communicator.
+  /// Returns whether both are handles on one communicator.
   friend bool operator==(const Decorator& a, const Decorator& b)
     requires std::equality_comparable<C>
   {
@@ -64,7 +65,7 @@ class Decorator {
   std::shared_ptr<GroupCache> groups_;
 };
 
-/// The communicator within all decorators.
+/// Returns the innermost communicator, inside all wrappers.
 template <class C>
 [[nodiscard]] auto& innermost(C& comm) noexcept {
   if constexpr (requires { comm.inner(); })

@@ -8,10 +8,10 @@
 
 namespace distx {
 
-/// Counts the calls of a communicator and their bytes on this rank: the traffic ledger.
+/// A wrapper communicator that counts calls and their bytes on this rank.
 ///
-/// A call counts once it was made, or started, without an error; its bytes are those of `wire_bytes`, whatever the
-/// backend does inside. Handles made by `share` and groups made by `split` count into the same ledger.
+/// A call counts once it has completed, or started, without an error; its bytes are those of `wire_bytes`, independent
+/// of the backend's algorithm. Handles made by `share` and groups made by `split` count into the same ledger.
 template <Communicator C>
 class Metered : public detail::Decorator<C> {
   using base = detail::Decorator<C>;
@@ -38,7 +38,7 @@ class Metered : public detail::Decorator<C> {
     return Metered(this->split_inner(color, key, location), std::make_shared<detail::GroupCache>(), count_);
   }
 
-  /// What this rank has moved so far; `sum_over_ranks` adds up all ranks'.
+  /// Returns the traffic of this rank so far; `sum_over_ranks` adds up the ledgers of all ranks.
   [[nodiscard]] Ledger ledger() const {
     const std::lock_guard lock(count_->mutex);
     return count_->ledger;

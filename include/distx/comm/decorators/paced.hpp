@@ -15,7 +15,7 @@
 
 namespace distx {
 
-/// An emulated wire: the time that a call takes besides its bytes, and the bytes per second in each direction.
+/// The speed of an emulated link: the latency of each call, and the bytes per second in each direction.
 struct WireSpeed {
   std::chrono::nanoseconds latency{0};
   double bandwidth = std::numeric_limits<double>::infinity();
@@ -23,7 +23,7 @@ struct WireSpeed {
 
 namespace detail {
 
-/// The one wire of a rank: what is put on it goes over it in order.
+/// The emulated link of one rank: transfers occupy it one after another.
 class EmulatedWire {
  public:
   using clock = std::chrono::steady_clock;
@@ -32,10 +32,10 @@ class EmulatedWire {
 
   [[nodiscard]] std::chrono::nanoseconds duration(const WireBytes& bytes) const {
     const double seconds = static_cast<double>(std::max(bytes.sent, bytes.received)) / speed_.bandwidth;
-    // A year, because more would not fit the clock.
+    // Limited to a year, because more would overflow the clock.
     return speed_.latency + std::chrono::nanoseconds(std::llround(std::min(seconds, 3.2e7) * 1e9));
   }
-  /// When something that is put on the wire at `now` has gone over it.
+  /// Returns when a transfer that is enqueued at `now` has left the link.
   [[nodiscard]] clock::time_point occupy(clock::time_point now, std::chrono::nanoseconds duration) {
     const std::lock_guard lock(mutex_);
     free_ = std::max(free_, now) + duration;
@@ -50,13 +50,13 @@ class EmulatedWire {
 
 }  // namespace detail
 
-/// Makes each call last at least as long as a wire of that latency and bandwidth would: latency + bytes / bandwidth,
-/// the bytes being the larger of those sent and received by `wire_bytes`.
+/// A wrapper communicator that makes each call last at least latency + bytes / bandwidth, where bytes is the larger of
+/// the bytes sent and received by `wire_bytes`.
 ///
-/// The wire costs no processor time: blocking calls sleep until their time is over, started ones only in their wait.
-/// Time runs from this rank's own call on, or from the end of its call before where the wire is still busy: waiting for
-/// a rank that comes late is time on the wire too. Handles made by `share` and groups made by `split` go over the same
-/// wire. A world of one has none.
+/// The emulated link takes no processor time: blocking calls sleep until their time has passed, asynchronous calls only
+/// in their wait. Time begins at this rank's call, or at the end of the previous transfer if the link is still busy, so
+/// time spent waiting for a late rank counts as well. Handles made by `share` and groups made by `split` use the same
+/// link. A communicator of one rank has no link.
 template <Communicator C>
   requires HostAccessible<typename C::space>
 class Paced : public detail::Decorator<C> {

@@ -8,8 +8,8 @@
 
 namespace distx {
 
-/// All ranks' ledgers added up, on every rank. Collective.
-/// @param control a connector, or a communicator, whose own traffic this is not
+/// Returns the sum of all ranks' ledgers on every rank. Collective over `control`.
+/// @param control a connector, or a communicator whose traffic `ledger` does not count
 template <ControlChannel C>
 [[nodiscard]] Ledger sum_over_ranks(const Ledger& ledger, C& control) {
   std::ostringstream mine;

@@ -7,11 +7,11 @@
 
 namespace distx {
 
-/// Records every call of a communicator on a timeline: its name, bytes, begin and end, and the caller's line.
+/// A wrapper communicator that records each call on a timeline: name, bytes, begin and end, and source location.
 ///
-/// A started call is an asynchronous span from its start until this rank knows it done (its wait, or a test that says
-/// so); the time in the wait itself is a span `wait`. Times are the host's. Calls that fail are recorded too. Groups
-/// made by `split` have tracks of their own; `write_trace` writes all ranks' timelines to one file.
+/// An asynchronous call is recorded as an asynchronous span, from its start until this rank observes its completion in
+/// `wait` or `test`; the time inside the wait is a span `wait`. Times are host times. Failed calls are recorded too.
+/// Each group made by `split` has its own tracks; `write_trace` writes all ranks' timelines to one file.
 template <Communicator C>
 class Traced : public detail::Decorator<C> {
   using base = detail::Decorator<C>;
@@ -38,7 +38,7 @@ class Traced : public detail::Decorator<C> {
 
  public:
   explicit Traced(C inner) : Traced(std::move(inner), std::make_shared<Timeline>()) {}
-  /// On a timeline that other communicators of this rank may use too.
+  /// Records on a timeline that other communicators of this rank may share.
   Traced(C inner, std::shared_ptr<Timeline> timeline)
       : base(std::move(inner)), timeline_(std::move(timeline)), track_(timeline_->add_track(track_name())) {}
 
@@ -64,7 +64,7 @@ class Traced : public detail::Decorator<C> {
     return Traced(this->split_inner(color, key, location), timeline_);
   }
 
-  /// This rank's; code beside the communication is recorded on it with `timeline().scope("backward")`.
+  /// Returns this rank's timeline; record computation on it with `timeline().scope("backward")`.
   [[nodiscard]] Timeline& timeline() noexcept { return *timeline_; }
 
  private:
@@ -84,7 +84,7 @@ class Traced : public detail::Decorator<C> {
             .location = call.location};
   }
 
-  /// Of a call that the communicator inside has found well formed.
+  /// Returns the bytes sent and received by a call that the inner communicator has validated.
   template <class Call>
   [[nodiscard]] std::uint64_t on_the_wire(const Call& call) const noexcept {
     const WireBytes wire = wire_bytes(call, this->rank(), this->size());

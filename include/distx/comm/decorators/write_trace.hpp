@@ -10,11 +10,11 @@
 
 namespace distx {
 
-/// Writes all ranks' timelines into one file, which Perfetto (ui.perfetto.dev) and chrome://tracing open. Collective.
+/// Writes all ranks' timelines to one file for Perfetto (ui.perfetto.dev) or chrome://tracing. Collective.
 ///
-/// Rank 0 writes it, one process of the picture for each rank, times by rank 0's clock (see `align_clocks`: the offsets
-/// are those at this moment, so clocks that drift are wrong by their drift at the trace's beginning).
-/// @throws Error, on every rank, where the file cannot be written
+/// Rank 0 writes the file, with one process per rank and all times converted to rank 0's clock. `align_clocks` measures
+/// the offsets during this call, so a clock's drift since the beginning of the trace is not corrected.
+/// @throws Error on every rank if the file cannot be written
 template <ControlChannel C>
 void write_trace(const std::string& path, const Timeline& timeline, C& control) {
   const auto contents = timeline.contents();
@@ -44,7 +44,7 @@ void write_trace(const std::string& path, const Timeline& timeline, C& control) 
   agree("written");
 }
 
-/// The same for a traced communicator, through the one within all decorators.
+/// Writes the timelines of a traced communicator, over its innermost communicator.
 template <Communicator C>
   requires ControlChannel<C>
 void write_trace(const std::string& path, Traced<C>& comm) {

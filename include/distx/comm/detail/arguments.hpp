@@ -6,7 +6,7 @@
 
 #include "distx/comm/communicator.hpp"
 
-// Turns a user's arguments into the spans of a call: Spans, contiguous ranges, single elements, and lists of those.
+// Converts user arguments to the spans of a call: Spans, contiguous ranges, single elements, and lists of those.
 namespace distx {
 
 namespace detail {
@@ -27,17 +27,17 @@ concept HostRange = requires(A& range) { std::span(range); };
 template <class A>
 using range_element_t = typename decltype(std::span(std::declval<A&>()))::element_type;
 
-/// A Span, or memory that converts to one.
+/// Satisfied by a Span, or memory that converts to one.
 template <class A>
 concept SpanLike = is_span<std::remove_cv_t<A>> || is_memory<std::remove_cv_t<A>>;
 
-/// Contiguous elements: a span, a host range of transferable elements, or one arithmetic element.
+/// Satisfied by contiguous elements: a span, a host range of transferable elements, or one arithmetic element.
 template <class A>
 concept OneSpan = SpanLike<A> || Element<std::remove_cv_t<A>> ||
                   (HostRange<A> && !SpanLike<range_element_t<A>> && !HostRange<range_element_t<A>> &&
                    Transferable<std::remove_cv_t<range_element_t<A>>>);
 
-/// A range of contiguous elements.
+/// Satisfied by a range of contiguous elements.
 template <class A>
 concept ListOfSpans = !OneSpan<A> && HostRange<A> && OneSpan<range_element_t<A>>;
 
@@ -76,7 +76,7 @@ constexpr Span<const T, S> as_const(Span<const T, S> span) noexcept {
   return span;
 }
 
-/// Fails to compile with one message for a call that a communicator does not support.
+/// Fails to compile with one message if the communicator does not support a call.
 template <class C, class Call>
 constexpr bool diagnose() {
   if constexpr (!ErasableCall<Call>) {
@@ -92,7 +92,7 @@ constexpr bool diagnose() {
   return Executes<C, Call>;
 }
 
-/// Workspace for what is built on communicators: the communicator's own, if it has any.
+/// Workspace for libraries on top of communicators: the communicator's if it provides any, otherwise its own buffer.
 template <class C>
 class Scratch {
  public:
@@ -111,7 +111,7 @@ class Scratch {
   Span<std::byte, typename C::space> span_;
 };
 
-/// Makes a call: erased if the communicator takes erased calls, else with its types.
+/// Makes a call: erased if the communicator supports erased calls, otherwise with its static types.
 template <class C, class Call>
 void execute(C& comm, const Call& call) {
   static_assert(Communicator<C>, "distx: the first argument is not a Communicator");
@@ -127,7 +127,7 @@ void execute(C& comm, const Call& call) {
   }
 }
 
-/// Placeholder returned after a diagnosed compile error, to suppress follow-up errors.
+/// A placeholder returned after a diagnosed compile error, to suppress follow-up errors.
 struct NoPending {
   template <class... Stream>
   void wait(Stream...) {}
@@ -143,7 +143,7 @@ template <class C>
 struct space_of<C> {
   using type = typename C::space;
 };
-/// The memory space of a communicator; the host's for any other type, so that the call can diagnose it.
+/// The memory space of a communicator, or the host's for any other type, so that the call can diagnose it.
 template <class C>
 using space_of_t = typename space_of<C>::type;
 template <class C>
@@ -169,12 +169,11 @@ template <class C, class Call>
 
 }  // namespace detail
 
-/// An argument that gives the elements of a collective: a Span, communicator memory, a contiguous host range, or one
-/// element.
+/// Satisfied by the elements of a collective: a Span, communicator memory, a contiguous host range, or one element.
 template <class A>
 concept SpanArgument = detail::OneSpan<std::remove_reference_t<A>>;
 
-/// An argument that gives a list of operands: a range of SpanArguments.
+/// Satisfied by a list of operands: a range of SpanArguments.
 template <class A>
 concept ListArgument = detail::ListOfSpans<std::remove_reference_t<A>>;
 

@@ -7,15 +7,15 @@
 
 namespace distx::detail {
 
-/// A vendor whose header is not included makes nothing.
+/// The maker of a vendor whose header is not included.
 struct NoMaker {};
 
 struct SharedMemoryTag {};
 struct MpiTag {};
 
-/// What a vendor's header makes communicators with: the overload that it declares beside this one for its tag, a type
-/// with `static AnyCommunicator<> make(connector, deadline)` and, for MPI, `static bool serves_threads()`. Found when
-/// `best_communicator` is called, so that who does not call it compiles none of this.
+/// Returns the type by which a vendor's header makes communicators, selected by an overload for the vendor's tag. It
+/// has `static AnyCommunicator<> make(connector, deadline)` and, for MPI, `static bool serves_threads()`. It is looked
+/// up when `best_communicator` is instantiated, so programs that do not call it do not compile the makers.
 NoMaker maker_for(...);
 
 template <class Tag, class Connector>
@@ -24,7 +24,7 @@ struct DependentTag : Tag {};
 template <class Tag, class Connector>
 using maker_t = decltype(maker_for(DependentTag<Tag, Connector>{}));
 
-/// @throws ConnectError that names the header to include, where that is not included
+/// Checks that the vendor's header is included. @throws ConnectError that names the missing header
 template <class Maker>
 void demand_maker(const char* header, const ErrorContext& context) {
   if constexpr (std::is_same_v<Maker, NoMaker>)

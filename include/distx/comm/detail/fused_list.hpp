@@ -11,15 +11,15 @@
 
 namespace distx::detail {
 
-/// What one side of a collective holds of each item: all of it, one block for each rank, or nothing on this rank.
+/// The part of each item that one side of a collective holds: nothing, the whole item, or one block per rank.
 enum class ListSide { nothing, whole, blocks };
 
-/// Items of at most this many bytes a rank travel together: below it a message's latency outweighs two copies.
+/// Items of at most this size in bytes per rank are packed: for these, two copies cost less than a message's latency.
 inline constexpr std::size_t fused_item_bytes = 32768;
 
-/// A list of operands, and the packed copies in which the small ones among them travel as one.
+/// A list of operands, and the packed copies of its small items.
 ///
-/// Packed blocks are sorted by rank first, so that one collective on the packed copies does what one an item would.
+/// Packed blocks are sorted by rank first, so one collective on the packed copy is equivalent to one per item.
 template <class T, class S>
 class FusedList {
  public:
@@ -60,7 +60,7 @@ class FusedList {
     for (const auto item : small_) block_ += blocks_[item];
   }
 
-  /// The items that travel by themselves, in order.
+  /// Returns the items that are transferred individually, in order.
   [[nodiscard]] const std::vector<std::size_t>& large() const noexcept { return large_; }
   [[nodiscard]] Span<const T, S> send(std::size_t item) const {
     return send_side_ == ListSide::nothing ? Span<const T, S>{} : sends_[item];
@@ -70,13 +70,13 @@ class FusedList {
   }
 
   [[nodiscard]] bool fuses() const noexcept { return !small_.empty(); }
-  /// Workspace for the packed copies, 0 where nothing is packed.
+  /// Returns the bytes of workspace for the packed copies, 0 if nothing is packed.
   [[nodiscard]] std::size_t fused_bytes() const noexcept {
     if (!fuses()) return 0;
     return round_up_to_lines(length(send_side_) * sizeof(T)) + length(receive_side_) * sizeof(T);
   }
-  /// Copies what is sent into the workspace, which is borrowed until `unpack`; `in_place` also what is received into,
-  /// for a collective whose one buffer is both.
+  /// Copies the small items to send into the workspace, which is borrowed until `unpack`. If `in_place`, also copies
+  /// the items to receive, for a collective that has one buffer.
   void pack(typename S::stream stream, Span<std::byte, S> workspace, bool in_place) {
     const std::size_t receive_length = length(receive_side_);
     send_ = {reinterpret_cast<T*>(workspace.data()), length(send_side_)};
@@ -89,7 +89,7 @@ class FusedList {
       copy(stream, receive_.subspan(to, n), as_const(receives_[item].subspan(from, n)));
     });
   }
-  /// The call for the packed copies; all ranks must have lists of the same lengths, in the same order.
+  /// Returns the call on the packed copies; all ranks must pass lists with the same lengths in the same order.
   template <class MakeCall>
   [[nodiscard]] auto fused_call(MakeCall&& make_call) const {
     auto call = make_call(as_const(send_), receive_);
@@ -106,7 +106,7 @@ class FusedList {
   [[nodiscard]] std::size_t length(ListSide side) const noexcept {
     return side == ListSide::nothing ? 0 : side == ListSide::whole ? block_ : block_ * ranks_;
   }
-  /// Calls f(item, offset in the item, offset in the packed copy, count) for every piece of a side.
+  /// Calls f(item, offset in the item, offset in the packed copy, count) for every piece of one side.
   template <class F>
   void each(ListSide side, F&& f) const {
     if (side == ListSide::nothing) return;
@@ -123,10 +123,10 @@ class FusedList {
   ListSide send_side_;
   ListSide receive_side_;
   std::size_t ranks_;
-  std::vector<std::size_t> blocks_;  // elements of each item for one rank
+  std::vector<std::size_t> blocks_;  // elements of each item per rank
   std::vector<std::size_t> small_;
   std::vector<std::size_t> large_;
-  std::size_t block_ = 0;  // elements of all small items for one rank
+  std::size_t block_ = 0;  // elements of all small items per rank
   Span<T, S> send_;
   Span<T, S> receive_;
 };

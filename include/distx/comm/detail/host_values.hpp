@@ -6,17 +6,17 @@
 #include "distx/comm/reductions.hpp"
 #include "distx/memory/operations.hpp"
 
-// A few numbers of the host's, norms and counts, over a communicator of any memory space. Blocking calls.
+// Blocking collectives on a few host values (norms, counts) over a communicator of any memory space.
 namespace distx::detail {
 
-/// Workspace of a communicator for values of the host; it is the caller's until the next of these calls.
+/// Returns communicator workspace for host values, valid until the next of these calls.
 template <class T, Communicator C>
 [[nodiscard]] Span<T, typename C::space> staged(C& comm, std::size_t size) {
   const auto bytes = comm.scratch(std::max<std::size_t>(1, size) * sizeof(T));
   return {reinterpret_cast<T*>(bytes.data()), size};
 }
 
-/// Every rank's values become the reduction of all ranks'.
+/// Reduces `values` across all ranks, in place on every rank.
 template <Communicator C, class T, class Op>
 void all_reduce_values(C& comm, Span<T> values, Op op, const std::source_location& location) {
   using Space = typename C::space;
@@ -26,15 +26,15 @@ void all_reduce_values(C& comm, Span<T> values, Op op, const std::source_locatio
     const typename Space::stream stream{};
     const auto there = staged<T>(comm, values.size());
     copy(stream, there, Span<const T>(values));
-    stream.synchronize();  // a communicator may have its own idea of what comes before a blocking call
+    stream.synchronize();  // a communicator may order its blocking calls after another stream
     all_reduce(comm, there, op, location);
     copy(stream, values, Span<const T, Space>(there));
     stream.synchronize();
   }
 }
 
-/// Every rank's `all` become all ranks' `mine`, in rank order.
-/// @pre all.size() is as many times mine.size() as there are ranks
+/// Gathers all ranks' `mine` in rank order into `all`, on every rank.
+/// @pre all.size() == mine.size() * comm.size()
 template <Communicator C, class T>
 void all_gather_values(C& comm, Span<const std::type_identity_t<T>> mine, Span<T> all,
                        const std::source_location& location) {

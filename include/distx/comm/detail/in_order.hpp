@@ -7,14 +7,14 @@
 #include "distx/comm/detail/arguments.hpp"
 #include "distx/memory/buffer.hpp"
 
-// What is enqueued on the streams of a memory space, and in which order. On the host's memory all of it is nothing.
+// Stream-ordered helpers for any memory space; in host memory they do nothing or run at once.
 namespace distx::detail {
 
-/// Whether work on this memory is done when its call returns.
+/// Whether work on this memory is complete when its call returns.
 template <MemorySpace Space>
 inline constexpr bool done_at_return = std::is_empty_v<typename Space::stream>;
 
-/// Memory that is made and goes back in the order of the stream, where the space has such. Its elements are not set.
+/// Memory that is allocated and freed stream-ordered if the memory space supports it. Its elements are uninitialized.
 template <class T, MemorySpace Space>
 [[nodiscard]] Buffer<T, Space> buffer_on(typename Space::stream stream, std::size_t size, Uninitialized) {
   using Made = Buffer<T, Space>;
@@ -23,7 +23,7 @@ template <class T, MemorySpace Space>
   else
     return Made(size, uninitialized);
 }
-/// Zeros.
+/// Sets the elements to zero.
 template <class T, MemorySpace Space>
 [[nodiscard]] Buffer<T, Space> buffer_on(typename Space::stream stream, std::size_t size) {
   using Made = Buffer<T, Space>;
@@ -33,7 +33,7 @@ template <class T, MemorySpace Space>
     return Made(size);
 }
 
-/// What is enqueued on `later` from now on begins after all that was enqueued on `earlier`.
+/// Orders work that is later enqueued on `later` after all work already enqueued on `earlier`.
 template <MemorySpace Space>
 void order(typename Space::stream earlier, typename Space::stream later) {
   if constexpr (!done_at_return<Space>) {
@@ -44,7 +44,7 @@ void order(typename Space::stream earlier, typename Space::stream later) {
   }
 }
 
-/// Makes a call whose result is for what is enqueued on the stream from now on; the host need not wait for it.
+/// Makes a call whose result later work on the stream may use; the host does not wait if it does not have to.
 template <class C, class Call>
 void make_in_order(C& comm, const Call& call, typename C::space::stream stream) {
   if constexpr (done_at_return<typename C::space>)
@@ -52,7 +52,7 @@ void make_in_order(C& comm, const Call& call, typename C::space::stream stream) 
   else
     start(comm, call, stream).wait(stream);
 }
-/// Makes a call after what was enqueued on the stream, and waits for it.
+/// Makes a call after the work enqueued on the stream, and waits for it.
 template <class C, class Call>
 void make_behind(C& comm, const Call& call, typename C::space::stream stream) {
   if constexpr (done_at_return<typename C::space>)
@@ -61,8 +61,8 @@ void make_behind(C& comm, const Call& call, typename C::space::stream stream) {
     start(comm, call, stream).wait();
 }
 
-/// Work on one stream that belongs to another one's order: it begins after what was enqueued there. If it is left
-/// before `went_well`, the other stream waits for it, so that no memory goes back too early.
+/// Runs work on one stream as part of another stream's order: it begins after the work enqueued there. If the scope is
+/// left before `went_well`, the other stream waits for it, so no memory is freed too early.
 template <MemorySpace Space>
 class Detour {
   using Stream = typename Space::stream;
@@ -75,7 +75,7 @@ class Detour {
     if (went_well_) return;
     try {
       rejoin();
-    } catch (...) {  // the error that is on its way says more
+    } catch (...) {  // the error in flight is the more specific one
     }
   }
   void rejoin() { order<Space>(side_, main_); }

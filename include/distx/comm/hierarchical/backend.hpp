@@ -17,10 +17,10 @@ template <class P>
     return Pending<Host>(std::make_shared<PendingOperation<P, Host>>(std::move(pending)));
 }
 
-/// The backend of two levels. See `BasicCommunicator`.
+/// The backend of `Hierarchical`. See `BasicCommunicator`.
 ///
 /// Blocking calls and messages use one pair of communicators, asynchronous collectives another. With a single host, or
-/// one rank on each, there is one level: calls go straight to it.
+/// one rank per host, calls go directly to the one communicator that is needed.
 template <class Inner, class Outer>
 class HierarchicalBackend {
   using Levels = HierarchicalLevels<Inner, Outer>;
@@ -47,7 +47,7 @@ class HierarchicalBackend {
     blocking_.revoke(reason);
     if (started_) started_->revoke(reason);
   }
-  void check_usable(const ErrorContext&) const noexcept {}  // the levels do
+  void check_usable(const ErrorContext&) const noexcept {}  // the levels check it
 
   template <Collective Call>
   void execute(const Call& call) {
@@ -141,13 +141,13 @@ class HierarchicalBackend {
   }
 
  private:
-  /// A call in the hands of one of the two communicators.
+  /// A call on one of the two communicators.
   struct Below {
     Pending<Host> pending;
     bool inside = false;
   };
 
-  /// Up to two calls that the communicators below have started.
+  /// Up to two asynchronous calls on the inner and outer communicators.
   class BelowOperation final : public Operation<Host> {
    public:
     BelowOperation(std::shared_ptr<State> state, const ErrorContext& context)
@@ -185,7 +185,8 @@ class HierarchicalBackend {
     std::size_t count_ = 0;
   };
 
-  /// @throws InvalidArgument on every rank if the inner communicators do not divide the outer one's ranks in order
+  /// Returns the hosts. @throws InvalidArgument on every rank if the inner communicators do not partition the outer
+  /// ranks in order
   static Hosts hosts_of_levels(Inner& inner, Outer& outer) {
     struct Seat {
       int first, rank, size;
@@ -211,7 +212,7 @@ class HierarchicalBackend {
   [[nodiscard]] bool is_here(int rank) const { return hosts_.host(rank) == hosts_.host(self_.rank); }
   static int peer_of(const Send<AnyElement>& call) { return call.to; }
   static int peer_of(const Receive<AnyElement>& call) { return call.from; }
-  /// Returns the same message with the ranks' numbers on this host.
+  /// Returns the same message with ranks renumbered for this host.
   Send<AnyElement> numbered_inside(Send<AnyElement> call) const {
     call.to = hosts_.index(call.to);
     return call;
@@ -220,7 +221,7 @@ class HierarchicalBackend {
     call.from = hosts_.index(call.from);
     return call;
   }
-  /// Runs `f`, which uses one of the communicators; errors that it throws name ranks as all know them.
+  /// Runs `f`, which uses one of the two communicators; errors that it throws name ranks by their global number.
   template <class F>
   decltype(auto) as_global(bool inside, const ErrorContext& context, F&& f) const {
     static const std::vector<int> all;

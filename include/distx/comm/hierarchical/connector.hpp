@@ -7,7 +7,7 @@
 
 namespace distx::detail {
 
-/// A connector among the ranks of one host, over a communicator that they have already.
+/// A connector of the ranks of one host, over an existing communicator.
 template <Communicator C>
 class HostConnector {
  public:
@@ -28,7 +28,7 @@ class HostConnector {
   C comm_;
 };
 
-/// Makes the two communicators of a hierarchy: of the ranks of this rank's host, and of all ranks. Collective.
+/// Makes the two communicators of a hierarchy: one of the ranks of this host, one of all ranks. Collective.
 /// @throws ConnectError on every rank if one of them fails
 template <Connector C, class MakeInner, class MakeOuter>
 [[nodiscard]] auto make_levels(C& connector, MakeInner&& make_inner, MakeOuter&& make_outer) {

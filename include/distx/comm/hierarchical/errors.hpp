@@ -6,19 +6,19 @@
 
 namespace distx::detail {
 
-/// Returns the message of an error of a communicator of some of the ranks, with those ranks named.
+/// Returns the message of an error that a communicator of `ranks` has thrown, with those ranks listed.
 inline std::string message_among(const std::vector<int>& ranks, const Error& error) {
   std::string message = error.what();
   constexpr std::string_view name = "distx: ";
   if (message.starts_with(name)) message.erase(0, name.size());
-  if (error.location().line() != 0) message.erase(message.rfind(" ["));  // the caller's line is added once
+  if (error.location().line() != 0) message.erase(message.rfind(" ["));  // the new error appends the location
   if (ranks.empty()) return message;
   std::string who = ranks.size() == 1 ? "on rank" : "among ranks";
   for (std::size_t i = 0; i < ranks.size(); ++i) who += (i == 0 ? " " : ", ") + std::to_string(ranks[i]);
   return who + ": " + message;
 }
 
-/// Runs `f`; errors that it throws name ranks by their number among all: rank i of the communicator that threw is
+/// Runs `f`; errors that it throws are rethrown with global rank numbers: rank i of the throwing communicator is
 /// `ranks[i]`, or i if `ranks` is empty.
 template <class F>
 decltype(auto) with_global_ranks(const std::vector<int>& ranks, const ErrorContext& context, F&& f) {

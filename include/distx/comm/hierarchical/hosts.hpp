@@ -6,7 +6,8 @@
 
 namespace distx::detail {
 
-/// The host of each rank and its index among the ranks there. Hosts are numbered in the order of their first ranks.
+/// The host of each rank and its index among the ranks of that host. Hosts are numbered in the order of their first
+/// ranks.
 class Hosts {
  public:
   /// @param first for each rank, the first rank of its host
@@ -35,7 +36,7 @@ class Hosts {
   [[nodiscard]] int host(int rank) const { return host_[static_cast<std::size_t>(rank)]; }
   [[nodiscard]] int index(int rank) const { return index_[static_cast<std::size_t>(rank)]; }
   [[nodiscard]] const std::vector<int>& ranks(int host) const { return ranks_[static_cast<std::size_t>(host)]; }
-  /// Returns the number of ranks on the host with the fewest, and on the one with the most.
+  /// Returns the smallest and the largest number of ranks per host.
   [[nodiscard]] int smallest() const noexcept { return smallest_; }
   [[nodiscard]] int largest() const noexcept { return largest_; }
   /// Returns whether the ranks of every host are consecutive.
@@ -48,8 +49,8 @@ class Hosts {
   bool consecutive_ = true;
 };
 
-/// Groups ranks into hosts by the connector's local ranks: local rank k follows k-1 on its host. Collective.
-/// @throws ConnectError on every rank if the local ranks fit no assignment to hosts, or several
+/// Assigns ranks to hosts by the connector's local ranks: local rank k comes after k-1 on its host. Collective.
+/// @throws ConnectError on every rank if the local ranks match no assignment to hosts, or more than one
 template <Connector C>
 [[nodiscard]] Hosts hosts_of(C& connector) {
   struct Local {

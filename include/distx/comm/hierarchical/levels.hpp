@@ -8,11 +8,11 @@
 
 namespace distx::detail {
 
-/// Two communicators that act as one, for one kind of calls (blocking or asynchronous); used by one thread.
+/// Two communicators that act as one, for one queue of calls (blocking or asynchronous); used by one thread.
 ///
-/// `Inner` has the ranks of a host, `Outer` all ranks. A column is the ranks of one index on all hosts. The smallest
-/// host's ranks are in full columns; a call's elements are partitioned into as many slices, and each full column
-/// carries one of them across.
+/// `Inner` has the ranks of one host, `Outer` all ranks. A column consists of the ranks with one index on all hosts; it
+/// is full if every host has that index. A call's elements are partitioned into one slice per full column, and each
+/// full column transfers its slice across hosts.
 template <class Inner, class Outer>
 class HierarchicalLevels {
  public:
@@ -31,14 +31,15 @@ class HierarchicalLevels {
     std::erase(column_ranks_, -1);
   }
 
-  /// @throws MismatchError on every rank if the ranks do not make the same call
+  /// Checks that all ranks make the same call. @throws MismatchError on every rank otherwise
   template <Collective Call>
   void run(const Call& call) {
     context_ = self_.context(call);
     agree(fingerprint(call));
     run_steps(call);
   }
-  /// @throws MismatchError on every rank if the ranks do not request the same number of elements of the same size
+  /// Checks that all ranks request the same number of elements of the same size. @throws MismatchError on every rank
+  /// otherwise
   void agree_on(std::size_t count, std::size_t element_bytes, const ErrorContext& context) {
     context_ = context;
     Fingerprint request;
@@ -62,7 +63,7 @@ class HierarchicalLevels {
   using Send = Span<const AnyElement>;
   using Receive = Span<AnyElement>;
 
-  /// What a host's ranks call: the call of the first, and one that differs from it, if one does.
+  /// The call of the first rank of a host or of all ranks, and one that differs from it, if any.
   struct Verdict {
     Fingerprint first{}, odd{};
     int first_rank = 0, odd_rank = -1;
@@ -85,7 +86,7 @@ class HierarchicalLevels {
   [[nodiscard]] bool has_slice() const noexcept { return index_ < hosts_.smallest(); }
   [[nodiscard]] std::source_location where() const noexcept { return context_.location; }
 
-  /// Gathered inside, compared across by the hosts' first ranks, told inside.
+  /// Gathers inside each host, compares across hosts on their first ranks, and broadcasts the result inside.
   void agree(const Fingerprint& mine) {
     here_.assign(static_cast<std::size_t>(ranks_here()), mine);
     verdicts_.resize(static_cast<std::size_t>(hosts_.count()));
@@ -107,7 +108,7 @@ class HierarchicalLevels {
     }
   }
 
-  /// Cuts n elements into slices that begin on lines of memory; none for places without a full column.
+  /// Partitions n elements into slices that begin on cache lines; ranks without a full column get empty slices.
   void cut(std::size_t n, std::size_t element_bytes) {
     const std::size_t step = std::max<std::size_t>(1, alignment_bytes / element_bytes);
     const auto parts = static_cast<std::size_t>(hosts_.smallest());
@@ -122,7 +123,7 @@ class HierarchicalLevels {
   [[nodiscard]] AnySpan slice(const AnySpan& all) const {
     return all.subspan(block_offset(slices_, 0, index_), slices_[static_cast<std::size_t>(index_)]);
   }
-  /// Counts for the ranks of this host and for whole hosts, of counts for all ranks.
+  /// Computes the counts of the ranks of this host and of whole hosts from the counts of all ranks.
   void count_blocks(Counts counts, std::size_t equal) {
     blocks_here_.clear();
     for (const int rank : hosts_.ranks(host_)) blocks_here_.push_back(block_count(counts, equal, rank));
@@ -130,19 +131,20 @@ class HierarchicalLevels {
     for (int rank = 0; rank < self_.size; ++rank)
       blocks_of_hosts_[static_cast<std::size_t>(hosts_.host(rank))] += block_count(counts, equal, rank);
   }
-  /// This host's part of a span whose blocks are counted. @pre hosts_.consecutive()
+  /// Returns this host's part of a span that is partitioned by counts. @pre hosts_.consecutive()
   template <class AnySpan>
   [[nodiscard]] AnySpan part_of_host(const AnySpan& all) const {
     return all.subspan(block_offset(blocks_of_hosts_, 0, host_), blocks_of_hosts_[static_cast<std::size_t>(host_)]);
   }
 
   /// @name Reductions in steps
-  /// Steps leave out the op's `finish`; shorter floats are float from the first to the last.
+  /// Steps leave out the op's `finish`; reduced-precision types stay in float from the first step to the last.
   /// @{
   [[nodiscard]] static AnyOp step_of(const AnyOp& op) noexcept {
     return (is_narrow_float(op.type()) ? op.widened() : op).unfinished();
   }
-  /// Inner steps go by rank, and outer ones by host: which is the order of ranks only where those follow each other.
+  /// Returns whether the steps keep rank order: they combine by rank inside and by host across, so ranks must be
+  /// consecutive.
   [[nodiscard]] bool keeps_order(const AnyOp& op) const noexcept { return op.commutative() || hosts_.consecutive(); }
   [[nodiscard]] Receive staging(std::size_t which, std::size_t count, const Send& like) {
     auto& memory = staging_[which];
@@ -154,7 +156,7 @@ class HierarchicalLevels {
     widen(from, static_cast<float*>(to.data()));
     return to;
   }
-  /// The last step of a reduction, on the elements that this rank has: from `sums` to `target`.
+  /// Computes the last step of a reduction on this rank's elements: from `sums` to `target`.
   void finish(const AnyOp& op, const Receive& sums, const Receive& target) const {
     if (sums.empty()) return;
     void* const at = sums.data();
@@ -230,11 +232,11 @@ class HierarchicalLevels {
     inside(Broadcast<AnyElement>{c.receive, 0, where()});
   }
 
-  // Every block of these crosses once whatever the way, so that they go straight.
+  // Every block crosses hosts exactly once on any route, so these calls go directly.
   void run_steps(const AllToAll<AnyElement>& c) { flat(c); }
   void run_steps(const Gather<AnyElement>& c) { flat(c); }
   void run_steps(const Scatter<AnyElement>& c) { flat(c); }
-  // Who agrees has met all others.
+  // The consistency check before it is already a barrier.
   void run_steps(const Barrier<Host>&) {}
 
   const Hosts& hosts_;

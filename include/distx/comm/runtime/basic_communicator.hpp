@@ -10,12 +10,12 @@
 
 namespace distx::detail {
 
-/// `backend.execute(call)` compiles: the backend does this erased call, blocking.
+/// Satisfied if `backend.execute(call)` compiles: the backend supports this erased call, blocking.
 template <class B, class Call>
 concept BackendExecutes = std::same_as<typename Call::space, typename B::space> &&
                           requires(B& backend, const Call& call) { backend.execute(call); };
 
-/// `backend.start(state, call, after)` compiles: the backend does this erased call asynchronously.
+/// Satisfied if `backend.start(state, call, after)` compiles: the backend supports this erased call asynchronously.
 template <class B, class Call>
 concept BackendStarts = std::same_as<typename Call::space, typename B::space> &&
                         requires(B& backend, const std::shared_ptr<CommunicatorState<B>>& state, const Call& call,
@@ -27,17 +27,17 @@ concept BackendStarts = std::same_as<typename Call::space, typename B::space> &&
 
 /// The front end of every communicator: `class C : public BasicCommunicator<C, Backend>`.
 ///
-/// Erases and validates calls, revokes the communicator when one fails, and holds what all backends need once. A
-/// `Backend` supplies what differs:
+/// Erases and validates calls, revokes the communicator when one fails, and implements everything that backends have in
+/// common. A `Backend` has:
 ///
 /// - `using space`, and `const RankOf& self() const`;
-/// - `void execute(const Call&)` for each erased call that it does, blocking; a failure is thrown;
+/// - `void execute(const Call&)` for each erased call that it supports, blocking; throws on failure;
 /// - `std::shared_ptr<Operation<space>> start(state, const Call&, stream)`, the same asynchronously;
 /// - `void check_usable(const ErrorContext&)`, which throws if the communicator was revoked;
-/// - `void revoke(const std::string&) noexcept`, which ends the calls of every rank;
+/// - `void revoke(const std::string&) noexcept`, which makes the calls of every rank throw;
 /// - `std::shared_ptr<CommunicatorState<Backend>> split(int color, int key, const std::source_location&)`;
-/// - optionally `CommunicatorMemory<std::byte, space> allocate(std::size_t count, std::size_t element_bytes,
-///   const std::source_location&)`; without it memory is plain.
+/// - optionally `CommunicatorMemory<std::byte, space> allocate(std::size_t count, std::size_t element_bytes, const
+///   std::source_location&)`; without it, `allocate` returns ordinary memory.
 template <class Derived, class Backend>
 class BasicCommunicator {
  public:
@@ -45,7 +45,7 @@ class BasicCommunicator {
 
   [[nodiscard]] int rank() const noexcept { return backend_of().self().rank; }
   [[nodiscard]] int size() const noexcept { return backend_of().self().size; }
-  /// Returns the backend's name, as error messages have it.
+  /// Returns the backend's name as it appears in error messages.
   [[nodiscard]] std::string_view backend() const noexcept { return backend_of().self().backend; }
   /// Returns another handle on this communicator.
   [[nodiscard]] Derived share() const { return Derived(state_); }
@@ -80,12 +80,12 @@ class BasicCommunicator {
     }
   }
 
-  /// Makes a communicator of the ranks that pass the same `color`, ordered by `key` and then by rank. Collective.
+  /// Returns a communicator of the ranks that pass the same `color`, ordered by `key`, then by rank. Collective.
   [[nodiscard]] Derived split(int color, int key, std::source_location location = std::source_location::current()) {
     return state_->guarded([&] { return Derived(backend_of().split(color, key, location)); });
   }
-  /// Allocates `count` zeroed elements in the memory that this communicator moves fastest. Collective.
-  /// @throws MismatchError if the ranks ask for different sizes; MemoryError
+  /// Allocates `count` zeroed elements in the memory that this communicator transfers fastest. Collective.
+  /// @throws MismatchError if the ranks request different sizes; MemoryError if an allocation fails
   template <class T>
   [[nodiscard]] CommunicatorMemory<T, space> allocate(std::size_t count,
                                                       std::source_location location = std::source_location::current()) {
@@ -99,10 +99,10 @@ class BasicCommunicator {
       return CommunicatorMemory<T, space>::plain(count);
     }
   }
-  /// Ends the communicator: every rank's current or next call throws RevokedError with that reason.
+  /// Revokes the communicator: every rank's current or next call throws RevokedError with that reason. Not collective.
   void revoke(const std::string& reason) noexcept { backend_of().revoke(reason); }
 
-  /// @name For what is built on communicators
+  /// @name Building blocks for libraries on top of communicators
   /// @{
   [[nodiscard]] Span<std::byte, space> scratch(std::size_t bytes) { return state_->scratch(bytes); }
   [[nodiscard]] GroupCache& group_cache() noexcept { return state_->groups; }
@@ -142,11 +142,11 @@ template <class Backend, class T>
   return all;
 }
 
-/// A rank's place in `split`: the ranks of its colour in the order of their keys.
+/// One rank's request in `split`; a group is the ranks with one color, in the order of their keys.
 struct SplitRequest {
   int color = 0, key = 0, rank = 0;
 };
-/// Returns the requests of this rank's colour, in the order of the new communicator.
+/// Returns the requests with this rank's color, in the order of the new communicator.
 template <class Request>
 [[nodiscard]] std::vector<Request> group_of(const std::vector<Request>& all, int color) {
   std::vector<Request> group;

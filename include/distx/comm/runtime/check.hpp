@@ -4,13 +4,13 @@
 namespace distx {
 
 /// When the ranks of a communicator compare their calls: operation, sizes, counts, element types, op and its state,
-/// root, order of the calls, lengths of lists. A difference is a MismatchError on every rank.
+/// root, order of the calls, lengths of lists. A difference throws MismatchError on every rank.
 ///
-/// Threads and shared memory always compare: their ranks read each other's memory, and it costs nothing measurable.
+/// Threads and shared memory always compare, at no measurable cost, because their ranks read each other's memory.
 enum class Check {
-  every_call,  ///< each call; small operands travel with the comparison
-  first_use,   ///< each new combination of operation, sizes, types, op and root once
-  off          ///< never: what disagrees fails in the vendor's library, or at the deadline
+  every_call,  ///< each call; small operands are transferred with the comparison
+  first_use,   ///< the first call with each combination of operation, sizes, types, op and root
+  off          ///< never: calls that differ fail in the vendor's library or at the deadline
 };
 
 }  // namespace distx

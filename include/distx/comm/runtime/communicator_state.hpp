@@ -8,9 +8,9 @@
 
 namespace distx::detail {
 
-/// What the handles and the operations of one rank's communicator share.
+/// The state shared by all handles and operations of one rank's communicator.
 ///
-/// A `Backend` supplies what differs from communicator to communicator; `BasicCommunicator` lists its members.
+/// `BasicCommunicator` documents the members of `Backend`.
 template <class Backend>
 class CommunicatorState {
  public:
@@ -21,7 +21,7 @@ class CommunicatorState {
   CommunicatorState(const CommunicatorState&) = delete;
   CommunicatorState& operator=(const CommunicatorState&) = delete;
   ~CommunicatorState() {
-    // A rank that unwinds never joins the calls that its peers are waiting in.
+    // A rank that unwinds never joins the calls in which its peers are waiting.
     if (std::uncaught_exceptions() > exceptions_) backend.revoke("its communicator was destroyed by an exception");
   }
 
@@ -57,7 +57,7 @@ class CommunicatorState {
   Buffer<std::byte, space> scratch_;
 
  public:
-  Backend backend;  ///< last: what it waits for on destruction may use the members above
+  Backend backend;  ///< last: its destructor may wait for operations that use the members above
 };
 
 }  // namespace distx::detail

@@ -13,13 +13,13 @@
 
 namespace distx::detail {
 
-/// Never frees what it is given: for memory that a vendor's library may access for the life of the process.
+/// Never frees its contents: for memory that a vendor's library may access until the process exits.
 template <class T>
 void leak(T value) noexcept {
   static_cast<void>(new (std::nothrow) T(std::move(value)));
 }
 
-/// The operations of one communicator, reused so that a call allocates nothing after the first of its kind.
+/// The operations of one communicator, reused so that only the first call of a kind allocates.
 template <class Op>
 class OperationPool {
  public:
@@ -34,7 +34,7 @@ class OperationPool {
     return operation;
   }
   void give_back(const Op& operation) noexcept { idle_.push_back(*find(operation)); }
-  /// Takes an operation out of use for the life of the process, together with what it owns.
+  /// Removes an operation and everything it owns from use until the process exits.
   void abandon(const Op& operation) noexcept {
     const auto found = find(operation);
     leak(std::move(*found));
@@ -49,7 +49,7 @@ class OperationPool {
   std::vector<std::shared_ptr<Op>> all_, idle_;
 };
 
-/// Room for any erased call, and the function to hand it to.
+/// Storage for any erased call, and the function that runs it.
 template <class Owner>
 class StoredCall {
  public:
@@ -69,7 +69,7 @@ class StoredCall {
 template <class State>
 class TaskRunner;
 
-/// A collective on a TaskRunner.
+/// An asynchronous collective on a TaskRunner.
 template <class State>
 class TaskOperation final : public ProgressTask, public Operation<Host> {
  public:
@@ -88,19 +88,20 @@ class TaskOperation final : public ProgressTask, public Operation<Host> {
   }
   void abandon() noexcept override {
     state_.backend.revoke("an asynchronous call was abandoned by an exception");
-    state_.backend.tasks().wait(*this);  // the revocation ends it
+    state_.backend.tasks().wait(*this);  // a revocation ends this wait
   }
   void recycle() noexcept override { state_.backend.tasks().give_back(*this); }
 
  private:
-  State& state_;  // the Pending holds it
+  State& state_;  // kept alive by the Pending
   StoredCall<State> call_;
 };
 
 /// Runs a communicator's asynchronous collectives on one progress thread, in the order of their start.
 ///
-/// The last member of a backend, so that the thread is joined before anything that its tasks use is destroyed. The
-/// backend has `tasks()`, which returns it, and `run_started(call)`, which makes a blocking call of the asynchronous
+/// It is the last member of a backend, so the thread is joined before anything that its tasks use is destroyed. The
+/// backend has `tasks()`, which returns it, and `run_started(call)`, which makes a blocking call on the asynchronous
+/// queue.
 /// queue.
 template <class State>
 class TaskRunner {

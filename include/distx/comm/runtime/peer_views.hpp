@@ -5,11 +5,11 @@
 
 #include "distx/comm/calls/validate.hpp"
 
-// What a rank sees of the other ranks' side of a call, whatever carried it: the checks that need all ranks' counts, and
-// the end of a call whose operands are all at hand. One text for every backend that moves small calls whole.
+// A rank's view of its peers' side of a call, independent of transport: the checks that need all ranks' counts, and the
+// local part of a call whose operands are all available. Shared by the backends that transfer small calls whole.
 namespace distx::detail {
 
-/// One rank's side of a call as another rank sees it; pointers are null if this rank cannot reach the memory.
+/// One rank's side of a call as seen by another rank; pointers are null if the memory is not accessible to this rank.
 struct PeerView {
   const std::byte* send = nullptr;
   std::byte* receive = nullptr;
@@ -17,16 +17,16 @@ struct PeerView {
   std::size_t receive_count = 0;
   Counts send_counts{};
   Counts receive_counts{};
-  bool inlined = false;  ///< `send` is a copy of everything that the rank sends
+  bool inlined = false;  ///< `send` is a copy of all data that the rank sends
 };
 
-/// What one rank sends to another, in bytes of its `send`.
+/// The part that one rank sends to another, in bytes of its `send`.
 struct ByteRange {
   std::size_t offset = 0;
   std::size_t bytes = 0;
 };
 
-/// Returns this rank's own view of its call: where its spans are, how long they are, and the counts that others need.
+/// Returns this rank's view of the call that it makes: its spans, their lengths, and the counts that other ranks need.
 template <Collective Call>
 [[nodiscard]] PeerView own_view(const Call& call, int rank) noexcept {
   PeerView view;
@@ -65,7 +65,7 @@ template <Collective Call>
     return 1;
 }
 
-/// Returns whether rank `from` sends anything in such a call.
+/// Returns whether rank `from` sends data in such a call.
 template <Collective Call>
 [[nodiscard]] bool sends(const Call& c, int from) noexcept {
   if constexpr (CallTraits<Call>::root_sends)
@@ -74,7 +74,7 @@ template <Collective Call>
     return Call::kind != CollectiveKind::barrier;
 }
 
-/// Returns what rank `from` sends to rank `to`.
+/// Returns the part that rank `from` sends to rank `to`.
 template <Collective Call>
 [[nodiscard]] ByteRange range_of(const Call& c, const std::vector<PeerView>& peers, int from, int to) noexcept {
   if (!sends(c, from)) return {};
@@ -95,7 +95,7 @@ template <Collective Call>
   }
 }
 
-/// Compares block by block what fingerprints cannot say; every rank looks at all ranks, so that all throw the same.
+/// Compares block sizes, which fingerprints do not contain; every rank checks all ranks, so all throw the same error.
 /// @throws MismatchError
 template <Collective Call>
 void check_blocks(const Call& c, const std::vector<PeerView>& peers, const ErrorContext& context) {
@@ -126,9 +126,9 @@ inline void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) 
   if (bytes != 0 && to != from) std::memcpy(to, from, bytes);
 }
 
-/// Completes a call whose operands are all at hand: copies, or reduces in rank order, into this rank's memory.
-/// @pre every rank that sends is inlined, in its own view as well if this rank's send and receive overlap
-/// @param sources kept between calls, so that none allocates
+/// Completes a call whose operands are all available: copies, or reduces in rank order, into this rank's memory.
+/// @pre every rank that sends is inlined, including this rank if its send and receive overlap
+/// @param sources workspace that is kept between calls to avoid allocations
 template <Collective Call>
 void complete_inlined(const Call& c, const RankOf& self, const std::vector<PeerView>& peers,
                       std::vector<const void*>& sources) {

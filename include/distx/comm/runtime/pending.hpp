@@ -12,22 +12,22 @@ namespace detail {
 
 /// An asynchronous call in flight, implemented by each backend.
 ///
-/// Lives in its communicator's state, which reuses it after `recycle`. A failure revokes the communicator before it is
-/// thrown.
+/// It belongs to its communicator's state, which reuses it after `recycle`. A failure revokes the communicator before
+/// it is thrown.
 template <MemorySpace Space>
 class Operation {
  public:
-  /// Returns whether `complete` would return or throw at once. What it finds wrong, `complete` throws.
+  /// Returns whether `complete` would return or throw at once. Errors are kept for `complete` to throw.
   [[nodiscard]] virtual bool test() noexcept = 0;
   /// Blocks the host until the call is complete. Called at most once.
   virtual void complete() = 0;
-  /// Orders what is enqueued on `stream` from now on after the call; on the host's memory, blocks.
+  /// Orders work that is later enqueued on `stream` after the call; blocks in host memory.
   virtual void complete(typename Space::stream) { complete(); }
-  /// Gives the call up while the stack unwinds: revokes the communicator, and does not wait for other ranks. Buffers
-  /// that the vendor's library may still access are kept alive by `keep`.
+  /// Gives up the call during stack unwinding: revokes the communicator and does not wait for other ranks. Buffers that
+  /// the vendor's library may still access are kept alive by `keep`.
   virtual void abandon() noexcept = 0;
-  /// Shares the ownership of what the call's buffers are part of, until the call is complete. If it never completes
-  /// because another rank failed, that memory is never freed.
+  /// Shares ownership of the memory that contains the call's buffers until the call is complete. If it never completes
+  /// because another rank failed, the memory is never freed.
   virtual void keep(std::shared_ptr<void>) {}
   /// Ends the use of this object by its Pending, after `complete` or `abandon`.
   virtual void recycle() noexcept {}
@@ -38,10 +38,10 @@ class Operation {
 
 }  // namespace detail
 
-/// A handle on an asynchronous collective or message; move-only. It borrows the call's buffers until it is waited for.
+/// A move-only handle on an asynchronous collective or message. The call borrows its buffers until it is waited for.
 ///
-/// Destroying one waits for the call; destroying one while the stack unwinds revokes the communicator instead, so that
-/// no rank waits for this one. An empty one, or one that was waited for, is complete.
+/// The destructor waits for the call; during stack unwinding it revokes the communicator instead, so no rank waits for
+/// this one. An empty handle, or one that was waited for, is complete.
 ///
 ///     auto pending = distx::start_all_reduce(comm, gradient, distx::sum);
 ///     compute();
@@ -50,7 +50,7 @@ template <MemorySpace Space = Host>
 class [[nodiscard]] Pending {
  public:
   Pending() noexcept = default;
-  /// @param operation kept alive by this handle; what it points to may belong to a pool
+  /// @param operation kept alive by this handle; it may belong to a pool
   explicit Pending(std::shared_ptr<detail::Operation<Space>> operation) noexcept : operation_(std::move(operation)) {}
   Pending(Pending&&) noexcept = default;
   Pending& operator=(Pending&& other) noexcept {
@@ -64,13 +64,14 @@ class [[nodiscard]] Pending {
   ~Pending() { release(); }
 
   /// Blocks the host until the call is complete.
-  /// @throws MismatchError, TimeoutError, RevokedError, RankFailure, BackendError; what a custom op threw on this rank
+  /// @throws MismatchError, TimeoutError, RevokedError, RankFailure, BackendError, or the exception of a custom op on
+  ///         this rank
   void wait() {
     if (operation_ == nullptr) return;
     const Recycled operation{std::move(operation_)};
     operation.value->complete();
   }
-  /// Orders what is enqueued on `stream` from now on after the call; blocks if the memory space is the host's.
+  /// Orders work that is later enqueued on `stream` after the call; blocks if the memory space is the host's.
   void wait(typename Space::stream stream) {
     if (operation_ == nullptr) return;
     const Recycled operation{std::move(operation_)};
@@ -78,7 +79,7 @@ class [[nodiscard]] Pending {
   }
   /// Returns whether `wait()` would return, or throw, at once. Never blocks.
   [[nodiscard]] bool test() noexcept { return operation_ == nullptr || operation_->test(); }
-  /// Keeps `owner` alive until the call is complete, so that memory which the call accesses is not freed under it.
+  /// Keeps `owner` alive until the call is complete, for buffers that `owner` contains.
   void keep(std::shared_ptr<void> owner) {
     if (operation_ != nullptr) operation_->keep(std::move(owner));
   }
@@ -99,7 +100,7 @@ class [[nodiscard]] Pending {
     try {
       operation.value->complete();
     } catch (...) {
-      // The failure has revoked the communicator: its next call throws the reason.
+      // The failure has revoked the communicator, so its next call throws the reason.
     }
   }
 

@@ -12,7 +12,7 @@
 
 namespace distx::detail {
 
-/// Something that another thread, or another rank, will complete.
+/// An event that another thread or another rank completes.
 class Completion {
  public:
   virtual ~Completion() = default;
@@ -21,13 +21,13 @@ class Completion {
     error_ = std::move(error);
     done_.store(true, std::memory_order_release);
   }
-  /// Throws the error, if there is one, and hands its ownership to the caller: another owner of this object may drop it
-  /// on another thread meanwhile. @pre done()
+  /// Throws the error, if any, and transfers its ownership to the caller, because another owner of this object may
+  /// destroy it on another thread. @pre done()
   void rethrow() {
     if (auto error = std::exchange(error_, nullptr); error != nullptr) std::rethrow_exception(std::move(error));
   }
 
-  /// Makes the object ready for another use. @pre done(), and no other thread uses it
+  /// Resets the object for reuse. @pre done(), and no other thread uses it
   void reset() noexcept {
     error_ = nullptr;
     done_.store(false, std::memory_order_relaxed);
@@ -48,10 +48,11 @@ class ProgressTask : public Completion {
   std::shared_ptr<ProgressTask> next_;
 };
 
-/// Runs tasks one after another on its own thread, which the first task starts, idles asleep, and is joined at the end.
+/// Runs tasks in order on one thread, which starts with the first task, sleeps when idle, and is joined by the
+/// destructor.
 ///
-/// A thread that waits for a task runs those that have not begun: with no more cores than ranks, the progress thread
-/// may not have been scheduled while the rank computed, and switching threads would only take time.
+/// A thread that waits for a task runs the tasks that have not begun: if there are no more cores than ranks, the
+/// progress thread may not have been scheduled yet, and a thread switch would only cost time.
 class ProgressThread {
  public:
   ProgressThread() = default;
@@ -77,7 +78,7 @@ class ProgressThread {
     wake_.notify_one();
   }
 
-  /// Runs a task on the caller's thread, at once.
+  /// Runs a task immediately on the caller's thread.
   static void run_here(ProgressTask& task) noexcept {
     std::exception_ptr error;
     try {
@@ -88,7 +89,7 @@ class ProgressThread {
     task.finish(std::move(error));
   }
 
-  /// Returns when that task is done.
+  /// Blocks until that task is done.
   void wait(const Completion& ticket) {
     while (!ticket.done()) {
       if (const auto task = take())
@@ -100,8 +101,8 @@ class ProgressThread {
   }
 
  private:
-  /// Briefly awake, then asleep: the thread may be on a core with others, and comes to this one when that is free.
-  /// Without a limit of its own: the task's waits have one.
+  /// Spins briefly, then sleeps, because the progress thread may need this core. It needs no deadline: the waits inside
+  /// the task have one.
   void wait_for_thread(const Completion& ticket) {
     const auto ready = [&] { return ticket.done() || !busy_.load(std::memory_order_relaxed); };
     for (int round = 0; round < 64; ++round) {
@@ -121,7 +122,7 @@ class ProgressThread {
       if (const auto task = take()) run(*task);
     }
   }
-  /// The next task, for the caller to run; null where there is none, and while another one is run.
+  /// Returns the next task for the caller to run, or null if there is none or another task is running.
   [[nodiscard]] std::shared_ptr<ProgressTask> take() {
     const std::lock_guard lock(mutex_);
     if (busy_ || first_ == nullptr) return nullptr;
@@ -151,9 +152,9 @@ class ProgressThread {
   }
 
   std::mutex mutex_;
-  std::atomic<bool> busy_{false};  // a task is run; changed under the mutex
-  std::condition_variable wake_;   // there is something to run
-  std::condition_variable over_;   // something was run
+  std::atomic<bool> busy_{false};  // a task is running; changed under the mutex
+  std::condition_variable wake_;   // a task is queued
+  std::condition_variable over_;   // a task has finished
   std::shared_ptr<ProgressTask> first_;
   ProgressTask* last_ = nullptr;
   bool stop_ = false;

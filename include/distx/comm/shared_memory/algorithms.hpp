@@ -2,11 +2,11 @@
 #pragma once
 #include "distx/comm/shared_memory/collective_execution.hpp"
 
-// What a rank does in one round of a collective: its own part, on what everybody shows. Reductions add in rank order,
-// so the bits depend on nothing but the operands.
+// One rank's part in one round of a collective, on the memory that all ranks expose. Reductions combine operands in
+// rank order, so the result depends only on the operands.
 namespace distx::shared_memory {
 
-/// All-reduce and reduce: every rank reduces its slice, for all who receive; what is small, each receiver by itself.
+/// All-reduce and reduce: every rank reduces its slice for all receivers; small operands are reduced by each receiver.
 template <class Call>
   requires(Call::kind == CollectiveKind::all_reduce || Call::kind == CollectiveKind::reduce)
 void run_round(CollectiveExecution<Call>& x, std::size_t round) {
@@ -19,13 +19,14 @@ void run_round(CollectiveExecution<Call>& x, std::size_t round) {
   for (int r = 0; r < x.self.size; ++r) {
     if (!x.receives_reduced(r) || (r != me && x.all_inlined())) continue;
     std::byte* const receive = r == me ? x.own_receive() : x.peer(r).receive;
-    // Where a rank is not reached, into its staging: what it shows there of this slice has just been read.
+    // If the rank's memory is not accessible, writes to its staging buffer, whose copy of this slice has just been
+    // read.
     targets.push_back(slice.offset + (receive != nullptr ? receive + x.offset(round) : x.staging_of(r, round)));
   }
   if (slice.bytes != 0) x.reduce(slice.offset, slice.bytes, round);
 }
 
-/// Takes what the others have reduced for this rank out of its staging, where they do not reach its memory.
+/// Copies this rank's results from its staging buffer, if other ranks cannot access its memory.
 template <class Call>
 void collect(CollectiveExecution<Call>& x, std::size_t round) {
   const int me = x.self.rank;
@@ -45,7 +46,8 @@ inline void run_round(CollectiveExecution<ReduceScatter<AnyElement, AnyOp>>& x, 
   if (bytes != 0) x.reduce(0, bytes, round);
 }
 
-/// Where all ranks reach a receiver's memory and the root's, each of them copies its slice, the root too.
+/// If all ranks can access the memory of the receivers and of the root, every rank, including the root, copies its
+/// slice.
 inline void run_round(CollectiveExecution<Broadcast<AnyElement>>& x, std::size_t round) {
   const int me = x.self.rank, root = x.call.root;
   const std::size_t bytes = x.piece(root, me, round);
@@ -91,7 +93,7 @@ inline void run_round(CollectiveExecution<AllToAll<AnyElement>>& x, std::size_t 
   const auto width = element_width(c);
   const auto equal = c.send.size() / static_cast<std::size_t>(x.self.size);
   if (c.send_counts.empty() && c.send.data() == c.receive.data() && !x.staged() && !x.peer(me).inlined) {
-    // In place: of every pair of ranks the lower one swaps the two blocks.
+    // In place: the lower rank of each pair swaps the two blocks.
     std::byte* mine = x.own_receive();
     for (int r = me + 1; r < x.self.size; ++r)
       std::swap_ranges(mine + static_cast<std::size_t>(r) * equal * width,

@@ -10,7 +10,7 @@
 
 namespace distx::shared_memory {
 
-/// The backend of ranks that share memory, threads or processes. See `detail::BasicCommunicator`.
+/// The backend of threads or processes that share memory. See `detail::BasicCommunicator`.
 class Backend {
  public:
   using space = Host;
@@ -74,7 +74,7 @@ class Backend {
     const auto all = detail::all_gathered(*this, mine, location);
     std::shared_ptr<SharedRegion> region;
     {
-      // What the first rank has made stays while a rank accesses it, and until all have entered the barrier.
+      // The region made by the first rank exists until all ranks have entered the barrier and none accesses it.
       const AccessGuard guard(region_->control().channel(self_.rank, CallQueue::blocking));
       check_usable(self_.context(Barrier<Host>{location}));
       region = region_->open_sibling(all[static_cast<std::size_t>(group.front().rank)].token, rank, size);
@@ -117,7 +117,7 @@ class Backend {
     void abandon() noexcept override {
       state_->backend.revoke("an asynchronous message was abandoned by an exception");
       try {
-        messages.wait();  // the revocation ends it
+        messages.wait();  // a revocation ends this wait
       } catch (...) {
       }
     }
@@ -136,7 +136,7 @@ class Backend {
     messages.send(c.send, c.to, c.tag, 0);
     messages.receive(c.receive, c.from, c.tag, 0);
   }
-  /// Both sides of a message on one rank: the other one must have been started before.
+  /// Checks a self-send or self-receive, whose other side must have been started before.
   template <Collective Call>
   void check_self_message(Messages& messages, const Call& call) const {
     if constexpr (Call::kind == CollectiveKind::send || Call::kind == CollectiveKind::receive) {
@@ -160,7 +160,7 @@ class Backend {
   detail::TaskRunner<State> tasks_;  // last: joined before anything that its tasks use is destroyed
 };
 
-/// Makes a communicator's state among the ranks of a connector. Collective over it; it is not needed afterwards.
+/// Makes a communicator's state from a connector. Collective over the connector, which is not needed afterwards.
 /// @tparam Region makes and opens the first region: `make(size, deadline, keep)`, `open(token, rank, size, deadline)`
 /// @throws ConnectError on every rank if one of them fails
 template <class Region, Connector C>

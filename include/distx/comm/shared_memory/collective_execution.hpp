@@ -15,7 +15,7 @@ using detail::PeerView;
 using detail::range_of;
 using detail::sends;
 
-/// What a queue of one rank keeps between calls, so that none allocates.
+/// The workspace of one rank's queue, kept between calls to avoid allocations.
 struct CallWorkspace {
   std::size_t calls = 0;
   std::vector<PeerView> seen;
@@ -23,17 +23,18 @@ struct CallWorkspace {
   std::vector<void*> targets;
 };
 
-/// Part `rank` of some bytes, cut on lines, so that two ranks never write to one line of an aligned buffer.
+/// Returns part `rank` of a range of bytes, partitioned on cache lines, so no two ranks write to one line of an aligned
+/// buffer.
 inline ByteRange slice_of(std::size_t bytes, int rank, int size) noexcept {
   const std::size_t begin = detail::aligned_part_begin(bytes, rank, size);
   return {begin, detail::aligned_part_begin(bytes, rank + 1, size) - begin};
 }
 
-/// One call as one rank goes through it: who shows what where, round by round.
+/// One rank's execution of a call, round by round.
 ///
-/// Memory that all ranks reach is worked on in place, in one round. Memory that its rank alone reaches is shown in
-/// rounds of at most a staging's bytes of each run: what is shown in round k lies in half k % 2, so that the next round
-/// can be staged while others still read this one.
+/// If all ranks can access the buffers, they work in place, in one round. Otherwise each rank copies its data to its
+/// staging buffer, in rounds of at most a buffer's size per destination. Round k uses half k % 2, so a rank can stage
+/// the next round while others still read this one.
 template <Collective Call>
 class CollectiveExecution {
  public:
@@ -49,7 +50,7 @@ class CollectiveExecution {
 
   [[nodiscard]] const PeerView& peer(int r) const noexcept { return workspace.seen[static_cast<std::size_t>(r)]; }
 
-  /// Writes this rank's post; shows what is small whole, and of what only this rank reaches the first round.
+  /// Publishes this rank's call: small data whole, and the first round of data that only this rank can access.
   void publish() {
     CallDescriptor& post = control_.channel(self.rank, queue_).posts[parity_];
     PeerView& mine = workspace.seen[static_cast<std::size_t>(self.rank)];
@@ -82,7 +83,7 @@ class CollectiveExecution {
     if (hidden_) staging(0);
   }
 
-  /// Looks at all posts, once all have arrived.
+  /// Reads all ranks' posts after all ranks have arrived.
   void look() {
     all_inlined_ = true;
     for (int r = 0; r < self.size; ++r) {
@@ -115,19 +116,19 @@ class CollectiveExecution {
       if (sends(call, r) && seen.send == nullptr) staged_ = true;
     }
     if constexpr (Call::kind == CollectiveKind::gather) staged_ = staged_ && peer(call.root).receive == nullptr;
-    // In place among ranks of both kinds: nobody may read what its owner overwrites.
+    // In place, if only some ranks' memory is accessible: no rank may read data that its owner overwrites.
     late_ = staged_ && same_place && !peer(self.rank).inlined;
     if (late_)
       for (PeerView& seen : workspace.seen) seen.send = nullptr;
     for (int r = 0; r < self.size; ++r)
       if (receives_reduced(r) && peer(r).receive == nullptr && !peer(r).inlined) results_ = true;
-    if (results_) staged_ = true;  // what is reduced for them goes through stages
+    if (results_) staged_ = true;  // results for these ranks are written to staging buffers
     if (!staged_) chunk_ = static_cast<std::size_t>(-1);
   }
 
-  /// Everything that anybody reads lies in a slot: who has read it is done.
+  /// Returns whether all data is in the slots, so a rank is done once it has read them.
   [[nodiscard]] bool all_inlined() const noexcept { return all_inlined_; }
-  /// Rounds that all ranks go through together.
+  /// Returns the number of rounds, the same on all ranks.
   [[nodiscard]] std::size_t rounds() const noexcept {
     if (!staged_) return 1;
     std::size_t longest = 0;
@@ -136,13 +137,13 @@ class CollectiveExecution {
         longest = std::max(longest, range_of(call, workspace.seen, from, to).bytes);
     return (longest + chunk_ - 1) / chunk_;
   }
-  /// Whether ranks that had not thought so must show the first round too.
+  /// Returns whether the first round must be staged after the posts were compared.
   [[nodiscard]] bool late() const noexcept { return late_; }
-  /// Whether a rank that receives what others reduce is not reached by them.
+  /// Returns whether a rank receives reduced data in memory that its peers cannot access.
   [[nodiscard]] bool has_results() const noexcept { return results_; }
   [[nodiscard]] bool staged() const noexcept { return staged_; }
 
-  /// Shows what round `round` takes of this rank's memory.
+  /// Copies this rank's data of round `round` to its staging buffer.
   void staging(std::size_t round) noexcept {
     if (!sends(call, self.rank)) return;
     for (int to = 0; to < (detail::CallTraits<Call>::blockwise ? self.size : 1); ++to) {
@@ -150,7 +151,7 @@ class CollectiveExecution {
       const std::size_t begin = std::min(run.bytes, round * chunk_), bytes = std::min(run.bytes - begin, chunk_);
       const std::byte* const from = own_send_ + run.offset + begin;
       std::byte* const shown = control_.staging(self.rank, queue_, round);
-      // What this rank takes of itself it takes from where it is.
+      // This rank reads its own data in place, so it is not copied.
       if constexpr (Call::kind == CollectiveKind::all_reduce || Call::kind == CollectiveKind::reduce) {
         const ByteRange own = slice_of(bytes, self.rank, self.size);
         const std::size_t end = own.offset + own.bytes;
@@ -163,10 +164,10 @@ class CollectiveExecution {
       }
     }
   }
-  /// Whether this rank shows round after round.
+  /// Returns whether this rank stages data in every round.
   [[nodiscard]] bool shows() const noexcept { return staged_ && (late_ || hidden_); }
 
-  /// Where what `from` sends to `to` in a round begins, in this rank's address space.
+  /// Returns the begin of the data that `from` sends to `to` in a round, in this rank's address space.
   [[nodiscard]] const std::byte* source(int from, int to, std::size_t round) const noexcept {
     const std::size_t begin = staged_ ? round * chunk_ : 0;
     if (from == self.rank) return own_send_ + range_of(call, workspace.seen, from, to).offset + begin;
@@ -174,18 +175,18 @@ class CollectiveExecution {
     return control_.staging(from, queue_, round) +
            static_cast<std::size_t>(detail::CallTraits<Call>::blockwise ? to : 0) * chunk_;
   }
-  /// And how many bytes that is.
+  /// Returns the size of that data in bytes.
   [[nodiscard]] std::size_t piece(int from, int to, std::size_t round) const noexcept {
     const std::size_t bytes = range_of(call, workspace.seen, from, to).bytes;
     return std::min(bytes - std::min(bytes, offset(round)), chunk_);
   }
-  /// Bytes of a run that the rounds before take.
+  /// Returns the bytes that the earlier rounds transfer.
   [[nodiscard]] std::size_t offset(std::size_t round) const noexcept { return staged_ ? round * chunk_ : 0; }
   [[nodiscard]] std::byte* staging_of(int r, std::size_t round) const noexcept {
     return control_.staging(r, queue_, round);
   }
   [[nodiscard]] std::byte* own_receive() const noexcept { return own_receive_; }
-  /// Whether rank r receives what all ranks reduce slice by slice.
+  /// Returns whether rank r receives data that all ranks reduce in slices.
   [[nodiscard]] bool receives_reduced(int r) const noexcept {
     if constexpr (Call::kind == CollectiveKind::all_reduce)
       return r >= 0;
@@ -205,7 +206,7 @@ class CollectiveExecution {
   }
 
  private:
-  /// Where a rank shows what is small.
+  /// Returns the memory in which a rank publishes small data.
   [[nodiscard]] std::byte* inlined(int r, InlineDescriptor& inlined_call) const noexcept {
     return inlined_call.shown == InlineDescriptor::Shown::here ? inlined_call.tiny
                                                                : control_.inlined(r, queue_, parity_);

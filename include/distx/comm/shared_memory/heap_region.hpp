@@ -17,7 +17,7 @@ struct OwnedControl {
   SharedLayout owned;
 };
 
-/// The region of ranks that share one address space: all hold this one object, and reach all memory in place.
+/// The region of ranks in one address space: all use this one object and access all memory in place.
 class HeapRegion final : private OwnedControl, public SharedRegion {
  public:
   HeapRegion(int size, const Timeout& deadline)

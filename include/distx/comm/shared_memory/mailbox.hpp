@@ -9,10 +9,11 @@
 
 namespace distx::shared_memory {
 
-/// The messages to one rank, sent or awaited, that have not met yet. Those of one sender and tag meet in order.
+/// The unmatched messages to one rank, sent or awaited. Messages with the same sender and tag match in order.
 class Mailbox {
  public:
-  /// Either meets its counterpart and both are done, or stays until that comes. The envelope outlives its stay.
+  /// Matches the message with its counterpart and completes both, or queues it until the counterpart is posted. The
+  /// envelope must exist while it is queued.
   void post(const std::shared_ptr<MessageRequest>& mine) {
     std::shared_ptr<MessageRequest> other;
     {
@@ -41,7 +42,7 @@ class Mailbox {
     mine->finish();
   }
 
-  /// Takes the envelope back; false where it has already met its counterpart and will be done.
+  /// Removes the envelope; returns false if it has already been matched and will complete.
   bool withdraw(const MessageRequest& mine) {
     const std::lock_guard lock(mutex_);
     return std::erase_if(waiting_, [&](const auto& e) { return e.get() == &mine; }) != 0;

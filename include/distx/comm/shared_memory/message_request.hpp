@@ -8,8 +8,8 @@ namespace distx::shared_memory {
 /// One side of a message: done once its bytes have been copied.
 class MessageRequest : public detail::Completion {
  public:
-  const std::byte* source = nullptr;  ///< of a sender, else null
-  std::byte* target = nullptr;        ///< of a receiver, else null
+  const std::byte* source = nullptr;  ///< of a sender, otherwise null
+  std::byte* target = nullptr;        ///< of a receiver, otherwise null
   std::size_t count = 0;
   std::size_t bytes = 0;
   ElementType type = ElementType::bytes;
@@ -18,11 +18,11 @@ class MessageRequest : public detail::Completion {
   int to = 0;
   int tag = 0;
   std::uint64_t lengths = 0;  ///< a hash of the lengths of the items that a packed list carries
-  /// What the other side had, where that does not fit; to be read when done.
+  /// Set if the two sides do not match, with the values of the other side; valid once done.
   bool mismatch = false;
   std::size_t other_count = 0;
   ElementType other_type = ElementType::bytes;
-  /// Of the region, while the envelope waits: where it has put it, and what it holds for it.
+  /// For the region while the envelope is queued: its cell and the resources that it holds.
   std::size_t cell = 0;
   std::shared_ptr<void> buffer;
 };

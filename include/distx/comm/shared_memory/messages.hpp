@@ -25,13 +25,13 @@ class Messages {
     post(std::move(request));
   }
 
-  /// Returns whether every message is complete, or will never be.
+  /// Returns whether every message has completed or cannot complete anymore.
   [[nodiscard]] bool test() noexcept {
     for (const auto& request : requests_)
       if (request != nullptr && !region_.advance(*request) && !is_lost(*request)) return false;
     return true;
   }
-  /// Waits for all messages; throws the first error.
+  /// Waits for all messages and throws the first error.
   void wait() {
     std::exception_ptr error;
     for (auto& slot : requests_) {
@@ -45,7 +45,7 @@ class Messages {
     }
     if (error != nullptr) std::rethrow_exception(error);
   }
-  /// Takes back the messages that have not met their counterpart.
+  /// Withdraws the messages that have not been matched.
   void withdraw() noexcept {
     for (auto& slot : requests_)
       if (const auto request = std::exchange(slot, nullptr); request != nullptr) region_.withdraw(*request);
@@ -76,7 +76,7 @@ class Messages {
     return region_.revoked() || region_.has_left(other) || probe_.died(region_, other);
   }
 
-  /// Waits until the message has met its counterpart; withdraws it and throws if it never does.
+  /// Waits until the message has been matched; withdraws it and throws if that cannot happen anymore.
   void meet(MessageRequest& message) {
     const int other = peer_of(message);
     SharedRegion::LivenessProbe probe;
@@ -91,7 +91,7 @@ class Messages {
                                std::to_string(message.tag),
                            context_);
       }
-      // It is being copied at this moment, by a rank that may die over it.
+      // It is being copied by a rank that may die meanwhile.
       if (detail::wait_until(no_timeout, done, [&] { return probe.died(region_, other); }) != detail::WaitEnd::ready)
         region_.throw_stopped(other, context_);
     }

@@ -4,7 +4,7 @@
 
 namespace distx::shared_memory {
 
-/// While one lives, its rank accesses other ranks' buffers.
+/// Marks this rank as accessing other ranks' buffers for the duration of a scope.
 class AccessGuard {
  public:
   explicit AccessGuard(CallSlot& slot) noexcept : slot_(slot) { slot.busy.store(1, std::memory_order_seq_cst); }
@@ -16,7 +16,7 @@ class AccessGuard {
   CallSlot& slot_;
 };
 
-/// @throws MismatchError if the ranks' calls differ
+/// Compares the ranks' calls. @throws MismatchError if they differ
 inline void check_consistency(SharedRegion& region, CallQueue queue, int rank, std::size_t parity,
                               const ErrorContext& context) {
   const CallSlot& mine = region.control().channel(rank, queue);
@@ -29,8 +29,8 @@ inline void check_consistency(SharedRegion& region, CallQueue queue, int rank, s
 
 /// Runs one rank's side of a collective; returns when every rank's part is done.
 ///
-/// Small operands are copied to the rank's slot, and each rank takes what it needs from there: all ranks arrive once,
-/// and none touches another's buffer. The slots of two successive calls differ.
+/// Small operands are copied to the rank's slot, and each rank reads the slots that it needs: ranks synchronize once,
+/// and no rank accesses another rank's buffer. Successive calls use different slots.
 template <Collective Call>
 void run_collective(SharedRegion& region, CallQueue queue, const Call& call, const RankOf& self,
                     CallWorkspace& workspace) {

@@ -9,20 +9,20 @@
 #include "distx/comm/calls/validate.hpp"
 #include "distx/memory/detail/lines.hpp"
 
-// What the ranks of an region share, laid out so that it holds no pointer: it may lie in a segment that every rank maps
-// somewhere else.
+// The memory shared by the ranks of a region. It contains no pointers, because each rank may map the segment at a
+// different address.
 namespace distx::shared_memory {
 
-/// Blocking and started calls have a channel each.
+/// The queue of a call; blocking and asynchronous calls each have a channel.
 enum class CallQueue { blocking, started };
 
-/// Where a rank's memory lies, in words that all ranks understand; segment 0 is what its own rank alone reaches.
+/// The address of a rank's memory in a form valid on all ranks; segment 0 is memory that only its own rank can access.
 struct SharedAddress {
   std::uint64_t segment = 0;
   std::uint64_t offset = 0;
 };
 
-/// What a rank publishes of its call: where its spans lie, and what must agree. Counts stand in rows of their own.
+/// A rank's published call: the addresses of its spans, and the values that must agree. Counts are in separate rows.
 struct CallDescriptor {
   SharedAddress send{};
   SharedAddress receive{};
@@ -33,19 +33,19 @@ struct CallDescriptor {
   Fingerprint fingerprint{};
 };
 
-/// What the others must see of every post, next to what they wait for: one line of memory for small calls.
+/// The part of every post that all ranks read, on the cache line that they wait on; small calls need no other line.
 struct InlineDescriptor {
-  /// Where what is sent lies, whole: what is small in the rank's slot, what is tiny here.
+  /// The location of the data to send: small data is in the rank's slot, tiny data in this descriptor.
   enum class Shown : std::uint32_t { elsewhere, in_slot, here };
 
   std::uint64_t digest = 0;         ///< of the fingerprint
-  std::uint32_t inlined_count = 0;  ///< elements, where they lie in the slot or here
+  std::uint32_t inlined_count = 0;  ///< elements, if they are in the slot or here
   Shown shown = Shown::elsewhere;
   alignas(8) std::byte tiny[8] = {};
 };
 
 struct alignas(alignment_bytes) CallSlot {
-  // Posts of this call and of the next: a rank may be one call ahead.
+  // The posts of this call and of the next, because a rank may be one call ahead.
   std::atomic<std::uint64_t> arrived{0};
   InlineDescriptor inlines[2];
   alignas(alignment_bytes) std::atomic<std::uint32_t> busy{0};
@@ -55,7 +55,8 @@ struct alignas(alignment_bytes) CallSlot {
 struct RankBlock {
   CallSlot channels[2];
   std::atomic<std::uint32_t> left{0};
-  // Which process the rank is, and when that began, where others may have to find out whether it lives; else 0.
+  // The process ID of the rank and the start time of that process, if other ranks may have to check whether it is
+  // alive; otherwise 0.
   std::int64_t process = 0;
   std::uint64_t process_began = 0;
 };
@@ -71,14 +72,14 @@ static_assert(sizeof(std::atomic<std::uint64_t>) + 2 * sizeof(InlineDescriptor) 
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free,
               "ranks that are processes share these");
 
-/// How much of it each rank has for data: for what is small, for a round of what is staged, and for messages.
+/// The bytes per rank for small data, for one round of staging, and for messages.
 struct Extent {
   std::size_t inline_bytes = 0;
   std::size_t staging_bytes = 0;
   std::size_t mailbox_bytes = 0;
 };
 
-/// The parts of that memory, by address.
+/// Computes the addresses of the parts of the shared memory.
 class SharedLayout {
  public:
   SharedLayout(std::byte* base, int size, const Extent& extent) noexcept
@@ -95,7 +96,7 @@ class SharedLayout {
   [[nodiscard]] static std::size_t bytes_for(int size, const Extent& extent) noexcept {
     return SharedLayout(nullptr, size, extent).bytes_;
   }
-  /// Begins the life of what is not plain bytes. Once, before any other rank looks.
+  /// Constructs the objects in the shared memory. Called once, before any other rank accesses it.
   void construct() noexcept {
     new (base_) Header;
     for (std::size_t rank = 0; rank < ranks_; ++rank) new (base_ + blocks_ + rank * sizeof(RankBlock)) RankBlock;
@@ -111,15 +112,15 @@ class SharedLayout {
   [[nodiscard]] CallSlot& channel(int r, CallQueue queue) const noexcept {
     return rank(r).channels[static_cast<std::size_t>(queue)];
   }
-  /// A count for each rank: of what is sent (side 0), of what is received (side 1).
+  /// Returns one count per rank: sent (side 0) or received (side 1).
   [[nodiscard]] std::size_t* row(int r, CallQueue queue, std::size_t parity, std::size_t side) const noexcept {
     return reinterpret_cast<std::size_t*>(base_ + rows_ + (place(r, queue, parity) * 2 + side) * row_bytes_);
   }
   [[nodiscard]] std::byte* inlined(int r, CallQueue queue, std::size_t parity) const noexcept {
     return base_ + inlined_ + place(r, queue, parity) * detail::round_up_to_lines(extent_.inline_bytes);
   }
-  /// What a rank shows of its memory in one round, and then what the others have reduced of it for this rank, whose
-  /// memory they do not reach; every other round uses the same half.
+  /// Returns the staging buffer of a rank for a round: first its data, then the results that other ranks have reduced
+  /// for it if they cannot access its memory. Rounds alternate between two halves.
   [[nodiscard]] std::byte* staging(int r, CallQueue queue, std::size_t round) const noexcept {
     return base_ + staging_ + place(r, queue, round % 2) * extent_.staging_bytes;
   }

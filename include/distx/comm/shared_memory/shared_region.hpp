@@ -10,12 +10,12 @@
 
 namespace distx::shared_memory {
 
-/// What the ranks of a region find it by; copied from rank to rank as bytes.
+/// Identifies a region; sent from rank to rank as bytes.
 struct RegionToken {
   std::array<std::uint64_t, 5> words{};
 };
 
-/// One `allocate`, step by step; between the steps every rank learns what the others have.
+/// The steps of one `allocate`; after each step the ranks exchange their results.
 class RegionAllocation {
  public:
   struct Request {
@@ -24,21 +24,24 @@ class RegionAllocation {
   };
 
   virtual ~RegionAllocation() = default;
-  /// @throws MismatchError on every rank if the requests differ; MemoryError on every rank if there is too little
-  /// memory
+  /// Compares the requests of all ranks.
+  /// @throws MismatchError on every rank if the requests differ
+  /// @throws MemoryError on every rank if there is not enough memory
   virtual void check(const Request& mine, const std::vector<Request>& all) = 0;
-  /// Makes the segment on the first rank; does nothing on others.
+  /// Makes the segment on the first rank; does nothing on other ranks.
   [[nodiscard]] virtual RegionToken make() = 0;
-  /// Maps it, on every rank.
+  /// Maps the segment, on every rank.
   virtual void open(const RegionToken& token) = 0;
   /// Returns the owner of this rank's part. @pre every rank has opened the segment
   [[nodiscard]] virtual std::shared_ptr<void> owner() = 0;
 };
 
-/// What the ranks of one communicator share, as one of them sees it: how they meet, and which memory they reach.
+/// One rank's view of the memory that the ranks of a communicator share: how they synchronize and which memory is
+/// accessible.
 ///
-/// A collective is: publish, arrive, compare, run_round on one's own part of everybody's memory, arrive. A rank that
-/// works is `busy`: revoking waits for it, so that nobody's buffer is read after its owner has been told of an error.
+/// A collective is: publish, arrive, compare, run_round on this rank's part of all ranks' memory, arrive. A rank is
+/// `busy` while it accesses other ranks' buffers; revoking waits for it, so no buffer is read after its owner has
+/// thrown an error.
 class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
  public:
   SharedRegion(const SharedLayout& control, const Timeout& deadline) noexcept
@@ -52,7 +55,7 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
   [[nodiscard]] const Timeout& deadline() const noexcept { return deadline_; }
 
   /// @name Siblings
-  /// A region of other ranks: one of them makes it and keeps `keep` until the others have opened it by the token.
+  /// A region of other ranks: one rank makes it and keeps `keep` until the others have opened it by the token.
   /// @{
   [[nodiscard]] virtual RegionToken make_sibling(int size, std::shared_ptr<void>& keep) = 0;
   [[nodiscard]] virtual std::shared_ptr<SharedRegion> open_sibling(const RegionToken& token, int rank, int size) = 0;
@@ -60,23 +63,23 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
   /// Returns the steps of an allocation in shared memory, or null if this rank's plain memory serves as well.
   [[nodiscard]] virtual std::unique_ptr<RegionAllocation> new_allocation(const RankOf&) { return nullptr; }
 
-  /// Where memory of this rank lies for the others.
+  /// Returns the address of this rank's memory in a form valid on all ranks.
   [[nodiscard]] virtual SharedAddress address_of(const void* memory, std::size_t bytes) noexcept = 0;
-  /// What lies there, null where this rank does not reach it.
+  /// Returns the memory at an address, or null if this rank cannot access it.
   [[nodiscard]] virtual std::byte* at(const SharedAddress& place) noexcept = 0;
-  /// Whether a rank's process has ended without a word. Asks the system.
+  /// Returns whether a rank's process has ended unexpectedly; makes a system call.
   [[nodiscard]] virtual bool died(int) noexcept { return false; }
 
   /// @name Messages
-  /// `post` makes an envelope meet its counterpart, or leaves it until that comes; `advance` says whether it is done,
-  /// and does what is left for this side; `withdraw` takes one back that has not met: false where it has.
+  /// `post` matches an envelope with its counterpart or queues it; `advance` completes this side's part and returns
+  /// whether the message is done; `withdraw` removes an envelope and returns false if it has already been matched.
   /// @{
   virtual void post(const std::shared_ptr<MessageRequest>& mine, const ErrorContext& context) = 0;
   [[nodiscard]] virtual bool advance(MessageRequest& mine) noexcept = 0;
   virtual bool withdraw(MessageRequest& mine) noexcept = 0;
   /// @}
 
-  /// Returns when every rank has arrived as often as this one, which takes one deadline at most.
+  /// Blocks until every rank has arrived as often as this one, or the deadline has passed.
   void arrive(CallQueue queue, int rank, const ErrorContext& context) {
     auto& mine = control_.channel(rank, queue).arrived;
     const std::uint64_t now = mine.load(std::memory_order_relaxed) + 1;
@@ -91,7 +94,7 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
         [&](LivenessProbe& look) { return gone(look, queue, now, other); });
   }
 
-  /// Waits until `ready()`, which is in the hands of rank `other`: or throws, with `late()` when the deadline is over.
+  /// Waits until `ready()`, which depends on rank `other`; throws if that rank fails, and `late()` at the deadline.
   template <class Ready, class Late>
   void wait(int other, const ErrorContext& context, Ready&& ready, Late&& late) {
     wait(context, ready, late,
@@ -99,7 +102,8 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
   }
 
   [[nodiscard]] bool revoked() const noexcept { return control_.header().revoked.load(std::memory_order_seq_cst) == 2; }
-  /// Ends every wait of every rank; the first reason stays. Returns when no other rank reads anybody's buffers.
+  /// Makes every wait of every rank throw; the first reason is kept. Returns when no rank accesses a peer's
+  /// buffers.
   void revoke(int rank, const std::string& reason) noexcept {
     Header& header = control_.header();
     std::uint32_t none_yet = 0;
@@ -107,7 +111,7 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
       const std::string words = "rank " + std::to_string(rank) + " revoked the communicator: " + reason;
       header.reason[words.copy(header.reason, sizeof header.reason - 1)] = '\0';
     } else if (none_yet == 1) {
-      // Another rank is writing its reason, unless it died over that. Until then nobody would see the revocation.
+      // Another rank is writing its reason, or has died doing so. Until it is written, no rank observes the revocation.
       detail::wait_until(std::chrono::seconds(1), [&] { return revoked(); }, [] { return false; });
     }
     header.revoked.store(2, std::memory_order_seq_cst);
@@ -124,7 +128,7 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
     if (const int dead = control_.header().died.load(); dead >= 0) throw_died(dead, context);
     throw RevokedError(control_.header().reason, context);
   }
-  /// The error for a wait for rank `other` that will not end.
+  /// Throws the error of a wait for rank `other` that cannot complete.
   [[noreturn]] void throw_stopped(int other, const ErrorContext& context) const {
     if (revoked()) throw_revoked(context);
     if (has_left(other))
@@ -134,13 +138,13 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
     throw_died(other, context);
   }
 
-  /// This rank makes no more calls; a rank that waits for it is told so.
+  /// Publishes that this rank makes no more calls; ranks that wait for it throw.
   void leave(int rank) noexcept { control_.rank(rank).left.store(1, std::memory_order_release); }
   [[nodiscard]] bool has_left(int rank) const noexcept {
     return control_.rank(rank).left.load(std::memory_order_acquire) != 0;
   }
 
-  /// Asks whether a rank has died, but every few milliseconds only.
+  /// Checks whether a rank has died, at most once every few milliseconds.
   class LivenessProbe {
    public:
     [[nodiscard]] bool died(SharedRegion& region, int rank) noexcept { return is_time() && region.died(rank); }
@@ -160,7 +164,7 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
   };
 
  private:
-  /// Waits until `ready()`; `lost(look)` is a rank that will not do its part, -1 where none is known.
+  /// Waits until `ready()`; `lost(look)` returns a rank that will not do its part, or -1.
   template <class Ready, class Late, class Lost>
   void wait(const ErrorContext& context, Ready&& ready, Late&& late, Lost&& lost) {
     LivenessProbe look;
@@ -183,7 +187,8 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
         "rank " + std::to_string(rank) + " (pid " + std::to_string(control_.rank(rank).process) + ") has died", rank,
         nullptr, context);
   }
-  /// One of the ranks that have not arrived, if it has left or died; `other` may be late because it waits for that one.
+  /// Returns a rank that has not arrived and has left or died, or -1; `other` may be late because it waits for that
+  /// rank.
   [[nodiscard]] int gone(LivenessProbe& look, CallQueue queue, std::uint64_t now, int other) noexcept {
     if (has_left(other) && !has_arrived(queue, other, now)) return other;
     if (!look.is_time()) return -1;
@@ -191,11 +196,11 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
       const int rank = (look.turn + step) % size();
       if (has_arrived(queue, rank, now)) continue;
       const bool is_gone = has_left(rank) || died(rank);
-      return is_gone && !has_arrived(queue, rank, now) ? rank : -1;  // else it came, and went then
+      return is_gone && !has_arrived(queue, rank, now) ? rank : -1;  // otherwise it arrived before it left
     }
     return -1;
   }
-  /// @param first rank that has not arrived
+  /// @param first a rank that has not arrived
   std::string missing(CallQueue queue, std::uint64_t now, int first) const {
     std::string ranks = std::to_string(first);
     for (int other = first + 1; other < size(); ++other)

@@ -16,9 +16,9 @@ namespace distx::mpi {
 
 /// The backend over MPI. See `detail::BasicCommunicator`.
 ///
-/// Before a collective the ranks exchange descriptions of it. Small operands travel with those, and are reduced in rank
-/// order. Larger ones are then moved by MPI's own collectives, of which asynchronous ones begin in the order of their
-/// start. There are two MPI communicators: one for blocking collectives and the user's messages, one for the rest.
+/// Before a collective the ranks exchange descriptions of it. Small operands are transferred with the descriptions and
+/// reduced in rank order. Larger ones are transferred by MPI's collectives; asynchronous ones are issued in the order
+/// of their start. One MPI communicator carries blocking collectives and user messages, a second one everything else.
 class Backend {
  public:
   using space = Host;
@@ -50,7 +50,7 @@ class Backend {
   ~Backend() {
     session_->control().leave(identity_);
     if (!revoked()) return;
-    // Requests may be left on them, on this rank or another.
+    // Requests may still use the communicators, on this rank or another.
     (void)blocking_.release();
     (void)started_.release();
     if (job_->left_behind()) (void)job_.release();
@@ -84,10 +84,11 @@ class Backend {
         if (join(call, number, context)) return;
         joined = true;
       }
-      // MPI's blocking collective has no deadline, so it is entered only if every rank has joined or none is wanted.
+      // MPI's blocking collective has no deadline, so it is used only if every rank has joined or the deadline is
+      // unlimited.
       const bool starts = !joined && !options_.deadline.unlimited();
       job_->open(native_handle(), started_.native_handle(), starts, tag_of(number, TagClass::blocking_pieces));
-      try {  // in place: a debugger shows few frames above MPI's
+      try {  // inlined: few frames between MPI and the caller
         issue(*job_, call);
         if (!job_->idle()) [[unlikely]]
           wait(*job_, context);
@@ -115,7 +116,7 @@ class Backend {
   }
 
   [[nodiscard]] std::shared_ptr<State> split(int color, int key, const std::source_location& location) {
-    // MPI does not take negative colors: a group has the number of its lowest rank.
+    // MPI rejects negative colors, so a group uses the number of its lowest rank.
     const auto all = detail::all_gathered(*this, detail::SplitRequest{color, key, self_.rank}, location);
     const auto same = [&](const detail::SplitRequest& other) { return other.color == color; };
     const int first = std::find_if(all.begin(), all.end(), same)->rank;
@@ -129,10 +130,10 @@ class Backend {
   }
 
  private:
-  /// Messages of a call have the call's number in their tag, and what they are.
+  /// The tag of a message consists of the number of its call and this class.
   enum class TagClass { blocking_exchange, started_exchange, blocking_pieces, started_pieces };
 
-  /// An asynchronous call or message; reused from call to call.
+  /// An asynchronous call or message; reused between calls.
   class AsyncCall final : public detail::Operation<Host> {
    public:
     explicit AsyncCall(State& state)
@@ -156,7 +157,8 @@ class Backend {
         open(backend.started_.native_handle(), backend.started_.native_handle(),
              backend.tag_of(number, TagClass::started_pieces));
         compares_ = backend.self_.size > 1 && backend.compares(call);
-        // Every rank issues its calls in the order of their start, so this one waits for those that are being compared.
+        // Every rank issues its calls in the order of their start, so this call waits for those that are being
+        // compared.
         if (!compares_ && backend.exchanging_.empty()) return issue_call(call);
         call_.set(call, [](AsyncCall& self, const Call& made) { self.finish_exchange(made); });
         phase_ = Phase::exchanging;
@@ -166,7 +168,7 @@ class Backend {
       }
     }
 
-    /// Issues the call once every rank's description is there; returns whether it is, or has failed.
+    /// Issues the call once all descriptions have arrived; returns whether it was issued or has failed.
     bool advance_exchange() noexcept {
       try {
         if (compares_ && !exchange_.advance(context_)) return false;
@@ -208,7 +210,7 @@ class Backend {
     void recycle() noexcept override {
       Backend& backend = state_.backend;
       if (left_behind_)
-        backend.pool_.abandon(*this);  // MPI may still access this object and what it owns
+        backend.pool_.abandon(*this);  // MPI may still access this object and its buffers
       else
         backend.pool_.give_back(*this);
     }
@@ -259,7 +261,7 @@ class Backend {
       }
       if (phase_ == Phase::issued) job_.finish();
     }
-    /// Leaves nothing in flight, or leaves it to MPI together with all memory that it may access.
+    /// Completes or cancels everything in flight; MPI keeps the rest together with all memory that it may access.
     void give_up() noexcept {
       std::erase(state_.backend.exchanging_, this);
       job_.abandon();
@@ -267,7 +269,7 @@ class Backend {
       if (!left_behind_) owners_.clear();
     }
 
-    State& state_;  // the Pending holds it
+    State& state_;  // kept alive by the Pending
     Job job_;
     CallExchange exchange_;
     Phase phase_ = Phase::done;
@@ -309,7 +311,7 @@ class Backend {
   [[nodiscard]] int tag_of(std::uint64_t call_number, TagClass kind) const noexcept {
     return static_cast<int>(call_number % static_cast<std::uint64_t>(last_tag_ / 4)) * 4 + static_cast<int>(kind);
   }
-  /// Returns whether this call is compared, and notes it as known.
+  /// Returns whether this call is to be compared, and records it as known.
   template <Collective Call>
   [[nodiscard]] bool compares(const Call& call) {
     if (options_.check == Check::every_call) [[likely]]
@@ -318,7 +320,8 @@ class Backend {
     return known_calls_.insert(detail::digest_of(fingerprint(call))).second;
   }
 
-  /// Waits until every rank has joined a blocking collective and compares their calls; returns whether it is complete.
+  /// Waits until every rank has joined a blocking collective and compares the calls; returns whether the call is
+  /// complete.
   template <Collective Call>
   [[nodiscard]] bool join(const Call& call, std::uint64_t number, const ErrorContext& context) {
     const auto before = last_joined_;
@@ -330,7 +333,7 @@ class Backend {
       if (end == detail::WaitEnd::expired) throw TimeoutError(absent(*exchange_), context);
       if (end == detail::WaitEnd::stopped) check_usable(context);
     } catch (...) {
-      // MPI accesses what is left of it; the communicator is revoked now and makes no other.
+      // MPI may still access the object; the communicator is revoked now and needs no other.
       if (!exchange_->abandon()) (void)exchange_.release();
       exchange_ = std::make_unique<CallExchange>(started_.native_handle(), self_);
       throw;
@@ -343,9 +346,8 @@ class Backend {
     }
     session_->control().look_for_sure();
     check_usable(context);
-    // A rank that gave up waiting has joined, too, as far as MPI knows, and would not enter the call. It cannot have
-    // begun to wait before this rank joined the call before this one: only long after that may there be news of it, on
-    // its way.
+    // A rank that timed out has also joined as far as MPI knows, but will not enter the call. It cannot have begun to
+    // wait before this rank joined the previous call, so a revocation may be in transit only if that was long ago.
     if (!options_.deadline.unlimited() && last_joined_ - before > options_.deadline.limit() / 2) {
       const Timeout grace = std::min<Timeout::duration>(options_.deadline.limit(), std::chrono::milliseconds(100));
       const auto stopped = [&] { return session_->control().look(), revoked(); };
@@ -374,7 +376,7 @@ class Backend {
     return "timed out after " + options_.deadline.to_string() + " waiting for other ranks";
   }
 
-  /// Waits until all of the job's requests are complete.
+  /// Waits until all requests of the job are complete.
   void wait(Job& job, const ErrorContext& context) {
     if (options_.deadline.unlimited()) return job.wait(context);
     const auto end = detail::wait_until(
@@ -407,7 +409,7 @@ class Backend {
       throw;
     }
   }
-  /// Both sides of a message on one rank: the other one must have been started before.
+  /// Checks a self-send or self-receive, whose other side must have been started before.
   void check_self_message(int peer, const ErrorContext& context) {
     if (peer != self_.rank) return;
     for (int look = 0; look < 1000; ++look)
@@ -428,9 +430,9 @@ class Backend {
   std::unique_ptr<CallExchange> exchange_;
   std::uint64_t identity_ = 0;
   int last_tag_ = 32767;
-  std::vector<int> peers_;  ///< the other ranks, as the control communicator numbers them
+  std::vector<int> peers_;  ///< the other ranks, numbered as in the control communicator
   Revocation revocation_;
-  clock::time_point last_joined_ = clock::now();  ///< when all ranks had joined a call; making this object was one
+  clock::time_point last_joined_ = clock::now();  ///< when all ranks had last joined a call; construction counts as one
   std::uint64_t blocking_calls_ = 0;
   std::uint64_t started_calls_ = 0;
   std::vector<detail::PeerView> alone_{1};

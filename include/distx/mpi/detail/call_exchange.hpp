@@ -13,15 +13,14 @@
 
 namespace distx::mpi {
 
-/// Carries each rank's description of a call, and its operand if that is small, to every rank.
+/// Sends each rank's description of a call, and its operand if small, to every rank.
 ///
-/// Up to 8 ranks send to each other directly, in one round of messages; more ranks use Bruck's all-gather, in
-/// ceil(log2 N) rounds (Bruck, Ho, Kipnis, Upfal, Weathersby, "Efficient algorithms for all-to-all communications in
-/// multiport message-passing systems", 1997). Messages carry the number of their call in their tag, so that those of
-/// one call never match another's.
+/// Up to 8 ranks send directly to each other in one round; more ranks use Bruck's all-gather in ceil(log2 N) rounds
+/// (Bruck, Ho, Kipnis, Upfal, Weathersby, "Efficient algorithms for all-to-all communications in multiport
+/// message-passing systems", 1997). Tags contain the number of the call, so messages of different calls never match.
 class CallExchange {
  public:
-  /// @param comm carries no other messages with the tags that `begin` is given
+  /// @param comm carries no other messages with the tags that are passed to `begin`
   CallExchange(MPI_Comm comm, const RankOf& self)
       : comm_(comm), self_(self), direct_(self.size <= most_direct), views_(static_cast<std::size_t>(self.size)) {
     const auto ranks = static_cast<std::size_t>(self.size);
@@ -33,7 +32,7 @@ class CallExchange {
   CallExchange(const CallExchange&) = delete;
   CallExchange& operator=(const CallExchange&) = delete;
 
-  /// Returns the bytes of an operand that travels with the description; the same on every rank.
+  /// Returns the maximum bytes of an operand that is sent with the description; the same on every rank.
   [[nodiscard]] static std::size_t inline_bytes(int size) noexcept {
     return size <= most_direct ? 2048 : std::max<std::size_t>(64, 16384 / static_cast<std::size_t>(size) / 8 * 8);
   }
@@ -65,7 +64,7 @@ class CallExchange {
     else
       post_round(context);
   }
-  /// Progresses as far as it can without waiting; returns `over()`. Until that is true, MPI accesses this object.
+  /// Progresses without blocking; returns `over()`. Until that is true, MPI accesses this object.
   bool advance(const ErrorContext& context) {
     while (missing_ > 0) {
       int complete = 0;
@@ -83,7 +82,7 @@ class CallExchange {
   }
   /// Returns whether every rank's description has arrived.
   [[nodiscard]] bool over() const noexcept { return missing_ == 0; }
-  /// Takes the receives back, and gives the sends a moment to complete; returns whether MPI is done with this object.
+  /// Cancels the receives and gives the sends a moment to complete; returns whether MPI is done with this object.
   [[nodiscard]] bool abandon() noexcept {
     if (over()) return true;
     for (std::size_t i = 0; i < requests_.size(); i += 2) {
@@ -142,7 +141,7 @@ class CallExchange {
     if (!consistent) throw MismatchError(difference(mine.call, other->call, other->rank), context);
     if (counts_fit()) detail::check_blocks(call, views_, context);
   }
-  /// Returns whether everything that a rank sends has come with the descriptions. @pre compare() returned
+  /// Returns whether the descriptions contain all data that the ranks send. @pre compare() returned
   template <Collective Call>
   [[nodiscard]] bool all_inlined(const Call& call) const noexcept {
     for (int rank = 0; rank < self_.size; ++rank)
@@ -157,7 +156,7 @@ class CallExchange {
 
  private:
   static constexpr int most_direct = 8;
-  static constexpr int most_counts = 64;  ///< ranks up to which counts travel with the descriptions
+  static constexpr int most_counts = 64;  ///< the maximum number of ranks for counts to be sent with the descriptions
 
   struct Header {
     Fingerprint call;
@@ -217,7 +216,7 @@ class CallExchange {
       request += 2;
     }
   }
-  /// Sends the first blocks to the rank `blocks_` before this one, and receives as many from the one after it.
+  /// Sends the first blocks to the rank `blocks_` before this one, and receives the same number from the rank after it.
   void post_round(const ErrorContext& context) {
     const int count = std::min(blocks_, self_.size - blocks_);
     std::size_t bytes = 0;
@@ -240,7 +239,7 @@ class CallExchange {
   RankOf self_;
   bool direct_;
   std::size_t capacity_ = 0;  ///< bytes of the largest block
-  Buffer<std::byte> memory_;  ///< by rank if direct, else packed, this rank's first
+  Buffer<std::byte> memory_;  ///< by rank if direct, otherwise packed with this rank's block first
   std::vector<MPI_Request> requests_;
   std::vector<detail::PeerView> views_;
   std::vector<const void*> sources_;

@@ -7,11 +7,11 @@
 
 #include "distx/core/error.hpp"
 
-// MPI's return codes become distx errors here. Boost.MPI's own check asserts before it throws, so calls that can fail
-// go to MPI's C interface.
+// Converts MPI's return codes to distx errors. Boost.MPI's check asserts before it throws, so calls that can fail use
+// MPI's C interface.
 namespace distx::mpi {
 
-/// MPI's words for a code.
+/// Returns MPI's description of an error code.
 [[nodiscard]] inline std::string words_of(int code) {
   char words[MPI_MAX_ERROR_STRING];
   int length = 0;
@@ -19,7 +19,7 @@ namespace distx::mpi {
   return std::string(words, static_cast<std::size_t>(length));
 }
 
-/// @throws MismatchError where more has arrived than fits, else Error with MPI's code and words
+/// Throws MismatchError for a truncated message, otherwise an error with MPI's code and description.
 [[noreturn]] inline void fail(int code, std::string_view routine, const ErrorContext& context) {
   int kind = MPI_ERR_UNKNOWN;
   MPI_Error_class(code, &kind);

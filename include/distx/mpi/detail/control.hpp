@@ -16,23 +16,23 @@
 
 namespace distx::mpi {
 
-/// Whether one communicator has been revoked, and why; the reason is written once, before the flag.
+/// Whether a communicator has been revoked, and why; the reason is written once, before the flag is set.
 struct Revocation {
   std::atomic<bool> revoked{false};
   std::string reason;
 };
 
-/// Carries revocations, and the notices of others, among the ranks of one session, beside all other traffic.
+/// Carries revocations and failure notifications among the ranks of one session, separate from all other traffic.
 ///
-/// One MPI communicator serves all communicators made from a session and is freed with MPI alone: a late notice can
-/// thus never arrive in another communicator's traffic. Every communicator has an identity that its ranks agree on;
-/// those of notices are the users' own, and apart from them.
+/// One MPI communicator serves all communicators of a session and is freed at MPI's finalization, so a late
+/// notification cannot arrive in another communicator's traffic. Each communicator has an identity that its ranks agree
+/// on; the identities of user notifications are separate.
 class Control {
  public:
   explicit Control(unique_comm comm) : comm_(std::move(comm)) {}
 
   [[nodiscard]] MPI_Comm comm() const noexcept { return comm_.native_handle(); }
-  /// An identity that no other rank of the session gives out.
+  /// Returns an identity that no other rank of the session uses.
   [[nodiscard]] std::uint64_t new_identity(int rank) noexcept {
     return (static_cast<std::uint64_t>(rank) << 40) + next_.fetch_add(1);
   }
@@ -47,7 +47,7 @@ class Control {
     members_.erase(identity);
   }
 
-  /// Revokes on this rank and tells `peers`, which are ranks of `comm()`. Waits for nobody.
+  /// Revokes on this rank and notifies `peers`, which are ranks of `comm()`. Does not block.
   void revoke(std::uint64_t identity, Revocation& revocation, int rank, std::span<const int> peers,
               const std::string& why) noexcept try {
     const std::lock_guard lock(mutex_);
@@ -55,11 +55,11 @@ class Control {
     end(revocation, "rank " + std::to_string(rank) + " revoked the communicator: " + why);
     post(Subject::communicator, identity, revocation.reason, peers);
   } catch (...) {
-    revocation.revoked.store(true);  // without memory for the reason
+    revocation.revoked.store(true);  // the reason could not be allocated
   }
 
-  /// Gives a notice to every rank of `comm()`, this one too, unless this rank has heard one of that identity. Waits for
-  /// nobody.
+  /// Publishes a notification to all ranks of `comm()`, including this one, unless one with that identity was received.
+  /// Does not block.
   void publish(std::uint64_t identity, const std::string& why) noexcept try {
     const std::lock_guard lock(mutex_);
     if (told_.poll(identity)) return;
@@ -73,26 +73,26 @@ class Control {
       if (other != rank) others.push_back(other);
     post(Subject::notice, identity, why, others);
   } catch (...) {
-    told_.publish(identity, why);  // the others have their own deadlines
+    told_.publish(identity, why);  // the other ranks have their own deadlines
   }
   [[nodiscard]] std::optional<std::string> poll(std::uint64_t identity) {
     if (is_up()) look();
     return told_.poll(identity);
   }
 
-  /// Takes in what has arrived, unless another thread does so at this moment.
+  /// Receives the notifications that have arrived, unless another thread is receiving them.
   void look() {
     if (const std::unique_lock lock(mutex_, std::try_to_lock); lock.owns_lock()) take_in();
   }
-  /// Takes in what has arrived; afterwards it has been taken in, whoever did.
+  /// Receives the notifications that have arrived, after any other thread that is receiving them.
   void look_for_sure() {
     const std::lock_guard lock(mutex_);
     take_in();
   }
 
-  /// Frees the communicator; what it has sent stays readable until this object goes.
+  /// Frees the communicator; messages that it has sent remain readable while this object exists.
   void close() noexcept { comm_.reset(); }
-  /// Gives the communicator up without freeing it, and the letters that may still be read.
+  /// Releases the communicator without freeing it, and leaks the messages that peers may still read.
   void abandon() noexcept {
     (void)comm_.release();
     (void)new std::list<Letter>(std::move(outbox_));
@@ -103,7 +103,7 @@ class Control {
   struct Notice {
     std::uint64_t identity = 0;
     Subject subject = Subject::communicator;
-    char reason[1008] = {};  // in all 1 KiB: small enough to be sent without waiting for the receiver
+    char reason[1008] = {};  // 1 KiB in total: small enough for MPI to send eagerly
   };
   struct Letter {
     Notice notice;
@@ -112,7 +112,7 @@ class Control {
 
   /// @pre the mutex is held
   void take_in() {
-    for (int vain = 0; vain < 2;) {  // Open MPI moves data after it has looked: what was there is found the second time
+    for (int vain = 0; vain < 2;) {  // Open MPI progresses after it probes, so probe twice
       int arrived = 0;
       MPI_Status status;
       if (MPI_Iprobe(MPI_ANY_SOURCE, 0, comm(), &arrived, &status) != MPI_SUCCESS) return;
@@ -128,7 +128,7 @@ class Control {
       else if (const auto member = members_.find(notice.identity); member != members_.end())
         end(*member->second, notice.reason);
       else
-        early_.emplace(notice.identity, notice.reason);  // of one that this rank is still making, or has let go
+        early_.emplace(notice.identity, notice.reason);  // of a communicator that is not complete yet, or destroyed
     }
   }
 
@@ -142,7 +142,7 @@ class Control {
     letter.requests.assign(peers.size(), MPI_REQUEST_NULL);
     for (std::size_t i = 0; i < peers.size(); ++i)
       if (MPI_Isend(&letter.notice, sizeof(Notice), MPI_BYTE, peers[i], 0, comm(), &letter.requests[i]) != MPI_SUCCESS)
-        letter.requests[i] = MPI_REQUEST_NULL;  // a peer that cannot be reached has its own deadline
+        letter.requests[i] = MPI_REQUEST_NULL;  // an unreachable peer has its own deadline
   }
 
   static void end(Revocation& revocation, std::string reason) {

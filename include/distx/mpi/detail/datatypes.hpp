@@ -7,14 +7,15 @@
 
 namespace distx::mpi {
 
-/// What MPI counts: one element is `per_element` units, more than one where its type is only bytes.
+/// The unit in which MPI counts: an element is `per_element` units, more than one if it is transferred as bytes.
 struct Unit {
   MPI_Datatype type;
   std::size_t bytes;
   std::size_t per_element;
 };
 
-/// MPI's name for an element type; shorter floats, which it does not know, are moved as integers.
+/// Returns the MPI datatype of an element type; MPI lacks the reduced-precision types, which are transferred as
+/// integers.
 [[nodiscard]] inline MPI_Datatype datatype_of(ElementType type) noexcept {
   switch (type) {
     case ElementType::i8:
@@ -53,7 +54,7 @@ template <class Any>
   return {datatype_of(span.type()), span.element_bytes(), 1};
 }
 
-/// MPI's op for one of distx's own; an average is a sum whose end is computed here.
+/// Returns the MPI op of a built-in op; an average is a sum, and the division is computed here.
 /// @pre kind is not OpKind::user
 [[nodiscard]] inline MPI_Op op_of(OpKind kind) noexcept {
   switch (kind) {
@@ -68,7 +69,7 @@ template <class Any>
   }
 }
 
-/// One datatype for `count` units side by side, for messages beyond MPI's limit: at most `most` in each of its parts.
+/// Returns a contiguous datatype of `count` units, for messages beyond MPI's limit: each part has at most `most` units.
 [[nodiscard]] inline unique_datatype large_type(const Unit& unit, std::size_t count, std::size_t most) {
   const ErrorContext context{.operation = "a large message", .backend = "mpi"};
   const auto pieces = static_cast<int>(count / most);

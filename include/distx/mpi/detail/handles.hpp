@@ -6,7 +6,7 @@
 
 namespace distx::mpi {
 
-/// Whether MPI is between its start and its end, where alone handles can be freed.
+/// Returns whether MPI is initialized and not finalized; handles can be freed only then.
 [[nodiscard]] inline bool is_up() noexcept {
   int begun = 0;
   int ended = 0;
@@ -15,7 +15,7 @@ namespace distx::mpi {
   return begun != 0 && ended == 0;
 }
 
-/// Frees its own side only: in Open MPI and MPICH, MPI_Comm_free exchanges nothing with other ranks.
+/// Frees the local side only: in Open MPI and MPICH, MPI_Comm_free does not communicate.
 struct comm_traits {
   using handle_type = MPI_Comm;
   static handle_type null() noexcept { return MPI_COMM_NULL; }

@@ -16,7 +16,7 @@
 
 namespace distx::mpi {
 
-/// Operands as MPI is to have them: of a type that it reduces, `send` MPI_IN_PLACE where they lie in `receive`.
+/// Operands in a form that MPI can reduce; `send` is MPI_IN_PLACE if they are in `receive`.
 struct Operands {
   const void* send = nullptr;
   void* receive = nullptr;
@@ -32,9 +32,9 @@ struct Operands {
   }
 };
 
-/// One call of distx in MPI's hands: its requests, and all that they need until they are complete.
+/// One call in MPI's hands: its requests and everything that they need until they are complete.
 ///
-/// Kept and used again, so that after the first calls none allocates. MPI knows its address: it stays where it is.
+/// Jobs are reused, so only the first calls allocate. MPI stores the address of a job, so it is not movable.
 class Job {
  public:
   using IntLists = std::array<std::vector<int>, 2>;
@@ -44,8 +44,8 @@ class Job {
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
-  /// Prepares for a call of MPI's collectives on `comm`, in pieces that are messages on `messages` with that tag.
-  /// @pre nothing is in flight
+  /// Prepares for collectives on `comm`; pieces that are sent as messages use `messages` and the tag.
+  /// @pre no request is in flight
   void open(MPI_Comm comm, MPI_Comm messages, bool started, int tag) noexcept {
     comm_ = comm;
     messages_ = messages;
@@ -53,7 +53,8 @@ class Job {
     tag_ = tag;
   }
 
-  /// Calls MPI: the blocking function with these arguments and the communicator, or its counterpart with a request.
+  /// Calls the blocking MPI function with these arguments and the communicator, or its nonblocking counterpart with a
+  /// request.
   template <class Blocking, class Starting, class... A>
   [[nodiscard]] int call(Blocking* blocking, Starting* starting, A... arguments) {
     if (!started_) return blocking(arguments..., comm_);
@@ -70,7 +71,7 @@ class Job {
     const auto [type, count] = message(unit, units);
     check(MPI_Isend(data, count, type, to, tag, messages_, &add({})), "MPI_Isend", c);
   }
-  /// Cannot complete before the other side receives.
+  /// Starts a synchronous send, which cannot complete before the receiver has joined.
   template <Collective Call>
   void send_synchronously(const Call& c, const Unit& unit, const void* data, std::size_t units, int to, int tag) {
     const auto [type, count] = message(unit, units);
@@ -91,10 +92,10 @@ class Job {
       ++unmatched_;
     }
   }
-  /// The tag of messages that are part of a collective.
+  /// Returns the tag of messages that are part of a collective.
   [[nodiscard]] int tag() const noexcept { return tag_; }
 
-  /// Sets up a reduction of `send` into `receive`, which is empty where this rank receives nothing.
+  /// Prepares a reduction of `send` into `receive`, which is empty if this rank receives no result.
   [[nodiscard]] Operands reduction(const AnyOp& op, Span<const AnyElement> send, Span<AnyElement> receive) {
     Operands o;
     const bool wide = is_narrow_float(send.type());
@@ -111,7 +112,7 @@ class Job {
     if (o.receive != nullptr) finish_with(op, wide, o.receive, receive);
     return o;
   }
-  /// Sets up the op and the datatype that carries it.
+  /// Prepares the op and the datatype that carries it.
   void reduce_by(const AnyOp& op, bool wide, Operands& o) {
     if (op.kind() != OpKind::user) {
       o.op = op_of(op.kind());
@@ -123,7 +124,7 @@ class Job {
     o.type = type.native_handle();
     o.op = session_.user_op(op.commutative());
   }
-  /// What is left to do at the end: the op's own finish on `result`, and to bring it to `target`.
+  /// Schedules the local work at the end: the op's `finish` on `result`, and the copy to `target`.
   void finish_with(const AnyOp& op, bool wide, void* result, Span<AnyElement> target) {
     if (!op.finishes() && result == target.data()) return;
     finish_.emplace(Finish{wide ? op.widened() : op, result, target});
@@ -134,11 +135,11 @@ class Job {
   }
   [[nodiscard]] float* floats(std::size_t count) { return reinterpret_cast<float*>(scratch(count * sizeof(float))); }
 
-  /// Whether MPI has kept something: then the memory of this object is MPI's for the life of the process.
+  /// Returns whether MPI still uses this object, whose memory must then never be freed.
   [[nodiscard]] bool left_behind() const noexcept { return left_behind_; }
   [[nodiscard]] bool idle() const noexcept { return requests_.empty(); }
 
-  /// Whether all requests are complete. The receives among them have then been looked at.
+  /// Returns whether all requests are complete and the sizes of the received messages have been checked.
   bool test(const ErrorContext& context) {
     if (requests_.empty()) return true;
     for (std::size_t i = 0; i < awaited_.size() && unmatched_ > 0; ++i)
@@ -163,14 +164,14 @@ class Job {
     completed(code, true, context);
   }
 
-  /// The local work after the communication.
+  /// Does the local work after the communication.
   void finish() {
     if (user_.error != nullptr || finish_) [[unlikely]]
       end_reduction();
   }
 
-  /// Gives up what is in flight: receives are taken back from MPI, and what else has begun has a moment to end, so that
-  /// MPI reads no memory that its owner lets go; what does not end MPI keeps.
+  /// Gives up the requests in flight: cancels receives and gives the rest a moment to complete, so MPI does not read
+  /// memory that its owner frees; MPI keeps the requests that do not complete.
   void abandon() noexcept {
     for (std::size_t i = 0; i < requests_.size(); ++i) {
       if (requests_[i] == MPI_REQUEST_NULL || !awaited_[i].receives) continue;
@@ -192,7 +193,7 @@ class Job {
   }
 
   const RankOf self;
-  const std::size_t most;  ///< units in one call of MPI
+  const std::size_t most;  ///< the maximum number of units in one call of MPI
   IntLists counts;
   IntLists places;
 
@@ -211,7 +212,7 @@ class Job {
       std::memcpy(f.target.data(), source, f.target.size_bytes());
   }
 
-  /// What a request is to receive, if it is a receive; `matched` once MPI has it.
+  /// The expected message of a receive request; `matched` once MPI has matched it.
   struct Awaited {
     bool receives = false;
     bool matched = true;
@@ -261,9 +262,9 @@ class Job {
       if (awaited_[i].receives) compare(awaited_[i], statuses_[i], context);
     clear();
   }
-  // A message is compared with its receive before MPI may write: Open MPI, in some ways of moving large messages,
-  // writes past the end of a receive that is too small. A started receive must be posted at once, so that others'
-  // blocking sends can go on, and is compared before only where its message is there already.
+  // Checks the size of a message before MPI may write it: Open MPI, with some protocols for large messages, writes past
+  // the end of a receive that is too small. An asynchronous receive must be posted at once so that blocking sends can
+  // progress, and is checked first only if its message has already arrived.
   bool match(const Awaited& awaited, MPI_Request& request, const ErrorContext& context) {
     int flag = 0;
     MPI_Message arrived = MPI_MESSAGE_NULL;

@@ -5,7 +5,7 @@
 
 namespace distx::mpi {
 
-/// What `connect()` knows of mpirun once this header is included.
+/// Detects mpirun for `connect()` once this header is included.
 inline const Launcher launcher{
     .name = "mpi",
     .started_by_it = [] { return detail::announced_mpi_ranks().has_value(); },

@@ -8,7 +8,7 @@ namespace distx {
 
 namespace mpi {
 
-/// What `best_communicator()` knows of MPI once this header is included.
+/// Makes MPI communicators for `best_communicator()` once this header is included.
 struct Maker {
   template <Connector C>
   static AnyCommunicator<> make(C& connector, Timeout deadline) {

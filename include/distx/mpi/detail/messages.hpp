@@ -2,13 +2,13 @@
 #pragma once
 #include "distx/mpi/detail/movement.hpp"
 
-// Messages between two ranks. Each is one message of MPI, however large, so that its size can be compared.
+// Messages between two ranks. Each is one MPI message of any size, so that the sizes can be compared.
 namespace distx::mpi {
 
 inline void issue(Job& job, const Send<AnyElement>& c) {
   const Unit unit = unit_of(c.buffer);
   const auto units = c.buffer.size() * unit.per_element;
-  // MPI would buffer a small message to self and call it sent.
+  // MPI would buffer a small self-send and report it as complete.
   if (c.to == job.self.rank)
     job.send_synchronously(c, unit, c.buffer.data(), units, c.to, c.tag);
   else

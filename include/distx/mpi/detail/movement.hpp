@@ -4,16 +4,17 @@
 
 namespace distx::mpi {
 
-/// Units side by side that go to one rank, or come from it.
+/// Contiguous units that are sent to, or received from, one rank.
 template <class Pointer>
 struct Piece {
   Pointer data = nullptr;
   std::size_t units = 0;
 };
 
-/// Sends `out(rank)` to every rank and receives `in(rank)`, of any size; sizes are compared, empty ones do not travel.
+/// Sends `out(rank)` to every rank and receives `in(rank)`, of any size; sizes are compared, empty blocks are not sent.
 ///
-/// Where MPI's own calls demand that all ranks know of blocks too large for them, or that the blocks are equal.
+/// Used if MPI's collective would require that all ranks know of blocks above MPI's limit, or that all blocks are
+/// equal.
 template <Collective Call, class Out, class In>
 void exchange(Job& job, const Call& c, const Unit& unit, Out&& out, In&& in) {
   const int own = job.self.rank;
@@ -33,7 +34,7 @@ void exchange(Job& job, const Call& c, const Unit& unit, Out&& out, In&& in) {
   if (place.units > 0 && place.data != kept.data) std::memcpy(place.data, kept.data, place.units * unit.bytes);
 }
 
-/// Block `rank` of a span.
+/// Returns block `rank` of a span.
 template <class Pointer>
 [[nodiscard]] Piece<Pointer> block(Pointer data, const Blocks& blocks, const Unit& unit, int rank) noexcept {
   return {data + blocks.offset(rank) * unit.bytes, blocks.count(rank)};
@@ -95,8 +96,8 @@ inline void issue(Job& job, const AllToAll<AnyElement>& c) {
       [&](int rank) { return block(c.receive.bytes(), received, unit, rank); });
 }
 
-// Only the root knows whether the blocks of a gather or a scatter are equal, so that the others could not choose
-// between MPI_Gather and MPI_Gatherv; the latter is a message from each rank anyway.
+// Only the root knows whether the blocks are equal, so the other ranks could not choose between MPI_Gather and
+// MPI_Gatherv; the latter is a message from each rank anyway.
 inline void issue(Job& job, const Gather<AnyElement>& c) {
   const Unit unit = unit_of(c.send);
   const Blocks blocks{c.counts, c.send.size(), unit.per_element};

@@ -4,17 +4,17 @@
 
 #include "distx/mpi/detail/job.hpp"
 
-// `issue(job, call)` hands a call to MPI, in pieces where it is larger than one call of MPI may be.
+// `issue(job, call)` passes a call to MPI, in pieces if it exceeds the limit of one MPI call.
 namespace distx::mpi {
 
-/// Calls `f(offset, count)` for pieces of at most `most`, in order; never for nothing.
+/// Calls `f(offset, count)` for pieces of at most `most`, in order; not at all for 0 elements.
 template <class F>
 void in_pieces(std::size_t count, std::size_t most, F&& f) {
   for (std::size_t offset = 0; offset < count; offset += most)
     f(offset, static_cast<int>(std::min(most, count - offset)));
 }
 
-/// Whose elements lie where: equal blocks in rank order, or blocks of given counts. In units.
+/// The partition of the elements among ranks, in units: equal blocks in rank order, or blocks of given counts.
 struct Blocks {
   Counts counts{};
   std::size_t equal = 0;
@@ -22,7 +22,7 @@ struct Blocks {
 
   [[nodiscard]] std::size_t offset(int rank) const noexcept { return block_offset(counts, equal, rank) * per_element; }
   [[nodiscard]] std::size_t count(int rank) const noexcept { return block_count(counts, equal, rank) * per_element; }
-  /// As the arguments of MPI's calls. @pre the sum of the counts fits
+  /// Writes sizes and offsets as MPI's arguments. @pre the sum of the counts fits an `int`
   void write(std::vector<int>& sizes, std::vector<int>& places, int ranks) const {
     sizes.clear();
     places.clear();
@@ -37,7 +37,7 @@ inline void issue(Job& job, const AllReduce<AnyElement, AnyOp>& c) {
   const auto type = c.send.type();
   const bool plain = !c.op.finishes() && c.op.kind() != OpKind::user && !is_narrow_float(type);
   if (plain && c.send.size() <= job.most) [[likely]] {
-    // What follows does the same; where the message is small, the way there can be measured.
+    // A direct path for the common case, because the overhead of the general one is measurable for small messages.
     const void* const send = c.send.data() == c.receive.data() ? MPI_IN_PLACE : c.send.data();
     job.check(job.call(MPI_Allreduce, MPI_Iallreduce, send, c.receive.data(), static_cast<int>(c.send.size()),
                        datatype_of(type), op_of(c.op.kind())),
@@ -71,7 +71,7 @@ inline void issue(Job& job, const ReduceScatter<AnyElement, AnyOp>& c) {
     detail::widen(c.send, sums);
     o = {sums, sums + total, MPI_FLOAT, MPI_OP_NULL, sizeof(float)};
   } else if (overlap) {
-    // MPI's in place has the whole of the operands in `receive` and its result at their beginning: not what is meant.
+    // MPI's in-place form expects the operands in `receive` and writes the result to its beginning, unlike this call.
     o.receive = job.scratch(c.receive.size_bytes());
   }
   job.reduce_by(c.op, wide, o);

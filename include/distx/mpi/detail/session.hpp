@@ -18,7 +18,7 @@ namespace distx::mpi {
 
 using ThreadLevel = boost::mpi::threading::level;
 
-/// A duplicate whose errors come back as codes; the original's error handler stays as it is. Collective.
+/// Returns a duplicate whose errors are returned as codes; the error handler of the original is unchanged. Collective.
 [[nodiscard]] inline unique_comm duplicate(MPI_Comm comm, const ErrorContext& context) {
   MPI_Comm copy = MPI_COMM_NULL;
   check(MPI_Comm_dup(comm, &copy), "MPI_Comm_dup", context);
@@ -27,7 +27,7 @@ using ThreadLevel = boost::mpi::threading::level;
   return owner;
 }
 
-/// Polls a request until it is complete, the deadline is over, or `stopped()`.
+/// Polls a request until it is complete, the deadline has passed, or `stopped()`.
 template <class Stopped>
 detail::WaitEnd poll(MPI_Request& request, Timeout deadline, const char* routine, const ErrorContext& context,
                      Stopped&& stopped) {
@@ -39,19 +39,19 @@ detail::WaitEnd poll(MPI_Request& request, Timeout deadline, const char* routine
   return detail::wait_until(deadline, complete, stopped);
 }
 
-/// MPI in this process, as long as a connector or a communicator made from it lives.
+/// Keeps MPI initialized while a connector or a communicator made from it exists.
 ///
-/// Either starts MPI and ends it, or borrows a host program's communicator, of which it keeps duplicates.
+/// Either initializes and finalizes MPI, or uses duplicates of a host program's communicator.
 class Session final : public FailureChannel {
  public:
-  /// Starts MPI. Collective.
-  /// @throws ConnectError where MPI has been started, or ended, before
+  /// Initializes MPI. Collective.
+  /// @throws ConnectError if MPI was initialized or finalized before
   Session(int& argc, char**& argv, ThreadLevel level, Timeout deadline) : deadline_(deadline) {
     begin(argc, argv, level);
     open(MPI_COMM_WORLD);
   }
-  /// Duplicates `comm`. Collective.
-  /// @throws ConnectError unless it is an intracommunicator of a running MPI
+  /// Duplicates `comm`. Collective over it.
+  /// @throws ConnectError unless `comm` is an intracommunicator and MPI is initialized
   Session(MPI_Comm comm, Timeout deadline) : deadline_(deadline) {
     if (!is_up()) throw refused("MPI is not running: call MPI_Init first, or MpiConnector(argc, argv)");
     if (comm == MPI_COMM_NULL) throw refused("the communicator is MPI_COMM_NULL");
@@ -69,8 +69,8 @@ class Session final : public FailureChannel {
       return;
     }
     if (!is_up()) return;
-    // MPI_Finalize waits for all ranks. Who unwinds gives them a moment to come too, and then goes: the launcher sees
-    // an end without MPI_Finalize and stops the others.
+    // MPI_Finalize waits for all ranks. A rank that unwinds waits briefly for the others and then exits: the launcher
+    // notices an exit without MPI_Finalize and terminates the others.
     const Timeout patience = unwinding ? Timeout(std::chrono::seconds(2)) : deadline_;
     if (!all_have_come(patience)) {
       abandon();
@@ -92,10 +92,10 @@ class Session final : public FailureChannel {
   [[nodiscard]] MPI_Op user_op(bool commutative) const noexcept {
     return user_ops_[commutative ? 1 : 0].native_handle();
   }
-  /// The same ranks for Boost.MPI.
+  /// Returns the same ranks for Boost.MPI.
   [[nodiscard]] boost::mpi::communicator boost() const { return {comm(), boost::mpi::comm_attach}; }
 
-  /// Runs a nonblocking call on `comm()` to its end. `keep` holds its buffers: MPI has them until then.
+  /// Runs a nonblocking call on `comm()` to completion. `keep` owns its buffers, which MPI uses until then.
   template <class Buffers, class Begin>
   void run(const char* operation, const char* routine, std::unique_ptr<Buffers>& keep, Begin&& begin_call) {
     const auto context = where(operation);
@@ -103,7 +103,7 @@ class Session final : public FailureChannel {
     MPI_Request request = MPI_REQUEST_NULL;
     check(begin_call(*keep, &request), routine, context);
     if (mpi::poll(request, deadline_, routine, context, [] { return false; }) == detail::WaitEnd::ready) return;
-    (void)keep.release();  // MPI may still write there
+    (void)keep.release();  // MPI may still write to it
     timed_out_ = true;
     throw TimeoutError("after " + deadline_.to_string() + " not every rank has made the call", context);
   }
@@ -112,7 +112,7 @@ class Session final : public FailureChannel {
     run(operation, "MPI_Ibarrier", nothing, [&](char&, MPI_Request* r) { return MPI_Ibarrier(comm(), r); });
   }
 
-  /// @pre MPI serves several threads, as for `heard`
+  /// @pre MPI_THREAD_MULTIPLE, as for `poll`
   void publish(std::uint64_t identity, const std::string& reason) noexcept override {
     control_->publish(identity, reason);
   }
@@ -154,7 +154,7 @@ class Session final : public FailureChannel {
     user_ops_ = {make_user_op(false), make_user_op(true)};
   }
 
-  /// On the control communicator, so that no other call of a rank can be taken for its coming here.
+  /// Uses the control communicator, so that no other call of a rank can match this barrier.
   bool all_have_come(Timeout patience) noexcept try {
     MPI_Request request = MPI_REQUEST_NULL;
     const auto context = where("the end of MPI");
@@ -163,7 +163,7 @@ class Session final : public FailureChannel {
   } catch (const Error&) {
     return false;
   }
-  /// Leaves MPI as it is: calls of other ranks, or of this one, may still use the handles.
+  /// Leaves MPI initialized: calls on this or other ranks may still use the handles.
   void abandon() noexcept {
     (void)environment_.release();
     (void)comm_.release();
@@ -174,7 +174,7 @@ class Session final : public FailureChannel {
   int uncaught_ = std::uncaught_exceptions();
   Timeout deadline_;
   bool timed_out_ = false;
-  // Ends nothing by itself: by then MPI is finalised, or the object abandoned.
+  // Does not finalize MPI itself: by its destruction MPI is finalized, or the object was released.
   std::unique_ptr<boost::mpi::environment> environment_;
   unique_comm comm_;
   std::unique_ptr<Control> control_;
@@ -185,8 +185,8 @@ class Session final : public FailureChannel {
   int local_size_ = 1;
 };
 
-/// The session of one rank by itself, in a program that was started without a launcher. It starts MPI if need be, once
-/// for the life of the process, since MPI starts only once.
+/// Returns the session of a single rank in a program without a launcher. Initializes MPI if necessary, once per
+/// process, because MPI cannot be initialized again.
 [[nodiscard]] inline std::shared_ptr<Session> alone() {
   if (is_up()) return std::make_shared<Session>(MPI_COMM_SELF, default_deadline);
   static const std::shared_ptr<Session> own = [] {

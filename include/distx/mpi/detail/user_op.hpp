@@ -6,16 +6,16 @@
 #include "distx/mpi/detail/check.hpp"
 #include "distx/mpi/detail/handles.hpp"
 
-// MPI hands its reduction functions no user data, so a user's op travels as an attribute of the datatype.
+// MPI passes no user data to reduction functions, so a custom op is an attribute of the datatype.
 namespace distx::mpi {
 
-/// The op of a reduction in flight, and what it threw: nothing may be thrown through MPI.
+/// The op of a reduction in flight, and the exception that it threw, because exceptions must not propagate through MPI.
 struct UserOp {
   AnyOp op;
   std::exception_ptr error;
 };
 
-/// The attribute key, made once per process; the standard frees it with MPI.
+/// Returns the attribute key, made once per process; MPI frees it at finalization.
 inline int user_op_key() {
   static const int key = [] {
     int made = MPI_KEYVAL_INVALID;
@@ -26,7 +26,7 @@ inline int user_op_key() {
   return key;
 }
 
-/// A copy of `type` that carries `user`, which outlives it.
+/// Returns a copy of `type` with `user` as its attribute; `user` must outlive it.
 [[nodiscard]] inline unique_datatype carrying(MPI_Datatype type, UserOp& user) {
   const ErrorContext context{.operation = "a user's op", .backend = "mpi"};
   MPI_Datatype copy = MPI_DATATYPE_NULL;
@@ -36,12 +36,12 @@ inline int user_op_key() {
   return owner;
 }
 
-/// MPI's reduction function: `right` becomes `left op right`, and `left` is of the lower ranks.
+/// MPI's reduction function: computes `right = left op right`, where `left` belongs to the lower ranks.
 inline void apply_user_op(void* left, void* right, int* count, MPI_Datatype* type) noexcept {
   void* attribute = nullptr;
   int found = 0;
   MPI_Type_get_attr(*type, user_op_key(), static_cast<void*>(&attribute), &found);
-  if (found == 0) std::terminate();  // this function is only ever used with a datatype that carries an op
+  if (found == 0) std::terminate();  // this function is used only with datatypes that carry an op
   auto& user = *static_cast<UserOp*>(attribute);
   if (user.error != nullptr) return;
   try {

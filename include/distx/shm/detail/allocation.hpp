@@ -4,7 +4,7 @@
 
 namespace distx::shm {
 
-/// An allocation in a segment that every rank maps, with a part for each.
+/// An allocation in a segment that every rank maps, with one part per rank.
 class Allocation final : public shared_memory::RegionAllocation {
  public:
   Allocation(std::shared_ptr<SegmentRegion> region, const RankOf& self) : region_(std::move(region)), self_(self) {}
@@ -46,14 +46,14 @@ class Allocation final : public shared_memory::RegionAllocation {
 
  private:
   static constexpr std::size_t page = 4096;
-  /// Parts that began alike within a page would make the processor take a load from one for a store to another.
+  /// Staggers the parts: equal offsets within a page would cause false load-store dependencies (4K aliasing).
   static constexpr std::size_t shift = 17 * alignment_bytes;
 
-  /// Populates the pages now, if the system can: a lack of memory is an error here, and would be a signal later.
+  /// Populates the pages now, if supported: a lack of memory is an error here, but would be a signal later.
   void populate() const {
     const auto begin = reinterpret_cast<std::uintptr_t>(own_) / page * page;
     const auto end = (reinterpret_cast<std::uintptr_t>(own_) + bytes_ + page - 1) / page * page;
-    constexpr int populate_write = 23;  // since Linux 5.14; older systems refuse it as unknown
+    constexpr int populate_write = 23;  // since Linux 5.14; older systems return an error
     if (bytes_ != 0 && ::madvise(reinterpret_cast<void*>(begin), end - begin, populate_write) != 0 && errno != EINVAL)
       throw MemoryError(
           "cannot allocate shared memory of " + std::to_string(bytes_) + " bytes on each rank: " + std::strerror(errno),

@@ -5,18 +5,18 @@
 
 namespace distx::shm {
 
-/// A message that has not met its counterpart, or whose first side has not yet seen that it has.
+/// A message that has not been matched, or whose first side has not yet observed the match.
 ///
-/// The side that comes first takes a cell and brings room for the data: the cell's own where they are few, else a
-/// buffer. The side that comes second copies: into that room, or from there. The first side gives the cell back.
+/// The first side takes a cell and provides memory for the data: the cell's own for small messages, otherwise a buffer.
+/// The second side copies to or from that memory. The first side then frees the cell.
 struct Cell {
   enum State : std::uint32_t { free, send_waits, receive_waits, met };
   enum Outcome : std::uint32_t { open, done, mismatch, failed };
   static constexpr std::size_t small_bytes = 1024;
 
   std::atomic<std::uint32_t> state{free};    // taken and matched under the mailbox's lock
-  std::atomic<std::uint32_t> shown{0};       // a sender that came first has put its data there
-  std::atomic<std::uint32_t> outcome{open};  // set by the second side, once it touches the cell no more
+  std::atomic<std::uint32_t> shown{0};       // the first side is a sender and has stored its data
+  std::atomic<std::uint32_t> outcome{open};  // set by the second side, when it is done with the cell
   std::int32_t from = 0;
   std::int32_t tag = 0;
   ElementType type = ElementType::bytes;
@@ -30,16 +30,16 @@ struct Cell {
   alignas(alignment_bytes) std::byte small[small_bytes];
 };
 
-/// The messages to one rank, sent or awaited. Those of one sender and tag meet in order.
+/// The messages to one rank, sent or awaited. Messages with the same sender and tag match in order.
 struct Mailbox {
   static constexpr std::size_t capacity = 256;
 
-  std::atomic<std::uint32_t> holder{0};  // the rank that looks through the cells, plus one
-  std::uint32_t in_use = 0;              // cells from here on have never been taken
+  std::atomic<std::uint32_t> holder{0};  // the rank that holds the lock, plus one
+  std::uint32_t in_use = 0;              // cells from this index on have never been used
   std::uint64_t next_order = 0;
   Cell cells[capacity];
 
-  /// The oldest message that waits for such a one. @pre the lock is held
+  /// Returns the oldest message that matches `mine`, or null. @pre the lock is held
   Cell* counterpart(const shared_memory::MessageRequest& mine) noexcept {
     const std::uint32_t wanted = mine.sends ? Cell::receive_waits : Cell::send_waits;
     Cell* oldest = nullptr;
@@ -51,7 +51,7 @@ struct Mailbox {
     }
     return oldest;
   }
-  /// A cell for a message that comes first; null where all are taken. @pre the lock is held
+  /// Returns a cell for the first side of a message, or null if all are in use. @pre the lock is held
   Cell* take(const shared_memory::MessageRequest& mine, const SegmentName& buffer) noexcept {
     std::uint32_t i = 0;
     while (i < in_use && cells[i].state.load(std::memory_order_acquire) != Cell::free) ++i;
@@ -73,7 +73,7 @@ struct Mailbox {
   }
 };
 
-/// Holds a mailbox's lock, which is short; not held where the rank that held it has died.
+/// Holds a mailbox's lock, always briefly; not held if the rank that held it has died.
 class MailboxLock {
  public:
   MailboxLock(shared_memory::SharedRegion& region, Mailbox& box, int rank) noexcept : box_(box) {
@@ -91,7 +91,7 @@ class MailboxLock {
     if (held_) box_.holder.store(0, std::memory_order_release);
   }
   [[nodiscard]] bool held() const noexcept { return held_; }
-  /// @pre !held()
+  /// Returns the rank that died while it held the lock. @pre !held()
   [[nodiscard]] int dead() const noexcept { return static_cast<int>(holder_) - 1; }
 
  private:

@@ -8,7 +8,7 @@ namespace distx {
 
 namespace shm {
 
-/// What `best_communicator()` knows of shared memory once this header is included.
+/// Makes shared-memory communicators for `best_communicator()` once this header is included.
 struct Maker {
   template <Connector C>
   static AnyCommunicator<> make(C& connector, Timeout deadline) {

@@ -8,13 +8,13 @@
 
 namespace distx::shm {
 
-/// Room for the data of one message.
+/// Memory for the data of one message.
 using MessageBuffer = Segment::Made;
 
-/// A rank's parcels, used again and again, and those of others that it has found.
+/// A rank's reusable message buffers, and the buffers of other ranks that it has mapped.
 class MessageBufferCache {
  public:
-  /// One of this rank's own, of at least so many bytes; in use for as long as somebody holds it.
+  /// Returns one of this rank's buffers with at least `bytes`; it is in use while the returned pointer is shared.
   [[nodiscard]] std::shared_ptr<MessageBuffer> take(std::size_t bytes) {
     for (const auto& buffer : own_)
       if (buffer.use_count() == 1 && buffer->name.bytes >= bytes) return buffer;
@@ -23,7 +23,7 @@ class MessageBufferCache {
     if (bytes <= kept_bytes) own_.push_back(buffer);
     return buffer;
   }
-  /// @pre its maker has it in use
+  /// Maps another rank's buffer. @pre its owner has it in use
   [[nodiscard]] std::shared_ptr<Segment> find(const SegmentName& name) {
     const auto same = [&](const Found& f) { return f.inode == name.inode && f.process == name.process; };
     if (const auto known = std::find_if(found_.begin(), found_.end(), same); known != found_.end())
@@ -42,7 +42,7 @@ class MessageBufferCache {
     std::shared_ptr<Segment> segment;
   };
   static constexpr std::size_t least_bytes = 65536;
-  static constexpr std::size_t kept_bytes = 4 * 1024 * 1024;  // larger ones are given back after one message
+  static constexpr std::size_t kept_bytes = 4 * 1024 * 1024;  // larger ones are freed after one message
   static constexpr std::size_t most_found = 32;
 
   std::vector<std::shared_ptr<MessageBuffer>> own_;

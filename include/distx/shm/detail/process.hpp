@@ -14,10 +14,10 @@
 #include "distx/connect/detail/process_state.hpp"
 #include "distx/shm/detail/handles.hpp"
 
-// What the system says about processes and the machine.
+// System information about processes and the host.
 namespace distx::shm {
 
-/// The beginning of a small file of the system's; empty where it cannot be read.
+/// Returns the beginning of a small system file, or nothing if it cannot be read.
 template <std::size_t Bytes>
 std::string_view read_file(const char* path, std::array<char, Bytes>& buffer) noexcept {
   const auto file = unique_file::from_native_handle(::open(path, O_RDONLY | O_CLOEXEC));
@@ -26,7 +26,7 @@ std::string_view read_file(const char* path, std::array<char, Bytes>& buffer) no
   return {buffer.data(), got > 0 ? static_cast<std::size_t>(got) : 0};
 }
 
-/// What no two machines, and no two starts of one, have in common.
+/// Returns an identifier of this host, different for every host and every boot.
 inline std::array<char, 40> host_id() noexcept {
   std::array<char, 40> id{};
   read_file("/proc/sys/kernel/random/boot_id", id);
@@ -41,7 +41,7 @@ inline detail::ProcessState process_state(std::int64_t id) noexcept {
   return detail::process_state_from(read_file(path.data(), buffer));
 }
 
-/// Returns the bytes that this process could still use: the least of what the system and its control group have left.
+/// Returns the bytes that this process can still allocate: the minimum of the system's and its control group's limits.
 inline std::uint64_t available_bytes() noexcept {
   std::array<char, 4096> buffer{};
   const auto number_after = [](std::string_view text, std::string_view key) -> std::uint64_t {
@@ -64,7 +64,7 @@ inline std::uint64_t available_bytes() noexcept {
   return least;
 }
 
-/// Whether a process that began then is no more; one that its parent has not yet asked for counts as ended.
+/// Returns whether the process with this ID and start time has ended; a zombie counts as ended.
 inline bool process_ended(std::int64_t id, std::uint64_t began) noexcept {
   const auto now = process_state(id);
   if (now.state == 0) return ::kill(static_cast<pid_t>(id), 0) != 0 && errno == ESRCH;

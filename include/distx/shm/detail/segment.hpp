@@ -13,7 +13,7 @@
 
 namespace distx::shm {
 
-/// How the ranks find a segment: as an open file of the process that made it.
+/// Identifies a segment by an open file of the process that made it.
 struct SegmentName {
   std::int64_t process = 0;
   std::int32_t file = -1;
@@ -22,7 +22,7 @@ struct SegmentName {
   std::uint64_t bytes = 0;
 };
 
-/// @name A segment's name as the token of a region
+/// @name Conversion between a segment's name and a region's token
 /// @{
 [[nodiscard]] inline shared_memory::RegionToken token_of(const SegmentName& name) noexcept {
   return {{static_cast<std::uint64_t>(name.process), static_cast<std::uint64_t>(name.file) + 1, name.device, name.inode,
@@ -34,17 +34,17 @@ struct SegmentName {
 }
 /// @}
 
-/// Memory that several processes map; zeros at first.
+/// Memory that several processes map, initially zero.
 ///
-/// It is an anonymous file of the system's: it never has a name in /dev/shm, and is gone with the last process that
-/// maps it, however that ends. Ranks of one process share one mapping.
+/// An anonymous file: it has no name in /dev/shm, and the system frees it with the last process that maps it, however
+/// that process ends. Ranks of one process share one mapping.
 class Segment {
  public:
   struct Made;
 
-  /// @throws MemoryError
+  /// Makes a segment. @throws MemoryError
   [[nodiscard]] static Made make(std::size_t bytes);
-  /// @pre its maker keeps the file open
+  /// Maps a segment by its name. @pre its maker keeps the file open
   /// @throws MemoryError
   [[nodiscard]] static std::shared_ptr<Segment> find(const SegmentName& name);
 
@@ -70,7 +70,7 @@ class Segment {
   Segment(const Key& key, unique_mapping mapping) noexcept : key_(key), mapping_(std::move(mapping)) {}
 
   static Known& known_segments() {
-    static Known& known = *new Known;  // for as long as the process: a program's globals may hold segments
+    static Known& known = *new Known;  // never destroyed, because globals may hold segments
     return known;
   }
   [[noreturn]] static void fail(const std::string& what, std::size_t bytes) {
@@ -95,7 +95,7 @@ class Segment {
   unique_mapping mapping_;
 };
 
-/// A new segment, and the file by which others find it: to be kept until all have.
+/// A new segment, and the file by which other processes find it; keep the file until all have mapped it.
 struct Segment::Made {
   std::shared_ptr<Segment> segment;
   unique_file file;

@@ -5,7 +5,7 @@
 
 namespace distx::shm {
 
-/// The region of ranks that share segments: each has one of these, on a control segment that all map.
+/// A region of ranks that share segments: each rank has one object, on a control segment that all ranks map.
 class SegmentRegion final : public shared_memory::SharedRegion {
  public:
   static shared_memory::Extent extent_for(int size) noexcept {
@@ -32,7 +32,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
   }
   [[nodiscard]] std::unique_ptr<shared_memory::RegionAllocation> new_allocation(const RankOf& self) override;
 
-  /// A control segment, ready for ranks to find it.
+  /// Returns a control segment that other ranks can find.
   static Segment::Made make_control(int size) {
     const shared_memory::Extent extent = extent_for(size);
     Segment::Made made = Segment::make(shared_memory::SharedLayout::bytes_for(size, extent));
@@ -65,10 +65,10 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     bool second = false, needs_buffer = false, is_full = false;
     if (in_cells_.size() == in_cells_.capacity()) {
       advance_all();
-      in_cells_.reserve(2 * in_cells_.size() + 16);  // so that nothing fails once a cell is taken
+      in_cells_.reserve(2 * in_cells_.size() + 16);  // reserves before a cell is taken: nothing may throw after it
     }
     const auto attempt = [&] {
-      if (is_full) advance_all();  // cells of this rank's, of messages that it has not looked at since
+      if (is_full) advance_all();  // frees the cells of completed messages that were not polled
       const MailboxLock lock(*this, box, rank_);
       if (!lock.held()) throw_stopped(lock.dead(), context);
       cell = box.counterpart(*mine);
@@ -131,7 +131,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     return true;
   }
 
-  /// The communicator memory.
+  /// The memory allocated by the communicator.
   SharedTable shared;
 
  private:
@@ -156,7 +156,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     });
   }
 
-  /// The second side's part; `cell` is the first side's, which waits for the outcome.
+  /// Completes the second side; `cell` belongs to the first side, which waits for the outcome.
   void meet(shared_memory::MessageRequest& mine, Cell& cell, const ErrorContext& context) {
     if (cell.bytes != mine.bytes || cell.type != mine.type || cell.lengths != mine.lengths) {
       mine.mismatch = true;
@@ -177,7 +177,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
       if (mine.sends) {
         copy(room, mine.source, mine.bytes);
       } else {
-        LivenessProbe look;  // being copied at this moment
+        LivenessProbe look;  // the message is being copied
         const auto shown = [&] { return cell.shown.load(std::memory_order_acquire) != 0; };
         if (detail::wait_until(no_timeout, shown, [&] { return look.died(*this, mine.from); }) !=
             detail::WaitEnd::ready)
@@ -196,7 +196,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
   int rank_;
   std::int64_t process_ = ::getpid();
   MessageBufferCache buffers_;
-  std::vector<std::weak_ptr<shared_memory::MessageRequest>> in_cells_;  // this rank's
+  std::vector<std::weak_ptr<shared_memory::MessageRequest>> in_cells_;  // messages of this rank
 };
 
 }  // namespace distx::shm

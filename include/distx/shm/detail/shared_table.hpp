@@ -9,17 +9,17 @@
 
 namespace distx::shm {
 
-/// The communicator memory of one communicator, as one of its ranks maps it: every allocation is one segment, with a
-/// part for each rank.
+/// The allocations of one communicator as mapped by one rank: each is one segment with a part per rank.
 ///
-/// A rank that lets its part go still maps the others': the segment goes when all ranks have let theirs go.
+/// A rank that frees its part still maps those of its peers: the segment is freed when all ranks have freed their
+/// parts.
 class SharedTable {
  public:
   struct Head {
     std::atomic<std::uint32_t> users{0};  // ranks that still hold their part
   };
 
-  /// Allocations are numbered from 1, alike on all ranks, because allocating is collective.
+  /// Adds an allocation. Allocations are numbered from 1, equally on all ranks, because allocating is collective.
   std::uint64_t add(std::shared_ptr<Segment> segment, std::byte* own, std::size_t bytes) {
     const std::lock_guard lock(mutex_);
     sweep();
