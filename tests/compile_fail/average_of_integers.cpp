@@ -1,4 +1,4 @@
-// expect: distx: this op cannot reduce these elements: average is for float, double and shorter floats
+// expect: distx: this op cannot reduce these elements: average is for floating-point types
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/distx.hpp"
 

@@ -1,4 +1,4 @@
-// expect: distx: the span lies in a memory space that this communicator does not move
+// expect: distx: the span is in a memory space that this communicator does not move
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/distx.hpp"
 

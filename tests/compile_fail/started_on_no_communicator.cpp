@@ -1,4 +1,4 @@
-// expect: distx: the first argument is no Communicator
+// expect: distx: the first argument is not a Communicator
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/distx.hpp"
 
