@@ -142,7 +142,7 @@ def refuses(program, mpi):
             (["--digits", cut], "line 2"),
             (["--digits", wrong], "line 11"),
             (["--digits", few], "cannot be split"),
-            (["--synthetic", "--batch-size", "100000"], "batch_size is 100000"),
+            (["--synthetic", "--batch-size", "100000"], "batch_size 100000 exceeds"),
             (["--synthetic", "--json", os.path.join(folder, "no", "file.json")], "cannot be written"),
             (["--synthetic", "--trace", os.path.join(folder, "no", "file.json")], "give --trace a file"),
             (["--seed", "-1"], "--seed"),
