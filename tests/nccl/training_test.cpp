@@ -335,7 +335,7 @@ TEST_CASE("training on GPUs: mismatches and errors of one rank throw on all rank
       }
     });
     for (const auto& [rank, ending] : twice) {
-      CHECK(ending.kind == (rank == 1 ? "mismatch" : "revoked"));
+      CHECK(ending.kind == (rank == 1 ? "state" : "revoked"));
       CHECK(toy::says(ending.words, "'layer1' is already ready"));
     }
   }

@@ -210,8 +210,7 @@ TEST_CASE("ranks on different hosts are rejected on every rank") {
     }
   });
   for (const auto& sentence : words)
-    CHECK(sentence.find("rank 2 runs on another machine than rank 0: shared memory is for the ranks of one machine; "
-                        "use MpiCommunicator") != std::string::npos);
+    CHECK(sentence.find("rank 2 runs on another host than rank 0") != std::string::npos);
 }
 
 /// A connector in which one rank cannot find the segment of rank 0: it receives the name of another file.
