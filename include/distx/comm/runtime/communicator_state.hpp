@@ -5,6 +5,7 @@
 
 #include "distx/comm/communicator.hpp"
 #include "distx/comm/detail/in_order.hpp"
+#include "distx/core/detail/revoke_on_exception.hpp"
 
 namespace distx::detail {
 
@@ -28,15 +29,7 @@ class CommunicatorState {
   /// Runs `f`; if it throws, revokes the communicator before the caller sees the error and frees its buffers.
   template <class F>
   decltype(auto) guarded(F&& f) {
-    try {
-      return f();
-    } catch (const std::exception& error) {
-      backend.revoke(error.what());
-      throw;
-    } catch (...) {
-      backend.revoke("unknown exception (not derived from std::exception)");
-      throw;
-    }
+    return revoke_on_exception(std::forward<F>(f), [this](const char* reason) { backend.revoke(reason); });
   }
 
   /// Returns at least `bytes` of workspace. The next call may reuse it; collectives do not touch it.
