@@ -30,7 +30,7 @@ void step(distx::MeshParallel<Data, distx::ZeRO<0>>& training, const Tensor<2, R
   (void)distx::add_bias(distx::scale(difference, 2), bias);
   (void)distx::zip(distx::softmax(difference), difference, [](float a, float) { return a; });
   (void)distx::sum_over<1>(distx::transpose(distx::multiply(difference, difference)));
-  (void)distx::contract<1>(difference, target);
+  (void)distx::contract<1>(distx::transpose(difference), target);
   (void)distx::redistribute<>(difference);
   (void)distx::all_gather<Data>(difference);
   (void)distx::gather(difference, 0);
