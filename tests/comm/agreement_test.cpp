@@ -145,6 +145,30 @@ TEST_CASE("slices partition the bytes evenly on cache lines") {
   }
 }
 
+TEST_CASE("counts are accepted as size_t, as MPI's int, and in braces") {
+  distx::spawn(2, [](distx::ThreadConnector& connector) {
+    distx::ThreadCommunicator comm(connector);
+    const int mine = comm.rank() + 1;
+    const std::vector<float> sent(static_cast<std::size_t>(mine), static_cast<float>(mine));
+    const std::vector<float> expected{1, 2, 2};
+    std::vector<float> received(3);
+    distx::all_gather(comm, sent, received, std::vector<int>{1, 2});
+    CHECK(received == expected);
+    received.assign(3, 0);
+    distx::all_gather(comm, sent, received, {1, 2});
+    CHECK(received == expected);
+    received.assign(3, 0);
+    distx::all_gather(comm, sent, received, std::vector<std::size_t>{1, 2});
+    CHECK(received == expected);
+  });
+}
+TEST_CASE("a negative count is refused on the rank that passes it") {
+  distx::SelfConnector alone;
+  distx::SerialCommunicator comm(alone);
+  std::vector<float> x(1);
+  CHECK_THROWS_WITH_AS(distx::all_gather(comm, x, x, std::vector<int>{-3}),
+                       doctest::Contains("counts[0] is -3: must not be negative"), distx::InvalidArgument);
+}
 TEST_CASE("block offsets and sizes follow from the counts") {
   const std::vector<std::size_t> counts{3, 0, 5};
   CHECK(distx::block_offset(counts, 9, 0) == 0);

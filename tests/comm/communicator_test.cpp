@@ -153,8 +153,9 @@ using distx::SpanArgument;
 static_assert(SpanArgument<std::vector<float>&> && SpanArgument<float&> && SpanArgument<float (&)[3]>);
 static_assert(SpanArgument<distx::Span<float, Far>> && SpanArgument<distx::Buffer<float>&>);
 static_assert(SpanArgument<std::vector<Point>&> && SpanArgument<distx::CommunicatorMemory<double>&>);
-static_assert(!SpanArgument<std::vector<std::string>&> && !SpanArgument<std::string*>);
-static_assert(!SpanArgument<std::vector<bool>&> && !SpanArgument<Owner&>);
+// Mistakes are accepted, and then diagnosed with one message.
+static_assert(distx::detail::MistakenSpan<std::vector<std::string>> && distx::detail::MistakenSpan<std::string*>);
+static_assert(distx::detail::MistakenSpan<std::vector<bool>> && !SpanArgument<Owner&>);
 static_assert(ListArgument<std::vector<std::vector<float>>&> && ListArgument<std::vector<distx::Span<float>>&>);
 static_assert(!ListArgument<std::vector<float>&> && !ListArgument<float&>);
 static_assert(!SpanArgument<std::vector<std::vector<float>>&> && !SpanArgument<std::vector<distx::Span<float>>&>);

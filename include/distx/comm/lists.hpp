@@ -208,9 +208,10 @@ void all_reduce(C& comm, const SendList& send, ReceiveList&& receive, Op op,
 }
 /// Starts `all_reduce` of a list and returns its Pending; the buffers are borrowed until `wait` returns. Collective.
 template <class C, ListArgument SendList, ListArgument ReceiveList, class Op>
-[[nodiscard]] auto start_all_reduce(C& comm, const SendList& send, ReceiveList&& receive, Op op,
+[[nodiscard]] auto start_all_reduce(C& comm, SendList&& send, ReceiveList&& receive, Op op,
                                     typename C::space::stream after = {},
                                     detail::here location = detail::here::current()) {
+  detail::check_borrowed_lists<SendList, ReceiveList>();
   return detail::all_reduce_list(detail::Later<typename C::space>{after}, comm, send, receive, op, location);
 }
 /// Reduces each item of `list` across all ranks, in place. Collective; blocks.
@@ -226,8 +227,9 @@ void reduce(C& comm, const SendList& send, ReceiveList&& receive, Op op, int roo
 }
 /// Starts `reduce` of a list and returns its Pending; the buffers are borrowed until `wait` returns. Collective.
 template <class C, ListArgument SendList, ListArgument ReceiveList, class Op>
-[[nodiscard]] auto start_reduce(C& comm, const SendList& send, ReceiveList&& receive, Op op, int root,
+[[nodiscard]] auto start_reduce(C& comm, SendList&& send, ReceiveList&& receive, Op op, int root,
                                 typename C::space::stream after = {}, detail::here location = detail::here::current()) {
+  detail::check_borrowed_lists<SendList, ReceiveList>();
   return detail::reduce_list(detail::Later<typename C::space>{after}, comm, send, receive, op, root, location);
 }
 /// Reduces each item of `list` across all ranks, in place at the root. Collective; blocks.
@@ -245,9 +247,10 @@ void reduce_scatter(C& comm, const SendList& send, ReceiveList&& receive, Op op,
 /// Starts `reduce_scatter` of a list and returns its Pending; the buffers are borrowed until `wait` returns.
 /// Collective.
 template <class C, ListArgument SendList, ListArgument ReceiveList, class Op>
-[[nodiscard]] auto start_reduce_scatter(C& comm, const SendList& send, ReceiveList&& receive, Op op,
+[[nodiscard]] auto start_reduce_scatter(C& comm, SendList&& send, ReceiveList&& receive, Op op,
                                         typename C::space::stream after = {},
                                         detail::here location = detail::here::current()) {
+  detail::check_borrowed_lists<SendList, ReceiveList>();
   return detail::reduce_scatter_list(detail::Later<typename C::space>{after}, comm, send, receive, op, location);
 }
 /// Concatenates each item of all ranks' `send` in rank order into the same item of `receive`. Collective; blocks.
@@ -257,9 +260,10 @@ void all_gather(C& comm, const SendList& send, ReceiveList&& receive, detail::he
 }
 /// Starts `all_gather` of a list and returns its Pending; the buffers are borrowed until `wait` returns. Collective.
 template <class C, ListArgument SendList, ListArgument ReceiveList>
-[[nodiscard]] auto start_all_gather(C& comm, const SendList& send, ReceiveList&& receive,
+[[nodiscard]] auto start_all_gather(C& comm, SendList&& send, ReceiveList&& receive,
                                     typename C::space::stream after = {},
                                     detail::here location = detail::here::current()) {
+  detail::check_borrowed_lists<SendList, ReceiveList>();
   return detail::all_gather_list(detail::Later<typename C::space>{after}, comm, send, receive, location);
 }
 /// Sends block r of each item of `send` to rank r and receives its blocks in rank order. Collective; blocks.
@@ -269,9 +273,10 @@ void all_to_all(C& comm, const SendList& send, ReceiveList&& receive, detail::he
 }
 /// Starts `all_to_all` of a list and returns its Pending; the buffers are borrowed until `wait` returns. Collective.
 template <class C, ListArgument SendList, ListArgument ReceiveList>
-[[nodiscard]] auto start_all_to_all(C& comm, const SendList& send, ReceiveList&& receive,
+[[nodiscard]] auto start_all_to_all(C& comm, SendList&& send, ReceiveList&& receive,
                                     typename C::space::stream after = {},
                                     detail::here location = detail::here::current()) {
+  detail::check_borrowed_lists<SendList, ReceiveList>();
   return detail::all_to_all_list(detail::Later<typename C::space>{after}, comm, send, receive, location);
 }
 /// Concatenates each item of all ranks' `send` in rank order into the root's `receive`. Collective; blocks.
@@ -282,8 +287,9 @@ void gather(C& comm, const SendList& send, ReceiveList&& receive, int root,
 }
 /// Starts `gather` of a list and returns its Pending; the buffers are borrowed until `wait` returns. Collective.
 template <class C, ListArgument SendList, ListArgument ReceiveList>
-[[nodiscard]] auto start_gather(C& comm, const SendList& send, ReceiveList&& receive, int root,
+[[nodiscard]] auto start_gather(C& comm, SendList&& send, ReceiveList&& receive, int root,
                                 typename C::space::stream after = {}, detail::here location = detail::here::current()) {
+  detail::check_borrowed_lists<SendList, ReceiveList>();
   return detail::gather_list(detail::Later<typename C::space>{after}, comm, send, receive, root, location);
 }
 /// Writes block r of each item of the root's `send` to the same item of rank r's `receive`. Collective; blocks.
@@ -294,9 +300,10 @@ void scatter(C& comm, const SendList& send, ReceiveList&& receive, int root,
 }
 /// Starts `scatter` of a list and returns its Pending; the buffers are borrowed until `wait` returns. Collective.
 template <class C, ListArgument SendList, ListArgument ReceiveList>
-[[nodiscard]] auto start_scatter(C& comm, const SendList& send, ReceiveList&& receive, int root,
+[[nodiscard]] auto start_scatter(C& comm, SendList&& send, ReceiveList&& receive, int root,
                                  typename C::space::stream after = {},
                                  detail::here location = detail::here::current()) {
+  detail::check_borrowed_lists<SendList, ReceiveList>();
   return detail::scatter_list(detail::Later<typename C::space>{after}, comm, send, receive, root, location);
 }
 /// Copies each item of the root's list to every rank. Collective; blocks.
@@ -308,6 +315,7 @@ void broadcast(C& comm, ReceiveList&& receive, int root, detail::here location =
 template <class C, ListArgument ReceiveList>
 [[nodiscard]] auto start_broadcast(C& comm, ReceiveList&& receive, int root, typename C::space::stream after = {},
                                    detail::here location = detail::here::current()) {
+  detail::check_borrowed_lists<ReceiveList>();
   return detail::broadcast_list(detail::Later<typename C::space>{after}, comm, receive, root, location);
 }
 /// Sends the items of a list to rank `to`, which receives them as a list. Blocks until the buffers may be reused.
@@ -317,8 +325,9 @@ void send(C& comm, const SendList& send, int to, int tag = 0, detail::here locat
 }
 /// Starts `send` of a list and returns its Pending; the buffers are borrowed until `wait` returns.
 template <class C, ListArgument SendList>
-[[nodiscard]] auto start_send(C& comm, const SendList& send, int to, int tag = 0, typename C::space::stream after = {},
+[[nodiscard]] auto start_send(C& comm, SendList&& send, int to, int tag = 0, typename C::space::stream after = {},
                               detail::here location = detail::here::current()) {
+  detail::check_borrowed_lists<SendList>();
   return detail::send_list(detail::Later<typename C::space>{after}, comm, send, to, tag, location);
 }
 /// Receives a list from rank `from`, which sends items of the same lengths. Blocks until complete.
@@ -331,6 +340,7 @@ template <class C, ListArgument ReceiveList>
 [[nodiscard]] auto start_receive(C& comm, ReceiveList&& receive, int from, int tag = 0,
                                  typename C::space::stream after = {},
                                  detail::here location = detail::here::current()) {
+  detail::check_borrowed_lists<ReceiveList>();
   return detail::receive_list(detail::Later<typename C::space>{after}, comm, receive, from, tag, location);
 }
 

@@ -38,25 +38,37 @@ template <class C, SpanArgument Buffer>
 void broadcast(C& comm, Buffer&& buffer, int root, detail::here location = detail::here::current()) {
   detail::execute(comm, detail::broadcast_call(buffer, root, location));
 }
+/// Diagnoses a temporary communicator with one compile error.
+template <Communicator C, class... Arguments>
+void broadcast(C&&, Arguments&&...) {
+  detail::diagnose_temporary_communicator<C>();
+}
 /// Starts `broadcast` and returns its Pending; the buffers are borrowed until `wait` returns. Collective.
 template <class C, SpanArgument Buffer>
 [[nodiscard]] auto start_broadcast(C& comm, Buffer&& buffer, int root, detail::stream_of_t<C> after = {},
                                    detail::here location = detail::here::current()) {
+  detail::check_borrowed<Buffer>();
   return detail::start(comm, detail::broadcast_call(buffer, root, location), after);
 }
 
 /// Concatenates all ranks' `send` in rank order into `receive` on every rank: equal blocks, or `counts[r]` elements
 /// from rank r.
 template <class C, SpanArgument Send, SpanArgument Receive>
-void all_gather(C& comm, const Send& send, Receive&& receive, Counts counts = {},
+void all_gather(C& comm, const Send& send, Receive&& receive, const detail::BlockCounts& counts = {},
                 detail::here location = detail::here::current()) {
   detail::execute(comm, detail::all_gather_call(send, receive, counts, location));
 }
+/// Diagnoses a temporary communicator with one compile error.
+template <Communicator C, class... Arguments>
+void all_gather(C&&, Arguments&&...) {
+  detail::diagnose_temporary_communicator<C>();
+}
 /// Starts `all_gather` and returns its Pending; the buffers are borrowed until `wait` returns. Collective.
 template <class C, SpanArgument Send, SpanArgument Receive>
-[[nodiscard]] auto start_all_gather(C& comm, const Send& send, Receive&& receive, Counts counts = {},
+[[nodiscard]] auto start_all_gather(C& comm, Send&& send, Receive&& receive, detail::BorrowedCounts counts = {},
                                     detail::stream_of_t<C> after = {},
                                     detail::here location = detail::here::current()) {
+  detail::check_borrowed<Send, Receive>();
   return detail::start(comm, detail::all_gather_call(send, receive, counts, location), after);
 }
 
@@ -67,41 +79,44 @@ void all_to_all(C& comm, const Send& send, Receive&& receive, detail::here locat
 }
 /// Sends `send_counts[r]` elements to rank r and receives `receive_counts[r]` elements from it.
 template <class C, SpanArgument Send, SpanArgument Receive>
-void all_to_all(C& comm, const Send& send, Receive&& receive, Counts send_counts, Counts receive_counts,
-                detail::here location = detail::here::current()) {
+void all_to_all(C& comm, const Send& send, Receive&& receive, const detail::BlockCounts& send_counts,
+                const detail::BlockCounts& receive_counts, detail::here location = detail::here::current()) {
   detail::execute(comm, detail::all_to_all_call(send, receive, send_counts, receive_counts, location));
 }
 /// Starts `all_to_all` and returns its Pending; the buffers are borrowed until `wait` returns. Collective.
 template <class C, SpanArgument Send, SpanArgument Receive>
-[[nodiscard]] auto start_all_to_all(C& comm, const Send& send, Receive&& receive, Counts send_counts = {},
-                                    Counts receive_counts = {}, detail::stream_of_t<C> after = {},
+[[nodiscard]] auto start_all_to_all(C& comm, Send&& send, Receive&& receive, detail::BorrowedCounts send_counts = {},
+                                    detail::BorrowedCounts receive_counts = {}, detail::stream_of_t<C> after = {},
                                     detail::here location = detail::here::current()) {
+  detail::check_borrowed<Send, Receive>();
   return detail::start(comm, detail::all_to_all_call(send, receive, send_counts, receive_counts, location), after);
 }
 
 /// Concatenates all ranks' `send` in rank order into the root's `receive`, which may be empty on other ranks.
 template <class C, SpanArgument Send, SpanArgument Receive>
-void gather(C& comm, const Send& send, Receive&& receive, int root, Counts counts = {},
+void gather(C& comm, const Send& send, Receive&& receive, int root, const detail::BlockCounts& counts = {},
             detail::here location = detail::here::current()) {
   detail::execute(comm, detail::gather_call(send, receive, root, counts, location));
 }
 /// Starts `gather` and returns its Pending; the buffers are borrowed until `wait` returns. Collective.
 template <class C, SpanArgument Send, SpanArgument Receive>
-[[nodiscard]] auto start_gather(C& comm, const Send& send, Receive&& receive, int root, Counts counts = {},
+[[nodiscard]] auto start_gather(C& comm, Send&& send, Receive&& receive, int root, detail::BorrowedCounts counts = {},
                                 detail::stream_of_t<C> after = {}, detail::here location = detail::here::current()) {
+  detail::check_borrowed<Send, Receive>();
   return detail::start(comm, detail::gather_call(send, receive, root, counts, location), after);
 }
 
 /// Copies block r of the root's `send` to rank r's `receive`; `send` may be empty on other ranks.
 template <class C, SpanArgument Send, SpanArgument Receive>
-void scatter(C& comm, const Send& send, Receive&& receive, int root, Counts counts = {},
+void scatter(C& comm, const Send& send, Receive&& receive, int root, const detail::BlockCounts& counts = {},
              detail::here location = detail::here::current()) {
   detail::execute(comm, detail::scatter_call(send, receive, root, counts, location));
 }
 /// Starts `scatter` and returns its Pending; the buffers are borrowed until `wait` returns. Collective.
 template <class C, SpanArgument Send, SpanArgument Receive>
-[[nodiscard]] auto start_scatter(C& comm, const Send& send, Receive&& receive, int root, Counts counts = {},
+[[nodiscard]] auto start_scatter(C& comm, Send&& send, Receive&& receive, int root, detail::BorrowedCounts counts = {},
                                  detail::stream_of_t<C> after = {}, detail::here location = detail::here::current()) {
+  detail::check_borrowed<Send, Receive>();
   return detail::start(comm, detail::scatter_call(send, receive, root, counts, location), after);
 }
 

@@ -28,8 +28,9 @@ void send(C& comm, const Buffer& buffer, int to, int tag = 0, detail::here locat
 }
 /// Starts `send` and returns its Pending; the buffers are borrowed until `wait` returns.
 template <class C, SpanArgument Buffer>
-[[nodiscard]] auto start_send(C& comm, const Buffer& buffer, int to, int tag = 0, detail::stream_of_t<C> after = {},
+[[nodiscard]] auto start_send(C& comm, Buffer&& buffer, int to, int tag = 0, detail::stream_of_t<C> after = {},
                               detail::here location = detail::here::current()) {
+  detail::check_borrowed<Buffer>();
   return detail::start(comm, detail::send_call(buffer, to, tag, location), after);
 }
 
@@ -42,6 +43,7 @@ void receive(C& comm, Buffer&& buffer, int from, int tag = 0, detail::here locat
 template <class C, SpanArgument Buffer>
 [[nodiscard]] auto start_receive(C& comm, Buffer&& buffer, int from, int tag = 0, detail::stream_of_t<C> after = {},
                                  detail::here location = detail::here::current()) {
+  detail::check_borrowed<Buffer>();
   return detail::start(comm, detail::receive_call(buffer, from, tag, location), after);
 }
 
@@ -53,9 +55,10 @@ void send_receive(C& comm, const Out& send, int to, In&& receive, int from, int 
 }
 /// Starts `send_receive` and returns its Pending; the buffers are borrowed until `wait` returns.
 template <class C, SpanArgument Out, SpanArgument In>
-[[nodiscard]] auto start_send_receive(C& comm, const Out& send, int to, In&& receive, int from, int tag = 0,
+[[nodiscard]] auto start_send_receive(C& comm, Out&& send, int to, In&& receive, int from, int tag = 0,
                                       detail::stream_of_t<C> after = {},
                                       detail::here location = detail::here::current()) {
+  detail::check_borrowed<Out, In>();
   return detail::start(comm, detail::send_receive_call(send, to, receive, from, tag, location), after);
 }
 
@@ -63,6 +66,11 @@ template <class C, SpanArgument Out, SpanArgument In>
 template <class C>
 void barrier(C& comm, detail::here location = detail::here::current()) {
   detail::execute(comm, Barrier<detail::space_of_t<C>>{location});
+}
+/// Diagnoses a temporary communicator with one compile error.
+template <Communicator C>
+void barrier(C&&) {
+  detail::diagnose_temporary_communicator<C>();
 }
 /// Starts `barrier` and returns its Pending. Collective.
 template <class C>

@@ -26,6 +26,16 @@ constexpr auto into(Receive& receive) {
   if constexpr (!std::convertible_to<span_t<Receive>, Wanted>) return Wanted();
 }
 
+template <class C>
+constexpr void diagnose_missing_op() {
+  static_assert(!Communicator<C>, "distx: the op is missing: pass distx::sum, or another op, after the buffers");
+  static_assert(Communicator<C>, "distx: the first argument is not a Communicator");
+}
+template <class C>
+constexpr void diagnose_temporary_communicator() {
+  static_assert(!Communicator<C>, "distx: the communicator is a temporary: give it a name first");
+}
+
 template <class Send, class Receive, class Op>
 auto all_reduce_call(Send& send, Receive& receive, Op op, const here& location) {
   return AllReduce<value_t<Send>, Op, space_t<Send>>{as_const(as_span(send)), into<Send>(receive), op, location};
@@ -60,16 +70,26 @@ template <class C, SpanArgument Buffer, class Op>
 void all_reduce(C& comm, Buffer&& buffer, Op op, detail::here location = detail::here::current()) {
   detail::execute(comm, detail::all_reduce_call(buffer, buffer, op, location));
 }
+/// Diagnoses mistakes with one compile error: a forgotten op, or a temporary communicator.
+template <class C, SpanArgument Buffer>
+void all_reduce(C&, const Buffer&) {
+  detail::diagnose_missing_op<C>();
+}
+template <Communicator C, class... Arguments>
+void all_reduce(C&&, Arguments&&...) {
+  detail::diagnose_temporary_communicator<C>();
+}
 /// Starts `all_reduce` and returns its Pending; the buffers are borrowed until `wait` returns. Collective.
 template <class C, SpanArgument Send, SpanArgument Receive, class Op>
-[[nodiscard]] auto start_all_reduce(C& comm, const Send& send, Receive&& receive, Op op,
-                                    detail::stream_of_t<C> after = {},
+[[nodiscard]] auto start_all_reduce(C& comm, Send&& send, Receive&& receive, Op op, detail::stream_of_t<C> after = {},
                                     detail::here location = detail::here::current()) {
+  detail::check_borrowed<Send, Receive>();
   return detail::start(comm, detail::all_reduce_call(send, receive, op, location), after);
 }
 template <class C, SpanArgument Buffer, class Op>
 [[nodiscard]] auto start_all_reduce(C& comm, Buffer&& buffer, Op op, detail::stream_of_t<C> after = {},
                                     detail::here location = detail::here::current()) {
+  detail::check_borrowed<Buffer>();
   return detail::start(comm, detail::all_reduce_call(buffer, buffer, op, location), after);
 }
 
@@ -87,23 +107,30 @@ void reduce(C& comm, Buffer&& buffer, Op op, int root, detail::here location = d
 }
 /// Starts `reduce` and returns its Pending; the buffers are borrowed until `wait` returns. Collective.
 template <class C, SpanArgument Send, SpanArgument Receive, class Op>
-[[nodiscard]] auto start_reduce(C& comm, const Send& send, Receive&& receive, Op op, int root,
+[[nodiscard]] auto start_reduce(C& comm, Send&& send, Receive&& receive, Op op, int root,
                                 detail::stream_of_t<C> after = {}, detail::here location = detail::here::current()) {
+  detail::check_borrowed<Send, Receive>();
   return detail::start(comm, detail::reduce_call(send, receive, op, root, location), after);
 }
 
 /// Reduces `send` across all ranks and writes block r of the result to rank r's `receive`: equal blocks, or `counts[r]`
 /// elements. Collective; blocks.
 template <class C, SpanArgument Send, SpanArgument Receive, class Op>
-void reduce_scatter(C& comm, const Send& send, Receive&& receive, Op op, Counts counts = {},
+void reduce_scatter(C& comm, const Send& send, Receive&& receive, Op op, const detail::BlockCounts& counts = {},
                     detail::here location = detail::here::current()) {
   detail::execute(comm, detail::reduce_scatter_call(send, receive, op, counts, location));
 }
+/// Diagnoses a forgotten op with one compile error.
+template <class C, SpanArgument Send, SpanArgument Receive>
+void reduce_scatter(C&, const Send&, const Receive&) {
+  detail::diagnose_missing_op<C>();
+}
 /// Starts `reduce_scatter` and returns its Pending; the buffers are borrowed until `wait` returns. Collective.
 template <class C, SpanArgument Send, SpanArgument Receive, class Op>
-[[nodiscard]] auto start_reduce_scatter(C& comm, const Send& send, Receive&& receive, Op op, Counts counts = {},
-                                        detail::stream_of_t<C> after = {},
+[[nodiscard]] auto start_reduce_scatter(C& comm, Send&& send, Receive&& receive, Op op,
+                                        detail::BorrowedCounts counts = {}, detail::stream_of_t<C> after = {},
                                         detail::here location = detail::here::current()) {
+  detail::check_borrowed<Send, Receive>();
   return detail::start(comm, detail::reduce_scatter_call(send, receive, op, counts, location), after);
 }
 

@@ -152,6 +152,20 @@ class DataParallel {
         "bfloat16 or float16, or remove Precision");
   }
 
+  /// Diagnoses a forgotten optimizer with one compile error.
+  template <class C, class Parameters>
+  DataParallel(C&, const Parameters&) {
+    static_assert(!Communicator<C>,
+                  "distx::DataParallel: the optimizer is missing: pass distx::AdamW{}, or another one, after the "
+                  "parameters");
+    static_assert(Communicator<C>, "distx::DataParallel: the first argument is not a Communicator");
+  }
+  /// Diagnoses a temporary communicator with one compile error.
+  template <Communicator C, class... Arguments>
+  explicit DataParallel(C&&, Arguments&&...) {
+    static_assert(!Communicator<C>, "distx::DataParallel: the communicator is a temporary: give it a name first");
+  }
+
   /// Returns the values of a parameter.
   /// @throws InvalidState at stage 3 outside the scopes of `unshard`
   template <FloatingElement T>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <cstdint>
+#include <limits>
 #include <string>
 
 #include "distx/comm/calls/collectives.hpp"
@@ -60,6 +61,10 @@ class Validation {
     if (!counts.empty() && counts.size() != static_cast<std::size_t>(self_.size))
       fail(std::string(which) + " has " + std::to_string(counts.size()) + " entries, expected one per rank (" +
            std::to_string(self_.size) + ")");
+    for (std::size_t r = 0; r < counts.size(); ++r)  // a negative int has become a huge count
+      if (counts[r] > static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max()))
+        fail(std::string(which) + "[" + std::to_string(r) + "] is " +
+             std::to_string(static_cast<std::ptrdiff_t>(counts[r])) + ": must not be negative");
   }
   void same(std::size_t send, std::size_t receive) const {
     if (send != receive) fail("send has " + std::to_string(send) + " elements, receive has " + std::to_string(receive));

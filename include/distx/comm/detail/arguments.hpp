@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <initializer_list>
 #include <span>
+#include <string>
 #include <type_traits>
 #include <vector>
 
@@ -37,9 +39,39 @@ concept OneSpan = SpanLike<A> || Element<std::remove_cv_t<A>> ||
                   (HostRange<A> && !SpanLike<range_element_t<A>> && !HostRange<range_element_t<A>> &&
                    Transferable<std::remove_cv_t<range_element_t<A>>>);
 
+template <class A>
+inline constexpr bool is_string = false;
+template <class T, class Traits, class Allocator>
+inline constexpr bool is_string<std::basic_string<T, Traits, Allocator>> = true;
+
 /// Satisfied by a range of contiguous elements.
 template <class A>
-concept ListOfSpans = !OneSpan<A> && HostRange<A> && OneSpan<range_element_t<A>>;
+concept ListOfSpans =
+    !OneSpan<A> && HostRange<A> && OneSpan<range_element_t<A>> && !is_string<std::remove_cv_t<range_element_t<A>>>;
+
+template <class A>
+inline constexpr bool is_vector_of_bool = false;
+template <class Allocator>
+inline constexpr bool is_vector_of_bool<std::vector<bool, Allocator>> = true;
+
+/// Satisfied by common mistakes, which `as_span` diagnoses: a pointer, std::vector<bool>, or a range of elements that
+/// cannot be sent.
+template <class A>
+concept MistakenSpan =
+    !OneSpan<A> && !ListOfSpans<A> &&
+    (std::is_pointer_v<std::remove_cv_t<A>> || is_vector_of_bool<std::remove_cv_t<A>> || HostRange<A>);
+
+/// Fails to compile with one message that says why A is not a buffer.
+template <MistakenSpan A>
+constexpr void diagnose_span() {
+  static_assert(!std::is_pointer_v<std::remove_cv_t<A>>,
+                "distx: a pointer does not say how many elements it points to: pass std::span(pointer, count)");
+  static_assert(!is_vector_of_bool<std::remove_cv_t<A>>,
+                "distx: std::vector<bool> does not store addressable elements: use std::vector<std::uint8_t>");
+  static_assert(!HostRange<A>,
+                "distx: the elements of this range cannot be sent: they must be trivially copyable, unlike std::string "
+                "or std::vector");
+}
 
 template <class A>
 constexpr auto as_span(A& argument) {
@@ -49,7 +81,10 @@ constexpr auto as_span(A& argument) {
     return argument.span();
   else if constexpr (Element<std::remove_cv_t<A>>)
     return Span<A, Host>(&argument, 1);
-  else
+  else if constexpr (MistakenSpan<A>) {
+    diagnose_span<A>();
+    return Span<float, Host>();
+  } else
     return Span<range_element_t<A>, Host>(std::span(argument).data(), std::span(argument).size());
 }
 
@@ -76,10 +111,22 @@ constexpr Span<const T, S> as_const(Span<const T, S> span) noexcept {
   return span;
 }
 
+/// Satisfied by a range where an op is expected.
+template <class Call>
+concept OpIsRange = requires(const Call& call) { requires HostRange<const decltype(call.op)>; };
+/// Satisfied by a reduction of characters, which are not numbers.
+template <class Call>
+concept ReducesCharacters = requires(const Call& call) { call.op; } && std::same_as<typename Call::element, char>;
+
 /// Fails to compile with one message if the communicator does not support a call.
 template <class C, class Call>
 constexpr bool diagnose() {
-  if constexpr (!ErasableCall<Call>) {
+  if constexpr (OpIsRange<Call>) {
+    static_assert(!OpIsRange<Call>, "distx: the op is missing: pass distx::sum, or another op, after the buffers");
+  } else if constexpr (ReducesCharacters<Call>) {
+    static_assert(!ReducesCharacters<Call>,
+                  "distx: char is a character and cannot be reduced: use std::int8_t or std::uint8_t");
+  } else if constexpr (!ErasableCall<Call>) {
     static_assert(ErasableCall<Call>,
                   "distx: this op cannot reduce these elements: average is for floating-point types; a custom op takes "
                   "two accumulators, returns one, is trivially copyable and has at most 16 bytes");
@@ -91,6 +138,84 @@ constexpr bool diagnose() {
   }
   return Executes<C, Call>;
 }
+
+/// Satisfied by an argument that the caller keeps alive: an lvalue, or a view on the caller's elements.
+template <class A>
+concept Outlives = std::is_lvalue_reference_v<A> || is_span<std::remove_cvref_t<A>> ||
+                   std::ranges::enable_borrowed_range<std::remove_cvref_t<A>>;
+template <class A>
+concept ListOutlives =
+    std::is_lvalue_reference_v<A> || Outlives<std::remove_cv_t<range_element_t<std::remove_reference_t<A>>>>;
+
+/// Fails to compile if one of the buffers of an asynchronous call is a temporary.
+template <class... Buffers>
+constexpr void check_borrowed() {
+  static_assert((Outlives<Buffers> && ...),
+                "distx: an asynchronous call borrows its buffers until wait(), and this one is a temporary: give it a "
+                "name that lives until then");
+}
+template <class... Lists>
+constexpr void check_borrowed_lists() {
+  static_assert((ListOutlives<Lists> && ...),
+                "distx: an asynchronous call borrows its buffers until wait(), and this list owns them and is a "
+                "temporary: give it a name that lives until then");
+}
+
+template <class A>
+concept IntegerRange = requires(const A& range) {
+  requires std::integral<std::remove_cv_t<typename decltype(std::span(range))::element_type>>;
+};
+
+/// The counts of a blocking call, one integer per rank: `std::vector<std::size_t>`, MPI's `std::vector<int>`,
+/// `{3, 4}`, or `{}` if all blocks are equal.
+class BlockCounts {
+ public:
+  BlockCounts() = default;
+  BlockCounts(std::initializer_list<std::size_t> counts) : counts_(counts.begin(), counts.size()) {}
+  template <class A>
+    requires(!std::same_as<A, BlockCounts>)
+  BlockCounts(const A& counts) {  // NOLINT(google-explicit-constructor): an argument
+    static_assert(IntegerRange<A>, "distx: counts are one integer per rank: pass a std::vector<std::size_t> or {3, 4}");
+    if constexpr (std::convertible_to<const A&, Counts>) {
+      counts_ = counts;
+    } else if constexpr (IntegerRange<A>) {
+      for (const auto count : std::span(counts)) owned_.push_back(static_cast<std::size_t>(count));
+      counts_ = owned_;
+    }
+  }
+  BlockCounts(BlockCounts&&) = delete;
+
+  operator Counts() const noexcept { return counts_; }  // NOLINT(google-explicit-constructor): an argument
+
+ private:
+  std::vector<std::size_t> owned_;
+  Counts counts_;
+};
+
+/// The counts of an asynchronous call, which are borrowed as its buffers are.
+class BorrowedCounts {
+ public:
+  BorrowedCounts() = default;
+  template <class A>
+    requires(!std::same_as<std::remove_cvref_t<A>, BorrowedCounts>)
+  BorrowedCounts(A&& counts) {  // NOLINT(google-explicit-constructor): an argument
+    static_assert(Outlives<A> && std::convertible_to<A, Counts>,
+                  "distx: an asynchronous call borrows its counts: pass a std::vector<std::size_t> that lives until "
+                  "wait()");
+    if constexpr (Outlives<A> && std::convertible_to<A, Counts>) counts_ = counts;
+  }
+  template <std::integral T>
+  BorrowedCounts(std::initializer_list<T>) {
+    static_assert(!std::integral<T>,
+                  "distx: an asynchronous call borrows its counts: pass a std::vector<std::size_t> that lives until "
+                  "wait()");
+  }
+
+  operator Counts() const noexcept { return counts_; }  // NOLINT(google-explicit-constructor): an argument
+
+ private:
+  Counts counts_;
+};
 
 /// Workspace for libraries on top of communicators: the communicator's if it provides any, otherwise its own buffer.
 template <class C>
@@ -116,7 +241,7 @@ template <class C, class Call>
 void execute(C& comm, const Call& call) {
   static_assert(Communicator<C>, "distx: the first argument is not a Communicator");
   if constexpr (Communicator<C>) {
-    if constexpr (!ErasableCall<Call>)
+    if constexpr (!ErasableCall<Call> || ReducesCharacters<Call>)
       diagnose<C, Call>();
     else if constexpr (Executes<C, erased_t<Call>>)
       comm.execute(erase(call));
@@ -154,7 +279,7 @@ template <class C, class Call>
   static_assert(Communicator<C>, "distx: the first argument is not a Communicator");
   if constexpr (!Communicator<C>) {
     return NoPending{};
-  } else if constexpr (!ErasableCall<Call>) {
+  } else if constexpr (!ErasableCall<Call> || ReducesCharacters<Call>) {
     diagnose<C, Call>();
     return NoPending{};
   } else if constexpr (Starts<C, erased_t<Call>>) {
@@ -169,9 +294,10 @@ template <class C, class Call>
 
 }  // namespace detail
 
-/// Satisfied by the elements of a collective: a Span, communicator memory, a contiguous host range, or one element.
+/// Satisfied by the elements of a collective: a Span, communicator memory, a contiguous host range, or one element; and
+/// by pointers, std::vector<bool> and ranges of other elements, which then fail to compile with one message.
 template <class A>
-concept SpanArgument = detail::OneSpan<std::remove_reference_t<A>>;
+concept SpanArgument = detail::OneSpan<std::remove_reference_t<A>> || detail::MistakenSpan<std::remove_reference_t<A>>;
 
 /// Satisfied by a list of operands: a range of SpanArguments.
 template <class A>
