@@ -1,4 +1,5 @@
-// expect: distx: the elements of this range cannot be sent: they must be trivially copyable, unlike std::string or std::vector SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// expect: distx: the elements of this range cannot be sent: they must be trivially copyable, unlike std::string or std::vector
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/comm.hpp"
 
 void f(distx::ThreadCommunicator& comm) {
