@@ -34,7 +34,60 @@ struct Throwing {
   }
 };
 
+/// Throws on rank 0 only.
+struct ThrowsOnRankZero {
+  static constexpr bool commutative = true;
+  static inline bool now = false;
+  float operator()(float a, float b) const {
+    if (now) throw Trouble();
+    return a + b;
+  }
+};
+
+/// Blocks rank 0 once, in the middle of a call, until a message of rank 1 arrives that MPI carries outside of distx.
+struct WaitsOnRankZero {
+  static constexpr bool commutative = true;
+  static inline bool now = false;
+  float operator()(float a, float b) const {
+    int nothing = 0;
+    if (std::exchange(now, false)) MPI_Recv(&nothing, 1, MPI_INT, 1, 77, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    return a + b;
+  }
+};
+
 }  // namespace
+
+TEST_CASE("a custom op that throws on one rank ends a large call on every rank" * needs_ranks(2)) {
+  for (const std::size_t n : {std::size_t{10000}, std::size_t{1000000}}) {
+    MpiCommunicator comm(world());
+    std::vector<float> x(n, 1.0f);
+    ThrowsOnRankZero::now = comm.rank() == 0;
+    if (comm.rank() == 0)
+      CHECK_THROWS_AS(all_reduce(comm, x, ThrowsOnRankZero{}), Trouble);
+    else
+      CHECK_THROWS_AS(all_reduce(comm, x, ThrowsOnRankZero{}), RevokedError);
+    world().barrier();
+  }
+}
+
+TEST_CASE("a rank that stops in the middle of a large call ends it on the others within the deadline" *
+          needs_ranks(2)) {
+  MpiCommunicator comm(world(), {.deadline = std::chrono::milliseconds(500)});
+  std::vector<float> x(1000000, 1.0f);
+  WaitsOnRankZero::now = comm.rank() == 0;
+  std::string said;
+  try {
+    all_reduce(comm, x, WaitsOnRankZero{});
+  } catch (const TimeoutError& error) {
+    said = error.what();
+  } catch (const RevokedError& error) {
+    said = error.what();  // carries the text of the rank that timed out
+  }
+  const int done = 1;
+  if (comm.rank() == 1) MPI_Send(&done, 1, MPI_INT, 0, 77, MPI_COMM_WORLD);
+  CHECK(contains(said, "timed out after 0.5 s: rank 0 did not continue the call"));
+  world().barrier();
+}
 
 TEST_CASE("an invalid call on one rank revokes the communicator on all ranks" * needs_ranks(2)) {
   MpiCommunicator comm(world());
@@ -449,6 +502,7 @@ TEST_CASE("a revocation at any moment of a sequence of calls ends them on all ra
 
 TEST_CASE("a message that is revoked in transit reads no memory that its sender has freed" * needs_ranks(3)) {
   int revoked_in_transit = 0;
+  std::chrono::microseconds pause(16000);  // shorter where the message arrives earlier
   for (int round = 0; round < 40 && revoked_in_transit < 4; ++round) {
     MpiCommunicator comm(world());
     bool revoked = false;
@@ -459,7 +513,7 @@ TEST_CASE("a message that is revoked in transit reads no memory that its sender 
         if (comm.rank() == 0) send(comm, large, 1);
         if (comm.rank() == 1) receive(comm, large, 0);
         if (comm.rank() == 2) {
-          std::this_thread::sleep_for(std::chrono::milliseconds(1 + 4 * (round % 5)));
+          std::this_thread::sleep_for(pause);
           comm.revoke("enough");
         }
       } catch (const RevokedError& error) {
@@ -473,7 +527,10 @@ TEST_CASE("a message that is revoked in transit reads no memory that its sender 
       if (comm.rank() == 1 && !revoked) CHECK(sent == std::ssize(large));
     }
     const auto all = all_gather_values(world(), static_cast<int>(revoked));
-    if (all[0] == 1 && all[1] == 1) ++revoked_in_transit;
+    if (all[0] == 1 && all[1] == 1)
+      ++revoked_in_transit;
+    else
+      pause = pause * 3 / 4;
     CHECK_THROWS_AS(barrier(comm), RevokedError);
     world().barrier();
   }

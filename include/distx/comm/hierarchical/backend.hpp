@@ -3,6 +3,7 @@
 #include <array>
 #include <optional>
 
+#include "distx/comm/any_communicator.hpp"
 #include "distx/comm/hierarchical/levels.hpp"
 #include "distx/comm/runtime/basic_communicator.hpp"
 #include "distx/comm/runtime/operation_pool.hpp"

@@ -10,6 +10,7 @@
 #include "distx/comm/runtime/operation_pool.hpp"
 #include "distx/mpi/detail/call_exchange.hpp"
 #include "distx/mpi/detail/messages.hpp"
+#include "distx/mpi/detail/schedule.hpp"
 #include "distx/mpi/options.hpp"
 
 namespace distx::mpi {
@@ -17,8 +18,9 @@ namespace distx::mpi {
 /// The backend over MPI. See `detail::BasicCommunicator`.
 ///
 /// Before a collective the ranks exchange descriptions of it. Small operands are transferred with the descriptions and
-/// reduced in rank order. Larger ones are transferred by MPI's collectives; asynchronous ones are issued in the order
-/// of their start. One MPI communicator carries blocking collectives and user messages, a second one everything else.
+/// reduced in rank order. Larger ones are transferred by a Schedule, or by MPI's collectives; asynchronous ones by
+/// MPI's nonblocking collectives, issued in the order of their start. One MPI communicator carries blocking collectives
+/// and user messages, a second one everything else.
 class Backend {
  public:
   using space = Host;
@@ -32,7 +34,8 @@ class Backend {
         blocking_(std::move(comm)),
         started_(duplicate(blocking_.native_handle(), where("MpiCommunicator"))),
         job_(std::make_unique<Job>(self_, options.max_count, *session_)),
-        exchange_(std::make_unique<CallExchange>(started_.native_handle(), self_)) {
+        exchange_(std::make_unique<CallExchange>(started_.native_handle(), self_)),
+        schedule_(std::make_unique<Schedule>(started_.native_handle(), self_)) {
     const auto context = where("MpiCommunicator");
     std::uint64_t identity = session_->control().new_identity(session_->rank());
     check(MPI_Bcast(&identity, 1, MPI_UINT64_T, 0, native_handle()), "MPI_Bcast", context);
@@ -82,6 +85,8 @@ class Backend {
       bool joined = false;
       if (compares(call)) {
         if (join(call, number, context)) return;
+        if (!options_.vendor_collectives && exchange_->counts_fit()) return run_schedule(call, number, context);
+        enter_vendor_call(context);
         joined = true;
       }
       // MPI's blocking collective has no deadline, so it is used only if every rank has joined or the deadline is
@@ -324,7 +329,7 @@ class Backend {
   /// complete.
   template <Collective Call>
   [[nodiscard]] bool join(const Call& call, std::uint64_t number, const ErrorContext& context) {
-    const auto before = last_joined_;
+    joined_before_ = last_joined_;
     try {
       exchange_->begin(call, tag_of(number, TagClass::blocking_exchange), context);
       const auto arrived = [&] { return exchange_->advance(context); };
@@ -344,17 +349,42 @@ class Backend {
       exchange_->complete(call);
       return true;
     }
+    return false;
+  }
+  /// Transfers a call that all ranks have joined.
+  template <Collective Call>
+  void run_schedule(const Call& call, std::uint64_t number, const ErrorContext& context) {
+    if constexpr (Call::kind != CollectiveKind::barrier) {
+      try {
+        schedule_->run(call, exchange_->views(), tag_of(number, TagClass::blocking_pieces), context,
+                       [&](auto&& complete) {
+                         const auto stopped = [&] { return session_->control().look(), revoked(); };
+                         const auto end = detail::wait_until(options_.deadline, complete, stopped);
+                         if (end == detail::WaitEnd::stopped) check_usable(context);
+                         if (end == detail::WaitEnd::expired)
+                           throw TimeoutError("timed out after " + options_.deadline.to_string() + ": " +
+                                                  listed(schedule_->missing()) + " did not continue the call",
+                                              context);
+                       });
+      } catch (...) {
+        // MPI may still access the object; the communicator is revoked now and needs no other.
+        if (!schedule_->abandon()) (void)schedule_.release();
+        throw;
+      }
+    }
+  }
+  /// Throws if the communicator was revoked, before this rank enters a call of MPI's that cannot be ended.
+  void enter_vendor_call(const ErrorContext& context) {
     session_->control().look_for_sure();
     check_usable(context);
     // A rank that timed out has also joined as far as MPI knows, but will not enter the call. It cannot have begun to
     // wait before this rank joined the previous call, so a revocation may be in transit only if that was long ago.
-    if (!options_.deadline.unlimited() && last_joined_ - before > options_.deadline.limit() / 2) {
+    if (!options_.deadline.unlimited() && last_joined_ - joined_before_ > options_.deadline.limit() / 2) {
       const Timeout grace = std::min<Timeout::duration>(options_.deadline.limit(), std::chrono::milliseconds(100));
       const auto stopped = [&] { return session_->control().look(), revoked(); };
       (void)detail::wait_until(grace, [] { return false; }, stopped);
       check_usable(context);
     }
-    return false;
   }
 
   /// Issues the asynchronous calls whose descriptions have arrived, in the order of their start.
@@ -363,14 +393,17 @@ class Backend {
   }
 
   [[nodiscard]] std::string absent(CallExchange& exchange) const {
-    const auto ranks = exchange.missing();
-    std::string text = "timed out after " + options_.deadline.to_string() + ": ";
+    return "timed out after " + options_.deadline.to_string() + ": " + listed(exchange.missing()) + " did not join";
+  }
+  /// Returns such as "ranks 1, 2 and 5".
+  [[nodiscard]] static std::string listed(const std::vector<int>& ranks) {
+    std::string text;
     for (std::size_t i = 0; i < ranks.size(); ++i)
       text += (i == 0                  ? (ranks.size() == 1 ? "rank " : "ranks ")
                : i + 1 == ranks.size() ? " and "
                                        : ", ") +
               std::to_string(ranks[i]);
-    return text + " did not join";
+    return text;
   }
   [[nodiscard]] std::string overdue() const {
     return "timed out after " + options_.deadline.to_string() + " waiting for other ranks";
@@ -428,11 +461,13 @@ class Backend {
   unique_comm started_;
   std::unique_ptr<Job> job_;
   std::unique_ptr<CallExchange> exchange_;
+  std::unique_ptr<Schedule> schedule_;
   std::uint64_t identity_ = 0;
   int last_tag_ = 32767;
   std::vector<int> peers_;  ///< the other ranks, numbered as in the control communicator
   Revocation revocation_;
   clock::time_point last_joined_ = clock::now();  ///< when all ranks had last joined a call; construction counts as one
+  clock::time_point joined_before_ = last_joined_;  ///< the same of the call before
   std::uint64_t blocking_calls_ = 0;
   std::uint64_t started_calls_ = 0;
   std::vector<detail::PeerView> alone_{1};

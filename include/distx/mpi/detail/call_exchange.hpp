@@ -141,6 +141,10 @@ class CallExchange {
     if (!consistent) throw MismatchError(difference(mine.call, other->call, other->rank), context);
     if (counts_fit()) detail::check_blocks(call, views_, context);
   }
+  /// Returns every rank's side of the call, until the next `begin`. @pre compare() returned
+  [[nodiscard]] const std::vector<detail::PeerView>& views() const noexcept { return views_; }
+  /// Returns whether the descriptions contain the counts of all ranks.
+  [[nodiscard]] bool counts_fit() const noexcept { return self_.size <= most_counts; }
   /// Returns whether the descriptions contain all data that the ranks send. @pre compare() returned
   template <Collective Call>
   [[nodiscard]] bool all_inlined(const Call& call) const noexcept {
@@ -171,7 +175,6 @@ class CallExchange {
   };
   static_assert(sizeof(Header) % 8 == 0 && std::is_trivially_copyable_v<Header>);
 
-  [[nodiscard]] bool counts_fit() const noexcept { return self_.size <= most_counts; }
   [[nodiscard]] std::byte* slot(int rank) const noexcept {
     return memory_.data() + static_cast<std::size_t>(rank) * capacity_;
   }

@@ -10,6 +10,7 @@
 #include "distx/comm/runtime/pending.hpp"
 #include "distx/core/deadline.hpp"
 #include "distx/cuda/event.hpp"
+#include "distx/cuda/space.hpp"
 #include "distx/nccl/detail/handles.hpp"
 #include "distx/nccl/detail/host_reduction.hpp"
 

@@ -2,6 +2,7 @@
 #pragma once
 #include <cmath>
 
+#include "distx/core/detail/shortest.hpp"
 #include "distx/parallel/data_parallel_options.hpp"
 #include "distx/parallel/detail/engine/consistency.hpp"
 
