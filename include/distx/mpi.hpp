@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#if !__has_include(<mpi.h>) || !__has_include(<boost/mpi/communicator.hpp>)
+#if !__has_include(<mpi.h>) || !__has_include(<boost/mpi/environment.hpp>)
 #error distx/mpi.hpp needs an MPI library and Boost.MPI: install them (on Debian and Ubuntu: libopenmpi-dev and \
 libboost-mpi-dev) or leave this header out
 #endif

@@ -45,10 +45,9 @@ class MpiConnector {
   [[nodiscard]] int local_size() const noexcept { return session_->local_size(); }
   [[nodiscard]] int root_rank() const noexcept { return 0; }
   [[nodiscard]] mpi::ThreadLevel thread_level() const { return boost::mpi::environment::thread_level(); }
-  /// Returns the duplicated communicator; it remains owned by this connector.
+  /// Returns the duplicated communicator; it remains owned by this connector. For Boost.MPI, attach to it:
+  /// `boost::mpi::communicator(connector.native_handle(), boost::mpi::comm_attach)`.
   [[nodiscard]] MPI_Comm native_handle() const noexcept { return session_->comm(); }
-  /// Returns the same ranks for Boost.MPI, which transfers all types that Boost.Serialization supports.
-  [[nodiscard]] boost::mpi::communicator boost() const { return session_->boost(); }
   /// Returns the channel for failure notifications, which keeps MPI initialized, or null without MPI_THREAD_MULTIPLE:
   /// then no thread may poll while another one calls MPI.
   [[nodiscard]] std::shared_ptr<FailureChannel> failure_channel() const {

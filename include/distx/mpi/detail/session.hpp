@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <boost/mpi/communicator.hpp>
 #include <boost/mpi/environment.hpp>
 
 #include <array>
@@ -92,8 +91,6 @@ class Session final : public FailureChannel {
   [[nodiscard]] MPI_Op user_op(bool commutative) const noexcept {
     return user_ops_[commutative ? 1 : 0].native_handle();
   }
-  /// Returns the same ranks for Boost.MPI.
-  [[nodiscard]] boost::mpi::communicator boost() const { return {comm(), boost::mpi::comm_attach}; }
 
   /// Runs a nonblocking call on `comm()` to completion. `keep` owns its buffers, which MPI uses until then.
   template <class Buffers, class Begin>
