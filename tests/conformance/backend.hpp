@@ -15,7 +15,8 @@ struct Backend {
   bool one_process;  ///< all ranks are in this process
   /// Calls `body(comm)` on every rank, for every number of ranks under test.
   std::function<void(const std::function<void(Any&)>& body)> run;
-  bool tags = true;  ///< messages have tags; messages with different tags can overtake each other
+  bool tags = true;      ///< messages have tags; messages with different tags can overtake each other
+  bool compares = true;  ///< calls that differ between ranks throw MismatchError on every rank
 };
 
 Backend backend();

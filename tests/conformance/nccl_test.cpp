@@ -26,7 +26,7 @@ conformance::Backend conformance::backend() {
               auto comm = staged(distx::NcclCommunicator(connector, options()));
               body(comm);
             },
-            false};
+            false, false};
   return {false, true,
           [](const auto& body) {
             for (const int ranks : {1, 2, 3, 4, 7}) {
@@ -38,5 +38,5 @@ conformance::Backend conformance::backend() {
               });
             }
           },
-          false};
+          false, false};
 }

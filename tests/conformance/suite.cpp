@@ -9,6 +9,7 @@ struct Erased {
   static bool rank_order() { return conformance::backend().rank_order; }
   static bool one_process() { return conformance::backend().one_process; }
   static bool tags() { return conformance::backend().tags; }
+  static bool compares() { return conformance::backend().compares; }
   template <class Body>
   static void run(Body body) {
     conformance::backend().run([&](conformance::Backend::Any& comm) { body(comm); });

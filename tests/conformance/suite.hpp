@@ -5,6 +5,7 @@
 #include "conformance/groups.hpp"
 #include "conformance/lists.hpp"
 #include "conformance/messages.hpp"
+#include "conformance/mismatches.hpp"
 #include "conformance/movement.hpp"
 #include "conformance/reductions.hpp"
 
@@ -13,6 +14,7 @@
 //     static bool rank_order();         reductions combine operands in rank order
 //     static bool one_process();        all ranks are in this process
 //     static bool tags();               messages have tags
+//     static bool compares();           calls that differ between ranks throw MismatchError on every rank
 //     static void run(auto body);       calls body(comm) on every rank, for every number of ranks under test
 //
 // DISTX_CONFORMANCE(Ranks) instantiates the test cases. Most backends use the shorter form in backend.hpp.
@@ -80,6 +82,9 @@ TEST_CASE_TEMPLATE_DEFINE("named groups", Ranks, named_groups) {
 TEST_CASE_TEMPLATE_DEFINE("handles, memory, arguments", Ranks, handles) {
   conformance::on_every_rank<Ranks>(conformance::Handles{});
 }
+TEST_CASE_TEMPLATE_DEFINE("calls that differ throw MismatchError on every rank", Ranks, mismatches) {
+  conformance::on_every_rank<Ranks>(conformance::Mismatches{Ranks::compares()});
+}
 
 #define DISTX_CONFORMANCE(Ranks)                       \
   TEST_CASE_TEMPLATE_INVOKE(every_reduction, Ranks);   \
@@ -98,4 +103,5 @@ TEST_CASE_TEMPLATE_DEFINE("handles, memory, arguments", Ranks, handles) {
   TEST_CASE_TEMPLATE_INVOKE(lists, Ranks);             \
   TEST_CASE_TEMPLATE_INVOKE(splits, Ranks);            \
   TEST_CASE_TEMPLATE_INVOKE(named_groups, Ranks);      \
-  TEST_CASE_TEMPLATE_INVOKE(handles, Ranks)
+  TEST_CASE_TEMPLATE_INVOKE(handles, Ranks);           \
+  TEST_CASE_TEMPLATE_INVOKE(mismatches, Ranks)

@@ -9,6 +9,7 @@ struct ThreadRanks {
   static bool rank_order() { return true; }
   static bool one_process() { return true; }
   static bool tags() { return true; }
+  static bool compares() { return true; }
   template <class Body>
   static void run(Body body) {
     for (const int ranks : {1, 2, 3, 4, 7}) {
