@@ -1,0 +1,157 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Kills or stops one rank of a training at a random moment, again and again, and checks how the others end.
+
+    tests/faults/attack.py PROGRAM --backend shm|mpi [--kills N] [--stops N] [--ranks N] [--seed N]
+
+PROGRAM is built of trainee.cpp. Every survivor must end by a TimeoutError, RankFailure or RevokedError, soon after the deadline,
+and nothing may be left in /dev/shm or among the processes. A rank that was stopped goes on later, and must end in the same way.
+"""
+import argparse
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+DEADLINE = 3  # seconds; the programs' own
+PATIENCE = 60  # for what should take a deadline, on a machine that is busy with other tests
+TYPED = re.compile(r"^rank (\d+) ended by (TimeoutError|RankFailure|RevokedError): (.*)$", re.MULTILINE)
+
+
+class Job:
+    """The ranks of one training."""
+
+    def __init__(self, program, backend, stage, ranks):
+        self.folder = tempfile.mkdtemp(prefix="distx-attack-")
+        self.output = open(os.path.join(self.folder, "output"), "w+b")
+        command = [program, backend, str(stage), str(DEADLINE), *(["stay"] if backend == "mpi" else [])]
+        streams = {"stdin": subprocess.DEVNULL, "stdout": self.output, "stderr": subprocess.STDOUT, "start_new_session": True}
+        self.processes = []
+        if backend == "mpi":
+            # With recovery mpirun lets the others live when a rank dies.
+            recovery = dict(os.environ, OMPI_MCA_orte_enable_recovery="1", PRTE_MCA_prte_enable_recovery="1")
+            mpirun = os.path.join(os.path.dirname(HERE), "mpirun")
+            self.processes.append(subprocess.Popen([mpirun, "--timeout", "300", str(ranks), *command], env=recovery, **streams))
+        else:
+            for rank in range(ranks):
+                variables = {"DISTX_FILE": os.path.join(self.folder, "meet"), "DISTX_RANK": str(rank), "DISTX_SIZE": str(ranks)}
+                self.processes.append(subprocess.Popen(command, env=dict(os.environ, **variables), **streams))
+        self.ranks = ranks
+
+    def text(self):
+        with open(self.output.name, encoding="utf-8", errors="replace") as file:
+            return file.read()
+
+    def wait_for(self, holds, seconds=PATIENCE):
+        end = time.monotonic() + seconds
+        while not holds():
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.02)
+        return True
+
+    def trains(self):
+        return self.text().count(" trains\n") == self.ranks
+
+    def ids(self):
+        return {int(rank): int(process) for rank, process in re.findall(r"^rank (\d+) is process (\d+)$", self.text(), re.MULTILINE)}
+
+    def end(self):
+        for process in self.processes:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        for process in self.ids().values():  # mpirun's ranks lead groups of their own
+            if is_alive(process):
+                os.kill(process, signal.SIGKILL)
+        self.output.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def is_alive(process):
+    try:
+        with open(f"/proc/{process}/stat", encoding="utf-8") as file:
+            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def shared_memory():
+    return {name for name in os.listdir("/dev/shm") if "distx" in name} if os.path.isdir("/dev/shm") else set()
+
+
+def attack(program, backend, ranks, stops, chance):
+    """Returns what went wrong, as a list of sentences, and what was done."""
+    stage, victim, delay = chance.randrange(4), chance.randrange(ranks), chance.uniform(0, 0.3)
+    done = f"{'stop' if stops else 'kill'} rank {victim} of {ranks} at stage {stage} after {delay:.3f} s"
+    before = shared_memory()
+    job = Job(program, backend, stage, ranks)
+    try:
+        if not job.wait_for(job.trains, 120):
+            return [f"the training does not begin:\n{job.text()}"], done
+        ids = job.ids()
+        time.sleep(delay)  # the moment of the attack
+        os.kill(ids[victim], signal.SIGSTOP if stops else signal.SIGKILL)
+        begin = time.monotonic()
+        survivors = set(range(ranks)) - {victim}
+
+        def ended():
+            return {int(rank) for rank, _, _ in TYPED.findall(job.text())}
+
+        wrong = []
+        if not job.wait_for(lambda: survivors <= ended() or not any(is_alive(ids[rank]) for rank in survivors)):
+            wrong.append(f"still waiting after {PATIENCE} s: {sorted(survivors - ended())}")
+        seconds = time.monotonic() - begin
+        done += f", survivors ended after {seconds:.1f} s"
+        if stops:
+            os.kill(ids[victim], signal.SIGCONT)
+            survivors.add(victim)
+        if backend == "mpi":
+            job.wait_for(lambda: survivors <= ended())
+        elif not job.wait_for(lambda: not any(is_alive(process) for process in ids.values())):
+            wrong.append("processes do not exit: " + ", ".join(str(rank) for rank, process in ids.items() if is_alive(process)))
+        wrong += [f"rank {rank} did not end by a typed error" for rank in sorted(survivors - ended())]
+        if re.search(r"Segmentation fault|signal 11|terminate called|Aborted|ended by something else", job.text()):
+            wrong.append("a crash, or an error of another type")
+        if wrong:
+            wrong.append(job.text())
+        return wrong, done
+    finally:
+        job.end()
+        if left := shared_memory() - before:
+            print(f"left in /dev/shm: {sorted(left)}")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("program")
+    parser.add_argument("--backend", choices=["shm", "mpi"], required=True)
+    parser.add_argument("--kills", type=int, default=4)
+    parser.add_argument("--stops", type=int, default=1)
+    parser.add_argument("--ranks", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    chance = random.Random(arguments.seed)
+    before = shared_memory()
+    failures = 0
+    for number in range(arguments.kills + arguments.stops):
+        wrong, done = attack(arguments.program, arguments.backend, arguments.ranks, number >= arguments.kills, chance)
+        print(("wrong: " if wrong else "right: ") + done, flush=True)
+        if wrong:
+            failures += 1
+            print("    " + "\n    ".join(wrong), flush=True)
+    if left := shared_memory() - before:
+        failures += 1
+        print(f"wrong: left in /dev/shm: {sorted(left)}")
+    print(f"{arguments.kills} kills and {arguments.stops} stops, {failures} wrong")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
