@@ -49,6 +49,8 @@ std::string ending_of(F&& f) {
     return std::string("RevokedError ") + error.what();
   } catch (const distx::RankFailure& error) {
     return std::string("RankFailure ") + error.what();
+  } catch (const distx::MismatchError& error) {
+    return std::string("MismatchError ") + error.what();
   } catch (const distx::ConnectError& error) {
     return std::string("ConnectError ") + error.what();
   } catch (const distx::Error& error) {
@@ -434,4 +436,45 @@ TEST_CASE("the deadline applies to a blocking reduction on the host") {
   });
   standin::never_arrives(1, false);
   CHECK(sentences.all_have(2, "timed out"));
+}
+
+TEST_CASE("a blocking call of a new shape that differs throws MismatchError on every rank") {
+  Messages of_length, of_op, of_operation;
+  on_ranks(3, [&](auto& connector) {
+    const bool odd = connector.rank() == 2;
+    const auto differs = [&](Messages& messages, auto&& call) {
+      distx::NcclCommunicator comm(connector, {.deadline = long_deadline});
+      distx::Buffer<float, Cuda> values(1000);
+      messages.add(ending_of([&] { call(comm, values.span()); }));
+    };
+    differs(of_length, [&](auto& comm, auto values) {
+      distx::all_reduce(comm, values, distx::sum);  // equal calls before do not matter
+      distx::all_reduce(comm, values.first(odd ? 8 : 10), distx::sum);
+    });
+    differs(of_op, [&](auto& comm, auto values) {
+      odd ? distx::all_reduce(comm, values, distx::max) : distx::all_reduce(comm, values, distx::sum);
+    });
+    differs(of_operation, [&](auto& comm, auto values) {
+      odd ? distx::broadcast(comm, values, 0) : distx::all_reduce(comm, values, distx::sum);
+    });
+  });
+  CHECK(of_length.all_have(3, "MismatchError"));
+  CHECK(of_op.all_have(3, "MismatchError"));
+  CHECK(of_operation.all_have(3, "MismatchError"));
+}
+
+TEST_CASE("a blocking call of a known shape, or with Check::off, is one call of NCCL") {
+  for (const auto check : {distx::Check::first_use, distx::Check::off}) {
+    on_ranks(2, [&](auto& connector) {
+      distx::NcclCommunicator comm(connector, {.deadline = long_deadline, .check = check});
+      distx::Buffer<float, Cuda> values(1000);
+      if (check == distx::Check::first_use) distx::all_reduce(comm, values, distx::sum);
+      connector.barrier();
+      const auto before = standin::calls("ncclAllGather");
+      connector.barrier();
+      distx::all_reduce(comm, values, distx::sum);
+      connector.barrier();
+      CHECK(standin::calls("ncclAllGather") == before);
+    });
+  }
 }

@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 
+#include "distx/comm/runtime/check.hpp"
 #include "distx/core/deadline.hpp"
 #include "distx/cuda/stream.hpp"
 #include "distx/nccl/detail/check.hpp"
@@ -28,6 +29,9 @@ struct NcclOptions {
   /// How long a call, or making the communicator, may wait for the other ranks before it throws TimeoutError. For an
   /// asynchronous call it counts from its start, so it includes work that is on the stream before it.
   Timeout deadline = default_deadline;
+  /// When the ranks compare their blocking collectives, by one more all-gather before the call. Asynchronous calls are
+  /// not compared: if they differ, they end at the deadline, or give wrong results, as NCCL's own calls do.
+  Check check = Check::first_use;
   /// The GPU of this rank; by default the current one. Training and DistTensors use the current GPU, so make it that.
   std::optional<int> device = {};
   /// The stream for all calls, borrowed. By default blocking calls use CUDA's legacy default stream, and asynchronous
