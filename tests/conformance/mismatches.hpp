@@ -71,7 +71,7 @@ struct Mismatches {
     };
     std::vector<float> floats(n, 1), fewer(n - 1, 1), all(n * ranks);
     std::vector<int> integers(n, 1);
-    std::vector<double> doubles(n / 2, 1);  // as many bytes
+    std::vector<double> doubles(n / 2, 1);  // of the same size in bytes
 
     fails("another operation",
           [&](C& comm) { odd ? broadcast(comm, floats, 0) : all_reduce(comm, floats, distx::sum); });
