@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Kills or stops one rank of a training at a random moment, again and again, and checks how the others end.
 
-    tests/faults/attack.py PROGRAM --backend shm|mpi [--kills N] [--stops N] [--ranks N] [--seed N]
+    tests/faults/attack.py PROGRAM --backend shm|mpi [--kills N] [--stops N] [--inside N] [--ranks N] [--seed N]
+
+With --inside rank 1 stops itself N times while it reads the other ranks' memory.
 
 PROGRAM is built of trainee.cpp. Every survivor must end by a TimeoutError, RankFailure or RevokedError, soon after the deadline,
 and nothing may be left in /dev/shm or among the processes. A rank that was stopped goes on later, and must end in the same way.
@@ -27,10 +29,10 @@ TYPED = re.compile(r"^rank (\d+) ended by (TimeoutError|RankFailure|RevokedError
 class Job:
     """The ranks of one training."""
 
-    def __init__(self, program, backend, stage, ranks):
+    def __init__(self, program, backend, stage, ranks, how=()):
         self.folder = tempfile.mkdtemp(prefix="distx-attack-")
         self.output = open(os.path.join(self.folder, "output"), "w+b")
-        command = [program, backend, str(stage), str(DEADLINE), *(["stay"] if backend == "mpi" else [])]
+        command = [program, backend, str(stage), str(DEADLINE), *how]
         streams = {"stdin": subprocess.DEVNULL, "stdout": self.output, "stderr": subprocess.STDOUT, "start_new_session": True}
         self.processes = []
         if backend == "mpi":
@@ -74,30 +76,40 @@ class Job:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def is_alive(process):
+def state_of(process):
+    """Returns the letter of a process's state; X if there is none."""
     try:
         with open(f"/proc/{process}/stat", encoding="utf-8") as file:
-            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+            return file.read().rpartition(")")[2].split()[0]
     except OSError:
-        return False
+        return "X"
+
+
+def is_alive(process):
+    return state_of(process) not in "ZX"
 
 
 def shared_memory():
     return {name for name in os.listdir("/dev/shm") if "distx" in name} if os.path.isdir("/dev/shm") else set()
 
 
-def attack(program, backend, ranks, stops, chance):
+def attack(program, backend, ranks, way, chance):
     """Returns what went wrong, as a list of sentences, and what was done."""
     stage, victim, delay = chance.randrange(4), chance.randrange(ranks), chance.uniform(0, 0.3)
-    done = f"{'stop' if stops else 'kill'} rank {victim} of {ranks} at stage {stage} after {delay:.3f} s"
+    victim = 1 if way == "inside" else victim
+    done = f"{way} rank {victim} of {ranks} at stage {stage} after {delay:.3f} s"
     before = shared_memory()
-    job = Job(program, backend, stage, ranks)
+    job = Job(program, backend, stage, ranks, ["inside"] if way == "inside" else ["stay"] if backend == "mpi" else [])
     try:
         if not job.wait_for(job.trains, 120):
             return [f"the training does not begin:\n{job.text()}"], done
         ids = job.ids()
-        time.sleep(delay)  # the moment of the attack
-        os.kill(ids[victim], signal.SIGSTOP if stops else signal.SIGKILL)
+        if way == "inside":
+            if not job.wait_for(lambda: state_of(ids[victim]) == "T"):
+                return ["rank 1 does not stop"], done
+        else:
+            time.sleep(delay)  # the moment of the attack
+            os.kill(ids[victim], signal.SIGSTOP if way == "stop" else signal.SIGKILL)
         begin = time.monotonic()
         survivors = set(range(ranks)) - {victim}
 
@@ -109,7 +121,7 @@ def attack(program, backend, ranks, stops, chance):
             wrong.append(f"still waiting after {PATIENCE} s: {sorted(survivors - ended())}")
         seconds = time.monotonic() - begin
         done += f", survivors ended after {seconds:.1f} s"
-        if stops:
+        if way != "kill":
             os.kill(ids[victim], signal.SIGCONT)
             survivors.add(victim)
         if backend == "mpi":
@@ -134,14 +146,15 @@ def main():
     parser.add_argument("--backend", choices=["shm", "mpi"], required=True)
     parser.add_argument("--kills", type=int, default=4)
     parser.add_argument("--stops", type=int, default=1)
+    parser.add_argument("--inside", type=int, default=0)
     parser.add_argument("--ranks", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     chance = random.Random(arguments.seed)
     before = shared_memory()
     failures = 0
-    for number in range(arguments.kills + arguments.stops):
-        wrong, done = attack(arguments.program, arguments.backend, arguments.ranks, number >= arguments.kills, chance)
+    for way in ["kill"] * arguments.kills + ["stop"] * arguments.stops + ["inside"] * arguments.inside:
+        wrong, done = attack(arguments.program, arguments.backend, arguments.ranks, way, chance)
         print(("wrong: " if wrong else "right: ") + done, flush=True)
         if wrong:
             failures += 1
@@ -149,7 +162,7 @@ def main():
     if left := shared_memory() - before:
         failures += 1
         print(f"wrong: left in /dev/shm: {sorted(left)}")
-    print(f"{arguments.kills} kills and {arguments.stops} stops, {failures} wrong")
+    print(f"{arguments.kills} kills and {arguments.stops + arguments.inside} stops, {failures} wrong")
     return 1 if failures else 0
 
 

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Trains until something ends it, and says what: `trainee shm|mpi STAGE DEADLINE_IN_SECONDS [stay]`.
-// With `stay` it does not exit, because mpirun ends all ranks when one exits without MPI_Finalize. See attack.py.
+// Trains until something ends it, and says what: `trainee shm|mpi STAGE DEADLINE_IN_SECONDS [stay|inside]`.
+// With `stay` it does not exit, because mpirun ends all ranks when one exits without MPI_Finalize. With `inside` rank 1
+// stops itself while it reads the other ranks' memory. See attack.py.
 #include <unistd.h>
 
-#include <cstdio>
+#include <csignal>
 #include <cstdlib>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include <distx/distx.hpp>
 #include <distx/file.hpp>
@@ -22,6 +24,17 @@ void say(const std::string& words) {
   const std::string line = "rank " + std::to_string(rank) + " " + words + "\n";
   if (write(STDOUT_FILENO, line.data(), line.size()) < 0) std::abort();
 }
+
+/// The greater of two; stops this process once if asked to.
+struct GreaterOrStop {
+  static constexpr bool commutative = true;
+  static inline bool stops = false;
+  float operator()(float a, float b) const {
+    if (std::exchange(stops, false)) std::raise(SIGSTOP);
+    return a < b ? b : a;
+  }
+};
+bool stops_inside = false;
 
 template <int Stage, class C>
 [[noreturn]] void train(C& comm) {
@@ -43,7 +56,8 @@ template <int Stage, class C>
     training.step({.learning_rate = 1e-4});
     float loss = 1;
     distx::all_reduce(comm, loss, distx::sum);
-    distx::all_reduce(comm, large, distx::max);
+    GreaterOrStop::stops = stops_inside && rank == 1 && step == 5;
+    distx::all_reduce(comm, large, GreaterOrStop{});
     distx::broadcast(comm, large, step % comm.size());
     if (step == 3) say("trains");
   }
@@ -61,6 +75,7 @@ template <class C>
   const std::string_view backend = argv[1];
   const int stage = std::atoi(argv[2]);
   const std::chrono::seconds deadline(std::atoi(argv[3]));
+  stops_inside = argc > 4 && std::string_view(argv[4]) == "inside";
   auto connector = distx::connect(argc, argv);
   rank = connector.rank();
   say("is process " + std::to_string(getpid()));
@@ -82,6 +97,6 @@ int main(int argc, char** argv) {
   } catch (const std::exception& error) {
     say(std::string("ended by something else: ") + error.what());
   }
-  if (argc > 4) pause();
+  if (argc > 4 && std::string_view(argv[4]) == "stay") pause();
   return 3;
 }

@@ -40,8 +40,9 @@ class RegionAllocation {
 /// accessible.
 ///
 /// A collective is: publish, arrive, compare, run_round on this rank's part of all ranks' memory, arrive. A rank is
-/// `busy` while it accesses other ranks' buffers; revoking waits for it, so no buffer is read after its owner has
-/// thrown an error.
+/// `busy` while it accesses other ranks' buffers; revoking waits for it, so no buffer is accessed after its owner has
+/// thrown an error. For a rank of another process, which may be stopped, it waits only briefly, and then makes this
+/// rank's memory private.
 class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
  public:
   SharedRegion(const SharedLayout& control, const Timeout& deadline) noexcept
@@ -69,6 +70,9 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
   [[nodiscard]] virtual std::byte* at(const SharedAddress& place) noexcept = 0;
   /// Returns whether a rank's process has ended unexpectedly; makes a system call.
   [[nodiscard]] virtual bool died(int) noexcept { return false; }
+
+  /// Makes this rank's shared memory private if that keeps `rank` from accessing it; returns whether it does.
+  [[nodiscard]] virtual bool detach_from(int) noexcept { return false; }
 
   /// @name Messages
   /// `post` matches an envelope with its counterpart or queues it; `advance` completes this side's part and returns
@@ -118,10 +122,14 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
     for (int other = 0; other < size(); ++other) {
       if (other == rank) continue;
       LivenessProbe look;
-      for (const CallSlot& channel : control_.rank(other).channels)
-        detail::wait_until(
-            no_timeout, [&] { return channel.busy.load(std::memory_order_seq_cst) == 0; },
-            [&] { return look.died(*this, other); });
+      const auto idle = [&] {
+        for (const CallSlot& channel : control_.rank(other).channels)
+          if (channel.busy.load(std::memory_order_seq_cst) != 0) return false;
+        return true;
+      };
+      const auto died = [&] { return look.died(*this, other); };
+      if (detail::wait_until(patience(), idle, died) == detail::WaitEnd::expired && !detach_from(other))
+        detail::wait_until(no_timeout, idle, died);
     }
   }
   [[noreturn]] void throw_revoked(const ErrorContext& context) const {
@@ -164,6 +172,11 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
   };
 
  private:
+  /// Returns how long revoking waits for a rank before it makes memory private.
+  [[nodiscard]] Timeout patience() const noexcept {
+    constexpr Timeout::duration longest = std::chrono::milliseconds(500);
+    return deadline_.unlimited() ? longest : std::min<Timeout::duration>(longest, deadline_.limit() / 40);
+  }
   /// Waits until `ready()`; `lost(look)` returns a rank that will not do its part, or -1.
   template <class Ready, class Late, class Lost>
   void wait(const ErrorContext& context, Ready&& ready, Late&& late, Lost&& lost) {

@@ -57,6 +57,10 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     const shared_memory::RankBlock& other = control().rank(rank);
     return other.process != process_ && process_ended(other.process, other.process_began);
   }
+  [[nodiscard]] bool detach_from(int rank) noexcept override {
+    if (control().rank(rank).process == process_) return false;
+    return shared.detach();
+  }
 
   void post(const std::shared_ptr<shared_memory::MessageRequest>& mine, const ErrorContext& context) override {
     Mailbox& box = mailbox(*mine);
@@ -177,11 +181,12 @@ class SegmentRegion final : public shared_memory::SharedRegion {
       if (mine.sends) {
         copy(room, mine.source, mine.bytes);
       } else {
-        LivenessProbe look;  // the message is being copied
-        const auto shown = [&] { return cell.shown.load(std::memory_order_acquire) != 0; };
-        if (detail::wait_until(no_timeout, shown, [&] { return look.died(*this, mine.from); }) !=
-            detail::WaitEnd::ready)
-          throw_stopped(mine.from, context);
+        wait(
+            mine.from, context, [&] { return cell.shown.load(std::memory_order_acquire) != 0; },
+            [&] {
+              return "timed out after " + deadline().to_string() + ": rank " + std::to_string(mine.from) +
+                     " did not complete its message";
+            });
         copy(mine.target, room, mine.bytes);
       }
     } catch (...) {

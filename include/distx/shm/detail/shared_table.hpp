@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <sys/mman.h>
+
 #include <atomic>
+#include <cstring>
 #include <mutex>
 #include <vector>
 
@@ -54,6 +57,27 @@ class SharedTable {
       if (entry.number == place.segment) return entry.segment->data() + place.offset;
     return nullptr;
   }
+  /// Replaces this rank's parts by private copies at the same addresses, so that other processes neither read nor write
+  /// them. Returns false if there is not enough memory. @pre no thread of this process writes to them
+  [[nodiscard]] bool detach() noexcept {
+    const std::lock_guard lock(mutex_);
+    for (Entry& entry : entries_) {
+      if (!entry.held || entry.is_private || entry.bytes == 0) continue;
+      constexpr std::uintptr_t page = 4096;
+      const auto begin = reinterpret_cast<std::uintptr_t>(entry.own) / page * page;
+      const auto end = (reinterpret_cast<std::uintptr_t>(entry.own) + entry.bytes + page - 1) / page * page;
+      auto* const place = reinterpret_cast<void*>(begin);
+      void* const copy = ::mmap(nullptr, end - begin, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      if (copy == MAP_FAILED) return false;
+      std::memcpy(copy, place, end - begin);
+      if (::mremap(copy, end - begin, end - begin, MREMAP_MAYMOVE | MREMAP_FIXED, place) == MAP_FAILED) {
+        ::munmap(copy, end - begin);
+        return false;
+      }
+      entry.is_private = true;
+    }
+    return true;
+  }
 
  private:
   struct Entry {
@@ -62,6 +86,7 @@ class SharedTable {
     std::byte* own;
     std::size_t bytes;
     bool held;
+    bool is_private = false;
   };
   static Head& head(const Entry& entry) noexcept {
     return *std::launder(reinterpret_cast<Head*>(entry.segment->data()));
