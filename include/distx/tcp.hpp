@@ -1,0 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+// Ranks that find each other over TCP; it needs the headers of Linux.
+#include "distx/connect/tcp/tcp_connector.hpp"
