@@ -10,10 +10,16 @@
 
 namespace distx::detail::tcp {
 
-/// Returns where rank 0 listens, as far as that is known now; called before each attempt to connect. Blocks until the
-/// given time at most.
-/// @throws ConnectError if it can never be known
-using Locate = std::function<std::optional<Endpoint>(Deadline::clock::time_point)>;
+/// Where rank 0 listens, and the token that it knows.
+struct RootAddress {
+  Endpoint endpoint;
+  std::string token;
+  bool is_certain = true;  ///< false if it may be that of an earlier job
+};
+
+/// Returns the address of rank 0 if it is known now; called before each attempt to connect. Blocks until the given time
+/// at most.
+using Locate = std::function<std::optional<RootAddress>(Deadline::clock::time_point)>;
 
 /// A socket to rank 0 over which both sides have proven the token.
 struct ProvenSocket {
@@ -23,16 +29,16 @@ struct ProvenSocket {
 
 /// Connects to rank 0: tries again, with growing pauses, until the deadline.
 /// @throws ConnectError if another attempt would not help; TimeoutError at the deadline
-[[nodiscard]] inline ProvenSocket connect_to_root(const Locate& locate, std::string_view token, const Timeout& limit,
-                                                  const Deadline& deadline, const ErrorContext& context) {
+[[nodiscard]] inline ProvenSocket connect_to_root(const Locate& locate, const Timeout& limit, const Deadline& deadline,
+                                                  const ErrorContext& context) {
   using std::chrono::milliseconds;
   JoinProblem problem{"rank 0 has not published its address"};
   std::string where;
   const auto attempt = [&](Deadline::clock::time_point end) -> std::optional<ProvenSocket> {
-    const auto endpoint = locate(end);
-    if (!endpoint) return std::nullopt;
-    where = " at " + endpoint->to_string();
-    const auto [addresses, unresolved] = resolve(*endpoint);
+    const auto root = locate(end);
+    if (!root) return std::nullopt;
+    where = " at " + root->endpoint.to_string();
+    const auto [addresses, unresolved] = resolve(root->endpoint);
     if (addresses.empty()) problem = {unresolved};
     for (const auto& address : addresses) {
       auto socket = open_socket(address);
@@ -41,10 +47,11 @@ struct ProvenSocket {
         continue;
       }
       tune(socket.native_handle());
-      if (auto found = prove_as_rank(socket.native_handle(), token, end))
+      if (auto found = prove_as_rank(socket.native_handle(), root->token, end))
         problem = std::move(*found);
       else
-        return ProvenSocket{std::move(socket), *endpoint};
+        return ProvenSocket{std::move(socket), root->endpoint};
+      problem.is_final = problem.is_final && root->is_certain;
       if (problem.is_final) break;
     }
     return std::nullopt;

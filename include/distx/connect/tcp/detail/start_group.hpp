@@ -23,9 +23,11 @@ inline void check_terms(const JoinTerms& terms) {
 
 /// Returns a connection to another rank 0 that knows the token, if there is one.
 [[nodiscard]] inline std::optional<ProvenSocket> connected_within(Timeout limit, const Endpoint& endpoint,
-                                                                  std::string_view token, const ErrorContext& context) {
+                                                                  const std::string& token,
+                                                                  const ErrorContext& context) {
+  const auto locate = [&](auto) { return std::optional(RootAddress{endpoint, token}); };
   try {
-    return connect_to_root([&](auto) { return std::optional(endpoint); }, token, limit, Deadline(limit), context);
+    return connect_to_root(locate, limit, Deadline(limit), context);
   } catch (const Error&) {  // another program
     return std::nullopt;
   }
@@ -35,7 +37,7 @@ inline void check_terms(const JoinTerms& terms) {
 [[nodiscard]] inline std::shared_ptr<TcpGroup> join_group(const JoinTerms& terms, const Locate& locate) {
   const ErrorContext context{.operation = "connect", .backend = "tcp", .rank = terms.rank, .size = terms.size};
   const Deadline deadline(terms.deadline);
-  auto root = connect_to_root(locate, terms.token, terms.deadline, deadline, context);
+  auto root = connect_to_root(locate, terms.deadline, deadline, context);
   return std::make_shared<TcpGroup>(terms, std::move(root), deadline);
 }
 
@@ -84,7 +86,7 @@ inline void check_terms(const JoinTerms& terms) {
     throw ConnectError("invalid port " + std::to_string(endpoint.port) + ": must be in [1, 65535]", context);
   if (terms.token.empty()) terms.token = token_from_environment();
   if (terms.rank == 0) return serve_at(endpoint, bind, terms);
-  return join_group(terms, [&](auto) { return std::optional(endpoint); });
+  return join_group(terms, [&](auto) { return std::optional(RootAddress{endpoint, terms.token}); });
 }
 
 }  // namespace distx::detail::tcp
