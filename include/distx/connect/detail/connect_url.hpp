@@ -76,11 +76,11 @@ class ConnectUrl {
   /// @throws ConnectError if neither is there, or both are and differ
   [[nodiscard]] SourcedNumber number_or_variable(const std::string& name, const char* variable_name, int least,
                                                  int most) const {
-    const auto here = number(name, least, most);
-    const auto there = Variables(scheme_).number_if_set(variable_name, least, most);
-    if (here && there && here->value != there->value) refuse(here->source + " contradicts " + there->source);
-    if (!here && !there) refuse("the " + name + " is missing: add " + name + "=…, or set " + variable_name);
-    return here ? *here : *there;
+    const auto own = number(name, least, most);
+    const auto other = Variables(scheme_).number_if_set(variable_name, least, most);
+    if (own && other && own->value != other->value) refuse(own->source + " contradicts " + other->source);
+    if (!own && !other) refuse("the " + name + " is missing: add " + name + "=…, or set " + variable_name);
+    return own ? *own : *other;
   }
 
  private:

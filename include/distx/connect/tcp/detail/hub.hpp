@@ -280,7 +280,7 @@ class Hub {
     }
   }
   void send_all(const Frame& frame) {
-    for (int rank = 0; rank < size(); ++rank) send(rank, frame);
+    for (int rank = size() - 1; rank >= 0; --rank) send(rank, frame);
   }
 
   // ---- Joining ----
@@ -444,7 +444,8 @@ class Hub {
                       .frame(FrameKind::fail);
       if (!reply) reply = result();
     }
-    for (int rank = 0; rank < size(); ++rank) {
+    // Rank 0 is the last: its process may end as soon as it has the reply.
+    for (int rank = size() - 1; rank >= 0; --rank) {
       auto& waiting = record(rank);
       if (!waiting.part) continue;
       if (!waiting.expired) send(rank, *reply);
