@@ -99,9 +99,8 @@ class TcpConnector {
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
   }
   static void write(const std::string& received, std::span<std::byte> bytes) {
-    std::transform(received.begin(),
-                   received.begin() + static_cast<std::ptrdiff_t>(std::min(received.size(), bytes.size())),
-                   bytes.begin(), [](char byte) { return std::byte(byte); });
+    if (!bytes.empty() && !received.empty())
+      std::memcpy(bytes.data(), received.data(), std::min(received.size(), bytes.size()));
   }
 
   std::shared_ptr<detail::tcp::TcpGroup> group_;
