@@ -6,6 +6,7 @@
     tests/connect/starting.py --launcher       tools/run itself: it must be able to say no
 """
 import os
+import re
 import shutil
 import signal
 import socket
@@ -222,6 +223,26 @@ class Starting(unittest.TestCase):
         self.assert_all_met(done)
         done = each([{"SLURM_PROCID": rank, "DISTX_LOG": "info", **job} for rank in range(3)], "meets")
         self.assertIn("launcher 'slurm' (SLURM_PROCID and SLURM_STEP_NODELIST are set)", done[0][2])
+
+    def test_the_page(self):
+        """Every command of docs/starting.md that a comment marks starts as many ranks as the comment says."""
+        with open(os.path.join(ROOT, "docs", "starting.md"), encoding="utf-8") as file:
+            commands = re.findall(r"<!-- tests start (\d+) ranks -->\n```sh\n(.*?)```", file.read(), re.DOTALL)
+        self.assertGreaterEqual(len(commands), 6)
+        for ranks, command in commands:
+            # Other ports and another job than the page's, which something else on this machine may use.
+            command = re.sub(r"\b2950\d\b", str(free_port()), command).replace("JOB_ID=7", f"JOB_ID={os.getpid() % 100000}")
+            with tempfile.TemporaryDirectory() as folder:
+                for name, text in (("train", f'exec "{program}" laws'), ("distx-run", f'exec "{RUN}" "$@"')):
+                    path = os.path.join(folder, name)
+                    with open(path, "w", encoding="utf-8") as file:
+                        file.write(f"#!/bin/sh\n{text}\n")
+                    os.chmod(path, 0o755)
+                done = subprocess.run(["bash", "-e", "-c", command], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                                      check=False, cwd=folder, timeout=100,
+                                      env=environment(DISTX_LOG="info", PATH=folder + ":" + os.environ["PATH"]))
+                self.assertEqual((done.returncode, done.stdout), (0, ""), command + done.stderr)
+                self.assertRegex(done.stderr, rf"^distx: connect: launcher '\w+' \(.*\), {ranks} ranks, {ranks} on this host\n$", command)
 
     def test_alone(self):
         self.assert_all_met(each([{}, {"WORLD_SIZE": 1}], "meets"))
