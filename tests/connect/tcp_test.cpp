@@ -390,6 +390,120 @@ TEST_CASE("strangers that say nothing, send garbage or leave neither stop nor de
   }
 }
 
+/// A sequence of numbers that looks random and is the same in every run.
+class Noise {
+ public:
+  std::uint64_t operator()() noexcept {
+    state_ = state_ * 6364136223846793005u + 1442695040888963407u;
+    return state_ >> 33;
+  }
+  std::string bytes(std::size_t count) {
+    std::string text;
+    while (text.size() < count) text += static_cast<char>((*this)());
+    return text;
+  }
+  /// Changes a few bytes, or the length.
+  std::string changed(std::string text) {
+    for (auto changes = (*this)() % 4; changes > 0 && !text.empty(); --changes)
+      text[(*this)() % text.size()] = static_cast<char>((*this)());
+    if ((*this)() % 4 == 0) text.resize((*this)() % (text.size() + 20));
+    return text;
+  }
+
+ private:
+  std::uint64_t state_ = 1;
+};
+
+tcp::Frame any_frame(Noise& noise) {
+  const auto small = [&] { return noise() % 5; };
+  switch (noise() % 6) {
+    case 0:
+      return tcp::CallPart{small(), "a call", tcp::CallResult::of_all, 1, noise.bytes(small())}.frame();
+    case 1:
+      return tcp::SentError{'t', 2, "a message"}.frame(tcp::FrameKind::fail);
+    case 2:
+      return tcp::FrameWriter(tcp::FrameKind::ended).number(small()).number(small()).text("reason").finish();
+    case 3:
+      return tcp::FrameWriter(tcp::FrameKind::notify).number(small()).text("reason").finish();
+    case 4: {
+      tcp::FrameWriter out(tcp::FrameKind::welcome);
+      out.number(1);
+      tcp::this_peer().write(out);
+      return out.finish();
+    }
+    default: {
+      tcp::FrameWriter out(tcp::FrameKind::hello);
+      out.number(small()).number(small()).number(1).number(1);
+      tcp::this_peer().write(out);
+      return out.finish();
+    }
+  }
+}
+
+TEST_CASE("a hundred thousand damaged frames are read without an error, and refused or taken") {
+  Noise noise;
+  tcp::Inbox inbox;
+  int taken = 0, read = 0;
+  for (int i = 0; i < 100000; ++i) {
+    std::string bytes;
+    tcp::append_frame(bytes, any_frame(noise));
+    bytes = noise.changed(std::move(bytes));
+    std::size_t begin = 0;
+    auto parsed = tcp::parse_frame(bytes, begin);
+    CHECK_UNARY(begin <= bytes.size());
+    if (!parsed.frame) continue;
+    ++read;
+    (void)tcp::CallPart::from(*parsed.frame, 3);
+    (void)tcp::SentError::from(*parsed.frame);
+    taken += inbox.take(*parsed.frame) ? 1 : 0;
+  }
+  CHECK(read > 10000);
+  CHECK(taken > 100);
+  CHECK(taken < read);
+}
+
+TEST_CASE("damaged frames that are thrown at a live job have no effect on it") {
+  const int port = free_port();
+  std::atomic<bool> over{false};
+  std::atomic<int> joined{0}, thrown{0};
+  const auto messages = each(4, [&](int rank) {
+    if (rank < 3) {
+      TcpConnector connector("127.0.0.1", port, rank, 3, {.deadline = seconds(60)});
+      ++joined;
+      for (;;) {
+        check_laws(connector);
+        if (distx::broadcast_value(connector, over.load(), 0)) break;
+      }
+      for (std::uint64_t identity = 0; identity < 10; ++identity)
+        expect(!connector.failure_channel()->poll(identity), "a failure");
+      return;
+    }
+    Noise noise;
+    const auto end = distx::Deadline(seconds(50)).end();
+    distx::detail::wait_until(seconds(20), [&] { return joined == 3; }, [] { return false; });
+    for (int connection = 0; connection < 200; ++connection) {
+      const auto socket = stranger(port);
+      // It knows the token, which is empty, in most cases.
+      std::string challenge(tcp::greeting_bytes, ' ');
+      expect(tcp::read_all(socket.native_handle(), challenge.data(), challenge.size(), end) == 0, "no challenge");
+      const tcp::Digest nonce{};
+      const auto root_nonce = tcp::digest_from(std::string_view(challenge).substr(tcp::magic.size()));
+      auto bytes = tcp::greeting(nonce).append(tcp::bytes_of(tcp::proof("", "rank", root_nonce, nonce)));
+      if (connection % 8 == 0) bytes = noise.changed(std::move(bytes));
+      for (int frame = 0; frame < 20; ++frame) {
+        std::string next;
+        tcp::append_frame(next, any_frame(noise));
+        bytes += noise.changed(std::move(next));
+        ++thrown;
+      }
+      (void)tcp::write_all(socket.native_handle(), bytes, end);
+    }
+    over = true;
+  });
+  CHECK(messages == Messages(4));
+  CHECK(thrown == 4000);
+}
+
 TEST_CASE("a process that joins a job that has all its ranks is refused, and the job continues") {
   const int port = free_port();
   std::string extra, another;

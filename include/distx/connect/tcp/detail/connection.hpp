@@ -60,17 +60,22 @@ class BufferedSocket {
       sent_ = 0;
     }
   }
-  /// Receives what is there, at most a megabyte so that others have their turn; returns false at the end of the
-  /// connection.
-  [[nodiscard]] bool receive() {
+  /// The most bytes that are received at a time, so that others have their turn.
+  static constexpr std::size_t most_at_a_time = 1 << 20;
+
+  /// Receives available bytes, up to `most`; returns false at the end of the connection.
+  [[nodiscard]] bool receive(std::size_t most = most_at_a_time) {
     in_.erase(0, taken_);
     taken_ = 0;
     char block[65536];
-    for (int turn = 0; turn < 16; ++turn) {
-      const auto count = ::recv(native_handle(), block, sizeof block, 0);
-      if (count > 0) in_.append(block, static_cast<std::size_t>(count));
+    while (most > 0) {
+      const auto wanted = std::min(most, sizeof block);
+      const auto count = ::recv(native_handle(), block, wanted, 0);
       if (count == 0 || (count < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) return false;
-      if (count < static_cast<ssize_t>(sizeof block)) return true;
+      if (count < 0) return true;
+      in_.append(block, static_cast<std::size_t>(count));
+      if (static_cast<std::size_t>(count) < wanted) return true;
+      most -= wanted;
     }
     return true;
   }

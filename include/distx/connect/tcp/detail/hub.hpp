@@ -22,6 +22,7 @@ class Hub {
   /// Limits the time in which a connection proves the token and says hello.
   static constexpr std::chrono::seconds introduction{10};
   static constexpr std::size_t most_strangers = 1024;
+  static constexpr std::size_t most_hello_bytes = 4096;
   /// How long ranks that join later are still notified of an error, and leaving ranks are waited for after one.
   static constexpr std::chrono::seconds after_error{2};
 
@@ -225,10 +226,11 @@ class Hub {
   }
   void serve(Connection& connection) {
     if (!connection.socket.is_open()) return;
-    const bool open = connection.socket.receive();
+    const bool has_joined = connection.stage == Stage::joined;
+    const bool open = connection.socket.receive(has_joined ? BufferedSocket::most_at_a_time : most_hello_bytes);
     if (connection.stage == Stage::challenged) challenge(connection);
     while (connection.stage == Stage::proven || connection.stage == Stage::joined) {
-      if (connection.stage == Stage::proven && connection.socket.received().size() > 4096) {
+      if (connection.stage == Stage::proven && connection.socket.received().size() > most_hello_bytes) {
         connection.socket.close();
         return;
       }
