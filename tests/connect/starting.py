@@ -209,12 +209,30 @@ class Starting(unittest.TestCase):
             self.assertEqual(done[0][2], "distx: connect: launcher 'torchrun' (TORCHELASTIC_RUN_ID is set), 2 ranks, 2 on this host\n")
             agent.stdin.close()
 
+    @unittest.skipUnless(shutil.which("torchrun"), "there is no torchrun: pip install torch")
     def test_torchrun(self):
-        torchrun = shutil.which("torchrun")
-        if torchrun is None:
-            self.skipTest("there is no torchrun: pip install torch")
-        done = run(torchrun, "--standalone", "--no-python", "--nproc-per-node", 3, program, "laws", "tcp")
+        done = run("torchrun", "--standalone", "--no-python", "--nproc-per-node", 3, program, "laws", "tcp")
         self.assertEqual(done.returncode, 0, done.stderr)
+        # A rank that is killed is named, and nothing is left running.
+        done = run("torchrun", "--standalone", "--no-python", "--nproc-per-node", 3, program, "killed")
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertRegex(done.stderr, r"rank +: 2 \(local_rank: 2\)\n +exitcode +: -9")
+        # After a restart, the ranks meet in the same store.
+        first_fails = '[ $TORCHELASTIC_RESTART_COUNT = 1 ] || [ $RANK = 0 ] || exit 3; exec "$@"'
+        done = run("torchrun", "--standalone", "--no-python", "--max-restarts", 1, "--nproc-per-node", 2, "sh", "-c", first_fails,
+                   "sh", program, "laws", "tcp", DISTX_LOG="info")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stderr.count("launcher 'torchrun' (TORCHELASTIC_RUN_ID is set), 2 ranks"), 1, done.stderr)
+
+    @unittest.skipUnless(shutil.which("torchrun"), "there is no torchrun: pip install torch")
+    def test_two_agents_of_torchrun(self):
+        command = ["torchrun", "--nnodes", "2", "--nproc-per-node", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint",
+                   f"localhost:{free_port()}", "--rdzv-id", "job", "--no-python", program, "laws", "tcp"]
+        agents = [subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                   env=environment(DISTX_LOG="info")) for _ in range(2)]
+        outputs = [agent.communicate(timeout=100)[0] for agent in agents]
+        self.assertEqual([agent.returncode for agent in agents], [0, 0], outputs)
+        self.assertEqual("".join(outputs).count("4 ranks, 4 on this host"), 1, outputs)
 
     def test_slurm(self):
         job = {"SLURM_NTASKS": 3, "SLURM_STEP_NODELIST": "localhost,node[01-03,7]", "SLURM_JOB_ID": os.getpid() % 100000,
