@@ -15,7 +15,7 @@ namespace examples {
 
 void Backend::describe(CLI::App& app) {
   app.add_option("--backend", name,
-                 "auto, serial, threads, shm or mpi; auto is mpi under mpirun, shm under tools/run or torchrun, else serial")
+                 "auto, serial, threads, shm or mpi; auto is mpi under mpirun, shm under another launcher, else serial")
       ->check(CLI::IsMember({"auto", "serial", "threads", "shm", "mpi"}))
       ->capture_default_str();
   app.add_option("--ranks", ranks, "number of ranks if no launcher starts them, for threads and shm")

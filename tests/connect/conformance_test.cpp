@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// What every connector promises, at several numbers of ranks, each a thread of this program. The same for processes,
-// and a process that is killed: starting.py and ranks.py; MPI: tests/mpi.
+// The contract of every connector, at several numbers of ranks, each a thread of this program. starting.py and ranks.py
+// test processes, and one that is killed; tests/mpi tests MPI.
 #include <doctest/doctest.h>
 
 #include <atomic>

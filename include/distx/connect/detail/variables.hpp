@@ -24,7 +24,7 @@ namespace distx::detail {
   return value;
 }
 
-/// A number, and where it comes from, such as "WORLD_SIZE=4": for messages.
+/// A number, and its source, such as "WORLD_SIZE=4": for messages.
 struct SourcedNumber {
   int value = 0;
   std::string source;

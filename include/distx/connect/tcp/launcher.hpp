@@ -7,7 +7,7 @@
 
 namespace distx::detail::tcp {
 
-/// Splits `host:port` or `[host]:port`; the host is empty if there is no port.
+/// Splits `host:port` or `[host]:port`; the host is empty if the port is missing.
 [[nodiscard]] inline Endpoint endpoint_from(std::string_view text) {
   const auto colon = text.rfind(':');
   if (colon == std::string_view::npos) return {};
@@ -84,7 +84,7 @@ namespace distx::detail::tcp {
 
 inline const Launcher launcher{
     .name = "tcp",
-    .started_by_it = [] { return false; },  // its URL alone says so
+    .started_by_it = [] { return false; },  // only its URL selects it
     .connect = [](int&, char**&) -> AnyConnector { return SelfConnector(); },
     .last = true,
     .connect_to = [](const ConnectUrl& url) -> AnyConnector { return connect_by_url(url); },

@@ -65,7 +65,7 @@ inline void open_store(StoreClient& store, const StoreTerms& where, const JoinTe
       throw ConnectError("torchrun's store at " + where.endpoint.to_string() + " failed: " + store->problem(), context);
     return std::make_shared<TcpGroup>(terms, std::move(listener));
   }
-  // An address that an earlier start has left behind in the store answers no longer, or to another token: the key is
+  // An address that an earlier start has left in the store answers no longer, or to another token: the key is
   // read once more for each attempt.
   return join_group(terms, [=](Deadline::clock::time_point end) -> std::optional<RootAddress> {
     if (!store->is_open() && !store->open(where.endpoint, end)) return std::nullopt;
