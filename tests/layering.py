@@ -41,6 +41,7 @@ MODULES = {
 # vendor module: the beginnings of the foreign headers that only this module may include
 VENDORS = {
     "mpi": ("mpi.h", "boost/mpi", "boost/serialization"),
+    "pmix": ("pmix.h",),
     "shm": ("sys/", "fcntl.h", "signal.h", "unistd.h"),
     "cuda": ("cuda", "cublas", "cooperative_groups"),
     "nccl": ("nccl",),

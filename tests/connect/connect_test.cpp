@@ -118,7 +118,8 @@ TEST_CASE("a malformed URL throws ConnectError that names it, and the part that 
         "distx: connect: invalid URL 'tcp': it is not a URL such as tcp://node1:29500?rank=0&size=4");
   CHECK(refusal_of("://x").find("it is not a URL") != std::string::npos);
   CHECK(refusal_of("gloo://x") ==
-        "distx: connect: invalid URL 'gloo://x': unknown scheme 'gloo'; known are mpi, tcp, env, slurm, file and self");
+        "distx: connect: invalid URL 'gloo://x': unknown scheme 'gloo'; known are mpi, pmix, tcp, env, slurm, file and "
+        "self");
   CHECK(refusal_of("self://x") == "distx: connect: invalid URL 'self://x': self:// has no further parts");
   CHECK(refusal_of("threads://4").find("distx::spawn") != std::string::npos);
   CHECK(refusal_of("self://?a").find("'a' is not of the form name=value") != std::string::npos);

@@ -65,6 +65,7 @@ inline std::string reason_of(const Launcher& launcher) {
 /// Returns the header whose launcher has that name; empty if there is none.
 inline std::string_view header_of(std::string_view scheme) noexcept {
   if (scheme == "mpi") return "distx/mpi.hpp";
+  if (scheme == "pmix") return "distx/pmix.hpp";
   if (scheme == "file") return "distx/file.hpp";
   if (scheme == "tcp" || scheme == "env" || scheme == "slurm") return "distx/tcp.hpp";
   return {};
@@ -92,7 +93,7 @@ inline AnyConnector connect_to(const ConnectUrl& url, int& argc, char**& argv) {
     }
   if (const auto header = header_of(url.scheme()); !header.empty())
     url.refuse("it is not compiled in: include <" + std::string(header) + ">");
-  url.refuse("unknown scheme '" + url.scheme() + "'; known are mpi, tcp, env, slurm, file and self");
+  url.refuse("unknown scheme '" + url.scheme() + "'; known are mpi, pmix, tcp, env, slurm, file and self");
 }
 
 }  // namespace detail
@@ -113,9 +114,9 @@ inline bool register_launcher(const Launcher& launcher) {
 ///
 /// If the variable DISTX_CONNECT is set, it is the URL that `connect(url)` describes. Otherwise each entry header
 /// registers its launchers: <distx/file.hpp> the variables DISTX_FILE (a shared folder), DISTX_RANK and DISTX_SIZE,
-/// which take precedence over any other launcher's; <distx/mpi.hpp> mpirun, mpiexec and srun; <distx/tcp.hpp> torchrun,
-/// srun without MPI, and the variables RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. With DISTX_LOG=info the root rank
-/// writes to stderr which launcher was used, and why. Blocks until all ranks have joined.
+/// which take precedence over any other launcher's; <distx/mpi.hpp> mpirun, mpiexec and srun; <distx/pmix.hpp> the same
+/// without MPI; <distx/tcp.hpp> torchrun, srun, and the variables RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. With
+/// DISTX_LOG=info the root rank writes to stderr which launcher was used, and why. Blocks until all ranks have joined.
 ///
 /// @param argc, argv  those of main; the launcher's own arguments may be removed
 /// @throws ConnectError if a launcher started several ranks and no included header can connect them: it names the
@@ -158,7 +159,7 @@ inline bool register_launcher(const Launcher& launcher) {
 /// - `tcp://host:port?rank=0&size=4`: rank 0 listens at the address. Further parameters: `bind` (the address that
 ///   rank 0 binds, if it is another) and `timeout` (the deadline, in seconds).
 /// - `file:///folder?rank=0&size=4`: a folder that all ranks share. Further parameter: `timeout`.
-/// - `env://`: the variables of torchrun and PyTorch; `slurm://`: those of srun; `mpi://`: MPI.
+/// - `env://`: the variables of torchrun and PyTorch; `slurm://`: those of srun; `mpi://`: MPI; `pmix://`: PMIx.
 /// - `self://`: one rank.
 ///
 /// A rank and a size that the URL does not state are read from DISTX_RANK and DISTX_SIZE.
