@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // A rank started by tools/ranks, tools/run or another launcher: runs the case that its argument names; the status is 0
 // if all is as expected.
+#include <unistd.h>
 #include <distx/distx.hpp>
 #include <distx/file.hpp>
 #include <distx/tcp.hpp>
@@ -87,6 +88,19 @@ void killed_first(distx::AnyConnector& connector) {
          "the channel");
 }
 
+/// Rank 0, which serves the others over TCP, is stopped: the others' deadlines are their own.
+void stopped(distx::AnyConnector& connector) {
+  const int root = distx::broadcast_value(connector, static_cast<int>(::getpid()), 0);
+  if (connector.rank() == 0) std::raise(SIGSTOP);
+  try {
+    connector.barrier();
+    throw std::runtime_error("the barrier was passed without rank 0");
+  } catch (const distx::TimeoutError& error) {
+    std::puts(error.what());
+  }
+  ::kill(root, SIGKILL);
+}
+
 /// Rank 0 prints the addresses at which its process listens: those whose sockets it has open.
 void listening(distx::AnyConnector& connector) {
   connector.barrier();
@@ -150,6 +164,8 @@ int run(const std::string& what, int argc, char** argv) {
       killed(connector);
     else if (what == "killed first")
       killed_first(connector);
+    else if (what == "stopped")
+      stopped(connector);
     else if (what == "listening")
       listening(connector);
     else if (what == "exits")
