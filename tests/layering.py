@@ -29,6 +29,7 @@ MODULES = {
     "memory": ("core",),
     "connect": BASE,
     "connect/file": BASE + ("connect",),
+    "connect/tcp": BASE + ("connect",),
     "comm": BASE + ("connect",),
     "observe": BASE,
     "comm/decorators": BASE + ("connect", "comm", "observe"),
@@ -40,6 +41,7 @@ MODULES = {
 # vendor module: the beginnings of the foreign headers that only this module may include
 VENDORS = {
     "mpi": ("mpi.h", "boost/mpi", "boost/serialization"),
+    "pmix": ("pmix.h",),
     "shm": ("sys/", "fcntl.h", "signal.h", "unistd.h"),
     "cuda": ("cuda", "cublas", "cooperative_groups"),
     "nccl": ("nccl",),
@@ -49,7 +51,10 @@ BETWEEN_VENDORS = {"nccl": ("cuda",)}
 # a vendor's internal header: the other modules that may include it
 SHARED_DETAIL = {"cuda/detail/check.hpp": ("nccl",)}
 # other modules: the system's headers that they may include; distx.hpp does not reach them
-SYSTEM = {"connect/file": ("dirent.h", "fcntl.h", "sys/stat.h", "unistd.h")}
+SYSTEM = {
+    "connect/file": ("dirent.h", "fcntl.h", "sys/stat.h", "unistd.h"),
+    "connect/tcp": ("arpa/inet.h", "fcntl.h", "netdb.h", "netinet/", "poll.h", "sys/random.h", "sys/socket.h", "sys/stat.h", "unistd.h"),
+}
 
 STANDARD = set("""
 algorithm any array atomic barrier bit bitset cassert cctype cerrno cfenv cfloat charconv chrono cinttypes climits

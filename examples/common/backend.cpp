@@ -7,6 +7,7 @@
 #include <distx/file.hpp>
 #include <distx/mpi.hpp>
 #include <distx/shm.hpp>
+#include <distx/tcp.hpp>
 
 #include "run.hpp"
 
@@ -14,7 +15,7 @@ namespace examples {
 
 void Backend::describe(CLI::App& app) {
   app.add_option("--backend", name,
-                 "auto, serial, threads, shm or mpi; auto is mpi under mpirun, shm under tools/ranks, else serial")
+                 "auto, serial, threads, shm or mpi; auto is mpi under mpirun, shm under another launcher, else serial")
       ->check(CLI::IsMember({"auto", "serial", "threads", "shm", "mpi"}))
       ->capture_default_str();
   app.add_option("--ranks", ranks, "number of ranks if no launcher starts them, for threads and shm")

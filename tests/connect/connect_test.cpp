@@ -3,36 +3,14 @@
 
 #include <doctest/doctest.h>
 
-#include <map>
 #include <string>
+
+#include "connect/environment.hpp"
 
 namespace {
 
-using Variables = std::map<std::string, std::string>;
-
-/// The environment without any launcher's variables, with the given ones; restored at the end.
-class Environment {
- public:
-  explicit Environment(const Variables& variables) {
-    for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_NUM_TASKS",
-                             "SLURM_NTASKS", "WORLD_SIZE", "DISTX_FILE", "DISTX_RANK", "DISTX_SIZE"}) {
-      if (const char* value = std::getenv(name)) before_[name] = value;
-      unsetenv(name);
-      names_.push_back(name);
-    }
-    for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
-  }
-  Environment(const Environment&) = delete;
-  Environment& operator=(const Environment&) = delete;
-  ~Environment() {
-    for (const auto& name : names_) unsetenv(name.c_str());
-    for (const auto& [name, value] : before_) setenv(name.c_str(), value.c_str(), 1);
-  }
-
- private:
-  Variables before_;
-  std::vector<std::string> names_;
-};
+using test::Environment;
+using Variables = Environment::Values;
 
 std::string refusal() {
   try {
@@ -74,7 +52,9 @@ TEST_CASE("a launcher whose connector is not compiled in throws ConnectError nam
   const Environment one_of_one(Variables{{"DISTX_FILE", "/somewhere"}, {"DISTX_SIZE", "1"}});
   CHECK(refusal() == "connected as one of 1");
   const Environment torchrun(Variables{{"WORLD_SIZE", "8"}});
-  CHECK(refusal().find("torchrun started 8 ranks (WORLD_SIZE is set)") != std::string::npos);
+  CHECK(refusal() ==
+        "distx: connect: torchrun started 8 ranks (WORLD_SIZE is set) but TCP is not compiled in: include "
+        "<distx/tcp.hpp>");
 }
 
 TEST_CASE("a launcher of one rank, or a malformed variable, gives one rank") {
@@ -103,6 +83,58 @@ TEST_CASE("a registered launcher takes precedence, and is registered once") {
   CHECK(refusal() == "connected as one of 5");
   pretended_start = false;
   CHECK(refusal().find("<distx/mpi.hpp>") != std::string::npos);
+}
+
+TEST_CASE("a launcher whose variables have common names is asked after all others") {
+  const auto connected = [](int&, char**&) -> distx::AnyConnector { return distx::SelfConnector(); };
+  const auto never = [] { return false; };
+  CHECK(distx::register_launcher({.name = "z last", .started_by_it = never, .connect = connected, .last = true}));
+  CHECK(distx::register_launcher({.name = "z usual", .started_by_it = never, .connect = connected}));
+  CHECK(distx::register_launcher({.name = "z first", .started_by_it = never, .connect = connected, .by_name = true}));
+  std::vector<std::string_view> order;
+  for (const auto& launcher : distx::detail::launchers())
+    if (launcher.name.starts_with("z ")) order.push_back(launcher.name);
+  CHECK(order == std::vector<std::string_view>{"z first", "z usual", "z last"});
+}
+
+std::string refusal_of(const std::string& url) {
+  try {
+    const auto connector = distx::connect(url);
+    return "connected as one of " + std::to_string(connector.size());
+  } catch (const distx::Error& error) {
+    return error.what();
+  }
+}
+
+TEST_CASE("connect takes a URL as an argument or from DISTX_CONNECT, before any launcher's variables") {
+  const Environment launched(Variables{{"OMPI_COMM_WORLD_SIZE", "4"}, {"DISTX_CONNECT", "self://"}});
+  CHECK(distx::connect().size() == 1);
+  CHECK(refusal_of("self://") == "connected as one of 1");
+}
+
+TEST_CASE("a malformed URL throws ConnectError that names it, and the part that is wrong") {
+  const Environment bare(Variables{});
+  CHECK(refusal_of("tcp") ==
+        "distx: connect: invalid URL 'tcp': it is not a URL such as tcp://node1:29500?rank=0&size=4");
+  CHECK(refusal_of("://x").find("it is not a URL") != std::string::npos);
+  CHECK(refusal_of("gloo://x") ==
+        "distx: connect: invalid URL 'gloo://x': unknown scheme 'gloo'; known are mpi, pmix, tcp, env, slurm, file and "
+        "self");
+  CHECK(refusal_of("self://x") == "distx: connect: invalid URL 'self://x': self:// has no further parts");
+  CHECK(refusal_of("threads://4").find("distx::spawn") != std::string::npos);
+  CHECK(refusal_of("self://?a").find("'a' is not of the form name=value") != std::string::npos);
+  CHECK(refusal_of("self://?a=1&a=2").find("two parameters 'a'") != std::string::npos);
+  const Environment by_variable(Variables{{"DISTX_CONNECT", "gloo://"}});
+  CHECK(refusal().find("invalid DISTX_CONNECT 'gloo://': unknown scheme 'gloo'") != std::string::npos);
+}
+
+TEST_CASE("connect.hpp alone names the header of each scheme") {
+  for (const auto& [url, header] : Variables{{"mpi://", "<distx/mpi.hpp>"},
+                                             {"tcp://a:1", "<distx/tcp.hpp>"},
+                                             {"env://", "<distx/tcp.hpp>"},
+                                             {"slurm://", "<distx/tcp.hpp>"},
+                                             {"file:///a", "<distx/file.hpp>"}})
+    CHECK(refusal_of(url) == "distx: connect: invalid URL '" + url + "': it is not compiled in: include " + header);
 }
 
 }  // namespace

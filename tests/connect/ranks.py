@@ -21,7 +21,8 @@ program = None
 def environment(**variables):
     """This one without what a launcher sets, and with these."""
     kept = {name: value for name, value in os.environ.items()
-            if not name.startswith(("DISTX_FILE", "DISTX_RANK", "DISTX_SIZE", "OMPI_", "PMI_", "MPI_", "SLURM_", "WORLD_"))}
+            if not name.startswith(("DISTX_FILE", "DISTX_RANK", "DISTX_SIZE", "OMPI_", "PMI_", "MPI_", "SLURM_", "WORLD_",
+                                                                            "DISTX_CONNECT"))}
     return dict(kept, **variables)
 
 
@@ -121,7 +122,7 @@ class Meeting(InFolder):
     def test_laws(self):
         for size in (1, 2, 3, 4, 7):
             for case in ("laws", "threads"):
-                done = self.ranks("--timeout", 60, size, program, case)
+                done = self.ranks("--timeout", 60, size, program, case, "file")
                 self.assertEqual((done.returncode, done.stderr), (0, ""), f"{case} on {size}")
 
     def test_a_rank_that_is_killed(self):
@@ -162,7 +163,7 @@ class Meeting(InFolder):
     def test_log(self):
         done = self.ranks("--timeout", 60, 2, "env", "DISTX_LOG=info", program, "meets")
         self.assertEqual(done.returncode, 0)
-        self.assertEqual(done.stderr, "distx: connect: launcher 'file', 2 ranks, 2 on this host\n")
+        self.assertEqual(done.stderr, "distx: connect: launcher 'file' (DISTX_FILE is set), 2 ranks, 2 on this host\n")
 
     def test_they_go_before_other_launchers(self):
         done = run(RANKS, "2", program, "laws", OMPI_COMM_WORLD_SIZE="3", WORLD_SIZE="3", TMPDIR=self.folder)

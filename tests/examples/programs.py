@@ -9,6 +9,7 @@ import tempfile
 TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 MPIRUN = os.path.join(TESTS, "mpirun")
 RANKS = os.path.join(os.path.dirname(TESTS), "tools", "ranks")
+RUN = os.path.join(os.path.dirname(TESTS), "tools", "run")
 
 
 def ways(program, mpi, common):

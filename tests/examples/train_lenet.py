@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Runs train_lenet as a user would, and checks what it says.
 
-    tests/examples/train_lenet.py learns|agrees|repeats|counts|stages|refuses PROGRAM [--digits FILE] [--mpi]
+    tests/examples/train_lenet.py learns|agrees|starts|repeats|counts|stages|refuses PROGRAM [--digits FILE] [--mpi]
 
-learns: the accuracy on the digits held out; agrees: the losses of several ranks with those of one; repeats: the same
+learns: the accuracy on the digits held out; agrees: the losses of several ranks with those of one; starts: the same
+weights whatever starts the ranks; repeats: the same
 weights from the same seed; counts: the traffic is the formula's, and the trace shows the overlap; stages: all stages
 of ZeRO come to the same weights, hold what the formula says, and learn in bfloat16 and in micro-batches; refuses: bad input
 ends every rank with one sentence and status 1 or 2.
@@ -12,11 +13,13 @@ ends every rank with one sentence and status 1 or 2.
 import argparse
 import json
 import os
+import shutil
+import socket
 import sys
 import tempfile
 import time
 
-from programs import RANKS, agree, held_as_planned, refuse, report, same_weights, ways
+from programs import MPIRUN, RANKS, RUN, agree, held_as_planned, refuse, report, same_weights, ways
 
 
 def learns(how):
@@ -40,6 +43,37 @@ def agrees(how):
     data = [data] if data == "--synthetic" else ["--digits", data]
     launched = report([RANKS, "2", program, *data], "--epochs", "1", "--batch-size", "16")
     agree("tools/ranks on 2", alone, launched, "step_losses")
+
+
+def by_variables(variables):
+    """Starts two ranks by hand: `variables` sets those of rank $rank at free port $port."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    return ["sh", "-c", f'port={port}; for rank in 1 0; do {variables} "$@" & done; wait', "sh"]
+
+
+def starts(how):
+    """One binary, unchanged: over shared memory the order of a sum does not depend on what started the ranks."""
+    program, *_, data = how["shm"](2)
+    training = [program, "--backend", "shm", *([data] if data == "--synthetic" else ["--digits", data]), "--epochs", "1"]
+    launches = {
+        "alone": how["shm"](2)[:0],
+        "a folder": [RANKS, "2"],
+        "tools/run": [RUN, "-n", "2"],
+        "by hand": by_variables("DISTX_CONNECT=tcp://localhost:$port?rank=$rank\\&size=2"),
+        "the variables of PyTorch": by_variables("RANK=$rank WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT=$port"),
+        "the variables of Slurm": by_variables("DISTX_CONNECT=slurm:// SLURM_PROCID=$rank SLURM_NTASKS=2 SLURM_JOB_ID=$port "
+                                               "SLURM_STEP_NODELIST='localhost,node[01-03,7]'"),
+    }
+    if "mpi" in how:
+        launches["mpirun"] = [MPIRUN, "2"]
+    if shutil.which("torchrun"):
+        launches["torchrun"] = ["torchrun", "--standalone", "--no-python", "--nproc-per-node", "2"]
+    else:
+        print("torchrun is left out: pip install torch", flush=True)
+    same_weights({name: report([*launch, *training], *(["--ranks", "2"] if name == "alone" else []))
+                  for name, launch in launches.items()})
 
 
 def repeats(how):
@@ -161,7 +195,7 @@ def refuses(program, mpi):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["learns", "agrees", "repeats", "counts", "stages", "refuses"])
+    parser.add_argument("what", choices=["learns", "agrees", "starts", "repeats", "counts", "stages", "refuses"])
     parser.add_argument("program")
     parser.add_argument("--digits")
     parser.add_argument("--mpi", action="store_true")
@@ -173,7 +207,7 @@ def main():
         how = ways(options.program, options.mpi, data)
         if options.what == "repeats":
             del how["shm"]  # the threads and the processes speak for it
-        {"learns": learns, "agrees": agrees, "repeats": repeats, "counts": counts, "stages": stages}[options.what](how)
+        {"learns": learns, "agrees": agrees, "starts": starts, "repeats": repeats, "counts": counts, "stages": stages}[options.what](how)
 
 
 if __name__ == "__main__":

@@ -1,20 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <cstdio>
-#include <cstdlib>
 #include <optional>
 
 #include "distx/connect/connector.hpp"
+#include "distx/connect/detail/connect_url.hpp"
 #include "distx/connect/self.hpp"
 
 namespace distx {
 
 /// Connects programs that one launcher starts; a header that includes a launcher's library registers it.
 struct Launcher {
-  std::string_view name;    ///< such as "mpi"
+  std::string_view name;    ///< such as "mpi"; `connect("mpi://")` selects it
   bool (*started_by_it)();  ///< returns whether the environment says that this launcher started the process
   AnyConnector (*connect)(int& argc, char**& argv);
   bool by_name = false;  ///< its variables name distx, so it is asked before launchers that recognize a vendor's
+  bool last = false;     ///< its variables have common names, so it is asked after all others
+  /// Connects the ranks as a URL says; null if its URL is the scheme alone.
+  AnyConnector (*connect_to)(const detail::ConnectUrl& url) = nullptr;
+  std::string (*reason)() = nullptr;  ///< returns the variable that says that it started the process, for the log
 };
 
 namespace detail {
@@ -24,14 +28,7 @@ inline std::vector<Launcher>& launchers() {
   return known;
 }
 
-inline std::optional<int> environment_number(const char* name) {
-  const char* text = std::getenv(name);
-  if (text == nullptr || *text == '\0') return std::nullopt;
-  char* end = nullptr;
-  const long value = std::strtol(text, &end, 10);
-  if (*end != '\0' || value != static_cast<int>(value)) return std::nullopt;
-  return static_cast<int>(value);
-}
+inline std::optional<int> environment_number(const char* name) { return parse_int(variable(name)); }
 
 /// A number of ranks that a launcher has put into the environment, and the variable that holds it.
 struct Announced {
@@ -51,54 +48,101 @@ inline std::optional<Announced> announced_mpi_ranks() {
 }
 
 /// Writes a line to stderr on the root rank if DISTX_LOG=info.
-inline void log_connection(const AnyConnector& connector, std::string_view launcher) {
-  const char* level = std::getenv("DISTX_LOG");
-  if (level == nullptr || std::string_view(level) != "info" || connector.rank() != connector.root_rank()) return;
-  std::fprintf(stderr, "distx: connect: launcher '%.*s', %d ranks, %d on this host\n",
-               static_cast<int>(launcher.size()), launcher.data(), connector.size(), connector.local_size());
+inline void log_connection(const AnyConnector& connector, std::string_view launcher, const std::string& reason) {
+  if (variable("DISTX_LOG") != "info" || connector.rank() != connector.root_rank()) return;
+  std::fprintf(stderr, "distx: connect: launcher '%.*s' (%s), %d ranks, %d on this host\n",
+               static_cast<int>(launcher.size()), launcher.data(), reason.c_str(), connector.size(),
+               connector.local_size());
+}
+
+/// Returns the reason to choose a launcher, for the log.
+inline std::string reason_of(const Launcher& launcher) {
+  if (launcher.reason != nullptr) return launcher.reason();
+  const auto mpi = announced_mpi_ranks();
+  return mpi ? mpi->variable + " is set" : "it recognized its variables";
+}
+
+/// Returns the header whose launcher has that name; empty if there is none.
+inline std::string_view header_of(std::string_view scheme) noexcept {
+  if (scheme == "mpi") return "distx/mpi.hpp";
+  if (scheme == "pmix") return "distx/pmix.hpp";
+  if (scheme == "file") return "distx/file.hpp";
+  if (scheme == "tcp" || scheme == "env" || scheme == "slurm") return "distx/tcp.hpp";
+  return {};
+}
+
+/// Connects as a URL says.
+inline AnyConnector connect_to(const ConnectUrl& url, int& argc, char**& argv) {
+  const auto only_scheme = [&] {
+    if (!url.is_scheme_alone()) url.refuse(url.scheme() + ":// has no further parts");
+  };
+  const auto logged = [&](AnyConnector connector) {
+    log_connection(connector, url.scheme(), url.to_string());
+    return connector;
+  };
+  if (url.scheme() == "self") {
+    only_scheme();
+    return logged(SelfConnector());
+  }
+  if (url.scheme() == "threads") url.refuse("threads are started by distx::spawn(n, f), not by connect");
+  for (const auto& launcher : launchers())
+    if (launcher.name == url.scheme()) {
+      if (launcher.connect_to != nullptr) return logged(launcher.connect_to(url));
+      only_scheme();
+      return logged(launcher.connect(argc, argv));
+    }
+  if (const auto header = header_of(url.scheme()); !header.empty())
+    url.refuse("it is not compiled in: include <" + std::string(header) + ">");
+  url.refuse("unknown scheme '" + url.scheme() + "'; known are mpi, pmix, tcp, env, slurm, file and self");
 }
 
 }  // namespace detail
 
 /// Makes a launcher known to `connect()`, before main; returns false if one of its name is known already.
 inline bool register_launcher(const Launcher& launcher) {
-  for (const auto& known : detail::launchers())
-    if (known.name == launcher.name) return false;
   auto& all = detail::launchers();
-  all.insert(launcher.by_name ? all.begin() : all.end(), launcher);
+  auto place = all.end();
+  for (auto known = all.begin(); known != all.end(); ++known) {
+    if (known->name == launcher.name) return false;
+    if (place == all.end() && known->last && !launcher.last) place = known;
+  }
+  all.insert(launcher.by_name ? all.begin() : place, launcher);
   return true;
 }
 
 /// Returns a connector for however this program was started: by a launcher, or alone as one rank. Collective.
 ///
-/// Each entry header registers its launcher: <distx/mpi.hpp> mpirun, mpiexec and srun; <distx/file.hpp> the variables
-/// DISTX_FILE (a shared folder), DISTX_RANK and DISTX_SIZE, which take precedence over any other launcher's. With
-/// DISTX_LOG=info the root rank writes to stderr which launcher was used. Blocks until all ranks have joined.
+/// If the variable DISTX_CONNECT is set, it is the URL that `connect(url)` describes. Otherwise each entry header
+/// registers its launchers: <distx/file.hpp> the variables DISTX_FILE (a shared folder), DISTX_RANK and DISTX_SIZE,
+/// which take precedence over any other launcher's; <distx/mpi.hpp> mpirun, mpiexec and srun; <distx/pmix.hpp> the same
+/// without MPI; <distx/tcp.hpp> torchrun, srun, and the variables RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. With
+/// DISTX_LOG=info the root rank writes to stderr which launcher was used, and why. Blocks until all ranks have joined.
 ///
 /// @param argc, argv  those of main; the launcher's own arguments may be removed
 /// @throws ConnectError if a launcher started several ranks and no included header can connect them: it names the
 /// header
-///         to include, and the program never runs as N unconnected ranks; and whatever the connector throws
+///         to include, and the program never runs as N unconnected ranks; if a variable is missing, malformed or
+///         contradicts another: it names it; and whatever the connector throws
 [[nodiscard]] inline AnyConnector connect(int& argc, char**& argv) {
+  if (auto url = detail::variable("DISTX_CONNECT"); !url.empty())
+    return detail::connect_to(detail::ConnectUrl(std::move(url), "DISTX_CONNECT"), argc, argv);
   for (const auto& launcher : detail::launchers())
     if (launcher.started_by_it()) {
       auto connector = launcher.connect(argc, argv);
-      detail::log_connection(connector, launcher.name);
+      detail::log_connection(connector, launcher.name, detail::reason_of(launcher));
       return connector;
     }
   const auto fail = [](const std::string& message) { throw ConnectError(message, {.operation = "connect"}); };
-  if (const char* folder = std::getenv("DISTX_FILE");
-      folder != nullptr && *folder != '\0' && detail::environment_number("DISTX_SIZE") != 1)
+  if (!detail::variable("DISTX_FILE").empty() && detail::environment_number("DISTX_SIZE") != 1)
     fail("DISTX_FILE is set but file-based rendezvous is not compiled in: include <distx/file.hpp>");
   if (const auto mpi = detail::announced_mpi_ranks(); mpi && mpi->size > 1)
     fail("an MPI launcher started " + std::to_string(mpi->size) + " ranks (" + mpi->variable +
          " is set) but MPI is not compiled in: include <distx/mpi.hpp>");
   if (const auto torch = detail::announced_by({"WORLD_SIZE"}); torch && torch->size > 1)
     fail("torchrun started " + std::to_string(torch->size) +
-         " ranks (WORLD_SIZE is set), which distx cannot connect: start the program with mpirun and include "
-         "<distx/mpi.hpp>");
+         " ranks (WORLD_SIZE is set) but TCP is not compiled in: include <distx/tcp.hpp>");
   AnyConnector alone = SelfConnector();
-  detail::log_connection(alone, "none");
+  detail::log_connection(alone, "none", "no launcher's variables are set");
   return alone;
 }
 
@@ -108,6 +152,24 @@ inline bool register_launcher(const Launcher& launcher) {
   char* arguments[] = {nullptr};
   char** argv = arguments;
   return connect(argc, argv);
+}
+
+/// Returns a connector for the ranks that a URL describes, whatever the variables say. Collective.
+///
+/// - `tcp://host:port?rank=0&size=4`: rank 0 listens at the address. Further parameters: `bind` (the address that
+///   rank 0 binds, if it is another) and `timeout` (the deadline, in seconds).
+/// - `file:///folder?rank=0&size=4`: a folder that all ranks share. Further parameter: `timeout`.
+/// - `env://`: the variables of torchrun and PyTorch; `slurm://`: those of srun; `mpi://`: MPI; `pmix://`: PMIx.
+/// - `self://`: one rank.
+///
+/// A rank and a size that the URL does not state are read from DISTX_RANK and DISTX_SIZE.
+/// @throws ConnectError if the URL is malformed, contradicts a variable, or its header is not included; it names the
+///         part; and whatever the connector throws
+[[nodiscard]] inline AnyConnector connect(std::string_view url) {
+  int argc = 0;
+  char* arguments[] = {nullptr};
+  char** argv = arguments;
+  return detail::connect_to(detail::ConnectUrl(std::string(url), "URL"), argc, argv);
 }
 
 }  // namespace distx

@@ -13,12 +13,16 @@ struct Threads {
   Timeout deadline = default_deadline;
 };
 
-/// Threads in each rank of another connector, which it borrows; see `operator*`.
+namespace detail {
+
+/// Threads in each rank of another connector, which it borrows.
 template <Connector Outer>
 struct ThreadsIn {
   Threads threads;
   Outer* outer;
 };
+
+}  // namespace detail
 
 /// Describes `count` ranks for `spawn`.
 /// @throws InvalidArgument unless count >= 1
@@ -29,7 +33,7 @@ struct ThreadsIn {
 
 /// Describes `threads.count` ranks in each rank of `outer` for `spawn`; `outer` must outlive them.
 template <Connector Outer>
-[[nodiscard]] ThreadsIn<Outer> operator*(Threads threads, Outer& outer) {
+[[nodiscard]] detail::ThreadsIn<Outer> operator*(Threads threads, Outer& outer) {
   return {threads, &outer};
 }
 
@@ -100,7 +104,7 @@ void spawn(int count, F&& f) {
 /// @throws RankFailure with the first exception that a thread of this process threw
 template <Connector Outer, class F>
   requires std::invocable<F&, detail::ProductConnector<ThreadConnector, Outer>&>
-void spawn(ThreadsIn<Outer> ranks, F&& f) {
+void spawn(detail::ThreadsIn<Outer> ranks, F&& f) {
   detail::run_threads(ranks.threads, [&](ThreadConnector connector) {
     detail::ProductConnector<ThreadConnector, Outer> all_ranks(std::move(connector), *ranks.outer);
     f(all_ranks);

@@ -5,11 +5,6 @@
 
 namespace distx::detail::file {
 
-[[nodiscard]] inline std::string variable(const char* name) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? "" : text;
-}
-
 [[noreturn]] inline void refuse(const std::string& problem) {
   throw ConnectError(problem +
                          ": set DISTX_FILE to a folder that all ranks share, DISTX_RANK to the rank (from 0), and "
@@ -32,6 +27,20 @@ namespace distx::detail::file {
   return FileConnector(folder, rank, number("DISTX_SIZE"));
 }
 
+/// Joins the ranks of a URL: file:///folder?rank=0&size=4.
+[[nodiscard]] inline FileConnector connect_by_url(const ConnectUrl& url) {
+  url.allow_parameters({"rank", "size", "timeout"});
+  if (!url.authority().empty())
+    url.refuse("a folder's URL has three slashes, as file:///" + url.authority() + url.path());
+  if (url.path().empty()) url.refuse("the folder is missing");
+  const auto size = url.number_or_variable("size", "DISTX_SIZE", 1, most_ranks);
+  const auto rank = url.number_or_variable("rank", "DISTX_RANK", 0, most_ranks - 1);
+  Variables("file").check_rank(rank, size);
+  FileConnectorOptions options;
+  if (const auto seconds = url.number("timeout", 0, 1 << 30)) options.deadline = std::chrono::seconds(seconds->value);
+  return FileConnector(url.path(), rank.value, size.value, options);
+}
+
 /// Lets `connect()` join ranks in a folder once this header is included.
 inline const Launcher launcher{
     .name = "file",
@@ -43,6 +52,12 @@ inline const Launcher launcher{
         },
     .connect = [](int&, char**&) -> AnyConnector { return connect_in_folder(); },
     .by_name = true,
+    .connect_to = [](const ConnectUrl& url) -> AnyConnector { return connect_by_url(url); },
+    .reason =
+        [] {
+          return variable("DISTX_FILE").empty() ? std::string("DISTX_RANK or DISTX_SIZE is set")
+                                                : std::string("DISTX_FILE is set");
+        },
 };
 
 inline const bool launcher_is_registered = register_launcher(launcher);

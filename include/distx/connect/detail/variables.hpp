@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <charconv>
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "distx/core/error.hpp"
+
+namespace distx::detail {
+
+/// Returns the value of an environment variable, empty if it is not set.
+[[nodiscard]] inline std::string variable(const char* name) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? "" : text;
+}
+
+/// Returns an int that is written in digits alone, with a sign at most.
+[[nodiscard]] inline std::optional<int> parse_int(std::string_view text) noexcept {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+/// A number, and its source, such as "WORLD_SIZE=4": for messages.
+struct SourcedNumber {
+  int value = 0;
+  std::string source;
+};
+
+/// Reads the environment variables of one launcher, and names them in errors.
+class Variables {
+ public:
+  /// @param backend  the launcher, for messages
+  explicit Variables(std::string_view backend) : backend_(backend) {}
+
+  [[noreturn]] void refuse(const std::string& problem) const {
+    throw ConnectError(problem, {.operation = "connect", .backend = backend_});
+  }
+  /// @throws ConnectError if it is not set
+  [[nodiscard]] std::string text(const char* name) const {
+    auto value = variable(name);
+    if (value.empty()) refuse(std::string(name) + " is not set");
+    return value;
+  }
+  /// @throws ConnectError if it is not set, or is not a number in [least, most]
+  [[nodiscard]] SourcedNumber number(const char* name, int least, int most) const {
+    const auto value = text(name);
+    const auto known = parse_int(value);
+    if (!known || *known < least || *known > most)
+      refuse("invalid " + std::string(name) + " '" + value + "': must be a number in [" + std::to_string(least) + ", " +
+             std::to_string(most) + "]");
+    return {*known, std::string(name) + "=" + value};
+  }
+  [[nodiscard]] std::optional<SourcedNumber> number_if_set(const char* name, int least, int most) const {
+    if (variable(name).empty()) return std::nullopt;
+    return number(name, least, most);
+  }
+  /// @throws ConnectError unless the rank is below the size
+  void check_rank(const SourcedNumber& rank, const SourcedNumber& size) const {
+    if (rank.value >= size.value)
+      refuse(rank.source + " contradicts " + size.source + ": the rank must be in [0, " + std::to_string(size.value) +
+             ")");
+  }
+
+ private:
+  std::string_view backend_;
+};
+
+}  // namespace distx::detail

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <string>
+
+#include "distx/connect/tcp/detail/frame.hpp"
+#include "distx/connect/tcp/detail/socket.hpp"
+
+namespace distx::detail::tcp {
+
+/// Wakes a thread that waits in poll(2).
+class WakePipe {
+ public:
+  explicit WakePipe(const ErrorContext& context) {
+    int ends[2] = {-1, -1};
+    if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0)
+      throw BackendError("cannot make a pipe (" + system_message(errno) + "): raise the limit on open files", context,
+                         errno);
+    read_ = unique_socket::from_native_handle(ends[0]);
+    write_ = unique_socket::from_native_handle(ends[1]);
+  }
+  void wake() const noexcept {
+    const char byte = 0;
+    (void)!::write(write_.native_handle(), &byte, 1);  // a full pipe wakes as well
+  }
+  void drain() const noexcept {
+    char bytes[64];
+    while (::read(read_.native_handle(), bytes, sizeof bytes) > 0) continue;
+  }
+  [[nodiscard]] int native_handle() const noexcept { return read_.native_handle(); }
+
+ private:
+  unique_socket read_;
+  unique_socket write_;
+};
+
+/// A connected socket with the bytes that are on their way in both directions. Never blocks.
+class BufferedSocket {
+ public:
+  explicit BufferedSocket(unique_socket socket) : socket_(std::move(socket)) {}
+
+  [[nodiscard]] int native_handle() const noexcept { return socket_.native_handle(); }
+  [[nodiscard]] bool is_open() const noexcept { return static_cast<bool>(socket_); }
+  [[nodiscard]] bool has_output() const noexcept { return sent_ < out_.size(); }
+  /// Returns the events to wait for.
+  [[nodiscard]] short events() const noexcept { return static_cast<short>(has_output() ? POLLIN | POLLOUT : POLLIN); }
+
+  void append(std::string_view bytes) { out_ += bytes; }
+  void append(const Frame& frame) { append_frame(out_, frame); }
+  /// Sends what the system takes now; an error shows when the socket is read.
+  void flush() noexcept {
+    while (is_open() && has_output()) {
+      const auto count = ::send(native_handle(), out_.data() + sent_, out_.size() - sent_, MSG_NOSIGNAL);
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0 && errno != EAGAIN && errno != EWOULDBLOCK) sent_ = out_.size();
+      if (count <= 0) break;
+      sent_ += static_cast<std::size_t>(count);
+    }
+    if (!has_output()) {
+      out_.clear();
+      sent_ = 0;
+    }
+  }
+  /// The most bytes that are received at a time, so that others have their turn.
+  static constexpr std::size_t most_at_a_time = 1 << 20;
+
+  /// Receives available bytes, up to `most`; returns false at the end of the connection.
+  [[nodiscard]] bool receive(std::size_t most = most_at_a_time) {
+    in_.erase(0, taken_);
+    taken_ = 0;
+    char block[65536];
+    while (most > 0) {
+      const auto wanted = std::min(most, sizeof block);
+      const auto count = ::recv(native_handle(), block, wanted, 0);
+      if (count == 0 || (count < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) return false;
+      if (count < 0) return true;
+      in_.append(block, static_cast<std::size_t>(count));
+      if (static_cast<std::size_t>(count) < wanted) return true;
+      most -= wanted;
+    }
+    return true;
+  }
+  /// Returns the received bytes that nothing has taken.
+  [[nodiscard]] std::string_view received() const noexcept { return std::string_view(in_).substr(taken_); }
+  void take(std::size_t count) noexcept { taken_ += count; }
+  /// Takes the next frame, if it is complete.
+  [[nodiscard]] ParsedFrame next() { return parse_frame(in_, taken_); }
+
+  /// Ends the sending side of the connection.
+  void shut_down() noexcept {
+    if (is_open()) ::shutdown(native_handle(), SHUT_WR);
+  }
+  void close() noexcept { socket_.reset(); }
+
+ private:
+  unique_socket socket_;
+  std::string in_;
+  std::string out_;
+  std::size_t taken_ = 0;
+  std::size_t sent_ = 0;
+};
+
+}  // namespace distx::detail::tcp

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "distx/connect/tcp/detail/socket.hpp"
+
+// How two ranks prove to each other that they know the token, before either reads anything else. All messages have a
+// fixed size, and nothing is allocated for a stranger.
+//
+//   rank 0:  magic, nonce
+//   rank:    magic, nonce, HMAC(token, "rank", both nonces)
+//   rank 0:  HMAC(token, "root", both nonces), or zeros if the rank's proof is wrong
+namespace distx::detail::tcp {
+
+inline constexpr std::string_view magic = "distx/1\n";
+inline constexpr std::size_t greeting_bytes = magic.size() + sizeof(Digest);
+inline constexpr std::size_t answer_bytes = greeting_bytes + sizeof(Digest);
+
+[[nodiscard]] inline std::string_view bytes_of(const Digest& digest) noexcept {
+  return {reinterpret_cast<const char*>(digest.data()), digest.size()};
+}
+[[nodiscard]] inline Digest digest_from(std::string_view bytes) noexcept {
+  Digest digest{};
+  std::memcpy(digest.data(), bytes.data(), digest.size());
+  return digest;
+}
+
+/// Returns the proof that the side of that role ("rank" or "root") knows the token.
+[[nodiscard]] inline Digest proof(std::string_view token, std::string_view role, const Digest& root_nonce,
+                                  const Digest& rank_nonce) {
+  std::string message(role);
+  message.append(bytes_of(root_nonce)).append(bytes_of(rank_nonce));
+  return hmac_sha256(token, message);
+}
+
+[[nodiscard]] inline std::string greeting(const Digest& nonce) { return std::string(magic).append(bytes_of(nonce)); }
+
+/// Why a rank could not join.
+struct JoinProblem {
+  std::string text;
+  bool is_final = false;  ///< another attempt would not help
+};
+
+/// A rank's side, over a socket that has just been connected. Blocks until `end`.
+/// @return null if both sides have proven the token
+[[nodiscard]] inline std::optional<JoinProblem> prove_as_rank(int descriptor, std::string_view token,
+                                                              Deadline::clock::time_point end) {
+  char received[greeting_bytes];
+  if (const int code = read_all(descriptor, received, sizeof received, end); code != 0)
+    return JoinProblem{code == ENODATA     ? "the connection was closed"
+                       : code == ETIMEDOUT ? "the process there did not send a challenge"
+                                           : system_message(code)};
+  const std::string_view text(received, sizeof received);
+  if (!text.starts_with(magic)) return JoinProblem{"another program listens there", true};
+  const Digest root_nonce = digest_from(text.substr(magic.size()));
+  const Digest nonce = random_digest();
+  const auto answer = greeting(nonce).append(bytes_of(proof(token, "rank", root_nonce, nonce)));
+  Digest answered{};
+  int code = write_all(descriptor, answer, end);
+  if (code == 0) code = read_all(descriptor, reinterpret_cast<char*>(answered.data()), answered.size(), end);
+  if (code != 0) return JoinProblem{code == ENODATA ? "the connection was closed" : system_message(code)};
+  if (equal_digests(answered, Digest{}))
+    return JoinProblem{"rank 0 has another token: set the same DISTX_TOKEN on every rank", true};
+  if (!equal_digests(answered, proof(token, "root", root_nonce, nonce)))
+    return JoinProblem{"the process there does not know the token", true};
+  return std::nullopt;
+}
+
+/// Returns the token: DISTX_TOKEN, or the first line of the file that DISTX_TOKEN_FILE names; empty if neither is set.
+/// @throws ConnectError if the file cannot be read, belongs to another user, or others may read it
+[[nodiscard]] inline std::string token_from_environment() {
+  if (const char* token = std::getenv("DISTX_TOKEN"); token != nullptr && *token != '\0') return token;
+  const char* path = std::getenv("DISTX_TOKEN_FILE");
+  if (path == nullptr || *path == '\0') return {};
+  const auto refuse = [&](const std::string& problem) {
+    throw ConnectError("DISTX_TOKEN_FILE '" + std::string(path) + "' " + problem,
+                       {.operation = "connect", .backend = "tcp"});
+  };
+  const auto file = unique_socket::from_native_handle(::open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  struct stat status {};
+  if (!file || ::fstat(file.native_handle(), &status) != 0) refuse("cannot be read (" + system_message(errno) + ")");
+  if (!S_ISREG(status.st_mode)) refuse("is not a regular file");
+  if (status.st_uid != ::geteuid()) refuse("belongs to another user");
+  if ((status.st_mode & 077) != 0) refuse("is open to other users: set its mode to 0600");
+  char text[4096];
+  const auto count = ::read(file.native_handle(), text, sizeof text);
+  if (count < 0) refuse("cannot be read (" + system_message(errno) + ")");
+  std::string token(text, static_cast<std::size_t>(count));
+  token = token.substr(0, token.find('\n'));
+  if (token.empty()) refuse("has no token in its first line");
+  return token;
+}
+
+}  // namespace distx::detail::tcp

@@ -1,0 +1,490 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <chrono>
+#include <functional>
+#include <list>
+#include <memory>
+#include <thread>
+
+#include "distx/connect/tcp/detail/calls.hpp"
+#include "distx/connect/tcp/detail/connection.hpp"
+#include "distx/connect/tcp/detail/handshake.hpp"
+#include "distx/core/detail/start_thread.hpp"
+
+namespace distx::detail::tcp {
+
+/// Rank 0's service: accepts the other ranks, completes calls, and passes on failures. One thread serves them all.
+///
+/// From a connection that did not prove the token, a fixed number of bytes is read, within ten seconds; if there are
+/// too many of those, the oldest is closed for a new one.
+class Hub {
+ public:
+  /// Limits the time in which a connection proves the token and says hello.
+  static constexpr std::chrono::seconds introduction{10};
+  static constexpr std::size_t most_strangers = 1024;
+  static constexpr std::size_t most_hello_bytes = 4096;
+  /// How long ranks that join later are still notified of an error, and leaving ranks are waited for after one.
+  static constexpr std::chrono::seconds after_error{2};
+
+  Hub(Listener listener, std::string token, int size, Timeout deadline, PeerProcess self, Inbox& inbox,
+      const ErrorContext& context)
+      : listener_(std::move(listener)),
+        token_(std::move(token)),
+        inbox_(inbox),
+        wake_(context),
+        limit_(deadline),
+        join_end_(Deadline(deadline).end()),
+        ranks_(static_cast<std::size_t>(size)) {
+    ranks_[0].presence = Presence::here;
+    ranks_[0].process = std::move(self);
+    if (size == 1) welcome();
+    thread_ = start_thread([this] { run(); }, context);
+  }
+  Hub(const Hub&) = delete;
+  Hub& operator=(const Hub&) = delete;
+  ~Hub() { stop(); }
+
+  /// Takes a frame of rank 0 itself. May be called from any thread.
+  void submit(const Frame& frame) {
+    const std::lock_guard lock(mutex_);
+    if (!take(0, frame)) inbox_.lose("this rank has made a call out of order");
+    wake_.wake();
+  }
+
+  /// Waits until the others have left, up to the deadline, and closes all connections.
+  void leave(Timeout limit) {
+    {
+      std::unique_lock lock(mutex_);
+      if (refused_ || has_failure_ || timed_out_) limit = after_error;
+      const Deadline deadline(limit);
+      const auto over = [&] { return all_served(); };
+      if (deadline.unlimited())
+        changed_.wait(lock, over);
+      else
+        changed_.wait_until(lock, deadline.end(), over);
+    }
+    stop();
+  }
+
+ private:
+  using time_point = Deadline::clock::time_point;
+  enum class Presence : std::uint8_t { absent, here, over };
+  enum class Stage : std::uint8_t { challenged, proven, joined, closing };
+
+  struct Connection {
+    explicit Connection(unique_socket accepted) : socket(std::move(accepted)) {}
+    BufferedSocket socket;
+    Stage stage = Stage::challenged;
+    int rank = -1;
+    Digest nonce{};
+    time_point end{};
+  };
+  struct RankRecord {
+    Presence presence = Presence::absent;
+    Connection* connection = nullptr;
+    PeerProcess process;
+    std::optional<CallPart> part;
+    time_point part_end{};
+    bool expired = false;  ///< it has been notified that its call timed out
+    bool refused = false;  ///< it has been notified that the ranks cannot be connected
+  };
+
+  [[nodiscard]] int size() const noexcept { return static_cast<int>(ranks_.size()); }
+  [[nodiscard]] RankRecord& record(int rank) noexcept { return ranks_[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] std::string name_of(int rank) const {
+    return "rank " + std::to_string(rank) + " of " + std::to_string(size());
+  }
+  [[nodiscard]] std::string name_and_process(int rank) {
+    return name_of(rank) + " (" + record(rank).process.to_string() + ")";
+  }
+
+  // ---- The thread ----
+
+  void run() noexcept {
+    while (!stopped_) try {
+        turn();
+      } catch (const std::exception& error) {  // out of memory
+        const std::lock_guard lock(mutex_);
+        inbox_.lose(std::string("rank 0 cannot serve the others: ") + error.what());
+        connections_.clear();
+        for (auto& other : ranks_) other.connection = nullptr;
+        ranks_[0].presence = Presence::over;
+        broken_ = true;
+        changed_.notify_all();
+        return;
+      }
+  }
+  void turn() {
+    std::vector<pollfd> waited;
+    std::vector<Connection*> of;
+    int pause = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      waited.push_back({wake_.native_handle(), POLLIN, 0});
+      const bool listens = Deadline::clock::now() >= listen_again_;
+      waited.push_back({listens ? listener_.native_handle() : -1, POLLIN, 0});
+      for (auto& connection : connections_) {
+        waited.push_back({connection.socket.native_handle(), connection.socket.events(), 0});
+        of.push_back(&connection);
+      }
+      pause = milliseconds_until(next_end(), 60000);
+    }
+    ::poll(waited.data(), static_cast<nfds_t>(waited.size()), pause);
+    const std::lock_guard lock(mutex_);
+    if (waited[0].revents != 0) wake_.drain();
+    for (std::size_t i = 0; i < of.size(); ++i)
+      if (waited[i + 2].revents != 0) serve(*of[i]);
+    if (waited[1].revents != 0) accept_all();
+    expire();
+    for (auto& connection : connections_) connection.socket.flush();
+    connections_.remove_if([&](Connection& connection) {
+      return !connection.socket.is_open() || (connection.stage == Stage::closing && !connection.socket.has_output());
+    });
+    changed_.notify_all();
+  }
+  void stop() {
+    stopped_ = true;
+    wake_.wake();
+    if (thread_.joinable()) thread_.join();
+    for (auto& connection : connections_) {
+      connection.socket.flush();
+      connection.socket.shut_down();
+    }
+    connections_.clear();
+  }
+  /// Returns the time of the next deadline.
+  [[nodiscard]] time_point next_end() {
+    auto next = time_point::max();
+    if (!joined_ && !refused_) next = std::min(next, join_end_);
+    for (const auto& connection : connections_)
+      if (connection.stage != Stage::joined) next = std::min(next, connection.end);
+    for (const auto& rank : ranks_)
+      if (rank.part && !rank.expired) next = std::min(next, rank.part_end);
+    const auto now = Deadline::clock::now();
+    if (now < listen_again_) next = std::min(next, listen_again_);
+    return std::min(next, now + std::chrono::minutes(1));
+  }
+  void expire() {
+    const auto now = Deadline::clock::now();
+    if (!joined_ && !refused_ && now >= join_end_) refuse(not_joined());
+    for (auto& connection : connections_)
+      if (connection.stage != Stage::joined && now >= connection.end) connection.socket.close();
+    for (int rank = 0; rank < size(); ++rank) {
+      auto& waiting = record(rank);
+      if (!waiting.part || waiting.expired || now < waiting.part_end) continue;
+      std::vector<int> missing;
+      for (int other = 0; other < size(); ++other)
+        if (!record(other).part) missing.push_back(other);
+      waiting.expired = true;
+      timed_out_ = true;
+      send(rank, SentError{'t', -1,
+                           "timed out after " + timeout_of(waiting.part->limit).to_string() + ": " +
+                               list_ranks(missing, size()) + " did not enter this call"}
+                     .frame(FrameKind::fail));
+    }
+  }
+  [[nodiscard]] bool all_served() const {
+    if (broken_) return true;
+    for (const auto& connection : connections_)
+      if (connection.socket.has_output()) return false;
+    for (std::size_t rank = 1; rank < ranks_.size(); ++rank) {
+      if (ranks_[rank].presence == Presence::here) return false;
+      // A rank that has not been in time is not waited for once more.
+      if (refused_ && refused_->type != 't' && !ranks_[rank].refused && ranks_[rank].presence == Presence::absent)
+        return false;
+    }
+    return true;
+  }
+
+  // ---- Connections ----
+
+  void accept_all() {
+    for (;;) {
+      auto accepted = unique_socket::from_native_handle(
+          ::accept4(listener_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      if (!accepted) {
+        // Without a free descriptor the listening socket stays readable: it rests for a moment.
+        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
+          listen_again_ = Deadline::clock::now() + std::chrono::milliseconds(100);
+        return;
+      }
+      std::size_t strangers = 0;
+      Connection* oldest = nullptr;
+      for (auto& connection : connections_)
+        if (connection.stage != Stage::joined && connection.socket.is_open()) {
+          ++strangers;
+          if (oldest == nullptr) oldest = &connection;
+        }
+      if (strangers >= most_strangers) oldest->socket.close();
+      tune(accepted.native_handle());
+      auto& connection = connections_.emplace_back(std::move(accepted));
+      connection.nonce = random_digest();
+      connection.end = Deadline::clock::now() + introduction;
+      connection.socket.append(greeting(connection.nonce));
+      connection.socket.flush();
+    }
+  }
+  void serve(Connection& connection) {
+    if (!connection.socket.is_open()) return;
+    const bool has_joined = connection.stage == Stage::joined;
+    const bool open = connection.socket.receive(has_joined ? BufferedSocket::most_at_a_time : most_hello_bytes);
+    if (connection.stage == Stage::challenged) challenge(connection);
+    while (connection.stage == Stage::proven || connection.stage == Stage::joined) {
+      if (connection.stage == Stage::proven && connection.socket.received().size() > most_hello_bytes) {
+        connection.socket.close();
+        return;
+      }
+      auto [frame, too_long] = connection.socket.next();
+      if (too_long || (frame && !take_from(connection, *frame))) {
+        drop(connection, "sent a malformed message");
+        return;
+      }
+      if (!frame) break;
+    }
+    if (!open) drop(connection, "exited unexpectedly");
+  }
+  void challenge(Connection& connection) {
+    const auto received = connection.socket.received();
+    const auto known = std::min(received.size(), magic.size());
+    if (received.substr(0, known) != magic.substr(0, known)) return connection.socket.close();
+    if (received.size() < answer_bytes) return;
+    const Digest nonce = digest_from(received.substr(magic.size()));
+    const Digest proven = digest_from(received.substr(greeting_bytes));
+    connection.socket.take(answer_bytes);
+    if (equal_digests(proven, proof(token_, "rank", connection.nonce, nonce))) {
+      connection.stage = Stage::proven;
+      connection.socket.append(bytes_of(proof(token_, "root", connection.nonce, nonce)));
+    } else {
+      ++wrong_tokens_;
+      connection.stage = Stage::closing;
+      connection.socket.append(bytes_of(Digest{}));
+    }
+    connection.socket.flush();
+  }
+  bool take_from(Connection& connection, const Frame& frame) {
+    if (connection.stage == Stage::joined) return take(connection.rank, frame);
+    return frame.kind == FrameKind::hello && join(connection, frame);
+  }
+  void drop(Connection& connection, const std::string& how) {
+    connection.socket.close();
+    if (connection.rank < 0) return;
+    const int rank = std::exchange(connection.rank, -1);
+    record(rank).connection = nullptr;
+    if (record(rank).presence == Presence::over) return;
+    end(rank, RankEnd::exited, name_and_process(rank) + " " + how);
+  }
+  void send(int rank, const Frame& frame) {
+    if (rank == 0) {
+      inbox_.take(frame);
+    } else if (auto* connection = record(rank).connection) {
+      connection->socket.append(frame);
+      connection->socket.flush();
+    }
+  }
+  void send_all(const Frame& frame) {
+    for (int rank = size() - 1; rank >= 0; --rank) send(rank, frame);
+  }
+
+  // ---- Joining ----
+
+  bool join(Connection& connection, const Frame& frame) {
+    FrameReader in(frame.body);
+    const int rank = in.small(1 << 20);
+    const int their_size = in.small(1 << 20);
+    const auto limit = in.number();
+    const auto left = in.number();
+    auto process = PeerProcess::from(in);
+    if (!in.complete()) return false;
+    connection.end = Deadline::clock::now() + introduction;
+    const auto error = disagreement(rank, their_size, process);
+    if (!error) {
+      auto& known = record(rank);
+      known.presence = Presence::here;
+      known.connection = &connection;
+      known.process = std::move(process);
+      connection.rank = rank;
+      connection.stage = Stage::joined;
+      if (const Deadline theirs(timeout_of(left)); theirs.end() < join_end_) {
+        join_end_ = theirs.end();
+        limit_ = timeout_of(limit);
+      }
+    }
+    if (error || refused_) {
+      const bool late = joined_;
+      if (error && !late && !refused_) refuse(*error);
+      connection.socket.append((late || !refused_ ? *error : *refused_).frame(FrameKind::refuse));
+      connection.socket.flush();
+      connection.stage = Stage::closing;
+      connection.rank = -1;
+      if (rank < size()) {
+        auto& known = record(rank);
+        known.refused = true;
+        if (known.connection == &connection) {
+          known.connection = nullptr;
+          known.presence = Presence::over;
+        }
+      }
+      return true;
+    }
+    if (std::all_of(ranks_.begin(), ranks_.end(), [](const auto& one) { return one.presence == Presence::here; }))
+      welcome();
+    return true;
+  }
+  [[nodiscard]] std::optional<SentError> disagreement(int rank, int their_size, const PeerProcess& process) {
+    if (their_size != size())
+      return SentError{'c', -1,
+                       "rank " + std::to_string(rank) + " expects " + std::to_string(their_size) + " ranks, rank 0 " +
+                           std::to_string(size()) + ": start every rank with the same size"};
+    if (rank >= size())
+      return SentError{'c', -1,
+                       "invalid rank " + std::to_string(rank) + " (" + process.to_string() + "): must be in [0, " +
+                           std::to_string(size()) + ")"};
+    if (record(rank).presence != Presence::absent)
+      return SentError{'c', -1,
+                       "two processes have rank " + std::to_string(rank) + " (" + record(rank).process.to_string() +
+                           " and " + process.to_string() + "): give every process a different rank"};
+    return std::nullopt;
+  }
+  [[nodiscard]] SentError not_joined() {
+    std::vector<int> missing;
+    for (int rank = 0; rank < size(); ++rank)
+      if (record(rank).presence == Presence::absent) missing.push_back(rank);
+    auto message = "timed out after " + limit_.to_string() + ": " + list_ranks(missing, size()) + " did not join at " +
+                   listener_.endpoint().to_string();
+    if (wrong_tokens_ > 0)
+      message += "; " + std::to_string(wrong_tokens_) + (wrong_tokens_ == 1 ? " connection" : " connections") +
+                 " had another token: set the same DISTX_TOKEN on every rank";
+    return {'t', -1, std::move(message)};
+  }
+  void welcome() {
+    joined_ = true;
+    FrameWriter out(FrameKind::welcome);
+    out.number(ranks_.size());
+    for (const auto& rank : ranks_) rank.process.write(out);
+    send_all(out.finish());
+  }
+  void refuse(SentError error) {
+    refused_ = std::move(error);
+    const Frame frame = refused_->frame(FrameKind::refuse);
+    for (auto& rank : ranks_)
+      if (rank.presence == Presence::here) rank.refused = true;
+    send_all(frame);
+  }
+
+  // ---- Calls, failures, ends ----
+
+  /// Takes a frame of a rank that has joined; returns false if it is malformed or out of order.
+  bool take(int rank, const Frame& frame) {
+    FrameReader in(frame.body);
+    switch (frame.kind) {
+      case FrameKind::call: {
+        auto part = CallPart::from(frame, size());
+        auto& caller = record(rank);
+        if (!part || caller.part || !joined_ || caller.presence != Presence::here) return false;
+        caller.part_end = Deadline(timeout_of(part->limit)).end();
+        caller.part = std::move(part);
+        caller.expired = false;
+        settle_call();
+        return true;
+      }
+      case FrameKind::notify: {
+        const auto identity = in.number();
+        const std::string reason(in.text());
+        if (!in.complete()) return false;
+        if (published_.emplace(identity, reason).second)
+          send_all(FrameWriter(FrameKind::published).number(identity).text(reason).finish());
+        return true;
+      }
+      case FrameKind::leave: {
+        const bool threw = in.small(1) == 1;
+        if (!in.complete()) return false;
+        end(rank, threw ? RankEnd::threw : RankEnd::left,
+            threw ? name_of(rank) + " destroyed its connector while unwinding from an exception"
+                  : name_of(rank) + " destroyed its connector and will not enter this call");
+        return true;
+      }
+      default:
+        return false;
+    }
+  }
+  void end(int rank, RankEnd how, const std::string& message) {
+    auto& ended = record(rank);
+    if (ended.presence == Presence::over) return;
+    if (!joined_ && !refused_)
+      refuse({how == RankEnd::exited ? 'f' : 'r', rank,
+              how == RankEnd::exited ? name_and_process(rank) + " exited before all ranks had joined" : message});
+    ended.presence = Presence::over;
+    const bool is_failure = how != RankEnd::left;
+    if (!first_end_ || (is_failure && !has_failure_))
+      first_end_ = SentError{how == RankEnd::threw ? 'r' : 'f', rank, message};
+    has_failure_ = has_failure_ || is_failure;
+    send_all(FrameWriter(FrameKind::ended)
+                 .number(static_cast<std::uint64_t>(rank))
+                 .number(static_cast<std::uint64_t>(how))
+                 .text(message)
+                 .finish());
+    settle_call();
+  }
+  /// Completes the current call if all ranks have entered it, and fails it if one cannot enter it any more.
+  void settle_call() {
+    bool all = true, over = false;
+    for (const auto& rank : ranks_) {
+      if (rank.part) continue;
+      all = false;
+      over = over || rank.presence == Presence::over;
+    }
+    if (!all && !over) return;
+    std::optional<Frame> reply;
+    if (!all) {
+      reply = first_end_->frame(FrameKind::fail);
+    } else {
+      for (int rank = 1; rank < size() && !reply; ++rank)
+        if (record(rank).part->call != ranks_[0].part->call)
+          reply = SentError{'m', -1,
+                            "rank 0 calls " + ranks_[0].part->call + ", rank " + std::to_string(rank) + " " +
+                                record(rank).part->call}
+                      .frame(FrameKind::fail);
+      if (!reply) reply = result();
+    }
+    // Rank 0 is the last: its process may end as soon as it has the reply.
+    for (int rank = size() - 1; rank >= 0; --rank) {
+      auto& waiting = record(rank);
+      if (!waiting.part) continue;
+      if (!waiting.expired) send(rank, *reply);
+      waiting.part.reset();
+    }
+  }
+  [[nodiscard]] Frame result() {
+    const auto& mine = *ranks_[0].part;
+    Frame frame{FrameKind::result, {}};
+    if (mine.result == CallResult::of_root) frame.body = record(mine.root).part->bytes;
+    if (mine.result == CallResult::of_all)
+      for (const auto& rank : ranks_) frame.body += rank.part->bytes;
+    return frame;
+  }
+
+  Listener listener_;
+  std::string token_;
+  Inbox& inbox_;
+  WakePipe wake_;
+  Timeout limit_;
+  time_point join_end_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::list<Connection> connections_;
+  std::vector<RankRecord> ranks_;
+  std::map<std::uint64_t, std::string> published_;
+  std::optional<SentError> refused_;
+  std::optional<SentError> first_end_;  ///< the first rank that failed; if none, the first that left
+  bool joined_ = false;
+  bool has_failure_ = false;
+  bool timed_out_ = false;
+  bool broken_ = false;
+  time_point listen_again_{};
+  int wrong_tokens_ = 0;
+  std::atomic<bool> stopped_{false};
+  std::jthread thread_;
+};
+
+}  // namespace distx::detail::tcp

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace distx::detail::tcp {
+
+/// Returns the first host of a list of Slurm's, such as `node[01-03,7],gpu1`; null if the list is malformed.
+[[nodiscard]] inline std::optional<std::string> first_slurm_host(std::string_view list) {
+  std::string host;
+  while (!list.empty() && list.front() != ',') {
+    if (list.front() == ']') return std::nullopt;
+    if (list.front() != '[') {
+      host += list.front();
+      list.remove_prefix(1);
+      continue;
+    }
+    const auto end = list.find(']');
+    if (end == std::string_view::npos) return std::nullopt;
+    // The first number of the first range keeps its leading zeros.
+    const auto numbers = list.substr(1, end - 1);
+    const auto first = numbers.substr(0, numbers.find_first_of(",-"));
+    if (first.empty() || first.find_first_not_of("0123456789") != std::string_view::npos) return std::nullopt;
+    host += first;
+    list.remove_prefix(end + 1);
+  }
+  if (host.empty()) return std::nullopt;
+  return host;
+}
+
+/// Returns a port for a job step: the same on all its ranks, different in steps that run at the same time, and below
+/// the ports that the system gives to outgoing connections.
+[[nodiscard]] constexpr int slurm_port(int job, int step) noexcept {
+  constexpr unsigned least = 15000, count = 15000;
+  return static_cast<int>(least + (static_cast<unsigned>(job) * 31u + static_cast<unsigned>(step)) % count);
+}
+
+}  // namespace distx::detail::tcp

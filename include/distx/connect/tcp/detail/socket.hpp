@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "distx/connect/tcp/detail/sha256.hpp"
+#include "distx/core/deadline.hpp"
+#include "distx/core/error.hpp"
+#include "distx/core/unique_handle.hpp"
+
+namespace distx::detail::tcp {
+
+struct socket_traits {
+  using handle_type = int;
+  static handle_type null() noexcept { return -1; }
+  static void close(handle_type descriptor) noexcept { ::close(descriptor); }
+};
+using unique_socket = unique_handle<socket_traits>;
+
+/// A host name or address, and a port.
+struct Endpoint {
+  std::string host;
+  int port = 0;
+
+  [[nodiscard]] std::string to_string() const {
+    const bool is_v6 = host.find(':') != std::string::npos;
+    return (is_v6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
+  }
+};
+
+/// One address that an endpoint's name stands for.
+struct SocketAddress {
+  sockaddr_storage bytes{};
+  socklen_t length = 0;
+
+  [[nodiscard]] const sockaddr* get() const noexcept { return reinterpret_cast<const sockaddr*>(&bytes); }
+  [[nodiscard]] bool is_loopback() const noexcept {
+    if (bytes.ss_family == AF_INET) {
+      sockaddr_in v4;
+      std::memcpy(&v4, &bytes, sizeof v4);
+      return (ntohl(v4.sin_addr.s_addr) >> 24) == 127;
+    }
+    sockaddr_in6 v6;
+    std::memcpy(&v6, &bytes, sizeof v6);
+    return bytes.ss_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr);
+  }
+  /// Returns the address without the port, in numbers.
+  [[nodiscard]] std::string to_string() const {
+    char text[NI_MAXHOST] = "?";
+    ::getnameinfo(get(), length, text, sizeof text, nullptr, 0, NI_NUMERICHOST);
+    return text;
+  }
+  [[nodiscard]] int port() const noexcept {
+    sockaddr_in v4;  // the port has the same place in both families
+    std::memcpy(&v4, &bytes, sizeof v4);
+    return ntohs(v4.sin_port);
+  }
+};
+
+[[nodiscard]] inline std::string system_message(int code) { return std::generic_category().message(code); }
+
+/// The addresses of an endpoint, or the reason that there are none.
+struct Resolution {
+  std::vector<SocketAddress> addresses;
+  std::string problem;
+};
+
+[[nodiscard]] inline Resolution resolve(const Endpoint& endpoint) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  Resolution result;
+  const auto port = std::to_string(endpoint.port);
+  if (const int code = ::getaddrinfo(endpoint.host.c_str(), port.c_str(), &hints, &found); code != 0) {
+    result.problem = "cannot resolve '" + endpoint.host + "' (" +
+                     (code == EAI_SYSTEM ? system_message(errno) : std::string(::gai_strerror(code))) + ")";
+    return result;
+  }
+  for (const addrinfo* next = found; next != nullptr; next = next->ai_next) {
+    SocketAddress address;
+    address.length = static_cast<socklen_t>(next->ai_addrlen);
+    std::memcpy(&address.bytes, next->ai_addr, next->ai_addrlen);
+    result.addresses.push_back(address);
+  }
+  ::freeaddrinfo(found);
+  // Both families are tried; IPv4 first, since a rank 0 that binds one address binds the first.
+  std::stable_sort(result.addresses.begin(), result.addresses.end(), [](const auto& a, const auto& b) {
+    return a.bytes.ss_family == AF_INET && b.bytes.ss_family != AF_INET;
+  });
+  return result;
+}
+
+/// Makes a socket that never blocks and is not inherited by other programs; null if the system refuses.
+[[nodiscard]] inline unique_socket open_socket(const SocketAddress& address) noexcept {
+  return unique_socket::from_native_handle(
+      ::socket(address.bytes.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+}
+
+/// Sends small frames at once, and notices a host that has vanished without closing its connections.
+inline void tune(int descriptor) noexcept {
+  const auto set = [&](int level, int name, int value) { ::setsockopt(descriptor, level, name, &value, sizeof value); };
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 10);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 5);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 4);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 30000);
+}
+
+/// Returns the milliseconds until a point in time, for poll(2): at least 0, at most `most`.
+[[nodiscard]] inline int milliseconds_until(Deadline::clock::time_point end, int most) noexcept {
+  const auto left = end - Deadline::clock::now();
+  if (left <= Deadline::clock::duration::zero()) return 0;
+  const auto count = std::chrono::ceil<std::chrono::milliseconds>(left).count();
+  return count < most ? static_cast<int>(count) : most;
+}
+
+/// Waits until a socket is ready for `events`; returns false at the end of the wait.
+[[nodiscard]] inline bool await_events(int descriptor, short events, Deadline::clock::time_point end) noexcept {
+  for (;;) {
+    pollfd waited{descriptor, events, 0};
+    const int count = ::poll(&waited, 1, milliseconds_until(end, 1000));
+    if (count > 0) return true;
+    if (Deadline::clock::now() >= end) return false;
+  }
+}
+
+/// Connects to one address; returns 0 or an error code of the system.
+[[nodiscard]] inline int connect_socket(const unique_socket& socket, const SocketAddress& address,
+                                        Deadline::clock::time_point end) noexcept {
+  if (::connect(socket.native_handle(), address.get(), address.length) == 0) return 0;
+  if (errno != EINPROGRESS && errno != EINTR) return errno;
+  if (!await_events(socket.native_handle(), POLLOUT, end)) return ETIMEDOUT;
+  int code = 0;
+  socklen_t length = sizeof code;
+  return ::getsockopt(socket.native_handle(), SOL_SOCKET, SO_ERROR, &code, &length) == 0 ? code : errno;
+}
+
+/// Writes all bytes; returns 0, or an error code of the system.
+[[nodiscard]] inline int write_all(int descriptor, std::string_view bytes, Deadline::clock::time_point end) noexcept {
+  while (!bytes.empty()) {
+    const auto count = ::send(descriptor, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (count > 0) {
+      bytes.remove_prefix(static_cast<std::size_t>(count));
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      if (!await_events(descriptor, POLLOUT, end)) return ETIMEDOUT;
+    } else if (errno != EINTR) {
+      return errno;
+    }
+  }
+  return 0;
+}
+
+/// Reads that many bytes; returns 0, an error code of the system, or ENODATA if the other side closed the connection.
+[[nodiscard]] inline int read_all(int descriptor, char* bytes, std::size_t count,
+                                  Deadline::clock::time_point end) noexcept {
+  while (count > 0) {
+    const auto read = ::recv(descriptor, bytes, count, 0);
+    if (read > 0) {
+      bytes += read;
+      count -= static_cast<std::size_t>(read);
+    } else if (read == 0) {
+      return ENODATA;
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      if (!await_events(descriptor, POLLIN, end)) return ETIMEDOUT;
+    } else if (errno != EINTR) {
+      return errno;
+    }
+  }
+  return 0;
+}
+
+/// Returns 256 random bits.
+/// @throws ConnectError if the system has none
+[[nodiscard]] inline Digest random_digest() {
+  Digest bits;
+  if (::getentropy(bits.data(), bits.size()) != 0)
+    throw ConnectError("the system returned no random bits (" + system_message(errno) + ")",
+                       {.operation = "connect", .backend = "tcp"}, errno);
+  return bits;
+}
+
+[[nodiscard]] inline std::string hexadecimal(const Digest& digest) {
+  std::string text;
+  for (const auto byte : digest) {
+    text += "0123456789abcdef"[byte >> 4];
+    text += "0123456789abcdef"[byte & 15];
+  }
+  return text;
+}
+
+/// Rank 0's listening socket, and the addresses that the others use.
+class Listener {
+ public:
+  /// Listens at the first of the endpoint's addresses; port 0 stands for one that is free.
+  /// @throws ConnectError if the address cannot be used; its `code()` is EADDRINUSE if another program uses it
+  Listener(const SocketAddress& address, const Endpoint& named, const ErrorContext& context)
+      : is_loopback_(address.is_loopback()), socket_(open_socket(address)) {
+    const auto refuse = [&](int code) {
+      throw ConnectError(
+          "cannot listen at " + named.to_string() + " (" + system_message(code) + ")" +
+              (code == EADDRINUSE ? ": choose another port"
+                                  : ": rank 0 needs an address of the host it runs on, or an address to bind (bind=…)"),
+          context, code);
+    };
+    const int one = 1;
+    if (!socket_) refuse(errno);
+    ::setsockopt(socket_.native_handle(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    if (::bind(socket_.native_handle(), address.get(), address.length) != 0) refuse(errno);
+    if (::listen(socket_.native_handle(), SOMAXCONN) != 0) refuse(errno);
+    SocketAddress bound;
+    bound.length = sizeof bound.bytes;
+    if (::getsockname(socket_.native_handle(), reinterpret_cast<sockaddr*>(&bound.bytes), &bound.length) != 0)
+      refuse(errno);
+    endpoint_ = {named.host, bound.port()};
+  }
+
+  [[nodiscard]] int native_handle() const noexcept { return socket_.native_handle(); }
+  /// Returns the name that was given, with the port in use.
+  [[nodiscard]] const Endpoint& endpoint() const noexcept { return endpoint_; }
+  [[nodiscard]] bool is_loopback() const noexcept { return is_loopback_; }
+
+ private:
+  bool is_loopback_;
+  unique_socket socket_;
+  Endpoint endpoint_;
+};
+
+}  // namespace distx::detail::tcp

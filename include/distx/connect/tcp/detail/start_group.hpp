@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <memory>
+
+#include "distx/connect/tcp/detail/tcp_group.hpp"
+
+namespace distx::detail::tcp {
+
+/// The largest number of ranks.
+inline constexpr int most_tcp_ranks = 65536;
+
+/// @throws ConnectError unless the size is in [1, most_tcp_ranks] and the rank in [0, size)
+inline void check_terms(const JoinTerms& terms) {
+  const ErrorContext context{.operation = "connect", .backend = "tcp"};
+  if (terms.size < 1 || terms.size > most_tcp_ranks)
+    throw ConnectError(
+        "invalid size " + std::to_string(terms.size) + ": must be in [1, " + std::to_string(most_tcp_ranks) + "]",
+        context);
+  if (terms.rank < 0 || terms.rank >= terms.size)
+    throw ConnectError(
+        "invalid rank " + std::to_string(terms.rank) + ": must be in [0, " + std::to_string(terms.size) + ")", context);
+}
+
+/// Returns a connection to another rank 0 that knows the token, if there is one.
+[[nodiscard]] inline std::optional<ProvenSocket> connected_within(Timeout limit, const Endpoint& endpoint,
+                                                                  const std::string& token,
+                                                                  const ErrorContext& context) {
+  const auto locate = [&](auto) { return std::optional(RootAddress{endpoint, token}); };
+  try {
+    return connect_to_root(locate, limit, Deadline(limit), context);
+  } catch (const Error&) {  // another program
+    return std::nullopt;
+  }
+}
+
+/// Returns the group of a rank other than 0. Collective.
+[[nodiscard]] inline std::shared_ptr<TcpGroup> join_group(const JoinTerms& terms, const Locate& locate) {
+  const ErrorContext context{.operation = "connect", .backend = "tcp", .rank = terms.rank, .size = terms.size};
+  const Deadline deadline(terms.deadline);
+  auto root = connect_to_root(locate, terms.deadline, deadline, context);
+  return std::make_shared<TcpGroup>(terms, std::move(root), deadline);
+}
+
+/// Returns rank 0's group at an endpoint, which it listens at.
+///
+/// If the port is in use, that may be another rank 0, which is notified so that every rank throws; or a process of an
+/// earlier job that is about to end, which is waited for up to three seconds.
+[[nodiscard]] inline std::shared_ptr<TcpGroup> serve_at(const Endpoint& endpoint, const std::string& bind,
+                                                        const JoinTerms& terms) {
+  const ErrorContext context{.operation = "connect", .backend = "tcp", .rank = terms.rank, .size = terms.size};
+  const Deadline deadline(terms.deadline);
+  const auto give_up = std::min(deadline.end(), Deadline::clock::now() + std::chrono::seconds(3));
+  const Endpoint bound{bind.empty() ? endpoint.host : bind, endpoint.port};
+  for (;;) {
+    const auto [addresses, problem] = resolve(bound);
+    if (addresses.empty()) throw ConnectError(problem, context);
+    if (terms.token.empty() && !addresses[0].is_loopback())
+      throw ConnectError(bound.to_string() + " (" + addresses[0].to_string() +
+                             ") is not a loopback address, and rank 0 serves other hosts only with a token: set "
+                             "DISTX_TOKEN on every rank, or DISTX_TOKEN_FILE to a file of mode 0600",
+                         context);
+    try {
+      return std::make_shared<TcpGroup>(terms, Listener(addresses[0], bound, context));
+    } catch (const ConnectError& error) {
+      if (error.code() != EADDRINUSE || Deadline::clock::now() >= give_up) throw;
+    }
+    if (auto other = connected_within(std::chrono::milliseconds(300), endpoint, terms.token, context)) {
+      JoinTerms as_second = terms;
+      as_second.deadline = std::chrono::seconds(1);
+      try {
+        TcpGroup(as_second, std::move(*other), Deadline(as_second.deadline));
+      } catch (const RankFailure&) {  // it has ended: the port may be free now
+      }
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+}
+
+/// Returns the group of a rank whose rank 0 listens at a known endpoint. Collective.
+[[nodiscard]] inline std::shared_ptr<TcpGroup> start_group(const Endpoint& endpoint, const std::string& bind,
+                                                           JoinTerms terms) {
+  const ErrorContext context{.operation = "connect", .backend = "tcp"};
+  check_terms(terms);
+  if (endpoint.host.empty()) throw ConnectError("the host is empty", context);
+  if (endpoint.port < 1 || endpoint.port > 65535)
+    throw ConnectError("invalid port " + std::to_string(endpoint.port) + ": must be in [1, 65535]", context);
+  if (terms.token.empty()) terms.token = token_from_environment();
+  if (terms.rank == 0) return serve_at(endpoint, bind, terms);
+  return join_group(terms, [&](auto) { return std::optional(RootAddress{endpoint, terms.token}); });
+}
+
+}  // namespace distx::detail::tcp

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include "connect/environment.hpp"
+#include "connect/over_tcp.hpp"
+#include "distx/connect/file/launcher.hpp"
+#include "distx/connect/tcp/launcher.hpp"
+
+namespace {
+
+namespace tcp = distx::detail::tcp;
+namespace file = distx::detail::file;
+using test::each;
+using test::Environment;
+using Variables = Environment::Values;
+using Messages = std::vector<std::string>;
+
+distx::AnyConnector by_tcp_url(const std::string& url) {
+  return tcp::connect_by_url(distx::detail::ConnectUrl(url, "URL"));
+}
+distx::AnyConnector by_file_url(const std::string& url) {
+  return file::connect_by_url(distx::detail::ConnectUrl(url, "URL"));
+}
+
+/// Returns the message of the error that `f` throws.
+template <class F>
+std::string error_of(F&& f) {
+  try {
+    (void)f();
+  } catch (const distx::Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST_CASE("tcp:// and file:// connect the ranks that their URLs describe") {
+  const Environment bare(Variables{});
+  const std::string place = "tcp://127.0.0.1:" + std::to_string(test::free_port());
+  const test::NewFolder folder;
+  for (const bool in_folder : {false, true})
+    CHECK(each(3, [&](int rank) {
+            const std::string terms = "?rank=" + std::to_string(rank) + "&size=3&timeout=60";
+            auto connector =
+                in_folder ? by_file_url("file://" + folder.path().string() + terms) : by_tcp_url(place + terms);
+            if (connector.rank() != rank || connector.size() != 3) throw std::runtime_error("another rank");
+            if (in_folder != (connector.target<distx::FileConnector>() != nullptr))
+              throw std::runtime_error("another connector");
+            connector.barrier();
+          }) == Messages(3));
+}
+
+TEST_CASE("tcp:// takes the rank and the size from variables, and refuses contradictions") {
+  const auto url = "tcp://127.0.0.1:" + std::to_string(test::free_port());
+  const Environment one(Variables{{"DISTX_RANK", "0"}, {"DISTX_SIZE", "1"}});
+  CHECK(by_tcp_url(url).size() == 1);
+  CHECK(error_of([&] { return by_tcp_url(url + "?size=2"); }) ==
+        "distx: connect: invalid URL '" + url + "?size=2': size=2 in URL contradicts DISTX_SIZE=1");
+  const Environment indexed(Variables{{"JOB_COMPLETION_INDEX", "0"}});
+  CHECK(by_tcp_url(url + "?size=1").rank() == 0);
+}
+
+TEST_CASE("malformed parts of tcp:// and file:// throw ConnectError that names them") {
+  const Environment bare(Variables{});
+  const auto tcp_error = [](const std::string& url) { return error_of([&] { return by_tcp_url(url); }); };
+  const auto contains = [](const std::string& text, const std::string& part) {
+    if (text.find(part) == std::string::npos) MESSAGE(text);
+    return text.find(part) != std::string::npos;
+  };
+  CHECK(contains(tcp_error("tcp://a:1"), "the size is missing: add size=…, or set DISTX_SIZE"));
+  CHECK(contains(tcp_error("tcp://a:1?size=2"), "the rank is missing: add rank=…, or set DISTX_RANK"));
+  CHECK(contains(tcp_error("tcp://a:1?size=2&rank=x"), "invalid rank 'x': must be a number in [0, 65535]"));
+  CHECK(contains(tcp_error("tcp://a:1?size=2&rank=2"), "rank=2 in URL contradicts size=2 in URL"));
+  CHECK(contains(tcp_error("tcp://a:1?size=0"), "invalid size '0'"));
+  CHECK(contains(tcp_error("tcp://a?size=1"), "'a' is not host:port"));
+  CHECK(contains(tcp_error("tcp://a:x?size=1"), "'a:x' is not host:port"));
+  CHECK(contains(tcp_error("tcp://:1?size=1"), "':1' is not host:port"));
+  CHECK(contains(tcp_error("tcp://a:1/b?size=1"), "unexpected path '/b'"));
+  CHECK(contains(tcp_error("tcp://a:1?sise=1"), "unknown parameter 'sise'; tcp:// has rank, size, bind, timeout"));
+  const auto file_error = [](const std::string& url) { return error_of([&] { return by_file_url(url); }); };
+  CHECK(contains(file_error("file://a/b?rank=0&size=1"), "a folder's URL has three slashes, as file:///a/b"));
+  CHECK(contains(file_error("file://"), "the folder is missing"));
+  CHECK(tcp::endpoint_from("[::1]:5").host == "::1");
+}
+
+TEST_CASE("the variables of torchrun are checked, and errors name them") {
+  const Variables right{{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "29500"}};
+  const auto error = [&](const Variables& changes) {
+    Variables all = right;
+    for (const auto& [name, value] : changes) all[name] = value;
+    const Environment set(all);
+    return error_of([] { return tcp::connect_by_variables(); });
+  };
+  const std::string start = "distx: connect (env): ";
+  CHECK(error({{"WORLD_SIZE", ""}}) == start + "WORLD_SIZE is not set");
+  CHECK(error({{"WORLD_SIZE", "two"}}) == start + "invalid WORLD_SIZE 'two': must be a number in [1, 65536]");
+  CHECK(error({{"RANK", ""}}) == start + "RANK is not set");
+  CHECK(error({{"RANK", "2"}}) == start + "RANK=2 contradicts WORLD_SIZE=2: the rank must be in [0, 2)");
+  CHECK(error({{"MASTER_ADDR", ""}}) == start + "MASTER_ADDR is not set");
+  CHECK(error({{"MASTER_PORT", ""}}) == start + "MASTER_PORT is not set");
+  CHECK(error({{"MASTER_PORT", "65536"}}) == start + "invalid MASTER_PORT '65536': must be a number in [1, 65535]");
+  CHECK(error({{"LOCAL_WORLD_SIZE", "3"}}) ==
+        start + "LOCAL_WORLD_SIZE=3 contradicts WORLD_SIZE=2: a host has at most all ranks");
+  CHECK(error({{"LOCAL_WORLD_SIZE", "1"}, {"LOCAL_RANK", "1"}}) ==
+        start + "LOCAL_RANK=1 contradicts LOCAL_WORLD_SIZE=1: the rank must be in [0, 1)");
+  CHECK(error({{"RANK", "0"}, {"MASTER_ADDR", "192.0.2.1"}}).find("set DISTX_TOKEN on every rank") !=
+        std::string::npos);
+  CHECK(error({{"WORLD_SIZE", "1"}, {"RANK", ""}}) == "no error");
+  CHECK(error({{"WORLD_SIZE", "1"}, {"RANK", "0"}, {"MASTER_ADDR", ""}}) == "no error");
+}
+
+TEST_CASE("the variables of Slurm are checked, and errors name them") {
+  const Variables right{
+      {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "2"}, {"SLURM_STEP_NODELIST", "node[01-02]"}, {"SLURM_JOB_ID", "7"}};
+  const auto error = [&](const Variables& changes) {
+    Variables all = right;
+    for (const auto& [name, value] : changes) all[name] = value;
+    const Environment set(all);
+    return error_of([] { return tcp::connect_in_slurm(); });
+  };
+  const std::string start = "distx: connect (slurm): ";
+  CHECK(error({{"SLURM_PROCID", "2"}}) ==
+        start + "SLURM_PROCID=2 contradicts SLURM_NTASKS=2: the rank must be in [0, 2)");
+  CHECK(error({{"SLURM_NTASKS", "x"}}) == start + "invalid SLURM_NTASKS 'x': must be a number in [1, 65536]");
+  CHECK(error({{"SLURM_STEP_NODELIST", ""}}) == start + "SLURM_STEP_NODELIST is not set");
+  CHECK(error({{"SLURM_STEP_NODELIST", "node[01"}}) ==
+        start + "invalid SLURM_STEP_NODELIST 'node[01': must be a list such as node[01-03,7]");
+  CHECK(error({{"SLURM_JOB_ID", ""}}) == start + "SLURM_JOB_ID is not set");
+  CHECK(error({{"SLURM_NTASKS", "1"}}) == "no error");
+}
+
+TEST_CASE("the first host of a Slurm list") {
+  for (const auto& [list, host] : Variables{{"node1", "node1"},
+                                            {"node1,node2", "node1"},
+                                            {"node[01-03,7]", "node01"},
+                                            {"node[7,01-03],gpu1", "node7"},
+                                            {"rack[2-3]-node[001-004].cluster,b", "rack2-node001.cluster"},
+                                            {"a-b.c", "a-b.c"}})
+    CHECK(tcp::first_slurm_host(list) == host);
+  for (const char* list : {"", ",node1", "node[", "node[]", "node]", "node[a-b]", "node[1", "[,1]"})
+    CHECK(!tcp::first_slurm_host(list));
+  CHECK(tcp::slurm_port(2147483647, 2147483647) < 30000);
+  CHECK(tcp::slurm_port(0, 0) >= 15000);
+  CHECK(tcp::slurm_port(5, 0) != tcp::slurm_port(5, 1));
+}
+
+}  // namespace

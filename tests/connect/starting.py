@@ -1,0 +1,282 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Starts one program in every way that docs/starting.md describes, and checks what becomes of the ranks.
+
+    tests/connect/starting.py PROGRAM STORE    PROGRAM is tests/connect/meets.cpp, STORE tests/connect/fake_store.cpp
+    tests/connect/starting.py --launcher       tools/run itself: it must be able to say no
+"""
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+RUN = os.path.join(ROOT, "tools", "run")
+FOREIGN = ("DISTX_", "OMPI_", "PMI", "MPI_", "SLURM_", "TORCHELASTIC_")
+COMMON = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "JOB_COMPLETION_INDEX")
+program = store = None
+
+
+def environment(**variables):
+    """This one without what a launcher sets, and with these."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN) and name not in COMMON}
+    return dict(kept, **{name: str(value) for name, value in variables.items()})
+
+
+def run(*command, **variables):
+    return subprocess.run([str(word) for word in command], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          check=False, env=environment(**variables), timeout=120)
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def each(variables, *arguments):
+    """Starts a process for each dictionary of variables; returns their (status, output, errors)."""
+    started = [subprocess.Popen([program, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                text=True, env=environment(**own)) for own in variables]
+    done = [process.communicate(timeout=100) for process in started]
+    return [(process.returncode, *both) for process, both in zip(started, done)]
+
+
+class Launcher(unittest.TestCase):
+    def test_every_rank_knows_itself(self):
+        done = run(RUN, "-n", 3, "sh", "-c", 'echo "$DISTX_RANK of $DISTX_SIZE at $DISTX_CONNECT with $DISTX_TOKEN"')
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        lines = sorted(done.stdout.splitlines())
+        self.assertEqual([line.split()[:3] for line in lines], [[str(rank), "of", "3"] for rank in range(3)])
+        self.assertEqual(len({tuple(line.split()[3:]) for line in lines}), 1)
+        self.assertRegex(lines[0], r"at tcp://127\.0\.0\.1:\d+ with [0-9a-f]{64}$")
+        self.assertNotIn(lines[0].split()[-1], run(RUN, "-n", 1, "sh", "-c", "echo $DISTX_TOKEN").stdout)
+
+    def test_status(self):
+        for script, status in (("exit 0", 0), ("exit 3", 3), ("kill -9 $$", 137)):
+            self.assertEqual(run(RUN, "-n", 2, "sh", "-c", script).returncode, status, script)
+        done = run(RUN, "-n", 2, "/there/is/no/such/program")
+        self.assertEqual((done.returncode, done.stderr),
+                         (127, "run: cannot start '/there/is/no/such/program': No such file or directory\n"))
+
+    def test_the_rank_that_failed_is_named(self):
+        done = run(RUN, "-n", 3, "--grace", 0.2, "sh", "-c", "[ $DISTX_RANK = 1 ] && exit 7; sleep 60")
+        self.assertEqual(done.returncode, 7)
+        self.assertEqual(done.stderr.splitlines(),
+                         ["run: rank 1 of 3 ended with status 7; the others have 0.2 s to end",
+                          "run: rank 0 of 3 was ended because rank 1 failed", "run: rank 2 of 3 was ended because rank 1 failed"])
+        done = run(RUN, "-n", 2, "sh", "-c", "[ $DISTX_RANK = 1 ] && kill -9 $$; sleep 0.1; echo I too")
+        self.assertEqual((done.returncode, done.stdout), (137, "I too\n"))
+        self.assertIn("rank 1 of 2 was killed by signal 9 (Killed)", done.stderr)
+
+    def test_prefix(self):
+        done = run(RUN, "-n", 2, "--prefix", "sh", "-c", "echo out; echo err >&2; printf rest")
+        self.assertEqual(sorted(done.stdout.splitlines()), ["[0] out", "[0] rest", "[1] out", "[1] rest"])
+        self.assertEqual(sorted(done.stderr.splitlines()), ["[0] err", "[1] err"])
+
+    def test_the_program_keeps_its_arguments(self):
+        self.assertEqual(run(RUN, "-n", 1, "printf", "%s|", "--prefix", "a b", "").stdout, "--prefix|a b||")
+
+    def test_bad_arguments(self):
+        for arguments in ([], ["true"], ["-n", "0", "true"], ["-n", "two", "true"], ["-n", "2"], ["--what", "-n", "2", "true"]):
+            done = run(RUN, *arguments)
+            self.assertEqual(done.returncode, 2, arguments)
+            self.assertIn("usage: run", done.stderr)
+
+    def with_pipe(self, script, *options, until, status):
+        """Every process holds a pipe open for as long as it lives; `until` acts once all ranks have written to it."""
+        with tempfile.TemporaryDirectory() as folder:
+            pipe = os.path.join(folder, "pipe")
+            os.mkfifo(pipe)
+            reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+            process = subprocess.Popen([RUN, "-n", "2", *options, "sh", "-c", "exec 9>$PIPE; " + script], stdin=subprocess.DEVNULL,
+                                       stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment(PIPE=pipe))
+            os.set_blocking(reader, True)
+            seen, began = b"", time.monotonic()
+            while seen.count(b"x") < 2 and time.monotonic() < began + 30:
+                seen += os.read(reader, 100)
+            until(process)
+            output, _ = process.communicate(timeout=60)
+            self.assertEqual(os.read(reader, 100), b"", "a process is left")
+            os.close(reader)
+            self.assertEqual(process.returncode, status)
+            return output
+
+    def test_signals_are_forwarded(self):
+        script = "trap 'echo got it; exit 0' USR1; echo x >&9; while :; do sleep 0.05 9>&-; done"
+        output = self.with_pipe(script, until=lambda process: process.send_signal(signal.SIGUSR1), status=0)
+        self.assertEqual(output, "got it\ngot it\n")
+        self.with_pipe("echo x >&9; exec sleep 60", until=lambda process: process.send_signal(signal.SIGTERM), status=143)
+
+    def test_no_process_is_left(self):
+        stubborn = "trap '' TERM; (trap '' TERM; exec sleep 60) & setsid sh -c 'trap \"\" TERM; sleep 60; :' & echo x >&9; wait"
+        self.with_pipe(stubborn, "--timeout", "1", until=lambda process: None, status=124)
+        self.with_pipe("sleep 60 & setsid sleep 60 & echo x >&9", until=lambda process: None, status=0)
+        # Nor if it is killed itself.
+        self.with_pipe("echo x >&9; exec sleep 60", until=lambda process: process.kill(), status=-9)
+
+
+class Starting(unittest.TestCase):
+    def assert_all_met(self, done):
+        self.assertEqual([(status, errors) for status, _, errors in done], [(0, "")] * len(done))
+
+    def test_distx_run(self):
+        for size in (1, 2, 3, 4, 7):
+            for case in ("laws", "threads"):
+                done = run(RUN, "-n", size, program, case, "tcp")
+                self.assertEqual((done.returncode, done.stderr), (0, ""), f"{case} on {size}")
+
+    def test_a_rank_that_is_killed(self):
+        for size in (2, 4):
+            done = run(RUN, "-n", size, program, "killed")
+            self.assertEqual(done.returncode, 137, done.stderr)
+            self.assertEqual(done.stderr.splitlines()[0].split(";")[0], f"run: rank {size - 1} of {size} was killed by signal 9 (Killed)")
+            self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)  # the others have found what they expect
+            self.assertIn(f"barrier on rank 0 of {size} (tcp): rank {size - 1} of {size} (pid ", done.stdout)
+
+    def test_rank_0_that_is_killed(self):
+        done = run(RUN, "-n", 3, program, "killed first")
+        self.assertEqual(done.returncode, 137, done.stderr)
+        self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+        self.assertEqual(done.stdout.count("(tcp): rank 0 of 3 (at 127.0.0.1:"), 2, done.stdout)
+
+    def test_rank_0_that_is_stopped(self):
+        port = free_port()
+        root, other = each([{"DISTX_CONNECT": f"tcp://localhost:{port}?rank={rank}&size=2&timeout=1"} for rank in range(2)], "stopped")
+        self.assertEqual(root[0], -signal.SIGKILL)
+        self.assertEqual(other, (0, "distx: barrier on rank 1 of 2 (tcp): timed out after 1 s: rank 0 does not answer\n", ""))
+
+    def test_a_rank_that_exits_or_throws(self):
+        done = run(RUN, "-n", 3, program, "exits", "tcp")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        done = run(RUN, "-n", 3, program, "throws", "tcp")
+        self.assertEqual((done.returncode, done.stderr.splitlines()[0]), (1, "as it should"))
+        self.assertEqual(done.stderr.count("\n"), 2)  # the other line is of tools/run
+
+    def test_log(self):
+        done = run(RUN, "-n", 2, program, "meets", DISTX_LOG="info")
+        self.assertRegex(done.stderr, r"^distx: connect: launcher 'tcp' \(DISTX_CONNECT=tcp://127\.0\.0\.1:\d+\), 2 ranks, "
+                                      r"2 on this host\n$")
+
+    def test_url_by_hand(self):
+        port = free_port()
+        self.assert_all_met(each([{"DISTX_CONNECT": f"tcp://localhost:{port}?rank={rank}&size=2"} for rank in range(2)], "laws", "tcp"))
+        with tempfile.TemporaryDirectory() as folder:
+            self.assert_all_met(each([{"DISTX_CONNECT": f"file://{folder}/meet?rank={rank}&size=2"} for rank in range(2)],
+                                     "laws", "file"))
+        self.assert_all_met(each([{"DISTX_CONNECT": "self://", "WORLD_SIZE": "4"}], "meets"))
+
+    def test_kubernetes_job(self):
+        port = free_port()
+        self.assert_all_met(each([{"DISTX_CONNECT": f"tcp://localhost:{port}?size=2", "DISTX_TOKEN": "secret",
+                                   "JOB_COMPLETION_INDEX": rank} for rank in range(2)], "laws", "tcp"))
+
+    def test_every_address(self):
+        """Rank 0 binds all addresses only with a token; otherwise it listens on loopback."""
+        port = free_port()
+        url = f"tcp://localhost:{port}?bind=0.0.0.0&size=2&rank="
+        self.assert_all_met(each([{"DISTX_CONNECT": f"{url}{rank}", "DISTX_TOKEN": "secret"} for rank in range(2)], "laws", "tcp"))
+        (status, _, errors), = each([{"DISTX_CONNECT": f"{url}0"}], "laws")
+        self.assertEqual(status, 1)
+        self.assertIn(f"0.0.0.0:{port} (0.0.0.0) is not a loopback address", errors)
+        done = run(RUN, "-n", 2, program, "listening")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        ports = done.stdout.split()
+        self.assertEqual([entry.split(":")[0] for entry in ports], ["0100007F"], done.stdout)
+
+    def torch(self, rank, size, port, **more):
+        return {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": size, "MASTER_ADDR": "localhost",
+                "MASTER_PORT": port, **more}
+
+    def test_variables_of_pytorch(self):
+        port = free_port()
+        self.assert_all_met(each([self.torch(rank, 3, port) for rank in range(3)], "laws", "tcp"))
+        done = each([self.torch(rank, 2, free_port(), DISTX_LOG="info", WORLD_SIZE="two") for rank in range(2)], "meets")
+        self.assertEqual([errors for _, _, errors in done],
+                         ["distx: connect (env): invalid WORLD_SIZE 'two': must be a number in [1, 65536]\n"] * 2)
+
+    def test_variables_of_torchrun(self):
+        with subprocess.Popen([store], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as agent:
+            port = int(agent.stdout.readline())
+            for restart in (0, 1):
+                torchrun = {"TORCHELASTIC_RUN_ID": "job", "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": restart}
+                for size in (2, 4):
+                    # Inside of a job step of Slurm, too.
+                    done = each([self.torch(rank, size, port, SLURM_PROCID=0, SLURM_STEP_NODELIST="node1", **torchrun)
+                                 for rank in range(size)], "laws", "tcp")
+                    self.assert_all_met(done)
+            done = each([self.torch(rank, 2, port, DISTX_LOG="info", **torchrun) for rank in range(2)], "meets")
+            self.assertEqual(done[0][2], "distx: connect: launcher 'torchrun' (TORCHELASTIC_RUN_ID is set), 2 ranks, 2 on this host\n")
+            agent.stdin.close()
+
+    @unittest.skipUnless(shutil.which("torchrun"), "there is no torchrun: pip install torch")
+    def test_torchrun(self):
+        done = run("torchrun", "--standalone", "--no-python", "--nproc-per-node", 3, program, "laws", "tcp")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        # A rank that is killed is named, and nothing is left running.
+        done = run("torchrun", "--standalone", "--no-python", "--nproc-per-node", 3, program, "killed")
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertRegex(done.stderr, r"rank +: 2 \(local_rank: 2\)\n +exitcode +: -9")
+        # After a restart, the ranks meet in the same store.
+        first_fails = '[ $TORCHELASTIC_RESTART_COUNT = 1 ] || [ $RANK = 0 ] || exit 3; exec "$@"'
+        done = run("torchrun", "--standalone", "--no-python", "--max-restarts", 1, "--nproc-per-node", 2, "sh", "-c", first_fails,
+                   "sh", program, "laws", "tcp", DISTX_LOG="info")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stderr.count("launcher 'torchrun' (TORCHELASTIC_RUN_ID is set), 2 ranks"), 1, done.stderr)
+
+    @unittest.skipUnless(shutil.which("torchrun"), "there is no torchrun: pip install torch")
+    def test_two_agents_of_torchrun(self):
+        command = ["torchrun", "--nnodes", "2", "--nproc-per-node", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint",
+                   f"localhost:{free_port()}", "--rdzv-id", "job", "--no-python", program, "laws", "tcp"]
+        agents = [subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                   env=environment(DISTX_LOG="info")) for _ in range(2)]
+        outputs = [agent.communicate(timeout=100)[0] for agent in agents]
+        self.assertEqual([agent.returncode for agent in agents], [0, 0], outputs)
+        self.assertEqual("".join(outputs).count("4 ranks, 4 on this host"), 1, outputs)
+
+    def test_slurm(self):
+        job = {"SLURM_NTASKS": 3, "SLURM_STEP_NODELIST": "localhost,node[01-03,7]", "SLURM_JOB_ID": os.getpid() % 100000,
+               "SLURM_STEP_ID": 0}
+        done = each([{"SLURM_PROCID": rank, "SLURM_LOCALID": rank, **job} for rank in range(3)], "laws", "tcp")
+        self.assert_all_met(done)
+        done = each([{"SLURM_PROCID": rank, "DISTX_LOG": "info", **job} for rank in range(3)], "meets")
+        self.assertIn("launcher 'slurm' (SLURM_PROCID and SLURM_STEP_NODELIST are set)", done[0][2])
+
+    def test_the_page(self):
+        """Every command of docs/starting.md that a comment marks starts as many ranks as the comment says."""
+        with open(os.path.join(ROOT, "docs", "starting.md"), encoding="utf-8") as file:
+            commands = re.findall(r"<!-- tests start (\d+) ranks -->\n```sh\n(.*?)```", file.read(), re.DOTALL)
+        self.assertGreaterEqual(len(commands), 6)
+        for ranks, command in commands:
+            # Other ports and another job than the page's, which something else on this machine may use.
+            command = re.sub(r"\b2950\d\b", str(free_port()), command).replace("JOB_ID=7", f"JOB_ID={os.getpid() % 100000}")
+            with tempfile.TemporaryDirectory() as folder:
+                for name, text in (("train", f'exec "{program}" laws'), ("distx-run", f'exec "{RUN}" "$@"')):
+                    path = os.path.join(folder, name)
+                    with open(path, "w", encoding="utf-8") as file:
+                        file.write(f"#!/bin/sh\n{text}\n")
+                    os.chmod(path, 0o755)
+                done = subprocess.run(["bash", "-e", "-c", command], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                                      check=False, cwd=folder, timeout=100,
+                                      env=environment(DISTX_LOG="info", PATH=folder + ":" + os.environ["PATH"]))
+                self.assertEqual((done.returncode, done.stdout), (0, ""), command + done.stderr)
+                self.assertRegex(done.stderr, rf"^distx: connect: launcher '\w+' \(.*\), {ranks} ranks, {ranks} on this host\n$", command)
+
+    def test_alone(self):
+        self.assert_all_met(each([{}, {"WORLD_SIZE": 1}], "meets"))
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--launcher":
+        case = Launcher
+    else:
+        case, program, store = Starting, *map(os.path.abspath, sys.argv[1:3])
+    loaded = unittest.defaultTestLoader.loadTestsFromTestCase(case)
+    result = unittest.TextTestRunner(sys.stdout, verbosity=2).run(loaded)
+    sys.exit(0 if result.wasSuccessful() else 1)

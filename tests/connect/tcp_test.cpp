@@ -1,0 +1,561 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "distx/connect/tcp/tcp_connector.hpp"
+
+#include <doctest/doctest.h>
+#include <sys/stat.h>
+
+#include <atomic>
+#include <fstream>
+
+#include "connect/over_tcp.hpp"
+#include "connect/wait_for_failure.hpp"
+
+namespace {
+
+namespace tcp = distx::detail::tcp;
+using distx::TcpConnector;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using test::each;
+using test::each_over_tcp;
+using test::free_port;
+using test::stranger;
+using Messages = std::vector<std::string>;
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+void expect(bool right, const std::string& what) {
+  if (!right) throw std::runtime_error(what);
+}
+
+/// Returns the message of the error of type E that `f` throws.
+template <class E, class F>
+std::string error_of(F&& f) {
+  try {
+    f();
+  } catch (const E& error) {
+    return error.what();
+  } catch (const std::exception& error) {
+    return std::string("another error: ") + error.what();
+  }
+  return "no error";
+}
+
+std::string digest_of(std::string_view text) {
+  tcp::Sha256 hash;
+  hash.add(text);
+  return tcp::hexadecimal(hash.finish());
+}
+
+TEST_CASE("SHA-256 returns the digests of FIPS 180-4's examples") {
+  CHECK(digest_of("") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  CHECK(digest_of("abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  CHECK(digest_of("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq") ==
+        "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+  CHECK(digest_of(std::string(1000000, 'a')) == "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+}
+
+TEST_CASE("HMAC-SHA256 returns the codes of RFC 4231's test cases") {
+  const auto code = [](std::string_view key, std::string_view message) {
+    return tcp::hexadecimal(tcp::hmac_sha256(key, message));
+  };
+  CHECK(code(std::string(20, '\x0b'), "Hi There") ==
+        "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
+  CHECK(code("Jefe", "what do ya want for nothing?") ==
+        "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+  CHECK(code(std::string(20, '\xaa'), std::string(50, '\xdd')) ==
+        "773ea91e36800e46854db8ebd09181a72959098b3ef8c122d9635514ced565fe");
+  CHECK(code(std::string(131, '\xaa'), "Test Using Larger Than Block-Size Key - Hash Key First") ==
+        "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
+}
+
+TEST_CASE("frames are read as they were written, in pieces of any size, and malformed ones are recognized") {
+  std::string bytes;
+  tcp::append_frame(bytes, tcp::FrameWriter(tcp::FrameKind::call).number(7).text("a call").text("").finish());
+  for (std::size_t known = 0; known < bytes.size(); ++known) {
+    std::size_t begin = 0;
+    CHECK(!tcp::parse_frame(std::string_view(bytes).substr(0, known), begin).frame);
+    CHECK(begin == 0);
+  }
+  std::size_t begin = 0;
+  const auto parsed = tcp::parse_frame(bytes, begin);
+  REQUIRE(parsed.frame);
+  CHECK(begin == bytes.size());
+  tcp::FrameReader in(parsed.frame->body);
+  CHECK((in.number() == 7 && in.text() == "a call" && in.text().empty() && in.complete()));
+  CHECK((in.number() == 0 && !in.valid()));
+  begin = 0;
+  CHECK(tcp::parse_frame(std::string("\xff\xff\xff\xff\x01", 5), begin).too_long);
+  tcp::FrameReader longer(
+      std::string_view("\xff\xff\xff\xff\xff\xff\xff\xff"
+                       "abc",
+                       11));
+  CHECK((longer.text().empty() && !longer.valid()));
+}
+
+void check_laws(TcpConnector& connector) {
+  const int rank = connector.rank(), size = connector.size();
+  expect(connector.local_rank() == rank && connector.local_size() == size, "local");
+  expect(connector.root_rank() == 0, "root");
+  connector.barrier();
+  const auto ranks = distx::all_gather_values(connector, rank);
+  for (int r = 0; r < size; ++r) expect(ranks[static_cast<std::size_t>(r)] == r, "all_gather");
+  for (int root = 0; root < size; ++root)
+    expect(distx::broadcast_value(connector, rank * 10 + 3, root) == root * 10 + 3, "broadcast");
+  connector.all_gather({}, {});
+  connector.broadcast({}, 0);
+}
+
+TEST_CASE("ranks over TCP satisfy the Connector contract, with a token and without") {
+  for (const int size : {1, 2, 3, 4, 7})
+    for (const char* token : {"", "secret"})
+      CHECK(each_over_tcp(size,
+                          [](TcpConnector& connector) {
+                            for (int round = 0; round < 5; ++round) check_laws(connector);
+                          },
+                          {.deadline = seconds(60), .token = token}) == Messages(static_cast<std::size_t>(size)));
+}
+
+TEST_CASE("a rank that starts late joins, whichever it is") {
+  for (const int late : {0, 1}) {
+    const int port = free_port();
+    CHECK(each(3, [&](int rank) {
+            if (rank == late) std::this_thread::sleep_for(milliseconds(50));
+            TcpConnector connector("127.0.0.1", port, rank, 3, {.deadline = seconds(60)});
+            check_laws(connector);
+          }) == Messages(3));
+  }
+}
+
+TEST_CASE("different calls throw MismatchError on every rank, over TCP") {
+  CHECK(each_over_tcp(3, [](TcpConnector& connector) {
+          const auto error = error_of<distx::MismatchError>([&] {
+            std::byte bytes[4]{};
+            if (connector.rank() == 2)
+              connector.broadcast(bytes, 0);
+            else
+              connector.barrier();
+          });
+          expect(contains(error, "(tcp): rank 0 calls barrier, rank 2 broadcast of 4 bytes from rank 0"), error);
+          const auto again = error_of<distx::RevokedError>([&] { connector.barrier(); });
+          expect(contains(again, "an earlier call of this connector failed"), again);
+        }) == Messages(3));
+}
+
+TEST_CASE("a call that a rank does not enter times out on the others, which name it") {
+  std::atomic<int> over{0};
+  const auto messages =
+      each_over_tcp(4,
+                    [&](TcpConnector& connector) {
+                      connector.barrier();
+                      if (connector.rank() == 1) {
+                        distx::detail::wait_until(seconds(30), [&] { return over == 3; }, [] { return false; });
+                        return;
+                      }
+                      const auto error = error_of<distx::TimeoutError>([&] { connector.barrier(); });
+                      ++over;
+                      expect(contains(error, "timed out after 0.5 s: rank 1 of 4 did not enter this call"), error);
+                    },
+                    {.deadline = milliseconds(500)});
+  CHECK(messages == Messages(4));
+}
+
+TEST_CASE("a rank that leaves, or that throws, makes the others' calls throw over TCP") {
+  for (const int size : {2, 3})
+    for (int gone = 0; gone < size; ++gone)
+      for (const bool throws : {false, true}) {
+        const auto messages = each_over_tcp(size, [&](TcpConnector& connector) {
+          connector.barrier();
+          if (connector.rank() == gone) {
+            if (throws) throw std::runtime_error("as it should");
+            return;
+          }
+          const std::string name = "rank " + std::to_string(gone) + " of " + std::to_string(size);
+          if (throws) {
+            const auto error = error_of<distx::RevokedError>([&] { connector.barrier(); });
+            expect(contains(error, name + " destroyed its connector while unwinding from an exception"), error);
+            expect(contains(test::wait_for(*connector.failure_channel(), 3), "while unwinding"), "the channel");
+          } else {
+            const auto error = error_of<distx::RankFailure>([&] { connector.barrier(); });
+            expect(contains(error, name + " destroyed its connector and will not enter this call"), error);
+            expect(!connector.failure_channel()->poll(3), "a rank that left has not failed");
+          }
+        });
+        for (int rank = 0; rank < size; ++rank)
+          CHECK(messages[static_cast<std::size_t>(rank)] == (throws && rank == gone ? "as it should" : ""));
+      }
+}
+
+TEST_CASE("every rank polls the reason that one rank published, and concurrent reasons become one, over TCP") {
+  for (const int size : {1, 2, 4})
+    CHECK(each_over_tcp(size, [&](TcpConnector& connector) {
+            const auto channel = connector.failure_channel();
+            expect(!channel->poll(5), "too early");
+            connector.barrier();
+            if (connector.rank() == size - 1) channel->publish(5, "reason");
+            expect(test::wait_for(*channel, 5) == "reason", "the reason");
+            connector.barrier();
+            channel->publish(5, "too late");
+            connector.barrier();
+            expect(channel->poll(5) == "reason" && !channel->poll(6), "the first reason stays");
+            for (std::uint64_t identity = 10; identity < 20; ++identity) {
+              channel->publish(identity, std::string(1, static_cast<char>('a' + connector.rank())));
+              connector.barrier();
+              const auto all = distx::all_gather_values(connector, (*channel->poll(identity))[0]);
+              expect(all == std::vector<char>(static_cast<std::size_t>(size), all[0]), "different reasons");
+            }
+          }) == Messages(static_cast<std::size_t>(size)));
+}
+
+/// Runs ranks whose connectors throw; returns the number whose message contains all the parts.
+int refused(const std::vector<std::pair<int, int>>& ranks_and_sizes, const std::vector<std::string>& parts) {
+  const int port = free_port();
+  std::atomic<int> count{0};
+  const auto messages = each(static_cast<int>(ranks_and_sizes.size()), [&](int thread) {
+    const auto [rank, size] = ranks_and_sizes[static_cast<std::size_t>(thread)];
+    const auto error = error_of<distx::ConnectError>(
+        [&] { TcpConnector connector("127.0.0.1", port, rank, size, {.deadline = seconds(20)}); });
+    bool all = true;
+    for (const auto& part : parts) all = all && contains(error, part);
+    if (all) ++count;
+    if (!all) MESSAGE(error);
+  });
+  return count;
+}
+
+TEST_CASE("different sizes, and two processes of one rank, throw ConnectError on every rank over TCP") {
+  CHECK(refused({{0, 3}, {1, 3}, {2, 4}}, {"rank 2 expects 4 ranks, rank 0 3"}) == 3);
+  CHECK(refused({{0, 2}, {2, 3}}, {"rank 2 expects 3 ranks, rank 0 2"}) == 2);
+  CHECK(refused({{0, 3}, {1, 3}, {1, 3}}, {"two processes have rank 1 (pid ", ": give every process"}) == 3);
+  CHECK(refused({{0, 3}, {0, 3}, {1, 3}}, {"two processes have rank 0 (pid "}) == 3);
+}
+
+TEST_CASE("invalid ranks, sizes, ports and addresses throw ConnectError") {
+  const auto error = [](const std::string& host, int port, int rank, int size) {
+    return error_of<distx::ConnectError>(
+        [&] { TcpConnector(host, port, rank, size, {.deadline = milliseconds(100)}); });
+  };
+  CHECK(error("127.0.0.1", 1, 4, 4) == "distx: connect (tcp): invalid rank 4: must be in [0, 4)");
+  CHECK(contains(error("127.0.0.1", 1, -1, 4), "invalid rank -1"));
+  CHECK(contains(error("127.0.0.1", 1, 0, 0), "invalid size 0: must be in [1, 65536]"));
+  CHECK(contains(error("127.0.0.1", 0, 0, 1), "invalid port 0: must be in [1, 65535]"));
+  CHECK(contains(error("127.0.0.1", 65536, 0, 1), "invalid port 65536"));
+  CHECK(contains(error("", 4000, 0, 1), "the host is empty"));
+  CHECK(contains(error("192.0.2.1", 4000, 0, 1), "192.0.2.1:4000 (192.0.2.1) is not a loopback address"));
+}
+
+TEST_CASE("an address of another host cannot be bound, with a token either") {
+  const auto error = error_of<distx::ConnectError>(
+      [] { TcpConnector("192.0.2.1", free_port(), 0, 1, {.deadline = milliseconds(100), .token = "secret"}); });
+  CHECK(contains(error, "cannot listen at 192.0.2.1:"));
+  CHECK(contains(error, "rank 0 needs an address of the host it runs on"));
+}
+
+TEST_CASE("ranks that do not join are named at the deadline, and a missing rank 0 with the address") {
+  const int port = free_port();
+  std::atomic<int> named{0};
+  (void)each(2, [&](int rank) {
+    const auto error = error_of<distx::TimeoutError>(
+        [&] { TcpConnector connector("127.0.0.1", port, rank, 4, {.deadline = milliseconds(300)}); });
+    if (contains(error, "ranks 2 and 3 of 4 did not join at 127.0.0.1:" + std::to_string(port))) ++named;
+  });
+  CHECK(named == 2);
+  const auto lonely = error_of<distx::TimeoutError>(
+      [&] { TcpConnector connector("127.0.0.1", port, 1, 2, {.deadline = milliseconds(100)}); });
+  CHECK(contains(lonely, "timed out after 0.1 s: cannot join rank 0 at 127.0.0.1:" + std::to_string(port) +
+                             " (Connection refused)"));
+}
+
+TEST_CASE("another program at the port is named as such, on rank 0 and on the others") {
+  const auto listener = test::listen_on_loopback();
+  const int port = listener.endpoint().port;
+  CHECK(contains(error_of<distx::ConnectError>(
+                     [&] { TcpConnector connector("127.0.0.1", port, 0, 2, {.deadline = milliseconds(300)}); }),
+                 "cannot listen at 127.0.0.1:" + std::to_string(port) + " (Address already in use)"));
+  const auto talkative = test::listen_on_loopback();
+  std::jthread program([&] {
+    const auto end = distx::Deadline(seconds(20)).end();
+    (void)tcp::await_events(talkative.native_handle(), POLLIN, end);
+    const auto accepted = tcp::unique_socket::from_native_handle(::accept(talkative.native_handle(), nullptr, nullptr));
+    (void)tcp::write_all(accepted.native_handle(), std::string(100, 'x'), end);
+    char byte = 0;
+    (void)tcp::read_all(accepted.native_handle(), &byte, 1, end);
+  });
+  CHECK(contains(error_of<distx::ConnectError>(
+                     [&] { TcpConnector("127.0.0.1", talkative.endpoint().port, 1, 2, {.deadline = seconds(20)}); }),
+                 "another program listens there"));
+}
+
+TEST_CASE("a rank with another token throws ConnectError, and is named as the cause on rank 0") {
+  const int port = free_port();
+  std::string root, other;
+  (void)each(2, [&](int rank) {
+    const distx::TcpConnector::Options options{.deadline = milliseconds(500), .token = rank == 0 ? "right" : "wrong"};
+    const auto start = [&] { TcpConnector connector("127.0.0.1", port, rank, 2, options); };
+    if (rank == 0)
+      root = error_of<distx::TimeoutError>(start);
+    else
+      other = error_of<distx::ConnectError>(start);
+  });
+  CHECK(contains(other, "rank 0 has another token: set the same DISTX_TOKEN on every rank"));
+  CHECK(contains(root, "rank 1 of 2 did not join"));
+  CHECK(contains(root, "1 connection had another token"));
+}
+
+TEST_CASE("a rank 0 that does not know the token is recognized") {
+  const auto listener = test::listen_on_loopback();
+  std::jthread impostor([&] {
+    (void)tcp::await_events(listener.native_handle(), POLLIN, distx::Deadline(seconds(20)).end());
+    const auto accepted = tcp::unique_socket::from_native_handle(::accept(listener.native_handle(), nullptr, nullptr));
+    const tcp::Digest nonce{};
+    const auto end = distx::Deadline(seconds(20)).end();
+    std::string answer(tcp::answer_bytes, ' ');
+    (void)tcp::write_all(accepted.native_handle(), tcp::greeting(nonce), end);
+    (void)tcp::read_all(accepted.native_handle(), answer.data(), answer.size(), end);
+    // It returns the rank's own proof.
+    (void)tcp::write_all(accepted.native_handle(), answer.substr(tcp::greeting_bytes), end);
+  });
+  CHECK(contains(error_of<distx::ConnectError>([&] {
+                   TcpConnector connector("127.0.0.1", listener.endpoint().port, 1, 2,
+                                          {.deadline = seconds(20), .token = "secret"});
+                 }),
+                 "the process there does not know the token"));
+}
+
+TEST_CASE("an answer that was recorded is refused when it is sent again") {
+  const int port = free_port();
+  const std::string token = "secret";
+  std::string recorded;
+  const auto messages = each(2, [&](int rank) {
+    const distx::TcpConnector::Options options{.deadline = seconds(20), .token = token};
+    if (rank == 0) {
+      TcpConnector connector("127.0.0.1", port, 0, 2, options);
+      connector.barrier();
+      return;
+    }
+    const auto end = distx::Deadline(seconds(20)).end();
+    const auto answer_to = [&](const tcp::unique_socket& socket) {
+      std::string challenge(tcp::greeting_bytes, ' ');
+      expect(tcp::read_all(socket.native_handle(), challenge.data(), challenge.size(), end) == 0, "no challenge");
+      const auto root_nonce = tcp::digest_from(std::string_view(challenge).substr(tcp::magic.size()));
+      const tcp::Digest nonce{};
+      return tcp::greeting(nonce).append(tcp::bytes_of(tcp::proof(token, "rank", root_nonce, nonce)));
+    };
+    const auto sent = [&](const tcp::unique_socket& socket, const std::string& answer) {
+      tcp::Digest reply{};
+      expect(tcp::write_all(socket.native_handle(), answer, end) == 0, "cannot answer");
+      expect(tcp::read_all(socket.native_handle(), reinterpret_cast<char*>(reply.data()), reply.size(), end) == 0,
+             "no reply");
+      return !tcp::equal_digests(reply, tcp::Digest{});
+    };
+    const auto first = stranger(port);
+    const auto answer = answer_to(first);
+    expect(sent(first, answer), "the right answer was refused");
+    const auto second = stranger(port);
+    (void)answer_to(second);
+    expect(!sent(second, answer), "the recorded answer was accepted");
+    TcpConnector connector("127.0.0.1", port, 1, 2, options);
+    connector.barrier();
+  });
+  CHECK(messages == Messages(2));
+}
+
+TEST_CASE("strangers that say nothing, send garbage or leave neither stop nor delay the ranks") {
+  for (const char* token : {"", "secret"}) {
+    const int port = free_port();
+    std::atomic<int> strangers{0};
+    constexpr int all_strangers = 40;
+    const auto messages = each(4, [&](int rank) {
+      const distx::TcpConnector::Options options{.deadline = seconds(60), .token = token};
+      std::vector<tcp::unique_socket> open;
+      if (rank == 3) {
+        // They are there before the last rank, and stay.
+        const auto end = distx::Deadline(seconds(20)).end();
+        for (int i = 0; i < all_strangers; ++i) {
+          auto socket = stranger(port);
+          const std::string garbage(static_cast<std::size_t>(1 << (i % 12)), static_cast<char>(i));
+          if (i % 4 == 1) (void)tcp::write_all(socket.native_handle(), garbage, end);
+          if (i % 4 == 2) (void)tcp::write_all(socket.native_handle(), std::string(tcp::magic) + garbage, end);
+          if (i % 4 != 3) open.push_back(std::move(socket));
+          ++strangers;
+        }
+      }
+      TcpConnector connector("127.0.0.1", port, rank, 4, options);
+      for (int round = 0; round < 5; ++round) {
+        check_laws(connector);
+        if (rank == 3) open.push_back(stranger(port));
+      }
+    });
+    CHECK(messages == Messages(4));
+    CHECK(strangers == all_strangers);
+  }
+}
+
+/// A sequence of numbers that looks random and is the same in every run.
+class Noise {
+ public:
+  std::uint64_t operator()() noexcept {
+    state_ = state_ * 6364136223846793005u + 1442695040888963407u;
+    return state_ >> 33;
+  }
+  std::string bytes(std::size_t count) {
+    std::string text;
+    while (text.size() < count) text += static_cast<char>((*this)());
+    return text;
+  }
+  /// Changes a few bytes, or the length.
+  std::string changed(std::string text) {
+    for (auto changes = (*this)() % 4; changes > 0 && !text.empty(); --changes)
+      text[(*this)() % text.size()] = static_cast<char>((*this)());
+    if ((*this)() % 4 == 0) text.resize((*this)() % (text.size() + 20));
+    return text;
+  }
+
+ private:
+  std::uint64_t state_ = 1;
+};
+
+tcp::Frame any_frame(Noise& noise) {
+  const auto small = [&] { return noise() % 5; };
+  switch (noise() % 6) {
+    case 0:
+      return tcp::CallPart{small(), "a call", tcp::CallResult::of_all, 1, noise.bytes(small())}.frame();
+    case 1:
+      return tcp::SentError{'t', 2, "a message"}.frame(tcp::FrameKind::fail);
+    case 2:
+      return tcp::FrameWriter(tcp::FrameKind::ended).number(small()).number(small()).text("reason").finish();
+    case 3:
+      return tcp::FrameWriter(tcp::FrameKind::notify).number(small()).text("reason").finish();
+    case 4: {
+      tcp::FrameWriter out(tcp::FrameKind::welcome);
+      out.number(1);
+      tcp::this_peer().write(out);
+      return out.finish();
+    }
+    default: {
+      tcp::FrameWriter out(tcp::FrameKind::hello);
+      out.number(small()).number(small()).number(1).number(1);
+      tcp::this_peer().write(out);
+      return out.finish();
+    }
+  }
+}
+
+TEST_CASE("a hundred thousand damaged frames are read without an error, and refused or taken") {
+  Noise noise;
+  tcp::Inbox inbox;
+  int taken = 0, read = 0;
+  for (int i = 0; i < 100000; ++i) {
+    std::string bytes;
+    tcp::append_frame(bytes, any_frame(noise));
+    bytes = noise.changed(std::move(bytes));
+    std::size_t begin = 0;
+    auto parsed = tcp::parse_frame(bytes, begin);
+    CHECK_UNARY(begin <= bytes.size());
+    if (!parsed.frame) continue;
+    ++read;
+    (void)tcp::CallPart::from(*parsed.frame, 3);
+    (void)tcp::SentError::from(*parsed.frame);
+    taken += inbox.take(*parsed.frame) ? 1 : 0;
+  }
+  CHECK(read > 10000);
+  CHECK(taken > 100);
+  CHECK(taken < read);
+}
+
+TEST_CASE("damaged frames that are thrown at a live job have no effect on it") {
+  const int port = free_port();
+  std::atomic<bool> over{false};
+  std::atomic<int> joined{0}, thrown{0};
+  const auto messages = each(4, [&](int rank) {
+    if (rank < 3) {
+      TcpConnector connector("127.0.0.1", port, rank, 3, {.deadline = seconds(60)});
+      ++joined;
+      for (;;) {
+        check_laws(connector);
+        if (distx::broadcast_value(connector, over.load(), 0)) break;
+      }
+      for (std::uint64_t identity = 0; identity < 10; ++identity)
+        expect(!connector.failure_channel()->poll(identity), "a failure");
+      return;
+    }
+    Noise noise;
+    const auto end = distx::Deadline(seconds(50)).end();
+    distx::detail::wait_until(seconds(20), [&] { return joined == 3; }, [] { return false; });
+    for (int connection = 0; connection < 200; ++connection) {
+      const auto socket = stranger(port);
+      // It knows the token, which is empty, in most cases.
+      std::string challenge(tcp::greeting_bytes, ' ');
+      expect(tcp::read_all(socket.native_handle(), challenge.data(), challenge.size(), end) == 0, "no challenge");
+      const tcp::Digest nonce{};
+      const auto root_nonce = tcp::digest_from(std::string_view(challenge).substr(tcp::magic.size()));
+      auto bytes = tcp::greeting(nonce).append(tcp::bytes_of(tcp::proof("", "rank", root_nonce, nonce)));
+      if (connection % 8 == 0) bytes = noise.changed(std::move(bytes));
+      for (int frame = 0; frame < 20; ++frame) {
+        std::string next;
+        tcp::append_frame(next, any_frame(noise));
+        bytes += noise.changed(std::move(next));
+        ++thrown;
+      }
+      (void)tcp::write_all(socket.native_handle(), bytes, end);
+    }
+    over = true;
+  });
+  CHECK(messages == Messages(4));
+  CHECK(thrown == 4000);
+}
+
+TEST_CASE("a process that joins a job that has all its ranks is refused, and the job continues") {
+  const int port = free_port();
+  std::string extra, another;
+  CHECK(each(2, [&](int rank) {
+          TcpConnector connector("127.0.0.1", port, rank, 2, {.deadline = seconds(60)});
+          connector.barrier();
+          if (rank == 1) {
+            extra = error_of<distx::ConnectError>(
+                [&] { TcpConnector("127.0.0.1", port, 1, 2, {.deadline = seconds(20)}); });
+            another = error_of<distx::ConnectError>(
+                [&] { TcpConnector("127.0.0.1", port, 1, 5, {.deadline = seconds(20)}); });
+          }
+          check_laws(connector);
+        }) == Messages(2));
+  CHECK(contains(extra, "two processes have rank 1 (pid "));
+  CHECK(contains(another, "rank 1 expects 5 ranks, rank 0 2"));
+}
+
+TEST_CASE("a message of a megabyte, and one that is too long") {
+  CHECK(each_over_tcp(3, [](TcpConnector& connector) {
+          std::vector<std::byte> mine(1 << 20, std::byte(connector.rank() + 1)), all(3 << 20);
+          connector.all_gather(mine, all);
+          for (std::size_t rank = 0; rank < 3; ++rank)
+            expect(all[rank << 20] == std::byte(rank + 1) && all[(rank << 20) + 1000000] == std::byte(rank + 1),
+                   "all_gather");
+          connector.broadcast(mine, 2);
+          expect(mine == std::vector<std::byte>(1 << 20, std::byte{3}), "broadcast");
+          const std::span<std::byte> too_long(mine.data(), tcp::most_frame_bytes);  // is not read
+          const auto error = error_of<distx::InvalidArgument>([&] { connector.broadcast(too_long, 0); });
+          expect(contains(error, "a control message has at most 268431360 bytes for all ranks, this one has 268435456"),
+                 error);
+          connector.barrier();
+        }) == Messages(3));
+}
+
+TEST_CASE("a token file is read if nobody else may read it") {
+  const test::NewFolder folder;
+  const auto path = (folder.path() / "token").string();
+  std::ofstream(path) << "from a file\nanother line\n";
+  ::setenv("DISTX_TOKEN_FILE", path.c_str(), 1);
+  ::chmod(path.c_str(), 0640);
+  const auto error = [] { return error_of<distx::ConnectError>([] { (void)tcp::token_from_environment(); }); };
+  CHECK(contains(error(), "DISTX_TOKEN_FILE '" + path + "' is open to other users: set its mode to 0600"));
+  ::chmod(path.c_str(), 0600);
+  CHECK(tcp::token_from_environment() == "from a file");
+  ::setenv("DISTX_TOKEN", "from the environment", 1);
+  CHECK(tcp::token_from_environment() == "from the environment");
+  ::unsetenv("DISTX_TOKEN");
+  ::setenv("DISTX_TOKEN_FILE", "/there/is/no/such/file", 1);
+  CHECK(contains(error(), "cannot be read (No such file or directory)"));
+  ::unsetenv("DISTX_TOKEN_FILE");
+  CHECK(tcp::token_from_environment().empty());
+}
+
+}  // namespace
