@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <deque>
 #include <memory>
-#include <unordered_set>
 #include <vector>
 
 #include "distx/comm/runtime/basic_communicator.hpp"
+#include "distx/comm/runtime/known_calls.hpp"
 #include "distx/comm/runtime/operation_pool.hpp"
 #include "distx/mpi/detail/call_exchange.hpp"
 #include "distx/mpi/detail/messages.hpp"
@@ -83,7 +83,7 @@ class Backend {
     } else {
       const std::uint64_t number = blocking_calls_++;
       bool joined = false;
-      if (compares(call)) {
+      if (known_calls_.compares(options_.check, call)) {
         if (join(call, number, context)) return;
         if (!options_.vendor_collectives && exchange_->counts_fit()) return run_schedule(call, number, context);
         enter_vendor_call(context);
@@ -161,7 +161,7 @@ class Backend {
         const std::uint64_t number = backend.started_calls_++;
         open(backend.started_.native_handle(), backend.started_.native_handle(),
              backend.tag_of(number, TagClass::started_pieces));
-        compares_ = backend.self_.size > 1 && backend.compares(call);
+        compares_ = backend.self_.size > 1 && backend.known_calls_.compares(backend.options_.check, call);
         // Every rank issues its calls in the order of their start, so this call waits for those that are being
         // compared.
         if (!compares_ && backend.exchanging_.empty()) return issue_call(call);
@@ -316,15 +316,6 @@ class Backend {
   [[nodiscard]] int tag_of(std::uint64_t call_number, TagClass kind) const noexcept {
     return static_cast<int>(call_number % static_cast<std::uint64_t>(last_tag_ / 4)) * 4 + static_cast<int>(kind);
   }
-  /// Returns whether this call is to be compared, and records it as known.
-  template <Collective Call>
-  [[nodiscard]] bool compares(const Call& call) {
-    if (options_.check == Check::every_call) [[likely]]
-      return true;
-    if (options_.check == Check::off) return false;
-    return known_calls_.insert(detail::digest_of(fingerprint(call))).second;
-  }
-
   /// Waits until every rank has joined a blocking collective and compares the calls; returns whether the call is
   /// complete.
   template <Collective Call>
@@ -472,7 +463,7 @@ class Backend {
   std::uint64_t started_calls_ = 0;
   std::vector<detail::PeerView> alone_{1};
   std::vector<const void*> sources_;
-  std::unordered_set<std::uint64_t> known_calls_;
+  detail::KnownCalls known_calls_;
   detail::OperationPool<AsyncCall> pool_;
   std::deque<AsyncCall*> exchanging_;
 };

@@ -3,9 +3,9 @@
 #include <exception>
 #include <memory>
 #include <thread>
-#include <unordered_set>
 
 #include "distx/comm/runtime/basic_communicator.hpp"
+#include "distx/comm/runtime/known_calls.hpp"
 #include "distx/nccl/detail/comm_set.hpp"
 #include "distx/nccl/detail/messages.hpp"
 #include "distx/nccl/detail/reductions.hpp"
@@ -65,7 +65,7 @@ class NcclBackend final : public Watched, public GroupMember {
     if constexpr (is_message<Call>) {
       finish(begin(nullptr, call, comms.blocking.stream), context);
     } else {
-      if (compares(call)) compare(call, context);
+      if (self_.size > 1 && known_calls_.compares(options.check, call)) compare(call, context);
       {
         const auto use = blocking_use(context);
         comms.blocking.reduction = reduction_.get();
@@ -190,13 +190,6 @@ class NcclBackend final : public Watched, public GroupMember {
   std::uint64_t children = 0;  ///< how many were made of it, for their identities
 
  private:
-  /// Returns whether the ranks' descriptions of this blocking call are to be compared, and records it as known.
-  template <Collective Call>
-  [[nodiscard]] bool compares(const Call& call) {
-    if (options.check == Check::off || self_.size == 1) return false;
-    return options.check == Check::every_call ||
-           known_calls_.insert(distx::detail::digest_of(fingerprint(call))).second;
-  }
   /// Compares the ranks' descriptions of a call over the communicator itself, which has no fewer ranks. Collective.
   /// @throws MismatchError on every rank if they differ
   template <Collective Call>
@@ -395,7 +388,7 @@ class NcclBackend final : public Watched, public GroupMember {
     static_cast<void>(reduction_.release());
   }
 
-  std::unordered_set<std::uint64_t> known_calls_;
+  distx::detail::KnownCalls known_calls_;
   std::atomic<bool> busy_{false};  ///< a blocking call is issued
   std::atomic<Deadline::clock::rep> next_poll_{0};
   std::atomic<std::uint64_t> looks_{0};  ///< how often the GPU was asked
