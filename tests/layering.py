@@ -29,7 +29,7 @@ MODULES = {
     "memory": ("core",),
     "connect": BASE,
     "connect/file": BASE + ("connect",),
-    "comm": BASE + ("connect",),
+    "comm": BASE + ("connect", "observe"),
     "observe": BASE,
     "comm/decorators": BASE + ("connect", "comm", "observe"),
     "tensor": TALK,

@@ -57,6 +57,7 @@ class BasicCommunicator {
     requires BackendExecutes<Backend, erased_t<Call>>
   void execute(const Call& call) {
     const auto erased = erase(call);
+    FlightScope flight(state_->flight.begin(erased));
     try {
       validate(erased, backend_of().self());
       backend_of().execute(erased);
@@ -64,16 +65,19 @@ class BasicCommunicator {
       revoke_for_exception();
       throw;
     }
+    flight.complete();
   }
   /// Starts a call after what is enqueued on the stream `after`.
   template <ErasableCall Call>
     requires BackendStarts<Backend, erased_t<Call>>
   [[nodiscard]] Pending<space> start(const Call& call, typename space::stream after = {}) {
     const auto erased = erase(call);
+    const FlightTicket ticket = state_->flight.enqueue(erased);
+    const FlightScope flight(ticket.record);
     try {
       validate(erased, backend_of().self());
       backend_of().check_usable(backend_of().self().context(erased));
-      return Pending<space>(backend_of().start(state_, erased, after));
+      return Pending<space>(backend_of().start(state_, erased, after), ticket);
     } catch (...) {
       revoke_for_exception();
       throw;
@@ -82,7 +86,13 @@ class BasicCommunicator {
 
   /// Returns a communicator of the ranks that pass the same `color`, ordered by `key`, then by rank. Collective.
   [[nodiscard]] Derived split(int color, int key, std::source_location location = std::source_location::current()) {
-    return state_->guarded([&] { return Derived(backend_of().split(color, key, location)); });
+    FlightScope flight(state_->flight.begin("split", location));
+    return state_->guarded([&] {
+      auto part = backend_of().split(color, key, location);
+      part->flight.split_from(state_->flight, color);
+      flight.complete();
+      return Derived(std::move(part));
+    });
   }
   /// Allocates `count` zeroed elements in the memory that this communicator transfers fastest. Collective.
   /// @throws MismatchError if the ranks request different sizes; MemoryError if an allocation fails
@@ -91,8 +101,10 @@ class BasicCommunicator {
                                                       std::source_location location = std::source_location::current()) {
     static_assert(std::is_trivially_copyable_v<T>, "distx: allocate: elements are moved as bytes");
     if constexpr (requires { backend_of().allocate(count, sizeof(T), location); }) {
+      FlightScope flight(state_->flight.begin("allocate", location));
       return state_->guarded([&] {
         auto memory = backend_of().allocate(count, sizeof(T), location);
+        flight.complete();
         return CommunicatorMemory<T, space>::from_bytes(std::move(memory), count);
       });
     } else {
@@ -125,9 +137,9 @@ class BasicCommunicator {
     try {
       throw;
     } catch (const std::exception& error) {
-      revoke(error.what());
+      state_->give_up(error.what());
     } catch (...) {
-      revoke("unknown exception (not derived from std::exception)");
+      state_->give_up("unknown exception (not derived from std::exception)");
     }
   }
 
