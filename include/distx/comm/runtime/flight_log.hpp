@@ -118,7 +118,8 @@ class FlightLog {
     if constexpr (requires { call.from; }) record.from = call.from;
     if constexpr (requires { call.tag; }) record.tag = call.tag;
     if constexpr (requires { call.counts; }) record.uneven = !call.counts.empty();
-    if constexpr (CallTraits<Call>::reduces) record.op = static_cast<std::uint8_t>(1 + static_cast<int>(call.op.kind()));
+    if constexpr (CallTraits<Call>::reduces)
+      record.op = static_cast<std::uint8_t>(1 + static_cast<int>(call.op.kind()));
     return record;
   }
 

@@ -53,7 +53,8 @@ class [[nodiscard]] Pending {
   Pending() noexcept = default;
   /// @param operation kept alive by this handle; it may belong to a pool
   /// @param flight  the record of the call, which is marked as completed when the host observes that
-  explicit Pending(std::shared_ptr<detail::Operation<Space>> operation, const detail::FlightTicket& flight = {}) noexcept
+  explicit Pending(std::shared_ptr<detail::Operation<Space>> operation,
+                   const detail::FlightTicket& flight = {}) noexcept
       : operation_(std::move(operation)), flight_(flight) {}
   Pending(Pending&&) noexcept = default;
   Pending& operator=(Pending&& other) noexcept {
