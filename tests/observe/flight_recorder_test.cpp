@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "distx/comm/hierarchical.hpp"
 #include "distx/distx.hpp"
@@ -263,4 +264,32 @@ TEST_CASE("write_flight_record throws if a file cannot be written") {
                          distx::Error);
     distx::barrier(comm);
   });
+}
+
+TEST_CASE("a training labels its communication with step, phase, bucket and parameter") {
+  const Records records;
+  on_ranks(2, [&](Threads& comm) {
+    std::vector<float> weights(6), gradients(6), bias(2), bias_gradient(2);
+    std::vector parameters{distx::ref("layer.weight", weights, gradients),
+                           distx::ref("layer.bias", bias, bias_gradient)};
+    distx::DataParallel<distx::ZeRO<1>> training(comm, parameters, distx::SGD{}, {.bucket_bytes = 8});
+    for (int step = 0; step < 2; ++step) {
+      training.ready(bias, weights);
+      training.step({.learning_rate = 0.1});
+    }
+    if (comm.rank() == 0) distx::write_flight_record(records.folder());
+    distx::barrier(comm);
+  });
+  std::set<std::string> reduced, gathered;
+  const json calls = records.of(1).at("calls");
+  for (const auto& call : calls) {
+    if (!call.contains("bucket")) continue;
+    const auto bucket = std::to_string(call.at("step").get<int>()) + " " +
+                        std::to_string(call.at("bucket").get<int>()) + " " + call.at("parameter").get<std::string>();
+    if (call.at("operation") == "reduce_scatter" && call.at("phase") == "reduce") reduced.insert(bucket);
+    if (call.at("operation") == "all_gather" && call.at("phase") == "gather") gathered.insert(bucket);
+  }
+  const std::set<std::string> all{"0 0 layer.bias", "0 1 layer.weight", "1 0 layer.bias", "1 1 layer.weight"};
+  CHECK(reduced == all);
+  CHECK(gathered == all);
 }
