@@ -176,8 +176,10 @@ class Ranks(Folder):
             with open(os.path.join(self.folder, f"nccl_trace_rank_{rank}"), "rb") as file:
                 dumps.append(pickle.load(file))
         self.assertEqual({dump["version"] for dump in dumps}, {"2.10"})
-        self.assertEqual(dumps[0]["pg_config"], {"0": {"name": "0", "desc": "shm", "ranks": "[0, 1, 2]"}})
-        self.assertEqual([entry["profiling_name"] for entry in dumps[2]["entries"]], ["nccl:all_reduce", "nccl:split", "nccl:broadcast"])
+        self.assertEqual(dumps[0]["pg_config"], {"0": {"name": "0", "desc": "shm", "ranks": "[0, 1, 2]"},
+                                                 "0/0.0": {"name": "0/0.0", "desc": "shm", "ranks": "[0, 2]"}})
+        self.assertEqual([entry["profiling_name"] for entry in dumps[2]["entries"]],
+                         ["nccl:all_reduce", "nccl:split", "nccl:barrier", "nccl:broadcast"])
         entry = dumps[0]["entries"][-1]
         self.assertEqual(entry["process_group"], ("0", "shm"))
         self.assertEqual((entry["state"], entry["retired"], entry["collective_seq_id"]), ("started", False, 3))

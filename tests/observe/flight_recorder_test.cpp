@@ -76,7 +76,7 @@ TEST_CASE("a flight record contains each rank's calls, their callers and their l
       const distx::FlightLabel parameter({.bucket = 3, .parameter = "head.weight"});
       distx::start_all_gather(comm, values, all).wait();
     }
-    auto group = comm.split(comm.rank() == 1 ? 1 : 0, 0);
+    auto group = comm.split(comm.rank() == 1 ? 1 : 0, -comm.rank());
     distx::barrier(group);
     distx::send_receive(comm, values, (comm.rank() + 1) % 3, std::span(all).first(5), (comm.rank() + 2) % 3);
     if (comm.rank() == 0) distx::write_flight_record(records.folder());
@@ -116,6 +116,8 @@ TEST_CASE("a flight record contains each rank's calls, their callers and their l
     CHECK(calls.at(3).at("operation") == "barrier");
     CHECK(calls.at(3).at("group") == (rank == 1 ? "0/0.1" : "0/0.0"));
     CHECK(calls.at(3).at("size") == (rank == 1 ? 1 : 2));
+    CHECK(record.at("groups").at(0).at("members") == std::vector<int>{0, 1, 2});
+    CHECK(record.at("groups").at(1).at("members") == (rank == 1 ? std::vector<int>{1} : std::vector<int>{2, 0}));
   }
   const json message = records.of(0).at("calls").at(4);
   CHECK(message.at("operation") == "send_receive");

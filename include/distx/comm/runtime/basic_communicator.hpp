@@ -25,6 +25,14 @@ concept BackendStarts = std::same_as<typename Call::space, typename B::space> &&
                           } -> std::same_as<std::shared_ptr<Operation<typename B::space>>>;
                         };
 
+/// Returns all ranks' values in rank order, over a communicator's backend. Collective.
+template <class Backend, class T>
+[[nodiscard]] std::vector<T> all_gathered(Backend& backend, const T& mine, const std::source_location& location) {
+  std::vector<T> all(static_cast<std::size_t>(backend.self().size));
+  backend.execute(erase(AllGather<T>{{&mine, 1}, all, {}, location}));
+  return all;
+}
+
 /// The front end of every communicator: `class C : public BasicCommunicator<C, Backend>`.
 ///
 /// Erases and validates calls, revokes the communicator when one fails, and implements everything that backends have in
@@ -89,7 +97,10 @@ class BasicCommunicator {
     FlightScope flight(state_->flight.begin("split", location));
     return state_->guarded([&] {
       auto part = backend_of().split(color, key, location);
-      part->flight.split_from(state_->flight, color);
+      std::vector<int> members;
+      if constexpr (BackendExecutes<Backend, AllGather<AnyElement>>)
+        members = all_gathered(part->backend, state_->flight.world_rank(), location);
+      part->flight.split_from(state_->flight, color, std::move(members));
       flight.complete();
       return Derived(std::move(part));
     });
@@ -145,14 +156,6 @@ class BasicCommunicator {
 
   std::shared_ptr<State> state_;
 };
-
-/// Returns all ranks' values in rank order, over a communicator's backend. Collective.
-template <class Backend, class T>
-[[nodiscard]] std::vector<T> all_gathered(Backend& backend, const T& mine, const std::source_location& location) {
-  std::vector<T> all(static_cast<std::size_t>(backend.self().size));
-  backend.execute(erase(AllGather<T>{{&mine, 1}, all, {}, location}));
-  return all;
-}
 
 /// One rank's request in `split`; a group is the ranks with one color, in the order of their keys.
 struct SplitRequest {

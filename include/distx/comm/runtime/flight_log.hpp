@@ -25,10 +25,18 @@ class FlightLog {
     is_open_ = true;
     if (registry.on_signal()) write_flight_files_on_signal();
   }
-  /// Names this communicator after the one that it was split from. @pre neither has been used since
-  void split_from(FlightLog& parent, int color) {
+  /// Names this communicator after the one that it was split from.
+  /// @param members  the `world_rank` of each rank, empty if unknown
+  /// @pre it has not been used
+  void split_from(FlightLog& parent, int color, std::vector<int> members = {}) {
     parent.prepare();
-    FlightRegistry::get().name_split(group_, parent.group_, parent.splits_++, color);
+    FlightRegistry::get().name_split(group_, parent.group_, parent.splits_++, color, std::move(members));
+    named_.store(true, std::memory_order_release);
+  }
+  /// Returns this rank's number in the largest communicator that it has made.
+  [[nodiscard]] int world_rank() {
+    prepare();
+    return group_.world_rank;
   }
 
   /// Records a blocking call as started. Returns null if it is not recorded: the recorder is off, or it is a part of
@@ -77,7 +85,9 @@ class FlightLog {
   }
   void prepare() {
     if (flight_ring == nullptr) FlightRegistry::get().attach();
-    if (group_.id == 0) FlightRegistry::get().name_root(group_);
+    if (named_.load(std::memory_order_acquire)) return;
+    FlightRegistry::get().name_root(group_);
+    named_.store(true, std::memory_order_release);
   }
   FlightRecord& add(const FlightCall& call, bool timed, FlightProgress progress) noexcept {
     const bool reads = timed || flight_ring->number() % 64 == 0;
@@ -85,7 +95,7 @@ class FlightLog {
   }
   [[nodiscard]] FlightCall described(const char* operation, const std::source_location& location, bool asynchronous,
                                      bool message) {
-    if (flight_ring == nullptr || group_.id == 0) [[unlikely]]
+    if (flight_ring == nullptr || !named_.load(std::memory_order_acquire)) [[unlikely]]
       prepare();
     FlightCall record;
     record.operation = operation;
@@ -98,8 +108,8 @@ class FlightLog {
     record.world_rank = group_.world_rank;
     record.asynchronous = asynchronous;
     record.message = message;
-    record.ordinal = ++(message ? messages_ : asynchronous ? asynchronous_ : blocking_);
-    record.in_group = blocking_ + asynchronous_;
+    record.ordinal = next(message ? messages_ : asynchronous ? asynchronous_ : blocking_);
+    record.in_group = blocking_.load(std::memory_order_relaxed) + asynchronous_.load(std::memory_order_relaxed);
     return record;
   }
   template <Collective Call>
@@ -123,10 +133,19 @@ class FlightLog {
     return record;
   }
 
+  using Counter = std::atomic<std::uint64_t>;
+  static std::uint64_t next(Counter& counter) noexcept {
+    const std::uint64_t number = counter.load(std::memory_order_relaxed) + 1;
+    counter.store(number, std::memory_order_relaxed);
+    return number;
+  }
+
   FlightGroup group_;
   bool is_open_ = false;
   std::atomic<bool> is_written_{false};
-  std::uint64_t blocking_ = 0, asynchronous_ = 0, messages_ = 0, splits_ = 0;
+  std::atomic<bool> named_{false};
+  Counter blocking_{0}, asynchronous_{0}, messages_{0};  // each is changed by one thread at a time
+  std::uint64_t splits_ = 0;
   FlightTicket latest_;
 };
 

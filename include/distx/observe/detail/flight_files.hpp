@@ -32,6 +32,13 @@ namespace distx::detail {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(wall).count() - flight_clock();
 }
 
+/// Returns `[0, 1, 2]`.
+[[nodiscard]] inline std::string list_of(const std::vector<int>& numbers) {
+  std::string text = "[";
+  for (const int number : numbers) text += (text.size() > 1 ? ", " : "") + std::to_string(number);
+  return text + "]";
+}
+
 /// Builds the JSON file of a rank.
 class FlightJson {
  public:
@@ -94,6 +101,10 @@ class FlightJson {
     add("rank", group.rank);
     add("size", group.size);
     add("backend", group.backend);
+    if (!group.members.empty()) {
+      key("members");
+      text_ += list_of(group.members);
+    }
     text_ += '}';
   }
   void add(const FlightEntry& entry, const FlightGroup* group) {
@@ -134,7 +145,7 @@ class FlightJson {
   std::string text_;
 };
 
-/// Builds the pickle of a rank, in protocol 2. It contains the groups whose members are known: those of all ranks.
+/// Builds the pickle of a rank, in protocol 2. It contains the groups whose members are known.
 class FlightPickle {
  public:
   [[nodiscard]] static std::string of(const FlightDump& dump, std::int64_t epoch) {
@@ -206,7 +217,7 @@ class FlightPickle {
       text("pg_config");
       dict([&] {
         for (const FlightGroup& group : dump.groups)
-          if (group.is_world()) config(group);
+          if (!group.members.empty()) config(group);
       });
       text("pg_status");
       dict([] {});
@@ -215,7 +226,7 @@ class FlightPickle {
         std::int64_t id = 0;
         for (const FlightEntry& entry : dump.entries) {
           const FlightGroup* const group = group_of(dump, entry.call.group);
-          if (group == nullptr || !group->is_world()) continue;
+          if (group == nullptr || group->members.empty()) continue;
           const std::string name = entry.call.operation;
           if (name == "send_receive") {
             add(entry, *group, id++, "send", epoch);
@@ -233,9 +244,7 @@ class FlightPickle {
     dict([&] {
       item("name", group.name);
       item("desc", group.backend);
-      std::string ranks = "[0";
-      for (int rank = 1; rank < group.size; ++rank) ranks += ", " + std::to_string(rank);
-      item("ranks", ranks + "]");
+      item("ranks", list_of(group.members));
     });
   }
   void add(const FlightEntry& entry, const FlightGroup& group, std::int64_t id, const std::string& name,
@@ -256,7 +265,7 @@ class FlightPickle {
       item("p2p_seq_id", call.message ? ordinal : 0);
       item("op_id", id);
       flag("is_p2p", call.message);
-      item("profiling_name", "nccl:" + torch_name(call, name));  // the only library that the reader accepts
+      item("profiling_name", "nccl:" + torch_name(call, group, name));  // the only library that the reader accepts
       item("time_created_ns", epoch + entry.not_before);
       sizes("input_sizes", name == "receive" ? call.receive_count : call.send_count);
       sizes("output_sizes", name == "send" || name == "reduce" ? call.send_count : call.receive_count);
@@ -277,11 +286,17 @@ class FlightPickle {
       });
     });
   }
-  /// Returns the name that PyTorch's tools give to an operation.
-  static std::string torch_name(const FlightCall& call, const std::string& name) {
-    const std::string self = std::to_string(call.rank);
-    if (name == "send") return "send " + self + "->" + std::to_string(call.root);
-    if (name == "receive") return "recv " + self + "<-" + std::to_string(call.from);
+  /// Returns the name that PyTorch's tools give to an operation. They number the members in the order of the world.
+  static std::string torch_name(const FlightCall& call, const FlightGroup& group, const std::string& name) {
+    const auto number = [&](int rank) {
+      const auto at = static_cast<std::size_t>(rank);
+      return std::to_string(
+          at >= group.members.size() ? 0 : std::count_if(group.members.begin(), group.members.end(), [&](int other) {
+            return other < group.members[at];
+          }));
+    };
+    if (name == "send") return "send " + number(call.rank) + "->" + number(call.root);
+    if (name == "receive") return "recv " + number(call.rank) + "<-" + number(call.from);
     if (name == "allocate") return "barrier";
     if (call.uneven && (name == "all_gather" || name == "reduce_scatter")) return name + "_v";
     return name;

@@ -27,9 +27,13 @@ struct FlightGroup {
   int size = 0;
   int world_rank = 0;
   int world_size = 0;
+  std::vector<int> members{};  ///< the ranks in the world, by rank in the group; empty if unknown
 
-  /// Returns whether its ranks are those of the world.
-  [[nodiscard]] bool is_world() const noexcept { return rank == world_rank && size == world_size; }
+  /// Sets the members of a group that has the ranks of the world.
+  void join_world() {
+    if (!members.empty() || rank != world_rank || size != world_size) return;
+    for (int one = 0; one < size; ++one) members.push_back(one);
+  }
 };
 
 /// The largest communicator that a thread has made.
@@ -76,16 +80,21 @@ class FlightRegistry {
   /// Names a communicator that was not split from another one; called at its first call, in one order on all ranks.
   void name_root(FlightGroup& group) {
     const std::lock_guard lock(mutex_);
+    if (group.id != 0) return;  // by another thread
     if (world_.generation == generation_ && world_.size > group.world_size) {
       group.world_rank = world_.rank;
       group.world_size = world_.size;
     }
+    group.join_world();
     add(group, std::to_string(roots_[group.world_rank]++));
   }
-  void name_split(FlightGroup& group, const FlightGroup& parent, std::uint64_t split, int color) {
+  /// @param members  the ranks in the world, empty if unknown
+  void name_split(FlightGroup& group, const FlightGroup& parent, std::uint64_t split, int color,
+                  std::vector<int> members) {
     const std::lock_guard lock(mutex_);
     group.world_rank = parent.world_rank;
     group.world_size = parent.world_size;
+    group.members = std::move(members);
     add(group, parent.name + "/" + std::to_string(split) + "." + std::to_string(color));
   }
 
