@@ -81,6 +81,11 @@ class MadeUp(Folder):
         self.write(record(0, [call(1, state="started")]), record(1, [call(1, state="started")]))
         self.assertEqual(self.says(), [f"rank {rank} has not completed all_reduce (8 float32, sum) at train.cpp:41" for rank in (0, 1)])
 
+    def test_a_rank_that_has_ended(self):
+        self.write(record(0, [call(1), call(2, state="started")]), {**record(1, [call(1)]), "ended": True})
+        self.assertTrue(self.says()[0].endswith("; rank 1 did not join and has ended: its last call is all_reduce (8 float32, sum) "
+                                                "at train.cpp:41, completed"))
+
     def test_a_rank_without_calls(self):
         self.write(record(0, [call(1, state="started")]), record(1, []))
         self.assertTrue(self.says()[0].endswith("; rank 1 did not join and has made no call"))
@@ -110,7 +115,7 @@ class MadeUp(Folder):
         found = json.loads(done.stdout)
         self.assertEqual(done.returncode, 1)
         self.assertEqual(found["parted"][0]["joined"][0]["ranks"], [0])
-        self.assertEqual(found["parted"][0]["missing"], [{"rank": 1, "recorded": True, "last": None}])
+        self.assertEqual(found["parted"][0]["missing"], [{"rank": 1, "recorded": True, "ended": False, "last": None}])
 
     def test_bad_input(self):
         def refusal(*arguments):
@@ -151,7 +156,8 @@ class Ranks(Folder):
         self.assertRegex(self.parted("other"), self.joined + r"called broadcast \(4 float32, root 1\) at parting\.cpp:\d+$")
 
     def test_a_rank_that_leaves(self):
-        self.assertRegex(self.parted("leaves"), self.joined + "did not join and left no record$")
+        self.assertRegex(self.parted("leaves"), self.joined + r"did not join and has ended: its last call of group 0/0\.0 is "
+                         r"barrier at parting\.cpp:\d+, completed$")
 
     def test_a_rank_that_is_killed(self):
         self.assertRegex(self.parted("dies", options=("--dies", "2")), self.joined + "did not join and left no record$")

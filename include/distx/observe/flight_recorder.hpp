@@ -8,7 +8,8 @@ namespace distx {
 struct FlightRecorderOptions {
   /// Whether calls are recorded. Variable DISTX_FLIGHT_RECORDER=off.
   bool enabled = true;
-  /// An existing folder: the records are written there when a communicator throws. Variable DISTX_FLIGHT=FOLDER.
+  /// An existing folder: the records are written there when a communicator throws, and when the last one is destroyed.
+  /// Variable DISTX_FLIGHT=FOLDER.
   std::string folder{};
   /// Whether SIGUSR1 writes the records to `folder` as well. Variable DISTX_FLIGHT_SIGNAL=on.
   bool on_signal = false;

@@ -12,7 +12,7 @@ class FlightLog {
   FlightLog(const FlightLog&) = delete;
   FlightLog& operator=(const FlightLog&) = delete;
   ~FlightLog() {
-    if (is_open_) FlightRegistry::get().closed();
+    if (is_open_ && FlightRegistry::get().closed()) write_flight_files_or_say();
   }
 
   /// Announces the communicator. Called once.

@@ -47,6 +47,7 @@ class FlightJson {
     json.text_ = "{\"format\":\"distx flight record 1\",\n\"rank\":" + std::to_string(dump.rank) +
                  ",\n\"size\":" + std::to_string(dump.size) +
                  ",\n\"written_ns\":" + std::to_string(epoch + flight_clock()) +
+                 ",\n\"ended\":" + (dump.ended ? "true" : "false") +
                  ",\n\"error\":" + (dump.error.empty() ? "null" : json_string(dump.error)) + ",\n\"groups\":[";
     const char* separator = "\n";
     for (const FlightGroup& group : dump.groups) {

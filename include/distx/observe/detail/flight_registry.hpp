@@ -47,6 +47,7 @@ struct FlightWorld {
 struct FlightDump {
   int rank = 0;
   int size = 0;
+  bool ended = false;  ///< the process has destroyed all communicators
   std::string error{};
   std::vector<FlightGroup> groups{};
   std::vector<FlightEntry> entries{};  ///< the oldest first
@@ -73,9 +74,10 @@ class FlightRegistry {
     group.world_rank = world_.rank;
     group.world_size = world_.size;
   }
-  void closed() noexcept {
+  /// A communicator was destroyed. Returns whether it was the last one.
+  bool closed() noexcept {
     const std::lock_guard lock(mutex_);
-    --communicators_;
+    return --communicators_ == 0;
   }
   /// Names a communicator that was not split from another one; called at its first call, in one order on all ranks.
   void name_root(FlightGroup& group) {
@@ -155,6 +157,7 @@ class FlightRegistry {
     std::vector<FlightDump> all;
     for (auto& [rank, dump] : found) {
       dump.rank = rank;
+      dump.ended = communicators_ == 0;
       order(dump.entries);
       all.push_back(std::move(dump));
     }
