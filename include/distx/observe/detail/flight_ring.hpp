@@ -2,9 +2,9 @@
 #pragma once
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <source_location>
 #include <string_view>
 
@@ -52,6 +52,61 @@ struct FlightCall {
   std::uint64_t in_group = 0;   ///< from 1: of the collective among those of its group
 };
 
+/// A call as words. Shifts instead of copied bytes: reading a word whose parts were just written would stall.
+struct FlightWords {
+  static constexpr std::size_t count = 12;
+
+  [[nodiscard]] static std::array<std::uint64_t, count> pack(const FlightCall& call) noexcept {
+    const std::uint64_t flags =
+        static_cast<std::uint64_t>(call.asynchronous) | static_cast<std::uint64_t>(call.message) << 1 |
+        static_cast<std::uint64_t>(call.uneven) << 2 | static_cast<std::uint64_t>(call.stream_ordered) << 3;
+    const std::uint64_t kinds =
+        static_cast<std::uint64_t>(call.type) | static_cast<std::uint64_t>(call.op) << 8 | flags << 16;
+    return {reinterpret_cast<std::uintptr_t>(call.operation),
+            reinterpret_cast<std::uintptr_t>(call.file),
+            reinterpret_cast<std::uintptr_t>(call.function),
+            call.send_count,
+            call.receive_count,
+            call.group,
+            pair(static_cast<std::uint32_t>(call.rank), static_cast<std::uint32_t>(call.size)),
+            pair(static_cast<std::uint32_t>(call.world_rank), call.line),
+            pair(static_cast<std::uint32_t>(call.root), static_cast<std::uint32_t>(call.from)),
+            pair(static_cast<std::uint32_t>(call.tag), static_cast<std::uint32_t>(kinds)),
+            call.ordinal,
+            call.in_group};
+  }
+  [[nodiscard]] static FlightCall unpack(const std::array<std::uint64_t, count>& words) noexcept {
+    const std::uint64_t kinds = words[9] >> 32;
+    FlightCall call;
+    call.operation = reinterpret_cast<const char*>(words[0]);
+    call.file = reinterpret_cast<const char*>(words[1]);
+    call.function = reinterpret_cast<const char*>(words[2]);
+    call.send_count = words[3];
+    call.receive_count = words[4];
+    call.group = words[5];
+    call.rank = low(words[6]), call.size = high(words[6]);
+    call.world_rank = low(words[7]), call.line = static_cast<std::uint32_t>(words[7] >> 32);
+    call.root = low(words[8]), call.from = high(words[8]);
+    call.tag = low(words[9]);
+    call.type = static_cast<ElementType>(kinds & 0xff);
+    call.op = static_cast<std::uint8_t>(kinds >> 8 & 0xff);
+    call.asynchronous = (kinds >> 16 & 1) != 0;
+    call.message = (kinds >> 17 & 1) != 0;
+    call.uneven = (kinds >> 18 & 1) != 0;
+    call.stream_ordered = (kinds >> 19 & 1) != 0;
+    call.ordinal = words[10];
+    call.in_group = words[11];
+    return call;
+  }
+
+ private:
+  static std::uint64_t pair(std::uint32_t low, std::uint32_t high) noexcept {
+    return low | static_cast<std::uint64_t>(high) << 32;
+  }
+  static std::int32_t low(std::uint64_t word) noexcept { return static_cast<std::int32_t>(word & 0xffffffff); }
+  static std::int32_t high(std::uint64_t word) noexcept { return static_cast<std::int32_t>(word >> 32); }
+};
+
 /// A call read from a ring.
 struct FlightEntry {
   FlightCall call{};
@@ -77,9 +132,9 @@ class FlightRecord {
   void write(std::uint64_t number, const FlightCall& call, const FlightContext* context, FlightProgress progress,
              std::int64_t now) noexcept {
     number_.store(0, std::memory_order_relaxed);
-    put(call_, call);
+    put(call_, FlightWords::pack(call));
     has_context_.store(context != nullptr, std::memory_order_release);
-    if (context != nullptr) put(context_, *context);
+    if (context != nullptr) put(context_, std::bit_cast<std::array<std::uint64_t, context_words>>(*context));
     enqueued_.store(now, std::memory_order_release);
     waits_.began.store(0, std::memory_order_release);
     waits_.ended.store(0, std::memory_order_release);
@@ -108,11 +163,9 @@ class FlightRecord {
   [[nodiscard]] bool read(FlightEntry& entry) const noexcept {
     entry.number = number_.load(std::memory_order_acquire);
     if (entry.number == 0) return false;
-    get(entry.call, call_);
-    if (has_context_.load(std::memory_order_acquire))
-      get(entry.context, context_);
-    else
-      entry.context = {};
+    entry.call = FlightWords::unpack(get(call_));
+    entry.context = {};
+    if (has_context_.load(std::memory_order_acquire)) entry.context = std::bit_cast<FlightContext>(get(context_));
     entry.progress = progress_.load(std::memory_order_acquire);
     entry.enqueued = enqueued_.load(std::memory_order_acquire);
     entry.started = waits_.began.load(std::memory_order_acquire);
@@ -122,30 +175,29 @@ class FlightRecord {
   }
 
  private:
-  template <class T>
-  using Words = std::array<std::atomic<std::uint64_t>, sizeof(T) / 8>;
+  template <std::size_t Count>
+  using Words = std::array<std::atomic<std::uint64_t>, Count>;
+  static constexpr std::size_t context_words = sizeof(FlightContext) / 8;
+  static_assert(sizeof(FlightContext) % 8 == 0);
 
-  template <class T>
-  static void put(Words<T>& words, const T& value) noexcept {
-    static_assert(sizeof(T) % 8 == 0 && std::is_trivially_copyable_v<T>);
-    std::uint64_t copy[sizeof(T) / 8];
-    std::memcpy(copy, &value, sizeof(T));
-    for (std::size_t i = 0; i < words.size(); ++i) words[i].store(copy[i], std::memory_order_release);
+  template <std::size_t Count>
+  static void put(Words<Count>& words, const std::array<std::uint64_t, Count>& values) noexcept {
+    for (std::size_t i = 0; i < Count; ++i) words[i].store(values[i], std::memory_order_release);
   }
-  template <class T>
-  static void get(T& value, const Words<T>& words) noexcept {
-    std::uint64_t copy[sizeof(T) / 8];
-    for (std::size_t i = 0; i < words.size(); ++i) copy[i] = words[i].load(std::memory_order_acquire);
-    std::memcpy(static_cast<void*>(&value), copy, sizeof(T));
+  template <std::size_t Count>
+  [[nodiscard]] static std::array<std::uint64_t, Count> get(const Words<Count>& words) noexcept {
+    std::array<std::uint64_t, Count> values;
+    for (std::size_t i = 0; i < Count; ++i) values[i] = words[i].load(std::memory_order_acquire);
+    return values;
   }
 
   std::atomic<std::uint64_t> number_{0};  // 0 while the record is written
-  Words<FlightCall> call_{};
+  Words<FlightWords::count> call_{};
   std::atomic<std::int64_t> enqueued_{0};
   WaitTimes waits_;
   std::atomic<FlightProgress> progress_{FlightProgress::enqueued};
   std::atomic<bool> has_context_{false};
-  Words<FlightContext> context_{};
+  Words<context_words> context_{};
 };
 
 /// The last calls of one thread.
