@@ -17,7 +17,7 @@ void compare(int ranks, std::size_t bytes, int calls, int batches) {
     std::vector<float> send(bytes / sizeof(float), 1.0f), receive(send.size());
     const auto batch = [&](bool records) {
       distx::barrier(comm);
-      if (comm.rank() == 0) distx::configure_flight_recorder({.enabled = records});
+      if (comm.rank() == 0) distx::flight::configure({.enabled = records});
       distx::barrier(comm);
       const auto begin = std::chrono::steady_clock::now();
       for (int call = 0; call < calls; ++call) distx::all_reduce(comm, send, receive, distx::sum);

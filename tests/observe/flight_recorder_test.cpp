@@ -28,7 +28,7 @@ class Records {
   Records(const Records&) = delete;
   Records& operator=(const Records&) = delete;
   ~Records() {
-    distx::configure_flight_recorder({});
+    distx::flight::configure({});
     std::error_code ignored;  // a folder that stays in /tmp does not fail the test
     std::filesystem::remove_all(folder_, ignored);
   }
@@ -73,16 +73,16 @@ TEST_CASE("a flight record contains each rank's calls, their callers and their l
   constexpr auto line = __LINE__ + 4;
   on_ranks(3, [&](Threads& comm) {
     std::vector<float> values(5, 1.0f), all(15);
-    const distx::FlightLabel step({.step = 7, .phase = "a phase longer than fifteen bytes"});
+    const distx::flight::Label step({.step = 7, .phase = "a phase longer than fifteen bytes"});
     distx::reduce(comm, values, values, distx::max, 2);
     {
-      const distx::FlightLabel parameter({.bucket = 3, .parameter = "head.weight"});
+      const distx::flight::Label parameter({.bucket = 3, .parameter = "head.weight"});
       distx::start_all_gather(comm, values, all).wait();
     }
     auto group = comm.split(comm.rank() == 1 ? 1 : 0, -comm.rank());
     distx::barrier(group);
     distx::send_receive(comm, values, (comm.rank() + 1) % 3, std::span(all).first(5), (comm.rank() + 2) % 3);
-    if (comm.rank() == 0) distx::write_flight_record(records.folder());
+    if (comm.rank() == 0) distx::flight::write_record(records.folder());
     distx::barrier(comm);
   });
   for (int rank = 0; rank < 3; ++rank) {
@@ -134,7 +134,7 @@ TEST_CASE("a flight record keeps the last 1,000 calls") {
   on_ranks(2, [&](Threads& comm) {
     int value = 1;
     for (int call = 0; call < 1500; ++call) distx::all_reduce(comm, std::span(&value, 1), distx::min);
-    if (comm.rank() == 0) distx::write_flight_record(records.folder());
+    if (comm.rank() == 0) distx::flight::write_record(records.folder());
     distx::barrier(comm);
   });
   const json calls = records.of(1).at("calls");
@@ -146,7 +146,7 @@ TEST_CASE("a flight record keeps the last 1,000 calls") {
 
 TEST_CASE("an error writes every rank's flight record, with the error and the unfinished call") {
   const Records records;
-  distx::configure_flight_recorder({.folder = records.folder()});
+  distx::flight::configure({.folder = records.folder()});
   std::atomic<int> thrown{0};
   on_ranks(3, [&](Threads& comm) {
     std::vector<double> values(2);
@@ -178,7 +178,7 @@ TEST_CASE("an error writes every rank's flight record, with the error and the un
 
 TEST_CASE("an asynchronous call that fails is recorded as started") {
   const Records records;
-  distx::configure_flight_recorder({.folder = records.folder()});
+  distx::flight::configure({.folder = records.folder()});
   on_ranks(2, [&](Threads& comm) {
     std::vector<double> values(comm.rank() == 0 ? 2u : 3u);
     auto pending = distx::start_all_reduce(comm, values, distx::sum);
@@ -190,10 +190,10 @@ TEST_CASE("an asynchronous call that fails is recorded as started") {
 
 TEST_CASE("nothing is recorded while the flight recorder is off") {
   const Records records;
-  distx::configure_flight_recorder({.enabled = false});
+  distx::flight::configure({.enabled = false});
   on_ranks(2, [&](Threads& comm) {
     distx::barrier(comm);
-    distx::write_flight_record(records.folder());
+    distx::flight::write_record(records.folder());
     distx::barrier(comm);
   });
   CHECK_FALSE(records.has(0));
@@ -206,10 +206,10 @@ TEST_CASE("a record can be written while other threads make calls") {
     std::vector<int> values(4);
     for (int round = 0; round < 60; ++round) {
       for (int call = 0; call < 40; ++call) {
-        const distx::FlightLabel label({.step = round, .parameter = "values"});
+        const distx::flight::Label label({.step = round, .parameter = "values"});
         distx::all_reduce(comm, values, distx::sum);
       }
-      if (comm.rank() == 2 && round % 10 == 0) distx::write_flight_record(records.folder());
+      if (comm.rank() == 2 && round % 10 == 0) distx::flight::write_record(records.folder());
     }
   });
   const json calls = records.of(0).at("calls");
@@ -229,7 +229,7 @@ TEST_CASE("calls that a hierarchical communicator makes inside are not recorded"
     distx::all_reduce(comm, values, distx::sum);
     distx::start_all_reduce(comm, values, distx::sum).wait();
     distx::barrier(comm);
-    if (comm.rank() == 0) distx::write_flight_record(records.folder());
+    if (comm.rank() == 0) distx::flight::write_record(records.folder());
     connector.barrier();
   });
   const json record = records.of(3);
@@ -242,7 +242,7 @@ TEST_CASE("calls that a hierarchical communicator makes inside are not recorded"
 
 TEST_CASE("SIGUSR1 writes the flight record of a rank that is blocked") {
   const Records records;
-  distx::configure_flight_recorder({.folder = records.folder(), .on_signal = true});
+  distx::flight::configure({.folder = records.folder(), .on_signal = true});
   on_ranks(2, [&](Threads& comm) {
     int value = 1;
     distx::all_reduce(comm, std::span(&value, 1), distx::sum);
@@ -263,11 +263,11 @@ TEST_CASE("SIGUSR1 writes the flight record of a rank that is blocked") {
   });
 }
 
-TEST_CASE("write_flight_record throws if a file cannot be written") {
+TEST_CASE("writing a flight record throws if a file cannot be written") {
   const Records records;
   on_ranks(2, [&](Threads& comm) {
     distx::barrier(comm);
-    CHECK_THROWS_WITH_AS(distx::write_flight_record(records.folder() + "/missing"),
+    CHECK_THROWS_WITH_AS(distx::flight::write_record(records.folder() + "/missing"),
                          doctest::Contains("/missing/flight_rank_0.json': No such file or directory; name an existing"),
                          distx::Error);
     distx::barrier(comm);
@@ -285,7 +285,7 @@ TEST_CASE("a training labels its communication with step, phase, bucket and para
       training.ready(bias, weights);
       training.step({.learning_rate = 0.1});
     }
-    if (comm.rank() == 0) distx::write_flight_record(records.folder());
+    if (comm.rank() == 0) distx::flight::write_record(records.folder());
     distx::barrier(comm);
   });
   std::set<std::string> reduced, gathered;

@@ -26,7 +26,7 @@ void part(distx::ShmCommunicator& comm, std::string_view how) {
     if (how == "throws") throw std::runtime_error("rank " + std::to_string(last) + " gives up");
     if (how == "group") return distx::broadcast(group, values, 0);
   }
-  const distx::FlightLabel label({.step = 12, .phase = "backward", .parameter = "head.weight"});
+  const distx::flight::Label label({.step = 12, .phase = "backward", .parameter = "head.weight"});
   distx::all_reduce(comm, values, distx::sum);
 }
 
@@ -38,7 +38,7 @@ int main(int argc, char** argv) {
   try {
     distx::ShmCommunicator comm(connector, std::chrono::seconds(how == "queue" || how == "group" ? 1 : 60));
     part(comm, how);
-    if (how == "agree") distx::write_flight_record(argv[2]);
+    if (how == "agree") distx::flight::write_record(argv[2]);
   } catch (const std::exception& error) {
     std::printf("%s\n", error.what());
   }

@@ -2,10 +2,10 @@
 #pragma once
 #include "distx/observe/detail/flight_signal.hpp"
 
-namespace distx {
+namespace distx::flight {
 
-/// What the flight recorder does; see `configure_flight_recorder`.
-struct FlightRecorderOptions {
+/// The settings of the flight recorder.
+struct RecorderOptions {
   /// Whether calls are recorded. Variable DISTX_FLIGHT_RECORDER=off.
   bool enabled = true;
   /// An existing folder: the records are written there when a communicator throws, and when the last one is destroyed.
@@ -16,7 +16,7 @@ struct FlightRecorderOptions {
 };
 
 /// Replaces the settings that the environment gives. Call it before the first communicator is made.
-inline void configure_flight_recorder(const FlightRecorderOptions& options) {
+inline void configure(const RecorderOptions& options) {
   detail::FlightRegistry::get().configure(options.enabled, options.folder, options.on_signal);
 }
 
@@ -26,14 +26,14 @@ inline void configure_flight_recorder(const FlightRecorderOptions& options) {
 /// May be called at any time, by any thread; calls in progress on other threads are included.
 /// @param folder  an existing folder
 /// @throws Error if a file cannot be written
-inline void write_flight_record(const std::string& folder) { detail::write_flight_files(folder); }
+inline void write_record(const std::string& folder) { detail::write_flight_files(folder); }
 
 /// Labels the calls that this thread makes while the object exists, in the flight record.
 ///
-///     distx::FlightLabel label({.step = step, .phase = "evaluation"});
+///     distx::flight::Label label({.step = step, .phase = "evaluation"});
 ///
 /// What is not given is taken from the enclosing label. Texts are copied, up to 15 and 47 bytes.
-class FlightLabel {
+class Label {
  public:
   /// The parts of a label; a negative number or an empty text is not given.
   struct Parts {
@@ -43,7 +43,7 @@ class FlightLabel {
     std::string_view parameter{};
   };
 
-  explicit FlightLabel(const Parts& parts) noexcept : outer_(detail::flight_context) {
+  explicit Label(const Parts& parts) noexcept : outer_(detail::flight_context) {
     if (outer_ != nullptr) context_ = *outer_;
     if (parts.step >= 0) context_.step = parts.step;
     if (parts.bucket >= 0) context_.bucket = parts.bucket;
@@ -51,9 +51,9 @@ class FlightLabel {
     copy(context_.parameter, parts.parameter);
     detail::flight_context = &context_;
   }
-  FlightLabel(const FlightLabel&) = delete;
-  FlightLabel& operator=(const FlightLabel&) = delete;
-  ~FlightLabel() { detail::flight_context = outer_; }
+  Label(const Label&) = delete;
+  Label& operator=(const Label&) = delete;
+  ~Label() { detail::flight_context = outer_; }
 
  private:
   template <std::size_t Size>
@@ -65,4 +65,4 @@ class FlightLabel {
   detail::FlightContext context_;
 };
 
-}  // namespace distx
+}  // namespace distx::flight

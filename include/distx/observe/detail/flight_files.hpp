@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 
 #include "distx/core/error.hpp"
 #include "distx/observe/detail/flight_registry.hpp"
@@ -320,7 +321,7 @@ inline void write_whole(const std::string& path, const std::string& contents) {
   if (written) return;
   const int code = errno;
   throw Error("cannot write '" + path + "': " + std::strerror(code) + "; name an existing folder with free space",
-              {.operation = "write_flight_record"}, code);
+              {.operation = "flight::write_record"}, code);
 }
 
 /// Writes the files of all ranks of this process to a folder.

@@ -43,7 +43,7 @@ struct FlightWorld {
   std::uint64_t generation = 0;  ///< of the registry
 };
 
-/// What the dumps of one rank contain.
+/// The contents of the dumps of one rank.
 struct FlightDump {
   int rank = 0;
   int size = 0;
@@ -141,7 +141,7 @@ class FlightRegistry {
     errors_.try_emplace(world_rank, text);
   }
 
-  /// Returns what is recorded, by rank.
+  /// Returns the records, by rank.
   [[nodiscard]] std::vector<FlightDump> dumps() const {
     const std::lock_guard lock(mutex_);
     std::map<int, FlightDump> found;
@@ -188,7 +188,7 @@ class FlightRegistry {
     groups_.push_back(group);
     if (groups_.size() > most_groups) groups_.pop_front();
   }
-  /// Returns the records of a ring, the oldest first. A call without a time of its own is not before the previous one.
+  /// Returns the records of a ring, the oldest first. A call whose time is unknown is not before the previous one.
   static std::vector<FlightEntry> entries_of(const FlightRing& ring) {
     std::vector<FlightEntry> entries;
     FlightEntry entry;

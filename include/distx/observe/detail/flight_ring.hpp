@@ -19,7 +19,7 @@ namespace distx::detail {
 /// The progress of a recorded call.
 enum class FlightProgress : std::uint8_t { enqueued, started, completed };
 
-/// What the calls of a thread belong to; a negative number or an empty text is not known.
+/// The label of a thread's calls; a negative number or an empty text is not known.
 struct FlightContext {
   std::int64_t step = -1;
   std::int64_t bucket = -1;
@@ -229,7 +229,7 @@ class FlightRing {
 
 /// The ring of this thread, null before its first call.
 inline thread_local constinit FlightRing* flight_ring = nullptr;
-/// What this thread's calls belong to; null if no label is set.
+/// The label of this thread's calls, null if there is none.
 inline thread_local constinit const FlightContext* flight_context = nullptr;
 
 /// A record of an asynchronous call, for the threads that continue it. The record may since have been overwritten.

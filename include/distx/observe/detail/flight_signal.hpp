@@ -14,7 +14,7 @@ inline void write_flight_files_or_say() noexcept {
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
   } catch (...) {
-    std::fprintf(stderr, "distx: write_flight_record: unknown exception\n");
+    std::fprintf(stderr, "distx: flight::write_record: unknown exception\n");
   }
 }
 
@@ -27,7 +27,7 @@ extern "C" inline void distx_flight_signal(int) {
   flight_signals.notify_one();
 }
 
-/// Makes SIGUSR1 write the flight records, on a thread of its own, so that a blocked rank can be examined.
+/// Makes SIGUSR1 write the flight records, on a separate thread, so that a blocked rank can be examined.
 inline void write_flight_files_on_signal() {
   static const bool installed = [] {
     std::thread([] {

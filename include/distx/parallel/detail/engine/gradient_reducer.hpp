@@ -171,7 +171,7 @@ class GradientReducer {
   void start_next(stream after, const here& location) try {
     location_ = location;
     Bucket<Space>& bucket = buckets_[started_];
-    const FlightLabel label = label_of(bucket, "reduce", started_, entries_);
+    const flight::Label label = label_of(bucket, "reduce", started_, entries_);
     Reduction& reduction = reductions_[started_];
     reduction.ready_on.before(after);
     reduction.ready_on.clear();
@@ -213,7 +213,7 @@ class GradientReducer {
   void finish_next(stream after) try {
     const std::size_t index = finished_++;
     Bucket<Space>& bucket = buckets_[index];
-    const FlightLabel label = label_of(bucket, "reduce", index, entries_);
+    const flight::Label label = label_of(bucket, "reduce", index, entries_);
     Reduction& reduction = reductions_[index];
     finished_on_.add(after);
     for (auto& pending : reduction.pending) pending.wait(after);

@@ -77,7 +77,7 @@ class TrainingEngine {
   void ready(const void* identity, stream after, const here& location) {
     try {
       check(StepCall::ready, "ready", location);
-      const FlightLabel label({.step = steps_, .phase = "ready"});
+      const flight::Label label({.step = steps_, .phase = "ready"});
       calls_.enter(after);
       const std::size_t index = index_of(identity, "ready", location);
       const auto& entry = parameters_[index];
@@ -221,7 +221,7 @@ class TrainingEngine {
   void unshard(Unsharded<Space>& scope, const void* identity, stream after, const here& location) {
     comms_.guard([&] {
       check(StepCall::unshard, "unshard", location);
-      const FlightLabel label({.step = steps_, .phase = "unshard"});
+      const flight::Label label({.step = steps_, .phase = "unshard"});
       calls_.enter(after);
       const auto unit = gatherer_->unit_of(index_of(identity, "unshard", location));
       if (unit) scope.hold(gatherer_, *unit, after, location);
@@ -244,7 +244,7 @@ class TrainingEngine {
   void call(StepCall which, const char* operation, stream after, const here& location, F&& f) {
     comms_.guard([&] {
       check(which, operation, location);
-      const FlightLabel label({.step = steps_, .phase = operation});
+      const flight::Label label({.step = steps_, .phase = operation});
       calls_.enter(after);
       f();
       calls_.leave(after);

@@ -187,7 +187,7 @@ class WeightGatherer {
   }
   void gather(Unit& unit, stream after, const here& location) {
     for (const auto b : unit.buckets) {
-      const FlightLabel label = label_of(buckets_[b], "gather", b, entries_);
+      const flight::Label label = label_of(buckets_[b], "gather", b, entries_);
       gathers_[b].gather.start(buckets_[b], comms_.gathering(), entries_, overlap_,
                                fnv1a("bucket " + std::to_string(b)), after, location, gathers_[b].memory.owner());
     }
