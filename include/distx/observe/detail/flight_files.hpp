@@ -178,20 +178,10 @@ class FlightPickle {
     little_endian(static_cast<std::uint64_t>(value), 8);
   }
   void boolean(bool value) { op(value ? '\x88' : '\x89'); }
-  template <class F>
-  void dict(F&& items) {
-    op(empty_dict);
-    op(mark);
-    items();
-    op(set_items);
-  }
-  template <class F>
-  void list(F&& items) {
-    op(empty_list);
-    op(mark);
-    items();
-    op(appends);
-  }
+  void begin_dict() { op(empty_dict), op(mark); }
+  void end_dict() { op(set_items); }
+  void begin_list() { op(empty_list), op(mark); }
+  void end_list() { op(appends); }
   void item(const char* key, std::string_view value) { text(key), text(value); }
   void item(const char* key, std::int64_t value) { text(key), number(value); }
   void flag(const char* key, bool value) { text(key), boolean(value); }
@@ -204,98 +194,98 @@ class FlightPickle {
   }
   void sizes(const char* key, std::uint64_t count) {
     text(key);
-    list([&] { list([&] { number(static_cast<std::int64_t>(count)); }); });
+    begin_list(), begin_list();
+    number(static_cast<std::int64_t>(count));
+    end_list(), end_list();
   }
   void type(const char* key, ElementType value) {
     text(key);
-    list([&] { text(distx::name_of(value)); });
+    begin_list();
+    text(distx::name_of(value));
+    end_list();
   }
 
   void add(const FlightDump& dump, std::int64_t epoch) {
     op('\x80');
     op(2);
-    dict([&] {
-      item("version", "2.10");
-      text("pg_config");
-      dict([&] {
-        for (const FlightGroup& group : dump.groups)
-          if (!group.members.empty()) config(group);
-      });
-      text("pg_status");
-      dict([] {});
-      text("entries");
-      list([&] {
-        std::int64_t id = 0;
-        for (const FlightEntry& entry : dump.entries) {
-          const FlightGroup* const group = group_of(dump, entry.call.group);
-          if (group == nullptr || group->members.empty()) continue;
-          const std::string name = entry.call.operation;
-          if (name == "send_receive") {
-            add(entry, *group, id++, "send", epoch);
-            add(entry, *group, id++, "receive", epoch);
-          } else {
-            add(entry, *group, id++, name, epoch);
-          }
-        }
-      });
-    });
+    begin_dict();
+    item("version", "2.10");
+    text("pg_config");
+    begin_dict();
+    for (const FlightGroup& group : dump.groups)
+      if (!group.members.empty()) config(group);
+    end_dict();
+    text("pg_status");
+    begin_dict(), end_dict();
+    text("entries");
+    begin_list();
+    for (const FlightEntry& entry : dump.entries) {
+      const FlightGroup* const group = group_of(dump, entry.call.group);
+      if (group == nullptr || group->members.empty()) continue;
+      const std::string name = entry.call.operation;
+      if (name == "send_receive") {
+        add(entry, *group, "send", epoch);
+        add(entry, *group, "receive", epoch);
+      } else {
+        add(entry, *group, name, epoch);
+      }
+    }
+    end_list();
+    end_dict();
     op(stop);
   }
   void config(const FlightGroup& group) {
     text(group.name);
-    dict([&] {
-      item("name", group.name);
-      item("desc", group.backend);
-      item("ranks", list_of(group.members));
-    });
+    begin_dict();
+    item("name", group.name);
+    item("desc", group.backend);
+    item("ranks", list_of(group.members));
+    end_dict();
   }
-  void add(const FlightEntry& entry, const FlightGroup& group, std::int64_t id, const std::string& name,
-           std::int64_t epoch) {
+  void add(const FlightEntry& entry, const FlightGroup& group, const std::string& name, std::int64_t epoch) {
     const FlightCall& call = entry.call;
-    const auto seen = static_cast<std::int64_t>(++(call.message ? messages_ : collectives_)[group.id]);
-    // PyTorch numbers the calls of a group from the beginning of the program.
-    const std::int64_t ordinal = call.message ? seen : static_cast<std::int64_t>(call.in_group);
-    dict([&] {
-      item("record_id", id);
-      item("pg_id", std::int64_t{0});
-      text("process_group");
-      op(mark);
-      text(group.name);
-      text(group.backend);
-      op(tuple);
-      item("collective_seq_id", call.message ? 0 : ordinal);
-      item("p2p_seq_id", call.message ? ordinal : 0);
-      item("op_id", id);
-      flag("is_p2p", call.message);
-      item("profiling_name", "nccl:" + torch_name(call, group, name));  // the only library that the reader accepts
-      item("time_created_ns", epoch + entry.not_before);
-      sizes("input_sizes", name == "receive" ? call.receive_count : call.send_count);
-      sizes("output_sizes", name == "send" || name == "reduce" ? call.send_count : call.receive_count);
-      type("input_dtypes", call.type);
-      type("output_dtypes", call.type);
-      item("state", entry.progress == FlightProgress::enqueued ? "scheduled" : name_of(entry.progress));
-      time("time_discovered_started_ns", entry.started, epoch);
-      time("time_discovered_completed_ns", entry.completed, epoch);
-      flag("retired", entry.progress == FlightProgress::completed);
-      item("timeout_ms", std::int64_t{0});
-      text("frames");
-      list([&] {
-        dict([&] {
-          item("name", call.function);
-          item("filename", call.file);
-          item("line", static_cast<std::int64_t>(call.line));
-        });
-      });
-    });
+    const std::int64_t id = entries_++;
+    begin_dict();
+    item("record_id", id);
+    item("pg_id", std::int64_t{0});
+    text("process_group");
+    op(mark);
+    text(group.name);
+    text(group.backend);
+    op(tuple);
+    item("collective_seq_id", call.message ? 0 : static_cast<std::int64_t>(call.in_group));
+    item("p2p_seq_id", call.message ? ++messages_ : 0);
+    item("op_id", id);
+    flag("is_p2p", call.message);
+    item("profiling_name", "nccl:" + torch_name(call, group, name));  // the only library that the reader accepts
+    item("time_created_ns", epoch + entry.not_before);
+    sizes("input_sizes", name == "receive" ? call.receive_count : call.send_count);
+    sizes("output_sizes", name == "send" || name == "reduce" ? call.send_count : call.receive_count);
+    type("input_dtypes", call.type);
+    type("output_dtypes", call.type);
+    item("state", entry.progress == FlightProgress::enqueued ? "scheduled" : name_of(entry.progress));
+    time("time_discovered_started_ns", entry.started, epoch);
+    time("time_discovered_completed_ns", entry.completed, epoch);
+    flag("retired", entry.progress == FlightProgress::completed);
+    item("timeout_ms", std::int64_t{0});
+    text("frames");
+    begin_list();
+    begin_dict();
+    item("name", call.function);
+    item("filename", call.file);
+    item("line", static_cast<std::int64_t>(call.line));
+    end_dict();
+    end_list();
+    end_dict();
   }
   /// Returns the name that PyTorch's tools give to an operation. They number the members in the order of the world.
   static std::string torch_name(const FlightCall& call, const FlightGroup& group, const std::string& name) {
     const auto number = [&](int rank) {
       const auto at = static_cast<std::size_t>(rank);
-      return std::to_string(
-          at >= group.members.size() ? 0 : std::count_if(group.members.begin(), group.members.end(), [&](int other) {
-            return other < group.members[at];
-          }));
+      int before = 0;
+      for (const int other : group.members)
+        if (at < group.members.size() && other < group.members[at]) ++before;
+      return std::to_string(before);
     };
     if (name == "send") return "send " + number(call.rank) + "->" + number(call.root);
     if (name == "receive") return "recv " + number(call.rank) + "<-" + number(call.from);
@@ -305,7 +295,7 @@ class FlightPickle {
   }
 
   std::string bytes_;
-  std::map<std::uint64_t, std::uint64_t> messages_, collectives_;
+  std::int64_t entries_ = 0, messages_ = 0;
 };
 
 /// Writes a file under another name first, so that a reader never sees a part of it.

@@ -2,8 +2,6 @@
 #pragma once
 #include <algorithm>
 #include <cstdlib>
-#include <deque>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -88,7 +86,9 @@ class FlightRegistry {
       group.world_size = world_.size;
     }
     group.join_world();
-    add(group, std::to_string(roots_[group.world_rank]++));
+    const auto rank = static_cast<std::size_t>(group.world_rank);
+    if (roots_.size() <= rank) roots_.resize(rank + 1);
+    add(group, std::to_string(roots_[rank]++));
   }
   /// @param members  the ranks in the world, empty if unknown
   void name_split(FlightGroup& group, const FlightGroup& parent, std::uint64_t split, int color,
@@ -138,29 +138,24 @@ class FlightRegistry {
 
   void note_error(int world_rank, const char* text) {
     const std::lock_guard lock(mutex_);
-    errors_.try_emplace(world_rank, text);
+    for (const auto& error : errors_)
+      if (error.first == world_rank) return;  // the first one is the cause
+    errors_.emplace_back(world_rank, text);
   }
 
   /// Returns the records, by rank.
   [[nodiscard]] std::vector<FlightDump> dumps() const {
     const std::lock_guard lock(mutex_);
-    std::map<int, FlightDump> found;
+    std::vector<FlightDump> all;
     for (const FlightGroup& group : groups_) {
-      FlightDump& dump = found[group.world_rank];
-      dump.rank = group.world_rank;
+      FlightDump& dump = dump_of(all, group.world_rank);
       dump.size = std::max(dump.size, group.world_size);
+      dump.ended = communicators_ == 0;
       dump.groups.push_back(group);
     }
-    for (const auto& ring : rings_)
-      for (const FlightEntry& entry : entries_of(*ring)) found[entry.call.world_rank].entries.push_back(entry);
-    for (const auto& [rank, text] : errors_) found[rank].error = text;
-    std::vector<FlightDump> all;
-    for (auto& [rank, dump] : found) {
-      dump.rank = rank;
-      dump.ended = communicators_ == 0;
-      order(dump.entries);
-      all.push_back(std::move(dump));
-    }
+    for (const auto& ring : rings_) add_entries(*ring, all);
+    for (const auto& error : errors_) dump_of(all, error.first).error = error.second;
+    for (FlightDump& dump : all) complete_in_stream_order(dump.entries);
     return all;
   }
 
@@ -186,33 +181,43 @@ class FlightRegistry {
     group.name = std::move(name);
     group.id = fnv1a(std::string_view(group.name));
     groups_.push_back(group);
-    if (groups_.size() > most_groups) groups_.pop_front();
+    if (groups_.size() > most_groups) groups_.erase(groups_.begin());
   }
-  /// Returns the records of a ring, the oldest first. A call whose time is unknown is not before the previous one.
-  static std::vector<FlightEntry> entries_of(const FlightRing& ring) {
-    std::vector<FlightEntry> entries;
-    FlightEntry entry;
-    for (const FlightRecord& record : ring.records())
-      if (record.read(entry)) entries.push_back(entry);
-    std::sort(entries.begin(), entries.end(),
-              [](const FlightEntry& a, const FlightEntry& b) { return a.number < b.number; });
+  static FlightDump& dump_of(std::vector<FlightDump>& all, int rank) {
+    for (FlightDump& dump : all)
+      if (dump.rank == rank) return dump;
+    all.emplace_back().rank = rank;
+    return all.back();
+  }
+  /// Adds the records of a ring, the oldest first, and merges them by time with those of other rings.
+  static void add_entries(const FlightRing& ring, std::vector<FlightDump>& all) {
+    const auto& records = ring.records();
+    std::size_t newest = 0;
+    for (std::size_t i = 0; i < records.size(); ++i)
+      if (records[i].number() > records[newest].number()) newest = i;
+    const std::uint64_t last = records[newest].number();
     std::int64_t latest = 0;
-    for (FlightEntry& one : entries) {
+    FlightEntry one;
+    for (std::size_t i = 1; i <= records.size(); ++i) {
+      if (!records[(newest + i) % records.size()].read(one) || one.number > last) continue;
+      // A call whose time is unknown is not before the previous one.
       one.not_before = latest = std::max(latest, one.enqueued != 0 ? one.enqueued : one.started);
       if (!one.call.asynchronous) latest = std::max(latest, one.completed);
+      auto& entries = dump_of(all, one.call.world_rank).entries;
+      auto place = entries.end();
+      while (place != entries.begin() && place[-1].not_before > one.not_before) --place;
+      entries.insert(place, one);
     }
-    return entries;
   }
-  /// Merges the rings of a rank by time. A call that is followed in its stream's order by a completed one is complete.
-  static void order(std::vector<FlightEntry>& entries) {
-    std::stable_sort(entries.begin(), entries.end(),
-                     [](const FlightEntry& a, const FlightEntry& b) { return a.not_before < b.not_before; });
-    std::map<std::uint64_t, bool> completed;
-    for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
-      if (!entry->call.stream_ordered) continue;
-      bool& later = completed[entry->call.group];
-      if (later) entry->progress = FlightProgress::completed;
-      later = later || entry->progress == FlightProgress::completed;
+  /// Marks a call as completed if it is followed in its stream's order by a completed one.
+  static void complete_in_stream_order(std::vector<FlightEntry>& entries) {
+    for (std::size_t i = entries.size(); i-- > 0;) {
+      FlightEntry& entry = entries[i];
+      for (std::size_t later = i + 1; later < entries.size() && entry.call.stream_ordered; ++later) {
+        if (entries[later].call.group != entry.call.group || !entries[later].call.stream_ordered) continue;
+        if (entries[later].progress == FlightProgress::completed) entry.progress = FlightProgress::completed;
+        break;
+      }
     }
   }
 
@@ -221,9 +226,9 @@ class FlightRegistry {
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<FlightRing>> rings_;
   std::vector<FlightRing*> idle_;
-  std::deque<FlightGroup> groups_;
-  std::map<int, int> roots_;
-  std::map<int, std::string> errors_;
+  std::vector<FlightGroup> groups_;
+  std::vector<int> roots_;  // the number of root communicators, by rank in the world
+  std::vector<std::pair<int, std::string>> errors_;
   std::string folder_;
   bool on_signal_ = false;
   std::uint64_t communicators_ = 0;
