@@ -240,6 +240,27 @@ TEST_CASE("calls that a hierarchical communicator makes inside are not recorded"
   CHECK(own == 3);
 }
 
+TEST_CASE("a communicator of one rank does not take the place of rank 0 in the flight record") {
+  const Records records;
+  on_ranks(1, [&](Threads& alone) { distx::barrier(alone); });
+  distx::spawn(distx::threads(3, std::chrono::minutes(1)), [&](distx::ThreadConnector& connector) {
+    distx::SelfConnector self;
+    distx::SerialCommunicator alone(self);
+    distx::barrier(alone);
+    Threads comm(connector, std::chrono::minutes(1));
+    distx::barrier(comm);
+    if (comm.rank() == 2) distx::flight::write_record(records.folder());
+    connector.barrier();
+  });
+  for (int rank = 0; rank < 3; ++rank) {
+    const json record = records.of(rank);
+    CHECK(record.at("size") == 3);
+    REQUIRE(record.at("calls").size() == 1);
+    CHECK(record.at("calls").at(0).at("group") == "1");
+    CHECK(record.at("calls").at(0).at("size") == 3);
+  }
+}
+
 TEST_CASE("SIGUSR1 writes the flight record of a rank that is blocked") {
   const Records records;
   distx::flight::configure({.folder = records.folder(), .on_signal = true});

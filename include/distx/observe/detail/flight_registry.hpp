@@ -39,6 +39,7 @@ struct FlightWorld {
   int rank = 0;
   int size = 0;
   std::uint64_t generation = 0;  ///< of the registry
+  int named = 0;                 ///< communicators that this thread has named
 };
 
 /// The contents of the dumps of one rank.
@@ -68,7 +69,8 @@ class FlightRegistry {
   void opened(FlightGroup& group) {
     const std::lock_guard lock(mutex_);
     if (communicators_++ == 0) clear();
-    if (group.size > world_.size || world_.generation != generation_) world_ = {group.rank, group.size, generation_};
+    if (world_.generation != generation_) world_ = {0, 0, generation_, 0};
+    if (group.size > world_.size) world_.rank = group.rank, world_.size = group.size;
     group.world_rank = world_.rank;
     group.world_size = world_.size;
   }
@@ -86,9 +88,8 @@ class FlightRegistry {
       group.world_size = world_.size;
     }
     group.join_world();
-    const auto rank = static_cast<std::size_t>(group.world_rank);
-    if (roots_.size() <= rank) roots_.resize(rank + 1);
-    add(group, std::to_string(roots_[rank]++));
+    if (world_.generation != generation_) world_ = {0, 0, generation_, 0};
+    add(group, std::to_string(world_.named++));
   }
   /// @param members  the ranks in the world, empty if unknown
   void name_split(FlightGroup& group, const FlightGroup& parent, std::uint64_t split, int color,
@@ -147,14 +148,17 @@ class FlightRegistry {
   [[nodiscard]] std::vector<FlightDump> dumps() const {
     const std::lock_guard lock(mutex_);
     std::vector<FlightDump> all;
-    for (const FlightGroup& group : groups_) {
-      FlightDump& dump = dump_of(all, group.world_rank);
-      dump.size = std::max(dump.size, group.world_size);
-      dump.ended = communicators_ == 0;
-      dump.groups.push_back(group);
-    }
+    int size = 0;
+    for (const FlightGroup& group : groups_) size = std::max(size, group.world_size);
+    for (const FlightGroup& group : groups_)
+      if (group.world_size == size) dump_of(all, group.world_rank).size = size;
+    for (FlightDump& dump : all) dump.ended = communicators_ == 0;
+    for (const FlightGroup& group : groups_)
+      if (FlightDump* const dump = dump_with(all, group)) dump->groups.push_back(group);
     for (const auto& ring : rings_) add_entries(*ring, all);
-    for (const auto& error : errors_) dump_of(all, error.first).error = error.second;
+    for (const auto& error : errors_)
+      for (FlightDump& dump : all)
+        if (dump.rank == error.first) dump.error = error.second;
     for (FlightDump& dump : all) complete_in_stream_order(dump.entries);
     return all;
   }
@@ -172,7 +176,6 @@ class FlightRegistry {
 
   void clear() noexcept {
     ++generation_;
-    roots_.clear();
     groups_.clear();
     errors_.clear();
     for (const auto& ring : rings_) ring->clear();
@@ -189,8 +192,21 @@ class FlightRegistry {
     all.emplace_back().rank = rank;
     return all.back();
   }
+  /// Returns the dump that contains a group. One that was made before this rank's number in the world was known belongs
+  /// to the only rank of the process; null if there are several.
+  static FlightDump* dump_with(std::vector<FlightDump>& all, const FlightGroup& group) {
+    if (all.size() == 1) return &all.front();
+    for (FlightDump& dump : all)
+      if (dump.rank == group.world_rank && dump.size == group.world_size) return &dump;
+    return nullptr;
+  }
+  [[nodiscard]] FlightDump* dump_with(std::vector<FlightDump>& all, const FlightCall& call) const {
+    for (const FlightGroup& group : groups_)
+      if (group.id == call.group && group.world_rank == call.world_rank) return dump_with(all, group);
+    return nullptr;
+  }
   /// Adds the records of a ring, the oldest first, and merges them by time with those of other rings.
-  static void add_entries(const FlightRing& ring, std::vector<FlightDump>& all) {
+  void add_entries(const FlightRing& ring, std::vector<FlightDump>& all) const {
     const auto& records = ring.records();
     std::size_t newest = 0;
     for (std::size_t i = 0; i < records.size(); ++i)
@@ -203,7 +219,9 @@ class FlightRegistry {
       // A call whose time is unknown is not before the previous one.
       one.not_before = latest = std::max(latest, one.enqueued != 0 ? one.enqueued : one.started);
       if (!one.call.asynchronous) latest = std::max(latest, one.completed);
-      auto& entries = dump_of(all, one.call.world_rank).entries;
+      FlightDump* const dump = dump_with(all, one.call);
+      if (dump == nullptr) continue;
+      auto& entries = dump->entries;
       auto place = entries.end();
       while (place != entries.begin() && place[-1].not_before > one.not_before) --place;
       entries.insert(place, one);
@@ -227,7 +245,6 @@ class FlightRegistry {
   std::vector<std::unique_ptr<FlightRing>> rings_;
   std::vector<FlightRing*> idle_;
   std::vector<FlightGroup> groups_;
-  std::vector<int> roots_;  // the number of root communicators, by rank in the world
   std::vector<std::pair<int, std::string>> errors_;
   std::string folder_;
   bool on_signal_ = false;
