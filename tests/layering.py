@@ -30,7 +30,7 @@ MODULES = {
     "connect": BASE,
     "connect/file": BASE + ("connect",),
     "connect/tcp": BASE + ("connect",),
-    "comm": BASE + ("connect",),
+    "comm": BASE + ("connect", "observe"),
     "observe": BASE,
     "comm/decorators": BASE + ("connect", "comm", "observe"),
     "tensor": TALK,

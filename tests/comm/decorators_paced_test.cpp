@@ -62,7 +62,7 @@ clock_type::duration duration_of(F&& f) {
 
 TEST_CASE("a blocking call sleeps for the time of its link") {
   auto comm = wire();
-  std::vector<char> values(elements);
+  std::vector<std::int8_t> values(elements);
   const std::clock_t processor = std::clock();
   CHECK(duration_of([&] { distx::broadcast(comm, values, 0); }) >= once);
   CHECK(static_cast<double>(std::clock() - processor) / CLOCKS_PER_SEC < 0.01);
@@ -71,7 +71,7 @@ TEST_CASE("a blocking call sleeps for the time of its link") {
 
 TEST_CASE("the two directions of a link are independent") {
   auto comm = wire();
-  std::vector<char> values(elements);
+  std::vector<std::int8_t> values(elements);
   auto pending = distx::start_all_reduce(comm, values, distx::sum);  // two ranks: n bytes are sent and n received
   std::this_thread::sleep_until(clock_type::now() + once);
   CHECK(pending.test());
@@ -79,7 +79,7 @@ TEST_CASE("the two directions of a link are independent") {
 
 TEST_CASE("an asynchronous call completes at the end of the link's time, whether the rank computes or not") {
   auto comm = wire();
-  std::vector<char> values(elements);
+  std::vector<std::int8_t> values(elements);
   const auto begin = clock_type::now();
   auto pending = distx::start_broadcast(comm, values, 0);
   const auto started = clock_type::now();
@@ -97,7 +97,7 @@ TEST_CASE("an asynchronous call completes at the end of the link's time, whether
 
 TEST_CASE("a moved Pending keeps its time; a Pending that is assigned to waits first") {
   auto comm = wire();
-  std::vector<char> values(elements);
+  std::vector<std::int8_t> values(elements);
   auto begin = clock_type::now();
   auto first = distx::start_broadcast(comm, values, 0);
   auto second = std::move(first);
@@ -119,7 +119,7 @@ TEST_CASE("several calls share one link in order") {
   auto comm = wire();
   auto handle = comm.share();
   auto group = comm.split(0, 0);
-  std::vector<char> values(elements);
+  std::vector<std::int8_t> values(elements);
   const auto begin = clock_type::now();
   auto first = distx::start_broadcast(comm, values, 0);
   auto second = distx::start_broadcast(handle, values, 0);
@@ -136,7 +136,7 @@ TEST_CASE("several calls share one link in order") {
 
 TEST_CASE("a link does not make up for idle time") {
   auto comm = wire();
-  std::vector<char> values(elements);
+  std::vector<std::int8_t> values(elements);
   distx::broadcast(comm, values, 0);
   std::this_thread::sleep_for(2 * once);
   CHECK(duration_of([&] { distx::broadcast(comm, values, 0); }) >= once);

@@ -141,6 +141,30 @@ TEST_CASE("messages that a rank sent before it left still arrive") {
   CHECK(got == 3);
 }
 
+TEST_CASE("a timeout names the call in which the missing rank waits") {
+  constexpr auto line = __LINE__ + 11;
+  const std::string named =
+      "rank 2 did not join; rank 2 waits in an asynchronous all_gather of 4 float32 elements, called in line " +
+      std::to_string(line);
+  // On a busy machine the deadline may pass before every rank has begun its call.
+  std::array<Outcome, 3> all;
+  const auto round = [&](distx::ThreadConnector& connector) {
+    Comm comm(connector, connector.rank() == 2 ? distx::Timeout(1min) : distx::Timeout(200ms));
+    std::vector<float> values(4), more(12);
+    connector.barrier();
+    all[static_cast<std::size_t>(comm.rank())] = outcome_of([&] {
+      if (comm.rank() == 2) return distx::start_all_gather(comm, values, more).wait();
+      distx::all_reduce(comm, values, distx::sum);
+    });
+    connector.barrier();
+  };
+  const auto says = [&] { return all[0].says(named) && all[1].says(named); };
+  for (int attempt = 0; attempt < 50 && !says(); ++attempt) distx::spawn(distx::threads(3, 1min), round);
+  CAPTURE(all[0].words);
+  CAPTURE(all[1].words);
+  CHECK(says());
+}
+
 TEST_CASE("a timeout names the rank that did not join") {
   const std::vector<std::pair<std::string, std::string>> expected{
       {"all_reduce", "timed out after 0.02 s: rank 2 did not join"},

@@ -98,9 +98,11 @@ class NcclCommunicator : public detail::BasicCommunicator<NcclCommunicator, nccl
     const RankOf self{static_cast<int>(here - group.begin()), static_cast<int>(group.size()), backend()};
     const auto identity = nccl::detail::identity_of(backend_of().revocation.identity(), backend_of().children++, first);
     const auto where = context("split", location);
-    return made(self, identity, where, [&](ncclComm_t parent, auto&& stop) {
+    auto part = made(self, identity, where, [&](ncclComm_t parent, auto&& stop) {
       return nccl::detail::split_all(parent, first, self.rank, backend_of().options, where, stop);
     });
+    part.state()->flight.split_from(state()->flight, color);
+    return part;
   }
 
   /// Makes a communicator without the ranks named; this one must not be used afterwards. Collective over the ranks that

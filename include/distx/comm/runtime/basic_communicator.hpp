@@ -26,6 +26,14 @@ concept BackendStarts = std::same_as<typename Call::space, typename B::space> &&
                           } -> std::same_as<std::shared_ptr<Operation<typename B::space>>>;
                         };
 
+/// Returns all ranks' values in rank order, over a communicator's backend. Collective.
+template <class Backend, class T>
+[[nodiscard]] std::vector<T> all_gathered(Backend& backend, const T& mine, const std::source_location& location) {
+  std::vector<T> all(static_cast<std::size_t>(backend.self().size));
+  backend.execute(erase(AllGather<T>{{&mine, 1}, all, {}, location}));
+  return all;
+}
+
 /// The front end of every communicator: `class C : public BasicCommunicator<C, Backend>`.
 ///
 /// Erases and validates calls, revokes the communicator when one fails, and implements everything that backends have in
@@ -58,6 +66,7 @@ class BasicCommunicator {
     requires BackendExecutes<Backend, erased_t<Call>>
   void execute(const Call& call) {
     const auto erased = erase(call);
+    FlightScope flight(state_->flight.begin(erased));
     try {
       validate(erased, backend_of().self());
       backend_of().execute(erased);
@@ -65,16 +74,19 @@ class BasicCommunicator {
       revoke_for_exception();
       throw;
     }
+    flight.complete();
   }
   /// Starts a call after what is enqueued on the stream `after`.
   template <ErasableCall Call>
     requires BackendStarts<Backend, erased_t<Call>>
   [[nodiscard]] Pending<space> start(const Call& call, typename space::stream after = {}) {
     const auto erased = erase(call);
+    const FlightTicket ticket = state_->flight.enqueue(erased);
+    const FlightScope flight(ticket.record);
     try {
       validate(erased, backend_of().self());
       backend_of().check_usable(backend_of().self().context(erased));
-      return Pending<space>(backend_of().start(state_, erased, after));
+      return Pending<space>(backend_of().start(state_, erased, after), ticket);
     } catch (...) {
       revoke_for_exception();
       throw;
@@ -83,7 +95,16 @@ class BasicCommunicator {
 
   /// Returns a communicator of the ranks that pass the same `color`, ordered by `key`, then by rank. Collective.
   [[nodiscard]] Derived split(int color, int key, std::source_location location = std::source_location::current()) {
-    return state_->guarded([&] { return Derived(backend_of().split(color, key, location)); });
+    FlightScope flight(state_->flight.begin("split", location));
+    return state_->guarded([&] {
+      auto part = backend_of().split(color, key, location);
+      std::vector<int> members;
+      if constexpr (BackendExecutes<Backend, AllGather<AnyElement>>)
+        members = all_gathered(part->backend, state_->flight.world_rank(), location);
+      part->flight.split_from(state_->flight, color, std::move(members));
+      flight.complete();
+      return Derived(std::move(part));
+    });
   }
   /// Allocates `count` zeroed elements in the memory that this communicator transfers fastest. Collective.
   /// @throws MismatchError if the ranks request different sizes; MemoryError if an allocation fails
@@ -92,8 +113,10 @@ class BasicCommunicator {
                                                       std::source_location location = std::source_location::current()) {
     static_assert(std::is_trivially_copyable_v<T>, "distx: allocate: elements are moved as bytes");
     if constexpr (requires { backend_of().allocate(count, sizeof(T), location); }) {
+      FlightScope flight(state_->flight.begin("allocate", location));
       return state_->guarded([&] {
         auto memory = backend_of().allocate(count, sizeof(T), location);
+        flight.complete();
         return CommunicatorMemory<T, space>::from_bytes(std::move(memory), count);
       });
     } else {
@@ -126,22 +149,14 @@ class BasicCommunicator {
     try {
       throw;
     } catch (const std::exception& error) {
-      revoke(error.what());
+      state_->give_up(error.what());
     } catch (...) {
-      revoke("unknown exception (not derived from std::exception)");
+      state_->give_up("unknown exception (not derived from std::exception)");
     }
   }
 
   std::shared_ptr<State> state_;
 };
-
-/// Returns all ranks' values in rank order, over a communicator's backend. Collective.
-template <class Backend, class T>
-[[nodiscard]] std::vector<T> all_gathered(Backend& backend, const T& mine, const std::source_location& location) {
-  std::vector<T> all(static_cast<std::size_t>(backend.self().size));
-  backend.execute(erase(AllGather<T>{{&mine, 1}, all, {}, location}));
-  return all;
-}
 
 /// One rank's request in `split`; a group is the ranks with one color, in the order of their keys.
 struct SplitRequest {

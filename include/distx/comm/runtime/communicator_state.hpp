@@ -5,6 +5,7 @@
 
 #include "distx/comm/communicator.hpp"
 #include "distx/comm/detail/in_order.hpp"
+#include "distx/comm/runtime/flight_log.hpp"
 #include "distx/core/detail/revoke_on_exception.hpp"
 
 namespace distx::detail {
@@ -18,18 +19,25 @@ class CommunicatorState {
   using space = typename Backend::space;
 
   template <class... Arguments>
-  explicit CommunicatorState(Arguments&&... arguments) : backend(std::forward<Arguments>(arguments)...) {}
+  explicit CommunicatorState(Arguments&&... arguments) : backend(std::forward<Arguments>(arguments)...) {
+    flight.open(backend.self());
+  }
   CommunicatorState(const CommunicatorState&) = delete;
   CommunicatorState& operator=(const CommunicatorState&) = delete;
   ~CommunicatorState() {
     // A rank that unwinds never joins the calls in which its peers are waiting.
-    if (std::uncaught_exceptions() > exceptions_) backend.revoke("its communicator was destroyed by an exception");
+    if (std::uncaught_exceptions() > exceptions_) give_up("its communicator was destroyed by an exception");
   }
 
   /// Runs `f`; if it throws, revokes the communicator before the caller sees the error and frees its buffers.
   template <class F>
   decltype(auto) guarded(F&& f) {
-    return revoke_on_exception(std::forward<F>(f), [this](const char* reason) { backend.revoke(reason); });
+    return revoke_on_exception(std::forward<F>(f), [this](const char* reason) { give_up(reason); });
+  }
+  /// Revokes the communicator and writes the flight record, if asked to.
+  void give_up(const char* reason) noexcept {
+    backend.revoke(reason);
+    flight.write(reason);
   }
 
   /// Returns at least `bytes` of workspace. The next call may reuse it; collectives do not touch it.
@@ -44,6 +52,7 @@ class CommunicatorState {
   }
 
   GroupCache groups;
+  FlightLog flight;
 
  private:
   int exceptions_ = std::uncaught_exceptions();

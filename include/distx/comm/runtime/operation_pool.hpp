@@ -78,9 +78,14 @@ class TaskOperation final : public ProgressTask, public Operation<Host> {
   template <class Call>
   void set(const Call& call) noexcept {
     reset();
+    flight_ = state_.flight.latest();
     call_.set(call, [](State& state, const Call& made) { state.guarded([&] { state.backend.run_started(made); }); });
   }
-  void run() override { call_.run(state_); }
+  void run() override {
+    FlightScope flight(flight_.begin());
+    call_.run(state_);
+    flight.complete();
+  }
   bool test() noexcept override { return done(); }
   void complete() override {
     state_.backend.tasks().wait(*this);
@@ -95,6 +100,7 @@ class TaskOperation final : public ProgressTask, public Operation<Host> {
  private:
   State& state_;  // kept alive by the Pending
   StoredCall<State> call_;
+  FlightTicket flight_;
 };
 
 /// Runs a communicator's asynchronous collectives on one progress thread, in the order of their start.

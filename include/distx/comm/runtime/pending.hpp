@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "distx/core/space.hpp"
+#include "distx/observe/detail/flight_ring.hpp"
 
 namespace distx {
 
@@ -51,12 +52,16 @@ class [[nodiscard]] Pending {
  public:
   Pending() noexcept = default;
   /// @param operation kept alive by this handle; it may belong to a pool
-  explicit Pending(std::shared_ptr<detail::Operation<Space>> operation) noexcept : operation_(std::move(operation)) {}
+  /// @param flight  the record of the call, which is marked as completed when the host observes that
+  explicit Pending(std::shared_ptr<detail::Operation<Space>> operation,
+                   const detail::FlightTicket& flight = {}) noexcept
+      : operation_(std::move(operation)), flight_(flight) {}
   Pending(Pending&&) noexcept = default;
   Pending& operator=(Pending&& other) noexcept {
     if (this != &other) {
       release();
       operation_ = std::move(other.operation_);
+      flight_ = other.flight_;
       exceptions_ = other.exceptions_;
     }
     return *this;
@@ -70,12 +75,14 @@ class [[nodiscard]] Pending {
     if (operation_ == nullptr) return;
     const Recycled operation{std::move(operation_)};
     operation.value->complete();
+    flight_.complete();
   }
   /// Orders work that is later enqueued on `stream` after the call; blocks if the memory space is the host's.
   void wait(typename Space::stream stream) {
     if (operation_ == nullptr) return;
     const Recycled operation{std::move(operation_)};
     operation.value->complete(stream);
+    if constexpr (std::is_empty_v<typename Space::stream>) flight_.complete();
   }
   /// Returns whether `wait()` would return, or throw, at once. Never blocks.
   [[nodiscard]] bool test() noexcept { return operation_ == nullptr || operation_->test(); }
@@ -99,12 +106,14 @@ class [[nodiscard]] Pending {
     if (std::uncaught_exceptions() > exceptions_) return operation.value->abandon();
     try {
       operation.value->complete();
+      flight_.complete();
     } catch (...) {
       // The failure has revoked the communicator, so its next call throws the reason.
     }
   }
 
   std::shared_ptr<detail::Operation<Space>> operation_;
+  detail::FlightTicket flight_;
   int exceptions_ = std::uncaught_exceptions();
 };
 

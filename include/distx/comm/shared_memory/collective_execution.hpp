@@ -81,6 +81,8 @@ class CollectiveExecution {
     chunk_ = detail::CallTraits<Call>::blockwise ? staging_share() : control_.extent().staging_bytes;
     hidden_ = !mine.inlined && post.send.segment == 0;
     if (hidden_) staging(0);
+    post.line = call.location.line();
+    control_.channel(self.rank, queue_).latest.store(static_cast<std::uint32_t>(parity_), std::memory_order_release);
   }
 
   /// Reads all ranks' posts after all ranks have arrived.

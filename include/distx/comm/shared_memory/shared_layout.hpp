@@ -30,6 +30,7 @@ struct CallDescriptor {
   std::size_t receive_count = 0;
   bool has_send_counts = false;
   bool has_receive_counts = false;
+  std::uint32_t line = 0;  ///< of the caller, for error messages
   Fingerprint fingerprint{};
 };
 
@@ -48,6 +49,7 @@ struct alignas(alignment_bytes) CallSlot {
   // The posts of this call and of the next, because a rank may be one call ahead.
   std::atomic<std::uint64_t> arrived{0};
   InlineDescriptor inlines[2];
+  std::atomic<std::uint32_t> latest{0};  // which of the posts is the latest, for error messages
   alignas(alignment_bytes) std::atomic<std::uint32_t> busy{0};
   CallDescriptor posts[2];
 };
@@ -67,7 +69,8 @@ struct alignas(alignment_bytes) Header {
   char reason[504] = {};
 };
 
-static_assert(sizeof(std::atomic<std::uint64_t>) + 2 * sizeof(InlineDescriptor) <= alignment_bytes,
+static_assert(sizeof(std::atomic<std::uint64_t>) + 2 * sizeof(InlineDescriptor) + sizeof(std::atomic<std::uint32_t>) <=
+                  alignment_bytes,
               "a tiny call reads one line of each other rank");
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free,
               "ranks that are processes share these");

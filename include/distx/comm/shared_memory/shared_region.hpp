@@ -94,7 +94,7 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
       return other == size();
     };
     wait(
-        context, all, [&] { return missing(queue, now, other); },
+        context, all, [&] { return missing(queue, rank, now, other); },
         [&](LivenessProbe& look) { return gone(look, queue, now, other); });
   }
 
@@ -214,12 +214,31 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
     return -1;
   }
   /// @param first a rank that has not arrived
-  std::string missing(CallQueue queue, std::uint64_t now, int first) const {
-    std::string ranks = std::to_string(first);
-    for (int other = first + 1; other < size(); ++other)
-      if (!has_arrived(queue, other, now)) ranks += ", " + std::to_string(other);
+  std::string missing(CallQueue queue, int self, std::uint64_t now, int first) const {
+    std::string ranks = std::to_string(first), elsewhere = waits_elsewhere(queue, self, first);
+    for (int other = first + 1; other < size(); ++other) {
+      if (has_arrived(queue, other, now)) continue;
+      ranks += ", " + std::to_string(other);
+      elsewhere += waits_elsewhere(queue, self, other);
+    }
     const bool one = ranks.find(',') == std::string::npos;
-    return "timed out after " + deadline_.to_string() + (one ? ": rank " : ": ranks ") + ranks + " did not join";
+    return "timed out after " + deadline_.to_string() + (one ? ": rank " : ": ranks ") + ranks + " did not join" +
+           elsewhere;
+  }
+  /// Returns the call of the other queue in which a rank waits for this one; empty if there is none.
+  std::string waits_elsewhere(CallQueue queue, int self, int other) const {
+    const CallQueue there = queue == CallQueue::blocking ? CallQueue::started : CallQueue::blocking;
+    const CallSlot& theirs = control_.channel(other, there);
+    const std::uint64_t arrived = theirs.arrived.load(std::memory_order_acquire);
+    if (arrived <= control_.channel(self, there).arrived.load(std::memory_order_acquire)) return {};
+    const CallDescriptor post = theirs.posts[theirs.latest.load(std::memory_order_acquire) % 2];
+    if (theirs.arrived.load(std::memory_order_acquire) != arrived) return {};  // it continues
+    std::string text = "; rank " + std::to_string(other) + " waits in " +
+                       (there == CallQueue::started ? "an asynchronous " : "a blocking ") + post.fingerprint.name;
+    if (post.send_count > 0)
+      text +=
+          " of " + std::to_string(post.send_count) + " " + std::string(name_of(post.fingerprint.type)) + " elements";
+    return text + ", called in line " + std::to_string(post.line);
   }
 
   SharedLayout control_;

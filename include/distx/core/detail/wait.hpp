@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -58,6 +59,25 @@ class Backoff {
 /// The backoff state of this thread.
 inline thread_local Backoff backoff;
 
+/// When a call began to wait and when its last wait ended, in nanoseconds of the steady clock; 0 if it has not waited.
+struct WaitTimes {
+  std::atomic<std::int64_t> began{0};
+  std::atomic<std::int64_t> ended{0};
+
+  void begin(Deadline::clock::time_point now) noexcept {
+    if (began.load(std::memory_order_relaxed) == 0) began.store(nanoseconds(now), std::memory_order_relaxed);
+  }
+  void end(Deadline::clock::time_point now) noexcept { ended.store(nanoseconds(now), std::memory_order_relaxed); }
+
+ private:
+  static std::int64_t nanoseconds(Deadline::clock::time_point now) noexcept {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(now.time_since_epoch()).count();
+  }
+};
+
+/// Where the waits of this thread are recorded, null if nowhere.
+inline thread_local constinit WaitTimes* wait_times = nullptr;
+
 /// Waits until `ready()`: spins briefly, then backs off; checks `stopped()` and the deadline every few polls.
 ///
 /// With more ranks than cores, spinning longer would starve the awaited rank.
@@ -67,9 +87,13 @@ WaitEnd wait_until(const Timeout& timeout, Ready&& ready, Stopped&& stopped) {
     if (ready()) return WaitEnd::ready;
   auto now = Deadline::clock::now();
   const Deadline deadline(timeout, now);
+  if (wait_times != nullptr) wait_times->begin(now);
   for (;;) {
     for (int round = 0; round < 16; ++round) {
-      if (ready()) return WaitEnd::ready;
+      if (ready()) {
+        if (wait_times != nullptr) wait_times->end(now);
+        return WaitEnd::ready;
+      }
       now = backoff(now);
     }
     if (stopped()) return ready() ? WaitEnd::ready : WaitEnd::stopped;

@@ -4,6 +4,7 @@
 #include "distx/parallel/detail/engine/parameter_store.hpp"
 #include "distx/parallel/detail/engine/training_communicators.hpp"
 #include "distx/parallel/detail/engine/training_policies.hpp"
+#include "distx/parallel/detail/engine/weight_gather.hpp"
 
 namespace distx::detail {
 
@@ -170,6 +171,7 @@ class GradientReducer {
   void start_next(stream after, const here& location) try {
     location_ = location;
     Bucket<Space>& bucket = buckets_[started_];
+    const flight::Label label = label_of(bucket, "reduce", started_, entries_);
     Reduction& reduction = reductions_[started_];
     reduction.ready_on.before(after);
     reduction.ready_on.clear();
@@ -211,6 +213,7 @@ class GradientReducer {
   void finish_next(stream after) try {
     const std::size_t index = finished_++;
     Bucket<Space>& bucket = buckets_[index];
+    const flight::Label label = label_of(bucket, "reduce", index, entries_);
     Reduction& reduction = reductions_[index];
     finished_on_.add(after);
     for (auto& pending : reduction.pending) pending.wait(after);

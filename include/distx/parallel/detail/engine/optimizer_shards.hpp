@@ -84,8 +84,9 @@ class OptimizerShards {
 
  private:
   void gather_bucket(std::size_t index, stream after, const here& location) {
-    if ((policies_.stage == 1 || policies_.stage == 2) && comms_.shards() > 1)
-      gathers_[index].start(buckets_[index], comms_.gathering(), parameters_.entries(), overlap_, 0, after, location);
+    if ((policies_.stage != 1 && policies_.stage != 2) || comms_.shards() == 1) return;
+    const flight::Label label = label_of(buckets_[index], "gather", index, parameters_.entries());
+    gathers_[index].start(buckets_[index], comms_.gathering(), parameters_.entries(), overlap_, 0, after, location);
   }
   template <class F>
   void each(std::vector<ShardPiece> FlatBuffer<Space>::*pieces, F&& f) const {

@@ -77,6 +77,7 @@ class TrainingEngine {
   void ready(const void* identity, stream after, const here& location) {
     try {
       check(StepCall::ready, "ready", location);
+      const flight::Label label({.step = steps_, .phase = "ready"});
       calls_.enter(after);
       const std::size_t index = index_of(identity, "ready", location);
       const auto& entry = parameters_[index];
@@ -220,6 +221,7 @@ class TrainingEngine {
   void unshard(Unsharded<Space>& scope, const void* identity, stream after, const here& location) {
     comms_.guard([&] {
       check(StepCall::unshard, "unshard", location);
+      const flight::Label label({.step = steps_, .phase = "unshard"});
       calls_.enter(after);
       const auto unit = gatherer_->unit_of(index_of(identity, "unshard", location));
       if (unit) scope.hold(gatherer_, *unit, after, location);
@@ -242,6 +244,7 @@ class TrainingEngine {
   void call(StepCall which, const char* operation, stream after, const here& location, F&& f) {
     comms_.guard([&] {
       check(which, operation, location);
+      const flight::Label label({.step = steps_, .phase = operation});
       calls_.enter(after);
       f();
       calls_.leave(after);
@@ -301,7 +304,9 @@ class TrainingEngine {
     scaling_.begin_step();
     if (gatherer_ != nullptr) gatherer_->restart(after);
     state_.finish();
+    ++steps_;
   }
+
   TrainingPolicies policies_;
   DataParallelOptions options_;
   here location_;  // where the training was made
@@ -315,6 +320,7 @@ class TrainingEngine {
   StepState state_{};
   StepOptionsCheck<Space> step_options_{};
   CallOrder<Space> calls_{};
+  std::int64_t steps_ = 0;  // that have ended
 };
 
 }  // namespace distx::detail

@@ -1,8 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include "distx/observe/flight_recorder.hpp"
 #include "distx/parallel/detail/bucket/bucket.hpp"
 
 namespace distx::detail {
+
+/// Returns the label of a bucket's communication in the flight record, with the name of its first parameter.
+template <MemorySpace Space>
+[[nodiscard]] flight::Label label_of(const Bucket<Space>& bucket, std::string_view phase, std::size_t index,
+                                     const std::vector<ParameterEntry<Space>>& entries) {
+  return flight::Label(
+      {.phase = phase,
+       .bucket = static_cast<std::int64_t>(index),
+       .parameter = bucket.members.empty() ? std::string_view() : entries[bucket.members.front()].name});
+}
 
 /// The all-gathers of one bucket's weights: each rank contributes its shard and receives all shards.
 template <MemorySpace Space>

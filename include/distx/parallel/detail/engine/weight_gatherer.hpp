@@ -186,9 +186,11 @@ class WeightGatherer {
     return true;
   }
   void gather(Unit& unit, stream after, const here& location) {
-    for (const auto b : unit.buckets)
+    for (const auto b : unit.buckets) {
+      const flight::Label label = label_of(buckets_[b], "gather", b, entries_);
       gathers_[b].gather.start(buckets_[b], comms_.gathering(), entries_, overlap_,
                                fnv1a("bucket " + std::to_string(b)), after, location, gathers_[b].memory.owner());
+    }
   }
   void prefetch(std::size_t index, stream after, const here& location) {
     Unit& unit = units_[index];
