@@ -3,6 +3,8 @@
 #include <array>
 #include <concepts>
 #include <cstddef>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "distx/core/element.hpp"
@@ -52,6 +54,7 @@ concept UpdatesOneNumber = (Updates<Optimizer, float, float> || Updates<Optimize
 /// - `template <class V> static constexpr void update(const auto& coefficients, V& weight, V gradient, V& state…)`: the
 ///   arithmetic of one element. V is a number, or several at once: use operators, unqualified functions (sqrt, abs,
 ///   copysign, min, max) and `distx::select` instead of `if` and `?:`;
+/// - optionally `static constexpr std::array<std::string_view, states> state_names`: what checkpoints call these values;
 /// - optionally `void validate() const`, which throws distx::InvalidArgument for invalid hyperparameters.
 ///
 /// On GPUs: `coefficients` and `update` are constexpr and nvcc is given --expt-relaxed-constexpr, the optimizer and its
@@ -69,6 +72,17 @@ concept DecaysWeights = requires(const O& optimizer) {
 } || requires { requires O::decays_weights; };
 
 namespace detail {
+
+/// Returns the name of the k-th value that an optimizer keeps for each weight: of its `state_names`, or else "state<k>".
+template <class O>
+[[nodiscard]] std::string state_name(std::size_t k) {
+  if constexpr (requires { O::state_names; }) {
+    static_assert(O::state_names.size() == O::states, "distx: an optimizer's state_names has one name for each state");
+    return std::string(O::state_names[k]);
+  } else {
+    return "state" + std::to_string(k);
+  }
+}
 
 /// @throws InvalidArgument if the optimizer's `validate`, where it has one, does
 template <class O>
