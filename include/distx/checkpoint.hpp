@@ -4,3 +4,4 @@
 #error distx/checkpoint.hpp needs nlohmann-json and zlib (on Debian and Ubuntu: nlohmann-json3-dev, zlib1g-dev)
 #endif
 #include "distx/checkpoint/safetensors.hpp"
+#include "distx/checkpoint/training.hpp"

@@ -35,9 +35,9 @@ std::map<std::string, Seen> shares_of(int ranks, const Optimizer& optimizer,
   toy::on_ranks(ranks, [&](distx::ThreadCommunicator& comm) {
     std::vector<distx::Parameter<T>> parameters;
     for (const auto& shape : kinds::shapes)
-      parameters.emplace_back(shape.name, kinds::elements(shape),
-                              distx::ParameterOptions{.trainable = std::string_view(shape.name) != "b.bias",
-                                                      .rows = shape.rows});
+      parameters.emplace_back(
+          shape.name, kinds::elements(shape),
+          distx::ParameterOptions{.trainable = std::string_view(shape.name) != "b.bias", .rows = shape.rows});
     std::vector<float> mean(5);
     distx::ParameterList<> list(parameters);
     list.add(distx::buffer_ref("mean", mean));

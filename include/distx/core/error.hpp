@@ -132,8 +132,8 @@ class DataError : public Error {
   using Error::Error;
 };
 
-/// Thrown when a checkpoint cannot be written, is incomplete or damaged, or does not fit the training; the message names
-/// the file and the tensor.
+/// Thrown when a checkpoint cannot be written, is incomplete or damaged, or does not fit the training; the message
+/// names the file and the tensor.
 class CheckpointError : public Error {
  public:
   using Error::Error;

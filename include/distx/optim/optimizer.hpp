@@ -54,7 +54,8 @@ concept UpdatesOneNumber = (Updates<Optimizer, float, float> || Updates<Optimize
 /// - `template <class V> static constexpr void update(const auto& coefficients, V& weight, V gradient, V& state…)`: the
 ///   arithmetic of one element. V is a number, or several at once: use operators, unqualified functions (sqrt, abs,
 ///   copysign, min, max) and `distx::select` instead of `if` and `?:`;
-/// - optionally `static constexpr std::array<std::string_view, states> state_names`: what checkpoints call these values;
+/// - optionally `static constexpr std::array<std::string_view, states> state_names`: what checkpoints call these
+/// values;
 /// - optionally `void validate() const`, which throws distx::InvalidArgument for invalid hyperparameters.
 ///
 /// On GPUs: `coefficients` and `update` are constexpr and nvcc is given --expt-relaxed-constexpr, the optimizer and its
@@ -73,7 +74,8 @@ concept DecaysWeights = requires(const O& optimizer) {
 
 namespace detail {
 
-/// Returns the name of the k-th value that an optimizer keeps for each weight: of its `state_names`, or else "state<k>".
+/// Returns the name of the k-th value that an optimizer keeps for each weight: of its `state_names`, or else
+/// "state<k>".
 template <class O>
 [[nodiscard]] std::string state_name(std::size_t k) {
   if constexpr (requires { O::state_names; }) {

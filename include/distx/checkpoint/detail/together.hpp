@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "distx/comm/any_communicator.hpp"
+#include "distx/comm/detail/host_values.hpp"
+
+// What the ranks of a checkpoint agree on.
+namespace distx::detail::checkpoint {
+
+/// Returns every rank's number. Collective.
+template <MemorySpace Space>
+[[nodiscard]] std::vector<std::uint64_t> gather_numbers(AnyCommunicator<Space>& comm, std::uint64_t mine,
+                                                        const std::source_location& location) {
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(comm.size()), mine);
+  if (comm.size() > 1) all_gather_values(comm, Span<const std::uint64_t>(&mine, 1), Span<std::uint64_t>(all), location);
+  return all;
+}
+
+/// Returns every rank's text. Collective.
+template <MemorySpace Space>
+[[nodiscard]] std::vector<std::string> gather_texts(AnyCommunicator<Space>& comm, std::string mine,
+                                                    const std::source_location& location) {
+  if (comm.size() == 1) return {std::move(mine)};
+  const auto sizes = gather_numbers(comm, mine.size(), location);
+  const auto most = static_cast<std::size_t>(*std::max_element(sizes.begin(), sizes.end()));
+  std::vector<std::string> texts(sizes.size());
+  if (most == 0) return texts;
+  mine.resize(most);
+  std::vector<char> all(most * sizes.size());
+  all_gather_values(comm, Span<const char>(mine.data(), most), Span<char>(all), location);
+  for (std::size_t rank = 0; rank < sizes.size(); ++rank)
+    texts[rank].assign(all.data() + rank * most, static_cast<std::size_t>(sizes[rank]));
+  return texts;
+}
+
+/// Calls `f`, which communicates nothing, on every rank. Collective.
+/// @throws CheckpointError on every rank, with the first failed rank's message, if `f` throws on some rank
+template <MemorySpace Space, class F>
+void on_every_rank(AnyCommunicator<Space>& comm, const ErrorContext& context, F&& f) {
+  std::string wrong;
+  std::uint64_t failed = 1;
+  int code = 0;
+  try {
+    f();
+    failed = 0;
+  } catch (const Error& error) {
+    wrong = error.message();
+    code = error.code();
+  } catch (const std::exception& error) {
+    wrong = error.what();
+  }
+  const auto all = gather_numbers(comm, failed, context.location);
+  const auto first = std::find(all.begin(), all.end(), 1);
+  if (first == all.end()) return;
+  const auto texts = gather_texts(comm, wrong, context.location);
+  const auto rank = static_cast<std::size_t>(first - all.begin());
+  throw CheckpointError((comm.size() == 1 ? "" : "rank " + std::to_string(rank) + ": ") + texts[rank], context, code);
+}
+
+}  // namespace distx::detail::checkpoint
