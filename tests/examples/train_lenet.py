@@ -2,16 +2,20 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Runs train_lenet as a user would, and checks what it says.
 
-    tests/examples/train_lenet.py learns|agrees|repeats|counts|stages|refuses PROGRAM [--digits FILE] [--mpi]
+    tests/examples/train_lenet.py learns|agrees|repeats|counts|stages|resumes|refuses PROGRAM [--digits FILE] [--mpi]
 
 learns: the accuracy on the digits held out; agrees: the losses of several ranks with those of one; repeats: the same
 weights from the same seed; counts: the traffic is the formula's, and the trace shows the overlap; stages: all stages
-of ZeRO come to the same weights, hold what the formula says, and learn in bfloat16 and in micro-batches; refuses: bad input
+of ZeRO come to the same weights, hold what the formula says, and learn in bfloat16 and in micro-batches; resumes: killed in its midst and
+resumed, it comes to the weights of a run that was not; refuses: bad input
 ends every rank with one sentence and status 1 or 2.
 """
 import argparse
+import glob
 import json
 import os
+import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -124,6 +128,40 @@ def stages(how):
         sys.exit("that is below 0.9")
 
 
+def resumes(how):
+    few = ["--epochs", "1", "--batch-size", "16"]
+    cases = [("threads", 2, []), ("threads", 3, ["--zero", "3", "--optimizer", "adamw", "--accumulate", "2"]),
+             ("shm", 2, ["--zero", "2", "--precision", "bf16", "--optimizer", "muon"])]
+    for name, ranks, flags in cases:
+        command = [*how[name](ranks), *few, *flags]
+        whole = report(command)
+        with tempfile.TemporaryDirectory() as folder:
+            saving = [*command, "--checkpoint", os.path.join(folder, "run"), "--every", "7", "--resume"]
+            kill_at_checkpoint(saving, os.path.join(folder, "run"))
+            resumed = report(saving)
+            made, all_steps = len(resumed["step_losses"]), len(whole["step_losses"])
+            print(f"{name} on {ranks}: {made} of {all_steps} steps after it was resumed", flush=True)
+            if not 0 < made < all_steps or whole["step_losses"][-made:] != resumed["step_losses"]:
+                sys.exit("the resumed run did not go on where the other one was stopped")
+            again = report(saving)
+            if again["step_losses"]:
+                sys.exit("a run that is complete made more steps")
+            same_weights({"whole": whole, "resumed": resumed, "complete": again})
+            if len(os.listdir(os.path.join(folder, "run"))) != 2:
+                sys.exit(f"more than two checkpoints are kept: {os.listdir(os.path.join(folder, 'run'))}")
+
+
+def kill_at_checkpoint(command, directory):
+    """Kills a run as soon as it has a checkpoint."""
+    run = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True)
+    while not glob.glob(os.path.join(directory, "*", "checkpoint.json")):
+        if run.poll() is not None:
+            sys.exit(f"{command}: status {run.returncode} before its first checkpoint")
+        time.sleep(0.001)
+    os.killpg(run.pid, signal.SIGKILL)
+    run.wait()
+
+
 def refuses(program, mpi):
     with tempfile.TemporaryDirectory() as folder:
         cut = os.path.join(folder, "cut.csv")
@@ -152,6 +190,8 @@ def refuses(program, mpi):
             (["--batch-size", "6", "--accumulate", "4"], "not divisible by --accumulate 4"),
             (["--clip", "-1"], "give --clip a number above 0"),
             (["--precision", "f64"], "--precision"),
+            (["--every", "5"], "--checkpoint"),
+            (["--synthetic", "--checkpoint", os.path.join(folder, "few.csv"), "--epochs", "1"], "few.csv"),
             (["--backend", "smoke-signals"], "--backend"),
         ]
         refuse(program, cases, mpi)
@@ -161,7 +201,7 @@ def refuses(program, mpi):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["learns", "agrees", "repeats", "counts", "stages", "refuses"])
+    parser.add_argument("what", choices=["learns", "agrees", "repeats", "counts", "stages", "resumes", "refuses"])
     parser.add_argument("program")
     parser.add_argument("--digits")
     parser.add_argument("--mpi", action="store_true")
@@ -173,7 +213,7 @@ def main():
         how = ways(options.program, options.mpi, data)
         if options.what == "repeats":
             del how["shm"]  # the threads and the processes speak for it
-        {"learns": learns, "agrees": agrees, "repeats": repeats, "counts": counts, "stages": stages}[options.what](how)
+        {"learns": learns, "agrees": agrees, "repeats": repeats, "counts": counts, "stages": stages, "resumes": resumes}[options.what](how)
 
 
 if __name__ == "__main__":

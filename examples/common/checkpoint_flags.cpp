@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "checkpoint_flags.hpp"
+
+#include <CLI/CLI.hpp>
+
+namespace examples {
+
+void CheckpointFlags::describe(CLI::App& app) {
+  auto* directory_option =
+      app.add_option("--checkpoint", directory, "directory for checkpoints; the last two are kept");
+  app.add_option("--every", every, "steps between checkpoints [default: one after the last step]")
+      ->needs(directory_option)
+      ->check(CLI::Range(1, 1000000000));
+  app.add_flag("--resume", resume, "go on from the newest checkpoint, if there is one")->needs(directory_option);
+}
+
+void CheckpointFlags::check() const {
+  if (directory.empty() || resume) return;
+  if (const auto newest = distx::latest(directory))
+    throw distx::CheckpointError("--checkpoint " + directory + " has the checkpoint " + newest->filename().string() +
+                                 ": add --resume, or choose another directory");
+}
+
+}  // namespace examples
