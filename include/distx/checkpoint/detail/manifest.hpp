@@ -78,7 +78,7 @@ inline void add_files(std::vector<ManifestFile>& files, const nlohmann::json& li
                          {"tensors", tensors},
                          {"files", json_of(manifest.files)}};
   json["crc32"] = checksum(json.dump());
-  return json.dump(1) + "\n";
+  return json.dump(1);
 }
 
 /// Whether a file of this name can only be in the manifest's own folder.
