@@ -116,6 +116,34 @@ TEST_CASE_TEMPLATE("a resumed training has the bits of one that never stopped, a
     }
 }
 
+TEST_CASE("a consolidated file has all weights whole, and the optimizer's arrays if they are asked for") {
+  const Folder folder;
+  std::map<std::string, std::vector<std::byte>> weights;
+  on_ranks(3, [&](distx::ThreadCommunicator& comm) {
+    Trainer<> trainer(comm, distx::AdamW{}, {.stage = 3});
+    trainer.step(1);
+    distx::save(folder.path(), trainer.training(), {.step = 1});
+    trainer.training().for_each_full_weight([&](const std::string& name, distx::Span<const distx::AnyElement> values) {
+      if (comm.rank() == 0) weights[name].assign(values.bytes(), values.bytes() + values.size_bytes());
+    });
+  });
+  const auto checkpoint = *distx::latest(folder.path());
+  distx::consolidate(checkpoint, folder.path() / "model.safetensors");
+  const distx::SafetensorsFile file(folder.path() / "model.safetensors");
+  CHECK(file.tensors().size() == weights.size() + 1);
+  for (const auto& [name, bytes] : weights) {
+    CAPTURE(name);
+    const auto* tensor = file.find(name);
+    REQUIRE(tensor != nullptr);
+    const auto found = file.bytes(*tensor);
+    CHECK(std::equal(found.begin(), found.end(), bytes.begin(), bytes.end()));
+  }
+  CHECK(file.find("a.weight")->shape == std::vector<std::uint64_t>{7, 13});
+  CHECK_THROWS_AS(distx::consolidate(checkpoint, folder.path() / "model.safetensors"), distx::CheckpointError);
+  distx::consolidate(checkpoint, folder.path() / "all.safetensors", distx::Consolidated::everything);
+  CHECK(distx::SafetensorsFile(folder.path() / "all.safetensors").tensors().size() > file.tensors().size());
+}
+
 TEST_CASE("master weights, loss scale and Hybrid's shards are saved and loaded") {
   using Half = distx::DataParallel<distx::ZeRO<distx::Dynamic>, distx::Precision<distx::float16>>;
   for (int stage = 0; stage < 4; ++stage) {

@@ -18,6 +18,9 @@ namespace distx::detail::checkpoint {
 /// The name of the file whose presence makes a folder a checkpoint.
 inline constexpr const char* manifest_name = "checkpoint.json";
 
+/// The names of the optimizer's arrays begin with it.
+inline constexpr std::string_view optimizer_prefix = "optim.state.";
+
 /// A file of a checkpoint, as its manifest describes it.
 struct ManifestFile {
   std::string name;

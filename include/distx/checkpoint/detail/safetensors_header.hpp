@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -176,15 +177,19 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   return {};
 }
 
-/// Orders tensors so that each begins at a multiple of its element's size: the largest elements first.
+/// Orders tensors, or pointers to them, so that each begins at a multiple of its element's size: the largest elements
+/// first.
 template <class Tensors>
 void sort_for_alignment(Tensors& tensors) {
-  std::stable_sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) {
-    const auto bits = [](const auto& tensor) {
-      const FileType* const type = find_file_type(tensor->type);
-      return type == nullptr ? 0 : type->bits;
-    };
-    return bits(a) > bits(b);
+  const auto bits = [](const auto& tensor) {
+    const FileType* const type = find_file_type(tensor.type);
+    return type == nullptr ? 0 : type->bits;
+  };
+  std::stable_sort(tensors.begin(), tensors.end(), [&](const auto& a, const auto& b) {
+    if constexpr (std::is_pointer_v<std::remove_cvref_t<decltype(a)>>)
+      return bits(*a) > bits(*b);
+    else
+      return bits(a) > bits(b);
   });
 }
 

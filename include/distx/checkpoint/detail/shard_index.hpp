@@ -78,39 +78,48 @@ class ShardIndex {
                           {.operation = "load"});
   }
 
-  /// Returns the copies that fill what this rank holds of an array.
+  /// A contiguous part of an array, from element `begin` on.
+  struct Run {
+    std::uint64_t begin;
+    std::span<const std::byte> bytes;
+  };
+  /// Returns where elements [begin, begin + size) of an array are, in their order.
+  /// @throws CheckpointError if the files do not have each element once
+  [[nodiscard]] std::vector<Run> runs_of(const std::string& name, const Shape& shape, std::size_t element_bytes,
+                                         std::uint64_t begin, std::uint64_t size) const {
+    std::vector<Run> runs;
+    const auto found = parts_.find(name);
+    if (size > 0 && found != parts_.end())
+      for (const Part& part : found->second) {
+        const auto bytes = part.file->bytes(*part.tensor);
+        each_run(
+            shape, part.offsets, part.tensor->shape,
+            [&](std::uint64_t run_begin, std::uint64_t from, std::uint64_t run_size) {
+              const auto first = std::max(begin, run_begin);
+              const auto last = std::min(begin + size, run_begin + run_size);
+              if (first < last)
+                runs.push_back({first, bytes.subspan(static_cast<std::size_t>(from + first - run_begin) * element_bytes,
+                                                     static_cast<std::size_t>(last - first) * element_bytes)});
+            });
+      }
+    std::sort(runs.begin(), runs.end(), [](const Run& a, const Run& b) { return a.begin < b.begin; });
+    std::uint64_t end = begin;
+    for (const auto& run : runs) {
+      if (run.begin != end) break;
+      end += run.bytes.size() / element_bytes;
+    }
+    if (end != begin + size || (!runs.empty() && runs.back().begin >= end))
+      throw CheckpointError("the files of '" + folder_.string() + "' do not have every element of tensor '" + name +
+                                "' once; use an older checkpoint",
+                            {.operation = "checkpoint"});
+    return runs;
+  }
+  /// Adds the copies that fill what this rank holds of an array.
   /// @throws CheckpointError if the files do not have each element once
   template <MemorySpace Space>
   void plan(const FileArray<Space>& array, std::vector<ShardCopy<Space>>& copies) const {
-    struct Run {
-      std::uint64_t begin, end;
-      const std::byte* from;
-    };
-    std::vector<Run> runs;
-    const auto found = parts_.find(array.name);
-    if (array.size > 0 && found != parts_.end())
-      for (const Part& part : found->second) {
-        const auto bytes = part.file->bytes(*part.tensor);
-        each_run(array.shape, part.offsets, part.tensor->shape,
-                 [&](std::uint64_t begin, std::uint64_t from, std::uint64_t size) {
-                   const auto first = std::max(begin, array.begin);
-                   const auto last = std::min(begin + size, array.begin + array.size);
-                   if (first < last)
-                     runs.push_back({first, last, bytes.data() + (from + first - begin) * array.element_bytes});
-                 });
-      }
-    std::sort(runs.begin(), runs.end(), [](const Run& a, const Run& b) { return a.begin < b.begin; });
-    std::uint64_t end = array.begin;
-    for (const auto& run : runs) {
-      if (run.begin != end) break;
-      const auto to = array.bytes_at(run.begin, run.end - run.begin);
-      copies.push_back({to, {run.from, to.size()}});
-      end = run.end;
-    }
-    if (end != array.begin + array.size)
-      throw CheckpointError("the files of '" + folder_.string() + "' do not have every element of tensor '" +
-                                array.name + "' once; use an older checkpoint",
-                            {.operation = "load"});
+    for (const auto& run : runs_of(array.name, array.shape, array.element_bytes, array.begin, array.size))
+      copies.push_back({array.bytes_at(run.begin, run.bytes.size() / array.element_bytes), run.bytes});
   }
 
  private:

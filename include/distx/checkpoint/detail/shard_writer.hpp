@@ -83,7 +83,6 @@ class ShardWriter {
   }
   [[nodiscard]] static ManifestFile write_file(const std::filesystem::path& folder, const std::string& name,
                                                std::vector<Piece>& pieces, std::uint64_t step) {
-    std::vector<const SafetensorsTensor*> order;
     std::vector<SafetensorsTensor> tensors;
     std::stable_sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) {
       return find_file_type(a.tensor.type)->bits > find_file_type(b.tensor.type)->bits;
