@@ -16,7 +16,7 @@ void CheckpointFlags::describe(CLI::App& app) {
 
 void CheckpointFlags::check() const {
   if (directory.empty() || resume) return;
-  if (const auto newest = distx::latest(directory))
+  if (const auto newest = distx::checkpoint::latest(directory))
     throw distx::CheckpointError("--checkpoint " + directory + " has the checkpoint " + newest->filename().string() +
                                  ": add --resume, or choose another directory");
 }

@@ -27,7 +27,7 @@ struct CheckpointFlags {
   /// @return the number of steps that were made before it
   template <class Training>
   [[nodiscard]] std::uint64_t begin(Training& training) const {
-    const auto newest = resume ? distx::latest(directory) : std::nullopt;
+    const auto newest = resume ? distx::checkpoint::latest(directory) : std::nullopt;
     return newest ? training.load(*newest).step : 0;
   }
   /// Saves the training where it is due after `steps` of `all` steps. Collective.

@@ -25,12 +25,13 @@ void set_content(const fs::path& path, const std::string& content) {
 }
 
 /// Saves steps 1 and 2 of a training of 3 ranks.
-void save_two(const Folder& folder, const distx::SaveOptions& options = {}) {
+void save_two(const Folder& folder, const distx::checkpoint::SaveOptions& options = {}) {
   on_ranks(3, [&](distx::ThreadCommunicator& comm) {
     Trainer<> trainer(comm, distx::AdamW{}, {.stage = 3});
     for (std::uint64_t step = 1; step <= 2; ++step) {
       trainer.step(step);
-      distx::save(folder.path(), trainer.training(), {.step = step, .notes = options.notes, .keep = options.keep});
+      distx::checkpoint::save(folder.path(), trainer.training(),
+                              {.step = step, .notes = options.notes, .keep = options.keep});
     }
   });
 }
@@ -45,7 +46,7 @@ std::string load_message(const fs::path& checkpoint, const Optimizer& optimizer 
     before.add(trainer.training().state());
     auto& message = messages[comm.rank()];
     try {
-      distx::load(checkpoint, trainer.training());
+      distx::checkpoint::load(checkpoint, trainer.training());
     } catch (const distx::CheckpointError& error) {
       message = error.message();
     }
@@ -69,18 +70,18 @@ bool contains(const std::string& text, const std::string& part) {
 
 TEST_CASE("latest returns the newest complete checkpoint") {
   const Folder folder;
-  CHECK(distx::latest(folder.path()) == std::nullopt);
-  CHECK(distx::latest(folder.path() / "no") == std::nullopt);
+  CHECK(distx::checkpoint::latest(folder.path()) == std::nullopt);
+  CHECK(distx::checkpoint::latest(folder.path() / "no") == std::nullopt);
   save_two(folder);
-  CHECK(distx::latest(folder.path()) == folder.path() / "step-000000000002");
+  CHECK(distx::checkpoint::latest(folder.path()) == folder.path() / "step-000000000002");
   fs::create_directory(folder.path() / "step-000000000009");  // an interrupted save
   fs::create_directory(folder.path() / "step-12");
   set_content(folder.path() / "step-12" / "checkpoint.json", "{}");
-  CHECK(distx::latest(folder.path()) == folder.path() / "step-000000000002");
+  CHECK(distx::checkpoint::latest(folder.path()) == folder.path() / "step-000000000002");
   fs::remove(folder.path() / "step-000000000002" / "checkpoint.json");
-  CHECK(distx::latest(folder.path()) == folder.path() / "step-000000000001");
+  CHECK(distx::checkpoint::latest(folder.path()) == folder.path() / "step-000000000001");
   set_content(folder.path() / "file", "");
-  CHECK_THROWS_AS(static_cast<void>(distx::latest(folder.path() / "file")), distx::CheckpointError);
+  CHECK_THROWS_AS(static_cast<void>(distx::checkpoint::latest(folder.path() / "file")), distx::CheckpointError);
 }
 
 TEST_CASE("save keeps as many checkpoints as it is asked for, and those of later steps") {
@@ -91,25 +92,26 @@ TEST_CASE("save keeps as many checkpoints as it is asked for, and those of later
   save_two(other);
   on_ranks(1, [&](distx::ThreadCommunicator& comm) {
     Trainer<> trainer(comm, distx::AdamW{}, {.stage = 0});
-    distx::save(other.path(), trainer.training(), {.step = 0, .keep = 1});
+    distx::checkpoint::save(other.path(), trainer.training(), {.step = 0, .keep = 1});
   });
   CHECK(std::distance(fs::directory_iterator(other.path()), {}) == 3);
 }
 
-TEST_CASE("save overwrites no checkpoint, and the training goes on after it has failed") {
+TEST_CASE("save overwrites no checkpoint, and the training continues after it has failed") {
   const Folder folder;
   save_two(folder);
   const auto before = content_of(folder.path() / "step-000000000002" / "checkpoint.json");
   set_content(folder.path() / "file", "");
   on_ranks(2, [&](distx::ThreadCommunicator& comm) {
     Trainer<> trainer(comm, distx::AdamW{}, {.stage = 1});
-    CHECK_THROWS_AS(distx::save(folder.path(), trainer.training(), {.step = 2}), distx::CheckpointError);
-    CHECK_THROWS_AS(distx::save(folder.path() / "file", trainer.training(), {.step = 2}), distx::CheckpointError);
-    CHECK_THROWS_AS(
-        distx::save(folder.path() / "x", trainer.training(), {.step = static_cast<std::uint64_t>(comm.rank())}),
-        distx::MismatchError);
+    CHECK_THROWS_AS(distx::checkpoint::save(folder.path(), trainer.training(), {.step = 2}), distx::CheckpointError);
+    CHECK_THROWS_AS(distx::checkpoint::save(folder.path() / "file", trainer.training(), {.step = 2}),
+                    distx::CheckpointError);
+    CHECK_THROWS_AS(distx::checkpoint::save(folder.path() / "x", trainer.training(),
+                                            {.step = static_cast<std::uint64_t>(comm.rank())}),
+                    distx::MismatchError);
     trainer.step(1);
-    distx::save(folder.path(), trainer.training(), {.step = 3});
+    distx::checkpoint::save(folder.path(), trainer.training(), {.step = 3});
   });
   CHECK(content_of(folder.path() / "step-000000000002" / "checkpoint.json") == before);
   CHECK(load_message(folder.path() / "step-000000000003") == "");
@@ -189,7 +191,7 @@ TEST_CASE("a manifest that is nested deeply, of another version or names a path 
     auto json = good;
     json.erase("crc32");
     json[key] = value;
-    json["crc32"] = distx::detail::checkpoint::checksum(json.dump());
+    json["crc32"] = distx::checkpoint::detail::checksum(json.dump());
     return message(json.dump());
   };
   contains(message(std::string(1'000'000, '[')), "nested too deeply");
@@ -229,7 +231,7 @@ TEST_CASE("all differences in names, shapes and types are reported at once") {
     list.add(distx::ref("a.weight", weight, gradient)).add(distx::ref("a.bias", bias, bias_gradient));
     distx::DataParallel<> training(comm, list, distx::AdamW{});
     try {
-      distx::load(checkpoint, training);
+      distx::checkpoint::load(checkpoint, training);
       FAIL("it has loaded another model");
     } catch (const distx::CheckpointError& error) {
       contains(error.message(), "'a.weight' is F32 [7, 13] in the checkpoint and F64 [7] in the training");
@@ -248,6 +250,6 @@ TEST_CASE("saving and loading during a step is an InvalidState on every rank") {
     distx::DataParallel<> training(comm, parameters, distx::AdamW{});
     training.ready(weight);
     training.reduce();
-    CHECK_THROWS_AS(distx::save(folder.path(), training, {.step = 7}), distx::InvalidState);
+    CHECK_THROWS_AS(distx::checkpoint::save(folder.path(), training, {.step = 7}), distx::InvalidState);
   });
 }

@@ -122,7 +122,7 @@ class WholeState {
  private:
   std::mutex mutex_;
   std::map<std::string, std::vector<std::optional<std::byte>>> arrays_;
-  distx::TrainingCounters counters_;
+  distx::detail::TrainingCounters counters_;
   bool agrees_ = true;
 };
 

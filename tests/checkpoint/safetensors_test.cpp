@@ -32,7 +32,7 @@ std::string message_of(const Folder& folder, const std::string& content) {
   const auto path = folder.path() / "x.safetensors";
   std::ofstream(path, std::ios::binary) << content;
   try {
-    const distx::SafetensorsFile file(path);
+    const distx::checkpoint::SafetensorsFile file(path);
     std::size_t sum = 0;
     for (const auto& tensor : file.tensors())
       for (const auto byte : file.bytes(tensor)) sum += static_cast<std::size_t>(byte);
@@ -64,13 +64,13 @@ TEST_CASE("a written safetensors file is read back with names, shapes, types and
   const std::array<std::uint8_t, 3> bytes{7, 8, 9};
   const std::array<double, 1> scalar{0.5};
   const auto path = folder.path() / "model.safetensors";
-  distx::write_safetensors(path,
-                           {{"bytes", "U8", {3}, bytes_of(bytes)},
-                            {"weight", "F32", {2, 3}, bytes_of(weight)},
-                            {"empty", "I16", {4, 0}, {}},
-                            {"scalar \"é\"", "F64", {}, bytes_of(scalar)}},
-                           {{"format", "pt"}});
-  const distx::SafetensorsFile file(path);
+  distx::checkpoint::write_safetensors(path,
+                                       {{"bytes", "U8", {3}, bytes_of(bytes)},
+                                        {"weight", "F32", {2, 3}, bytes_of(weight)},
+                                        {"empty", "I16", {4, 0}, {}},
+                                        {"scalar \"é\"", "F64", {}, bytes_of(scalar)}},
+                                       {{"format", "pt"}});
+  const distx::checkpoint::SafetensorsFile file(path);
   CHECK(file.metadata() == std::map<std::string, std::string>{{"format", "pt"}});
   REQUIRE(file.tensors().size() == 4);
   CHECK(file.header_bytes().size() % 8 == 0);
@@ -88,8 +88,8 @@ TEST_CASE("a written safetensors file is read back with names, shapes, types and
 }
 
 TEST_CASE("every element type of distx has a type of the format and of its size") {
-  using namespace distx::detail::checkpoint;
-  for (std::size_t i = 0; i < distx::element_type_count; ++i) {
+  using namespace distx::checkpoint::detail;
+  for (std::size_t i = 0; i < distx::detail::element_type_count; ++i) {
     const auto element = static_cast<distx::ElementType>(i);
     const FileType* const type = find_file_type(file_type_of(element));
     REQUIRE(type != nullptr);
@@ -102,7 +102,9 @@ TEST_CASE("writing rejects what a file cannot hold, and overwrites nothing") {
   const Folder folder;
   const std::array<float, 2> values{1, 2};
   const auto path = folder.path() / "x.safetensors";
-  const auto write = [&](std::vector<distx::SafetensorsInput> tensors) { distx::write_safetensors(path, tensors); };
+  const auto write = [&](std::vector<distx::checkpoint::SafetensorsInput> tensors) {
+    distx::checkpoint::write_safetensors(path, tensors);
+  };
   CHECK_THROWS_AS(write({{"a", "F31", {2}, bytes_of(values)}}), distx::InvalidArgument);
   CHECK_THROWS_AS(write({{"a", "F32", {3}, bytes_of(values)}}), distx::InvalidArgument);
   CHECK_THROWS_AS(write({{"a", "F32", {2}, bytes_of(values)}, {"a", "F32", {2}, bytes_of(values)}}),
@@ -111,22 +113,22 @@ TEST_CASE("writing rejects what a file cannot hold, and overwrites nothing") {
   CHECK(std::filesystem::is_empty(folder.path()));
   write({{"a", "F32", {2}, bytes_of(values)}});
   CHECK_THROWS_AS(write({{"b", "F32", {2}, bytes_of(values)}}), distx::CheckpointError);
-  CHECK(distx::SafetensorsFile(path).find("a") != nullptr);
-  CHECK_THROWS_AS(distx::write_safetensors(folder.path() / "no" / "x", {}), distx::CheckpointError);
+  CHECK(distx::checkpoint::SafetensorsFile(path).find("a") != nullptr);
+  CHECK_THROWS_AS(distx::checkpoint::write_safetensors(folder.path() / "no" / "x", {}), distx::CheckpointError);
   CHECK(std::distance(std::filesystem::directory_iterator(folder.path()), {}) == 1);
 }
 
 TEST_CASE("a file without tensors opens") {
   const Folder folder;
-  distx::write_safetensors(folder.path() / "x", {});
-  CHECK(distx::SafetensorsFile(folder.path() / "x").tensors().empty());
+  distx::checkpoint::write_safetensors(folder.path() / "x", {});
+  CHECK(distx::checkpoint::SafetensorsFile(folder.path() / "x").tensors().empty());
 }
 
 TEST_CASE("an absent file, a folder and a device are CheckpointErrors") {
   const Folder folder;
-  CHECK_THROWS_AS(distx::SafetensorsFile(folder.path() / "no"), distx::CheckpointError);
-  CHECK_THROWS_AS(distx::SafetensorsFile{folder.path()}, distx::CheckpointError);
-  CHECK_THROWS_AS(distx::SafetensorsFile("/dev/null"), distx::CheckpointError);
+  CHECK_THROWS_AS(distx::checkpoint::SafetensorsFile(folder.path() / "no"), distx::CheckpointError);
+  CHECK_THROWS_AS(distx::checkpoint::SafetensorsFile{folder.path()}, distx::CheckpointError);
+  CHECK_THROWS_AS(distx::checkpoint::SafetensorsFile("/dev/null"), distx::CheckpointError);
 }
 
 TEST_CASE("a file with any header bit flipped opens whole or is a CheckpointError") {

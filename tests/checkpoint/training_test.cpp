@@ -35,7 +35,7 @@ void save(const Folder& folder, int ranks, const Optimizer& optimizer, const dis
     Trainer<Training, T> trainer(comm, optimizer, options);
     for (std::uint64_t step = 0; step < 3; ++step) trainer.step(step);
     saved.add(trainer.training().state());
-    distx::save(folder.path(), trainer.training(), {.step = 3, .notes = {{"epoch", "7"}}});
+    distx::checkpoint::save(folder.path(), trainer.training(), {.step = 3, .notes = {{"epoch", "7"}}});
   });
 }
 template <class Training = Any, class T = float, class Optimizer>
@@ -43,7 +43,7 @@ void load(const Folder& folder, int ranks, const Optimizer& optimizer, const dis
           WholeState& loaded) {
   on_ranks(ranks, [&](distx::ThreadCommunicator& comm) {
     Trainer<Training, T> trainer(comm, optimizer, options, 2);
-    const auto checkpoint = distx::load(*distx::latest(folder.path()), trainer.training());
+    const auto checkpoint = distx::checkpoint::load(*distx::checkpoint::latest(folder.path()), trainer.training());
     loaded.add(trainer.training().state());
     if (comm.rank() == 0) {
       CHECK(checkpoint.step == 3);
@@ -61,14 +61,14 @@ bool resumes(int ranks, const Optimizer& optimizer, const distx::DataParallelOpt
     {
       Trainer<Training, T> trainer(comm, optimizer, options);
       for (std::uint64_t step = 0; step < 4; ++step) {
-        if (step == 2) distx::save(folder.path(), trainer.training(), {.step = step});
+        if (step == 2) distx::checkpoint::save(folder.path(), trainer.training(), {.step = step});
         trainer.step(step);
       }
       uninterrupted.add(trainer.training().state());
     }
     Trainer<Training, T> trainer(comm, optimizer, options, 2);
     trainer.step(17);
-    auto step = distx::load(*distx::latest(folder.path()), trainer.training()).step;
+    auto step = distx::checkpoint::load(*distx::checkpoint::latest(folder.path()), trainer.training()).step;
     for (; step < 4; ++step) trainer.step(step);
     resumed.add(trainer.training().state());
   });
@@ -122,14 +122,14 @@ TEST_CASE("a consolidated file has all weights whole, and the optimizer's arrays
   on_ranks(3, [&](distx::ThreadCommunicator& comm) {
     Trainer<> trainer(comm, distx::AdamW{}, {.stage = 3});
     trainer.step(1);
-    distx::save(folder.path(), trainer.training(), {.step = 1});
+    distx::checkpoint::save(folder.path(), trainer.training(), {.step = 1});
     trainer.training().for_each_full_weight([&](const std::string& name, distx::Span<const distx::AnyElement> values) {
       if (comm.rank() == 0) weights[name].assign(values.bytes(), values.bytes() + values.size_bytes());
     });
   });
-  const auto checkpoint = *distx::latest(folder.path());
-  distx::consolidate(checkpoint, folder.path() / "model.safetensors");
-  const distx::SafetensorsFile file(folder.path() / "model.safetensors");
+  const auto checkpoint = *distx::checkpoint::latest(folder.path());
+  distx::checkpoint::consolidate(checkpoint, folder.path() / "model.safetensors");
+  const distx::checkpoint::SafetensorsFile file(folder.path() / "model.safetensors");
   CHECK(file.tensors().size() == weights.size() + 1);
   for (const auto& [name, bytes] : weights) {
     CAPTURE(name);
@@ -139,9 +139,11 @@ TEST_CASE("a consolidated file has all weights whole, and the optimizer's arrays
     CHECK(std::equal(found.begin(), found.end(), bytes.begin(), bytes.end()));
   }
   CHECK(file.find("a.weight")->shape == std::vector<std::uint64_t>{7, 13});
-  CHECK_THROWS_AS(distx::consolidate(checkpoint, folder.path() / "model.safetensors"), distx::CheckpointError);
-  distx::consolidate(checkpoint, folder.path() / "all.safetensors", distx::Consolidated::everything);
-  CHECK(distx::SafetensorsFile(folder.path() / "all.safetensors").tensors().size() > file.tensors().size());
+  CHECK_THROWS_AS(distx::checkpoint::consolidate(checkpoint, folder.path() / "model.safetensors"),
+                  distx::CheckpointError);
+  distx::checkpoint::consolidate(checkpoint, folder.path() / "all.safetensors",
+                                 distx::checkpoint::Consolidated::everything);
+  CHECK(distx::checkpoint::SafetensorsFile(folder.path() / "all.safetensors").tensors().size() > file.tensors().size());
 }
 
 TEST_CASE("master weights, loss scale and Hybrid's shards are saved and loaded") {

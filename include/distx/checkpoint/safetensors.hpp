@@ -9,14 +9,14 @@
 #include "distx/checkpoint/detail/file.hpp"
 #include "distx/checkpoint/detail/safetensors_header.hpp"
 
-namespace distx {
+namespace distx::checkpoint {
 
 /// A safetensors file, mapped into memory: names, types, shapes and bytes of its tensors. Move-only.
 ///
 /// The constructor validates all of the header before any data is touched; nothing is allocated that is larger than the
 /// file.
 /// @code
-/// const distx::SafetensorsFile file("model.safetensors");
+/// const distx::checkpoint::SafetensorsFile file("model.safetensors");
 /// for (const auto& tensor : file.tensors()) use(tensor.name, tensor.shape, file.bytes(tensor));
 /// @endcode
 class SafetensorsFile {
@@ -48,8 +48,7 @@ class SafetensorsFile {
     data_ = all.subspan(sizeof length + static_cast<std::size_t>(length));
     const std::string_view text(reinterpret_cast<const char*>(all.data()) + sizeof length,
                                 static_cast<std::size_t>(length));
-    if (const auto wrong = detail::checkpoint::read_header(text, data_.size(), tensors_, metadata_); !wrong.empty())
-      fail(wrong);
+    if (const auto wrong = detail::read_header(text, data_.size(), tensors_, metadata_); !wrong.empty()) fail(wrong);
   }
 
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
@@ -83,7 +82,7 @@ class SafetensorsFile {
   }
 
   std::string path_;
-  detail::checkpoint::MappedFile map_;
+  detail::MappedFile map_;
   std::span<const std::byte> data_;
   std::vector<SafetensorsTensor> tensors_;
   std::map<std::string, std::string> metadata_;
@@ -107,15 +106,15 @@ inline void write_safetensors(const std::filesystem::path& path, const std::vect
   std::vector<SafetensorsTensor> heads;
   std::vector<const SafetensorsInput*> order;
   for (const auto& tensor : tensors) order.push_back(&tensor);
-  detail::checkpoint::sort_for_alignment(order);
+  detail::sort_for_alignment(order);
   for (const auto* tensor : order)
     heads.push_back({tensor->name, tensor->type, tensor->shape, 0, tensor->bytes.size()});
-  const std::string header = detail::checkpoint::make_header(heads, metadata);
-  detail::checkpoint::OutputFile file(path);
+  const std::string header = detail::make_header(heads, metadata);
+  detail::OutputFile file(path);
   file.write(std::as_bytes(std::span(header)));
   for (const auto* tensor : order) file.write(tensor->bytes);
   file.finish();
-  detail::checkpoint::sync_folder(path.has_parent_path() ? path.parent_path() : std::filesystem::path("."));
+  detail::sync_folder(path.has_parent_path() ? path.parent_path() : std::filesystem::path("."));
 }
 
-}  // namespace distx
+}  // namespace distx::checkpoint

@@ -6,7 +6,7 @@
 #include "distx/checkpoint/detail/together.hpp"
 #include "distx/parallel/data_parallel.hpp"
 
-namespace distx {
+namespace distx::checkpoint {
 
 /// What `save` is asked for besides the training.
 struct SaveOptions {
@@ -16,7 +16,7 @@ struct SaveOptions {
 };
 
 /// What `load` returns of a checkpoint.
-struct LoadedCheckpoint {
+struct Loaded {
   std::uint64_t step = 0;
   std::map<std::string, std::string> notes;
   int ranks = 0;  ///< that saved it
@@ -25,7 +25,7 @@ struct LoadedCheckpoint {
 /// Returns the folder of the newest complete checkpoint in a directory, or nothing if there is none. Local.
 /// @throws CheckpointError if the directory exists and cannot be read
 [[nodiscard]] inline std::optional<std::filesystem::path> latest(const std::filesystem::path& directory) {
-  const auto all = detail::checkpoint::checkpoints_in(directory);
+  const auto all = detail::checkpoints_in(directory);
   if (all.empty()) return std::nullopt;
   return all.back();
 }
@@ -36,7 +36,7 @@ struct LoadedCheckpoint {
 /// The shards are safetensors files in the form of PyTorch's distributed checkpoints, with the optimizer's arrays as
 /// `optim.state.<parameter>.<array>`. The checkpoint exists once its manifest does, which is written last: files are
 /// made durable first, and nothing is overwritten. Buffers are saved as rank 0 has them. If it fails, earlier
-/// checkpoints are as they were, and the training can go on.
+/// checkpoints are as they were, and the training can continue.
 ///
 /// @param directory  the same on every rank, and visible to all of them; made if it is absent
 /// @return the folder of the checkpoint
@@ -44,48 +44,48 @@ struct LoadedCheckpoint {
 /// @throws InvalidState during a step
 /// @throws MismatchError on every rank if the steps differ
 /// @code
-/// distx::save("checkpoints", training, {.step = step, .keep = 3});
+/// distx::checkpoint::save("checkpoints", training, {.step = step, .keep = 3});
 /// @endcode
 template <class... Policies>
 std::filesystem::path save(const std::filesystem::path& directory, DataParallel<Policies...>& training,
                            const SaveOptions& options,
                            const std::source_location& location = std::source_location::current()) {
-  namespace ck = detail::checkpoint;
-  auto& engine = detail::TrainingAccess::engine(training);
+  auto& engine = distx::detail::TrainingAccess::engine(training);
   auto& comm = engine.communicator();
   const ErrorContext context{"save", comm.backend(), comm.rank(), comm.size(), location};
   using Space = typename DataParallel<Policies...>::space;
   const typename Space::stream after{};
   TrainingState<Space> state;
   engine.ordered(after, [&] { state = engine.state(location); });
-  const auto steps = ck::gather_numbers(comm, options.step, location);
+  const auto steps = detail::gather_numbers(comm, options.step, location);
   for (std::size_t rank = 0; rank < steps.size(); ++rank)
     if (steps[rank] != steps[0])
       throw MismatchError("rank 0 saves step " + std::to_string(steps[0]) + ", and rank " + std::to_string(rank) +
                               " step " + std::to_string(steps[rank]) + "; pass the same .step on every rank",
                           context);
-  const auto folder = directory / ck::folder_name(options.step);
-  ck::on_every_rank(comm, context, [&] {
-    if (comm.rank() == 0) ck::prepare(directory, folder);
+  const auto folder = directory / detail::folder_name(options.step);
+  detail::on_every_rank(comm, context, [&] {
+    if (comm.rank() == 0) detail::prepare(directory, folder);
   });
-  const auto arrays = ck::file_arrays(state);
+  const auto arrays = detail::file_arrays(state);
   std::string described;
-  ck::on_every_rank(comm, context, [&] {
-    ck::ShardWriter writer;
+  detail::on_every_rank(comm, context, [&] {
+    detail::ShardWriter writer;
     writer.add<Space>(arrays, after);
     if (comm.rank() == 0)  // for PyTorch
       for (const auto& [name, updates] : state.counters.updates)
         writer.add_scalar("optim.state." + name + ".step", static_cast<float>(updates));
-    described = ck::json_of(writer.write(folder, comm.rank(), options.step)).dump();
+    described = detail::json_of(writer.write(folder, comm.rank(), options.step)).dump();
   });
-  const auto files = ck::gather_texts(comm, described, location);
-  ck::on_every_rank(comm, context, [&] {
+  const auto files = detail::gather_texts(comm, described, location);
+  detail::on_every_rank(comm, context, [&] {
     if (comm.rank() != 0) return;
-    ck::Manifest manifest{options.step, comm.size(), engine.policies().stage, options.notes, state.counters, {}, {}};
+    detail::Manifest manifest{options.step, comm.size(), engine.policies().stage, options.notes, state.counters,
+                              {},           {}};
     for (const auto& array : arrays) manifest.tensors[array.name] = {std::string(array.type), array.shape};
-    for (const auto& list : files) ck::add_files(manifest.files, nlohmann::json::parse(list));
-    ck::complete(directory, folder, ck::to_text(manifest));
-    if (options.keep > 0) ck::remove_older(directory, folder, options.keep);
+    for (const auto& list : files) detail::add_files(manifest.files, nlohmann::json::parse(list));
+    detail::complete(directory, folder, detail::to_text(manifest));
+    if (options.keep > 0) detail::remove_older(directory, folder, options.keep);
   });
   return folder;
 }
@@ -104,28 +104,27 @@ std::filesystem::path save(const std::filesystem::path& directory, DataParallel<
 /// @throws InvalidState during a step, or in a scope of `unshard`
 /// @throws MismatchError on every rank if the ranks read different checkpoints
 template <class... Policies>
-LoadedCheckpoint load(const std::filesystem::path& folder, DataParallel<Policies...>& training,
-                      const std::source_location& location = std::source_location::current()) {
-  namespace ck = detail::checkpoint;
-  auto& engine = detail::TrainingAccess::engine(training);
+Loaded load(const std::filesystem::path& folder, DataParallel<Policies...>& training,
+            const std::source_location& location = std::source_location::current()) {
+  auto& engine = distx::detail::TrainingAccess::engine(training);
   auto& comm = engine.communicator();
   const ErrorContext context{"load", comm.backend(), comm.rank(), comm.size(), location};
   using Space = typename DataParallel<Policies...>::space;
   const typename Space::stream after{};
   TrainingState<Space> state;
   engine.ordered(after, [&] { state = engine.state(location); });
-  ck::Manifest manifest;
-  std::optional<ck::ShardIndex> index;
-  std::vector<ck::ShardCopy<Space>> copies;
-  ck::on_every_rank(comm, context, [&] {
-    manifest = ck::read_manifest(folder);
+  detail::Manifest manifest;
+  std::optional<detail::ShardIndex> index;
+  std::vector<detail::ShardCopy<Space>> copies;
+  detail::on_every_rank(comm, context, [&] {
+    manifest = detail::read_manifest(folder);
     index.emplace(folder, manifest);
-    const auto arrays = ck::file_arrays(state);
+    const auto arrays = detail::file_arrays(state);
     index->compare(arrays, state.counters);
     index->verify(static_cast<std::size_t>(comm.rank()), static_cast<std::size_t>(comm.size()));
     for (const auto& array : arrays) index->plan(array, copies);
   });
-  const auto read = ck::gather_numbers(comm, ck::checksum(ck::to_text(manifest)), location);
+  const auto read = detail::gather_numbers(comm, detail::checksum(detail::to_text(manifest)), location);
   for (const auto number : read)
     if (number != read[0])
       throw MismatchError(
@@ -138,4 +137,4 @@ LoadedCheckpoint load(const std::filesystem::path& folder, DataParallel<Policies
   return {manifest.step, manifest.notes, manifest.ranks};
 }
 
-}  // namespace distx
+}  // namespace distx::checkpoint

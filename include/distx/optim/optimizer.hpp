@@ -13,11 +13,11 @@
 
 namespace distx {
 
+namespace detail {
+
 /// The type that an optimizer's `coefficients<T>(step)` returns: the numbers of one step that every element uses.
 template <class Optimizer, class T>
 using coefficients_t = decltype(std::declval<const Optimizer&>().template coefficients<T>(std::declval<const Step&>()));
-
-namespace detail {
 
 template <class Optimizer, class V, class Coefficients, std::size_t N, std::size_t... I>
 constexpr void update_element(const Coefficients& coefficients, V& weight, V gradient, std::array<V, N>& state,

@@ -294,8 +294,8 @@ class DataParallel {
     return ExponentialAverage<space>(*engine_, decay, after, location);
   }
 
-  /// Returns all that the training needs to be resumed: weights, the optimizer's arrays by name, and counters, with what
-  /// this rank holds of them. Local, between steps. `distx/checkpoint.hpp` saves and loads it.
+  /// Returns all that the training needs to be resumed: weights, the optimizer's arrays by name, and counters, with
+  /// what this rank holds of them. Local, between steps. `distx/checkpoint.hpp` saves and loads it.
   /// @throws InvalidState during a step, or while an average is swapped in
   [[nodiscard]] TrainingState<space> state(const here& location = here::current()) { return engine_->state(location); }
 

@@ -9,19 +9,7 @@
 
 namespace distx {
 
-/// One array of a training's state: a weight, an array that the optimizer keeps for it, or a buffer.
-template <MemorySpace Space>
-struct StateArray {
-  /// The parameter's or buffer's name; for an optimizer's array, `optim.state.<parameter>.<array>`, such as
-  /// `optim.state.conv1.weight.exp_avg`. The master weights of Precision are the array `master`.
-  std::string name;
-  std::vector<std::size_t> shape;    ///< of the whole array: {rows, columns} if the parameter has `.rows`, else {size}
-  std::size_t offset = 0;            ///< of the first of `values` in the whole array, row-major
-  Span<AnyElement, Space> values{};  ///< the elements that this rank holds, borrowed; they may be none
-  /// `values.subspan(share_begin, share_size)` is this rank's share: the shares of all ranks partition the whole array.
-  std::size_t share_begin = 0;
-  std::size_t share_size = 0;
-};
+namespace detail {
 
 /// The numbers of a training's state, the same on every rank.
 struct TrainingCounters {
@@ -31,14 +19,31 @@ struct TrainingCounters {
   std::uint64_t skipped_steps = 0;  ///< because of an overflow
 };
 
-/// All that a training needs to be resumed between two steps, besides what the user keeps.
+}  // namespace detail
+
+/// All that a training needs to be resumed between two steps, besides the user's own state; returned by
+/// `DataParallel::state`.
 ///
 /// Every rank lists the same arrays in the same order: in the order of the parameters, each followed by the optimizer's
-/// arrays. Spans are valid until the training ends or, for weights of Parameters, until the next step.
+/// arrays. Spans are borrowed, and valid until the next step or the end of the training.
 template <MemorySpace Space>
 struct TrainingState {
-  std::vector<StateArray<Space>> arrays;
-  TrainingCounters counters;
+  /// A weight, an array that the optimizer keeps for it, or a buffer.
+  struct Array {
+    /// The parameter's or buffer's name; for an optimizer's array, `optim.state.<parameter>.<array>`, such as
+    /// `optim.state.conv1.weight.exp_avg`. The master weights of Precision are the array `master`.
+    std::string name;
+    std::vector<std::size_t> shape;  ///< of the whole array: {rows, columns} if the parameter has `.rows`, else {size}
+    std::size_t offset = 0;          ///< of the first of `values` in the whole array, row-major
+    Span<AnyElement, Space> values{};  ///< the elements that this rank holds; they may be none
+    /// `values.subspan(share_begin, share_size)` is this rank's share: the shares of all ranks partition the whole
+    /// array.
+    std::size_t share_begin = 0;
+    std::size_t share_size = 0;
+  };
+
+  std::vector<Array> arrays;
+  detail::TrainingCounters counters;  ///< numbers of updates and the loss scale
 };
 
 }  // namespace distx

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <span>
 
-namespace distx::detail::checkpoint {
+namespace distx::checkpoint::detail {
 
 /// Returns the CRC-32 of bytes, as zlib and gzip compute it.
 [[nodiscard]] inline std::uint32_t checksum(std::span<const std::byte> bytes) noexcept {
@@ -14,4 +14,4 @@ namespace distx::detail::checkpoint {
       ::crc32_z(::crc32_z(0, nullptr, 0), reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
 }
 
-}  // namespace distx::detail::checkpoint
+}  // namespace distx::checkpoint::detail

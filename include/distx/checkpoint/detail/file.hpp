@@ -17,14 +17,14 @@
 #include "distx/core/error.hpp"
 #include "distx/core/unique_handle.hpp"
 
-namespace distx::detail::checkpoint {
+namespace distx::checkpoint::detail {
 
-struct descriptor_traits {
+struct open_file_traits {
   using handle_type = int;
   static handle_type null() noexcept { return -1; }
   static void close(handle_type descriptor) noexcept { ::close(descriptor); }
 };
-using unique_descriptor = unique_handle<descriptor_traits>;
+using unique_open_file = unique_handle<open_file_traits>;
 
 /// Throws for a system call that failed.
 /// @param action  such as "open"
@@ -40,7 +40,7 @@ class MappedFile {
  public:
   /// @throws CheckpointError if it is absent, not a regular file, or cannot be read
   explicit MappedFile(const std::filesystem::path& path) {
-    const auto file = unique_descriptor::from_native_handle(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+    const auto file = unique_open_file::from_native_handle(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
     struct ::stat status;
     if (!file || ::fstat(file.native_handle(), &status) != 0) fail("open", path, errno);
     if (!S_ISREG(status.st_mode)) fail("open", path, S_ISDIR(status.st_mode) ? EISDIR : EINVAL);
@@ -67,7 +67,7 @@ class MappedFile {
 /// Makes the names in a folder durable.
 /// @throws CheckpointError
 inline void sync_folder(const std::filesystem::path& folder) {
-  const auto open = unique_descriptor::from_native_handle(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const auto open = unique_open_file::from_native_handle(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!open) fail("open", folder, errno);
   if (::fsync(open.native_handle()) != 0 && errno != EINVAL) fail("sync", folder, errno);  // EINVAL: it has no sync
 }
@@ -77,7 +77,7 @@ class OutputFile {
  public:
   /// @throws CheckpointError
   explicit OutputFile(std::filesystem::path path) : path_(std::move(path)), part_(path_.string() + ".part") {
-    file_ = unique_descriptor::from_native_handle(
+    file_ = unique_open_file::from_native_handle(
         ::open(part_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666));
     if (!file_) fail("create", part_, errno);
   }
@@ -118,7 +118,7 @@ class OutputFile {
 
   std::filesystem::path path_;
   std::string part_;
-  unique_descriptor file_;
+  unique_open_file file_;
 };
 
-}  // namespace distx::detail::checkpoint
+}  // namespace distx::checkpoint::detail

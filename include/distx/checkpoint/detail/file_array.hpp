@@ -5,12 +5,12 @@
 #include "distx/memory/operations.hpp"
 #include "distx/parallel/training_state.hpp"
 
-namespace distx::detail::checkpoint {
+namespace distx::checkpoint::detail {
 
 /// An array of a training's state as a file has it. Values without an element type become rows of bytes.
 template <MemorySpace Space>
 struct FileArray {
-  explicit FileArray(const StateArray<Space>& array)
+  explicit FileArray(const typename TrainingState<Space>::Array& array)
       : name(array.name),
         type(file_type_of(array.values.type())),
         shape(array.shape.begin(), array.shape.end()),
@@ -49,4 +49,4 @@ template <MemorySpace Space>
   return arrays;
 }
 
-}  // namespace distx::detail::checkpoint
+}  // namespace distx::checkpoint::detail

@@ -6,7 +6,7 @@
 #include "distx/checkpoint/detail/manifest.hpp"
 
 // A directory of checkpoints: a folder for each step.
-namespace distx::detail::checkpoint {
+namespace distx::checkpoint::detail {
 
 inline constexpr std::string_view folder_prefix = "step-";
 
@@ -25,7 +25,7 @@ inline constexpr std::string_view folder_prefix = "step-";
   return step;
 }
 
-/// Calls f(entry) for each entry of a folder; for none if there is no folder.
+/// Calls f(entry) for each entry of a folder; for none if the folder is absent.
 /// @throws CheckpointError
 template <class F>
 void each_entry(const std::filesystem::path& folder, F&& f) {
@@ -106,4 +106,4 @@ inline void remove_older(const std::filesystem::path& directory, const std::file
   }
 }
 
-}  // namespace distx::detail::checkpoint
+}  // namespace distx::checkpoint::detail

@@ -13,7 +13,7 @@
 #include "distx/checkpoint/detail/rectangles.hpp"
 #include "distx/parallel/training_state.hpp"
 
-namespace distx::detail::checkpoint {
+namespace distx::checkpoint::detail {
 
 /// The name of the file whose presence makes a folder a checkpoint.
 inline constexpr const char* manifest_name = "checkpoint.json";
@@ -28,7 +28,7 @@ struct ManifestFile {
   std::uint32_t header_checksum = 0;  ///< of the bytes before the data, which contain the tensors' checksums
 };
 
-/// What a checkpoint says about itself besides its tensors' values.
+/// The description of a checkpoint: everything but its tensors' values.
 struct Manifest {
   struct Tensor {
     std::string type;
@@ -38,7 +38,7 @@ struct Manifest {
   int ranks = 0;
   int stage = 0;
   std::map<std::string, std::string> notes;
-  TrainingCounters counters;
+  distx::detail::TrainingCounters counters;
   std::map<std::string, Tensor> tensors;
   std::vector<ManifestFile> files;
 };
@@ -136,4 +136,4 @@ inline void add_files(std::vector<ManifestFile>& files, const nlohmann::json& li
   return manifest;
 }
 
-}  // namespace distx::detail::checkpoint
+}  // namespace distx::checkpoint::detail

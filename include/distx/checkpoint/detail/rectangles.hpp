@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace distx::detail::checkpoint {
+namespace distx::checkpoint::detail {
 
 using Shape = std::vector<std::uint64_t>;
 
@@ -83,4 +83,4 @@ void each_run(const Shape& shape, const Shape& offsets, const Shape& extents, F&
   }
 }
 
-}  // namespace distx::detail::checkpoint
+}  // namespace distx::checkpoint::detail

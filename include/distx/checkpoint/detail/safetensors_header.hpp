@@ -12,7 +12,7 @@
 #include "distx/checkpoint/detail/safetensors_types.hpp"
 #include "distx/core/error.hpp"
 
-namespace distx {
+namespace distx::checkpoint {
 
 /// A tensor of a safetensors file.
 struct SafetensorsTensor {
@@ -23,11 +23,11 @@ struct SafetensorsTensor {
   std::uint64_t end = 0;
 
   [[nodiscard]] std::uint64_t elements() const noexcept {
-    return detail::checkpoint::elements_of(shape).value_or(0);  // validated when the file was opened
+    return detail::elements_of(shape).value_or(0);  // validated when the file was opened
   }
 };
 
-namespace detail::checkpoint {
+namespace detail {
 
 /// Receives a header's JSON value by value, so that it never takes more memory than what is valid in it.
 class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
@@ -139,7 +139,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
 /// Reads a header and validates it against the size of the data after it.
 ///
 /// @param tensors  receives the tensors, in the order of their names
-/// @return what is wrong, as the predicate of a sentence about the file; empty if nothing is
+/// @return what is wrong, to follow the name of the file in a message; empty if nothing is
 [[nodiscard]] inline std::string read_header(std::string_view text, std::uint64_t data_bytes,
                                              std::vector<SafetensorsTensor>& tensors,
                                              std::map<std::string, std::string>& metadata) {
@@ -236,6 +236,6 @@ void sort_for_alignment(Tensors& tensors) {
   return length + text;
 }
 
-}  // namespace detail::checkpoint
+}  // namespace detail
 
-}  // namespace distx
+}  // namespace distx::checkpoint

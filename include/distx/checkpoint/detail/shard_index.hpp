@@ -8,7 +8,7 @@
 #include "distx/checkpoint/detail/shard_writer.hpp"
 #include "distx/checkpoint/safetensors.hpp"
 
-namespace distx::detail::checkpoint {
+namespace distx::checkpoint::detail {
 
 /// One copy of a load: bytes of a file to bytes of an array.
 template <MemorySpace Space>
@@ -50,7 +50,7 @@ class ShardIndex {
   /// Compares names, types and shapes with those of a training.
   /// @throws CheckpointError with all differences
   template <MemorySpace Space>
-  void compare(const std::vector<FileArray<Space>>& wanted, const TrainingCounters& counters) const {
+  void compare(const std::vector<FileArray<Space>>& wanted, const distx::detail::TrainingCounters& counters) const {
     std::vector<std::string> differences;
     std::set<std::string> names;
     for (const auto& array : wanted) {
@@ -170,4 +170,4 @@ class ShardIndex {
   std::map<std::string, std::vector<Part>> parts_;
 };
 
-}  // namespace distx::detail::checkpoint
+}  // namespace distx::checkpoint::detail

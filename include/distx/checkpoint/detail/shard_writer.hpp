@@ -8,7 +8,7 @@
 #include "distx/checkpoint/detail/safetensors_header.hpp"
 #include "distx/memory/buffer.hpp"
 
-namespace distx::detail::checkpoint {
+namespace distx::checkpoint::detail {
 
 /// The keys of a shard's metadata: those of PyTorch's distributed checkpoints in safetensors files, and distx's.
 inline constexpr const char* sharding_key = "DCP_SHARDING_INFO";
@@ -110,4 +110,4 @@ class ShardWriter {
   std::vector<Buffer<std::byte, Host>> copies_;
 };
 
-}  // namespace distx::detail::checkpoint
+}  // namespace distx::checkpoint::detail

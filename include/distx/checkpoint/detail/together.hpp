@@ -7,15 +7,16 @@
 #include "distx/comm/any_communicator.hpp"
 #include "distx/comm/detail/host_values.hpp"
 
-// What the ranks of a checkpoint agree on.
-namespace distx::detail::checkpoint {
+// Collectives of the ranks of a checkpoint.
+namespace distx::checkpoint::detail {
 
 /// Returns every rank's number. Collective.
 template <MemorySpace Space>
 [[nodiscard]] std::vector<std::uint64_t> gather_numbers(AnyCommunicator<Space>& comm, std::uint64_t mine,
                                                         const std::source_location& location) {
   std::vector<std::uint64_t> all(static_cast<std::size_t>(comm.size()), mine);
-  if (comm.size() > 1) all_gather_values(comm, Span<const std::uint64_t>(&mine, 1), Span<std::uint64_t>(all), location);
+  if (comm.size() > 1)
+    distx::detail::all_gather_values(comm, Span<const std::uint64_t>(&mine, 1), Span<std::uint64_t>(all), location);
   return all;
 }
 
@@ -30,7 +31,7 @@ template <MemorySpace Space>
   if (most == 0) return texts;
   mine.resize(most);
   std::vector<char> all(most * sizes.size());
-  all_gather_values(comm, Span<const char>(mine.data(), most), Span<char>(all), location);
+  distx::detail::all_gather_values(comm, Span<const char>(mine.data(), most), Span<char>(all), location);
   for (std::size_t rank = 0; rank < sizes.size(); ++rank)
     texts[rank].assign(all.data() + rank * most, static_cast<std::size_t>(sizes[rank]));
   return texts;
@@ -60,4 +61,4 @@ void on_every_rank(AnyCommunicator<Space>& comm, const ErrorContext& context, F&
   throw CheckpointError((comm.size() == 1 ? "" : "rank " + std::to_string(rank) + ": ") + texts[rank], context, code);
 }
 
-}  // namespace distx::detail::checkpoint
+}  // namespace distx::checkpoint::detail

@@ -35,7 +35,7 @@ class StateLister {
     }
   }
 
-  [[nodiscard]] std::vector<StateArray<Space>> arrays() {
+  [[nodiscard]] std::vector<typename TrainingState<Space>::Array> arrays() {
     for (std::size_t i = 0; i < entries_.size(); ++i) {
       const Held& held = held_[i];
       const std::string& name = entries_[i].name;
@@ -102,7 +102,7 @@ class StateLister {
   const std::vector<ParameterEntry<Space>>& entries_;
   TrainingCommunicators<Space>& comms_;
   std::vector<Held> held_;
-  std::vector<StateArray<Space>> arrays_;
+  std::vector<typename TrainingState<Space>::Array> arrays_;
 };
 
 }  // namespace distx::detail
