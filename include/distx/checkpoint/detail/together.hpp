@@ -38,27 +38,27 @@ template <MemorySpace Space>
 }
 
 /// Calls `f`, which communicates nothing, on every rank. Collective.
-/// @throws CheckpointError on every rank, with the first failed rank's message, if `f` throws on some rank
+/// @throws CheckpointError on every rank, with the first failed rank's message and code, if `f` throws on some rank
 template <MemorySpace Space, class F>
 void on_every_rank(AnyCommunicator<Space>& comm, const ErrorContext& context, F&& f) {
   std::string wrong;
-  std::uint64_t failed = 1;
-  int code = 0;
+  std::uint64_t code = 0;  // of the system in the upper half; 0 if nothing is wrong
   try {
     f();
-    failed = 0;
   } catch (const Error& error) {
     wrong = error.message();
-    code = error.code();
+    code = std::uint64_t{static_cast<std::uint32_t>(error.code())} << 32 | 1;
   } catch (const std::exception& error) {
     wrong = error.what();
+    code = 1;
   }
-  const auto all = gather_numbers(comm, failed, context.location);
-  const auto first = std::find(all.begin(), all.end(), 1);
-  if (first == all.end()) return;
+  const auto codes = gather_numbers(comm, code, context.location);
+  const auto first = std::find_if(codes.begin(), codes.end(), [](std::uint64_t each) { return each != 0; });
+  if (first == codes.end()) return;
   const auto texts = gather_texts(comm, wrong, context.location);
-  const auto rank = static_cast<std::size_t>(first - all.begin());
-  throw CheckpointError((comm.size() == 1 ? "" : "rank " + std::to_string(rank) + ": ") + texts[rank], context, code);
+  const auto rank = static_cast<std::size_t>(first - codes.begin());
+  throw CheckpointError((comm.size() == 1 ? "" : "rank " + std::to_string(rank) + ": ") + texts[rank], context,
+                        static_cast<int>(*first >> 32));
 }
 
 }  // namespace distx::checkpoint::detail
