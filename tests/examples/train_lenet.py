@@ -11,16 +11,13 @@ resumed, it comes to the weights of a run that was not; refuses: bad input
 ends every rank with one sentence and status 1 or 2.
 """
 import argparse
-import glob
 import json
 import os
-import signal
-import subprocess
 import sys
 import tempfile
 import time
 
-from programs import RANKS, agree, held_as_planned, refuse, report, same_weights, ways
+from programs import RANKS, agree, held_as_planned, refuse, report, resume, same_weights, ways
 
 
 def learns(how):
@@ -133,33 +130,7 @@ def resumes(how):
     cases = [("threads", 2, []), ("threads", 3, ["--zero", "3", "--optimizer", "adamw", "--accumulate", "2"]),
              ("shm", 2, ["--zero", "2", "--precision", "bf16", "--optimizer", "muon"])]
     for name, ranks, flags in cases:
-        command = [*how[name](ranks), *few, *flags]
-        whole = report(command)
-        with tempfile.TemporaryDirectory() as folder:
-            saving = [*command, "--checkpoint", os.path.join(folder, "run"), "--every", "7", "--resume"]
-            kill_at_checkpoint(saving, os.path.join(folder, "run"))
-            resumed = report(saving)
-            made, all_steps = len(resumed["step_losses"]), len(whole["step_losses"])
-            print(f"{name} on {ranks}: {made} of {all_steps} steps after it was resumed", flush=True)
-            if not 0 < made < all_steps or whole["step_losses"][-made:] != resumed["step_losses"]:
-                sys.exit("the resumed run did not go on where the other one was stopped")
-            again = report(saving)
-            if again["step_losses"]:
-                sys.exit("a run that is complete made more steps")
-            same_weights({"whole": whole, "resumed": resumed, "complete": again})
-            if len(os.listdir(os.path.join(folder, "run"))) != 2:
-                sys.exit(f"more than two checkpoints are kept: {os.listdir(os.path.join(folder, 'run'))}")
-
-
-def kill_at_checkpoint(command, directory):
-    """Kills a run as soon as it has a checkpoint."""
-    run = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True)
-    while not glob.glob(os.path.join(directory, "*", "checkpoint.json")):
-        if run.poll() is not None:
-            sys.exit(f"{command}: status {run.returncode} before its first checkpoint")
-        time.sleep(0.001)
-    os.killpg(run.pid, signal.SIGKILL)
-    run.wait()
+        resume(f"{name} on {ranks}", [*how[name](ranks), *few, *flags])
 
 
 def refuses(program, mpi):
