@@ -30,8 +30,8 @@ template <MemorySpace Space>
 struct TrainingState {
   /// A weight, an array that the optimizer keeps for it, or a buffer.
   struct Array {
-    /// The parameter's or buffer's name; for an optimizer's array, `optim.state.<parameter>.<array>`, such as
-    /// `optim.state.conv1.weight.exp_avg`. The master weights of Precision are the array `master`.
+    /// The name of the parameter or buffer. An array of the optimizer is named `optim.state.PARAMETER.ARRAY`, such as
+    /// `optim.state.conv1.weight.exp_avg`; the master weights of Precision are the array `master`.
     std::string name;
     std::vector<std::size_t> shape;  ///< of the whole array: {rows, columns} if the parameter has `.rows`, else {size}
     std::size_t offset = 0;          ///< of the first of `values` in the whole array, row-major
