@@ -204,7 +204,12 @@ void train(distx::AnyCommunicator<>& comm, distx::AnyCommunicator<>& data, const
       if (step++ < first) continue;
       losses.push_back(examples::train_step(data, training, parts, rate(step - 1), pass));
       if (progress) progress->step(losses.back());
-      if constexpr (requires { training.load({}); }) settings.checkpoint.after_step(training, step, settings.steps);
+      if constexpr (requires { training.load({}); })
+        if (settings.checkpoint.after_step(comm, training, step, settings.steps)) {
+          progress.reset();
+          if (speaks) fmt::print("stopped after step {}: go on with --resume\n", step);
+          return;
+        }
     }
   }
   progress.reset();

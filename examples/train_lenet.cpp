@@ -142,7 +142,11 @@ void train(distx::AnyCommunicator<> comm, const Metered& counted, const Phases& 
           examples::train_step(comm, *training, parts, rate(step - 1), pass, [&] { return phase("step"); }));
       epoch_loss += step_losses.back() / static_cast<double>(sampler.batches());
       if (progress) progress->step(step_losses.back());
-      settings.checkpoint.after_step(*training, step, plan.steps());
+      if (settings.checkpoint.after_step(comm, *training, step, plan.steps())) {
+        progress.reset();
+        if (speaks) fmt::print("stopped after step {}: go on with --resume\n", step);
+        return;
+      }
     }
     losses.push_back(epoch_loss);
   }

@@ -1,9 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "checkpoint_flags.hpp"
 
+#include <csignal>
+
 #include <CLI/CLI.hpp>
 
 namespace examples {
+
+namespace {
+
+volatile std::sig_atomic_t sigterm_received = 0;
+
+}  // namespace
 
 void CheckpointFlags::describe(CLI::App& app) {
   auto* directory_option =
@@ -20,5 +28,10 @@ void CheckpointFlags::check() const {
     throw distx::CheckpointError("--checkpoint " + directory + " has the checkpoint " + newest->filename().string() +
                                  ": add --resume, or choose another directory");
 }
+
+void CheckpointFlags::note_termination() {
+  std::signal(SIGTERM, [](int) { sigterm_received = 1; });
+}
+std::int32_t CheckpointFlags::terminated() noexcept { return sigterm_received; }
 
 }  // namespace examples

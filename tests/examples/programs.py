@@ -67,7 +67,8 @@ def resume(name, command):
     with tempfile.TemporaryDirectory() as folder:
         directory = os.path.join(folder, "run")
         saving = [*command, "--checkpoint", directory, "--every", "7", "--resume"]
-        kill_at_checkpoint(saving, directory)
+        stop_at_checkpoint(saving, directory, signal.SIGKILL)
+        stop_at_checkpoint(saving, directory, signal.SIGTERM, others=os.listdir(directory))
         resumed = report(saving)
         made, steps = len(resumed["step_losses"]), len(whole["step_losses"])
         print(f"{name}: {made} of {steps} steps after it was resumed", flush=True)
@@ -81,14 +82,16 @@ def resume(name, command):
             sys.exit(f"{name}: not two checkpoints are kept: {os.listdir(directory)}")
 
 
-def kill_at_checkpoint(command, directory):
-    """Kills a run as soon as it has a checkpoint."""
+def stop_at_checkpoint(command, directory, how, others=()):
+    """Sends a signal to a run as soon as it has a checkpoint besides others; SIGTERM ends it with status 0."""
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True) as run:
-        while not glob.glob(os.path.join(directory, "*", "checkpoint.json")):
+        while {path.split(os.sep)[-2] for path in glob.glob(os.path.join(directory, "*", "checkpoint.json"))} <= set(others):
             if run.poll() is not None:
                 sys.exit(f"{command}: status {run.returncode} before its first checkpoint")
             time.sleep(0.001)
-        os.killpg(run.pid, signal.SIGKILL)
+        os.killpg(run.pid, how)
+        if how == signal.SIGTERM and run.wait() != 0:
+            sys.exit(f"{command}: status {run.returncode} after SIGTERM")
 
 
 def held_as_planned(name, said, padding):
