@@ -17,6 +17,7 @@
 #include <distx/tensor/distribute.hpp>
 
 #include "common/backend.hpp"
+#include "common/checkpoint_flags.hpp"
 #include "common/json_file.hpp"
 #include "common/make_training.hpp"
 #include "common/mesh_flag.hpp"
@@ -36,6 +37,7 @@ struct Settings {
   examples::Backend backend;
   examples::TrainingFlags training{.usual_rates = {{"adamw", 5e-3}, {"muon", 2e-2}, {"lamb", 2e-2}, {"sgd", 0.1}}};
   examples::MeshFlag mesh;
+  examples::CheckpointFlags checkpoint;
   std::size_t layers = 3;
   std::size_t width = 64;
   std::size_t heads = 4;
@@ -56,6 +58,7 @@ struct Settings {
     backend.describe(app);
     training.describe(app);
     mesh.describe(app);
+    checkpoint.describe(app);
     app.add_option("--layers", layers, "transformer blocks")->check(count)->capture_default_str();
     app.add_option("--width", width, "length of the vector that represents a character")
         ->check(count)
@@ -192,16 +195,26 @@ void train(distx::AnyCommunicator<>& comm, distx::AnyCommunicator<>& data, const
     return loss;
   };
   std::vector<double> losses;
-  for (std::size_t epoch = 0; losses.size() < settings.steps; ++epoch) {
+  std::size_t first = 0;  // step of this run
+  if constexpr (requires { training.load({}); }) first = settings.checkpoint.begin(training);
+  std::size_t step = first / sampler.batches() * sampler.batches();
+  for (std::size_t epoch = first / sampler.batches(); step < settings.steps; ++epoch) {
     for (const auto& parts : loader.epoch(epoch)) {
-      losses.push_back(examples::train_step(data, training, parts, rate(losses.size()), pass));
+      if (step == settings.steps) break;
+      if (step++ < first) continue;
+      losses.push_back(examples::train_step(data, training, parts, rate(step - 1), pass));
       if (progress) progress->step(losses.back());
-      if (losses.size() == settings.steps) break;
+      if constexpr (requires { training.load({}); })
+        if (settings.checkpoint.after_step(comm, training, step, settings.steps)) {
+          progress.reset();
+          if (speaks) fmt::print("stopped after step {}: go on with --resume\n", step);
+          return;
+        }
     }
   }
   progress.reset();
 
-  const examples::TrainingCost cost(comm, training.times(), settings.steps, training.memory(),
+  const examples::TrainingCost cost(comm, training.times(), std::max<std::size_t>(1, losses.size()), training.memory(),
                                     metered.ledger() - sent_at_first);
   const double held_out = held_out_loss(data, model, training, text.held_out());
   const auto hash = weights_hash(model, training);
@@ -258,7 +271,12 @@ void run(distx::AnyConnector& connector, const Settings& settings) {
   examples::on_every_rank(connector, [&] {
     settings.training.check("--batch", settings.batch);
     if (settings.mesh.given()) (void)settings.mesh.sizes(settings.training);
-    if (connector.rank() == 0) examples::JsonFile(settings.json).check_writable();
+    if (settings.mesh.given() && !settings.checkpoint.directory.empty())
+      throw distx::InvalidArgument("--checkpoint cannot save a model that is split by --mesh: leave one of them out");
+    if (connector.rank() == 0) {
+      settings.checkpoint.check();
+      examples::JsonFile(settings.json).check_writable();
+    }
     text = read(settings);
     (void)examples::checked_shape(settings.shape(text));
   });

@@ -3,7 +3,9 @@
 //   mpirun -np 2 build/examples/train_lenet --backend mpi
 //   tools/ranks 2 build/examples/train_lenet
 //   build/examples/train_lenet --backend threads --ranks 2
+//   build/examples/train_lenet --ranks 2 --checkpoint run --every 100 --resume  (again after it was stopped)
 //   build/examples/train_lenet --backend shm --ranks 2 --trace trace.json      (open the trace in ui.perfetto.dev)
+#include <algorithm>
 #include <memory>
 #include <optional>
 
@@ -18,6 +20,7 @@
 #include <distx/optim/schedule.hpp>
 
 #include "common/backend.hpp"
+#include "common/checkpoint_flags.hpp"
 #include "common/json_file.hpp"
 #include "common/layer_training.hpp"
 #include "common/ledger_json.hpp"
@@ -37,6 +40,7 @@ struct Settings {
   examples::TrainingFlags training{.optimizer = "sgd",
                                    .bucket_kib = 64,  // the model has 241
                                    .usual_rates = {{"sgd", 0.05}, {"adamw", 2e-3}, {"muon", 2e-2}, {"lamb", 2e-2}}};
+  examples::CheckpointFlags checkpoint;
   std::size_t epochs = 8;
   std::size_t batch_size = 16;
   std::uint64_t seed = 1;
@@ -49,6 +53,7 @@ struct Settings {
   void describe(CLI::App& app) {
     backend.describe(app);
     training.describe(app);
+    checkpoint.describe(app);
     app.add_option("--epochs", epochs, "passes over the data")->check(CLI::Range(1, 1000000))->capture_default_str();
     app.add_option("--batch-size", batch_size, "digits per batch and rank")
         ->check(CLI::Range(1, 1000000))
@@ -127,13 +132,21 @@ void train(distx::AnyCommunicator<> comm, const Metered& counted, const Phases& 
   if (speaks) progress.emplace(stdout, plan);
   std::vector<double> losses;  // of the epochs
   std::vector<double> step_losses;
-  for (std::size_t epoch = 0; epoch < settings.epochs; ++epoch) {
+  const std::size_t first = settings.checkpoint.begin(*training);  // step of this run
+  for (std::size_t epoch = first / sampler.batches(); epoch < settings.epochs; ++epoch) {
     double epoch_loss = 0;
+    std::size_t step = epoch * sampler.batches();
     for (const auto& parts : loader.epoch(epoch)) {
+      if (step++ < first) continue;
       step_losses.push_back(
-          examples::train_step(comm, *training, parts, rate(step_losses.size()), pass, [&] { return phase("step"); }));
+          examples::train_step(comm, *training, parts, rate(step - 1), pass, [&] { return phase("step"); }));
       epoch_loss += step_losses.back() / static_cast<double>(sampler.batches());
       if (progress) progress->step(step_losses.back());
+      if (settings.checkpoint.after_step(comm, *training, step, plan.steps())) {
+        progress.reset();
+        if (speaks) fmt::print("stopped after step {}: go on with --resume\n", step);
+        return;
+      }
     }
     losses.push_back(epoch_loss);
   }
@@ -154,7 +167,8 @@ void train(distx::AnyCommunicator<> comm, const Metered& counted, const Phases& 
   const auto traffic = counted.ledger() - at_start;
   examples::WeightsHash hash;
   training->add_to(hash);
-  const examples::TrainingCost cost(comm, training->times(), plan.steps(), training->memory(), traffic);
+  const examples::TrainingCost cost(comm, training->times(), std::max<std::size_t>(1, step_losses.size()),
+                                    training->memory(), traffic);
   const auto traffic_at_start = distx::sum_over_ranks(at_start, comm);
   if (!speaks) return;
   fmt::print("{}\n", cost.to_string());
@@ -173,6 +187,7 @@ void run(distx::AnyConnector& connector, const char* program, const Settings& se
   examples::on_every_rank(connector, [&] {
     settings.training.check("--batch-size", settings.batch_size);
     if (connector.rank() == 0) {
+      settings.checkpoint.check();
       examples::JsonFile(settings.json).check_writable();
       examples::OutputFile("--trace", settings.trace).check_writable();
     }

@@ -25,6 +25,10 @@ class Timed : public LayerTraining {
   void step(const distx::StepOptions& options) override { training_.step(options); }
   [[nodiscard]] const StepTimes& times() const override { return training_.times(); }
   [[nodiscard]] distx::MemoryLedger memory() const override { return training_.memory(); }
+  void save(const std::filesystem::path& directory, const distx::checkpoint::SaveOptions& options) override {
+    training_.save(directory, options);
+  }
+  distx::checkpoint::Loaded load(const std::filesystem::path& folder) override { return training_.load(folder); }
 
  protected:
   [[nodiscard]] std::size_t place(const Layer<float>& layer) const { return static_cast<std::size_t>(&layer - first_); }

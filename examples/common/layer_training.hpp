@@ -36,6 +36,8 @@ class LayerTraining {
   virtual void step(const distx::StepOptions& options) = 0;
   [[nodiscard]] virtual const StepTimes& times() const = 0;
   [[nodiscard]] virtual distx::MemoryLedger memory() const = 0;
+  virtual void save(const std::filesystem::path& directory, const distx::checkpoint::SaveOptions& options) = 0;
+  virtual distx::checkpoint::Loaded load(const std::filesystem::path& folder) = 0;
   /// @}
   /// Adds all weights. Collective.
   virtual void add_to(WeightsHash& hash) = 0;

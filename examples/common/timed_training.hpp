@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include <distx/checkpoint.hpp>
 #include <distx/observe/memory_ledger.hpp>
 #include <distx/parallel/data_parallel_options.hpp>
 #include <distx/parallel/parameter.hpp>
@@ -76,6 +77,12 @@ class TimedTraining {
   [[nodiscard]] const StepTimes& times() const { return times_; }
   /// Returns the bytes that this rank holds.
   [[nodiscard]] distx::MemoryLedger memory() const { return self_->memory(); }
+  /// Saves a checkpoint; the time belongs to no step. Collective.
+  void save(const std::filesystem::path& directory, const distx::checkpoint::SaveOptions& options) {
+    self_->save(directory, options);
+  }
+  /// Loads a checkpoint. Collective.
+  distx::checkpoint::Loaded load(const std::filesystem::path& folder) { return self_->load(folder); }
 
  private:
   using Parameters = std::span<const Parameter* const>;
@@ -90,6 +97,8 @@ class TimedTraining {
     virtual void update(const distx::StepOptions&) = 0;
     virtual void gather() = 0;
     [[nodiscard]] virtual distx::MemoryLedger memory() const = 0;
+    virtual void save(const std::filesystem::path&, const distx::checkpoint::SaveOptions&) = 0;
+    virtual distx::checkpoint::Loaded load(const std::filesystem::path&) = 0;
   };
 
   template <class Training>
@@ -116,6 +125,15 @@ class TimedTraining {
     void update(const distx::StepOptions& options) override { training.update(options); }
     void gather() override { training.gather(); }
     [[nodiscard]] distx::MemoryLedger memory() const override { return training.memory(); }
+    void save(const std::filesystem::path& directory, const distx::checkpoint::SaveOptions& options) override {
+      if constexpr (requires { training.state(); }) distx::checkpoint::save(directory, training, options);
+    }
+    distx::checkpoint::Loaded load(const std::filesystem::path& folder) override {
+      if constexpr (requires { training.state(); })
+        return distx::checkpoint::load(folder, training);
+      else
+        return {};
+    }
 
     Training training;
   };

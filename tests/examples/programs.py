@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Shared by the tests of the example programs: how they are started, and what is checked."""
+import glob
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 MPIRUN = os.path.join(TESTS, "mpirun")
@@ -57,6 +60,39 @@ def same_weights(reports):
     print(f"{hashes}", flush=True)
     if len(set(hashes.values())) != 1:
         sys.exit(f"the weights differ: {hashes}")
+
+
+def resume(name, command):
+    """A run that is killed in its midst and resumed ends as one that was not, and so does one that is complete."""
+    whole = report(command)
+    with tempfile.TemporaryDirectory() as folder:
+        directory = os.path.join(folder, "run")
+        saving = [*command, "--checkpoint", directory, "--every", "7", "--resume"]
+        stop_at_checkpoint(saving, directory, signal.SIGKILL)
+        stop_at_checkpoint(saving, directory, signal.SIGTERM, others=os.listdir(directory))
+        resumed = report(saving)
+        made, steps = len(resumed["step_losses"]), len(whole["step_losses"])
+        print(f"{name}: {made} of {steps} steps after it was resumed", flush=True)
+        if not 0 < made < steps or whole["step_losses"][-made:] != resumed["step_losses"]:
+            sys.exit(f"{name}: the resumed run did not continue where the other one was stopped")
+        complete = report(saving)
+        if complete["step_losses"]:
+            sys.exit(f"{name}: a run that is complete made more steps")
+        same_weights({"whole": whole, "resumed": resumed, "complete": complete})
+        if len(os.listdir(directory)) != 2:
+            sys.exit(f"{name}: not two checkpoints are kept: {os.listdir(directory)}")
+
+
+def stop_at_checkpoint(command, directory, how, others=()):
+    """Sends a signal to a run as soon as it has a checkpoint besides others; SIGTERM ends it with status 0."""
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True) as run:
+        while {path.split(os.sep)[-2] for path in glob.glob(os.path.join(directory, "*", "checkpoint.json"))} <= set(others):
+            if run.poll() is not None:
+                sys.exit(f"{command}: status {run.returncode} before its first checkpoint")
+            time.sleep(0.001)
+        os.killpg(run.pid, how)
+        if how == signal.SIGTERM and run.wait() != 0:
+            sys.exit(f"{command}: status {run.returncode} after SIGTERM")
 
 
 def held_as_planned(name, said, padding):

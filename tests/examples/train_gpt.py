@@ -2,12 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Runs train_gpt as a user would, and checks what it says.
 
-    tests/examples/train_gpt.py learns|agrees|repeats|stages|splits|costs|precision|refuses PROGRAM [--mpi]
+    tests/examples/train_gpt.py learns|agrees|repeats|stages|splits|costs|precision|resumes|refuses PROGRAM [--mpi]
 
 learns: the loss on held-out text, and what the report has; agrees: the losses of several ranks with those of one;
 repeats: the same weights from the same seed; stages: all stages of ZeRO come to the same weights; splits: on a
 mesh, with the weights split, the losses are those of one process; costs: what each stage holds and sends is the
-formula's; precision: bfloat16 learns; refuses: bad input ends every rank with status 1 or 2 and one line that says why.
+formula's; precision: bfloat16 learns; resumes: killed in its midst and resumed, it
+comes to the weights of a run that was not; refuses: bad input ends every rank with status 1 or 2 and one line that says why.
 """
 import argparse
 import os
@@ -15,7 +16,7 @@ import sys
 import tempfile
 import time
 
-from programs import agree, held_as_planned, refuse, report, same_weights, sent_per_step, ways
+from programs import agree, held_as_planned, refuse, report, resume, same_weights, sent_per_step, ways
 
 TINY = ["--layers", "1", "--width", "32", "--heads", "2", "--context", "32"]
 
@@ -144,6 +145,13 @@ def precision(how):
         sys.exit(f"bf16 in micro-batches does not learn: {cut['step_losses'][0]} to {cut['step_losses'][-1]}")
 
 
+def resumes(how):
+    few = ["--steps", "40", "--batch", "2", "--sample", "0"]
+    cases = [("threads", 3, ["--zero", "3", "--clip", "0.5"]), ("shm", 2, ["--zero", "1", "--precision", "bf16"])]
+    for name, ranks, flags in cases:
+        resume(f"{name} on {ranks}", [*how[name](ranks), *few, *flags])
+
+
 def refuses(program, mpi):
     with tempfile.TemporaryDirectory() as folder:
         empty = os.path.join(folder, "empty.txt")
@@ -176,6 +184,8 @@ def refuses(program, mpi):
             (["--seed", "-1"], "--seed"),
             (["--clip", "0"], "give --clip a number above 0"),
             (["--precision", "f16"], "--precision"),
+            (["--every", "5"], "--checkpoint"),
+            (["--mesh", "data=1,model=2", "--checkpoint", os.path.join(folder, "run")], "split by --mesh"),
             (["--backend", "smoke-signals"], "--backend"),
         ], mpi)
         if sorted(os.listdir(folder)) != before:
@@ -184,7 +194,8 @@ def refuses(program, mpi):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["learns", "agrees", "repeats", "stages", "splits", "costs", "precision", "refuses"])
+    parser.add_argument("what", choices=["learns", "agrees", "repeats", "stages", "splits", "costs", "precision", "resumes",
+                                          "refuses"])
     parser.add_argument("program")
     parser.add_argument("--mpi", action="store_true")
     options = parser.parse_args()
@@ -193,7 +204,7 @@ def main():
     else:
         how = ways(options.program, options.mpi, TINY)
         {"learns": learns, "agrees": agrees, "repeats": repeats, "stages": stages, "splits": splits,
-         "costs": costs, "precision": precision}[options.what](how)
+         "costs": costs, "precision": precision, "resumes": resumes}[options.what](how)
 
 
 if __name__ == "__main__":

@@ -2,12 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Runs train_lenet as a user would, and checks what it says.
 
-    tests/examples/train_lenet.py learns|agrees|starts|repeats|counts|stages|refuses PROGRAM [--digits FILE] [--mpi]
+    tests/examples/train_lenet.py learns|agrees|starts|repeats|counts|stages|resumes|refuses PROGRAM [--digits FILE] [--mpi]
 
 learns: the accuracy on the digits held out; agrees: the losses of several ranks with those of one; starts: the same
 weights whatever starts the ranks; repeats: the same
 weights from the same seed; counts: the traffic is the formula's, and the trace shows the overlap; stages: all stages
-of ZeRO come to the same weights, hold what the formula says, and learn in bfloat16 and in micro-batches; refuses: bad input
+of ZeRO come to the same weights, hold what the formula says, and learn in bfloat16 and in micro-batches; resumes: killed in its midst and
+resumed, it comes to the weights of a run that was not; refuses: bad input
 ends every rank with one sentence and status 1 or 2.
 """
 import argparse
@@ -19,7 +20,7 @@ import sys
 import tempfile
 import time
 
-from programs import MPIRUN, RANKS, RUN, agree, held_as_planned, refuse, report, same_weights, ways
+from programs import MPIRUN, RANKS, RUN, agree, held_as_planned, refuse, report, resume, same_weights, ways
 
 
 def learns(how):
@@ -158,6 +159,14 @@ def stages(how):
         sys.exit("that is below 0.9")
 
 
+def resumes(how):
+    few = ["--epochs", "1", "--batch-size", "16"]
+    cases = [("threads", 2, []), ("threads", 3, ["--zero", "3", "--optimizer", "adamw", "--accumulate", "2"]),
+             ("shm", 2, ["--zero", "2", "--precision", "bf16", "--optimizer", "muon"])]
+    for name, ranks, flags in cases:
+        resume(f"{name} on {ranks}", [*how[name](ranks), *few, *flags])
+
+
 def refuses(program, mpi):
     with tempfile.TemporaryDirectory() as folder:
         cut = os.path.join(folder, "cut.csv")
@@ -186,6 +195,8 @@ def refuses(program, mpi):
             (["--batch-size", "6", "--accumulate", "4"], "not divisible by --accumulate 4"),
             (["--clip", "-1"], "give --clip a number above 0"),
             (["--precision", "f64"], "--precision"),
+            (["--every", "5"], "--checkpoint"),
+            (["--synthetic", "--checkpoint", os.path.join(folder, "few.csv"), "--epochs", "1"], "few.csv"),
             (["--backend", "smoke-signals"], "--backend"),
         ]
         refuse(program, cases, mpi)
@@ -195,7 +206,7 @@ def refuses(program, mpi):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["learns", "agrees", "starts", "repeats", "counts", "stages", "refuses"])
+    parser.add_argument("what", choices=["learns", "agrees", "starts", "repeats", "counts", "stages", "resumes", "refuses"])
     parser.add_argument("program")
     parser.add_argument("--digits")
     parser.add_argument("--mpi", action="store_true")
@@ -207,7 +218,9 @@ def main():
         how = ways(options.program, options.mpi, data)
         if options.what == "repeats":
             del how["shm"]  # the threads and the processes speak for it
-        {"learns": learns, "agrees": agrees, "starts": starts, "repeats": repeats, "counts": counts, "stages": stages}[options.what](how)
+        checks = {"learns": learns, "agrees": agrees, "starts": starts, "repeats": repeats, "counts": counts, "stages": stages}
+        checks["resumes"] = resumes
+        checks[options.what](how)
 
 
 if __name__ == "__main__":

@@ -31,10 +31,10 @@ enum class ElementType : std::uint8_t {
   bytes
 };
 
+namespace detail {
+
 /// The number of values of ElementType.
 inline constexpr std::size_t element_type_count = static_cast<std::size_t>(ElementType::bytes) + 1;
-
-namespace detail {
 
 // Integers by size and signedness, because long and long long are different types.
 template <class T>
@@ -92,7 +92,7 @@ using accumulator_t = std::conditional_t<is_narrow_float(element_type<T>), float
 
 /// Returns the name of a type, such as "float32".
 constexpr std::string_view name_of(ElementType type) {
-  constexpr std::string_view names[element_type_count] = {
+  constexpr std::string_view names[detail::element_type_count] = {
       "int8",        "uint8",       "int16",    "uint16",  "int32",   "uint32",  "int64", "uint64",
       "float8_e4m3", "float8_e5m2", "bfloat16", "float16", "float32", "float64", "bytes"};
   return names[static_cast<std::size_t>(type)];
@@ -100,7 +100,7 @@ constexpr std::string_view name_of(ElementType type) {
 
 /// Returns the bytes of one element, 1 for `bytes`.
 constexpr std::size_t size_of(ElementType type) {
-  constexpr std::size_t sizes[element_type_count] = {1, 1, 2, 2, 4, 4, 8, 8, 1, 1, 2, 2, 4, 8, 1};
+  constexpr std::size_t sizes[detail::element_type_count] = {1, 1, 2, 2, 4, 4, 8, 8, 1, 1, 2, 2, 4, 8, 1};
   return sizes[static_cast<std::size_t>(type)];
 }
 

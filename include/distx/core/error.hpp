@@ -132,6 +132,13 @@ class DataError : public Error {
   using Error::Error;
 };
 
+/// Thrown when a checkpoint cannot be written, is incomplete or damaged, or does not fit the training; the message
+/// names the file and the tensor.
+class CheckpointError : public Error {
+ public:
+  using Error::Error;
+};
+
 /// Thrown when a gradient or a loss is infinite or not a number, on every rank that would have used it.
 class NonFiniteError : public Error {
  public:

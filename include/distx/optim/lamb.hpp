@@ -16,6 +16,8 @@ struct LAMB {
 
   /// Values kept for each weight.
   static constexpr std::size_t states = 2;
+  /// Their names in checkpoints, which are PyTorch's.
+  static constexpr std::array<std::string_view, 2> state_names{"exp_avg", "exp_avg_sq"};
 
   /// The numbers that all elements of a step share.
   template <class T>

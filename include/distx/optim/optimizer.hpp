@@ -3,6 +3,8 @@
 #include <array>
 #include <concepts>
 #include <cstddef>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "distx/core/element.hpp"
@@ -11,11 +13,11 @@
 
 namespace distx {
 
+namespace detail {
+
 /// The type that an optimizer's `coefficients<T>(step)` returns: the numbers of one step that every element uses.
 template <class Optimizer, class T>
 using coefficients_t = decltype(std::declval<const Optimizer&>().template coefficients<T>(std::declval<const Step&>()));
-
-namespace detail {
 
 template <class Optimizer, class V, class Coefficients, std::size_t N, std::size_t... I>
 constexpr void update_element(const Coefficients& coefficients, V& weight, V gradient, std::array<V, N>& state,
@@ -52,6 +54,8 @@ concept UpdatesOneNumber = (Updates<Optimizer, float, float> || Updates<Optimize
 /// - `template <class V> static constexpr void update(const auto& coefficients, V& weight, V gradient, V& state…)`: the
 ///   arithmetic of one element. V is a number, or several at once: use operators, unqualified functions (sqrt, abs,
 ///   copysign, min, max) and `distx::select` instead of `if` and `?:`;
+/// - optionally `static constexpr std::array<std::string_view, states> state_names`: what checkpoints call these
+/// values;
 /// - optionally `void validate() const`, which throws distx::InvalidArgument for invalid hyperparameters.
 ///
 /// On GPUs: `coefficients` and `update` are constexpr and nvcc is given --expt-relaxed-constexpr, the optimizer and its
@@ -69,6 +73,18 @@ concept DecaysWeights = requires(const O& optimizer) {
 } || requires { requires O::decays_weights; };
 
 namespace detail {
+
+/// Returns the name of the k-th value that an optimizer keeps for each weight: of its `state_names`, or else
+/// "state<k>".
+template <class O>
+[[nodiscard]] std::string state_name(std::size_t k) {
+  if constexpr (requires { O::state_names; }) {
+    static_assert(O::state_names.size() == O::states, "distx: an optimizer's state_names has one name for each state");
+    return std::string(O::state_names[k]);
+  } else {
+    return "state" + std::to_string(k);
+  }
+}
 
 /// @throws InvalidArgument if the optimizer's `validate`, where it has one, does
 template <class O>

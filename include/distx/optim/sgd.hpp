@@ -16,6 +16,8 @@ struct SGD {
 
   /// Values kept for each weight.
   static constexpr std::size_t states = 1;
+  /// Their names in checkpoints, which are PyTorch's.
+  static constexpr std::array<std::string_view, 1> state_names{"momentum_buffer"};
 
   /// The numbers that all elements of a step share.
   template <class T>

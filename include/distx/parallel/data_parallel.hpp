@@ -308,6 +308,11 @@ class DataParallel {
     return ExponentialAverage<space>(*engine_, decay, after, location);
   }
 
+  /// Returns all that the training needs to be resumed: weights, the optimizer's arrays by name, and counters, with
+  /// what this rank holds of them. Local, between steps. `distx/checkpoint.hpp` saves and loads it.
+  /// @throws InvalidState during a step, or while an average is swapped in
+  [[nodiscard]] TrainingState<space> state(const here& location = here::current()) { return engine_->state(location); }
+
   /// Returns the norm of all gradients of the last step before they were clipped; 0 without `.clip_norm`.
   [[nodiscard]] double gradient_norm() const noexcept { return engine_->gradient_norm(); }
   /// Returns the factor for the loss before the backward pass: 1 without float16 parameters and Precision.
@@ -395,7 +400,7 @@ class DataParallel {
 
 namespace detail {
 
-/// Gives MeshParallel access to a DataParallel.
+/// Gives MeshParallel and checkpoints access to a DataParallel.
 struct TrainingAccess {
   /// Constructs the training of this rank's part of a model.
   template <class Training, class C, class Optimizer>

@@ -13,7 +13,7 @@ namespace cuda::detail {
 template <class Optimizer, class T, class Low>
 struct UpdateBody {
   using A = accumulator_t<T>;
-  coefficients_t<Optimizer, A> coefficients;
+  distx::detail::coefficients_t<Optimizer, A> coefficients;
   A factor;
 
   template <class... S>
@@ -56,7 +56,7 @@ struct UpdateBody {
 template <class Optimizer, class T, class Low>
 struct PieceArrays {
   using A = accumulator_t<T>;
-  coefficients_t<Optimizer, A> coefficients;
+  distx::detail::coefficients_t<Optimizer, A> coefficients;
   T* weight;
   const Low* gradient;
   Low* low;
@@ -86,9 +86,9 @@ struct PieceTable {
 
 /// The optimizer's coefficients for a step in the GPU's memory, computed once in each block.
 template <class Optimizer, class A>
-__device__ const coefficients_t<Optimizer, A>& coefficients_in_block(const Optimizer& optimizer,
-                                                                     const StepNumbers* numbers) {
-  using C = coefficients_t<Optimizer, A>;
+__device__ const distx::detail::coefficients_t<Optimizer, A>& coefficients_in_block(const Optimizer& optimizer,
+                                                                                    const StepNumbers* numbers) {
+  using C = distx::detail::coefficients_t<Optimizer, A>;
   static_assert(sizeof(C) <= 256 && alignof(C) <= 16, "distx::register_optimizer: coefficients have at most 256 bytes");
   void* const memory = block_memory();
   if (threadIdx.x == 0) {
@@ -127,7 +127,8 @@ __global__ void __launch_bounds__(block_threads, StepThere ? 3 : 4)
   using A = accumulator_t<T>;
   const auto factor = static_cast<A>(table.factor_there != nullptr ? *table.factor_there : table.factor);
   if (factor != factor) return;  // the step is skipped
-  const auto update = [&](const coefficients_t<Optimizer, A>& coefficients, unsigned piece, std::size_t tile) {
+  const auto update = [&](const distx::detail::coefficients_t<Optimizer, A>& coefficients, unsigned piece,
+                          std::size_t tile) {
     update_tile(UpdateBody<Optimizer, T, Low>{coefficients, factor}, table.pieces[piece], tile,
                 std::make_index_sequence<Optimizer::states>{});
   };
@@ -153,7 +154,7 @@ __global__ void __launch_bounds__(block_threads, StepThere ? 3 : 4)
 template <class Optimizer, class A, std::size_t... I>
 constexpr bool takes_rounded(std::index_sequence<I...>) {
   using V = Rounded<A>;
-  return requires(const coefficients_t<Optimizer, A>& c, V& value, std::array<V, sizeof...(I)>& state) {
+  return requires(const distx::detail::coefficients_t<Optimizer, A>& c, V& value, std::array<V, sizeof...(I)>& state) {
     Optimizer::update(c, value, V(value), state[I]...);
   };
 }
@@ -163,7 +164,8 @@ void enqueue_update(CudaStreamRef stream, const Optimizer& optimizer,
                     std::span<const UpdatePiece<Optimizer, T, Low>> pieces, const GradientFactor& factor,
                     const StepNumbers* numbers) {
   using A = accumulator_t<T>;
-  static_assert(std::is_trivially_copyable_v<Optimizer> && std::is_trivially_copyable_v<coefficients_t<Optimizer, A>>,
+  static_assert(std::is_trivially_copyable_v<Optimizer> &&
+                    std::is_trivially_copyable_v<distx::detail::coefficients_t<Optimizer, A>>,
                 "distx::register_optimizer: a GPU receives the optimizer and its coefficients as bytes, so they must "
                 "be trivially copyable");
   constexpr bool takes = takes_rounded<Optimizer, A>(std::make_index_sequence<Optimizer::states>{});

@@ -310,7 +310,7 @@ class Job {
   std::optional<Finish> finish_;
   Buffer<std::byte> scratch_;
   UserOp user_;
-  std::array<unique_datatype, element_type_count> user_types_;
+  std::array<unique_datatype, distx::detail::element_type_count> user_types_;
 };
 
 }  // namespace distx::mpi

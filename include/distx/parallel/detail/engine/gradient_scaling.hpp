@@ -34,6 +34,7 @@ class GradientScaling {
   /// The norm of the last step's gradients before they were clipped.
   [[nodiscard]] double norm() const noexcept { return norm_; }
   [[nodiscard]] const LossScaler& scaler() const noexcept { return scaler_; }
+  [[nodiscard]] LossScaler& scaler() noexcept { return scaler_; }
 
   /// Inspects the reduced gradients, and scales those that are not scaled late. Collective.
   /// @return false if they are not finite and the losses were scaled: the step is to be skipped on all ranks

@@ -16,6 +16,15 @@ class LossScaler {
   [[nodiscard]] double scale() const noexcept { return scale_; }
   [[nodiscard]] std::uint64_t skipped() const noexcept { return skipped_; }
 
+  [[nodiscard]] std::uint64_t finite_steps() const noexcept { return static_cast<std::uint64_t>(finite_); }
+
+  /// Continues as a scaler with these numbers; without effect if losses are not scaled.
+  void restore(double scale, std::uint64_t finite_steps, std::uint64_t skipped) noexcept {
+    if (!on_) return;
+    scale_ = scale;
+    finite_ = static_cast<int>(std::min<std::uint64_t>(finite_steps, 1999));
+    skipped_ = skipped;
+  }
   void finite() noexcept {
     if (!on_ || ++finite_ < 2000) return;
     scale_ = std::min(2 * scale_, 0x1p30);

@@ -57,6 +57,8 @@ class StepState {
   }
   /// Whether the gradients of this micro-batch complete those of the step.
   [[nodiscard]] bool in_last_micro_batch() const noexcept { return last_; }
+  /// Whether this step has micro-batches already.
+  [[nodiscard]] bool accumulates() const noexcept { return micro_batches_ > 0; }
 
   void reduced() noexcept { phase_ = Phase::reduced; }
   void updated() noexcept { phase_ = Phase::updated; }

@@ -2,6 +2,7 @@
 #pragma once
 #include "distx/parallel/detail/engine/gradient_reducer.hpp"
 #include "distx/parallel/detail/engine/gradient_scaling.hpp"
+#include "distx/parallel/detail/engine/list_state.hpp"
 #include "distx/parallel/detail/engine/step_options_check.hpp"
 #include "distx/parallel/detail/engine/step_state.hpp"
 #include "distx/parallel/detail/engine/training_buckets.hpp"
@@ -215,6 +216,41 @@ class TrainingEngine {
   [[nodiscard]] const here& location() const noexcept { return location_; }
   /// @}
 
+  /// @name For checkpoints
+  /// @{
+  /// Returns the state between two steps. Local.
+  /// @throws InvalidState during a step, or while an average is swapped in
+  [[nodiscard]] TrainingState<Space> state(const here& location) {
+    check_resumable("state", location);
+    TrainingState<Space> state{StateLister<Space>(buckets_.all(), parameters_, comms_).arrays(), {}};
+    for (std::size_t i = 0; i < parameters_.size(); ++i)
+      if (parameters_[i].trained())
+        state.counters.updates.emplace_back(parameters_[i].name, parameters_.steps()[i].updates);
+    const auto& scaler = scaling_.scaler();
+    state.counters.loss_scale = scaler.scale();
+    state.counters.finite_steps = scaler.finite_steps();
+    state.counters.skipped_steps = scaler.skipped();
+    return state;
+  }
+  /// Runs `change`, which overwrites all arrays of `state()`, and sets the counters. Every rank calls it.
+  template <class F>
+  void restore(const TrainingCounters& counters, stream after, const here& location, F&& change) {
+    call(StepCall::between_steps, "load", after, location, [&] {
+      check_resumable("load", location);
+      check_no_scope("load", location);
+      if (gatherer_ != nullptr) gatherer_->invalidate(after);
+      change();
+      scaling_.scaler().restore(counters.loss_scale, counters.finite_steps, counters.skipped_steps);
+      std::unordered_map<std::string_view, std::uint64_t> updates(counters.updates.begin(), counters.updates.end());
+      for (std::size_t i = 0; i < parameters_.size(); ++i)
+        if (const auto found = updates.find(parameters_[i].name); found != updates.end())
+          parameters_.steps()[i].updates = found->second;
+    });
+  }
+  [[nodiscard]] AnyCommunicator<Space>& communicator() noexcept { return comms_.all(); }
+  [[nodiscard]] const TrainingPolicies& policies() const noexcept { return policies_; }
+  /// @}
+
   [[nodiscard]] bool shards_weights() const noexcept { return gatherer_ != nullptr; }
   /// Makes the unit of an owned parameter whole until `scope` ends.
   /// @pre shards_weights()
@@ -268,6 +304,11 @@ class TrainingEngine {
         "not one of the training's parameters; pass the weights or Parameters that it was constructed with, which must "
         "not move in memory",
         context(operation, location));
+  }
+  void check_resumable(const char* operation, const here& location) const {
+    check(StepCall::between_steps, operation, location);
+    if (state_.accumulates()) fail(StepFault::step_in_progress, operation, location);
+    if (state_.swapped_in()) fail(StepFault::average_swapped_in, operation, location);
   }
   void check_no_scope(const char* operation, const here& location) const {
     if (gatherer_ == nullptr) return;

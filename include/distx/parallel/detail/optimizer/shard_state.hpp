@@ -69,12 +69,13 @@ class ShardState {
     return all;
   }
 
- private:
+  /// Returns the k-th array of a piece.
   [[nodiscard]] Span<A, Space> array(std::size_t piece, std::size_t k) const noexcept {
     const auto& of = pieces_[piece];
     return {reinterpret_cast<A*>(memory_->span().data()) + begins_[piece] + k * of.extent, of.size};
   }
 
+ private:
   std::vector<PieceDescription> pieces_;
   std::vector<std::size_t> begins_;
   std::size_t masters_;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <string>
 #include <vector>
 
 #include "distx/comm/any_communicator.hpp"
@@ -27,6 +28,13 @@ class ShardUpdate {
                       AnyCommunicator<Space>* comm, const std::source_location& location) = 0;
   /// Sets the first values of a piece's master weights.
   virtual void adopt(typename Space::stream stream, std::size_t piece, Span<AnyElement, Space> weight) = 0;
+  /// Returns the names of the arrays that are kept for each weight: `master` first if there are master weights.
+  /// @param has_rows  whether the parameter is declared as a matrix
+  [[nodiscard]] virtual std::vector<std::string> array_names(bool has_rows) const = 0;
+  /// Returns the element type of these arrays.
+  [[nodiscard]] virtual ElementType array_type() const noexcept = 0;
+  /// Returns one of these arrays of a piece.
+  [[nodiscard]] virtual Span<AnyElement, Space> array(std::size_t piece, std::size_t k) const noexcept = 0;
 };
 
 }  // namespace distx::detail

@@ -52,6 +52,22 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
   void adopt(stream after, std::size_t piece, Span<AnyElement, Space> weight) override {
     if (state_.has_master()) cast_to<Space>(after, state_.master(piece), weight);
   }
+  [[nodiscard]] std::vector<std::string> array_names(bool has_rows) const override {
+    std::vector<std::string> names;
+    if (state_.has_master()) names.emplace_back("master");
+    const auto add = [&]<class O>(const O&) {
+      for (std::size_t k = 0; k < O::states; ++k) names.push_back(state_name<O>(k));
+    };
+    if constexpr (!is_mixed<Optimizer>)
+      add(optimizer_);
+    else
+      has_rows ? add(optimizer_.matrices) : add(optimizer_.others);
+    return names;
+  }
+  [[nodiscard]] ElementType array_type() const noexcept override { return element_type<A>; }
+  [[nodiscard]] Span<AnyElement, Space> array(std::size_t piece, std::size_t k) const noexcept override {
+    return state_.array(piece, k);
+  }
 
  private:
   /// Elements of 16-bit gradients that are converted at a time: few on the host, to stay in its caches; many where each

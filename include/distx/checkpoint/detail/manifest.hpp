@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "distx/checkpoint/detail/checksum.hpp"
+#include "distx/checkpoint/detail/file.hpp"
+#include "distx/checkpoint/detail/rectangles.hpp"
+#include "distx/parallel/training_state.hpp"
+
+namespace distx::checkpoint::detail {
+
+/// The name of the file whose presence makes a folder a checkpoint.
+inline constexpr const char* manifest_name = "checkpoint.json";
+
+/// The names of the optimizer's arrays begin with it.
+inline constexpr std::string_view optimizer_prefix = "optim.state.";
+
+/// A file of a checkpoint, as its manifest describes it.
+struct ManifestFile {
+  std::string name;
+  std::uint64_t bytes = 0;
+  std::uint32_t header_checksum = 0;  ///< of the bytes before the data, which contain the tensors' checksums
+};
+
+/// The description of a checkpoint: everything but its tensors' values.
+struct Manifest {
+  struct Tensor {
+    std::string type;
+    Shape shape;
+  };
+  std::uint64_t step = 0;
+  int ranks = 0;
+  int stage = 0;
+  std::map<std::string, std::string> notes;
+  distx::detail::TrainingCounters counters;
+  std::map<std::string, Tensor> tensors;
+  std::vector<ManifestFile> files;
+};
+
+[[nodiscard]] inline nlohmann::json json_of(const std::vector<ManifestFile>& files) {
+  auto list = nlohmann::json::array();
+  for (const auto& file : files)
+    list.push_back({{"name", file.name}, {"bytes", file.bytes}, {"header_crc32", file.header_checksum}});
+  return list;
+}
+/// @throws nlohmann::json::exception
+inline void add_files(std::vector<ManifestFile>& files, const nlohmann::json& list) {
+  for (const auto& file : list)
+    files.push_back({file.at("name").get<std::string>(), file.at("bytes").get<std::uint64_t>(),
+                     file.at("header_crc32").get<std::uint32_t>()});
+}
+
+[[nodiscard]] inline std::uint32_t checksum(const std::string& text) {
+  return checksum(std::as_bytes(std::span(text)));
+}
+
+/// Returns the content of a manifest's file.
+/// @throws nlohmann::json::exception for texts that are not UTF-8
+[[nodiscard]] inline std::string to_text(const Manifest& manifest) {
+  const auto& counters = manifest.counters;
+  nlohmann::json updates = nlohmann::json::object();
+  for (const auto& [name, count] : counters.updates) updates[name] = count;
+  nlohmann::json tensors = nlohmann::json::object();
+  for (const auto& [name, tensor] : manifest.tensors) tensors[name] = {{"dtype", tensor.type}, {"shape", tensor.shape}};
+  nlohmann::json json = {{"format", "distx checkpoint"},
+                         {"version", 1},
+                         {"step", manifest.step},
+                         {"ranks", manifest.ranks},
+                         {"stage", manifest.stage},
+                         {"notes", manifest.notes},
+                         {"updates", updates},
+                         {"loss_scale", counters.loss_scale},
+                         {"finite_steps", counters.finite_steps},
+                         {"skipped_steps", counters.skipped_steps},
+                         {"tensors", tensors},
+                         {"files", json_of(manifest.files)}};
+  json["crc32"] = checksum(json.dump());
+  return json.dump(1);
+}
+
+/// Whether a file of this name can only be in the manifest's own folder.
+[[nodiscard]] inline bool is_plain_name(const std::string& name) noexcept {
+  constexpr std::string_view suffix = ".safetensors";
+  return name.size() > suffix.size() && name.ends_with(suffix) && name.front() != '.' &&
+         name.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos;
+}
+
+/// Reads and validates the manifest of a checkpoint.
+/// @throws CheckpointError
+[[nodiscard]] inline Manifest read_manifest(const std::filesystem::path& folder) {
+  const auto path = folder / manifest_name;
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored))
+    throw CheckpointError("'" + folder.string() + "' holds no complete checkpoint: it has no " + manifest_name +
+                              "; pass the folder that latest(directory) returns",
+                          {.operation = "checkpoint"});
+  const auto fail = [&](const std::string& what) {
+    throw CheckpointError("'" + path.string() + "' " + what + "; use an older checkpoint", {.operation = "checkpoint"});
+  };
+  const MappedFile file(path);
+  const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+  Manifest manifest;
+  try {
+    auto json = nlohmann::json::parse(text, [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
+      if (depth > 4) fail("is not the manifest of a distx checkpoint: it is nested too deeply");
+      return true;
+    });
+    if (json.at("format") != "distx checkpoint") fail("is not the manifest of a distx checkpoint");
+    if (json.at("version") != 1) fail("has version " + json.at("version").dump() + ", and this distx reads version 1");
+    const auto expected = json.at("crc32").get<std::uint32_t>();
+    json.erase("crc32");
+    if (checksum(json.dump()) != expected) fail("is damaged: its content does not have its checksum");
+    json.at("step").get_to(manifest.step);
+    json.at("ranks").get_to(manifest.ranks);
+    json.at("stage").get_to(manifest.stage);
+    json.at("notes").get_to(manifest.notes);
+    json.at("loss_scale").get_to(manifest.counters.loss_scale);
+    json.at("finite_steps").get_to(manifest.counters.finite_steps);
+    json.at("skipped_steps").get_to(manifest.counters.skipped_steps);
+    for (const auto& [name, count] : json.at("updates").items())
+      manifest.counters.updates.emplace_back(name, count.get<std::uint64_t>());
+    for (const auto& [name, tensor] : json.at("tensors").items())
+      manifest.tensors[name] = {tensor.at("dtype").get<std::string>(), tensor.at("shape").get<Shape>()};
+    add_files(manifest.files, json.at("files"));
+  } catch (const nlohmann::json::exception&) {
+    fail("is damaged: it is not the JSON of a manifest");
+  }
+  for (const auto& each : manifest.files)
+    if (!is_plain_name(each.name)) fail("names the file '" + each.name + "', which is not one of its folder");
+  return manifest;
+}
+
+}  // namespace distx::checkpoint::detail

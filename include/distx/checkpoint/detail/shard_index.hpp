@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <deque>
+#include <set>
+
+#include "distx/checkpoint/detail/file_array.hpp"
+#include "distx/checkpoint/detail/manifest.hpp"
+#include "distx/checkpoint/detail/shard_writer.hpp"
+#include "distx/checkpoint/safetensors.hpp"
+
+namespace distx::checkpoint::detail {
+
+/// One copy of a load: bytes of a file to bytes of an array.
+template <MemorySpace Space>
+struct ShardCopy {
+  Span<std::byte, Space> to;
+  std::span<const std::byte> from;
+};
+
+/// The files of a checkpoint, and where in them each array is.
+class ShardIndex {
+ public:
+  /// Maps and validates the files that a manifest names, without reading their data.
+  /// @throws CheckpointError
+  ShardIndex(const std::filesystem::path& folder, const Manifest& manifest) : folder_(folder), manifest_(manifest) {
+    for (const auto& described : manifest.files) {
+      const auto& file = files_.emplace_back(folder / described.name);
+      if (file.size() != described.bytes)
+        fail(file,
+             "has " + std::to_string(file.size()) + " bytes, and the manifest says " + std::to_string(described.bytes));
+      if (checksum(file.header_bytes()) != described.header_checksum)
+        fail(file, "has a header without the manifest's checksum: it is damaged or of another checkpoint");
+      add_tensors(file);
+    }
+  }
+
+  /// Checks the data of every `step`-th file from `first` on.
+  /// @throws CheckpointError that names file and tensor
+  void verify(std::size_t first, std::size_t step) const {
+    for (std::size_t i = first; i < files_.size(); i += step) {
+      const auto checksums = object_of(files_[i], checksums_key);
+      for (const auto& tensor : files_[i].tensors()) {
+        const auto expected = checksums.find(tensor.name);
+        if (expected == checksums.end() || *expected != checksum(files_[i].bytes(tensor)))
+          fail(files_[i], "has damaged data: tensor '" + tensor.name + "' does not have its checksum");
+      }
+    }
+  }
+
+  /// Compares names, types and shapes with those of a training.
+  /// @throws CheckpointError with all differences
+  template <MemorySpace Space>
+  void compare(const std::vector<FileArray<Space>>& wanted, const distx::detail::TrainingCounters& counters) const {
+    std::vector<std::string> differences;
+    std::set<std::string> names;
+    for (const auto& array : wanted) {
+      names.insert(array.name);
+      const auto found = manifest_.tensors.find(array.name);
+      const std::string mine = std::string(array.type) + " " + to_string(array.shape);
+      if (found == manifest_.tensors.end()) {
+        differences.push_back("'" + array.name + "', " + mine + ", is not in the checkpoint");
+      } else if (found->second.type != array.type || found->second.shape != array.shape) {
+        differences.push_back("'" + array.name + "' is " + found->second.type + " " + to_string(found->second.shape) +
+                              " in the checkpoint and " + mine + " in the training");
+      }
+    }
+    for (const auto& [name, tensor] : manifest_.tensors)
+      if (!names.contains(name)) differences.push_back("'" + name + "' is not in the training");
+    std::set<std::string> counted;
+    for (const auto& [name, updates] : manifest_.counters.updates) counted.insert(name);
+    for (const auto& [name, updates] : counters.updates)
+      if (!counted.contains(name)) differences.push_back("'" + name + "' is trained, and was not");
+    if (differences.empty()) return;
+    std::string text;
+    for (const auto& difference : differences) text += (text.empty() ? "" : ", ") + difference;
+    throw CheckpointError("the checkpoint '" + folder_.string() + "' does not fit the training: " + text +
+                              "; construct the training with the model and the optimizer that were saved",
+                          {.operation = "load"});
+  }
+
+  /// A contiguous part of an array, from element `begin` on.
+  struct Run {
+    std::uint64_t begin;
+    std::span<const std::byte> bytes;
+  };
+  /// Returns where elements [begin, begin + size) of an array are, in their order.
+  /// @throws CheckpointError if the files do not have each element once
+  [[nodiscard]] std::vector<Run> runs_of(const std::string& name, const Shape& shape, std::size_t element_bytes,
+                                         std::uint64_t begin, std::uint64_t size) const {
+    std::vector<Run> runs;
+    const auto found = parts_.find(name);
+    if (size > 0 && found != parts_.end())
+      for (const Part& part : found->second) {
+        const auto bytes = part.file->bytes(*part.tensor);
+        each_run(
+            shape, part.offsets, part.tensor->shape,
+            [&](std::uint64_t run_begin, std::uint64_t from, std::uint64_t run_size) {
+              const auto first = std::max(begin, run_begin);
+              const auto last = std::min(begin + size, run_begin + run_size);
+              if (first < last)
+                runs.push_back({first, bytes.subspan(static_cast<std::size_t>(from + first - run_begin) * element_bytes,
+                                                     static_cast<std::size_t>(last - first) * element_bytes)});
+            });
+      }
+    std::sort(runs.begin(), runs.end(), [](const Run& a, const Run& b) { return a.begin < b.begin; });
+    std::uint64_t end = begin;
+    for (const auto& run : runs) {
+      if (run.begin != end) break;
+      end += run.bytes.size() / element_bytes;
+    }
+    if (end != begin + size || (!runs.empty() && runs.back().begin >= end))
+      throw CheckpointError("the files of '" + folder_.string() + "' do not have every element of tensor '" + name +
+                                "' once; use an older checkpoint",
+                            {.operation = "checkpoint"});
+    return runs;
+  }
+  /// Adds the copies that fill what this rank holds of an array.
+  /// @throws CheckpointError if the files do not have each element once
+  template <MemorySpace Space>
+  void plan(const FileArray<Space>& array, std::vector<ShardCopy<Space>>& copies) const {
+    for (const auto& run : runs_of(array.name, array.shape, array.element_bytes, array.begin, array.size))
+      copies.push_back({array.bytes_at(run.begin, run.bytes.size() / array.element_bytes), run.bytes});
+  }
+
+ private:
+  /// A tensor of a file, and where it is in the whole array.
+  struct Part {
+    const SafetensorsFile* file;
+    const SafetensorsTensor* tensor;
+    Shape offsets;
+  };
+
+  [[noreturn]] static void fail(const SafetensorsFile& file, const std::string& what) {
+    throw CheckpointError("'" + file.path() + "' " + what + "; use an older checkpoint", {.operation = "checkpoint"});
+  }
+  /// Returns a JSON object of a file's metadata.
+  [[nodiscard]] static nlohmann::json object_of(const SafetensorsFile& file, const char* key) {
+    const auto found = file.metadata().find(key);
+    if (found == file.metadata().end()) fail(file, "has no " + std::string(key) + " in its metadata");
+    auto json = nlohmann::json::parse(found->second, nullptr, false);
+    if (!json.is_object()) fail(file, "has metadata " + std::string(key) + " that is not a JSON object");
+    return json;
+  }
+  void add_tensors(const SafetensorsFile& file) {
+    const auto sharding = object_of(file, sharding_key);
+    for (const auto& tensor : file.tensors()) {
+      Shape offsets;
+      try {
+        sharding.at(tensor.name).at(offsets_key).get_to(offsets);
+      } catch (const nlohmann::json::exception&) {
+        fail(file, "does not say where tensor '" + tensor.name + "' is in the whole array");
+      }
+      const auto whole = manifest_.tensors.find(tensor.name);
+      if (whole == manifest_.tensors.end()) continue;  // for other readers
+      const Shape& shape = whole->second.shape;
+      bool within =
+          whole->second.type == tensor.type && tensor.shape.size() == shape.size() && offsets.size() == shape.size();
+      for (std::size_t d = 0; within && d < shape.size(); ++d)
+        within = offsets[d] <= shape[d] && tensor.shape[d] <= shape[d] - offsets[d];
+      if (!within)
+        fail(file, "has tensor '" + tensor.name + "' outside of the array " + whole->second.type + " " +
+                       to_string(shape) + " that the manifest describes");
+      parts_[tensor.name].push_back({&file, &tensor, offsets});
+    }
+  }
+
+  std::filesystem::path folder_;
+  const Manifest& manifest_;
+  std::deque<SafetensorsFile> files_;
+  std::map<std::string, std::vector<Part>> parts_;
+};
+
+}  // namespace distx::checkpoint::detail

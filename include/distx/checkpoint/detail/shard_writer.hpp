@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <array>
+#include <cstring>
+
+#include "distx/checkpoint/detail/file_array.hpp"
+#include "distx/checkpoint/detail/manifest.hpp"
+#include "distx/checkpoint/detail/safetensors_header.hpp"
+#include "distx/memory/buffer.hpp"
+
+namespace distx::checkpoint::detail {
+
+/// The keys of a shard's metadata: those of PyTorch's distributed checkpoints in safetensors files, and distx's.
+inline constexpr const char* sharding_key = "DCP_SHARDING_INFO";
+inline constexpr const char* offsets_key = "saved_offsets";
+inline constexpr const char* checksums_key = "distx.crc32";
+
+/// Collects one rank's shares and writes them as safetensors files, in which a name occurs once: a share of a matrix
+/// that begins or ends inside a row takes up to three files.
+class ShardWriter {
+ public:
+  /// Adds a rectangle to the file of that number.
+  /// @param bytes  borrowed until `write` returns
+  void add(std::size_t file, const std::string& name, std::string_view type, const Rectangle& rectangle,
+           std::span<const std::byte> bytes) {
+    files_[file].push_back({{name, std::string(type), rectangle.extents, 0, bytes.size()}, rectangle.offsets, bytes});
+  }
+  /// Adds a rank's share of every array.
+  template <MemorySpace Space>
+  void add(const std::vector<FileArray<Space>>& arrays, typename Space::stream after) {
+    for (const auto& array : arrays) {
+      const auto rectangles = rectangles_of(array.shape, array.share_begin, array.share_size);
+      for (std::size_t k = 0; k < rectangles.size(); ++k)
+        add(k, array.name, array.type, rectangles[k],
+            on_host<Space>(array.bytes_at(rectangles[k].begin, rectangles[k].size), after));
+    }
+    after.synchronize();
+  }
+  /// Adds a whole value of no dimensions.
+  void add_scalar(const std::string& name, float value) {
+    auto& copy = copies_.emplace_back(sizeof value);
+    std::memcpy(copy.data(), &value, sizeof value);
+    add(0, name, "F32", {}, {copy.data(), copy.size()});
+  }
+
+  /// Writes the files, of which there may be none, and makes them durable.
+  /// @throws CheckpointError
+  [[nodiscard]] std::vector<ManifestFile> write(const std::filesystem::path& folder, int rank, std::uint64_t step) {
+    std::vector<std::vector<Piece>*> used;
+    for (auto& pieces : files_)
+      if (!pieces.empty()) used.push_back(&pieces);
+    std::vector<ManifestFile> written;
+    for (std::size_t k = 0; k < used.size(); ++k)
+      written.push_back(write_file(folder, name_of(rank, k, used.size()), *used[k], step));
+    sync_folder(folder);
+    return written;
+  }
+
+ private:
+  struct Piece {
+    SafetensorsTensor tensor;
+    Shape offsets;
+    std::span<const std::byte> bytes;
+  };
+
+  template <MemorySpace Space>
+  std::span<const std::byte> on_host(Span<std::byte, Space> bytes, typename Space::stream after) {
+    if constexpr (HostAccessible<Space>) {
+      return {bytes.data(), bytes.size()};
+    } else {
+      const auto& copied = copies_.emplace_back(bytes.size(), uninitialized);
+      copy(after, copied.span(), Span<const std::byte, Space>(bytes.data(), bytes.size()));
+      return {copied.data(), copied.size()};
+    }
+  }
+  [[nodiscard]] static std::string name_of(int rank, std::size_t file, std::size_t files) {
+    const auto number = [](std::size_t value) {
+      const std::string text = std::to_string(value);
+      return std::string(text.size() < 5 ? 5 - text.size() : 0, '0') + text;
+    };
+    return "shard-" + number(static_cast<std::size_t>(rank) + 1) + "-model-" + number(file + 1) + "-of-" +
+           number(files) + ".safetensors";
+  }
+  [[nodiscard]] static ManifestFile write_file(const std::filesystem::path& folder, const std::string& name,
+                                               std::vector<Piece>& pieces, std::uint64_t step) {
+    std::vector<SafetensorsTensor> tensors;
+    std::stable_sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) {
+      return find_file_type(a.tensor.type)->bits > find_file_type(b.tensor.type)->bits;
+    });
+    nlohmann::json sharding = nlohmann::json::object(), checksums = nlohmann::json::object();
+    for (const auto& piece : pieces) {
+      sharding[piece.tensor.name] = {{offsets_key, piece.offsets}};
+      checksums[piece.tensor.name] = checksum(piece.bytes);
+      tensors.push_back(piece.tensor);
+    }
+    const std::string header = make_header(tensors, {{"format", "pt"},
+                                                     {"DCP_VERSION", "1.0"},
+                                                     {sharding_key, sharding.dump()},
+                                                     {checksums_key, checksums.dump()},
+                                                     {"distx.step", std::to_string(step)}});
+    OutputFile file(folder / name);
+    file.write(std::as_bytes(std::span(header)));
+    for (const auto& piece : pieces) file.write(piece.bytes);
+    file.finish();
+    const std::uint64_t data = tensors.empty() ? 0 : tensors.back().end;
+    return {name, header.size() + data, checksum(header)};
+  }
+
+  std::array<std::vector<Piece>, 3> files_;
+  std::vector<Buffer<std::byte, Host>> copies_;
+};
+
+}  // namespace distx::checkpoint::detail

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include "distx/checkpoint/detail/folders.hpp"
+#include "distx/checkpoint/detail/shard_index.hpp"
+#include "distx/checkpoint/detail/shard_writer.hpp"
+#include "distx/checkpoint/detail/together.hpp"
+#include "distx/parallel/data_parallel.hpp"
+
+namespace distx::checkpoint {
+
+/// What `save` is asked for besides the training.
+struct SaveOptions {
+  std::uint64_t step = 0;                      ///< names the checkpoint; the same on every rank
+  std::map<std::string, std::string> notes{};  ///< what `load` shall return, such as the epoch; rank 0's is saved
+  std::size_t keep = 0;  ///< checkpoints to keep: this one and those of the steps before it; 0: all
+};
+
+/// What `load` returns of a checkpoint.
+struct Loaded {
+  std::uint64_t step = 0;
+  std::map<std::string, std::string> notes;
+  int ranks = 0;  ///< that saved it
+};
+
+/// Returns the folder of the newest complete checkpoint in a directory, or nothing if there is none. Local.
+/// @throws CheckpointError if the directory exists and cannot be read
+[[nodiscard]] inline std::optional<std::filesystem::path> latest(const std::filesystem::path& directory) {
+  const auto all = detail::checkpoints_in(directory);
+  if (all.empty()) return std::nullopt;
+  return all.back();
+}
+
+/// Saves a training in a new folder `step-<number>` of `directory`. Collective over the training's ranks, between
+/// steps; every rank writes its share of the state at the same time.
+///
+/// The shards are safetensors files in the form of PyTorch's distributed checkpoints, with the optimizer's arrays as
+/// `optim.state.<parameter>.<array>`. The checkpoint exists once its manifest does, which is written last: files are
+/// made durable first, and nothing is overwritten. Buffers are saved as rank 0 has them. If it fails, earlier
+/// checkpoints are as they were, and the training can continue.
+///
+/// @param directory  the same on every rank, and visible to all of them; made if it is absent
+/// @return the folder of the checkpoint
+/// @throws CheckpointError on every rank if the step is saved already or a rank cannot write
+/// @throws InvalidState during a step
+/// @throws MismatchError on every rank if the steps differ
+/// @code
+/// distx::checkpoint::save("checkpoints", training, {.step = step, .keep = 3});
+/// @endcode
+template <class... Policies>
+std::filesystem::path save(const std::filesystem::path& directory, DataParallel<Policies...>& training,
+                           const SaveOptions& options,
+                           const std::source_location& location = std::source_location::current()) {
+  auto& engine = distx::detail::TrainingAccess::engine(training);
+  auto& comm = engine.communicator();
+  const ErrorContext context{"save", comm.backend(), comm.rank(), comm.size(), location};
+  using Space = typename DataParallel<Policies...>::space;
+  const typename Space::stream after{};
+  TrainingState<Space> state;
+  engine.ordered(after, [&] { state = engine.state(location); });
+  const auto steps = detail::gather_numbers(comm, options.step, location);
+  for (std::size_t rank = 0; rank < steps.size(); ++rank)
+    if (steps[rank] != steps[0])
+      throw MismatchError("rank 0 saves step " + std::to_string(steps[0]) + ", and rank " + std::to_string(rank) +
+                              " step " + std::to_string(steps[rank]) + "; pass the same .step on every rank",
+                          context);
+  const auto folder = directory / detail::folder_name(options.step);
+  detail::on_every_rank(comm, context, [&] {
+    if (comm.rank() == 0) detail::prepare(directory, folder);
+  });
+  const auto arrays = detail::file_arrays(state);
+  std::string described;
+  detail::on_every_rank(comm, context, [&] {
+    detail::ShardWriter writer;
+    writer.add<Space>(arrays, after);
+    if (comm.rank() == 0)  // for PyTorch
+      for (const auto& [name, updates] : state.counters.updates)
+        writer.add_scalar("optim.state." + name + ".step", static_cast<float>(updates));
+    described = detail::json_of(writer.write(folder, comm.rank(), options.step)).dump();
+  });
+  const auto files = detail::gather_texts(comm, described, location);
+  detail::on_every_rank(comm, context, [&] {
+    if (comm.rank() != 0) return;
+    detail::Manifest manifest{options.step, comm.size(), engine.policies().stage, options.notes, state.counters,
+                              {},           {}};
+    for (const auto& array : arrays) manifest.tensors[array.name] = {std::string(array.type), array.shape};
+    for (const auto& list : files) detail::add_files(manifest.files, nlohmann::json::parse(list));
+    detail::complete(directory, folder, detail::to_text(manifest));
+    if (options.keep > 0) detail::remove_older(directory, folder, options.keep);
+  });
+  return folder;
+}
+
+/// Loads a checkpoint into a training of the same model and optimizer: weights, the optimizer's arrays, counters of
+/// updates, and the loss scale. Collective over the training's ranks, between steps.
+///
+/// The number of ranks, the stage and the buckets may differ from those that saved it. Each rank copies the byte ranges
+/// that it holds, and the ranks check the checksums of all files among them. Everything is validated before the
+/// training changes. On as many ranks as saved it, with the same policies, the steps after it have the bits of a
+/// training that was never interrupted.
+///
+/// @param folder  of a checkpoint, such as `latest(directory)` returns it; visible to every rank
+/// @throws CheckpointError on every rank if the checkpoint is incomplete or damaged, with file and tensor; or if names,
+///   types or shapes differ from the training's, with all differences
+/// @throws InvalidState during a step, or in a scope of `unshard`
+/// @throws MismatchError on every rank if the ranks read different checkpoints
+template <class... Policies>
+Loaded load(const std::filesystem::path& folder, DataParallel<Policies...>& training,
+            const std::source_location& location = std::source_location::current()) {
+  auto& engine = distx::detail::TrainingAccess::engine(training);
+  auto& comm = engine.communicator();
+  const ErrorContext context{"load", comm.backend(), comm.rank(), comm.size(), location};
+  using Space = typename DataParallel<Policies...>::space;
+  const typename Space::stream after{};
+  TrainingState<Space> state;
+  engine.ordered(after, [&] { state = engine.state(location); });
+  detail::Manifest manifest;
+  std::optional<detail::ShardIndex> index;
+  std::vector<detail::ShardCopy<Space>> copies;
+  detail::on_every_rank(comm, context, [&] {
+    manifest = detail::read_manifest(folder);
+    index.emplace(folder, manifest);
+    const auto arrays = detail::file_arrays(state);
+    index->compare(arrays, state.counters);
+    index->verify(static_cast<std::size_t>(comm.rank()), static_cast<std::size_t>(comm.size()));
+    for (const auto& array : arrays) index->plan(array, copies);
+  });
+  const auto read = detail::gather_numbers(comm, detail::checksum(detail::to_text(manifest)), location);
+  for (const auto number : read)
+    if (number != read[0])
+      throw MismatchError(
+          "the ranks read different checkpoints from '" + folder.string() + "'; use a directory that all of them see",
+          context);
+  engine.restore(manifest.counters, after, location, [&] {
+    for (const auto& each : copies) copy(after, each.to, Span<const std::byte>(each.from.data(), each.from.size()));
+    after.synchronize();
+  });
+  return {manifest.step, manifest.notes, manifest.ranks};
+}
+
+}  // namespace distx::checkpoint

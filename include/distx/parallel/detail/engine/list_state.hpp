@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include "distx/parallel/detail/bucket/bucket.hpp"
+#include "distx/parallel/detail/engine/parameter_store.hpp"
+#include "distx/parallel/detail/engine/training_communicators.hpp"
+#include "distx/parallel/training_state.hpp"
+
+namespace distx::detail {
+
+/// Lists the arrays of a training and what this rank holds of them. Local.
+///
+/// The ranks that shard a model share each array as gradients are partitioned, at stage 0 too; with Hybrid, the first
+/// rank of those that hold the same shard has its share. Weights outside the buckets are the share of rank 0.
+template <MemorySpace Space>
+class StateLister {
+  using Values = Span<AnyElement, Space>;
+
+ public:
+  StateLister(const Buckets<Space>& buckets, const ParameterStore<Space>& parameters,
+              TrainingCommunicators<Space>& comms)
+      : entries_(parameters.entries()), comms_(comms), held_(entries_.size()) {
+    for (const auto& bucket : buckets) {
+      std::size_t number = 0;
+      for (const auto& buffer : bucket.buffers) {
+        for (const auto& range : buffer.layout.ranges) {
+          held_[range.entry].bucket = &bucket;
+          held_[range.entry].buffer = &buffer;
+        }
+        for (const auto& piece : buffer.kept) held_[piece.entry].kept = &piece;
+        for (const auto& piece : buffer.updated) {
+          held_[piece.entry].updated = &piece;
+          held_[piece.entry].number = number++;
+        }
+      }
+    }
+  }
+
+  [[nodiscard]] std::vector<typename TrainingState<Space>::Array> arrays() {
+    for (std::size_t i = 0; i < entries_.size(); ++i) {
+      const Held& held = held_[i];
+      const std::string& name = entries_[i].name;
+      add_weight(i);
+      if (held.bucket == nullptr || !entries_[i].trained()) continue;
+      const auto& update = *held.bucket->update;
+      const auto names = update.array_names(entries_[i].options.rows > 0);
+      for (std::size_t k = 0; k < names.size(); ++k)
+        add(i, "optim.state." + name + "." + names[k], held.updated,
+            held.updated == nullptr ? none(update.array_type()) : update.array(held.number, k));
+    }
+    return std::move(arrays_);
+  }
+
+ private:
+  /// Where a parameter is, and the pieces of it that this rank has; null if there are none.
+  struct Held {
+    const Bucket<Space>* bucket = nullptr;
+    const FlatBuffer<Space>* buffer = nullptr;
+    const ShardPiece* kept = nullptr;
+    const ShardPiece* updated = nullptr;
+    std::size_t number = 0;  // of the updated piece, in the bucket
+  };
+
+  [[nodiscard]] static Values none(ElementType type) noexcept { return {nullptr, 0, type, size_of(type)}; }
+
+  void add_weight(std::size_t index) {
+    const auto& entry = entries_[index];
+    const Held& held = held_[index];
+    const ShardPiece whole{index, 0, 0, entry.size()};
+    if (held.buffer == nullptr || !held.buffer->separate_value_shard)
+      add(index, entry.name, &whole, entry.value_now());
+    else
+      add(index, entry.name, held.kept,
+          held.kept == nullptr ? none(entry.type())
+                               : held.buffer->value_shard.subspan(held.kept->at - held.buffer->begin, held.kept->size));
+  }
+  /// @param piece  the part of the parameter that `values` is; null if it is none
+  void add(std::size_t index, std::string name, const ShardPiece* piece, Values values) {
+    const auto& entry = entries_[index];
+    const std::size_t rows = entry.options.rows;
+    auto& array = arrays_.emplace_back();
+    array.name = std::move(name);
+    array.shape = rows > 0 ? std::vector{rows, entry.size() / rows} : std::vector{entry.size()};
+    array.values = values;
+    if (piece == nullptr) return;
+    array.offset = piece->offset;
+    const auto share = share_of(index);
+    const std::size_t begin = std::max(share.first, piece->offset);
+    const std::size_t end = std::min(share.second, piece->offset + piece->size);
+    if (begin >= end) return;
+    array.share_begin = begin - piece->offset;
+    array.share_size = end - begin;
+  }
+  /// Returns where this rank's share of a parameter begins and ends.
+  [[nodiscard]] std::pair<std::size_t, std::size_t> share_of(std::size_t index) const {
+    const Held& held = held_[index];
+    if (held.bucket == nullptr) return {0, comms_.all().rank() == 0 ? entries_[index].size() : 0};
+    const bool first = comms_.across() == nullptr || comms_.across()->rank() == 0;
+    if (held.kept == nullptr || !first) return {0, 0};
+    return {held.kept->offset, held.kept->offset + held.kept->size};
+  }
+
+  const std::vector<ParameterEntry<Space>>& entries_;
+  TrainingCommunicators<Space>& comms_;
+  std::vector<Held> held_;
+  std::vector<typename TrainingState<Space>::Array> arrays_;
+};
+
+}  // namespace distx::detail

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "distx/core/span.hpp"
+
+namespace distx {
+
+namespace detail {
+
+/// The numbers of a training's state, the same on every rank.
+struct TrainingCounters {
+  std::vector<std::pair<std::string, std::uint64_t>> updates;  ///< steps that have updated each trained parameter
+  double loss_scale = 1;
+  std::uint64_t finite_steps = 0;   ///< steps in a row without overflow, at this loss scale
+  std::uint64_t skipped_steps = 0;  ///< because of an overflow
+};
+
+}  // namespace detail
+
+/// All that a training needs to be resumed between two steps, besides the user's own state; returned by
+/// `DataParallel::state`.
+///
+/// Every rank lists the same arrays in the same order: in the order of the parameters, each followed by the optimizer's
+/// arrays. Spans are borrowed, and valid until the next step or the end of the training.
+template <MemorySpace Space>
+struct TrainingState {
+  /// A weight, an array that the optimizer keeps for it, or a buffer.
+  struct Array {
+    /// The name of the parameter or buffer. An array of the optimizer is named `optim.state.PARAMETER.ARRAY`, such as
+    /// `optim.state.conv1.weight.exp_avg`; the master weights of Precision are the array `master`.
+    std::string name;
+    std::vector<std::size_t> shape;  ///< of the whole array: {rows, columns} if the parameter has `.rows`, else {size}
+    std::size_t offset = 0;          ///< of the first of `values` in the whole array, row-major
+    Span<AnyElement, Space> values{};  ///< the elements that this rank holds; they may be none
+    /// `values.subspan(share_begin, share_size)` is this rank's share: the shares of all ranks partition the whole
+    /// array.
+    std::size_t share_begin = 0;
+    std::size_t share_size = 0;
+  };
+
+  std::vector<Array> arrays;
+  detail::TrainingCounters counters;  ///< numbers of updates and the loss scale
+};
+
+}  // namespace distx

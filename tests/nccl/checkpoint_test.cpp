@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Checkpoints of trainings in GPUs' memory.
+#include <doctest/doctest.h>
+
+#include <distx/checkpoint.hpp>
+
+#include <map>
+#include <mutex>
+
+#include "distx/distx.hpp"
+#include "examples/temporary_folder.hpp"
+#include "nccl/ranks.hpp"
+
+using distx::Cuda;
+using nccl_test::on_ranks;
+
+namespace {
+
+using Training = distx::DataParallel<distx::ZeRO<distx::Dynamic>, distx::On<Cuda>>;
+using Arrays = std::map<std::string, std::vector<float>>;
+
+/// Adds what a rank holds to the whole arrays.
+void add(Arrays& arrays, std::mutex& mutex, Training& training) {
+  const auto state = training.state();
+  const std::lock_guard lock(mutex);
+  for (const auto& array : state.arrays) {
+    std::size_t size = 1;
+    for (const auto extent : array.shape) size *= extent;
+    auto& whole = arrays[array.name];
+    whole.resize(size);
+    const auto part =
+        nccl_test::on_host(distx::Span<float, Cuda>(static_cast<float*>(array.values.data()), array.values.size()));
+    std::copy(part.begin(), part.end(), whole.begin() + static_cast<std::ptrdiff_t>(array.offset));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a checkpoint of a training in GPUs' memory loads at any stage on any number of ranks") {
+  for (const auto& [saving, from, loading, to] :
+       {std::tuple(3, 3, 2, 1), std::tuple(2, 0, 3, 3), std::tuple(1, 2, 2, 2)}) {
+    const examples::TemporaryFolder folder;
+    Arrays saved, loaded;
+    std::mutex mutex;
+    const auto run = [&](int ranks, int stage, auto&& f) {
+      on_ranks(ranks, [&](auto& connector) {
+        distx::NcclCommunicator comm(connector);
+        std::vector<distx::Parameter<float, Cuda>> parameters;
+        parameters.emplace_back("a.weight", 1001, distx::ParameterOptions{.rows = 13});
+        parameters.emplace_back("a.bias", 33);
+        Training training(comm, parameters, distx::AdamW{}, {.stage = stage});
+        f(comm, training, parameters);
+      });
+    };
+    run(saving, from, [&](auto& comm, Training& training, auto& parameters) {
+      for (const auto& parameter : parameters) {
+        const auto weights = training.unshard(parameter);
+        const auto gradient = training.gradient(parameter);
+        std::vector<float> values(gradient.size());
+        for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 17) - 5;
+        distx::copy({}, gradient, distx::Span<const float>(values));
+        distx::CudaStreamRef{}.synchronize();
+        training.ready(parameter);
+      }
+      training.step({.learning_rate = 0.1});
+      distx::checkpoint::save(folder.path(), training, {.step = 1});
+      add(saved, mutex, training);
+      CHECK(comm.size() == saving);
+    });
+    run(loading, to, [&](auto&, Training& training, auto&) {
+      CHECK(distx::checkpoint::load(*distx::checkpoint::latest(folder.path()), training).ranks == saving);
+      add(loaded, mutex, training);
+    });
+    CHECK(saved == loaded);
+    CHECK(saved.size() == 6);
+    CHECK(saved.at("a.weight")[0] > 0.09f);
+  }
+}
