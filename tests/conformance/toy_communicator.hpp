@@ -146,7 +146,7 @@ class Backend {
   /// Counts this rank's call, and waits until all ranks have counted it.
   void meet(std::vector<Board::Side>& sides, std::uint64_t Board::Side::*count, const ErrorContext& context) {
     std::uint64_t& mine = sides[static_cast<std::size_t>(self_.rank)].*count;
-    (std::lock_guard(board_->mutex), ++mine);
+    (static_cast<void>(std::lock_guard(board_->mutex)), ++mine);
     board_->changed.notify_all();
     wait_for([&] { return std::ranges::all_of(sides, [&](const auto& side) { return side.*count >= mine; }); },
              context);
