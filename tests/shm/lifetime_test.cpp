@@ -178,8 +178,8 @@ TEST_CASE("a rank that receives no messages is named when its mailbox is full") 
       2,
       [](Comm& comm) {
         if (comm.rank() == 1) return;  // its communicator exists until rank 0 has given up
-        std::vector<decltype(distx::start_send(comm, 1.0f, 1))> sent;
         const float value = 1;
+        std::vector<decltype(distx::start_send(comm, value, 1))> sent;
         for (std::size_t i = 0; i <= distx::shm::Mailbox::capacity; ++i)
           sent.push_back(distx::start_send(comm, value, 1));
       },

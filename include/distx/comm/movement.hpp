@@ -59,7 +59,7 @@ void all_gather(C& comm, const Send& send, Receive&& receive, const detail::Bloc
   detail::execute(comm, detail::all_gather_call(send, receive, counts, location));
 }
 /// Diagnoses a temporary communicator with one compile error.
-template <Communicator C, class... Arguments>
+template <int = 0, Communicator C, class... Arguments>  // `int`, because all_gather<Axis>(tensor) names an axis
 void all_gather(C&&, Arguments&&...) {
   detail::diagnose_temporary_communicator<C>();
 }

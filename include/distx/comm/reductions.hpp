@@ -75,7 +75,7 @@ template <class C, SpanArgument Buffer>
 void all_reduce(C&, const Buffer&) {
   detail::diagnose_missing_op<C>();
 }
-template <Communicator C, class... Arguments>
+template <int = 0, Communicator C, class... Arguments>  // `int`, because all_reduce<Axis>(tensor) names an axis
 void all_reduce(C&&, Arguments&&...) {
   detail::diagnose_temporary_communicator<C>();
 }
