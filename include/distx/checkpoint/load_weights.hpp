@@ -8,7 +8,7 @@
 
 namespace distx::checkpoint {
 
-/// How the tensors of a file become the weights of a training; the same on every rank.
+/// The options of `load_weights`, the same on every rank: which tensors of a file become which weights.
 struct WeightOptions {
   /// Returns the name that a weight or buffer of the training has in the file; an empty name keeps its values. By
   /// default the names are the same.
@@ -131,8 +131,8 @@ void convert(const ShardIndex& index, const LoadedWeight<Space>& weight, std::by
 /// Loads weights and buffers into a training, and nothing else: the optimizer's arrays and counters keep their values.
 /// Collective over the training's ranks, between steps.
 ///
-/// Each rank reads the byte ranges that it holds. A parameter with `.rows` takes tensors of as many rows, any other one
-/// tensors of as many elements. Types among float, double, float16 and bfloat16 are converted; master weights receive
+/// Each rank reads the byte ranges that it holds. The tensor of a parameter with `.rows` has the same number of rows and
+/// of elements, any other one the same number of elements. Types among float, double, float16 and bfloat16 are converted; master weights receive
 /// the file's values before they are rounded to the weights' type. Everything is validated before the training
 /// changes. Weights that are converted or transposed take memory for the largest of their shards.
 ///
@@ -140,13 +140,12 @@ void convert(const ShardIndex& index, const LoadedWeight<Space>& weight, std::by
 ///   PyTorch's distributed checkpoints in safetensors files; or of a checkpoint that `save` has made. Visible to every
 ///   rank
 /// @throws CheckpointError on every rank if files are absent, incomplete or damaged; or if names, types or shapes
-/// differ
-///   from the training's, with all differences
+///   differ from the training's, with all differences
 /// @throws InvalidState during a step, or in a scope of `unshard`
 /// @throws MismatchError on every rank if the ranks read different files
 /// @code
-/// distx::checkpoint::load_weights("gpt2", training, {.rename = [](const std::string& name) { return "model." + name;
-/// }});
+/// const auto rename = [](const std::string& name) { return "transformer." + name; };
+/// distx::checkpoint::load_weights("gpt2", training, {.rename = rename});
 /// @endcode
 template <class... Policies>
 void load_weights(const std::filesystem::path& path, DataParallel<Policies...>& training,
@@ -161,8 +160,7 @@ void load_weights(const std::filesystem::path& path, DataParallel<Policies...>& 
   engine.ordered(after, [&] { state = engine.state(location); });
   std::optional<detail::WeightSource> source;
   std::vector<detail::LoadedWeight<Space>> weights;
-  std::vector<detail::ShardCopy<Space>> copies;
-  std::string read;  // what the ranks must agree on
+  std::string read;  // must be the same on every rank
   detail::on_every_rank(comm, context, [&] {
     source.emplace(path);
     const auto& index = source->index();

@@ -10,7 +10,7 @@ namespace distx::checkpoint::detail {
 /// The name of the file that says which files of a Hugging Face folder have which weights.
 inline constexpr const char* index_name = "model.safetensors.index.json";
 
-/// Returns the files that such an index names, of its own folder.
+/// Returns the files that such an index names, which are in the same folder.
 /// @throws CheckpointError
 [[nodiscard]] inline std::vector<std::filesystem::path> indexed_files(const std::filesystem::path& folder) {
   const auto path = folder / index_name;
