@@ -6,4 +6,5 @@
 #include "distx/checkpoint/consolidate.hpp"
 #include "distx/checkpoint/load_weights.hpp"
 #include "distx/checkpoint/safetensors.hpp"
+#include "distx/checkpoint/save_async.hpp"
 #include "distx/checkpoint/training.hpp"

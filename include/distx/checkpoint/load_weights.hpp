@@ -131,10 +131,11 @@ void convert(const ShardIndex& index, const LoadedWeight<Space>& weight, std::by
 /// Loads weights and buffers into a training, and nothing else: the optimizer's arrays and counters keep their values.
 /// Collective over the training's ranks, between steps.
 ///
-/// Each rank reads the byte ranges that it holds. The tensor of a parameter with `.rows` has the same number of rows and
-/// of elements, any other one the same number of elements. Types among float, double, float16 and bfloat16 are converted; master weights receive
-/// the file's values before they are rounded to the weights' type. Everything is validated before the training
-/// changes. Weights that are converted or transposed take memory for the largest of their shards.
+/// Each rank reads the byte ranges that it holds. The tensor of a parameter with `.rows` has the same number of rows
+/// and of elements, any other one the same number of elements. Types among float, double, float16 and bfloat16 are
+/// converted; master weights receive the file's values before they are rounded to the weights' type. Everything is
+/// validated before the training changes. Weights that are converted or transposed take memory for the largest of their
+/// shards.
 ///
 /// @param path  a safetensors file; a folder of Hugging Face, with `model.safetensors` or its index; a folder of
 ///   PyTorch's distributed checkpoints in safetensors files; or of a checkpoint that `save` has made. Visible to every

@@ -26,13 +26,14 @@ class ShardWriter {
     files_[file].push_back({{name, std::string(type), rectangle.extents, 0, bytes.size()}, rectangle.offsets, bytes});
   }
   /// Adds a rank's share of every array.
+  /// @param copied  false: host memory is borrowed until `write` returns
   template <MemorySpace Space>
-  void add(const std::vector<FileArray<Space>>& arrays, typename Space::stream after) {
+  void add(const std::vector<FileArray<Space>>& arrays, typename Space::stream after, bool copied = false) {
     for (const auto& array : arrays) {
       const auto rectangles = rectangles_of(array.shape, array.share_begin, array.share_size);
       for (std::size_t k = 0; k < rectangles.size(); ++k)
         add(k, array.name, array.type, rectangles[k],
-            on_host<Space>(array.bytes_at(rectangles[k].begin, rectangles[k].size), after));
+            on_host<Space>(array.bytes_at(rectangles[k].begin, rectangles[k].size), after, copied));
     }
     after.synchronize();
   }
@@ -64,14 +65,12 @@ class ShardWriter {
   };
 
   template <MemorySpace Space>
-  std::span<const std::byte> on_host(Span<std::byte, Space> bytes, typename Space::stream after) {
-    if constexpr (HostAccessible<Space>) {
-      return {bytes.data(), bytes.size()};
-    } else {
-      const auto& copied = copies_.emplace_back(bytes.size(), uninitialized);
-      copy(after, copied.span(), Span<const std::byte, Space>(bytes.data(), bytes.size()));
-      return {copied.data(), copied.size()};
-    }
+  std::span<const std::byte> on_host(Span<std::byte, Space> bytes, typename Space::stream after, bool copied) {
+    if constexpr (HostAccessible<Space>)
+      if (!copied) return {bytes.data(), bytes.size()};
+    const auto& memory = copies_.emplace_back(bytes.size(), uninitialized);
+    copy(after, memory.span(), Span<const std::byte, Space>(bytes.data(), bytes.size()));
+    return {memory.data(), memory.size()};
   }
   [[nodiscard]] static std::string name_of(int rank, std::size_t file, std::size_t files) {
     const auto number = [](std::size_t value) {
