@@ -131,6 +131,25 @@ TEST_CASE("load_weights loads a consolidated file and a checkpoint into any numb
       }
 }
 
+TEST_CASE("load_weights rejects damaged and incomplete checkpoints, and single shards") {
+  const Folder folder;
+  std::map<std::string, Bytes> saved;
+  const auto checkpoint = save(folder, saved);
+  fs::path shard;
+  for (const auto& entry : fs::directory_iterator(checkpoint))
+    if (entry.path().filename().string().starts_with("shard-00002")) shard = entry.path();
+  check_contains(message(shard), "is a part of a checkpoint without its checkpoint.json");
+  {
+    std::fstream file(shard, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(-1, std::ios::end);
+    file.put('\x55');
+  }
+  const auto damaged = message(checkpoint, {.rename = [](const std::string&) { return ""; }, .ignore_others = true});
+  check_contains(damaged, "does not have its checksum");
+  fs::remove(checkpoint / "checkpoint.json");
+  check_contains(message(checkpoint), "is a part of a checkpoint without its checkpoint.json");
+}
+
 TEST_CASE_TEMPLATE("load_weights renames, transposes and converts", T, float, distx::float16, distx::bfloat16) {
   const Folder folder;
   const auto a = numbers<float>(15, 1.1f), bias = numbers<float>(3, -4);

@@ -174,6 +174,8 @@ class ShardIndex {
   }
   /// Adds a file's tensors, whose whole arrays reach as far as their parts.
   void describe_tensors(const SafetensorsFile& file, Manifest& manifest) {
+    if (file.metadata().contains(step_key))
+      fail(file, "is a part of a checkpoint without its " + std::string(manifest_name));
     const bool sharded = file.metadata().contains(sharding_key);
     const auto sharding = sharded ? object_of(file, sharding_key) : nlohmann::json();
     for (const auto& tensor : file.tensors()) {

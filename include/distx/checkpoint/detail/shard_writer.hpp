@@ -14,6 +14,7 @@ namespace distx::checkpoint::detail {
 inline constexpr const char* sharding_key = "DCP_SHARDING_INFO";
 inline constexpr const char* offsets_key = "saved_offsets";
 inline constexpr const char* checksums_key = "distx.crc32";
+inline constexpr const char* step_key = "distx.step";
 
 /// Collects one rank's shares and writes them as safetensors files, in which a name occurs once: a share of a matrix
 /// that begins or ends inside a row takes up to three files.
@@ -96,7 +97,7 @@ class ShardWriter {
                                                      {"DCP_VERSION", "1.0"},
                                                      {sharding_key, sharding.dump()},
                                                      {checksums_key, checksums.dump()},
-                                                     {"distx.step", std::to_string(step)}});
+                                                     {step_key, std::to_string(step)}});
     OutputFile file(folder / name);
     file.write(std::as_bytes(std::span(header)));
     for (const auto& piece : pieces) file.write(piece.bytes);
