@@ -4,5 +4,7 @@
 #error distx/checkpoint.hpp needs nlohmann-json and zlib (on Debian and Ubuntu: nlohmann-json3-dev, zlib1g-dev)
 #endif
 #include "distx/checkpoint/consolidate.hpp"
+#include "distx/checkpoint/load_weights.hpp"
 #include "distx/checkpoint/safetensors.hpp"
+#include "distx/checkpoint/save_async.hpp"
 #include "distx/checkpoint/training.hpp"

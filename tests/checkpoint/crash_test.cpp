@@ -51,8 +51,9 @@ using model::WholeState;
 constexpr int ranks = 2;
 
 /// Saves step 1, arms `what` for the `number`-th call, and tries to save step 2.
+/// @param async  in a thread, while a step is made
 /// @return whether the call was reached
-bool save_two(const Folder& folder, Then what, int number) {
+bool save_two(const Folder& folder, Then what, int number, bool async) {
   std::atomic<int> failed = 0;
   on_ranks(ranks, [&](distx::ThreadCommunicator& comm) {
     Trainer<> trainer(comm, distx::AdamW{}, {.stage = 3});
@@ -65,7 +66,13 @@ bool save_two(const Folder& folder, Then what, int number) {
     }
     distx::barrier(comm);
     try {
-      distx::checkpoint::save(folder.path(), trainer.training(), {.step = 2, .keep = 1});
+      if (async) {
+        auto pending = distx::checkpoint::save_async(folder.path(), trainer.training(), {.step = 2, .keep = 1});
+        trainer.step(3);
+        pending.finish();
+      } else {
+        distx::checkpoint::save(folder.path(), trainer.training(), {.step = 2, .keep = 1});
+      }
     } catch (const distx::CheckpointError& error) {
       CHECK(error.code() == ENOSPC);
       ++failed;
@@ -98,40 +105,46 @@ std::uint64_t load_newest(const Folder& folder) {
 }  // namespace
 
 TEST_CASE("a process that dies at any write, fsync or rename of a save leaves the old or the new checkpoint, whole") {
-  int old = 0, renewed = 0;
-  for (int number = 1;; ++number) {
-    CAPTURE(number);
-    const Folder folder;
-    const ::pid_t child = ::fork();
-    REQUIRE(child >= 0);
-    if (child == 0) {
-      save_two(folder, Then::die, number);
-      ::_exit(0);
+  for (const bool async : {false, true}) {
+    CAPTURE(async);
+    int old = 0, renewed = 0;
+    for (int number = 1;; ++number) {
+      CAPTURE(number);
+      const Folder folder;
+      const ::pid_t child = ::fork();
+      REQUIRE(child >= 0);
+      if (child == 0) {
+        save_two(folder, Then::die, number, async);
+        ::_exit(0);
+      }
+      int status = 0;
+      REQUIRE(::waitpid(child, &status, 0) == child);
+      REQUIRE(WIFEXITED(status));
+      const bool died = WEXITSTATUS(status) == 9;
+      const auto step = load_newest(folder);
+      ++(step == 1 ? old : renewed);
+      if (!died) {
+        CHECK(step == 2);
+        break;
+      }
+      REQUIRE(number < 1000);
     }
-    int status = 0;
-    REQUIRE(::waitpid(child, &status, 0) == child);
-    REQUIRE(WIFEXITED(status));
-    const bool died = WEXITSTATUS(status) == 9;
-    const auto step = load_newest(folder);
-    ++(step == 1 ? old : renewed);
-    if (!died) {
-      CHECK(step == 2);
-      break;
-    }
-    REQUIRE(number < 1000);
+    CHECK(old > 20);     // the calls before the manifest has its name
+    CHECK(renewed > 2);  // those after it
   }
-  CHECK(old > 20);     // the calls before the manifest has its name
-  CHECK(renewed > 2);  // those after it
 }
 
 TEST_CASE("a disk that is full at any call of a save is a CheckpointError on every rank, and the training continues") {
-  int number = 1;
-  for (bool reached = true; reached; ++number) {
-    CAPTURE(number);
-    const Folder folder;
-    reached = save_two(folder, Then::fail, number);
-    CHECK(load_newest(folder) == 2);
-    REQUIRE(number < 1000);
+  for (const bool async : {false, true}) {
+    CAPTURE(async);
+    int number = 1;
+    for (bool reached = true; reached; ++number) {
+      CAPTURE(number);
+      const Folder folder;
+      reached = save_two(folder, Then::fail, number, async);
+      CHECK(load_newest(folder) == 2);
+      REQUIRE(number < 1000);
+    }
+    CHECK(number > 20);
   }
-  CHECK(number > 20);
 }

@@ -37,7 +37,7 @@ def install(folder, mpi):
     run(MESON, "setup", build, ROOT, "--prefix", prefix, f"-Dmpi={'enabled' if mpi else 'disabled'}", *off)
     run(MESON, "install", "-C", build)
     for needed in ("include/distx/distx.hpp", "share/cmake/distx/distxConfig.cmake", "bin/distx-ranks",
-                   "bin/distx-run", "bin/distx-flight"):
+                   "bin/distx-run", "bin/distx-flight", "bin/distx-checkpoint"):
         if not os.path.exists(os.path.join(prefix, needed)):
             sys.exit(f"'meson install' did not install {needed}")
     built = glob.glob(os.path.join(build, "**", "*.o"), recursive=True)

@@ -22,6 +22,79 @@ struct Loaded {
   int ranks = 0;  ///< that saved it
 };
 
+namespace detail {
+
+/// A save: what its parts on one rank pass on.
+struct Saving {
+  std::filesystem::path directory, folder;
+  Manifest manifest;  // without files
+  std::size_t keep = 0;
+  int rank = 0;
+  ShardWriter writer{};
+
+  /// Writes this rank's files.
+  /// @return their description
+  /// @throws CheckpointError
+  [[nodiscard]] std::string write() { return json_of(writer.write(folder, rank, manifest.step)).dump(); }
+};
+
+/// Makes the folder. Collective.
+/// @return the state to be saved
+template <class... Policies>
+[[nodiscard]] TrainingState<typename DataParallel<Policies...>::space> start(Saving& saving,
+                                                                             const std::filesystem::path& directory,
+                                                                             DataParallel<Policies...>& training,
+                                                                             const SaveOptions& options,
+                                                                             const ErrorContext& context) {
+  auto& engine = distx::detail::TrainingAccess::engine(training);
+  auto& comm = engine.communicator();
+  using Space = typename DataParallel<Policies...>::space;
+  TrainingState<Space> state;
+  engine.ordered(typename Space::stream{}, [&] { state = engine.state(context.location); });
+  const auto steps = gather_numbers(comm, options.step, context.location);
+  for (std::size_t rank = 0; rank < steps.size(); ++rank)
+    if (steps[rank] != steps[0])
+      throw MismatchError("rank 0 saves step " + std::to_string(steps[0]) + ", and rank " + std::to_string(rank) +
+                              " step " + std::to_string(steps[rank]) + "; pass the same .step on every rank",
+                          context);
+  saving.directory = directory;
+  saving.folder = directory / folder_name(options.step);
+  saving.manifest = {options.step, comm.size(), engine.policies().stage, options.notes, state.counters, {}, {}};
+  saving.keep = options.keep;
+  saving.rank = comm.rank();
+  on_every_rank(comm, context, [&] {
+    if (comm.rank() == 0) prepare(directory, saving.folder);
+  });
+  return state;
+}
+/// Adds this rank's share of a state to the files; borrowed where the host can read it, unless `copied`.
+template <MemorySpace Space>
+void collect(Saving& saving, const TrainingState<Space>& state, bool copied = false) {
+  const auto arrays = file_arrays(state);
+  saving.writer.template add<Space>(arrays, {}, copied);
+  for (const auto& array : arrays) saving.manifest.tensors[array.name] = {std::string(array.type), array.shape};
+  if (saving.rank == 0)  // for PyTorch
+    for (const auto& [name, updates] : state.counters.updates)
+      saving.writer.add_scalar("optim.state." + name + ".step", static_cast<float>(updates));
+}
+/// Writes the manifest. Collective.
+/// @param described  what `write` has returned on this rank
+/// @return the folder
+template <MemorySpace Space>
+std::filesystem::path finish(Saving& saving, const std::string& described, AnyCommunicator<Space>& comm,
+                             const ErrorContext& context) {
+  const auto files = gather_texts(comm, described, context.location);
+  on_every_rank(comm, context, [&] {
+    if (comm.rank() != 0) return;
+    for (const auto& list : files) add_files(saving.manifest.files, nlohmann::json::parse(list));
+    complete(saving.directory, saving.folder, to_text(saving.manifest));
+    if (saving.keep > 0) remove_older(saving.directory, saving.folder, saving.keep);
+  });
+  return saving.folder;
+}
+
+}  // namespace detail
+
 /// Returns the folder of the newest complete checkpoint in a directory, or nothing if there is none. Local.
 /// @throws CheckpointError if the directory exists and cannot be read
 [[nodiscard]] inline std::optional<std::filesystem::path> latest(const std::filesystem::path& directory) {
@@ -50,44 +123,16 @@ template <class... Policies>
 std::filesystem::path save(const std::filesystem::path& directory, DataParallel<Policies...>& training,
                            const SaveOptions& options,
                            const std::source_location& location = std::source_location::current()) {
-  auto& engine = distx::detail::TrainingAccess::engine(training);
-  auto& comm = engine.communicator();
+  auto& comm = distx::detail::TrainingAccess::engine(training).communicator();
   const ErrorContext context{"save", comm.backend(), comm.rank(), comm.size(), location};
-  using Space = typename DataParallel<Policies...>::space;
-  const typename Space::stream after{};
-  TrainingState<Space> state;
-  engine.ordered(after, [&] { state = engine.state(location); });
-  const auto steps = detail::gather_numbers(comm, options.step, location);
-  for (std::size_t rank = 0; rank < steps.size(); ++rank)
-    if (steps[rank] != steps[0])
-      throw MismatchError("rank 0 saves step " + std::to_string(steps[0]) + ", and rank " + std::to_string(rank) +
-                              " step " + std::to_string(steps[rank]) + "; pass the same .step on every rank",
-                          context);
-  const auto folder = directory / detail::folder_name(options.step);
-  detail::on_every_rank(comm, context, [&] {
-    if (comm.rank() == 0) detail::prepare(directory, folder);
-  });
-  const auto arrays = detail::file_arrays(state);
+  detail::Saving saving;
+  const auto state = detail::start(saving, directory, training, options, context);
   std::string described;
   detail::on_every_rank(comm, context, [&] {
-    detail::ShardWriter writer;
-    writer.add<Space>(arrays, after);
-    if (comm.rank() == 0)  // for PyTorch
-      for (const auto& [name, updates] : state.counters.updates)
-        writer.add_scalar("optim.state." + name + ".step", static_cast<float>(updates));
-    described = detail::json_of(writer.write(folder, comm.rank(), options.step)).dump();
+    detail::collect(saving, state);
+    described = saving.write();
   });
-  const auto files = detail::gather_texts(comm, described, location);
-  detail::on_every_rank(comm, context, [&] {
-    if (comm.rank() != 0) return;
-    detail::Manifest manifest{options.step, comm.size(), engine.policies().stage, options.notes, state.counters,
-                              {},           {}};
-    for (const auto& array : arrays) manifest.tensors[array.name] = {std::string(array.type), array.shape};
-    for (const auto& list : files) detail::add_files(manifest.files, nlohmann::json::parse(list));
-    detail::complete(directory, folder, detail::to_text(manifest));
-    if (options.keep > 0) detail::remove_older(directory, folder, options.keep);
-  });
-  return folder;
+  return detail::finish(saving, described, comm, context);
 }
 
 /// Loads a checkpoint into a training of the same model and optimizer: weights, the optimizer's arrays, counters of

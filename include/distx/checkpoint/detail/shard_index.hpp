@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <cstdint>
 #include <deque>
 #include <set>
 
@@ -22,7 +23,8 @@ class ShardIndex {
  public:
   /// Maps and validates the files that a manifest names, without reading their data.
   /// @throws CheckpointError
-  ShardIndex(const std::filesystem::path& folder, const Manifest& manifest) : folder_(folder), manifest_(manifest) {
+  ShardIndex(const std::filesystem::path& folder, const Manifest& manifest)
+      : folder_(folder), manifest_(manifest), advice_("use an older checkpoint") {
     for (const auto& described : manifest.files) {
       const auto& file = files_.emplace_back(folder / described.name);
       if (file.size() != described.bytes)
@@ -32,6 +34,20 @@ class ShardIndex {
         fail(file, "has a header without the manifest's checksum: it is damaged or of another checkpoint");
       add_tensors(file);
     }
+  }
+  /// Maps and validates files that no manifest describes, whole or sharded, and describes their tensors in `manifest`.
+  /// @param path  what the files are called in messages
+  /// @throws CheckpointError
+  ShardIndex(const std::filesystem::path& path, const std::vector<std::filesystem::path>& files, Manifest& manifest)
+      : folder_(path), manifest_(manifest), advice_("use files that are complete") {
+    for (const auto& each : files) {
+      const auto& file = files_.emplace_back(each);
+      manifest.files.push_back({each.filename().string(), file.size(), checksum(file.header_bytes())});
+      describe_tensors(file, manifest);
+    }
+    for (const auto& [name, tensor] : manifest.tensors)
+      if (!elements_of(tensor.shape))
+        fail(*parts_.at(name).front().file, "has tensor '" + name + "' in a box with too many elements");
   }
 
   /// Checks the data of every `step`-th file from `first` on.
@@ -109,10 +125,16 @@ class ShardIndex {
       end += run.bytes.size() / element_bytes;
     }
     if (end != begin + size || (!runs.empty() && runs.back().begin >= end))
-      throw CheckpointError("the files of '" + folder_.string() + "' do not have every element of tensor '" + name +
-                                "' once; use an older checkpoint",
-                            {.operation = "checkpoint"});
+      throw CheckpointError(
+          "the files of '" + folder_.string() + "' do not have every element of tensor '" + name + "' once; " + advice_,
+          {.operation = "checkpoint"});
     return runs;
+  }
+  /// Calls f(offsets, shape, bytes) for each part of an array.
+  template <class F>
+  void each_part(const std::string& name, F&& f) const {
+    if (const auto found = parts_.find(name); found != parts_.end())
+      for (const Part& part : found->second) f(part.offsets, part.tensor->shape, part.file->bytes(*part.tensor));
   }
   /// Adds the copies that fill what this rank holds of an array.
   /// @throws CheckpointError if the files do not have each element once
@@ -130,26 +152,53 @@ class ShardIndex {
     Shape offsets;
   };
 
-  [[noreturn]] static void fail(const SafetensorsFile& file, const std::string& what) {
-    throw CheckpointError("'" + file.path() + "' " + what + "; use an older checkpoint", {.operation = "checkpoint"});
+  [[noreturn]] void fail(const SafetensorsFile& file, const std::string& what) const {
+    throw CheckpointError("'" + file.path() + "' " + what + "; " + advice_, {.operation = "checkpoint"});
   }
   /// Returns a JSON object of a file's metadata.
-  [[nodiscard]] static nlohmann::json object_of(const SafetensorsFile& file, const char* key) {
+  [[nodiscard]] nlohmann::json object_of(const SafetensorsFile& file, const char* key) const {
     const auto found = file.metadata().find(key);
     if (found == file.metadata().end()) fail(file, "has no " + std::string(key) + " in its metadata");
     auto json = nlohmann::json::parse(found->second, nullptr, false);
     if (!json.is_object()) fail(file, "has metadata " + std::string(key) + " that is not a JSON object");
     return json;
   }
+  /// Returns where a file's tensor begins in the whole array.
+  [[nodiscard]] Shape offsets_of(const SafetensorsFile& file, const nlohmann::json& sharding,
+                                 const std::string& name) const {
+    try {
+      return sharding.at(name).at(offsets_key).get<Shape>();
+    } catch (const nlohmann::json::exception&) {
+      fail(file, "does not say where tensor '" + name + "' is in the whole array");
+    }
+  }
+  /// Adds a file's tensors, whose whole arrays reach as far as their parts.
+  void describe_tensors(const SafetensorsFile& file, Manifest& manifest) {
+    if (file.metadata().contains(step_key))
+      fail(file, "is a part of a checkpoint without its " + std::string(manifest_name));
+    const bool sharded = file.metadata().contains(sharding_key);
+    const auto sharding = sharded ? object_of(file, sharding_key) : nlohmann::json();
+    for (const auto& tensor : file.tensors()) {
+      auto offsets = sharded ? offsets_of(file, sharding, tensor.name) : Shape(tensor.shape.size());
+      auto& whole =
+          manifest.tensors.try_emplace(tensor.name, Manifest::Tensor{tensor.type, tensor.shape}).first->second;
+      bool valid = whole.type == tensor.type && whole.shape.size() == tensor.shape.size() &&
+                   offsets.size() == tensor.shape.size();
+      for (std::size_t d = 0; valid && d < offsets.size(); ++d) {
+        valid = offsets[d] <= UINT64_MAX - tensor.shape[d];
+        whole.shape[d] = std::max(whole.shape[d], offsets[d] + tensor.shape[d]);
+      }
+      if (!valid)
+        fail(file, "has tensor '" + tensor.name + "' " + tensor.type + " " + to_string(tensor.shape) + " at " +
+                       to_string(offsets) + ", which does not fit the other files' " + whole.type + " " +
+                       to_string(whole.shape));
+      parts_[tensor.name].push_back({&file, &tensor, std::move(offsets)});
+    }
+  }
   void add_tensors(const SafetensorsFile& file) {
     const auto sharding = object_of(file, sharding_key);
     for (const auto& tensor : file.tensors()) {
-      Shape offsets;
-      try {
-        sharding.at(tensor.name).at(offsets_key).get_to(offsets);
-      } catch (const nlohmann::json::exception&) {
-        fail(file, "does not say where tensor '" + tensor.name + "' is in the whole array");
-      }
+      const Shape offsets = offsets_of(file, sharding, tensor.name);
       const auto whole = manifest_.tensors.find(tensor.name);
       if (whole == manifest_.tensors.end()) continue;  // for other readers
       const Shape& shape = whole->second.shape;
@@ -166,6 +215,7 @@ class ShardIndex {
 
   std::filesystem::path folder_;
   const Manifest& manifest_;
+  std::string advice_;  // for the user
   std::deque<SafetensorsFile> files_;
   std::map<std::string, std::vector<Part>> parts_;
 };

@@ -14,6 +14,7 @@ namespace distx::checkpoint::detail {
 inline constexpr const char* sharding_key = "DCP_SHARDING_INFO";
 inline constexpr const char* offsets_key = "saved_offsets";
 inline constexpr const char* checksums_key = "distx.crc32";
+inline constexpr const char* step_key = "distx.step";
 
 /// Collects one rank's shares and writes them as safetensors files, in which a name occurs once: a share of a matrix
 /// that begins or ends inside a row takes up to three files.
@@ -26,13 +27,14 @@ class ShardWriter {
     files_[file].push_back({{name, std::string(type), rectangle.extents, 0, bytes.size()}, rectangle.offsets, bytes});
   }
   /// Adds a rank's share of every array.
+  /// @param copied  false: host memory is borrowed until `write` returns
   template <MemorySpace Space>
-  void add(const std::vector<FileArray<Space>>& arrays, typename Space::stream after) {
+  void add(const std::vector<FileArray<Space>>& arrays, typename Space::stream after, bool copied = false) {
     for (const auto& array : arrays) {
       const auto rectangles = rectangles_of(array.shape, array.share_begin, array.share_size);
       for (std::size_t k = 0; k < rectangles.size(); ++k)
         add(k, array.name, array.type, rectangles[k],
-            on_host<Space>(array.bytes_at(rectangles[k].begin, rectangles[k].size), after));
+            on_host<Space>(array.bytes_at(rectangles[k].begin, rectangles[k].size), after, copied));
     }
     after.synchronize();
   }
@@ -64,14 +66,12 @@ class ShardWriter {
   };
 
   template <MemorySpace Space>
-  std::span<const std::byte> on_host(Span<std::byte, Space> bytes, typename Space::stream after) {
-    if constexpr (HostAccessible<Space>) {
-      return {bytes.data(), bytes.size()};
-    } else {
-      const auto& copied = copies_.emplace_back(bytes.size(), uninitialized);
-      copy(after, copied.span(), Span<const std::byte, Space>(bytes.data(), bytes.size()));
-      return {copied.data(), copied.size()};
-    }
+  std::span<const std::byte> on_host(Span<std::byte, Space> bytes, typename Space::stream after, bool copied) {
+    if constexpr (HostAccessible<Space>)
+      if (!copied) return {bytes.data(), bytes.size()};
+    const auto& memory = copies_.emplace_back(bytes.size(), uninitialized);
+    copy(after, memory.span(), Span<const std::byte, Space>(bytes.data(), bytes.size()));
+    return {memory.data(), memory.size()};
   }
   [[nodiscard]] static std::string name_of(int rank, std::size_t file, std::size_t files) {
     const auto number = [](std::size_t value) {
@@ -97,7 +97,7 @@ class ShardWriter {
                                                      {"DCP_VERSION", "1.0"},
                                                      {sharding_key, sharding.dump()},
                                                      {checksums_key, checksums.dump()},
-                                                     {"distx.step", std::to_string(step)}});
+                                                     {step_key, std::to_string(step)}});
     OutputFile file(folder / name);
     file.write(std::as_bytes(std::span(header)));
     for (const auto& piece : pieces) file.write(piece.bytes);

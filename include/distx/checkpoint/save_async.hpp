@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <exception>
+#include <memory>
+#include <thread>
+
+#include "distx/checkpoint/training.hpp"
+
+namespace distx::checkpoint {
+
+/// A checkpoint that is being written; returned by `save_async`. Move-only, and may be empty.
+///
+/// The checkpoint exists after `finish`. The destructor and an assignment wait for this rank's files; without `finish`,
+/// `latest` ignores the folder.
+template <MemorySpace Space = Host>
+class PendingSave {
+ public:
+  PendingSave() = default;
+
+  /// Waits until all ranks have written their files, and completes the checkpoint. Collective over the training's
+  /// ranks, which may be in a later step by then; not between the first `ready` and `step`. Does nothing if empty.
+  ///
+  /// @return the folder of the checkpoint; an empty path if there was nothing to finish
+  /// @throws CheckpointError on every rank if a rank cannot write; the PendingSave is empty then, and the training can
+  ///   continue
+  std::filesystem::path finish(const std::source_location& location = std::source_location::current()) {
+    const auto work = std::exchange(work_, nullptr);
+    if (work == nullptr) return {};
+    auto& comm = *work->comm;
+    const ErrorContext context{"finish", comm.backend(), comm.rank(), comm.size(), location};
+    work->thread.join();
+    detail::on_every_rank(comm, context, [&] {
+      if (work->error != nullptr) std::rethrow_exception(work->error);
+    });
+    return detail::finish(work->saving, work->described, comm, context);
+  }
+  /// Returns whether there is a save to finish.
+  [[nodiscard]] bool pending() const noexcept { return work_ != nullptr; }
+
+ private:
+  template <class... Policies>
+  friend auto save_async(const std::filesystem::path& directory, DataParallel<Policies...>& training,
+                         const SaveOptions& options, const std::source_location& location)
+      -> PendingSave<typename DataParallel<Policies...>::space>;
+
+  /// The thread and its data, which are destroyed after the thread has ended.
+  struct Work {
+    Work() = default;
+    Work(Work&&) = delete;
+    ~Work() {
+      if (thread.joinable()) thread.join();
+    }
+
+    AnyCommunicator<Space>* comm = nullptr;
+    detail::Saving saving{};
+    std::string described;
+    std::exception_ptr error;
+    std::thread thread;
+  };
+
+  std::unique_ptr<Work> work_;
+};
+
+/// Starts to save a training like `save`, and returns once this rank's share of the state is copied: a thread writes
+/// the copy while the training continues. Collective over the training's ranks, between steps.
+///
+/// The thread does not communicate. The result's `finish` completes the checkpoint, and reports the errors of writing.
+///
+/// @return to be finished before the next save, and before the training ends
+/// @throws CheckpointError, InvalidState and MismatchError like `save`, except for errors of writing
+/// @code
+/// distx::checkpoint::PendingSave<> pending;
+/// ...
+/// pending.finish();
+/// pending = distx::checkpoint::save_async("checkpoints", training, {.step = step});
+/// @endcode
+template <class... Policies>
+[[nodiscard]] auto save_async(const std::filesystem::path& directory, DataParallel<Policies...>& training,
+                              const SaveOptions& options,
+                              const std::source_location& location = std::source_location::current())
+    -> PendingSave<typename DataParallel<Policies...>::space> {
+  using Pending = PendingSave<typename DataParallel<Policies...>::space>;
+  auto& comm = distx::detail::TrainingAccess::engine(training).communicator();
+  const ErrorContext context{"save_async", comm.backend(), comm.rank(), comm.size(), location};
+  auto work = std::make_unique<typename Pending::Work>();
+  work->comm = &comm;
+  const auto state = detail::start(work->saving, directory, training, options, context);
+  detail::on_every_rank(comm, context, [&, all = work.get()] {
+    detail::collect(all->saving, state, true);
+    all->thread = std::thread([all] {
+      try {
+        all->described = all->saving.write();
+      } catch (...) {
+        all->error = std::current_exception();
+      }
+    });
+  });
+  Pending pending;
+  pending.work_ = std::move(work);
+  return pending;
+}
+
+}  // namespace distx::checkpoint
