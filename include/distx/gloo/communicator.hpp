@@ -30,7 +30,7 @@ class GlooCommunicator : public detail::BasicCommunicator<GlooCommunicator, deta
  public:
   /// Makes a communicator from any connector, which exchanges the addresses. Collective over the connector, which is
   /// not needed afterwards.
-  /// @throws ConnectError on every rank if a rank cannot listen; on the ranks that cannot reach each other otherwise
+  /// @throws ConnectError on every rank if one cannot listen or cannot reach another
   template <class C>
     requires(!std::same_as<std::remove_const_t<C>, GlooCommunicator>) && Connector<C>
   explicit GlooCommunicator(C& connector, const GlooOptions& options = {}) : Base(connected(connector, options)) {}
@@ -49,22 +49,33 @@ class GlooCommunicator : public detail::BasicCommunicator<GlooCommunicator, deta
     const auto room = static_cast<std::size_t>(self.size), me = static_cast<std::size_t>(self.rank);
     std::unique_ptr<detail::GlooLinks> links;
     std::vector<detail::GlooAddress> mine(room), all(room * room);
-    try {
+    // Every rank tries every step, so that all throw the same error.
+    const auto on_every_rank = [&](const std::string& what, auto&& step) {
+      detail::GlooAddress problem;
+      try {
+        step();
+      } catch (const std::exception& error) {
+        problem.data[std::string_view(error.what()).copy(problem.data, sizeof problem.data - 1)] = '\0';
+      }
+      const auto problems = all_gather_values(connector, problem);
+      for (std::size_t rank = 0; rank < room; ++rank)
+        if (problems[rank].data[0] != '\0')
+          throw ConnectError("rank " + std::to_string(rank) + " cannot " + what + " (" + problems[rank].data +
+                                 "): set GlooOptions::address to an address of its host that the others reach",
+                             context);
+    };
+    on_every_rank("listen", [&] {
       ::gloo::transport::tcp::attr where(options.address.c_str());
       if (options.address.empty() && one_host) where.hostname = "127.0.0.1";
+      const detail::BrokenPipeGuard guard;  // for the device's thread, too
       links = std::make_unique<detail::GlooLinks>(::gloo::transport::tcp::CreateDevice(where), self, options.deadline,
                                                   detail::failure_channel_of(connector), identity);
       mine = links->listen(self.size);
-    } catch (const std::exception& error) {
-      std::string_view(error.what()).copy(mine[me].data, sizeof mine[me].data - 1);
-    }
+    });
     connector.all_gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)));
-    for (std::size_t rank = 0; rank < room; ++rank)
-      if (const char* const problem = all[rank * room + rank].data; *problem != '\0')
-        throw ConnectError("rank " + std::to_string(rank) + " cannot listen (" + problem +
-                               "): set GlooOptions::address to an address of its host",
-                           context);
-    links->connect([&](int other) -> const auto& { return all[static_cast<std::size_t>(other) * room + me]; }, context);
+    on_every_rank("connect", [&] {
+      links->connect([&](int other) -> const auto& { return all[static_cast<std::size_t>(other) * room + me]; });
+    });
     return std::make_shared<State>(std::move(links));
   }
 };

@@ -41,9 +41,9 @@ class GlooMessage {
     if (incoming_) {
       incoming_->complete(limit, "did not send");
       if (theirs_.count != expected_.count || theirs_.type != expected_.type || theirs_.lengths != expected_.lengths)
-        throw MismatchError("expects " + described(expected_) + ", rank " + std::to_string(from_) + " sends " +
-                                described(theirs_),
-                            context_);
+        throw MismatchError(
+            "expects " + described(expected_) + ", rank " + std::to_string(from_) + " sends " + described(theirs_),
+            context_);
       GlooStep data(links_, slot_of(GlooSlot::message_data, theirs_.number), context_);
       data.receive(from_, target_.bytes(), target_.size_bytes());
       data.complete(limit, "did not continue to send");
@@ -70,7 +70,8 @@ class GlooMessage {
     peer_ = to;
     if (to == links_.self().rank) return to_self_.send(buffer, to, tag, lengths);
     mine_ = {buffer.size(), lengths, sent++, buffer.type()};
-    outgoing_.emplace(links_, header_slot(tag), context_).send(to, reinterpret_cast<const std::byte*>(&mine_), sizeof mine_);
+    outgoing_.emplace(links_, header_slot(tag), context_)
+        .send(to, reinterpret_cast<const std::byte*>(&mine_), sizeof mine_);
     data_.emplace(links_, slot_of(GlooSlot::message_data, mine_.number), context_)
         .send(to, buffer.bytes(), buffer.size_bytes());
   }
@@ -152,12 +153,21 @@ class GlooBackend {
     const std::vector<GlooAddress> mine = links->listen(self().size);
     std::vector<GlooAddress> all(room * room);
     execute(erase(AllGather<GlooAddress>{mine, all, {}, location}));
-    links->connect(
-        [&](int other) -> const GlooAddress& {
-          return all[static_cast<std::size_t>(group[static_cast<std::size_t>(other)].rank) * room +
-                     static_cast<std::size_t>(part.rank)];
-        },
-        {.operation = "split", .backend = part.backend, .rank = part.rank, .size = part.size, .location = location});
+    try {
+      links->connect([&](int other) -> const GlooAddress& {
+        return all[static_cast<std::size_t>(group[static_cast<std::size_t>(other)].rank) * room +
+                   static_cast<std::size_t>(part.rank)];
+      });
+    } catch (const std::exception& error) {
+      throw ConnectError(
+          std::string("cannot connect the ranks of color ") + std::to_string(color) + " (" + error.what() + ")",
+          {.operation = "split",
+           .backend = part.backend,
+           .rank = self().rank,
+           .size = self().size,
+           .location = location});
+    }
+    execute(Barrier<Host>{location});  // no rank ends a connection that another one is still making
     return std::make_shared<State>(std::move(links));
   }
 

@@ -16,7 +16,8 @@ enum class GlooSlot : std::uint64_t { blocking, blocking_data, started, started_
 ///
 /// Each rank sends every other one a description of its call, with the operand if that is small. After they are
 /// compared, larger operands are transferred directly between the ranks' memory; a reduction is a reduce-scatter,
-/// followed by an all-gather or a gather, so each rank sends 2(N-1)/N of the buffer. Operands are reduced in rank order.
+/// followed by an all-gather or a gather, so each rank sends 2(N-1)/N of the buffer. Operands are reduced in rank
+/// order.
 class GlooCollectives {
  public:
   /// @param kind  `blocking` or `started`
@@ -46,7 +47,7 @@ class GlooCollectives {
   }
 
  private:
-  static constexpr std::size_t most_inlined = 2048;                  ///< bytes
+  static constexpr std::size_t most_inlined = 2048;                 ///< bytes
   static constexpr std::size_t most_staged = std::size_t{4} << 20;  ///< bytes that a rank receives in a round
   static constexpr const char* late = "did not continue the call";
 
@@ -72,7 +73,7 @@ class GlooCollectives {
     const PeerView own = own_view(call, self_.rank);
     const std::size_t bytes = sends(call, self_.rank) ? own.send_count * element_width(call) : 0;
     const bool small = bytes <= most_inlined;
-    const Header h{fingerprint(call),           own.send_count,     own.receive_count, own.send_counts.size(),
+    const Header h{fingerprint(call),         own.send_count,    own.receive_count, own.send_counts.size(),
                    own.receive_counts.size(), small ? bytes : 0, small ? 1u : 0u};
     std::byte* to = block(self_.rank);
     const auto put = [&](const void* from, std::size_t count) {
@@ -213,8 +214,8 @@ class GlooCollectives {
   RankOf self_;
   GlooSlot kind_;
   std::uint64_t calls_ = 0;
-  std::size_t capacity_;                ///< bytes of the longest description
-  Buffer<std::byte> blocks_;            ///< the ranks' descriptions
+  std::size_t capacity_;                 ///< bytes of the longest description
+  Buffer<std::byte> blocks_;             ///< the ranks' descriptions
   Buffer<std::byte> staging_, reduced_;  ///< allocated by the first call that needs them
   std::vector<PeerView> views_;
   std::vector<const void*> sources_;

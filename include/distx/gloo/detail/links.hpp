@@ -15,12 +15,13 @@
 #include "distx/comm/calls/validate.hpp"
 #include "distx/connect/failure_channel.hpp"
 #include "distx/core/deadline.hpp"
+#include "distx/gloo/detail/broken_pipe_guard.hpp"
 
 namespace distx::detail {
 
-/// Where a rank listens for one other rank, or why it does not. Trivially copyable, so that ranks can gather it.
+/// Where a rank listens for one other rank. Trivially copyable, so that ranks can gather it.
 struct GlooAddress {
-  std::uint32_t bytes = 0;  ///< 0 if `data` is a sentence
+  std::uint32_t bytes = 0;
   char data[::gloo::transport::Address::kMaxByteSize] = {};
 };
 
@@ -78,19 +79,13 @@ class GlooLinks {
     return addresses;
   }
   /// Connects to every other rank. Collective. @param address_of  returns the address that a rank has for this one
-  /// @throws ConnectError
+  /// @throws std::exception; what Gloo throws
   template <class F>
-  void connect(F&& address_of, const ErrorContext& context) {
+  void connect(F&& address_of) {
     for (int other = 0; other < self_.size; ++other) {
       if (other == self_.rank) continue;
       const GlooAddress& address = address_of(other);
-      try {
-        context_->getPair(other)->connect(std::vector<char>(address.data, address.data + address.bytes));
-      } catch (const std::exception& error) {
-        throw ConnectError("cannot connect to rank " + std::to_string(other) + " (" + error.what() +
-                               "): check that the hosts reach each other, and set GlooOptions::address",
-                           context);
-      }
+      context_->getPair(other)->connect(std::vector<char>(address.data, address.data + address.bytes));
     }
   }
 
@@ -99,6 +94,7 @@ class GlooLinks {
                                    std::size_t bytes, const ErrorContext& context) {
     check_usable(context);
     try {
+      const BrokenPipeGuard guard;
       GlooTransfer made{context_->createUnboundBuffer(const_cast<std::byte*>(data), bytes), other, receives};
       if (receives)
         made.buffer->recv(other, slot);
