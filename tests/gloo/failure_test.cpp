@@ -45,7 +45,7 @@ TEST_CASE("every wait for a killed rank throws RankFailure") {
     const auto ended = test::forked(3, [&](test::ForkedConnector& connector, test::Board&) {
       Comm comm(connector, {.deadline = 50s});
       distx::barrier(comm);
-      connector.barrier();  // what a killed rank has sent may be lost
+      connector.barrier();  // data that a killed rank has sent may be lost
       if (comm.rank() == 1) ::raise(SIGKILL);
       const distx::Deadline soon(20s);
       try {

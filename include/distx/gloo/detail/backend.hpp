@@ -172,7 +172,7 @@ class GlooBackend {
   }
 
  private:
-  /// An asynchronous message, which a thread of its own completes.
+  /// An asynchronous message, which a separate thread completes.
   class StartedMessage final : public Operation<Host> {
    public:
     template <Collective Call>

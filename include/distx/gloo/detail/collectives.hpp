@@ -6,7 +6,7 @@
 
 namespace distx::detail {
 
-/// What a message of Gloo belongs to; a slot consists of this and a number.
+/// The purpose of a transfer; Gloo's slot consists of the purpose and a number.
 enum class GlooSlot : std::uint64_t { blocking, blocking_data, started, started_data, message, message_data };
 [[nodiscard]] inline std::uint64_t slot_of(GlooSlot kind, std::uint64_t number) noexcept {
   return number << 3 | static_cast<std::uint64_t>(kind);

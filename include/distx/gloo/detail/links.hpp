@@ -19,7 +19,7 @@
 
 namespace distx::detail {
 
-/// Where a rank listens for one other rank. Trivially copyable, so that ranks can gather it.
+/// The address at which a rank listens for one other rank. Trivially copyable, so that ranks can gather it.
 struct GlooAddress {
   std::uint32_t bytes = 0;
   char data[::gloo::transport::Address::kMaxByteSize] = {};
@@ -149,7 +149,7 @@ class GlooLinks {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.end() - Deadline::clock::now());
     return std::clamp<std::chrono::milliseconds>(left, std::chrono::milliseconds(0), year);
   }
-  /// Returns nothing once the transfer is complete, or Gloo's sentence, empty if a revocation has ended the wait.
+  /// Returns nothing once the transfer is complete, or Gloo's message, empty if a revocation has ended the wait.
   [[nodiscard]] std::optional<std::string> wait_for(GlooTransfer& transfer, const Deadline& deadline,
                                                     const ErrorContext& context) {
     auto* const buffer = transfer.buffer.get();
