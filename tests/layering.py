@@ -42,6 +42,7 @@ MODULES = {
 VENDORS = {
     "mpi": ("mpi.h", "boost/mpi", "boost/serialization"),
     "pmix": ("pmix.h",),
+    "gloo": ("gloo/",),
     "shm": ("sys/", "fcntl.h", "signal.h", "unistd.h"),
     "cuda": ("cuda", "cublas", "cooperative_groups"),
     "nccl": ("nccl",),

@@ -5,10 +5,15 @@
 
 namespace distx {
 
+namespace detail {
+
 /// The type of `no_timeout`.
 struct NoTimeout {};
+
+}  // namespace detail
+
 /// Asks for a wait without a limit: `{.deadline = no_timeout}`.
-inline constexpr NoTimeout no_timeout{};
+inline constexpr detail::NoTimeout no_timeout{};
 
 /// How long a wait may last: a std::chrono duration, or `no_timeout`. Converts from both.
 class Timeout {
@@ -17,7 +22,7 @@ class Timeout {
   /// The longest limit, a hundred years; a longer duration does not fit the clock and means `no_timeout`.
   static constexpr std::chrono::duration<double> longest{3.2e9};
 
-  constexpr Timeout(NoTimeout) noexcept : limit_(duration::max()) {}  // NOLINT
+  constexpr Timeout(detail::NoTimeout) noexcept : limit_(duration::max()) {}  // NOLINT
   template <class Rep, class Period>
   constexpr Timeout(std::chrono::duration<Rep, Period> limit) noexcept  // NOLINT
       : limit_(std::chrono::duration<double>(limit) < longest ? std::chrono::duration_cast<duration>(limit)

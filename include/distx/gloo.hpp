@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#if !__has_include(<gloo/transport/tcp/device.h>)
+#error distx/gloo.hpp needs Gloo: install it (on Debian and Ubuntu: libgloo-dev) or leave this header out
+#endif
+// Data between processes of one host or several over TCP, without MPI.
+#include "distx/gloo/communicator.hpp"

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <gloo/transport/address.h>
+#include <gloo/transport/context.h>
+#include <gloo/transport/tcp/device.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "distx/comm/calls/validate.hpp"
+#include "distx/connect/failure_channel.hpp"
+#include "distx/core/deadline.hpp"
+#include "distx/gloo/detail/broken_pipe_guard.hpp"
+
+namespace distx::detail {
+
+/// The address at which a rank listens for one other rank. Trivially copyable, so that ranks can gather it.
+struct GlooAddress {
+  std::uint32_t bytes = 0;
+  char data[::gloo::transport::Address::kMaxByteSize] = {};
+};
+
+/// Returns a number for a new communicator that rank 0 of its connector has not returned before.
+[[nodiscard]] inline std::uint64_t new_gloo_identity() {
+  static std::atomic<std::uint64_t> made{0};
+  const std::uint64_t words[]{made++, static_cast<std::uint64_t>(Deadline::clock::now().time_since_epoch().count())};
+  return fnv1a(std::as_bytes(std::span(words)));
+}
+
+/// One transfer of a step, to or from one rank.
+struct GlooTransfer {
+  std::unique_ptr<::gloo::transport::UnboundBuffer> buffer;
+  int other = 0;
+  bool receives = false;
+};
+
+/// One rank's TCP connections to the other ranks of a communicator. All members may be called by several threads.
+///
+/// Gloo accesses the memory of a transfer until the transfer's buffer is destroyed. It reports a connection that breaks
+/// to all that wait for it, so revoking closes the connections; the reason goes through the failure channel.
+class GlooLinks {
+ public:
+  using Device = std::shared_ptr<::gloo::transport::Device>;
+
+  GlooLinks(Device device, const RankOf& self, const Timeout& deadline, std::shared_ptr<FailureChannel> channel,
+            std::uint64_t identity)
+      : self_(self),
+        deadline_(deadline),
+        channel_(std::move(channel)),
+        identity_(identity),
+        device_(std::move(device)),
+        context_(device_->createContext(self.rank, self.size)) {
+    context_->setTimeout(milliseconds_until(Deadline(deadline)));
+  }
+  GlooLinks(const GlooLinks&) = delete;
+  GlooLinks& operator=(const GlooLinks&) = delete;
+
+  [[nodiscard]] const RankOf& self() const noexcept { return self_; }
+  [[nodiscard]] const Timeout& deadline() const noexcept { return deadline_; }
+  [[nodiscard]] const std::shared_ptr<FailureChannel>& channel() const noexcept { return channel_; }
+  [[nodiscard]] std::uint64_t identity() const noexcept { return identity_; }
+  [[nodiscard]] const Device& device() const noexcept { return device_; }
+
+  /// Begins to listen; returns `room` addresses, of which number r is for rank r.
+  [[nodiscard]] std::vector<GlooAddress> listen(int room) {
+    std::vector<GlooAddress> addresses(static_cast<std::size_t>(room));
+    for (int other = 0; other < self_.size; ++other) {
+      if (other == self_.rank) continue;
+      const std::vector<char> bytes = context_->createPair(other)->address().bytes();
+      GlooAddress& address = addresses[static_cast<std::size_t>(other)];
+      address.bytes = static_cast<std::uint32_t>(bytes.size());
+      std::copy_n(bytes.begin(), std::min(bytes.size(), sizeof address.data), address.data);
+    }
+    return addresses;
+  }
+  /// Connects to every other rank. Collective. @param address_of  returns the address that a rank has for this one
+  /// @throws std::exception; what Gloo throws
+  template <class F>
+  void connect(F&& address_of) {
+    for (int other = 0; other < self_.size; ++other) {
+      if (other == self_.rank) continue;
+      const GlooAddress& address = address_of(other);
+      context_->getPair(other)->connect(std::vector<char>(address.data, address.data + address.bytes));
+    }
+  }
+
+  /// Begins a transfer of `bytes` bytes to or from rank `other`; transfers of one slot keep their order.
+  [[nodiscard]] GlooTransfer begin(bool receives, int other, std::uint64_t slot, const std::byte* data,
+                                   std::size_t bytes, const ErrorContext& context) {
+    check_usable(context);
+    try {
+      const BrokenPipeGuard guard;
+      GlooTransfer made{context_->createUnboundBuffer(const_cast<std::byte*>(data), bytes), other, receives};
+      if (receives)
+        made.buffer->recv(other, slot);
+      else
+        made.buffer->send(other, slot);
+      return made;
+    } catch (const std::exception& error) {
+      throw_broken(other, error.what(), context);
+    }
+  }
+  /// Waits for transfers. @param omission  what a rank did not do that lets the wait expire, such as "did not join"
+  /// @throws TimeoutError that names the ranks; RevokedError; RankFailure if a connection breaks without a reason
+  void wait(std::vector<GlooTransfer>& transfers, const Timeout& limit, const char* omission,
+            const ErrorContext& context) {
+    const Deadline deadline(limit);
+    std::vector<int> missing;
+    for (GlooTransfer& transfer : transfers) {
+      const auto problem = wait_for(transfer, deadline, context);
+      if (!problem) continue;
+      if (!deadline.expired() || revoked()) throw_broken(transfer.other, *problem, context);
+      // Gloo has closed all connections now, so the waits for the other transfers end at once.
+      if (std::find(missing.begin(), missing.end(), transfer.other) == missing.end()) missing.push_back(transfer.other);
+    }
+    if (missing.empty()) return;
+    std::string text = missing.size() == 1 ? "rank " : "ranks ";
+    for (std::size_t i = 0; i < missing.size(); ++i)
+      text += (i == 0 ? "" : i + 1 == missing.size() ? " and " : ", ") + std::to_string(missing[i]);
+    throw TimeoutError("timed out after " + limit.to_string() + ": " + text + " " + omission, context);
+  }
+
+  [[nodiscard]] bool revoked() const noexcept { return revoked_.load(std::memory_order_acquire); }
+  void check_usable(const ErrorContext& context) const {
+    if (!revoked()) return;
+    const std::lock_guard lock(mutex_);
+    throw RevokedError(reason_, context);
+  }
+  /// Ends the waits of all ranks.
+  void revoke(const std::string& reason) noexcept try {
+    if (!store("rank " + std::to_string(self_.rank) + " revoked the communicator: " + reason)) return;
+    if (channel_ != nullptr) channel_->publish(identity_, reason_);
+    for (int other = 0; other < self_.size; ++other)
+      if (other != self_.rank) context_->getPair(other)->close();
+  } catch (const std::exception&) {
+    // Without memory for the reason; the other ranks have their own deadlines.
+  }
+
+ private:
+  /// Gloo has no unlimited waits; a year is as good.
+  [[nodiscard]] static std::chrono::milliseconds milliseconds_until(const Deadline& deadline) {
+    constexpr std::chrono::hours year(24 * 365);
+    if (deadline.unlimited()) return year;
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.end() - Deadline::clock::now());
+    return std::clamp<std::chrono::milliseconds>(left, std::chrono::milliseconds(0), year);
+  }
+  /// Returns nothing once the transfer is complete, or Gloo's message, empty if a revocation has ended the wait.
+  [[nodiscard]] std::optional<std::string> wait_for(GlooTransfer& transfer, const Deadline& deadline,
+                                                    const ErrorContext& context) {
+    auto* const buffer = transfer.buffer.get();
+    {
+      const std::lock_guard lock(mutex_);
+      if (revoked()) throw RevokedError(reason_, context);
+      waits_.push_back(buffer);
+    }
+    std::optional<std::string> problem;
+    try {
+      const auto limit = milliseconds_until(deadline);
+      if (!(transfer.receives ? buffer->waitRecv(limit) : buffer->waitSend(limit))) problem.emplace();
+    } catch (const std::exception& error) {
+      problem = error.what();
+    }
+    const std::lock_guard lock(mutex_);
+    std::erase(waits_, buffer);
+    return problem;
+  }
+  /// Revokes on this rank; returns whether it was not revoked before.
+  bool store(std::string reason) {
+    const std::lock_guard lock(mutex_);
+    if (revoked()) return false;
+    reason_ = std::move(reason);
+    revoked_.store(true, std::memory_order_release);
+    for (auto* const buffer : waits_) {
+      buffer->abortWaitRecv();
+      buffer->abortWaitSend();
+    }
+    return true;
+  }
+  [[noreturn]] void throw_broken(int other, const std::string& problem, const ErrorContext& context) {
+    check_usable(context);
+    // A rank publishes its reason before it closes its connections; a rank that was killed gives none.
+    const Deadline grace(channel_ == nullptr ? Timeout(std::chrono::seconds(0)) : std::chrono::seconds(1));
+    for (; !grace.expired(); std::this_thread::sleep_for(std::chrono::milliseconds(1)))
+      if (const auto reason = channel_->poll(identity_)) {
+        store(*reason);
+        throw RevokedError(*reason, context);
+      }
+    throw RankFailure("the connection to rank " + std::to_string(other) + " is broken, so that rank has ended or the " +
+                          "network has failed (" + problem + ")",
+                      other, nullptr, context);
+  }
+
+  RankOf self_;
+  Timeout deadline_;
+  std::shared_ptr<FailureChannel> channel_;
+  std::uint64_t identity_;
+  Device device_;
+  mutable std::mutex mutex_;
+  std::atomic<bool> revoked_{false};  ///< set once, after `reason_`
+  std::string reason_;
+  std::vector<::gloo::transport::UnboundBuffer*> waits_;
+  std::shared_ptr<::gloo::transport::Context> context_;
+};
+
+/// The transfers of one step of a call.
+class GlooStep {
+ public:
+  GlooStep(GlooLinks& links, std::uint64_t slot, const ErrorContext& context) noexcept
+      : links_(links), slot_(slot), context_(context) {}
+
+  void receive(int from, std::byte* to, std::size_t bytes) { begin(true, from, to, bytes); }
+  void send(int to, const std::byte* from, std::size_t bytes) { begin(false, to, from, bytes); }
+  /// Completes the transfers. See GlooLinks::wait.
+  void complete(const char* omission) { complete(links_.deadline(), omission); }
+  void complete(const Timeout& limit, const char* omission) {
+    links_.wait(transfers_, limit, omission, context_);
+    transfers_.clear();
+  }
+
+ private:
+  void begin(bool receives, int other, const std::byte* data, std::size_t bytes) {
+    if (bytes != 0 && other != links_.self().rank)
+      transfers_.push_back(links_.begin(receives, other, slot_, data, bytes, context_));
+  }
+
+  GlooLinks& links_;
+  std::uint64_t slot_;
+  ErrorContext context_;
+  std::vector<GlooTransfer> transfers_;
+};
+
+}  // namespace distx::detail

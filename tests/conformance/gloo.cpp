@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// TCP on the loopback device among thread ranks.
+#include "distx/gloo.hpp"
+#include "conformance/backend.hpp"
+
+conformance::Backend conformance::backend() {
+  return thread_ranks(
+      [](auto& connector) { return distx::GlooCommunicator(connector, {.deadline = std::chrono::minutes(4)}); });
+}
