@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <boost/mpi/communicator.hpp>
 #include <doctest/doctest.h>
+#include <boost/mpi/communicator.hpp>
 
 #include <algorithm>
 #include <chrono>
