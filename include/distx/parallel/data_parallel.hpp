@@ -161,7 +161,8 @@ class DataParallel {
     static_assert(Communicator<C>, "distx::DataParallel: the first argument is not a Communicator");
   }
   /// Diagnoses a temporary communicator with one compile error.
-  template <Communicator C, class... Arguments>
+  template <class C, class... Arguments>
+    requires(!std::same_as<std::remove_cvref_t<C>, DataParallel> && Communicator<C>)
   explicit DataParallel(C&&, Arguments&&...) {
     static_assert(!Communicator<C>, "distx::DataParallel: the communicator is a temporary: give it a name first");
   }

@@ -77,7 +77,7 @@ class GlooCollectives {
                    own.receive_counts.size(), small ? bytes : 0, small ? 1u : 0u};
     std::byte* to = block(self_.rank);
     const auto put = [&](const void* from, std::size_t count) {
-      if (count != 0) std::memcpy(to, from, count);
+      if (from != nullptr && count != 0) std::memcpy(to, from, count);
       to += count;
     };
     put(&h, sizeof h);
