@@ -19,6 +19,7 @@ class GlooCommunicator : public detail::BasicCommunicator<GlooCommunicator, deta
   friend Base;
 
  public:
+  /// The options of a GlooCommunicator.
   struct Options {
     /// The time that a call waits for the other ranks before it throws TimeoutError; the same on every rank.
     Timeout deadline = default_deadline;

@@ -19,6 +19,7 @@ namespace distx {
 /// passes on their failures; after an error, for two seconds at most.
 class TcpConnector {
  public:
+  /// The options of a TcpConnector.
   struct Options {
     /// How long the constructor, and every call, waits for the other ranks.
     Timeout deadline = default_deadline;
