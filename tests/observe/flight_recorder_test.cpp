@@ -268,11 +268,11 @@ TEST_CASE("SIGUSR1 writes the flight record of a rank that is blocked") {
     int value = 1;
     distx::all_reduce(comm, std::span(&value, 1), distx::sum);
     if (comm.rank() == 0) return distx::barrier(comm);
-    // Rank 0 may not have entered the barrier when the first signal arrives. The last file is that of this rank.
+    // Rank 0 may not have entered the barrier when the first signal arrives. A rank's pickle is written last.
     json calls;
     do {
       std::raise(SIGUSR1);
-      const auto written = [&] { return !records.pickle(1).empty(); };
+      const auto written = [&] { return !records.pickle(0).empty() && !records.pickle(1).empty(); };
       REQUIRE(distx::detail::wait_until(std::chrono::minutes(1), written, [] { return false; }) ==
               distx::detail::WaitEnd::ready);
       calls = records.of(0).at("calls");
