@@ -371,7 +371,7 @@ TEST_CASE("removing the folder makes the calls throw") {
         }
         throw std::runtime_error("nothing was thrown");
       },
-      seconds(1));
+      seconds(5));
   CHECK(messages == Messages(2));
 }
 
