@@ -84,7 +84,7 @@ TEST_CASE("latest returns the newest complete checkpoint") {
   CHECK_THROWS_AS(static_cast<void>(distx::checkpoint::latest(folder.path() / "file")), distx::CheckpointError);
 }
 
-TEST_CASE("save keeps as many checkpoints as it is asked for, and those of later steps") {
+TEST_CASE("save keeps the number of checkpoints that it is asked for, and those of later steps") {
   const Folder folder;
   save_two(folder, {.keep = 1});
   CHECK(!fs::exists(folder.path() / "step-000000000001"));

@@ -249,7 +249,7 @@ class Starting(unittest.TestCase):
         self.assertIn("launcher 'slurm' (SLURM_PROCID and SLURM_STEP_NODELIST are set)", done[0][2])
 
     def test_the_page(self):
-        """Every command of docs/starting.md that a comment marks starts as many ranks as the comment says."""
+        """Every command of docs/starting.md that a comment marks starts the number of ranks that the comment says."""
         with open(os.path.join(ROOT, "docs", "starting.md"), encoding="utf-8") as file:
             commands = re.findall(r"<!-- tests start (\d+) ranks -->\n```sh\n(.*?)```", file.read(), re.DOTALL)
         self.assertGreaterEqual(len(commands), 6)

@@ -140,8 +140,8 @@ std::filesystem::path save(const std::filesystem::path& directory, DataParallel<
 ///
 /// The number of ranks, the stage and the buckets may differ from those that saved it. Each rank copies the byte ranges
 /// that it holds, and the ranks check the checksums of all files among them. Everything is validated before the
-/// training changes. On as many ranks as saved it, with the same policies, the steps after it have the bits of a
-/// training that was never interrupted.
+/// training changes. On the same number of ranks as saved it, with the same policies, the steps after it have the bits
+/// of a training that was never interrupted.
 ///
 /// @param folder  of a checkpoint, such as `latest(directory)` returns it; visible to every rank
 /// @throws CheckpointError on every rank if the checkpoint is incomplete or damaged, with file and tensor; or if names,

@@ -224,7 +224,7 @@ void sort_for_alignment(Tensors& tensors) {
     const auto elements = elements_of(tensor.shape);
     const auto bytes = elements ? bytes_of(*type, *elements) : std::nullopt;
     check(bytes == given, "tensor '" + tensor.name + "' has " + std::to_string(given) +
-                              " bytes, which its shape and type do not fill; pass as many as they need");
+                              " bytes, which its shape and type do not fill; pass exactly the bytes that they need");
     tensor.begin = begin;
     tensor.end = begin += given;
     add(tensor.name, {{"dtype", tensor.type}, {"shape", tensor.shape}, {"data_offsets", {tensor.begin, tensor.end}}});

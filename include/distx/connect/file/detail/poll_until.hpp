@@ -2,10 +2,9 @@
 #pragma once
 #include <algorithm>
 #include <chrono>
-#include <string>
 #include <thread>
-#include <vector>
 
+#include "distx/connect/detail/name_ranks.hpp"
 #include "distx/core/detail/wait.hpp"
 
 namespace distx::detail::file {
@@ -22,18 +21,6 @@ WaitEnd poll_until(const Deadline& deadline, Ready&& ready, Stopped&& stopped) {
     if (deadline.expired()) return ready() ? WaitEnd::ready : WaitEnd::expired;
     std::this_thread::sleep_for(pause);
   }
-}
-
-/// Returns the subject of a message: `rank 1 of 5`, `ranks 1, 2 and 4 of 5`, `ranks 1, 2, … (90 ranks) of 100`.
-[[nodiscard]] inline std::string name_ranks(const std::vector<int>& ranks, int size) {
-  constexpr std::size_t most = 16;
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < std::min(ranks.size(), most); ++i) {
-    if (i > 0) text += i + 1 == ranks.size() ? " and " : ", ";
-    text += std::to_string(ranks[i]);
-  }
-  if (ranks.size() > most) text += ", … (" + std::to_string(ranks.size()) + " ranks)";
-  return text + " of " + std::to_string(size);
 }
 
 }  // namespace distx::detail::file

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "distx/connect/detail/name_ranks.hpp"
 #include "distx/connect/tcp/detail/inbox.hpp"
 
 namespace distx::detail::tcp {
@@ -53,18 +54,6 @@ inline constexpr std::uint64_t no_limit = ~std::uint64_t{0};
   constexpr std::uint64_t most = 3'200'000'000'000;
   if (milliseconds >= most) return no_timeout;
   return std::chrono::milliseconds(static_cast<std::int64_t>(milliseconds));
-}
-
-/// Returns "rank 1 of 4", or "ranks 1, 2 and 3 of 4"; names at most 16.
-[[nodiscard]] inline std::string list_ranks(const std::vector<int>& ranks, int size) {
-  constexpr std::size_t most = 16;
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < std::min(ranks.size(), most); ++i) {
-    if (i > 0) text += i + 1 == ranks.size() ? " and " : ", ";
-    text += std::to_string(ranks[i]);
-  }
-  if (ranks.size() > most) text += ", … (" + std::to_string(ranks.size()) + " ranks)";
-  return text + " of " + std::to_string(size);
 }
 
 }  // namespace distx::detail::tcp

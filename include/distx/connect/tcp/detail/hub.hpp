@@ -179,7 +179,7 @@ class Hub {
       timed_out_ = true;
       send(rank, SentError{'t', -1,
                            "timed out after " + timeout_of(waiting.part->limit).to_string() + ": " +
-                               list_ranks(missing, size()) + " did not enter this call"}
+                               name_ranks(missing, size()) + " did not enter this call"}
                      .frame(FrameKind::fail));
     }
   }
@@ -349,7 +349,7 @@ class Hub {
     std::vector<int> missing;
     for (int rank = 0; rank < size(); ++rank)
       if (record(rank).presence == Presence::absent) missing.push_back(rank);
-    auto message = "timed out after " + limit_.to_string() + ": " + list_ranks(missing, size()) + " did not join at " +
+    auto message = "timed out after " + limit_.to_string() + ": " + name_ranks(missing, size()) + " did not join at " +
                    listener_.endpoint().to_string();
     if (wrong_tokens_ > 0)
       message += "; " + std::to_string(wrong_tokens_) + (wrong_tokens_ == 1 ? " connection" : " connections") +

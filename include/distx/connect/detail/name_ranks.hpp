@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace distx::detail {
+
+/// Returns the subject of a message: `rank 1 of 5`, `ranks 1, 2 and 4 of 5`, `ranks 1, 2, … (90 ranks) of 100`.
+[[nodiscard]] inline std::string name_ranks(const std::vector<int>& ranks, int size) {
+  constexpr std::size_t most = 16;
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < std::min(ranks.size(), most); ++i) {
+    if (i > 0) text += i + 1 == ranks.size() ? " and " : ", ";
+    text += std::to_string(ranks[i]);
+  }
+  if (ranks.size() > most) text += ", … (" + std::to_string(ranks.size()) + " ranks)";
+  return text + " of " + std::to_string(size);
+}
+
+}  // namespace distx::detail
