@@ -43,7 +43,8 @@ template <class Backend, class T>
 /// - `void execute(const Call&)` for each erased call that it supports, blocking; throws on failure;
 /// - `std::shared_ptr<Operation<space>> start(state, const Call&, stream)`, the same asynchronously;
 /// - `void check_usable(const ErrorContext&)`, which throws if the communicator was revoked;
-/// - `void revoke(const std::string&) noexcept`, which makes the calls of every rank throw;
+/// - `void revoke(const std::string&) noexcept`, which makes the calls of every rank throw; the argument is what
+///   `RevocationReason::parse` reads;
 /// - `std::shared_ptr<CommunicatorState<Backend>> split(int color, int key, const std::source_location&)`;
 /// - optionally `CommunicatorMemory<std::byte, space> allocate(std::size_t count, std::size_t element_bytes, const
 ///   std::source_location&)`; without it, `allocate` returns ordinary memory.
@@ -71,7 +72,7 @@ class BasicCommunicator {
       validate(erased, backend_of().self());
       backend_of().execute(erased);
     } catch (...) {
-      revoke_for_exception();
+      state_->give_up_for_exception();
       throw;
     }
     flight.complete();
@@ -88,7 +89,7 @@ class BasicCommunicator {
       backend_of().check_usable(backend_of().self().context(erased));
       return Pending<space>(backend_of().start(state_, erased, after), ticket);
     } catch (...) {
-      revoke_for_exception();
+      state_->give_up_for_exception();
       throw;
     }
   }
@@ -144,17 +145,6 @@ class BasicCommunicator {
   [[nodiscard]] Backend& backend_of() const noexcept { return state_->backend; }
 
  private:
-  /// @pre an exception is being handled
-  void revoke_for_exception() noexcept {
-    try {
-      throw;
-    } catch (const std::exception& error) {
-      state_->give_up(error.what());
-    } catch (...) {
-      state_->give_up("unknown exception (not derived from std::exception)");
-    }
-  }
-
   std::shared_ptr<State> state_;
 };
 

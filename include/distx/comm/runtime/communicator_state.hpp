@@ -6,6 +6,7 @@
 #include "distx/comm/communicator.hpp"
 #include "distx/comm/detail/in_order.hpp"
 #include "distx/comm/runtime/flight_log.hpp"
+#include "distx/core/detail/revocation_reason.hpp"
 #include "distx/core/detail/revoke_on_exception.hpp"
 
 namespace distx::detail {
@@ -26,18 +27,30 @@ class CommunicatorState {
   CommunicatorState& operator=(const CommunicatorState&) = delete;
   ~CommunicatorState() {
     // A rank that unwinds never joins the calls in which its peers are waiting.
-    if (std::uncaught_exceptions() > exceptions_) give_up("its communicator was destroyed by an exception");
+    if (std::uncaught_exceptions() > exceptions_) give_up({"its communicator was destroyed by an exception"});
   }
 
   /// Runs `f`; if it throws, revokes the communicator before the caller sees the error and frees its buffers.
   template <class F>
   decltype(auto) guarded(F&& f) {
-    return revoke_on_exception(std::forward<F>(f), [this](const char* reason) { give_up(reason); });
+    return revoke_on_exception(std::forward<F>(f), [this](const char*) { give_up_for_exception(); });
+  }
+  /// Revokes the communicator for the exception that is being handled.
+  void give_up_for_exception() noexcept {
+    try {
+      throw;
+    } catch (const Error& error) {
+      give_up(RevocationReason::of(error));
+    } catch (const std::exception& error) {
+      give_up({error.what()});
+    } catch (...) {
+      give_up({"unknown exception (not derived from std::exception)"});
+    }
   }
   /// Revokes the communicator and writes the flight record, if asked to.
-  void give_up(const char* reason) noexcept {
-    backend.revoke(reason);
-    flight.write(reason);
+  void give_up(const RevocationReason& reason) noexcept {
+    backend.revoke(reason.published());
+    flight.write(reason.text.c_str());
   }
 
   /// Returns at least `bytes` of workspace. The next call may reuse it; collectives do not touch it.

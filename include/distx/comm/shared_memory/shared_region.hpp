@@ -6,6 +6,7 @@
 
 #include "distx/comm/shared_memory/message_request.hpp"
 #include "distx/comm/shared_memory/shared_layout.hpp"
+#include "distx/core/detail/revocation_reason.hpp"
 #include "distx/core/detail/wait.hpp"
 
 namespace distx::shared_memory {
@@ -112,7 +113,8 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
     Header& header = control_.header();
     std::uint32_t none_yet = 0;
     if (header.revoked.compare_exchange_strong(none_yet, 1)) {
-      const std::string words = "rank " + std::to_string(rank) + " revoked the communicator: " + reason;
+      // Every rank compares the calls, whether or not the communicator is revoked, and throws the MismatchError itself.
+      const std::string words = detail::RevocationReason::parse(reason).by(rank).text;
       header.reason[words.copy(header.reason, sizeof header.reason - 1)] = '\0';
     } else if (none_yet == 1) {
       // Another rank is writing its reason, or has died doing so. Until it is written, no rank observes the revocation.

@@ -106,7 +106,7 @@ class GlooBackend {
         started_(*links_, GlooSlot::started) {}
 
   [[nodiscard]] const RankOf& self() const noexcept { return links_->self(); }
-  void check_usable(const ErrorContext& context) const { links_->check_usable(context); }
+  void check_usable(const ErrorContext& context) { links_->check_usable(context); }
   void revoke(const std::string& reason) noexcept {
     links_->revoke(reason);
     own_->revoke(self().rank, reason);

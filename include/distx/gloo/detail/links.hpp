@@ -15,6 +15,7 @@
 #include "distx/comm/calls/validate.hpp"
 #include "distx/connect/failure_channel.hpp"
 #include "distx/core/deadline.hpp"
+#include "distx/core/detail/revocation_reason.hpp"
 #include "distx/gloo/detail/broken_pipe_guard.hpp"
 
 namespace distx::detail {
@@ -126,15 +127,17 @@ class GlooLinks {
   }
 
   [[nodiscard]] bool revoked() const noexcept { return revoked_.load(std::memory_order_acquire); }
-  void check_usable(const ErrorContext& context) const {
+  /// @throws what has revoked the communicator
+  void check_usable(const ErrorContext& context) {
     if (!revoked()) return;
     const std::lock_guard lock(mutex_);
-    throw RevokedError(reason_, context);
+    reason_.raise(context);
   }
   /// Ends the waits of all ranks.
   void revoke(const std::string& reason) noexcept try {
-    if (!store("rank " + std::to_string(self_.rank) + " revoked the communicator: " + reason)) return;
-    if (channel_ != nullptr) channel_->publish(identity_, reason_);
+    const auto published = RevocationReason::parse(reason).by(self_.rank);
+    if (!store({published.text})) return;  // this rank throws the error itself
+    if (channel_ != nullptr) channel_->publish(identity_, published.published());
     for (int other = 0; other < self_.size; ++other)
       if (other != self_.rank) context_->getPair(other)->close();
   } catch (const std::exception&) {
@@ -155,7 +158,7 @@ class GlooLinks {
     auto* const buffer = transfer.buffer.get();
     {
       const std::lock_guard lock(mutex_);
-      if (revoked()) throw RevokedError(reason_, context);
+      if (revoked()) reason_.raise(context);
       waits_.push_back(buffer);
     }
     std::optional<std::string> problem;
@@ -170,7 +173,7 @@ class GlooLinks {
     return problem;
   }
   /// Revokes on this rank; returns whether it was not revoked before.
-  bool store(std::string reason) {
+  bool store(RevocationReason reason) {
     const std::lock_guard lock(mutex_);
     if (revoked()) return false;
     reason_ = std::move(reason);
@@ -187,8 +190,8 @@ class GlooLinks {
     const Deadline grace(channel_ == nullptr ? Timeout(std::chrono::seconds(0)) : std::chrono::seconds(1));
     for (; !grace.expired(); std::this_thread::sleep_for(std::chrono::milliseconds(1)))
       if (const auto reason = channel_->poll(identity_)) {
-        store(*reason);
-        throw RevokedError(*reason, context);
+        store(RevocationReason::parse(*reason));
+        check_usable(context);
       }
     throw RankFailure("the connection to rank " + std::to_string(other) + " is broken, so that rank has ended or the " +
                           "network has failed (" + problem + ")",
@@ -202,7 +205,7 @@ class GlooLinks {
   Device device_;
   mutable std::mutex mutex_;
   std::atomic<bool> revoked_{false};  ///< set once, after `reason_`
-  std::string reason_;
+  RevocationReason reason_;
   std::vector<::gloo::transport::UnboundBuffer*> waits_;
   std::shared_ptr<::gloo::transport::Context> context_;
 };

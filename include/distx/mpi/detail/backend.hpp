@@ -65,9 +65,10 @@ class Backend {
   void revoke(const std::string& reason) noexcept {
     session_->control().revoke(identity_, revocation_, self_.rank, peers_, reason);
   }
-  void check_usable(const ErrorContext& context) const {
+  /// @throws what has revoked the communicator
+  void check_usable(const ErrorContext& context) {
     if (revoked()) [[unlikely]]
-      throw RevokedError(revocation_.reason, context);
+      revocation_.reason.raise(context);
   }
 
   template <Collective Call>

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "distx/connect/failure_channel.hpp"
+#include "distx/core/detail/revocation_reason.hpp"
 #include "distx/mpi/detail/check.hpp"
 #include "distx/mpi/detail/handles.hpp"
 
@@ -19,7 +20,7 @@ namespace distx::mpi {
 /// Whether a communicator has been revoked, and why; the reason is written once, before the flag is set.
 struct Revocation {
   std::atomic<bool> revoked{false};
-  std::string reason;
+  detail::RevocationReason reason;
 };
 
 /// Carries revocations and failure notifications among the ranks of one session, separate from all other traffic.
@@ -40,7 +41,7 @@ class Control {
   void join(std::uint64_t identity, Revocation& revocation) {
     const std::lock_guard lock(mutex_);
     members_.emplace(identity, &revocation);
-    if (const auto early = early_.extract(identity); !early.empty()) end(revocation, std::move(early.mapped()));
+    if (const auto early = early_.extract(identity); !early.empty()) end(revocation, detail::RevocationReason::parse(early.mapped()));
   }
   void leave(std::uint64_t identity) noexcept {
     const std::lock_guard lock(mutex_);
@@ -52,8 +53,9 @@ class Control {
               const std::string& why) noexcept try {
     const std::lock_guard lock(mutex_);
     if (revocation.revoked.load()) return;
-    end(revocation, "rank " + std::to_string(rank) + " revoked the communicator: " + why);
-    post(Subject::communicator, identity, revocation.reason, peers);
+    const auto reason = detail::RevocationReason::parse(why).by(rank);
+    end(revocation, {reason.text});  // this rank throws the error itself
+    post(Subject::communicator, identity, reason.published(), peers);
   } catch (...) {
     revocation.revoked.store(true);  // the reason could not be allocated
   }
@@ -126,7 +128,7 @@ class Control {
       if (notice.subject == Subject::notice)
         told_.publish(notice.identity, notice.reason);
       else if (const auto member = members_.find(notice.identity); member != members_.end())
-        end(*member->second, notice.reason);
+        end(*member->second, detail::RevocationReason::parse(notice.reason));
       else
         early_.emplace(notice.identity, notice.reason);  // of a communicator that is not complete yet, or destroyed
     }
@@ -145,7 +147,7 @@ class Control {
         letter.requests[i] = MPI_REQUEST_NULL;  // an unreachable peer has its own deadline
   }
 
-  static void end(Revocation& revocation, std::string reason) {
+  static void end(Revocation& revocation, detail::RevocationReason reason) {
     if (revocation.revoked.load()) return;
     revocation.reason = std::move(reason);
     revocation.revoked.store(true, std::memory_order_release);

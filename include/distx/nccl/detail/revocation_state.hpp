@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "distx/connect/failure_channel.hpp"
+#include "distx/core/detail/revocation_reason.hpp"
 #include "distx/nccl/detail/check.hpp"
 
 namespace distx::nccl::detail {
@@ -12,7 +13,7 @@ namespace distx::nccl::detail {
 /// Whether a communicator is revoked, and why. Any thread may ask and revoke; the first reason is kept.
 class RevocationState {
  public:
-  enum class Cause { revoked, timeout, rank_failure, error };
+  enum class Cause { revoked, mismatch, timeout, rank_failure, error };
 
   /// @param channel where the ranks notify each other; null if they cannot
   RevocationState(std::shared_ptr<FailureChannel> channel, std::uint64_t identity, int rank) noexcept
@@ -24,13 +25,13 @@ class RevocationState {
 
   /// Revokes it and notifies the other ranks. `thrown`: the caller throws the typed error itself.
   void revoke(Cause cause, const std::string& why, int code = 0, bool thrown = false) noexcept {
-    std::string reason;
+    distx::detail::RevocationReason reason;
     try {
-      reason = "rank " + std::to_string(rank_) + " revoked the communicator: " + why;
+      reason = distx::detail::RevocationReason::parse(why).by(rank_);
     } catch (...) {
       // Out of memory: revoked without a reason.
     }
-    if (store(cause, reason, code, thrown) && channel_ != nullptr) channel_->publish(identity_, reason);
+    if (store(cause, reason.text, code, thrown) && channel_ != nullptr) publish(reason);
   }
   /// Revokes it if another rank has. Looks at most once a millisecond.
   void poll() noexcept try {
@@ -39,7 +40,10 @@ class RevocationState {
     if (now < next_.load(std::memory_order_relaxed)) return;
     next_.store(now + std::chrono::steady_clock::duration(std::chrono::milliseconds(1)).count(),
                 std::memory_order_relaxed);
-    if (const auto reason = channel_->poll(identity_)) store(Cause::revoked, *reason, 0, true);
+    if (const auto published = channel_->poll(identity_)) {
+      const auto reason = distx::detail::RevocationReason::parse(*published);
+      store(reason.mismatch ? Cause::mismatch : Cause::revoked, reason.text, 0, false);
+    }
   } catch (...) {
     // A later poll finds it, or the deadline ends the wait.
   }
@@ -49,6 +53,7 @@ class RevocationState {
   [[noreturn]] void raise(const ErrorContext& context) {
     const std::lock_guard lock(mutex_);
     if (!std::exchange(thrown_, true)) {
+      if (cause_ == Cause::mismatch) throw MismatchError(reason_, context);
       if (cause_ == Cause::timeout) throw TimeoutError(reason_, context);
       if (cause_ == Cause::rank_failure) throw RankFailure(reason_, -1, nullptr, context);
       if (cause_ == Cause::error) throw BackendError(reason_, context, code_);
@@ -57,6 +62,11 @@ class RevocationState {
   }
 
  private:
+  void publish(const distx::detail::RevocationReason& reason) noexcept try {
+    channel_->publish(identity_, reason.published());
+  } catch (...) {
+    channel_->publish(identity_, {});  // as above
+  }
   bool store(Cause cause, const std::string& reason, int code, bool thrown) noexcept {
     const std::lock_guard lock(mutex_);
     if (revoked()) return false;
