@@ -4,6 +4,7 @@
 
 #include <csignal>
 
+#include "comm/notified_of_mismatch.hpp"
 #include "distx/gloo.hpp"
 #include "shm/forked.hpp"
 
@@ -182,3 +183,11 @@ TEST_CASE("an address that is not this host's is refused on every rank") {
 }
 
 }  // namespace
+
+TEST_CASE("a rank that is notified of a mismatch throws MismatchError once") {
+  distx::spawn(3, [](distx::ThreadConnector& connector) {
+    Comm comm(connector, {.deadline = 30s});
+    test::check_notified_of_mismatch(comm);
+    connector.barrier();
+  });
+}

@@ -8,6 +8,7 @@
 
 #include <distx/distx.hpp>
 
+#include "comm/notified_of_mismatch.hpp"
 #include "connect/wait_for_failure.hpp"
 #include "mpi/world.hpp"
 
@@ -84,4 +85,12 @@ TEST_CASE("a notification reaches every thread rank of every process" * needs_th
     if (wait_for(*notices, 77) != "from the last") throw std::runtime_error("rank heard nothing");
   });
   world().barrier();
+}
+
+TEST_CASE("a rank that is notified of a mismatch throws MismatchError once, in a call that waits or in the next") {
+  for (int round = 0; round < 20; ++round) {
+    MpiCommunicator comm(world());
+    CHECK_NOTHROW(test::check_notified_of_mismatch(comm));
+    world().barrier();
+  }
 }

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "../cuda/gate.hpp"
+#include "comm/notified_of_mismatch.hpp"
 #include "nccl/ranks.hpp"
 #include "standin/standin.hpp"
 
@@ -461,6 +462,14 @@ TEST_CASE("a blocking call of a new shape that differs throws MismatchError on e
   CHECK(of_length.all_have(3, "MismatchError"));
   CHECK(of_op.all_have(3, "MismatchError"));
   CHECK(of_operation.all_have(3, "MismatchError"));
+}
+
+TEST_CASE("a rank that is notified of a mismatch throws MismatchError once") {
+  on_ranks(3, [&](auto& connector) {
+    distx::NcclCommunicator comm(connector, {.deadline = long_deadline});
+    test::check_notified_of_mismatch(comm);
+    connector.barrier();
+  });
 }
 
 TEST_CASE("a blocking call of a known shape, or with Check::off, is one call of NCCL") {

@@ -41,7 +41,8 @@ class Control {
   void join(std::uint64_t identity, Revocation& revocation) {
     const std::lock_guard lock(mutex_);
     members_.emplace(identity, &revocation);
-    if (const auto early = early_.extract(identity); !early.empty()) end(revocation, detail::RevocationReason::parse(early.mapped()));
+    if (const auto early = early_.extract(identity); !early.empty())
+      end(revocation, detail::RevocationReason::parse(early.mapped()));
   }
   void leave(std::uint64_t identity) noexcept {
     const std::lock_guard lock(mutex_);

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <stdexcept>
+#include <string>
+
+#include "distx/comm.hpp"
+#include "distx/core/detail/revocation_reason.hpp"
+
+namespace test {
+
+/// Rank 0 revokes `comm` as one that has found a mismatch does, in place of a call of the others. Throws
+/// std::runtime_error on a rank whose next two calls do not throw MismatchError, then RevokedError.
+template <class C>
+void check_notified_of_mismatch(C& comm) {
+  const auto ends = [&](const std::string& expected) {
+    std::string type = "nothing";
+    try {
+      distx::barrier(comm);
+    } catch (const distx::MismatchError&) {
+      type = "MismatchError";
+    } catch (const distx::RevokedError&) {
+      type = "RevokedError";
+    }
+    if (type != expected)
+      throw std::runtime_error("rank " + std::to_string(comm.rank()) + " threw " + type + ", not " + expected);
+  };
+  if (comm.rank() == 0)
+    comm.revoke(distx::detail::RevocationReason{"the calls differ", true}.published());
+  else
+    ends("MismatchError");
+  ends("RevokedError");
+}
+
+}  // namespace test
