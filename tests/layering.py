@@ -47,7 +47,7 @@ VENDORS = {
     "cuda": ("cuda", "cublas", "cooperative_groups"),
     "nccl": ("nccl",),
     "eigen": ("Eigen/",),
-    "checkpoint": ("nlohmann/", "zlib.h", "sys/", "fcntl.h", "unistd.h"),
+    "checkpoint": ("nlohmann/", "libdeflate.h", "sys/", "fcntl.h", "unistd.h"),
 }
 BETWEEN_VENDORS = {"nccl": ("cuda",)}
 # a vendor's internal header: the other modules that may include it

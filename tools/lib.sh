@@ -14,7 +14,7 @@ fail() {
 
 # What the library's example programs and test programs are built with.
 build_packages=(g++ meson ninja-build pkg-config libopenmpi-dev openmpi-bin libboost-mpi-dev libeigen3-dev libcli11-dev
-  libfmt-dev nlohmann-json3-dev zlib1g-dev doctest-dev)
+  libfmt-dev nlohmann-json3-dev zlib1g-dev libdeflate-dev doctest-dev)
 # What the tests use besides; a clang is added to these.
 test_packages=(cmake doxygen python3-venv libgloo-dev)
 clang_format_version=18.1.8

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <zlib.h>
+#include <libdeflate.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -9,9 +9,9 @@
 namespace distx::checkpoint::detail {
 
 /// Returns the CRC-32 of bytes, as zlib and gzip compute it.
-[[nodiscard]] inline std::uint32_t checksum(std::span<const std::byte> bytes) noexcept {
-  return static_cast<std::uint32_t>(
-      ::crc32_z(::crc32_z(0, nullptr, 0), reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
+/// @param before  the checksum of the bytes in front of these
+[[nodiscard]] inline std::uint32_t checksum(std::span<const std::byte> bytes, std::uint32_t before = 0) noexcept {
+  return bytes.empty() ? before : ::libdeflate_crc32(before, bytes.data(), bytes.size());
 }
 
 }  // namespace distx::checkpoint::detail
