@@ -104,25 +104,40 @@ class WholeState {
       for (const auto extent : array.shape) bytes *= extent;
       auto& whole = arrays_[array.name];
       whole.resize(bytes, std::nullopt);
-      for (std::size_t i = 0; i < array.values.size_bytes(); ++i) {
-        auto& byte = whole[array.offset * width + i];
-        if (byte && *byte != array.values.bytes()[i]) agrees_ = false;
-        byte = array.values.bytes()[i];
+      for (std::size_t i = 0; i < array.values.size(); ++i) {
+        std::size_t at = 0, stride = 1, left = array.offset + i;
+        for (std::size_t d = array.shape.size(); d-- > 0; left /= array.part_shape[d], stride *= array.shape[d])
+          at += (array.part_begin[d] + left % array.part_shape[d]) * stride;
+        for (std::size_t k = 0; k < width; ++k) {
+          const std::byte now = array.values.bytes()[i * width + k];
+          auto& byte = whole[at * width + k];
+          if (byte && *byte != now) agrees_ = false;
+          byte = now;
+        }
       }
     }
-    counters_ = {state.counters.updates, state.counters.loss_scale, state.counters.finite_steps,
-                 state.counters.skipped_steps};
+    for (const auto& [name, updates] : state.counters.updates)
+      if (updates_.emplace(name, updates).first->second != updates) agrees_ = false;
+    numbers_ = {state.counters.loss_scale, static_cast<double>(state.counters.finite_steps),
+                static_cast<double>(state.counters.skipped_steps)};
+  }
+  /// Whether every byte of every array was on some rank.
+  [[nodiscard]] bool complete() const {
+    for (const auto& [name, whole] : arrays_)
+      for (const auto& byte : whole)
+        if (!byte) return false;
+    return true;
   }
   friend bool operator==(const WholeState& a, const WholeState& b) {
-    return a.agrees_ && b.agrees_ && a.arrays_ == b.arrays_ && a.counters_.updates == b.counters_.updates &&
-           a.counters_.loss_scale == b.counters_.loss_scale && a.counters_.finite_steps == b.counters_.finite_steps &&
-           a.counters_.skipped_steps == b.counters_.skipped_steps;
+    return a.agrees_ && b.agrees_ && a.complete() && a.arrays_ == b.arrays_ && a.updates_ == b.updates_ &&
+           a.numbers_ == b.numbers_;
   }
 
  private:
   std::mutex mutex_;
   std::map<std::string, std::vector<std::optional<std::byte>>> arrays_;
-  distx::detail::TrainingCounters counters_;
+  std::map<std::string, std::uint64_t> updates_;
+  std::array<double, 3> numbers_{};
   bool agrees_ = true;
 };
 

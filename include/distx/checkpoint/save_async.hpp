@@ -38,10 +38,9 @@ class PendingSave {
   [[nodiscard]] bool pending() const noexcept { return work_ != nullptr; }
 
  private:
-  template <class... Policies>
-  friend auto save_async(const std::filesystem::path& directory, DataParallel<Policies...>& training,
-                         const SaveOptions& options, const std::source_location& location)
-      -> PendingSave<typename DataParallel<Policies...>::space>;
+  template <detail::Saved Training>
+  friend auto save_async(const std::filesystem::path& directory, Training& training, const SaveOptions& options,
+                         const std::source_location& location) -> PendingSave<typename Training::space>;
 
   /// The thread and its data, which are destroyed after the thread has ended.
   struct Work {
@@ -74,19 +73,18 @@ class PendingSave {
 /// pending.finish();
 /// pending = distx::checkpoint::save_async("checkpoints", training, {.step = step});
 /// @endcode
-template <class... Policies>
-[[nodiscard]] auto save_async(const std::filesystem::path& directory, DataParallel<Policies...>& training,
-                              const SaveOptions& options,
+template <detail::Saved Training>
+[[nodiscard]] auto save_async(const std::filesystem::path& directory, Training& training, const SaveOptions& options,
                               const std::source_location& location = std::source_location::current())
-    -> PendingSave<typename DataParallel<Policies...>::space> {
-  using Pending = PendingSave<typename DataParallel<Policies...>::space>;
-  auto& comm = distx::detail::TrainingAccess::engine(training).communicator();
+    -> PendingSave<typename Training::space> {
+  using Pending = PendingSave<typename Training::space>;
+  auto& comm = detail::TrainingAccess::communicator(training);
   const ErrorContext context{"save_async", comm.backend(), comm.rank(), comm.size(), location};
   auto work = std::make_unique<typename Pending::Work>();
   work->comm = &comm;
   const auto state = detail::start(work->saving, directory, training, options, context);
   detail::on_every_rank(comm, context, [&, all = work.get()] {
-    detail::collect(all->saving, state, true);
+    detail::collect(all->saving, state, detail::TrainingAccess::stream(training), true);
     all->thread = std::thread([all] {
       try {
         all->described = all->saving.write();

@@ -24,6 +24,24 @@ struct Loaded {
 
 namespace detail {
 
+using distx::detail::TrainingAccess;
+
+/// A DataParallel or MeshParallel.
+template <class Training>
+concept Saved = distx::detail::is_training<Training>;
+
+/// Returns a training's state, after the work that the training has enqueued. Local.
+template <Saved Training>
+[[nodiscard]] TrainingState<typename Training::space> state_of(Training& training,
+                                                               const std::source_location& location) {
+  TrainingState<typename Training::space> state;
+  TrainingAccess::guard(training, [&] {
+    TrainingAccess::engine(training).ordered(TrainingAccess::stream(training),
+                                             [&] { state = training.state(location); });
+  });
+  return state;
+}
+
 /// A save: what its parts on one rank pass on.
 struct Saving {
   std::filesystem::path directory, folder;
@@ -32,25 +50,25 @@ struct Saving {
   int rank = 0;
   ShardWriter writer{};
 
+  std::map<std::string, std::uint64_t> updates{};  // of the parameters whose first elements this rank saves
+
   /// Writes this rank's files.
-  /// @return their description
+  /// @return their description, and the updates
   /// @throws CheckpointError
-  [[nodiscard]] std::string write() { return json_of(writer.write(folder, rank, manifest.step)).dump(); }
+  [[nodiscard]] std::string write() {
+    const nlohmann::json json = {{"files", json_of(writer.write(folder, rank, manifest.step))}, {"updates", updates}};
+    return json.dump();
+  }
 };
 
 /// Makes the folder. Collective.
 /// @return the state to be saved
-template <class... Policies>
-[[nodiscard]] TrainingState<typename DataParallel<Policies...>::space> start(Saving& saving,
-                                                                             const std::filesystem::path& directory,
-                                                                             DataParallel<Policies...>& training,
-                                                                             const SaveOptions& options,
-                                                                             const ErrorContext& context) {
-  auto& engine = distx::detail::TrainingAccess::engine(training);
-  auto& comm = engine.communicator();
-  using Space = typename DataParallel<Policies...>::space;
-  TrainingState<Space> state;
-  engine.ordered(typename Space::stream{}, [&] { state = engine.state(context.location); });
+template <Saved Training>
+[[nodiscard]] TrainingState<typename Training::space> start(Saving& saving, const std::filesystem::path& directory,
+                                                            Training& training, const SaveOptions& options,
+                                                            const ErrorContext& context) {
+  auto& comm = TrainingAccess::communicator(training);
+  auto state = state_of(training, context.location);
   const auto steps = gather_numbers(comm, options.step, context.location);
   for (std::size_t rank = 0; rank < steps.size(); ++rank)
     if (steps[rank] != steps[0])
@@ -59,7 +77,8 @@ template <class... Policies>
                           context);
   saving.directory = directory;
   saving.folder = directory / folder_name(options.step);
-  saving.manifest = {options.step, comm.size(), engine.policies().stage, options.notes, state.counters, {}, {}};
+  const int stage = TrainingAccess::engine(training).policies().stage;
+  saving.manifest = {options.step, comm.size(), stage, options.notes, state.counters, {}, {}};
   saving.keep = options.keep;
   saving.rank = comm.rank();
   on_every_rank(comm, context, [&] {
@@ -69,13 +88,19 @@ template <class... Policies>
 }
 /// Adds this rank's share of a state to the files; borrowed where the host can read it, unless `copied`.
 template <MemorySpace Space>
-void collect(Saving& saving, const TrainingState<Space>& state, bool copied = false) {
+void collect(Saving& saving, const TrainingState<Space>& state, typename Space::stream after, bool copied = false) {
   const auto arrays = file_arrays(state);
-  saving.writer.template add<Space>(arrays, {}, copied);
-  for (const auto& array : arrays) saving.manifest.tensors[array.name] = {std::string(array.type), array.shape};
-  if (saving.rank == 0)  // for PyTorch
-    for (const auto& [name, updates] : state.counters.updates)
-      saving.writer.add_scalar("optim.state." + name + ".step", static_cast<float>(updates));
+  saving.writer.template add<Space>(arrays, after, copied);
+  std::set<std::string_view> first;
+  for (const auto& array : arrays) {
+    saving.manifest.tensors[array.name] = {std::string(array.type), array.shape};
+    if (array.saves_first()) first.insert(array.name);
+  }
+  for (const auto& [name, updates] : state.counters.updates) {
+    if (!first.contains(name)) continue;
+    saving.updates[name] = updates;
+    saving.writer.add_scalar("optim.state." + name + ".step", static_cast<float>(updates));  // for PyTorch
+  }
 }
 /// Writes the manifest. Collective.
 /// @param described  what `write` has returned on this rank
@@ -83,10 +108,19 @@ void collect(Saving& saving, const TrainingState<Space>& state, bool copied = fa
 template <MemorySpace Space>
 std::filesystem::path finish(Saving& saving, const std::string& described, AnyCommunicator<Space>& comm,
                              const ErrorContext& context) {
-  const auto files = gather_texts(comm, described, context.location);
+  const auto ranks = gather_texts(comm, described, context.location);
   on_every_rank(comm, context, [&] {
     if (comm.rank() != 0) return;
-    for (const auto& list : files) add_files(saving.manifest.files, nlohmann::json::parse(list));
+    auto& updates = saving.manifest.counters.updates;
+    updates.clear();
+    for (const auto& text : ranks) {
+      const auto json = nlohmann::json::parse(text);
+      add_files(saving.manifest.files, json.at("files"));
+      for (const auto& [name, count] : json.at("updates").items()) {
+        updates.emplace_back(name, 0);
+        count.get_to(updates.back().second);
+      }
+    }
     complete(saving.directory, saving.folder, to_text(saving.manifest));
     if (saving.keep > 0) remove_older(saving.directory, saving.folder, saving.keep);
   });
@@ -103,8 +137,8 @@ std::filesystem::path finish(Saving& saving, const std::string& described, AnyCo
   return all.back();
 }
 
-/// Saves a training in a new folder `step-<number>` of `directory`. Collective over the training's ranks, between
-/// steps; every rank writes its share of the state at the same time.
+/// Saves a DataParallel or a MeshParallel in a new folder `step-<number>` of `directory`. Collective over the
+/// training's ranks, between steps; every rank writes its share of the state at the same time.
 ///
 /// The shards are safetensors files in the form of PyTorch's distributed checkpoints, with the optimizer's arrays as
 /// `optim.state.<parameter>.<array>`. The checkpoint exists once its manifest does, which is written last: files are
@@ -119,17 +153,16 @@ std::filesystem::path finish(Saving& saving, const std::string& described, AnyCo
 /// @code
 /// distx::checkpoint::save("checkpoints", training, {.step = step, .keep = 3});
 /// @endcode
-template <class... Policies>
-std::filesystem::path save(const std::filesystem::path& directory, DataParallel<Policies...>& training,
-                           const SaveOptions& options,
+template <detail::Saved Training>
+std::filesystem::path save(const std::filesystem::path& directory, Training& training, const SaveOptions& options,
                            const std::source_location& location = std::source_location::current()) {
-  auto& comm = distx::detail::TrainingAccess::engine(training).communicator();
+  auto& comm = detail::TrainingAccess::communicator(training);
   const ErrorContext context{"save", comm.backend(), comm.rank(), comm.size(), location};
   detail::Saving saving;
   const auto state = detail::start(saving, directory, training, options, context);
   std::string described;
   detail::on_every_rank(comm, context, [&] {
-    detail::collect(saving, state);
+    detail::collect(saving, state, detail::TrainingAccess::stream(training));
     described = saving.write();
   });
   return detail::finish(saving, described, comm, context);
@@ -138,26 +171,25 @@ std::filesystem::path save(const std::filesystem::path& directory, DataParallel<
 /// Loads a checkpoint into a training of the same model and optimizer: weights, the optimizer's arrays, counters of
 /// updates, and the loss scale. Collective over the training's ranks, between steps.
 ///
-/// The number of ranks, the stage and the buckets may differ from those that saved it. Each rank copies the byte ranges
-/// that it holds, and the ranks check the checksums of all files among them. Everything is validated before the
-/// training changes. On the same number of ranks as saved it, with the same policies, the steps after it have the bits
-/// of a training that was never interrupted.
+/// The number of ranks, the mesh, the layouts of its weights, the stage and the buckets may differ from those that
+/// saved it; a DataParallel loads what a MeshParallel has saved, and vice versa, if names, shapes and types are the
+/// same. Each rank copies the byte ranges that it holds, and the ranks check the checksums of all files among them.
+/// Everything is validated before the training changes. On the same number of ranks as saved it, with the same
+/// policies, the steps after it have the bits of a training that was never interrupted.
 ///
 /// @param folder  of a checkpoint, such as `latest(directory)` returns it; visible to every rank
 /// @throws CheckpointError on every rank if the checkpoint is incomplete or damaged, with file and tensor; or if names,
 ///   types or shapes differ from the training's, with all differences
 /// @throws InvalidState during a step, or in a scope of `unshard`
 /// @throws MismatchError on every rank if the ranks read different checkpoints
-template <class... Policies>
-Loaded load(const std::filesystem::path& folder, DataParallel<Policies...>& training,
+template <detail::Saved Training>
+Loaded load(const std::filesystem::path& folder, Training& training,
             const std::source_location& location = std::source_location::current()) {
-  auto& engine = distx::detail::TrainingAccess::engine(training);
-  auto& comm = engine.communicator();
+  auto& comm = detail::TrainingAccess::communicator(training);
   const ErrorContext context{"load", comm.backend(), comm.rank(), comm.size(), location};
-  using Space = typename DataParallel<Policies...>::space;
-  const typename Space::stream after{};
-  TrainingState<Space> state;
-  engine.ordered(after, [&] { state = engine.state(location); });
+  using Space = typename Training::space;
+  const auto after = detail::TrainingAccess::stream(training);
+  const auto state = detail::state_of(training, location);
   detail::Manifest manifest;
   std::optional<detail::ShardIndex> index;
   std::vector<detail::ShardCopy<Space>> copies;
@@ -175,9 +207,11 @@ Loaded load(const std::filesystem::path& folder, DataParallel<Policies...>& trai
       throw MismatchError(
           "the ranks read different checkpoints from '" + folder.string() + "'; use a directory that all of them see",
           context);
-  engine.restore(manifest.counters, after, location, [&] {
-    for (const auto& each : copies) copy(after, each.to, Span<const std::byte>(each.from.data(), each.from.size()));
-    after.synchronize();
+  detail::TrainingAccess::guard(training, [&] {
+    detail::TrainingAccess::engine(training).restore(manifest.counters, after, location, [&] {
+      for (const auto& each : copies) copy(after, each.to, Span<const std::byte>(each.from.data(), each.from.size()));
+      after.synchronize();
+    });
   });
   return {manifest.step, manifest.notes, manifest.ranks};
 }

@@ -59,6 +59,10 @@ concept UpdatesIn = ShardableOptimizer<Optimizer> && (HostAccessible<Space> || E
 
 struct TrainingAccess;
 
+/// Whether `A` is a training, which checkpoints save.
+template <class A>
+inline constexpr bool is_training = false;
+
 }  // namespace detail
 
 /// Trains one model on all ranks: each rank computes gradients on its own part of the batch, and all ranks make the
@@ -401,7 +405,10 @@ class DataParallel {
 
 namespace detail {
 
-/// Gives MeshParallel and checkpoints access to a DataParallel.
+template <class... Policies>
+inline constexpr bool is_training<DataParallel<Policies...>> = true;
+
+/// Gives MeshParallel access to a DataParallel, and checkpoints access to both.
 struct TrainingAccess {
   /// Constructs the training of this rank's part of a model.
   template <class Training, class C, class Optimizer>
@@ -411,7 +418,34 @@ struct TrainingAccess {
   }
   template <class Training>
   static auto& engine(Training& training) noexcept {
-    return *training.engine_;
+    if constexpr (requires { training.mesh_; })
+      return *training.training_.engine_;
+    else
+      return *training.engine_;
+  }
+  /// Returns the communicator of all ranks of a training, over its mesh if it has one.
+  template <class Training>
+  static auto& communicator(Training& training) noexcept {
+    if constexpr (requires { training.mesh_; })
+      return training.mesh_.world;
+    else
+      return training.engine_->communicator();
+  }
+  /// Returns the stream that orders calls without a stream.
+  template <class Training>
+  static typename Training::space::stream stream([[maybe_unused]] const Training& training) noexcept {
+    if constexpr (requires { training.mesh_; })
+      return training.mesh_.stream;
+    else
+      return {};
+  }
+  /// Calls `f`; an error revokes all of the training's communicators.
+  template <class Training, class F>
+  static void guard(Training& training, F&& f) {
+    if constexpr (requires { training.mesh_; })
+      training.guarded(f);
+    else
+      f();  // the engine guards its calls
   }
   /// Adds a parameter's unit to a scope of `unshard`.
   template <class Training, class A>

@@ -37,12 +37,21 @@ class MeshParallel {
         training_(made(mesh, parameters, optimizer, options, location)) {
     guarded([&] {
       std::vector<bool> counts;
+      std::vector<detail::TensorPart> parts;
       for (const auto& entry : detail::TensorAccess::entries(parameters)) {
         if (entry.empty) continue;
-        bool first = true;  // of the ranks that have the same part
+        parts.push_back(entry.part);
+        bool& first = parts.back().first;
         for (std::size_t axis = 0; axis < MeshT::axes; ++axis)
           if ((others_ & ~entry.cutting) >> axis & 1U) first = first && mesh.coordinates()[axis] == 0;
         counts.push_back(first);
+      }
+      engine().describe_parts(std::move(parts));
+      for (const auto& entry : detail::TensorAccess::entries(parameters)) {
+        Listed& listed = listed_.emplace_back(Listed{entry.name, entry.type(), entry.empty, entry.part});
+        if (!entry.trained()) continue;
+        if (engine().policies().has_master(entry.type())) listed.arrays.emplace_back("master");
+        for (std::size_t k = 0; k < Optimizer::states; ++k) listed.arrays.push_back(detail::state_name<Optimizer>(k));
       }
       if (others_ != 0)
         detail::TrainingAccess::engine(training_).extend_norm(mesh_.over(others_).share(), std::move(counts));
@@ -135,6 +144,25 @@ class MeshParallel {
   void release(const here& location = here::current()) {
     guarded([&] { training_.release(mesh_.stream, location); });
   }
+  /// Returns all that the training needs to be resumed, with what this rank holds of it: each array's part is a box of
+  /// the whole array. Local, between steps. @see DataParallel::state
+  [[nodiscard]] TrainingState<space> state(const here& location = here::current()) {
+    auto state = engine().state(location);
+    auto held = std::move(state.arrays);
+    state.arrays.clear();
+    auto next = held.begin();
+    for (const auto& each : listed_) {
+      const std::size_t arrays = 1 + each.arrays.size();
+      if (each.empty) {
+        add_empty(state, each);
+        continue;
+      }
+      std::move(next, next + static_cast<std::ptrdiff_t>(arrays), std::back_inserter(state.arrays));
+      next += static_cast<std::ptrdiff_t>(arrays);
+    }
+    return state;
+  }
+
   /// Returns the norm of all gradients of the last step, over the whole mesh, before they were clipped.
   [[nodiscard]] double gradient_norm() const noexcept { return training_.gradient_norm(); }
   /// Returns the factor for the loss before the backward pass.
@@ -143,6 +171,30 @@ class MeshParallel {
   [[nodiscard]] MemoryLedger memory() const { return training_.memory(); }
 
  private:
+  friend struct detail::TrainingAccess;
+
+  /// A weight in the state: its arrays of the optimizer, and its part on this rank.
+  struct Listed {
+    std::string name;
+    ElementType type = ElementType::bytes;
+    bool empty = false;  // on this rank, so that `training_` does not have it
+    detail::TensorPart part{};
+    std::vector<std::string> arrays{};
+  };
+  static void add_empty(TrainingState<space>& state, const Listed& listed) {
+    const auto add = [&](std::string name, ElementType type) {
+      auto& array = state.arrays.emplace_back();
+      array.name = std::move(name);
+      array.shape = listed.part.shape;
+      array.values = {nullptr, 0, type, size_of(type)};
+      array.part_begin = listed.part.part_begin;
+      array.part_shape = listed.part.part_shape;
+    };
+    add(listed.name, listed.type);
+    for (const auto& each : listed.arrays)
+      add("optim.state." + listed.name + "." + each,
+          listed.type == ElementType::f64 ? ElementType::f64 : ElementType::f32);
+  }
   template <class MeshT, class Optimizer>
   Inner made(const MeshT& mesh, const TensorParameterList<space>& parameters, const Optimizer& optimizer,
              const DataParallelOptions& options, const here& location) {
@@ -191,6 +243,14 @@ class MeshParallel {
   std::shared_ptr<void> keep_;
   detail::AxisSet others_;
   Inner training_;
+  std::vector<Listed> listed_{};  // in the order of the parameters
 };
+
+namespace detail {
+
+template <class Data, class... Policies>
+inline constexpr bool is_training<MeshParallel<Data, Policies...>> = true;
+
+}  // namespace detail
 
 }  // namespace distx

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "distx/parallel/parameter_list.hpp"
+#include "distx/parallel/training_state.hpp"
 #include "distx/tensor/make_tensor.hpp"
 
 namespace distx {
@@ -17,6 +18,7 @@ struct TensorEntry {
   bool empty;       ///< whether this rank's part is empty, and not in the list of parts
   ElementType element;
   bool trainable;
+  TensorPart part;
 
   [[nodiscard]] bool trained() const noexcept { return trainable; }
   [[nodiscard]] ElementType type() const noexcept { return element; }
@@ -119,9 +121,14 @@ class TensorParameterList {
   template <FloatingElement T, std::size_t Rank, class MeshT, class L>
   void add_one(const TensorParameter<T, Rank, MeshT, L, Space>& parameter) {
     const auto* const part = detail::TensorAccess::part(parameter);
-    entries_.push_back({parameter.name(), &detail::state_of(parameter.mesh()),
-                        detail::sharding_of(parameter).sharded_axes(), part == nullptr, distx::element_type<T>,
-                        parameter.trainable_});
+    const auto list = [](const Extents<Rank>& extents) { return std::vector(extents.begin(), extents.end()); };
+    entries_.push_back({parameter.name(),
+                        &detail::state_of(parameter.mesh()),
+                        detail::sharding_of(parameter).sharded_axes(),
+                        part == nullptr,
+                        distx::element_type<T>,
+                        parameter.trainable_,
+                        {list(parameter.extents()), list(parameter.offset()), list(parameter.local_extents())}});
     if (part != nullptr) parts_.add(*part);
   }
 

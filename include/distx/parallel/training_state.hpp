@@ -19,10 +19,17 @@ struct TrainingCounters {
   std::uint64_t skipped_steps = 0;  ///< because of an overflow
 };
 
+/// This rank's part of a parameter that is distributed over a mesh.
+struct TensorPart {
+  std::vector<std::size_t> shape;  ///< of the whole array
+  std::vector<std::size_t> part_begin, part_shape;
+  bool first = true;  ///< whether no rank before this one along the other axes has the same part
+};
+
 }  // namespace detail
 
 /// All that a training needs to be resumed between two steps, besides the user's own state; returned by
-/// `DataParallel::state`.
+/// `DataParallel::state` and `MeshParallel::state`.
 ///
 /// Every rank lists the same arrays in the same order: in the order of the parameters, each followed by the optimizer's
 /// arrays. Spans are borrowed, and valid until the next step or the end of the training.
@@ -33,13 +40,19 @@ struct TrainingState {
     /// The name of the parameter or buffer. An array of the optimizer is named `optim.state.PARAMETER.ARRAY`, such as
     /// `optim.state.conv1.weight.exp_avg`; the master weights of Precision are the array `master`.
     std::string name;
-    std::vector<std::size_t> shape;  ///< of the whole array: {rows, columns} if the parameter has `.rows`, else {size}
-    std::size_t offset = 0;          ///< of the first of `values` in the whole array, row-major
+    /// The shape of the whole array: {rows, columns} if the parameter has `.rows`, the extents of a TensorParameter,
+    /// else {size}.
+    std::vector<std::size_t> shape;
+    std::size_t offset = 0;            ///< of the first of `values` in this rank's part of the array, row-major
     Span<AnyElement, Space> values{};  ///< the elements that this rank holds; they may be none
     /// `values.subspan(share_begin, share_size)` is this rank's share: the shares of all ranks partition the whole
     /// array.
     std::size_t share_begin = 0;
     std::size_t share_size = 0;
+    /// This rank's part of the array: the box of `part_shape` from index `part_begin` on. The whole array, except on a
+    /// mesh that shards it.
+    std::vector<std::size_t> part_begin{};
+    std::vector<std::size_t> part_shape{};
   };
 
   std::vector<Array> arrays;

@@ -124,10 +124,7 @@ class ShardIndex {
       if (run.begin != end) break;
       end += run.bytes.size() / element_bytes;
     }
-    if (end != begin + size || (!runs.empty() && runs.back().begin >= end))
-      throw CheckpointError(
-          "the files of '" + folder_.string() + "' do not have every element of tensor '" + name + "' once; " + advice_,
-          {.operation = "checkpoint"});
+    if (end != begin + size || (!runs.empty() && runs.back().begin >= end)) fail_incomplete(name);
     return runs;
   }
   /// Calls f(offsets, shape, bytes) for each part of an array.
@@ -140,8 +137,26 @@ class ShardIndex {
   /// @throws CheckpointError if the files do not have each element once
   template <MemorySpace Space>
   void plan(const FileArray<Space>& array, std::vector<ShardCopy<Space>>& copies) const {
-    for (const auto& run : runs_of(array.name, array.shape, array.element_bytes, array.begin, array.size))
-      copies.push_back({array.bytes_at(run.begin, run.bytes.size() / array.element_bytes), run.bytes});
+    std::vector<const Part*> used;
+    std::uint64_t elements = 0;
+    const auto found = parts_.find(array.name);
+    for (auto& [box, begin, size] : rectangles_of(array.part.extents, array.begin, array.size)) {
+      for (std::size_t d = 0; d < box.offsets.size(); ++d) box.offsets[d] += array.part.offsets[d];
+      for (std::size_t i = 0; found != parts_.end() && i < found->second.size(); ++i) {
+        const Part& part = found->second[i];
+        const Box common = box & part.box();
+        if (common.volume() == 0) continue;
+        elements += common.volume();
+        used.push_back(&part);
+        const auto bytes = part.file->bytes(*part.tensor);
+        each_common_run(common, array.part, part.box(), [&](std::uint64_t at, std::uint64_t from, std::uint64_t count) {
+          copies.push_back(
+              {array.bytes_at(at, count), bytes.subspan(static_cast<std::size_t>(from) * array.element_bytes,
+                                                        static_cast<std::size_t>(count) * array.element_bytes)});
+        });
+      }
+    }
+    if (elements != array.size || overlap(std::move(used))) fail_incomplete(array.name);
   }
 
  private:
@@ -150,7 +165,28 @@ class ShardIndex {
     const SafetensorsFile* file;
     const SafetensorsTensor* tensor;
     Shape offsets;
+
+    [[nodiscard]] Box box() const { return {offsets, tensor->shape}; }
   };
+
+  /// Returns whether some element is in two of an array's parts.
+  [[nodiscard]] static bool overlap(std::vector<const Part*> parts) {
+    std::sort(parts.begin(), parts.end(), [](const Part* a, const Part* b) {
+      return a->offsets[0] != b->offsets[0] ? a->offsets[0] < b->offsets[0] : a < b;
+    });
+    parts.erase(std::unique(parts.begin(), parts.end()), parts.end());
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      const std::uint64_t end = parts[i]->offsets[0] + parts[i]->tensor->shape[0];
+      for (std::size_t j = i + 1; j < parts.size() && parts[j]->offsets[0] < end; ++j)
+        if ((parts[i]->box() & parts[j]->box()).volume() > 0) return true;
+    }
+    return false;
+  }
+  [[noreturn]] void fail_incomplete(const std::string& name) const {
+    throw CheckpointError(
+        "the files of '" + folder_.string() + "' do not have every element of tensor '" + name + "' once; " + advice_,
+        {.operation = "checkpoint"});
+  }
 
   [[noreturn]] void fail(const SafetensorsFile& file, const std::string& what) const {
     throw CheckpointError("'" + file.path() + "' " + what + "; " + advice_, {.operation = "checkpoint"});

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <array>
 #include <cstring>
 
 #include "distx/checkpoint/detail/file_array.hpp"
@@ -17,24 +16,28 @@ inline constexpr const char* checksums_key = "distx.crc32";
 inline constexpr const char* step_key = "distx.step";
 
 /// Collects one rank's shares and writes them as safetensors files, in which a name occurs once: a share of a matrix
-/// that begins or ends inside a row takes up to three files.
+/// that begins or ends inside a row takes up to three files, of an array with n dimensions up to 2n - 1.
 class ShardWriter {
  public:
-  /// Adds a rectangle to the file of that number.
+  /// Adds a box of an array to the file of that number.
   /// @param bytes  borrowed until `write` returns
-  void add(std::size_t file, const std::string& name, std::string_view type, const Rectangle& rectangle,
+  void add(std::size_t file, const std::string& name, std::string_view type, Box box,
            std::span<const std::byte> bytes) {
-    files_[file].push_back({{name, std::string(type), rectangle.extents, 0, bytes.size()}, rectangle.offsets, bytes});
+    if (files_.size() <= file) files_.resize(file + 1);
+    files_[file].push_back(
+        {{name, std::string(type), std::move(box.extents), 0, bytes.size()}, std::move(box.offsets), bytes});
   }
   /// Adds a rank's share of every array.
   /// @param copied  false: host memory is borrowed until `write` returns
   template <MemorySpace Space>
   void add(const std::vector<FileArray<Space>>& arrays, typename Space::stream after, bool copied = false) {
     for (const auto& array : arrays) {
-      const auto rectangles = rectangles_of(array.shape, array.share_begin, array.share_size);
-      for (std::size_t k = 0; k < rectangles.size(); ++k)
-        add(k, array.name, array.type, rectangles[k],
-            on_host<Space>(array.bytes_at(rectangles[k].begin, rectangles[k].size), after, copied));
+      auto rectangles = rectangles_of(array.part.extents, array.share_begin, array.share_size);
+      for (std::size_t k = 0; k < rectangles.size(); ++k) {
+        auto& [box, begin, size] = rectangles[k];
+        for (std::size_t d = 0; d < box.offsets.size(); ++d) box.offsets[d] += array.part.offsets[d];
+        add(k, array.name, array.type, std::move(box), on_host<Space>(array.bytes_at(begin, size), after, copied));
+      }
     }
     after.synchronize();
   }
@@ -106,7 +109,7 @@ class ShardWriter {
     return {name, header.size() + data, checksum(header)};
   }
 
-  std::array<std::vector<Piece>, 3> files_;
+  std::vector<std::vector<Piece>> files_;
   std::vector<Buffer<std::byte, Host>> copies_;
 };
 

@@ -10,15 +10,17 @@ namespace distx::detail {
 /// Lists the arrays of a training and what this rank holds of them. Local.
 ///
 /// The ranks that shard a model share each array as gradients are partitioned, at stage 0 too; with Hybrid, the first
-/// rank of those that hold the same shard has its share. Weights outside the buckets are the share of rank 0.
+/// rank of those that hold the same shard has its share. Weights outside the buckets are the share of rank 0. Of the
+/// ranks that a mesh gives the same part, the first one has its shares.
 template <MemorySpace Space>
 class StateLister {
   using Values = Span<AnyElement, Space>;
 
  public:
+  /// @param parts  of each parameter, if they are distributed over a mesh; else empty
   StateLister(const Buckets<Space>& buckets, const ParameterStore<Space>& parameters,
-              TrainingCommunicators<Space>& comms)
-      : entries_(parameters.entries()), comms_(comms), held_(entries_.size()) {
+              TrainingCommunicators<Space>& comms, const std::vector<TensorPart>& parts)
+      : entries_(parameters.entries()), parts_(parts), comms_(comms), held_(entries_.size()) {
     for (const auto& bucket : buckets) {
       std::size_t number = 0;
       for (const auto& buffer : bucket.buffers) {
@@ -79,8 +81,16 @@ class StateLister {
     const std::size_t rows = entry.options.rows;
     auto& array = arrays_.emplace_back();
     array.name = std::move(name);
-    array.shape = rows > 0 ? std::vector{rows, entry.size() / rows} : std::vector{entry.size()};
     array.values = values;
+    if (!parts_.empty()) {
+      array.shape = parts_[index].shape;
+      array.part_begin = parts_[index].part_begin;
+      array.part_shape = parts_[index].part_shape;
+    } else {
+      array.shape = rows > 0 ? std::vector{rows, entry.size() / rows} : std::vector{entry.size()};
+      array.part_begin.resize(array.shape.size());
+      array.part_shape = array.shape;
+    }
     if (piece == nullptr) return;
     array.offset = piece->offset;
     const auto share = share_of(index);
@@ -93,6 +103,7 @@ class StateLister {
   /// Returns where this rank's share of a parameter begins and ends.
   [[nodiscard]] std::pair<std::size_t, std::size_t> share_of(std::size_t index) const {
     const Held& held = held_[index];
+    if (!parts_.empty() && !parts_[index].first) return {0, 0};
     if (held.bucket == nullptr) return {0, comms_.all().rank() == 0 ? entries_[index].size() : 0};
     const bool first = comms_.across() == nullptr || comms_.across()->rank() == 0;
     if (held.kept == nullptr || !first) return {0, 0};
@@ -100,6 +111,7 @@ class StateLister {
   }
 
   const std::vector<ParameterEntry<Space>>& entries_;
+  const std::vector<TensorPart>& parts_;
   TrainingCommunicators<Space>& comms_;
   std::vector<Held> held_;
   std::vector<typename TrainingState<Space>::Array> arrays_;

@@ -222,7 +222,7 @@ class TrainingEngine {
   /// @throws InvalidState during a step, or while an average is swapped in
   [[nodiscard]] TrainingState<Space> state(const here& location) {
     check_resumable("state", location);
-    TrainingState<Space> state{StateLister<Space>(buckets_.all(), parameters_, comms_).arrays(), {}};
+    TrainingState<Space> state{StateLister<Space>(buckets_.all(), parameters_, comms_, parts_).arrays(), {}};
     for (std::size_t i = 0; i < parameters_.size(); ++i)
       if (parameters_[i].trained())
         state.counters.updates.emplace_back(parameters_[i].name, parameters_.steps()[i].updates);
@@ -247,6 +247,8 @@ class TrainingEngine {
           parameters_.steps()[i].updates = found->second;
     });
   }
+  /// Describes the parameters as parts of distributed ones.
+  void describe_parts(std::vector<TensorPart> parts) { parts_ = std::move(parts); }
   [[nodiscard]] AnyCommunicator<Space>& communicator() noexcept { return comms_.all(); }
   [[nodiscard]] const TrainingPolicies& policies() const noexcept { return policies_; }
   /// @}
@@ -361,7 +363,8 @@ class TrainingEngine {
   StepState state_{};
   StepOptionsCheck<Space> step_options_{};
   CallOrder<Space> calls_{};
-  std::int64_t steps_ = 0;  // that have ended
+  std::vector<TensorPart> parts_{};  // empty without a mesh
+  std::int64_t steps_ = 0;           // that have ended
 };
 
 }  // namespace distx::detail

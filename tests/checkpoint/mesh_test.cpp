@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <distx/parallel/mesh_parallel.hpp>
+#include <distx/tensor/dist_tensor.hpp>
+
+#include "model.hpp"
+
+using model::Folder;
+using model::on_ranks;
+using model::WholeState;
+
+namespace {
+
+struct Data {};
+struct Model {};
+struct Third {};
+using Grid = distx::Mesh<Data, Model, Third>;
+using Shape = std::array<int, 3>;
+
+template <class... Ps>
+using In = distx::Layout<Ps...>;
+template <std::size_t Dim, class Axis>
+using Shard = distx::Shard<Dim, Axis>;
+
+/// The layouts of the weights below.
+struct Layouts {
+  using rows = In<Shard<0, Model>>;
+  using both = In<Shard<0, Model>, Shard<1, Third>>;
+  using cube = In<Shard<1, Model>>;
+  using tiny = In<Shard<0, Model>>;
+};
+struct OtherLayouts {
+  using rows = In<Shard<1, Third>>;
+  using both = In<Shard<1, Model>, Shard<0, Third>>;
+  using cube = In<Shard<2, Third>, Shard<0, Model>>;
+  using tiny = In<>;
+};
+
+template <std::size_t Rank, class T, class L>
+auto weight(const char* name, const Grid& mesh, const distx::Extents<Rank>& extents, float offset,
+            const distx::ParameterOptions& options = {}) {
+  const auto value = [offset](const distx::Extents<Rank>& index) {
+    float sum = offset;
+    for (std::size_t d = 0; d < Rank; ++d) sum += std::sin(static_cast<float>(index[d] * (d + 1)));
+    return sum;
+  };
+  return distx::TensorParameter<T, Rank, Grid, L>(name, mesh, extents, value, options);
+}
+
+/// A training on a mesh, some parts of which are empty, others replicated.
+template <class L, class T, class... Policies>
+class MeshTrainer {
+ public:
+  /// @param cube  whether the model has a weight of three dimensions, which a DataParallel has not
+  template <class Optimizer>
+  MeshTrainer(const Grid& mesh, const Optimizer& optimizer, const distx::DataParallelOptions& options, float offset = 0,
+              bool cube = true)
+      : mesh_(mesh),
+        has_cube_(cube),
+        rows_(weight<2, T, typename L::rows>("rows", mesh, {5, 3}, offset)),
+        both_(weight<2, T, typename L::both>("both", mesh, {7, 6}, offset)),
+        cube_(weight<3, T, typename L::cube>("cube", mesh, {3, 4, 5}, offset)),
+        same_(weight<1, T, In<>>("same", mesh, {6}, offset)),
+        tiny_(weight<1, T, typename L::tiny>("tiny", mesh, {1}, offset)),
+        frozen_(weight<2, T, typename L::both>("frozen", mesh, {3, 2}, offset, {.trainable = false})),
+        training_(mesh, list(), optimizer, options) {}
+
+  void step(std::uint64_t number) {
+    {
+      const auto weights = training_.unshard(tiny_, rows_, both_, same_);
+      ready(tiny_, number);
+      ready(rows_, number);
+      ready(both_, number);
+      ready(same_, number);
+    }
+    if (has_cube_) {
+      const auto weights = training_.unshard(cube_);
+      ready(cube_, number);
+    }
+    training_.step({.learning_rate = 0.01});
+  }
+  auto& training() { return training_; }
+
+ private:
+  distx::TensorParameterList<> list() {
+    distx::TensorParameterList<> all;
+    all.add(tiny_, rows_, both_, same_);
+    if (has_cube_) all.add(cube_);
+    return all.add(frozen_);
+  }
+  template <class W>
+  void ready(const W& weight, std::uint64_t number) {
+    using Layout = distx::detail::layout_with<typename W::layout_type, distx::Partial<Data>>;
+    distx::DistTensor<T, W::rank(), Grid, Layout> gradient(mesh_, weight.extents());
+    for (std::size_t i = 0; i < gradient.local().size(); ++i)
+      gradient.local()[i] =
+          static_cast<T>(static_cast<float>(weight.local()[i]) - std::cos(static_cast<float>(i + 3 * number)) +
+                         static_cast<float>(mesh_.coordinate<Data>()));
+    training_.ready(weight, gradient);
+  }
+
+  Grid mesh_;
+  bool has_cube_;
+  distx::TensorParameter<T, 2, Grid, typename L::rows> rows_;
+  distx::TensorParameter<T, 2, Grid, typename L::both> both_;
+  distx::TensorParameter<T, 3, Grid, typename L::cube> cube_;
+  distx::TensorParameter<T, 1, Grid> same_;
+  distx::TensorParameter<T, 1, Grid, typename L::tiny> tiny_;
+  distx::TensorParameter<T, 2, Grid, typename L::both> frozen_;
+  distx::MeshParallel<Data, Policies...> training_;
+};
+
+using Any = distx::ZeRO<distx::Dynamic>;
+using Float = MeshTrainer<Layouts, float, Any>;
+using Turned = MeshTrainer<OtherLayouts, float, Any>;
+using Half = MeshTrainer<Layouts, distx::bfloat16, Any, distx::Precision<distx::bfloat16>>;
+
+int ranks_of(const Shape& shape) { return shape[0] * shape[1] * shape[2]; }
+
+constexpr Shape shapes[] = {{1, 1, 1}, {2, 1, 1}, {1, 2, 1}, {1, 1, 3}, {2, 2, 1}, {1, 2, 2}, {2, 2, 2}};
+
+template <class Trainer>
+void save(const Folder& folder, const Shape& shape, int stage, WholeState& saved, bool cube = true) {
+  on_ranks(ranks_of(shape), [&](distx::ThreadCommunicator& comm) {
+    Trainer trainer(Grid(comm, shape), distx::AdamW{}, {.bucket_bytes = 100, .stage = stage}, 0, cube);
+    for (std::uint64_t step = 0; step < 2; ++step) trainer.step(step);
+    saved.add(trainer.training().state());
+    distx::checkpoint::save(folder.path(), trainer.training(), {.step = 2});
+  });
+}
+template <class Trainer>
+void load(const Folder& folder, const Shape& shape, int stage, WholeState& loaded, bool cube = true) {
+  on_ranks(ranks_of(shape), [&](distx::ThreadCommunicator& comm) {
+    Trainer trainer(Grid(comm, shape), distx::AdamW{}, {.stage = stage}, 5, cube);
+    CHECK(distx::checkpoint::load(*distx::checkpoint::latest(folder.path()), trainer.training()).step == 2);
+    loaded.add(trainer.training().state());
+  });
+}
+
+/// The model without its cube as a DataParallel has it.
+struct Plain {
+  template <class C>
+  Plain(C& comm, int stage) : training(comm, list(), distx::AdamW{}, {.bucket_bytes = 90, .stage = stage}) {}
+  distx::ParameterList<> list() {
+    const auto add = [&](const char* name, std::size_t size, std::size_t rows, bool trainable = true) {
+      parameters.emplace_back(name, size, distx::ParameterOptions{.trainable = trainable, .rows = rows});
+    };
+    add("same", 6, 0);
+    add("both", 42, 7);
+    add("rows", 15, 5);
+    add("frozen", 6, 3, false);
+    add("tiny", 1, 0);
+    return parameters;
+  }
+  std::vector<distx::Parameter<float>> parameters;
+  model::Any training;
+};
+
+}  // namespace
+
+TEST_CASE("a checkpoint of any mesh loads on any other, at any stage and in other layouts, with the same bits") {
+  int number = 0;
+  for (const auto& from : shapes) {
+    const Folder folder;
+    WholeState saved;
+    const int stage = number++ % 4;
+    save<Float>(folder, from, stage, saved);
+    for (const auto& to : shapes) {
+      INFO("from ", from[0], " x ", from[1], " x ", from[2], " to ", to[0], " x ", to[1], " x ", to[2]);
+      WholeState loaded, turned;
+      load<Float>(folder, to, number++ % 4, loaded);
+      CHECK(saved == loaded);
+      load<Turned>(folder, to, number++ % 4, turned);
+      CHECK(saved == turned);
+    }
+  }
+}
+
+TEST_CASE("a training on a mesh resumes with the bits of one that never stopped, with bfloat16 and master weights") {
+  for (const auto& shape : {Shape{2, 2, 1}, Shape{1, 1, 3}})
+    for (int stage = 0; stage < 4; ++stage) {
+      INFO(shape[0], " x ", shape[1], " x ", shape[2], ", stage ", stage);
+      const Folder folder;
+      WholeState uninterrupted, resumed;
+      on_ranks(ranks_of(shape), [&](distx::ThreadCommunicator& comm) {
+        const Grid mesh(comm, shape);
+        {
+          Half trainer(mesh, distx::AdamW{}, {.stage = stage, .clip_norm = 2});
+          distx::checkpoint::PendingSave<> pending;
+          for (std::uint64_t step = 0; step < 4; ++step) {
+            if (step == 2) pending = distx::checkpoint::save_async(folder.path(), trainer.training(), {.step = step});
+            trainer.step(step);
+          }
+          pending.finish();
+          uninterrupted.add(trainer.training().state());
+        }
+        Half trainer(mesh, distx::AdamW{}, {.stage = stage, .clip_norm = 2}, 1);
+        auto step = distx::checkpoint::load(*distx::checkpoint::latest(folder.path()), trainer.training()).step;
+        for (; step < 4; ++step) trainer.step(step);
+        resumed.add(trainer.training().state());
+      });
+      CHECK(uninterrupted == resumed);
+    }
+}
+
+TEST_CASE("a DataParallel loads the checkpoint of a mesh, and a mesh that of a DataParallel") {
+  for (const auto& shape : shapes)
+    for (const int ranks : {1, 3}) {
+      INFO(shape[0], " x ", shape[1], " x ", shape[2], ", ", ranks);
+      const Folder of_mesh, of_plain;
+      WholeState saved, plain, again;
+      save<Turned>(of_mesh, shape, 1, saved, false);
+      on_ranks(ranks, [&](distx::ThreadCommunicator& comm) {
+        Plain other(comm, 3);
+        distx::checkpoint::load(*distx::checkpoint::latest(of_mesh.path()), other.training);
+        plain.add(other.training.state());
+        distx::checkpoint::save(of_plain.path(), other.training, {.step = 2});
+      });
+      CHECK(saved == plain);
+      load<Float>(of_plain, shape, 2, again, false);
+      CHECK(saved == again);
+    }
+}
+
+TEST_CASE("a checkpoint of a mesh with other weights is rejected on every rank with all differences") {
+  const Folder folder;
+  WholeState saved;
+  save<Float>(folder, {1, 2, 1}, 0, saved);
+  on_ranks(2, [&](distx::ThreadCommunicator& comm) {
+    Float trainer(Grid(comm, {1, 1, 2}), distx::AdamW{}, {.stage = 0}, 0, false);
+    std::string said;
+    try {
+      distx::checkpoint::load(*distx::checkpoint::latest(folder.path()), trainer.training());
+    } catch (const distx::CheckpointError& error) {
+      said = error.what();
+    }
+    CHECK(said.find("'cube' is not in the training, 'optim.state.cube.exp_avg' is not in the training") !=
+          std::string::npos);
+    trainer.step(0);  // the training can continue
+  });
+}
