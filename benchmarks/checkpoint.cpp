@@ -94,8 +94,8 @@ void read_part(const fs::path& folder, int rank, int ranks, std::vector<char>& m
     const int file = ::open(path.c_str(), O_RDONLY);
     if (file < 0) continue;
     for (std::size_t at = begin; at < end;) {
-      const auto count = ::pread(file, memory.data() + filled, std::min<std::size_t>(end - at, 8 << 20),
-                                 static_cast<off_t>(at));
+      const auto count =
+          ::pread(file, memory.data() + filled, std::min<std::size_t>(end - at, 8 << 20), static_cast<off_t>(at));
       if (count <= 0) break;
       at += static_cast<std::size_t>(count);
       filled += static_cast<std::size_t>(count);
@@ -135,7 +135,8 @@ class Benchmark {
 
     const bool first = comm.rank() == 0;
     std::size_t shard = 0;
-    for (const auto& array : training.state().arrays) shard += array.values.subspan(array.share_begin, array.share_size).size_bytes();
+    for (const auto& array : training.state().arrays)
+      shard += array.values.subspan(array.share_begin, array.share_size).size_bytes();
     std::vector<char> memory;
     double peak = 0;
     const auto timed = [&](Row& row, auto&& f) {
@@ -153,13 +154,20 @@ class Benchmark {
       const double before = status_of("VmRSS");
       distx::barrier(comm);
       fs::path folder;
+      const auto time_dd_if = [&](bool now) {
+        if (now)
+          timed(dd_, [&] {
+            if (first) write_with_dd();
+          });
+      };
+      time_dd_if(round_ % 2 == 1);
       timed(save_, [&] { folder = distx::checkpoint::save(options_.directory, training, {.step = 1}); });
       if (first) peak = std::max(peak, status_of("VmHWM") - before);
       if (first) bytes_ = static_cast<double>(bytes_of(folder));
-      timed(dd_, [&] {
-        if (first) write_with_dd();
-      });
-      if (memory.empty()) memory.resize(static_cast<std::size_t>(bytes_of(folder)) / static_cast<std::size_t>(options_.ranks) + 4096);
+      distx::barrier(comm);
+      time_dd_if(round_ % 2 == 0);
+      if (memory.empty())
+        memory.resize(static_cast<std::size_t>(bytes_of(folder)) / static_cast<std::size_t>(options_.ranks) + 4096);
       for (const bool cold : {true, false}) {
         if (cold && first) forget(folder);
         timed(cold ? cold_read_ : warm_read_, [&] { read_part(folder, comm.rank(), comm.size(), memory); });
@@ -197,18 +205,18 @@ class Benchmark {
     training.step({.learning_rate = 1e-3});
   }
   /// From /dev/zero, with nothing to compute.
-  void write_with_dd() {
+  void write_with_dd() const {
+    fs::create_directories(options_.directory);
     const auto file = options_.directory / "dd";
     const auto blocks = static_cast<long>(bytes_ / (8 << 20)) + 1;
-    const std::string command = "dd if=/dev/zero of='" + file.string() + "' bs=8M count=" + std::to_string(blocks) +
-                                " conv=fsync 2>/dev/null";
+    const std::string command =
+        "dd if=/dev/zero of='" + file.string() + "' bs=8M count=" + std::to_string(blocks) + " conv=fsync 2>/dev/null";
     if (std::system(command.c_str()) != 0) std::exit(1);
   }
   void save_with_pytorch() {
-    const double seconds = last_number_of(options_.pytorch + " " + peer() + " --ranks " +
-                                          std::to_string(options_.ranks) + " --bytes " +
-                                          std::to_string(static_cast<long>(bytes_)) + " --directory '" +
-                                          (options_.directory / "dcp").string() + "'");
+    const double seconds = last_number_of(
+        options_.pytorch + " " + peer() + " --ranks " + std::to_string(options_.ranks) + " --bytes " +
+        std::to_string(static_cast<long>(bytes_)) + " --directory '" + (options_.directory / "dcp").string() + "'");
     if (round_ > 0) pytorch_.seconds.push_back(seconds);
   }
   static std::string peer() { return (fs::path(__FILE__).parent_path() / "peers" / "dcp.py").string(); }
@@ -222,8 +230,8 @@ class Benchmark {
     std::printf("%-46s %8.1f ms\n%-46s %8.1f ms\n", copy_.name.c_str(), copy_.median() * 1e3, stall_.name.c_str(),
                 stall_.median() * 1e3);
     // Of neighbours in time, so that a slow phase of the disk affects both.
-    std::printf("save against dd %.2f, load against a read: from the disk %.2f, from memory %.2f; ",
-                ratio(dd_, save_), ratio(cold_read_, cold_load_), ratio(warm_read_, warm_load_));
+    std::printf("save against dd %.2f, load against a read: from the disk %.2f, from memory %.2f; ", ratio(dd_, save_),
+                ratio(cold_read_, cold_load_), ratio(warm_read_, warm_load_));
     std::printf("save_async stalls %.2f times a copy\n", ratio(stall_, copy_));
     if (!pytorch_.seconds.empty()) std::printf("save against dcp.save %.2f\n", ratio(pytorch_, save_));
     std::printf("the peak of memory while saving: %.0f MB above the training, with shards of %.0f MB\n", peak / 1e6,
@@ -257,7 +265,6 @@ int main(int argc, char** argv) {
   app.add_option("--pytorch", options.pytorch, "a Python with PyTorch");
   CLI11_PARSE(app, argc, argv);
   std::vector<Benchmark> benchmarks(static_cast<std::size_t>(options.ranks), Benchmark(options));
-  distx::spawn(distx::threads(options.ranks, std::chrono::minutes(10)), [&](Connector& connector) {
-    benchmarks[static_cast<std::size_t>(connector.rank())].run(connector);
-  });
+  distx::spawn(distx::threads(options.ranks, std::chrono::minutes(10)),
+               [&](Connector& connector) { benchmarks[static_cast<std::size_t>(connector.rank())].run(connector); });
 }

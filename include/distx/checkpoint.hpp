@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #if !__has_include(<nlohmann/json.hpp>) || !__has_include(<libdeflate.h>)
-#error distx/checkpoint.hpp needs nlohmann-json and libdeflate (on Debian and Ubuntu: nlohmann-json3-dev, libdeflate-dev)
+#error distx/checkpoint.hpp needs nlohmann-json and libdeflate (Debian, Ubuntu: nlohmann-json3-dev, libdeflate-dev)
 #endif
 #include "distx/checkpoint/consolidate.hpp"
 #include "distx/checkpoint/load_weights.hpp"

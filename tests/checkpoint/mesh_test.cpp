@@ -50,7 +50,7 @@ auto weight(const char* name, const Grid& mesh, const distx::Extents<Rank>& exte
 template <class L, class T, class... Policies>
 class MeshTrainer {
  public:
-  /// @param cube  whether the model has a weight of three dimensions, which a DataParallel has not
+  /// @param cube  whether the model has a weight of three dimensions, which no DataParallel takes
   template <class Optimizer>
   MeshTrainer(const Grid& mesh, const Optimizer& optimizer, const distx::DataParallelOptions& options, float offset = 0,
               bool cube = true)

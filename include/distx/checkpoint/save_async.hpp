@@ -52,6 +52,7 @@ class PendingSave {
 
     AnyCommunicator<Space>* comm = nullptr;
     detail::Saving saving{};
+    std::shared_ptr<detail::Snapshot> snapshot;
     std::string described;
     std::exception_ptr error;
     std::thread thread;
@@ -82,9 +83,12 @@ template <detail::Saved Training>
   const ErrorContext context{"save_async", comm.backend(), comm.rank(), comm.size(), location};
   auto work = std::make_unique<typename Pending::Work>();
   work->comm = &comm;
+  auto& kept = detail::TrainingAccess::engine(training).checkpoint_memory();
+  if (kept == nullptr || kept.use_count() > 1) kept = std::make_shared<detail::Snapshot>();
+  work->snapshot = std::static_pointer_cast<detail::Snapshot>(kept);
   const auto state = detail::start(work->saving, directory, training, options, context);
   detail::on_every_rank(comm, context, [&, all = work.get()] {
-    detail::collect(all->saving, state, detail::TrainingAccess::stream(training), true);
+    detail::collect(all->saving, state, detail::TrainingAccess::stream(training), all->snapshot.get());
     all->thread = std::thread([all] {
       try {
         all->described = all->saving.write();

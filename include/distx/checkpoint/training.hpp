@@ -82,15 +82,16 @@ template <Saved Training>
   saving.keep = options.keep;
   saving.rank = comm.rank();
   on_every_rank(comm, context, [&] {
-    if (comm.rank() == 0) prepare(directory, saving.folder);
+    if (comm.rank() == 0) prepare(saving.folder);
   });
   return state;
 }
-/// Adds this rank's share of a state to the files; borrowed where the host can read it, unless `copied`.
+/// Adds this rank's share of a state to the files; borrowed where the host can read it, unless there is a snapshot.
 template <MemorySpace Space>
-void collect(Saving& saving, const TrainingState<Space>& state, typename Space::stream after, bool copied = false) {
+void collect(Saving& saving, const TrainingState<Space>& state, typename Space::stream after,
+             Snapshot* snapshot = nullptr) {
   const auto arrays = file_arrays(state);
-  saving.writer.template add<Space>(arrays, after, copied);
+  saving.writer.template add<Space>(arrays, after, snapshot);
   std::set<std::string_view> first;
   for (const auto& array : arrays) {
     saving.manifest.tensors[array.name] = {std::string(array.type), array.shape};

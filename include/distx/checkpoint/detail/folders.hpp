@@ -71,7 +71,7 @@ inline void remove_files(const std::filesystem::path& folder) {
 
 /// Makes the folder of a new checkpoint; one that an interrupted save has left is emptied.
 /// @throws CheckpointError if it holds a checkpoint
-inline void prepare(const std::filesystem::path& directory, const std::filesystem::path& folder) {
+inline void prepare(const std::filesystem::path& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) fail("create", folder, error.value());
@@ -79,7 +79,6 @@ inline void prepare(const std::filesystem::path& directory, const std::filesyste
     throw CheckpointError("'" + folder.string() + "' is a checkpoint already; save another step or elsewhere",
                           {.operation = "save"});
   remove_files(folder);
-  sync_folder(directory);
 }
 /// Writes the manifest, with which the checkpoint begins to exist.
 inline void complete(const std::filesystem::path& directory, const std::filesystem::path& folder,

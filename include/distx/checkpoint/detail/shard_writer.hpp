@@ -5,6 +5,7 @@
 #include "distx/checkpoint/detail/file_array.hpp"
 #include "distx/checkpoint/detail/manifest.hpp"
 #include "distx/checkpoint/detail/safetensors_header.hpp"
+#include "distx/checkpoint/detail/snapshot.hpp"
 #include "distx/memory/buffer.hpp"
 
 namespace distx::checkpoint::detail {
@@ -21,22 +22,27 @@ class ShardWriter {
  public:
   /// Adds a box of an array to the file of that number.
   /// @param bytes  borrowed until `write` returns
-  void add(std::size_t file, const std::string& name, std::string_view type, Box box,
+  void add(std::size_t file, const std::string& name, std::string_view type, Block box,
            std::span<const std::byte> bytes) {
     if (files_.size() <= file) files_.resize(file + 1);
     files_[file].push_back(
         {{name, std::string(type), std::move(box.extents), 0, bytes.size()}, std::move(box.offsets), bytes});
   }
   /// Adds a rank's share of every array.
-  /// @param copied  false: host memory is borrowed until `write` returns
+  /// @param snapshot  is filled with a copy; null: host memory is borrowed until `write` returns
   template <MemorySpace Space>
-  void add(const std::vector<FileArray<Space>>& arrays, typename Space::stream after, bool copied = false) {
+  void add(const std::vector<FileArray<Space>>& arrays, typename Space::stream after, Snapshot* snapshot = nullptr) {
+    if (snapshot != nullptr) {
+      std::size_t bytes = 0;
+      for (const auto& array : arrays) bytes += array.bytes_at(array.share_begin, array.share_size).size();
+      snapshot->begin(bytes);
+    }
     for (const auto& array : arrays) {
       auto rectangles = rectangles_of(array.part.extents, array.share_begin, array.share_size);
       for (std::size_t k = 0; k < rectangles.size(); ++k) {
         auto& [box, begin, size] = rectangles[k];
         for (std::size_t d = 0; d < box.offsets.size(); ++d) box.offsets[d] += array.part.offsets[d];
-        add(k, array.name, array.type, std::move(box), on_host<Space>(array.bytes_at(begin, size), after, copied));
+        add(k, array.name, array.type, std::move(box), on_host<Space>(array.bytes_at(begin, size), after, snapshot));
       }
     }
     after.synchronize();
@@ -69,12 +75,16 @@ class ShardWriter {
   };
 
   template <MemorySpace Space>
-  std::span<const std::byte> on_host(Span<std::byte, Space> bytes, typename Space::stream after, bool copied) {
+  std::span<const std::byte> on_host(Span<std::byte, Space> bytes, typename Space::stream after, Snapshot* snapshot) {
     if constexpr (HostAccessible<Space>)
-      if (!copied) return {bytes.data(), bytes.size()};
-    const auto& memory = copies_.emplace_back(bytes.size(), uninitialized);
-    copy(after, memory.span(), Span<const std::byte, Space>(bytes.data(), bytes.size()));
-    return {memory.data(), memory.size()};
+      if (snapshot == nullptr) return {bytes.data(), bytes.size()};
+    const auto to = [&] {
+      if (snapshot != nullptr) return snapshot->take(bytes.size());
+      const auto& memory = copies_.emplace_back(bytes.size(), uninitialized);
+      return std::span<std::byte>(memory.data(), memory.size());
+    }();
+    copy(after, Span<std::byte>(to.data(), to.size()), Span<const std::byte, Space>(bytes.data(), bytes.size()));
+    return to;
   }
   [[nodiscard]] static std::string name_of(int rank, std::size_t file, std::size_t files) {
     const auto number = [](std::size_t value) {

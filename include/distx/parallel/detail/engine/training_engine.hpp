@@ -250,6 +250,8 @@ class TrainingEngine {
   /// Describes the parameters as parts of distributed ones.
   void describe_parts(std::vector<TensorPart> parts) { parts_ = std::move(parts); }
   [[nodiscard]] AnyCommunicator<Space>& communicator() noexcept { return comms_.all(); }
+  /// Memory of any type that checkpoints keep from one save to the next.
+  [[nodiscard]] std::shared_ptr<void>& checkpoint_memory() noexcept { return checkpoint_memory_; }
   [[nodiscard]] const TrainingPolicies& policies() const noexcept { return policies_; }
   /// @}
 
@@ -365,6 +367,7 @@ class TrainingEngine {
   CallOrder<Space> calls_{};
   std::vector<TensorPart> parts_{};  // empty without a mesh
   std::int64_t steps_ = 0;           // that have ended
+  std::shared_ptr<void> checkpoint_memory_{};
 };
 
 }  // namespace distx::detail
