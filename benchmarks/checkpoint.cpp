@@ -127,7 +127,7 @@ class Benchmark {
   void run(Connector& connector) {
     distx::ThreadCommunicator comm(connector);
     std::vector<distx::Parameter<float>> parameters;
-    const std::size_t each = std::size_t{4} << 20;
+    const std::size_t each = std::clamp<std::size_t>(options_.parameters / 2048 * 2048, 2048, std::size_t{4} << 20);
     for (std::size_t i = 0; i * each < options_.parameters; ++i)
       parameters.emplace_back("layer" + std::to_string(i) + ".weight", each, distx::ParameterOptions{.rows = 2048});
     Training training(comm, parameters, distx::AdamW{});
