@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <optional>
 
@@ -38,6 +39,12 @@ struct DataParallelOptions {
   /// The first loss scale of float16 parameters with Precision, 65536 by default; 1 disables loss scaling. An error if
   /// there are no such parameters.
   std::optional<double> loss_scale{};
+  /// If n, checks in every n-th step that each rank's gradients are finite before they are averaged (not where losses
+  /// are scaled), and that the weights which several ranks compute, at stage 0 or in several groups of Hybrid, have the
+  /// same bits on all of them; if 0, checks no step. A checked step waits for the gradients and reads the weights once
+  /// more. A gradient gives a NonFiniteError on its rank, weights a MismatchError on every rank, with the parameter and
+  /// the number of the step, from 0.
+  std::uint64_t guard_every = 0;
 
   [[nodiscard]] bool clips() const noexcept { return clip_norm != std::numeric_limits<double>::infinity(); }
   [[nodiscard]] double first_loss_scale() const noexcept { return loss_scale.value_or(65536); }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include "distx/parallel/detail/engine/divergence_guard.hpp"
 #include "distx/parallel/detail/engine/gradient_reducer.hpp"
 #include "distx/parallel/detail/engine/gradient_scaling.hpp"
 #include "distx/parallel/detail/engine/list_state.hpp"
@@ -32,7 +33,8 @@ class TrainingEngine {
         reducer_(buckets_.all(), parameters_, comms_, policies, buckets_.gradient_pool(), options.overlap,
                  options.allow_unused),
         shards_(buckets_.all(), parameters_, comms_, policies, options.overlap),
-        scaling_(options, parameters_.scales_loss(policies)) {
+        scaling_(options, parameters_.scales_loss(policies)),
+        guard_(options.guard_every) {
     if (policies.stage == 3)
       gatherer_ = std::make_shared<WeightGatherer<Space>>(buckets_.all(), parameters_, comms_, buckets_.value_pool(),
                                                           options.overlap);
@@ -89,6 +91,8 @@ class TrainingEngine {
         entry.owned->prepare_gradient(after);
         entry.owned->sent = true;
       }
+      if (guard_.checks(steps_) && !scaling_.scaler().on())
+        guard_.check_gradient(entry, steps_, after, context("ready", location));
       if (state_.in_last_micro_batch() || policies_.accumulation == Accumulation::sharded)
         reducer_.ready(index, after, location);
     } catch (...) {
@@ -348,6 +352,8 @@ class TrainingEngine {
     parameters_.begin_step();
     scaling_.begin_step();
     if (gatherer_ != nullptr) gatherer_->restart(after);
+    if (guard_.checks(steps_))
+      guard_.check_weights(parameters_, shards_, comms_, shards_weights(), steps_, after, context("step", location));
     state_.finish();
     ++steps_;
   }
@@ -361,6 +367,7 @@ class TrainingEngine {
   GradientReducer<Space> reducer_;
   OptimizerShards<Space> shards_;
   GradientScaling<Space> scaling_;
+  DivergenceGuard<Space> guard_;
   std::shared_ptr<WeightGatherer<Space>> gatherer_{};  // null below stage 3
   StepState state_{};
   StepOptionsCheck<Space> step_options_{};
