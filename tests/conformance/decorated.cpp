@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "conformance/backend.hpp"
+#include "distx/comm/decorators/faulty.hpp"
 #include "distx/comm/decorators/metered.hpp"
 #include "distx/comm/decorators/paced.hpp"
 #include "distx/comm/decorators/traced.hpp"
@@ -18,8 +19,8 @@ conformance::Backend conformance::backend() {
             thread_ranks([](auto& connector) { return distx::Traced(threads(connector)); }).run(body);
             // All wrappers combined: a call that one of them drops is missing here.
             thread_ranks([](auto& connector) {
-              return distx::Metered(
-                  distx::Traced(distx::Paced(threads(connector), {.latency = std::chrono::nanoseconds(1)})));
+              return distx::Metered(distx::Traced(
+                  distx::Faulty(distx::Paced(threads(connector), {.latency = std::chrono::nanoseconds(1)}), {})));
             }).run(body);
           }};
 }
