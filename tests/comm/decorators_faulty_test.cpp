@@ -50,7 +50,7 @@ TEST_CASE("data is corrupted in the calls that a rule names, and by the seed") {
   CHECK(corrupted({sometimes}, 1) == some);
   CHECK(corrupted({sometimes}, 1, true) == some);
   CHECK(corrupted({sometimes}, 2) != some);
-  CHECK(corrupted({{.kind = Fault::Kind::corrupt, .call = distx::CollectiveKind::broadcast}}, 1)[0].empty());
+  CHECK(corrupted({{.kind = Fault::Kind::corrupt, .call = distx::calls::CollectiveKind::broadcast}}, 1)[0].empty());
 }
 
 TEST_CASE("a dropped call and an error end on every rank in errors") {
@@ -108,7 +108,7 @@ TEST_CASE("a guarded training finds the step in which one rank received another 
   distx::spawn(3, [&](distx::ThreadConnector& connector) {
     FaultyThreads comm(
         distx::ThreadCommunicator(connector),
-        {{.kind = Fault::Kind::corrupt, .call = distx::CollectiveKind::all_reduce, .rank = 2, .first = 10}});
+        {{.kind = Fault::Kind::corrupt, .call = distx::calls::CollectiveKind::all_reduce, .rank = 2, .first = 10}});
     std::vector<distx::Parameter<float>> parameters;
     parameters.emplace_back("head.weight", std::size_t{1000});
     distx::DataParallel<distx::ZeRO<0>> training(comm, parameters, distx::SGD{}, {.guard_every = 1});

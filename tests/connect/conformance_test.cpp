@@ -10,18 +10,17 @@
 #include "connect/wait_for_failure.hpp"
 #include "distx/connect/spawn.hpp"
 #include "distx/connect/tcp/detail/start_by_store.hpp"
+#include "words.hpp"
 
 namespace {
 
 using distx::AnyConnector;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using test::error_of;
+using test::expect;
+using test::Messages;
 using Body = std::function<void(AnyConnector&)>;
-using Messages = std::vector<std::string>;
-
-void expect(bool right, const std::string& what) {
-  if (!right) throw std::runtime_error(what);
-}
 
 /// Runs the body as thread ranks; returns the message of what each threw, empty if nothing.
 template <class Ranks>
@@ -103,18 +102,6 @@ void on_every_connector(const Body& body, int least = 1, distx::Timeout deadline
     }
 }
 
-/// Returns the message of the error of type E that `f` throws.
-template <class E, class F>
-std::string error_of(F&& f) {
-  try {
-    f();
-  } catch (const E& error) {
-    return error.what();
-  } catch (const std::exception& error) {
-    return std::string("another error: ") + error.what();
-  }
-  return "no error";
-}
 void expect_in(const std::string& text, const std::string& part) {
   expect(text.find(part) != std::string::npos, "'" + text + "' does not contain '" + part + "'");
 }

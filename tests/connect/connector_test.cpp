@@ -9,6 +9,7 @@
 #include "connect/minimal.hpp"
 #include "connect/wrong.hpp"
 #include "distx/connect/spawn.hpp"
+#include "words.hpp"
 
 namespace {
 
@@ -36,6 +37,7 @@ struct Pinned : Minimal {
 };
 
 using distx::Connector;
+using test::error_of;
 static_assert(Connector<Minimal> && Connector<distx::SelfConnector> && Connector<distx::ThreadConnector>);
 static_assert(Connector<distx::AnyConnector>);
 static_assert(Connector<distx::detail::ProductConnector<distx::ThreadConnector, Minimal>>);
@@ -55,17 +57,6 @@ void check_laws(C& connector, Wrong& wrong) {
   for (int root = 0; root < size; ++root) wrong.unless(distx::broadcast_value(connector, rank * 10, root) == root * 10);
   connector.all_gather({}, {});
   connector.broadcast({}, 0);
-}
-
-/// Returns the message of the error of type E that `f` throws.
-template <class E, class F>
-std::string error_of(F&& f) {
-  try {
-    f();
-  } catch (const E& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 TEST_CASE("SelfConnector satisfies the Connector contract with one rank") {

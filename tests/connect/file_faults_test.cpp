@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "connect/in_folder.hpp"
+#include "words.hpp"
 
 // Faulty folders, files and processes.
 namespace {
@@ -16,12 +17,11 @@ namespace {
 using distx::FileConnector;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using test::contains;
 using test::each;
 using test::each_in;
 using test::NewFolder;
 namespace file = distx::detail::file;
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 /// Runs `body` in a child process, which then waits to be killed.
 template <class Body>

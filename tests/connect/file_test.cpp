@@ -7,22 +7,20 @@
 #include <fstream>
 
 #include "connect/in_folder.hpp"
+#include "words.hpp"
 
 namespace {
 
 namespace file = distx::detail::file;
 using distx::FileConnector;
-using test::each;
-using test::each_in;
-using test::NewFolder;
-using Messages = std::vector<std::string>;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-void expect(bool right, const char* what) {
-  if (!right) throw std::runtime_error(what);
-}
+using test::contains;
+using test::each;
+using test::each_in;
+using test::expect;
+using test::Messages;
+using test::NewFolder;
 
 void check_laws(FileConnector& connector) {
   const int rank = connector.rank(), size = connector.size();

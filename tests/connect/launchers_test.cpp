@@ -7,6 +7,7 @@
 #include "connect/over_tcp.hpp"
 #include "distx/connect/file/launcher.hpp"
 #include "distx/connect/tcp/launcher.hpp"
+#include "words.hpp"
 
 namespace {
 
@@ -14,8 +15,8 @@ namespace tcp = distx::detail::tcp;
 namespace file = distx::detail::file;
 using test::each;
 using test::Environment;
+using test::Messages;
 using Variables = Environment::Values;
-using Messages = std::vector<std::string>;
 
 distx::AnyConnector by_tcp_url(const std::string& url) {
   return tcp::connect_by_url(distx::detail::ConnectUrl(url, "URL"));

@@ -6,6 +6,7 @@
 #include "connect/fake_store.hpp"
 #include "distx/connect/tcp/detail/start_by_store.hpp"
 #include "distx/connect/tcp/tcp_connector.hpp"
+#include "words.hpp"
 
 namespace {
 
@@ -13,18 +14,15 @@ namespace tcp = distx::detail::tcp;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using test::each;
+using test::expect;
 using test::FakeStore;
-using Messages = std::vector<std::string>;
+using test::Messages;
 
 distx::TcpConnector connector_by(int store_port, int rank, int size, const std::string& prefix = "distx/job/0/",
                                  distx::Timeout deadline = seconds(60)) {
   return distx::TcpConnector(
       tcp::start_by_store({{"127.0.0.1", store_port}, prefix, true}, {rank, size, deadline, {}}));
 }
-void expect(bool right, const std::string& what) {
-  if (!right) throw std::runtime_error(what);
-}
-
 TEST_CASE("StoreClient sets, gets, adds and waits") {
   FakeStore store;
   tcp::StoreClient client, other;

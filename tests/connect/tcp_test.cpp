@@ -9,6 +9,7 @@
 
 #include "connect/over_tcp.hpp"
 #include "connect/wait_for_failure.hpp"
+#include "words.hpp"
 
 namespace {
 
@@ -16,29 +17,14 @@ namespace tcp = distx::detail::tcp;
 using distx::TcpConnector;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using test::contains;
 using test::each;
 using test::each_over_tcp;
+using test::error_of;
+using test::expect;
 using test::free_port;
+using test::Messages;
 using test::stranger;
-using Messages = std::vector<std::string>;
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-void expect(bool right, const std::string& what) {
-  if (!right) throw std::runtime_error(what);
-}
-
-/// Returns the message of the error of type E that `f` throws.
-template <class E, class F>
-std::string error_of(F&& f) {
-  try {
-    f();
-  } catch (const E& error) {
-    return error.what();
-  } catch (const std::exception& error) {
-    return std::string("another error: ") + error.what();
-  }
-  return "no error";
-}
 
 std::string digest_of(std::string_view text) {
   tcp::Sha256 hash;

@@ -19,20 +19,20 @@ static_assert(!distx::ElementwiseOptimizer<distx::LAMB> && !distx::NormOptimizer
 static_assert(!distx::NormOptimizer<int>);
 static_assert(distx::DecaysWeights<distx::LAMB> && !distx::DecaysWeights<Proportional>);
 
-constexpr std::size_t elements = 67;
-constexpr int steps = 10;
+constexpr std::size_t lamb_elements = 67;
+constexpr int lamb_steps = 10;
 
-double weight_at(std::size_t i) { return 1 + 0.01 * static_cast<double>(i); }
-double gradient_at(std::size_t i, int step) {
+double lamb_weight_at(std::size_t i) { return 1 + 0.01 * static_cast<double>(i); }
+double lamb_gradient_at(std::size_t i, int step) {
   return 0.5 + 0.9 * std::abs(std::sin(0.7 * static_cast<double>(i) + 1.3 * step));
 }
 
 template <class T>
 std::vector<T> train(const distx::LAMB& optimizer, double rate, std::optional<double> decay = {}) {
-  std::vector<T> weight(elements), gradient(elements), mean(elements), square(elements);
-  for (std::size_t i = 0; i < elements; ++i) weight[i] = static_cast<T>(weight_at(i));
-  for (int step = 1; step <= steps; ++step) {
-    for (std::size_t i = 0; i < elements; ++i) gradient[i] = static_cast<T>(gradient_at(i, step));
+  std::vector<T> weight(lamb_elements), gradient(lamb_elements), mean(lamb_elements), square(lamb_elements);
+  for (std::size_t i = 0; i < lamb_elements; ++i) weight[i] = static_cast<T>(lamb_weight_at(i));
+  for (int step = 1; step <= lamb_steps; ++step) {
+    for (std::size_t i = 0; i < lamb_elements; ++i) gradient[i] = static_cast<T>(lamb_gradient_at(i, step));
     reference::update_parameter(optimizer, {rate, static_cast<std::uint64_t>(step), decay}, distx::Span<T>(weight),
                                 distx::Span<const T>(gradient), {distx::Span<T>(mean), distx::Span<T>(square)});
   }
@@ -42,22 +42,22 @@ std::vector<T> train(const distx::LAMB& optimizer, double rate, std::optional<do
 /// The same by the paper, in long double, from numbers rounded to T.
 template <class T>
 std::vector<long double> by_the_paper(const distx::LAMB& o, double rate, double decay) {
-  std::vector<long double> w(elements), m(elements), v(elements), u(elements);
-  for (std::size_t i = 0; i < elements; ++i) w[i] = static_cast<T>(weight_at(i));
+  std::vector<long double> w(lamb_elements), m(lamb_elements), v(lamb_elements), u(lamb_elements);
+  for (std::size_t i = 0; i < lamb_elements; ++i) w[i] = static_cast<T>(lamb_weight_at(i));
   long double power1 = 1, power2 = 1;
-  for (int step = 1; step <= steps; ++step) {
+  for (int step = 1; step <= lamb_steps; ++step) {
     power1 *= o.beta1;
     power2 *= o.beta2;
     long double weights = 0, directions = 0;
-    for (std::size_t i = 0; i < elements; ++i) {
-      const long double g = static_cast<T>(gradient_at(i, step));
+    for (std::size_t i = 0; i < lamb_elements; ++i) {
+      const long double g = static_cast<T>(lamb_gradient_at(i, step));
       m[i] = o.beta1 * m[i] + (1 - static_cast<long double>(o.beta1)) * g;
       v[i] = o.beta2 * v[i] + (1 - static_cast<long double>(o.beta2)) * g * g;
       u[i] = (m[i] / (1 - power1)) / (std::sqrt(v[i] / (1 - power2)) + o.epsilon) + decay * w[i];
       weights += w[i] * w[i];
       directions += u[i] * u[i];
     }
-    for (std::size_t i = 0; i < elements; ++i) w[i] -= rate * std::sqrt(weights / directions) * u[i];
+    for (std::size_t i = 0; i < lamb_elements; ++i) w[i] -= rate * std::sqrt(weights / directions) * u[i];
   }
   return w;
 }
@@ -69,9 +69,9 @@ void check(const distx::LAMB& optimizer, std::optional<double> group_decay = {})
   const auto expected = by_the_paper<T>(optimizer, rate, group_decay.value_or(optimizer.weight_decay));
   // A step rounds a weight below 2 a few times, and adds rate * |w| / |u| * u, below 0.15 here, whose relative error is
   // that of states that have seen 3 roundings in each step so far.
-  const double bound =
-      (4 * steps * 2.0 + (4 * steps + 16) * 0.15 * steps) * static_cast<double>(std::numeric_limits<T>::epsilon()) / 2;
-  for (std::size_t i = 0; i < elements; ++i) {
+  const double bound = (4 * lamb_steps * 2.0 + (4 * lamb_steps + 16) * 0.15 * lamb_steps) *
+                       static_cast<double>(std::numeric_limits<T>::epsilon()) / 2;
+  for (std::size_t i = 0; i < lamb_elements; ++i) {
     CAPTURE(i);
     CHECK(std::abs(static_cast<long double>(weights[i]) - expected[i]) <= bound);
   }
@@ -111,8 +111,8 @@ TEST_CASE_TEMPLATE("both passes give the same bits for any partitioning, also in
     std::vector<T> weight(n), gradient(n);
     std::vector<A> mean(n), square(n), direction(n);
     for (std::size_t i = 0; i < n; ++i) {
-      weight[i] = static_cast<T>(static_cast<float>(weight_at(i)));
-      gradient[i] = static_cast<T>(static_cast<float>(gradient_at(i, 1)));
+      weight[i] = static_cast<T>(static_cast<float>(lamb_weight_at(i)));
+      gradient[i] = static_cast<T>(static_cast<float>(lamb_gradient_at(i, 1)));
     }
     const std::size_t ends[] = {0, cut, n};
     for (std::size_t p = 0; p < 2; ++p) {

@@ -33,8 +33,8 @@ struct Fault {
 
   Kind kind = Kind::delay;
   double probability = 1;
-  std::optional<CollectiveKind> call{};  ///< any, if absent
-  std::optional<int> rank{};             ///< of the wrapped communicator, not of its groups; all, if absent
+  std::optional<calls::CollectiveKind> call{};  ///< any, if absent
+  std::optional<int> rank{};                    ///< of the wrapped communicator, not of its groups; all, if absent
   /// The numbers of this rank's first and last such calls. Blocking and asynchronous calls are counted together, from
   /// 0, also those of `share`d handles and of groups.
   std::uint64_t first = 0;
@@ -162,7 +162,7 @@ class Faulty : public detail::Decorator<C> {
   }
 
   template <class Call>
-    requires Executes<C, Call>
+    requires calls::Executes<C, Call>
   void execute(const Call& call) {
     const auto fault = meet(call);
     if (fault.drop) return;
@@ -170,7 +170,7 @@ class Faulty : public detail::Decorator<C> {
     corruption(call, fault).done();
   }
   template <class Call>
-    requires Starts<C, Call>
+    requires calls::Starts<C, Call>
   [[nodiscard]] auto start(const Call& call, typename Call::space::stream after = {}) {
     using Pending = DecoratedPending<decltype(this->inner().start(call, after)), Corruption>;
     const auto fault = meet(call);
