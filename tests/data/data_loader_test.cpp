@@ -194,3 +194,26 @@ TEST_CASE("workers without prefetch throw InvalidArgument") {
   CHECK_THROWS_AS(static_cast<void>(loader(6, copied, 1, 0)), distx::InvalidArgument);
   CHECK_NOTHROW(static_cast<void>(loader(6, copied, 0, 0)));
 }
+
+TEST_CASE("an epoch resumes after the batches that were taken, not after those made ahead") {
+  for (const std::size_t workers : {0u, 1u, 3u}) {
+    CAPTURE(workers);
+    const auto data = loader(60, copied, workers, 4);
+    const auto all = expected(60, 2);
+    for (std::size_t taken = 0; taken <= all.size(); ++taken) {
+      auto begun = data.epoch(2);
+      for (std::size_t i = 0; i < taken; ++i) REQUIRE(begun.next().has_value());
+      const auto at = begun.position();
+      if (taken == all.size()) {
+        CHECK(at == data.sampler().position(3));
+        break;
+      }
+      CHECK(at.taken == 3 * taken);
+      auto rest = data.epoch(distx::DistributedSampler::Position::from_string(at.to_string()));
+      CHECK(rest.size() == all.size() - taken);
+      for (std::size_t i = taken; i < all.size(); ++i) CHECK(rest.next() == all[i]);
+      CHECK_FALSE(rest.next().has_value());
+      CHECK(rest.position() == data.sampler().position(3));
+    }
+  }
+}

@@ -15,7 +15,8 @@ struct LoaderOptions {
   Timeout deadline = default_deadline;  ///< for one batch to be made; without workers it does not apply
 };
 
-/// One pass over the data: an input range of batches, in an order that does not depend on the number of workers.
+/// One pass over the data, or the rest of one: an input range of batches, in an order that does not depend on the
+/// number of workers.
 ///
 /// Destroying it before its end stops the workers after the batches that they are making.
 template <class Batch>
@@ -23,7 +24,10 @@ class Epoch {
  public:
   using Make = std::function<Batch(std::size_t)>;
 
-  Epoch(std::size_t batches, Make make, const LoaderOptions& options) : batches_(batches) {
+  /// @param batches  that `sampler` has from `from` on
+  Epoch(const DistributedSampler& sampler, const DistributedSampler::Position& from, std::size_t batches, Make make,
+        const LoaderOptions& options)
+      : sampler_(sampler), from_(from), batches_(batches) {
     if (options.workers == 0)
       make_ = std::move(make);
     else
@@ -34,14 +38,17 @@ class Epoch {
   /// Returns the next batch; nullopt after the last. Blocks until the batch is made.
   /// @throws what `make` threw for this batch, after which the epoch ends; TimeoutError if it is not made in time
   [[nodiscard]] std::optional<Batch> next() {
-    if (ahead_ != nullptr) return ahead_->next();
-    if (taken_ == batches_) return std::nullopt;
-    const std::size_t mine = std::exchange(taken_, batches_);
-    std::optional<Batch> batch(make_(mine));
-    taken_ = mine + 1;
+    if (taken_ == batches_ || failed_) return std::nullopt;
+    failed_ = true;
+    std::optional<Batch> batch = ahead_ != nullptr ? ahead_->next() : std::optional<Batch>(make_(taken_));
+    failed_ = false;
+    ++taken_;
     return batch;
   }
-  /// Returns the number of batches of the whole epoch.
+  /// Returns the position after the batches that `next` has returned on every rank, from which a checkpoint resumes
+  /// with the next batch. After the last batch it is the beginning of the next epoch.
+  [[nodiscard]] DistributedSampler::Position position() const { return sampler_.after(from_, taken_); }
+  /// Returns the number of batches of the epoch, or of the rest of it.
   [[nodiscard]] std::size_t size() const noexcept { return batches_; }
 
   /// An input iterator over the batches; advancing it calls next().
@@ -72,8 +79,11 @@ class Epoch {
   [[nodiscard]] std::default_sentinel_t end() const noexcept { return {}; }
 
  private:
+  DistributedSampler sampler_;
+  DistributedSampler::Position from_;
   std::size_t batches_;
   std::size_t taken_ = 0;
+  bool failed_ = false;
   Make make_;
   std::unique_ptr<detail::Prefetcher<Batch>> ahead_;
 };
@@ -82,6 +92,8 @@ class Epoch {
 ///
 ///     distx::DataLoader loader(sampler, [&](std::span<const std::size_t> samples) { return load(samples); });
 ///     for (auto& batch : loader.epoch(3)) train(batch);
+///
+/// To resume in mid-epoch, save `position()` of the running Epoch and pass it to `epoch`.
 ///
 /// `make` gets the indices of one batch's samples and returns the batch. Workers call it concurrently, so it must not
 /// modify shared data. If it throws, `next()` rethrows the exception in the place of that batch.
@@ -100,10 +112,14 @@ class DataLoader {
 
   /// Starts one epoch and returns its batches; they may outlive the loader.
   /// @throws BackendError if a worker thread cannot be started
-  [[nodiscard]] Epoch<batch_type> epoch(std::uint64_t number) const {
-    auto samples = std::make_shared<const std::vector<std::size_t>>(sampler_.epoch(number));
+  [[nodiscard]] Epoch<batch_type> epoch(std::uint64_t number) const { return epoch(sampler_.position(number)); }
+  /// Starts the rest of an epoch from a position on, such as `Epoch::position` has returned before the run was
+  /// interrupted. The number of ranks and the batch size may differ, see DistributedSampler::epoch.
+  /// @throws DataError if the position is not one of the sampler; BackendError if a worker thread cannot be started
+  [[nodiscard]] Epoch<batch_type> epoch(const DistributedSampler::Position& from) const {
+    auto samples = std::make_shared<const std::vector<std::size_t>>(sampler_.epoch(from));
     const auto batch_size = sampler_.batch_size();
-    return {sampler_.batches(),
+    return {sampler_, from, samples->size() / batch_size,
             [samples, batch_size, make = make_](std::size_t batch) -> batch_type {
               return (*make)(std::span(*samples).subspan(batch * batch_size, batch_size));
             },
