@@ -3,6 +3,7 @@
 #include <iterator>
 #include <memory>
 
+#include "distx/data/detail/make_batch.hpp"
 #include "distx/data/detail/prefetcher.hpp"
 #include "distx/data/distributed_sampler.hpp"
 
@@ -36,7 +37,8 @@ class Epoch {
   }
 
   /// Returns the next batch; nullopt after the last. Blocks until the batch is made.
-  /// @throws what `make` threw for this batch, after which the epoch ends; TimeoutError if it is not made in time
+  /// @throws DataError if a sample of this batch cannot be loaded, after which the epoch ends; TimeoutError if the
+  ///   batch is not made in time
   [[nodiscard]] std::optional<Batch> next() {
     if (taken_ == batches_ || failed_) return std::nullopt;
     failed_ = true;
@@ -95,13 +97,17 @@ class Epoch {
 ///
 /// To resume in mid-epoch, save `position()` of the running Epoch and pass it to `epoch`.
 ///
-/// `make` gets the indices of one batch's samples and returns the batch. Workers call it concurrently, so it must not
-/// modify shared data. If it throws, `next()` rethrows the exception in the place of that batch.
+/// `make` gets the indices of one batch's samples and returns the batch, or gets the index of one sample and returns
+/// the sample; a batch is then a `std::vector` of samples. Workers call it concurrently, so it must not modify shared
+/// data.
+///
+/// If it throws, `next()` throws a DataError in the place of that batch: it names the sample, or the batch's samples,
+/// and the rank, and the exception is nested in it (`std::rethrow_if_nested`). The loader stays usable.
 template <class Make>
-  requires std::invocable<const Make&, std::span<const std::size_t>>
+  requires detail::MakesBatches<Make> || detail::MakesSamples<Make>
 class DataLoader {
  public:
-  using batch_type = std::remove_cvref_t<std::invoke_result_t<const Make&, std::span<const std::size_t>>>;
+  using batch_type = typename detail::batch_of<Make>::type;
 
   /// @throws InvalidArgument if there are workers and prefetch is 0
   DataLoader(DistributedSampler sampler, Make make, const LoaderOptions& options = {})
@@ -120,8 +126,10 @@ class DataLoader {
     auto samples = std::make_shared<const std::vector<std::size_t>>(sampler_.epoch(from));
     const auto batch_size = sampler_.batch_size();
     return {sampler_, from, samples->size() / batch_size,
-            [samples, batch_size, make = make_](std::size_t batch) -> batch_type {
-              return (*make)(std::span(*samples).subspan(batch * batch_size, batch_size));
+            [samples, batch_size, make = make_, number = from.epoch, rank = sampler_.rank(),
+             ranks = sampler_.ranks()](std::size_t batch) {
+              return detail::make_batch(*make, std::span(*samples).subspan(batch * batch_size, batch_size), number,
+                                        {.operation = "DataLoader", .rank = rank, .size = ranks});
             },
             options_};
   }
