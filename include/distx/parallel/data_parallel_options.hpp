@@ -38,6 +38,9 @@ struct DataParallelOptions {
   /// The first loss scale of float16 parameters with Precision, 65536 by default; 1 disables loss scaling. An error if
   /// there are no such parameters.
   std::optional<double> loss_scale{};
+  /// Whether the steps in which `join` finds ranks without a batch divide gradients by the number of ranks with a
+  /// batch, instead of the number of ranks.
+  bool average_over_active = false;
 
   [[nodiscard]] bool clips() const noexcept { return clip_norm != std::numeric_limits<double>::infinity(); }
   [[nodiscard]] double first_loss_scale() const noexcept { return loss_scale.value_or(65536); }
