@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <algorithm>
 #include <concepts>
+#include <cstdint>
 #include <exception>
 #include <span>
 #include <string>
