@@ -13,8 +13,8 @@ namespace {
 
 using distx::Cuda;
 using distx::CudaStream;
-using distx::PinnedBuffer;
 using distx::Span;
+using distx::cuda::PinnedBuffer;
 using test::Gate;
 
 std::vector<float> values_of(CudaStream& stream, Span<const float, Cuda> there) {
