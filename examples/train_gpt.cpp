@@ -196,19 +196,20 @@ void train(distx::AnyCommunicator<>& comm, distx::AnyCommunicator<>& data, const
     return loss;
   };
   std::vector<double> losses;
-  std::size_t first = 0;  // step of this run
-  if constexpr (requires { training.load({}); }) first = settings.checkpoint.begin(training);
-  std::size_t step = first / sampler.batches() * sampler.batches();
-  for (std::size_t epoch = first / sampler.batches(); step < settings.steps; ++epoch) {
-    for (const auto& parts : loader.epoch(epoch)) {
-      if (step == settings.steps) break;
-      if (step++ < first) continue;
-      losses.push_back(examples::train_step(data, training, parts, rate(step - 1), pass));
+  examples::CheckpointFlags::Start at{0, sampler.position(0)};
+  if constexpr (requires { training.load({}); }) at = settings.checkpoint.begin(training, sampler);
+  while (at.steps < settings.steps) {
+    auto epoch = loader.epoch(at.data);
+    while (at.steps < settings.steps) {
+      const auto parts = epoch.next();
+      at.data = epoch.position();
+      if (!parts) break;
+      losses.push_back(examples::train_step(data, training, *parts, rate(at.steps++), pass));
       if (progress) progress->step(losses.back());
       if constexpr (requires { training.load({}); })
-        if (settings.checkpoint.after_step(comm, training, step, settings.steps)) {
+        if (settings.checkpoint.after_step(comm, training, at.steps, settings.steps, at.data)) {
           progress.reset();
-          if (speaks) fmt::print("stopped after step {}: go on with --resume\n", step);
+          if (speaks) fmt::print("stopped after step {}: go on with --resume\n", at.steps);
           return;
         }
     }

@@ -126,28 +126,33 @@ void train(distx::AnyCommunicator<> comm, const Metered& counted, const Phases& 
 
   const bool speaks = comm.rank() == 0;
   const auto ranks = static_cast<std::size_t>(comm.size());
+  auto at = settings.checkpoint.begin(*training, sampler);
   const examples::TrainingPlan plan{settings.epochs, sampler.batches(), settings.batch_size * ranks};
-  const auto rate = distx::schedules::cosine(settings.training.rate(), plan.steps());
+  // Resumed on another number of ranks, the epoch that was interrupted has another number of steps.
+  const std::size_t steps = at.data.epoch < settings.epochs
+                                ? at.steps + sampler.epoch(at.data).size() / settings.batch_size +
+                                      (settings.epochs - at.data.epoch - 1) * sampler.batches()
+                                : at.steps;
+  const auto rate = distx::schedules::cosine(settings.training.rate(), steps);
   std::optional<examples::ProgressBar> progress;
   if (speaks) progress.emplace(stdout, plan);
   std::vector<double> losses;  // of the epochs
   std::vector<double> step_losses;
-  const std::size_t first = settings.checkpoint.begin(*training);  // step of this run
-  for (std::size_t epoch = first / sampler.batches(); epoch < settings.epochs; ++epoch) {
+  while (at.data.epoch < settings.epochs) {
     double epoch_loss = 0;
-    std::size_t step = epoch * sampler.batches();
-    for (const auto& parts : loader.epoch(epoch)) {
-      if (step++ < first) continue;
+    auto epoch = loader.epoch(at.data);
+    while (const auto parts = epoch.next()) {
       step_losses.push_back(
-          examples::train_step(comm, *training, parts, rate(step - 1), pass, [&] { return phase("step"); }));
+          examples::train_step(comm, *training, *parts, rate(at.steps++), pass, [&] { return phase("step"); }));
       epoch_loss += step_losses.back() / static_cast<double>(sampler.batches());
       if (progress) progress->step(step_losses.back());
-      if (settings.checkpoint.after_step(comm, *training, step, plan.steps())) {
+      if (settings.checkpoint.after_step(comm, *training, at.steps, steps, epoch.position())) {
         progress.reset();
-        if (speaks) fmt::print("stopped after step {}: go on with --resume\n", step);
+        if (speaks) fmt::print("stopped after step {}: go on with --resume\n", at.steps);
         return;
       }
     }
+    at.data = epoch.position();
     losses.push_back(epoch_loss);
   }
   progress.reset();

@@ -37,6 +37,7 @@ MODULES = {
     "optim": BASE,
     "parallel": TALK + ("tensor", "optim"),
     "data": TALK,
+    "data/file": BASE,
 }
 # vendor module: the beginnings of the foreign headers that only this module may include
 VENDORS = {
@@ -55,6 +56,7 @@ SHARED_DETAIL = {"cuda/detail/check.hpp": ("nccl",)}
 # other modules: the system's headers that they may include; distx.hpp does not reach them
 SYSTEM = {
     "connect/file": ("dirent.h", "fcntl.h", "sys/stat.h", "unistd.h"),
+    "data/file": ("fcntl.h", "sys/mman.h", "sys/stat.h", "unistd.h"),
     "connect/tcp": ("arpa/inet.h", "fcntl.h", "netdb.h", "netinet/", "poll.h", "sys/random.h", "sys/socket.h", "sys/stat.h", "unistd.h"),
 }
 

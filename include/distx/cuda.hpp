@@ -11,3 +11,4 @@ or leave this header out
 #include "distx/cuda/detail/fixed_point.hpp"
 #include "distx/cuda/detail/fused_update.hpp"
 #include "distx/cuda/pick_device.hpp"
+#include "distx/cuda/upload.hpp"

@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <distx/data/data_loader.hpp>
 
+#include <algorithm>
 #include <latch>
 #include <numeric>
 #include <ranges>
@@ -100,20 +101,66 @@ TEST_CASE("batches need not be copyable or default constructible") {
   CHECK(sum == 36);
 }
 
-TEST_CASE("next rethrows a worker's exception in place of its batch, and the epoch ends") {
+TEST_CASE("next throws DataError with rank and samples in place of a batch that failed, and the epoch ends") {
   for (const std::size_t workers : {0u, 1u, 4u}) {
     CAPTURE(workers);
-    const auto batches = expected(60, 2);
+    const distx::DistributedSampler sampler(120, 1, 2, {.batch_size = 3, .shuffle = false});
+    const distx::DataLoader data(sampler,
+                                 [](std::span<const std::size_t> indices) {
+                                   if (indices[0] == 31) throw std::runtime_error("it is cut off");
+                                   return copied(indices);
+                                 },
+                                 {.workers = workers});
+    for (int again = 0; again < 2; ++again) {
+      auto epoch = data.epoch(2);
+      for (std::size_t i = 0; i < 5; ++i) CHECK(epoch.next() == Batch{6 * i + 1, 6 * i + 3, 6 * i + 5});
+      const auto at = epoch.position();
+      CHECK_THROWS_WITH_AS(static_cast<void>(epoch.next()),
+                           "distx: DataLoader on rank 1 of 2: one of the samples 31, 33, 35 cannot be loaded in epoch "
+                           "2: it is cut off",
+                           distx::DataError);
+      CHECK_FALSE(epoch.next().has_value());
+      CHECK(epoch.position() == at);  // the batch that failed was not taken
+    }
+  }
+}
+
+TEST_CASE("a function of one sample makes vectors, and its error names that sample and nests the exception") {
+  for (const std::size_t workers : {0u, 1u, 4u}) {
+    CAPTURE(workers);
     auto epoch = loader(
-                     60,
-                     [&](std::span<const std::size_t> indices) {
-                       if (indices[0] == batches[5][0]) throw std::runtime_error("sample is cut off");
-                       return copied(indices);
+                     30,
+                     [](std::size_t index) {
+                       if (index == 17) throw distx::CheckpointError("torn", {}, 5);
+                       return index;
                      },
                      workers)
-                     .epoch(2);
-    for (std::size_t i = 0; i < 5; ++i) CHECK(epoch.next() == batches[i]);
-    CHECK_THROWS_WITH_AS(static_cast<void>(epoch.next()), "sample is cut off", std::runtime_error);
+                     .epoch(1);
+    const auto all = expected(30, 1);
+    const auto bad = std::ranges::find_if(all, [](const Batch& batch) { return std::ranges::count(batch, 17u) > 0; });
+    for (auto batch = all.begin(); batch != bad; ++batch) CHECK(epoch.next() == *batch);
+    try {
+      static_cast<void>(epoch.next());
+      FAIL("no error");
+    } catch (const distx::DataError& error) {
+      CHECK(error.message() == "sample 17 cannot be loaded in epoch 1: torn");
+      CHECK(error.rank() == 0);
+      CHECK(error.code() == 5);
+      CHECK_THROWS_AS(std::rethrow_if_nested(error), distx::CheckpointError);
+    }
+  }
+}
+
+TEST_CASE("exceptions of any type, of several workers at once, reach the consumer, and the epoch can be destroyed") {
+  for (const std::size_t workers : {0u, 2u, 5u}) {
+    auto epoch = loader(3000, [](std::size_t index) -> std::size_t { throw index; }, workers).epoch(0);
+    try {
+      static_cast<void>(epoch.next());
+      FAIL("no error");
+    } catch (const distx::DataError& error) {
+      CHECK(error.message() == "sample " + std::to_string(expected(3000, 0)[0][0]) +
+                                   " cannot be loaded in epoch 0: unknown exception (not derived from std::exception)");
+    }
     CHECK_FALSE(epoch.next().has_value());
   }
 }
@@ -193,4 +240,27 @@ TEST_CASE("a batch that is not made before the deadline throws TimeoutError") {
 TEST_CASE("workers without prefetch throw InvalidArgument") {
   CHECK_THROWS_AS(static_cast<void>(loader(6, copied, 1, 0)), distx::InvalidArgument);
   CHECK_NOTHROW(static_cast<void>(loader(6, copied, 0, 0)));
+}
+
+TEST_CASE("an epoch resumes after the batches that were taken, not after those made ahead") {
+  for (const std::size_t workers : {0u, 1u, 3u}) {
+    CAPTURE(workers);
+    const auto data = loader(60, copied, workers, 4);
+    const auto all = expected(60, 2);
+    for (std::size_t taken = 0; taken <= all.size(); ++taken) {
+      auto begun = data.epoch(2);
+      for (std::size_t i = 0; i < taken; ++i) REQUIRE(begun.next().has_value());
+      const auto at = begun.position();
+      if (taken == all.size()) {
+        CHECK(at == data.sampler().position(3));
+        break;
+      }
+      CHECK(at.taken == 3 * taken);
+      auto rest = data.epoch(distx::DistributedSampler::Position::from_string(at.to_string()));
+      CHECK(rest.size() == all.size() - taken);
+      for (std::size_t i = taken; i < all.size(); ++i) CHECK(rest.next() == all[i]);
+      CHECK_FALSE(rest.next().has_value());
+      CHECK(rest.position() == data.sampler().position(3));
+    }
+  }
 }

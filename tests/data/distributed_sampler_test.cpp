@@ -134,3 +134,77 @@ TEST_CASE("invalid ranks, batch sizes and too few samples throw") {
     CHECK_THROWS_AS(static_cast<void>(DistributedSampler(10, rank, 2)), distx::InvalidArgument);
   CHECK_THROWS_AS(static_cast<void>(DistributedSampler(10, 0, 0)), distx::InvalidArgument);
 }
+
+TEST_CASE("the rest of an epoch is partitioned anew among any number of ranks") {
+  for (const auto remainder : {Remainder::pad, Remainder::drop})
+    for (const bool shuffle : {false, true})
+      for (const int before : {1, 2, 3, 4})
+        for (const int ranks : {1, 2, 3, 4, 8})
+          for (const std::size_t batches : {0u, 1u, 3u, 5u}) {
+            CAPTURE(before);
+            CAPTURE(ranks);
+            CAPTURE(batches);
+            constexpr std::size_t samples = 61;
+            SamplerOptions options{.batch_size = 2, .shuffle = shuffle, .seed = 5, .remainder = remainder};
+            const DistributedSampler first(samples, 0, before, options);
+            const auto at = first.after(first.position(4), batches);
+            CHECK(at == DistributedSampler::Position{4, 2 * batches * static_cast<std::size_t>(before), 5, samples});
+            const auto whole = DistributedSampler(samples, 0, 1, {.shuffle = shuffle, .seed = 5}).epoch(4);
+            options.batch_size = ranks == 8 ? 1 : 3;
+            std::map<std::size_t, int> counts;
+            for (std::size_t i = 0; i < at.taken; ++i) ++counts[whole[i]];
+            std::vector<Indices> all;
+            for (int rank = 0; rank < ranks; ++rank)
+              all.push_back(DistributedSampler(samples, rank, ranks, options).epoch(at));
+            for (const auto& mine : all) {
+              CHECK(mine.size() == all[0].size());
+              for (const auto sample : mine) ++counts[sample];
+            }
+            const std::size_t global = options.batch_size * static_cast<std::size_t>(ranks);
+            const std::size_t rest = samples - at.taken;
+            const bool pads = remainder == Remainder::pad;
+            CHECK(all[0].size() == (rest + (pads ? global - 1 : 0)) / global * options.batch_size);
+            const std::size_t padding = pads ? all[0].size() * static_cast<std::size_t>(ranks) - rest : 0;
+            for (std::size_t i = 0; i < samples; ++i) {
+              const bool left_out = !pads && i >= at.taken + rest / global * global;
+              CHECK(counts[whole[i]] == (left_out ? 0 : i < padding ? 2 : 1));
+            }
+          }
+}
+
+TEST_CASE("the rest of an epoch on the same ranks is what an uninterrupted run would take") {
+  for (const auto remainder : {Remainder::pad, Remainder::drop}) {
+    const DistributedSampler sampler(100, 1, 3, {.batch_size = 4, .seed = 7, .remainder = remainder});
+    const auto whole = sampler.epoch(2);
+    for (std::size_t taken = 0; taken < sampler.batches(); ++taken) {
+      const auto rest = sampler.epoch(sampler.after(sampler.position(2), taken));
+      CHECK(rest == Indices(whole.begin() + static_cast<std::ptrdiff_t>(4 * taken), whole.end()));
+    }
+    CHECK(sampler.after(sampler.position(2), sampler.batches()) == sampler.position(3));
+  }
+}
+
+TEST_CASE("an epoch with less than a global batch left is over with `drop`") {
+  const DistributedSampler sampler(10, 0, 2, {.batch_size = 4, .remainder = Remainder::drop});
+  const DistributedSampler::Position end{0, 9, 0, 10};
+  CHECK(sampler.epoch(end).empty());
+  CHECK(sampler.after(end, 0) == sampler.position(1));
+}
+
+TEST_CASE("a position is a line of text") {
+  const DistributedSampler::Position at{3, 1280, ~std::uint64_t{0}, 60000};
+  CHECK(at.to_string() == "epoch=3 taken=1280 seed=18446744073709551615 samples=60000");
+  CHECK(DistributedSampler::Position::from_string(at.to_string()) == at);
+  for (const char* text : {"", "epoch=3", "epoch=3 taken=1 seed=2 samples=3 ", "epoch=-3 taken=1 seed=2 samples=3",
+                           "epoch=3 taken= seed=2 samples=3", "epoch=3 taken=1 seed=2 samples=18446744073709551616"})
+    CHECK(says(refusal([&] { return DistributedSampler::Position::from_string(text); }), "is not a position"));
+}
+
+TEST_CASE("a position of other data, or beyond the epoch, throws") {
+  const DistributedSampler sampler(10, 0, 2, {.batch_size = 2, .seed = 3});
+  for (const auto& at : {DistributedSampler::Position{0, 0, 4, 10}, DistributedSampler::Position{0, 0, 3, 11},
+                         DistributedSampler::Position{0, 10, 3, 10}})
+    CHECK(says(refusal([&] { return sampler.epoch(at); }),
+               "is not one of this sampler, which has seed=3 samples=10; resume with the data set"));
+  CHECK_THROWS_AS(static_cast<void>(sampler.after(sampler.position(0), 4)), distx::InvalidArgument);
+}

@@ -3,6 +3,7 @@
 #include <iterator>
 #include <memory>
 
+#include "distx/data/detail/make_batch.hpp"
 #include "distx/data/detail/prefetcher.hpp"
 #include "distx/data/distributed_sampler.hpp"
 
@@ -15,7 +16,8 @@ struct LoaderOptions {
   Timeout deadline = default_deadline;  ///< for one batch to be made; without workers it does not apply
 };
 
-/// One pass over the data: an input range of batches, in an order that does not depend on the number of workers.
+/// One pass over the data, or the rest of one: an input range of batches, in an order that does not depend on the
+/// number of workers.
 ///
 /// Destroying it before its end stops the workers after the batches that they are making.
 template <class Batch>
@@ -23,7 +25,10 @@ class Epoch {
  public:
   using Make = std::function<Batch(std::size_t)>;
 
-  Epoch(std::size_t batches, Make make, const LoaderOptions& options) : batches_(batches) {
+  /// @param batches  that `sampler` has from `from` on
+  Epoch(const DistributedSampler& sampler, const DistributedSampler::Position& from, std::size_t batches, Make make,
+        const LoaderOptions& options)
+      : sampler_(sampler), from_(from), batches_(batches) {
     if (options.workers == 0)
       make_ = std::move(make);
     else
@@ -32,16 +37,20 @@ class Epoch {
   }
 
   /// Returns the next batch; nullopt after the last. Blocks until the batch is made.
-  /// @throws what `make` threw for this batch, after which the epoch ends; TimeoutError if it is not made in time
+  /// @throws DataError if a sample of this batch cannot be loaded, after which the epoch ends; TimeoutError if the
+  ///   batch is not made in time
   [[nodiscard]] std::optional<Batch> next() {
-    if (ahead_ != nullptr) return ahead_->next();
-    if (taken_ == batches_) return std::nullopt;
-    const std::size_t mine = std::exchange(taken_, batches_);
-    std::optional<Batch> batch(make_(mine));
-    taken_ = mine + 1;
+    if (taken_ == batches_ || failed_) return std::nullopt;
+    failed_ = true;
+    std::optional<Batch> batch = ahead_ != nullptr ? ahead_->next() : std::optional<Batch>(make_(taken_));
+    failed_ = false;
+    ++taken_;
     return batch;
   }
-  /// Returns the number of batches of the whole epoch.
+  /// Returns the position after the batches that `next` has returned on every rank, from which a checkpoint resumes
+  /// with the next batch. After the last batch it is the beginning of the next epoch.
+  [[nodiscard]] DistributedSampler::Position position() const { return sampler_.after(from_, taken_); }
+  /// Returns the number of batches of the epoch, or of the rest of it.
   [[nodiscard]] std::size_t size() const noexcept { return batches_; }
 
   /// An input iterator over the batches; advancing it calls next().
@@ -72,8 +81,11 @@ class Epoch {
   [[nodiscard]] std::default_sentinel_t end() const noexcept { return {}; }
 
  private:
+  DistributedSampler sampler_;
+  DistributedSampler::Position from_;
   std::size_t batches_;
   std::size_t taken_ = 0;
+  bool failed_ = false;
   Make make_;
   std::unique_ptr<detail::Prefetcher<Batch>> ahead_;
 };
@@ -83,13 +95,19 @@ class Epoch {
 ///     distx::DataLoader loader(sampler, [&](std::span<const std::size_t> samples) { return load(samples); });
 ///     for (auto& batch : loader.epoch(3)) train(batch);
 ///
-/// `make` gets the indices of one batch's samples and returns the batch. Workers call it concurrently, so it must not
-/// modify shared data. If it throws, `next()` rethrows the exception in the place of that batch.
+/// To resume in mid-epoch, save `position()` of the running Epoch and pass it to `epoch`.
+///
+/// `make` gets the indices of one batch's samples and returns the batch, or gets the index of one sample and returns
+/// the sample; a batch is then a `std::vector` of samples. Workers call it concurrently, so it must not modify shared
+/// data.
+///
+/// If it throws, `next()` throws a DataError in the place of that batch: it names the sample, or the batch's samples,
+/// and the rank, and the exception is nested in it (`std::rethrow_if_nested`). The loader stays usable.
 template <class Make>
-  requires std::invocable<const Make&, std::span<const std::size_t>>
+  requires detail::MakesBatches<Make> || detail::MakesSamples<Make>
 class DataLoader {
  public:
-  using batch_type = std::remove_cvref_t<std::invoke_result_t<const Make&, std::span<const std::size_t>>>;
+  using batch_type = typename detail::batch_of<Make>::type;
 
   /// @throws InvalidArgument if there are workers and prefetch is 0
   DataLoader(DistributedSampler sampler, Make make, const LoaderOptions& options = {})
@@ -100,12 +118,18 @@ class DataLoader {
 
   /// Starts one epoch and returns its batches; they may outlive the loader.
   /// @throws BackendError if a worker thread cannot be started
-  [[nodiscard]] Epoch<batch_type> epoch(std::uint64_t number) const {
-    auto samples = std::make_shared<const std::vector<std::size_t>>(sampler_.epoch(number));
+  [[nodiscard]] Epoch<batch_type> epoch(std::uint64_t number) const { return epoch(sampler_.position(number)); }
+  /// Starts the rest of an epoch from a position on, such as `Epoch::position` has returned before the run was
+  /// interrupted. The number of ranks and the batch size may differ, see DistributedSampler::epoch.
+  /// @throws DataError if the position is not one of the sampler; BackendError if a worker thread cannot be started
+  [[nodiscard]] Epoch<batch_type> epoch(const DistributedSampler::Position& from) const {
+    auto samples = std::make_shared<const std::vector<std::size_t>>(sampler_.epoch(from));
     const auto batch_size = sampler_.batch_size();
-    return {sampler_.batches(),
-            [samples, batch_size, make = make_](std::size_t batch) -> batch_type {
-              return (*make)(std::span(*samples).subspan(batch * batch_size, batch_size));
+    return {sampler_, from, samples->size() / batch_size,
+            [samples, batch_size, make = make_, number = from.epoch, rank = sampler_.rank(),
+             ranks = sampler_.ranks()](std::size_t batch) {
+              return detail::make_batch(*make, std::span(*samples).subspan(batch * batch_size, batch_size), number,
+                                        {.operation = "DataLoader", .rank = rank, .size = ranks});
             },
             options_};
   }

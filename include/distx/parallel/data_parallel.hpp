@@ -270,6 +270,25 @@ class DataParallel {
     (ready_one(after, parameters), ...);
   }
 
+  /// Agrees on which ranks have a batch in the next step, if the ranks have different numbers of batches. Collective,
+  /// between steps: call it on every rank before each step.
+  ///
+  /// A rank without a batch calls `step` next, or `reduce`, `update` and `gather`, with the same options as the others,
+  /// and nothing else. It takes part in all collectives of the step with gradients of zero; the gradients are divided
+  /// by the number of ranks, or as `.average_over_active` says. At stage 3 it makes the calls of the ranks with a batch
+  /// as they announce them, which costs a small blocking reduction per call in such steps, and nothing is prefetched.
+  /// @return the number of ranks with a batch; if it is 0, no rank makes the step
+  /// @throws InvalidState during a step, or in a scope of `unshard`
+  /// @code
+  /// for (auto batch = epoch.next(); training.join(batch.has_value()) > 0; batch = epoch.next()) {
+  ///   if (batch) forward_backward(*batch);
+  ///   training.step({.learning_rate = 0.1});
+  /// }
+  /// @endcode
+  [[nodiscard]] int join(bool has_batch, stream after = {}, const here& location = here::current()) {
+    return engine_->join(has_batch, after, location);
+  }
+
   /// Ends the step: `reduce`, `update` and `gather` in one call, with the update of one bucket overlapping the
   /// communication of others. Collective.
   /// @throws InvalidArgument for an invalid learning rate; InvalidState if a parameter has no gradient

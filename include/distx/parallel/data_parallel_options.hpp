@@ -45,6 +45,9 @@ struct DataParallelOptions {
   /// more. A gradient gives a NonFiniteError on its rank, weights a MismatchError on every rank, with the parameter and
   /// the number of the step, from 0.
   std::uint64_t guard_every = 0;
+  /// Whether the steps in which `join` finds ranks without a batch divide gradients by the number of ranks with a
+  /// batch, instead of the number of ranks.
+  bool average_over_active = false;
 
   [[nodiscard]] bool clips() const noexcept { return clip_norm != std::numeric_limits<double>::infinity(); }
   [[nodiscard]] double first_loss_scale() const noexcept { return loss_scale.value_or(65536); }

@@ -76,6 +76,7 @@ class LocalTraining {
   }
   [[nodiscard]] scope evaluate() const noexcept { return {}; }
   [[nodiscard]] scope micro_batch(bool) const noexcept { return {}; }
+  [[nodiscard]] int join(bool has_batch) const noexcept { return has_batch ? 1 : 0; }
   template <class... Ready>
   void ready(const Ready&...) const noexcept {}
   template <class... Ready>

@@ -79,6 +79,7 @@ void check_same_training(AnyCommunicator<Space>& comm, const std::vector<Paramet
   record.add(".group_ranks", std::to_string(options.group_ranks));
   record.add(".loss_scale", shortest(options.first_loss_scale()));
   record.add(".guard_every", std::to_string(options.guard_every));
+  record.add(".average_over_active", yes_no(options.average_over_active));
   record.add("the optimizer", optimizer.description);
   for (std::size_t i = 0; i < entries.size(); ++i) record.add("parameter " + std::to_string(i), entries[i].to_string());
   check_consistency(comm, record, "construct the same training on every rank", context);

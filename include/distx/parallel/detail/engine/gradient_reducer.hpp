@@ -60,6 +60,8 @@ class GradientReducer {
   [[nodiscard]] std::size_t count() const noexcept { return count_; }
   /// Whether a reduction of this micro-batch has started.
   [[nodiscard]] bool started() const noexcept { return started_ > 0; }
+  /// Whether parameters become ready in the same order on every rank.
+  [[nodiscard]] bool compares_order() const noexcept { return compares_order_; }
   /// Whether gradients have memory only while they are needed.
   [[nodiscard]] bool lends() const noexcept { return policies_.stage >= 2; }
 
@@ -86,6 +88,9 @@ class GradientReducer {
     clear(buffer.layout.size);
   }
 
+  /// Completes reductions only in `finish` until the next step, and allocates where the pool has no memory.
+  void postpone() noexcept { postpones_ = true; }
+
   /// Notes that a use of the parameter's gradient was written on `after`.
   void written_on(std::size_t parameter, stream after) { reductions_[bucket_of_[parameter]].ready_on.add(after); }
 
@@ -99,9 +104,13 @@ class GradientReducer {
     if (started_ > finished_) poll(reductions_[started_ - 1]);
   }
 
-  /// Starts the remaining reductions of the micro-batch.
-  void start_rest(stream after, const here& location) {
-    while (started_ < count_) start_next(after, location);
+  /// Starts the remaining reductions of the micro-batch; calls `before(parameter)` for the parameters of each.
+  template <class F>
+  void start_rest(stream after, const here& location, F&& before) {
+    while (started_ < count_) {
+      for (const auto member : buckets_[started_].members) before(member);
+      start_next(after, location);
+    }
   }
   /// Completes the reductions up to bucket `index`, for work enqueued on `after`.
   void finish(std::size_t index, stream after) {
@@ -120,6 +129,7 @@ class GradientReducer {
     started_ = finished_ = 0;
     order_ = 0;
     finished_on_.clear();
+    postpones_ = postpones_ && adds;
     adds_ = adds && policies_.accumulation == Accumulation::sharded;
   }
   /// Ends what is in flight, or waits for it, before its memory is released.
@@ -161,7 +171,8 @@ class GradientReducer {
   /// Takes memory from the pool once the oldest reductions have given back enough, or else allocates it.
   [[nodiscard]] PoolAllocation<Space> borrow(std::size_t bytes, stream after) {
     auto memory = pool_.take(bytes, after);
-    while (memory.empty() && finished_ < started_ && (waits_ || (overlap_ && done(reductions_[finished_])))) {
+    while (memory.empty() && finished_ < started_ && !postpones_ &&
+           (waits_ || (overlap_ && done(reductions_[finished_])))) {
       finish_next(after);
       memory = pool_.take(bytes, after);
     }
@@ -268,6 +279,7 @@ class GradientReducer {
   // while its peers wait in a gather.
   bool waits_;
   bool compares_order_;
+  bool postpones_ = false;
   bool moves_ = false;  // whether gradients are communicated or copied at all
   bool adds_ = false;
   here location_{};  // of the call that started the last reduction

@@ -28,7 +28,9 @@ class GradientScaling {
   }
 
   /// Whether a step must inspect all gradients before it uses any.
-  [[nodiscard]] bool inspects() const noexcept { return options_.clips() || scaler_.on(); }
+  [[nodiscard]] bool inspects() const noexcept { return measures() || weight_ != 1; }
+  /// Multiplies the gradients of this step.
+  void weigh(double weight) noexcept { weight_ = weight; }
   /// What gradients are multiplied by in this step.
   [[nodiscard]] double factor() const noexcept { return factor_; }
   /// The norm of the last step's gradients before they were clipped.
@@ -41,6 +43,24 @@ class GradientScaling {
   /// @throws NonFiniteError on every rank if they are not finite
   [[nodiscard]] bool apply(const ParameterStore<Space>& parameters, const OptimizerShards<Space>& shards,
                            AnyCommunicator<Space>& comm, stream after, const ErrorContext& context) {
+    factor_ = weight_;
+    if (measures() && !measure(parameters, shards, comm, after, context)) return false;
+    if (factor_ == 1) return true;
+    shards.each_updated([&](const auto& segment) {
+      if (!shards.scales_late(segment))
+        with_type(segment.gradient, [&](auto values) { scale(after, values, factor_); });
+    });
+    return true;
+  }
+  void begin_step() noexcept { factor_ = weight_ = 1; }
+
+ private:
+  [[nodiscard]] bool measures() const noexcept { return options_.clips() || scaler_.on(); }
+
+  /// Finds the factor from all gradients.
+  /// @return false if the step is to be skipped
+  [[nodiscard]] bool measure(const ParameterStore<Space>& parameters, const OptimizerShards<Space>& shards,
+                             AnyCommunicator<Space>& comm, stream after, const ErrorContext& context) {
     Gradients gradients;
     shards.each_kept([&](const auto& segment) {
       if (!parameters.steps()[segment.parameter].skipped) gradients.push_back(segment);
@@ -48,7 +68,7 @@ class GradientScaling {
     GradientExtent extent = extent_of(comm, after, gradients, parameters.size(), context.location);
     const bool finite = extent.not_finite == GradientExtent::none;
     if (others_) extent.largest = largest_of(*others_, finite ? extent.largest : not_finite, context.location);
-    factor_ = 1 / scaler_.scale();
+    factor_ = weight_ / scaler_.scale();
     if (!finite || extent.largest == not_finite) {
       if (!scaler_.on())
         throw NonFiniteError((finite ? "a gradient of another rank's part of the model"
@@ -61,16 +81,8 @@ class GradientScaling {
     }
     scaler_.finite();
     if (options_.clips()) clip(gradients, extent.largest, comm, after, context.location);
-    if (factor_ == 1) return true;
-    shards.each_updated([&](const auto& segment) {
-      if (!shards.scales_late(segment))
-        with_type(segment.gradient, [&](auto values) { scale(after, values, factor_); });
-    });
     return true;
   }
-  void begin_step() noexcept { factor_ = 1; }
-
- private:
   void clip(Gradients& gradients, double largest, AnyCommunicator<Space>& comm, stream after,
             const std::source_location& location) {
     if (others_) std::erase_if(gradients, [&](const auto& segment) { return !counts_[segment.parameter]; });
@@ -83,6 +95,7 @@ class GradientScaling {
   std::optional<AnyCommunicator<Space>> others_{};
   std::vector<bool> counts_{};
   double factor_ = 1;
+  double weight_ = 1;
   double norm_ = 0;
 };
 

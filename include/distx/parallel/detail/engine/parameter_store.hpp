@@ -44,17 +44,15 @@ class ParameterStore {
              return entry.trained() && entry.type() == ElementType::f16;
            });
   }
-  /// Zeroes the gradients of trained parameters that were not ready in this micro-batch, before they are reduced.
-  void zero_unused(const TrainingPolicies& policies, int ranks, stream after) {
-    for (std::size_t i = 0; i < entries_.size(); ++i) {
-      const Entry& entry = entries_[i];
-      if (!entry.trained() || steps_[i].ready > 0) continue;
-      if (steps_[i].used && policies.accumulation == Accumulation::local) continue;  // of an earlier micro-batch
-      if (entry.owned)
-        entry.owned->prepare_gradient(after);
-      else if (ranks > 1)
-        fill(after, Span<std::byte, Space>(entry.gradient.bytes(), entry.gradient.size_bytes()), std::byte{0});
-    }
+  /// Zeroes the gradient of a trained parameter if it was not ready in this micro-batch, before it is reduced.
+  void zero_unused(std::size_t i, const TrainingPolicies& policies, int ranks, stream after) const {
+    const Entry& entry = entries_[i];
+    if (!entry.trained() || steps_[i].ready > 0) return;
+    if (steps_[i].used && policies.accumulation == Accumulation::local) return;  // of an earlier micro-batch
+    if (entry.owned)
+      entry.owned->prepare_gradient(after);
+    else if (ranks > 1)
+      fill(after, Span<std::byte, Space>(entry.gradient.bytes(), entry.gradient.size_bytes()), std::byte{0});
   }
 
   /// Marks owned parameters as in training; `open(index, stream)` gives a gradient memory when it is first asked for.

@@ -34,6 +34,7 @@ class StepState {
     if (const StepFault by_phase = faults[static_cast<std::size_t>(call)][static_cast<std::size_t>(phase_)];
         by_phase != StepFault::none)
       return by_phase;
+    if (idle_ && call <= StepCall::micro_batch) return StepFault::no_batch;
     switch (call) {
       case StepCall::gradient:
       case StepCall::ready:
@@ -60,6 +61,8 @@ class StepState {
   /// Whether this step has micro-batches already.
   [[nodiscard]] bool accumulates() const noexcept { return micro_batches_ > 0; }
 
+  /// Whether this rank has no batch in this step, and makes no calls but those that end it.
+  void set_idle(bool idle) noexcept { idle_ = idle; }
   void reduced() noexcept { phase_ = Phase::reduced; }
   void updated() noexcept { phase_ = Phase::updated; }
   /// This step updates nothing, on any rank.
@@ -70,7 +73,7 @@ class StepState {
     phase_ = Phase::backward;
     micro_batches_ = 0;
     last_ = true;
-    skipped_ = false;
+    skipped_ = idle_ = false;
   }
   void release() noexcept { phase_ = Phase::released; }
 
@@ -105,6 +108,7 @@ class StepState {
   std::size_t micro_batches_ = 0;
   bool last_ = true;
   bool skipped_ = false;
+  bool idle_ = false;
   std::shared_ptr<int> evaluations_ = std::make_shared<int>(0);
   std::shared_ptr<void> swap_token_ = std::make_shared<char>();
 };

@@ -30,6 +30,10 @@ class TrainingCommunicators {
   }
   /// Gives gathers a separate communicator, whose calls need no common order with the reductions. Collective.
   void separate_gathers() { gathering_ = reducing_.split(0, reducing_.rank()); }
+  /// Makes the communicator of announcements in uneven steps, once. Collective.
+  void separate_announcements() {
+    if (!announcements_) announcements_ = all_.split(0, all_.rank());
+  }
 
   [[nodiscard]] AnyCommunicator<Space>& all() noexcept { return all_; }
   [[nodiscard]] const AnyCommunicator<Space>& all() const noexcept { return all_; }
@@ -37,6 +41,8 @@ class TrainingCommunicators {
   [[nodiscard]] AnyCommunicator<Space>& gathering() noexcept { return gathering_; }
   /// Null without Hybrid.
   [[nodiscard]] AnyCommunicator<Space>* across() noexcept { return across_ ? &*across_ : nullptr; }
+  /// Returns null before `separate_announcements`; over all ranks.
+  [[nodiscard]] AnyCommunicator<Space>* announcements() noexcept { return announcements_ ? &*announcements_ : nullptr; }
   /// The index of this rank's shard, and the number of shards.
   [[nodiscard]] int shard() const { return reducing_.rank(); }
   [[nodiscard]] int shards() const { return reducing_.size(); }
@@ -46,6 +52,7 @@ class TrainingCommunicators {
     reducing_.revoke(message);
     gathering_.revoke(message);
     if (across_) across_->revoke(message);
+    if (announcements_) announcements_->revoke(message);
   }
   /// Revokes with the message of the exception that is being handled, and rethrows it: no peer waits for this rank.
   [[noreturn]] void revoke_and_rethrow() {
@@ -74,6 +81,7 @@ class TrainingCommunicators {
   AnyCommunicator<Space> reducing_;
   AnyCommunicator<Space> gathering_;
   std::optional<AnyCommunicator<Space>> across_{};
+  std::optional<AnyCommunicator<Space>> announcements_{};
 };
 
 }  // namespace distx::detail

@@ -4,6 +4,7 @@
 #include "distx/parallel/detail/engine/gradient_reducer.hpp"
 #include "distx/parallel/detail/engine/gradient_scaling.hpp"
 #include "distx/parallel/detail/engine/list_state.hpp"
+#include "distx/parallel/detail/engine/step_join.hpp"
 #include "distx/parallel/detail/engine/step_options_check.hpp"
 #include "distx/parallel/detail/engine/step_state.hpp"
 #include "distx/parallel/detail/engine/training_buckets.hpp"
@@ -83,18 +84,7 @@ class TrainingEngine {
       const flight::Label label({.step = steps_, .phase = "ready"});
       calls_.enter(after);
       const std::size_t index = index_of(identity, "ready", location);
-      const auto& entry = parameters_[index];
-      const bool last_use = parameters_.steps().ready(index, entry, context("ready", location));
-      reducer_.written_on(index, after);  // by this use, whichever micro-batch sends it
-      if (!last_use) return;
-      if (entry.owned) {
-        entry.owned->prepare_gradient(after);
-        entry.owned->sent = true;
-      }
-      if (guard_.checks(steps_) && !scaling_.scaler().on())
-        guard_.check_gradient(entry, steps_, after, context("ready", location));
-      if (state_.in_last_micro_batch() || policies_.accumulation == Accumulation::sharded)
-        reducer_.ready(index, after, location);
+      make_ready(index, after, location);
     } catch (...) {
       comms_.revoke_and_rethrow();
     }
@@ -102,12 +92,33 @@ class TrainingEngine {
 
   void begin_micro_batch(bool last, stream after, const here& location) {
     call(StepCall::micro_batch, "micro_batch", after, location, [&] {
+      if (policies_.accumulation == Accumulation::sharded)
+        announce(last ? JoinedCall::last_micro_batch : JoinedCall::micro_batch, 0, location);
       if (state_.begin_micro_batch(last)) end_micro_batch(after, location);
     });
+  }
+  /// Agrees on the ranks that have a batch in the next step; the others take part in it with gradients of zero.
+  /// @return the number of ranks with a batch
+  int join(bool has_batch, stream after, const here& location) {
+    int active = 0;
+    call(StepCall::between_steps, "join", after, location, [&] {
+      check_no_scope("join", location);
+      if (state_.accumulates()) fail(StepFault::step_in_progress, "join", location);
+      active = join_.begin(comms_, has_batch, policies_.stage == 3 || policies_.accumulation == Accumulation::sharded,
+                           location);
+      state_.set_idle(join_.idle());
+      if (!join_.uneven()) return;
+      if (gatherer_ != nullptr) gatherer_->stop_prefetching(after);
+      // A gradient's memory is taken before `ready` is announced: then no rank may wait for the groups.
+      if (gatherer_ != nullptr && policies_.hybrid) reducer_.postpone();
+      if (options_.average_over_active) scaling_.weigh(static_cast<double>(comms_.all().size()) / active);
+    });
+    return active;
   }
   void step(const StepOptions& options, stream after, const here& location) {
     call(StepCall::step, "step", after, location, [&] {
       step_options_.check(options, scaling_.scaler().on(), context("step", location));
+      end_joined_calls(after, location);
       start_reductions(after, location);
       try {
         step_options_.note(comms_.all(), options, context("step", location));
@@ -127,6 +138,7 @@ class TrainingEngine {
   }
   void reduce(stream after, const here& location) {
     call(StepCall::reduce, "reduce", after, location, [&] {
+      end_joined_calls(after, location);
       start_reductions(after, location);
       if (scaling_.inspects()) inspect(after, location);
       reducer_.finish_all(after);
@@ -268,7 +280,12 @@ class TrainingEngine {
       const flight::Label label({.step = steps_, .phase = "unshard"});
       calls_.enter(after);
       const auto unit = gatherer_->unit_of(index_of(identity, "unshard", location));
-      if (unit) scope.hold(gatherer_, *unit, after, location);
+      if (!unit) return;
+      if (join_.announces() && !gatherer_->unsharded(*unit)) {
+        if (*state_.evaluations() > 0) fail(StepFault::evaluation_in_uneven_step, "unshard", location);
+        announce(JoinedCall::unshard, *unit, location);
+      }
+      scope.hold(gatherer_, *unit, after, location);
     });
   }
   [[nodiscard]] Evaluation<Space> evaluate() { return {state_.evaluations(), gatherer_}; }
@@ -324,23 +341,66 @@ class TrainingEngine {
       fail(StepFault::weights_unsharded, operation, location, *unit);
   }
 
+  void make_ready(std::size_t index, stream after, const here& location) {
+    const auto& entry = parameters_[index];
+    const bool last_use = parameters_.steps().ready(index, entry, context("ready", location));
+    if (!join_.idle() && reducer_.compares_order()) announce(JoinedCall::ready, index, location);
+    reducer_.written_on(index, after);  // by this use, whichever micro-batch sends it
+    if (!last_use) return;
+    if (entry.owned) {
+      entry.owned->prepare_gradient(after);
+      entry.owned->sent = true;
+    }
+    if (guard_.checks(steps_) && !scaling_.scaler().on())
+      guard_.check_gradient(entry, steps_, after, context("ready", location));
+    if (state_.in_last_micro_batch() || policies_.accumulation == Accumulation::sharded)
+      reducer_.ready(index, after, location);
+  }
+  /// Announces a call to the ranks without a batch, if there are any and they need it.
+  void announce(JoinedCall which, std::size_t index, const here& location) {
+    if (join_.announces()) join_.announce(comms_, {which, index}, location);
+  }
+  /// On a rank without a batch: makes the calls that the ranks with a batch announce, until these end the step.
+  void end_joined_calls(stream after, const here& location) {
+    if (!join_.idle()) return announce(JoinedCall::end, 0, location);
+    while (join_.announces()) {
+      const auto [which, index] = join_.announce(comms_, {}, location);
+      if (which == JoinedCall::end) return;
+      if (which == JoinedCall::unshard) {
+        Unsharded<Space>().hold(gatherer_, index, after, location);
+      } else if (which == JoinedCall::ready) {
+        make_ready(index, after, location);
+      } else {
+        if (state_.begin_micro_batch(which == JoinedCall::last_micro_batch)) end_micro_batch(after, location);
+        // Below stage 3 the other ranks may wait for these in ready, until their gradients have memory.
+        if (policies_.stage == 2) start_rest(after, location);
+      }
+    }
+  }
   void end_micro_batch(stream after, const here& location) {
     const bool sharded = policies_.accumulation == Accumulation::sharded;
-    parameters_.steps().check_complete(parameters_.entries(), options_.allow_unused, context("micro_batch", location));
+    check_complete("micro_batch", location);
     if (sharded) {
-      if (options_.allow_unused) parameters_.zero_unused(policies_, comms_.all().size(), after);
-      reducer_.start_rest(after, location);
+      start_rest(after, location);
       reducer_.finish_all(after);
     }
     reducer_.restart(true);
     parameters_.begin_micro_batch(sharded);
   }
   void start_reductions(stream after, const here& location) {
-    parameters_.steps().check_complete(parameters_.entries(), options_.allow_unused, context("reduce", location));
-    if (options_.allow_unused) parameters_.zero_unused(policies_, comms_.all().size(), after);
-    reducer_.start_rest(after, location);
+    check_complete("reduce", location);
+    start_rest(after, location);
     // After all reductions: a peer may wait for one of these before it joins this call.
     if (options_.allow_unused) parameters_.steps().agree_on_unused(comms_.all(), location);
+  }
+  void check_complete(const char* operation, const here& location) const {
+    if (!join_.idle())
+      parameters_.steps().check_complete(parameters_.entries(), options_.allow_unused, context(operation, location));
+  }
+  void start_rest(stream after, const here& location) {
+    reducer_.start_rest(after, location, [&](std::size_t index) {
+      if (options_.allow_unused || join_.idle()) parameters_.zero_unused(index, policies_, comms_.all().size(), after);
+    });
   }
   void inspect(stream after, const here& location) {
     reducer_.finish_all(after);
@@ -351,6 +411,7 @@ class TrainingEngine {
     reducer_.restart(false);
     parameters_.begin_step();
     scaling_.begin_step();
+    join_.end_step();
     if (gatherer_ != nullptr) gatherer_->restart(after);
     if (guard_.checks(steps_))
       guard_.check_weights(parameters_, shards_, comms_, shards_weights(), steps_, after, context("step", location));
@@ -370,6 +431,7 @@ class TrainingEngine {
   DivergenceGuard<Space> guard_;
   std::shared_ptr<WeightGatherer<Space>> gatherer_{};  // null below stage 3
   StepState state_{};
+  StepJoin<Space> join_{};
   StepOptionsCheck<Space> step_options_{};
   CallOrder<Space> calls_{};
   std::vector<TensorPart> parts_{};  // empty without a mesh

@@ -63,6 +63,9 @@ class WeightGatherer {
     return nullptr;
   }
 
+  /// Returns whether a scope holds the unit, so that another `acquire` is local.
+  [[nodiscard]] bool unsharded(std::size_t index) const noexcept { return units_[index].scopes > 0; }
+
   /// Makes a unit's weights whole for one more scope. Collective if no scope holds them yet.
   ///
   /// @param remember  whether the call is part of the order that prefetching follows
@@ -87,7 +90,7 @@ class WeightGatherer {
         gather(unit, after, location);
       }
       // After this unit's own messages, before this rank waits for them.
-      if (remember && overlap_ && position_ < order.size()) prefetch(order[position_], after, location);
+      if (remember && overlap_ && prefetches_ && position_ < order.size()) prefetch(order[position_], after, location);
       for (const auto b : unit.buckets) gathers_[b].gather.finish(buckets_[b], entries_, after);
     } catch (const MismatchError&) {
       const auto& comm = comms_.gathering();
@@ -133,11 +136,18 @@ class WeightGatherer {
     while (drop_prefetched(after)) {
     }
   }
+  /// Gathers units when they are used, and not ahead, until `restart`: in an uneven step the ranks without a batch have
+  /// more free memory than the others, and would prefetch more.
+  void stop_prefetching(stream after) {
+    invalidate(after);
+    prefetches_ = false;
+  }
   /// Begins the next step, and with it the remembered order.
   void restart(stream after) {
     invalidate(after);
     if (position_ < orders_[0].size()) orders_[0].resize(position_);
     position_ = 0;
+    prefetches_ = true;
   }
   /// Between these two calls, scopes follow a separate order.
   void begin_evaluation() noexcept {
@@ -231,6 +241,7 @@ class WeightGatherer {
   TrainingCommunicators<Space>& comms_;
   MemoryPool<Space>& pool_;
   bool overlap_;
+  bool prefetches_ = true;
   std::vector<BucketGather> gathers_;
   std::vector<Unit> units_;
   std::vector<std::optional<std::size_t>> unit_of_;
