@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Trains a GPT on the characters of text files; data-parallel, or tensor-parallel as well.
+// Trains a GPT on the characters of text files or on tokens; data-parallel, or tensor-parallel as well.
 //   mpirun -np 2 build/examples/train_gpt --zero 3
 //   build/examples/train_gpt --backend threads --ranks 2 --precision bf16 --optimizer muon --text book.txt
 //   mpirun -np 4 build/examples/train_gpt --mesh data=2,model=2 --zero 1
+//   mpirun -np 2 build/examples/train_gpt --model gpt2 --tokens train.bin --context 256 --save-model tuned
 #include <algorithm>
 #include <filesystem>
 #include <optional>
@@ -26,8 +27,9 @@
 #include "common/train_step.hpp"
 #include "common/training_report.hpp"
 #include "common/weights_hash.hpp"
-#include "data/text.hpp"
+#include "data/corpus.hpp"
 #include "models/gpt.hpp"
+#include "models/gpt2_folder.hpp"
 #include "models/gpt_sample.hpp"
 #include "models/mesh_gpt.hpp"
 
@@ -41,39 +43,63 @@ struct Settings {
   std::size_t layers = 3;
   std::size_t width = 64;
   std::size_t heads = 4;
-  std::size_t context = 64;
+  std::optional<std::size_t> context;
   std::size_t batch = 8;
   std::size_t steps = 2000;
   std::uint64_t seed = 1;
   std::vector<std::string> text;
+  std::string tokens;
+  std::string token_type = "u16";
+  bool in_order = false;
+  std::string model;
+  std::string save_model;
+  std::string logits;
   std::size_t sample = 400;
   double temperature = 0.8;
   std::string json;
 
-  [[nodiscard]] examples::GptShape shape(const examples::Text& read) const {
-    return {read.vocabulary.size(), context, width, layers, heads};
-  }
+  /// Returns the length of the sequences that are learnt from.
+  [[nodiscard]] std::size_t length(const examples::GptShape& shape) const { return context.value_or(shape.context); }
   void describe(CLI::App& app) {
     const CLI::Range count(std::size_t{1}, std::size_t{1000000});
     backend.describe(app);
     training.describe(app);
     mesh.describe(app);
     checkpoint.describe(app);
-    app.add_option("--layers", layers, "transformer blocks")->check(count)->capture_default_str();
-    app.add_option("--width", width, "length of the vector that represents a character")
-        ->check(count)
-        ->capture_default_str();
-    app.add_option("--heads", heads, "attention heads of each block; must divide the width")
-        ->check(count)
-        ->capture_default_str();
-    app.add_option("--context", context, "characters that attention covers")->check(count)->capture_default_str();
+    auto* layers_option = app.add_option("--layers", layers, "transformer blocks")->check(count)->capture_default_str();
+    auto* width_option = app.add_option("--width", width, "length of the vector that represents a token")
+                             ->check(count)
+                             ->capture_default_str();
+    auto* heads_option = app.add_option("--heads", heads, "attention heads of each block; must divide the width")
+                             ->check(count)
+                             ->capture_default_str();
+    app.add_option("--context", context, "tokens of a sequence [default: 64, or all that --model covers]")
+        ->check(count);
     app.add_option("--batch", batch, "sequences per batch and rank")->check(count)->capture_default_str();
     app.add_option("--steps", steps, "training steps")->check(count)->capture_default_str();
     app.add_option("--seed", seed, "seed of the initial weights, the order of the sequences, and the sample")
         ->check(examples::whole_number())
         ->capture_default_str();
-    app.add_option("--text", text, "files to train on [default: the headers and pages of this project]");
-    app.add_option("--sample", sample, "characters to generate at the end")
+    auto* text_option =
+        app.add_option("--text", text, "files to train on [default: the headers and pages of this project]");
+    auto* tokens_option =
+        app.add_option("--tokens", tokens, "file of tokens to train on: unsigned integers, little-endian, no header")
+            ->excludes(text_option);
+    app.add_option("--token-type", token_type, "of --tokens: u16 or u32")
+        ->needs(tokens_option)
+        ->check(CLI::IsMember({"u16", "u32"}))
+        ->capture_default_str();
+    app.add_flag("--in-order", in_order, "learn from the sequences of --tokens in their order instead of a random one")
+        ->needs(tokens_option);
+    app.add_option("--model", model, "Hugging Face folder of a GPT-2 to start from")
+        ->needs(tokens_option)
+        ->excludes(layers_option)
+        ->excludes(width_option)
+        ->excludes(heads_option);
+    app.add_option("--save-model", save_model, "folder for the trained model, as transformers loads it");
+    app.add_option("--logits", logits,
+                   "output file (safetensors) for the logits of the first sequence, before the first step");
+    app.add_option("--sample", sample, "tokens to generate at the end")
         ->check(CLI::Range(0, 1000000))
         ->capture_default_str();
     app.add_option("--temperature", temperature, "of the sample; lower values are less random")
@@ -83,28 +109,48 @@ struct Settings {
   }
 };
 
-examples::Text read(const Settings& settings) {
+examples::Corpus read(const Settings& settings) {
+  if (!settings.tokens.empty())
+    return examples::Corpus(examples::TokenFile(settings.tokens, settings.token_type == "u16" ? 2 : 4));
   std::vector<std::filesystem::path> files(settings.text.begin(), settings.text.end());
   if (files.empty()) files = examples::headers_and_pages(SOURCE_ROOT);
   if (files.empty())
     throw distx::DataError("the headers and pages of this project are not in " SOURCE_ROOT
                            ": choose files with --text");
-  auto text = examples::read_text(files);
-  if (text.held_out().size() <= settings.context)
-    throw distx::DataError("the text has " + std::to_string(text.tokens.size()) +
-                           " characters, and the held-out tenth must be longer than a context of " +
-                           std::to_string(settings.context) + ": give a longer --text or a shorter --context");
-  return text;
+  return examples::Corpus(examples::read_text(files));
 }
+
+/// The model to be trained, and its data.
+struct Task {
+  examples::Corpus corpus;
+  std::optional<examples::Gpt2Folder> folder;  // of --model
+  examples::GptShape shape;
+
+  explicit Task(const Settings& settings) : corpus(read(settings)) {
+    if (!settings.model.empty())
+      shape = folder.emplace(settings.model).config().shape();
+    else
+      shape = {corpus.vocabulary(), settings.context.value_or(64), settings.width, settings.layers, settings.heads};
+    (void)examples::checked_shape(shape);
+    const std::size_t length = settings.length(shape);
+    if (length > shape.context)
+      throw distx::InvalidArgument("--context " + std::to_string(length) + " exceeds the " +
+                                   std::to_string(shape.context) + " tokens that --model covers: choose a shorter one");
+    if (corpus.held_out().size() <= length)
+      throw distx::DataError("the text has " + std::to_string(corpus.tokens().size()) + " " + corpus.unit() +
+                             ", and the held-out tenth must be longer than a context of " + std::to_string(length) +
+                             ": give a longer " + (settings.tokens.empty() ? "--text" : "--tokens") +
+                             " or a shorter --context");
+  }
+};
 
 /// Returns the loss on held-out text, of which each rank evaluates its part; every rank runs the model the same number
 /// of times. Collective.
 template <class Model, class Training>
-double held_out_loss(distx::AnyCommunicator<>& comm, Model& model, Training& training,
-                     std::span<const std::uint8_t> text) {
+double held_out_loss(distx::AnyCommunicator<>& comm, Model& model, Training& training, const examples::TokenSpan& text,
+                     std::size_t length) {
   constexpr std::size_t at_once = 16;
   const auto scope = training.evaluate();
-  const std::size_t length = model.shape().context;
   const std::size_t count = (text.size() - 1) / length;
   const auto ranks = static_cast<std::size_t>(comm.size());
   double sum = 0;
@@ -147,46 +193,60 @@ std::string weights_hash(const examples::MeshGpt<Split>& model, Training& traini
 }
 
 template <class Model, class Training>
-std::string write_sample(Model& model, Training& training, const std::string& vocabulary, const Settings& settings) {
+std::string write_sample(Model& model, Training& training, const examples::Corpus& corpus, const Settings& settings) {
   const auto scope = training.evaluate();
   examples::Generator generator(settings.seed);
-  const auto line_end = vocabulary.find('\n');
-  const auto first = static_cast<std::uint8_t>(line_end == std::string::npos ? 0 : line_end);
-  std::string text;
-  for (const auto token :
-       examples::sample(model, training, {first}, settings.sample, settings.temperature, generator)) {
-    text.push_back(vocabulary[token]);
-  }
-  return text;
+  return corpus.to_string(
+      examples::sample(model, training, {corpus.prompt()}, settings.sample, settings.temperature, generator));
+}
+
+/// Computes the logits of the corpus' first sequence, which rank 0 writes. Collective.
+template <class Model, class Training>
+void write_logits(const distx::AnyCommunicator<>& comm, Model& model, Training& training,
+                  const examples::Corpus& corpus, std::size_t length, const std::string& path) {
+  const auto scope = training.evaluate();
+  const std::size_t first = 0;
+  const auto batch = corpus.batch(std::span(&first, 1), length);
+  const auto& logits = model.logits(batch.tokens, length, training);
+  if (comm.rank() == 0)
+    distx::checkpoint::write_safetensors(
+        path, {{"logits",
+                "F32",
+                {length, model.shape().vocabulary},
+                std::as_bytes(std::span(logits.data(), static_cast<std::size_t>(logits.size())))}});
 }
 
 /// @param data the ranks that batches are split over; a part of the ranks of `comm`
+/// @return whether all steps are made
 template <class Model, class Training>
-void train(distx::AnyCommunicator<>& comm, distx::AnyCommunicator<>& data, const Settings& settings,
-           const examples::Text& text, Model& model, Training& training, const examples::WeightCounts& weights,
+bool train(distx::AnyCommunicator<>& comm, distx::AnyCommunicator<>& data, const Settings& settings,
+           const examples::Corpus& corpus, Model& model, Training& training, const examples::WeightCounts& weights,
            const distx::Metered<distx::AnyCommunicator<>>& metered) {
   const auto ranks = static_cast<std::size_t>(data.size());
-  const distx::DistributedSampler sampler(
-      text.training().size() - settings.context, data,
-      {.batch_size = settings.batch, .seed = settings.seed, .remainder = distx::Remainder::drop});
+  const std::size_t length = settings.length(model.shape());
+  const distx::DistributedSampler sampler(corpus.sequences(length), data,
+                                          {.batch_size = settings.batch,
+                                           .shuffle = !settings.in_order,
+                                           .seed = settings.seed,
+                                           .remainder = distx::Remainder::drop});
   const distx::DataLoader loader(sampler,
                                  [&](std::span<const std::size_t> batch) {
                                    return examples::micro_batches(
-                                       batch, settings.training.accumulate, [&](auto places) {
-                                         return examples::sequences(text.training(), places, settings.context);
-                                       });
+                                       batch, settings.training.accumulate,
+                                       [&](auto numbers) { return corpus.batch(numbers, length); });
                                  },
                                  {.workers = 0});
+  if (!settings.logits.empty()) write_logits(comm, model, training, corpus, length, settings.logits);
   const auto sent_at_first = metered.ledger();
 
   const bool speaks = comm.rank() == 0;
   if (speaks)
-    fmt::print("training {} weights on {} characters, {} distinct ones\n", weights.all, text.training().size(),
-               text.vocabulary.size());
+    fmt::print("training {} weights on {} {}, {} distinct ones\n", weights.all, corpus.training().size(), corpus.unit(),
+               model.shape().vocabulary);
   std::optional<examples::ProgressBar> progress;
   if (speaks)
-    progress.emplace(stdout, examples::TrainingPlan{settings.steps, 1, settings.batch * ranks * settings.context,
-                                                    "step", "characters"});
+    progress.emplace(stdout,
+                     examples::TrainingPlan{settings.steps, 1, settings.batch * ranks * length, "step", corpus.unit()});
   const std::size_t warm_up = settings.steps / 20;
   const auto rate =
       distx::schedules::warm_up(warm_up, distx::schedules::cosine(settings.training.rate(), settings.steps - warm_up));
@@ -210,7 +270,7 @@ void train(distx::AnyCommunicator<>& comm, distx::AnyCommunicator<>& data, const
         if (settings.checkpoint.after_step(comm, training, at.steps, settings.steps, at.data)) {
           progress.reset();
           if (speaks) fmt::print("stopped after step {}: go on with --resume\n", at.steps);
-          return;
+          return false;
         }
     }
   }
@@ -218,29 +278,31 @@ void train(distx::AnyCommunicator<>& comm, distx::AnyCommunicator<>& data, const
 
   const examples::TrainingCost cost(comm, training.times(), std::max<std::size_t>(1, losses.size()), training.memory(),
                                     metered.ledger() - sent_at_first);
-  const double held_out = held_out_loss(data, model, training, text.held_out());
+  const double held_out = held_out_loss(data, model, training, corpus.held_out(), length);
   const auto hash = weights_hash(model, training);
-  const auto sample = write_sample(model, training, text.vocabulary, settings);
-  if (!speaks) return;
+  const auto sample = write_sample(model, training, corpus, settings);
+  if (!speaks) return true;
   fmt::print("{}\n", cost.to_string());
-  fmt::print("loss on {} held-out characters: {:.4f} nats each (weights {})\n", text.held_out().size(), held_out, hash);
+  fmt::print("loss on {} held-out {}: {:.4f} nats each (weights {})\n", corpus.held_out().size(), corpus.unit(),
+             held_out, hash);
   if (!sample.empty()) fmt::print("---- a sample ----\n{}\n", sample);
   auto report = cost.json(settings.training, weights);
   if (settings.mesh.given()) {
     report["mesh"] = settings.mesh.text;
     report.erase("plan");  // it describes a model that every rank has whole
   }
-  report.update({{"vocabulary", text.vocabulary.size()},
+  report.update({{"vocabulary", model.shape().vocabulary},
                  {"step_losses", losses},
                  {"held_out_loss", held_out},
                  {"weights_hash", hash},
                  {"sample", sample}});
   examples::JsonFile(settings.json).write(report);
+  return true;
 }
 
 template <class Weight>
-void train_alike(distx::AnyCommunicator<>& comm, const Settings& settings, const examples::Text& text) {
-  examples::BasicGpt<Weight> model(settings.shape(text), settings.seed);
+void train_alike(distx::AnyCommunicator<>& comm, const Settings& settings, const Task& task) {
+  examples::BasicGpt<Weight> model(task.shape, settings.seed);
   const distx::Metered<distx::AnyCommunicator<>> metered(comm.share());
   auto training =
       examples::make_training(distx::AnyCommunicator<>(metered.share()), model.parameters(), settings.training);
@@ -249,15 +311,21 @@ void train_alike(distx::AnyCommunicator<>& comm, const Settings& settings, const
     weights.all += parameter->size();
     if (parameter->options().rows > 0) weights.in_matrices += parameter->size();
   }
-  train(comm, comm, settings, text, model, training, weights, metered);
+  if (task.folder) task.folder->load(training);
+  if (!train(comm, comm, settings, task.corpus, model, training, weights, metered)) return;
+  const examples::Gpt2Output output(settings.save_model);
+  if (task.folder)
+    output.write(comm, model, training, task.folder->config(), task.folder->path());
+  else
+    output.write(comm, model, training, examples::Gpt2Config(task.shape));
 }
 
-void train_on_mesh(distx::AnyCommunicator<>& comm, const Settings& settings, const examples::Text& text) {
+void train_on_mesh(distx::AnyCommunicator<>& comm, const Settings& settings, const Task& task) {
   using Grid = examples::Grid;
   distx::Metered<distx::AnyCommunicator<>> metered(comm.share());
   const Grid mesh(metered, settings.mesh.sizes(settings.training));
-  examples::MeshGpt<distx::layers::TensorParallel<Grid, examples::Data, examples::Model>> model(
-      mesh, settings.shape(text), settings.seed);
+  examples::MeshGpt<distx::layers::TensorParallel<Grid, examples::Data, examples::Model>> model(mesh, task.shape,
+                                                                                                settings.seed);
   distx::TensorParameterList<> parameters;
   examples::WeightCounts weights;
   model.for_each_parameter([&](const auto& parameter) {
@@ -265,30 +333,45 @@ void train_on_mesh(distx::AnyCommunicator<>& comm, const Settings& settings, con
     weights.all += distx::volume(parameter.extents());
   });
   auto training = examples::make_training(mesh, parameters, settings.training);
-  train(comm, mesh.along<examples::Data>(), settings, text, model, training, weights, metered);
+  train(comm, mesh.along<examples::Data>(), settings, task.corpus, model, training, weights, metered);
+}
+
+/// @throws distx::CheckpointError if the file that --logits names exists, or cannot be written
+void check_absent(const std::string& logits) {
+  std::error_code ignored;
+  if (!logits.empty() && std::filesystem::exists(logits, ignored))
+    throw distx::CheckpointError("'" + logits + "' exists: give --logits another name");
+  examples::OutputFile("--logits", logits).check_writable();
 }
 
 void run(distx::AnyConnector& connector, const Settings& settings) {
-  examples::Text text;
+  std::optional<Task> task;
   examples::on_every_rank(connector, [&] {
     settings.training.check("--batch", settings.batch);
     if (settings.mesh.given()) (void)settings.mesh.sizes(settings.training);
-    if (settings.mesh.given() && !settings.checkpoint.directory.empty())
-      throw distx::InvalidArgument("--checkpoint cannot save a model that is split by --mesh: leave one of them out");
+    for (const auto& [flag, value] :
+         {std::pair("--checkpoint", settings.checkpoint.directory), std::pair("--model", settings.model),
+          std::pair("--save-model", settings.save_model)})
+      if (settings.mesh.given() && !value.empty())
+        throw distx::InvalidArgument(std::string(flag) +
+                                     " is not for a model that is split by --mesh: leave one of them out");
     if (connector.rank() == 0) {
       settings.checkpoint.check();
       examples::JsonFile(settings.json).check_writable();
     }
-    text = read(settings);
-    (void)examples::checked_shape(settings.shape(text));
+    task.emplace(settings);
+    if (connector.rank() != 0) return;
+    task->corpus.check(task->shape.vocabulary);
+    check_absent(settings.logits);
+    examples::Gpt2Output(settings.save_model).prepare();
   });
   settings.backend.run(connector, [&](distx::AnyCommunicator<> comm) {
     if (settings.mesh.given())
-      train_on_mesh(comm, settings, text);
+      train_on_mesh(comm, settings, *task);
     else if (settings.training.short_weights())
-      train_alike<distx::bfloat16>(comm, settings, text);
+      train_alike<distx::bfloat16>(comm, settings, *task);
     else
-      train_alike<float>(comm, settings, text);
+      train_alike<float>(comm, settings, *task);
   });
 }
 

@@ -83,6 +83,10 @@ class TimedTraining {
   }
   /// Loads a checkpoint. Collective.
   distx::checkpoint::Loaded load(const std::filesystem::path& folder) { return self_->load(folder); }
+  /// Loads weights alone. Collective.
+  void load_weights(const std::filesystem::path& path, const distx::checkpoint::WeightOptions& options) {
+    self_->load_weights(path, options);
+  }
 
  private:
   using Parameters = std::span<const Parameter* const>;
@@ -99,6 +103,7 @@ class TimedTraining {
     [[nodiscard]] virtual distx::observe::MemoryLedger memory() const = 0;
     virtual void save(const std::filesystem::path&, const distx::checkpoint::SaveOptions&) = 0;
     virtual distx::checkpoint::Loaded load(const std::filesystem::path&) = 0;
+    virtual void load_weights(const std::filesystem::path&, const distx::checkpoint::WeightOptions&) = 0;
   };
 
   template <class Training>
@@ -133,6 +138,9 @@ class TimedTraining {
         return distx::checkpoint::load(folder, training);
       else
         return {};
+    }
+    void load_weights(const std::filesystem::path& path, const distx::checkpoint::WeightOptions& options) override {
+      if constexpr (requires { training.state(); }) distx::checkpoint::load_weights(path, training, options);
     }
 
     Training training;

@@ -17,18 +17,14 @@
 
 #include <distx/core/error.hpp>
 
+#include "tokens.hpp"
+
 namespace examples {
 
 /// A text whose bytes are numbered.
 struct Text {
   std::string vocabulary;            ///< the bytes that occur, in order; a token is a place in it
   std::vector<std::uint8_t> tokens;  ///< the text
-
-  /// The last tenth is never learnt from.
-  [[nodiscard]] std::span<const std::uint8_t> training() const {
-    return std::span(tokens).first(tokens.size() - tokens.size() / 10);
-  }
-  [[nodiscard]] std::span<const std::uint8_t> held_out() const { return std::span(tokens).last(tokens.size() / 10); }
 };
 
 inline Text numbered(std::string_view bytes) {
@@ -83,21 +79,21 @@ inline std::vector<std::filesystem::path> headers_and_pages(const std::filesyste
 /// Sequences of equal length, one after another, and what follows each of their tokens.
 struct TextBatch {
   std::size_t length = 0;
-  std::vector<std::uint8_t> tokens;
-  std::vector<std::uint8_t> targets;
+  std::vector<Token> tokens;
+  std::vector<Token> targets;
 };
 
 /// The sequences that begin at these places.
 /// @pre place + length < tokens.size() for each
-inline TextBatch sequences(std::span<const std::uint8_t> tokens, std::span<const std::size_t> places,
-                           std::size_t length) {
+inline TextBatch sequences(const TokenSpan& tokens, std::span<const std::size_t> places, std::size_t length) {
   TextBatch batch{length, {}, {}};
   batch.tokens.reserve(places.size() * length);
   batch.targets.reserve(places.size() * length);
   for (const std::size_t place : places) {
-    const auto sequence = tokens.subspan(place, length + 1);
-    batch.tokens.insert(batch.tokens.end(), sequence.begin(), sequence.end() - 1);
-    batch.targets.insert(batch.targets.end(), sequence.begin() + 1, sequence.end());
+    for (std::size_t i = place; i < place + length; ++i) {
+      batch.tokens.push_back(tokens[i]);
+      batch.targets.push_back(tokens[i + 1]);
+    }
   }
   return batch;
 }

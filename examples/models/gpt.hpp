@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -18,19 +19,20 @@ namespace examples {
 
 /// How large a Gpt is.
 struct GptShape {
-  std::size_t vocabulary = 0;  ///< different tokens, 2 to 256
+  std::size_t vocabulary = 0;  ///< different tokens, at least 2
   std::size_t context = 0;     ///< tokens that it looks at, at most
   std::size_t width = 0;       ///< numbers that describe a token
   std::size_t layers = 0;
   std::size_t heads = 0;  ///< of each layer's attention; divides the width
+  double epsilon = 1e-5;  ///< added to the variance by layer norms
 };
 
 /// Returns `shape`.
 /// @throws std::invalid_argument if it is invalid
 inline const GptShape& checked_shape(const GptShape& shape) {
-  if (shape.vocabulary < 2 || shape.vocabulary > 256) {
+  if (shape.vocabulary < 2 || shape.vocabulary - 1 > std::numeric_limits<Token>::max()) {
     throw std::invalid_argument("Gpt: a vocabulary of " + std::to_string(shape.vocabulary) +
-                                " tokens: it must have 2 to 256");
+                                " tokens: it must have 2 to 2^32");
   }
   if (shape.context < 1 || shape.width < 1 || shape.layers < 1 || shape.heads < 1) {
     throw std::invalid_argument("Gpt: context, width, layers and heads must be at least 1");
@@ -42,7 +44,7 @@ inline const GptShape& checked_shape(const GptShape& shape) {
   return shape;
 }
 /// @throws std::invalid_argument for a token outside the vocabulary, or sequences longer than the context
-inline void check_tokens(const GptShape& shape, std::span<const std::uint8_t> tokens, std::size_t length) {
+inline void check_tokens(const GptShape& shape, std::span<const Token> tokens, std::size_t length) {
   if (length == 0 || length > shape.context || tokens.empty() || tokens.size() % length != 0) {
     throw std::invalid_argument("Gpt: " + std::to_string(tokens.size()) + " tokens in sequences of " +
                                 std::to_string(length) + ": pass whole sequences of 1 to " +
@@ -86,7 +88,7 @@ class BasicGpt {
   /// @param tokens sequences of `length` one after another
   /// @throws std::invalid_argument for a token outside the vocabulary, or sequences longer than the context
   template <class Training>
-  const Matrix<Scalar>& logits(std::span<const std::uint8_t> tokens, std::size_t length, Training& training) {
+  const Matrix<Scalar>& logits(std::span<const Token> tokens, std::size_t length, Training& training) {
     check_tokens(shape_, tokens, length);
     length_ = static_cast<Eigen::Index>(length);
     ran_forward_ = false;
@@ -102,7 +104,7 @@ class BasicGpt {
   /// @param targets what follows each token
   /// @throws std::invalid_argument as logits() does
   template <class Training>
-  Scalar forward(std::span<const std::uint8_t> tokens, std::span<const std::uint8_t> targets, std::size_t length,
+  Scalar forward(std::span<const Token> tokens, std::span<const Token> targets, std::size_t length,
                  Training& training) {
     check_tokens(shape_, targets, length);
     if (tokens.size() != targets.size()) {
@@ -137,7 +139,7 @@ class BasicGpt {
       : shape_(shape),
         embedding_("embedding", index(shape.vocabulary), index(shape.context), index(shape.width), initial),
         blocks_(blocks(shape, initial)),
-        norm_("norm", index(shape.width), initial.next_unit()) {}
+        norm_("norm", index(shape.width), shape.epsilon, initial.next_unit()) {}
 
   static Eigen::Index index(std::size_t number) { return static_cast<Eigen::Index>(number); }
 
@@ -146,7 +148,7 @@ class BasicGpt {
     all.reserve(shape.layers);
     for (std::size_t i = 0; i < shape.layers; ++i) {
       all.emplace_back("block" + std::to_string(i), index(shape.width), index(shape.heads), index(shape.layers),
-                       initial.next_unit());
+                       shape.epsilon, initial.next_unit());
     }
     return all;
   }
@@ -162,7 +164,7 @@ class BasicGpt {
   std::vector<TransformerBlock<Weight>> blocks_;
   LayerNorm<Weight> norm_;
   Eigen::Index length_ = 0;
-  std::vector<std::uint8_t> tokens_;
+  std::vector<Token> tokens_;
   Matrix<Scalar> stream_, normal_, logits_;
   Matrix<Scalar> logits_gradient_, normal_gradient_, gradient_;
   bool ran_forward_ = false;

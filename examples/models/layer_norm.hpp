@@ -16,8 +16,10 @@ class LayerNorm {
  public:
   using Scalar = distx::accumulator_t<Weight>;
 
-  LayerNorm(const std::string& name, Eigen::Index width, InitialWeights& initial)
-      : scale_(initial.constant<Weight>(name + ".scale", width, 1)),
+  /// @param epsilon  is added to the variance
+  LayerNorm(const std::string& name, Eigen::Index width, double epsilon, InitialWeights& initial)
+      : epsilon_(static_cast<Scalar>(epsilon)),
+        scale_(initial.constant<Weight>(name + ".scale", width, 1)),
         shift_(initial.constant<Weight>(name + ".shift", width, 0)) {}
 
   [[nodiscard]] std::array<const distx::Parameter<Weight>*, 2> parameters() const { return {&scale_, &shift_}; }
@@ -32,7 +34,7 @@ class LayerNorm {
     for (Eigen::Index token = 0; token < input.cols(); ++token) {
       auto normal = normal_.col(token);
       normal = (input.col(token).array() - input.col(token).sum() / width).matrix();
-      steepness_(token) = 1 / std::sqrt(normal.squaredNorm() / width + epsilon);
+      steepness_(token) = 1 / std::sqrt(normal.squaredNorm() / width + epsilon_);
       normal *= steepness_(token);
       output.col(token) = (normal.array() * scale.array() + shift.array()).matrix();
     }
@@ -58,8 +60,7 @@ class LayerNorm {
   }
 
  private:
-  static constexpr Scalar epsilon = Scalar(1e-5);  // added to the variance
-
+  Scalar epsilon_;
   distx::Parameter<Weight> scale_;
   distx::Parameter<Weight> shift_;
   Matrix<Scalar> normal_;     // the input with mean 0 and variance 1

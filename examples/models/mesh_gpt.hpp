@@ -63,7 +63,7 @@ class MeshGpt {
   /// @param tokens this rank's sequences of `length`, one after another: as many on every rank, the same on ranks that
   ///        differ in their place on the model axis alone
   template <class Training>
-  const Matrix<Scalar>& logits(std::span<const std::uint8_t> tokens, std::size_t length, Training& training) {
+  const Matrix<Scalar>& logits(std::span<const Token> tokens, std::size_t length, Training& training) {
     run(tokens, length, training);
     const auto whole = distx::redistribute<Batches>(*logits_);
     matrix_ = Eigen::Map<const Matrix<Scalar>>(whole.local().data(), static_cast<Eigen::Index>(whole.extent(2)),
@@ -73,7 +73,7 @@ class MeshGpt {
 
   /// The mean loss of this rank's sequences.
   template <class Training>
-  Scalar forward(std::span<const std::uint8_t> tokens, std::span<const std::uint8_t> targets, std::size_t length,
+  Scalar forward(std::span<const Token> tokens, std::span<const Token> targets, std::size_t length,
                  Training& training) {
     run(tokens, length, training);
     targets_.emplace(distx::from_local<Batches>(mesh_, ids_->extents(), targets));
@@ -154,7 +154,7 @@ class MeshGpt {
   }
 
   template <class Training>
-  void run(std::span<const std::uint8_t> tokens, std::size_t length, Training& training) {
+  void run(std::span<const Token> tokens, std::size_t length, Training& training) {
     check_tokens(shape_, tokens, length);
     ran_forward_ = false;
     const auto places = static_cast<std::size_t>(mesh_.template size<typename Split::data>());
@@ -171,7 +171,7 @@ class MeshGpt {
   distx::layers::ParallelEmbedding<float, Split> embedding_;
   std::vector<distx::layers::TransformerBlock<float, Split>> blocks_;
   distx::layers::ParallelLayerNorm<float, Split> norm_;
-  std::optional<distx::DistTensor<std::uint8_t, 2, Mesh, distx::Layout<Batches>>> ids_, targets_;
+  std::optional<distx::DistTensor<Token, 2, Mesh, distx::Layout<Batches>>> ids_, targets_;
   std::optional<Tensor<3, typename Split::tokens>> normal_;
   std::optional<Tensor<3, Batches, Vocabulary>> logits_;
   std::optional<Tensor<2, Batches>> log_sums_;

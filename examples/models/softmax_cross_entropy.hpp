@@ -3,7 +3,6 @@
 
 #include <cmath>
 #include <cstddef>
-#include <cstdint>
 #include <span>
 
 #include "layer.hpp"
@@ -14,9 +13,8 @@ namespace examples {
 ///
 /// Each column is shifted by its maximum, so that no exponential overflows.
 /// @pre one label a column of `logits`, each below its number of rows; at least one column
-template <class Scalar>
-Scalar softmax_cross_entropy(const Matrix<Scalar>& logits, std::span<const std::uint8_t> labels,
-                             Matrix<Scalar>& gradient) {
+template <class Scalar, class Labels>
+Scalar softmax_cross_entropy(const Matrix<Scalar>& logits, const Labels& labels, Matrix<Scalar>& gradient) {
   gradient.resize(logits.rows(), logits.cols());
   const Scalar share = Scalar{1} / static_cast<Scalar>(labels.size());
   Scalar loss = 0;

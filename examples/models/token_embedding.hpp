@@ -3,10 +3,10 @@
 
 #include <array>
 #include <cstddef>
-#include <cstdint>
 #include <span>
 #include <string>
 
+#include "../data/tokens.hpp"
 #include "parameter_matrix.hpp"
 
 namespace examples {
@@ -33,8 +33,7 @@ class TokenEmbedding {
   /// The stream of width × tokens, sequence after sequence.
   /// @pre every token is below the vocabulary; length divides their number and is at most the context
   template <class Training>
-  void forward(std::span<const std::uint8_t> tokens, Eigen::Index length, Matrix<Scalar>& stream,
-               Training& training) const {
+  void forward(std::span<const Token> tokens, Eigen::Index length, Matrix<Scalar>& stream, Training& training) const {
     const auto weights = training.unshard(tokens_, places_);
     const auto vectors = matrix_of(tokens_, vocabulary_, width_);
     const auto places = matrix_of(places_, context_, width_);
@@ -46,7 +45,7 @@ class TokenEmbedding {
 
   /// The gradients of the parameters, which are ready then.
   template <class Training>
-  void backward(std::span<const std::uint8_t> tokens, Eigen::Index length, const Matrix<Scalar>& gradient,
+  void backward(std::span<const Token> tokens, Eigen::Index length, const Matrix<Scalar>& gradient,
                 Training& training) const {
     RowMatrix<Scalar> vectors = RowMatrix<Scalar>::Zero(vocabulary_, width_);
     RowMatrix<Scalar> places = RowMatrix<Scalar>::Zero(context_, width_);

@@ -22,13 +22,14 @@ class TransformerBlock {
 
   /// @param blocks the number of blocks: initial contributions to the residual stream shrink with it (Radford et al.,
   ///        2019)
-  TransformerBlock(const std::string& name, Eigen::Index width, Eigen::Index heads, Eigen::Index blocks,
+  /// @param epsilon of the layer norms
+  TransformerBlock(const std::string& name, Eigen::Index width, Eigen::Index heads, Eigen::Index blocks, double epsilon,
                    InitialWeights& initial)
-      : norm1_(name + ".norm1", width, initial),
+      : norm1_(name + ".norm1", width, epsilon, initial),
         projections_(name + ".projections", width, 3 * width, deviation(width), initial),
         attention_(width, heads),
         output_(name + ".output", width, width, deviation(width) / residual(blocks), initial),
-        norm2_(name + ".norm2", width, initial),
+        norm2_(name + ".norm2", width, epsilon, initial),
         wide_(name + ".wide", width, 4 * width, deviation(width), initial),
         narrow_(name + ".narrow", 4 * width, width, deviation(4 * width) / residual(blocks), initial) {}
 

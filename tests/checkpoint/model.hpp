@@ -40,7 +40,7 @@ class Trainer {
         training_(comm, list(), optimizer, options) {}
 
   /// Makes a step whose gradients depend on weights, step and rank.
-  void step(std::uint64_t number) {
+  void step(std::uint64_t number, double rate = 0.01) {
     for (std::size_t p = parameters_.size(); p-- > 0;) {
       const auto& parameter = parameters_[p];
       if (!parameter.options().trainable) continue;
@@ -53,7 +53,7 @@ class Trainer {
                                               1.7f * static_cast<float>(number) + static_cast<float>(rank_)));
       training_.ready(parameter);
     }
-    training_.step({.learning_rate = 0.01});
+    training_.step({.learning_rate = rate});
   }
   [[nodiscard]] Training& training() { return training_; }
 

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <distx/optim/sgd.hpp>
+
 #include <fstream>
 
 #include "model.hpp"
@@ -188,6 +190,78 @@ TEST_CASE_TEMPLATE("load_weights renames, transposes and converts", T, float, di
       CHECK(rounded);
       const bool exact = weights.at("optim.state.a.bias.master") == bytes_of(bias);
       CHECK(exact);
+    });
+}
+
+/// Returns the bytes of each float array, by the name of its weight: of the weights, or of their masters.
+template <class Training>
+std::map<std::string, Bytes> floats_of(Training& training) {
+  std::map<std::string, Bytes> floats;
+  for (const auto& array : training.state().arrays) {
+    const std::string_view prefix = "optim.state.", master = ".master";
+    std::string name = array.name;
+    if (name.ends_with(master))
+      name = name.substr(prefix.size(), name.size() - prefix.size() - master.size());
+    else if (name.starts_with(prefix) || array.values.type() != distx::ElementType::f32)
+      continue;
+    floats[name].assign(array.values.bytes(), array.values.bytes() + array.values.size_bytes());
+  }
+  return floats;
+}
+
+TEST_CASE("load_weights gives master weights the values of the file, and the next step starts from them") {
+  using distx::bfloat16;
+  using Precise = distx::DataParallel<distx::ZeRO<distx::Dynamic>, distx::Precision<bfloat16>>;
+  const Folder folder;
+  const auto path = folder.path() / "x.safetensors";
+  const auto values = numbers<float>(91, 1.1f);  // which bfloat16 rounds
+  write(path, {{"a.weight", "F32", {7, 13}, bytes_of(values)}});
+  const WeightOptions options{.rename = [](const std::string& name) { return name == "a.weight" ? name : ""; }};
+  for (const int ranks : {1, 2, 3})
+    for (int stage = 0; stage < 4; ++stage) {
+      CAPTURE(ranks);
+      CAPTURE(stage);
+      on_ranks(ranks, [&](distx::ThreadCommunicator& comm) {
+        Trainer<Precise, bfloat16> trainer(comm, distx::SGD{}, {.bucket_bytes = 300, .stage = stage});
+        trainer.step(1);
+        load_weights(path, trainer.training(), options);
+        trainer.step(2, 0);  // with a rate of 0
+        for (const auto& array : trainer.training().state().arrays)
+          if (array.name == "optim.state.a.weight.master") {
+            const auto* const master = reinterpret_cast<const float*>(array.values.bytes());
+            CHECK(std::equal(master, master + array.values.size(),
+                             values.begin() + static_cast<std::ptrdiff_t>(array.offset)));
+          }
+      });
+    }
+}
+
+TEST_CASE("load_weights reads float weights from a checkpoint's master weights") {
+  using distx::bfloat16;
+  using Precise = distx::DataParallel<distx::ZeRO<distx::Dynamic>, distx::Precision<bfloat16>>;
+  const Folder folder;
+  std::map<std::string, Bytes> saved;
+  on_ranks(1, [&](distx::ThreadCommunicator& comm) {
+    Trainer<Precise, bfloat16> trainer(comm, distx::AdamW{}, {.stage = 1});
+    for (int i = 0; i < 3; ++i) trainer.step(static_cast<std::uint64_t>(i));
+    distx::checkpoint::save(folder.path(), trainer.training(), {.step = 3});
+    saved = floats_of(trainer.training());
+  });
+  REQUIRE(saved.size() == std::size(model::shapes) - 1);  // but the frozen one
+  const auto checkpoint = *distx::checkpoint::latest(folder.path());
+  for (int stage = 0; stage < 4; ++stage)
+    on_ranks(1, [&](distx::ThreadCommunicator& comm) {
+      CAPTURE(stage);
+      Trainer<Precise, bfloat16> short_weights(comm, distx::AdamW{}, {.stage = stage}, 2);
+      load_weights(checkpoint, short_weights.training());
+      const bool same = floats_of(short_weights.training()) == saved;
+      CHECK(same);
+      Trainer<> whole(comm, distx::AdamW{}, {.stage = stage}, 2);
+      load_weights(checkpoint, whole.training());
+      auto weights = floats_of(whole.training());
+      weights.erase("b.frozen");
+      const bool unrounded = weights == saved;
+      CHECK(unrounded);
     });
 }
 

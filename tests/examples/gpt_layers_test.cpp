@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <array>
 #include <cmath>
-#include <cstdint>
 #include <tuple>
 #include <vector>
 
@@ -81,7 +80,7 @@ TEST_CASE("a linear layer: output and gradients, which are added") {
 TEST_CASE("a layer norm: mean, variance and gradients") {
   Generator generator(2);
   InitialWeights initial(1);
-  LayerNorm<double> layer("norm", 8, initial);
+  LayerNorm<double> layer("norm", 8, 1e-5, initial);
   Training training(layer.parameters());
   Matrix<double> input = 10 * random_matrix(8, 3, generator);
   Matrix<double> output;
@@ -180,7 +179,7 @@ TEST_CASE("attention's gradient is the slope of its output, whatever the length 
 TEST_CASE("a transformer block's gradients are the slopes of its output") {
   Generator generator(6);
   InitialWeights initial(1);
-  TransformerBlock<double> block("block", 4, 2, 1, initial);
+  TransformerBlock<double> block("block", 4, 2, 1, 1e-5, initial);
   Training training(block.parameters());
   training.randomize(generator);
   Matrix<double> input = random_matrix(4, 6, generator);
@@ -204,7 +203,7 @@ TEST_CASE("an embedding: the stream, and the gradients of both uses") {
   const TokenEmbedding<double> embedding("embedding", 5, 4, 3, initial);
   Training training(embedding.parameters());
   training.randomize(generator);
-  const std::vector<std::uint8_t> tokens{4, 0, 0, 1, 4, 2};  // two sequences of three; token 3 is absent
+  const std::vector<Token> tokens{4, 0, 0, 1, 4, 2};  // two sequences of three; token 3 is absent
   Matrix<double> stream;
   embedding.forward(tokens, 3, stream, training);
   const auto [vectors, places] = embedding.parameters();

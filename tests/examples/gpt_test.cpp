@@ -2,7 +2,6 @@
 #include "models/gpt.hpp"
 
 #include <cmath>
-#include <cstdint>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -19,13 +18,13 @@ namespace gpt_test {
 
 namespace {
 
-using Tokens = std::vector<std::uint8_t>;
+using Tokens = std::vector<Token>;
 
 constexpr GptShape tiny{.vocabulary = 7, .context = 5, .width = 4, .layers = 2, .heads = 2};
 
 Tokens random_tokens(std::size_t count, std::size_t vocabulary, Generator& generator) {
   Tokens tokens(count);
-  for (auto& token : tokens) token = static_cast<std::uint8_t>(below(generator, vocabulary));
+  for (auto& token : tokens) token = static_cast<Token>(below(generator, vocabulary));
   return tokens;
 }
 
@@ -91,7 +90,7 @@ TEST_CASE("a later token changes nothing before it, and something after it") {
   const Matrix<double> before = model.logits(tokens, 5, training);
   for (const std::size_t changed : {2U, 4U, 5U, 7U}) {
     Tokens others = tokens;
-    others[changed] = static_cast<std::uint8_t>((others[changed] + 1) % 7);
+    others[changed] = static_cast<Token>((others[changed] + 1) % 7);
     const Matrix<double>& after = model.logits(others, 5, training);
     for (std::size_t i = 0; i < 10; ++i) {
       const auto column = static_cast<Eigen::Index>(i);
@@ -200,7 +199,7 @@ TEST_CASE("what cannot be is refused") {
   const auto shaped = [](const GptShape& shape) { return refusal([&] { BasicGpt<double>(shape, 1); }); };
   CHECK(shaped({7, 5, 4, 2, 2}) == "");
   CHECK(shaped({1, 5, 4, 2, 2}).starts_with("Gpt: a vocabulary of 1 "));
-  CHECK(shaped({257, 5, 4, 2, 2}).starts_with("Gpt: a vocabulary of 257 "));
+  CHECK(shaped({257, 5, 4, 2, 2}) == "");
   for (const GptShape& shape : {GptShape{7, 0, 4, 2, 2}, {7, 5, 4, 0, 2}, {7, 5, 4, 2, 0}, {7, 5, 0, 2, 2}}) {
     CHECK(shaped(shape).ends_with("must be at least 1"));
   }

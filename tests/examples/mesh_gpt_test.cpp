@@ -22,11 +22,11 @@ const examples::GptShape shape{.vocabulary = 11, .context = 7, .width = 16, .lay
 constexpr int sequences = 4, steps = 20;
 
 /// Sequences that go on by three, and what follows each token.
-std::vector<std::uint8_t> text(int step, int first, int count, std::size_t ahead) {
-  std::vector<std::uint8_t> tokens;
+std::vector<examples::Token> text(int step, int first, int count, std::size_t ahead) {
+  std::vector<examples::Token> tokens;
   for (int sequence = first; sequence < first + count; ++sequence)
     for (std::size_t t = ahead; t < shape.context + ahead; ++t)
-      tokens.push_back(static_cast<std::uint8_t>((static_cast<std::size_t>(2 * sequence + step) + 3 * t) % 11));
+      tokens.push_back(static_cast<examples::Token>((static_cast<std::size_t>(2 * sequence + step) + 3 * t) % 11));
   return tokens;
 }
 

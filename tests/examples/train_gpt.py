@@ -2,21 +2,23 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Runs train_gpt as a user would, and checks what it says.
 
-    tests/examples/train_gpt.py learns|agrees|repeats|stages|splits|costs|precision|resumes|refuses PROGRAM [--mpi]
+    tests/examples/train_gpt.py learns|agrees|repeats|stages|splits|costs|precision|resumes|models|refuses PROGRAM [--mpi]
 
 learns: the loss on held-out text, and what the report has; agrees: the losses of several ranks with those of one;
 repeats: the same weights from the same seed; stages: all stages of ZeRO come to the same weights; splits: on a
 mesh, with the weights split, the losses are those of one process; costs: what each stage holds and sends is the
 formula's; precision: bfloat16 learns; resumes: killed in its midst and resumed, it
-comes to the weights of a run that was not; refuses: bad input ends every rank with status 1 or 2 and one line that says why.
+comes to the weights of a run that was not; models: a model that is saved is loaded on any ranks at any stage;
+refuses: bad input ends every rank with status 1 or 2 and one line that says why.
 """
 import argparse
+import array
 import os
 import sys
 import tempfile
 import time
 
-from programs import agree, held_as_planned, refuse, report, resume, same_weights, sent_per_step, ways
+from programs import agree, held_as_planned, refuse, refused, report, resume, same_weights, sent_per_step, ways
 
 TINY = ["--layers", "1", "--width", "32", "--heads", "2", "--context", "32"]
 
@@ -152,6 +154,51 @@ def resumes(how):
         resume(f"{name} on {ranks}", [*how[name](ranks), *few, *flags])
 
 
+def read_bytes(*names):
+    with open(os.path.join(*names), "rb") as file:
+        return file.read()
+
+
+def models(how):
+    """A model of more than 256 tokens is saved, and every number of ranks and every stage begins with its logits."""
+    with tempfile.TemporaryDirectory() as folder:
+        def path(name):
+            return os.path.join(folder, name)
+
+        tokens = array.array("H", (i * i % 999 for i in range(4000)))
+        with open(path("tokens.bin"), "wb") as file:
+            tokens.tofile(file)
+        data = ["--tokens", path("tokens.bin"), "--sample", "2"]
+        first = report(how["threads"](2), *data, *TINY, "--steps", "20", "--zero", "3", "--save-model", path("first"))
+        if first["vocabulary"] != max(tokens) + 1 or not first["step_losses"][-1] < first["step_losses"][0] - 0.5:
+            sys.exit(f"a vocabulary of {first['vocabulary']} is learnt with losses {first['step_losses']}")
+        said, logits = {}, set()
+        for name, way in how.items():
+            for ranks, stage in ((1, 0), (2, 0), (2, 3)):
+                run = f"{name} {ranks} {stage}"
+                said[run] = report(way(ranks), *data, "--model", path("first"), "--in-order", "--batch", str(4 // ranks),
+                                   "--steps", "10", "--learning-rate", "0.001", "--zero", str(stage),
+                                   "--logits", path(run), "--context", "16")
+                logits.add(read_bytes(path(run)))
+                agree(run, said["threads 1 0"], said[run], "step_losses", 1e-5)
+        if len(logits) != 1:
+            sys.exit("the logits of the model depend on the ranks or the stage")
+        if not abs(said["threads 1 0"]["step_losses"][0] - first["step_losses"][-1]) < 0.5:
+            sys.exit(f"the training did not start from the model: {said['threads 1 0']['step_losses']}")
+        report(how["threads"](2), *data, "--model", path("first"), "--steps", "1", "--learning-rate", "0",
+               "--save-model", path("same"))
+        for file in ("model.safetensors", "config.json"):
+            if read_bytes(folder, "first", file) != read_bytes(folder, "same", file):
+                sys.exit(f"the {file} of a model that is loaded and saved is another one")
+        start = [*how["threads"](2), "--tokens", path("tokens.bin"), "--model", path("first")]
+        refused([*start, "--context", "33"], "--context 33 exceeds the 32 tokens", 1)
+        refused([*start, "--token-type", "u32"], "is not among the", 1)
+        refused([*start, "--save-model", path("same")], "exists: give --save-model another folder", 1)
+        with open(os.path.join(path("same"), "config.json"), "w", encoding="utf-8") as file:
+            file.write('{"model_type": "bert"}')
+        refused([*how["threads"](2), "--tokens", path("tokens.bin"), "--model", path("same")], 'model_type "bert"', 1)
+
+
 def refuses(program, mpi):
     with tempfile.TemporaryDirectory() as folder:
         empty = os.path.join(folder, "empty.txt")
@@ -186,6 +233,18 @@ def refuses(program, mpi):
             (["--precision", "f16"], "--precision"),
             (["--every", "5"], "--checkpoint"),
             (["--mesh", "data=1,model=2", "--checkpoint", os.path.join(folder, "run")], "split by --mesh"),
+            (["--mesh", "data=1,model=2", "--save-model", os.path.join(folder, "model")], "split by --mesh"),
+            (["--model", folder], "--tokens"),
+            (["--tokens", enough, "--logits", enough], "enough.txt' exists: give --logits another name"),
+            (["--tokens", enough, "--save-model", os.path.join(enough, "no")], "give --save-model a folder that you can write to"),
+            (["--model", folder, "--tokens", short], "config.json' cannot be opened"),
+            (["--model", folder, "--tokens", short, "--width", "8"], "--width"),
+            (["--tokens", short, "--text", short], "--text"),
+            (["--tokens", short, "--token-type", "u8"], "--token-type"),
+            (["--tokens", empty], "empty.txt has 0 bytes"),
+            (["--tokens", os.path.join(folder, "none.bin")], "none.bin cannot be opened"),
+            (["--tokens", short], "must be longer than a context of"),
+            (["--in-order"], "--tokens"),
             (["--backend", "smoke-signals"], "--backend"),
         ], mpi)
         if sorted(os.listdir(folder)) != before:
@@ -195,16 +254,16 @@ def refuses(program, mpi):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["learns", "agrees", "repeats", "stages", "splits", "costs", "precision", "resumes",
-                                          "refuses"])
+                                          "models", "refuses"])
     parser.add_argument("program")
     parser.add_argument("--mpi", action="store_true")
     options = parser.parse_args()
     if options.what == "refuses":
         refuses(options.program, options.mpi)
     else:
-        how = ways(options.program, options.mpi, TINY)
+        how = ways(options.program, options.mpi, [] if options.what == "models" else TINY)
         {"learns": learns, "agrees": agrees, "repeats": repeats, "stages": stages, "splits": splits,
-         "costs": costs, "precision": precision, "resumes": resumes}[options.what](how)
+         "costs": costs, "precision": precision, "resumes": resumes, "models": models}[options.what](how)
 
 
 if __name__ == "__main__":

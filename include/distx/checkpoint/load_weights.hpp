@@ -55,6 +55,8 @@ template <MemorySpace Space>
     const Shape& shape = weight.array.shape;
     const std::string mine =
         "'" + name + "', " + std::string(weight.array.type) + " " + to_string(shape) + " in the training,";
+    const std::string unrounded = std::string(optimizer_prefix) + weight.source + std::string(master);
+    if (weight.type == ElementType::f32 && manifest.tensors.contains(unrounded)) weight.source = unrounded;
     const auto found = manifest.tensors.find(weight.source);
     if (found == manifest.tensors.end()) {
       if (!is_state)
@@ -133,8 +135,9 @@ void convert(const ShardIndex& index, const LoadedWeight<Space>& weight, std::by
 ///
 /// Each rank reads the byte ranges that it holds. The tensor of a parameter with `.rows` has the same number of rows
 /// and of elements, any other one the same number of elements. Types among float, double, float16 and bfloat16 are
-/// converted; master weights receive the file's values before they are rounded to the weights' type. Everything is
-/// validated before the training changes. Weights that are converted or transposed take memory for the largest of their
+/// converted; master weights receive the file's values before they are rounded to the weights' type. Float weights and
+/// master weights are read from a checkpoint's master weights where it has them. Everything is validated before the
+/// training changes. Weights that are converted or transposed take memory for the largest of their
 /// shards.
 ///
 /// @param path  a safetensors file; a folder of Hugging Face, with `model.safetensors` or its index; a folder of
