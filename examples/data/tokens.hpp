@@ -1,21 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <span>
-#include <string>
-#include <system_error>
+#include <utility>
 
-#include <distx/core/error.hpp>
+#include <distx/data/file/token_file.hpp>
 
 namespace examples {
 
@@ -51,39 +44,28 @@ class TokenSpan {
 /// A file of tokens without a header, mapped into memory; it may be larger than memory. Copies share the mapping.
 class TokenFile {
  public:
-  /// @param width  bytes of a token: 1, 2 or 4
+  /// @param width  bytes of a token: 2 or 4
   /// @throws distx::DataError if the file cannot be read, is empty, or does not have a whole number of tokens
-  TokenFile(const std::filesystem::path& path, std::size_t width) : width_(width) {
-    const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    struct ::stat status {};
-    const bool opened = file >= 0 && ::fstat(file, &status) == 0;
-    int reason = opened ? (S_ISREG(status.st_mode) ? 0 : EISDIR) : errno;
-    const auto bytes = static_cast<std::size_t>(status.st_size);
-    void* memory = nullptr;
-    if (reason == 0 && bytes > 0) {
-      memory = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, file, 0);
-      if (memory == MAP_FAILED) reason = errno;
-    }
-    if (file >= 0) ::close(file);
-    if (reason != 0)
-      throw distx::DataError(path.string() + " cannot be opened (" + std::generic_category().message(reason) +
-                             "): give --tokens a file that can be read");
-    bytes_ = {static_cast<const std::byte*>(memory), [bytes](const std::byte* mapped) {
-                if (bytes > 0) ::munmap(const_cast<std::byte*>(mapped), bytes);
-              }};
-    if (bytes == 0 || bytes % width != 0)
-      throw distx::DataError(path.string() + " has " + std::to_string(bytes) +
-                             " bytes, not a whole number of tokens of " + std::to_string(width) +
-                             " bytes: choose another --token-type");
-    size_ = bytes / width;
+  TokenFile(const std::filesystem::path& path, std::size_t width) {
+    if (width == 2)
+      open<std::uint16_t>(path);
+    else
+      open<std::uint32_t>(path);
   }
 
-  [[nodiscard]] TokenSpan tokens() const { return {bytes_.get(), size_, width_}; }
+  [[nodiscard]] TokenSpan tokens() const { return tokens_; }
 
  private:
-  std::shared_ptr<const std::byte> bytes_;
-  std::size_t size_ = 0;
-  std::size_t width_;
+  template <class T>
+  void open(const std::filesystem::path& path) {
+    auto file = std::make_shared<const distx::data::TokenFile<T>>(path);
+    const auto all = file->tokens();
+    tokens_ = TokenSpan(reinterpret_cast<const std::byte*>(all.data()), all.size(), sizeof(T));
+    file_ = std::move(file);
+  }
+
+  std::shared_ptr<const void> file_;
+  TokenSpan tokens_{nullptr, 0, 2};
 };
 
 }  // namespace examples

@@ -41,10 +41,10 @@ TEST_CASE("a token file has little-endian tokens of 2 or 4 bytes") {
 TEST_CASE("a token file that is absent, empty or cut off is rejected with its name") {
   const TemporaryFolder folder;
   const auto odd = folder.write("odd.bin", "abc"), empty = folder.write("empty.bin", "");
-  CHECK(contains(complaint([&] { TokenFile(folder.path() / "none.bin", 2); }), "none.bin cannot be opened (No such"));
-  CHECK(contains(complaint([&] { TokenFile(folder.path(), 2); }), "cannot be opened (Is a directory)"));
-  CHECK(contains(complaint([&] { TokenFile(odd, 2); }), "odd.bin has 3 bytes, not a whole number of tokens of 2"));
-  CHECK(contains(complaint([&] { TokenFile(empty, 4); }), "empty.bin has 0 bytes"));
+  CHECK(contains(complaint([&] { TokenFile(folder.path() / "none.bin", 2); }), "none.bin' (No such"));
+  CHECK(contains(complaint([&] { TokenFile(folder.path(), 2); }), "(Is a directory)"));
+  CHECK(contains(complaint([&] { TokenFile(odd, 2); }), "odd.bin' has 3 bytes, not a multiple of the 2 of a token"));
+  CHECK(contains(complaint([&] { TokenFile(empty, 4); }), "empty.bin' is empty"));
 }
 
 TEST_CASE("sequences of a text begin at each character, those of a token file follow one another") {

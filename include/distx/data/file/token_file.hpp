@@ -74,6 +74,8 @@ class TokenFile {
 
   /// Returns the number of tokens.
   [[nodiscard]] std::size_t size() const noexcept { return tokens_.size(); }
+  /// Returns all tokens, valid until the file is destroyed. A process that reads what was truncated receives SIGBUS.
+  [[nodiscard]] std::span<const Token> tokens() const noexcept { return tokens_; }
   /// Returns the number of windows of `length` tokens that begin at 0, stride, 2 * stride, ….
   /// @pre length > 0 and stride > 0
   [[nodiscard]] std::size_t windows(std::size_t length, std::size_t stride) const noexcept {
