@@ -19,6 +19,7 @@ enum class StepFault : std::uint8_t {
   no_last_micro_batch,
   no_gradients_in_scope,
   average_swapped_in,
+  gradients_unsaved,
   // About one parameter or unit, whose name precedes the message:
   weights_unsharded,
   not_in_training,
@@ -35,7 +36,7 @@ enum class StepFault : std::uint8_t {
 };
 
 /// The only place of these messages, in the order of StepFault.
-inline constexpr std::array<std::string_view, 22> step_fault_messages = {
+inline constexpr std::array<std::string_view, 23> step_fault_messages = {
     "",
     "release() has ended this training; construct a new one from the parameters",
     "the gradients of this step are already reduced; call update and gather, or gather alone, first",
@@ -46,6 +47,8 @@ inline constexpr std::array<std::string_view, 22> step_fault_messages = {
     "no micro-batch of this step was declared the last; pass true to micro_batch for the last one",
     "gradients are not available inside the scopes of evaluate() and swap_in(); end the scope first",
     "a moving average is swapped in; end the scope of swap_in first",
+    "this step has gradients already, which are not part of the state; call this after step or gather, and before the "
+    "first gradient, ready or micro_batch of the next step",
     "is still unsharded, and its weights would become stale; end the scope of unshard first",
     "is in no training; make a DataParallel of it first",
     "is already in a training; end that one, or list the parameter once",
