@@ -166,7 +166,7 @@ std::filesystem::path finish(Saving& saving, const std::string& described, AnyCo
 }  // namespace detail
 
 /// Returns the folder of the newest complete checkpoint in a directory, or nothing if there is none. Local.
-/// @throws CheckpointError if the directory exists and cannot be read
+/// @throws CheckpointError if the directory, or a checkpoint in it, exists and cannot be read
 [[nodiscard]] inline std::optional<std::filesystem::path> latest(const std::filesystem::path& directory) {
   const auto all = detail::checkpoints_in(directory);
   if (all.empty()) return std::nullopt;

@@ -67,7 +67,7 @@ template <class T>
 }
 /// @throws nlohmann::json::exception
 inline void add_files(std::vector<ManifestFile>& files, const nlohmann::json& list) {
-  for (const auto& file : list)
+  for (const auto& file : list.get_ref<const nlohmann::json::array_t&>())
     files.push_back({file.at("name").get<std::string>(), whole_number<std::uint64_t>(file.at("bytes")),
                      whole_number<std::uint32_t>(file.at("header_crc32"))});
 }
@@ -134,9 +134,9 @@ inline void add_files(std::vector<ManifestFile>& files, const nlohmann::json& li
     json.at("loss_scale").get_to(manifest.counters.loss_scale);
     manifest.counters.finite_steps = whole_number<std::uint64_t>(json.at("finite_steps"));
     manifest.counters.skipped_steps = whole_number<std::uint64_t>(json.at("skipped_steps"));
-    for (const auto& [name, count] : json.at("updates").items())
+    for (const auto& [name, count] : json.at("updates").get_ref<const nlohmann::json::object_t&>())
       manifest.counters.updates.emplace_back(name, whole_number<std::uint64_t>(count));
-    for (const auto& [name, tensor] : json.at("tensors").items())
+    for (const auto& [name, tensor] : json.at("tensors").get_ref<const nlohmann::json::object_t&>())
       manifest.tensors[name] = {tensor.at("dtype").get<std::string>(), shape_of(tensor.at("shape"))};
     add_files(manifest.files, json.at("files"));
   } catch (const nlohmann::json::exception&) {
@@ -151,8 +151,7 @@ inline void add_files(std::vector<ManifestFile>& files, const nlohmann::json& li
 /// @throws CheckpointError
 [[nodiscard]] inline Manifest read_manifest(const std::filesystem::path& folder) {
   const auto path = folder / manifest_name;
-  std::error_code ignored;
-  if (!std::filesystem::exists(path, ignored))
+  if (!is_present(path))
     throw CheckpointError("'" + folder.string() + "' holds no complete checkpoint: it has no " + manifest_name +
                               "; pass the folder that latest(directory) returns",
                           {.operation = "checkpoint"});
