@@ -78,7 +78,8 @@ class MemoryPool {
   }
   /// Allocates outside the pool, on this rank alone.
   [[nodiscard]] PoolAllocation<Space> allocate(std::size_t bytes) {
-    return PoolAllocation<Space>(allocate_tracked_local<Space>(account_, MemoryKind::in_flight, bytes, uninitialized));
+    return PoolAllocation<Space>(
+        allocate_tracked_local<Space>(account_, observe::MemoryKind::in_flight, bytes, uninitialized));
   }
   [[nodiscard]] PoolAllocation<Space> take_or_allocate(std::size_t bytes, stream user) {
     auto taken = take(bytes, user);
