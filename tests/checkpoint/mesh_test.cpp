@@ -2,7 +2,7 @@
 #include <distx/parallel/mesh_parallel.hpp>
 #include <distx/tensor/dist_tensor.hpp>
 
-#include "model.hpp"
+#include "matrix.hpp"
 
 using model::Folder;
 using model::on_ranks;
@@ -136,6 +136,18 @@ void load(const Folder& folder, const Shape& shape, int stage, WholeState& loade
   });
 }
 
+/// Master weights of bfloat16 and a custom optimizer on meshes.
+struct OnMesh {
+  using Ranks = Shape;
+  static constexpr Ranks ranks[] = {{1, 1, 1}, {1, 2, 1}, {1, 1, 3}, {2, 1, 2}, {2, 2, 2}};
+  static int count(const Shape& shape) { return ranks_of(shape); }
+
+  OnMesh(distx::ThreadCommunicator& comm, const Shape& shape, int stage, std::size_t bucket_bytes, float offset)
+      : trainer(Grid(comm, shape), model::Signs{}, {.bucket_bytes = bucket_bytes, .stage = stage}, offset) {}
+
+  Half trainer;
+};
+
 /// The model without its cube as a DataParallel has it.
 struct Plain {
   template <class C>
@@ -173,6 +185,10 @@ TEST_CASE("a checkpoint of any mesh loads on any other, at any stage and in othe
       CHECK(saved == turned);
     }
   }
+}
+
+TEST_CASE("a checkpoint of a mesh with 1, 2, 3, 4 or 8 ranks at any stage loads on any other with the same bits") {
+  model::check_matrix<OnMesh>();
 }
 
 TEST_CASE("a training on a mesh resumes with the bits of one that never stopped, with bfloat16 and master weights") {

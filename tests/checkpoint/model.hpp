@@ -20,6 +20,20 @@ namespace model {
 using Folder = examples::TemporaryFolder;
 using Any = distx::DataParallel<distx::ZeRO<distx::Dynamic>>;
 
+/// An optimizer as a user writes it.
+struct Signs {
+  static constexpr std::size_t states = 1;
+  template <class T>
+  [[nodiscard]] constexpr T coefficients(const distx::Step& step) const {
+    return static_cast<T>(step.learning_rate / static_cast<double>(step.number));
+  }
+  template <class T, class V>
+  static constexpr void update(const T& rate, V& weight, V gradient, V& sum) {
+    sum += gradient;
+    weight -= rate * sum;
+  }
+};
+
 struct Shape {
   const char* name;
   std::size_t rows, size;

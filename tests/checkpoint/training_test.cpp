@@ -8,24 +8,11 @@
 using model::Any;
 using model::Folder;
 using model::on_ranks;
+using model::Signs;
 using model::Trainer;
 using model::WholeState;
 
 namespace {
-
-/// An optimizer as a user writes it.
-struct Signs {
-  static constexpr std::size_t states = 1;
-  template <class T>
-  [[nodiscard]] constexpr T coefficients(const distx::Step& step) const {
-    return static_cast<T>(step.learning_rate / static_cast<double>(step.number));
-  }
-  template <class T, class V>
-  static constexpr void update(const T& rate, V& weight, V gradient, V& sum) {
-    sum += gradient;
-    weight -= rate * sum;
-  }
-};
 
 /// Trains some steps, saves, and returns the state that was saved.
 template <class Training = Any, class T = float, class Optimizer>
@@ -76,35 +63,6 @@ bool resumes(int ranks, const Optimizer& optimizer, const distx::DataParallelOpt
 }
 
 }  // namespace
-
-TEST_CASE("a checkpoint of any number of ranks at any stage loads on any other with the same bits") {
-  for (const int saving : {1, 2, 3, 4})
-    for (int from = 0; from < 4; ++from) {
-      const Folder folder;
-      WholeState saved;
-      save(folder, saving, distx::AdamW{}, {.bucket_bytes = 300, .stage = from}, saved);
-      for (const int loading : {1, 2, 3, 4})
-        for (int to = 0; to < 4; ++to) {
-          CAPTURE(saving);
-          CAPTURE(from);
-          CAPTURE(loading);
-          CAPTURE(to);
-          WholeState loaded;
-          load(folder, loading, distx::AdamW{}, {.bucket_bytes = 1000, .stage = to}, loaded);
-          CHECK(saved == loaded);
-        }
-    }
-}
-
-TEST_CASE("a checkpoint of 8 ranks loads on 1 rank, and of 1 rank on 8") {
-  for (const auto& [saving, loading] : {std::pair(8, 1), std::pair(1, 8), std::pair(8, 3)}) {
-    const Folder folder;
-    WholeState saved, loaded;
-    save(folder, saving, distx::AdamW{}, {.stage = 3}, saved);
-    load(folder, loading, distx::AdamW{}, {.stage = 2}, loaded);
-    CHECK(saved == loaded);
-  }
-}
 
 TEST_CASE_TEMPLATE("a resumed training has the bits of one that never stopped, at every stage", Optimizer, distx::AdamW,
                    Signs, distx::LAMB, distx::Mixed<distx::Muon, distx::AdamW>) {

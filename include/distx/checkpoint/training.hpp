@@ -10,8 +10,11 @@ namespace distx::checkpoint {
 
 /// What `save` is asked for besides the training.
 struct SaveOptions {
-  std::uint64_t step = 0;                      ///< names the checkpoint; the same on every rank
-  std::map<std::string, std::string> notes{};  ///< what `load` shall return, such as the epoch; rank 0's is saved
+  std::uint64_t step = 0;  ///< names the checkpoint; the same on every rank
+  /// What `load` shall return, such as the epoch and the position in the data, in UTF-8; rank 0's are saved.
+  std::map<std::string, std::string> notes{};
+  /// Notes that differ between ranks, such as the state of a random generator as text; each rank's are saved.
+  std::map<std::string, std::string> rank_notes{};
   std::size_t keep = 0;  ///< checkpoints to keep: this one and those of the steps before it; 0: all
 };
 
@@ -20,6 +23,8 @@ struct Loaded {
   std::uint64_t step = 0;
   std::map<std::string, std::string> notes;
   int ranks = 0;  ///< that saved it
+  /// The `rank_notes` of each rank that saved it; empty if none had any.
+  std::vector<std::map<std::string, std::string>> rank_notes{};
 };
 
 namespace detail {
@@ -47,6 +52,7 @@ struct Saving {
   std::filesystem::path directory, folder;
   Manifest manifest;  // without files
   std::size_t keep = 0;
+  std::map<std::string, std::string> rank_notes;
   int rank = 0;
   ShardWriter writer{};
 
@@ -56,10 +62,26 @@ struct Saving {
   /// @return their description, and the updates
   /// @throws CheckpointError
   [[nodiscard]] std::string write() {
-    const nlohmann::json json = {{"files", json_of(writer.write(folder, rank, manifest.step))}, {"updates", updates}};
+    const nlohmann::json json = {
+        {"files", json_of(writer.write(folder, rank, manifest.step))}, {"updates", updates}, {"notes", rank_notes}};
     return json.dump();
   }
 };
+
+/// @throws CheckpointError for notes or names of a state that are not UTF-8
+template <MemorySpace Space>
+void check_texts(const SaveOptions& options, const TrainingState<Space>& state) {
+  std::map<std::string, std::string> names;
+  for (const auto& array : state.arrays) names.emplace(array.name, "");
+  for (const auto& [what, texts] : {std::pair("a note", &options.notes), std::pair("a note", &options.rank_notes),
+                                    std::pair("the name of a parameter", &std::as_const(names))})
+    try {
+      static_cast<void>(nlohmann::json(*texts).dump());
+    } catch (const nlohmann::json::exception&) {
+      throw CheckpointError(std::string(what) + " is not UTF-8; write bytes as text, such as hexadecimal numbers",
+                            {.operation = "save"});
+    }
+}
 
 /// Makes the folder. Collective.
 /// @return the state to be saved
@@ -75,13 +97,23 @@ template <Saved Training>
       throw MismatchError("rank 0 saves step " + std::to_string(steps[0]) + ", and rank " + std::to_string(rank) +
                               " step " + std::to_string(steps[rank]) + "; pass the same .step on every rank",
                           context);
+  std::string names;
+  for (const auto& array : state.arrays) names += array.name + '\n';
+  const auto lists = gather_numbers(comm, checksum(names), context.location);
+  for (std::size_t rank = 0; rank < lists.size(); ++rank)
+    if (lists[rank] != lists[0])
+      throw MismatchError("rank 0 and rank " + std::to_string(rank) +
+                              " save different arrays; make the same ExponentialAverages on every rank",
+                          context);
   saving.directory = directory;
   saving.folder = directory / folder_name(options.step);
   const int stage = TrainingAccess::engine(training).policies().stage;
-  saving.manifest = {options.step, comm.size(), stage, options.notes, state.counters, {}, {}};
+  saving.manifest = {options.step, comm.size(), stage, options.notes, {}, state.counters, {}, {}};
   saving.keep = options.keep;
+  saving.rank_notes = options.rank_notes;
   saving.rank = comm.rank();
   on_every_rank(comm, context, [&] {
+    check_texts(options, state);
     if (comm.rank() == 0) prepare(saving.folder);
   });
   return state;
@@ -114,14 +146,17 @@ std::filesystem::path finish(Saving& saving, const std::string& described, AnyCo
     if (comm.rank() != 0) return;
     auto& updates = saving.manifest.counters.updates;
     updates.clear();
+    auto& notes = saving.manifest.rank_notes;
     for (const auto& text : ranks) {
       const auto json = nlohmann::json::parse(text);
       add_files(saving.manifest.files, json.at("files"));
+      json.at("notes").get_to(notes.emplace_back());
       for (const auto& [name, count] : json.at("updates").items()) {
         updates.emplace_back(name, 0);
         count.get_to(updates.back().second);
       }
     }
+    if (std::all_of(notes.begin(), notes.end(), [](const auto& each) { return each.empty(); })) notes.clear();
     complete(saving.directory, saving.folder, to_text(saving.manifest));
     if (saving.keep > 0) remove_older(saving.directory, saving.folder, saving.keep);
   });
@@ -131,7 +166,7 @@ std::filesystem::path finish(Saving& saving, const std::string& described, AnyCo
 }  // namespace detail
 
 /// Returns the folder of the newest complete checkpoint in a directory, or nothing if there is none. Local.
-/// @throws CheckpointError if the directory exists and cannot be read
+/// @throws CheckpointError if the directory, or a checkpoint in it, exists and cannot be read
 [[nodiscard]] inline std::optional<std::filesystem::path> latest(const std::filesystem::path& directory) {
   const auto all = detail::checkpoints_in(directory);
   if (all.empty()) return std::nullopt;
@@ -148,9 +183,10 @@ std::filesystem::path finish(Saving& saving, const std::string& described, AnyCo
 ///
 /// @param directory  the same on every rank, and visible to all of them; made if it is absent
 /// @return the folder of the checkpoint
-/// @throws CheckpointError on every rank if the step is saved already or a rank cannot write
-/// @throws InvalidState during a step
-/// @throws MismatchError on every rank if the steps differ
+/// @throws CheckpointError on every rank if the step is saved already, a rank cannot write, or a note is not UTF-8
+/// @throws InvalidState during a step, from its first gradient on, also between its micro-batches; or while an
+///   ExponentialAverage is swapped in
+/// @throws MismatchError on every rank if the steps or the averages differ
 /// @code
 /// distx::checkpoint::save("checkpoints", training, {.step = step, .keep = 3});
 /// @endcode
@@ -170,7 +206,7 @@ std::filesystem::path save(const std::filesystem::path& directory, Training& tra
 }
 
 /// Loads a checkpoint into a training of the same model and optimizer: weights, the optimizer's arrays, counters of
-/// updates, and the loss scale. Collective over the training's ranks, between steps.
+/// updates, the loss scale and the averages. Collective over the training's ranks, between steps.
 ///
 /// The number of ranks, the mesh, the layouts of its weights, the stage and the buckets may differ from those that
 /// saved it; a DataParallel loads what a MeshParallel has saved, and vice versa, if names, shapes and types are the
@@ -214,7 +250,7 @@ Loaded load(const std::filesystem::path& folder, Training& training,
       after.synchronize();
     });
   });
-  return {manifest.step, manifest.notes, manifest.ranks};
+  return {manifest.step, manifest.notes, manifest.ranks, manifest.rank_notes};
 }
 
 }  // namespace distx::checkpoint

@@ -10,7 +10,8 @@ class DataParallel;
 /// An exponential moving average of the weights: average = decay * average + (1 - decay) * weight.
 ///
 /// Made by `DataParallel::average`; the training must outlive it. Each rank holds the average of the weights that it
-/// updates, in float, or in double for double weights. Move-only.
+/// updates, in float, or in double for double weights. Move-only. It is part of the training's state, and so of
+/// checkpoints, while it exists.
 /// @code
 /// auto average = training.average(0.999);
 /// for (…) { …; training.step(options); average.update(); }
@@ -25,11 +26,14 @@ class ExponentialAverage {
   using stream = typename Space::stream;
   using here = std::source_location;
 
+  ExponentialAverage(ExponentialAverage&&) noexcept = default;
+  ExponentialAverage& operator=(ExponentialAverage&&) noexcept = default;
+
   /// Updates the average with the current weights, in the order of `after`; call it after each step. Local.
   void update(stream after = {}) {
     engine_->ordered(after, [&] {
-      with_average([&](const Segment<Space>& segment, Span<AnyElement, Space> mean) {
-        detail::with_type(mean, [&]<class A>(Span<A, Space> to) {
+      each([&](const Segment<Space>& segment) {
+        detail::with_type(mean(segment), [&]<class A>(Span<A, Space> to) {
           detail::with_type(segment.weight, [&]<class T>(Span<T, Space> weights) {
             mix(after, to, Span<const T, Space>(weights), decay_);
           });
@@ -88,9 +92,7 @@ class ExponentialAverage {
     each([&](const Segment<Space>& segment) { segments.push_back(segment); });
     scope kept(*engine_, std::move(segments), after);
     engine_->change_values(after, location, [&] {
-      with_average([&](const Segment<Space>& segment, Span<AnyElement, Space> mean) {
-        detail::cast_to<Space>(after, segment.weight, mean);
-      });
+      each([&](const Segment<Space>& segment) { detail::cast_to<Space>(after, segment.weight, mean(segment)); });
     });
     return kept;
   }
@@ -105,38 +107,35 @@ class ExponentialAverage {
       return "invalid decay " + detail::shortest(decay) + ": must be in [0, 1), such as 0.999";
     });
     std::size_t bytes = 0;
+    each([&](const Segment<Space>& segment) { bytes += bytes_of(segment); });
+    average_->memory = detail::allocate_tracked_local<Space>(engine.account(), observe::MemoryKind::optimizer, bytes);
+    average_->values.resize(engine.parameter_count());
+    std::byte* at = average_->memory->span().data();
     each([&](const Segment<Space>& segment) {
-      bytes += detail::round_up_to_lines(segment.weight.size() * width(segment));
+      const auto type = detail::average_type(segment.weight.type());
+      average_->values[segment.parameter] = {at, segment.weight.size(), type, size_of(type)};
+      at += bytes_of(segment);
     });
-    average_ = detail::allocate_tracked_local<Space>(engine.account(), observe::MemoryKind::optimizer, bytes);
     engine.ordered(after, [&] {
-      with_average([&](const Segment<Space>& segment, Span<AnyElement, Space> mean) {
-        detail::cast_to<Space>(after, mean, segment.weight);
-      });
+      each([&](const Segment<Space>& segment) { detail::cast_to<Space>(after, mean(segment), segment.weight); });
     });
+    engine.add_average(average_);
   }
 
-  static std::size_t width(const Segment<Space>& segment) noexcept {
-    return segment.weight.type() == ElementType::f64 ? sizeof(double) : sizeof(float);
+  static std::size_t bytes_of(const Segment<Space>& segment) noexcept {
+    return detail::round_up_to_lines(segment.weight.size() * size_of(detail::average_type(segment.weight.type())));
   }
   template <class F>
   void each(F&& f) {
     engine_->shards().each_updated(f);
   }
-  template <class F>
-  void with_average(F&& f) {
-    std::size_t begin = 0;
-    each([&](const Segment<Space>& segment) {
-      const auto type = segment.weight.type() == ElementType::f64 ? ElementType::f64 : ElementType::f32;
-      const std::size_t size = segment.weight.size();
-      f(segment, Span<AnyElement, Space>(average_->span().data() + begin, size, type, width(segment)));
-      begin += detail::round_up_to_lines(size * width(segment));
-    });
+  [[nodiscard]] Span<AnyElement, Space> mean(const Segment<Space>& segment) const noexcept {
+    return average_->values[segment.parameter];
   }
 
   Engine* engine_;
   double decay_;
-  detail::TrackedMemory<Space> average_;
+  std::shared_ptr<detail::AverageValues<Space>> average_ = std::make_shared<detail::AverageValues<Space>>();
 };
 
 }  // namespace distx

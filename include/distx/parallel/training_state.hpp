@@ -38,7 +38,8 @@ struct TrainingState {
   /// A weight, an array that the optimizer keeps for it, or a buffer.
   struct Array {
     /// The name of the parameter or buffer. An array of the optimizer is named `optim.state.PARAMETER.ARRAY`, such as
-    /// `optim.state.conv1.weight.exp_avg`; the master weights of Precision are the array `master`.
+    /// `optim.state.conv1.weight.exp_avg`; the master weights of Precision are the array `master`, and
+    /// ExponentialAverages `exponential_average`, `exponential_average2`, … in the order in which they were made.
     std::string name;
     /// The shape of the whole array: {rows, columns} if the parameter has `.rows`, the extents of a TensorParameter,
     /// else {size}.

@@ -64,6 +64,15 @@ class MappedFile {
   std::size_t size_ = 0;
 };
 
+/// Returns whether a path exists.
+/// @throws CheckpointError without the permission to find out
+[[nodiscard]] inline bool is_present(const std::filesystem::path& path) {
+  std::error_code error;
+  const bool found = std::filesystem::exists(path, error);
+  if (error) fail("open", path, error.value());
+  return found;
+}
+
 /// Makes the names in a folder durable.
 /// @throws CheckpointError
 inline void sync_folder(const std::filesystem::path& folder) {

@@ -41,9 +41,7 @@ void each_entry(const std::filesystem::path& folder, F&& f) {
 [[nodiscard]] inline std::vector<std::filesystem::path> checkpoints_in(const std::filesystem::path& directory) {
   std::map<std::uint64_t, std::filesystem::path> found;
   each_entry(directory, [&](const std::filesystem::path& path) {
-    std::error_code ignored;
-    if (const auto step = step_of(path.filename().string());
-        step && std::filesystem::exists(path / manifest_name, ignored))
+    if (const auto step = step_of(path.filename().string()); step && is_present(path / manifest_name))
       found.emplace(*step, path);
   });
   std::vector<std::filesystem::path> folders;

@@ -38,10 +38,26 @@ struct Manifest {
   int ranks = 0;
   int stage = 0;
   std::map<std::string, std::string> notes;
+  std::vector<std::map<std::string, std::string>> rank_notes;  // empty if no rank has any
   distx::detail::TrainingCounters counters;
   std::map<std::string, Tensor> tensors;
   std::vector<ManifestFile> files;
 };
+
+/// Returns a JSON value that is a whole number from 0 on; of larger ones than T has, the largest T.
+/// @throws nlohmann::json::exception for any other value
+template <class T>
+[[nodiscard]] T whole_number(const nlohmann::json& json) {
+  constexpr auto most = static_cast<std::uint64_t>(std::numeric_limits<T>::max());
+  return static_cast<T>(std::min<std::uint64_t>(json.get_ref<const nlohmann::json::number_unsigned_t&>(), most));
+}
+/// @throws nlohmann::json::exception unless it is an array of whole numbers
+[[nodiscard]] inline Shape shape_of(const nlohmann::json& json) {
+  Shape shape;
+  for (const auto& extent : json.get_ref<const nlohmann::json::array_t&>())
+    shape.push_back(whole_number<std::uint64_t>(extent));
+  return shape;
+}
 
 [[nodiscard]] inline nlohmann::json json_of(const std::vector<ManifestFile>& files) {
   auto list = nlohmann::json::array();
@@ -51,9 +67,9 @@ struct Manifest {
 }
 /// @throws nlohmann::json::exception
 inline void add_files(std::vector<ManifestFile>& files, const nlohmann::json& list) {
-  for (const auto& file : list)
-    files.push_back({file.at("name").get<std::string>(), file.at("bytes").get<std::uint64_t>(),
-                     file.at("header_crc32").get<std::uint32_t>()});
+  for (const auto& file : list.get_ref<const nlohmann::json::array_t&>())
+    files.push_back({file.at("name").get<std::string>(), whole_number<std::uint64_t>(file.at("bytes")),
+                     whole_number<std::uint32_t>(file.at("header_crc32"))});
 }
 
 [[nodiscard]] inline std::uint32_t checksum(const std::string& text) {
@@ -74,6 +90,7 @@ inline void add_files(std::vector<ManifestFile>& files, const nlohmann::json& li
                          {"ranks", manifest.ranks},
                          {"stage", manifest.stage},
                          {"notes", manifest.notes},
+                         {"rank_notes", manifest.rank_notes},
                          {"updates", updates},
                          {"loss_scale", counters.loss_scale},
                          {"finite_steps", counters.finite_steps},
@@ -91,20 +108,13 @@ inline void add_files(std::vector<ManifestFile>& files, const nlohmann::json& li
          name.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos;
 }
 
-/// Reads and validates the manifest of a checkpoint.
+/// Reads and validates the content of a manifest's file.
+/// @param path  of the file, for messages
 /// @throws CheckpointError
-[[nodiscard]] inline Manifest read_manifest(const std::filesystem::path& folder) {
-  const auto path = folder / manifest_name;
-  std::error_code ignored;
-  if (!std::filesystem::exists(path, ignored))
-    throw CheckpointError("'" + folder.string() + "' holds no complete checkpoint: it has no " + manifest_name +
-                              "; pass the folder that latest(directory) returns",
-                          {.operation = "checkpoint"});
+[[nodiscard]] inline Manifest parse_manifest(std::string_view text, const std::string& path) {
   const auto fail = [&](const std::string& what) {
-    throw CheckpointError("'" + path.string() + "' " + what + "; use an older checkpoint", {.operation = "checkpoint"});
+    throw CheckpointError("'" + path + "' " + what + "; use an older checkpoint", {.operation = "checkpoint"});
   };
-  const MappedFile file(path);
-  const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
   Manifest manifest;
   try {
     auto json = nlohmann::json::parse(text, [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
@@ -113,20 +123,21 @@ inline void add_files(std::vector<ManifestFile>& files, const nlohmann::json& li
     });
     if (json.at("format") != "distx checkpoint") fail("is not the manifest of a distx checkpoint");
     if (json.at("version") != 1) fail("has version " + json.at("version").dump() + ", and this distx reads version 1");
-    const auto expected = json.at("crc32").get<std::uint32_t>();
+    const auto expected = whole_number<std::uint64_t>(json.at("crc32"));
     json.erase("crc32");
     if (checksum(json.dump()) != expected) fail("is damaged: its content does not have its checksum");
-    json.at("step").get_to(manifest.step);
-    json.at("ranks").get_to(manifest.ranks);
-    json.at("stage").get_to(manifest.stage);
+    manifest.step = whole_number<std::uint64_t>(json.at("step"));
+    manifest.ranks = whole_number<int>(json.at("ranks"));
+    manifest.stage = whole_number<int>(json.at("stage"));
     json.at("notes").get_to(manifest.notes);
+    if (json.contains("rank_notes")) json.at("rank_notes").get_to(manifest.rank_notes);  // older ones have none
     json.at("loss_scale").get_to(manifest.counters.loss_scale);
-    json.at("finite_steps").get_to(manifest.counters.finite_steps);
-    json.at("skipped_steps").get_to(manifest.counters.skipped_steps);
-    for (const auto& [name, count] : json.at("updates").items())
-      manifest.counters.updates.emplace_back(name, count.get<std::uint64_t>());
-    for (const auto& [name, tensor] : json.at("tensors").items())
-      manifest.tensors[name] = {tensor.at("dtype").get<std::string>(), tensor.at("shape").get<Shape>()};
+    manifest.counters.finite_steps = whole_number<std::uint64_t>(json.at("finite_steps"));
+    manifest.counters.skipped_steps = whole_number<std::uint64_t>(json.at("skipped_steps"));
+    for (const auto& [name, count] : json.at("updates").get_ref<const nlohmann::json::object_t&>())
+      manifest.counters.updates.emplace_back(name, whole_number<std::uint64_t>(count));
+    for (const auto& [name, tensor] : json.at("tensors").get_ref<const nlohmann::json::object_t&>())
+      manifest.tensors[name] = {tensor.at("dtype").get<std::string>(), shape_of(tensor.at("shape"))};
     add_files(manifest.files, json.at("files"));
   } catch (const nlohmann::json::exception&) {
     fail("is damaged: it is not the JSON of a manifest");
@@ -134,6 +145,18 @@ inline void add_files(std::vector<ManifestFile>& files, const nlohmann::json& li
   for (const auto& each : manifest.files)
     if (!is_plain_name(each.name)) fail("names the file '" + each.name + "', which is not one of its folder");
   return manifest;
+}
+
+/// Reads and validates the manifest of a checkpoint.
+/// @throws CheckpointError
+[[nodiscard]] inline Manifest read_manifest(const std::filesystem::path& folder) {
+  const auto path = folder / manifest_name;
+  if (!is_present(path))
+    throw CheckpointError("'" + folder.string() + "' holds no complete checkpoint: it has no " + manifest_name +
+                              "; pass the folder that latest(directory) returns",
+                          {.operation = "checkpoint"});
+  const MappedFile file(path);
+  return parse_manifest({reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()}, path.string());
 }
 
 }  // namespace distx::checkpoint::detail

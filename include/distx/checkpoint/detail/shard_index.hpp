@@ -195,7 +195,11 @@ class ShardIndex {
   [[nodiscard]] nlohmann::json object_of(const SafetensorsFile& file, const char* key) const {
     const auto found = file.metadata().find(key);
     if (found == file.metadata().end()) fail(file, "has no " + std::string(key) + " in its metadata");
-    auto json = nlohmann::json::parse(found->second, nullptr, false);
+    const auto check_depth = [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
+      if (depth > 4) fail(file, "has metadata " + std::string(key) + " that is nested too deeply");
+      return true;
+    };
+    auto json = nlohmann::json::parse(found->second, check_depth, false);
     if (!json.is_object()) fail(file, "has metadata " + std::string(key) + " that is not a JSON object");
     return json;
   }
@@ -203,7 +207,7 @@ class ShardIndex {
   [[nodiscard]] Shape offsets_of(const SafetensorsFile& file, const nlohmann::json& sharding,
                                  const std::string& name) const {
     try {
-      return sharding.at(name).at(offsets_key).get<Shape>();
+      return shape_of(sharding.at(name).at(offsets_key));
     } catch (const nlohmann::json::exception&) {
       fail(file, "does not say where tensor '" + name + "' is in the whole array");
     }

@@ -21,6 +21,7 @@ enum class StepFault : std::uint8_t {
   average_swapped_in,
   no_batch,
   evaluation_in_uneven_step,
+  gradients_unsaved,
   // About one parameter or unit, whose name precedes the message:
   weights_unsharded,
   not_in_training,
@@ -37,7 +38,7 @@ enum class StepFault : std::uint8_t {
 };
 
 /// The only place of these messages, in the order of StepFault.
-inline constexpr std::array<std::string_view, 24> step_fault_messages = {
+inline constexpr std::array<std::string_view, 25> step_fault_messages = {
     "",
     "release() has ended this training; construct a new one from the parameters",
     "the gradients of this step are already reduced; call update and gather, or gather alone, first",
@@ -50,6 +51,8 @@ inline constexpr std::array<std::string_view, 24> step_fault_messages = {
     "a moving average is swapped in; end the scope of swap_in first",
     "join has declared that this rank has no batch in this step; call step next",
     "ranks without a batch take part in this step and cannot evaluate; evaluate after step and before join",
+    "this step has gradients already, which are not part of the state; call this after step or gather, and before the "
+    "first gradient, ready or micro_batch of the next step",
     "is still unsharded, and its weights would become stale; end the scope of unshard first",
     "is in no training; make a DataParallel of it first",
     "is already in a training; end that one, or list the parameter once",

@@ -53,6 +53,13 @@ class GradientTracker {
         throw InvalidState(message_of(fault, entries[i].name), context);
   }
 
+  /// Returns whether a gradient was requested or is ready in this step.
+  [[nodiscard]] bool has_gradients(const std::vector<ParameterEntry<Space>>& entries) const noexcept {
+    for (std::size_t i = 0; i < entries.size(); ++i)
+      if (states_[i].ready > 0 || states_[i].used || was_requested(entries[i], states_[i])) return true;
+    return false;
+  }
+
   /// Finds the parameters without a gradient on any rank. Collective over `comm`.
   void agree_on_unused(AnyCommunicator<Space>& comm, const std::source_location& location) {
     std::vector<std::uint8_t> used(states_.size());
@@ -83,11 +90,13 @@ class GradientTracker {
       throw InvalidArgument("'" + entry.name + "' is a buffer and has no gradient; pass trained parameters", context);
     if (!entry.options.trainable) throw InvalidArgument(frozen_message(entry.name), context);
   }
+  static bool was_requested(const ParameterEntry<Space>& entry, const ParameterStepState<Space>& state) noexcept {
+    return (entry.owned && entry.owned->requested) || state.requested;
+  }
   static StepFault missing(const ParameterEntry<Space>& entry, const ParameterStepState<Space>& state,
                            bool allow_unused) noexcept {
     if (!entry.trained() || state.ready == entry.options.uses) return StepFault::none;
-    const bool requested = (entry.owned && entry.owned->requested) || state.requested;
-    if (state.ready == 0 && !state.used && requested) return StepFault::ready_missing;
+    if (state.ready == 0 && !state.used && was_requested(entry, state)) return StepFault::ready_missing;
     if (allow_unused) return StepFault::none;
     return state.ready == 0 ? StepFault::no_gradient : StepFault::ready_too_seldom;
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/parallel/detail/bucket/bucket.hpp"
+#include "distx/parallel/detail/engine/average_values.hpp"
 #include "distx/parallel/detail/engine/parameter_store.hpp"
 #include "distx/parallel/detail/engine/training_communicators.hpp"
 #include "distx/parallel/training_state.hpp"
@@ -19,8 +20,9 @@ class StateLister {
  public:
   /// @param parts  of each parameter, if they are distributed over a mesh; else empty
   StateLister(const Buckets<Space>& buckets, const ParameterStore<Space>& parameters,
-              TrainingCommunicators<Space>& comms, const std::vector<TensorPart>& parts)
-      : entries_(parameters.entries()), parts_(parts), comms_(comms), held_(entries_.size()) {
+              TrainingCommunicators<Space>& comms, const std::vector<TensorPart>& parts,
+              const std::vector<std::shared_ptr<AverageValues<Space>>>& averages)
+      : entries_(parameters.entries()), parts_(parts), averages_(averages), comms_(comms), held_(entries_.size()) {
     for (const auto& bucket : buckets) {
       std::size_t number = 0;
       for (const auto& buffer : bucket.buffers) {
@@ -48,6 +50,9 @@ class StateLister {
       for (std::size_t k = 0; k < names.size(); ++k)
         add(i, "optim.state." + name + "." + names[k], held.updated,
             held.updated == nullptr ? none(update.array_type()) : update.array(held.number, k));
+      for (std::size_t k = 0; k < averages_.size(); ++k)
+        add(i, "optim.state." + name + ".exponential_average" + (k == 0 ? "" : std::to_string(k + 1)), held.updated,
+            held.updated == nullptr ? none(average_type(entries_[i].type())) : averages_[k]->values[i]);
     }
     return std::move(arrays_);
   }
@@ -112,6 +117,7 @@ class StateLister {
 
   const std::vector<ParameterEntry<Space>>& entries_;
   const std::vector<TensorPart>& parts_;
+  const std::vector<std::shared_ptr<AverageValues<Space>>>& averages_;
   TrainingCommunicators<Space>& comms_;
   std::vector<Held> held_;
   std::vector<typename TrainingState<Space>::Array> arrays_;

@@ -228,6 +228,9 @@ class TrainingEngine {
   }
   [[nodiscard]] const OptimizerShards<Space>& shards() const noexcept { return shards_; }
   [[nodiscard]] const std::shared_ptr<MemoryAccount>& account() const noexcept { return buckets_.account(); }
+  [[nodiscard]] std::size_t parameter_count() const noexcept { return parameters_.size(); }
+  /// Makes an average part of the state as long as it exists.
+  void add_average(std::weak_ptr<AverageValues<Space>> average) { averages_.push_back(std::move(average)); }
   [[nodiscard]] const std::shared_ptr<void>& swap_token() const noexcept { return state_.swap_token(); }
   [[nodiscard]] const here& location() const noexcept { return location_; }
   /// @}
@@ -235,10 +238,13 @@ class TrainingEngine {
   /// @name For checkpoints
   /// @{
   /// Returns the state between two steps. Local.
-  /// @throws InvalidState during a step, or while an average is swapped in
+  /// @throws InvalidState during a step, also while its gradients are computed, or while an average is swapped in
   [[nodiscard]] TrainingState<Space> state(const here& location) {
     check_resumable("state", location);
-    TrainingState<Space> state{StateLister<Space>(buckets_.all(), parameters_, comms_, parts_).arrays(), {}};
+    std::vector<std::shared_ptr<AverageValues<Space>>> averages;
+    std::erase_if(averages_, [](const auto& average) { return average.expired(); });
+    for (const auto& average : averages_) averages.push_back(average.lock());
+    TrainingState<Space> state{StateLister<Space>(buckets_.all(), parameters_, comms_, parts_, averages).arrays(), {}};
     for (std::size_t i = 0; i < parameters_.size(); ++i)
       if (parameters_[i].trained())
         state.counters.updates.emplace_back(parameters_[i].name, parameters_.steps()[i].updates);
@@ -332,7 +338,8 @@ class TrainingEngine {
   }
   void check_resumable(const char* operation, const here& location) const {
     check(StepCall::between_steps, operation, location);
-    if (state_.accumulates()) fail(StepFault::step_in_progress, operation, location);
+    if (state_.accumulates() || parameters_.steps().has_gradients(parameters_.entries()))
+      fail(StepFault::gradients_unsaved, operation, location);
     if (state_.swapped_in()) fail(StepFault::average_swapped_in, operation, location);
   }
   void check_no_scope(const char* operation, const here& location) const {
@@ -437,6 +444,7 @@ class TrainingEngine {
   std::vector<TensorPart> parts_{};  // empty without a mesh
   std::int64_t steps_ = 0;           // that have ended
   std::shared_ptr<void> checkpoint_memory_{};
+  std::vector<std::weak_ptr<AverageValues<Space>>> averages_{};  // in the order in which they were made
 };
 
 }  // namespace distx::detail
