@@ -3,6 +3,7 @@
 #include "distx/cuda/detail/pool.hpp"
 #include "distx/cuda/space.hpp"
 #include "distx/memory/buffer.hpp"
+#include "distx/memory/detail/current_device.hpp"
 
 namespace distx {
 
@@ -133,5 +134,22 @@ class PinnedBuffer {
   cuda::detail::unique_pinned memory_;
   std::size_t size_ = 0;
 };
+
+namespace detail {
+
+template <class T>
+struct staging_buffer<T, Cuda> {
+  using type = PinnedBuffer<T>;
+};
+
+template <>
+struct CurrentDevice<Cuda> {
+  int number = current_device();
+  struct Guard : DeviceGuard {
+    explicit Guard(const CurrentDevice& device) : DeviceGuard(device.number) {}
+  };
+};
+
+}  // namespace detail
 
 }  // namespace distx

@@ -2,7 +2,7 @@
 #pragma once
 #include "distx/parallel/detail/engine/loss_scaler.hpp"
 #include "distx/parallel/detail/engine/optimizer_shards.hpp"
-#include "distx/parallel/detail/optimizer/gradient_norm.hpp"
+#include "distx/parallel/detail/optimizer/device_clip.hpp"
 
 namespace distx::detail {
 
@@ -31,35 +31,60 @@ class GradientScaling {
   [[nodiscard]] bool inspects() const noexcept { return options_.clips() || scaler_.on(); }
   /// What gradients are multiplied by in this step.
   [[nodiscard]] double factor() const noexcept { return factor_; }
-  /// The norm of the last step's gradients before they were clipped.
-  [[nodiscard]] double norm() const noexcept { return norm_; }
+  /// The norm of the last step's gradients before they were clipped. Blocks the host until it is known.
+  [[nodiscard]] double norm() const {
+    if constexpr (!HostAccessible<Space>)
+      if (device_ && device_->used()) return device_->norm();
+    return norm_;
+  }
   [[nodiscard]] const LossScaler& scaler() const noexcept { return scaler_; }
   [[nodiscard]] LossScaler& scaler() noexcept { return scaler_; }
+
+  /// Enqueues the clipping of the reduced gradients, if that needs no decision of the host's. Collective.
+  /// @return the factor of all gradients, or nothing: then `apply` inspects them
+  [[nodiscard]] std::optional<GradientFactor> enqueue(const ParameterStore<Space>& parameters,
+                                                      const OptimizerShards<Space>& shards,
+                                                      AnyCommunicator<Space>& comm, stream after,
+                                                      const std::source_location& location) {
+    if constexpr (!HostAccessible<Space>) {
+      if (!scaler_.on() && options_.clips()) {
+        if (!device_) device_.emplace(parameters.size());
+        device_->enqueue(comm, others_ ? &*others_ : nullptr, counts_, gradients_of(parameters, shards),
+                         options_.clip_norm, after, location);
+        return GradientFactor{.there = device_->factor()};
+      }
+    }
+    return {};
+  }
+  /// Throws the error of the last step that was enqueued.
+  /// @throws NonFiniteError on every rank if its gradients were not finite
+  void settle(const ParameterStore<Space>& parameters, ErrorContext context) {
+    if constexpr (!HostAccessible<Space>) {
+      if (!device_ || !device_->pending()) return;
+      const auto [extent, location] = device_->settle();
+      context.location = location;
+      if (extent.largest == not_finite) fail(parameters, extent, context);
+    }
+  }
 
   /// Inspects the reduced gradients, and scales those that are not scaled late. Collective.
   /// @return false if they are not finite and the losses were scaled: the step is to be skipped on all ranks
   /// @throws NonFiniteError on every rank if they are not finite
   [[nodiscard]] bool apply(const ParameterStore<Space>& parameters, const OptimizerShards<Space>& shards,
                            AnyCommunicator<Space>& comm, stream after, const ErrorContext& context) {
-    Gradients gradients;
-    shards.each_kept([&](const auto& segment) {
-      if (!parameters.steps()[segment.parameter].skipped) gradients.push_back(segment);
-    });
+    Gradients gradients = gradients_of(parameters, shards);
     GradientExtent extent = extent_of(comm, after, gradients, parameters.size(), context.location);
     const bool finite = extent.not_finite == GradientExtent::none;
     if (others_) extent.largest = largest_of(*others_, finite ? extent.largest : not_finite, context.location);
     factor_ = 1 / scaler_.scale();
     if (!finite || extent.largest == not_finite) {
-      if (!scaler_.on())
-        throw NonFiniteError((finite ? "a gradient of another rank's part of the model"
-                                     : "the gradient of '" + parameters[extent.not_finite].name + "'") +
-                                 " is infinite or not a number, and has no norm to clip; lower the learning rate, or "
-                                 "check this step's data",
-                             context);
+      if (!scaler_.on()) fail(parameters, extent, context);
       scaler_.not_finite();
       return false;
     }
     scaler_.finite();
+    if constexpr (!HostAccessible<Space>)
+      if (device_) device_->forget();
     if (options_.clips()) clip(gradients, extent.largest, comm, after, context.location);
     if (factor_ == 1) return true;
     shards.each_updated([&](const auto& segment) {
@@ -71,6 +96,23 @@ class GradientScaling {
   void begin_step() noexcept { factor_ = 1; }
 
  private:
+  [[nodiscard]] static Gradients gradients_of(const ParameterStore<Space>& parameters,
+                                              const OptimizerShards<Space>& shards) {
+    Gradients gradients;
+    shards.each_kept([&](const auto& segment) {
+      if (!parameters.steps()[segment.parameter].skipped) gradients.push_back(segment);
+    });
+    return gradients;
+  }
+  [[noreturn]] static void fail(const ParameterStore<Space>& parameters, const GradientExtent& extent,
+                                const ErrorContext& context) {
+    throw NonFiniteError(
+        (extent.not_finite == GradientExtent::none ? "a gradient of another rank's part of the model"
+                                                   : "the gradient of '" + parameters[extent.not_finite].name + "'") +
+            " is infinite or not a number, and has no norm to clip; lower the learning rate, or "
+            "check this step's data",
+        context);
+  }
   void clip(Gradients& gradients, double largest, AnyCommunicator<Space>& comm, stream after,
             const std::source_location& location) {
     if (others_) std::erase_if(gradients, [&](const auto& segment) { return !counts_[segment.parameter]; });
@@ -84,6 +126,7 @@ class GradientScaling {
   std::vector<bool> counts_{};
   double factor_ = 1;
   double norm_ = 0;
+  std::conditional_t<HostAccessible<Space>, std::optional<int>, std::optional<DeviceClip<Space>>> device_{};
 };
 
 }  // namespace distx::detail

@@ -37,6 +37,7 @@ class TrainingEngine {
       gatherer_ = std::make_shared<WeightGatherer<Space>>(buckets_.all(), parameters_, comms_, buckets_.value_pool(),
                                                           options.overlap);
     parameters_.claim(reducer_.lends() || !done_at_return<Space>, [this](std::size_t index, stream after) {
+      const Guard guard(device_);
       comms_.guard([&] {
         calls_.enter(after);
         reducer_.open(index, after);
@@ -46,6 +47,7 @@ class TrainingEngine {
   TrainingEngine(const TrainingEngine&) = delete;
   TrainingEngine& operator=(const TrainingEngine&) = delete;
   ~TrainingEngine() {
+    const Guard guard(device_);
     parameters_.release();
     reducer_.abandon();
     shards_.abandon();
@@ -56,12 +58,17 @@ class TrainingEngine {
     }
   }
 
+  using Guard = typename CurrentDevice<Space>::Guard;
+  /// Makes the training's device current on this thread until the scope ends.
+  [[nodiscard]] Guard on_device() const { return Guard(device_); }
+
   /// Checks that gradients can be requested now.
   void check_gradient() {
     comms_.guard([&] { check(StepCall::gradient, "gradient", location_); });
   }
   /// Zeroes a borrowed gradient when it is first requested in a step.
   void request_gradient(const void* identity, stream after) {
+    const Guard guard(device_);
     try {
       check(StepCall::gradient, "gradient", location_);
       calls_.enter(after);
@@ -76,6 +83,7 @@ class TrainingEngine {
     }
   }
   void ready(const void* identity, stream after, const here& location) {
+    const Guard guard(device_);
     try {
       check(StepCall::ready, "ready", location);
       const flight::Label label({.step = steps_, .phase = "ready"});
@@ -91,6 +99,8 @@ class TrainingEngine {
       }
       if (state_.in_last_micro_batch() || policies_.accumulation == Accumulation::sharded)
         reducer_.ready(index, after, location);
+    } catch (const RevokedError&) {
+      explain_revocation(location);
     } catch (...) {
       comms_.revoke_and_rethrow();
     }
@@ -110,11 +120,16 @@ class TrainingEngine {
       } catch (const RevokedError&) {
         reducer_.explain();
       }
-      if (scaling_.inspects()) inspect(after, location);
+      std::optional<GradientFactor> factor;
+      if (scaling_.inspects()) {
+        reducer_.finish_all(after);
+        factor = scaling_.enqueue(parameters_, shards_, comms_.reducing(), after, location);
+        if (!factor) inspect(after, location);
+      }
       check_no_scope("step", location);
       for (std::size_t i = 0; i < reducer_.count() && !state_.skipped(); ++i) {
         reducer_.finish(i, after);
-        shards_.update(i, options, scaling_.factor(), after, location);
+        shards_.update(i, options, factor.value_or(GradientFactor{scaling_.factor()}), !factor, after, location);
         shards_.start_gather(i, after, location);
       }
       reducer_.finish_all(after);
@@ -135,7 +150,7 @@ class TrainingEngine {
       step_options_.note(comms_.all(), options, context("update", location));
       check_no_scope("update", location);
       for (std::size_t i = 0; i < reducer_.count() && !state_.skipped(); ++i)
-        shards_.update(i, options, scaling_.factor(), after, location);
+        shards_.update(i, options, {scaling_.factor()}, true, after, location);
       state_.updated();
     });
   }
@@ -199,6 +214,7 @@ class TrainingEngine {
   /// Runs `f`, ordered between the other calls of the training.
   template <class F>
   void ordered(stream after, F&& f) {
+    const Guard guard(device_);
     comms_.guard([&] {
       calls_.enter(after);
       f();
@@ -259,12 +275,17 @@ class TrainingEngine {
   /// Makes the unit of an owned parameter whole until `scope` ends.
   /// @pre shards_weights()
   void unshard(Unsharded<Space>& scope, const void* identity, stream after, const here& location) {
+    const Guard guard(device_);
     comms_.guard([&] {
       check(StepCall::unshard, "unshard", location);
       const flight::Label label({.step = steps_, .phase = "unshard"});
       calls_.enter(after);
       const auto unit = gatherer_->unit_of(index_of(identity, "unshard", location));
-      if (unit) scope.hold(gatherer_, *unit, after, location);
+      try {
+        if (unit) scope.hold(gatherer_, *unit, after, location);
+      } catch (const RevokedError&) {
+        explain_revocation(location);
+      }
     });
   }
   [[nodiscard]] Evaluation<Space> evaluate() { return {state_.evaluations(), gatherer_}; }
@@ -274,7 +295,7 @@ class TrainingEngine {
     scaling_.extend(std::move(others), std::move(counts), location_);
   }
   [[nodiscard]] std::size_t bucket_count() const noexcept { return reducer_.count(); }
-  [[nodiscard]] double gradient_norm() const noexcept { return scaling_.norm(); }
+  [[nodiscard]] double gradient_norm() const { return scaling_.norm(); }
   [[nodiscard]] const LossScaler& scaler() const noexcept { return scaling_.scaler(); }
   [[nodiscard]] MemoryLedger memory() const { return account()->ledger(); }
 
@@ -282,13 +303,31 @@ class TrainingEngine {
   /// Makes a call that concerns all of the training.
   template <class F>
   void call(StepCall which, const char* operation, stream after, const here& location, F&& f) {
+    const Guard guard(device_);
     comms_.guard([&] {
       check(which, operation, location);
       const flight::Label label({.step = steps_, .phase = operation});
-      calls_.enter(after);
-      f();
-      calls_.leave(after);
+      try {
+        settle(location);
+        calls_.enter(after);
+        f();
+        calls_.leave(after);
+      } catch (const RevokedError&) {
+        explain_revocation(location);
+      }
     });
+  }
+  /// Throws the error of the last step that the GPU has found since.
+  void settle(const here& location) { scaling_.settle(parameters_, context("step", location)); }
+  /// Rethrows the revocation that is being handled; if it follows from gradients of the last step that are not finite,
+  /// as every rank finds for itself, throws the error of that step.
+  [[noreturn]] void explain_revocation(const here& location) {
+    try {
+      settle(location);
+    } catch (...) {
+      comms_.revoke_and_rethrow();
+    }
+    comms_.revoke_and_rethrow();
   }
   void check(StepCall which, const char* operation, const here& location) const {
     if (const StepFault fault = state_.fault(which, reducer_.started()); fault != StepFault::none)
@@ -309,8 +348,9 @@ class TrainingEngine {
         "not move in memory",
         context(operation, location));
   }
-  void check_resumable(const char* operation, const here& location) const {
+  void check_resumable(const char* operation, const here& location) {
     check(StepCall::between_steps, operation, location);
+    comms_.guard([&] { settle(location); });
     if (state_.accumulates()) fail(StepFault::step_in_progress, operation, location);
     if (state_.swapped_in()) fail(StepFault::average_swapped_in, operation, location);
   }
@@ -352,6 +392,7 @@ class TrainingEngine {
     ++steps_;
   }
 
+  CurrentDevice<Space> device_{};  // of the constructor, for calls of threads where another one is current
   TrainingPolicies policies_;
   DataParallelOptions options_;
   here location_;  // where the training was made
