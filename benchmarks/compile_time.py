@@ -32,8 +32,8 @@ int main() {
   const auto x = distx::random<float, distx::Shard<0, Data>>(mesh, {4, 6}, 1);
   const auto w1 = distx::random<float, distx::Shard<1, Model>>(mesh, {6, 8}, 2);
   const auto w2 = distx::random<float, distx::Shard<1, Model>>(mesh, {8, 6}, 3);
-  const auto h = distx::relu(distx::matmul(x, w1));
-  const auto y = distx::matmul(h, distx::redistribute<distx::Shard<0, Model>>(w2));
+  const auto h = distx::ops::relu(distx::ops::matmul(x, w1));
+  const auto y = distx::ops::matmul(h, distx::redistribute<distx::Shard<0, Model>>(w2));
   return distx::redistribute<distx::Shard<0, Data>>(y).extent(0) == 4 ? 0 : 1;
 }
 """

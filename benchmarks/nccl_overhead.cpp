@@ -60,7 +60,7 @@ void compare(distx::NcclCommunicator& comm, ncclComm_t plain, std::size_t bytes)
 
 int main() {
   try {
-    if (const auto reason = distx::why_no_gpu(); !reason.empty()) {
+    if (const auto reason = distx::cuda::why_no_gpu(); !reason.empty()) {
       std::cout << "skipped: " << reason << '\n';
       return 77;
     }

@@ -128,12 +128,12 @@ int run(int argc, char** argv) {
     }
   }
   if (sizes.empty()) sizes = {std::size_t{1} << 20, std::size_t{16} << 20, std::size_t{256} << 20};
-  if (const std::string reason = distx::why_no_gpu(); !reason.empty()) {
+  if (const std::string reason = distx::cuda::why_no_gpu(); !reason.empty()) {
     std::printf("skipped: %s\n", reason.c_str());
     return 77;
   }
   cudaDeviceProp properties{};
-  check(cudaGetDeviceProperties(&properties, distx::current_device()), "cudaGetDeviceProperties");
+  check(cudaGetDeviceProperties(&properties, distx::cuda::current_device()), "cudaGetDeviceProperties");
   std::printf("on %s; float32; medians of %d rounds\n", properties.name, rounds);
   std::printf("%10s  %-24s %9s %8s  %9s\n", "parameters", "kernel", "ms", "GB/s", "over copy");
   const CudaStream stream;

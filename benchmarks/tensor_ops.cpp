@@ -71,7 +71,7 @@ int main(int argc, char** argv) {
   const std::vector<Pair> pairs = {
       {"relu",
        [&] {
-         const auto r = distx::relu(x);
+         const auto r = distx::ops::relu(x);
          keep(r.local().data());
        },
        [&] {
@@ -80,7 +80,7 @@ int main(int argc, char** argv) {
        }},
       {"add",
        [&] {
-         const auto r = distx::add(x, y);
+         const auto r = distx::ops::add(x, y);
          keep(r.local().data());
        },
        [&] {
@@ -89,7 +89,7 @@ int main(int argc, char** argv) {
        }},
       {"multiply",
        [&] {
-         const auto r = distx::multiply(x, y);
+         const auto r = distx::ops::multiply(x, y);
          keep(r.local().data());
        },
        [&] {
@@ -98,7 +98,7 @@ int main(int argc, char** argv) {
        }},
       {"matmul",
        [&] {
-         const auto r = distx::matmul(x, w, distx::eigen::product);
+         const auto r = distx::ops::matmul(x, w, distx::eigen::product);
          keep(r.local().data());
        },
        [&] {

@@ -150,7 +150,7 @@ class Bench {
       if (mode != "alone") continue;
       auto& subject = *subjects_.emplace_back(std::make_unique<Subject>(mode, Any(muted_.share()), widths_, settings_));
       for (int step = 0; step < 3; ++step) train(subject);  // what gathers ahead has learnt the order
-      comm_.execute(distx::Barrier<>{});
+      comm_.execute(distx::calls::Barrier<>{});
       muted_.mute();
     }
     std::optional<distx::WireSpeed> speed;
@@ -182,7 +182,7 @@ class Bench {
   }
 
   void take_turn(Subject& subject, bool counts) {
-    comm_.execute(distx::Barrier<>{});
+    comm_.execute(distx::calls::Barrier<>{});
     std::vector<double> parts[4];
     for (int step = 0; step < settings_.steps; ++step) {
       const auto begin = clock::now();

@@ -188,7 +188,8 @@ void train(distx::AnyCommunicator<>& comm, distx::AnyCommunicator<>& data, const
     progress.emplace(stdout, examples::TrainingPlan{settings.steps, 1, settings.batch * ranks * settings.context,
                                                     "step", "characters"});
   const std::size_t warm_up = settings.steps / 20;
-  const auto rate = distx::warm_up(warm_up, distx::cosine(settings.training.rate(), settings.steps - warm_up));
+  const auto rate =
+      distx::schedules::warm_up(warm_up, distx::schedules::cosine(settings.training.rate(), settings.steps - warm_up));
   const auto pass = [&](const examples::TextBatch& part, double share) {
     const auto loss = model.forward(part.tokens, part.targets, part.length, training);
     model.backward(training, static_cast<typename Model::Scalar>(share));
@@ -254,8 +255,8 @@ void train_on_mesh(distx::AnyCommunicator<>& comm, const Settings& settings, con
   using Grid = examples::Grid;
   distx::Metered<distx::AnyCommunicator<>> metered(comm.share());
   const Grid mesh(metered, settings.mesh.sizes(settings.training));
-  examples::MeshGpt<distx::TensorParallel<Grid, examples::Data, examples::Model>> model(mesh, settings.shape(text),
-                                                                                        settings.seed);
+  examples::MeshGpt<distx::layers::TensorParallel<Grid, examples::Data, examples::Model>> model(
+      mesh, settings.shape(text), settings.seed);
   distx::TensorParameterList<> parameters;
   examples::WeightCounts weights;
   model.for_each_parameter([&](const auto& parameter) {

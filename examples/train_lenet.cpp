@@ -79,14 +79,14 @@ examples::SplitDigits read_digits(const Settings& settings, const char* program)
 /// Records the phases of a step in the timeline, if there is one.
 class Phases {
  public:
-  explicit Phases(distx::Timeline* timeline) : timeline_(timeline) {}
+  explicit Phases(distx::observe::Timeline* timeline) : timeline_(timeline) {}
   [[nodiscard]] auto operator()(const char* name) const {
-    using Scope = distx::Timeline::Scope;  // not movable
+    using Scope = distx::observe::Timeline::Scope;  // not movable
     return std::unique_ptr<Scope>(timeline_ == nullptr ? nullptr : new Scope(timeline_->scope(name)));
   }
 
  private:
-  distx::Timeline* timeline_;
+  distx::observe::Timeline* timeline_;
 };
 
 using Metered = distx::Metered<distx::AnyCommunicator<>>;
@@ -127,7 +127,7 @@ void train(distx::AnyCommunicator<> comm, const Metered& counted, const Phases& 
   const bool speaks = comm.rank() == 0;
   const auto ranks = static_cast<std::size_t>(comm.size());
   const examples::TrainingPlan plan{settings.epochs, sampler.batches(), settings.batch_size * ranks};
-  const auto rate = distx::cosine(settings.training.rate(), plan.steps());
+  const auto rate = distx::schedules::cosine(settings.training.rate(), plan.steps());
   std::optional<examples::ProgressBar> progress;
   if (speaks) progress.emplace(stdout, plan);
   std::vector<double> losses;  // of the epochs
@@ -201,7 +201,7 @@ void run(distx::AnyConnector& connector, const char* program, const Settings& se
     }
     distx::Traced traced(counted.share());
     train(distx::AnyCommunicator<>(traced.share()), counted, Phases(&traced.timeline()), settings, digits);
-    distx::write_trace(settings.trace, traced);
+    distx::observe::write_trace(settings.trace, traced);
   });
 }
 

@@ -121,7 +121,7 @@ void train(distx::AnyCommunicator<Space> comm, distx::AnyConnector& connector, t
 
   const bool speaks = comm.rank() == 0;
   const examples::TrainingPlan plan{settings.epochs, sampler.batches(), batch * static_cast<std::size_t>(comm.size())};
-  const auto rate = distx::cosine(settings.learning_rate, plan.steps());
+  const auto rate = distx::schedules::cosine(settings.learning_rate, plan.steps());
   std::vector<double> losses, step_losses;  // of the epochs and of the steps
   const distx::Buffer<float, Space> of_epoch(sampler.size());
   for (std::size_t epoch = 0; epoch < settings.epochs; ++epoch) {
@@ -186,7 +186,7 @@ void train(distx::AnyCommunicator<Space> comm, distx::AnyConnector& connector, t
 /// One rank's part.
 void run_rank(distx::AnyConnector connector, const Settings& settings, const examples::SplitDigits& digits) {
   if (settings.device == "cuda") {
-    distx::pick_device(connector, {.share = settings.share_gpu});
+    distx::cuda::pick_device(connector, {.share = settings.share_gpu});
     const distx::CudaStream stream;
     train<distx::Cuda>(distx::AnyCommunicator<distx::Cuda>(distx::NcclCommunicator(connector)), connector, stream,
                        settings, digits);
@@ -197,14 +197,14 @@ void run_rank(distx::AnyConnector connector, const Settings& settings, const exa
 
 void run(int argc, char** argv, const Settings& settings) {
   if (settings.device == "cuda")
-    if (const auto reason = distx::why_no_gpu(); !reason.empty())
+    if (const auto reason = distx::cuda::why_no_gpu(); !reason.empty())
       throw distx::Error(reason + "; --device cpu trains without one");
   auto connector = distx::connect(argc, argv);
   if (!(settings.clip > 0)) throw distx::Error("--clip must be above 0");
   const auto digits = examples::small_digits(settings.synthetic, settings.digits, argv[0], "--digits or --synthetic");
   examples::JsonFile(settings.json).demand_writable(connector);
   if (connector.size() > 1) return run_rank(std::move(connector), settings, digits);
-  const int ranks = settings.ranks > 0 ? settings.ranks : settings.device == "cuda" ? distx::device_count() : 1;
+  const int ranks = settings.ranks > 0 ? settings.ranks : settings.device == "cuda" ? distx::cuda::device_count() : 1;
   distx::spawn(ranks, [&](distx::ThreadConnector& self) { run_rank(std::move(self), settings, digits); });
 }
 

@@ -41,7 +41,7 @@ class MemcpySubject final : public Subject {
 class LimitSubject final : public Subject {
  public:
   explicit LimitSubject(Memory memory)
-      : Subject("limit", std::move(memory)), sum_(distx::AnyOp::make<float>(distx::sum)) {}
+      : Subject("limit", std::move(memory)), sum_(distx::calls::AnyOp::make<float>(distx::sum)) {}
 
   [[nodiscard]] bool can(const Case& c) const override { return c.block() != 0; }
   [[nodiscard]] Buffers at(const Case& c, std::size_t offset) const override {
@@ -106,7 +106,7 @@ class LimitSubject final : public Subject {
     }
   }
 
-  distx::AnyOp sum_;
+  distx::calls::AnyOp sum_;
   std::vector<const void*> sources_;
   std::vector<void*> targets_;
 };

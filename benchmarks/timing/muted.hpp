@@ -21,18 +21,18 @@ class Muted : public distx::detail::Decorator<distx::AnyCommunicator<>> {
  public:
   struct Note {
     std::chrono::steady_clock::time_point time;
-    distx::WireBytes bytes;
+    distx::calls::WireBytes bytes;
   };
 
   explicit Muted(Any inner) : base(std::move(inner)) {}
 
   template <class Call>
-    requires distx::Executes<Any, Call>
+    requires distx::calls::Executes<Any, Call>
   void execute(const Call& call) {
     if (!noted(call)) inner().execute(call);
   }
   template <class Call>
-    requires distx::Starts<Any, Call>
+    requires distx::calls::Starts<Any, Call>
   [[nodiscard]] distx::Pending<distx::Host> start(const Call& call, distx::HostStream after = {}) {
     return noted(call) ? distx::Pending<distx::Host>() : inner().start(call, after);
   }

@@ -382,13 +382,13 @@ class Table {
 }  // namespace
 
 int print_nccl_table(distx::AnyConnector& connector, const NcclTable& table) {
-  const auto visible = distx::all_gather_values(connector, distx::device_count());
+  const auto visible = distx::all_gather_values(connector, distx::cuda::device_count());
   if (std::all_of(visible.begin(), visible.end(), [](int count) { return count == 0; })) {
-    if (connector.rank() == 0) std::printf("skipped: %s\n", distx::why_no_gpu().c_str());
+    if (connector.rank() == 0) std::printf("skipped: %s\n", distx::cuda::why_no_gpu().c_str());
     return 77;
   }
   // NCCL lets ranks share a GPU where this variable makes different machines of them: tools/ranks --one-gpu.
-  distx::pick_device(connector, {.share = std::getenv("NCCL_HOSTID") != nullptr});
+  distx::cuda::pick_device(connector, {.share = std::getenv("NCCL_HOSTID") != nullptr});
   const double wrong = Table(connector, table).print();
   if (wrong == 0) return 0;
   if (connector.rank() == 0) std::fprintf(stderr, "%.0f elements were wrong, by distx or by NCCL itself\n", wrong);

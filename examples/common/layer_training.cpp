@@ -24,7 +24,7 @@ class Timed : public LayerTraining {
   Scope evaluate() override { return training_.evaluate(); }
   void step(const distx::StepOptions& options) override { training_.step(options); }
   [[nodiscard]] const StepTimes& times() const override { return training_.times(); }
-  [[nodiscard]] distx::MemoryLedger memory() const override { return training_.memory(); }
+  [[nodiscard]] distx::observe::MemoryLedger memory() const override { return training_.memory(); }
   void save(const std::filesystem::path& directory, const distx::checkpoint::SaveOptions& options) override {
     training_.save(directory, options);
   }

@@ -35,7 +35,7 @@ class LayerTraining {
   [[nodiscard]] virtual Scope evaluate() = 0;
   virtual void step(const distx::StepOptions& options) = 0;
   [[nodiscard]] virtual const StepTimes& times() const = 0;
-  [[nodiscard]] virtual distx::MemoryLedger memory() const = 0;
+  [[nodiscard]] virtual distx::observe::MemoryLedger memory() const = 0;
   virtual void save(const std::filesystem::path& directory, const distx::checkpoint::SaveOptions& options) = 0;
   virtual distx::checkpoint::Loaded load(const std::filesystem::path& folder) = 0;
   /// @}

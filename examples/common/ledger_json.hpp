@@ -8,7 +8,7 @@
 namespace examples {
 
 /// The traffic by operation, as the programs report it.
-inline nlohmann::json ledger_json(const distx::Ledger& ledger) {
+inline nlohmann::json ledger_json(const distx::observe::Ledger& ledger) {
   auto moved = nlohmann::json::object();
   for (const auto& [operation, traffic] : ledger.entries()) {
     moved[operation] = {{"calls", traffic.calls},

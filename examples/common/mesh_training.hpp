@@ -56,7 +56,7 @@ class MeshTraining {
   /// The sums over all steps.
   [[nodiscard]] const StepTimes& times() const { return times_; }
   /// The bytes that this rank holds.
-  [[nodiscard]] distx::MemoryLedger memory() const { return inner_.memory(); }
+  [[nodiscard]] distx::observe::MemoryLedger memory() const { return inner_.memory(); }
 
  private:
   void charge(double& sum) {

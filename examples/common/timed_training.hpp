@@ -76,7 +76,7 @@ class TimedTraining {
   /// Returns the sums over all steps.
   [[nodiscard]] const StepTimes& times() const { return times_; }
   /// Returns the bytes that this rank holds.
-  [[nodiscard]] distx::MemoryLedger memory() const { return self_->memory(); }
+  [[nodiscard]] distx::observe::MemoryLedger memory() const { return self_->memory(); }
   /// Saves a checkpoint; the time belongs to no step. Collective.
   void save(const std::filesystem::path& directory, const distx::checkpoint::SaveOptions& options) {
     self_->save(directory, options);
@@ -96,7 +96,7 @@ class TimedTraining {
     virtual void reduce() = 0;
     virtual void update(const distx::StepOptions&) = 0;
     virtual void gather() = 0;
-    [[nodiscard]] virtual distx::MemoryLedger memory() const = 0;
+    [[nodiscard]] virtual distx::observe::MemoryLedger memory() const = 0;
     virtual void save(const std::filesystem::path&, const distx::checkpoint::SaveOptions&) = 0;
     virtual distx::checkpoint::Loaded load(const std::filesystem::path&) = 0;
   };
@@ -124,7 +124,7 @@ class TimedTraining {
     void reduce() override { training.reduce(); }
     void update(const distx::StepOptions& options) override { training.update(options); }
     void gather() override { training.gather(); }
-    [[nodiscard]] distx::MemoryLedger memory() const override { return training.memory(); }
+    [[nodiscard]] distx::observe::MemoryLedger memory() const override { return training.memory(); }
     void save(const std::filesystem::path& directory, const distx::checkpoint::SaveOptions& options) override {
       if constexpr (requires { training.state(); }) distx::checkpoint::save(directory, training, options);
     }

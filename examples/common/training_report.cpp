@@ -18,23 +18,24 @@ namespace examples {
 
 namespace {
 
-std::vector<distx::MemoryLedger> gather_ledgers(distx::AnyCommunicator<>& comm, const distx::MemoryLedger& mine) {
-  using Numbers = std::array<std::uint64_t, sizeof(distx::MemoryLedger) / sizeof(std::uint64_t)>;
+std::vector<distx::observe::MemoryLedger> gather_ledgers(distx::AnyCommunicator<>& comm,
+                                                         const distx::observe::MemoryLedger& mine) {
+  using Numbers = std::array<std::uint64_t, sizeof(distx::observe::MemoryLedger) / sizeof(std::uint64_t)>;
   const auto ranks = static_cast<std::size_t>(comm.size());
   const auto numbers = std::bit_cast<Numbers>(mine);
   std::vector<std::uint64_t> of_all(ranks * numbers.size());
   distx::all_gather(comm, numbers, of_all);
-  std::vector<distx::MemoryLedger> ledgers;
+  std::vector<distx::observe::MemoryLedger> ledgers;
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     Numbers theirs{};
     std::copy_n(of_all.data() + rank * theirs.size(), theirs.size(), theirs.begin());
-    ledgers.push_back(std::bit_cast<distx::MemoryLedger>(theirs));
+    ledgers.push_back(std::bit_cast<distx::observe::MemoryLedger>(theirs));
   }
   return ledgers;
 }
 
-nlohmann::json json_of(const distx::MemoryLedger& ledger) {
-  const auto one = [](const distx::MemoryLedger::Use& use) {
+nlohmann::json json_of(const distx::observe::MemoryLedger& ledger) {
+  const auto one = [](const distx::observe::MemoryLedger::Use& use) {
     return nlohmann::json{{"held", use.held}, {"peak", use.peak}};
   };
   return {{"weights", one(ledger.weights)},
@@ -47,7 +48,7 @@ nlohmann::json json_of(const distx::MemoryLedger& ledger) {
 }  // namespace
 
 TrainingCost::TrainingCost(distx::AnyCommunicator<>& comm, const StepTimes& sums, std::size_t steps,
-                           const distx::MemoryLedger& mine, const distx::Ledger& sent)
+                           const distx::observe::MemoryLedger& mine, const distx::observe::Ledger& sent)
     : memory(gather_ledgers(comm, mine)), traffic(distx::sum_over_ranks(sent, comm)) {
   const auto of_a_step = [&](double sum) { return average_over_ranks(comm, sum) / static_cast<double>(steps); };
   times = {of_a_step(sums.compute), of_a_step(sums.communication), of_a_step(sums.update)};

@@ -18,14 +18,14 @@ namespace examples {
 
 /// Time, memory and traffic of a training: the parts of a report that do not depend on the model.
 struct TrainingCost {
-  StepTimes times;                          ///< of one step, in seconds, the mean over ranks
-  std::vector<distx::MemoryLedger> memory;  ///< of every rank
-  distx::Ledger traffic;                    ///< of all ranks together
+  StepTimes times;                                   ///< of one step, in seconds, the mean over ranks
+  std::vector<distx::observe::MemoryLedger> memory;  ///< of every rank
+  distx::observe::Ledger traffic;                    ///< of all ranks together
 
   /// Gathers every rank's. Collective.
   /// @param times the sums over `steps`
   TrainingCost(distx::AnyCommunicator<>& comm, const StepTimes& times, std::size_t steps,
-               const distx::MemoryLedger& memory, const distx::Ledger& traffic);
+               const distx::observe::MemoryLedger& memory, const distx::observe::Ledger& traffic);
 
   /// A line to print.
   [[nodiscard]] std::string to_string() const;

@@ -30,7 +30,8 @@ struct FirstWeights {
 template <class A, class B, class C, class D>
 FirstWeights(A, B, C, D) -> FirstWeights<A, B, C, D>;
 
-/// The Gpt whose batches and weights are split over a mesh, with the same first weights; see distx::TensorParallel.
+/// The Gpt whose batches and weights are split over a mesh, with the same first weights; see
+/// distx::layers::TensorParallel.
 ///
 /// The training is a distx::MeshParallel along the mesh's data axis, or looks like one.
 template <class Split>
@@ -76,7 +77,7 @@ class MeshGpt {
                  Training& training) {
     run(tokens, length, training);
     targets_.emplace(distx::from_local<Batches>(mesh_, ids_->extents(), targets));
-    auto entropies = distx::cross_entropy(*logits_, *targets_);
+    auto entropies = distx::ops::cross_entropy(*logits_, *targets_);
     const auto losses = entropies.losses.local();
     log_sums_.emplace(std::move(entropies.log_sums));
     ran_forward_ = true;
@@ -91,7 +92,7 @@ class MeshGpt {
     ran_forward_ = false;
     const auto slopes =
         distx::full<Scalar, Batches>(mesh_, ids_->extents(), share / static_cast<Scalar>(log_sums_->local().size()));
-    const auto of_logits = distx::cross_entropy_backward(*logits_, *targets_, *log_sums_, slopes);
+    const auto of_logits = distx::ops::cross_entropy_backward(*logits_, *targets_, *log_sums_, slopes);
     auto gradient = norm_.backward(embedding_.logits_backward(*normal_, of_logits, training), training);
     for (auto block = blocks_.rbegin(); block != blocks_.rend(); ++block)
       gradient = block->backward(gradient, training);
@@ -138,8 +139,8 @@ class MeshGpt {
   static Values numbers(InitialWeights& initial, std::size_t count, double deviation) {
     return std::make_shared<const std::vector<float>>(initial.numbers<float>(count, deviation));
   }
-  static distx::ParallelEmbedding<float, Split> embedding(const Mesh& mesh, const GptShape& shape,
-                                                          InitialWeights& initial) {
+  static distx::layers::ParallelEmbedding<float, Split> embedding(const Mesh& mesh, const GptShape& shape,
+                                                                  InitialWeights& initial) {
     constexpr double deviation = 0.02;
     const auto tokens = numbers(initial, shape.vocabulary * shape.width, deviation);
     const auto places = numbers(initial, shape.context * shape.width, deviation);
@@ -167,9 +168,9 @@ class MeshGpt {
 
   Mesh mesh_;
   GptShape shape_;
-  distx::ParallelEmbedding<float, Split> embedding_;
-  std::vector<distx::TransformerBlock<float, Split>> blocks_;
-  distx::ParallelLayerNorm<float, Split> norm_;
+  distx::layers::ParallelEmbedding<float, Split> embedding_;
+  std::vector<distx::layers::TransformerBlock<float, Split>> blocks_;
+  distx::layers::ParallelLayerNorm<float, Split> norm_;
   std::optional<distx::DistTensor<std::uint8_t, 2, Mesh, distx::Layout<Batches>>> ids_, targets_;
   std::optional<Tensor<3, typename Split::tokens>> normal_;
   std::optional<Tensor<3, Batches, Vocabulary>> logits_;

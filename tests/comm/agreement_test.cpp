@@ -8,8 +8,8 @@ namespace agreement_test {
 
 namespace {
 
-using distx::difference;
-using distx::Fingerprint;
+using distx::calls::difference;
+using distx::calls::Fingerprint;
 
 std::vector<float> floats(100);
 std::vector<std::int32_t> integers(100);
@@ -17,14 +17,15 @@ std::vector<std::int32_t> integers(100);
 template <class Op>
 Fingerprint all_reduce_of(std::size_t count, Op op) {
   const auto span = distx::Span<float>(floats).first(count);
-  return distx::fingerprint(erase(distx::AllReduce<float, Op>{span, span, op, {}}));
+  return distx::calls::fingerprint(erase(distx::calls::AllReduce<float, Op>{span, span, op, {}}));
 }
 Fingerprint broadcast_of(std::size_t count, int root) {
-  return distx::fingerprint(erase(distx::Broadcast<float>{distx::Span<float>(floats).first(count), root, {}}));
+  return distx::calls::fingerprint(
+      erase(distx::calls::Broadcast<float>{distx::Span<float>(floats).first(count), root, {}}));
 }
-Fingerprint all_gather_of(std::size_t count, distx::Counts counts) {
+Fingerprint all_gather_of(std::size_t count, distx::calls::Counts counts) {
   const distx::Span<float> all(floats);
-  return distx::fingerprint(erase(distx::AllGather<float>{all.first(count), all, counts, {}}));
+  return distx::calls::fingerprint(erase(distx::calls::AllGather<float>{all.first(count), all, counts, {}}));
 }
 
 struct KeepsFirst {
@@ -39,7 +40,7 @@ TEST_CASE("equal calls have equal fingerprints") {
   CHECK(broadcast_of(3, 1) == broadcast_of(3, 1));
   // Buffer addresses and source locations are not compared.
   std::vector<float> others(10);
-  CHECK(distx::fingerprint(erase(distx::AllReduce<float, distx::Sum>{
+  CHECK(distx::calls::fingerprint(erase(distx::calls::AllReduce<float, distx::Sum>{
             distx::Span<float>(others), distx::Span<float>(others), distx::sum, std::source_location::current()})) ==
         all_reduce_of(10, distx::sum));
   const std::vector<std::size_t> counts{3, 4};
@@ -60,7 +61,7 @@ TEST_CASE("a difference between fingerprints is described with both values") {
         "rank 2 reduces with another op, or with other values in it, than this rank");
   CHECK(told(broadcast_of(10, 0), broadcast_of(10, 3)) == "rank 2 names rank 3 as root, this rank 0");
   const distx::Span<std::int32_t> span(integers);
-  const auto of_integers = distx::fingerprint(erase(distx::Broadcast<std::int32_t>{span, 0, {}}));
+  const auto of_integers = distx::calls::fingerprint(erase(distx::calls::Broadcast<std::int32_t>{span, 0, {}}));
   CHECK(told(broadcast_of(100, 0), of_integers) == "rank 2 passes int32 elements, this rank float32");
   const std::vector<std::size_t> counts{3, 4}, others{4, 3};
   CHECK(told(all_gather_of(3, counts), all_gather_of(4, others)) ==
@@ -75,7 +76,7 @@ TEST_CASE("calls store ops by value, and their fingerprint contains the op's typ
   };
   CHECK(all_reduce_of(10, Scale{3}) == all_reduce_of(10, Scale{3}));
   CHECK(all_reduce_of(10, Scale{2}) != all_reduce_of(10, Scale{3}));
-  const auto op = distx::AnyOp::make<float>(Scale{3});
+  const auto op = distx::calls::AnyOp::make<float>(Scale{3});
   const float a[] = {1, 2}, b[] = {10, 20};
   const void* const sources[] = {a, b};
   float result[2];
@@ -89,12 +90,12 @@ TEST_CASE("calls store ops by value, and their fingerprint contains the op's typ
 }
 
 TEST_CASE("a widened op works on accumulators and calls finish only if the number of ranks is given") {
-  const auto narrow = distx::AnyOp::make<distx::bfloat16>(distx::average);
+  const auto narrow = distx::calls::AnyOp::make<distx::bfloat16>(distx::average);
   const auto wide = narrow.widened();
   CHECK(wide.type() == distx::ElementType::f32);
   CHECK(wide.kind() == distx::OpKind::average);
   CHECK(narrow.type() == distx::ElementType::bf16);
-  CHECK(distx::AnyOp::make<double>(distx::sum).widened().type() == distx::ElementType::f64);
+  CHECK(distx::calls::AnyOp::make<double>(distx::sum).widened().type() == distx::ElementType::f64);
   const float a[] = {256}, b[] = {3};
   const void* const sources[] = {a, b};
   float result[1], other[1];
@@ -113,17 +114,17 @@ TEST_CASE_TEMPLATE("8-bit floats are reduced in float and rounded once", T, dist
   const void* const sources[] = {&a, &b, &b, &b, &b};
   T result;
   void* const targets[] = {&result};
-  const auto of = [&](const distx::AnyOp& op) {
+  const auto of = [&](const distx::calls::AnyOp& op) {
     op.reduce(targets, 1, sources, 5, 1, 5);
     return static_cast<float>(result);
   };
-  CHECK(of(distx::AnyOp::make<T>(distx::sum)) == large + 4);
-  CHECK(of(distx::AnyOp::make<T>(distx::average)) == static_cast<float>(T((large + 4) / 5)));
-  CHECK(of(distx::AnyOp::make<T>(distx::product)) == large);
-  CHECK(of(distx::AnyOp::make<T>(distx::min)) == 1);
-  CHECK(of(distx::AnyOp::make<T>(distx::max)) == large);
-  CHECK(distx::AnyOp::make<T>(distx::sum).type() == distx::element_type<T>);
-  CHECK(distx::AnyOp::make<T>(distx::sum).widened().type() == distx::ElementType::f32);
+  CHECK(of(distx::calls::AnyOp::make<T>(distx::sum)) == large + 4);
+  CHECK(of(distx::calls::AnyOp::make<T>(distx::average)) == static_cast<float>(T((large + 4) / 5)));
+  CHECK(of(distx::calls::AnyOp::make<T>(distx::product)) == large);
+  CHECK(of(distx::calls::AnyOp::make<T>(distx::min)) == 1);
+  CHECK(of(distx::calls::AnyOp::make<T>(distx::max)) == large);
+  CHECK(distx::calls::AnyOp::make<T>(distx::sum).type() == distx::element_type<T>);
+  CHECK(distx::calls::AnyOp::make<T>(distx::sum).widened().type() == distx::ElementType::f32);
 }
 
 TEST_CASE("slices partition the bytes evenly on cache lines") {
@@ -131,7 +132,7 @@ TEST_CASE("slices partition the bytes evenly on cache lines") {
     for (const int ranks : {1, 2, 3, 4, 7}) {
       std::size_t next = 0, largest = 0, smallest = bytes;
       for (int rank = 0; rank < ranks; ++rank) {
-        const auto slice = distx::shared_memory::slice_of(bytes, rank, ranks);
+        const auto slice = distx::detail::shared_memory::slice_of(bytes, rank, ranks);
         REQUIRE(slice.offset == next);
         REQUIRE((slice.offset % 64 == 0 || slice.bytes == 0));
         next += slice.bytes;
@@ -171,13 +172,13 @@ TEST_CASE("a negative count is refused on the rank that passes it") {
 }
 TEST_CASE("block offsets and sizes follow from the counts") {
   const std::vector<std::size_t> counts{3, 0, 5};
-  CHECK(distx::block_offset(counts, 9, 0) == 0);
-  CHECK(distx::block_offset(counts, 9, 2) == 3);
-  CHECK(distx::block_count(counts, 9, 2) == 5);
-  CHECK(distx::total_count(counts, 9, 3) == 8);
-  CHECK(distx::block_offset({}, 9, 2) == 18);
-  CHECK(distx::block_count({}, 9, 2) == 9);
-  CHECK(distx::total_count({}, 9, 3) == 27);
+  CHECK(distx::calls::block_offset(counts, 9, 0) == 0);
+  CHECK(distx::calls::block_offset(counts, 9, 2) == 3);
+  CHECK(distx::calls::block_count(counts, 9, 2) == 5);
+  CHECK(distx::calls::total_count(counts, 9, 3) == 8);
+  CHECK(distx::calls::block_offset({}, 9, 2) == 18);
+  CHECK(distx::calls::block_count({}, 9, 2) == 9);
+  CHECK(distx::calls::total_count({}, 9, 3) == 27);
 }
 
 }  // namespace

@@ -34,8 +34,8 @@ struct MinimalOf {
     return distx::CommunicatorMemory<T>::plain(size);
   }
   void revoke(const std::string&) {}
-  void execute(const distx::Barrier<>&) {}
-  void execute(const distx::AllReduce<float, distx::Sum>& call) {
+  void execute(const distx::calls::Barrier<>&) {}
+  void execute(const distx::calls::AllReduce<float, distx::Sum>& call) {
     distx::copy(distx::HostStream{}, call.receive, call.send);
     ++calls;
   }
@@ -53,7 +53,7 @@ struct Copyable : MinimalOf<Copyable> {
   Copyable& operator=(Copyable&&) = default;
 };
 struct NoBarrier : MinimalOf<NoBarrier> {
-  void execute(const distx::AllReduce<float, distx::Sum>&) {}
+  void execute(const distx::calls::AllReduce<float, distx::Sum>&) {}
 };
 struct NoShare : MinimalOf<NoShare> {
   NoShare share() const = delete;
@@ -87,9 +87,10 @@ static_assert(!Communicator<NoSpace> && !Communicator<WrongMemory> && !Communica
 static_assert(!Communicator<int> && !Communicator<distx::ThreadConnector>);
 
 // The supported collectives follow from `execute`.
-static_assert(distx::HasAllReduce<Minimal, float> && !distx::HasAllReduce<Minimal, double>);
-static_assert(!distx::HasAllReduce<Minimal, float, distx::Max> && !distx::HasBroadcast<Minimal, float>);
-static_assert(!distx::HasPointToPoint<Minimal, float> && !distx::Starts<Minimal, distx::Barrier<>>);
+static_assert(distx::calls::HasAllReduce<Minimal, float> && !distx::calls::HasAllReduce<Minimal, double>);
+static_assert(!distx::calls::HasAllReduce<Minimal, float, distx::Max> && !distx::calls::HasBroadcast<Minimal, float>);
+static_assert(!distx::calls::HasPointToPoint<Minimal, float> &&
+              !distx::calls::Starts<Minimal, distx::calls::Barrier<>>);
 
 struct Point {
   float x, y;
@@ -98,21 +99,24 @@ struct Owner {
   std::string name;
 };
 template <class C, class T>
-concept MovesEverything = distx::HasBroadcast<C, T> && distx::HasAllGather<C, T> && distx::HasAllToAll<C, T> &&
-                          distx::HasGather<C, T> && distx::HasScatter<C, T> && distx::HasPointToPoint<C, T>;
+concept MovesEverything =
+    distx::calls::HasBroadcast<C, T> && distx::calls::HasAllGather<C, T> && distx::calls::HasAllToAll<C, T> &&
+    distx::calls::HasGather<C, T> && distx::calls::HasScatter<C, T> && distx::calls::HasPointToPoint<C, T>;
 template <class C, class T, class Op>
-concept ReducesEverything =
-    distx::HasAllReduce<C, T, Op> && distx::HasReduce<C, T, Op> && distx::HasReduceScatter<C, T, Op>;
+concept ReducesEverything = distx::calls::HasAllReduce<C, T, Op> && distx::calls::HasReduce<C, T, Op> &&
+                            distx::calls::HasReduceScatter<C, T, Op>;
 template <class C>
 constexpr bool check_backend() {
   static_assert(MovesEverything<C, float> && MovesEverything<C, Point> && MovesEverything<C, std::int8_t>);
   static_assert(ReducesEverything<C, float, distx::Sum> && ReducesEverything<C, distx::bfloat16, distx::Average>);
   static_assert(ReducesEverything<C, std::uint64_t, distx::Product>);
   // No average of integers, no sum of structs, nothing in another memory space.
-  static_assert(!distx::HasAllReduce<C, int, distx::Average> && !distx::HasAllReduce<C, Point, distx::Sum>);
-  static_assert(!distx::Executes<C, distx::Barrier<Far>> &&
-                !distx::Executes<C, distx::AllReduce<float, distx::Sum, Far>>);
-  static_assert(distx::Starts<C, distx::Barrier<>> && distx::Starts<C, distx::AllReduce<float, distx::Sum>>);
+  static_assert(!distx::calls::HasAllReduce<C, int, distx::Average> &&
+                !distx::calls::HasAllReduce<C, Point, distx::Sum>);
+  static_assert(!distx::calls::Executes<C, distx::calls::Barrier<Far>> &&
+                !distx::calls::Executes<C, distx::calls::AllReduce<float, distx::Sum, Far>>);
+  static_assert(distx::calls::Starts<C, distx::calls::Barrier<>> &&
+                distx::calls::Starts<C, distx::calls::AllReduce<float, distx::Sum>>);
   return true;
 }
 static_assert(check_backend<distx::ThreadCommunicator>() && check_backend<distx::SerialCommunicator>());

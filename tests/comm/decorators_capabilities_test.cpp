@@ -12,20 +12,20 @@
 namespace {
 
 using distx::AnyElement;
-using distx::AnyOp;
+using distx::calls::AnyOp;
 using Threads = distx::ThreadCommunicator;
 
 /// A minimal communicator: barriers and sums of floats; only the sums are asynchronous.
 class Limited {
  public:
   using space = distx::Host;
-  using Sums = distx::AllReduce<float, distx::Sum>;
+  using Sums = distx::calls::AllReduce<float, distx::Sum>;
 
   explicit Limited(Threads comm) : comm_(std::move(comm)) {}
   [[nodiscard]] int rank() const { return comm_.rank(); }
   [[nodiscard]] int size() const { return comm_.size(); }
   [[nodiscard]] std::string_view backend() const { return comm_.backend(); }
-  void execute(const distx::Barrier<>& call) { comm_.execute(call); }
+  void execute(const distx::calls::Barrier<>& call) { comm_.execute(call); }
   void execute(const Sums& call) { comm_.execute(call); }
   [[nodiscard]] auto start(const Sums& call, distx::HostStream after = {}) { return comm_.start(call, after); }
   [[nodiscard]] Limited split(int color, int key) { return Limited(comm_.split(color, key)); }
@@ -41,47 +41,49 @@ class Limited {
 };
 
 template <class Outer, class Inner, class... Calls>
-constexpr bool as_capable = ((distx::Executes<Outer, Calls> == distx::Executes<Inner, Calls> &&
-                              distx::Starts<Outer, Calls> == distx::Starts<Inner, Calls>) &&
+constexpr bool as_capable = ((distx::calls::Executes<Outer, Calls> == distx::calls::Executes<Inner, Calls> &&
+                              distx::calls::Starts<Outer, Calls> == distx::calls::Starts<Inner, Calls>) &&
                              ...);
 
 /// Checks every call: with two element types, with a type that cannot be averaged, and erased.
 template <class Outer, class Inner>
 constexpr bool keeps_capabilities =
     distx::Communicator<Outer> && std::is_same_v<typename Outer::space, typename Inner::space> &&
-    as_capable<Outer, Inner, distx::AllReduce<float, distx::Sum>, distx::AllReduce<double, distx::Sum>,
-               distx::AllReduce<float, distx::Max>, distx::AllReduce<int, distx::Average>,
-               distx::AllReduce<AnyElement, AnyOp>, distx::Reduce<float, distx::Sum>, distx::Reduce<AnyElement, AnyOp>,
-               distx::ReduceScatter<float, distx::Sum>, distx::ReduceScatter<AnyElement, AnyOp>,
-               distx::Broadcast<float>, distx::Broadcast<AnyElement>, distx::AllGather<float>,
-               distx::AllGather<AnyElement>, distx::AllToAll<float>, distx::AllToAll<AnyElement>, distx::Gather<float>,
-               distx::Gather<AnyElement>, distx::Scatter<float>, distx::Scatter<AnyElement>, distx::Send<float>,
-               distx::Send<AnyElement>, distx::Receive<float>, distx::Receive<AnyElement>, distx::SendReceive<float>,
-               distx::SendReceive<AnyElement>, distx::Barrier<>>;
+    as_capable<Outer, Inner, distx::calls::AllReduce<float, distx::Sum>, distx::calls::AllReduce<double, distx::Sum>,
+               distx::calls::AllReduce<float, distx::Max>, distx::calls::AllReduce<int, distx::Average>,
+               distx::calls::AllReduce<AnyElement, AnyOp>, distx::calls::Reduce<float, distx::Sum>,
+               distx::calls::Reduce<AnyElement, AnyOp>, distx::calls::ReduceScatter<float, distx::Sum>,
+               distx::calls::ReduceScatter<AnyElement, AnyOp>, distx::calls::Broadcast<float>,
+               distx::calls::Broadcast<AnyElement>, distx::calls::AllGather<float>, distx::calls::AllGather<AnyElement>,
+               distx::calls::AllToAll<float>, distx::calls::AllToAll<AnyElement>, distx::calls::Gather<float>,
+               distx::calls::Gather<AnyElement>, distx::calls::Scatter<float>, distx::calls::Scatter<AnyElement>,
+               distx::calls::Send<float>, distx::calls::Send<AnyElement>, distx::calls::Receive<float>,
+               distx::calls::Receive<AnyElement>, distx::calls::SendReceive<float>,
+               distx::calls::SendReceive<AnyElement>, distx::calls::Barrier<>>;
 
 TEST_CASE_TEMPLATE("a wrapper supports exactly the calls of the communicator inside", Outer, distx::Metered<Limited>,
                    distx::Traced<Limited>, distx::Paced<Limited>, distx::Metered<distx::Traced<Limited>>,
                    distx::Paced<distx::Metered<Limited>>) {
   CHECK(keeps_capabilities<Outer, Limited>);
   // Both answers occur, so the comparison is meaningful.
-  CHECK(distx::HasAllReduce<Outer, float>);
-  CHECK_FALSE(distx::HasAllReduce<Outer, double>);
-  CHECK_FALSE(distx::HasAllToAll<Outer, float>);
-  CHECK_FALSE(distx::HasPointToPoint<Outer, float>);
-  CHECK(distx::Starts<Outer, Limited::Sums>);
-  CHECK_FALSE(distx::Starts<Outer, distx::Barrier<>>);
+  CHECK(distx::calls::HasAllReduce<Outer, float>);
+  CHECK_FALSE(distx::calls::HasAllReduce<Outer, double>);
+  CHECK_FALSE(distx::calls::HasAllToAll<Outer, float>);
+  CHECK_FALSE(distx::calls::HasPointToPoint<Outer, float>);
+  CHECK(distx::calls::Starts<Outer, Limited::Sums>);
+  CHECK_FALSE(distx::calls::Starts<Outer, distx::calls::Barrier<>>);
 }
 
 TEST_CASE_TEMPLATE("a wrapper of a full communicator supports every call", Outer, distx::Metered<Threads>,
                    distx::Traced<Threads>, distx::Paced<Threads>, distx::Traced<distx::Metered<distx::Paced<Threads>>>,
                    distx::Metered<distx::AnyCommunicator<>>) {
   CHECK(keeps_capabilities<Outer, Threads>);
-  CHECK(distx::HasAllToAll<Outer, float>);
-  CHECK_FALSE(distx::Executes<Outer, distx::AllReduce<int, distx::Average>>);
+  CHECK(distx::calls::HasAllToAll<Outer, float>);
+  CHECK_FALSE(distx::calls::Executes<Outer, distx::calls::AllReduce<int, distx::Average>>);
 }
 
 TEST_CASE("Metered returns the inner Pending unchanged") {
-  const auto pending_of = []<class C>(C* comm) { return decltype(comm->start(distx::Barrier<>{})){}; };
+  const auto pending_of = []<class C>(C* comm) { return decltype(comm->start(distx::calls::Barrier<>{})){}; };
   using Inner = decltype(pending_of(static_cast<Threads*>(nullptr)));
   using Outer = decltype(pending_of(static_cast<distx::Metered<Threads>*>(nullptr)));
   CHECK(std::is_same_v<Inner, Outer>);

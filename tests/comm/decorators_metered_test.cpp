@@ -11,8 +11,8 @@
 
 namespace {
 
-using distx::Traffic;
-using distx::WireBytes;
+using distx::calls::WireBytes;
+using distx::observe::Traffic;
 constexpr int rank_counts[] = {1, 2, 3, 4, 7};
 constexpr std::size_t sizes[] = {0, 1, 5, 7, 84, 100003};
 
@@ -33,8 +33,8 @@ WireBytes over_ranks(int ranks, MakeCall&& make_call) {
   for (int rank = 0; rank < ranks; ++rank) {
     const auto call = make_call(rank);
     const WireBytes mine = wire_bytes(call, rank, ranks);
-    CHECK(wire_bytes(distx::erase(call), rank, ranks) == mine);
-    CHECK(payload_bytes(distx::erase(call), rank) == payload_bytes(call, rank));
+    CHECK(wire_bytes(distx::calls::erase(call), rank, ranks) == mine);
+    CHECK(payload_bytes(distx::calls::erase(call), rank) == payload_bytes(call, rank));
     all.sent += mine.sent;
     all.received += mine.received;
   }
@@ -48,37 +48,38 @@ TEST_CASE("all ranks together send and receive the same number of bytes, as the 
       CAPTURE(ranks);
       CAPTURE(n);
       const std::size_t others = size(ranks) - 1;
-      using AllReduce = distx::AllReduce<Value, distx::Sum>;
-      using ReduceScatter = distx::ReduceScatter<Value, distx::Sum>;
-      using Reduce = distx::Reduce<Value, distx::Sum>;
+      using AllReduce = distx::calls::AllReduce<Value, distx::Sum>;
+      using ReduceScatter = distx::calls::ReduceScatter<Value, distx::Sum>;
+      using Reduce = distx::calls::Reduce<Value, distx::Sum>;
       const auto all_reduce = [&](int) { return AllReduce{of<const Value>(n), of<Value>(n)}; };
       CHECK(over_ranks(ranks, all_reduce) == both(2 * n * others));
       CHECK(over_ranks(ranks, [&](int) { return ReduceScatter{of<const Value>(n * size(ranks)), of<Value>(n)}; }) ==
             both(n * size(ranks) * others));
       CHECK(over_ranks(ranks, [&](int) {
-              return distx::AllGather<Value>{of<const Value>(n), of<Value>(n * size(ranks))};
+              return distx::calls::AllGather<Value>{of<const Value>(n), of<Value>(n * size(ranks))};
             }) == both(n * size(ranks) * others));
       CHECK(over_ranks(ranks, [&](int) {
-              return distx::AllToAll<Value>{of<const Value>(n * size(ranks)), of<Value>(n * size(ranks))};
+              return distx::calls::AllToAll<Value>{of<const Value>(n * size(ranks)), of<Value>(n * size(ranks))};
             }) == both(n * size(ranks) * others));
       for (int root = 0; root < ranks; ++root) {
         const auto at_root = [&](int rank) { return rank == root ? n * size(ranks) : 0; };
-        CHECK(over_ranks(ranks, [&](int) { return distx::Broadcast<Value>{of<Value>(n), root}; }) == both(n * others));
+        CHECK(over_ranks(ranks, [&](int) { return distx::calls::Broadcast<Value>{of<Value>(n), root}; }) ==
+              both(n * others));
         CHECK(over_ranks(ranks, [&](int) { return Reduce{of<const Value>(n), of<Value>(n), {}, root}; }) ==
               both(n * others));
         CHECK(over_ranks(ranks, [&](int rank) {
-                return distx::Gather<Value>{of<const Value>(n), of<Value>(at_root(rank)), root};
+                return distx::calls::Gather<Value>{of<const Value>(n), of<Value>(at_root(rank)), root};
               }) == both(n * others));
         CHECK(over_ranks(ranks, [&](int rank) {
-                return distx::Scatter<Value>{of<const Value>(at_root(rank)), of<Value>(n), root};
+                return distx::calls::Scatter<Value>{of<const Value>(at_root(rank)), of<Value>(n), root};
               }) == both(n * others));
       }
       const auto ring = [&](int rank) {
-        return distx::SendReceive<Value>{of<const Value>(n), (rank + 1) % ranks, of<Value>(n),
-                                         (rank + ranks - 1) % ranks};
+        return distx::calls::SendReceive<Value>{of<const Value>(n), (rank + 1) % ranks, of<Value>(n),
+                                                (rank + ranks - 1) % ranks};
       };
       CHECK(over_ranks(ranks, ring) == both(ranks > 1 ? n * size(ranks) : 0));
-      CHECK(over_ranks(ranks, [](int) { return distx::Barrier<>{}; }) == WireBytes{});
+      CHECK(over_ranks(ranks, [](int) { return distx::calls::Barrier<>{}; }) == WireBytes{});
       // If n is divisible by the number of ranks, all ranks transfer the same number of bytes.
       if (n % size(ranks) == 0)
         for (int rank = 0; rank < ranks; ++rank)
@@ -94,18 +95,19 @@ TEST_CASE("uneven counts send and receive the same number of bytes") {
     const std::size_t total = std::accumulate(counts.begin(), counts.end(), std::size_t{0});
     const auto mine = [&](int rank) { return counts[static_cast<std::size_t>(rank)]; };
     CHECK(over_ranks(ranks, [&](int rank) {
-            return distx::AllGather<Value>{of<const Value>(mine(rank)), of<Value>(total), counts};
+            return distx::calls::AllGather<Value>{of<const Value>(mine(rank)), of<Value>(total), counts};
           }) == both(total * (size(ranks) - 1)));
     CHECK(over_ranks(ranks, [&](int rank) {
-            return distx::ReduceScatter<Value, distx::Sum>{of<const Value>(total), of<Value>(mine(rank)), {}, counts};
+            return distx::calls::ReduceScatter<Value, distx::Sum>{
+                of<const Value>(total), of<Value>(mine(rank)), {}, counts};
           }) == both(total * (size(ranks) - 1)));
     for (int root = 0; root < ranks; ++root) {
       const auto all = [&](int rank) { return rank == root ? total : 0; };
       CHECK(over_ranks(ranks, [&](int rank) {
-              return distx::Gather<Value>{of<const Value>(mine(rank)), of<Value>(all(rank)), root, counts};
+              return distx::calls::Gather<Value>{of<const Value>(mine(rank)), of<Value>(all(rank)), root, counts};
             }) == both(total - mine(root)));
       CHECK(over_ranks(ranks, [&](int rank) {
-              return distx::Scatter<Value>{of<const Value>(all(rank)), of<Value>(mine(rank)), root, counts};
+              return distx::calls::Scatter<Value>{of<const Value>(all(rank)), of<Value>(mine(rank)), root, counts};
             }) == both(total - mine(root)));
     }
     const auto pair = [](int from, int to) { return static_cast<std::size_t>((from * 5 + to * 3) % 4) * 17; };
@@ -120,20 +122,20 @@ TEST_CASE("uneven counts send and receive the same number of bytes") {
     CHECK(over_ranks(ranks, [&](int rank) {
             const auto& send = out[static_cast<std::size_t>(rank)];
             const auto& receive = in[static_cast<std::size_t>(rank)];
-            return distx::AllToAll<Value>{of<const Value>(std::accumulate(send.begin(), send.end(), std::size_t{0})),
-                                          of<Value>(std::accumulate(receive.begin(), receive.end(), std::size_t{0})),
-                                          send, receive};
+            return distx::calls::AllToAll<Value>{
+                of<const Value>(std::accumulate(send.begin(), send.end(), std::size_t{0})),
+                of<Value>(std::accumulate(receive.begin(), receive.end(), std::size_t{0})), send, receive};
           }) == both(moved));
   }
 }
 
 TEST_CASE("a broadcast follows a chain from the root, and a reduction a chain to it") {
-  const auto broadcast = [](int rank) { return wire_bytes(distx::Broadcast<Value>{of<Value>(10), 1}, rank, 3); };
+  const auto broadcast = [](int rank) { return wire_bytes(distx::calls::Broadcast<Value>{of<Value>(10), 1}, rank, 3); };
   CHECK(broadcast(1) == WireBytes{80, 0});
   CHECK(broadcast(2) == WireBytes{80, 80});
   CHECK(broadcast(0) == WireBytes{0, 80});
   const auto reduce = [](int rank) {
-    return wire_bytes(distx::Reduce<Value, distx::Sum>{of<const Value>(10), of<Value>(10), {}, 1}, rank, 3);
+    return wire_bytes(distx::calls::Reduce<Value, distx::Sum>{of<const Value>(10), of<Value>(10), {}, 1}, rank, 3);
   };
   CHECK(reduce(0) == WireBytes{80, 0});
   CHECK(reduce(2) == WireBytes{80, 80});
@@ -141,31 +143,31 @@ TEST_CASE("a broadcast follows a chain from the root, and a reduction a chain to
 }
 
 TEST_CASE("self-sends transfer no bytes") {
-  CHECK(wire_bytes(distx::Send<Value>{of<const Value>(3), 1}, 0, 2) == WireBytes{24, 0});
-  CHECK(wire_bytes(distx::Send<Value>{of<const Value>(3), 0}, 0, 2) == WireBytes{});
-  CHECK(wire_bytes(distx::Receive<Value>{of<Value>(3), 1}, 0, 2) == WireBytes{0, 24});
-  CHECK(wire_bytes(distx::Receive<Value>{of<Value>(3), 0}, 0, 2) == WireBytes{});
-  const distx::SendReceive<Value> half{of<const Value>(3), 0, of<Value>(5), 1};
+  CHECK(wire_bytes(distx::calls::Send<Value>{of<const Value>(3), 1}, 0, 2) == WireBytes{24, 0});
+  CHECK(wire_bytes(distx::calls::Send<Value>{of<const Value>(3), 0}, 0, 2) == WireBytes{});
+  CHECK(wire_bytes(distx::calls::Receive<Value>{of<Value>(3), 1}, 0, 2) == WireBytes{0, 24});
+  CHECK(wire_bytes(distx::calls::Receive<Value>{of<Value>(3), 0}, 0, 2) == WireBytes{});
+  const distx::calls::SendReceive<Value> half{of<const Value>(3), 0, of<Value>(5), 1};
   CHECK(wire_bytes(half, 0, 2) == WireBytes{0, 40});
   CHECK(payload_bytes(half, 0) == 64);
 }
 
 TEST_CASE("the payload is the longer side of the spans that a rank's call uses") {
-  CHECK(payload_bytes(distx::AllGather<Value>{of<const Value>(2), of<Value>(6)}, 0) == 48);
-  CHECK(payload_bytes(distx::ReduceScatter<Value, distx::Sum>{of<const Value>(6), of<Value>(2)}, 0) == 48);
-  CHECK(payload_bytes(distx::Gather<Value>{of<const Value>(2), of<Value>(6), 1}, 1) == 48);
-  CHECK(payload_bytes(distx::Gather<Value>{of<const Value>(2), of<Value>(6), 1}, 0) == 16);
-  CHECK(payload_bytes(distx::Scatter<Value>{of<const Value>(6), of<Value>(2), 1}, 1) == 48);
-  CHECK(payload_bytes(distx::Scatter<Value>{of<const Value>(6), of<Value>(2), 1}, 0) == 16);
-  CHECK(payload_bytes(distx::Reduce<Value, distx::Sum>{of<const Value>(2), of<Value>(6), {}, 1}, 0) == 16);
-  CHECK(payload_bytes(distx::Barrier<>{}, 0) == 0);
+  CHECK(payload_bytes(distx::calls::AllGather<Value>{of<const Value>(2), of<Value>(6)}, 0) == 48);
+  CHECK(payload_bytes(distx::calls::ReduceScatter<Value, distx::Sum>{of<const Value>(6), of<Value>(2)}, 0) == 48);
+  CHECK(payload_bytes(distx::calls::Gather<Value>{of<const Value>(2), of<Value>(6), 1}, 1) == 48);
+  CHECK(payload_bytes(distx::calls::Gather<Value>{of<const Value>(2), of<Value>(6), 1}, 0) == 16);
+  CHECK(payload_bytes(distx::calls::Scatter<Value>{of<const Value>(6), of<Value>(2), 1}, 1) == 48);
+  CHECK(payload_bytes(distx::calls::Scatter<Value>{of<const Value>(6), of<Value>(2), 1}, 0) == 16);
+  CHECK(payload_bytes(distx::calls::Reduce<Value, distx::Sum>{of<const Value>(2), of<Value>(6), {}, 1}, 0) == 16);
+  CHECK(payload_bytes(distx::calls::Barrier<>{}, 0) == 0);
 }
 
 TEST_CASE("the ledger counts every blocking and asynchronous call, for every number of ranks") {
   for (const int ranks : rank_counts) {
     CAPTURE(ranks);
     std::mutex mutex;
-    std::vector<distx::Ledger> ledgers, sums;
+    std::vector<distx::observe::Ledger> ledgers, sums;
     distx::spawn(ranks, [&](distx::ThreadConnector& connector) {
       distx::Metered comm{distx::ThreadCommunicator(connector)};
       const std::size_t n = 10;  // not divisible by 3, 4 and 7
@@ -194,7 +196,7 @@ TEST_CASE("the ledger counts every blocking and asynchronous call, for every num
       sums.push_back(also_all);
     });
     const std::uint64_t N = size(ranks), bytes = 40;
-    distx::Ledger expected;
+    distx::observe::Ledger expected;
     expected.add("all_reduce", {2 * N, 2 * N * bytes, 4 * bytes * (N - 1), 4 * bytes * (N - 1)});
     expected.add("reduce_scatter", {N, N * N * bytes, N * bytes * (N - 1), N * bytes * (N - 1)});
     expected.add("reduce", {N, N * bytes, bytes * (N - 1), bytes * (N - 1)});
@@ -208,7 +210,7 @@ TEST_CASE("the ledger counts every blocking and asynchronous call, for every num
     expected.add("send", {N, N * bytes, messages, 0});
     expected.add("receive", {N, N * bytes, 0, messages});
     expected.add("barrier", {N, 0, 0, 0});
-    distx::Ledger added;
+    distx::observe::Ledger added;
     for (const auto& ledger : ledgers) added += ledger;
     for (const auto& [operation, traffic] : expected.entries()) {
       CAPTURE(operation);
@@ -225,7 +227,7 @@ TEST_CASE("the ledger counts every blocking and asynchronous call, for every num
 }
 
 TEST_CASE("handles, groups and erased calls count into the same ledger; failed calls do not") {
-  distx::Ledger ledger;
+  distx::observe::Ledger ledger;
   std::string failure;
   distx::spawn(2, [&](distx::ThreadConnector& connector) {
     distx::Metered comm{distx::ThreadCommunicator(connector)};

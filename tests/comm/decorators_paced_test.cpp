@@ -29,9 +29,9 @@ class Idle {
   [[nodiscard]] int rank() const { return 0; }
   [[nodiscard]] int size() const { return 2; }
   [[nodiscard]] std::string_view backend() const { return "idle"; }
-  template <distx::Collective Call>
+  template <distx::calls::Collective Call>
   void execute(const Call&) {}
-  template <distx::Collective Call>
+  template <distx::calls::Collective Call>
   [[nodiscard]] Pending start(const Call&, distx::HostStream) {
     return {};
   }

@@ -320,8 +320,8 @@ TEST_CASE("invalid arguments are rejected on the rank that passes them") {
 TEST_CASE("an erased call is rejected if its op or its spans have other element types") {
   const auto op = outcomes(2, [](Comm& comm) {
     std::vector<float> values(4);
-    comm.execute(distx::AllReduce<distx::AnyElement, distx::AnyOp>{
-        distx::Span<const float>(values), distx::Span<float>(values), distx::AnyOp::make<double>(distx::sum)});
+    comm.execute(distx::calls::AllReduce<distx::AnyElement, distx::calls::AnyOp>{
+        distx::Span<const float>(values), distx::Span<float>(values), distx::calls::AnyOp::make<double>(distx::sum)});
   });
   CHECK_MESSAGE(
       all_say(op, "InvalidArgument", "the op reduces elements of type float64, send has elements of type float32"),
@@ -329,8 +329,8 @@ TEST_CASE("an erased call is rejected if its op or its spans have other element 
   const auto spans = outcomes(2, [](Comm& comm) {
     std::vector<float> send(4);
     std::vector<double> receive(4);
-    comm.execute(distx::AllReduce<distx::AnyElement, distx::AnyOp>{
-        distx::Span<const float>(send), distx::Span<double>(receive), distx::AnyOp::make<float>(distx::sum)});
+    comm.execute(distx::calls::AllReduce<distx::AnyElement, distx::calls::AnyOp>{
+        distx::Span<const float>(send), distx::Span<double>(receive), distx::calls::AnyOp::make<float>(distx::sum)});
   });
   CHECK_MESSAGE(all_say(spans, "InvalidArgument", "receive of type float64"), text_of(spans));
 }

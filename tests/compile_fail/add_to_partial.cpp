@@ -9,8 +9,8 @@ using Tensor = distx::DistTensor<float, Rank, distx::Mesh<Model>, distx::Layout<
 
 auto residual(const Tensor<2, distx::Partial<Model>>& x, const Tensor<2>& y) {
 #ifndef DISTX_POSITIVE
-  return distx::add(x, y);
+  return distx::ops::add(x, y);
 #else
-  return distx::add(distx::redistribute<>(x), y);
+  return distx::ops::add(distx::redistribute<>(x), y);
 #endif
 }

@@ -9,8 +9,8 @@ using Tensor = distx::DistTensor<float, Rank, distx::Mesh<Model>, distx::Layout<
 
 auto layer(const Tensor<2, distx::Partial<Model>>& x, const Tensor<1>& bias) {
 #ifndef DISTX_POSITIVE
-  return distx::add_bias(x, bias);
+  return distx::ops::add_bias(x, bias);
 #else
-  return distx::add_bias(distx::redistribute<>(x), bias);
+  return distx::ops::add_bias(distx::redistribute<>(x), bias);
 #endif
 }

@@ -10,8 +10,8 @@ using Terms = distx::DistTensor<float, 2, distx::Mesh<Model>, distx::Layout<dist
 
 auto product(const Terms& a, const Terms& b) {
 #ifndef DISTX_POSITIVE
-  return distx::contract<1>(a, b);
+  return distx::ops::contract<1>(a, b);
 #else
-  return distx::contract<1>(a, distx::redistribute<>(b));
+  return distx::ops::contract<1>(a, distx::redistribute<>(b));
 #endif
 }

@@ -11,8 +11,8 @@ using Targets = distx::DistTensor<int, 1, distx::Mesh<Model>, distx::Layout<>>;
 
 auto losses(const Tensor<2, distx::Partial<Model>>& logits, const Targets& targets) {
 #ifndef DISTX_POSITIVE
-  return distx::cross_entropy(logits, targets);
+  return distx::ops::cross_entropy(logits, targets);
 #else
-  return distx::cross_entropy(distx::redistribute<distx::Shard<1, Model>>(logits), targets);
+  return distx::ops::cross_entropy(distx::redistribute<distx::Shard<1, Model>>(logits), targets);
 #endif
 }

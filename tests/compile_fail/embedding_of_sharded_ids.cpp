@@ -11,8 +11,8 @@ using Ids = distx::DistTensor<int, 1, distx::Mesh<Model>, distx::Layout<distx::S
 
 auto rows(const Ids& ids, const Tensor<2, distx::Shard<0, Model>>& table) {
 #ifndef DISTX_POSITIVE
-  return distx::embedding(ids, table);
+  return distx::ops::embedding(ids, table);
 #else
-  return distx::embedding(distx::redistribute<>(ids), table);
+  return distx::ops::embedding(distx::redistribute<>(ids), table);
 #endif
 }

@@ -7,7 +7,7 @@ template <class T>
 using Tensor = distx::DistTensor<T, 2, distx::Mesh<Model>, distx::Layout<>>;
 
 #ifndef DISTX_POSITIVE
-auto activated(const Tensor<distx::bfloat16>& x) { return distx::gelu(x); }
+auto activated(const Tensor<distx::bfloat16>& x) { return distx::ops::gelu(x); }
 #else
-auto activated(const Tensor<float>& x) { return distx::gelu(x); }
+auto activated(const Tensor<float>& x) { return distx::ops::gelu(x); }
 #endif

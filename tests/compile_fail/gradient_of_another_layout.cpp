@@ -9,8 +9,8 @@ using Tensor = distx::DistTensor<float, Rank, distx::Mesh<Model>, distx::Layout<
 
 auto gradient(const Tensor<2, distx::Shard<1, Model>>& x, const Tensor<2, distx::Partial<Model>>& slope) {
 #ifndef DISTX_POSITIVE
-  return distx::gelu_backward(x, slope);
+  return distx::ops::gelu_backward(x, slope);
 #else
-  return distx::gelu_backward(x, distx::redistribute<distx::Shard<1, Model>>(slope));
+  return distx::ops::gelu_backward(x, distx::redistribute<distx::Shard<1, Model>>(slope));
 #endif
 }

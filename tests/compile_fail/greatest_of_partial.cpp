@@ -9,8 +9,8 @@ using Tensor = distx::DistTensor<float, Rank, distx::Mesh<Model>, distx::Layout<
 
 auto greatest(const Tensor<2, distx::Partial<Model>>& x) {
 #ifndef DISTX_POSITIVE
-  return distx::max_over<1>(x);
+  return distx::ops::max_over<1>(x);
 #else
-  return distx::max_over<1>(distx::redistribute<>(x));
+  return distx::ops::max_over<1>(distx::redistribute<>(x));
 #endif
 }

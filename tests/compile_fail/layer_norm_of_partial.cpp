@@ -9,8 +9,8 @@ using Tensor = distx::DistTensor<float, Rank, distx::Mesh<Model>, distx::Layout<
 
 auto normal(const Tensor<2, distx::Partial<Model>>& x, const Tensor<1>& gain, const Tensor<1>& bias) {
 #ifndef DISTX_POSITIVE
-  return distx::layer_norm(x, gain, bias);
+  return distx::ops::layer_norm(x, gain, bias);
 #else
-  return distx::layer_norm(distx::redistribute<>(x), gain, bias);
+  return distx::ops::layer_norm(distx::redistribute<>(x), gain, bias);
 #endif
 }

@@ -9,8 +9,8 @@ using Tensor = distx::DistTensor<float, Rank, distx::Mesh<Model>, distx::Layout<
 
 auto product(const Tensor<2, distx::Shard<1, Model>>& x, const Tensor<2>& w) {
 #ifndef DISTX_POSITIVE
-  return distx::matmul(x, w);
+  return distx::ops::matmul(x, w);
 #else
-  return distx::matmul(x, distx::redistribute<distx::Shard<0, Model>>(w));
+  return distx::ops::matmul(x, distx::redistribute<distx::Shard<0, Model>>(w));
 #endif
 }

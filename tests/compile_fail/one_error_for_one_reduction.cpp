@@ -17,20 +17,20 @@ using Rows = distx::Shard<0, Data>;
 void step(distx::MeshParallel<Data, distx::ZeRO<0>>& training, const Tensor<2, Rows>& x, const Tensor<2, Rows>& target,
           const Tensor<1, Rows>& ids, const Tensor<1>& bias, const Weight<distx::Shard<1, Model>>& first,
           const Weight<distx::Shard<0, Model>>& second) {
-  const auto hidden = distx::relu(distx::matmul(x, first));
-  const auto y = distx::matmul(hidden, second);  // Partial over Model
+  const auto hidden = distx::ops::relu(distx::ops::matmul(x, first));
+  const auto y = distx::ops::matmul(hidden, second);  // Partial over Model
 #ifndef DISTX_POSITIVE
-  const auto difference = distx::subtract(y, target);
+  const auto difference = distx::ops::subtract(y, target);
 #else
-  const auto difference = distx::subtract(distx::all_reduce<Model>(y), target);
+  const auto difference = distx::ops::subtract(distx::all_reduce<Model>(y), target);
 #endif
-  training.ready(second, distx::matmul(distx::transposed(hidden), difference));
-  const auto slope = distx::relu_backward(hidden, distx::matmul(difference, distx::transposed(second)));
-  training.ready(first, distx::matmul(distx::transposed(x), slope));
-  (void)distx::add_bias(distx::scale(difference, 2), bias);
-  (void)distx::zip(distx::softmax(difference), difference, [](float a, float) { return a; });
-  (void)distx::sum_over<1>(distx::transpose(distx::multiply(difference, difference)));
-  (void)distx::contract<1>(distx::transpose(difference), target);
+  training.ready(second, distx::ops::matmul(distx::ops::transposed(hidden), difference));
+  const auto slope = distx::ops::relu_backward(hidden, distx::ops::matmul(difference, distx::ops::transposed(second)));
+  training.ready(first, distx::ops::matmul(distx::ops::transposed(x), slope));
+  (void)distx::ops::add_bias(distx::ops::scale(difference, 2), bias);
+  (void)distx::ops::zip(distx::ops::softmax(difference), difference, [](float a, float) { return a; });
+  (void)distx::ops::sum_over<1>(distx::ops::transpose(distx::ops::multiply(difference, difference)));
+  (void)distx::ops::contract<1>(distx::ops::transpose(difference), target);
   (void)distx::redistribute<>(difference);
   (void)distx::all_gather<Data>(difference);
   (void)distx::gather(difference, 0);

@@ -7,7 +7,7 @@ template <std::size_t Rank>
 using Tensor = distx::DistTensor<float, Rank, distx::Mesh<Model>, distx::Layout<>>;
 
 #ifndef DISTX_POSITIVE
-auto product(const Tensor<2>& x, const Tensor<3>& w) { return distx::matmul(x, w); }
+auto product(const Tensor<2>& x, const Tensor<3>& w) { return distx::ops::matmul(x, w); }
 #else
-auto product(const Tensor<3>& x, const Tensor<2>& w) { return distx::matmul(x, w); }
+auto product(const Tensor<3>& x, const Tensor<2>& w) { return distx::ops::matmul(x, w); }
 #endif

@@ -11,11 +11,11 @@ template <class... Ps>
 using Matrix = distx::DistTensor<float, 2, distx::Mesh<Data, Model>, distx::Layout<Ps...>>;
 
 auto layer(const Matrix<distx::Shard<1, Model>, distx::Shard<0, Data>>& x, const Matrix<distx::Shard<0, Model>>& w) {
-  auto y = distx::matmul(x, w);
+  auto y = distx::ops::matmul(x, w);
 #ifndef DISTX_POSITIVE
-  auto z = distx::relu(y);
+  auto z = distx::ops::relu(y);
 #else
-  auto z = distx::relu(distx::redistribute<distx::Shard<0, Data>>(y));
+  auto z = distx::ops::relu(distx::redistribute<distx::Shard<0, Data>>(y));
 #endif
-  return distx::matmul(z, distx::redistribute<>(w));
+  return distx::ops::matmul(z, distx::redistribute<>(w));
 }

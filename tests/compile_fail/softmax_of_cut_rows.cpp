@@ -9,8 +9,8 @@ using Tensor = distx::DistTensor<float, Rank, distx::Mesh<Model>, distx::Layout<
 
 auto attention(const Tensor<2, distx::Shard<1, Model>>& scores) {
 #ifndef DISTX_POSITIVE
-  return distx::softmax(scores);
+  return distx::ops::softmax(scores);
 #else
-  return distx::softmax(distx::redistribute<distx::Shard<0, Model>>(scores));
+  return distx::ops::softmax(distx::redistribute<distx::Shard<0, Model>>(scores));
 #endif
 }

@@ -67,11 +67,11 @@ void check_broadcast(C& comm, Findings& findings, std::size_t size) {
 template <class T, class C>
 void check_blocks(C& comm, Findings& findings, const std::vector<std::size_t>& block_counts, bool uneven,
                   const std::string& size) {
-  const distx::Counts counts = uneven ? distx::Counts(block_counts) : distx::Counts();
+  const distx::calls::Counts counts = uneven ? distx::calls::Counts(block_counts) : distx::calls::Counts();
   const int me = comm.rank();
   const std::size_t mine = block_counts[static_cast<std::size_t>(me)];
-  const std::size_t begin = distx::block_offset(block_counts, 0, me);
-  const std::size_t total = distx::total_count(block_counts, 0, comm.size());
+  const std::size_t begin = distx::calls::block_offset(block_counts, 0, me);
+  const std::size_t total = distx::calls::total_count(block_counts, 0, comm.size());
   const auto own_block = [&](std::vector<T>& all) { return distx::Span<T>(all).subspan(begin, mine); };
   const auto in_own_block = [&](const std::vector<T>& block) {
     std::vector<T> all(total);
@@ -101,7 +101,7 @@ void check_blocks(C& comm, Findings& findings, const std::vector<std::size_t>& b
     const auto send = blocks.block(me, root, mine);
     // Ranks other than the root need neither a buffer nor counts.
     std::vector<T> receive(here ? total : 0);
-    const distx::Counts root_counts = here ? counts : distx::Counts();
+    const distx::calls::Counts root_counts = here ? counts : distx::calls::Counts();
     distx::gather(comm, send, receive, root, root_counts);
     if (here) findings.same(receive, gathered, "gather" + size);
     receive.assign(receive.size(), T{});

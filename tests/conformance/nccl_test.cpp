@@ -22,7 +22,7 @@ conformance::Backend conformance::backend() {
     return {false, false,
             [](const auto& body) {
               static distx::AnyConnector connector = distx::connect();
-              distx::pick_device(connector, {.share = true});
+              distx::cuda::pick_device(connector, {.share = true});
               auto comm = staged(distx::NcclCommunicator(connector, options()));
               body(comm);
             },
@@ -30,9 +30,9 @@ conformance::Backend conformance::backend() {
   return {false, true,
           [](const auto& body) {
             for (const int ranks : {1, 2, 3, 4, 7}) {
-              if (ranks > distx::device_count()) break;
+              if (ranks > distx::cuda::device_count()) break;
               distx::spawn(distx::threads(ranks, std::chrono::minutes(4)), [&](distx::ThreadConnector& connector) {
-                distx::pick_device(connector);
+                distx::cuda::pick_device(connector);
                 auto comm = staged(distx::NcclCommunicator(connector, options()));
                 body(comm);
               });

@@ -104,9 +104,9 @@ void check_uneven_reduce_scatter(C& comm, Findings& findings, Op op, const Refer
   const auto mine = operands<T>(reference, comm.rank());
   const auto result = results<T>(reference, comm.size());
   const auto counts = uneven_counts(comm.size());
-  const std::size_t begin = distx::block_offset(counts, 0, comm.rank());
+  const std::size_t begin = distx::calls::block_offset(counts, 0, comm.rank());
   const std::size_t count = counts[static_cast<std::size_t>(comm.rank())];
-  const std::size_t total = distx::total_count(counts, 0, comm.size());
+  const std::size_t total = distx::calls::total_count(counts, 0, comm.size());
   const auto expected = repeated(result, count, begin);
   auto send = repeated(mine, total);
   std::vector<T> receive(count);

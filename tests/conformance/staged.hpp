@@ -60,76 +60,78 @@ class Mirror {
 /// Calls `f(call on the GPU)` and returns the copies.
 /// @{
 template <class Op, class F>
-auto mirrored(const distx::AllReduce<distx::AnyElement, Op>& c, int, F&& f) {
+auto mirrored(const distx::calls::AllReduce<distx::AnyElement, Op>& c, int, F&& f) {
   auto m = std::make_unique<Mirror>(c.send, c.receive);
-  f(distx::AllReduce<distx::AnyElement, Op, distx::Cuda>{m->send(), m->receive(), c.op, c.location});
+  f(distx::calls::AllReduce<distx::AnyElement, Op, distx::Cuda>{m->send(), m->receive(), c.op, c.location});
   return m;
 }
 template <class Op, class F>
-auto mirrored(const distx::Reduce<distx::AnyElement, Op>& c, int rank, F&& f) {
+auto mirrored(const distx::calls::Reduce<distx::AnyElement, Op>& c, int rank, F&& f) {
   auto m = std::make_unique<Mirror>(c.send, rank == c.root ? c.receive : Mirror::Mutable());
-  f(distx::Reduce<distx::AnyElement, Op, distx::Cuda>{m->send(), m->receive(), c.op, c.root, c.location});
+  f(distx::calls::Reduce<distx::AnyElement, Op, distx::Cuda>{m->send(), m->receive(), c.op, c.root, c.location});
   return m;
 }
 template <class Op, class F>
-auto mirrored(const distx::ReduceScatter<distx::AnyElement, Op>& c, int, F&& f) {
+auto mirrored(const distx::calls::ReduceScatter<distx::AnyElement, Op>& c, int, F&& f) {
   auto m = std::make_unique<Mirror>(c.send, c.receive);
-  f(distx::ReduceScatter<distx::AnyElement, Op, distx::Cuda>{m->send(), m->receive(), c.op, c.counts, c.location});
+  f(distx::calls::ReduceScatter<distx::AnyElement, Op, distx::Cuda>{m->send(), m->receive(), c.op, c.counts,
+                                                                    c.location});
   return m;
 }
 template <class F>
-auto mirrored(const distx::Broadcast<distx::AnyElement>& c, int, F&& f) {
+auto mirrored(const distx::calls::Broadcast<distx::AnyElement>& c, int, F&& f) {
   auto m = std::make_unique<Mirror>(Mirror::Const(), c.buffer);
-  f(distx::Broadcast<distx::AnyElement, distx::Cuda>{m->receive(), c.root, c.location});
+  f(distx::calls::Broadcast<distx::AnyElement, distx::Cuda>{m->receive(), c.root, c.location});
   return m;
 }
 template <class F>
-auto mirrored(const distx::AllGather<distx::AnyElement>& c, int, F&& f) {
+auto mirrored(const distx::calls::AllGather<distx::AnyElement>& c, int, F&& f) {
   auto m = std::make_unique<Mirror>(c.send, c.receive);
-  f(distx::AllGather<distx::AnyElement, distx::Cuda>{m->send(), m->receive(), c.counts, c.location});
+  f(distx::calls::AllGather<distx::AnyElement, distx::Cuda>{m->send(), m->receive(), c.counts, c.location});
   return m;
 }
 template <class F>
-auto mirrored(const distx::AllToAll<distx::AnyElement>& c, int, F&& f) {
+auto mirrored(const distx::calls::AllToAll<distx::AnyElement>& c, int, F&& f) {
   auto m = std::make_unique<Mirror>(c.send, c.receive);
-  f(distx::AllToAll<distx::AnyElement, distx::Cuda>{m->send(), m->receive(), c.send_counts, c.receive_counts,
-                                                    c.location});
+  f(distx::calls::AllToAll<distx::AnyElement, distx::Cuda>{m->send(), m->receive(), c.send_counts, c.receive_counts,
+                                                           c.location});
   return m;
 }
 template <class F>
-auto mirrored(const distx::Gather<distx::AnyElement>& c, int rank, F&& f) {
+auto mirrored(const distx::calls::Gather<distx::AnyElement>& c, int rank, F&& f) {
   auto m = std::make_unique<Mirror>(c.send, rank == c.root ? c.receive : Mirror::Mutable());
-  f(distx::Gather<distx::AnyElement, distx::Cuda>{m->send(), m->receive(), c.root, c.counts, c.location});
+  f(distx::calls::Gather<distx::AnyElement, distx::Cuda>{m->send(), m->receive(), c.root, c.counts, c.location});
   return m;
 }
 template <class F>
-auto mirrored(const distx::Scatter<distx::AnyElement>& c, int rank, F&& f) {
+auto mirrored(const distx::calls::Scatter<distx::AnyElement>& c, int rank, F&& f) {
   auto m = std::make_unique<Mirror>(rank == c.root ? c.send : Mirror::Const(), c.receive);
-  f(distx::Scatter<distx::AnyElement, distx::Cuda>{m->send(), m->receive(), c.root, c.counts, c.location});
+  f(distx::calls::Scatter<distx::AnyElement, distx::Cuda>{m->send(), m->receive(), c.root, c.counts, c.location});
   return m;
 }
 template <class F>
-auto mirrored(const distx::Send<distx::AnyElement>& c, int, F&& f) {
+auto mirrored(const distx::calls::Send<distx::AnyElement>& c, int, F&& f) {
   auto m = std::make_unique<Mirror>(c.buffer, Mirror::Mutable());
-  f(distx::Send<distx::AnyElement, distx::Cuda>{m->send(), c.to, c.tag, c.location});
+  f(distx::calls::Send<distx::AnyElement, distx::Cuda>{m->send(), c.to, c.tag, c.location});
   return m;
 }
 template <class F>
-auto mirrored(const distx::Receive<distx::AnyElement>& c, int, F&& f) {
+auto mirrored(const distx::calls::Receive<distx::AnyElement>& c, int, F&& f) {
   auto m = std::make_unique<Mirror>(Mirror::Const(), c.buffer);
-  f(distx::Receive<distx::AnyElement, distx::Cuda>{m->receive(), c.from, c.tag, c.location});
+  f(distx::calls::Receive<distx::AnyElement, distx::Cuda>{m->receive(), c.from, c.tag, c.location});
   return m;
 }
 template <class F>
-auto mirrored(const distx::SendReceive<distx::AnyElement>& c, int, F&& f) {
+auto mirrored(const distx::calls::SendReceive<distx::AnyElement>& c, int, F&& f) {
   auto m = std::make_unique<Mirror>(c.send, c.receive);
-  f(distx::SendReceive<distx::AnyElement, distx::Cuda>{m->send(), c.to, m->receive(), c.from, c.tag, c.location});
+  f(distx::calls::SendReceive<distx::AnyElement, distx::Cuda>{m->send(), c.to, m->receive(), c.from, c.tag,
+                                                              c.location});
   return m;
 }
 template <class F>
-auto mirrored(const distx::Barrier<>& c, int, F&& f) {
+auto mirrored(const distx::calls::Barrier<>& c, int, F&& f) {
   auto m = std::make_unique<Mirror>(Mirror::Const(), Mirror::Mutable());
-  f(distx::Barrier<distx::Cuda>{c.location});
+  f(distx::calls::Barrier<distx::Cuda>{c.location});
   return m;
 }
 /// @}
@@ -189,15 +191,15 @@ class Staged {
   [[nodiscard]] distx::detail::GroupCache& group_cache() { return state_->groups; }
   void revoke(const std::string& reason) { inner_.revoke(reason); }
 
-  template <distx::ErasableCall Call>
+  template <distx::calls::ErasableCall Call>
     requires std::same_as<typename Call::space, distx::Host>
   void execute(const Call& call) {
     mirrored(erase(call), rank(), [&](const auto& on_gpu) { inner_.execute(on_gpu); })->copy_back();
   }
-  template <distx::ErasableCall Call>
+  template <distx::calls::ErasableCall Call>
     requires std::same_as<typename Call::space, distx::Host>
   [[nodiscard]] auto start(const Call& call, distx::HostStream = {}) {
-    using P = decltype(inner_.start(distx::Barrier<distx::Cuda>{}, distx::CudaStreamRef()));
+    using P = decltype(inner_.start(distx::calls::Barrier<distx::Cuda>{}, distx::CudaStreamRef()));
     P pending;
     auto mirror = mirrored(erase(call), rank(),
                            [&](const auto& on_gpu) { pending = inner_.start(on_gpu, distx::CudaStreamRef()); });

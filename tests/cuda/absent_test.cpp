@@ -21,24 +21,24 @@ using distx::Span;
 }  // namespace
 
 TEST_CASE("without a GPU every call throws an error with the reason") {
-  if (distx::device_count() > 0) {
+  if (distx::cuda::device_count() > 0) {
     MESSAGE("there is a GPU here");
-    CHECK(distx::why_no_gpu().empty());
+    CHECK(distx::cuda::why_no_gpu().empty());
     return;
   }
-  CHECK(doctest::String(distx::why_no_gpu().c_str()) == doctest::Contains("no GPU"));
+  CHECK(doctest::String(distx::cuda::why_no_gpu().c_str()) == doctest::Contains("no GPU"));
   const auto words = "no GPU that CUDA can use: ";
   CHECK_SAYS(distx::CudaStream(), words);
   CHECK_SAYS(distx::CudaEvent(), words);
   CHECK_SAYS((Buffer<float, Cuda>(10)), words);
   CHECK_SAYS((Buffer<float, Cuda>(10, CudaStreamRef())), words);
-  CHECK_SAYS(distx::PinnedBuffer<float>(10), words);
-  CHECK_SAYS(distx::DeviceGuard(0), words);
-  CHECK_SAYS(distx::current_device(), words);
+  CHECK_SAYS(distx::cuda::PinnedBuffer<float>(10), words);
+  CHECK_SAYS(distx::cuda::DeviceGuard(0), words);
+  CHECK_SAYS(distx::cuda::current_device(), words);
   CHECK_SAYS(distx::DeviceStep(0.1), words);
   CHECK_SAYS(CudaStreamRef().synchronize(), words);
   distx::SelfConnector alone;
-  CHECK_SAYS(distx::pick_device(alone), "rank 0 sees no GPU: no GPU");
+  CHECK_SAYS(distx::cuda::pick_device(alone), "rank 0 sees no GPU: no GPU");
   // Empty operations need no GPU.
   CHECK(Buffer<float, Cuda>(0).span().empty());
   const Span<float, Cuda> none;
@@ -66,5 +66,5 @@ TEST_CASE("without kernels every operation throws an error that says what to inc
   CHECK_SAYS(fixed_point_norm(stream, values), words);
   CHECK_SAYS(fused_update(stream, distx::AdamW{}, distx::Step{}, values, values, {values, values}), words);
   CHECK_SAYS(fused_update(stream, distx::AdamW{}, distx::Step{}, values, values, {values, values}),
-             "distx::register_optimizer<YourOptimizer>()");
+             "distx::cuda::register_optimizer<YourOptimizer>()");
 }

@@ -91,7 +91,7 @@ TEST_CASE("floats are rounded to TF32 only while this thread allows it") {
   using distx::cuda::detail::compute_type;
   CHECK(compute_type<float>() == CUBLAS_COMPUTE_32F);
   {
-    const distx::AllowTF32 allow;
+    const distx::cuda::AllowTF32 allow;
     CHECK(compute_type<float>() == CUBLAS_COMPUTE_32F_FAST_TF32);
     CHECK(compute_type<double>() == CUBLAS_COMPUTE_64F);
     std::thread([] { CHECK(compute_type<float>() == CUBLAS_COMPUTE_32F); }).join();

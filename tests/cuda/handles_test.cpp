@@ -143,12 +143,12 @@ TEST_CASE("a failed allocation is retried after streams have freed their memory"
 TEST_CASE("a driver that calls a large request invalid is out of memory") {
   for (const cudaError_t code : {cudaErrorInvalidValue, cudaErrorAlreadyMapped}) {
     standin::fail_always("cudaMallocHost", code);
-    CHECK_THROWS_WITH_AS(distx::PinnedBuffer<int>(1), doctest::Contains("no page-locked memory for 1 elements"),
+    CHECK_THROWS_WITH_AS(distx::cuda::PinnedBuffer<int>(1), doctest::Contains("no page-locked memory for 1 elements"),
                          distx::MemoryError);
     standin::fail_never();
   }
   standin::fail_next("cudaMallocHost", cudaErrorIllegalAddress);
-  CHECK_THROWS_AS(distx::PinnedBuffer<int>(1), distx::BackendError);
+  CHECK_THROWS_AS(distx::cuda::PinnedBuffer<int>(1), distx::BackendError);
 }
 
 TEST_CASE("hundreds of arrays are updated, and reduced, in one launch each") {
@@ -181,9 +181,9 @@ TEST_CASE("hundreds of arrays are updated, and reduced, in one launch each") {
 }
 
 TEST_CASE("pick_device gives each rank its own GPU and rejects a shared one on every rank") {
-  using distx::pick_device;
+  using distx::cuda::pick_device;
   distx::spawn(3, [](auto& connector) { CHECK(pick_device(connector) == connector.rank()); });
-  const int gpus = distx::device_count();
+  const int gpus = distx::cuda::device_count();
   CHECK_THROWS_WITH_AS(distx::spawn(gpus + 1, [](auto& connector) { pick_device(connector); }),
                        doctest::Contains("chose the same GPU"), distx::Error);
   distx::spawn(gpus + 1, [](auto& connector) { pick_device(connector, {.share = true}); });

@@ -7,9 +7,9 @@
 
 namespace {
 
-[[maybe_unused]] const bool registered = distx::register_optimizer<Lion>() &&
-                                         distx::register_optimizer<PlainDescent>() &&
-                                         distx::register_function<tensor_kernels::Cube, float, float>();
+[[maybe_unused]] const bool registered = distx::cuda::register_optimizer<Lion>() &&
+                                         distx::cuda::register_optimizer<PlainDescent>() &&
+                                         distx::cuda::register_function<tensor_kernels::Cube, float, float>();
 
 __global__ void twice_plus_of(std::size_t size, const float* x, const float* y, float* out) {
   for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < size;

@@ -20,7 +20,7 @@ int main(int argc, char** argv) {
   setenv("CUDA_MODULE_LOADING", "EAGER", 0);       // else a kernel's first launch may wait for what a test holds back
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);  // else streams that wait may hold up others
   doctest::Context context(argc, argv);
-  if (const std::string reason = distx::why_no_gpu(); !reason.empty() && !context.shouldExit()) {
+  if (const std::string reason = distx::cuda::why_no_gpu(); !reason.empty() && !context.shouldExit()) {
     std::cout << "skipped: " << reason << '\n';
     return 77;
   }

@@ -6,6 +6,6 @@
 
 namespace {
 
-[[maybe_unused]] const bool registered = distx::register_function<tensor_kernels::Square, float, float>();
+[[maybe_unused]] const bool registered = distx::cuda::register_function<tensor_kernels::Square, float, float>();
 
 }  // namespace

@@ -15,8 +15,8 @@ using distx::Cuda;
 using distx::CudaEvent;
 using distx::CudaStream;
 using distx::CudaStreamRef;
-using distx::PinnedBuffer;
 using distx::Span;
+using distx::cuda::PinnedBuffer;
 using test::Gate;
 
 }  // namespace
@@ -127,25 +127,25 @@ TEST_CASE("memory of stream-ordered buffers is kept until it is released on requ
   const auto reserved = [&] {
     stream.synchronize();
     std::uint64_t held = 0;
-    const cudaMemPool_t pool = distx::cuda::detail::Pools::all().of(distx::current_device());
+    const cudaMemPool_t pool = distx::cuda::detail::Pools::all().of(distx::cuda::current_device());
     REQUIRE(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &held) == cudaSuccess);
     return held;
   };
-  distx::release_unused_memory();
+  distx::cuda::release_unused_memory();
   const auto before = reserved();
   { const Buffer<std::byte, Cuda> buffer(bytes, distx::uninitialized, stream); }
   CHECK(reserved() >= before + bytes);
-  distx::release_unused_memory();
+  distx::cuda::release_unused_memory();
   CHECK(reserved() < before + bytes);
 }
 
 TEST_CASE("a buffer is freed on its own GPU's default stream, whichever GPU is current") {
-  if (distx::device_count() < 2) {
+  if (distx::cuda::device_count() < 2) {
     MESSAGE("left out: there is one GPU");
     return;
   }
   const PinnedBuffer<int> host(1);
-  const distx::DeviceGuard one(1);
+  const distx::cuda::DeviceGuard one(1);
   for (const CudaStreamRef stream : {CudaStreamRef(), CudaStreamRef(cudaStreamLegacy)}) {
     std::optional<Buffer<int, Cuda>> buffer(std::in_place, 1, stream);
     stream.synchronize();
@@ -153,7 +153,7 @@ TEST_CASE("a buffer is freed on its own GPU's default stream, whichever GPU is c
     Gate gate{stream};
     copy(stream, host.span(), Span<const int, Cuda>(buffer->span()));
     {
-      const distx::DeviceGuard zero(0);
+      const distx::cuda::DeviceGuard zero(0);
       buffer.reset();
       stream.synchronize();
     }
@@ -164,13 +164,13 @@ TEST_CASE("a buffer is freed on its own GPU's default stream, whichever GPU is c
 }
 
 TEST_CASE("DeviceGuard restores the previous GPU") {
-  const int before = distx::current_device();
+  const int before = distx::cuda::current_device();
   {
-    const distx::DeviceGuard guard(distx::device_count() - 1);
-    CHECK(distx::current_device() == distx::device_count() - 1);
-    CHECK_THROWS_AS(distx::DeviceGuard{distx::device_count()}, distx::Error);
-    CHECK(distx::current_device() == distx::device_count() - 1);
+    const distx::cuda::DeviceGuard guard(distx::cuda::device_count() - 1);
+    CHECK(distx::cuda::current_device() == distx::cuda::device_count() - 1);
+    CHECK_THROWS_AS(distx::cuda::DeviceGuard{distx::cuda::device_count()}, distx::Error);
+    CHECK(distx::cuda::current_device() == distx::cuda::device_count() - 1);
   }
-  CHECK(distx::current_device() == before);
-  CHECK(distx::why_no_gpu().empty());
+  CHECK(distx::cuda::current_device() == before);
+  CHECK(distx::cuda::why_no_gpu().empty());
 }

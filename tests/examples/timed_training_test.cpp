@@ -55,8 +55,8 @@ struct Whole {
     take("update", 4);
   }
   void gather() { take("gather", 2); }
-  [[nodiscard]] distx::MemoryLedger memory() const {
-    distx::MemoryLedger ledger;
+  [[nodiscard]] distx::observe::MemoryLedger memory() const {
+    distx::observe::MemoryLedger ledger;
     ledger.weights.held = 123;
     return ledger;
   }

@@ -16,5 +16,6 @@ inline test::Needs needs_ranks(int count) {
 
 /// Decorates a test case that needs MPI_THREAD_MULTIPLE.
 inline test::Needs needs_threads() {
-  return {"MPI_THREAD_MULTIPLE", [] { return world().thread_level() == distx::mpi::ThreadLevel::multiple; }};
+  return {"MPI_THREAD_MULTIPLE",
+          [] { return world().thread_level() == distx::MpiConnectorOptions::ThreadLevel::multiple; }};
 }

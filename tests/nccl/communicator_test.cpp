@@ -24,7 +24,7 @@ namespace {
 constexpr distx::ErrorContext nowhere{};
 
 /// Two ranks, or one where there is one GPU: what `f` finds wrong is thrown.
-int some_ranks() { return distx::device_count() >= 3 ? 3 : 1; }
+int some_ranks() { return distx::cuda::device_count() >= 3 ? 3 : 1; }
 
 void expect(bool holds, const std::string& what) {
   if (!holds) throw std::runtime_error(what);
@@ -149,7 +149,7 @@ using distx::NcclRounding;
 /// Whether NCCL itself does it.
 template <class T, class Op>
 bool native(Op op, NcclRounding rounding, int capability) {
-  return distx::nccl::detail::native_reduction(distx::AnyOp::make<T>(op), rounding, capability).has_value();
+  return distx::nccl::detail::native_reduction(distx::calls::AnyOp::make<T>(op), rounding, capability).has_value();
 }
 
 }  // namespace
@@ -168,7 +168,7 @@ TEST_CASE("8-bit floats are reduced on the host if NCCL or a GPU does not have t
 }
 
 TEST_CASE("a pre-multiplied sum multiplies the sum on other backends") {
-  const auto op = distx::AnyOp::make<float>(distx::PreMultipliedSum{0.5});
+  const auto op = distx::calls::AnyOp::make<float>(distx::PreMultipliedSum{0.5});
   const float a = 3, b = 5;
   float result = 0;
   void* const target = &result;
@@ -188,7 +188,7 @@ TEST_CASE("asynchronous calls keep the order of streams, and the host waits for 
     for (int round = 0; round < 20; ++round) {
       distx::Buffer<float, Cuda> values(size), result(size);
       const std::vector<float> ones(size, static_cast<float>(round + 1));
-      distx::PinnedBuffer<float> host(size), got(size);
+      distx::cuda::PinnedBuffer<float> host(size), got(size);
       std::copy(ones.begin(), ones.end(), host.begin());
       distx::copy(before, values.span(), host.span());  // nobody waits for this
       auto pending = distx::start_all_reduce(comm, values, distx::sum, before);
@@ -216,7 +216,7 @@ TEST_CASE("blocking calls run after the legacy default stream, or NcclOptions::s
     const distx::CudaStream own;
     distx::NcclCommunicator comm(connector), on_own(connector, {.stream = own.ref()});
     expect(on_own.stream() == own.ref(), "the stream of the options");
-    distx::PinnedBuffer<float> host(1000);
+    distx::cuda::PinnedBuffer<float> host(1000);
     for (int round = 1; round < 20; ++round) {
       distx::Buffer<float, Cuda> values(1000);
       std::fill(host.begin(), host.end(), static_cast<float>(round));
@@ -326,7 +326,7 @@ TEST_CASE("one thread can start the calls of several GPUs in a group") {
   std::vector<distx::Buffer<float, Cuda>> values;
   std::vector<distx::Pending<distx::Cuda>> pendings;
   for (const auto& comm : comms) {
-    const distx::DeviceGuard guard(comm->device());
+    const distx::cuda::DeviceGuard guard(comm->device());
     values.push_back(on_gpu(std::vector<float>(10, 1.0f)));
   }
   {
@@ -471,7 +471,7 @@ TEST_CASE("wait throws what a custom op threw, and the communicator is revoked" 
 TEST_CASE("a product of connectors gives one communicator") {
   distx::SelfConnector outer;
   distx::spawn(distx::threads(some_ranks()) * outer, [&](auto& connector) {
-    distx::pick_device(connector);
+    distx::cuda::pick_device(connector);
     distx::NcclCommunicator comm(connector, {.deadline = std::chrono::seconds(20)});
     auto values = on_gpu(std::vector<float>(64, 1.0f));
     distx::all_reduce(comm, values, distx::sum);

@@ -114,7 +114,7 @@ TEST_CASE("a thread in a first collective does not hold up the messages of anoth
           gpu_ranks::needs_ranks(2)) {
   const auto body = [&](auto& comm) {
     const auto reduce = [&] {
-      const distx::DeviceGuard guard(comm.device());
+      const distx::cuda::DeviceGuard guard(comm.device());
       auto values = filled(many, 1.0f);
       distx::all_reduce(comm, values, distx::sum);
     };

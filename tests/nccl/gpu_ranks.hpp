@@ -25,7 +25,7 @@ inline distx::AnyConnector& world() {
 /// Decorates a test case that needs exactly `count` ranks; else it counts as skipped.
 inline test::Needs needs_ranks(int count) {
   return {std::to_string(count) + " ranks",
-          [count] { return world().size() > 1 ? world().size() == count : distx::device_count() >= count; }};
+          [count] { return world().size() > 1 ? world().size() == count : distx::cuda::device_count() >= count; }};
 }
 
 /// Runs `f(comm)` on `ranks` ranks if there are that many; no wait in it lasts longer than 20 seconds.
@@ -36,14 +36,14 @@ bool on_gpus(int ranks, F&& f, distx::NcclOptions how = {}) {
   how.deadline = 20s;
   if (world().size() > 1) {
     if (ranks != world().size()) return false;
-    distx::pick_device(world(), {.share = true});
+    distx::cuda::pick_device(world(), {.share = true});
     distx::NcclCommunicator comm(world(), how);
     f(comm);
     return true;
   }
-  if (ranks > distx::device_count()) return false;
+  if (ranks > distx::cuda::device_count()) return false;
   distx::spawn(distx::threads(ranks, 20s), [&](distx::ThreadConnector& connector) {
-    const distx::DeviceGuard guard(connector.rank());
+    const distx::cuda::DeviceGuard guard(connector.rank());
     distx::NcclCommunicator comm(connector, how);
     f(comm);
   });

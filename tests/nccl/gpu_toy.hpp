@@ -32,7 +32,7 @@ struct Result {
   std::vector<float> weights;
   std::vector<double> losses;  ///< of this rank's samples, before each step
   std::vector<double> norms;
-  distx::MemoryLedger memory{};
+  distx::observe::MemoryLedger memory{};
 };
 
 inline std::size_t sample_of(std::size_t step, std::size_t micro_batch, int rank) {

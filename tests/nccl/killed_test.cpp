@@ -11,7 +11,7 @@ TEST_CASE("a killed rank makes the others' calls throw within the deadline") {
   using namespace std::chrono_literals;
   auto& world = gpu_ranks::world();
   REQUIRE(world.size() > 1);
-  distx::pick_device(world, {.share = true});
+  distx::cuda::pick_device(world, {.share = true});
   distx::NcclCommunicator comm(world, {.deadline = 20s});
   const distx::Buffer<float, distx::Cuda> values(1 << 20);
   const distx::CudaStream stream;

@@ -18,14 +18,14 @@ namespace nccl_test {
 
 /// Decorates a test case that needs `count` GPUs, one per rank; with fewer it counts as skipped.
 inline test::Needs needs_gpus(int count) {
-  return {std::to_string(count) + " GPUs", [count] { return distx::device_count() >= count; }};
+  return {std::to_string(count) + " GPUs", [count] { return distx::cuda::device_count() >= count; }};
 }
 
 /// Calls `body(connector)` on ranks that have each its own GPU current.
 template <class Body>
 void on_ranks(int ranks, Body body) {
   distx::spawn(distx::threads(ranks, std::chrono::minutes(1)), [&](distx::ThreadConnector& connector) {
-    distx::pick_device(connector);
+    distx::cuda::pick_device(connector);
     body(connector);
   });
 }

@@ -47,13 +47,13 @@ bool on_mesh(std::pair<int, int> shape, F&& f) {
   };
   if (auto& world = gpu_ranks::world(); world.size() > 1) {
     if (ranks != world.size()) return false;
-    distx::pick_device(world, {.share = true});
+    distx::cuda::pick_device(world, {.share = true});
     run(world, distx::ShmCommunicator(world, 20s));
     return true;
   }
-  if (ranks > distx::device_count()) return false;
+  if (ranks > distx::cuda::device_count()) return false;
   distx::spawn(distx::threads(ranks, 20s), [&](distx::ThreadConnector& connector) {
-    const distx::DeviceGuard guard(connector.rank());
+    const distx::cuda::DeviceGuard guard(connector.rank());
     run(connector, distx::ThreadCommunicator(connector, 20s));
   });
   return true;

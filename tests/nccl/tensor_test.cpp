@@ -60,8 +60,8 @@ std::size_t try_pairs(std::pair<int, int> shape, const std::vector<pairs::Sizes>
   on_mesh(shape, [&](Rank& rank) {
     using pairs::Value;
     auto& mesh = distx::detail::in_space<Cuda>(distx::detail::state_of(rank.gpus));
-    std::array<distx::AnyOp, distx::detail::max_axes> ops;
-    ops.fill(distx::AnyOp::make<Value>(distx::sum));
+    std::array<distx::calls::AnyOp, distx::detail::max_axes> ops;
+    ops.fill(distx::calls::AnyOp::make<Value>(distx::sum));
     std::size_t tried = 0;
     for (const auto& sizes : tensors)
       for (const auto& from : pairs::all_layouts(2, sizes.size(), true))
@@ -244,7 +244,8 @@ TEST_CASE("start_redistribute runs after one stream, and another can wait for it
       static_cast<void>(distx::start_redistribute<L>(x, side).wait());  // first calls may wait for all streams
       static_cast<void>(distx::start_redistribute<Shard<1, Data>>(values).wait());
       const auto expected = distx::redistribute<L>(old);
-      distx::PinnedBuffer<float> here(expected.local().size());  // before the gate: allocating may wait for the GPU
+      distx::cuda::PinnedBuffer<float> here(
+          expected.local().size());  // before the gate: allocating may wait for the GPU
       Gate gate(side);
       distx::copy(side.ref(), x.local(), values.local());
       auto pending = distx::start_redistribute<L>(x, side);
@@ -280,20 +281,20 @@ TEST_CASE("custom kernels and those of distx keep one order") {
           CHECK(out.extents() == x.local_extents());
           tensor_kernels::twice_plus(stream, left.values(), right.values(), out.values());
         });
-    CHECK(same(sum, distx::zip(x_host, y_host, [](float a, float b) { return 2 * a + b; })));
-    CHECK(same(distx::map(x, tensor_kernels::Cube{}), distx::map(x_host, tensor_kernels::Cube{})));
-    CHECK(same(distx::relu(distx::subtract(x, y)), distx::relu(distx::subtract(x_host, y_host))));
-    CHECK(same(distx::relu_backward(x, y), distx::relu_backward(x_host, y_host)));
-    CHECK(same(distx::add(x, y), distx::add(x_host, y_host)));
-    CHECK(same(distx::multiply(x, y), distx::multiply(x_host, y_host)));
-    CHECK(same(distx::scale(x, 3), distx::scale(x_host, 3)));
+    CHECK(same(sum, distx::ops::zip(x_host, y_host, [](float a, float b) { return 2 * a + b; })));
+    CHECK(same(distx::ops::map(x, tensor_kernels::Cube{}), distx::ops::map(x_host, tensor_kernels::Cube{})));
+    CHECK(same(distx::ops::relu(distx::ops::subtract(x, y)), distx::ops::relu(distx::ops::subtract(x_host, y_host))));
+    CHECK(same(distx::ops::relu_backward(x, y), distx::ops::relu_backward(x_host, y_host)));
+    CHECK(same(distx::ops::add(x, y), distx::ops::add(x_host, y_host)));
+    CHECK(same(distx::ops::multiply(x, y), distx::ops::multiply(x_host, y_host)));
+    CHECK(same(distx::ops::scale(x, 3), distx::ops::scale(x_host, 3)));
     const auto near = [&](const auto& on_gpu, const auto& on_host) {
       const auto there = distx::to_space<Host>(on_gpu);
       for (std::size_t i = 0; i < there.local().size(); ++i)
         CHECK(std::abs(there.local()[i] - on_host.local()[i]) <= 1e-6F);
     };
-    near(distx::gelu(x), distx::gelu(x_host));
-    near(distx::gelu_backward(x, y), distx::gelu_backward(x_host, y_host));
+    near(distx::ops::gelu(x), distx::ops::gelu(x_host));
+    near(distx::ops::gelu_backward(x, y), distx::ops::gelu_backward(x_host, y_host));
   });
 }
 
@@ -310,9 +311,9 @@ TEST_CASE("matmul equals the host's up to rounding") {
       const auto w = distx::random<float, Space..., Shard<0, Model>>(mesh, {7, 3}, 2);
       const auto turned = distx::random<float, Space..., Shard<1, Model>>(mesh, {3, 7}, 3);
       const auto slope = distx::random<float, Space..., Shard<0, Data>>(mesh, {5, 3}, 4);
-      return std::tuple(distx::redistribute<Shard<0, Data>>(distx::matmul(x, w)),
-                        distx::redistribute<Shard<0, Data>>(distx::matmul(x, distx::transposed(turned))),
-                        distx::redistribute<Shard<0, Model>>(distx::matmul(distx::transposed(x), slope)));
+      return std::tuple(distx::redistribute<Shard<0, Data>>(distx::ops::matmul(x, w)),
+                        distx::redistribute<Shard<0, Data>>(distx::ops::matmul(x, distx::ops::transposed(turned))),
+                        distx::redistribute<Shard<0, Model>>(distx::ops::matmul(distx::ops::transposed(x), slope)));
     };
     const auto gpu = of(rank.gpus, Cuda{});
     const auto host = of(rank.host);
@@ -328,8 +329,8 @@ TEST_CASE("errors name the operation and the shapes") {
     const auto says = [](const std::string& words, const char* part) {
       CHECK_MESSAGE(words.find(part) != std::string::npos, words);
     };
-    says(gpu_meshes::words_thrown([&] { (void)distx::map(x, [](float value) { return value + 1; }); }),
-         "register a custom function there by distx::register_function");
+    says(gpu_meshes::words_thrown([&] { (void)distx::ops::map(x, [](float value) { return value + 1; }); }),
+         "register a custom function there by distx::cuda::register_function");
     const auto on_host = distx::zeros<float>(rank.gpus, extents);
     says(gpu_meshes::words_thrown([&] { (void)distx::redistribute<Shard<0, Data>>(on_host); }),
          "the mesh's communicator moves cuda memory, not host memory");

@@ -106,7 +106,7 @@ TEST_CASE("the trace contains every rank's calls, blocking and asynchronous") {
       auto group = comm.split(comm.rank() % 2, 0);
       distx::barrier(group);
       auto under_way = distx::start_all_reduce(comm, values, distx::sum);
-      distx::write_trace(file.path(), comm.inner());
+      distx::observe::write_trace(file.path(), comm.inner());
       under_way.wait();
     });
     const json trace = file.parsed();
@@ -124,7 +124,8 @@ TEST_CASE("the trace contains every rank's calls, blocking and asynchronous") {
       CHECK(events(trace, rank, "X", "a \"forward\"\n\\ \x01 caf\xc3\xa9 \xef\xbf\xbd").size() == 1);
       const json call = events(trace, rank, "X", "all_reduce").front();
       CHECK(call.at("args").at("bytes") == 40);
-      const auto expected = wire_bytes(distx::AllReduce<float, distx::Sum>{{nullptr, 10}, {nullptr, 10}}, rank, ranks);
+      const auto expected =
+          wire_bytes(distx::calls::AllReduce<float, distx::Sum>{{nullptr, 10}, {nullptr, 10}}, rank, ranks);
       CHECK(call.at("args").at("wire_bytes") == expected.sent + expected.received);
       const std::string location = call.at("args").at("location");
       CHECK(location.find("trace_test.cpp:") != std::string::npos);
@@ -149,7 +150,7 @@ TEST_CASE("an asynchronous call's span lasts from start to wait") {
     auto pending = distx::start_all_reduce(comm, values, distx::sum);
     { auto scope = comm.timeline().scope("backward"); }
     pending.wait();
-    distx::write_trace(file.path(), comm.timeline(), connector);
+    distx::observe::write_trace(file.path(), comm.timeline(), connector);
   });
   const json trace = file.parsed();
   check_balanced(trace, 2);
@@ -163,17 +164,18 @@ TEST_CASE("an asynchronous call's span lasts from start to wait") {
 
 TEST_CASE("align_clocks measures the true offset within its uncertainty") {
   for (const int ranks : {1, 2, 3, 4, 7}) {
-    std::vector<distx::ClockOffset> own(static_cast<std::size_t>(ranks)), shifted = own, other_way = own;
+    std::vector<distx::observe::ClockOffset> own(static_cast<std::size_t>(ranks)), shifted = own, other_way = own;
     distx::spawn(ranks, [&](distx::ThreadConnector& connector) {
       Threads comm(connector);
       const auto rank = static_cast<std::size_t>(comm.rank());
       const std::int64_t shift = hour * comm.rank();
-      own[rank] = distx::align_clocks(comm, distx::steady_nanoseconds);
-      shifted[rank] = distx::align_clocks(comm, [&] { return distx::steady_nanoseconds() + shift; });
-      other_way[rank] = distx::align_clocks(connector, [&] { return distx::steady_nanoseconds() - shift; });
+      own[rank] = distx::observe::align_clocks(comm, distx::observe::steady_nanoseconds);
+      shifted[rank] = distx::observe::align_clocks(comm, [&] { return distx::observe::steady_nanoseconds() + shift; });
+      other_way[rank] =
+          distx::observe::align_clocks(connector, [&] { return distx::observe::steady_nanoseconds() - shift; });
     });
-    CHECK(own[0] == distx::ClockOffset{});
-    CHECK(shifted[0] == distx::ClockOffset{});
+    CHECK(own[0] == distx::observe::ClockOffset{});
+    CHECK(shifted[0] == distx::observe::ClockOffset{});
     for (int rank = 0; rank < ranks; ++rank) {
       CAPTURE(rank);
       const auto at = static_cast<std::size_t>(rank);
@@ -190,10 +192,10 @@ TEST_CASE("clocks hours apart are aligned: in the trace no rank leaves a barrier
   constexpr int ranks = 4;
   distx::spawn(ranks, [&](distx::ThreadConnector& connector) {
     const std::int64_t shift = hour * (connector.rank() * 3 % 4 - 1);
-    distx::Traced comm(Threads(connector),
-                       std::make_shared<distx::Timeline>([shift] { return distx::steady_nanoseconds() + shift; }));
+    distx::Traced comm(Threads(connector), std::make_shared<distx::observe::Timeline>(
+                                               [shift] { return distx::observe::steady_nanoseconds() + shift; }));
     distx::barrier(comm);
-    distx::write_trace(file.path(), comm);
+    distx::observe::write_trace(file.path(), comm);
   });
   const json trace = file.parsed();
   check_balanced(trace, ranks);
@@ -231,10 +233,10 @@ TEST_CASE("an empty trace is valid, and a trace that cannot be written throws th
   std::atomic<int> told{0};
   distx::spawn(3, [&](distx::ThreadConnector& connector) {
     distx::Traced comm{Threads(connector)};
-    distx::write_trace(file.path(), comm);
+    distx::observe::write_trace(file.path(), comm);
     const std::string nowhere = file.path() + "/no/such/folder.json";
     try {
-      distx::write_trace(nowhere, comm);
+      distx::observe::write_trace(nowhere, comm);
     } catch (const distx::Error& error) {
       const std::string words = error.what();
       if (words.find(nowhere) != std::string::npos && words.find("cannot be opened") != std::string::npos) ++told;

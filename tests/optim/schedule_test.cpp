@@ -20,16 +20,16 @@ std::string refusal(const std::function<void()>& make) {
 constexpr double inf = std::numeric_limits<double>::infinity();
 constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
 
-static_assert(distx::Schedule<decltype(distx::constant(1))>);
-static_assert(distx::Schedule<decltype(distx::warm_up(1, distx::cosine(1, 1)))>);
-static_assert(!distx::Schedule<double>);
+static_assert(distx::schedules::Schedule<decltype(distx::schedules::constant(1))>);
+static_assert(distx::schedules::Schedule<decltype(distx::schedules::warm_up(1, distx::schedules::cosine(1, 1)))>);
+static_assert(!distx::schedules::Schedule<double>);
 
 }  // namespace
 
 TEST_CASE("constant, linear and cosine reach their last rate and keep it") {
-  const auto constant = distx::constant(0.25);
-  const auto linear = distx::linear(1, 10, 0.5);
-  const auto cosine = distx::cosine(1, 10, 0.5);
+  const auto constant = distx::schedules::constant(0.25);
+  const auto linear = distx::schedules::linear(1, 10, 0.5);
+  const auto cosine = distx::schedules::cosine(1, 10, 0.5);
   CHECK(constant(0) == 0.25);
   CHECK(constant(1'000'000) == 0.25);
   CHECK(linear(0) == 1);
@@ -45,20 +45,20 @@ TEST_CASE("constant, linear and cosine reach their last rate and keep it") {
     CHECK(linear(step) < linear(step - 1));
     CHECK(cosine(step) < cosine(step - 1));
   }
-  CHECK(distx::linear(0, 4, 1)(3) == 0.75);
-  CHECK(distx::cosine(1, 3)(3) == 0);
+  CHECK(distx::schedules::linear(0, 4, 1)(3) == 0.75);
+  CHECK(distx::schedules::cosine(1, 3)(3) == 0);
 }
 
 TEST_CASE("warm_up rises to the first rate of its schedule, then follows it") {
-  const auto schedule = distx::warm_up(100, distx::cosine(3e-4, 10000, 3e-5));
+  const auto schedule = distx::schedules::warm_up(100, distx::schedules::cosine(3e-4, 10000, 3e-5));
   CHECK(schedule(0) == doctest::Approx(3e-6).epsilon(1e-12));
   CHECK(schedule(49) == doctest::Approx(1.5e-4).epsilon(1e-12));
   CHECK(schedule(99) == doctest::Approx(3e-4).epsilon(1e-12));
   CHECK(schedule(100) == 3e-4);
   CHECK(schedule(5100) == doctest::Approx(1.65e-4).epsilon(1e-12));
   CHECK(schedule(10100) == 3e-5);
-  CHECK(distx::warm_up(0, distx::constant(2))(0) == 2);
-  const auto own = distx::warm_up(2, [](std::uint64_t step) { return 8.0 / static_cast<double>(step + 1); });
+  CHECK(distx::schedules::warm_up(0, distx::schedules::constant(2))(0) == 2);
+  const auto own = distx::schedules::warm_up(2, [](std::uint64_t step) { return 8.0 / static_cast<double>(step + 1); });
   CHECK(own(0) == 4);
   CHECK(own(2) == 8);
   CHECK(own(3) == 4);
@@ -66,13 +66,18 @@ TEST_CASE("warm_up rises to the first rate of its schedule, then follows it") {
 
 TEST_CASE("invalid rates and lengths throw InvalidArgument") {
   for (const double bad : {-1.0, inf, -inf, not_a_number}) {
-    CHECK(refusal([=] { distx::constant(bad)(0); }).find("constant: invalid learning rate") != std::string::npos);
-    CHECK(refusal([=] { distx::linear(bad, 5)(0); }).find("linear: invalid first rate") != std::string::npos);
-    CHECK(refusal([=] { distx::linear(1, 5, bad)(0); }).find("linear: invalid last rate") != std::string::npos);
-    CHECK(refusal([=] { distx::cosine(bad, 5)(0); }).find("cosine: invalid first rate") != std::string::npos);
-    CHECK(refusal([=] { distx::cosine(1, 5, bad)(0); }).find("cosine: invalid last rate") != std::string::npos);
+    CHECK(refusal([=] { distx::schedules::constant(bad)(0); }).find("constant: invalid learning rate") !=
+          std::string::npos);
+    CHECK(refusal([=] { distx::schedules::linear(bad, 5)(0); }).find("linear: invalid first rate") !=
+          std::string::npos);
+    CHECK(refusal([=] { distx::schedules::linear(1, 5, bad)(0); }).find("linear: invalid last rate") !=
+          std::string::npos);
+    CHECK(refusal([=] { distx::schedules::cosine(bad, 5)(0); }).find("cosine: invalid first rate") !=
+          std::string::npos);
+    CHECK(refusal([=] { distx::schedules::cosine(1, 5, bad)(0); }).find("cosine: invalid last rate") !=
+          std::string::npos);
   }
-  CHECK(refusal([] { distx::linear(1, 0)(0); }).find("linear: invalid steps 0") != std::string::npos);
-  CHECK(refusal([] { distx::cosine(1, 0)(0); }).find("cosine: invalid steps 0") != std::string::npos);
-  CHECK(refusal([] { distx::constant(0)(0); }) == "accepted");
+  CHECK(refusal([] { distx::schedules::linear(1, 0)(0); }).find("linear: invalid steps 0") != std::string::npos);
+  CHECK(refusal([] { distx::schedules::cosine(1, 0)(0); }).find("cosine: invalid steps 0") != std::string::npos);
+  CHECK(refusal([] { distx::schedules::constant(0)(0); }) == "accepted");
 }

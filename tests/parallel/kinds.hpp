@@ -62,7 +62,7 @@ void update_whole(const Optimizer& optimizer, const distx::Step& step, const Sha
 /// Every rank's weights after three steps, and the bytes that it holds.
 struct Trained {
   Floats weights;
-  distx::MemoryLedger memory;
+  distx::observe::MemoryLedger memory;
 };
 
 /// Where the options allow it, in the second step one parameter has a gradient on rank 0 alone, another on no rank.

@@ -17,7 +17,7 @@ struct Data {};
 struct Model {};
 using Grid = distx::Mesh<Data, Model>;
 template <bool SequenceParallel>
-using Split = distx::TensorParallel<Grid, Data, Model, SequenceParallel>;
+using Split = distx::layers::TensorParallel<Grid, Data, Model, SequenceParallel>;
 
 // Neither the heads, the inner width nor the tokens are divided by 2 or 3 without remainder.
 constexpr std::size_t batch = 2, length = 5, heads = 5, width = 20, inner = 7;
@@ -43,33 +43,33 @@ struct Initial {
 template <class S>
 struct Mlp {
   using split = S;
-  distx::ParallelMlp<double, S> layer;
+  distx::layers::ParallelMlp<double, S> layer;
   explicit Mlp(const Grid& mesh) : layer("mlp", mesh, width, inner, At{3}, At{4}) {}
 };
 template <class S>
 struct Attention {
   using split = S;
-  distx::ParallelAttention<double, S> layer;
+  distx::layers::ParallelAttention<double, S> layer;
   explicit Attention(const Grid& mesh) : layer("attention", mesh, width, heads, At{1}, At{2}) {}
 };
 template <class S>
 struct Block {
   using split = S;
-  distx::TransformerBlock<double, S> layer;
+  distx::layers::TransformerBlock<double, S> layer;
   explicit Block(const Grid& mesh) : layer("block", mesh, width, heads, Initial()) {}
 };
 
 template <class S>
 struct Joined {
   using split = S;
-  distx::ParallelAttentionMlpBlock<double, S> layer;
+  distx::layers::ParallelAttentionMlpBlock<double, S> layer;
   explicit Joined(const Grid& mesh) : layer("block", mesh, width, heads, Initial()) {}
 };
 
 /// The whole results of one step with a layer, and the communication of one rank.
 struct Outcome {
   std::map<std::string, std::vector<double>> values;  // of the result, the gradient of the stream, the new weights
-  distx::Ledger forward, backward;
+  distx::observe::Ledger forward, backward;
 };
 
 template <class L>
@@ -134,7 +134,9 @@ void check_all(int branches, int replicated) {
     check_values<L<Split<false>>>(shape, alone);
     check_values<L<Split<true>>>(shape, alone);
   }
-  const auto calls = [](const distx::Ledger& ledger, const char* name) { return static_cast<int>(ledger[name].calls); };
+  const auto calls = [](const distx::observe::Ledger& ledger, const char* name) {
+    return static_cast<int>(ledger[name].calls);
+  };
   for (const int ranks : {2, 3}) {
     const auto whole = step<L<Split<false>>>({1, ranks});
     for (const auto& ledger : {whole.forward, whole.backward}) {

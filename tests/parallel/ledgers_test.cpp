@@ -34,8 +34,8 @@ std::vector<distx::Parameter<T>> model(const std::vector<std::size_t>& sizes) {
 
 /// The memory and communication of one step on one rank.
 struct Seen {
-  distx::MemoryLedger memory;
-  distx::Ledger traffic;
+  distx::observe::MemoryLedger memory;
+  distx::observe::Ledger traffic;
   std::size_t buckets = 0;
 };
 
@@ -70,7 +70,7 @@ std::vector<Seen> step(int ranks, const std::vector<std::size_t>& sizes, const d
     typename Precisions<T>::Training training(
         meter, borrowed ? distx::ParameterList<>(refs) : distx::ParameterList<>(parameters), distx::AdamW{}, options);
     seen.buckets = training.bucket_count();
-    distx::Ledger before;
+    distx::observe::Ledger before;
     for (int k = 0; k < 2; ++k) {  // in the second step the order of units is known
       before = meter.ledger();
       if (borrowed)
@@ -111,8 +111,8 @@ void check_held(const std::vector<std::size_t>& sizes) {
         std::size_t weights = 0, gradients = 0, optimizer = 0;
         for (const auto& seen : all) {
           const auto& memory = seen.memory;
-          const auto is = [&](const distx::MemoryLedger::Use& use, std::uint64_t planned, std::size_t bytes_each,
-                              bool shared) {
+          const auto is = [&](const distx::observe::MemoryLedger::Use& use, std::uint64_t planned,
+                              std::size_t bytes_each, bool shared) {
             if (!shared) return use.held == planned;
             return use.held + line * bytes_each >= planned && use.held <= planned + line * bytes_each;
           };

@@ -78,8 +78,8 @@ TEST_CASE("pieces of a layout are within one parameter and exclude padding") {
 
 TEST_CASE("a pool lends disjoint memory, merges gaps that are given back, and returns nothing when it is exhausted") {
   const auto account = std::make_shared<distx::detail::MemoryAccount>();
-  distx::detail::MemoryPool<distx::Host> pool(
-      account, distx::detail::allocate_tracked_local<distx::Host>(account, distx::MemoryKind::in_flight, 4 * 64));
+  distx::detail::MemoryPool<distx::Host> pool(account, distx::detail::allocate_tracked_local<distx::Host>(
+                                                           account, distx::observe::MemoryKind::in_flight, 4 * 64));
   auto a = pool.take(100, {});
   auto b = pool.take(64, {});
   CHECK(a.span().size() == 100);

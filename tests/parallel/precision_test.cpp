@@ -92,7 +92,7 @@ TEST_CASE("bytes held with 16-bit weights equal the formula plus uneven lines") 
   constexpr std::size_t psi = 64 * 1000;
   for (const int ranks : {1, 2, 3, 4, 7, 8})
     for (const int stage : {0, 1, 2, 3}) {
-      std::vector<distx::MemoryLedger> all(static_cast<std::size_t>(ranks));
+      std::vector<distx::observe::MemoryLedger> all(static_cast<std::size_t>(ranks));
       toy::on_ranks(ranks, [&](distx::ThreadCommunicator& comm) {
         std::vector<distx::Parameter<bfloat16>> parameters;
         parameters.emplace_back("p", psi);

@@ -220,7 +220,7 @@ class Misled : public test::ForkedConnector {
   explicit Misled(const test::ForkedConnector& connector) : test::ForkedConnector(connector) {}
   void broadcast(std::span<std::byte> bytes, int root) {
     test::ForkedConnector::broadcast(bytes, root);
-    distx::shm::SegmentName name;
+    distx::detail::shm::SegmentName name;
     if (rank() != 1 || bytes.size() != sizeof name) return;
     std::memcpy(&name, bytes.data(), sizeof name);
     name.file = 1;

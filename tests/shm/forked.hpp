@@ -70,7 +70,7 @@ class ForkedConnector {
 inline std::vector<int> forked(int ranks, const std::function<int(ForkedConnector&, Board&)>& body) {
   void* const memory = ::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) throw std::runtime_error("no memory for the board");
-  const auto mapping = distx::shm::unique_mapping::from_native_handle({memory, sizeof(Board)});
+  const auto mapping = distx::detail::shm::unique_mapping::from_native_handle({memory, sizeof(Board)});
   auto& board = *new (memory) Board;
   std::vector<pid_t> processes;
   for (int rank = 0; rank < ranks; ++rank) {

@@ -148,7 +148,7 @@ TEST_CASE("any number of messages can be started to a rank that receives them, i
   for (const bool sender_first : {true, false}) {
     CAPTURE(sender_first);
     const auto all = outcomes(2, [&](Comm& comm) {
-      constexpr std::size_t count = 3 * distx::shm::Mailbox::capacity;
+      constexpr std::size_t count = 3 * distx::detail::shm::Mailbox::capacity;
       const bool sends = comm.rank() == 0;
       std::vector<std::size_t> values(count);
       for (std::size_t i = 0; i < count; ++i) values[i] = sends ? i : 0;
@@ -158,7 +158,7 @@ TEST_CASE("any number of messages can be started to a rank that receives them, i
       if (sends == sender_first) {
         std::vector<decltype(start(0))> started;
         for (std::size_t i = 0; i < count; ++i) {
-          if (i == distx::shm::Mailbox::capacity) distx::barrier(comm);  // no message has been matched
+          if (i == distx::detail::shm::Mailbox::capacity) distx::barrier(comm);  // no message has been matched
           started.push_back(start(i));
         }
         for (auto& pending : started) pending.wait();
@@ -180,7 +180,7 @@ TEST_CASE("a rank that receives no messages is named when its mailbox is full") 
         if (comm.rank() == 1) return;  // its communicator exists until rank 0 has given up
         const float value = 1;
         std::vector<decltype(distx::start_send(comm, value, 1))> sent;
-        for (std::size_t i = 0; i <= distx::shm::Mailbox::capacity; ++i)
+        for (std::size_t i = 0; i <= distx::detail::shm::Mailbox::capacity; ++i)
           sent.push_back(distx::start_send(comm, value, 1));
       },
       1s);

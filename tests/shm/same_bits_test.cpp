@@ -99,7 +99,7 @@ void check_size(distx::ShmCommunicator& comm, conformance::Findings& findings, s
   std::vector<std::size_t> counts;
   std::vector<T> gathered;
   for (std::size_t r = 0; r < count; ++r) counts.push_back(r % 3 == 1 ? 0 : n / (r + 1));
-  const auto begin = distx::block_offset(counts, 0, me), total = distx::total_count(counts, 0, ranks);
+  const auto begin = distx::calls::block_offset(counts, 0, me), total = distx::calls::total_count(counts, 0, ranks);
   const auto block = counts[mine];
   for (int r = 0; r < ranks; ++r)
     conformance::append(gathered, part(values<T>(n, r), 0, counts[static_cast<std::size_t>(r)]));

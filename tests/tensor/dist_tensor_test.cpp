@@ -226,13 +226,13 @@ TEST_CASE("a size error names the operation that was called, the rank, and the c
       return true;
     };
     const auto here = [](std::source_location location = std::source_location::current()) { return location.line(); };
-    CHECK(found(meshes::words_thrown([&] { (void)distx::matmul(x, y); }), "matmul", here()));
-    CHECK(found(meshes::words_thrown([&] { (void)distx::subtract(x, y); }), "subtract", here()));
-    CHECK(found(meshes::words_thrown([&] { (void)distx::relu_backward(x, y); }), "relu_backward", here()));
-    CHECK_THROWS_AS((void)distx::add(x, y), distx::InvalidArgument);
+    CHECK(found(meshes::words_thrown([&] { (void)distx::ops::matmul(x, y); }), "matmul", here()));
+    CHECK(found(meshes::words_thrown([&] { (void)distx::ops::subtract(x, y); }), "subtract", here()));
+    CHECK(found(meshes::words_thrown([&] { (void)distx::ops::relu_backward(x, y); }), "relu_backward", here()));
+    CHECK_THROWS_AS((void)distx::ops::add(x, y), distx::InvalidArgument);
     const Mesh other(mesh.communicator(), {2, 2});
     CHECK(meshes::words_thrown([&] {
-            (void)distx::add(x, distx::ones<float>(other, {4, 5}));
+            (void)distx::ops::add(x, distx::ones<float>(other, {4, 5}));
           }).find("construct them from the same Mesh") != std::string::npos);
   });
 }

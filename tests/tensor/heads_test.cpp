@@ -52,13 +52,13 @@ TEST_CASE("contract and its gradients equal Eigen's products in every supported 
   const auto rows = reshaped(x, {6, 5}), columns = reshaped(w, {5, 6}), slope = reshaped(y, {6, 6});
   CHECK(cases::check<distx::rules::Contract<1>, 3, 3>(
             {x, w}, whole(matrix(rows) * matrix(columns), {3, 2, 3, 2}), 0,
-            [](const auto& a, const auto& b) { return distx::contract<1>(a, b); }) == "");
+            [](const auto& a, const auto& b) { return distx::ops::contract<1>(a, b); }) == "");
   CHECK(cases::check<distx::rules::ContractInput<1>, 4, 3>(
             {y, w}, whole(matrix(slope) * matrix(columns).transpose(), {3, 2, 5}), 0,
-            [](const auto& a, const auto& b) { return distx::contract_input<1>(a, b); }) == "");
+            [](const auto& a, const auto& b) { return distx::ops::contract_input<1>(a, b); }) == "");
   CHECK(cases::check<distx::rules::ContractWeight<1>, 3, 4>(
             {x, y}, whole(matrix(rows).transpose() * matrix(slope), {5, 3, 2}), 0,
-            [](const auto& a, const auto& b) { return distx::contract_weight<1>(a, b); }) == "");
+            [](const auto& a, const auto& b) { return distx::ops::contract_weight<1>(a, b); }) == "");
 }
 
 TEST_CASE("add_trailing and its gradient sum_leading equal loops in every supported layout") {
@@ -69,18 +69,18 @@ TEST_CASE("add_trailing and its gradient sum_leading equal loops in every suppor
     sum.values[i % 6] += x.values[i];
   }
   CHECK(cases::check<distx::rules::AddTrailing, 3, 2>({x, b}, more, 0, [](const auto& each, const auto& added) {
-          return distx::add_trailing(each, added);
+          return distx::ops::add_trailing(each, added);
         }) == "");
-  CHECK(cases::check<distx::rules::SumLeading<2>, 3>({x}, sum, 0,
-                                                     [](const auto& a) { return distx::sum_leading<2>(a); }) == "");
+  CHECK(cases::check<distx::rules::SumLeading<2>, 3>(
+            {x}, sum, 0, [](const auto& a) { return distx::ops::sum_leading<2>(a); }) == "");
 }
 
 TEST_CASE("causal_attention equals its formula, and its gradient finite differences, in every supported layout") {
   Whole x = Whole::numbers({3, 4, 3, 3, 2}, 6);
   for (double& value : x.values) value /= 4;
   const auto slope = Whole::numbers({3, 4, 3, 2}, 7);
-  CHECK(cases::check<distx::rules::CausalAttention, 5>({x}, attention(x), 1e-14,
-                                                       [](const auto& a) { return distx::causal_attention(a); }) == "");
+  CHECK(cases::check<distx::rules::CausalAttention, 5>(
+            {x}, attention(x), 1e-14, [](const auto& a) { return distx::ops::causal_attention(a); }) == "");
 
   const auto along_slope = [&](const Whole& at) {
     const Whole y = attention(at);
@@ -98,7 +98,7 @@ TEST_CASE("causal_attention equals its formula, and its gradient finite differen
   }
   CHECK(cases::check<distx::rules::CausalAttentionBackward, 5, 4>(
             {x, slope}, gradient, 1e-8,
-            [](const auto& a, const auto& g) { return distx::causal_attention_backward(a, g); }) == "");
+            [](const auto& a, const auto& g) { return distx::ops::causal_attention_backward(a, g); }) == "");
 }
 
 }  // namespace

@@ -13,16 +13,16 @@ TEST_CASE("matmul equals Eigen's product in every supported layout, transposed o
   const auto x = Whole::numbers({5, 7}, 1), w = Whole::numbers({7, 3}, 2);
   const auto product = whole(matrix(x) * matrix(w), {5, 3});
   CHECK(cases::check<distx::rules::Matmul, 2, 2>(
-            {x, w}, product, 0, [](const auto& a, const auto& b) { return distx::matmul(a, b); }) == "");
+            {x, w}, product, 0, [](const auto& a, const auto& b) { return distx::ops::matmul(a, b); }) == "");
 
   const auto turned_w = whole(matrix(w).transpose(), {3, 7});
   CHECK(cases::check<distx::rules::MatmulTransposed, 2, 2>({x, turned_w}, product, 0, [](const auto& a, const auto& b) {
-          return distx::matmul(a, distx::transposed(b));
+          return distx::ops::matmul(a, distx::ops::transposed(b));
         }) == "");
 
   const auto turned_x = whole(matrix(x).transpose(), {7, 5});
   CHECK(cases::check<distx::rules::TransposedMatmul, 2, 2>({turned_x, w}, product, 0, [](const auto& a, const auto& b) {
-          return distx::matmul(distx::transposed(a), b);
+          return distx::ops::matmul(distx::ops::transposed(a), b);
         }) == "");
 }
 
@@ -42,5 +42,5 @@ TEST_CASE("eigen::product equals Eigen's product for every combination of transp
       }
   CHECK(cases::check<distx::rules::Matmul, 2, 2>(
             {x, w}, whole(matrix(x) * matrix(w), {5, 3}), 0,
-            [](const auto& a, const auto& b) { return distx::matmul(a, b, distx::eigen::product); }) == "");
+            [](const auto& a, const auto& b) { return distx::ops::matmul(a, b, distx::eigen::product); }) == "");
 }

@@ -43,7 +43,7 @@ TEST_CASE("a Partial is reduced to Replicated or Shard with the fewest collectiv
       CHECK(after["all_reduce"].calls == (mesh.size<Model>() > 1 ? 1 : 0));
       CHECK(after.total().calls == after["all_reduce"].calls);
       const auto cost = distx::redistribution_cost<decltype(x)::layout_type, Layout<Shard<0, Data>>>(mesh, {5, 7});
-      const distx::Ledger sum = distx::sum_over_ranks(after, comm.inner());
+      const distx::observe::Ledger sum = distx::sum_over_ranks(after, comm.inner());
       CHECK(cost.total == sum.total().sent_bytes);
       CHECK(cost.collectives == after.total().calls);
       CHECK(after.total().received_bytes <= cost.largest_received);

@@ -54,8 +54,8 @@ std::size_t try_all(const Case& c, std::vector<std::string>& wrong) {
       const std::lock_guard lock(mutex);
       if (wrong.size() < 5) wrong.push_back("rank " + std::to_string(comm.rank()) + ": " + what);
     };
-    std::array<distx::AnyOp, distx::detail::max_axes> ops;
-    ops.fill(distx::AnyOp::make<Value>(distx::sum));
+    std::array<distx::calls::AnyOp, distx::detail::max_axes> ops;
+    ops.fill(distx::calls::AnyOp::make<Value>(distx::sum));
     std::size_t tried = 0;
     for (const auto& sizes : c.tensors)
       for (const auto& from : all_layouts(c.mesh.axes, sizes.size(), true))
@@ -64,7 +64,7 @@ std::size_t try_all(const Case& c, std::vector<std::string>& wrong) {
           const auto source = part(wanted.source, from, mesh->coordinates);
           const auto expected = part(wanted.target, to, mesh->coordinates);
           std::vector<Value> target(expected.size(), -1);
-          const distx::Traffic before = comm.ledger().total();
+          const distx::observe::Traffic before = comm.ledger().total();
           const auto barriers = comm.ledger()["barrier"].calls;
           distx::detail::Redistribution<distx::Host> work(*mesh, wanted, ops, distx::Span<const Value>(source),
                                                           distx::Span<Value>(target), {}, {});
@@ -74,7 +74,7 @@ std::size_t try_all(const Case& c, std::vector<std::string>& wrong) {
           } else {
             work.run();
           }
-          distx::Traffic moved = comm.ledger().total();
+          distx::observe::Traffic moved = comm.ledger().total();
           moved -= before;
           moved.calls -= comm.ledger()["barrier"].calls - barriers;  // of the first use of a group
           const distx::detail::RedistributionPlan plan(wanted, mesh->coordinates);

@@ -51,21 +51,22 @@ Whole gradient(Whole at, F&& f) {
 
 TEST_CASE("softmax equals its formula, and its gradient finite differences, in every supported layout") {
   CHECK(cases::check<distx::rules::Rowwise, 3>({x}, softmax(x), rounding,
-                                               [](const auto& a) { return distx::softmax(a); }) == "");
+                                               [](const auto& a) { return distx::ops::softmax(a); }) == "");
   CHECK(cases::check<distx::rules::RowwiseBackward, 3, 3>(
             {softmax(x), slope}, gradient(x, softmax), 1e-8,
-            [](const auto& a, const auto& b) { return distx::softmax_backward(a, b); }) == "");
+            [](const auto& a, const auto& b) { return distx::ops::softmax_backward(a, b); }) == "");
 }
 
 TEST_CASE("layer_norm equals its formula, and its gradients finite differences, in every supported layout") {
   CHECK(cases::check<distx::rules::LayerNorm, 3, 1, 1>(
             {x, weight, bias}, layer_norm(x, weight, bias), rounding,
-            [](const auto& a, const auto& b, const auto& c) { return distx::layer_norm(a, b, c); }) == "");
+            [](const auto& a, const auto& b, const auto& c) { return distx::ops::layer_norm(a, b, c); }) == "");
   const auto of_x = gradient(x, [](const Whole& at) { return layer_norm(at, weight, bias); });
   const auto of_gain = gradient(weight, [](const Whole& at) { return layer_norm(x, at, bias); });
   const auto of_bias = gradient(bias, [](const Whole& at) { return layer_norm(x, weight, at); });
   const auto backward = [](auto part) {
-    return [part](const auto& a, const auto& b, const auto& c) { return part(distx::layer_norm_backward(a, b, c)); };
+    return
+        [part](const auto& a, const auto& b, const auto& c) { return part(distx::ops::layer_norm_backward(a, b, c)); };
   };
   using Rule = distx::rules::LayerNormBackward;
   CHECK(cases::check<Rule, 3, 1, 3>({x, weight, slope}, of_x, 1e-7,

@@ -59,28 +59,28 @@ TEST_CASE("embedding returns the selected rows, and its gradient adds them up, i
   for (std::size_t i = 0; i < rows * width; ++i)
     taken.values[i] = table.values[static_cast<std::size_t>(ids.values[i / width]) * width + i % width];
   CHECK(cases::check<distx::rules::Embedding, 2, 2>({ids, table}, taken, 0, [](const auto& a, const auto& b) {
-          return distx::embedding(integers(a), b);
+          return distx::ops::embedding(integers(a), b);
         }) == "");
 
   const Whole gradient = Whole::numbers({batch, length, width}, 4);
   Whole added({vocabulary, width});
   for (std::size_t i = 0; i < rows * width; ++i)
     added.values[static_cast<std::size_t>(ids.values[i / width]) * width + i % width] += gradient.values[i];
-  CHECK(cases::check<distx::rules::EmbeddingBackward, 2, 2, 3>({table, ids, gradient}, added, 0,
-                                                               [](const auto& a, const auto& b, const auto& g) {
-                                                                 return distx::embedding_backward(a, integers(b), g);
-                                                               }) == "");
+  CHECK(cases::check<distx::rules::EmbeddingBackward, 2, 2, 3>(
+            {table, ids, gradient}, added, 0, [](const auto& a, const auto& b, const auto& g) {
+              return distx::ops::embedding_backward(a, integers(b), g);
+            }) == "");
 }
 
 TEST_CASE("cross_entropy and its gradient equal their formulas in every supported layout") {
   const auto expected = cross_entropies();
   CHECK(cases::check<distx::rules::CrossEntropy, 3, 2>(
             {logits, ids}, expected.losses, 1e-14,
-            [](const auto& a, const auto& b) { return distx::cross_entropy(a, integers(b)).losses; }) == "");
+            [](const auto& a, const auto& b) { return distx::ops::cross_entropy(a, integers(b)).losses; }) == "");
   CHECK(cases::check<distx::rules::CrossEntropyBackward, 3, 2, 2, 2>(
             {logits, ids, expected.log_sums, slope}, expected.gradient, 1e-14,
             [](const auto& a, const auto& b, const auto& sums, const auto& g) {
-              return distx::cross_entropy_backward(a, integers(b), sums, g);
+              return distx::ops::cross_entropy_backward(a, integers(b), sums, g);
             }) == "");
 }
 
@@ -92,12 +92,12 @@ TEST_CASE("cross_entropy reduces three numbers per row over the vocabulary's axi
     const auto x = cases::lay<double, 3, distx::Layout<distx::Shard<2, cases::Rows>>>(grid, logits);
     const auto targets = integers(cases::lay<double, 2, distx::Layout<>>(grid, ids));
     const auto before = comm.ledger();
-    const auto forward = distx::cross_entropy(x, targets);
+    const auto forward = distx::ops::cross_entropy(x, targets);
     const auto after_forward = comm.ledger() - before;
     CHECK(after_forward.total() == after_forward["all_reduce"]);
     CHECK(after_forward.total().calls == 2);
     CHECK(after_forward.total().payload_bytes == 3 * rows * sizeof(double));
-    (void)distx::cross_entropy_backward(x, targets, forward.log_sums, forward.losses);
+    (void)distx::ops::cross_entropy_backward(x, targets, forward.log_sums, forward.losses);
     CHECK((comm.ledger() - before) == after_forward);
   });
 }
@@ -107,7 +107,7 @@ TEST_CASE("embedding rejects an id outside the vocabulary") {
     const auto t = cases::lay<double, 2, distx::Layout<>>(grid, table);
     auto wrong = ids;
     wrong.values[4] = vocabulary;
-    CHECK_THROWS_AS((void)distx::embedding(integers(cases::lay<double, 2, distx::Layout<>>(grid, wrong)), t),
+    CHECK_THROWS_AS((void)distx::ops::embedding(integers(cases::lay<double, 2, distx::Layout<>>(grid, wrong)), t),
                     distx::DataError);
   });
 }

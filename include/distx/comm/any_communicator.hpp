@@ -196,12 +196,12 @@ class AnyCommunicator {
   [[nodiscard]] AnyCommunicator share() const { return AnyCommunicator(self_); }
   friend bool operator==(const AnyCommunicator& a, const AnyCommunicator& b) noexcept { return a.self_ == b.self_; }
 
-  template <ErasableCall Call>
+  template <calls::ErasableCall Call>
     requires std::same_as<typename Call::space, Space>
   void execute(const Call& call) {
     self_->execute(erase(call));
   }
-  template <ErasableCall Call>
+  template <calls::ErasableCall Call>
     requires std::same_as<typename Call::space, Space>
   [[nodiscard]] Pending<Space> start(const Call& call, typename Space::stream after = {}) {
     return self_->start(erase(call), after);

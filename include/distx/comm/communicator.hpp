@@ -38,6 +38,8 @@ concept PendingCollective =
       { pending.test() } -> std::same_as<bool>;
     };
 
+namespace calls {
+
 /// Satisfied if `comm.execute(call)` compiles: the communicator supports this collective as a blocking call.
 template <class C, class Call>
 concept Executes = Collective<Call> && requires(C& comm, const Call& call) { comm.execute(call); };
@@ -48,6 +50,8 @@ template <class C, class Call>
 concept Starts = Collective<Call> && requires(C& comm, const Call& call, typename Call::space::stream after) {
   { comm.start(call, after) } -> PendingCollective<typename Call::space>;
 };
+
+}  // namespace calls
 
 /// Moves and reduces tensor data among its ranks, in one memory space.
 ///
@@ -72,7 +76,9 @@ concept Communicator = std::movable<C> && !std::copyable<C> &&
                            comm.template allocate<float>(bytes)
                          } -> std::same_as<CommunicatorMemory<float, typename C::space>>;
                          comm.revoke(reason);
-                       } && Executes<C, Barrier<typename C::space>>;
+                       } && calls::Executes<C, calls::Barrier<typename C::space>>;
+
+namespace calls {
 
 /// Whether communicator C executes `AllReduce` of elements of type T with `Op`.
 template <class C, class T, class Op = Sum>
@@ -102,5 +108,7 @@ concept HasScatter = Executes<C, Scatter<T, typename C::space>>;
 template <class C, class T>
 concept HasPointToPoint = Executes<C, Send<T, typename C::space>> && Executes<C, Receive<T, typename C::space>> &&
                           Executes<C, SendReceive<T, typename C::space>>;
+
+}  // namespace calls
 
 }  // namespace distx

@@ -34,7 +34,7 @@ template <Communicator C>
     if (const auto known = comm.group_cache().find(grouping); known != comm.group_cache().end())
       return std::static_pointer_cast<C>(known->second)->share();
   // The barrier carries the hash of the grouping, so ranks with different groupings fail here.
-  detail::execute(comm, Barrier<typename C::space>{location, detail::hash_of(grouping)});
+  detail::execute(comm, calls::Barrier<typename C::space>{location, detail::hash_of(grouping)});
   const ErrorContext context{
       .operation = "groups", .backend = comm.backend(), .rank = comm.rank(), .size = comm.size(), .location = location};
   // Ranks that are in no group get the colors after those of the groups.

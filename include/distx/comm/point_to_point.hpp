@@ -65,7 +65,7 @@ template <class C, SpanArgument Out, SpanArgument In>
 /// Blocks until every rank has called it. Collective.
 template <class C>
 void barrier(C& comm, detail::here location = detail::here::current()) {
-  detail::execute(comm, Barrier<detail::space_of_t<C>>{location});
+  detail::execute(comm, calls::Barrier<detail::space_of_t<C>>{location});
 }
 /// Diagnoses a temporary communicator with one compile error.
 template <Communicator C>
@@ -76,7 +76,7 @@ void barrier(C&&) {
 template <class C>
 [[nodiscard]] auto start_barrier(C& comm, detail::stream_of_t<C> after = {},
                                  detail::here location = detail::here::current()) {
-  return detail::start(comm, Barrier<detail::space_of_t<C>>{location}, after);
+  return detail::start(comm, calls::Barrier<detail::space_of_t<C>>{location}, after);
 }
 
 }  // namespace distx

@@ -7,8 +7,8 @@
 namespace distx {
 
 /// A communicator of one rank: every collective is supported and local.
-class SerialCommunicator : public detail::BasicCommunicator<SerialCommunicator, shared_memory::Backend> {
-  using Base = detail::BasicCommunicator<SerialCommunicator, shared_memory::Backend>;
+class SerialCommunicator : public detail::BasicCommunicator<SerialCommunicator, detail::shared_memory::Backend> {
+  using Base = detail::BasicCommunicator<SerialCommunicator, detail::shared_memory::Backend>;
   friend Base;
 
  public:
@@ -28,7 +28,7 @@ class SerialCommunicator : public detail::BasicCommunicator<SerialCommunicator, 
           "a SerialCommunicator has one rank, and there are " + std::to_string(connector.size()) +
               "; use MpiCommunicator or ThreadCommunicator",
           {.operation = "SerialCommunicator", .backend = "serial", .rank = connector.rank(), .size = connector.size()});
-    return shared_memory::connect_region<shared_memory::HeapRegion>(connector, "serial", deadline);
+    return detail::shared_memory::connect_region<detail::shared_memory::HeapRegion>(connector, "serial", deadline);
   }
 };
 

@@ -29,8 +29,8 @@ int first_foreign_rank(C& connector) {
 
 /// A communicator of threads of one process. Every rank reads and writes all ranks' buffers in place; reductions
 /// combine operands in rank order.
-class ThreadCommunicator : public detail::BasicCommunicator<ThreadCommunicator, shared_memory::Backend> {
-  using Base = detail::BasicCommunicator<ThreadCommunicator, shared_memory::Backend>;
+class ThreadCommunicator : public detail::BasicCommunicator<ThreadCommunicator, detail::shared_memory::Backend> {
+  using Base = detail::BasicCommunicator<ThreadCommunicator, detail::shared_memory::Backend>;
   friend Base;
 
  public:
@@ -55,7 +55,7 @@ class ThreadCommunicator : public detail::BasicCommunicator<ThreadCommunicator, 
                           .backend = "threads",
                           .rank = connector.rank(),
                           .size = connector.size()});
-    return shared_memory::connect_region<shared_memory::HeapRegion>(connector, "threads", deadline);
+    return detail::shared_memory::connect_region<detail::shared_memory::HeapRegion>(connector, "threads", deadline);
   }
 };
 

@@ -44,6 +44,8 @@ template <class T>
 
 }  // namespace cuda::detail
 
+namespace cuda {
+
 /// Allows TF32 for float products of this thread while it exists: operands are rounded to 10 bits of fraction and
 /// computed on tensor cores, several times as fast. Scopes nest.
 class [[nodiscard]] AllowTF32 {
@@ -53,6 +55,8 @@ class [[nodiscard]] AllowTF32 {
   AllowTF32& operator=(const AllowTF32&) = delete;
   ~AllowTF32() { --cuda::detail::tf32_allowed; }
 };
+
+}  // namespace cuda
 
 /// Enqueues out = keep * out + scale * left * right, by cuBLAS. Products of bfloat16 and float16 accumulate in float.
 ///

@@ -66,7 +66,7 @@ class Buffer<T, Cuda> {
   /// @throws MemoryError with the requested size
   Buffer(std::size_t size, Uninitialized, CudaStreamRef stream) : size_(size) {
     if (size == 0) return;
-    const int device = current_device();
+    const int device = cuda::current_device();
     const cudaMemPool_t pool = cuda::detail::Pools::all().of(device);
     void* const memory = cuda::detail::allocated<T>(size, "GPU", [&](void** at, std::size_t bytes) {
       return cudaMallocFromPoolAsync(at, bytes, pool, stream.native_handle());
@@ -97,11 +97,13 @@ class Buffer<T, Cuda> {
   std::size_t size_ = 0;
 };
 
+namespace cuda {
+
 /// Owns page-locked memory of the host, for asynchronous copies from and to GPUs. Initially zero; aligned to a page.
 template <class T>
 class PinnedBuffer {
   static_assert(std::is_trivially_copyable_v<T>,
-                "distx::PinnedBuffer: elements are moved as bytes, so they must be trivially copyable");
+                "distx::cuda::PinnedBuffer: elements are moved as bytes, so they must be trivially copyable");
 
  public:
   PinnedBuffer() noexcept = default;
@@ -151,5 +153,7 @@ struct CurrentDevice<Cuda> {
 };
 
 }  // namespace detail
+
+}  // namespace cuda
 
 }  // namespace distx

@@ -8,12 +8,16 @@
 
 namespace distx {
 
+namespace cuda {
+
 /// Options of `pick_device`.
 struct PickOptions {
   /// Lets several ranks use one GPU, for tests: NCCL accepts that only if it believes the ranks to be on different
   /// hosts.
   bool share = false;
 };
+
+}  // namespace cuda
 
 namespace cuda::detail {
 
@@ -33,6 +37,8 @@ struct Picked {
 }
 
 }  // namespace cuda::detail
+
+namespace cuda {
 
 /// Makes a GPU current that no other rank uses, and returns its number in this process.
 ///
@@ -69,5 +75,7 @@ int pick_device(C& connector, const PickOptions& options = {}) {
   set_device(device);
   return device;
 }
+
+}  // namespace cuda
 
 }  // namespace distx

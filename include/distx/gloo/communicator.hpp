@@ -43,7 +43,7 @@ class GlooCommunicator : public detail::BasicCommunicator<GlooCommunicator, deta
 
   template <class C>
   static std::shared_ptr<State> connected(C& connector, const Options& options) {
-    const RankOf self{connector.rank(), connector.size(), "gloo"};
+    const calls::RankOf self{connector.rank(), connector.size(), "gloo"};
     const ErrorContext context{
         .operation = "GlooCommunicator", .backend = self.backend, .rank = self.rank, .size = self.size};
     const auto hosts = all_gather_values(connector, detail::host_id());

@@ -14,8 +14,8 @@ namespace distx {
 /// - Asynchronous calls progress inside this rank's calls of MPI: `test`, `wait`, and any other.
 /// - A communicator keeps MPI initialized. The destructor is local; all ranks destroy the communicator at about the
 ///   same time.
-class MpiCommunicator : public detail::BasicCommunicator<MpiCommunicator, mpi::Backend> {
-  using Base = detail::BasicCommunicator<MpiCommunicator, mpi::Backend>;
+class MpiCommunicator : public detail::BasicCommunicator<MpiCommunicator, detail::mpi::Backend> {
+  using Base = detail::BasicCommunicator<MpiCommunicator, detail::mpi::Backend>;
   friend Base;
 
  public:
@@ -32,34 +32,34 @@ class MpiCommunicator : public detail::BasicCommunicator<MpiCommunicator, mpi::B
   /// Makes a communicator from a duplicate of `comm`, which remains the caller's. Collective over `comm`.
   /// @throws ConnectError unless `comm` is an intracommunicator and MPI is initialized
   [[nodiscard]] static MpiCommunicator from_native_handle(MPI_Comm comm, const MpiOptions& options = {}) {
-    return MpiCommunicator(std::make_shared<mpi::Session>(comm, options.deadline), options);
+    return MpiCommunicator(std::make_shared<detail::mpi::Session>(comm, options.deadline), options);
   }
   /// Returns the MPI communicator of blocking calls; it remains owned by this object.
   [[nodiscard]] MPI_Comm native_handle() const noexcept { return backend_of().native_handle(); }
   /// Returns whether MPI was initialized with MPI_THREAD_MULTIPLE.
   [[nodiscard]] static bool serves_threads() {
-    return boost::mpi::environment::thread_level() == mpi::ThreadLevel::multiple;
+    return boost::mpi::environment::thread_level() == detail::mpi::ThreadLevel::multiple;
   }
 
  private:
   using Base::Base;
-  MpiCommunicator(std::shared_ptr<mpi::Session> session, const MpiOptions& options)
+  MpiCommunicator(std::shared_ptr<detail::mpi::Session> session, const MpiOptions& options)
       : Base(made(std::move(session), options)) {}
 
-  static std::shared_ptr<State> made(std::shared_ptr<mpi::Session> session, const MpiOptions& options) {
+  static std::shared_ptr<State> made(std::shared_ptr<detail::mpi::Session> session, const MpiOptions& options) {
     const auto context = session->where("MpiCommunicator");
     if (options.max_count < 1 || options.max_count > INT_MAX)
       throw InvalidArgument("invalid max_count " + std::to_string(options.max_count) + ": must be in [1, " +
                                 std::to_string(INT_MAX) + "]",
                             context);
     session->barrier("MpiCommunicator");
-    auto comm = mpi::duplicate(session->comm(), context);
+    auto comm = detail::mpi::duplicate(session->comm(), context);
     return std::make_shared<State>(std::move(session), std::move(comm), options);
   }
 
-  static std::shared_ptr<mpi::Session> session_of(MpiConnector& connector) { return connector.session(); }
+  static std::shared_ptr<detail::mpi::Session> session_of(MpiConnector& connector) { return connector.session(); }
   template <Connector C>
-  static std::shared_ptr<mpi::Session> session_of(C& connector) {
+  static std::shared_ptr<detail::mpi::Session> session_of(C& connector) {
     if constexpr (std::same_as<C, AnyConnector>)
       if (auto* const known = connector.template target<MpiConnector>(); known != nullptr) return known->session();
     if (connector.size() != 1)
@@ -68,7 +68,7 @@ class MpiCommunicator : public detail::BasicCommunicator<MpiCommunicator, mpi::B
               " ranks were not started by MPI; start the program with mpirun and use connect() or an "
               "MpiConnector, or use ThreadCommunicator for ranks that are threads",
           {.operation = "MpiCommunicator", .backend = "mpi", .rank = connector.rank(), .size = connector.size()});
-    return mpi::alone();
+    return detail::mpi::alone();
   }
 };
 

@@ -13,7 +13,8 @@ struct MpiConnectorOptions {
   /// The deadline of this connector's calls and of the finalization of MPI.
   Timeout deadline = default_deadline;
   /// The thread level to request from MPI; `thread_level()` returns the level that MPI provides.
-  mpi::ThreadLevel thread_level = mpi::ThreadLevel::multiple;
+  using ThreadLevel = boost::mpi::threading::level;
+  ThreadLevel thread_level = ThreadLevel::multiple;
 };
 
 /// The connector of an MPI program. Move-only; MPI is finalized after the connector and all communicators made from it
@@ -27,13 +28,13 @@ class MpiConnector {
   /// Initializes MPI, which removes its own arguments from `argc` and `argv`. Collective.
   /// @throws ConnectError if MPI was initialized before, or differs from the MPI of the launcher
   MpiConnector(int& argc, char**& argv, const MpiConnectorOptions& options = {})
-      : session_(std::make_shared<mpi::Session>(argc, argv, options.thread_level, options.deadline)) {}
+      : session_(std::make_shared<detail::mpi::Session>(argc, argv, options.thread_level, options.deadline)) {}
 
   /// Joins the ranks of a host program's communicator. Collective over `comm`, which is duplicated and remains the
   /// caller's; MPI is never finalized.
   /// @throws ConnectError unless `comm` is an intracommunicator and MPI is initialized
   explicit MpiConnector(MPI_Comm comm, const MpiConnectorOptions& options = {})
-      : session_(std::make_shared<mpi::Session>(comm, options.deadline)) {}
+      : session_(std::make_shared<detail::mpi::Session>(comm, options.deadline)) {}
 
   MpiConnector(MpiConnector&&) noexcept = default;
   MpiConnector& operator=(MpiConnector&&) noexcept = default;
@@ -44,17 +45,19 @@ class MpiConnector {
   [[nodiscard]] int local_rank() const noexcept { return session_->local_rank(); }
   [[nodiscard]] int local_size() const noexcept { return session_->local_size(); }
   [[nodiscard]] int root_rank() const noexcept { return 0; }
-  [[nodiscard]] mpi::ThreadLevel thread_level() const { return boost::mpi::environment::thread_level(); }
+  [[nodiscard]] MpiConnectorOptions::ThreadLevel thread_level() const {
+    return boost::mpi::environment::thread_level();
+  }
   /// Returns the duplicated communicator; it remains owned by this connector. For Boost.MPI, attach to it:
   /// `boost::mpi::communicator(connector.native_handle(), boost::mpi::comm_attach)`.
   [[nodiscard]] MPI_Comm native_handle() const noexcept { return session_->comm(); }
   /// Returns the channel for failure notifications, which keeps MPI initialized, or null without MPI_THREAD_MULTIPLE:
   /// then no thread may poll while another one calls MPI.
   [[nodiscard]] std::shared_ptr<FailureChannel> failure_channel() const {
-    if (thread_level() != mpi::ThreadLevel::multiple) return nullptr;
+    if (thread_level() != detail::mpi::ThreadLevel::multiple) return nullptr;
     return session_;
   }
-  [[nodiscard]] const std::shared_ptr<mpi::Session>& session() const noexcept { return session_; }
+  [[nodiscard]] const std::shared_ptr<detail::mpi::Session>& session() const noexcept { return session_; }
 
   /// Blocks until every rank has called it. Collective. @throws TimeoutError
   void barrier() { session_->barrier("barrier"); }
@@ -108,7 +111,7 @@ class MpiConnector {
           session_->where(operation));
   }
 
-  std::shared_ptr<mpi::Session> session_;
+  std::shared_ptr<detail::mpi::Session> session_;
 };
 
 }  // namespace distx

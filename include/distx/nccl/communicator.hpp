@@ -49,7 +49,7 @@ class NcclCommunicator : public detail::BasicCommunicator<NcclCommunicator, nccl
   /// by its deadline.
   /// @throws ConnectError, TimeoutError
   [[nodiscard]] static NcclCommunicator from_native_handle(ncclComm_t comm, NcclOptions options = {}) {
-    RankOf self{0, 1, "nccl"};
+    calls::RankOf self{0, 1, "nccl"};
     const ErrorContext context{.operation = "NcclCommunicator", .backend = "nccl"};
     nccl::detail::refuse_making_in_group(context);
     if (comm == nullptr) throw InvalidArgument("the communicator is null", context);
@@ -60,13 +60,13 @@ class NcclCommunicator : public detail::BasicCommunicator<NcclCommunicator, nccl
     nccl::detail::check(ncclCommCuDevice(comm, &device), "ncclCommCuDevice", context);
     options.device = device;
     cuda::detail::Pools::all().share(device);
-    const DeviceGuard guard(device);
+    const cuda::DeviceGuard guard(device);
     auto comms = nccl::detail::split_all(comm, 0, self.rank, options, context, [] { return false; });
     auto state = std::make_shared<State>(self, device, options, std::move(comms), nullptr, std::uint64_t{0});
     state->guarded([&] {
       nccl::detail::connect_all(state->backend, context);
-      state->backend.set_capability(std::ranges::min(
-          state->backend.gathered(compute_capability(device), context.operation, std::source_location::current())));
+      state->backend.set_capability(std::ranges::min(state->backend.gathered(
+          cuda::compute_capability(device), context.operation, std::source_location::current())));
     });
     return NcclCommunicator(std::move(state));
   }
@@ -95,7 +95,7 @@ class NcclCommunicator : public detail::BasicCommunicator<NcclCommunicator, nccl
     const int first = std::ranges::min(group, {}, &SplitRequest::rank).rank;
     const auto here =
         std::find_if(group.begin(), group.end(), [&](const SplitRequest& request) { return request.rank == rank(); });
-    const RankOf self{static_cast<int>(here - group.begin()), static_cast<int>(group.size()), backend()};
+    const calls::RankOf self{static_cast<int>(here - group.begin()), static_cast<int>(group.size()), backend()};
     const auto identity = nccl::detail::identity_of(backend_of().revocation.identity(), backend_of().children++, first);
     const auto where = context("split", location);
     auto part = made(self, identity, where, [&](ncclComm_t parent, auto&& stop) {
@@ -124,7 +124,7 @@ class NcclCommunicator : public detail::BasicCommunicator<NcclCommunicator, nccl
     }
     if (without.empty()) return split(0, rank(), location);  // which ncclCommShrink refuses
     const auto below = std::lower_bound(without.begin(), without.end(), rank()) - without.begin();
-    const RankOf self{rank() - static_cast<int>(below), size() - static_cast<int>(without.size()), backend()};
+    const calls::RankOf self{rank() - static_cast<int>(below), size() - static_cast<int>(without.size()), backend()};
     std::uint64_t gone = 0;
     for (const int rank : without) gone = nccl::detail::identity_of(gone, rank);
     const auto identity = nccl::detail::identity_of(backend_of().revocation.identity(), gone, self.size);
@@ -148,8 +148,8 @@ class NcclCommunicator : public detail::BasicCommunicator<NcclCommunicator, nccl
 
   /// Makes a communicator of what `make(parent, stop)` returns, over the same failure channel.
   template <class Make>
-  NcclCommunicator made(const RankOf& self, std::uint64_t identity, const ErrorContext& where, Make&& make) {
-    const DeviceGuard guard(backend_of().device);
+  NcclCommunicator made(const calls::RankOf& self, std::uint64_t identity, const ErrorContext& where, Make&& make) {
+    const cuda::DeviceGuard guard(backend_of().device);
     return state()->guarded([&] {
       auto comms = backend_of().comms.with_parent(where, [&](ncclComm_t parent) {
         return make(parent, [this] { return backend_of().revocation.poll(), backend_of().revocation.revoked(); });
@@ -157,7 +157,7 @@ class NcclCommunicator : public detail::BasicCommunicator<NcclCommunicator, nccl
       return NcclCommunicator(child(self, identity, where, std::move(comms)));
     });
   }
-  std::shared_ptr<State> child(const RankOf& self, std::uint64_t identity, const ErrorContext& where,
+  std::shared_ptr<State> child(const calls::RankOf& self, std::uint64_t identity, const ErrorContext& where,
                                nccl::detail::Comms comms) const {
     auto state = std::make_shared<State>(self, backend_of().device, backend_of().options, std::move(comms),
                                          backend_of().revocation.failure_channel(), identity);
@@ -167,7 +167,7 @@ class NcclCommunicator : public detail::BasicCommunicator<NcclCommunicator, nccl
   }
 
   template <class Comm>
-  NcclCommunicator shrunk(Comm, const RankOf& self, std::uint64_t identity, const ErrorContext& where,
+  NcclCommunicator shrunk(Comm, const calls::RankOf& self, std::uint64_t identity, const ErrorContext& where,
                           std::vector<int>& without) {
     if constexpr (nccl::detail::HasShrink<Comm>) {
       nccl::detail::refuse_making_in_group(where);
@@ -175,7 +175,7 @@ class NcclCommunicator : public detail::BasicCommunicator<NcclCommunicator, nccl
       if (!failed)
         state()->guarded(
             [&] { backend_of().settle(where); });  // NCCL may hang if the parent's operations are in flight
-      const DeviceGuard guard(backend_of().device);
+      const cuda::DeviceGuard guard(backend_of().device);
       auto comms = backend_of().comms.with_parent(where, [&](Comm parent) {
         if (parent == nullptr)
           throw InvalidState(

@@ -7,6 +7,8 @@
 // processes, tracks its threads; a span is an event "X", an asynchronous one a pair of "b" and "e".
 namespace distx {
 
+namespace observe {
+
 /// The offset of a rank's clock: its time minus `nanoseconds` is rank 0's time, with an error of at most `uncertainty`.
 struct ClockOffset {
   std::int64_t nanoseconds = 0;
@@ -14,6 +16,8 @@ struct ClockOffset {
 
   friend bool operator==(const ClockOffset&, const ClockOffset&) = default;
 };
+
+}  // namespace observe
 
 namespace detail {
 
@@ -30,7 +34,7 @@ inline std::string chrome_metadata(const std::string& kind, int rank, int track,
          R"(,"args":{)" + argument + "}}";
 }
 
-inline std::string chrome_arguments(const TimedSpan& span) {
+inline std::string chrome_arguments(const observe::TimedSpan& span) {
   std::string text =
       R"(,"args":{"bytes":)" + std::to_string(span.bytes) + R"(,"wire_bytes":)" + std::to_string(span.wire_bytes);
   if (span.location.line() != 0) {
@@ -42,8 +46,8 @@ inline std::string chrome_arguments(const TimedSpan& span) {
 
 /// Returns the events of one rank as JSON objects separated by commas, at least one. `zero` is the start of the trace
 /// in rank 0's time.
-[[nodiscard]] inline std::string chrome_events(const Timeline::Contents& contents, int rank, const ClockOffset& offset,
-                                               std::int64_t zero) {
+[[nodiscard]] inline std::string chrome_events(const observe::Timeline::Contents& contents, int rank,
+                                               const observe::ClockOffset& offset, std::int64_t zero) {
   std::string text = chrome_metadata("process_name", rank, 0, R"("name":"rank )" + std::to_string(rank) + '"');
   const auto add = [&](const std::string& event) { text.append(",\n").append(event); };
   add(chrome_metadata("process_sort_index", rank, 0, R"("sort_index":)" + std::to_string(rank)));

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace distx {
+namespace distx::observe {
 
 /// Counts the calls of one operation and the bytes they moved on one rank.
 struct Traffic {
@@ -79,4 +79,4 @@ class Ledger {
   Entries entries_;
 };
 
-}  // namespace distx
+}  // namespace distx::observe

@@ -8,6 +8,8 @@
 
 namespace distx {
 
+namespace observe {
+
 /// The purpose of memory that a training holds.
 enum class MemoryKind : std::uint8_t { weights, gradients, optimizer, in_flight };
 
@@ -37,36 +39,38 @@ struct MemoryLedger {
   friend bool operator==(const MemoryLedger&, const MemoryLedger&) = default;
 };
 
+}  // namespace observe
+
 namespace detail {
 
 /// Counts the memory held; it may be released on another thread.
 class MemoryAccount {
  public:
-  void add(MemoryKind kind, std::size_t bytes) {
+  void add(observe::MemoryKind kind, std::size_t bytes) {
     const std::lock_guard lock(mutex_);
-    for (MemoryLedger::Use* use : {&of(kind), &ledger_.total}) {
+    for (observe::MemoryLedger::Use* use : {&of(kind), &ledger_.total}) {
       use->held += bytes;
       use->peak = std::max(use->peak, use->held);
     }
   }
-  void remove(MemoryKind kind, std::size_t bytes) noexcept {
+  void remove(observe::MemoryKind kind, std::size_t bytes) noexcept {
     const std::lock_guard lock(mutex_);
     of(kind).held -= bytes;
     ledger_.total.held -= bytes;
   }
-  [[nodiscard]] MemoryLedger ledger() const {
+  [[nodiscard]] observe::MemoryLedger ledger() const {
     const std::lock_guard lock(mutex_);
     return ledger_;
   }
 
  private:
-  MemoryLedger::Use& of(MemoryKind kind) noexcept {
+  observe::MemoryLedger::Use& of(observe::MemoryKind kind) noexcept {
     switch (kind) {
-      case MemoryKind::weights:
+      case observe::MemoryKind::weights:
         return ledger_.weights;
-      case MemoryKind::gradients:
+      case observe::MemoryKind::gradients:
         return ledger_.gradients;
-      case MemoryKind::optimizer:
+      case observe::MemoryKind::optimizer:
         return ledger_.optimizer;
       default:
         return ledger_.in_flight;
@@ -74,7 +78,7 @@ class MemoryAccount {
   }
 
   mutable std::mutex mutex_;
-  MemoryLedger ledger_;
+  observe::MemoryLedger ledger_;
 };
 
 }  // namespace detail

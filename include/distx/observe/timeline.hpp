@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-namespace distx {
+namespace distx::observe {
 
 /// An interval of time on one rank, from `begin` to `end` in nanoseconds of its timeline's clock.
 struct TimedSpan {
@@ -107,4 +107,4 @@ class Timeline {
   Contents contents_;
 };
 
-}  // namespace distx
+}  // namespace distx::observe

@@ -11,10 +11,14 @@
 
 namespace distx {
 
+namespace schedules {
+
 /// A function from the number of a step, from 0, to its learning rate; a custom function works as well as those below.
 template <class S>
 concept Schedule = std::copy_constructible<S> && std::regular_invocable<const S&, std::uint64_t> &&
                    std::convertible_to<std::invoke_result_t<const S&, std::uint64_t>, double>;
+
+}  // namespace schedules
 
 namespace detail {
 
@@ -36,6 +40,8 @@ inline double completed(std::uint64_t step, std::uint64_t steps) noexcept {
 }
 
 }  // namespace detail
+
+namespace schedules {
 
 /// Returns a Schedule with the same rate in every step.
 /// @throws InvalidArgument unless rate is finite and at least 0
@@ -73,5 +79,7 @@ template <Schedule S>
     return then(std::uint64_t{0}) * static_cast<double>(step + 1) / static_cast<double>(steps);
   };
 }
+
+}  // namespace schedules
 
 }  // namespace distx

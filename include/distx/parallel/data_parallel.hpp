@@ -329,7 +329,7 @@ class DataParallel {
   /// Returns the number of steps that were skipped because a scaled loss made a gradient overflow.
   [[nodiscard]] std::uint64_t skipped_steps() const noexcept { return engine_->scaler().skipped(); }
   /// Returns the bytes that this rank holds, now and at peak.
-  [[nodiscard]] MemoryLedger memory() const { return engine_->memory(); }
+  [[nodiscard]] observe::MemoryLedger memory() const { return engine_->memory(); }
   /// Returns the number of reductions in a step.
   [[nodiscard]] std::size_t bucket_count() const noexcept { return engine_->bucket_count(); }
 

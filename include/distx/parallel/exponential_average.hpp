@@ -62,7 +62,7 @@ class ExponentialAverage {
         : engine_(&engine), segments_(std::move(segments)), token_(engine.swap_token()), after_(after) {
       std::size_t bytes = 0;
       for (const auto& segment : segments_) bytes += detail::round_up_to_lines(segment.weight.size_bytes());
-      kept_ = detail::allocate_tracked_local<Space>(engine.account(), MemoryKind::in_flight, bytes);
+      kept_ = detail::allocate_tracked_local<Space>(engine.account(), observe::MemoryKind::in_flight, bytes);
       engine.ordered(after, [&] { copy_kept(true); });
     }
     void copy_kept(bool keep) {
@@ -108,7 +108,7 @@ class ExponentialAverage {
     each([&](const Segment<Space>& segment) {
       bytes += detail::round_up_to_lines(segment.weight.size() * width(segment));
     });
-    average_ = detail::allocate_tracked_local<Space>(engine.account(), MemoryKind::optimizer, bytes);
+    average_ = detail::allocate_tracked_local<Space>(engine.account(), observe::MemoryKind::optimizer, bytes);
     engine.ordered(after, [&] {
       with_average([&](const Segment<Space>& segment, Span<AnyElement, Space> mean) {
         detail::cast_to<Space>(after, mean, segment.weight);

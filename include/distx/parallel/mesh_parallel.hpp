@@ -168,7 +168,7 @@ class MeshParallel {
   /// Returns the factor for the loss before the backward pass.
   [[nodiscard]] double loss_scale() const noexcept { return training_.loss_scale(); }
   /// Returns the bytes that this rank holds, now and at peak.
-  [[nodiscard]] MemoryLedger memory() const { return training_.memory(); }
+  [[nodiscard]] observe::MemoryLedger memory() const { return training_.memory(); }
 
  private:
   friend struct detail::TrainingAccess;

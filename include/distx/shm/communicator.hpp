@@ -10,8 +10,8 @@ namespace distx {
 /// Memory from `allocate` is accessed in place by all ranks; other memory is copied through shared staging buffers.
 /// Reductions combine operands in rank order, so the result does not depend on the kind of memory. If a rank's process
 /// dies, the calls of the other ranks throw RankFailure.
-class ShmCommunicator : public detail::BasicCommunicator<ShmCommunicator, shared_memory::Backend> {
-  using Base = detail::BasicCommunicator<ShmCommunicator, shared_memory::Backend>;
+class ShmCommunicator : public detail::BasicCommunicator<ShmCommunicator, detail::shared_memory::Backend> {
+  using Base = detail::BasicCommunicator<ShmCommunicator, detail::shared_memory::Backend>;
   friend Base;
 
  public:
@@ -27,7 +27,7 @@ class ShmCommunicator : public detail::BasicCommunicator<ShmCommunicator, shared
 
   template <class C>
   static std::shared_ptr<State> connected(C& connector, Timeout deadline) {
-    const auto all = all_gather_values(connector, shm::host_id());
+    const auto all = all_gather_values(connector, detail::shm::host_id());
     for (std::size_t rank = 0; rank < all.size(); ++rank)
       if (all[rank] != all[0])
         throw ConnectError(
@@ -35,7 +35,7 @@ class ShmCommunicator : public detail::BasicCommunicator<ShmCommunicator, shared
                 " runs on another host than rank 0, and shared memory is for the ranks of one host; use "
                 "MpiCommunicator",
             {.operation = "ShmCommunicator", .backend = "shm", .rank = connector.rank(), .size = connector.size()});
-    return shared_memory::connect_region<shm::SegmentRegion>(connector, "shm", deadline);
+    return detail::shared_memory::connect_region<detail::shm::SegmentRegion>(connector, "shm", deadline);
   }
 };
 

@@ -101,7 +101,7 @@ void unpacked(typename Space::stream stream, Span<T, Space> to, const Box& whole
 ///
 /// All extents but that of `dim` are equal on all ranks; so is that of `dim`, unless `sizes` says otherwise.
 template <Communicator C, detail::WholeTensor X>
-[[nodiscard]] auto all_gather(C& comm, const X& x, std::size_t dim, Counts sizes = {},
+[[nodiscard]] auto all_gather(C& comm, const X& x, std::size_t dim, calls::Counts sizes = {},
                               typename C::space::stream stream = {}, detail::here location = detail::here::current()) {
   using T = typename X::value_type;
   const auto part = detail::const_tensor_ref(x);
@@ -118,8 +118,8 @@ template <Communicator C, detail::WholeTensor X>
   if (!direct) received = detail::buffer_on<T, Space>(stream, elements, uninitialized);
   const auto counts = detail::volumes_of(boxes);
   const auto target = direct ? whole.values() : received.span();
-  const Counts named = sizes.empty() ? Counts{} : Counts(counts);
-  detail::make_in_order(comm, AllGather<T, Space>{part.values(), target, named, location}, stream);
+  const calls::Counts named = sizes.empty() ? calls::Counts{} : calls::Counts(counts);
+  detail::make_in_order(comm, calls::AllGather<T, Space>{part.values(), target, named, location}, stream);
   if (!direct)
     detail::unpacked<Space>(stream, whole.values(), detail::whole_box(extents), boxes,
                             detail::as_const(received.span()));
@@ -130,7 +130,7 @@ template <Communicator C, detail::WholeTensor X>
 ///
 /// The extent n of `dim` is partitioned evenly, rank i of p receiving [n*i/p, n*(i+1)/p), or into `sizes`.
 template <Communicator C, detail::WholeTensor X, class Op>
-[[nodiscard]] auto reduce_scatter(C& comm, const X& x, Op op, std::size_t dim, Counts sizes = {},
+[[nodiscard]] auto reduce_scatter(C& comm, const X& x, Op op, std::size_t dim, calls::Counts sizes = {},
                                   typename C::space::stream stream = {},
                                   detail::here location = detail::here::current()) {
   using T = typename X::value_type;
@@ -146,8 +146,8 @@ template <Communicator C, detail::WholeTensor X, class Op>
   Buffer<T, Space> sent;
   if (dim != 0) sent = detail::packed<Space>(stream, detail::whole_box(whole.extents()), boxes, whole.values());
   detail::make_in_order(comm,
-                        ReduceScatter<T, Op, Space>{dim == 0 ? whole.values() : detail::as_const(sent.span()),
-                                                    part.values(), op, counts, location},
+                        calls::ReduceScatter<T, Op, Space>{dim == 0 ? whole.values() : detail::as_const(sent.span()),
+                                                           part.values(), op, counts, location},
                         stream);
   return part;
 }
@@ -157,8 +157,9 @@ template <Communicator C, detail::WholeTensor X, class Op>
 ///
 /// `split_dim` is partitioned evenly. If the ranks' extents along `concat_dim` differ, `sizes` gives them.
 template <Communicator C, detail::WholeTensor X>
-[[nodiscard]] auto all_to_all(C& comm, const X& x, std::size_t split_dim, std::size_t concat_dim, Counts sizes = {},
-                              typename C::space::stream stream = {}, detail::here location = detail::here::current()) {
+[[nodiscard]] auto all_to_all(C& comm, const X& x, std::size_t split_dim, std::size_t concat_dim,
+                              calls::Counts sizes = {}, typename C::space::stream stream = {},
+                              detail::here location = detail::here::current()) {
   using T = typename X::value_type;
   const auto from = detail::const_tensor_ref(x);
   detail::check_dimension(comm, "all_to_all", std::max(split_dim, concat_dim), from.rank(), sizes, location);
@@ -178,7 +179,7 @@ template <Communicator C, detail::WholeTensor X>
   Tensor<T, from.rank(), Space> to(extents, detail::buffer_on<T, Space>(stream, elements, uninitialized));
   const auto received = detail::buffer_on<T, Space>(stream, elements, uninitialized);
   const auto out_counts = detail::volumes_of(outs), in_counts = detail::volumes_of(ins);
-  detail::make_in_order(comm, AllToAll<T, Space>{sent.span(), received.span(), out_counts, in_counts, location},
+  detail::make_in_order(comm, calls::AllToAll<T, Space>{sent.span(), received.span(), out_counts, in_counts, location},
                         stream);
   detail::unpacked<Space>(stream, to.values(), detail::whole_box(extents), ins, detail::as_const(received.span()));
   return to;

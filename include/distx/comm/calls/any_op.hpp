@@ -67,6 +67,8 @@ consteval std::uint64_t type_fingerprint() {
 
 }  // namespace detail
 
+namespace calls {
+
 /// A reduction op and its element type, both known only at run time; owns a copy of the op.
 class AnyOp {
  public:
@@ -155,5 +157,7 @@ class AnyOp {
   bool finishes_ = false;
   ElementType type_ = ElementType::bytes;
 };
+
+}  // namespace calls
 
 }  // namespace distx

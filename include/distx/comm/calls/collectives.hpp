@@ -15,6 +15,8 @@
 // AnyElement (and AnyOp) is erased: its element type is known at run time only.
 namespace distx {
 
+namespace calls {
+
 /// The operation of a call.
 enum class CollectiveKind : std::uint8_t {
   all_reduce,
@@ -295,7 +297,11 @@ concept ErasableCall = Collective<Call> && requires(const Call& call) { erase(ca
 template <ErasableCall Call>
 using erased_t = decltype(erase(std::declval<const Call&>()));
 
+}  // namespace calls
+
 namespace detail {
+
+using namespace calls;
 
 /// Compile-time properties of an operation, for algorithms and checks.
 template <Collective Call>

@@ -10,6 +10,8 @@
 // The local checks of a call, and the fingerprint by which the ranks check that they make the same call.
 namespace distx {
 
+namespace calls {
+
 /// A rank, the number of ranks, and the backend's name.
 struct RankOf {
   int rank = 0;
@@ -39,6 +41,8 @@ struct RankOf {
   return block_offset(counts, equal, size);
 }
 /// @}
+
+}  // namespace calls
 
 namespace detail {
 
@@ -106,6 +110,8 @@ class Validation {
 };
 
 }  // namespace detail
+
+namespace calls {
 
 /// @name validate(call, self)
 /// Checks everything that this rank can check alone: sizes, types, counts, root, overlap. For erased calls in any
@@ -243,6 +249,8 @@ struct Fingerprint {
   friend bool operator==(const Fingerprint&, const Fingerprint&) = default;
 };
 
+}  // namespace calls
+
 namespace detail {
 
 inline std::uint64_t hash_of(Counts counts) noexcept { return counts.empty() ? 0 : fnv1a(counts); }
@@ -261,6 +269,8 @@ void describe(Fingerprint& f, const AnySpan& span) noexcept {
 }
 
 }  // namespace detail
+
+namespace calls {
 
 /// Returns the properties of this call that all ranks must agree on.
 template <Collective Call>
@@ -291,6 +301,8 @@ template <Collective Call>
   return f;
 }
 
+}  // namespace calls
+
 namespace detail {
 
 /// Returns a 64-bit hash of a fingerprint.
@@ -306,6 +318,8 @@ inline std::uint64_t digest_of(const Fingerprint& f) noexcept {
 }
 
 }  // namespace detail
+
+namespace calls {
 
 /// Returns the first difference between this rank's call and another's: `rank 1 passes 8 elements, this rank 10`.
 [[nodiscard]] inline std::string difference(const Fingerprint& mine, const Fingerprint& theirs, int their_rank) {
@@ -330,5 +344,7 @@ inline std::uint64_t digest_of(const Fingerprint& f) noexcept {
   if (mine.in_place != theirs.in_place) return who + "and this rank differ in whether the call is in place";
   return who + "calls something else than this rank";
 }
+
+}  // namespace calls
 
 }  // namespace distx

@@ -12,6 +12,8 @@
 // van de Geijn, "Collective communication: theory, practice, and experience" (2007).
 namespace distx {
 
+namespace calls {
+
 /// The bytes that one rank sends and receives in one call. Over all ranks, both sums are equal.
 struct WireBytes {
   std::size_t sent = 0;
@@ -19,6 +21,8 @@ struct WireBytes {
 
   friend bool operator==(const WireBytes&, const WireBytes&) = default;
 };
+
+}  // namespace calls
 
 namespace detail {
 
@@ -34,6 +38,8 @@ constexpr std::size_t element_bytes(const Span<T, S>& span) noexcept {
 constexpr int end_of_chain(int root, int size) noexcept { return (root + size - 1) % size; }
 
 }  // namespace detail
+
+namespace calls {
 
 /// @name wire_bytes(call, rank, size)
 /// Returns the bytes that rank `rank` of `size` sends and receives. For well-formed calls, erased or not, in any memory
@@ -121,5 +127,7 @@ template <Collective Call>
   else
     return 0;
 }
+
+}  // namespace calls
 
 }  // namespace distx

@@ -12,7 +12,7 @@ namespace distx {
 /// A channel that collects observations: a connector, or a communicator that can broadcast host bytes.
 template <class C>
 concept ControlChannel =
-    Connector<C> || (Communicator<C> && HostAccessible<typename C::space> && HasBroadcast<C, std::byte>);
+    Connector<C> || (Communicator<C> && HostAccessible<typename C::space> && calls::HasBroadcast<C, std::byte>);
 
 namespace detail {
 

@@ -20,13 +20,13 @@ class Metered : public detail::Decorator<C> {
   explicit Metered(C inner) : base(std::move(inner)), count_(std::make_shared<Count>()) {}
 
   template <class Call>
-    requires Executes<C, Call>
+    requires calls::Executes<C, Call>
   void execute(const Call& call) {
     this->inner().execute(call);
     add(call);
   }
   template <class Call>
-    requires Starts<C, Call>
+    requires calls::Starts<C, Call>
   [[nodiscard]] auto start(const Call& call, typename Call::space::stream after = {}) {
     auto pending = this->inner().start(call, after);
     add(call);
@@ -39,7 +39,7 @@ class Metered : public detail::Decorator<C> {
   }
 
   /// Returns the traffic of this rank so far; `sum_over_ranks` adds up the ledgers of all ranks.
-  [[nodiscard]] Ledger ledger() const {
+  [[nodiscard]] observe::Ledger ledger() const {
     const std::lock_guard lock(count_->mutex);
     return count_->ledger;
   }
@@ -47,7 +47,7 @@ class Metered : public detail::Decorator<C> {
  private:
   struct Count {
     std::mutex mutex;  // a group may be used by another thread than its parent
-    Ledger ledger;
+    observe::Ledger ledger;
   };
 
   Metered(C inner, std::shared_ptr<detail::GroupCache> groups, std::shared_ptr<Count> count)
@@ -55,7 +55,7 @@ class Metered : public detail::Decorator<C> {
 
   template <class Call>
   void add(const Call& call) {
-    const WireBytes wire = wire_bytes(call, this->rank(), this->size());
+    const calls::WireBytes wire = wire_bytes(call, this->rank(), this->size());
     const std::lock_guard lock(count_->mutex);
     count_->ledger.add(Call::name, {1, payload_bytes(call, this->rank()), wire.sent, wire.received});
   }

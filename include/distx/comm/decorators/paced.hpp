@@ -85,14 +85,14 @@ class Paced : public detail::Decorator<C> {
   }
 
   template <class Call>
-    requires Executes<C, Call>
+    requires calls::Executes<C, Call>
   void execute(const Call& call) {
     const auto begin = clock::now();
     this->inner().execute(call);
     std::this_thread::sleep_until(due(call, begin));
   }
   template <class Call>
-    requires Starts<C, Call>
+    requires calls::Starts<C, Call>
   [[nodiscard]] auto start(const Call& call, typename Call::space::stream after = {}) {
     const auto begin = clock::now();
     auto pending = this->inner().start(call, after);

@@ -17,8 +17,8 @@ class Traced : public detail::Decorator<C> {
   using base = detail::Decorator<C>;
 
   struct Recording {
-    std::shared_ptr<Timeline> timeline;
-    TimedSpan span;
+    std::shared_ptr<observe::Timeline> timeline;
+    observe::TimedSpan span;
     std::int64_t waited = 0;
 
     [[nodiscard]] bool ready() {
@@ -37,22 +37,22 @@ class Traced : public detail::Decorator<C> {
   };
 
  public:
-  explicit Traced(C inner) : Traced(std::move(inner), std::make_shared<Timeline>()) {}
+  explicit Traced(C inner) : Traced(std::move(inner), std::make_shared<observe::Timeline>()) {}
   /// Records on a timeline that other communicators of this rank may share.
-  Traced(C inner, std::shared_ptr<Timeline> timeline)
+  Traced(C inner, std::shared_ptr<observe::Timeline> timeline)
       : base(std::move(inner)), timeline_(std::move(timeline)), track_(timeline_->add_track(track_name())) {}
 
   template <class Call>
-    requires Executes<C, Call>
+    requires calls::Executes<C, Call>
   void execute(const Call& call) {
-    Timeline::Scope scope(*timeline_, described(call, false));
+    observe::Timeline::Scope scope(*timeline_, described(call, false));
     this->inner().execute(call);
     scope.span().wire_bytes = on_the_wire(call);
   }
   template <class Call>
-    requires Starts<C, Call>
+    requires calls::Starts<C, Call>
   [[nodiscard]] auto start(const Call& call, typename Call::space::stream after = {}) {
-    TimedSpan span = described(call, true);
+    observe::TimedSpan span = described(call, true);
     span.begin = timeline_->now();
     auto pending = this->inner().start(call, after);
     span.wire_bytes = on_the_wire(call);
@@ -65,10 +65,10 @@ class Traced : public detail::Decorator<C> {
   }
 
   /// Returns this rank's timeline; record computation on it with `timeline().scope("backward")`.
-  [[nodiscard]] Timeline& timeline() noexcept { return *timeline_; }
+  [[nodiscard]] observe::Timeline& timeline() noexcept { return *timeline_; }
 
  private:
-  Traced(C inner, std::shared_ptr<detail::GroupCache> groups, std::shared_ptr<Timeline> timeline, int track)
+  Traced(C inner, std::shared_ptr<detail::GroupCache> groups, std::shared_ptr<observe::Timeline> timeline, int track)
       : base(std::move(inner), std::move(groups)), timeline_(std::move(timeline)), track_(track) {}
 
   [[nodiscard]] std::string track_name() const {
@@ -76,7 +76,7 @@ class Traced : public detail::Decorator<C> {
            std::to_string(this->size());
   }
   template <class Call>
-  [[nodiscard]] TimedSpan described(const Call& call, bool asynchronous) const {
+  [[nodiscard]] observe::TimedSpan described(const Call& call, bool asynchronous) const {
     return {.name = std::string(Call::name),
             .track = track_,
             .asynchronous = asynchronous,
@@ -87,11 +87,11 @@ class Traced : public detail::Decorator<C> {
   /// Returns the bytes sent and received by a call that the inner communicator has validated.
   template <class Call>
   [[nodiscard]] std::uint64_t on_the_wire(const Call& call) const noexcept {
-    const WireBytes wire = wire_bytes(call, this->rank(), this->size());
+    const calls::WireBytes wire = wire_bytes(call, this->rank(), this->size());
     return wire.sent + wire.received;
   }
 
-  std::shared_ptr<Timeline> timeline_;
+  std::shared_ptr<observe::Timeline> timeline_;
   int track_;
 };
 

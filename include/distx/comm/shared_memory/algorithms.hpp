@@ -4,11 +4,11 @@
 
 // One rank's part in one round of a collective, on the memory that all ranks expose. Reductions combine operands in
 // rank order, so the result depends only on the operands.
-namespace distx::shared_memory {
+namespace distx::detail::shared_memory {
 
 /// All-reduce and reduce: every rank reduces its slice for all receivers; small operands are reduced by each receiver.
 template <class Call>
-  requires(Call::kind == CollectiveKind::all_reduce || Call::kind == CollectiveKind::reduce)
+  requires(Call::kind == calls::CollectiveKind::all_reduce || Call::kind == calls::CollectiveKind::reduce)
 void run_round(CollectiveExecution<Call>& x, std::size_t round) {
   const int me = x.self.rank;
   const std::size_t bytes = x.piece(me, me, round);
@@ -39,7 +39,7 @@ void collect(CollectiveExecution<Call>& x, std::size_t round) {
   }
 }
 
-inline void run_round(CollectiveExecution<ReduceScatter<AnyElement, AnyOp>>& x, std::size_t round) {
+inline void run_round(CollectiveExecution<calls::ReduceScatter<AnyElement, calls::AnyOp>>& x, std::size_t round) {
   const int me = x.self.rank;
   const std::size_t bytes = x.piece(me, me, round);
   x.workspace.targets.assign(1, x.own_receive() + x.offset(round));
@@ -48,7 +48,7 @@ inline void run_round(CollectiveExecution<ReduceScatter<AnyElement, AnyOp>>& x, 
 
 /// If all ranks can access the memory of the receivers and of the root, every rank, including the root, copies its
 /// slice.
-inline void run_round(CollectiveExecution<Broadcast<AnyElement>>& x, std::size_t round) {
+inline void run_round(CollectiveExecution<calls::Broadcast<AnyElement>>& x, std::size_t round) {
   const int me = x.self.rank, root = x.call.root;
   const std::size_t bytes = x.piece(root, me, round);
   const std::byte* const from = x.source(root, me, round);
@@ -62,18 +62,20 @@ inline void run_round(CollectiveExecution<Broadcast<AnyElement>>& x, std::size_t
   }
 }
 
-inline void run_round(CollectiveExecution<AllGather<AnyElement>>& x, std::size_t round) {
+inline void run_round(CollectiveExecution<calls::AllGather<AnyElement>>& x, std::size_t round) {
   const auto width = element_width(x.call);
   for (int r = 0; r < x.self.size; ++r)
-    copy_bytes(x.own_receive() + block_offset(x.call.counts, x.call.send.size(), r) * width + x.offset(round),
+    copy_bytes(x.own_receive() + calls::block_offset(x.call.counts, x.call.send.size(), r) * width + x.offset(round),
                x.source(r, x.self.rank, round), x.piece(r, x.self.rank, round));
 }
 
-inline void run_round(CollectiveExecution<Gather<AnyElement>>& x, std::size_t round) {
+inline void run_round(CollectiveExecution<calls::Gather<AnyElement>>& x, std::size_t round) {
   const int me = x.self.rank, root = x.call.root;
   const auto width = element_width(x.call);
   const PeerView& to = x.peer(root);
-  const auto block = [&](int r) { return block_offset(to.send_counts, to.send_count, r) * width + x.offset(round); };
+  const auto block = [&](int r) {
+    return calls::block_offset(to.send_counts, to.send_count, r) * width + x.offset(round);
+  };
   if (to.receive != nullptr && !x.all_inlined()) {
     copy_bytes(to.receive + block(me), x.source(me, root, round), x.piece(me, root, round));
   } else if (me == root) {
@@ -82,12 +84,12 @@ inline void run_round(CollectiveExecution<Gather<AnyElement>>& x, std::size_t ro
   }
 }
 
-inline void run_round(CollectiveExecution<Scatter<AnyElement>>& x, std::size_t round) {
+inline void run_round(CollectiveExecution<calls::Scatter<AnyElement>>& x, std::size_t round) {
   const int me = x.self.rank, root = x.call.root;
   copy_bytes(x.own_receive() + x.offset(round), x.source(root, me, round), x.piece(root, me, round));
 }
 
-inline void run_round(CollectiveExecution<AllToAll<AnyElement>>& x, std::size_t round) {
+inline void run_round(CollectiveExecution<calls::AllToAll<AnyElement>>& x, std::size_t round) {
   const auto& c = x.call;
   const int me = x.self.rank;
   const auto width = element_width(c);
@@ -102,10 +104,10 @@ inline void run_round(CollectiveExecution<AllToAll<AnyElement>>& x, std::size_t 
     return;
   }
   for (int r = 0; r < x.self.size; ++r)
-    copy_bytes(x.own_receive() + block_offset(c.receive_counts, equal, r) * width + x.offset(round),
+    copy_bytes(x.own_receive() + calls::block_offset(c.receive_counts, equal, r) * width + x.offset(round),
                x.source(r, me, round), x.piece(r, me, round));
 }
 
-inline void run_round(CollectiveExecution<Barrier<Host>>&, std::size_t) {}
+inline void run_round(CollectiveExecution<calls::Barrier<Host>>&, std::size_t) {}
 
-}  // namespace distx::shared_memory
+}  // namespace distx::detail::shared_memory

@@ -8,7 +8,7 @@
 #include "distx/comm/shared_memory/run_collective.hpp"
 #include "distx/connect/connector.hpp"
 
-namespace distx::shared_memory {
+namespace distx::detail::shared_memory {
 
 /// The backend of threads or processes that share memory. See `detail::BasicCommunicator`.
 class Backend {
@@ -20,13 +20,13 @@ class Backend {
       : self_{rank, region->size(), name}, region_(std::move(region)) {}
   ~Backend() { region_->leave(self_.rank); }
 
-  [[nodiscard]] const RankOf& self() const noexcept { return self_; }
+  [[nodiscard]] const calls::RankOf& self() const noexcept { return self_; }
   void revoke(const std::string& reason) noexcept { region_->revoke(self_.rank, reason); }
   void check_usable(const ErrorContext& context) const {
     if (region_->revoked()) region_->throw_revoked(context);
   }
 
-  template <Collective Call>
+  template <calls::Collective Call>
   void execute(const Call& call) {
     if constexpr (!detail::CallTraits<Call>::message) {
       run_collective(*region_, CallQueue::blocking, call, self_, workspaces_[0]);
@@ -44,7 +44,7 @@ class Backend {
     }
   }
 
-  template <Collective Call>
+  template <calls::Collective Call>
   [[nodiscard]] std::shared_ptr<detail::Operation<Host>> start(const std::shared_ptr<State>& state, const Call& call,
                                                                HostStream) {
     if constexpr (detail::CallTraits<Call>::message) {
@@ -55,7 +55,7 @@ class Backend {
       return tasks_.start(state, call);
     }
   }
-  template <Collective Call>
+  template <calls::Collective Call>
   void run_started(const Call& call) {
     run_collective(*region_, CallQueue::started, call, self_, workspaces_[1]);
   }
@@ -76,10 +76,10 @@ class Backend {
     {
       // The region made by the first rank exists until all ranks have entered the barrier and none accesses it.
       const AccessGuard guard(region_->control().channel(self_.rank, CallQueue::blocking));
-      check_usable(self_.context(Barrier<Host>{location}));
+      check_usable(self_.context(calls::Barrier<Host>{location}));
       region = region_->open_sibling(all[static_cast<std::size_t>(group.front().rank)].token, rank, size);
     }
-    execute(Barrier<Host>{location});
+    execute(calls::Barrier<Host>{location});
     return std::make_shared<State>(std::move(region), rank, self_.backend);
   }
 
@@ -95,7 +95,7 @@ class Backend {
     const RegionAllocation::Request request{count, element_bytes};
     allocation->check(request, detail::all_gathered(*this, request, location));
     allocation->open(detail::all_gathered(*this, allocation->make(), location).front());
-    execute(Barrier<Host>{location});
+    execute(calls::Barrier<Host>{location});
     const std::shared_ptr<void> owner = allocation->owner();
     return {{static_cast<std::byte*>(owner.get()), count * element_bytes}, owner};
   }
@@ -128,20 +128,22 @@ class Backend {
     std::shared_ptr<State> state_;
   };
 
-  static void begin(Messages& messages, const Send<AnyElement>& c) { messages.send(c.buffer, c.to, c.tag, c.lengths); }
-  static void begin(Messages& messages, const Receive<AnyElement>& c) {
+  static void begin(Messages& messages, const calls::Send<AnyElement>& c) {
+    messages.send(c.buffer, c.to, c.tag, c.lengths);
+  }
+  static void begin(Messages& messages, const calls::Receive<AnyElement>& c) {
     messages.receive(c.buffer, c.from, c.tag, c.lengths);
   }
-  static void begin(Messages& messages, const SendReceive<AnyElement>& c) {
+  static void begin(Messages& messages, const calls::SendReceive<AnyElement>& c) {
     messages.send(c.send, c.to, c.tag, 0);
     messages.receive(c.receive, c.from, c.tag, 0);
   }
   /// Checks a self-send or self-receive, whose other side must have been started before.
-  template <Collective Call>
+  template <calls::Collective Call>
   void check_self_message(Messages& messages, const Call& call) const {
-    if constexpr (Call::kind == CollectiveKind::send || Call::kind == CollectiveKind::receive) {
+    if constexpr (Call::kind == calls::CollectiveKind::send || Call::kind == calls::CollectiveKind::receive) {
       const int peer = [&] {
-        if constexpr (Call::kind == CollectiveKind::send)
+        if constexpr (Call::kind == calls::CollectiveKind::send)
           return call.to;
         else
           return call.from;
@@ -154,7 +156,7 @@ class Backend {
     }
   }
 
-  RankOf self_;
+  calls::RankOf self_;
   std::shared_ptr<SharedRegion> region_;
   std::array<CallWorkspace, 2> workspaces_;
   detail::TaskRunner<State> tasks_;  // last: joined before anything that its tasks use is destroyed
@@ -191,4 +193,4 @@ template <class Region, Connector C>
   return std::make_shared<Backend::State>(std::move(region), rank, name);
 }
 
-}  // namespace distx::shared_memory
+}  // namespace distx::detail::shared_memory

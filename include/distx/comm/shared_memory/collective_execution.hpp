@@ -6,7 +6,7 @@
 #include "distx/comm/shared_memory/shared_region.hpp"
 #include "distx/memory/detail/lines.hpp"
 
-namespace distx::shared_memory {
+namespace distx::detail::shared_memory {
 
 using detail::ByteRange;
 using detail::copy_bytes;
@@ -35,17 +35,18 @@ inline ByteRange slice_of(std::size_t bytes, int rank, int size) noexcept {
 /// If all ranks can access the buffers, they work in place, in one round. Otherwise each rank copies its data to its
 /// staging buffer, in rounds of at most a buffer's size per destination. Round k uses half k % 2, so a rank can stage
 /// the next round while others still read this one.
-template <Collective Call>
+template <calls::Collective Call>
 class CollectiveExecution {
  public:
-  CollectiveExecution(SharedRegion& region, CallQueue queue, const Call& made, const RankOf& rank, CallWorkspace& kept)
+  CollectiveExecution(SharedRegion& region, CallQueue queue, const Call& made, const calls::RankOf& rank,
+                      CallWorkspace& kept)
       : call(made), self(rank), workspace(kept), region_(region), control_(region.control()), queue_(queue) {
     kept.seen.resize(static_cast<std::size_t>(rank.size));
     parity_ = kept.calls++ % 2;
   }
 
   const Call& call;
-  const RankOf& self;
+  const calls::RankOf& self;
   CallWorkspace& workspace;
 
   [[nodiscard]] const PeerView& peer(int r) const noexcept { return workspace.seen[static_cast<std::size_t>(r)]; }
@@ -73,9 +74,9 @@ class CollectiveExecution {
     if (mine.inlined) inlined_call.inlined_count = static_cast<std::uint32_t>(mine.send_count);
     post.send = post.receive = {};
     if (!mine.inlined && sends(call, self.rank)) post.send = region_.address_of(mine.send, bytes);
-    if constexpr (detail::CallTraits<Call>::reduces || Call::kind == CollectiveKind::gather ||
-                  Call::kind == CollectiveKind::all_to_all || Call::kind == CollectiveKind::broadcast)
-      if (!mine.inlined || Call::kind == CollectiveKind::gather)
+    if constexpr (detail::CallTraits<Call>::reduces || Call::kind == calls::CollectiveKind::gather ||
+                  Call::kind == calls::CollectiveKind::all_to_all || Call::kind == calls::CollectiveKind::broadcast)
+      if (!mine.inlined || Call::kind == calls::CollectiveKind::gather)
         post.receive = region_.address_of(mine.receive, mine.receive_count * element_width(call));
     if (mine.inlined && sends(call, self.rank)) copy_bytes(inlined(self.rank, inlined_call), mine.send, bytes);
     chunk_ = detail::CallTraits<Call>::blockwise ? staging_share() : control_.extent().staging_bytes;
@@ -101,7 +102,7 @@ class CollectiveExecution {
     }
     if (all_inlined_ && !detail::CallTraits<Call>::exchanges_counts) return;
     bool same_place = false;
-    if constexpr (Call::kind == CollectiveKind::all_to_all)
+    if constexpr (Call::kind == calls::CollectiveKind::all_to_all)
       same_place = call.send_counts.empty() && call.send.data() == call.receive.data();
     for (int r = 0; r < self.size; ++r) {
       const CallDescriptor& post = control_.channel(r, queue_).posts[parity_];
@@ -113,11 +114,12 @@ class CollectiveExecution {
       seen.receive = region_.at(post.receive);
       seen.receive_count = post.receive_count;
       const auto ranks = static_cast<std::size_t>(self.size);
-      seen.send_counts = post.has_send_counts ? Counts(control_.row(r, queue_, parity_, 0), ranks) : Counts{};
-      seen.receive_counts = post.has_receive_counts ? Counts(control_.row(r, queue_, parity_, 1), ranks) : Counts{};
+      seen.send_counts = post.has_send_counts ? Counts(control_.row(r, queue_, parity_, 0), ranks) : calls::Counts{};
+      seen.receive_counts =
+          post.has_receive_counts ? Counts(control_.row(r, queue_, parity_, 1), ranks) : calls::Counts{};
       if (sends(call, r) && seen.send == nullptr) staged_ = true;
     }
-    if constexpr (Call::kind == CollectiveKind::gather) staged_ = staged_ && peer(call.root).receive == nullptr;
+    if constexpr (Call::kind == calls::CollectiveKind::gather) staged_ = staged_ && peer(call.root).receive == nullptr;
     // In place, if only some ranks' memory is accessible: no rank may read data that its owner overwrites.
     late_ = staged_ && same_place && !peer(self.rank).inlined;
     if (late_)
@@ -154,7 +156,7 @@ class CollectiveExecution {
       const std::byte* const from = own_send_ + run.offset + begin;
       std::byte* const shown = control_.staging(self.rank, queue_, round);
       // This rank reads its own data in place, so it is not copied.
-      if constexpr (Call::kind == CollectiveKind::all_reduce || Call::kind == CollectiveKind::reduce) {
+      if constexpr (Call::kind == calls::CollectiveKind::all_reduce || Call::kind == calls::CollectiveKind::reduce) {
         const ByteRange own = slice_of(bytes, self.rank, self.size);
         const std::size_t end = own.offset + own.bytes;
         copy_bytes(shown, from, own.offset);
@@ -190,9 +192,9 @@ class CollectiveExecution {
   [[nodiscard]] std::byte* own_receive() const noexcept { return own_receive_; }
   /// Returns whether rank r receives data that all ranks reduce in slices.
   [[nodiscard]] bool receives_reduced(int r) const noexcept {
-    if constexpr (Call::kind == CollectiveKind::all_reduce)
+    if constexpr (Call::kind == calls::CollectiveKind::all_reduce)
       return r >= 0;
-    else if constexpr (Call::kind == CollectiveKind::reduce)
+    else if constexpr (Call::kind == calls::CollectiveKind::reduce)
       return r == call.root;
     else
       return false;
@@ -213,7 +215,7 @@ class CollectiveExecution {
     return inlined_call.shown == InlineDescriptor::Shown::here ? inlined_call.tiny
                                                                : control_.inlined(r, queue_, parity_);
   }
-  bool publish_counts(Counts counts, std::size_t side) noexcept {
+  bool publish_counts(calls::Counts counts, std::size_t side) noexcept {
     std::copy(counts.begin(), counts.end(), control_.row(self.rank, queue_, parity_, side));
     return !counts.empty();
   }
@@ -235,4 +237,4 @@ class CollectiveExecution {
   bool all_inlined_ = false;
 };
 
-}  // namespace distx::shared_memory
+}  // namespace distx::detail::shared_memory

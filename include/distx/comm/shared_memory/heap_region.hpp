@@ -6,7 +6,7 @@
 #include "distx/comm/shared_memory/mailbox.hpp"
 #include "distx/comm/shared_memory/shared_region.hpp"
 
-namespace distx::shared_memory {
+namespace distx::detail::shared_memory {
 
 struct OwnedControl {
   explicit OwnedControl(int size)
@@ -57,4 +57,4 @@ class HeapRegion final : private OwnedControl, public SharedRegion {
   std::vector<Mailbox> mailboxes_;
 };
 
-}  // namespace distx::shared_memory
+}  // namespace distx::detail::shared_memory

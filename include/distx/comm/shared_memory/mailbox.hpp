@@ -7,7 +7,7 @@
 
 #include "distx/comm/shared_memory/message_request.hpp"
 
-namespace distx::shared_memory {
+namespace distx::detail::shared_memory {
 
 /// The unmatched messages to one rank, sent or awaited. Messages with the same sender and tag match in order.
 class Mailbox {
@@ -53,4 +53,4 @@ class Mailbox {
   std::vector<std::shared_ptr<MessageRequest>> waiting_;
 };
 
-}  // namespace distx::shared_memory
+}  // namespace distx::detail::shared_memory

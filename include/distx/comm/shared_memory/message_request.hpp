@@ -3,7 +3,7 @@
 #include "distx/comm/runtime/progress_thread.hpp"
 #include "distx/core/element.hpp"
 
-namespace distx::shared_memory {
+namespace distx::detail::shared_memory {
 
 /// One side of a message: done once its bytes have been copied.
 class MessageRequest : public detail::Completion {
@@ -27,4 +27,4 @@ class MessageRequest : public detail::Completion {
   std::shared_ptr<void> buffer;
 };
 
-}  // namespace distx::shared_memory
+}  // namespace distx::detail::shared_memory

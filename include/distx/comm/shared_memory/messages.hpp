@@ -5,12 +5,12 @@
 #include "distx/comm/runtime/pending.hpp"
 #include "distx/comm/shared_memory/shared_region.hpp"
 
-namespace distx::shared_memory {
+namespace distx::detail::shared_memory {
 
 /// Up to two messages of one call in flight: a send, a receive, or both.
 class Messages {
  public:
-  Messages(SharedRegion& region, const RankOf& self, const ErrorContext& context) noexcept
+  Messages(SharedRegion& region, const calls::RankOf& self, const ErrorContext& context) noexcept
       : region_(region), self_(self), context_(context) {}
 
   void send(Span<const AnyElement> buffer, int to, int tag, std::uint64_t lengths) {
@@ -109,11 +109,11 @@ class Messages {
   }
 
   SharedRegion& region_;
-  RankOf self_;
+  calls::RankOf self_;
   ErrorContext context_;
   std::array<std::shared_ptr<MessageRequest>, 2> requests_;
   std::size_t count_ = 0;
   SharedRegion::LivenessProbe probe_;
 };
 
-}  // namespace distx::shared_memory
+}  // namespace distx::detail::shared_memory

@@ -2,7 +2,7 @@
 #pragma once
 #include "distx/comm/shared_memory/algorithms.hpp"
 
-namespace distx::shared_memory {
+namespace distx::detail::shared_memory {
 
 /// Marks this rank as accessing other ranks' buffers for the duration of a scope.
 class AccessGuard {
@@ -31,8 +31,8 @@ inline void check_consistency(SharedRegion& region, CallQueue queue, int rank, s
 ///
 /// Small operands are copied to the rank's slot, and each rank reads the slots that it needs: ranks synchronize once,
 /// and no rank accesses another rank's buffer. Successive calls use different slots.
-template <Collective Call>
-void run_collective(SharedRegion& region, CallQueue queue, const Call& call, const RankOf& self,
+template <calls::Collective Call>
+void run_collective(SharedRegion& region, CallQueue queue, const Call& call, const calls::RankOf& self,
                     CallWorkspace& workspace) {
   const ErrorContext context = self.context(call);
   if (region.revoked()) region.throw_revoked(context);
@@ -66,4 +66,4 @@ void run_collective(SharedRegion& region, CallQueue queue, const Call& call, con
   if (x.has_results() && rounds > 0) collect(x, rounds - 1);
 }
 
-}  // namespace distx::shared_memory
+}  // namespace distx::detail::shared_memory

@@ -11,7 +11,7 @@
 
 // The memory shared by the ranks of a region. It contains no pointers, because each rank may map the segment at a
 // different address.
-namespace distx::shared_memory {
+namespace distx::detail::shared_memory {
 
 /// The queue of a call; blocking and asynchronous calls each have a channel.
 enum class CallQueue { blocking, started };
@@ -31,7 +31,7 @@ struct CallDescriptor {
   bool has_send_counts = false;
   bool has_receive_counts = false;
   std::uint32_t line = 0;  ///< of the caller, for error messages
-  Fingerprint fingerprint{};
+  calls::Fingerprint fingerprint{};
 };
 
 /// The part of every post that all ranks read, on the cache line that they wait on; small calls need no other line.
@@ -142,4 +142,4 @@ class SharedLayout {
   std::size_t row_bytes_, blocks_, rows_, inlined_, staging_, mailboxes_, bytes_;
 };
 
-}  // namespace distx::shared_memory
+}  // namespace distx::detail::shared_memory

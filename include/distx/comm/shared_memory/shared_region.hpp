@@ -9,7 +9,7 @@
 #include "distx/core/detail/revocation_reason.hpp"
 #include "distx/core/detail/wait.hpp"
 
-namespace distx::shared_memory {
+namespace distx::detail::shared_memory {
 
 /// Identifies a region; sent from rank to rank as bytes.
 struct RegionToken {
@@ -63,7 +63,7 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
   [[nodiscard]] virtual std::shared_ptr<SharedRegion> open_sibling(const RegionToken& token, int rank, int size) = 0;
   /// @}
   /// Returns the steps of an allocation in shared memory, or null if this rank's plain memory serves as well.
-  [[nodiscard]] virtual std::unique_ptr<RegionAllocation> new_allocation(const RankOf&) { return nullptr; }
+  [[nodiscard]] virtual std::unique_ptr<RegionAllocation> new_allocation(const calls::RankOf&) { return nullptr; }
 
   /// Returns the address of this rank's memory in a form valid on all ranks.
   [[nodiscard]] virtual SharedAddress address_of(const void* memory, std::size_t bytes) noexcept = 0;
@@ -247,4 +247,4 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
   Timeout deadline_;
 };
 
-}  // namespace distx::shared_memory
+}  // namespace distx::detail::shared_memory

@@ -22,7 +22,7 @@ template <class F, class T, class... Xs>
 void for_elements(CudaStreamRef stream, const F& f, Span<T, Cuda> out, Span<const Xs, Cuda>... xs) {
   const auto kernel = cuda::detail::elements_kernel<F, T, Xs...>;
   if (kernel == nullptr) [[unlikely]]
-    cuda::detail::no_kernel("map", "; register a custom function there by distx::register_function");
+    cuda::detail::no_kernel("map", "; register a custom function there by distx::cuda::register_function");
   if (!out.empty()) kernel(stream, f, out, xs...);
 }
 

@@ -30,7 +30,7 @@ template <class Optimizer, class T, class Low, class Gradient>
   const std::string here = std::source_location::current().function_name();  // has the types' names
   no_kernel("fused_update",
             "; for a custom optimizer write there: const bool registered = "
-            "distx::register_optimizer<YourOptimizer>(); requested: " +
+            "distx::cuda::register_optimizer<YourOptimizer>(); requested: " +
                 here.substr(std::min(here.find('['), here.size())));
 }
 

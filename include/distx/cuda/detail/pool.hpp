@@ -83,9 +83,13 @@ class Pools {
 
 }  // namespace cuda::detail
 
+namespace cuda {
+
 /// Returns to the system the current GPU's memory that stream-ordered buffers have deallocated, as far as the host has
 /// synchronized with their streams: for other programs, and for libraries that allocate memory themselves.
 inline void release_unused_memory() { cuda::detail::Pools::all().trim(current_device()); }
+
+}  // namespace cuda
 
 namespace cuda::detail {
 

@@ -23,6 +23,8 @@ void enqueue_elements(CudaStreamRef stream, const F& f, Span<T, Cuda> out, Span<
 
 }  // namespace cuda::detail
 
+namespace cuda {
+
 /// Compiles the kernel that maps a GPU's tensors by a custom function: `register_function<F, float, float, float>()`
 /// for a result of float and two operands of float. Call it once at namespace scope of a file that nvcc compiles. F's
 /// call operator is constexpr or __device__.
@@ -32,6 +34,8 @@ bool register_function() noexcept {
   cuda::detail::elements_kernel<F, T, Xs...> = cuda::detail::enqueue_elements<F, T, Xs...>;
   return true;
 }
+
+}  // namespace cuda
 
 namespace cuda::detail {
 

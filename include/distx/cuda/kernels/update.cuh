@@ -94,7 +94,8 @@ template <class Optimizer, class A>
 __device__ const distx::detail::coefficients_t<Optimizer, A>& coefficients_in_block(const Optimizer& optimizer,
                                                                                     const StepNumbers* numbers) {
   using C = distx::detail::coefficients_t<Optimizer, A>;
-  static_assert(sizeof(C) <= 256 && alignof(C) <= 16, "distx::register_optimizer: coefficients have at most 256 bytes");
+  static_assert(sizeof(C) <= 256 && alignof(C) <= 16,
+                "distx::cuda::register_optimizer: coefficients have at most 256 bytes");
   void* const memory = block_memory();
   if (threadIdx.x == 0) {
     Step step;
@@ -216,13 +217,14 @@ void enqueue_update(CudaStreamRef stream, const Optimizer& optimizer,
                     std::span<const CudaPiece<Optimizer, T, Low, Gradient>> pieces, const GradientFactor& factor,
                     const StepNumbers* numbers) {
   using A = accumulator_t<T>;
-  static_assert(std::is_trivially_copyable_v<Optimizer> &&
-                    std::is_trivially_copyable_v<distx::detail::coefficients_t<Optimizer, A>>,
-                "distx::register_optimizer: a GPU receives the optimizer and its coefficients as bytes, so they must "
-                "be trivially copyable");
+  static_assert(
+      std::is_trivially_copyable_v<Optimizer> &&
+          std::is_trivially_copyable_v<distx::detail::coefficients_t<Optimizer, A>>,
+      "distx::cuda::register_optimizer: a GPU receives the optimizer and its coefficients as bytes, so they must "
+      "be trivially copyable");
   constexpr bool takes = takes_rounded<Optimizer, A>(std::make_index_sequence<Optimizer::states>{});
   static_assert(takes,
-                "distx::register_optimizer: a GPU updates numbers each of whose operations rounds by itself: "
+                "distx::cuda::register_optimizer: a GPU updates numbers each of whose operations rounds by itself: "
                 "let weight, gradient and state be of a separate type V, as in template <class T, class V> "
                 "update(const Coefficients<T>&, V& weight, V gradient, V& state)");
   if constexpr (takes) {
@@ -240,9 +242,11 @@ void register_update() noexcept {
 
 }  // namespace cuda::detail
 
+namespace cuda {
+
 /// Compiles an optimizer's GPU kernels for weights of float, double, bfloat16 and float16, and for bfloat16 and float16
 /// weights with float masters. Call it once for each optimizer, at namespace scope of a file that nvcc compiles:
-/// `const bool registered = distx::register_optimizer<MyOptimizer>();`
+/// `const bool registered = distx::cuda::register_optimizer<MyOptimizer>();`
 /// @return true
 template <ElementwiseOptimizer Optimizer>
 bool register_optimizer() noexcept {
@@ -258,5 +262,7 @@ bool register_optimizer() noexcept {
   cuda::detail::register_update<Optimizer, float, float16, float>();
   return true;
 }
+
+}  // namespace cuda
 
 }  // namespace distx

@@ -13,7 +13,7 @@
 #include "distx/mpi/detail/schedule.hpp"
 #include "distx/mpi/options.hpp"
 
-namespace distx::mpi {
+namespace distx::detail::mpi {
 
 /// The backend over MPI. See `detail::BasicCommunicator`.
 ///
@@ -60,7 +60,7 @@ class Backend {
     if (!exchange_->over()) (void)exchange_.release();
   }
 
-  [[nodiscard]] const RankOf& self() const noexcept { return self_; }
+  [[nodiscard]] const calls::RankOf& self() const noexcept { return self_; }
   [[nodiscard]] MPI_Comm native_handle() const noexcept { return blocking_.native_handle(); }
   void revoke(const std::string& reason) noexcept {
     session_->control().revoke(identity_, revocation_, self_.rank, peers_, reason);
@@ -71,7 +71,7 @@ class Backend {
       revocation_.reason.raise(context);
   }
 
-  template <Collective Call>
+  template <calls::Collective Call>
   void execute(const Call& call) {
     const ErrorContext context = self_.context(call);
     check_usable(context);
@@ -106,7 +106,7 @@ class Backend {
     }
   }
 
-  template <Collective Call>
+  template <calls::Collective Call>
   [[nodiscard]] std::shared_ptr<detail::Operation<Host>> start(const std::shared_ptr<State>& state, const Call& call,
                                                                HostStream) {
     session_->control().look();
@@ -288,8 +288,8 @@ class Backend {
     detail::StoredCall<AsyncCall> call_;
   };
 
-  static RankOf rank_of(MPI_Comm comm) {
-    RankOf self{0, 1, "mpi"};
+  static calls::RankOf rank_of(MPI_Comm comm) {
+    calls::RankOf self{0, 1, "mpi"};
     const ErrorContext context{.operation = "MpiCommunicator", .backend = "mpi"};
     check(MPI_Comm_rank(comm, &self.rank), "MPI_Comm_rank", context);
     check(MPI_Comm_size(comm, &self.size), "MPI_Comm_size", context);
@@ -319,7 +319,7 @@ class Backend {
   }
   /// Waits until every rank has joined a blocking collective and compares the calls; returns whether the call is
   /// complete.
-  template <Collective Call>
+  template <calls::Collective Call>
   [[nodiscard]] bool join(const Call& call, std::uint64_t number, const ErrorContext& context) {
     joined_before_ = last_joined_;
     try {
@@ -344,9 +344,9 @@ class Backend {
     return false;
   }
   /// Transfers a call that all ranks have joined.
-  template <Collective Call>
+  template <calls::Collective Call>
   void run_schedule(const Call& call, std::uint64_t number, const ErrorContext& context) {
-    if constexpr (Call::kind != CollectiveKind::barrier) {
+    if constexpr (Call::kind != calls::CollectiveKind::barrier) {
       try {
         schedule_->run(call, exchange_->views(), tag_of(number, TagClass::blocking_pieces), context,
                        [&](auto&& complete) {
@@ -416,7 +416,7 @@ class Backend {
           "invalid tag " + std::to_string(call.tag) + ": this MPI has tags up to " + std::to_string(backend.last_tag_),
           backend.self_.context(call));
   }
-  template <Collective Call>
+  template <calls::Collective Call>
   void execute_message(const Call& call, const ErrorContext& context) {
     check_tag(call, *this);
     if (!options_.deadline.unlimited()) {
@@ -426,8 +426,8 @@ class Backend {
     job_->open(native_handle(), native_handle(), false, 0);
     try {
       issue(*job_, call);
-      if constexpr (Call::kind == CollectiveKind::send) check_self_message(call.to, context);
-      if constexpr (Call::kind == CollectiveKind::receive) check_self_message(call.from, context);
+      if constexpr (Call::kind == calls::CollectiveKind::send) check_self_message(call.to, context);
+      if constexpr (Call::kind == calls::CollectiveKind::receive) check_self_message(call.from, context);
       wait(*job_, context);
     } catch (...) {
       job_->abandon();
@@ -447,7 +447,7 @@ class Backend {
   using clock = Deadline::clock;
 
   MpiOptions options_;
-  RankOf self_;
+  calls::RankOf self_;
   std::shared_ptr<Session> session_;
   unique_comm blocking_;
   unique_comm started_;
@@ -469,4 +469,4 @@ class Backend {
   std::deque<AsyncCall*> exchanging_;
 };
 
-}  // namespace distx::mpi
+}  // namespace distx::detail::mpi

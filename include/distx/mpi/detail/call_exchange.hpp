@@ -11,7 +11,7 @@
 #include "distx/memory/buffer.hpp"
 #include "distx/mpi/detail/check.hpp"
 
-namespace distx::mpi {
+namespace distx::detail::mpi {
 
 /// Sends each rank's description of a call, and its operand if small, to every rank.
 ///
@@ -21,7 +21,7 @@ namespace distx::mpi {
 class CallExchange {
  public:
   /// @param comm carries no other messages with the tags that are passed to `begin`
-  CallExchange(MPI_Comm comm, const RankOf& self)
+  CallExchange(MPI_Comm comm, const calls::RankOf& self)
       : comm_(comm), self_(self), direct_(self.size <= most_direct), views_(static_cast<std::size_t>(self.size)) {
     const auto ranks = static_cast<std::size_t>(self.size);
     capacity_ = sizeof(Header) + (counts_fit() ? 2 * ranks * sizeof(std::size_t) : 0) + inline_bytes(self.size);
@@ -38,7 +38,7 @@ class CallExchange {
   }
 
   /// Describes a call and posts the first messages. @pre over()
-  template <Collective Call>
+  template <calls::Collective Call>
   void begin(const Call& call, int tag, const ErrorContext& context) {
     tag_ = tag;
     const detail::PeerView own = detail::own_view(call, self_.rank);
@@ -122,7 +122,7 @@ class CallExchange {
 
   /// Reads the descriptions. @pre over()
   /// @throws MismatchError on every rank if the ranks' calls differ
-  template <Collective Call>
+  template <calls::Collective Call>
   void compare(const Call& call, const ErrorContext& context) {
     const std::byte* at = memory_.data();
     const Header& mine = *reinterpret_cast<const Header*>(direct_ ? slot(self_.rank) : memory_.data());
@@ -146,14 +146,14 @@ class CallExchange {
   /// Returns whether the descriptions contain the counts of all ranks.
   [[nodiscard]] bool counts_fit() const noexcept { return self_.size <= most_counts; }
   /// Returns whether the descriptions contain all data that the ranks send. @pre compare() returned
-  template <Collective Call>
+  template <calls::Collective Call>
   [[nodiscard]] bool all_inlined(const Call& call) const noexcept {
     for (int rank = 0; rank < self_.size; ++rank)
       if (detail::sends(call, rank) && !views_[static_cast<std::size_t>(rank)].inlined) return false;
     return counts_fit() || !detail::CallTraits<Call>::exchanges_counts;
   }
   /// Completes the call on this rank. @pre all_inlined(call)
-  template <Collective Call>
+  template <calls::Collective Call>
   void complete(const Call& call) {
     detail::complete_inlined(call, self_, views_, sources_);
   }
@@ -163,7 +163,7 @@ class CallExchange {
   static constexpr int most_counts = 64;  ///< the maximum number of ranks for counts to be sent with the descriptions
 
   struct Header {
-    Fingerprint call;
+    calls::Fingerprint call;
     std::uint64_t send_count = 0;
     std::uint64_t receive_count = 0;
     std::int32_t rank = 0;
@@ -239,7 +239,7 @@ class CallExchange {
   }
 
   MPI_Comm comm_;
-  RankOf self_;
+  calls::RankOf self_;
   bool direct_;
   std::size_t capacity_ = 0;  ///< bytes of the largest block
   Buffer<std::byte> memory_;  ///< by rank if direct, otherwise packed with this rank's block first
@@ -252,4 +252,4 @@ class CallExchange {
   std::size_t filled_ = 0;
 };
 
-}  // namespace distx::mpi
+}  // namespace distx::detail::mpi

@@ -15,7 +15,7 @@
 #include "distx/mpi/detail/check.hpp"
 #include "distx/mpi/detail/handles.hpp"
 
-namespace distx::mpi {
+namespace distx::detail::mpi {
 
 /// Whether a communicator has been revoked, and why; the reason is written once, before the flag is set.
 struct Revocation {
@@ -163,4 +163,4 @@ class Control {
   detail::LocalFailureChannel told_;
 };
 
-}  // namespace distx::mpi
+}  // namespace distx::detail::mpi

@@ -5,7 +5,7 @@
 #include "distx/mpi/detail/check.hpp"
 #include "distx/mpi/detail/handles.hpp"
 
-namespace distx::mpi {
+namespace distx::detail::mpi {
 
 /// The unit in which MPI counts: an element is `per_element` units, more than one if it is transferred as bytes.
 struct Unit {
@@ -87,4 +87,4 @@ template <class Any>
   return result;
 }
 
-}  // namespace distx::mpi
+}  // namespace distx::detail::mpi

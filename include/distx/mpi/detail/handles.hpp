@@ -4,7 +4,7 @@
 
 #include "distx/core/unique_handle.hpp"
 
-namespace distx::mpi {
+namespace distx::detail::mpi {
 
 /// Returns whether MPI is initialized and not finalized; handles can be freed only then.
 [[nodiscard]] inline bool is_up() noexcept {
@@ -53,4 +53,4 @@ using unique_op = unique_handle<op_traits>;
 using unique_datatype = unique_handle<datatype_traits>;
 using unique_group = unique_handle<group_traits>;
 
-}  // namespace distx::mpi
+}  // namespace distx::detail::mpi

@@ -14,7 +14,7 @@
 #include "distx/mpi/detail/datatypes.hpp"
 #include "distx/mpi/detail/session.hpp"
 
-namespace distx::mpi {
+namespace distx::detail::mpi {
 
 /// Operands in a form that MPI can reduce; `send` is MPI_IN_PLACE if they are in `receive`.
 struct Operands {
@@ -39,7 +39,7 @@ class Job {
  public:
   using IntLists = std::array<std::vector<int>, 2>;
 
-  Job(const RankOf& own, std::size_t max_count, const Session& session)
+  Job(const calls::RankOf& own, std::size_t max_count, const Session& session)
       : self(own), most(max_count), session_(session) {}
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
@@ -60,24 +60,24 @@ class Job {
     if (!started_) return blocking(arguments..., comm_);
     return starting(arguments..., comm_, &add({}));
   }
-  template <Collective Call>
+  template <calls::Collective Call>
   void check(int code, const char* routine, const Call& c) const {
     if (code != MPI_SUCCESS) [[unlikely]]
       fail(code, routine, self.context(c));
   }
 
-  template <Collective Call>
+  template <calls::Collective Call>
   void send(const Call& c, const Unit& unit, const void* data, std::size_t units, int to, int tag) {
     const auto [type, count] = message(unit, units);
     check(MPI_Isend(data, count, type, to, tag, messages_, &add({})), "MPI_Isend", c);
   }
   /// Starts a synchronous send, which cannot complete before the receiver has joined.
-  template <Collective Call>
+  template <calls::Collective Call>
   void send_synchronously(const Call& c, const Unit& unit, const void* data, std::size_t units, int to, int tag) {
     const auto [type, count] = message(unit, units);
     check(MPI_Issend(data, count, type, to, tag, messages_, &add({})), "MPI_Issend", c);
   }
-  template <Collective Call>
+  template <calls::Collective Call>
   void receive(const Call& c, const Unit& unit, void* data, std::size_t units, int from, int tag) {
     const auto context = self.context(c);
     const Awaited awaited{true, false, from, tag, data, units, unit};
@@ -96,7 +96,7 @@ class Job {
   [[nodiscard]] int tag() const noexcept { return tag_; }
 
   /// Prepares a reduction of `send` into `receive`, which is empty if this rank receives no result.
-  [[nodiscard]] Operands reduction(const AnyOp& op, Span<const AnyElement> send, Span<AnyElement> receive) {
+  [[nodiscard]] Operands reduction(const calls::AnyOp& op, Span<const AnyElement> send, Span<AnyElement> receive) {
     Operands o;
     const bool wide = is_narrow_float(send.type());
     if (wide) {
@@ -113,7 +113,7 @@ class Job {
     return o;
   }
   /// Prepares the op and the datatype that carries it.
-  void reduce_by(const AnyOp& op, bool wide, Operands& o) {
+  void reduce_by(const calls::AnyOp& op, bool wide, Operands& o) {
     if (op.kind() != OpKind::user) {
       o.op = op_of(op.kind());
       return;
@@ -125,7 +125,7 @@ class Job {
     o.op = session_.user_op(op.commutative());
   }
   /// Schedules the local work at the end: the op's `finish` on `result`, and the copy to `target`.
-  void finish_with(const AnyOp& op, bool wide, void* result, Span<AnyElement> target) {
+  void finish_with(const calls::AnyOp& op, bool wide, void* result, Span<AnyElement> target) {
     if (!op.finishes() && result == target.data()) return;
     finish_.emplace(Finish{wide ? op.widened() : op, result, target});
   }
@@ -192,7 +192,7 @@ class Job {
     user_.error = nullptr;
   }
 
-  const RankOf self;
+  const calls::RankOf self;
   const std::size_t most;  ///< the maximum number of units in one call of MPI
   IntLists counts;
   IntLists places;
@@ -223,7 +223,7 @@ class Job {
     Unit unit{};
   };
   struct Finish {
-    AnyOp op;
+    calls::AnyOp op;
     void* result;
     Span<AnyElement> target;
   };
@@ -313,4 +313,4 @@ class Job {
   std::array<unique_datatype, distx::detail::element_type_count> user_types_;
 };
 
-}  // namespace distx::mpi
+}  // namespace distx::detail::mpi

@@ -3,7 +3,7 @@
 #include "distx/connect/connect.hpp"
 #include "distx/mpi/connector.hpp"
 
-namespace distx::mpi {
+namespace distx::detail::mpi {
 
 /// Detects mpirun for `connect()` once this header is included.
 inline const Launcher launcher{
@@ -14,4 +14,4 @@ inline const Launcher launcher{
 
 inline const bool launcher_is_registered = register_launcher(launcher);
 
-}  // namespace distx::mpi
+}  // namespace distx::detail::mpi

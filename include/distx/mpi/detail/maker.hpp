@@ -6,7 +6,7 @@
 
 namespace distx {
 
-namespace mpi {
+namespace detail::mpi {
 
 /// Makes MPI communicators for `best_communicator()` once this header is included.
 struct Maker {
@@ -17,7 +17,7 @@ struct Maker {
   static bool serves_threads() { return MpiCommunicator::serves_threads(); }
 };
 
-}  // namespace mpi
+}  // namespace detail::mpi
 
 namespace detail {
 

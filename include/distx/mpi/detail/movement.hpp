@@ -2,7 +2,7 @@
 #pragma once
 #include "distx/mpi/detail/reductions.hpp"
 
-namespace distx::mpi {
+namespace distx::detail::mpi {
 
 /// Contiguous units that are sent to, or received from, one rank.
 template <class Pointer>
@@ -15,7 +15,7 @@ struct Piece {
 ///
 /// Used if MPI's collective would require that all ranks know of blocks above MPI's limit, or that all blocks are
 /// equal.
-template <Collective Call, class Out, class In>
+template <calls::Collective Call, class Out, class In>
 void exchange(Job& job, const Call& c, const Unit& unit, Out&& out, In&& in) {
   const int own = job.self.rank;
   const int ranks = job.self.size;
@@ -40,7 +40,7 @@ template <class Pointer>
   return {data + blocks.offset(rank) * unit.bytes, blocks.count(rank)};
 }
 
-inline void issue(Job& job, const Broadcast<AnyElement>& c) {
+inline void issue(Job& job, const calls::Broadcast<AnyElement>& c) {
   const Unit unit = unit_of(c.buffer);
   in_pieces(c.buffer.size() * unit.per_element, job.most, [&](std::size_t offset, int count) {
     job.check(job.call(MPI_Bcast, MPI_Ibcast, static_cast<void*>(c.buffer.bytes() + offset * unit.bytes), count,
@@ -49,7 +49,7 @@ inline void issue(Job& job, const Broadcast<AnyElement>& c) {
   });
 }
 
-inline void issue(Job& job, const AllGather<AnyElement>& c) {
+inline void issue(Job& job, const calls::AllGather<AnyElement>& c) {
   const Unit unit = unit_of(c.receive);
   const Blocks blocks{c.counts, c.send.size(), unit.per_element};
   const std::size_t mine = c.send.size() * unit.per_element;
@@ -72,7 +72,7 @@ inline void issue(Job& job, const AllGather<AnyElement>& c) {
   }
 }
 
-inline void issue(Job& job, const AllToAll<AnyElement>& c) {
+inline void issue(Job& job, const calls::AllToAll<AnyElement>& c) {
   const Unit unit = unit_of(c.receive);
   const bool in_place = c.send.data() == c.receive.data() && !c.send.empty();
   const auto equal = c.send.size() / static_cast<std::size_t>(job.self.size);
@@ -98,7 +98,7 @@ inline void issue(Job& job, const AllToAll<AnyElement>& c) {
 
 // Only the root knows whether the blocks are equal, so the other ranks could not choose between MPI_Gather and
 // MPI_Gatherv; the latter is a message from each rank anyway.
-inline void issue(Job& job, const Gather<AnyElement>& c) {
+inline void issue(Job& job, const calls::Gather<AnyElement>& c) {
   const Unit unit = unit_of(c.send);
   const Blocks blocks{c.counts, c.send.size(), unit.per_element};
   const bool at_root = job.self.rank == c.root;
@@ -111,7 +111,7 @@ inline void issue(Job& job, const Gather<AnyElement>& c) {
       [&](int rank) { return at_root ? block(c.receive.bytes(), blocks, unit, rank) : Piece<std::byte*>{}; });
 }
 
-inline void issue(Job& job, const Scatter<AnyElement>& c) {
+inline void issue(Job& job, const calls::Scatter<AnyElement>& c) {
   const Unit unit = unit_of(c.receive);
   const Blocks blocks{c.counts, c.receive.size(), unit.per_element};
   const bool at_root = job.self.rank == c.root;
@@ -124,8 +124,8 @@ inline void issue(Job& job, const Scatter<AnyElement>& c) {
       });
 }
 
-inline void issue(Job& job, const Barrier<Host>& c) {
+inline void issue(Job& job, const calls::Barrier<Host>& c) {
   job.check(job.call(MPI_Barrier, MPI_Ibarrier), "MPI_Barrier", c);
 }
 
-}  // namespace distx::mpi
+}  // namespace distx::detail::mpi

@@ -5,7 +5,7 @@
 #include "distx/mpi/detail/job.hpp"
 
 // `issue(job, call)` passes a call to MPI, in pieces if it exceeds the limit of one MPI call.
-namespace distx::mpi {
+namespace distx::detail::mpi {
 
 /// Calls `f(offset, count)` for pieces of at most `most`, in order; not at all for 0 elements.
 template <class F>
@@ -16,12 +16,16 @@ void in_pieces(std::size_t count, std::size_t most, F&& f) {
 
 /// The partition of the elements among ranks, in units: equal blocks in rank order, or blocks of given counts.
 struct Blocks {
-  Counts counts{};
+  calls::Counts counts{};
   std::size_t equal = 0;
   std::size_t per_element = 1;
 
-  [[nodiscard]] std::size_t offset(int rank) const noexcept { return block_offset(counts, equal, rank) * per_element; }
-  [[nodiscard]] std::size_t count(int rank) const noexcept { return block_count(counts, equal, rank) * per_element; }
+  [[nodiscard]] std::size_t offset(int rank) const noexcept {
+    return calls::block_offset(counts, equal, rank) * per_element;
+  }
+  [[nodiscard]] std::size_t count(int rank) const noexcept {
+    return calls::block_count(counts, equal, rank) * per_element;
+  }
   /// Writes sizes and offsets as MPI's arguments. @pre the sum of the counts fits an `int`
   void write(std::vector<int>& sizes, std::vector<int>& places, int ranks) const {
     sizes.clear();
@@ -33,7 +37,7 @@ struct Blocks {
   }
 };
 
-inline void issue(Job& job, const AllReduce<AnyElement, AnyOp>& c) {
+inline void issue(Job& job, const calls::AllReduce<AnyElement, calls::AnyOp>& c) {
   const auto type = c.send.type();
   const bool plain = !c.op.finishes() && c.op.kind() != OpKind::user && !is_narrow_float(type);
   if (plain && c.send.size() <= job.most) [[likely]] {
@@ -51,7 +55,7 @@ inline void issue(Job& job, const AllReduce<AnyElement, AnyOp>& c) {
   });
 }
 
-inline void issue(Job& job, const Reduce<AnyElement, AnyOp>& c) {
+inline void issue(Job& job, const calls::Reduce<AnyElement, calls::AnyOp>& c) {
   const bool receives = job.self.rank == c.root;
   const Operands o = job.reduction(c.op, c.send, receives ? c.receive : Span<AnyElement>());
   in_pieces(c.send.size(), job.most, [&](std::size_t offset, int count) {
@@ -60,7 +64,7 @@ inline void issue(Job& job, const Reduce<AnyElement, AnyOp>& c) {
   });
 }
 
-inline void issue(Job& job, const ReduceScatter<AnyElement, AnyOp>& c) {
+inline void issue(Job& job, const calls::ReduceScatter<AnyElement, calls::AnyOp>& c) {
   const std::size_t total = c.send.size();
   const Blocks blocks{c.counts, c.receive.size()};
   const bool wide = is_narrow_float(c.send.type());
@@ -95,4 +99,4 @@ inline void issue(Job& job, const ReduceScatter<AnyElement, AnyOp>& c) {
   }
 }
 
-}  // namespace distx::mpi
+}  // namespace distx::detail::mpi

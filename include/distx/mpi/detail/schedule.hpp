@@ -9,7 +9,7 @@
 #include "distx/memory/buffer.hpp"
 #include "distx/mpi/detail/check.hpp"
 
-namespace distx::mpi {
+namespace distx::detail::mpi {
 
 /// Transfers the operands of large collectives in steps of nonblocking messages, and reduces them in rank order.
 ///
@@ -21,7 +21,7 @@ namespace distx::mpi {
 class Schedule {
  public:
   /// @param comm carries no other messages with the tags that are passed to `run`
-  Schedule(MPI_Comm comm, const RankOf& self)
+  Schedule(MPI_Comm comm, const calls::RankOf& self)
       : comm_(comm),
         self_(self),
         ranks_(static_cast<std::size_t>(self.size)),
@@ -34,10 +34,10 @@ class Schedule {
 
   /// Executes a call that all ranks have joined and whose sizes agree. Collective.
   /// @param wait  `wait(test)` returns once `test()` returns true, and throws if that takes too long
-  template <Collective Call, class Wait>
+  template <calls::Collective Call, class Wait>
   void run(const Call& c, const std::vector<detail::PeerView>& peers, int tag, const ErrorContext& context,
            Wait&& wait) {
-    using enum CollectiveKind;
+    using enum calls::CollectiveKind;
     if (staging_.size() == 0) staging_ = Buffer<std::byte>(2 * ranks_ * step_bytes_);
     tag_ = tag;
     if constexpr (Call::kind == all_reduce || Call::kind == reduce || Call::kind == broadcast) {
@@ -45,11 +45,12 @@ class Schedule {
     } else if constexpr (Call::kind == reduce_scatter) {
       const std::size_t per_step = step_bytes_ / detail::element_width(c);
       std::size_t longest = 0;
-      for (int r = 0; r < self_.size; ++r) longest = std::max(longest, block_count(c.counts, c.receive.size(), r));
+      for (int r = 0; r < self_.size; ++r)
+        longest = std::max(longest, calls::block_count(c.counts, c.receive.size(), r));
       for (std::size_t done = 0; done < longest; done += per_step) {
         for (int r = 0; r < self_.size; ++r) {
-          const std::size_t whole = block_count(c.counts, c.receive.size(), r), start = std::min(done, whole);
-          offsets_[at(r)] = block_offset(c.counts, c.receive.size(), r) + start;
+          const std::size_t whole = calls::block_count(c.counts, c.receive.size(), r), start = std::min(done, whole);
+          offsets_[at(r)] = calls::block_offset(c.counts, c.receive.size(), r) + start;
           counts_[at(r)] = std::min(per_step, whole - start);
         }
         reduce_slices(c, c.receive.bytes() + done * detail::element_width(c), context, wait);
@@ -162,10 +163,10 @@ class Schedule {
     constexpr bool reduces = detail::CallTraits<Call>::reduces;
     const std::size_t width = detail::element_width(c), per_round = step_bytes_ / width * ranks_;
     const auto [total, to_all] = [&] {
-      if constexpr (Call::kind == CollectiveKind::broadcast)
+      if constexpr (Call::kind == calls::CollectiveKind::broadcast)
         return std::pair(c.buffer.size(), true);
       else
-        return std::pair(c.send.size(), Call::kind == CollectiveKind::all_reduce);
+        return std::pair(c.send.size(), Call::kind == calls::CollectiveKind::all_reduce);
     }();
     const int root = [&] {
       if constexpr (detail::CallTraits<Call>::rooted)
@@ -223,7 +224,7 @@ class Schedule {
   template <class Call, class Wait>
   void move_blocks(const Call& c, const std::vector<detail::PeerView>& peers, const ErrorContext& context,
                    Wait&& wait) {
-    using enum CollectiveKind;
+    using enum calls::CollectiveKind;
     const std::size_t width = detail::element_width(c);
     const int me = self_.rank;
     const bool receives = [&] {
@@ -235,11 +236,11 @@ class Schedule {
     // The place of rank r's block in this rank's `receive`.
     const auto place = [&](int r) -> std::byte* {
       if constexpr (Call::kind == all_to_all)
-        return c.receive.bytes() + block_offset(c.receive_counts, c.send.size() / ranks_, r) * width;
+        return c.receive.bytes() + calls::block_offset(c.receive_counts, c.send.size() / ranks_, r) * width;
       else if constexpr (Call::kind == scatter)
         return c.receive.bytes();
       else
-        return c.receive.bytes() + block_offset(c.counts, c.send.size(), r) * width;
+        return c.receive.bytes() + calls::block_offset(c.counts, c.send.size(), r) * width;
     };
     const auto sent_to = [&](int r) {
       if constexpr (Call::kind == gather)
@@ -269,7 +270,7 @@ class Schedule {
   }
 
   MPI_Comm comm_;
-  RankOf self_;
+  calls::RankOf self_;
   std::size_t ranks_;
   std::size_t step_bytes_;
   Buffer<std::byte> staging_;     ///< allocated by the first large call
@@ -286,4 +287,4 @@ class Schedule {
   int tag_ = 0;
 };
 
-}  // namespace distx::mpi
+}  // namespace distx::detail::mpi

@@ -13,7 +13,7 @@
 #include "distx/mpi/detail/control.hpp"
 #include "distx/mpi/detail/user_op.hpp"
 
-namespace distx::mpi {
+namespace distx::detail::mpi {
 
 using ThreadLevel = boost::mpi::threading::level;
 
@@ -195,4 +195,4 @@ class Session final : public FailureChannel {
   return own;
 }
 
-}  // namespace distx::mpi
+}  // namespace distx::detail::mpi

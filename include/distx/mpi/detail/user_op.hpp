@@ -7,11 +7,11 @@
 #include "distx/mpi/detail/handles.hpp"
 
 // MPI passes no user data to reduction functions, so a custom op is an attribute of the datatype.
-namespace distx::mpi {
+namespace distx::detail::mpi {
 
 /// The op of a reduction in flight, and the exception that it threw, because exceptions must not propagate through MPI.
 struct UserOp {
-  AnyOp op;
+  calls::AnyOp op;
   std::exception_ptr error;
 };
 
@@ -59,4 +59,4 @@ inline void apply_user_op(void* left, void* right, int* count, MPI_Datatype* typ
   return unique_op::from_native_handle(op);
 }
 
-}  // namespace distx::mpi
+}  // namespace distx::detail::mpi

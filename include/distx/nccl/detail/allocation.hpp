@@ -44,7 +44,7 @@ class WindowedMemory {
   WindowedMemory& operator=(const WindowedMemory&) = delete;
   ~WindowedMemory() {
     try {  // unlike cudaFree, ncclMemFree does not wait for kernels that use the memory
-      const DeviceGuard guard(state_->backend.device);
+      const cuda::DeviceGuard guard(state_->backend.device);
       CudaStreamRef::synchronize_all();
     } catch (const Error&) {  // a GPU that has failed does nothing more
     }
@@ -87,7 +87,7 @@ template <class T, class Comm = ncclComm_t>
 [[nodiscard]] CommunicatorMemory<T, Cuda> allocate(const std::shared_ptr<NcclBackend::State>& state, std::size_t size,
                                                    const std::source_location& location) {
   static_assert(std::is_trivially_copyable_v<T>, "distx::allocate: elements are moved as bytes");
-  const RankOf& self = state->backend.self();
+  const calls::RankOf& self = state->backend.self();
   const ErrorContext context{
       .operation = "allocate", .backend = self.backend, .rank = self.rank, .size = self.size, .location = location};
   struct Request {
@@ -106,7 +106,7 @@ template <class T, class Comm = ncclComm_t>
           "no GPU memory for " + std::to_string(size) + " elements of " + std::to_string(sizeof(T)) + " bytes",
           context);
     if (size == 0) return {};
-    const DeviceGuard guard(state->backend.device);
+    const cuda::DeviceGuard guard(state->backend.device);
     if constexpr (HasWindows<Comm>) {
       auto owner = std::make_shared<WindowedMemory<Comm>>(state, size * sizeof(T), context);
       return {Span<T, Cuda>(static_cast<T*>(owner->data()), size), owner};

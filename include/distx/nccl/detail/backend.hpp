@@ -21,7 +21,7 @@ class NcclBackend final : public Watched, public GroupMember {
   using space = Cuda;
   using State = distx::detail::CommunicatorState<NcclBackend>;
 
-  NcclBackend(const RankOf& rank_of, int gpu, const NcclOptions& how, Comms made,
+  NcclBackend(const calls::RankOf& rank_of, int gpu, const NcclOptions& how, Comms made,
               std::shared_ptr<FailureChannel> channel, std::uint64_t identity)
       : self_(rank_of),
         device(gpu),
@@ -49,7 +49,7 @@ class NcclBackend final : public Watched, public GroupMember {
     comms.started.capability = lowest;
   }
 
-  [[nodiscard]] const RankOf& self() const noexcept { return self_; }
+  [[nodiscard]] const calls::RankOf& self() const noexcept { return self_; }
   void revoke(const std::string& why) noexcept { end(Cause::revoked, why); }
   /// @throws what has revoked the communicator
   void check_usable(const ErrorContext& context) {
@@ -57,9 +57,9 @@ class NcclBackend final : public Watched, public GroupMember {
       revocation.raise(context);
   }
 
-  template <Collective Call>
+  template <calls::Collective Call>
   void execute(const Call& call) {
-    const DeviceGuard guard(device);
+    const cuda::DeviceGuard guard(device);
     const auto context = self_.context(call);
     refuse_blocking_in_group(context);
     if constexpr (is_message<Call>) {
@@ -77,17 +77,17 @@ class NcclBackend final : public Watched, public GroupMember {
   }
 
   /// Starts a call after the work on `after`.
-  template <Collective Call>
+  template <calls::Collective Call>
   [[nodiscard]] std::shared_ptr<distx::detail::Operation<Cuda>> start(const std::shared_ptr<State>& state,
                                                                       const Call& call, CudaStreamRef after) {
-    const DeviceGuard guard(device);
+    const cuda::DeviceGuard guard(device);
     return {state, &begin(state, call, after)};
   }
 
   /// Waits until the call is done, and takes it back.
   void finish(StreamCall& call, const ErrorContext& context) {
     const HolderChange returned(call, StreamCall::Holder::nobody);
-    const DeviceGuard guard(device);
+    const cuda::DeviceGuard guard(device);
     demand(call, context);
     wait([&] { return is_enqueued(call) && call.event.done(); }, context);
     call.reduction.rethrow();
@@ -95,7 +95,7 @@ class NcclBackend final : public Watched, public GroupMember {
   /// Makes a stream wait for the call, and takes it back.
   void follow(StreamCall& call, CudaStreamRef stream, const ErrorContext& context) {
     const HolderChange returned(call, StreamCall::Holder::stream);
-    const DeviceGuard guard(device);
+    const cuda::DeviceGuard guard(device);
     demand(call, context);
     wait([&] { return is_enqueued(call); }, context);
     if (stream != call.comm->stream) stream.wait(call.event);
@@ -103,7 +103,7 @@ class NcclBackend final : public Watched, public GroupMember {
   /// Whether `finish` would return or throw at once.
   [[nodiscard]] bool test(StreamCall& call) noexcept {
     try {
-      const DeviceGuard guard(device);
+      const cuda::DeviceGuard guard(device);
       if (call.stage == StreamCall::Stage::posted && open_group == nullptr && !revocation.revoked())
         if (const auto use = comms.try_use(comms.messages)) flush();
       if (is_enqueued(call) && call.done()) return true;
@@ -121,8 +121,8 @@ class NcclBackend final : public Watched, public GroupMember {
     const ErrorContext context{
         .operation = operation, .backend = self_.backend, .rank = self_.rank, .size = self_.size, .location = location};
     std::vector<T> all(static_cast<std::size_t>(self_.size));
-    const DeviceGuard guard(device);
-    const AllGather<AnyElement, Cuda> call{.location = location};
+    const cuda::DeviceGuard guard(device);
+    const calls::AllGather<AnyElement, Cuda> call{.location = location};
     const std::size_t total = sizeof(T) * all.size();
     const std::byte* result = nullptr;
     {
@@ -159,7 +159,7 @@ class NcclBackend final : public Watched, public GroupMember {
   }
   /// Waits until nothing of this communicator is in flight on this rank.
   void settle(const ErrorContext& context) {
-    const DeviceGuard guard(device);
+    const cuda::DeviceGuard guard(device);
     flush_all(context);
     wait([this] { return idle(); }, context);
   }
@@ -170,7 +170,7 @@ class NcclBackend final : public Watched, public GroupMember {
   }
 
   [[nodiscard]] Buffer<std::byte, Cuda> make_scratch(std::size_t bytes) {
-    const DeviceGuard guard(device);
+    const cuda::DeviceGuard guard(device);
     return Buffer<std::byte, Cuda>(bytes, uninitialized);
   }
 
@@ -179,7 +179,7 @@ class NcclBackend final : public Watched, public GroupMember {
   void leave_group(std::unique_lock<std::mutex> lock, ncclResult_t code, bool unwinding) noexcept override;
 
  private:
-  const RankOf self_;  // before those that refer to it
+  const calls::RankOf self_;  // before those that refer to it
 
  public:
   const int device;
@@ -192,9 +192,9 @@ class NcclBackend final : public Watched, public GroupMember {
  private:
   /// Compares the ranks' descriptions of a call over the communicator itself, which has no fewer ranks. Collective.
   /// @throws MismatchError on every rank if they differ
-  template <Collective Call>
+  template <calls::Collective Call>
   void compare(const Call& call, const ErrorContext& context) {
-    const Fingerprint mine = fingerprint(call);
+    const calls::Fingerprint mine = fingerprint(call);
     const auto all = gathered(mine, Call::name, call.location);
     for (std::size_t rank = 0; rank < all.size(); ++rank)
       if (all[rank] != mine) throw MismatchError(difference(mine, all[rank], static_cast<int>(rank)), context);
@@ -229,7 +229,7 @@ class NcclBackend final : public Watched, public GroupMember {
     busy_.store(false, std::memory_order_relaxed);
   }
 
-  template <Collective Call>
+  template <calls::Collective Call>
   StreamCall& begin(const std::shared_ptr<State>& state, const Call& call, CudaStreamRef after) {
     const auto context = self_.context(call);
     check_tag(call, self_);
@@ -261,7 +261,7 @@ class NcclBackend final : public Watched, public GroupMember {
     watchdog_->wake();
     return made;
   }
-  template <Collective Call>
+  template <calls::Collective Call>
   void issue_started(StreamCall& made, const Call& call, const ErrorContext& context) {
     const bool grouped = open_group != nullptr;
     if constexpr (is_message<Call>) {
@@ -477,7 +477,7 @@ inline void NcclBackend::leave_group(std::unique_lock<std::mutex> lock, ncclResu
   const ErrorContext context{
       .operation = "NcclGroup", .backend = self_.backend, .rank = self_.rank, .size = self_.size};
   try {
-    const DeviceGuard guard(device);
+    const cuda::DeviceGuard guard(device);
     for (CommStream* const comm : {&comms.started, &comms.messages})
       if (comm->comm() != nullptr && !revocation.revoked()) comm->complete(code, "ncclGroupEnd", context);
     if (!revocation.revoked())

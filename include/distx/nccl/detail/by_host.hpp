@@ -20,7 +20,7 @@ struct EvenByteBlocks {
 };
 
 /// Reduces all ranks' parts of this rank's block into `to`.
-template <Collective Call, class AllBlocks>
+template <calls::Collective Call, class AllBlocks>
 void reduce_own_block(CommStream& ch, const Call& c, const std::byte* send, const AllBlocks& blocks, std::byte* to) {
   if (open_group != nullptr)
     throw InvalidState(

@@ -34,7 +34,7 @@ class QuietDeviceGuard {
 /// One rank's three CommStreams, and the lock around all calls of NCCL on them.
 class CommSet {
  public:
-  CommSet(Comms comms, const RankOf& self, const NcclOptions& options, RevocationState& revocation)
+  CommSet(Comms comms, const calls::RankOf& self, const NcclOptions& options, RevocationState& revocation)
       : blocking(std::move(comms.blocking), options.stream.value_or(CudaStreamRef()), self, options, revocation,
                  mutex_),
         started(std::move(comms.started), options.stream.value_or(started_stream_), self, options, revocation, mutex_),

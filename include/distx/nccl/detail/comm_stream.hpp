@@ -35,13 +35,13 @@ template <class Stopped>
 /// progress when it returns: NCCL enqueues it once it has connected, and takes no other call before.
 class CommStream {
  public:
-  CommStream(unique_comm comm, CudaStreamRef on, const RankOf& rank_of, const NcclOptions& how, RevocationState& state,
-             std::mutex& mutex)
+  CommStream(unique_comm comm, CudaStreamRef on, const calls::RankOf& rank_of, const NcclOptions& how,
+             RevocationState& state, std::mutex& mutex)
       : stream(on), self(rank_of), options(how), comm_(std::move(comm)), revocation_(state), mutex_(mutex) {}
 
   [[nodiscard]] ncclComm_t comm() const noexcept { return comm_.native_handle(); }
 
-  template <Collective Call>
+  template <calls::Collective Call>
   void check(ncclResult_t code, const char* routine, const Call& call) {
     if (code != ncclSuccess) [[unlikely]]
       complete(code, routine, self.context(call));
@@ -88,7 +88,7 @@ class CommStream {
   }
 
   /// Runs `f`, whose calls NCCL takes as one.
-  template <Collective Call, class F>
+  template <calls::Collective Call, class F>
   void grouped(const Call& call, F&& f) {
     settle_before("ncclGroupStart", call);
     check(ncclGroupStart(), "ncclGroupStart", call);
@@ -105,7 +105,7 @@ class CommStream {
   }
 
   /// Copies bytes, stream-ordered, between any memories.
-  template <Collective Call>
+  template <calls::Collective Call>
   void copy(void* to, const void* from, std::size_t bytes, const Call& call) {
     if (bytes == 0 || to == from) return;
     settle_before("cudaMemcpyAsync", call);
@@ -113,7 +113,7 @@ class CommStream {
                         self.context(call));
   }
   /// Waits until what was issued before is on the stream, so that the next step comes after it.
-  template <Collective Call>
+  template <calls::Collective Call>
   void settle_before(const char* routine, const Call& call) {
     if (in_progress_ && depth_ == 0 && open_group == nullptr) settle(routine, self.context(call));
   }
@@ -166,7 +166,7 @@ class CommStream {
   [[nodiscard]] bool at_rest() { return user_ == nullptr && enqueued(); }
 
   const CudaStreamRef stream;
-  const RankOf& self;
+  const calls::RankOf& self;
   const NcclOptions& options;
   HostReduction* reduction = nullptr;  ///< of the call that is being issued
   int capability = 0;                  ///< the ranks' lowest compute capability, as 90 for 9.0
@@ -211,7 +211,7 @@ class CommStream {
   std::unique_lock<std::mutex>* user_ = nullptr;  ///< of the call that is issuing its steps
   std::vector<StreamCall*> issued_;
   std::vector<Buffer<std::byte, Cuda>> workspaces_;
-  std::vector<PinnedBuffer<std::byte>> pinned_;
+  std::vector<cuda::PinnedBuffer<std::byte>> pinned_;
   int depth_ = 0;
   bool in_progress_ = false;
   bool finalized_ = false;

@@ -62,7 +62,7 @@ struct NativeReduction {
 
 /// None for what goes by way of the host: types and ops that NCCL does not know, or not on GPUs of that compute
 /// capability, and what it would round otherwise than `rounding` asks for.
-[[nodiscard]] inline std::optional<NativeReduction> native_reduction(const AnyOp& op, NcclRounding rounding,
+[[nodiscard]] inline std::optional<NativeReduction> native_reduction(const calls::AnyOp& op, NcclRounding rounding,
                                                                      int capability) noexcept {
   const auto type = datatype_of(op.type());
   if (!type || (is_float8(op.type()) && capability < float8_capability)) return std::nullopt;

@@ -23,8 +23,8 @@ void connecting(NcclBackend& backend, CommStream& comm, const ErrorContext& cont
 /// same in the same call, which messages of users do not. Collective.
 inline void connect_messages(NcclBackend& backend, const ErrorContext& context) {
   refuse_blocking_in_group(context);
-  const DeviceGuard guard(backend.device);
-  const Barrier<Cuda> call{.location = context.location};
+  const cuda::DeviceGuard guard(backend.device);
+  const calls::Barrier<Cuda> call{.location = context.location};
   CommStream& comm = backend.comms.messages;
   const int size = backend.self().size;
   if (size > 1)
@@ -45,9 +45,9 @@ inline void connect_messages(NcclBackend& backend, const ErrorContext& context) 
 /// Loads distx's kernels, and connects the collectives, by a reduction (a tree or a ring) and a broadcast (always a
 /// ring), and the messages unless `connect_messages` is to do that later. Collective.
 inline void connect_all(NcclBackend& backend, const ErrorContext& context) {
-  const DeviceGuard guard(backend.device);
+  const cuda::DeviceGuard guard(backend.device);
   cuda::detail::load_kernels();  // which waits for what is in progress: not possible once calls wait for other ranks
-  const Barrier<Cuda> call{.location = context.location};
+  const calls::Barrier<Cuda> call{.location = context.location};
   for (CommStream* const comm : {&backend.comms.blocking, &backend.comms.started}) {
     if (backend.self().size == 1) break;
     connecting(backend, *comm, context, [&](cudaStream_t stream) {

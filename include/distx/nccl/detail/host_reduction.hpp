@@ -10,7 +10,7 @@ namespace distx::nccl::detail {
 
 /// A reduction on the host that a stream runs, by cudaLaunchHostFunc.
 struct HostReduction {
-  AnyOp op;
+  calls::AnyOp op;
   std::byte* blocks = nullptr;  ///< every rank's block, contiguous; the result replaces the first
   std::size_t block_bytes = 0;
   std::size_t count = 0;

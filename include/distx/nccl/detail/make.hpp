@@ -86,7 +86,7 @@ template <class Stop>
 
 /// Makes all communicators for ranks that have the id of the first. Collective.
 template <class Stop>
-[[nodiscard]] Comms init_all(const ncclUniqueId& id, const RankOf& self, const NcclOptions& options,
+[[nodiscard]] Comms init_all(const ncclUniqueId& id, const calls::RankOf& self, const NcclOptions& options,
                              const ErrorContext& context, Stop&& stop) {
   // Without blocking, whatever the others are, so that the deadline applies.
   auto config = config_of(options, false, context);
@@ -120,11 +120,11 @@ template <class... Numbers>
 /// Returns the GPU that the options name.
 /// @throws InvalidArgument if there is no such GPU; BackendError
 [[nodiscard]] inline int device_of(const NcclOptions& options) {
-  if (!options.device) return current_device();
-  if (*options.device < 0 || *options.device >= device_count())
+  if (!options.device) return cuda::current_device();
+  if (*options.device < 0 || *options.device >= cuda::device_count())
     throw InvalidArgument("invalid device " + std::to_string(*options.device) + ": this process sees " +
-                          std::to_string(device_count()) + " GPUs" +
-                          (device_count() == 0 ? "; " + why_no_gpu() : std::string()));
+                          std::to_string(cuda::device_count()) + " GPUs" +
+                          (cuda::device_count() == 0 ? "; " + cuda::why_no_gpu() : std::string()));
   return *options.device;
 }
 
@@ -132,7 +132,7 @@ template <class... Numbers>
 /// @throws ConnectError on every rank if a rank fails; TimeoutError
 template <Connector C>
 [[nodiscard]] std::shared_ptr<NcclBackend::State> connect(C& connector, const NcclOptions& options) {
-  const RankOf self{connector.rank(), connector.size(), "nccl"};
+  const calls::RankOf self{connector.rank(), connector.size(), "nccl"};
   const ErrorContext context{.operation = "NcclCommunicator", .backend = "nccl", .rank = self.rank, .size = self.size};
   refuse_making_in_group(context);
   struct Report {
@@ -161,14 +161,14 @@ template <Connector C>
     check_version();
     device = device_of(options);
     cuda::detail::Pools::all().share(device);
-    mine.capability = compute_capability(device);
+    mine.capability = cuda::compute_capability(device);
     static_cast<void>(config_of(options, options.blocking, context));
     if (self.rank == 0) check(ncclGetUniqueId(&id), "ncclGetUniqueId", {});
   });
   agree();
   id = broadcast_value(connector, id, 0);
   const auto channel = distx::detail::failure_channel_of(connector);
-  const DeviceGuard guard(device);
+  const cuda::DeviceGuard guard(device);
   std::shared_ptr<NcclBackend::State> state;
   attempt([&] {
     RevocationState revocation(channel, identity_of(id), self.rank);

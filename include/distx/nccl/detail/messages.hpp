@@ -7,12 +7,12 @@
 // enters its side. So messages that are started one after another are passed to NCCL together, when a call needs one.
 namespace distx::nccl::detail {
 
-template <Collective Call>
+template <calls::Collective Call>
 inline constexpr bool is_message = Call::name == "send" || Call::name == "receive" || Call::name == "send_receive";
 
 /// @throws InvalidArgument for a tag other than 0
-template <Collective Call>
-void check_tag(const Call& c, const RankOf& self) {
+template <calls::Collective Call>
+void check_tag(const Call& c, const calls::RankOf& self) {
   if constexpr (is_message<Call>)
     if (c.tag != 0)
       throw InvalidArgument("invalid tag " + std::to_string(c.tag) +
@@ -30,14 +30,15 @@ struct NcclMessage {
   int peer = 0;
 };
 
-inline void post(std::vector<NcclMessage>& messages, StreamCall* started, const Send<AnyElement, Cuda>& c) {
+inline void post(std::vector<NcclMessage>& messages, StreamCall* started, const calls::Send<AnyElement, Cuda>& c) {
   messages.push_back(
       {.call = started, .sends = true, .source = c.buffer.bytes(), .bytes = c.buffer.size_bytes(), .peer = c.to});
 }
-inline void post(std::vector<NcclMessage>& messages, StreamCall* started, const Receive<AnyElement, Cuda>& c) {
+inline void post(std::vector<NcclMessage>& messages, StreamCall* started, const calls::Receive<AnyElement, Cuda>& c) {
   messages.push_back({.call = started, .target = c.buffer.bytes(), .bytes = c.buffer.size_bytes(), .peer = c.from});
 }
-inline void post(std::vector<NcclMessage>& messages, StreamCall* started, const SendReceive<AnyElement, Cuda>& c) {
+inline void post(std::vector<NcclMessage>& messages, StreamCall* started,
+                 const calls::SendReceive<AnyElement, Cuda>& c) {
   if (!c.send.empty())
     messages.push_back(
         {.call = started, .sends = true, .source = c.send.bytes(), .bytes = c.send.size_bytes(), .peer = c.to});
@@ -97,7 +98,7 @@ inline void enqueue(CommStream& ch, std::vector<NcclMessage>& messages, std::vec
 /// The messages that have been started and not yet passed to NCCL.
 class PostedMessages {
  public:
-  template <Collective Call>
+  template <calls::Collective Call>
   void add(StreamCall* started, const Call& call) {
     post(waiting_, started, call);
   }

@@ -16,34 +16,36 @@ using Bytes = Span<AnyElement, Cuda>;
 
 /// The offset and size of each rank's block, in bytes.
 struct ByteBlocks {
-  Counts counts;
+  calls::Counts counts;
   std::size_t equal;
   std::size_t element_bytes;
 
   [[nodiscard]] std::size_t offset(int rank) const noexcept {
-    return block_offset(counts, equal, rank) * element_bytes;
+    return calls::block_offset(counts, equal, rank) * element_bytes;
   }
-  [[nodiscard]] std::size_t bytes(int rank) const noexcept { return block_count(counts, equal, rank) * element_bytes; }
+  [[nodiscard]] std::size_t bytes(int rank) const noexcept {
+    return calls::block_count(counts, equal, rank) * element_bytes;
+  }
 };
 
 /// @pre in a group
-template <Collective Call>
+template <calls::Collective Call>
 void send_bytes(CommStream& ch, const std::byte* from, std::size_t bytes, int to, const Call& c) {
   if (bytes != 0) ch.check(ncclSend(from, bytes, ncclUint8, to, ch.comm(), ch.stream.native_handle()), "ncclSend", c);
 }
 /// @pre in a group
-template <Collective Call>
+template <calls::Collective Call>
 void receive_bytes(CommStream& ch, std::byte* to, std::size_t bytes, int from, const Call& c) {
   if (bytes != 0) ch.check(ncclRecv(to, bytes, ncclUint8, from, ch.comm(), ch.stream.native_handle()), "ncclRecv", c);
 }
 
 /// Whether counts, which are the same on every rank, differ between blocks.
-[[nodiscard]] inline bool uneven(Counts counts) noexcept {
+[[nodiscard]] inline bool uneven(calls::Counts counts) noexcept {
   return std::adjacent_find(counts.begin(), counts.end(), std::not_equal_to<>()) != counts.end();
 }
 
 /// Sends every other rank its block of one buffer and receives its block into another; this rank's block is copied.
-template <Collective Call, class SendBlocks, class ReceiveBlocks>
+template <calls::Collective Call, class SendBlocks, class ReceiveBlocks>
 void exchange(CommStream& ch, const Call& c, const std::byte* send, const SendBlocks& sent, std::byte* receive,
               const ReceiveBlocks& received) {
   const int me = ch.self.rank;
@@ -59,7 +61,7 @@ void exchange(CommStream& ch, const Call& c, const std::byte* send, const SendBl
 }
 
 /// Sends this rank's block to every rank and receives theirs.
-template <Collective Call, class AllBlocks>
+template <calls::Collective Call, class AllBlocks>
 void gather_blocks(CommStream& ch, const Call& c, const std::byte* own, std::byte* receive, const AllBlocks& blocks) {
   const int me = ch.self.rank;
   ch.copy(receive + blocks.offset(me), own, blocks.bytes(me), c);
@@ -73,14 +75,14 @@ void gather_blocks(CommStream& ch, const Call& c, const std::byte* own, std::byt
   });
 }
 
-inline void issue(CommStream& ch, const Broadcast<AnyElement, Cuda>& c) {
+inline void issue(CommStream& ch, const calls::Broadcast<AnyElement, Cuda>& c) {
   if (c.buffer.empty()) return;
   ch.check(ncclBroadcast(c.buffer.data(), c.buffer.data(), c.buffer.size_bytes(), ncclUint8, c.root, ch.comm(),
                          ch.stream.native_handle()),
            "ncclBroadcast", c);
 }
 
-inline void issue(CommStream& ch, const AllGather<AnyElement, Cuda>& c) {
+inline void issue(CommStream& ch, const calls::AllGather<AnyElement, Cuda>& c) {
   if (c.receive.empty()) return;
   if (uneven(c.counts))
     return gather_blocks(ch, c, c.send.bytes(), c.receive.bytes(), ByteBlocks{c.counts, 0, c.send.element_bytes()});
@@ -91,7 +93,8 @@ inline void issue(CommStream& ch, const AllGather<AnyElement, Cuda>& c) {
 
 /// @return whether this NCCL has the call
 template <class Comm>
-bool all_to_all(Comm comm, CommStream& ch, const AllToAll<AnyElement, Cuda>& c, const void* send, std::size_t bytes) {
+bool all_to_all(Comm comm, CommStream& ch, const calls::AllToAll<AnyElement, Cuda>& c, const void* send,
+                std::size_t bytes) {
   if constexpr (HasAllToAll<Comm>) {
     ch.check(ncclAlltoAll(send, c.receive.data(), bytes, ncclUint8, comm, ch.stream.native_handle()), "ncclAlltoAll",
              c);
@@ -100,7 +103,7 @@ bool all_to_all(Comm comm, CommStream& ch, const AllToAll<AnyElement, Cuda>& c, 
   return false;
 }
 
-inline void issue(CommStream& ch, const AllToAll<AnyElement, Cuda>& c) {
+inline void issue(CommStream& ch, const calls::AllToAll<AnyElement, Cuda>& c) {
   if (c.send.empty() && c.receive.empty()) return;
   const std::byte* send = c.send.bytes();
   if (send == c.receive.bytes()) {
@@ -115,7 +118,7 @@ inline void issue(CommStream& ch, const AllToAll<AnyElement, Cuda>& c) {
            ByteBlocks{c.receive_counts, equal, element_bytes});
 }
 
-inline void issue(CommStream& ch, const Gather<AnyElement, Cuda>& c) {
+inline void issue(CommStream& ch, const calls::Gather<AnyElement, Cuda>& c) {
   if (ch.self.rank != c.root) {
     ch.grouped(c, [&] { send_bytes(ch, c.send.bytes(), c.send.size_bytes(), c.root, c); });
     return;
@@ -128,7 +131,7 @@ inline void issue(CommStream& ch, const Gather<AnyElement, Cuda>& c) {
   });
 }
 
-inline void issue(CommStream& ch, const Scatter<AnyElement, Cuda>& c) {
+inline void issue(CommStream& ch, const calls::Scatter<AnyElement, Cuda>& c) {
   if (ch.self.rank != c.root) {
     ch.grouped(c, [&] { receive_bytes(ch, c.receive.bytes(), c.receive.size_bytes(), c.root, c); });
     return;

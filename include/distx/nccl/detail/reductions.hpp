@@ -29,7 +29,7 @@ namespace distx::nccl::detail {
 }
 
 /// Calls `f(type, op)` with NCCL's own; returns false if it has none.
-template <Collective Call, class F>
+template <calls::Collective Call, class F>
 bool natively(CommStream& ch, const Call& c, F&& f) {
   const auto native = native_reduction(c.op, ch.options.rounding, ch.capability);
   if (!native) return false;
@@ -44,7 +44,7 @@ bool natively(CommStream& ch, const Call& c, F&& f) {
   return true;
 }
 
-inline void issue(CommStream& ch, const AllReduce<AnyElement, AnyOp, Cuda>& c) {
+inline void issue(CommStream& ch, const calls::AllReduce<AnyElement, calls::AnyOp, Cuda>& c) {
   if (c.send.empty()) return;
   if (natively(ch, c, [&](ncclDataType_t type, ncclRedOp_t op) {
         ch.check(ncclAllReduce(c.send.data(), c.receive.data(), c.send.size(), type, op, ch.comm(),
@@ -58,7 +58,7 @@ inline void issue(CommStream& ch, const AllReduce<AnyElement, AnyOp, Cuda>& c) {
   gather_blocks(ch, c, own, c.receive.bytes(), blocks);
 }
 
-inline void issue(CommStream& ch, const Reduce<AnyElement, AnyOp, Cuda>& c) {
+inline void issue(CommStream& ch, const calls::Reduce<AnyElement, calls::AnyOp, Cuda>& c) {
   if (c.send.empty()) return;
   if (natively(ch, c, [&](ncclDataType_t type, ncclRedOp_t op) {
         ch.check(ncclReduce(c.send.data(), c.receive.data(), c.send.size(), type, op, c.root, ch.comm(),
@@ -81,7 +81,7 @@ inline void issue(CommStream& ch, const Reduce<AnyElement, AnyOp, Cuda>& c) {
   });
 }
 
-inline void issue(CommStream& ch, const ReduceScatter<AnyElement, AnyOp, Cuda>& c) {
+inline void issue(CommStream& ch, const calls::ReduceScatter<AnyElement, calls::AnyOp, Cuda>& c) {
   if (c.send.empty()) return;
   const ByteBlocks blocks{c.counts, c.receive.size(), c.send.element_bytes()};
   if (natively(ch, c, [&](ncclDataType_t type, ncclRedOp_t op) {
@@ -93,7 +93,7 @@ inline void issue(CommStream& ch, const ReduceScatter<AnyElement, AnyOp, Cuda>& 
         }
         ch.grouped(c, [&] {
           for (int rank = 0; rank < ch.self.size; ++rank)
-            if (const std::size_t count = block_count(c.counts, 0, rank); count != 0)
+            if (const std::size_t count = calls::block_count(c.counts, 0, rank); count != 0)
               ch.check(ncclReduce(c.send.bytes() + blocks.offset(rank), c.receive.data(), count, type, op, rank,
                                   ch.comm(), ch.stream.native_handle()),
                        "ncclReduce", c);
@@ -104,7 +104,7 @@ inline void issue(CommStream& ch, const ReduceScatter<AnyElement, AnyOp, Cuda>& 
 }
 
 /// A reduction of one number: no rank has the result before all have entered.
-inline void issue(CommStream& ch, const Barrier<Cuda>& c) {
+inline void issue(CommStream& ch, const calls::Barrier<Cuda>& c) {
   if (ch.self.size == 1) return;
   std::byte* const number = ch.workspace(sizeof(int));
   ch.check(ncclAllReduce(number, number, 1, ncclInt32, ncclMax, ch.comm(), ch.stream.native_handle()), "ncclAllReduce",

@@ -3,7 +3,7 @@
 #include "distx/parallel/layers/detail/residual_branch.hpp"
 #include "distx/tensor/ops/causal_attention.hpp"
 
-namespace distx {
+namespace distx::layers {
 
 /// Causal multi-head self-attention whose heads are sharded over the model axis.
 ///
@@ -41,7 +41,7 @@ class ParallelAttention : public detail::ResidualBranch<ParallelAttention<T, Spl
   [[nodiscard]] auto terms(Tokens tokens, Training& training) {
     tokens_.emplace(std::move(tokens));
     projected_.emplace(projections_.forward(*tokens_, training));
-    attended_.emplace(causal_attention(*projected_));
+    attended_.emplace(ops::causal_attention(*projected_));
     return output_.forward(*attended_, training);
   }
   /// Returns the terms of the tokens' gradient, Partial over the model axis. Local.
@@ -51,7 +51,7 @@ class ParallelAttention : public detail::ResidualBranch<ParallelAttention<T, Spl
     const auto projected = detail::taken(projected_, "ParallelAttention");
     const auto attended = detail::taken(attended_, "ParallelAttention");
     const auto projected_gradient =
-        causal_attention_backward(projected, output_.backward(attended, gradient, training));
+        ops::causal_attention_backward(projected, output_.backward(attended, gradient, training));
     return projections_.backward(tokens, projected_gradient, training);
   }
   /// Returns the output layer.
@@ -73,4 +73,4 @@ class ParallelAttention : public detail::ResidualBranch<ParallelAttention<T, Spl
   std::optional<typename Split::template tensor<T, 4, Shard<0, Data>, Shard<2, Model>>> attended_;
 };
 
-}  // namespace distx
+}  // namespace distx::layers

@@ -38,6 +38,8 @@ struct PositionsGradient {
 
 }  // namespace detail
 
+namespace layers {
+
 /// Token and position embeddings, whose token table is sharded over the model axis and also serves as output layer
 /// (Press and Wolf, 2017, arXiv 1608.05859).
 /// @tparam T  the element type
@@ -65,7 +67,7 @@ class ParallelEmbedding {
   template <class Ids, class Training>
   [[nodiscard]] auto forward(const Ids& ids, Training& training) const {
     const auto weights = training.unshard(tokens_, positions_);
-    const auto x = redistribute<typename Split::residual>(embedding(ids, tokens_));
+    const auto x = redistribute<typename Split::residual>(ops::embedding(ids, tokens_));
     const std::size_t first = x.offset()[1];
     return rules::apply<detail::AddPositions>(x, positions_, [&](auto in, auto table, auto out) {
       for (std::size_t b = 0; b < in.extent(0); ++b)
@@ -77,7 +79,7 @@ class ParallelEmbedding {
   template <class Ids, class G, class Training>
   void backward(const Ids& ids, const G& gradient, Training& training) const {
     const auto weights = training.unshard(tokens_, positions_);
-    training.ready(tokens_, embedding_backward(tokens_, ids, redistribute<typename Split::tokens>(gradient)));
+    training.ready(tokens_, ops::embedding_backward(tokens_, ids, redistribute<typename Split::tokens>(gradient)));
     const std::size_t first = gradient.offset()[1];
     training.ready(positions_,
                    rules::apply<detail::PositionsGradient>(positions_, gradient, [&](auto, auto terms, auto out) {
@@ -93,19 +95,21 @@ class ParallelEmbedding {
   template <class X, class Training>
   [[nodiscard]] auto logits(const X& tokens, Training& training) const {
     const auto weights = training.unshard(tokens_);
-    return contract_input<1>(tokens, tokens_);
+    return ops::contract_input<1>(tokens, tokens_);
   }
   /// Returns the gradient of the tokens, in the residual layout. Collective over the model axis.
   template <class X, class G, class Training>
   [[nodiscard]] auto logits_backward(const X& tokens, const G& gradient, Training& training) const {
     const auto weights = training.unshard(tokens_);
-    training.ready(tokens_, contract_weight<1>(gradient, tokens));
-    return redistribute<typename Split::residual>(contract<1>(gradient, tokens_));
+    training.ready(tokens_, ops::contract_weight<1>(gradient, tokens));
+    return redistribute<typename Split::residual>(ops::contract<1>(gradient, tokens_));
   }
 
  private:
   typename Split::template weight<T, 2, Shard<0, typename Split::model>> tokens_;
   typename Split::template weight<T, 2> positions_;
 };
+
+}  // namespace layers
 
 }  // namespace distx

@@ -3,7 +3,7 @@
 #include "distx/parallel/layers/tensor_parallel.hpp"
 #include "distx/tensor/ops/layer_norm.hpp"
 
-namespace distx {
+namespace distx::layers {
 
 /// The layer norm of the residual stream, over the last dimension of (batch, length, width). Local.
 ///
@@ -30,14 +30,14 @@ class ParallelLayerNorm {
   [[nodiscard]] auto forward(const X& x, Training& training) {
     const auto weights = training.unshard(scale_, shift_);
     input_.emplace(x.clone());
-    return layer_norm(x, scale_, shift_);
+    return ops::layer_norm(x, scale_, shift_);
   }
   /// Returns the gradient of `x`, and declares the weights' gradients ready.
   /// @throws InvalidState without a matching `forward`
   template <class G, class Training>
   [[nodiscard]] auto backward(const G& gradient, Training& training) {
     const auto weights = training.unshard(scale_, shift_);
-    auto gradients = layer_norm_backward(detail::taken(input_, "ParallelLayerNorm"), scale_, gradient);
+    auto gradients = ops::layer_norm_backward(detail::taken(input_, "ParallelLayerNorm"), scale_, gradient);
     training.ready(scale_, gradients.weight);
     training.ready(shift_, gradients.bias);
     return std::move(gradients.input);
@@ -49,4 +49,4 @@ class ParallelLayerNorm {
   std::optional<typename Split::template tensor<T, 3, typename Split::residual>> input_;
 };
 
-}  // namespace distx
+}  // namespace distx::layers

@@ -4,7 +4,7 @@
 #include "distx/tensor/ops/contract.hpp"
 #include "distx/tensor/ops/trailing.hpp"
 
-namespace distx {
+namespace distx::layers {
 
 /// A linear layer whose outputs are sharded over the model axis: from (batch, length, inputs), with all tokens, to
 /// (batch, length, outputs…). Local.
@@ -37,15 +37,15 @@ class ColumnParallel {
   template <class X, class Training>
   [[nodiscard]] auto forward(const X& tokens, Training& training) const {
     const auto weights = training.unshard(weight_, bias_);
-    return add_trailing(contract<1>(tokens, weight_), bias_);
+    return ops::add_trailing(ops::contract<1>(tokens, weight_), bias_);
   }
   /// Returns the gradient of the tokens, Partial, and declares the gradients of weight and bias ready.
   template <class X, class G, class Training>
   [[nodiscard]] auto backward(const X& tokens, const G& gradient, Training& training) const {
     const auto weights = training.unshard(weight_, bias_);
-    training.ready(bias_, sum_leading<Rank - 1>(gradient));
-    training.ready(weight_, contract_weight<1>(tokens, gradient));
-    return contract_input<1>(gradient, weight_);
+    training.ready(bias_, ops::sum_leading<Rank - 1>(gradient));
+    training.ready(weight_, ops::contract_weight<1>(tokens, gradient));
+    return ops::contract_input<1>(gradient, weight_);
   }
 
  private:
@@ -83,25 +83,25 @@ class RowParallel {
   template <class X, class Training>
   [[nodiscard]] auto forward(const X& inputs, Training& training) const {
     const auto weights = training.unshard(weight_);
-    return contract<Rank - 1>(inputs, weight_);
+    return ops::contract<Rank - 1>(inputs, weight_);
   }
   /// Returns the gradient of the inputs from that of the outputs, and declares the weight's gradient ready.
   template <class X, class G, class Training>
   [[nodiscard]] auto backward(const X& inputs, const G& gradient, Training& training) const {
     const auto weights = training.unshard(weight_);
-    training.ready(weight_, contract_weight<Rank - 1>(inputs, gradient));
-    return contract_input<Rank - 1>(gradient, weight_);
+    training.ready(weight_, ops::contract_weight<Rank - 1>(inputs, gradient));
+    return ops::contract_input<Rank - 1>(gradient, weight_);
   }
   /// Returns the reduced outputs with the bias added.
   template <class X, class Training>
   [[nodiscard]] auto add_bias(const X& total, Training& training) const {
     const auto weights = training.unshard(bias_);
-    return add_trailing(total, bias_);
+    return ops::add_trailing(total, bias_);
   }
   /// Declares the bias's gradient ready.
   template <class G, class Training>
   void add_bias_backward(const G& gradient, Training& training) const {
-    training.ready(bias_, sum_leading<1>(gradient));
+    training.ready(bias_, ops::sum_leading<1>(gradient));
   }
 
  private:
@@ -109,4 +109,4 @@ class RowParallel {
   typename Split::template weight<T, 1> bias_;
 };
 
-}  // namespace distx
+}  // namespace distx::layers

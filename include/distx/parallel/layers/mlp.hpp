@@ -3,7 +3,7 @@
 #include "distx/parallel/layers/detail/residual_branch.hpp"
 #include "distx/tensor/ops/activations.hpp"
 
-namespace distx {
+namespace distx::layers {
 
 /// Two linear layers with a GELU between them; the inner width is sharded over the model axis.
 ///
@@ -37,7 +37,7 @@ class ParallelMlp : public detail::ResidualBranch<ParallelMlp<T, Split>, Split> 
   [[nodiscard]] auto terms(Tokens tokens, Training& training) {
     tokens_.emplace(std::move(tokens));
     inner_.emplace(wide_.forward(*tokens_, training));
-    active_.emplace(gelu(*inner_));
+    active_.emplace(ops::gelu(*inner_));
     return narrow_.forward(*active_, training);
   }
   /// Returns the terms of the tokens' gradient, Partial over the model axis. Local.
@@ -46,7 +46,7 @@ class ParallelMlp : public detail::ResidualBranch<ParallelMlp<T, Split>, Split> 
     const auto tokens = detail::taken(tokens_, "ParallelMlp");
     const auto inner = detail::taken(inner_, "ParallelMlp");
     const auto active = detail::taken(active_, "ParallelMlp");
-    const auto inner_gradient = gelu_backward(inner, narrow_.backward(active, gradient, training));
+    const auto inner_gradient = ops::gelu_backward(inner, narrow_.backward(active, gradient, training));
     return wide_.backward(tokens, inner_gradient, training);
   }
   /// Returns the output layer.
@@ -59,4 +59,4 @@ class ParallelMlp : public detail::ResidualBranch<ParallelMlp<T, Split>, Split> 
   std::optional<Inner> inner_, active_;
 };
 
-}  // namespace distx
+}  // namespace distx::layers

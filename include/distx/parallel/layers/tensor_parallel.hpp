@@ -7,6 +7,8 @@
 
 namespace distx {
 
+namespace layers {
+
 /// Tensor parallelism of a transformer (Shoeybi et al., 2019, arXiv 1909.08053): batches are sharded over the axis
 /// `Data`, attention heads and the inner width of MLPs over the axis `Model`.
 ///
@@ -30,6 +32,8 @@ struct TensorParallel {
   template <class T, std::size_t Rank, class... Ps>
   using tensor = DistTensor<T, Rank, MeshT, Layout<Ps...>>;
 };
+
+}  // namespace layers
 
 namespace detail {
 

@@ -5,7 +5,7 @@
 #include "distx/parallel/layers/mlp.hpp"
 #include "distx/tensor/ops/arithmetic.hpp"
 
-namespace distx {
+namespace distx::layers {
 
 /// The sequential transformer block of GPT-2: attention and then an MLP of four times the width, each after a layer
 /// norm and inside a residual connection. It communicates twice forward and twice backward.
@@ -37,15 +37,15 @@ class TransformerBlock {
   /// Returns the block's output for `x`, (batch, length, width) in the residual layout. Collective over the model axis.
   template <class X, class Training>
   [[nodiscard]] X forward(const X& x, Training& training) {
-    const auto between = add(x, attention_.forward(norm1_.forward(x, training), training));
-    return add(between, mlp_.forward(norm2_.forward(between, training), training));
+    const auto between = ops::add(x, attention_.forward(norm1_.forward(x, training), training));
+    return ops::add(between, mlp_.forward(norm2_.forward(between, training), training));
   }
   /// Returns the gradient of `x`, and declares the weights' gradients ready. Collective over the model axis.
   /// @throws InvalidState without a matching `forward`
   template <class G, class Training>
   [[nodiscard]] G backward(const G& gradient, Training& training) {
-    const auto between = add(gradient, norm2_.backward(mlp_.backward(gradient, training), training));
-    return add(between, norm1_.backward(attention_.backward(between, training), training));
+    const auto between = ops::add(gradient, norm2_.backward(mlp_.backward(gradient, training), training));
+    return ops::add(between, norm1_.backward(attention_.backward(between, training), training));
   }
 
  private:
@@ -84,8 +84,8 @@ class ParallelAttentionMlpBlock {
   [[nodiscard]] X forward(const X& x, Training& training) {
     auto tokens = redistribute<typename Split::tokens>(norm_.forward(x, training));
     auto attended = attention_.terms(tokens.clone(), training);
-    auto total = redistribute<typename Split::residual>(add(attended, mlp_.terms(std::move(tokens), training)));
-    return add(x, attention_.output().add_bias(mlp_.output().add_bias(total, training), training));
+    auto total = redistribute<typename Split::residual>(ops::add(attended, mlp_.terms(std::move(tokens), training)));
+    return ops::add(x, attention_.output().add_bias(mlp_.output().add_bias(total, training), training));
   }
   /// Returns the gradient of `x`, and declares the weights' gradients ready. Collective over the model axis.
   /// @throws InvalidState without a matching `forward`
@@ -94,8 +94,8 @@ class ParallelAttentionMlpBlock {
     attention_.output().add_bias_backward(gradient, training);
     mlp_.output().add_bias_backward(gradient, training);
     const auto tokens = redistribute<typename Split::tokens>(gradient);
-    auto terms = add(mlp_.terms_backward(tokens, training), attention_.terms_backward(tokens, training));
-    return add(gradient, norm_.backward(redistribute<typename Split::residual>(std::move(terms)), training));
+    auto terms = ops::add(mlp_.terms_backward(tokens, training), attention_.terms_backward(tokens, training));
+    return ops::add(gradient, norm_.backward(redistribute<typename Split::residual>(std::move(terms)), training));
   }
 
  private:
@@ -104,4 +104,4 @@ class ParallelAttentionMlpBlock {
   ParallelMlp<T, Split> mlp_;
 };
 
-}  // namespace distx
+}  // namespace distx::layers

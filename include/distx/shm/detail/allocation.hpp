@@ -2,12 +2,13 @@
 #pragma once
 #include "distx/shm/detail/segment_region.hpp"
 
-namespace distx::shm {
+namespace distx::detail::shm {
 
 /// An allocation in a segment that every rank maps, with one part per rank.
 class Allocation final : public shared_memory::RegionAllocation {
  public:
-  Allocation(std::shared_ptr<SegmentRegion> region, const RankOf& self) : region_(std::move(region)), self_(self) {}
+  Allocation(std::shared_ptr<SegmentRegion> region, const calls::RankOf& self)
+      : region_(std::move(region)), self_(self) {}
 
   void check(const Request& mine, const std::vector<Request>& all) override {
     const ErrorContext context{
@@ -61,7 +62,7 @@ class Allocation final : public shared_memory::RegionAllocation {
   }
 
   std::shared_ptr<SegmentRegion> region_;
-  RankOf self_;
+  calls::RankOf self_;
   std::size_t bytes_ = 0;
   std::size_t stride_ = 0;
   Segment::Made made_;
@@ -69,8 +70,8 @@ class Allocation final : public shared_memory::RegionAllocation {
   std::byte* own_ = nullptr;
 };
 
-inline std::unique_ptr<shared_memory::RegionAllocation> SegmentRegion::new_allocation(const RankOf& self) {
+inline std::unique_ptr<shared_memory::RegionAllocation> SegmentRegion::new_allocation(const calls::RankOf& self) {
   return std::make_unique<Allocation>(std::static_pointer_cast<SegmentRegion>(shared_from_this()), self);
 }
 
-}  // namespace distx::shm
+}  // namespace distx::detail::shm

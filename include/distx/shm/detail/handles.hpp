@@ -5,7 +5,7 @@
 
 #include "distx/core/unique_handle.hpp"
 
-namespace distx::shm {
+namespace distx::detail::shm {
 
 struct file_traits {
   using handle_type = int;
@@ -28,4 +28,4 @@ struct mapping_traits {
 };
 using unique_mapping = unique_handle<mapping_traits>;
 
-}  // namespace distx::shm
+}  // namespace distx::detail::shm

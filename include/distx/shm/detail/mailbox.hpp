@@ -3,7 +3,7 @@
 #include "distx/comm/shared_memory/shared_region.hpp"
 #include "distx/shm/detail/message_buffers.hpp"
 
-namespace distx::shm {
+namespace distx::detail::shm {
 
 /// A message that has not been matched, or whose first side has not yet observed the match.
 ///
@@ -100,4 +100,4 @@ class MailboxLock {
   bool held_ = false;
 };
 
-}  // namespace distx::shm
+}  // namespace distx::detail::shm

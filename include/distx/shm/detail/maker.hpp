@@ -6,7 +6,7 @@
 
 namespace distx {
 
-namespace shm {
+namespace detail::shm {
 
 /// Makes shared-memory communicators for `best_communicator()` once this header is included.
 struct Maker {
@@ -16,7 +16,7 @@ struct Maker {
   }
 };
 
-}  // namespace shm
+}  // namespace detail::shm
 
 namespace detail {
 

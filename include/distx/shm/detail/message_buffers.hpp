@@ -6,7 +6,7 @@
 
 #include "distx/shm/detail/segment.hpp"
 
-namespace distx::shm {
+namespace distx::detail::shm {
 
 /// Memory for the data of one message.
 using MessageBuffer = Segment::Made;
@@ -49,4 +49,4 @@ class MessageBufferCache {
   std::vector<Found> found_;
 };
 
-}  // namespace distx::shm
+}  // namespace distx::detail::shm

@@ -15,7 +15,7 @@
 #include "distx/shm/detail/handles.hpp"
 
 // System information about processes and the host.
-namespace distx::shm {
+namespace distx::detail::shm {
 
 /// Returns the beginning of a small system file, or nothing if it cannot be read.
 template <std::size_t Bytes>
@@ -71,4 +71,4 @@ inline bool process_ended(std::int64_t id, std::uint64_t began) noexcept {
   return detail::is_over(now, began);
 }
 
-}  // namespace distx::shm
+}  // namespace distx::detail::shm

@@ -11,7 +11,7 @@
 #include "distx/core/error.hpp"
 #include "distx/shm/detail/process.hpp"
 
-namespace distx::shm {
+namespace distx::detail::shm {
 
 /// Identifies a segment by an open file of the process that made it.
 struct SegmentName {
@@ -137,4 +137,4 @@ inline std::shared_ptr<Segment> Segment::find(const SegmentName& name) {
   return map(known, file.native_handle(), key, name.bytes);
 }
 
-}  // namespace distx::shm
+}  // namespace distx::detail::shm

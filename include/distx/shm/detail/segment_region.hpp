@@ -3,7 +3,7 @@
 #include "distx/shm/detail/mailbox.hpp"
 #include "distx/shm/detail/shared_table.hpp"
 
-namespace distx::shm {
+namespace distx::detail::shm {
 
 /// A region of ranks that share segments: each rank has one object, on a control segment that all ranks map.
 class SegmentRegion final : public shared_memory::SharedRegion {
@@ -30,7 +30,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
                                                                           int rank, int size) override {
     return open(token, rank, size, deadline());
   }
-  [[nodiscard]] std::unique_ptr<shared_memory::RegionAllocation> new_allocation(const RankOf& self) override;
+  [[nodiscard]] std::unique_ptr<shared_memory::RegionAllocation> new_allocation(const calls::RankOf& self) override;
 
   /// Returns a control segment that other ranks can find.
   static Segment::Made make_control(int size) {
@@ -204,4 +204,4 @@ class SegmentRegion final : public shared_memory::SharedRegion {
   std::vector<std::weak_ptr<shared_memory::MessageRequest>> in_cells_;  // messages of this rank
 };
 
-}  // namespace distx::shm
+}  // namespace distx::detail::shm

@@ -10,7 +10,7 @@
 #include "distx/comm/shared_memory/shared_layout.hpp"
 #include "distx/shm/detail/segment.hpp"
 
-namespace distx::shm {
+namespace distx::detail::shm {
 
 /// The allocations of one communicator as mapped by one rank: each is one segment with a part per rank.
 ///
@@ -105,4 +105,4 @@ class SharedTable {
   std::uint64_t last_ = 0;
 };
 
-}  // namespace distx::shm
+}  // namespace distx::detail::shm

@@ -56,6 +56,8 @@ constexpr ActivationFault activation_fault() {
 
 }  // namespace detail
 
+namespace ops {
+
 /// @name Activations
 /// Functions of each element, with the extents, element type and layout of `x`. Local, stream-ordered.
 /// Element types: `relu` takes any arithmetic type, `gelu` float and double; in GPU memory float and double.
@@ -141,5 +143,7 @@ template <DistributedTensor X, DistributedTensor G>
   }
 }
 /// @}
+
+}  // namespace ops
 
 }  // namespace distx

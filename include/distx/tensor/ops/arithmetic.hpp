@@ -106,6 +106,8 @@ void refuse_multiply() {
 
 }  // namespace detail
 
+namespace ops {
+
 /// @name Arithmetic of elements
 /// The operands have equal extents, and equal placements on each axis, which are the result's; the exceptions are
 /// named. The result has the element type of `x`. Local, stream-ordered. In GPU memory for float and
@@ -161,5 +163,7 @@ template <DistributedTensor X>
   }
 }
 /// @}
+
+}  // namespace ops
 
 }  // namespace distx

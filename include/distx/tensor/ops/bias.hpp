@@ -60,6 +60,8 @@ auto sum_rows(const Caller& caller, const X& x) {
 
 }  // namespace detail
 
+namespace ops {
+
 /// Returns x (…, n) plus b (n) in each row. Local, on the host's memory.
 ///
 /// On each axis both are replicated, or `x` is sharded in its last dimension and `b` is too, or `x` is sharded in
@@ -97,5 +99,7 @@ template <DistributedTensor X>
     return detail::placeholder<Rule, X>();
   }
 }
+
+}  // namespace ops
 
 }  // namespace distx

@@ -150,6 +150,8 @@ void refuse_causal_attention_backward() {
 
 }  // namespace detail
 
+namespace ops {
+
 /// Returns causal multi-head scaled dot-product attention (Vaswani et al., 2017, arXiv 1706.03762): for each token and
 /// head, the mean of the values of the token and all earlier ones, weighted by softmax(query · key / sqrt(size)).
 ///
@@ -190,5 +192,7 @@ template <DistributedTensor X, DistributedTensor G>
     return detail::placeholder<Rule, X, G>();
   }
 }
+
+}  // namespace ops
 
 }  // namespace distx

@@ -124,6 +124,8 @@ constexpr ContractFault contract_fault() {
 
 }  // namespace detail
 
+namespace ops {
+
 /// @name Products over several dimensions
 /// Local: no product communicates; computed or enqueued as `matmul`, by the memory space's own `local_matmul`.
 /// Placements are those of `matmul` by analogy and listed in docs/rules.md: where an axis shards a dimension that is
@@ -223,5 +225,7 @@ template <std::size_t K, DistributedTensor X, DistributedTensor G>
   }
 }
 /// @}
+
+}  // namespace ops
 
 }  // namespace distx

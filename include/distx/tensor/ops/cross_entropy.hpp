@@ -7,12 +7,16 @@
 
 namespace distx {
 
+namespace ops {
+
 /// The result of `cross_entropy`: two numbers per row of logits, with the extents and the layout of the targets.
 template <class Rows>
 struct CrossEntropyResult {
   Rows losses;    ///< -log(softmax(row)[target])
   Rows log_sums;  ///< the log of the row's sum of exponentials, which `cross_entropy_backward` needs
 };
+
+}  // namespace ops
 
 namespace detail {
 
@@ -102,6 +106,8 @@ void refuse_cross_entropy_backward() {
 
 }  // namespace detail
 
+namespace ops {
+
 /// Returns for each row of logits (…, v) and its target (…) the loss -log(softmax(row)[target]), unreduced, and the log
 /// of the row's sum of exponentials: two tensors (…) of the logits' element type, float or double.
 ///
@@ -110,8 +116,8 @@ void refuse_cross_entropy_backward() {
 /// two all-reduces of together three numbers per row; the logits are not moved. Local otherwise. Blocks until the
 /// result is complete; on the host's memory.
 ///
-///     auto [losses, log_sums] = distx::cross_entropy(logits, targets);
-///     auto gradient = distx::cross_entropy_backward(logits, targets, log_sums, gradient_of_losses);
+///     auto [losses, log_sums] = distx::ops::cross_entropy(logits, targets);
+///     auto gradient = distx::ops::cross_entropy_backward(logits, targets, log_sums, gradient_of_losses);
 /// @throws DataError for a target outside [0, v)
 /// @throws InvalidArgument if the extents do not match, or the operands are on different meshes
 /// @throws MismatchError, TimeoutError, RevokedError, RankFailure as `all_reduce` does
@@ -175,5 +181,7 @@ template <DistributedTensor Logits, DistributedTensor Targets, DistributedTensor
     return detail::placeholder<Rule, Logits, Targets, Sums, G>();
   }
 }
+
+}  // namespace ops
 
 }  // namespace distx

@@ -76,6 +76,8 @@ void refuse_zip() {
 
 }  // namespace detail
 
+namespace ops {
+
 /// Returns a tensor of f(element), with the extents, element type and layout of `x`. Local, stream-ordered.
 ///
 /// `x` is replicated or sharded on each axis; a Partial operand does not compile. `f` must be the same function on all
@@ -109,5 +111,7 @@ template <DistributedTensor X, DistributedTensor Y, class F>
     return detail::placeholder<Rule, X, Y>();
   }
 }
+
+}  // namespace ops
 
 }  // namespace distx

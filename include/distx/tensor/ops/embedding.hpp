@@ -80,6 +80,8 @@ void refuse_embedding_backward() {
 
 }  // namespace detail
 
+namespace ops {
+
 /// Returns the rows of table (v, n) that ids (…) select, (…, n), with the table's element type. Local, on the host's
 /// memory.
 ///
@@ -133,5 +135,7 @@ template <DistributedTensor Table, DistributedTensor Ids, DistributedTensor G>
     return detail::placeholder<Rule, Table, Ids, G>();
   }
 }
+
+}  // namespace ops
 
 }  // namespace distx

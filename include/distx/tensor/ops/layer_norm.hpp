@@ -96,6 +96,8 @@ inline constexpr double layer_norm_epsilon = 1e-5;
 
 }  // namespace detail
 
+namespace ops {
+
 /// Returns each row of x (…, n) normalized to mean 0 and variance 1, times weight (n), plus bias (n). Local, on the
 /// host's memory, for float and double.
 ///
@@ -170,5 +172,7 @@ template <DistributedTensor X, DistributedTensor Weight, DistributedTensor G>
     return detail::never<LayerNormGradients<detail::PlaceholderResult<Rule, X, Weight, G>, Vector, Vector>>();
   }
 }
+
+}  // namespace ops
 
 }  // namespace distx

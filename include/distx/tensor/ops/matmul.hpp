@@ -65,9 +65,13 @@ void refuse_matmul() {
 
 }  // namespace detail
 
+namespace ops {
+
 /// @name Whether matmul(x, w), matmul(x, transposed(w)), matmul(transposed(x), y) compile
 /// They compile if the operands' placements need no communication.
 /// @{
+
+}  // namespace ops
 namespace rules {
 
 /// Whether matmul(x, w) compiles.
@@ -81,6 +85,8 @@ template <class X, class Y>
 concept HasMatmulTN = Applicable<TransposedMatmul, X, Y>;
 
 }  // namespace rules
+namespace ops {
+
 /// @}
 
 /// Marks an operand of `matmul` as transposed: `matmul(x, transposed(w))`. Borrows it; nothing is copied.
@@ -161,5 +167,7 @@ template <DistributedTensor X, DistributedTensor Y, class Product = detail::Loca
   }
 }
 /// @}
+
+}  // namespace ops
 
 }  // namespace distx

@@ -77,6 +77,8 @@ inline constexpr bool on_different_meshes = !on_one_mesh<Xs...>;
 
 }  // namespace detail
 
+namespace ops {
+
 /// @name Reductions over a dimension
 /// The result has the dimensions of `x` but `Dim`, and its element type. Local, on the host's memory; terms are added
 /// in the order of their indices. Where an axis shards `Dim`, the result is Partial over that axis, with the
@@ -210,5 +212,7 @@ template <std::size_t Dim, DistributedTensor X, DistributedTensor Y, Distributed
   }
 }
 /// @}
+
+}  // namespace ops
 
 }  // namespace distx

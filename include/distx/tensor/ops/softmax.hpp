@@ -65,6 +65,8 @@ void refuse_softmax_backward() {
 
 }  // namespace detail
 
+namespace ops {
+
 /// Returns exp(x) divided by its sum along the last dimension. Local, on the host's memory, for float and double.
 ///
 /// `x` (…, n) is replicated, or sharded in a dimension other than the last, on each axis; the result has its extents
@@ -105,5 +107,7 @@ template <DistributedTensor Y, DistributedTensor G>
     return detail::placeholder<Rule, Y, G>();
   }
 }
+
+}  // namespace ops
 
 }  // namespace distx

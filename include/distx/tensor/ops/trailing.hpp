@@ -72,6 +72,8 @@ void refuse_add_trailing() {
 
 }  // namespace detail
 
+namespace ops {
+
 /// Returns x (m…, n…) plus b (n…), added at each index of the leading dimensions m. Local, on the host's memory.
 ///
 /// On each axis both are replicated, or both are sharded in the same dimension of n, or `x` is sharded in a dimension
@@ -118,5 +120,7 @@ template <std::size_t N, DistributedTensor X>
     return detail::placeholder<Rule, X>();
   }
 }
+
+}  // namespace ops
 
 }  // namespace distx

@@ -38,6 +38,8 @@ constexpr bool is_permutation() {
 
 }  // namespace detail
 
+namespace ops {
+
 /// Returns the tensor with its dimensions permuted: dimension i of the result is dimension i of the template arguments,
 /// so that `transpose<2, 0, 1>(x)` has dimension 2 of `x` first. Local; copies the elements, on the host's memory.
 ///
@@ -71,5 +73,7 @@ template <DistributedTensor X>
   else
     return detail::never<detail::Placeholder<X>>();
 }
+
+}  // namespace ops
 
 }  // namespace distx

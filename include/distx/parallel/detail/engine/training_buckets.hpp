@@ -28,22 +28,22 @@ class TrainingBuckets {
       gradient_pool_ = make_pool(gradient_pool_bytes(buckets_, stage >= 2), [&](std::size_t bytes) {
         // Gradients take their memory in any order, and NCCL wants registered memory from all ranks or from none.
         if constexpr (HostAccessible<Space>)
-          return allocate_tracked(comms.reducing(), account_, MemoryKind::in_flight, bytes);
+          return allocate_tracked(comms.reducing(), account_, observe::MemoryKind::in_flight, bytes);
         else
-          return allocate_tracked_local<Space>(account_, MemoryKind::in_flight, bytes);
+          return allocate_tracked_local<Space>(account_, observe::MemoryKind::in_flight, bytes);
       });
       const std::size_t value_bytes =
           stage == 3 ? WeightGatherer<Space>::pool_bytes(buckets_, entries, options.overlap) : 0;
       value_pool_ = make_pool(value_bytes, [&](std::size_t bytes) {
-        return allocate_tracked(comms.gathering(), account_, MemoryKind::in_flight, bytes);
+        return allocate_tracked(comms.gathering(), account_, observe::MemoryKind::in_flight, bytes);
       });
     });
     allocate_together(comms.all(), context, [&] { allocate_local(buckets_, entries, optimizer, policies, account_); });
     set_initial_values(buckets_, entries, comms, value_pool_.get(), options.broadcast_from, context.location);
     for (const auto& entry : entries) {
       if (entry.owned) continue;
-      account_->add(MemoryKind::weights, entry.buffer ? 0 : entry.bytes());
-      account_->add(MemoryKind::gradients, entry.trained() ? entry.bytes() : 0);
+      account_->add(observe::MemoryKind::weights, entry.buffer ? 0 : entry.bytes());
+      account_->add(observe::MemoryKind::gradients, entry.trained() ? entry.bytes() : 0);
       if (comms.all().size() > 1)
         make_behind(comms.all(), Broadcast<AnyElement, Space>{entry.value, options.broadcast_from, context.location},
                     typename Space::stream{});

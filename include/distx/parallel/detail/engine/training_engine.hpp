@@ -297,7 +297,7 @@ class TrainingEngine {
   [[nodiscard]] std::size_t bucket_count() const noexcept { return reducer_.count(); }
   [[nodiscard]] double gradient_norm() const { return scaling_.norm(); }
   [[nodiscard]] const LossScaler& scaler() const noexcept { return scaling_.scaler(); }
-  [[nodiscard]] MemoryLedger memory() const { return account()->ledger(); }
+  [[nodiscard]] observe::MemoryLedger memory() const { return account()->ledger(); }
 
  private:
   /// Makes a call that concerns all of the training.

@@ -113,7 +113,7 @@ class WeightGatherer {
     for (const auto& bucket : buckets_) {
       const auto& buffer = bucket.buffers.front();
       const std::size_t unit = *unit_of_[bucket.members.front()];
-      whole.push_back(allocate_tracked_local<Space>(account, MemoryKind::weights, buffer.layout.bytes()));
+      whole.push_back(allocate_tracked_local<Space>(account, observe::MemoryKind::weights, buffer.layout.bytes()));
       acquire(unit, after, location, false);
       copy(after, whole.back()->span(), bytes_of(buffer.value));
       release(unit);

@@ -23,7 +23,7 @@ void allocate_value_shards(Buckets<Space>& buckets, TrainingCommunicators<Space>
     most = std::max(most, bytes);
   }
   if (most == 0) return;
-  const auto memory = allocate_tracked(comms.gathering(), account, MemoryKind::weights, most);
+  const auto memory = allocate_tracked(comms.gathering(), account, observe::MemoryKind::weights, most);
   std::size_t begin = 0;
   for (auto& bucket : buckets) {
     if (!bucket.owned) continue;
@@ -39,7 +39,7 @@ template <MemorySpace Space>
 void allocate_shared(Buckets<Space>& buckets, TrainingCommunicators<Space>& comms, int stage,
                      const std::shared_ptr<MemoryAccount>& account) {
   // `wanted(bucket, buffer)` returns the span to be set, or null.
-  const auto hold = [&](AnyCommunicator<Space>& comm, MemoryKind kind, auto&& wanted) {
+  const auto hold = [&](AnyCommunicator<Space>& comm, observe::MemoryKind kind, auto&& wanted) {
     const auto each = [&](auto&& f) {
       for (auto& bucket : buckets)
         for (auto& buffer : bucket.buffers)
@@ -58,13 +58,13 @@ void allocate_shared(Buckets<Space>& buckets, TrainingCommunicators<Space>& comm
   };
   if (stage == 3) allocate_value_shards(buckets, comms, account);
   if (stage < 3)
-    hold(comms.all(), MemoryKind::weights,
+    hold(comms.all(), observe::MemoryKind::weights,
          [](auto& bucket, auto& buffer) { return bucket.owned ? &buffer.value : nullptr; });
   if (stage < 2)
-    hold(comms.reducing(), MemoryKind::gradients,
+    hold(comms.reducing(), observe::MemoryKind::gradients,
          [](auto& bucket, auto& buffer) { return bucket.owned && bucket.trained ? &buffer.gradient : nullptr; });
   if (comms.shards() > 1)
-    hold(comms.reducing(), MemoryKind::in_flight,
+    hold(comms.reducing(), observe::MemoryKind::in_flight,
          [](auto&, auto& buffer) { return buffer.packed ? &buffer.gradient : nullptr; });
 }
 
@@ -116,7 +116,7 @@ void allocate_local(Buckets<Space>& buckets, const std::vector<ParameterEntry<Sp
     if (!bucket.trained) continue;
     for (auto& buffer : bucket.buffers) {
       if (!buffer.separate_gradient_shard) continue;
-      bucket.memory.push_back(allocate_tracked_local<Space>(account, MemoryKind::gradients,
+      bucket.memory.push_back(allocate_tracked_local<Space>(account, observe::MemoryKind::gradients,
                                                             buffer.size * size_of(buffer.communication_type)));
       buffer.gradient_shard = {bucket.memory.back()->span().data(), buffer.size, buffer.communication_type,
                                size_of(buffer.communication_type)};

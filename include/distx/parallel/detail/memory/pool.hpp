@@ -88,9 +88,12 @@ class MemoryPool {
   /// Allocates outside the pool, on this rank alone.
   [[nodiscard]] PoolAllocation<Space> allocate(std::size_t bytes, stream user) {
     if constexpr (done_at_return<Space>)
-      return {*this, allocate_tracked_local<Space>(account_, MemoryKind::in_flight, bytes, uninitialized), user};
+      return {*this, allocate_tracked_local<Space>(account_, observe::MemoryKind::in_flight, bytes, uninitialized),
+              user};
     else
-      return {*this, allocate_tracked_local<Space>(account_, MemoryKind::in_flight, bytes, uninitialized, user), user};
+      return {*this,
+              allocate_tracked_local<Space>(account_, observe::MemoryKind::in_flight, bytes, uninitialized, user),
+              user};
   }
   [[nodiscard]] PoolAllocation<Space> take_or_allocate(std::size_t bytes, stream user) {
     auto taken = take(bytes, user);

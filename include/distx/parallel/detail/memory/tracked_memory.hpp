@@ -11,7 +11,8 @@ namespace distx::detail {
 template <MemorySpace Space>
 class TrackedBytes {
  public:
-  TrackedBytes(std::shared_ptr<MemoryAccount> account, MemoryKind kind, CommunicatorMemory<std::byte, Space> memory)
+  TrackedBytes(std::shared_ptr<MemoryAccount> account, observe::MemoryKind kind,
+               CommunicatorMemory<std::byte, Space> memory)
       : account_(std::move(account)), kind_(kind), memory_(std::move(memory)) {
     account_->add(kind_, memory_.size());
   }
@@ -23,7 +24,7 @@ class TrackedBytes {
 
  private:
   std::shared_ptr<MemoryAccount> account_;
-  MemoryKind kind_;
+  observe::MemoryKind kind_;
   CommunicatorMemory<std::byte, Space> memory_;
 };
 
@@ -33,13 +34,13 @@ using TrackedMemory = std::shared_ptr<TrackedBytes<Space>>;
 /// Allocates zeroed communicator memory. Collective over `comm`, with the same size on every rank.
 template <MemorySpace Space>
 TrackedMemory<Space> allocate_tracked(AnyCommunicator<Space>& comm, const std::shared_ptr<MemoryAccount>& account,
-                                      MemoryKind kind, std::size_t bytes) {
+                                      observe::MemoryKind kind, std::size_t bytes) {
   return std::make_shared<TrackedBytes<Space>>(account, kind, comm.template allocate<std::byte>(bytes));
 }
 
 /// Allocates memory of this rank alone: zeroed, or `uninitialized`.
 template <MemorySpace Space, class... Values>
-TrackedMemory<Space> allocate_tracked_local(const std::shared_ptr<MemoryAccount>& account, MemoryKind kind,
+TrackedMemory<Space> allocate_tracked_local(const std::shared_ptr<MemoryAccount>& account, observe::MemoryKind kind,
                                             std::size_t bytes, Values... values) {
   const auto buffer = std::make_shared<Buffer<std::byte, Space>>(bytes, values...);
   return std::make_shared<TrackedBytes<Space>>(account, kind,

@@ -28,7 +28,7 @@ class OptimizerWorkspace {
   /// Requests `bytes` for one use. @pre `allocate` has not been called
   void reserve(std::size_t bytes) noexcept { bytes_ = std::max(bytes_, bytes); }
   void allocate(const std::shared_ptr<MemoryAccount>& account) {
-    if (bytes_ > 0) memory_ = allocate_tracked_local<Space>(account, MemoryKind::in_flight, bytes_);
+    if (bytes_ > 0) memory_ = allocate_tracked_local<Space>(account, observe::MemoryKind::in_flight, bytes_);
   }
   /// Returns `count` elements from `begin` on.
   template <class A>
@@ -57,7 +57,7 @@ class ShardState {
       if constexpr (!HostAccessible<Space>) piece.extent = whole_lines(piece.extent);
       elements += piece.extent * (masters_ + states(piece));
     }
-    memory_ = allocate_tracked_local<Space>(account, MemoryKind::optimizer, elements * sizeof(A));
+    memory_ = allocate_tracked_local<Space>(account, observe::MemoryKind::optimizer, elements * sizeof(A));
   }
 
   [[nodiscard]] const PieceDescription& operator[](std::size_t piece) const noexcept { return pieces_[piece]; }
