@@ -52,7 +52,7 @@ VENDORS = {
 }
 BETWEEN_VENDORS = {"nccl": ("cuda",)}
 # a vendor's internal header: the other modules that may include it
-SHARED_DETAIL = {"cuda/detail/check.hpp": ("nccl",)}
+SHARED_DETAIL = {"cuda/detail/check.hpp": ("nccl",), "cuda/detail/kernels.hpp": ("nccl",)}
 # other modules: the system's headers that they may include; distx.hpp does not reach them
 SYSTEM = {
     "connect/file": ("dirent.h", "fcntl.h", "sys/stat.h", "unistd.h"),

@@ -3,7 +3,10 @@
 // Counted by what stands in for CUDA.
 #include <distx/connect/spawn.hpp>
 #include <distx/cuda/detail/blas_handle.hpp>
+#include <distx/cuda/detail/fixed_point.hpp>
+#include <distx/cuda/detail/fused_update.hpp>
 #include <distx/cuda/pick_device.hpp>
+#include <distx/optim/adamw.hpp>
 
 #include <functional>
 #include <thread>
@@ -146,6 +149,35 @@ TEST_CASE("a driver that calls a large request invalid is out of memory") {
   }
   standin::fail_next("cudaMallocHost", cudaErrorIllegalAddress);
   CHECK_THROWS_AS(distx::cuda::PinnedBuffer<int>(1), distx::BackendError);
+}
+
+TEST_CASE("hundreds of arrays are updated, and reduced, in one launch each") {
+  const distx::CudaStream stream;
+  using Piece = distx::detail::UpdatePiece<distx::Cuda, distx::AdamW, float>;
+  const std::size_t each = 40, count = 300;
+  const Placed<float> values(std::vector<float>(each * count, 1.0f)), first(std::vector<float>(each * count)),
+      second(std::vector<float>(each * count));
+  std::vector<Piece> pieces;
+  std::vector<distx::detail::ReducedPiece<distx::Cuda>> reduced;
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto part = [&](const Placed<float>& all) { return all.span().subspan(i * each, each); };
+    pieces.push_back({{.learning_rate = 0.1, .number = 1}, part(values), part(values), {part(first), part(second)}});
+    reduced.push_back({part(values), 0});
+  }
+  const auto launches = [&](auto&& f) {
+    const std::size_t before = standin::calls("cudaLaunchKernelEx");
+    f();
+    return standin::calls("cudaLaunchKernelEx") - before;
+  };
+  const distx::Buffer<double, distx::Cuda> largest(1);
+  const distx::Buffer<std::uint64_t, distx::Cuda> parts(2);
+  CHECK(launches([&] { largest_magnitudes(stream, std::span(std::as_const(reduced)), largest.span()); }) == 1);
+  CHECK(launches([&] {
+          fixed_point_squares(stream, std::span(std::as_const(reduced)),
+                              distx::Span<const double, distx::Cuda>(largest), parts.span());
+        }) == 1);
+  CHECK(launches([&] { fused_update(stream, distx::AdamW{}, std::span(std::as_const(pieces))); }) == 1);
+  stream.synchronize();
 }
 
 TEST_CASE("pick_device gives each rank its own GPU and rejects a shared one on every rank") {

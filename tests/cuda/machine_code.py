@@ -24,6 +24,8 @@ KERNELS = {
     "AdamW, float": (UPDATE + "ff", 8, 6, 1900),
     "AdamW, bfloat16 with masters": (UPDATE + "f" + BF16, 6, 6, 2150),
     "AdamW, float16 with masters": (UPDATE + "f" + F16, 6, 6, 2100),
+    "AdamW, bfloat16 with masters, gradients of float": (UPDATE + "f" + BF16 + "f", 8, 6, 2150),
+    "AdamW, float16 with masters, gradients of float": (UPDATE + "f" + F16 + "f", 8, 6, 2100),
     "AdamW, bfloat16": (UPDATE + BF16 + "S4_", 4, 4, 2300),
     "AdamW, float16": (UPDATE + F16 + "S4_", 4, 4, 2150),
     "cast from bfloat16 to float": (VECTORS + "4ELi2" + CAST + "f" + BF16, 0, 2, 250),
@@ -35,12 +37,12 @@ KERNELS = {
     "fill of 4 bytes": (VECTORS + "4ELi2ENS1_8FillBodyIj", 0, 2, 160),
     "scale, float": (VECTORS + "4ELi2ENS1_9ScaleBodyIf", 2, 2, 250),
     "add, float": (VECTORS + "4ELi2ENS1_7AddBodyIf", 4, 2, 280),
-    "map relu, float": (VECTORS + r"4ELi2ENS1_12FunctionBodyINS_8elements4ReluE", 2, 2, 250),
-    "map plus, float": (VECTORS + r"4ELi2ENS1_12FunctionBodyINS_8elements4PlusE", 4, 2, 270),
-    "largest magnitude, float": ("14largest_kernelIf", 2, 0, 450),
-    "largest magnitude, bfloat16": ("14largest_kernelI" + BF16, 2, 0, 560),
+    "map relu, float": (VECTORS + r"4ELi2ENS1_12FunctionBodyINS_6detail8elements4ReluE", 2, 2, 250),
+    "map plus, float": (VECTORS + r"4ELi2ENS1_12FunctionBodyINS_6detail8elements4PlusE", 4, 2, 270),
+    "largest magnitude, float": ("14largest_kernelIf", 2, 0, 580),
+    "largest magnitude, bfloat16": ("14largest_kernelI" + BF16, 2, 0, 660),
     "squares, float": ("14squares_kernelIf", 2, 0, 850),
-    "squares, bfloat16": ("14squares_kernelI" + BF16, 2, 0, 900),
+    "squares, bfloat16": ("14squares_kernelI" + BF16, 2, 0, 960),
 }
 INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,6}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.a-z]*)")
 

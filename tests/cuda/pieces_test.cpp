@@ -19,20 +19,21 @@ using distx::SGD;
 using distx::Span;
 using distx::Step;
 using distx::cuda::detail::ClipFactor;
+using distx::cuda::detail::CudaPiece;
 using distx::cuda::detail::GradientFactor;
-using distx::cuda::detail::UpdatePiece;
 
 /// One piece's arrays, which begin at these offsets. If Low is not T, `weight` has the masters of `low`.
-template <class Optimizer, class T, class Low>
+template <class Optimizer, class T, class Low, class Gradient = Low>
 struct Arrays {
   static constexpr std::size_t states = Optimizer::states;
   using A = distx::accumulator_t<T>;
   Placed<T> weight;
-  Placed<Low> gradient, low;
+  Placed<Gradient> gradient;
+  Placed<Low> low;
   std::vector<Placed<A>> state;
 
   Arrays(std::size_t size, std::size_t offset, std::size_t state_offset)
-      : weight(wave<T>(size), offset), gradient(wave<Low>(size, 2), offset), low(std::vector<Low>(size), offset) {
+      : weight(wave<T>(size), offset), gradient(wave<Gradient>(size, 2), offset), low(std::vector<Low>(size), offset) {
     for (std::size_t s = 0; s < states; ++s) state.emplace_back(std::vector<A>(size), state_offset);
   }
   [[nodiscard]] std::array<Span<A, Cuda>, states> state_spans() const {
@@ -40,8 +41,8 @@ struct Arrays {
     for (std::size_t s = 0; s < spans.size(); ++s) spans[s] = state[s].span();
     return spans;
   }
-  [[nodiscard]] UpdatePiece<Optimizer, T, Low> piece(const Step& step) const {
-    UpdatePiece<Optimizer, T, Low> piece{step, weight.span(), gradient.in(), state_spans()};
+  [[nodiscard]] CudaPiece<Optimizer, T, Low, Gradient> piece(const Step& step) const {
+    CudaPiece<Optimizer, T, Low, Gradient> piece{step, weight.span(), gradient.in(), state_spans()};
     if constexpr (!std::same_as<T, Low>) piece.low = low.span();
     return piece;
   }
@@ -66,9 +67,9 @@ struct Arrays {
   }
 };
 
-template <class Optimizer, class T, class Low>
-std::vector<Arrays<Optimizer, T, Low>> many() {
-  std::vector<Arrays<Optimizer, T, Low>> all;
+template <class Optimizer, class T, class Low, class Gradient>
+std::vector<Arrays<Optimizer, T, Low, Gradient>> many() {
+  std::vector<Arrays<Optimizer, T, Low, Gradient>> all;
   for (std::size_t i = 0; i < 100; ++i) all.emplace_back(i * i % 37, i % 5, i % 7 == 0 ? 3 : i % 5);
   all.emplace_back(10007, 1, 1);
   all.emplace_back(4096, 0, 0);
@@ -78,13 +79,14 @@ Step step_of(std::size_t piece) {
   return {.learning_rate = 0.01 * (1 + static_cast<double>(piece % 3)), .number = 1 + piece % 2, .weight_decay = 0.1};
 }
 
-template <class T, class Low, class Optimizer>
+template <class T, class Low, class Gradient = Low, class Optimizer>
 void check_pieces(const Optimizer& optimizer, double factor) {
   const CudaStream stream;
-  const auto together = many<Optimizer, T, Low>(), apart = many<Optimizer, T, Low>();
-  std::vector<UpdatePiece<Optimizer, T, Low>> pieces;
+  const auto together = many<Optimizer, T, Low, Gradient>(), apart = many<Optimizer, T, Low, Gradient>();
+  using Piece = CudaPiece<Optimizer, T, Low, Gradient>;
+  std::vector<Piece> pieces;
   for (std::size_t i = 0; i < together.size(); ++i) pieces.push_back(together[i].piece(step_of(i)));
-  fused_update(stream, optimizer, std::span<const UpdatePiece<Optimizer, T, Low>>(pieces), GradientFactor{factor});
+  fused_update(stream, optimizer, std::span<const Piece>(pieces), GradientFactor{factor});
   for (std::size_t i = 0; i < apart.size(); ++i) apart[i].one_by_one(stream, optimizer, step_of(i), factor);
   stream.synchronize();
   for (std::size_t i = 0; i < apart.size(); ++i) CHECK_MESSAGE(together[i].same_as(apart[i]), i);
@@ -101,6 +103,9 @@ TEST_CASE_TEMPLATE("master weights, scaled gradients and rounded weights have th
   for (const double factor : {1.0, 0.3}) check_pieces<float, Low>(AdamW{}, factor);
   check_pieces<float, Low>(SGD{.momentum = 0.9}, 0.3);
   check_pieces<float, Low>(PlainDescent{}, 1.0);
+  check_pieces<float, Low, float>(AdamW{}, 0.3);
+  check_pieces<float, Low, bfloat16>(AdamW{}, 0.3);
+  check_pieces<float, Low, float16>(SGD{}, 1.0);
 }
 
 TEST_CASE("a factor in the GPU's memory is used, and NaN skips the update") {
@@ -133,7 +138,7 @@ TEST_CASE("pieces whose arrays differ in length are rejected") {
     if (wrong == 0) piece.gradient = four.gradient.in();
     if (wrong == 1) piece.low = four.low.span();
     if (wrong == 2) piece.state = four.state_spans();
-    CHECK_THROWS_AS(fused_update(stream, SGD{}, std::span<const UpdatePiece<SGD, float, bfloat16>>(&piece, 1)),
+    CHECK_THROWS_AS(fused_update(stream, SGD{}, std::span<const CudaPiece<SGD, float, bfloat16>>(&piece, 1)),
                     distx::InvalidArgument);
   }
 }

@@ -4,6 +4,7 @@
 
 #include <distx/comm/decorators/metered.hpp>
 
+#include <future>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -241,14 +242,44 @@ TEST_CASE("training on GPUs: a moving average of the weights equals the host's")
   });
 }
 
-TEST_CASE("training on GPUs: a step does not block the host") {
-  for (const int stage : {0, 1, 2, 3}) {
+TEST_CASE("training on GPUs: threads on which another GPU is current may call a training") {
+  for (const int stage : {0, 2, 3}) {
     CAPTURE(stage);
     gpu_ranks::on_gpus(2, [&](NcclCommunicator& comm) {
       const distx::CudaStream stream;
       std::vector<distx::Parameter<float, Cuda>> parameters;
+      for (int p = 0; p < 3; ++p) parameters.emplace_back("layer" + std::to_string(p), 100);
+      Training<> training(comm, parameters, distx::SGD{}, {.bucket_bytes = 0, .stage = stage, .clip_norm = 1});
+      auto ending = std::async(std::launch::async, [&] {  // with GPU 0
+        return toy::ending_of([&] {
+          for (int step = 0; step < 2; ++step) {
+            for (std::size_t p = parameters.size(); p-- > 0;) {
+              const auto weights = training.unshard_after(stream, parameters[p]);
+              static_cast<void>(training.gradient(parameters[p], stream));
+              training.ready_after(stream, parameters[p]);
+            }
+            training.step({.learning_rate = 0.1}, stream);
+          }
+        });
+      });
+      const toy::Ending end = ending.get();
+      CHECK_MESSAGE(end.kind == "no error", end.words);
+      stream.synchronize();
+    });
+  }
+}
+
+TEST_CASE("training on GPUs: a step does not block the host") {
+  for (const auto& [stage, clips] : {std::pair{0, false}, {1, false}, {2, false}, {3, false}, {0, true}, {2, true}}) {
+    CAPTURE(stage);
+    CAPTURE(clips);
+    gpu_ranks::on_gpus(2, [&](NcclCommunicator& comm) {
+      const distx::CudaStream stream;
+      std::vector<distx::Parameter<float, Cuda>> parameters;
       for (int p = 0; p < 6; ++p) parameters.emplace_back("layer" + std::to_string(p), 5000);
-      Training<> training(comm, parameters, distx::AdamW{}, {.bucket_bytes = 0, .stage = stage});
+      Training<> training(
+          comm, parameters, distx::AdamW{},
+          {.bucket_bytes = 0, .stage = stage, .clip_norm = clips ? 1 : distx::DataParallelOptions{}.clip_norm});
       const auto step = [&] {
         for (std::size_t p = parameters.size(); p-- > 0;) {
           const auto weights = training.unshard_after(stream, parameters[p]);
@@ -261,7 +292,7 @@ TEST_CASE("training on GPUs: a step does not block the host") {
       stream.synchronize();
       Gate gate(stream);
       step();
-      step();
+      if (!clips) step();  // a clipped step begins once the GPU knows the norm of the one before it
       CHECK_FALSE(stream.ref().done());
       gate.open();
       stream.synchronize();
@@ -339,21 +370,51 @@ TEST_CASE("training on GPUs: mismatches and errors of one rank throw on all rank
       CHECK(toy::says(ending.words, "'layer1' is already ready"));
     }
   }
-  const auto infinite = endings(2, [](NcclCommunicator& comm) {
-    std::vector<distx::Parameter<float, Cuda>> parameters;
-    for (int p = 0; p < 3; ++p) parameters.emplace_back("layer" + std::to_string(p), 3000);
-    Training<> training(comm, parameters, distx::SGD{}, {.stage = 2, .clip_norm = 1});
-    for (std::size_t p = parameters.size(); p-- > 0;) {
-      const auto gradient = training.gradient(parameters[p]);
-      if (p == 1 && comm.rank() == 1)
-        distx::fill(distx::CudaStreamRef(), gradient.subspan(2990, 1), std::numeric_limits<float>::infinity());
-      training.ready(parameters[p]);
+}
+
+TEST_CASE(
+    "training on GPUs: a gradient that is not finite leaves the weights unchanged, and is an error on all ranks") {
+  // Where it is found: in the next step; before it, by a rank that the other one outruns; in a call between the steps.
+  for (const auto* found : {"next", "outrun", "between"}) {
+    CAPTURE(found);
+    const auto infinite = endings(2, [&](NcclCommunicator& comm) {
+      const std::string_view where = found;
+      std::vector<distx::Parameter<float, Cuda>> parameters;
+      for (int p = 0; p < 3; ++p) parameters.emplace_back("layer" + std::to_string(p), 3000);
+      Training<> training(comm, parameters, distx::SGD{}, {.stage = 2, .clip_norm = 1});
+      std::vector<float> weights(3000);
+      const auto copy_weights = [&] {
+        distx::copy(distx::CudaStreamRef(), distx::Span<float>(weights),
+                    distx::Span<const float, Cuda>(training.value(parameters[1])));
+        distx::CudaStreamRef().synchronize();
+      };
+      const auto backward = [&](float value) {
+        for (std::size_t p = parameters.size(); p-- > 0;) {
+          const auto gradient = training.gradient(parameters[p]);
+          distx::fill(distx::CudaStreamRef(), gradient, 1.0F);
+          if (p == 1 && comm.rank() == 1) distx::fill(distx::CudaStreamRef(), gradient.subspan(2990, 1), value);
+          training.ready(parameters[p]);
+        }
+      };
+      backward(2);
+      training.step({.learning_rate = 0.1});
+      copy_weights();
+      const auto before = weights;
+      backward(std::numeric_limits<float>::infinity());
+      training.step({.learning_rate = 0.1});
+      copy_weights();
+      CHECK(weights == before);
+      CHECK(training.gradient_norm() == std::numeric_limits<double>::infinity());
+      if (where == "between") static_cast<void>(training.state());
+      if (where == "outrun" && comm.rank() == 1) training.reduce();
+      backward(1);
+      training.step({.learning_rate = 0.1});
+    });
+    for (const auto& [rank, ending] : infinite) {
+      CHECK(ending.kind == "not finite");
+      CHECK(toy::says(ending.words, "step on rank " + std::to_string(rank)));
+      CHECK(toy::says(ending.words, "the gradient of 'layer1'"));
     }
-    training.step({.learning_rate = 0.1});
-  });
-  for (const auto& [rank, ending] : infinite) {
-    CHECK(ending.kind == "not finite");
-    CHECK(toy::says(ending.words, "the gradient of 'layer1'"));
   }
 }
 

@@ -57,6 +57,8 @@ std::size_t calls(const char* function) {
   return found == all().counts.end() ? 0 : found->second;
 }
 
+std::size_t host_waits() { return calls(host_wait); }
+
 void fail_next(const char* function, cudaError_t code, int after) { plan(function, {static_cast<int>(code), after}); }
 void fail_next(const char* function, ncclResult_t code, int after) { plan(function, {static_cast<int>(code), after}); }
 void fail_next(const char* function, cublasStatus_t code, int after) {

@@ -25,6 +25,9 @@ void require(bool holds, Code code) {
 /// Counts a call, waits where it is to hang, and says what it was told to return.
 std::optional<int> counted(const char* function);
 
+/// The name that counts the waits of the host.
+inline constexpr const char* host_wait = "a wait of the host";
+
 /// The return code of a vendor's function whose body is `f`.
 template <class Code, class F>
 Code called(const char* function, F&& f) {

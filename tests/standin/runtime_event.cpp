@@ -118,6 +118,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
     const auto last = event_of(handle).last;
     if (last == nullptr) return;
     require(last->capture == nullptr, cudaErrorCapturedEvent);
+    static_cast<void>(counted(host_wait));
     last->point.wait();
   });
 }

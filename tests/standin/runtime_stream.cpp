@@ -124,6 +124,7 @@ Point enqueue(const std::shared_ptr<Stream>& stream, Work work, std::vector<Poin
 }
 
 void wait_for_stream(const std::shared_ptr<Stream>& stream) {
+  static_cast<void>(counted(host_wait));
   std::vector<Point> points{stream->now()};
   {
     Streams& streams = streams_of(stream->device);
@@ -143,6 +144,7 @@ bool ready(const std::shared_ptr<Stream>& stream) {
 }
 
 void wait_for_device(int device) {
+  static_cast<void>(counted(host_wait));
   std::vector<Point> points;
   {
     Streams& streams = streams_of(device);

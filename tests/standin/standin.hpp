@@ -53,6 +53,9 @@ void keeps_not_ready(bool keeps);
 /// How often a function was called.
 [[nodiscard]] std::size_t calls(const char* function);
 
+/// How often the host waited for a stream, an event or a device, in whichever function.
+[[nodiscard]] std::size_t host_waits();
+
 /// What is alive: what tests compare before and after.
 struct Live {
   std::size_t device_allocations = 0;

@@ -3,6 +3,7 @@
 #include "distx/cuda/detail/pool.hpp"
 #include "distx/cuda/space.hpp"
 #include "distx/memory/buffer.hpp"
+#include "distx/memory/detail/current_device.hpp"
 
 namespace distx {
 
@@ -137,5 +138,22 @@ class PinnedBuffer {
 };
 
 }  // namespace cuda
+
+namespace detail {
+
+template <class T>
+struct staging_buffer<T, Cuda> {
+  using type = cuda::PinnedBuffer<T>;
+};
+
+template <>
+struct CurrentDevice<Cuda> {
+  int number = cuda::current_device();
+  struct Guard : cuda::DeviceGuard {
+    explicit Guard(const CurrentDevice& device) : cuda::DeviceGuard(device.number) {}
+  };
+};
+
+}  // namespace detail
 
 }  // namespace distx

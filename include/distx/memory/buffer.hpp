@@ -85,4 +85,16 @@ class Buffer<T, Host> {
   std::size_t size_ = 0;
 };
 
+namespace detail {
+
+/// Host memory for asynchronous copies from and to memory of a space.
+template <class T, MemorySpace Space>
+struct staging_buffer {
+  using type = Buffer<T, Host>;
+};
+template <class T, MemorySpace Space>
+using StagingBuffer = typename staging_buffer<T, Space>::type;
+
+}  // namespace detail
+
 }  // namespace distx

@@ -186,6 +186,7 @@ class DataParallel {
   template <FloatingElement T>
   [[nodiscard]] Span<T, space> gradient(const Parameter<T, space>& parameter, stream after = {}) {
     engine_->check_gradient();
+    const auto guard = engine_->on_device();
     return parameter.gradient(after);
   }
   template <FloatingElement T>
@@ -293,7 +294,9 @@ class DataParallel {
   /// communication of others. Collective.
   /// @throws InvalidArgument for an invalid learning rate; InvalidState if a parameter has no gradient
   /// @throws MismatchError on every rank if learning rates differ, in the steps that StepOptions names
-  /// @throws NonFiniteError on every rank for a loss, or with clipping a gradient, that is not finite
+  /// @throws NonFiniteError on every rank for a loss, or with clipping a gradient, that is not finite. On a GPU the
+  /// host does not wait for the gradients' norm: the step leaves the weights unchanged, and the next call that concerns
+  /// all of the training throws. The host is then at most one step ahead of the GPU.
   void step(const StepOptions& options, stream after = {}, const here& location = here::current()) {
     engine_->step(options, after, location);
   }
@@ -337,8 +340,9 @@ class DataParallel {
   /// @throws InvalidState during a step, or while an average is swapped in
   [[nodiscard]] TrainingState<space> state(const here& location = here::current()) { return engine_->state(location); }
 
-  /// Returns the norm of all gradients of the last step before they were clipped; 0 without `.clip_norm`.
-  [[nodiscard]] double gradient_norm() const noexcept { return engine_->gradient_norm(); }
+  /// Returns the norm of all gradients of the last step before they were clipped; 0 without `.clip_norm`. On a GPU it
+  /// blocks the host until the norm is known.
+  [[nodiscard]] double gradient_norm() const { return engine_->gradient_norm(); }
   /// Returns the factor for the loss before the backward pass: 1 without float16 parameters and Precision.
   [[nodiscard]] double loss_scale() const noexcept { return engine_->scaler().scale(); }
   /// Returns the number of steps that were skipped because a scaled loss made a gradient overflow.

@@ -164,7 +164,7 @@ class MeshParallel {
   }
 
   /// Returns the norm of all gradients of the last step, over the whole mesh, before they were clipped.
-  [[nodiscard]] double gradient_norm() const noexcept { return training_.gradient_norm(); }
+  [[nodiscard]] double gradient_norm() const { return training_.gradient_norm(); }
   /// Returns the factor for the loss before the backward pass.
   [[nodiscard]] double loss_scale() const noexcept { return training_.loss_scale(); }
   /// Returns the bytes that this rank holds, now and at peak.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <cmath>
+#include <vector>
 
 #include "distx/cuda/detail/operations.hpp"
-#include "distx/memory/detail/fixed_point.hpp"
 
 // Sums of squares of values in a GPU's memory with the host's bits, in any order and over any parts. The forms that
 // leave their result in the GPU's memory accumulate over several spans and do not block the host.
@@ -14,9 +14,9 @@ namespace distx {
 /// @pre largest[0] is 0 or the result of an earlier call
 template <cuda::detail::Floating T>
 void largest_magnitude(CudaStreamRef stream, Span<T, Cuda> values, Span<double, Cuda> largest) {
-  if (!values.empty())
-    cuda::detail::kernel_in(cuda::detail::kernels.largest_magnitude, "largest_magnitude")(stream, values,
-                                                                                          largest.data());
+  if (values.empty()) return;
+  const cuda::detail::ReducedSpan one{values, largest.data()};
+  cuda::detail::kernel_in(cuda::detail::kernels.largest_magnitude, "largest_magnitude")(stream, std::span(&one, 1));
 }
 
 /// Enqueues the addition of the values' squares, in units of `FixedPointSum::exponent_for(largest[0])`, to parts[0],
@@ -30,10 +30,41 @@ template <cuda::detail::Floating T>
 void fixed_point_squares(CudaStreamRef stream, Span<T, Cuda> values, Span<const double, Cuda> largest,
                          Span<std::uint64_t, Cuda> parts) {
   if (parts.size() != 2) detail::lengths_differ(parts.size(), 2, "fixed_point_squares");
-  if (!values.empty())
-    cuda::detail::kernel_in(cuda::detail::kernels.fixed_point_squares, "fixed_point_squares")(
-        stream, values, largest.data(), parts.data());
+  if (values.empty()) return;
+  const cuda::detail::ReducedSpan one{values};
+  cuda::detail::kernel_in(cuda::detail::kernels.fixed_point_squares, "fixed_point_squares")(
+      stream, std::span(&one, 1), largest.data(), parts.data());
 }
+
+namespace detail {
+
+/// Returns the pieces that are not empty, with pointers to their results.
+[[nodiscard]] inline std::vector<cuda::detail::ReducedSpan> reduced_spans(std::span<const ReducedPiece<Cuda>> pieces,
+                                                                          double* results) {
+  std::vector<cuda::detail::ReducedSpan> all;
+  all.reserve(pieces.size());
+  for (const auto& piece : pieces)
+    if (!piece.values.empty()) all.push_back({piece.values, results + piece.result});
+  return all;
+}
+
+/// Enqueues `largest_magnitude` of each piece into `largest[piece.result]`: one launch for about 500 pieces of a type.
+inline void largest_magnitudes(CudaStreamRef stream, std::span<const ReducedPiece<Cuda>> pieces,
+                               Span<double, Cuda> largest) {
+  const auto all = reduced_spans(pieces, largest.data());
+  if (!all.empty()) cuda::detail::kernel_in(cuda::detail::kernels.largest_magnitude, "largest_magnitude")(stream, all);
+}
+
+/// Enqueues `fixed_point_squares` of all pieces: one launch for about 500 pieces of a type.
+inline void fixed_point_squares(CudaStreamRef stream, std::span<const ReducedPiece<Cuda>> pieces,
+                                Span<const double, Cuda> largest, Span<std::uint64_t, Cuda> parts) {
+  const auto all = reduced_spans(pieces, nullptr);
+  if (!all.empty())
+    cuda::detail::kernel_in(cuda::detail::kernels.fixed_point_squares, "fixed_point_squares")(
+        stream, all, largest.data(), parts.data());
+}
+
+}  // namespace detail
 
 /// Enqueues the computation of the gradients' norm, and of the factor that unscales and clips them, from the results of
 /// the two functions above, reduced over all ranks.
@@ -41,7 +72,7 @@ void fixed_point_squares(CudaStreamRef stream, Span<T, Cuda> values, Span<const 
 /// The norm is the sum's root times `unscale`; the factor is `unscale`, times clip_norm / norm if the norm is larger,
 /// or NaN if largest[0] is infinite. Both have the host's bits.
 inline void clip_factor(CudaStreamRef stream, Span<const double, Cuda> largest, Span<const std::uint64_t, Cuda> parts,
-                        double clip_norm, double unscale, Span<cuda::detail::ClipFactor, Cuda> result) {
+                        double clip_norm, double unscale, Span<detail::ClipFactor, Cuda> result) {
   cuda::detail::kernel_in(cuda::detail::kernels.clip_factor, "clip_factor")(stream, largest.data(), parts.data(),
                                                                             clip_norm, unscale, result.data());
 }

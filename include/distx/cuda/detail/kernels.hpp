@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "distx/core/span.hpp"
 #include "distx/cuda/space.hpp"
+#include "distx/memory/detail/fixed_point.hpp"
 
 // How code of any compiler reaches the kernels, which only nvcc compiles: by pointers that <distx/cuda_kernels.cuh>
 // sets before main.
@@ -21,10 +23,12 @@ struct StepNumbers {
 /// The number that a kernel changes.
 enum class StepChange { learning_rate, weight_decay, number, next };
 
-/// A gradient's norm, and the factor that clips it.
-struct ClipFactor {
-  double norm = 0;
-  double factor = 1;  ///< NaN if a gradient is infinite or NaN
+using distx::detail::ClipFactor;
+
+/// One of the arrays that a launch reduces.
+struct ReducedSpan {
+  Span<const AnyElement, Cuda> values;  ///< not empty
+  double* result = nullptr;
 };
 
 /// The kernels that dispatch on element types at run time. Each enqueues its work and returns.
@@ -43,8 +47,11 @@ struct Kernels {
   void (*mix)(CudaStreamRef, Out to, In from, double kept);
   /// `partial` has `partial_sums` elements.
   void (*sum_of_squares)(CudaStreamRef, In values, double* partial, double* sum);
-  void (*largest_magnitude)(CudaStreamRef, In values, double* largest);
-  void (*fixed_point_squares)(CudaStreamRef, In values, const double* largest, std::uint64_t* sum);
+  /// Writes the maximum of each result and its values' largest magnitude.
+  void (*largest_magnitude)(CudaStreamRef, std::span<const ReducedSpan> all);
+  /// Adds up the squares of all values.
+  void (*fixed_point_squares)(CudaStreamRef, std::span<const ReducedSpan> all, const double* largest,
+                              std::uint64_t* sum);
   void (*clip_factor)(CudaStreamRef, const double* largest, const std::uint64_t* sum, double clip_norm, double unscale,
                       ClipFactor* result);
   void (*change_step)(CudaStreamRef, StepNumbers* step, StepChange change, double value);

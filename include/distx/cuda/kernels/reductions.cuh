@@ -15,43 +15,79 @@ namespace distx::cuda::detail {
 
 using Bits = unsigned long long;  // the type that 64-bit atomics take
 
-/// Calls f with each of this thread's values. Several vectors of 16 bytes are loaded before the first is used; which
-/// thread has which value, and in which order, does not depend on where the array begins.
-template <class T, class F>
-__device__ void for_each_value(const T* values, std::size_t count, F&& f) {
-  constexpr int width = 16 / sizeof(T), depth = 2;
+/// Calls f with each of this thread's values: vectors of 16 bytes from element `first` on, `stride` elements apart.
+/// Several are loaded before the first is used; which thread has which value, and in which order, does not depend on
+/// where the array begins.
+template <class Index, class T, class F>
+__device__ void for_each_value(const T* values, Index count, Index first, Index stride, F&& f) {
+  constexpr Index width = 16 / sizeof(T);
+  constexpr int depth = 2;
   const bool aligned = reinterpret_cast<std::uintptr_t>(values) % 16 == 0;
-  const std::size_t stride = std::size_t{gridDim.x} * blockDim.x * width;
-  std::size_t i = (std::size_t{blockIdx.x} * blockDim.x + threadIdx.x) * width;
+  Index i = first;
   for (; i + (depth - 1) * stride + width <= count; i += depth * stride) {
     Vector<T, width> own[depth];
     if (aligned)
       unrolled<depth>([&](int d) {
-        own[d] = *reinterpret_cast<const Vector<T, width>*>(values + i + static_cast<std::size_t>(d) * stride);
+        own[d] = *reinterpret_cast<const Vector<T, width>*>(values + i + static_cast<Index>(d) * stride);
       });
     else
       unrolled<depth * width>([&](int e) {
-        const auto vector = static_cast<std::size_t>(e / width), lane = static_cast<std::size_t>(e % width);
-        own[e / width].values[e % width] = values[i + vector * stride + lane];
+        const auto vector = static_cast<Index>(e) / width, lane = static_cast<Index>(e) % width;
+        own[vector].values[lane] = values[i + vector * stride + lane];
       });
-    unrolled<depth * width>([&](int e) { f(own[e / width].values[e % width]); });
+    unrolled<depth * width>(
+        [&](int e) { f(own[static_cast<Index>(e) / width].values[static_cast<Index>(e) % width]); });
   }
   for (; i < count; i += stride)
     unrolled<width>([&](int e) {
-      const std::size_t at = i + static_cast<std::size_t>(e);
+      const Index at = i + static_cast<Index>(e);
       if (at < count) f(values[at]);
     });
 }
 
-/// The same for reductions in any order: the values before the first boundary of vectors are handled one by one, so
-/// that the others are loaded by vectors wherever the array begins.
-template <class T, class F>
-__device__ void for_each_value_in_any_order(const T* values, std::size_t count, F&& f) {
+/// The arrays that one launch reduces.
+struct ReducedTable {
+  struct Array {
+    const void* values;
+    std::size_t count;
+    Bits* result;
+  };
+  /// CUDA takes 4 KiB of parameters before 12.1.
+  static constexpr std::size_t bytes = CUDART_VERSION >= 12010 ? 16000 : 4000;
+  static constexpr unsigned capacity = (bytes - 16) / (sizeof(Array) + sizeof(unsigned));
+
+  Array arrays[capacity];
+  unsigned first_chunk[capacity + 1];
+  unsigned count = 0;
+};
+
+/// Elements that a block reduces at a time.
+template <class T>
+inline constexpr unsigned chunk_elements = block_threads * static_cast<unsigned>(16 / sizeof(T)) * 4;
+
+/// Calls f with each of this thread's values of all arrays, in any order, and `flush(array)` in all threads of the
+/// block after its values of an array. The values before the first boundary of vectors are handled one by one, so that
+/// the others are loaded by vectors wherever the array begins.
+template <class T, class F, class Flush>
+__device__ void for_each_value_of(const ReducedTable& table, F&& f, Flush&& flush) {
   constexpr unsigned width = 16 / sizeof(T);
-  const auto shift = static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(values) / sizeof(T) % width);
-  const std::size_t before = std::min<std::size_t>(count, (width - shift) % width);
-  if (blockIdx.x == 0 && threadIdx.x < before) f(values[threadIdx.x]);
-  for_each_value(values + before, count - before, f);
+  const std::size_t chunks = table.first_chunk[table.count];
+  auto chunk = static_cast<unsigned>(chunks * blockIdx.x / gridDim.x);
+  const auto end = static_cast<unsigned>(chunks * (blockIdx.x + 1) / gridDim.x);
+  for (unsigned array = 0; chunk < end; ++array) {
+    const unsigned last = std::min(end, table.first_chunk[array + 1]);
+    if (chunk >= last) continue;
+    const std::size_t begin = (chunk - table.first_chunk[array]) * std::size_t{chunk_elements<T>};
+    const T* const values = static_cast<const T*>(table.arrays[array].values) + begin;
+    const auto count = static_cast<unsigned>(
+        std::min<std::size_t>((last - chunk) * std::size_t{chunk_elements<T>}, table.arrays[array].count - begin));
+    const auto shift = static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(values) / sizeof(T) % width);
+    const unsigned before = std::min(count, (width - shift) % width);
+    if (threadIdx.x < before) f(values[threadIdx.x]);
+    for_each_value<unsigned>(values + before, count - before, threadIdx.x * width, blockDim.x * width, f);
+    flush(array);
+    chunk = last;
+  }
 }
 
 /// Returns the combination of all lanes' values to each lane, in the same order whichever lane.
@@ -76,25 +112,32 @@ __device__ Bits over_block(Bits value, Combine&& combine) {
   return over_warp(threadIdx.x < warps ? of_warp[threadIdx.x] : Bits{0}, combine);
 }
 
-/// Blocks of the reductions that a multiprocessor holds at once: all of its threads.
+/// Blocks of the reductions that a multiprocessor holds at once: all of its threads, or as many as have enough
+/// registers.
 inline constexpr unsigned reducing_blocks = 2048 / block_threads;
+inline constexpr unsigned table_blocks = 6;
 
 template <class T>
-__global__ void __launch_bounds__(block_threads, reducing_blocks)
-    largest_kernel(const T* values, std::size_t count, Bits* largest) {
+__global__ void __launch_bounds__(block_threads, table_blocks)
+    largest_kernel(const __grid_constant__ ReducedTable table) {
   using Word = std::conditional_t<sizeof(T) == 8, Bits, std::conditional_t<sizeof(T) == 4, unsigned, unsigned short>>;
   using Held = std::conditional_t<sizeof(T) == 2, unsigned, Word>;
   constexpr auto magnitude = static_cast<Held>(std::numeric_limits<Word>::max() >> 1);
   // Magnitudes are ordered as their bits are: numbers, infinity, then NaNs.
   Held most = 0;
-  for_each_value_in_any_order(values, count, [&](T value) {
-    const Held own = std::bit_cast<Word>(value) & magnitude;
-    most = most < own ? own : most;
-  });
-  double number = static_cast<double>(wide(std::bit_cast<T>(static_cast<Word>(most))));
-  if (!(number < std::numeric_limits<double>::infinity())) number = std::numeric_limits<double>::infinity();
-  const Bits bits = over_block(std::bit_cast<Bits>(number), [](Bits a, Bits b) { return a < b ? b : a; });
-  if (threadIdx.x == 0 && bits != 0) atomicMax(largest, bits);
+  for_each_value_of<T>(
+      table,
+      [&](T value) {
+        const Held own = std::bit_cast<Word>(value) & magnitude;
+        most = most < own ? own : most;
+      },
+      [&](unsigned array) {
+        double number = static_cast<double>(wide(std::bit_cast<T>(static_cast<Word>(most))));
+        if (!(number < std::numeric_limits<double>::infinity())) number = std::numeric_limits<double>::infinity();
+        const Bits bits = over_block(std::bit_cast<Bits>(number), [](Bits a, Bits b) { return a < b ? b : a; });
+        if (threadIdx.x == 0 && bits != 0) atomicMax(table.arrays[array].result, bits);
+        most = 0;
+      });
 }
 
 /// The exponent of `FixedPointSum::exponent_for`.
@@ -105,18 +148,21 @@ __device__ inline int fixed_point_exponent(double largest) {
 }
 
 template <class T>
-__global__ void __launch_bounds__(block_threads, 6)
-    squares_kernel(const T* values, std::size_t count, const double* largest, Bits* total) {
+__global__ void __launch_bounds__(block_threads, table_blocks - 1)
+    squares_kernel(const __grid_constant__ ReducedTable table, const double* largest, Bits* total) {
   const double most = *largest;
   if (!(most < std::numeric_limits<double>::infinity())) return;
   const double scale = std::ldexp(1.0, -fixed_point_exponent(most));
   Bits high = 0, low = 0;
-  for_each_value_in_any_order(values, count, [&](T value) {
-    const double scaled = static_cast<double>(wide(value)) * scale;
-    const auto units = static_cast<Bits>(static_cast<long long>(scaled * scaled * 0x1p62));
-    high += units >> 32;
-    low += units & 0xffffffffU;
-  });
+  for_each_value_of<T>(
+      table,
+      [&](T value) {
+        const double scaled = static_cast<double>(wide(value)) * scale;
+        const auto units = static_cast<Bits>(static_cast<long long>(scaled * scaled * 0x1p62));
+        high += units >> 32;
+        low += units & 0xffffffffU;
+      },
+      [](unsigned) {});
   high += low >> 32;
   low &= 0xffffffffU;
   const auto plus = [](Bits a, Bits b) { return a + b; };
@@ -151,7 +197,10 @@ template <class T>
 __global__ void __launch_bounds__(block_threads, reducing_blocks)
     partial_squares_kernel(const T* values, std::size_t count, double* partial) {
   double total = 0;
-  for_each_value(values, count, [&](T value) {
+  constexpr std::size_t width = 16 / sizeof(T);
+  const std::size_t thread = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const std::size_t threads = std::size_t{gridDim.x} * blockDim.x;
+  for_each_value(values, count, thread * width, threads * width, [&](T value) {
     const auto number = static_cast<double>(wide(value));
     total += number * number;
   });
@@ -167,24 +216,42 @@ static __global__ void __launch_bounds__(32) add_up_kernel(const double* partial
   if (leads_warp()) *total = own;
 }
 
-[[nodiscard]] inline unsigned blocks_that_reduce(Kernels::In values) {
-  const std::size_t vectors = (values.size_bytes() + 15) / 16;
-  return blocks_for((vectors + block_threads - 1) / block_threads, reducing_blocks);
+/// Calls f(std::type_identity<T>(), table, blocks) for tables of all arrays of each type.
+template <class F>
+void for_each_table(std::span<const ReducedSpan> all, F&& f) {
+  const auto of_type = [&]<class T>(std::type_identity<T> type) {
+    ReducedTable table;
+    table.first_chunk[0] = 0;
+    const auto flush = [&] {
+      if (table.count > 0) f(type, table, blocks_for(table.first_chunk[table.count], table_blocks));
+      table.count = 0;
+    };
+    for (const auto& each : all) {
+      if (each.values.type() != element_type<T>) continue;
+      const std::size_t chunks = (each.values.size() + chunk_elements<T> - 1) / chunk_elements<T>;
+      table.arrays[table.count] = {each.values.data(), each.values.size(), reinterpret_cast<Bits*>(each.result)};
+      table.first_chunk[table.count + 1] = table.first_chunk[table.count] + static_cast<unsigned>(chunks);
+      if (++table.count == table.capacity) flush();
+    }
+    flush();
+  };
+  of_type(std::type_identity<float>{});
+  of_type(std::type_identity<double>{});
+  of_type(std::type_identity<bfloat16>{});
+  of_type(std::type_identity<float16>{});
 }
 
-inline void enqueue_largest_magnitude(CudaStreamRef stream, Kernels::In values, double* largest) {
-  with_floating(values, [&]<class T>(const T* all) {
-    enqueue<&largest_kernel<T>>(stream, blocks_that_reduce(values), block_threads, all, values.size(),
-                                reinterpret_cast<Bits*>(largest));
+inline void enqueue_largest_magnitude(CudaStreamRef stream, std::span<const ReducedSpan> all) {
+  for_each_table(all, [&]<class T>(std::type_identity<T>, const ReducedTable& table, unsigned blocks) {
+    enqueue<&largest_kernel<T>>(stream, blocks, block_threads, table);
   });
 }
 
-inline void enqueue_fixed_point_squares(CudaStreamRef stream, Kernels::In values, const double* largest,
+inline void enqueue_fixed_point_squares(CudaStreamRef stream, std::span<const ReducedSpan> all, const double* largest,
                                         std::uint64_t* total) {
   static_assert(sizeof(Bits) == sizeof(std::uint64_t));
-  with_floating(values, [&]<class T>(const T* all) {
-    enqueue<&squares_kernel<T>>(stream, blocks_that_reduce(values), block_threads, all, values.size(), largest,
-                                reinterpret_cast<Bits*>(total));
+  for_each_table(all, [&]<class T>(std::type_identity<T>, const ReducedTable& table, unsigned blocks) {
+    enqueue<&squares_kernel<T>>(stream, blocks, block_threads, table, largest, reinterpret_cast<Bits*>(total));
   });
 }
 

@@ -9,21 +9,21 @@ namespace distx {
 
 namespace cuda::detail {
 
-/// One element's update. Low is the type of gradients; if it is not T, also of the weights that the T are masters of.
-template <class Optimizer, class T, class Low>
+/// One element's update. If Low is not T, the T are the masters of weights of Low.
+template <class Optimizer, class T, class Low, class Gradient>
 struct UpdateBody {
   using A = accumulator_t<T>;
   distx::detail::coefficients_t<Optimizer, A> coefficients;
   A factor;
 
   template <class... S>
-  __device__ void operator()(T& weight, const Low& gradient, S&... state) const
+  __device__ void operator()(T& weight, const Gradient& gradient, S&... state) const
     requires std::same_as<T, Low>
   {
     update(weight, gradient, state...);
   }
   template <class... S>
-  __device__ void operator()(T& master, const Low& gradient, Low& weight, S&... state) const
+  __device__ void operator()(T& master, const Gradient& gradient, Low& weight, S&... state) const
     requires(!std::same_as<T, Low>)
   {
     update(master, gradient, state...);
@@ -32,7 +32,7 @@ struct UpdateBody {
 
  private:
   template <class... S>
-  __device__ void update(T& weight, const Low& gradient, S&... state) const {
+  __device__ void update(T& weight, const Gradient& gradient, S&... state) const {
     using Number = Rounded<A>;
     Number value = wide(weight);
     [&](auto... own) {
@@ -43,22 +43,22 @@ struct UpdateBody {
   }
   /// The bits that the gradient has after `scale`, which rounds to the gradient's type; where there are masters it is
   /// scaled after its conversion.
-  __device__ Rounded<A> scaled(const Low& gradient) const {
+  __device__ Rounded<A> scaled(const Gradient& gradient) const {
     const auto product = Rounded<A>(wide(gradient)) * factor;
     if constexpr (std::same_as<T, Low> && !std::same_as<T, A>)
-      return factor == 1 ? Rounded<A>(wide(gradient)) : Rounded<A>(wide(narrow<T>(product.number())));
+      return factor == 1 ? Rounded<A>(wide(gradient)) : Rounded<A>(wide(narrow<Gradient>(product.number())));
     else
       return product;
   }
 };
 
 /// The arrays of one piece.
-template <class Optimizer, class T, class Low>
+template <class Optimizer, class T, class Low, class Gradient>
 struct PieceArrays {
   using A = accumulator_t<T>;
   distx::detail::coefficients_t<Optimizer, A> coefficients;
   T* weight;
-  const Low* gradient;
+  const Gradient* gradient;
   Low* low;
   std::array<A*, Optimizer::states> state;
   std::size_t count;
@@ -66,22 +66,27 @@ struct PieceArrays {
   bool alike;      ///< whether that is so of all of them
 };
 
-/// The pieces of one launch. They are a parameter of the kernel, of which CUDA takes 4 KiB on every GPU.
-template <class Optimizer, class T, class Low>
+/// The bytes of the pieces of one launch, which are a parameter of the kernel: few are copied faster, and 4 KiB are the
+/// most before CUDA 12.1.
+inline constexpr std::size_t few_pieces = 4000;
+inline constexpr std::size_t many_pieces = CUDART_VERSION >= 12010 ? 32000 : few_pieces;
+
+/// The pieces of one launch.
+template <class Optimizer, class T, class Low, class Gradient, std::size_t Bytes>
 struct PieceTable {
-  using Piece = PieceArrays<Optimizer, T, Low>;
+  using Piece = PieceArrays<Optimizer, T, Low, Gradient>;
   static constexpr unsigned capacity =
-      static_cast<unsigned>((4000 - 32 - sizeof(Optimizer)) / (sizeof(Piece) + sizeof(unsigned)));
+      static_cast<unsigned>((Bytes - 32 - sizeof(Optimizer)) / (sizeof(Piece) + sizeof(unsigned)));
 
   Piece pieces[capacity];
-  unsigned first_tile[capacity + 1] = {};
+  unsigned first_tile[capacity + 1];
   unsigned count = 0;
   double factor = 1;
   const double* factor_there = nullptr;
   const StepNumbers* numbers = nullptr;  ///< if not null, the step of all pieces
   Optimizer optimizer;
 
-  explicit PieceTable(const Optimizer& of) : optimizer(of) {}
+  explicit PieceTable(const Optimizer& of) : optimizer(of) { first_tile[0] = 0; }
 };
 
 /// The optimizer's coefficients for a step in the GPU's memory, computed once in each block.
@@ -104,9 +109,10 @@ __device__ const distx::detail::coefficients_t<Optimizer, A>& coefficients_in_bl
 }
 
 /// Updates one tile of a piece.
-template <class Optimizer, class T, class Low, std::size_t... I>
-__device__ void update_tile(const UpdateBody<Optimizer, T, Low>& body, const PieceArrays<Optimizer, T, Low>& piece,
-                            std::size_t tile, std::index_sequence<I...>) {
+template <class Optimizer, class T, class Low, class Gradient, std::size_t... I>
+__device__ void update_tile(const UpdateBody<Optimizer, T, Low, Gradient>& body,
+                            const PieceArrays<Optimizer, T, Low, Gradient>& piece, std::size_t tile,
+                            std::index_sequence<I...>) {
   using A = accumulator_t<T>;
   constexpr int width = vector_width<InOut<T>, InOut<A>>;
   const auto with = [&](auto... arrays) {
@@ -116,21 +122,21 @@ __device__ void update_tile(const UpdateBody<Optimizer, T, Low>& body, const Pie
       tile_of<1, width * vectors_in_flight>(body, tile, piece.count, 0, arrays...);
   };
   if constexpr (std::same_as<T, Low>)
-    with(InOut<T>{piece.weight}, In<Low>{piece.gradient}, InOut<A>{piece.state[I]}...);
+    with(InOut<T>{piece.weight}, In<Gradient>{piece.gradient}, InOut<A>{piece.state[I]}...);
   else
-    with(InOut<T>{piece.weight}, In<Low>{piece.gradient}, Out<Low>{piece.low}, InOut<A>{piece.state[I]}...);
+    with(InOut<T>{piece.weight}, In<Gradient>{piece.gradient}, Out<Low>{piece.low}, InOut<A>{piece.state[I]}...);
 }
 
 /// @tparam StepThere whether the step is in the GPU's memory
-template <bool StepThere, class Optimizer, class T, class Low>
+template <bool StepThere, class Optimizer, class T, class Low, class Gradient, std::size_t Bytes>
 __global__ void __launch_bounds__(block_threads, StepThere ? 3 : 4)
-    update_kernel(const __grid_constant__ PieceTable<Optimizer, T, Low> table) {
+    update_kernel(const __grid_constant__ PieceTable<Optimizer, T, Low, Gradient, Bytes> table) {
   using A = accumulator_t<T>;
   const auto factor = static_cast<A>(table.factor_there != nullptr ? *table.factor_there : table.factor);
   if (factor != factor) return;  // the step is skipped
   const auto update = [&](const distx::detail::coefficients_t<Optimizer, A>& coefficients, unsigned piece,
                           std::size_t tile) {
-    update_tile(UpdateBody<Optimizer, T, Low>{coefficients, factor}, table.pieces[piece], tile,
+    update_tile(UpdateBody<Optimizer, T, Low, Gradient>{coefficients, factor}, table.pieces[piece], tile,
                 std::make_index_sequence<Optimizer::states>{});
   };
   if constexpr (StepThere) {
@@ -160,9 +166,55 @@ constexpr bool takes_rounded(std::index_sequence<I...>) {
   };
 }
 
-template <class Optimizer, class T, class Low>
+/// Enqueues pieces by tables of that many bytes.
+template <std::size_t Bytes, class Optimizer, class T, class Low, class Gradient>
+void enqueue_tables(CudaStreamRef stream, const Optimizer& optimizer,
+                    std::span<const CudaPiece<Optimizer, T, Low, Gradient>> pieces, const GradientFactor& factor,
+                    const StepNumbers* numbers) {
+  using A = accumulator_t<T>;
+  constexpr int width = vector_width<InOut<T>, InOut<A>>;
+  constexpr std::size_t tile = std::size_t{width} * vectors_in_flight * block_threads;
+  PieceTable<Optimizer, T, Low, Gradient, Bytes> table(optimizer);
+  table.factor = factor.value;
+  table.factor_there = factor.there;
+  table.numbers = numbers;
+  const auto flush = [&] {
+    if (table.count == 0) return;
+    const unsigned blocks = blocks_for(table.first_tile[table.count], 32);
+    if constexpr (Bytes == few_pieces && std::same_as<T, Low>) {
+      if (numbers != nullptr)
+        enqueue<&update_kernel<true, Optimizer, T, Low, Gradient, Bytes>>(stream, blocks, block_threads, table);
+    }
+    if (numbers == nullptr)
+      enqueue<&update_kernel<false, Optimizer, T, Low, Gradient, Bytes>>(stream, blocks, block_threads, table);
+    table.count = 0;
+  };
+  for (const auto& piece : pieces) {
+    if (piece.weight.empty()) continue;
+    auto& arrays = table.pieces[table.count];
+    if (numbers == nullptr) arrays.coefficients = optimizer.template coefficients<A>(piece.step);
+    arrays.weight = piece.weight.data();
+    arrays.gradient = piece.gradient.data();
+    arrays.low = piece.low.data();
+    arrays.count = piece.weight.size();
+    arrays.shift = shift_of<width>(InOut<T>{arrays.weight});
+    arrays.alike = shift_of<width>(In<Gradient>{arrays.gradient}) == arrays.shift &&
+                   (std::same_as<T, Low> || shift_of<width>(Out<Low>{arrays.low}) == arrays.shift);
+    for (std::size_t s = 0; s < piece.state.size(); ++s) {
+      arrays.state[s] = piece.state[s].data();
+      arrays.alike = arrays.alike && shift_of<width>(InOut<A>{arrays.state[s]}) == arrays.shift;
+    }
+    if (!arrays.alike) arrays.shift = 0;
+    const std::size_t tiles = (arrays.count + arrays.shift + tile - 1) / tile;
+    table.first_tile[table.count + 1] = table.first_tile[table.count] + static_cast<unsigned>(tiles);
+    if (++table.count == table.capacity || numbers != nullptr) flush();
+  }
+  flush();
+}
+
+template <class Optimizer, class T, class Low, class Gradient>
 void enqueue_update(CudaStreamRef stream, const Optimizer& optimizer,
-                    std::span<const UpdatePiece<Optimizer, T, Low>> pieces, const GradientFactor& factor,
+                    std::span<const CudaPiece<Optimizer, T, Low, Gradient>> pieces, const GradientFactor& factor,
                     const StepNumbers* numbers) {
   using A = accumulator_t<T>;
   static_assert(
@@ -176,48 +228,16 @@ void enqueue_update(CudaStreamRef stream, const Optimizer& optimizer,
                 "let weight, gradient and state be of a separate type V, as in template <class T, class V> "
                 "update(const Coefficients<T>&, V& weight, V gradient, V& state)");
   if constexpr (takes) {
-    constexpr int width = vector_width<InOut<T>, InOut<A>>;
-    constexpr std::size_t tile = std::size_t{width} * vectors_in_flight * block_threads;
-    PieceTable<Optimizer, T, Low> table(optimizer);
-    table.factor = factor.value;
-    table.factor_there = factor.there;
-    table.numbers = numbers;
-    const auto flush = [&] {
-      if (table.count == 0) return;
-      const unsigned blocks = blocks_for(table.first_tile[table.count], 32);
-      if (numbers != nullptr)
-        enqueue<&update_kernel<true, Optimizer, T, Low>>(stream, blocks, block_threads, table);
-      else
-        enqueue<&update_kernel<false, Optimizer, T, Low>>(stream, blocks, block_threads, table);
-      table.count = 0;
-    };
-    for (const auto& piece : pieces) {
-      if (piece.weight.empty()) continue;
-      auto& arrays = table.pieces[table.count];
-      if (numbers == nullptr) arrays.coefficients = optimizer.template coefficients<A>(piece.step);
-      arrays.weight = piece.weight.data();
-      arrays.gradient = piece.gradient.data();
-      arrays.low = piece.low.data();
-      arrays.count = piece.weight.size();
-      arrays.shift = shift_of<width>(InOut<T>{arrays.weight});
-      arrays.alike = shift_of<width>(In<Low>{arrays.gradient}) == arrays.shift &&
-                     (std::same_as<T, Low> || shift_of<width>(Out<Low>{arrays.low}) == arrays.shift);
-      for (std::size_t s = 0; s < piece.state.size(); ++s) {
-        arrays.state[s] = piece.state[s].data();
-        arrays.alike = arrays.alike && shift_of<width>(InOut<A>{arrays.state[s]}) == arrays.shift;
-      }
-      if (!arrays.alike) arrays.shift = 0;
-      const std::size_t tiles = (arrays.count + arrays.shift + tile - 1) / tile;
-      table.first_tile[table.count + 1] = table.first_tile[table.count] + static_cast<unsigned>(tiles);
-      if (++table.count == table.capacity || numbers != nullptr) flush();
-    }
-    flush();
+    if (numbers != nullptr || pieces.size() <= PieceTable<Optimizer, T, Low, Gradient, few_pieces>::capacity)
+      enqueue_tables<few_pieces>(stream, optimizer, pieces, factor, numbers);
+    else
+      enqueue_tables<many_pieces>(stream, optimizer, pieces, factor, numbers);
   }
 }
 
-template <class Optimizer, class T, class Low>
+template <class Optimizer, class T, class Low, class Gradient = Low>
 void register_update() noexcept {
-  update_slot<Optimizer, T, Low> = &enqueue_update<Optimizer, T, Low>;
+  update_slot<Optimizer, T, Low, Gradient> = &enqueue_update<Optimizer, T, Low, Gradient>;
 }
 
 }  // namespace cuda::detail
@@ -235,7 +255,11 @@ bool register_optimizer() noexcept {
   cuda::detail::register_update<Optimizer, bfloat16, bfloat16>();
   cuda::detail::register_update<Optimizer, float16, float16>();
   cuda::detail::register_update<Optimizer, float, bfloat16>();
+  cuda::detail::register_update<Optimizer, float, bfloat16, float16>();
+  cuda::detail::register_update<Optimizer, float, bfloat16, float>();
   cuda::detail::register_update<Optimizer, float, float16>();
+  cuda::detail::register_update<Optimizer, float, float16, bfloat16>();
+  cuda::detail::register_update<Optimizer, float, float16, float>();
   return true;
 }
 

@@ -83,6 +83,23 @@ template <FloatingElement T>
   return total;
 }
 
+namespace detail {
+
+/// One of the arrays that a single launch reduces on a GPU, and the index of its result.
+template <MemorySpace Space>
+struct ReducedPiece {
+  Span<const AnyElement, Space> values{};
+  std::size_t result = 0;
+};
+
+/// A gradient's norm, and the factor that clips it.
+struct ClipFactor {
+  double norm = 0;
+  double factor = 1;  ///< NaN if a gradient is infinite or NaN
+};
+
+}  // namespace detail
+
 /// Returns the Euclidean norm of the values; infinity if a value is infinite or NaN.
 template <FloatingElement T>
 [[nodiscard]] double fixed_point_norm(HostStream stream, Span<T> values) noexcept {

@@ -117,10 +117,11 @@ class CommSet {
   }
 
  private:
-  std::mutex mutex_;
-  std::mutex parent_mutex_;  ///< locked before `mutex_`
-  CudaStream started_stream_;
+  static constexpr int first_to_run = -100;  // CUDA takes its highest priority instead of a higher one
 
+  std::mutex mutex_;
+  std::mutex parent_mutex_;                  ///< locked before `mutex_`
+  CudaStream started_stream_{first_to_run};  // else a backward pass that fills the GPU holds up its own reductions
   CudaStream message_stream_;
 
  public:

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include "distx/cuda/detail/kernels.hpp"
 #include "distx/nccl/detail/backend.hpp"
 
 // NCCL connects ranks at their first calls, and holds such a call until the other ranks make theirs. Connections that
@@ -41,10 +42,11 @@ inline void connect_messages(NcclBackend& backend, const ErrorContext& context) 
   backend.messages_connected = true;
 }
 
-/// Connects the collectives, by a reduction (a tree or a ring) and a broadcast (always a ring), and the messages unless
-/// `connect_messages` is to do that later. Collective.
+/// Loads distx's kernels, and connects the collectives, by a reduction (a tree or a ring) and a broadcast (always a
+/// ring), and the messages unless `connect_messages` is to do that later. Collective.
 inline void connect_all(NcclBackend& backend, const ErrorContext& context) {
   const cuda::DeviceGuard guard(backend.device);
+  cuda::detail::load_kernels();  // which waits for what is in progress: not possible once calls wait for other ranks
   const calls::Barrier<Cuda> call{.location = context.location};
   for (CommStream* const comm : {&backend.comms.blocking, &backend.comms.started}) {
     if (backend.self().size == 1) break;

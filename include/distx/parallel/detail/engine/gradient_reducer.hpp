@@ -176,7 +176,7 @@ class GradientReducer {
       finish_next(after);
       memory = pool_.take(bytes, after);
     }
-    return memory.empty() ? pool_.allocate(bytes) : std::move(memory);
+    return memory.empty() ? pool_.allocate(bytes, after) : std::move(memory);
   }
 
   void start_next(stream after, const here& location) try {

@@ -2,7 +2,7 @@
 #pragma once
 #include "distx/parallel/detail/engine/loss_scaler.hpp"
 #include "distx/parallel/detail/engine/optimizer_shards.hpp"
-#include "distx/parallel/detail/optimizer/gradient_norm.hpp"
+#include "distx/parallel/detail/optimizer/device_clip.hpp"
 
 namespace distx::detail {
 
@@ -33,10 +33,41 @@ class GradientScaling {
   void weigh(double weight) noexcept { weight_ = weight; }
   /// What gradients are multiplied by in this step.
   [[nodiscard]] double factor() const noexcept { return factor_; }
-  /// The norm of the last step's gradients before they were clipped.
-  [[nodiscard]] double norm() const noexcept { return norm_; }
+  /// The norm of the last step's gradients before they were clipped. Blocks the host until it is known.
+  [[nodiscard]] double norm() const {
+    if constexpr (!HostAccessible<Space>)
+      if (device_ && device_->used()) return device_->norm();
+    return norm_;
+  }
   [[nodiscard]] const LossScaler& scaler() const noexcept { return scaler_; }
   [[nodiscard]] LossScaler& scaler() noexcept { return scaler_; }
+
+  /// Enqueues the clipping of the reduced gradients, if that needs no decision of the host's. Collective.
+  /// @return the factor of all gradients, or nothing: then `apply` inspects them
+  [[nodiscard]] std::optional<GradientFactor> enqueue(const ParameterStore<Space>& parameters,
+                                                      const OptimizerShards<Space>& shards,
+                                                      AnyCommunicator<Space>& comm, stream after,
+                                                      const std::source_location& location) {
+    if constexpr (!HostAccessible<Space>) {
+      if (!scaler_.on() && options_.clips() && weight_ == 1) {
+        if (!device_) device_.emplace(parameters.size());
+        device_->enqueue(comm, others_ ? &*others_ : nullptr, counts_, gradients_of(parameters, shards),
+                         options_.clip_norm, after, location);
+        return GradientFactor{.there = device_->factor()};
+      }
+    }
+    return {};
+  }
+  /// Throws the error of the last step that was enqueued.
+  /// @throws NonFiniteError on every rank if its gradients were not finite
+  void settle(const ParameterStore<Space>& parameters, ErrorContext context) {
+    if constexpr (!HostAccessible<Space>) {
+      if (!device_ || !device_->pending()) return;
+      const auto [extent, location] = device_->settle();
+      context.location = location;
+      if (extent.largest == not_finite) fail(parameters, extent, context);
+    }
+  }
 
   /// Inspects the reduced gradients, and scales those that are not scaled late. Collective.
   /// @return false if they are not finite and the losses were scaled: the step is to be skipped on all ranks
@@ -61,27 +92,38 @@ class GradientScaling {
   /// @return false if the step is to be skipped
   [[nodiscard]] bool measure(const ParameterStore<Space>& parameters, const OptimizerShards<Space>& shards,
                              AnyCommunicator<Space>& comm, stream after, const ErrorContext& context) {
-    Gradients gradients;
-    shards.each_kept([&](const auto& segment) {
-      if (!parameters.steps()[segment.parameter].skipped) gradients.push_back(segment);
-    });
+    Gradients gradients = gradients_of(parameters, shards);
     GradientExtent extent = extent_of(comm, after, gradients, parameters.size(), context.location);
     const bool finite = extent.not_finite == GradientExtent::none;
     if (others_) extent.largest = largest_of(*others_, finite ? extent.largest : not_finite, context.location);
     factor_ = weight_ / scaler_.scale();
     if (!finite || extent.largest == not_finite) {
-      if (!scaler_.on())
-        throw NonFiniteError((finite ? "a gradient of another rank's part of the model"
-                                     : "the gradient of '" + parameters[extent.not_finite].name + "'") +
-                                 " is infinite or not a number, and has no norm to clip; lower the learning rate, or "
-                                 "check this step's data",
-                             context);
+      if (!scaler_.on()) fail(parameters, extent, context);
       scaler_.not_finite();
       return false;
     }
     scaler_.finite();
+    if constexpr (!HostAccessible<Space>)
+      if (device_) device_->forget();
     if (options_.clips()) clip(gradients, extent.largest, comm, after, context.location);
     return true;
+  }
+  [[nodiscard]] static Gradients gradients_of(const ParameterStore<Space>& parameters,
+                                              const OptimizerShards<Space>& shards) {
+    Gradients gradients;
+    shards.each_kept([&](const auto& segment) {
+      if (!parameters.steps()[segment.parameter].skipped) gradients.push_back(segment);
+    });
+    return gradients;
+  }
+  [[noreturn]] static void fail(const ParameterStore<Space>& parameters, const GradientExtent& extent,
+                                const ErrorContext& context) {
+    throw NonFiniteError(
+        (extent.not_finite == GradientExtent::none ? "a gradient of another rank's part of the model"
+                                                   : "the gradient of '" + parameters[extent.not_finite].name + "'") +
+            " is infinite or not a number, and has no norm to clip; lower the learning rate, or "
+            "check this step's data",
+        context);
   }
   void clip(Gradients& gradients, double largest, AnyCommunicator<Space>& comm, stream after,
             const std::source_location& location) {
@@ -97,6 +139,7 @@ class GradientScaling {
   double factor_ = 1;
   double weight_ = 1;
   double norm_ = 0;
+  std::conditional_t<HostAccessible<Space>, std::optional<int>, std::optional<DeviceClip<Space>>> device_{};
 };
 
 }  // namespace distx::detail

@@ -31,8 +31,10 @@ class OptimizerShards {
   }
 
   /// Updates this rank's part of a bucket with its reduced gradients.
-  /// @param scale  multiplies the gradients that are not scaled yet
-  void update(std::size_t index, const StepOptions& options, double scale, stream after, const here& location) {
+  /// @param factor  multiplies the gradients
+  /// @param late  whether it multiplies only those that are scaled late; the others are scaled already
+  void update(std::size_t index, const StepOptions& options, const GradientFactor& factor, bool late, stream after,
+              const here& location) {
     Bucket<Space>& bucket = buckets_[index];
     auto& steps = parameters_.steps();
     for (const auto member : bucket.members)
@@ -44,16 +46,16 @@ class OptimizerShards {
         const std::size_t i = number++;
         if (steps[piece.entry].skipped) continue;
         const auto& group = parameters_[piece.entry].options.group;
-        auto segment = buffer.segment(piece, parameters_.entries());
-        if (scales_late(segment)) segment.scale = scale;
         pieces_.push_back(
             {i,
              {options.learning_rate * group.learning_rate_scale, steps[piece.entry].updates, group.weight_decay},
-             segment});
+             buffer.segment(piece, parameters_.entries())});
       }
     }
     const bool sharded = policies_.stage > 0 && comms_.shards() > 1;
-    bucket.update->update(after, pieces_, sharded ? &comms_.reducing() : nullptr, location);
+    const bool scaled = late && !pieces_.empty() && !scales_late(pieces_.front().segment);
+    bucket.update->update(after, pieces_, scaled ? GradientFactor{} : factor, sharded ? &comms_.reducing() : nullptr,
+                          location);
   }
 
   /// Starts to gather a bucket's weights while later buckets are updated.

@@ -40,6 +40,7 @@ class TrainingEngine {
       gatherer_ = std::make_shared<WeightGatherer<Space>>(buckets_.all(), parameters_, comms_, buckets_.value_pool(),
                                                           options.overlap);
     parameters_.claim(reducer_.lends() || !done_at_return<Space>, [this](std::size_t index, stream after) {
+      const Guard guard(device_);
       comms_.guard([&] {
         calls_.enter(after);
         reducer_.open(index, after);
@@ -49,6 +50,7 @@ class TrainingEngine {
   TrainingEngine(const TrainingEngine&) = delete;
   TrainingEngine& operator=(const TrainingEngine&) = delete;
   ~TrainingEngine() {
+    const Guard guard(device_);
     parameters_.release();
     reducer_.abandon();
     shards_.abandon();
@@ -59,12 +61,17 @@ class TrainingEngine {
     }
   }
 
+  using Guard = typename CurrentDevice<Space>::Guard;
+  /// Makes the training's device current on this thread until the scope ends.
+  [[nodiscard]] Guard on_device() const { return Guard(device_); }
+
   /// Checks that gradients can be requested now.
   void check_gradient() {
     comms_.guard([&] { check(StepCall::gradient, "gradient", location_); });
   }
   /// Zeroes a borrowed gradient when it is first requested in a step.
   void request_gradient(const void* identity, stream after) {
+    const Guard guard(device_);
     try {
       check(StepCall::gradient, "gradient", location_);
       calls_.enter(after);
@@ -79,12 +86,15 @@ class TrainingEngine {
     }
   }
   void ready(const void* identity, stream after, const here& location) {
+    const Guard guard(device_);
     try {
       check(StepCall::ready, "ready", location);
       const flight::Label label({.step = steps_, .phase = "ready"});
       calls_.enter(after);
       const std::size_t index = index_of(identity, "ready", location);
       make_ready(index, after, location);
+    } catch (const RevokedError&) {
+      explain_revocation(location);
     } catch (...) {
       comms_.revoke_and_rethrow();
     }
@@ -125,11 +135,16 @@ class TrainingEngine {
       } catch (const RevokedError&) {
         reducer_.explain();
       }
-      if (scaling_.inspects()) inspect(after, location);
+      std::optional<GradientFactor> factor;
+      if (scaling_.inspects()) {
+        reducer_.finish_all(after);
+        factor = scaling_.enqueue(parameters_, shards_, comms_.reducing(), after, location);
+        if (!factor) inspect(after, location);
+      }
       check_no_scope("step", location);
       for (std::size_t i = 0; i < reducer_.count() && !state_.skipped(); ++i) {
         reducer_.finish(i, after);
-        shards_.update(i, options, scaling_.factor(), after, location);
+        shards_.update(i, options, factor.value_or(GradientFactor{scaling_.factor()}), !factor, after, location);
         shards_.start_gather(i, after, location);
       }
       reducer_.finish_all(after);
@@ -151,7 +166,7 @@ class TrainingEngine {
       step_options_.note(comms_.all(), options, context("update", location));
       check_no_scope("update", location);
       for (std::size_t i = 0; i < reducer_.count() && !state_.skipped(); ++i)
-        shards_.update(i, options, scaling_.factor(), after, location);
+        shards_.update(i, options, {scaling_.factor()}, true, after, location);
       state_.updated();
     });
   }
@@ -215,6 +230,7 @@ class TrainingEngine {
   /// Runs `f`, ordered between the other calls of the training.
   template <class F>
   void ordered(stream after, F&& f) {
+    const Guard guard(device_);
     comms_.guard([&] {
       calls_.enter(after);
       f();
@@ -281,17 +297,22 @@ class TrainingEngine {
   /// Makes the unit of an owned parameter whole until `scope` ends.
   /// @pre shards_weights()
   void unshard(Unsharded<Space>& scope, const void* identity, stream after, const here& location) {
+    const Guard guard(device_);
     comms_.guard([&] {
       check(StepCall::unshard, "unshard", location);
       const flight::Label label({.step = steps_, .phase = "unshard"});
       calls_.enter(after);
       const auto unit = gatherer_->unit_of(index_of(identity, "unshard", location));
       if (!unit) return;
-      if (join_.announces() && !gatherer_->unsharded(*unit)) {
-        if (*state_.evaluations() > 0) fail(StepFault::evaluation_in_uneven_step, "unshard", location);
-        announce(JoinedCall::unshard, *unit, location);
+      try {
+        if (join_.announces() && !gatherer_->unsharded(*unit)) {
+          if (*state_.evaluations() > 0) fail(StepFault::evaluation_in_uneven_step, "unshard", location);
+          announce(JoinedCall::unshard, *unit, location);
+        }
+        scope.hold(gatherer_, *unit, after, location);
+      } catch (const RevokedError&) {
+        explain_revocation(location);
       }
-      scope.hold(gatherer_, *unit, after, location);
     });
   }
   [[nodiscard]] Evaluation<Space> evaluate() { return {state_.evaluations(), gatherer_}; }
@@ -301,7 +322,7 @@ class TrainingEngine {
     scaling_.extend(std::move(others), std::move(counts), location_);
   }
   [[nodiscard]] std::size_t bucket_count() const noexcept { return reducer_.count(); }
-  [[nodiscard]] double gradient_norm() const noexcept { return scaling_.norm(); }
+  [[nodiscard]] double gradient_norm() const { return scaling_.norm(); }
   [[nodiscard]] const LossScaler& scaler() const noexcept { return scaling_.scaler(); }
   [[nodiscard]] observe::MemoryLedger memory() const { return account()->ledger(); }
 
@@ -309,13 +330,31 @@ class TrainingEngine {
   /// Makes a call that concerns all of the training.
   template <class F>
   void call(StepCall which, const char* operation, stream after, const here& location, F&& f) {
+    const Guard guard(device_);
     comms_.guard([&] {
       check(which, operation, location);
       const flight::Label label({.step = steps_, .phase = operation});
-      calls_.enter(after);
-      f();
-      calls_.leave(after);
+      try {
+        settle(location);
+        calls_.enter(after);
+        f();
+        calls_.leave(after);
+      } catch (const RevokedError&) {
+        explain_revocation(location);
+      }
     });
+  }
+  /// Throws the error of the last step that the GPU has found since.
+  void settle(const here& location) { scaling_.settle(parameters_, context("step", location)); }
+  /// Rethrows the revocation that is being handled; if it follows from gradients of the last step that are not finite,
+  /// as every rank finds for itself, throws the error of that step.
+  [[noreturn]] void explain_revocation(const here& location) {
+    try {
+      settle(location);
+    } catch (...) {
+      comms_.revoke_and_rethrow();
+    }
+    comms_.revoke_and_rethrow();
   }
   void check(StepCall which, const char* operation, const here& location) const {
     if (const StepFault fault = state_.fault(which, reducer_.started()); fault != StepFault::none)
@@ -336,8 +375,9 @@ class TrainingEngine {
         "not move in memory",
         context(operation, location));
   }
-  void check_resumable(const char* operation, const here& location) const {
+  void check_resumable(const char* operation, const here& location) {
     check(StepCall::between_steps, operation, location);
+    comms_.guard([&] { settle(location); });
     if (state_.accumulates() || parameters_.steps().has_gradients(parameters_.entries()))
       fail(StepFault::gradients_unsaved, operation, location);
     if (state_.swapped_in()) fail(StepFault::average_swapped_in, operation, location);
@@ -426,6 +466,7 @@ class TrainingEngine {
     ++steps_;
   }
 
+  CurrentDevice<Space> device_{};  // of the constructor, for calls of threads where another one is current
   TrainingPolicies policies_;
   DataParallelOptions options_;
   here location_;  // where the training was made

@@ -86,7 +86,8 @@ class WeightGatherer {
         while (!take_from_pool(unit, after) && drop_prefetched(after)) {
         }
         for (const auto b : unit.buckets)
-          if (gathers_[b].memory.empty()) set_memory(b, pool_.allocate(buckets_[b].buffers.front().layout.bytes()));
+          if (gathers_[b].memory.empty())
+            set_memory(b, pool_.allocate(buckets_[b].buffers.front().layout.bytes(), after));
         gather(unit, after, location);
       }
       // After this unit's own messages, before this rank waits for them.

@@ -2,6 +2,7 @@
 #pragma once
 #include <vector>
 
+#include "distx/memory/detail/current_device.hpp"
 #include "distx/memory/detail/lines.hpp"
 #include "distx/parallel/detail/engine/streams.hpp"
 #include "distx/parallel/detail/memory/tracked_memory.hpp"
@@ -11,7 +12,8 @@ namespace distx::detail {
 template <MemorySpace Space>
 class MemoryPool;
 
-/// Memory taken from a pool and given back at the end; or, where the pool was exhausted, separate memory.
+/// Memory taken from a pool and given back at the end; or, where the pool was exhausted, separate memory, which is
+/// allocated and freed stream-ordered.
 template <MemorySpace Space>
 class PoolAllocation {
  public:
@@ -19,12 +21,14 @@ class PoolAllocation {
   PoolAllocation(PoolAllocation&& other) noexcept
       : pool_(std::exchange(other.pool_, nullptr)),
         own_(std::move(other.own_)),
+        user_(other.user_),
         span_(std::exchange(other.span_, {})) {}
   PoolAllocation& operator=(PoolAllocation&& other) noexcept {
     if (this != &other) {
       release();
       pool_ = std::exchange(other.pool_, nullptr);
       own_ = std::move(other.own_);
+      user_ = other.user_;
       span_ = std::exchange(other.span_, {});
     }
     return *this;
@@ -39,16 +43,21 @@ class PoolAllocation {
  private:
   friend class MemoryPool<Space>;
   PoolAllocation(MemoryPool<Space>& pool, Span<std::byte, Space> span) noexcept : pool_(&pool), span_(span) {}
-  explicit PoolAllocation(TrackedMemory<Space> own) noexcept : own_(std::move(own)), span_(own_->span()) {}
+  PoolAllocation(MemoryPool<Space>& pool, TrackedMemory<Space> own, typename Space::stream user) noexcept
+      : pool_(&pool), own_(std::move(own)), user_(user), span_(own_->span()) {}
 
   void release() noexcept {
-    if (pool_ != nullptr) pool_->give_back(span_);
+    if (own_ != nullptr)
+      pool_->free_after_use(std::move(own_), user_);
+    else if (pool_ != nullptr)
+      pool_->give_back(span_);
     pool_ = nullptr;
     own_ = nullptr;
     span_ = {};
   }
   MemoryPool<Space>* pool_ = nullptr;
   TrackedMemory<Space> own_;
+  [[no_unique_address]] typename Space::stream user_{};  // on which `own_` was allocated
   Span<std::byte, Space> span_;
 };
 
@@ -77,13 +86,18 @@ class MemoryPool {
     return {*this, memory_->span().subspan(begin, bytes)};
   }
   /// Allocates outside the pool, on this rank alone.
-  [[nodiscard]] PoolAllocation<Space> allocate(std::size_t bytes) {
-    return PoolAllocation<Space>(
-        allocate_tracked_local<Space>(account_, observe::MemoryKind::in_flight, bytes, uninitialized));
+  [[nodiscard]] PoolAllocation<Space> allocate(std::size_t bytes, stream user) {
+    if constexpr (done_at_return<Space>)
+      return {*this, allocate_tracked_local<Space>(account_, observe::MemoryKind::in_flight, bytes, uninitialized),
+              user};
+    else
+      return {*this,
+              allocate_tracked_local<Space>(account_, observe::MemoryKind::in_flight, bytes, uninitialized, user),
+              user};
   }
   [[nodiscard]] PoolAllocation<Space> take_or_allocate(std::size_t bytes, stream user) {
     auto taken = take(bytes, user);
-    return taken.empty() ? allocate(bytes) : std::move(taken);
+    return taken.empty() ? allocate(bytes, user) : std::move(taken);
   }
   /// Notes that memory of the pool is used on that stream too.
   void used_on(stream user) { used_on_.add(user); }
@@ -93,6 +107,13 @@ class MemoryPool {
   struct Range {
     std::size_t begin, end;
   };
+  /// Frees separate memory after all work on the streams that have used memory of this pool.
+  void free_after_use([[maybe_unused]] TrackedMemory<Space> own, stream user) noexcept {
+    try {
+      used_on_.before(user);
+    } catch (...) {  // a broken device does no work
+    }
+  }
   void give_back(Span<std::byte, Space> span) noexcept {
     const auto begin = static_cast<std::size_t>(span.data() - memory_->span().data());
     std::erase_if(taken_, [&](const Range& range) { return range.begin == begin; });
@@ -106,7 +127,7 @@ class MemoryPool {
 
 template <MemorySpace Space>
 TrackedMemory<Space> PoolAllocation<Space>::owner() const noexcept {
-  return pool_ != nullptr ? pool_->memory_ : own_;
+  return own_ != nullptr ? own_ : pool_ != nullptr ? pool_->memory_ : nullptr;
 }
 
 }  // namespace distx::detail

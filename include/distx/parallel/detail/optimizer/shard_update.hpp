@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "distx/comm/any_communicator.hpp"
-#include "distx/optim/step.hpp"
+#include "distx/optim/detail/update_piece.hpp"
 #include "distx/parallel/segment.hpp"
 
 namespace distx::detail {
@@ -23,9 +23,11 @@ class ShardUpdate {
  public:
   virtual ~ShardUpdate() = default;
   /// Updates pieces. Collective over `comm` for an optimizer that needs norms.
+  /// @param factor  multiplies the gradients
   /// @param comm  null if this rank has whole parameters
   virtual void update(typename Space::stream stream, const std::vector<PieceStep<Space>>& pieces,
-                      AnyCommunicator<Space>* comm, const std::source_location& location) = 0;
+                      const GradientFactor& factor, AnyCommunicator<Space>* comm,
+                      const std::source_location& location) = 0;
   /// Sets the first values of a piece's master weights.
   virtual void adopt(typename Space::stream stream, std::size_t piece, Span<AnyElement, Space> weight) = 0;
   /// Returns the names of the arrays that are kept for each weight: `master` first if there are master weights.

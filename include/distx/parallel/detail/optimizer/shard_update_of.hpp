@@ -32,20 +32,22 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
     if constexpr (NormOptimizer<Optimizer>) workspace_->reserve(all * sizeof(A));
   }
 
-  void update(stream after, const std::vector<PieceStep<Space>>& pieces, AnyCommunicator<Space>* comm,
-              const std::source_location& location) override {
-    if constexpr (NormOptimizer<Optimizer>) {
-      by_norms(after, pieces, comm, location);
+  void update(stream after, const std::vector<PieceStep<Space>>& pieces, const GradientFactor& factor,
+              AnyCommunicator<Space>* comm, const std::source_location& location) override {
+    if constexpr (!HostAccessible<Space>) {
+      in_one_launch(after, pieces, factor);
+    } else if constexpr (NormOptimizer<Optimizer>) {
+      by_norms(after, pieces, factor.value, comm, location);
     } else {
       for (const auto& each : pieces) {
         if constexpr (MatrixOptimizer<Optimizer>)
-          by_matrix(after, optimizer_, each);
+          by_matrix(after, optimizer_, each, factor.value);
         else if constexpr (ElementwiseOptimizer<Optimizer>)
-          by_elements(after, optimizer_, each);
+          by_elements(after, optimizer_, each, factor.value);
         else if (state_[each.piece].matrix.size() > 0)
-          by_matrix(after, optimizer_.matrices, each);
+          by_matrix(after, optimizer_.matrices, each, factor.value);
         else
-          by_elements(after, optimizer_.others, each);
+          by_elements(after, optimizer_.others, each, factor.value);
       }
     }
   }
@@ -70,9 +72,8 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
   }
 
  private:
-  /// Elements of 16-bit gradients that are converted at a time: few on the host, to stay in its caches; many where each
-  /// block costs several kernels.
-  static constexpr std::size_t block = HostAccessible<Space> ? 16384 : std::size_t{1} << 24;
+  /// Elements of 16-bit gradients that are converted at a time: few, to stay in the caches.
+  static constexpr std::size_t block = 16384;
 
   /// A piece of the weights, and where its direction is written: over the gradient if the types allow it.
   struct Work {
@@ -90,7 +91,7 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
   }
   /// Returns the elements of workspace that updating one piece takes.
   [[nodiscard]] std::size_t work_of(const PieceDescription& piece) const {
-    if constexpr (NormOptimizer<Optimizer>) return 0;
+    if constexpr (!HostAccessible<Space> || NormOptimizer<Optimizer>) return 0;
     if (piece.matrix.size() == 0) return state_.has_master() ? std::min(block, piece.size) : 0;
     const std::size_t direction = directs_apart() ? piece.size : 0;
     if constexpr (MatrixOptimizer<Optimizer>)
@@ -102,8 +103,8 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
   }
 
   /// Returns a part of a piece; 16-bit gradients are converted into the workspace.
-  [[nodiscard]] Work work(stream after, const PieceStep<Space>& each, std::size_t workspace, std::size_t begin,
-                          std::size_t size) const {
+  [[nodiscard]] Work work(stream after, const PieceStep<Space>& each, double factor, std::size_t workspace,
+                          std::size_t begin, std::size_t size) const {
     const auto& segment = each.segment;
     Work work;
     if (directs_apart()) work.direction = workspace_->template of<A>(workspace, size);
@@ -111,7 +112,7 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
       if constexpr (std::same_as<T, A>) {
         work.weight = state_.master(each.piece).subspan(begin, size);
         cast_to<Space>(after, work.direction, segment.gradient.subspan(begin, size));
-        if (segment.scale != 1) scale(after, work.direction, segment.scale);
+        if (factor != 1) scale(after, work.direction, factor);
         work.gradient = work.direction;
       }
       return work;
@@ -127,7 +128,7 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
   }
 
   template <class Elements>
-  void by_elements(stream after, const Elements& optimizer, const PieceStep<Space>& each) const {
+  void by_elements(stream after, const Elements& optimizer, const PieceStep<Space>& each, double factor) const {
     const std::size_t size = state_[each.piece].size;
     const std::size_t step = state_.has_master() ? block : size;
     for (std::size_t begin = 0; begin < size; begin += step) {
@@ -136,7 +137,7 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
       for (auto& state : states) state = state.subspan(begin, count);
       Work part;
       if (state_.has_master())
-        part = work(after, each, 0, begin, count);
+        part = work(after, each, factor, 0, begin, count);
       else {
         part.weight = {static_cast<T*>(each.segment.weight.data()), size};
         part.gradient = {static_cast<const T*>(each.segment.gradient.data()), size};
@@ -146,13 +147,48 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
     }
   }
 
-  void by_norms(stream after, const std::vector<PieceStep<Space>>& pieces, AnyCommunicator<Space>* comm,
+  /// Updates by a kernel that converts and scales gradients, and rounds masters to weights, while it updates.
+  void in_one_launch(stream after, const std::vector<PieceStep<Space>>& pieces, const GradientFactor& factor) const {
+    if (pieces.empty()) return;
+    if constexpr (std::same_as<T, float>) {
+      if (state_.has_master()) {
+        const auto& segment = pieces.front().segment;  // all of a bucket have the same types
+        return with_type(segment.weight, [&]<class Low>(Span<Low, Space>) {
+          with_type(segment.gradient, [&]<class Gradient>(Span<Gradient, Space>) {
+            if constexpr (sizeof(Low) == 2 && sizeof(Gradient) <= 4) launch<Low, Gradient>(after, pieces, factor);
+          });
+        });
+      }
+    }
+    launch<T, T>(after, pieces, factor);
+  }
+  template <class Low, class Gradient>
+  void launch(stream after, const std::vector<PieceStep<Space>>& pieces, const GradientFactor& factor) const {
+    std::vector<UpdatePiece<Space, Optimizer, T, Low, Gradient>> all;
+    all.reserve(pieces.size());
+    for (const auto& each : pieces) {
+      const Span<Low, Space> weight(static_cast<Low*>(each.segment.weight.data()), each.segment.weight.size());
+      auto& piece = all.emplace_back();
+      piece.step = each.step;
+      if constexpr (std::same_as<T, Low>) {
+        piece.weight = weight;
+      } else {
+        piece.weight = state_.master(each.piece);
+        piece.low = weight;
+      }
+      piece.gradient = {static_cast<const Gradient*>(each.segment.gradient.data()), weight.size()};
+      piece.state = state_.template states<Optimizer::states>(each.piece);
+    }
+    fused_update(after, optimizer_, std::span<const UpdatePiece<Space, Optimizer, T, Low, Gradient>>(all), factor);
+  }
+
+  void by_norms(stream after, const std::vector<PieceStep<Space>>& pieces, double factor, AnyCommunicator<Space>* comm,
                 const std::source_location& location) const {
     SharedNorms<Space> norms(2 * parameters_);
     std::vector<Work> works;
     for (const auto& each : pieces) {
       const auto& piece = state_[each.piece];
-      const Work& now = works.emplace_back(work(after, each, works_[each.piece], 0, piece.size));
+      const Work& now = works.emplace_back(work(after, each, factor, works_[each.piece], 0, piece.size));
       fused_direction(after, optimizer_, each.step, now.weight, now.gradient, now.direction,
                       state_.template states<Optimizer::states>(each.piece));
       norms.look(after, 2 * piece.parameter, now.weight);
@@ -167,21 +203,21 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
     norms.sum(comm, location);
     for (std::size_t i = 0; i < pieces.size(); ++i) {
       const std::size_t parameter = state_[pieces[i].piece].parameter;
-      const double factor = Optimizer::trust(norms.norm(2 * parameter), norms.norm(2 * parameter + 1));
-      fused_apply(after, optimizer_, pieces[i].step, factor, works[i].weight, works[i].direction);
+      const double trust = Optimizer::trust(norms.norm(2 * parameter), norms.norm(2 * parameter + 1));
+      fused_apply(after, optimizer_, pieces[i].step, trust, works[i].weight, works[i].direction);
       finish(after, pieces[i], works[i], 0);
     }
   }
 
   template <class Matrices>
-  void by_matrix(stream after, const Matrices& optimizer, const PieceStep<Space>& each) const {
+  void by_matrix(stream after, const Matrices& optimizer, const PieceStep<Space>& each, double factor) const {
     const auto& piece = state_[each.piece];
-    const Work whole = work(after, each, 0, 0, piece.size);
+    const Work whole = work(after, each, factor, 0, 0, piece.size);
     fused_direction(after, optimizer, each.step, whole.weight, whole.gradient, whole.direction,
                     state_.template states<Matrices::states>(each.piece));
     const auto scratch = workspace_->template of<A>(directs_apart() ? piece.size : 0, Matrices::scratch(piece.matrix));
-    const double factor = optimizer.transform(after, piece.matrix, whole.direction, scratch);
-    fused_apply(after, optimizer, each.step, factor, whole.weight, whole.direction);
+    const double scale_by = optimizer.transform(after, piece.matrix, whole.direction, scratch);
+    fused_apply(after, optimizer, each.step, scale_by, whole.weight, whole.direction);
     finish(after, each, whole, 0);
   }
 

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include "distx/parallel/detail/optimizer/gradient_norm.hpp"
+
+namespace distx::detail {
+
+/// Computes the norm of a step's gradients, and the factor that clips them, in a GPU's memory and in stream order: the
+/// host reads the result only when it settles the step.
+///
+/// The bits are those of `extent_of` and `norm_of`. If a gradient is not finite the factor is NaN, which makes the
+/// kernels of the update skip the step on every rank.
+template <MemorySpace Space>
+class DeviceClip {
+ public:
+  using stream = typename Space::stream;
+  using Gradients = std::vector<Segment<Space>>;
+
+  explicit DeviceClip(std::size_t parameters)
+      : parameters_(parameters), there_(parameters + fixed), here_(parameters + fixed) {}
+
+  /// Enqueues the computation for the gradients of this rank's shard. Collective over `comm` and, if not null,
+  /// `others`.
+  /// @param counted  which parameters count, if `others` is not null
+  void enqueue(AnyCommunicator<Space>& comm, AnyCommunicator<Space>* others, const std::vector<bool>& counted,
+               const Gradients& gradients, double clip_norm, stream after, const std::source_location& location) {
+    std::vector<ReducedPiece<Space>> pieces;
+    for (const auto& segment : gradients) pieces.push_back({segment.gradient, segment.parameter});
+    fill(after, Span<std::byte, Space>(reinterpret_cast<std::byte*>(there_.data()), there_.size() * sizeof(double)),
+         std::byte{0});
+    const auto each = numbers().first(parameters_), most = numbers().subspan(parameters_, 1);
+    largest_magnitudes(after, std::span(std::as_const(pieces)), each);
+    if (comm.size() > 1) reduce_in_order(comm, each, max, after, location);
+    largest_magnitude(after, each, most);
+    if (others != nullptr && others->size() > 1) reduce_in_order(*others, most, max, after, location);
+    if (others != nullptr) std::erase_if(pieces, [&](const auto& piece) { return !counted[piece.result]; });
+    fixed_point_squares(after, std::span(std::as_const(pieces)), Span<const double, Space>(most), parts());
+    for (auto* over : {&comm, others})
+      if (over != nullptr && over->size() > 1) reduce_in_order(*over, parts(), sum, after, location);
+    clip_factor(after, Span<const double, Space>(most), Span<const std::uint64_t, Space>(parts()), clip_norm, 1.0,
+                result());
+    copy(after, here_.span(), Span<const double, Space>(numbers()));
+    copied_.record(after);
+    location_ = location;
+    pending_ = used_ = true;
+  }
+  /// Takes note that the next step's norm is computed by the host.
+  void forget() noexcept { used_ = false; }
+
+  /// Returns where the factor is, for kernels.
+  [[nodiscard]] const double* factor() const noexcept { return &result().data()->factor; }
+  /// Whether `norm` is that of the last step.
+  [[nodiscard]] bool used() const noexcept { return used_; }
+  /// Whether the last step is not settled.
+  [[nodiscard]] bool pending() const noexcept { return pending_; }
+  /// Returns the norm of the last step; infinity if a gradient was not finite. Blocks the host until it is known.
+  [[nodiscard]] double norm() const {
+    wait();
+    return here_[parameters_ + 3];
+  }
+  /// Waits for the result of the last step, if it is not known yet, and returns what was found and where it was
+  /// clipped.
+  [[nodiscard]] std::pair<GradientExtent, std::source_location> settle() {
+    wait();
+    pending_ = false;
+    GradientExtent extent{here_[parameters_]};
+    for (std::size_t i = parameters_; i-- > 0;)
+      if (!std::isfinite(here_[i])) extent.not_finite = i;
+    return {extent, location_};
+  }
+
+ private:
+  /// After the largest magnitude of each parameter: that of all, the two parts of the sum, and the ClipFactor.
+  static constexpr std::size_t fixed = 5;
+
+  template <class T, class Op>
+  static void reduce_in_order(AnyCommunicator<Space>& comm, Span<T, Space> values, Op op, stream after,
+                              const std::source_location& location) {
+    make_in_order(comm, AllReduce<T, Op, Space>{values, values, op, location}, after);
+  }
+  void wait() const {
+    if (!copied_.done()) copied_.synchronize();
+  }
+  [[nodiscard]] Span<double, Space> numbers() const noexcept { return there_.span(); }
+  [[nodiscard]] Span<std::uint64_t, Space> parts() const noexcept {
+    return {reinterpret_cast<std::uint64_t*>(there_.data() + parameters_ + 1), 2};
+  }
+  [[nodiscard]] Span<ClipFactor, Space> result() const noexcept {
+    return {reinterpret_cast<ClipFactor*>(there_.data() + parameters_ + 3), 1};
+  }
+
+  std::size_t parameters_;
+  Buffer<double, Space> there_;
+  StagingBuffer<double, Space> here_;
+  typename Space::event copied_{};
+  std::source_location location_{};
+  bool used_ = false;
+  bool pending_ = false;
+};
+
+}  // namespace distx::detail
