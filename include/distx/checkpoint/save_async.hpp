@@ -8,6 +8,27 @@
 
 namespace distx::checkpoint {
 
+namespace detail {
+
+/// The thread of a `save_async` and its data, which are destroyed after the thread has ended.
+template <MemorySpace Space>
+struct SaveWork {
+  SaveWork() = default;
+  SaveWork(SaveWork&&) = delete;
+  ~SaveWork() {
+    if (thread.joinable()) thread.join();
+  }
+
+  AnyCommunicator<Space>* comm = nullptr;
+  Saving saving{};
+  std::shared_ptr<Snapshot> snapshot;
+  std::string described;
+  std::exception_ptr error;
+  std::thread thread;
+};
+
+}  // namespace detail
+
 /// A checkpoint that is being written; returned by `save_async`. Move-only, and may be empty.
 ///
 /// The checkpoint exists after `finish`. The destructor and an assignment wait for this rank's files; without `finish`,
@@ -16,6 +37,8 @@ template <MemorySpace Space = Host>
 class PendingSave {
  public:
   PendingSave() = default;
+  /// Constructed by `save_async`.
+  explicit PendingSave(std::unique_ptr<detail::SaveWork<Space>> work) noexcept : work_(std::move(work)) {}
 
   /// Waits until all ranks have written their files, and completes the checkpoint. Collective over the training's
   /// ranks, which may be in a later step by then; not between the first `ready` and `step`. Does nothing if empty.
@@ -38,27 +61,7 @@ class PendingSave {
   [[nodiscard]] bool pending() const noexcept { return work_ != nullptr; }
 
  private:
-  template <detail::Saved Training>
-  friend auto save_async(const std::filesystem::path& directory, Training& training, const SaveOptions& options,
-                         const std::source_location& location) -> PendingSave<typename Training::space>;
-
-  /// The thread and its data, which are destroyed after the thread has ended.
-  struct Work {
-    Work() = default;
-    Work(Work&&) = delete;
-    ~Work() {
-      if (thread.joinable()) thread.join();
-    }
-
-    AnyCommunicator<Space>* comm = nullptr;
-    detail::Saving saving{};
-    std::shared_ptr<detail::Snapshot> snapshot;
-    std::string described;
-    std::exception_ptr error;
-    std::thread thread;
-  };
-
-  std::unique_ptr<Work> work_;
+  std::unique_ptr<detail::SaveWork<Space>> work_;
 };
 
 /// Starts to save a training like `save`, and returns once this rank's share of the state is copied: a thread writes
@@ -78,10 +81,9 @@ template <detail::Saved Training>
 [[nodiscard]] auto save_async(const std::filesystem::path& directory, Training& training, const SaveOptions& options,
                               const std::source_location& location = std::source_location::current())
     -> PendingSave<typename Training::space> {
-  using Pending = PendingSave<typename Training::space>;
   auto& comm = detail::TrainingAccess::communicator(training);
   const ErrorContext context{"save_async", comm.backend(), comm.rank(), comm.size(), location};
-  auto work = std::make_unique<typename Pending::Work>();
+  auto work = std::make_unique<detail::SaveWork<typename Training::space>>();
   work->comm = &comm;
   auto& kept = detail::TrainingAccess::engine(training).checkpoint_memory();
   if (kept == nullptr || kept.use_count() > 1) kept = std::make_shared<detail::Snapshot>();
@@ -97,9 +99,7 @@ template <detail::Saved Training>
       }
     });
   });
-  Pending pending;
-  pending.work_ = std::move(work);
-  return pending;
+  return PendingSave<typename Training::space>(std::move(work));
 }
 
 }  // namespace distx::checkpoint
