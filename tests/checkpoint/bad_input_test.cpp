@@ -7,6 +7,7 @@
 #include <functional>
 #include <iterator>
 
+#include "file_content.hpp"
 #include "model.hpp"
 
 // Damaged checkpoints: opened on one rank as `load` opens them, which takes microseconds.
@@ -17,16 +18,8 @@ namespace detail = distx::checkpoint::detail;
 using model::Folder;
 using model::on_ranks;
 using model::Trainer;
-
-std::string content_of(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-/// Replaces a file's content in place: file systems write a truncated file to the disk when it is closed.
-void set_content(const fs::path& path, const std::string& content) {
-  std::fstream(path, std::ios::binary | std::ios::in | std::ios::out) << content;
-  fs::resize_file(path, content.size());
-}
+using test::content_of;
+using test::set_content;
 
 /// Returns the message with which a checkpoint is rejected; empty if it is whole.
 std::string problem(const fs::path& checkpoint) {

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <distx/optim/sgd.hpp>
 
-#include <fstream>
-#include <iterator>
-
+#include "file_content.hpp"
 #include "model.hpp"
 
 using model::Any;
@@ -11,18 +9,12 @@ using model::Folder;
 using model::on_ranks;
 using model::Trainer;
 using model::WholeState;
+using test::content_of;
+using test::set_content;
 
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string content_of(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-void set_content(const fs::path& path, const std::string& content) {
-  std::ofstream(path, std::ios::binary | std::ios::trunc) << content;
-}
 
 /// Saves steps 1 and 2 of a training of 3 ranks.
 void save_two(const Folder& folder, const distx::checkpoint::SaveOptions& options = {}) {
@@ -58,7 +50,7 @@ std::string load_message(const fs::path& checkpoint, const Optimizer& optimizer 
   return messages[0];
 }
 
-bool contains(const std::string& text, const std::string& part) {
+bool says(const std::string& text, const std::string& part) {
   CAPTURE(text);
   CAPTURE(part);
   const bool found = text.find(part) != std::string::npos;
@@ -144,15 +136,15 @@ TEST_CASE("a flipped bit anywhere in a checkpoint is a CheckpointError that name
       set_content(path, bad);
       CAPTURE(i);
       const std::string message = load_message(checkpoint);
-      contains(message, path.filename().string());
+      says(message, path.filename().string());
       tensors += message.find("tensor '") != std::string::npos ? 1 : 0;
     }
     for (const std::size_t size : {std::size_t{0}, std::size_t{7}, good.size() / 2, good.size() - 1}) {
       set_content(path, good.substr(0, size));
-      contains(load_message(checkpoint), path.filename().string());
+      says(load_message(checkpoint), path.filename().string());
     }
     fs::remove(path);
-    contains(load_message(checkpoint), path.filename().string());
+    says(load_message(checkpoint), path.filename().string());
     set_content(path, good);
   }
   CHECK(tensors > 20);
@@ -169,7 +161,7 @@ TEST_CASE("a file of another step is a CheckpointError, and the older checkpoint
     if (name.extension() != ".safetensors") continue;
     const auto good = content_of(newer / name);
     set_content(newer / name, content_of(older / name));
-    contains(load_message(newer), name.string());
+    says(load_message(newer), name.string());
     set_content(newer / name, good);
     ++files;
   }
@@ -194,26 +186,26 @@ TEST_CASE("a manifest that is nested deeply, of another version or names a path 
     json["crc32"] = distx::checkpoint::detail::checksum(json.dump());
     return message(json.dump());
   };
-  contains(message(std::string(1'000'000, '[')), "nested too deeply");
-  contains(message(R"({"format":"distx checkpoint","version":1,"crc32":0,"x":)" + std::string(100'000, '[')),
-           "nested too deeply");
-  contains(message("{}"), "is not the JSON of a manifest");
-  contains(with("version", 2), "version 2");
-  contains(with("step", "x"), "is not the JSON of a manifest");
+  says(message(std::string(1'000'000, '[')), "nested too deeply");
+  says(message(R"({"format":"distx checkpoint","version":1,"crc32":0,"x":)" + std::string(100'000, '[')),
+       "nested too deeply");
+  says(message("{}"), "is not the JSON of a manifest");
+  says(with("version", 2), "version 2");
+  says(with("step", "x"), "is not the JSON of a manifest");
   for (const char* name : {"../x.safetensors", "/etc/x.safetensors", "a/b.safetensors", ".safetensors", "x.json"}) {
     auto files = good.at("files");
     files[0]["name"] = name;
-    contains(with("files", files), "which is not one of its folder");
+    says(with("files", files), "which is not one of its folder");
   }
   auto fewer = good.at("files");
   fewer.erase(fewer.begin());
-  contains(with("files", fewer), "do not have every element of tensor");
+  says(with("files", fewer), "do not have every element of tensor");
   auto twice = good.at("files");
   twice.push_back(twice[0]);
-  contains(with("files", twice), "do not have every element of tensor");
+  says(with("files", twice), "do not have every element of tensor");
   auto tensors = good.at("tensors");
   tensors["a.weight"]["shape"] = {3, 13};
-  contains(with("tensors", tensors), "outside of the array F32 [3, 13]");
+  says(with("tensors", tensors), "outside of the array F32 [3, 13]");
   CHECK(with("step", 2) == "");
 }
 
@@ -222,8 +214,8 @@ TEST_CASE("all differences in names, shapes and types are reported at once") {
   save_two(folder);
   const auto checkpoint = folder.path() / "step-000000000002";
   const auto message = load_message(checkpoint, distx::SGD{});
-  contains(message, "'optim.state.a.bias.exp_avg' is not in the training");
-  contains(message, "'optim.state.head.weight.momentum_buffer', F32 [2, 33], is not in the checkpoint");
+  says(message, "'optim.state.a.bias.exp_avg' is not in the training");
+  says(message, "'optim.state.head.weight.momentum_buffer', F32 [2, 33], is not in the checkpoint");
   on_ranks(1, [&](distx::ThreadCommunicator& comm) {
     std::vector<double> weight(7), gradient(7);
     std::vector<float> bias(8), bias_gradient(8);
@@ -234,9 +226,9 @@ TEST_CASE("all differences in names, shapes and types are reported at once") {
       distx::checkpoint::load(checkpoint, training);
       FAIL("it has loaded another model");
     } catch (const distx::CheckpointError& error) {
-      contains(error.message(), "'a.weight' is F32 [7, 13] in the checkpoint and F64 [7] in the training");
-      contains(error.message(), "'a.bias' is F32 [7] in the checkpoint and F32 [8] in the training");
-      contains(error.message(), "'mean' is not in the training");
+      says(error.message(), "'a.weight' is F32 [7, 13] in the checkpoint and F64 [7] in the training");
+      says(error.message(), "'a.bias' is F32 [7] in the checkpoint and F32 [8] in the training");
+      says(error.message(), "'mean' is not in the training");
     }
   });
 }

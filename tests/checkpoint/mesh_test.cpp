@@ -109,10 +109,10 @@ class MeshTrainer {
   distx::MeshParallel<Data, Policies...> training_;
 };
 
-using Any = distx::ZeRO<distx::Dynamic>;
-using Float = MeshTrainer<Layouts, float, Any>;
-using Turned = MeshTrainer<OtherLayouts, float, Any>;
-using Half = MeshTrainer<Layouts, distx::bfloat16, Any, distx::Precision<distx::bfloat16>>;
+using AnyStage = distx::ZeRO<distx::Dynamic>;
+using Float = MeshTrainer<Layouts, float, AnyStage>;
+using Turned = MeshTrainer<OtherLayouts, float, AnyStage>;
+using Half = MeshTrainer<Layouts, distx::bfloat16, AnyStage, distx::Precision<distx::bfloat16>>;
 
 int ranks_of(const Shape& shape) { return shape[0] * shape[1] * shape[2]; }
 
