@@ -8,10 +8,10 @@
 #include "distx/comm.hpp"
 #include "distx/comm/runtime/operation_pool.hpp"
 
-// A complete backend: ranks are threads that copy their operands to a board and read the other ranks' from it.
-// docs/design.md explains it; the conformance suite tests it.
+// A complete backend, which docs/design.md explains: threads copy operands to a board and read other ranks' from it.
 namespace toy {
 using namespace distx;
+using namespace distx::calls;
 
 /// The state that the ranks of one communicator share.
 struct Board {

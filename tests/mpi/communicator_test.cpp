@@ -40,15 +40,15 @@ namespace {
 
 static_assert(Communicator<MpiCommunicator>);
 static_assert(PendingCollective<Pending<>>);
-static_assert(HasAllReduce<MpiCommunicator, bfloat16, Average>);
-static_assert(HasPointToPoint<MpiCommunicator, double>);
+static_assert(calls::HasAllReduce<MpiCommunicator, bfloat16, Average>);
+static_assert(calls::HasPointToPoint<MpiCommunicator, double>);
 struct Elsewhere {
   using stream = HostStream;
   using event = HostEvent;
   static constexpr std::string_view name = "elsewhere";
   static constexpr bool host_accessible = false;
 };
-static_assert(!Executes<MpiCommunicator, AllReduce<float, Sum, Elsewhere>>);
+static_assert(!calls::Executes<MpiCommunicator, calls::AllReduce<float, Sum, Elsewhere>>);
 
 /// x -> a*x + b modulo 2^32: composition is associative but not commutative.
 struct Affine {
