@@ -8,7 +8,7 @@
 
 namespace {
 
-std::string refusal(const std::function<void()>& make) {
+std::string refused_schedule(const std::function<void()>& make) {
   try {
     make();
   } catch (const distx::InvalidArgument& error) {
@@ -66,18 +66,20 @@ TEST_CASE("warm_up rises to the first rate of its schedule, then follows it") {
 
 TEST_CASE("invalid rates and lengths throw InvalidArgument") {
   for (const double bad : {-1.0, infinite_rate, -infinite_rate, no_rate}) {
-    CHECK(refusal([=] { distx::schedules::constant(bad)(0); }).find("constant: invalid learning rate") !=
+    CHECK(refused_schedule([=] { distx::schedules::constant(bad)(0); }).find("constant: invalid learning rate") !=
           std::string::npos);
-    CHECK(refusal([=] { distx::schedules::linear(bad, 5)(0); }).find("linear: invalid first rate") !=
+    CHECK(refused_schedule([=] { distx::schedules::linear(bad, 5)(0); }).find("linear: invalid first rate") !=
           std::string::npos);
-    CHECK(refusal([=] { distx::schedules::linear(1, 5, bad)(0); }).find("linear: invalid last rate") !=
+    CHECK(refused_schedule([=] { distx::schedules::linear(1, 5, bad)(0); }).find("linear: invalid last rate") !=
           std::string::npos);
-    CHECK(refusal([=] { distx::schedules::cosine(bad, 5)(0); }).find("cosine: invalid first rate") !=
+    CHECK(refused_schedule([=] { distx::schedules::cosine(bad, 5)(0); }).find("cosine: invalid first rate") !=
           std::string::npos);
-    CHECK(refusal([=] { distx::schedules::cosine(1, 5, bad)(0); }).find("cosine: invalid last rate") !=
+    CHECK(refused_schedule([=] { distx::schedules::cosine(1, 5, bad)(0); }).find("cosine: invalid last rate") !=
           std::string::npos);
   }
-  CHECK(refusal([] { distx::schedules::linear(1, 0)(0); }).find("linear: invalid steps 0") != std::string::npos);
-  CHECK(refusal([] { distx::schedules::cosine(1, 0)(0); }).find("cosine: invalid steps 0") != std::string::npos);
-  CHECK(refusal([] { distx::schedules::constant(0)(0); }) == "accepted");
+  CHECK(refused_schedule([] { distx::schedules::linear(1, 0)(0); }).find("linear: invalid steps 0") !=
+        std::string::npos);
+  CHECK(refused_schedule([] { distx::schedules::cosine(1, 0)(0); }).find("cosine: invalid steps 0") !=
+        std::string::npos);
+  CHECK(refused_schedule([] { distx::schedules::constant(0)(0); }) == "accepted");
 }
