@@ -16,7 +16,8 @@ namespace distx {
 ///   its result is complete. An asynchronous call runs after the work on the stream that it is given.
 /// - NCCL reduces sums, products, minima, maxima and averages. 16-bit integers and custom ops are reduced on the host,
 ///   in rank order; so are 8-bit floats if a rank's GPU is below compute capability 9.0.
-/// - The ranks' calls are not compared: ranks that disagree about sizes or types time out, or read wrong elements.
+/// - Blocking collectives of a new shape are compared, and throw MismatchError on every rank. Messages and asynchronous
+///   collectives are not: ranks that disagree about their sizes or types time out, or read wrong elements.
 /// - NCCL has no tags. Asynchronous messages begin together, when one of them is waited for or tested, or a send is
 ///   among them and another call is made. Once begun, a message holds up later messages until its peer enters, so
 ///   start messages that pass each other before waiting for either, or use send_receive or an NcclGroup.
