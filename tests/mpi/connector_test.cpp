@@ -133,7 +133,7 @@ TEST_CASE("a host program's communicator is duplicated and remains unchanged") {
   MPI_Errhandler ours = MPI_ERRHANDLER_NULL;
   MPI_Comm_get_errhandler(direct.native_handle(), &ours);
   CHECK(ours == MPI_ERRORS_RETURN);
-  CHECK(mpi::is_up());
+  CHECK(detail::mpi::is_up());
   MPI_Errhandler_free(&ours);
   MPI_Errhandler_free(&now);
   MPI_Errhandler_free(&handler);

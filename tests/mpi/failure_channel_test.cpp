@@ -19,7 +19,7 @@ namespace {
 
 static_assert(HasFailureChannel<MpiConnector>);
 
-bool can_tell() { return world().thread_level() == mpi::ThreadLevel::multiple; }
+bool can_tell() { return world().thread_level() == MpiConnectorOptions::ThreadLevel::multiple; }
 
 }  // namespace
 

@@ -598,7 +598,7 @@ TEST_CASE("a blocking self-send without a counterpart is rejected") {
 TEST_CASE("errors of MPI contain its code and description") {
   const ErrorContext context{.operation = "all_reduce", .backend = "mpi", .rank = 2, .size = 4};
   try {
-    mpi::check(MPI_ERR_TAG, "MPI_Send", context);
+    detail::mpi::check(MPI_ERR_TAG, "MPI_Send", context);
     FAIL("nothing was thrown");
   } catch (const Error& error) {
     CHECK(error.code() == MPI_ERR_TAG);
@@ -607,5 +607,6 @@ TEST_CASE("errors of MPI contain its code and description") {
   }
   MpiCommunicator comm(world());
   // A failing MPI call returns, although the error handler of the program's communicator might abort.
-  CHECK_THROWS_AS(mpi::check(MPI_Bcast(nullptr, 1, MPI_INT, 99, comm.native_handle()), "MPI_Bcast", context), Error);
+  CHECK_THROWS_AS(detail::mpi::check(MPI_Bcast(nullptr, 1, MPI_INT, 99, comm.native_handle()), "MPI_Bcast", context),
+                  Error);
 }

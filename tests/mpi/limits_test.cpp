@@ -95,7 +95,7 @@ TEST_CASE("limits: reductions") {
   const auto all = std::accumulate(counts.begin(), counts.end(), std::size_t{0});
   std::vector<int> part(uneven(w.rank));
   reduce_scatter(w.comm, mine(all), part, sum, counts);
-  CHECK(part == expected(block_offset(counts, 0, w.rank), uneven(w.rank)));
+  CHECK(part == expected(calls::block_offset(counts, 0, w.rank), uneven(w.rank)));
 }
 
 TEST_CASE("limits: bfloat16 beyond the limit") {
@@ -132,13 +132,13 @@ TEST_CASE_TEMPLATE("limits: movement", T, std::uint8_t, double, Pair) {
     gather(w.comm, values<T>(w.rank, n), received, root);
     if (here) CHECK(received == equal);
     received.assign(here ? different.size() : 0, T{});
-    gather(w.comm, values<T>(w.rank, uneven(w.rank)), received, root, here ? Counts(counts) : Counts());
+    gather(w.comm, values<T>(w.rank, uneven(w.rank)), received, root, here ? calls::Counts(counts) : calls::Counts());
     if (here) CHECK(received == different);
     received.assign(n, T{});
     scatter(w.comm, here ? everything : std::vector<T>(), received, root);
     CHECK(received == values<T>(0, n, w.rank));
     received.assign(uneven(w.rank), T{});
-    scatter(w.comm, here ? parts : std::vector<T>(), received, root, here ? Counts(counts) : Counts());
+    scatter(w.comm, here ? parts : std::vector<T>(), received, root, here ? calls::Counts(counts) : calls::Counts());
     CHECK(received == values<T>(0, uneven(w.rank), w.rank));
   }
 }
