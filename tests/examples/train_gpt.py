@@ -241,7 +241,7 @@ def refuses(program, mpi):
             (["--model", folder, "--tokens", short, "--width", "8"], "--width"),
             (["--tokens", short, "--text", short], "--text"),
             (["--tokens", short, "--token-type", "u8"], "--token-type"),
-            (["--tokens", empty], "empty.txt has 0 bytes"),
+            (["--tokens", empty], "empty.txt' is empty"),
             (["--tokens", os.path.join(folder, "none.bin")], "none.bin cannot be opened"),
             (["--tokens", short], "must be longer than a context of"),
             (["--in-order"], "--tokens"),
