@@ -50,7 +50,7 @@ class GradientScaling {
                                                       const std::source_location& location) {
     if constexpr (!HostAccessible<Space>) {
       if (!scaler_.on() && options_.clips() && weight_ == 1) {
-        if (!device_) device_.emplace(parameters.size());
+        if (!device_) device_ = std::make_shared<DeviceClip<Space>>(parameters.size());
         device_->enqueue(comm, others_ ? &*others_ : nullptr, counts_, gradients_of(parameters, shards),
                          options_.clip_norm, after, location);
         return GradientFactor{.there = device_->factor()};
@@ -139,7 +139,7 @@ class GradientScaling {
   double factor_ = 1;
   double weight_ = 1;
   double norm_ = 0;
-  std::conditional_t<HostAccessible<Space>, std::optional<int>, std::optional<DeviceClip<Space>>> device_{};
+  std::shared_ptr<DeviceClip<Space>> device_{};  // null until the first step that needs it, and in host memory
 };
 
 }  // namespace distx::detail
