@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include "distx/memory/detail/lines.hpp"
 #include "distx/optim/matrix_optimizer.hpp"
 #include "distx/parallel/detail/memory/tracked_memory.hpp"
 
