@@ -198,6 +198,7 @@ def self_test():
         "cuda/stream.hpp": "#include <cuda_runtime.h>",
         "nccl/link.hpp": "#include <nccl.h>\n#include <distx/cuda/stream.hpp>",
         "cuda/detail/check.hpp": "#include <cuda_runtime.h>",
+        "cuda/detail/kernels.hpp": "#include <cuda_runtime.h>",
         "nccl/detail/check.hpp": "#include <distx/cuda/detail/check.hpp>",
     }
     broken = {
@@ -228,7 +229,7 @@ def self_test():
     examples = {
         "an example with internals": ({"examples/a.cpp": "#include <distx/comm/detail/a.hpp>\n"}, "examples include no internal header"),
     }
-    unused = selftest.of(lambda known: list(check_rules(known)), {"cuda/detail/check.hpp"} | {f"{module}/a.hpp" for module in (*MODULES, *VENDORS)},
+    unused = selftest.of(lambda known: list(check_rules(known)), set(SHARED_DETAIL) | {f"{module}/a.hpp" for module in (*MODULES, *VENDORS)},
                          {"a rule for nothing": ({"core/error.hpp"}, "there is no module 'optim': remove its rules")})
     return unused + selftest.of_trees(known_modules, {}, examples) \
         + selftest.of_trees(known_modules, {os.path.join("include", "distx", name): text + "\n" for name, text in good.items()}, {
