@@ -112,7 +112,7 @@ class MeshTrainer {
 using AnyStage = distx::ZeRO<distx::Dynamic>;
 using Float = MeshTrainer<Layouts, float, AnyStage>;
 using Turned = MeshTrainer<OtherLayouts, float, AnyStage>;
-using Half = MeshTrainer<Layouts, distx::bfloat16, AnyStage, distx::Precision<distx::bfloat16>>;
+using HalfMesh = MeshTrainer<Layouts, distx::bfloat16, AnyStage, distx::Precision<distx::bfloat16>>;
 
 int ranks_of(const Shape& shape) { return shape[0] * shape[1] * shape[2]; }
 
@@ -145,7 +145,7 @@ struct OnMesh {
   OnMesh(distx::ThreadCommunicator& comm, const Shape& shape, int stage, std::size_t bucket_bytes, float offset)
       : trainer(Grid(comm, shape), model::Signs{}, {.bucket_bytes = bucket_bytes, .stage = stage}, offset) {}
 
-  Half trainer;
+  HalfMesh trainer;
 };
 
 /// The model without its cube as a DataParallel has it.
@@ -200,7 +200,7 @@ TEST_CASE("a training on a mesh resumes with the bits of one that never stopped,
       on_ranks(ranks_of(shape), [&](distx::ThreadCommunicator& comm) {
         const Grid mesh(comm, shape);
         {
-          Half trainer(mesh, distx::AdamW{}, {.stage = stage, .clip_norm = 2});
+          HalfMesh trainer(mesh, distx::AdamW{}, {.stage = stage, .clip_norm = 2});
           distx::checkpoint::PendingSave<> pending;
           for (std::uint64_t step = 0; step < 4; ++step) {
             if (step == 2) pending = distx::checkpoint::save_async(folder.path(), trainer.training(), {.step = step});
@@ -209,7 +209,7 @@ TEST_CASE("a training on a mesh resumes with the bits of one that never stopped,
           pending.finish();
           uninterrupted.add(trainer.training().state());
         }
-        Half trainer(mesh, distx::AdamW{}, {.stage = stage, .clip_norm = 2}, 1);
+        HalfMesh trainer(mesh, distx::AdamW{}, {.stage = stage, .clip_norm = 2}, 1);
         auto step = distx::checkpoint::load(*distx::checkpoint::latest(folder.path()), trainer.training()).step;
         for (; step < 4; ++step) trainer.step(step);
         resumed.add(trainer.training().state());
