@@ -242,7 +242,7 @@ def refuses(program, mpi):
             (["--tokens", short, "--text", short], "--text"),
             (["--tokens", short, "--token-type", "u8"], "--token-type"),
             (["--tokens", empty], "empty.txt' is empty"),
-            (["--tokens", os.path.join(folder, "none.bin")], "none.bin cannot be opened"),
+            (["--tokens", os.path.join(folder, "none.bin")], "none.bin' (No such file"),
             (["--tokens", short], "must be longer than a context of"),
             (["--in-order"], "--tokens"),
             (["--backend", "smoke-signals"], "--backend"),
