@@ -70,7 +70,7 @@ def without_angles(words):
 def classify(words):
     """What a declaration at namespace scope declares: (kind, name), or None if nothing of interest."""
     words = without_brackets(words, "[[", "]]")
-    if not words or words[0] in SKIPPED or words[0] in "&|":  # a concept goes on after a requires expression
+    if not words or words[0] in SKIPPED or words[0] in "&|":  # the rest of a concept after its requires expression
         return None
     flat = without_brackets(words, "(", ")")
     plain = without_angles(flat)

@@ -58,7 +58,7 @@ class TokenFile {
  private:
   template <class T>
   void open(const std::filesystem::path& path) {
-    auto file = std::make_shared<const distx::data::TokenFile<T>>(path);
+    auto file = std::make_shared<const distx::TokenFile<T>>(path);
     const auto all = file->tokens();
     tokens_ = TokenSpan(reinterpret_cast<const std::byte*>(all.data()), all.size(), sizeof(T));
     file_ = std::move(file);

@@ -2,6 +2,9 @@
 // Faults that are caused on purpose: which calls they hit, and how the ranks end.
 #include <doctest/doctest.h>
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <bit>
 #include <chrono>
 #include <numeric>
@@ -125,6 +128,36 @@ TEST_CASE("a guarded training finds the step in which one rank received another 
   });
   for (const auto& sentence : words)
     CHECK(sentence.find("the hash of the weights of 'head.weight' after step ") != std::string::npos);
+}
+
+TEST_CASE("an asynchronous call that is dropped is complete at once, and receives nothing") {
+  distx::SelfConnector self;
+  distx::Faulty comm(distx::SerialCommunicator(self), {{.kind = Fault::Kind::drop, .last = 0}});
+  const std::vector<int> sent{1, 2};
+  for (const int expected : {0, 1}) {
+    std::vector<int> received(2);
+    auto pending = distx::start_all_reduce(comm, sent, received, distx::sum);
+    pending.wait();
+    CHECK(received[0] == expected);
+  }
+  CHECK(comm.caused() == 1);
+}
+
+TEST_CASE("a rank is ended in the call that a rule names") {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    distx::SelfConnector self;
+    distx::Faulty comm(distx::SerialCommunicator(self), {{.kind = Fault::Kind::kill, .first = 2}});
+    distx::barrier(comm);
+    distx::barrier(comm);
+    distx::barrier(comm);
+    ::_exit(0);
+  }
+  REQUIRE(child > 0);
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(WIFSIGNALED(status));
+  CHECK(WTERMSIG(status) == SIGKILL);
 }
 
 TEST_CASE("invalid faults are refused") {

@@ -10,7 +10,7 @@
 
 namespace {
 
-using distx::data::TokenFile;
+using distx::TokenFile;
 
 /// A file in a temporary folder, removed at the end.
 class File {

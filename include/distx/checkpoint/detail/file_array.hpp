@@ -32,8 +32,8 @@ struct FileArray {
 
   std::string name;
   std::string_view type;
-  Shape shape;  ///< of the whole array
-  Block part;   ///< of the whole array; the whole, except on a mesh that shards it
+  Shape shape;    ///< of the whole array
+  ArrayBox part;  ///< of the whole array; the whole, except on a mesh that shards it
   std::size_t element_bytes = 1;
   std::uint64_t begin = 0;  ///< this rank holds elements [begin, begin + size) of the part
   std::uint64_t size = 0;

@@ -17,7 +17,7 @@ using Shape = std::vector<std::uint64_t>;
 }
 
 /// A part of an array: `extents` indices from `offsets` on, in each dimension.
-struct Block {
+struct ArrayBox {
   Shape offsets;
   Shape extents;
 
@@ -27,8 +27,8 @@ struct Block {
     return elements;
   }
   /// Returns the intersection, of which the volume is 0 if the boxes do not overlap.
-  [[nodiscard]] friend Block operator&(const Block& a, const Block& b) {
-    Block both = a;
+  [[nodiscard]] friend ArrayBox operator&(const ArrayBox& a, const ArrayBox& b) {
+    ArrayBox both = a;
     for (std::size_t d = 0; d < a.offsets.size(); ++d) {
       both.offsets[d] = std::max(a.offsets[d], b.offsets[d]);
       const auto end = std::min(a.offsets[d] + a.extents[d], b.offsets[d] + b.extents[d]);
@@ -40,7 +40,7 @@ struct Block {
 
 /// A box of an array that is contiguous in its row-major order.
 struct Rectangle {
-  Block box;
+  ArrayBox box;
   std::uint64_t begin = 0;  ///< of its first element in the array
   std::uint64_t size = 0;
 };
@@ -87,7 +87,7 @@ struct Rectangle {
 /// elements [at, at + size) of `a` are elements [from, from + size) of `b`.
 /// @pre both contain `common`
 template <class F>
-void each_common_run(const Block& common, const Block& a, const Block& b, F&& f) {
+void each_common_run(const ArrayBox& common, const ArrayBox& a, const ArrayBox& b, F&& f) {
   const std::uint64_t volume = common.volume();
   if (volume == 0) return;
   std::size_t inner = common.extents.size();  // dimensions from here on are whole in both
@@ -97,7 +97,7 @@ void each_common_run(const Block& common, const Block& a, const Block& b, F&& f)
     run *= common.extents[--inner];
   if (inner > 0) run *= common.extents[--inner];
   Shape index = common.offsets;
-  const auto offset_in = [&](const Block& box) {
+  const auto offset_in = [&](const ArrayBox& box) {
     std::uint64_t at = 0;
     for (std::size_t d = 0; d < index.size(); ++d) at = at * box.extents[d] + (index[d] - box.offsets[d]);
     return at;

@@ -144,7 +144,7 @@ class ShardIndex {
       for (std::size_t d = 0; d < box.offsets.size(); ++d) box.offsets[d] += array.part.offsets[d];
       for (std::size_t i = 0; found != parts_.end() && i < found->second.size(); ++i) {
         const Part& part = found->second[i];
-        const Block common = box & part.box();
+        const ArrayBox common = box & part.box();
         if (common.volume() == 0) continue;
         elements += common.volume();
         used.push_back(&part);
@@ -166,7 +166,7 @@ class ShardIndex {
     const SafetensorsTensor* tensor;
     Shape offsets;
 
-    [[nodiscard]] Block box() const { return {offsets, tensor->shape}; }
+    [[nodiscard]] ArrayBox box() const { return {offsets, tensor->shape}; }
   };
 
   /// Returns whether some element is in two of an array's parts.

@@ -22,7 +22,7 @@ class ShardWriter {
  public:
   /// Adds a box of an array to the file of that number.
   /// @param bytes  borrowed until `write` returns
-  void add(std::size_t file, const std::string& name, std::string_view type, Block box,
+  void add(std::size_t file, const std::string& name, std::string_view type, ArrayBox box,
            std::span<const std::byte> bytes) {
     if (files_.size() <= file) files_.resize(file + 1);
     files_[file].push_back(

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <random>
+#include <span>
 #include <string>
 #include <thread>
 #include <type_traits>
@@ -50,9 +51,9 @@ class FaultSchedule {
   /// The faults of one call.
   struct Decision {
     std::chrono::nanoseconds delay{};
-    bool drop = false, error = false, kill = false;
-    std::optional<std::uint64_t> flipped{};  ///< selects the bit
-    std::uint64_t number = 0;                ///< of the call
+    std::optional<Fault::Kind> replaced_by{};  ///< drop, error or kill: the first that matches
+    std::optional<std::uint64_t> flipped{};    ///< selects the bit
+    std::uint64_t number = 0;                  ///< of the call
   };
 
   FaultSchedule(std::vector<Fault> faults, std::uint64_t seed, int rank)
@@ -78,15 +79,8 @@ class FaultSchedule {
         case Fault::Kind::corrupt:
           decision.flipped = bit;
           break;
-        case Fault::Kind::drop:
-          decision.drop = true;
-          break;
-        case Fault::Kind::error:
-          decision.error = true;
-          break;
-        case Fault::Kind::kill:
-          decision.kill = true;
-          break;
+        default:
+          if (!decision.replaced_by) decision.replaced_by = fault.kind;
       }
     }
     return decision;
@@ -165,7 +159,7 @@ class Faulty : public detail::Decorator<C> {
     requires calls::Executes<C, Call>
   void execute(const Call& call) {
     const auto fault = meet(call);
-    if (fault.drop) return;
+    if (fault.replaced_by == Fault::Kind::drop) return;
     this->inner().execute(call);
     corruption(call, fault).done();
   }
@@ -174,7 +168,7 @@ class Faulty : public detail::Decorator<C> {
   [[nodiscard]] auto start(const Call& call, typename Call::space::stream after = {}) {
     using Pending = DecoratedPending<decltype(this->inner().start(call, after)), Corruption>;
     const auto fault = meet(call);
-    if (fault.drop) return Pending();
+    if (fault.replaced_by == Fault::Kind::drop) return Pending();
     return Pending(this->inner().start(call, after), corruption(call, fault));
   }
 
@@ -194,8 +188,8 @@ class Faulty : public detail::Decorator<C> {
   detail::FaultSchedule::Decision meet(const Call& call) {
     const auto fault = schedule_->next(Call::kind);
     if (fault.delay.count() > 0) std::this_thread::sleep_for(fault.delay);
-    if (fault.kill) std::raise(SIGKILL);
-    if (fault.error)
+    if (fault.replaced_by == Fault::Kind::kill) std::raise(SIGKILL);
+    if (fault.replaced_by == Fault::Kind::error)
       throw BackendError("a fault that Faulty was asked for, in call " + std::to_string(fault.number),
                          {Call::name, this->backend(), this->rank(), this->size(), call.location});
     return fault;

@@ -112,8 +112,7 @@ __device__ Bits over_block(Bits value, Combine&& combine) {
   return over_warp(threadIdx.x < warps ? of_warp[threadIdx.x] : Bits{0}, combine);
 }
 
-/// Blocks of the reductions that a multiprocessor holds at once: all of its threads, or as many as have enough
-/// registers.
+/// Blocks of the reductions of tables that a multiprocessor holds at once; more would have too few registers.
 inline constexpr unsigned reducing_blocks = 2048 / block_threads;
 inline constexpr unsigned table_blocks = 6;
 

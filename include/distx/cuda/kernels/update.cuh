@@ -66,10 +66,10 @@ struct PieceArrays {
   bool alike;      ///< whether that is so of all of them
 };
 
-/// The bytes of the pieces of one launch, which are a parameter of the kernel: few are copied faster, and 4 KiB are the
-/// most before CUDA 12.1.
-inline constexpr std::size_t few_pieces = 4000;
-inline constexpr std::size_t many_pieces = CUDART_VERSION >= 12010 ? 32000 : few_pieces;
+/// Sizes of the table of one launch, which is a parameter of the kernel: the small one is copied faster, and a
+/// parameter has at most 4 KiB before CUDA 12.1.
+inline constexpr std::size_t small_table_bytes = 4000;
+inline constexpr std::size_t large_table_bytes = CUDART_VERSION >= 12010 ? 32000 : small_table_bytes;
 
 /// The pieces of one launch.
 template <class Optimizer, class T, class Low, class Gradient, std::size_t Bytes>
@@ -181,7 +181,7 @@ void enqueue_tables(CudaStreamRef stream, const Optimizer& optimizer,
   const auto flush = [&] {
     if (table.count == 0) return;
     const unsigned blocks = blocks_for(table.first_tile[table.count], 32);
-    if constexpr (Bytes == few_pieces && std::same_as<T, Low>) {
+    if constexpr (Bytes == small_table_bytes && std::same_as<T, Low>) {
       if (numbers != nullptr)
         enqueue<&update_kernel<true, Optimizer, T, Low, Gradient, Bytes>>(stream, blocks, block_threads, table);
     }
@@ -228,10 +228,10 @@ void enqueue_update(CudaStreamRef stream, const Optimizer& optimizer,
                 "let weight, gradient and state be of a separate type V, as in template <class T, class V> "
                 "update(const Coefficients<T>&, V& weight, V gradient, V& state)");
   if constexpr (takes) {
-    if (numbers != nullptr || pieces.size() <= PieceTable<Optimizer, T, Low, Gradient, few_pieces>::capacity)
-      enqueue_tables<few_pieces>(stream, optimizer, pieces, factor, numbers);
+    if (numbers != nullptr || pieces.size() <= PieceTable<Optimizer, T, Low, Gradient, small_table_bytes>::capacity)
+      enqueue_tables<small_table_bytes>(stream, optimizer, pieces, factor, numbers);
     else
-      enqueue_tables<many_pieces>(stream, optimizer, pieces, factor, numbers);
+      enqueue_tables<large_table_bytes>(stream, optimizer, pieces, factor, numbers);
   }
 }
 

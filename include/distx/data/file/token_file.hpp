@@ -19,7 +19,7 @@
 #include "distx/core/error.hpp"
 #include "distx/core/unique_handle.hpp"
 
-namespace distx::data {
+namespace distx {
 
 namespace detail {
 
@@ -36,7 +36,7 @@ struct token_descriptor_traits {
 /// The file is mapped and may be larger than memory: pages are read when they are used, and dropped when memory is
 /// short. It must not change while it is open. All functions may be called concurrently.
 ///
-///     distx::data::TokenFile<std::uint16_t> text("train.bin");
+///     distx::TokenFile<std::uint16_t> text("train.bin");
 ///     distx::DistributedSampler sampler(text.windows(1025, 1024), comm, {.batch_size = 8});
 ///     distx::DataLoader loader(sampler, [&](std::size_t i) { return text.window(1024 * i, 1025); });
 ///
@@ -145,4 +145,4 @@ class TokenFile {
   std::span<const Token> tokens_;
 };
 
-}  // namespace distx::data
+}  // namespace distx

@@ -75,7 +75,8 @@ class DivergenceGuard {
  private:
   [[nodiscard]] std::uint64_t hash_of(Span<const AnyElement, Space> values, stream after) {
     const std::size_t bytes = values.size_bytes();
-    words_.assign((bytes + sizeof(std::uint64_t) - 1) / sizeof(std::uint64_t), 0);
+    words_.resize((bytes + sizeof(std::uint64_t) - 1) / sizeof(std::uint64_t));
+    if (!words_.empty()) words_.back() = 0;  // the rest of it is not copied
     copy(after, Span<std::byte>(reinterpret_cast<std::byte*>(words_.data()), bytes),
          Span<const std::byte, Space>(values.bytes(), bytes));
     after.synchronize();
