@@ -7,6 +7,7 @@
 #include <functional>
 #include <iterator>
 
+#include "allocations.hpp"
 #include "file_content.hpp"
 #include "model.hpp"
 
@@ -21,8 +22,22 @@ using model::Trainer;
 using test::content_of;
 using test::set_content;
 
-/// Returns the message with which a checkpoint is rejected; empty if it is whole.
+/// The bytes of the largest file in a folder, and at least those of a page.
+std::size_t largest_file(const fs::path& folder) {
+  std::size_t bytes = 4096;
+  for (const auto& entry : fs::directory_iterator(folder))
+    bytes = std::max(bytes, static_cast<std::size_t>(entry.file_size()));
+  return bytes;
+}
+
+/// Returns the message with which a checkpoint is rejected; empty if it is whole. Nothing is allocated that is larger
+/// than the largest file.
 std::string problem(const fs::path& checkpoint) {
+  struct CheckAllocations {
+    explicit CheckAllocations(const fs::path& folder) : limit(largest_file(folder)) { test::largest_allocation = 0; }
+    ~CheckAllocations() { CHECK(test::largest_allocation <= limit); }
+    std::size_t limit;
+  } const check(checkpoint);
   try {
     const auto manifest = detail::read_manifest(checkpoint);
     const detail::ShardIndex index(checkpoint, manifest);
@@ -116,6 +131,28 @@ TEST_CASE("a checkpoint with a file truncated or extended anywhere is rejected b
   checkpoints.each_damage([](const fs::path&, const std::string& good, const auto& try_content) {
     for (std::size_t size = 0; size < good.size(); ++size) try_content(good.substr(0, size));
     try_content(good + "x");
+  });
+}
+
+TEST_CASE("headers that claim any length, and shapes and offsets of any size, are rejected by the name of the file") {
+  const Checkpoints checkpoints;
+  checkpoints.each_damage([](const fs::path& path, const std::string& good, const auto& try_content) {
+    if (path.extension() != ".safetensors") return try_content("");
+    const std::size_t header = header_size(path, good);
+    for (int bit = 0; bit < 64; ++bit) {
+      const std::uint64_t length = std::uint64_t{1} << bit;
+      std::string bad = good;
+      std::memcpy(bad.data(), &length, sizeof length);
+      try_content(bad);
+    }
+    for (const char* const number : {"4611686018427387904", "18446744073709551615", "1000000000000"})
+      for (std::size_t i = 8; i < header; ++i) {
+        if (std::string_view("[,").find(good[i]) == std::string_view::npos || !std::isdigit(good[i + 1])) continue;
+        std::string bad = good.substr(0, i + 1) + number + good.substr(good.find_first_not_of("0123456789", i + 1));
+        const std::uint64_t length = header - 8 + bad.size() - good.size();
+        std::memcpy(bad.data(), &length, sizeof length);
+        try_content(bad);
+      }
   });
 }
 

@@ -2,37 +2,12 @@
 #include <doctest/doctest.h>
 
 #include <array>
-#include <atomic>
-#include <cstdlib>
-#include <new>
 #include <numeric>
 
 #include <distx/distx.hpp>
 
+#include "allocations.hpp"
 #include "mpi/world.hpp"
-
-namespace {
-
-// Counts C++ allocations of this program, including distx; MPI itself is written in C.
-std::atomic<long> allocations{0};
-
-}  // namespace
-
-[[gnu::noinline]] void* operator new(std::size_t bytes) {
-  ++allocations;
-  if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t alignment) {
-  ++allocations;
-  const auto to = static_cast<std::size_t>(alignment);
-  if (void* memory = std::aligned_alloc(to, (bytes + to - 1) / to * to)) return memory;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
 
 using namespace distx;
 
@@ -253,9 +228,9 @@ TEST_CASE("only the first call of each kind allocates") {
     };
     everything();
     everything();  // asynchronous calls in flight may use different job objects
-    const long before = allocations.load();
+    const long before = test::allocations.load();
     CHECK(before > 0);
     everything();
-    CHECK(allocations.load() - before == 0);
+    CHECK(test::allocations.load() - before == 0);
   }
 }

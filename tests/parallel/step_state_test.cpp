@@ -31,8 +31,19 @@ TEST_CASE("a step goes through its phases in order, and each call out of order h
   state.release();
   for (const auto call :
        {StepCall::gradient, StepCall::ready, StepCall::unshard, StepCall::micro_batch, StepCall::step, StepCall::reduce,
-        StepCall::update, StepCall::gather, StepCall::owned, StepCall::between_steps})
+        StepCall::update, StepCall::gather, StepCall::owned, StepCall::between_steps, StepCall::load})
     CHECK(state.fault(call) == StepFault::released);
+}
+
+TEST_CASE("an incomplete state accepts nothing but a load") {
+  StepState state;
+  state.set_incomplete(true);
+  for (const auto call : {StepCall::gradient, StepCall::ready, StepCall::unshard, StepCall::micro_batch, StepCall::step,
+                          StepCall::reduce, StepCall::between_steps})
+    CHECK(state.fault(call) == StepFault::incomplete_load);
+  CHECK(state.fault(StepCall::load) == StepFault::none);
+  state.set_incomplete(false);
+  CHECK(state.fault(StepCall::step) == StepFault::none);
 }
 
 TEST_CASE("a step ends after its last micro-batch, and not before") {

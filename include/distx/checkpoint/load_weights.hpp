@@ -183,7 +183,7 @@ void load_weights(const std::filesystem::path& path, DataParallel<Policies...>& 
       throw MismatchError("the ranks read different weights from '" + path.string() +
                               "'; use a path that all of them see, and the same options",
                           context);
-  engine.restore(state.counters, after, location, [&] {
+  engine.restore(distx::detail::StepCall::between_steps, state.counters, after, location, [&] {
     for (const auto& weight : weights) {
       const auto& array = weight.array;
       if (weight.is_copy()) {
@@ -199,6 +199,7 @@ void load_weights(const std::filesystem::path& path, DataParallel<Policies...>& 
         after.synchronize();
       }
     }
+    return true;
   });
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/checkpoint/detail/folders.hpp"
-#include "distx/checkpoint/detail/shard_index.hpp"
+#include "distx/checkpoint/detail/shard_copies.hpp"
 #include "distx/checkpoint/detail/shard_writer.hpp"
 #include "distx/checkpoint/detail/together.hpp"
 #include "distx/parallel/data_parallel.hpp"
@@ -90,6 +90,7 @@ template <Saved Training>
                                                             Training& training, const SaveOptions& options,
                                                             const ErrorContext& context) {
   auto& comm = TrainingAccess::communicator(training);
+  TrainingAccess::guard(training, [&] { TrainingAccess::engine(training).check_savable(context.location); });
   auto state = state_of(training, context.location);
   const auto steps = gather_numbers(comm, options.step, context.location);
   for (std::size_t rank = 0; rank < steps.size(); ++rank)
@@ -210,9 +211,13 @@ std::filesystem::path save(const std::filesystem::path& directory, Training& tra
 ///
 /// The number of ranks, the mesh, the layouts of its weights, the stage and the buckets may differ from those that
 /// saved it; a DataParallel loads what a MeshParallel has saved, and vice versa, if names, shapes and types are the
-/// same. Each rank copies the byte ranges that it holds, and the ranks check the checksums of all files among them.
-/// Everything is validated before the training changes. On the same number of ranks as saved it, with the same
-/// policies, the steps after it have the bits of a training that was never interrupted.
+/// same. Each rank copies the byte ranges that it holds, and the ranks check the checksums of all data among them. On
+/// the same number of ranks as saved it, with the same policies, the steps after it have the bits of a training that
+/// was never interrupted.
+///
+/// Everything is validated before the training changes, except the checksums of tensors that a rank copies whole,
+/// which it checks while it copies them. If one of these is wrong, the training is incomplete, and accepts nothing but
+/// another `load`: each other call throws InvalidState.
 ///
 /// @param folder  of a checkpoint, such as `latest(directory)` returns it; visible to every rank
 /// @throws CheckpointError on every rank if the checkpoint is incomplete or damaged, with file and tensor; or if names,
@@ -229,14 +234,13 @@ Loaded load(const std::filesystem::path& folder, Training& training,
   const auto state = detail::state_of(training, location);
   detail::Manifest manifest;
   std::optional<detail::ShardIndex> index;
-  std::vector<detail::ShardCopy<Space>> copies;
+  detail::ShardCopies<Space> copies;
   detail::on_every_rank(comm, context, [&] {
     manifest = detail::read_manifest(folder);
     index.emplace(folder, manifest);
     const auto arrays = detail::file_arrays(state);
     index->compare(arrays, state.counters);
-    index->verify(static_cast<std::size_t>(comm.rank()), static_cast<std::size_t>(comm.size()));
-    for (const auto& array : arrays) index->plan(array, copies);
+    for (const auto& array : arrays) copies.add(*index, array);
   });
   const auto read = detail::gather_numbers(comm, detail::checksum(detail::to_text(manifest)), location);
   for (const auto number : read)
@@ -244,12 +248,21 @@ Loaded load(const std::filesystem::path& folder, Training& training,
       throw MismatchError(
           "the ranks read different checkpoints from '" + folder.string() + "'; use a directory that all of them see",
           context);
+  copies.share_checks(*index, comm, location);
+  detail::on_every_rank(comm, context, [&] { copies.check_others(*index); });
+  std::exception_ptr damage;
   detail::TrainingAccess::guard(training, [&] {
-    detail::TrainingAccess::engine(training).restore(manifest.counters, after, location, [&] {
-      for (const auto& each : copies) copy(after, each.to, Span<const std::byte>(each.from.data(), each.from.size()));
-      after.synchronize();
+    auto& engine = detail::TrainingAccess::engine(training);
+    engine.restore(distx::detail::StepCall::load, manifest.counters, after, location, [&] {
+      try {
+        detail::on_every_rank(comm, context, [&] { copies.copy(*index, after); });
+      } catch (const CheckpointError&) {
+        damage = std::current_exception();  // on every rank, which may load another checkpoint
+      }
+      return damage == nullptr;
     });
   });
+  if (damage != nullptr) std::rethrow_exception(damage);
   return {manifest.step, manifest.notes, manifest.ranks, manifest.rank_notes};
 }
 

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstdio>
@@ -63,6 +64,13 @@ class MappedFile {
   const std::byte* memory_ = nullptr;
   std::size_t size_ = 0;
 };
+
+/// Calls f(block) for the blocks of some bytes, one after another; a block fits into the processor's cache.
+template <class F>
+void each_block(std::span<const std::byte> bytes, F&& f) {
+  constexpr std::size_t block = std::size_t{1} << 20;
+  for (std::size_t at = 0; at < bytes.size(); at += block) f(bytes.subspan(at, std::min(block, bytes.size() - at)));
+}
 
 /// Returns whether a path exists.
 /// @throws CheckpointError without the permission to find out

@@ -11,11 +11,12 @@
 
 namespace distx::checkpoint::detail {
 
-/// One copy of a load: bytes of a file to bytes of an array.
-template <MemorySpace Space>
-struct ShardCopy {
-  Span<std::byte, Space> to;
-  std::span<const std::byte> from;
+/// A tensor of a file: where its data is, and the checksum that it shall have.
+struct StoredTensor {
+  const SafetensorsFile* file;
+  const SafetensorsTensor* tensor;
+  std::span<const std::byte> bytes;
+  std::optional<std::uint32_t> checksum;
 };
 
 /// The files of a checkpoint, and where in them each array is.
@@ -50,17 +51,41 @@ class ShardIndex {
         fail(*parts_.at(name).front().file, "has tensor '" + name + "' in a box with too many elements");
   }
 
-  /// Checks the data of every `step`-th file from `first` on.
+  /// Returns the tensors of all files, in the order of the files and of their data.
+  /// @throws CheckpointError
+  [[nodiscard]] std::vector<StoredTensor> stored() const {
+    std::vector<StoredTensor> all;
+    for (const auto& file : files_) {
+      const auto checksums = object_of(file, checksums_key);
+      const auto first = static_cast<std::ptrdiff_t>(all.size());
+      for (const auto& tensor : file.tensors()) {
+        auto& each = all.emplace_back(StoredTensor{&file, &tensor, file.bytes(tensor), std::nullopt});
+        if (const auto found = checksums.find(tensor.name); found != checksums.end() && found->is_number_unsigned())
+          each.checksum = whole_number<std::uint32_t>(*found);
+      }
+      std::sort(all.begin() + first, all.end(), [](const StoredTensor& a, const StoredTensor& b) {
+        return std::pair(a.tensor->begin, a.tensor->end) < std::pair(b.tensor->begin, b.tensor->end);
+      });
+    }
+    return all;
+  }
+  /// @throws CheckpointError that names file and tensor, unless a tensor has its checksum
+  void check(const StoredTensor& stored, std::uint32_t actual) const {
+    if (stored.checksum != actual)
+      fail(*stored.file, "has damaged data: tensor '" + stored.tensor->name + "' does not have its checksum");
+  }
+  /// Checks the data of every `step`-th tensor from `first` on.
   /// @throws CheckpointError that names file and tensor
   void verify(std::size_t first, std::size_t step) const {
-    for (std::size_t i = first; i < files_.size(); i += step) {
-      const auto checksums = object_of(files_[i], checksums_key);
-      for (const auto& tensor : files_[i].tensors()) {
-        const auto expected = checksums.find(tensor.name);
-        if (expected == checksums.end() || *expected != checksum(files_[i].bytes(tensor)))
-          fail(files_[i], "has damaged data: tensor '" + tensor.name + "' does not have its checksum");
-      }
-    }
+    const auto all = stored();
+    for (std::size_t i = first; i < all.size(); i += step) verify(all[i]);
+  }
+  /// Checks the data of a tensor.
+  /// @throws CheckpointError that names file and tensor
+  void verify(const StoredTensor& stored) const {
+    std::uint32_t sum = 0;
+    each_block(stored.bytes, [&](std::span<const std::byte> block) { sum = checksum(block, sum); });
+    check(stored, sum);
   }
 
   /// Compares names, types and shapes with those of a training.
@@ -133,10 +158,10 @@ class ShardIndex {
     if (const auto found = parts_.find(name); found != parts_.end())
       for (const Part& part : found->second) f(part.offsets, part.tensor->shape, part.file->bytes(*part.tensor));
   }
-  /// Adds the copies that fill what this rank holds of an array.
+  /// Calls f(to, from) for the copies that fill what this rank holds of an array.
   /// @throws CheckpointError if the files do not have each element once
-  template <MemorySpace Space>
-  void plan(const FileArray<Space>& array, std::vector<ShardCopy<Space>>& copies) const {
+  template <MemorySpace Space, class F>
+  void each_copy(const FileArray<Space>& array, F&& f) const {
     std::vector<const Part*> used;
     std::uint64_t elements = 0;
     const auto found = parts_.find(array.name);
@@ -150,9 +175,8 @@ class ShardIndex {
         used.push_back(&part);
         const auto bytes = part.file->bytes(*part.tensor);
         each_common_run(common, array.part, part.box(), [&](std::uint64_t at, std::uint64_t from, std::uint64_t count) {
-          copies.push_back(
-              {array.bytes_at(at, count), bytes.subspan(static_cast<std::size_t>(from) * array.element_bytes,
-                                                        static_cast<std::size_t>(count) * array.element_bytes)});
+          f(array.bytes_at(at, count), bytes.subspan(static_cast<std::size_t>(from) * array.element_bytes,
+                                                     static_cast<std::size_t>(count) * array.element_bytes));
         });
       }
     }

@@ -11,6 +11,7 @@ namespace distx::detail {
 enum class StepFault : std::uint8_t {
   none,
   released,
+  incomplete_load,
   gradients_reduced,
   gradients_not_reduced,
   weights_updated,
@@ -38,9 +39,10 @@ enum class StepFault : std::uint8_t {
 };
 
 /// The only place of these messages, in the order of StepFault.
-inline constexpr std::array<std::string_view, 25> step_fault_messages = {
+inline constexpr std::array<std::string_view, 26> step_fault_messages = {
     "",
     "release() has ended this training; construct a new one from the parameters",
+    "a checkpoint was damaged, and is loaded in part; load another one, or construct a new training",
     "the gradients of this step are already reduced; call update and gather, or gather alone, first",
     "the gradients of this step are not reduced; call reduce first",
     "the weights of this step are already updated; call gather next",

@@ -6,7 +6,8 @@
 
 namespace distx::detail {
 
-/// The calls of a training whose order matters; `between_steps` is every call that needs finished weights.
+/// The calls of a training whose order matters; `between_steps` is every call that needs finished weights, but
+/// `load`, which replaces them.
 enum class StepCall : std::uint8_t {
   gradient,
   ready,
@@ -17,7 +18,8 @@ enum class StepCall : std::uint8_t {
   update,
   gather,
   owned,
-  between_steps
+  between_steps,
+  load
 };
 
 /// The state machine of a step: gradients are computed, reduced, used for an update, and the weights gathered.
@@ -34,6 +36,7 @@ class StepState {
     if (const StepFault by_phase = faults[static_cast<std::size_t>(call)][static_cast<std::size_t>(phase_)];
         by_phase != StepFault::none)
       return by_phase;
+    if (incomplete_ && call != StepCall::load) return StepFault::incomplete_load;
     if (idle_ && call <= StepCall::micro_batch) return StepFault::no_batch;
     switch (call) {
       case StepCall::gradient:
@@ -45,6 +48,7 @@ class StepState {
       case StepCall::reduce:
         return last_ ? StepFault::none : StepFault::no_last_micro_batch;
       case StepCall::between_steps:
+      case StepCall::load:
         return reducing ? StepFault::step_in_progress : StepFault::none;
       default:
         return StepFault::none;
@@ -76,6 +80,8 @@ class StepState {
     skipped_ = idle_ = false;
   }
   void release() noexcept { phase_ = Phase::released; }
+  /// Whether the weights are a part of what was to be loaded.
+  void set_incomplete(bool incomplete) noexcept { incomplete_ = incomplete; }
 
   /// The number of evaluation scopes; a scope may outlive the training.
   [[nodiscard]] const std::shared_ptr<int>& evaluations() const noexcept { return evaluations_; }
@@ -102,6 +108,7 @@ class StepState {
       {unreduced, none, none, ended},                        // gather
       {unreduced, none, none, ended},                        // owned
       {none, busy, busy, ended},                             // between_steps
+      {none, busy, busy, ended},                             // load
   };
 
   Phase phase_ = Phase::backward;
@@ -109,6 +116,7 @@ class StepState {
   bool last_ = true;
   bool skipped_ = false;
   bool idle_ = false;
+  bool incomplete_ = false;
   std::shared_ptr<int> evaluations_ = std::make_shared<int>(0);
   std::shared_ptr<void> swap_token_ = std::make_shared<char>();
 };

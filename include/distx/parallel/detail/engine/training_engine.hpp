@@ -253,10 +253,10 @@ class TrainingEngine {
 
   /// @name For checkpoints
   /// @{
-  /// Returns the state between two steps. Local.
+  /// Returns the state between two steps, also an incomplete one, which may be loaded again. Local.
   /// @throws InvalidState during a step, also while its gradients are computed, or while an average is swapped in
   [[nodiscard]] TrainingState<Space> state(const here& location) {
-    check_resumable("state", location);
+    check_resumable(StepCall::load, "state", location);
     std::vector<std::shared_ptr<AverageValues<Space>>> averages;
     std::erase_if(averages_, [](const auto& average) { return average.expired(); });
     for (const auto& average : averages_) averages.push_back(average.lock());
@@ -270,14 +270,19 @@ class TrainingEngine {
     state.counters.skipped_steps = scaler.skipped();
     return state;
   }
-  /// Runs `change`, which overwrites all arrays of `state()`, and sets the counters. Every rank calls it.
+  /// Runs `change`, which overwrites arrays of `state()`, and sets the counters. Every rank calls it.
+  ///
+  /// @param which  `load` if `change` overwrites all of them, otherwise `between_steps`
+  /// @param change  returns false, on every rank, if the arrays are incomplete: the training then accepts `load` only
   template <class F>
-  void restore(const TrainingCounters& counters, stream after, const here& location, F&& change) {
-    call(StepCall::between_steps, "load", after, location, [&] {
-      check_resumable("load", location);
+  void restore(StepCall which, const TrainingCounters& counters, stream after, const here& location, F&& change) {
+    call(which, "load", after, location, [&] {
+      check_resumable(which, "load", location);
       check_no_scope("load", location);
       if (gatherer_ != nullptr) gatherer_->invalidate(after);
-      change();
+      state_.set_incomplete(true);
+      if (!change()) return;
+      state_.set_incomplete(false);
       scaling_.scaler().restore(counters.loss_scale, counters.finite_steps, counters.skipped_steps);
       std::unordered_map<std::string_view, std::uint64_t> updates(counters.updates.begin(), counters.updates.end());
       for (std::size_t i = 0; i < parameters_.size(); ++i)
@@ -285,6 +290,8 @@ class TrainingEngine {
           parameters_.steps()[i].updates = found->second;
     });
   }
+  /// @throws InvalidState if the state is incomplete, or during a step
+  void check_savable(const here& location) const { check(StepCall::between_steps, "save", location); }
   /// Describes the parameters as parts of distributed ones.
   void describe_parts(std::vector<TensorPart> parts) { parts_ = std::move(parts); }
   [[nodiscard]] AnyCommunicator<Space>& communicator() noexcept { return comms_.all(); }
@@ -375,8 +382,8 @@ class TrainingEngine {
         "not move in memory",
         context(operation, location));
   }
-  void check_resumable(const char* operation, const here& location) {
-    check(StepCall::between_steps, operation, location);
+  void check_resumable(StepCall which, const char* operation, const here& location) {
+    check(which, operation, location);
     comms_.guard([&] { settle(location); });
     if (state_.accumulates() || parameters_.steps().has_gradients(parameters_.entries()))
       fail(StepFault::gradients_unsaved, operation, location);
