@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Loads a checkpoint of train_lenet with PyTorch, and compares every tensor with the shards' bytes.
+"""Loads checkpoints of train_lenet and train_gpt with PyTorch, and compares every tensor with the shards' bytes.
 
-    tests/checkpoint/pytorch.py TRAIN_LENET
+    tests/checkpoint/pytorch.py TRAIN_LENET TRAIN_GPT
 
 Skipped, with the reason, where PyPI's torch and safetensors are absent.
 """
@@ -26,7 +26,12 @@ except ImportError as error:
     sys.exit(77)
 
 TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-RUNS = [["--zero", "3", "--optimizer", "adamw"], ["--zero", "2", "--precision", "bf16", "--optimizer", "muon"]]
+LENET = ["--synthetic", "--epochs", "1", "--batch-size", "160"]
+GPT = ["--layers", "2", "--width", "32", "--heads", "2", "--context", "32", "--batch", "1", "--steps", "3", "--sample", "0"]
+# The program's position among the arguments, the ranks and the flags.
+RUNS = [(1, 3, [*LENET, "--zero", "3", "--optimizer", "adamw"]),
+        (1, 3, [*LENET, "--zero", "2", "--precision", "bf16", "--optimizer", "muon"]),
+        (2, 4, [*GPT, "--zero", "3"])]
 
 
 def merged(folder, state):
@@ -67,11 +72,11 @@ def check(folder):
 
 def main():
     warnings.simplefilter("ignore")
-    for flags in RUNS:
+    for program, ranks, flags in RUNS:
         with tempfile.TemporaryDirectory() as folder:
             saved = os.path.join(folder, "run")
-            subprocess.run([sys.argv[1], "--synthetic", "--backend", "threads", "--ranks", "3", "--epochs", "1",
-                            "--batch-size", "160", *flags, "--checkpoint", saved], check=True, stdin=subprocess.DEVNULL)
+            subprocess.run([sys.argv[program], "--backend", "threads", "--ranks", str(ranks), *flags, "--checkpoint", saved],
+                           check=True, stdin=subprocess.DEVNULL)
             check(glob.glob(os.path.join(saved, "step-*"))[0])
 
 
