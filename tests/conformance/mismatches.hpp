@@ -8,7 +8,7 @@
 #include "distx/distx.hpp"
 
 // Calls that differ between ranks: every rank throws MismatchError, whether the calls block or are asynchronous, and
-// whatever their size.
+// whatever their size. Where a communicator compares nothing, each call ends, with any of distx's errors or without.
 namespace conformance {
 
 struct Mismatches {
@@ -18,11 +18,20 @@ struct Mismatches {
   void operator()(C& parent, Findings& findings) const {
     if (!compares || parent.size() == 1) return;
     for (const std::size_t n : {std::size_t{2}, std::size_t{1} << 18})
-      for (const bool asynchronous : {false, true}) check_all(parent, findings, n, asynchronous);
+      for (const bool asynchronous : {false, true})
+        check_all([&] { return parent.split(0, parent.rank()); }, true, findings, n, asynchronous);
     check_groupings(parent, findings);
     int total = 1;
     distx::all_reduce(parent, total, distx::sum);
     findings.expect(total == parent.size(), "the parent works after the mismatches of its parts");
+  }
+
+  /// Checks a communicator with `Check::off`.
+  /// @param make  returns one on every rank, with a short deadline
+  template <class Make>
+  static void check_uncompared(Make&& make, Findings& findings) {
+    for (const std::size_t n : {std::size_t{2}, std::size_t{1} << 18})
+      for (const bool asynchronous : {false, true}) check_all(make, false, findings, n, asynchronous);
   }
 
  private:
@@ -32,18 +41,22 @@ struct Mismatches {
     float operator()(float a, float b) const { return factor * (a + b); }
   };
 
-  template <class C>
-  static void check_all(C& parent, Findings& findings, std::size_t n, bool asynchronous) {
-    const auto ranks = static_cast<std::size_t>(parent.size());
-    const bool odd = parent.rank() == parent.size() - 1;
+  template <class Make>
+  static void check_all(Make&& make, bool compares, Findings& findings, std::size_t n, bool asynchronous) {
+    using C = decltype(make());
+    const C first = make();
+    const auto ranks = static_cast<std::size_t>(first.size());
+    const bool odd = first.rank() == first.size() - 1;
     const auto fails = [&](const std::string& what, auto&& call) {
-      auto comm = parent.split(0, parent.rank());
+      auto comm = make();
       const std::string where =
           what + (asynchronous ? ", asynchronous, " : ", blocking, ") + std::to_string(n) + " elements: ";
       try {
         call(comm);
-        findings.expect(false, where + "nothing was thrown");
+        findings.expect(!compares, where + "nothing was thrown");
       } catch (const distx::MismatchError&) {
+      } catch (const distx::Error& error) {
+        findings.expect(!compares, where + error.what());
       } catch (const std::exception& error) {
         findings.expect(false, where + error.what());
       }
