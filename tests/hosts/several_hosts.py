@@ -49,6 +49,9 @@ class SeveralHosts(unittest.TestCase):
         return [self.hosts.start(f"node{host}", *words, DISTX_FILE=folder, DISTX_RANK=str(rank), DISTX_SIZE=str(len(ranks_on)))
                 for rank, host in enumerate(ranks_on)]
 
+    def by_distx_run(self, hosts, *words):
+        return [self.hosts.start("node1", os.path.join(ROOT, "tools", "run"), "--hosts", hosts, "--rsh", self.hosts.agent, *words)]
+
     def by_mpirun(self, slots, *words):
         """Starts Open MPI's mpirun on node1, with these slots on the hosts."""
         file = os.path.join(self.hosts.folder, "slots")
@@ -79,6 +82,7 @@ class SeveralHosts(unittest.TestCase):
         local, backend, bits = self.where(self.by_tcp([1, 1, 2, 2], steps))
         self.assertEqual((local, backend), (pairs, "shm+gloo"))
         self.assertEqual(self.where(self.by_folder([1, 1, 2, 2], steps)), (pairs, "shm+gloo", bits))
+        self.assertEqual(self.where(self.by_distx_run("node1:2,node2:2", steps)), (pairs, "shm+gloo", bits))
         self.assertEqual(self.where(self.by_mpirun([2, 2], steps)), (pairs, "shm+mpi", bits))
         # Round robin: the ranks of a host are not consecutive.
         robin = [(0, 2), (0, 2), (1, 2), (1, 2)]
