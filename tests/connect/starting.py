@@ -206,6 +206,10 @@ class Starting(unittest.TestCase):
                 done = run(RUN, "-n", size, program, case, "tcp")
                 self.assertEqual((done.returncode, done.stderr), (0, ""), f"{case} on {size}")
 
+    def test_two_hundred_ranks(self):
+        done = run(RUN, "-n", 200, program, "meets", "tcp")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
     def test_a_rank_that_is_killed(self):
         for size in (2, 4):
             done = run(RUN, "-n", size, program, "killed")
