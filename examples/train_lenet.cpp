@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 
 #include <fmt/core.h>
 #include <CLI/CLI.hpp>
@@ -172,6 +173,10 @@ void train(distx::AnyCommunicator<> comm, const Metered& counted, const Phases& 
   const auto traffic = counted.ledger() - at_start;
   examples::WeightsHash hash;
   training->add_to(hash);
+  std::uint32_t least = hash.value(), greatest = hash.value();
+  distx::all_reduce(comm, least, distx::min);
+  distx::all_reduce(comm, greatest, distx::max);
+  if (least != greatest) throw std::runtime_error("the ranks have different weights");
   const examples::TrainingCost cost(comm, training->times(), std::max<std::size_t>(1, step_losses.size()),
                                     training->memory(), traffic);
   const auto traffic_at_start = distx::sum_over_ranks(at_start, comm);

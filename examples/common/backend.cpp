@@ -5,6 +5,9 @@
 
 #include <distx/distx.hpp>
 #include <distx/file.hpp>
+#ifdef EXAMPLES_WITH_GLOO
+#include <distx/gloo.hpp>
+#endif
 #include <distx/mpi.hpp>
 #include <distx/shm.hpp>
 #include <distx/tcp.hpp>
@@ -15,8 +18,9 @@ namespace examples {
 
 void Backend::describe(CLI::App& app) {
   app.add_option("--backend", name,
-                 "auto, serial, threads, shm or mpi; auto is mpi under mpirun, shm under another launcher, else serial")
-      ->check(CLI::IsMember({"auto", "serial", "threads", "shm", "mpi"}))
+                 "auto, serial, threads, shm, mpi, gloo or best; auto is mpi under mpirun, shm under another launcher, "
+                 "else serial; best is shm inside each host, and mpi or gloo across hosts")
+      ->check(CLI::IsMember({"auto", "serial", "threads", "shm", "mpi", "gloo", "best"}))
       ->capture_default_str();
   app.add_option("--ranks", ranks, "number of ranks if no launcher starts them, for threads and shm")
       ->check(CLI::Range(1, 1000000))
@@ -34,6 +38,9 @@ void Backend::run(distx::AnyConnector& connector, const std::function<void(distx
           "--backend shm or mpi");
     if (name == "mpi" && several && !by_mpi)
       throw distx::ConnectError("--backend mpi requires mpirun: start the program with mpirun, or use --backend shm");
+#ifndef EXAMPLES_WITH_GLOO
+    if (name == "gloo") throw distx::ConnectError("--backend gloo requires Gloo: install libgloo-dev and build again");
+#endif
   });
   if (name == "threads") {
     distx::spawn(ranks, [&](auto& self) { body(Any(distx::ThreadCommunicator(self))); });
@@ -41,6 +48,12 @@ void Backend::run(distx::AnyConnector& connector, const std::function<void(distx
     distx::spawn(ranks, [&](auto& self) { body(Any(distx::ShmCommunicator(self))); });
   } else if (name == "shm" || (name == "auto" && several && !by_mpi)) {
     body(Any(distx::ShmCommunicator(connector)));
+  } else if (name == "best") {
+    body(distx::best_communicator(connector));
+#ifdef EXAMPLES_WITH_GLOO
+  } else if (name == "gloo") {
+    body(Any(distx::GlooCommunicator(connector)));
+#endif
   } else if (name == "mpi" || (name == "auto" && several)) {
     body(Any(distx::MpiCommunicator(connector)));
   } else {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 
@@ -18,6 +19,7 @@ class WeightsHash {
     const auto bytes = std::as_bytes(values);
     crc_ = crc32_z(crc_, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size());
   }
+  [[nodiscard]] std::uint32_t value() const { return static_cast<std::uint32_t>(crc_); }
   [[nodiscard]] std::string text() const { return fmt::format("{:08x}", crc_); }
 
  private:

@@ -3,3 +3,4 @@
 // Ranks that find each other in a shared folder; it needs the headers of a POSIX system.
 #include "distx/connect/file/file_connector.hpp"
 #include "distx/connect/file/launcher.hpp"
+#include "distx/connect/file/spawn_processes.hpp"

@@ -5,3 +5,4 @@
 #endif
 // Data between processes of one host or several over TCP, without MPI.
 #include "distx/gloo/communicator.hpp"
+#include "distx/gloo/detail/maker.hpp"

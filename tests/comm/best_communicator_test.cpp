@@ -5,6 +5,8 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
+
 #include "comm/made_up_machines.hpp"
 #include "comm/outcomes.hpp"
 
@@ -33,7 +35,8 @@ class Processes : public test::MadeUpMachines<distx::ThreadConnector> {
 };
 
 /// Returns the chosen backend or the error message, the same on every rank.
-template <class SharedMemory = distx::detail::NoMaker, class Mpi = distx::detail::NoMaker>
+template <class SharedMemory = distx::detail::NoMaker, class Mpi = distx::detail::NoMaker,
+          class Gloo = distx::detail::NoMaker>
 std::string chosen(std::string_view machines, bool strangers) {
   std::vector<std::string> all(machines.size());
   distx::spawn(static_cast<int>(machines.size()), [&](distx::ThreadConnector& connector) {
@@ -41,7 +44,7 @@ std::string chosen(std::string_view machines, bool strangers) {
     processes.strangers = strangers;
     auto& mine = all[static_cast<std::size_t>(connector.rank())];
     try {
-      auto comm = distx::best_communicator<Processes, SharedMemory, Mpi>(processes);
+      auto comm = distx::best_communicator<Processes, SharedMemory, Mpi, Gloo>(processes);
       mine = comm.backend();
       int total = 1;
       distx::all_reduce(comm, total, distx::sum);
@@ -56,35 +59,70 @@ std::string chosen(std::string_view machines, bool strangers) {
   return all.front();
 }
 
-bool serves_threads = true;
+bool serves = true, serves_threads = true;
 
 struct StandIn {
   template <distx::Connector C>
   static distx::AnyCommunicator<> make(C& connector, distx::Timeout deadline) {
     return distx::AnyCommunicator<>(distx::ThreadCommunicator(connector, deadline));
   }
+  template <distx::Connector C>
+  static bool serves(C&) {
+    return ::serves;
+  }
   static bool serves_threads() { return ::serves_threads; }
+};
+
+std::atomic<int> gloo_made = 0;
+
+struct Gloo {
+  template <distx::Connector C>
+  static distx::AnyCommunicator<> make(C& connector, distx::Timeout deadline) {
+    ++gloo_made;
+    return StandIn::make(connector, deadline);
+  }
 };
 
 TEST_CASE("best_communicator selects the backend by the location of the ranks") {
   const auto missing = [](int ranks, const std::string& vendor) {
-    return "these " + std::to_string(ranks) + " ranks need a communicator of <distx/" + vendor +
-           ".hpp>: include it beside <distx/distx.hpp>";
+    return "these " + std::to_string(ranks) + " ranks need a communicator of " + vendor +
+           ": include it beside <distx/distx.hpp>";
   };
+  const std::string shm = "<distx/shm.hpp>", network = "<distx/gloo.hpp>, or of <distx/mpi.hpp> if mpirun starts them";
   CHECK(chosen("0", true) == "serial");
   CHECK(chosen("000", false) == "threads");
-  CHECK(chosen("00", true) == missing(2, "shm"));
-  CHECK(chosen("012", false) == missing(3, "mpi"));
-  CHECK(chosen("0112", false) == missing(4, "shm"));
+  CHECK(chosen("00", true) == missing(2, shm));
+  CHECK(chosen("012", false) == missing(3, network));
+  CHECK(chosen("0112", false) == missing(4, shm));
 
   // ThreadCommunicator accepts thread ranks whatever the assignment to hosts.
-  CHECK(chosen<StandIn>("0112", false) == missing(4, "mpi"));
+  CHECK(chosen<StandIn>("0112", false) == missing(4, network));
   CHECK(chosen<StandIn, StandIn>("0112", false) == "threads+threads");
   CHECK(chosen<StandIn, StandIn>("012", false) == "threads");
   serves_threads = false;
   CHECK(chosen<StandIn, StandIn>("012", false) == "threads");
   CHECK(chosen<StandIn, StandIn>("0112", false).find("MPI was not started for calls of several threads") !=
         std::string::npos);
+}
+
+TEST_CASE("best_communicator selects Gloo between hosts if MPI did not start the ranks") {
+  serves_threads = true;
+  for (const bool by_mpi : {true, false}) {
+    CAPTURE(by_mpi);
+    serves = by_mpi;
+    for (const std::string_view machines : {"012", "0112"}) {
+      gloo_made = 0;
+      CHECK(chosen<StandIn, StandIn, Gloo>(machines, false) == (machines.size() == 3 ? "threads" : "threads+threads"));
+      CHECK(gloo_made == (by_mpi ? 0 : static_cast<int>(machines.size())));
+    }
+  }
+  serves = false;
+  CHECK(chosen<StandIn, distx::detail::NoMaker, Gloo>("012", false) == "threads");
+  // MPI is not initialized, so it is not asked for its thread level.
+  serves_threads = false;
+  CHECK(chosen<StandIn, StandIn, Gloo>("0112", false) == "threads+threads");
+  CHECK(chosen<StandIn, StandIn>("0112", false).find("of <distx/gloo.hpp>, or of") != std::string::npos);
+  serves = true;
 }
 
 }  // namespace

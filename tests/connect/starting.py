@@ -122,6 +122,80 @@ class Launcher(unittest.TestCase):
         self.with_pipe("echo x >&9; exec sleep 60", until=lambda process: process.kill(), status=-9)
 
 
+class SeveralHosts(unittest.TestCase):
+    """--hosts, with a remote shell that stays on this host."""
+
+    def setUp(self):
+        self.folder = tempfile.mkdtemp()
+        self.shell = os.path.join(self.folder, "rsh")
+        with open(self.shell, "w", encoding="utf-8") as file:
+            file.write(f'#!/bin/sh\necho "$@" >> {self.folder}/commands\nshift\nexec sh -c "$*"\n')
+        os.chmod(self.shell, 0o755)
+
+    def tearDown(self):
+        shutil.rmtree(self.folder)
+
+    def run_on(self, hosts, *words, **variables):
+        return run(RUN, "--hosts", hosts, "--rsh", self.shell, *words, **variables)
+
+    def test_every_rank_knows_itself(self):
+        done = self.run_on("a:2,b", "sh", "-c", 'echo "$DISTX_RANK of $DISTX_SIZE at $DISTX_CONNECT in $PWD $DISTX_LOG $DISTX_TOKEN"',
+                           DISTX_LOG="x y")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        lines = sorted(done.stdout.splitlines())
+        self.assertEqual([line.split()[:3] for line in lines], [[str(rank), "of", "3"] for rank in range(3)])
+        self.assertEqual(len({tuple(line.split()[3:]) for line in lines}), 1)
+        self.assertRegex(lines[0], rf" at tcp://a:\d+ in {os.getcwd()} x y [0-9a-f]{{64}}$")
+        with open(os.path.join(self.folder, "commands"), encoding="utf-8") as file:
+            commands = file.read()
+        self.assertEqual(sorted(re.findall("^[ab] sh", commands, re.MULTILINE)), ["a sh", "a sh", "b sh"])
+        self.assertNotIn(lines[0].split()[-1], commands)  # the token
+
+    def test_the_program_keeps_its_arguments(self):
+        self.assertEqual(self.run_on("a", "printf", "%s|", "a 'b", "$HOME", "", "*").stdout, "a 'b|$HOME||*|")
+
+    def test_the_rank_that_failed_is_named(self):
+        pids = os.path.join(self.folder, "pids")
+        done = self.run_on("a:2,b", "--grace", 0.2, "sh", "-c",
+                           f"[ $DISTX_RANK = 1 ] && exit 7; trap '' TERM; echo $$ >> {pids}; while :; do sleep 1; done")
+        self.assertEqual(done.returncode, 7)
+        self.assertEqual(done.stderr.splitlines(),
+                         ["run: rank 1 of 3 ended with status 7; the others have 0.2 s to end",
+                          "run: rank 0 of 3 was ended because rank 1 failed", "run: rank 2 of 3 was ended because rank 1 failed"])
+        with open(pids, encoding="ascii") as file:
+            self.assertFalse([pid for pid in file.read().split() if os.path.exists(f"/proc/{pid}")])
+        done = self.run_on("a:2", "sh", "-c", "[ $DISTX_RANK = 1 ] && kill -9 $$; sleep 0.1; echo I too")
+        self.assertEqual((done.returncode, done.stdout), (137, "I too\n"))
+        self.assertIn("rank 1 of 2 was killed by signal 9 (Killed)", done.stderr)
+
+    def test_a_launcher_that_is_killed_leaves_nothing(self):
+        pid = os.path.join(self.folder, "pid")
+        launcher = subprocess.Popen([RUN, "--hosts", "a", "--rsh", self.shell, "sh", "-c", f"echo $$ > {pid}.new; mv {pid}.new {pid}; "
+                                     "sleep 60; :"], stdin=subprocess.DEVNULL, env=environment())
+        end = time.monotonic() + 20
+        while not os.path.exists(pid) and time.monotonic() < end:
+            time.sleep(0.01)
+        launcher.kill()
+        launcher.wait()
+        with open(pid, encoding="ascii") as file:
+            process = file.read().strip()
+        while os.path.exists(f"/proc/{process}") and time.monotonic() < end:
+            time.sleep(0.01)
+        self.assertFalse(os.path.exists(f"/proc/{process}"))
+
+    def test_bad_arguments(self):
+        for hosts in ("a:0", "a:x", ":2", "a,,b", "-oProxyCommand=x"):
+            done = self.run_on(f"{hosts}", "true") if hosts[0] != "-" else run(RUN, f"--hosts={hosts}", "true")
+            self.assertEqual(done.returncode, 2, hosts)
+            self.assertIn("invalid host", done.stderr)
+        self.assertEqual(run(RUN, "-n", 2, "--hosts", "a", "true").returncode, 2)
+        done = self.run_on("a", "/there/is/no/such/program")
+        self.assertEqual((done.returncode, "cannot start '/there/is/no/such/program' on " in done.stderr), (127, True))
+        done = run(RUN, "--hosts", "a", "--rsh", "/there/is/no/such/shell", "true")
+        self.assertEqual((done.returncode, done.stderr),
+                         (127, "run: cannot start '/there/is/no/such/shell': No such file or directory\n"))
+
+
 class Starting(unittest.TestCase):
     def assert_all_met(self, done):
         self.assertEqual([(status, errors) for status, _, errors in done], [(0, "")] * len(done))
@@ -131,6 +205,10 @@ class Starting(unittest.TestCase):
             for case in ("laws", "threads"):
                 done = run(RUN, "-n", size, program, case, "tcp")
                 self.assertEqual((done.returncode, done.stderr), (0, ""), f"{case} on {size}")
+
+    def test_two_hundred_ranks(self):
+        done = run(RUN, "-n", 200, program, "meets", "tcp")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
 
     def test_a_rank_that_is_killed(self):
         for size in (2, 4):
@@ -274,9 +352,10 @@ class Starting(unittest.TestCase):
 
 if __name__ == "__main__":
     if sys.argv[1] == "--launcher":
-        case = Launcher
+        cases = (Launcher, SeveralHosts)
     else:
-        case, program, store = Starting, *map(os.path.abspath, sys.argv[1:3])
-    loaded = unittest.defaultTestLoader.loadTestsFromTestCase(case)
+        cases = (Starting,)
+        program, store = map(os.path.abspath, sys.argv[1:3])
+    loaded = unittest.TestSuite(unittest.defaultTestLoader.loadTestsFromTestCase(case) for case in cases)
     result = unittest.TextTestRunner(sys.stdout, verbosity=2).run(loaded)
     sys.exit(0 if result.wasSuccessful() else 1)

@@ -29,4 +29,5 @@ TEST_CASE("every input of the fuzzers' corpora is read or rejected") {
   CHECK(replay("manifest", fuzz::manifest) > 10);
   CHECK(replay("idx", fuzz::idx) > 10);
   CHECK(replay("csv", fuzz::csv) > 5);
+  CHECK(replay("frames", fuzz::frames) > 5);
 }

@@ -30,6 +30,9 @@ class Meeting(unittest.TestCase):
             done = run(size, "laws", *(["tcp"] if size > 1 else []))
             self.assertEqual(done.returncode, 0, done.stderr)
 
+    def test_two_hundred_ranks(self):
+        self.assertEqual(run(200, "meets", "tcp").returncode, 0)
+
     def test_log(self):
         for variables in ({}, {"DISTX_CONNECT": "pmix://"}):
             done = run(2, "meets", "tcp", DISTX_LOG="info", **variables)

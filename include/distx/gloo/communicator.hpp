@@ -71,8 +71,7 @@ class GlooCommunicator : public detail::BasicCommunicator<GlooCommunicator, deta
     on_every_rank("listen", [&] {
       ::gloo::transport::tcp::attr where(options.address.c_str());
       if (options.address.empty() && one_host) where.hostname = "127.0.0.1";
-      const detail::BrokenPipeGuard guard;  // for the device's thread, too
-      links = std::make_unique<detail::GlooLinks>(::gloo::transport::tcp::CreateDevice(where), self, options.deadline,
+      links = std::make_unique<detail::GlooLinks>(detail::new_gloo_device(where), self, options.deadline,
                                                   detail::failure_channel_of(connector), identity);
       mine = links->listen(self.size);
     });

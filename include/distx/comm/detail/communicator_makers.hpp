@@ -12,10 +12,12 @@ struct NoMaker {};
 
 struct SharedMemoryTag {};
 struct MpiTag {};
+struct GlooTag {};
 
 /// Returns the type by which a vendor's header makes communicators, selected by an overload for the vendor's tag. It
-/// has `static AnyCommunicator<> make(connector, deadline)` and, for MPI, `static bool serves_threads()`. It is looked
-/// up when `best_communicator` is instantiated, so programs that do not call it do not compile the makers.
+/// has `static AnyCommunicator<> make(connector, deadline)` and, for MPI, `static bool serves(connector)`, which
+/// returns whether MPI started the ranks, and `static bool serves_threads()`, which requires that MPI is initialized.
+/// It is looked up when `best_communicator` is instantiated, so programs that do not call it do not compile the makers.
 NoMaker maker_for(...);
 
 template <class Tag, class Connector>
@@ -24,13 +26,14 @@ struct DependentTag : Tag {};
 template <class Tag, class Connector>
 using maker_t = decltype(maker_for(DependentTag<Tag, Connector>{}));
 
-/// Checks that the vendor's header is included. @throws ConnectError that names the missing header
 template <class Maker>
-void demand_maker(const char* header, const ErrorContext& context) {
-  if constexpr (std::is_same_v<Maker, NoMaker>)
-    throw ConnectError("these " + std::to_string(context.size) + " ranks need a communicator of <distx/" + header +
-                           ">: include it beside <distx/distx.hpp>",
-                       context);
+inline constexpr bool is_included = !std::is_same_v<Maker, NoMaker>;
+
+/// @throws ConnectError that names the header of the missing maker
+[[noreturn]] inline void demand_maker(const std::string& header, const ErrorContext& context) {
+  throw ConnectError("these " + std::to_string(context.size) + " ranks need a communicator of " + header +
+                         ": include it beside <distx/distx.hpp>",
+                     context);
 }
 
 }  // namespace distx::detail

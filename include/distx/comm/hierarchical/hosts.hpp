@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "distx/connect/connector.hpp"
+#include "distx/connect/detail/host.hpp"
 
 namespace distx::detail {
 
@@ -49,17 +50,19 @@ class Hosts {
   bool consecutive_ = true;
 };
 
-/// Assigns ranks to hosts by the connector's local ranks: local rank k comes after k-1 on its host. Collective.
+/// Assigns ranks to hosts by the connector's local ranks: local rank k comes after k-1 on its host. If that fits
+/// several hosts, the identity of the host decides. Collective.
 /// @throws ConnectError on every rank if the local ranks match no assignment to hosts, or more than one
 template <Connector C>
 [[nodiscard]] Hosts hosts_of(C& connector) {
   struct Local {
     int rank, size;
+    HostId host;
   };
   struct HostRanks {
     int first, arrived, size;
   };
-  const auto all = all_gather_values(connector, Local{connector.local_rank(), connector.local_size()});
+  const auto all = all_gather_values(connector, Local{connector.local_rank(), connector.local_size(), host_id()});
   const auto fail = [&](std::size_t rank, const std::string& message) {
     throw ConnectError(
         "rank " + std::to_string(rank) + " reports local rank " + std::to_string(all[rank].rank) + " of " +
@@ -72,10 +75,16 @@ template <Connector C>
     const Local& local = all[rank];
     if (local.rank == 0) hosts.push_back({static_cast<int>(rank), 0, local.size});
     const auto fits = [&](const HostRanks& m) { return m.arrived == local.rank && m.size == local.size; };
-    const auto host = local.rank == 0 ? hosts.end() - 1 : std::find_if(hosts.begin(), hosts.end(), fits);
+    const auto is_same = [&](const HostRanks& m) {
+      return fits(m) && all[static_cast<std::size_t>(m.first)].host == local.host;
+    };
+    auto host = local.rank == 0 ? hosts.end() - 1 : std::find_if(hosts.begin(), hosts.end(), fits);
     if (host == hosts.end() || local.rank >= local.size) fail(rank, ", which fits no host");
-    if (local.rank != 0 && std::count_if(hosts.begin(), hosts.end(), fits) > 1)
-      fail(rank, ", which fits more than one host; start the ranks host by host (mpirun --map-by core)");
+    if (local.rank != 0 && std::count_if(hosts.begin(), hosts.end(), fits) > 1) {
+      host = std::find_if(hosts.begin(), hosts.end(), is_same);
+      if (std::count_if(hosts.begin(), hosts.end(), is_same) != 1)
+        fail(rank, ", which fits more than one host; start the ranks host by host (mpirun --map-by core)");
+    }
     ++host->arrived;
     first.push_back(host->first);
   }

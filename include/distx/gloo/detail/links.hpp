@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <future>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -31,6 +32,20 @@ struct GlooAddress {
   static std::atomic<std::uint64_t> made{0};
   const std::uint64_t words[]{made++, static_cast<std::uint64_t>(Deadline::clock::now().time_since_epoch().count())};
   return fnv1a(std::as_bytes(std::span(words)));
+}
+
+/// Returns a device, whose thread inherits what is set here: it blocks SIGPIPE, and does not preempt the threads that
+/// wake it. Gloo's thread polls a connection that another thread is writing to, so if it preempted that thread, it
+/// would poll until it is preempted itself.
+[[nodiscard]] inline std::shared_ptr<::gloo::transport::Device> new_gloo_device(
+    const ::gloo::transport::tcp::attr& where) {
+  const auto make = [&] {
+    const BrokenPipeGuard guard;
+    const sched_param none{};
+    ::pthread_setschedparam(::pthread_self(), SCHED_BATCH, &none);
+    return ::gloo::transport::tcp::CreateDevice(where);
+  };
+  return std::async(std::launch::async, make).get();
 }
 
 /// One transfer of a step, to or from one rank.

@@ -14,6 +14,13 @@ struct Maker {
   static AnyCommunicator<> make(C& connector, Timeout deadline) {
     return AnyCommunicator<>(MpiCommunicator(connector, {.deadline = deadline}));
   }
+  template <Connector C>
+  static bool serves([[maybe_unused]] C& connector) {
+    if constexpr (std::same_as<C, AnyConnector>)
+      return connector.template target<MpiConnector>() != nullptr;
+    else
+      return std::same_as<C, MpiConnector>;
+  }
   static bool serves_threads() { return MpiCommunicator::serves_threads(); }
 };
 

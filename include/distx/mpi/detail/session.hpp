@@ -2,12 +2,15 @@
 #pragma once
 #include <boost/mpi/environment.hpp>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <exception>
 #include <memory>
+#include <vector>
 
 #include "distx/connect/connect.hpp"
+#include "distx/connect/detail/host.hpp"
 #include "distx/connect/failure_channel.hpp"
 #include "distx/core/detail/wait.hpp"
 #include "distx/mpi/detail/control.hpp"
@@ -142,12 +145,13 @@ class Session final : public FailureChannel {
       throw refused("a launcher has started " + std::to_string(announced->size) + " ranks (" + announced->variable +
                     " is set), and MPI sees only this one: use the mpirun of the MPI library that this program is "
                     "linked with");
-    MPI_Comm near = MPI_COMM_NULL;
-    check(MPI_Comm_split_type(this->comm(), MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &near), "MPI_Comm_split_type",
+    const HostId host = host_id();
+    constexpr int bytes = static_cast<int>(sizeof host);
+    std::vector<HostId> hosts(static_cast<std::size_t>(size_));
+    check(MPI_Allgather(host.data(), bytes, MPI_BYTE, hosts.data(), bytes, MPI_BYTE, this->comm()), "MPI_Allgather",
           where("MpiConnector"));
-    const auto owner = unique_comm::from_native_handle(near);
-    check(MPI_Comm_rank(near, &local_rank_), "MPI_Comm_rank", where("MpiConnector"));
-    check(MPI_Comm_size(near, &local_size_), "MPI_Comm_size", where("MpiConnector"));
+    local_rank_ = static_cast<int>(std::count(hosts.begin(), hosts.begin() + rank_, host));
+    local_size_ = static_cast<int>(std::count(hosts.begin(), hosts.end(), host));
     user_ops_ = {make_user_op(false), make_user_op(true)};
   }
 

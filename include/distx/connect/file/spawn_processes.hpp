@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <iostream>
+
+#include "distx/connect/file/file_connector.hpp"
+#include "distx/core/deadline.hpp"
+
+namespace distx {
+
+namespace detail::file {
+
+/// A process forked from this one.
+struct ChildProcess {
+  pid_t id;
+  unique_descriptor output;  ///< its report; closed when it has ended
+  bool ended = false;
+  int status = 0;               ///< see waitpid
+  std::string report{};         ///< the message of its exception
+  bool is_consequence = false;  ///< the exception says that another rank has failed
+
+  [[nodiscard]] bool failed() const noexcept { return ended && status != 0; }
+  [[nodiscard]] std::string how() const {
+    if (!report.empty()) return "threw: " + report;
+    if (!WIFSIGNALED(status)) return "exited with status " + std::to_string(WEXITSTATUS(status));
+    const int number = WTERMSIG(status);
+    return "was killed by signal " + std::to_string(number) + " (" + ::strsignal(number) + ")";
+  }
+};
+
+/// The processes of `spawn_processes`. Kills those that are left when it is destroyed.
+class ChildProcesses {
+ public:
+  ChildProcesses() = default;
+  ChildProcesses(const ChildProcesses&) = delete;
+  ChildProcesses& operator=(const ChildProcesses&) = delete;
+  ~ChildProcesses() {
+    kill();
+    wait(Deadline(no_timeout));
+  }
+  [[nodiscard]] const std::vector<ChildProcess>& all() const noexcept { return all_; }
+
+  /// Starts a process that runs `body()` and exits. @throws ConnectError if the system cannot start one
+  template <class Body>
+  void start(Body&& body) {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) fail();
+    auto read_end = unique_descriptor::from_native_handle(ends[0]);
+    const auto write_end = unique_descriptor::from_native_handle(ends[1]);
+    const pid_t parent = ::getpid(), process = ::fork();
+    if (process < 0) fail();
+    if (process == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      ::_exit(::getppid() == parent ? run(body, write_end) : 1);  // what else is open or registered is the parent's
+    }
+    all_.push_back({process, std::move(read_end)});
+  }
+  /// Waits until all have ended; returns whether they did before the deadline. Returns early if one fails and
+  /// `until_failure`.
+  bool wait(const Deadline& deadline, bool until_failure = false) {
+    for (;;) {
+      std::vector<pollfd> open;
+      for (ChildProcess& child : all_) {
+        collect(child);
+        if (child.failed() && until_failure) return false;
+        if (!child.ended) open.push_back({child.output.native_handle(), 0, 0});
+      }
+      if (open.empty()) return true;
+      if (deadline.expired()) return false;
+      ::poll(open.data(), open.size(), 50);  // ends as soon as a process does, unless it has left the pipe to another
+    }
+  }
+  void kill() noexcept {
+    for (const ChildProcess& child : all_)
+      if (!child.ended) ::kill(child.id, SIGKILL);
+  }
+
+ private:
+  static constexpr std::size_t longest_report = 4000;  // bytes; a pipe takes that many at once
+
+  /// Returns the exit status of a child.
+  template <class Body>
+  static int run(Body& body, const unique_descriptor& output) noexcept {
+    char kind = 'e';
+    std::string report;
+    try {
+      body();
+    } catch (const RevokedError& error) {
+      kind = 'c', report = error.what();
+    } catch (const RankFailure& error) {
+      kind = 'c', report = error.what();
+    } catch (const std::exception& error) {
+      report = error.what();
+    } catch (...) {
+      report = "unknown exception (not derived from std::exception)";
+    }
+    std::cout.flush();
+    std::fflush(nullptr);
+    if (report.empty()) return 0;
+    report = (kind + report).substr(0, longest_report);
+    return ::write(output.native_handle(), report.data(), report.size()) < 0 ? 2 : 1;
+  }
+  static void collect(ChildProcess& child) {
+    if (child.ended || ::waitpid(child.id, &child.status, WNOHANG) != child.id) return;
+    child.ended = true;
+    char bytes[longest_report];
+    if (const auto count = ::read(child.output.native_handle(), bytes, sizeof bytes); count > 0) {
+      child.is_consequence = bytes[0] == 'c';
+      child.report.assign(bytes + 1, bytes + count);
+    }
+  }
+  [[noreturn]] static void fail() {
+    throw ConnectError(std::string("cannot start a process: ") + std::strerror(errno),
+                       {.operation = "spawn_processes"});
+  }
+
+  std::vector<ChildProcess> all_;
+};
+
+/// See `distx::spawn_processes`. @param grace  what the others have to end after a rank has failed
+template <class F>
+void run_processes(int count, F& f, Timeout deadline, Timeout grace) {
+  if (count < 1)
+    throw InvalidArgument("invalid number of processes " + std::to_string(count) + ": must be at least 1",
+                          {.operation = "spawn_processes"});
+  struct NewFolder {
+    std::filesystem::path path = std::filesystem::temp_directory_path() / ("distx-spawn-" + random_name());
+    ~NewFolder() {
+      std::error_code error;
+      std::filesystem::remove_all(path, error);
+    }
+  } const folder;
+  ChildProcesses processes;
+  // Otherwise the children would write it, too.
+  std::cout.flush();
+  std::fflush(nullptr);
+  for (int rank = 0; rank < count; ++rank)
+    processes.start([&] {
+      FileConnector connector(folder.path, rank, count, {.deadline = deadline});
+      f(connector);
+    });
+  if (!processes.wait(Deadline(no_timeout), true)) processes.wait(Deadline(grace));
+  const auto ended_by_themselves = [&] {
+    std::vector<int> failed;
+    for (int rank = 0; rank < count; ++rank)
+      if (processes.all()[static_cast<std::size_t>(rank)].failed()) failed.push_back(rank);
+    return failed;
+  }();
+  if (ended_by_themselves.empty()) return;
+  // Those that say that another one failed do not say why.
+  std::string text;
+  int first = -1;
+  for (const bool consequences : {false, true})
+    for (const int rank : ended_by_themselves) {
+      const ChildProcess& process = processes.all()[static_cast<std::size_t>(rank)];
+      if (process.is_consequence != consequences || (consequences && first >= 0)) continue;
+      if (first < 0) first = rank;
+      text += (text.empty() ? "" : "; ") + ("rank " + std::to_string(rank) + " of " + std::to_string(count) + " ") +
+              process.how();
+    }
+  throw RankFailure(text, first, nullptr, {.operation = "spawn_processes", .size = count});
+}
+
+}  // namespace detail::file
+
+/// Runs `f(connector)` once for each rank, each in a new process of this host; blocks until all have ended.
+///
+/// The processes are forked, so each has a copy of the calling thread and of this process's memory, and nothing that it
+/// changes comes back. Call it before the process starts other threads, MPI or CUDA. A rank that returns from `f` exits
+/// without running destructors of this process's objects. If this process ends, so do the ranks. If a rank fails, the
+/// other ranks' waits end; those that have not ended after ten seconds are killed.
+///
+///     distx::spawn_processes(4, [](distx::FileConnector& connector) { distx::ShmCommunicator comm(connector); … });
+///
+/// @param deadline  how long the connector's calls wait for the other ranks
+/// @throws RankFailure with the first rank that failed, and for each that did so by itself, the message of its
+///         exception, its exit status, or the signal that killed it; ConnectError if a process cannot be started
+template <class F>
+  requires std::invocable<F&, FileConnector&>
+void spawn_processes(int count, F&& f, Timeout deadline = default_deadline) {
+  detail::file::run_processes(count, f, deadline, std::chrono::seconds(10));
+}
+
+}  // namespace distx
