@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include "distx/shm/detail/futex.hpp"
 #include "distx/shm/detail/mailbox.hpp"
 #include "distx/shm/detail/shared_table.hpp"
 
@@ -43,7 +44,9 @@ class SegmentRegion final : public shared_memory::SharedRegion {
   }
 
   SegmentRegion(std::shared_ptr<Segment> control, int rank, int size, const Timeout& deadline)
-      : SharedRegion({control->data(), size, extent_for(size)}, deadline), segment_(std::move(control)), rank_(rank) {
+      : SharedRegion({control->data(), size, extent_for(size)}, deadline, across_processes),
+        segment_(std::move(control)),
+        rank_(rank) {
     shared_memory::RankBlock& mine = this->control().rank(rank);
     mine.process = process_;
     mine.process_began = process_state(process_).began;
@@ -96,7 +99,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
       if (needs_buffer) buffer = buffers_.take(mine->bytes);
     } while (cell == nullptr);
     if (second) return meet(*mine, *cell, context);
-    mine->cell = static_cast<std::size_t>(cell - box.cells);
+    mine->cell = box.index_of(*cell);
     mine->buffer = buffer;
     in_cells_.push_back(mine);
     if (!mine->sends) return;
@@ -106,7 +109,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
 
   [[nodiscard]] bool advance(shared_memory::MessageRequest& mine) noexcept override {
     if (mine.done()) return true;
-    Cell& cell = mailbox(mine).cells[mine.cell];
+    Cell& cell = mailbox(mine).cell(mine.cell);
     const auto outcome = cell.outcome.load(std::memory_order_acquire);
     if (outcome == Cell::open) return false;
     std::exception_ptr error;
@@ -128,7 +131,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
   bool withdraw(shared_memory::MessageRequest& mine) noexcept override {
     if (mine.done()) return false;
     Mailbox& box = mailbox(mine);
-    Cell& cell = box.cells[mine.cell];
+    Cell& cell = box.cell(mine.cell);
     const MailboxLock lock(*this, box, rank_);
     if (lock.held() && cell.state.load(std::memory_order_acquire) == Cell::met) return false;
     give_back(mine, cell);
@@ -160,6 +163,11 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     });
   }
 
+  /// Gives the cell back to the first side, which waits for that.
+  void settle(const shared_memory::MessageRequest& mine, Cell& cell, Cell::Outcome outcome) noexcept {
+    cell.outcome.store(outcome, std::memory_order_seq_cst);
+    ring_for_message(mine.sends ? mine.to : mine.from);
+  }
   /// Completes the second side; `cell` belongs to the first side, which waits for the outcome.
   void meet(shared_memory::MessageRequest& mine, Cell& cell, const ErrorContext& context) {
     if (cell.bytes != mine.bytes || cell.type != mine.type || cell.lengths != mine.lengths) {
@@ -168,7 +176,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
       mine.other_type = cell.type;
       cell.other_count = mine.count;
       cell.other_type = mine.type;
-      cell.outcome.store(Cell::mismatch, std::memory_order_release);
+      settle(mine, cell, Cell::mismatch);
       return mine.finish();
     }
     try {
@@ -190,10 +198,10 @@ class SegmentRegion final : public shared_memory::SharedRegion {
         copy(mine.target, room, mine.bytes);
       }
     } catch (...) {
-      cell.outcome.store(Cell::failed, std::memory_order_release);
+      settle(mine, cell, Cell::failed);
       throw;
     }
-    cell.outcome.store(Cell::done, std::memory_order_release);
+    settle(mine, cell, Cell::done);
     mine.finish();
   }
 
