@@ -63,8 +63,13 @@ struct RankBlock {
   // alive; otherwise 0.
   std::int64_t process = 0;
   std::uint64_t process_began = 0;
-  detail::Bell message_bell;  // rung when another rank completes a message of this one
+  detail::Bell message_bell;             // rung when another rank completes a message of this one
+  const std::uint64_t* probe = nullptr;  // in the rank's own memory, where it has stored process_began
 };
+
+/// Whether a rank can access the memory of another process.
+enum class Access : std::uint8_t { unknown, granted, denied };
+using Reach = std::atomic<Access>;
 
 struct alignas(alignment_bytes) Header {
   std::atomic<std::uint32_t> revoked{0};  // 1 while the reason is being written, then 2
@@ -103,7 +108,8 @@ class SharedLayout {
     inlined_ = rows_ + ranks_ * 2 * 2 * 2 * row_bytes_;
     staging_ = inlined_ + ranks_ * 2 * 2 * detail::round_up_to_lines(extent.inline_bytes);
     mailboxes_ = staging_ + ranks_ * 2 * 2 * extent.staging_bytes;
-    bytes_ = mailboxes_ + ranks_ * extent.mailbox_bytes;
+    reach_ = mailboxes_ + ranks_ * extent.mailbox_bytes;
+    bytes_ = reach_ + detail::round_up_to_lines(extent.mailbox_bytes == 0 ? 0 : ranks_ * ranks_ * sizeof(Reach));
   }
 
   [[nodiscard]] static std::size_t bytes_for(int size, const Extent& extent) noexcept {
@@ -120,7 +126,7 @@ class SharedLayout {
 
   [[nodiscard]] int size() const noexcept { return static_cast<int>(ranks_); }
   /// Returns whether ranks arrive by a tree. A few ranks read each other's words in less time.
-  [[nodiscard]] bool has_tree() const noexcept { return ranks_ > fan_in; }
+  [[nodiscard]] bool has_tree() const noexcept { return ranks_ > most_without_tree; }
   /// Counts a rank's arrival number `now` in the tree; returns whether it is the last. @pre has_tree()
   [[nodiscard]] bool climb(CallQueue queue, int r, std::uint64_t now) const noexcept {
     std::size_t index = static_cast<std::size_t>(r), members = ranks_;
@@ -158,6 +164,11 @@ class SharedLayout {
   [[nodiscard]] std::byte* staging(int r, CallQueue queue, std::size_t round) const noexcept {
     return base_ + staging_ + place(r, queue, round % 2) * extent_.staging_bytes;
   }
+  /// Returns whether rank `from` can access all memory of rank `to`, as it has found out. @pre there are mailboxes
+  [[nodiscard]] Reach& reach(int from, int to) const noexcept {
+    const std::size_t index = static_cast<std::size_t>(from) * ranks_ + static_cast<std::size_t>(to);
+    return *std::launder(reinterpret_cast<Reach*>(base_ + reach_ + index * sizeof(Reach)));
+  }
   [[nodiscard]] std::byte* mailbox(int r) const noexcept {
     return base_ + mailboxes_ + static_cast<std::size_t>(r) * extent_.mailbox_bytes;
   }
@@ -167,7 +178,7 @@ class SharedLayout {
     return (static_cast<std::size_t>(r) * 2 + static_cast<std::size_t>(queue)) * 2 + half;
   }
 
-  static constexpr std::size_t fan_in = 16;
+  static constexpr std::size_t most_without_tree = 8, fan_in = 16;
   static constexpr std::size_t nodes_of(std::size_t members) noexcept {
     std::size_t nodes = 0;
     while (members > 1) nodes += members = (members + fan_in - 1) / fan_in;
@@ -177,7 +188,7 @@ class SharedLayout {
   Extent extent_;
   std::size_t ranks_;
   std::byte* base_;
-  std::size_t row_bytes_, blocks_, nodes_, rows_, inlined_, staging_, mailboxes_, bytes_;
+  std::size_t row_bytes_, blocks_, nodes_, rows_, inlined_, staging_, mailboxes_, reach_, bytes_;
 };
 
 }  // namespace distx::detail::shared_memory

@@ -90,35 +90,35 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
   void arrive(CallQueue queue, int rank, const ErrorContext& context) {
     CallSlot& mine = control_.channel(rank, queue);
     const std::uint64_t now = mine.arrived.load(std::memory_order_relaxed) + 1;
-    int other = 0;
-    const auto late = [&] { return missing(queue, rank, now, other); };
+    const auto late = [&] {
+      int first = 0;
+      while (first + 1 < size() && has_arrived(queue, first, now)) ++first;
+      return missing(queue, rank, now, first);
+    };
+    LivenessProbe look(probe_interval());
     if (control_.has_tree()) {
       detail::Gate& gate = gate_of(queue);
       if (control_.climb(queue, rank, now)) gate.open(now, parking_);
       mine.arrived.store(now, std::memory_order_release);  // last: a rank that dies on its way has not arrived
-      LivenessProbe look(probe_interval());
-      const auto everyone_else_left = [&] { return gone(look, queue, now, rank); };
-      const auto first_missing = [&] {
-        while (other + 1 < size() && has_arrived(queue, other, now)) ++other;
-        return late();
-      };
       wait(
-          context, [&] { return gate.is_open(now); }, first_missing, everyone_else_left,
+          context, [&] { return gate.is_open(now); }, late, [&] { return gone(look, queue, now, rank); },
           detail::SleepOn{[&]() -> detail::Bell& { return gate.bell; }, probe_interval(), parking_});
       return;
     }
     mine.arrived.store(now, std::memory_order_seq_cst);
     mine.bell.ring(parking_);
-    LivenessProbe look(probe_interval());
+    // Ranks that take turns on a core arrive in turn: a rank that waits for the one before it first sleeps only once.
+    int passed = 0;
+    const auto awaited = [&] { return (rank + 2 * size() - 1 - passed) % size(); };
     const auto all = [&] {
-      while (other < size() && has_arrived(queue, other, now)) ++other;
-      return other == size();
+      while (passed + 1 < size() && has_arrived(queue, awaited(), now)) ++passed;
+      return passed + 1 >= size();
     };
     const auto lost = [&] {
+      const int other = awaited();
       return has_left(other) && !has_arrived(queue, other, now) ? other : gone(look, queue, now, rank);
     };
-    // Called while rank `other` has not arrived, or all have.
-    const auto bell = [&]() -> detail::Bell& { return control_.channel(std::min(other, size() - 1), queue).bell; };
+    const auto bell = [&]() -> detail::Bell& { return control_.channel(awaited(), queue).bell; };
     wait(context, all, late, lost, detail::SleepOn{bell, probe_interval(), parking_});
   }
 

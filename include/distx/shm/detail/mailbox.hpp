@@ -5,10 +5,23 @@
 
 namespace distx::detail::shm {
 
+/// Where the data of a message is.
+struct CellData {
+  enum class Place : std::uint32_t { in_cell, in_buffer, in_shared_memory, in_process };
+  Place place = Place::in_cell;
+  SegmentName buffer;
+  shared_memory::SharedAddress shared;
+  std::byte* address = nullptr;  ///< in the process of the first side
+
+  /// Returns whether the second side copies to or from the memory of the first, which need not copy.
+  [[nodiscard]] bool is_direct() const noexcept { return place >= Place::in_shared_memory; }
+};
+
 /// A message that has not been matched, or whose first side has not yet observed the match.
 ///
-/// The first side takes a cell and provides memory for the data: the cell's own for small messages, otherwise a buffer.
-/// The second side copies to or from that memory. The first side then frees the cell.
+/// The first side takes a cell and says where the data is: in the cell if there is little, in its own memory if the
+/// second side can access it, otherwise in a buffer. The second side copies to or from there. The first side then frees
+/// the cell.
 struct Cell {
   enum State : std::uint32_t { free, send_waits, receive_waits, met };
   enum Outcome : std::uint32_t { open, done, mismatch, failed };
@@ -26,7 +39,7 @@ struct Cell {
   std::uint64_t count = 0;
   std::uint64_t other_count = 0;
   std::uint64_t bytes = 0;
-  SegmentName buffer;
+  CellData data;
   alignas(alignment_bytes) std::byte small[small_bytes];
 };
 
@@ -60,7 +73,7 @@ struct Mailbox {
     return oldest;
   }
   /// Returns a cell for the first side of a message, or null if all are in use. @pre the lock is held
-  Cell* take(const shared_memory::MessageRequest& mine, const SegmentName& buffer) noexcept {
+  Cell* take(const shared_memory::MessageRequest& mine, const CellData& data) noexcept {
     std::uint32_t i = 0;
     while (i < in_use && cell(i).state.load(std::memory_order_acquire) != Cell::free) ++i;
     if (i == capacity) return nullptr;
@@ -75,7 +88,7 @@ struct Mailbox {
     taken.order = next_order++;
     taken.count = mine.count;
     taken.bytes = mine.bytes;
-    taken.buffer = buffer;
+    taken.data = data;
     taken.state.store(mine.sends ? Cell::send_waits : Cell::receive_waits, std::memory_order_release);
     return &taken;
   }
