@@ -188,14 +188,65 @@ TEST_CASE("the others are notified of ranks that throw, and nothing leaks") {
   CHECK(ended == std::vector<int>{1, 3});
 }
 
-/// A connector whose last rank pretends to run on another host: it modifies the data that it publishes.
+TEST_CASE("of many ranks, the others throw a RankFailure if one is killed, wherever they wait") {
+  for (const auto& [name, wait] : waits()) {
+    CAPTURE(name);
+    const auto ended = test::forked(20, [&](test::ForkedConnector& connector, test::Board&) {
+      Comm comm(connector, 60s);
+      distx::barrier(comm);
+      if (comm.rank() == 1) ::raise(SIGKILL);
+      try {
+        wait(comm, 1);
+      } catch (const distx::RankFailure& failure) {
+        return failure.failed_rank() == 1 ? 1 : 2;
+      } catch (const distx::RevokedError&) {
+        return 3;
+      }
+      return 4;
+    });
+    std::vector<int> expected(20, 1);
+    expected[1] = 1000 + SIGKILL;
+    CHECK(ended == expected);
+  }
+}
+
+/// A connector that counts its calls.
+class Counting : public distx::ThreadConnector {
+ public:
+  explicit Counting(distx::ThreadConnector connector) : distx::ThreadConnector(std::move(connector)) {}
+  void barrier() { ++calls, distx::ThreadConnector::barrier(); }
+  void broadcast(std::span<std::byte> bytes, int root) {
+    ++calls, distx::ThreadConnector::broadcast(bytes, root);
+    most_bytes = std::max(most_bytes, bytes.size());
+  }
+  void all_gather(std::span<const std::byte> send, std::span<std::byte> receive) {
+    ++calls, distx::ThreadConnector::all_gather(send, receive);
+    most_bytes = std::max(most_bytes, send.size());
+  }
+  int calls = 0;
+  std::size_t most_bytes = 0;
+};
+
+TEST_CASE("making a communicator takes two calls of the connector, with a few bytes per rank") {
+  distx::spawn(3, [](distx::ThreadConnector& connector) {
+    Counting counting(connector);
+    const Comm comm(counting);
+    CHECK(counting.calls == 2);
+    CHECK(counting.most_bytes <= 64);
+  });
+}
+
+/// A connector whose last rank receives the name of a segment on another host.
 class Elsewhere : public distx::ThreadConnector {
  public:
   explicit Elsewhere(distx::ThreadConnector connector) : distx::ThreadConnector(std::move(connector)) {}
-  void all_gather(std::span<const std::byte> send, std::span<std::byte> receive) {
-    std::vector<std::byte> told(send.begin(), send.end());
-    if (rank() + 1 == size()) told.front() ^= std::byte{1};
-    distx::ThreadConnector::all_gather(told, receive);
+  void broadcast(std::span<std::byte> bytes, int root) {
+    distx::ThreadConnector::broadcast(bytes, root);
+    distx::detail::shm::SegmentName name;
+    if (rank() + 1 != size() || bytes.size() != sizeof name) return;
+    std::memcpy(&name, bytes.data(), sizeof name);
+    name.host ^= 1;
+    std::memcpy(bytes.data(), &name, sizeof name);
   }
 };
 
@@ -210,7 +261,7 @@ TEST_CASE("ranks on different hosts are rejected on every rank") {
     }
   });
   for (const auto& sentence : words)
-    CHECK(sentence.find("rank 2 runs on another host than rank 0") != std::string::npos);
+    CHECK(sentence.find("rank 2: runs on another host than rank 0") != std::string::npos);
 }
 
 /// A connector in which one rank cannot find the segment of rank 0: it receives the name of another file.

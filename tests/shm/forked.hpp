@@ -18,7 +18,7 @@ struct Board {
     std::atomic<std::uint64_t> arrived{0};
     std::byte block[block_bytes];
   };
-  Rank ranks[8];
+  Rank ranks[24];
   std::atomic<int> steps{0};  // a progress counter for tests
 };
 

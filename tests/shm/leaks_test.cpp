@@ -53,6 +53,8 @@ void work(test::ForkedConnector& connector, const Until& until) {
       auto pending = distx::start_all_reduce(comm, own, distx::sum);
       distx::send_receive(comm, std::vector<float>(2000), right, memory.span().first(2000), left);
       pending.wait();
+      std::vector<float> long_message(70000);
+      distx::send_receive(comm, own, right, long_message, left);  // directly from process to process
       const auto half = comm.split(comm.rank() % 2, 0);
     }
   }

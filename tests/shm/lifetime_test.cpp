@@ -115,6 +115,41 @@ TEST_CASE("an allocation that exceeds the system's memory is rejected on every r
   CHECK_MESSAGE(test::all_say(all, "another error", "bytes available"), test::text_of(all));
 }
 
+TEST_CASE("long messages between processes arrive whole, from and to both kinds of memory, in both orders") {
+  const auto ended = test::forked(2, [](test::ForkedConnector& connector, test::Board&) {
+    Comm comm(connector, 60s);
+    constexpr std::size_t most = 1'500'001;
+    auto shared_from = comm.allocate<float>(most), shared_to = comm.allocate<float>(most);
+    std::vector<float> own_from(most), own_to(most);
+    const int other = 1 - comm.rank();
+    float turn = 0;
+    for (const std::size_t count : {std::size_t{300}, std::size_t{20000}, most})
+      for (const bool from_shared : {false, true})
+        for (const bool to_shared : {false, true})
+          for (const int first : {0, 1, 2}) {  // the rank that sends first; 2: both exchange
+            const auto from = from_shared ? shared_from.span().first(count) : std::span<float>(own_from).first(count);
+            const auto to = to_shared ? shared_to.span().first(count) : std::span<float>(own_to).first(count);
+            const auto value = [&](int rank, std::size_t i) {
+              return turn + static_cast<float>((static_cast<std::size_t>(rank) + i) % 1001);
+            };
+            turn += 1;
+            for (std::size_t i = 0; i < count; ++i) from[i] = value(comm.rank(), i), to[i] = -1;
+            if (first == 2) {
+              distx::send_receive(comm, from, other, to, other);
+            } else {
+              auto received = distx::start_receive(comm, to, other);
+              if (first != comm.rank()) received.wait();
+              distx::send(comm, from, other);
+              received.wait();
+            }
+            for (std::size_t i = 0; i < count; ++i)
+              if (to[i] != value(other, i)) return 1;
+          }
+    return 0;
+  });
+  CHECK(ended == std::vector<int>{0, 0});
+}
+
 TEST_CASE("messages longer than a cell arrive in both orders") {
   const auto all = outcomes(2, [](Comm& comm) {
     const int other = 1 - comm.rank();

@@ -45,7 +45,8 @@ class ThreadGroup final : public FailureChannel {
     reason_ = std::move(reason);
     cause_ = std::move(cause);
     consequence_ = consequence;
-    ended_.store(true, std::memory_order_release);
+    ended_.store(true, std::memory_order_seq_cst);
+    gate_.bell.ring();
   }
   [[nodiscard]] bool ended() const noexcept { return ended_.load(std::memory_order_acquire); }
   /// @pre ended()
@@ -81,13 +82,14 @@ class ThreadGroup final : public FailureChannel {
   void arrive(int rank, std::string_view operation) {
     auto& mine = ranks_[static_cast<std::size_t>(rank)].arrived;
     const std::uint64_t now = mine.load(std::memory_order_relaxed) + 1;
+    if (arrivals_.fetch_add(1, std::memory_order_acq_rel) + 1 == now * ranks_.size()) gate_.open(now);
     mine.store(now, std::memory_order_release);
+    const auto end = wait_until(
+        deadline_, [&] { return gate_.is_open(now); }, [&] { return ended(); },
+        SleepOn{[&]() -> Bell& { return gate_.bell; }, std::chrono::seconds(1)});
+    if (end == WaitEnd::ready) return;
     std::size_t other = 0;
-    const auto all = [&] {
-      while (other < ranks_.size() && ranks_[other].arrived.load(std::memory_order_acquire) >= now) ++other;
-      return other == ranks_.size();
-    };
-    const auto end = wait_until(deadline_, all, [&] { return ended(); });
+    while (other + 1 < ranks_.size() && ranks_[other].arrived.load(std::memory_order_acquire) >= now) ++other;
     const ErrorContext context{.operation = operation, .backend = "threads", .rank = rank, .size = size()};
     if (end == WaitEnd::stopped) throw RevokedError(failure().what(), context);
     if (end == WaitEnd::expired)
@@ -98,6 +100,8 @@ class ThreadGroup final : public FailureChannel {
 
   Timeout deadline_;
   std::vector<Rank> ranks_;
+  std::atomic<std::uint64_t> arrivals_{0};  // of all ranks together
+  Gate gate_;
   std::atomic<bool> ended_{false};
   mutable std::mutex mutex_;
   LocalFailureChannel board_;

@@ -27,14 +27,6 @@ class ShmCommunicator : public detail::BasicCommunicator<ShmCommunicator, detail
 
   template <class C>
   static std::shared_ptr<State> connected(C& connector, Timeout deadline) {
-    const auto all = all_gather_values(connector, detail::shm::host_id());
-    for (std::size_t rank = 0; rank < all.size(); ++rank)
-      if (all[rank] != all[0])
-        throw ConnectError(
-            "rank " + std::to_string(rank) +
-                " runs on another host than rank 0, and shared memory is for the ranks of one host; use "
-                "MpiCommunicator",
-            {.operation = "ShmCommunicator", .backend = "shm", .rank = connector.rank(), .size = connector.size()});
     return detail::shared_memory::connect_region<detail::shm::SegmentRegion>(connector, "shm", deadline);
   }
 };

@@ -19,7 +19,7 @@ class Completion {
   [[nodiscard]] bool done() const noexcept { return done_.load(std::memory_order_acquire); }
   void finish(std::exception_ptr error = nullptr) noexcept {
     error_ = std::move(error);
-    done_.store(true, std::memory_order_release);
+    done_.store(true, std::memory_order_seq_cst);  // before a bell is rung
   }
   /// Throws the error, if any, and transfers its ownership to the caller, because another owner of this object may
   /// destroy it on another thread. @pre done()

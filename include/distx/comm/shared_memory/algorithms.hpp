@@ -89,18 +89,31 @@ inline void run_round(CollectiveExecution<calls::Scatter<AnyElement>>& x, std::s
   copy_bytes(x.own_receive() + x.offset(round), x.source(root, me, round), x.piece(root, me, round));
 }
 
+/// Swaps bytes through a buffer that stays in the cache: memcpy moves wide blocks.
+inline void swap_bytes(std::byte* a, std::byte* b, std::size_t bytes) noexcept {
+  alignas(alignment_bytes) std::byte kept[2048];
+  while (bytes != 0) {
+    const std::size_t part = std::min(bytes, sizeof kept);
+    std::memcpy(kept, a, part);
+    std::memcpy(a, b, part);
+    std::memcpy(b, kept, part);
+    a += part, b += part, bytes -= part;
+  }
+}
+
 inline void run_round(CollectiveExecution<calls::AllToAll<AnyElement>>& x, std::size_t round) {
   const auto& c = x.call;
   const int me = x.self.rank;
   const auto width = element_width(c);
   const auto equal = c.send.size() / static_cast<std::size_t>(x.self.size);
   if (c.send_counts.empty() && c.send.data() == c.receive.data() && !x.staged() && !x.peer(me).inlined) {
-    // In place: the lower rank of each pair swaps the two blocks.
-    std::byte* mine = x.own_receive();
-    for (int r = me + 1; r < x.self.size; ++r)
-      std::swap_ranges(mine + static_cast<std::size_t>(r) * equal * width,
-                       mine + static_cast<std::size_t>(r + 1) * equal * width,
-                       x.peer(r).receive + static_cast<std::size_t>(me) * equal * width);
+    // In place: of the two blocks of each pair of ranks, the lower rank swaps the first half and the other the second.
+    for (int r = 0; r < x.self.size; ++r) {
+      if (r == me) continue;
+      const ByteRange half = slice_of(equal * width, me < r ? 0 : 1, 2);
+      swap_bytes(x.own_receive() + static_cast<std::size_t>(r) * equal * width + half.offset,
+                 x.peer(r).receive + static_cast<std::size_t>(me) * equal * width + half.offset, half.bytes);
+    }
     return;
   }
   for (int r = 0; r < x.self.size; ++r)

@@ -162,34 +162,39 @@ class Backend {
   detail::TaskRunner<State> tasks_;  // last: joined before anything that its tasks use is destroyed
 };
 
-/// Makes a communicator's state from a connector. Collective over the connector, which is not needed afterwards.
+/// Makes a communicator's state from a connector. Collective over the connector, which is not needed afterwards: two
+/// calls of it, which move a few bytes per rank.
 /// @tparam Region makes and opens the first region: `make(size, deadline, keep)`, `open(token, rank, size, deadline)`
 /// @throws ConnectError on every rank if one of them fails
 template <class Region, Connector C>
 [[nodiscard]] std::shared_ptr<Backend::State> connect_region(C& connector, std::string_view name, Timeout deadline) {
-  struct Failure {
-    char text[400] = {};
-  } mine;
+  const int rank = connector.rank(), size = connector.size();
   RegionToken token;
   std::shared_ptr<void> keep;
   std::shared_ptr<SharedRegion> region;
+  struct Failure {
+    char text[400] = {};
+  } mine;
+  const auto tell = [&](std::string_view reason) { mine.text[reason.copy(mine.text, sizeof mine.text - 1)] = '\0'; };
   const auto attempt = [&](auto&& f) {
     try {
       f();
+    } catch (const Error& error) {
+      tell(error.message());
     } catch (const std::exception& error) {
-      mine.text[std::string_view(error.what()).copy(mine.text, sizeof mine.text - 1)] = '\0';
+      tell(error.what());
     }
   };
-  const int rank = connector.rank(), size = connector.size();
   if (rank == 0) attempt([&] { token = Region::make(size, deadline, keep); });
   token = broadcast_value(connector, token, 0);
   if (mine.text[0] == '\0') attempt([&] { region = Region::open(token, rank, size, deadline); });
-  // Rank 0 keeps the region until every rank has opened it.
-  const auto all = all_gather_values(connector, mine);
-  for (std::size_t other = 0; other < all.size(); ++other)
-    if (all[other].text[0] != '\0')
-      throw ConnectError("rank " + std::to_string(other) + ": " + all[other].text,
-                         {.operation = "connect", .backend = name, .rank = rank, .size = size});
+  // Rank 0 keeps the region until every rank has opened it. Only a rank that has failed sends the reason.
+  const auto failed = all_gather_values(connector, static_cast<char>(mine.text[0] != '\0'));
+  if (const auto first = std::find(failed.begin(), failed.end(), 1); first != failed.end()) {
+    const int other = static_cast<int>(first - failed.begin());
+    throw ConnectError("rank " + std::to_string(other) + ": " + broadcast_value(connector, mine, other).text,
+                       {.operation = "connect", .backend = name, .rank = rank, .size = size});
+  }
   return std::make_shared<Backend::State>(std::move(region), rank, name);
 }
 

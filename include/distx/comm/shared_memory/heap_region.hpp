@@ -47,7 +47,9 @@ class HeapRegion final : private OwnedControl, public SharedRegion {
   [[nodiscard]] std::byte* at(const SharedAddress& place) noexcept override {
     return std::bit_cast<std::byte*>(static_cast<std::uintptr_t>(place.offset));
   }
-  void post(const std::shared_ptr<MessageRequest>& mine, const ErrorContext&) override { mailbox(*mine).post(mine); }
+  void post(const std::shared_ptr<MessageRequest>& mine, const ErrorContext&) override {
+    if (mailbox(*mine).post(mine)) ring_for_message(mine->sends ? mine->to : mine->from);
+  }
   [[nodiscard]] bool advance(MessageRequest& mine) noexcept override { return mine.done(); }
   bool withdraw(MessageRequest& mine) noexcept override { return mailbox(mine).withdraw(mine); }
 

@@ -14,7 +14,8 @@ class Mailbox {
  public:
   /// Matches the message with its counterpart and completes both, or queues it until the counterpart is posted. The
   /// envelope must exist while it is queued.
-  void post(const std::shared_ptr<MessageRequest>& mine) {
+  /// @return whether the counterpart was completed
+  bool post(const std::shared_ptr<MessageRequest>& mine) {
     std::shared_ptr<MessageRequest> other;
     {
       const std::lock_guard lock(mutex_);
@@ -23,7 +24,7 @@ class Mailbox {
       });
       if (match == waiting_.end()) {
         waiting_.push_back(mine);
-        return;
+        return false;
       }
       other = std::move(*match);
       waiting_.erase(match);
@@ -40,6 +41,7 @@ class Mailbox {
     other->other_type = mine->type;
     other->finish();
     mine->finish();
+    return true;
   }
 
   /// Removes the envelope; returns false if it has already been matched and will complete.

@@ -81,8 +81,11 @@ class Messages {
     const int other = peer_of(message);
     SharedRegion::LivenessProbe probe;
     const auto done = [&] { return region_.advance(message); };
-    const auto stopped = [&] { return region_.revoked() || region_.has_left(other) || probe.died(region_, other); };
-    const auto end = detail::wait_until(region_.deadline(), done, stopped);
+    bool dead = false;
+    const auto stopped = [&] {
+      return region_.revoked() || region_.has_left(other) || dead || (dead = probe.died(region_, other));
+    };
+    const auto end = detail::wait_until(region_.deadline(), done, stopped, region_.sleep_for_message(self_.rank));
     if (end != detail::WaitEnd::ready) {
       if (region_.withdraw(message)) {
         if (end == detail::WaitEnd::stopped) region_.throw_stopped(other, context_);

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "distx/comm/calls/validate.hpp"
+#include "distx/core/detail/bell.hpp"
 #include "distx/memory/detail/lines.hpp"
 
 // The memory shared by the ranks of a region. It contains no pointers, because each rank may map the segment at a
@@ -51,6 +52,7 @@ struct alignas(alignment_bytes) CallSlot {
   InlineDescriptor inlines[2];
   std::atomic<std::uint32_t> latest{0};  // which of the posts is the latest, for error messages
   alignas(alignment_bytes) std::atomic<std::uint32_t> busy{0};
+  detail::Bell bell;  // rung when the rank arrives
   CallDescriptor posts[2];
 };
 
@@ -61,12 +63,24 @@ struct RankBlock {
   // alive; otherwise 0.
   std::int64_t process = 0;
   std::uint64_t process_began = 0;
+  detail::Bell message_bell;             // rung when another rank completes a message of this one
+  const std::uint64_t* probe = nullptr;  // in the rank's own memory, where it has stored process_began
 };
+
+/// Whether a rank can access the memory of another process.
+enum class Access : std::uint8_t { unknown, granted, denied };
+using Reach = std::atomic<Access>;
 
 struct alignas(alignment_bytes) Header {
   std::atomic<std::uint32_t> revoked{0};  // 1 while the reason is being written, then 2
   std::atomic<std::int32_t> died{-1};     // the first rank that was found dead
   char reason[504] = {};
+  detail::Gate gates[2];  // of the queues, opened by the last rank to arrive if there are many
+};
+
+/// Counts the arrivals of a group of ranks, or of groups.
+struct alignas(alignment_bytes) ArrivalNode {
+  std::atomic<std::uint64_t> count{0};
 };
 
 static_assert(sizeof(std::atomic<std::uint64_t>) + 2 * sizeof(InlineDescriptor) + sizeof(std::atomic<std::uint32_t>) <=
@@ -89,11 +103,13 @@ class SharedLayout {
       : extent_(extent), ranks_(static_cast<std::size_t>(size)), base_(base) {
     row_bytes_ = detail::round_up_to_lines(ranks_ * sizeof(std::size_t));
     blocks_ = detail::round_up_to_lines(sizeof(Header));
-    rows_ = blocks_ + ranks_ * sizeof(RankBlock);
+    nodes_ = blocks_ + ranks_ * sizeof(RankBlock);
+    rows_ = nodes_ + (has_tree() ? 2 * nodes_of(ranks_) * sizeof(ArrivalNode) : 0);
     inlined_ = rows_ + ranks_ * 2 * 2 * 2 * row_bytes_;
     staging_ = inlined_ + ranks_ * 2 * 2 * detail::round_up_to_lines(extent.inline_bytes);
     mailboxes_ = staging_ + ranks_ * 2 * 2 * extent.staging_bytes;
-    bytes_ = mailboxes_ + ranks_ * extent.mailbox_bytes;
+    reach_ = mailboxes_ + ranks_ * extent.mailbox_bytes;
+    bytes_ = reach_ + detail::round_up_to_lines(extent.mailbox_bytes == 0 ? 0 : ranks_ * ranks_ * sizeof(Reach));
   }
 
   [[nodiscard]] static std::size_t bytes_for(int size, const Extent& extent) noexcept {
@@ -103,9 +119,30 @@ class SharedLayout {
   void construct() noexcept {
     new (base_) Header;
     for (std::size_t rank = 0; rank < ranks_; ++rank) new (base_ + blocks_ + rank * sizeof(RankBlock)) RankBlock;
+    if (!has_tree()) return;
+    for (std::size_t node = 0; node < 2 * nodes_of(ranks_); ++node)
+      new (base_ + nodes_ + node * sizeof(ArrivalNode)) ArrivalNode;
   }
 
   [[nodiscard]] int size() const noexcept { return static_cast<int>(ranks_); }
+  /// Returns whether ranks arrive by a tree. A few ranks read each other's words in less time.
+  [[nodiscard]] bool has_tree() const noexcept { return ranks_ > most_without_tree; }
+  /// Counts a rank's arrival number `now` in the tree; returns whether it is the last. @pre has_tree()
+  [[nodiscard]] bool climb(CallQueue queue, int r, std::uint64_t now) const noexcept {
+    std::size_t index = static_cast<std::size_t>(r), members = ranks_;
+    std::size_t level = static_cast<std::size_t>(queue) * nodes_of(ranks_);
+    while (members > 1) {
+      const std::size_t group = index / fan_in, groups = (members + fan_in - 1) / fan_in;
+      const std::uint64_t expected = std::min(members - group * fan_in, fan_in) * now;
+      std::byte* const node = base_ + nodes_ + (level + group) * sizeof(ArrivalNode);
+      auto& count = std::launder(reinterpret_cast<ArrivalNode*>(node))->count;
+      if (count.fetch_add(1, std::memory_order_acq_rel) + 1 != expected) return false;
+      level += groups;
+      index = group;
+      members = groups;
+    }
+    return true;
+  }
   [[nodiscard]] const Extent& extent() const noexcept { return extent_; }
   [[nodiscard]] Header& header() const noexcept { return *std::launder(reinterpret_cast<Header*>(base_)); }
   [[nodiscard]] RankBlock& rank(int r) const noexcept {
@@ -127,6 +164,11 @@ class SharedLayout {
   [[nodiscard]] std::byte* staging(int r, CallQueue queue, std::size_t round) const noexcept {
     return base_ + staging_ + place(r, queue, round % 2) * extent_.staging_bytes;
   }
+  /// Returns whether rank `from` can access all memory of rank `to`, as it has found out. @pre there are mailboxes
+  [[nodiscard]] Reach& reach(int from, int to) const noexcept {
+    const std::size_t index = static_cast<std::size_t>(from) * ranks_ + static_cast<std::size_t>(to);
+    return *std::launder(reinterpret_cast<Reach*>(base_ + reach_ + index * sizeof(Reach)));
+  }
   [[nodiscard]] std::byte* mailbox(int r) const noexcept {
     return base_ + mailboxes_ + static_cast<std::size_t>(r) * extent_.mailbox_bytes;
   }
@@ -136,10 +178,17 @@ class SharedLayout {
     return (static_cast<std::size_t>(r) * 2 + static_cast<std::size_t>(queue)) * 2 + half;
   }
 
+  static constexpr std::size_t most_without_tree = 8, fan_in = 16;
+  static constexpr std::size_t nodes_of(std::size_t members) noexcept {
+    std::size_t nodes = 0;
+    while (members > 1) nodes += members = (members + fan_in - 1) / fan_in;
+    return nodes;
+  }
+
   Extent extent_;
   std::size_t ranks_;
   std::byte* base_;
-  std::size_t row_bytes_, blocks_, rows_, inlined_, staging_, mailboxes_, bytes_;
+  std::size_t row_bytes_, blocks_, nodes_, rows_, inlined_, staging_, mailboxes_, reach_, bytes_;
 };
 
 }  // namespace distx::detail::shared_memory

@@ -13,7 +13,7 @@ namespace distx::detail::shared_memory {
 
 /// Identifies a region; sent from rank to rank as bytes.
 struct RegionToken {
-  std::array<std::uint64_t, 5> words{};
+  std::array<std::uint64_t, 6> words{};
 };
 
 /// The steps of one `allocate`; after each step the ranks exchange their results.
@@ -46,8 +46,10 @@ class RegionAllocation {
 /// rank's memory private.
 class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
  public:
-  SharedRegion(const SharedLayout& control, const Timeout& deadline) noexcept
-      : control_(control), deadline_(deadline) {}
+  /// @param parking  how the threads of the ranks sleep and wake each other
+  SharedRegion(const SharedLayout& control, const Timeout& deadline,
+               const detail::Parking& parking = detail::in_process) noexcept
+      : control_(control), deadline_(deadline), parking_(parking) {}
   SharedRegion(const SharedRegion&) = delete;
   SharedRegion& operator=(const SharedRegion&) = delete;
   virtual ~SharedRegion() = default;
@@ -86,24 +88,53 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
 
   /// Blocks until every rank has arrived as often as this one, or the deadline has passed.
   void arrive(CallQueue queue, int rank, const ErrorContext& context) {
-    auto& mine = control_.channel(rank, queue).arrived;
-    const std::uint64_t now = mine.load(std::memory_order_relaxed) + 1;
-    mine.store(now, std::memory_order_release);
-    int other = 0;
-    const auto all = [&] {
-      while (other < size() && has_arrived(queue, other, now)) ++other;
-      return other == size();
+    CallSlot& mine = control_.channel(rank, queue);
+    const std::uint64_t now = mine.arrived.load(std::memory_order_relaxed) + 1;
+    const auto late = [&] {
+      int first = 0;
+      while (first + 1 < size() && has_arrived(queue, first, now)) ++first;
+      return missing(queue, rank, now, first);
     };
-    wait(
-        context, all, [&] { return missing(queue, rank, now, other); },
-        [&](LivenessProbe& look) { return gone(look, queue, now, other); });
+    LivenessProbe look(probe_interval());
+    if (control_.has_tree()) {
+      detail::Gate& gate = gate_of(queue);
+      if (control_.climb(queue, rank, now)) gate.open(now, parking_);
+      mine.arrived.store(now, std::memory_order_release);  // last: a rank that dies on its way has not arrived
+      wait(
+          context, [&] { return gate.is_open(now); }, late, [&] { return gone(look, queue, now, rank); },
+          detail::SleepOn{[&]() -> detail::Bell& { return gate.bell; }, probe_interval(), parking_});
+      return;
+    }
+    mine.arrived.store(now, std::memory_order_seq_cst);
+    mine.bell.ring(parking_);
+    // Ranks that take turns on a core arrive in turn: a rank that waits for the one before it first sleeps only once.
+    int passed = 0;
+    const auto awaited = [&] { return (rank + 2 * size() - 1 - passed) % size(); };
+    const auto all = [&] {
+      while (passed + 1 < size() && has_arrived(queue, awaited(), now)) ++passed;
+      return passed + 1 >= size();
+    };
+    const auto lost = [&] {
+      const int other = awaited();
+      return has_left(other) && !has_arrived(queue, other, now) ? other : gone(look, queue, now, rank);
+    };
+    const auto bell = [&]() -> detail::Bell& { return control_.channel(awaited(), queue).bell; };
+    wait(context, all, late, lost, detail::SleepOn{bell, probe_interval(), parking_});
+  }
+
+  /// Wakes a rank that waits for a message. @pre the completion was stored sequentially consistently
+  void ring_for_message(int rank) noexcept { control_.rank(rank).message_bell.ring(parking_); }
+  /// Returns how this rank sleeps until a message is complete.
+  [[nodiscard]] auto sleep_for_message(int rank) const noexcept {
+    const auto bell = [this, rank]() -> detail::Bell& { return control_.rank(rank).message_bell; };
+    return detail::SleepOn{bell, std::chrono::milliseconds(5), parking_};
   }
 
   /// Waits until `ready()`, which depends on rank `other`; throws if that rank fails, and `late()` at the deadline.
   template <class Ready, class Late>
   void wait(int other, const ErrorContext& context, Ready&& ready, Late&& late) {
-    wait(context, ready, late,
-         [&](LivenessProbe& look) { return has_left(other) || look.died(*this, other) ? other : -1; });
+    LivenessProbe look;
+    wait(context, ready, late, [&] { return has_left(other) || look.died(*this, other) ? other : -1; }, detail::Nap{});
   }
 
   [[nodiscard]] bool revoked() const noexcept { return control_.header().revoked.load(std::memory_order_seq_cst) == 2; }
@@ -121,6 +152,7 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
       detail::wait_until(std::chrono::seconds(1), [&] { return revoked(); }, [] { return false; });
     }
     header.revoked.store(2, std::memory_order_seq_cst);
+    wake_all();
     for (int other = 0; other < size(); ++other) {
       if (other == rank) continue;
       LivenessProbe look;
@@ -149,7 +181,11 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
   }
 
   /// Publishes that this rank makes no more calls; ranks that wait for it throw.
-  void leave(int rank) noexcept { control_.rank(rank).left.store(1, std::memory_order_release); }
+  void leave(int rank) noexcept {
+    control_.rank(rank).left.store(1, std::memory_order_seq_cst);
+    for (CallSlot& channel : control_.rank(rank).channels) channel.bell.ring(parking_);
+    for (detail::Gate& gate : control_.header().gates) gate.bell.ring(parking_);
+  }
   [[nodiscard]] bool has_left(int rank) const noexcept {
     return control_.rank(rank).left.load(std::memory_order_acquire) != 0;
   }
@@ -157,19 +193,21 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
   /// Checks whether a rank has died, at most once every few milliseconds.
   class LivenessProbe {
    public:
+    explicit LivenessProbe(Deadline::clock::duration interval = std::chrono::milliseconds(5)) noexcept
+        : interval_(interval) {}
     [[nodiscard]] bool died(SharedRegion& region, int rank) noexcept { return is_time() && region.died(rank); }
     [[nodiscard]] bool is_time() noexcept {
       const auto now = Deadline::clock::now();
-      if (next_ == Deadline::clock::time_point{}) next_ = now + interval;
+      if (next_ == Deadline::clock::time_point{}) next_ = now + interval_;
       if (now < next_) return false;
-      next_ = now + interval;
+      next_ = now + interval_;
       ++turn;
       return true;
     }
     int turn = 0;
 
    private:
-    static constexpr std::chrono::milliseconds interval{5};
+    Deadline::clock::duration interval_;
     Deadline::clock::time_point next_{};
   };
 
@@ -179,13 +217,26 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
     constexpr Timeout::duration longest = std::chrono::milliseconds(500);
     return deadline_.unlimited() ? longest : std::min<Timeout::duration>(longest, deadline_.limit() / 40);
   }
-  /// Waits until `ready()`; `lost(look)` returns a rank that will not do its part, or -1.
-  template <class Ready, class Late, class Lost>
-  void wait(const ErrorContext& context, Ready&& ready, Late&& late, Lost&& lost) {
-    LivenessProbe look;
+  /// Returns how often a rank that waits for all looks for one that has died: together they look as often as a few do.
+  [[nodiscard]] std::chrono::milliseconds probe_interval() const noexcept {
+    return std::chrono::milliseconds(5) * std::max(1, size() / 16);
+  }
+  [[nodiscard]] detail::Gate& gate_of(CallQueue queue) const noexcept {
+    return control_.header().gates[static_cast<std::size_t>(queue)];
+  }
+  void wake_all() noexcept {
+    for (detail::Gate& gate : control_.header().gates) gate.bell.ring(parking_);
+    for (int rank = 0; rank < size(); ++rank) {
+      for (CallSlot& channel : control_.rank(rank).channels) channel.bell.ring(parking_);
+      control_.rank(rank).message_bell.ring(parking_);
+    }
+  }
+  /// Waits until `ready()`; `lost()` returns a rank that will not do its part, or -1.
+  template <class Ready, class Late, class Lost, class Sleep>
+  void wait(const ErrorContext& context, Ready&& ready, Late&& late, Lost&& lost, Sleep&& sleep) {
     int who = -1;
-    const auto stopped = [&] { return revoked() || (who = lost(look)) >= 0; };
-    switch (detail::wait_until(deadline_, ready, stopped)) {
+    const auto stopped = [&] { return revoked() || who >= 0 || (who = lost()) >= 0; };
+    switch (detail::wait_until(deadline_, ready, stopped, sleep)) {
       case detail::WaitEnd::ready:
         return;
       case detail::WaitEnd::expired:
@@ -202,18 +253,18 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
         "rank " + std::to_string(rank) + " (pid " + std::to_string(control_.rank(rank).process) + ") has died", rank,
         nullptr, context);
   }
-  /// Returns a rank that has not arrived and has left or died, or -1; `other` may be late because it waits for that
-  /// rank.
-  [[nodiscard]] int gone(LivenessProbe& look, CallQueue queue, std::uint64_t now, int other) noexcept {
-    if (has_left(other) && !has_arrived(queue, other, now)) return other;
+  /// Returns a rank that has not arrived and has left or died, or -1; the awaited one may be late because it waits for
+  /// that rank. Each rank looks at another one first.
+  [[nodiscard]] int gone(LivenessProbe& look, CallQueue queue, std::uint64_t now, int self) noexcept {
     if (!look.is_time()) return -1;
-    for (int step = 0; step < size(); ++step) {
-      const int rank = (look.turn + step) % size();
+    int probed = -1;
+    for (int step = 1; step <= size(); ++step) {
+      const int rank = (self + look.turn + step) % size();
       if (has_arrived(queue, rank, now)) continue;
-      const bool is_gone = has_left(rank) || died(rank);
-      return is_gone && !has_arrived(queue, rank, now) ? rank : -1;  // otherwise it arrived before it left
+      if (has_left(rank)) return has_arrived(queue, rank, now) ? -1 : rank;  // it may have arrived before it left
+      if (probed < 0) probed = rank;
     }
-    return -1;
+    return probed >= 0 && died(probed) && !has_arrived(queue, probed, now) ? probed : -1;
   }
   /// @param first a rank that has not arrived
   std::string missing(CallQueue queue, int self, std::uint64_t now, int first) const {
@@ -245,6 +296,7 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
 
   SharedLayout control_;
   Timeout deadline_;
+  const detail::Parking& parking_;
 };
 
 }  // namespace distx::detail::shared_memory

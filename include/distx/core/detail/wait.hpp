@@ -3,57 +3,106 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <concepts>
 #include <cstdint>
 #include <memory>
 #include <thread>
+#include <type_traits>
 #include <utility>
 
 #include "distx/core/deadline.hpp"
+#include "distx/core/detail/bell.hpp"
 
 namespace distx::detail {
 
 /// The result of a wait.
 enum class WaitEnd { ready, stopped, expired };
 
+/// The sleep of a wait that nobody ends: the shortest that lets another thread run.
+struct Nap {
+  template <class Awake>
+  void operator()(Awake&&, Deadline::clock::duration) const {
+    std::this_thread::sleep_for(std::chrono::nanoseconds(1));
+  }
+};
+
+/// The sleep of a wait that the awaited thread ends by ringing the bell that `bell()` returns, at most `longest`.
+template <class GetBell>
+struct SleepOn {
+  GetBell bell;
+  Deadline::clock::duration longest;
+  const Parking& parking = in_process;
+
+  template <class Awake>
+  void operator()(Awake&& awake, Deadline::clock::duration left) const {
+    bell().sleep(awake, std::min(longest, left), parking);
+  }
+};
+template <class GetBell>
+SleepOn(GetBell, Deadline::clock::duration) -> SleepOn<GetBell>;
+template <class GetBell>
+SleepOn(GetBell, Deadline::clock::duration, const Parking&) -> SleepOn<GetBell>;
+
 /// Backoff strategy for polling loops: yields first, so that the awaited thread can run immediately.
 ///
 /// On a core that another program uses, each yield costs a whole time slice, of milliseconds, whereas a sleeping thread
 /// is scheduled as soon as it wakes. After a yield that took that long the thread therefore sleeps instead for a while,
-/// which grows with every such yield and shrinks with every other.
+/// which grows with every such yield and shrinks with every other. A thread that will be woken sleeps after any yield
+/// that took longer than a few threads take to yield back.
 class Backoff {
  public:
   using time_point = Deadline::clock::time_point;
+  using duration = Deadline::clock::duration;
 
   /// @param now  what the previous call returned: reading the clock costs a tenth of a short wait
+  /// @param awake  returns whether the thread need not sleep anymore
   /// @return the current time
-  time_point operator()(time_point now) {
+  template <class Awake, class Sleep>
+  time_point operator()(time_point now, Awake&& awake, Sleep&& sleep, duration left) {
+    constexpr bool is_woken = !std::same_as<std::remove_cvref_t<Sleep>, Nap>;
+    has_slept_ = is_woken && now < crowded_until_;
     if (now < crowded_until_) {
-      std::this_thread::sleep_for(std::chrono::nanoseconds(1));
+      sleep(awake, left);
       return Deadline::clock::now();
     }
     // The caller may have spent the time itself, as MPI moves data when it is polled: the next yield is timed alone.
     if (suspects_) now = Deadline::clock::now();
     std::this_thread::yield();
     const auto after = Deadline::clock::now();
-    const bool timed = std::exchange(suspects_, after - now > turn_);
+    const bool timed = std::exchange(suspects_, after - now > (is_woken ? short_turn_ : turn_));
     if (suspects_ && timed) {
       crowded_until_ = after + while_;
       while_ = std::min(8 * while_, longest_);
     } else {
       while_ = std::max(while_ / 2, shortest_);
     }
-    return after;
+    has_slept_ = is_woken && suspects_;
+    if (!has_slept_) return after;
+    sleep(awake, left);
+    return Deadline::clock::now();
   }
 
+  /// Returns whether the last step was the sleep of a thread that will be woken: it may have been long.
+  [[nodiscard]] bool has_slept() const noexcept { return has_slept_; }
+  /// Returns how often to poll before the first yield: a yield is a system call, longer than the wait for a rank that
+  /// is about to arrive.
+  [[nodiscard]] int spins() const noexcept { return spins_; }
+  /// Says that a wait has outlasted its spins, and by how much.
+  void outlasted(duration by) noexcept { spins_ = by < close_ ? most_spins_ : std::max(spins_ / 2, least_spins_); }
+
  private:
-  using duration = Deadline::clock::duration;
   static constexpr duration turn_ = std::chrono::milliseconds(2);
+  static constexpr duration short_turn_ = std::chrono::microseconds(50);
   static constexpr duration shortest_ = std::chrono::milliseconds(5);
   static constexpr duration longest_ = std::chrono::milliseconds(500);
+  static constexpr duration close_ = std::chrono::nanoseconds(1500);
+  static constexpr int least_spins_ = 20, most_spins_ = 400;
 
   time_point crowded_until_{};
   duration while_ = shortest_;
   bool suspects_ = false;
+  bool has_slept_ = false;
+  int spins_ = least_spins_;
 };
 
 /// The backoff state of this thread.
@@ -78,23 +127,29 @@ struct WaitTimes {
 /// Where the waits of this thread are recorded, null if nowhere.
 inline thread_local constinit WaitTimes* wait_times = nullptr;
 
-/// Waits until `ready()`: spins briefly, then backs off; checks `stopped()` and the deadline every few polls.
+/// Waits until `ready()`: spins briefly, then yields, then sleeps by `sleep(awake, limit)` if other threads use this
+/// core; checks `stopped()`, which stays true once it is, and the deadline every few polls and around every sleep.
 ///
 /// With more ranks than cores, spinning longer would starve the awaited rank.
-template <class Ready, class Stopped>
-WaitEnd wait_until(const Timeout& timeout, Ready&& ready, Stopped&& stopped) {
-  for (int spin = 0; spin < 20; ++spin)
+template <class Ready, class Stopped, class Sleep = Nap>
+WaitEnd wait_until(const Timeout& timeout, Ready&& ready, Stopped&& stopped, Sleep&& sleep = {}) {
+  for (int spin = 0, spins = backoff.spins(); spin < spins; ++spin)
     if (ready()) return WaitEnd::ready;
-  auto now = Deadline::clock::now();
+  const auto began = Deadline::clock::now();
+  auto now = began;
   const Deadline deadline(timeout, now);
   if (wait_times != nullptr) wait_times->begin(now);
+  const auto awake = [&] { return ready() || stopped(); };
   for (;;) {
     for (int round = 0; round < 16; ++round) {
       if (ready()) {
         if (wait_times != nullptr) wait_times->end(now);
+        backoff.outlasted(now - began);
         return WaitEnd::ready;
       }
-      now = backoff(now);
+      const auto left = deadline.unlimited() ? Deadline::clock::duration::max() : deadline.end() - now;
+      now = backoff(now, awake, sleep, left);
+      if (backoff.has_slept()) break;
     }
     if (stopped()) return ready() ? WaitEnd::ready : WaitEnd::stopped;
     if (deadline.expired()) return ready() ? WaitEnd::ready : WaitEnd::expired;

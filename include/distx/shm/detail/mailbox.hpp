@@ -5,10 +5,23 @@
 
 namespace distx::detail::shm {
 
+/// Where the data of a message is.
+struct CellData {
+  enum class Place : std::uint32_t { in_cell, in_buffer, in_shared_memory, in_process };
+  Place place = Place::in_cell;
+  SegmentName buffer;
+  shared_memory::SharedAddress shared;
+  std::byte* address = nullptr;  ///< in the process of the first side
+
+  /// Returns whether the second side copies to or from the memory of the first, which need not copy.
+  [[nodiscard]] bool is_direct() const noexcept { return place >= Place::in_shared_memory; }
+};
+
 /// A message that has not been matched, or whose first side has not yet observed the match.
 ///
-/// The first side takes a cell and provides memory for the data: the cell's own for small messages, otherwise a buffer.
-/// The second side copies to or from that memory. The first side then frees the cell.
+/// The first side takes a cell and says where the data is: in the cell if there is little, in its own memory if the
+/// second side can access it, otherwise in a buffer. The second side copies to or from there. The first side then frees
+/// the cell.
 struct Cell {
   enum State : std::uint32_t { free, send_waits, receive_waits, met };
   enum Outcome : std::uint32_t { open, done, mismatch, failed };
@@ -26,7 +39,7 @@ struct Cell {
   std::uint64_t count = 0;
   std::uint64_t other_count = 0;
   std::uint64_t bytes = 0;
-  SegmentName buffer;
+  CellData data;
   alignas(alignment_bytes) std::byte small[small_bytes];
 };
 
@@ -37,39 +50,47 @@ struct Mailbox {
   std::atomic<std::uint32_t> holder{0};  // the rank that holds the lock, plus one
   std::uint32_t in_use = 0;              // cells from this index on have never been used
   std::uint64_t next_order = 0;
-  Cell cells[capacity];
+  alignas(Cell) std::byte cells[capacity * sizeof(Cell)];  // constructed when first used: most never are
+
+  /// @pre the cell has been used
+  [[nodiscard]] Cell& cell(std::size_t i) noexcept {
+    return *std::launder(reinterpret_cast<Cell*>(cells + i * sizeof(Cell)));
+  }
+  [[nodiscard]] std::size_t index_of(const Cell& c) const noexcept {
+    return static_cast<std::size_t>(reinterpret_cast<const std::byte*>(&c) - cells) / sizeof(Cell);
+  }
 
   /// Returns the oldest message that matches `mine`, or null. @pre the lock is held
   Cell* counterpart(const shared_memory::MessageRequest& mine) noexcept {
     const std::uint32_t wanted = mine.sends ? Cell::receive_waits : Cell::send_waits;
     Cell* oldest = nullptr;
     for (std::uint32_t i = 0; i < in_use; ++i) {
-      Cell& cell = cells[i];
-      if (cell.state.load(std::memory_order_acquire) != wanted || cell.from != mine.from || cell.tag != mine.tag)
+      Cell& other = cell(i);
+      if (other.state.load(std::memory_order_acquire) != wanted || other.from != mine.from || other.tag != mine.tag)
         continue;
-      if (oldest == nullptr || cell.order < oldest->order) oldest = &cell;
+      if (oldest == nullptr || other.order < oldest->order) oldest = &other;
     }
     return oldest;
   }
   /// Returns a cell for the first side of a message, or null if all are in use. @pre the lock is held
-  Cell* take(const shared_memory::MessageRequest& mine, const SegmentName& buffer) noexcept {
+  Cell* take(const shared_memory::MessageRequest& mine, const CellData& data) noexcept {
     std::uint32_t i = 0;
-    while (i < in_use && cells[i].state.load(std::memory_order_acquire) != Cell::free) ++i;
+    while (i < in_use && cell(i).state.load(std::memory_order_acquire) != Cell::free) ++i;
     if (i == capacity) return nullptr;
-    in_use = std::max(in_use, i + 1);
-    Cell& cell = cells[i];
-    cell.shown.store(0, std::memory_order_relaxed);
-    cell.outcome.store(Cell::open, std::memory_order_relaxed);
-    cell.from = mine.from;
-    cell.tag = mine.tag;
-    cell.type = mine.type;
-    cell.lengths = mine.lengths;
-    cell.order = next_order++;
-    cell.count = mine.count;
-    cell.bytes = mine.bytes;
-    cell.buffer = buffer;
-    cell.state.store(mine.sends ? Cell::send_waits : Cell::receive_waits, std::memory_order_release);
-    return &cell;
+    if (i == in_use) new (cells + in_use++ * sizeof(Cell)) Cell;
+    Cell& taken = cell(i);
+    taken.shown.store(0, std::memory_order_relaxed);
+    taken.outcome.store(Cell::open, std::memory_order_relaxed);
+    taken.from = mine.from;
+    taken.tag = mine.tag;
+    taken.type = mine.type;
+    taken.lengths = mine.lengths;
+    taken.order = next_order++;
+    taken.count = mine.count;
+    taken.bytes = mine.bytes;
+    taken.data = data;
+    taken.state.store(mine.sends ? Cell::send_waits : Cell::receive_waits, std::memory_order_release);
+    return &taken;
   }
 };
 

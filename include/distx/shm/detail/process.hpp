@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "distx/connect/detail/process_state.hpp"
+#include "distx/core/detail/fnv1a.hpp"
 #include "distx/shm/detail/handles.hpp"
 
 // System information about processes and the host.
@@ -26,11 +27,13 @@ std::string_view read_file(const char* path, std::array<char, Bytes>& buffer) no
   return {buffer.data(), got > 0 ? static_cast<std::size_t>(got) : 0};
 }
 
-/// Returns an identifier of this host, different for every host and every boot.
-inline std::array<char, 40> host_id() noexcept {
-  std::array<char, 40> id{};
-  read_file("/proc/sys/kernel/random/boot_id", id);
-  return id;
+/// Returns a number that is different for every host and every boot.
+inline std::uint64_t host_number() noexcept {
+  static const std::uint64_t number = [] {
+    std::array<char, 40> id{};
+    return detail::fnv1a(read_file("/proc/sys/kernel/random/boot_id", id));
+  }();
+  return number;
 }
 
 inline detail::ProcessState process_state(std::int64_t id) noexcept {

@@ -13,24 +13,29 @@
 
 namespace distx::detail::shm {
 
-/// Identifies a segment by an open file of the process that made it.
+/// Identifies a segment by an open file of the process that made it, on a host.
 struct SegmentName {
   std::int64_t process = 0;
   std::int32_t file = -1;
   std::uint64_t device = 0;
   std::uint64_t inode = 0;
   std::uint64_t bytes = 0;
+  std::uint64_t host = 0;
 };
 
 /// @name Conversion between a segment's name and a region's token
 /// @{
 [[nodiscard]] inline shared_memory::RegionToken token_of(const SegmentName& name) noexcept {
   return {{static_cast<std::uint64_t>(name.process), static_cast<std::uint64_t>(name.file) + 1, name.device, name.inode,
-           name.bytes}};
+           name.bytes, name.host}};
 }
 [[nodiscard]] inline SegmentName name_of(const shared_memory::RegionToken& token) noexcept {
-  return {static_cast<std::int64_t>(token.words[0]), static_cast<std::int32_t>(token.words[1]) - 1, token.words[2],
-          token.words[3], token.words[4]};
+  return {static_cast<std::int64_t>(token.words[0]),
+          static_cast<std::int32_t>(token.words[1]) - 1,
+          token.words[2],
+          token.words[3],
+          token.words[4],
+          token.words[5]};
 }
 /// @}
 
@@ -113,12 +118,15 @@ inline Segment::Made Segment::make(std::size_t bytes) {
   Known& known = known_segments();
   const std::lock_guard lock(known.mutex);
   made.segment = map(known, file, key, bytes);
-  made.name = {::getpid(), file, key.first, key.second, bytes};
+  made.name = {::getpid(), file, key.first, key.second, bytes, host_number()};
   return made;
 }
 
 inline std::shared_ptr<Segment> Segment::find(const SegmentName& name) {
   if (name.file < 0) throw MemoryError("the first rank failed to allocate a shared segment");
+  if (name.host != host_number())
+    throw MemoryError(
+        "runs on another host than rank 0, and shared memory is for the ranks of one host; use MpiCommunicator");
   const Key key{name.device, name.inode};
   Known& known = known_segments();
   const std::lock_guard lock(known.mutex);

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <sys/uio.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+
+// Copies between this process and another one, in one step; the system permits that to processes that may trace it.
+namespace distx::detail::shm {
+
+namespace other_process {
+
+template <class Move>
+bool in_steps(std::byte* here, std::byte* there, std::size_t bytes, Move&& move) noexcept {
+  while (bytes != 0) {
+    const iovec mine{here, bytes}, theirs{there, bytes};
+    const auto moved = move(mine, theirs);
+    if (moved < 0 && errno == EINTR) continue;
+    if (moved <= 0) return false;
+    here += moved, there += moved, bytes -= static_cast<std::size_t>(moved);
+  }
+  return true;
+}
+
+/// Copies from another process; returns false, with errno, if the system refuses or the process has ended.
+inline bool read(std::int64_t process, std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
+  return in_steps(to, const_cast<std::byte*>(from), bytes, [&](const iovec& mine, const iovec& theirs) {
+    return ::process_vm_readv(static_cast<pid_t>(process), &mine, 1, &theirs, 1, 0);
+  });
+}
+/// Copies to another process; returns false, with errno, if the system refuses or the process has ended.
+inline bool write(std::int64_t process, std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
+  return in_steps(const_cast<std::byte*>(from), to, bytes, [&](const iovec& mine, const iovec& theirs) {
+    return ::process_vm_writev(static_cast<pid_t>(process), &mine, 1, &theirs, 1, 0);
+  });
+}
+
+}  // namespace other_process
+
+}  // namespace distx::detail::shm
