@@ -75,6 +75,7 @@ class TrainingBuckets {
       if (comm.size() > 1) all_reduce_values(comm, Span<std::uint8_t>(&failed, 1), max, context.location);
       if (failed != 0 && message.empty()) message = "another rank could not allocate";
     } catch (const RevokedError& error) {  // a failed collective allocation has revoked the other ranks' calls
+      if (error.message().find("exited") != std::string::npos) throw;  // it has not failed: a rank is lost
       failed = 1;
       if (message.empty()) message = error.what();
     }
