@@ -69,6 +69,8 @@ class DataParallel {
   /// The stage of ZeRO, or Dynamic.
   static constexpr int stage = detail::stage_of<Policies...>;
   static constexpr detail::Accumulation accumulation = detail::accumulation_of<Policies...>();
+  /// Whether the policies contain Replicate.
+  static constexpr bool replicates = detail::replicates_named<Policies...> > 0;
 
   /// Constructs a training. Collective over `comm`.
   ///
@@ -353,7 +355,6 @@ class DataParallel {
  private:
   friend struct detail::TrainingAccess;
   static constexpr bool may_shard_weights = stage == 3 || stage == Dynamic;
-  static constexpr bool replicates = detail::replicates_named<Policies...> > 0;
 
   template <class C, class Optimizer>
   DataParallel(C& comm, const ParameterList<space>& parameters, const Optimizer& optimizer,
