@@ -306,24 +306,21 @@ class DataParallel {
   /// @throws InvalidState during a step, or while an average is swapped in
   [[nodiscard]] TrainingState<space> state(const here& location = here::current()) { return engine_->state(location); }
 
-  /// Continues on the ranks of `comm`, after a call has thrown because ranks are lost. Collective over `comm`, which
-  /// has ranks of this training only, in their order, and one more time if it throws for the loss of further ranks.
+  /// Continues on the ranks of `comm`, after ranks are lost; again if it throws because further ones are. Collective
+  /// over `comm`, which has ranks of this training only, in their order. All scopes of `unshard` must have ended.
   ///
   /// The state becomes that of the last step that all ranks have ended: on a rank where `step` has returned it is not
   /// an earlier one. Weights, optimizer state and counters have the bits of a training on these ranks that has loaded a
-  /// checkpoint of that step; at stage 0, buffers are those of the first rank that is left. Scopes of `unshard` end
-  /// first. `.broadcast_from` is 0 from then on.
+  /// checkpoint of that step; at stage 0, buffers are those of the first rank that is left. `.broadcast_from` becomes
+  /// 0.
   /// @return the number of steps that the training has made, the same on every rank: the next one is that of this index
   /// @throws CheckpointError on every rank if a rank and the next one are lost at stages 1 to 3, with the names of the
   ///   parameters; the training has ended then: make a new one and load the last checkpoint
   /// @throws RankFailure, RevokedError or TimeoutError if further ranks are lost
   /// @code
-  /// } catch (const distx::Error& error) {
-  ///   if (!distx::is_rank_loss(error)) throw;
-  ///   connector = connector.shrink();
+  ///   connector = connector.shrink();  // in the loop, after an error of which is_rank_loss(error)
   ///   comm = distx::ShmCommunicator(connector);
   ///   step = training.recover(comm);
-  /// }
   /// @endcode
   template <class C>
     requires detail::CommunicatorIn<C, space>
