@@ -23,7 +23,7 @@ def train(program, stage, victim):
         processes = []
         for rank in range(RANKS):
             variables = {"DISTX_FILE": os.path.join(folder, "meet"), "DISTX_RANK": str(rank), "DISTX_SIZE": str(RANKS)}
-            command = [program, "--elastic", "--zero", str(stage), "--epochs", "6", "--checkpoint", checkpoints, "--every", "10", *sys.argv[2:]]
+            command = [program, "--elastic", "--zero", str(stage), "--epochs", "8", "--checkpoint", checkpoints, "--every", "10", *sys.argv[2:]]
             processes.append(subprocess.Popen(command, env=dict(os.environ, **variables), stdin=subprocess.DEVNULL,
                                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
         end = time.monotonic() + 60
