@@ -47,7 +47,7 @@ std::string refusal(F&& f) {
 
 TEST_CASE("Replicate adds three shards of weights and optimizer states, and one copy at stage 0") {
   for (const int stage : {0, 1, 2, 3})
-    for (const std::uint64_t ranks : {1, 2, 4}) {
+    for (const std::uint64_t ranks : {1U, 2U, 4U}) {
       const auto without = distx::plan(4096, ranks, stage);
       const auto with = distx::plan(4096, ranks, stage, distx::full_precision<>, true);
       const bool whole = stage == 0 || ranks == 1;

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <algorithm>
+#include <cstdint>
+
+#include "distx/comm/any_communicator.hpp"
 #include "distx/comm/detail/host_values.hpp"
 #include "distx/parallel/training_state.hpp"
 
@@ -11,8 +15,8 @@ struct StateRange {
   std::uint64_t size = 0;
 
   [[nodiscard]] friend StateRange operator&(const StateRange& a, const StateRange& b) noexcept {
-    const std::uint64_t begin = std::max(a.begin, b.begin), end = std::min(a.begin + a.size, b.begin + b.size);
-    return {begin, end > begin ? end - begin : 0};
+    const std::uint64_t first = std::max(a.begin, b.begin), last = std::min(a.begin + a.size, b.begin + b.size);
+    return {first, last > first ? last - first : 0};
   }
 };
 
