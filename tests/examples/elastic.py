@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Kills one of three ranks of `train_lenet --elastic` at each stage: the others must reach the accuracy.
+"""Kills one of three ranks of `train_lenet --elastic` at two stages: the others must reach the accuracy.
 
     tests/examples/elastic.py TRAIN_LENET [OPTION…]
 """
@@ -23,7 +23,7 @@ def train(program, stage, victim):
         processes = []
         for rank in range(RANKS):
             variables = {"DISTX_FILE": os.path.join(folder, "meet"), "DISTX_RANK": str(rank), "DISTX_SIZE": str(RANKS)}
-            command = [program, "--elastic", "--zero", str(stage), "--epochs", "8", "--checkpoint", checkpoints, "--every", "10", *sys.argv[2:]]
+            command = [program, "--elastic", "--zero", str(stage), "--epochs", "4", "--checkpoint", checkpoints, "--every", "10", *sys.argv[2:]]
             processes.append(subprocess.Popen(command, env=dict(os.environ, **variables), stdin=subprocess.DEVNULL,
                                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
         end = time.monotonic() + 60
@@ -56,7 +56,7 @@ def train(program, stage, victim):
 
 
 def main():
-    wrong = [train(sys.argv[1], stage, victim) for stage, victim in [(0, 0), (1, 2), (2, 1), (3, 0)]]
+    wrong = [train(sys.argv[1], stage, victim) for stage, victim in [(1, 0), (3, 1)]]
     for each in filter(None, wrong):
         print(each)
     return 1 if any(wrong) else 0
