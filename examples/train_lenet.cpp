@@ -6,6 +6,7 @@
 //   build/examples/train_lenet --ranks 2 --checkpoint run --every 100 --resume  (again after it was stopped)
 //   build/examples/train_lenet --backend shm --ranks 2 --trace trace.json      (open the trace in ui.perfetto.dev)
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -19,6 +20,7 @@
 #include <distx/data/data_loader.hpp>
 #include <distx/data/distributed_sampler.hpp>
 #include <distx/optim/schedule.hpp>
+#include <distx/shm.hpp>
 
 #include "common/backend.hpp"
 #include "common/checkpoint_flags.hpp"
@@ -55,6 +57,9 @@ struct Settings {
     backend.describe(app);
     training.describe(app);
     checkpoint.describe(app);
+    app.add_flag(
+        "--elastic", training.elastic,
+        "continue on the remaining ranks if processes that a launcher has started are lost; with shared memory");
     app.add_option("--epochs", epochs, "passes over the data")->check(CLI::Range(1, 1000000))->capture_default_str();
     app.add_option("--batch-size", batch_size, "digits per batch and rank")
         ->check(CLI::Range(1, 1000000))
@@ -92,17 +97,21 @@ class Phases {
 
 using Metered = distx::Metered<distx::AnyCommunicator<>>;
 
-/// Trains and evaluates the model. `counted` is the wrapper inside `comm` that counts the traffic.
+/// Trains and evaluates the model. `counted` is the wrapper inside `comm` that counts the traffic; `remaining` returns
+/// a communicator of the ranks that are left after others are lost.
 void train(distx::AnyCommunicator<> comm, const Metered& counted, const Phases& phase, const Settings& settings,
-           const examples::SplitDigits& digits) {
+           const examples::SplitDigits& digits, const std::function<distx::AnyCommunicator<>()>& remaining) {
   const auto& [learnt, held_out] = digits;
-  const distx::DistributedSampler sampler(
-      learnt.size(), comm,
-      {.batch_size = settings.batch_size, .seed = settings.seed, .remainder = distx::Remainder::drop});
-  const distx::DataLoader loader(sampler, [&](std::span<const std::size_t> batch) {
+  const auto partition = [&] {
+    return distx::DistributedSampler(
+        learnt.size(), comm,
+        {.batch_size = settings.batch_size, .seed = settings.seed, .remainder = distx::Remainder::drop});
+  };
+  distx::DistributedSampler sampler = partition();
+  const auto load = [&](std::span<const std::size_t> batch) {
     return examples::micro_batches(batch, settings.training.accumulate,
                                    [&](auto places) { return examples::select(learnt, places); });
-  });
+  };
 
   examples::LeNet model({1, static_cast<Eigen::Index>(learnt.height), static_cast<Eigen::Index>(learnt.width)},
                         settings.seed);
@@ -125,37 +134,58 @@ void train(distx::AnyCommunicator<> comm, const Metered& counted, const Phases& 
     return loss;
   };
 
-  const bool speaks = comm.rank() == 0;
-  const auto ranks = static_cast<std::size_t>(comm.size());
-  auto at = settings.checkpoint.begin(*training, sampler);
-  const examples::TrainingPlan plan{settings.epochs, sampler.batches(), settings.batch_size * ranks};
-  // Resumed on another number of ranks, the epoch that was interrupted has another number of steps.
-  const std::size_t steps = at.data.epoch < settings.epochs
-                                ? at.steps + sampler.epoch(at.data).size() / settings.batch_size +
-                                      (settings.epochs - at.data.epoch - 1) * sampler.batches()
-                                : at.steps;
-  const auto rate = distx::schedules::cosine(settings.training.rate(), steps);
+  auto at = settings.checkpoint.begin(*training, sampler), next = at;  // after the last step, and after the present one
+  const auto steps_before = at.steps;                                  // this program
+  bool speaks = false;
+  std::size_t ranks = 0, steps = 0;
   std::optional<examples::ProgressBar> progress;
-  if (speaks) progress.emplace(stdout, plan);
+  const auto begin = [&] {
+    speaks = comm.rank() == 0;
+    ranks = static_cast<std::size_t>(comm.size());
+    // On another number of ranks than it began, an epoch has another number of steps.
+    steps = at.data.epoch < settings.epochs ? at.steps + sampler.epoch(at.data).size() / settings.batch_size +
+                                                  (settings.epochs - at.data.epoch - 1) * sampler.batches()
+                                            : at.steps;
+    const examples::TrainingPlan plan{settings.epochs, sampler.batches(), settings.batch_size * ranks};
+    if (speaks) progress.emplace(stdout, plan);
+  };
+  begin();
   std::vector<double> losses;  // of the epochs
   std::vector<double> step_losses;
-  while (at.data.epoch < settings.epochs) {
-    double epoch_loss = 0;
-    auto epoch = loader.epoch(at.data);
-    while (const auto parts = epoch.next()) {
-      step_losses.push_back(
-          examples::train_step(comm, *training, *parts, rate(at.steps++), pass, [&] { return phase("step"); }));
-      epoch_loss += step_losses.back() / static_cast<double>(sampler.batches());
-      if (progress) progress->step(step_losses.back());
-      if (settings.checkpoint.after_step(comm, *training, at.steps, steps, epoch.position())) {
+  bool lost = false;
+  while (lost || at.data.epoch < settings.epochs) try {
+      if (lost) {
         progress.reset();
-        if (speaks) fmt::print("stopped after step {}: go on with --resume\n", at.steps);
-        return;
+        comm = remaining();
+        if (steps_before + training->recover(comm) == next.steps) at = next;
+        lost = false;
+        sampler = partition();
+        begin();
+        if (speaks) fmt::print("ranks are lost: {} continue after step {}\n", ranks, at.steps);
+        continue;
       }
+      double epoch_loss = 0;
+      const distx::DataLoader loader(sampler, load);
+      auto epoch = loader.epoch(at.data);
+      const auto rate = distx::schedules::cosine(settings.training.rate(), steps);
+      while (const auto parts = epoch.next()) {
+        next = {at.steps + 1, epoch.position()};
+        step_losses.push_back(
+            examples::train_step(comm, *training, *parts, rate(at.steps), pass, [&] { return phase("step"); }));
+        at = next;
+        epoch_loss += step_losses.back() / static_cast<double>(sampler.batches());
+        if (progress) progress->step(step_losses.back());
+        if (settings.checkpoint.after_step(comm, *training, at.steps, steps, at.data)) {
+          progress.reset();
+          if (speaks) fmt::print("stopped after step {}: go on with --resume\n", at.steps);
+          return;
+        }
+      }
+      losses.push_back(epoch_loss);
+    } catch (const distx::Error& error) {
+      if (!settings.training.elastic || !distx::is_rank_loss(error)) throw;
+      lost = true;
     }
-    at.data = epoch.position();
-    losses.push_back(epoch_loss);
-  }
   progress.reset();
 
   // Each rank evaluates every size()-th held-out digit; all ranks evaluate the same number.
@@ -196,6 +226,9 @@ void run(distx::AnyConnector& connector, const char* program, const Settings& se
   examples::SplitDigits digits;
   examples::on_every_rank(connector, [&] {
     settings.training.check("--batch-size", settings.batch_size);
+    if (settings.training.elastic &&
+        (connector.size() == 1 || (settings.backend.name != "auto" && settings.backend.name != "shm")))
+      throw distx::InvalidArgument("--elastic needs processes with shared memory: start them with a launcher");
     if (connector.rank() == 0) {
       settings.checkpoint.check();
       examples::JsonFile(settings.json).check_writable();
@@ -205,12 +238,16 @@ void run(distx::AnyConnector& connector, const char* program, const Settings& se
   });
   settings.backend.run(connector, [&](distx::AnyCommunicator<> comm) {
     Metered counted(std::move(comm));
+    const auto remaining = [&] {
+      connector = connector.shrink();
+      return distx::AnyCommunicator<>(distx::ShmCommunicator(connector));
+    };
     if (settings.trace.empty()) {
-      train(distx::AnyCommunicator<>(counted.share()), counted, Phases(nullptr), settings, digits);
+      train(distx::AnyCommunicator<>(counted.share()), counted, Phases(nullptr), settings, digits, remaining);
       return;
     }
     distx::Traced traced(counted.share());
-    train(distx::AnyCommunicator<>(traced.share()), counted, Phases(&traced.timeline()), settings, digits);
+    train(distx::AnyCommunicator<>(traced.share()), counted, Phases(&traced.timeline()), settings, digits, remaining);
     distx::observe::write_trace(settings.trace, traced);
   });
 }

@@ -29,6 +29,7 @@ class Timed : public LayerTraining {
     training_.save(directory, options);
   }
   distx::checkpoint::Loaded load(const std::filesystem::path& folder) override { return training_.load(folder); }
+  std::uint64_t recover(distx::AnyCommunicator<>& comm) override { return training_.recover(comm); }
 
  protected:
   [[nodiscard]] std::size_t place(const Layer<float>& layer) const { return static_cast<std::size_t>(&layer - first_); }

@@ -38,6 +38,7 @@ class LayerTraining {
   [[nodiscard]] virtual distx::observe::MemoryLedger memory() const = 0;
   virtual void save(const std::filesystem::path& directory, const distx::checkpoint::SaveOptions& options) = 0;
   virtual distx::checkpoint::Loaded load(const std::filesystem::path& folder) = 0;
+  virtual std::uint64_t recover(distx::AnyCommunicator<>& comm) = 0;
   /// @}
   /// Adds all weights. Collective.
   virtual void add_to(WeightsHash& hash) = 0;

@@ -47,6 +47,8 @@ template <class Weight>
 TimedTraining<Weight> make_training(distx::AnyCommunicator<> comm,
                                     const std::vector<const distx::Parameter<Weight>*>& parameters,
                                     const TrainingFlags& flags) {
+  if constexpr (sizeof(Weight) == 4)
+    if (flags.elastic) return make_for<Weight, distx::Replicate>(comm, parameters, flags);
   if (flags.accumulate == 1) return make_for<Weight>(comm, parameters, flags);
   // Where gradients are whole anyway, they are reduced once a step.
   if (flags.zero <= 1) return make_for<Weight, distx::Accumulate<distx::Local>>(comm, parameters, flags);
@@ -61,6 +63,7 @@ template TimedTraining<distx::bfloat16> make_training(distx::AnyCommunicator<>,
 
 BorrowedTraining make_training(distx::AnyCommunicator<> comm, const std::vector<distx::ParameterRef<float>>& parameters,
                                const TrainingFlags& flags) {
+  if (flags.elastic) return make<BorrowedTraining, distx::Replicate>(comm, parameters, flags);
   return make<BorrowedTraining>(comm, parameters, flags);
 }
 

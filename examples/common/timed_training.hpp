@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <distx/checkpoint.hpp>
+#include <distx/comm/any_communicator.hpp>
 #include <distx/observe/memory_ledger.hpp>
 #include <distx/parallel/data_parallel_options.hpp>
 #include <distx/parallel/parameter.hpp>
@@ -83,6 +84,9 @@ class TimedTraining {
   }
   /// Loads a checkpoint. Collective.
   distx::checkpoint::Loaded load(const std::filesystem::path& folder) { return self_->load(folder); }
+  /// Continues on the ranks that are left; returns the number of steps that count. Collective.
+  /// @pre the training has the policy Replicate
+  std::uint64_t recover(distx::AnyCommunicator<>& comm) { return self_->recover(comm); }
   /// Loads weights alone. Collective.
   void load_weights(const std::filesystem::path& path, const distx::checkpoint::WeightOptions& options) {
     self_->load_weights(path, options);
@@ -103,6 +107,7 @@ class TimedTraining {
     [[nodiscard]] virtual distx::observe::MemoryLedger memory() const = 0;
     virtual void save(const std::filesystem::path&, const distx::checkpoint::SaveOptions&) = 0;
     virtual distx::checkpoint::Loaded load(const std::filesystem::path&) = 0;
+    virtual std::uint64_t recover(distx::AnyCommunicator<>&) = 0;
     virtual void load_weights(const std::filesystem::path&, const distx::checkpoint::WeightOptions&) = 0;
   };
 
@@ -138,6 +143,10 @@ class TimedTraining {
         return distx::checkpoint::load(folder, training);
       else
         return {};
+    }
+    std::uint64_t recover([[maybe_unused]] distx::AnyCommunicator<>& comm) override {
+      if constexpr (requires { requires Training::replicates; }) return training.recover(comm);
+      return 0;
     }
     void load_weights(const std::filesystem::path& path, const distx::checkpoint::WeightOptions& options) override {
       if constexpr (requires { training.state(); }) distx::checkpoint::load_weights(path, training, options);

@@ -36,6 +36,8 @@ void TrainingFlags::check(const std::string& batch_flag, std::size_t batch) cons
   if (!std::isfinite(rate()) || rate() < 0)
     throw distx::InvalidArgument("invalid learning rate " + std::to_string(rate()) +
                                  ": give a --learning-rate that is finite and at least 0");
+  if (elastic && (short_weights() || accumulate != 1))
+    throw distx::InvalidArgument("--elastic supports neither --precision bf16 nor --accumulate: omit them");
   if (!(clip > 0))
     throw distx::InvalidArgument("invalid clipping norm " + std::to_string(clip) + ": give --clip a number above 0");
 }

@@ -70,6 +70,12 @@ class Trainer {
     training_.step({.learning_rate = rate});
   }
   [[nodiscard]] Training& training() { return training_; }
+  /// Continues on fewer ranks.
+  template <class C>
+  std::uint64_t recover(C& comm) {
+    rank_ = comm.rank();
+    return training_.recover(comm);
+  }
 
  private:
   static std::vector<distx::Parameter<T>> make(float offset) {

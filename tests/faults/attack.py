@@ -2,9 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Kills or stops one rank of a training at a random moment, again and again, and checks how the others end.
 
-    tests/faults/attack.py PROGRAM --backend shm|mpi [--kills N] [--stops N] [--inside N] [--ranks N] [--seed N]
+    tests/faults/attack.py PROGRAM --backend shm|mpi [--kills N] [--stops N] [--inside N] [--elastic N]
+                           [--ranks N] [--seed N]
 
-With --inside rank 1 stops itself N times while it reads the other ranks' memory.
+With --inside rank 1 stops itself N times while it reads the other ranks' memory. With --elastic N trainings that continue on the
+ranks that are left have one rank killed, every third of them a second one, and must end with the weights of an undisturbed one;
+or with a CheckpointError if a rank and the next one are killed.
 
 PROGRAM is built of trainee.cpp. Every survivor must end by a TimeoutError, RankFailure or RevokedError, soon after the deadline,
 and with shm every process must exit. A rank that was stopped goes on later, and must end in the same way.
@@ -133,6 +136,44 @@ def attack(program, backend, ranks, way, chance):
         job.end()
 
 
+def attack_elastic(program, ranks, twice, chance):
+    """Returns what went wrong, as a list of sentences, and what was done."""
+    stage = chance.randrange(4)
+    victims = chance.sample(range(ranks), 2 if twice else 1)
+    delays = [chance.uniform(0, 0.3), chance.uniform(0, 0.05)]
+    done = f"killed {' and '.join(str(victim) for victim in victims)} of {ranks} at stage {stage} after {delays[0]:.3f} s"
+    if twice:
+        done += f" and {delays[1]:.3f} s"
+    job = Job(program, "shm", stage, ranks, ["elastic"])
+    try:
+        if not job.wait_for(job.trains, 120):
+            return [f"the training does not begin:\n{job.text()}"], done
+        ids = job.ids()
+        for victim, delay in zip(victims, delays):
+            time.sleep(delay)  # the moment of the attack
+            if is_alive(ids[victim]):
+                os.kill(ids[victim], signal.SIGKILL)
+        begin = time.monotonic()
+        wrong = []
+        if not job.wait_for(lambda: not any(is_alive(process) for process in ids.values())):
+            wrong.append("processes do not exit: " + ", ".join(str(rank) for rank, process in ids.items() if is_alive(process)))
+        done += f", the others ended after {time.monotonic() - begin:.1f} s"
+        right = {int(rank) for rank in re.findall(r"^rank (\d+) ended right$", job.text(), re.MULTILINE)}
+        lost = {int(rank) for rank in re.findall(r"^rank (\d+) ended by CheckpointError: .*are lost", job.text(), re.MULTILINE)}
+        survivors = set(range(ranks)) - set(victims)
+        neighbours = twice and stage > 0 and abs(victims[0] - victims[1]) in (1, ranks - 1)
+        if not survivors <= right and not (neighbours and survivors <= lost):
+            wrong.append("the others do not end right")
+        done += ", with their shares lost" if survivors <= lost else ""
+        if re.search(r"wrong weights|Segmentation fault|terminate called|Aborted|ended by something else", job.text()):
+            wrong.append("wrong weights, a crash, or an error of another type")
+        if os.path.exists(os.path.join(job.folder, "meet")):
+            wrong.append("files are left: " + ", ".join(os.listdir(os.path.join(job.folder, "meet"))))
+        return wrong + ([job.text()] if wrong else []), done
+    finally:
+        job.end()
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("program")
@@ -140,6 +181,7 @@ def main():
     parser.add_argument("--kills", type=int, default=4)
     parser.add_argument("--stops", type=int, default=1)
     parser.add_argument("--inside", type=int, default=0)
+    parser.add_argument("--elastic", type=int, default=0)
     parser.add_argument("--ranks", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
@@ -151,7 +193,14 @@ def main():
         if wrong:
             failures += 1
             print("    " + "\n    ".join(wrong), flush=True)
-    print(f"{arguments.kills} kills and {arguments.stops + arguments.inside} stops, {failures} wrong")
+    for number in range(arguments.elastic):
+        twice = number % 3 == 2
+        wrong, done = attack_elastic(arguments.program, arguments.ranks + (1 if twice else 0), twice, chance)
+        print(("wrong: " if wrong else "right: ") + done, flush=True)
+        if wrong:
+            failures += 1
+            print("    " + "\n    ".join(wrong), flush=True)
+    print(f"{arguments.elastic} elastic trainings, {arguments.kills} kills and {arguments.stops + arguments.inside} stops, {failures} wrong")
     return 1 if failures else 0
 
 

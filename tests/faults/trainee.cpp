@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Trains until something ends it, and says what: `trainee shm|mpi STAGE DEADLINE_IN_SECONDS [stay|inside]`.
+// Trains until something ends it, and says what: `trainee shm|mpi STAGE DEADLINE_IN_SECONDS [stay|inside|elastic]`.
 // With `stay` it does not exit, because mpirun ends all ranks when one exits without MPI_Finalize. With `inside` rank 1
-// stops itself while it reads the other ranks' memory. See attack.py.
+// stops itself while it reads the other ranks' memory. With `elastic` the training continues on the ranks that are
+// left, and each checks at the end that the weights are those of an undisturbed one. See attack.py.
 #include <unistd.h>
 
 #include <csignal>
@@ -63,6 +64,76 @@ template <int Stage, class C>
   }
 }
 
+std::vector<distx::Parameter<float>> small_model() {
+  std::vector<distx::Parameter<float>> parameters;
+  for (const char* name : {"first", "second", "third", "fourth"})
+    parameters.emplace_back(name, std::size_t{20011}, [](distx::Span<float> values) {
+      for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 13);
+    });
+  return parameters;
+}
+/// Makes a step whose averaged gradients have the same bits on any number of ranks: they are small integers.
+template <class Training>
+void make_step(Training& training, std::vector<distx::Parameter<float>>& parameters, std::uint64_t step) {
+  for (auto& parameter : parameters) {
+    const auto weights = training.unshard(parameter);
+    const auto gradient = training.gradient(parameter);
+    for (std::size_t i = 0; i < gradient.size(); ++i) gradient[i] = static_cast<float>((i * (step + 3)) % 9) - 4;
+    training.ready(parameter);
+  }
+  training.step({.learning_rate = 1e-2});
+}
+template <class Training>
+std::vector<float> all_weights(Training& training) {
+  std::vector<float> all;
+  training.for_each_full_weight([&](const std::string&, distx::Span<const distx::AnyElement, distx::Host> values) {
+    const auto* begin = static_cast<const float*>(values.data());
+    all.insert(all.end(), begin, begin + values.size());
+  });
+  return all;
+}
+
+/// Trains for a number of steps, if need be on fewer ranks.
+template <int Stage>
+void train_elastic(distx::AnyConnector& connector, std::chrono::seconds deadline) {
+  constexpr std::uint64_t steps = 400;
+  const auto expected = [] {
+    auto parameters = small_model();
+    distx::SelfConnector self;
+    distx::SerialCommunicator alone(self);
+    distx::DataParallel<distx::ZeRO<0>> training(alone, parameters, distx::AdamW{});
+    for (std::uint64_t step = 0; step < steps; ++step) make_step(training, parameters, step);
+    return all_weights(training);
+  }();
+  auto parameters = small_model();
+  distx::ShmCommunicator comm(connector, deadline);
+  distx::DataParallel<distx::ZeRO<Stage>, distx::Replicate> training(comm, parameters, distx::AdamW{},
+                                                                     {.bucket_bytes = std::size_t{1} << 16});
+  std::vector<float> weights;
+  std::uint64_t step = 0;
+  for (bool lost = false; weights.empty();) try {
+      if (lost) {
+        connector = connector.shrink(deadline);
+        comm = distx::ShmCommunicator(connector, deadline);
+        step = training.recover(comm);
+        lost = false;
+        say("continues from step " + std::to_string(step) + " as rank " + std::to_string(comm.rank()) + " of " +
+            std::to_string(comm.size()));
+      }
+      for (; step < steps; ++step) {
+        make_step(training, parameters, step);
+        if (step == 3) say("trains");
+      }
+      weights = all_weights(training);
+      distx::barrier(comm);  // no rank leaves before all are done
+    } catch (const distx::Error& error) {
+      if (!distx::is_rank_loss(error)) throw;
+      weights.clear();
+      lost = true;
+    }
+  say(weights == expected ? "ended right" : "ended with wrong weights");
+}
+
 template <class C>
 [[noreturn]] void train_at(C&& comm, int stage) {
   if (stage == 0) train<0>(comm);
@@ -71,7 +142,7 @@ template <class C>
   train<3>(comm);
 }
 
-[[noreturn]] void run(int argc, char** argv) {
+void run(int argc, char** argv) {
   const std::string_view backend = argv[1];
   const int stage = std::atoi(argv[2]);
   const std::chrono::seconds deadline(std::atoi(argv[3]));
@@ -79,6 +150,12 @@ template <class C>
   auto connector = distx::connect(argc, argv);
   rank = connector.rank();
   say("is process " + std::to_string(getpid()));
+  if (argc > 4 && std::string_view(argv[4]) == "elastic") {
+    if (stage == 0) return train_elastic<0>(connector, deadline);
+    if (stage == 1) return train_elastic<1>(connector, deadline);
+    if (stage == 2) return train_elastic<2>(connector, deadline);
+    return train_elastic<3>(connector, deadline);
+  }
   if (backend == "shm") train_at(distx::ShmCommunicator(connector, deadline), stage);
   train_at(distx::MpiCommunicator(connector, {.deadline = deadline}), stage);
 }
@@ -88,12 +165,15 @@ template <class C>
 int main(int argc, char** argv) {
   try {
     run(argc, argv);
+    return 0;
   } catch (const distx::TimeoutError& error) {
     say(std::string("ended by TimeoutError: ") + error.what());
   } catch (const distx::RankFailure& error) {
     say(std::string("ended by RankFailure: ") + error.what());
   } catch (const distx::RevokedError& error) {
     say(std::string("ended by RevokedError: ") + error.what());
+  } catch (const distx::CheckpointError& error) {
+    say(std::string("ended by CheckpointError: ") + error.what());
   } catch (const std::exception& error) {
     say(std::string("ended by something else: ") + error.what());
   }

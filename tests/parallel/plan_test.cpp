@@ -45,6 +45,19 @@ std::string refusal(F&& f) {
   return "accepted";
 }
 
+TEST_CASE("Replicate adds three shards of weights and optimizer states, and one copy at stage 0") {
+  for (const int stage : {0, 1, 2, 3})
+    for (const std::uint64_t ranks : {1U, 2U, 4U}) {
+      const auto without = distx::plan(4096, ranks, stage);
+      const auto with = distx::plan(4096, ranks, stage, distx::full_precision<>, true);
+      const bool whole = stage == 0 || ranks == 1;
+      CHECK(without.replicas == 0);
+      CHECK(with.replicas == (whole ? 4096 * 12 : 3 * 4096 * 12 / ranks));
+      CHECK(with.total() == without.total() + with.replicas);
+      CHECK(with.sent == without.sent + (whole ? 0 : 4096 * 12 / ranks));
+    }
+}
+
 }  // namespace
 
 TEST_CASE("the plan of mixed precision equals Table 1 of the paper to its printed digits") {

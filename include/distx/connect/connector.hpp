@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "distx/connect/failure_channel.hpp"
+#include "distx/core/deadline.hpp"
 #include "distx/core/error.hpp"
 
 namespace distx {
@@ -70,6 +71,15 @@ class AnyConnector {
   void broadcast(std::span<std::byte> bytes, int root) { self_->broadcast(bytes, root); }
   void all_gather(std::span<const std::byte> send, std::span<std::byte> receive) { self_->all_gather(send, receive); }
 
+  /// Returns a connector of the ranks that are left after others have ended. Collective over these; blocks.
+  ///
+  /// The ranks that are left keep their order. A rank is left if it enters this call before the deadline; ranks that
+  /// have ended are not waited for. All ranks that it returns on have the same result; it may be called again on that
+  /// if further ranks end. This connector, and communicators made from it, must not be used afterwards.
+  /// @throws ConnectError if the others have continued without this rank; or on every rank if the connector inside
+  ///   cannot shrink: ThreadConnector, FileConnector and SelfConnector can
+  [[nodiscard]] AnyConnector shrink(Timeout deadline = default_deadline) { return self_->shrink(deadline); }
+
   /// Returns the failure channel of the connector inside; null if it has none.
   [[nodiscard]] std::shared_ptr<FailureChannel> failure_channel() const { return self_->failure_channel(); }
 
@@ -91,6 +101,7 @@ class AnyConnector {
     virtual void barrier() = 0;
     virtual void broadcast(std::span<std::byte>, int) = 0;
     virtual void all_gather(std::span<const std::byte>, std::span<std::byte>) = 0;
+    virtual AnyConnector shrink(Timeout) = 0;
     virtual std::shared_ptr<FailureChannel> failure_channel() const = 0;
   };
   template <Connector C>
@@ -105,6 +116,13 @@ class AnyConnector {
     void broadcast(std::span<std::byte> bytes, int root) override { connector.broadcast(bytes, root); }
     void all_gather(std::span<const std::byte> send, std::span<std::byte> receive) override {
       connector.all_gather(send, receive);
+    }
+    AnyConnector shrink([[maybe_unused]] Timeout deadline) override {
+      if constexpr (requires { connector.shrink(deadline); })
+        return connector.shrink(deadline);
+      else
+        throw ConnectError("the ranks of this launcher cannot continue without others: resume from a checkpoint",
+                           {.operation = "shrink", .rank = connector.rank(), .size = connector.size()});
     }
     std::shared_ptr<FailureChannel> failure_channel() const override { return detail::failure_channel_of(connector); }
     C connector;

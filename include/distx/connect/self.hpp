@@ -9,6 +9,17 @@ namespace distx {
 
 namespace detail {
 
+/// The error of a second `shrink` of one connector.
+[[nodiscard]] inline InvalidState shrunk_before(const ErrorContext& context) {
+  return InvalidState("this connector has been shrunk: use the one that shrink returned", context);
+}
+/// The error of a rank that the others have continued without.
+[[nodiscard]] inline ConnectError left_behind(const Timeout& deadline, const ErrorContext& context) {
+  return ConnectError("the other ranks continue without this one, which did not enter the call within " +
+                          deadline.to_string() + "; end this process, or pass a longer deadline on every rank",
+                      context);
+}
+
 /// @throws InvalidArgument unless root is a rank
 inline void check_control_root(int root, int rank, int size) {
   if (root < 0 || root >= size)
@@ -43,6 +54,8 @@ class SelfConnector {
     detail::check_control_gather(send.size(), receive.size(), 0, 1);
     std::copy(send.begin(), send.end(), receive.begin());
   }
+  /// Returns an equal connector.
+  [[nodiscard]] SelfConnector shrink(Timeout = default_deadline) const { return *this; }
   /// Returns a channel that notifies this process; never null.
   [[nodiscard]] std::shared_ptr<FailureChannel> failure_channel() const noexcept { return failures_; }
 

@@ -62,6 +62,7 @@ void run_threads(Threads threads, Body&& body) {
       const auto cause = std::current_exception();
       group->end(rank, message_of(cause), cause);
     }
+    group->leave(rank);
   };
   {
     std::vector<std::jthread> others;  // joined by their destructors, also when a thread cannot be started
@@ -70,8 +71,9 @@ void run_threads(Threads threads, Body&& body) {
       for (int rank = 1; rank < threads.count; ++rank) others.emplace_back(run, rank);
     } catch (const std::exception& error) {
       group->end(0, std::string("cannot start a thread: ") + error.what(), std::current_exception());
+      throw group->failure();
     }
-    if (!group->ended() || threads.count == 1) run(0);
+    run(0);  // also if a rank has failed already: the others may continue
   }
   if (group->ended()) throw group->failure();
 }

@@ -40,6 +40,7 @@ class ThreadGroup final : public FailureChannel {
   /// another: a RevokedError.
   void end(int rank, std::string reason, std::exception_ptr cause, bool consequence = false) noexcept {
     const std::lock_guard lock(mutex_);
+    if (const int there = rank_in_smaller(rank); there >= 0) smaller_->end(there, reason, cause, consequence);
     if (ended() && (consequence || !consequence_)) return;
     failed_rank_ = rank;
     reason_ = std::move(reason);
@@ -47,6 +48,38 @@ class ThreadGroup final : public FailureChannel {
     consequence_ = consequence;
     ended_.store(true, std::memory_order_seq_cst);
     gate_.bell.ring();
+  }
+  /// Notes that a rank's thread ends: it will not enter `shrink`.
+  void leave(int rank) noexcept {
+    const std::lock_guard lock(mutex_);
+    ranks_[static_cast<std::size_t>(rank)].left = true;
+    if (const int there = rank_in_smaller(rank); there >= 0) smaller_->leave(there);
+  }
+  /// Returns the group of the ranks that have entered this call once every other rank has left or the deadline is over,
+  /// and this rank in it.
+  [[nodiscard]] std::pair<std::shared_ptr<ThreadGroup>, int> shrink(int rank, Timeout deadline) {
+    const ErrorContext context{.operation = "shrink", .backend = "threads", .rank = rank, .size = size()};
+    {
+      const std::lock_guard lock(mutex_);
+      if (std::exchange(ranks_[static_cast<std::size_t>(rank)].shrinks, true)) throw shrunk_before(context);
+    }
+    wait_until(
+        deadline,
+        [&] {
+          const std::lock_guard lock(mutex_);
+          return smaller_ != nullptr ||
+                 std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.shrinks || r.left; });
+        },
+        [] { return false; });
+    const std::lock_guard lock(mutex_);
+    if (smaller_ == nullptr) {
+      for (std::size_t other = 0; other < ranks_.size(); ++other)
+        if (ranks_[other].shrinks && !ranks_[other].left) survivors_.push_back(static_cast<int>(other));
+      smaller_ = std::make_shared<ThreadGroup>(static_cast<int>(survivors_.size()), deadline_);
+    }
+    const int there = rank_in_smaller(rank);
+    if (there < 0) throw left_behind(deadline, context);
+    return {smaller_, there};
   }
   [[nodiscard]] bool ended() const noexcept { return ended_.load(std::memory_order_acquire); }
   /// @pre ended()
@@ -71,7 +104,15 @@ class ThreadGroup final : public FailureChannel {
     std::atomic<std::uint64_t> arrived{0};
     std::vector<std::byte> published;
     bool failed = false;
+    bool left = false, shrinks = false;  // guarded by the mutex
   };
+
+  /// @pre the mutex is held
+  /// @return -1 if the rank is not in the smaller group, or there is none
+  [[nodiscard]] int rank_in_smaller(int rank) const noexcept {
+    const auto found = std::find(survivors_.begin(), survivors_.end(), rank);
+    return smaller_ == nullptr || found == survivors_.end() ? -1 : static_cast<int>(found - survivors_.begin());
+  }
 
   /// @pre the mutex is held, and ended()
   [[nodiscard]] std::string to_string() const {
@@ -109,6 +150,8 @@ class ThreadGroup final : public FailureChannel {
   int failed_rank_ = -1;
   std::string reason_;
   std::exception_ptr cause_;
+  std::shared_ptr<ThreadGroup> smaller_;  // made by `shrink`
+  std::vector<int> survivors_;            // its ranks, in this group
 };
 
 }  // namespace detail
@@ -159,6 +202,12 @@ class ThreadConnector {
       }
     });
     if (odd >= 0) throw different("all_gather", odd, odd_size, send.size());
+  }
+  /// Returns a connector of the ranks that are left, as `AnyConnector::shrink` describes: a rank has ended when its
+  /// thread's function has.
+  [[nodiscard]] ThreadConnector shrink(Timeout deadline = default_deadline) {
+    auto [group, rank] = group_->shrink(rank_, deadline);
+    return {std::move(group), rank};
   }
   /// Returns the ranks' failure channel, which also reports a rank that ended with an exception; never null.
   [[nodiscard]] std::shared_ptr<FailureChannel> failure_channel() const noexcept { return group_; }

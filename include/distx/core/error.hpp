@@ -168,4 +168,11 @@ class RankFailure : public Error {
   std::exception_ptr cause_;
 };
 
+/// Returns whether an error says that other ranks may be lost, so that those that are left can continue without them:
+/// RankFailure, RevokedError or TimeoutError.
+[[nodiscard]] inline bool is_rank_loss(const Error& error) noexcept {
+  return dynamic_cast<const RankFailure*>(&error) != nullptr || dynamic_cast<const RevokedError*>(&error) != nullptr ||
+         dynamic_cast<const TimeoutError*>(&error) != nullptr;
+}
+
 }  // namespace distx

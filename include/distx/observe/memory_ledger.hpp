@@ -11,7 +11,7 @@ namespace distx {
 namespace observe {
 
 /// The purpose of memory that a training holds.
-enum class MemoryKind : std::uint8_t { weights, gradients, optimizer, in_flight };
+enum class MemoryKind : std::uint8_t { weights, gradients, optimizer, replicas, in_flight };
 
 /// The bytes that one rank holds for each purpose, now and at peak. A value.
 struct MemoryLedger {
@@ -24,6 +24,7 @@ struct MemoryLedger {
   Use weights;
   Use gradients;
   Use optimizer;
+  Use replicas;   ///< copies from which survivors continue, with the policy Replicate
   Use in_flight;  ///< buffers of buckets and gathered weights
   Use total;      ///< of all purposes together; its peak is not the sum of their peaks
 
@@ -32,9 +33,9 @@ struct MemoryLedger {
     const auto one = [](const char* name, const Use& use) {
       return std::string(name) + " " + std::to_string(use.held) + " bytes, ";
     };
-    return one("weights", weights) + one("gradients", gradients) + one("optimizer", optimizer) + "in flight " +
-           std::to_string(in_flight.held) + " bytes; in all " + std::to_string(total.held) + ", peak " +
-           std::to_string(total.peak);
+    return one("weights", weights) + one("gradients", gradients) + one("optimizer", optimizer) +
+           (replicas.peak == 0 ? "" : one("replicas", replicas)) + "in flight " + std::to_string(in_flight.held) +
+           " bytes; in all " + std::to_string(total.held) + ", peak " + std::to_string(total.peak);
   }
   friend bool operator==(const MemoryLedger&, const MemoryLedger&) = default;
 };
@@ -72,6 +73,8 @@ class MemoryAccount {
         return ledger_.gradients;
       case observe::MemoryKind::optimizer:
         return ledger_.optimizer;
+      case observe::MemoryKind::replicas:
+        return ledger_.replicas;
       default:
         return ledger_.in_flight;
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/parallel/detail/engine/training_engine.hpp"
+#include "distx/parallel/detail/engine/engine_owner.hpp"
+#include "distx/parallel/detail/training_arguments.hpp"
 #include "distx/parallel/exponential_average.hpp"
 #include "distx/parallel/policies.hpp"
 #include "distx/parallel/unsharded.hpp"
@@ -8,44 +9,6 @@
 namespace distx {
 
 namespace detail {
-
-template <class A>
-inline constexpr bool is_parameter_ref = false;
-template <class T, class S>
-inline constexpr bool is_parameter_ref<ParameterRef<T, S>> = true;
-template <class A>
-inline constexpr bool is_parameter = false;
-template <class T, class S>
-inline constexpr bool is_parameter<Parameter<T, S>> = true;
-
-template <class A>
-inline constexpr bool is_parameter_pointer =
-    std::is_pointer_v<A> && is_parameter<std::remove_cv_t<std::remove_pointer_t<A>>>;
-
-template <class A>
-concept RangeOfRefs = std::ranges::range<A> && is_parameter_ref<std::ranges::range_value_t<A>>;
-
-/// The element type of a ParameterRef, a Parameter or a pointer to one.
-template <class P>
-struct parameter_element {
-  static constexpr bool is_short = true;  // unknown
-};
-template <template <class, class> class P, class T, class S>
-struct parameter_element<P<T, S>> {
-  static constexpr bool is_short = !FloatingElement<T> || sizeof(T) == 2;
-};
-
-/// A range of parameters that are all of float or double.
-template <class A>
-concept RangeOfLongFloats =
-    std::ranges::range<A> &&
-    (is_parameter_ref<std::ranges::range_value_t<A>> || is_parameter<std::ranges::range_value_t<A>> ||
-     is_parameter_pointer<std::ranges::range_value_t<A>>) &&
-    !parameter_element<std::remove_cv_t<std::remove_pointer_t<std::ranges::range_value_t<A>>>>::is_short;
-
-/// A range of what `ready` takes.
-template <class A>
-concept ListOfReady = std::ranges::range<A> && !FloatingElement<std::remove_cv_t<std::ranges::range_value_t<A>>>;
 
 template <class C, class Space>
 concept CommunicatorIn = Communicator<C> && std::same_as<typename C::space, Space>;
@@ -86,7 +49,7 @@ inline constexpr bool is_training = false;
 /// MatrixOptimizer, alone or in a Mixed, are assigned whole to a rank.
 ///
 /// @tparam Policies  any of, in any order: ZeRO<0> to ZeRO<3> or ZeRO<Dynamic>, Accumulate<Local> or
-///   Accumulate<Sharded>, Precision<Communication>, Hybrid, On<Space>
+///   Accumulate<Sharded>, Precision<Communication>, Hybrid, Replicate, On<Space>
 /// @code
 /// distx::DataParallel<distx::ZeRO<1>> training(comm, parameters, distx::AdamW{.weight_decay = 0.01});
 /// …
@@ -106,6 +69,8 @@ class DataParallel {
   /// The stage of ZeRO, or Dynamic.
   static constexpr int stage = detail::stage_of<Policies...>;
   static constexpr detail::Accumulation accumulation = detail::accumulation_of<Policies...>();
+  /// Whether the policies contain Replicate.
+  static constexpr bool replicates = detail::replicates_named<Policies...> > 0;
 
   /// Constructs a training. Collective over `comm`.
   ///
@@ -332,6 +297,7 @@ class DataParallel {
   /// @throws InvalidArgument for another decay
   [[nodiscard]] ExponentialAverage<space> average(double decay, stream after = {},
                                                   const here& location = here::current()) {
+    static_assert(!replicates, "distx::DataParallel: an average is not copied by Replicate; remove one of them");
     return ExponentialAverage<space>(*engine_, decay, after, location);
   }
 
@@ -340,13 +306,44 @@ class DataParallel {
   /// @throws InvalidState during a step, or while an average is swapped in
   [[nodiscard]] TrainingState<space> state(const here& location = here::current()) { return engine_->state(location); }
 
+  /// Continues on the ranks of `comm`, after ranks are lost; again if it throws because further ones are. Collective
+  /// over `comm`, which has ranks of this training only, in their order. All scopes of `unshard` must have ended.
+  ///
+  /// The state becomes that of the last step that all ranks have ended: on a rank where `step` has returned it is not
+  /// an earlier one. Weights, optimizer state and counters have the bits of a training on these ranks that has loaded a
+  /// checkpoint of that step; at stage 0, buffers are those of the first rank that is left. `.broadcast_from` becomes
+  /// 0.
+  /// @return the number of steps that the training has made, the same on every rank: the next one is that of this index
+  /// @throws CheckpointError on every rank if a rank and the next one are lost at stages 1 to 3, with the names of the
+  ///   parameters; the training has ended then: make a new one and load the last checkpoint
+  /// @throws RankFailure, RevokedError or TimeoutError if further ranks are lost
+  /// @code
+  ///   connector = connector.shrink();  // in the loop, after an error of which is_rank_loss(error)
+  ///   comm = distx::ShmCommunicator(connector);
+  ///   step = training.recover(comm);
+  /// @endcode
+  template <class C>
+    requires detail::CommunicatorIn<C, space>
+  std::uint64_t recover(C& comm, const here& location = here::current()) {
+    static_assert(replicates, "distx::DataParallel: recover needs copies of the state; add the policy Replicate");
+    AnyCommunicator<space> survivors(comm.share());
+    if (engine_)
+      if (auto replicas = engine_->take_replicas()) kept_.push_back(std::move(replicas));
+    engine_ = {};
+    const detail::Recovery<space> recovery(survivors, kept_, location);
+    engine_ = remake_(survivors, location);
+    engine_->replicate(&recovery, location);
+    kept_.clear();
+    return static_cast<std::uint64_t>(recovery.version().steps);
+  }
+
   /// Returns the norm of all gradients of the last step before they were clipped; 0 without `.clip_norm`. On a GPU it
   /// blocks the host until the norm is known.
   [[nodiscard]] double gradient_norm() const { return engine_->gradient_norm(); }
   /// Returns the factor for the loss before the backward pass: 1 without float16 parameters and Precision.
-  [[nodiscard]] double loss_scale() const noexcept { return engine_->scaler().scale(); }
+  [[nodiscard]] double loss_scale() const { return engine_->scaler().scale(); }
   /// Returns the number of steps that were skipped because a scaled loss made a gradient overflow.
-  [[nodiscard]] std::uint64_t skipped_steps() const noexcept { return engine_->scaler().skipped(); }
+  [[nodiscard]] std::uint64_t skipped_steps() const { return engine_->scaler().skipped(); }
   /// Returns the bytes that this rank holds, now and at peak.
   [[nodiscard]] observe::MemoryLedger memory() const { return engine_->memory(); }
   /// Returns the number of reductions in a step.
@@ -362,7 +359,19 @@ class DataParallel {
       : engine_(std::make_unique<detail::TrainingEngine<space>>(
             AnyCommunicator<space>(comm.share()), detail::ParameterListAccess::entries(parameters),
             detail::any_optimizer<space>(optimizer), policies(options, comm, location, part_of_model), options,
-            location)) {}
+            location)) {
+    if constexpr (replicates) {
+      remake_ = [entries = detail::ParameterListAccess::entries(parameters), optimizer,
+                 options = DataParallelOptions(options),
+                 policies = engine_->policies()](AnyCommunicator<space>& survivors, const here& line) mutable {
+        options.broadcast_from = 0;
+        detail::forget_shards(entries);
+        return std::make_unique<detail::TrainingEngine<space>>(
+            survivors.share(), entries, detail::any_optimizer<space>(optimizer), policies, options, line);
+      };
+      engine_->replicate(nullptr, location);
+    }
+  }
 
   template <class C>
   static detail::TrainingPolicies policies(const DataParallelOptions& options, C& comm, const here& location,
@@ -383,8 +392,9 @@ class DataParallel {
            " of ZeRO shards; use Accumulate<Sharded>");
     if (chosen == 0 && detail::hybrid_named<Policies...>)
       fail("Hybrid sharding requires stage 1, 2 or 3 of ZeRO; set .stage");
-    return {chosen, accumulation, detail::communication_of_policies<Policies...>(), detail::hybrid_named<Policies...>,
-            part_of_model};
+    return {
+        chosen,     accumulation, detail::communication_of_policies<Policies...>(), detail::hybrid_named<Policies...>,
+        replicates, part_of_model};
   }
 
   template <class A>
@@ -423,7 +433,10 @@ class DataParallel {
                     "distx: unshard takes what ready takes");
   }
 
-  std::unique_ptr<detail::TrainingEngine<space>> engine_;
+  detail::EngineOwner<space> engine_;
+  /// With Replicate: makes the engine on other ranks.
+  std::function<std::unique_ptr<detail::TrainingEngine<space>>(AnyCommunicator<space>&, const here&)> remake_{};
+  std::vector<std::unique_ptr<detail::Replicas<space>>> kept_{};  // between a failure and the end of `recover`
 };
 
 namespace detail {
@@ -440,7 +453,7 @@ struct TrainingAccess {
     return Training(comm, parameters, optimizer, options, location, true);
   }
   template <class Training>
-  static auto& engine(Training& training) noexcept {
+  static auto& engine(Training& training) {
     if constexpr (requires { training.mesh_; })
       return *training.training_.engine_;
     else
@@ -448,7 +461,7 @@ struct TrainingAccess {
   }
   /// Returns the communicator of all ranks of a training, over its mesh if it has one.
   template <class Training>
-  static auto& communicator(Training& training) noexcept {
+  static auto& communicator(Training& training) {
     if constexpr (requires { training.mesh_; })
       return training.mesh_.world;
     else

@@ -20,6 +20,8 @@ namespace distx {
 template <class Data, class... Policies>
 class MeshParallel {
   using Inner = DataParallel<Policies...>;
+  static_assert(detail::replicates_named<Policies...> == 0,
+                "distx::MeshParallel: Replicate supports DataParallel only; remove it");
 
  public:
   using space = typename Inner::space;

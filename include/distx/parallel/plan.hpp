@@ -33,13 +33,15 @@ struct TrainingPlan {
   std::uint64_t weights = 0;
   std::uint64_t gradients = 0;
   std::uint64_t optimizer = 0;
-  std::uint64_t sent = 0;  ///< in each step, by bandwidth-optimal collectives
+  std::uint64_t sent = 0;      ///< in each step, by bandwidth-optimal collectives
+  std::uint64_t replicas = 0;  ///< copies of weights and optimizer states, with the policy Replicate
 
   /// Returns the bytes held.
-  [[nodiscard]] std::uint64_t total() const noexcept { return weights + gradients + optimizer; }
+  [[nodiscard]] std::uint64_t total() const noexcept { return weights + gradients + optimizer + replicas; }
   /// Returns the plan of two sets of parameters together.
   friend TrainingPlan operator+(const TrainingPlan& a, const TrainingPlan& b) noexcept {
-    return {a.weights + b.weights, a.gradients + b.gradients, a.optimizer + b.optimizer, a.sent + b.sent};
+    return {a.weights + b.weights, a.gradients + b.gradients, a.optimizer + b.optimizer, a.sent + b.sent,
+            a.replicas + b.replicas};
   }
 };
 
@@ -51,11 +53,13 @@ struct TrainingPlan {
 /// @param parameters  the number of parameters; >= 1
 /// @param ranks  >= 1
 /// @param stage  0 to 3
+/// @param replicate  whether the training has the policy Replicate, which keeps three shards of weights and optimizer
+///   states (at stage 0 or on one rank, one copy) and sends one
 /// @throws InvalidArgument for a value out of range, or for bytes that 64 bits cannot count
 [[nodiscard]] inline TrainingPlan plan(std::uint64_t parameters, std::uint64_t ranks, int stage,
-                                       const BytesPerParameter& bytes = full_precision<>) {
+                                       const BytesPerParameter& bytes = full_precision<>, bool replicate = false) {
   const auto fail = [](const std::string& message) { throw InvalidArgument(message, {.operation = "plan"}); };
-  const std::uint64_t most = std::numeric_limits<std::uint64_t>::max() / 2 /
+  const std::uint64_t most = std::numeric_limits<std::uint64_t>::max() / (replicate ? 8 : 2) /
                              (std::uint64_t{1} + bytes.weights + bytes.gradients + bytes.optimizer);
   if (parameters == 0 || parameters > most)
     fail("invalid number of parameters " + std::to_string(parameters) + ": must be in [1, " + std::to_string(most) +
@@ -67,8 +71,15 @@ struct TrainingPlan {
   const auto held = [&](int sharded_from) { return stage >= sharded_from ? shard : parameters; };
   const std::uint64_t gradients_sent = stage == 0 ? 2 : 1;
   const std::uint64_t weights_sent = stage == 0 ? 0 : stage == 3 ? 2 : 1;
-  return {bytes.weights * held(3), bytes.gradients * held(2), bytes.optimizer * held(1),
-          foreign * (bytes.gradients * gradients_sent + bytes.weights * weights_sent)};
+  TrainingPlan plan{bytes.weights * held(3), bytes.gradients * held(2), bytes.optimizer * held(1),
+                    foreign * (bytes.gradients * gradients_sent + bytes.weights * weights_sent)};
+  if (replicate) {
+    const bool whole = stage == 0 || ranks == 1;
+    const std::uint64_t copied = (std::uint64_t{bytes.weights} + bytes.optimizer) * (whole ? parameters : shard);
+    plan.replicas = whole ? copied : 3 * copied;
+    if (!whole) plan.sent += copied;
+  }
+  return plan;
 }
 
 }  // namespace distx

@@ -61,6 +61,15 @@ struct Precision {
 /// gradients are reduced inside the groups, then across them. Stages 1 to 3.
 struct Hybrid {};
 
+/// The policy for a training that survives the loss of ranks: each rank also keeps the shards of the rank before it, as
+/// they were after the last step, so that `recover` continues without a checkpoint.
+///
+/// A rank copies its own shard as well, to return to the last step that all ranks have ended, and receives the next
+/// copy next to the present one: three shards of weights and optimizer state in all, which the ledger counts as
+/// replicas, and one more message of a shard in each step. At stage 0, where every rank has the whole state, one copy
+/// of it. Not with Hybrid.
+struct Replicate {};
+
 namespace detail {
 
 template <class P>
@@ -85,6 +94,9 @@ template <class P>
 inline constexpr bool is_hybrid = std::is_same_v<P, Hybrid>;
 template <class... Ps>
 inline constexpr bool hybrid_named = (false || ... || is_hybrid<Ps>);
+
+template <class... Ps>
+inline constexpr std::size_t replicates_named = (std::size_t{0} + ... + (std::is_same_v<Ps, Replicate> ? 1 : 0));
 
 template <class P>
 inline constexpr Accumulation accumulation_named = Accumulation::none;
@@ -113,7 +125,8 @@ template <class S>
 inline constexpr bool is_space<On<S>> = true;
 
 template <class P>
-inline constexpr bool is_policy = is_stage<P> || is_space<P> || is_accumulation<P> || is_precision<P> || is_hybrid<P>;
+inline constexpr bool is_policy =
+    is_stage<P> || is_space<P> || is_accumulation<P> || is_precision<P> || is_hybrid<P> || std::is_same_v<P, Replicate>;
 
 template <class... Ps>
 inline constexpr std::size_t stages_named = (std::size_t{0} + ... + (is_stage<Ps> ? 1 : 0));
@@ -128,6 +141,8 @@ enum class PolicyFault {
   two_accumulations,
   two_precisions,
   two_hybrids,
+  two_replicates,
+  replicates_hybrid,
   no_stage,
   whole_gradients,
   nothing_sharded
@@ -151,6 +166,8 @@ constexpr PolicyFault policy_fault() {
   if (accumulations_named<Ps...> > 1) return PolicyFault::two_accumulations;
   if ((std::size_t{0} + ... + (is_precision<Ps> ? 1 : 0)) > 1) return PolicyFault::two_precisions;
   if ((std::size_t{0} + ... + (is_hybrid<Ps> ? 1 : 0)) > 1) return PolicyFault::two_hybrids;
+  if (replicates_named<Ps...> > 1) return PolicyFault::two_replicates;
+  if (replicates_named<Ps...> > 0 && hybrid_named<Ps...>) return PolicyFault::replicates_hybrid;
   if ((false || ... || (stage_named<Ps>() < Dynamic || stage_named<Ps>() > 3))) return PolicyFault::no_stage;
   if (accumulation_of<Ps...>() == Accumulation::local && stage_of<Ps...> >= 2) return PolicyFault::whole_gradients;
   if (hybrid_named<Ps...> && stage_of<Ps...> == 0) return PolicyFault::nothing_sharded;
@@ -161,10 +178,11 @@ constexpr PolicyFault policy_fault() {
 template <class... Ps>
 constexpr bool diagnose_policies() {
   constexpr PolicyFault fault = policy_fault<Ps...>();
-  static_assert(fault != PolicyFault::no_policy,
-                "distx::DataParallel: one of the types is not a policy: policies are ZeRO<0> to ZeRO<3>, "
-                "ZeRO<Dynamic>, Accumulate<Local> or <Sharded>, Precision<Communication>, Hybrid and On<Space>; "
-                "run-time settings are DataParallelOptions");
+  static_assert(
+      fault != PolicyFault::no_policy,
+      "distx::DataParallel: one of the types is not a policy: policies are ZeRO<0> to ZeRO<3>, "
+      "ZeRO<Dynamic>, Accumulate<Local> or <Sharded>, Precision<Communication>, Hybrid, Replicate and On<Space>; "
+      "run-time settings are DataParallelOptions");
   static_assert(fault != PolicyFault::two_stages,
                 "distx::DataParallel: the policies contain ZeRO twice; keep one stage");
   static_assert(fault != PolicyFault::two_spaces,
@@ -177,6 +195,12 @@ constexpr bool diagnose_policies() {
   static_assert(fault != PolicyFault::two_precisions,
                 "distx::DataParallel: the policies contain Precision twice; keep one");
   static_assert(fault != PolicyFault::two_hybrids, "distx::DataParallel: the policies contain Hybrid twice; keep one");
+  static_assert(fault != PolicyFault::two_replicates,
+                "distx::DataParallel: the policies contain Replicate twice; keep one");
+  static_assert(
+      fault != PolicyFault::replicates_hybrid,
+      "distx::DataParallel: Replicate does not support Hybrid, whose groups hold copies of each other; remove "
+      "one of them");
   static_assert(fault != PolicyFault::nothing_sharded,
                 "distx::DataParallel: Hybrid sharding requires ZeRO<1>, ZeRO<2> or ZeRO<3>");
   static_assert(fault != PolicyFault::no_stage,

@@ -76,11 +76,22 @@ class FileConnector {
     }
   }
 
+  /// Returns a connector of the ranks that are left, as `AnyConnector::shrink` describes. The end of a process of
+  /// another host may be noticed at the deadline only.
+  [[nodiscard]] FileConnector shrink(Timeout deadline = default_deadline) {
+    return FileConnector(detail::file::FileGroup::shrink(group_, deadline));
+  }
+
   /// Returns the ranks' failure channel, which also reports a rank that exited. Never null; while it is kept, this rank
   /// does not leave.
   [[nodiscard]] std::shared_ptr<FailureChannel> failure_channel() const noexcept { return group_; }
 
  private:
+  explicit FileConnector(std::shared_ptr<detail::file::FileGroup> group)
+      : group_(std::move(group)),
+        local_rank_(group_->count_on_host(group_->rank())),
+        local_size_(group_->count_on_host(group_->size())) {}
+
   static int checked(int rank, int size) {
     const ErrorContext context{.operation = "connect", .backend = "file"};
     if (size < 1 || size > detail::file::most_ranks)

@@ -12,12 +12,17 @@ namespace distx::detail {
 /// A mismatch concerns every rank: those that are notified before they have compared the calls themselves throw
 /// MismatchError, too. Ranks publish reasons to each other as text, in which a mark in front denotes a mismatch.
 struct RevocationReason {
+  /// Begins the text of a MemoryError.
+  static constexpr std::string_view out_of_memory = "out of memory";
+
   std::string text;
   bool mismatch = false;
 
   /// Returns the reason that an exception gives.
   [[nodiscard]] static RevocationReason of(const Error& error) {
-    return {error.what(), dynamic_cast<const MismatchError*>(&error) != nullptr};
+    const bool memory = dynamic_cast<const MemoryError*>(&error) != nullptr;
+    return {(memory ? std::string(out_of_memory) + ": " : "") + error.what(),
+            dynamic_cast<const MismatchError*>(&error) != nullptr};
   }
   [[nodiscard]] static RevocationReason parse(std::string_view published) {
     const bool marked = published.starts_with(mark);

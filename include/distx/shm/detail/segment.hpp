@@ -134,11 +134,15 @@ inline std::shared_ptr<Segment> Segment::find(const SegmentName& name) {
     if (auto segment = entry->second.lock()) return segment;
   const std::string path = "/proc/" + std::to_string(name.process) + "/fd/" + std::to_string(name.file);
   const auto file = unique_file::from_native_handle(::open(path.c_str(), O_RDWR | O_CLOEXEC));
-  if (!file)
-    throw MemoryError("cannot open the shared memory of process " + std::to_string(name.process) + " (" +
-                          std::strerror(errno) +
-                          "): ranks that share memory need the same user, /proc and process namespace",
-                      {}, errno);
+  if (!file) {
+    const int code = errno;
+    const std::string message = "cannot open the shared memory of process " + std::to_string(name.process) + " (" +
+                                std::strerror(code) +
+                                "): ranks that share memory need the same user, /proc and process namespace";
+    const char state = process_state(name.process).state;
+    if (state == 0 || state == 'Z' || state == 'X') throw RankFailure(message + "; or it has exited", -1);
+    throw MemoryError(message, {}, code);
+  }
   if (key_of(file.native_handle()) != key)
     throw MemoryError("process " + std::to_string(name.process) +
                       " is a different one here: ranks that share memory need the same process namespace");

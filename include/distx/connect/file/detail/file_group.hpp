@@ -5,6 +5,7 @@
 
 #include "distx/connect/failure_channel.hpp"
 #include "distx/connect/file/detail/rendezvous.hpp"
+#include "distx/connect/self.hpp"
 
 namespace distx::detail::file {
 
@@ -16,6 +17,9 @@ class FileGroup final : public FailureChannel {
  public:
   FileGroup(const std::filesystem::path& folder, int rank, int size, Timeout deadline)
       : deadline_(deadline), rank_(rank), job_(Rendezvous(folder, rank, size, deadline).meet()) {}
+  /// For `shrink`: some ranks of `whole`, which is kept.
+  FileGroup(std::shared_ptr<FileGroup> whole, int rank, Membership job)
+      : deadline_(whole->deadline_), rank_(rank), job_(std::move(job)), whole_(std::move(whole)) {}
   FileGroup(const FileGroup&) = delete;
   FileGroup& operator=(const FileGroup&) = delete;
   ~FileGroup() override {
@@ -31,6 +35,35 @@ class FileGroup final : public FailureChannel {
     int count = 0;
     for (int rank = 0; rank < end; ++rank) count += process(rank_).shares_host_with(process(rank)) ? 1 : 0;
     return count;
+  }
+
+  /// Returns a group of the ranks that enter this call. The first rank that finds all others there or ended, or the
+  /// deadline over, decides for all.
+  [[nodiscard]] static std::shared_ptr<FileGroup> shrink(const std::shared_ptr<FileGroup>& whole, Timeout deadline) {
+    const auto context = whole->where("shrink");
+    if (std::exchange(whole->shrunk_, true)) throw shrunk_before(context);
+    const Folder& folder = whole->folder();
+    const auto survives = [](int rank) { return "survives-" + std::to_string(rank); };
+    folder.put(survives(whole->rank_), {});
+    std::ostringstream found;
+    const auto decided = [&] { return folder.has("survivors"); };
+    (void)poll_until(Deadline(deadline), decided, [&] { return whole->are_known(survives, found); });
+    if (!decided()) {
+      (void)whole->are_known(survives, found);
+      (void)folder.put_first("survivors", found.str());
+    }
+    std::istringstream survivors(folder.read("survivors").value_or(""));
+    std::vector<Process> processes;
+    int there = -1;
+    for (int rank = 0; survivors >> rank && rank >= 0 && rank < whole->size();) {
+      if (rank == whole->rank_) there = static_cast<int>(processes.size());
+      processes.push_back(whole->process(rank));
+    }
+    if (there < 0) throw left_behind(deadline, context);
+    auto outer = folder.inside(".");
+    if (!outer) throw ConnectError("folder '" + folder.path().string() + "' was removed", context);
+    Membership job{std::move(*outer), "smaller", folder.make_inside("smaller"), std::move(processes)};
+    return std::make_shared<FileGroup>(whole, there, std::move(job));
   }
 
   /// A rank's part of a call: the call as text, and its bytes.
@@ -98,6 +131,19 @@ class FileGroup final : public FailureChannel {
   [[nodiscard]] const Process& process(int rank) const noexcept { return job_.ranks[static_cast<std::size_t>(rank)]; }
   [[nodiscard]] std::string name_of(int rank) const {
     return "rank " + std::to_string(rank) + " of " + std::to_string(size());
+  }
+
+  /// Lists the ranks that are in `shrink`; returns whether all others have ended.
+  template <class Name>
+  [[nodiscard]] bool are_known(Name&& survives, std::ostringstream& found) const {
+    found.str({});
+    bool all = true;
+    for (int rank = 0; rank < size(); ++rank) {
+      const bool ended = folder().has(left_file(rank)) || has_ended(process(rank), process(rank_));
+      if (!ended && folder().has(survives(rank))) found << rank << ' ';
+      all = all && (ended || folder().has(survives(rank)));
+    }
+    return all;
   }
 
   std::string await(int other, const Deadline& deadline, const ErrorContext& context) {
@@ -179,6 +225,8 @@ class FileGroup final : public FailureChannel {
   Membership job_;
   std::uint64_t calls_ = 0;
   bool failed_ = false;
+  bool shrunk_ = false;
+  std::shared_ptr<FileGroup> whole_{};  // that this group is a part of; it leaves later
   std::atomic<Deadline::clock::duration> looked_{};
   LocalFailureChannel board_;
 };

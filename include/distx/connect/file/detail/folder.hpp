@@ -73,8 +73,9 @@ class Folder {
   [[nodiscard]] std::optional<Folder> inside(const std::string& name) const {
     return open_at(descriptor(), name, path_ / name, O_NOFOLLOW);
   }
+  /// Makes a folder inside this one, unless there is one of that name, and opens it.
   [[nodiscard]] Folder make_inside(const std::string& name) const {
-    if (::mkdirat(descriptor(), name.c_str(), 0700) != 0) fail("make", path_ / name, errno);
+    if (::mkdirat(descriptor(), name.c_str(), 0700) != 0 && errno != EEXIST) fail("make", path_ / name, errno);
     auto made = inside(name);
     if (!made) fail("open", path_ / name, ENOENT);
     return std::move(*made);
@@ -127,10 +128,13 @@ class Folder {
     return error == 0;
   }
   void remove(const std::string& name) const noexcept { (void)::unlinkat(descriptor(), name.c_str(), 0); }
-  /// Removes a folder inside this one and the files in it.
+  /// Removes a folder inside this one and what is in it.
   void remove_folder(const std::string& name) const {
     if (const auto inner = inside(name))
-      for (const auto& file : inner->names()) inner->remove(file);
+      for (const auto& each : inner->names()) {
+        inner->remove(each);
+        if (inner->has(each)) inner->remove_folder(each);
+      }
     (void)::unlinkat(descriptor(), name.c_str(), AT_REMOVEDIR);
   }
 

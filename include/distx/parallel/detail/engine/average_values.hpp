@@ -14,6 +14,22 @@ struct AverageValues {
   std::vector<Span<AnyElement, Space>> values;  // by parameter; empty where this rank updates nothing
 };
 
+/// The averages of a training that still exist, in the order in which they were made.
+template <MemorySpace Space>
+class LivingAverages {
+ public:
+  void add(std::weak_ptr<AverageValues<Space>> average) { all_.push_back(std::move(average)); }
+  [[nodiscard]] std::vector<std::shared_ptr<AverageValues<Space>>> living() {
+    std::vector<std::shared_ptr<AverageValues<Space>>> averages;
+    std::erase_if(all_, [](const auto& average) { return average.expired(); });
+    for (const auto& average : all_) averages.push_back(average.lock());
+    return averages;
+  }
+
+ private:
+  std::vector<std::weak_ptr<AverageValues<Space>>> all_;
+};
+
 /// Returns the element type of an average of weights.
 [[nodiscard]] constexpr ElementType average_type(ElementType weight) noexcept {
   return weight == ElementType::f64 ? ElementType::f64 : ElementType::f32;

@@ -2,11 +2,30 @@
 #pragma once
 #include "distx/parallel/detail/bucket/bucket.hpp"
 #include "distx/parallel/detail/engine/average_values.hpp"
+#include "distx/parallel/detail/engine/loss_scaler.hpp"
 #include "distx/parallel/detail/engine/parameter_store.hpp"
 #include "distx/parallel/detail/engine/training_communicators.hpp"
 #include "distx/parallel/training_state.hpp"
 
 namespace distx::detail {
+
+/// Returns a training's counters.
+template <MemorySpace Space>
+[[nodiscard]] TrainingCounters counters_of(const ParameterStore<Space>& parameters, const LossScaler& scaler) {
+  TrainingCounters counters{{}, scaler.scale(), scaler.finite_steps(), scaler.skipped()};
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    if (parameters[i].trained()) counters.updates.emplace_back(parameters[i].name, parameters.steps()[i].updates);
+  return counters;
+}
+/// Sets a training's counters.
+template <MemorySpace Space>
+void restore_counters(ParameterStore<Space>& parameters, LossScaler& scaler, const TrainingCounters& counters) {
+  scaler.restore(counters.loss_scale, counters.finite_steps, counters.skipped_steps);
+  const std::unordered_map<std::string_view, std::uint64_t> updates(counters.updates.begin(), counters.updates.end());
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    if (const auto found = updates.find(parameters[i].name); found != updates.end())
+      parameters.steps()[i].updates = found->second;
+}
 
 /// Lists the arrays of a training and what this rank holds of them. Local.
 ///

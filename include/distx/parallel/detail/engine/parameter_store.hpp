@@ -1,12 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <optional>
 #include <unordered_map>
 
 #include "distx/parallel/detail/engine/gradient_tracker.hpp"
 #include "distx/parallel/detail/engine/training_policies.hpp"
 
 namespace distx::detail {
+
+/// Lets owned parameters whose values an ended training has sharded be in another training, where they begin as zeros.
+template <MemorySpace Space>
+void forget_shards(const std::vector<ParameterEntry<Space>>& entries) {
+  for (const auto& entry : entries) {
+    if (!entry.owned || !entry.owned->value.empty()) continue;
+    entry.owned->lost = entry.owned->sharded = false;
+    entry.owned->initialize = [](Span<AnyElement, Space>) {};
+  }
+}
 
 /// The parameters and buffers of one training, and what the current step knows of each.
 ///
@@ -33,9 +42,13 @@ class ParameterStore {
   [[nodiscard]] const GradientTracker<Space>& steps() const noexcept { return steps_; }
 
   /// Returns the index of a parameter, known by its state or, if it is borrowed, by the address of its weights.
-  [[nodiscard]] std::optional<std::size_t> find(const void* identity) const {
-    const auto found = indices_.find(identity);
-    return found == indices_.end() ? std::nullopt : std::optional(found->second);
+  /// @throws InvalidArgument if there is none
+  [[nodiscard]] std::size_t index_of(const void* identity, const ErrorContext& context) const {
+    if (const auto found = indices_.find(identity); found != indices_.end()) return found->second;
+    throw InvalidArgument(
+        "not one of the training's parameters; pass the weights or Parameters that it was constructed with, which must "
+        "not move in memory",
+        context);
   }
 
   /// Whether losses are scaled: for trained parameters of float16 with master weights.

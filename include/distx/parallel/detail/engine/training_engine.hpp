@@ -4,6 +4,7 @@
 #include "distx/parallel/detail/engine/gradient_reducer.hpp"
 #include "distx/parallel/detail/engine/gradient_scaling.hpp"
 #include "distx/parallel/detail/engine/list_state.hpp"
+#include "distx/parallel/detail/engine/recovery.hpp"
 #include "distx/parallel/detail/engine/step_join.hpp"
 #include "distx/parallel/detail/engine/step_options_check.hpp"
 #include "distx/parallel/detail/engine/step_state.hpp"
@@ -75,7 +76,7 @@ class TrainingEngine {
     try {
       check(StepCall::gradient, "gradient", location_);
       calls_.enter(after);
-      const std::size_t index = index_of(identity, "gradient", location_);
+      const std::size_t index = parameters_.index_of(identity, context("gradient", location_));
       parameters_.steps().check_writable(index, parameters_[index], context("gradient", location_));
       auto& step = parameters_.steps()[index];
       if (std::exchange(step.requested, true)) return order<Space>(step.zeroed_on, after);
@@ -91,7 +92,7 @@ class TrainingEngine {
       check(StepCall::ready, "ready", location);
       const flight::Label label({.step = steps_, .phase = "ready"});
       calls_.enter(after);
-      const std::size_t index = index_of(identity, "ready", location);
+      const std::size_t index = parameters_.index_of(identity, context("ready", location));
       make_ready(index, after, location);
     } catch (const RevokedError&) {
       explain_revocation(location);
@@ -107,8 +108,7 @@ class TrainingEngine {
       if (state_.begin_micro_batch(last)) end_micro_batch(after, location);
     });
   }
-  /// Agrees on the ranks that have a batch in the next step; the others take part in it with gradients of zero.
-  /// @return the number of ranks with a batch
+  /// Returns the number of ranks that have a batch in the next step; the others take part with gradients of zero.
   int join(bool has_batch, stream after, const here& location) {
     int active = 0;
     call(StepCall::between_steps, "join", after, location, [&] {
@@ -245,35 +245,20 @@ class TrainingEngine {
   [[nodiscard]] const OptimizerShards<Space>& shards() const noexcept { return shards_; }
   [[nodiscard]] const std::shared_ptr<MemoryAccount>& account() const noexcept { return buckets_.account(); }
   [[nodiscard]] std::size_t parameter_count() const noexcept { return parameters_.size(); }
-  /// Makes an average part of the state as long as it exists.
-  void add_average(std::weak_ptr<AverageValues<Space>> average) { averages_.push_back(std::move(average)); }
+  void add_average(std::weak_ptr<AverageValues<Space>> average) { averages_.add(std::move(average)); }
   [[nodiscard]] const std::shared_ptr<void>& swap_token() const noexcept { return state_.swap_token(); }
   [[nodiscard]] const here& location() const noexcept { return location_; }
   /// @}
 
-  /// @name For checkpoints
+  /// @name For checkpoints and Replicate
   /// @{
-  /// Returns the state between two steps, also an incomplete one, which may be loaded again. Local.
-  /// @throws InvalidState during a step, also while its gradients are computed, or while an average is swapped in
+  /// Returns the state between two steps, also an incomplete one. Local. @throws InvalidState like DataParallel::state
   [[nodiscard]] TrainingState<Space> state(const here& location) {
     check_resumable(StepCall::load, "state", location);
-    std::vector<std::shared_ptr<AverageValues<Space>>> averages;
-    std::erase_if(averages_, [](const auto& average) { return average.expired(); });
-    for (const auto& average : averages_) averages.push_back(average.lock());
-    TrainingState<Space> state{StateLister<Space>(buckets_.all(), parameters_, comms_, parts_, averages).arrays(), {}};
-    for (std::size_t i = 0; i < parameters_.size(); ++i)
-      if (parameters_[i].trained())
-        state.counters.updates.emplace_back(parameters_[i].name, parameters_.steps()[i].updates);
-    const auto& scaler = scaling_.scaler();
-    state.counters.loss_scale = scaler.scale();
-    state.counters.finite_steps = scaler.finite_steps();
-    state.counters.skipped_steps = scaler.skipped();
-    return state;
+    return state_now();
   }
-  /// Runs `change`, which overwrites arrays of `state()`, and sets the counters. Every rank calls it.
-  ///
-  /// @param which  `load` if `change` overwrites all of them, otherwise `between_steps`
-  /// @param change  returns false, on every rank, if the arrays are incomplete: the training then accepts `load` only
+  /// Runs `change`, which overwrites arrays of `state()`, all of them if `which` is `load`, and sets the counters.
+  /// Every rank calls it. If `change` returns false on every rank, the state is incomplete, and only `load` is legal.
   template <class F>
   void restore(StepCall which, const TrainingCounters& counters, stream after, const here& location, F&& change) {
     call(which, "load", after, location, [&] {
@@ -283,11 +268,8 @@ class TrainingEngine {
       state_.set_incomplete(true);
       if (!change()) return;
       state_.set_incomplete(false);
-      scaling_.scaler().restore(counters.loss_scale, counters.finite_steps, counters.skipped_steps);
-      std::unordered_map<std::string_view, std::uint64_t> updates(counters.updates.begin(), counters.updates.end());
-      for (std::size_t i = 0; i < parameters_.size(); ++i)
-        if (const auto found = updates.find(parameters_[i].name); found != updates.end())
-          parameters_.steps()[i].updates = found->second;
+      restore_counters(parameters_, scaling_.scaler(), counters);
+      commit(after, location);
     });
   }
   /// @throws InvalidState if the state is incomplete, or during a step
@@ -295,21 +277,37 @@ class TrainingEngine {
   /// Describes the parameters as parts of distributed ones.
   void describe_parts(std::vector<TensorPart> parts) { parts_ = std::move(parts); }
   [[nodiscard]] AnyCommunicator<Space>& communicator() noexcept { return comms_.all(); }
-  /// Memory of any type that checkpoints keep from one save to the next.
+  /// Returns memory of any type that checkpoints keep from one save to the next.
   [[nodiscard]] std::shared_ptr<void>& checkpoint_memory() noexcept { return checkpoint_memory_; }
   [[nodiscard]] const TrainingPolicies& policies() const noexcept { return policies_; }
+  /// Begins to keep copies of the state: the present one, or that of an earlier training. Collective.
+  void replicate(const Recovery<Space>* earlier, const here& location) {
+    comms_.guard([&] {
+      replicas_ =
+          std::make_unique<Replicas<Space>>(comms_.all(), state_now(), policies_.stage == 0,
+                                            earlier == nullptr ? 0 : earlier->version().number, account(), location);
+      if (earlier == nullptr) return commit({}, location);
+      steps_ = earlier->version().steps;
+      const auto copy = [&] { return earlier->copy_to(comms_.all(), state_now(), location), true; };
+      restore(StepCall::load, earlier->version().counters, {}, location, copy);
+    });
+  }
+  /// Ends the training after a failure, and returns its copies of the state; null if it has none. Local.
+  [[nodiscard]] std::unique_ptr<Replicas<Space>> take_replicas() {
+    if (replicas_ != nullptr) replicas_->capture(state_now(), {});
+    return std::move(replicas_);
+  }
   /// @}
 
   [[nodiscard]] bool shards_weights() const noexcept { return gatherer_ != nullptr; }
-  /// Makes the unit of an owned parameter whole until `scope` ends.
-  /// @pre shards_weights()
+  /// Makes the unit of an owned parameter whole until `scope` ends. @pre shards_weights()
   void unshard(Unsharded<Space>& scope, const void* identity, stream after, const here& location) {
     const Guard guard(device_);
     comms_.guard([&] {
       check(StepCall::unshard, "unshard", location);
       const flight::Label label({.step = steps_, .phase = "unshard"});
       calls_.enter(after);
-      const auto unit = gatherer_->unit_of(index_of(identity, "unshard", location));
+      const auto unit = gatherer_->unit_of(parameters_.index_of(identity, context("unshard", location)));
       if (!unit) return;
       try {
         if (join_.announces() && !gatherer_->unsharded(*unit)) {
@@ -375,13 +373,6 @@ class TrainingEngine {
     const auto& comm = comms_.all();
     return {operation, comm.backend(), comm.rank(), comm.size(), location};
   }
-  [[nodiscard]] std::size_t index_of(const void* identity, const char* operation, const here& location) const {
-    if (const auto index = parameters_.find(identity)) return *index;
-    throw InvalidArgument(
-        "not one of the training's parameters; pass the weights or Parameters that it was constructed with, which must "
-        "not move in memory",
-        context(operation, location));
-  }
   void check_resumable(StepCall which, const char* operation, const here& location) {
     check(which, operation, location);
     comms_.guard([&] { settle(location); });
@@ -393,6 +384,15 @@ class TrainingEngine {
     if (gatherer_ == nullptr) return;
     if (const std::string* unit = gatherer_->unsharded(); unit != nullptr)
       fail(StepFault::weights_unsharded, operation, location, *unit);
+  }
+
+  [[nodiscard]] TrainingState<Space> state_now() {
+    return {StateLister<Space>(buckets_.all(), parameters_, comms_, parts_, averages_.living()).arrays(),
+            counters_of(parameters_, scaling_.scaler())};
+  }
+  /// Makes the present state the version from which survivors continue.
+  void commit(stream after, const here& location) {
+    if (replicas_) replicas_->commit(comms_.all(), state_now(), steps_, after, location);
   }
 
   void make_ready(std::size_t index, stream after, const here& location) {
@@ -471,6 +471,7 @@ class TrainingEngine {
       guard_.check_weights(parameters_, shards_, comms_, shards_weights(), steps_, after, context("step", location));
     state_.finish();
     ++steps_;
+    commit(after, location);
   }
 
   CurrentDevice<Space> device_{};  // of the constructor, for calls of threads where another one is current
@@ -489,10 +490,11 @@ class TrainingEngine {
   StepJoin<Space> join_{};
   StepOptionsCheck<Space> step_options_{};
   CallOrder<Space> calls_{};
-  std::vector<TensorPart> parts_{};  // empty without a mesh
-  std::int64_t steps_ = 0;           // that have ended
+  std::vector<TensorPart> parts_{};              // empty without a mesh
+  std::int64_t steps_ = 0;                       // that have ended
+  std::unique_ptr<Replicas<Space>> replicas_{};  // null without Replicate
   std::shared_ptr<void> checkpoint_memory_{};
-  std::vector<std::weak_ptr<AverageValues<Space>>> averages_{};  // in the order in which they were made
+  LivingAverages<Space> averages_{};
 };
 
 }  // namespace distx::detail

@@ -17,6 +17,7 @@ struct TrainingPolicies {
   /// The communication dtype that Precision names: 16-bit parameters then have float master weights.
   std::optional<ElementType> communication_type{};
   bool hybrid = false;
+  bool replicate = false;
   /// The parameters are this rank's part of a larger model, so that it may lack some kinds of them.
   bool part_of_model = false;
 
@@ -33,7 +34,7 @@ struct TrainingPolicies {
     constexpr const char* accumulations[] = {"", ", Accumulate<Local>", ", Accumulate<Sharded>"};
     return "ZeRO<" + std::to_string(stage) + ">" + accumulations[static_cast<int>(accumulation)] +
            (communication_type ? ", Precision<" + std::string(name_of(*communication_type)) + ">" : "") +
-           (hybrid ? ", Hybrid" : "");
+           (hybrid ? ", Hybrid" : "") + (replicate ? ", Replicate" : "");
   }
 };
 

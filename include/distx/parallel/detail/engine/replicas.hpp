@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <array>
+
+#include "distx/comm/detail/in_order.hpp"
+#include "distx/parallel/detail/engine/state_layout.hpp"
+#include "distx/parallel/detail/memory/tracked_memory.hpp"
+
+namespace distx::detail {
+
+/// Copies of a training's state between steps, from which survivors continue after a rank is lost.
+///
+/// At stages 1 to 3 each rank copies its shares and those of the rank before it; at stage 0 all that it holds, which is
+/// the whole state. A commit makes the present state a version: it replaces the one before once all ranks have sent
+/// their shares, so at any time every version that some rank has completed can be found on all ranks.
+template <MemorySpace Space>
+class Replicas {
+ public:
+  using stream = typename Space::stream;
+  using here = std::source_location;
+
+  /// The shares of one rank, packed in the order of the arrays.
+  struct Image {
+    std::uint64_t version = 0;  ///< 0: none, or incomplete
+    TrackedMemory<Space> memory{};
+  };
+  /// A state of the training after a number of steps.
+  struct Version {
+    std::uint64_t number = 0;
+    std::int64_t steps = 0;
+    TrainingCounters counters{};
+  };
+
+  /// Allocates the copies. Collective.
+  /// @param whole  whether every rank holds the whole state
+  /// @param last  the number of the version before the first one
+  /// @throws MemoryError
+  Replicas(AnyCommunicator<Space>& comm, const TrainingState<Space>& state, bool whole, std::uint64_t last,
+           const std::shared_ptr<MemoryAccount>& account, const here& location)
+      : layout_(comm, state, !whole, location),
+        rank_(static_cast<std::size_t>(comm.rank())),
+        whole_(whole || comm.size() == 1),
+        last_(last),
+        account_(account) {
+    own_.memory = allocate(layout_.bytes(rank_));
+    if (whole_) return;
+    for (auto& image : held_) image.memory = allocate(layout_.bytes(before()));
+    for (std::size_t rank = 0; rank < layout_.ranks(); ++rank)
+      rounds_ = std::max<std::uint64_t>(rounds_, (layout_.bytes(rank) + chunk - 1) / chunk);
+    chunk_ = allocate(std::min<std::uint64_t>(chunk, layout_.bytes(rank_)));
+  }
+  Replicas(const Replicas&) = delete;
+  Replicas& operator=(const Replicas&) = delete;
+
+  [[nodiscard]] const StateLayout& layout() const noexcept { return layout_; }
+  [[nodiscard]] std::size_t rank() const noexcept { return rank_; }
+  [[nodiscard]] bool whole() const noexcept { return whole_; }
+
+  /// Makes the state, after `steps` steps, the next version. Collective.
+  void commit(AnyCommunicator<Space>& comm, const TrainingState<Space>& state, std::int64_t steps, stream after,
+              const here& location) {
+    live_ = {++last_, steps, state.counters};
+    const auto pieces = pieces_of(state);
+    if (!whole_) exchange(comm, pieces, after, location);
+    if (comm.size() > 1) make_behind(comm, calls::Barrier<Space>{location}, after);
+    next_ = 1 - next_;
+    own_.version = 0;
+    pack(pieces, own_.memory->span(), 0, after);
+    after.synchronize();
+    committed_ = std::move(live_);
+    own_.version = committed_.number;
+    live_ = {};
+  }
+  /// Keeps a state that was complete when a commit failed; to be called before the training ends. Local.
+  void capture(const TrainingState<Space>& state, stream after) {
+    if (live_.number == 0) return;
+    fresh_.memory = allocate(layout_.bytes(rank_));
+    pack(pieces_of(state), fresh_.memory->span(), 0, after);
+    after.synchronize();
+    fresh_.version = live_.number;
+  }
+
+  /// Returns the versions that this rank has.
+  [[nodiscard]] std::vector<const Version*> versions() const {
+    std::vector<const Version*> all;
+    if (own_.version != 0) all.push_back(&committed_);
+    if (fresh_.version != 0) all.push_back(&live_);
+    return all;
+  }
+  [[nodiscard]] bool holds(std::uint64_t version) const noexcept {
+    return held_[0].version == version || held_[1].version == version;
+  }
+  /// Returns the copy of an array in a version.
+  /// @param rank  this one, or the one before it
+  [[nodiscard]] Span<const std::byte, Space> values(std::uint64_t version, std::size_t rank, std::size_t array) const {
+    const Image& mine = own_.version == version ? own_ : fresh_;
+    const Image& image = rank == rank_ ? mine : held_[held_[0].version == version ? 0 : 1];
+    const auto bytes =
+        image.memory->span().subspan(static_cast<std::size_t>(layout_.bytes_before(rank, array)),
+                                     static_cast<std::size_t>(layout_.range(rank, array).size * layout_.width(array)));
+    return {bytes.data(), bytes.size()};
+  }
+  /// The rank that holds another one's shares.
+  [[nodiscard]] std::size_t holder_of(std::size_t rank) const noexcept { return (rank + 1) % layout_.ranks(); }
+
+ private:
+  static constexpr std::uint64_t chunk = std::uint64_t{1} << 20;  // bytes of one message
+  using Pieces = std::vector<Span<const std::byte, Space>>;
+
+  [[nodiscard]] TrackedMemory<Space> allocate(std::uint64_t bytes) const {
+    return allocate_tracked_local<Space>(account_, observe::MemoryKind::replicas, static_cast<std::size_t>(bytes),
+                                         uninitialized);
+  }
+  [[nodiscard]] std::size_t before() const noexcept { return (rank_ + layout_.ranks() - 1) % layout_.ranks(); }
+
+  [[nodiscard]] Pieces pieces_of(const TrainingState<Space>& state) const {
+    Pieces pieces;
+    for (std::size_t i = 0; i < state.arrays.size(); ++i) {
+      const auto& array = state.arrays[i];
+      const auto range = layout_.range(rank_, i);
+      const auto width = static_cast<std::size_t>(layout_.width(i));
+      if (range.size > 0)
+        pieces.emplace_back(array.values.bytes() + static_cast<std::size_t>(range.begin - array.offset) * width,
+                            static_cast<std::size_t>(range.size) * width);
+    }
+    return pieces;
+  }
+  /// Copies the bytes of the pieces from `begin` on, until `to` is full.
+  static void pack(const Pieces& pieces, Span<std::byte, Space> to, std::uint64_t begin, stream after) {
+    std::uint64_t at = 0;  // of the piece
+    for (const auto& piece : pieces) {
+      const auto common = StateRange{at, piece.size()} & StateRange{begin, to.size()};
+      if (common.size > 0)
+        copy(after, to.subspan(static_cast<std::size_t>(common.begin - begin), static_cast<std::size_t>(common.size)),
+             piece.subspan(static_cast<std::size_t>(common.begin - at), static_cast<std::size_t>(common.size)));
+      at += piece.size();
+    }
+  }
+  /// Sends this rank's shares to the next rank, and receives those of the rank before it.
+  void exchange(AnyCommunicator<Space>& comm, const Pieces& pieces, stream after, const here& location) {
+    Image& image = held_[next_];
+    image.version = 0;
+    const auto part = [](std::uint64_t bytes, std::uint64_t round) {
+      return StateRange{round * chunk, chunk} & StateRange{0, bytes};
+    };
+    for (std::uint64_t round = 0; round < rounds_; ++round) {
+      const auto sent = part(layout_.bytes(rank_), round), received = part(layout_.bytes(before()), round);
+      const auto out = chunk_->span().subspan(0, static_cast<std::size_t>(sent.size));
+      pack(pieces, out, sent.begin, after);
+      const auto in = received.size == 0 ? Span<std::byte, Space>()
+                                         : image.memory->span().subspan(static_cast<std::size_t>(received.begin),
+                                                                        static_cast<std::size_t>(received.size));
+      make_behind(comm,
+                  calls::SendReceive<std::byte, Space>{.send = {out.data(), out.size()},
+                                                       .to = static_cast<int>(holder_of(rank_)),
+                                                       .receive = in,
+                                                       .from = static_cast<int>(before()),
+                                                       .location = location},
+                  after);
+    }
+    image.version = live_.number;
+  }
+
+  StateLayout layout_;
+  std::size_t rank_;
+  bool whole_;
+  std::uint64_t last_;  // version
+  std::shared_ptr<MemoryAccount> account_;
+  std::uint64_t rounds_ = 0;
+  TrackedMemory<Space> chunk_{};
+  Version committed_{}, live_{};  // live_: being committed
+  Image own_{}, fresh_{};         // fresh_: of live_, after a failure
+  std::array<Image, 2> held_{};   // of the rank before
+  std::size_t next_ = 0;          // the one that the next commit writes
+};
+
+}  // namespace distx::detail

@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Kills one of three ranks of `train_lenet --elastic` at two stages: the others must reach the accuracy.
+
+    tests/examples/elastic.py TRAIN_LENET [OPTION…]
+"""
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+RANKS = 3
+ACCURACY = 0.9
+
+
+def train(program, stage, victim):
+    """Returns what went wrong; empty if nothing."""
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoints = os.path.join(folder, "checkpoints")
+        processes = []
+        for rank in range(RANKS):
+            variables = {"DISTX_FILE": os.path.join(folder, "meet"), "DISTX_RANK": str(rank), "DISTX_SIZE": str(RANKS)}
+            command = [program, "--elastic", "--zero", str(stage), "--epochs", "4", "--checkpoint", checkpoints, "--every", "10", *sys.argv[2:]]
+            processes.append(subprocess.Popen(command, env=dict(os.environ, **variables), stdin=subprocess.DEVNULL,
+                                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+        end = time.monotonic() + 60
+        # Once there is a checkpoint, the training is in progress.
+        while not (os.path.isdir(checkpoints) and os.listdir(checkpoints)) and time.monotonic() < end:
+            if any(process.poll() is not None for process in processes):
+                break
+            time.sleep(0.01)
+        os.kill(processes[victim].pid, signal.SIGKILL)
+        outputs = []
+        for process in processes:
+            try:
+                outputs.append(process.communicate(timeout=100)[0])
+            except subprocess.TimeoutExpired:
+                process.kill()
+                outputs.append(process.communicate()[0] + "\nstill running after 100 s")
+        statuses = [process.returncode for process in processes]
+        text = "\n".join(outputs)
+        continued = re.search(r"ranks are lost: (\d) continue after step (\d+)", text)
+        accuracy = re.search(r"accuracy on \d+ held-out digits: ([0-9.]+)", text)
+        if statuses != [-signal.SIGKILL if rank == victim else 0 for rank in range(RANKS)]:
+            return f"the ranks end with {statuses}:\n{text}"
+        if continued is None or int(continued[1]) != RANKS - 1:
+            return f"no ranks say that they continue:\n{text}"
+        if accuracy is None or float(accuracy[1]) < ACCURACY:
+            return f"the accuracy is not {ACCURACY}:\n{text}"
+        print(f"stage {stage}: rank {victim} of {RANKS} was killed, the others continued after step {continued[2]} and reached "
+              f"{accuracy[1]}", flush=True)
+        return ""
+
+
+def main():
+    wrong = [train(sys.argv[1], stage, victim) for stage, victim in [(1, 0), (3, 1)]]
+    for each in filter(None, wrong):
+        print(each)
+    return 1 if any(wrong) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
