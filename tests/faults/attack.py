@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Kills or stops one rank of a training at a random moment, again and again, and checks how the others end.
 
-    tests/faults/attack.py PROGRAM --backend shm|mpi [--kills N] [--stops N] [--inside N] [--elastic N]
+    tests/faults/attack.py PROGRAM --backend shm|mpi|gloo [--kills N] [--stops N] [--inside N] [--elastic N]
                            [--ranks N] [--seed N]
 
 With --inside rank 1 stops itself N times while it reads the other ranks' memory. With --elastic N trainings that continue on the
@@ -177,7 +177,7 @@ def attack_elastic(program, ranks, twice, chance):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("program")
-    parser.add_argument("--backend", choices=["shm", "mpi"], required=True)
+    parser.add_argument("--backend", choices=["shm", "mpi", "gloo"], required=True)
     parser.add_argument("--kills", type=int, default=4)
     parser.add_argument("--stops", type=int, default=1)
     parser.add_argument("--inside", type=int, default=0)

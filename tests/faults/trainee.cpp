@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Trains until something ends it, and says what: `trainee shm|mpi STAGE DEADLINE_IN_SECONDS [stay|inside|elastic]`.
+// Trains until something ends it, and says what: `trainee shm|mpi|gloo STAGE DEADLINE_IN_SECONDS [stay|inside|elastic]`.
 // With `stay` it does not exit, because mpirun ends all ranks when one exits without MPI_Finalize. With `inside` rank 1
 // stops itself while it reads the other ranks' memory. With `elastic` the training continues on the ranks that are
 // left, and each checks at the end that the weights are those of an undisturbed one. See attack.py.
@@ -13,6 +13,9 @@
 
 #include <distx/distx.hpp>
 #include <distx/file.hpp>
+#ifdef TRAINEE_WITH_GLOO
+#include <distx/gloo.hpp>
+#endif
 #include <distx/mpi.hpp>
 #include <distx/shm.hpp>
 
@@ -157,6 +160,9 @@ void run(int argc, char** argv) {
     return train_elastic<3>(connector, deadline);
   }
   if (backend == "shm") train_at(distx::ShmCommunicator(connector, deadline), stage);
+#ifdef TRAINEE_WITH_GLOO
+  if (backend == "gloo") train_at(distx::GlooCommunicator(connector, {.deadline = deadline}), stage);
+#endif
   train_at(distx::MpiCommunicator(connector, {.deadline = deadline}), stage);
 }
 

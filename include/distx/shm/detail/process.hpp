@@ -27,12 +27,9 @@ std::string_view read_file(const char* path, std::array<char, Bytes>& buffer) no
   return {buffer.data(), got > 0 ? static_cast<std::size_t>(got) : 0};
 }
 
-/// Returns a number that is different for every host and every boot.
+/// Returns a number that identifies the host. @see host_id
 inline std::uint64_t host_number() noexcept {
-  static const std::uint64_t number = [] {
-    std::array<char, 40> id{};
-    return detail::fnv1a(read_file("/proc/sys/kernel/random/boot_id", id));
-  }();
+  static const std::uint64_t number = detail::fnv1a(std::as_bytes(std::span(detail::host_id())));
   return number;
 }
 
