@@ -9,8 +9,10 @@
 #include <charconv>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <string_view>
 
+#include "distx/connect/detail/host.hpp"
 #include "distx/connect/detail/process_state.hpp"
 #include "distx/core/detail/fnv1a.hpp"
 #include "distx/shm/detail/handles.hpp"
