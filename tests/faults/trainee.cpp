@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Trains until something ends it, and says what: `trainee shm|mpi|gloo STAGE DEADLINE_IN_SECONDS [stay|inside|elastic]`.
-// With `stay` it does not exit, because mpirun ends all ranks when one exits without MPI_Finalize. With `inside` rank 1
-// stops itself while it reads the other ranks' memory. With `elastic` the training continues on the ranks that are
-// left, and each checks at the end that the weights are those of an undisturbed one. See attack.py.
+// Trains until something ends it, and says what: `trainee shm|mpi|gloo STAGE DEADLINE_IN_SECONDS
+// [stay|inside|elastic]`. With `stay` it does not exit, because mpirun ends all ranks when one exits without
+// MPI_Finalize. With `inside` rank 1 stops itself while it reads the other ranks' memory. With `elastic` the training
+// continues on the ranks that are left, and each checks at the end that the weights are those of an undisturbed one.
+// See attack.py.
 #include <unistd.h>
 
 #include <csignal>

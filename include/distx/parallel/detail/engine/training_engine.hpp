@@ -321,7 +321,6 @@ class TrainingEngine {
     });
   }
   [[nodiscard]] Evaluation<Space> evaluate() { return {state_.evaluations(), gatherer_}; }
-
   /// Extends the norm to the parameters of the ranks of `others`. Collective over `others`.
   void extend_norm(AnyCommunicator<Space> others, std::vector<bool> counts) {
     scaling_.extend(std::move(others), std::move(counts), location_);
