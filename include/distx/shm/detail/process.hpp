@@ -31,7 +31,10 @@ std::string_view read_file(const char* path, std::array<char, Bytes>& buffer) no
 
 /// Returns a number that identifies the host. @see host_id
 inline std::uint64_t host_number() noexcept {
-  static const std::uint64_t number = detail::fnv1a(std::as_bytes(std::span(detail::host_id())));
+  static const std::uint64_t number = [] {
+    const auto id = detail::host_id();
+    return detail::fnv1a(std::as_bytes(std::span(id)));
+  }();
   return number;
 }
 
