@@ -151,7 +151,11 @@ class GlooLinks {
   /// Ends the waits of all ranks.
   void revoke(const std::string& reason) noexcept try {
     const auto published = RevocationReason::parse(reason).by(self_.rank);
-    if (!store({published.text})) return;  // this rank throws the error itself
+    if (!store({published.text})) {  // this rank throws the error itself, even if a peer was first
+      const std::lock_guard lock(mutex_);
+      reason_.mismatch = false;
+      return;
+    }
     if (channel_ != nullptr) channel_->publish(identity_, published.published());
     for (int other = 0; other < self_.size; ++other)
       if (other != self_.rank) context_->getPair(other)->close();

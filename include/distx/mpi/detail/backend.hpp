@@ -202,15 +202,18 @@ class Backend {
     void complete() override {
       try {
         state_.guarded([&] { wait(); });
+      } catch (const RevokedError&) {
+        give_up(patience());
+        throw;
       } catch (...) {
-        give_up();
+        give_up(Job::a_moment);
         throw;
       }
       owners_.clear();
     }
     void abandon() noexcept override {
       state_.backend.revoke("an asynchronous call was abandoned by an exception");
-      give_up();
+      give_up(patience());
     }
     void keep(std::shared_ptr<void> owner) override { owners_.push_back(std::move(owner)); }
     void recycle() noexcept override {
@@ -267,10 +270,13 @@ class Backend {
       }
       if (phase_ == Phase::issued) job_.finish();
     }
+    [[nodiscard]] std::chrono::milliseconds patience() const noexcept {
+      return collective_ || !owners_.empty() ? Job::a_moment : state_.backend.patience();
+    }
     /// Completes or cancels everything in flight; MPI keeps the rest together with all memory that it may access.
-    void give_up() noexcept {
+    void give_up(std::chrono::milliseconds patience) noexcept {
       std::erase(state_.backend.exchanging_, this);
-      job_.abandon();
+      job_.abandon(patience);
       left_behind_ = left_behind_ || job_.left_behind() || !exchange_.abandon();
       if (!left_behind_) owners_.clear();
     }
@@ -429,10 +435,21 @@ class Backend {
       if constexpr (Call::kind == calls::CollectiveKind::send) check_self_message(call.to, context);
       if constexpr (Call::kind == calls::CollectiveKind::receive) check_self_message(call.from, context);
       wait(*job_, context);
+    } catch (const RevokedError&) {
+      job_->abandon(patience());
+      throw;
     } catch (...) {
       job_->abandon();
       throw;
     }
+  }
+  /// Returns how long a message is let complete that was revoked in transit, which reads or writes memory of the user.
+  /// Its other rank, notified as well, lets it complete, but a busy host may not run it for seconds. After the first of
+  /// several messages the time is over.
+  [[nodiscard]] std::chrono::milliseconds patience() noexcept {
+    const auto now = clock::now();
+    if (!patient_until_) patient_until_ = now + std::chrono::seconds(5);
+    return std::max(Job::a_moment, std::chrono::duration_cast<std::chrono::milliseconds>(*patient_until_ - now));
   }
   /// Checks a self-send or self-receive, whose other side must have been started before.
   void check_self_message(int peer, const ErrorContext& context) {
@@ -459,7 +476,8 @@ class Backend {
   std::vector<int> peers_;  ///< the other ranks, numbered as in the control communicator
   Revocation revocation_;
   clock::time_point last_joined_ = clock::now();  ///< when all ranks had last joined a call; construction counts as one
-  clock::time_point joined_before_ = last_joined_;  ///< the same of the call before
+  clock::time_point joined_before_ = last_joined_;    ///< the same of the call before
+  std::optional<clock::time_point> patient_until_{};  ///< see `patience`
   std::uint64_t blocking_calls_ = 0;
   std::uint64_t started_calls_ = 0;
   std::vector<detail::PeerView> alone_{1};

@@ -53,7 +53,10 @@ class Control {
   void revoke(std::uint64_t identity, Revocation& revocation, int rank, std::span<const int> peers,
               const std::string& why) noexcept try {
     const std::lock_guard lock(mutex_);
-    if (revocation.revoked.load()) return;
+    if (revocation.revoked.load()) {
+      revocation.reason.mismatch = false;  // as below, even if a peer was first
+      return;
+    }
     const auto reason = detail::RevocationReason::parse(why).by(rank);
     end(revocation, {reason.text});  // this rank throws the error itself
     post(Subject::communicator, identity, reason.published(), peers);

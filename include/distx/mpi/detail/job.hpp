@@ -170,9 +170,9 @@ class Job {
       end_reduction();
   }
 
-  /// Gives up the requests in flight: cancels receives and gives the rest a moment to complete, so MPI does not read
+  /// Gives up the requests in flight: cancels receives and lets the rest complete for some time, so MPI does not read
   /// memory that its owner frees; MPI keeps the requests that do not complete.
-  void abandon() noexcept {
+  void abandon(std::chrono::milliseconds patience = a_moment) noexcept {
     for (std::size_t i = 0; i < requests_.size(); ++i) {
       if (requests_[i] == MPI_REQUEST_NULL || !awaited_[i].receives) continue;
       MPI_Cancel(&requests_[i]);
@@ -185,12 +185,13 @@ class Job {
                complete != 0;
       });
     };
-    if (detail::wait_until(std::chrono::milliseconds(100), ended, [] { return false; }) != detail::WaitEnd::ready)
-      left_behind_ = true;
+    if (detail::wait_until(patience, ended, [] { return false; }) != detail::WaitEnd::ready) left_behind_ = true;
     clear();
     finish_.reset();
     user_.error = nullptr;
   }
+
+  static constexpr std::chrono::milliseconds a_moment{100};
 
   const calls::RankOf self;
   const std::size_t most;  ///< the maximum number of units in one call of MPI
