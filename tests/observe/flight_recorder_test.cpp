@@ -289,7 +289,7 @@ TEST_CASE("writing a flight record throws if a file cannot be written") {
   on_ranks(2, [&](Threads& comm) {
     distx::barrier(comm);
     CHECK_THROWS_WITH_AS(distx::flight::write_record(records.folder() + "/missing"),
-                         doctest::Contains("/missing/flight_rank_0.json': No such file or directory; name an existing"),
+                         doctest::Contains(".json': No such file or directory; name an existing"),  // of either rank
                          distx::Error);
     distx::barrier(comm);
   });
