@@ -255,7 +255,7 @@ Loaded load(const std::filesystem::path& folder, Training& training,
     auto& engine = detail::TrainingAccess::engine(training);
     engine.restore(distx::detail::StepCall::load, manifest.counters, after, location, [&] {
       try {
-        detail::on_every_rank(comm, context, [&] { copies.copy(*index, after); });
+        detail::on_every_rank(comm, context, [&] { copies.make_copies(*index, after); });
       } catch (const CheckpointError&) {
         damage = std::current_exception();  // on every rank, which may load another checkpoint
       }

@@ -52,7 +52,7 @@ class ShardCopies {
   }
   /// Makes the copies, and checks the rest of this rank's tensors.
   /// @throws CheckpointError that names file and tensor; the copies are then incomplete
-  void copy(const ShardIndex& index, typename Space::stream after) const {
+  void make_copies(const ShardIndex& index, typename Space::stream after) const {
     auto next = copies_.begin();
     for (const auto& [stored, check] : tensors_) {
       const auto tensor_end = std::span(stored.bytes.data() + stored.bytes.size(), std::size_t{0});
@@ -61,7 +61,7 @@ class ShardCopies {
         auto to = next->to;
         each_block(next->from, [&](std::span<const std::byte> block) {
           if (check == Check::copying) sum = checksum(block, sum);
-          distx::copy(after, to.first(block.size()), Span<const std::byte>(block.data(), block.size()));
+          copy(after, to.first(block.size()), Span<const std::byte>(block.data(), block.size()));
           to = to.subspan(block.size(), to.size() - block.size());
         });
       }
