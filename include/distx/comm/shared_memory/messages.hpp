@@ -45,10 +45,11 @@ class Messages {
     }
     if (error != nullptr) std::rethrow_exception(error);
   }
-  /// Withdraws the messages that have not been matched.
+  /// Withdraws the messages that have not been matched, and waits for those that another rank is copying.
   void withdraw() noexcept {
     for (auto& slot : requests_)
-      if (const auto request = std::exchange(slot, nullptr); request != nullptr) region_.withdraw(*request);
+      if (const auto request = std::exchange(slot, nullptr); request != nullptr && !region_.withdraw(*request))
+        static_cast<void>(copied(*request));
   }
 
  private:
@@ -76,6 +77,13 @@ class Messages {
     return region_.revoked() || region_.has_left(other) || probe_.died(region_, other);
   }
 
+  /// Waits for the rank that copies a matched message; returns false if it dies.
+  [[nodiscard]] bool copied(MessageRequest& message) {
+    SharedRegion::LivenessProbe probe;
+    return detail::wait_until(
+               no_timeout, [&] { return region_.advance(message); },
+               [&] { return probe.died(region_, peer_of(message)); }) == detail::WaitEnd::ready;
+  }
   /// Waits until the message has been matched; withdraws it and throws if that cannot happen anymore.
   void meet(MessageRequest& message) {
     const int other = peer_of(message);
@@ -94,9 +102,7 @@ class Messages {
                                std::to_string(message.tag),
                            context_);
       }
-      // It is being copied by a rank that may die meanwhile.
-      if (detail::wait_until(no_timeout, done, [&] { return probe.died(region_, other); }) != detail::WaitEnd::ready)
-        region_.throw_stopped(other, context_);
+      if (!copied(message)) region_.throw_stopped(other, context_);
     }
     message.rethrow();
     if (!message.mismatch) return;
