@@ -85,10 +85,9 @@ struct Gloo {
 
 TEST_CASE("best_communicator selects the backend by the location of the ranks") {
   const auto missing = [](int ranks, const std::string& vendor) {
-    return "these " + std::to_string(ranks) + " ranks need a communicator of " + vendor +
-           ": include it beside <distx/distx.hpp>";
+    return "no communicator fits these " + std::to_string(ranks) + " ranks: include " + vendor;
   };
-  const std::string shm = "<distx/shm.hpp>", network = "<distx/gloo.hpp>, or of <distx/mpi.hpp> if mpirun starts them";
+  const std::string shm = "<distx/shm.hpp>", network = "<distx/gloo.hpp>, or <distx/mpi.hpp> if mpirun starts them";
   CHECK(chosen("0", true) == "serial");
   CHECK(chosen("000", false) == "threads");
   CHECK(chosen("00", true) == missing(2, shm));

@@ -234,13 +234,13 @@ Loaded load(const std::filesystem::path& folder, Training& training,
   const auto state = detail::state_of(training, location);
   detail::Manifest manifest;
   std::optional<detail::ShardIndex> index;
-  detail::ShardCopies<Space> copies;
+  std::optional<detail::ShardCopies<Space>> copies;
   detail::on_every_rank(comm, context, [&] {
     manifest = detail::read_manifest(folder);
     index.emplace(folder, manifest);
     const auto arrays = detail::file_arrays(state);
     index->compare(arrays, state.counters);
-    for (const auto& array : arrays) copies.add(*index, array);
+    copies.emplace(*index, arrays);
   });
   const auto read = detail::gather_numbers(comm, detail::checksum(detail::to_text(manifest)), location);
   for (const auto number : read)
@@ -248,14 +248,14 @@ Loaded load(const std::filesystem::path& folder, Training& training,
       throw MismatchError(
           "the ranks read different checkpoints from '" + folder.string() + "'; use a directory that all of them see",
           context);
-  copies.share_checks(*index, comm, location);
-  detail::on_every_rank(comm, context, [&] { copies.check_others(*index); });
+  copies->share_checks(comm, location);
+  detail::on_every_rank(comm, context, [&] { copies->check_beforehand(*index); });
   std::exception_ptr damage;
   detail::TrainingAccess::guard(training, [&] {
     auto& engine = detail::TrainingAccess::engine(training);
     engine.restore(distx::detail::StepCall::load, manifest.counters, after, location, [&] {
       try {
-        detail::on_every_rank(comm, context, [&] { copies.make_copies(*index, after); });
+        detail::on_every_rank(comm, context, [&] { copies->make_copies(*index, after); });
       } catch (const CheckpointError&) {
         damage = std::current_exception();  // on every rank, which may load another checkpoint
       }

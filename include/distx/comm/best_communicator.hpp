@@ -19,7 +19,7 @@ template <class SharedMemory, class Mpi, class Gloo, Connector C>
   bool by_mpi = false;
   if constexpr (is_included<Mpi>) by_mpi = Mpi::serves(connector);
   if (hosts.count() > 1 && !by_mpi && !is_included<Gloo>)
-    demand_maker("<distx/gloo.hpp>, or of <distx/mpi.hpp> if mpirun starts them", context);
+    demand_maker("<distx/gloo.hpp>, or <distx/mpi.hpp> if mpirun starts them", context);
   const auto make = [deadline]<class Maker>(std::type_identity<Maker>, auto& ranks) -> AnyCommunicator<> {
     if constexpr (is_included<Maker>)
       return Maker::make(ranks, deadline);

@@ -12,17 +12,18 @@ namespace distx::checkpoint::detail {
 template <MemorySpace Space>
 class ShardCopies {
  public:
-  /// Adds the copies that fill what this rank holds of an array.
+  /// @param arrays  what this rank holds
   /// @throws CheckpointError if the files do not have each element once
-  void add(const ShardIndex& index, const FileArray<Space>& array) {
-    index.each_copy(array, [&](Span<std::byte, Space> to, std::span<const std::byte> from) {
-      if (!from.empty()) copies_.push_back({to, from});
-    });
-  }
-  /// Divides the checks among the ranks. Collective over ranks that read the same files.
-  void share_checks(const ShardIndex& index, AnyCommunicator<Space>& comm, const std::source_location& location) {
+  ShardCopies(const ShardIndex& index, const std::vector<FileArray<Space>>& arrays) {
+    for (const auto& array : arrays)
+      index.each_copy(array, [&](Span<std::byte, Space> to, std::span<const std::byte> from) {
+        if (!from.empty()) copies_.push_back({to, from});
+      });
     std::sort(copies_.begin(), copies_.end(), [](const Copy& a, const Copy& b) { return precedes(a.from, b.from); });
     for (auto& stored : index.stored()) tensors_.push_back({std::move(stored)});
+  }
+  /// Divides the checks among the ranks. Collective over ranks that read the same files.
+  void share_checks(AnyCommunicator<Space>& comm, const std::source_location& location) {
     const std::size_t count = tensors_.size(), ranks = static_cast<std::size_t>(comm.size());
     std::vector<unsigned char> mine, whole(count * ranks);
     for (const auto& tensor : tensors_) mine.push_back(is_copied_whole(tensor.stored.bytes) ? 1 : 0);
@@ -46,7 +47,7 @@ class ShardCopies {
   }
   /// Checks those of this rank's tensors that no rank copies whole.
   /// @throws CheckpointError that names file and tensor
-  void check_others(const ShardIndex& index) const {
+  void check_beforehand(const ShardIndex& index) const {
     for (const auto& tensor : tensors_)
       if (tensor.check == Check::before) index.verify(tensor.stored);
   }

@@ -31,8 +31,7 @@ inline constexpr bool is_included = !std::is_same_v<Maker, NoMaker>;
 
 /// @throws ConnectError that names the header of the missing maker
 [[noreturn]] inline void demand_maker(const std::string& header, const ErrorContext& context) {
-  throw ConnectError("these " + std::to_string(context.size) + " ranks need a communicator of " + header +
-                         ": include it beside <distx/distx.hpp>",
+  throw ConnectError("no communicator fits these " + std::to_string(context.size) + " ranks: include " + header,
                      context);
 }
 

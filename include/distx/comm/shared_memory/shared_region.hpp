@@ -109,7 +109,7 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
     mine.bell.ring(parking_);
     // Ranks that take turns on a core arrive in turn: a rank that waits for the one before it first sleeps only once.
     int passed = 0;
-    const auto awaited = [&] { return (rank + 2 * size() - 1 - passed) % size(); };
+    const auto awaited = [&] { return (rank + size() - 1 - passed) % size(); };
     const auto all = [&] {
       while (passed + 1 < size() && has_arrived(queue, awaited(), now)) ++passed;
       return passed + 1 >= size();

@@ -147,18 +147,15 @@ void run_processes(int count, F& f, Timeout deadline, Timeout grace) {
       f(connector);
     });
   if (!processes.wait(Deadline(no_timeout), true)) processes.wait(Deadline(grace));
-  const auto ended_by_themselves = [&] {
-    std::vector<int> failed;
-    for (int rank = 0; rank < count; ++rank)
-      if (processes.all()[static_cast<std::size_t>(rank)].failed()) failed.push_back(rank);
-    return failed;
-  }();
-  if (ended_by_themselves.empty()) return;
+  std::vector<int> failed;
+  for (int rank = 0; rank < count; ++rank)
+    if (processes.all()[static_cast<std::size_t>(rank)].failed()) failed.push_back(rank);
+  if (failed.empty()) return;
   // Those that say that another one failed do not say why.
   std::string text;
   int first = -1;
   for (const bool consequences : {false, true})
-    for (const int rank : ended_by_themselves) {
+    for (const int rank : failed) {
       const ChildProcess& process = processes.all()[static_cast<std::size_t>(rank)];
       if (process.is_consequence != consequences || (consequences && first >= 0)) continue;
       if (first < 0) first = rank;
@@ -177,11 +174,12 @@ void run_processes(int count, F& f, Timeout deadline, Timeout grace) {
 /// without running destructors of this process's objects. If this process ends, so do the ranks. If a rank fails, the
 /// other ranks' waits end; those that have not ended after ten seconds are killed.
 ///
-///     distx::spawn_processes(4, [](distx::FileConnector& connector) { distx::ShmCommunicator comm(connector); … });
-///
 /// @param deadline  how long the connector's calls wait for the other ranks
 /// @throws RankFailure with the first rank that failed, and for each that did so by itself, the message of its
 ///         exception, its exit status, or the signal that killed it; ConnectError if a process cannot be started
+/// @code
+/// distx::spawn_processes(4, [](distx::FileConnector& connector) { distx::ShmCommunicator comm(connector); … });
+/// @endcode
 template <class F>
   requires std::invocable<F&, FileConnector&>
 void spawn_processes(int count, F&& f, Timeout deadline = default_deadline) {
