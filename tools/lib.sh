@@ -60,7 +60,7 @@ apt_get() {
 # Sets `installed_something`.
 installed_something=false
 install_missing() {
-  local package clang missing=() wanted=("$@")
+  local package beside clang missing=() wanted=("$@")
   if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
     local program absent=()
     for program in g++ meson ninja pkg-config mpirun; do
@@ -76,7 +76,8 @@ install_missing() {
         missing+=(clang)
         continue
       fi
-      package=$(sanitizers_of "${clang##*-}")
+      for beside in $(beside_clang "${clang##*-}"); do is_installed "$beside" || missing+=("$beside"); done
+      continue
     fi
     is_installed "$package" || missing+=("$package")
   done
@@ -90,7 +91,8 @@ install_missing() {
     if [ "${missing[package]}" = clang ]; then
       clang=$(clang_package)
       missing[package]=$clang
-      missing+=("$(sanitizers_of "${clang##*-}")")
+      # shellcheck disable=SC2207
+      missing+=($(beside_clang "${clang##*-}"))
     fi
   done
   say "about to install: ${missing[*]}"
@@ -113,8 +115,8 @@ install_clang_format() {
   rm -f "$log"
 }
 
-# The package with what clang of a version links into programs that are sanitized.
-sanitizers_of() { echo "libclang-rt-$1-dev"; }
+# The packages beside a version of clang: what it links into programs that are sanitized, and clang-tidy.
+beside_clang() { echo "libclang-rt-$1-dev clang-tidy-$1"; }
 
 clang_package() {
   local version

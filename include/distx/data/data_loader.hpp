@@ -111,7 +111,7 @@ class DataLoader {
 
   /// @throws InvalidArgument if there are workers and prefetch is 0
   DataLoader(DistributedSampler sampler, Make make, const LoaderOptions& options = {})
-      : sampler_(std::move(sampler)), make_(std::make_shared<const Make>(std::move(make))), options_(options) {
+      : sampler_(sampler), make_(std::make_shared<const Make>(std::move(make))), options_(options) {
     if (options.workers > 0 && options.prefetch == 0)
       throw InvalidArgument("invalid prefetch 0: must be at least 1, or set workers to 0", {.operation = "DataLoader"});
   }

@@ -20,7 +20,7 @@ class ShardCopies {
         if (!from.empty()) copies_.push_back({to, from});
       });
     std::sort(copies_.begin(), copies_.end(), [](const Copy& a, const Copy& b) { return precedes(a.from, b.from); });
-    for (auto& stored : index.stored()) tensors_.push_back({std::move(stored)});
+    for (const auto& stored : index.stored()) tensors_.push_back({stored});
   }
   /// Divides the checks among the ranks. Collective over ranks that read the same files.
   void share_checks(AnyCommunicator<Space>& comm, const std::source_location& location) {

@@ -108,7 +108,7 @@ class CallExchange {
       for (int other = 0, request = 0; other < self_.size; ++other) {
         if (other == self_.rank) continue;
         int complete = 0;
-        MPI_Request& receive = requests_[static_cast<std::size_t>(2 * request++)];
+        MPI_Request& receive = requests_[2 * static_cast<std::size_t>(request++)];
         if (receive == MPI_REQUEST_NULL) continue;
         if (MPI_Request_get_status(receive, &complete, MPI_STATUS_IGNORE) != MPI_SUCCESS || complete == 0)
           ranks.push_back(other);

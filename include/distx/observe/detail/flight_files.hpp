@@ -321,8 +321,8 @@ inline void write_flight_files(const std::string& folder) {
   const std::int64_t epoch = clock_epoch();
   for (const FlightDump& dump : FlightRegistry::get().dumps()) {
     const std::string rank = std::to_string(dump.rank);
-    write_whole(folder + "/flight_rank_" + rank + ".json", FlightJson::of(dump, epoch));
-    write_whole(folder + "/nccl_trace_rank_" + rank, FlightPickle::of(dump, epoch));
+    write_whole(std::string(folder).append("/flight_rank_").append(rank).append(".json"), FlightJson::of(dump, epoch));
+    write_whole(std::string(folder).append("/nccl_trace_rank_").append(rank), FlightPickle::of(dump, epoch));
   }
 }
 

@@ -22,7 +22,7 @@ namespace distx::detail::pmix {
   constexpr const char* key = "distx.rank0";
   if (terms.rank != 0) {
     session.fence(terms.deadline);
-    const auto root = tcp::address_from(session.get(key, 0));
+    auto root = tcp::address_from(session.get(key, 0));
     if (!root) throw ConnectError("rank 0 has published a malformed address", context);
     return TcpConnector(tcp::join_group(terms, [&](auto) { return root; }));
   }

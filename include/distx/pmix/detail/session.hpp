@@ -62,7 +62,7 @@ class PmixSession {
     pmix_value_t* value = nullptr;
     if (const auto status = PMIx_Get(&owner, key, nullptr, 0, &value); status != PMIX_SUCCESS)
       raise("PMIx_Get", status, context_);
-    const std::string text = value->type == PMIX_STRING && value->data.string != nullptr ? value->data.string : "";
+    std::string text = value->type == PMIX_STRING && value->data.string != nullptr ? value->data.string : "";
     PMIX_VALUE_RELEASE(value);
     return text;
   }

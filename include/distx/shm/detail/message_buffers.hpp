@@ -42,7 +42,7 @@ class MessageBufferCache {
     std::shared_ptr<Segment> segment;
   };
   static constexpr std::size_t least_bytes = 65536;
-  static constexpr std::size_t kept_bytes = 4 * 1024 * 1024;  // larger ones are freed after one message
+  static constexpr std::size_t kept_bytes = std::size_t{4} << 20;  // larger ones are freed after one message
   static constexpr std::size_t most_found = 32;
 
   std::vector<std::shared_ptr<MessageBuffer>> own_;

@@ -152,9 +152,9 @@ class SegmentRegion final : public shared_memory::SharedRegion {
 
  private:
   static constexpr std::size_t inline_bytes = 2048;
-  static constexpr std::size_t least_staging_bytes = 256 * 1024;
+  static constexpr std::size_t least_staging_bytes = std::size_t{256} << 10;
   /// Messages from this size on are copied directly between processes that may access each other.
-  static constexpr std::size_t least_direct_bytes = 32 * 1024;
+  static constexpr std::size_t least_direct_bytes = std::size_t{32} << 10;
   using Access = shared_memory::Access;
 
   Mailbox& mailbox(const shared_memory::MessageRequest& e) const noexcept {

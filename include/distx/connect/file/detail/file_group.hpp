@@ -184,7 +184,7 @@ class FileGroup final : public FailureChannel {
 
   /// Returns a rank that threw or whose process exited, if there is one.
   [[nodiscard]] std::optional<Failure> look_for_failure() {
-    if (const auto known = read_failure()) return known;
+    if (auto known = read_failure()) return known;
     for (int rank = 0; rank < size(); ++rank) {
       if (rank == rank_ || !has_ended(process(rank), process(rank_)) || folder().has(left_file(rank))) continue;
       // The ranks of other hosts do not see it.

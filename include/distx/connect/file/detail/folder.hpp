@@ -186,7 +186,7 @@ class Folder {
   }
 
   [[nodiscard]] std::string write(std::string_view content) const {
-    const auto part = "part-" + random_name();
+    auto part = "part-" + random_name();
     auto file = unique_descriptor::from_native_handle(
         ::openat(descriptor(), part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
     int error = file ? 0 : errno;

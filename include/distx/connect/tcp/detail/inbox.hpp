@@ -30,7 +30,7 @@ struct SentError {
   [[nodiscard]] Frame frame(FrameKind kind) const {
     return FrameWriter(kind)
         .number(static_cast<std::uint64_t>(type))
-        .number(static_cast<std::uint64_t>(failed_rank + 1))
+        .number(static_cast<std::uint64_t>(failed_rank) + 1)
         .text(message)
         .finish();
   }
