@@ -121,8 +121,10 @@ class AnyConnector {
       if constexpr (requires { connector.shrink(deadline); })
         return connector.shrink(deadline);
       else
-        throw ConnectError("the ranks of this launcher cannot continue without others: resume from a checkpoint",
-                           {.operation = "shrink", .rank = connector.rank(), .size = connector.size()});
+        throw ConnectError(
+            "the ranks of this launcher cannot continue without others: resume from a checkpoint, or start the ranks "
+            "with distx-run --no-kill",
+            {.operation = "shrink", .rank = connector.rank(), .size = connector.size()});
     }
     std::shared_ptr<FailureChannel> failure_channel() const override { return detail::failure_channel_of(connector); }
     C connector;
