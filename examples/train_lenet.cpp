@@ -57,9 +57,9 @@ struct Settings {
     backend.describe(app);
     training.describe(app);
     checkpoint.describe(app);
-    app.add_flag(
-        "--elastic", training.elastic,
-        "continue on the remaining ranks if processes that a launcher has started are lost; with shared memory");
+    app.add_flag("--elastic", training.elastic,
+                 "continue on the remaining ranks if processes that a launcher has started are lost; with --backend "
+                 "shm or gloo");
     app.add_option("--epochs", epochs, "passes over the data")->check(CLI::Range(1, 1000000))->capture_default_str();
     app.add_option("--batch-size", batch_size, "digits per batch and rank")
         ->check(CLI::Range(1, 1000000))
@@ -226,9 +226,10 @@ void run(distx::AnyConnector& connector, const char* program, const Settings& se
   examples::SplitDigits digits;
   examples::on_every_rank(connector, [&] {
     settings.training.check("--batch-size", settings.batch_size);
+    const auto& backend = settings.backend.name;
     if (settings.training.elastic &&
-        (connector.size() == 1 || (settings.backend.name != "auto" && settings.backend.name != "shm")))
-      throw distx::InvalidArgument("--elastic needs processes with shared memory: start them with a launcher");
+        (connector.size() == 1 || (backend != "auto" && backend != "shm" && backend != "gloo")))
+      throw distx::InvalidArgument("--elastic needs --backend shm or gloo, and processes that a launcher has started");
     if (connector.rank() == 0) {
       settings.checkpoint.check();
       examples::JsonFile(settings.json).check_writable();
@@ -240,7 +241,7 @@ void run(distx::AnyConnector& connector, const char* program, const Settings& se
     Metered counted(std::move(comm));
     const auto remaining = [&] {
       connector = connector.shrink();
-      return distx::AnyCommunicator<>(distx::ShmCommunicator(connector));
+      return settings.backend.of_remaining(connector);
     };
     if (settings.trace.empty()) {
       train(distx::AnyCommunicator<>(counted.share()), counted, Phases(nullptr), settings, digits, remaining);

@@ -61,4 +61,11 @@ void Backend::run(distx::AnyConnector& connector, const std::function<void(distx
   }
 }
 
+distx::AnyCommunicator<> Backend::of_remaining(distx::AnyConnector& connector) const {
+#ifdef EXAMPLES_WITH_GLOO
+  if (name == "gloo") return distx::AnyCommunicator<>(distx::GlooCommunicator(connector));
+#endif
+  return distx::AnyCommunicator<>(distx::ShmCommunicator(connector));
+}
+
 }  // namespace examples

@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 
+#include "comm/notified_of_mismatch.hpp"
 #include "comm/outcomes.hpp"
 
 namespace {
@@ -246,6 +247,11 @@ TEST_CASE("test returns true for a message once the communicator is revoked") {
   });
   CHECK(all[0].type == "RevokedError");
   CHECK_MESSAGE(all[0].says("rank 1 revoked the communicator: enough is enough"), text_of(all));
+}
+
+TEST_CASE("a rank that is notified of another one's failed allocation throws RevokedError with the code ENOMEM") {
+  const auto all = outcomes(3, [](Comm& comm) { test::check_notified_of_failed_allocation(comm); });
+  CHECK_MESSAGE(all_say(all, "done", ""), text_of(all));
 }
 
 TEST_CASE("revoking a group does not affect its parent") {

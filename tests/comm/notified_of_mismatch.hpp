@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <cerrno>
 #include <stdexcept>
 #include <string>
 
@@ -29,6 +30,25 @@ void check_notified_of_mismatch(C& comm) {
   else
     ends("MismatchError");
   ends("RevokedError");
+}
+
+/// Rank 0 revokes `comm` as one whose allocation has failed. Throws std::runtime_error on another rank whose next call
+/// does not throw RevokedError with the code ENOMEM and its words alone.
+template <class C>
+void check_notified_of_failed_allocation(C& comm) {
+  if (comm.rank() == 0) {
+    comm.revoke(distx::detail::RevocationReason::of(distx::MemoryError("too little")).published());
+    return;
+  }
+  try {
+    distx::barrier(comm);
+  } catch (const distx::RevokedError& error) {
+    if (error.code() == ENOMEM &&
+        error.message() == "rank 0 revoked the communicator: out of memory: distx: too little")
+      return;
+    throw std::runtime_error("code " + std::to_string(error.code()) + ": " + error.what());
+  }
+  throw std::runtime_error("the barrier was passed");
 }
 
 }  // namespace test

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "connect/in_folder.hpp"
+#include "connect/over_tcp.hpp"
 #include "distx/connect/spawn.hpp"
 #include "words.hpp"
 
@@ -15,6 +16,7 @@
 namespace {
 
 using distx::FileConnector;
+using distx::TcpConnector;
 using distx::ThreadConnector;
 using std::chrono::seconds;
 using test::contains;
@@ -99,9 +101,8 @@ TEST_CASE("a connector of any type shrinks if the one inside does") {
   });
 }
 
-TEST_CASE("processes that are left after a kill keep their order in a smaller connector, and leave no files") {
-  const test::NewFolder folder;
-  constexpr int ranks = 4, victim = 2;
+/// Runs `body(rank)` in a process for each rank, which exits with what that returns; returns how they end.
+std::vector<int> forked(int ranks, const std::function<int(int)>& body) {
   std::vector<pid_t> children;
   for (int rank = 0; rank < ranks; ++rank) {
     const pid_t child = ::fork();
@@ -111,36 +112,106 @@ TEST_CASE("processes that are left after a kill keep their order in a smaller co
     }
     int status = 1;
     try {
-      FileConnector connector(folder.path(), rank, ranks, {.deadline = seconds(20)});
-      connector.barrier();
-      if (rank == victim) ::raise(SIGKILL);
-      try {
-        connector.barrier();
-      } catch (const distx::RankFailure&) {
-        status = 2;
-      }
-      auto three = connector.shrink(seconds(20));
-      const auto all = distx::all_gather_values(three, rank);
-      if (status == 2 && all == std::vector{0, 1, 3} && three.local_size() == 3) status = 3;
-      if (rank == 3) ::raise(SIGKILL);
-      try {
-        three.barrier();
-      } catch (const distx::RankFailure&) {
-        auto two = three.shrink(seconds(20));
-        if (status == 3 && distx::all_gather_values(two, rank) == std::vector{0, 1}) status = 0;
-      }
+      status = body(rank);
     } catch (const std::exception& error) {
       std::fprintf(stderr, "rank %d: %s\n", rank, error.what());
     }
     ::_exit(status);
   }
-  for (int rank = 0; rank < ranks; ++rank) {
-    INFO("rank ", rank);
-    int status = 0;
-    ::waitpid(children[static_cast<std::size_t>(rank)], &status, 0);
-    CHECK(status == (rank >= victim ? SIGKILL : 0));
+  std::vector<int> statuses(children.size());
+  for (std::size_t rank = 0; rank < children.size(); ++rank) ::waitpid(children[rank], &statuses[rank], 0);
+  return statuses;
+}
+
+/// Four ranks, of which rank 2 is killed and, in the smaller connector, rank 3.
+template <class C>
+int kill_two(int rank, C connector) {
+  connector.barrier();
+  if (rank == 2) ::raise(SIGKILL);
+  try {
+    connector.barrier();
+    return 2;
+  } catch (const distx::RankFailure&) {
   }
+  auto three = connector.shrink(seconds(20));
+  if (distx::all_gather_values(three, rank) != std::vector{0, 1, 3} || three.local_size() != 3) return 3;
+  if (three.failure_channel()->poll(7)) return 4;  // the earlier failure is not one of this group
+  three.barrier();
+  if (rank == 3) ::raise(SIGKILL);
+  try {
+    three.barrier();
+    return 5;
+  } catch (const distx::RankFailure&) {
+  }
+  auto two = three.shrink(seconds(20));
+  return distx::all_gather_values(two, rank) == std::vector{0, 1} ? 0 : 6;
+}
+
+TEST_CASE("processes that are left after a kill keep their order in a smaller connector, and leave no files") {
+  const test::NewFolder folder;
+  CHECK(forked(4, [&](int rank) {
+          return kill_two(rank, FileConnector(folder.path(), rank, 4, {.deadline = seconds(20)}));
+        }) == std::vector{0, 0, SIGKILL, SIGKILL});
   CHECK(folder.empty());
+}
+
+TEST_CASE("processes that are left after a kill keep their order in a smaller connector over TCP") {
+  const int port = test::free_port();
+  CHECK(forked(4, [&](int rank) {
+          return kill_two(rank, TcpConnector("127.0.0.1", port, rank, 4, {.deadline = seconds(20)}));
+        }) == std::vector{0, 0, SIGKILL, SIGKILL});
+}
+
+TEST_CASE("without rank 0, which serves the others over TCP, shrink throws ConnectError on every rank") {
+  const int port = test::free_port();
+  CHECK(forked(3, [&](int rank) {
+          TcpConnector connector("127.0.0.1", port, rank, 3, {.deadline = seconds(20)});
+          connector.barrier();
+          if (rank == 0) ::raise(SIGKILL);
+          const auto message = test::error_of<distx::ConnectError>([&] { (void)connector.shrink(seconds(20)); });
+          return contains(message, "rank 0 serves the other ranks, which cannot continue without it") &&
+                         contains(message, "restart all ranks from the last checkpoint")
+                     ? 0
+                     : 2;
+        }) == std::vector{SIGKILL, 0, 0});
+}
+
+TEST_CASE("a rank 0 that does not enter shrink over TCP makes it throw on every rank") {
+  std::atomic<int> thrown{0};
+  (void)test::each_over_tcp(3, [&](TcpConnector& connector) {
+    if (connector.rank() == 0)
+      while (thrown < 2) std::this_thread::yield();
+    CHECK_THROWS_AS((void)connector.shrink(std::chrono::milliseconds(50)), distx::ConnectError);
+    ++thrown;
+  });
+  CHECK(thrown == 3);
+}
+
+TEST_CASE("over TCP the others continue without a rank that does not enter shrink, which then throws") {
+  std::atomic<int> left{0};
+  const auto messages = test::each_over_tcp(4, [&](TcpConnector& connector) {
+    const int rank = connector.rank();
+    if (rank == 1) {
+      while (left < 3) std::this_thread::yield();
+      (void)connector.shrink();
+      return;
+    }
+    auto three = connector.shrink(std::chrono::milliseconds(200));
+    CHECK_THROWS_AS((void)connector.shrink(), distx::InvalidState);
+    CHECK(!three.failure_channel()->poll(3));
+    ++left;
+    check_ranks(three, rank, {0, 2, 3});
+    if (rank == 2) throw std::runtime_error("second");
+    CHECK_THROWS_AS(three.barrier(), distx::RevokedError);
+    auto two = three.shrink(seconds(20));
+    check_ranks(two, rank, {0, 3});
+    two.failure_channel()->publish(5, "reason");
+    two.barrier();
+    CHECK(two.failure_channel()->poll(5) == "reason");
+  });
+  CHECK(contains(messages[1], "the other ranks continue without this one"));
+  CHECK((messages[0].empty() && messages[3].empty()));
+  CHECK(messages[2] == "second");
 }
 
 TEST_CASE("a process that enters shrink after the others have continued throws ConnectError") {

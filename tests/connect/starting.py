@@ -75,6 +75,16 @@ class Launcher(unittest.TestCase):
         self.assertEqual((done.returncode, done.stdout), (137, "I too\n"))
         self.assertIn("rank 1 of 2 was killed by signal 9 (Killed)", done.stderr)
 
+    def test_the_others_continue_with_no_kill(self):
+        def killing(script):
+            return run(RUN, "-n", 3, "--no-kill", "--grace", 0, "sh", "-c", "[ $DISTX_RANK = 1 ] && kill -9 $$; sleep 0.3; " + script)
+
+        done = killing("echo done")
+        self.assertEqual((done.returncode, done.stdout), (0, "done\ndone\n"))
+        self.assertEqual(done.stderr, "run: rank 1 of 3 was killed by signal 9 (Killed); the others continue\n")
+        self.assertEqual(killing("exit 3").returncode, 3)
+        self.assertEqual(run(RUN, "-n", 2, "--no-kill", "sh", "-c", "kill -9 $$").returncode, 137)
+
     def test_prefix(self):
         done = run(RUN, "-n", 2, "--prefix", "sh", "-c", "echo out; echo err >&2; printf rest")
         self.assertEqual(sorted(done.stdout.splitlines()), ["[0] out", "[0] rest", "[1] out", "[1] rest"])

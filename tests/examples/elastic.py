@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Kills one of three ranks of `train_lenet --elastic` at two stages: the others must reach the accuracy.
+"""Kills one of three ranks of `train_lenet --elastic`: the others must reach the accuracy.
 
-    tests/examples/elastic.py TRAIN_LENET [OPTION…]
+    tests/examples/elastic.py TRAIN_LENET shm|gloo [OPTION…]
 """
 import os
 import re
@@ -14,25 +14,44 @@ import time
 
 RANKS = 3
 ACCURACY = 0.9
+RUN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tools", "run")
+# Stages of ZeRO, the ranks that are killed, and whether tools/run starts them; else they meet in a folder.
+ATTACKS = {"shm": [(1, 0, False), (3, 1, False)], "gloo": [(2, 1, False), (1, 2, True)]}
 
 
-def train(program, stage, victim):
+def child_of(process, rank):
+    """Returns the id of a rank that tools/run has started; None if there is none."""
+    try:
+        with open(f"/proc/{process}/task/{process}/children", encoding="ascii") as file:
+            for child in file.read().split():
+                with open(f"/proc/{child}/environ", "rb") as environment:
+                    if f"DISTX_RANK={rank}".encode() in environment.read().split(b"\0"):
+                        return int(child)
+    except OSError:
+        pass
+    return None
+
+
+def train(program, backend, stage, victim, by_run):
     """Returns what went wrong; empty if nothing."""
     with tempfile.TemporaryDirectory() as folder:
         checkpoints = os.path.join(folder, "checkpoints")
-        processes = []
-        for rank in range(RANKS):
-            variables = {"DISTX_FILE": os.path.join(folder, "meet"), "DISTX_RANK": str(rank), "DISTX_SIZE": str(RANKS)}
-            command = [program, "--elastic", "--zero", str(stage), "--epochs", "4", "--checkpoint", checkpoints, "--every", "10", *sys.argv[2:]]
-            processes.append(subprocess.Popen(command, env=dict(os.environ, **variables), stdin=subprocess.DEVNULL,
-                                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+        command = [program, "--elastic", "--backend", backend, "--zero", str(stage), "--epochs", "4",
+                   "--checkpoint", checkpoints, "--every", "10", *sys.argv[3:]]
+        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        if by_run:
+            processes = [subprocess.Popen([RUN, "--no-kill", "-n", str(RANKS), *command], **streams)]
+        else:
+            variables = [{"DISTX_FILE": os.path.join(folder, "meet"), "DISTX_RANK": str(rank), "DISTX_SIZE": str(RANKS)}
+                         for rank in range(RANKS)]
+            processes = [subprocess.Popen(command, env=dict(os.environ, **each), **streams) for each in variables]
         end = time.monotonic() + 60
         # Once there is a checkpoint, the training is in progress.
         while not (os.path.isdir(checkpoints) and os.listdir(checkpoints)) and time.monotonic() < end:
             if any(process.poll() is not None for process in processes):
                 break
             time.sleep(0.01)
-        os.kill(processes[victim].pid, signal.SIGKILL)
+        os.kill(child_of(processes[0].pid, victim) if by_run else processes[victim].pid, signal.SIGKILL)
         outputs = []
         for process in processes:
             try:
@@ -44,19 +63,20 @@ def train(program, stage, victim):
         text = "\n".join(outputs)
         continued = re.search(r"ranks are lost: (\d) continue after step (\d+)", text)
         accuracy = re.search(r"accuracy on \d+ held-out digits: ([0-9.]+)", text)
-        if statuses != [-signal.SIGKILL if rank == victim else 0 for rank in range(RANKS)]:
+        if statuses != ([0] if by_run else [-signal.SIGKILL if rank == victim else 0 for rank in range(RANKS)]):
             return f"the ranks end with {statuses}:\n{text}"
         if continued is None or int(continued[1]) != RANKS - 1:
             return f"no ranks say that they continue:\n{text}"
         if accuracy is None or float(accuracy[1]) < ACCURACY:
             return f"the accuracy is not {ACCURACY}:\n{text}"
-        print(f"stage {stage}: rank {victim} of {RANKS} was killed, the others continued after step {continued[2]} and reached "
-              f"{accuracy[1]}", flush=True)
+        print(f"{backend}{' by tools/run' if by_run else ''}, stage {stage}: rank {victim} of {RANKS} was killed, the others "
+              f"continued after step {continued[2]} and reached {accuracy[1]}", flush=True)
         return ""
 
 
 def main():
-    wrong = [train(sys.argv[1], stage, victim) for stage, victim in [(1, 0), (3, 1)]]
+    backend = sys.argv[2]
+    wrong = [train(sys.argv[1], backend, *attack) for attack in ATTACKS[backend]]
     for each in filter(None, wrong):
         print(each)
     return 1 if any(wrong) else 0

@@ -3,11 +3,12 @@
 """Kills or stops one rank of a training at a random moment, again and again, and checks how the others end.
 
     tests/faults/attack.py PROGRAM --backend shm|mpi|gloo [--kills N] [--stops N] [--inside N] [--elastic N]
-                           [--ranks N] [--seed N]
+                           [--over-tcp] [--ranks N] [--seed N]
 
 With --inside rank 1 stops itself N times while it reads the other ranks' memory. With --elastic N trainings that continue on the
 ranks that are left have one rank killed, every third of them a second one, and must end with the weights of an undisturbed one;
-or with a CheckpointError if a rank and the next one are killed.
+or with a CheckpointError if a rank and the next one are killed. With --over-tcp these are started by tools/run --no-kill, and
+must end with a ConnectError if rank 0, which serves the others, is killed.
 
 PROGRAM is built of trainee.cpp. Every survivor must end by a TimeoutError, RankFailure or RevokedError, soon after the deadline,
 and with shm every process must exit. A rank that was stopped goes on later, and must end in the same way.
@@ -32,7 +33,7 @@ TYPED = re.compile(r"^rank (\d+) ended by (TimeoutError|RankFailure|RevokedError
 class Job:
     """The ranks of one training."""
 
-    def __init__(self, program, backend, stage, ranks, how=()):
+    def __init__(self, program, backend, stage, ranks, how=(), over_tcp=False):
         self.folder = tempfile.mkdtemp(prefix="distx-attack-")
         self.output = open(os.path.join(self.folder, "output"), "w+b")
         command = [program, backend, str(stage), str(DEADLINE), *how]
@@ -43,6 +44,9 @@ class Job:
             recovery = dict(os.environ, OMPI_MCA_orte_enable_recovery="1", PRTE_MCA_prte_enable_recovery="1")
             mpirun = os.path.join(os.path.dirname(HERE), "mpirun")
             self.processes.append(subprocess.Popen([mpirun, "--timeout", "300", str(ranks), *command], env=recovery, **streams))
+        elif over_tcp:
+            launcher = os.path.join(HERE, "..", "..", "tools", "run")
+            self.processes.append(subprocess.Popen([launcher, "--no-kill", "-n", str(ranks), *command], **streams))
         else:
             for rank in range(ranks):
                 variables = {"DISTX_FILE": os.path.join(self.folder, "meet"), "DISTX_RANK": str(rank), "DISTX_SIZE": str(ranks)}
@@ -136,7 +140,7 @@ def attack(program, backend, ranks, way, chance):
         job.end()
 
 
-def attack_elastic(program, ranks, twice, chance):
+def attack_elastic(program, backend, ranks, twice, over_tcp, chance):
     """Returns what went wrong, as a list of sentences, and what was done."""
     stage = chance.randrange(4)
     victims = chance.sample(range(ranks), 2 if twice else 1)
@@ -144,7 +148,7 @@ def attack_elastic(program, ranks, twice, chance):
     done = f"killed {' and '.join(str(victim) for victim in victims)} of {ranks} at stage {stage} after {delays[0]:.3f} s"
     if twice:
         done += f" and {delays[1]:.3f} s"
-    job = Job(program, "shm", stage, ranks, ["elastic"])
+    job = Job(program, backend, stage, ranks, ["elastic"], over_tcp)
     try:
         if not job.wait_for(job.trains, 120):
             return [f"the training does not begin:\n{job.text()}"], done
@@ -160,10 +164,18 @@ def attack_elastic(program, ranks, twice, chance):
         done += f", the others ended after {time.monotonic() - begin:.1f} s"
         right = {int(rank) for rank in re.findall(r"^rank (\d+) ended right$", job.text(), re.MULTILINE)}
         lost = {int(rank) for rank in re.findall(r"^rank (\d+) ended by CheckpointError: .*are lost", job.text(), re.MULTILINE)}
+        headless = {int(rank) for rank in re.findall(r"^rank (\d+) ended by ConnectError: .*rank 0 serves", job.text(), re.MULTILINE)}
         survivors = set(range(ranks)) - set(victims)
         neighbours = twice and stage > 0 and abs(victims[0] - victims[1]) in (1, ranks - 1)
-        if not survivors <= right and not (neighbours and survivors <= lost):
+        if over_tcp and 0 in victims:
+            # Rank 0 may be killed after the survivors have lost the other victim's shares.
+            if not survivors <= headless | (lost if neighbours else set()):
+                wrong.append("the others do not say that rank 0 is lost")
+            done += ", without rank 0"
+        elif not survivors <= right and not (neighbours and survivors <= lost):
             wrong.append("the others do not end right")
+        elif over_tcp and survivors <= right and job.processes[0].wait(PATIENCE) != 0:
+            wrong.append(f"the launcher ends with status {job.processes[0].returncode}")
         done += ", with their shares lost" if survivors <= lost else ""
         if re.search(r"wrong weights|Segmentation fault|terminate called|Aborted|ended by something else", job.text()):
             wrong.append("wrong weights, a crash, or an error of another type")
@@ -182,6 +194,7 @@ def main():
     parser.add_argument("--stops", type=int, default=1)
     parser.add_argument("--inside", type=int, default=0)
     parser.add_argument("--elastic", type=int, default=0)
+    parser.add_argument("--over-tcp", action="store_true")
     parser.add_argument("--ranks", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
@@ -195,7 +208,8 @@ def main():
             print("    " + "\n    ".join(wrong), flush=True)
     for number in range(arguments.elastic):
         twice = number % 3 == 2
-        wrong, done = attack_elastic(arguments.program, arguments.ranks + (1 if twice else 0), twice, chance)
+        wrong, done = attack_elastic(arguments.program, arguments.backend, arguments.ranks + (1 if twice else 0), twice,
+                                     arguments.over_tcp, chance)
         print(("wrong: " if wrong else "right: ") + done, flush=True)
         if wrong:
             failures += 1

@@ -19,6 +19,7 @@
 #endif
 #include <distx/mpi.hpp>
 #include <distx/shm.hpp>
+#include <distx/tcp.hpp>
 
 namespace {
 
@@ -97,9 +98,9 @@ std::vector<float> all_weights(Training& training) {
   return all;
 }
 
-/// Trains for a number of steps, if need be on fewer ranks.
-template <int Stage>
-void train_elastic(distx::AnyConnector& connector, std::chrono::seconds deadline) {
+/// Trains for a number of steps, if need be on fewer ranks. @param make  returns a communicator of a connector's ranks
+template <int Stage, class Make>
+void train_elastic(distx::AnyConnector& connector, std::chrono::seconds deadline, Make&& make) {
   constexpr std::uint64_t steps = 400;
   const auto expected = [] {
     auto parameters = small_model();
@@ -110,7 +111,7 @@ void train_elastic(distx::AnyConnector& connector, std::chrono::seconds deadline
     return all_weights(training);
   }();
   auto parameters = small_model();
-  distx::ShmCommunicator comm(connector, deadline);
+  auto comm = make(connector);
   distx::DataParallel<distx::ZeRO<Stage>, distx::Replicate> training(comm, parameters, distx::AdamW{},
                                                                      {.bucket_bytes = std::size_t{1} << 16});
   std::vector<float> weights;
@@ -118,7 +119,7 @@ void train_elastic(distx::AnyConnector& connector, std::chrono::seconds deadline
   for (bool lost = false; weights.empty();) try {
       if (lost) {
         connector = connector.shrink(deadline);
-        comm = distx::ShmCommunicator(connector, deadline);
+        comm = make(connector);
         step = training.recover(comm);
         lost = false;
         say("continues from step " + std::to_string(step) + " as rank " + std::to_string(comm.rank()) + " of " +
@@ -138,6 +139,14 @@ void train_elastic(distx::AnyConnector& connector, std::chrono::seconds deadline
   say(weights == expected ? "ended right" : "ended with wrong weights");
 }
 
+template <class Make>
+void train_elastic_at(int stage, distx::AnyConnector& connector, std::chrono::seconds deadline, Make&& make) {
+  if (stage == 0) return train_elastic<0>(connector, deadline, make);
+  if (stage == 1) return train_elastic<1>(connector, deadline, make);
+  if (stage == 2) return train_elastic<2>(connector, deadline, make);
+  train_elastic<3>(connector, deadline, make);
+}
+
 template <class C>
 [[noreturn]] void train_at(C&& comm, int stage) {
   if (stage == 0) train<0>(comm);
@@ -154,15 +163,14 @@ void run(int argc, char** argv) {
   auto connector = distx::connect(argc, argv);
   rank = connector.rank();
   say("is process " + std::to_string(getpid()));
-  if (argc > 4 && std::string_view(argv[4]) == "elastic") {
-    if (stage == 0) return train_elastic<0>(connector, deadline);
-    if (stage == 1) return train_elastic<1>(connector, deadline);
-    if (stage == 2) return train_elastic<2>(connector, deadline);
-    return train_elastic<3>(connector, deadline);
-  }
-  if (backend == "shm") train_at(distx::ShmCommunicator(connector, deadline), stage);
+  const bool elastic = argc > 4 && std::string_view(argv[4]) == "elastic";
+  const auto shm = [&](auto& ranks) { return distx::ShmCommunicator(ranks, deadline); };
+  if (backend == "shm" && elastic) return train_elastic_at(stage, connector, deadline, shm);
+  if (backend == "shm") train_at(shm(connector), stage);
 #ifdef TRAINEE_WITH_GLOO
-  if (backend == "gloo") train_at(distx::GlooCommunicator(connector, {.deadline = deadline}), stage);
+  const auto gloo = [&](auto& ranks) { return distx::GlooCommunicator(ranks, {.deadline = deadline}); };
+  if (backend == "gloo" && elastic) return train_elastic_at(stage, connector, deadline, gloo);
+  if (backend == "gloo") train_at(gloo(connector), stage);
 #endif
   train_at(distx::MpiCommunicator(connector, {.deadline = deadline}), stage);
 }
@@ -179,6 +187,8 @@ int main(int argc, char** argv) {
     say(std::string("ended by RankFailure: ") + error.what());
   } catch (const distx::RevokedError& error) {
     say(std::string("ended by RevokedError: ") + error.what());
+  } catch (const distx::ConnectError& error) {
+    say(std::string("ended by ConnectError: ") + error.what());
   } catch (const distx::CheckpointError& error) {
     say(std::string("ended by CheckpointError: ") + error.what());
   } catch (const std::exception& error) {

@@ -5,6 +5,8 @@
 #include <csignal>
 
 #include "comm/notified_of_mismatch.hpp"
+#include "connect/in_folder.hpp"
+#include "distx/file.hpp"
 #include "distx/gloo.hpp"
 #include "shm/forked.hpp"
 
@@ -64,6 +66,32 @@ TEST_CASE("every wait for a killed rank throws RankFailure") {
     CAPTURE(ended[2]);
     CHECK(ended == std::vector<int>{0, 1000 + SIGKILL, 0});
   }
+}
+
+TEST_CASE("a rank that is killed in the middle of a message does not hold the other until its deadline") {
+  const test::NewFolder folder;
+  const auto ended = test::forked(2, [&](test::ForkedConnector& control, test::Board& board) {
+    distx::FileConnector connector(folder.path(), control.rank(), 2, {.deadline = 50s});
+    Comm comm(connector, {.deadline = 50s});
+    std::vector<float> values(std::size_t{1} << 25, comm.rank() == 0 ? 0.0f : 1.0f);
+    if (comm.rank() == 1) {
+      auto pending = distx::start_send(comm, values, 0);
+      distx::detail::wait_until(20s, [&] { return board.steps == 1; }, [] { return false; });
+      ::raise(SIGKILL);
+    }
+    auto pending = distx::start_receive(comm, values, 1);
+    const std::atomic_ref<float> first(values.front()), last(values.back());
+    distx::detail::wait_until(20s, [&] { return first.load() != 0; }, [] { return false; });
+    board.steps = 1;
+    const distx::Deadline soon(10s);
+    try {
+      pending.wait();
+    } catch (const distx::Error& error) {
+      return distx::is_rank_loss(error) && !soon.expired() && last.load() == 0 ? 0 : 11;
+    }
+    return 10;
+  });
+  CHECK(ended == std::vector<int>{0, 1000 + SIGKILL});
 }
 
 TEST_CASE("a wait that expires names the ranks that have not joined") {
@@ -186,6 +214,14 @@ TEST_CASE("a rank that is notified of a mismatch throws MismatchError once") {
   distx::spawn(3, [](distx::ThreadConnector& connector) {
     Comm comm(connector, {.deadline = 30s});
     test::check_notified_of_mismatch(comm);
+    connector.barrier();
+  });
+}
+
+TEST_CASE("a rank that is notified of another one's failed allocation throws RevokedError with the code ENOMEM") {
+  distx::spawn(3, [](distx::ThreadConnector& connector) {
+    Comm comm(connector, {.deadline = 30s});
+    test::check_notified_of_failed_allocation(comm);
     connector.barrier();
   });
 }

@@ -94,3 +94,9 @@ TEST_CASE("a rank that is notified of a mismatch throws MismatchError once, in a
     world().barrier();
   }
 }
+
+TEST_CASE("a rank that is notified of another one's failed allocation throws RevokedError with the code ENOMEM") {
+  MpiCommunicator comm(world());
+  CHECK_NOTHROW(test::check_notified_of_failed_allocation(comm));
+  world().barrier();
+}

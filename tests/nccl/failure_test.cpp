@@ -472,6 +472,14 @@ TEST_CASE("a rank that is notified of a mismatch throws MismatchError once") {
   });
 }
 
+TEST_CASE("a rank that is notified of another one's failed allocation throws RevokedError with the code ENOMEM") {
+  on_ranks(3, [&](auto& connector) {
+    distx::NcclCommunicator comm(connector, {.deadline = long_deadline});
+    test::check_notified_of_failed_allocation(comm);
+    connector.barrier();
+  });
+}
+
 TEST_CASE("a blocking call of a known shape, or with Check::off, is one call of NCCL") {
   for (const auto check : {distx::Check::first_use, distx::Check::off}) {
     on_ranks(2, [&](auto& connector) {

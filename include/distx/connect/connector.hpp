@@ -77,7 +77,7 @@ class AnyConnector {
   /// have ended are not waited for. All ranks that it returns on have the same result; it may be called again on that
   /// if further ranks end. This connector, and communicators made from it, must not be used afterwards.
   /// @throws ConnectError if the others have continued without this rank; or on every rank if the connector inside
-  ///   cannot shrink: ThreadConnector, FileConnector and SelfConnector can
+  ///   cannot shrink: ThreadConnector, FileConnector, SelfConnector and, while rank 0 is left, TcpConnector can
   [[nodiscard]] AnyConnector shrink(Timeout deadline = default_deadline) { return self_->shrink(deadline); }
 
   /// Returns the failure channel of the connector inside; null if it has none.
@@ -121,8 +121,10 @@ class AnyConnector {
       if constexpr (requires { connector.shrink(deadline); })
         return connector.shrink(deadline);
       else
-        throw ConnectError("the ranks of this launcher cannot continue without others: resume from a checkpoint",
-                           {.operation = "shrink", .rank = connector.rank(), .size = connector.size()});
+        throw ConnectError(
+            "the ranks of this launcher cannot continue without others: resume from a checkpoint, or start the ranks "
+            "with distx-run --no-kill",
+            {.operation = "shrink", .rank = connector.rank(), .size = connector.size()});
     }
     std::shared_ptr<FailureChannel> failure_channel() const override { return detail::failure_channel_of(connector); }
     C connector;

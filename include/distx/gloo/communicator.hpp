@@ -62,11 +62,13 @@ class GlooCommunicator : public detail::BasicCommunicator<GlooCommunicator, deta
       }
       const auto problems = all_gather_values(connector, problem);
       for (std::size_t rank = 0; rank < room; ++rank)
-        if (problems[rank].data[0] != '\0')
+        if (problems[rank].data[0] != '\0') {
+          connector.barrier();  // throws if a rank has failed, which is the cause then
           throw ConnectError(
               "rank " + std::to_string(rank) + " cannot " + what + " (" + problems[rank].data +
                   "): set GlooCommunicator::Options::address to an address of its host that the others reach",
               context);
+        }
     };
     on_every_rank("listen", [&] {
       ::gloo::transport::tcp::attr where(options.address.c_str());

@@ -41,6 +41,8 @@ class CommunicatorState {
       throw;
     } catch (const Error& error) {
       give_up(RevocationReason::of(error));
+    } catch (const std::bad_alloc& error) {
+      give_up({.text = error.what(), .memory = true});
     } catch (const std::exception& error) {
       give_up({error.what()});
     } catch (...) {

@@ -145,7 +145,9 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
     std::uint32_t none_yet = 0;
     if (header.revoked.compare_exchange_strong(none_yet, 1)) {
       // Every rank compares the calls, whether or not the communicator is revoked, and throws the MismatchError itself.
-      const std::string words = detail::RevocationReason::parse(reason).by(rank).text;
+      auto published = detail::RevocationReason::parse(reason).by(rank);
+      published.mismatch = false;
+      const std::string words = published.published();
       header.reason[words.copy(header.reason, sizeof header.reason - 1)] = '\0';
     } else if (none_yet == 1) {
       // Another rank is writing its reason, or has died doing so. Until it is written, no rank observes the revocation.
@@ -168,7 +170,7 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
   }
   [[noreturn]] void throw_revoked(const ErrorContext& context) const {
     if (const int dead = control_.header().died.load(); dead >= 0) throw_died(dead, context);
-    throw RevokedError(control_.header().reason, context);
+    detail::RevocationReason::parse(control_.header().reason).raise(context);
   }
   /// Throws the error of a wait for rank `other` that cannot complete.
   [[noreturn]] void throw_stopped(int other, const ErrorContext& context) const {

@@ -91,6 +91,13 @@ class TcpConnector {
     write(received, receive);
   }
 
+  /// Returns a connector of the ranks that are left, as `AnyConnector::shrink` describes. It uses the connections of
+  /// this one, so rank 0 must be among them.
+  /// @throws ConnectError if rank 0, which serves the others, is lost or does not enter the call before the deadline
+  [[nodiscard]] TcpConnector shrink(Timeout deadline = default_deadline) {
+    return TcpConnector(group_->shrink(deadline));
+  }
+
   /// Returns the ranks' failure channel, which also reports a rank that exited. Never null; while it is kept, this rank
   /// does not leave.
   [[nodiscard]] std::shared_ptr<FailureChannel> failure_channel() const noexcept { return group_; }

@@ -159,13 +159,14 @@ class GlooBackend {
                    static_cast<std::size_t>(part.rank)];
       });
     } catch (const std::exception& error) {
-      throw ConnectError(
-          std::string("cannot connect the ranks of color ") + std::to_string(color) + " (" + error.what() + ")",
-          {.operation = "split",
-           .backend = part.backend,
-           .rank = self().rank,
-           .size = self().size,
-           .location = location});
+      const ErrorContext context{.operation = "split",
+                                 .backend = part.backend,
+                                 .rank = self().rank,
+                                 .size = self().size,
+                                 .location = location};
+      links->throw_reason(context);  // or throws ConnectError, as no rank has failed
+      throw ConnectError("cannot connect the ranks of color " + std::to_string(color) + " (" + error.what() + ")",
+                         context);
     }
     execute(Barrier<Host>{location});  // no rank ends a connection that another one is still making
     return std::make_shared<State>(std::move(links));

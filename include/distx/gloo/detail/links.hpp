@@ -18,6 +18,7 @@
 #include "distx/core/deadline.hpp"
 #include "distx/core/detail/revocation_reason.hpp"
 #include "distx/gloo/detail/broken_pipe_guard.hpp"
+#include "distx/gloo/detail/watch.hpp"
 
 namespace distx::detail {
 
@@ -71,10 +72,18 @@ class GlooLinks {
         identity_(identity),
         device_(std::move(device)),
         context_(device_->createContext(self.rank, self.size)) {
-    context_->setTimeout(milliseconds_until(Deadline(deadline)));
+    // Gloo waits five times as long for a connection, and no longer than the limit that is passed for anything else.
+    context_->setTimeout(milliseconds_until(Deadline(deadline)) / 5 + std::chrono::milliseconds(1));
+    if (channel_ == nullptr || self.size == 1) return;
+    watch_ =
+        GlooWatch::shared({.operation = "GlooCommunicator", .backend = "gloo", .rank = self.rank, .size = self.size});
+    watch_->add(this, [this] { look(); });
   }
   GlooLinks(const GlooLinks&) = delete;
   GlooLinks& operator=(const GlooLinks&) = delete;
+  ~GlooLinks() {
+    if (watch_ != nullptr) watch_->remove(this);
+  }
 
   [[nodiscard]] const RankOf& self() const noexcept { return self_; }
   [[nodiscard]] const Timeout& deadline() const noexcept { return deadline_; }
@@ -95,14 +104,17 @@ class GlooLinks {
     return addresses;
   }
   /// Connects to every other rank. Collective. @param address_of  returns the address that a rank has for this one
-  /// @throws std::exception; what Gloo throws
+  /// @throws std::exception; what Gloo throws, or that another rank has failed
   template <class F>
   void connect(F&& address_of) {
-    for (int other = 0; other < self_.size; ++other) {
+    connecting_ = true;
+    for (int other = 0; other < self_.size && !revoked(); ++other) {
       if (other == self_.rank) continue;
       const GlooAddress& address = address_of(other);
       context_->getPair(other)->connect(std::vector<char>(address.data, address.data + address.bytes));
     }
+    connecting_ = false;
+    if (revoked()) throw std::runtime_error("another rank has failed");
   }
 
   /// Begins a transfer of `bytes` bytes to or from rank `other`; transfers of one slot keep their order.
@@ -148,6 +160,17 @@ class GlooLinks {
     const std::lock_guard lock(mutex_);
     reason_.raise(context);
   }
+  /// Throws why the communicator was revoked, if a rank has published that or does so within a second: a rank publishes
+  /// its reason before it closes its connections, and a rank that was killed gives none.
+  void throw_reason(const ErrorContext& context) {
+    check_usable(context);
+    const Deadline grace(channel_ == nullptr ? Timeout(std::chrono::seconds(0)) : std::chrono::seconds(1));
+    for (; !grace.expired(); std::this_thread::sleep_for(std::chrono::milliseconds(1)))
+      if (const auto reason = channel_->poll(identity_)) {
+        store(RevocationReason::parse(*reason));
+        check_usable(context);
+      }
+  }
   /// Ends the waits of all ranks.
   void revoke(const std::string& reason) noexcept try {
     const auto published = RevocationReason::parse(reason).by(self_.rank);
@@ -157,8 +180,7 @@ class GlooLinks {
       return;
     }
     if (channel_ != nullptr) channel_->publish(identity_, published.published());
-    for (int other = 0; other < self_.size; ++other)
-      if (other != self_.rank) context_->getPair(other)->close();
+    close_all();
   } catch (const std::exception&) {
     // Without memory for the reason; the other ranks have their own deadlines.
   }
@@ -178,7 +200,7 @@ class GlooLinks {
     {
       const std::lock_guard lock(mutex_);
       if (revoked()) reason_.raise(context);
-      waits_.push_back(buffer);
+      waits_.push_back({buffer, ++waits_begun_});
     }
     std::optional<std::string> problem;
     try {
@@ -188,8 +210,21 @@ class GlooLinks {
       problem = error.what();
     }
     const std::lock_guard lock(mutex_);
-    std::erase(waits_, buffer);
+    std::erase_if(waits_, [&](const Wait& wait) { return wait.buffer == buffer; });
     return problem;
+  }
+  /// Ends the waits if a rank has failed, once one has lasted since the last look.
+  void look() noexcept try {
+    {
+      const std::lock_guard lock(mutex_);
+      if (revoked() || (waits_.empty() && !connecting_)) return;
+      if (!connecting_ && std::exchange(looked_at_, waits_.front().number) != waits_.front().number) return;
+    }
+    const auto reason = channel_->poll(identity_);
+    if (!reason) return;
+    store(RevocationReason::parse(*reason));
+    if (connecting_) close_all();
+  } catch (const std::exception&) {  // out of memory; the waits have their deadlines
   }
   /// Revokes on this rank; returns whether it was not revoked before.
   bool store(RevocationReason reason) {
@@ -197,25 +232,28 @@ class GlooLinks {
     if (revoked()) return false;
     reason_ = std::move(reason);
     revoked_.store(true, std::memory_order_release);
-    for (auto* const buffer : waits_) {
-      buffer->abortWaitRecv();
-      buffer->abortWaitSend();
+    for (const Wait& wait : waits_) {
+      wait.buffer->abortWaitRecv();
+      wait.buffer->abortWaitSend();
     }
     return true;
   }
   [[noreturn]] void throw_broken(int other, const std::string& problem, const ErrorContext& context) {
-    check_usable(context);
-    // A rank publishes its reason before it closes its connections; a rank that was killed gives none.
-    const Deadline grace(channel_ == nullptr ? Timeout(std::chrono::seconds(0)) : std::chrono::seconds(1));
-    for (; !grace.expired(); std::this_thread::sleep_for(std::chrono::milliseconds(1)))
-      if (const auto reason = channel_->poll(identity_)) {
-        store(RevocationReason::parse(*reason));
-        check_usable(context);
-      }
+    throw_reason(context);
     throw RankFailure("the connection to rank " + std::to_string(other) + " is broken, so that rank has ended or the " +
                           "network has failed (" + problem + ")",
                       other, nullptr, context);
   }
+
+  void close_all() {
+    for (int other = 0; other < self_.size; ++other)
+      if (other != self_.rank) context_->getPair(other)->close();
+  }
+
+  struct Wait {
+    ::gloo::transport::UnboundBuffer* buffer = nullptr;
+    std::uint64_t number = 0;
+  };
 
   RankOf self_;
   Timeout deadline_;
@@ -223,9 +261,12 @@ class GlooLinks {
   std::uint64_t identity_;
   Device device_;
   mutable std::mutex mutex_;
+  std::atomic<bool> connecting_{false};
   std::atomic<bool> revoked_{false};  ///< set once, after `reason_`
   RevocationReason reason_;
-  std::vector<::gloo::transport::UnboundBuffer*> waits_;
+  std::vector<Wait> waits_;  ///< in the order in which they began
+  std::uint64_t waits_begun_ = 0, looked_at_ = 0;
+  std::shared_ptr<GlooWatch> watch_;
   std::shared_ptr<::gloo::transport::Context> context_;
 };
 

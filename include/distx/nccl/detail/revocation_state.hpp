@@ -42,7 +42,7 @@ class RevocationState {
                 std::memory_order_relaxed);
     if (const auto published = channel_->poll(identity_)) {
       const auto reason = distx::detail::RevocationReason::parse(*published);
-      store(reason.mismatch ? Cause::mismatch : Cause::revoked, reason.text, 0, false);
+      store(reason.mismatch ? Cause::mismatch : Cause::revoked, reason.text, reason.code(), false);
     }
   } catch (...) {
     // A later poll finds it, or the deadline ends the wait.

@@ -16,6 +16,7 @@ enum class FrameKind : std::uint8_t {
   call,       ///< limit, call, kind of result, root, bytes: enters a collective call
   notify,     ///< identity, reason: publishes a failure
   leave,      ///< whether it is unwinding: the last frame
+  shrink,     ///< limit: asks to continue without the ranks that do not ask
   // From rank 0 to a rank.
   welcome,    ///< every rank's process: all ranks have joined
   refuse,     ///< error: the ranks cannot be connected
@@ -23,6 +24,7 @@ enum class FrameKind : std::uint8_t {
   fail,       ///< error: the call has failed
   published,  ///< identity, reason: a failure that a rank has published
   ended,      ///< rank, how, message: a rank has left or failed
+  shrunk,     ///< 1, rank, every rank's process: those that continue; or 0, message: this rank does not
 };
 
 /// The most bytes of a frame; a longer one ends the connection.

@@ -6,9 +6,8 @@
 #include <memory>
 #include <thread>
 
-#include "distx/connect/tcp/detail/calls.hpp"
-#include "distx/connect/tcp/detail/connection.hpp"
-#include "distx/connect/tcp/detail/handshake.hpp"
+#include "distx/connect/self.hpp"
+#include "distx/connect/tcp/detail/hub_records.hpp"
 #include "distx/core/detail/start_thread.hpp"
 
 namespace distx::detail::tcp {
@@ -67,27 +66,10 @@ class Hub {
   }
 
  private:
-  using time_point = Deadline::clock::time_point;
-  enum class Presence : std::uint8_t { absent, here, over };
-  enum class Stage : std::uint8_t { challenged, proven, joined, closing };
-
-  struct Connection {
-    explicit Connection(unique_socket accepted) : socket(std::move(accepted)) {}
-    BufferedSocket socket;
-    Stage stage = Stage::challenged;
-    int rank = -1;
-    Digest nonce{};
-    time_point end{};
-  };
-  struct RankRecord {
-    Presence presence = Presence::absent;
-    Connection* connection = nullptr;
-    PeerProcess process;
-    std::optional<CallPart> part;
-    time_point part_end{};
-    bool expired = false;  ///< it has been notified that its call timed out
-    bool refused = false;  ///< it has been notified that the ranks cannot be connected
-  };
+  using time_point = HubTime;
+  using Connection = HubConnection;
+  using Stage = HubConnection::Stage;
+  using Presence = RankRecord::Presence;
 
   [[nodiscard]] int size() const noexcept { return static_cast<int>(ranks_.size()); }
   [[nodiscard]] RankRecord& record(int rank) noexcept { return ranks_[static_cast<std::size_t>(rank)]; }
@@ -158,14 +140,17 @@ class Hub {
     if (!joined_ && !refused_) next = std::min(next, join_end_);
     for (const auto& connection : connections_)
       if (connection.stage != Stage::joined) next = std::min(next, connection.end);
-    for (const auto& rank : ranks_)
+    for (const auto& rank : ranks_) {
       if (rank.part && !rank.expired) next = std::min(next, rank.part_end);
+      if (rank.shrink_limit) next = std::min(next, rank.shrink_end);
+    }
     const auto now = Deadline::clock::now();
     if (now < listen_again_) next = std::min(next, listen_again_);
     return std::min(next, now + std::chrono::minutes(1));
   }
   void expire() {
     const auto now = Deadline::clock::now();
+    settle_shrink();
     if (!joined_ && !refused_ && now >= join_end_) refuse(not_joined());
     for (auto& connection : connections_)
       if (connection.stage != Stage::joined && now >= connection.end) connection.socket.close();
@@ -395,6 +380,15 @@ class Hub {
           send_all(FrameWriter(FrameKind::published).number(identity).text(reason).finish());
         return true;
       }
+      case FrameKind::shrink: {
+        const auto limit = in.number();
+        auto& caller = record(rank);
+        if (!in.complete() || !joined_ || caller.presence != Presence::here || caller.shrink_limit) return false;
+        caller.shrink_limit = limit;
+        caller.shrink_end = Deadline(timeout_of(limit)).end();
+        settle_shrink();
+        return true;
+      }
       case FrameKind::leave: {
         const bool threw = in.small(1) == 1;
         if (!in.complete()) return false;
@@ -424,6 +418,7 @@ class Hub {
                  .text(message)
                  .finish());
     settle_call();
+    settle_shrink();
   }
   /// Completes the current call if all ranks have entered it, and fails it if one cannot enter it any more.
   void settle_call() {
@@ -434,33 +429,47 @@ class Hub {
       over = over || rank.presence == Presence::over;
     }
     if (!all && !over) return;
-    std::optional<Frame> reply;
-    if (!all) {
-      reply = first_end_->frame(FrameKind::fail);
-    } else {
-      for (int rank = 1; rank < size() && !reply; ++rank)
-        if (record(rank).part->call != ranks_[0].part->call)
-          reply = SentError{'m', -1,
-                            "rank 0 calls " + ranks_[0].part->call + ", rank " + std::to_string(rank) + " " +
-                                record(rank).part->call}
-                      .frame(FrameKind::fail);
-      if (!reply) reply = result();
-    }
+    const Frame reply = all ? reply_to(ranks_) : first_end_->frame(FrameKind::fail);
     // Rank 0 is the last: its process may end as soon as it has the reply.
     for (int rank = size() - 1; rank >= 0; --rank) {
       auto& waiting = record(rank);
       if (!waiting.part) continue;
-      if (!waiting.expired) send(rank, *reply);
+      if (!waiting.expired) send(rank, reply);
       waiting.part.reset();
     }
   }
-  [[nodiscard]] Frame result() {
-    const auto& mine = *ranks_[0].part;
-    Frame frame{FrameKind::result, {}};
-    if (mine.result == CallResult::of_root) frame.body = record(mine.root).part->bytes;
-    if (mine.result == CallResult::of_all)
-      for (const auto& rank : ranks_) frame.body += rank.part->bytes;
-    return frame;
+  /// Continues with the ranks that have entered `shrink`, once the others have ended or the deadline is over.
+  void settle_shrink() {
+    auto survivors = survivors_of(ranks_, Deadline::clock::now());
+    if (!survivors) return;
+    std::uint64_t limit = no_limit;
+    for (const auto& rank : ranks_) limit = std::min(limit, rank.shrink_limit.value_or(no_limit));
+    const bool serves = ranks_[0].presence == Presence::here && ranks_[0].shrink_limit;
+    const auto reason =
+        serves ? left_behind(timeout_of(limit), {}).message() : without_root("it has ended, or did not enter the call");
+    const Frame give_up = FrameWriter(FrameKind::shrunk).number(0).text(reason).finish();
+    if (!serves) {
+      for (auto& rank : ranks_) rank.shrink_limit.reset();
+      return send_all(give_up);
+    }
+    for (const auto& rank : ranks_) {
+      const bool here = rank.presence == Presence::here;
+      if (rank.connection == nullptr || (here && rank.shrink_limit)) continue;
+      if (here) rank.connection->socket.append(give_up);
+      rank.connection->stage = Stage::closing;
+      rank.connection->rank = -1;
+      rank.connection->end = Deadline::clock::now() + introduction;
+    }
+    ranks_ = std::move(*survivors);
+    first_end_.reset();
+    has_failure_ = timed_out_ = false;
+    for (int rank = size() - 1; rank >= 0; --rank) {
+      if (rank > 0) record(rank).connection->rank = rank;
+      FrameWriter out(FrameKind::shrunk);
+      out.number(1).number(static_cast<std::uint64_t>(rank)).number(ranks_.size());
+      for (const auto& each : ranks_) each.process.write(out);
+      send(rank, out.finish());
+    }
   }
 
   Listener listener_;

@@ -64,6 +64,18 @@ struct PeerProcess {
 /// The ways in which a rank can end.
 enum class RankEnd : std::uint8_t { left, threw, exited };
 
+/// Says that no rank can continue, because rank 0 does not.
+[[nodiscard]] inline std::string without_root(const std::string& problem) {
+  return "rank 0 serves the other ranks, which cannot continue without it (" + problem +
+         "): restart all ranks from the last checkpoint";
+}
+
+/// The ranks that continue after a call of `shrink`, and this rank among them.
+struct SmallerGroup {
+  int rank = 0;
+  std::vector<PeerProcess> processes;
+};
+
 /// The frames that a rank has received from rank 0, for the threads that wait for them or poll.
 class Inbox {
  public:
@@ -73,11 +85,23 @@ class Inbox {
     FrameReader in(frame.body);
     switch (frame.kind) {
       case FrameKind::welcome: {
-        const int size = in.small(1 << 20);
-        std::vector<PeerProcess> all;
-        for (int rank = 0; rank < size && in.valid(); ++rank) all.push_back(PeerProcess::from(in));
+        auto all = processes_from(in);
         if (!in.complete()) return false;
         processes_ = std::move(all);
+        break;
+      }
+      case FrameKind::shrunk: {
+        if (in.small(1) == 0) {
+          failure_ = in.text();
+          error_ = SentError{'c', -1, *failure_};
+          break;
+        }
+        SmallerGroup smaller{in.small(1 << 20), processes_from(in)};
+        if (!in.complete()) return false;
+        smaller_ = std::move(smaller);
+        reply_.reset();  // these concern the group before
+        root_end_.reset();
+        failure_.reset();
         break;
       }
       case FrameKind::refuse:
@@ -134,6 +158,15 @@ class Inbox {
     return std::exchange(reply_, std::nullopt);
   }
 
+  /// Waits for the ranks that continue; null at the end of the wait.
+  /// @throws the error that rank 0 has sent
+  [[nodiscard]] std::optional<SmallerGroup> await_smaller(const Deadline& deadline, const ErrorContext& context) {
+    std::unique_lock lock(mutex_);
+    if (!wait(lock, deadline, [&] { return smaller_ || error_; })) return std::nullopt;
+    if (error_) error_->raise(context);
+    return std::exchange(smaller_, std::nullopt);
+  }
+
   /// Notes a failure that this rank publishes, until rank 0 says which of all ranks' was the first.
   void note_own(std::uint64_t identity, const std::string& reason) {
     const std::lock_guard lock(mutex_);
@@ -152,6 +185,12 @@ class Inbox {
   }
 
  private:
+  static std::vector<PeerProcess> processes_from(FrameReader& in) {
+    const int size = in.small(1 << 20);
+    std::vector<PeerProcess> all;
+    for (int rank = 0; rank < size && in.valid(); ++rank) all.push_back(PeerProcess::from(in));
+    return all;
+  }
   template <class Ready>
   bool wait(std::unique_lock<std::mutex>& lock, const Deadline& deadline, Ready&& ready) {
     if (!deadline.unlimited()) return changed_.wait_until(lock, deadline.end(), ready);
@@ -162,6 +201,7 @@ class Inbox {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::optional<std::vector<PeerProcess>> processes_;
+  std::optional<SmallerGroup> smaller_;
   std::optional<Frame> reply_;
   std::optional<SentError> error_;     ///< no call can succeed any more
   std::optional<SentError> root_end_;  ///< rank 0 has left

@@ -24,21 +24,32 @@ struct JoinTerms {
 
 /// One rank's side of a job over TCP: calls in step with the other ranks, failure notifications, and leaving.
 ///
-/// Rank 0 serves the others with a `Hub`; each of them has a `Spoke`.
+/// Rank 0 serves the others with a `Hub`; each of them has a `Spoke`. A smaller group of the ranks that are left takes
+/// these over.
 class TcpGroup final : public FailureChannel {
+  /// This rank's connections, and what it has received.
+  struct Wire {
+    Inbox inbox;
+    std::unique_ptr<Hub> hub;      ///< rank 0 only
+    std::unique_ptr<Spoke> spoke;  ///< the other ranks
+
+    void submit(const Frame& frame) { hub ? hub->submit(frame) : spoke->submit(frame); }
+    void leave(Timeout limit) { hub ? hub->leave(limit) : spoke->leave(Hub::after_error); }
+  };
+
  public:
   /// Rank 0. Blocks until all ranks have joined.
   TcpGroup(JoinTerms terms, Listener listener) : terms_(std::move(terms)) {
     const auto context = where("connect");
-    hub_ = std::make_unique<Hub>(std::move(listener), terms_.token, terms_.size, terms_.deadline, this_peer(), inbox_,
-                                 context);
+    wire_->hub = std::make_unique<Hub>(std::move(listener), terms_.token, terms_.size, terms_.deadline, this_peer(),
+                                       wire_->inbox, context);
     join(Deadline(terms_.deadline), context);
   }
   /// The other ranks, connected since a while for which `deadline` accounts. Blocks until all ranks have joined.
   TcpGroup(JoinTerms terms, ProvenSocket root, const Deadline& deadline) : terms_(std::move(terms)) {
     const auto context = where("connect");
-    spoke_ =
-        std::make_unique<Spoke>(std::move(root.socket), inbox_,
+    wire_->spoke =
+        std::make_unique<Spoke>(std::move(root.socket), wire_->inbox,
                                 name_of(0) + " (at " + root.endpoint.to_string() + ") exited unexpectedly", context);
     const auto limit = milliseconds_of(terms_.deadline);
     const auto left = limit == no_limit ? no_limit : milliseconds_of(deadline.end() - Deadline::clock::now());
@@ -46,12 +57,21 @@ class TcpGroup final : public FailureChannel {
     hello.number(static_cast<std::uint64_t>(terms_.rank)).number(static_cast<std::uint64_t>(terms_.size));
     hello.number(limit).number(left);
     this_peer().write(hello);
-    spoke_->submit(hello.finish());
+    wire_->submit(hello.finish());
     join(deadline, context);
+  }
+  /// For `shrink`: some ranks of a group, whose connections this one takes over.
+  TcpGroup(TcpGroup& whole, SmallerGroup part)
+      : terms_(whole.terms_), wire_(whole.wire_), processes_(std::move(part.processes)) {
+    terms_.rank = part.rank;
+    terms_.size = static_cast<int>(processes_.size());
+    whole.passed_on_ = true;
   }
   TcpGroup(const TcpGroup&) = delete;
   TcpGroup& operator=(const TcpGroup&) = delete;
-  ~TcpGroup() override { leave(std::uncaught_exceptions() > uncaught_); }
+  ~TcpGroup() override {
+    if (!passed_on_) leave(std::uncaught_exceptions() > uncaught_);
+  }
 
   [[nodiscard]] int rank() const noexcept { return terms_.rank; }
   [[nodiscard]] int size() const noexcept { return terms_.size; }
@@ -60,6 +80,22 @@ class TcpGroup final : public FailureChannel {
     int count = 0;
     for (int other = 0; other < end; ++other) count += process(other).host == process(rank()).host ? 1 : 0;
     return count;
+  }
+
+  /// Returns a group of the ranks that enter this call. Rank 0, which serves the others, decides for all.
+  [[nodiscard]] std::shared_ptr<TcpGroup> shrink(Timeout deadline) {
+    const auto context = where("shrink");
+    if (std::exchange(shrunk_, true)) throw shrunk_before(context);
+    const auto lost = [&](const std::string& problem) { return ConnectError(without_root(problem), context); };
+    wire_->submit(FrameWriter(FrameKind::shrink).number(milliseconds_of(deadline)).finish());
+    try {
+      auto part = wire_->inbox.await_smaller(patient(deadline), context);
+      if (!part) throw lost("it does not answer within " + deadline.to_string());
+      return std::make_shared<TcpGroup>(*this, std::move(*part));
+    } catch (const Error& error) {
+      if (!is_rank_loss(error)) throw;
+      throw lost(error.message());  // the end of the connection
+    }
   }
 
   /// @throws InvalidArgument if a call moves more than most_message_bytes
@@ -74,8 +110,8 @@ class TcpGroup final : public FailureChannel {
     if (failed_) throw RevokedError("an earlier call of this connector failed", context);
     failed_ = true;  // until the reply: else this rank is out of step
     part.limit = milliseconds_of(terms_.deadline);
-    submit(part.frame());
-    const auto reply = inbox_.await_reply(patient(terms_.deadline), context);
+    wire_->submit(part.frame());
+    const auto reply = wire_->inbox.await_reply(patient(terms_.deadline), context);
     if (!reply)
       throw TimeoutError("timed out after " + terms_.deadline.to_string() + ": rank 0 does not answer", context);
     if (reply->kind == FrameKind::fail) SentError::from(*reply).raise(context);
@@ -84,11 +120,11 @@ class TcpGroup final : public FailureChannel {
   }
 
   void publish(std::uint64_t identity, const std::string& reason) noexcept override try {
-    inbox_.note_own(identity, reason);
-    submit(FrameWriter(FrameKind::notify).number(identity).text(reason).finish());
+    wire_->inbox.note_own(identity, reason);
+    wire_->submit(FrameWriter(FrameKind::notify).number(identity).text(reason).finish());
   } catch (...) {  // without memory; the others have their deadlines
   }
-  [[nodiscard]] std::optional<std::string> poll(std::uint64_t identity) override { return inbox_.poll(identity); }
+  [[nodiscard]] std::optional<std::string> poll(std::uint64_t identity) override { return wire_->inbox.poll(identity); }
 
   [[nodiscard]] ErrorContext where(std::string_view operation) const noexcept {
     return {.operation = operation, .backend = "tcp", .rank = terms_.rank, .size = terms_.size};
@@ -109,40 +145,36 @@ class TcpGroup final : public FailureChannel {
     if (timeout.unlimited()) return Deadline(timeout);
     return Deadline(timeout.limit() + std::chrono::seconds(1));
   }
-  void submit(const Frame& frame) { hub_ ? hub_->submit(frame) : spoke_->submit(frame); }
 
   void join(const Deadline& deadline, const ErrorContext& context) {
     const Deadline patience =
         deadline.unlimited() ? deadline : Deadline(deadline.end() - Deadline::clock::now() + std::chrono::seconds(1));
     try {
-      auto joined = inbox_.await_welcome(patience, context);
+      auto joined = wire_->inbox.await_welcome(patience, context);
       if (!joined)
         throw TimeoutError("timed out after " + terms_.deadline.to_string() + ": rank 0 does not answer", context);
       processes_ = std::move(*joined);
       if (processes_.size() != static_cast<std::size_t>(terms_.size))
         throw ConnectError("rank 0 welcomes " + std::to_string(processes_.size()) + " ranks", context);
     } catch (const Error&) {
-      hub_ ? hub_->leave(Hub::after_error) : spoke_->leave(Hub::after_error);
+      wire_->leave(Hub::after_error);
       throw;
     }
   }
   void leave(bool unwinding) noexcept try {
-    submit(FrameWriter(FrameKind::leave).number(unwinding ? 1 : 0).finish());
-    const bool in_error = unwinding || failed_ || inbox_.has_failure();
-    if (hub_)
-      hub_->leave(in_error ? Timeout(Hub::after_error) : terms_.deadline);
-    else
-      spoke_->leave(Hub::after_error);
+    wire_->submit(FrameWriter(FrameKind::leave).number(unwinding ? 1 : 0).finish());
+    const bool in_error = unwinding || failed_ || wire_->inbox.has_failure();
+    wire_->leave(in_error ? Timeout(Hub::after_error) : terms_.deadline);
   } catch (...) {  // without memory; the others see the end of the connection
   }
 
   int uncaught_ = std::uncaught_exceptions();
   JoinTerms terms_;
-  Inbox inbox_;
-  std::unique_ptr<Hub> hub_;      ///< rank 0 only
-  std::unique_ptr<Spoke> spoke_;  ///< the other ranks
+  std::shared_ptr<Wire> wire_ = std::make_shared<Wire>();
   std::vector<PeerProcess> processes_;
   bool failed_ = false;
+  bool shrunk_ = false;
+  bool passed_on_ = false;  ///< a smaller group leaves
 };
 
 }  // namespace distx::detail::tcp

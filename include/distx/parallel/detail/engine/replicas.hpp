@@ -144,7 +144,8 @@ class Replicas {
       return StateRange{round * chunk, chunk} & StateRange{0, bytes};
     };
     for (std::uint64_t round = 0; round < rounds_; ++round) {
-      const auto sent = part(layout_.bytes(rank_), round), received = part(layout_.bytes(before()), round);
+      const auto sent = part(own_.memory->span().size(), round);
+      const auto received = part(image.memory->span().size(), round);
       const auto out = chunk_->span().subspan(0, static_cast<std::size_t>(sent.size));
       pack(pieces, out, sent.begin, after);
       const auto in = received.size == 0 ? Span<std::byte, Space>()

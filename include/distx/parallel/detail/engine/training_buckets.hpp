@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/core/detail/revocation_reason.hpp"
+#include <cerrno>
+
 #include "distx/parallel/detail/bucket/initial_values.hpp"
 #include "distx/parallel/detail/bucket/lay_out_buckets.hpp"
 #include "distx/parallel/detail/engine/check_training.hpp"
@@ -76,8 +77,7 @@ class TrainingBuckets {
       if (comm.size() > 1) all_reduce_values(comm, Span<std::uint8_t>(&failed, 1), max, context.location);
       if (failed != 0 && message.empty()) message = "another rank could not allocate";
     } catch (const RevokedError& error) {  // a failed collective allocation has revoked the other ranks' calls
-      const auto says = [&](std::string_view words) { return error.message().find(words) != std::string::npos; };
-      if (message.empty() && !says(RevocationReason::out_of_memory) && !says("bad_alloc")) throw;  // a rank is lost
+      if (message.empty() && error.code() != ENOMEM) throw;  // a rank is lost
       failed = 1;
       if (message.empty()) message = error.what();
     }

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// The cost of Replicate: steps of four million float parameters with AdamW and without any computation, on two
+// processes in shared memory, with the copies and without them in alternating batches, so that load affects both alike.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <vector>
+
+#include <distx/connect/file/spawn_processes.hpp>
+#include <distx/distx.hpp>
+#include <distx/shm.hpp>
+
+namespace {
+
+constexpr int ranks = 2, batches = 15, steps = 10;
+constexpr std::size_t parameters_each = 1'000'000, parameter_count = 4;
+
+template <class... Policies>
+class Subject {
+ public:
+  explicit Subject(distx::ShmCommunicator& comm) : parameters_(make()), training_(comm, parameters_, distx::AdamW{}) {}
+
+  /// Returns the milliseconds of a step.
+  double batch(distx::ShmCommunicator& comm) {
+    distx::barrier(comm);
+    const auto begin = std::chrono::steady_clock::now();
+    for (int step = 0; step < steps; ++step) {
+      training_.ready(parameters_);
+      training_.step({.learning_rate = 1e-3});
+    }
+    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count() / steps;
+  }
+
+ private:
+  static std::vector<distx::Parameter<float>> make() {
+    std::vector<distx::Parameter<float>> all;
+    for (std::size_t i = 0; i < parameter_count; ++i) all.emplace_back("p" + std::to_string(i), parameters_each);
+    return all;
+  }
+
+  std::vector<distx::Parameter<float>> parameters_;
+  distx::DataParallel<Policies...> training_;
+};
+
+template <int Stage>
+void compare(distx::ShmCommunicator& comm) {
+  Subject<distx::ZeRO<Stage>> without(comm);
+  Subject<distx::ZeRO<Stage>, distx::Replicate> with(comm);
+  std::vector<double> times_without, times_with;
+  for (int round = 0; round <= batches; ++round) {
+    const double plain = without.batch(comm), copied = with.batch(comm);
+    if (round == 0) continue;  // warms up
+    times_without.push_back(plain);
+    times_with.push_back(copied);
+  }
+  const auto median = [](std::vector<double>& times) {
+    std::ranges::sort(times);
+    return times[times.size() / 2];
+  };
+  const double plain = median(times_without), copied = median(times_with);
+  if (comm.rank() == 0)
+    std::printf("stage %d on %d ranks: a step takes %.1f ms without Replicate and %.1f ms with it (medians of %d)\n",
+                Stage, comm.size(), plain, copied, batches);
+}
+
+}  // namespace
+
+int main() {
+  distx::spawn_processes(ranks, [](distx::FileConnector& connector) {
+    distx::ShmCommunicator comm(connector);
+    compare<0>(comm);
+    compare<2>(comm);
+  });
+}
