@@ -196,7 +196,7 @@ TEST_CASE("over TCP the others continue without a rank that does not enter shrin
       (void)connector.shrink();
       return;
     }
-    auto three = connector.shrink(std::chrono::milliseconds(200));
+    auto three = connector.shrink(seconds(2));
     CHECK_THROWS_AS((void)connector.shrink(), distx::InvalidState);
     CHECK(!three.failure_channel()->poll(3));
     ++left;

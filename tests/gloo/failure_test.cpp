@@ -69,28 +69,34 @@ TEST_CASE("every wait for a killed rank throws RankFailure") {
 }
 
 TEST_CASE("a rank that is killed in the middle of a message does not hold the other until its deadline") {
-  const test::NewFolder folder;
-  const auto ended = test::forked(2, [&](test::ForkedConnector& control, test::Board& board) {
-    distx::FileConnector connector(folder.path(), control.rank(), 2, {.deadline = 50s});
-    Comm comm(connector, {.deadline = 50s});
-    std::vector<float> values(std::size_t{1} << 25, comm.rank() == 0 ? 0.0f : 1.0f);
-    if (comm.rank() == 1) {
-      auto pending = distx::start_send(comm, values, 0);
-      distx::detail::wait_until(20s, [&] { return board.steps == 1; }, [] { return false; });
-      ::raise(SIGKILL);
-    }
-    auto pending = distx::start_receive(comm, values, 1);
-    const std::atomic_ref<float> first(values.front()), last(values.back());
-    distx::detail::wait_until(20s, [&] { return first.load() != 0; }, [] { return false; });
-    board.steps = 1;
-    const distx::Deadline soon(10s);
-    try {
-      pending.wait();
-    } catch (const distx::Error& error) {
-      return distx::is_rank_loss(error) && !soon.expired() && last.load() == 0 ? 0 : 11;
-    }
-    return 10;
-  });
+  // Where the sender is not given a core in time, the message is complete before it is killed, and it is tried again.
+  constexpr int complete = 12;
+  std::vector<int> ended;
+  for (int attempt = 0; attempt < 20 && (ended.empty() || ended[0] == complete); ++attempt) {
+    const test::NewFolder folder;
+    ended = test::forked(2, [&](test::ForkedConnector& control, test::Board& board) {
+      distx::FileConnector connector(folder.path(), control.rank(), 2, {.deadline = 50s});
+      Comm comm(connector, {.deadline = 50s});
+      std::vector<float> values(std::size_t{1} << 25, comm.rank() == 0 ? 0.0f : 1.0f);
+      if (comm.rank() == 1) {
+        auto pending = distx::start_send(comm, values, 0);
+        distx::detail::wait_until(20s, [&] { return board.steps == 1; }, [] { return false; });
+        ::raise(SIGKILL);
+      }
+      auto pending = distx::start_receive(comm, values, 1);
+      const std::atomic_ref<float> first(values.front()), last(values.back());
+      distx::detail::wait_until(20s, [&] { return first.load() != 0; }, [] { return false; });
+      board.steps = 1;
+      const distx::Deadline soon(10s);
+      try {
+        pending.wait();
+      } catch (const distx::Error& error) {
+        if (!distx::is_rank_loss(error) || soon.expired()) return 11;
+        return last.load() == 0 ? 0 : complete;
+      }
+      return complete;
+    });
+  }
   CHECK(ended == std::vector<int>{0, 1000 + SIGKILL});
 }
 
