@@ -85,7 +85,7 @@ TEST_CASE("the others continue at the deadline without a rank that does not ente
       CHECK_THROWS_AS((void)connector.shrink(), distx::ConnectError);
       return;
     }
-    auto two = connector.shrink(std::chrono::milliseconds(50));
+    auto two = connector.shrink(seconds(1));
     ++left;
     check_ranks(two, connector.rank(), {0, 2});
   });
@@ -223,7 +223,7 @@ TEST_CASE("a process that enters shrink after the others have continued throws C
       (void)connector.shrink();
       return;
     }
-    auto two = connector.shrink(std::chrono::milliseconds(200));
+    auto two = connector.shrink(seconds(2));
     ++left;
     check_ranks(two, connector.rank(), {0, 2});
   });
