@@ -23,13 +23,15 @@ struct graph_instance_traits {
 using unique_graph = unique_handle<graph_traits>;
 using unique_graph_instance = unique_handle<graph_instance_traits>;
 
-/// Whether the stream is being captured into a CUDA graph. A stream whose state CUDA does not tell counts as captured.
+/// Whether the stream is being captured into a CUDA graph, or is the legacy default stream while another one is, which
+/// CUDA forbids to use. False on a GPU that has failed: the next call reports that.
 [[nodiscard]] inline bool capturing(CudaStreamRef stream) noexcept {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  if (cudaStreamIsCapturing(stream.native_handle(), &status) == cudaSuccess) [[likely]]
+  const cudaError_t code = cudaStreamIsCapturing(stream.native_handle(), &status);
+  if (code == cudaSuccess) [[likely]]
     return status != cudaStreamCaptureStatusNone;
   static_cast<void>(cudaGetLastError());
-  return true;
+  return code == cudaErrorStreamCaptureImplicit;
 }
 
 }  // namespace cuda::detail
