@@ -19,6 +19,7 @@ import selftest  # noqa: E402
 # A kernel's mangled name: the fewest loads and stores of 16 bytes, and the most instructions in all, those for
 # unaligned arrays included. Each thread has two vectors of each array in flight.
 BF16, F16 = "NS_8bfloat16E", "NS_7float16E"
+CAPTURED = "22captured_update_kernelINS_5AdamWE"
 UPDATE, CAST, VECTORS = "13update_kernelILb0ENS_5AdamWE", "ENS1_8CastBodyI", "elementwise_kernelILi"
 KERNELS = {
     "AdamW, float": (UPDATE + "ff", 8, 6, 1900),
@@ -28,6 +29,8 @@ KERNELS = {
     "AdamW, float16 with masters, gradients of float": (UPDATE + "f" + F16 + "f", 8, 6, 2100),
     "AdamW, bfloat16": (UPDATE + BF16 + "S4_", 4, 4, 2300),
     "AdamW, float16": (UPDATE + F16 + "S4_", 4, 4, 2150),
+    "AdamW in a captured step, float": (CAPTURED + "ff", 8, 6, 2200),
+    "AdamW in a captured step, bfloat16 with masters": (CAPTURED + "f" + BF16, 6, 6, 2450),
     "cast from bfloat16 to float": (VECTORS + "4ELi2" + CAST + "f" + BF16, 0, 2, 250),
     "cast from float to bfloat16": (VECTORS + "4ELi2" + CAST + BF16 + "f", 2, 0, 300),
     "cast from float16 to float": (VECTORS + "4ELi2" + CAST + "f" + F16, 0, 2, 250),

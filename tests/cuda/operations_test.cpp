@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Each operation of a GPU's memory against the host's on the same values.
 #include <cuda_fp8.h>
+#include <distx/cuda/detail/copy_box.hpp>
 #include <distx/cuda/detail/operations.hpp>
 #include <distx/memory/operations.hpp>
+#include <distx/tensor/detail/copy_box.hpp>
 
 #include "cuda/placed.hpp"
 #include "cuda/tensor_kernels.hpp"
@@ -183,6 +185,35 @@ TEST_CASE("operations reject different lengths") {
   CHECK_THROWS_AS(cast(stream, three.span(), wide.in()), distx::InvalidArgument);
   CHECK_THROWS_AS(mix(stream, three.span(), four.in(), 0.5), distx::InvalidArgument);
   CHECK_THROWS_AS(copy(stream, three.span(), four.in()), distx::InvalidArgument);
+}
+
+TEST_CASE("copy_box copies the words of any box, whatever their width and number") {
+  using distx::detail::Box;
+  const CudaStream stream;
+  const Box from{3, {0, 0, 0}, {9, 14, 40}};
+  const Box parts[] = {{3, {1, 2, 3}, {7, 11, 33}},
+                       {3, {0, 1, 0}, {9, 13, 1}},
+                       {3, {2, 0, 8}, {1, 14, 32}},
+                       {3, {0, 0, 5}, {9, 14, 2}},
+                       {3, {4, 5, 6}, {1, 2, 3}}};
+  for (const std::size_t bytes : {1u, 2u, 4u, 8u, 16u})
+    for (const Box& part : parts)
+      for (const Box& to : {part, from}) {
+        std::vector<std::uint8_t> source(from.volume() * bytes), expected(to.volume() * bytes);
+        for (std::size_t i = 0; i < source.size(); ++i) source[i] = static_cast<std::uint8_t>(i * 151 + i / 256);
+        const auto copied = [&](const auto& copy_from, const auto& copy_to, auto on) {
+          distx::detail::copy_box(on, reinterpret_cast<std::byte*>(copy_to.data()), to,
+                                  reinterpret_cast<const std::byte*>(copy_from.data()), from, part, bytes);
+        };
+        const distx::Buffer<std::uint8_t, Cuda> there(source.size()), result(expected.size());
+        distx::copy(stream, there.span(), Span<const std::uint8_t>(source));
+        copied(source, std::span(expected), HostStream{});
+        copied(there, result, distx::CudaStreamRef(stream));
+        std::vector<std::uint8_t> found(expected.size());
+        distx::copy(stream, Span<std::uint8_t>(found), Span<const std::uint8_t, Cuda>(result));
+        stream.synchronize();
+        CHECK(found == expected);
+      }
 }
 
 }  // namespace

@@ -17,8 +17,8 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import selftest  # noqa: E402
 
 # Updates whose coefficients are computed on the GPU (ILb1E) take powers, which CUDA fuses itself.
-BODY = re.compile(r"\d(update_kernelILb0E|MixBodyI)")
-FEWEST = {"update_kernelILb0E": 24, "MixBodyI": 4}
+BODY = re.compile(r"\d(update_kernelILb0E|captured_update_kernelI|MixBodyI)")
+FEWEST = {"update_kernelILb0E": 24, "captured_update_kernelI": 12, "MixBodyI": 4}
 ENTRY = re.compile(r"^[^\n]*\.entry\s+(\w+)", re.MULTILINE)
 FUNCTION = re.compile(r"^(?=[^\n]*\.(?:entry|func)\b)", re.MULTILINE)
 INEXACT = re.compile(r"^\s*(?:@!?%\w+\s+)?(fma\.[\w.]+|(?:div|sqrt|rcp|rsqrt)\.(?:approx|full)[\w.]*)", re.MULTILINE)
@@ -48,11 +48,16 @@ def self_test():
 
     good = "".join(kernel(k, "13update_kernelILb0E", "add.rn.f32 %f1, %f2, %f3;") for k in range(30))
     good += "".join(kernel(k, "7MixBody", "@%p1 mul.rn.f64 %fd1, %fd2, %fd3;") for k in range(20))
+    good += "".join(kernel(k, "22captured_update_kernel", "mul.rn.f32 %f1, %f2, %f3;") for k in range(12))
     good += kernel(0, "13update_kernelILb1E", "fma.rn.f64 %fd1, %fd2, %fd3, %fd4;")
     good += ".func helper(\n)\n{\n\tfma.rn.f32 %f1, %f2, %f3, %f4;\n}\n"
     update = "_Z913update_kernelILb0EIdE has 1 fused"
     broken = {
         "an update": (good + kernel(9, "13update_kernelILb0E", "fma.rn.f32 %f1, %f2, %f3, %f4;"), update),
+        "a captured update": (
+            good + kernel(9, "22captured_update_kernel", "fma.rn.f32 %f1, %f2, %f3, %f4;"),
+            "_Z922captured_update_kernelIdE has 1 fused",
+        ),
         "a quotient": (good + kernel(9, "13update_kernelILb0E", "div.approx.ftz.f32 %f1, %f2, %f3;"), update),
         "a condition": (good + kernel(9, "7MixBody", "@!%p1 fma.rn.f64 %fd1, %fd2;"), "_Z97MixBodyIdE has 1 fused"),
         "too few": (good.replace("7MixBody", "7NixBody"), "found 0 kernels of MixBody"),

@@ -302,21 +302,6 @@ TEST_CASE("messages can be connected later, by a collective call" * nccl_test::n
   });
 }
 
-TEST_CASE("a call is refused on a stream that is being captured, and nothing of it starts") {
-  on_ranks(1, [](auto& connector) {
-    distx::NcclCommunicator comm(connector, {.deadline = std::chrono::seconds(20)});
-    const auto values = on_gpu(std::vector<float>(100, 1.0f));
-    const distx::CudaStream stream;
-    cudaGraph_t graph = nullptr;
-    expect(cudaStreamBeginCapture(stream.native_handle(), cudaStreamCaptureModeThreadLocal) == cudaSuccess, "begin");
-    const auto words = words_thrown<distx::InvalidState>(
-        [&] { auto pending = distx::start_all_reduce(comm, values, distx::sum, stream); });
-    expect(words.find("captured") != std::string::npos, words);
-    expect(cudaStreamEndCapture(stream.native_handle(), &graph) == cudaSuccess, "the capture is valid");
-    static_cast<void>(cudaGraphDestroy(graph));
-  });
-}
-
 TEST_CASE("one thread can start the calls of several GPUs in a group") {
   const int ranks = some_ranks();
   std::vector<std::optional<distx::NcclCommunicator>> comms(static_cast<std::size_t>(ranks));

@@ -308,6 +308,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t handle) {
     comm->finalized = true;
     launch_job({comm}, [comm] {
       wait_for_operations(*comm);
+      wait_for_graphs(*comm);
       return ncclSuccess;
     });
   });
@@ -317,6 +318,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t handle) {
   return nccl_called("ncclCommDestroy", [&] {
     const auto comm = comm_of(handle);
     wait_until_idle(*comm);  // indefinitely, if a peer does not join
+    wait_for_graphs(*comm);
     remove(handle);
   });
 }
@@ -327,6 +329,7 @@ ncclResult_t ncclCommAbort(ncclComm_t handle) {
     stop(*comm);
     remove(handle);
     wait_until_idle(*comm);
+    wait_for_graphs(*comm);
     drop_registrations(handle);
   });
 }

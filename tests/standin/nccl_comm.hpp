@@ -22,8 +22,9 @@ struct Comm {
   std::atomic<bool> stopped{false};  ///< its operations end without having done anything
   std::atomic<bool> revoked{false};
   std::atomic<bool> finalized{false};
-  std::atomic<int> jobs{0};     ///< in the background: the state is ncclInProgress
-  std::atomic<int> running{0};  ///< operations on the streams
+  std::atomic<int> jobs{0};       ///< in the background: the state is ncclInProgress
+  std::atomic<int> running{0};    ///< operations on the streams
+  std::atomic<int> in_graphs{0};  ///< captured operations: NCCL ends no communicator that has some
   std::atomic<ncclResult_t> error{ncclSuccess};
   std::atomic<bool> proxy_failed{false};  ///< its network thread has ended by an error, which nothing clears
   std::atomic<bool> used{false};          ///< has had operations
@@ -82,6 +83,8 @@ void note_in_group(ncclResult_t code);
 void wait_for_operations(const Comm& comm);
 /// And nothing is in progress in the background.
 void wait_until_idle(const Comm& comm);
+/// Waits until the graphs that have operations of a communicator are destroyed.
+void wait_for_graphs(const Comm& comm);
 /// An operator of ncclRedOpCreatePreMulSum's, or a built-in one.
 void set_operator(Op& op, ncclRedOp_t handle, ncclComm_t comm);
 [[nodiscard]] std::size_t live_operators();

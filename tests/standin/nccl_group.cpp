@@ -33,8 +33,30 @@ struct Group {
 
 thread_local Group group;
 
+bool is_capturing(const Stream& stream) {
+  const std::lock_guard lock(capture_mutex());
+  return capture_of(stream) != nullptr;
+}
+
+/// Counts the graphs, and their instances, that have operations of a communicator.
+std::shared_ptr<void> reference_of_graph(const std::shared_ptr<Comm>& comm) {
+  ++comm->in_graphs;
+  return {nullptr, [comm](void*) { --comm->in_graphs; }};
+}
+
 void enqueue_batch(const Batch& batch) {
   const std::lock_guard lock(batch.comm->mutex);
+  if (is_capturing(*batch.stream)) {
+    enqueue(batch.stream,
+            [comm = batch.comm, ops = batch.ops, reference = reference_of_graph(batch.comm)] {
+              ++comm->running;
+              comm->clique->run(*comm, ops);
+              --comm->running;
+              comm->clique->wake();
+            },
+            {});
+    return;
+  }
   ++batch.comm->running;
   const auto run = [comm = batch.comm, ops = batch.ops] {
     comm->clique->run(*comm, ops);
@@ -43,11 +65,6 @@ void enqueue_batch(const Batch& batch) {
   };
   // Operations of one communicator run one after the other, whatever their streams.
   batch.comm->last = enqueue(batch.stream, run, {batch.comm->last});
-}
-
-bool is_capturing(const Stream& stream) {
-  const std::lock_guard lock(capture_mutex());
-  return capture_of(stream) != nullptr;
 }
 
 /// Runs in the background: until it has ended, the communicators' state is ncclInProgress.
@@ -172,6 +189,10 @@ void launch_job(const std::vector<std::shared_ptr<Comm>>& comms, std::function<n
 
 void wait_for_operations(const Comm& comm) {
   while (comm.running > 0) std::this_thread::sleep_for(std::chrono::microseconds(50));
+}
+
+void wait_for_graphs(const Comm& comm) {
+  while (comm.in_graphs > 0) std::this_thread::sleep_for(std::chrono::microseconds(50));
 }
 
 void wait_until_idle(const Comm& comm) {

@@ -583,3 +583,25 @@ TEST_CASE("a captured collective runs as often as it is launched") {
     CHECK(cudaGraphDestroy(graph) == cudaSuccess);
   });
 }
+
+TEST_CASE("a communicator is aborted only after the graphs that have calls of it are destroyed") {
+  with_ranks(1, [](Rank& self) {
+    const auto array = array_of<int>({1});
+    cudaGraph_t graph = nullptr;
+    REQUIRE(cudaStreamBeginCapture(self.stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+    CHECK(ncclAllReduce(array.data(), array.data(), 1, ncclInt32, ncclSum, self.comm, self.stream) == ncclSuccess);
+    REQUIRE(cudaStreamEndCapture(self.stream, &graph) == cudaSuccess);
+    std::atomic<bool> destroyed{false};
+    const std::size_t aborts_before = calls("ncclCommAbort");
+    bool waited = false;
+    std::thread aborts([&, comm = std::exchange(self.comm, nullptr)] {
+      CHECK(ncclCommAbort(comm) == ncclSuccess);
+      waited = destroyed;
+    });
+    while (calls("ncclCommAbort") == aborts_before) std::this_thread::yield();
+    destroyed = true;
+    CHECK(cudaGraphDestroy(graph) == cudaSuccess);
+    aborts.join();
+    CHECK(waited);
+  });
+}

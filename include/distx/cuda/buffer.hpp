@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include "distx/cuda/detail/captured_work.hpp"
 #include "distx/cuda/detail/pool.hpp"
 #include "distx/cuda/space.hpp"
 #include "distx/memory/buffer.hpp"

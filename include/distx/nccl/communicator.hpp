@@ -25,6 +25,9 @@ namespace distx {
 ///   except where CUDA runs one kernel at a time: with CUDA_LAUNCH_BLOCKING=1, or NCCL_LAUNCH_ORDER_IMPLICIT=1 on CUDA
 ///   before 12.3. Streams share CUDA_DEVICE_MAX_CONNECTIONS hardware queues (8 by default), in which a stream that
 ///   waits holds up others: set it to 32 if a program has many streams.
+/// - Asynchronous collectives that NCCL has may be captured into a CUDA graph: on every rank, waited for by a stream of
+///   the capture. They have no deadline. The graph must be destroyed before the communicator, which NCCL does not end
+///   before, not even after a failure.
 /// - If calls of several communicators are in flight on one GPU, start them in the same order on every rank: NCCL does
 ///   not order them, and their kernels may not all fit on the GPU at once.
 /// - A failure on one rank revokes the communicator on all ranks, through the connector's failure channel; without

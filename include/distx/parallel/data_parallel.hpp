@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/parallel/detail/engine/engine_owner.hpp"
+#include "distx/parallel/detail/training_access.hpp"
 #include "distx/parallel/detail/training_arguments.hpp"
 #include "distx/parallel/exponential_average.hpp"
 #include "distx/parallel/policies.hpp"
@@ -19,8 +20,6 @@ inline constexpr bool always_false = false;
 /// Whether the optimizer can update the space's memory: outside the host's, only elementwise ones can.
 template <class Optimizer, class Space>
 concept UpdatesIn = ShardableOptimizer<Optimizer> && (HostAccessible<Space> || ElementwiseOptimizer<Optimizer>);
-
-struct TrainingAccess;
 
 /// Whether `A` is a training, which checkpoints save.
 template <class A>
@@ -265,6 +264,39 @@ class DataParallel {
   void step(const StepOptions& options, stream after = {}, const here& location = here::current()) {
     engine_->step(options, after, location);
   }
+  /// Captures a step in a CUDA graph: `f()` enqueues the step, its forward and backward pass included, on `after` and
+  /// on streams that it orders after that one, and calls `step` once. `replay` runs it.
+  ///
+  /// Nothing runs, and no step is counted. `f` must not block the host, and must enqueue the same calls on every rank;
+  /// its arrays keep their addresses while the graph exists, until the next `capture` or the end of this object.
+  /// Learning rate and loss of the captured step are not used. Collective: every rank captures. Blocks the host.
+  /// @pre a step has been made without capture
+  /// @throws InvalidState at stage 3, with `.allow_unused`, `.guard_every`, scaled losses or Replicate, during a step,
+  ///   or if `f` does not make one step
+  /// @code
+  ///   training.capture([&] { forward_backward(input, stream); training.ready_after(stream, parameters);
+  ///                          training.step({.learning_rate = 0}, stream); }, stream);
+  ///   for (…) {
+  ///     copy(stream, input, batch);                         // into the captured array
+  ///     training.replay({.learning_rate = 3e-4}, stream);
+  ///   }
+  /// @endcode
+  void capture(const std::function<void()>& f, stream after, const here& location = here::current()) {
+    static_assert(detail::CapturedWork<space>::available,
+                  "distx::DataParallel: only steps on GPUs can be captured; add the policy On<Cuda>");
+    engine_->captured_step().record(*engine_, f, after, location);
+  }
+  /// Enqueues the captured step, as one launch and one copy of the optimizer's coefficients. Collective: every rank
+  /// replays, between the same other steps.
+  ///
+  /// The weights have the bits that `step` would give them. Options are checked and compared, gradients that are not
+  /// finite are reported, and steps are counted, as by `step`. Ranks that fail, or that do not replay, are noticed by
+  /// the communicator's deadline; the flight record has one reduction after the step in place of its collectives, and a
+  /// decorator of the communicator sees that one only.
+  /// @throws InvalidState if no step is captured, or in a step; else as `step`
+  void replay(const StepOptions& options, stream after, const here& location = here::current()) {
+    engine_->captured_step().replay(*engine_, options, after, location);
+  }
   /// Averages the gradients across ranks, and clips them; a rank without a gradient counts as zeros. Collective.
   void reduce(stream after = {}, const here& location = here::current()) { engine_->reduce(after, location); }
   /// Updates the weights of this rank's shards with the optimizer. Collective. @pre `reduce`
@@ -443,54 +475,6 @@ namespace detail {
 
 template <class... Policies>
 inline constexpr bool is_training<DataParallel<Policies...>> = true;
-
-/// Gives MeshParallel access to a DataParallel, and checkpoints access to both.
-struct TrainingAccess {
-  /// Constructs the training of this rank's part of a model.
-  template <class Training, class C, class Optimizer>
-  static Training make(C& comm, const ParameterList<typename Training::space>& parameters, const Optimizer& optimizer,
-                       const DataParallelOptions& options, const std::source_location& location) {
-    return Training(comm, parameters, optimizer, options, location, true);
-  }
-  template <class Training>
-  static auto& engine(Training& training) {
-    if constexpr (requires { training.mesh_; })
-      return *training.training_.engine_;
-    else
-      return *training.engine_;
-  }
-  /// Returns the communicator of all ranks of a training, over its mesh if it has one.
-  template <class Training>
-  static auto& communicator(Training& training) {
-    if constexpr (requires { training.mesh_; })
-      return training.mesh_.world;
-    else
-      return training.engine_->communicator();
-  }
-  /// Returns the stream that orders calls without a stream.
-  template <class Training>
-  static typename Training::space::stream stream([[maybe_unused]] const Training& training) noexcept {
-    if constexpr (requires { training.mesh_; })
-      return training.mesh_.stream;
-    else
-      return {};
-  }
-  /// Calls `f`; an error revokes all of the training's communicators.
-  template <class Training, class F>
-  static void guard(Training& training, F&& f) {
-    if constexpr (requires { training.mesh_; })
-      training.guarded(f);
-    else
-      f();  // the engine guards its calls
-  }
-  /// Adds a parameter's unit to a scope of `unshard`.
-  template <class Training, class A>
-  static void unshard(Training& training, typename Training::scope& scope, const typename Training::After& after,
-                      const A& parameter) {
-    if constexpr (Training::may_shard_weights)
-      if (training.engine_->shards_weights()) training.unshard_one(scope, after, parameter);
-  }
-};
 
 }  // namespace detail
 

@@ -16,10 +16,16 @@ template <class Optimizer, class T, class Low = T, class Gradient = Low>
 using CudaPiece = distx::detail::UpdatePiece<Cuda, Optimizer, T, Low, Gradient>;
 using distx::detail::GradientFactor;
 
-/// Enqueues an optimizer's update of pieces; if `numbers` is not null, of one piece, by that step.
+/// Where an update kernel reads the step in the GPU's memory, instead of the pieces' own steps; both may be null.
+struct StepThere {
+  const StepNumbers* numbers = nullptr;  ///< of an update of one piece
+  const void* coefficients = nullptr;    ///< the optimizer's, of each piece that is not empty
+};
+
+/// Enqueues an optimizer's update of pieces.
 template <class Optimizer, class T, class Low, class Gradient>
 using UpdateKernel = void(CudaStreamRef, const Optimizer&, std::span<const CudaPiece<Optimizer, T, Low, Gradient>>,
-                          const GradientFactor&, const StepNumbers* numbers);
+                          const GradientFactor&, const StepThere&);
 
 /// Filled by `register_optimizer<Optimizer>()` of <distx/cuda_kernels.cuh>.
 template <class Optimizer, class T, class Low, class Gradient>
@@ -37,7 +43,7 @@ template <class Optimizer, class T, class Low, class Gradient>
 template <class Optimizer, class T, class Low, class Gradient>
 void update(CudaStreamRef stream, const Optimizer& optimizer,
             std::span<const CudaPiece<Optimizer, T, Low, Gradient>> pieces, const GradientFactor& factor,
-            const StepNumbers* numbers) {
+            const StepThere& there) {
   static_assert(std::same_as<T, Low> ? std::same_as<T, Gradient> : std::same_as<T, float> && sizeof(Low) == 2,
                 "distx::fused_update: master weights are float, of bfloat16 or float16");
   for (const auto& piece : pieces) {
@@ -52,7 +58,7 @@ void update(CudaStreamRef stream, const Optimizer& optimizer,
   const auto kernel = update_slot<Optimizer, T, Low, Gradient>;
   if (kernel == nullptr) [[unlikely]]
     no_update_kernel<Optimizer, T, Low, Gradient>();
-  kernel(stream, optimizer, pieces, factor, numbers);
+  kernel(stream, optimizer, pieces, factor, there);
 }
 
 }  // namespace cuda::detail
@@ -64,12 +70,15 @@ namespace detail {
 ///
 /// Each piece has the bits of `scale(stream, gradient, factor)` followed by `fused_update` of that piece; with masters,
 /// of `cast` of the gradient to float, `scale`, `fused_update` and `cast` of the masters to Low.
+/// @param coefficients  if not null, where the kernels read `optimizer.coefficients` of each piece that is not empty,
+/// in
+///   the GPU's memory, whenever they run: the pieces' steps are not used
 /// @throws InvalidArgument if the lengths of a piece's arrays differ
 template <ElementwiseOptimizer Optimizer, FloatingElement T, FloatingElement Low, FloatingElement Gradient>
 void fused_update(CudaStreamRef stream, const Optimizer& optimizer,
                   std::span<const UpdatePiece<Cuda, Optimizer, T, Low, Gradient>> pieces,
-                  const GradientFactor& factor = {}) {
-  cuda::detail::update(stream, optimizer, pieces, factor, nullptr);
+                  const GradientFactor& factor = {}, const void* coefficients = nullptr) {
+  cuda::detail::update(stream, optimizer, pieces, factor, {.coefficients = coefficients});
 }
 
 }  // namespace detail
@@ -98,7 +107,7 @@ void fused_update(CudaStreamRef stream, const Optimizer& optimizer, const Device
                   std::type_identity_t<Span<const T, Cuda>> gradient,
                   const std::array<Span<accumulator_t<T>, Cuda>, Optimizer::states>& state) {
   const cuda::detail::CudaPiece<Optimizer, T> piece{Step{}, weight, gradient, state};
-  cuda::detail::update(stream, optimizer, std::span(&piece, 1), {}, step.numbers());
+  cuda::detail::update(stream, optimizer, std::span(&piece, 1), {}, {.numbers = step.numbers()});
 }
 
 }  // namespace distx

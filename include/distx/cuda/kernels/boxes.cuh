@@ -1,46 +1,104 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <bit>
 #include <cstdint>
 
 #include "distx/cuda/detail/copy_box.hpp"
 #include "distx/cuda/kernels/launch.cuh"
 
-// Copies of parts of tensors, whose runs may be as short as one element: one thread for each word of a run. Words are
-// as wide as the alignment of all runs allows.
+// Copies of parts of tensors, whose runs may be as short as one element: each thread copies several words of runs at a
+// time. Words are as wide as the alignment of all runs allows.
 namespace distx::cuda::detail {
 
+/// Divides by a number that the host knows: dividends of 32 bits by a product.
+template <class Index>
+class Divisor {
+ public:
+  Divisor() = default;
+  /// @pre value > 0; with 32 bits, dividends are less than 2^31
+  explicit Divisor(Index value) : value_(value) {
+    if constexpr (sizeof(Index) == 4) {
+      shift_ = static_cast<unsigned>(std::bit_width(value - 1));
+      factor_ = static_cast<Index>((((std::uint64_t{1} << shift_) - value) << 32) / value + 1);
+    }
+  }
+  [[nodiscard]] __device__ Index quotient(Index dividend) const {
+    if constexpr (sizeof(Index) == 4)
+      return (static_cast<Index>((std::uint64_t{dividend} * factor_) >> 32) + dividend) >> shift_;
+    else
+      return dividend / value_;
+  }
+  [[nodiscard]] __device__ Index value() const { return value_; }
+
+ private:
+  Index value_ = 1;
+  Index factor_ = 0;
+  unsigned shift_ = 0;
+};
+
+/// The words of runs, numbered in the order of the runs.
 template <class Word, class Index>
-__global__ void copy_words(std::byte* to, const std::byte* from, const distx::detail::BoxRuns runs, Index words,
-                           Index all) {
-  for (Index i = static_cast<Index>(blockIdx.x) * blockDim.x + threadIdx.x; i < all;
-       i += static_cast<Index>(gridDim.x) * blockDim.x) {
-    Index run = i / words;
-    std::size_t to_at = (i - run * words) * sizeof(Word), from_at = to_at;
+struct RunWords {
+  distx::detail::BoxRuns runs;
+  Divisor<Index> words;  ///< of each run
+  Divisor<Index> count[distx::detail::max_dimensions];
+  Index all = 0;
+
+  explicit RunWords(const distx::detail::BoxRuns& of) : runs(of), words(static_cast<Index>(of.bytes / sizeof(Word))) {
+    std::size_t product = of.bytes / sizeof(Word);
+    for (std::size_t d = 0; d < of.dimensions; ++d) {
+      count[d] = Divisor<Index>(static_cast<Index>(of.count[d]));
+      product *= of.count[d];
+    }
+    all = static_cast<Index>(product);
+  }
+  /// Sets the offsets of a word in both memories.
+  __device__ void find(Index word, std::size_t& to, std::size_t& from) const {
+    Index run = words.quotient(word);
+    to = from = (word - run * words.value()) * sizeof(Word);
     for (std::size_t d = runs.dimensions; d-- > 0;) {
-      const auto count = static_cast<Index>(runs.count[d]);
-      const Index before = run / count, index = run - before * count;
-      to_at += index * runs.to_step[d];
-      from_at += index * runs.from_step[d];
+      const Index before = count[d].quotient(run), index = run - before * count[d].value();
+      to += index * runs.to_step[d];
+      from += index * runs.from_step[d];
       run = before;
     }
-    *reinterpret_cast<Word*>(to + to_at) = *reinterpret_cast<const Word*>(from + from_at);
+  }
+};
+
+/// Words that each thread loads before it stores one.
+inline constexpr unsigned words_in_flight = 4;
+
+template <class Word, class Index>
+__global__ void copy_words(std::byte* to, const std::byte* from, const __grid_constant__ RunWords<Word, Index> runs) {
+  const Index threads = static_cast<Index>(gridDim.x) * blockDim.x;
+  for (Index first = static_cast<Index>(blockIdx.x) * blockDim.x + threadIdx.x; first < runs.all;
+       first += threads * words_in_flight) {
+    Word word[words_in_flight];
+    std::size_t to_at[words_in_flight], from_at;
+    for (unsigned k = 0; k < words_in_flight; ++k) {
+      if (first + k * threads >= runs.all) continue;
+      runs.find(first + k * threads, to_at[k], from_at);
+      word[k] = *reinterpret_cast<const Word*>(from + from_at);
+    }
+    for (unsigned k = 0; k < words_in_flight; ++k)
+      if (first + k * threads < runs.all) *reinterpret_cast<Word*>(to + to_at[k]) = word[k];
   }
 }
 
 template <class Word>
 void enqueue_copy_words(CudaStreamRef stream, std::byte* to, const std::byte* from,
                         const distx::detail::BoxRuns& runs) {
-  const std::size_t words = runs.bytes / sizeof(Word);
-  std::size_t all = words;
+  std::size_t all = runs.bytes / sizeof(Word);
   for (std::size_t d = 0; d < runs.dimensions; ++d) all *= runs.count[d];
-  // Divisions of 32 bits are several times faster; the loop may step past the end by a whole grid.
-  const unsigned blocks = blocks_for((all + block_threads - 1) / block_threads, 8);
-  if (all < std::size_t{1} << 31)
-    enqueue<&copy_words<Word, std::uint32_t>>(stream, blocks, block_threads, to, from, runs,
-                                              static_cast<std::uint32_t>(words), static_cast<std::uint32_t>(all));
+  // Divisions of 32 bits are several times faster; the loop may step past the end by a few grids.
+  const std::size_t threads = (all + words_in_flight - 1) / words_in_flight;
+  const unsigned blocks = blocks_for((threads + block_threads - 1) / block_threads, 8);
+  if (all < std::size_t{1} << 30)
+    enqueue<&copy_words<Word, std::uint32_t>>(stream, blocks, block_threads, to, from,
+                                              RunWords<Word, std::uint32_t>(runs));
   else
-    enqueue<&copy_words<Word, std::uint64_t>>(stream, blocks, block_threads, to, from, runs, std::uint64_t{words},
-                                              std::uint64_t{all});
+    enqueue<&copy_words<Word, std::uint64_t>>(stream, blocks, block_threads, to, from,
+                                              RunWords<Word, std::uint64_t>(runs));
 }
 
 inline void enqueue_copy_runs(CudaStreamRef stream, std::byte* to, const std::byte* from,

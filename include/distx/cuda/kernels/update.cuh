@@ -76,7 +76,7 @@ template <class Optimizer, class T, class Low, class Gradient, std::size_t Bytes
 struct PieceTable {
   using Piece = PieceArrays<Optimizer, T, Low, Gradient>;
   static constexpr unsigned capacity =
-      static_cast<unsigned>((Bytes - 32 - sizeof(Optimizer)) / (sizeof(Piece) + sizeof(unsigned)));
+      static_cast<unsigned>((Bytes - 40 - sizeof(Optimizer)) / (sizeof(Piece) + sizeof(unsigned)));
 
   Piece pieces[capacity];
   unsigned first_tile[capacity + 1];
@@ -84,6 +84,7 @@ struct PieceTable {
   double factor = 1;
   const double* factor_there = nullptr;
   const StepNumbers* numbers = nullptr;  ///< if not null, the step of all pieces
+  const distx::detail::coefficients_t<Optimizer, accumulator_t<T>>* coefficients = nullptr;  ///< if not null, of each
   Optimizer optimizer;
 
   explicit PieceTable(const Optimizer& of) : optimizer(of) { first_tile[0] = 0; }
@@ -127,9 +128,23 @@ __device__ void update_tile(const UpdateBody<Optimizer, T, Low, Gradient>& body,
     with(InOut<T>{piece.weight}, In<Gradient>{piece.gradient}, Out<Low>{piece.low}, InOut<A>{piece.state[I]}...);
 }
 
-/// @tparam StepThere whether the step is in the GPU's memory
-template <bool StepThere, class Optimizer, class T, class Low, class Gradient, std::size_t Bytes>
-__global__ void __launch_bounds__(block_threads, StepThere ? 3 : 4)
+/// Returns the piece that has a tile of the launch.
+template <class Table>
+__device__ unsigned piece_of(const Table& table, unsigned tile) {
+  unsigned piece = 0, end = table.count;
+  while (end - piece > 1) {
+    const unsigned middle = (piece + end) / 2;
+    if (table.first_tile[middle] <= tile)
+      piece = middle;
+    else
+      end = middle;
+  }
+  return piece;
+}
+
+/// @tparam NumbersThere whether the step's numbers are in the GPU's memory
+template <bool NumbersThere, class Optimizer, class T, class Low, class Gradient, std::size_t Bytes>
+__global__ void __launch_bounds__(block_threads, NumbersThere ? 3 : 4)
     update_kernel(const __grid_constant__ PieceTable<Optimizer, T, Low, Gradient, Bytes> table) {
   using A = accumulator_t<T>;
   const auto factor = static_cast<A>(table.factor_there != nullptr ? *table.factor_there : table.factor);
@@ -139,21 +154,28 @@ __global__ void __launch_bounds__(block_threads, StepThere ? 3 : 4)
     update_tile(UpdateBody<Optimizer, T, Low, Gradient>{coefficients, factor}, table.pieces[piece], tile,
                 std::make_index_sequence<Optimizer::states>{});
   };
-  if constexpr (StepThere) {
+  if constexpr (NumbersThere) {
     const auto& coefficients = coefficients_in_block<Optimizer, A>(table.optimizer, table.numbers);
     for (unsigned tile = blockIdx.x; tile < table.first_tile[1]; tile += gridDim.x) update(coefficients, 0, tile);
   } else {
     for (unsigned tile = blockIdx.x; tile < table.first_tile[table.count]; tile += gridDim.x) {
-      unsigned piece = 0, end = table.count;
-      while (end - piece > 1) {
-        const unsigned middle = (piece + end) / 2;
-        if (table.first_tile[middle] <= tile)
-          piece = middle;
-        else
-          end = middle;
-      }
+      const unsigned piece = piece_of(table, tile);
       update(table.pieces[piece].coefficients, piece, tile - table.first_tile[piece]);
     }
+  }
+}
+
+/// The same with coefficients in the GPU's memory, which take registers: with 4 blocks per multiprocessor some spill.
+template <class Optimizer, class T, class Low, class Gradient, std::size_t Bytes>
+__global__ void __launch_bounds__(block_threads, std::same_as<T, double> ? 2 : 3)
+    captured_update_kernel(const __grid_constant__ PieceTable<Optimizer, T, Low, Gradient, Bytes> table) {
+  using A = accumulator_t<T>;
+  const auto factor = static_cast<A>(table.factor_there != nullptr ? *table.factor_there : table.factor);
+  if (factor != factor) return;
+  for (unsigned tile = blockIdx.x; tile < table.first_tile[table.count]; tile += gridDim.x) {
+    const unsigned piece = piece_of(table, tile);
+    update_tile(UpdateBody<Optimizer, T, Low, Gradient>{table.coefficients[piece], factor}, table.pieces[piece],
+                tile - table.first_tile[piece], std::make_index_sequence<Optimizer::states>{});
   }
 }
 
@@ -170,29 +192,36 @@ constexpr bool takes_rounded(std::index_sequence<I...>) {
 template <std::size_t Bytes, class Optimizer, class T, class Low, class Gradient>
 void enqueue_tables(CudaStreamRef stream, const Optimizer& optimizer,
                     std::span<const CudaPiece<Optimizer, T, Low, Gradient>> pieces, const GradientFactor& factor,
-                    const StepNumbers* numbers) {
+                    const StepThere& there) {
   using A = accumulator_t<T>;
   constexpr int width = vector_width<InOut<T>, InOut<A>>;
   constexpr std::size_t tile = std::size_t{width} * vectors_in_flight * block_threads;
   PieceTable<Optimizer, T, Low, Gradient, Bytes> table(optimizer);
   table.factor = factor.value;
   table.factor_there = factor.there;
-  table.numbers = numbers;
+  table.numbers = there.numbers;
+  table.coefficients = static_cast<decltype(table.coefficients)>(there.coefficients);
   const auto flush = [&] {
     if (table.count == 0) return;
     const unsigned blocks = blocks_for(table.first_tile[table.count], 32);
     if constexpr (Bytes == small_table_bytes && std::same_as<T, Low>) {
-      if (numbers != nullptr)
+      if (there.numbers != nullptr)
         enqueue<&update_kernel<true, Optimizer, T, Low, Gradient, Bytes>>(stream, blocks, block_threads, table);
     }
-    if (numbers == nullptr)
+    if constexpr (Bytes == large_table_bytes) {
+      if (there.coefficients != nullptr)
+        enqueue<&captured_update_kernel<Optimizer, T, Low, Gradient, Bytes>>(stream, blocks, block_threads, table);
+    }
+    if (there.numbers == nullptr && there.coefficients == nullptr)
       enqueue<&update_kernel<false, Optimizer, T, Low, Gradient, Bytes>>(stream, blocks, block_threads, table);
+    if (table.coefficients != nullptr) table.coefficients += table.count;
     table.count = 0;
   };
   for (const auto& piece : pieces) {
     if (piece.weight.empty()) continue;
     auto& arrays = table.pieces[table.count];
-    if (numbers == nullptr) arrays.coefficients = optimizer.template coefficients<A>(piece.step);
+    if (there.numbers == nullptr && there.coefficients == nullptr)
+      arrays.coefficients = optimizer.template coefficients<A>(piece.step);
     arrays.weight = piece.weight.data();
     arrays.gradient = piece.gradient.data();
     arrays.low = piece.low.data();
@@ -207,7 +236,7 @@ void enqueue_tables(CudaStreamRef stream, const Optimizer& optimizer,
     if (!arrays.alike) arrays.shift = 0;
     const std::size_t tiles = (arrays.count + arrays.shift + tile - 1) / tile;
     table.first_tile[table.count + 1] = table.first_tile[table.count] + static_cast<unsigned>(tiles);
-    if (++table.count == table.capacity || numbers != nullptr) flush();
+    if (++table.count == table.capacity || there.numbers != nullptr) flush();
   }
   flush();
 }
@@ -215,7 +244,7 @@ void enqueue_tables(CudaStreamRef stream, const Optimizer& optimizer,
 template <class Optimizer, class T, class Low, class Gradient>
 void enqueue_update(CudaStreamRef stream, const Optimizer& optimizer,
                     std::span<const CudaPiece<Optimizer, T, Low, Gradient>> pieces, const GradientFactor& factor,
-                    const StepNumbers* numbers) {
+                    const StepThere& there) {
   using A = accumulator_t<T>;
   static_assert(
       std::is_trivially_copyable_v<Optimizer> &&
@@ -228,10 +257,11 @@ void enqueue_update(CudaStreamRef stream, const Optimizer& optimizer,
                 "let weight, gradient and state be of a separate type V, as in template <class T, class V> "
                 "update(const Coefficients<T>&, V& weight, V gradient, V& state)");
   if constexpr (takes) {
-    if (numbers != nullptr || pieces.size() <= PieceTable<Optimizer, T, Low, Gradient, small_table_bytes>::capacity)
-      enqueue_tables<small_table_bytes>(stream, optimizer, pieces, factor, numbers);
+    constexpr std::size_t few = PieceTable<Optimizer, T, Low, Gradient, small_table_bytes>::capacity;
+    if (there.numbers != nullptr || (there.coefficients == nullptr && pieces.size() <= few))
+      enqueue_tables<small_table_bytes>(stream, optimizer, pieces, factor, there);
     else
-      enqueue_tables<large_table_bytes>(stream, optimizer, pieces, factor, numbers);
+      enqueue_tables<large_table_bytes>(stream, optimizer, pieces, factor, there);
   }
 }
 

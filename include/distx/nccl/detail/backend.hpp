@@ -88,6 +88,9 @@ class NcclBackend final : public Watched, public GroupMember {
   void finish(StreamCall& call, const ErrorContext& context) {
     const HolderChange returned(call, StreamCall::Holder::nobody);
     const cuda::DeviceGuard guard(device);
+    if (call.captured)
+      throw InvalidState(
+          "the call was captured into a CUDA graph, where the host cannot wait for it; pass wait a stream", context);
     demand(call, context);
     wait([&] { return is_enqueued(call) && call.event.done(); }, context);
     call.reduction.rethrow();
@@ -209,14 +212,13 @@ class NcclBackend final : public Watched, public GroupMember {
     open_group->locks.push_back({std::shared_ptr<GroupMember>(state, this), comms.lock_all(context)});
     open_group->blocking = options.blocking;
   }
-  /// A stream that is being captured would record the call, and NCCL's state with it.
-  static void refuse_capture(CudaStreamRef after, const ErrorContext& context) {
-    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    const cudaError_t code = cudaStreamIsCapturing(after.native_handle(), &status);
-    if (code == cudaSuccess && status == cudaStreamCaptureStatusNone) [[likely]]
-      return;
-    static_cast<void>(cudaGetLastError());
-    throw InvalidState("the stream is being captured into a CUDA graph; start the call outside the capture", context);
+  /// Messages wait for others to be posted, and the host for them: a graph has neither.
+  static void refuse_message_in_capture(bool captured, const ErrorContext& context) {
+    if (captured)
+      throw InvalidState(
+          "the stream is being captured into a CUDA graph, which can have collectives but no messages; "
+          "start the message outside the capture",
+          context);
   }
   [[nodiscard]] CommStreamUse blocking_use(const ErrorContext& context) {
     refuse_blocking_in_group(context);
@@ -234,8 +236,9 @@ class NcclBackend final : public Watched, public GroupMember {
     const auto context = self_.context(call);
     check_tag(call, self_);
     check_usable(context);
-    refuse_capture(after, context);
+    const bool captured = cuda::detail::capturing(after);
     if constexpr (is_message<Call>) {
+      refuse_message_in_capture(captured, context);
       if (!messages_connected)
         throw InvalidState("messages are not connected; call connect_messages() on every rank before the first one",
                            context);
@@ -249,6 +252,7 @@ class NcclBackend final : public Watched, public GroupMember {
       made.state = state.get();
       made.context = context;
       made.comm = &comm;
+      made.captured = captured;
       if (after != comm.stream) {
         made.event.record(after);
         comm.stream.wait(made.event);

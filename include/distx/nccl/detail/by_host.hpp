@@ -26,6 +26,11 @@ void reduce_own_block(CommStream& ch, const Call& c, const std::byte* send, cons
     throw InvalidState(
         "this op on these elements is reduced on the host, in several steps; start it outside the NcclGroup",
         ch.self.context(c));
+  if (cuda::detail::capturing(ch.stream))
+    throw InvalidState(
+        "this op on these elements is reduced on the host, which a CUDA graph cannot have; start it outside the "
+        "capture",
+        ch.self.context(c));
   const auto ranks = static_cast<std::size_t>(ch.self.size);
   const std::size_t bytes = blocks.bytes(ch.self.rank);
   std::byte* const parts = ch.workspace(bytes * ranks);

@@ -37,6 +37,8 @@ struct StreamCall final : distx::detail::Operation<Cuda> {
   std::atomic<Stage> stage{Stage::posted};
   std::atomic<Holder> holder{Holder::nobody};
   std::atomic<bool> seen_done{false};
+  std::atomic<bool> captured{
+      false};             ///< recorded in a CUDA graph: it never runs itself, and its event is not asked for
   std::uint64_t use = 0;  ///< counts the calls it has stood for
   Deadline deadline{no_timeout};
   std::uint64_t expired_at_look = 0;  ///< the watchdog's: the look at which it found the deadline passed
@@ -53,7 +55,7 @@ struct StreamCall final : distx::detail::Operation<Cuda> {
 
   /// Whether the GPU is not known to have done it.
   [[nodiscard]] bool in_flight() const noexcept {
-    return holder != Holder::nobody && stage != Stage::posted && !seen_done;
+    return holder != Holder::nobody && stage != Stage::posted && !seen_done && !captured;
   }
   /// Frees what the call keeps alive, unless the GPU may still use it.
   void release_owners() noexcept {
@@ -64,7 +66,7 @@ struct StreamCall final : distx::detail::Operation<Cuda> {
     }
     owners.clear();
   }
-  [[nodiscard]] bool done() const { return stage == Stage::enqueued && (seen_done || event.done()); }
+  [[nodiscard]] bool done() const { return stage == Stage::enqueued && (captured || seen_done || event.done()); }
 };
 
 /// Gives a call to another holder at the end of the scope.
@@ -138,7 +140,7 @@ class StreamCallPool {
  private:
   StreamCall& begin(StreamCall& call, const Timeout& limit) {
     call.stage = StreamCall::Stage::posted;
-    call.seen_done = false;
+    call.seen_done = call.captured = false;
     call.expired_at_look = 0;
     call.deadline = Deadline(limit);
     ++call.use;

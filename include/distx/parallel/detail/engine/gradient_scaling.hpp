@@ -50,13 +50,27 @@ class GradientScaling {
                                                       const std::source_location& location) {
     if constexpr (!HostAccessible<Space>) {
       if (!scaler_.on() && options_.clips() && weight_ == 1) {
-        if (!device_) device_ = std::make_shared<DeviceClip<Space>>(parameters.size());
+        make_device(parameters.size());
         device_->enqueue(comm, others_ ? &*others_ : nullptr, counts_, gradients_of(parameters, shards),
                          options_.clip_norm, after, location);
         return GradientFactor{.there = device_->factor()};
       }
     }
     return {};
+  }
+  /// Allocates what a captured step uses. @pre the losses are not scaled
+  void begin_capture(std::size_t parameters) {
+    if constexpr (!HostAccessible<Space>)
+      if (options_.clips()) make_device(parameters);
+  }
+  void end_capture(stream after) {
+    if constexpr (!HostAccessible<Space>)
+      if (options_.clips()) device_->captured(after);
+  }
+  /// Takes note that a captured step has been enqueued.
+  void replayed(stream after, const std::source_location& location) {
+    if constexpr (!HostAccessible<Space>)
+      if (options_.clips()) device_->enqueued(after, location);
   }
   /// Throws the error of the last step that was enqueued.
   /// @throws NonFiniteError on every rank if its gradients were not finite
@@ -88,6 +102,9 @@ class GradientScaling {
  private:
   [[nodiscard]] bool measures() const noexcept { return options_.clips() || scaler_.on(); }
 
+  void make_device(std::size_t parameters) {
+    if (!device_) device_ = std::make_shared<DeviceClip<Space>>(parameters);
+  }
   /// Finds the factor from all gradients.
   /// @return false if the step is to be skipped
   [[nodiscard]] bool measure(const ParameterStore<Space>& parameters, const OptimizerShards<Space>& shards,

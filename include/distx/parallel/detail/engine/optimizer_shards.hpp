@@ -5,6 +5,7 @@
 #include "distx/parallel/detail/engine/training_communicators.hpp"
 #include "distx/parallel/detail/engine/training_policies.hpp"
 #include "distx/parallel/detail/engine/weight_gather.hpp"
+#include "distx/parallel/detail/optimizer/step_coefficients.hpp"
 
 namespace distx::detail {
 
@@ -35,28 +36,47 @@ class OptimizerShards {
   /// @param late  whether it multiplies only those that are scaled late; the others are scaled already
   void update(std::size_t index, const StepOptions& options, const GradientFactor& factor, bool late, stream after,
               const here& location) {
-    Bucket<Space>& bucket = buckets_[index];
-    auto& steps = parameters_.steps();
-    for (const auto member : bucket.members)
-      if (!steps[member].skipped) ++steps[member].updates;
-    pieces_.clear();
-    std::size_t number = 0;
-    for (const auto& buffer : bucket.buffers) {
-      for (const auto& piece : buffer.updated) {
-        const std::size_t i = number++;
-        if (steps[piece.entry].skipped) continue;
-        const auto& group = parameters_[piece.entry].options.group;
-        pieces_.push_back(
-            {i,
-             {options.learning_rate * group.learning_rate_scale, steps[piece.entry].updates, group.weight_decay},
-             buffer.segment(piece, parameters_.entries())});
-      }
-    }
+    const Bucket<Space>& bucket = buckets_[index];
+    begin_update(bucket, options);
     const bool sharded = policies_.stage > 0 && comms_.shards() > 1;
     const bool scaled = late && !pieces_.empty() && !scales_late(pieces_.front().segment);
-    bucket.update->update(after, pieces_, scaled ? GradientFactor{} : factor, sharded ? &comms_.reducing() : nullptr,
-                          location);
+    bucket.update->update(after, pieces_, scaled ? GradientFactor{} : factor,
+                          captures_ ? coefficients_->there() + coefficient_offsets_[index] : nullptr,
+                          sharded ? &comms_.reducing() : nullptr, location);
   }
+
+  /// @name Steps that are captured: their updates read the optimizer's coefficients where `replay` writes them
+  /// @{
+  void begin_capture() {
+    coefficient_offsets_.clear();
+    std::size_t bytes = 0;
+    for (std::size_t i = 0; i < count_; ++i) {
+      coefficient_offsets_.push_back(bytes);
+      std::size_t pieces = 0;
+      for (const auto& buffer : buckets_[i].buffers) pieces += buffer.updated.size();
+      bytes += round_up_to_lines(pieces * buckets_[i].update->coefficient_bytes());
+    }
+    if constexpr (!HostAccessible<Space>) coefficients_ = std::make_shared<StepCoefficients<Space>>(bytes);
+    captures_ = true;
+  }
+  /// Takes back the step that was captured: it has updated nothing.
+  void end_capture() {
+    captures_ = false;
+    for (std::size_t i = 0; i < count_; ++i)
+      for (const auto member : buckets_[i].members) --parameters_.steps()[member].updates;
+  }
+  /// Enqueues the coefficients of the captured step that is replayed next.
+  void replay(const StepOptions& options, stream after) {
+    if constexpr (!HostAccessible<Space>) {
+      std::byte* const memory = coefficients_->here();
+      for (std::size_t i = 0; i < count_; ++i) {
+        begin_update(buckets_[i], options);
+        buckets_[i].update->write_coefficients(pieces_, memory + coefficient_offsets_[i]);
+      }
+      coefficients_->upload(after);
+    }
+  }
+  /// @}
 
   /// Starts to gather a bucket's weights while later buckets are updated.
   void start_gather(std::size_t index, stream after, const here& location) {
@@ -69,6 +89,17 @@ class OptimizerShards {
     for (std::size_t i = 0; i < count_; ++i) gathers_[i].finish(buckets_[i], parameters_.entries(), after);
   }
 
+  /// Returns the pieces that this rank updates in this step.
+  /// @param late_factor  multiplies the gradients that are scaled late
+  [[nodiscard]] std::vector<Segment<Space>> segments(double late_factor) const {
+    std::vector<Segment<Space>> all;
+    each_updated([&](Segment<Space> segment) {
+      if (parameters_.steps()[segment.parameter].skipped) return;
+      if (scales_late(segment)) segment.scale = late_factor;
+      all.push_back(segment);
+    });
+    return all;
+  }
   /// Calls f(segment) for every piece that this rank updates.
   template <class F>
   void each_updated(F&& f) const {
@@ -85,6 +116,25 @@ class OptimizerShards {
   }
 
  private:
+  /// Counts an update of a bucket, and sets `pieces_` to the steps of its pieces.
+  void begin_update(const Bucket<Space>& bucket, const StepOptions& options) {
+    auto& steps = parameters_.steps();
+    for (const auto member : bucket.members)
+      if (!steps[member].skipped) ++steps[member].updates;
+    pieces_.clear();
+    std::size_t number = 0;
+    for (const auto& buffer : bucket.buffers) {
+      for (const auto& piece : buffer.updated) {
+        const std::size_t i = number++;
+        if (steps[piece.entry].skipped) continue;
+        const auto& group = parameters_[piece.entry].options.group;
+        pieces_.push_back(
+            {i,
+             {options.learning_rate * group.learning_rate_scale, steps[piece.entry].updates, group.weight_decay},
+             buffer.segment(piece, parameters_.entries())});
+      }
+    }
+  }
   void gather_bucket(std::size_t index, stream after, const here& location) {
     if ((policies_.stage != 1 && policies_.stage != 2) || comms_.shards() == 1) return;
     const flight::Label label = label_of(buckets_[index], "gather", index, parameters_.entries());
@@ -104,7 +154,10 @@ class OptimizerShards {
   bool overlap_;
   std::size_t count_ = 0;  // of trained buckets, the first ones
   std::vector<WeightGather<Space>> gathers_;
-  std::vector<PieceStep<Space>> pieces_;  // of the bucket that is updated
+  std::vector<PieceStep<Space>> pieces_;                     // of the bucket that is updated
+  std::shared_ptr<StepCoefficients<Space>> coefficients_{};  // null until a step is captured
+  std::vector<std::size_t> coefficient_offsets_;             // of each bucket
+  bool captures_ = false;
 };
 
 }  // namespace distx::detail

@@ -46,6 +46,15 @@ class StepJoin {
     all_reduce_values(*comms.announcements(), Span<std::uint64_t>(&code, 1), max, location);
     return {static_cast<JoinedCall>(code & 0xFF), static_cast<std::size_t>(code >> 8)};
   }
+  /// On a rank without a batch: calls f(announced) for each call that is announced, until one ends the step.
+  template <class F>
+  void follow(TrainingCommunicators<Space>& comms, const here& location, F&& f) {
+    while (announces()) {
+      const Announced announced = announce(comms, {}, location);
+      if (announced.call == JoinedCall::end) return;
+      f(announced.call, announced.index);
+    }
+  }
   void end_step() noexcept { uneven_ = idle_ = announces_ = false; }
 
  private:

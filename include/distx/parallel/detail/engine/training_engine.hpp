@@ -5,6 +5,7 @@
 #include "distx/parallel/detail/engine/gradient_scaling.hpp"
 #include "distx/parallel/detail/engine/list_state.hpp"
 #include "distx/parallel/detail/engine/recovery.hpp"
+#include "distx/parallel/detail/engine/step_capture.hpp"
 #include "distx/parallel/detail/engine/step_join.hpp"
 #include "distx/parallel/detail/engine/step_options_check.hpp"
 #include "distx/parallel/detail/engine/step_state.hpp"
@@ -131,7 +132,7 @@ class TrainingEngine {
       end_joined_calls(after, location);
       start_reductions(after, location);
       try {
-        step_options_.note(comms_.all(), options, context("step", location));
+        if (!capture_.recording()) step_options_.note(comms_.all(), options, context("step", location));
       } catch (const RevokedError&) {
         reducer_.explain();
       }
@@ -180,14 +181,7 @@ class TrainingEngine {
   /// Returns what this rank updates in this step.
   [[nodiscard]] std::vector<Segment<Space>> owned(const here& location) {
     check(StepCall::owned, "owned", location);
-    std::vector<Segment<Space>> segments;
-    if (state_.skipped()) return segments;
-    shards_.each_updated([&](Segment<Space> segment) {
-      if (parameters_.steps()[segment.parameter].skipped) return;
-      if (shards_.scales_late(segment)) segment.scale = scaling_.factor();
-      segments.push_back(segment);
-    });
-    return segments;
+    return state_.skipped() ? std::vector<Segment<Space>>() : shards_.segments(scaling_.factor());
   }
 
   /// Calls f(name, values) for every parameter with its whole values, in the order of the list.
@@ -325,18 +319,21 @@ class TrainingEngine {
   void extend_norm(AnyCommunicator<Space> others, std::vector<bool> counts) {
     scaling_.extend(std::move(others), std::move(counts), location_);
   }
+  [[nodiscard]] StepCapture<Space>& captured_step() noexcept { return capture_; }
   [[nodiscard]] std::size_t bucket_count() const noexcept { return reducer_.count(); }
   [[nodiscard]] double gradient_norm() const { return scaling_.norm(); }
   [[nodiscard]] const LossScaler& scaler() const noexcept { return scaling_.scaler(); }
   [[nodiscard]] observe::MemoryLedger memory() const { return account()->ledger(); }
 
  private:
+  friend class StepCapture<Space>;
   /// Makes a call that concerns all of the training.
   template <class F>
   void call(StepCall which, const char* operation, stream after, const here& location, F&& f) {
     const Guard guard(device_);
     comms_.guard([&] {
       check(which, operation, location);
+      capture_.check(which, after, context(operation, location));
       const flight::Label label({.step = steps_, .phase = operation});
       try {
         settle(location);
@@ -375,9 +372,12 @@ class TrainingEngine {
   void check_resumable(StepCall which, const char* operation, const here& location) {
     check(which, operation, location);
     comms_.guard([&] { settle(location); });
+    check_no_gradients(operation, location);
+    if (state_.swapped_in()) fail(StepFault::average_swapped_in, operation, location);
+  }
+  void check_no_gradients(const char* operation, const here& location) const {
     if (state_.accumulates() || parameters_.steps().has_gradients(parameters_.entries()))
       fail(StepFault::gradients_unsaved, operation, location);
-    if (state_.swapped_in()) fail(StepFault::average_swapped_in, operation, location);
   }
   void check_no_scope(const char* operation, const here& location) const {
     if (gatherer_ == nullptr) return;
@@ -416,9 +416,7 @@ class TrainingEngine {
   /// On a rank without a batch: makes the calls that the ranks with a batch announce, until these end the step.
   void end_joined_calls(stream after, const here& location) {
     if (!join_.idle()) return announce(JoinedCall::end, 0, location);
-    while (join_.announces()) {
-      const auto [which, index] = join_.announce(comms_, {}, location);
-      if (which == JoinedCall::end) return;
+    join_.follow(comms_, location, [&](JoinedCall which, std::size_t index) {
       if (which == JoinedCall::unshard) {
         Unsharded<Space>().hold(gatherer_, index, after, location);
       } else if (which == JoinedCall::ready) {
@@ -428,7 +426,7 @@ class TrainingEngine {
         // Below stage 3 the other ranks may wait for these in ready, until their gradients have memory.
         if (policies_.stage == 2) start_rest(after, location);
       }
-    }
+    });
   }
   void end_micro_batch(stream after, const here& location) {
     const bool sharded = policies_.accumulation == Accumulation::sharded;
@@ -494,6 +492,7 @@ class TrainingEngine {
   std::unique_ptr<Replicas<Space>> replicas_{};  // null without Replicate
   std::shared_ptr<void> checkpoint_memory_{};
   LivingAverages<Space> averages_{};
+  StepCapture<Space> capture_{};  // last: its graph is destroyed before the communicators
 };
 
 }  // namespace distx::detail

@@ -2,6 +2,7 @@
 #pragma once
 #include <vector>
 
+#include "distx/memory/detail/captured_work.hpp"
 #include "distx/memory/detail/current_device.hpp"
 #include "distx/memory/detail/lines.hpp"
 #include "distx/parallel/detail/engine/streams.hpp"
@@ -85,8 +86,14 @@ class MemoryPool {
     used_on_.add(user);
     return {*this, memory_->span().subspan(begin, bytes)};
   }
-  /// Allocates outside the pool, on this rank alone.
+  /// Allocates outside the pool, on this rank alone. While the stream is captured, the memory is kept until the next
+  /// capture.
   [[nodiscard]] PoolAllocation<Space> allocate(std::size_t bytes, stream user) {
+    if (CapturedWork<Space>::capturing(user))
+      return {*this,
+              captured_.emplace_back(
+                  allocate_tracked_local<Space>(account_, observe::MemoryKind::in_flight, bytes, uninitialized)),
+              user};
     if constexpr (done_at_return<Space>)
       return {*this, allocate_tracked_local<Space>(account_, observe::MemoryKind::in_flight, bytes, uninitialized),
               user};
@@ -101,6 +108,11 @@ class MemoryPool {
   }
   /// Notes that memory of the pool is used on that stream too.
   void used_on(stream user) { used_on_.add(user); }
+  /// Takes note that a step is captured now, and that the work before it is complete.
+  void begin_capture() noexcept {
+    used_on_.clear();
+    captured_.clear();
+  }
 
  private:
   friend class PoolAllocation<Space>;
@@ -123,6 +135,7 @@ class MemoryPool {
   TrackedMemory<Space> memory_;
   std::vector<Range> taken_;  // ordered by address
   Streams<Space> used_on_;
+  std::vector<TrackedMemory<Space>> captured_;  // what captured work uses
 };
 
 template <MemorySpace Space>

@@ -39,9 +39,18 @@ class DeviceClip {
     clip_factor(after, Span<const double, Space>(most), Span<const std::uint64_t, Space>(parts()), clip_norm, 1.0,
                 result());
     copy(after, here_.span(), Span<const double, Space>(numbers()));
+    enqueued(after, location);
+  }
+  /// Takes note that a computation has been enqueued, by `enqueue` or in captured work.
+  void enqueued(stream after, const std::source_location& location) {
     copied_.record(after);
     location_ = location;
     pending_ = used_ = true;
+  }
+  /// Takes note that the last computation was captured, and has not been enqueued.
+  void captured(stream after) {
+    copied_.record(after);  // the host cannot ask for an event of a capture
+    pending_ = false;
   }
   /// Takes note that the next step's norm is computed by the host.
   void forget() noexcept { used_ = false; }

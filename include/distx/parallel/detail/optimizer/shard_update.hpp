@@ -24,10 +24,15 @@ class ShardUpdate {
   virtual ~ShardUpdate() = default;
   /// Updates pieces. Collective over `comm` for an optimizer that needs norms.
   /// @param factor  multiplies the gradients
+  /// @param coefficients  if not null, where kernels read what `write_coefficients` has written for these pieces
   /// @param comm  null if this rank has whole parameters
   virtual void update(typename Space::stream stream, const std::vector<PieceStep<Space>>& pieces,
-                      const GradientFactor& factor, AnyCommunicator<Space>* comm,
+                      const GradientFactor& factor, const std::byte* coefficients, AnyCommunicator<Space>* comm,
                       const std::source_location& location) = 0;
+  /// Returns the bytes of the optimizer's coefficients for one piece; 0 if the host updates.
+  [[nodiscard]] virtual std::size_t coefficient_bytes() const noexcept = 0;
+  /// Writes the coefficients of pieces to the host's memory.
+  virtual void write_coefficients(const std::vector<PieceStep<Space>>& pieces, std::byte* to) const = 0;
   /// Sets the first values of a piece's master weights.
   virtual void adopt(typename Space::stream stream, std::size_t piece, Span<AnyElement, Space> weight) = 0;
   /// Returns the names of the arrays that are kept for each weight: `master` first if there are master weights.

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <cstring>
+
 #include "distx/optim/mixed.hpp"
 #include "distx/parallel/detail/optimizer/shard_state.hpp"
 #include "distx/parallel/detail/optimizer/shard_update.hpp"
@@ -33,9 +35,10 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
   }
 
   void update(stream after, const std::vector<PieceStep<Space>>& pieces, const GradientFactor& factor,
-              AnyCommunicator<Space>* comm, const std::source_location& location) override {
+              [[maybe_unused]] const std::byte* coefficients, AnyCommunicator<Space>* comm,
+              const std::source_location& location) override {
     if constexpr (!HostAccessible<Space>) {
-      in_one_launch(after, pieces, factor);
+      in_one_launch(after, pieces, factor, coefficients);
     } else if constexpr (NormOptimizer<Optimizer>) {
       by_norms(after, pieces, factor.value, comm, location);
     } else {
@@ -48,6 +51,23 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
           by_matrix(after, optimizer_.matrices, each, factor.value);
         else
           by_elements(after, optimizer_.others, each, factor.value);
+      }
+    }
+  }
+  [[nodiscard]] std::size_t coefficient_bytes() const noexcept override {
+    if constexpr (HostAccessible<Space>)
+      return 0;
+    else
+      return sizeof(coefficients_t<Optimizer, A>);
+  }
+  void write_coefficients([[maybe_unused]] const std::vector<PieceStep<Space>>& pieces,
+                          [[maybe_unused]] std::byte* to) const override {
+    if constexpr (!HostAccessible<Space>) {
+      for (const auto& each : pieces) {
+        if (each.segment.weight.empty()) continue;
+        const auto coefficients = optimizer_.template coefficients<A>(each.step);
+        std::memcpy(to, &coefficients, sizeof(coefficients));
+        to += sizeof(coefficients);
       }
     }
   }
@@ -148,22 +168,25 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
   }
 
   /// Updates by a kernel that converts and scales gradients, and rounds masters to weights, while it updates.
-  void in_one_launch(stream after, const std::vector<PieceStep<Space>>& pieces, const GradientFactor& factor) const {
+  void in_one_launch(stream after, const std::vector<PieceStep<Space>>& pieces, const GradientFactor& factor,
+                     const std::byte* coefficients) const {
     if (pieces.empty()) return;
     if constexpr (std::same_as<T, float>) {
       if (state_.has_master()) {
         const auto& segment = pieces.front().segment;  // all of a bucket have the same types
         return with_type(segment.weight, [&]<class Low>(Span<Low, Space>) {
           with_type(segment.gradient, [&]<class Gradient>(Span<Gradient, Space>) {
-            if constexpr (sizeof(Low) == 2 && sizeof(Gradient) <= 4) launch<Low, Gradient>(after, pieces, factor);
+            if constexpr (sizeof(Low) == 2 && sizeof(Gradient) <= 4)
+              launch<Low, Gradient>(after, pieces, factor, coefficients);
           });
         });
       }
     }
-    launch<T, T>(after, pieces, factor);
+    launch<T, T>(after, pieces, factor, coefficients);
   }
   template <class Low, class Gradient>
-  void launch(stream after, const std::vector<PieceStep<Space>>& pieces, const GradientFactor& factor) const {
+  void launch(stream after, const std::vector<PieceStep<Space>>& pieces, const GradientFactor& factor,
+              const std::byte* coefficients) const {
     std::vector<UpdatePiece<Space, Optimizer, T, Low, Gradient>> all;
     all.reserve(pieces.size());
     for (const auto& each : pieces) {
@@ -179,7 +202,8 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
       piece.gradient = {static_cast<const Gradient*>(each.segment.gradient.data()), weight.size()};
       piece.state = state_.template states<Optimizer::states>(each.piece);
     }
-    fused_update(after, optimizer_, std::span<const UpdatePiece<Space, Optimizer, T, Low, Gradient>>(all), factor);
+    fused_update(after, optimizer_, std::span<const UpdatePiece<Space, Optimizer, T, Low, Gradient>>(all), factor,
+                 coefficients);
   }
 
   void by_norms(stream after, const std::vector<PieceStep<Space>>& pieces, double factor, AnyCommunicator<Space>* comm,
