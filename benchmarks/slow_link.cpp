@@ -127,17 +127,16 @@ void measure(Any& comm, const Settings& settings) {
     }
   if (comm.rank() != 0) return;
 
-  // Overlap can hide the reductions of all buckets but the last, while there is computation left. From stage 1 on,
-  // half of the communication is the gather of the weights, which follows the update.
+  // The shortest step: a link that is never idle after the first layer, or computation and then the last bucket.
   const double alone = median(modes[0].steps), blocking = median(modes[1].steps), overlap = median(modes[2].steps);
-  const double reductions = (blocking - alone) / (settings.zero == 0 ? 1 : 2);
-  const double others = static_cast<double>(settings.layers - 1) / settings.layers;
-  const double can = others * std::min(reductions, 1e-3 * settings.milliseconds * settings.layers);
+  const double link = blocking - alone;
+  const double ideal =
+      std::max(alone + link / settings.layers, alone - 1e-3 * settings.milliseconds * (settings.layers - 1) + link);
   fmt::print(
       "{}, stage {}, {}: alone {:.1f} ms, blocking {:.1f}, overlap {:.1f} ({:.2f} of blocking), ideal {:.1f}; hidden "
       "{:.0f}%\n",
       comm.backend(), settings.zero, settings.device ? "free core" : "busy core", 1e3 * alone, 1e3 * blocking,
-      1e3 * overlap, overlap / blocking, 1e3 * (blocking - can), 100 * (blocking - overlap) / can);
+      1e3 * overlap, overlap / blocking, 1e3 * ideal, 100 * (blocking - overlap) / (blocking - ideal));
 }
 
 void run(int argc, char** argv, const Settings& settings) {
