@@ -43,7 +43,7 @@ MODULES = {
 VENDORS = {
     "mpi": ("mpi.h", "boost/mpi", "boost/serialization"),
     "pmix": ("pmix.h",),
-    "gloo": ("gloo/",),
+    "gloo": ("gloo/", "pthread.h", "sched.h"),
     "shm": ("sys/", "fcntl.h", "signal.h", "unistd.h"),
     "cuda": ("cuda", "cublas", "cooperative_groups"),
     "nccl": ("nccl",),

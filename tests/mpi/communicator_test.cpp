@@ -133,6 +133,17 @@ TEST_CASE_TEMPLATE("8-bit floats are moved as they are, added in float and round
   for (std::size_t code = 0; code < 256; ++code) CHECK(codes[code].bits() == code);
 }
 
+TEST_CASE("blocking and asynchronous reductions have the same bits") {
+  MpiCommunicator comm(world());
+  std::vector<float> values(700'001);
+  for (std::size_t i = 0; i < values.size(); ++i)
+    values[i] = 1.0F / static_cast<float>(i + 1 + 7 * static_cast<std::size_t>(comm.rank()));
+  auto blocking = values, asynchronous = values;
+  all_reduce(comm, blocking, average);
+  start_all_reduce(comm, asynchronous, average).wait();
+  CHECK(blocking == asynchronous);
+}
+
 TEST_CASE("asynchronous calls complete in wait, in any order, and in their destructor") {
   MpiCommunicator comm(world());
   const int size = comm.size();

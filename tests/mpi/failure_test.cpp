@@ -223,53 +223,97 @@ TEST_CASE("an asynchronous call that a rank does not join times out in wait" * n
   world().barrier();
 }
 
+namespace {
+
+template <class F>
+bool awaited(F&& f) {
+  return distx::detail::wait_until(20s, f, [] { return false; }) == distx::detail::WaitEnd::ready;
+}
+
+/// A folder that rank 0 names, and in which ranks leave files: ranks wait for each other there without calling MPI.
+class Notes {
+ public:
+  Notes() {
+    std::random_device seed;
+    const auto name = broadcast_value(world(), std::uint64_t{seed()} << 32 | seed(), 0);
+    folder_ = std::filesystem::temp_directory_path() / ("distx-test-" + std::to_string(name));
+    std::filesystem::create_directories(folder_);
+  }
+  /// Collective.
+  ~Notes() {
+    world().barrier();
+    if (world().rank() == 0) std::filesystem::remove_all(folder_);
+  }
+  void leave() { std::ofstream(folder_ / std::to_string(world().rank())) << "note"; }
+  /// Waits until all other ranks have left a note.
+  void await_others() {
+    CHECK(awaited([&] {
+      const std::filesystem::directory_iterator files(folder_);
+      return std::distance(begin(files), end(files)) == world().size() - 1;
+    }));
+  }
+
+ private:
+  std::filesystem::path folder_;
+};
+
+}  // namespace
+
+TEST_CASE("an asynchronous collective completes while a rank calls neither MPI nor distx" * needs_ranks(2)) {
+  Notes notes;
+  MpiCommunicator comm(world(), {.deadline = 20s});
+  std::vector<float> values(1'000'000, 1.0F);
+  auto pending = start_all_reduce(comm, values, sum);
+  if (comm.rank() == 0) {
+    notes.await_others();
+    CHECK(awaited([&] { return pending.test(); }));  // its own part
+  }
+  pending.wait();
+  CHECK(values.back() == static_cast<float>(comm.size()));
+  if (comm.rank() != 0) notes.leave();
+}
+
 TEST_CASE("MPI does not write to the program's memory after a call was given up" * needs_ranks(2)) {
-  // Rank 0 makes no MPI call until the others have given up, which they publish through the folder.
-  const int others = world().size() - 1;
-  std::random_device seed;
-  const auto name = broadcast_value(world(), std::uint64_t{seed()} << 32 | seed(), 0);
-  const auto folder = std::filesystem::temp_directory_path() / ("distx-test-" + std::to_string(name));
-  std::filesystem::create_directories(folder);
-  std::vector<float16> send(1'000'000, float16(1.0f)), receive(send.size());
-  std::vector<std::vector<float>> own;
-  try {
-    MpiCommunicator comm(world(), {.deadline = 500ms});
-    auto pending = start_all_reduce(comm, send, receive, sum);
-    if (comm.rank() == 0)
-      distx::detail::wait_until(
-          20s,
-          [&] {
-            const std::filesystem::directory_iterator files(folder);
-            return std::distance(begin(files), end(files)) == others;
-          },
-          [] { return false; });
-    pending.wait();
-    CHECK(comm.rank() == 0);  // MPI on the other ranks may still do rank 0's part
-  } catch (const Error&) {
+  for (const bool vendor : {false, true}) {
+    Notes notes;
+    std::vector<float16> send(1'000'000, float16(1.0f)), receive(send.size());
+    std::vector<std::vector<float>> own;
+    try {
+      MpiCommunicator comm(world(), {.deadline = 500ms, .vendor_collectives = vendor});
+      // Until the others have given up, rank 0 does not start the call, or makes no call of MPI after its start.
+      if (comm.rank() == 0 && !vendor) notes.await_others();
+      auto pending = start_all_reduce(comm, send, receive, sum);
+      if (comm.rank() == 0 && vendor) notes.await_others();
+      pending.wait();
+      CHECK(comm.rank() == 0);  // MPI on the other ranks may still do rank 0's part
+      CHECK(vendor);
+    } catch (const Error&) {
+    }
+    if (world().rank() != 0) {
+      for (std::size_t i = 0; i < 4; ++i) own.emplace_back(send.size() + 1000 * i, 7.0f);
+      notes.leave();
+    }
+    for (int round = 0; round < 100; ++round) world().barrier();  // MPI progresses in these
+    for (const auto& values : own) CHECK(std::count(values.begin(), values.end(), 7.0f) == std::ssize(values));
   }
-  if (world().rank() != 0) {
-    for (std::size_t i = 0; i < 4; ++i) own.emplace_back(send.size() + 1000 * i, 7.0f);
-    std::ofstream(folder / std::to_string(world().rank())) << "gave up";
-  }
-  for (int round = 0; round < 100; ++round) world().barrier();  // MPI progresses in these
-  for (const auto& values : own) CHECK(std::count(values.begin(), values.end(), 7.0f) == std::ssize(values));
-  if (world().rank() == 0) std::filesystem::remove_all(folder);
 }
 
 TEST_CASE("a training that times out frees no memory that MPI accesses later, and a late rank is notified" *
           needs_ranks(2)) {
-  for (const bool sharded : {false, true}) {
+  for (const auto& [sharded, vendor] : {std::pair(false, false), {true, false}, {false, true}, {true, true}}) {
     std::vector<std::vector<float>> own;
     const bool late = world().rank() == world().size() - 1;
     bool failed = false;
     try {
-      MpiCommunicator comm(world(), {.deadline = 300ms});
+      MpiCommunicator comm(world(), {.deadline = 300ms, .vendor_collectives = vendor});
       std::vector<Parameter<float>> parameters;
       Parameter<float>& weight = parameters.emplace_back("weight", 500'000);
       const auto train = [&](auto& training) {
         std::fill(weight.gradient().begin(), weight.gradient().end(), 1.0f);
+        // By the barrier of the late rank the others have given up and freed their memory.
+        if (late && !vendor) world().barrier();
         training.ready(weight);
-        if (late) world().barrier();  // by then the others have given up and freed their memory
+        if (late && vendor) world().barrier();
         training.step({.learning_rate = 0.1});
       };
       if (sharded) {

@@ -7,11 +7,14 @@ namespace distx {
 
 /// Moves and reduces host memory among the ranks of an MPI program.
 ///
-/// - Small calls are reduced in rank order, as over shared memory; larger ones by MPI's collectives, in MPI's order.
+/// - Calls are reduced in rank order, as over shared memory, or by MPI's collectives, in MPI's order (see MpiOptions).
 ///   Reduced-precision types are accumulated in float and rounded once. Operands of a non-commutative op are combined
 ///   in rank order.
 /// - A call that differs between ranks throws MismatchError on every rank (see MpiOptions::check).
-/// - Asynchronous calls progress inside this rank's calls of MPI: `test`, `wait`, and any other.
+/// - Asynchronous collectives progress on a thread, which sleeps between polls of MPI, if MPI was initialized with
+///   MPI_THREAD_MULTIPLE. Asynchronous messages progress inside this rank's calls of MPI: `test`, `wait`, and any
+///   other; so do collectives with less than MPI_THREAD_MULTIPLE, `vendor_collectives`, another check than
+///   `Check::every_call`, or more than 64 ranks.
 /// - A communicator keeps MPI initialized. The destructor is local; all ranks destroy the communicator at about the
 ///   same time.
 class MpiCommunicator : public detail::BasicCommunicator<MpiCommunicator, detail::mpi::Backend> {

@@ -108,7 +108,6 @@ class TaskOperation final : public ProgressTask, public Operation<Host> {
 /// It is the last member of a backend, so the thread is joined before anything that its tasks use is destroyed. The
 /// backend has `tasks()`, which returns it, and `run_started(call)`, which makes a blocking call on the asynchronous
 /// queue.
-/// queue.
 template <class State>
 class TaskRunner {
  public:
@@ -124,6 +123,8 @@ class TaskRunner {
     return {state, operation.get()};
   }
   void wait(const TaskOperation<State>& operation) { progress_.wait(operation); }
+  /// Returns whether a thread waits for a call.
+  [[nodiscard]] bool awaited() const noexcept { return progress_.awaited(); }
   void give_back(const TaskOperation<State>& operation) noexcept { pool_.give_back(operation); }
 
  private:

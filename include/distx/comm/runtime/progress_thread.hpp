@@ -89,14 +89,19 @@ class ProgressThread {
     task.finish(std::move(error));
   }
 
+  /// Returns whether a thread waits for a task.
+  [[nodiscard]] bool awaited() const noexcept { return waiting_.load(std::memory_order_relaxed) != 0; }
+
   /// Blocks until that task is done.
   void wait(const Completion& ticket) {
+    waiting_.fetch_add(1, std::memory_order_relaxed);
     while (!ticket.done()) {
       if (const auto task = take())
         run(*task);
       else
         wait_for_thread(ticket);
     }
+    waiting_.fetch_sub(1, std::memory_order_relaxed);
     if (left()) wake_.notify_one();
   }
 
@@ -152,6 +157,7 @@ class ProgressThread {
   }
 
   std::mutex mutex_;
+  std::atomic<int> waiting_{0};    // threads in `wait`
   std::atomic<bool> busy_{false};  // a task is running; changed under the mutex
   std::condition_variable wake_;   // a task is queued
   std::condition_variable over_;   // a task has finished

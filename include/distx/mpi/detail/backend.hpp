@@ -8,9 +8,8 @@
 #include "distx/comm/runtime/basic_communicator.hpp"
 #include "distx/comm/runtime/known_calls.hpp"
 #include "distx/comm/runtime/operation_pool.hpp"
-#include "distx/mpi/detail/call_exchange.hpp"
 #include "distx/mpi/detail/messages.hpp"
-#include "distx/mpi/detail/schedule.hpp"
+#include "distx/mpi/detail/ordered_calls.hpp"
 #include "distx/mpi/options.hpp"
 
 namespace distx::detail::mpi {
@@ -18,7 +17,8 @@ namespace distx::detail::mpi {
 /// The backend over MPI. See `detail::BasicCommunicator`.
 ///
 /// Before a collective the ranks exchange descriptions of it. Small operands are transferred with the descriptions and
-/// reduced in rank order. Larger ones are transferred by a Schedule, or by MPI's collectives; asynchronous ones by
+/// reduced in rank order. Larger ones are transferred by a Schedule, or by MPI's collectives. A progress thread does
+/// that for asynchronous collectives if MPI serves several threads and distx schedules all messages; otherwise they are
 /// MPI's nonblocking collectives, issued in the order of their start. One MPI communicator carries blocking collectives
 /// and user messages, a second one everything else.
 class Backend {
@@ -34,12 +34,15 @@ class Backend {
         blocking_(std::move(comm)),
         started_(duplicate(blocking_.native_handle(), where("MpiCommunicator"))),
         job_(std::make_unique<Job>(self_, options.max_count, *session_)),
-        exchange_(std::make_unique<CallExchange>(started_.native_handle(), self_)),
-        schedule_(std::make_unique<Schedule>(started_.native_handle(), self_)) {
+        blocking_queue_(started_.native_handle(), self_, options.deadline),
+        started_queue_(started_.native_handle(), self_, options.deadline) {
     const auto context = where("MpiCommunicator");
-    std::uint64_t identity = session_->control().new_identity(session_->rank());
-    check(MPI_Bcast(&identity, 1, MPI_UINT64_T, 0, native_handle()), "MPI_Bcast", context);
-    identity_ = identity;
+    // The identity is rank 0's, and every rank has a progress thread or none has.
+    std::uint64_t agreed[]{session_->control().new_identity(session_->rank()), can_thread() ? 1U : 0U};
+    check(MPI_Bcast(agreed, 1, MPI_UINT64_T, 0, native_handle()), "MPI_Bcast", context);
+    check(MPI_Allreduce(MPI_IN_PLACE, agreed, 2, MPI_UINT64_T, MPI_MIN, native_handle()), "MPI_Allreduce", context);
+    identity_ = agreed[0];
+    threaded_ = agreed[1] != 0;
     int found = 0;
     int* most = nullptr;
     check(MPI_Comm_get_attr(native_handle(), MPI_TAG_UB, static_cast<void*>(&most), &found), "MPI_Comm_get_attr",
@@ -57,7 +60,6 @@ class Backend {
     (void)blocking_.release();
     (void)started_.release();
     if (job_->left_behind()) (void)job_.release();
-    if (!exchange_->over()) (void)exchange_.release();
   }
 
   [[nodiscard]] const calls::RankOf& self() const noexcept { return self_; }
@@ -85,8 +87,13 @@ class Backend {
       const std::uint64_t number = blocking_calls_++;
       bool joined = false;
       if (known_calls_.compares(options_.check, call)) {
-        if (join(call, number, context)) return;
-        if (!options_.vendor_collectives && exchange_->counts_fit()) return run_schedule(call, number, context);
+        const auto wait = [&](auto&& ready) { return wait_for(ready, context); };
+        joined_before_ = last_joined_;
+        const bool complete = blocking_queue_.join(call, tag_of(number, TagClass::blocking_exchange), context, wait);
+        last_joined_ = clock::now();
+        if (complete) return;
+        if (schedules())
+          return blocking_queue_.transfer(call, tag_of(number, TagClass::blocking_pieces), context, wait);
         enter_vendor_call(context);
         joined = true;
       }
@@ -111,6 +118,8 @@ class Backend {
                                                                HostStream) {
     session_->control().look();
     check_usable(self_.context(call));
+    if constexpr (!detail::CallTraits<Call>::message)
+      if (threaded_) return tasks_.start(state, call);
     const auto operation = pool_.take(*state);
     try {
       operation->begin(call);
@@ -120,6 +129,23 @@ class Backend {
     }
     return {state, operation.get()};
   }
+
+  /// Makes an asynchronous collective, on the progress thread or on one that waits for the call.
+  template <calls::Collective Call>
+  void run_started(const Call& call) {
+    if (self_.size == 1) return execute(call);
+    const ErrorContext context = self_.context(call);
+    check_usable(context);
+    const std::uint64_t number = started_calls_++;
+    const auto wait = [&](auto&& ready) {
+      return ended(wait_beside(
+                       options_.deadline, ready, [this] { return is_stopped(); }, [this] { return tasks_.awaited(); }),
+                   context);
+    };
+    if (!started_queue_.join(call, tag_of(number, TagClass::started_exchange), context, wait))
+      started_queue_.transfer(call, tag_of(number, TagClass::started_pieces), context, wait);
+  }
+  [[nodiscard]] detail::TaskRunner<State>& tasks() noexcept { return tasks_; }
 
   [[nodiscard]] std::shared_ptr<State> split(int color, int key, const std::source_location& location) {
     // MPI rejects negative colors, so a group uses the number of its lowest rank.
@@ -262,7 +288,8 @@ class Backend {
       if (phase_ == Phase::failed) std::rethrow_exception(error_);
       if (end == detail::WaitEnd::stopped) backend.check_usable(context_);
       if (end == detail::WaitEnd::expired)
-        throw TimeoutError(phase_ == Phase::exchanging ? backend.absent(exchange_) : backend.overdue(), context_);
+        throw TimeoutError(
+            phase_ == Phase::exchanging ? absent(exchange_, backend.options_.deadline) : backend.overdue(), context_);
       // A collective that completes after a revocation may have completed with memory that another rank had abandoned.
       if (collective_) {
         if (phase_ == Phase::issued) backend.session_->control().look();
@@ -323,53 +350,24 @@ class Backend {
   [[nodiscard]] int tag_of(std::uint64_t call_number, TagClass kind) const noexcept {
     return static_cast<int>(call_number % static_cast<std::uint64_t>(last_tag_ / 4)) * 4 + static_cast<int>(kind);
   }
-  /// Waits until every rank has joined a blocking collective and compares the calls; returns whether the call is
-  /// complete.
-  template <calls::Collective Call>
-  [[nodiscard]] bool join(const Call& call, std::uint64_t number, const ErrorContext& context) {
-    joined_before_ = last_joined_;
-    try {
-      exchange_->begin(call, tag_of(number, TagClass::blocking_exchange), context);
-      const auto arrived = [&] { return exchange_->advance(context); };
-      const auto stopped = [&] { return session_->control().look(), revoked(); };
-      const auto end = detail::wait_until(options_.deadline, arrived, stopped);
-      if (end == detail::WaitEnd::expired) throw TimeoutError(absent(*exchange_), context);
-      if (end == detail::WaitEnd::stopped) check_usable(context);
-    } catch (...) {
-      // MPI may still access the object; the communicator is revoked now and needs no other.
-      if (!exchange_->abandon()) (void)exchange_.release();
-      exchange_ = std::make_unique<CallExchange>(started_.native_handle(), self_);
-      throw;
-    }
-    last_joined_ = clock::now();
-    exchange_->compare(call, context);
-    if (exchange_->all_inlined(call)) {
-      exchange_->complete(call);
-      return true;
-    }
-    return false;
+  /// Returns whether distx schedules the messages of all collectives whose calls are compared.
+  [[nodiscard]] bool schedules() const noexcept { return !options_.vendor_collectives && blocking_queue_.counts_fit(); }
+  [[nodiscard]] bool can_thread() const {
+    return schedules() && options_.check == Check::every_call &&
+           boost::mpi::environment::thread_level() == ThreadLevel::multiple;
   }
-  /// Transfers a call that all ranks have joined.
-  template <calls::Collective Call>
-  void run_schedule(const Call& call, std::uint64_t number, const ErrorContext& context) {
-    if constexpr (Call::kind != calls::CollectiveKind::barrier) {
-      try {
-        schedule_->run(call, exchange_->views(), tag_of(number, TagClass::blocking_pieces), context,
-                       [&](auto&& complete) {
-                         const auto stopped = [&] { return session_->control().look(), revoked(); };
-                         const auto end = detail::wait_until(options_.deadline, complete, stopped);
-                         if (end == detail::WaitEnd::stopped) check_usable(context);
-                         if (end == detail::WaitEnd::expired)
-                           throw TimeoutError("timed out after " + options_.deadline.to_string() + ": " +
-                                                  listed(schedule_->missing()) + " did not continue the call",
-                                              context);
-                       });
-      } catch (...) {
-        // MPI may still access the object; the communicator is revoked now and needs no other.
-        if (!schedule_->abandon()) (void)schedule_.release();
-        throw;
-      }
-    }
+  [[nodiscard]] bool is_stopped() {
+    session_->control().look();
+    return revoked();
+  }
+  /// Returns whether a wait has not expired; throws if it was stopped.
+  bool ended(detail::WaitEnd end, const ErrorContext& context) {
+    if (end == detail::WaitEnd::stopped) check_usable(context);
+    return end != detail::WaitEnd::expired;
+  }
+  template <class Ready>
+  bool wait_for(Ready&& ready, const ErrorContext& context) {
+    return ended(detail::wait_until(options_.deadline, ready, [this] { return is_stopped(); }), context);
   }
   /// Throws if the communicator was revoked, before this rank enters a call of MPI's that cannot be ended.
   void enter_vendor_call(const ErrorContext& context) {
@@ -379,8 +377,7 @@ class Backend {
     // wait before this rank joined the previous call, so a revocation may be in transit only if that was long ago.
     if (!options_.deadline.unlimited() && last_joined_ - joined_before_ > options_.deadline.limit() / 2) {
       const Timeout grace = std::min<Timeout::duration>(options_.deadline.limit(), std::chrono::milliseconds(100));
-      const auto stopped = [&] { return session_->control().look(), revoked(); };
-      (void)detail::wait_until(grace, [] { return false; }, stopped);
+      (void)detail::wait_until(grace, [] { return false; }, [this] { return is_stopped(); });
       check_usable(context);
     }
   }
@@ -390,19 +387,6 @@ class Backend {
     while (!exchanging_.empty() && exchanging_.front()->advance_exchange()) exchanging_.pop_front();
   }
 
-  [[nodiscard]] std::string absent(CallExchange& exchange) const {
-    return "timed out after " + options_.deadline.to_string() + ": " + listed(exchange.missing()) + " did not join";
-  }
-  /// Returns such as "ranks 1, 2 and 5".
-  [[nodiscard]] static std::string listed(const std::vector<int>& ranks) {
-    std::string text;
-    for (std::size_t i = 0; i < ranks.size(); ++i)
-      text += (i == 0                  ? (ranks.size() == 1 ? "rank " : "ranks ")
-               : i + 1 == ranks.size() ? " and "
-                                       : ", ") +
-              std::to_string(ranks[i]);
-    return text;
-  }
   [[nodiscard]] std::string overdue() const {
     return "timed out after " + options_.deadline.to_string() + " waiting for other ranks";
   }
@@ -410,10 +394,7 @@ class Backend {
   /// Waits until all requests of the job are complete.
   void wait(Job& job, const ErrorContext& context) {
     if (options_.deadline.unlimited()) return job.wait(context);
-    const auto end = detail::wait_until(
-        options_.deadline, [&] { return job.test(context); }, [&] { return session_->control().look(), revoked(); });
-    if (end == detail::WaitEnd::stopped) check_usable(context);
-    if (end == detail::WaitEnd::expired) throw TimeoutError(overdue(), context);
+    if (!wait_for([&] { return job.test(context); }, context)) throw TimeoutError(overdue(), context);
   }
   template <class Call>
   static void check_tag(const Call& call, const Backend& backend) {
@@ -469,8 +450,8 @@ class Backend {
   unique_comm blocking_;
   unique_comm started_;
   std::unique_ptr<Job> job_;
-  std::unique_ptr<CallExchange> exchange_;
-  std::unique_ptr<Schedule> schedule_;
+  OrderedCalls blocking_queue_, started_queue_;
+  bool threaded_ = false;  ///< whether a progress thread makes asynchronous collectives
   std::uint64_t identity_ = 0;
   int last_tag_ = 32767;
   std::vector<int> peers_;  ///< the other ranks, numbered as in the control communicator
@@ -485,6 +466,7 @@ class Backend {
   detail::KnownCalls known_calls_;
   detail::OperationPool<AsyncCall> pool_;
   std::deque<AsyncCall*> exchanging_;
+  detail::TaskRunner<State> tasks_;  // last: joined before anything that its tasks use is destroyed
 };
 
 }  // namespace distx::detail::mpi

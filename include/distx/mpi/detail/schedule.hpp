@@ -25,7 +25,7 @@ class Schedule {
       : comm_(comm),
         self_(self),
         ranks_(static_cast<std::size_t>(self.size)),
-        step_bytes_(std::clamp<std::size_t>(most_staged / ranks_ / 64 * 64, 8192, most_step)),
+        step_bytes_(std::max<std::size_t>(most_staged / ranks_ / 64 * 64, 8192)),
         offsets_(ranks_),
         counts_(ranks_),
         received_(ranks_) {}
@@ -88,7 +88,6 @@ class Schedule {
   }
 
  private:
-  static constexpr std::size_t most_step = std::size_t{128} << 10;  ///< bytes of one message
   static constexpr std::size_t most_staged = std::size_t{1} << 20;  ///< bytes that a rank sends, or receives, in a step
 
   [[nodiscard]] static std::size_t at(int rank) noexcept { return static_cast<std::size_t>(rank); }

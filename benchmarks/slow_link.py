@@ -1,0 +1,33 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Runs benchmarks/slow_link on two hosts made of namespaces, with a link of 1 Gbit/s between them; needs root.
+
+    benchmarks/slow_link.py build/benchmarks/slow_link [--megabits N] [--backend gloo] [WORD...]
+"""
+import argparse
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tests", "hosts"))
+import namespaces  # noqa: E402
+
+parser = argparse.ArgumentParser()
+parser.add_argument("program")
+parser.add_argument("--megabits", type=int, default=1000)
+options, words = parser.parse_known_args()
+reason = namespaces.reason_against()
+if reason:
+    sys.exit(f"skipped: {reason}")
+hosts = namespaces.Hosts(2, options.megabits)
+try:
+    file = os.path.join(hosts.folder, "slots")
+    with open(file, "w", encoding="ascii") as out:
+        out.write("node1 slots=1\nnode2 slots=1\n")
+    started = hosts.start("node1", "mpirun", "-np", 2, "--hostfile", file, "--mca", "plm_rsh_agent", hosts.agent, "--bind-to",
+                          "none", os.path.abspath(options.program), *words, TERM="dumb", OMPI_ALLOW_RUN_AS_ROOT="1",
+                          OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_pml="ob1", OMPI_MCA_btl="self,tcp")
+    [(status, text)] = hosts.finish([started], 300)
+    print(text, end="")
+finally:
+    hosts.close()
+sys.exit(status)

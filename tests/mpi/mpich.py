@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Builds the conformance suite with MPICH, in addition to the MPI of the build, and runs it on 1 to 4 ranks.
+
+    tests/mpi/mpich.py BUILD_FOLDER LIBCONFORMANCE
+
+Debian's Boost.MPI is built with Open MPI: this compiles what distx uses of it with MPICH, from Debian's source package. What is
+built stays in BUILD_FOLDER/mpich.
+"""
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+PARTS = ("environment", "error_string", "exception", "mpi_datatype_cache")  # of Boost.MPI
+RANKS = (1, 2, 3, 4)
+FLAGS = ("-O1", "-w", "-pthread", "-DMPICH_SKIP_MPICXX")
+
+
+def skip(reason):
+    print(f"skipped: {reason}", flush=True)
+    sys.exit(77)
+
+
+def run(*words, folder=None, seconds=300):
+    return subprocess.run([str(word) for word in words], cwd=folder, capture_output=True, text=True, check=False,
+                          stdin=subprocess.DEVNULL, timeout=seconds)
+
+
+def boost_version():
+    header = pathlib.Path("/usr/include/boost/version.hpp")
+    found = re.search(r'BOOST_LIB_VERSION "(\d+)_(\d+)', header.read_text(encoding="utf-8")) if header.exists() else None
+    return ".".join(found.groups()) if found else skip("Debian's headers of Boost are absent (libboost-mpi-dev)")
+
+
+def fetch(folder):
+    """Puts libs/mpi/src of Debian's Boost into `folder`; needs no entry in sources.list, and not root."""
+    release = dict(line.split("=", 1) for line in pathlib.Path("/etc/os-release").read_text(encoding="utf-8").split("\n") if "=" in line)
+    if release.get("ID") != "debian" or shutil.which("apt-get") is None:
+        skip("Boost.MPI is built from Debian's source package, and this is not Debian")
+    work = folder / "source"
+    (work / "lists" / "partial").mkdir(parents=True, exist_ok=True)
+    (work / "sources.list").write_text(f"deb-src http://deb.debian.org/debian {release['VERSION_CODENAME']} main\n", encoding="ascii")
+    get = ("apt-get", "-q", "-o", f"Dir::Etc::sourcelist={work}/sources.list", "-o", "Dir::Etc::sourceparts=-", "-o",
+           f"Dir::State::lists={work}/lists", "-o", f"Dir::Cache={work}", "-o", "APT::Sandbox::User=root")
+    for words in (("update",), ("source", "--download-only", "boost" + boost_version())):
+        done = run(*get, *words, folder=work, seconds=400)
+        archives = list(work.glob("*.orig.tar.xz"))
+        if done.returncode != 0:
+            skip(f"apt-get {' '.join(words)} failed: {(done.stderr.strip() or 'no message').splitlines()[-1]}")
+    with tarfile.open(archives[0]) as archive:
+        for member in archive:
+            if re.fullmatch(r"[^/]+/libs/mpi/src/\w+\.cpp", member.name):
+                (folder / pathlib.Path(member.name).name).write_bytes(archive.extractfile(member).read())
+    shutil.rmtree(work)
+
+
+def must(*words):
+    done = run(*words)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(map(str, words))}\n{done.stdout}{done.stderr}")
+
+
+def build(folder, library):
+    """Returns the program, which is built again if a source is newer."""
+    boost = folder / "boost"
+    boost.mkdir(parents=True, exist_ok=True)
+    if not all((boost / f"{part}.cpp").exists() for part in PARTS):
+        fetch(boost)
+    for part in PARTS:
+        if not (boost / f"{part}.o").exists():
+            must("mpicxx.mpich", *FLAGS, "-c", boost / f"{part}.cpp", "-o", boost / f"{part}.part")
+            (boost / f"{part}.part").rename(boost / f"{part}.o")
+    program = folder / "conformance"
+    tests = ROOT / "tests"
+    sources = [tests / "mpi" / "main.cpp", tests / "conformance" / "mpi.cpp"]
+    used = [library, *sources, *(ROOT / "include").rglob("*.hpp"), *tests.glob("*.hpp"), *(tests / "conformance").glob("*.hpp")]
+    if not program.exists() or program.stat().st_mtime < max(file.stat().st_mtime for file in used):
+        must("mpicxx.mpich", "-std=c++20", *FLAGS, f"-I{ROOT}/include", f"-I{tests}", *sources, "-Wl,--whole-archive", library,
+             "-Wl,--no-whole-archive", *(boost / f"{part}.o" for part in PARTS), "-o", program)
+    return program
+
+
+def main():
+    for program in ("mpicxx.mpich", "mpirun.mpich"):
+        if shutil.which(program) is None:
+            skip(f"there is no {program} (packages mpich, libmpich-dev)")
+    program = build(pathlib.Path(sys.argv[1]).resolve() / "mpich", pathlib.Path(sys.argv[2]).resolve())
+    failed = 0
+    for ranks in RANKS:
+        done = subprocess.run([sys.executable, ROOT / "tests" / "mpirun", "--timeout", "120", str(ranks), program], check=False,
+                              env={**os.environ, "MPIRUN": shutil.which("mpirun.mpich")}, stdin=subprocess.DEVNULL)
+        print(f"{ranks} ranks of MPICH: {'passed' if done.returncode == 0 else f'failed ({done.returncode})'}", flush=True)
+        failed += done.returncode != 0
+    sys.exit(1 if failed else 0)
+
+
+main()
