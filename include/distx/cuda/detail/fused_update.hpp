@@ -70,9 +70,8 @@ namespace detail {
 ///
 /// Each piece has the bits of `scale(stream, gradient, factor)` followed by `fused_update` of that piece; with masters,
 /// of `cast` of the gradient to float, `scale`, `fused_update` and `cast` of the masters to Low.
-/// @param coefficients  if not null, where the kernels read `optimizer.coefficients` of each piece that is not empty,
-/// in
-///   the GPU's memory, whenever they run: the pieces' steps are not used
+/// @param coefficients  if not null, where in the GPU's memory the kernels read `optimizer.coefficients` of each piece
+///   that is not empty, whenever they run; the pieces' steps are not used
 /// @throws InvalidArgument if the lengths of a piece's arrays differ
 template <ElementwiseOptimizer Optimizer, FloatingElement T, FloatingElement Low, FloatingElement Gradient>
 void fused_update(CudaStreamRef stream, const Optimizer& optimizer,

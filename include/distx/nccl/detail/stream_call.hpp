@@ -37,9 +37,8 @@ struct StreamCall final : distx::detail::Operation<Cuda> {
   std::atomic<Stage> stage{Stage::posted};
   std::atomic<Holder> holder{Holder::nobody};
   std::atomic<bool> seen_done{false};
-  std::atomic<bool> captured{
-      false};             ///< recorded in a CUDA graph: it never runs itself, and its event is not asked for
-  std::uint64_t use = 0;  ///< counts the calls it has stood for
+  std::atomic<bool> captured{false};  ///< recorded in a CUDA graph: its event is not asked for
+  std::uint64_t use = 0;              ///< counts the calls it has stood for
   Deadline deadline{no_timeout};
   std::uint64_t expired_at_look = 0;  ///< the watchdog's: the look at which it found the deadline passed
   HostReduction reduction;
