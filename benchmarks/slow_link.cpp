@@ -127,11 +127,12 @@ void measure(Any& comm, const Settings& settings) {
     }
   if (comm.rank() != 0) return;
 
-  // The shortest step: a link that is never idle after the first layer, or computation and then the last bucket.
+  // The shortest step: a link that is never idle after the first layer, or computation and then the last bucket. From
+  // stage 1 on, half of the bytes are updated weights, which follow the computation.
   const double alone = median(modes[0].steps), blocking = median(modes[1].steps), overlap = median(modes[2].steps);
-  const double link = blocking - alone;
-  const double ideal =
-      std::max(alone + link / settings.layers, alone - 1e-3 * settings.milliseconds * (settings.layers - 1) + link);
+  const double link = blocking - alone, weights = settings.zero > 0 ? link / 2 : 0, gradients = link - weights;
+  const double ideal = weights + std::max(alone + gradients / settings.layers,
+                                          alone - 1e-3 * settings.milliseconds * (settings.layers - 1) + gradients);
   fmt::print(
       "{}, stage {}, {}: alone {:.1f} ms, blocking {:.1f}, overlap {:.1f} ({:.2f} of blocking), ideal {:.1f}; hidden "
       "{:.0f}%\n",
