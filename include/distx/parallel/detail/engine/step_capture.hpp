@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <functional>
+#include <memory>
 #include <optional>
 
 #include "distx/memory/detail/captured_work.hpp"
@@ -44,7 +45,7 @@ class StepCapture {
         work_.reset();
         synchronize_all<Space>();  // captured work cannot wait for work before it
         engine.buckets_.gradient_pool().begin_capture();
-        if (reduced_.size() == 0) reduced_ = Buffer<std::int32_t, Space>(1);
+        if (!reduced_) reduced_ = std::make_shared<Buffer<std::int32_t, Space>>(1);
         engine.scaling_.begin_capture(engine.parameters_.size());
         engine.shards_.begin_capture();
         const auto steps = engine.steps_;
@@ -110,11 +111,11 @@ class StepCapture {
   void watch(TrainingCommunicators<Space>& comms, stream after, const here& location) {
     for (auto* comm : {&comms.reducing(), comms.across()})
       if (comm != nullptr && comm->size() > 1)
-        make_in_order(*comm, AllReduce<std::int32_t, Max, Space>{reduced_.span(), reduced_.span(), max, location},
+        make_in_order(*comm, AllReduce<std::int32_t, Max, Space>{reduced_->span(), reduced_->span(), max, location},
                       after);
   }
 
-  Buffer<std::int32_t, Space> reduced_{};
+  std::shared_ptr<Buffer<std::int32_t, Space>> reduced_{};  // null until a step is captured
   std::optional<CapturedWork<Space>> work_{};
   bool recording_ = false;
 };
