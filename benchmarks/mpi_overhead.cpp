@@ -2,12 +2,13 @@
 // The time of an all-reduce through distx relative to MPI's own, in alternating batches, so that load affects both
 // alike.
 #include <algorithm>
-#include <chrono>
 #include <iostream>
 #include <vector>
 
 #include <distx/distx.hpp>
 #include <distx/mpi.hpp>
+
+#include "timing/samples.hpp"
 
 namespace {
 
@@ -17,17 +18,12 @@ constexpr int batches = 41;  // of each kind
 template <class F>
 double seconds(MPI_Comm comm, F&& call) {
   MPI_Barrier(comm);
-  const auto begin = std::chrono::steady_clock::now();
+  const auto begin = timing::clock::now();
   for (int i = 0; i < calls; ++i) call();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return timing::since(begin);
 }
 
 double least(const std::vector<double>& values) { return *std::min_element(values.begin(), values.end()); }
-
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
-  return values[values.size() / 2];
-}
 
 void compare(distx::MpiCommunicator& direct, distx::MpiCommunicator& patient, std::size_t bytes) {
   std::vector<float> send(bytes / sizeof(float), 1.0f);
@@ -52,9 +48,9 @@ void compare(distx::MpiCommunicator& direct, distx::MpiCommunicator& patient, st
   }
   if (direct.rank() != 0) return;
   const double unit = 1e6 / calls;
-  std::cout << bytes << " B, MPI itself " << median(raws) * unit << " us a call, at best " << least(raws) * unit
-            << ":\n  median of ratios: without a deadline " << median(without_deadline) << ", with one "
-            << median(with_deadline)
+  std::cout << bytes << " B, MPI itself " << timing::median(raws) * unit << " us a call, at best " << least(raws) * unit
+            << ":\n  median of ratios: without a deadline " << timing::median(without_deadline) << ", with one "
+            << timing::median(with_deadline)
             // On a machine that does other things too, most batches of one kind may have lost a time slice to them.
             << "\n  ratio of the best batches: without a deadline " << least(wrappeds) / least(raws) << '\n';
 }

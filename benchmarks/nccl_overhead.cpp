@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Times a blocking all-reduce of distx against NCCL's own and a wait for it, in alternating batches on one rank, so
 // that nothing is sent. Without a GPU it exits with status 77.
-#include <algorithm>
-#include <chrono>
 #include <iostream>
 #include <vector>
 
 #include <distx/cuda.hpp>
 #include <distx/distx.hpp>
 #include <distx/nccl.hpp>
+
+#include "timing/samples.hpp"
 
 namespace {
 
@@ -17,14 +17,9 @@ constexpr int batches = 41;  // of each kind
 
 template <class F>
 double seconds(F&& call) {
-  const auto begin = std::chrono::steady_clock::now();
+  const auto begin = timing::clock::now();
   for (int i = 0; i < calls; ++i) call();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
-  return values[values.size() / 2];
+  return timing::since(begin);
 }
 
 void compare(distx::NcclCommunicator& comm, ncclComm_t plain, std::size_t bytes) {
@@ -52,8 +47,8 @@ void compare(distx::NcclCommunicator& comm, ncclComm_t plain, std::size_t bytes)
   distx::copy(stream, distx::Span<float>(sums), receive.span());
   stream.synchronize();
   if (sums != ones) throw distx::Error("the sums are wrong", {.operation = "all_reduce", .backend = "nccl"});
-  std::cout << bytes << " B on " << comm.size() << " rank, NCCL itself and a wait " << median(raws) * 1e6 / calls
-            << " us a call: median of ratios " << median(ratios) << '\n';
+  std::cout << bytes << " B on " << comm.size() << " rank, NCCL itself and a wait "
+            << timing::median(raws) * 1e6 / calls << " us a call: median of ratios " << timing::median(ratios) << '\n';
 }
 
 }  // namespace

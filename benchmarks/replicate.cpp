@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The cost of Replicate: steps of four million float parameters with AdamW and without any computation, on two
 // processes in shared memory, with the copies and without them in alternating batches, so that load affects both alike.
-#include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <vector>
 
 #include <distx/connect/file/spawn_processes.hpp>
 #include <distx/distx.hpp>
 #include <distx/shm.hpp>
+
+#include "timing/samples.hpp"
 
 namespace {
 
@@ -23,12 +23,12 @@ class Subject {
   /// Returns the milliseconds of a step.
   double batch(distx::ShmCommunicator& comm) {
     distx::barrier(comm);
-    const auto begin = std::chrono::steady_clock::now();
+    const auto begin = timing::clock::now();
     for (int step = 0; step < steps; ++step) {
       training_.ready(parameters_);
       training_.step({.learning_rate = 1e-3});
     }
-    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count() / steps;
+    return 1e3 * timing::since(begin) / steps;
   }
 
  private:
@@ -53,11 +53,7 @@ void compare(distx::ShmCommunicator& comm) {
     times_without.push_back(plain);
     times_with.push_back(copied);
   }
-  const auto median = [](std::vector<double>& times) {
-    std::ranges::sort(times);
-    return times[times.size() / 2];
-  };
-  const double plain = median(times_without), copied = median(times_with);
+  const double plain = timing::median(times_without), copied = timing::median(times_with);
   if (comm.rank() == 0)
     std::printf("stage %d on %d ranks: a step takes %.1f ms without Replicate and %.1f ms with it (medians of %d)\n",
                 Stage, comm.size(), plain, copied, batches);

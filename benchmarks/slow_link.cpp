@@ -14,20 +14,15 @@
 
 #include "common/backend.hpp"
 #include "common/run.hpp"
+#include "timing/samples.hpp"
 
 namespace {
 
 using Any = distx::AnyCommunicator<>;
 using Training = distx::DataParallel<distx::ZeRO<distx::Dynamic>>;
-using clock = std::chrono::steady_clock;
-
-double since(clock::time_point begin) { return std::chrono::duration<double>(clock::now() - begin).count(); }
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
+using timing::clock;
+using timing::median;
+using timing::since;
 
 struct Settings {
   examples::Backend backend;

@@ -4,7 +4,6 @@
 #include <malloc.h>
 
 #include <algorithm>
-#include <chrono>
 #include <functional>
 #include <string>
 #include <vector>
@@ -16,6 +15,8 @@
 #include <distx/eigen.hpp>
 #include <distx/tensor/make_tensor.hpp>
 #include <distx/tensor/ops.hpp>
+
+#include "timing/samples.hpp"
 
 namespace {
 
@@ -34,14 +35,9 @@ void keep(const T* value) {
 }
 
 double seconds_of(const std::function<void()>& f, int calls) {
-  const auto begin = std::chrono::steady_clock::now();
+  const auto begin = timing::clock::now();
   for (int i = 0; i < calls; ++i) f();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / calls;
-}
-
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
-  return values[values.size() / 2];
+  return timing::since(begin) / calls;
 }
 
 }  // namespace
@@ -118,9 +114,9 @@ int main(int argc, char** argv) {
       if (round % 2 != 0) distx_seconds.push_back(seconds_of(ours, calls));
       ratios.push_back(distx_seconds.back() / eigen_seconds.back());
     }
-    const double ratio = median(ratios);
-    fmt::print("{:10} distx {:10.2f} us   Eigen {:10.2f} us   ratio {:.3f}\n", name, 1e6 * median(distx_seconds),
-               1e6 * median(eigen_seconds), ratio);
+    const double ratio = timing::median(ratios);
+    fmt::print("{:10} distx {:10.2f} us   Eigen {:10.2f} us   ratio {:.3f}\n", name,
+               1e6 * timing::median(distx_seconds), 1e6 * timing::median(eigen_seconds), ratio);
     within = within && (limit == 0 || ratio <= limit);
   }
   return within ? 0 : 1;

@@ -6,13 +6,16 @@
 #include <malloc.h>
 #include <unistd.h>
 
-#include <charconv>
+#include <bit>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <mutex>
+#include <optional>
+#include <random>
 #include <string_view>
 
 #include <distx/comm/decorators/faulty.hpp>

@@ -221,6 +221,7 @@ TEST_CASE("capture refuses steps in which the host waits, and other calls than t
       Model<float> model(comm, {.stage = 2});
       model.step(0.01);
       CHECK(refused([&] { f(model); }, word));
+      CHECK(refused([&] { model.training.replay({.learning_rate = 1}, model.stream); }, "step"));
     });
   };
   wrong([](auto& model) { model.training.capture([] {}, model.stream); }, "0 steps");

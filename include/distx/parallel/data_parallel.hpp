@@ -268,7 +268,8 @@ class DataParallel {
   /// on streams that it orders after that one, and calls `step` once. `replay` runs it.
   ///
   /// Nothing runs, and no step is counted. `f` must not block the host, and must enqueue the same calls on every rank;
-  /// its arrays keep their addresses while the graph exists, until the next `capture` or the end of this object.
+  /// its arrays keep their addresses while the graph exists, until the next `capture` or the end of this object. If it
+  /// throws, the training cannot continue.
   /// Learning rate and loss of the captured step are not used. Collective: every rank captures. Blocks the host.
   /// @pre a step has been made without capture
   /// @throws InvalidState at stage 3, with `.allow_unused`, `.guard_every`, scaled losses or Replicate, during a step,

@@ -164,7 +164,7 @@ class GlooBackend {
                                  .rank = self().rank,
                                  .size = self().size,
                                  .location = location};
-      links->throw_reason(context);  // or throws ConnectError, as no rank has failed
+      links->throw_reason(context);  // returns if no rank has failed
       throw ConnectError("cannot connect the ranks of color " + std::to_string(color) + " (" + error.what() + ")",
                          context);
     }

@@ -142,7 +142,7 @@ class Hub {
       if (connection.stage != Stage::joined) next = std::min(next, connection.end);
     for (const auto& rank : ranks_) {
       if (rank.part && !rank.expired) next = std::min(next, rank.part_end);
-      if (rank.shrink_limit) next = std::min(next, rank.shrink_end);
+      if (rank.presence == Presence::here && rank.shrink_limit) next = std::min(next, rank.shrink_end);
     }
     const auto now = Deadline::clock::now();
     if (now < listen_again_) next = std::min(next, listen_again_);

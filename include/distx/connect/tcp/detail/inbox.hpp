@@ -92,8 +92,10 @@ class Inbox {
       }
       case FrameKind::shrunk: {
         if (in.small(1) == 0) {
-          failure_ = in.text();
-          error_ = SentError{'c', -1, *failure_};
+          const auto message = in.text();
+          if (!in.complete()) return false;
+          failure_ = message;
+          error_ = SentError{'c', -1, message};
           break;
         }
         SmallerGroup smaller{in.small(1 << 20), processes_from(in)};

@@ -52,14 +52,15 @@ class StepCapture {
         recording_ = true;
         try {
           work_.emplace(after, f);
+          if (engine.steps_ != steps + 1)
+            throw InvalidState(
+                "the function made " + std::to_string(engine.steps_ - steps) + " steps; call step in it once", context);
         } catch (...) {
           recording_ = false;
+          work_.reset();
           throw;
         }
         recording_ = false;
-        if (engine.steps_ != steps + 1)
-          throw InvalidState(
-              "the function made " + std::to_string(engine.steps_ - steps) + " steps; call step in it once", context);
         engine.steps_ = steps;
         engine.shards_.end_capture();
         engine.scaling_.end_capture(after);
