@@ -92,7 +92,7 @@ class Inbox {
       }
       case FrameKind::shrunk: {
         if (in.small(1) == 0) {
-          const auto message = in.text();
+          const std::string message(in.text());
           if (!in.complete()) return false;
           failure_ = message;
           error_ = SentError{'c', -1, message};
