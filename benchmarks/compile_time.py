@@ -63,6 +63,8 @@ def rows(mpi_flags):
         text = readme_program()
         yield "README program, -O0", text, [*mpi_flags, "-O0"], 3
         yield "README program, -O2", text, [*mpi_flags, "-O2"], 6
+        for level in ("-O0", "-O2"):
+            yield f"README program with the compiled part, {level}", text, [*mpi_flags, level, "-DDISTX_COMPILED=extern"], None
 
 
 def mpi_flags():

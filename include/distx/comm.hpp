@@ -20,3 +20,6 @@
 #include "distx/core/span.hpp"
 #include "distx/memory/buffer.hpp"
 #include "distx/memory/operations.hpp"
+#ifdef DISTX_COMPILED
+#include "distx/comm/detail/compiled.hpp"
+#endif

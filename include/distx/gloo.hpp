@@ -6,3 +6,6 @@
 // Data between processes of one host or several over TCP, without MPI.
 #include "distx/gloo/communicator.hpp"
 #include "distx/gloo/detail/maker.hpp"
+#ifdef DISTX_COMPILED
+#include "distx/gloo/detail/compiled.hpp"
+#endif

@@ -7,3 +7,6 @@ libboost-mpi-dev) or leave this header out
 #include "distx/mpi/communicator.hpp"
 #include "distx/mpi/detail/launcher.hpp"
 #include "distx/mpi/detail/maker.hpp"
+#ifdef DISTX_COMPILED
+#include "distx/mpi/detail/compiled.hpp"
+#endif

@@ -5,3 +5,6 @@
 #endif
 #include "distx/shm/communicator.hpp"
 #include "distx/shm/detail/maker.hpp"
+#ifdef DISTX_COMPILED
+#include "distx/shm/detail/compiled.hpp"
+#endif

@@ -21,3 +21,6 @@
 #include "distx/parallel/parameter.hpp"
 #include "distx/parallel/parameter_ref.hpp"
 #include "distx/parallel/plan.hpp"
+#ifdef DISTX_COMPILED
+#include "distx/parallel/detail/compiled.hpp"
+#endif

@@ -80,7 +80,12 @@ def pkg_config(folder, mpi):
     for program, name in [("serial", "distx")] + ([("mpi", "distx-mpi")] if mpi else []):
         flags = run("pkg-config", "--cflags", "--libs", name, env=environment).split()
         source, target = os.path.join(HERE, program + ".cpp"), os.path.join(folder, program)
-        run(os.environ.get("CXX", "g++"), "-std=c++20", source, "-o", target, *flags)
+        sources = [source]
+        if program == "serial":  # with the compiled part, which the other kinds use in mpi.cpp
+            place = run("pkg-config", "--variable=compileddir", name, env=environment).strip()
+            sources += [os.path.join(place, part + ".cpp") for part in ("comm", "training")]
+            flags = ["-DDISTX_COMPILED=extern", *flags]
+        run(os.environ.get("CXX", "g++"), "-std=c++20", *sources, "-o", target, *flags)
     run_programs(folder, mpi)
 
 

@@ -22,6 +22,9 @@ import layering  # noqa: E402
 
 WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion"]
 
+# How a program sees the headers that declare the compiled part.
+DECLARES = "-DDISTX_COMPILED=extern"
+
 # Of a header that includes another of distx before anything else, the other's path.
 BEGINNING = re.compile(r"(?:\s|//.*\n|#pragma once\n)*#include [<\"]distx/([^>\"]+)")
 
@@ -52,7 +55,7 @@ def usable(root, build):
         if flags is None:
             print(f"left out: {header} ({module} is absent or disabled)")
             continue
-        yield header, flags
+        yield header, [*flags, *([DECLARES] if header.endswith("/detail/compiled.hpp") else [])]
 
 
 def chain(root, header):
@@ -86,6 +89,8 @@ def alone(compiler, root, build):
 def twice(compiler, root, build):
     text, flags = "", []
     for header, more in usable(root, build):
+        if DECLARES in more:
+            continue  # the others are to define what they have
         text += f"#include <distx/{header}>\n"
         flags += [flag for flag in more if flag not in flags or flag == "-isystem"]
     with tempfile.TemporaryDirectory() as folder:

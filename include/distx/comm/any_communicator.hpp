@@ -12,29 +12,40 @@ namespace distx {
 
 namespace detail {
 
-/// Declares the virtual functions of AnyCommunicator: `execute` and `start` for each erased call.
-template <MemorySpace Space, class List>
-class VirtualCalls;
+/// The interface that AnyCommunicator calls: `execute` and `start` for each erased call.
 template <MemorySpace Space>
-class VirtualCalls<Space, CallList<>> {
+class VirtualCommunicator {
  public:
-  virtual ~VirtualCalls() = default;
-  void execute() = delete;
-  void start() = delete;
-};
-template <MemorySpace Space, class Call, class... Rest>
-class VirtualCalls<Space, CallList<Call, Rest...>> : public VirtualCalls<Space, CallList<Rest...>> {
- public:
-  using VirtualCalls<Space, CallList<Rest...>>::execute;
-  using VirtualCalls<Space, CallList<Rest...>>::start;
-  virtual void execute(const Call&) = 0;
-  virtual Pending<Space> start(const Call&, typename Space::stream) = 0;
-};
+  using stream = typename Space::stream;
 
-/// The interface that AnyCommunicator calls.
-template <MemorySpace Space>
-class VirtualCommunicator : public VirtualCalls<Space, ErasedCalls<Space>> {
- public:
+  virtual ~VirtualCommunicator() = default;
+
+  virtual void execute(const AllReduce<AnyElement, AnyOp, Space>&) = 0;
+  virtual void execute(const Reduce<AnyElement, AnyOp, Space>&) = 0;
+  virtual void execute(const Broadcast<AnyElement, Space>&) = 0;
+  virtual void execute(const AllGather<AnyElement, Space>&) = 0;
+  virtual void execute(const ReduceScatter<AnyElement, AnyOp, Space>&) = 0;
+  virtual void execute(const AllToAll<AnyElement, Space>&) = 0;
+  virtual void execute(const Gather<AnyElement, Space>&) = 0;
+  virtual void execute(const Scatter<AnyElement, Space>&) = 0;
+  virtual void execute(const Send<AnyElement, Space>&) = 0;
+  virtual void execute(const Receive<AnyElement, Space>&) = 0;
+  virtual void execute(const SendReceive<AnyElement, Space>&) = 0;
+  virtual void execute(const Barrier<Space>&) = 0;
+
+  [[nodiscard]] virtual Pending<Space> start(const AllReduce<AnyElement, AnyOp, Space>&, stream) = 0;
+  [[nodiscard]] virtual Pending<Space> start(const Reduce<AnyElement, AnyOp, Space>&, stream) = 0;
+  [[nodiscard]] virtual Pending<Space> start(const Broadcast<AnyElement, Space>&, stream) = 0;
+  [[nodiscard]] virtual Pending<Space> start(const AllGather<AnyElement, Space>&, stream) = 0;
+  [[nodiscard]] virtual Pending<Space> start(const ReduceScatter<AnyElement, AnyOp, Space>&, stream) = 0;
+  [[nodiscard]] virtual Pending<Space> start(const AllToAll<AnyElement, Space>&, stream) = 0;
+  [[nodiscard]] virtual Pending<Space> start(const Gather<AnyElement, Space>&, stream) = 0;
+  [[nodiscard]] virtual Pending<Space> start(const Scatter<AnyElement, Space>&, stream) = 0;
+  [[nodiscard]] virtual Pending<Space> start(const Send<AnyElement, Space>&, stream) = 0;
+  [[nodiscard]] virtual Pending<Space> start(const Receive<AnyElement, Space>&, stream) = 0;
+  [[nodiscard]] virtual Pending<Space> start(const SendReceive<AnyElement, Space>&, stream) = 0;
+  [[nodiscard]] virtual Pending<Space> start(const Barrier<Space>&, stream) = 0;
+
   [[nodiscard]] virtual int rank() const = 0;
   [[nodiscard]] virtual int size() const = 0;
   [[nodiscard]] virtual std::string_view backend() const = 0;
@@ -74,76 +85,69 @@ class PendingOperation final : public Operation<Space> {
   P pending_;
 };
 
-/// Implements the virtual functions for a communicator of type C, call by call.
-template <class C, class Base, class List>
-class ImplementedCalls;
-template <class C, class Base>
-class ImplementedCalls<C, Base, CallList<>> : public Base {
- public:
-  explicit ImplementedCalls(C c) : comm(std::move(c)) {}
-  C comm;
-
- protected:
-  template <class Call>
-  [[noreturn]] void throw_unsupported(const Call& call) const {
-    throw InvalidArgument("this communicator does not support this operation for elements of a type known at run time",
-                          {.operation = Call::name,
-                           .backend = comm.backend(),
-                           .rank = comm.rank(),
-                           .size = comm.size(),
-                           .location = call.location});
-  }
-};
-template <class C, class Base, class Call, class... Rest>
-class ImplementedCalls<C, Base, CallList<Call, Rest...>> : public ImplementedCalls<C, Base, CallList<Rest...>> {
-  using Next = ImplementedCalls<C, Base, CallList<Rest...>>;
-  using Space = typename C::space;
-
- public:
-  using Next::execute;
-  using Next::Next;
-  using Next::start;
-  void execute(const Call& call) override {
-    if constexpr (Executes<C, Call>)
-      this->comm.execute(call);
-    else
-      this->throw_unsupported(call);
-  }
-  Pending<Space> start(const Call& call, typename Space::stream after) override {
-    return begin(this->comm, call, after);
-  }
-
- private:
-  // The communicator is an argument because its `start` may not be named if it does not exist.
-  template <class Inner>
-  Pending<Space> begin(Inner& inner, const Call& call, typename Space::stream after) {
-    if constexpr (!Starts<Inner, Call>) {
-      this->throw_unsupported(call);
-    } else {
-      using P = decltype(inner.start(call, after));
-      if constexpr (std::same_as<P, Pending<Space>>)
-        return inner.start(call, after);
-      else
-        return Pending<Space>(std::make_shared<PendingOperation<P, Space>>(inner.start(call, after)));
-    }
-  }
-};
-
+/// Implements the interface for a communicator of type C.
 template <class C>
-class CommunicatorModel final
-    : public ImplementedCalls<C, VirtualCommunicator<typename C::space>, ErasedCalls<typename C::space>> {
+class CommunicatorModel final : public VirtualCommunicator<typename C::space> {
   using Space = typename C::space;
+  using stream = typename Space::stream;
 
  public:
-  using ImplementedCalls<C, VirtualCommunicator<Space>, ErasedCalls<Space>>::ImplementedCalls;
-  int rank() const override { return this->comm.rank(); }
-  int size() const override { return this->comm.size(); }
-  std::string_view backend() const override { return this->comm.backend(); }
+  explicit CommunicatorModel(C comm) : comm_(std::move(comm)) {}
+
+  void execute(const AllReduce<AnyElement, AnyOp, Space>& call) override { run(call); }
+  void execute(const Reduce<AnyElement, AnyOp, Space>& call) override { run(call); }
+  void execute(const Broadcast<AnyElement, Space>& call) override { run(call); }
+  void execute(const AllGather<AnyElement, Space>& call) override { run(call); }
+  void execute(const ReduceScatter<AnyElement, AnyOp, Space>& call) override { run(call); }
+  void execute(const AllToAll<AnyElement, Space>& call) override { run(call); }
+  void execute(const Gather<AnyElement, Space>& call) override { run(call); }
+  void execute(const Scatter<AnyElement, Space>& call) override { run(call); }
+  void execute(const Send<AnyElement, Space>& call) override { run(call); }
+  void execute(const Receive<AnyElement, Space>& call) override { run(call); }
+  void execute(const SendReceive<AnyElement, Space>& call) override { run(call); }
+  void execute(const Barrier<Space>& call) override { run(call); }
+
+  Pending<Space> start(const AllReduce<AnyElement, AnyOp, Space>& call, stream after) override {
+    return begin(comm_, call, after);
+  }
+  Pending<Space> start(const Reduce<AnyElement, AnyOp, Space>& call, stream after) override {
+    return begin(comm_, call, after);
+  }
+  Pending<Space> start(const Broadcast<AnyElement, Space>& call, stream after) override {
+    return begin(comm_, call, after);
+  }
+  Pending<Space> start(const AllGather<AnyElement, Space>& call, stream after) override {
+    return begin(comm_, call, after);
+  }
+  Pending<Space> start(const ReduceScatter<AnyElement, AnyOp, Space>& call, stream after) override {
+    return begin(comm_, call, after);
+  }
+  Pending<Space> start(const AllToAll<AnyElement, Space>& call, stream after) override {
+    return begin(comm_, call, after);
+  }
+  Pending<Space> start(const Gather<AnyElement, Space>& call, stream after) override {
+    return begin(comm_, call, after);
+  }
+  Pending<Space> start(const Scatter<AnyElement, Space>& call, stream after) override {
+    return begin(comm_, call, after);
+  }
+  Pending<Space> start(const Send<AnyElement, Space>& call, stream after) override { return begin(comm_, call, after); }
+  Pending<Space> start(const Receive<AnyElement, Space>& call, stream after) override {
+    return begin(comm_, call, after);
+  }
+  Pending<Space> start(const SendReceive<AnyElement, Space>& call, stream after) override {
+    return begin(comm_, call, after);
+  }
+  Pending<Space> start(const Barrier<Space>& call, stream after) override { return begin(comm_, call, after); }
+
+  int rank() const override { return comm_.rank(); }
+  int size() const override { return comm_.size(); }
+  std::string_view backend() const override { return comm_.backend(); }
   std::shared_ptr<VirtualCommunicator<Space>> split(int color, int key, const std::source_location& where) override {
     if constexpr (requires(C& c) { c.split(color, key, where); })
-      return std::make_shared<CommunicatorModel>(this->comm.split(color, key, where));
+      return std::make_shared<CommunicatorModel>(comm_.split(color, key, where));
     else
-      return std::make_shared<CommunicatorModel>(this->comm.split(color, key));
+      return std::make_shared<CommunicatorModel>(comm_.split(color, key));
   }
   CommunicatorMemory<std::byte, Space> allocate(std::size_t count, std::size_t element_bytes,
                                                 const std::source_location& where) override {
@@ -152,21 +156,53 @@ class CommunicatorModel final
           "cannot allocate " + std::to_string(count) + " elements of " + std::to_string(element_bytes) + " bytes",
           {.operation = "allocate", .backend = backend(), .rank = rank(), .size = size(), .location = where});
     if constexpr (requires(C& c) { c.template allocate<std::byte>(count, where); })
-      return this->comm.template allocate<std::byte>(count * element_bytes, where);
+      return comm_.template allocate<std::byte>(count * element_bytes, where);
     else
-      return this->comm.template allocate<std::byte>(count * element_bytes);
+      return comm_.template allocate<std::byte>(count * element_bytes);
   }
   Span<std::byte, Space> scratch(std::size_t bytes) override {
     if constexpr (requires(C& c) { c.scratch(bytes); }) {
-      return this->comm.scratch(bytes);
+      return comm_.scratch(bytes);
     } else {
       if (scratch_.size() < bytes) scratch_ = Buffer<std::byte, Space>(bytes);
       return {scratch_.data(), bytes};
     }
   }
-  void revoke(const std::string& reason) override { this->comm.revoke(reason); }
+  void revoke(const std::string& reason) override { comm_.revoke(reason); }
 
  private:
+  // Inlined, also in a debugger: a walk from the caller to the backend passes one function of this class.
+  template <class Call>
+  [[gnu::always_inline]] void run(const Call& call) {
+    if constexpr (Executes<C, Call>)
+      comm_.execute(call);
+    else
+      throw_unsupported(call);
+  }
+  // The communicator is an argument because its `start` may not be named if it does not exist.
+  template <class Inner, class Call>
+  Pending<Space> begin(Inner& inner, const Call& call, stream after) {
+    if constexpr (!Starts<Inner, Call>) {
+      throw_unsupported(call);
+    } else {
+      using P = decltype(inner.start(call, after));
+      if constexpr (std::same_as<P, Pending<Space>>)
+        return inner.start(call, after);
+      else
+        return Pending<Space>(std::make_shared<PendingOperation<P, Space>>(inner.start(call, after)));
+    }
+  }
+  template <class Call>
+  [[noreturn]] void throw_unsupported(const Call& call) const {
+    throw InvalidArgument("this communicator does not support this operation for elements of a type known at run time",
+                          {.operation = Call::name,
+                           .backend = comm_.backend(),
+                           .rank = comm_.rank(),
+                           .size = comm_.size(),
+                           .location = call.location});
+  }
+
+  C comm_;
   Buffer<std::byte, Space> scratch_;
 };
 

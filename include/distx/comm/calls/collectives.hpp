@@ -322,16 +322,6 @@ struct CallTraits {
       kind == CollectiveKind::gather || kind == CollectiveKind::scatter || kind == CollectiveKind::all_to_all;
 };
 
-/// The list of the erased calls of one memory space, for code that is generated for each of them.
-template <class... Calls>
-struct CallList {};
-template <MemorySpace Space>
-using ErasedCalls =
-    CallList<AllReduce<AnyElement, AnyOp, Space>, Reduce<AnyElement, AnyOp, Space>, Broadcast<AnyElement, Space>,
-             AllGather<AnyElement, Space>, ReduceScatter<AnyElement, AnyOp, Space>, AllToAll<AnyElement, Space>,
-             Gather<AnyElement, Space>, Scatter<AnyElement, Space>, Send<AnyElement, Space>, Receive<AnyElement, Space>,
-             SendReceive<AnyElement, Space>, Barrier<Space>>;
-
 }  // namespace detail
 
 }  // namespace distx

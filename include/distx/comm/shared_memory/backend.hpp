@@ -27,38 +27,13 @@ class Backend {
   }
 
   template <calls::Collective Call>
-  void execute(const Call& call) {
-    if constexpr (!detail::CallTraits<Call>::message) {
-      run_collective(*region_, CallQueue::blocking, call, self_, workspaces_[0]);
-    } else {
-      check_usable(self_.context(call));
-      Messages messages(*region_, self_, self_.context(call));
-      try {
-        begin(messages, call);
-        check_self_message(messages, call);
-        messages.wait();
-      } catch (...) {
-        messages.withdraw();
-        throw;
-      }
-    }
-  }
+  void execute(const Call& call);
 
   template <calls::Collective Call>
   [[nodiscard]] std::shared_ptr<detail::Operation<Host>> start(const std::shared_ptr<State>& state, const Call& call,
-                                                               HostStream) {
-    if constexpr (detail::CallTraits<Call>::message) {
-      auto operation = std::make_shared<MessageOperation>(state, self_.context(call));
-      begin(operation->messages, call);
-      return operation;
-    } else {
-      return tasks_.start(state, call);
-    }
-  }
+                                                               HostStream);
   template <calls::Collective Call>
-  void run_started(const Call& call) {
-    run_collective(*region_, CallQueue::started, call, self_, workspaces_[1]);
-  }
+  void run_started(const Call& call);
   [[nodiscard]] detail::TaskRunner<State>& tasks() noexcept { return tasks_; }
 
   [[nodiscard]] std::shared_ptr<State> split(int color, int key, const std::source_location& location) {
@@ -161,6 +136,43 @@ class Backend {
   std::array<CallWorkspace, 2> workspaces_;
   detail::TaskRunner<State> tasks_;  // last: joined before anything that its tasks use is destroyed
 };
+
+// Outside the class, so that they are not inline: a program that declares them `extern` does not instantiate them.
+
+template <calls::Collective Call>
+void Backend::execute(const Call& call) {
+  if constexpr (!detail::CallTraits<Call>::message) {
+    run_collective(*region_, CallQueue::blocking, call, self_, workspaces_[0]);
+  } else {
+    check_usable(self_.context(call));
+    Messages messages(*region_, self_, self_.context(call));
+    try {
+      begin(messages, call);
+      check_self_message(messages, call);
+      messages.wait();
+    } catch (...) {
+      messages.withdraw();
+      throw;
+    }
+  }
+}
+
+template <calls::Collective Call>
+std::shared_ptr<detail::Operation<Host>> Backend::start(const std::shared_ptr<State>& state, const Call& call,
+                                                        HostStream) {
+  if constexpr (detail::CallTraits<Call>::message) {
+    auto operation = std::make_shared<MessageOperation>(state, self_.context(call));
+    begin(operation->messages, call);
+    return operation;
+  } else {
+    return tasks_.start(state, call);
+  }
+}
+
+template <calls::Collective Call>
+void Backend::run_started(const Call& call) {
+  run_collective(*region_, CallQueue::started, call, self_, workspaces_[1]);
+}
 
 /// Makes a communicator's state from a connector. Collective over the connector, which is not needed afterwards: two
 /// calls of it, which move a few bytes per rank.

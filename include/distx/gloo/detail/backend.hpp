@@ -113,33 +113,12 @@ class GlooBackend {
   }
 
   template <Collective Call>
-  void execute(const Call& call) {
-    check_usable(self().context(call));
-    if constexpr (CallTraits<Call>::message) {
-      GlooMessage message(*links_, *own_, sent_, call);
-      if (Call::kind != CollectiveKind::send_receive && message.waits_for_self())
-        throw InvalidState(
-            "a blocking send or receive to self would deadlock: start the matching receive or send asynchronously "
-            "first",
-            message.context());
-      message.wait(links_->deadline());
-    } else {
-      blocking_.run(call);
-    }
-  }
+  void execute(const Call& call);
   template <Collective Call>
   [[nodiscard]] std::shared_ptr<Operation<Host>> start(const std::shared_ptr<State>& state, const Call& call,
-                                                       HostStream) {
-    if constexpr (CallTraits<Call>::message)
-      return std::make_shared<StartedMessage>(state, call);
-    else
-      return tasks_.start(state, call);
-  }
+                                                       HostStream);
   template <Collective Call>
-  void run_started(const Call& call) {
-    check_usable(self().context(call));
-    started_.run(call);
-  }
+  void run_started(const Call& call);
   [[nodiscard]] TaskRunner<State>& tasks() noexcept { return tasks_; }
 
   [[nodiscard]] std::shared_ptr<State> split(int color, int key, const std::source_location& location) {
@@ -211,5 +190,37 @@ class GlooBackend {
   std::uint64_t splits_ = 0;
   TaskRunner<State> tasks_;  // last: joined before anything that its tasks use is destroyed
 };
+
+// Outside the class, so that they are not inline: a program that declares them `extern` does not instantiate them.
+
+template <Collective Call>
+void GlooBackend::execute(const Call& call) {
+  check_usable(self().context(call));
+  if constexpr (CallTraits<Call>::message) {
+    GlooMessage message(*links_, *own_, sent_, call);
+    if (Call::kind != CollectiveKind::send_receive && message.waits_for_self())
+      throw InvalidState(
+          "a blocking send or receive to self would deadlock: start the matching receive or send asynchronously "
+          "first",
+          message.context());
+    message.wait(links_->deadline());
+  } else {
+    blocking_.run(call);
+  }
+}
+
+template <Collective Call>
+std::shared_ptr<Operation<Host>> GlooBackend::start(const std::shared_ptr<State>& state, const Call& call, HostStream) {
+  if constexpr (CallTraits<Call>::message)
+    return std::make_shared<StartedMessage>(state, call);
+  else
+    return tasks_.start(state, call);
+}
+
+template <Collective Call>
+void GlooBackend::run_started(const Call& call) {
+  check_usable(self().context(call));
+  started_.run(call);
+}
 
 }  // namespace distx::detail

@@ -74,77 +74,15 @@ class Backend {
   }
 
   template <calls::Collective Call>
-  void execute(const Call& call) {
-    const ErrorContext context = self_.context(call);
-    check_usable(context);
-    if constexpr (detail::CallTraits<Call>::message) {
-      execute_message(call, context);
-    } else if (self_.size == 1) {
-      detail::PeerView& own = alone_.front() = detail::own_view(call, 0);
-      own.inlined = true;
-      detail::complete_inlined(call, self_, alone_, sources_);
-    } else {
-      const std::uint64_t number = blocking_calls_++;
-      bool joined = false;
-      if (known_calls_.compares(options_.check, call)) {
-        const auto wait = [&](auto&& ready) { return wait_for(ready, context); };
-        joined_before_ = last_joined_;
-        const bool complete = blocking_queue_.join(call, tag_of(number, TagClass::blocking_exchange), context, wait);
-        last_joined_ = clock::now();
-        if (complete) return;
-        if (schedules())
-          return blocking_queue_.transfer(call, tag_of(number, TagClass::blocking_pieces), context, wait);
-        enter_vendor_call(context);
-        joined = true;
-      }
-      // MPI's blocking collective has no deadline, so it is used only if every rank has joined or the deadline is
-      // unlimited.
-      const bool starts = !joined && !options_.deadline.unlimited();
-      job_->open(native_handle(), started_.native_handle(), starts, tag_of(number, TagClass::blocking_pieces));
-      try {  // inlined: few frames between MPI and the caller
-        issue(*job_, call);
-        if (!job_->idle()) [[unlikely]]
-          wait(*job_, context);
-        job_->finish();
-      } catch (...) {
-        job_->abandon();
-        throw;
-      }
-    }
-  }
+  void execute(const Call& call);
 
   template <calls::Collective Call>
   [[nodiscard]] std::shared_ptr<detail::Operation<Host>> start(const std::shared_ptr<State>& state, const Call& call,
-                                                               HostStream) {
-    session_->control().look();
-    check_usable(self_.context(call));
-    if constexpr (!detail::CallTraits<Call>::message)
-      if (threaded_) return tasks_.start(state, call);
-    const auto operation = pool_.take(*state);
-    try {
-      operation->begin(call);
-    } catch (...) {
-      operation->recycle();
-      throw;
-    }
-    return {state, operation.get()};
-  }
+                                                               HostStream);
 
   /// Makes an asynchronous collective, on the progress thread or on one that waits for the call.
   template <calls::Collective Call>
-  void run_started(const Call& call) {
-    if (self_.size == 1) return execute(call);
-    const ErrorContext context = self_.context(call);
-    check_usable(context);
-    const std::uint64_t number = started_calls_++;
-    const auto wait = [&](auto&& ready) {
-      return ended(wait_beside(
-                       options_.deadline, ready, [this] { return is_stopped(); }, [this] { return tasks_.awaited(); }),
-                   context);
-    };
-    if (!started_queue_.join(call, tag_of(number, TagClass::started_exchange), context, wait))
-      started_queue_.transfer(call, tag_of(number, TagClass::started_pieces), context, wait);
-  }
+  void run_started(const Call& call);
   [[nodiscard]] detail::TaskRunner<State>& tasks() noexcept { return tasks_; }
 
   [[nodiscard]] std::shared_ptr<State> split(int color, int key, const std::source_location& location) {
@@ -468,5 +406,78 @@ class Backend {
   std::deque<AsyncCall*> exchanging_;
   detail::TaskRunner<State> tasks_;  // last: joined before anything that its tasks use is destroyed
 };
+
+// Outside the class, so that they are not inline: a program that declares them `extern` does not instantiate them.
+
+template <calls::Collective Call>
+void Backend::execute(const Call& call) {
+  const ErrorContext context = self_.context(call);
+  check_usable(context);
+  if constexpr (detail::CallTraits<Call>::message) {
+    execute_message(call, context);
+  } else if (self_.size == 1) {
+    detail::PeerView& own = alone_.front() = detail::own_view(call, 0);
+    own.inlined = true;
+    detail::complete_inlined(call, self_, alone_, sources_);
+  } else {
+    const std::uint64_t number = blocking_calls_++;
+    bool joined = false;
+    if (known_calls_.compares(options_.check, call)) {
+      const auto wait = [&](auto&& ready) { return wait_for(ready, context); };
+      joined_before_ = last_joined_;
+      const bool complete = blocking_queue_.join(call, tag_of(number, TagClass::blocking_exchange), context, wait);
+      last_joined_ = clock::now();
+      if (complete) return;
+      if (schedules()) return blocking_queue_.transfer(call, tag_of(number, TagClass::blocking_pieces), context, wait);
+      enter_vendor_call(context);
+      joined = true;
+    }
+    // MPI's blocking collective has no deadline, so it is used only if every rank has joined or the deadline is
+    // unlimited.
+    const bool starts = !joined && !options_.deadline.unlimited();
+    job_->open(native_handle(), started_.native_handle(), starts, tag_of(number, TagClass::blocking_pieces));
+    try {  // inlined: few frames between MPI and the caller
+      issue(*job_, call);
+      if (!job_->idle()) [[unlikely]]
+        wait(*job_, context);
+      job_->finish();
+    } catch (...) {
+      job_->abandon();
+      throw;
+    }
+  }
+}
+
+template <calls::Collective Call>
+std::shared_ptr<detail::Operation<Host>> Backend::start(const std::shared_ptr<State>& state, const Call& call,
+                                                        HostStream) {
+  session_->control().look();
+  check_usable(self_.context(call));
+  if constexpr (!detail::CallTraits<Call>::message)
+    if (threaded_) return tasks_.start(state, call);
+  const auto operation = pool_.take(*state);
+  try {
+    operation->begin(call);
+  } catch (...) {
+    operation->recycle();
+    throw;
+  }
+  return {state, operation.get()};
+}
+
+template <calls::Collective Call>
+void Backend::run_started(const Call& call) {
+  if (self_.size == 1) return execute(call);
+  const ErrorContext context = self_.context(call);
+  check_usable(context);
+  const std::uint64_t number = started_calls_++;
+  const auto wait = [&](auto&& ready) {
+    return ended(wait_beside(
+                     options_.deadline, ready, [this] { return is_stopped(); }, [this] { return tasks_.awaited(); }),
+                 context);
+  };
+  if (!started_queue_.join(call, tag_of(number, TagClass::started_exchange), context, wait))
+    started_queue_.transfer(call, tag_of(number, TagClass::started_pieces), context, wait);
+}
 
 }  // namespace distx::detail::mpi

@@ -5,11 +5,17 @@
 
 namespace distx::detail::mpi {
 
+/// A template because the compiled part of the library has it.
+template <class C>
+AnyConnector connect_by_mpi(int& argc, char**& argv) {
+  return C(argc, argv);
+}
+
 /// Detects mpirun for `connect()` once this header is included.
 inline const Launcher launcher{
     .name = "mpi",
     .started_by_it = [] { return detail::announced_mpi_ranks().has_value(); },
-    .connect = [](int& argc, char**& argv) -> AnyConnector { return MpiConnector(argc, argv); },
+    .connect = connect_by_mpi<MpiConnector>,
 };
 
 inline const bool launcher_is_registered = register_launcher(launcher);

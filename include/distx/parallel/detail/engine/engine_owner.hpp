@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/parallel/detail/engine/training_engine.hpp"
+#include "distx/parallel/detail/engine/training_engine_calls.hpp"
 
 namespace distx::detail {
 

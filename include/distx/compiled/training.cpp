@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Defines the templates that training.hpp declares in programs that are compiled with -DDISTX_COMPILED=extern.
+#undef DISTX_COMPILED
+#define DISTX_COMPILED extern
+#include <distx/comm.hpp>
+#undef DISTX_COMPILED
+#define DISTX_COMPILED
+#include <distx/training.hpp>

@@ -1,0 +1,389 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include "distx/parallel/detail/engine/training_engine.hpp"
+
+// Outside the class, so that they are not inline: a program that declares the engine `extern` does not instantiate
+// them.
+namespace distx::detail {
+
+template <MemorySpace Space>
+TrainingEngine<Space>::TrainingEngine(AnyCommunicator<Space> comm, std::vector<ParameterEntry<Space>> entries,
+                                      const AnyOptimizer<Space>& optimizer, const TrainingPolicies& policies,
+                                      const DataParallelOptions& options, const here& location)
+    : policies_(policies),
+      options_(options),
+      location_(location),
+      comms_(std::move(comm)),
+      parameters_(std::move(entries)),
+      buckets_(make_training_buckets(parameters_, comms_, optimizer, policies, options, location)),
+      reducer_(buckets_.all(), parameters_, comms_, policies, buckets_.gradient_pool(), options.overlap,
+               options.allow_unused),
+      shards_(buckets_.all(), parameters_, comms_, policies, options.overlap),
+      scaling_(options, parameters_.scales_loss(policies)),
+      guard_(options.guard_every) {
+  if (policies.stage == 3)
+    gatherer_ = std::make_shared<WeightGatherer<Space>>(buckets_.all(), parameters_, comms_, buckets_.value_pool(),
+                                                        options.overlap);
+  parameters_.claim(reducer_.lends() || !done_at_return<Space>, [this](std::size_t index, stream after) {
+    const Guard guard(device_);
+    comms_.guard([&] {
+      calls_.enter(after);
+      reducer_.open(index, after);
+    });
+  });
+}
+
+template <MemorySpace Space>
+TrainingEngine<Space>::~TrainingEngine() {
+  const Guard guard(device_);
+  parameters_.release();
+  reducer_.abandon();
+  shards_.abandon();
+  if (gatherer_ != nullptr) gatherer_->abandon();
+  try {
+    synchronize_all<Space>();  // enqueued work may use memory that is freed now
+  } catch (...) {              // a broken device does no work
+  }
+}
+
+template <MemorySpace Space>
+void TrainingEngine<Space>::request_gradient(const void* identity, stream after) {
+  const Guard guard(device_);
+  try {
+    check(StepCall::gradient, "gradient", location_);
+    calls_.enter(after);
+    const std::size_t index = parameters_.index_of(identity, context("gradient", location_));
+    parameters_.steps().check_writable(index, parameters_[index], context("gradient", location_));
+    auto& step = parameters_.steps()[index];
+    if (std::exchange(step.requested, true)) return order<Space>(step.zeroed_on, after);
+    step.zeroed_on = after;
+    fill(after, bytes_of(parameters_[index].gradient), std::byte{0});
+  } catch (...) {
+    comms_.revoke_and_rethrow();
+  }
+}
+
+template <MemorySpace Space>
+void TrainingEngine<Space>::ready(const void* identity, stream after, const here& location) {
+  const Guard guard(device_);
+  try {
+    check(StepCall::ready, "ready", location);
+    const flight::Label label({.step = steps_, .phase = "ready"});
+    calls_.enter(after);
+    const std::size_t index = parameters_.index_of(identity, context("ready", location));
+    make_ready(index, after, location);
+  } catch (const RevokedError&) {
+    explain_revocation(location);
+  } catch (...) {
+    comms_.revoke_and_rethrow();
+  }
+}
+
+template <MemorySpace Space>
+void TrainingEngine<Space>::begin_micro_batch(bool last, stream after, const here& location) {
+  call(StepCall::micro_batch, "micro_batch", after, location, [&] {
+    if (policies_.accumulation == Accumulation::sharded)
+      announce(last ? JoinedCall::last_micro_batch : JoinedCall::micro_batch, 0, location);
+    if (state_.begin_micro_batch(last)) end_micro_batch(after, location);
+  });
+}
+
+template <MemorySpace Space>
+int TrainingEngine<Space>::join(bool has_batch, stream after, const here& location) {
+  int active = 0;
+  call(StepCall::between_steps, "join", after, location, [&] {
+    check_no_scope("join", location);
+    if (state_.accumulates()) fail(StepFault::step_in_progress, "join", location);
+    active = join_.begin(comms_, has_batch, policies_.stage == 3 || policies_.accumulation == Accumulation::sharded,
+                         location);
+    state_.set_idle(join_.idle());
+    if (!join_.uneven()) return;
+    if (gatherer_ != nullptr) gatherer_->stop_prefetching(after);
+    // A gradient's memory is taken before `ready` is announced: then no rank may wait for the groups.
+    if (gatherer_ != nullptr && policies_.hybrid) reducer_.postpone();
+    if (options_.average_over_active) scaling_.weigh(static_cast<double>(comms_.all().size()) / active);
+  });
+  return active;
+}
+
+template <MemorySpace Space>
+void TrainingEngine<Space>::step(const StepOptions& options, stream after, const here& location) {
+  call(StepCall::step, "step", after, location, [&] {
+    step_options_.check(options, scaling_.scaler().on(), context("step", location));
+    end_joined_calls(after, location);
+    start_reductions(after, location);
+    try {
+      if (!capture_.recording()) step_options_.note(comms_.all(), options, context("step", location));
+    } catch (const RevokedError&) {
+      reducer_.explain();
+    }
+    std::optional<GradientFactor> factor;
+    if (scaling_.inspects()) {
+      reducer_.finish_all(after);
+      factor = scaling_.enqueue(parameters_, shards_, comms_.reducing(), after, location);
+      if (!factor) inspect(after, location);
+    }
+    check_no_scope("step", location);
+    for (std::size_t i = 0; i < reducer_.count() && !state_.skipped(); ++i) {
+      reducer_.finish(i, after);
+      shards_.update(i, options, factor.value_or(GradientFactor{scaling_.factor()}), !factor, after, location);
+      shards_.start_gather(i, after, location);
+    }
+    reducer_.finish_all(after);
+    end_step(after, location);
+  });
+}
+
+template <MemorySpace Space>
+void TrainingEngine<Space>::reduce(stream after, const here& location) {
+  call(StepCall::reduce, "reduce", after, location, [&] {
+    end_joined_calls(after, location);
+    start_reductions(after, location);
+    if (scaling_.inspects()) inspect(after, location);
+    reducer_.finish_all(after);
+    state_.reduced();
+  });
+}
+
+template <MemorySpace Space>
+void TrainingEngine<Space>::update(const StepOptions& options, stream after, const here& location) {
+  call(StepCall::update, "update", after, location, [&] {
+    step_options_.check(options, scaling_.scaler().on(), context("update", location));
+    step_options_.note(comms_.all(), options, context("update", location));
+    check_no_scope("update", location);
+    for (std::size_t i = 0; i < reducer_.count() && !state_.skipped(); ++i)
+      shards_.update(i, options, {scaling_.factor()}, true, after, location);
+    state_.updated();
+  });
+}
+
+template <MemorySpace Space>
+void TrainingEngine<Space>::gather(stream after, const here& location) {
+  call(StepCall::gather, "gather", after, location, [&] {
+    check_no_scope("gather", location);
+    end_step(after, location);
+  });
+}
+
+template <MemorySpace Space>
+std::vector<Segment<Space>> TrainingEngine<Space>::owned(const here& location) {
+  check(StepCall::owned, "owned", location);
+  return state_.skipped() ? std::vector<Segment<Space>>() : shards_.segments(scaling_.factor());
+}
+
+template <MemorySpace Space>
+void TrainingEngine<Space>::for_each_full_weight(
+    const std::function<void(const std::string&, Span<const AnyElement, Space>)>& f, stream after,
+    const here& location) {
+  call(StepCall::between_steps, "for_each_full_weight", after, location, [&] {
+    step_options_.compare(comms_.all(), context("for_each_full_weight", location));
+    Unsharded<Space> scope;  // of the unit of the last parameter
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      if (parameters_[i].buffer) continue;
+      if (gatherer_ != nullptr) scope.hold_only(gatherer_, gatherer_->unit_of(i), after, location);
+      f(parameters_[i].name, parameters_[i].value_now());
+    }
+  });
+}
+
+template <MemorySpace Space>
+void TrainingEngine<Space>::release(stream after, const here& location) {
+  call(StepCall::between_steps, "release", after, location, [&] {
+    check_no_scope("release", location);
+    if (state_.swapped_in()) fail(StepFault::average_swapped_in, "release", location);
+    step_options_.compare(comms_.all(), context("release", location));
+    if (gatherer_ != nullptr) gatherer_->make_whole(account(), after, location);
+    parameters_.release();
+    state_.release();
+  });
+}
+
+template <MemorySpace Space>
+TrainingState<Space> TrainingEngine<Space>::state(const here& location) {
+  check_resumable(StepCall::load, "state", location);
+  return state_now();
+}
+
+template <MemorySpace Space>
+void TrainingEngine<Space>::replicate(const Recovery<Space>* earlier, const here& location) {
+  comms_.guard([&] {
+    replicas_ =
+        std::make_unique<Replicas<Space>>(comms_.all(), state_now(), policies_.stage == 0,
+                                          earlier == nullptr ? 0 : earlier->version().number, account(), location);
+    if (earlier == nullptr) return commit({}, location);
+    steps_ = earlier->version().steps;
+    const auto copy = [&] { return earlier->copy_to(comms_.all(), state_now(), location), true; };
+    restore(StepCall::load, earlier->version().counters, {}, location, copy);
+  });
+}
+
+template <MemorySpace Space>
+std::unique_ptr<Replicas<Space>> TrainingEngine<Space>::take_replicas() {
+  if (replicas_ != nullptr) replicas_->capture(state_now(), {});
+  return std::move(replicas_);
+}
+
+template <MemorySpace Space>
+void TrainingEngine<Space>::unshard(Unsharded<Space>& scope, const void* identity, stream after, const here& location) {
+  const Guard guard(device_);
+  comms_.guard([&] {
+    check(StepCall::unshard, "unshard", location);
+    const flight::Label label({.step = steps_, .phase = "unshard"});
+    calls_.enter(after);
+    const auto unit = gatherer_->unit_of(parameters_.index_of(identity, context("unshard", location)));
+    if (!unit) return;
+    try {
+      if (join_.announces() && !gatherer_->unsharded(*unit)) {
+        if (*state_.evaluations() > 0) fail(StepFault::evaluation_in_uneven_step, "unshard", location);
+        announce(JoinedCall::unshard, *unit, location);
+      }
+      scope.hold(gatherer_, *unit, after, location);
+    } catch (const RevokedError&) {
+      explain_revocation(location);
+    }
+  });
+}
+
+template <MemorySpace Space>
+void TrainingEngine<Space>::explain_revocation(const here& location) {
+  try {
+    settle(location);
+  } catch (...) {
+    comms_.revoke_and_rethrow();
+  }
+  comms_.revoke_and_rethrow();
+}
+
+template <MemorySpace Space>
+void TrainingEngine<Space>::check(StepCall which, const char* operation, const here& location) const {
+  if (const StepFault fault = state_.fault(which, reducer_.started()); fault != StepFault::none)
+    fail(fault, operation, location);
+}
+
+template <MemorySpace Space>
+void TrainingEngine<Space>::fail(StepFault fault, const char* operation, const here& location,
+                                 std::string_view subject) const {
+  throw InvalidState(message_of(fault, subject), context(operation, location));
+}
+
+template <MemorySpace Space>
+ErrorContext TrainingEngine<Space>::context(std::string_view operation, const here& location) const {
+  const auto& comm = comms_.all();
+  return {operation, comm.backend(), comm.rank(), comm.size(), location};
+}
+
+template <MemorySpace Space>
+void TrainingEngine<Space>::check_resumable(StepCall which, const char* operation, const here& location) {
+  check(which, operation, location);
+  comms_.guard([&] { settle(location); });
+  check_no_gradients(operation, location);
+  if (state_.swapped_in()) fail(StepFault::average_swapped_in, operation, location);
+}
+
+template <MemorySpace Space>
+void TrainingEngine<Space>::check_no_gradients(const char* operation, const here& location) const {
+  if (state_.accumulates() || parameters_.steps().has_gradients(parameters_.entries()))
+    fail(StepFault::gradients_unsaved, operation, location);
+}
+
+template <MemorySpace Space>
+void TrainingEngine<Space>::check_no_scope(const char* operation, const here& location) const {
+  if (gatherer_ == nullptr) return;
+  if (const std::string* unit = gatherer_->unsharded(); unit != nullptr)
+    fail(StepFault::weights_unsharded, operation, location, *unit);
+}
+
+template <MemorySpace Space>
+TrainingState<Space> TrainingEngine<Space>::state_now() {
+  return {StateLister<Space>(buckets_.all(), parameters_, comms_, parts_, averages_.living()).arrays(),
+          counters_of(parameters_, scaling_.scaler())};
+}
+
+template <MemorySpace Space>
+void TrainingEngine<Space>::make_ready(std::size_t index, stream after, const here& location) {
+  const auto& entry = parameters_[index];
+  const bool last_use = parameters_.steps().ready(index, entry, context("ready", location));
+  if (!join_.idle() && reducer_.compares_order()) announce(JoinedCall::ready, index, location);
+  reducer_.written_on(index, after);  // by this use, whichever micro-batch sends it
+  if (!last_use) return;
+  if (entry.owned) {
+    entry.owned->prepare_gradient(after);
+    entry.owned->sent = true;
+  }
+  if (guard_.checks(steps_) && !scaling_.scaler().on())
+    guard_.check_gradient(entry, steps_, after, context("ready", location));
+  if (state_.in_last_micro_batch() || policies_.accumulation == Accumulation::sharded)
+    reducer_.ready(index, after, location);
+}
+
+template <MemorySpace Space>
+void TrainingEngine<Space>::end_joined_calls(stream after, const here& location) {
+  if (!join_.idle()) return announce(JoinedCall::end, 0, location);
+  join_.follow(comms_, location, [&](JoinedCall which, std::size_t index) {
+    if (which == JoinedCall::unshard) {
+      Unsharded<Space>().hold(gatherer_, index, after, location);
+    } else if (which == JoinedCall::ready) {
+      make_ready(index, after, location);
+    } else {
+      if (state_.begin_micro_batch(which == JoinedCall::last_micro_batch)) end_micro_batch(after, location);
+      // Below stage 3 the other ranks may wait for these in ready, until their gradients have memory.
+      if (policies_.stage == 2) start_rest(after, location);
+    }
+  });
+}
+
+template <MemorySpace Space>
+void TrainingEngine<Space>::end_micro_batch(stream after, const here& location) {
+  const bool sharded = policies_.accumulation == Accumulation::sharded;
+  check_complete("micro_batch", location);
+  if (sharded) {
+    start_rest(after, location);
+    reducer_.finish_all(after);
+  }
+  reducer_.restart(true);
+  parameters_.begin_micro_batch(sharded);
+}
+
+template <MemorySpace Space>
+void TrainingEngine<Space>::start_reductions(stream after, const here& location) {
+  check_complete("reduce", location);
+  start_rest(after, location);
+  // After all reductions: a peer may wait for one of these before it joins this call.
+  if (options_.allow_unused) parameters_.steps().agree_on_unused(comms_.all(), location);
+}
+
+template <MemorySpace Space>
+void TrainingEngine<Space>::check_complete(const char* operation, const here& location) const {
+  if (!join_.idle())
+    parameters_.steps().check_complete(parameters_.entries(), options_.allow_unused, context(operation, location));
+}
+
+template <MemorySpace Space>
+void TrainingEngine<Space>::start_rest(stream after, const here& location) {
+  reducer_.start_rest(after, location, [&](std::size_t index) {
+    if (options_.allow_unused || join_.idle()) parameters_.zero_unused(index, policies_, comms_.all().size(), after);
+  });
+}
+
+template <MemorySpace Space>
+void TrainingEngine<Space>::inspect(stream after, const here& location) {
+  reducer_.finish_all(after);
+  if (!scaling_.apply(parameters_, shards_, comms_.reducing(), after, context("step", location))) state_.skip();
+}
+
+template <MemorySpace Space>
+void TrainingEngine<Space>::end_step(stream after, const here& location) {
+  shards_.gather(after, location);
+  reducer_.restart(false);
+  parameters_.begin_step();
+  scaling_.begin_step();
+  join_.end_step();
+  if (gatherer_ != nullptr) gatherer_->restart(after);
+  if (guard_.checks(steps_))
+    guard_.check_weights(parameters_, shards_, comms_, shards_weights(), steps_, after, context("step", location));
+  state_.finish();
+  ++steps_;
+  commit(after, location);
+}
+
+}  // namespace distx::detail

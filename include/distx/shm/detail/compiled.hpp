@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+// The templates of shm/ in the compiled part of the library. DISTX_COMPILED is `extern` where they are declared,
+// and nothing where they are defined.
+#include "distx/comm/any_communicator.hpp"
+#include "distx/shm/communicator.hpp"
+
+namespace distx {
+
+DISTX_COMPILED template ShmCommunicator::ShmCommunicator(AnyConnector&, Timeout);
+
+}  // namespace distx
+
+namespace distx::detail {
+
+DISTX_COMPILED template class BasicCommunicator<ShmCommunicator, shared_memory::Backend>;
+DISTX_COMPILED template class CommunicatorModel<ShmCommunicator>;
+
+}  // namespace distx::detail
