@@ -142,7 +142,7 @@ class TrainingEngine {
         factor = scaling_.enqueue(parameters_, shards_, comms_.reducing(), after, location);
         if (!factor) inspect(after, location);
       }
-      check_no_scope("step", location);
+      await_readers("step", after, location);
       for (std::size_t i = 0; i < reducer_.count() && !state_.skipped(); ++i) {
         reducer_.finish(i, after);
         shards_.update(i, options, factor.value_or(GradientFactor{scaling_.factor()}), !factor, after, location);
@@ -158,6 +158,7 @@ class TrainingEngine {
       start_reductions(after, location);
       if (scaling_.inspects()) inspect(after, location);
       reducer_.finish_all(after);
+      await_readers("reduce", after, location);
       state_.reduced();
     });
   }
@@ -165,7 +166,7 @@ class TrainingEngine {
     call(StepCall::update, "update", after, location, [&] {
       step_options_.check(options, scaling_.scaler().on(), context("update", location));
       step_options_.note(comms_.all(), options, context("update", location));
-      check_no_scope("update", location);
+      await_readers("update", after, location);
       for (std::size_t i = 0; i < reducer_.count() && !state_.skipped(); ++i)
         shards_.update(i, options, {scaling_.factor()}, true, after, location);
       state_.updated();
@@ -215,8 +216,7 @@ class TrainingEngine {
   template <class F>
   void change_values(stream after, const here& location, F&& change) {
     call(StepCall::between_steps, "swap_in", after, location, [&] {
-      check_no_scope("swap_in", location);
-      if (gatherer_ != nullptr) gatherer_->invalidate(after);
+      await_readers("swap_in", after, location);
       change();
       shards_.gather(after, location);
     });
@@ -257,8 +257,7 @@ class TrainingEngine {
   void restore(StepCall which, const TrainingCounters& counters, stream after, const here& location, F&& change) {
     call(which, "load", after, location, [&] {
       check_resumable(which, "load", location);
-      check_no_scope("load", location);
-      if (gatherer_ != nullptr) gatherer_->invalidate(after);
+      await_readers("load", after, location);
       state_.set_incomplete(true);
       if (!change()) return;
       state_.set_incomplete(false);
@@ -380,9 +379,13 @@ class TrainingEngine {
       fail(StepFault::gradients_unsaved, operation, location);
   }
   void check_no_scope(const char* operation, const here& location) const {
-    if (gatherer_ == nullptr) return;
-    if (const std::string* unit = gatherer_->unsharded(); unit != nullptr)
-      fail(StepFault::weights_unsharded, operation, location, *unit);
+    const std::string* const unit = gatherer_ == nullptr ? nullptr : gatherer_->unsharded();
+    if (unit != nullptr) fail(StepFault::weights_unsharded, operation, location, *unit);
+  }
+  /// Blocks until this rank may change its shards of the weights: no rank has a scope of `unshard`.
+  void await_readers(const char* operation, stream after, const here& location) {
+    check_no_scope(operation, location);
+    if (gatherer_ != nullptr) gatherer_->await_readers(after, location);
   }
 
   [[nodiscard]] TrainingState<Space> state_now() {
@@ -417,15 +420,11 @@ class TrainingEngine {
   void end_joined_calls(stream after, const here& location) {
     if (!join_.idle()) return announce(JoinedCall::end, 0, location);
     join_.follow(comms_, location, [&](JoinedCall which, std::size_t index) {
-      if (which == JoinedCall::unshard) {
-        Unsharded<Space>().hold(gatherer_, index, after, location);
-      } else if (which == JoinedCall::ready) {
-        make_ready(index, after, location);
-      } else {
-        if (state_.begin_micro_batch(which == JoinedCall::last_micro_batch)) end_micro_batch(after, location);
-        // Below stage 3 the other ranks may wait for these in ready, until their gradients have memory.
-        if (policies_.stage == 2) start_rest(after, location);
-      }
+      if (which == JoinedCall::unshard) return Unsharded<Space>().hold(gatherer_, index, after, location);
+      if (which == JoinedCall::ready) return make_ready(index, after, location);
+      if (state_.begin_micro_batch(which == JoinedCall::last_micro_batch)) end_micro_batch(after, location);
+      // Below stage 3 the other ranks may wait for these in ready, until their gradients have memory.
+      if (policies_.stage == 2) start_rest(after, location);
     });
   }
   void end_micro_batch(stream after, const here& location) {
