@@ -162,8 +162,8 @@ class DataParallel {
   /// Makes the weights of the parameters' units whole until the returned scope ends; takes what `ready` takes.
   ///
   /// At stage 3 collective over the ranks that shard, in the same order on every rank; below it does nothing. The
-  /// weights are read-only: a write is lost, or, where weights are mapped (`.map_weights`), changes the training or ends
-  /// the process by a signal.
+  /// weights are read-only: a write is lost, or, where weights are mapped (`.map_weights`), changes the training or
+  /// ends the process by a signal.
   /// @throws InvalidArgument for what is not a parameter of the training
   /// @throws MismatchError on every rank if the ranks unshard different units; where weights are mapped, at the latest
   ///   from `step` or `reduce`
