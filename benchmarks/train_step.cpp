@@ -39,6 +39,7 @@ struct Settings {
   Eigen::Index width = 1024;
   Eigen::Index batch = 64;
   std::uint64_t bucket_bytes = distx::DataParallelOptions{}.bucket_bytes;
+  bool map_weights = true;
   std::vector<std::string> modes{"alone", "overlap", "blocking"};
   int rounds = 20;
   int steps = 10;
@@ -62,6 +63,9 @@ struct Settings {
     app.add_option("--batch", batch, "samples of a rank in each step")->check(count)->capture_default_str();
     app.add_option("--bucket-bytes", bucket_bytes, "of gradients reduced together, such as 1MiB")
         ->transform(CLI::AsSizeValue(false))
+        ->capture_default_str();
+    app.add_option("--map-weights", map_weights,
+                   "whether ranks of one host read each other's weights in place, at stage 3")
         ->capture_default_str();
     app.add_option("--modes", modes, "of alone (nothing is communicated), overlap, and blocking")
         ->delimiter(',')
@@ -107,8 +111,10 @@ struct Clocked {
 };
 
 Training make_training(Any& comm, const timing::Mlp& model, const Settings& settings, bool overlap) {
-  const distx::DataParallelOptions options{
-      .bucket_bytes = settings.bucket_bytes, .overlap = overlap, .stage = settings.zero};
+  const distx::DataParallelOptions options{.bucket_bytes = settings.bucket_bytes,
+                                           .overlap = overlap,
+                                           .stage = settings.zero,
+                                           .map_weights = settings.map_weights};
   if (settings.optimizer == "adamw") return Training(comm, model.parameters(), distx::AdamW{}, options);
   return Training(comm, model.parameters(), distx::SGD{.momentum = 0.9}, options);
 }

@@ -24,8 +24,11 @@ std::string readable(std::uint64_t bytes) {
   return fmt::format("{:.{}f} {}", value, unit == 0 ? 0 : value < 99.95 ? 2 : 1, units[unit]);
 }
 
-void print_table(std::uint64_t parameters, std::uint64_t ranks, const distx::BytesPerParameter& bytes) {
-  const auto planned = [&](std::uint64_t count, int stage) { return distx::plan(parameters, count, stage, bytes); };
+void print_table(std::uint64_t parameters, std::uint64_t ranks, const distx::BytesPerParameter& bytes,
+                 bool share_memory) {
+  const auto planned = [&](std::uint64_t count, int stage) {
+    return distx::plan(parameters, count, stage, bytes, false, share_memory);
+  };
   fmt::print("Memory of one rank, without activations and buffers in flight\n\n{:>10}", "ranks");
   for (int stage = 0; stage <= 3; ++stage) fmt::print("{:>12}", fmt::format("stage {}", stage));
   fmt::print("\n");
@@ -46,10 +49,10 @@ void print_table(std::uint64_t parameters, std::uint64_t ranks, const distx::Byt
 }
 
 nlohmann::json as_json(std::uint64_t parameters, std::uint64_t ranks, const std::string& precision,
-                       const distx::BytesPerParameter& bytes) {
+                       const distx::BytesPerParameter& bytes, bool share_memory) {
   nlohmann::json stages = nlohmann::json::array();
   for (int stage = 0; stage <= 3; ++stage) {
-    const auto plan = distx::plan(parameters, ranks, stage, bytes);
+    const auto plan = distx::plan(parameters, ranks, stage, bytes, false, share_memory);
     stages.push_back({{"stage", stage},
                       {"weights", plan.weights},
                       {"gradients", plan.gradients},
@@ -67,6 +70,7 @@ int main(int argc, char** argv) {
   double parameters = 0;
   std::uint64_t ranks = 1;
   std::string precision = "f32";
+  bool share_memory = false;
   bool json = false;
   const auto whole = [](const std::string& text) -> std::string {
     double value = 0;
@@ -90,14 +94,16 @@ int main(int argc, char** argv) {
   app.add_option("--precision", precision, "f32, or mixed: 2 bytes for weights and gradients, float32 in the optimizer")
       ->check(CLI::IsMember({"f32", "mixed"}))
       ->capture_default_str();
+  app.add_flag("--share-memory", share_memory,
+               "the ranks are threads or use shared memory: at stage 3 they send no weights");
   app.add_flag("--json", json, "print one JSON object with the bytes of each stage instead of tables");
 
   return examples::run(app, argc, argv, [&] {
     const auto bytes = precision == "mixed" ? distx::mixed_precision<> : distx::full_precision<>;
     const auto number = static_cast<std::uint64_t>(parameters);
     if (json)
-      fmt::print("{}\n", as_json(number, ranks, precision, bytes).dump(2));
+      fmt::print("{}\n", as_json(number, ranks, precision, bytes, share_memory).dump(2));
     else
-      print_table(number, ranks, bytes);
+      print_table(number, ranks, bytes, share_memory);
   });
 }

@@ -20,7 +20,10 @@ auto with_optimizer(const TrainingFlags& flags, F&& f) {
 }
 
 distx::DataParallelOptions options_of(const TrainingFlags& flags) {
-  return {.bucket_bytes = flags.bucket_kib << 10, .stage = flags.zero, .clip_norm = flags.clip};
+  return {.bucket_bytes = flags.bucket_kib << 10,
+          .stage = flags.zero,
+          .clip_norm = flags.clip,
+          .map_weights = !flags.gather_weights};
 }
 
 template <class Training, class... Policies, class Parameters>
@@ -77,11 +80,12 @@ MeshTraining make_training(const Grid& mesh, const distx::TensorParameterList<>&
   });
 }
 
-distx::TrainingPlan plan(const TrainingFlags& flags, const WeightCounts& weights, int ranks) {
+distx::TrainingPlan plan(const TrainingFlags& flags, const WeightCounts& weights, int ranks, bool share_memory) {
   const auto one = [&]<class Optimizer>(std::size_t count, const Optimizer&) {
     const auto bytes = flags.short_weights() ? distx::mixed_precision<Optimizer> : distx::full_precision<Optimizer>;
     return count == 0 ? distx::TrainingPlan{}
-                      : distx::plan(count, static_cast<std::uint64_t>(ranks), flags.zero, bytes);
+                      : distx::plan(count, static_cast<std::uint64_t>(ranks), flags.zero, bytes, false,
+                                    share_memory && !flags.gather_weights);
   };
   return with_optimizer(flags, [&](const auto& optimizer) {
     if constexpr (requires { optimizer.matrices; })

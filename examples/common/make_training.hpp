@@ -40,6 +40,7 @@ MeshTraining make_training(const Grid& mesh, const distx::TensorParameterList<>&
                            const TrainingFlags& flags);
 
 /// Returns the memory and traffic of each rank that the formula predicts for these flags.
-distx::TrainingPlan plan(const TrainingFlags& flags, const WeightCounts& weights, int ranks);
+/// @param share_memory  whether the ranks can read each other's memory
+distx::TrainingPlan plan(const TrainingFlags& flags, const WeightCounts& weights, int ranks, bool share_memory);
 
 }  // namespace examples

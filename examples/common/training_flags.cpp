@@ -27,6 +27,8 @@ void TrainingFlags::describe(CLI::App& app) {
   app.add_option("--bucket-kib", bucket_kib, "size of the gradient buckets; 0: one bucket per parameter")
       ->check(CLI::Range(std::size_t{0}, std::size_t{1} << 30))
       ->capture_default_str();
+  app.add_flag("--gather-weights", gather_weights,
+               "at stage 3, gather weights also where ranks share memory and could map them");
 }
 
 void TrainingFlags::check(const std::string& batch_flag, std::size_t batch) const {

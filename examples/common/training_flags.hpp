@@ -22,6 +22,7 @@ struct TrainingFlags {
   double clip = std::numeric_limits<double>::infinity();
   std::optional<double> learning_rate{};
   std::size_t bucket_kib = 256;
+  bool gather_weights = false;                  ///< at stage 3, also where ranks share memory
   bool elastic = false;                         ///< continues on fewer ranks; only where a program offers it
   std::map<std::string, double> usual_rates{};  ///< by optimizer, for this model
 

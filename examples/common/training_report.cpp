@@ -49,7 +49,9 @@ nlohmann::json json_of(const distx::observe::MemoryLedger& ledger) {
 
 TrainingCost::TrainingCost(distx::AnyCommunicator<>& comm, const StepTimes& sums, std::size_t steps,
                            const distx::observe::MemoryLedger& mine, const distx::observe::Ledger& sent)
-    : memory(gather_ledgers(comm, mine)), traffic(distx::sum_over_ranks(sent, comm)) {
+    : memory(gather_ledgers(comm, mine)),
+      traffic(distx::sum_over_ranks(sent, comm)),
+      share_memory(comm.backend() == "threads" || comm.backend() == "shm") {
   const auto of_a_step = [&](double sum) { return average_over_ranks(comm, sum) / static_cast<double>(steps); };
   times = {of_a_step(sums.compute), of_a_step(sums.communication), of_a_step(sums.update)};
 }
@@ -65,7 +67,7 @@ std::string TrainingCost::to_string() const {
 nlohmann::json TrainingCost::json(const TrainingFlags& flags, const WeightCounts& weights) const {
   auto ledgers = nlohmann::json::array();
   for (const auto& ledger : memory) ledgers.push_back(json_of(ledger));
-  const auto planned = plan(flags, weights, static_cast<int>(memory.size()));
+  const auto planned = plan(flags, weights, static_cast<int>(memory.size()), share_memory);
   return {{"seconds_per_step",
            {{"compute", times.compute}, {"exposed_communication", times.communication}, {"update", times.update}}},
           {"parameters", weights.all},

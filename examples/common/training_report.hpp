@@ -21,6 +21,7 @@ struct TrainingCost {
   StepTimes times;                                   ///< of one step, in seconds, the mean over ranks
   std::vector<distx::observe::MemoryLedger> memory;  ///< of every rank
   distx::observe::Ledger traffic;                    ///< of all ranks together
+  bool share_memory = false;                         ///< whether ranks read each other's memory
 
   /// Gathers every rank's. Collective.
   /// @param times the sums over `steps`

@@ -26,6 +26,9 @@ expect("mixed on 64", held, [
 ])
 plain = json.loads(run("--parameters", "1000", "--ranks", "4", "--json").stdout)
 expect("f32 on 4", [stage["total"] for stage in plain["stages"]], [16000, 10000, 7000, 4000])
+expect("f32 on 4, sent", [stage["sent"] for stage in plain["stages"]], [6000, 6000, 6000, 9000])
+shared = json.loads(run("--parameters", "1000", "--ranks", "4", "--share-memory", "--json").stdout)
+expect("sent with shared memory", [stage["sent"] for stage in shared["stages"]], [6000, 6000, 6000, 3000])
 table = run("--parameters", "7.5e9", "--ranks", "64", "--precision", "mixed")
 expect("the table's status", table.returncode, 0)
 for figure in ("120.0 GB", "31.41 GB", "16.64 GB", "1.88 GB"):

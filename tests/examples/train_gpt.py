@@ -115,17 +115,17 @@ def splits(how):
 
 
 def costs(how):
-    """Ranks that do not divide the weights, too. Stage 3 gathers most weights twice a step, the vectors of the tokens, which
+    """Ranks that do not divide the weights, too. Stage 3 sends no weights if it maps them; otherwise it gathers most weights twice a step, the vectors of the tokens, which
     are used at both ends, a third time, and those of the places, which have nothing before them, once."""
     few = ["--steps", "4", "--sample", "0", "--batch", "2"]
     for precision, size in (("f32", 4), ("bf16", 2)):
         for ranks in (2, 3):
-            for stage in range(4):
-                said = report(how["threads"](ranks), *few, "--zero", str(stage), "--precision", precision)
-                name = f"stage {stage} in {precision} on {ranks}"
+            for stage, flags in ((0, ()), (1, ()), (2, ()), (3, ()), (3, ("--gather-weights",))):
+                said = report(how["threads"](ranks), *few, "--zero", str(stage), "--precision", precision, *flags)
+                name = " ".join((f"stage {stage} in {precision} on {ranks}", *flags))
                 padding = 64 * 16  # arrays, of which each begins on a line of 64 bytes
                 held_as_planned(name, said, padding)
-                more = size * 32 * (said["vocabulary"] - 32) * (ranks - 1) / ranks if stage == 3 else 0
+                more = size * 32 * (said["vocabulary"] - 32) * (ranks - 1) / ranks if flags else 0
                 planned, sent = said["plan"]["sent"] + more, sent_per_step(said)
                 print(f"{name}: a step sends {sent:.0f} bytes, planned {planned:.0f}", flush=True)
                 if abs(sent - planned) > padding:

@@ -203,7 +203,7 @@ TEST_CASE("an evaluation has its own order of unshard while a moving average is 
   toy::on_ranks(2, [](distx::ThreadCommunicator& comm) {
     distx::Metered<distx::ThreadCommunicator> metered(comm.share());
     const auto parameters = stages::owned();
-    stages::Training training(metered, parameters, distx::SGD{}, {.stage = 3});
+    stages::Training training(metered, parameters, distx::SGD{}, {.stage = 3, .map_weights = false});
     auto average = training.average(0.5);
     for (std::size_t k = 0; k < 2; ++k) step(training, parameters, k);
     const auto before = metered.ledger();

@@ -93,8 +93,9 @@ std::size_t padded(const std::vector<std::size_t>& sizes) {
   return elements;
 }
 
+/// @param maps  whether ranks read each other's weights in place at stage 3
 template <class T>
-void check_held(const std::vector<std::size_t>& sizes) {
+void check_held(const std::vector<std::size_t>& sizes, bool maps) {
   constexpr auto each = Precisions<T>::bytes;
   constexpr std::size_t workspace = std::same_as<T, float> ? 0 : 4 * 16384;  // where short gradients are converted
   const std::size_t elements = padded<T>(sizes);
@@ -105,8 +106,8 @@ void check_held(const std::vector<std::size_t>& sizes) {
         CAPTURE(stage);
         CAPTURE(bytes);
         const auto n = static_cast<std::size_t>(ranks);
-        const auto plan = distx::plan(elements, n, stage, each);
-        const auto all = step<T>(ranks, sizes, {.bucket_bytes = bytes, .stage = stage});
+        const auto plan = distx::plan(elements, n, stage, each, false, maps);
+        const auto all = step<T>(ranks, sizes, {.bucket_bytes = bytes, .stage = stage, .map_weights = maps});
         const std::size_t line = 64 / sizeof(T) * (all.front().buckets + 1);  // parts of a bucket differ by one line
         std::size_t weights = 0, gradients = 0, optimizer = 0;
         for (const auto& seen : all) {
@@ -124,19 +125,20 @@ void check_held(const std::vector<std::size_t>& sizes) {
           optimizer += memory.optimizer.held;
           CHECK(memory.in_flight.peak == memory.in_flight.held);  // the pools have sufficed
           const std::size_t whole = elements * each.weights;
-          CHECK(memory.in_flight.held <= (stage < 2 ? 0 : stage == 2 ? whole : 2 * whole) + workspace);
+          CHECK(memory.in_flight.held <= (stage < 2 ? 0 : stage == 2 || maps ? whole : 2 * whole) + workspace);
           CHECK(memory.total.held ==
                 memory.weights.held + memory.gradients.held + memory.optimizer.held + memory.in_flight.held);
           CHECK(memory.total.peak >= memory.total.held);
         }
-        if (stage == 3) CHECK(weights >= elements * each.weights);  // every rank has as much as the one with most
+        if (stage == 3 && maps) CHECK(weights == elements * each.weights);
+        if (stage == 3 && !maps) CHECK(weights >= elements * each.weights);  // every rank as much as the one with most
         if (stage >= 2) CHECK(gradients == elements * each.gradients);
         if (stage >= 1) CHECK(optimizer == elements * each.optimizer);
       }
 }
 
 template <class T>
-void check_sent(const std::vector<std::size_t>& sizes) {
+void check_sent(const std::vector<std::size_t>& sizes, bool maps) {
   for (const int ranks : {1, 2, 3, 4, 7, 8})
     for (const int stage : {0, 1, 2, 3})
       for (const bool borrowed : {false, true})
@@ -147,11 +149,15 @@ void check_sent(const std::vector<std::size_t>& sizes) {
           CAPTURE(borrowed);
           std::size_t sent = 0, received = 0;
           for (const auto& seen :
-               step<T>(ranks, sizes, {.bucket_bytes = 4_KiB, .overlap = overlap, .stage = stage}, borrowed)) {
+               step<T>(ranks, sizes, {.bucket_bytes = 4_KiB, .overlap = overlap, .stage = stage, .map_weights = maps},
+                       borrowed)) {
             sent += seen.traffic.total().sent_bytes;
             received += seen.traffic.total().received_bytes;
           }
-          CHECK(sent == (stage == 3 ? 3 : 2) * sizeof(T) * padded<T>(sizes) * static_cast<std::size_t>(ranks - 1));
+          CHECK(sent == (stage < 3 ? 2
+                         : maps    ? 1
+                                   : 3) *
+                            sizeof(T) * padded<T>(sizes) * static_cast<std::size_t>(ranks - 1));
           CHECK(received == sent);
         }
 }
@@ -160,27 +166,35 @@ void check_sent(const std::vector<std::size_t>& sizes) {
 
 TEST_CASE("bytes held equal the formula plus padding and buckets in flight") {
   const std::vector<std::size_t> sizes = {17, 1, 20000, 64, 3, 1000, 33, 7};
-  check_held<float>(sizes);
-  check_held<bfloat16>(sizes);
+  for (const bool maps : {true, false}) {
+    CAPTURE(maps);
+    check_held<float>(sizes, maps);
+    check_held<bfloat16>(sizes, maps);
+  }
 }
 
 TEST_CASE("pools hold three buckets and two units, whatever the size of the model") {
   const std::vector<std::size_t> sizes(30, 1024);
-  const auto all = step(2, sizes, {.bucket_bytes = 4_KiB, .stage = 3});
-  for (const auto& seen : all) {
-    CHECK(seen.buckets == 30);
-    CHECK(seen.memory.in_flight.held == (3 + 2 * 3) * 4_KiB);  // three buckets, two units of three
-    CHECK(seen.memory.in_flight.peak == seen.memory.in_flight.held);
-  }
+  for (const bool maps : {true, false})
+    for (const auto& seen : step(2, sizes, {.bucket_bytes = 4_KiB, .stage = 3, .map_weights = maps})) {
+      CHECK(seen.buckets == 30);
+      CHECK(seen.memory.in_flight.held == (3 + (maps ? 0 : 2 * 3)) * 4_KiB);  // three buckets, two units of three
+      CHECK(seen.memory.in_flight.peak == seen.memory.in_flight.held);
+    }
 }
 
-TEST_CASE("a step sends 2, 2, 2 and 3 times the parameters at stages 0 to 3, without each rank's own shard") {
+TEST_CASE(
+    "a step sends 2, 2, 2 and 3 times the parameters at stages 0 to 3, without each rank's own shard; 1 if mapped") {
   const std::vector<std::size_t> sizes = {64, 32, 20000, 64, 32, 1056, 32, 160};  // whole lines
-  check_sent<float>(sizes);
-  check_sent<bfloat16>(sizes);
-  for (const int stage : {0, 1, 2, 3}) {  // the plan's own figure, of the rank that sends most
-    std::size_t sent = 0;
-    for (const auto& seen : step(4, sizes, {.stage = stage})) sent += seen.traffic.total().sent_bytes;
-    CHECK(sent == 4 * distx::plan(padded<float>(sizes), 4, stage).sent);
+  for (const bool maps : {true, false}) {
+    CAPTURE(maps);
+    check_sent<float>(sizes, maps);
+    check_sent<bfloat16>(sizes, maps);
+    for (const int stage : {0, 1, 2, 3}) {  // the plan's own figure, of the rank that sends most
+      std::size_t sent = 0;
+      for (const auto& seen : step(4, sizes, {.stage = stage, .map_weights = maps}))
+        sent += seen.traffic.total().sent_bytes;
+      CHECK(sent == 4 * distx::plan(padded<float>(sizes), 4, stage, distx::full_precision<>, false, maps).sent);
+    }
   }
 }

@@ -58,6 +58,15 @@ TEST_CASE("Replicate adds three shards of weights and optimizer states, and one 
     }
 }
 
+TEST_CASE("mapped weights are not sent, and change nothing below stage 3") {
+  for (const int stage : {0, 1, 2, 3}) {
+    const auto gathered = distx::plan(4096, 4, stage);
+    const auto mapped = distx::plan(4096, 4, stage, distx::full_precision<>, false, true);
+    CHECK(mapped.total() == gathered.total());
+    CHECK(gathered.sent - mapped.sent == (stage == 3 ? 2 * 4 * 3072 : 0));
+  }
+}
+
 }  // namespace
 
 TEST_CASE("the plan of mixed precision equals Table 1 of the paper to its printed digits") {

@@ -129,7 +129,7 @@ TEST_CASE("each parameter has its optimizer's state only, and whole parameters a
           const auto n = static_cast<std::size_t>(ranks);
           // Beyond an even share: a line of each bucket, or one matrix.
           const std::size_t more = whole ? 4 * sizes.largest : 64 * 9;
-          std::size_t states = 0, gradients = 0;
+          std::size_t states = 0, gradients = 0, weights = 0;
           for (const auto& rank : train(ranks, optimizer, {{.bucket_bytes = bytes, .stage = stage}})) {
             const auto& memory = rank.memory;
             states += memory.optimizer.held;
@@ -140,8 +140,10 @@ TEST_CASE("each parameter has its optimizer's state only, and whole parameters a
               CHECK(memory.optimizer.held <= std::max(vector_states, matrix_states) * (psi / n + more));
             CHECK(memory.gradients.held <= (stage < 2 ? psi : psi / n + more));
             CHECK(memory.weights.held <= (stage < 3 ? psi : psi / n + more));
-            CHECK(memory.weights.held >= (stage < 3 ? psi : psi / n));
+            if (stage < 3) CHECK(memory.weights.held == psi);
+            weights += memory.weights.held;
           }
+          if (stage == 3) CHECK(weights == psi);
           if (stage >= 1) CHECK(states == state);
           if (stage >= 2) CHECK(gradients == psi);
         }

@@ -30,7 +30,7 @@ struct Way {
 };
 
 /// Calls `f(options, borrowed)` for each stage up to the last one, with and without overlap, for all kinds of buckets,
-/// for owned parameters and, where the stage takes those, borrowed ones.
+/// for owned parameters and, where the stage takes those, borrowed ones; at stage 3 for mapped and gathered weights.
 template <class F>
 void for_each_way(distx::DataParallelOptions options, int last_stage, F&& f,
                   std::initializer_list<std::size_t> buckets = {0, 4096, distx::unlimited}) {
@@ -39,14 +39,19 @@ void for_each_way(distx::DataParallelOptions options, int last_stage, F&& f,
       for (const std::size_t bytes : buckets)
         for (const bool borrowed : {false, true}) {
           if (borrowed && stage >= 2) continue;
-          CAPTURE(stage);
-          CAPTURE(overlap);
-          CAPTURE(bytes);
-          CAPTURE(borrowed);
-          options.stage = stage;
-          options.overlap = overlap;
-          options.bucket_bytes = bytes;
-          f(std::as_const(options), borrowed);
+          for (const bool maps : {true, false}) {
+            if (stage < 3 && !maps) continue;
+            CAPTURE(stage);
+            CAPTURE(overlap);
+            CAPTURE(bytes);
+            CAPTURE(borrowed);
+            CAPTURE(maps);
+            options.stage = stage;
+            options.overlap = overlap;
+            options.bucket_bytes = bytes;
+            options.map_weights = maps;
+            f(std::as_const(options), borrowed);
+          }
         }
 }
 

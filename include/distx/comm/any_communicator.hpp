@@ -2,6 +2,7 @@
 #pragma once
 #include <limits>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "distx/comm/communicator.hpp"
@@ -52,6 +53,9 @@ class VirtualCommunicator {
   [[nodiscard]] virtual std::shared_ptr<VirtualCommunicator> split(int color, int key, const std::source_location&) = 0;
   [[nodiscard]] virtual CommunicatorMemory<std::byte, Space> allocate(std::size_t count, std::size_t element_bytes,
                                                                       const std::source_location&) = 0;
+  [[nodiscard]] virtual std::optional<CommonMemory<Space>> allocate_common(std::size_t bytes,
+                                                                           const std::vector<ByteRange>& own,
+                                                                           const std::source_location&) = 0;
   [[nodiscard]] virtual Span<std::byte, Space> scratch(std::size_t bytes) = 0;
   virtual void revoke(const std::string& reason) = 0;
 
@@ -160,6 +164,13 @@ class CommunicatorModel final : public VirtualCommunicator<typename C::space> {
     else
       return comm_.template allocate<std::byte>(count * element_bytes);
   }
+  std::optional<CommonMemory<Space>> allocate_common(std::size_t bytes, const std::vector<ByteRange>& own,
+                                                     const std::source_location& where) override {
+    if constexpr (requires(C& c) { c.allocate_common(bytes, own, where); })
+      return comm_.allocate_common(bytes, own, where);
+    else
+      return {};
+  }
   Span<std::byte, Space> scratch(std::size_t bytes) override {
     if constexpr (requires(C& c) { c.scratch(bytes); }) {
       return comm_.scratch(bytes);
@@ -251,6 +262,12 @@ class AnyCommunicator {
   [[nodiscard]] CommunicatorMemory<T, Space> allocate(std::size_t size,
                                                       std::source_location location = std::source_location::current()) {
     return CommunicatorMemory<T, Space>::from_bytes(self_->allocate(size, sizeof(T), location), size);
+  }
+  /// Allocates memory that all ranks access in place; nothing if they do not share memory. Collective.
+  [[nodiscard]] std::optional<detail::CommonMemory<Space>> allocate_common(
+      std::size_t bytes, const std::vector<detail::ByteRange>& own,
+      std::source_location location = std::source_location::current()) {
+    return self_->allocate_common(bytes, own, location);
   }
   void revoke(const std::string& reason) { self_->revoke(reason); }
 

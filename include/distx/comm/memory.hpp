@@ -2,6 +2,7 @@
 #pragma once
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "distx/core/span.hpp"
 #include "distx/memory/buffer.hpp"
@@ -68,5 +69,26 @@ class CommunicatorMemory {
   Span<T, Space> elements_;
   std::shared_ptr<void> owner_;
 };
+
+namespace detail {
+
+/// A part of some memory, in bytes.
+struct ByteRange {
+  std::size_t offset = 0;
+  std::size_t bytes = 0;
+};
+
+/// Memory that every rank of a communicator reads in place, made by `allocate_common`, zeroed.
+///
+/// Each rank writes its ranges only. In another process's ranges, pages that hold nothing of this rank are read-only.
+/// Calls of the communicator order the ranks' accesses. The memory exists until the last rank releases `owner`, also if
+/// other ranks have failed.
+template <MemorySpace Space>
+struct CommonMemory {
+  Span<std::byte, Space> span{};  ///< all of it
+  std::shared_ptr<void> owner{};
+};
+
+}  // namespace detail
 
 }  // namespace distx

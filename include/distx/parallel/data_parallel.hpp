@@ -161,9 +161,12 @@ class DataParallel {
 
   /// Makes the weights of the parameters' units whole until the returned scope ends; takes what `ready` takes.
   ///
-  /// At stage 3 collective over the ranks that shard, in the same order on every rank; below it does nothing.
+  /// At stage 3 collective over the ranks that shard, in the same order on every rank; below it does nothing. The
+  /// weights are read-only: a write is lost, or, where weights are mapped (`.map_weights`), changes the training or
+  /// ends the process by a signal.
   /// @throws InvalidArgument for what is not a parameter of the training
-  /// @throws MismatchError on every rank if the ranks unshard different units
+  /// @throws MismatchError on every rank if the ranks unshard different units; where weights are mapped, at the latest
+  ///   from `step` or `reduce`
   template <class A>
   [[nodiscard]] scope unshard(const A& parameter, const here& location = here::current()) {
     return unshard_at({stream{}, location}, parameter);
@@ -311,7 +314,7 @@ class DataParallel {
   /// `update`.
   ///
   /// A segment is part of one parameter. At stages 1 to 3 the segments of all ranks partition the weights; at stage 0
-  /// every rank has all of them.
+  /// every rank has all of them. At stage 3, write the weights before the next `unshard`.
   /// @throws InvalidState before `reduce`
   [[nodiscard]] std::vector<Segment<space>> owned(const here& location = here::current()) {
     return engine_->owned(location);

@@ -34,6 +34,9 @@ struct DataParallelOptions {
   std::optional<int> stage{};
   /// Scales the gradients down so that their global norm is at most this; > 0, infinity disables clipping.
   double clip_norm = std::numeric_limits<double>::infinity();
+  /// Whether, at stage 3, ranks that share memory (threads, `ShmCommunicator`) read each other's shards of the weights
+  /// in place instead of gathering copies: `unshard` then moves no bytes. No effect on other communicators and stages.
+  bool map_weights = true;
   /// The ranks that shard among them, with Hybrid; divides the number of ranks. An error without Hybrid.
   int group_ranks = 0;
   /// The first loss scale of float16 parameters with Precision, 65536 by default; 1 disables loss scaling. An error if

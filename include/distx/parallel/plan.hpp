@@ -49,15 +49,18 @@ struct TrainingPlan {
 ///
 /// Stage 1 shards the optimizer's states, 2 also the gradients, 3 also the weights. A step sends (ranks - 1) / ranks of
 /// the gradients and of the weights; at stage 0, of the gradients twice; at stage 3, of the weights twice, for the
-/// forward and the backward pass.
+/// forward and the backward pass, or, if they are mapped, not at all.
 /// @param parameters  the number of parameters; >= 1
 /// @param ranks  >= 1
 /// @param stage  0 to 3
 /// @param replicate  whether the training has the policy Replicate, which keeps three shards of weights and optimizer
 ///   states (at stage 0 or on one rank, one copy) and sends one
+/// @param map_weights  whether the ranks share memory and the training maps weights (`.map_weights`), which counts at
+///   stage 3; it then has no gathered weights in flight either
 /// @throws InvalidArgument for a value out of range, or for bytes that 64 bits cannot count
 [[nodiscard]] inline TrainingPlan plan(std::uint64_t parameters, std::uint64_t ranks, int stage,
-                                       const BytesPerParameter& bytes = full_precision<>, bool replicate = false) {
+                                       const BytesPerParameter& bytes = full_precision<>, bool replicate = false,
+                                       bool map_weights = false) {
   const auto fail = [](const std::string& message) { throw InvalidArgument(message, {.operation = "plan"}); };
   const std::uint64_t most = std::numeric_limits<std::uint64_t>::max() / (replicate ? 8 : 2) /
                              (std::uint64_t{1} + bytes.weights + bytes.gradients + bytes.optimizer);
@@ -70,7 +73,7 @@ struct TrainingPlan {
   const std::uint64_t foreign = parameters - parameters / ranks;
   const auto held = [&](int sharded_from) { return stage >= sharded_from ? shard : parameters; };
   const std::uint64_t gradients_sent = stage == 0 ? 2 : 1;
-  const std::uint64_t weights_sent = stage == 0 ? 0 : stage == 3 ? 2 : 1;
+  const std::uint64_t weights_sent = stage == 0 ? 0 : stage < 3 ? 1 : map_weights ? 0 : 2;
   TrainingPlan plan{bytes.weights * held(3), bytes.gradients * held(2), bytes.optimizer * held(1),
                     foreign * (bytes.gradients * gradients_sent + bytes.weights * weights_sent)};
   if (replicate) {

@@ -2,6 +2,7 @@
 #pragma once
 #include <concepts>
 #include <memory>
+#include <optional>
 #include <source_location>
 #include <string>
 #include <utility>
@@ -26,6 +27,13 @@ class Decorator {
   template <class T>
   [[nodiscard]] CommunicatorMemory<T, space> allocate(std::size_t size) {
     return inner_.template allocate<T>(size);
+  }
+  [[nodiscard]] std::optional<CommonMemory<space>> allocate_common(
+      std::size_t bytes, const std::vector<ByteRange>& own,
+      std::source_location location = std::source_location::current())
+    requires requires(C& inner) { inner.allocate_common(bytes, own, location); }
+  {
+    return inner_.allocate_common(bytes, own, location);
   }
   [[nodiscard]] Span<std::byte, space> scratch(std::size_t bytes)
     requires requires(C& inner) { inner.scratch(bytes); }

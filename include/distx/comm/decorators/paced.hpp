@@ -84,6 +84,9 @@ class Paced : public detail::Decorator<C> {
     wire_ = std::make_shared<detail::EmulatedWire>(speed);
   }
 
+  /// Ranks at the ends of a link share no memory.
+  void allocate_common(std::size_t, const std::vector<detail::ByteRange>&, std::source_location) = delete;
+
   template <class Call>
     requires calls::Executes<C, Call>
   void execute(const Call& call) {

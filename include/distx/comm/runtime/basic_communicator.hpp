@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "distx/comm/calls/validate.hpp"
@@ -47,7 +48,9 @@ template <class Backend, class T>
 ///   `RevocationReason::parse` reads;
 /// - `std::shared_ptr<CommunicatorState<Backend>> split(int color, int key, const std::source_location&)`;
 /// - optionally `CommunicatorMemory<std::byte, space> allocate(std::size_t count, std::size_t element_bytes, const
-///   std::source_location&)`; without it, `allocate` returns ordinary memory.
+///   std::source_location&)`; without it, `allocate` returns ordinary memory;
+/// - optionally `CommonMemory<space> allocate_common(std::size_t bytes, const std::vector<ByteRange>& own, const
+///   std::source_location&)`, if all ranks can access one memory.
 template <class Derived, class Backend>
 class BasicCommunicator {
  public:
@@ -122,6 +125,23 @@ class BasicCommunicator {
       });
     } else {
       return CommunicatorMemory<T, space>::plain(count);
+    }
+  }
+  /// Allocates `bytes` > 0 zeroed bytes that all ranks read in place, and each rank writes in its ranges `own`; nothing
+  /// if the ranks do not share memory. Collective.
+  /// @throws MismatchError if the ranks request different sizes; MemoryError if an allocation fails
+  [[nodiscard]] std::optional<CommonMemory<space>> allocate_common(
+      std::size_t bytes, const std::vector<ByteRange>& own,
+      std::source_location location = std::source_location::current()) {
+    if constexpr (requires { backend_of().allocate_common(bytes, own, location); }) {
+      FlightScope flight(state_->flight.begin("allocate_common", location));
+      return state_->guarded([&] {
+        auto memory = backend_of().allocate_common(bytes, own, location);
+        flight.complete();
+        return std::optional(std::move(memory));
+      });
+    } else {
+      return {};
     }
   }
   /// Revokes the communicator: every rank's current or next call throws RevokedError with that reason. Not collective.

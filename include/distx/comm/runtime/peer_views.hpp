@@ -20,12 +20,6 @@ struct PeerView {
   bool inlined = false;  ///< `send` is a copy of all data that the rank sends
 };
 
-/// The part that one rank sends to another, in bytes of its `send`.
-struct ByteRange {
-  std::size_t offset = 0;
-  std::size_t bytes = 0;
-};
-
 /// Returns this rank's view of the call that it makes: its spans, their lengths, and the counts that other ranks need.
 template <Collective Call>
 [[nodiscard]] PeerView own_view(const Call& call, int rank) noexcept {

@@ -75,6 +75,31 @@ class Backend {
     return {{static_cast<std::byte*>(owner.get()), count * element_bytes}, owner};
   }
 
+  [[nodiscard]] detail::CommonMemory<Host> allocate_common(std::size_t bytes, const std::vector<detail::ByteRange>& own,
+                                                           const std::source_location& location) {
+    const ErrorContext context{"allocate_common", self_.backend, self_.rank, self_.size, location};
+    const std::uint64_t mine = bytes;
+    const auto all = detail::all_gathered(*this, mine, location);
+    for (std::size_t rank = 0; rank < all.size(); ++rank)
+      if (all[rank] != mine)
+        throw MismatchError("rank " + std::to_string(rank) + " requests " + std::to_string(all[rank]) +
+                                " bytes, this rank " + std::to_string(mine),
+                            context);
+    std::shared_ptr<void> keep;
+    RegionToken token;
+    if (self_.rank == 0) token = region_->make_common(bytes, context, keep);
+    token = detail::all_gathered(*this, token, location).front();
+    detail::CommonMemory<Host> common;
+    {
+      // The memory made by the first rank exists until all ranks have entered the barrier and none accesses it.
+      const AccessGuard guard(region_->control().channel(self_.rank, CallQueue::blocking));
+      check_usable(context);
+      common = region_->open_common(token, bytes, own, context);
+    }
+    execute(calls::Barrier<Host>{location});
+    return common;
+  }
+
  private:
   /// Asynchronous messages.
   class MessageOperation final : public detail::Operation<Host> {

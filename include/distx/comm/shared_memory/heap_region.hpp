@@ -41,6 +41,20 @@ class HeapRegion final : private OwnedControl, public SharedRegion {
     return open(token, rank, size, deadline());
   }
 
+  [[nodiscard]] RegionToken make_common(std::size_t bytes, const ErrorContext&, std::shared_ptr<void>& keep) override {
+    auto memory = std::make_shared<Buffer<std::byte>>(bytes);
+    const auto made = std::make_shared<std::shared_ptr<Buffer<std::byte>>>(std::move(memory));
+    keep = made;
+    return {{std::bit_cast<std::uintptr_t>(made.get())}};
+  }
+  [[nodiscard]] detail::CommonMemory<Host> open_common(const RegionToken& token, std::size_t,
+                                                       const std::vector<detail::ByteRange>&,
+                                                       const ErrorContext&) override {
+    const auto memory =
+        *std::bit_cast<std::shared_ptr<Buffer<std::byte>>*>(static_cast<std::uintptr_t>(token.words[0]));
+    return {memory->span(), memory};
+  }
+
   [[nodiscard]] SharedAddress address_of(const void* memory, std::size_t) noexcept override {
     return {1, std::bit_cast<std::uintptr_t>(memory)};
   }

@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "distx/comm/memory.hpp"
 #include "distx/comm/shared_memory/message_request.hpp"
 #include "distx/comm/shared_memory/shared_layout.hpp"
 #include "distx/core/detail/revocation_reason.hpp"
@@ -66,6 +67,17 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
   /// @}
   /// Returns the steps of an allocation in shared memory, or null if this rank's plain memory serves as well.
   [[nodiscard]] virtual std::unique_ptr<RegionAllocation> new_allocation(const calls::RankOf&) { return nullptr; }
+
+  /// @name Memory that all ranks access in place
+  /// One rank makes it and keeps `keep` until all have opened it by the token.
+  /// @throws MemoryError
+  /// @{
+  [[nodiscard]] virtual RegionToken make_common(std::size_t bytes, const ErrorContext&,
+                                                std::shared_ptr<void>& keep) = 0;
+  [[nodiscard]] virtual detail::CommonMemory<Host> open_common(const RegionToken& token, std::size_t bytes,
+                                                               const std::vector<detail::ByteRange>& own,
+                                                               const ErrorContext&) = 0;
+  /// @}
 
   /// Returns the address of this rank's memory in a form valid on all ranks.
   [[nodiscard]] virtual SharedAddress address_of(const void* memory, std::size_t bytes) noexcept = 0;

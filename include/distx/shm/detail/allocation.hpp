@@ -11,20 +11,18 @@ class Allocation final : public shared_memory::RegionAllocation {
       : region_(std::move(region)), self_(self) {}
 
   void check(const Request& mine, const std::vector<Request>& all) override {
-    const ErrorContext context{
-        .operation = "allocate", .backend = self_.backend, .rank = self_.rank, .size = self_.size};
     for (std::size_t rank = 0; rank < all.size(); ++rank)
       if (all[rank].count != mine.count || all[rank].element_bytes != mine.element_bytes)
         throw MismatchError("rank " + std::to_string(rank) + " requests " + std::to_string(all[rank].count) +
                                 " elements of " + std::to_string(all[rank].element_bytes) + " bytes, this rank for " +
                                 std::to_string(mine.count) + " of " + std::to_string(mine.element_bytes),
-                            context);
+                            context());
     const std::uint64_t available = available_bytes();
     if (mine.count > available / mine.element_bytes / all.size())
       throw MemoryError("cannot allocate shared memory for " + std::to_string(mine.count) + " elements of " +
                             std::to_string(mine.element_bytes) + " bytes on each of " + std::to_string(all.size()) +
                             " ranks: the system has " + std::to_string(available) + " bytes available",
-                        context);
+                        context());
     bytes_ = mine.count * mine.element_bytes;
     stride_ = (bytes_ + page - 1) / page * page + shift;
   }
@@ -38,7 +36,7 @@ class Allocation final : public shared_memory::RegionAllocation {
   void open(const shared_memory::RegionToken& token) override {
     segment_ = Segment::find(name_of(token));
     own_ = segment_->data() + page + stride_ * static_cast<std::size_t>(self_.rank);
-    populate();
+    Segment::populate(own_, bytes_, context());
   }
   [[nodiscard]] std::shared_ptr<void> owner() override {
     const auto number = region_->shared.add(segment_, own_, bytes_);
@@ -50,15 +48,8 @@ class Allocation final : public shared_memory::RegionAllocation {
   /// Staggers the parts: equal offsets within a page would cause false load-store dependencies (4K aliasing).
   static constexpr std::size_t shift = 17 * alignment_bytes;
 
-  /// Populates the pages now, if supported: a lack of memory is an error here, but would be a signal later.
-  void populate() const {
-    const auto begin = reinterpret_cast<std::uintptr_t>(own_) / page * page;
-    const auto end = (reinterpret_cast<std::uintptr_t>(own_) + bytes_ + page - 1) / page * page;
-    constexpr int populate_write = 23;  // since Linux 5.14; older systems return an error
-    if (bytes_ != 0 && ::madvise(reinterpret_cast<void*>(begin), end - begin, populate_write) != 0 && errno != EINVAL)
-      throw MemoryError(
-          "cannot allocate shared memory of " + std::to_string(bytes_) + " bytes on each rank: " + std::strerror(errno),
-          {.operation = "allocate", .backend = self_.backend, .rank = self_.rank, .size = self_.size}, errno);
+  [[nodiscard]] ErrorContext context() const noexcept {
+    return {.operation = "allocate", .backend = self_.backend, .rank = self_.rank, .size = self_.size};
   }
 
   std::shared_ptr<SegmentRegion> region_;
@@ -72,6 +63,24 @@ class Allocation final : public shared_memory::RegionAllocation {
 
 inline std::unique_ptr<shared_memory::RegionAllocation> SegmentRegion::new_allocation(const calls::RankOf& self) {
   return std::make_unique<Allocation>(std::static_pointer_cast<SegmentRegion>(shared_from_this()), self);
+}
+
+inline shared_memory::RegionToken SegmentRegion::make_common(std::size_t bytes, const ErrorContext& context,
+                                                             std::shared_ptr<void>& keep) {
+  if (const std::uint64_t available = available_bytes(); bytes > available)
+    throw MemoryError("cannot allocate " + std::to_string(bytes) + " bytes of shared memory: the system has " +
+                          std::to_string(available) + " bytes available",
+                      context, ENOMEM);
+  auto made = std::make_shared<Segment::Made>(Segment::make(bytes));
+  keep = made;
+  return token_of(made->name);
+}
+
+inline CommonMemory<Host> SegmentRegion::open_common(const shared_memory::RegionToken& token, std::size_t bytes,
+                                                     const std::vector<ByteRange>& own, const ErrorContext& context) {
+  const auto segment = Segment::find(name_of(token));
+  const auto mapping = std::make_shared<unique_mapping>(segment->map_for(own, context));
+  return {{static_cast<std::byte*>(mapping->native_handle().address), bytes}, mapping};
 }
 
 }  // namespace distx::detail::shm

@@ -65,6 +65,37 @@ class Segment {
   [[nodiscard]] std::byte* data() const noexcept { return static_cast<std::byte*>(mapping_.native_handle().address); }
   [[nodiscard]] std::size_t size() const noexcept { return mapping_.native_handle().bytes; }
 
+  /// Maps the segment once more: pages of `own` for writing, which are populated, the others for reading. Ranks of one
+  /// process have separate mappings. @throws MemoryError
+  [[nodiscard]] unique_mapping map_for(const std::vector<ByteRange>& own, const ErrorContext& context) const {
+    // A size of 0 makes mremap map the pages again, and leave the first mapping.
+    void* const address = ::mremap(data(), 0, size(), MREMAP_MAYMOVE);
+    if (address == MAP_FAILED) fail("cannot map shared memory", size());
+    auto mapping = unique_mapping::from_native_handle({address, size()});
+    const auto protect = [&](std::byte* begin, std::size_t bytes, int protection) {
+      const auto pages = pages_of(begin, bytes);
+      if (::mprotect(pages.address, pages.bytes, protection) != 0) fail("cannot protect shared memory", bytes);
+    };
+    auto* const memory = static_cast<std::byte*>(address);
+    protect(memory, size(), PROT_READ);
+    for (const ByteRange& range : own) {
+      if (range.bytes == 0) continue;
+      protect(memory + range.offset, range.bytes, PROT_READ | PROT_WRITE);
+      populate(memory + range.offset, range.bytes, context);
+    }
+    return mapping;
+  }
+  /// Populates pages now, if supported: a lack of memory is an error here, but would be a signal later.
+  /// @throws MemoryError
+  static void populate(std::byte* begin, std::size_t bytes, const ErrorContext& context) {
+    constexpr int populate_write = 23;  // since Linux 5.14; older systems return an error
+    const auto pages = pages_of(begin, bytes);
+    if (bytes != 0 && ::madvise(pages.address, pages.bytes, populate_write) != 0 && errno != EINVAL)
+      throw MemoryError(
+          "cannot allocate shared memory of " + std::to_string(bytes) + " bytes on each rank: " + std::strerror(errno),
+          context, errno);
+  }
+
  private:
   using Key = std::pair<std::uint64_t, std::uint64_t>;
   struct Known {
@@ -74,6 +105,13 @@ class Segment {
 
   Segment(const Key& key, unique_mapping mapping) noexcept : key_(key), mapping_(std::move(mapping)) {}
 
+  /// Returns the pages that hold any of the bytes.
+  static Mapped pages_of(std::byte* begin, std::size_t bytes) noexcept {
+    constexpr std::uintptr_t page = 4096;
+    const auto first = reinterpret_cast<std::uintptr_t>(begin) / page * page;
+    const auto end = (reinterpret_cast<std::uintptr_t>(begin) + bytes + page - 1) / page * page;
+    return {reinterpret_cast<void*>(first), end - first};
+  }
   static Known& known_segments() {
     static Known& known = *new Known;  // never destroyed, because globals may hold segments
     return known;

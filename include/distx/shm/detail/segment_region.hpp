@@ -33,6 +33,10 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     return open(token, rank, size, deadline());
   }
   [[nodiscard]] std::unique_ptr<shared_memory::RegionAllocation> new_allocation(const calls::RankOf& self) override;
+  [[nodiscard]] shared_memory::RegionToken make_common(std::size_t bytes, const ErrorContext& context,
+                                                       std::shared_ptr<void>& keep) override;
+  [[nodiscard]] CommonMemory<Host> open_common(const shared_memory::RegionToken& token, std::size_t bytes,
+                                               const std::vector<ByteRange>& own, const ErrorContext& context) override;
 
   /// Returns a control segment that other ranks can find.
   static Segment::Made make_control(int size) {

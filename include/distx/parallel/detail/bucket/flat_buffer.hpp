@@ -22,6 +22,7 @@ struct FlatBuffer {
   BucketLayout layout{};
   Span<AnyElement, Space> gradient{};
   Span<AnyElement, Space> value{};
+  Span<AnyElement, Space> mapped_value{};  ///< all shards of the values, where ranks read each other's; else empty
   Span<AnyElement, Space> gradient_shard{};
   Span<AnyElement, Space> value_shard{};
   Span<AnyElement, Space> converted{};  ///< the gradients in `communication_type`, where that differs

@@ -8,10 +8,10 @@ namespace distx::detail {
 
 /// Gives owned parameters the first values of rank `root`, or those that an earlier training has left there.
 ///
-/// At stage 3 one bucket at a time is whole, in the pool. Collective over all ranks.
+/// At stage 3 one bucket at a time is whole, in memory of the pool. Collective over all ranks.
 template <MemorySpace Space>
 void set_initial_values(Buckets<Space>& buckets, const std::vector<ParameterEntry<Space>>& entries,
-                        TrainingCommunicators<Space>& comms, MemoryPool<Space>* pool, int root,
+                        TrainingCommunicators<Space>& comms, MemoryPool<Space>& pool, int root,
                         const std::source_location& location) {
   const typename Space::stream stream{};
   for (auto& bucket : buckets) {
@@ -21,7 +21,7 @@ void set_initial_values(Buckets<Space>& buckets, const std::vector<ParameterEntr
     PoolAllocation<Space> whole;
     Span<AnyElement, Space> values = buffer.value;
     if (sharded) {
-      whole = pool->take_or_allocate(buffer.layout.bytes(), stream);
+      whole = pool.take_or_allocate(buffer.layout.bytes(), stream);
       values = buffer.layout.over(whole.span());
       fill(stream, whole.span(), std::byte{0});
       stream.synchronize();  // an initializer may write on any stream

@@ -76,6 +76,7 @@ void check_same_training(AnyCommunicator<Space>& comm, const std::vector<Paramet
   record.add(".allow_unused", yes_no(options.allow_unused));
   record.add(".broadcast_from", std::to_string(options.broadcast_from));
   record.add(".clip_norm", shortest(options.clip_norm));
+  record.add(".map_weights", yes_no(options.map_weights));
   record.add(".group_ranks", std::to_string(options.group_ranks));
   record.add(".loss_scale", shortest(options.first_loss_scale()));
   record.add(".guard_every", std::to_string(options.guard_every));

@@ -22,8 +22,9 @@ class TrainingBuckets {
       : buckets_(lay_out_buckets(parameters.entries(), comms, optimizer, policies, options, context.location)) {
     const auto& entries = parameters.entries();
     const int stage = policies.stage;
+    std::size_t value_bytes = 0;
     allocate_together(comms.all(), context, [&] {
-      allocate_shared(buckets_, comms, stage, account_);
+      allocate_shared(buckets_, comms, stage, options.map_weights, account_);
       const auto make_pool = [&](std::size_t bytes, auto&& allocate) {
         return std::make_unique<MemoryPool<Space>>(account_, bytes == 0 ? nullptr : allocate(bytes));
       };
@@ -34,14 +35,14 @@ class TrainingBuckets {
         else
           return allocate_tracked_local<Space>(account_, observe::MemoryKind::in_flight, bytes);
       });
-      const std::size_t value_bytes =
-          stage == 3 ? WeightGatherer<Space>::pool_bytes(buckets_, entries, options.overlap) : 0;
+      value_bytes = stage == 3 ? WeightGatherer<Space>::pool_bytes(buckets_, entries, options.overlap) : 0;
       value_pool_ = make_pool(value_bytes, [&](std::size_t bytes) {
         return allocate_tracked(comms.gathering(), account_, observe::MemoryKind::in_flight, bytes);
       });
     });
     allocate_together(comms.all(), context, [&] { allocate_local(buckets_, entries, optimizer, policies, account_); });
-    set_initial_values(buckets_, entries, comms, value_pool_.get(), options.broadcast_from, context.location);
+    set_initial_values(buckets_, entries, comms, value_bytes > 0 ? *value_pool_ : *gradient_pool_,
+                       options.broadcast_from, context.location);
     for (const auto& entry : entries) {
       if (entry.owned) continue;
       account_->add(observe::MemoryKind::weights, entry.buffer ? 0 : entry.bytes());

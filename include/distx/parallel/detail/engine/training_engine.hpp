@@ -66,8 +66,7 @@ class TrainingEngine {
   template <class F>
   void change_values(stream after, const here& location, F&& change) {
     call(StepCall::between_steps, "swap_in", after, location, [&] {
-      check_no_scope("swap_in", location);
-      if (gatherer_ != nullptr) gatherer_->invalidate(after);
+      await_readers("swap_in", after, location);
       change();
       shards_.gather(after, location);
     });
@@ -105,8 +104,7 @@ class TrainingEngine {
   void restore(StepCall which, const TrainingCounters& counters, stream after, const here& location, F&& change) {
     call(which, "load", after, location, [&] {
       check_resumable(which, "load", location);
-      check_no_scope("load", location);
-      if (gatherer_ != nullptr) gatherer_->invalidate(after);
+      await_readers("load", after, location);
       state_.set_incomplete(true);
       if (!change()) return;
       state_.set_incomplete(false);
@@ -174,6 +172,8 @@ class TrainingEngine {
   void check_resumable(StepCall which, const char* operation, const here& location);
   void check_no_gradients(const char* operation, const here& location) const;
   void check_no_scope(const char* operation, const here& location) const;
+  /// Blocks until this rank may change its shards of the weights: no rank has a scope of `unshard`.
+  void await_readers(const char* operation, stream after, const here& location);
 
   [[nodiscard]] TrainingState<Space> state_now();
   /// Makes the present state the version from which survivors continue.

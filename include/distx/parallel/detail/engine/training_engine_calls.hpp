@@ -123,7 +123,7 @@ void TrainingEngine<Space>::step(const StepOptions& options, stream after, const
       factor = scaling_.enqueue(parameters_, shards_, comms_.reducing(), after, location);
       if (!factor) inspect(after, location);
     }
-    check_no_scope("step", location);
+    await_readers("step", after, location);
     for (std::size_t i = 0; i < reducer_.count() && !state_.skipped(); ++i) {
       reducer_.finish(i, after);
       shards_.update(i, options, factor.value_or(GradientFactor{scaling_.factor()}), !factor, after, location);
@@ -141,6 +141,7 @@ void TrainingEngine<Space>::reduce(stream after, const here& location) {
     start_reductions(after, location);
     if (scaling_.inspects()) inspect(after, location);
     reducer_.finish_all(after);
+    await_readers("reduce", after, location);
     state_.reduced();
   });
 }
@@ -150,7 +151,7 @@ void TrainingEngine<Space>::update(const StepOptions& options, stream after, con
   call(StepCall::update, "update", after, location, [&] {
     step_options_.check(options, scaling_.scaler().on(), context("update", location));
     step_options_.note(comms_.all(), options, context("update", location));
-    check_no_scope("update", location);
+    await_readers("update", after, location);
     for (std::size_t i = 0; i < reducer_.count() && !state_.skipped(); ++i)
       shards_.update(i, options, {scaling_.factor()}, true, after, location);
     state_.updated();
@@ -288,9 +289,14 @@ void TrainingEngine<Space>::check_no_gradients(const char* operation, const here
 
 template <MemorySpace Space>
 void TrainingEngine<Space>::check_no_scope(const char* operation, const here& location) const {
-  if (gatherer_ == nullptr) return;
-  if (const std::string* unit = gatherer_->unsharded(); unit != nullptr)
-    fail(StepFault::weights_unsharded, operation, location, *unit);
+  const std::string* const unit = gatherer_ == nullptr ? nullptr : gatherer_->unsharded();
+  if (unit != nullptr) fail(StepFault::weights_unsharded, operation, location, *unit);
+}
+
+template <MemorySpace Space>
+void TrainingEngine<Space>::await_readers(const char* operation, stream after, const here& location) {
+  check_no_scope(operation, location);
+  if (gatherer_ != nullptr) gatherer_->await_readers(after, location);
 }
 
 template <MemorySpace Space>
@@ -320,15 +326,11 @@ template <MemorySpace Space>
 void TrainingEngine<Space>::end_joined_calls(stream after, const here& location) {
   if (!join_.idle()) return announce(JoinedCall::end, 0, location);
   join_.follow(comms_, location, [&](JoinedCall which, std::size_t index) {
-    if (which == JoinedCall::unshard) {
-      Unsharded<Space>().hold(gatherer_, index, after, location);
-    } else if (which == JoinedCall::ready) {
-      make_ready(index, after, location);
-    } else {
-      if (state_.begin_micro_batch(which == JoinedCall::last_micro_batch)) end_micro_batch(after, location);
-      // Below stage 3 the other ranks may wait for these in ready, until their gradients have memory.
-      if (policies_.stage == 2) start_rest(after, location);
-    }
+    if (which == JoinedCall::unshard) return Unsharded<Space>().hold(gatherer_, index, after, location);
+    if (which == JoinedCall::ready) return make_ready(index, after, location);
+    if (state_.begin_micro_batch(which == JoinedCall::last_micro_batch)) end_micro_batch(after, location);
+    // Below stage 3 the other ranks may wait for these in ready, until their gradients have memory.
+    if (policies_.stage == 2) start_rest(after, location);
   });
 }
 

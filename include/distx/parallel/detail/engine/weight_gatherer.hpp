@@ -11,6 +11,10 @@ namespace distx::detail {
 /// The order of the scopes is remembered, and the unit that followed in the last step is prefetched if the pool has
 /// memory for it. All ranks unshard in the same order: each gather carries its unit, and a different one on another
 /// rank is a MismatchError.
+///
+/// Mapped weights, which ranks read in each other's shards, need no memory, no copy and two barriers in a step: the
+/// first scope begins when every rank has finished its updates, and the updates begin when no rank has a scope. Each
+/// barrier carries the order of the units since the last one.
 template <MemorySpace Space>
 class WeightGatherer {
  public:
@@ -28,6 +32,7 @@ class WeightGatherer {
         unit_of_(entries_.size()) {
     for (std::size_t b = 0; b < buckets.size(); ++b) {
       if (!buckets[b].owned) continue;
+      mapped_ = !buckets[b].buffers.front().mapped_value.empty();  // all owned buckets, or none
       const std::string name = entries_[buckets[b].members.front()].unit();
       std::size_t unit = 0;
       while (unit < units_.size() && units_[unit].name != name) ++unit;
@@ -37,12 +42,12 @@ class WeightGatherer {
     }
   }
 
-  /// Returns the bytes of the two largest units: one in use, one prefetched.
+  /// Returns the bytes of the two largest units: one in use, one prefetched; none if weights are mapped.
   [[nodiscard]] static std::size_t pool_bytes(const Buckets<Space>& buckets,
                                               const std::vector<ParameterEntry<Space>>& entries, bool overlap) {
     std::vector<std::pair<std::string, std::size_t>> sums;
     for (const auto& bucket : buckets) {
-      if (!bucket.owned) continue;
+      if (!bucket.owned || !bucket.buffers.front().mapped_value.empty()) continue;
       const std::string name = entries[bucket.members.front()].unit();
       auto sum = std::find_if(sums.begin(), sums.end(), [&](const auto& each) { return each.first == name; });
       if (sum == sums.end()) sum = sums.insert(sums.end(), {name, 0});
@@ -75,6 +80,7 @@ class WeightGatherer {
     unit.used_on.before(after);
     unit.used_on.add(after);
     if (unit.scopes++ > 0) return;
+    if (mapped_) return show_mapped(index, location);
     auto& order = orders_[evaluating_ ? 1 : 0];
     if (remember && (position_ == order.size() || order[position_] != index)) {
       order.resize(position_);
@@ -94,11 +100,7 @@ class WeightGatherer {
       if (remember && overlap_ && prefetches_ && position_ < order.size()) prefetch(order[position_], after, location);
       for (const auto b : unit.buckets) gathers_[b].gather.finish(buckets_[b], entries_, after);
     } catch (const MismatchError&) {
-      const auto& comm = comms_.gathering();
-      throw MismatchError(
-          "this rank unshards '" + unit.name +
-              "' while another rank unshards another unit; call unshard in the same order on every rank",
-          {"unshard", comm.backend(), comm.rank(), comm.size(), location});
+      fail_order("this rank unshards '" + unit.name + "' while another rank unshards another unit", location);
     }
     for (const auto b : unit.buckets) show(buckets_[b], true);
     unit.state = State::whole;
@@ -132,10 +134,12 @@ class WeightGatherer {
     }
   }
 
-  /// Drops prefetched weights, because the weights change.
-  void invalidate(stream after) {
-    while (drop_prefetched(after)) {
-    }
+  /// Prepares a change of the weights, outside all scopes: drops prefetched weights, and blocks until no rank reads
+  /// this rank's shards. Collective.
+  void await_readers(stream after, const here& location) {
+    invalidate(after);
+    if (std::exchange(reading_, false))
+      synchronize("the ranks have unsharded different units since the last step", location);
   }
   /// Gathers units when they are used, and not ahead, until `restart`: in an uneven step the ranks without a batch have
   /// more free memory than the others, and would prefetch more.
@@ -179,6 +183,32 @@ class WeightGatherer {
     WeightGather<Space> gather{};  // last, since what is in flight borrows the memory
   };
 
+  /// Makes a unit's mapped weights readable: after the first such call since weights have changed, on every rank.
+  void show_mapped(std::size_t index, const here& location) {
+    Unit& unit = units_[index];
+    const std::uint64_t order[] = {order_, index};
+    order_ = fnv1a(order);
+    if (!std::exchange(reading_, true))
+      synchronize("this rank unshards '" + unit.name + "' while another rank unshards another unit", location);
+    for (const auto b : unit.buckets) {
+      buckets_[b].buffers.front().value = buckets_[b].buffers.front().mapped_value;
+      show(buckets_[b], true);
+    }
+    unit.state = State::whole;
+  }
+  /// Blocks until every rank has unsharded the same units.
+  void synchronize(const std::string& difference, const here& location) {
+    try {
+      execute(comms_.gathering(), Barrier<Space>{location, order_});
+    } catch (const MismatchError&) {
+      fail_order(difference, location);
+    }
+  }
+  [[noreturn]] void fail_order(const std::string& difference, const here& location) {
+    const auto& comm = comms_.gathering();
+    throw MismatchError(difference + "; call unshard in the same order on every rank",
+                        {"unshard", comm.backend(), comm.rank(), comm.size(), location});
+  }
   void set_memory(std::size_t b, PoolAllocation<Space> memory) {
     gathers_[b].memory = std::move(memory);
     auto& buffer = buckets_[b].buffers.front();
@@ -201,6 +231,10 @@ class WeightGatherer {
       const flight::Label label = label_of(buckets_[b], "gather", b, entries_);
       gathers_[b].gather.start(buckets_[b], comms_.gathering(), entries_, overlap_,
                                fnv1a("bucket " + std::to_string(b)), after, location, gathers_[b].memory.owner());
+    }
+  }
+  void invalidate(stream after) {
+    while (drop_prefetched(after)) {
     }
   }
   void prefetch(std::size_t index, stream after, const here& location) {
@@ -242,6 +276,9 @@ class WeightGatherer {
   TrainingCommunicators<Space>& comms_;
   MemoryPool<Space>& pool_;
   bool overlap_;
+  bool mapped_ = false;
+  bool reading_ = false;     // mapped weights, since they have changed
+  std::uint64_t order_ = 0;  // hash of the mapped units in the order of their scopes
   bool prefetches_ = true;
   std::vector<BucketGather> gathers_;
   std::vector<Unit> units_;

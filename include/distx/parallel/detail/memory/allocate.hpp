@@ -34,9 +34,41 @@ void allocate_value_shards(Buckets<Space>& buckets, TrainingCommunicators<Space>
   }
 }
 
+/// Allocates the sharded weights in memory that all ranks access in place; each rank's account has its shards.
+/// Collective.
+/// @return whether the ranks share memory; if not, nothing is allocated
+template <MemorySpace Space>
+[[nodiscard]] bool map_value_shards(Buckets<Space>& buckets, TrainingCommunicators<Space>& comms,
+                                    const std::shared_ptr<MemoryAccount>& account) {
+  std::size_t bytes = 0;
+  std::vector<ByteRange> own;
+  for (const auto& bucket : buckets) {
+    if (!bucket.owned) continue;
+    const auto& buffer = bucket.buffers.front();
+    const std::size_t width = buffer.layout.element_bytes;
+    own.push_back({bytes + buffer.begin * width, buffer.size * width});
+    bytes += round_up_to_lines(buffer.layout.bytes());
+  }
+  if (bytes == 0) return false;
+  const auto common = comms.gathering().allocate_common(bytes, own);
+  if (!common) return false;
+  std::size_t begin = 0;
+  for (auto& bucket : buckets) {
+    if (!bucket.owned) continue;
+    auto& buffer = bucket.buffers.front();
+    buffer.mapped_value = buffer.layout.over(common->span.subspan(begin, buffer.layout.bytes()));
+    buffer.value_shard = buffer.own(buffer.mapped_value);
+    bucket.memory.push_back(std::make_shared<TrackedBytes<Space>>(
+        account, observe::MemoryKind::weights,
+        CommunicatorMemory<std::byte, Space>(bytes_of(buffer.value_shard), common->owner)));
+    begin += round_up_to_lines(buffer.layout.bytes());
+  }
+  return true;
+}
+
 /// Allocates communicator memory, one piece for each purpose: each piece is a collective call. Collective.
 template <MemorySpace Space>
-void allocate_shared(Buckets<Space>& buckets, TrainingCommunicators<Space>& comms, int stage,
+void allocate_shared(Buckets<Space>& buckets, TrainingCommunicators<Space>& comms, int stage, bool map_weights,
                      const std::shared_ptr<MemoryAccount>& account) {
   // `wanted(bucket, buffer)` returns the span to be set, or null.
   const auto hold = [&](AnyCommunicator<Space>& comm, observe::MemoryKind kind, auto&& wanted) {
@@ -56,7 +88,8 @@ void allocate_shared(Buckets<Space>& buckets, TrainingCommunicators<Space>& comm
       bucket.memory.push_back(memory);
     });
   };
-  if (stage == 3) allocate_value_shards(buckets, comms, account);
+  if (stage == 3 && !(map_weights && map_value_shards(buckets, comms, account)))
+    allocate_value_shards(buckets, comms, account);
   if (stage < 3)
     hold(comms.all(), observe::MemoryKind::weights,
          [](auto& bucket, auto& buffer) { return bucket.owned ? &buffer.value : nullptr; });
