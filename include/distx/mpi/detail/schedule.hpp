@@ -133,7 +133,7 @@ class Schedule {
     return kind == first_in || kind == first_out ? tag_ : tag_ + 1;
   }
   /// Returns whether the messages of `kinds` kinds, from `kind` on, are complete.
-  [[nodiscard]] bool complete(std::size_t piece, Messages kind, std::size_t kinds, const ErrorContext& context) {
+  [[nodiscard]] bool are_complete(std::size_t piece, Messages kind, std::size_t kinds, const ErrorContext& context) {
     int complete = 0;
     check(MPI_Testall(static_cast<int>(kinds * ranks_), request(piece, kind, 0), &complete, MPI_STATUSES_IGNORE),
           "MPI_Testall", context);
@@ -150,8 +150,8 @@ class Schedule {
       for (; begun_ < std::min(pieces, finished_ + window); ++begun_) post(begun_);
       bool first = false, second = false;
       wait([&] {
-        first = combined_ < begun_ && complete(combined_, first_in, 1, context);
-        second = finished_ < combined_ && complete(finished_, second_in, 3, context);
+        first = combined_ < begun_ && are_complete(combined_, first_in, 1, context);
+        second = finished_ < combined_ && are_complete(finished_, second_in, 3, context);
         return first || second;
       });
       if (first) combine(combined_++);
