@@ -31,6 +31,12 @@ def run(*words, folder=None, seconds=300):
                           stdin=subprocess.DEVNULL, timeout=seconds)
 
 
+def version():
+    """Returns such as (4, 0); what is absent is older than all."""
+    found = re.search(r"MPICH Version:\s+(\d+)\.(\d+)", run("mpichversion").stdout if shutil.which("mpichversion") else "")
+    return (int(found.group(1)), int(found.group(2))) if found else (0, 0)
+
+
 def boost_version():
     header = pathlib.Path("/usr/include/boost/version.hpp")
     found = re.search(r'BOOST_LIB_VERSION "(\d+)_(\d+)', header.read_text(encoding="utf-8")) if header.exists() else None
@@ -71,8 +77,12 @@ def must(*words):
         sys.exit(f"{' '.join(map(str, words))}\n{done.stdout}{done.stderr}")
 
 
-def build(folder, library):
-    """Returns the program, which is built again if a source is newer."""
+def build(folder, name, sources, *flags, uses=()):
+    """Returns a program of these sources, in `folder`/mpich; it is built again if a source, a header or `uses` is newer."""
+    for program in ("mpicxx.mpich", "mpirun.mpich"):
+        if shutil.which(program) is None:
+            skip(f"there is no {program} (packages mpich, libmpich-dev)")
+    folder = pathlib.Path(folder).resolve() / "mpich"
     boost = folder / "boost"
     boost.mkdir(parents=True, exist_ok=True)
     if not all((boost / f"{part}.cpp").exists() for part in PARTS):
@@ -81,21 +91,18 @@ def build(folder, library):
         if not (boost / f"{part}.o").exists():
             must("mpicxx.mpich", *FLAGS, "-c", boost / f"{part}.cpp", "-o", boost / f"{part}.part")
             (boost / f"{part}.part").rename(boost / f"{part}.o")
-    program = folder / "conformance"
-    tests = ROOT / "tests"
-    sources = [tests / "mpi" / "main.cpp", tests / "conformance" / "mpi.cpp"]
-    used = [library, *sources, *(ROOT / "include").rglob("*.hpp"), *tests.glob("*.hpp"), *(tests / "conformance").glob("*.hpp")]
-    if not program.exists() or program.stat().st_mtime < max(file.stat().st_mtime for file in used):
-        must("mpicxx.mpich", "-std=c++20", *FLAGS, f"-I{ROOT}/include", f"-I{tests}", *sources, "-Wl,--whole-archive", library,
-             "-Wl,--no-whole-archive", *(boost / f"{part}.o" for part in PARTS), "-o", program)
+    program = folder / name
+    headers = [file for part in ("include", "tests", "examples") for file in (ROOT / part).rglob("*.hpp")]
+    if not program.exists() or program.stat().st_mtime < max(file.stat().st_mtime for file in [*sources, *headers, *uses]):
+        must("mpicxx.mpich", "-std=c++20", *FLAGS, f"-I{ROOT}/include", *sources, *(boost / f"{part}.o" for part in PARTS), *flags,
+             "-o", program)
     return program
 
 
 def main():
-    for program in ("mpicxx.mpich", "mpirun.mpich"):
-        if shutil.which(program) is None:
-            skip(f"there is no {program} (packages mpich, libmpich-dev)")
-    program = build(pathlib.Path(sys.argv[1]).resolve() / "mpich", pathlib.Path(sys.argv[2]).resolve())
+    library, tests = pathlib.Path(sys.argv[2]).resolve(), ROOT / "tests"
+    program = build(sys.argv[1], "conformance", [tests / "mpi" / "main.cpp", tests / "conformance" / "mpi.cpp"], f"-I{tests}",
+                    "-Wl,--whole-archive", library, "-Wl,--no-whole-archive", uses=[library])
     failed = 0
     for ranks in RANKS:
         done = subprocess.run([sys.executable, ROOT / "tests" / "mpirun", "--timeout", "120", str(ranks), program], check=False,
@@ -105,4 +112,5 @@ def main():
     sys.exit(1 if failed else 0)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -100,8 +100,9 @@ class Backend {
   }
 
  private:
-  /// The tag of a message consists of the number of its call and this class.
-  enum class TagClass { blocking_exchange, started_exchange, blocking_pieces, started_pieces };
+  /// The tag of a message consists of the number of its call and this class; a Schedule uses the next tag as well.
+  enum class TagClass { blocking_exchange, started_exchange, blocking_pieces, started_pieces = blocking_pieces + 2 };
+  static constexpr int tags_of_call = 6;
 
   /// An asynchronous call or message; reused between calls.
   class AsyncCall final : public detail::Operation<Host> {
@@ -286,7 +287,8 @@ class Backend {
 
   [[nodiscard]] bool revoked() const noexcept { return revocation_.revoked.load(std::memory_order_acquire); }
   [[nodiscard]] int tag_of(std::uint64_t call_number, TagClass kind) const noexcept {
-    return static_cast<int>(call_number % static_cast<std::uint64_t>(last_tag_ / 4)) * 4 + static_cast<int>(kind);
+    const auto numbers = static_cast<std::uint64_t>(last_tag_ / tags_of_call);
+    return static_cast<int>(call_number % numbers) * tags_of_call + static_cast<int>(kind);
   }
   /// Returns whether distx schedules the messages of all collectives whose calls are compared.
   [[nodiscard]] bool schedules() const noexcept { return !options_.vendor_collectives && blocking_queue_.counts_fit(); }

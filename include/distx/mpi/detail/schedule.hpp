@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "distx/comm/runtime/peer_views.hpp"
@@ -11,13 +12,16 @@
 
 namespace distx::detail::mpi {
 
-/// Transfers the operands of large collectives in steps of nonblocking messages, and reduces them in rank order.
+/// Transfers the operands of large collectives by nonblocking messages, and reduces them in rank order.
 ///
 /// MPI accesses this object's staging memory only, never the user's: a call can be ended at any time, by a deadline or
-/// a revocation, and the user's memory may be released afterwards. A step is small enough for the caches, so the copies
-/// cost little. Every rank sends directly to every other one. `all_reduce`, `reduce` and `broadcast` process the buffer
-/// in rounds, in which rank r owns slice r: a reduce-scatter (or scatter) is followed by an all-gather (or gather), so
-/// that each rank sends 2(N-1)/N of the buffer. Results have the same bits as those of ranks that share memory.
+/// a revocation, and the user's memory may be released afterwards. Every rank sends directly to every other one.
+///
+/// A call is made in pieces that are small enough for the caches and for MPI's eager protocol over TCP. Several are in
+/// flight, so the link is busy while this rank reduces, copies or does not poll. `all_reduce`, `reduce` and `broadcast`
+/// have two stages, and rank r owns slice r of every piece: a reduce-scatter (or scatter) is followed by an all-gather
+/// (or gather), so that each rank sends 2(N-1)/N of the buffer. Results have the same bits as those of ranks that share
+/// memory.
 class Schedule {
  public:
   /// @param comm carries no other messages with the tags that are passed to `run`
@@ -25,142 +29,150 @@ class Schedule {
       : comm_(comm),
         self_(self),
         ranks_(static_cast<std::size_t>(self.size)),
-        step_bytes_(std::max<std::size_t>(most_staged / ranks_ / 64 * 64, 8192)),
-        offsets_(ranks_),
-        counts_(ranks_),
-        received_(ranks_) {}
+        slice_bytes_(std::clamp<std::size_t>(most_staged / (window * ranks_) / 64 * 64, 8192, most_eager)),
+        requests_(window * 4 * ranks_, MPI_REQUEST_NULL) {}
   Schedule(const Schedule&) = delete;
   Schedule& operator=(const Schedule&) = delete;
 
   /// Executes a call that all ranks have joined and whose sizes agree. Collective.
+  /// @param tag  of the messages; the second stage uses the next tag
   /// @param wait  `wait(test)` returns once `test()` returns true, and throws if that takes too long
   template <calls::Collective Call, class Wait>
   void run(const Call& c, const std::vector<detail::PeerView>& peers, int tag, const ErrorContext& context,
            Wait&& wait) {
     using enum calls::CollectiveKind;
-    if (staging_.size() == 0) staging_ = Buffer<std::byte>(2 * ranks_ * step_bytes_);
+    if (staging_.size() == 0) staging_ = Buffer<std::byte>(window * 3 * ranks_ * slice_bytes_);
     tag_ = tag;
-    if constexpr (Call::kind == all_reduce || Call::kind == reduce || Call::kind == broadcast) {
-      in_rounds(c, context, wait);
-    } else if constexpr (Call::kind == reduce_scatter) {
-      const std::size_t per_step = step_bytes_ / detail::element_width(c);
-      std::size_t longest = 0;
-      for (int r = 0; r < self_.size; ++r)
-        longest = std::max(longest, calls::block_count(c.counts, c.receive.size(), r));
-      for (std::size_t done = 0; done < longest; done += per_step) {
-        for (int r = 0; r < self_.size; ++r) {
-          const std::size_t whole = calls::block_count(c.counts, c.receive.size(), r), start = std::min(done, whole);
-          offsets_[at(r)] = calls::block_offset(c.counts, c.receive.size(), r) + start;
-          counts_[at(r)] = std::min(per_step, whole - start);
-        }
-        reduce_slices(c, c.receive.bytes() + done * detail::element_width(c), context, wait);
-      }
-    } else {
+    if constexpr (Call::kind == all_reduce || Call::kind == reduce || Call::kind == broadcast)
+      in_two_stages(c, context, wait);
+    else if constexpr (Call::kind == reduce_scatter)
+      reduce_blocks(c, context, wait);
+    else
       move_blocks(c, peers, context, wait);
-    }
   }
 
-  /// Returns the ranks that the step in progress waits for.
+  /// Returns the ranks that the oldest piece in flight waits for.
   [[nodiscard]] std::vector<int> missing() {
     std::vector<int> ranks;
-    for (std::size_t i = 0; i < requests_.size(); ++i) {
-      int complete = 0;
-      if (MPI_Request_get_status(requests_[i], &complete, MPI_STATUS_IGNORE) == MPI_SUCCESS && complete != 0) continue;
-      if (std::find(ranks.begin(), ranks.end(), parties_[i]) == ranks.end()) ranks.push_back(parties_[i]);
-    }
-    std::sort(ranks.begin(), ranks.end());
+    for (std::size_t piece = finished_; piece < begun_ && ranks.empty(); ++piece)
+      for (int r = 0; r < self_.size; ++r) {
+        const auto waits = [&](Messages kind) {
+          int complete = 0;
+          return MPI_Request_get_status(*request(piece, kind, r), &complete, MPI_STATUS_IGNORE) != MPI_SUCCESS ||
+                 complete == 0;
+        };
+        // In the first stage, nobody sends messages of the second.
+        const bool second = piece < combined_ && (waits(second_in) || waits(second_out));
+        if (second || waits(first_in) || waits(first_out)) ranks.push_back(r);
+      }
     return ranks;
   }
   /// Cancels the receives and gives the sends a moment to complete; returns whether MPI is done with this object.
   [[nodiscard]] bool abandon() noexcept {
-    for (std::size_t i = 0; i < requests_.size(); ++i)
-      if (receives_[i] && requests_[i] != MPI_REQUEST_NULL) MPI_Cancel(&requests_[i]);
+    for (std::size_t piece = 0; piece < window; ++piece)
+      for (const auto kind : {first_in, second_in})
+        for (int r = 0; r < self_.size; ++r)
+          if (auto* const receive = request(piece, kind, r); *receive != MPI_REQUEST_NULL) MPI_Cancel(receive);
     const auto over = [this] {
       int complete = 0;
       return MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &complete, MPI_STATUSES_IGNORE) !=
                  MPI_SUCCESS ||
              complete != 0;
     };
-    if (detail::wait_until(std::chrono::milliseconds(100), over, [] { return false; }) != detail::WaitEnd::ready)
-      return false;
-    clear();
-    return true;
+    return detail::wait_until(std::chrono::milliseconds(100), over, [] { return false; }) == detail::WaitEnd::ready;
   }
 
  private:
-  static constexpr std::size_t most_staged = std::size_t{1} << 20;  ///< bytes that a rank sends, or receives, in a step
+  static constexpr std::size_t window = 4;                          ///< pieces in flight
+  static constexpr std::size_t most_staged = std::size_t{1} << 20;  ///< bytes in flight in a stage, about
+  /// The bytes of a message at most: Open MPI sends 64 KiB with its header over TCP without asking the receiver.
+  static constexpr std::size_t most_eager = 60 << 10;
+
+  /// The messages of a piece, by stage and direction; a piece has one of each kind with each rank at most.
+  enum Messages : std::size_t { first_in, second_in, first_out, second_out };
+
+  /// Elements of one rank in one piece.
+  struct Slice {
+    std::size_t offset = 0;
+    std::size_t count = 0;
+  };
 
   [[nodiscard]] static std::size_t at(int rank) noexcept { return static_cast<std::size_t>(rank); }
+  [[nodiscard]] MPI_Request* request(std::size_t piece, Messages kind, int party) noexcept {
+    return &requests_[(piece % window * 4 + kind) * ranks_ + at(party)];
+  }
+  /// Returns the memory of a received message, or of one of the first stage to be sent. The second stage's message is
+  /// the same to all, and takes the place of the message to this rank.
+  [[nodiscard]] std::byte* staged(std::size_t piece, Messages kind, int party) noexcept {
+    return staging_.data() + ((piece % window * 3 + kind) * ranks_ + at(party)) * slice_bytes_;
+  }
+  /// Calls `f` with each other rank, beginning after this one, so that not all send to the same rank first.
+  template <class F>
+  void with_others(F&& f) const {
+    for (int step = 1; step < self_.size; ++step) f((self_.rank + step) % self_.size);
+  }
 
-  void clear() noexcept {
-    requests_.clear();
-    parties_.clear();
-    receives_.clear();
-    used_ = 0;
-    staged_from_ = nullptr;
-  }
-  std::byte* reserve(std::size_t bytes) noexcept {
-    std::byte* const place = staging_.data() + used_;
-    used_ += (bytes + 63) / 64 * 64;
-    return place;
-  }
-  MPI_Request* request(int party, bool receives) {
-    parties_.push_back(party);
-    receives_.push_back(receives);
-    return &requests_.emplace_back(MPI_REQUEST_NULL);
-  }
-  void post_receive(int from, std::size_t bytes, const ErrorContext& context) {
-    received_[at(from)] = nullptr;
+  void post_receive(std::size_t piece, Messages kind, int from, std::size_t bytes, const ErrorContext& context) {
     if (bytes == 0) return;
-    received_[at(from)] = reserve(bytes);
-    check(MPI_Irecv(received_[at(from)], static_cast<int>(bytes), MPI_BYTE, from, tag_, comm_, request(from, true)),
+    check(MPI_Irecv(staged(piece, kind, from), static_cast<int>(bytes), MPI_BYTE, from, tag_of(kind), comm_,
+                    request(piece, kind, from)),
           "MPI_Irecv", context);
   }
-  /// Sends a copy of the bytes; consecutive sends of the same bytes share one copy.
-  void post_send(int to, const std::byte* bytes, std::size_t count, const ErrorContext& context) {
-    if (count == 0) return;
-    if (bytes != staged_from_) {
-      staged_ = reserve(count);
-      std::memcpy(staged_, bytes, count);
-      staged_from_ = bytes;
-    }
-    check(MPI_Isend(staged_, static_cast<int>(count), MPI_BYTE, to, tag_, comm_, request(to, false)), "MPI_Isend",
-          context);
+  void post_send(std::size_t piece, Messages kind, int to, const std::byte* from, std::size_t bytes,
+                 const ErrorContext& context) {
+    if (bytes == 0) return;
+    check(MPI_Isend(from, static_cast<int>(bytes), MPI_BYTE, to, tag_of(kind), comm_, request(piece, kind, to)),
+          "MPI_Isend", context);
   }
-  template <class Wait>
-  void complete_step(const ErrorContext& context, Wait&& wait) {
-    if (!requests_.empty())
-      wait([&] {
-        int complete = 0;
-        check(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &complete, MPI_STATUSES_IGNORE),
-              "MPI_Testall", context);
-        return complete != 0;
-      });
-    clear();
+  /// Sends a copy of the caller's bytes.
+  void post_copy(std::size_t piece, int to, const std::byte* from, std::size_t bytes, const ErrorContext& context) {
+    detail::copy_bytes(staged(piece, first_out, to), from, bytes);
+    post_send(piece, first_out, to, staged(piece, first_out, to), bytes, context);
+  }
+  [[nodiscard]] int tag_of(Messages kind) const noexcept {
+    return kind == first_in || kind == first_out ? tag_ : tag_ + 1;
+  }
+  /// Returns whether the messages of `kinds` kinds, from `kind` on, are complete.
+  [[nodiscard]] bool are_complete(std::size_t piece, Messages kind, std::size_t kinds, const ErrorContext& context) {
+    int complete = 0;
+    check(MPI_Testall(static_cast<int>(kinds * ranks_), request(piece, kind, 0), &complete, MPI_STATUSES_IGNORE),
+          "MPI_Testall", context);
+    return complete != 0;
   }
 
-  /// Reduces slice `counts_[r]` at `offsets_[r]` on rank r, from all ranks' `c.send`.
-  /// @param target  where this rank's slice of the result is written
-  template <class Call, class Wait>
-  void reduce_slices(const Call& c, std::byte* target, const ErrorContext& context, Wait&& wait) {
-    const std::size_t width = detail::element_width(c), mine = counts_[at(self_.rank)];
-    for (int r = 0; r < self_.size; ++r)
-      if (r != self_.rank) post_receive(r, mine * width, context);
-    for (int r = 0; r < self_.size; ++r)
-      if (r != self_.rank) post_send(r, c.send.bytes() + offsets_[at(r)] * width, counts_[at(r)] * width, context);
-    complete_step(context, wait);
-    if (mine == 0) return;
+  /// Makes a call in pieces: `post(p)` starts messages of piece p, `combine(p)` takes what the first stage received
+  /// and starts the sends of the second, `finish(p)` takes what the second received; each in the order of the pieces.
+  template <class Wait, class Post, class Combine, class Finish>
+  void run_pieces(std::size_t pieces, const ErrorContext& context, Wait&& wait, Post&& post, Combine&& combine,
+                  Finish&& finish) {
+    begun_ = combined_ = finished_ = 0;
+    while (finished_ < pieces) {
+      for (; begun_ < std::min(pieces, finished_ + window); ++begun_) post(begun_);
+      bool first = false, second = false;
+      wait([&] {
+        first = combined_ < begun_ && are_complete(combined_, first_in, 1, context);
+        second = finished_ < combined_ && are_complete(finished_, second_in, 3, context);
+        return first || second;
+      });
+      if (first) combine(combined_++);
+      if (second) finish(finished_++);
+    }
+  }
+
+  /// Reduces the ranks' messages of the first stage with this rank's operand, in rank order.
+  template <class Call>
+  void reduce_piece(const Call& c, std::size_t piece, Slice own, void* const* targets, std::size_t target_count) {
     sources_.clear();
     for (int r = 0; r < self_.size; ++r)
-      sources_.push_back(r == self_.rank ? c.send.bytes() + offsets_[at(r)] * width : received_[at(r)]);
-    void* const result = target;
-    c.op.reduce(&result, 1, sources_.data(), sources_.size(), mine, self_.size);
+      sources_.push_back(r == self_.rank ? c.send.bytes() + own.offset * detail::element_width(c)
+                                         : staged(piece, first_in, r));
+    c.op.reduce(targets, target_count, sources_.data(), sources_.size(), own.count, self_.size);
   }
 
   template <class Call, class Wait>
-  void in_rounds(const Call& c, const ErrorContext& context, Wait&& wait) {
+  void in_two_stages(const Call& c, const ErrorContext& context, Wait&& wait) {
     constexpr bool reduces = detail::CallTraits<Call>::reduces;
-    const std::size_t width = detail::element_width(c), per_round = step_bytes_ / width * ranks_;
+    const std::size_t width = detail::element_width(c), most = slice_bytes_ / width;
     const auto [total, to_all] = [&] {
       if constexpr (Call::kind == calls::CollectiveKind::broadcast)
         return std::pair(c.buffer.size(), true);
@@ -173,53 +185,93 @@ class Schedule {
       else
         return 0;
     }();
-    const bool receives = to_all || self_.rank == root;
-    if (reduces && !receives && own_slices_.size() == 0) own_slices_ = Buffer<std::byte>(step_bytes_);
-    for (std::size_t done = 0; done < total; done += per_round) {
-      const std::size_t count = std::min(per_round, total - done), share = (count + ranks_ - 1) / ranks_;
-      for (std::size_t r = 0; r < ranks_; ++r) {
-        const std::size_t begin = std::min(count, r * share);
-        offsets_[r] = done + begin;
-        counts_[r] = std::min(share, count - begin);
-      }
-      const std::size_t mine = counts_[at(self_.rank)] * width, start = offsets_[at(self_.rank)] * width;
-      std::byte* own = nullptr;
+    std::byte* const result = [&] {
+      if constexpr (reduces)
+        return c.receive.bytes();
+      else
+        return c.buffer.bytes();
+    }();
+    const int me = self_.rank;
+    const bool receives = to_all || me == root;
+    const bool gets = receives && (reduces || me != root);  // the root of a broadcast has all slices
+    // Pieces of equal size, in multiples of 16 elements, except for the last one.
+    const auto divide = [](std::size_t a, std::size_t b) { return (a + b - 1) / b; };
+    const std::size_t share = std::min(most, divide(divide(total, divide(total, most * ranks_) * ranks_), 16) * 16);
+    const auto slice = [&](std::size_t piece, int r) {
+      const std::size_t begin = piece * share * ranks_, count = std::min(share * ranks_, total - begin),
+                        each = divide(count, ranks_), start = std::min(count, at(r) * each);
+      return Slice{begin + start, std::min(each, count - start)};
+    };
+
+    const auto post = [&](std::size_t piece) {
+      const std::size_t mine = slice(piece, me).count * width;
+      with_others([&](int r) {
+        if (reduces || r == root) post_receive(piece, first_in, r, mine, context);
+        if (gets) post_receive(piece, second_in, r, slice(piece, r).count * width, context);
+      });
+      with_others([&](int r) {
+        const Slice sent = slice(piece, r);
+        if constexpr (reduces)
+          post_copy(piece, r, c.send.bytes() + sent.offset * width, sent.count * width, context);
+        else if (me == root)
+          post_copy(piece, r, result + sent.offset * width, sent.count * width, context);
+      });
+    };
+    const auto combine = [&](std::size_t piece) {
+      const Slice own = slice(piece, me);
+      if (own.count == 0) return;
+      std::byte* from = staged(piece, first_out, me);
       if constexpr (reduces) {
-        own = receives ? c.receive.bytes() + start : own_slices_.data();
-        reduce_slices(c, own, context, wait);
+        void* const targets[]{receives ? result + own.offset * width : from, from};
+        reduce_piece(c, piece, own, targets, receives && to_all ? 2 : 1);
+      } else if (me == root) {
+        std::memcpy(from, result + own.offset * width, own.count * width);
       } else {
-        own = c.buffer.bytes() + start;
-        if (self_.rank == root) {
-          for (int r = 0; r < self_.size; ++r)
-            if (r != root) post_send(r, c.buffer.bytes() + offsets_[at(r)] * width, counts_[at(r)] * width, context);
-        } else {
-          post_receive(root, mine, context);
-        }
-        complete_step(context, wait);
-        if (self_.rank != root && mine != 0) std::memcpy(own, received_[at(root)], mine);
+        from = staged(piece, first_in, root);
+        std::memcpy(result + own.offset * width, from, own.count * width);
       }
-      // Slice r goes from rank r to all ranks, or to the root. The root of a broadcast has them all.
-      const bool gets = receives && (reduces || self_.rank != root);
-      for (int r = 0; r < self_.size; ++r) {
-        received_[at(r)] = nullptr;
-        if (gets && r != self_.rank) post_receive(r, counts_[at(r)] * width, context);
-      }
-      for (int r = 0; r < self_.size; ++r)
-        if (r != self_.rank && (to_all ? reduces || r != root : r == root)) post_send(r, own, mine, context);
-      complete_step(context, wait);
-      if constexpr (reduces) {
-        if (gets) copy_out(received_, c.receive.bytes(), width);
-      } else {
-        if (gets) copy_out(received_, c.buffer.bytes(), width);
-      }
-    }
-  }
-  void copy_out(const std::vector<std::byte*>& from, std::byte* to, std::size_t width) noexcept {
-    for (std::size_t r = 0; r < ranks_; ++r)
-      if (from[r] != nullptr && counts_[r] != 0) std::memcpy(to + offsets_[r] * width, from[r], counts_[r] * width);
+      with_others([&](int r) {
+        if (to_all ? reduces || r != root : r == root)
+          post_send(piece, second_out, r, from, own.count * width, context);
+      });
+    };
+    const auto finish = [&](std::size_t piece) {
+      if (!gets) return;
+      with_others([&](int r) {
+        const Slice other = slice(piece, r);
+        detail::copy_bytes(result + other.offset * width, staged(piece, second_in, r), other.count * width);
+      });
+    };
+    run_pieces(divide(total, share * ranks_), context, wait, post, combine, finish);
   }
 
-  /// Transfers one block from each rank to each rank, step by step.
+  /// Reduces block r on rank r.
+  template <class Call, class Wait>
+  void reduce_blocks(const Call& c, const ErrorContext& context, Wait&& wait) {
+    const std::size_t width = detail::element_width(c), most = slice_bytes_ / width;
+    std::size_t longest = 0;
+    for (int r = 0; r < self_.size; ++r) longest = std::max(longest, calls::block_count(c.counts, c.receive.size(), r));
+    const auto slice = [&](std::size_t piece, int r) {
+      const std::size_t whole = calls::block_count(c.counts, c.receive.size(), r),
+                        start = std::min(piece * most, whole);
+      return Slice{calls::block_offset(c.counts, c.receive.size(), r) + start, std::min(most, whole - start)};
+    };
+    const auto post = [&](std::size_t piece) {
+      with_others([&](int r) { post_receive(piece, first_in, r, slice(piece, self_.rank).count * width, context); });
+      with_others([&](int r) {
+        const Slice sent = slice(piece, r);
+        post_copy(piece, r, c.send.bytes() + sent.offset * width, sent.count * width, context);
+      });
+    };
+    const auto combine = [&](std::size_t piece) {
+      const Slice own = slice(piece, self_.rank);
+      void* const target = c.receive.bytes() + piece * most * width;
+      if (own.count != 0) reduce_piece(c, piece, own, &target, 1);
+    };
+    run_pieces((longest + most - 1) / most, context, wait, post, combine, [](std::size_t) {});
+  }
+
+  /// Transfers one block from each rank to each rank.
   template <class Call, class Wait>
   void move_blocks(const Call& c, const std::vector<detail::PeerView>& peers, const ErrorContext& context,
                    Wait&& wait) {
@@ -248,41 +300,45 @@ class Schedule {
     };
     const auto received_from = [&](int r) { return receives ? detail::range_of(c, peers, r, me).bytes : 0; };
     std::size_t longest = 0;
-    for (int r = 0; r < self_.size; ++r)
-      if (r != me) longest = std::max({longest, sent_to(r).bytes, received_from(r)});
-    const auto part = [&](std::size_t whole, std::size_t done) {
-      return std::min(step_bytes_, whole - std::min(done, whole));
+    with_others([&](int r) { longest = std::max({longest, sent_to(r).bytes, received_from(r)}); });
+    const auto part = [&](std::size_t whole, std::size_t piece) {
+      return std::min(slice_bytes_, whole - std::min(piece * slice_bytes_, whole));
     };
     if (const auto own = sent_to(me); receives && own.bytes != 0)
       detail::copy_bytes(place(me), c.send.bytes() + own.offset, own.bytes);
-    for (std::size_t done = 0; done < longest; done += step_bytes_) {
-      for (int r = 0; r < self_.size; ++r)
-        if (r != me) post_receive(r, part(received_from(r), done), context);
-      for (int r = 0; r < self_.size; ++r)
-        if (const auto range = sent_to(r); r != me)
-          post_send(r, c.send.bytes() + range.offset + done, part(range.bytes, done), context);
-      complete_step(context, wait);
-      for (int r = 0; r < self_.size; ++r)
-        if (const auto bytes = part(received_from(r), done); r != me && bytes != 0)
-          std::memcpy(place(r) + done, received_[at(r)], bytes);
-    }
+    const auto post = [&](std::size_t piece) {
+      with_others([&](int r) { post_receive(piece, first_in, r, part(received_from(r), piece), context); });
+      const std::byte* copied = nullptr;  // consecutive sends of the same bytes share one copy
+      std::byte* copy = nullptr;
+      with_others([&](int r) {
+        const auto range = sent_to(r);
+        const std::byte* const from = c.send.bytes() + range.offset + piece * slice_bytes_;
+        const std::size_t bytes = part(range.bytes, piece);
+        if (bytes == 0) return;
+        if (from != std::exchange(copied, from)) {
+          copy = staged(piece, first_out, r);
+          std::memcpy(copy, from, bytes);
+        }
+        post_send(piece, first_out, r, copy, bytes, context);
+      });
+    };
+    const auto combine = [&](std::size_t piece) {
+      with_others([&](int r) {
+        const std::size_t bytes = part(received_from(r), piece);
+        if (bytes != 0) std::memcpy(place(r) + piece * slice_bytes_, staged(piece, first_in, r), bytes);
+      });
+    };
+    run_pieces((longest + slice_bytes_ - 1) / slice_bytes_, context, wait, post, combine, [](std::size_t) {});
   }
 
   MPI_Comm comm_;
   calls::RankOf self_;
   std::size_t ranks_;
-  std::size_t step_bytes_;
-  Buffer<std::byte> staging_;     ///< allocated by the first large call
-  Buffer<std::byte> own_slices_;  ///< the results of a rank that is not the root of `reduce`
-  std::size_t used_ = 0;
-  const std::byte* staged_from_ = nullptr;
-  std::byte* staged_ = nullptr;
-  std::vector<MPI_Request> requests_;
-  std::vector<int> parties_;                   ///< the other rank of each request
-  std::vector<bool> receives_;                 ///< whether the request is a receive
-  std::vector<std::size_t> offsets_, counts_;  ///< of each rank's slice, in elements
-  std::vector<std::byte*> received_;
+  std::size_t slice_bytes_;            ///< of a message, at most
+  Buffer<std::byte> staging_;          ///< allocated by the first large call
+  std::vector<MPI_Request> requests_;  ///< by piece, kind and rank
   std::vector<const void*> sources_;
+  std::size_t begun_ = 0, combined_ = 0, finished_ = 0;  ///< pieces of the call
   int tag_ = 0;
 };
 
