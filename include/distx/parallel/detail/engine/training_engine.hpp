@@ -43,9 +43,9 @@ class TrainingEngine {
                                                           options.overlap);
     parameters_.claim(reducer_.lends() || !done_at_return<Space>, [this](std::size_t index, stream after) {
       const Guard guard(device_);
-      comms_.guard([&] {
+      return comms_.guard([&] {
         calls_.enter(after);
-        reducer_.open(index, after);
+        return reducer_.open(index, after);
       });
     });
   }
