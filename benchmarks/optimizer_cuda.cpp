@@ -58,9 +58,9 @@ struct Model {
     fill(distx::CudaStreamRef(), gradient.span(), 0.25f);
     distx::CudaStreamRef().synchronize();
   }
-  template <class AnyStep>
-  void update(const CudaStream& stream, const AnyStep& step) const {
-    fused_update(stream, AdamW{}, step, weight.span(), Span<const float, Cuda>(gradient), {mean.span(), square.span()});
+  template <class... OptimizerAndStep>
+  void update(const CudaStream& stream, const OptimizerAndStep&... step) const {
+    fused_update(stream, step..., weight.span(), Span<const float, Cuda>(gradient), {mean.span(), square.span()});
   }
   /// The same, one element after a boundary of vectors.
   void update_unaligned(const CudaStream& stream, const Step& step) const {
@@ -85,11 +85,11 @@ void measure(const CudaStream& stream, std::size_t elements, int rounds) {
   const Model model(elements);
   const std::size_t half = elements * update_bytes / 2;  // a copy moves each byte twice
   const Buffer<std::byte, Cuda> from(half), to(half);
-  distx::DeviceStep device_step(1e-3);
+  distx::DeviceStep device_step(AdamW{}, 1e-3);
   Step step{.learning_rate = 1e-3, .number = 0};
   std::vector<Subject> subjects{
       {"copy", [&] { copy(stream, to.span(), Span<const std::byte, Cuda>(from)); }},
-      {"AdamW", [&] { ++step.number, model.update(stream, step); }},
+      {"AdamW", [&] { ++step.number, model.update(stream, AdamW{}, step); }},
       {"AdamW, step on the GPU", [&] { device_step.advance(stream), model.update(stream, device_step); }},
       {"AdamW, cut anywhere", [&] { ++step.number, model.update_unaligned(stream, step); }},
   };

@@ -7,8 +7,8 @@ distx/cuda.hpp everywhere else
 #include "distx/cuda/kernels/boxes.cuh"
 #include "distx/cuda/kernels/elements.cuh"
 #include "distx/cuda/kernels/operations.cuh"
+#include "distx/cuda/kernels/pieces.cuh"
 #include "distx/cuda/kernels/reductions.cuh"
-#include "distx/cuda/kernels/step.cuh"
 #include "distx/cuda/kernels/update.cuh"
 #include "distx/optim/adamw.hpp"
 #include "distx/optim/sgd.hpp"
@@ -26,7 +26,6 @@ inline const bool kernels_are_here = [] {
              .largest_magnitude = &enqueue_largest_magnitude,
              .fixed_point_squares = &enqueue_fixed_point_squares,
              .clip_factor = &enqueue_clip_factor,
-             .change_step = &enqueue_change_step,
              .load = &load_listed_kernels};
   return register_optimizer<SGD>() && register_optimizer<AdamW>();
 }();

@@ -35,7 +35,7 @@ TEST_CASE("without a GPU every call throws an error with the reason") {
   CHECK_SAYS(distx::cuda::PinnedBuffer<float>(10), words);
   CHECK_SAYS(distx::cuda::DeviceGuard(0), words);
   CHECK_SAYS(distx::cuda::current_device(), words);
-  CHECK_SAYS(distx::DeviceStep(0.1), words);
+  CHECK_SAYS(distx::DeviceStep(distx::AdamW{}, 0.1), words);
   CHECK_SAYS(CudaStreamRef().synchronize(), words);
   distx::SelfConnector alone;
   CHECK_SAYS(distx::cuda::pick_device(alone), "rank 0 sees no GPU: no GPU");

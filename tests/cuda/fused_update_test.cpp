@@ -68,16 +68,19 @@ struct OnGpu {
       : weight(wave<T>(size), offsets[0]), gradient(wave<T>(size, 2), offsets[1]) {
     for (std::size_t s = 0; s < states; ++s) state.emplace_back(std::vector<A>(size), offsets[2 + s]);
   }
-  template <class AnyStep>
-  void update(CudaStreamRef stream, const Optimizer& optimizer, const AnyStep& step, std::size_t begin,
+  void update(CudaStreamRef stream, const Optimizer& optimizer, const Step& step, std::size_t begin,
               std::size_t size) const {
     std::array<Span<A, Cuda>, states> here;
     for (std::size_t s = 0; s < states; ++s) here[s] = state[s].span().subspan(begin, size);
     fused_update(stream, optimizer, step, weight.span().subspan(begin, size), gradient.in().subspan(begin, size), here);
   }
-  template <class AnyStep>
-  void update(CudaStreamRef stream, const Optimizer& optimizer, const AnyStep& step) const {
+  void update(CudaStreamRef stream, const Optimizer& optimizer, const Step& step) const {
     update(stream, optimizer, step, 0, weight.span().size());
+  }
+  void update(CudaStreamRef stream, const DeviceStep<Optimizer>& step) const {
+    std::array<Span<A, Cuda>, states> here;
+    for (std::size_t s = 0; s < states; ++s) here[s] = state[s].span();
+    fused_update(stream, step, weight.span(), gradient.in(), here);
   }
   [[nodiscard]] Trained<T, states> values(CudaStreamRef stream) const {
     Trained<T, states> result{weight.values(stream), {}};
@@ -161,11 +164,11 @@ class Graph {
 TEST_CASE_TEMPLATE("a captured update that is replayed equals updates one by one", T, float, bfloat16) {
   const CudaStream stream;
   const std::size_t size = 3001;
-  DeviceStep step(0.01, 0.1);
+  DeviceStep step(AdamW{}, 0.01, 0.1);
   const OnGpu<T, AdamW> model(size), plain(size);
   const Graph graph(stream, [&] {
     step.advance(stream);
-    model.update(stream, AdamW{}, step);
+    model.update(stream, step);
   });
   CHECK(step.read(stream).number == 0);  // recorded, not done
   for (std::uint64_t number = 1; number <= 5; ++number) {
@@ -184,20 +187,20 @@ TEST_CASE_TEMPLATE("a captured update that is replayed equals updates one by one
 
 TEST_CASE("DeviceStep changes the decay and the number of steps") {
   const CudaStream stream;
-  DeviceStep step(0.5);
+  DeviceStep step(SGD{.weight_decay = 3}, 0.5);
   CHECK(!step.read(stream).weight_decay.has_value());
   step.set_number(stream, 41);
   step.advance(stream);
   step.set_weight_decay(stream, 0.25);
   CHECK(step.read(stream).number == 42);
   CHECK(step.read(stream).weight_decay == 0.25);
-  DeviceStep without_decay(0.5);
+  DeviceStep without_decay(SGD{.weight_decay = 3}, 0.5);
   without_decay.advance(stream);
   const OnGpu<double, SGD> model(100), plain(100), own(100), own_plain(100);
-  own.update(stream, SGD{.weight_decay = 3}, without_decay);
+  own.update(stream, without_decay);
   own_plain.update(stream, SGD{.weight_decay = 3}, Step{.learning_rate = 0.5});
   CHECK(own.values(stream).same_as(own_plain.values(stream)));
-  model.update(stream, SGD{.weight_decay = 3}, step);
+  model.update(stream, step);
   plain.update(stream, SGD{.weight_decay = 3}, Step{.learning_rate = 0.5, .number = 42, .weight_decay = 0.25});
   CHECK(model.values(stream).same_as(plain.values(stream)));
 }

@@ -19,7 +19,7 @@ import selftest  # noqa: E402
 # A kernel's mangled name: the fewest loads and stores of 16 bytes, and the most instructions in all, those for
 # unaligned arrays included. Each thread has two vectors of each array in flight.
 BF16, F16 = "NS_8bfloat16E", "NS_7float16E"
-CAPTURED = "22captured_update_kernelINS_5AdamWE"
+CAPTURED = "13update_kernelILb1ENS_5AdamWE"
 UPDATE, CAST, VECTORS = "13update_kernelILb0ENS_5AdamWE", "ENS1_8CastBodyI", "elementwise_kernelILi"
 KERNELS = {
     "AdamW, float": (UPDATE + "ff", 8, 6, 1900),

@@ -6,6 +6,8 @@
 #include <distx/memory/operations.hpp>
 #include <distx/tensor/detail/copy_box.hpp>
 
+#include <array>
+
 #include "cuda/placed.hpp"
 #include "cuda/tensor_kernels.hpp"
 
@@ -165,6 +167,30 @@ TEST_CASE_TEMPLATE("sum_of_squares equals the host's up to rounding, with the sa
     CHECK(std::abs(found - wanted) <= 1e-12 * wanted);
     CHECK(sum_of_squares(stream, elsewhere.in()) == found);
   }
+}
+
+TEST_CASE("sum_of_squares adds in a fixed order: threads in warps, every 32nd warp, and these") {
+  const CudaStream stream;
+  constexpr std::size_t warps = 4096;
+  const auto over_warp = [](std::array<double, 32> lanes) {
+    for (std::size_t distance = 16; distance > 0; distance /= 2)
+      for (std::size_t lane = 0; lane < distance; ++lane) lanes[lane] += lanes[lane + distance];
+    return lanes[0];
+  };
+  std::vector<double> values(64 * warps);  // two of each thread
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = std::sin(static_cast<double>(i));
+  std::array<double, 32> sums{};
+  for (std::size_t warp = 0; warp < warps; ++warp) {
+    std::array<double, 32> lanes{};
+    for (std::size_t lane = 0; lane < 32; ++lane) {
+      const double* const own = &values[64 * warp + 2 * lane];
+      lanes[lane] = own[0] * own[0];
+      lanes[lane] += own[1] * own[1];
+    }
+    sums[warp % 32] += over_warp(lanes);
+  }
+  const Placed<double> placed(values);
+  CHECK(sum_of_squares(stream, placed.in()) == over_warp(sums));
 }
 
 TEST_CASE("functions registered in two files of kernels run, and all kernels can be loaded") {

@@ -3,6 +3,7 @@
 #include <distx/cuda/buffer.hpp>
 
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "cuda/gate.hpp"
@@ -61,6 +62,22 @@ TEST_CASE("a stream waits for another's event and for nothing else") {
   second.synchronize();
   CHECK(event.done());
   CHECK(late[99] == 2);
+}
+
+TEST_CASE("streams and events may be asked for while another thread captures") {
+  const CudaStream captured, other;
+  const distx::CudaEvent event;
+  event.record(other);
+  distx::cuda::detail::check(cudaStreamBeginCapture(captured.native_handle(), cudaStreamCaptureModeGlobal),
+                             "cudaStreamBeginCapture");
+  std::thread([&] {
+    distx::cuda::set_device(0);
+    while (!event.done()) std::this_thread::yield();
+    while (!other.done()) std::this_thread::yield();
+  }).join();
+  cudaGraph_t graph = nullptr;
+  CHECK(cudaStreamEndCapture(captured.native_handle(), &graph) == cudaSuccess);
+  CHECK(cudaGraphDestroy(graph) == cudaSuccess);
 }
 
 TEST_CASE("streams and events of the user are referenced, adopted and released") {

@@ -16,9 +16,9 @@ import tempfile
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import selftest  # noqa: E402
 
-# Updates whose coefficients are computed on the GPU (ILb1E) take powers, which CUDA fuses itself.
-BODY = re.compile(r"\d(update_kernelILb0E|captured_update_kernelI|MixBodyI)")
-FEWEST = {"update_kernelILb0E": 24, "captured_update_kernelI": 12, "MixBodyI": 4}
+# Updates with coefficients in the GPU's memory (ILb1E) read them: powers, which CUDA fuses itself, are not computed there.
+BODY = re.compile(r"\d(update_kernelILb[01]E|MixBodyI)")
+FEWEST = {"update_kernelILb0E": 24, "update_kernelILb1E": 24, "MixBodyI": 4}
 ENTRY = re.compile(r"^[^\n]*\.entry\s+(\w+)", re.MULTILINE)
 FUNCTION = re.compile(r"^(?=[^\n]*\.(?:entry|func)\b)", re.MULTILINE)
 INEXACT = re.compile(r"^\s*(?:@!?%\w+\s+)?(fma\.[\w.]+|(?:div|sqrt|rcp|rsqrt)\.(?:approx|full)[\w.]*)", re.MULTILINE)
@@ -48,15 +48,15 @@ def self_test():
 
     good = "".join(kernel(k, "13update_kernelILb0E", "add.rn.f32 %f1, %f2, %f3;") for k in range(30))
     good += "".join(kernel(k, "7MixBody", "@%p1 mul.rn.f64 %fd1, %fd2, %fd3;") for k in range(20))
-    good += "".join(kernel(k, "22captured_update_kernel", "mul.rn.f32 %f1, %f2, %f3;") for k in range(12))
-    good += kernel(0, "13update_kernelILb1E", "fma.rn.f64 %fd1, %fd2, %fd3, %fd4;")
+    good += "".join(kernel(k, "13update_kernelILb1E", "mul.rn.f32 %f1, %f2, %f3;") for k in range(30))
+    good += kernel(0, "18change_step_kernelI", "fma.rn.f64 %fd1, %fd2, %fd3, %fd4;")
     good += ".func helper(\n)\n{\n\tfma.rn.f32 %f1, %f2, %f3, %f4;\n}\n"
     update = "_Z913update_kernelILb0EIdE has 1 fused"
     broken = {
         "an update": (good + kernel(9, "13update_kernelILb0E", "fma.rn.f32 %f1, %f2, %f3, %f4;"), update),
         "a captured update": (
-            good + kernel(9, "22captured_update_kernel", "fma.rn.f32 %f1, %f2, %f3, %f4;"),
-            "_Z922captured_update_kernelIdE has 1 fused",
+            good + kernel(9, "13update_kernelILb1E", "fma.rn.f32 %f1, %f2, %f3, %f4;"),
+            "_Z913update_kernelILb1EIdE has 1 fused",
         ),
         "a quotient": (good + kernel(9, "13update_kernelILb0E", "div.approx.ftz.f32 %f1, %f2, %f3;"), update),
         "a condition": (good + kernel(9, "7MixBody", "@!%p1 fma.rn.f64 %fd1, %fd2;"), "_Z97MixBodyIdE has 1 fused"),

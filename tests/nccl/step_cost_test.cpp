@@ -2,6 +2,8 @@
 // Launches of kernels, host waits and allocations of a training step, counted by the stand-in for CUDA.
 #include <doctest/doctest.h>
 
+#include <deque>
+
 #include "distx/distx.hpp"
 #include "nccl/ranks.hpp"
 #include "standin/standin.hpp"
@@ -26,6 +28,8 @@ std::vector<std::size_t> gpt2_sizes() {
 struct Cost {
   std::size_t launches = standin::calls("cudaLaunchKernelEx");
   std::size_t waits = standin::host_waits();
+  std::size_t memsets = standin::calls("cudaMemsetAsync");
+  std::size_t copies = standin::calls("cudaMemcpyAsync");
   std::size_t blocking_allocations =
       standin::calls("cudaMalloc") + standin::calls("cudaMallocHost") + standin::calls("cudaFree");
   std::size_t allocations = blocking_allocations + standin::calls("cudaMallocFromPoolAsync");
@@ -74,8 +78,8 @@ void count_steps(distx::DataParallelOptions options, F&& check) {
 }  // namespace
 
 TEST_CASE(
-    "a clipped step of 148 parameters launches one update per bucket and four kernels for the norm, and never "
-    "blocks the host") {
+    "a clipped step of 148 parameters zeroes each bucket at once, launches one update per bucket and four kernels for "
+    "the norm, and never blocks the host") {
   for (const int stage : {0, 1, 2, 3}) {
     CAPTURE(stage);
     const auto check = [&](std::size_t buckets, const Cost& begin, const Cost& before, const Cost& after) {
@@ -86,6 +90,7 @@ TEST_CASE(
       else
         CHECK(launches < 2 * (buckets + 4));  // of a bucket that fits one line, one of the ranks has nothing
       CHECK(before.launches == begin.launches);
+      CHECK(before.memsets - begin.memsets == 2 * buckets);
       CHECK(after.waits == begin.waits);
       CHECK(after.allocations == begin.allocations);
     };
@@ -108,6 +113,49 @@ TEST_CASE("gradients that the pool has no memory for are allocated stream-ordere
                        CHECK(after.allocations > begin.allocations);
                        CHECK(after.blocking_allocations == begin.blocking_allocations);
                      });
+}
+
+TEST_CASE("small borrowed arrays, and short operands of a list, are packed by one kernel and unpacked by another") {
+  constexpr std::size_t arrays = 30;
+  on_ranks(2, [](auto& connector) {
+    distx::NcclCommunicator comm(connector);
+    const distx::CudaStream stream;
+    std::deque<distx::Buffer<float, Cuda>> weights, gradients;  // of different sizes, none next to another
+    std::vector<distx::ParameterRef<float, Cuda>> parameters;
+    std::vector<distx::Span<float, Cuda>> list;
+    for (std::size_t p = 0; p < arrays; ++p) {
+      weights.emplace_back(3 + p);
+      gradients.emplace_back(3 + p);
+      parameters.push_back(distx::ref(std::to_string(p), weights.back().span(), gradients.back().span()));
+      list.push_back(gradients.back().span());
+    }
+    distx::DataParallel<distx::ZeRO<1>, distx::On<Cuda>> training(comm, parameters, distx::AdamW{});
+    const auto of_all_ranks = [&](auto&& f) {
+      stream.synchronize();
+      connector.barrier();
+      const Cost before;
+      connector.barrier();
+      f();
+      connector.barrier();
+      const Cost after;
+      connector.barrier();
+      CHECK(after.copies == before.copies);
+      return after.launches - before.launches;
+    };
+    const auto step = [&] {
+      training.ready_after(stream, parameters);
+      training.step({.learning_rate = 0.1}, stream);
+    };
+    for (int first = 0; first < 2; ++first) step();
+    // Of the gradients, of this rank's shard of the weights, and of all weights; and the update.
+    const std::size_t launches = of_all_ranks(step);
+    if (comm.rank() == 0) CHECK(launches == 2 * 4);
+    const auto reduce = [&] { distx::all_reduce(comm, list, distx::sum); };
+    reduce();
+    const std::size_t of_list = of_all_ranks(reduce);
+    if (comm.rank() == 0) CHECK(of_list == 2 * 2);
+    stream.synchronize();
+  });
 }
 
 TEST_CASE("a communicator loads the kernels when it is made") {

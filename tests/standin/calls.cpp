@@ -6,6 +6,8 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <thread>
+#include <utility>
 
 #include "standin/standin.hpp"
 
@@ -22,6 +24,7 @@ struct Plan {
 struct Calls {
   std::mutex mutex;
   std::map<std::string, std::size_t> counts;
+  std::map<std::pair<std::thread::id, std::string>, std::size_t> counts_of_threads;
   std::map<std::string, Plan> plans;
   std::set<std::string> hanging;
   std::condition_variable none_hangs;
@@ -42,6 +45,7 @@ void plan(const char* function, Plan what) {
 std::optional<int> counted(const char* function) {
   std::unique_lock lock(all().mutex);
   ++all().counts[function];
+  ++all().counts_of_threads[{std::this_thread::get_id(), function}];
   all().none_hangs.wait(lock, [&] { return !all().hanging.contains(function); });
   const auto found = all().plans.find(function);
   if (found == all().plans.end() || found->second.after-- > 0) return std::nullopt;
@@ -55,6 +59,12 @@ std::size_t calls(const char* function) {
   const std::lock_guard lock(all().mutex);
   const auto found = all().counts.find(function);
   return found == all().counts.end() ? 0 : found->second;
+}
+
+std::size_t calls_here(const char* function) {
+  const std::lock_guard lock(all().mutex);
+  const auto found = all().counts_of_threads.find({std::this_thread::get_id(), function});
+  return found == all().counts_of_threads.end() ? 0 : found->second;
 }
 
 std::size_t host_waits() { return calls(host_wait); }

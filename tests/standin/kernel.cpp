@@ -92,16 +92,16 @@ class Block {
   }
 
   void run() {
-    while (begun_ < threads_.size()) {
+    while (!stopped_ && begun_ < threads_.size()) {
       Fiber& fiber = free_fiber();
       fiber.begin([&] { run_threads(fiber); });
       fiber.resume();
       if (fiber.ended()) free_.push_back(&fiber);
     }
-    while (ended_ < threads_.size()) {
+    while (!stopped_ && ended_ < threads_.size()) {
       bool any = release_warps();
       if (!any) any = release_block();
-      if (!any) {
+      if (!any && !stopped_) {
         std::fprintf(stderr, "stand-in: the threads of a kernel wait for one another for ever\n");
         std::abort();
       }
@@ -114,6 +114,12 @@ class Block {
     self.mask = mask;
     self.exchange = mine;
     self.fiber->pause();
+  }
+
+  /// Called by a thread: none of the block's threads continues.
+  [[noreturn]] void stop() {
+    stopped_ = true;
+    while (true) threads_[current_].fiber->pause();
   }
 
   [[nodiscard]] unsigned lane() const { return static_cast<unsigned>(current_ % lanes_of_warp); }
@@ -141,6 +147,7 @@ class Block {
   }
 
   void go_on(std::size_t thread) {
+    if (stopped_) return;
     Fiber& fiber = *threads_[thread].fiber;
     enter(thread);
     fiber.resume();
@@ -167,6 +174,7 @@ class Block {
 
   /// Resumes lanes of a warp if all lanes of their mask are waiting.
   bool release_lanes(std::size_t first) {
+    if (stopped_) return false;
     const std::size_t count = std::min<std::size_t>(lanes_of_warp, threads_.size() - first);
     for (std::size_t lane = 0; lane < count; ++lane) {
       if (threads_[first + lane].state != Thread::State::waits_for_warp) continue;
@@ -236,6 +244,7 @@ class Block {
   std::size_t ended_ = 0;
   std::size_t current_ = 0;
   std::size_t used_ = 0;
+  bool stopped_ = false;
   std::vector<Fiber*> free_;
 };
 
@@ -255,6 +264,7 @@ void run(uint3 grid, uint3 size, const std::function<void()>& body) {
     Block now(size, body, threads);
     block = &now;
     now.run();
+    if (gpu_failure() != cudaSuccess) break;
   }
   block = nullptr;
 }
@@ -264,6 +274,12 @@ bool is_positive(const dim3& size) { return size.x > 0 && size.y > 0 && size.z >
 }  // namespace
 
 void thread_order(std::optional<Order> order) { wanted_order = order ? static_cast<int>(*order) : -1; }
+
+cudaError_t end_gpu_failure() noexcept {
+  const auto failure = gpu_failure();
+  fail_gpu(cudaSuccess);
+  return failure;
+}
 
 void wait_for_block() { block->wait(Thread::State::waits_for_block, 0, nullptr); }
 void exchange(unsigned mask, Exchange& mine) { block->wait(Thread::State::waits_for_warp, mask, &mine); }
@@ -290,6 +306,13 @@ cudaError_t launch(const cudaLaunchConfig_t* config, std::function<void()> threa
 }  // namespace standin
 
 using namespace standin;
+
+/// What -fsanitize=alignment calls in kernels before an access whose address is not a multiple of its type's alignment,
+/// which a GPU does not have. It is defined here instead of in the sanitizer's library.
+extern "C" void __ubsan_handle_type_mismatch_v1(void*, void*) {
+  fail_gpu(cudaErrorMisalignedAddress);
+  block->stop();
+}
 
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t*, const void*, void**) {
   // Compiled by nvcc: nothing here can run it.

@@ -32,6 +32,9 @@ namespace standin {
 enum class Order { forward, reverse, random };
 void thread_order(std::optional<Order> order);
 
+/// Ends the failure that every function of the CUDA runtime returns after a kernel's misaligned access, and returns it.
+cudaError_t end_gpu_failure() noexcept;
+
 /// Enqueues a kernel; `thread` is what each of its threads runs.
 cudaError_t launch(const cudaLaunchConfig_t* config, std::function<void()> thread);
 

@@ -93,6 +93,8 @@ __global__ void twice_each(const __nv_bfloat16* in, __half* out) {
   out[threadIdx.x] = __float2half(2 * __bfloat162float(in[threadIdx.x]));
 }
 
+__global__ void load_each(const int4* from, int4* to) { to[threadIdx.x] = from[threadIdx.x]; }
+
 }  // namespace
 
 cudaError_t number(cudaStream_t stream, unsigned blocks, unsigned threads, int* out, int size) {
@@ -128,6 +130,11 @@ cudaError_t twice(cudaStream_t stream, unsigned threads, const void* bfloat16s, 
   const auto how = config(stream, 1, threads);
   return cudaLaunchKernelEx(&how, twice_each, static_cast<const __nv_bfloat16*>(bfloat16s),
                             static_cast<__half*>(halves));
+}
+
+cudaError_t vectors(cudaStream_t stream, unsigned threads, const int* from, int* to) {
+  const auto how = config(stream, 1, threads);
+  return cudaLaunchKernelEx(&how, load_each, reinterpret_cast<const int4*>(from), reinterpret_cast<int4*>(to));
 }
 
 }  // namespace kernels

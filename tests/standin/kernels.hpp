@@ -18,6 +18,8 @@ cudaError_t unordered(cudaStream_t stream, unsigned threads, int* out);
 cudaError_t unset(cudaStream_t stream, unsigned blocks, int* out);
 /// Writes the results of each kind of shuffle and vote: 6 numbers for each of 32 lanes.
 cudaError_t shuffle(cudaStream_t stream, int* out);
+/// to = from, by vectors of 16 bytes: 4 numbers for each thread.
+cudaError_t vectors(cudaStream_t stream, unsigned threads, const int* from, int* to);
 /// A block whose size has three dimensions: each thread adds its own number to its place.
 cudaError_t boxes(cudaStream_t stream, dim3 grid, dim3 size, int* out);
 /// Small types: out = 2 in.

@@ -60,6 +60,20 @@ TEST_CASE("memory that a block shares is poisoned when it begins") {
   for (const int value : out.download()) CHECK(static_cast<unsigned>(value) == 0xCBCBCBCB);
 }
 
+TEST_CASE("vectors at misaligned addresses end the GPU's work") {
+  const OwnStream stream;
+  const Array<int> from(12), to(12);
+  CHECK(kernels::vectors(stream, 2, from.data(), to.data() + 4) == cudaSuccess);
+  stream.synchronize();
+  for (const auto& [source, target] : {std::pair(1, 0), std::pair(0, 2)}) {
+    CHECK(kernels::vectors(stream, 2, from.data() + source, to.data() + target) == cudaSuccess);
+    CHECK(cudaStreamSynchronize(stream) == cudaErrorMisalignedAddress);
+    CHECK(kernels::number(stream, 1, 1, to.data(), 1) == cudaErrorMisalignedAddress);
+    CHECK(end_gpu_failure() == cudaErrorMisalignedAddress);
+    static_cast<void>(cudaGetLastError());
+  }
+}
+
 TEST_CASE("warps shuffle and vote as on a GPU") {
   const OwnStream stream;
   const Array<int> out(6 * 32);

@@ -17,10 +17,22 @@ inline constexpr int greatest_priority = -5;
 /// This thread's last error, as cudaGetLastError returns it.
 void note(cudaError_t code);
 
+/// What ended the GPU's work, as every function returns it from then on; cudaSuccess if nothing did.
+[[nodiscard]] cudaError_t gpu_failure() noexcept;
+void fail_gpu(cudaError_t code) noexcept;
+
+/// Takes note that a function makes a context on this thread's GPU, unless it is one of those that only ask.
+void use_context(const char* function) noexcept;
+
 /// A function of the CUDA runtime.
 template <class F>
 cudaError_t runtime_called(const char* function, F&& f) {
-  const auto code = called<cudaError_t>(function, std::forward<F>(f));
+  const auto code = called<cudaError_t>(function, [&] {
+    require(gpu_failure() == cudaSuccess, gpu_failure());
+    f();
+    use_context(function);
+    require(gpu_failure() == cudaSuccess, gpu_failure());
+  });
   note(code);
   return code;
 }
@@ -43,7 +55,8 @@ void wait_for_device(int device);
 
 /// Whether calls that wait are forbidden, since a stream of this GPU is being captured.
 [[nodiscard]] bool capturing_on(int device);
-/// Whether calls that are unsafe in a capture are forbidden, since a stream is being captured in the global mode.
-[[nodiscard]] bool capturing_globally();
+/// Ends a call that is unsafe in a capture if a stream is being captured in the global mode, and this thread's mode is
+/// not relaxed.
+void forbid_while_capturing();
 
 }  // namespace standin

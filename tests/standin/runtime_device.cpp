@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 #include "standin/device.hpp"
@@ -46,6 +47,8 @@ std::atomic<int>& capability(int device) {
 
 thread_local int current = 0;
 
+std::array<std::atomic<bool>, most_devices> contexts{};
+
 constexpr std::size_t shared_bytes = 48 << 10;
 
 }  // namespace
@@ -64,6 +67,18 @@ int current_device() {
 void check_device(int device) {
   require(count() > 0, cudaErrorNoDevice);
   require(device >= 0 && device < count(), cudaErrorInvalidDevice);
+}
+
+void use_context(const char* function) noexcept {
+  for (const std::string_view asks :
+       {"cudaGetDevice", "cudaGetDeviceCount", "cudaGetDeviceProperties", "cudaDeviceGetAttribute",
+        "cudaDeviceCanAccessPeer", "cudaDriverGetVersion", "cudaRuntimeGetVersion"})
+    if (function == asks) return;
+  contexts[static_cast<std::size_t>(current)] = true;
+}
+bool has_context(int device) { return contexts[static_cast<std::size_t>(device)]; }
+void forget_contexts() {
+  for (auto& context : contexts) context = false;
 }
 
 OnDevice::OnDevice(int device) : before_(std::exchange(current, device)) {}

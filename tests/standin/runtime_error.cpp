@@ -40,6 +40,7 @@ Words words_of(cudaError_t code) {
     WORDS(cudaErrorIllegalState, "the operation cannot be performed in the present state");
     WORDS(cudaErrorNotReady, "device not ready");
     WORDS(cudaErrorIllegalAddress, "an illegal memory access was encountered");
+    WORDS(cudaErrorMisalignedAddress, "misaligned address");
     WORDS(cudaErrorLaunchOutOfResources, "too many resources requested for launch");
     WORDS(cudaErrorLaunchFailure, "unspecified launch failure");
     WORDS(cudaErrorLaunchTimeout, "the launch timed out and was terminated");
@@ -62,7 +63,12 @@ Words words_of(cudaError_t code) {
   }
 }
 
+std::atomic<cudaError_t> failure{cudaSuccess};
+
 }  // namespace
+
+cudaError_t gpu_failure() noexcept { return failure; }
+void fail_gpu(cudaError_t code) noexcept { failure = code; }
 
 void note(cudaError_t code) {
   if (code != cudaSuccess && (code != cudaErrorNotReady || not_ready_is_kept)) last = code;

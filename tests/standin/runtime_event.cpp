@@ -107,8 +107,9 @@ cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream) {
 cudaError_t cudaEventQuery(cudaEvent_t handle) {
   return runtime_called("cudaEventQuery", [&] {
     const auto last = event_of(handle).last;
+    require(last == nullptr || last->capture == nullptr, cudaErrorCapturedEvent);
+    forbid_while_capturing();
     if (last == nullptr) return;
-    require(last->capture == nullptr, cudaErrorCapturedEvent);
     require(last->point.reached(), cudaErrorNotReady);
   });
 }

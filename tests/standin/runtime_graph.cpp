@@ -71,6 +71,9 @@ void join(const std::shared_ptr<Capture>& capture, const std::shared_ptr<Stream>
   branch.after.insert(after.begin(), after.end());
 }
 
+/// What cudaThreadExchangeStreamCaptureMode sets.
+static thread_local cudaStreamCaptureMode mode_of_thread = cudaStreamCaptureModeGlobal;
+
 bool capturing_on(int device) {
   const std::lock_guard lock(capture_mutex());
   for (const auto& [stream, capture] : all().capturing)
@@ -78,11 +81,11 @@ bool capturing_on(int device) {
   return false;
 }
 
-bool capturing_globally() {
+void forbid_while_capturing() {
+  if (mode_of_thread == cudaStreamCaptureModeRelaxed) return;
   const std::lock_guard lock(capture_mutex());
   for (const auto& [stream, capture] : all().capturing)
-    if (capture->mode == cudaStreamCaptureModeGlobal) return true;
-  return false;
+    require(capture->mode != cudaStreamCaptureModeGlobal, cudaErrorStreamCaptureUnsupported);
 }
 
 std::size_t live_graphs() {
@@ -131,9 +134,8 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
 
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
   return runtime_called("cudaThreadExchangeStreamCaptureMode", [&] {
-    static thread_local cudaStreamCaptureMode kept = cudaStreamCaptureModeGlobal;
     require(mode != nullptr, cudaErrorInvalidValue);
-    std::swap(*mode, kept);
+    std::swap(*mode, mode_of_thread);
   });
 }
 

@@ -15,8 +15,6 @@ namespace {
 
 constexpr std::size_t alignment = 256;
 
-void forbid_while_capturing() { require(!capturing_globally(), cudaErrorStreamCaptureUnsupported); }
-
 Pool& pool_of(cudaMemPool_t handle) {
   require(handle != nullptr, cudaErrorInvalidValue);
   return *reinterpret_cast<Pool*>(handle);

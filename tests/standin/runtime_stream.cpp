@@ -233,6 +233,7 @@ cudaError_t cudaStreamQuery(cudaStream_t handle) {
   return runtime_called("cudaStreamQuery", [&] {
     const auto stream = stream_of(handle, current_device());
     forbid_in_capture(*stream);
+    forbid_while_capturing();
     require(ready(stream), cudaErrorNotReady);
   });
 }

@@ -434,6 +434,24 @@ TEST_CASE("a captured step runs at each launch, in the captured order") {
   CHECK(live() == before);
 }
 
+TEST_CASE("queries are refused while a stream is captured in the global mode, unless the thread's mode is relaxed") {
+  const OwnStream captured, other;
+  const OwnEvent event;
+  CHECK(cudaStreamBeginCapture(captured, cudaStreamCaptureModeGlobal) == cudaSuccess);
+  CHECK(cudaEventQuery(event) == cudaErrorStreamCaptureUnsupported);
+  CHECK(cudaStreamQuery(other) == cudaErrorStreamCaptureUnsupported);
+  auto mode = cudaStreamCaptureModeRelaxed;
+  CHECK(cudaThreadExchangeStreamCaptureMode(&mode) == cudaSuccess);
+  CHECK(cudaEventQuery(event) == cudaSuccess);
+  CHECK(cudaStreamQuery(other) == cudaSuccess);
+  CHECK(cudaThreadExchangeStreamCaptureMode(&mode) == cudaSuccess);
+  CHECK(mode == cudaStreamCaptureModeRelaxed);
+  cudaGraph_t graph = nullptr;
+  CHECK(cudaStreamEndCapture(captured, &graph) == cudaSuccess);
+  CHECK(cudaGraphDestroy(graph) == cudaSuccess);
+  static_cast<void>(cudaGetLastError());
+}
+
 TEST_CASE("a call that a capture does not allow invalidates it") {
   const OwnStream stream;
   const OwnStream side;

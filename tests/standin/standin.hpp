@@ -53,8 +53,16 @@ void keeps_not_ready(bool keeps);
 /// How often a function was called.
 [[nodiscard]] std::size_t calls(const char* function);
 
+/// How often this thread called it.
+[[nodiscard]] std::size_t calls_here(const char* function);
+
 /// How often the host waited for a stream, an event or a device, in whichever function.
 [[nodiscard]] std::size_t host_waits();
+
+/// Whether a call of any thread has made a context on a GPU, which takes half a gigabyte there: from the start, or
+/// since `forget_contexts`. As in CUDA, a thread's GPU is number 0 until it sets another.
+[[nodiscard]] bool has_context(int device);
+void forget_contexts();
 
 /// What is alive: what tests compare before and after.
 struct Live {

@@ -22,6 +22,7 @@ class CudaEventRef {
   void synchronize() const { cuda::detail::check(cudaEventSynchronize(event_), "cudaEventSynchronize"); }
   /// Returns whether the event is complete, as one is that was never recorded.
   [[nodiscard]] bool done() const {
+    const cuda::detail::RelaxedCapture relaxed;
     const cudaError_t code = cudaEventQuery(event_);
     if (code == cudaErrorNotReady) {
       // CUDA may keep this code as if it were an error; another error that it keeps belongs to other code.

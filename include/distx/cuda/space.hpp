@@ -9,6 +9,7 @@ namespace distx {
 struct Cuda {
   using stream = CudaStreamRef;
   using event = CudaEvent;
+  using owned_stream = CudaStream;
   static constexpr std::string_view name = "cuda";
   static constexpr bool host_accessible = false;
 };

@@ -17,6 +17,21 @@ static_assert(
     "distx: compile without per-thread default streams, since NCCL and cuBLAS take stream 0 for the legacy default "
     "stream; give each thread its own CudaStream");
 
+/// Until the scope ends, this thread may make calls that CUDA forbids while another thread captures a graph in the
+/// global mode, and which would end that capture: queries, which are never part of a graph.
+class RelaxedCapture {
+ public:
+  RelaxedCapture() noexcept { exchange(); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+  ~RelaxedCapture() { exchange(); }
+
+ private:
+  void exchange() noexcept { static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode_)); }
+
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
 }  // namespace cuda::detail
 
 /// A non-owning reference to a CUDA stream, which it must not outlive: the legacy default stream, a custom one, or a
@@ -40,6 +55,7 @@ class CudaStreamRef {
   static void synchronize_all() { cuda::detail::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize"); }
   /// Returns whether all enqueued work is complete.
   [[nodiscard]] bool done() const {
+    const cuda::detail::RelaxedCapture relaxed;
     const cudaError_t code = cudaStreamQuery(stream_);
     if (code == cudaErrorNotReady) {
       // CUDA may keep this code as if it were an error; another error that it keeps belongs to other code.

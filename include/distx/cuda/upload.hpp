@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "distx/comm/detail/in_order.hpp"
 #include "distx/cuda/buffer.hpp"
 #include "distx/cuda/detail/copy.hpp"
 #include "distx/cuda/device.hpp"
@@ -100,11 +101,7 @@ class Uploaded {
     if (queue_ == nullptr) return;
     try {
       const DeviceGuard guard(queue_->device());
-      const CudaEvent used;
-      for (const auto stream : used_on_) {
-        used.record(stream);
-        queue_->stream().wait(used);
-      }
+      for (const auto stream : used_on_) distx::detail::order<Cuda>(stream, queue_->stream());
       memory_ = {};
       queue_->give_back(std::move(*host_));
     } catch (...) {  // the GPU has failed, or host memory is exhausted: copies may still read the page-locked memory

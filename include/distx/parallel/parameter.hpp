@@ -27,7 +27,8 @@ struct ParameterState {
   Span<AnyElement, Space> gradient{};  // empty where frozen, and while it has no memory
   std::shared_ptr<void> value_memory{};
   std::shared_ptr<void> gradient_memory{};
-  std::function<void(typename Space::stream)> open_gradient{};  // null where the gradient always has memory
+  /// Gives the gradient memory, and returns whether it has zeroed it; null where the gradient always has memory.
+  std::function<bool(typename Space::stream)> open_gradient{};
   bool in_training = false;
   bool sharded = false;    // whole in the scopes of `unshard` only
   bool lost = false;       // sharded by a training that has ended
@@ -39,7 +40,7 @@ struct ParameterState {
   void prepare_gradient(typename Space::stream stream) {
     if (std::exchange(requested, true)) return order<Space>(zeroed_on, stream);
     zeroed_on = stream;
-    if (open_gradient) open_gradient(stream);
+    if (open_gradient && open_gradient(stream)) return;
     fill(stream, Span<std::byte, Space>(gradient.bytes(), gradient.size_bytes()), std::byte{0});
   }
 };

@@ -6,8 +6,8 @@
 
 #include "distx/comm/detail/arguments.hpp"
 #include "distx/core/detail/fnv1a.hpp"
+#include "distx/memory/detail/copy_pieces.hpp"
 #include "distx/memory/detail/lines.hpp"
-#include "distx/memory/operations.hpp"
 
 namespace distx::detail {
 
@@ -81,13 +81,15 @@ class FusedList {
     const std::size_t receive_length = length(receive_side_);
     send_ = {reinterpret_cast<T*>(workspace.data()), length(send_side_)};
     receive_ = {reinterpret_cast<T*>(workspace.data() + workspace.size() - receive_length * sizeof(T)), receive_length};
+    std::vector<CopyPiece> pieces;
     each(send_side_, [&](std::size_t item, std::size_t from, std::size_t to, std::size_t n) {
-      copy(stream, send_.subspan(to, n), sends_[item].subspan(from, n));
+      pieces.push_back(piece(send_.subspan(to, n), sends_[item].subspan(from, n)));
     });
-    if (!in_place) return;
-    each(receive_side_, [&](std::size_t item, std::size_t from, std::size_t to, std::size_t n) {
-      copy(stream, receive_.subspan(to, n), as_const(receives_[item].subspan(from, n)));
-    });
+    if (in_place)
+      each(receive_side_, [&](std::size_t item, std::size_t from, std::size_t to, std::size_t n) {
+        pieces.push_back(piece(receive_.subspan(to, n), receives_[item].subspan(from, n)));
+      });
+    copy_pieces<S>(stream, pieces);
   }
   /// Returns the call on the packed copies; all ranks must pass lists with the same lengths in the same order.
   template <class MakeCall>
@@ -97,12 +99,17 @@ class FusedList {
     return call;
   }
   void unpack(typename S::stream stream) {
+    std::vector<CopyPiece> pieces;
     each(receive_side_, [&](std::size_t item, std::size_t to, std::size_t from, std::size_t n) {
-      copy(stream, receives_[item].subspan(to, n), as_const(receive_.subspan(from, n)));
+      pieces.push_back(piece(receives_[item].subspan(to, n), receive_.subspan(from, n)));
     });
+    copy_pieces<S>(stream, pieces);
   }
 
  private:
+  [[nodiscard]] static CopyPiece piece(Span<T, S> to, Span<const T, S> from) noexcept {
+    return {reinterpret_cast<std::byte*>(to.data()), reinterpret_cast<const std::byte*>(from.data()), to.size_bytes()};
+  }
   [[nodiscard]] std::size_t length(ListSide side) const noexcept {
     return side == ListSide::nothing ? 0 : side == ListSide::whole ? block_ : block_ * ranks_;
   }

@@ -3,7 +3,7 @@
 #include <bit>
 
 #include "distx/cuda/space.hpp"
-#include "distx/memory/operations.hpp"
+#include "distx/memory/detail/copy_pieces.hpp"
 
 // Stream-ordered copies. Copies between GPU and host are asynchronous for page-locked host memory; with other host
 // memory, CUDA may block the host or copy by way of CUDA's staging buffers.
@@ -19,7 +19,22 @@ inline void copy_bytes(CudaStreamRef stream, void* to, const void* from, std::si
           "cudaMemcpyAsync");
 }
 
+/// Copies pieces by few kernels; set by distx/cuda_kernels.cuh.
+using CopyPieces = void(CudaStreamRef, std::span<const distx::detail::CopyPiece>);
+inline constinit CopyPieces* copy_pieces_kernel = nullptr;
+
 }  // namespace cuda::detail
+
+namespace detail {
+
+/// Enqueues copies within a GPU's memory: by one kernel for about 140 of them, if the program has it.
+inline void copy_at_once(CudaStreamRef stream, std::span<const CopyPiece> pieces) {
+  if (pieces.size() > 1 && cuda::detail::copy_pieces_kernel != nullptr)
+    return cuda::detail::copy_pieces_kernel(stream, pieces);
+  for (const auto& piece : pieces) cuda::detail::copy_bytes(stream, piece.to, piece.from, piece.bytes, piece.bytes, 1);
+}
+
+}  // namespace detail
 
 /// Enqueues a copy of elements; the spans may be the same, but must not overlap partly.
 /// @throws InvalidArgument if the lengths differ

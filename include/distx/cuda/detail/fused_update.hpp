@@ -16,16 +16,11 @@ template <class Optimizer, class T, class Low = T, class Gradient = Low>
 using CudaPiece = distx::detail::UpdatePiece<Cuda, Optimizer, T, Low, Gradient>;
 using distx::detail::GradientFactor;
 
-/// Where an update kernel reads the step in the GPU's memory, instead of the pieces' own steps; both may be null.
-struct StepThere {
-  const StepNumbers* numbers = nullptr;  ///< of an update of one piece
-  const void* coefficients = nullptr;    ///< the optimizer's, of each piece that is not empty
-};
-
-/// Enqueues an optimizer's update of pieces.
+/// Enqueues an optimizer's update of pieces. `coefficients`, if not null, are the optimizer's in the GPU's memory, of
+/// each piece that is not empty.
 template <class Optimizer, class T, class Low, class Gradient>
 using UpdateKernel = void(CudaStreamRef, const Optimizer&, std::span<const CudaPiece<Optimizer, T, Low, Gradient>>,
-                          const GradientFactor&, const StepThere&);
+                          const GradientFactor&, const void* coefficients);
 
 /// Filled by `register_optimizer<Optimizer>()` of <distx/cuda_kernels.cuh>.
 template <class Optimizer, class T, class Low, class Gradient>
@@ -43,7 +38,7 @@ template <class Optimizer, class T, class Low, class Gradient>
 template <class Optimizer, class T, class Low, class Gradient>
 void update(CudaStreamRef stream, const Optimizer& optimizer,
             std::span<const CudaPiece<Optimizer, T, Low, Gradient>> pieces, const GradientFactor& factor,
-            const StepThere& there) {
+            const void* coefficients) {
   static_assert(std::same_as<T, Low> ? std::same_as<T, Gradient> : std::same_as<T, float> && sizeof(Low) == 2,
                 "distx::fused_update: master weights are float, of bfloat16 or float16");
   for (const auto& piece : pieces) {
@@ -58,7 +53,7 @@ void update(CudaStreamRef stream, const Optimizer& optimizer,
   const auto kernel = update_slot<Optimizer, T, Low, Gradient>;
   if (kernel == nullptr) [[unlikely]]
     no_update_kernel<Optimizer, T, Low, Gradient>();
-  kernel(stream, optimizer, pieces, factor, there);
+  kernel(stream, optimizer, pieces, factor, coefficients);
 }
 
 }  // namespace cuda::detail
@@ -77,7 +72,7 @@ template <ElementwiseOptimizer Optimizer, FloatingElement T, FloatingElement Low
 void fused_update(CudaStreamRef stream, const Optimizer& optimizer,
                   std::span<const UpdatePiece<Cuda, Optimizer, T, Low, Gradient>> pieces,
                   const GradientFactor& factor = {}, const void* coefficients = nullptr) {
-  cuda::detail::update(stream, optimizer, pieces, factor, {.coefficients = coefficients});
+  cuda::detail::update(stream, optimizer, pieces, factor, coefficients);
 }
 
 }  // namespace detail
@@ -99,14 +94,15 @@ void fused_update(CudaStreamRef stream, const Optimizer& optimizer, const Step& 
   detail::fused_update(stream, optimizer, std::span(&piece, 1));
 }
 
-/// The same, by a step that the kernel reads in the GPU's memory, after at least one `advance`. The GPU computes the
-/// optimizer's coefficients, and its powers may differ from the host's in the last bits.
+/// The same, by the optimizer and the step of `step`, which the kernel reads in the GPU's memory, after at least one
+/// `advance`. The GPU computes the optimizer's coefficients: its powers may differ from the host's in the last bits.
 template <ElementwiseOptimizer Optimizer, FloatingElement T>
-void fused_update(CudaStreamRef stream, const Optimizer& optimizer, const DeviceStep& step, Span<T, Cuda> weight,
+void fused_update(CudaStreamRef stream, const DeviceStep<Optimizer>& step, Span<T, Cuda> weight,
                   std::type_identity_t<Span<const T, Cuda>> gradient,
                   const std::array<Span<accumulator_t<T>, Cuda>, Optimizer::states>& state) {
   const cuda::detail::CudaPiece<Optimizer, T> piece{Step{}, weight, gradient, state};
-  cuda::detail::update(stream, optimizer, std::span(&piece, 1), {}, {.numbers = step.numbers()});
+  detail::fused_update(stream, step.optimizer(), std::span(&piece, 1), {},
+                       step.template coefficients<accumulator_t<T>>());
 }
 
 }  // namespace distx

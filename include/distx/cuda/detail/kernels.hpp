@@ -12,17 +12,6 @@
 // sets before main.
 namespace distx::cuda::detail {
 
-/// A step's numbers in the GPU's memory.
-struct StepNumbers {
-  double learning_rate = 0;
-  double weight_decay = 0;
-  std::uint64_t number = 0;
-  bool sets_decay = false;  ///< whether `weight_decay` replaces the optimizer's
-};
-
-/// The number that a kernel changes.
-enum class StepChange { learning_rate, weight_decay, number, next };
-
 using distx::detail::ClipFactor;
 
 /// One of the arrays that a launch reduces.
@@ -54,7 +43,6 @@ struct Kernels {
                               std::uint64_t* sum);
   void (*clip_factor)(CudaStreamRef, const double* largest, const std::uint64_t* sum, double clip_norm, double unscale,
                       ClipFactor* result);
-  void (*change_step)(CudaStreamRef, StepNumbers* step, StepChange change, double value);
 
   void (*load)();
 

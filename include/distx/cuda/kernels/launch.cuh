@@ -60,6 +60,20 @@ inline void load_listed_kernels() {
   }
 }
 
+/// Returns the piece that has a tile of a launch whose table of `count` pieces says which tile is the first of each.
+template <class Table>
+__device__ unsigned piece_of(const Table& table, unsigned tile) {
+  unsigned piece = 0, end = table.count;
+  while (end - piece > 1) {
+    const unsigned middle = (piece + end) / 2;
+    if (table.first_tile[middle] <= tile)
+      piece = middle;
+    else
+      end = middle;
+  }
+  return piece;
+}
+
 /// Memory that the threads of a block share. Each use of it begins and ends with a barrier.
 [[maybe_unused]] static __device__ void* block_memory() {
   alignas(16) __shared__ unsigned char memory[256];

@@ -207,10 +207,19 @@ __global__ void __launch_bounds__(block_threads, reducing_blocks)
   if (leads_warp()) partial[(blockIdx.x * blockDim.x + threadIdx.x) / 32] = total;
 }
 
-/// Adds up the partial sums, by one warp.
+/// Adds up the partial sums, by one warp: each lane adds every 32nd in their order. Many are loaded before the first is
+/// added, since the warp has nothing else to do while it waits for memory.
 static __global__ void __launch_bounds__(32) add_up_kernel(const double* partial, unsigned count, double* total) {
+  constexpr int depth = 32;
   double own = 0;
-  for (unsigned i = threadIdx.x; i < count; i += 32) own += partial[i];
+  for (unsigned first = threadIdx.x; first < count; first += depth * 32) {
+    double part[depth];
+    unrolled<depth>([&](int i) {
+      const unsigned at = first + static_cast<unsigned>(i) * 32;
+      part[i] = at < count ? partial[at] : 0;  // adding 0 changes no sum of squares
+    });
+    unrolled<depth>([&](int i) { own += part[i]; });
+  }
   own = over_warp(own, [](double a, double b) { return a + b; });
   if (leads_warp()) *total = own;
 }

@@ -4,6 +4,7 @@
 
 #include "distx/cuda/detail/fused_update.hpp"
 #include "distx/cuda/kernels/operations.cuh"
+#include "distx/cuda/kernels/step.cuh"
 
 namespace distx {
 
@@ -75,39 +76,18 @@ inline constexpr std::size_t large_table_bytes = CUDART_VERSION >= 12010 ? 32000
 template <class Optimizer, class T, class Low, class Gradient, std::size_t Bytes>
 struct PieceTable {
   using Piece = PieceArrays<Optimizer, T, Low, Gradient>;
-  static constexpr unsigned capacity =
-      static_cast<unsigned>((Bytes - 40 - sizeof(Optimizer)) / (sizeof(Piece) + sizeof(unsigned)));
+  static constexpr unsigned capacity = static_cast<unsigned>((Bytes - 40) / (sizeof(Piece) + sizeof(unsigned)));
 
   Piece pieces[capacity];
   unsigned first_tile[capacity + 1];
   unsigned count = 0;
   double factor = 1;
   const double* factor_there = nullptr;
-  const StepNumbers* numbers = nullptr;  ///< if not null, the step of all pieces
-  const distx::detail::coefficients_t<Optimizer, accumulator_t<T>>* coefficients = nullptr;  ///< if not null, of each
-  Optimizer optimizer;
+  /// If not null, the optimizer's coefficients of each piece in the GPU's memory, instead of the pieces' own.
+  const distx::detail::coefficients_t<Optimizer, accumulator_t<T>>* coefficients = nullptr;
 
-  explicit PieceTable(const Optimizer& of) : optimizer(of) { first_tile[0] = 0; }
+  PieceTable() { first_tile[0] = 0; }
 };
-
-/// The optimizer's coefficients for a step in the GPU's memory, computed once in each block.
-template <class Optimizer, class A>
-__device__ const distx::detail::coefficients_t<Optimizer, A>& coefficients_in_block(const Optimizer& optimizer,
-                                                                                    const StepNumbers* numbers) {
-  using C = distx::detail::coefficients_t<Optimizer, A>;
-  static_assert(sizeof(C) <= 256 && alignof(C) <= 16,
-                "distx::cuda::register_optimizer: coefficients have at most 256 bytes");
-  void* const memory = block_memory();
-  if (threadIdx.x == 0) {
-    Step step;
-    step.learning_rate = numbers->learning_rate;
-    step.number = numbers->number;
-    if (numbers->sets_decay) step.weight_decay = numbers->weight_decay;
-    ::new (memory) C(optimizer.template coefficients<A>(step));
-  }
-  __syncthreads();
-  return *static_cast<const C*>(memory);
-}
 
 /// Updates one tile of a piece.
 template <class Optimizer, class T, class Low, class Gradient, std::size_t... I>
@@ -128,54 +108,25 @@ __device__ void update_tile(const UpdateBody<Optimizer, T, Low, Gradient>& body,
     with(InOut<T>{piece.weight}, In<Gradient>{piece.gradient}, Out<Low>{piece.low}, InOut<A>{piece.state[I]}...);
 }
 
-/// Returns the piece that has a tile of the launch.
-template <class Table>
-__device__ unsigned piece_of(const Table& table, unsigned tile) {
-  unsigned piece = 0, end = table.count;
-  while (end - piece > 1) {
-    const unsigned middle = (piece + end) / 2;
-    if (table.first_tile[middle] <= tile)
-      piece = middle;
-    else
-      end = middle;
-  }
-  return piece;
-}
+/// Blocks per multiprocessor: coefficients in the GPU's memory take registers, with which some kernels would spill.
+template <bool There, class T>
+inline constexpr int updating_blocks = !There                    ? 4
+                                       : std::same_as<T, double> ? 2
+                                                                 : 3;
 
-/// @tparam NumbersThere whether the step's numbers are in the GPU's memory
-template <bool NumbersThere, class Optimizer, class T, class Low, class Gradient, std::size_t Bytes>
-__global__ void __launch_bounds__(block_threads, NumbersThere ? 3 : 4)
+/// @tparam There whether the optimizer's coefficients are in the GPU's memory
+template <bool There, class Optimizer, class T, class Low, class Gradient, std::size_t Bytes>
+__global__ void __launch_bounds__(block_threads, updating_blocks<There, T>)
     update_kernel(const __grid_constant__ PieceTable<Optimizer, T, Low, Gradient, Bytes> table) {
   using A = accumulator_t<T>;
   const auto factor = static_cast<A>(table.factor_there != nullptr ? *table.factor_there : table.factor);
   if (factor != factor) return;  // the step is skipped
-  const auto update = [&](const distx::detail::coefficients_t<Optimizer, A>& coefficients, unsigned piece,
-                          std::size_t tile) {
-    update_tile(UpdateBody<Optimizer, T, Low, Gradient>{coefficients, factor}, table.pieces[piece], tile,
-                std::make_index_sequence<Optimizer::states>{});
-  };
-  if constexpr (NumbersThere) {
-    const auto& coefficients = coefficients_in_block<Optimizer, A>(table.optimizer, table.numbers);
-    for (unsigned tile = blockIdx.x; tile < table.first_tile[1]; tile += gridDim.x) update(coefficients, 0, tile);
-  } else {
-    for (unsigned tile = blockIdx.x; tile < table.first_tile[table.count]; tile += gridDim.x) {
-      const unsigned piece = piece_of(table, tile);
-      update(table.pieces[piece].coefficients, piece, tile - table.first_tile[piece]);
-    }
-  }
-}
-
-/// The same with coefficients in the GPU's memory, which take registers: with 4 blocks per multiprocessor some spill.
-template <class Optimizer, class T, class Low, class Gradient, std::size_t Bytes>
-__global__ void __launch_bounds__(block_threads, std::same_as<T, double> ? 2 : 3)
-    captured_update_kernel(const __grid_constant__ PieceTable<Optimizer, T, Low, Gradient, Bytes> table) {
-  using A = accumulator_t<T>;
-  const auto factor = static_cast<A>(table.factor_there != nullptr ? *table.factor_there : table.factor);
-  if (factor != factor) return;
   for (unsigned tile = blockIdx.x; tile < table.first_tile[table.count]; tile += gridDim.x) {
     const unsigned piece = piece_of(table, tile);
-    update_tile(UpdateBody<Optimizer, T, Low, Gradient>{table.coefficients[piece], factor}, table.pieces[piece],
-                tile - table.first_tile[piece], std::make_index_sequence<Optimizer::states>{});
+    const auto& arrays = table.pieces[piece];
+    const auto& coefficients = There ? table.coefficients[piece] : arrays.coefficients;
+    update_tile(UpdateBody<Optimizer, T, Low, Gradient>{coefficients, factor}, arrays, tile - table.first_tile[piece],
+                std::make_index_sequence<Optimizer::states>{});
   }
 }
 
@@ -189,39 +140,28 @@ constexpr bool takes_rounded(std::index_sequence<I...>) {
 }
 
 /// Enqueues pieces by tables of that many bytes.
-template <std::size_t Bytes, class Optimizer, class T, class Low, class Gradient>
+template <bool There, std::size_t Bytes, class Optimizer, class T, class Low, class Gradient>
 void enqueue_tables(CudaStreamRef stream, const Optimizer& optimizer,
                     std::span<const CudaPiece<Optimizer, T, Low, Gradient>> pieces, const GradientFactor& factor,
-                    const StepThere& there) {
+                    const void* coefficients) {
   using A = accumulator_t<T>;
   constexpr int width = vector_width<InOut<T>, InOut<A>>;
   constexpr std::size_t tile = std::size_t{width} * vectors_in_flight * block_threads;
-  PieceTable<Optimizer, T, Low, Gradient, Bytes> table(optimizer);
+  PieceTable<Optimizer, T, Low, Gradient, Bytes> table;
   table.factor = factor.value;
   table.factor_there = factor.there;
-  table.numbers = there.numbers;
-  table.coefficients = static_cast<decltype(table.coefficients)>(there.coefficients);
+  table.coefficients = static_cast<decltype(table.coefficients)>(coefficients);
   const auto flush = [&] {
     if (table.count == 0) return;
-    const unsigned blocks = blocks_for(table.first_tile[table.count], 32);
-    if constexpr (Bytes == small_table_bytes && std::same_as<T, Low>) {
-      if (there.numbers != nullptr)
-        enqueue<&update_kernel<true, Optimizer, T, Low, Gradient, Bytes>>(stream, blocks, block_threads, table);
-    }
-    if constexpr (Bytes == large_table_bytes) {
-      if (there.coefficients != nullptr)
-        enqueue<&captured_update_kernel<Optimizer, T, Low, Gradient, Bytes>>(stream, blocks, block_threads, table);
-    }
-    if (there.numbers == nullptr && there.coefficients == nullptr)
-      enqueue<&update_kernel<false, Optimizer, T, Low, Gradient, Bytes>>(stream, blocks, block_threads, table);
-    if (table.coefficients != nullptr) table.coefficients += table.count;
+    enqueue<&update_kernel<There, Optimizer, T, Low, Gradient, Bytes>>(
+        stream, blocks_for(table.first_tile[table.count], 32), block_threads, table);
+    if (There) table.coefficients += table.count;
     table.count = 0;
   };
   for (const auto& piece : pieces) {
     if (piece.weight.empty()) continue;
     auto& arrays = table.pieces[table.count];
-    if (there.numbers == nullptr && there.coefficients == nullptr)
-      arrays.coefficients = optimizer.template coefficients<A>(piece.step);
+    if (!There) arrays.coefficients = optimizer.template coefficients<A>(piece.step);
     arrays.weight = piece.weight.data();
     arrays.gradient = piece.gradient.data();
     arrays.low = piece.low.data();
@@ -236,7 +176,7 @@ void enqueue_tables(CudaStreamRef stream, const Optimizer& optimizer,
     if (!arrays.alike) arrays.shift = 0;
     const std::size_t tiles = (arrays.count + arrays.shift + tile - 1) / tile;
     table.first_tile[table.count + 1] = table.first_tile[table.count] + static_cast<unsigned>(tiles);
-    if (++table.count == table.capacity || there.numbers != nullptr) flush();
+    if (++table.count == table.capacity) flush();
   }
   flush();
 }
@@ -244,7 +184,7 @@ void enqueue_tables(CudaStreamRef stream, const Optimizer& optimizer,
 template <class Optimizer, class T, class Low, class Gradient>
 void enqueue_update(CudaStreamRef stream, const Optimizer& optimizer,
                     std::span<const CudaPiece<Optimizer, T, Low, Gradient>> pieces, const GradientFactor& factor,
-                    const StepThere& there) {
+                    const void* coefficients) {
   using A = accumulator_t<T>;
   static_assert(
       std::is_trivially_copyable_v<Optimizer> &&
@@ -257,11 +197,17 @@ void enqueue_update(CudaStreamRef stream, const Optimizer& optimizer,
                 "let weight, gradient and state be of a separate type V, as in template <class T, class V> "
                 "update(const Coefficients<T>&, V& weight, V gradient, V& state)");
   if constexpr (takes) {
-    constexpr std::size_t few = PieceTable<Optimizer, T, Low, Gradient, small_table_bytes>::capacity;
-    if (there.numbers != nullptr || (there.coefficients == nullptr && pieces.size() <= few))
-      enqueue_tables<small_table_bytes>(stream, optimizer, pieces, factor, there);
+    const auto by_tables = [&]<bool There, std::size_t Bytes>() {
+      enqueue_tables<There, Bytes>(stream, optimizer, pieces, factor, coefficients);
+    };
+    const bool few = pieces.size() <= PieceTable<Optimizer, T, Low, Gradient, small_table_bytes>::capacity;
+    if (coefficients == nullptr)
+      few ? by_tables.template operator()<false, small_table_bytes>()
+          : by_tables.template operator()<false, large_table_bytes>();
+    else if (std::same_as<T, Low> && few)
+      by_tables.template operator()<true, std::same_as<T, Low> ? small_table_bytes : large_table_bytes>();
     else
-      enqueue_tables<large_table_bytes>(stream, optimizer, pieces, factor, there);
+      by_tables.template operator()<true, large_table_bytes>();
   }
 }
 
@@ -280,6 +226,7 @@ namespace cuda {
 /// @return true
 template <ElementwiseOptimizer Optimizer>
 bool register_optimizer() noexcept {
+  cuda::detail::change_step_slot<Optimizer> = &cuda::detail::enqueue_change_step<Optimizer>;
   cuda::detail::register_update<Optimizer, float, float>();
   cuda::detail::register_update<Optimizer, double, double>();
   cuda::detail::register_update<Optimizer, bfloat16, bfloat16>();

@@ -454,14 +454,9 @@ inline bool NcclBackend::observe() noexcept {
   bool any = false;
   for (std::size_t i = 0; StreamCall* const call = calls_.at(i); ++i) {
     if (!call->in_flight()) continue;
-    if (!any) {
-      static thread_local bool relaxed = false;
-      if (cudaSetDevice(device) != cudaSuccess) return false;
-      // So that asking here ends no capture of another thread.
-      auto mode = cudaStreamCaptureModeRelaxed;
-      if (!std::exchange(relaxed, true)) static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode));
-    }
+    if (!any && cudaSetDevice(device) != cudaSuccess) return false;
     any = true;
+    const cuda::detail::RelaxedCapture relaxed;  // so that asking here ends no capture of another thread
     const std::uint64_t use = calls_.use_of(*call);
     try {
       if (call->stage == StreamCall::Stage::issued)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/memory/operations.hpp"
+#include "distx/memory/detail/copy_pieces.hpp"
 #include "distx/parallel/detail/bucket/bucket_layout.hpp"
 #include "distx/parallel/detail/optimizer/typed.hpp"
 #include "distx/parallel/segment.hpp"
@@ -63,28 +63,41 @@ struct FlatBuffer {
   /// @name Copies between the user's arrays and a packed buffer; nothing for other buffers
   /// @{
   void pack_gradients(typename Space::stream stream, const std::vector<ParameterEntry<Space>>& entries) const {
-    if (!packed) return;
-    for (const auto& range : layout.ranges)
-      copy(stream, bytes_of(gradient.subspan(range.begin, range.size)), bytes_of(entries[range.entry].gradient));
+    copy_each(stream, layout.ranges, [&](const auto& range) {
+      return piece(gradient.subspan(range.begin, range.size), entries[range.entry].gradient);
+    });
   }
   void unpack_gradients(typename Space::stream stream, const std::vector<ParameterEntry<Space>>& entries) const {
-    if (!packed) return;
-    for (const auto& range : layout.ranges)
-      copy(stream, bytes_of(entries[range.entry].gradient), bytes_of(gradient.subspan(range.begin, range.size)));
+    copy_each(stream, layout.ranges, [&](const auto& range) {
+      return piece(entries[range.entry].gradient, gradient.subspan(range.begin, range.size));
+    });
   }
   /// Packs this rank's shard.
   void pack_values(typename Space::stream stream, const std::vector<ParameterEntry<Space>>& entries) const {
-    if (!packed) return;
-    for (const auto& piece : kept)
-      copy(stream, bytes_of(gradient.subspan(piece.at, piece.size)),
-           bytes_of(entries[piece.entry].value.subspan(piece.offset, piece.size)));
+    copy_each(stream, kept, [&](const auto& each) {
+      return piece(gradient.subspan(each.at, each.size), entries[each.entry].value.subspan(each.offset, each.size));
+    });
   }
   void unpack_values(typename Space::stream stream, const std::vector<ParameterEntry<Space>>& entries) const {
-    if (!packed) return;
-    for (const auto& range : layout.ranges)
-      copy(stream, bytes_of(entries[range.entry].value), bytes_of(gradient.subspan(range.begin, range.size)));
+    copy_each(stream, layout.ranges, [&](const auto& range) {
+      return piece(entries[range.entry].value, gradient.subspan(range.begin, range.size));
+    });
   }
   /// @}
+
+ private:
+  [[nodiscard]] static CopyPiece piece(Span<AnyElement, Space> to, Span<AnyElement, Space> from) {
+    if (to.size_bytes() != from.size_bytes()) lengths_differ(to.size(), from.size(), "copy");
+    return {to.bytes(), from.bytes(), to.size_bytes()};
+  }
+  template <class Parts, class MakePiece>
+  void copy_each(typename Space::stream stream, const Parts& parts, MakePiece&& make) const {
+    if (!packed) return;
+    std::vector<CopyPiece> pieces;
+    pieces.reserve(parts.size());
+    for (const auto& part : parts) pieces.push_back(make(part));
+    copy_pieces<Space>(stream, pieces);
+  }
 };
 
 }  // namespace distx::detail

@@ -66,26 +66,23 @@ class GradientReducer {
   [[nodiscard]] bool lends() const noexcept { return policies_.stage >= 2; }
 
   /// Gives the gradients of a parameter's bucket memory, on behalf of work enqueued on `after`.
-  void open(std::size_t parameter, stream after) {
+  /// @return whether they are zeroed: on a GPU the first call for a bucket zeroes all of it at once
+  bool open(std::size_t parameter, stream after) {
     Bucket<Space>& bucket = buckets_[bucket_of_[parameter]];
     Reduction& reduction = reductions_[bucket_of_[parameter]];
     reduction.ready_on.add(after);
-    if (!lends()) return;
-    if (!reduction.gradient.empty()) return order<Space>(reduction.opened_on, after);
+    if (lends() ? !reduction.gradient.empty() : reduction.zeroed) {
+      order<Space>(reduction.opened_on, after);
+      return zeroes_buckets;
+    }
     reduction.opened_on = after;
     auto& buffer = bucket.buffers.front();
-    reduction.gradient = borrow(buffer.layout.bytes(), after);
-    buffer.gradient = buffer.layout.over(reduction.gradient.span());
-    std::size_t end = 0;  // the padding between parameters is reduced with them
-    const auto clear = [&](std::size_t to) {
-      fill(after, bytes_of(buffer.gradient.subspan(end, to - end)), std::byte{0});
-    };
-    for (const auto& range : buffer.layout.ranges) {
-      clear(range.begin);
-      end = range.begin + range.size;
-      entries_[range.entry].owned->gradient = buffer.gradient.subspan(range.begin, range.size);
+    if (lends()) lend(buffer, reduction, after);
+    if constexpr (zeroes_buckets) {
+      fill(after, bytes_of(buffer.gradient), std::byte{0});
+      reduction.zeroed = true;
     }
-    clear(buffer.layout.size);
+    return zeroes_buckets;
   }
 
   /// Completes reductions only in `finish` until the next step, and allocates where the pool has no memory.
@@ -125,7 +122,11 @@ class GradientReducer {
   /// Begins the next micro-batch; if `adds`, its gradients are added to those before.
   /// @pre every reduction is finished
   void restart(bool adds) noexcept {
-    for (std::size_t b = 0; b < buckets_.size(); ++b) reductions_[b].missing = buckets_[b].members.size();
+    const bool keeps = adds && policies_.accumulation == Accumulation::local;
+    for (std::size_t b = 0; b < buckets_.size(); ++b) {
+      reductions_[b].missing = buckets_[b].members.size();
+      reductions_[b].zeroed = keeps && reductions_[b].zeroed;
+    }
     started_ = finished_ = 0;
     order_ = 0;
     finished_on_.clear();
@@ -158,15 +159,35 @@ class GradientReducer {
   }
 
  private:
+  /// Whether one call zeroes a bucket: on the host each gradient stays in the caches until it is written.
+  static constexpr bool zeroes_buckets = !done_at_return<Space>;
+
   /// A bucket's reduction in this micro-batch.
   struct Reduction {
     std::size_t missing = 0;    // members that are not ready
     Streams<Space> ready_on{};  // where its gradients are written
-    stream opened_on{};         // where its memory was taken
+    stream opened_on{};         // where its memory was taken, or zeroed
+    bool zeroed = false;        // all of its gradients, in this step or micro-batch
     PoolAllocation<Space> gradient{};
     std::vector<PoolAllocation<Space>> converted{};
     std::vector<Pending<Space>> pending{};  // last, since they borrow what is above
   };
+
+  /// Takes memory for a bucket's gradients. The padding between them is reduced with them, and so is zeroed.
+  void lend(FlatBuffer<Space>& buffer, Reduction& reduction, stream after) {
+    reduction.gradient = borrow(buffer.layout.bytes(), after);
+    buffer.gradient = buffer.layout.over(reduction.gradient.span());
+    std::size_t end = 0;
+    const auto clear = [&](std::size_t to) {
+      if constexpr (!zeroes_buckets) fill(after, bytes_of(buffer.gradient.subspan(end, to - end)), std::byte{0});
+    };
+    for (const auto& range : buffer.layout.ranges) {
+      clear(range.begin);
+      end = range.begin + range.size;
+      entries_[range.entry].owned->gradient = buffer.gradient.subspan(range.begin, range.size);
+    }
+    clear(buffer.layout.size);
+  }
 
   /// Takes memory from the pool once the oldest reductions have given back enough, or else allocates it.
   [[nodiscard]] PoolAllocation<Space> borrow(std::size_t bytes, stream after) {

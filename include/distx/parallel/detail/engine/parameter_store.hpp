@@ -68,7 +68,8 @@ class ParameterStore {
       fill(after, Span<std::byte, Space>(entry.gradient.bytes(), entry.gradient.size_bytes()), std::byte{0});
   }
 
-  /// Marks owned parameters as in training; `open(index, stream)` gives a gradient memory when it is first asked for.
+  /// Marks owned parameters as in training; `open(index, stream)` gives a gradient memory when it is first asked for,
+  /// and returns whether it has zeroed it.
   template <class Open>
   void claim(bool opens, Open&& open) {
     for (std::size_t i = 0; i < entries_.size(); ++i) {
@@ -77,7 +78,7 @@ class ParameterStore {
       state.in_training = true;
       state.initialize = nullptr;  // its captures may be large
       state.requested = state.sent = false;
-      if (entries_[i].trained() && opens) state.open_gradient = [open, i](stream after) { open(i, after); };
+      if (entries_[i].trained() && opens) state.open_gradient = [open, i](stream after) { return open(i, after); };
     }
     claimed_ = true;
   }

@@ -26,9 +26,9 @@ TrainingEngine<Space>::TrainingEngine(AnyCommunicator<Space> comm, std::vector<P
                                                         options.overlap);
   parameters_.claim(reducer_.lends() || !done_at_return<Space>, [this](std::size_t index, stream after) {
     const Guard guard(device_);
-    comms_.guard([&] {
+    return comms_.guard([&] {
       calls_.enter(after);
-      reducer_.open(index, after);
+      return reducer_.open(index, after);
     });
   });
 }
