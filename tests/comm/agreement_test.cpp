@@ -184,3 +184,38 @@ TEST_CASE("block offsets and sizes follow from the counts") {
 }  // namespace
 
 }  // namespace agreement_test
+
+TEST_CASE_TEMPLATE("the bits of a reduction do not depend on the width of the lanes", T, float, double, distx::bfloat16,
+                   distx::float16, std::int32_t) {
+  const std::size_t most = 1500;
+  std::vector<std::vector<T>> values(3, std::vector<T>(most + 1));
+  for (std::size_t source = 0; source < 3; ++source)
+    for (std::size_t i = 0; i <= most; ++i)
+      values[source][i] = static_cast<T>(static_cast<float>((i * 37 + source * 11) % 101) * 0.37f - 15);
+  const std::size_t kept = distx::detail::lane_bytes();
+  const auto check = [&](const auto& op) {
+    const auto any = distx::calls::AnyOp::make<T>(op);
+    for (const std::size_t count : {std::size_t{1}, std::size_t{33}, std::size_t{1024}, most}) {
+      const void* const sources[] = {&values[0][1], &values[1][1], &values[2][1]};  // aligned to no width
+      std::vector<T> common(most + 1), wide(most + 1);
+      const auto reduce = [&](std::size_t bytes, std::vector<T>& result) {
+        distx::detail::lane_bytes() = bytes;
+        void* const target = &result[1];
+        any.reduce(&target, 1, sources, 3, count, 3);
+      };
+      reduce(distx::detail::common_lane_bytes, common);
+      for (std::size_t bytes = 32; bytes <= distx::detail::widest_lane_bytes(); bytes *= 2) {
+        CAPTURE(count);
+        CAPTURE(bytes);
+        reduce(bytes, wide);
+        CHECK(std::memcmp(common.data(), wide.data(), common.size() * sizeof(T)) == 0);
+      }
+    }
+  };
+  check(distx::sum);
+  check(distx::product);
+  check(distx::min);
+  check(distx::max);
+  if constexpr (distx::FractionalElement<T>) check(distx::average);
+  distx::detail::lane_bytes() = kept;
+}

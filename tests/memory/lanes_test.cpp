@@ -41,9 +41,9 @@ bool same(T a, T b) {
 }
 
 /// `together` on lanes is `alone` on each of them, for all pairs of samples.
-template <class T, class Together, class Alone>
+template <class T, std::size_t Bytes = 16, class Together, class Alone>
 void check_pairs(Together&& together, Alone&& alone) {
-  using V = distx::lanes::Lanes<T>;
+  using V = distx::lanes::Lanes<T, Bytes>;
   const auto values = samples<T>();
   for (const T x : values)
     for (std::size_t begin = 0; begin + V::size <= values.size(); ++begin) {
@@ -56,22 +56,54 @@ void check_pairs(Together&& together, Alone&& alone) {
     }
 }
 
+template <class T>
+struct EachOperation {
+  template <std::size_t Bytes>
+  static void run() {
+    using V = distx::lanes::Lanes<T, Bytes>;
+    check_pairs<T, Bytes>(std::plus<V>{}, std::plus<T>{});
+    check_pairs<T, Bytes>(std::minus<V>{}, std::minus<T>{});
+    check_pairs<T, Bytes>(std::multiplies<V>{}, std::multiplies<T>{});
+    check_pairs<T, Bytes>(std::divides<V>{}, std::divides<T>{});
+    check_pairs<T, Bytes>([](V a, V b) { return copysign(a, b); }, [](T a, T b) { return std::copysign(a, b); });
+    check_pairs<T, Bytes>([](V a, V b) { return min(a, b); }, [](T a, T b) { return std::min(a, b); });
+    check_pairs<T, Bytes>([](V a, V b) { return max(a, b); }, [](T a, T b) { return std::max(a, b); });
+    check_pairs<T, Bytes>([](V, V b) { return sqrt(b); }, [](T, T b) { return std::sqrt(b); });
+    check_pairs<T, Bytes>([](V, V b) { return abs(b); }, [](T, T b) { return std::abs(b); });
+    check_pairs<T, Bytes>([](V, V b) { return -b; }, [](T, T b) { return -b; });
+    const auto choice = [](auto a, auto b) { return distx::select(a <= b, a * b, a - b); };
+    check_pairs<T, Bytes>(choice, choice);
+  }
+};
+
+struct WidthOfRun {
+  template <std::size_t Bytes>
+  static void run(std::size_t* bytes) {
+    *bytes = Bytes;
+  }
+};
+
+/// Calls f with the bytes of each width of lanes that this processor has.
+template <class F>
+void for_each_width(F&& f) {
+  for (std::size_t bytes = 16; bytes <= distx::detail::widest_lane_bytes(); bytes *= 2) f(bytes);
+}
+
 }  // namespace
 
-TEST_CASE_TEMPLATE("each lane has the bits of the same operation on one number", T, float, double) {
-  using V = distx::lanes::Lanes<T>;
-  check_pairs<T>(std::plus<V>{}, std::plus<T>{});
-  check_pairs<T>(std::minus<V>{}, std::minus<T>{});
-  check_pairs<T>(std::multiplies<V>{}, std::multiplies<T>{});
-  check_pairs<T>(std::divides<V>{}, std::divides<T>{});
-  check_pairs<T>([](V a, V b) { return copysign(a, b); }, [](T a, T b) { return std::copysign(a, b); });
-  check_pairs<T>([](V a, V b) { return min(a, b); }, [](T a, T b) { return std::min(a, b); });
-  check_pairs<T>([](V a, V b) { return max(a, b); }, [](T a, T b) { return std::max(a, b); });
-  check_pairs<T>([](V, V b) { return sqrt(b); }, [](T, T b) { return std::sqrt(b); });
-  check_pairs<T>([](V, V b) { return abs(b); }, [](T, T b) { return std::abs(b); });
-  check_pairs<T>([](V, V b) { return -b; }, [](T, T b) { return -b; });
-  const auto choice = [](auto a, auto b) { return distx::select(a <= b, a * b, a - b); };
-  check_pairs<T>(choice, choice);
+TEST_CASE_TEMPLATE("each lane of any width has the bits of the same operation on one number", T, float, double) {
+  for_each_width([](std::size_t bytes) {
+    CAPTURE(bytes);
+    distx::detail::run_on_lanes<EachOperation<T>>(bytes);
+  });
+}
+
+TEST_CASE("run_on_lanes calls the run of the width that is asked for") {
+  for_each_width([](std::size_t bytes) {
+    std::size_t called = 0;
+    distx::detail::run_on_lanes<WidthOfRun>(bytes, &called);
+    CHECK(called == bytes);
+  });
 }
 
 TEST_CASE_TEMPLATE("a number on either side of an operator applies to all lanes", T, float, double) {

@@ -2,6 +2,8 @@
 #include <doctest/doctest.h>
 #include <distx/optim/adamw.hpp>
 #include <distx/optim/detail/fused_update.hpp>
+#include <distx/optim/lamb.hpp>
+#include <distx/optim/muon.hpp>
 #include <distx/optim/sgd.hpp>
 
 #include <cmath>
@@ -45,6 +47,24 @@ struct Plain {
   static constexpr void update(const T& rate, V& weight, V gradient) {
     weight -= rate * gradient;
   }
+};
+
+/// Accepts a number and lanes of 16 bytes.
+struct OnCommonLanes : Plain {
+  template <class T>
+  static constexpr void update(const T& rate, T& weight, T gradient) {
+    weight -= rate * gradient;
+  }
+  template <class T>
+  static void update(const T& rate, distx::lanes::Lanes<T>& weight, distx::lanes::Lanes<T> gradient) {
+    weight -= rate * gradient;
+  }
+};
+
+/// Restores the width of lanes.
+struct KeptWidth {
+  std::size_t bytes = distx::detail::lane_bytes();
+  ~KeptWidth() { distx::detail::lane_bytes() = bytes; }
 };
 
 // Anti-models: each lacks one thing.
@@ -135,6 +155,23 @@ void check_cuts() {
   CHECK_FALSE(whole.same_bits(other));
 }
 
+/// Compares all widths that this processor has, on lengths that no width divides, from addresses that none aligns.
+template <class T, class Optimizer>
+void check_widths() {
+  const KeptWidth kept;
+  for (const std::size_t n : {std::size_t{1}, std::size_t{15}, std::size_t{64}, std::size_t{333}}) {
+    CAPTURE(n);
+    distx::detail::lane_bytes() = distx::detail::common_lane_bytes;
+    const Trained<T, Optimizer> common(n, {});
+    for (std::size_t bytes = 32; bytes <= distx::detail::widest_lane_bytes(); bytes *= 2) {
+      CAPTURE(bytes);
+      distx::detail::lane_bytes() = bytes;
+      CHECK(common.same_bits(Trained<T, Optimizer>(n, {})));
+      CHECK(common.same_bits(Trained<T, Optimizer>(n, {n / 7, n / 3})));
+    }
+  }
+}
+
 }  // namespace
 
 TEST_CASE_TEMPLATE("the bits do not depend on how a parameter is partitioned", T, float, double, distx::bfloat16,
@@ -143,6 +180,24 @@ TEST_CASE_TEMPLATE("the bits do not depend on how a parameter is partitioned", T
   check_cuts<T, distx::SGD>();
   check_cuts<T, Lion>();
   check_cuts<T, Plain>();
+}
+
+TEST_CASE_TEMPLATE("the bits do not depend on the width of the lanes", T, float, double, distx::bfloat16,
+                   distx::float16) {
+  check_widths<T, distx::AdamW>();
+  check_widths<T, distx::SGD>();
+  check_widths<T, Lion>();
+  check_widths<T, Plain>();
+  check_widths<T, distx::detail::FirstPass<distx::LAMB>>();
+  check_widths<T, distx::detail::FirstPass<distx::Muon>>();
+}
+
+TEST_CASE("a custom optimizer without wide lanes is applied to every element") {
+  static_assert(distx::ElementwiseOptimizer<OnCommonLanes>);
+  static_assert(!distx::detail::Updates<OnCommonLanes, float, distx::lanes::Lanes<float, 64>>);
+  const Trained<float, OnCommonLanes> narrow(333, {});
+  const Trained<float, Plain> plain(333, {});
+  CHECK(std::memcmp(narrow.weight.data(), plain.weight.data(), 333 * sizeof(float)) == 0);
 }
 
 TEST_CASE("a custom optimizer is applied to every element") {

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <type_traits>
 
+#include "distx/memory/lane_width.hpp"
+
 // In a separate namespace, because min and max are reductions in distx.
 namespace distx::lanes {
 
@@ -22,45 +24,57 @@ struct NotACondition {
   }
 };
 
+/// The base of values that are passed by reference. The registers that pass a wide vector by value depend on the
+/// processor that a function is compiled for, and would differ between caller and callee.
+template <bool Wide>
+struct PassedByReference {};
+template <>
+struct PassedByReference<true> {
+  PassedByReference() = default;
+  PassedByReference(const PassedByReference&) noexcept {}
+  PassedByReference& operator=(const PassedByReference&) noexcept { return *this; }  // NOLINT: it has no members
+};
+
 }  // namespace detail
 
 /// The result of comparing Lanes: one truth value for each lane, for `select`.
 ///
 /// `!`, `&&` and `||` work lane by lane. It does not convert to bool, so it cannot be the condition of `if` or `?:`.
-template <std::floating_point T>
-class LaneMask : public detail::NotACondition<> {
-  typedef T numbers [[gnu::vector_size(16)]];
+template <std::floating_point T, std::size_t Bytes = 16>
+class LaneMask : public detail::NotACondition<>, detail::PassedByReference<(Bytes > 16)> {
+  typedef T numbers [[gnu::vector_size(Bytes)]];
 
  public:
   using native = decltype(numbers{} < numbers{});
 
-  explicit LaneMask(native truth) : truth_(truth) {}
-  [[nodiscard]] native to_native() const { return truth_; }
+  explicit LaneMask(const native& truth) : truth_(truth) {}
+  [[nodiscard]] const native& to_native() const { return truth_; }
 
-  friend LaneMask operator!(LaneMask a) { return LaneMask(~a.truth_); }
-  friend LaneMask operator&&(LaneMask a, LaneMask b) { return LaneMask(a.truth_ & b.truth_); }
-  friend LaneMask operator||(LaneMask a, LaneMask b) { return LaneMask(a.truth_ | b.truth_); }
+  friend LaneMask operator!(const LaneMask& a) { return LaneMask(~a.truth_); }
+  friend LaneMask operator&&(const LaneMask& a, const LaneMask& b) { return LaneMask(a.truth_ & b.truth_); }
+  friend LaneMask operator||(const LaneMask& a, const LaneMask& b) { return LaneMask(a.truth_ | b.truth_); }
 
  private:
   native truth_;
 };
 
-/// Several floats or doubles, 16 bytes in all, with the operators of a number: element-by-element arithmetic on them is
-/// written as on one number and compiled to the registers that every processor has without a compiler flag.
+/// Several floats or doubles, 16, 32 or 64 bytes in all, with the operators of a number: element-by-element arithmetic
+/// on them is written as on one number and compiled to vector registers without a compiler flag.
 ///
-/// Converts from a number, which then stands in every lane. Each operation rounds as the same operation on one number.
-/// A comparison gives a LaneMask for `distx::select`; sqrt, abs, copysign, min and max are found unqualified.
-template <std::floating_point T>
-class Lanes {
+/// Every processor has registers for 16 bytes; wider lanes are meant for code that `detail::run_on_lanes` calls, and
+/// are slow elsewhere. Converts from a number, which then stands in every lane. Each operation rounds as the same
+/// operation on one number, whatever the width. A comparison gives a LaneMask for `distx::select`; sqrt, abs, copysign,
+/// min and max are found unqualified.
+template <std::floating_point T, std::size_t Bytes = 16>
+class Lanes : detail::PassedByReference<(Bytes > 16)> {
  public:
-  static constexpr std::size_t size = 16 / sizeof(T);
-  typedef T native [[gnu::vector_size(16)]];
+  static constexpr std::size_t size = Bytes / sizeof(T);
+  typedef T native [[gnu::vector_size(Bytes)]];
+  using mask = LaneMask<T, Bytes>;
 
   Lanes() = default;
-  Lanes(T value) {  // NOLINT: implicit, as numbers convert
-    for (std::size_t i = 0; i < size; ++i) values_[i] = value;
-  }
-  static Lanes from_native(native values) {
+  Lanes(T value) : values_(value - native{}) {}  // NOLINT: implicit, as numbers convert
+  static Lanes from_native(const native& values) {
     Lanes lanes;
     lanes.values_ = values;
     return lanes;
@@ -73,30 +87,30 @@ class Lanes {
   }
   /// Writes `size` numbers to any address.
   void store(T* to) const { std::memcpy(to, &values_, sizeof(native)); }
-  [[nodiscard]] native to_native() const { return values_; }
+  [[nodiscard]] const native& to_native() const { return values_; }
   [[nodiscard]] T operator[](std::size_t i) const { return values_[i]; }
 
-  friend Lanes operator+(Lanes a, Lanes b) { return from_native(a.values_ + b.values_); }
-  friend Lanes operator-(Lanes a, Lanes b) { return from_native(a.values_ - b.values_); }
-  friend Lanes operator*(Lanes a, Lanes b) { return from_native(a.values_ * b.values_); }
-  friend Lanes operator/(Lanes a, Lanes b) { return from_native(a.values_ / b.values_); }
-  friend Lanes operator-(Lanes a) { return from_native(-a.values_); }
-  friend Lanes operator+(Lanes a) { return a; }
-  Lanes& operator+=(Lanes b) { return *this = *this + b; }
-  Lanes& operator-=(Lanes b) { return *this = *this - b; }
-  Lanes& operator*=(Lanes b) { return *this = *this * b; }
-  Lanes& operator/=(Lanes b) { return *this = *this / b; }
+  friend Lanes operator+(const Lanes& a, const Lanes& b) { return from_native(a.values_ + b.values_); }
+  friend Lanes operator-(const Lanes& a, const Lanes& b) { return from_native(a.values_ - b.values_); }
+  friend Lanes operator*(const Lanes& a, const Lanes& b) { return from_native(a.values_ * b.values_); }
+  friend Lanes operator/(const Lanes& a, const Lanes& b) { return from_native(a.values_ / b.values_); }
+  friend Lanes operator-(const Lanes& a) { return from_native(-a.values_); }
+  friend Lanes operator+(const Lanes& a) { return a; }
+  Lanes& operator+=(const Lanes& b) { return *this = *this + b; }
+  Lanes& operator-=(const Lanes& b) { return *this = *this - b; }
+  Lanes& operator*=(const Lanes& b) { return *this = *this * b; }
+  Lanes& operator/=(const Lanes& b) { return *this = *this / b; }
 
-  friend LaneMask<T> operator<(Lanes a, Lanes b) { return LaneMask<T>(a.values_ < b.values_); }
-  friend LaneMask<T> operator>(Lanes a, Lanes b) { return LaneMask<T>(a.values_ > b.values_); }
-  friend LaneMask<T> operator<=(Lanes a, Lanes b) { return LaneMask<T>(a.values_ <= b.values_); }
-  friend LaneMask<T> operator>=(Lanes a, Lanes b) { return LaneMask<T>(a.values_ >= b.values_); }
-  friend LaneMask<T> operator==(Lanes a, Lanes b) { return LaneMask<T>(a.values_ == b.values_); }
-  friend LaneMask<T> operator!=(Lanes a, Lanes b) { return LaneMask<T>(a.values_ != b.values_); }
+  friend mask operator<(const Lanes& a, const Lanes& b) { return mask(a.values_ < b.values_); }
+  friend mask operator>(const Lanes& a, const Lanes& b) { return mask(a.values_ > b.values_); }
+  friend mask operator<=(const Lanes& a, const Lanes& b) { return mask(a.values_ <= b.values_); }
+  friend mask operator>=(const Lanes& a, const Lanes& b) { return mask(a.values_ >= b.values_); }
+  friend mask operator==(const Lanes& a, const Lanes& b) { return mask(a.values_ == b.values_); }
+  friend mask operator!=(const Lanes& a, const Lanes& b) { return mask(a.values_ != b.values_); }
 
   /// Returns f of each lane, or of each lane and the same lane of `others`.
   template <class F, class... Others>
-  [[nodiscard]] Lanes each_lane(F&& f, Others... others) const {
+  [[nodiscard]] Lanes each_lane(F&& f, const Others&... others) const {
     Lanes result;
     for (std::size_t i = 0; i < size; ++i) result.values_[i] = f(values_[i], others[i]...);
     return result;
@@ -112,9 +126,9 @@ namespace detail {
 template <class T, class V>
 concept HasElementwiseSqrt = requires(V v) { __builtin_elementwise_sqrt(v); };
 template <class T, class V>
-concept HasSqrtps = std::same_as<T, float> && requires(V v) { __builtin_ia32_sqrtps(v); };
+concept HasSqrtps = sizeof(V) == 16 && std::same_as<T, float> && requires(V v) { __builtin_ia32_sqrtps(v); };
 template <class T, class V>
-concept HasSqrtpd = std::same_as<T, double> && requires(V v) { __builtin_ia32_sqrtpd(v); };
+concept HasSqrtpd = sizeof(V) == 16 && std::same_as<T, double> && requires(V v) { __builtin_ia32_sqrtpd(v); };
 
 }  // namespace detail
 
@@ -125,44 +139,55 @@ template <class T>
   return condition ? then : otherwise;
 }
 /// Does the same for each lane.
-template <class T>
-[[nodiscard]] Lanes<T> select(LaneMask<T> condition, std::type_identity_t<Lanes<T>> then,
-                              std::type_identity_t<Lanes<T>> otherwise) {
-  return Lanes<T>::from_native(condition.to_native() ? then.to_native() : otherwise.to_native());
+template <class T, std::size_t Bytes>
+[[nodiscard]] Lanes<T, Bytes> select(const LaneMask<T, Bytes>& condition,
+                                     const std::type_identity_t<Lanes<T, Bytes>>& then,
+                                     const std::type_identity_t<Lanes<T, Bytes>>& otherwise) {
+  return Lanes<T, Bytes>::from_native(condition.to_native() ? then.to_native() : otherwise.to_native());
 }
 
 /// Returns the square root of each lane. (std::sqrt may set errno, so compilers do not vectorize it.)
-template <class T>
-[[nodiscard]] Lanes<T> sqrt(Lanes<T> x) {
-  using V = typename Lanes<T>::native;
-  const V values = x.to_native();
+template <class T, std::size_t Bytes>
+[[nodiscard]] Lanes<T, Bytes> sqrt(const Lanes<T, Bytes>& x) {
+  using V = typename Lanes<T, Bytes>::native;
+  V values = x.to_native();
   if constexpr (detail::HasElementwiseSqrt<T, V>)
-    return Lanes<T>::from_native(__builtin_elementwise_sqrt(values));
+    values = __builtin_elementwise_sqrt(values);
   else if constexpr (detail::HasSqrtps<T, V>)
-    return Lanes<T>::from_native(__builtin_ia32_sqrtps(values));
+    values = __builtin_ia32_sqrtps(values);
   else if constexpr (detail::HasSqrtpd<T, V>)
-    return Lanes<T>::from_native(__builtin_ia32_sqrtpd(values));
+    values = __builtin_ia32_sqrtpd(values);
+  else if constexpr (Bytes > 16 && distx::detail::has_wide_lanes)
+    distx::detail::take_roots(values);
   else
     return x.each_lane([](T each) { return std::sqrt(each); });
+  return Lanes<T, Bytes>::from_native(values);
 }
 /// Returns the magnitude of each lane.
-template <class T>
-[[nodiscard]] Lanes<T> abs(Lanes<T> x) {
-  return x.each_lane([](T each) { return std::abs(each); });
+template <class T, std::size_t Bytes>
+[[nodiscard]] Lanes<T, Bytes> abs(const Lanes<T, Bytes>& x) {
+  using Bits = typename LaneMask<T, Bytes>::native;
+  const Bits sign = __builtin_bit_cast(Bits, Lanes<T, Bytes>(-T{0}).to_native());
+  const Bits magnitude = __builtin_bit_cast(Bits, x.to_native()) & ~sign;
+  return Lanes<T, Bytes>::from_native(__builtin_bit_cast(typename Lanes<T, Bytes>::native, magnitude));
 }
 /// Returns the magnitude of each lane of `size` with the sign of the same lane of `sign`.
-template <class T>
-[[nodiscard]] Lanes<T> copysign(Lanes<T> size, Lanes<T> sign) {
-  return size.each_lane([](T a, T b) { return std::copysign(a, b); }, sign);
+template <class T, std::size_t Bytes>
+[[nodiscard]] Lanes<T, Bytes> copysign(const Lanes<T, Bytes>& size, const std::type_identity_t<Lanes<T, Bytes>>& sign) {
+  using Bits = typename LaneMask<T, Bytes>::native;
+  const Bits mask = __builtin_bit_cast(Bits, Lanes<T, Bytes>(-T{0}).to_native());
+  const Bits both =
+      (__builtin_bit_cast(Bits, size.to_native()) & ~mask) | (__builtin_bit_cast(Bits, sign.to_native()) & mask);
+  return Lanes<T, Bytes>::from_native(__builtin_bit_cast(typename Lanes<T, Bytes>::native, both));
 }
 /// Returns the smaller value of each lane, as std::min does.
-template <class T>
-[[nodiscard]] Lanes<T> min(Lanes<T> a, Lanes<T> b) {
+template <class T, std::size_t Bytes>
+[[nodiscard]] Lanes<T, Bytes> min(const Lanes<T, Bytes>& a, const std::type_identity_t<Lanes<T, Bytes>>& b) {
   return select(b < a, b, a);
 }
 /// Returns the larger value of each lane, as std::max does.
-template <class T>
-[[nodiscard]] Lanes<T> max(Lanes<T> a, Lanes<T> b) {
+template <class T, std::size_t Bytes>
+[[nodiscard]] Lanes<T, Bytes> max(const Lanes<T, Bytes>& a, const std::type_identity_t<Lanes<T, Bytes>>& b) {
   return select(a < b, b, a);
 }
 

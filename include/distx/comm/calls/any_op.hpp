@@ -8,6 +8,7 @@
 
 #include "distx/comm/ops.hpp"
 #include "distx/core/detail/fnv1a.hpp"
+#include "distx/memory/lane_width.hpp"
 
 namespace distx {
 
@@ -45,18 +46,34 @@ void reduce_block(const Op& op, T* const* targets, std::size_t target_count, con
   }
 }
 
+/// Reduces all elements block by block; the compiler vectorizes it for the width of the processor it is compiled for.
+template <class T, class Op>
+struct ReduceBlocks {
+  template <std::size_t>
+  static void run(const Op& op, T* const* targets, std::size_t target_count, const T* const* sources,
+                  std::size_t source_count, std::size_t count, int ranks) {
+    constexpr std::size_t block = 4096 / sizeof(accumulator_t<T>);
+    std::size_t begin = 0;
+    for (; begin + block <= count; begin += block)
+      reduce_block<T, block>(op, targets, target_count, sources, source_count, begin, block, ranks);
+    if (begin < count)
+      reduce_block<T, 0>(op, targets, target_count, sources, source_count, begin, count - begin, ranks);
+  }
+};
+
 /// Writes the reduction of element i of all sources, in their order, to element i of every target, for i in [0, count).
 ///
 /// A target may be one of the sources. Sums of reduced-precision types are rounded once, at the end. If `ranks` is 0,
-/// `finish` is not called, for a caller that reduces in several steps.
+/// `finish` is not called, for a caller that reduces in several steps. Custom ops are compiled for every processor
+/// only, because a compiler could fuse their products and sums where the processor can.
 template <class T, class Op>
 void reduce_elements(const Op& op, T* const* targets, std::size_t target_count, const T* const* sources,
                      std::size_t source_count, std::size_t count, int ranks) {
-  constexpr std::size_t block = 4096 / sizeof(accumulator_t<T>);
-  std::size_t begin = 0;
-  for (; begin + block <= count; begin += block)
-    reduce_block<T, block>(op, targets, target_count, sources, source_count, begin, block, ranks);
-  if (begin < count) reduce_block<T, 0>(op, targets, target_count, sources, source_count, begin, count - begin, ranks);
+  using Blocks = ReduceBlocks<T, Op>;
+  if constexpr (kind_of<Op>() == OpKind::user)
+    Blocks::template run<common_lane_bytes>(op, targets, target_count, sources, source_count, count, ranks);
+  else
+    run_on_lanes<Blocks>(lane_bytes(), op, targets, target_count, sources, source_count, count, ranks);
 }
 
 /// Returns a hash of the type's name, the same in every process of one program.

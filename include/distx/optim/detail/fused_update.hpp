@@ -17,27 +17,49 @@ inline constexpr std::size_t update_block = 64;
 /// much arithmetic between two loads.
 inline constexpr std::size_t prefetch_bytes = 2048;
 
-/// Updates `count` elements, a multiple of Lanes<A>::size. The small arguments are copies, which no store can alias.
-/// Not inlined, so that a compiler that fuses products and sums does so identically for all elements.
+/// Updates `count` elements, a multiple of Lanes<A, Bytes>::size.
 template <class Optimizer, class A>
-[[gnu::noinline]] void update_lanes(const coefficients_t<Optimizer, A> coefficients, A* weight, const A* gradient,
-                                    const std::array<A*, Optimizer::states> state, std::size_t count) {
-  using V = Lanes<A>;
-  for (std::size_t i = 0; i < count; i += V::size) {
-    if (i % (alignment_bytes / sizeof(A)) == 0) {  // once a cache line
-      const std::size_t ahead = std::min(i + prefetch_bytes / sizeof(A), count - 1);
-      __builtin_prefetch(weight + ahead, 1);
-      __builtin_prefetch(gradient + ahead, 0);
-      for (std::size_t s = 0; s < Optimizer::states; ++s) __builtin_prefetch(state[s] + ahead, 1);
+struct UpdateLanes {
+  template <std::size_t Bytes>
+  static void run(const coefficients_t<Optimizer, A>& coefficients, A* weight, const A* gradient,
+                  const std::array<A*, Optimizer::states>& state, std::size_t count) {
+    using V = Lanes<A, Bytes>;
+    for (std::size_t i = 0; i < count; i += V::size) {
+      if (i % (alignment_bytes / sizeof(A)) == 0) {  // once a cache line
+        const std::size_t ahead = std::min(i + prefetch_bytes / sizeof(A), count - 1);
+        __builtin_prefetch(weight + ahead, 1);
+        __builtin_prefetch(gradient + ahead, 0);
+        for (std::size_t s = 0; s < Optimizer::states; ++s) __builtin_prefetch(state[s] + ahead, 1);
+      }
+      V value = V::load(weight + i);
+      std::array<V, Optimizer::states> kept;
+      for (std::size_t s = 0; s < Optimizer::states; ++s) kept[s] = V::load(state[s] + i);
+      update_element<Optimizer, V>(coefficients, value, V::load(gradient + i), kept,
+                                   std::make_index_sequence<Optimizer::states>{});
+      for (std::size_t s = 0; s < Optimizer::states; ++s) kept[s].store(state[s] + i);
+      value.store(weight + i);
     }
-    V value = V::load(weight + i);
-    std::array<V, Optimizer::states> kept;
-    for (std::size_t s = 0; s < Optimizer::states; ++s) kept[s] = V::load(state[s] + i);
-    update_element<Optimizer, V>(coefficients, value, V::load(gradient + i), kept,
-                                 std::make_index_sequence<Optimizer::states>{});
-    for (std::size_t s = 0; s < Optimizer::states; ++s) kept[s].store(state[s] + i);
-    value.store(weight + i);
   }
+};
+
+/// The width of lanes for an optimizer on this processor, in bytes.
+template <class Optimizer, class A>
+[[nodiscard]] std::size_t update_lane_bytes() noexcept {
+  if constexpr (Updates<Optimizer, A, Lanes<A, 64>>)
+    return lane_bytes();
+  else
+    return common_lane_bytes;
+}
+
+/// Updates `count` elements, a multiple of those in lanes of `bytes`.
+template <class Optimizer, class A>
+void update_lanes(std::size_t bytes, const coefficients_t<Optimizer, A>& coefficients, A* weight, const A* gradient,
+                  const std::array<A*, Optimizer::states>& state, std::size_t count) {
+  using Kernel = UpdateLanes<Optimizer, A>;
+  if constexpr (Updates<Optimizer, A, Lanes<A, 64>>)
+    run_on_lanes<Kernel>(bytes, coefficients, weight, gradient, state, count);
+  else
+    run_on_common_lanes<Kernel>(coefficients, weight, gradient, state, count);
 }
 
 /// A copy of a block of elements: `count` of them copied or converted, the rest set to 1, so that no optimizer divides
@@ -72,12 +94,14 @@ void fused_update(HostStream, const Optimizer& optimizer, const Step& step, Span
   constexpr std::size_t block = detail::update_block;
   constexpr std::size_t states = Optimizer::states;
   const auto coefficients = optimizer.template coefficients<A>(step);
+  const std::size_t lane_bytes = detail::update_lane_bytes<Optimizer, A>();
   std::array<A*, states> here;
   std::size_t begin = 0;
   if constexpr (std::same_as<T, A>) {
     for (std::size_t s = 0; s < states; ++s) here[s] = state[s].data();
-    begin = weight.size() / detail::Lanes<A>::size * detail::Lanes<A>::size;
-    detail::update_lanes<Optimizer, A>(coefficients, weight.data(), gradient.data(), here, begin);
+    const std::size_t lanes = lane_bytes / sizeof(A);
+    begin = weight.size() / lanes * lanes;
+    detail::update_lanes<Optimizer, A>(lane_bytes, coefficients, weight.data(), gradient.data(), here, begin);
   }
   detail::Staged<A> staged_weight;
   detail::Staged<A> staged_gradient;
@@ -85,7 +109,7 @@ void fused_update(HostStream, const Optimizer& optimizer, const Step& step, Span
   for (; begin < weight.size(); begin += block) {
     const std::size_t count = std::min(block, weight.size() - begin);
     for (std::size_t s = 0; s < states; ++s) here[s] = staged_state[s].in(state[s].data() + begin, count);
-    detail::update_lanes<Optimizer, A>(coefficients, staged_weight.in(weight.data() + begin, count),
+    detail::update_lanes<Optimizer, A>(lane_bytes, coefficients, staged_weight.in(weight.data() + begin, count),
                                        staged_gradient.in(gradient.data() + begin, count), here, block);
     staged_weight.out(weight.data() + begin, count);
     for (std::size_t s = 0; s < states; ++s) staged_state[s].out(state[s].data() + begin, count);

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <cstddef>
+
+// Compiles one kernel for several widths of vector registers and chooses among them at run time. The attributes exist
+// for one processor only, so this header has the library's only preprocessor condition outside of entry headers.
+namespace distx::detail {
+
+/// The width of the vector registers that every processor has, in bytes.
+inline constexpr std::size_t common_lane_bytes = 16;
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wattributes"  // clang has no `optimize`
+
+/// Calls `Kernel::run<16>(args...)`. Arguments are copies, which no store can alias.
+///
+/// Everything that the kernel calls is inlined, for this width and for those below. No product and sum of Lanes are
+/// fused, so every width gives the same bits.
+template <class Kernel, class... Args>
+[[gnu::noinline, gnu::flatten, gnu::optimize("fp-contract=off")]] void run_on_common_lanes(Args... args) {
+  Kernel::template run<common_lane_bytes>(args...);
+}
+
+#if defined(__x86_64__)
+
+inline constexpr bool has_wide_lanes = true;
+
+[[nodiscard]] inline std::size_t widest_lane_bytes() noexcept {
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512vl"))
+    return 64;
+  return __builtin_cpu_supports("avx2") ? 32 : common_lane_bytes;
+}
+
+template <class Kernel, class... Args>
+[[gnu::noinline, gnu::flatten, gnu::target("avx2"), gnu::optimize("fp-contract=off")]]
+void run_on_32_byte_lanes(Args... args) {
+  Kernel::template run<32>(args...);
+}
+template <class Kernel, class... Args>
+[[gnu::noinline, gnu::flatten, gnu::target("avx512f,avx512dq,avx512bw,avx512vl"), gnu::optimize("fp-contract=off")]]
+void run_on_64_byte_lanes(Args... args) {
+  Kernel::template run<64>(args...);
+}
+
+// Square roots of vectors, for a compiler that has no built-in function for every width.
+typedef float Floats32 [[gnu::vector_size(32)]];
+typedef float Floats64 [[gnu::vector_size(64)]];
+typedef double Doubles32 [[gnu::vector_size(32)]];
+typedef double Doubles64 [[gnu::vector_size(64)]];
+[[gnu::target("avx2")]] inline void take_roots(Floats32& x) { asm("vsqrtps {%0, %0|%0, %0}" : "+x"(x)); }
+[[gnu::target("avx2")]] inline void take_roots(Doubles32& x) { asm("vsqrtpd {%0, %0|%0, %0}" : "+x"(x)); }
+[[gnu::target("avx512f")]] inline void take_roots(Floats64& x) { asm("vsqrtps {%0, %0|%0, %0}" : "+v"(x)); }
+[[gnu::target("avx512f")]] inline void take_roots(Doubles64& x) { asm("vsqrtpd {%0, %0|%0, %0}" : "+v"(x)); }
+
+#else
+
+inline constexpr bool has_wide_lanes = false;
+
+[[nodiscard]] inline std::size_t widest_lane_bytes() noexcept { return common_lane_bytes; }
+template <class Kernel, class... Args>
+void run_on_32_byte_lanes(Args... args) {
+  run_on_common_lanes<Kernel>(args...);
+}
+template <class Kernel, class... Args>
+void run_on_64_byte_lanes(Args... args) {
+  run_on_common_lanes<Kernel>(args...);
+}
+template <class V>
+void take_roots(V&) = delete;
+
+#endif
+#pragma GCC diagnostic pop
+
+/// The width that kernels run on: the widest that this processor has. Tests lower it to compare widths.
+[[nodiscard]] inline std::size_t& lane_bytes() noexcept {
+  static std::size_t bytes = widest_lane_bytes();
+  return bytes;
+}
+
+/// Calls `Kernel::run<Bytes>(args...)` with Bytes = `bytes`, which is 16, 32 or 64, compiled for processors that have
+/// registers of this width.
+template <class Kernel, class... Args>
+void run_on_lanes(std::size_t bytes, Args... args) {
+  if (bytes == 64)
+    run_on_64_byte_lanes<Kernel>(args...);
+  else if (bytes == 32)
+    run_on_32_byte_lanes<Kernel>(args...);
+  else
+    run_on_common_lanes<Kernel>(args...);
+}
+
+}  // namespace distx::detail
