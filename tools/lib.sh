@@ -151,7 +151,8 @@ configure() {
       # What was absent is remembered: let it be looked for again.
       meson configure "$folder" --clearcache "$@" && meson setup --reconfigure "$folder"
     else
-      meson configure "$folder" "$@"
+      # An older folder may know fewer options.
+      meson configure "$folder" "$@" || meson setup --reconfigure "$folder" "$@"
     fi
   } >"$log" 2>&1 </dev/null; then
     rm -f "$log"
