@@ -48,7 +48,9 @@ std::uint64_t affine(int rank, std::size_t i) {
 
 TEST_CASE("operands of a non-commutative op are combined in rank order") {
   MpiCommunicator comm(world());
-  for (const std::size_t n : {std::size_t{1}, std::size_t{7}, std::size_t{20000}}) {
+  // The largest exceeds what a call has in flight.
+  for (const int count : {1, 7, 20000, 400'003 / comm.size()}) {
+    const auto n = static_cast<std::size_t>(count);
     const auto all = n * static_cast<std::size_t>(comm.size());
     std::vector<std::uint64_t> mine(all), expected(all);
     for (std::size_t i = 0; i < all; ++i) {
@@ -79,6 +81,42 @@ TEST_CASE("operands of a non-commutative op are combined in rank order") {
     start_reduce_scatter(comm, mine, block, Affine{}).wait();
     CHECK(block == own_expected);
   }
+}
+
+TEST_CASE("large blocks of different lengths are moved whole") {
+  MpiCommunicator comm(world());
+  // Rank 0's is empty; the others take different numbers of pieces, more than a call has in flight.
+  const auto length = [](int rank) { return static_cast<std::size_t>(rank) * 120'001; };
+  const auto element = [](int rank, std::size_t i) {
+    return static_cast<std::uint32_t>(static_cast<std::size_t>(rank) * 10'000'000 + i);
+  };
+  std::vector<std::uint32_t> mine(length(comm.rank())), all;
+  std::vector<std::size_t> counts;
+  for (std::size_t i = 0; i < mine.size(); ++i) mine[i] = element(comm.rank(), i);
+  for (int rank = 0; rank < comm.size(); ++rank) {
+    counts.push_back(length(rank));
+    for (std::size_t i = 0; i < length(rank); ++i) all.push_back(element(rank, i));
+  }
+  std::vector<std::uint32_t> out(all.size());
+  all_gather(comm, mine, out, counts);
+  CHECK(out == all);
+  for (int root = 0; root < comm.size(); ++root) {
+    std::fill(out.begin(), out.end(), 0U);
+    gather(comm, mine, out, root, counts);
+    CHECK((comm.rank() != root || out == all));
+    std::vector<std::uint32_t> own(mine.size());
+    scatter(comm, comm.rank() == root ? all : std::vector<std::uint32_t>(), own, root, counts);
+    CHECK(own == mine);
+    std::vector<std::uint32_t> copy = comm.rank() == root ? all : std::vector<std::uint32_t>(all.size());
+    broadcast(comm, copy, root);
+    CHECK(copy == all);
+  }
+  // Every rank sends `all`'s block r to rank r.
+  const std::vector<std::size_t> equal(counts.size(), length(comm.rank()));
+  std::vector<std::uint32_t> received(length(comm.rank()) * counts.size()), expected;
+  for (int rank = 0; rank < comm.size(); ++rank) expected.insert(expected.end(), mine.begin(), mine.end());
+  all_to_all(comm, all, received, counts, equal);
+  CHECK(received == expected);
 }
 
 TEST_CASE("bfloat16 is added in float and rounded once") {

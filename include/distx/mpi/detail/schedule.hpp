@@ -84,7 +84,7 @@ class Schedule {
 
  private:
   static constexpr std::size_t window = 4;                          ///< pieces in flight
-  static constexpr std::size_t most_staged = std::size_t{1} << 20;  ///< bytes that a rank sends in a stage of these
+  static constexpr std::size_t most_staged = std::size_t{1} << 20;  ///< bytes in flight in a stage, about
   /// The bytes of a message at most: Open MPI sends 64 KiB with its header over TCP without asking the receiver.
   static constexpr std::size_t most_eager = 60 << 10;
 
@@ -124,7 +124,7 @@ class Schedule {
     check(MPI_Isend(from, static_cast<int>(bytes), MPI_BYTE, to, tag_of(kind), comm_, request(piece, kind, to)),
           "MPI_Isend", context);
   }
-  /// Sends a copy of the user's memory.
+  /// Sends a copy of the caller's bytes.
   void post_copy(std::size_t piece, int to, const std::byte* from, std::size_t bytes, const ErrorContext& context) {
     detail::copy_bytes(staged(piece, first_out, to), from, bytes);
     post_send(piece, first_out, to, staged(piece, first_out, to), bytes, context);
@@ -132,8 +132,8 @@ class Schedule {
   [[nodiscard]] int tag_of(Messages kind) const noexcept {
     return kind == first_in || kind == first_out ? tag_ : tag_ + 1;
   }
-  /// Returns whether the messages of so many kinds are complete.
-  [[nodiscard]] bool complete(std::size_t piece, Messages kind, std::size_t kinds, const ErrorContext& context) {
+  /// Returns whether the messages of `kinds` kinds, from `kind` on, are complete.
+  [[nodiscard]] bool are_complete(std::size_t piece, Messages kind, std::size_t kinds, const ErrorContext& context) {
     int complete = 0;
     check(MPI_Testall(static_cast<int>(kinds * ranks_), request(piece, kind, 0), &complete, MPI_STATUSES_IGNORE),
           "MPI_Testall", context);
@@ -150,8 +150,8 @@ class Schedule {
       for (; begun_ < std::min(pieces, finished_ + window); ++begun_) post(begun_);
       bool first = false, second = false;
       wait([&] {
-        first = combined_ < begun_ && complete(combined_, first_in, 1, context);
-        second = finished_ < combined_ && complete(finished_, second_in, 3, context);
+        first = combined_ < begun_ && are_complete(combined_, first_in, 1, context);
+        second = finished_ < combined_ && are_complete(finished_, second_in, 3, context);
         return first || second;
       });
       if (first) combine(combined_++);
