@@ -9,6 +9,9 @@
 #include <distx/gloo.hpp>
 #endif
 #include <distx/mpi.hpp>
+#ifdef EXAMPLES_WITH_PMIX
+#include <distx/pmix.hpp>  // DISTX_CONNECT=pmix:// connects mpirun's ranks without MPI
+#endif
 #include <distx/shm.hpp>
 #include <distx/tcp.hpp>
 

@@ -54,7 +54,7 @@ def by_variables(variables):
     return ["sh", "-c", f'port={port}; for rank in 1 0; do {variables} "$@" & done; wait', "sh"]
 
 
-def starts(how):
+def starts(how, pmix):
     """One binary, unchanged: over shared memory the order of a sum does not depend on what started the ranks."""
     program, *_, data = how["shm"](2)
     training = [program, "--backend", "shm", *([data] if data == "--synthetic" else ["--digits", data]), "--epochs", "1"]
@@ -69,6 +69,8 @@ def starts(how):
     }
     if "mpi" in how:
         launches["mpirun"] = [MPIRUN, "2"]
+    if pmix:
+        launches["mpirun by PMIx"] = [MPIRUN, "2", "env", "DISTX_CONNECT=pmix://"]
     if shutil.which("torchrun"):
         launches["torchrun"] = ["torchrun", "--standalone", "--no-python", "--nproc-per-node", "2"]
     else:
@@ -210,6 +212,7 @@ def main():
     parser.add_argument("program")
     parser.add_argument("--digits")
     parser.add_argument("--mpi", action="store_true")
+    parser.add_argument("--pmix", action="store_true")
     options = parser.parse_args()
     data = ["--digits", options.digits] if options.digits else ["--synthetic"]
     if options.what == "refuses":
@@ -218,7 +221,8 @@ def main():
         how = ways(options.program, options.mpi, data)
         if options.what == "repeats":
             del how["shm"]  # the threads and the processes speak for it
-        checks = {"learns": learns, "agrees": agrees, "starts": starts, "repeats": repeats, "counts": counts, "stages": stages}
+        checks = {"learns": learns, "agrees": agrees, "repeats": repeats, "counts": counts, "stages": stages}
+        checks["starts"] = lambda how: starts(how, options.pmix)
         checks["resumes"] = resumes
         checks[options.what](how)
 

@@ -7,8 +7,8 @@
 
 namespace distx::detail {
 
-/// Returns the subject of a message: `rank 1 of 5`, `ranks 1, 2 and 4 of 5`, `ranks 1, 2, … (90 ranks) of 100`.
-[[nodiscard]] inline std::string name_ranks(const std::vector<int>& ranks, int size) {
+/// Returns such as `rank 1`, `ranks 1, 2 and 4`, `ranks 1, 2, … (90 ranks)`.
+[[nodiscard]] inline std::string listed(const std::vector<int>& ranks) {
   constexpr std::size_t most = 16;
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
   for (std::size_t i = 0; i < std::min(ranks.size(), most); ++i) {
@@ -16,7 +16,11 @@ namespace distx::detail {
     text += std::to_string(ranks[i]);
   }
   if (ranks.size() > most) text += ", … (" + std::to_string(ranks.size()) + " ranks)";
-  return text + " of " + std::to_string(size);
+  return text;
+}
+/// Returns the subject of a message: `rank 1 of 5`.
+[[nodiscard]] inline std::string name_ranks(const std::vector<int>& ranks, int size) {
+  return listed(ranks) + " of " + std::to_string(size);
 }
 
 }  // namespace distx::detail

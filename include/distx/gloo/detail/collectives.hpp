@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/comm/runtime/peer_views.hpp"
+#include "distx/comm/runtime/call_description.hpp"
 #include "distx/gloo/detail/links.hpp"
 #include "distx/memory/buffer.hpp"
 
@@ -25,7 +25,7 @@ class GlooCollectives {
       : links_(links),
         self_(links.self()),
         kind_(kind),
-        capacity_(sizeof(Header) + 2 * ranks() * sizeof(std::size_t) + most_inlined),
+        capacity_(sizeof(CallDescription) + 2 * ranks() * sizeof(std::size_t) + most_inlined),
         blocks_(capacity_ * ranks()),
         views_(ranks()) {}
 
@@ -33,15 +33,14 @@ class GlooCollectives {
   void run(const Call& call) {
     const ErrorContext context = self_.context(call);
     const std::uint64_t number = calls_++;
-    describe(call);
+    const std::size_t bytes = CallDescription::write(call, self_.rank, most_inlined, true, block(self_.rank));
     GlooStep step(links_, slot_of(kind_, number), context);
     for (int other = 0; other < self_.size; ++other) step.receive(other, block(other), capacity_);
-    for (int other = 0; other < self_.size; ++other) step.send(other, block(self_.rank), bytes_of(header(self_.rank)));
+    for (int other = 0; other < self_.size; ++other) step.send(other, block(self_.rank), bytes);
     step.complete("did not join");
-    compare(call, context);
-    bool inlined = true;
-    for (int rank = 0; rank < self_.size; ++rank) inlined = inlined && (!sends(call, rank) || view(rank).inlined);
-    if (inlined) return complete_inlined(call, self_, views_, sources_);
+    const auto message = [this](std::size_t rank) { return block(static_cast<int>(rank)); };
+    compare_descriptions(call, block(self_.rank), message, views_, true, context);
+    if (all_inlined(call, views_)) return complete_inlined(call, self_, views_, sources_);
     const auto data = static_cast<GlooSlot>(static_cast<std::uint64_t>(kind_) + 1);
     transfer(call, GlooStep(links_, slot_of(data, number), context));
   }
@@ -51,57 +50,8 @@ class GlooCollectives {
   static constexpr std::size_t most_staged = std::size_t{4} << 20;  ///< bytes that a rank receives in a round
   static constexpr const char* late = "did not continue the call";
 
-  struct Header {
-    Fingerprint call;
-    std::uint64_t send_count = 0, receive_count = 0;
-    std::uint64_t send_counts = 0, receive_counts = 0;  ///< how many follow
-    std::uint64_t payload = 0;                          ///< bytes of the operand, after the counts
-    std::uint64_t inlined = 0;
-  };
-  static_assert(sizeof(Header) % 8 == 0 && std::is_trivially_copyable_v<Header> && most_inlined % 8 == 0);
-
   [[nodiscard]] std::size_t ranks() const noexcept { return static_cast<std::size_t>(self_.size); }
   [[nodiscard]] std::byte* block(int rank) { return blocks_.data() + static_cast<std::size_t>(rank) * capacity_; }
-  [[nodiscard]] const Header& header(int rank) { return *reinterpret_cast<const Header*>(block(rank)); }
-  [[nodiscard]] PeerView& view(int rank) noexcept { return views_[static_cast<std::size_t>(rank)]; }
-  static std::size_t bytes_of(const Header& h) noexcept {
-    return sizeof h + (h.send_counts + h.receive_counts) * sizeof(std::size_t) + h.payload;
-  }
-
-  template <Collective Call>
-  void describe(const Call& call) {
-    const PeerView own = own_view(call, self_.rank);
-    const std::size_t bytes = sends(call, self_.rank) ? own.send_count * element_width(call) : 0;
-    const bool small = bytes <= most_inlined;
-    const Header h{fingerprint(call),         own.send_count,    own.receive_count, own.send_counts.size(),
-                   own.receive_counts.size(), small ? bytes : 0, small ? 1u : 0u};
-    std::byte* to = block(self_.rank);
-    const auto put = [&](const void* from, std::size_t count) {
-      if (from != nullptr && count != 0) std::memcpy(to, from, count);
-      to += count;
-    };
-    put(&h, sizeof h);
-    put(own.send_counts.data(), own.send_counts.size_bytes());
-    put(own.receive_counts.data(), own.receive_counts.size_bytes());
-    put(own.send, h.payload);
-  }
-  /// Reads the descriptions. @throws MismatchError on every rank if the calls differ
-  template <Collective Call>
-  void compare(const Call& call, const ErrorContext& context) {
-    for (int rank = 0; rank < self_.size; ++rank) {
-      const Header& h = header(rank);
-      if (h.call != header(self_.rank).call)
-        throw MismatchError(difference(header(self_.rank).call, h.call, rank), context);
-      const auto* const counts = reinterpret_cast<const std::size_t*>(block(rank) + sizeof h);
-      view(rank) = {.send = reinterpret_cast<const std::byte*>(counts + h.send_counts + h.receive_counts),
-                    .send_count = h.send_count,
-                    .receive_count = h.receive_count,
-                    .send_counts = {counts, h.send_counts},
-                    .receive_counts = {counts + h.send_counts, h.receive_counts},
-                    .inlined = h.inlined != 0};
-    }
-    check_blocks(call, views_, context);
-  }
 
   /// A part of a buffer, in elements.
   struct Part {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "distx/comm/calls/validate.hpp"
+#include "distx/connect/detail/name_ranks.hpp"
 #include "distx/connect/failure_channel.hpp"
 #include "distx/core/deadline.hpp"
 #include "distx/core/detail/revocation_reason.hpp"
@@ -149,10 +150,7 @@ class GlooLinks {
       if (std::find(missing.begin(), missing.end(), transfer.other) == missing.end()) missing.push_back(transfer.other);
     }
     if (missing.empty()) return;
-    std::string text = missing.size() == 1 ? "rank " : "ranks ";
-    for (std::size_t i = 0; i < missing.size(); ++i)
-      text += (i == 0 ? "" : i + 1 == missing.size() ? " and " : ", ") + std::to_string(missing[i]);
-    throw TimeoutError("timed out after " + limit.to_string() + ": " + text + " " + omission, context);
+    throw TimeoutError("timed out after " + limit.to_string() + ": " + listed(missing) + " " + omission, context);
   }
 
   [[nodiscard]] bool revoked() const noexcept { return revoked_.load(std::memory_order_acquire); }

@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <algorithm>
-#include <cstring>
-#include <optional>
-#include <type_traits>
 #include <vector>
 
-#include "distx/comm/runtime/peer_views.hpp"
+#include "distx/comm/runtime/call_description.hpp"
 #include "distx/core/detail/wait.hpp"
 #include "distx/memory/buffer.hpp"
 #include "distx/mpi/detail/check.hpp"
@@ -24,7 +21,8 @@ class CallExchange {
   CallExchange(MPI_Comm comm, const calls::RankOf& self)
       : comm_(comm), self_(self), direct_(self.size <= most_direct), views_(static_cast<std::size_t>(self.size)) {
     const auto ranks = static_cast<std::size_t>(self.size);
-    capacity_ = sizeof(Header) + (counts_fit() ? 2 * ranks * sizeof(std::size_t) : 0) + inline_bytes(self.size);
+    capacity_ = sizeof(detail::CallDescription) + (counts_fit() ? 2 * ranks * sizeof(std::size_t) : 0) +
+                inline_bytes(self.size);
     capacity_ = (capacity_ + 7) / 8 * 8;
     memory_ = Buffer<std::byte>(capacity_ * ranks);
     requests_.resize(direct_ ? 2 * (ranks - 1) : 2, MPI_REQUEST_NULL);
@@ -41,22 +39,8 @@ class CallExchange {
   template <calls::Collective Call>
   void begin(const Call& call, int tag, const ErrorContext& context) {
     tag_ = tag;
-    const detail::PeerView own = detail::own_view(call, self_.rank);
-    Header header;
-    header.call = fingerprint(call);
-    header.rank = self_.rank;
-    header.send_count = own.send_count;
-    header.receive_count = own.receive_count;
-    const std::size_t bytes = detail::sends(call, self_.rank) ? own.send_count * detail::element_width(call) : 0;
-    header.inlined = bytes <= inline_bytes(self_.size) ? 1 : 0;
-    header.payload = header.inlined != 0 ? static_cast<std::uint32_t>(bytes) : 0;
-    if (counts_fit()) {
-      header.send_counts = static_cast<std::uint32_t>(own.send_counts.size());
-      header.receive_counts = static_cast<std::uint32_t>(own.receive_counts.size());
-    }
     std::byte* const block = direct_ ? slot(self_.rank) : memory_.data();
-    write(block, header, own);
-    filled_ = size_of(header);
+    filled_ = detail::CallDescription::write(call, self_.rank, inline_bytes(self_.size), counts_fit(), block);
     blocks_ = 1;
     missing_ = self_.size - 1;
     if (direct_)
@@ -125,21 +109,13 @@ class CallExchange {
   template <calls::Collective Call>
   void compare(const Call& call, const ErrorContext& context) {
     const std::byte* at = memory_.data();
-    const Header& mine = *reinterpret_cast<const Header*>(direct_ ? slot(self_.rank) : memory_.data());
-    const Header* other = nullptr;
-    bool consistent = true;
-    for (int i = 0; i < self_.size; ++i) {
-      const std::byte* const block = direct_ ? slot(i) : at;
-      const Header& header = *reinterpret_cast<const Header*>(block);
-      at += size_of(header);
-      read(views_[static_cast<std::size_t>(header.rank)], header, block);
-      if (header.call != mine.call) {
-        consistent = false;
-        if (other == nullptr || header.rank < other->rank) other = &header;
-      }
-    }
-    if (!consistent) throw MismatchError(difference(mine.call, other->call, other->rank), context);
-    if (counts_fit()) detail::check_blocks(call, views_, context);
+    const auto message = [&](std::size_t i) {
+      const std::byte* const block = direct_ ? slot(static_cast<int>(i)) : at;
+      at += detail::CallDescription::at(block).bytes();
+      return block;
+    };
+    detail::compare_descriptions(call, direct_ ? slot(self_.rank) : memory_.data(), message, views_, counts_fit(),
+                                 context);
   }
   /// Returns every rank's side of the call, until the next `begin`. @pre compare() returned
   [[nodiscard]] const std::vector<detail::PeerView>& views() const noexcept { return views_; }
@@ -148,8 +124,7 @@ class CallExchange {
   /// Returns whether the descriptions contain all data that the ranks send. @pre compare() returned
   template <calls::Collective Call>
   [[nodiscard]] bool all_inlined(const Call& call) const noexcept {
-    for (int rank = 0; rank < self_.size; ++rank)
-      if (detail::sends(call, rank) && !views_[static_cast<std::size_t>(rank)].inlined) return false;
+    if (!detail::all_inlined(call, views_)) return false;
     return counts_fit() || !detail::CallTraits<Call>::exchanges_counts;
   }
   /// Completes the call on this rank. @pre all_inlined(call)
@@ -162,45 +137,8 @@ class CallExchange {
   static constexpr int most_direct = 8;
   static constexpr int most_counts = 64;  ///< the maximum number of ranks for counts to be sent with the descriptions
 
-  struct Header {
-    calls::Fingerprint call;
-    std::uint64_t send_count = 0;
-    std::uint64_t receive_count = 0;
-    std::int32_t rank = 0;
-    std::uint32_t inlined = 0;
-    std::uint32_t payload = 0;  ///< bytes of the operand, after the counts
-    std::uint32_t send_counts = 0;
-    std::uint32_t receive_counts = 0;
-    std::uint32_t unused = 0;
-  };
-  static_assert(sizeof(Header) % 8 == 0 && std::is_trivially_copyable_v<Header>);
-
   [[nodiscard]] std::byte* slot(int rank) const noexcept {
     return memory_.data() + static_cast<std::size_t>(rank) * capacity_;
-  }
-  static std::size_t size_of(const Header& h) noexcept {
-    const std::size_t counts = std::size_t{h.send_counts} + h.receive_counts;
-    return sizeof(Header) + counts * sizeof(std::size_t) + (std::size_t{h.payload} + 7) / 8 * 8;
-  }
-  static void write(std::byte* block, const Header& header, const detail::PeerView& own) noexcept {
-    std::memcpy(block, &header, sizeof header);
-    block += sizeof header;
-    const auto put = [&](const void* from, std::size_t bytes) {
-      if (bytes != 0) std::memcpy(block, from, bytes);
-      block += bytes;
-    };
-    put(own.send_counts.data(), header.send_counts * sizeof(std::size_t));
-    put(own.receive_counts.data(), header.receive_counts * sizeof(std::size_t));
-    put(own.send, header.payload);
-  }
-  static void read(detail::PeerView& view, const Header& header, const std::byte* block) noexcept {
-    const auto* const counts = reinterpret_cast<const std::size_t*>(block + sizeof(Header));
-    view.send_counts = {counts, header.send_counts};
-    view.receive_counts = {counts + header.send_counts, header.receive_counts};
-    view.send = reinterpret_cast<const std::byte*>(counts + header.send_counts + header.receive_counts);
-    view.send_count = header.send_count;
-    view.receive_count = header.receive_count;
-    view.inlined = header.inlined != 0;
   }
 
   void post_all(const std::byte* block, const ErrorContext& context) {
@@ -223,7 +161,7 @@ class CallExchange {
   void post_round(const ErrorContext& context) {
     const int count = std::min(blocks_, self_.size - blocks_);
     std::size_t bytes = 0;
-    for (int i = 0; i < count; ++i) bytes += size_of(*reinterpret_cast<const Header*>(memory_.data() + bytes));
+    for (int i = 0; i < count; ++i) bytes += detail::CallDescription::at(memory_.data() + bytes).bytes();
     const int to = (self_.rank + self_.size - blocks_) % self_.size, from = (self_.rank + blocks_) % self_.size;
     const auto room = capacity_ * static_cast<std::size_t>(count);
     check(MPI_Irecv(memory_.data() + filled_, static_cast<int>(room), MPI_BYTE, from, tag_, comm_, &requests_[0]),
@@ -233,7 +171,7 @@ class CallExchange {
   }
   void take_round() noexcept {
     const int count = std::min(blocks_, self_.size - blocks_);
-    for (int i = 0; i < count; ++i) filled_ += size_of(*reinterpret_cast<const Header*>(memory_.data() + filled_));
+    for (int i = 0; i < count; ++i) filled_ += detail::CallDescription::at(memory_.data() + filled_).bytes();
     blocks_ += count;
     missing_ = self_.size - blocks_;
   }

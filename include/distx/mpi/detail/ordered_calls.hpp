@@ -2,23 +2,13 @@
 #pragma once
 #include <memory>
 #include <string>
-#include <vector>
 
+#include "distx/connect/detail/name_ranks.hpp"
 #include "distx/mpi/detail/call_exchange.hpp"
 #include "distx/mpi/detail/schedule.hpp"
 
 namespace distx::detail::mpi {
 
-/// Returns such as "ranks 1, 2 and 5".
-[[nodiscard]] inline std::string listed(const std::vector<int>& ranks) {
-  std::string text;
-  for (std::size_t i = 0; i < ranks.size(); ++i)
-    text += (i == 0                  ? (ranks.size() == 1 ? "rank " : "ranks ")
-             : i + 1 == ranks.size() ? " and "
-                                     : ", ") +
-            std::to_string(ranks[i]);
-  return text;
-}
 /// Returns the message of a timeout before all ranks have joined.
 [[nodiscard]] inline std::string absent(CallExchange& exchange, const Timeout& deadline) {
   return "timed out after " + deadline.to_string() + ": " + listed(exchange.missing()) + " did not join";
