@@ -2,6 +2,11 @@
 // The CUDA calls and allocations of distx's calls, counted by the stand-in for CUDA and NCCL.
 #include <doctest/doctest.h>
 
+#include <thread>
+
+#include "cuda/gate.hpp"
+#include "distx/comm/any_communicator.hpp"
+#include "distx/comm/detail/host_values.hpp"
 #include "nccl/ranks.hpp"
 #include "standin/standin.hpp"
 
@@ -135,6 +140,77 @@ TEST_CASE("nothing is allocated after the first call of a kind") {
     CHECK(after.allocations == before.allocations);
     CHECK(after.events == before.events);
   });
+}
+
+TEST_CASE("a call that is started while others are in flight asks the GPU for the oldest of them only") {
+  on_ranks(1, [](auto& connector) {
+    distx::NcclCommunicator comm(connector);
+    const distx::CudaStream stream;
+    auto value = on_gpu(std::vector<float>(2, 1.0f));
+    test::Gate gate(stream);
+    const auto start = [&] { distx::start_all_reduce(comm, value, distx::sum, stream).wait(stream); };
+    for (int i = 0; i < 40; ++i) start();
+    const std::size_t before = standin::calls_here("cudaEventQuery");
+    start();
+    CHECK(standin::calls_here("cudaEventQuery") <= before + 1);
+    gate.open();
+    stream.synchronize();
+    const std::size_t events = standin::calls("cudaEventCreateWithFlags");
+    start();
+    CHECK(standin::calls("cudaEventCreateWithFlags") == events);
+    stream.synchronize();
+  });
+}
+
+TEST_CASE("work is ordered after another stream without events being made") {
+  const distx::CudaStream first, second;
+  distx::detail::order<Cuda>(first, second);
+  const Calls before;
+  for (int i = 0; i < 10; ++i) distx::detail::order<Cuda>(second, first);
+  const Calls after;
+  CHECK(after.records == before.records + 10);
+  CHECK(after.waits == before.waits + 10);
+  CHECK(after.events == before.events);
+}
+
+TEST_CASE("values of the host are reduced under the deadline, whatever the default stream waits for") {
+  on_ranks(2, [](auto& connector) {
+    distx::AnyCommunicator<Cuda> comm(
+        distx::NcclCommunicator(connector, {.deadline = std::chrono::milliseconds(300), .check = distx::Check::off}));
+    const auto reduce = [&] {
+      double value = comm.rank() + 1;
+      distx::detail::all_reduce_values(comm, distx::Span<double>(&value, 1), distx::sum,
+                                       std::source_location::current());
+      return value;
+    };
+    CHECK(reduce() == 3);
+    CHECK(reduce() == 3);
+    test::Gate gate{distx::CudaStreamRef()};
+    CHECK_THROWS_AS(reduce(), distx::Error);
+  });
+}
+
+TEST_CASE("no thread makes a context on a GPU that no rank has") {
+  standin::forget_contexts();
+  distx::spawn(distx::threads(2, std::chrono::minutes(1)), [](auto& connector) {
+    distx::cuda::set_device(connector.rank() + 1);
+    distx::NcclCommunicator comm(connector);
+    auto value = on_gpu(std::vector<float>(2, 1.0f));
+    const distx::CudaStream stream;
+    {
+      // In flight until the watchdog has asked for it several times.
+      test::Gate gate(stream);
+      auto pending = distx::start_all_reduce(comm, value, distx::sum, stream);
+      const std::size_t before = standin::calls("cudaEventQuery");
+      while (standin::calls("cudaEventQuery") < before + 10) std::this_thread::yield();
+      connector.barrier();
+      gate.open();
+      pending.wait();
+    }
+  });
+  CHECK(standin::has_context(1));
+  CHECK(standin::has_context(2));
+  CHECK(!standin::has_context(0));
 }
 
 TEST_CASE("nothing stays allocated after communicators, revoked ones included, are destroyed") {

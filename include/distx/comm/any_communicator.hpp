@@ -7,6 +7,7 @@
 #include "distx/comm/communicator.hpp"
 #include "distx/comm/runtime/pending.hpp"
 #include "distx/core/error.hpp"
+#include "distx/memory/detail/host_copies.hpp"
 
 namespace distx {
 
@@ -45,6 +46,7 @@ class VirtualCommunicator : public VirtualCalls<Space, ErasedCalls<Space>> {
   virtual void revoke(const std::string& reason) = 0;
 
   GroupCache groups;
+  HostCopies<Space> host_copies;
 };
 
 /// Adapts another communicator's Pending to Operation.
@@ -222,6 +224,7 @@ class AnyCommunicator {
   /// @{
   [[nodiscard]] Span<std::byte, Space> scratch(std::size_t bytes) { return self_->scratch(bytes); }
   [[nodiscard]] detail::GroupCache& group_cache() noexcept { return self_->groups; }
+  [[nodiscard]] detail::HostCopies<Space>& host_copies() noexcept { return self_->host_copies; }
   /// @}
 
  private:

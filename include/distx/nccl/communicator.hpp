@@ -32,7 +32,8 @@ namespace distx {
 ///   not order them, and their kernels may not all fit on the GPU at once.
 /// - A failure on one rank revokes the communicator on all ranks, through the connector's failure channel; without
 ///   one, each rank finds out by its deadline.
-/// - The destructor waits for up to two seconds for the other processes of the host to destroy theirs.
+/// - The destructor waits for up to two seconds for the other processes of the host to destroy theirs: ranks that
+///   destroy it together wait for no one.
 class NcclCommunicator : public detail::BasicCommunicator<NcclCommunicator, nccl::detail::NcclBackend> {
   using Base = detail::BasicCommunicator<NcclCommunicator, nccl::detail::NcclBackend>;
   friend Base;

@@ -41,7 +41,7 @@ struct NcclOptions {
   NcclRounding rounding = NcclRounding::native;
   /// Makes NCCL enqueue calls on the calling thread and not on a thread of NCCL, which saves tens of microseconds per
   /// call. The first call that needs an algorithm then blocks inside NCCL until all ranks make it, where no deadline
-  /// applies.
+  /// applies, unless NCCL_RUNTIME_CONNECT=0 makes NCCL connect all algorithms when the communicator is made.
   bool blocking = false;
   /// Keeps one more NCCL communicator, without traffic, so that `shrink` works after a failure.
   bool shrinkable = false;

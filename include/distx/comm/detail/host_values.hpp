@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <algorithm>
+#include <memory>
 
 #include "distx/comm/movement.hpp"
 #include "distx/comm/reductions.hpp"
-#include "distx/memory/operations.hpp"
+#include "distx/memory/detail/host_copies.hpp"
 
 // Blocking collectives on a few host values (norms, counts) over a communicator of any memory space.
 namespace distx::detail {
@@ -16,6 +17,21 @@ template <class T, Communicator C>
   return {reinterpret_cast<T*>(bytes.data()), size};
 }
 
+template <class T, MemorySpace Space>
+[[nodiscard]] auto as_bytes(Span<T, Space> span) noexcept {
+  using Byte = std::conditional_t<std::is_const_v<T>, const std::byte, std::byte>;
+  return Span<Byte, Space>(reinterpret_cast<Byte*>(span.data()), span.size_bytes());
+}
+
+/// Returns the communicator's copies between its scratch memory and the host: kept, if it has a place for them.
+template <Communicator C>
+[[nodiscard]] auto host_copies(C& comm) {
+  if constexpr (requires { comm.host_copies(); })
+    return &comm.host_copies();
+  else
+    return std::make_unique<HostCopies<typename C::space>>();
+}
+
 /// Reduces `values` across all ranks, in place on every rank.
 template <Communicator C, class T, class Op>
 void all_reduce_values(C& comm, Span<T> values, Op op, const std::source_location& location) {
@@ -23,13 +39,11 @@ void all_reduce_values(C& comm, Span<T> values, Op op, const std::source_locatio
   if constexpr (HostAccessible<Space>) {
     all_reduce(comm, Span<T, Space>(values.data(), values.size()), op, location);
   } else {
-    const typename Space::stream stream{};
     const auto there = staged<T>(comm, values.size());
-    copy(stream, there, Span<const T>(values));
-    stream.synchronize();  // a communicator may order its blocking calls after another stream
+    const auto copies = host_copies(comm);
+    copies->write(as_bytes(there), as_bytes(values));
     all_reduce(comm, there, op, location);
-    copy(stream, values, Span<const T, Space>(there));
-    stream.synchronize();
+    copies->read(as_bytes(values), as_bytes(there));
   }
 }
 
@@ -43,14 +57,12 @@ void all_gather_values(C& comm, Span<const std::type_identity_t<T>> mine, Span<T
     all_gather(comm, Span<const T, Space>(mine.data(), mine.size()), Span<T, Space>(all.data(), all.size()), {},
                location);
   } else {
-    const typename Space::stream stream{};
     const auto there = staged<T>(comm, all.size());
     const auto own = there.subspan(static_cast<std::size_t>(comm.rank()) * mine.size(), mine.size());
-    copy(stream, own, mine);
-    stream.synchronize();
+    const auto copies = host_copies(comm);
+    copies->write(as_bytes(own), as_bytes(mine));
     all_gather(comm, Span<const T, Space>(own), there, {}, location);
-    copy(stream, all, Span<const T, Space>(there));
-    stream.synchronize();
+    copies->read(as_bytes(all), as_bytes(there));
   }
 }
 

@@ -3,9 +3,12 @@
 #include <concepts>
 #include <cstddef>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "distx/comm/detail/arguments.hpp"
 #include "distx/memory/buffer.hpp"
+#include "distx/memory/detail/current_device.hpp"
 
 // Stream-ordered helpers for any memory space; in host memory they do nothing or run at once.
 namespace distx::detail {
@@ -33,12 +36,23 @@ template <class T, MemorySpace Space>
     return Made(size);
 }
 
+/// Returns the event of this thread and the current device that `order` uses each time: a stream that waits for an
+/// event waits for its last record before that, so it may be recorded again at once.
+template <MemorySpace Space>
+[[nodiscard]] const typename Space::event& ordering_event() {
+  static thread_local std::vector<std::pair<int, typename Space::event>> events;
+  const int device = CurrentDevice<Space>().number;
+  for (const auto& [number, event] : events)
+    if (number == device) return event;
+  return events.emplace_back(device, typename Space::event()).second;
+}
+
 /// Orders work that is later enqueued on `later` after all work already enqueued on `earlier`.
 template <MemorySpace Space>
 void order(typename Space::stream earlier, typename Space::stream later) {
   if constexpr (!done_at_return<Space>) {
     if (earlier == later) return;
-    const typename Space::event event;
+    const auto& event = ordering_event<Space>();
     event.record(earlier);
     later.wait(event);
   }

@@ -7,6 +7,7 @@ namespace distx::detail {
 /// The device of a memory space that was current on the thread that constructed this; nothing in host memory.
 template <MemorySpace Space>
 struct CurrentDevice {
+  static constexpr int number = 0;
   /// Makes that device current on this thread until the scope ends.
   struct Guard {
     explicit Guard(const CurrentDevice&) noexcept {}

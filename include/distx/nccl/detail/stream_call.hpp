@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <array>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -39,6 +40,7 @@ struct StreamCall final : distx::detail::Operation<Cuda> {
   std::atomic<bool> seen_done{false};
   std::atomic<bool> captured{false};  ///< recorded in a CUDA graph: its event is not asked for
   std::uint64_t use = 0;              ///< counts the calls it has stood for
+  std::uint64_t number = 0;           ///< counts the calls of the communicator
   Deadline deadline{no_timeout};
   std::uint64_t expired_at_look = 0;  ///< the watchdog's: the look at which it found the deadline passed
   HostReduction reduction;
@@ -88,8 +90,8 @@ class StreamCallPool {
   /// Returns a call that nobody waits for and that the GPU has done; its holder is now `pending`.
   /// @throws what a user's op threw in a call that only a stream waited for
   [[nodiscard]] StreamCall& take(const Timeout& limit) {
-    for (std::size_t i = 0; StreamCall* const call = at(i); ++i) {
-      if (call->holder == StreamCall::Holder::pending) continue;
+    for (StreamCall* const call : candidates()) {
+      if (call == nullptr || call->holder == StreamCall::Holder::pending) continue;
       const auto before = call->holder.load();
       if (before == StreamCall::Holder::stream && !call->done()) continue;
       const std::lock_guard lock(mutex_);
@@ -137,18 +139,37 @@ class StreamCallPool {
   void abandon() noexcept { distx::detail::leak(std::move(calls_)); }
 
  private:
+  /// Returns calls that may be free, or null: one that is known to be, and for each of two CommStreams the oldest that
+  /// the GPU has to be asked for. It does the calls of a CommStream in order, so there is no need to ask for others.
+  [[nodiscard]] std::array<StreamCall*, 3> candidates() const noexcept {
+    std::array<StreamCall*, 3> found{};
+    const std::lock_guard lock(mutex_);
+    for (const auto& call : calls_) {
+      const auto holder = call->holder.load();
+      if (holder == StreamCall::Holder::pending) continue;
+      if (holder == StreamCall::Holder::nobody || (call->stage == StreamCall::Stage::enqueued && !call->in_flight())) {
+        found[0] = call.get();
+        break;
+      }
+      StreamCall*& oldest = found[1] == nullptr || found[1]->comm == call->comm ? found[1] : found[2];
+      if (oldest == nullptr || call->number < oldest->number) oldest = call.get();
+    }
+    return found;
+  }
   StreamCall& begin(StreamCall& call, const Timeout& limit) {
     call.stage = StreamCall::Stage::posted;
     call.seen_done = call.captured = false;
     call.expired_at_look = 0;
     call.deadline = Deadline(limit);
     ++call.use;
+    call.number = ++taken_;
     call.holder = StreamCall::Holder::pending;
     return call;
   }
 
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<StreamCall>> calls_;
+  std::uint64_t taken_ = 0;
 };
 
 }  // namespace distx::nccl::detail

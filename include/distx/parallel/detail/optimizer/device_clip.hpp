@@ -7,8 +7,10 @@ namespace distx::detail {
 /// Computes the norm of a step's gradients, and the factor that clips them, in a GPU's memory and in stream order: the
 /// host reads the result only when it settles the step.
 ///
-/// The bits are those of `extent_of` and `norm_of`. If a gradient is not finite the factor is NaN, which makes the
-/// kernels of the update skip the step on every rank.
+/// The bits are those of `extent_of` and `norm_of`. That takes two passes over the gradients: the largest magnitude
+/// determines the unit of the fixed-point sum. With a unit derived from an earlier step, bits would depend on that
+/// step, and the sum could overflow. If a gradient is not finite the factor is NaN, which makes the kernels of the
+/// update skip the step on every rank.
 template <MemorySpace Space>
 class DeviceClip {
  public:

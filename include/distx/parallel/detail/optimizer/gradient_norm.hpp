@@ -21,7 +21,8 @@ struct GradientExtent {
 
 /// Returns the largest magnitude of each segment's gradient, or infinity where it is not finite. Blocks the host.
 template <MemorySpace Space>
-[[nodiscard]] std::vector<double> magnitudes_of(typename Space::stream stream,
+[[nodiscard]] std::vector<double> magnitudes_of([[maybe_unused]] AnyCommunicator<Space>& comm,
+                                                typename Space::stream stream,
                                                 const std::vector<Segment<Space>>& gradients) {
   std::vector<double> all(gradients.size());
   if constexpr (HostAccessible<Space>) {
@@ -32,8 +33,8 @@ template <MemorySpace Space>
     for (std::size_t i = 0; i < all.size(); ++i)
       with_type(gradients[i].gradient,
                 [&](auto values) { largest_magnitude(stream, values, found.span().subspan(i, 1)); });
-    copy(stream, Span<double>(all), Span<const double, Space>(found));
     stream.synchronize();
+    comm.host_copies().read(as_bytes(Span<double>(all)), as_bytes(Span<const double, Space>(found)));
   }
   return all;
 }
@@ -41,8 +42,8 @@ template <MemorySpace Space>
 /// Returns the sum of the squares of all segments' gradients. Blocks the host.
 /// @pre `largest` is at least the largest magnitude of all
 template <MemorySpace Space>
-[[nodiscard]] FixedPointSum squares_of(typename Space::stream stream, const std::vector<Segment<Space>>& gradients,
-                                       double largest) {
+[[nodiscard]] FixedPointSum squares_of([[maybe_unused]] AnyCommunicator<Space>& comm, typename Space::stream stream,
+                                       const std::vector<Segment<Space>>& gradients, double largest) {
   FixedPointSum total;
   if constexpr (HostAccessible<Space>) {
     const int exponent = FixedPointSum::exponent_for(largest);
@@ -57,8 +58,8 @@ template <MemorySpace Space>
         fixed_point_squares(stream, values, Span<const double, Space>(most), found.span().subspan(2 * i, 2));
       });
     std::vector<std::uint64_t> parts(found.size());
-    copy(stream, Span<std::uint64_t>(parts), Span<const std::uint64_t, Space>(found));
     stream.synchronize();
+    comm.host_copies().read(as_bytes(Span<std::uint64_t>(parts)), as_bytes(Span<const std::uint64_t, Space>(found)));
     for (std::size_t i = 0; i < parts.size(); i += 2) {  // low parts may exceed 32 bits
       total += {parts[i] + (parts[i + 1] >> 32), parts[i + 1] & 0xffffffffu};
     }
@@ -72,7 +73,7 @@ template <MemorySpace Space>
                                        const std::vector<Segment<Space>>& gradients, std::size_t parameters,
                                        const std::source_location& location) {
   double found[2] = {0, 0};  // the magnitude; the number of parameters from the first that is not finite on
-  const auto magnitudes = magnitudes_of<Space>(stream, gradients);
+  const auto magnitudes = magnitudes_of<Space>(comm, stream, gradients);
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     if (std::isfinite(magnitudes[i]))
       found[0] = std::max(found[0], magnitudes[i]);
@@ -100,7 +101,7 @@ template <MemorySpace Space>
                              typename Space::stream stream, const std::vector<Segment<Space>>& gradients,
                              double largest, const std::source_location& location) {
   if (largest == 0) return 0;
-  FixedPointSum total = squares_of<Space>(stream, gradients, largest);
+  FixedPointSum total = squares_of<Space>(comm, stream, gradients, largest);
   for (auto* over : {&comm, others}) {
     if (over == nullptr || over->size() == 1) continue;
     std::uint64_t parts[2] = {total.high, total.low};
