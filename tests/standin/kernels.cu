@@ -93,7 +93,11 @@ __global__ void twice_each(const __nv_bfloat16* in, __half* out) {
   out[threadIdx.x] = __float2half(2 * __bfloat162float(in[threadIdx.x]));
 }
 
-__global__ void load_each(const int4* from, int4* to) { to[threadIdx.x] = from[threadIdx.x]; }
+__global__ void load_each(const int4* from, int4* to) {
+  const int4& source = from[threadIdx.x];  // clang checks references, but not copies of whole structures
+  int4& target = to[threadIdx.x];
+  target = source;
+}
 
 }  // namespace
 

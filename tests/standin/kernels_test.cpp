@@ -66,7 +66,7 @@ TEST_CASE("vectors at misaligned addresses end the GPU's work") {
   CHECK(kernels::vectors(stream, 2, from.data(), to.data() + 4) == cudaSuccess);
   stream.synchronize();
   for (const auto& [source, target] : {std::pair(1, 0), std::pair(0, 2)}) {
-    CHECK(kernels::vectors(stream, 2, from.data() + source, to.data() + target) == cudaSuccess);
+    static_cast<void>(kernels::vectors(stream, 2, from.data() + source, to.data() + target));  // may already fail
     CHECK(cudaStreamSynchronize(stream) == cudaErrorMisalignedAddress);
     CHECK(kernels::number(stream, 1, 1, to.data(), 1) == cudaErrorMisalignedAddress);
     CHECK(end_gpu_failure() == cudaErrorMisalignedAddress);
