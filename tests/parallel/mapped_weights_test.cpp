@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <distx/comm/decorators/metered.hpp>
 #include <distx/comm/decorators/paced.hpp>
+#include <distx/comm/point_to_point.hpp>
 
 #include <atomic>
 
