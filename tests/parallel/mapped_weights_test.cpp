@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <distx/comm/decorators/metered.hpp>
 #include <distx/comm/decorators/paced.hpp>
+#include <distx/comm/point_to_point.hpp>
 
 #include <atomic>
 
@@ -170,14 +171,15 @@ TEST_CASE("16-bit weights are mapped as they are, and equal the gathered ones") 
         std::vector<distx::Parameter<distx::bfloat16>> parameters;
         for (std::size_t p = 0; p < toy::sizes.size(); ++p) parameters.emplace_back(stages::name(p), toy::sizes[p]);
         Training training(comm, parameters, distx::AdamW{}, {.bucket_bytes = 4_KiB, .map_weights = maps});
+        const std::size_t first = 10 * static_cast<std::size_t>(comm.rank());
         for (std::size_t step = 0; step < 3; ++step) {
           for (std::size_t p = parameters.size(); p-- > 0;) {
             const auto weights = training.unshard(parameters[p]);
             const auto value = training.value(parameters[p]);
             const auto gradient = training.gradient(parameters[p]);
             for (std::size_t i = 0; i < value.size(); ++i)
-              gradient[i] = distx::bfloat16(static_cast<float>(value[i]) -
-                                            static_cast<float>(toy::target(p, i, step + 10 * comm.rank())));
+              gradient[i] =
+                  distx::bfloat16(static_cast<float>(value[i]) - static_cast<float>(toy::target(p, i, first + step)));
             training.ready(parameters[p]);
           }
           training.step({.learning_rate = 0.01});
