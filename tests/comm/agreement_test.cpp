@@ -197,7 +197,7 @@ TEST_CASE_TEMPLATE("the bits of a reduction do not depend on the width of the la
     const auto any = distx::calls::AnyOp::make<T>(op);
     for (const std::size_t count : {std::size_t{1}, std::size_t{33}, std::size_t{1024}, most}) {
       const void* const sources[] = {&values[0][1], &values[1][1], &values[2][1]};  // aligned to no width
-      std::vector<T> common(most + 1), wide(most + 1);
+      std::vector<T> common(most + 1);
       const auto reduce = [&](std::size_t bytes, std::vector<T>& result) {
         distx::detail::lane_bytes() = bytes;
         void* const target = &result[1];
@@ -207,6 +207,7 @@ TEST_CASE_TEMPLATE("the bits of a reduction do not depend on the width of the la
       for (std::size_t bytes = 32; bytes <= distx::detail::widest_lane_bytes(); bytes *= 2) {
         CAPTURE(count);
         CAPTURE(bytes);
+        std::vector<T> wide(most + 1);
         reduce(bytes, wide);
         CHECK(std::memcmp(common.data(), wide.data(), common.size() * sizeof(T)) == 0);
       }
