@@ -180,7 +180,7 @@ TEST_CASE("copies made at once copy all bytes, wherever the pieces begin and how
   std::vector<std::uint8_t> bytes(50000);
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::uint8_t>(i * 7 + i / 256);
   std::deque<std::pair<Placed<std::uint8_t>, Placed<std::uint8_t>>> arrays;
-  std::vector<distx::detail::CopyPiece> pieces;
+  distx::detail::PieceCopies<Cuda> pieces(stream);
   for (int round = 0; round < 3; ++round)
     for (const std::size_t size : {0u, 1u, 15u, 16u, 17u, 16384u, 16385u, 50000u})
       for (const std::size_t offset : {0u, 1u, 2u, 4u, 8u, 12u})
@@ -188,10 +188,10 @@ TEST_CASE("copies made at once copy all bytes, wherever the pieces begin and how
           const std::vector<std::uint8_t> values(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(size));
           const auto& [to, from] =
               arrays.emplace_back(Placed(std::vector<std::uint8_t>(size), offset), Placed(values, other));
-          pieces.push_back({reinterpret_cast<std::byte*>(to.span().data()),
-                            reinterpret_cast<const std::byte*>(from.span().data()), size});
+          pieces.add({reinterpret_cast<std::byte*>(to.span().data()),
+                      reinterpret_cast<const std::byte*>(from.span().data()), size});
         }
-  distx::detail::copy_pieces<Cuda>(stream, pieces);
+  pieces.finish();
   for (const auto& [to, from] : arrays) CHECK(same_bits(to.values(stream), from.values(stream)));
 }
 

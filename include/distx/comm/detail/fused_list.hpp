@@ -81,15 +81,15 @@ class FusedList {
     const std::size_t receive_length = length(receive_side_);
     send_ = {reinterpret_cast<T*>(workspace.data()), length(send_side_)};
     receive_ = {reinterpret_cast<T*>(workspace.data() + workspace.size() - receive_length * sizeof(T)), receive_length};
-    std::vector<CopyPiece> pieces;
+    PieceCopies<S> pieces(stream);
     each(send_side_, [&](std::size_t item, std::size_t from, std::size_t to, std::size_t n) {
-      pieces.push_back(piece(send_.subspan(to, n), sends_[item].subspan(from, n)));
+      pieces.add(piece(send_.subspan(to, n), sends_[item].subspan(from, n)));
     });
     if (in_place)
       each(receive_side_, [&](std::size_t item, std::size_t from, std::size_t to, std::size_t n) {
-        pieces.push_back(piece(receive_.subspan(to, n), receives_[item].subspan(from, n)));
+        pieces.add(piece(receive_.subspan(to, n), receives_[item].subspan(from, n)));
       });
-    copy_pieces<S>(stream, pieces);
+    pieces.finish();
   }
   /// Returns the call on the packed copies; all ranks must pass lists with the same lengths in the same order.
   template <class MakeCall>
@@ -99,11 +99,11 @@ class FusedList {
     return call;
   }
   void unpack(typename S::stream stream) {
-    std::vector<CopyPiece> pieces;
+    PieceCopies<S> pieces(stream);
     each(receive_side_, [&](std::size_t item, std::size_t to, std::size_t from, std::size_t n) {
-      pieces.push_back(piece(receives_[item].subspan(to, n), receive_.subspan(from, n)));
+      pieces.add(piece(receives_[item].subspan(to, n), receive_.subspan(from, n)));
     });
-    copy_pieces<S>(stream, pieces);
+    pieces.finish();
   }
 
  private:

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstddef>
 #include <span>
+#include <vector>
 
 #include "distx/core/span.hpp"
 #include "distx/memory/operations.hpp"
@@ -15,15 +16,29 @@ struct CopyPiece {
   std::size_t bytes = 0;
 };
 
-/// Copies pieces that do not overlap, in stream order; at once if the space has `copy_at_once(stream, pieces)`.
+/// Copies pieces that do not overlap, in stream order: each in `add`, or, if the space has `copy_at_once(stream,
+/// pieces)`, all in `finish`.
 template <MemorySpace Space>
-void copy_pieces(typename Space::stream stream, std::span<const CopyPiece> pieces) {
-  if constexpr (requires { copy_at_once(stream, pieces); })
-    copy_at_once(stream, pieces);
-  else
-    for (const auto& piece : pieces)
-      copy(stream, Span<std::byte, Space>(piece.to, piece.bytes),
+class PieceCopies {
+  static constexpr bool gathers =
+      requires(typename Space::stream stream, std::span<const CopyPiece> pieces) { copy_at_once(stream, pieces); };
+
+ public:
+  explicit PieceCopies(typename Space::stream stream) : stream_(stream) {}
+  void add(const CopyPiece& piece) {
+    if constexpr (gathers)
+      pieces_.push_back(piece);
+    else
+      copy(stream_, Span<std::byte, Space>(piece.to, piece.bytes),
            Span<const std::byte, Space>(piece.from, piece.bytes));
-}
+  }
+  void finish() {
+    if constexpr (gathers) copy_at_once(stream_, std::span<const CopyPiece>(pieces_));
+  }
+
+ private:
+  typename Space::stream stream_;
+  std::vector<CopyPiece> pieces_{};
+};
 
 }  // namespace distx::detail

@@ -93,10 +93,9 @@ struct FlatBuffer {
   template <class Parts, class MakePiece>
   void copy_each(typename Space::stream stream, const Parts& parts, MakePiece&& make) const {
     if (!packed) return;
-    std::vector<CopyPiece> pieces;
-    pieces.reserve(parts.size());
-    for (const auto& part : parts) pieces.push_back(make(part));
-    copy_pieces<Space>(stream, pieces);
+    PieceCopies<Space> pieces(stream);
+    for (const auto& part : parts) pieces.add(make(part));
+    pieces.finish();
   }
 };
 
