@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -61,6 +62,12 @@ struct ReduceBlocks {
   }
 };
 
+/// The width of the registers that reduce operands of so many bytes. Where the caches of a core do not hold them, 64
+/// bytes were slower than 32.
+[[nodiscard]] inline std::size_t reduction_lane_bytes(std::size_t operand_bytes) noexcept {
+  return operand_bytes <= (std::size_t{1} << 20) ? lane_bytes() : std::min<std::size_t>(lane_bytes(), 32);
+}
+
 /// Writes the reduction of element i of all sources, in their order, to element i of every target, for i in [0, count).
 ///
 /// A target may be one of the sources. Sums of reduced-precision types are rounded once, at the end. If `ranks` is 0,
@@ -73,7 +80,8 @@ void reduce_elements(const Op& op, T* const* targets, std::size_t target_count, 
   if constexpr (kind_of<Op>() == OpKind::user)
     Blocks::template run<common_lane_bytes>(op, targets, target_count, sources, source_count, count, ranks);
   else
-    run_on_lanes<Blocks>(lane_bytes(), op, targets, target_count, sources, source_count, count, ranks);
+    run_on_lanes<Blocks>(reduction_lane_bytes(count * sizeof(T)), op, targets, target_count, sources, source_count,
+                         count, ranks);
 }
 
 /// Returns a hash of the type's name, the same in every process of one program.
