@@ -62,8 +62,8 @@ struct ReduceBlocks {
   }
 };
 
-/// The width of the registers that reduce operands of so many bytes. Where the caches of a core do not hold them, 64
-/// bytes were slower than 32.
+/// Returns the width of the registers for operands of that size. Where the caches of a core do not hold them, 64 bytes
+/// were slower than 32.
 [[nodiscard]] inline std::size_t reduction_lane_bytes(std::size_t operand_bytes) noexcept {
   return operand_bytes <= (std::size_t{1} << 20) ? lane_bytes() : std::min<std::size_t>(lane_bytes(), 32);
 }
