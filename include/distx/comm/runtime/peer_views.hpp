@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "distx/comm/calls/validate.hpp"
+#include "distx/comm/memory.hpp"
 
 // A rank's view of its peers' side of a call, independent of transport: the checks that need all ranks' counts, and the
 // local part of a call whose operands are all available. Shared by the backends that transfer small calls whole.
