@@ -16,7 +16,7 @@ fail() {
 build_packages=(g++ meson ninja-build pkg-config libopenmpi-dev openmpi-bin libboost-mpi-dev libeigen3-dev libcli11-dev
   libfmt-dev nlohmann-json3-dev zlib1g-dev libdeflate-dev doctest-dev)
 # What the tests use besides; a clang is added to these.
-test_packages=(cmake doxygen python3-venv libgloo-dev iproute2 mpich libmpich-dev)
+test_packages=(cmake cppcheck doxygen python3-venv libgloo-dev iproute2 mpich libmpich-dev)
 clang_format_version=18.1.8
 clang_versions=(16 17 18 19 20 21)
 

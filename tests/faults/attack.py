@@ -27,6 +27,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 DEADLINE = 3  # seconds; the programs' own
 PATIENCE = 60  # for what should take a deadline, on a machine that is busy with other tests
+WAITED = re.compile(r"^rank \d+ waited ([0-9.]+) s$", re.MULTILINE)
 TYPED = re.compile(r"^rank (\d+) ended by (TimeoutError|RankFailure|RevokedError): (.*)$", re.MULTILINE)
 
 
@@ -122,7 +123,8 @@ def attack(program, backend, ranks, way, chance):
         if not job.wait_for(lambda: survivors <= ended() or not any(is_alive(ids[rank]) for rank in survivors)):
             wrong.append(f"still waiting after {PATIENCE} s: {sorted(survivors - ended())}")
         seconds = time.monotonic() - begin
-        done += f", survivors ended after {seconds:.1f} s"
+        waited = [float(time) for time in WAITED.findall(job.text())]
+        done += f", survivors ended after {seconds:.1f} s" + "".join(f", timed out after {time:.2f} s" for time in waited)
         if way != "kill":
             os.kill(ids[victim], signal.SIGCONT)
             survivors.add(victim)

@@ -42,6 +42,16 @@ struct GreaterOrStop {
 };
 bool stops_inside = false;
 
+/// Says how long the call took that a TimeoutError ended.
+struct Clock {
+  std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
+  void restart() { begin = std::chrono::steady_clock::now(); }
+  void say_time_out() const {
+    const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
+    say("waited " + std::to_string(time.count()) + " s");
+  }
+};
+
 template <int Stage, class C>
 [[noreturn]] void train(C& comm) {
   constexpr std::size_t width = 1000;
@@ -50,23 +60,33 @@ template <int Stage, class C>
   distx::DataParallel<distx::ZeRO<Stage>> training(comm, parameters, distx::AdamW{},
                                                    {.bucket_bytes = std::size_t{1} << 18});
   std::vector<float> large(std::size_t{1} << 20, 1.0f);
-  for (int step = 0;; ++step) {
-    for (auto& parameter : parameters) {
-      const auto weights = training.unshard(parameter);
-      const auto value = training.value(parameter);
-      const auto gradient = training.gradient(parameter);
-      for (std::size_t i = 0; i < gradient.size(); ++i)
-        gradient.data()[i] = value.data()[i] * static_cast<float>(rank + 1);
-      training.ready(parameter);
+  Clock clock;
+  for (int step = 0;; ++step) try {
+      for (auto& parameter : parameters) {
+        clock.restart();
+        const auto weights = training.unshard(parameter);
+        const auto value = training.value(parameter);
+        const auto gradient = training.gradient(parameter);
+        for (std::size_t i = 0; i < gradient.size(); ++i)
+          gradient.data()[i] = value.data()[i] * static_cast<float>(rank + 1);
+        clock.restart();
+        training.ready(parameter);
+      }
+      clock.restart();
+      training.step({.learning_rate = 1e-4});
+      clock.restart();
+      float loss = 1;
+      distx::all_reduce(comm, loss, distx::sum);
+      clock.restart();
+      GreaterOrStop::stops = stops_inside && rank == 1 && step == 5;
+      distx::all_reduce(comm, large, GreaterOrStop{});
+      clock.restart();
+      distx::broadcast(comm, large, step % comm.size());
+      if (step == 3) say("trains");
+    } catch (const distx::TimeoutError&) {
+      clock.say_time_out();
+      throw;
     }
-    training.step({.learning_rate = 1e-4});
-    float loss = 1;
-    distx::all_reduce(comm, loss, distx::sum);
-    GreaterOrStop::stops = stops_inside && rank == 1 && step == 5;
-    distx::all_reduce(comm, large, GreaterOrStop{});
-    distx::broadcast(comm, large, step % comm.size());
-    if (step == 3) say("trains");
-  }
 }
 
 std::vector<distx::Parameter<float>> small_model() {

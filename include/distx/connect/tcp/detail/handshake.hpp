@@ -2,6 +2,7 @@
 #pragma once
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <optional>
 #include <string>
@@ -91,7 +92,7 @@ struct JoinProblem {
   const auto count = ::read(file.native_handle(), text, sizeof text);
   if (count < 0) refuse("cannot be read (" + system_message(errno) + ")");
   std::string token(text, static_cast<std::size_t>(count));
-  token = token.substr(0, token.find('\n'));
+  token.erase(std::min(token.find('\n'), token.size()));
   if (token.empty()) refuse("has no token in its first line");
   return token;
 }
