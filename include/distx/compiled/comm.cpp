@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Defines the templates that comm.hpp declares in programs that are compiled with -DDISTX_COMPILED=extern.
+// Defines what comm.hpp declares in programs that are compiled with -DDISTX_COMPILED=extern.
 #undef DISTX_COMPILED
 #define DISTX_COMPILED
+#include <distx/comm/detail/serial_calls.hpp>
+#include <distx/comm/detail/threads_calls.hpp>
+#include <distx/comm/runtime/flight_log_calls.hpp>
+#include <distx/connect/detail/connect_calls.hpp>
+#include <distx/connect/detail/host_calls.hpp>
 #include <distx/comm.hpp>
