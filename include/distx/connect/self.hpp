@@ -60,7 +60,7 @@ class SelfConnector {
   [[nodiscard]] std::shared_ptr<FailureChannel> failure_channel() const noexcept { return failures_; }
 
  private:
-  std::shared_ptr<FailureChannel> failures_ = std::make_shared<detail::LocalFailureChannel>();
+  std::shared_ptr<FailureChannel> failures_ = detail::local_failure_channel();
 };
 
 }  // namespace distx

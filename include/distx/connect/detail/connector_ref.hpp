@@ -7,8 +7,8 @@ namespace distx::detail {
 /// Borrows a connector of any type, so that a function that takes one is compiled once.
 class ConnectorRef {
  public:
-  template <Connector C>
-    requires(!std::same_as<C, ConnectorRef>)
+  template <class C>
+    requires(!std::same_as<std::remove_const_t<C>, ConnectorRef>) && Connector<C>
   ConnectorRef(C& connector) noexcept : connector_(&connector), calls_(&calls_of<C>) {}  // NOLINT
 
   [[nodiscard]] int rank() const { return calls_->number(connector_, Number::rank); }
