@@ -5,5 +5,5 @@
 #include <distx/comm.hpp>
 #undef DISTX_COMPILED
 #define DISTX_COMPILED
-#include <distx/mpi/detail/communicator_calls.hpp>
 #include <distx/mpi.hpp>
+#include <distx/mpi/detail/communicator_calls.hpp>

@@ -5,5 +5,5 @@
 #include <distx/comm.hpp>
 #undef DISTX_COMPILED
 #define DISTX_COMPILED
-#include <distx/shm/detail/communicator_calls.hpp>
 #include <distx/shm.hpp>
+#include <distx/shm/detail/communicator_calls.hpp>

@@ -391,7 +391,9 @@ class DataParallel {
     if constexpr (replicates)
       engine_.replicate(
           detail::ParameterListAccess::entries(parameters),
-          [optimizer = std::make_shared<const Optimizer>(optimizer)] { return detail::any_optimizer<space>(*optimizer); },
+          [optimizer = std::make_shared<const Optimizer>(optimizer)] {
+            return detail::any_optimizer<space>(*optimizer);
+          },
           options, location);
   }
 

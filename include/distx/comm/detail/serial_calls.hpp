@@ -7,8 +7,8 @@
 
 namespace distx {
 
-DISTX_INLINE auto SerialCommunicator::connected(detail::ConnectorRef connector, Timeout deadline)
-    -> std::shared_ptr<State> {
+DISTX_INLINE auto SerialCommunicator::connected(detail::ConnectorRef connector,
+                                                Timeout deadline) -> std::shared_ptr<State> {
   if (connector.size() != 1)
     throw ConnectError(
         "a SerialCommunicator has one rank, and there are " + std::to_string(connector.size()) +

@@ -23,16 +23,14 @@ DISTX_INLINE int detail::first_foreign_rank(ConnectorRef connector) {
   return -1;
 }
 
-DISTX_INLINE auto ThreadCommunicator::connected(detail::ConnectorRef connector, Timeout deadline)
-    -> std::shared_ptr<State> {
+DISTX_INLINE auto ThreadCommunicator::connected(detail::ConnectorRef connector,
+                                                Timeout deadline) -> std::shared_ptr<State> {
   if (const int other = detail::first_foreign_rank(connector); other >= 0)
-    throw ConnectError("rank " + std::to_string(other) +
-                           " runs in another process, and threads move data within one process; use "
-                           "ShmCommunicator or MpiCommunicator",
-                       {.operation = "ThreadCommunicator",
-                        .backend = "threads",
-                        .rank = connector.rank(),
-                        .size = connector.size()});
+    throw ConnectError(
+        "rank " + std::to_string(other) +
+            " runs in another process, and threads move data within one process; use "
+            "ShmCommunicator or MpiCommunicator",
+        {.operation = "ThreadCommunicator", .backend = "threads", .rank = connector.rank(), .size = connector.size()});
   return detail::shared_memory::connect_region<detail::shared_memory::HeapRegion>(connector, "threads", deadline);
 }
 

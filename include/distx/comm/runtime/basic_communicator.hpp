@@ -15,7 +15,7 @@ namespace distx::detail {
 template <class Backend>
 class CommunicatorState;
 
-/// What a program needs to know of a backend that it does not parse.
+/// The properties of a backend for programs that do not parse it.
 template <class Backend>
 struct BackendTraits {
   using space = typename Backend::space;
@@ -35,14 +35,12 @@ concept BackendExecutes =
 
 /// Satisfied if `backend.start(state, call, after)` compiles: the backend supports this erased call asynchronously.
 template <class B, class Call>
-concept BackendStarts = std::same_as<typename Call::space, typename BackendTraits<B>::space> &&
-                        (BackendTraits<B>::executes_all ||
-                         requires(B& backend, const std::shared_ptr<CommunicatorState<B>>& state, const Call& call,
-                                  typename B::space::stream after) {
-                           {
-                             backend.start(state, call, after)
-                           } -> std::same_as<std::shared_ptr<Operation<typename B::space>>>;
-                         });
+concept BackendStarts =
+    std::same_as<typename Call::space, typename BackendTraits<B>::space> &&
+    (BackendTraits<B>::executes_all || requires(B& backend, const std::shared_ptr<CommunicatorState<B>>& state,
+                                                const Call& call, typename B::space::stream after) {
+      { backend.start(state, call, after) } -> std::same_as<std::shared_ptr<Operation<typename B::space>>>;
+    });
 
 template <class Call>
 concept ErasedCall = ErasableCall<Call> && std::same_as<Call, erased_t<Call>>;

@@ -5,8 +5,6 @@
 
 namespace distx::detail {
 
-DISTX_INLINE std::shared_ptr<FailureChannel> local_failure_channel() {
-  return std::make_shared<LocalFailureChannel>();
-}
+DISTX_INLINE std::shared_ptr<FailureChannel> local_failure_channel() { return std::make_shared<LocalFailureChannel>(); }
 
 }  // namespace distx::detail

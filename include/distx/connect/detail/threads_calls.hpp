@@ -44,7 +44,8 @@ DISTX_INLINE ThreadConnector ThreadConnector::shrink(Timeout deadline) {
   return {std::move(group), rank};
 }
 DISTX_INLINE std::shared_ptr<FailureChannel> ThreadConnector::failure_channel() const noexcept { return group_; }
-DISTX_INLINE MismatchError ThreadConnector::different(std::string_view operation, int other, std::size_t theirs, std::size_t mine) const {
+DISTX_INLINE MismatchError ThreadConnector::different(std::string_view operation, int other, std::size_t theirs,
+                                                      std::size_t mine) const {
   return MismatchError("rank " + std::to_string(other) + " passes " + std::to_string(theirs) + " bytes, this rank " +
                            std::to_string(mine),
                        {.operation = operation, .backend = "threads", .rank = rank_, .size = size()});

@@ -22,13 +22,13 @@ DISTX_INLINE bool MpiCommunicator::serves_threads() {
   return boost::mpi::environment::thread_level() == detail::mpi::ThreadLevel::multiple;
 }
 
-DISTX_INLINE auto MpiCommunicator::made(std::shared_ptr<detail::mpi::Session> session, const MpiOptions& options)
-    -> std::shared_ptr<State> {
+DISTX_INLINE auto MpiCommunicator::made(std::shared_ptr<detail::mpi::Session> session,
+                                        const MpiOptions& options) -> std::shared_ptr<State> {
   const auto context = session->where("MpiCommunicator");
   if (options.max_count < 1 || options.max_count > INT_MAX)
-    throw InvalidArgument("invalid max_count " + std::to_string(options.max_count) + ": must be in [1, " +
-                              std::to_string(INT_MAX) + "]",
-                          context);
+    throw InvalidArgument(
+        "invalid max_count " + std::to_string(options.max_count) + ": must be in [1, " + std::to_string(INT_MAX) + "]",
+        context);
   session->barrier("MpiCommunicator");
   auto comm = detail::mpi::duplicate(session->comm(), context);
   return std::make_shared<State>(std::move(session), std::move(comm), options);

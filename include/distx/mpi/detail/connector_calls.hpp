@@ -50,7 +50,8 @@ DISTX_INLINE void MpiConnector::all_gather(std::span<const std::byte> send, std:
 }
 
 // Uses a staging buffer, so MPI does not write to the caller's buffer after a timeout.
-DISTX_INLINE void MpiConnector::gather(const char* operation, std::span<const std::byte> send, std::span<std::byte> receive) {
+DISTX_INLINE void MpiConnector::gather(const char* operation, std::span<const std::byte> send,
+                                       std::span<std::byte> receive) {
   auto staged = std::make_unique<std::vector<std::byte>>(receive.size());
   const auto own = static_cast<std::size_t>(rank()) * send.size();
   std::copy(send.begin(), send.end(), staged->begin() + static_cast<std::ptrdiff_t>(own));

@@ -19,7 +19,7 @@ concept Range = requires(A& range) {
   { begin(range) != end(range) } -> std::convertible_to<bool>;
 };
 template <Range A>
-using value_t = std::iter_value_t<decltype(begin(std::declval<A&>()))>;
+using iterated_t = std::iter_value_t<decltype(begin(std::declval<A&>()))>;
 
 }  // namespace iteration
 

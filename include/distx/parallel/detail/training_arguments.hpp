@@ -21,7 +21,7 @@ inline constexpr bool is_parameter_pointer =
     std::is_pointer_v<A> && is_parameter<std::remove_cv_t<std::remove_pointer_t<A>>>;
 
 template <class A>
-concept RangeOfRefs = iteration::Range<A> && is_parameter_ref<iteration::value_t<A>>;
+concept RangeOfRefs = iteration::Range<A> && is_parameter_ref<iteration::iterated_t<A>>;
 
 /// The element type of a ParameterRef, a Parameter or a pointer to one.
 template <class P>
@@ -37,12 +37,12 @@ struct parameter_element<P<T, S>> {
 template <class A>
 concept RangeOfLongFloats =
     iteration::Range<A> &&
-    (is_parameter_ref<iteration::value_t<A>> || is_parameter<iteration::value_t<A>> ||
-     is_parameter_pointer<iteration::value_t<A>>) &&
-    !parameter_element<std::remove_cv_t<std::remove_pointer_t<iteration::value_t<A>>>>::is_short;
+    (is_parameter_ref<iteration::iterated_t<A>> || is_parameter<iteration::iterated_t<A>> ||
+     is_parameter_pointer<iteration::iterated_t<A>>) &&
+    !parameter_element<std::remove_cv_t<std::remove_pointer_t<iteration::iterated_t<A>>>>::is_short;
 
 /// A range of what `ready` takes.
 template <class A>
-concept ListOfReady = iteration::Range<A> && !FloatingElement<std::remove_cv_t<iteration::value_t<A>>>;
+concept ListOfReady = iteration::Range<A> && !FloatingElement<std::remove_cv_t<iteration::iterated_t<A>>>;
 
 }  // namespace distx::detail

@@ -9,8 +9,8 @@ namespace distx {
 
 static_assert(Communicator<ShmCommunicator>);
 
-DISTX_INLINE auto ShmCommunicator::connected(detail::ConnectorRef connector, Timeout deadline)
-    -> std::shared_ptr<State> {
+DISTX_INLINE auto ShmCommunicator::connected(detail::ConnectorRef connector,
+                                             Timeout deadline) -> std::shared_ptr<State> {
   return detail::shared_memory::connect_region<detail::shm::SegmentRegion>(connector, "shm", deadline);
 }
 

@@ -76,15 +76,15 @@ DISTX_INLINE RedistributionPlan::RedistributionPlan(const Relayout& wanted, cons
   if (wanted.partial != 0) reduce(wanted, between, coordinates);
   exchange_from(between, wanted.target, coordinates);
 }
-DISTX_INLINE void RedistributionPlan::reduce(const Relayout& wanted, const Sharding& between, const Coordinates& coordinates) {
+DISTX_INLINE void RedistributionPlan::reduce(const Relayout& wanted, const Sharding& between,
+                                             const Coordinates& coordinates) {
   const MeshShape& mesh = between.mesh();
   const AxisSet scattered = wanted.partial & between.sharded_axes();
   std::vector<std::size_t> order;
   for (const bool first : {true, false})
     for (std::size_t axis = 0; axis < mesh.axes; ++axis) {
       const bool scatters = (scattered >> axis & 1U) != 0;
-      if ((wanted.partial >> axis & 1U) != 0 && (wanted.ops_differ ? first : scatters == first))
-        order.push_back(axis);
+      if ((wanted.partial >> axis & 1U) != 0 && (wanted.ops_differ ? first : scatters == first)) order.push_back(axis);
     }
   const MeshLine line(mesh, scattered, coordinates);
   std::vector<std::size_t> left;  // elements of each block that this rank still holds terms of
@@ -108,7 +108,8 @@ DISTX_INLINE void RedistributionPlan::reduce(const Relayout& wanted, const Shard
     reductions.push_back(std::move(step));
   }
 }
-DISTX_INLINE void RedistributionPlan::exchange_from(const Sharding& between, const Sharding& goal, const Coordinates& coordinates) {
+DISTX_INLINE void RedistributionPlan::exchange_from(const Sharding& between, const Sharding& goal,
+                                                    const Coordinates& coordinates) {
   ExchangeStep step;
   step.gathers = true;
   for (std::size_t d = 0; d < between.dimensions(); ++d) {

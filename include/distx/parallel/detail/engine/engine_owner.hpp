@@ -83,7 +83,7 @@ class EngineOwner {
 
  private:
   std::unique_ptr<Engine> engine_;
-  Remake remake_{};                                      // null without Replicate
+  Remake remake_{};                                       // null without Replicate
   std::vector<std::unique_ptr<Replicas<Space>>> kept_{};  // between a failure and the end of `recover`
 };
 
