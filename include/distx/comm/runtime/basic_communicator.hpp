@@ -75,7 +75,9 @@ class BasicCommunicator {
   /// Returns another handle on this communicator.
   [[nodiscard]] Derived share() const { return Derived(state_); }
   /// Returns whether both are handles on one communicator.
-  friend bool operator==(const Derived& a, const Derived& b) noexcept { return a.state_ == b.state_; }
+  friend bool operator==(const Derived& a, const Derived& b) noexcept {
+    return a.state_.get() == b.state_.get();  // addresses: the lookup of another operator would instantiate the state
+  }
 
   /// Makes a call and blocks until this rank's part of it is complete.
   template <ErasedCall Call>
