@@ -31,9 +31,6 @@ concept HasFailureChannel = requires(const C& connector) {
 
 namespace detail {
 
-/// Makes the failure channel of ranks in one process.
-[[nodiscard]] std::shared_ptr<FailureChannel> local_failure_channel();
-
 /// Returns a connector's failure channel; null if it has none.
 template <class C>
 [[nodiscard]] std::shared_ptr<FailureChannel> failure_channel_of(const C& connector) {
@@ -44,7 +41,3 @@ template <class C>
 }  // namespace detail
 
 }  // namespace distx
-
-#ifndef DISTX_COMPILED
-#include "distx/connect/detail/local_failure_channel_calls.hpp"
-#endif

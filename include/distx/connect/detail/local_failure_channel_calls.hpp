@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/connect/detail/local_failure_channel.hpp"
+#include "distx/connect/self.hpp"
 #include "distx/core/detail/inline.hpp"
 
 namespace distx::detail {
