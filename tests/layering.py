@@ -10,8 +10,8 @@ Rules:
 - Headers under `detail/` of a vendor's module are included in that module only; programs in examples/ include no detail header.
 - A vendor's headers are included in that vendor's module only; all other modules include the standard library only.
 - Entry headers (include/distx/*.hpp) are included by entry headers only. distx.hpp reaches no vendor.
-- Preprocessor conditions are in vendors' entry headers only, and in CONDITIONAL; an entry header may end with the block of
-  DISTX_COMPILED.
+- Preprocessor conditions are in vendors' entry headers only, and in CONDITIONAL; a header may end with a block of
+  DISTX_COMPILED, which includes what the compiled part declares (detail/compiled.hpp) or defines (*_calls.hpp).
 - Every module that a rule names exists.
 """
 import os
@@ -73,10 +73,11 @@ version
 """.split())
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
-# The end of an entry header: the templates that the compiled part of the library has.
-COMPILED = re.compile(r'^#ifdef DISTX_COMPILED\n#include "distx/\w+/detail/compiled.hpp"\n#endif\n\Z', re.MULTILINE)
-# Headers that differ between processors: attributes cannot be chosen otherwise.
-CONDITIONAL = {"memory/lane_width.hpp"}
+# The end of a header: what the compiled part of the library declares, or what it defines.
+COMPILED = re.compile(r'^#(ifdef DISTX_COMPILED\n#include "distx/\w+/detail/compiled\w*\.hpp"|'
+                      r'ifndef DISTX_COMPILED\n#include "distx/[\w/]+_calls\.hpp")\n#endif\n\Z', re.MULTILINE)
+# Headers that differ between processors, and the keyword that differs with the compiled part.
+CONDITIONAL = {"memory/lane_width.hpp", "core/detail/inline.hpp"}
 CONDITION = re.compile(r"^\s*#\s*(if|ifdef|ifndef)\b", re.MULTILINE)
 
 
@@ -155,9 +156,9 @@ def check(root, everything=True):
         if module != "entry" and module not in MODULES and module not in VENDORS:
             wrong.append(f"{header}: there is no module '{module}'; name it in tests/layering.py")
             continue
-        own = COMPILED.sub("", text) if is_entry(header) else text
+        own = COMPILED.sub("", text)
         if CONDITION.search(own) and header not in CONDITIONAL and not (is_entry(header) and module in VENDORS):
-            wrong.append(f"{header}: preprocessor conditions are for vendors' entry headers only")
+            wrong.append(f"{header}: preprocessor conditions are for vendors' entry headers and the compiled part only")
         reached[header] = []
         for bracket, name in INCLUDE.findall(text):
             if bracket == '"' and not name.startswith("distx/"):
@@ -197,6 +198,8 @@ def self_test():
         "distx.hpp": "#include <distx/comm/call.hpp>\n#include <vector>",
         "comm.hpp": '#include <distx/comm/call.hpp>\n#ifdef DISTX_COMPILED\n#include "distx/comm/detail/compiled.hpp"\n#endif',
         "comm/detail/compiled.hpp": "#include <distx/comm/call.hpp>",
+        "comm/serial.hpp": '#ifndef DISTX_COMPILED\n#include "distx/comm/detail/serial_calls.hpp"\n#endif',
+        "comm/detail/serial_calls.hpp": "#include <distx/comm/call.hpp>",
         "mpi.hpp": "#if 1\n#include <distx/mpi/link.hpp>\n#endif",
         "core/error.hpp": "#include <string>",
         "memory/lane_width.hpp": "#if 1\n#endif",
@@ -234,6 +237,8 @@ def self_test():
             {"mpi/detail/compiled.hpp": "",
              "comm.hpp": '#ifdef DISTX_COMPILED\n#include "distx/mpi/detail/compiled.hpp"\n#endif\n#include <vector>'},
             "preprocessor conditions"),
+        "another header without the compiled part": (
+            {"comm/serial.hpp": '#ifndef DISTX_COMPILED\n#include "distx/comm/call.hpp"\n#endif'}, "preprocessor conditions"),
         "condition in distx.hpp": ({"distx.hpp": "#if 1\n#endif"}, "preprocessor conditions"),
     }
     def known_modules(root):

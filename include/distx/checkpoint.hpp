@@ -8,3 +8,6 @@
 #include "distx/checkpoint/safetensors.hpp"
 #include "distx/checkpoint/save_async.hpp"
 #include "distx/checkpoint/training.hpp"
+#ifdef DISTX_COMPILED
+#include "distx/parallel/detail/compiled_engine.hpp"
+#endif

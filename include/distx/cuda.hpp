@@ -12,3 +12,6 @@ or leave this header out
 #include "distx/cuda/detail/fused_update.hpp"
 #include "distx/cuda/pick_device.hpp"
 #include "distx/cuda/upload.hpp"
+#ifdef DISTX_COMPILED
+#include "distx/parallel/detail/engine/engine_owner_calls.hpp"  // the compiled part trains in host memory only
+#endif

@@ -2,6 +2,7 @@
 // Tests the fingerprints that ranks compare to check that they make the same call.
 #include <doctest/doctest.h>
 
+#include "distx/comm/shared_memory/algorithms.hpp"
 #include "distx/distx.hpp"
 
 namespace agreement_test {

@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "distx/comm.hpp"
+#include "distx/comm/runtime/basic_communicator_calls.hpp"
 #include "distx/comm/runtime/operation_pool.hpp"
 
 // A complete backend, which docs/design.md explains: threads copy operands to a board and read other ranks' from it.

@@ -83,7 +83,7 @@ def pkg_config(folder, mpi):
         sources = [source]
         if program == "serial":  # with the compiled part, which the other kinds use in mpi.cpp
             place = run("pkg-config", "--variable=compileddir", name, env=environment).strip()
-            sources += [os.path.join(place, part + ".cpp") for part in ("comm", "training")]
+            sources += [os.path.join(place, part + ".cpp") for part in ("comm", "tensor", "training")]
             flags = ["-DDISTX_COMPILED=extern", *flags]
         run(os.environ.get("CXX", "g++"), "-std=c++20", *sources, "-o", target, *flags)
     run_programs(folder, mpi)

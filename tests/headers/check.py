@@ -55,7 +55,7 @@ def usable(root, build):
         if flags is None:
             print(f"left out: {header} ({module} is absent or disabled)")
             continue
-        yield header, [*flags, *([DECLARES] if header.endswith("/detail/compiled.hpp") else [])]
+        yield header, [*flags, *([DECLARES] if re.search(r"/detail/compiled\w*\.hpp$", header) else [])]
 
 
 def chain(root, header):

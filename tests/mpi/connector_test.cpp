@@ -9,6 +9,7 @@
 #include <string>
 
 #include <distx/distx.hpp>
+#include <distx/mpi/detail/handles.hpp>
 
 #include "mpi/sentence_of.hpp"
 #include "mpi/world.hpp"

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include <distx/distx.hpp>
+#include <distx/mpi/detail/check.hpp>
 
 #include "mpi/sentence_of.hpp"
 #include "mpi/world.hpp"

@@ -5,6 +5,7 @@
 #include "distx/checkpoint/detail/shard_writer.hpp"
 #include "distx/checkpoint/detail/together.hpp"
 #include "distx/parallel/data_parallel.hpp"
+#include "distx/parallel/detail/engine/engine_owner_calls.hpp"
 
 namespace distx::checkpoint {
 

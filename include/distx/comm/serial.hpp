@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/comm/shared_memory/backend.hpp"
-#include "distx/comm/shared_memory/heap_region.hpp"
+#include "distx/comm/shared_memory/declaration.hpp"
+#include "distx/connect/detail/connector_ref.hpp"
 #include "distx/connect/self.hpp"
 
 namespace distx {
@@ -21,15 +21,11 @@ class SerialCommunicator : public detail::BasicCommunicator<SerialCommunicator, 
  private:
   using Base::Base;
 
-  template <class C>
-  static std::shared_ptr<State> connected(C& connector, Timeout deadline) {
-    if (connector.size() != 1)
-      throw ConnectError(
-          "a SerialCommunicator has one rank, and there are " + std::to_string(connector.size()) +
-              "; use MpiCommunicator or ThreadCommunicator",
-          {.operation = "SerialCommunicator", .backend = "serial", .rank = connector.rank(), .size = connector.size()});
-    return detail::shared_memory::connect_region<detail::shared_memory::HeapRegion>(connector, "serial", deadline);
-  }
+  static std::shared_ptr<State> connected(detail::ConnectorRef connector, Timeout deadline);
 };
 
 }  // namespace distx
+
+#ifndef DISTX_COMPILED
+#include "distx/comm/detail/serial_calls.hpp"
+#endif

@@ -1,5 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Defines the templates that comm.hpp declares in programs that are compiled with -DDISTX_COMPILED=extern.
+// Defines what comm.hpp declares in programs that are compiled with -DDISTX_COMPILED=extern.
 #undef DISTX_COMPILED
 #define DISTX_COMPILED
 #include <distx/comm.hpp>
+#include <distx/comm/detail/serial_calls.hpp>
+#include <distx/comm/detail/threads_calls.hpp>
+#include <distx/comm/hierarchical/hosts_calls.hpp>
+#include <distx/comm/runtime/flight_log_calls.hpp>
+#include <distx/comm/runtime/progress_thread_calls.hpp>
+#include <distx/connect/detail/connect_calls.hpp>
+#include <distx/connect/detail/host_calls.hpp>
+#include <distx/connect/detail/local_failure_channel_calls.hpp>
+#include <distx/connect/detail/spawn_calls.hpp>
+#include <distx/connect/detail/threads_calls.hpp>
+#include <distx/observe/detail/ledger_calls.hpp>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Defines the templates that gloo.hpp declares in programs that are compiled with -DDISTX_COMPILED=extern.
+// Defines what gloo.hpp declares in programs that are compiled with -DDISTX_COMPILED=extern.
 #undef DISTX_COMPILED
 #define DISTX_COMPILED extern
 #include <distx/comm.hpp>

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Defines the templates that shm.hpp declares in programs that are compiled with -DDISTX_COMPILED=extern.
+// Defines what shm.hpp declares in programs that are compiled with -DDISTX_COMPILED=extern.
 #undef DISTX_COMPILED
 #define DISTX_COMPILED extern
 #include <distx/comm.hpp>
 #undef DISTX_COMPILED
 #define DISTX_COMPILED
 #include <distx/shm.hpp>
+#include <distx/shm/detail/communicator_calls.hpp>

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Defines the templates that training.hpp declares in programs that are compiled with -DDISTX_COMPILED=extern.
+// Defines what training.hpp declares in programs that are compiled with -DDISTX_COMPILED=extern.
 #undef DISTX_COMPILED
 #define DISTX_COMPILED extern
 #include <distx/comm.hpp>
 #undef DISTX_COMPILED
 #define DISTX_COMPILED
+#include <distx/data/detail/permutation_calls.hpp>
+#include <distx/parallel/detail/compiled_engine.hpp>
 #include <distx/training.hpp>

@@ -2,9 +2,7 @@
 #pragma once
 #include <concepts>
 #include <cstdint>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 
@@ -32,30 +30,6 @@ concept HasFailureChannel = requires(const C& connector) {
 };
 
 namespace detail {
-
-/// The failure channel of ranks in one process.
-class LocalFailureChannel final : public FailureChannel {
- public:
-  void publish(std::uint64_t identity, const std::string& reason) noexcept override {
-    const std::lock_guard lock(mutex_);
-    try {
-      reasons_.emplace(identity, reason);
-    } catch (...) {
-      lost_ = true;  // without memory for the reason, every identity reports a failure
-    }
-  }
-  [[nodiscard]] std::optional<std::string> poll(std::uint64_t identity) override {
-    const std::lock_guard lock(mutex_);
-    if (const auto found = reasons_.find(identity); found != reasons_.end()) return found->second;
-    if (lost_) return "a failure whose reason could not be stored: out of memory";
-    return std::nullopt;
-  }
-
- private:
-  std::mutex mutex_;
-  std::map<std::uint64_t, std::string> reasons_;
-  bool lost_ = false;
-};
 
 /// Returns a connector's failure channel; null if it has none.
 template <class C>

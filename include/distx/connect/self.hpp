@@ -9,6 +9,9 @@ namespace distx {
 
 namespace detail {
 
+/// Makes the failure channel of ranks in one process.
+[[nodiscard]] std::shared_ptr<FailureChannel> local_failure_channel();
+
 /// The error of a second `shrink` of one connector.
 [[nodiscard]] inline InvalidState shrunk_before(const ErrorContext& context) {
   return InvalidState("this connector has been shrunk: use the one that shrink returned", context);
@@ -60,7 +63,11 @@ class SelfConnector {
   [[nodiscard]] std::shared_ptr<FailureChannel> failure_channel() const noexcept { return failures_; }
 
  private:
-  std::shared_ptr<FailureChannel> failures_ = std::make_shared<detail::LocalFailureChannel>();
+  std::shared_ptr<FailureChannel> failures_ = detail::local_failure_channel();
 };
 
 }  // namespace distx
+
+#ifndef DISTX_COMPILED
+#include "distx/connect/detail/local_failure_channel_calls.hpp"
+#endif

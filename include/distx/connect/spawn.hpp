@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <thread>
+#include <concepts>
+#include <type_traits>
+#include <utility>
 
 #include "distx/connect/detail/product.hpp"
 #include "distx/connect/threads.hpp"
@@ -39,43 +41,15 @@ template <Connector Outer>
 
 namespace detail {
 
-inline std::string message_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& known) {
-    return known.what();
-  } catch (...) {
-    return "unknown exception (not derived from std::exception)";
-  }
-}
+/// Runs `body(state, connector)` once for each rank; rank 0 on the calling thread, which MPI may require.
+void run_threads(Threads threads, void (*body)(void* state, ThreadConnector connector), void* state);
 
-/// Runs `body(connector)` once for each rank; rank 0 on the calling thread, which MPI may require.
 template <class Body>
 void run_threads(Threads threads, Body&& body) {
-  const auto group = std::make_shared<ThreadGroup>(threads.count, threads.deadline);
-  const auto run = [&](int rank) noexcept {
-    try {
-      body(ThreadConnector(group, rank));
-    } catch (const RevokedError& error) {
-      group->end(rank, error.what(), std::current_exception(), true);
-    } catch (...) {
-      const auto cause = std::current_exception();
-      group->end(rank, message_of(cause), cause);
-    }
-    group->leave(rank);
+  const auto call = [](void* state, ThreadConnector connector) {
+    (*static_cast<std::remove_reference_t<Body>*>(state))(std::move(connector));
   };
-  {
-    std::vector<std::jthread> others;  // joined by their destructors, also when a thread cannot be started
-    try {
-      others.reserve(static_cast<std::size_t>(threads.count));
-      for (int rank = 1; rank < threads.count; ++rank) others.emplace_back(run, rank);
-    } catch (const std::exception& error) {
-      group->end(0, std::string("cannot start a thread: ") + error.what(), std::current_exception());
-      throw group->failure();
-    }
-    run(0);  // also if a rank has failed already: the others may continue
-  }
-  if (group->ended()) throw group->failure();
+  run_threads(threads, call, &body);
 }
 
 }  // namespace detail
@@ -114,3 +88,7 @@ void spawn(detail::ThreadsIn<Outer> ranks, F&& f) {
 }
 
 }  // namespace distx
+
+#ifndef DISTX_COMPILED
+#include "distx/connect/detail/spawn_calls.hpp"
+#endif

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <concepts>
+
+#include "distx/connect/connector.hpp"
 #include "distx/mpi/connector.hpp"
-#include "distx/mpi/detail/backend.hpp"
+#include "distx/mpi/detail/declaration.hpp"
+#include "distx/mpi/options.hpp"
 
 namespace distx {
 
@@ -34,47 +38,30 @@ class MpiCommunicator : public detail::BasicCommunicator<MpiCommunicator, detail
 
   /// Makes a communicator from a duplicate of `comm`, which remains the caller's. Collective over `comm`.
   /// @throws ConnectError unless `comm` is an intracommunicator and MPI is initialized
-  [[nodiscard]] static MpiCommunicator from_native_handle(MPI_Comm comm, const MpiOptions& options = {}) {
-    return MpiCommunicator(std::make_shared<detail::mpi::Session>(comm, options.deadline), options);
-  }
+  [[nodiscard]] static MpiCommunicator from_native_handle(MPI_Comm comm, const MpiOptions& options = {});
   /// Returns the MPI communicator of blocking calls; it remains owned by this object.
-  [[nodiscard]] MPI_Comm native_handle() const noexcept { return backend_of().native_handle(); }
+  [[nodiscard]] MPI_Comm native_handle() const noexcept;
   /// Returns whether MPI was initialized with MPI_THREAD_MULTIPLE.
-  [[nodiscard]] static bool serves_threads() {
-    return boost::mpi::environment::thread_level() == detail::mpi::ThreadLevel::multiple;
-  }
+  [[nodiscard]] static bool serves_threads();
 
  private:
   using Base::Base;
-  MpiCommunicator(std::shared_ptr<detail::mpi::Session> session, const MpiOptions& options)
-      : Base(made(std::move(session), options)) {}
+  MpiCommunicator(std::shared_ptr<detail::mpi::Session> session, const MpiOptions& options);
 
-  static std::shared_ptr<State> made(std::shared_ptr<detail::mpi::Session> session, const MpiOptions& options) {
-    const auto context = session->where("MpiCommunicator");
-    if (options.max_count < 1 || options.max_count > INT_MAX)
-      throw InvalidArgument("invalid max_count " + std::to_string(options.max_count) + ": must be in [1, " +
-                                std::to_string(INT_MAX) + "]",
-                            context);
-    session->barrier("MpiCommunicator");
-    auto comm = detail::mpi::duplicate(session->comm(), context);
-    return std::make_shared<State>(std::move(session), std::move(comm), options);
-  }
+  static std::shared_ptr<State> made(std::shared_ptr<detail::mpi::Session> session, const MpiOptions& options);
 
   static std::shared_ptr<detail::mpi::Session> session_of(MpiConnector& connector) { return connector.session(); }
+  static std::shared_ptr<detail::mpi::Session> session_of(AnyConnector& connector);
   template <Connector C>
   static std::shared_ptr<detail::mpi::Session> session_of(C& connector) {
-    if constexpr (std::same_as<C, AnyConnector>)
-      if (auto* const known = connector.template target<MpiConnector>(); known != nullptr) return known->session();
-    if (connector.size() != 1)
-      throw ConnectError(
-          "these " + std::to_string(connector.size()) +
-              " ranks were not started by MPI; start the program with mpirun and use connect() or an "
-              "MpiConnector, or use ThreadCommunicator for ranks that are threads",
-          {.operation = "MpiCommunicator", .backend = "mpi", .rank = connector.rank(), .size = connector.size()});
-    return detail::mpi::alone();
+    return session_of_one(connector.rank(), connector.size());
   }
+  /// Returns the session of a single rank. @throws ConnectError if there are several
+  static std::shared_ptr<detail::mpi::Session> session_of_one(int rank, int size);
 };
 
-static_assert(Communicator<MpiCommunicator>);
-
 }  // namespace distx
+
+#ifndef DISTX_COMPILED
+#include "distx/mpi/detail/communicator_calls.hpp"
+#endif

@@ -1,19 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <climits>
-#include <vector>
+#include <mpi.h>
 
-#include "distx/connect/self.hpp"
-#include "distx/mpi/detail/session.hpp"
+#include <memory>
+#include <span>
+
+#include "distx/connect/failure_channel.hpp"
+#include "distx/core/deadline.hpp"
 
 namespace distx {
+
+namespace detail::mpi {
+
+class Session;
+
+}  // namespace detail::mpi
 
 /// Options of an MpiConnector.
 struct MpiConnectorOptions {
   /// The deadline of this connector's calls and of the finalization of MPI.
   Timeout deadline = default_deadline;
+  /// MPI's thread levels.
+  enum class ThreadLevel {
+    single = MPI_THREAD_SINGLE,
+    funneled = MPI_THREAD_FUNNELED,
+    serialized = MPI_THREAD_SERIALIZED,
+    multiple = MPI_THREAD_MULTIPLE,
+  };
   /// The thread level to request from MPI; `thread_level()` returns the level that MPI provides.
-  using ThreadLevel = boost::mpi::threading::level;
   ThreadLevel thread_level = ThreadLevel::multiple;
 };
 
@@ -27,91 +41,52 @@ class MpiConnector {
  public:
   /// Initializes MPI, which removes its own arguments from `argc` and `argv`. Collective.
   /// @throws ConnectError if MPI was initialized before, or differs from the MPI of the launcher
-  MpiConnector(int& argc, char**& argv, const MpiConnectorOptions& options = {})
-      : session_(std::make_shared<detail::mpi::Session>(argc, argv, options.thread_level, options.deadline)) {}
+  MpiConnector(int& argc, char**& argv, const MpiConnectorOptions& options = {});
 
   /// Joins the ranks of a host program's communicator. Collective over `comm`, which is duplicated and remains the
   /// caller's; MPI is never finalized.
   /// @throws ConnectError unless `comm` is an intracommunicator and MPI is initialized
-  explicit MpiConnector(MPI_Comm comm, const MpiConnectorOptions& options = {})
-      : session_(std::make_shared<detail::mpi::Session>(comm, options.deadline)) {}
+  explicit MpiConnector(MPI_Comm comm, const MpiConnectorOptions& options = {});
 
   MpiConnector(MpiConnector&&) noexcept = default;
   MpiConnector& operator=(MpiConnector&&) noexcept = default;
 
-  [[nodiscard]] int rank() const noexcept { return session_->rank(); }
-  [[nodiscard]] int size() const noexcept { return session_->size(); }
+  [[nodiscard]] int rank() const noexcept;
+  [[nodiscard]] int size() const noexcept;
   /// Returns this rank's index among the ranks that can share memory with it.
-  [[nodiscard]] int local_rank() const noexcept { return session_->local_rank(); }
-  [[nodiscard]] int local_size() const noexcept { return session_->local_size(); }
+  [[nodiscard]] int local_rank() const noexcept;
+  [[nodiscard]] int local_size() const noexcept;
   [[nodiscard]] int root_rank() const noexcept { return 0; }
-  [[nodiscard]] MpiConnectorOptions::ThreadLevel thread_level() const {
-    return boost::mpi::environment::thread_level();
-  }
+  [[nodiscard]] MpiConnectorOptions::ThreadLevel thread_level() const;
   /// Returns the duplicated communicator; it remains owned by this connector. For Boost.MPI, attach to it:
   /// `boost::mpi::communicator(connector.native_handle(), boost::mpi::comm_attach)`.
-  [[nodiscard]] MPI_Comm native_handle() const noexcept { return session_->comm(); }
+  [[nodiscard]] MPI_Comm native_handle() const noexcept;
   /// Returns the channel for failure notifications, which keeps MPI initialized, or null without MPI_THREAD_MULTIPLE:
   /// then no thread may poll while another one calls MPI.
-  [[nodiscard]] std::shared_ptr<FailureChannel> failure_channel() const {
-    if (thread_level() != detail::mpi::ThreadLevel::multiple) return nullptr;
-    return session_;
-  }
+  [[nodiscard]] std::shared_ptr<FailureChannel> failure_channel() const;
   [[nodiscard]] const std::shared_ptr<detail::mpi::Session>& session() const noexcept { return session_; }
 
   /// Blocks until every rank has called it. Collective. @throws TimeoutError
-  void barrier() { session_->barrier("barrier"); }
+  void barrier();
 
   /// Copies the root's bytes to every rank. Collective.
   /// @throws MismatchError on every rank if the sizes differ between ranks; TimeoutError
-  void broadcast(std::span<std::byte> bytes, int root) {
-    detail::check_control_root(root, rank(), size());
-    same_size("broadcast", bytes.size());
-    if (bytes.empty()) return;
-    auto staged = std::make_unique<std::vector<std::byte>>(bytes.begin(), bytes.end());
-    session_->run("broadcast", "MPI_Ibcast", staged, [&](auto& buffer, MPI_Request* request) {
-      return MPI_Ibcast(buffer.data(), static_cast<int>(buffer.size()), MPI_BYTE, root, native_handle(), request);
-    });
-    std::copy(staged->begin(), staged->end(), bytes.begin());
-  }
+  void broadcast(std::span<std::byte> bytes, int root);
 
   /// Concatenates all ranks' bytes in rank order into `receive` on every rank. Collective.
   /// @throws MismatchError on every rank if the sizes differ between ranks; TimeoutError
-  void all_gather(std::span<const std::byte> send, std::span<std::byte> receive) {
-    detail::check_control_gather(send.size(), receive.size(), rank(), size());
-    same_size("all_gather", send.size());
-    if (send.empty()) return;
-    gather("all_gather", send, receive);
-  }
+  void all_gather(std::span<const std::byte> send, std::span<std::byte> receive);
 
  private:
-  // Uses a staging buffer, so MPI does not write to the caller's buffer after a timeout.
-  void gather(const char* operation, std::span<const std::byte> send, std::span<std::byte> receive) {
-    auto staged = std::make_unique<std::vector<std::byte>>(receive.size());
-    const auto own = static_cast<std::size_t>(rank()) * send.size();
-    std::copy(send.begin(), send.end(), staged->begin() + static_cast<std::ptrdiff_t>(own));
-    session_->run(operation, "MPI_Iallgather", staged, [&](auto& buffer, MPI_Request* request) {
-      return MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, buffer.data(), static_cast<int>(send.size()), MPI_BYTE,
-                            native_handle(), request);
-    });
-    std::copy(staged->begin(), staged->end(), receive.begin());
-  }
+  void gather(const char* operation, std::span<const std::byte> send, std::span<std::byte> receive);
 
-  void same_size(const char* operation, std::size_t mine) {
-    std::vector<std::size_t> all(static_cast<std::size_t>(size()));
-    gather(operation, std::as_bytes(std::span<const std::size_t>(&mine, 1)), std::as_writable_bytes(std::span(all)));
-    for (std::size_t rank = 0; rank < all.size(); ++rank)
-      if (all[rank] != all[0])
-        throw MismatchError("rank 0 passes " + std::to_string(all[0]) + " bytes, rank " + std::to_string(rank) + " " +
-                                std::to_string(all[rank]),
-                            session_->where(operation));
-    if (mine > INT_MAX)
-      throw MismatchError(
-          "a control message has at most " + std::to_string(INT_MAX) + " bytes, this one " + std::to_string(mine),
-          session_->where(operation));
-  }
+  void same_size(const char* operation, std::size_t mine);
 
   std::shared_ptr<detail::mpi::Session> session_;
 };
 
 }  // namespace distx
+
+#ifndef DISTX_COMPILED
+#include "distx/mpi/detail/connector_calls.hpp"
+#endif

@@ -40,37 +40,17 @@ class Ledger {
   using Entries = std::map<std::string, Traffic, std::less<>>;
 
   /// Adds traffic of an operation. Allocates at the first traffic of an operation only.
-  void add(std::string_view operation, const Traffic& traffic) {
-    auto entry = entries_.find(operation);
-    if (entry == entries_.end()) entry = entries_.emplace(operation, Traffic{}).first;
-    entry->second += traffic;
-  }
+  void add(std::string_view operation, const Traffic& traffic);
   /// Returns the traffic of an operation; zeros if it was never called.
-  [[nodiscard]] Traffic operator[](std::string_view operation) const {
-    const auto entry = entries_.find(operation);
-    return entry == entries_.end() ? Traffic{} : entry->second;
-  }
+  [[nodiscard]] Traffic operator[](std::string_view operation) const;
   /// Returns the sum over all operations.
-  [[nodiscard]] Traffic total() const {
-    Traffic all;
-    for (const auto& [operation, traffic] : entries_) all += traffic;
-    return all;
-  }
+  [[nodiscard]] Traffic total() const;
   /// Returns the traffic of each operation, ordered by name.
   [[nodiscard]] const Entries& entries() const noexcept { return entries_; }
 
-  Ledger& operator+=(const Ledger& other) {
-    for (const auto& [operation, traffic] : other.entries_) add(operation, traffic);
-    return *this;
-  }
+  Ledger& operator+=(const Ledger& other);
   /// Subtracts an earlier state, which leaves the traffic since then; operations without any are removed.
-  Ledger& operator-=(const Ledger& earlier) {
-    for (const auto& [operation, traffic] : earlier.entries_) {
-      const auto entry = entries_.find(operation);
-      if (entry != entries_.end() && (entry->second -= traffic) == Traffic{}) entries_.erase(entry);
-    }
-    return *this;
-  }
+  Ledger& operator-=(const Ledger& earlier);
   [[nodiscard]] friend Ledger operator+(Ledger a, const Ledger& b) { return a += b; }
   [[nodiscard]] friend Ledger operator-(Ledger a, const Ledger& b) { return a -= b; }
   friend bool operator==(const Ledger&, const Ledger&) = default;
@@ -80,3 +60,7 @@ class Ledger {
 };
 
 }  // namespace distx::observe
+
+#ifndef DISTX_COMPILED
+#include "distx/observe/detail/ledger_calls.hpp"
+#endif

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include "distx/memory/detail/captured_work.hpp"
 #include "distx/parallel/detail/engine/engine_owner.hpp"
 #include "distx/parallel/detail/training_access.hpp"
 #include "distx/parallel/detail/training_arguments.hpp"
@@ -149,13 +150,13 @@ class DataParallel {
   /// @throws InvalidArgument if the parameter is frozen; InvalidState from `ready` until the next step
   template <FloatingElement T>
   [[nodiscard]] Span<T, space> gradient(const Parameter<T, space>& parameter, stream after = {}) {
-    engine_->check_gradient();
-    const auto guard = engine_->on_device();
+    engine_.check_gradient();
+    const auto guard = engine_.on_device();
     return parameter.gradient(after);
   }
   template <FloatingElement T>
   [[nodiscard]] Span<T, space> gradient(const ParameterRef<T, space>& parameter, stream after = {}) {
-    engine_->request_gradient(parameter.weight.data(), after);
+    engine_.request_gradient(parameter.weight.data(), after);
     return parameter.gradient;
   }
 
@@ -178,7 +179,7 @@ class DataParallel {
   template <class A, class B, class... More>
     requires(sizeof...(More) > 0)
   [[nodiscard]] scope unshard(const A& a, const B& b, const More&... more) {
-    return unshard_at({stream{}, engine_->location()}, a, b, more...);
+    return unshard_at({stream{}, engine_.location()}, a, b, more...);
   }
   /// A stream, and the line of the call that passes it.
   struct After {
@@ -197,7 +198,7 @@ class DataParallel {
   }
   /// Opens a scope in which weights are used without gradients, and `unshard` may be called in another order than in
   /// training. Local.
-  [[nodiscard]] detail::Evaluation<space> evaluate() { return engine_->evaluate(); }
+  [[nodiscard]] detail::Evaluation<space> evaluate() { return engine_.evaluate(); }
 
   /// Begins a micro-batch of a step; its gradients are added to those of the micro-batches before. Every parameter is
   /// `ready` once in each micro-batch. Collective with Accumulate<Sharded>.
@@ -207,7 +208,7 @@ class DataParallel {
   [[nodiscard]] detail::MicroBatch micro_batch(bool last, stream after = {}, const here& location = here::current())
     requires(accumulation != detail::Accumulation::none)
   {
-    engine_->begin_micro_batch(last, after, location);
+    engine_.begin_micro_batch(last, after, location);
     return {};
   }
 
@@ -230,7 +231,7 @@ class DataParallel {
   template <class A, class B, class... More>
     requires(sizeof...(More) > 0)
   void ready(const A& a, const B& b, const More&... more) {
-    ready_after({stream{}, engine_->location()}, a, b, more...);
+    ready_after({stream{}, engine_.location()}, a, b, more...);
   }
   /// Declares gradients final once the work enqueued on a stream is complete.
   template <class... Ready>
@@ -254,7 +255,7 @@ class DataParallel {
   /// }
   /// @endcode
   [[nodiscard]] int join(bool has_batch, stream after = {}, const here& location = here::current()) {
-    return engine_->join(has_batch, after, location);
+    return engine_.join(has_batch, after, location);
   }
 
   /// Ends the step: `reduce`, `update` and `gather` in one call, with the update of one bucket overlapping the
@@ -265,7 +266,7 @@ class DataParallel {
   /// host does not wait for the gradients' norm: the step leaves the weights unchanged, and the next call that concerns
   /// all of the training throws. The host is then at most one step ahead of the GPU.
   void step(const StepOptions& options, stream after = {}, const here& location = here::current()) {
-    engine_->step(options, after, location);
+    engine_.step(options, after, location);
   }
   /// Captures a step in a CUDA graph: `f()` enqueues the step, its forward and backward pass included, on `after` and
   /// on streams that it orders after that one, and calls `step` once. `replay` runs it.
@@ -288,7 +289,7 @@ class DataParallel {
   void capture(const std::function<void()>& f, stream after, const here& location = here::current()) {
     static_assert(detail::CapturedWork<space>::available,
                   "distx::DataParallel: only steps on GPUs can be captured; add the policy On<Cuda>");
-    engine_->captured_step().record(*engine_, f, after, location);
+    engine_.capture(f, after, location);
   }
   /// Enqueues the captured step, as one launch and one copy of the optimizer's coefficients. Collective: every rank
   /// replays, between the same other steps.
@@ -299,16 +300,16 @@ class DataParallel {
   /// decorator of the communicator sees that one only.
   /// @throws InvalidState if no step is captured, or in a step; else as `step`
   void replay(const StepOptions& options, stream after, const here& location = here::current()) {
-    engine_->captured_step().replay(*engine_, options, after, location);
+    engine_.replay(options, after, location);
   }
   /// Averages the gradients across ranks, and clips them; a rank without a gradient counts as zeros. Collective.
-  void reduce(stream after = {}, const here& location = here::current()) { engine_->reduce(after, location); }
+  void reduce(stream after = {}, const here& location = here::current()) { engine_.reduce(after, location); }
   /// Updates the weights of this rank's shards with the optimizer. Collective. @pre `reduce`
   void update(const StepOptions& options, stream after = {}, const here& location = here::current()) {
-    engine_->update(options, after, location);
+    engine_.update(options, after, location);
   }
   /// Ends the step: every rank receives the weights that other ranks have updated. Collective. @pre `reduce`
-  void gather(stream after = {}, const here& location = here::current()) { engine_->gather(after, location); }
+  void gather(stream after = {}, const here& location = here::current()) { engine_.gather(after, location); }
 
   /// Returns what this rank has to update between `reduce` and `gather`, for custom update kernels in place of
   /// `update`.
@@ -317,17 +318,17 @@ class DataParallel {
   /// every rank has all of them. At stage 3, write the weights before the next `unshard`.
   /// @throws InvalidState before `reduce`
   [[nodiscard]] std::vector<Segment<space>> owned(const here& location = here::current()) {
-    return engine_->owned(location);
+    return engine_.owned(location);
   }
 
   /// Calls f(name, values) for every parameter, in the order of the list, with its whole values, which are valid during
   /// the call. At stage 3, one unit at a time is gathered. Collective, between steps.
   template <std::invocable<const std::string&, Span<const AnyElement, space>> F>
   void for_each_full_weight(F&& f, stream after = {}, const here& location = here::current()) {
-    engine_->for_each_full_weight(std::ref(f), after, location);
+    engine_.for_each_full_weight(std::ref(f), after, location);
   }
   /// Ends the training and leaves whole weights in its Parameters. Collective, between steps.
-  void release(stream after = {}, const here& location = here::current()) { engine_->release(after, location); }
+  void release(stream after = {}, const here& location = here::current()) { engine_.release(after, location); }
   /// Returns an exponential moving average that starts from the current weights; it must not outlive the training.
   /// @param decay  in [0, 1), such as 0.999
   /// @throws InvalidArgument for another decay
@@ -340,7 +341,7 @@ class DataParallel {
   /// Returns all that the training needs to be resumed: weights, the optimizer's arrays by name, and counters, with
   /// what this rank holds of them. Local, between steps. `distx/checkpoint.hpp` saves and loads it.
   /// @throws InvalidState during a step, or while an average is swapped in
-  [[nodiscard]] TrainingState<space> state(const here& location = here::current()) { return engine_->state(location); }
+  [[nodiscard]] TrainingState<space> state(const here& location = here::current()) { return engine_.state(location); }
 
   /// Continues on the ranks of `comm`, after ranks are lost; again if it throws because further ones are. Collective
   /// over `comm`, which has ranks of this training only, in their order. All scopes of `unshard` must have ended.
@@ -362,28 +363,20 @@ class DataParallel {
     requires detail::CommunicatorIn<C, space>
   std::uint64_t recover(C& comm, const here& location = here::current()) {
     static_assert(replicates, "distx::DataParallel: recover needs copies of the state; add the policy Replicate");
-    AnyCommunicator<space> survivors(comm.share());
-    if (engine_)
-      if (auto replicas = engine_->take_replicas()) kept_.push_back(std::move(replicas));
-    engine_ = {};
-    const detail::Recovery<space> recovery(survivors, kept_, location);
-    engine_ = remake_(survivors, location);
-    engine_->replicate(&recovery, location);
-    kept_.clear();
-    return static_cast<std::uint64_t>(recovery.version().steps);
+    return engine_.recover(AnyCommunicator<space>(comm.share()), location);
   }
 
   /// Returns the norm of all gradients of the last step before they were clipped; 0 without `.clip_norm`. On a GPU it
   /// blocks the host until the norm is known.
-  [[nodiscard]] double gradient_norm() const { return engine_->gradient_norm(); }
+  [[nodiscard]] double gradient_norm() const { return engine_.gradient_norm(); }
   /// Returns the factor for the loss before the backward pass: 1 without float16 parameters and Precision.
-  [[nodiscard]] double loss_scale() const { return engine_->scaler().scale(); }
+  [[nodiscard]] double loss_scale() const { return engine_.loss_scale(); }
   /// Returns the number of steps that were skipped because a scaled loss made a gradient overflow.
-  [[nodiscard]] std::uint64_t skipped_steps() const { return engine_->scaler().skipped(); }
+  [[nodiscard]] std::uint64_t skipped_steps() const { return engine_.skipped_steps(); }
   /// Returns the bytes that this rank holds, now and at peak.
-  [[nodiscard]] observe::MemoryLedger memory() const { return engine_->memory(); }
+  [[nodiscard]] observe::MemoryLedger memory() const { return engine_.memory(); }
   /// Returns the number of reductions in a step.
-  [[nodiscard]] std::size_t bucket_count() const noexcept { return engine_->bucket_count(); }
+  [[nodiscard]] std::size_t bucket_count() const noexcept { return engine_.bucket_count(); }
 
  private:
   friend struct detail::TrainingAccess;
@@ -392,21 +385,16 @@ class DataParallel {
   template <class C, class Optimizer>
   DataParallel(C& comm, const ParameterList<space>& parameters, const Optimizer& optimizer,
                const DataParallelOptions& options, const here& location, bool part_of_model)
-      : engine_(std::make_unique<detail::TrainingEngine<space>>(
-            AnyCommunicator<space>(comm.share()), detail::ParameterListAccess::entries(parameters),
-            detail::any_optimizer<space>(optimizer), policies(options, comm, location, part_of_model), options,
-            location)) {
-    if constexpr (replicates) {
-      remake_ = [entries = detail::ParameterListAccess::entries(parameters), optimizer,
-                 options = DataParallelOptions(options),
-                 policies = engine_->policies()](AnyCommunicator<space>& survivors, const here& line) mutable {
-        options.broadcast_from = 0;
-        detail::forget_shards(entries);
-        return std::make_unique<detail::TrainingEngine<space>>(
-            survivors.share(), entries, detail::any_optimizer<space>(optimizer), policies, options, line);
-      };
-      engine_->replicate(nullptr, location);
-    }
+      : engine_(AnyCommunicator<space>(comm.share()), detail::ParameterListAccess::entries(parameters),
+                detail::any_optimizer<space>(optimizer), policies(options, comm, location, part_of_model), options,
+                location) {
+    if constexpr (replicates)
+      engine_.replicate(
+          detail::ParameterListAccess::entries(parameters),
+          [optimizer = std::make_shared<const Optimizer>(optimizer)] {
+            return detail::any_optimizer<space>(*optimizer);
+          },
+          options, location);
   }
 
   template <class C>
@@ -436,15 +424,15 @@ class DataParallel {
   template <class A>
   void ready_one(const After& after, const A& parameter) {
     if constexpr (detail::is_parameter_ref<A>)
-      engine_->ready(parameter.weight.data(), after.on, after.location);
+      engine_.ready(parameter.weight.data(), after.on, after.location);
     else if constexpr (detail::is_parameter<A>)
-      engine_->ready(identity_of(parameter), after.on, after.location);
+      engine_.ready(identity_of(parameter), after.on, after.location);
     else if constexpr (detail::is_parameter_pointer<A>)
-      engine_->ready(identity_of(*parameter), after.on, after.location);
+      engine_.ready(identity_of(*parameter), after.on, after.location);
     else if constexpr (detail::ListOfReady<A>)
       for (const auto& each : parameter) ready_one(after, each);
     else if constexpr (detail::Contiguous<const A>)
-      engine_->ready(detail::contiguous(parameter).data(), after.on, after.location);
+      engine_.ready(detail::contiguous(parameter).data(), after.on, after.location);
     else
       static_assert(detail::always_false<A>,
                     "distx: ready takes ParameterRefs, Parameters, the arrays of weights, or ranges of these");
@@ -453,13 +441,13 @@ class DataParallel {
   [[nodiscard]] scope unshard_at(const After& after, const Parameters&... parameters) {
     scope units;
     if constexpr (may_shard_weights)
-      if (engine_->shards_weights()) (unshard_one(units, after, parameters), ...);
+      if (engine_.shards_weights()) (unshard_one(units, after, parameters), ...);
     return units;
   }
   template <class A>
   void unshard_one(scope& units, const After& after, const A& parameter) {
     if constexpr (detail::is_parameter<A>)
-      engine_->unshard(units, identity_of(parameter), after.on, after.location);
+      engine_.unshard(units, identity_of(parameter), after.on, after.location);
     else if constexpr (detail::is_parameter_pointer<A>)
       unshard_one(units, after, *parameter);
     else if constexpr (detail::ListOfReady<A>)
@@ -470,9 +458,6 @@ class DataParallel {
   }
 
   detail::EngineOwner<space> engine_;
-  /// With Replicate: makes the engine on other ranks.
-  std::function<std::unique_ptr<detail::TrainingEngine<space>>(AnyCommunicator<space>&, const here&)> remake_{};
-  std::vector<std::unique_ptr<detail::Replicas<space>>> kept_{};  // between a failure and the end of `recover`
 };
 
 namespace detail {
@@ -483,3 +468,7 @@ inline constexpr bool is_training<DataParallel<Policies...>> = true;
 }  // namespace detail
 
 }  // namespace distx
+
+#ifndef DISTX_COMPILED
+#include "distx/parallel/detail/engine/engine_owner_calls.hpp"
+#endif

@@ -1,11 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/parallel/detail/engine/training_engine.hpp"
+#include <memory>
+#include <source_location>
+#include <utility>
+#include <vector>
+
+#include "distx/parallel/segment.hpp"
 
 namespace distx {
 
 template <class... Policies>
 class DataParallel;
+
+namespace detail {
+
+template <MemorySpace Space>
+class TrainingEngine;
+template <MemorySpace Space>
+class TrackedBytes;
+template <MemorySpace Space>
+struct AverageValues;
+
+}  // namespace detail
 
 /// An exponential moving average of the weights: average = decay * average + (1 - decay) * weight.
 ///
@@ -30,17 +46,7 @@ class ExponentialAverage {
   ExponentialAverage& operator=(ExponentialAverage&&) noexcept = default;
 
   /// Updates the average with the current weights, in the order of `after`; call it after each step. Local.
-  void update(stream after = {}) {
-    engine_->ordered(after, [&] {
-      each([&](const Segment<Space>& segment) {
-        detail::with_type(mean(segment), [&]<class A>(Span<A, Space> to) {
-          detail::with_type(segment.weight, [&]<class T>(Span<T, Space> weights) {
-            mix(after, to, Span<const T, Space>(weights), decay_);
-          });
-        });
-      });
-    });
-  }
+  void update(stream after = {});
 
   /// A scope in which the model has the average's values instead of the weights; its end, too, is collective.
   class [[nodiscard]] scope {
@@ -52,90 +58,41 @@ class ExponentialAverage {
           token_(std::move(other.token_)),
           after_(other.after_) {}
     scope& operator=(scope&&) = delete;
-    ~scope() {
-      if (engine_ == nullptr) return;
-      try {
-        engine_->change_values(after_, engine_->location(), [&] { copy_kept(false); });
-      } catch (...) {  // the communicators are revoked: the next call throws
-      }
-    }
+    ~scope();
 
    private:
     friend class ExponentialAverage;
-    scope(Engine& engine, Segments segments, stream after)
-        : engine_(&engine), segments_(std::move(segments)), token_(engine.swap_token()), after_(after) {
-      std::size_t bytes = 0;
-      for (const auto& segment : segments_) bytes += detail::round_up_to_lines(segment.weight.size_bytes());
-      kept_ = detail::allocate_tracked_local<Space>(engine.account(), observe::MemoryKind::in_flight, bytes);
-      engine.ordered(after, [&] { copy_kept(true); });
-    }
-    void copy_kept(bool keep) {
-      std::size_t begin = 0;
-      for (const auto& segment : segments_) {
-        const auto kept = kept_->span().subspan(begin, segment.weight.size_bytes());
-        const auto weight = detail::bytes_of(segment.weight);
-        copy(after_, keep ? kept : weight, keep ? weight : kept);
-        begin += detail::round_up_to_lines(kept.size());
-      }
-    }
+    scope(Engine& engine, Segments segments, stream after);
+    void copy_kept(bool keep);
+
     Engine* engine_;
     Segments segments_;
-    detail::TrackedMemory<Space> kept_;
+    std::shared_ptr<detail::TrackedBytes<Space>> kept_;
     std::shared_ptr<void> token_;
     [[no_unique_address]] stream after_;
   };
   /// Replaces the model's weights by the average until the scope ends, on the stream `after`; gradients are refused in
   /// the scope. Collective, between steps.
   /// @throws InvalidState during a step, or inside a scope of `unshard`
-  [[nodiscard]] scope swap_in(stream after = {}, const here& location = here::current()) {
-    Segments segments;
-    each([&](const Segment<Space>& segment) { segments.push_back(segment); });
-    scope kept(*engine_, std::move(segments), after);
-    engine_->change_values(after, location, [&] {
-      each([&](const Segment<Space>& segment) { detail::cast_to<Space>(after, segment.weight, mean(segment)); });
-    });
-    return kept;
-  }
+  [[nodiscard]] scope swap_in(stream after = {}, const here& location = here::current());
 
  private:
   template <class... Policies>
   friend class DataParallel;
 
-  ExponentialAverage(Engine& engine, double decay, stream after, const here& location)
-      : engine_(&engine), decay_(decay) {
-    engine.check_argument(decay >= 0 && decay < 1, "average", location, [&] {
-      return "invalid decay " + detail::shortest(decay) + ": must be in [0, 1), such as 0.999";
-    });
-    std::size_t bytes = 0;
-    each([&](const Segment<Space>& segment) { bytes += bytes_of(segment); });
-    average_->memory = detail::allocate_tracked_local<Space>(engine.account(), observe::MemoryKind::optimizer, bytes);
-    average_->values.resize(engine.parameter_count());
-    std::byte* at = average_->memory->span().data();
-    each([&](const Segment<Space>& segment) {
-      const auto type = detail::average_type(segment.weight.type());
-      average_->values[segment.parameter] = {at, segment.weight.size(), type, size_of(type)};
-      at += bytes_of(segment);
-    });
-    engine.ordered(after, [&] {
-      each([&](const Segment<Space>& segment) { detail::cast_to<Space>(after, mean(segment), segment.weight); });
-    });
-    engine.add_average(average_);
-  }
+  ExponentialAverage(Engine& engine, double decay, stream after, const here& location);
 
-  static std::size_t bytes_of(const Segment<Space>& segment) noexcept {
-    return detail::round_up_to_lines(segment.weight.size() * size_of(detail::average_type(segment.weight.type())));
-  }
   template <class F>
-  void each(F&& f) {
-    engine_->shards().each_updated(f);
-  }
-  [[nodiscard]] Span<AnyElement, Space> mean(const Segment<Space>& segment) const noexcept {
-    return average_->values[segment.parameter];
-  }
+  void each(F&& f);
+  [[nodiscard]] Span<AnyElement, Space> mean(const Segment<Space>& segment) const noexcept;
 
   Engine* engine_;
   double decay_;
-  std::shared_ptr<detail::AverageValues<Space>> average_ = std::make_shared<detail::AverageValues<Space>>();
+  std::shared_ptr<detail::AverageValues<Space>> average_;
 };
 
 }  // namespace distx
+
+#ifndef DISTX_COMPILED
+#include "distx/parallel/detail/engine/exponential_average_calls.hpp"
+#endif

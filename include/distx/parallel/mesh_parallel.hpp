@@ -2,6 +2,7 @@
 #pragma once
 #include "distx/core/detail/revoke_on_exception.hpp"
 #include "distx/parallel/data_parallel.hpp"
+#include "distx/parallel/detail/engine/engine_owner_calls.hpp"
 #include "distx/parallel/tensor_gradient.hpp"
 #include "distx/parallel/tensor_parameter.hpp"
 
@@ -256,3 +257,7 @@ inline constexpr bool is_training<MeshParallel<Data, Policies...>> = true;
 }  // namespace detail
 
 }  // namespace distx
+
+#ifdef DISTX_COMPILED
+#include "distx/parallel/detail/compiled_engine.hpp"
+#endif

@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/parallel/detail/engine/weight_gatherer.hpp"
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <source_location>
+#include <utility>
+#include <vector>
+
+#include "distx/core/space.hpp"
 
 namespace distx {
 
@@ -8,6 +15,8 @@ namespace detail {
 
 template <MemorySpace Space>
 class TrainingEngine;
+template <MemorySpace Space>
+class WeightGatherer;
 
 }  // namespace detail
 
@@ -30,32 +39,20 @@ class [[nodiscard]] Unsharded {
     }
     return *this;
   }
-  ~Unsharded() { end(); }
+  ~Unsharded() {
+    if (!units_.empty()) end();
+  }
 
  private:
   friend class detail::TrainingEngine<Space>;
 
   /// Adds a unit, once for all of its parameters. Collective.
   void hold(const std::shared_ptr<detail::WeightGatherer<Space>>& gatherer, std::size_t unit,
-            typename Space::stream after, const std::source_location& location, bool remember = true) {
-    if (std::find(units_.begin(), units_.end(), unit) != units_.end()) return;
-    units_.reserve(units_.size() + 1);
-    gatherer->acquire(unit, after, location, remember);
-    units_.push_back(unit);
-    gatherer_ = gatherer;
-  }
+            typename Space::stream after, const std::source_location& location, bool remember = true);
   /// Replaces the scope's units by one, or by none, outside the order that is remembered. Collective.
   void hold_only(const std::shared_ptr<detail::WeightGatherer<Space>>& gatherer, std::optional<std::size_t> unit,
-                 typename Space::stream after, const std::source_location& location) {
-    if (unit && units_ == std::vector{*unit}) return;
-    end();
-    if (unit) hold(gatherer, *unit, after, location, false);
-  }
-  void end() noexcept {
-    if (const auto gatherer = gatherer_.lock(); gatherer != nullptr)
-      for (const auto unit : units_) gatherer->release(unit);
-    units_.clear();
-  }
+                 typename Space::stream after, const std::source_location& location);
+  void end() noexcept;
 
   std::weak_ptr<detail::WeightGatherer<Space>> gatherer_;  // a scope may outlive the training
   std::vector<std::size_t> units_;
@@ -67,17 +64,10 @@ namespace detail {
 template <MemorySpace Space>
 class [[nodiscard]] Evaluation {
  public:
-  Evaluation(const std::shared_ptr<int>& count, const std::shared_ptr<WeightGatherer<Space>>& gatherer) noexcept
-      : count_(count), gatherer_(gatherer) {
-    if ((*count)++ == 0 && gatherer != nullptr) gatherer->begin_evaluation();
-  }
+  Evaluation(const std::shared_ptr<int>& count, const std::shared_ptr<WeightGatherer<Space>>& gatherer) noexcept;
   Evaluation(Evaluation&& other) noexcept : count_(std::move(other.count_)), gatherer_(std::move(other.gatherer_)) {}
   Evaluation& operator=(Evaluation&&) = delete;
-  ~Evaluation() {
-    const auto count = count_.lock();
-    if (count == nullptr || --*count > 0) return;
-    if (const auto gatherer = gatherer_.lock(); gatherer != nullptr) gatherer->end_evaluation();
-  }
+  ~Evaluation();
 
  private:
   std::weak_ptr<int> count_;  // a scope may outlive the training
@@ -96,3 +86,7 @@ class [[nodiscard]] MicroBatch {
 }  // namespace detail
 
 }  // namespace distx
+
+#ifndef DISTX_COMPILED
+#include "distx/parallel/detail/engine/unsharded_calls.hpp"
+#endif

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/comm/shared_memory/backend.hpp"
-#include "distx/shm/detail/allocation.hpp"
+#include "distx/comm/shared_memory/declaration.hpp"
+#include "distx/connect/detail/connector_ref.hpp"
 
 namespace distx {
 
@@ -25,12 +25,11 @@ class ShmCommunicator : public detail::BasicCommunicator<ShmCommunicator, detail
  private:
   using Base::Base;
 
-  template <class C>
-  static std::shared_ptr<State> connected(C& connector, Timeout deadline) {
-    return detail::shared_memory::connect_region<detail::shm::SegmentRegion>(connector, "shm", deadline);
-  }
+  static std::shared_ptr<State> connected(detail::ConnectorRef connector, Timeout deadline);
 };
 
-static_assert(Communicator<ShmCommunicator>);
-
 }  // namespace distx
+
+#ifndef DISTX_COMPILED
+#include "distx/shm/detail/communicator_calls.hpp"
+#endif

@@ -14,47 +14,59 @@ DISTX_COMPILED template class AnyCommunicator<Host>;
 
 namespace distx::detail {
 
-using SharedMemoryState = CommunicatorState<shared_memory::Backend>;
-
-DISTX_COMPILED template void shared_memory::Backend::execute(const AllReduce<AnyElement, AnyOp>&);
-DISTX_COMPILED template void shared_memory::Backend::execute(const Reduce<AnyElement, AnyOp>&);
-DISTX_COMPILED template void shared_memory::Backend::execute(const Broadcast<AnyElement>&);
-DISTX_COMPILED template void shared_memory::Backend::execute(const AllGather<AnyElement>&);
-DISTX_COMPILED template void shared_memory::Backend::execute(const ReduceScatter<AnyElement, AnyOp>&);
-DISTX_COMPILED template void shared_memory::Backend::execute(const AllToAll<AnyElement>&);
-DISTX_COMPILED template void shared_memory::Backend::execute(const Gather<AnyElement>&);
-DISTX_COMPILED template void shared_memory::Backend::execute(const Scatter<AnyElement>&);
-DISTX_COMPILED template void shared_memory::Backend::execute(const Send<AnyElement>&);
-DISTX_COMPILED template void shared_memory::Backend::execute(const Receive<AnyElement>&);
-DISTX_COMPILED template void shared_memory::Backend::execute(const SendReceive<AnyElement>&);
-DISTX_COMPILED template void shared_memory::Backend::execute(const Barrier<Host>&);
-DISTX_COMPILED template std::shared_ptr<Operation<Host>> shared_memory::Backend::start(
-    const std::shared_ptr<SharedMemoryState>&, const AllReduce<AnyElement, AnyOp>&, HostStream);
-DISTX_COMPILED template std::shared_ptr<Operation<Host>> shared_memory::Backend::start(
-    const std::shared_ptr<SharedMemoryState>&, const Reduce<AnyElement, AnyOp>&, HostStream);
-DISTX_COMPILED template std::shared_ptr<Operation<Host>> shared_memory::Backend::start(
-    const std::shared_ptr<SharedMemoryState>&, const Broadcast<AnyElement>&, HostStream);
-DISTX_COMPILED template std::shared_ptr<Operation<Host>> shared_memory::Backend::start(
-    const std::shared_ptr<SharedMemoryState>&, const AllGather<AnyElement>&, HostStream);
-DISTX_COMPILED template std::shared_ptr<Operation<Host>> shared_memory::Backend::start(
-    const std::shared_ptr<SharedMemoryState>&, const ReduceScatter<AnyElement, AnyOp>&, HostStream);
-DISTX_COMPILED template std::shared_ptr<Operation<Host>> shared_memory::Backend::start(
-    const std::shared_ptr<SharedMemoryState>&, const AllToAll<AnyElement>&, HostStream);
-DISTX_COMPILED template std::shared_ptr<Operation<Host>> shared_memory::Backend::start(
-    const std::shared_ptr<SharedMemoryState>&, const Gather<AnyElement>&, HostStream);
-DISTX_COMPILED template std::shared_ptr<Operation<Host>> shared_memory::Backend::start(
-    const std::shared_ptr<SharedMemoryState>&, const Scatter<AnyElement>&, HostStream);
-DISTX_COMPILED template std::shared_ptr<Operation<Host>> shared_memory::Backend::start(
-    const std::shared_ptr<SharedMemoryState>&, const Send<AnyElement>&, HostStream);
-DISTX_COMPILED template std::shared_ptr<Operation<Host>> shared_memory::Backend::start(
-    const std::shared_ptr<SharedMemoryState>&, const Receive<AnyElement>&, HostStream);
-DISTX_COMPILED template std::shared_ptr<Operation<Host>> shared_memory::Backend::start(
-    const std::shared_ptr<SharedMemoryState>&, const SendReceive<AnyElement>&, HostStream);
-DISTX_COMPILED template std::shared_ptr<Operation<Host>> shared_memory::Backend::start(
-    const std::shared_ptr<SharedMemoryState>&, const Barrier<Host>&, HostStream);
-
+using SerialBase = BasicCommunicator<SerialCommunicator, shared_memory::Backend>;
+DISTX_COMPILED template void SerialBase::execute(const AllReduce<AnyElement, AnyOp>&);
+DISTX_COMPILED template void SerialBase::execute(const Reduce<AnyElement, AnyOp>&);
+DISTX_COMPILED template void SerialBase::execute(const Broadcast<AnyElement>&);
+DISTX_COMPILED template void SerialBase::execute(const AllGather<AnyElement>&);
+DISTX_COMPILED template void SerialBase::execute(const ReduceScatter<AnyElement, AnyOp>&);
+DISTX_COMPILED template void SerialBase::execute(const AllToAll<AnyElement>&);
+DISTX_COMPILED template void SerialBase::execute(const Gather<AnyElement>&);
+DISTX_COMPILED template void SerialBase::execute(const Scatter<AnyElement>&);
+DISTX_COMPILED template void SerialBase::execute(const Send<AnyElement>&);
+DISTX_COMPILED template void SerialBase::execute(const Receive<AnyElement>&);
+DISTX_COMPILED template void SerialBase::execute(const SendReceive<AnyElement>&);
+DISTX_COMPILED template void SerialBase::execute(const Barrier<Host>&);
+DISTX_COMPILED template Pending<Host> SerialBase::start(const AllReduce<AnyElement, AnyOp>&, HostStream);
+DISTX_COMPILED template Pending<Host> SerialBase::start(const Reduce<AnyElement, AnyOp>&, HostStream);
+DISTX_COMPILED template Pending<Host> SerialBase::start(const Broadcast<AnyElement>&, HostStream);
+DISTX_COMPILED template Pending<Host> SerialBase::start(const AllGather<AnyElement>&, HostStream);
+DISTX_COMPILED template Pending<Host> SerialBase::start(const ReduceScatter<AnyElement, AnyOp>&, HostStream);
+DISTX_COMPILED template Pending<Host> SerialBase::start(const AllToAll<AnyElement>&, HostStream);
+DISTX_COMPILED template Pending<Host> SerialBase::start(const Gather<AnyElement>&, HostStream);
+DISTX_COMPILED template Pending<Host> SerialBase::start(const Scatter<AnyElement>&, HostStream);
+DISTX_COMPILED template Pending<Host> SerialBase::start(const Send<AnyElement>&, HostStream);
+DISTX_COMPILED template Pending<Host> SerialBase::start(const Receive<AnyElement>&, HostStream);
+DISTX_COMPILED template Pending<Host> SerialBase::start(const SendReceive<AnyElement>&, HostStream);
+DISTX_COMPILED template Pending<Host> SerialBase::start(const Barrier<Host>&, HostStream);
 DISTX_COMPILED template class BasicCommunicator<SerialCommunicator, shared_memory::Backend>;
 DISTX_COMPILED template class CommunicatorModel<SerialCommunicator>;
+
+using ThreadBase = BasicCommunicator<ThreadCommunicator, shared_memory::Backend>;
+DISTX_COMPILED template void ThreadBase::execute(const AllReduce<AnyElement, AnyOp>&);
+DISTX_COMPILED template void ThreadBase::execute(const Reduce<AnyElement, AnyOp>&);
+DISTX_COMPILED template void ThreadBase::execute(const Broadcast<AnyElement>&);
+DISTX_COMPILED template void ThreadBase::execute(const AllGather<AnyElement>&);
+DISTX_COMPILED template void ThreadBase::execute(const ReduceScatter<AnyElement, AnyOp>&);
+DISTX_COMPILED template void ThreadBase::execute(const AllToAll<AnyElement>&);
+DISTX_COMPILED template void ThreadBase::execute(const Gather<AnyElement>&);
+DISTX_COMPILED template void ThreadBase::execute(const Scatter<AnyElement>&);
+DISTX_COMPILED template void ThreadBase::execute(const Send<AnyElement>&);
+DISTX_COMPILED template void ThreadBase::execute(const Receive<AnyElement>&);
+DISTX_COMPILED template void ThreadBase::execute(const SendReceive<AnyElement>&);
+DISTX_COMPILED template void ThreadBase::execute(const Barrier<Host>&);
+DISTX_COMPILED template Pending<Host> ThreadBase::start(const AllReduce<AnyElement, AnyOp>&, HostStream);
+DISTX_COMPILED template Pending<Host> ThreadBase::start(const Reduce<AnyElement, AnyOp>&, HostStream);
+DISTX_COMPILED template Pending<Host> ThreadBase::start(const Broadcast<AnyElement>&, HostStream);
+DISTX_COMPILED template Pending<Host> ThreadBase::start(const AllGather<AnyElement>&, HostStream);
+DISTX_COMPILED template Pending<Host> ThreadBase::start(const ReduceScatter<AnyElement, AnyOp>&, HostStream);
+DISTX_COMPILED template Pending<Host> ThreadBase::start(const AllToAll<AnyElement>&, HostStream);
+DISTX_COMPILED template Pending<Host> ThreadBase::start(const Gather<AnyElement>&, HostStream);
+DISTX_COMPILED template Pending<Host> ThreadBase::start(const Scatter<AnyElement>&, HostStream);
+DISTX_COMPILED template Pending<Host> ThreadBase::start(const Send<AnyElement>&, HostStream);
+DISTX_COMPILED template Pending<Host> ThreadBase::start(const Receive<AnyElement>&, HostStream);
+DISTX_COMPILED template Pending<Host> ThreadBase::start(const SendReceive<AnyElement>&, HostStream);
+DISTX_COMPILED template Pending<Host> ThreadBase::start(const Barrier<Host>&, HostStream);
 DISTX_COMPILED template class BasicCommunicator<ThreadCommunicator, shared_memory::Backend>;
 DISTX_COMPILED template class CommunicatorModel<ThreadCommunicator>;
 

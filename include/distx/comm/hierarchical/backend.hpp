@@ -5,7 +5,7 @@
 
 #include "distx/comm/any_communicator.hpp"
 #include "distx/comm/hierarchical/levels.hpp"
-#include "distx/comm/runtime/basic_communicator.hpp"
+#include "distx/comm/runtime/basic_communicator_calls.hpp"
 #include "distx/comm/runtime/operation_pool.hpp"
 
 namespace distx::detail {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/comm/calls/validate.hpp"
-#include "distx/observe/detail/flight_signal.hpp"
+#include "distx/observe/detail/flight_group.hpp"
+#include "distx/observe/detail/flight_ring.hpp"
 
 namespace distx::detail {
 
@@ -11,28 +12,14 @@ class FlightLog {
   FlightLog() = default;
   FlightLog(const FlightLog&) = delete;
   FlightLog& operator=(const FlightLog&) = delete;
-  ~FlightLog() {
-    if (is_open_ && FlightRegistry::get().closed()) write_flight_files_or_say();
-  }
+  ~FlightLog();
 
   /// Announces the communicator. Called once.
-  void open(const RankOf& self) {
-    group_.rank = self.rank;
-    group_.size = self.size;
-    group_.backend = self.backend;
-    FlightRegistry& registry = FlightRegistry::get();
-    registry.opened(group_);
-    is_open_ = true;
-    if (registry.on_signal()) write_flight_files_on_signal();
-  }
+  void open(const RankOf& self);
   /// Names this communicator after the one that it was split from.
   /// @param members  the `world_rank` of each rank, empty if unknown
   /// @pre it has not been used
-  void split_from(FlightLog& parent, int color, std::vector<int> members = {}) {
-    parent.prepare();
-    FlightRegistry::get().name_split(group_, parent.group_, parent.splits_++, color, std::move(members));
-    named_.store(true, std::memory_order_release);
-  }
+  void split_from(FlightLog& parent, int color, std::vector<int> members = {});
   /// Returns this rank's number in the largest communicator that it has made.
   [[nodiscard]] int world_rank() {
     prepare();
@@ -67,14 +54,7 @@ class FlightLog {
   [[nodiscard]] const FlightTicket& latest() const noexcept { return latest_; }
 
   /// Notes why the communicator throws and, the first time, writes the records.
-  void write(const char* error) noexcept {
-    if (!is_open_ || is_written_.exchange(true)) return;
-    try {
-      FlightRegistry::get().note_error(group_.world_rank, error);
-    } catch (...) {  // the record is written without its reason
-    }
-    write_flight_files_or_say();
-  }
+  void write(const char* error) noexcept;
 
  private:
   /// Reading the clock takes a tenth of the shortest calls, so only larger ones and every 64th are timed.
@@ -83,12 +63,7 @@ class FlightLog {
   [[nodiscard]] static bool is_skipped() noexcept {
     return !flight_enabled.load(std::memory_order_relaxed) || wait_times != nullptr;
   }
-  void prepare() {
-    if (flight_ring == nullptr) FlightRegistry::get().attach();
-    if (named_.load(std::memory_order_acquire)) return;
-    FlightRegistry::get().name_root(group_);
-    named_.store(true, std::memory_order_release);
-  }
+  void prepare();
   FlightRecord& add(const FlightCall& call, bool timed, FlightProgress progress) noexcept {
     const bool reads = timed || flight_ring->number() % 64 == 0;
     return flight_ring->add(call, flight_context, progress, reads ? flight_clock() : 0);
@@ -150,3 +125,7 @@ class FlightLog {
 };
 
 }  // namespace distx::detail
+
+#ifndef DISTX_COMPILED
+#include "distx/comm/runtime/flight_log_calls.hpp"
+#endif

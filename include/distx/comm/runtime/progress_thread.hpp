@@ -8,8 +8,6 @@
 #include <thread>
 #include <utility>
 
-#include "distx/core/detail/start_thread.hpp"
-
 namespace distx::detail {
 
 /// An event that another thread or another rank completes.
@@ -58,25 +56,9 @@ class ProgressThread {
   ProgressThread() = default;
   ProgressThread(const ProgressThread&) = delete;
   ProgressThread& operator=(const ProgressThread&) = delete;
-  ~ProgressThread() {
-    {
-      const std::lock_guard lock(mutex_);
-      stop_ = true;
-    }
-    wake_.notify_one();
-    if (thread_.joinable()) thread_.join();
-  }
+  ~ProgressThread();
 
-  void submit(std::shared_ptr<ProgressTask> task) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (!thread_.joinable()) thread_ = start_thread([this] { run_tasks(); }, {.operation = "start"});
-      ProgressTask* const last = task.get();
-      (last_ == nullptr ? first_ : last_->next_) = std::move(task);
-      last_ = last;
-    }
-    wake_.notify_one();
-  }
+  void submit(std::shared_ptr<ProgressTask> task);
 
   /// Runs a task immediately on the caller's thread.
   static void run_here(ProgressTask& task) noexcept {
@@ -93,68 +75,17 @@ class ProgressThread {
   [[nodiscard]] bool awaited() const noexcept { return waiting_.load(std::memory_order_relaxed) != 0; }
 
   /// Blocks until that task is done.
-  void wait(const Completion& ticket) {
-    waiting_.fetch_add(1, std::memory_order_relaxed);
-    while (!ticket.done()) {
-      if (const auto task = take())
-        run(*task);
-      else
-        wait_for_thread(ticket);
-    }
-    waiting_.fetch_sub(1, std::memory_order_relaxed);
-    if (left()) wake_.notify_one();
-  }
+  void wait(const Completion& ticket);
 
  private:
   /// Spins briefly, then sleeps, because the progress thread may need this core. It needs no deadline: the waits inside
   /// the task have one.
-  void wait_for_thread(const Completion& ticket) {
-    const auto ready = [&] { return ticket.done() || !busy_.load(std::memory_order_relaxed); };
-    for (int round = 0; round < 64; ++round) {
-      if (ready()) return;
-      std::this_thread::yield();
-    }
-    std::unique_lock lock(mutex_);
-    over_.wait(lock, ready);
-  }
-  void run_tasks() {
-    for (;;) {
-      {
-        std::unique_lock lock(mutex_);
-        wake_.wait(lock, [this] { return stop_ || (first_ != nullptr && !busy_); });
-        if (first_ == nullptr) return;
-      }
-      if (const auto task = take()) run(*task);
-    }
-  }
+  void wait_for_thread(const Completion& ticket);
+  void run_tasks();
   /// Returns the next task for the caller to run, or null if there is none or another task is running.
-  [[nodiscard]] std::shared_ptr<ProgressTask> take() {
-    const std::lock_guard lock(mutex_);
-    if (busy_ || first_ == nullptr) return nullptr;
-    busy_ = true;
-    auto task = std::exchange(first_, nullptr);
-    first_ = std::move(task->next_);
-    if (first_ == nullptr) last_ = nullptr;
-    return task;
-  }
-  void run(ProgressTask& task) noexcept {
-    std::exception_ptr error;
-    try {
-      task.run();
-    } catch (...) {
-      error = std::current_exception();
-    }
-    {
-      const std::lock_guard lock(mutex_);
-      busy_ = false;
-      task.finish(std::move(error));
-    }
-    over_.notify_all();
-  }
-  [[nodiscard]] bool left() {
-    const std::lock_guard lock(mutex_);
-    return first_ != nullptr;
-  }
+  [[nodiscard]] std::shared_ptr<ProgressTask> take();
+  void run(ProgressTask& task) noexcept;
+  [[nodiscard]] bool left();
 
   std::mutex mutex_;
   std::atomic<int> waiting_{0};    // threads in `wait`
@@ -168,3 +99,7 @@ class ProgressThread {
 };
 
 }  // namespace distx::detail
+
+#ifndef DISTX_COMPILED
+#include "distx/comm/runtime/progress_thread_calls.hpp"
+#endif

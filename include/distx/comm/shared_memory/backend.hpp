@@ -2,8 +2,9 @@
 #pragma once
 #include <algorithm>
 
-#include "distx/comm/runtime/basic_communicator.hpp"
+#include "distx/comm/runtime/basic_communicator_calls.hpp"
 #include "distx/comm/runtime/operation_pool.hpp"
+#include "distx/comm/shared_memory/declaration.hpp"
 #include "distx/comm/shared_memory/messages.hpp"
 #include "distx/comm/shared_memory/run_collective.hpp"
 #include "distx/connect/connector.hpp"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/connect/connect.hpp"
+#include "distx/connect/detail/connect_url.hpp"
 #include "distx/connect/file/file_connector.hpp"
 
 namespace distx::detail::file {

@@ -2,7 +2,7 @@
 #pragma once
 #include <future>
 
-#include "distx/comm/runtime/basic_communicator.hpp"
+#include "distx/comm/runtime/basic_communicator_calls.hpp"
 #include "distx/comm/runtime/operation_pool.hpp"
 #include "distx/comm/shared_memory/heap_region.hpp"
 #include "distx/comm/shared_memory/messages.hpp"

@@ -5,9 +5,10 @@
 #include <memory>
 #include <vector>
 
-#include "distx/comm/runtime/basic_communicator.hpp"
+#include "distx/comm/runtime/basic_communicator_calls.hpp"
 #include "distx/comm/runtime/known_calls.hpp"
 #include "distx/comm/runtime/operation_pool.hpp"
+#include "distx/mpi/detail/declaration.hpp"
 #include "distx/mpi/detail/messages.hpp"
 #include "distx/mpi/detail/ordered_calls.hpp"
 #include "distx/mpi/options.hpp"

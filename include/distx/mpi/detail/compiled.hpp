@@ -15,45 +15,34 @@ DISTX_COMPILED template MpiCommunicator::MpiCommunicator(MpiConnector&, const Mp
 
 namespace distx::detail {
 
-DISTX_COMPILED template void mpi::Backend::execute(const AllReduce<AnyElement, AnyOp>&);
-DISTX_COMPILED template void mpi::Backend::execute(const Reduce<AnyElement, AnyOp>&);
-DISTX_COMPILED template void mpi::Backend::execute(const Broadcast<AnyElement>&);
-DISTX_COMPILED template void mpi::Backend::execute(const AllGather<AnyElement>&);
-DISTX_COMPILED template void mpi::Backend::execute(const ReduceScatter<AnyElement, AnyOp>&);
-DISTX_COMPILED template void mpi::Backend::execute(const AllToAll<AnyElement>&);
-DISTX_COMPILED template void mpi::Backend::execute(const Gather<AnyElement>&);
-DISTX_COMPILED template void mpi::Backend::execute(const Scatter<AnyElement>&);
-DISTX_COMPILED template void mpi::Backend::execute(const Send<AnyElement>&);
-DISTX_COMPILED template void mpi::Backend::execute(const Receive<AnyElement>&);
-DISTX_COMPILED template void mpi::Backend::execute(const SendReceive<AnyElement>&);
-DISTX_COMPILED template void mpi::Backend::execute(const Barrier<Host>&);
-DISTX_COMPILED template std::shared_ptr<Operation<Host>> mpi::Backend::start(
-    const std::shared_ptr<CommunicatorState<mpi::Backend>>&, const AllReduce<AnyElement, AnyOp>&, HostStream);
-DISTX_COMPILED template std::shared_ptr<Operation<Host>> mpi::Backend::start(
-    const std::shared_ptr<CommunicatorState<mpi::Backend>>&, const Reduce<AnyElement, AnyOp>&, HostStream);
-DISTX_COMPILED template std::shared_ptr<Operation<Host>> mpi::Backend::start(
-    const std::shared_ptr<CommunicatorState<mpi::Backend>>&, const Broadcast<AnyElement>&, HostStream);
-DISTX_COMPILED template std::shared_ptr<Operation<Host>> mpi::Backend::start(
-    const std::shared_ptr<CommunicatorState<mpi::Backend>>&, const AllGather<AnyElement>&, HostStream);
-DISTX_COMPILED template std::shared_ptr<Operation<Host>> mpi::Backend::start(
-    const std::shared_ptr<CommunicatorState<mpi::Backend>>&, const ReduceScatter<AnyElement, AnyOp>&, HostStream);
-DISTX_COMPILED template std::shared_ptr<Operation<Host>> mpi::Backend::start(
-    const std::shared_ptr<CommunicatorState<mpi::Backend>>&, const AllToAll<AnyElement>&, HostStream);
-DISTX_COMPILED template std::shared_ptr<Operation<Host>> mpi::Backend::start(
-    const std::shared_ptr<CommunicatorState<mpi::Backend>>&, const Gather<AnyElement>&, HostStream);
-DISTX_COMPILED template std::shared_ptr<Operation<Host>> mpi::Backend::start(
-    const std::shared_ptr<CommunicatorState<mpi::Backend>>&, const Scatter<AnyElement>&, HostStream);
-DISTX_COMPILED template std::shared_ptr<Operation<Host>> mpi::Backend::start(
-    const std::shared_ptr<CommunicatorState<mpi::Backend>>&, const Send<AnyElement>&, HostStream);
-DISTX_COMPILED template std::shared_ptr<Operation<Host>> mpi::Backend::start(
-    const std::shared_ptr<CommunicatorState<mpi::Backend>>&, const Receive<AnyElement>&, HostStream);
-DISTX_COMPILED template std::shared_ptr<Operation<Host>> mpi::Backend::start(
-    const std::shared_ptr<CommunicatorState<mpi::Backend>>&, const SendReceive<AnyElement>&, HostStream);
-DISTX_COMPILED template std::shared_ptr<Operation<Host>> mpi::Backend::start(
-    const std::shared_ptr<CommunicatorState<mpi::Backend>>&, const Barrier<Host>&, HostStream);
+DISTX_COMPILED template AnyConnector mpi::connect_by_mpi<MpiConnector>(int&, char**&);
 
+using MpiBase = BasicCommunicator<MpiCommunicator, mpi::Backend>;
+DISTX_COMPILED template void MpiBase::execute(const AllReduce<AnyElement, AnyOp>&);
+DISTX_COMPILED template void MpiBase::execute(const Reduce<AnyElement, AnyOp>&);
+DISTX_COMPILED template void MpiBase::execute(const Broadcast<AnyElement>&);
+DISTX_COMPILED template void MpiBase::execute(const AllGather<AnyElement>&);
+DISTX_COMPILED template void MpiBase::execute(const ReduceScatter<AnyElement, AnyOp>&);
+DISTX_COMPILED template void MpiBase::execute(const AllToAll<AnyElement>&);
+DISTX_COMPILED template void MpiBase::execute(const Gather<AnyElement>&);
+DISTX_COMPILED template void MpiBase::execute(const Scatter<AnyElement>&);
+DISTX_COMPILED template void MpiBase::execute(const Send<AnyElement>&);
+DISTX_COMPILED template void MpiBase::execute(const Receive<AnyElement>&);
+DISTX_COMPILED template void MpiBase::execute(const SendReceive<AnyElement>&);
+DISTX_COMPILED template void MpiBase::execute(const Barrier<Host>&);
+DISTX_COMPILED template Pending<Host> MpiBase::start(const AllReduce<AnyElement, AnyOp>&, HostStream);
+DISTX_COMPILED template Pending<Host> MpiBase::start(const Reduce<AnyElement, AnyOp>&, HostStream);
+DISTX_COMPILED template Pending<Host> MpiBase::start(const Broadcast<AnyElement>&, HostStream);
+DISTX_COMPILED template Pending<Host> MpiBase::start(const AllGather<AnyElement>&, HostStream);
+DISTX_COMPILED template Pending<Host> MpiBase::start(const ReduceScatter<AnyElement, AnyOp>&, HostStream);
+DISTX_COMPILED template Pending<Host> MpiBase::start(const AllToAll<AnyElement>&, HostStream);
+DISTX_COMPILED template Pending<Host> MpiBase::start(const Gather<AnyElement>&, HostStream);
+DISTX_COMPILED template Pending<Host> MpiBase::start(const Scatter<AnyElement>&, HostStream);
+DISTX_COMPILED template Pending<Host> MpiBase::start(const Send<AnyElement>&, HostStream);
+DISTX_COMPILED template Pending<Host> MpiBase::start(const Receive<AnyElement>&, HostStream);
+DISTX_COMPILED template Pending<Host> MpiBase::start(const SendReceive<AnyElement>&, HostStream);
+DISTX_COMPILED template Pending<Host> MpiBase::start(const Barrier<Host>&, HostStream);
 DISTX_COMPILED template class BasicCommunicator<MpiCommunicator, mpi::Backend>;
 DISTX_COMPILED template class CommunicatorModel<MpiCommunicator>;
-DISTX_COMPILED template AnyConnector mpi::connect_by_mpi<MpiConnector>(int&, char**&);
 
 }  // namespace distx::detail

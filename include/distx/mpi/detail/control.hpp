@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "distx/connect/detail/local_failure_channel.hpp"
 #include "distx/connect/failure_channel.hpp"
 #include "distx/core/detail/revocation_reason.hpp"
 #include "distx/mpi/detail/check.hpp"

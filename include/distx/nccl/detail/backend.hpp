@@ -4,7 +4,7 @@
 #include <memory>
 #include <thread>
 
-#include "distx/comm/runtime/basic_communicator.hpp"
+#include "distx/comm/runtime/basic_communicator_calls.hpp"
 #include "distx/comm/runtime/known_calls.hpp"
 #include "distx/nccl/detail/comm_set.hpp"
 #include "distx/nccl/detail/messages.hpp"

@@ -20,12 +20,8 @@ DISTX_COMPILED template class ExponentialAverage<Host>;
 
 namespace distx::detail {
 
-DISTX_COMPILED template class TrainingEngine<Host>;
 DISTX_COMPILED template class EngineOwner<Host>;
-DISTX_COMPILED template class MemoryPool<Host>;
-DISTX_COMPILED template class GradientReducer<Host>;
-DISTX_COMPILED template class OptimizerShards<Host>;
-DISTX_COMPILED template class WeightGatherer<Host>;
+DISTX_COMPILED template class Evaluation<Host>;
 DISTX_COMPILED template AnyOptimizer<Host> any_optimizer<Host>(const SGD&);
 DISTX_COMPILED template AnyOptimizer<Host> any_optimizer<Host>(const AdamW&);
 DISTX_COMPILED template AnyOptimizer<Host> any_optimizer<Host>(const LAMB&);

@@ -1,12 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <concepts>
-#include <ranges>
+#include <iterator>
+#include <type_traits>
 
 #include "distx/comm/detail/arguments.hpp"
 
 // Conversions of users' arrays to Span: everything that a collective takes, and all else with data() and size().
 namespace distx::detail {
+
+// std::ranges::range without <ranges>, which takes a tenth of a second to compile.
+namespace iteration {
+
+using std::begin, std::end;
+
+template <class A>
+concept Range = requires(A& range) {
+  { begin(range) != end(range) } -> std::convertible_to<bool>;
+};
+template <Range A>
+using iterated_t = std::iter_value_t<decltype(begin(std::declval<A&>()))>;
+
+}  // namespace iteration
 
 template <class A>
 concept GivesSpan = requires(A& array) {
@@ -57,8 +72,8 @@ using contiguous_space_t = typename contiguous_t<A>::space;
 
 /// An array whose elements outlive the expression: not a temporary container.
 template <class A>
-concept Stays = std::is_lvalue_reference_v<A> || is_span<std::remove_cvref_t<A>> || !std::ranges::range<A> ||
-                std::ranges::borrowed_range<A>;
+concept Stays = std::is_lvalue_reference_v<A> || is_span<std::remove_cvref_t<A>> || !iteration::Range<A> ||
+                std::ranges::enable_borrowed_range<std::remove_cvref_t<A>>;
 
 /// A writable array of floating-point elements that stays in place.
 template <class A>

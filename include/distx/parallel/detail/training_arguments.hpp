@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <ranges>
-
+#include "distx/parallel/detail/contiguous.hpp"
 #include "distx/parallel/parameter.hpp"
 #include "distx/parallel/parameter_ref.hpp"
 
@@ -22,7 +21,7 @@ inline constexpr bool is_parameter_pointer =
     std::is_pointer_v<A> && is_parameter<std::remove_cv_t<std::remove_pointer_t<A>>>;
 
 template <class A>
-concept RangeOfRefs = std::ranges::range<A> && is_parameter_ref<std::ranges::range_value_t<A>>;
+concept RangeOfRefs = iteration::Range<A> && is_parameter_ref<iteration::iterated_t<A>>;
 
 /// The element type of a ParameterRef, a Parameter or a pointer to one.
 template <class P>
@@ -37,13 +36,13 @@ struct parameter_element<P<T, S>> {
 /// A range of parameters that are all of float or double.
 template <class A>
 concept RangeOfLongFloats =
-    std::ranges::range<A> &&
-    (is_parameter_ref<std::ranges::range_value_t<A>> || is_parameter<std::ranges::range_value_t<A>> ||
-     is_parameter_pointer<std::ranges::range_value_t<A>>) &&
-    !parameter_element<std::remove_cv_t<std::remove_pointer_t<std::ranges::range_value_t<A>>>>::is_short;
+    iteration::Range<A> &&
+    (is_parameter_ref<iteration::iterated_t<A>> || is_parameter<iteration::iterated_t<A>> ||
+     is_parameter_pointer<iteration::iterated_t<A>>) &&
+    !parameter_element<std::remove_cv_t<std::remove_pointer_t<iteration::iterated_t<A>>>>::is_short;
 
 /// A range of what `ready` takes.
 template <class A>
-concept ListOfReady = std::ranges::range<A> && !FloatingElement<std::remove_cv_t<std::ranges::range_value_t<A>>>;
+concept ListOfReady = iteration::Range<A> && !FloatingElement<std::remove_cv_t<iteration::iterated_t<A>>>;
 
 }  // namespace distx::detail

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <exception>
 
+#include "distx/connect/detail/local_failure_channel.hpp"
 #include "distx/connect/failure_channel.hpp"
 #include "distx/connect/file/detail/rendezvous.hpp"
 #include "distx/connect/self.hpp"

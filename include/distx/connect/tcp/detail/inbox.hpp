@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "distx/connect/detail/local_failure_channel.hpp"
 #include "distx/connect/failure_channel.hpp"
 #include "distx/connect/tcp/detail/frame.hpp"
 #include "distx/core/deadline.hpp"

@@ -10,7 +10,7 @@
 #include "distx/parallel/detail/engine/step_options_check.hpp"
 #include "distx/parallel/detail/engine/step_state.hpp"
 #include "distx/parallel/detail/engine/training_buckets.hpp"
-#include "distx/parallel/unsharded.hpp"
+#include "distx/parallel/detail/engine/unsharded_calls.hpp"
 
 namespace distx::detail {
 

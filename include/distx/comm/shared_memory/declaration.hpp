@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include "distx/comm/runtime/basic_communicator.hpp"
+
+namespace distx::detail {
+
+namespace shared_memory {
+
+class Backend;
+
+}  // namespace shared_memory
+
+template <>
+struct BackendTraits<shared_memory::Backend> : WholeHostBackend {};
+
+}  // namespace distx::detail

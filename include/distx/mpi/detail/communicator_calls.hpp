@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <climits>
+#include <string>
+
+#include "distx/core/detail/inline.hpp"
+#include "distx/mpi/communicator.hpp"
+#include "distx/mpi/detail/backend.hpp"
+#include "distx/mpi/detail/connector_calls.hpp"
+
+namespace distx {
+
+static_assert(Communicator<MpiCommunicator>);
+
+DISTX_INLINE MpiCommunicator::MpiCommunicator(std::shared_ptr<detail::mpi::Session> session, const MpiOptions& options)
+    : Base(made(std::move(session), options)) {}
+DISTX_INLINE MpiCommunicator MpiCommunicator::from_native_handle(MPI_Comm comm, const MpiOptions& options) {
+  return MpiCommunicator(std::make_shared<detail::mpi::Session>(comm, options.deadline), options);
+}
+DISTX_INLINE MPI_Comm MpiCommunicator::native_handle() const noexcept { return backend_of().native_handle(); }
+DISTX_INLINE bool MpiCommunicator::serves_threads() {
+  return boost::mpi::environment::thread_level() == detail::mpi::ThreadLevel::multiple;
+}
+
+DISTX_INLINE auto MpiCommunicator::made(std::shared_ptr<detail::mpi::Session> session,
+                                        const MpiOptions& options) -> std::shared_ptr<State> {
+  const auto context = session->where("MpiCommunicator");
+  if (options.max_count < 1 || options.max_count > INT_MAX)
+    throw InvalidArgument(
+        "invalid max_count " + std::to_string(options.max_count) + ": must be in [1, " + std::to_string(INT_MAX) + "]",
+        context);
+  session->barrier("MpiCommunicator");
+  auto comm = detail::mpi::duplicate(session->comm(), context);
+  return std::make_shared<State>(std::move(session), std::move(comm), options);
+}
+
+DISTX_INLINE std::shared_ptr<detail::mpi::Session> MpiCommunicator::session_of(AnyConnector& connector) {
+  if (auto* const known = connector.target<MpiConnector>(); known != nullptr) return known->session();
+  return session_of_one(connector.rank(), connector.size());
+}
+DISTX_INLINE std::shared_ptr<detail::mpi::Session> MpiCommunicator::session_of_one(int rank, int size) {
+  if (size != 1)
+    throw ConnectError("these " + std::to_string(size) +
+                           " ranks were not started by MPI; start the program with mpirun and use connect() or an "
+                           "MpiConnector, or use ThreadCommunicator for ranks that are threads",
+                       {.operation = "MpiCommunicator", .backend = "mpi", .rank = rank, .size = size});
+  return detail::mpi::alone();
+}
+
+}  // namespace distx

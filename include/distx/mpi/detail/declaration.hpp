@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include "distx/comm/runtime/basic_communicator.hpp"
+
+namespace distx::detail {
+
+namespace mpi {
+
+class Backend;
+class Session;
+
+}  // namespace mpi
+
+template <>
+struct BackendTraits<mpi::Backend> : WholeHostBackend {};
+
+}  // namespace distx::detail
