@@ -19,7 +19,7 @@ constexpr int most_ahead = 15;  // calls
 
 /// Runs `f(comm, order)` on thread ranks; `order` counts the events of the test.
 template <class F>
-std::vector<Outcome> outcomes(int ranks, F f, distx::Timeout deadline = 1min) {
+std::vector<Outcome> outcomes_of(int ranks, F f, distx::Timeout deadline = 1min) {
   std::vector<Outcome> all(static_cast<std::size_t>(ranks));
   std::atomic<int> order{0};
   distx::spawn(distx::threads(ranks, 2min), [&](distx::ThreadConnector& connector) {
@@ -34,7 +34,7 @@ void wait_for(const std::atomic<int>& order, int value) {
 }
 
 TEST_CASE("ranks that need nothing of the others return from small rooted collectives without them") {
-  const auto all = outcomes(3, [](Comm& comm, std::atomic<int>& order) {
+  const auto all = outcomes_of(3, [](Comm& comm, std::atomic<int>& order) {
     const int me = comm.rank();
     const auto check = [&](int first, auto call) {
       // The ranks that need nothing enter first; the others follow only when those have returned.
@@ -64,7 +64,7 @@ TEST_CASE("ranks that need nothing of the others return from small rooted collec
 
 TEST_CASE("a root is at most 15 calls ahead of the slowest rank, and waits for it up to the deadline") {
   int returned = 0;
-  const auto all = outcomes(
+  const auto all = outcomes_of(
       2,
       [&](Comm& comm, std::atomic<int>& order) {
         distx::barrier(comm);
@@ -151,7 +151,7 @@ TEST_CASE("data of ranks that are ahead is valid until the others have read it")
 
 TEST_CASE("a difference that is found later is a MismatchError on every rank that names the first call that differs") {
   // Both ranks are roots of their broadcasts, and return.
-  const auto all = outcomes(2, [](Comm& comm, std::atomic<int>&) {
+  const auto all = outcomes_of(2, [](Comm& comm, std::atomic<int>&) {
     float value = 1;
     distx::broadcast(comm, value, comm.rank());
     for (int i = 0; i < 3; ++i) distx::reduce(comm, value, value, distx::sum, 1 - comm.rank());
@@ -166,7 +166,7 @@ TEST_CASE("a difference that is found later is a MismatchError on every rank tha
 }
 
 TEST_CASE("a rank that is ahead throws MismatchError once, then RevokedError") {
-  const auto all = outcomes(3, [](Comm& comm, std::atomic<int>& order) {
+  const auto all = outcomes_of(3, [](Comm& comm, std::atomic<int>& order) {
     float value = 1;
     if (comm.rank() == 1) {
       wait_for(order, 1);

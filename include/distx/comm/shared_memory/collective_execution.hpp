@@ -91,6 +91,19 @@ class CollectiveExecution {
     line.step.store(step_of(number_, 0), std::memory_order_release);
   }
 
+  /// Takes the cache lines of the next call, presumably of the same size, from the ranks that have read them, while
+  /// this rank waits: publishing the call is then a matter of this core's cache.
+  void take_next_lines() noexcept {
+    if (workspace.finished + control_.ring() <= number_) return;  // may still be read
+    control_.published(self.rank, queue_, number_ + 1).line.step.store(0, std::memory_order_relaxed);
+    next_lines(self.rank, [](std::byte* line) { *line = {}; });
+  }
+  /// Prefetches the cache lines of another rank's next call, which it has perhaps published.
+  void prefetch_next(int r) const noexcept {
+    __builtin_prefetch(&control_.published(r, queue_, number_ + 1).line);
+    next_lines(r, [](const std::byte* line) { __builtin_prefetch(line); });
+  }
+
   /// Returns whether this rank's part of the call is done once it has published it: the others need nothing else of it,
   /// and it needs nothing of them.
   [[nodiscard]] bool is_done() const noexcept {
@@ -226,6 +239,15 @@ class CollectiveExecution {
   /// Returns the memory in which a rank publishes small data.
   [[nodiscard]] std::byte* inlined(int r, CallLine& line) const noexcept {
     return line.shown == CallLine::Shown::here ? line.tiny : control_.inlined(r, queue_, number_);
+  }
+  /// Calls `f` with each cache line in which a rank will publish data if its next call is as large as this one.
+  template <class F>
+  void next_lines(int r, F&& f) const noexcept {
+    const CallLine& line = control_.published(r, queue_, number_).line;
+    if (line.shown != CallLine::Shown::in_slot) return;
+    std::byte* const next = control_.inlined(r, queue_, number_ + 1);
+    const std::size_t bytes = line.inlined_count * element_width(call);
+    for (std::size_t offset = 0; offset < bytes; offset += alignment_bytes) f(next + offset);
   }
   bool publish_counts(calls::Counts counts, std::size_t side) noexcept {
     std::copy(counts.begin(), counts.end(), control_.row(self.rank, queue_, number_, side));

@@ -62,6 +62,7 @@ void run_collective(SharedRegion& region, CallQueue queue, const Call& call, con
                     CallWorkspace& workspace) {
   const ErrorContext context = self.context(call);
   if (region.revoked()) region.throw_revoked(context);
+  region.ring(queue, self.rank);
   CollectiveExecution<Call> x(region, queue, call, self, workspace);
   const std::uint64_t number = x.number();
   make_room(region, queue, self.rank, number, workspace, context);
@@ -79,9 +80,12 @@ void run_collective(SharedRegion& region, CallQueue queue, const Call& call, con
       detail::check_own_block(call, workspace.seen, self.rank, context);
       return detail::complete_inlined(call, self, workspace.seen, workspace.sources);
     }
+    x.take_next_lines();
     if constexpr (detail::CallTraits<Call>::root_sends) {
       if (self.rank != call.root) {
-        region.await(queue, self.rank, step, context, [&](int r) { return r == call.root; }, published);
+        const bool behind =
+            region.await(queue, self.rank, step, context, [&](int r) { return r == call.root; }, published);
+        if (behind) x.prefetch_next(call.root);
         check(call.root);
         if (x.look_at_root()) {
           detail::check_own_block(call, workspace.seen, self.rank, context);
@@ -89,7 +93,10 @@ void run_collective(SharedRegion& region, CallQueue queue, const Call& call, con
         }
       }
     }
-    region.await(queue, self.rank, step, context, AllRanks{}, published);
+    const bool behind = region.await(queue, self.rank, step, context, AllRanks{}, published);
+    if (detail::CallTraits<Call>::rooted && behind)
+      for (int other = 0; other < self.size; ++other)
+        if (other != self.rank) x.prefetch_next(other);
   }
   for (int other = 0; other < self.size; ++other) check(other);
   workspace.finished = number - 1;

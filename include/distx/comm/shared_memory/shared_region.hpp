@@ -105,19 +105,24 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
   /// @}
 
   /// Takes a step, which the other ranks observe, without waiting for them. @pre there is no tree
+  ///
+  /// The store is not ordered before the look for sleepers, which would take as long as the whole call: a rank that
+  /// falls asleep at just that moment is woken by `ring`, which this rank calls before it waits and in its next call.
   void take_step(CallQueue queue, int rank, std::uint64_t step) noexcept {
-    CallSlot& mine = control_.channel(rank, queue);
-    mine.step.store(step, std::memory_order_seq_cst);
-    mine.bell.ring(parking_);
+    control_.channel(rank, queue).step.store(step, std::memory_order_release);
+    ring(queue, rank);
   }
-  /// Waits until every rank has taken a step, or the ranks for which `joins(rank)`.
+  /// Wakes the ranks that wait for this one.
+  void ring(CallQueue queue, int rank) noexcept { control_.channel(rank, queue).bell.ring(parking_); }
+  /// Waits until every rank has taken a step, or the ranks for which `joins(rank)`. Returns whether all had taken it
+  /// before the wait.
   template <class Joins = AllRanks>
-  void await(CallQueue queue, int rank, std::uint64_t step, const ErrorContext& context, Joins&& joins = {}) {
-    await(queue, rank, step, context, joins, [&](int other) { return has_taken(queue, other, step); });
+  bool await(CallQueue queue, int rank, std::uint64_t step, const ErrorContext& context, Joins&& joins = {}) {
+    return await(queue, rank, step, context, joins, [&](int other) { return has_taken(queue, other, step); });
   }
   /// The same, if `there(other)` says whether another rank has taken it.
   template <class Joins, class There>
-  void await(CallQueue queue, int rank, std::uint64_t step, const ErrorContext& context, Joins&& joins, There&& there) {
+  bool await(CallQueue queue, int rank, std::uint64_t step, const ErrorContext& context, Joins&& joins, There&& there) {
     // Ranks that take turns on a core arrive in turn: a rank that waits for the one before it first sleeps only once.
     int passed = 0;
     const auto awaited = [&] { return (rank + size() - 1 - passed) % size(); };
@@ -125,7 +130,8 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
       while (passed + 1 < size() && (!joins(awaited()) || there(awaited()))) ++passed;
       return passed + 1 >= size();
     };
-    if (all()) return;
+    if (all()) return true;
+    ring(queue, rank);
     LivenessProbe look(probe_interval());
     const auto late = [&] { return missing(queue, rank, step, joins); };
     const auto lost = [&] {
@@ -135,6 +141,7 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
     const auto bell = [&]() -> detail::Bell& { return control_.channel(awaited(), queue).bell; };
     const WaitGuard waits(control_.channel(rank, queue));
     wait(context, all, late, lost, detail::SleepOn{bell, probe_interval(), parking_});
+    return false;
   }
   /// Takes a step and waits until every rank has taken it, or the ranks for which `joins(rank)`.
   template <class Joins = AllRanks>
