@@ -69,16 +69,7 @@ class BasicCommunicator {
   template <ErasableCall Call>
     requires BackendExecutes<Backend, erased_t<Call>>
   void execute(const Call& call) {
-    const auto erased = erase(call);
-    FlightScope flight(state_->flight.begin(erased));
-    try {
-      validate(erased, backend_of().self());
-      backend_of().execute(erased);
-    } catch (...) {
-      state_->give_up_for_exception();
-      throw;
-    }
-    flight.complete();
+    execute_erased(erase(call));
   }
   /// Starts a call after what is enqueued on the stream `after`.
   template <ErasableCall Call>
@@ -165,6 +156,19 @@ class BasicCommunicator {
   [[nodiscard]] Backend& backend_of() const noexcept { return state_->backend; }
 
  private:
+  template <class Erased>
+  void execute_erased(const Erased& call) {
+    FlightScope flight(state_->flight.begin(call));
+    try {
+      validate(call, backend_of().self());
+      backend_of().execute(call);
+    } catch (...) {
+      state_->give_up_for_exception();
+      throw;
+    }
+    flight.complete();
+  }
+
   std::shared_ptr<State> state_;
 };
 

@@ -65,7 +65,7 @@ class CollectiveExecution {
     own_send_ = mine.send;
     own_receive_ = mine.receive;
 
-    post.fingerprint = fingerprint(call);
+    new (&post.fingerprint) calls::Fingerprint(fingerprint(call));  // without a copy
     line.history = workspace.history = detail::mixed(workspace.history, detail::digest_of(post.fingerprint));
     post.send_count = mine.send_count;
     post.receive_count = mine.receive_count;

@@ -113,7 +113,10 @@ struct Extent {
 class SharedLayout {
  public:
   SharedLayout(std::byte* base, int size, const Extent& extent) noexcept
-      : extent_(extent), ranks_(static_cast<std::size_t>(size)), base_(base) {
+      : extent_(extent),
+        ranks_(static_cast<std::size_t>(size)),
+        ring_(ranks_ > most_without_tree ? 2 : ring_without_tree),
+        base_(base) {
     row_bytes_ = detail::round_up_to_lines(ranks_ * sizeof(std::size_t));
     blocks_ = detail::round_up_to_lines(sizeof(Header));
     nodes_ = blocks_ + ranks_ * sizeof(RankBlock);
@@ -145,7 +148,7 @@ class SharedLayout {
   [[nodiscard]] bool has_tree() const noexcept { return ranks_ > most_without_tree; }
   /// Returns the number of calls that a rank publishes before it reuses the memory of the first. Without a tree, a rank
   /// whose part of a call is done may be up to `ring() - 1` calls ahead of the others.
-  [[nodiscard]] std::size_t ring() const noexcept { return has_tree() ? 2 : ring_without_tree; }
+  [[nodiscard]] std::size_t ring() const noexcept { return ring_; }
   /// Counts a rank's arrival number `now` in the tree; returns whether it is the last. @pre has_tree()
   [[nodiscard]] bool climb(CallQueue queue, int r, std::uint64_t now) const noexcept {
     std::size_t index = static_cast<std::size_t>(r), members = ranks_;
@@ -201,7 +204,7 @@ class SharedLayout {
     return static_cast<std::size_t>(r) * 2 + static_cast<std::size_t>(queue);
   }
   [[nodiscard]] std::size_t in_ring(int r, CallQueue queue, std::uint64_t call) const noexcept {
-    return of_queue(r, queue) * ring() + call % ring();
+    return of_queue(r, queue) * ring_ + (call & (ring_ - 1));
   }
 
   static constexpr std::size_t most_without_tree = 8, fan_in = 16, ring_without_tree = 16;
@@ -213,6 +216,7 @@ class SharedLayout {
 
   Extent extent_;
   std::size_t ranks_;
+  std::size_t ring_;  // a power of two
   std::byte* base_;
   std::size_t row_bytes_, blocks_, nodes_, published_, rows_, inlined_, staging_, mailboxes_, reach_, bytes_;
 };
