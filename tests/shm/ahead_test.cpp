@@ -165,6 +165,23 @@ TEST_CASE("a difference that is found later is a MismatchError on every rank tha
   }
 }
 
+TEST_CASE("ranks that never wait for each other's data find a difference within 16 calls") {
+  std::array<int, 3> calls{};
+  const auto all = outcomes_of(3, [&](Comm& comm, std::atomic<int>&) {
+    float value = 1;
+    for (int& call = calls[static_cast<std::size_t>(comm.rank())];; ++call)
+      if (comm.rank() == 0)
+        distx::broadcast(comm, value, 0);
+      else
+        distx::reduce(comm, value, value, distx::sum, 0);
+  });
+  for (const std::size_t rank : {0u, 1u, 2u}) {
+    CAPTURE(all[rank].words);
+    CHECK(all[rank].type == "MismatchError");
+    CHECK(calls[rank] <= most_ahead + 1);
+  }
+}
+
 TEST_CASE("a rank that is ahead throws MismatchError once, then RevokedError") {
   const auto all = outcomes_of(3, [](Comm& comm, std::atomic<int>& order) {
     float value = 1;

@@ -65,8 +65,10 @@ class CollectiveExecution {
     own_send_ = mine.send;
     own_receive_ = mine.receive;
 
+    line.step.store(0, std::memory_order_relaxed);
     new (&post.fingerprint) calls::Fingerprint(fingerprint(call));  // without a copy
-    line.history = workspace.history = detail::mixed(workspace.history, detail::digest_of(post.fingerprint));
+    workspace.history = detail::mixed(workspace.history, detail::digest_of(post.fingerprint));
+    line.history.store(workspace.history, std::memory_order_release);  // after the step is 0
     post.send_count = mine.send_count;
     post.receive_count = mine.receive_count;
     post.has_send_counts = publish_counts(mine.send_counts, 0);

@@ -16,39 +16,48 @@ class AccessGuard {
   CallSlot& slot_;
 };
 
-/// Compares this rank's calls up to `call` with those of another rank that has made as many.
+/// Compares this rank's calls up to `call` with those of another rank that has made it, if both still publish it: of
+/// two ranks, the one that is ahead finds the other's.
+/// @param latest  the call that this rank is in
 /// @throws MismatchError if they differ
 inline void check_consistency(SharedRegion& region, CallQueue queue, int rank, int other, std::uint64_t call,
-                              const ErrorContext& context) {
-  const auto of = [&](int r, std::uint64_t number) -> PublishedCall& {
+                              std::uint64_t latest, const ErrorContext& context) {
+  const auto of = [&](int r, std::uint64_t number) -> const PublishedCall& {
     return region.control().published(r, queue, number);
   };
-  if (of(other, call).line.history == of(rank, call).line.history) return;
-  // The first call that differs, if both ranks still publish it.
-  const std::uint64_t ring = region.control().ring();
-  for (std::uint64_t number = call > ring ? call - ring + 1 : 1; number <= call; ++number) {
+  const auto differs = [&](std::uint64_t number) {
     const CallLine& theirs = of(other, number).line;
-    if (theirs.step.load(std::memory_order_acquire) != step_of(number, 0) ||
-        theirs.history == of(rank, number).line.history)
-      continue;
-    const calls::Fingerprint& mine = of(rank, number).rest.fingerprint;
-    const std::string words = difference(mine, of(other, number).rest.fingerprint, other);
-    if (number == call) throw MismatchError(words, context);
-    throw MismatchError(std::string("in the ") + mine.name + " called in line " +
-                            std::to_string(of(rank, number).rest.line) + ", " + words,
-                        context);
-  }
-  throw MismatchError("an earlier call of rank " + std::to_string(other) + " differs from this rank's", context);
+    const auto published = [&] { return theirs.step.load(std::memory_order_acquire) == step_of(number, 0); };
+    if (!published()) return false;
+    const std::uint64_t history = theirs.history.load(std::memory_order_acquire);
+    return history != of(rank, number).line.history.load(std::memory_order_relaxed) && published();
+  };
+  if (!differs(call)) return;
+  // The first call that differs, among those that are still published.
+  const std::uint64_t ring = region.control().ring();
+  std::uint64_t first = call > ring ? call - ring + 1 : 1;
+  while (first < call && !differs(first)) ++first;
+  const PublishedCall& mine = of(rank, first);
+  std::string words = difference(mine.rest.fingerprint, of(other, first).rest.fingerprint, other);
+  if (mine.rest.fingerprint == of(other, first).rest.fingerprint)
+    words = "an earlier call of rank " + std::to_string(other) + " differs from this rank's";
+  else if (first != latest)
+    words = std::string("in the ") + mine.rest.fingerprint.name + " called in line " + std::to_string(mine.rest.line) +
+            ", " + words;
+  throw MismatchError(words, context);
 }
 
 /// Waits until the memory that call `number` is published in is free: every rank has completed the call that was there
-/// before. A rank that had to wait makes room for several calls.
+/// before. A rank that had to wait makes room for several calls, and compares them: it may never wait for data.
 inline void make_room(SharedRegion& region, CallQueue queue, int rank, std::uint64_t number, CallWorkspace& workspace,
                       const ErrorContext& context) {
   const std::uint64_t ring = region.control().ring();
   if (number <= ring || workspace.finished >= number - ring) return;
-  region.await(queue, rank, step_of(number - ring / 2, 0), context);
-  workspace.finished = number - ring / 2 - 1;
+  const std::uint64_t entered = number - ring / 2;
+  region.await(queue, rank, step_of(entered, 0), context);
+  workspace.finished = entered - 1;
+  for (int other = 0; other < region.size(); ++other)
+    if (other != rank) check_consistency(region, queue, rank, other, entered, number, context);
 }
 
 /// Runs one rank's side of a collective; returns when this rank's part is done.
@@ -68,7 +77,7 @@ void run_collective(SharedRegion& region, CallQueue queue, const Call& call, con
   make_room(region, queue, self.rank, number, workspace, context);
   x.publish();
   std::uint64_t step = step_of(number, 0);
-  const auto check = [&](int other) { check_consistency(region, queue, self.rank, other, number, context); };
+  const auto check = [&](int other) { check_consistency(region, queue, self.rank, other, number, number, context); };
   if (region.control().has_tree()) {
     region.arrive(queue, self.rank, step, context);
   } else {
