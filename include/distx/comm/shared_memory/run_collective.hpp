@@ -71,7 +71,6 @@ void run_collective(SharedRegion& region, CallQueue queue, const Call& call, con
                     CallWorkspace& workspace) {
   const ErrorContext context = self.context(call);
   if (region.revoked()) region.throw_revoked(context);
-  region.ring(queue, self.rank);
   CollectiveExecution<Call> x(region, queue, call, self, workspace);
   const std::uint64_t number = x.number();
   make_room(region, queue, self.rank, number, workspace, context);

@@ -105,15 +105,11 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
   /// @}
 
   /// Takes a step, which the other ranks observe, without waiting for them. @pre there is no tree
-  ///
-  /// The store is not ordered before the look for sleepers, which would take as long as the whole call: a rank that
-  /// falls asleep at just that moment is woken by `ring`, which this rank calls before it waits and in its next call.
   void take_step(CallQueue queue, int rank, std::uint64_t step) noexcept {
-    control_.channel(rank, queue).step.store(step, std::memory_order_release);
-    ring(queue, rank);
+    CallSlot& mine = control_.channel(rank, queue);
+    mine.step.store(step, std::memory_order_seq_cst);
+    mine.bell.ring(parking_);
   }
-  /// Wakes the ranks that wait for this one.
-  void ring(CallQueue queue, int rank) noexcept { control_.channel(rank, queue).bell.ring(parking_); }
   /// Waits until every rank has taken a step, or the ranks for which `joins(rank)`. Returns whether all had taken it
   /// before the wait.
   template <class Joins = AllRanks>
@@ -131,7 +127,6 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
       return passed + 1 >= size();
     };
     if (all()) return true;
-    ring(queue, rank);
     LivenessProbe look(probe_interval());
     const auto late = [&] { return missing(queue, rank, step, joins); };
     const auto lost = [&] {

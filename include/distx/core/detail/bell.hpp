@@ -49,7 +49,7 @@ struct Bell {
   std::atomic<std::uint32_t> rings{0};
   std::atomic<std::uint32_t> sleepers{0};
 
-  /// Wakes all sleepers, certainly if what they wait for was stored sequentially consistently.
+  /// Wakes all sleepers. @pre what they wait for was stored sequentially consistently
   void ring(const Parking& parking = in_process) noexcept {
     if (sleepers.load(std::memory_order_seq_cst) == 0) return;
     rings.fetch_add(1, std::memory_order_seq_cst);
