@@ -48,9 +48,9 @@ inline void check_consistency(SharedRegion& region, CallQueue queue, int rank, i
 }
 
 /// Waits until the memory that call `number` is published in is free: every rank has completed the call that was there
-/// before. A rank that had to wait makes room for several calls, and compares them: it may never wait for data.
-inline void make_room(SharedRegion& region, CallQueue queue, int rank, std::uint64_t number, CallWorkspace& workspace,
-                      const ErrorContext& context) {
+/// before. A rank that had to wait may publish several calls, and compares them: it may never wait for data.
+inline void await_reuse(SharedRegion& region, CallQueue queue, int rank, std::uint64_t number, CallWorkspace& workspace,
+                        const ErrorContext& context) {
   const std::uint64_t ring = region.control().ring();
   if (number <= ring || workspace.finished >= number - ring) return;
   const std::uint64_t entered = number - ring / 2;
@@ -73,7 +73,7 @@ void run_collective(SharedRegion& region, CallQueue queue, const Call& call, con
   if (region.revoked()) region.throw_revoked(context);
   CollectiveExecution<Call> x(region, queue, call, self, workspace);
   const std::uint64_t number = x.number();
-  make_room(region, queue, self.rank, number, workspace, context);
+  await_reuse(region, queue, self.rank, number, workspace, context);
   x.publish();
   std::uint64_t step = step_of(number, 0);
   const auto check = [&](int other) { check_consistency(region, queue, self.rank, other, number, number, context); };

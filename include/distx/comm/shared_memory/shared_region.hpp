@@ -104,7 +104,7 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
   virtual bool withdraw(MessageRequest& mine) noexcept = 0;
   /// @}
 
-  /// Takes a step, which the other ranks observe, without waiting for them. @pre there is no tree
+  /// Takes a step, which the other ranks observe, without waiting for them. @pre !control().has_tree()
   void take_step(CallQueue queue, int rank, std::uint64_t step) noexcept {
     CallSlot& mine = control_.channel(rank, queue);
     mine.step.store(step, std::memory_order_seq_cst);
