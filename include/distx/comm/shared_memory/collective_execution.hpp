@@ -109,6 +109,7 @@ class CollectiveExecution {
   /// Returns whether this rank's part of the call is done once it has published it: the others need nothing else of it,
   /// and it needs nothing of them.
   [[nodiscard]] bool is_done() const noexcept {
+    if (!control_.has_ranks_ahead()) return false;
     if constexpr (detail::CallTraits<Call>::root_sends)
       return self.rank == call.root && peer(self.rank).inlined;
     else if constexpr (detail::CallTraits<Call>::rooted)
@@ -167,7 +168,7 @@ class CollectiveExecution {
   /// Returns whether a rank takes part in the rounds: in a gather, those that have published their data do not.
   [[nodiscard]] bool joins_rounds(int r) const noexcept {
     if constexpr (Call::kind == calls::CollectiveKind::gather)
-      return r == call.root || !peer(r).inlined || control_.has_tree();
+      return r == call.root || !peer(r).inlined || !control_.has_ranks_ahead();
     else
       return r >= 0;
   }

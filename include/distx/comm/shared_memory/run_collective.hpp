@@ -90,7 +90,7 @@ void run_collective(SharedRegion& region, CallQueue queue, const Call& call, con
     }
     x.take_next_lines();
     if constexpr (detail::CallTraits<Call>::root_sends) {
-      if (self.rank != call.root) {
+      if (region.control().has_ranks_ahead() && self.rank != call.root) {
         const bool behind =
             region.await(queue, self.rank, step, context, [&](int r) { return r == call.root; }, published);
         if (behind) x.prefetch_next(call.root);

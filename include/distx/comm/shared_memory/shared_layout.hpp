@@ -115,7 +115,7 @@ class SharedLayout {
   SharedLayout(std::byte* base, int size, const Extent& extent) noexcept
       : extent_(extent),
         ranks_(static_cast<std::size_t>(size)),
-        ring_(ranks_ > most_without_tree ? 2 : ring_without_tree),
+        ring_(ranks_ > most_without_tree || extent.inline_bytes == 0 ? least_ring : longest_ring),
         base_(base) {
     row_bytes_ = detail::round_up_to_lines(ranks_ * sizeof(std::size_t));
     blocks_ = detail::round_up_to_lines(sizeof(Header));
@@ -146,9 +146,11 @@ class SharedLayout {
   [[nodiscard]] int size() const noexcept { return static_cast<int>(ranks_); }
   /// Returns whether ranks arrive by a tree. A few ranks read each other's words in less time.
   [[nodiscard]] bool has_tree() const noexcept { return ranks_ > most_without_tree; }
-  /// Returns the number of calls that a rank publishes before it reuses the memory of the first. Without a tree, a rank
-  /// whose part of a call is done may be up to `ring() - 1` calls ahead of the others.
+  /// Returns the number of calls that a rank publishes before it reuses the memory of the first.
   [[nodiscard]] std::size_t ring() const noexcept { return ring_; }
+  /// Returns whether a rank whose part of a call is done may be up to `ring() - 1` calls ahead of the others. That
+  /// takes slots for data, and steps that ranks need not take together.
+  [[nodiscard]] bool has_ranks_ahead() const noexcept { return ring_ > least_ring; }
   /// Counts a rank's arrival number `now` in the tree; returns whether it is the last. @pre has_tree()
   [[nodiscard]] bool climb(CallQueue queue, int r, std::uint64_t now) const noexcept {
     std::size_t index = static_cast<std::size_t>(r), members = ranks_;
@@ -207,7 +209,7 @@ class SharedLayout {
     return of_queue(r, queue) * ring_ + (call & (ring_ - 1));
   }
 
-  static constexpr std::size_t most_without_tree = 8, fan_in = 16, ring_without_tree = 16;
+  static constexpr std::size_t most_without_tree = 8, fan_in = 16, least_ring = 2, longest_ring = 16;
   static constexpr std::size_t nodes_of(std::size_t members) noexcept {
     std::size_t nodes = 0;
     while (members > 1) nodes += members = (members + fan_in - 1) / fan_in;
