@@ -30,7 +30,9 @@ std::vector<Outcome> outcomes_of(int ranks, F f, distx::Timeout deadline = 1min)
   return all;
 }
 void wait_for(const std::atomic<int>& order, int value) {
-  distx::detail::wait_until(1min, [&] { return order >= value; }, [] { return false; });
+  if (distx::detail::wait_until(
+          1min, [&] { return order >= value; }, [] { return false; }) != distx::detail::WaitEnd::ready)
+    throw std::runtime_error("no rank has returned");
 }
 
 TEST_CASE("ranks that need nothing of the others return from small rooted collectives without them") {
