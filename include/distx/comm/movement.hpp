@@ -34,6 +34,9 @@ auto scatter_call(Send& send, Receive& receive, int root, Counts counts, const h
 }  // namespace detail
 
 /// Copies the root's `buffer` to `buffer` on every rank; all have the same length.
+///
+/// Collective; blocks until this rank's buffer may be used. The root may return before the others have joined, also in
+/// `scatter`, and the other ranks in `gather` and `reduce`: not a barrier.
 template <class C, SpanArgument Buffer>
 void broadcast(C& comm, Buffer&& buffer, int root, detail::here location = detail::here::current()) {
   detail::execute(comm, detail::broadcast_call(buffer, root, location));

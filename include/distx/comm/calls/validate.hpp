@@ -305,15 +305,17 @@ template <Collective Call>
 
 namespace detail {
 
+/// Returns a hash of a hash and a number.
+constexpr std::uint64_t mixed(std::uint64_t hash, std::uint64_t part) noexcept {
+  hash = (hash ^ part) * 0x9e3779b97f4a7c15ull;
+  return hash ^ hash >> 29;
+}
 /// Returns a 64-bit hash of a fingerprint.
 inline std::uint64_t digest_of(const Fingerprint& f) noexcept {
   std::uint64_t hash = f.operation;
   const std::uint64_t flags = static_cast<std::uint64_t>(f.type) << 1 | static_cast<std::uint64_t>(f.in_place);
   const std::uint64_t sizes = static_cast<std::uint64_t>(f.element_bytes) << 32 | static_cast<std::uint32_t>(f.root);
-  for (const std::uint64_t part : {f.count, f.counts, f.op, sizes, flags}) {
-    hash = (hash ^ part) * 0x9e3779b97f4a7c15ull;
-    hash ^= hash >> 29;
-  }
+  for (const std::uint64_t part : {f.count, f.counts, f.op, sizes, flags}) hash = mixed(hash, part);
   return hash;
 }
 

@@ -90,15 +90,31 @@ template <Collective Call>
   }
 }
 
+/// Throws if a rank sends another number of elements than its peer receives.
+inline void check_block(int from, std::size_t sent, int to, std::size_t received, const ErrorContext& context) {
+  if (sent != received)
+    throw MismatchError("rank " + std::to_string(from) + " sends " + std::to_string(sent) + " elements to rank " +
+                            std::to_string(to) + ", which receives " + std::to_string(received),
+                        context);
+}
+
+/// Compares the size of this rank's block of a scatter with the root's; needs their views only.
+/// @throws MismatchError
+template <Collective Call>
+void check_own_block([[maybe_unused]] const Call& c, [[maybe_unused]] const std::vector<PeerView>& peers,
+                     [[maybe_unused]] int rank, [[maybe_unused]] const ErrorContext& context) {
+  if constexpr (Call::kind == CollectiveKind::scatter) {
+    const PeerView& root = peers[static_cast<std::size_t>(c.root)];
+    check_block(c.root, block_count(root.send_counts, root.receive_count, rank), rank, c.receive.size(), context);
+  }
+}
+
 /// Compares block sizes, which fingerprints do not contain; every rank checks all ranks, so all throw the same error.
 /// @throws MismatchError
 template <Collective Call>
 void check_blocks(const Call& c, const std::vector<PeerView>& peers, const ErrorContext& context) {
   const auto check = [&](int from, std::size_t sent, int to, std::size_t received) {
-    if (sent != received)
-      throw MismatchError("rank " + std::to_string(from) + " sends " + std::to_string(sent) + " elements to rank " +
-                              std::to_string(to) + ", which receives " + std::to_string(received),
-                          context);
+    check_block(from, sent, to, received, context);
   };
   const int size = static_cast<int>(peers.size());
   const auto peer = [&](int r) -> const PeerView& { return peers[static_cast<std::size_t>(r)]; };

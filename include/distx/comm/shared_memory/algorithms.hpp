@@ -76,12 +76,12 @@ inline void run_round(CollectiveExecution<calls::Gather<AnyElement>>& x, std::si
   const auto block = [&](int r) {
     return calls::block_offset(to.send_counts, to.send_count, r) * width + x.offset(round);
   };
-  if (to.receive != nullptr && !x.all_inlined()) {
-    copy_bytes(to.receive + block(me), x.source(me, root, round), x.piece(me, root, round));
-  } else if (me == root) {
-    for (int r = 0; r < x.self.size; ++r)
+  const bool together = to.receive != nullptr && !x.all_inlined();  // each rank in the rounds copies its own block
+  if (together && me != root) copy_bytes(to.receive + block(me), x.source(me, root, round), x.piece(me, root, round));
+  if (me != root) return;
+  for (int r = 0; r < x.self.size; ++r)
+    if (!together || r == me || !x.joins_rounds(r))
       copy_bytes(x.own_receive() + block(r), x.source(r, me, round), x.piece(r, me, round));
-  }
 }
 
 inline void run_round(CollectiveExecution<calls::Scatter<AnyElement>>& x, std::size_t round) {

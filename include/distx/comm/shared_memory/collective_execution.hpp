@@ -17,7 +17,9 @@ using detail::sends;
 
 /// The workspace of one rank's queue, kept between calls to avoid allocations.
 struct CallWorkspace {
-  std::size_t calls = 0;
+  std::uint64_t calls = 0;     ///< the number of the latest call
+  std::uint64_t history = 0;   ///< hash of the fingerprints of all calls
+  std::uint64_t finished = 0;  ///< a call that every rank has completed, and all before it
   std::vector<PeerView> seen;
   std::vector<const void*> sources;
   std::vector<void*> targets;
@@ -42,7 +44,7 @@ class CollectiveExecution {
                       CallWorkspace& kept)
       : call(made), self(rank), workspace(kept), region_(region), control_(region.control()), queue_(queue) {
     kept.seen.resize(static_cast<std::size_t>(rank.size));
-    parity_ = kept.calls++ % 2;
+    number_ = ++kept.calls;
   }
 
   const Call& call;
@@ -51,73 +53,93 @@ class CollectiveExecution {
 
   [[nodiscard]] const PeerView& peer(int r) const noexcept { return workspace.seen[static_cast<std::size_t>(r)]; }
 
+  [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
+
   /// Publishes this rank's call: small data whole, and the first round of data that only this rank can access.
   void publish() {
-    CallDescriptor& post = control_.channel(self.rank, queue_).posts[parity_];
+    PublishedCall& published = control_.published(self.rank, queue_, number_);
+    CallLine& line = published.line;
+    CallDescriptor& post = published.rest;
     PeerView& mine = workspace.seen[static_cast<std::size_t>(self.rank)];
     mine = detail::own_view(call, self.rank);
     own_send_ = mine.send;
     own_receive_ = mine.receive;
 
-    InlineDescriptor& inlined_call = control_.channel(self.rank, queue_).inlines[parity_];
-    post.fingerprint = fingerprint(call);
-    inlined_call.digest = detail::digest_of(post.fingerprint);
+    line.step.store(0, std::memory_order_relaxed);
+    new (&post.fingerprint) calls::Fingerprint(fingerprint(call));  // without a copy
+    workspace.history = detail::mixed(workspace.history, detail::digest_of(post.fingerprint));
+    line.history.store(workspace.history, std::memory_order_release);  // after the step is 0
     post.send_count = mine.send_count;
     post.receive_count = mine.receive_count;
     post.has_send_counts = publish_counts(mine.send_counts, 0);
     post.has_receive_counts = publish_counts(mine.receive_counts, 1);
     const std::size_t bytes = mine.send_count * element_width(call);
     mine.inlined = bytes <= control_.extent().inline_bytes;
-    inlined_call.shown = !mine.inlined                       ? InlineDescriptor::Shown::elsewhere
-                         : bytes <= sizeof inlined_call.tiny ? InlineDescriptor::Shown::here
-                                                             : InlineDescriptor::Shown::in_slot;
-    if (mine.inlined) inlined_call.inlined_count = static_cast<std::uint32_t>(mine.send_count);
+    line.shown = !mine.inlined               ? CallLine::Shown::elsewhere
+                 : bytes <= sizeof line.tiny ? CallLine::Shown::here
+                                             : CallLine::Shown::in_slot;
+    if (mine.inlined) line.inlined_count = static_cast<std::uint32_t>(mine.send_count);
     post.send = post.receive = {};
     if (!mine.inlined && sends(call, self.rank)) post.send = region_.address_of(mine.send, bytes);
     if constexpr (detail::CallTraits<Call>::reduces || Call::kind == calls::CollectiveKind::gather ||
                   Call::kind == calls::CollectiveKind::all_to_all || Call::kind == calls::CollectiveKind::broadcast)
       if (!mine.inlined || Call::kind == calls::CollectiveKind::gather)
         post.receive = region_.address_of(mine.receive, mine.receive_count * element_width(call));
-    if (mine.inlined && sends(call, self.rank)) copy_bytes(inlined(self.rank, inlined_call), mine.send, bytes);
+    if (mine.inlined && sends(call, self.rank)) copy_bytes(inlined(self.rank, line), mine.send, bytes);
     chunk_ = detail::CallTraits<Call>::blockwise ? staging_share() : control_.extent().staging_bytes;
     hidden_ = !mine.inlined && post.send.segment == 0;
     if (hidden_) staging(0);
     post.line = call.location.line();
-    control_.channel(self.rank, queue_).latest.store(static_cast<std::uint32_t>(parity_), std::memory_order_release);
+    line.step.store(step_of(number_, 0), std::memory_order_release);
+  }
+
+  /// Takes the cache lines of the next call, presumably of the same size, from the ranks that have read them, while
+  /// this rank waits: publishing the call is then a matter of this core's cache.
+  void take_next_lines() noexcept {
+    if (workspace.finished + control_.ring() <= number_) return;  // may still be read
+    control_.published(self.rank, queue_, number_ + 1).line.step.store(0, std::memory_order_relaxed);
+    next_lines(self.rank, [](std::byte* line) { *line = {}; });
+  }
+  /// Prefetches the cache lines of another rank's next call, which it has perhaps published.
+  void prefetch_next(int r) const noexcept {
+    __builtin_prefetch(&control_.published(r, queue_, number_ + 1).line);
+    next_lines(r, [](const std::byte* line) { __builtin_prefetch(line); });
+  }
+
+  /// Returns whether this rank's part of the call is done once it has published it: the others need nothing else of it,
+  /// and it needs nothing of them.
+  [[nodiscard]] bool is_done() const noexcept {
+    if (!control_.has_ranks_ahead()) return false;
+    if constexpr (detail::CallTraits<Call>::root_sends)
+      return self.rank == call.root && peer(self.rank).inlined;
+    else if constexpr (detail::CallTraits<Call>::rooted)
+      return self.rank != call.root && peer(self.rank).inlined;
+    else
+      return false;
+  }
+  /// Reads the root's post after the root has arrived, if the root sends; returns whether it holds all data.
+  [[nodiscard]] bool look_at_root() {
+    if constexpr (detail::CallTraits<Call>::root_sends) {
+      if (!look_at_line(call.root)) return false;
+      if constexpr (detail::CallTraits<Call>::exchanges_counts) look_at_rest(call.root);
+      return true;
+    } else {
+      return false;
+    }
   }
 
   /// Reads all ranks' posts after all ranks have arrived.
   void look() {
     all_inlined_ = true;
-    for (int r = 0; r < self.size; ++r) {
-      InlineDescriptor& inlined_call = control_.channel(r, queue_).inlines[parity_];
-      PeerView& seen = workspace.seen[static_cast<std::size_t>(r)];
-      seen.inlined = inlined_call.shown != InlineDescriptor::Shown::elsewhere;
-      if (seen.inlined) {
-        seen.send_count = inlined_call.inlined_count;
-        seen.send = inlined(r, inlined_call);
-      } else if (sends(call, r)) {
-        all_inlined_ = false;
-      }
-    }
+    for (int r = 0; r < self.size; ++r)
+      if (!look_at_line(r) && sends(call, r)) all_inlined_ = false;
     if (all_inlined_ && !detail::CallTraits<Call>::exchanges_counts) return;
     bool same_place = false;
     if constexpr (Call::kind == calls::CollectiveKind::all_to_all)
       same_place = call.send_counts.empty() && call.send.data() == call.receive.data();
     for (int r = 0; r < self.size; ++r) {
-      const CallDescriptor& post = control_.channel(r, queue_).posts[parity_];
-      PeerView& seen = workspace.seen[static_cast<std::size_t>(r)];
-      if (!seen.inlined) {
-        seen.send = region_.at(post.send);
-        seen.send_count = post.send_count;
-      }
-      seen.receive = region_.at(post.receive);
-      seen.receive_count = post.receive_count;
-      const auto ranks = static_cast<std::size_t>(self.size);
-      seen.send_counts = post.has_send_counts ? Counts(control_.row(r, queue_, parity_, 0), ranks) : calls::Counts{};
-      seen.receive_counts =
-          post.has_receive_counts ? Counts(control_.row(r, queue_, parity_, 1), ranks) : calls::Counts{};
-      if (sends(call, r) && seen.send == nullptr) staged_ = true;
+      look_at_rest(r);
+      if (sends(call, r) && peer(r).send == nullptr) staged_ = true;
     }
     if constexpr (Call::kind == calls::CollectiveKind::gather) staged_ = staged_ && peer(call.root).receive == nullptr;
     // In place, if only some ranks' memory is accessible: no rank may read data that its owner overwrites.
@@ -143,6 +165,13 @@ class CollectiveExecution {
   }
   /// Returns whether the first round must be staged after the posts were compared.
   [[nodiscard]] bool late() const noexcept { return late_; }
+  /// Returns whether a rank takes part in the rounds: in a gather, those that have published their data do not.
+  [[nodiscard]] bool joins_rounds(int r) const noexcept {
+    if constexpr (Call::kind == calls::CollectiveKind::gather)
+      return r == call.root || !peer(r).inlined || !control_.has_ranks_ahead();
+    else
+      return r >= 0;
+  }
   /// Returns whether a rank receives reduced data in memory that its peers cannot access.
   [[nodiscard]] bool has_results() const noexcept { return results_; }
   [[nodiscard]] bool staged() const noexcept { return staged_; }
@@ -211,13 +240,48 @@ class CollectiveExecution {
 
  private:
   /// Returns the memory in which a rank publishes small data.
-  [[nodiscard]] std::byte* inlined(int r, InlineDescriptor& inlined_call) const noexcept {
-    return inlined_call.shown == InlineDescriptor::Shown::here ? inlined_call.tiny
-                                                               : control_.inlined(r, queue_, parity_);
+  [[nodiscard]] std::byte* inlined(int r, CallLine& line) const noexcept {
+    return line.shown == CallLine::Shown::here ? line.tiny : control_.inlined(r, queue_, number_);
+  }
+  /// Calls `f` with each cache line in which a rank will publish data if its next call is as large as this one.
+  template <class F>
+  void next_lines(int r, F&& f) const noexcept {
+    const CallLine& line = control_.published(r, queue_, number_).line;
+    if (line.shown != CallLine::Shown::in_slot) return;
+    std::byte* const next = control_.inlined(r, queue_, number_ + 1);
+    const std::size_t bytes = line.inlined_count * element_width(call);
+    for (std::size_t offset = 0; offset < bytes; offset += alignment_bytes) f(next + offset);
   }
   bool publish_counts(calls::Counts counts, std::size_t side) noexcept {
-    std::copy(counts.begin(), counts.end(), control_.row(self.rank, queue_, parity_, side));
+    std::copy(counts.begin(), counts.end(), control_.row(self.rank, queue_, number_, side));
     return !counts.empty();
+  }
+  /// Reads the line of a rank's call; returns whether it publishes all data of that rank.
+  bool look_at_line(int r) noexcept {
+    CallLine& line = control_.published(r, queue_, number_).line;
+    PeerView& seen = workspace.seen[static_cast<std::size_t>(r)];
+    seen.inlined = line.shown != CallLine::Shown::elsewhere;
+    if (!seen.inlined) return false;
+    seen.send_count = line.inlined_count;
+    seen.send = inlined(r, line);
+    return true;
+  }
+  /// Reads the rest of a rank's call.
+  void look_at_rest(int r) noexcept {
+    const CallDescriptor& post = control_.published(r, queue_, number_).rest;
+    PeerView& seen = workspace.seen[static_cast<std::size_t>(r)];
+    if (!seen.inlined) {
+      seen.send = region_.at(post.send);
+      seen.send_count = post.send_count;
+    }
+    seen.receive = region_.at(post.receive);
+    seen.receive_count = post.receive_count;
+    const auto ranks = static_cast<std::size_t>(self.size);
+    const auto counts = [&](bool has, std::size_t side) {
+      return has ? calls::Counts(control_.row(r, queue_, number_, side), ranks) : calls::Counts{};
+    };
+    seen.send_counts = counts(post.has_send_counts, 0);
+    seen.receive_counts = counts(post.has_receive_counts, 1);
   }
   [[nodiscard]] std::size_t staging_share() const noexcept {
     return control_.extent().staging_bytes / static_cast<std::size_t>(self.size) / alignment_bytes * alignment_bytes;
@@ -226,7 +290,7 @@ class CollectiveExecution {
   SharedRegion& region_;
   const SharedLayout& control_;
   CallQueue queue_;
-  std::size_t parity_ = 0;
+  std::uint64_t number_ = 0;
   std::size_t chunk_ = 0;
   const std::byte* own_send_ = nullptr;
   std::byte* own_receive_ = nullptr;

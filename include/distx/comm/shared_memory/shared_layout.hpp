@@ -23,7 +23,8 @@ struct SharedAddress {
   std::uint64_t offset = 0;
 };
 
-/// A rank's published call: the addresses of its spans, and the values that must agree. Counts are in separate rows.
+/// The part of a published call that others read if it is large or differs: the addresses of its spans, and the values
+/// that must agree. Counts are in separate rows.
 struct CallDescriptor {
   SharedAddress send{};
   SharedAddress receive{};
@@ -35,30 +36,44 @@ struct CallDescriptor {
   calls::Fingerprint fingerprint{};
 };
 
-/// The part of every post that all ranks read, on the cache line that they wait on; small calls need no other line.
-struct InlineDescriptor {
-  /// The location of the data to send: small data is in the rank's slot, tiny data in this descriptor.
+/// The part of a published call that all ranks read, on the cache line that they wait on; tiny calls need no other
+/// line.
+struct alignas(alignment_bytes) CallLine {
+  /// The location of the data to send: small data is in the rank's slot, tiny data in this line.
   enum class Shown : std::uint32_t { elsewhere, in_slot, here };
 
-  std::uint64_t digest = 0;         ///< of the fingerprint
-  std::uint32_t inlined_count = 0;  ///< elements, if they are in the slot or here
+  std::atomic<std::uint64_t> step{0};     ///< `step_of(call, 0)`, stored last; 0 while the line is written
+  std::atomic<std::uint64_t> history{0};  ///< hash of the fingerprints of this call and of all before it
+  std::uint32_t inlined_count = 0;        ///< elements, if they are in the slot or here
   Shown shown = Shown::elsewhere;
-  alignas(8) std::byte tiny[8] = {};
+  alignas(8) std::byte tiny[40] = {};
 };
 
+/// A call as published by one rank. Each queue has a ring of them, because a rank may be some calls ahead of others.
+struct PublishedCall {
+  CallLine line;
+  CallDescriptor rest;
+};
+
+/// Returns the number of a step: a rank takes step 0 of a call by entering it, and one more per round that all ranks
+/// begin together. Calls are numbered from 1. Steps only grow, also if ranks take different numbers of rounds.
+[[nodiscard]] constexpr std::uint64_t step_of(std::uint64_t call, std::uint64_t round) noexcept {
+  return call << 32 | round;
+}
+
+/// The progress of one rank in one queue.
 struct alignas(alignment_bytes) CallSlot {
-  // The posts of this call and of the next, because a rank may be one call ahead.
-  std::atomic<std::uint64_t> arrived{0};
-  InlineDescriptor inlines[2];
-  std::atomic<std::uint32_t> latest{0};  // which of the posts is the latest, for error messages
+  std::atomic<std::uint64_t> step{0};  // the latest that this rank has taken
   alignas(alignment_bytes) std::atomic<std::uint32_t> busy{0};
-  detail::Bell bell;  // rung when the rank arrives
-  CallDescriptor posts[2];
+  std::atomic<std::uint32_t> waits{0};  // whether the rank waits for others in this queue, for error messages
+  detail::Bell bell;                    // rung when the rank takes a step
+  std::uint64_t climbs = 0;             // in the tree of arrivals
 };
 
 struct RankBlock {
   CallSlot channels[2];
   std::atomic<std::uint32_t> left{0};
+  std::atomic<std::uint32_t> knows_mismatch{0};  // the rank has thrown MismatchError
   // The process ID of the rank and the start time of that process, if other ranks may have to check whether it is
   // alive; otherwise 0.
   std::int64_t process = 0;
@@ -83,9 +98,7 @@ struct alignas(alignment_bytes) ArrivalNode {
   std::atomic<std::uint64_t> count{0};
 };
 
-static_assert(sizeof(std::atomic<std::uint64_t>) + 2 * sizeof(InlineDescriptor) + sizeof(std::atomic<std::uint32_t>) <=
-                  alignment_bytes,
-              "a tiny call reads one line of each other rank");
+static_assert(sizeof(CallLine) == alignment_bytes, "a tiny call reads one line of each other rank");
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free,
               "ranks that are processes share these");
 
@@ -100,13 +113,17 @@ struct Extent {
 class SharedLayout {
  public:
   SharedLayout(std::byte* base, int size, const Extent& extent) noexcept
-      : extent_(extent), ranks_(static_cast<std::size_t>(size)), base_(base) {
+      : extent_(extent),
+        ranks_(static_cast<std::size_t>(size)),
+        ring_(ranks_ > most_without_tree || extent.inline_bytes == 0 ? least_ring : longest_ring),
+        base_(base) {
     row_bytes_ = detail::round_up_to_lines(ranks_ * sizeof(std::size_t));
     blocks_ = detail::round_up_to_lines(sizeof(Header));
     nodes_ = blocks_ + ranks_ * sizeof(RankBlock);
-    rows_ = nodes_ + (has_tree() ? 2 * nodes_of(ranks_) * sizeof(ArrivalNode) : 0);
-    inlined_ = rows_ + ranks_ * 2 * 2 * 2 * row_bytes_;
-    staging_ = inlined_ + ranks_ * 2 * 2 * detail::round_up_to_lines(extent.inline_bytes);
+    published_ = nodes_ + (has_tree() ? 2 * nodes_of(ranks_) * sizeof(ArrivalNode) : 0);
+    rows_ = published_ + ranks_ * 2 * ring() * sizeof(PublishedCall);
+    inlined_ = rows_ + ranks_ * 2 * ring() * 2 * row_bytes_;
+    staging_ = inlined_ + ranks_ * 2 * ring() * detail::round_up_to_lines(extent.inline_bytes);
     mailboxes_ = staging_ + ranks_ * 2 * 2 * extent.staging_bytes;
     reach_ = mailboxes_ + ranks_ * extent.mailbox_bytes;
     bytes_ = reach_ + detail::round_up_to_lines(extent.mailbox_bytes == 0 ? 0 : ranks_ * ranks_ * sizeof(Reach));
@@ -119,6 +136,8 @@ class SharedLayout {
   void construct() noexcept {
     new (base_) Header;
     for (std::size_t rank = 0; rank < ranks_; ++rank) new (base_ + blocks_ + rank * sizeof(RankBlock)) RankBlock;
+    for (std::size_t call = 0; call < ranks_ * 2 * ring(); ++call)
+      new (base_ + published_ + call * sizeof(PublishedCall)) PublishedCall;
     if (!has_tree()) return;
     for (std::size_t node = 0; node < 2 * nodes_of(ranks_); ++node)
       new (base_ + nodes_ + node * sizeof(ArrivalNode)) ArrivalNode;
@@ -127,6 +146,11 @@ class SharedLayout {
   [[nodiscard]] int size() const noexcept { return static_cast<int>(ranks_); }
   /// Returns whether ranks arrive by a tree. A few ranks read each other's words in less time.
   [[nodiscard]] bool has_tree() const noexcept { return ranks_ > most_without_tree; }
+  /// Returns the number of calls that a rank publishes before it reuses the memory of the first.
+  [[nodiscard]] std::size_t ring() const noexcept { return ring_; }
+  /// Returns whether a rank whose part of a call is done may be up to `ring() - 1` calls ahead of the others. That
+  /// takes slots for data, and steps that ranks need not take together.
+  [[nodiscard]] bool has_ranks_ahead() const noexcept { return ring_ > least_ring; }
   /// Counts a rank's arrival number `now` in the tree; returns whether it is the last. @pre has_tree()
   [[nodiscard]] bool climb(CallQueue queue, int r, std::uint64_t now) const noexcept {
     std::size_t index = static_cast<std::size_t>(r), members = ranks_;
@@ -152,17 +176,21 @@ class SharedLayout {
   [[nodiscard]] CallSlot& channel(int r, CallQueue queue) const noexcept {
     return rank(r).channels[static_cast<std::size_t>(queue)];
   }
-  /// Returns one count per rank: sent (side 0) or received (side 1).
-  [[nodiscard]] std::size_t* row(int r, CallQueue queue, std::size_t parity, std::size_t side) const noexcept {
-    return reinterpret_cast<std::size_t*>(base_ + rows_ + (place(r, queue, parity) * 2 + side) * row_bytes_);
+  [[nodiscard]] PublishedCall& published(int r, CallQueue queue, std::uint64_t call) const noexcept {
+    std::byte* const place = base_ + published_ + in_ring(r, queue, call) * sizeof(PublishedCall);
+    return *std::launder(reinterpret_cast<PublishedCall*>(place));
   }
-  [[nodiscard]] std::byte* inlined(int r, CallQueue queue, std::size_t parity) const noexcept {
-    return base_ + inlined_ + place(r, queue, parity) * detail::round_up_to_lines(extent_.inline_bytes);
+  /// Returns one count per rank: sent (side 0) or received (side 1).
+  [[nodiscard]] std::size_t* row(int r, CallQueue queue, std::uint64_t call, std::size_t side) const noexcept {
+    return reinterpret_cast<std::size_t*>(base_ + rows_ + (in_ring(r, queue, call) * 2 + side) * row_bytes_);
+  }
+  [[nodiscard]] std::byte* inlined(int r, CallQueue queue, std::uint64_t call) const noexcept {
+    return base_ + inlined_ + in_ring(r, queue, call) * detail::round_up_to_lines(extent_.inline_bytes);
   }
   /// Returns the staging buffer of a rank for a round: first its data, then the results that other ranks have reduced
   /// for it if they cannot access its memory. Rounds alternate between two halves.
   [[nodiscard]] std::byte* staging(int r, CallQueue queue, std::size_t round) const noexcept {
-    return base_ + staging_ + place(r, queue, round % 2) * extent_.staging_bytes;
+    return base_ + staging_ + (of_queue(r, queue) * 2 + round % 2) * extent_.staging_bytes;
   }
   /// Returns whether rank `from` can access all memory of rank `to`, as it has found out. @pre there are mailboxes
   [[nodiscard]] Reach& reach(int from, int to) const noexcept {
@@ -174,11 +202,14 @@ class SharedLayout {
   }
 
  private:
-  static std::size_t place(int r, CallQueue queue, std::size_t half) noexcept {
-    return (static_cast<std::size_t>(r) * 2 + static_cast<std::size_t>(queue)) * 2 + half;
+  static std::size_t of_queue(int r, CallQueue queue) noexcept {
+    return static_cast<std::size_t>(r) * 2 + static_cast<std::size_t>(queue);
+  }
+  [[nodiscard]] std::size_t in_ring(int r, CallQueue queue, std::uint64_t call) const noexcept {
+    return of_queue(r, queue) * ring_ + (call & (ring_ - 1));
   }
 
-  static constexpr std::size_t most_without_tree = 8, fan_in = 16;
+  static constexpr std::size_t most_without_tree = 8, fan_in = 16, least_ring = 2, longest_ring = 16;
   static constexpr std::size_t nodes_of(std::size_t members) noexcept {
     std::size_t nodes = 0;
     while (members > 1) nodes += members = (members + fan_in - 1) / fan_in;
@@ -187,8 +218,9 @@ class SharedLayout {
 
   Extent extent_;
   std::size_t ranks_;
+  std::size_t ring_;  // a power of two
   std::byte* base_;
-  std::size_t row_bytes_, blocks_, nodes_, rows_, inlined_, staging_, mailboxes_, reach_, bytes_;
+  std::size_t row_bytes_, blocks_, nodes_, published_, rows_, inlined_, staging_, mailboxes_, reach_, bytes_;
 };
 
 }  // namespace distx::detail::shared_memory

@@ -38,13 +38,19 @@ class RegionAllocation {
   [[nodiscard]] virtual std::shared_ptr<void> owner() = 0;
 };
 
+/// Selects every rank.
+struct AllRanks {
+  constexpr bool operator()(int) const noexcept { return true; }
+};
+
 /// One rank's view of the memory that the ranks of a communicator share: how they synchronize and which memory is
 /// accessible.
 ///
-/// A collective is: publish, arrive, compare, run_round on this rank's part of all ranks' memory, arrive. A rank is
-/// `busy` while it accesses other ranks' buffers; revoking waits for it, so no buffer is accessed after its owner has
-/// thrown an error. For a rank of another process, which may be stopped, it waits only briefly, and then makes this
-/// rank's memory private.
+/// A collective is: publish, arrive, compare, run_round on this rank's part of all ranks' memory, arrive. If the data
+/// is in the published calls, a rank waits for those only that it reads, see run_collective. A rank is `busy` while it
+/// accesses other ranks' buffers; revoking waits for it, so no buffer is accessed after its owner has thrown an error.
+/// For a rank of another process, which may be stopped, it waits only briefly, and then makes this rank's memory
+/// private.
 class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
  public:
   /// @param parking  how the threads of the ranks sleep and wake each other
@@ -98,40 +104,50 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
   virtual bool withdraw(MessageRequest& mine) noexcept = 0;
   /// @}
 
-  /// Blocks until every rank has arrived as often as this one, or the deadline has passed.
-  void arrive(CallQueue queue, int rank, const ErrorContext& context) {
+  /// Takes a step, which the other ranks observe, without waiting for them. @pre !control().has_tree()
+  void take_step(CallQueue queue, int rank, std::uint64_t step) noexcept {
     CallSlot& mine = control_.channel(rank, queue);
-    const std::uint64_t now = mine.arrived.load(std::memory_order_relaxed) + 1;
-    const auto late = [&] {
-      int first = 0;
-      while (first + 1 < size() && has_arrived(queue, first, now)) ++first;
-      return missing(queue, rank, now, first);
-    };
-    LivenessProbe look(probe_interval());
-    if (control_.has_tree()) {
-      detail::Gate& gate = gate_of(queue);
-      if (control_.climb(queue, rank, now)) gate.open(now, parking_);
-      mine.arrived.store(now, std::memory_order_release);  // last: a rank that dies on its way has not arrived
-      wait(
-          context, [&] { return gate.is_open(now); }, late, [&] { return gone(look, queue, now, rank); },
-          detail::SleepOn{[&]() -> detail::Bell& { return gate.bell; }, probe_interval(), parking_});
-      return;
-    }
-    mine.arrived.store(now, std::memory_order_seq_cst);
+    mine.step.store(step, std::memory_order_seq_cst);
     mine.bell.ring(parking_);
+  }
+  /// Waits until every rank has taken a step, or the ranks for which `joins(rank)`. Returns whether all had taken it
+  /// before the wait.
+  template <class Joins = AllRanks>
+  bool await(CallQueue queue, int rank, std::uint64_t step, const ErrorContext& context, Joins&& joins = {}) {
+    return await(queue, rank, step, context, joins, [&](int other) { return has_taken(queue, other, step); });
+  }
+  /// The same, if `there(other)` says whether another rank has taken it.
+  template <class Joins, class There>
+  bool await(CallQueue queue, int rank, std::uint64_t step, const ErrorContext& context, Joins&& joins, There&& there) {
     // Ranks that take turns on a core arrive in turn: a rank that waits for the one before it first sleeps only once.
     int passed = 0;
     const auto awaited = [&] { return (rank + size() - 1 - passed) % size(); };
     const auto all = [&] {
-      while (passed + 1 < size() && has_arrived(queue, awaited(), now)) ++passed;
+      while (passed + 1 < size() && (!joins(awaited()) || there(awaited()))) ++passed;
       return passed + 1 >= size();
     };
+    if (all()) return true;
+    LivenessProbe look(probe_interval());
+    const auto late = [&] { return missing(queue, rank, step, joins); };
     const auto lost = [&] {
       const int other = awaited();
-      return has_left(other) && !has_arrived(queue, other, now) ? other : gone(look, queue, now, rank);
+      return has_left(other) && !has_taken(queue, other, step) ? other : gone(look, queue, step, rank, joins);
     };
     const auto bell = [&]() -> detail::Bell& { return control_.channel(awaited(), queue).bell; };
+    const WaitGuard waits(control_.channel(rank, queue));
     wait(context, all, late, lost, detail::SleepOn{bell, probe_interval(), parking_});
+    return false;
+  }
+  /// Takes a step and waits until every rank has taken it, or the ranks for which `joins(rank)`.
+  template <class Joins = AllRanks>
+  void arrive(CallQueue queue, int rank, std::uint64_t step, const ErrorContext& context, Joins&& joins = {}) {
+    if (control_.has_tree()) return arrive_in_tree(queue, rank, step, context);
+    take_step(queue, rank, step);
+    await(queue, rank, step, context, joins);
+  }
+  /// Returns the latest step that a rank has taken.
+  [[nodiscard]] std::uint64_t step(CallQueue queue, int rank) const noexcept {
+    return control_.channel(rank, queue).step.load(std::memory_order_acquire);
   }
 
   /// Wakes a rank that waits for a message. @pre the completion was stored sequentially consistently
@@ -154,12 +170,11 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
   /// buffers.
   void revoke(int rank, const std::string& reason) noexcept {
     Header& header = control_.header();
+    const auto given = detail::RevocationReason::parse(reason);
+    if (given.mismatch) control_.rank(rank).knows_mismatch.store(1, std::memory_order_relaxed);
     std::uint32_t none_yet = 0;
     if (header.revoked.compare_exchange_strong(none_yet, 1)) {
-      // Every rank compares the calls, whether or not the communicator is revoked, and throws the MismatchError itself.
-      auto published = detail::RevocationReason::parse(reason).by(rank);
-      published.mismatch = false;
-      const std::string words = published.published();
+      const std::string words = given.by(rank).published();
       header.reason[words.copy(header.reason, sizeof header.reason - 1)] = '\0';
     } else if (none_yet == 1) {
       // Another rank is writing its reason, or has died doing so. Until it is written, no rank observes the revocation.
@@ -182,7 +197,11 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
   }
   [[noreturn]] void throw_revoked(const ErrorContext& context) const {
     if (const int dead = control_.header().died.load(); dead >= 0) throw_died(dead, context);
-    detail::RevocationReason::parse(control_.header().reason).raise(context);
+    auto reason = detail::RevocationReason::parse(control_.header().reason);
+    // A rank that went ahead of the others, or that has not joined the call, has not compared it.
+    if (reason.mismatch && context.rank >= 0)
+      reason.mismatch = control_.rank(context.rank).knows_mismatch.exchange(1, std::memory_order_relaxed) == 0;
+    reason.raise(context);
   }
   /// Throws the error of a wait for rank `other` that cannot complete.
   [[noreturn]] void throw_stopped(int other, const ErrorContext& context) const {
@@ -226,6 +245,18 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
   };
 
  private:
+  /// Marks a rank as waiting for others during a scope.
+  class WaitGuard {
+   public:
+    explicit WaitGuard(CallSlot& slot) noexcept : slot_(slot) { slot.waits.store(1, std::memory_order_release); }
+    WaitGuard(const WaitGuard&) = delete;
+    WaitGuard& operator=(const WaitGuard&) = delete;
+    ~WaitGuard() { slot_.waits.store(0, std::memory_order_release); }
+
+   private:
+    CallSlot& slot_;
+  };
+
   /// Returns how long revoking waits for a rank before it makes memory private.
   [[nodiscard]] Timeout patience() const noexcept {
     constexpr Timeout::duration longest = std::chrono::milliseconds(500);
@@ -259,35 +290,50 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
         throw_stopped(who, context);
     }
   }
-  [[nodiscard]] bool has_arrived(CallQueue queue, int rank, std::uint64_t now) const noexcept {
-    return control_.channel(rank, queue).arrived.load(std::memory_order_acquire) >= now;
+  [[nodiscard]] bool has_taken(CallQueue queue, int rank, std::uint64_t step) const noexcept {
+    return this->step(queue, rank) >= step;
+  }
+  void arrive_in_tree(CallQueue queue, int rank, std::uint64_t step, const ErrorContext& context) {
+    CallSlot& mine = control_.channel(rank, queue);
+    const std::uint64_t now = ++mine.climbs;
+    detail::Gate& gate = gate_of(queue);
+    if (control_.climb(queue, rank, now)) gate.open(now, parking_);
+    mine.step.store(step, std::memory_order_release);  // last: a rank that dies on its way has not arrived
+    LivenessProbe look(probe_interval());
+    const WaitGuard waits(mine);
+    wait(
+        context, [&] { return gate.is_open(now); }, [&] { return missing(queue, rank, step, AllRanks{}); },
+        [&] { return gone(look, queue, step, rank, AllRanks{}); },
+        detail::SleepOn{[&]() -> detail::Bell& { return gate.bell; }, probe_interval(), parking_});
   }
   [[noreturn]] void throw_died(int rank, const ErrorContext& context) const {
     throw RankFailure(
         "rank " + std::to_string(rank) + " (pid " + std::to_string(control_.rank(rank).process) + ") has died", rank,
         nullptr, context);
   }
-  /// Returns a rank that has not arrived and has left or died, or -1; the awaited one may be late because it waits for
-  /// that rank. Each rank looks at another one first.
-  [[nodiscard]] int gone(LivenessProbe& look, CallQueue queue, std::uint64_t now, int self) noexcept {
+  /// Returns a rank that has not taken the step and has left or died, or -1; the awaited one may be late because it
+  /// waits for that rank. Each rank looks at another one first.
+  template <class Joins>
+  [[nodiscard]] int gone(LivenessProbe& look, CallQueue queue, std::uint64_t step, int self, Joins&& joins) noexcept {
     if (!look.is_time()) return -1;
     int probed = -1;
-    for (int step = 1; step <= size(); ++step) {
-      const int rank = (self + look.turn + step) % size();
-      if (has_arrived(queue, rank, now)) continue;
-      if (has_left(rank)) return has_arrived(queue, rank, now) ? -1 : rank;  // it may have arrived before it left
+    for (int turn = 1; turn <= size(); ++turn) {
+      const int rank = (self + look.turn + turn) % size();
+      if (!joins(rank) || has_taken(queue, rank, step)) continue;
+      if (has_left(rank)) return has_taken(queue, rank, step) ? -1 : rank;  // it may have arrived before it left
       if (probed < 0) probed = rank;
     }
-    return probed >= 0 && died(probed) && !has_arrived(queue, probed, now) ? probed : -1;
+    return probed >= 0 && died(probed) && !has_taken(queue, probed, step) ? probed : -1;
   }
-  /// @param first a rank that has not arrived
-  std::string missing(CallQueue queue, int self, std::uint64_t now, int first) const {
-    std::string ranks = std::to_string(first), elsewhere = waits_elsewhere(queue, self, first);
-    for (int other = first + 1; other < size(); ++other) {
-      if (has_arrived(queue, other, now)) continue;
-      ranks += ", " + std::to_string(other);
+  template <class Joins>
+  std::string missing(CallQueue queue, int self, std::uint64_t step, Joins&& joins) const {
+    std::string ranks, elsewhere;
+    for (int other = 0; other < size(); ++other) {
+      if (other == self || !joins(other) || has_taken(queue, other, step)) continue;
+      ranks += (ranks.empty() ? "" : ", ") + std::to_string(other);
       elsewhere += waits_elsewhere(queue, self, other);
     }
+    if (ranks.empty()) return "timed out after " + deadline_.to_string() + ": the ranks joined too late";
     const bool one = ranks.find(',') == std::string::npos;
     return "timed out after " + deadline_.to_string() + (one ? ": rank " : ": ranks ") + ranks + " did not join" +
            elsewhere;
@@ -296,10 +342,10 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
   std::string waits_elsewhere(CallQueue queue, int self, int other) const {
     const CallQueue there = queue == CallQueue::blocking ? CallQueue::started : CallQueue::blocking;
     const CallSlot& theirs = control_.channel(other, there);
-    const std::uint64_t arrived = theirs.arrived.load(std::memory_order_acquire);
-    if (arrived <= control_.channel(self, there).arrived.load(std::memory_order_acquire)) return {};
-    const CallDescriptor post = theirs.posts[theirs.latest.load(std::memory_order_acquire) % 2];
-    if (theirs.arrived.load(std::memory_order_acquire) != arrived) return {};  // it continues
+    const std::uint64_t taken = step(there, other);
+    if (theirs.waits.load(std::memory_order_acquire) == 0 || taken <= step(there, self)) return {};
+    const CallDescriptor post = control_.published(other, there, taken >> 32).rest;
+    if (step(there, other) != taken) return {};  // it continues
     std::string text = "; rank " + std::to_string(other) + " waits in " +
                        (there == CallQueue::started ? "an asynchronous " : "a blocking ") + post.fingerprint.name;
     if (post.send_count > 0)
