@@ -80,6 +80,8 @@ inline AnyConnector connect_to(const ConnectUrl& url, int& argc, char**& argv) {
     log_connection(connector, url.scheme(), url.to_string());
     return connector;
   };
+  if (url.scheme() != "tcp" && url.scheme() != "file" && joins_running_job(url.scheme()))
+    url.refuse("DISTX_JOIN=1 needs tcp:// or file://: the ranks of other launchers cannot be joined");
   if (url.scheme() == "self") {
     only_scheme();
     return logged(SelfConnector());
@@ -118,6 +120,9 @@ inline bool register_launcher(const Launcher& launcher) {
 /// without MPI; <distx/tcp.hpp> torchrun, srun, and the variables RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. With
 /// DISTX_LOG=info the root rank writes to stderr which launcher was used, and why. Blocks until all ranks have joined.
 ///
+/// With DISTX_JOIN=1, and DISTX_FILE or DISTX_CONNECT=tcp://host:port, this process joins a running job: it blocks until
+/// the ranks of that job call `grow`, which gives it its rank.
+///
 /// @param argc, argv  those of main; the launcher's own arguments may be removed
 /// @throws ConnectError if a launcher started several ranks and no included header can connect them: it names the
 /// header
@@ -126,6 +131,11 @@ inline bool register_launcher(const Launcher& launcher) {
 [[nodiscard]] inline AnyConnector connect(int& argc, char**& argv) {
   if (auto url = detail::variable("DISTX_CONNECT"); !url.empty())
     return detail::connect_to(detail::ConnectUrl(std::move(url), "DISTX_CONNECT"), argc, argv);
+  if (detail::variable("DISTX_FILE").empty() && detail::joins_running_job("connect"))
+    throw ConnectError(
+        "DISTX_JOIN=1 does not say which job to join: set DISTX_FILE to its folder, or DISTX_CONNECT to its address, "
+        "as tcp://host:port",
+        {.operation = "connect"});
   for (const auto& launcher : detail::launchers())
     if (launcher.started_by_it()) {
       auto connector = launcher.connect(argc, argv);

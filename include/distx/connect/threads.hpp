@@ -61,7 +61,7 @@ class ThreadGroup final : public FailureChannel {
     const ErrorContext context{.operation = "shrink", .backend = "threads", .rank = rank, .size = size()};
     {
       const std::lock_guard lock(mutex_);
-      if (std::exchange(ranks_[static_cast<std::size_t>(rank)].shrinks, true)) throw shrunk_before(context);
+      if (std::exchange(ranks_[static_cast<std::size_t>(rank)].shrinks, true)) throw replaced_before(context);
     }
     wait_until(
         deadline,
@@ -209,6 +209,8 @@ class ThreadConnector {
     auto [group, rank] = group_->shrink(rank_, deadline);
     return {std::move(group), rank};
   }
+  /// Returns an equal connector: no thread can wait to join those of `spawn`. Local.
+  [[nodiscard]] ThreadConnector grow() const { return *this; }
   /// Returns the ranks' failure channel, which also reports a rank that ended with an exception; never null.
   [[nodiscard]] std::shared_ptr<FailureChannel> failure_channel() const noexcept { return group_; }
 

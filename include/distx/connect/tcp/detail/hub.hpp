@@ -196,7 +196,7 @@ class Hub {
       std::size_t strangers = 0;
       Connection* oldest = nullptr;
       for (auto& connection : connections_)
-        if (connection.stage != Stage::joined && connection.socket.is_open()) {
+        if (connection.stage != Stage::joined && connection.stage != Stage::waiting && connection.socket.is_open()) {
           ++strangers;
           if (oldest == nullptr) oldest = &connection;
         }
@@ -226,6 +226,7 @@ class Hub {
       }
       if (!frame) break;
     }
+    if (connection.stage == Stage::waiting && !connection.socket.received().empty()) return connection.socket.close();
     if (!open) drop(connection, "exited unexpectedly");
   }
   void challenge(Connection& connection) {
@@ -280,6 +281,12 @@ class Hub {
     const auto left = in.number();
     auto process = PeerProcess::from(in);
     if (!in.complete()) return false;
+    if (their_size == 0) {
+      connection.stage = Stage::waiting;
+      connection.end = time_point::max();
+      connection.process = std::move(process);
+      return true;
+    }
     connection.end = Deadline::clock::now() + introduction;
     const auto error = disagreement(rank, their_size, process);
     if (!error) {
@@ -429,13 +436,41 @@ class Hub {
       over = over || rank.presence == Presence::over;
     }
     if (!all && !over) return;
-    const Frame reply = all ? reply_to(ranks_) : first_end_->frame(FrameKind::fail);
+    Frame reply = all ? reply_to(ranks_) : first_end_->frame(FrameKind::fail);
+    if (all && reply.kind == FrameKind::result && ranks_[0].part->call == grow_call) reply = grow();
     // Rank 0 is the last: its process may end as soon as it has the reply.
     for (int rank = size() - 1; rank >= 0; --rank) {
       auto& waiting = record(rank);
       if (!waiting.part) continue;
       if (!waiting.expired) send(rank, reply);
       waiting.part.reset();
+    }
+  }
+  /// Admits the processes that wait, unless a rank has given up the call: its group must be that of all.
+  Frame grow() {
+    for (const auto& rank : ranks_)
+      if (rank.expired) return SentError{'t', -1, "another rank has timed out in this call"}.frame(FrameKind::fail);
+    const int before = size();
+    for (auto& connection : connections_) {
+      if (connection.stage != Stage::waiting || !connection.socket.is_open()) continue;
+      connection.stage = Stage::joined;
+      connection.rank = size();
+      auto& joined = ranks_.emplace_back();
+      joined.presence = Presence::here;
+      joined.connection = &connection;
+      joined.process = std::move(connection.process);
+    }
+    if (size() == before) return {FrameKind::result, ""};
+    announce_group();
+    return {FrameKind::result, "1"};
+  }
+  void announce_group() {
+    for (int rank = size() - 1; rank >= 0; --rank) {
+      if (rank > 0) record(rank).connection->rank = rank;
+      FrameWriter out(FrameKind::regrouped);
+      out.number(1).number(static_cast<std::uint64_t>(rank)).number(ranks_.size());
+      for (const auto& each : ranks_) each.process.write(out);
+      send(rank, out.finish());
     }
   }
   /// Continues with the ranks that have entered `shrink`, once the others have ended or the deadline is over.
@@ -447,7 +482,7 @@ class Hub {
     const bool serves = ranks_[0].presence == Presence::here && ranks_[0].shrink_limit;
     const auto reason =
         serves ? left_behind(timeout_of(limit), {}).message() : without_root("it has ended, or did not enter the call");
-    const Frame give_up = FrameWriter(FrameKind::shrunk).number(0).text(reason).finish();
+    const Frame give_up = FrameWriter(FrameKind::regrouped).number(0).text(reason).finish();
     if (!serves) {
       for (auto& rank : ranks_) rank.shrink_limit.reset();
       return send_all(give_up);
@@ -463,13 +498,7 @@ class Hub {
     ranks_ = std::move(*survivors);
     first_end_.reset();
     has_failure_ = timed_out_ = false;
-    for (int rank = size() - 1; rank >= 0; --rank) {
-      if (rank > 0) record(rank).connection->rank = rank;
-      FrameWriter out(FrameKind::shrunk);
-      out.number(1).number(static_cast<std::uint64_t>(rank)).number(ranks_.size());
-      for (const auto& each : ranks_) each.process.write(out);
-      send(rank, out.finish());
-    }
+    announce_group();
   }
 
   Listener listener_;

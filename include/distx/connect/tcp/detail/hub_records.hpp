@@ -12,12 +12,13 @@ namespace distx::detail::tcp {
 using HubTime = Deadline::clock::time_point;
 
 struct HubConnection {
-  enum class Stage : std::uint8_t { challenged, proven, joined, closing };
+  enum class Stage : std::uint8_t { challenged, proven, waiting, joined, closing };
 
   explicit HubConnection(unique_socket accepted) : socket(std::move(accepted)) {}
   BufferedSocket socket;
   Stage stage = Stage::challenged;
   int rank = -1;
+  PeerProcess process;  ///< while it waits to be admitted
   Digest nonce{};
   HubTime end{};
 };
@@ -35,6 +36,9 @@ struct RankRecord {
   std::optional<std::uint64_t> shrink_limit;  ///< it has entered `shrink`
   HubTime shrink_end{};
 };
+
+/// The call that admits the processes that wait.
+inline constexpr std::string_view grow_call = "grow";
 
 /// Returns the reply to a call that all ranks have entered: its result, or that the ranks make different calls.
 [[nodiscard]] inline Frame reply_to(const std::vector<RankRecord>& ranks) {
