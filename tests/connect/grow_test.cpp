@@ -2,7 +2,9 @@
 #include <signal.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <atomic>
+#include <iterator>
 #include <memory>
 
 #include "connect/generations.hpp"
@@ -34,6 +36,16 @@ struct InFolder {
     return FileConnector::join(folder.path(), {.deadline = deadline});
   }
   [[nodiscard]] bool clean() const { return folder.empty(); }
+  /// Waits until a process of this host waits to join. @param process  for the other kind of job
+  void await_joining(pid_t process) const {
+    (void)process;
+    const auto joins = [](const auto& entry) { return entry.path().filename().string().starts_with("join-"); };
+    using Entries = std::filesystem::directory_iterator;
+    for (const distx::Deadline deadline(seconds(60)); !deadline.expired();) {
+      if (std::any_of(Entries(folder.path()), Entries(), joins)) return;
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+  }
 };
 /// The same over TCP.
 struct OverTcp {
@@ -47,6 +59,16 @@ struct OverTcp {
     return TcpConnector::join("127.0.0.1", port, {.deadline = deadline});
   }
   [[nodiscard]] static bool clean() { return true; }
+  /// The connection's thread is started once rank 0 and the process have proven the token.
+  void await_joining(pid_t process) const {
+    const auto threads = "/proc/" + std::to_string(process) + "/task";
+    using Entries = std::filesystem::directory_iterator;
+    for (const distx::Deadline deadline(seconds(60)); !deadline.expired();) {
+      std::error_code error;
+      if (std::distance(Entries(threads, error), Entries()) >= 2) return;
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+  }
 };
 
 /// Returns whether rank 0 of the job in a folder has decided on the next ranks.
@@ -110,7 +132,8 @@ TEST_CASE_TEMPLATE("a connector in place of which grow has returned a larger one
   CHECK(messages == test::Messages{"", ""});
 }
 
-TEST_CASE_TEMPLATE("grow throws MismatchError on every rank if another one makes another call", Job, InFolder, OverTcp) {
+TEST_CASE_TEMPLATE("grow throws MismatchError on every rank if another one makes another call", Job, InFolder,
+                   OverTcp) {
   const Job job;
   const auto messages = test::each(2, [&](int rank) {
     auto connector = job.begin(rank, 2);
@@ -188,7 +211,8 @@ int relay(const Job& job, const Phase& phase, int number, bool root_dies) {
   return 0;
 }
 
-TEST_CASE("processes join in a folder after others were killed, until those that began have ended, and leave no files") {
+TEST_CASE(
+    "processes join in a folder after others were killed, until those that began have ended, and leave no files") {
   const InFolder job;
   const Phase phase;
   const auto ended = forked(5, [&](int number) { return relay(job, phase, number, true); });
@@ -210,28 +234,24 @@ TEST_CASE_TEMPLATE("a process that is killed while it waits is not admitted, and
   const auto ended = forked(2, [&](int number) {
     if (number == 1) {
       phase.await(1);
-      const pid_t waiting = ::fork();
-      if (waiting == 0) {
+      const pid_t waits = ::fork();
+      if (waits == 0) {
         (void)job.join();
         ::_exit(0);
       }
-      phase.await(2);
-      ::kill(waiting, SIGKILL);
+      job.await_joining(waits);
+      ::kill(waits, SIGKILL);
       int status = 0;
-      ::waitpid(waiting, &status, 0);
-      phase.begin(3);
+      ::waitpid(waits, &status, 0);
+      phase.begin(2);
       return status == SIGKILL ? 0 : 1;
     }
     auto connector = job.begin(0, 1);
     phase.begin(1);
-    // It waits once it is seen: in the folder, or by the connection.
-    std::this_thread::sleep_for(milliseconds(300));
-    phase.begin(2);
-    phase.await(3);
-    auto same = connector.grow();
-    return same.size();
+    phase.await(2);
+    return connector.grow().size() == 1 ? 0 : 2;
   });
-  CHECK(ended == std::vector{1 << 8, 0});
+  CHECK(ended == std::vector{0, 0});
   CHECK(job.clean());
 }
 
@@ -256,8 +276,9 @@ TEST_CASE_TEMPLATE("a process that is killed after it was admitted is lost like 
   CHECK(job.clean());
 }
 
-TEST_CASE_TEMPLATE("if a rank is lost in grow, shrink continues without it, and the next grow admits who waits", Job,
-                   InFolder, OverTcp) {
+TEST_CASE_TEMPLATE(
+    "if a rank is lost in grow, shrink continues without it, and the next grow admits the process that waits", Job,
+    InFolder, OverTcp) {
   const Job job;
   const auto ended = forked(4, [&](int number) {
     if (number == 3) {
@@ -331,13 +352,27 @@ TEST_CASE("a process that is not admitted throws a ConnectError that says what t
 
 TEST_CASE_TEMPLATE("a process that waits throws ConnectError when the job ends", Job, InFolder, OverTcp) {
   const Job job;
-  auto connector = std::make_unique<typename Job::Connector>(job.begin(0, 1));
-  std::string message;
-  std::jthread waits([&] { message = test::error_of<distx::ConnectError>([&] { (void)job.join(seconds(60)); }); });
-  std::this_thread::sleep_for(milliseconds(400));
-  connector.reset();
-  waits.join();
-  CHECK(contains(message, "ended before it admitted this process"));
+  const Phase phase;
+  const auto ended = forked(2, [&](int number) {
+    if (number == 0) {
+      auto connector = job.begin(0, 1);
+      phase.begin(1);
+      phase.await(2);
+      return 0;
+    }
+    phase.await(1);
+    const pid_t waits = ::fork();
+    if (waits == 0) {
+      const auto message = test::error_of<distx::ConnectError>([&] { (void)job.join(seconds(60)); });
+      ::_exit(contains(message, "ended before it admitted this process") ? 0 : 1);
+    }
+    job.await_joining(waits);
+    phase.begin(2);
+    int status = 1;
+    ::waitpid(waits, &status, 0);
+    return status == 0 ? 0 : 1;
+  });
+  CHECK(ended == std::vector{0, 0});
   CHECK(job.clean());
 }
 
@@ -345,9 +380,9 @@ TEST_CASE("a process that joins over TCP with another token throws ConnectError"
   const int port = test::free_port();
   const auto options = [](const char* token) { return TcpConnector::Options{.deadline = seconds(20), .token = token}; };
   TcpConnector connector("127.0.0.1", port, 0, 1, options("right"));
-  CHECK(contains(test::error_of<distx::ConnectError>(
-                     [&] { (void)TcpConnector::join("127.0.0.1", port, options("wrong")); }),
-                 "rank 0 has another token"));
+  CHECK(contains(
+      test::error_of<distx::ConnectError>([&] { (void)TcpConnector::join("127.0.0.1", port, options("wrong")); }),
+      "rank 0 has another token"));
   CHECK(connector.grow().size() == 1);
 }
 

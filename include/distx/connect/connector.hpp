@@ -84,9 +84,9 @@ class AnyConnector {
   /// equal one. Collective; waits for no process that has not been started.
   ///
   /// These ranks keep their numbers, and the processes that join follow. Such a process is started with the variable
-  /// DISTX_JOIN=1 and with those that name the folder or the address of the job; its `connect` returns once the ranks of
-  /// the job have called `grow`. If the size differs, this connector, and communicators made from it, must not be used
-  /// afterwards.
+  /// DISTX_JOIN=1 and with those that name the folder or the address of the job; its `connect` returns once the ranks
+  /// of the job have called `grow`. If the size differs, this connector, and communicators made from it, must not be
+  /// used afterwards.
   /// @throws RankFailure, RevokedError or TimeoutError if a rank is lost: `shrink` continues with those that are left
   /// @throws ConnectError on every rank if the connector inside cannot grow: FileConnector and TcpConnector can;
   ///   ThreadConnector and SelfConnector return an equal one

@@ -342,8 +342,10 @@ class DataParallel {
   /// @throws InvalidState during a step, or while an average is swapped in
   [[nodiscard]] TrainingState<space> state(const here& location = here::current()) { return engine_->state(location); }
 
-  /// Continues on the ranks of `comm`, after ranks are lost; again if it throws because further ones are. Collective
-  /// over `comm`, which has ranks of this training only, in their order. All scopes of `unshard` must have ended.
+  /// Continues on the ranks of `comm`, after ranks are lost or join; again if it throws because further ones are lost.
+  /// Collective over `comm`, which has ranks of this training, in their order, and then those that join: on these, the
+  /// constructor takes part in this call, with the same parameters, optimizer and options as at the beginning, and
+  /// receives the state. All scopes of `unshard` must have ended.
   ///
   /// The state becomes that of the last step that all ranks have ended: on a rank where `step` has returned it is not
   /// an earlier one. Weights, optimizer state and counters have the bits of a training on these ranks that has loaded a
@@ -362,15 +364,19 @@ class DataParallel {
     requires detail::CommunicatorIn<C, space>
   std::uint64_t recover(C& comm, const here& location = here::current()) {
     static_assert(replicates, "distx::DataParallel: recover needs copies of the state; add the policy Replicate");
-    AnyCommunicator<space> survivors(comm.share());
+    AnyCommunicator<space> ranks(comm.share());
     if (engine_)
       if (auto replicas = engine_->take_replicas()) kept_.push_back(std::move(replicas));
     engine_ = {};
-    const detail::Recovery<space> recovery(survivors, kept_, location);
-    engine_ = remake_(survivors, location);
-    engine_->replicate(&recovery, location);
-    kept_.clear();
-    return static_cast<std::uint64_t>(recovery.version().steps);
+    engine_ = remake_(ranks, location);
+    try {
+      const auto steps = engine_->replicate(kept_, location);
+      kept_.clear();
+      return steps;
+    } catch (const CheckpointError&) {
+      engine_ = {};
+      throw;
+    }
   }
 
   /// Returns the norm of all gradients of the last step before they were clipped; 0 without `.clip_norm`. On a GPU it
@@ -399,13 +405,13 @@ class DataParallel {
     if constexpr (replicates) {
       remake_ = [entries = detail::ParameterListAccess::entries(parameters), optimizer,
                  options = DataParallelOptions(options),
-                 policies = engine_->policies()](AnyCommunicator<space>& survivors, const here& line) mutable {
+                 policies = engine_->policies()](AnyCommunicator<space>& ranks, const here& line) mutable {
         options.broadcast_from = 0;
         detail::forget_shards(entries);
         return std::make_unique<detail::TrainingEngine<space>>(
-            survivors.share(), entries, detail::any_optimizer<space>(optimizer), policies, options, line);
+            ranks.share(), entries, detail::any_optimizer<space>(optimizer), policies, options, line);
       };
-      engine_->replicate(nullptr, location);
+      (void)engine_->replicate(kept_, location);
     }
   }
 

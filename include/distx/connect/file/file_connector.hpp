@@ -37,7 +37,7 @@ class FileConnector {
         local_size_(group_->count_on_host(size)) {}
   /// Joins the job that runs in `folder`, once its ranks call `grow`. Blocks until then.
   ///
-  /// The new ranks follow those of the job, in an order of their own.
+  /// The new ranks follow those of the job, in any order.
   /// @throws ConnectError if the job ends, or does not admit this process before the deadline
   /// @throws RankFailure if rank 0 exits while it admits this process
   [[nodiscard]] static FileConnector join(const std::filesystem::path& folder,

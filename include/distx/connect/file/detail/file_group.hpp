@@ -41,13 +41,12 @@ class FileGroup final : public FailureChannel {
   [[nodiscard]] std::shared_ptr<FileGroup> shrink(Timeout deadline) {
     const auto context = where("shrink");
     if (std::exchange(replaced_, true)) throw replaced_before(context);
-    const auto survives = [](int rank) { return "survives-" + std::to_string(rank); };
-    folder().put(survives(rank_), {});
+    folder().put(shrink_file(rank_), {});
     Generation found;
     const auto decided = [&] { return folder().has(next_file); };
-    (void)poll_until(Deadline(deadline), decided, [&] { return are_known(survives, found); });
+    (void)poll_until(Deadline(deadline), decided, [&] { return are_known(found); });
     if (!decided()) {
-      (void)are_known(survives, found);
+      (void)are_known(found);
       (void)folder().put_first(next_file, found.text());
     }
     return next(deadline, context);
@@ -70,8 +69,8 @@ class FileGroup final : public FailureChannel {
         [&] { return (failure = look_for_failure()).has_value(); });
     if (end == WaitEnd::stopped) raise(*failure, context);
     if (end == WaitEnd::expired)
-      throw TimeoutError("timed out after " + deadline_.to_string() + ": " + name_of(0) + " has not admitted any process",
-                         context);
+      throw TimeoutError(
+          "timed out after " + deadline_.to_string() + ": " + name_of(0) + " has not admitted any process", context);
     replaced_ = true;
     return next(deadline_, context);
   }
@@ -137,6 +136,7 @@ class FileGroup final : public FailureChannel {
   }
   static std::string reason_file(std::uint64_t identity) { return "reason-" + std::to_string(identity); }
   static constexpr const char* next_file = "next";  // the decision on the next generation; the first one stays
+  static std::string shrink_file(int rank) { return "survives-" + std::to_string(rank); }
   static std::string left_file(int rank) { return "left-" + std::to_string(rank); }
   [[nodiscard]] const Folder& folder() const noexcept { return job_.inner; }
   [[nodiscard]] const Process& process(int rank) const noexcept { return job_.ranks[static_cast<std::size_t>(rank)]; }
@@ -150,14 +150,13 @@ class FileGroup final : public FailureChannel {
   }
 
   /// Lists the ranks that are in `shrink`; returns whether all others have ended.
-  template <class Name>
-  [[nodiscard]] bool are_known(Name&& survives, Generation& found) const {
+  [[nodiscard]] bool are_known(Generation& found) const {
     found.members.clear();
     bool all = true;
     for (int rank = 0; rank < size(); ++rank) {
       const bool ended = folder().has(left_file(rank)) || has_ended(process(rank), process(rank_));
-      if (!ended && folder().has(survives(rank))) found.members.push_back({std::to_string(rank), process(rank)});
-      all = all && (ended || folder().has(survives(rank)));
+      if (!ended && folder().has(shrink_file(rank))) found.members.push_back({std::to_string(rank), process(rank)});
+      all = all && (ended || folder().has(shrink_file(rank)));
     }
     return all;
   }
@@ -171,8 +170,7 @@ class FileGroup final : public FailureChannel {
     for (const auto& [word, candidate] : candidates)
       if (job_.outer.put_first(answer_file(word), answer.str())) found.members.push_back({word, candidate});
     if (!folder().put_first(next_file, found.text())) return;  // the others have shrunk
-    job_.outer.make_inside(job_.next_name())
-        .put(members_file, (job_.made_outer ? "1\n" : "0\n") + found.text());
+    job_.outer.make_inside(job_.next_name()).put(members_file, (job_.made_outer ? "1\n" : "0\n") + found.text());
   }
   /// Returns the group on which a rank has decided.
   [[nodiscard]] std::shared_ptr<FileGroup> next(Timeout deadline, const ErrorContext& context) const {
@@ -191,11 +189,15 @@ class FileGroup final : public FailureChannel {
 
   std::string await(int other, const Deadline& deadline, const ErrorContext& context) {
     const auto name = call_file(calls_, other);
-    bool left = false;
+    bool left = false, shrinks = false;
     std::optional<Failure> failure;
     const auto end = poll_until(
         deadline, [&] { return folder().has(name); },
-        [&] { return (failure = look_for_failure()).has_value() || (left = folder().has(left_file(other))); });
+        [&] {
+          left = folder().has(left_file(other));
+          shrinks = folder().has(shrink_file(other));
+          return (failure = look_for_failure()).has_value() || left || shrinks;
+        });
     if (end == WaitEnd::ready)
       if (auto text = folder().read(name)) return std::move(*text);
     if (!failure) failure = look_for_failure();
@@ -203,6 +205,7 @@ class FileGroup final : public FailureChannel {
     if (left)
       throw RankFailure(name_of(other) + " destroyed its connector and will not enter this call", other, nullptr,
                         context);
+    if (shrinks) throw RevokedError(name_of(other) + " has entered shrink and will not enter this call", context);
     if (end == WaitEnd::ready)
       throw ConnectError("'" + (folder().path() / name).string() +
                              "' was removed: the folder must stay until all "

@@ -127,6 +127,7 @@ class JoinRequest {
         [&] {
           if (!outer_) {
             if (!(outer_ = Folder::open(path_))) return false;
+            has_run = job_runs();
             std::ostringstream text;
             text << self_ << '\n';
             outer_->put(request_file(word_), text.str());
@@ -156,7 +157,7 @@ class JoinRequest {
     const auto names = outer_->names();
     return std::any_of(names.begin(), names.end(), [](const auto& name) { return name.starts_with("run-"); });
   }
-  /// Waits until rank 0 has said who the ranks are.
+  /// Waits until rank 0 has listed the ranks.
   JoinedRank enter() {
     std::string name;
     Process root;

@@ -288,7 +288,7 @@ class Hub {
       return true;
     }
     connection.end = Deadline::clock::now() + introduction;
-    const auto error = disagreement(rank, their_size, process);
+    const auto error = disagreement(ranks_, rank, their_size, process);
     if (!error) {
       auto& known = record(rank);
       known.presence = Presence::here;
@@ -321,21 +321,6 @@ class Hub {
     if (std::all_of(ranks_.begin(), ranks_.end(), [](const auto& one) { return one.presence == Presence::here; }))
       welcome();
     return true;
-  }
-  [[nodiscard]] std::optional<SentError> disagreement(int rank, int their_size, const PeerProcess& process) {
-    if (their_size != size())
-      return SentError{'c', -1,
-                       "rank " + std::to_string(rank) + " expects " + std::to_string(their_size) + " ranks, rank 0 " +
-                           std::to_string(size()) + ": start every rank with the same size"};
-    if (rank >= size())
-      return SentError{'c', -1,
-                       "invalid rank " + std::to_string(rank) + " (" + process.to_string() + "): must be in [0, " +
-                           std::to_string(size()) + ")"};
-    if (record(rank).presence != Presence::absent)
-      return SentError{'c', -1,
-                       "two processes have rank " + std::to_string(rank) + " (" + record(rank).process.to_string() +
-                           " and " + process.to_string() + "): give every process a different rank"};
-    return std::nullopt;
   }
   [[nodiscard]] SentError not_joined() {
     std::vector<int> missing;
@@ -393,6 +378,7 @@ class Hub {
         if (!in.complete() || !joined_ || caller.presence != Presence::here || caller.shrink_limit) return false;
         caller.shrink_limit = limit;
         caller.shrink_end = Deadline(timeout_of(limit)).end();
+        settle_call();
         settle_shrink();
         return true;
       }
@@ -427,50 +413,35 @@ class Hub {
     settle_call();
     settle_shrink();
   }
-  /// Completes the current call if all ranks have entered it, and fails it if one cannot enter it any more.
+  /// Completes the current call if all ranks have entered it, and fails it if one will not enter it any more.
   void settle_call() {
-    bool all = true, over = false;
-    for (const auto& rank : ranks_) {
-      if (rank.part) continue;
-      all = false;
-      over = over || rank.presence == Presence::over;
-    }
-    if (!all && !over) return;
-    Frame reply = all ? reply_to(ranks_) : first_end_->frame(FrameKind::fail);
-    if (all && reply.kind == FrameKind::result && ranks_[0].part->call == grow_call) reply = grow();
+    auto reply = reply_now(ranks_, first_end_);
+    if (!reply) return;
+    if (reply->kind == FrameKind::result && ranks_[0].part->call == grow_call) reply = grow();
     // Rank 0 is the last: its process may end as soon as it has the reply.
     for (int rank = size() - 1; rank >= 0; --rank) {
       auto& waiting = record(rank);
       if (!waiting.part) continue;
-      if (!waiting.expired) send(rank, reply);
+      if (!waiting.expired) send(rank, *reply);
       waiting.part.reset();
     }
   }
-  /// Admits the processes that wait, unless a rank has given up the call: its group must be that of all.
   Frame grow() {
-    for (const auto& rank : ranks_)
-      if (rank.expired) return SentError{'t', -1, "another rank has timed out in this call"}.frame(FrameKind::fail);
     const int before = size();
     for (auto& connection : connections_) {
       if (connection.stage != Stage::waiting || !connection.socket.is_open()) continue;
       connection.stage = Stage::joined;
       connection.rank = size();
-      auto& joined = ranks_.emplace_back();
-      joined.presence = Presence::here;
-      joined.connection = &connection;
-      joined.process = std::move(connection.process);
+      ranks_.push_back(
+          {.presence = Presence::here, .connection = &connection, .process = std::move(connection.process)});
     }
-    if (size() == before) return {FrameKind::result, ""};
-    announce_group();
-    return {FrameKind::result, "1"};
+    if (size() > before) announce_group();
+    return {FrameKind::result, size() > before ? "1" : ""};
   }
   void announce_group() {
     for (int rank = size() - 1; rank >= 0; --rank) {
       if (rank > 0) record(rank).connection->rank = rank;
-      FrameWriter out(FrameKind::regrouped);
-      out.number(1).number(static_cast<std::uint64_t>(rank)).number(ranks_.size());
-      for (const auto& each : ranks_) each.process.write(out);
-      send(rank, out.finish());
+      send(rank, group_of(ranks_, rank));
     }
   }
   /// Continues with the ranks that have entered `shrink`, once the others have ended or the deadline is over.

@@ -107,7 +107,7 @@ class TcpGroup final : public FailureChannel {
     if (exchange({.call = std::string(grow_call)}, context).empty()) return nullptr;
     replaced_ = true;
     auto next = wire_->inbox.await_next(patient(terms_.deadline), context);
-    if (!next) throw RevokedError("rank 0 does not say who the ranks are", context);
+    if (!next) throw RevokedError("rank 0 does not list the ranks", context);
     return std::make_shared<TcpGroup>(*this, std::move(*next));
   }
 
