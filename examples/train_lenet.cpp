@@ -5,7 +5,11 @@
 //   build/examples/train_lenet --backend threads --ranks 2
 //   build/examples/train_lenet --ranks 2 --checkpoint run --every 100 --resume  (again after it was stopped)
 //   build/examples/train_lenet --backend shm --ranks 2 --trace trace.json      (open the trace in ui.perfetto.dev)
+//   DISTX_JOIN=1 DISTX_FILE=folder build/examples/train_lenet --elastic        (joins the ranks that meet in the
+//   folder)
 #include <algorithm>
+#include <array>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -58,8 +62,8 @@ struct Settings {
     training.describe(app);
     checkpoint.describe(app);
     app.add_flag("--elastic", training.elastic,
-                 "continue on the remaining ranks if processes that a launcher has started are lost; with --backend "
-                 "shm or gloo");
+                 "continue on the remaining ranks if processes that a launcher has started are lost, and, at the next "
+                 "epoch, with processes that have been started with DISTX_JOIN=1; with --backend shm or gloo");
     app.add_option("--epochs", epochs, "passes over the data")->check(CLI::Range(1, 1000000))->capture_default_str();
     app.add_option("--batch-size", batch_size, "digits per batch and rank")
         ->check(CLI::Range(1, 1000000))
@@ -97,10 +101,13 @@ class Phases {
 
 using Metered = distx::Metered<distx::AnyCommunicator<>>;
 
-/// Trains and evaluates the model. `counted` is the wrapper inside `comm` that counts the traffic; `remaining` returns
-/// a communicator of the ranks that are left after others are lost.
+/// Returns a communicator of the ranks that are left, if some are lost, and else of these and those that join; null if
+/// none does.
+using Regroup = std::function<std::optional<distx::AnyCommunicator<>>(bool lost)>;
+
+/// Trains and evaluates the model. `counted` is the wrapper inside `comm` that counts the traffic.
 void train(distx::AnyCommunicator<> comm, const Metered& counted, const Phases& phase, const Settings& settings,
-           const examples::SplitDigits& digits, const std::function<distx::AnyCommunicator<>()>& remaining) {
+           const examples::SplitDigits& digits, const Regroup& regroup) {
   const auto& [learnt, held_out] = digits;
   const auto partition = [&] {
     return distx::DistributedSampler(
@@ -135,7 +142,16 @@ void train(distx::AnyCommunicator<> comm, const Metered& counted, const Phases& 
   };
 
   auto at = settings.checkpoint.begin(*training, sampler), next = at;  // after the last step, and after the present one
-  const auto steps_before = at.steps;                                  // this program
+  auto steps_before = at.steps;                                        // this program
+  // Ranks that join, which are the last ones, continue where the others are.
+  const auto agree = [&] {
+    if (!settings.training.elastic) return;
+    std::array<std::uint64_t, 4> numbers{at.steps, at.data.epoch, at.data.taken, steps_before};
+    distx::broadcast(comm, numbers, 0);
+    at = {numbers[0], {numbers[1], numbers[2], at.data.seed, at.data.samples}};
+    steps_before = numbers[3];
+  };
+  agree();
   bool speaks = false;
   std::size_t ranks = 0, steps = 0;
   std::optional<examples::ProgressBar> progress;
@@ -154,14 +170,17 @@ void train(distx::AnyCommunicator<> comm, const Metered& counted, const Phases& 
   std::vector<double> step_losses;
   bool lost = false;
   while (lost || at.data.epoch < settings.epochs) try {
-      if (lost) {
+      if (auto regrouped = regroup(lost)) {
         progress.reset();
-        comm = remaining();
-        if (steps_before + training->recover(comm) == next.steps) at = next;
-        lost = false;
+        comm = std::move(*regrouped);
+        const bool has_stepped = steps_before + training->recover(comm) == next.steps;
+        if (has_stepped) at = next;
+        agree();
         sampler = partition();
         begin();
-        if (speaks) fmt::print("ranks are lost: {} continue after step {}\n", ranks, at.steps);
+        if (speaks)
+          fmt::print("{}: {} continue after step {}\n", lost ? "ranks are lost" : "ranks have joined", ranks, at.steps);
+        lost = false;
         continue;
       }
       double epoch_loss = 0;
@@ -230,6 +249,8 @@ void run(distx::AnyConnector& connector, const char* program, const Settings& se
     if (settings.training.elastic &&
         (connector.size() == 1 || (backend != "auto" && backend != "shm" && backend != "gloo")))
       throw distx::InvalidArgument("--elastic needs --backend shm or gloo, and processes that a launcher has started");
+    if (settings.checkpoint.resume && examples::has_joined())
+      throw distx::InvalidArgument("--resume is for the processes that begin a job: omit it with DISTX_JOIN=1");
     if (connector.rank() == 0) {
       settings.checkpoint.check();
       examples::JsonFile(settings.json).check_writable();
@@ -239,16 +260,19 @@ void run(distx::AnyConnector& connector, const char* program, const Settings& se
   });
   settings.backend.run(connector, [&](distx::AnyCommunicator<> comm) {
     Metered counted(std::move(comm));
-    const auto remaining = [&] {
-      connector = connector.shrink();
-      return settings.backend.of_remaining(connector);
+    const auto regroup = [&](bool lost) -> std::optional<distx::AnyCommunicator<>> {
+      if (!settings.training.elastic) return std::nullopt;
+      const int before = connector.size();
+      connector = lost ? connector.shrink() : connector.grow();
+      if (!lost && connector.size() == before) return std::nullopt;
+      return settings.backend.of_processes(connector);
     };
     if (settings.trace.empty()) {
-      train(distx::AnyCommunicator<>(counted.share()), counted, Phases(nullptr), settings, digits, remaining);
+      train(distx::AnyCommunicator<>(counted.share()), counted, Phases(nullptr), settings, digits, regroup);
       return;
     }
     distx::Traced traced(counted.share());
-    train(distx::AnyCommunicator<>(traced.share()), counted, Phases(&traced.timeline()), settings, digits, remaining);
+    train(distx::AnyCommunicator<>(traced.share()), counted, Phases(&traced.timeline()), settings, digits, regroup);
     distx::observe::write_trace(settings.trace, traced);
   });
 }

@@ -64,7 +64,7 @@ void Backend::run(distx::AnyConnector& connector, const std::function<void(distx
   }
 }
 
-distx::AnyCommunicator<> Backend::of_remaining(distx::AnyConnector& connector) const {
+distx::AnyCommunicator<> Backend::of_processes(distx::AnyConnector& connector) const {
 #ifdef EXAMPLES_WITH_GLOO
   if (name == "gloo") return distx::AnyCommunicator<>(distx::GlooCommunicator(connector));
 #endif

@@ -23,8 +23,9 @@ struct Backend {
   /// Calls `body(comm)` on every rank, with a communicator of the chosen backend. Collective.
   /// @throws ErrorPrinted if the launcher does not support the backend
   void run(distx::AnyConnector& connector, const std::function<void(distx::AnyCommunicator<>)>& body) const;
-  /// Returns a communicator of the chosen backend, auto, shm or gloo, for processes that are left. Collective.
-  [[nodiscard]] distx::AnyCommunicator<> of_remaining(distx::AnyConnector& connector) const;
+  /// Returns a communicator of the chosen backend, auto, shm or gloo, for processes after others have been lost or have
+  /// joined. Collective.
+  [[nodiscard]] distx::AnyCommunicator<> of_processes(distx::AnyConnector& connector) const;
 };
 
 }  // namespace examples

@@ -37,6 +37,7 @@ class Environment {
                              "DISTX_FILE",
                              "DISTX_RANK",
                              "DISTX_SIZE",
+                             "DISTX_JOIN",
                              "DISTX_CONNECT",
                              "DISTX_TOKEN",
                              "DISTX_TOKEN_FILE"}) {

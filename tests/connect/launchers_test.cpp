@@ -62,6 +62,31 @@ TEST_CASE("tcp:// takes the rank and the size from variables, and refuses contra
   CHECK(by_tcp_url(url + "?size=1").rank() == 0);
 }
 
+TEST_CASE("with DISTX_JOIN=1, tcp:// and file:// join a running job, and refuse a rank and a size") {
+  const std::string place = "tcp://127.0.0.1:" + std::to_string(test::free_port());
+  const test::NewFolder folder;
+  const std::string in_folder = "file://" + folder.path().string();
+  for (const auto& url : {place, in_folder}) {
+    const Environment joining(Variables{{"DISTX_JOIN", "1"}});
+    const auto message = [&](const std::string& text) {
+      return error_of([&] { return url == place ? by_tcp_url(text) : by_file_url(text); });
+    };
+    CHECK(test::contains(message(url + "?rank=0"),
+                         "DISTX_JOIN=1 contradicts rank=0: a process that joins receives its rank"));
+    CHECK(test::contains(message(url + "?size=2"), "DISTX_JOIN=1 contradicts size=2"));
+    CHECK(test::contains(message(url + "?timeout=0"), "timed out after 0 s: no job runs"));
+    const Environment with_rank(Variables{{"DISTX_JOIN", "1"}, {"DISTX_RANK", "1"}});
+    CHECK(test::contains(message(url),
+                         "DISTX_JOIN=1 contradicts DISTX_RANK=1: a process that joins receives its rank; unset"));
+    const Environment invalid(Variables{{"DISTX_JOIN", "yes"}});
+    CHECK(test::contains(message(url), "invalid DISTX_JOIN 'yes': must be a number in [0, 1]"));
+  }
+  const Environment alone(Variables{{"DISTX_JOIN", "1"}});
+  CHECK(test::contains(error_of([] { return distx::connect(); }),
+                       "DISTX_JOIN=1 does not say which job to join: set DISTX_FILE to its folder, or DISTX_CONNECT"));
+  CHECK(test::contains(error_of([] { return distx::connect("self://"); }), "DISTX_JOIN=1 needs tcp:// or file://"));
+}
+
 TEST_CASE("malformed parts of tcp:// and file:// throw ConnectError that names them") {
   const Environment bare(Variables{});
   const auto tcp_error = [](const std::string& url) { return error_of([&] { return by_tcp_url(url); }); };

@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <doctest/doctest.h>
 #include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <atomic>
-#include <fstream>
 
+#include "connect/generations.hpp"
 #include "connect/in_folder.hpp"
 #include "connect/over_tcp.hpp"
 #include "distx/connect/spawn.hpp"
@@ -19,17 +16,9 @@ using distx::FileConnector;
 using distx::TcpConnector;
 using distx::ThreadConnector;
 using std::chrono::seconds;
+using test::check_ranks;
 using test::contains;
-
-/// Checks that a connector has these ranks of an earlier one, of which this rank was `rank`.
-template <class C>
-void check_ranks(C& connector, int rank, const std::vector<int>& expected) {
-  CHECK(distx::all_gather_values(connector, rank) == expected);
-  CHECK(connector.size() == static_cast<int>(expected.size()));
-  CHECK(expected[static_cast<std::size_t>(connector.rank())] == rank);
-  CHECK(distx::broadcast_value(connector, rank, connector.size() - 1) == expected.back());
-  connector.barrier();
-}
+using test::forked;
 
 TEST_CASE("threads that are left keep their order in a smaller connector, and again after the next end") {
   for (const bool throws : {true, false}) {
@@ -99,28 +88,6 @@ TEST_CASE("a connector of any type shrinks if the one inside does") {
     auto both = any.shrink();
     check_ranks(both, connector.rank(), {0, 1});
   });
-}
-
-/// Runs `body(rank)` in a process for each rank, which exits with what that returns; returns how they end.
-std::vector<int> forked(int ranks, const std::function<int(int)>& body) {
-  std::vector<pid_t> children;
-  for (int rank = 0; rank < ranks; ++rank) {
-    const pid_t child = ::fork();
-    if (child != 0) {
-      children.push_back(child);
-      continue;
-    }
-    int status = 1;
-    try {
-      status = body(rank);
-    } catch (const std::exception& error) {
-      std::fprintf(stderr, "rank %d: %s\n", rank, error.what());
-    }
-    ::_exit(status);
-  }
-  std::vector<int> statuses(children.size());
-  for (std::size_t rank = 0; rank < children.size(); ++rank) ::waitpid(children[rank], &statuses[rank], 0);
-  return statuses;
 }
 
 /// Four ranks, of which rank 2 is killed and, in the smaller connector, rank 3.

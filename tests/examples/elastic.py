@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Kills one of three ranks of `train_lenet --elastic`: the others must reach the accuracy.
+"""Kills one of three ranks of `train_lenet --elastic`: the others must reach the accuracy, in half of the runs after
+another process has joined them. The program itself checks that all ranks have the same weights.
 
     tests/examples/elastic.py TRAIN_LENET shm|gloo [OPTION…]
 """
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -15,8 +17,10 @@ import time
 RANKS = 3
 ACCURACY = 0.9
 RUN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tools", "run")
-# Stages of ZeRO, the ranks that are killed, and whether tools/run starts them; else they meet in a folder.
-ATTACKS = {"shm": [(1, 0, False), (3, 1, False)], "gloo": [(2, 1, False), (1, 2, True)]}
+# Stages of ZeRO, the ranks that are killed, whether tools/run starts them, else they meet in a folder, and whether another
+# process joins.
+ATTACKS = {"shm": [(1, 0, False, False), (3, 1, False, False), (2, 0, False, True), (0, 1, True, True)],
+           "gloo": [(2, 1, False, False), (1, 2, True, False), (3, 2, False, True)]}
 
 
 def child_of(process, rank):
@@ -32,18 +36,23 @@ def child_of(process, rank):
     return None
 
 
-def train(program, backend, stage, victim, by_run):
+def train(program, backend, stage, victim, by_run, joins):
     """Returns what went wrong; empty if nothing."""
     with tempfile.TemporaryDirectory() as folder:
         checkpoints = os.path.join(folder, "checkpoints")
-        command = [program, "--elastic", "--backend", backend, "--zero", str(stage), "--epochs", "4",
+        command = [program, "--elastic", "--backend", backend, "--zero", str(stage), "--epochs", "40" if joins else "4",
                    "--checkpoint", checkpoints, "--every", "10", *sys.argv[3:]]
         streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         if by_run:
-            processes = [subprocess.Popen([RUN, "--no-kill", "-n", str(RANKS), *command], **streams)]
+            with socket.socket() as listener:
+                listener.bind(("127.0.0.1", 0))
+                port = listener.getsockname()[1]
+            place = {"DISTX_CONNECT": f"tcp://127.0.0.1:{port}", "DISTX_TOKEN": "secret"}
+            processes = [subprocess.Popen([RUN, "--no-kill", "--port", str(port), "-n", str(RANKS), *command],
+                                          env=dict(os.environ, DISTX_TOKEN="secret"), **streams)]
         else:
-            variables = [{"DISTX_FILE": os.path.join(folder, "meet"), "DISTX_RANK": str(rank), "DISTX_SIZE": str(RANKS)}
-                         for rank in range(RANKS)]
+            place = {"DISTX_FILE": os.path.join(folder, "meet")}
+            variables = [{**place, "DISTX_RANK": str(rank), "DISTX_SIZE": str(RANKS)} for rank in range(RANKS)]
             processes = [subprocess.Popen(command, env=dict(os.environ, **each), **streams) for each in variables]
         end = time.monotonic() + 60
         # Once there is a checkpoint, the training is in progress.
@@ -52,6 +61,8 @@ def train(program, backend, stage, victim, by_run):
                 break
             time.sleep(0.01)
         os.kill(child_of(processes[0].pid, victim) if by_run else processes[victim].pid, signal.SIGKILL)
+        if joins:
+            processes.append(subprocess.Popen(command, env=dict(os.environ, DISTX_JOIN="1", **place), **streams))
         outputs = []
         for process in processes:
             try:
@@ -63,14 +74,19 @@ def train(program, backend, stage, victim, by_run):
         text = "\n".join(outputs)
         continued = re.search(r"ranks are lost: (\d) continue after step (\d+)", text)
         accuracy = re.search(r"accuracy on \d+ held-out digits: ([0-9.]+)", text)
-        if statuses != ([0] if by_run else [-signal.SIGKILL if rank == victim else 0 for rank in range(RANKS)]):
+        right = [0] if by_run else [-signal.SIGKILL if rank == victim else 0 for rank in range(RANKS)]
+        if statuses != right + ([0] if joins else []):
             return f"the ranks end with {statuses}:\n{text}"
         if continued is None or int(continued[1]) != RANKS - 1:
             return f"no ranks say that they continue:\n{text}"
+        joined = re.search(r"ranks have joined: (\d) continue after step (\d+)", text)
+        if joins and (joined is None or int(joined[1]) != RANKS):
+            return f"no ranks say that another one has joined:\n{text}"
         if accuracy is None or float(accuracy[1]) < ACCURACY:
             return f"the accuracy is not {ACCURACY}:\n{text}"
         print(f"{backend}{' by tools/run' if by_run else ''}, stage {stage}: rank {victim} of {RANKS} was killed, the others "
-              f"continued after step {continued[2]} and reached {accuracy[1]}", flush=True)
+              f"continued after step {continued[2]}, " + (f"were joined after step {joined[2]}, " if joins else "") +
+              f"and reached {accuracy[1]}", flush=True)
         return ""
 
 

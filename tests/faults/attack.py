@@ -2,13 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Kills or stops one rank of a training at a random moment, again and again, and checks how the others end.
 
-    tests/faults/attack.py PROGRAM --backend shm|mpi|gloo [--kills N] [--stops N] [--inside N] [--elastic N]
+    tests/faults/attack.py PROGRAM --backend shm|mpi|gloo [--kills N] [--stops N] [--inside N] [--elastic N] [--join N]
                            [--over-tcp] [--ranks N] [--seed N]
 
 With --inside rank 1 stops itself N times while it reads the other ranks' memory. With --elastic N trainings that continue on the
 ranks that are left have one rank killed, every third of them a second one, and must end with the weights of an undisturbed one;
 or with a CheckpointError if a rank and the next one are killed. With --over-tcp these are started by tools/run --no-kill, and
-must end with a ConnectError if rank 0, which serves the others, is killed.
+must end with a ConnectError if rank 0, which serves the others, is killed. With --join N a rank is killed and another process
+joins, which is killed as well in every third training, before another one joins: as many as began must end with these weights.
 
 PROGRAM is built of trainee.cpp. Every survivor must end by a TimeoutError, RankFailure or RevokedError, soon after the deadline,
 and with shm every process must exit. A rank that was stopped goes on later, and must end in the same way.
@@ -19,6 +20,7 @@ import random
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -34,25 +36,36 @@ TYPED = re.compile(r"^rank (\d+) ended by (TimeoutError|RankFailure|RevokedError
 class Job:
     """The ranks of one training."""
 
-    def __init__(self, program, backend, stage, ranks, how=(), over_tcp=False):
+    def __init__(self, program, backend, stage, ranks, how=(), over_tcp=False, by_hand=False):
         self.folder = tempfile.mkdtemp(prefix="distx-attack-")
         self.output = open(os.path.join(self.folder, "output"), "w+b")
-        command = [program, backend, str(stage), str(DEADLINE), *how]
-        streams = {"stdin": subprocess.DEVNULL, "stdout": self.output, "stderr": subprocess.STDOUT, "start_new_session": True}
+        self.command = command = [program, backend, str(stage), str(DEADLINE), *how]
+        self.streams = streams = {"stdin": subprocess.DEVNULL, "stdout": self.output, "stderr": subprocess.STDOUT,
+                                  "start_new_session": True}
         self.processes = []
         if backend == "mpi":
             # With recovery mpirun lets the others live when a rank dies.
             recovery = dict(os.environ, OMPI_MCA_orte_enable_recovery="1", PRTE_MCA_prte_enable_recovery="1")
             mpirun = os.path.join(os.path.dirname(HERE), "mpirun")
             self.processes.append(subprocess.Popen([mpirun, "--timeout", "300", str(ranks), *command], env=recovery, **streams))
-        elif over_tcp:
+        elif over_tcp and not by_hand:
             launcher = os.path.join(HERE, "..", "..", "tools", "run")
             self.processes.append(subprocess.Popen([launcher, "--no-kill", "-n", str(ranks), *command], **streams))
         else:
+            self.place = {"DISTX_FILE": os.path.join(self.folder, "meet")}
+            if over_tcp:
+                with socket.socket() as listener:
+                    listener.bind(("127.0.0.1", 0))
+                    self.place = {"DISTX_CONNECT": f"tcp://127.0.0.1:{listener.getsockname()[1]}"}
             for rank in range(ranks):
-                variables = {"DISTX_FILE": os.path.join(self.folder, "meet"), "DISTX_RANK": str(rank), "DISTX_SIZE": str(ranks)}
-                self.processes.append(subprocess.Popen(command, env=dict(os.environ, **variables), **streams))
+                self.start({"DISTX_RANK": str(rank), "DISTX_SIZE": str(ranks)})
         self.ranks = ranks
+
+    def start(self, variables):
+        """Starts another process of the program."""
+        environment = dict(os.environ, **self.place, **variables)
+        self.processes.append(subprocess.Popen(self.command, env=environment, **self.streams))
+        return self.processes[-1]
 
     def text(self):
         with open(self.output.name, encoding="utf-8", errors="replace") as file:
@@ -188,6 +201,56 @@ def attack_elastic(program, backend, ranks, twice, over_tcp, chance):
         job.end()
 
 
+def attack_joining(program, backend, ranks, twice, over_tcp, chance):
+    """Returns what went wrong, as a list of sentences, and what was done."""
+    stage = chance.randrange(4)
+    victim = chance.randrange(1 if over_tcp else 0, ranks)
+    delays = [chance.uniform(0, 0.3), chance.uniform(0, 0.2), chance.uniform(0, 0.3)]
+    done = f"killed {victim} of {ranks} at stage {stage} after {delays[0]:.3f} s, started another after {delays[1]:.3f} s"
+    job = Job(program, backend, stage, ranks, ["join", str(ranks)], over_tcp, by_hand=True)
+    try:
+        if not job.wait_for(job.trains, 120):
+            return [f"the training does not begin:\n{job.text()}"], done
+        time.sleep(delays[0])  # the moment of the attack
+        killed = [job.processes[victim]]
+        os.kill(killed[0].pid, signal.SIGKILL)
+        time.sleep(delays[1])
+        joins = job.start({"DISTX_JOIN": "1"})
+        if twice:
+            time.sleep(delays[2])
+            done += f", killed that after {delays[2]:.3f} s, and started another"
+            os.kill(joins.pid, signal.SIGKILL)
+            killed.append(joins)
+            job.start({"DISTX_JOIN": "1"})
+        begin = time.monotonic()
+        wrong = []
+        again = []  # processes that ended because a rank was lost while they joined; others are started in their place
+
+        def all_ended():
+            last = job.processes[-1]
+            if last.poll() == 3 and len(again) < 3:
+                again.append(last)
+                job.start({"DISTX_JOIN": "1"})
+            return all(process.poll() is not None for process in job.processes)
+
+        if not job.wait_for(all_ended, 2 * PATIENCE):
+            wrong.append("processes do not exit: " + ", ".join(str(process.pid) for process in job.processes if process.poll() is None))
+        done += f", all ended after {time.monotonic() - begin:.1f} s"
+        done += f", {len(again)} of those that joined lost a rank meanwhile" if again else ""
+        if len(re.findall(r"^rank -?\d+ ended by (RankFailure|RevokedError|TimeoutError)", job.text(), re.MULTILINE)) != len(again):
+            wrong.append("a process ended by another error")
+        statuses = [process.poll() for process in job.processes]
+        if statuses != [-signal.SIGKILL if process in killed else 3 if process in again else 0 for process in job.processes]:
+            wrong.append(f"the processes end with {statuses}")
+        if job.text().count(" ended right\n") != ranks:
+            wrong.append(f"not {ranks} processes end right")
+        if os.path.exists(os.path.join(job.folder, "meet")):
+            wrong.append("files are left: " + ", ".join(os.listdir(os.path.join(job.folder, "meet"))))
+        return wrong + ([job.text()] if wrong else []), done
+    finally:
+        job.end()
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("program")
@@ -196,6 +259,7 @@ def main():
     parser.add_argument("--stops", type=int, default=1)
     parser.add_argument("--inside", type=int, default=0)
     parser.add_argument("--elastic", type=int, default=0)
+    parser.add_argument("--join", type=int, default=0)
     parser.add_argument("--over-tcp", action="store_true")
     parser.add_argument("--ranks", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
@@ -208,15 +272,16 @@ def main():
         if wrong:
             failures += 1
             print("    " + "\n    ".join(wrong), flush=True)
-    for number in range(arguments.elastic):
+    for number in range(arguments.elastic + arguments.join):
         twice = number % 3 == 2
-        wrong, done = attack_elastic(arguments.program, arguments.backend, arguments.ranks + (1 if twice else 0), twice,
-                                     arguments.over_tcp, chance)
+        joins = number >= arguments.elastic
+        wrong, done = (attack_joining if joins else attack_elastic)(
+            arguments.program, arguments.backend, arguments.ranks + (1 if twice and not joins else 0), twice, arguments.over_tcp, chance)
         print(("wrong: " if wrong else "right: ") + done, flush=True)
         if wrong:
             failures += 1
             print("    " + "\n    ".join(wrong), flush=True)
-    print(f"{arguments.elastic} elastic trainings, {arguments.kills} kills and {arguments.stops + arguments.inside} stops, {failures} wrong")
+    print(f"{arguments.elastic} elastic trainings, {arguments.join} that others join, {arguments.kills} kills and {arguments.stops + arguments.inside} stops, {failures} wrong")
     return 1 if failures else 0
 
 

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Trains until something ends it, and says what: `trainee shm|mpi|gloo STAGE DEADLINE_IN_SECONDS
-// [stay|inside|elastic]`. With `stay` it does not exit, because mpirun ends all ranks when one exits without
+// [stay|inside|elastic|join N]`. With `stay` it does not exit, because mpirun ends all ranks when one exits without
 // MPI_Finalize. With `inside` rank 1 stops itself while it reads the other ranks' memory. With `elastic` the training
 // continues on the ranks that are left, and each checks at the end that the weights are those of an undisturbed one.
-// See attack.py.
+// With `join` it continues on these and on those that join, and waits for N of them before it ends. See attack.py.
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -118,10 +120,12 @@ std::vector<float> all_weights(Training& training) {
   return all;
 }
 
-/// Trains for a number of steps, if need be on fewer ranks. @param make  returns a communicator of a connector's ranks
+/// Trains for a number of steps, if need be on fewer ranks.
+/// @param ranks  with which it ends, once others have joined; if 0, none may join
+/// @param make  returns a communicator of a connector's ranks
 template <int Stage, class Make>
-void train_elastic(distx::AnyConnector& connector, std::chrono::seconds deadline, Make&& make) {
-  constexpr std::uint64_t steps = 400;
+void train_elastic(distx::AnyConnector& connector, int ranks, std::chrono::seconds deadline, Make&& make) {
+  constexpr std::uint64_t steps = 400, round = 10;
   const auto expected = [] {
     auto parameters = small_model();
     distx::SelfConnector self;
@@ -136,19 +140,35 @@ void train_elastic(distx::AnyConnector& connector, std::chrono::seconds deadline
                                                                      {.bucket_bytes = std::size_t{1} << 16});
   std::vector<float> weights;
   std::uint64_t step = 0;
+  if (ranks > 0) distx::broadcast(comm, step, 0);
+  std::optional<distx::Deadline> patience;
+  const auto waits = [&] {
+    if (!patience) patience.emplace(std::chrono::seconds(60));
+    int wait = comm.size() < ranks && !patience->expired() ? 1 : 0;
+    distx::broadcast(comm, wait, 0);
+    return wait != 0;
+  };
   for (bool lost = false; weights.empty();) try {
-      if (lost) {
+      const int before = connector.size();
+      if (lost)
         connector = connector.shrink(deadline);
+      else if (ranks > 0)
+        connector = connector.grow();
+      if (lost || connector.size() != before) {
         comm = make(connector);
         step = training.recover(comm);
+        if (ranks > 0) distx::broadcast(comm, step, 0);
         lost = false;
         say("continues from step " + std::to_string(step) + " as rank " + std::to_string(comm.rank()) + " of " +
             std::to_string(comm.size()));
+        continue;
       }
-      for (; step < steps; ++step) {
+      const std::uint64_t end = ranks > 0 ? std::min(steps, (step / round + 1) * round) : steps;
+      for (; step < end; ++step) {
         make_step(training, parameters, step);
         if (step == 3) say("trains");
       }
+      if (ranks > 0 && (step < steps || waits())) continue;
       weights = all_weights(training);
       distx::barrier(comm);  // no rank leaves before all are done
     } catch (const distx::Error& error) {
@@ -160,11 +180,12 @@ void train_elastic(distx::AnyConnector& connector, std::chrono::seconds deadline
 }
 
 template <class Make>
-void train_elastic_at(int stage, distx::AnyConnector& connector, std::chrono::seconds deadline, Make&& make) {
-  if (stage == 0) return train_elastic<0>(connector, deadline, make);
-  if (stage == 1) return train_elastic<1>(connector, deadline, make);
-  if (stage == 2) return train_elastic<2>(connector, deadline, make);
-  train_elastic<3>(connector, deadline, make);
+void train_elastic_at(int stage, distx::AnyConnector& connector, int ranks, std::chrono::seconds deadline,
+                      Make&& make) {
+  if (stage == 0) return train_elastic<0>(connector, ranks, deadline, make);
+  if (stage == 1) return train_elastic<1>(connector, ranks, deadline, make);
+  if (stage == 2) return train_elastic<2>(connector, ranks, deadline, make);
+  train_elastic<3>(connector, ranks, deadline, make);
 }
 
 template <class C>
@@ -183,13 +204,14 @@ void run(int argc, char** argv) {
   auto connector = distx::connect(argc, argv);
   rank = connector.rank();
   say("is process " + std::to_string(getpid()));
-  const bool elastic = argc > 4 && std::string_view(argv[4]) == "elastic";
-  const auto shm = [&](auto& ranks) { return distx::ShmCommunicator(ranks, deadline); };
-  if (backend == "shm" && elastic) return train_elastic_at(stage, connector, deadline, shm);
+  const int ranks = argc > 5 && std::string_view(argv[4]) == "join" ? std::atoi(argv[5]) : 0;
+  const bool elastic = ranks > 0 || (argc > 4 && std::string_view(argv[4]) == "elastic");
+  const auto shm = [&](auto& from) { return distx::ShmCommunicator(from, deadline); };
+  if (backend == "shm" && elastic) return train_elastic_at(stage, connector, ranks, deadline, shm);
   if (backend == "shm") train_at(shm(connector), stage);
 #ifdef TRAINEE_WITH_GLOO
-  const auto gloo = [&](auto& ranks) { return distx::GlooCommunicator(ranks, {.deadline = deadline}); };
-  if (backend == "gloo" && elastic) return train_elastic_at(stage, connector, deadline, gloo);
+  const auto gloo = [&](auto& from) { return distx::GlooCommunicator(from, {.deadline = deadline}); };
+  if (backend == "gloo" && elastic) return train_elastic_at(stage, connector, ranks, deadline, gloo);
   if (backend == "gloo") train_at(gloo(connector), stage);
 #endif
   train_at(distx::MpiCommunicator(connector, {.deadline = deadline}), stage);

@@ -62,6 +62,9 @@ bool register_launcher(const Launcher& launcher);
 /// without MPI; <distx/tcp.hpp> torchrun, srun, and the variables RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. With
 /// DISTX_LOG=info the root rank writes to stderr which launcher was used, and why. Blocks until all ranks have joined.
 ///
+/// With DISTX_JOIN=1, and DISTX_FILE or DISTX_CONNECT=tcp://host:port, this process joins a running job: it blocks
+/// until the ranks of that job call `grow`, which gives it its rank.
+///
 /// @param argc, argv  those of main; the launcher's own arguments may be removed
 /// @throws ConnectError if a launcher started several ranks and no included header can connect them: it names the
 /// header

@@ -80,6 +80,18 @@ class AnyConnector {
   ///   cannot shrink: ThreadConnector, FileConnector, SelfConnector and, while rank 0 is left, TcpConnector can
   [[nodiscard]] AnyConnector shrink(Timeout deadline = default_deadline) { return self_->shrink(deadline); }
 
+  /// Returns a connector of these ranks and of the processes that wait to join them, if there are any; otherwise an
+  /// equal one. Collective; waits for no process that has not been started.
+  ///
+  /// These ranks keep their numbers, and the processes that join follow. Such a process is started with the variable
+  /// DISTX_JOIN=1 and with those that name the folder or the address of the job; its `connect` returns once the ranks
+  /// of the job have called `grow`. If the size differs, this connector, and communicators made from it, must not be
+  /// used afterwards.
+  /// @throws RankFailure, RevokedError or TimeoutError if a rank is lost: `shrink` continues with those that are left
+  /// @throws ConnectError on every rank if the connector inside cannot grow: FileConnector and TcpConnector can;
+  ///   ThreadConnector and SelfConnector return an equal one
+  [[nodiscard]] AnyConnector grow() { return self_->grow(); }
+
   /// Returns the failure channel of the connector inside; null if it has none.
   [[nodiscard]] std::shared_ptr<FailureChannel> failure_channel() const { return self_->failure_channel(); }
 
@@ -102,6 +114,7 @@ class AnyConnector {
     virtual void broadcast(std::span<std::byte>, int) = 0;
     virtual void all_gather(std::span<const std::byte>, std::span<std::byte>) = 0;
     virtual AnyConnector shrink(Timeout) = 0;
+    virtual AnyConnector grow() = 0;
     virtual std::shared_ptr<FailureChannel> failure_channel() const = 0;
   };
   template <Connector C>
@@ -125,6 +138,13 @@ class AnyConnector {
             "the ranks of this launcher cannot continue without others: resume from a checkpoint, or start the ranks "
             "with distx-run --no-kill",
             {.operation = "shrink", .rank = connector.rank(), .size = connector.size()});
+    }
+    AnyConnector grow() override {
+      if constexpr (requires { connector.grow(); })
+        return connector.grow();
+      else
+        throw ConnectError("no process can join the ranks of this launcher: start them with distx-run or in a folder",
+                           {.operation = "grow", .rank = connector.rank(), .size = connector.size()});
     }
     std::shared_ptr<FailureChannel> failure_channel() const override { return detail::failure_channel_of(connector); }
     C connector;

@@ -12,9 +12,9 @@ namespace detail {
 /// Makes the failure channel of ranks in one process.
 [[nodiscard]] std::shared_ptr<FailureChannel> local_failure_channel();
 
-/// The error of a second `shrink` of one connector.
-[[nodiscard]] inline InvalidState shrunk_before(const ErrorContext& context) {
-  return InvalidState("this connector has been shrunk: use the one that shrink returned", context);
+/// The error of a connector in place of which `shrink` or `grow` has returned another one.
+[[nodiscard]] inline InvalidState replaced_before(const ErrorContext& context) {
+  return InvalidState("this connector has been replaced: use the one that shrink or grow returned", context);
 }
 /// The error of a rank that the others have continued without.
 [[nodiscard]] inline ConnectError left_behind(const Timeout& deadline, const ErrorContext& context) {
@@ -59,6 +59,8 @@ class SelfConnector {
   }
   /// Returns an equal connector.
   [[nodiscard]] SelfConnector shrink(Timeout = default_deadline) const { return *this; }
+  /// Returns an equal connector: no process can wait for one that runs alone.
+  [[nodiscard]] SelfConnector grow() const { return *this; }
   /// Returns a channel that notifies this process; never null.
   [[nodiscard]] std::shared_ptr<FailureChannel> failure_channel() const noexcept { return failures_; }
 

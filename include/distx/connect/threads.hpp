@@ -42,6 +42,8 @@ class ThreadConnector {
   /// Returns a connector of the ranks that are left, as `AnyConnector::shrink` describes: a rank has ended when its
   /// thread's function has.
   [[nodiscard]] ThreadConnector shrink(Timeout deadline = default_deadline);
+  /// Returns an equal connector: no thread can wait to join those of `spawn`. Local.
+  [[nodiscard]] ThreadConnector grow() const { return *this; }
   /// Returns the ranks' failure channel, which also reports a rank that ended with an exception; never null.
   [[nodiscard]] std::shared_ptr<FailureChannel> failure_channel() const noexcept;
 

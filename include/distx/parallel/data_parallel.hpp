@@ -343,8 +343,10 @@ class DataParallel {
   /// @throws InvalidState during a step, or while an average is swapped in
   [[nodiscard]] TrainingState<space> state(const here& location = here::current()) { return engine_.state(location); }
 
-  /// Continues on the ranks of `comm`, after ranks are lost; again if it throws because further ones are. Collective
-  /// over `comm`, which has ranks of this training only, in their order. All scopes of `unshard` must have ended.
+  /// Continues on the ranks of `comm`, after ranks are lost or join; again if it throws because further ones are lost.
+  /// Collective over `comm`, which has ranks of this training, in their order, and then those that join: on these, the
+  /// constructor takes part in this call, with the same parameters, optimizer and options as at the beginning, and
+  /// receives the state. All scopes of `unshard` must have ended.
   ///
   /// The state becomes that of the last step that all ranks have ended: on a rank where `step` has returned it is not
   /// an earlier one. Weights, optimizer state and counters have the bits of a training on these ranks that has loaded a

@@ -62,7 +62,7 @@ struct Precision {
 struct Hybrid {};
 
 /// The policy for a training that survives the loss of ranks: each rank also keeps the shards of the rank before it, as
-/// they were after the last step, so that `recover` continues without a checkpoint.
+/// they were after the last step, so that `recover` continues without a checkpoint, also on further ranks.
 ///
 /// A rank copies its own shard as well, to return to the last step that all ranks have ended, and receives the next
 /// copy next to the present one: three shards of weights and optimizer state in all, which the ledger counts as

@@ -59,6 +59,8 @@ DISTX_INLINE AnyConnector connect_to(const ConnectUrl& url, int& argc, char**& a
     log_connection(connector, url.scheme(), url.to_string());
     return connector;
   };
+  if (url.scheme() != "tcp" && url.scheme() != "file" && joins_running_job(url.scheme()))
+    url.refuse("DISTX_JOIN=1 needs tcp:// or file://: the ranks of other launchers cannot be joined");
   if (url.scheme() == "self") {
     only_scheme();
     return logged(SelfConnector());
@@ -91,6 +93,11 @@ DISTX_INLINE bool register_launcher(const Launcher& launcher) {
 DISTX_INLINE AnyConnector connect(int& argc, char**& argv) {
   if (auto url = detail::variable("DISTX_CONNECT"); !url.empty())
     return detail::connect_to(detail::ConnectUrl(std::move(url), "DISTX_CONNECT"), argc, argv);
+  if (detail::variable("DISTX_FILE").empty() && detail::joins_running_job("connect"))
+    throw ConnectError(
+        "DISTX_JOIN=1 does not say which job to join: set DISTX_FILE to its folder, or DISTX_CONNECT to its address, "
+        "as tcp://host:port",
+        {.operation = "connect"});
   for (const auto& launcher : detail::launchers())
     if (launcher.started_by_it()) {
       auto connector = launcher.connect(argc, argv);

@@ -82,6 +82,16 @@ class ConnectUrl {
     if (!own && !other) refuse("the " + name + " is missing: add " + name + "=…, or set " + variable_name);
     return own ? *own : *other;
   }
+  /// Returns whether this process is to join a running job: DISTX_JOIN=1.
+  /// @throws ConnectError if a rank or a size is given as well
+  [[nodiscard]] bool joins_running_job() const {
+    if (!detail::joins_running_job(scheme_)) return false;
+    for (const char* name : {"rank", "size"})
+      if (!parameter(name).empty())
+        refuse("DISTX_JOIN=1 contradicts " + std::string(name) + "=" + parameter(name) +
+               ": a process that joins receives its rank; omit it");
+    return true;
+  }
 
  private:
   void parse_parameters(std::string_view text) {

@@ -64,7 +64,7 @@ class ThreadGroup final : public FailureChannel {
     const ErrorContext context{.operation = "shrink", .backend = "threads", .rank = rank, .size = size()};
     {
       const std::lock_guard lock(mutex_);
-      if (std::exchange(ranks_[static_cast<std::size_t>(rank)].shrinks, true)) throw shrunk_before(context);
+      if (std::exchange(ranks_[static_cast<std::size_t>(rank)].shrinks, true)) throw replaced_before(context);
     }
     wait_until(
         deadline,

@@ -69,4 +69,17 @@ class Variables {
   std::string_view backend_;
 };
 
+/// Returns whether this process is to join a running job: DISTX_JOIN=1. It then receives its rank and the size.
+/// @throws ConnectError if DISTX_JOIN is invalid, or DISTX_RANK or DISTX_SIZE is set as well
+[[nodiscard]] inline bool joins_running_job(std::string_view backend) {
+  const Variables variables(backend);
+  const auto join = variables.number_if_set("DISTX_JOIN", 0, 1);
+  if (!join || join->value == 0) return false;
+  for (const char* name : {"DISTX_RANK", "DISTX_SIZE"})
+    if (!variable(name).empty())
+      variables.refuse("DISTX_JOIN=1 contradicts " + std::string(name) + "=" + variable(name) +
+                       ": a process that joins receives its rank; unset " + name);
+  return true;
+}
+
 }  // namespace distx::detail

@@ -35,6 +35,17 @@ class FileConnector {
       : group_(std::make_shared<detail::file::FileGroup>(folder, checked(rank, size), size, options.deadline)),
         local_rank_(group_->count_on_host(rank)),
         local_size_(group_->count_on_host(size)) {}
+  /// Joins the job that runs in `folder`, once its ranks call `grow`. Blocks until then.
+  ///
+  /// The new ranks follow those of the job, in any order.
+  /// @throws ConnectError if the job ends, or does not admit this process before the deadline
+  /// @throws RankFailure if rank 0 exits while it admits this process
+  [[nodiscard]] static FileConnector join(const std::filesystem::path& folder,
+                                          const FileConnectorOptions& options = {}) {
+    auto joined = detail::file::JoinRequest(folder, options.deadline).join();
+    return FileConnector(
+        std::make_shared<detail::file::FileGroup>(options.deadline, joined.rank, std::move(joined.job)));
+  }
   FileConnector(FileConnector&&) noexcept = default;
   FileConnector& operator=(FileConnector&&) noexcept = default;
 
@@ -79,7 +90,16 @@ class FileConnector {
   /// Returns a connector of the ranks that are left, as `AnyConnector::shrink` describes. The end of a process of
   /// another host may be noticed at the deadline only.
   [[nodiscard]] FileConnector shrink(Timeout deadline = default_deadline) {
-    return FileConnector(detail::file::FileGroup::shrink(group_, deadline));
+    return FileConnector(group_->shrink(deadline));
+  }
+  /// Returns a connector of these ranks and of the processes that wait to join, as `AnyConnector::grow` describes.
+  [[nodiscard]] FileConnector grow() {
+    const auto context = group_->where("grow");
+    group_->check_current(context);
+    detail::file::Candidates candidates;
+    if (rank() == 0) candidates = group_->candidates();
+    const auto all = call("grow", "", std::as_bytes(std::span<const char>("1", candidates.empty() ? 0 : 1)));
+    return FileConnector(all[0].bytes.empty() ? group_ : group_->grow(candidates, context));
   }
 
   /// Returns the ranks' failure channel, which also reports a rank that exited. Never null; while it is kept, this rank

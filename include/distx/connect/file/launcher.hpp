@@ -24,6 +24,7 @@ namespace distx::detail::file {
 [[nodiscard]] inline FileConnector connect_in_folder() {
   const auto folder = variable("DISTX_FILE");
   if (folder.empty()) refuse("DISTX_FILE is not set");
+  if (joins_running_job("file")) return FileConnector::join(folder);
   const int rank = number("DISTX_RANK");
   return FileConnector(folder, rank, number("DISTX_SIZE"));
 }
@@ -34,11 +35,12 @@ namespace distx::detail::file {
   if (!url.authority().empty())
     url.refuse("a folder's URL has three slashes, as file:///" + url.authority() + url.path());
   if (url.path().empty()) url.refuse("the folder is missing");
+  FileConnectorOptions options;
+  if (const auto seconds = url.number("timeout", 0, 1 << 30)) options.deadline = std::chrono::seconds(seconds->value);
+  if (url.joins_running_job()) return FileConnector::join(url.path(), options);
   const auto size = url.number_or_variable("size", "DISTX_SIZE", 1, most_ranks);
   const auto rank = url.number_or_variable("rank", "DISTX_RANK", 0, most_ranks - 1);
   Variables("file").check_rank(rank, size);
-  FileConnectorOptions options;
-  if (const auto seconds = url.number("timeout", 0, 1 << 30)) options.deadline = std::chrono::seconds(seconds->value);
   return FileConnector(url.path(), rank.value, size.value, options);
 }
 

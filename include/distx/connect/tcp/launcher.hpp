@@ -27,14 +27,15 @@ namespace distx::detail::tcp {
   const Endpoint endpoint = endpoint_from(url.authority());
   if (endpoint.host.empty() || endpoint.port < 1 || endpoint.port > 65535)
     url.refuse("'" + url.authority() + "' is not host:port with a port in [1, 65535]");
+  TcpConnector::Options options;
+  options.bind = url.parameter("bind");
+  if (const auto seconds = url.number("timeout", 0, 1 << 30)) options.deadline = std::chrono::seconds(seconds->value);
+  if (url.joins_running_job()) return TcpConnector::join(endpoint.host, endpoint.port, options);
   const auto size = url.number_or_variable("size", "DISTX_SIZE", 1, most_tcp_ranks);
   const bool is_indexed = variable("DISTX_RANK").empty() && !variable("JOB_COMPLETION_INDEX").empty();
   const auto rank =
       url.number_or_variable("rank", is_indexed ? "JOB_COMPLETION_INDEX" : "DISTX_RANK", 0, most_tcp_ranks - 1);
   Variables("tcp").check_rank(rank, size);
-  TcpConnector::Options options;
-  options.bind = url.parameter("bind");
-  if (const auto seconds = url.number("timeout", 0, 1 << 30)) options.deadline = std::chrono::seconds(seconds->value);
   return TcpConnector(endpoint.host, endpoint.port, rank.value, size.value, options);
 }
 

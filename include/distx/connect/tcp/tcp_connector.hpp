@@ -48,6 +48,15 @@ class TcpConnector {
       : group_(std::move(group)),
         local_rank_(group_->count_on_host(group_->rank())),
         local_size_(group_->count_on_host(group_->size())) {}
+  /// Joins the job whose rank 0 listens at the address, once its ranks call `grow`. Blocks until then.
+  ///
+  /// The new ranks follow those of the job, in the order in which they have connected.
+  /// @throws ConnectError if the token is another one, the job ends, or it does not admit this process before the
+  ///         deadline
+  [[nodiscard]] static TcpConnector join(const std::string& host, int port, const Options& options) {
+    return TcpConnector(
+        detail::tcp::join_running({host, port}, {.deadline = options.deadline, .token = options.token}));
+  }
   TcpConnector(TcpConnector&&) noexcept = default;
   TcpConnector& operator=(TcpConnector&&) noexcept = default;
 
@@ -96,6 +105,12 @@ class TcpConnector {
   /// @throws ConnectError if rank 0, which serves the others, is lost or does not enter the call before the deadline
   [[nodiscard]] TcpConnector shrink(Timeout deadline = default_deadline) {
     return TcpConnector(group_->shrink(deadline));
+  }
+
+  /// Returns a connector of these ranks and of the processes that wait to join, as `AnyConnector::grow` describes.
+  [[nodiscard]] TcpConnector grow() {
+    auto larger = group_->grow();
+    return TcpConnector(larger ? std::move(larger) : group_);
   }
 
   /// Returns the ranks' failure channel, which also reports a rank that exited. Never null; while it is kept, this rank

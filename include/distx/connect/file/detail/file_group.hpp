@@ -18,9 +18,8 @@ class FileGroup final : public FailureChannel {
  public:
   FileGroup(const std::filesystem::path& folder, int rank, int size, Timeout deadline)
       : deadline_(deadline), rank_(rank), job_(Rendezvous(folder, rank, size, deadline).meet()) {}
-  /// For `shrink`: some ranks of `whole`, which is kept.
-  FileGroup(std::shared_ptr<FileGroup> whole, int rank, Membership job)
-      : deadline_(whole->deadline_), rank_(rank), job_(std::move(job)), whole_(std::move(whole)) {}
+  /// A rank of a job whose ranks are known.
+  FileGroup(Timeout deadline, int rank, Membership job) : deadline_(deadline), rank_(rank), job_(std::move(job)) {}
   FileGroup(const FileGroup&) = delete;
   FileGroup& operator=(const FileGroup&) = delete;
   ~FileGroup() override {
@@ -39,32 +38,42 @@ class FileGroup final : public FailureChannel {
   }
 
   /// Returns a group of the ranks that enter this call. The first rank that finds all others there or ended, or the
-  /// deadline over, decides for all.
-  [[nodiscard]] static std::shared_ptr<FileGroup> shrink(const std::shared_ptr<FileGroup>& whole, Timeout deadline) {
-    const auto context = whole->where("shrink");
-    if (std::exchange(whole->shrunk_, true)) throw shrunk_before(context);
-    const Folder& folder = whole->folder();
-    const auto survives = [](int rank) { return "survives-" + std::to_string(rank); };
-    folder.put(survives(whole->rank_), {});
-    std::ostringstream found;
-    const auto decided = [&] { return folder.has("survivors"); };
-    (void)poll_until(Deadline(deadline), decided, [&] { return whole->are_known(survives, found); });
+  /// deadline over, decides for all, unless `grow` has been decided before.
+  [[nodiscard]] std::shared_ptr<FileGroup> shrink(Timeout deadline) {
+    const auto context = where("shrink");
+    if (std::exchange(replaced_, true)) throw replaced_before(context);
+    folder().put(shrink_file(rank_), {});
+    Generation found;
+    const auto decided = [&] { return folder().has(next_file); };
+    (void)poll_until(Deadline(deadline), decided, [&] { return are_known(found); });
     if (!decided()) {
-      (void)whole->are_known(survives, found);
-      (void)folder.put_first("survivors", found.str());
+      (void)are_known(found);
+      (void)folder().put_first(next_file, found.text());
     }
-    std::istringstream survivors(folder.read("survivors").value_or(""));
-    std::vector<Process> processes;
-    int there = -1;
-    for (int rank = 0; survivors >> rank && rank >= 0 && rank < whole->size();) {
-      if (rank == whole->rank_) there = static_cast<int>(processes.size());
-      processes.push_back(whole->process(rank));
-    }
-    if (there < 0) throw left_behind(deadline, context);
-    auto outer = folder.inside(".");
-    if (!outer) throw ConnectError("folder '" + folder.path().string() + "' was removed", context);
-    Membership job{std::move(*outer), "smaller", folder.make_inside("smaller"), std::move(processes)};
-    return std::make_shared<FileGroup>(whole, there, std::move(job));
+    return next(deadline, context);
+  }
+
+  /// Returns the processes that wait to join.
+  [[nodiscard]] Candidates candidates() const { return candidates_in(job_.outer, process(rank_)); }
+  /// @throws InvalidState if `shrink` or `grow` has returned another group for this one
+  void check_current(const ErrorContext& context) const {
+    if (replaced_) throw replaced_before(context);
+  }
+  /// Returns a group of all ranks and of the processes that rank 0 admits. Collective.
+  ///
+  /// If rank 0 ends before it has decided, `shrink` decides; if it ends thereafter, `shrink` returns the larger group.
+  [[nodiscard]] std::shared_ptr<FileGroup> grow(const Candidates& candidates, const ErrorContext& context) {
+    if (rank_ == 0) admit(candidates);
+    std::optional<Failure> failure;
+    const auto end = poll_until(
+        Deadline(deadline_), [&] { return folder().has(next_file); },
+        [&] { return (failure = look_for_failure()).has_value(); });
+    if (end == WaitEnd::stopped) raise(*failure, context);
+    if (end == WaitEnd::expired)
+      throw TimeoutError(
+          "timed out after " + deadline_.to_string() + ": " + name_of(0) + " has not admitted any process", context);
+    replaced_ = true;
+    return next(deadline_, context);
   }
 
   /// A rank's part of a call: the call as text, and its bytes.
@@ -127,6 +136,8 @@ class FileGroup final : public FailureChannel {
     return "call-" + std::to_string(call) + "-" + std::to_string(rank);
   }
   static std::string reason_file(std::uint64_t identity) { return "reason-" + std::to_string(identity); }
+  static constexpr const char* next_file = "next";  // the decision on the next generation; the first one stays
+  static std::string shrink_file(int rank) { return "survives-" + std::to_string(rank); }
   static std::string left_file(int rank) { return "left-" + std::to_string(rank); }
   [[nodiscard]] const Folder& folder() const noexcept { return job_.inner; }
   [[nodiscard]] const Process& process(int rank) const noexcept { return job_.ranks[static_cast<std::size_t>(rank)]; }
@@ -134,34 +145,68 @@ class FileGroup final : public FailureChannel {
     return "rank " + std::to_string(rank) + " of " + std::to_string(size());
   }
 
+  [[noreturn]] static void raise(const Failure& failure, const ErrorContext& context) {
+    if (failure.how == "exited") throw RankFailure(failure.message, failure.rank, nullptr, context);
+    throw RevokedError(failure.message, context);
+  }
+
   /// Lists the ranks that are in `shrink`; returns whether all others have ended.
-  template <class Name>
-  [[nodiscard]] bool are_known(Name&& survives, std::ostringstream& found) const {
-    found.str({});
+  [[nodiscard]] bool are_known(Generation& found) const {
+    found.members.clear();
     bool all = true;
     for (int rank = 0; rank < size(); ++rank) {
       const bool ended = folder().has(left_file(rank)) || has_ended(process(rank), process(rank_));
-      if (!ended && folder().has(survives(rank))) found << rank << ' ';
-      all = all && (ended || folder().has(survives(rank)));
+      if (!ended && folder().has(shrink_file(rank))) found.members.push_back({std::to_string(rank), process(rank)});
+      all = all && (ended || folder().has(shrink_file(rank)));
     }
     return all;
   }
 
+  /// Decides on the next generation, and notifies the processes that it admits.
+  void admit(const Candidates& candidates) {
+    Generation found;
+    for (int rank = 0; rank < size(); ++rank) found.members.push_back({std::to_string(rank), process(rank)});
+    std::ostringstream answer;
+    answer << job_.next_name() << ' ' << process(rank_) << '\n';
+    for (const auto& [word, candidate] : candidates)
+      if (job_.outer.put_first(answer_file(word), answer.str())) found.members.push_back({word, candidate});
+    if (!folder().put_first(next_file, found.text())) return;  // the others have shrunk
+    job_.outer.make_inside(job_.next_name()).put(members_file, (job_.made_outer ? "1\n" : "0\n") + found.text());
+  }
+  /// Returns the group on which a rank has decided.
+  [[nodiscard]] std::shared_ptr<FileGroup> next(Timeout deadline, const ErrorContext& context) const {
+    std::istringstream decision(folder().read(next_file).value_or(""));
+    const auto generation = Generation::from(decision);
+    const int there = generation.rank_of(std::to_string(rank_));
+    if (there < 0) throw left_behind(deadline, context);
+    auto outer = job_.outer.opened_again();
+    if (!outer) throw ConnectError("folder '" + job_.outer.path().string() + "' was removed", context);
+    const auto name = job_.next_name();
+    auto inner = job_.outer.make_inside(name);
+    return std::make_shared<FileGroup>(
+        deadline_, there,
+        Membership{std::move(*outer), name, std::move(inner), generation.processes(), job_.made_outer});
+  }
+
   std::string await(int other, const Deadline& deadline, const ErrorContext& context) {
     const auto name = call_file(calls_, other);
-    bool left = false;
+    bool left = false, shrinks = false;
     std::optional<Failure> failure;
     const auto end = poll_until(
         deadline, [&] { return folder().has(name); },
-        [&] { return (failure = look_for_failure()).has_value() || (left = folder().has(left_file(other))); });
+        [&] {
+          left = folder().has(left_file(other));
+          shrinks = folder().has(shrink_file(other));
+          return (failure = look_for_failure()).has_value() || left || shrinks;
+        });
     if (end == WaitEnd::ready)
       if (auto text = folder().read(name)) return std::move(*text);
     if (!failure) failure = look_for_failure();
-    if (failure && failure->how == "exited") throw RankFailure(failure->message, failure->rank, nullptr, context);
-    if (failure) throw RevokedError(failure->message, context);
+    if (failure) raise(*failure, context);
     if (left)
       throw RankFailure(name_of(other) + " destroyed its connector and will not enter this call", other, nullptr,
                         context);
+    if (shrinks) throw RevokedError(name_of(other) + " has entered shrink and will not enter this call", context);
     if (end == WaitEnd::ready)
       throw ConnectError("'" + (folder().path() / name).string() +
                              "' was removed: the folder must stay until all "
@@ -226,8 +271,7 @@ class FileGroup final : public FailureChannel {
   Membership job_;
   std::uint64_t calls_ = 0;
   bool failed_ = false;
-  bool shrunk_ = false;
-  std::shared_ptr<FileGroup> whole_{};  // that this group is a part of; it leaves later
+  bool replaced_ = false;  // by the group that `shrink` or `grow` has returned
   std::atomic<Deadline::clock::duration> looked_{};
   LocalFailureChannel board_;
 };

@@ -1,32 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <algorithm>
-
-#include "distx/connect/file/detail/poll_until.hpp"
-#include "distx/connect/file/detail/process.hpp"
+#include "distx/connect/file/detail/generation.hpp"
 
 namespace distx::detail::file {
 
 /// The largest number of ranks: each reads a file of every other one in each call.
 inline constexpr int most_ranks = 65536;
-
-/// The result of a rendezvous: the job's folder, and the process of each rank.
-struct Membership {
-  Folder outer;      ///< the user's
-  std::string name;  ///< the job's folder inside it
-  Folder inner;      ///< the same, opened
-  std::vector<Process> ranks;
-  bool made_outer = false;  ///< rank 0 made `outer`
-
-  /// Removes the job's files, and `outer` if rank 0 made it and nothing else is in it.
-  void remove() const noexcept try {
-    outer.remove_folder(name);
-    if (const auto run = outer.read("run"); run && name == "run-" + run->substr(0, run->find(' ')))
-      outer.remove("run");  // rank 0 was killed before it did so
-    if (made_outer) ::rmdir(outer.path().c_str());
-  } catch (...) {  // an earlier error is on its way, or the job has ended
-  }
-};
 
 /// How ranks that know nothing but a folder find each other in it.
 ///

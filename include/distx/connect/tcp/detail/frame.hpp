@@ -12,7 +12,7 @@ namespace distx::detail::tcp {
 /// The kinds of frames; a frame is 4 bytes of length, 1 byte of kind, and the rest, all numbers little-endian.
 enum class FrameKind : std::uint8_t {
   // From a rank to rank 0.
-  hello = 1,  ///< rank, size, limit, time left, process: asks to join
+  hello = 1,  ///< rank, size, limit, time left, process: asks to join; size 0: a running job
   call,       ///< limit, call, kind of result, root, bytes: enters a collective call
   notify,     ///< identity, reason: publishes a failure
   leave,      ///< whether it is unwinding: the last frame
@@ -24,7 +24,7 @@ enum class FrameKind : std::uint8_t {
   fail,       ///< error: the call has failed
   published,  ///< identity, reason: a failure that a rank has published
   ended,      ///< rank, how, message: a rank has left or failed
-  shrunk,     ///< 1, rank, every rank's process: those that continue; or 0, message: this rank does not
+  regrouped,  ///< 1, rank, every rank's process: the ranks after `shrink` or `grow`; or 0, message: without this one
 };
 
 /// The most bytes of a frame; a longer one ends the connection.

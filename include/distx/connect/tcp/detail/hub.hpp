@@ -196,7 +196,7 @@ class Hub {
       std::size_t strangers = 0;
       Connection* oldest = nullptr;
       for (auto& connection : connections_)
-        if (connection.stage != Stage::joined && connection.socket.is_open()) {
+        if (connection.stage != Stage::joined && connection.stage != Stage::waiting && connection.socket.is_open()) {
           ++strangers;
           if (oldest == nullptr) oldest = &connection;
         }
@@ -226,6 +226,7 @@ class Hub {
       }
       if (!frame) break;
     }
+    if (connection.stage == Stage::waiting && !connection.socket.received().empty()) return connection.socket.close();
     if (!open) drop(connection, "exited unexpectedly");
   }
   void challenge(Connection& connection) {
@@ -280,8 +281,14 @@ class Hub {
     const auto left = in.number();
     auto process = PeerProcess::from(in);
     if (!in.complete()) return false;
+    if (their_size == 0) {
+      connection.stage = Stage::waiting;
+      connection.end = time_point::max();
+      connection.process = std::move(process);
+      return true;
+    }
     connection.end = Deadline::clock::now() + introduction;
-    const auto error = disagreement(rank, their_size, process);
+    const auto error = disagreement(ranks_, rank, their_size, process);
     if (!error) {
       auto& known = record(rank);
       known.presence = Presence::here;
@@ -314,21 +321,6 @@ class Hub {
     if (std::all_of(ranks_.begin(), ranks_.end(), [](const auto& one) { return one.presence == Presence::here; }))
       welcome();
     return true;
-  }
-  [[nodiscard]] std::optional<SentError> disagreement(int rank, int their_size, const PeerProcess& process) {
-    if (their_size != size())
-      return SentError{'c', -1,
-                       "rank " + std::to_string(rank) + " expects " + std::to_string(their_size) + " ranks, rank 0 " +
-                           std::to_string(size()) + ": start every rank with the same size"};
-    if (rank >= size())
-      return SentError{'c', -1,
-                       "invalid rank " + std::to_string(rank) + " (" + process.to_string() + "): must be in [0, " +
-                           std::to_string(size()) + ")"};
-    if (record(rank).presence != Presence::absent)
-      return SentError{'c', -1,
-                       "two processes have rank " + std::to_string(rank) + " (" + record(rank).process.to_string() +
-                           " and " + process.to_string() + "): give every process a different rank"};
-    return std::nullopt;
   }
   [[nodiscard]] SentError not_joined() {
     std::vector<int> missing;
@@ -386,6 +378,7 @@ class Hub {
         if (!in.complete() || !joined_ || caller.presence != Presence::here || caller.shrink_limit) return false;
         caller.shrink_limit = limit;
         caller.shrink_end = Deadline(timeout_of(limit)).end();
+        settle_call();
         settle_shrink();
         return true;
       }
@@ -420,22 +413,35 @@ class Hub {
     settle_call();
     settle_shrink();
   }
-  /// Completes the current call if all ranks have entered it, and fails it if one cannot enter it any more.
+  /// Completes the current call if all ranks have entered it, and fails it if one will not enter it any more.
   void settle_call() {
-    bool all = true, over = false;
-    for (const auto& rank : ranks_) {
-      if (rank.part) continue;
-      all = false;
-      over = over || rank.presence == Presence::over;
-    }
-    if (!all && !over) return;
-    const Frame reply = all ? reply_to(ranks_) : first_end_->frame(FrameKind::fail);
+    auto reply = reply_now(ranks_, first_end_);
+    if (!reply) return;
+    if (reply->kind == FrameKind::result && ranks_[0].part->call == grow_call) reply = grow();
     // Rank 0 is the last: its process may end as soon as it has the reply.
     for (int rank = size() - 1; rank >= 0; --rank) {
       auto& waiting = record(rank);
       if (!waiting.part) continue;
-      if (!waiting.expired) send(rank, reply);
+      if (!waiting.expired) send(rank, *reply);
       waiting.part.reset();
+    }
+  }
+  Frame grow() {
+    const int before = size();
+    for (auto& connection : connections_) {
+      if (connection.stage != Stage::waiting || !connection.socket.is_open()) continue;
+      connection.stage = Stage::joined;
+      connection.rank = size();
+      ranks_.push_back(
+          {.presence = Presence::here, .connection = &connection, .process = std::move(connection.process)});
+    }
+    if (size() > before) announce_group();
+    return {FrameKind::result, size() > before ? "1" : ""};
+  }
+  void announce_group() {
+    for (int rank = size() - 1; rank >= 0; --rank) {
+      if (rank > 0) record(rank).connection->rank = rank;
+      send(rank, group_of(ranks_, rank));
     }
   }
   /// Continues with the ranks that have entered `shrink`, once the others have ended or the deadline is over.
@@ -447,7 +453,7 @@ class Hub {
     const bool serves = ranks_[0].presence == Presence::here && ranks_[0].shrink_limit;
     const auto reason =
         serves ? left_behind(timeout_of(limit), {}).message() : without_root("it has ended, or did not enter the call");
-    const Frame give_up = FrameWriter(FrameKind::shrunk).number(0).text(reason).finish();
+    const Frame give_up = FrameWriter(FrameKind::regrouped).number(0).text(reason).finish();
     if (!serves) {
       for (auto& rank : ranks_) rank.shrink_limit.reset();
       return send_all(give_up);
@@ -463,13 +469,7 @@ class Hub {
     ranks_ = std::move(*survivors);
     first_end_.reset();
     has_failure_ = timed_out_ = false;
-    for (int rank = size() - 1; rank >= 0; --rank) {
-      if (rank > 0) record(rank).connection->rank = rank;
-      FrameWriter out(FrameKind::shrunk);
-      out.number(1).number(static_cast<std::uint64_t>(rank)).number(ranks_.size());
-      for (const auto& each : ranks_) each.process.write(out);
-      send(rank, out.finish());
-    }
+    announce_group();
   }
 
   Listener listener_;

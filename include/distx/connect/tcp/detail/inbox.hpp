@@ -71,8 +71,8 @@ enum class RankEnd : std::uint8_t { left, threw, exited };
          "): restart all ranks from the last checkpoint";
 }
 
-/// The ranks that continue after a call of `shrink`, and this rank among them.
-struct SmallerGroup {
+/// The ranks after a call of `shrink` or `grow`, and this rank among them.
+struct NextGroup {
   int rank = 0;
   std::vector<PeerProcess> processes;
 };
@@ -91,7 +91,7 @@ class Inbox {
         processes_ = std::move(all);
         break;
       }
-      case FrameKind::shrunk: {
+      case FrameKind::regrouped: {
         if (in.small(1) == 0) {
           const std::string message(in.text());
           if (!in.complete()) return false;
@@ -99,9 +99,9 @@ class Inbox {
           error_ = SentError{'c', -1, message};
           break;
         }
-        SmallerGroup smaller{in.small(1 << 20), processes_from(in)};
+        NextGroup next{in.small(1 << 20), processes_from(in)};
         if (!in.complete()) return false;
-        smaller_ = std::move(smaller);
+        next_ = std::move(next);
         reply_.reset();  // these concern the group before
         root_end_.reset();
         failure_.reset();
@@ -161,13 +161,13 @@ class Inbox {
     return std::exchange(reply_, std::nullopt);
   }
 
-  /// Waits for the ranks that continue; null at the end of the wait.
+  /// Waits for the next group; null at the end of the wait.
   /// @throws the error that rank 0 has sent
-  [[nodiscard]] std::optional<SmallerGroup> await_smaller(const Deadline& deadline, const ErrorContext& context) {
+  [[nodiscard]] std::optional<NextGroup> await_next(const Deadline& deadline, const ErrorContext& context) {
     std::unique_lock lock(mutex_);
-    if (!wait(lock, deadline, [&] { return smaller_ || error_; })) return std::nullopt;
+    if (!wait(lock, deadline, [&] { return next_ || error_; })) return std::nullopt;
     if (error_) error_->raise(context);
-    return std::exchange(smaller_, std::nullopt);
+    return std::exchange(next_, std::nullopt);
   }
 
   /// Notes a failure that this rank publishes, until rank 0 says which of all ranks' was the first.
@@ -204,7 +204,7 @@ class Inbox {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::optional<std::vector<PeerProcess>> processes_;
-  std::optional<SmallerGroup> smaller_;
+  std::optional<NextGroup> next_;
   std::optional<Frame> reply_;
   std::optional<SentError> error_;     ///< no call can succeed any more
   std::optional<SentError> root_end_;  ///< rank 0 has left

@@ -41,6 +41,24 @@ inline void check_terms(const JoinTerms& terms) {
   return std::make_shared<TcpGroup>(terms, std::move(root), deadline);
 }
 
+/// Returns the group of a process that joins a running job. Blocks until the ranks of the job call `grow`.
+[[nodiscard]] inline std::shared_ptr<TcpGroup> join_running(const Endpoint& endpoint, JoinTerms terms) {
+  const ErrorContext context{.operation = "connect", .backend = "tcp"};
+  const Deadline deadline(terms.deadline);
+  if (terms.token.empty()) terms.token = token_from_environment();
+  const auto locate = [&](auto) { return std::optional(RootAddress{endpoint, terms.token}); };
+  std::optional<ProvenSocket> root;
+  try {
+    root = connect_to_root(locate, terms.deadline, deadline, context);
+  } catch (const TimeoutError&) {
+    throw ConnectError("timed out after " + terms.deadline.to_string() + ": no job runs at " + endpoint.to_string() +
+                           ": correct the address, or unset DISTX_JOIN to start a job",
+                       context);
+  }
+  terms.rank = terms.size = 0;
+  return std::make_shared<TcpGroup>(std::move(terms), std::move(*root), deadline);
+}
+
 /// Returns rank 0's group at an endpoint, which it listens at.
 ///
 /// If the port is in use, that may be another rank 0, which is notified so that every rank throws; or a process of an

@@ -24,8 +24,8 @@ struct JoinTerms {
 
 /// One rank's side of a job over TCP: calls in step with the other ranks, failure notifications, and leaving.
 ///
-/// Rank 0 serves the others with a `Hub`; each of them has a `Spoke`. A smaller group of the ranks that are left takes
-/// these over.
+/// Rank 0 serves the others with a `Hub`; each of them has a `Spoke`. The group after `shrink` or `grow` takes these
+/// over.
 class TcpGroup final : public FailureChannel {
   /// This rank's connections, and what it has received.
   struct Wire {
@@ -45,12 +45,13 @@ class TcpGroup final : public FailureChannel {
                                        wire_->inbox, context);
     join(Deadline(terms_.deadline), context);
   }
-  /// The other ranks, connected since a while for which `deadline` accounts. Blocks until all ranks have joined.
+  /// The other ranks, connected since a while for which `deadline` accounts. Blocks until all ranks have joined. If
+  /// the size is 0, a process that joins a running job: blocks until its ranks call `grow`.
   TcpGroup(JoinTerms terms, ProvenSocket root, const Deadline& deadline) : terms_(std::move(terms)) {
     const auto context = where("connect");
-    wire_->spoke =
-        std::make_unique<Spoke>(std::move(root.socket), wire_->inbox,
-                                name_of(0) + " (at " + root.endpoint.to_string() + ") exited unexpectedly", context);
+    wire_->spoke = std::make_unique<Spoke>(
+        std::move(root.socket), wire_->inbox,
+        (joins() ? "rank 0" : name_of(0)) + " (at " + root.endpoint.to_string() + ") exited unexpectedly", context);
     const auto limit = milliseconds_of(terms_.deadline);
     const auto left = limit == no_limit ? no_limit : milliseconds_of(deadline.end() - Deadline::clock::now());
     FrameWriter hello(FrameKind::hello);
@@ -58,14 +59,15 @@ class TcpGroup final : public FailureChannel {
     hello.number(limit).number(left);
     this_peer().write(hello);
     wire_->submit(hello.finish());
-    join(deadline, context);
+    if (joins())
+      await_admission(root.endpoint, deadline, context);
+    else
+      join(deadline, context);
   }
-  /// For `shrink`: some ranks of a group, whose connections this one takes over.
-  TcpGroup(TcpGroup& whole, SmallerGroup part)
-      : terms_(whole.terms_), wire_(whole.wire_), processes_(std::move(part.processes)) {
-    terms_.rank = part.rank;
-    terms_.size = static_cast<int>(processes_.size());
-    whole.passed_on_ = true;
+  /// The group after `shrink` or `grow`, which takes over the connections of the one before.
+  TcpGroup(TcpGroup& before, NextGroup next) : terms_(before.terms_), wire_(before.wire_) {
+    take(std::move(next));
+    before.passed_on_ = true;
   }
   TcpGroup(const TcpGroup&) = delete;
   TcpGroup& operator=(const TcpGroup&) = delete;
@@ -85,17 +87,28 @@ class TcpGroup final : public FailureChannel {
   /// Returns a group of the ranks that enter this call. Rank 0, which serves the others, decides for all.
   [[nodiscard]] std::shared_ptr<TcpGroup> shrink(Timeout deadline) {
     const auto context = where("shrink");
-    if (std::exchange(shrunk_, true)) throw shrunk_before(context);
+    if (std::exchange(replaced_, true)) throw replaced_before(context);
     const auto lost = [&](const std::string& problem) { return ConnectError(without_root(problem), context); };
     wire_->submit(FrameWriter(FrameKind::shrink).number(milliseconds_of(deadline)).finish());
     try {
-      auto part = wire_->inbox.await_smaller(patient(deadline), context);
-      if (!part) throw lost("it does not answer within " + deadline.to_string());
-      return std::make_shared<TcpGroup>(*this, std::move(*part));
+      auto next = wire_->inbox.await_next(patient(deadline), context);
+      if (!next) throw lost("it does not answer within " + deadline.to_string());
+      return std::make_shared<TcpGroup>(*this, std::move(*next));
     } catch (const Error& error) {
       if (!is_rank_loss(error)) throw;
       throw lost(error.message());  // the end of the connection
     }
+  }
+
+  /// Returns a group of all ranks and of the processes that wait to join; null if none does. Collective.
+  [[nodiscard]] std::shared_ptr<TcpGroup> grow() {
+    const auto context = where("grow");
+    if (replaced_) throw replaced_before(context);
+    if (exchange({.call = std::string(grow_call)}, context).empty()) return nullptr;
+    replaced_ = true;
+    auto next = wire_->inbox.await_next(patient(terms_.deadline), context);
+    if (!next) throw RevokedError("rank 0 does not list the ranks", context);
+    return std::make_shared<TcpGroup>(*this, std::move(*next));
   }
 
   /// @throws InvalidArgument if a call moves more than most_message_bytes
@@ -161,6 +174,27 @@ class TcpGroup final : public FailureChannel {
       throw;
     }
   }
+  [[nodiscard]] bool joins() const noexcept { return terms_.size == 0; }
+  void take(NextGroup next) {
+    terms_.rank = next.rank;
+    processes_ = std::move(next.processes);
+    terms_.size = static_cast<int>(processes_.size());
+  }
+  void await_admission(const Endpoint& root, const Deadline& deadline, const ErrorContext& context) {
+    const std::string job = "the job at " + root.to_string();
+    try {
+      auto next = wire_->inbox.await_next(deadline, context);
+      if (!next)
+        throw ConnectError("timed out after " + terms_.deadline.to_string() + ": " + job +
+                               " has not admitted this process: its ranks must call grow() from time to time",
+                           context);
+      take(std::move(*next));
+    } catch (const Error& error) {
+      wire_->leave(Hub::after_error);
+      if (is_rank_loss(error)) throw ConnectError(job + " ended before it admitted this process", context);
+      throw;
+    }
+  }
   void leave(bool unwinding) noexcept try {
     wire_->submit(FrameWriter(FrameKind::leave).number(unwinding ? 1 : 0).finish());
     const bool in_error = unwinding || failed_ || wire_->inbox.has_failure();
@@ -173,8 +207,8 @@ class TcpGroup final : public FailureChannel {
   std::shared_ptr<Wire> wire_ = std::make_shared<Wire>();
   std::vector<PeerProcess> processes_;
   bool failed_ = false;
-  bool shrunk_ = false;
-  bool passed_on_ = false;  ///< a smaller group leaves
+  bool replaced_ = false;   ///< by the group that `shrink` or `grow` has returned
+  bool passed_on_ = false;  ///< that group leaves
 };
 
 }  // namespace distx::detail::tcp

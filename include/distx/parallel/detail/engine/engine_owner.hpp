@@ -48,7 +48,7 @@ class EngineOwner {
   /// `recover` borrows. Collective.
   void replicate(std::vector<ParameterEntry<Space>> entries, std::function<AnyOptimizer<Space>()> optimizer,
                  const DataParallelOptions& options, const here& location);
-  std::uint64_t recover(AnyCommunicator<Space> survivors, const here& location);
+  std::uint64_t recover(AnyCommunicator<Space> ranks, const here& location);
 
   /// @name The calls of DataParallel
   /// @{

@@ -29,23 +29,27 @@ void EngineOwner<Space>::replicate(std::vector<ParameterEntry<Space>> entries,
                                    std::function<AnyOptimizer<Space>()> optimizer, const DataParallelOptions& options,
                                    const here& location) {
   remake_ = [entries = std::move(entries), optimizer = std::move(optimizer), options = DataParallelOptions(options),
-             policies = engine_->policies()](AnyCommunicator<Space>& survivors, const here& line) mutable {
+             policies = engine_->policies()](AnyCommunicator<Space>& ranks, const here& line) mutable {
     options.broadcast_from = 0;
     forget_shards(entries);
-    return std::make_unique<Engine>(survivors.share(), entries, optimizer(), policies, options, line);
+    return std::make_unique<Engine>(ranks.share(), entries, optimizer(), policies, options, line);
   };
-  engine_->replicate(nullptr, location);
+  (void)engine_->replicate(kept_, location);
 }
 template <MemorySpace Space>
-std::uint64_t EngineOwner<Space>::recover(AnyCommunicator<Space> survivors, const here& location) {
+std::uint64_t EngineOwner<Space>::recover(AnyCommunicator<Space> ranks, const here& location) {
   if (engine_ != nullptr)
     if (auto replicas = engine_->take_replicas()) kept_.push_back(std::move(replicas));
   engine_.reset();
-  const Recovery<Space> recovery(survivors, kept_, location);
-  engine_ = remake_(survivors, location);
-  engine_->replicate(&recovery, location);
-  kept_.clear();
-  return static_cast<std::uint64_t>(recovery.version().steps);
+  engine_ = remake_(ranks, location);
+  try {
+    const auto steps = engine_->replicate(kept_, location);
+    kept_.clear();
+    return steps;
+  } catch (const CheckpointError&) {
+    engine_.reset();
+    throw;
+  }
 }
 
 template <MemorySpace Space>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <bit>
 #include <memory>
 #include <optional>
 
@@ -8,17 +9,20 @@
 
 namespace distx::detail {
 
-/// The state from which the survivors of a training continue: the newest version of which they have all shares.
+/// The state from which a training continues on other ranks: the newest version of which they have all shares.
+///
+/// Ranks that join have no copies: they learn where the shares are, and receive theirs.
 template <MemorySpace Space>
 class Recovery {
   using here = std::source_location;
 
  public:
-  /// Agrees on the version. Collective over the survivors.
-  /// @param kept  copies that are older or newer; the chosen ones are left
-  /// @throws CheckpointError on every rank if there is no such version, with the parameters that are lost
-  Recovery(AnyCommunicator<Space>& comm, std::vector<std::unique_ptr<Replicas<Space>>>& kept, const here& location) {
-    constexpr std::size_t most = 4;  // versions: two of each of two
+  /// Agrees on the version; if no rank has any copies, there is none. Collective.
+  /// @param kept  this rank's copies, which may be older or newer ones; the chosen ones are left
+  /// @param state  that of the training on these ranks
+  /// @throws CheckpointError on every rank if there are copies but no such version, with the parameters that are lost
+  Recovery(AnyCommunicator<Space>& comm, std::vector<std::unique_ptr<Replicas<Space>>>& kept,
+           const TrainingState<Space>& state, const here& location) {
     std::vector<Record> mine(most);
     std::size_t count = 0;
     for (const auto& replicas : kept)
@@ -30,27 +34,29 @@ class Recovery {
       all = mine;
     else
       all_gather_values(comm, Span<const Record>(mine), Span<Record>(all), location);
+    if (std::all_of(all.begin(), all.end(), [](const Record& record) { return record.version == 0; })) return;
     std::string lost = "the ranks that are left have no common version of the state";
-    for (std::uint64_t version = newest(all, most, UINT64_MAX); version != 0; version = newest(all, most, version)) {
-      for (auto& replicas : kept)
-        for (const auto* found : replicas->versions())
-          if (found->number == version && choose(all, most, *replicas, *found, lost)) {
-            auto chosen = std::move(replicas);
-            kept.clear();
-            replicas_ = chosen.get();
-            kept.push_back(std::move(chosen));
-            return;
-          }
+    for (auto key = newest(all, {UINT64_MAX, UINT64_MAX}); key.first != 0; key = newest(all, key)) {
+      const auto found = std::find_if(kept.begin(), kept.end(), [&](const auto& replicas) {
+        return replicas->layout().ranks() == key.second && version_of(*replicas, key.first) != nullptr;
+      });
+      replicas_ = found == kept.end() ? nullptr : found->get();
+      describe(comm, key, all, state, location);
+      if (!choose(all, key, lost)) continue;
+      std::erase_if(kept, [&](const auto& replicas) { return replicas.get() != replicas_; });
+      return;
     }
     throw CheckpointError(lost + "; resume from the last checkpoint",
                           {"recover", comm.backend(), comm.rank(), comm.size(), location});
   }
 
-  [[nodiscard]] const typename Replicas<Space>::Version& version() const noexcept { return *version_; }
+  [[nodiscard]] bool found() const noexcept { return from_.has_value(); }
+  /// @pre found()
+  [[nodiscard]] const typename Replicas<Space>::Version& version() const noexcept { return version_; }
 
-  /// Copies the version into the state of a training of the survivors. Collective.
+  /// Copies the version into the state of the training on these ranks. Collective. @pre found()
   void copy_to(AnyCommunicator<Space>& comm, const TrainingState<Space>& state, const here& location) const {
-    const StateLayout& from = replicas_->layout();
+    const StateLayout& from = *from_;
     const StateLayout to(comm, state, false, location);
     const auto ranks = static_cast<std::size_t>(comm.size()), self = static_cast<std::size_t>(comm.rank());
     // Calls f(old rank, array, range) for all that new rank `source` sends to new rank `target`.
@@ -86,7 +92,7 @@ class Recovery {
         const auto bytes = part(from.range(old, array), range, array);
         const auto size = static_cast<std::size_t>(bytes.size);
         copy(after, Span<std::byte, Space>(out.data() + at, size),
-             replicas_->values(version_->number, old, array).subspan(static_cast<std::size_t>(bytes.begin), size));
+             replicas_->values(version_.number, old, array).subspan(static_cast<std::size_t>(bytes.begin), size));
         at += size;
       });
     after.synchronize();
@@ -111,45 +117,83 @@ class Recovery {
     std::uint64_t version = 0, rank = 0, ranks = 0, holds = 0;
   };
 
-  /// Returns the newest version before `bound` that all ranks have; 0 if there is none.
-  [[nodiscard]] static std::uint64_t newest(const std::vector<Record>& all, std::size_t most, std::uint64_t bound) {
-    std::uint64_t found = 0;
-    for (std::size_t i = 0; i < most; ++i) {
-      const std::uint64_t version = all[i].version;
-      if (version <= found || version >= bound) continue;
+  /// The number of a version, and of the ranks that made it.
+  using Key = std::pair<std::uint64_t, std::uint64_t>;
+  static constexpr std::size_t most = 16;  // versions of a rank: two of each of its copies
+
+  [[nodiscard]] static const typename Replicas<Space>::Version* version_of(const Replicas<Space>& replicas,
+                                                                           std::uint64_t number) {
+    for (const auto* version : replicas.versions())
+      if (version->number == number) return version;
+    return nullptr;
+  }
+  /// Returns the newest version before `bound` that all ranks with any copies have; zeros if there is none.
+  [[nodiscard]] static Key newest(const std::vector<Record>& all, const Key& bound) {
+    Key found{};
+    for (const Record& candidate : all) {
+      const Key key{candidate.version, candidate.ranks};
+      if (key <= found || key >= bound) continue;
       bool everywhere = true;
-      for (std::size_t begin = 0; begin < all.size(); begin += most)
-        everywhere = everywhere && std::any_of(all.begin() + static_cast<std::ptrdiff_t>(begin),
-                                               all.begin() + static_cast<std::ptrdiff_t>(begin + most),
-                                               [&](const Record& record) { return record.version == version; });
-      if (everywhere) found = version;
+      for (auto begin = all.begin(); begin != all.end(); begin += most)
+        everywhere = everywhere && (begin->version == 0 || std::any_of(begin, begin + most, [&](const Record& record) {
+                                      return Key{record.version, record.ranks} == key;
+                                    }));
+      if (everywhere) found = key;
     }
     return found;
   }
+  /// Receives from the first rank that has a version what all must know of it.
+  void describe(AnyCommunicator<Space>& comm, const Key& key, const std::vector<Record>& all,
+                const TrainingState<Space>& state, const here& location) {
+    const auto first = std::find_if(all.begin(), all.end(),
+                                    [&](const Record& record) { return Key{record.version, record.ranks} == key; });
+    root_ = static_cast<std::size_t>(first - all.begin()) / most;
+    const auto ranks = static_cast<std::size_t>(key.second);
+    constexpr std::size_t fixed = 5;
+    version_ = {key.first, 0, state.counters};
+    auto& [updates, loss_scale, finite_steps, skipped_steps] = version_.counters;
+    std::vector<std::uint64_t> numbers(fixed + updates.size() + 2 * ranks * state.arrays.size());
+    if (static_cast<std::size_t>(comm.rank()) == root_) {
+      version_ = *version_of(*replicas_, key.first);
+      numbers = {replicas_->whole() ? std::uint64_t{1} : 0, static_cast<std::uint64_t>(version_.steps),
+                 std::bit_cast<std::uint64_t>(loss_scale), finite_steps, skipped_steps};
+      for (const auto& [name, count] : updates) numbers.push_back(count);
+      const auto& ranges = replicas_->layout().numbers();
+      numbers.insert(numbers.end(), ranges.begin(), ranges.end());
+    }
+    if (comm.size() > 1) all_reduce_values(comm, Span<std::uint64_t>(numbers), max, location);  // zeros elsewhere
+    whole_ = numbers[0] != 0;
+    version_.steps = static_cast<std::int64_t>(numbers[1]);
+    loss_scale = std::bit_cast<double>(numbers[2]);
+    finite_steps = numbers[3];
+    skipped_steps = numbers[4];
+    auto next = numbers.begin() + fixed;
+    for (auto& [name, count] : updates) count = *next++;
+    from_.emplace(state, ranks, std::vector<std::uint64_t>(next, numbers.end()));
+  }
   /// Finds where each rank's shares are; if some are lost, says which.
-  bool choose(const std::vector<Record>& all, std::size_t most, const Replicas<Space>& replicas,
-              const typename Replicas<Space>::Version& version, std::string& lost) {
-    const StateLayout& layout = replicas.layout();
+  bool choose(const std::vector<Record>& all, const Key& key, std::string& lost) {
+    const StateLayout& layout = *from_;
     constexpr std::size_t nowhere = SIZE_MAX;
-    std::vector<std::size_t> left(layout.ranks(), nowhere), holders(layout.ranks(), nowhere);
+    std::vector<std::size_t> holders(layout.ranks(), nowhere);
+    sources_.assign(layout.ranks(), nowhere);
     for (std::size_t i = 0; i < all.size(); ++i) {
-      if (all[i].version != version.number || all[i].ranks != layout.ranks()) continue;
-      left[all[i].rank] = i / most;
+      if (Key{all[i].version, all[i].ranks} != key) continue;
+      sources_[all[i].rank] = i / most;
       if (all[i].holds != 0) holders[all[i].rank] = i / most;
     }
-    version_ = &version;
-    sources_ = left;
-    if (replicas.whole()) {  // all of it from one rank, so that all have the same
-      for (auto& source : sources_) source = source == 0 ? 0 : nowhere;
+    if (whole_) {  // all of it from one rank, so that all have the same
+      for (auto& source : sources_) source = source == root_ ? root_ : nowhere;
       return true;
     }
     std::string names, ranks;
     for (std::size_t rank = 0; rank < layout.ranks(); ++rank) {
       if (sources_[rank] != nowhere) continue;
-      sources_[rank] = holders[replicas.holder_of(rank)];
+      const std::size_t holder = Replicas<Space>::holder_of(rank, layout.ranks());
+      sources_[rank] = holders[holder];
       if (sources_[rank] != nowhere || layout.bytes(rank) == 0) continue;
-      ranks += (ranks.empty() ? "" : " and ") + std::to_string(rank) + ", which rank " +
-               std::to_string(replicas.holder_of(rank)) + " held,";
+      ranks +=
+          (ranks.empty() ? "" : " and ") + std::to_string(rank) + ", which rank " + std::to_string(holder) + " held,";
       for (std::size_t array = 0; array < layout.arrays(); ++array)
         if (layout.range(rank, array).size > 0) names += (names.empty() ? "'" : ", '") + layout.name(array) + "'";
     }
@@ -158,8 +202,11 @@ class Recovery {
     return false;
   }
 
-  const Replicas<Space>* replicas_ = nullptr;
-  const typename Replicas<Space>::Version* version_ = nullptr;
+  const Replicas<Space>* replicas_ = nullptr;  // of the version; null on a rank that joins
+  typename Replicas<Space>::Version version_{};
+  std::optional<StateLayout> from_{};  // of the version
+  bool whole_ = false;
+  std::size_t root_ = 0;              // the first rank that has the version
   std::vector<std::size_t> sources_;  // of each earlier rank's shares: the new rank that has them
 };
 

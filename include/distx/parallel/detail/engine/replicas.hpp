@@ -8,7 +8,7 @@
 
 namespace distx::detail {
 
-/// Copies of a training's state between steps, from which survivors continue after a rank is lost.
+/// Copies of a training's state between steps, from which it continues on other ranks.
 ///
 /// At stages 1 to 3 each rank copies its shares and those of the rank before it; at stage 0 all that it holds, which is
 /// the whole state. A commit makes the present state a version: it replaces the one before once all ranks have sent
@@ -100,8 +100,10 @@ class Replicas {
                                      static_cast<std::size_t>(layout_.range(rank, array).size * layout_.width(array)));
     return {bytes.data(), bytes.size()};
   }
-  /// The rank that holds another one's shares.
-  [[nodiscard]] std::size_t holder_of(std::size_t rank) const noexcept { return (rank + 1) % layout_.ranks(); }
+  /// Returns the rank, of `ranks`, that holds another one's shares.
+  [[nodiscard]] static std::size_t holder_of(std::size_t rank, std::size_t ranks) noexcept {
+    return (rank + 1) % ranks;
+  }
 
  private:
   static constexpr std::uint64_t chunk = std::uint64_t{1} << 20;  // bytes of one message
@@ -153,7 +155,7 @@ class Replicas {
                                                                         static_cast<std::size_t>(received.size));
       make_behind(comm,
                   calls::SendReceive<std::byte, Space>{.send = {out.data(), out.size()},
-                                                       .to = static_cast<int>(holder_of(rank_)),
+                                                       .to = static_cast<int>(holder_of(rank_, layout_.ranks())),
                                                        .receive = in,
                                                        .from = static_cast<int>(before()),
                                                        .location = location},

@@ -27,11 +27,9 @@ class StateLayout {
   template <MemorySpace Space>
   StateLayout(AnyCommunicator<Space>& comm, const TrainingState<Space>& state, bool shares,
               const std::source_location& location)
-      : ranks_(static_cast<std::size_t>(comm.size())) {
+      : StateLayout(state, static_cast<std::size_t>(comm.size()), {}) {
     std::vector<std::uint64_t> mine;
     for (const auto& array : state.arrays) {
-      names_.push_back(array.name);
-      widths_.push_back(array.values.element_bytes());
       mine.push_back(array.offset + (shares ? array.share_begin : 0));
       mine.push_back(shares ? array.share_size : array.values.size());
     }
@@ -42,6 +40,18 @@ class StateLayout {
       all_gather_values(comm, Span<const std::uint64_t>(mine), Span<std::uint64_t>(numbers_), location);
   }
 
+  /// Describes what other ranks had of the same arrays. @param numbers  as `numbers()` returns them
+  template <MemorySpace Space>
+  StateLayout(const TrainingState<Space>& state, std::size_t ranks, std::vector<std::uint64_t> numbers)
+      : ranks_(ranks), numbers_(std::move(numbers)) {
+    for (const auto& array : state.arrays) {
+      names_.push_back(array.name);
+      widths_.push_back(array.values.element_bytes());
+    }
+  }
+
+  /// Returns begin and size of each range, by rank and array.
+  [[nodiscard]] const std::vector<std::uint64_t>& numbers() const noexcept { return numbers_; }
   [[nodiscard]] std::size_t ranks() const noexcept { return ranks_; }
   [[nodiscard]] std::size_t arrays() const noexcept { return names_.size(); }
   [[nodiscard]] const std::string& name(std::size_t array) const noexcept { return names_[array]; }
@@ -64,7 +74,7 @@ class StateLayout {
   std::size_t ranks_;
   std::vector<std::string> names_;
   std::vector<std::uint64_t> widths_;
-  std::vector<std::uint64_t> numbers_;  // begin and size, by rank and array
+  std::vector<std::uint64_t> numbers_;
 };
 
 }  // namespace distx::detail

@@ -120,8 +120,11 @@ class TrainingEngine {
   /// Returns memory of any type that checkpoints keep from one save to the next.
   [[nodiscard]] std::shared_ptr<void>& checkpoint_memory() noexcept { return checkpoint_memory_; }
   [[nodiscard]] const TrainingPolicies& policies() const noexcept { return policies_; }
-  /// Begins to keep copies of the state: the present one, or that of an earlier training. Collective.
-  void replicate(const Recovery<Space>* earlier, const here& location);
+  /// Takes over the newest state of which copies are kept on any rank, if there is one, and begins to keep copies.
+  /// Collective.
+  /// @param kept  this rank's copies of the training on other ranks
+  /// @return the number of steps that the training has made
+  std::uint64_t replicate(std::vector<std::unique_ptr<Replicas<Space>>>& kept, const here& location);
   /// Ends the training after a failure, and returns its copies of the state; null if it has none. Local.
   [[nodiscard]] std::unique_ptr<Replicas<Space>> take_replicas();
   /// @}

@@ -206,16 +206,19 @@ TrainingState<Space> TrainingEngine<Space>::state(const here& location) {
 }
 
 template <MemorySpace Space>
-void TrainingEngine<Space>::replicate(const Recovery<Space>* earlier, const here& location) {
+std::uint64_t TrainingEngine<Space>::replicate(std::vector<std::unique_ptr<Replicas<Space>>>& kept,
+                                               const here& location) {
+  // Outside the guard: if the state is lost, every rank throws, and none revokes.
+  const Recovery<Space> earlier(comms_.all(), kept, state_now(), location);
   comms_.guard([&] {
-    replicas_ =
-        std::make_unique<Replicas<Space>>(comms_.all(), state_now(), policies_.stage == 0,
-                                          earlier == nullptr ? 0 : earlier->version().number, account(), location);
-    if (earlier == nullptr) return commit({}, location);
-    steps_ = earlier->version().steps;
-    const auto copy = [&] { return earlier->copy_to(comms_.all(), state_now(), location), true; };
-    restore(StepCall::load, earlier->version().counters, {}, location, copy);
+    replicas_ = std::make_unique<Replicas<Space>>(comms_.all(), state_now(), policies_.stage == 0,
+                                                  earlier.version().number, account(), location);
+    if (!earlier.found()) return commit({}, location);
+    steps_ = earlier.version().steps;
+    const auto copy = [&] { return earlier.copy_to(comms_.all(), state_now(), location), true; };
+    restore(StepCall::load, earlier.version().counters, {}, location, copy);
   });
+  return static_cast<std::uint64_t>(steps_);
 }
 
 template <MemorySpace Space>

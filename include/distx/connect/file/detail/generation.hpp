@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <algorithm>
+
+#include "distx/connect/file/detail/poll_until.hpp"
+#include "distx/connect/file/detail/process.hpp"
+
+namespace distx::detail::file {
+
+/// The name of each process that waits to join a job, which is a random word, and the process.
+using Candidates = std::vector<std::pair<std::string, Process>>;
+
+/// A process asks to join by a file of the first name in the user's folder. The second one, of which the first writer
+/// stays, says that rank 0 admits it, or that it does not wait any more.
+[[nodiscard]] inline std::string request_file(const std::string& word) { return "join-" + word; }
+[[nodiscard]] inline std::string answer_file(const std::string& word) { return "answer-" + word; }
+
+/// Returns the processes that wait in the user's folder; removes the files of those that have ended.
+[[nodiscard]] inline Candidates candidates_in(const Folder& outer, const Process& self) {
+  Candidates found;
+  const std::string prefix = request_file("");
+  for (const auto& name : outer.names()) {
+    if (!name.starts_with(prefix)) continue;
+    const auto word = name.substr(prefix.size());
+    Process process;
+    if (!(std::istringstream(outer.read(name).value_or("")) >> process)) continue;
+    if (has_ended(process, self)) {
+      outer.remove(name);
+      outer.remove(answer_file(word));
+    } else if (!outer.has(answer_file(word))) {
+      found.emplace_back(word, std::move(process));
+    }
+  }
+  return found;
+}
+
+/// The result of a rendezvous: the job's folder, and the process of each rank.
+struct Membership {
+  Folder outer;      ///< the user's
+  std::string name;  ///< the job's folder inside it
+  Folder inner;      ///< the same, opened
+  std::vector<Process> ranks;
+  bool made_outer = false;  ///< rank 0 made `outer`
+
+  /// Removes the job's files, and `outer` if rank 0 made it and nothing else is in it.
+  void remove() const noexcept try {
+    outer.remove_folder(name);
+    if (const auto run = outer.read("run"); run && first_name() == "run-" + run->substr(0, run->find(' ')))
+      outer.remove("run");  // rank 0 was killed before it did so
+    (void)candidates_in(outer, this_process());
+    if (made_outer) ::rmdir(outer.path().c_str());
+  } catch (...) {  // an earlier error is on its way, or the job has ended
+  }
+
+  /// Returns the name of the folder in which these ranks and others, or some of them, continue: run-WORD, run-WORD.1, …
+  [[nodiscard]] std::string next_name() const {
+    const auto first = first_name();
+    const int generation = first == name ? 0 : std::stoi(name.substr(first.size() + 1));
+    return first + '.' + std::to_string(generation + 1);
+  }
+
+ private:
+  [[nodiscard]] std::string first_name() const { return name.substr(0, name.find('.')); }
+};
+
+/// The ranks of the next generation of a job, in their order.
+struct Generation {
+  struct Member {
+    std::string who;  ///< the rank in the generation before, or the word of a process that joins
+    Process process;
+  };
+  std::vector<Member> members;
+
+  [[nodiscard]] std::string text() const {
+    std::ostringstream out;
+    for (const auto& member : members) out << member.who << ' ' << member.process << '\n';
+    return out.str();
+  }
+  [[nodiscard]] static Generation from(std::istream& in) {
+    Generation next;
+    for (Member member; in >> member.who >> member.process;) next.members.push_back(std::move(member));
+    return next;
+  }
+  /// Returns the rank of a member; -1 if it is not one.
+  [[nodiscard]] int rank_of(const std::string& who) const noexcept {
+    const auto found = std::find_if(members.begin(), members.end(), [&](const auto& one) { return one.who == who; });
+    return found == members.end() ? -1 : static_cast<int>(found - members.begin());
+  }
+  [[nodiscard]] std::vector<Process> processes() const {
+    std::vector<Process> all;
+    for (const auto& member : members) all.push_back(member.process);
+    return all;
+  }
+};
+
+/// A file in the folder of a generation, with `made_outer` and its members, for those that join.
+inline constexpr const char* members_file = "members";
+
+/// A rank of a running job that this process has joined.
+struct JoinedRank {
+  int rank = 0;
+  Membership job;
+};
+
+/// How a process joins the job that runs in a folder: it asks, and waits until rank 0 of the job admits it.
+class JoinRequest {
+ public:
+  JoinRequest(std::filesystem::path folder, Timeout deadline) : path_(std::move(folder)), timeout_(deadline) {}
+
+  /// @throws ConnectError if the job ends or does not admit this process; RankFailure if rank 0 exits
+  [[nodiscard]] JoinedRank join() try {
+    await_answer();
+    return enter();
+  } catch (...) {
+    clean_up();
+    throw;
+  }
+
+ private:
+  static ErrorContext where() noexcept { return {.operation = "connect", .backend = "file"}; }
+
+  void await_answer() {
+    bool has_run = false;
+    Deadline next_look(std::chrono::milliseconds(0));
+    const auto end = poll_until(
+        Deadline(timeout_),
+        [&] {
+          if (!outer_) {
+            if (!(outer_ = Folder::open(path_))) return false;
+            has_run = job_runs();
+            std::ostringstream text;
+            text << self_ << '\n';
+            outer_->put(request_file(word_), text.str());
+          }
+          return outer_->has(answer_file(word_));
+        },
+        [&] {
+          if (!outer_ || !next_look.expired()) return false;
+          next_look = Deadline(std::chrono::milliseconds(100));
+          const bool runs = job_runs();
+          if (has_run && !runs)
+            throw ConnectError("the job in '" + path_.string() + "' ended before it admitted this process", where());
+          has_run = runs;
+          return false;
+        });
+    if (end == WaitEnd::ready || (outer_ && !outer_->put_first(answer_file(word_), "withdrawn"))) return;
+    const std::string after = "timed out after " + timeout_.to_string() + ": ";
+    if (!outer_ || !job_runs())
+      throw ConnectError(after + "no job runs in '" + path_.string() +
+                             "': set DISTX_FILE to the folder of a running job, or unset DISTX_JOIN to start one",
+                         where());
+    throw ConnectError(after + "the job in '" + path_.string() +
+                           "' has not admitted this process: its ranks must call grow() from time to time",
+                       where());
+  }
+  [[nodiscard]] bool job_runs() const {
+    const auto names = outer_->names();
+    return std::any_of(names.begin(), names.end(), [](const auto& name) { return name.starts_with("run-"); });
+  }
+  /// Waits until rank 0 has listed the ranks.
+  JoinedRank enter() {
+    std::string name;
+    Process root;
+    std::istringstream(outer_->read(answer_file(word_)).value_or("")) >> name >> root;
+    std::optional<Folder> inner;
+    const auto end = poll_until(
+        Deadline(timeout_),
+        [&] {
+          if (!inner) inner = outer_->inside(name);
+          return inner && inner->has(members_file);
+        },
+        [&] { return has_ended(root, self_); });
+    if (end != WaitEnd::ready)
+      throw RankFailure("rank 0 (" + root.to_string() + ") " +
+                            (end == WaitEnd::stopped ? "exited" : "did not answer within " + timeout_.to_string()) +
+                            " while it admitted this process; start this process again",
+                        0, nullptr, where());
+    bool made_outer = false;
+    std::istringstream in(inner->read(members_file).value_or(""));
+    in >> made_outer;
+    const auto generation = Generation::from(in);
+    const int rank = generation.rank_of(word_);
+    if (rank < 0) throw ConnectError("rank 0 does not list this process: start it again", where());
+    clean_up();
+    return {rank, {std::move(*outer_), name, std::move(*inner), generation.processes(), made_outer}};
+  }
+  void clean_up() const noexcept {
+    if (!outer_) return;
+    outer_->remove(request_file(word_));  // first, as long as the answer keeps rank 0 from another one
+    outer_->remove(answer_file(word_));
+  }
+
+  std::filesystem::path path_;
+  Timeout timeout_;
+  std::string word_ = random_name();
+  Process self_ = this_process();
+  std::optional<Folder> outer_;
+};
+
+}  // namespace distx::detail::file

@@ -1,0 +1,399 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <signal.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <iterator>
+#include <memory>
+
+#include "connect/generations.hpp"
+#include "connect/in_folder.hpp"
+#include "connect/over_tcp.hpp"
+#include "distx/connect/spawn.hpp"
+#include "words.hpp"
+
+// Connectors of a running job's ranks and of processes that join them.
+namespace {
+
+using distx::FileConnector;
+using distx::TcpConnector;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using test::check_ranks;
+using test::contains;
+using test::forked;
+
+/// Ranks of one job in a folder.
+struct InFolder {
+  using Connector = FileConnector;
+  test::NewFolder folder;
+
+  [[nodiscard]] FileConnector begin(int rank, int size) const {
+    return FileConnector(folder.path(), rank, size, {.deadline = seconds(20)});
+  }
+  [[nodiscard]] FileConnector join(distx::Timeout deadline = seconds(20)) const {
+    return FileConnector::join(folder.path(), {.deadline = deadline});
+  }
+  [[nodiscard]] bool clean() const { return folder.empty(); }
+  /// Waits until a process of this host waits to join. @param process  for the other kind of job
+  void await_joining(pid_t process) const {
+    (void)process;
+    const auto joins = [](const auto& entry) { return entry.path().filename().string().starts_with("join-"); };
+    using Entries = std::filesystem::directory_iterator;
+    for (const distx::Deadline deadline(seconds(60)); !deadline.expired();) {
+      if (std::any_of(Entries(folder.path()), Entries(), joins)) return;
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+  }
+};
+/// The same over TCP.
+struct OverTcp {
+  using Connector = TcpConnector;
+  int port = test::free_port();
+
+  [[nodiscard]] TcpConnector begin(int rank, int size) const {
+    return TcpConnector("127.0.0.1", port, rank, size, {.deadline = seconds(20)});
+  }
+  [[nodiscard]] TcpConnector join(distx::Timeout deadline = seconds(20)) const {
+    return TcpConnector::join("127.0.0.1", port, {.deadline = deadline});
+  }
+  [[nodiscard]] static bool clean() { return true; }
+  /// The connection's thread is started once rank 0 and the process have proven the token.
+  void await_joining(pid_t process) const {
+    const auto threads = "/proc/" + std::to_string(process) + "/task";
+    using Entries = std::filesystem::directory_iterator;
+    for (const distx::Deadline deadline(seconds(60)); !deadline.expired();) {
+      std::error_code error;
+      if (std::distance(Entries(threads, error), Entries()) >= 2) return;
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+  }
+};
+
+/// Returns whether rank 0 of the job in a folder has decided on the next ranks.
+bool has_decided(const std::filesystem::path& folder) {
+  for (const auto& each : std::filesystem::directory_iterator(folder))
+    if (std::filesystem::exists(each.path() / "next")) return true;
+  return false;
+}
+
+/// Returns a connector of that many ranks, once all others wait. Called by the ranks and by those that have joined.
+template <class C>
+C grown(C connector, int size) {
+  for (const distx::Deadline deadline(seconds(60)); connector.size() < size && !deadline.expired();) {
+    connector = connector.grow();
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  return connector;
+}
+
+TEST_CASE_TEMPLATE("processes that wait become the last ranks; without any, grow returns an equal connector", Job,
+                   InFolder, OverTcp) {
+  const Job job;
+  std::atomic<bool> has_begun{false};
+  const auto messages = test::each(5, [&](int number) {
+    auto connector = [&] {
+      if (number < 3) return job.begin(number, 3);
+      while (!has_begun) std::this_thread::yield();
+      return job.join();
+    }();
+    if (number < 3) {
+      connector = connector.grow();
+      check_ranks(connector, number, {0, 1, 2});
+      has_begun = true;
+    }
+    auto old = std::make_unique<typename Job::Connector>(grown(std::move(connector), 5));
+    const int rank = old->rank();
+    CHECK((number < 3 ? rank == number : rank >= 3));  // which of the two is the first is not known
+    check_ranks(*old, rank, {0, 1, 2, 3, 4});
+    CHECK(old->local_size() == 5);
+    if (rank == 4) old->failure_channel()->publish(7, "reason");
+    old->barrier();
+    CHECK(old->failure_channel()->poll(7) == "reason");
+    CHECK(!old->failure_channel()->poll(8));
+  });
+  for (const auto& message : messages) CHECK(message == "");
+  CHECK(job.clean());
+}
+
+TEST_CASE_TEMPLATE("a connector in place of which grow has returned a larger one throws InvalidState", Job, InFolder,
+                   OverTcp) {
+  const Job job;
+  const auto messages = test::each(2, [&](int number) {
+    if (number == 1) return job.join().barrier();
+    auto one = job.begin(0, 1);
+    auto two = one.grow();
+    while (two.size() == 1) two = one.grow();
+    CHECK_THROWS_AS((void)one.grow(), distx::InvalidState);
+    CHECK_THROWS_AS((void)one.shrink(), distx::InvalidState);
+    two.barrier();
+  });
+  CHECK(messages == test::Messages{"", ""});
+}
+
+TEST_CASE_TEMPLATE("grow throws MismatchError on every rank if another one makes another call", Job, InFolder,
+                   OverTcp) {
+  const Job job;
+  const auto messages = test::each(2, [&](int rank) {
+    auto connector = job.begin(rank, 2);
+    if (rank == 0)
+      (void)connector.grow();
+    else
+      connector.barrier();
+  });
+  for (const auto& message : messages) CHECK(contains(message, "rank 0 calls grow, rank 1 barrier"));
+}
+
+/// A number that forked processes share.
+class Phase {
+ public:
+  Phase()
+      : number_(static_cast<std::atomic<int>*>(
+            ::mmap(nullptr, sizeof(std::atomic<int>), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {}
+  Phase(const Phase&) = delete;
+  Phase& operator=(const Phase&) = delete;
+  ~Phase() { ::munmap(number_, sizeof(std::atomic<int>)); }
+  void begin(int phase) const { *number_ = phase; }
+  void await(int phase) const {
+    for (const distx::Deadline deadline(seconds(60)); *number_ < phase && !deadline.expired();)
+      std::this_thread::sleep_for(milliseconds(1));
+  }
+
+ private:
+  std::atomic<int>* number_;
+};
+
+/// The lives of five processes. The job begins with 0, 1 and 2, of which 1 is killed. Then 3 joins and another one is
+/// killed, then 4, after which the last one of those that began is killed.
+template <class Job>
+int relay(const Job& job, const Phase& phase, int number, bool root_dies) {
+  using Connector = typename Job::Connector;
+  const int second = root_dies ? 0 : 2, third = root_dies ? 2 : 3, last = root_dies ? 3 : 0;  // the last one remains
+  const auto numbers_are = [&](Connector& connector, const std::vector<int>& expected) {
+    test::expect(distx::all_gather_values(connector, number) == expected, "the ranks are others");
+    test::expect(!connector.failure_channel()->poll(3), "an earlier failure is reported");
+    connector.barrier();
+  };
+  const auto without_one = [&](Connector connector) {
+    try {
+      connector.barrier();
+      throw std::runtime_error("no rank is lost");
+    } catch (const distx::RankFailure&) {
+    }
+    return connector.shrink(seconds(20));
+  };
+  const auto join = [&](int when) {
+    phase.await(when);
+    return job.join();
+  };
+  auto connector = number < 3 ? job.begin(number, 3) : join(number - 2);
+  if (number < 3) {
+    connector.barrier();
+    if (number == 1) ::raise(SIGKILL);
+    connector = without_one(std::move(connector));
+    numbers_are(connector, {0, 2});
+    phase.begin(1);
+    connector = grown(std::move(connector), 3);
+  }
+  if (number < 4) {
+    numbers_are(connector, {0, 2, 3});
+    if (number == second) ::raise(SIGKILL);
+    connector = without_one(std::move(connector));
+    numbers_are(connector, {std::min(third, last), std::max(third, last)});
+    phase.begin(2);
+    connector = grown(std::move(connector), 3);
+  }
+  numbers_are(connector, {std::min(third, last), std::max(third, last), 4});
+  if (number == third) ::raise(SIGKILL);
+  connector = without_one(std::move(connector));
+  numbers_are(connector, {last, 4});
+  return 0;
+}
+
+TEST_CASE(
+    "processes join in a folder after others were killed, until those that began have ended, and leave no files") {
+  const InFolder job;
+  const Phase phase;
+  const auto ended = forked(5, [&](int number) { return relay(job, phase, number, true); });
+  CHECK(ended == std::vector{SIGKILL, SIGKILL, SIGKILL, 0, 0});
+  CHECK(job.clean());
+}
+
+TEST_CASE("processes join over TCP after others than rank 0 were killed") {
+  const OverTcp job;
+  const Phase phase;
+  const auto ended = forked(5, [&](int number) { return relay(job, phase, number, false); });
+  CHECK(ended == std::vector{0, SIGKILL, SIGKILL, SIGKILL, 0});
+}
+
+TEST_CASE_TEMPLATE("a process that is killed while it waits is not admitted, and leaves no files", Job, InFolder,
+                   OverTcp) {
+  const Job job;
+  const Phase phase;
+  const auto ended = forked(2, [&](int number) {
+    if (number == 1) {
+      phase.await(1);
+      const pid_t waits = ::fork();
+      if (waits == 0) {
+        (void)job.join();
+        ::_exit(0);
+      }
+      job.await_joining(waits);
+      ::kill(waits, SIGKILL);
+      int status = 0;
+      ::waitpid(waits, &status, 0);
+      phase.begin(2);
+      return status == SIGKILL ? 0 : 1;
+    }
+    auto connector = job.begin(0, 1);
+    phase.begin(1);
+    phase.await(2);
+    return connector.grow().size() == 1 ? 0 : 2;
+  });
+  CHECK(ended == std::vector{0, 0});
+  CHECK(job.clean());
+}
+
+TEST_CASE_TEMPLATE("a process that is killed after it was admitted is lost like any rank", Job, InFolder, OverTcp) {
+  const Job job;
+  const auto ended = forked(3, [&](int number) {
+    if (number == 2) {
+      auto connector = job.join();
+      ::raise(SIGKILL);
+    }
+    auto larger = grown(job.begin(number, 2), 3);
+    try {
+      larger.barrier();
+      return 2;
+    } catch (const distx::RankFailure& failure) {
+      if (failure.failed_rank() != 2) return 3;
+    }
+    auto two = larger.shrink(seconds(20));
+    return distx::all_gather_values(two, number) == std::vector{0, 1} ? 0 : 4;
+  });
+  CHECK(ended == std::vector{0, 0, SIGKILL});
+  CHECK(job.clean());
+}
+
+TEST_CASE_TEMPLATE(
+    "if a rank is lost in grow, shrink continues without it, and the next grow admits the process that waits", Job,
+    InFolder, OverTcp) {
+  const Job job;
+  const auto ended = forked(4, [&](int number) {
+    if (number == 3) {
+      auto connector = job.join();
+      return distx::all_gather_values(connector, number) == std::vector{0, 1, 3} ? 0 : 2;
+    }
+    auto connector = job.begin(number, 3);
+    connector.barrier();
+    if (number == 2) ::raise(SIGKILL);
+    try {
+      (void)connector.grow();
+      return 3;
+    } catch (const distx::RankFailure& failure) {
+      if (failure.failed_rank() != 2) return 4;
+    }
+    auto three = grown(connector.shrink(seconds(20)), 3);
+    return distx::all_gather_values(three, number) == std::vector{0, 1, 3} ? 0 : 5;
+  });
+  CHECK(ended == std::vector{0, 0, SIGKILL, 0});
+  CHECK(job.clean());
+}
+
+TEST_CASE("a rank that gives up a grow in a folder on which rank 0 has decided enters the larger group by shrink") {
+  using distx::detail::file::FileGroup;
+  const InFolder job;
+  const auto messages = test::each(2, [&](int rank) {
+    const auto group = std::make_shared<FileGroup>(job.folder.path(), rank, 2, seconds(20));
+    std::jthread joins;
+    if (rank == 0)
+      joins = std::jthread([&] {
+        auto connector = job.join();
+        CHECK(connector.rank() == 2);
+        connector.barrier();
+      });
+    const auto context = group->where("grow");
+    auto candidates = group->candidates();
+    while (rank == 0 && candidates.empty()) candidates = group->candidates();
+    (void)group->exchange({"grow", ""}, context);
+    const auto larger = rank == 0 ? group->grow(candidates, context) : [&] {
+      while (!has_decided(job.folder.path())) std::this_thread::yield();
+      return group->shrink(seconds(20));
+    }();
+    CHECK(larger->rank() == rank);
+    CHECK(larger->size() == 3);
+    (void)larger->exchange({"barrier", ""}, context);
+  });
+  CHECK(messages == test::Messages{"", ""});
+}
+
+TEST_CASE("a process that is not admitted throws a ConnectError that says what to do") {
+  const InFolder in_folder;
+  const OverTcp over_tcp;
+  CHECK(contains(test::error_of<distx::ConnectError>([&] { (void)in_folder.join(milliseconds(50)); }),
+                 "timed out after 0.05 s: no job runs in '" + in_folder.folder.path().string() +
+                     "': set DISTX_FILE to the folder of a running job, or unset DISTX_JOIN to start one"));
+  CHECK(contains(test::error_of<distx::ConnectError>([&] { (void)over_tcp.join(milliseconds(50)); }),
+                 "timed out after 0.05 s: no job runs at 127.0.0.1:" + std::to_string(over_tcp.port) +
+                     ": correct the address, or unset DISTX_JOIN to start a job"));
+  CHECK(in_folder.clean());
+  const auto check = [](const auto& job, const std::string& name) {
+    auto connector = job.begin(0, 1);
+    CHECK(contains(test::error_of<distx::ConnectError>([&] { (void)job.join(milliseconds(50)); }),
+                   "timed out after 0.05 s: the job " + name +
+                       " has not admitted this process: its ranks must call grow() from time to time"));
+    CHECK(connector.grow().size() == 1);
+  };
+  check(in_folder, "in '" + in_folder.folder.path().string() + "'");
+  check(over_tcp, "at 127.0.0.1:" + std::to_string(over_tcp.port));
+  CHECK(in_folder.clean());
+}
+
+TEST_CASE_TEMPLATE("a process that waits throws ConnectError when the job ends", Job, InFolder, OverTcp) {
+  const Job job;
+  const Phase phase;
+  const auto ended = forked(2, [&](int number) {
+    if (number == 0) {
+      auto connector = job.begin(0, 1);
+      phase.begin(1);
+      phase.await(2);
+      return 0;
+    }
+    phase.await(1);
+    const pid_t waits = ::fork();
+    if (waits == 0) {
+      const auto message = test::error_of<distx::ConnectError>([&] { (void)job.join(seconds(60)); });
+      ::_exit(contains(message, "ended before it admitted this process") ? 0 : 1);
+    }
+    job.await_joining(waits);
+    phase.begin(2);
+    int status = 1;
+    ::waitpid(waits, &status, 0);
+    return status == 0 ? 0 : 1;
+  });
+  CHECK(ended == std::vector{0, 0});
+  CHECK(job.clean());
+}
+
+TEST_CASE("a process that joins over TCP with another token throws ConnectError") {
+  const int port = test::free_port();
+  const auto options = [](const char* token) { return TcpConnector::Options{.deadline = seconds(20), .token = token}; };
+  TcpConnector connector("127.0.0.1", port, 0, 1, options("right"));
+  CHECK(contains(
+      test::error_of<distx::ConnectError>([&] { (void)TcpConnector::join("127.0.0.1", port, options("wrong")); }),
+      "rank 0 has another token"));
+  CHECK(connector.grow().size() == 1);
+}
+
+TEST_CASE("threads, and a program alone, grow to an equal connector") {
+  distx::AnyConnector alone{distx::SelfConnector()};
+  CHECK(alone.grow().size() == 1);
+  distx::spawn(2, [](distx::ThreadConnector& connector) {
+    distx::AnyConnector any(connector);
+    auto both = any.grow();
+    check_ranks(both, connector.rank(), {0, 1});
+  });
+}
+
+}  // namespace
