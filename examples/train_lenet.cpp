@@ -59,7 +59,7 @@ struct Settings {
     checkpoint.describe(app);
     app.add_flag("--elastic", training.elastic,
                  "continue on the remaining ranks if processes that a launcher has started are lost; with --backend "
-                 "shm or gloo");
+                 "shm, gloo or mpi");
     app.add_option("--epochs", epochs, "passes over the data")->check(CLI::Range(1, 1000000))->capture_default_str();
     app.add_option("--batch-size", batch_size, "digits per batch and rank")
         ->check(CLI::Range(1, 1000000))
@@ -228,8 +228,9 @@ void run(distx::AnyConnector& connector, const char* program, const Settings& se
     settings.training.check("--batch-size", settings.batch_size);
     const auto& backend = settings.backend.name;
     if (settings.training.elastic &&
-        (connector.size() == 1 || (backend != "auto" && backend != "shm" && backend != "gloo")))
-      throw distx::InvalidArgument("--elastic needs --backend shm or gloo, and processes that a launcher has started");
+        (connector.size() == 1 || (backend != "auto" && backend != "shm" && backend != "gloo" && backend != "mpi")))
+      throw distx::InvalidArgument(
+          "--elastic needs --backend shm, gloo or mpi, and processes that a launcher has started");
     if (connector.rank() == 0) {
       settings.checkpoint.check();
       examples::JsonFile(settings.json).check_writable();
@@ -237,11 +238,13 @@ void run(distx::AnyConnector& connector, const char* program, const Settings& se
     }
     digits = read_digits(settings, program);
   });
-  settings.backend.run(connector, [&](distx::AnyCommunicator<> comm) {
+  examples::Backend backend = settings.backend;
+  if (settings.training.elastic) backend.deadline = std::chrono::seconds(30);  // the loss of a rank is noticed by then
+  backend.run(connector, [&](distx::AnyCommunicator<> comm) {
     Metered counted(std::move(comm));
     const auto remaining = [&] {
       connector = connector.shrink();
-      return settings.backend.of_remaining(connector);
+      return backend.of_remaining(connector);
     };
     if (settings.trace.empty()) {
       train(distx::AnyCommunicator<>(counted.share()), counted, Phases(nullptr), settings, digits, remaining);

@@ -17,13 +17,14 @@ namespace examples {
 struct Backend {
   std::string name = "auto";
   int ranks = 2;
+  distx::Timeout deadline = distx::default_deadline;  ///< of calls over MPI
 
   void describe(CLI::App& app);
 
   /// Calls `body(comm)` on every rank, with a communicator of the chosen backend. Collective.
   /// @throws ErrorPrinted if the launcher does not support the backend
   void run(distx::AnyConnector& connector, const std::function<void(distx::AnyCommunicator<>)>& body) const;
-  /// Returns a communicator of the chosen backend, auto, shm or gloo, for processes that are left. Collective.
+  /// Returns a communicator of the chosen backend, auto, shm, gloo or mpi, for processes that are left. Collective.
   [[nodiscard]] distx::AnyCommunicator<> of_remaining(distx::AnyConnector& connector) const;
 };
 

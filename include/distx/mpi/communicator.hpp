@@ -26,7 +26,9 @@ class MpiCommunicator : public detail::BasicCommunicator<MpiCommunicator, detail
   /// Collective.
   /// @throws ConnectError if several ranks are connected by another connector
   /// @throws InvalidArgument if MPI cannot satisfy the options
-  /// @throws TimeoutError if not all ranks join before the deadline
+  /// @throws TimeoutError if not all ranks join before the connector's deadline
+  /// @throws InvalidArgument if the connector is what `shrink` returned, with `vendor_collectives`: MPI's collectives
+  ///         would wait for the ranks that are lost
   template <class C>
     requires(!std::same_as<std::remove_cv_t<C>, MpiCommunicator>) && Connector<C>
   explicit MpiCommunicator(C& connector, const MpiOptions& options = {})
@@ -35,14 +37,14 @@ class MpiCommunicator : public detail::BasicCommunicator<MpiCommunicator, detail
   /// Makes a communicator from a duplicate of `comm`, which remains the caller's. Collective over `comm`.
   /// @throws ConnectError unless `comm` is an intracommunicator and MPI is initialized
   [[nodiscard]] static MpiCommunicator from_native_handle(MPI_Comm comm, const MpiOptions& options = {}) {
-    return MpiCommunicator(std::make_shared<detail::mpi::Session>(comm, options.deadline), options);
+    return MpiCommunicator(
+        std::make_shared<detail::mpi::Session>(std::make_shared<detail::mpi::World>(comm, options.deadline)), options);
   }
-  /// Returns the MPI communicator of blocking calls; it remains owned by this object.
+  /// Returns the MPI communicator of blocking calls, which remains owned by this object; MPI_COMM_NULL if the connector
+  /// is what `shrink` returned.
   [[nodiscard]] MPI_Comm native_handle() const noexcept { return backend_of().native_handle(); }
   /// Returns whether MPI was initialized with MPI_THREAD_MULTIPLE.
-  [[nodiscard]] static bool serves_threads() {
-    return boost::mpi::environment::thread_level() == detail::mpi::ThreadLevel::multiple;
-  }
+  [[nodiscard]] static bool serves_threads() { return detail::mpi::serves_threads(); }
 
  private:
   using Base::Base;
@@ -55,9 +57,29 @@ class MpiCommunicator : public detail::BasicCommunicator<MpiCommunicator, detail
       throw InvalidArgument("invalid max_count " + std::to_string(options.max_count) + ": must be in [1, " +
                                 std::to_string(INT_MAX) + "]",
                             context);
-    session->barrier("MpiCommunicator");
-    auto comm = detail::mpi::duplicate(session->comm(), context);
-    return std::make_shared<State>(std::move(session), std::move(comm), options);
+    auto transport = session->party() ? transport_of_party(*session, options) : transport_of_all(*session, options);
+    return std::make_shared<State>(std::move(session), std::move(transport), options);
+  }
+  static detail::mpi::Transport transport_of_all(detail::mpi::Session& session, const MpiOptions& options) {
+    session.barrier("MpiCommunicator");
+    auto comm = detail::mpi::duplicate(session.comm(), session.deadline(), session.where("MpiCommunicator"));
+    return detail::mpi::open_transport(session, std::move(comm), options);
+  }
+  static detail::mpi::Transport transport_of_party(detail::mpi::Session& session, const MpiOptions& options) {
+    const auto context = session.where("MpiCommunicator");
+    if (options.vendor_collectives)
+      throw InvalidArgument(
+          "vendor_collectives: MPI's collectives wait for all ranks of an MPI communicator, of which some are lost; "
+          "omit "
+          "the option on the ranks that are left",
+          context);
+    const auto all_gathered = [&](int value) {
+      std::vector<int> all(static_cast<std::size_t>(session.size()));
+      session.make("MpiCommunicator", erase(calls::AllGather<int>{{&value, 1}, all}));
+      return all;
+    };
+    return detail::mpi::open_transport(session,
+                                       session.world().new_party(all_gathered, *session.party()->ranks, context));
   }
 
   static std::shared_ptr<detail::mpi::Session> session_of(MpiConnector& connector) { return connector.session(); }

@@ -28,13 +28,15 @@ class MpiConnector {
   /// Initializes MPI, which removes its own arguments from `argc` and `argv`. Collective.
   /// @throws ConnectError if MPI was initialized before, or differs from the MPI of the launcher
   MpiConnector(int& argc, char**& argv, const MpiConnectorOptions& options = {})
-      : session_(std::make_shared<detail::mpi::Session>(argc, argv, options.thread_level, options.deadline)) {}
+      : session_(std::make_shared<detail::mpi::Session>(
+            std::make_shared<detail::mpi::World>(argc, argv, options.thread_level, options.deadline))) {}
 
   /// Joins the ranks of a host program's communicator. Collective over `comm`, which is duplicated and remains the
   /// caller's; MPI is never finalized.
   /// @throws ConnectError unless `comm` is an intracommunicator and MPI is initialized
   explicit MpiConnector(MPI_Comm comm, const MpiConnectorOptions& options = {})
-      : session_(std::make_shared<detail::mpi::Session>(comm, options.deadline)) {}
+      : session_(std::make_shared<detail::mpi::Session>(std::make_shared<detail::mpi::World>(comm, options.deadline))) {
+  }
 
   MpiConnector(MpiConnector&&) noexcept = default;
   MpiConnector& operator=(MpiConnector&&) noexcept = default;
@@ -48,7 +50,8 @@ class MpiConnector {
   [[nodiscard]] MpiConnectorOptions::ThreadLevel thread_level() const {
     return boost::mpi::environment::thread_level();
   }
-  /// Returns the duplicated communicator; it remains owned by this connector. For Boost.MPI, attach to it:
+  /// Returns the duplicated communicator, MPI_COMM_NULL after `shrink`; it remains owned by this connector. For
+  /// Boost.MPI, attach to it:
   /// `boost::mpi::communicator(connector.native_handle(), boost::mpi::comm_attach)`.
   [[nodiscard]] MPI_Comm native_handle() const noexcept { return session_->comm(); }
   /// Returns the channel for failure notifications, which keeps MPI initialized, or null without MPI_THREAD_MULTIPLE:
@@ -66,6 +69,7 @@ class MpiConnector {
   /// @throws MismatchError on every rank if the sizes differ between ranks; TimeoutError
   void broadcast(std::span<std::byte> bytes, int root) {
     detail::check_control_root(root, rank(), size());
+    if (session_->party()) return session_->make("broadcast", erase(calls::Broadcast<std::byte>{bytes, root}));
     same_size("broadcast", bytes.size());
     if (bytes.empty()) return;
     auto staged = std::make_unique<std::vector<std::byte>>(bytes.begin(), bytes.end());
@@ -79,12 +83,26 @@ class MpiConnector {
   /// @throws MismatchError on every rank if the sizes differ between ranks; TimeoutError
   void all_gather(std::span<const std::byte> send, std::span<std::byte> receive) {
     detail::check_control_gather(send.size(), receive.size(), rank(), size());
+    if (session_->party()) return session_->make("all_gather", erase(calls::AllGather<std::byte>{send, receive}));
     same_size("all_gather", send.size());
     if (send.empty()) return;
     gather("all_gather", send, receive);
   }
 
+  /// Returns a connector of the ranks that are left, as `AnyConnector::shrink` describes, whose calls have the shorter
+  /// of this deadline and this connector's. It makes no collective call of MPI.
+  ///
+  /// The end of a process of another host is noticed at the deadline only; a rank of another host that is lost during
+  /// this call prolongs it by up to two deadlines. Communicators of MPI remain unusable; the launcher must let the
+  /// ranks continue, as Open MPI's `mpirun --enable-recovery` does.
+  /// @throws ConnectError without MPI_THREAD_MULTIPLE
+  [[nodiscard]] MpiConnector shrink(Timeout deadline = default_deadline) {
+    return MpiConnector(detail::mpi::Session::shrink(*session_, deadline));
+  }
+
  private:
+  explicit MpiConnector(std::shared_ptr<detail::mpi::Session> session) : session_(std::move(session)) {}
+
   // Uses a staging buffer, so MPI does not write to the caller's buffer after a timeout.
   void gather(const char* operation, std::span<const std::byte> send, std::span<std::byte> receive) {
     auto staged = std::make_unique<std::vector<std::byte>>(receive.size());
