@@ -61,9 +61,11 @@ struct Settings {
     backend.describe(app);
     training.describe(app);
     checkpoint.describe(app);
-    app.add_flag("--elastic", training.elastic,
-                 "continue on the remaining ranks if processes that a launcher has started are lost, and, at the next "
-                 "epoch, with processes that have been started with DISTX_JOIN=1; with --backend shm or gloo");
+    app.add_flag(
+        "--elastic", training.elastic,
+        "continue on the remaining ranks if processes that a launcher has started are lost, and, at the next "
+        "epoch, with processes that have been started with DISTX_JOIN=1 (not by MPI); with --backend shm, gloo "
+        "or mpi");
     app.add_option("--epochs", epochs, "passes over the data")->check(CLI::Range(1, 1000000))->capture_default_str();
     app.add_option("--batch-size", batch_size, "digits per batch and rank")
         ->check(CLI::Range(1, 1000000))
@@ -247,8 +249,9 @@ void run(distx::AnyConnector& connector, const char* program, const Settings& se
     settings.training.check("--batch-size", settings.batch_size);
     const auto& backend = settings.backend.name;
     if (settings.training.elastic &&
-        (connector.size() == 1 || (backend != "auto" && backend != "shm" && backend != "gloo")))
-      throw distx::InvalidArgument("--elastic needs --backend shm or gloo, and processes that a launcher has started");
+        (connector.size() == 1 || (backend != "auto" && backend != "shm" && backend != "gloo" && backend != "mpi")))
+      throw distx::InvalidArgument(
+          "--elastic needs --backend shm, gloo or mpi, and processes that a launcher has started");
     if (settings.checkpoint.resume && examples::has_joined())
       throw distx::InvalidArgument("--resume is for the processes that begin a job: omit it with DISTX_JOIN=1");
     if (connector.rank() == 0) {
@@ -258,14 +261,17 @@ void run(distx::AnyConnector& connector, const char* program, const Settings& se
     }
     digits = read_digits(settings, program);
   });
-  settings.backend.run(connector, [&](distx::AnyCommunicator<> comm) {
+  examples::Backend backend = settings.backend;
+  if (settings.training.elastic) backend.deadline = std::chrono::seconds(30);  // the loss of a rank is noticed by then
+  backend.run(connector, [&](distx::AnyCommunicator<> comm) {
     Metered counted(std::move(comm));
     const auto regroup = [&](bool lost) -> std::optional<distx::AnyCommunicator<>> {
       if (!settings.training.elastic) return std::nullopt;
+      if (!lost && connector.target<distx::MpiConnector>() != nullptr) return std::nullopt;  // nothing joins an MPI job
       const int before = connector.size();
       connector = lost ? connector.shrink() : connector.grow();
       if (!lost && connector.size() == before) return std::nullopt;
-      return settings.backend.of_processes(connector);
+      return backend.of_processes(connector);
     };
     if (settings.trace.empty()) {
       train(distx::AnyCommunicator<>(counted.share()), counted, Phases(nullptr), settings, digits, regroup);

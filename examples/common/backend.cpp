@@ -58,7 +58,7 @@ void Backend::run(distx::AnyConnector& connector, const std::function<void(distx
     body(Any(distx::GlooCommunicator(connector)));
 #endif
   } else if (name == "mpi" || (name == "auto" && several)) {
-    body(Any(distx::MpiCommunicator(connector)));
+    body(Any(distx::MpiCommunicator(connector, {.deadline = deadline})));
   } else {
     body(Any(distx::SerialCommunicator(connector)));
   }
@@ -68,6 +68,8 @@ distx::AnyCommunicator<> Backend::of_processes(distx::AnyConnector& connector) c
 #ifdef EXAMPLES_WITH_GLOO
   if (name == "gloo") return distx::AnyCommunicator<>(distx::GlooCommunicator(connector));
 #endif
+  if (name != "shm" && connector.target<distx::MpiConnector>() != nullptr)
+    return distx::AnyCommunicator<>(distx::MpiCommunicator(connector, {.deadline = deadline}));
   return distx::AnyCommunicator<>(distx::ShmCommunicator(connector));
 }
 

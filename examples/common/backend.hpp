@@ -17,14 +17,15 @@ namespace examples {
 struct Backend {
   std::string name = "auto";
   int ranks = 2;
+  distx::Timeout deadline = distx::default_deadline;  ///< of calls over MPI
 
   void describe(CLI::App& app);
 
   /// Calls `body(comm)` on every rank, with a communicator of the chosen backend. Collective.
   /// @throws ErrorPrinted if the launcher does not support the backend
   void run(distx::AnyConnector& connector, const std::function<void(distx::AnyCommunicator<>)>& body) const;
-  /// Returns a communicator of the chosen backend, auto, shm or gloo, for processes after others have been lost or have
-  /// joined. Collective.
+  /// Returns a communicator of the chosen backend, auto, shm, gloo or mpi, for processes after others have been lost or
+  /// have joined. Collective.
   [[nodiscard]] distx::AnyCommunicator<> of_processes(distx::AnyConnector& connector) const;
 };
 

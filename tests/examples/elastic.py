@@ -3,7 +3,7 @@
 """Kills one of three ranks of `train_lenet --elastic`: the others must reach the accuracy, in half of the runs after
 another process has joined them. The program itself checks that all ranks have the same weights.
 
-    tests/examples/elastic.py TRAIN_LENET shm|gloo [OPTION…]
+    tests/examples/elastic.py TRAIN_LENET shm|gloo|mpi [OPTION…]
 """
 import os
 import re
@@ -17,20 +17,24 @@ import time
 RANKS = 3
 ACCURACY = 0.9
 RUN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tools", "run")
-# Stages of ZeRO, the ranks that are killed, whether tools/run starts them, else they meet in a folder, and whether another
+MPIRUN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "mpirun")
+# Stages of ZeRO, the ranks that are killed, whether a launcher starts them, else they meet in a folder, and whether another
 # process joins.
 ATTACKS = {"shm": [(1, 0, False, False), (3, 1, False, False), (2, 0, False, True), (0, 1, True, True)],
-           "gloo": [(2, 1, False, False), (1, 2, True, False), (3, 2, False, True)]}
+           "gloo": [(2, 1, False, False), (1, 2, True, False), (3, 2, False, True)],
+           "mpi": [(1, 0, True, False), (2, 2, True, False)]}
 
 
 def child_of(process, rank):
-    """Returns the id of a rank that tools/run has started; None if there is none."""
+    """Returns the id of a rank that a launcher has started, below that process; None if there is none."""
     try:
         with open(f"/proc/{process}/task/{process}/children", encoding="ascii") as file:
             for child in file.read().split():
                 with open(f"/proc/{child}/environ", "rb") as environment:
-                    if f"DISTX_RANK={rank}".encode() in environment.read().split(b"\0"):
+                    if {f"DISTX_RANK={rank}".encode(), f"OMPI_COMM_WORLD_RANK={rank}".encode()} & set(environment.read().split(b"\0")):
                         return int(child)
+                if found := child_of(child, rank):
+                    return found
     except OSError:
         pass
     return None
@@ -43,7 +47,10 @@ def train(program, backend, stage, victim, by_run, joins):
         command = [program, "--elastic", "--backend", backend, "--zero", str(stage), "--epochs", "40" if joins else "4",
                    "--checkpoint", checkpoints, "--every", "10", *sys.argv[3:]]
         streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        if by_run:
+        if backend == "mpi":
+            recovery = {"OMPI_MCA_orte_enable_recovery": "1", "PRTE_MCA_prte_enable_recovery": "1"}  # as --enable-recovery
+            processes = [subprocess.Popen([MPIRUN, "--timeout", "90", str(RANKS), *command], env={**os.environ, **recovery}, **streams)]
+        elif by_run:
             with socket.socket() as listener:
                 listener.bind(("127.0.0.1", 0))
                 port = listener.getsockname()[1]
@@ -84,7 +91,7 @@ def train(program, backend, stage, victim, by_run, joins):
             return f"no ranks say that another one has joined:\n{text}"
         if accuracy is None or float(accuracy[1]) < ACCURACY:
             return f"the accuracy is not {ACCURACY}:\n{text}"
-        print(f"{backend}{' by tools/run' if by_run else ''}, stage {stage}: rank {victim} of {RANKS} was killed, the others "
+        print(f"{backend}{' by a launcher' if by_run else ''}, stage {stage}: rank {victim} of {RANKS} was killed, the others "
               f"continued after step {continued[2]}, " + (f"were joined after step {joined[2]}, " if joins else "") +
               f"and reached {accuracy[1]}", flush=True)
         return ""

@@ -38,7 +38,7 @@ class Job:
 
     def __init__(self, program, backend, stage, ranks, how=(), over_tcp=False, by_hand=False):
         self.folder = tempfile.mkdtemp(prefix="distx-attack-")
-        self.output = open(os.path.join(self.folder, "output"), "w+b")
+        self.output = open(os.path.join(self.folder, "output"), "a+b")
         self.command = command = [program, backend, str(stage), str(DEADLINE), *how]
         self.streams = streams = {"stdin": subprocess.DEVNULL, "stdout": self.output, "stderr": subprocess.STDOUT,
                                   "start_new_session": True}
@@ -47,7 +47,9 @@ class Job:
             # With recovery mpirun lets the others live when a rank dies.
             recovery = dict(os.environ, OMPI_MCA_orte_enable_recovery="1", PRTE_MCA_prte_enable_recovery="1")
             mpirun = os.path.join(os.path.dirname(HERE), "mpirun")
-            self.processes.append(subprocess.Popen([mpirun, "--timeout", "300", str(ranks), *command], env=recovery, **streams))
+            # Each rank writes to the file itself: a busy mpirun passes output on late.
+            itself = ["sh", "-c", 'exec "$@" >>"$0" 2>&1', self.output.name]
+            self.processes.append(subprocess.Popen([mpirun, "--timeout", "300", str(ranks), *itself, *command], env=recovery, **streams))
         elif over_tcp and not by_hand:
             launcher = os.path.join(HERE, "..", "..", "tools", "run")
             self.processes.append(subprocess.Popen([launcher, "--no-kill", "-n", str(ranks), *command], **streams))

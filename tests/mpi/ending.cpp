@@ -41,9 +41,59 @@ void be_killed(distx::AnyConnector& connector) {
   distx::all_reduce(comm, x, KillsRankOne{});
 }
 
+/// Kills ranks 1 and 3 of 4, one after the other; the others continue.
+void continue_without(distx::MpiConnector connector, int rank) {
+  using std::chrono::seconds;
+  for (const int victim : {1, 3}) {
+    distx::MpiCommunicator comm(connector, {.deadline = seconds(2)});
+    const auto lose = [&](const char* words, auto&& call) {
+      try {
+        call();
+        std::cout << std::string("no error\n");
+      } catch (const distx::Error& error) {
+        std::cout << std::string(words) + (distx::is_rank_loss(error) ? ": lost\n" : error.what()) << std::flush;
+      }
+    };
+    if (rank == victim) std::raise(SIGKILL);
+    int one = 1;
+    lose("all_reduce", [&] { distx::all_reduce(comm, one, distx::sum); });
+    connector = connector.shrink(seconds(30));
+  }
+  distx::MpiCommunicator comm(connector);
+  std::vector<int> sums(100000, rank);
+  distx::all_reduce(comm, sums, distx::sum);
+  std::cout << "rank " + std::to_string(rank) + " is " + std::to_string(comm.rank()) + " of " +
+                   std::to_string(comm.size()) + ": sum " + std::to_string(sums.back()) + '\n'
+            << std::flush;
+}
+
+/// Kills rank 1 before it enters a call that makes a communicator: the others throw at the deadline.
+void be_killed_before(const std::string& way, distx::MpiConnector& connector) {
+  std::optional<distx::MpiCommunicator> comm;
+  if (way != "killed before it makes a communicator")
+    comm.emplace(connector, distx::MpiOptions{std::chrono::seconds(2)});
+  if (way == "killed before it makes a communicator of those that are left") {
+    connector = connector.shrink();
+    comm.reset();
+  }
+  connector.barrier();
+  if (connector.rank() == 1) std::raise(SIGKILL);
+  if (comm)
+    (void)comm->split(0, 0);
+  else
+    comm.emplace(connector);
+}
+
 int run(int argc, char** argv, const std::string& way) {
   std::optional<distx::MpiCommunicator> last;
   {
+    if (way == "killed, and continued without" || way.starts_with("killed before")) {
+      distx::MpiConnector connector(argc, argv, {.deadline = std::chrono::seconds(3)});
+      if (way.starts_with("killed before")) be_killed_before(way, connector);
+      const int rank = connector.rank();
+      continue_without(std::move(connector), rank);
+      return 0;
+    }
     auto connector = distx::connect(argc, argv);
     if (way.find("fail") != std::string::npos) fail(connector, way);
     if (way == "killed in a large call") be_killed(connector);

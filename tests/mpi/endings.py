@@ -12,6 +12,8 @@ MPIRUN = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))
 SECONDS = 40  # the program's own deadlines are ten minutes: whatever is slower than this has hung
 NOT_ENDED = "without calling"  # MPI's launcher on a rank that went without MPI_Finalize
 
+RECOVERY = {"OMPI_MCA_orte_enable_recovery": "1", "PRTE_MCA_prte_enable_recovery": "1"}  # the others outlive a rank
+
 # way: status is 0? (None: either), words that are there, words that are not, ranks (0: without the launcher), environment
 WAYS = {
     "": (True, [], ["ended by", NOT_ENDED], 3, {}),
@@ -30,7 +32,35 @@ WAYS = {
         ["on rank 0 of 3 (mpi): timed out after 5 s: rank 1 did not continue the call", "ended by: distx: all_reduce on rank 2"],
         ["Segmentation fault", "terminate called"],
         3,
-        {"OMPI_MCA_orte_enable_recovery": "1", "PRTE_MCA_prte_enable_recovery": "1"},
+        RECOVERY,
+    ),
+    "killed, and continued without": (
+        True,
+        ["all_reduce: lost", "rank 0 is 0 of 2: sum 2", "rank 2 is 1 of 2: sum 2"],
+        ["ended by", "no error", NOT_ENDED],
+        4,
+        RECOVERY,
+    ),
+    "killed before it makes a communicator": (
+        None,
+        ["ended by: distx: MpiCommunicator on rank 0 of 3 (mpi): after 3 s not every rank has made the call"],
+        ["Segmentation fault", "terminate called"],
+        3,
+        RECOVERY,
+    ),
+    "killed before it makes a group": (
+        None,
+        ["timed out after 2 s: rank 1 did not join"],
+        ["Segmentation fault", "terminate called"],
+        3,
+        RECOVERY,
+    ),
+    "killed before it makes a communicator of those that are left": (
+        None,
+        ["MpiCommunicator on rank 0 of 3 (mpi): rank 1 of 3 (pid", "exited unexpectedly"],
+        ["Segmentation fault", "terminate called"],
+        3,
+        RECOVERY,
     ),
     "once more": (False, ["MPI has already been finalised in this process"], ["terminate called"], 2, {}),
     "another MPI's launcher": (False, ["a launcher has started 4 ranks (PMI_SIZE is set)"], [], 0, {"PMI_SIZE": "4"}),

@@ -30,7 +30,9 @@ class MpiCommunicator : public detail::BasicCommunicator<MpiCommunicator, detail
   /// Collective.
   /// @throws ConnectError if several ranks are connected by another connector
   /// @throws InvalidArgument if MPI cannot satisfy the options
-  /// @throws TimeoutError if not all ranks join before the deadline
+  /// @throws TimeoutError if not all ranks join before the connector's deadline
+  /// @throws InvalidArgument if the connector is what `shrink` returned, with `vendor_collectives`: MPI's collectives
+  ///         would wait for the ranks that are lost
   template <class C>
     requires(!std::same_as<std::remove_cv_t<C>, MpiCommunicator>) && Connector<C>
   explicit MpiCommunicator(C& connector, const MpiOptions& options = {})
@@ -39,7 +41,8 @@ class MpiCommunicator : public detail::BasicCommunicator<MpiCommunicator, detail
   /// Makes a communicator from a duplicate of `comm`, which remains the caller's. Collective over `comm`.
   /// @throws ConnectError unless `comm` is an intracommunicator and MPI is initialized
   [[nodiscard]] static MpiCommunicator from_native_handle(MPI_Comm comm, const MpiOptions& options = {});
-  /// Returns the MPI communicator of blocking calls; it remains owned by this object.
+  /// Returns the MPI communicator of blocking calls, which remains owned by this object; MPI_COMM_NULL if the connector
+  /// is what `shrink` returned.
   [[nodiscard]] MPI_Comm native_handle() const noexcept;
   /// Returns whether MPI was initialized with MPI_THREAD_MULTIPLE.
   [[nodiscard]] static bool serves_threads();

@@ -58,7 +58,8 @@ class MpiConnector {
   [[nodiscard]] int local_size() const noexcept;
   [[nodiscard]] int root_rank() const noexcept { return 0; }
   [[nodiscard]] MpiConnectorOptions::ThreadLevel thread_level() const;
-  /// Returns the duplicated communicator; it remains owned by this connector. For Boost.MPI, attach to it:
+  /// Returns the duplicated communicator, MPI_COMM_NULL after `shrink`; it remains owned by this connector. For
+  /// Boost.MPI, attach to it:
   /// `boost::mpi::communicator(connector.native_handle(), boost::mpi::comm_attach)`.
   [[nodiscard]] MPI_Comm native_handle() const noexcept;
   /// Returns the channel for failure notifications, which keeps MPI initialized, or null without MPI_THREAD_MULTIPLE:
@@ -77,7 +78,18 @@ class MpiConnector {
   /// @throws MismatchError on every rank if the sizes differ between ranks; TimeoutError
   void all_gather(std::span<const std::byte> send, std::span<std::byte> receive);
 
+  /// Returns a connector of the ranks that are left, as `AnyConnector::shrink` describes, whose calls have the shorter
+  /// of this deadline and this connector's. It makes no collective call of MPI.
+  ///
+  /// The end of a process of another host is noticed at the deadline only; a rank of another host that is lost during
+  /// this call prolongs it by up to two deadlines. Communicators of MPI remain unusable; the launcher must let the
+  /// ranks continue, as Open MPI's `mpirun --enable-recovery` does.
+  /// @throws ConnectError without MPI_THREAD_MULTIPLE
+  [[nodiscard]] MpiConnector shrink(Timeout deadline = default_deadline);
+
  private:
+  explicit MpiConnector(std::shared_ptr<detail::mpi::Session> session) noexcept;
+
   void gather(const char* operation, std::span<const std::byte> send, std::span<std::byte> receive);
 
   void same_size(const char* operation, std::size_t mine);

@@ -10,8 +10,7 @@
 #include "distx/comm/runtime/operation_pool.hpp"
 #include "distx/mpi/detail/declaration.hpp"
 #include "distx/mpi/detail/messages.hpp"
-#include "distx/mpi/detail/ordered_calls.hpp"
-#include "distx/mpi/options.hpp"
+#include "distx/mpi/detail/transport.hpp"
 
 namespace distx::detail::mpi {
 
@@ -21,52 +20,36 @@ namespace distx::detail::mpi {
 /// reduced in rank order. Larger ones are transferred by a Schedule, or by MPI's collectives. A progress thread does
 /// that for asynchronous collectives if MPI serves several threads and distx schedules all messages; otherwise they are
 /// MPI's nonblocking collectives, issued in the order of their start. One MPI communicator carries blocking collectives
-/// and user messages, a second one everything else.
+/// and user messages, a second one everything else. Ranks that are left after others were lost have no separate MPI
+/// communicator: their messages differ in their tags, and distx schedules all collectives.
 class Backend {
  public:
   using space = Host;
   using State = detail::CommunicatorState<Backend>;
 
-  /// Takes ownership of `comm`. Collective over it.
-  Backend(std::shared_ptr<Session> session, unique_comm comm, const MpiOptions& options)
+  Backend(std::shared_ptr<Session> session, Transport transport, const MpiOptions& options)
       : options_(options),
-        self_(rank_of(comm.native_handle())),
+        self_(transport.self),
         session_(std::move(session)),
-        blocking_(std::move(comm)),
-        started_(duplicate(blocking_.native_handle(), where("MpiCommunicator"))),
-        job_(std::make_unique<Job>(self_, options.max_count, *session_)),
-        blocking_queue_(started_.native_handle(), self_, options.deadline),
-        started_queue_(started_.native_handle(), self_, options.deadline) {
-    const auto context = where("MpiCommunicator");
-    // The identity is rank 0's, and every rank has a progress thread or none has.
-    std::uint64_t agreed[]{session_->control().new_identity(session_->rank()), can_thread() ? 1U : 0U};
-    check(MPI_Bcast(agreed, 1, MPI_UINT64_T, 0, native_handle()), "MPI_Bcast", context);
-    check(MPI_Allreduce(MPI_IN_PLACE, agreed, 2, MPI_UINT64_T, MPI_MIN, native_handle()), "MPI_Allreduce", context);
-    identity_ = agreed[0];
-    threaded_ = agreed[1] != 0;
-    int found = 0;
-    int* most = nullptr;
-    check(MPI_Comm_get_attr(native_handle(), MPI_TAG_UB, static_cast<void*>(&most), &found), "MPI_Comm_get_attr",
-          context);
-    last_tag_ = found != 0 ? *most : 32767;
-    find_peers(context);
-    session_->control().join(identity_, revocation_);
+        transport_(std::move(transport)),
+        job_(std::make_unique<Job>(self_, options.max_count, session_->world())),
+        blocking_queue_(transport_.calls, self_, options.deadline),
+        started_queue_(transport_.calls, self_, options.deadline) {
+    session_->control().join(transport_.identity, revocation_);
   }
   Backend(const Backend&) = delete;
   Backend& operator=(const Backend&) = delete;
   ~Backend() {
-    session_->control().leave(identity_);
+    session_->control().leave(transport_.identity);
     if (!revoked()) return;
-    // Requests may still use the communicators, on this rank or another.
-    (void)blocking_.release();
-    (void)started_.release();
+    transport_.release();
     if (job_->left_behind()) (void)job_.release();
   }
 
   [[nodiscard]] const calls::RankOf& self() const noexcept { return self_; }
-  [[nodiscard]] MPI_Comm native_handle() const noexcept { return blocking_.native_handle(); }
+  [[nodiscard]] MPI_Comm native_handle() const noexcept { return transport_.blocking.native_handle(); }
   void revoke(const std::string& reason) noexcept {
-    session_->control().revoke(identity_, revocation_, self_.rank, peers_, reason);
+    session_->control().revoke(transport_.identity, revocation_, self_.rank, transport_.peers, reason);
   }
   /// @throws what has revoked the communicator
   void check_usable(const ErrorContext& context) {
@@ -87,8 +70,9 @@ class Backend {
   [[nodiscard]] detail::TaskRunner<State>& tasks() noexcept { return tasks_; }
 
   [[nodiscard]] std::shared_ptr<State> split(int color, int key, const std::source_location& location) {
-    // MPI rejects negative colors, so a group uses the number of its lowest rank.
     const auto all = detail::all_gathered(*this, detail::SplitRequest{color, key, self_.rank}, location);
+    if (!transport_.has_collectives()) return split_channel(detail::group_of(all, color), location);
+    // MPI rejects negative colors, so a group uses the number of its lowest rank.
     const auto same = [&](const detail::SplitRequest& other) { return other.color == color; };
     const int first = std::find_if(all.begin(), all.end(), same)->rank;
     const ErrorContext context{
@@ -97,10 +81,18 @@ class Backend {
     check(MPI_Comm_split(native_handle(), first, key, &part), "MPI_Comm_split", context);
     auto owner = unique_comm::from_native_handle(part);
     check(MPI_Comm_set_errhandler(part, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler", context);
-    return std::make_shared<State>(session_, std::move(owner), options_);
+    return std::make_shared<State>(session_, open_transport(*session_, std::move(owner), options_), options_);
   }
 
  private:
+  /// Returns a predicate: whether a rank is known to have ended.
+  [[nodiscard]] auto lost() const {
+    return [this](int rank) {
+      const auto place = static_cast<std::size_t>(rank < self_.rank ? rank : rank - 1);
+      return rank != self_.rank && session_->world().has_ended(transport_.peers[place]);
+    };
+  }
+
   /// The tag of a message consists of the number of its call and this class; a Schedule uses the next tag as well.
   enum class TagClass { blocking_exchange, started_exchange, blocking_pieces, started_pieces = blocking_pieces + 2 };
   static constexpr int tags_of_call = 6;
@@ -110,8 +102,8 @@ class Backend {
    public:
     explicit AsyncCall(State& state)
         : state_(state),
-          job_(state.backend.self_, state.backend.options_.max_count, *state.backend.session_),
-          exchange_(state.backend.started_.native_handle(), state.backend.self_) {}
+          job_(state.backend.self_, state.backend.options_.max_count, state.backend.session_->world()),
+          exchange_(state.backend.transport_.calls, state.backend.self_) {}
 
     template <class Call>
     void begin(const Call& call) {
@@ -122,13 +114,14 @@ class Backend {
       collective_ = !detail::CallTraits<Call>::message;
       if constexpr (detail::CallTraits<Call>::message) {
         check_tag(call, backend);
-        open(backend.native_handle(), backend.native_handle(), 0);
+        const Transport& transport = backend.transport_;
+        open(transport.blocking.native_handle(), transport.messages, transport.first_message_tag);
         issue_call(call);
       } else {
         const std::uint64_t number = backend.started_calls_++;
-        open(backend.started_.native_handle(), backend.started_.native_handle(),
+        open(backend.transport_.started.native_handle(), backend.transport_.calls,
              backend.tag_of(number, TagClass::started_pieces));
-        compares_ = backend.self_.size > 1 && backend.known_calls_.compares(backend.options_.check, call);
+        compares_ = backend.self_.size > 1 && backend.compares(call);
         // Every rank issues its calls in the order of their start, so this call waits for those that are being
         // compared.
         if (!compares_ && backend.exchanging_.empty()) return issue_call(call);
@@ -205,13 +198,13 @@ class Backend {
       }
     }
 
-    void open(MPI_Comm comm, MPI_Comm messages, int tag) noexcept { job_.open(comm, messages, true, tag); }
+    void open(MPI_Comm comm, const Carrier& messages, int tag) noexcept { job_.open(comm, messages, true, tag); }
     template <class Call>
     void issue_call(const Call& call) {
       try {
         issue(job_, call);
       } catch (...) {
-        job_.abandon();
+        job_.abandon(Job::a_moment, state_.backend.lost());
         left_behind_ = left_behind_ || job_.left_behind();
         throw;
       }
@@ -243,7 +236,7 @@ class Backend {
     /// Completes or cancels everything in flight; MPI keeps the rest together with all memory that it may access.
     void give_up(std::chrono::milliseconds patience) noexcept {
       std::erase(state_.backend.exchanging_, this);
-      job_.abandon(patience);
+      job_.abandon(patience, state_.backend.lost());
       left_behind_ = left_behind_ || job_.left_behind() || !exchange_.abandon();
       if (!left_behind_) owners_.clear();
     }
@@ -261,41 +254,27 @@ class Backend {
     detail::StoredCall<AsyncCall> call_;
   };
 
-  static calls::RankOf rank_of(MPI_Comm comm) {
-    calls::RankOf self{0, 1, "mpi"};
-    const ErrorContext context{.operation = "MpiCommunicator", .backend = "mpi"};
-    check(MPI_Comm_rank(comm, &self.rank), "MPI_Comm_rank", context);
-    check(MPI_Comm_size(comm, &self.size), "MPI_Comm_size", context);
-    return self;
-  }
-  [[nodiscard]] ErrorContext where(std::string_view operation) const noexcept {
-    return {.operation = operation, .backend = "mpi", .rank = self_.rank, .size = self_.size};
-  }
-  void find_peers(const ErrorContext& context) {
-    MPI_Group own = MPI_GROUP_NULL;
-    check(MPI_Comm_group(native_handle(), &own), "MPI_Comm_group", context);
-    const auto own_group = unique_group::from_native_handle(own);
-    MPI_Group all = MPI_GROUP_NULL;
-    check(MPI_Comm_group(session_->control().comm(), &all), "MPI_Comm_group", context);
-    const auto all_group = unique_group::from_native_handle(all);
+  [[nodiscard]] std::shared_ptr<State> split_channel(const std::vector<detail::SplitRequest>& group,
+                                                     const std::source_location& location) {
+    const auto all_gathered = [&](int value) { return detail::all_gathered(*this, value, location); };
     std::vector<int> ranks;
-    for (int rank = 0; rank < self_.size; ++rank)
-      if (rank != self_.rank) ranks.push_back(rank);
-    peers_.resize(ranks.size());
-    check(MPI_Group_translate_ranks(own, static_cast<int>(ranks.size()), ranks.data(), all, peers_.data()),
-          "MPI_Group_translate_ranks", context);
+    for (const auto& request : group) ranks.push_back(transport_.calls[request.rank]);
+    const ErrorContext context{
+        .operation = "split", .backend = self_.backend, .rank = self_.rank, .size = self_.size, .location = location};
+    const auto party = session_->world().new_party(all_gathered, std::move(ranks), context);
+    return std::make_shared<State>(session_, open_transport(*session_, party), options_);
   }
-
   [[nodiscard]] bool revoked() const noexcept { return revocation_.revoked.load(std::memory_order_acquire); }
   [[nodiscard]] int tag_of(std::uint64_t call_number, TagClass kind) const noexcept {
-    const auto numbers = static_cast<std::uint64_t>(last_tag_ / tags_of_call);
-    return static_cast<int>(call_number % numbers) * tags_of_call + static_cast<int>(kind);
+    const auto numbers = static_cast<std::uint64_t>(transport_.call_tags / tags_of_call);
+    return transport_.first_call_tag + static_cast<int>(call_number % numbers) * tags_of_call + static_cast<int>(kind);
   }
   /// Returns whether distx schedules the messages of all collectives whose calls are compared.
   [[nodiscard]] bool schedules() const noexcept { return !options_.vendor_collectives && blocking_queue_.counts_fit(); }
-  [[nodiscard]] bool can_thread() const {
-    return schedules() && options_.check == Check::every_call &&
-           boost::mpi::environment::thread_level() == ThreadLevel::multiple;
+  /// Returns whether the ranks compare a call; without MPI's collectives, they compare all.
+  template <class Call>
+  [[nodiscard]] bool compares(const Call& call) {
+    return known_calls_.compares(transport_.has_collectives() ? options_.check : Check::every_call, call);
   }
   [[nodiscard]] bool is_stopped() {
     session_->control().look();
@@ -339,9 +318,11 @@ class Backend {
   }
   template <class Call>
   static void check_tag(const Call& call, const Backend& backend) {
-    if (call.tag > backend.last_tag_)
+    if (call.tag > backend.transport_.last_message_tag)
       throw InvalidArgument(
-          "invalid tag " + std::to_string(call.tag) + ": this MPI has tags up to " + std::to_string(backend.last_tag_),
+          "invalid tag " + std::to_string(call.tag) + ": this MPI has tags up to " +
+              std::to_string(backend.transport_.last_message_tag) +
+              (backend.transport_.has_collectives() ? "" : " for ranks that are left after others were lost"),
           backend.self_.context(call));
   }
   template <calls::Collective Call>
@@ -351,17 +332,17 @@ class Backend {
       session_->control().look();
       check_usable(context);
     }
-    job_->open(native_handle(), native_handle(), false, 0);
+    job_->open(native_handle(), transport_.messages, false, transport_.first_message_tag);
     try {
       issue(*job_, call);
       if constexpr (Call::kind == calls::CollectiveKind::send) check_self_message(call.to, context);
       if constexpr (Call::kind == calls::CollectiveKind::receive) check_self_message(call.from, context);
       wait(*job_, context);
     } catch (const RevokedError&) {
-      job_->abandon(patience());
+      job_->abandon(patience(), lost());
       throw;
     } catch (...) {
-      job_->abandon();
+      job_->abandon(Job::a_moment, lost());
       throw;
     }
   }
@@ -388,14 +369,9 @@ class Backend {
   MpiOptions options_;
   calls::RankOf self_;
   std::shared_ptr<Session> session_;
-  unique_comm blocking_;
-  unique_comm started_;
+  Transport transport_;
   std::unique_ptr<Job> job_;
   OrderedCalls blocking_queue_, started_queue_;
-  bool threaded_ = false;  ///< whether a progress thread makes asynchronous collectives
-  std::uint64_t identity_ = 0;
-  int last_tag_ = 32767;
-  std::vector<int> peers_;  ///< the other ranks, numbered as in the control communicator
   Revocation revocation_;
   clock::time_point last_joined_ = clock::now();  ///< when all ranks had last joined a call; construction counts as one
   clock::time_point joined_before_ = last_joined_;    ///< the same of the call before
@@ -425,7 +401,7 @@ void Backend::execute(const Call& call) {
   } else {
     const std::uint64_t number = blocking_calls_++;
     bool joined = false;
-    if (known_calls_.compares(options_.check, call)) {
+    if (compares(call)) {
       const auto wait = [&](auto&& ready) { return wait_for(ready, context); };
       joined_before_ = last_joined_;
       const bool complete = blocking_queue_.join(call, tag_of(number, TagClass::blocking_exchange), context, wait);
@@ -438,14 +414,14 @@ void Backend::execute(const Call& call) {
     // MPI's blocking collective has no deadline, so it is used only if every rank has joined or the deadline is
     // unlimited.
     const bool starts = !joined && !options_.deadline.unlimited();
-    job_->open(native_handle(), started_.native_handle(), starts, tag_of(number, TagClass::blocking_pieces));
+    job_->open(native_handle(), transport_.calls, starts, tag_of(number, TagClass::blocking_pieces));
     try {  // inlined: few frames between MPI and the caller
       issue(*job_, call);
       if (!job_->idle()) [[unlikely]]
         wait(*job_, context);
       job_->finish();
     } catch (...) {
-      job_->abandon();
+      job_->abandon(Job::a_moment, lost());
       throw;
     }
   }
@@ -457,7 +433,7 @@ std::shared_ptr<detail::Operation<Host>> Backend::start(const std::shared_ptr<St
   session_->control().look();
   check_usable(self_.context(call));
   if constexpr (!detail::CallTraits<Call>::message)
-    if (threaded_) return tasks_.start(state, call);
+    if (transport_.threaded) return tasks_.start(state, call);
   const auto operation = pool_.take(*state);
   try {
     operation->begin(call);

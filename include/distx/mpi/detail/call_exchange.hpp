@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "distx/comm/runtime/call_description.hpp"
 #include "distx/core/detail/wait.hpp"
 #include "distx/memory/buffer.hpp"
+#include "distx/mpi/detail/carrier.hpp"
 #include "distx/mpi/detail/check.hpp"
 
 namespace distx::detail::mpi {
@@ -17,9 +19,12 @@ namespace distx::detail::mpi {
 /// message-passing systems", 1997). Tags contain the number of the call, so messages of different calls never match.
 class CallExchange {
  public:
-  /// @param comm carries no other messages with the tags that are passed to `begin`
-  CallExchange(MPI_Comm comm, const calls::RankOf& self)
-      : comm_(comm), self_(self), direct_(self.size <= most_direct), views_(static_cast<std::size_t>(self.size)) {
+  /// @param carrier  has no other messages with the tags that are passed to `begin`
+  CallExchange(Carrier carrier, const calls::RankOf& self)
+      : carrier_(std::move(carrier)),
+        self_(self),
+        direct_(self.size <= most_direct),
+        views_(static_cast<std::size_t>(self.size)) {
     const auto ranks = static_cast<std::size_t>(self.size);
     capacity_ = sizeof(detail::CallDescription) + (counts_fit() ? 2 * ranks * sizeof(std::size_t) : 0) +
                 inline_bytes(self.size);
@@ -66,21 +71,18 @@ class CallExchange {
   }
   /// Returns whether every rank's description has arrived.
   [[nodiscard]] bool over() const noexcept { return missing_ == 0; }
-  /// Cancels the receives and gives the sends a moment to complete; returns whether MPI is done with this object.
+  /// Cancels the receives and gives the rest a moment to complete; returns whether MPI is done with this object.
   [[nodiscard]] bool abandon() noexcept {
     if (over()) return true;
-    for (std::size_t i = 0; i < requests_.size(); i += 2) {
-      if (requests_[i] == MPI_REQUEST_NULL) continue;
-      MPI_Cancel(&requests_[i]);
-      MPI_Wait(&requests_[i], MPI_STATUS_IGNORE);
-    }
-    const auto sent = [this] {
+    for (std::size_t i = 0; i < requests_.size(); i += 2)
+      if (requests_[i] != MPI_REQUEST_NULL) MPI_Cancel(&requests_[i]);
+    const auto ended = [this] {
       int complete = 0;
       return MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &complete, MPI_STATUSES_IGNORE) !=
                  MPI_SUCCESS ||
              complete != 0;
     };
-    if (detail::wait_until(std::chrono::milliseconds(100), sent, [] { return false; }) != detail::WaitEnd::ready)
+    if (detail::wait_until(std::chrono::milliseconds(100), ended, [] { return false; }) != detail::WaitEnd::ready)
       return false;
     missing_ = 0;
     return true;
@@ -119,8 +121,10 @@ class CallExchange {
   }
   /// Returns every rank's side of the call, until the next `begin`. @pre compare() returned
   [[nodiscard]] const std::vector<detail::PeerView>& views() const noexcept { return views_; }
-  /// Returns whether the descriptions contain the counts of all ranks.
-  [[nodiscard]] bool counts_fit() const noexcept { return self_.size <= most_counts; }
+  /// Returns whether the descriptions contain the counts of all ranks. Those of a Party always do, because MPI's
+  /// collectives do not serve them.
+  [[nodiscard]] bool counts_fit() const noexcept { return counts_fit(self_.size) || carrier_.ranks != nullptr; }
+  [[nodiscard]] static bool counts_fit(int size) noexcept { return size <= most_counts; }
   /// Returns whether the descriptions contain all data that the ranks send. @pre compare() returned
   template <calls::Collective Call>
   [[nodiscard]] bool all_inlined(const Call& call) const noexcept {
@@ -145,15 +149,17 @@ class CallExchange {
     std::size_t request = 0;
     for (int other = 0; other < self_.size; ++other) {
       if (other == self_.rank) continue;
-      check(MPI_Irecv(slot(other), static_cast<int>(capacity_), MPI_BYTE, other, tag_, comm_, &requests_[request]),
+      check(MPI_Irecv(slot(other), static_cast<int>(capacity_), MPI_BYTE, carrier_[other], tag_, carrier_.comm,
+                      &requests_[request]),
             "MPI_Irecv", context);
       request += 2;
     }
     request = 1;
     for (int other = 0; other < self_.size; ++other) {
       if (other == self_.rank) continue;
-      check(MPI_Isend(block, static_cast<int>(filled_), MPI_BYTE, other, tag_, comm_, &requests_[request]), "MPI_Isend",
-            context);
+      check(MPI_Isend(block, static_cast<int>(filled_), MPI_BYTE, carrier_[other], tag_, carrier_.comm,
+                      &requests_[request]),
+            "MPI_Isend", context);
       request += 2;
     }
   }
@@ -164,10 +170,12 @@ class CallExchange {
     for (int i = 0; i < count; ++i) bytes += detail::CallDescription::at(memory_.data() + bytes).bytes();
     const int to = (self_.rank + self_.size - blocks_) % self_.size, from = (self_.rank + blocks_) % self_.size;
     const auto room = capacity_ * static_cast<std::size_t>(count);
-    check(MPI_Irecv(memory_.data() + filled_, static_cast<int>(room), MPI_BYTE, from, tag_, comm_, &requests_[0]),
+    check(MPI_Irecv(memory_.data() + filled_, static_cast<int>(room), MPI_BYTE, carrier_[from], tag_, carrier_.comm,
+                    &requests_[0]),
           "MPI_Irecv", context);
-    check(MPI_Isend(memory_.data(), static_cast<int>(bytes), MPI_BYTE, to, tag_, comm_, &requests_[1]), "MPI_Isend",
-          context);
+    check(
+        MPI_Isend(memory_.data(), static_cast<int>(bytes), MPI_BYTE, carrier_[to], tag_, carrier_.comm, &requests_[1]),
+        "MPI_Isend", context);
   }
   void take_round() noexcept {
     const int count = std::min(blocks_, self_.size - blocks_);
@@ -176,7 +184,7 @@ class CallExchange {
     missing_ = self_.size - blocks_;
   }
 
-  MPI_Comm comm_;
+  Carrier carrier_;
   calls::RankOf self_;
   bool direct_;
   std::size_t capacity_ = 0;  ///< bytes of the largest block

@@ -15,12 +15,35 @@ static_assert(Communicator<MpiCommunicator>);
 DISTX_INLINE MpiCommunicator::MpiCommunicator(std::shared_ptr<detail::mpi::Session> session, const MpiOptions& options)
     : Base(made(std::move(session), options)) {}
 DISTX_INLINE MpiCommunicator MpiCommunicator::from_native_handle(MPI_Comm comm, const MpiOptions& options) {
-  return MpiCommunicator(std::make_shared<detail::mpi::Session>(comm, options.deadline), options);
+  return MpiCommunicator(
+      std::make_shared<detail::mpi::Session>(std::make_shared<detail::mpi::World>(comm, options.deadline)), options);
 }
 DISTX_INLINE MPI_Comm MpiCommunicator::native_handle() const noexcept { return backend_of().native_handle(); }
-DISTX_INLINE bool MpiCommunicator::serves_threads() {
-  return boost::mpi::environment::thread_level() == detail::mpi::ThreadLevel::multiple;
+DISTX_INLINE bool MpiCommunicator::serves_threads() { return detail::mpi::serves_threads(); }
+
+namespace detail::mpi {
+
+inline Transport transport_of_all(Session& session, const MpiOptions& options) {
+  session.barrier("MpiCommunicator");
+  auto comm = duplicate(session.comm(), session.deadline(), session.where("MpiCommunicator"));
+  return open_transport(session, std::move(comm), options);
 }
+inline Transport transport_of_party(Session& session, const MpiOptions& options) {
+  const auto context = session.where("MpiCommunicator");
+  if (options.vendor_collectives)
+    throw InvalidArgument(
+        "vendor_collectives: MPI's collectives wait for all ranks of an MPI communicator, of which some are lost; omit "
+        "the option on the ranks that are left",
+        context);
+  const auto all_gathered = [&](int value) {
+    std::vector<int> all(static_cast<std::size_t>(session.size()));
+    session.make("MpiCommunicator", erase(calls::AllGather<int>{{&value, 1}, all}));
+    return all;
+  };
+  return open_transport(session, session.world().new_party(all_gathered, *session.party()->ranks, context));
+}
+
+}  // namespace detail::mpi
 
 DISTX_INLINE auto MpiCommunicator::made(std::shared_ptr<detail::mpi::Session> session,
                                         const MpiOptions& options) -> std::shared_ptr<State> {
@@ -29,9 +52,9 @@ DISTX_INLINE auto MpiCommunicator::made(std::shared_ptr<detail::mpi::Session> se
     throw InvalidArgument(
         "invalid max_count " + std::to_string(options.max_count) + ": must be in [1, " + std::to_string(INT_MAX) + "]",
         context);
-  session->barrier("MpiCommunicator");
-  auto comm = detail::mpi::duplicate(session->comm(), context);
-  return std::make_shared<State>(std::move(session), std::move(comm), options);
+  auto transport = session->party() ? detail::mpi::transport_of_party(*session, options)
+                                    : detail::mpi::transport_of_all(*session, options);
+  return std::make_shared<State>(std::move(session), std::move(transport), options);
 }
 
 DISTX_INLINE std::shared_ptr<detail::mpi::Session> MpiCommunicator::session_of(AnyConnector& connector) {

@@ -13,10 +13,13 @@
 namespace distx {
 
 DISTX_INLINE MpiConnector::MpiConnector(int& argc, char**& argv, const MpiConnectorOptions& options)
-    : session_(std::make_shared<detail::mpi::Session>(
-          argc, argv, static_cast<detail::mpi::ThreadLevel>(options.thread_level), options.deadline)) {}
+    : MpiConnector(std::make_shared<detail::mpi::Session>(std::make_shared<detail::mpi::World>(
+          argc, argv, static_cast<detail::mpi::ThreadLevel>(options.thread_level), options.deadline))) {}
 DISTX_INLINE MpiConnector::MpiConnector(MPI_Comm comm, const MpiConnectorOptions& options)
-    : session_(std::make_shared<detail::mpi::Session>(comm, options.deadline)) {}
+    : MpiConnector(
+          std::make_shared<detail::mpi::Session>(std::make_shared<detail::mpi::World>(comm, options.deadline))) {}
+DISTX_INLINE MpiConnector::MpiConnector(std::shared_ptr<detail::mpi::Session> session) noexcept
+    : session_(std::move(session)) {}
 
 DISTX_INLINE int MpiConnector::rank() const noexcept { return session_->rank(); }
 DISTX_INLINE int MpiConnector::size() const noexcept { return session_->size(); }
@@ -34,6 +37,7 @@ DISTX_INLINE std::shared_ptr<FailureChannel> MpiConnector::failure_channel() con
 DISTX_INLINE void MpiConnector::barrier() { session_->barrier("barrier"); }
 DISTX_INLINE void MpiConnector::broadcast(std::span<std::byte> bytes, int root) {
   detail::check_control_root(root, rank(), size());
+  if (session_->party()) return session_->make("broadcast", erase(calls::Broadcast<std::byte>{bytes, root}));
   same_size("broadcast", bytes.size());
   if (bytes.empty()) return;
   auto staged = std::make_unique<std::vector<std::byte>>(bytes.begin(), bytes.end());
@@ -44,9 +48,13 @@ DISTX_INLINE void MpiConnector::broadcast(std::span<std::byte> bytes, int root) 
 }
 DISTX_INLINE void MpiConnector::all_gather(std::span<const std::byte> send, std::span<std::byte> receive) {
   detail::check_control_gather(send.size(), receive.size(), rank(), size());
+  if (session_->party()) return session_->make("all_gather", erase(calls::AllGather<std::byte>{send, receive}));
   same_size("all_gather", send.size());
   if (send.empty()) return;
   gather("all_gather", send, receive);
+}
+DISTX_INLINE MpiConnector MpiConnector::shrink(Timeout deadline) {
+  return MpiConnector(detail::mpi::Session::shrink(*session_, deadline));
 }
 
 // Uses a staging buffer, so MPI does not write to the caller's buffer after a timeout.

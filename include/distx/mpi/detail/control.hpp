@@ -39,6 +39,11 @@ class Control {
     return (static_cast<std::uint64_t>(rank) << 40) + next_.fetch_add(1);
   }
 
+  /// Returns the identity of a communicator that uses a channel; see Party. None of `new_identity` is the same.
+  [[nodiscard]] static std::uint64_t identity_of_channel(int channel) noexcept {
+    return (std::uint64_t{1} << 63) + static_cast<std::uint64_t>(channel);
+  }
+
   void join(std::uint64_t identity, Revocation& revocation) {
     const std::lock_guard lock(mutex_);
     members_.emplace(identity, &revocation);

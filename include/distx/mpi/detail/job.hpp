@@ -12,7 +12,7 @@
 #include "distx/memory/buffer.hpp"
 #include "distx/memory/detail/widened.hpp"
 #include "distx/mpi/detail/datatypes.hpp"
-#include "distx/mpi/detail/session.hpp"
+#include "distx/mpi/detail/world.hpp"
 
 namespace distx::detail::mpi {
 
@@ -39,16 +39,16 @@ class Job {
  public:
   using IntLists = std::array<std::vector<int>, 2>;
 
-  Job(const calls::RankOf& own, std::size_t max_count, const Session& session)
-      : self(own), most(max_count), session_(session) {}
+  Job(const calls::RankOf& own, std::size_t max_count, const World& world)
+      : self(own), most(max_count), world_(world) {}
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
-  /// Prepares for collectives on `comm`; pieces that are sent as messages use `messages` and the tag.
-  /// @pre no request is in flight
-  void open(MPI_Comm comm, MPI_Comm messages, bool started, int tag) noexcept {
+  /// Prepares for collectives on `comm`; messages use `messages`, and tags from `tag` on.
+  /// @pre no request is in flight; `messages` outlives them
+  void open(MPI_Comm comm, const Carrier& messages, bool started, int tag) noexcept {
     comm_ = comm;
-    messages_ = messages;
+    messages_ = &messages;
     started_ = started;
     tag_ = tag;
   }
@@ -69,13 +69,13 @@ class Job {
   template <calls::Collective Call>
   void send(const Call& c, const Unit& unit, const void* data, std::size_t units, int to, int tag) {
     const auto [type, count] = message(unit, units);
-    check(MPI_Isend(data, count, type, to, tag, messages_, &add({})), "MPI_Isend", c);
+    check(MPI_Isend(data, count, type, (*messages_)[to], tag, messages_->comm, &add({.peer = to})), "MPI_Isend", c);
   }
   /// Starts a synchronous send, which cannot complete before the receiver has joined.
   template <calls::Collective Call>
   void send_synchronously(const Call& c, const Unit& unit, const void* data, std::size_t units, int to, int tag) {
     const auto [type, count] = message(unit, units);
-    check(MPI_Issend(data, count, type, to, tag, messages_, &add({})), "MPI_Issend", c);
+    check(MPI_Issend(data, count, type, (*messages_)[to], tag, messages_->comm, &add({.peer = to})), "MPI_Issend", c);
   }
   template <calls::Collective Call>
   void receive(const Call& c, const Unit& unit, void* data, std::size_t units, int from, int tag) {
@@ -86,7 +86,8 @@ class Job {
       awaited_.back().matched = true;
     } else if (started_) {
       const auto [type, count] = message(unit, units);
-      mpi::check(MPI_Irecv(data, count, type, from, tag, messages_, &request), "MPI_Irecv", context);
+      mpi::check(MPI_Irecv(data, count, type, (*messages_)[from], tag, messages_->comm, &request), "MPI_Irecv",
+                 context);
       awaited_.back().matched = true;
     } else {
       ++unmatched_;
@@ -122,7 +123,7 @@ class Job {
     auto& type = user_types_[static_cast<std::size_t>(user_.op.type())];
     if (!type) type = carrying(o.type, user_);
     o.type = type.native_handle();
-    o.op = session_.user_op(op.commutative());
+    o.op = world_.user_op(op.commutative());
   }
   /// Schedules the local work at the end: the op's `finish` on `result`, and the copy to `target`.
   void finish_with(const calls::AnyOp& op, bool wide, void* result, Span<AnyElement> target) {
@@ -156,7 +157,8 @@ class Job {
       if (awaited_[i].matched) continue;
       MPI_Message arrived = MPI_MESSAGE_NULL;
       MPI_Status status;
-      mpi::check(MPI_Mprobe(awaited_[i].from, awaited_[i].tag, messages_, &arrived, &status), "MPI_Mprobe", context);
+      mpi::check(MPI_Mprobe((*messages_)[awaited_[i].peer], awaited_[i].tag, messages_->comm, &arrived, &status),
+                 "MPI_Mprobe", context);
       take(awaited_[i], arrived, status, requests_[i], context);
       found(awaited_[i]);
     }
@@ -171,21 +173,30 @@ class Job {
   }
 
   /// Gives up the requests in flight: cancels receives and lets the rest complete for some time, so MPI does not read
-  /// memory that its owner frees; MPI keeps the requests that do not complete.
-  void abandon(std::chrono::milliseconds patience = a_moment) noexcept {
-    for (std::size_t i = 0; i < requests_.size(); ++i) {
-      if (requests_[i] == MPI_REQUEST_NULL || !awaited_[i].receives) continue;
-      MPI_Cancel(&requests_[i]);
-      MPI_Wait(&requests_[i], MPI_STATUS_IGNORE);
-    }
-    const auto ended = [this] {
-      return std::ranges::all_of(requests_, [](MPI_Request& request) {
-        int complete = 0;
-        return request == MPI_REQUEST_NULL || MPI_Test(&request, &complete, MPI_STATUS_IGNORE) != MPI_SUCCESS ||
-               complete != 0;
-      });
+  /// memory that its owner frees; MPI keeps the requests that do not complete. A receive that has begun cannot be
+  /// cancelled, and is waited for. Messages from and to a rank that `is_lost` are not.
+  template <class IsLost>
+  void abandon(std::chrono::milliseconds patience, IsLost&& is_lost) noexcept {
+    for (std::size_t i = 0; i < requests_.size(); ++i)
+      if (requests_[i] != MPI_REQUEST_NULL && awaited_[i].receives) MPI_Cancel(&requests_[i]);
+    const auto has_ended = [](MPI_Request& request) {
+      int complete = 0;
+      return request == MPI_REQUEST_NULL || MPI_Test(&request, &complete, MPI_STATUS_IGNORE) != MPI_SUCCESS ||
+             complete != 0;
     };
-    if (detail::wait_until(patience, ended, [] { return false; }) != detail::WaitEnd::ready) left_behind_ = true;
+    const auto all = [&](auto&& holds) {
+      for (std::size_t i = 0; i < requests_.size(); ++i)
+        if (!has_ended(requests_[i]) && !holds(awaited_[i])) return false;
+      return true;
+    };
+    const auto sends = [](const Awaited& awaited) { return !awaited.receives; };
+    const auto vain = [&](const Awaited& awaited) { return awaited.peer >= 0 && is_lost(awaited.peer); };
+    (void)detail::wait_until(
+        no_timeout, [&] { return all(sends); },
+        [&] { return all([&](const Awaited& awaited) { return sends(awaited) || vain(awaited); }); });
+    const auto end = detail::wait_until(
+        patience, [&] { return all([](const Awaited&) { return false; }); }, [&] { return all(vain); });
+    if (end != detail::WaitEnd::ready) left_behind_ = true;
     clear();
     finish_.reset();
     user_.error = nullptr;
@@ -213,11 +224,11 @@ class Job {
       std::memcpy(f.target.data(), source, f.target.size_bytes());
   }
 
-  /// The expected message of a receive request; `matched` once MPI has matched it.
+  /// The message of a request, and what is expected of a received one; `matched` once MPI has matched it.
   struct Awaited {
     bool receives = false;
     bool matched = true;
-    int from = 0;
+    int peer = -1;  ///< the other rank of a message
     int tag = 0;
     void* data = nullptr;
     std::size_t units = 0;
@@ -270,7 +281,8 @@ class Job {
     int flag = 0;
     MPI_Message arrived = MPI_MESSAGE_NULL;
     MPI_Status status;
-    mpi::check(MPI_Improbe(awaited.from, awaited.tag, messages_, &flag, &arrived, &status), "MPI_Improbe", context);
+    mpi::check(MPI_Improbe((*messages_)[awaited.peer], awaited.tag, messages_->comm, &flag, &arrived, &status),
+               "MPI_Improbe", context);
     if (flag != 0) take(awaited, arrived, status, request, context);
     return flag != 0;
   }
@@ -290,16 +302,16 @@ class Job {
     if (arrived == static_cast<MPI_Count>(awaited.units)) return;
     const auto per_element = awaited.unit.per_element;
     throw MismatchError(
-        "expects " + std::to_string(awaited.units / per_element) + " elements, rank " + std::to_string(awaited.from) +
+        "expects " + std::to_string(awaited.units / per_element) + " elements, rank " + std::to_string(awaited.peer) +
             " sends " +
             (arrived == MPI_UNDEFINED ? std::string("no whole number of them")
                                       : std::to_string(static_cast<std::size_t>(arrived) / per_element)),
         context);
   }
 
-  const Session& session_;
+  const World& world_;
   MPI_Comm comm_ = MPI_COMM_NULL;
-  MPI_Comm messages_ = MPI_COMM_NULL;
+  const Carrier* messages_ = nullptr;
   bool started_ = false;
   bool left_behind_ = false;
   int tag_ = 0;

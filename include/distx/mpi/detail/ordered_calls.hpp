@@ -20,13 +20,13 @@ namespace distx::detail::mpi {
 /// which it is after each failure.
 class OrderedCalls {
  public:
-  /// @param comm  carries no other messages with the tags that are passed
-  OrderedCalls(MPI_Comm comm, const calls::RankOf& self, const Timeout& deadline)
-      : comm_(comm),
+  /// @param carrier  has no other messages with the tags that are passed
+  OrderedCalls(const Carrier& carrier, const calls::RankOf& self, const Timeout& deadline)
+      : carrier_(carrier),
         self_(self),
         deadline_(deadline),
-        exchange_(std::make_unique<CallExchange>(comm, self)),
-        schedule_(std::make_unique<Schedule>(comm, self)) {}
+        exchange_(std::make_unique<CallExchange>(carrier, self)),
+        schedule_(std::make_unique<Schedule>(carrier, self)) {}
   OrderedCalls(const OrderedCalls&) = delete;
   OrderedCalls& operator=(const OrderedCalls&) = delete;
   ~OrderedCalls() {
@@ -46,7 +46,7 @@ class OrderedCalls {
     } catch (...) {
       // MPI may still access the object; the communicator is revoked now and needs no other.
       if (!exchange_->abandon()) (void)exchange_.release();
-      exchange_ = std::make_unique<CallExchange>(comm_, self_);
+      exchange_ = std::make_unique<CallExchange>(carrier_, self_);
       throw;
     }
     exchange_->compare(call, context);
@@ -74,7 +74,7 @@ class OrderedCalls {
   }
 
  private:
-  MPI_Comm comm_;
+  Carrier carrier_;
   calls::RankOf self_;
   Timeout deadline_;
   std::unique_ptr<CallExchange> exchange_;

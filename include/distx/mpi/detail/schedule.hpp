@@ -8,6 +8,7 @@
 #include "distx/comm/runtime/peer_views.hpp"
 #include "distx/core/detail/wait.hpp"
 #include "distx/memory/buffer.hpp"
+#include "distx/mpi/detail/carrier.hpp"
 #include "distx/mpi/detail/check.hpp"
 
 namespace distx::detail::mpi {
@@ -24,9 +25,9 @@ namespace distx::detail::mpi {
 /// memory.
 class Schedule {
  public:
-  /// @param comm carries no other messages with the tags that are passed to `run`
-  Schedule(MPI_Comm comm, const calls::RankOf& self)
-      : comm_(comm),
+  /// @param carrier  has no other messages with the tags that are passed to `run`
+  Schedule(Carrier carrier, const calls::RankOf& self)
+      : carrier_(std::move(carrier)),
         self_(self),
         ranks_(static_cast<std::size_t>(self.size)),
         slice_bytes_(std::clamp<std::size_t>(most_staged / (window * ranks_) / 64 * 64, 8192, most_eager)),
@@ -114,14 +115,15 @@ class Schedule {
 
   void post_receive(std::size_t piece, Messages kind, int from, std::size_t bytes, const ErrorContext& context) {
     if (bytes == 0) return;
-    check(MPI_Irecv(staged(piece, kind, from), static_cast<int>(bytes), MPI_BYTE, from, tag_of(kind), comm_,
-                    request(piece, kind, from)),
+    check(MPI_Irecv(staged(piece, kind, from), static_cast<int>(bytes), MPI_BYTE, carrier_[from], tag_of(kind),
+                    carrier_.comm, request(piece, kind, from)),
           "MPI_Irecv", context);
   }
   void post_send(std::size_t piece, Messages kind, int to, const std::byte* from, std::size_t bytes,
                  const ErrorContext& context) {
     if (bytes == 0) return;
-    check(MPI_Isend(from, static_cast<int>(bytes), MPI_BYTE, to, tag_of(kind), comm_, request(piece, kind, to)),
+    check(MPI_Isend(from, static_cast<int>(bytes), MPI_BYTE, carrier_[to], tag_of(kind), carrier_.comm,
+                    request(piece, kind, to)),
           "MPI_Isend", context);
   }
   /// Sends a copy of the caller's bytes.
@@ -331,7 +333,7 @@ class Schedule {
     run_pieces((longest + slice_bytes_ - 1) / slice_bytes_, context, wait, post, combine, [](std::size_t) {});
   }
 
-  MPI_Comm comm_;
+  Carrier carrier_;
   calls::RankOf self_;
   std::size_t ranks_;
   std::size_t slice_bytes_;            ///< of a message, at most

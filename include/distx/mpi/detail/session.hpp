@@ -1,200 +1,208 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <boost/mpi/environment.hpp>
-
-#include <algorithm>
-#include <array>
-#include <chrono>
-#include <exception>
 #include <memory>
+#include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
-#include "distx/connect/connect.hpp"
-#include "distx/connect/detail/host.hpp"
 #include "distx/connect/failure_channel.hpp"
-#include "distx/core/detail/wait.hpp"
-#include "distx/mpi/detail/control.hpp"
-#include "distx/mpi/detail/user_op.hpp"
+#include "distx/connect/self.hpp"
+#include "distx/core/detail/fnv1a.hpp"
+#include "distx/mpi/detail/ordered_calls.hpp"
+#include "distx/mpi/detail/world.hpp"
 
 namespace distx::detail::mpi {
 
-using ThreadLevel = boost::mpi::threading::level;
-
-/// Returns a duplicate whose errors are returned as codes; the error handler of the original is unchanged. Collective.
-[[nodiscard]] inline unique_comm duplicate(MPI_Comm comm, const ErrorContext& context) {
-  MPI_Comm copy = MPI_COMM_NULL;
-  check(MPI_Comm_dup(comm, &copy), "MPI_Comm_dup", context);
-  auto owner = unique_comm::from_native_handle(copy);
-  check(MPI_Comm_set_errhandler(copy, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler", context);
-  return owner;
-}
-
-/// Polls a request until it is complete, the deadline has passed, or `stopped()`.
-template <class Stopped>
-detail::WaitEnd poll(MPI_Request& request, Timeout deadline, const char* routine, const ErrorContext& context,
-                     Stopped&& stopped) {
-  const auto complete = [&] {
-    int flag = 0;
-    check(MPI_Test(&request, &flag, MPI_STATUS_IGNORE), routine, context);
-    return flag != 0;
-  };
-  return detail::wait_until(deadline, complete, stopped);
-}
-
-/// Keeps MPI initialized while a connector or a communicator made from it exists.
+/// The ranks of one connector: those of an MPI communicator, or after `shrink` those of them that are left.
 ///
-/// Either initializes and finalizes MPI, or uses duplicates of a host program's communicator.
+/// The former make control calls by MPI's collectives. The latter use no collective of MPI's, which would wait for the
+/// ranks that are lost: they exchange messages over the communicator of the former.
 class Session final : public FailureChannel {
  public:
-  /// Initializes MPI. Collective.
-  /// @throws ConnectError if MPI was initialized or finalized before
-  Session(int& argc, char**& argv, ThreadLevel level, Timeout deadline) : deadline_(deadline) {
-    begin(argc, argv, level);
-    open(MPI_COMM_WORLD);
-  }
-  /// Duplicates `comm`. Collective over it.
-  /// @throws ConnectError unless `comm` is an intracommunicator and MPI is initialized
-  Session(MPI_Comm comm, Timeout deadline) : deadline_(deadline) {
-    if (!is_up()) throw refused("MPI is not running: call MPI_Init first, or MpiConnector(argc, argv)");
-    if (comm == MPI_COMM_NULL) throw refused("the communicator is MPI_COMM_NULL");
-    int inter = 0;
-    check(MPI_Comm_test_inter(comm, &inter), "MPI_Comm_test_inter", where("MpiConnector"));
-    if (inter != 0) throw refused("an intercommunicator has two groups of ranks: pass an intracommunicator");
-    open(comm);
-  }
+  explicit Session(std::shared_ptr<World> world)
+      : world_(std::move(world)), deadline_(world_->deadline()), rank_(world_->rank()), size_(world_->size()) {}
+  /// For `shrink`: some ranks of `world`.
+  Session(std::shared_ptr<World> world, Party party, std::uint64_t group, Timeout deadline)
+      : world_(std::move(world)),
+        deadline_(deadline),
+        rank_(party.rank),
+        size_(party.size()),
+        group_(group),
+        party_(std::move(party)),
+        calls_(std::make_unique<OrderedCalls>(Carrier{world_->control().comm(), party_->ranks},
+                                              calls::RankOf{rank_, size_, "mpi"}, deadline)) {}
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
-  ~Session() override {
-    const bool unwinding = std::uncaught_exceptions() > uncaught_;
-    if (environment_ == nullptr) {
-      if (unwinding || timed_out_) abandon();
-      return;
-    }
-    if (!is_up()) return;
-    // MPI_Finalize waits for all ranks. A rank that unwinds waits briefly for the others and then exits: the launcher
-    // notices an exit without MPI_Finalize and terminates the others.
-    const Timeout patience = unwinding ? Timeout(std::chrono::seconds(2)) : deadline_;
-    if (!all_have_come(patience)) {
-      abandon();
-      return;
-    }
-    control_->close();
-    comm_.reset();
-    user_ops_ = {};
-    MPI_Finalize();
-  }
+  ~Session() override = default;
 
-  [[nodiscard]] MPI_Comm comm() const noexcept { return comm_.native_handle(); }
-  [[nodiscard]] Control& control() noexcept { return *control_; }
+  /// Returns the ranks that are left, which have entered this call; see `AnyConnector::shrink`.
+  [[nodiscard]] static std::shared_ptr<Session> shrink(Session& whole, Timeout deadline);
+
+  /// Returns the MPI communicator of these ranks, null after `shrink`.
+  [[nodiscard]] MPI_Comm comm() const noexcept { return party_ ? MPI_COMM_NULL : world_->comm(); }
+  /// Returns these ranks if they are those that are left.
+  [[nodiscard]] const std::optional<Party>& party() const noexcept { return party_; }
+  [[nodiscard]] World& world() const noexcept { return *world_; }
+  [[nodiscard]] Control& control() noexcept { return world_->control(); }
   [[nodiscard]] int rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return size_; }
-  [[nodiscard]] int local_rank() const noexcept { return local_rank_; }
-  [[nodiscard]] int local_size() const noexcept { return local_size_; }
+  [[nodiscard]] int local_rank() const noexcept { return count_on_host(rank_); }
+  [[nodiscard]] int local_size() const noexcept { return count_on_host(size_); }
   [[nodiscard]] const Timeout& deadline() const noexcept { return deadline_; }
-  [[nodiscard]] MPI_Op user_op(bool commutative) const noexcept {
-    return user_ops_[commutative ? 1 : 0].native_handle();
-  }
 
   /// Runs a nonblocking call on `comm()` to completion. `keep` owns its buffers, which MPI uses until then.
   template <class Buffers, class Begin>
   void run(const char* operation, const char* routine, std::unique_ptr<Buffers>& keep, Begin&& begin_call) {
-    const auto context = where(operation);
-    if (timed_out_) throw RevokedError("an earlier call of this connector has timed out", context);
-    MPI_Request request = MPI_REQUEST_NULL;
-    check(begin_call(*keep, &request), routine, context);
-    if (mpi::poll(request, deadline_, routine, context, [] { return false; }) == detail::WaitEnd::ready) return;
-    (void)keep.release();  // MPI may still write to it
-    timed_out_ = true;
-    throw TimeoutError("after " + deadline_.to_string() + " not every rank has made the call", context);
+    in_step(where(operation), [&](const ErrorContext& context) {
+      run_in_time(deadline_, routine, context, keep, std::forward<Begin>(begin_call));
+    });
+  }
+  /// Makes a call of the ranks that are left. Collective. @pre party()
+  template <calls::Collective Call>
+  void make(const char* operation, const Call& call) {
+    in_step(where(operation), [&](const ErrorContext& context) {
+      constexpr std::uint64_t tags_of_call = 3;
+      const auto tag =
+          party_->first_tag() + static_cast<int>(made_++ % (Party::user_tags / tags_of_call) * tags_of_call);
+      const auto wait = [&](auto&& ready) { return wait_for(ready, context); };
+      if (!calls_->join(call, tag, context, wait)) calls_->transfer(call, tag + 1, context, wait);
+    });
   }
   void barrier(const char* operation) {
+    if (party_) return make(operation, calls::Barrier<Host>{});
     auto nothing = std::make_unique<char>();
     run(operation, "MPI_Ibarrier", nothing, [&](char&, MPI_Request* r) { return MPI_Ibarrier(comm(), r); });
   }
-
   /// @pre MPI_THREAD_MULTIPLE, as for `poll`
   void publish(std::uint64_t identity, const std::string& reason) noexcept override {
-    control_->publish(identity, reason);
+    control().publish(identity ^ group_, reason);
   }
-  [[nodiscard]] std::optional<std::string> poll(std::uint64_t identity) override { return control_->poll(identity); }
+  [[nodiscard]] std::optional<std::string> poll(std::uint64_t identity) override {
+    return control().poll(identity ^ group_);
+  }
 
   [[nodiscard]] ErrorContext where(std::string_view operation) const noexcept {
     return {.operation = operation, .backend = "mpi", .rank = rank_, .size = size_};
   }
 
  private:
-  static ConnectError refused(const std::string& words) {
-    return ConnectError(words, {.operation = "MpiConnector", .backend = "mpi"});
+  /// Returns the rank in the world.
+  [[nodiscard]] int in_world(int rank) const noexcept {
+    return party_ ? (*party_->ranks)[static_cast<std::size_t>(rank)] : rank;
+  }
+  [[nodiscard]] int count_on_host(int end) const noexcept {
+    int count = 0;
+    for (int rank = 0; rank < end; ++rank) count += world_->shares_host(in_world(rank), in_world(rank_)) ? 1 : 0;
+    return count;
   }
 
-  void begin(int& argc, char**& argv, ThreadLevel level) {
-    if (boost::mpi::environment::finalized())
-      throw refused("MPI has already been finalised in this process and cannot be started again");
-    if (boost::mpi::environment::initialized())
-      throw refused("MPI is already initialised: pass its communicator, MpiConnector(MPI_COMM_WORLD)");
-    environment_ = std::make_unique<boost::mpi::environment>(argc, argv, level, false);
+  /// Makes a call unless an earlier one has failed: then this rank is out of step.
+  template <class F>
+  void in_step(const ErrorContext& context, F&& f) {
+    if (failed_) throw RevokedError("an earlier call of this connector failed", context);
+    failed_ = true;
+    try {
+      f(context);
+    } catch (const MismatchError&) {
+      failed_ = false;  // on every rank
+      throw;
+    } catch (const TimeoutError&) {
+      world_->note_broken();
+      throw;
+    }
+    failed_ = false;
+  }
+  /// Waits for the other ranks; returns whether the deadline is not over.
+  template <class Ready>
+  bool wait_for(Ready&& ready, const ErrorContext& context) {
+    int lost = -1;
+    auto next_look = Deadline::clock::now();
+    const auto is_lost = [&] {
+      if (Deadline::clock::now() < next_look) return false;
+      for (int rank = 0; rank < size_ && lost < 0; ++rank)
+        if (rank != rank_ && world_->has_ended(in_world(rank))) lost = rank;
+      next_look = Deadline::clock::now() + look_every;
+      return lost >= 0;
+    };
+    const auto end = detail::wait_until(deadline_, ready, is_lost);
+    if (end == WaitEnd::stopped)
+      throw RankFailure("rank " + std::to_string(lost) + " of " + std::to_string(size_) + " (" +
+                            world_->name_process(in_world(lost)) + ") exited unexpectedly",
+                        lost, nullptr, context);
+    return end == WaitEnd::ready;
   }
 
-  void open(MPI_Comm comm) {
-    comm_ = duplicate(comm, where("MpiConnector"));
-    check(MPI_Comm_rank(this->comm(), &rank_), "MPI_Comm_rank", where("MpiConnector"));
-    check(MPI_Comm_size(this->comm(), &size_), "MPI_Comm_size", where("MpiConnector"));
-    control_ = std::make_unique<Control>(duplicate(this->comm(), where("MpiConnector")));
-    if (const auto announced = detail::announced_mpi_ranks();
-        environment_ != nullptr && size_ == 1 && announced && announced->size > 1)
-      throw refused("a launcher has started " + std::to_string(announced->size) + " ranks (" + announced->variable +
-                    " is set), and MPI sees only this one: use the mpirun of the MPI library that this program is "
-                    "linked with");
-    const HostId host = host_id();
-    constexpr int bytes = static_cast<int>(sizeof host);
-    std::vector<HostId> hosts(static_cast<std::size_t>(size_));
-    check(MPI_Allgather(host.data(), bytes, MPI_BYTE, hosts.data(), bytes, MPI_BYTE, this->comm()), "MPI_Allgather",
-          where("MpiConnector"));
-    local_rank_ = static_cast<int>(std::count(hosts.begin(), hosts.begin() + rank_, host));
-    local_size_ = static_cast<int>(std::count(hosts.begin(), hosts.end(), host));
-    user_ops_ = {make_user_op(false), make_user_op(true)};
-  }
+  static constexpr std::chrono::milliseconds look_every{5};  // to look at a process costs more than to poll MPI
 
-  /// Uses the control communicator, so that no other call of a rank can match this barrier.
-  bool all_have_come(Timeout patience) noexcept try {
-    MPI_Request request = MPI_REQUEST_NULL;
-    const auto context = where("the end of MPI");
-    check(MPI_Ibarrier(control_->comm(), &request), "MPI_Ibarrier", context);
-    return mpi::poll(request, patience, "MPI_Ibarrier", context, [] { return false; }) == detail::WaitEnd::ready;
-  } catch (const Error&) {
-    return false;
-  }
-  /// Leaves MPI initialized: calls on this or other ranks may still use the handles.
-  void abandon() noexcept {
-    (void)environment_.release();
-    (void)comm_.release();
-    for (auto& op : user_ops_) (void)op.release();
-    control_->abandon();
-  }
-
-  int uncaught_ = std::uncaught_exceptions();
+  std::shared_ptr<World> world_;
   Timeout deadline_;
-  bool timed_out_ = false;
-  // Does not finalize MPI itself: by its destruction MPI is finalized, or the object was released.
-  std::unique_ptr<boost::mpi::environment> environment_;
-  unique_comm comm_;
-  std::unique_ptr<Control> control_;
-  std::array<unique_op, 2> user_ops_;
-  int rank_ = 0;
-  int size_ = 1;
-  int local_rank_ = 0;
-  int local_size_ = 1;
+  int rank_;
+  int size_;
+  std::uint64_t group_ = 0;  ///< identifies the ranks that are left; 0 for all
+  std::optional<Party> party_{};
+  std::unique_ptr<OrderedCalls> calls_{};
+  std::uint64_t made_ = 0;
+  bool failed_ = false;
+  bool shrunk_ = false;
 };
+
+inline std::shared_ptr<Session> Session::shrink(Session& whole, Timeout deadline) {
+  const auto context = whole.where("shrink");
+  if (boost::mpi::environment::thread_level() != ThreadLevel::multiple)
+    throw ConnectError("the ranks can continue without others only if MPI was initialized with MPI_THREAD_MULTIPLE",
+                       context);
+  if (std::exchange(whole.shrunk_, true)) throw shrunk_before(context);
+  World& world = *whole.world_;
+  const auto ranks = static_cast<std::size_t>(whole.size_);
+  Agreement agreement(
+      whole.rank_, whole.size_, world.next_channel(), deadline, Deadline::clock::now(),
+      [&](int to, const Agreement::Letter& letter) { world.letters().send(whole.group_, whole.in_world(to), letter); });
+  std::vector<int> rank_of(static_cast<std::size_t>(world.size()), -1);
+  for (std::size_t rank = 0; rank < ranks; ++rank)
+    rank_of[static_cast<std::size_t>(whole.in_world(static_cast<int>(rank)))] = static_cast<int>(rank);
+  std::vector<bool> ended(ranks);
+  auto next_look = Deadline::clock::now();
+  std::optional<Survivors> decision;
+  const auto is_decided = [&] {
+    const auto now = Deadline::clock::now();
+    // Before the letters: then all letters of a rank that has ended have been passed on.
+    if (now >= next_look) {
+      for (std::size_t rank = 0; rank < ranks; ++rank)
+        if (!ended[rank]) ended[rank] = world.has_ended(whole.in_world(static_cast<int>(rank)));
+      next_look = now + look_every;
+    }
+    for (const auto& received : world.letters().take(whole.group_))
+      if (const int from = rank_of[static_cast<std::size_t>(received.from)]; from >= 0)
+        agreement.receive(from, received.letter, now);
+    decision = agreement.step(now, [&](int rank) { return ended[static_cast<std::size_t>(rank)]; });
+    return decision.has_value();
+  };
+  (void)detail::wait_until(no_timeout, is_decided, [] { return false; });
+  if (!decision->has(whole.rank_)) throw left_behind(deadline, context);
+  world.use_channel(decision->channel, context);
+  std::vector<std::uint64_t> words{whole.group_, static_cast<std::uint64_t>(decision->channel)};
+  for (int& rank : decision->ranks) {
+    rank = whole.in_world(rank);
+    words.push_back(static_cast<std::uint64_t>(rank));
+  }
+  const Party party = world.party_of(std::move(decision->ranks), decision->channel);
+  const auto group = fnv1a(words);
+  world.note_left(party.ranks, group);
+  return std::make_shared<Session>(
+      whole.world_, party, group,
+      std::min(whole.deadline_, deadline, [](const Timeout& a, const Timeout& b) { return a.limit() < b.limit(); }));
+}
 
 /// Returns the session of a single rank in a program without a launcher. Initializes MPI if necessary, once per
 /// process, because MPI cannot be initialized again.
 [[nodiscard]] inline std::shared_ptr<Session> alone() {
-  if (is_up()) return std::make_shared<Session>(MPI_COMM_SELF, default_deadline);
+  if (is_up()) return std::make_shared<Session>(std::make_shared<World>(MPI_COMM_SELF, default_deadline));
   static const std::shared_ptr<Session> own = [] {
     int argc = 0;
     char* no_arguments[] = {nullptr};
     char** argv = no_arguments;
-    return std::make_shared<Session>(argc, argv, ThreadLevel::multiple, default_deadline);
+    return std::make_shared<Session>(std::make_shared<World>(argc, argv, ThreadLevel::multiple, default_deadline));
   }();
   return own;
 }

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "distx/comm/calls/collectives.hpp"
+#include "distx/mpi/detail/session.hpp"
+#include "distx/mpi/options.hpp"
+
+namespace distx::detail::mpi {
+
+/// The ranks of a communicator, and the MPI communicators and tags that they use: two for them alone, or a channel
+/// of the session's.
+struct Transport {
+  calls::RankOf self{0, 1, "mpi"};
+  unique_comm blocking{}, started{};  ///< both null where a channel is used
+  Carrier messages{}, calls{};        ///< for user messages; for everything else
+  int first_message_tag = 0, last_message_tag = 32767;
+  int first_call_tag = 0, call_tags = 32768;
+  std::vector<int> peers{};  ///< the other ranks, numbered as in the session's world
+  std::uint64_t identity = 0;
+  bool threaded = false;  ///< whether a progress thread makes asynchronous collectives, on every rank
+
+  /// Returns whether MPI's own collectives serve these ranks.
+  [[nodiscard]] bool has_collectives() const noexcept { return bool(blocking); }
+  /// Releases the MPI communicators, which requests of this rank or another may still use.
+  void release() noexcept {
+    (void)blocking.release();
+    (void)started.release();
+  }
+};
+
+[[nodiscard]] inline bool serves_threads() { return boost::mpi::environment::thread_level() == ThreadLevel::multiple; }
+
+inline void find_peers(Transport& transport, MPI_Comm world, const ErrorContext& context) {
+  MPI_Group own = MPI_GROUP_NULL;
+  check(MPI_Comm_group(transport.blocking.native_handle(), &own), "MPI_Comm_group", context);
+  const auto own_group = unique_group::from_native_handle(own);
+  MPI_Group all = MPI_GROUP_NULL;
+  check(MPI_Comm_group(world, &all), "MPI_Comm_group", context);
+  const auto all_group = unique_group::from_native_handle(all);
+  std::vector<int> ranks;
+  for (int rank = 0; rank < transport.self.size; ++rank)
+    if (rank != transport.self.rank) ranks.push_back(rank);
+  transport.peers.resize(ranks.size());
+  check(MPI_Group_translate_ranks(own, static_cast<int>(ranks.size()), ranks.data(), all, transport.peers.data()),
+        "MPI_Group_translate_ranks", context);
+}
+
+/// Takes ownership of `comm`, and adds what a communicator of its ranks needs. Collective over it.
+/// @throws TimeoutError at the session's deadline
+[[nodiscard]] inline Transport open_transport(Session& session, unique_comm comm, const MpiOptions& options) {
+  Transport made;
+  made.blocking = std::move(comm);
+  const MPI_Comm own = made.blocking.native_handle();
+  const ErrorContext unknown{.operation = "MpiCommunicator", .backend = "mpi"};
+  check(MPI_Comm_rank(own, &made.self.rank), "MPI_Comm_rank", unknown);
+  check(MPI_Comm_size(own, &made.self.size), "MPI_Comm_size", unknown);
+  const ErrorContext context{
+      .operation = "MpiCommunicator", .backend = "mpi", .rank = made.self.rank, .size = made.self.size};
+  // Ranks without a progress thread use MPI's collectives, and all ranks must do the same.
+  const bool threads = !options.vendor_collectives && CallExchange::counts_fit(made.self.size) &&
+                       options.check == Check::every_call && serves_threads();
+  try {
+    made.started = duplicate(own, session.deadline(), context);
+    using Agreed = std::array<std::uint64_t, 2>;
+    auto agreed = std::make_unique<Agreed>(Agreed{made.self.rank == 0 ? session.control().new_identity(session.rank())
+                                                                      : std::numeric_limits<std::uint64_t>::max(),
+                                                  threads ? 1U : 0U});
+    run_in_time(session.deadline(), "MPI_Iallreduce", context, agreed, [&](Agreed& values, MPI_Request* request) {
+      return MPI_Iallreduce(MPI_IN_PLACE, values.data(), 2, MPI_UINT64_T, MPI_MIN, own, request);
+    });
+    made.identity = (*agreed)[0];
+    made.threaded = (*agreed)[1] != 0;
+  } catch (const TimeoutError&) {
+    session.world().note_broken();
+    made.release();
+    throw;
+  }
+  made.messages = {own};
+  made.calls = {made.started.native_handle()};
+  made.last_message_tag = session.world().last_tag();
+  made.call_tags = made.last_message_tag;
+  find_peers(made, session.control().comm(), context);
+  return made;
+}
+
+/// The same for a channel of the session. Local.
+[[nodiscard]] inline Transport open_transport(Session& session, const Party& party) {
+  Transport made;
+  made.self = {party.rank, party.size(), "mpi"};
+  made.messages = made.calls = {session.control().comm(), party.ranks};
+  made.first_call_tag = party.first_tag();
+  made.call_tags = Party::user_tags;
+  made.first_message_tag = party.first_tag() + Party::user_tags;
+  made.last_message_tag = Party::tags - Party::user_tags - 1;
+  made.identity = Control::identity_of_channel(party.channel);
+  made.threaded = true;
+  std::ranges::copy_if(*party.ranks, std::back_inserter(made.peers),
+                       [&](int rank) { return rank != session.world().rank(); });
+  return made;
+}
+
+}  // namespace distx::detail::mpi

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <boost/mpi/environment.hpp>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <memory>
+#include <vector>
+
+#include "distx/connect/connect.hpp"
+#include "distx/connect/file/detail/process.hpp"
+#include "distx/core/detail/wait.hpp"
+#include "distx/mpi/detail/carrier.hpp"
+#include "distx/mpi/detail/control.hpp"
+#include "distx/mpi/detail/letters.hpp"
+#include "distx/mpi/detail/user_op.hpp"
+
+namespace distx::detail::mpi {
+
+using ThreadLevel = boost::mpi::threading::level;
+
+/// Polls a request until it is complete, the deadline has passed, or `stopped()`.
+template <class Stopped>
+detail::WaitEnd poll(MPI_Request& request, Timeout deadline, const char* routine, const ErrorContext& context,
+                     Stopped&& stopped) {
+  const auto complete = [&] {
+    int flag = 0;
+    check(MPI_Test(&request, &flag, MPI_STATUS_IGNORE), routine, context);
+    return flag != 0;
+  };
+  return detail::wait_until(deadline, complete, stopped);
+}
+
+/// Runs a nonblocking call of MPI to completion: `begin(*keep, &request)`. `keep` owns its buffers, which MPI uses
+/// until then; it is released at the deadline.
+/// @throws TimeoutError
+template <class Buffers, class Begin>
+void run_in_time(const Timeout& deadline, const char* routine, const ErrorContext& context,
+                 std::unique_ptr<Buffers>& keep, Begin&& begin) {
+  MPI_Request request = MPI_REQUEST_NULL;
+  check(begin(*keep, &request), routine, context);
+  if (mpi::poll(request, deadline, routine, context, [] { return false; }) == detail::WaitEnd::ready) return;
+  (void)keep.release();  // MPI may still write to it
+  throw TimeoutError("after " + deadline.to_string() + " not every rank has made the call", context);
+}
+
+/// Returns a duplicate whose errors are returned as codes; the error handler of the original is unchanged. Collective.
+/// @throws TimeoutError; then the original must not be freed
+[[nodiscard]] inline unique_comm duplicate(MPI_Comm comm, const Timeout& deadline, const ErrorContext& context) {
+  auto copy = std::make_unique<MPI_Comm>(MPI_COMM_NULL);
+  run_in_time(deadline, "MPI_Comm_idup", context, copy,
+              [&](MPI_Comm& made, MPI_Request* request) { return MPI_Comm_idup(comm, &made, request); });
+  auto owner = unique_comm::from_native_handle(*copy);
+  check(MPI_Comm_set_errhandler(*copy, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler", context);
+  return owner;
+}
+
+/// Keeps MPI initialized while a connector or a communicator made from it exists.
+///
+/// Either initializes and finalizes MPI, or uses duplicates of a host program's communicator.
+class World {
+ public:
+  /// Initializes MPI. Collective.
+  /// @throws ConnectError if MPI was initialized or finalized before
+  World(int& argc, char**& argv, ThreadLevel level, Timeout deadline) : deadline_(deadline) {
+    begin(argc, argv, level);
+    open(MPI_COMM_WORLD);
+  }
+  /// Duplicates `comm`. Collective over it.
+  /// @throws ConnectError unless `comm` is an intracommunicator and MPI is initialized
+  World(MPI_Comm comm, Timeout deadline) : deadline_(deadline) {
+    if (!is_up()) throw refused("MPI is not running: call MPI_Init first, or MpiConnector(argc, argv)");
+    if (comm == MPI_COMM_NULL) throw refused("the communicator is MPI_COMM_NULL");
+    int inter = 0;
+    check(MPI_Comm_test_inter(comm, &inter), "MPI_Comm_test_inter", where("MpiConnector"));
+    if (inter != 0) throw refused("an intercommunicator has two groups of ranks: pass an intracommunicator");
+    open(comm);
+  }
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+  ~World() {
+    const bool unwinding = std::uncaught_exceptions() > uncaught_;
+    if (environment_ == nullptr) {
+      if (unwinding || broken_) abandon();
+      return;
+    }
+    if (!is_up()) return;
+    // MPI_Finalize waits for all ranks. A rank that unwinds waits briefly for the others and then exits: the launcher
+    // notices an exit without MPI_Finalize and terminates the others.
+    const Timeout patience = unwinding ? Timeout(std::chrono::seconds(2)) : deadline_;
+    // Once ranks are lost, MPI_Finalize may wait for them: those that are left exit without it, together.
+    const bool all = left_ ? all_left_have_come(patience) : all_have_come(patience);
+    if (!all || left_) {
+      abandon();
+      return;
+    }
+    control_->close();
+    comm_.reset();
+    user_ops_ = {};
+    MPI_Finalize();
+  }
+
+  [[nodiscard]] MPI_Comm comm() const noexcept { return comm_.native_handle(); }
+  [[nodiscard]] Control& control() noexcept { return *control_; }
+  [[nodiscard]] Letters& letters() noexcept { return *letters_; }
+  [[nodiscard]] int rank() const noexcept { return rank_; }
+  [[nodiscard]] int size() const noexcept { return static_cast<int>(processes_.size()); }
+  /// Returns the largest tag that MPI has.
+  [[nodiscard]] int last_tag() const noexcept { return last_tag_; }
+  [[nodiscard]] const Timeout& deadline() const noexcept { return deadline_; }
+  [[nodiscard]] MPI_Op user_op(bool commutative) const noexcept {
+    return user_ops_[commutative ? 1 : 0].native_handle();
+  }
+
+  [[nodiscard]] bool shares_host(int rank, int other) const noexcept {
+    return process(rank).shares_host_with(process(other));
+  }
+  /// Returns whether a rank is known to have ended; nothing is known of those of other hosts.
+  [[nodiscard]] bool has_ended(int rank) const { return file::has_ended(process(rank), process(rank_)); }
+  [[nodiscard]] std::string name_process(int rank) const { return process(rank).to_string(); }
+
+  /// Returns ranks that use a new channel. Collective over ranks that include these.
+  /// @param all_gathered  returns all ranks' values
+  /// @param ranks  some of this world's, among them this one
+  template <class AllGathered>
+  [[nodiscard]] Party new_party(AllGathered&& all_gathered, std::vector<int> ranks, const ErrorContext& context) {
+    const std::vector<int> next = all_gathered(next_channel());
+    const int channel = *std::ranges::max_element(next);
+    use_channel(channel, context);
+    return party_of(std::move(ranks), channel);
+  }
+  [[nodiscard]] Party party_of(std::vector<int> ranks, int channel) const {
+    const auto there = static_cast<int>(std::ranges::find(ranks, rank_) - ranks.begin());
+    return {std::make_shared<const std::vector<int>>(std::move(ranks)), there, channel};
+  }
+  /// Returns the first channel that this rank has not used; see Party.
+  [[nodiscard]] int next_channel() const noexcept { return next_channel_; }
+  /// @throws Error if MPI has no tags for it
+  void use_channel(int channel, const ErrorContext& context) {
+    const int channels = static_cast<int>((std::int64_t{last_tag_} + 1) / Party::tags);
+    if (channel >= channels)
+      throw Error("the ranks that are left have made " + std::to_string(channel) +
+                      " communicators and connectors, and the tags of this MPI, up to " + std::to_string(last_tag_) +
+                      ", suffice for " + std::to_string(std::max(channels - 1, 0)) + ": keep communicators for longer",
+                  context);
+    next_channel_ = channel + 1;
+  }
+
+  /// Notes that calls of MPI may still use this object's handles.
+  void note_broken() noexcept { broken_ = true; }
+  /// Notes that only these ranks are left; they end together, and MPI is not finalized.
+  void note_left(std::shared_ptr<const std::vector<int>> ranks, std::uint64_t group) noexcept {
+    broken_ = true;
+    left_ = std::move(ranks);
+    left_group_ = group;
+  }
+
+ private:
+  static ConnectError refused(const std::string& words) {
+    return ConnectError(words, {.operation = "MpiConnector", .backend = "mpi"});
+  }
+  [[nodiscard]] ErrorContext where(std::string_view operation) const noexcept {
+    return {.operation = operation, .backend = "mpi", .rank = rank_, .size = size()};
+  }
+  [[nodiscard]] const file::Process& process(int rank) const noexcept {
+    return processes_[static_cast<std::size_t>(rank)];
+  }
+
+  void begin(int& argc, char**& argv, ThreadLevel level) {
+    if (boost::mpi::environment::finalized())
+      throw refused("MPI has already been finalised in this process and cannot be started again");
+    if (boost::mpi::environment::initialized())
+      throw refused("MPI is already initialised: pass its communicator, MpiConnector(MPI_COMM_WORLD)");
+    environment_ = std::make_unique<boost::mpi::environment>(argc, argv, level, false);
+  }
+
+  void open(MPI_Comm comm) {
+    comm_ = duplicate(comm, deadline_, where("MpiConnector"));
+    int size = 1;
+    check(MPI_Comm_rank(this->comm(), &rank_), "MPI_Comm_rank", where("MpiConnector"));
+    check(MPI_Comm_size(this->comm(), &size), "MPI_Comm_size", where("MpiConnector"));
+    control_ = std::make_unique<Control>(duplicate(this->comm(), deadline_, where("MpiConnector")));
+    letters_ = std::make_unique<Letters>(control_->comm());
+    int found = 0;
+    int* most = nullptr;
+    check(MPI_Comm_get_attr(this->comm(), MPI_TAG_UB, static_cast<void*>(&most), &found), "MPI_Comm_get_attr",
+          where("MpiConnector"));
+    if (found != 0) last_tag_ = *most;
+    if (const auto announced = detail::announced_mpi_ranks();
+        environment_ != nullptr && size == 1 && announced && announced->size > 1)
+      throw refused("a launcher has started " + std::to_string(announced->size) + " ranks (" + announced->variable +
+                    " is set), and MPI sees only this one: use the mpirun of the MPI library that this program is "
+                    "linked with");
+    gather_processes(size);
+    user_ops_ = {make_user_op(false), make_user_op(true)};
+  }
+  void gather_processes(int size) {
+    struct Id {
+      HostId host{};
+      std::int64_t id = 0;
+      std::uint64_t began = 0;
+    };
+    const file::Process own = file::this_process();
+    std::vector<Id> all(static_cast<std::size_t>(size));
+    const Id mine{host_id(), own.id, own.began};
+    check(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all.data(), sizeof mine, MPI_BYTE, comm()), "MPI_Allgather",
+          where("MpiConnector"));
+    for (const Id& id : all) processes_.push_back({id.host.data(), own.host_name, id.id, id.began});
+  }
+
+  /// Uses the control communicator, so that no other call of a rank can match this barrier.
+  bool all_have_come(Timeout patience) noexcept try {
+    MPI_Request request = MPI_REQUEST_NULL;
+    const auto context = where("the end of MPI");
+    check(MPI_Ibarrier(control_->comm(), &request), "MPI_Ibarrier", context);
+    return mpi::poll(request, patience, "MPI_Ibarrier", context, [] { return false; }) == detail::WaitEnd::ready;
+  } catch (const Error&) {
+    return false;
+  }
+  /// The same for the ranks that are left; those that have ended meanwhile are not waited for.
+  bool all_left_have_come(Timeout patience) noexcept try {
+    std::vector<bool> come(processes_.size());
+    come[static_cast<std::size_t>(rank_)] = true;
+    for (const int rank : *left_)
+      if (rank != rank_) letters_->send(~left_group_, rank, {});
+    const auto receive = [&] {
+      for (const auto& received : letters_->take(~left_group_)) come[static_cast<std::size_t>(received.from)] = true;
+      return std::ranges::all_of(*left_, [&](int rank) { return come[static_cast<std::size_t>(rank)]; });
+    };
+    const auto ended = [&] {
+      return std::ranges::all_of(*left_,
+                                 [&](int rank) { return come[static_cast<std::size_t>(rank)] || has_ended(rank); });
+    };
+    return detail::wait_until(patience, receive, ended) != detail::WaitEnd::expired;
+  } catch (...) {
+    return false;
+  }
+  /// Leaves MPI initialized: calls on this or other ranks may still use the handles.
+  void abandon() noexcept {
+    (void)environment_.release();
+    (void)comm_.release();
+    for (auto& op : user_ops_) (void)op.release();
+    letters_->abandon();
+    control_->abandon();
+  }
+
+  int uncaught_ = std::uncaught_exceptions();
+  Timeout deadline_;
+  bool broken_ = false;
+  // Does not finalize MPI itself: by its destruction MPI is finalized, or the object was released.
+  std::unique_ptr<boost::mpi::environment> environment_;
+  unique_comm comm_;
+  std::unique_ptr<Control> control_;
+  std::unique_ptr<Letters> letters_;
+  std::array<unique_op, 2> user_ops_;
+  std::vector<file::Process> processes_;  ///< by rank
+  int rank_ = 0;
+  int last_tag_ = 32767;
+  std::atomic<int> next_channel_{1};  // 0 has the tags of notifications and letters
+  std::shared_ptr<const std::vector<int>> left_{};
+  std::uint64_t left_group_ = 0;
+};
+
+}  // namespace distx::detail::mpi
