@@ -267,7 +267,6 @@ void run(distx::AnyConnector& connector, const char* program, const Settings& se
     Metered counted(std::move(comm));
     const auto regroup = [&](bool lost) -> std::optional<distx::AnyCommunicator<>> {
       if (!settings.training.elastic) return std::nullopt;
-      if (!lost && connector.target<distx::MpiConnector>() != nullptr) return std::nullopt;  // nothing joins an MPI job
       const int before = connector.size();
       connector = lost ? connector.shrink() : connector.grow();
       if (!lost && connector.size() == before) return std::nullopt;

@@ -77,7 +77,8 @@ class AnyConnector {
   /// have ended are not waited for. All ranks that it returns on have the same result; it may be called again on that
   /// if further ranks end. This connector, and communicators made from it, must not be used afterwards.
   /// @throws ConnectError if the others have continued without this rank; or on every rank if the connector inside
-  ///   cannot shrink: ThreadConnector, FileConnector, SelfConnector and, while rank 0 is left, TcpConnector can
+  ///   cannot shrink: ThreadConnector, FileConnector, MpiConnector, SelfConnector and, while rank 0 is left,
+  ///   TcpConnector can
   [[nodiscard]] AnyConnector shrink(Timeout deadline = default_deadline) { return self_->shrink(deadline); }
 
   /// Returns a connector of these ranks and of the processes that wait to join them, if there are any; otherwise an
@@ -89,7 +90,7 @@ class AnyConnector {
   /// used afterwards.
   /// @throws RankFailure, RevokedError or TimeoutError if a rank is lost: `shrink` continues with those that are left
   /// @throws ConnectError on every rank if the connector inside cannot grow: FileConnector and TcpConnector can;
-  ///   ThreadConnector and SelfConnector return an equal one
+  ///   ThreadConnector, MpiConnector and SelfConnector return an equal one
   [[nodiscard]] AnyConnector grow() { return self_->grow(); }
 
   /// Returns the failure channel of the connector inside; null if it has none.

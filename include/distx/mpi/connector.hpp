@@ -86,6 +86,8 @@ class MpiConnector {
   /// ranks continue, as Open MPI's `mpirun --enable-recovery` does.
   /// @throws ConnectError without MPI_THREAD_MULTIPLE
   [[nodiscard]] MpiConnector shrink(Timeout deadline = default_deadline);
+  /// Returns an equal connector: no process can wait to join an MPI program. Local.
+  [[nodiscard]] MpiConnector grow() const;
 
  private:
   explicit MpiConnector(std::shared_ptr<detail::mpi::Session> session) noexcept;

@@ -56,6 +56,7 @@ DISTX_INLINE void MpiConnector::all_gather(std::span<const std::byte> send, std:
 DISTX_INLINE MpiConnector MpiConnector::shrink(Timeout deadline) {
   return MpiConnector(detail::mpi::Session::shrink(*session_, deadline));
 }
+DISTX_INLINE MpiConnector MpiConnector::grow() const { return MpiConnector(session_); }
 
 // Uses a staging buffer, so MPI does not write to the caller's buffer after a timeout.
 DISTX_INLINE void MpiConnector::gather(const char* operation, std::span<const std::byte> send,

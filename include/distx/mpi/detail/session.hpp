@@ -152,7 +152,7 @@ inline std::shared_ptr<Session> Session::shrink(Session& whole, Timeout deadline
   if (boost::mpi::environment::thread_level() != ThreadLevel::multiple)
     throw ConnectError("the ranks can continue without others only if MPI was initialized with MPI_THREAD_MULTIPLE",
                        context);
-  if (std::exchange(whole.shrunk_, true)) throw shrunk_before(context);
+  if (std::exchange(whole.shrunk_, true)) throw replaced_before(context);
   World& world = *whole.world_;
   const auto ranks = static_cast<std::size_t>(whole.size_);
   Agreement agreement(
