@@ -50,7 +50,7 @@ TEST_CASE("shrink returns all ranks if none is lost, again and again" * needs_th
   check_ranks(left, all_ranks());
   auto same = left.shrink(60s);
   check_ranks(same, all_ranks());
-  CHECK(contains(sentence_of<InvalidState>([&] { (void)left.shrink(60s); }), "this connector has been shrunk"));
+  CHECK(contains(sentence_of<InvalidState>([&] { (void)left.shrink(60s); }), "this connector has been replaced"));
   world().barrier();
 }
 
