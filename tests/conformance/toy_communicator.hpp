@@ -5,9 +5,9 @@
 #include <map>
 #include <mutex>
 
-#include "distx/comm.hpp"
 #include "distx/comm/runtime/basic_communicator_calls.hpp"
 #include "distx/comm/runtime/operation_pool.hpp"
+#include "distx/comm/runtime/peer_views.hpp"
 
 // A complete backend, which docs/design.md explains: threads copy operands to a board and read other ranks' from it.
 namespace toy {
@@ -69,7 +69,6 @@ class Backend {
   }
   void run_started(const auto& call) { run(1, call); }
   detail::TaskRunner<State>& tasks() { return tasks_; }
-
   std::shared_ptr<State> split(int color, int key, const std::source_location& location) {
     struct Request : detail::SplitRequest {
       std::shared_ptr<Board>* board;
