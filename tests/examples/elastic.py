@@ -44,7 +44,7 @@ def train(program, backend, stage, victim, by_run, joins):
     """Returns what went wrong; empty if nothing."""
     with tempfile.TemporaryDirectory() as folder:
         checkpoints = os.path.join(folder, "checkpoints")
-        command = [program, "--elastic", "--backend", backend, "--zero", str(stage), "--epochs", "40" if joins else "4",
+        command = [program, "--elastic", "--backend", backend, "--zero", str(stage), "--epochs", "16" if joins else "4",
                    "--checkpoint", checkpoints, "--every", "10", *sys.argv[3:]]
         streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         if backend == "mpi":
