@@ -4,6 +4,7 @@
 
 #include <sys/resource.h>
 
+#include "distx/shm/detail/segment.hpp"
 #include "shm/forked.hpp"
 #include "shm/system.hpp"
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <sys/mman.h>
 #include <sys/wait.h>
 
 #include <functional>
@@ -7,6 +8,7 @@
 
 #include "distx/distx.hpp"
 #include "distx/shm.hpp"
+#include "distx/shm/detail/handles.hpp"
 
 // Ranks that are processes forked by the test, so that a test can kill them.
 namespace test {

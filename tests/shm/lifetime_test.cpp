@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "comm/outcomes.hpp"
+#include "distx/shm/detail/mailbox.hpp"
 #include "shm/forked.hpp"
 #include "shm/system.hpp"
 

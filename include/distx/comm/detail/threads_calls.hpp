@@ -17,7 +17,7 @@ DISTX_INLINE int detail::first_foreign_rank(ConnectorRef connector) {
     std::int64_t began;
   };
   static const Process self{&self, std::chrono::steady_clock::now().time_since_epoch().count()};
-  const auto all = all_gather_values(connector, self);
+  const auto all = distx::all_gather_values(connector, self);
   for (std::size_t rank = 0; rank < all.size(); ++rank)
     if (all[rank].address != self.address || all[rank].began != self.began) return static_cast<int>(rank);
   return -1;

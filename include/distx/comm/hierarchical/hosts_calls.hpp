@@ -38,7 +38,8 @@ DISTX_INLINE Hosts hosts_of(ConnectorRef connector) {
   struct HostRanks {
     int first, arrived, size;
   };
-  const auto all = all_gather_values(connector, Local{connector.local_rank(), connector.local_size(), host_id()});
+  const auto all =
+      distx::all_gather_values(connector, Local{connector.local_rank(), connector.local_size(), host_id()});
   const auto fail = [&](std::size_t rank, const std::string& message) {
     throw ConnectError(
         "rank " + std::to_string(rank) + " reports local rank " + std::to_string(all[rank].rank) + " of " +

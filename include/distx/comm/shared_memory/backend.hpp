@@ -224,13 +224,13 @@ template <class Region, Connector C>
     }
   };
   if (rank == 0) attempt([&] { token = Region::make(size, deadline, keep); });
-  token = broadcast_value(connector, token, 0);
+  token = distx::broadcast_value(connector, token, 0);
   if (mine.text[0] == '\0') attempt([&] { region = Region::open(token, rank, size, deadline); });
   // Rank 0 keeps the region until every rank has opened it. Only a rank that has failed sends the reason.
-  const auto failed = all_gather_values(connector, static_cast<char>(mine.text[0] != '\0'));
+  const auto failed = distx::all_gather_values(connector, static_cast<char>(mine.text[0] != '\0'));
   if (const auto first = std::find(failed.begin(), failed.end(), 1); first != failed.end()) {
     const int other = static_cast<int>(first - failed.begin());
-    throw ConnectError("rank " + std::to_string(other) + ": " + broadcast_value(connector, mine, other).text,
+    throw ConnectError("rank " + std::to_string(other) + ": " + distx::broadcast_value(connector, mine, other).text,
                        {.operation = "connect", .backend = name, .rank = rank, .size = size});
   }
   return std::make_shared<Backend::State>(std::move(region), rank, name);
