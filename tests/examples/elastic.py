@@ -44,7 +44,7 @@ def train(program, backend, stage, victim, by_run, joins):
     """Returns what went wrong; empty if nothing."""
     with tempfile.TemporaryDirectory() as folder:
         checkpoints = os.path.join(folder, "checkpoints")
-        command = [program, "--elastic", "--backend", backend, "--zero", str(stage), "--epochs", "16" if joins else "4",
+        command = [program, "--elastic", "--backend", backend, "--zero", str(stage), "--epochs", "8" if joins else "4",
                    "--checkpoint", checkpoints, "--every", "10", *sys.argv[3:]]
         streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         if backend == "mpi":
@@ -73,10 +73,10 @@ def train(program, backend, stage, victim, by_run, joins):
         outputs = []
         for process in processes:
             try:
-                outputs.append(process.communicate(timeout=100)[0])
+                outputs.append(process.communicate(timeout=200)[0])
             except subprocess.TimeoutExpired:
                 process.kill()
-                outputs.append(process.communicate()[0] + "\nstill running after 100 s")
+                outputs.append(process.communicate()[0] + "\nstill running after 200 s")
         statuses = [process.returncode for process in processes]
         text = "\n".join(outputs)
         continued = re.search(r"ranks are lost: (\d) continue after step (\d+)", text)

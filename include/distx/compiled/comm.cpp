@@ -2,7 +2,6 @@
 // Defines what comm.hpp declares in programs that are compiled with -DDISTX_COMPILED=extern.
 #undef DISTX_COMPILED
 #define DISTX_COMPILED
-#include <distx/comm.hpp>
 #include <distx/comm/detail/serial_calls.hpp>
 #include <distx/comm/detail/threads_calls.hpp>
 #include <distx/comm/hierarchical/hosts_calls.hpp>
@@ -14,3 +13,6 @@
 #include <distx/connect/detail/spawn_calls.hpp>
 #include <distx/connect/detail/threads_calls.hpp>
 #include <distx/observe/detail/ledger_calls.hpp>
+
+// Last: clang instantiates only what has been defined before.
+#include <distx/comm.hpp>

@@ -5,5 +5,7 @@
 #include <distx/comm.hpp>
 #undef DISTX_COMPILED
 #define DISTX_COMPILED
-#include <distx/mpi.hpp>
 #include <distx/mpi/detail/communicator_calls.hpp>
+
+// Last: clang instantiates only what has been defined before.
+#include <distx/mpi.hpp>
