@@ -33,6 +33,7 @@ class EngineOwner {
   /// Makes an engine on other ranks.
   using Remake = std::function<std::unique_ptr<Engine>(AnyCommunicator<Space>&, const here&)>;
 
+  EngineOwner();  ///< of constructors that only report what their arguments lack
   EngineOwner(AnyCommunicator<Space> comm, std::vector<ParameterEntry<Space>> entries,
               const AnyOptimizer<Space>& optimizer, const TrainingPolicies& policies,
               const DataParallelOptions& options, const here& location);

@@ -7,6 +7,8 @@
 namespace distx::detail {
 
 template <MemorySpace Space>
+EngineOwner<Space>::EngineOwner() = default;
+template <MemorySpace Space>
 EngineOwner<Space>::EngineOwner(AnyCommunicator<Space> comm, std::vector<ParameterEntry<Space>> entries,
                                 const AnyOptimizer<Space>& optimizer, const TrainingPolicies& policies,
                                 const DataParallelOptions& options, const here& location)
