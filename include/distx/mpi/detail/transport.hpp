@@ -68,9 +68,10 @@ inline void find_peers(Transport& transport, MPI_Comm world, const ErrorContext&
   try {
     made.started = duplicate(own, session.deadline(), context);
     using Agreed = std::array<std::uint64_t, 2>;
-    auto agreed = std::make_unique<Agreed>(Agreed{made.self.rank == 0 ? session.control().new_identity(session.rank())
-                                                                      : std::numeric_limits<std::uint64_t>::max(),
-                                                  threads ? 1U : 0U});
+    // MPICH 4.0 compares unsigned numbers as signed ones, so none is above the signed ones.
+    constexpr std::uint64_t above = std::numeric_limits<std::int64_t>::max();
+    auto agreed = std::make_unique<Agreed>(
+        Agreed{made.self.rank == 0 ? session.control().new_identity(session.rank()) : above, threads ? 1U : 0U});
     run_in_time(session.deadline(), "MPI_Iallreduce", context, agreed, [&](Agreed& values, MPI_Request* request) {
       return MPI_Iallreduce(MPI_IN_PLACE, values.data(), 2, MPI_UINT64_T, MPI_MIN, own, request);
     });
