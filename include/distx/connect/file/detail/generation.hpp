@@ -78,7 +78,7 @@ struct Generation {
   }
   [[nodiscard]] static Generation from(std::istream& in) {
     Generation next;
-    for (Member member; in >> member.who >> member.process;) next.members.push_back(std::move(member));
+    for (Member member; in >> member.who >> member.process;) next.members.push_back(member);
     return next;
   }
   /// Returns the rank of a member; -1 if it is not one.
