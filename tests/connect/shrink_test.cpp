@@ -2,6 +2,7 @@
 #include <signal.h>
 
 #include <atomic>
+#include <optional>
 
 #include "connect/generations.hpp"
 #include "connect/in_folder.hpp"
@@ -119,6 +120,26 @@ TEST_CASE("processes that are left after a kill keep their order in a smaller co
   CHECK(forked(4, [&](int rank) {
           return kill_two(rank, FileConnector(folder.path(), rank, 4, {.deadline = seconds(20)}));
         }) == std::vector{0, 0, SIGKILL, SIGKILL});
+  CHECK(folder.empty());
+}
+
+TEST_CASE("the last process removes also what a killed one has left of an earlier connector") {
+  const test::NewFolder folder;
+  const auto body = [&](int rank) {
+    std::optional<FileConnector> first(std::in_place, folder.path(), rank, 3,
+                                       distx::FileConnectorOptions{.deadline = seconds(20)});
+    auto second = first->shrink(seconds(20));
+    if (rank != 2) first.reset();
+    second.barrier();
+    if (rank == 2) ::raise(SIGKILL);
+    try {
+      second.barrier();
+      return 2;
+    } catch (const distx::RankFailure&) {
+    }
+    return second.shrink(seconds(20)).size() == 2 ? 0 : 3;
+  };
+  CHECK(forked(3, body) == std::vector{0, 0, SIGKILL});
   CHECK(folder.empty());
 }
 

@@ -28,6 +28,7 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 DEADLINE = 3  # seconds; the programs' own
+ATTACKED = object()  # stands for the file by which a job is told that the attack is over
 PATIENCE = 60  # for what should take a deadline, on a machine that is busy with other tests
 WAITED = re.compile(r"^rank \d+ waited ([0-9.]+) s$", re.MULTILINE)
 TYPED = re.compile(r"^rank (\d+) ended by (TimeoutError|RankFailure|RevokedError): (.*)$", re.MULTILINE)
@@ -39,6 +40,8 @@ class Job:
     def __init__(self, program, backend, stage, ranks, how=(), over_tcp=False, by_hand=False):
         self.folder = tempfile.mkdtemp(prefix="distx-attack-")
         self.output = open(os.path.join(self.folder, "output"), "a+b")
+        self.attacked = os.path.join(self.folder, "attacked")
+        how = [self.attacked if word is ATTACKED else word for word in how]
         self.command = command = [program, backend, str(stage), str(DEADLINE), *how]
         self.streams = streams = {"stdin": subprocess.DEVNULL, "stdout": self.output, "stderr": subprocess.STDOUT,
                                   "start_new_session": True}
@@ -68,6 +71,11 @@ class Job:
         environment = dict(os.environ, **self.place, **variables)
         self.processes.append(subprocess.Popen(self.command, env=environment, **self.streams))
         return self.processes[-1]
+
+    def end_attack(self):
+        """Lets a training that continues come to its end."""
+        with open(self.attacked, "w", encoding="utf-8"):
+            pass
 
     def text(self):
         with open(self.output.name, encoding="utf-8", errors="replace") as file:
@@ -165,7 +173,7 @@ def attack_elastic(program, backend, ranks, twice, over_tcp, chance):
     done = f"killed {' and '.join(str(victim) for victim in victims)} of {ranks} at stage {stage} after {delays[0]:.3f} s"
     if twice:
         done += f" and {delays[1]:.3f} s"
-    job = Job(program, backend, stage, ranks, ["elastic"], over_tcp)
+    job = Job(program, backend, stage, ranks, ["elastic", ATTACKED], over_tcp)
     try:
         if not job.wait_for(job.trains, 120):
             return [f"the training does not begin:\n{job.text()}"], done
@@ -174,6 +182,7 @@ def attack_elastic(program, backend, ranks, twice, over_tcp, chance):
             time.sleep(delay)  # the moment of the attack
             if is_alive(ids[victim]):
                 os.kill(ids[victim], signal.SIGKILL)
+        job.end_attack()
         begin = time.monotonic()
         wrong = []
         if not job.wait_for(lambda: not any(is_alive(process) for process in ids.values())):
@@ -209,7 +218,7 @@ def attack_joining(program, backend, ranks, twice, over_tcp, chance):
     victim = chance.randrange(1 if over_tcp else 0, ranks)
     delays = [chance.uniform(0, 0.3), chance.uniform(0, 0.2), chance.uniform(0, 0.3)]
     done = f"killed {victim} of {ranks} at stage {stage} after {delays[0]:.3f} s, started another after {delays[1]:.3f} s"
-    job = Job(program, backend, stage, ranks, ["join", str(ranks)], over_tcp, by_hand=True)
+    job = Job(program, backend, stage, ranks, ["join", ATTACKED, str(ranks)], over_tcp, by_hand=True)
     try:
         if not job.wait_for(job.trains, 120):
             return [f"the training does not begin:\n{job.text()}"], done
@@ -224,6 +233,7 @@ def attack_joining(program, backend, ranks, twice, over_tcp, chance):
             os.kill(joins.pid, signal.SIGKILL)
             killed.append(joins)
             job.start({"DISTX_JOIN": "1"})
+        job.end_attack()
         begin = time.monotonic()
         wrong = []
         again = []  # processes that ended because a rank was lost while they joined; others are started in their place

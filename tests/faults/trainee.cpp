@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Trains until something ends it, and says what: `trainee shm|mpi|gloo STAGE DEADLINE_IN_SECONDS
-// [stay|inside|elastic|join N]`. With `stay` it does not exit, because mpirun ends all ranks when one exits without
-// MPI_Finalize. With `inside` rank 1 stops itself while it reads the other ranks' memory. With `elastic` the training
-// continues on the ranks that are left, and each checks at the end that the weights are those of an undisturbed one.
-// With `join` it continues on these and on those that join, and waits for N of them before it ends. See attack.py.
+// [stay|inside|elastic FILE|join FILE N]`. With `stay` it does not exit, because mpirun ends all ranks when one exits
+// without MPI_Finalize. With `inside` rank 1 stops itself while it reads the other ranks' memory. With `elastic` the
+// training continues on the ranks that are left, and each checks at the end that the weights are those of an
+// undisturbed one. With `join` it continues on these and on those that join, and does not end on fewer than N. Both end
+// once FILE exists, which says that the attack is over: a fast machine would be done before it. See attack.py.
 #include <unistd.h>
 
 #include <algorithm>
@@ -121,10 +122,12 @@ std::vector<float> all_weights(Training& training) {
 }
 
 /// Trains for a number of steps, if need be on fewer ranks.
+/// @param attacked  a file that exists once the attack is over
 /// @param ranks  with which it ends, once others have joined; if 0, none may join
 /// @param make  returns a communicator of a connector's ranks
 template <int Stage, class Make>
-void train_elastic(distx::AnyConnector& connector, int ranks, std::chrono::seconds deadline, Make&& make) {
+void train_elastic(distx::AnyConnector& connector, const std::string& attacked, int ranks,
+                   std::chrono::seconds deadline, Make&& make) {
   // Over MPI, a step takes less time.
   const std::uint64_t steps = connector.target<distx::MpiConnector>() != nullptr ? 2000 : 400, round = 10;
   const auto expected = [&] {
@@ -145,7 +148,8 @@ void train_elastic(distx::AnyConnector& connector, int ranks, std::chrono::secon
   std::optional<distx::Deadline> patience;
   const auto waits = [&] {
     if (!patience) patience.emplace(std::chrono::seconds(60));
-    int wait = comm.size() < ranks && !patience->expired() ? 1 : 0;
+    const bool over = access(attacked.c_str(), F_OK) == 0 && comm.size() >= ranks;
+    int wait = over || patience->expired() ? 0 : 1;
     distx::broadcast(comm, wait, 0);
     return wait != 0;
   };
@@ -169,7 +173,7 @@ void train_elastic(distx::AnyConnector& connector, int ranks, std::chrono::secon
         make_step(training, parameters, step);
         if (step == 3) say("trains");
       }
-      if (ranks > 0 && (step < steps || waits())) continue;
+      if (step < steps || waits()) continue;
       weights = all_weights(training);
       distx::barrier(comm);  // no rank leaves before all are done
     } catch (const distx::Error& error) {
@@ -181,12 +185,12 @@ void train_elastic(distx::AnyConnector& connector, int ranks, std::chrono::secon
 }
 
 template <class Make>
-void train_elastic_at(int stage, distx::AnyConnector& connector, int ranks, std::chrono::seconds deadline,
-                      Make&& make) {
-  if (stage == 0) return train_elastic<0>(connector, ranks, deadline, make);
-  if (stage == 1) return train_elastic<1>(connector, ranks, deadline, make);
-  if (stage == 2) return train_elastic<2>(connector, ranks, deadline, make);
-  train_elastic<3>(connector, ranks, deadline, make);
+void train_elastic_at(int stage, distx::AnyConnector& connector, const std::string& attacked, int ranks,
+                      std::chrono::seconds deadline, Make&& make) {
+  if (stage == 0) return train_elastic<0>(connector, attacked, ranks, deadline, make);
+  if (stage == 1) return train_elastic<1>(connector, attacked, ranks, deadline, make);
+  if (stage == 2) return train_elastic<2>(connector, attacked, ranks, deadline, make);
+  train_elastic<3>(connector, attacked, ranks, deadline, make);
 }
 
 template <class C>
@@ -205,18 +209,19 @@ void run(int argc, char** argv) {
   auto connector = distx::connect(argc, argv);
   rank = connector.rank();
   say("is process " + std::to_string(getpid()));
-  const int ranks = argc > 5 && std::string_view(argv[4]) == "join" ? std::atoi(argv[5]) : 0;
-  const bool elastic = ranks > 0 || (argc > 4 && std::string_view(argv[4]) == "elastic");
+  const int ranks = argc > 6 && std::string_view(argv[4]) == "join" ? std::atoi(argv[6]) : 0;
+  const bool elastic = ranks > 0 || (argc > 5 && std::string_view(argv[4]) == "elastic");
+  const std::string attacked = elastic ? argv[5] : "";
   const auto shm = [&](auto& from) { return distx::ShmCommunicator(from, deadline); };
-  if (backend == "shm" && elastic) return train_elastic_at(stage, connector, ranks, deadline, shm);
+  if (backend == "shm" && elastic) return train_elastic_at(stage, connector, attacked, ranks, deadline, shm);
   if (backend == "shm") train_at(shm(connector), stage);
 #ifdef TRAINEE_WITH_GLOO
   const auto gloo = [&](auto& from) { return distx::GlooCommunicator(from, {.deadline = deadline}); };
-  if (backend == "gloo" && elastic) return train_elastic_at(stage, connector, ranks, deadline, gloo);
+  if (backend == "gloo" && elastic) return train_elastic_at(stage, connector, attacked, ranks, deadline, gloo);
   if (backend == "gloo") train_at(gloo(connector), stage);
 #endif
   const auto mpi = [&](auto& from) { return distx::MpiCommunicator(from, {.deadline = deadline}); };
-  if (elastic) return train_elastic_at(stage, connector, ranks, deadline, mpi);
+  if (elastic) return train_elastic_at(stage, connector, attacked, ranks, deadline, mpi);
   train_at(mpi(connector), stage);
 }
 

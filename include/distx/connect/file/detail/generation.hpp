@@ -43,8 +43,10 @@ struct Membership {
   bool made_outer = false;  ///< rank 0 made `outer`
 
   /// Removes the job's files, and `outer` if rank 0 made it and nothing else is in it.
+  ///
+  /// Also those of earlier generations, which a process may have been killed in before it left them.
   void remove() const noexcept try {
-    outer.remove_folder(name);
+    for (int each = generation(); each >= 0; --each) outer.remove_folder(name_of(each));
     if (const auto run = outer.read("run"); run && first_name() == "run-" + run->substr(0, run->find(' ')))
       outer.remove("run");  // rank 0 was killed before it did so
     (void)candidates_in(outer, this_process());
@@ -53,13 +55,16 @@ struct Membership {
   }
 
   /// Returns the name of the folder in which these ranks and others, or some of them, continue: run-WORD, run-WORD.1, …
-  [[nodiscard]] std::string next_name() const {
-    const auto first = first_name();
-    const int generation = first == name ? 0 : std::stoi(name.substr(first.size() + 1));
-    return first + '.' + std::to_string(generation + 1);
-  }
+  [[nodiscard]] std::string next_name() const { return name_of(generation() + 1); }
 
  private:
+  [[nodiscard]] int generation() const {
+    const auto first = first_name();
+    return first == name ? 0 : std::stoi(name.substr(first.size() + 1));
+  }
+  [[nodiscard]] std::string name_of(int generation) const {
+    return first_name() + (generation == 0 ? "" : '.' + std::to_string(generation));
+  }
   [[nodiscard]] std::string first_name() const { return name.substr(0, name.find('.')); }
 };
 
