@@ -59,6 +59,9 @@ class Replicas {
   /// Makes the state, after `steps` steps, the next version. Collective.
   void commit(AnyCommunicator<Space>& comm, const TrainingState<Space>& state, std::int64_t steps, stream after,
               const here& location) {
+    // A step that is only enqueued continues with half-averaged gradients if the communicator is revoked meanwhile.
+    if constexpr (!done_at_return<Space>)
+      if (comm.size() > 1) make_behind(comm, calls::Barrier<Space>{location}, after);
     live_ = {++last_, steps, state.counters};
     const auto pieces = pieces_of(state);
     if (!whole_) exchange(comm, pieces, after, location);

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Trainings in GPUs' memory that continue after a rank is lost.
+#include <doctest/doctest.h>
+
+#include <distx/checkpoint.hpp>
+
+#include <atomic>
+#include <cmath>
+#include <map>
+#include <mutex>
+
+#include "distx/distx.hpp"
+#include "examples/temporary_folder.hpp"
+#include "nccl/ranks.hpp"
+
+using distx::Cuda;
+using nccl_test::on_ranks;
+using namespace std::chrono_literals;
+
+namespace {
+
+using Training = distx::DataParallel<distx::ZeRO<distx::Dynamic>, distx::On<Cuda>, distx::Replicate>;
+using Parameters = std::vector<distx::Parameter<float, Cuda>>;
+
+constexpr std::uint64_t last_step = 3, unknown = UINT64_MAX;
+constexpr distx::NcclOptions options{.deadline = 20s};
+
+/// The whole arrays of a training's state, of which each rank adds its part.
+class Arrays {
+ public:
+  void add(Training& training) {
+    const auto state = training.state();
+    const std::lock_guard lock(mutex_);
+    for (const auto& array : state.arrays) {
+      std::size_t size = 1;
+      for (const auto extent : array.shape) size *= extent;
+      auto& whole = arrays_[array.name];
+      whole.resize(size);
+      const auto part =
+          nccl_test::on_host(distx::Span<float, Cuda>(static_cast<float*>(array.values.data()), array.values.size()));
+      std::copy(part.begin(), part.end(), whole.begin() + static_cast<std::ptrdiff_t>(array.offset));
+    }
+  }
+  friend bool operator==(const Arrays& a, const Arrays& b) { return !a.arrays_.empty() && a.arrays_ == b.arrays_; }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, std::vector<float>> arrays_;
+};
+
+Parameters model() {
+  Parameters parameters;
+  parameters.emplace_back("a.weight", 1001, distx::ParameterOptions{.rows = 13});
+  parameters.emplace_back("a.bias", 33);
+  return parameters;
+}
+/// Makes a step whose gradients depend on the step and the rank. Calls `at_call()` before each call of the training.
+template <class AtCall>
+void make_step(Training& training, Parameters& parameters, std::uint64_t step, int rank, AtCall&& at_call) {
+  for (auto& parameter : parameters) {
+    at_call();
+    const auto weights = training.unshard(parameter);
+    const auto gradient = training.gradient(parameter);
+    std::vector<float> values(gradient.size());
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] = std::cos(0.01f * static_cast<float>(i) + static_cast<float>(step) + static_cast<float>(rank));
+    distx::copy({}, gradient, distx::Span<const float>(values));
+    distx::CudaStreamRef{}.synchronize();
+    at_call();
+    training.ready(parameter);
+  }
+  at_call();
+  training.step({.learning_rate = 0.1});
+}
+void make_step(Training& training, Parameters& parameters, std::uint64_t step, int rank) {
+  make_step(training, parameters, step, rank, [] {});
+}
+
+/// Loads the checkpoint of step `from` of `ranks` ranks on `left` ranks; adds the state then, and at the end.
+void restart(int ranks, int left, int stage, std::uint64_t from, Arrays& loaded, Arrays& ended) {
+  const examples::TemporaryFolder folder;
+  on_ranks(ranks, [&](auto& connector) {
+    distx::NcclCommunicator comm(connector, options);
+    auto parameters = model();
+    Training training(comm, parameters, distx::AdamW{}, {.stage = stage});
+    for (std::uint64_t step = 0; step < from; ++step) make_step(training, parameters, step, comm.rank());
+    distx::checkpoint::save(folder.path(), training, {.step = from});
+  });
+  on_ranks(left, [&](auto& connector) {
+    distx::NcclCommunicator comm(connector, options);
+    auto parameters = model();
+    Training training(comm, parameters, distx::AdamW{}, {.stage = stage});
+    distx::checkpoint::load(*distx::checkpoint::latest(folder.path()), training);
+    loaded.add(training);
+    for (auto step = from; step < last_step; ++step) make_step(training, parameters, step, comm.rank());
+    ended.add(training);
+  });
+}
+
+/// How a training has continued.
+struct Ending {
+  std::atomic<int> recovered{0};
+  std::atomic<std::uint64_t> from{unknown};
+  std::atomic<bool> same_step{true};
+  Arrays then{}, ended{};
+};
+
+/// Trains like a user's loop; `victim` ends by an error before its call of that number.
+void train(Ending& ending, int ranks, int stage, int victim, std::uint64_t call) {
+  on_ranks(ranks, [&](distx::ThreadConnector& connector) {
+    const bool dies = connector.rank() == victim;
+    std::uint64_t calls = 0;
+    const auto at_call = [&] {
+      if (dies && calls++ == call) throw std::runtime_error("this rank ends");
+    };
+    distx::NcclCommunicator comm(connector, options);
+    auto parameters = model();
+    Training training(comm, parameters, distx::AdamW{}, {.stage = stage});
+    bool lost = false;
+    for (std::uint64_t step = 0;;) try {
+        if (lost) {
+          connector = connector.shrink(20s);
+          comm = distx::NcclCommunicator(connector, options);
+          step = training.recover(comm);
+          lost = false;
+          std::uint64_t first = unknown;
+          if (!ending.from.compare_exchange_strong(first, step) && first != step) ending.same_step = false;
+          ++ending.recovered;
+          ending.then.add(training);
+        }
+        if (step == last_step) break;
+        make_step(training, parameters, step, comm.rank(), at_call);
+        ++step;
+      } catch (const distx::Error& error) {
+        if (!distx::is_rank_loss(error)) throw;
+        lost = true;
+      }
+    ending.ended.add(training);
+  });
+}
+
+}  // namespace
+
+TEST_CASE("training on GPUs continues after a rank has ended before any of its calls, like a restart") {
+  constexpr int ranks = 3;
+  for (int stage = 0; stage < 4; ++stage) {
+    std::uint64_t recoveries = 0;
+    std::array<Arrays, last_step + 1> loaded, ended;
+    for (std::uint64_t step = 0; step <= last_step; ++step)
+      restart(ranks, ranks - 1, stage, step, loaded.at(step), ended.at(step));
+    for (std::uint64_t call = 0;; ++call) {
+      const int victim = static_cast<int>(call) % ranks;
+      INFO("stage ", stage, ", rank ", victim, " ends before call ", call);
+      Ending ending;
+      try {
+        train(ending, ranks, stage, victim, call);
+        CHECK(recoveries > 10);
+        break;
+      } catch (const distx::RankFailure& failure) {
+        CHECK(failure.failed_rank() == victim);
+      }
+      CHECK(ending.recovered == ranks - 1);
+      CHECK(ending.same_step);
+      REQUIRE(ending.from <= last_step);
+      CHECK(ending.then == loaded.at(ending.from));
+      CHECK(ending.ended == ended.at(ending.from));
+      ++recoveries;
+    }
+  }
+}
