@@ -156,7 +156,7 @@ void train_elastic(distx::AnyConnector& connector, const std::string& attacked, 
   for (bool lost = false; weights.empty();) try {
       const int before = connector.size();
       if (lost)
-        connector = connector.shrink(deadline);
+        connector = connector.shrink(10 * deadline);  // the others may wait in a call for one deadline
       else if (ranks > 0)
         connector = connector.grow();
       if (lost || connector.size() != before) {

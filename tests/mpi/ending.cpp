@@ -34,7 +34,7 @@ struct KillsRankOne {
 
 /// Kills rank 1 in the middle of a large call.
 void be_killed(distx::AnyConnector& connector) {
-  distx::MpiCommunicator comm(connector, {.deadline = std::chrono::seconds(5)});
+  distx::MpiCommunicator comm(connector);
   std::vector<float> x(std::size_t{4} << 20, 1.0f);
   distx::all_reduce(comm, x, KillsRankOne{});
   KillsRankOne::now = comm.rank() == 1;
@@ -45,7 +45,7 @@ void be_killed(distx::AnyConnector& connector) {
 void continue_without(distx::MpiConnector connector, int rank) {
   using std::chrono::seconds;
   for (const int victim : {1, 3}) {
-    distx::MpiCommunicator comm(connector, {.deadline = seconds(2)});
+    distx::MpiCommunicator comm(connector);
     const auto lose = [&](const char* words, auto&& call) {
       try {
         call();
@@ -67,11 +67,10 @@ void continue_without(distx::MpiConnector connector, int rank) {
             << std::flush;
 }
 
-/// Kills rank 1 before it enters a call that makes a communicator: the others throw at the deadline.
+/// Kills rank 1 before it enters a call that makes a communicator.
 void be_killed_before(const std::string& way, distx::MpiConnector& connector) {
   std::optional<distx::MpiCommunicator> comm;
-  if (way != "killed before it makes a communicator")
-    comm.emplace(connector, distx::MpiOptions{std::chrono::seconds(2)});
+  if (way != "killed before it makes a communicator") comm.emplace(connector);
   if (way == "killed before it makes a communicator of those that are left") {
     connector = connector.shrink();
     comm.reset();

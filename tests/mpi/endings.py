@@ -29,7 +29,7 @@ WAYS = {
     "one fails, no deadline": (False, ["ended by: "], ["Backtrace", "terminate called"], 3, {}),
     "killed in a large call": (
         None,  # the launcher's own affair
-        ["on rank 0 of 3 (mpi): timed out after 5 s: rank 1 did not continue the call", "ended by: distx: all_reduce on rank 2"],
+        ["all_reduce on rank 0 of 3 (mpi): ", "all_reduce on rank 2 of 3 (mpi): ", "rank 1 of 3 (pid", "exited unexpectedly"],
         ["Segmentation fault", "terminate called"],
         3,
         RECOVERY,
@@ -50,7 +50,7 @@ WAYS = {
     ),
     "killed before it makes a group": (
         None,
-        ["timed out after 2 s: rank 1 did not join"],
+        ["rank 1 of 3 (pid", "exited unexpectedly"],
         ["Segmentation fault", "terminate called"],
         3,
         RECOVERY,

@@ -32,6 +32,7 @@ class Backend {
         self_(transport.self),
         session_(std::move(session)),
         transport_(std::move(transport)),
+        watch_(session_->world(), transport_.ranks_in_world(session_->world().rank())),
         job_(std::make_unique<Job>(self_, options.max_count, session_->world())),
         blocking_queue_(transport_.calls, self_, options.deadline),
         started_queue_(transport_.calls, self_, options.deadline) {
@@ -216,11 +217,9 @@ class Backend {
     void wait() {
       Backend& backend = state_.backend;
       const auto end = detail::wait_until(
-          backend.options_.deadline, [this] { return is_ready(); },
-          [&] { return backend.session_->control().look(), backend.revoked(); });
+          backend.options_.deadline, [this] { return is_ready(); }, [&] { return backend.is_stopped(); });
       if (phase_ == Phase::failed) std::rethrow_exception(error_);
-      if (end == detail::WaitEnd::stopped) backend.check_usable(context_);
-      if (end == detail::WaitEnd::expired)
+      if (!backend.ended(end, context_))
         throw TimeoutError(
             phase_ == Phase::exchanging ? absent(exchange_, backend.options_.deadline) : backend.overdue(), context_);
       // A collective that completes after a revocation may have completed with memory that another rank had abandoned.
@@ -276,13 +275,17 @@ class Backend {
   [[nodiscard]] bool compares(const Call& call) {
     return known_calls_.compares(transport_.has_collectives() ? options_.check : Check::every_call, call);
   }
+  /// Returns whether this communicator is revoked, or the process of a rank is known to have ended.
   [[nodiscard]] bool is_stopped() {
     session_->control().look();
-    return revoked();
+    return revoked() || watch_.has_lost();
   }
   /// Returns whether a wait has not expired; throws if it was stopped.
   bool ended(detail::WaitEnd end, const ErrorContext& context) {
-    if (end == detail::WaitEnd::stopped) check_usable(context);
+    if (end == detail::WaitEnd::stopped) {
+      check_usable(context);
+      watch_.raise(context);
+    }
     return end != detail::WaitEnd::expired;
   }
   template <class Ready>
@@ -370,6 +373,7 @@ class Backend {
   calls::RankOf self_;
   std::shared_ptr<Session> session_;
   Transport transport_;
+  Watch watch_;
   std::unique_ptr<Job> job_;
   OrderedCalls blocking_queue_, started_queue_;
   Revocation revocation_;

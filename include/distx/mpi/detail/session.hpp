@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,6 +14,37 @@
 #include "distx/mpi/detail/world.hpp"
 
 namespace distx::detail::mpi {
+
+/// Notices that the process of one of some ranks has ended. Any thread may ask.
+class Watch {
+ public:
+  /// @param ranks  their numbers in `world`, which must outlive this
+  Watch(const World& world, std::vector<int> ranks) : world_(world), ranks_(std::move(ranks)) {}
+
+  [[nodiscard]] bool has_lost() {
+    const auto now = Deadline::clock::now().time_since_epoch();
+    auto before = looked_.load();
+    if (now - before > every && looked_.compare_exchange_strong(before, now))
+      for (std::size_t rank = 0; rank < ranks_.size(); ++rank)
+        if (ranks_[rank] != world_.rank() && world_.has_ended(ranks_[rank])) lost_ = static_cast<int>(rank);
+    return lost_ >= 0;
+  }
+  /// @pre has_lost()
+  [[noreturn]] void raise(const ErrorContext& context) const {
+    const int lost = lost_;
+    throw RankFailure("rank " + std::to_string(lost) + " of " + std::to_string(ranks_.size()) + " (" +
+                          world_.name_process(ranks_[static_cast<std::size_t>(lost)]) + ") exited unexpectedly",
+                      lost, nullptr, context);
+  }
+
+  static constexpr std::chrono::milliseconds every{5};  // to look at a process costs more than to poll MPI
+
+ private:
+  const World& world_;
+  std::vector<int> ranks_;
+  std::atomic<Deadline::clock::duration> looked_{};
+  std::atomic<int> lost_{-1};
+};
 
 /// The ranks of one connector: those of an MPI communicator, or after `shrink` those of them that are left.
 ///
@@ -116,24 +148,15 @@ class Session final : public FailureChannel {
   /// Waits for the other ranks; returns whether the deadline is not over.
   template <class Ready>
   bool wait_for(Ready&& ready, const ErrorContext& context) {
-    int lost = -1;
-    auto next_look = Deadline::clock::now();
-    const auto is_lost = [&] {
-      if (Deadline::clock::now() < next_look) return false;
-      for (int rank = 0; rank < size_ && lost < 0; ++rank)
-        if (rank != rank_ && world_->has_ended(in_world(rank))) lost = rank;
-      next_look = Deadline::clock::now() + look_every;
-      return lost >= 0;
-    };
-    const auto end = detail::wait_until(deadline_, ready, is_lost);
-    if (end == WaitEnd::stopped)
-      throw RankFailure("rank " + std::to_string(lost) + " of " + std::to_string(size_) + " (" +
-                            world_->name_process(in_world(lost)) + ") exited unexpectedly",
-                        lost, nullptr, context);
+    const auto end = detail::wait_until(deadline_, ready, [this] { return watch_.has_lost(); });
+    if (end == WaitEnd::stopped) watch_.raise(context);
     return end == WaitEnd::ready;
   }
-
-  static constexpr std::chrono::milliseconds look_every{5};  // to look at a process costs more than to poll MPI
+  [[nodiscard]] std::vector<int> all_in_world() const {
+    std::vector<int> all;
+    for (int rank = 0; rank < size_; ++rank) all.push_back(in_world(rank));
+    return all;
+  }
 
   std::shared_ptr<World> world_;
   Timeout deadline_;
@@ -142,6 +165,7 @@ class Session final : public FailureChannel {
   std::uint64_t group_ = 0;  ///< identifies the ranks that are left; 0 for all
   std::optional<Party> party_{};
   std::unique_ptr<OrderedCalls> calls_{};
+  Watch watch_{*world_, all_in_world()};
   std::uint64_t made_ = 0;
   bool failed_ = false;
   bool shrunk_ = false;
@@ -170,7 +194,7 @@ inline std::shared_ptr<Session> Session::shrink(Session& whole, Timeout deadline
     if (now >= next_look) {
       for (std::size_t rank = 0; rank < ranks; ++rank)
         if (!ended[rank]) ended[rank] = world.has_ended(whole.in_world(static_cast<int>(rank)));
-      next_look = now + look_every;
+      next_look = now + Watch::every;
     }
     for (const auto& received : world.letters().take(whole.group_))
       if (const int from = rank_of[static_cast<std::size_t>(received.from)]; from >= 0)

@@ -25,6 +25,12 @@ struct Transport {
   std::uint64_t identity = 0;
   bool threaded = false;  ///< whether a progress thread makes asynchronous collectives, on every rank
 
+  /// Returns all ranks, numbered as in the session's world, in which this one is rank `own`.
+  [[nodiscard]] std::vector<int> ranks_in_world(int own) const {
+    std::vector<int> all = peers;
+    all.insert(all.begin() + self.rank, own);
+    return all;
+  }
   /// Returns whether MPI's own collectives serve these ranks.
   [[nodiscard]] bool has_collectives() const noexcept { return bool(blocking); }
   /// Releases the MPI communicators, which requests of this rank or another may still use.
