@@ -8,13 +8,12 @@
 
 #include "one_pass.hpp"
 
+namespace one_pass {
+
 namespace {
 
 using namespace distx::literals;
 using distx::Accumulate, distx::Dynamic, distx::Local, distx::Precision, distx::Sharded, distx::ZeRO;
-using one_pass::Counts;
-using one_pass::Model;
-using one_pass::Watched;
 
 struct Way {
   distx::DataParallelOptions options{};
@@ -174,3 +173,5 @@ TEST_CASE("ranks that become ready in different orders at stage 3 get a Mismatch
     CHECK(toy::says(each.words, "different orders"));
   }
 }
+
+}  // namespace one_pass

@@ -55,7 +55,7 @@ OnePass TrainingEngine<Space>::one_pass() {
       parameters_.scales_loss(policies_))
     return OnePass::never;
   if (!options_.overlap) return OnePass::always;
-  // A processor without a rank hides reductions behind the backward pass. Ranks may see different numbers of them.
+  // A processor without a rank can reduce during the backward pass. Ranks may see different numbers of processors.
   unsigned processors = std::thread::hardware_concurrency();
   comms_.guard([&] { all_reduce_values(all, Span<unsigned>(&processors, 1), max, location_); });
   return processors > static_cast<unsigned>(all.size()) ? OnePass::single : OnePass::always;
