@@ -57,6 +57,7 @@ class VirtualCommunicator {
   [[nodiscard]] virtual std::optional<CommonMemory<Space>> allocate_common(std::size_t bytes,
                                                                            const std::vector<ByteRange>& own,
                                                                            const std::source_location&) = 0;
+  [[nodiscard]] virtual bool passes_operands() const = 0;
   [[nodiscard]] virtual Span<std::byte, Space> scratch(std::size_t bytes) = 0;
   virtual void revoke(const std::string& reason) = 0;
 
@@ -173,6 +174,12 @@ class CommunicatorModel final : public VirtualCommunicator<typename C::space> {
     else
       return {};
   }
+  bool passes_operands() const override {
+    if constexpr (requires(const C& c) { c.passes_operands(); })
+      return comm_.passes_operands();
+    else
+      return false;
+  }
   Span<std::byte, Space> scratch(std::size_t bytes) override {
     if constexpr (requires(C& c) { c.scratch(bytes); }) {
       return comm_.scratch(bytes);
@@ -271,6 +278,8 @@ class AnyCommunicator {
       std::source_location location = std::source_location::current()) {
     return self_->allocate_common(bytes, own, location);
   }
+  /// Returns whether a reduce-scatter passes the operands of large blocks to its `consumer`, if it has one.
+  [[nodiscard]] bool passes_operands() const { return self_->passes_operands(); }
   void revoke(const std::string& reason) { self_->revoke(reason); }
 
   /// @name Building blocks for libraries on top of communicators

@@ -15,6 +15,21 @@
 // AnyElement (and AnyOp) is erased: its element type is known at run time only.
 namespace distx {
 
+namespace detail {
+
+/// Takes the operands of a reduction where they are, and reduces them by itself.
+class OperandConsumer {
+ public:
+  /// Takes `count` elements of every rank, from element `begin` of this rank's result on.
+  /// @param operands  where they begin, in rank order
+  virtual void consume(std::size_t begin, std::span<const void* const> operands, std::size_t count) = 0;
+
+ protected:
+  ~OperandConsumer() = default;
+};
+
+}  // namespace detail
+
 namespace calls {
 
 /// The operation of a call.
@@ -113,6 +128,8 @@ struct ReduceScatter {
   Counts counts{};
   std::source_location location{};
   std::uint64_t lengths = 0;
+  /// Internal: if not null, a communicator that `passes_operands` may call it instead of writing to `receive`.
+  detail::OperandConsumer* consumer = nullptr;
 };
 
 /// Rank r receives block r of every rank's `send`, in rank order. In place only with equal blocks.

@@ -35,6 +35,11 @@ class Decorator {
   {
     return inner_.allocate_common(bytes, own, location);
   }
+  [[nodiscard]] bool passes_operands() const
+    requires requires(const C& inner) { inner.passes_operands(); }
+  {
+    return inner_.passes_operands();
+  }
   [[nodiscard]] Span<std::byte, space> scratch(std::size_t bytes)
     requires requires(C& inner) { inner.scratch(bytes); }
   {

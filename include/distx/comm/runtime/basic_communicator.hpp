@@ -60,7 +60,8 @@ concept ErasedCall = ErasableCall<Call> && std::same_as<Call, erased_t<Call>>;
 /// - optionally `CommunicatorMemory<std::byte, space> allocate(std::size_t count, std::size_t element_bytes, const
 ///   std::source_location&)`; without it, `allocate` returns ordinary memory;
 /// - optionally `CommonMemory<space> allocate_common(std::size_t bytes, const std::vector<ByteRange>& own, const
-///   std::source_location&)`, if all ranks can access one memory.
+///   std::source_location&)`, if all ranks can access one memory;
+/// - optionally `static constexpr bool passes_operands = true`, if a reduce-scatter calls its `consumer`.
 ///
 /// `basic_communicator_calls.hpp` defines the members; programs that link the compiled part do not parse backends.
 template <class Derived, class Backend>
@@ -117,6 +118,8 @@ class BasicCommunicator {
   [[nodiscard]] std::optional<CommonMemory<space>> allocate_common(
       std::size_t bytes, const std::vector<ByteRange>& own,
       std::source_location location = std::source_location::current());
+  /// Returns whether a reduce-scatter passes the operands of large blocks to its `consumer`, if it has one.
+  [[nodiscard]] bool passes_operands() const noexcept;
   /// Revokes the communicator: every rank's current or next call throws RevokedError with that reason. Not collective.
   void revoke(const std::string& reason) noexcept;
 

@@ -109,6 +109,10 @@ auto BasicCommunicator<Derived, Backend>::allocate_common(std::size_t bytes, con
 }
 
 template <class Derived, class Backend>
+bool BasicCommunicator<Derived, Backend>::passes_operands() const noexcept {
+  return requires { requires Backend::passes_operands; };
+}
+template <class Derived, class Backend>
 void BasicCommunicator<Derived, Backend>::revoke(const std::string& reason) noexcept {
   backend_of().revoke(reason);
 }

@@ -42,8 +42,13 @@ void collect(CollectiveExecution<Call>& x, std::size_t round) {
 inline void run_round(CollectiveExecution<calls::ReduceScatter<AnyElement, calls::AnyOp>>& x, std::size_t round) {
   const int me = x.self.rank;
   const std::size_t bytes = x.piece(me, me, round);
+  if (bytes == 0) return;
+  if (x.call.consumer != nullptr) {
+    const auto width = element_width(x.call);
+    return x.call.consumer->consume(x.offset(round) / width, x.operands(0, round), bytes / width);
+  }
   x.workspace.targets.assign(1, x.own_receive() + x.offset(round));
-  if (bytes != 0) x.reduce(0, bytes, round);
+  x.reduce(0, bytes, round);
 }
 
 /// If all ranks can access the memory of the receivers and of the root, every rank, including the root, copies its

@@ -16,6 +16,7 @@ class Backend {
  public:
   using space = Host;
   using State = detail::CommunicatorState<Backend>;
+  static constexpr bool passes_operands = true;
 
   Backend(std::shared_ptr<SharedRegion> region, int rank, std::string_view name)
       : self_{rank, region->size(), name}, region_(std::move(region)) {}

@@ -229,13 +229,18 @@ class CollectiveExecution {
       return false;
   }
 
+  /// Returns where the data that each rank sends to this one begins in a round, after `offset_bytes`.
+  [[nodiscard]] std::span<const void* const> operands(std::size_t offset_bytes, std::size_t round) const {
+    workspace.sources.clear();
+    for (int r = 0; r < self.size; ++r) workspace.sources.push_back(source(r, self.rank, round) + offset_bytes);
+    return workspace.sources;
+  }
   void reduce(std::size_t offset_bytes, std::size_t bytes, std::size_t round)
     requires detail::CallTraits<Call>::reduces
   {
-    workspace.sources.clear();
-    for (int r = 0; r < self.size; ++r) workspace.sources.push_back(source(r, self.rank, round) + offset_bytes);
-    call.op.reduce(workspace.targets.data(), workspace.targets.size(), workspace.sources.data(),
-                   workspace.sources.size(), bytes / element_width(call), self.size);
+    const auto sources = operands(offset_bytes, round);
+    call.op.reduce(workspace.targets.data(), workspace.targets.size(), sources.data(), sources.size(),
+                   bytes / element_width(call), self.size);
   }
 
  private:

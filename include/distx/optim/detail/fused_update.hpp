@@ -17,6 +17,18 @@ inline constexpr std::size_t update_block = 64;
 /// much arithmetic between two loads.
 inline constexpr std::size_t prefetch_bytes = 2048;
 
+/// Updates the elements from i on by as many gradients as there are in V.
+template <class Optimizer, class V, class A>
+void update_at(std::size_t i, const coefficients_t<Optimizer, A>& coefficients, A* weight, const V& gradient,
+               const std::array<A*, Optimizer::states>& state) {
+  V value = V::load(weight + i);
+  std::array<V, Optimizer::states> kept;
+  for (std::size_t s = 0; s < Optimizer::states; ++s) kept[s] = V::load(state[s] + i);
+  update_element<Optimizer, V>(coefficients, value, gradient, kept, std::make_index_sequence<Optimizer::states>{});
+  for (std::size_t s = 0; s < Optimizer::states; ++s) kept[s].store(state[s] + i);
+  value.store(weight + i);
+}
+
 /// Updates `count` elements, a multiple of Lanes<A, Bytes>::size.
 template <class Optimizer, class A>
 struct UpdateLanes {
@@ -31,13 +43,7 @@ struct UpdateLanes {
         __builtin_prefetch(gradient + ahead, 0);
         for (std::size_t s = 0; s < Optimizer::states; ++s) __builtin_prefetch(state[s] + ahead, 1);
       }
-      V value = V::load(weight + i);
-      std::array<V, Optimizer::states> kept;
-      for (std::size_t s = 0; s < Optimizer::states; ++s) kept[s] = V::load(state[s] + i);
-      update_element<Optimizer, V>(coefficients, value, V::load(gradient + i), kept,
-                                   std::make_index_sequence<Optimizer::states>{});
-      for (std::size_t s = 0; s < Optimizer::states; ++s) kept[s].store(state[s] + i);
-      value.store(weight + i);
+      update_at<Optimizer>(i, coefficients, weight, V::load(gradient + i), state);
     }
   }
 };
@@ -51,15 +57,13 @@ template <class Optimizer, class A>
     return common_lane_bytes;
 }
 
-/// Updates `count` elements, a multiple of those in lanes of `bytes`.
-template <class Optimizer, class A>
-void update_lanes(std::size_t bytes, const coefficients_t<Optimizer, A>& coefficients, A* weight, const A* gradient,
-                  const std::array<A*, Optimizer::states>& state, std::size_t count) {
-  using Kernel = UpdateLanes<Optimizer, A>;
+/// Runs a kernel that updates elements on lanes of `bytes`.
+template <class Optimizer, class A, class Kernel = UpdateLanes<Optimizer, A>, class... Args>
+void update_lanes(std::size_t bytes, Args... args) {
   if constexpr (Updates<Optimizer, A, Lanes<A, 64>>)
-    run_on_lanes<Kernel>(bytes, coefficients, weight, gradient, state, count);
+    run_on_lanes<Kernel>(bytes, args...);
   else
-    run_on_common_lanes<Kernel>(coefficients, weight, gradient, state, count);
+    run_on_common_lanes<Kernel>(args...);
 }
 
 /// A copy of a block of elements: `count` of them copied or converted, the rest set to 1, so that no optimizer divides

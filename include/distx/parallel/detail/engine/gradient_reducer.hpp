@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/parallel/detail/bucket/bucket.hpp"
+#include "distx/parallel/detail/engine/one_pass_update.hpp"
 #include "distx/parallel/detail/engine/parameter_store.hpp"
 #include "distx/parallel/detail/engine/training_communicators.hpp"
 #include "distx/parallel/detail/engine/training_policies.hpp"
@@ -22,12 +23,17 @@ namespace distx::detail {
   }
 }
 
+/// Which buckets a step reduces and updates in one pass: none, the only one, or all that have memory until the step.
+enum class OnePass { never, single, always };
+
 /// Reduces a step's gradients bucket by bucket, in the order of the buckets on every rank, whatever the order in which
 /// they fill.
 ///
 /// Where gradients are sharded (`lends`), a bucket has memory from its first gradient until it is reduced: from the
-/// pool, or separate memory where the pool is exhausted and no reduction is left to wait for. At stage 3 each reduction
-/// carries a hash of the order of `ready`, so that ranks with different orders get a MismatchError, not a deadlock.
+/// pool, or separate memory where the pool is exhausted and no reduction is left to wait for. A deferred bucket is not
+/// communicated before `finish`, which can pass its gradients to the update without storing averages. At stage 3 each
+/// reduction carries a hash of the order of `ready`, so that ranks with different orders get a MismatchError, not a
+/// deadlock.
 template <MemorySpace Space>
 class GradientReducer {
  public:
@@ -35,7 +41,8 @@ class GradientReducer {
   using here = std::source_location;
 
   GradientReducer(Buckets<Space>& buckets, const ParameterStore<Space>& parameters, TrainingCommunicators<Space>& comms,
-                  const TrainingPolicies& policies, MemoryPool<Space>& pool, bool overlap, bool allow_unused)
+                  const TrainingPolicies& policies, MemoryPool<Space>& pool, bool overlap, bool allow_unused,
+                  OnePass one_pass)
       : buckets_(buckets),
         entries_(parameters.entries()),
         comms_(comms),
@@ -53,6 +60,7 @@ class GradientReducer {
       for (const auto& buffer : buckets[b].buffers) separate = separate || buffer.separate_gradient_shard;
     }
     moves_ = comms.all().size() > 1 || separate;
+    defer(one_pass);
     restart(false);
   }
 
@@ -97,7 +105,8 @@ class GradientReducer {
     if (compares_order_) order_ = fnv1a(std::array{order_, std::uint64_t{parameter}});
     if (!lends() && (!overlap_ || !moves_)) return;
     if (!overlap_ && !waits_) return;
-    while (started_ < count_ && reductions_[started_].missing == 0) start_next(after, location);
+    while (started_ < count_ && reductions_[started_].missing == 0 && !reductions_[started_].deferred)
+      start_next(after, location);
     if (started_ > finished_) poll(reductions_[started_ - 1]);
   }
 
@@ -109,9 +118,12 @@ class GradientReducer {
       start_next(after, location);
     }
   }
+  /// Whether the step may update a bucket while it is reduced.
+  [[nodiscard]] bool in_one_pass(std::size_t index) const noexcept { return reductions_[index].deferred && !adds_; }
   /// Completes the reductions up to bucket `index`, for work enqueued on `after`.
-  void finish(std::size_t index, stream after) {
-    while (finished_ <= index) finish_next(after);
+  /// @param update  if not null, takes the gradients of the last one. @pre in_one_pass(index), and it is not finished
+  void finish(std::size_t index, stream after, OnePassUpdate<Space>* update = nullptr) {
+    while (finished_ <= index) finish_next(after, finished_ == index ? update : nullptr);
     finished_on_.before(after);
     finished_on_.clear();
     finished_on_.add(after);
@@ -168,10 +180,20 @@ class GradientReducer {
     Streams<Space> ready_on{};  // where its gradients are written
     stream opened_on{};         // where its memory was taken, or zeroed
     bool zeroed = false;        // all of its gradients, in this step or micro-batch
+    bool deferred = false;      // communicated by `finish`, which can update in the same pass
     PoolAllocation<Space> gradient{};
     std::vector<PoolAllocation<Space>> converted{};
     std::vector<Pending<Space>> pending{};  // last, since they borrow what is above
   };
+
+  /// Leaves reductions to `finish`. Where gradients are lent, only the last bucket can keep its memory until then.
+  void defer(OnePass one_pass) {
+    if (one_pass == OnePass::never || (one_pass == OnePass::single && count_ > 1)) return;
+    for (std::size_t b = lends() && count_ > 0 ? count_ - 1 : 0; b < count_; ++b)
+      reductions_[b].deferred =
+          buckets_[b].update->takes_operands() && std::none_of(buckets_[b].buffers.begin(), buckets_[b].buffers.end(),
+                                                               [](const auto& buffer) { return buffer.converts(); });
+  }
 
   /// Takes memory for a bucket's gradients. The padding between them is reduced with them, and so is zeroed.
   void lend(FlatBuffer<Space>& buffer, Reduction& reduction, stream after) {
@@ -215,23 +237,37 @@ class GradientReducer {
     }
     ++started_;
     if (!moves_) return;
+    if (reduction.deferred) {
+      for (auto& buffer : bucket.buffers) buffer.pack_gradients(after, entries_);
+      return;
+    }
     auto& comm = comms_.reducing();
     for (auto& buffer : bucket.buffers) {
       buffer.pack_gradients(after, entries_);
       if (buffer.converts()) cast_to(after, buffer.converted, buffer.gradient);
-      const AnyOp op = average_of(buffer.communication_type);
       if (policies_.stage == 0) {
-        const AllReduce<AnyElement, AnyOp, Space> call{buffer.sent(), buffer.received(adds_), op, location};
+        const AllReduce<AnyElement, AnyOp, Space> call{buffer.sent(), buffer.received(adds_),
+                                                       average_of(buffer.communication_type), location};
         overlap_ ? keep(reduction, bucket, comm.start(call, after)) : make_in_order(comm, call, after);
       } else {
-        const ReduceScatter<AnyElement, AnyOp, Space> call{
-            buffer.sent(), buffer.received(adds_), op, buffer.layout.partition.counts(), location, order_};
+        const auto call = reduce_scatter(buffer, nullptr);
         overlap_ ? keep(reduction, bucket, comm.start(call, after)) : make_in_order(comm, call, after);
       }
     }
     if (!overlap_) finish(started_ - 1, after);
   } catch (const Error&) {
     explain();
+  }
+
+  [[nodiscard]] ReduceScatter<AnyElement, AnyOp, Space> reduce_scatter(const FlatBuffer<Space>& buffer,
+                                                                       OperandConsumer* consumer) const {
+    return {buffer.sent(),
+            buffer.received(adds_),
+            average_of(buffer.communication_type),
+            buffer.layout.partition.counts(),
+            location_,
+            order_,
+            consumer};
   }
 
   /// Keeps a reduction in flight together with the memory that the vendor's library accesses until it is complete.
@@ -242,7 +278,7 @@ class GradientReducer {
     for (const auto& memory : reduction.converted) pending.keep(memory.owner());
   }
 
-  void finish_next(stream after) try {
+  void finish_next(stream after, OnePassUpdate<Space>* update = nullptr) try {
     const std::size_t index = finished_++;
     Bucket<Space>& bucket = buckets_[index];
     const flight::Label label = label_of(bucket, "reduce", index, entries_);
@@ -252,6 +288,8 @@ class GradientReducer {
     reduction.pending.clear();
     for (std::size_t i = 0; i < (moves_ ? bucket.buffers.size() : 0); ++i) {
       auto& buffer = bucket.buffers[i];
+      if (reduction.deferred)
+        make_in_order(comms_.reducing(), reduce_scatter(buffer, update == nullptr ? nullptr : update->of(i)), after);
       const auto part = buffer.received(adds_);
       if (auto* const across = comms_.across())
         make_in_order(*across, AllReduce<AnyElement, AnyOp, Space>{part, part, average_of(part.type()), location_},

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/parallel/data_parallel_options.hpp"
+#include "distx/parallel/detail/engine/one_pass_update.hpp"
 #include "distx/parallel/detail/engine/parameter_store.hpp"
 #include "distx/parallel/detail/engine/training_communicators.hpp"
 #include "distx/parallel/detail/engine/training_policies.hpp"
@@ -36,13 +37,19 @@ class OptimizerShards {
   /// @param late  whether it multiplies only those that are scaled late; the others are scaled already
   void update(std::size_t index, const StepOptions& options, const GradientFactor& factor, bool late, stream after,
               const here& location) {
-    const Bucket<Space>& bucket = buckets_[index];
-    begin_update(bucket, options);
-    const bool sharded = policies_.stage > 0 && comms_.shards() > 1;
-    const bool scaled = late && !pieces_.empty() && !scales_late(pieces_.front().segment);
-    bucket.update->update(after, pieces_, scaled ? GradientFactor{} : factor,
-                          captures_ ? coefficients_->there() + coefficient_offsets_[index] : nullptr,
-                          sharded ? &comms_.reducing() : nullptr, location);
+    begin_update(buckets_[index], options);
+    update_pieces(index, factor, late, after, location);
+  }
+  /// Does the same with gradients that are not reduced yet: `reduce(update)` reduces them, and passes them to `update`
+  /// or stores them. @pre the gradients are not scaled
+  template <class F>
+  void update_in_one_pass(std::size_t index, const StepOptions& options, stream after, const here& location,
+                          F&& reduce) {
+    begin_update(buckets_[index], options);
+    one_pass_.begin(buckets_[index], pieces_);
+    reduce(one_pass_);
+    std::erase_if(pieces_, [&](const auto& each) { return one_pass_.consumed(each.piece); });
+    update_pieces(index, {}, true, after, location);
   }
 
   /// @name Steps that are captured: their updates read the optimizer's coefficients where `replay` writes them
@@ -135,6 +142,13 @@ class OptimizerShards {
       }
     }
   }
+  void update_pieces(std::size_t index, const GradientFactor& factor, bool late, stream after, const here& location) {
+    const bool sharded = policies_.stage > 0 && comms_.shards() > 1;
+    const bool scaled = late && !pieces_.empty() && !scales_late(pieces_.front().segment);
+    buckets_[index].update->update(after, pieces_, scaled ? GradientFactor{} : factor,
+                                   captures_ ? coefficients_->there() + coefficient_offsets_[index] : nullptr,
+                                   sharded ? &comms_.reducing() : nullptr, location);
+  }
   void gather_bucket(std::size_t index, stream after, const here& location) {
     if ((policies_.stage != 1 && policies_.stage != 2) || comms_.shards() == 1) return;
     const flight::Label label = label_of(buckets_[index], "gather", index, parameters_.entries());
@@ -155,6 +169,7 @@ class OptimizerShards {
   std::size_t count_ = 0;  // of trained buckets, the first ones
   std::vector<WeightGather<Space>> gathers_;
   std::vector<PieceStep<Space>> pieces_;                     // of the bucket that is updated
+  OnePassUpdate<Space> one_pass_{};                          // of these pieces
   std::shared_ptr<StepCoefficients<Space>> coefficients_{};  // null until a step is captured
   std::vector<std::size_t> coefficient_offsets_;             // of each bucket
   bool captures_ = false;

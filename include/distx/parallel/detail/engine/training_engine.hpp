@@ -178,6 +178,8 @@ class TrainingEngine {
   /// Blocks until this rank may change its shards of the weights: no rank has a scope of `unshard`.
   void await_readers(const char* operation, stream after, const here& location);
 
+  /// Returns what steps may update while it is reduced, the same on every rank. Collective.
+  [[nodiscard]] OnePass one_pass();
   [[nodiscard]] TrainingState<Space> state_now();
   /// Makes the present state the version from which survivors continue.
   void commit(stream after, const here& location) {

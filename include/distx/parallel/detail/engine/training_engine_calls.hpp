@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <thread>
+
 #include "distx/parallel/detail/engine/training_engine.hpp"
 
 // Outside the class, so that they are not inline: a program that declares the engine `extern` does not instantiate
@@ -17,7 +19,7 @@ TrainingEngine<Space>::TrainingEngine(AnyCommunicator<Space> comm, std::vector<P
       parameters_(std::move(entries)),
       buckets_(make_training_buckets(parameters_, comms_, optimizer, policies, options, location)),
       reducer_(buckets_.all(), parameters_, comms_, policies, buckets_.gradient_pool(), options.overlap,
-               options.allow_unused),
+               options.allow_unused, one_pass()),
       shards_(buckets_.all(), parameters_, comms_, policies, options.overlap),
       scaling_(options, parameters_.scales_loss(policies)),
       guard_(options.guard_every) {
@@ -44,6 +46,19 @@ TrainingEngine<Space>::~TrainingEngine() {
     synchronize_all<Space>();  // enqueued work may use memory that is freed now
   } catch (...) {              // a broken device does no work
   }
+}
+
+template <MemorySpace Space>
+OnePass TrainingEngine<Space>::one_pass() {
+  auto& all = comms_.all();
+  if (policies_.stage == 0 || policies_.hybrid || all.size() == 1 || !all.passes_operands() || options_.clips() ||
+      parameters_.scales_loss(policies_))
+    return OnePass::never;
+  if (!options_.overlap) return OnePass::always;
+  // A processor without a rank can reduce during the backward pass. Ranks may see different numbers of processors.
+  unsigned processors = std::thread::hardware_concurrency();
+  comms_.guard([&] { all_reduce_values(all, Span<unsigned>(&processors, 1), max, location_); });
+  return processors > static_cast<unsigned>(all.size()) ? OnePass::single : OnePass::always;
 }
 
 template <MemorySpace Space>
@@ -125,8 +140,13 @@ void TrainingEngine<Space>::step(const StepOptions& options, stream after, const
     }
     await_readers("step", after, location);
     for (std::size_t i = 0; i < reducer_.count() && !state_.skipped(); ++i) {
-      reducer_.finish(i, after);
-      shards_.update(i, options, factor.value_or(GradientFactor{scaling_.factor()}), !factor, after, location);
+      if (!scaling_.inspects() && reducer_.in_one_pass(i)) {
+        shards_.update_in_one_pass(i, options, after, location,
+                                   [&](auto& update) { reducer_.finish(i, after, &update); });
+      } else {
+        reducer_.finish(i, after);
+        shards_.update(i, options, factor.value_or(GradientFactor{scaling_.factor()}), !factor, after, location);
+      }
       shards_.start_gather(i, after, location);
     }
     reducer_.finish_all(after);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,13 @@ class ShardUpdate {
   virtual void update(typename Space::stream stream, const std::vector<PieceStep<Space>>& pieces,
                       const GradientFactor& factor, const std::byte* coefficients, AnyCommunicator<Space>* comm,
                       const std::source_location& location) = 0;
+  /// Returns whether `update_by_operands` may be called instead, on the host.
+  [[nodiscard]] virtual bool takes_operands() const noexcept = 0;
+  /// Averages all ranks' gradients of a part of a piece and updates that part, in one pass; stores no average.
+  /// @param begin  of the part, in elements of the piece
+  /// @param gradients  where each rank's gradients of the part begin, in rank order
+  virtual void update_by_operands(const PieceStep<Space>& piece, std::size_t begin,
+                                  std::span<const void* const> gradients, std::size_t count) = 0;
   /// Returns the bytes of the optimizer's coefficients for one piece; 0 if the host updates.
   [[nodiscard]] virtual std::size_t coefficient_bytes() const noexcept = 0;
   /// Writes the coefficients of pieces to the host's memory.

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "distx/optim/mixed.hpp"
+#include "distx/parallel/detail/optimizer/average_and_update.hpp"
 #include "distx/parallel/detail/optimizer/shard_state.hpp"
 #include "distx/parallel/detail/optimizer/shard_update.hpp"
 #include "distx/parallel/detail/optimizer/shared_norms.hpp"
@@ -54,6 +55,17 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
       }
     }
   }
+  [[nodiscard]] bool takes_operands() const noexcept override { return in_one_pass && !state_.has_master(); }
+  void update_by_operands([[maybe_unused]] const PieceStep<Space>& piece, [[maybe_unused]] std::size_t begin,
+                          [[maybe_unused]] std::span<const void* const> gradients,
+                          [[maybe_unused]] std::size_t count) override {
+    if constexpr (in_one_pass) {
+      auto states = state_.template states<Optimizer::states>(piece.piece);
+      for (auto& state : states) state = state.subspan(begin, count);
+      average_and_update(optimizer_, piece.step, {static_cast<T*>(piece.segment.weight.data()) + begin, count},
+                         gradients, states);
+    }
+  }
   [[nodiscard]] std::size_t coefficient_bytes() const noexcept override {
     if constexpr (HostAccessible<Space>)
       return 0;
@@ -92,6 +104,8 @@ class ShardUpdateOf final : public ShardUpdate<Space> {
   }
 
  private:
+  /// Whether gradients of the weights' type are averaged while they are loaded.
+  static constexpr bool in_one_pass = HostAccessible<Space> && ElementwiseOptimizer<Optimizer> && std::same_as<T, A>;
   /// Elements of 16-bit gradients that are converted at a time: few, to stay in the caches.
   static constexpr std::size_t block = 16384;
 
