@@ -40,12 +40,13 @@ struct CallDescriptor {
 /// line.
 struct alignas(alignment_bytes) CallLine {
   /// The location of the data to send: small data is in the rank's slot, tiny data in this line.
-  enum class Shown : std::uint32_t { elsewhere, in_slot, here };
+  enum class Shown : std::uint8_t { elsewhere, in_slot, here };
 
   std::atomic<std::uint64_t> step{0};     ///< `step_of(call, 0)`, stored last; 0 while the line is written
   std::atomic<std::uint64_t> history{0};  ///< hash of the fingerprints of this call and of all before it
   std::uint32_t inlined_count = 0;        ///< elements, if they are in the slot or here
   Shown shown = Shown::elsewhere;
+  bool has_counts = false;  ///< the rest of the call has counts
   alignas(8) std::byte tiny[40] = {};
 };
 
