@@ -22,8 +22,11 @@ class MessageRequest : public detail::Completion {
   bool mismatch = false;
   std::size_t other_count = 0;
   ElementType other_type = ElementType::bytes;
-  /// For the region while the envelope is queued: its cell and the resources that it holds.
+  bool blocking = false;  ///< the caller waits for nothing else: the region may briefly poll for the other side
+  /// For the region while the envelope is queued: where it is, and the resources that it holds.
   std::size_t cell = 0;
+  bool in_slot = false;     ///< in the pair's slot instead of a cell
+  std::uint32_t polls = 0;  ///< of a message in the slot
   std::shared_ptr<void> buffer;
 };
 

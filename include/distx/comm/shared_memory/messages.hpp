@@ -10,8 +10,8 @@ namespace distx::detail::shared_memory {
 /// Up to two messages of one call in flight: a send, a receive, or both.
 class Messages {
  public:
-  Messages(SharedRegion& region, const calls::RankOf& self, const ErrorContext& context) noexcept
-      : region_(region), self_(self), context_(context) {}
+  Messages(SharedRegion& region, const calls::RankOf& self, const ErrorContext& context, bool blocking) noexcept
+      : region_(region), self_(self), context_(context), blocking_(blocking) {}
 
   void send(Span<const AnyElement> buffer, int to, int tag, std::uint64_t lengths) {
     auto request = described(buffer, self_.rank, to, tag, lengths);
@@ -53,8 +53,8 @@ class Messages {
   }
 
  private:
-  static std::shared_ptr<MessageRequest> described(Span<const AnyElement> buffer, int from, int to, int tag,
-                                                   std::uint64_t lengths) {
+  std::shared_ptr<MessageRequest> described(Span<const AnyElement> buffer, int from, int to, int tag,
+                                            std::uint64_t lengths) const {
     auto request = std::make_shared<MessageRequest>();
     request->count = buffer.size();
     request->bytes = buffer.size_bytes();
@@ -63,6 +63,7 @@ class Messages {
     request->to = to;
     request->tag = tag;
     request->lengths = lengths;
+    request->blocking = blocking_;
     return request;
   }
   void post(std::shared_ptr<MessageRequest> request) {
@@ -120,6 +121,7 @@ class Messages {
   SharedRegion& region_;
   calls::RankOf self_;
   ErrorContext context_;
+  bool blocking_;
   std::array<std::shared_ptr<MessageRequest>, 2> requests_;
   std::size_t count_ = 0;
   SharedRegion::LivenessProbe probe_;
