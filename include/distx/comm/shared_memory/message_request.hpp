@@ -8,6 +8,16 @@ namespace distx::detail::shared_memory {
 /// One side of a message: done once its bytes have been copied.
 class MessageRequest : public detail::Completion {
  public:
+  /// Makes the request as it was constructed. @pre no other thread uses it
+  void clear() noexcept {
+    reset();
+    source = nullptr;
+    target = nullptr;
+    sends = mismatch = in_slot = false;
+    polls = 0;
+    buffer = nullptr;
+  }
+
   const std::byte* source = nullptr;  ///< of a sender, otherwise null
   std::byte* target = nullptr;        ///< of a receiver, otherwise null
   std::size_t count = 0;

@@ -229,7 +229,10 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     Slot& slot = slot_of(mine);
     const int polls = mine.blocking ? detail::backoff.spins() : 0;
     for (int poll = 0; poll < polls && slot.state() != Slot::full;) ++poll;
-    if (!slot.holds(mine.tag) || !slot.leave(mine.tag, Slot::taken)) return false;
+    if (!slot.holds(mine.tag)) return false;
+    for (std::size_t line = alignment_bytes; line < offsetof(Slot, data) + mine.bytes; line += alignment_bytes)
+      __builtin_prefetch(reinterpret_cast<const std::byte*>(&slot) + line);
+    if (!slot.leave(mine.tag, Slot::taken)) return false;
     receive_slot(mine, slot);
     return true;
   }
