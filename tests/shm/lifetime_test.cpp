@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <random>
 
 #include "comm/outcomes.hpp"
@@ -225,8 +226,9 @@ TEST_CASE("small messages arrive in order if their receives are posted before, a
       for (int& tag : tags) tag = static_cast<int>(below(2));
       std::array<std::array<unsigned, 20>, most> values{};
       const auto value = [&](std::size_t i) { return round * 8 + static_cast<unsigned>(i); };
-      const unsigned delays[] = {below(200), below(200)};
-      for (volatile unsigned spin = 0; spin < delays[comm.rank()]; spin = spin + 1) {
+      const unsigned delays[] = {1 + below(200), 1 + below(200)};
+      std::atomic<unsigned> spins = delays[comm.rank()];
+      while (--spins != 0) {
       }
       std::vector<distx::Pending<distx::Host>> started;
       for (std::size_t i = 0; i < count; ++i) {

@@ -122,7 +122,8 @@ class CollectiveExecution {
   [[nodiscard]] bool look_at_root() {
     if constexpr (detail::CallTraits<Call>::root_sends) {
       if (!look_at_line(call.root)) return false;
-      if (control_.published(call.root, queue_, number_).line.has_counts) look_at_rest(call.root);
+      if constexpr (detail::CallTraits<Call>::exchanges_counts)
+        if (control_.published(call.root, queue_, number_).line.has_counts) look_at_rest(call.root);
       return true;
     } else {
       return false;
@@ -265,7 +266,8 @@ class CollectiveExecution {
     if (!seen.inlined) return false;
     seen.send_count = line.inlined_count;
     seen.send = inlined(r, line);
-    if (!line.has_counts) {
+    if constexpr (detail::CallTraits<Call>::exchanges_counts) {
+      if (line.has_counts) return true;
       seen.send_counts = seen.receive_counts = {};
       // What the root of a scatter receives, as its own checks have made sure.
       if constexpr (Call::kind == calls::CollectiveKind::scatter)

@@ -13,7 +13,8 @@ class MessageRequest : public detail::Completion {
     reset();
     source = nullptr;
     target = nullptr;
-    sends = mismatch = in_slot = false;
+    sends = mismatch = false;
+    queued = Queued::no;
     polls = 0;
     buffer = nullptr;
   }
@@ -34,8 +35,8 @@ class MessageRequest : public detail::Completion {
   ElementType other_type = ElementType::bytes;
   bool blocking = false;  ///< the caller waits for nothing else: the region may briefly poll for the other side
   /// For the region while the envelope is queued: where it is, and the resources that it holds.
+  enum class Queued : std::uint8_t { no, in_cell, in_slot } queued = Queued::no;  ///< in the slot of its pair of ranks
   std::size_t cell = 0;
-  bool in_slot = false;     ///< in the pair's slot instead of a cell
   std::uint32_t polls = 0;  ///< of a message in the slot
   std::shared_ptr<void> buffer;
 };

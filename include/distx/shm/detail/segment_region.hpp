@@ -122,6 +122,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     } while (cell == nullptr && !taken);
     if (taken) return receive_slot(*mine, slot);
     if (second) return meet(*mine, *cell, context);
+    mine->queued = Queued::in_cell;
     mine->cell = box.index_of(*cell);
     mine->buffer = buffer;
     if (mine->sends) ++outgoing_[static_cast<std::size_t>(mine->to)];
@@ -134,7 +135,8 @@ class SegmentRegion final : public shared_memory::SharedRegion {
   [[nodiscard]] bool advance(shared_memory::MessageRequest& mine) noexcept override {
     if (mine.done()) return true;
     Slot& slot = slot_of(mine);
-    if (mine.in_slot) return advance_slot(mine, slot);
+    if (mine.queued == Queued::no) return false;
+    if (mine.queued == Queued::in_slot) return advance_slot(mine, slot);
     Mailbox& box = mailbox(mine);
     Cell& cell = box.cell(mine.cell);
     auto outcome = cell.outcome.load(std::memory_order_acquire);
@@ -162,9 +164,9 @@ class SegmentRegion final : public shared_memory::SharedRegion {
 
   bool withdraw(shared_memory::MessageRequest& mine) noexcept override {
     if (mine.done()) return false;
-    if (mine.in_slot) {
+    if (mine.queued == Queued::in_slot) {
       if (!slot_of(mine).leave(mine.tag, Slot::free)) return false;
-      mine.in_slot = false;
+      mine.queued = Queued::no;
       --outgoing_[static_cast<std::size_t>(mine.to)];
       return true;
     }
@@ -186,6 +188,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
   /// Messages from this size on are copied directly between processes that may access each other.
   static constexpr std::size_t least_direct_bytes = std::size_t{32} << 10;
   using Access = shared_memory::Access;
+  using Queued = shared_memory::MessageRequest::Queued;
 
   Mailbox& mailbox(const shared_memory::MessageRequest& e) const noexcept {
     return *std::launder(reinterpret_cast<Mailbox*>(control().mailbox(e.to)));
@@ -196,6 +199,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
   void give_back(shared_memory::MessageRequest& mine, Cell& cell) noexcept {
     if (mine.sends) --outgoing_[static_cast<std::size_t>(mine.to)];
     mine.buffer = nullptr;
+    mine.queued = Queued::no;
     cell.state.store(Cell::free, std::memory_order_release);
   }
 
@@ -219,7 +223,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     slot.count = mine.count;
     copy(slot.data, mine.source, mine.bytes);
     ++outgoing;
-    mine.in_slot = true;
+    mine.queued = Queued::in_slot;
     slot.word.store(Slot::full_with(mine.tag), std::memory_order_release);
     return true;
   }
@@ -286,7 +290,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     mine.other_count = slot.other_count;
     mine.other_type = slot.other_type;
     slot.word.store(Slot::free, std::memory_order_relaxed);
-    mine.in_slot = false;
+    mine.queued = Queued::no;
     --outgoing_[static_cast<std::size_t>(mine.to)];
     mine.finish();
     return true;
@@ -296,7 +300,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
   void advance_all() noexcept {
     std::erase_if(in_cells_, [this](const std::weak_ptr<shared_memory::MessageRequest>& weak) {
       const auto envelope = weak.lock();
-      return envelope == nullptr || advance(*envelope);
+      return envelope == nullptr || envelope->queued == Queued::no || advance(*envelope);
     });
   }
 
