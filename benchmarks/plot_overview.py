@@ -114,7 +114,7 @@ def main():
     options = parser.parse_args()
     with open(options.page, encoding="utf-8") as file:
         found = ratios(file.read())
-    draw({key: found[key] for key in sorted(found, key=lambda key: KINDS.index(key[0].split()[0]))}, options.out)
+    draw({key: found[key] for key in sorted(found, key=lambda key: KINDS.index(key[0].split(",")[0].split()[0]))}, options.out)
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ class CollectiveExecution {
     if (!mine.inlined && sends(call, self.rank)) post.send = region_.address_of(mine.send, bytes);
     if constexpr (detail::CallTraits<Call>::reduces || Call::kind == calls::CollectiveKind::gather ||
                   Call::kind == calls::CollectiveKind::all_to_all || Call::kind == calls::CollectiveKind::broadcast)
-      if (!mine.inlined || Call::kind == calls::CollectiveKind::gather)
+      if (!mine.inlined || (Call::kind == calls::CollectiveKind::gather && line.has_counts))
         post.receive = region_.address_of(mine.receive, mine.receive_count * element_width(call));
     if (mine.inlined && sends(call, self.rank)) copy_bytes(inlined(self.rank, line), mine.send, bytes);
     chunk_ = detail::CallTraits<Call>::blockwise ? staging_share() : control_.extent().staging_bytes;
@@ -269,7 +269,7 @@ class CollectiveExecution {
     if constexpr (detail::CallTraits<Call>::exchanges_counts) {
       if (line.has_counts) return true;
       seen.send_counts = seen.receive_counts = {};
-      // What the root of a scatter receives, as its own checks have made sure.
+      // Validation has compared these two on the root.
       if constexpr (Call::kind == calls::CollectiveKind::scatter)
         seen.receive_count = seen.send_count / static_cast<std::size_t>(self.size);
     }
@@ -278,7 +278,7 @@ class CollectiveExecution {
   /// Returns whether the lines of the ranks' calls do not suffice to check the blocks. @pre all data is in the slots
   [[nodiscard]] bool needs_rest() const noexcept {
     if constexpr (!detail::CallTraits<Call>::exchanges_counts) return false;
-    if constexpr (Call::kind == calls::CollectiveKind::scatter) return true;  // what every rank receives
+    if constexpr (Call::kind == calls::CollectiveKind::scatter) return true;  // receive counts
     for (int r = 0; r < self.size; ++r)
       if (control_.published(r, queue_, number_).line.has_counts) return true;
     return false;

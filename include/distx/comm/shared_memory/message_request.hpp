@@ -35,7 +35,7 @@ class MessageRequest : public detail::Completion {
   ElementType other_type = ElementType::bytes;
   bool blocking = false;  ///< the caller waits for nothing else: the region may briefly poll for the other side
   /// For the region while the envelope is queued: where it is, and the resources that it holds.
-  enum class Queued : std::uint8_t { no, in_cell, in_slot } queued = Queued::no;  ///< in the slot of its pair of ranks
+  enum class Queued : std::uint8_t { no, in_cell, in_slot } queued = Queued::no;  ///< in_slot: of the pair of ranks
   std::size_t cell = 0;
   std::uint32_t polls = 0;  ///< of a message in the slot
   std::shared_ptr<void> buffer;

@@ -58,7 +58,7 @@ struct alignas(alignment_bytes) Slot {
   std::uint64_t lengths = 0;
   std::uint64_t count = 0;
   std::uint64_t other_count = 0;
-  std::byte data[Cell::small_bytes];            // begins in the line of the state
+  std::byte data[Cell::small_bytes];  // begins in the line of the state
 
   [[nodiscard]] static constexpr std::uint64_t full_with(int tag) noexcept {
     return static_cast<std::uint64_t>(static_cast<std::uint32_t>(tag)) << 32 | full;
@@ -81,7 +81,7 @@ struct Mailbox {
   std::atomic<std::uint32_t> holder{0};  // the rank that holds the lock, plus one
   std::uint32_t in_use = 0;              // cells from this index on have never been used
   std::uint64_t next_order = 0;
-  std::atomic<std::uint32_t> awaited{0};  // receives in cells; changed under the lock
+  std::atomic<std::uint32_t> awaited{0};                   // receives in cells; changed under the lock
   alignas(Cell) std::byte cells[capacity * sizeof(Cell)];  // constructed when first used: most never are
 
   /// @pre the cell has been used
@@ -101,8 +101,7 @@ struct Mailbox {
     Cell* found = nullptr;
     for (std::uint32_t i = 0; i < in_use; ++i) {
       Cell& other = cell(i);
-      if (other.state.load(std::memory_order_acquire) != wanted || other.from != from || other.tag != tag)
-        continue;
+      if (other.state.load(std::memory_order_acquire) != wanted || other.from != from || other.tag != tag) continue;
       if (found == nullptr || other.order < found->order) found = &other;
     }
     return found;

@@ -234,8 +234,8 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     const int polls = mine.blocking ? detail::backoff.spins() : 0;
     for (int poll = 0; poll < polls && slot.state() != Slot::full;) ++poll;
     if (!slot.holds(mine.tag)) return false;
-    for (std::size_t line = alignment_bytes; line < offsetof(Slot, data) + mine.bytes; line += alignment_bytes)
-      __builtin_prefetch(reinterpret_cast<const std::byte*>(&slot) + line);
+    for (std::size_t offset = alignment_bytes; offset < mine.bytes; offset += alignment_bytes)
+      __builtin_prefetch(slot.data + offset - 1);
     if (!slot.leave(mine.tag, Slot::taken)) return false;
     receive_slot(mine, slot);
     return true;
@@ -255,8 +255,8 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     ring_for_message(mine.from);
     mine.finish();
   }
-  /// Moves the message in the slot to the cell of the oldest receive that awaits it, if there is one: the two were posted
-  /// at the same time. Called by either rank. @pre the lock is held
+  /// Moves the message in the slot to the cell of the oldest receive that awaits it, if there is one: the two were
+  /// posted at the same time. Called by either rank. @pre the lock is held
   void pass_on(Mailbox& box, Slot& slot, const shared_memory::MessageRequest& pair) noexcept {
     if (slot.state() != Slot::full) return;
     const int tag = static_cast<int>(slot.word.load(std::memory_order_acquire) >> 32);
