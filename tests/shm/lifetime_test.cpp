@@ -2,6 +2,11 @@
 // Destroyed communicators and allocations release their resources.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <random>
+
 #include "comm/outcomes.hpp"
 #include "distx/shm/detail/mailbox.hpp"
 #include "shm/forked.hpp"
@@ -209,6 +214,71 @@ TEST_CASE("any number of messages can be started to a rank that receives them, i
   }
 }
 
+TEST_CASE("small messages arrive in order if their receives are posted before, after, or at the same time") {
+  const auto all = outcomes(2, [](Comm& comm) {
+    const int other = 1 - comm.rank();
+    std::minstd_rand random(1);  // the same on both ranks
+    const auto below = [&](unsigned n) { return static_cast<unsigned>(random()) % n; };
+    for (unsigned round = 0; round < 20000; ++round) {
+      constexpr std::size_t most = 4;
+      const std::size_t count = 1 + below(most);
+      std::array<int, most> tags{};
+      for (int& tag : tags) tag = static_cast<int>(below(2));
+      std::array<std::array<unsigned, 20>, most> values{};
+      const auto value = [&](std::size_t i) { return round * 8 + static_cast<unsigned>(i); };
+      const unsigned delays[] = {1 + below(200), 1 + below(200)};
+      std::atomic<unsigned> spins = delays[comm.rank()];
+      while (--spins != 0) {
+      }
+      std::vector<distx::Pending<distx::Host>> started;
+      for (std::size_t i = 0; i < count; ++i) {
+        values[i].fill(comm.rank() == 0 ? value(i) : 0);
+        const bool blocks = i + 1 == count && round % 2 == 0;
+        if (comm.rank() == 0) {
+          if (blocks)
+            distx::send(comm, values[i], other, tags[i]);
+          else
+            started.push_back(distx::start_send(comm, values[i], other, tags[i]));
+        } else {
+          if (blocks)
+            distx::receive(comm, values[i], other, tags[i]);
+          else
+            started.push_back(distx::start_receive(comm, values[i], other, tags[i]));
+        }
+      }
+      if (round % 3 == 0) std::reverse(started.begin(), started.end());
+      for (auto& pending : started) pending.wait();
+      for (std::size_t i = 0; i < count; ++i)
+        for (const unsigned found : values[i])
+          if (found != value(i)) throw std::logic_error("wrong message");
+    }
+  });
+  CHECK_MESSAGE(test::all_say(all, "done", ""), test::text_of(all));
+}
+
+TEST_CASE("small messages of different sizes or types are a mismatch on both ranks, in both orders") {
+  for (const bool sender_first : {true, false}) {
+    CAPTURE(sender_first);
+    const auto all = outcomes(2, [&](Comm& comm) {
+      const std::vector<float> three(3);
+      std::vector<float> five(5);
+      if ((comm.rank() == 0) == sender_first) {
+        auto pending = comm.rank() == 0 ? distx::start_send(comm, three, 1) : distx::start_receive(comm, five, 0);
+        distx::barrier(comm);
+        pending.wait();
+      } else {
+        distx::barrier(comm);
+        if (comm.rank() == 0)
+          distx::send(comm, three, 1);
+        else
+          distx::receive(comm, five, 0);
+      }
+    });
+    CHECK(all[0].says("sends 3 elements of type float32, rank 1 expects 5 elements of type float32"));
+    CHECK(all[1].says("expects 5 elements of type float32, rank 0 sends 3 elements of type float32"));
+  }
+}
+
 TEST_CASE("a rank that receives no messages is named when its mailbox is full") {
   const auto all = outcomes(
       2,
@@ -216,7 +286,8 @@ TEST_CASE("a rank that receives no messages is named when its mailbox is full") 
         if (comm.rank() == 1) return;  // its communicator exists until rank 0 has given up
         const float value = 1;
         std::vector<decltype(distx::start_send(comm, value, 1))> sent;
-        for (std::size_t i = 0; i <= distx::detail::shm::Mailbox::capacity; ++i)
+        // The first one is in the slot of the pair of ranks, the others fill the mailbox.
+        for (std::size_t i = 0; i <= distx::detail::shm::Mailbox::capacity + 1; ++i)
           sent.push_back(distx::start_send(comm, value, 1));
       },
       1s);

@@ -107,7 +107,7 @@ class Backend {
   class MessageOperation final : public detail::Operation<Host> {
    public:
     MessageOperation(std::shared_ptr<State> state, const ErrorContext& context)
-        : messages(*state->backend.region_, state->backend.self_, context), state_(std::move(state)) {}
+        : messages(*state->backend.region_, state->backend.self_, context, nullptr), state_(std::move(state)) {}
     MessageOperation(const MessageOperation&) = delete;
     MessageOperation& operator=(const MessageOperation&) = delete;
     ~MessageOperation() { messages.withdraw(); }
@@ -161,6 +161,7 @@ class Backend {
   calls::RankOf self_;
   std::shared_ptr<SharedRegion> region_;
   std::array<CallWorkspace, 2> workspaces_;
+  KeptRequests kept_;
   detail::TaskRunner<State> tasks_;  // last: joined before anything that its tasks use is destroyed
 };
 
@@ -172,7 +173,7 @@ void Backend::execute(const Call& call) {
     run_collective(*region_, CallQueue::blocking, call, self_, workspaces_[0]);
   } else {
     check_usable(self_.context(call));
-    Messages messages(*region_, self_, self_.context(call));
+    Messages messages(*region_, self_, self_.context(call), &kept_);
     try {
       begin(messages, call);
       check_self_message(messages, call);

@@ -73,6 +73,7 @@ class CollectiveExecution {
     post.receive_count = mine.receive_count;
     post.has_send_counts = publish_counts(mine.send_counts, 0);
     post.has_receive_counts = publish_counts(mine.receive_counts, 1);
+    line.has_counts = post.has_send_counts || post.has_receive_counts;
     const std::size_t bytes = mine.send_count * element_width(call);
     mine.inlined = bytes <= control_.extent().inline_bytes;
     line.shown = !mine.inlined               ? CallLine::Shown::elsewhere
@@ -83,7 +84,7 @@ class CollectiveExecution {
     if (!mine.inlined && sends(call, self.rank)) post.send = region_.address_of(mine.send, bytes);
     if constexpr (detail::CallTraits<Call>::reduces || Call::kind == calls::CollectiveKind::gather ||
                   Call::kind == calls::CollectiveKind::all_to_all || Call::kind == calls::CollectiveKind::broadcast)
-      if (!mine.inlined || Call::kind == calls::CollectiveKind::gather)
+      if (!mine.inlined || (Call::kind == calls::CollectiveKind::gather && line.has_counts))
         post.receive = region_.address_of(mine.receive, mine.receive_count * element_width(call));
     if (mine.inlined && sends(call, self.rank)) copy_bytes(inlined(self.rank, line), mine.send, bytes);
     chunk_ = detail::CallTraits<Call>::blockwise ? staging_share() : control_.extent().staging_bytes;
@@ -121,7 +122,8 @@ class CollectiveExecution {
   [[nodiscard]] bool look_at_root() {
     if constexpr (detail::CallTraits<Call>::root_sends) {
       if (!look_at_line(call.root)) return false;
-      if constexpr (detail::CallTraits<Call>::exchanges_counts) look_at_rest(call.root);
+      if constexpr (detail::CallTraits<Call>::exchanges_counts)
+        if (control_.published(call.root, queue_, number_).line.has_counts) look_at_rest(call.root);
       return true;
     } else {
       return false;
@@ -133,7 +135,7 @@ class CollectiveExecution {
     all_inlined_ = true;
     for (int r = 0; r < self.size; ++r)
       if (!look_at_line(r) && sends(call, r)) all_inlined_ = false;
-    if (all_inlined_ && !detail::CallTraits<Call>::exchanges_counts) return;
+    if (all_inlined_ && !needs_rest()) return;
     bool same_place = false;
     if constexpr (Call::kind == calls::CollectiveKind::all_to_all)
       same_place = call.send_counts.empty() && call.send.data() == call.receive.data();
@@ -269,7 +271,22 @@ class CollectiveExecution {
     if (!seen.inlined) return false;
     seen.send_count = line.inlined_count;
     seen.send = inlined(r, line);
+    if constexpr (detail::CallTraits<Call>::exchanges_counts) {
+      if (line.has_counts) return true;
+      seen.send_counts = seen.receive_counts = {};
+      // Validation has compared these two on the root.
+      if constexpr (Call::kind == calls::CollectiveKind::scatter)
+        seen.receive_count = seen.send_count / static_cast<std::size_t>(self.size);
+    }
     return true;
+  }
+  /// Returns whether the lines of the ranks' calls do not suffice to check the blocks. @pre all data is in the slots
+  [[nodiscard]] bool needs_rest() const noexcept {
+    if constexpr (!detail::CallTraits<Call>::exchanges_counts) return false;
+    if constexpr (Call::kind == calls::CollectiveKind::scatter) return true;  // receive counts
+    for (int r = 0; r < self.size; ++r)
+      if (control_.published(r, queue_, number_).line.has_counts) return true;
+    return false;
   }
   /// Reads the rest of a rank's call.
   void look_at_rest(int r) noexcept {

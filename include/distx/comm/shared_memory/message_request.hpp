@@ -8,6 +8,17 @@ namespace distx::detail::shared_memory {
 /// One side of a message: done once its bytes have been copied.
 class MessageRequest : public detail::Completion {
  public:
+  /// Makes the request as it was constructed. @pre no other thread uses it
+  void clear() noexcept {
+    reset();
+    source = nullptr;
+    target = nullptr;
+    sends = mismatch = false;
+    queued = Queued::no;
+    polls = 0;
+    buffer = nullptr;
+  }
+
   const std::byte* source = nullptr;  ///< of a sender, otherwise null
   std::byte* target = nullptr;        ///< of a receiver, otherwise null
   std::size_t count = 0;
@@ -22,8 +33,11 @@ class MessageRequest : public detail::Completion {
   bool mismatch = false;
   std::size_t other_count = 0;
   ElementType other_type = ElementType::bytes;
-  /// For the region while the envelope is queued: its cell and the resources that it holds.
+  bool blocking = false;  ///< the caller waits for nothing else: the region may briefly poll for the other side
+  /// For the region while the envelope is queued: where it is, and the resources that it holds.
+  enum class Queued : std::uint8_t { no, in_cell, in_slot } queued = Queued::no;  ///< in_slot: of the pair of ranks
   std::size_t cell = 0;
+  std::uint32_t polls = 0;  ///< of a message in the slot
   std::shared_ptr<void> buffer;
 };
 

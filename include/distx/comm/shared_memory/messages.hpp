@@ -7,11 +7,15 @@
 
 namespace distx::detail::shared_memory {
 
+/// The requests of blocking calls, kept between calls to avoid allocations.
+using KeptRequests = std::array<std::shared_ptr<MessageRequest>, 2>;
+
 /// Up to two messages of one call in flight: a send, a receive, or both.
 class Messages {
  public:
-  Messages(SharedRegion& region, const calls::RankOf& self, const ErrorContext& context) noexcept
-      : region_(region), self_(self), context_(context) {}
+  /// @param kept  of a blocking call, otherwise null
+  Messages(SharedRegion& region, const calls::RankOf& self, const ErrorContext& context, KeptRequests* kept) noexcept
+      : region_(region), self_(self), context_(context), kept_(kept) {}
 
   void send(Span<const AnyElement> buffer, int to, int tag, std::uint64_t lengths) {
     auto request = described(buffer, self_.rank, to, tag, lengths);
@@ -53,9 +57,9 @@ class Messages {
   }
 
  private:
-  static std::shared_ptr<MessageRequest> described(Span<const AnyElement> buffer, int from, int to, int tag,
-                                                   std::uint64_t lengths) {
-    auto request = std::make_shared<MessageRequest>();
+  std::shared_ptr<MessageRequest> described(Span<const AnyElement> buffer, int from, int to, int tag,
+                                            std::uint64_t lengths) const {
+    auto request = idle();
     request->count = buffer.size();
     request->bytes = buffer.size_bytes();
     request->type = buffer.type();
@@ -63,7 +67,15 @@ class Messages {
     request->to = to;
     request->tag = tag;
     request->lengths = lengths;
+    request->blocking = kept_ != nullptr;
     return request;
+  }
+  [[nodiscard]] std::shared_ptr<MessageRequest> idle() const {
+    if (kept_ == nullptr) return std::make_shared<MessageRequest>();
+    auto& kept = (*kept_)[count_];
+    if (kept == nullptr || kept.use_count() != 1) return kept = std::make_shared<MessageRequest>();
+    kept->clear();
+    return kept;
   }
   void post(std::shared_ptr<MessageRequest> request) {
     region_.post(request, context_);
@@ -120,6 +132,7 @@ class Messages {
   SharedRegion& region_;
   calls::RankOf self_;
   ErrorContext context_;
+  KeptRequests* kept_;
   std::array<std::shared_ptr<MessageRequest>, 2> requests_;
   std::size_t count_ = 0;
   SharedRegion::LivenessProbe probe_;

@@ -40,12 +40,13 @@ struct CallDescriptor {
 /// line.
 struct alignas(alignment_bytes) CallLine {
   /// The location of the data to send: small data is in the rank's slot, tiny data in this line.
-  enum class Shown : std::uint32_t { elsewhere, in_slot, here };
+  enum class Shown : std::uint8_t { elsewhere, in_slot, here };
 
   std::atomic<std::uint64_t> step{0};     ///< `step_of(call, 0)`, stored last; 0 while the line is written
   std::atomic<std::uint64_t> history{0};  ///< hash of the fingerprints of this call and of all before it
   std::uint32_t inlined_count = 0;        ///< elements, if they are in the slot or here
   Shown shown = Shown::elsewhere;
+  bool has_counts = false;  ///< the rest of the call has counts
   alignas(8) std::byte tiny[40] = {};
 };
 
@@ -102,11 +103,12 @@ static_assert(sizeof(CallLine) == alignment_bytes, "a tiny call reads one line o
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free,
               "ranks that are processes share these");
 
-/// The bytes per rank for small data, for one round of staging, and for messages.
+/// The bytes per rank for small data, for one round of staging, and for messages; and per pair of ranks for a message.
 struct Extent {
   std::size_t inline_bytes = 0;
   std::size_t staging_bytes = 0;
   std::size_t mailbox_bytes = 0;
+  std::size_t pair_bytes = 0;
 };
 
 /// Computes the addresses of the parts of the shared memory.
@@ -126,7 +128,8 @@ class SharedLayout {
     staging_ = inlined_ + ranks_ * 2 * ring() * detail::round_up_to_lines(extent.inline_bytes);
     mailboxes_ = staging_ + ranks_ * 2 * 2 * extent.staging_bytes;
     reach_ = mailboxes_ + ranks_ * extent.mailbox_bytes;
-    bytes_ = reach_ + detail::round_up_to_lines(extent.mailbox_bytes == 0 ? 0 : ranks_ * ranks_ * sizeof(Reach));
+    pairs_ = reach_ + detail::round_up_to_lines(extent.mailbox_bytes == 0 ? 0 : ranks_ * ranks_ * sizeof(Reach));
+    bytes_ = pairs_ + ranks_ * ranks_ * extent.pair_bytes;
   }
 
   [[nodiscard]] static std::size_t bytes_for(int size, const Extent& extent) noexcept {
@@ -197,6 +200,11 @@ class SharedLayout {
     const std::size_t index = static_cast<std::size_t>(from) * ranks_ + static_cast<std::size_t>(to);
     return *std::launder(reinterpret_cast<Reach*>(base_ + reach_ + index * sizeof(Reach)));
   }
+  /// Returns the memory for messages from one rank to another.
+  [[nodiscard]] std::byte* pair(int from, int to) const noexcept {
+    const std::size_t index = static_cast<std::size_t>(from) * ranks_ + static_cast<std::size_t>(to);
+    return base_ + pairs_ + index * extent_.pair_bytes;
+  }
   [[nodiscard]] std::byte* mailbox(int r) const noexcept {
     return base_ + mailboxes_ + static_cast<std::size_t>(r) * extent_.mailbox_bytes;
   }
@@ -220,7 +228,7 @@ class SharedLayout {
   std::size_t ranks_;
   std::size_t ring_;  // a power of two
   std::byte* base_;
-  std::size_t row_bytes_, blocks_, nodes_, published_, rows_, inlined_, staging_, mailboxes_, reach_, bytes_;
+  std::size_t row_bytes_, blocks_, nodes_, published_, rows_, inlined_, staging_, mailboxes_, reach_, pairs_, bytes_;
 };
 
 }  // namespace distx::detail::shared_memory

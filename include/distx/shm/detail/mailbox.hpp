@@ -43,6 +43,37 @@ struct Cell {
   alignas(alignment_bytes) std::byte small[small_bytes];
 };
 
+/// A small message from one rank to another that the receiver takes without a lock, as in a ring of `send_receive`.
+///
+/// The sender stores it if it has no other message to that rank in flight and none is awaited, so it is older than the
+/// sender's cells. The receiver takes it, or, under the mailbox's lock, the sender matches it with a receive that was
+/// posted at the same time.
+struct alignas(alignment_bytes) Slot {
+  enum State : std::uint32_t { free, full, taken, done, mismatch };
+
+  std::atomic<std::uint64_t> word{free};  // the state and the tag
+  ElementType type = ElementType::bytes;
+  ElementType other_type = ElementType::bytes;  // with other_count: of the receiver, if they do not match
+  std::uint32_t bytes = 0;
+  std::uint64_t lengths = 0;
+  std::uint64_t count = 0;
+  std::uint64_t other_count = 0;
+  std::byte data[Cell::small_bytes];  // begins in the line of the state
+
+  [[nodiscard]] static constexpr std::uint64_t full_with(int tag) noexcept {
+    return static_cast<std::uint64_t>(static_cast<std::uint32_t>(tag)) << 32 | full;
+  }
+  [[nodiscard]] State state() const noexcept {
+    return static_cast<State>(word.load(std::memory_order_acquire) & 0xffffffff);
+  }
+  [[nodiscard]] bool holds(int tag) const noexcept { return word.load(std::memory_order_acquire) == full_with(tag); }
+  /// Ends the state `full` of a message with that tag; returns false if the other rank has done so.
+  [[nodiscard]] bool leave(int tag, State next) noexcept {
+    std::uint64_t expected = full_with(tag);
+    return word.compare_exchange_strong(expected, next, std::memory_order_acquire);
+  }
+};
+
 /// The messages to one rank, sent or awaited. Messages with the same sender and tag match in order.
 struct Mailbox {
   static constexpr std::size_t capacity = 256;
@@ -50,6 +81,7 @@ struct Mailbox {
   std::atomic<std::uint32_t> holder{0};  // the rank that holds the lock, plus one
   std::uint32_t in_use = 0;              // cells from this index on have never been used
   std::uint64_t next_order = 0;
+  std::atomic<std::uint32_t> awaited{0};                   // receives in cells; changed under the lock
   alignas(Cell) std::byte cells[capacity * sizeof(Cell)];  // constructed when first used: most never are
 
   /// @pre the cell has been used
@@ -62,15 +94,26 @@ struct Mailbox {
 
   /// Returns the oldest message that matches `mine`, or null. @pre the lock is held
   Cell* counterpart(const shared_memory::MessageRequest& mine) noexcept {
-    const std::uint32_t wanted = mine.sends ? Cell::receive_waits : Cell::send_waits;
-    Cell* oldest = nullptr;
+    return oldest(mine.sends ? Cell::receive_waits : Cell::send_waits, mine.from, mine.tag);
+  }
+  /// Returns the oldest message in that state, or null. @pre the lock is held
+  Cell* oldest(Cell::State wanted, int from, int tag) noexcept {
+    Cell* found = nullptr;
     for (std::uint32_t i = 0; i < in_use; ++i) {
       Cell& other = cell(i);
-      if (other.state.load(std::memory_order_acquire) != wanted || other.from != mine.from || other.tag != mine.tag)
-        continue;
-      if (oldest == nullptr || other.order < oldest->order) oldest = &other;
+      if (other.state.load(std::memory_order_acquire) != wanted || other.from != from || other.tag != tag) continue;
+      if (found == nullptr || other.order < found->order) found = &other;
     }
-    return oldest;
+    return found;
+  }
+  /// Matches a cell. @pre the lock is held
+  void match(Cell& c) noexcept {
+    if (c.state.load(std::memory_order_relaxed) == Cell::receive_waits) awaits(-1);
+    c.state.store(Cell::met, std::memory_order_release);
+  }
+  void awaits(int more) noexcept {
+    awaited.store(awaited.load(std::memory_order_relaxed) + static_cast<std::uint32_t>(more),
+                  std::memory_order_release);
   }
   /// Returns a cell for the first side of a message, or null if all are in use. @pre the lock is held
   Cell* take(const shared_memory::MessageRequest& mine, const CellData& data) noexcept {
@@ -89,6 +132,7 @@ struct Mailbox {
     taken.count = mine.count;
     taken.bytes = mine.bytes;
     taken.data = data;
+    if (!mine.sends) awaits(1);
     taken.state.store(mine.sends ? Cell::send_waits : Cell::receive_waits, std::memory_order_release);
     return &taken;
   }

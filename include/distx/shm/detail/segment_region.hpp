@@ -14,7 +14,8 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     const auto ranks = static_cast<std::size_t>(size);
     return {.inline_bytes = inline_bytes,
             .staging_bytes = std::max(least_staging_bytes, ranks * alignment_bytes),
-            .mailbox_bytes = detail::round_up_to_lines(sizeof(Mailbox))};
+            .mailbox_bytes = detail::round_up_to_lines(sizeof(Mailbox)),
+            .pair_bytes = sizeof(Slot)};
   }
   [[nodiscard]] static shared_memory::RegionToken make(int size, const Timeout&, std::shared_ptr<void>& keep) {
     auto made = std::make_shared<Segment::Made>(make_control(size));
@@ -46,8 +47,10 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     control.construct();
     for (int rank = 0; rank < size; ++rank) {
       new (control.mailbox(rank)) Mailbox;
-      for (int other = 0; other < size; ++other)
+      for (int other = 0; other < size; ++other) {
         new (&control.reach(rank, other)) shared_memory::Reach(Access::unknown);
+        new (control.pair(rank, other)) Slot;
+      }
     }
     return made;
   }
@@ -55,7 +58,8 @@ class SegmentRegion final : public shared_memory::SharedRegion {
   SegmentRegion(std::shared_ptr<Segment> control, int rank, int size, const Timeout& deadline)
       : SharedRegion({control->data(), size, extent_for(size)}, deadline, across_processes),
         segment_(std::move(control)),
-        rank_(rank) {
+        rank_(rank),
+        outgoing_(static_cast<std::size_t>(size)) {
     shared_memory::RankBlock& mine = this->control().rank(rank);
     mine.process = process_;
     mine.process_began = process_began_;
@@ -76,11 +80,13 @@ class SegmentRegion final : public shared_memory::SharedRegion {
   }
 
   void post(const std::shared_ptr<shared_memory::MessageRequest>& mine, const ErrorContext& context) override {
+    if (mine->sends ? fill_slot(*mine) : take_slot(*mine)) return;
     Mailbox& box = mailbox(*mine);
+    Slot& slot = slot_of(*mine);
     std::shared_ptr<MessageBuffer> buffer;
     CellData data = direct_data(*mine);
     Cell* cell = nullptr;
-    bool second = false, needs_buffer = false, is_full = false;
+    bool second = false, taken = false, needs_buffer = false, is_full = false;
     if (in_cells_.size() == in_cells_.capacity()) {
       advance_all();
       in_cells_.reserve(2 * in_cells_.size() + 16);  // reserves before a cell is taken: nothing may throw after it
@@ -89,10 +95,13 @@ class SegmentRegion final : public shared_memory::SharedRegion {
       if (is_full) advance_all();  // frees the cells of completed messages that were not polled
       const MailboxLock lock(*this, box, rank_);
       if (!lock.held()) throw_stopped(lock.dead(), context);
+      pass_on(box, slot, *mine);  // a message in the slot is older than those in cells
+      taken = !mine->sends && slot.holds(mine->tag) && slot.leave(mine->tag, Slot::taken);
+      if (taken) return true;
       cell = box.counterpart(*mine);
       second = cell != nullptr;
       if (second) {
-        cell->state.store(Cell::met, std::memory_order_release);
+        box.match(*cell);
         return true;
       }
       needs_buffer = data.place == CellData::Place::in_buffer && buffer == nullptr;
@@ -107,13 +116,16 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     };
     do {
       wait(mine->sends ? mine->to : mine->from, context, attempt, full);
-      if (!needs_buffer) continue;
+      if (!needs_buffer || taken) continue;
       buffer = buffers_.take(mine->bytes);
       data.buffer = buffer->name;
-    } while (cell == nullptr);
+    } while (cell == nullptr && !taken);
+    if (taken) return receive_slot(*mine, slot);
     if (second) return meet(*mine, *cell, context);
+    mine->queued = Queued::in_cell;
     mine->cell = box.index_of(*cell);
     mine->buffer = buffer;
+    if (mine->sends) ++outgoing_[static_cast<std::size_t>(mine->to)];
     in_cells_.push_back(mine);
     if (!mine->sends || data.is_direct()) return;
     copy(buffer == nullptr ? cell->small : buffer->segment->data(), mine->source, mine->bytes);
@@ -122,8 +134,17 @@ class SegmentRegion final : public shared_memory::SharedRegion {
 
   [[nodiscard]] bool advance(shared_memory::MessageRequest& mine) noexcept override {
     if (mine.done()) return true;
-    Cell& cell = mailbox(mine).cell(mine.cell);
-    const auto outcome = cell.outcome.load(std::memory_order_acquire);
+    Slot& slot = slot_of(mine);
+    if (mine.queued == Queued::no) return false;
+    if (mine.queued == Queued::in_slot) return advance_slot(mine, slot);
+    Mailbox& box = mailbox(mine);
+    Cell& cell = box.cell(mine.cell);
+    auto outcome = cell.outcome.load(std::memory_order_acquire);
+    if (outcome == Cell::open && !mine.sends && slot.holds(mine.tag)) {
+      const MailboxLock lock(*this, box, rank_);
+      if (lock.held()) pass_on(box, slot, mine);
+      outcome = cell.outcome.load(std::memory_order_acquire);
+    }
     if (outcome == Cell::open) return false;
     std::exception_ptr error;
     if (outcome == Cell::failed) {
@@ -143,10 +164,17 @@ class SegmentRegion final : public shared_memory::SharedRegion {
 
   bool withdraw(shared_memory::MessageRequest& mine) noexcept override {
     if (mine.done()) return false;
+    if (mine.queued == Queued::in_slot) {
+      if (!slot_of(mine).leave(mine.tag, Slot::free)) return false;
+      mine.queued = Queued::no;
+      --outgoing_[static_cast<std::size_t>(mine.to)];
+      return true;
+    }
     Mailbox& box = mailbox(mine);
     Cell& cell = box.cell(mine.cell);
     const MailboxLock lock(*this, box, rank_);
     if (lock.held() && cell.state.load(std::memory_order_acquire) == Cell::met) return false;
+    if (!mine.sends) box.awaits(-1);
     give_back(mine, cell);
     return true;
   }
@@ -160,6 +188,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
   /// Messages from this size on are copied directly between processes that may access each other.
   static constexpr std::size_t least_direct_bytes = std::size_t{32} << 10;
   using Access = shared_memory::Access;
+  using Queued = shared_memory::MessageRequest::Queued;
 
   Mailbox& mailbox(const shared_memory::MessageRequest& e) const noexcept {
     return *std::launder(reinterpret_cast<Mailbox*>(control().mailbox(e.to)));
@@ -167,15 +196,111 @@ class SegmentRegion final : public shared_memory::SharedRegion {
   static void copy(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
     if (bytes != 0) std::memmove(to, from, bytes);
   }
-  static void give_back(shared_memory::MessageRequest& mine, Cell& cell) noexcept {
+  void give_back(shared_memory::MessageRequest& mine, Cell& cell) noexcept {
+    if (mine.sends) --outgoing_[static_cast<std::size_t>(mine.to)];
     mine.buffer = nullptr;
+    mine.queued = Queued::no;
     cell.state.store(Cell::free, std::memory_order_release);
   }
+
+  /// @name Messages in the slot of a pair of ranks
+  /// @{
+  Slot& slot_of(const shared_memory::MessageRequest& e) const noexcept {
+    return *std::launder(reinterpret_cast<Slot*>(control().pair(e.from, e.to)));
+  }
+  static bool fits(const Slot& slot, std::uint64_t bytes, ElementType type, std::uint64_t lengths) noexcept {
+    return slot.bytes == bytes && slot.type == type && slot.lengths == lengths;
+  }
+  /// Stores a message; returns false if it must be matched in order with others.
+  [[nodiscard]] bool fill_slot(shared_memory::MessageRequest& mine) noexcept {
+    std::uint32_t& outgoing = outgoing_[static_cast<std::size_t>(mine.to)];
+    if (mine.bytes > Cell::small_bytes || mine.to == mine.from || outgoing != 0) return false;
+    if (mailbox(mine).awaited.load(std::memory_order_acquire) != 0) return false;
+    Slot& slot = slot_of(mine);
+    slot.type = mine.type;
+    slot.bytes = static_cast<std::uint32_t>(mine.bytes);
+    slot.lengths = mine.lengths;
+    slot.count = mine.count;
+    copy(slot.data, mine.source, mine.bytes);
+    ++outgoing;
+    mine.queued = Queued::in_slot;
+    slot.word.store(Slot::full_with(mine.tag), std::memory_order_release);
+    return true;
+  }
+  /// Receives the message in the slot, if this rank awaits no older one.
+  [[nodiscard]] bool take_slot(shared_memory::MessageRequest& mine) noexcept {
+    if (mine.bytes > Cell::small_bytes || mailbox(mine).awaited.load(std::memory_order_acquire) != 0) return false;
+    Slot& slot = slot_of(mine);
+    const int polls = mine.blocking ? detail::backoff.spins() : 0;
+    for (int poll = 0; poll < polls && slot.state() != Slot::full;) ++poll;
+    if (!slot.holds(mine.tag)) return false;
+    for (std::size_t offset = alignment_bytes; offset < mine.bytes; offset += alignment_bytes)
+      __builtin_prefetch(slot.data + offset - 1);
+    if (!slot.leave(mine.tag, Slot::taken)) return false;
+    receive_slot(mine, slot);
+    return true;
+  }
+  /// @pre this rank has taken the message
+  void receive_slot(shared_memory::MessageRequest& mine, Slot& slot) noexcept {
+    mine.mismatch = !fits(slot, mine.bytes, mine.type, mine.lengths);
+    if (mine.mismatch) {
+      mine.other_count = slot.count;
+      mine.other_type = slot.type;
+      slot.other_count = mine.count;
+      slot.other_type = mine.type;
+    } else {
+      copy(mine.target, slot.data, mine.bytes);
+    }
+    slot.word.store(mine.mismatch ? Slot::mismatch : Slot::done, std::memory_order_seq_cst);
+    ring_for_message(mine.from);
+    mine.finish();
+  }
+  /// Moves the message in the slot to the cell of the oldest receive that awaits it, if there is one: the two were
+  /// posted at the same time. Called by either rank. @pre the lock is held
+  void pass_on(Mailbox& box, Slot& slot, const shared_memory::MessageRequest& pair) noexcept {
+    if (slot.state() != Slot::full) return;
+    const int tag = static_cast<int>(slot.word.load(std::memory_order_acquire) >> 32);
+    Cell* const cell = box.oldest(Cell::receive_waits, pair.from, tag);
+    if (cell == nullptr || !slot.leave(tag, Slot::taken)) return;
+    box.match(*cell);
+    const bool fit = fits(slot, cell->bytes, cell->type, cell->lengths);
+    if (fit) {
+      copy(cell->small, slot.data, slot.bytes);
+    } else {
+      cell->other_count = slot.count;
+      cell->other_type = slot.type;
+      slot.other_count = cell->count;
+      slot.other_type = cell->type;
+    }
+    cell->outcome.store(fit ? Cell::done : Cell::mismatch, std::memory_order_seq_cst);
+    slot.word.store(fit ? Slot::done : Slot::mismatch, std::memory_order_seq_cst);
+    ring_for_message(pair.from);
+    ring_for_message(pair.to);
+  }
+  [[nodiscard]] bool advance_slot(shared_memory::MessageRequest& mine, Slot& slot) noexcept {
+    // A receive that was posted at the same time waits in a cell; its rank may be doing something else.
+    Mailbox& box = mailbox(mine);
+    if (slot.state() == Slot::full && mine.polls++ % 16 == 0 && box.awaited.load(std::memory_order_acquire) != 0) {
+      const MailboxLock lock(*this, box, rank_);
+      if (lock.held()) pass_on(box, slot, mine);
+    }
+    const Slot::State state = slot.state();
+    if (state != Slot::done && state != Slot::mismatch) return false;
+    mine.mismatch = state == Slot::mismatch;
+    mine.other_count = slot.other_count;
+    mine.other_type = slot.other_type;
+    slot.word.store(Slot::free, std::memory_order_relaxed);
+    mine.queued = Queued::no;
+    --outgoing_[static_cast<std::size_t>(mine.to)];
+    mine.finish();
+    return true;
+  }
+  /// @}
 
   void advance_all() noexcept {
     std::erase_if(in_cells_, [this](const std::weak_ptr<shared_memory::MessageRequest>& weak) {
       const auto envelope = weak.lock();
-      return envelope == nullptr || advance(*envelope);
+      return envelope == nullptr || envelope->queued == Queued::no || advance(*envelope);
     });
   }
 
@@ -291,6 +416,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
   int rank_;
   std::int64_t process_ = ::getpid();
   std::uint64_t process_began_ = process_state(process_).began;
+  std::vector<std::uint32_t> outgoing_;  // messages in flight, by their receivers
   MessageBufferCache buffers_;
   std::vector<std::weak_ptr<shared_memory::MessageRequest>> in_cells_;  // messages of this rank
 };
