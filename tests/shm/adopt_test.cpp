@@ -261,7 +261,7 @@ TEST_CASE("if one rank cannot map the shared pages, every rank's memory is as be
       rlimit before{};
       ::getrlimit(RLIMIT_AS, &before);
       if (comm.rank() == unlucky) {
-        // Room for the segment of three parts, and not for the second mapping of its own part.
+        // Enough for the segment of three parts, and not for the second mapping of one part.
         const rlim_t room = (test::memory_kib("VmSize") << 10) + 3 * memory.size_bytes() + (2 << 20);
         const rlimit limit{room, before.rlim_max};
         ::setrlimit(RLIMIT_AS, &limit);

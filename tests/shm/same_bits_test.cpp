@@ -16,19 +16,20 @@ using distx::Span;
 
 enum class Where { user, communicator, adopted, mixed, mixed_sends, mixed_receives };
 constexpr std::pair<Where, const char*> all_places[] = {
-    {Where::user, "the user's memory"},         {Where::communicator, "communicator memory"},
-    {Where::adopted, "adopted memory"},         {Where::mixed, "memory of all kinds"},
-    {Where::mixed_sends, "sends of all kinds"}, {Where::mixed_receives, "receives of all kinds"}};
+    {Where::user, "the user's memory"},          {Where::communicator, "communicator memory"},
+    {Where::adopted, "adopted memory"},          {Where::mixed, "memory of all kinds"},
+    {Where::mixed_sends, "sends of both kinds"}, {Where::mixed_receives, "receives of both kinds"}};
 
 /// Returns n elements for each rank, some of them in communicator memory or adopted.
 template <class T>
 struct Memory {
   Memory(distx::ShmCommunicator& comm, std::size_t n, Where where, bool sends)
-      : shared(comm.allocate<T>(n + 3)), own(n + 3), pages(n + 3), adopted(comm.adopt(pages.span())) {
+      : shared(comm.allocate<T>(n + 3)), own(n + 3), pages(n + 3) {
+    if (where == Where::adopted || where == Where::mixed) adopted = comm.adopt(pages.span());
     const bool odd = comm.rank() % 2 == 1;
     const bool use_shared = where == Where::communicator || (where == Where::mixed && odd == sends) ||
                             (where == (sends ? Where::mixed_sends : Where::mixed_receives) && odd);
-    const bool use_adopted = where == Where::adopted || (where >= Where::mixed && comm.rank() % 4 >= 2);
+    const bool use_adopted = where == Where::adopted || (where == Where::mixed && comm.rank() % 4 >= 2);
     // Not always at the beginning of the allocation.
     span = use_adopted  ? adopted.span().subspan(n % 4, n)
            : use_shared ? shared.span().subspan(n % 4, n)

@@ -80,7 +80,7 @@ struct ByteRange {
   std::size_t bytes = 0;
 };
 
-/// What a backend's `adopt` returns, on every rank alike.
+/// The result of a backend's `adopt`, on every rank alike.
 template <MemorySpace Space>
 struct Adoption {
   CommunicatorMemory<std::byte, Space> memory{};

@@ -126,7 +126,7 @@ class BasicCommunicator {
   /// All or nothing: if one rank refuses, every rank throws, its memory is as before, and the communicator remains
   /// usable.
   /// @throws InvalidArgument if the memory is not whole private pages, or is locked, mapped from a file, already
-  /// shared, or adopted; MismatchError if sizes differ; MemoryError if there is no memory for the shared pages
+  /// shared, or adopted; MismatchError if sizes differ; MemoryError if the system lacks memory for the shared pages
   template <SpanArgument A>
     requires std::same_as<space, Host>
   [[nodiscard]] auto adopt(A&& memory, std::source_location location = std::source_location::current()) {

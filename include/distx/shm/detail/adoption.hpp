@@ -40,13 +40,13 @@ inline std::string objection_to(std::uintptr_t begin, std::uintptr_t end) {
 
 /// Makes whole pages of the caller a rank's part of a segment, with their contents; undoes that unless `owner` is
 /// called.
-class Adoption final : public Allocation {
+class SegmentAdoption final : public Allocation {
  public:
-  Adoption(std::shared_ptr<SegmentRegion> region, const calls::RankOf& self, Span<std::byte> memory)
+  SegmentAdoption(std::shared_ptr<SegmentRegion> region, const calls::RankOf& self, Span<std::byte> memory)
       : Allocation(std::move(region), self, "adopt", 0), memory_(memory) {}
-  Adoption(const Adoption&) = delete;
-  Adoption& operator=(const Adoption&) = delete;
-  ~Adoption() override {
+  SegmentAdoption(const SegmentAdoption&) = delete;
+  SegmentAdoption& operator=(const SegmentAdoption&) = delete;
+  ~SegmentAdoption() override {
     if (replaced_) static_cast<void>(make_private(memory_.data(), memory_.size()));
   }
 
@@ -93,7 +93,7 @@ class Adoption final : public Allocation {
 
 inline std::unique_ptr<shared_memory::RegionAllocation> SegmentRegion::new_adoption(const calls::RankOf& self,
                                                                                     Span<std::byte> memory) {
-  return std::make_unique<Adoption>(std::static_pointer_cast<SegmentRegion>(shared_from_this()), self, memory);
+  return std::make_unique<SegmentAdoption>(std::static_pointer_cast<SegmentRegion>(shared_from_this()), self, memory);
 }
 
 }  // namespace distx::detail::shm
