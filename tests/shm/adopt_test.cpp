@@ -315,7 +315,7 @@ struct StoppingSum {
 
 TEST_CASE("a rank that continues after the others have given up does not write to their adopted memory") {
   const auto ended = test::forked(2, [](test::ForkedConnector& connector, test::Board& board) {
-    Comm comm(connector, 2s);
+    Comm comm(connector, 5s);
     const Pages<float> pages(300 * 1024);
     const auto memory = pages.span();
     fill(memory, comm.rank());
