@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 
 #include "comm/outcomes.hpp"
 #include "distx/comm/decorators/metered.hpp"
@@ -153,6 +154,9 @@ class Mapping {
   distx::detail::shm::unique_mapping mapping_;
 };
 
+/// Locks a page; a system call, because the address sanitizer makes mlock do nothing.
+long lock(const Mapping& mapping) { return ::syscall(SYS_mlock, mapping.data(), std::size_t{4096}); }
+
 /// Checks that every rank throws the error if rank 1 of 3 adopts `odd(comm)`, that no memory changes, and that the
 /// communicator remains usable.
 template <class Odd>
@@ -189,7 +193,7 @@ TEST_CASE("memory that cannot be shared is refused on every rank, with the reaso
   const Mapping file(4096, MAP_PRIVATE, program.native_handle());
   check_refused(type, "its pages belong to a file, /", [&](Memory) { return file.span(); });
   const Mapping locked(4096);
-  REQUIRE(::mlock(locked.data(), 4096) == 0);
+  REQUIRE(lock(locked) == 0);
   check_refused(type, "its pages are locked", [&](Memory) { return locked.span(); });
   const Mapping constant(4096);
   REQUIRE(::mprotect(constant.data(), 4096, PROT_READ) == 0);
@@ -359,11 +363,36 @@ TEST_CASE("memory that is adopted a thousand times leaves files, mappings and me
     distx::barrier(comm);
     if (test::open_files() != files) return 1;
     if (test::mappings() > mappings + 8) return 2;  // the segments of the latest rounds, until both ranks released them
-    if (test::memory_kib("VmRSS") > memory + 2048) return 3;
+    if (test::memory_kib("VmRSS") > memory + 65536)
+      return 3;  // a sanitizer keeps freed memory; a thousand copies have 250 MiB
     return 0;
   });
   CHECK(ended == std::vector<int>{0, 0});
   CHECK(test::shared_names() == named);
+}
+
+// The system puts a page on the NUMA node of the process that touches it first.
+TEST_CASE("each rank touches the pages of its part first: no other rank has touched them before it writes") {
+  const auto ended = test::forked(2, [](test::ForkedConnector& connector, test::Board&) {
+    Comm comm(connector, 60s);
+    constexpr std::size_t bytes = 16 << 20;
+    const auto rank = static_cast<std::size_t>(comm.rank());
+    const Pages<float> pages(bytes / sizeof(float));
+    std::vector<std::shared_ptr<void>> kept;  // freed memory is unmapped later
+    const auto touches_own = [&](const auto& make) {
+      const auto before = test::memory_kib("RssShmem");
+      kept.push_back(std::make_shared<decltype(make())>(make()));
+      distx::barrier(comm);
+      const auto touched = test::memory_kib("RssShmem") - before;  // pages of segments that this process has touched
+      distx::barrier(comm);
+      return touched >= bytes / 1024 && touched < bytes / 1024 + 1024;
+    };
+    if (!touches_own([&] { return comm.allocate<std::byte>(bytes); })) return 1;
+    if (!touches_own([&] { return comm.adopt(pages.span()); })) return 2;
+    if (!touches_own([&] { return comm.allocate_common(2 * bytes, {{rank * bytes, bytes}}); })) return 3;
+    return 0;
+  });
+  CHECK(ended == std::vector<int>{0, 0});
 }
 
 TEST_CASE("memory may be released in any order, after the communicator, and by one rank before the others") {
@@ -433,7 +462,7 @@ TEST_CASE(
     const Pages<float> pages(8192);
     fill(pages.span(), comm.rank());
     const Mapping locked(8192 * sizeof(float));
-    if (comm.rank() == 1) ::mlock(locked.data(), 4096);
+    if (comm.rank() == 1) lock(locked);
     const auto outcome = refused(levels, comm.rank() == 1 ? locked.span() : pages.span());
     CHECK(outcome.type == "InvalidArgument");
     CHECK_MESSAGE(outcome.says("its pages are locked"), outcome.words);
