@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Times every collective on every backend and on its peers, and checks every buffer that was timed.
 #include <algorithm>
+#include <cstdlib>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -42,7 +44,8 @@ class Bench {
  public:
   explicit Bench(const Options& options, int rank) : options_(options), rank_(rank) {
     const std::size_t stretch = timing::most_calls_in_a_batch * 64;  // the calls of one batch lie side by side
-    elements_ = std::max<std::size_t>({options.most, timing::batch_bytes, stretch}) / sizeof(float);
+    const std::size_t bytes = std::max<std::size_t>({options.most, timing::batch_bytes, stretch});
+    elements_ = (bytes + page_bytes - 1) / page_bytes * page_bytes / sizeof(float);
     first_ = distx::Buffer<float>(elements_);
     second_ = distx::Buffer<float>(elements_);
   }
@@ -61,6 +64,10 @@ class Bench {
       kept_.push_back(std::move(second));
       add(std::make_unique<timing::DistxSubject<C>>(backend, memory, comm.share()));
     }
+    if (contains(options_.memories, "adopted")) {
+      const auto first = adopted(comm), second = adopted(comm);
+      add(std::make_unique<timing::DistxSubject<C>>(backend, Memory{"adopted", first, second}, comm.share()));
+    }
     if (contains(options_.memories, "user"))
       add(std::make_unique<timing::DistxSubject<C>>(backend, user(), std::move(comm)));
   }
@@ -74,10 +81,26 @@ class Bench {
   [[nodiscard]] const timing::Subjects& subjects() const { return subjects_; }
 
  private:
+  static constexpr std::size_t page_bytes = 4096;
+  struct Free {
+    void operator()(float* memory) const noexcept { std::free(memory); }
+  };
+
+  /// Returns memory of the heap that the communicator has adopted.
+  template <class C>
+  float* adopted(C& comm) {
+    auto* const memory = static_cast<float*>(std::aligned_alloc(page_bytes, elements_ * sizeof(float)));
+    if (memory == nullptr) throw std::bad_alloc();
+    pages_.emplace_back(memory);
+    kept_.push_back(comm.adopt(distx::Span<float>(memory, elements_)));
+    return memory;
+  }
+
   const Options& options_;
   int rank_;
   std::size_t elements_ = 0;
   distx::Buffer<float> first_, second_;
+  std::vector<std::unique_ptr<float[], Free>> pages_;
   std::vector<distx::CommunicatorMemory<float>> kept_;
   timing::Subjects subjects_;
 };
@@ -184,9 +207,11 @@ int main(int argc, char** argv) {
   app.add_option("--peers", options.peers, "all, none, or some of them: what to time beside the backends")
       ->delimiter(',')
       ->check(CLI::IsMember({"all", "none", "mpi", "openmpi-ring", "boost_mpi", "gloo", "memcpy", "limit"}));
-  app.add_option("--memory", options.memories, "The backends' memory: communicator,user")
+  app.add_option(
+         "--memory", options.memories,
+         "The backends' memory: communicator,user, or adopted for memory of the heap that the communicator adopts")
       ->delimiter(',')
-      ->check(CLI::IsMember({"communicator", "user"}));
+      ->check(CLI::IsMember({"communicator", "adopted", "user"}));
   app.add_flag("--in-place,!--out-of-place", options.in_place,
                "Receive where the message lies, as training does (the default), or elsewhere");
   app.add_option("--min", options.least, "Bytes to begin with")->transform(CLI::AsSizeValue(false));

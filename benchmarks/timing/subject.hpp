@@ -9,7 +9,7 @@ namespace timing {
 
 /// Two pieces of memory of this rank, side by side with those of the other ranks; borrowed.
 struct Memory {
-  std::string name;  ///< `communicator` or `user`
+  std::string name;  ///< `communicator`, `adopted` or `user`
   float* first = nullptr;
   float* second = nullptr;
 };

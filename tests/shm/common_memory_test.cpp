@@ -2,8 +2,6 @@
 // Memory that all ranks read in place, and weights in it.
 #include <doctest/doctest.h>
 
-#include <sstream>
-
 #include "parallel/stages.hpp"
 #include "shm/forked.hpp"
 #include "shm/system.hpp"
@@ -14,20 +12,6 @@ using namespace distx::literals;
 namespace {
 
 using Comm = distx::ShmCommunicator;
-
-/// Returns the permissions of an address in /proc/self/maps, such as "r--s".
-std::string permissions(const void* address) {
-  std::ifstream maps("/proc/self/maps");
-  for (std::string line; std::getline(maps, line);) {
-    std::istringstream fields(line);
-    std::uintptr_t begin = 0, end = 0;
-    char dash = 0;
-    std::string permitted;
-    fields >> std::hex >> begin >> dash >> end >> permitted;
-    if (const auto at = reinterpret_cast<std::uintptr_t>(address); begin <= at && at < end) return permitted;
-  }
-  return "unmapped";
-}
 
 /// Returns this rank's part of memory of `ints` ints per rank.
 distx::detail::ByteRange part_of(int rank, std::size_t ints) {
@@ -56,11 +40,11 @@ TEST_CASE("every rank reads in place what each rank writes to its part, and cann
             if (values[i] != round * static_cast<int>(i)) return 3;
           distx::barrier(comm);
         }
-        if (permissions(values + begin) != "rw-s") return 4;
+        if (test::permissions(values + begin) != "rw-s") return 4;
         if (ints == 65536)
           for (int other = 0; other < ranks; ++other)
             if (other != comm.rank() &&
-                permissions(values + ints * static_cast<std::size_t>(other) + ints / 2) != "r--s")
+                test::permissions(values + ints * static_cast<std::size_t>(other) + ints / 2) != "r--s")
               return 5;
         return 0;
       });

@@ -7,32 +7,38 @@
 #include "conformance/findings.hpp"
 #include "distx/distx.hpp"
 #include "distx/shm.hpp"
+#include "shm/pages.hpp"
 
 namespace {
 
 using distx::CommunicatorMemory;
 using distx::Span;
 
-enum class Where { user, communicator, mixed, mixed_sends, mixed_receives };
-constexpr std::pair<Where, const char*> all_places[] = {{Where::user, "the user's memory"},
-                                                        {Where::communicator, "communicator memory"},
-                                                        {Where::mixed, "memory of both kinds"},
-                                                        {Where::mixed_sends, "sends of both kinds"},
-                                                        {Where::mixed_receives, "receives of both kinds"}};
+enum class Where { user, communicator, adopted, mixed, mixed_sends, mixed_receives };
+constexpr std::pair<Where, const char*> all_places[] = {
+    {Where::user, "the user's memory"},          {Where::communicator, "communicator memory"},
+    {Where::adopted, "adopted memory"},          {Where::mixed, "memory of all kinds"},
+    {Where::mixed_sends, "sends of both kinds"}, {Where::mixed_receives, "receives of both kinds"}};
 
-/// Returns n elements for each rank, some of them in communicator memory.
+/// Returns n elements for each rank, some of them in communicator memory or adopted.
 template <class T>
 struct Memory {
   Memory(distx::ShmCommunicator& comm, std::size_t n, Where where, bool sends)
-      : shared(comm.allocate<T>(n + 3)), own(n + 3) {
+      : shared(comm.allocate<T>(n + 3)), own(n + 3), pages(n + 3) {
+    if (where == Where::adopted || where == Where::mixed) adopted = comm.adopt(pages.span());
     const bool odd = comm.rank() % 2 == 1;
     const bool use_shared = where == Where::communicator || (where == Where::mixed && odd == sends) ||
                             (where == (sends ? Where::mixed_sends : Where::mixed_receives) && odd);
+    const bool use_adopted = where == Where::adopted || (where == Where::mixed && comm.rank() % 4 >= 2);
     // Not always at the beginning of the allocation.
-    span = use_shared ? shared.span().subspan(n % 4, n) : Span<T>(own).subspan(n % 3, n);
+    span = use_adopted  ? adopted.span().subspan(n % 4, n)
+           : use_shared ? shared.span().subspan(n % 4, n)
+                        : Span<T>(own).subspan(n % 3, n);
   }
   CommunicatorMemory<T> shared;
   std::vector<T> own;
+  test::Pages<T> pages;
+  CommunicatorMemory<T> adopted;
   Span<T> span;
 };
 

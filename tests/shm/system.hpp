@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 #include <set>
+#include <sstream>
 #include <string>
 
 namespace test {
@@ -36,6 +37,20 @@ inline std::size_t mappings() {
   std::size_t lines = 0;
   for (std::string line; std::getline(maps, line);) ++lines;
   return lines;
+}
+
+/// Returns the permissions of an address in /proc/self/maps, such as "r--s".
+inline std::string permissions(const void* address) {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    std::istringstream fields(line);
+    std::uintptr_t begin = 0, end = 0;
+    char dash = 0;
+    std::string permitted;
+    fields >> std::hex >> begin >> dash >> end >> permitted;
+    if (const auto at = reinterpret_cast<std::uintptr_t>(address); begin <= at && at < end) return permitted;
+  }
+  return "unmapped";
 }
 
 /// Returns whether this process shares memory and none of it has a name in /dev/shm that could be left there.

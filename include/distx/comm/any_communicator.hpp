@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "distx/comm/communicator.hpp"
+#include "distx/comm/detail/arguments.hpp"
 #include "distx/comm/runtime/pending.hpp"
 #include "distx/core/error.hpp"
 #include "distx/memory/detail/host_copies.hpp"
@@ -54,6 +55,8 @@ class VirtualCommunicator {
   [[nodiscard]] virtual std::shared_ptr<VirtualCommunicator> split(int color, int key, const std::source_location&) = 0;
   [[nodiscard]] virtual CommunicatorMemory<std::byte, Space> allocate(std::size_t count, std::size_t element_bytes,
                                                                       const std::source_location&) = 0;
+  [[nodiscard]] virtual CommunicatorMemory<std::byte, Space> adopt(Span<std::byte, Space> memory,
+                                                                   const std::source_location&) = 0;
   [[nodiscard]] virtual std::optional<CommonMemory<Space>> allocate_common(std::size_t bytes,
                                                                            const std::vector<ByteRange>& own,
                                                                            const std::source_location&) = 0;
@@ -167,6 +170,13 @@ class CommunicatorModel final : public VirtualCommunicator<typename C::space> {
     else
       return comm_.template allocate<std::byte>(count * element_bytes);
   }
+  CommunicatorMemory<std::byte, Space> adopt(Span<std::byte, Space> memory,
+                                             const std::source_location& where) override {
+    if constexpr (requires(C& c) { c.adopt(memory, where); })
+      return comm_.adopt(memory, where);
+    else
+      throw_cannot_adopt(comm_, where);
+  }
   std::optional<CommonMemory<Space>> allocate_common(std::size_t bytes, const std::vector<ByteRange>& own,
                                                      const std::source_location& where) override {
     if constexpr (requires(C& c) { c.allocate_common(bytes, own, where); })
@@ -271,6 +281,14 @@ class AnyCommunicator {
   [[nodiscard]] CommunicatorMemory<T, Space> allocate(std::size_t size,
                                                       std::source_location location = std::source_location::current()) {
     return CommunicatorMemory<T, Space>::from_bytes(self_->allocate(size, sizeof(T), location), size);
+  }
+  /// Makes the caller's memory communicator memory, in place, until the returned handle is destroyed. Collective; the
+  /// contract is that of the communicator inside.
+  /// @throws InvalidArgument if the communicator inside cannot adopt memory
+  template <SpanArgument A>
+    requires std::same_as<space, Host>
+  [[nodiscard]] auto adopt(A&& memory, std::source_location location = std::source_location::current()) {
+    return detail::typed_adoption<A>(memory, [&](Span<std::byte> bytes) { return self_->adopt(bytes, location); });
   }
   /// Allocates memory that all ranks access in place; nothing if they do not share memory. Collective.
   [[nodiscard]] std::optional<detail::CommonMemory<Space>> allocate_common(

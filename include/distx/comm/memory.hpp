@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <exception>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -9,11 +10,12 @@
 
 namespace distx {
 
-/// Memory that one communicator transfers fastest, returned by its `allocate<T>(n)` and zeroed. Move-only.
+/// Memory that one communicator transfers fastest: returned by its `allocate<T>(n)`, zeroed, or by its
+/// `adopt(memory)`, for memory of the caller. Move-only.
 ///
-/// Owns the elements and the part of the communicator's state that they need, so it may outlive the communicator. The
-/// destructor is local; on GPUs it waits for the work enqueued there. On GPUs, if one rank passes such memory to a
-/// call, all ranks must.
+/// Owns the elements, unless they are adopted, and the part of the communicator's state that they need, so it may
+/// outlive the communicator. The destructor is local; on GPUs it waits for the work enqueued there. On GPUs, if one
+/// rank passes such memory to a call, all ranks must.
 template <class T, MemorySpace Space = Host>
 class CommunicatorMemory {
  public:
@@ -76,6 +78,14 @@ namespace detail {
 struct ByteRange {
   std::size_t offset = 0;
   std::size_t bytes = 0;
+};
+
+/// The result of a backend's `adopt`, on every rank alike.
+template <MemorySpace Space>
+struct Adoption {
+  CommunicatorMemory<std::byte, Space> memory{};
+  /// If it is set, a rank has refused: every rank's memory is as before, and the communicator remains usable.
+  std::exception_ptr refusal{};
 };
 
 /// Memory that every rank of a communicator reads in place, made by `allocate_common`, zeroed.

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "distx/comm/communicator.hpp"
+#include "distx/comm/detail/arguments.hpp"
 
 namespace distx::detail {
 
@@ -27,6 +28,11 @@ class Decorator {
   template <class T>
   [[nodiscard]] CommunicatorMemory<T, space> allocate(std::size_t size) {
     return inner_.template allocate<T>(size);
+  }
+  template <SpanArgument A>
+    requires requires(C& inner, A&& memory, std::source_location where) { inner.adopt(memory, where); }
+  [[nodiscard]] auto adopt(A&& memory, std::source_location location = std::source_location::current()) {
+    return inner_.adopt(std::forward<A>(memory), location);
   }
   [[nodiscard]] std::optional<CommonMemory<space>> allocate_common(
       std::size_t bytes, const std::vector<ByteRange>& own,

@@ -292,6 +292,24 @@ template <class C, class Call>
   }
 }
 
+/// Returns the caller's memory as typed communicator memory, if `adopt(bytes)` returns it as bytes.
+template <class A, class Adopt>
+auto typed_adoption(A& memory, Adopt&& adopt) {
+  static_assert(Outlives<A>,
+                "distx: adopt borrows the memory until the returned handle is destroyed, and this is a temporary: give "
+                "it a name that lives until then");
+  const auto elements = as_span(memory);
+  using T = typename decltype(elements)::element_type;
+  static_assert(!std::is_const_v<T>, "distx: adopt: other ranks write to communicator memory, and this is const");
+  return CommunicatorMemory<T, Host>::from_bytes(
+      adopt(Span<std::byte>(reinterpret_cast<std::byte*>(elements.data()), elements.size_bytes())), elements.size());
+}
+template <class C>
+[[noreturn]] void throw_cannot_adopt(const C& comm, const std::source_location& location) {
+  throw InvalidArgument("this communicator cannot adopt memory; use memory of its allocate",
+                        {"adopt", comm.backend(), comm.rank(), comm.size(), location});
+}
+
 }  // namespace detail
 
 /// Satisfied by the elements of a collective: a Span, communicator memory, a contiguous host range, or one element; and

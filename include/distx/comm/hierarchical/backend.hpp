@@ -7,6 +7,7 @@
 #include "distx/comm/hierarchical/levels.hpp"
 #include "distx/comm/runtime/basic_communicator_calls.hpp"
 #include "distx/comm/runtime/operation_pool.hpp"
+#include "distx/comm/runtime/refusal.hpp"
 
 namespace distx::detail {
 
@@ -139,6 +140,29 @@ class HierarchicalBackend {
       return hosts_.largest() > 1 ? blocking_.inner.template allocate<std::byte>(bytes)
                                   : blocking_.outer.template allocate<std::byte>(bytes);
     });
+  }
+  [[nodiscard]] Adoption<Host> adopt(Span<std::byte> memory, const std::source_location& location)
+    requires requires(Inner& inner, Outer& outer) {
+      inner.adopt(memory);
+      outer.adopt(memory);
+    }
+  {
+    const ErrorContext context{"adopt", self_.backend, self_.rank, self_.size, location};
+    const auto all = all_gathered(*this, memory.size(), location);
+    Adoption<Host> adoption;
+    // The communicator of one host may refuse while that of another does not.
+    adoption.refusal = refusal_of_any(*this, context, [&] {
+      for (std::size_t rank = 0; rank < all.size(); ++rank)
+        if (all[rank] != memory.size())
+          throw MismatchError("rank " + std::to_string(rank) + " adopts " + std::to_string(all[rank]) +
+                                  " bytes, this rank " + std::to_string(memory.size()),
+                              context);
+      as_global(hosts_.largest() > 1, context, [&] {
+        adoption.memory = hosts_.largest() > 1 ? blocking_.inner.adopt(memory) : blocking_.outer.adopt(memory);
+      });
+    });
+    if (adoption.refusal != nullptr) adoption.memory = {};
+    return adoption;
   }
 
  private:

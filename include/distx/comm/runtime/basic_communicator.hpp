@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "distx/comm/communicator.hpp"
+#include "distx/comm/detail/arguments.hpp"
 #include "distx/comm/runtime/pending.hpp"
 
 namespace distx::detail {
@@ -59,6 +60,7 @@ concept ErasedCall = ErasableCall<Call> && std::same_as<Call, erased_t<Call>>;
 /// - `std::shared_ptr<CommunicatorState<Backend>> split(int color, int key, const std::source_location&)`;
 /// - optionally `CommunicatorMemory<std::byte, space> allocate(std::size_t count, std::size_t element_bytes, const
 ///   std::source_location&)`; without it, `allocate` returns ordinary memory;
+/// - optionally `Adoption<space> adopt(Span<std::byte, space>, const std::source_location&)`, if it has `allocate`;
 /// - optionally `CommonMemory<space> allocate_common(std::size_t bytes, const std::vector<ByteRange>& own, const
 ///   std::source_location&)`, if all ranks can access one memory;
 /// - optionally `static constexpr bool passes_operands = true`, if a reduce-scatter calls its `consumer`.
@@ -112,6 +114,25 @@ class BasicCommunicator {
       if (!bytes) return CommunicatorMemory<T, space>::plain(count);
     return CommunicatorMemory<T, space>::from_bytes(std::move(*bytes), count);
   }
+  /// Makes the caller's memory communicator memory, in place, until the returned handle is destroyed. Collective, with
+  /// the same number of bytes on every rank.
+  ///
+  /// The elements keep their addresses and values, and the caller keeps owning them: the handle must be destroyed
+  /// before they are freed. Where ranks are processes that share memory, the memory must be whole pages, and they
+  /// become pages of a shared segment; destroying the handle makes them private again. Until then a child process
+  /// shares them, and `realloc` and `std::vector::resize` must not move them. No thread of this process may write to
+  /// the memory during `adopt` and the destruction. Other communicators of host memory transfer the caller's memory as
+  /// fast as their own, so this does nothing.
+  ///
+  /// All or nothing: if one rank refuses, every rank throws, its memory is as before, and the communicator remains
+  /// usable.
+  /// @throws InvalidArgument if the memory is not whole private pages, or is locked, mapped from a file, already
+  /// shared, or adopted; MismatchError if sizes differ; MemoryError if the system lacks memory for the shared pages
+  template <SpanArgument A>
+    requires std::same_as<space, Host>
+  [[nodiscard]] auto adopt(A&& memory, std::source_location location = std::source_location::current()) {
+    return typed_adoption<A>(memory, [&](Span<std::byte> bytes) { return adopt_bytes(bytes, location); });
+  }
   /// Allocates `bytes` > 0 zeroed bytes that all ranks read in place, and each rank writes in its ranges `own`; nothing
   /// if the ranks do not share memory. Collective.
   /// @throws MismatchError if the ranks request different sizes; MemoryError if an allocation fails
@@ -144,6 +165,8 @@ class BasicCommunicator {
   /// Returns nothing if the backend transfers all memory equally fast.
   [[nodiscard]] std::optional<CommunicatorMemory<std::byte, space>> allocate_bytes(
       std::size_t count, std::size_t element_bytes, const std::source_location& location);
+  [[nodiscard]] CommunicatorMemory<std::byte, space> adopt_bytes(Span<std::byte, space> memory,
+                                                                 const std::source_location& location);
 
   std::shared_ptr<State> state_;
 };

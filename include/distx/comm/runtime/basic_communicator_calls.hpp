@@ -93,6 +93,21 @@ auto BasicCommunicator<Derived, Backend>::allocate_bytes(std::size_t count, std:
   }
 }
 template <class Derived, class Backend>
+auto BasicCommunicator<Derived, Backend>::adopt_bytes(
+    Span<std::byte, space> memory, const std::source_location& location) -> CommunicatorMemory<std::byte, space> {
+  if constexpr (requires { backend_of().adopt(memory, location); }) {
+    FlightScope flight(state_->flight.begin("adopt", location));
+    auto adoption = state_->guarded([&] { return backend_of().adopt(memory, location); });
+    if (adoption.refusal != nullptr) std::rethrow_exception(adoption.refusal);
+    flight.complete();
+    return std::move(adoption.memory);
+  } else if constexpr (requires { backend_of().allocate(memory.size(), memory.size(), location); }) {
+    throw_cannot_adopt(*this, location);
+  } else {
+    return {memory, nullptr};
+  }
+}
+template <class Derived, class Backend>
 auto BasicCommunicator<Derived, Backend>::allocate_common(std::size_t bytes, const std::vector<ByteRange>& own,
                                                           std::source_location location)
     -> std::optional<CommonMemory<space>> {

@@ -4,6 +4,7 @@
 
 #include "distx/comm/runtime/basic_communicator_calls.hpp"
 #include "distx/comm/runtime/operation_pool.hpp"
+#include "distx/comm/runtime/refusal.hpp"
 #include "distx/comm/shared_memory/declaration.hpp"
 #include "distx/comm/shared_memory/messages.hpp"
 #include "distx/comm/shared_memory/run_collective.hpp"
@@ -75,6 +76,23 @@ class Backend {
     execute(calls::Barrier<Host>{location});
     const std::shared_ptr<void> owner = allocation->owner();
     return {{static_cast<std::byte*>(owner.get()), count * element_bytes}, owner};
+  }
+
+  [[nodiscard]] detail::Adoption<Host> adopt(Span<std::byte> memory, const std::source_location& location) {
+    const auto adoption = region_->new_adoption(self_, memory);
+    if (adoption == nullptr) return {{memory, nullptr}};
+    const ErrorContext context{"adopt", self_.backend, self_.rank, self_.size, location};
+    const auto agree = [&](auto&& step) { return detail::refusal_of_any(*this, context, step); };
+    const RegionAllocation::Request request{memory.size(), 1, reinterpret_cast<std::uintptr_t>(memory.data())};
+    const auto all = detail::all_gathered(*this, request, location);
+    RegionToken token;
+    auto refusal = agree([&] { adoption->check(request, all); });
+    if (refusal == nullptr) refusal = agree([&] { token = adoption->make(); });
+    if (refusal != nullptr) return {{}, refusal};
+    token = detail::all_gathered(*this, token, location).front();
+    refusal = agree([&] { adoption->open(token); });
+    if (refusal != nullptr) return {{}, refusal};
+    return {{memory, adoption->owner()}};
   }
 
   [[nodiscard]] detail::CommonMemory<Host> allocate_common(std::size_t bytes, const std::vector<detail::ByteRange>& own,

@@ -17,22 +17,25 @@ struct RegionToken {
   std::array<std::uint64_t, 6> words{};
 };
 
-/// The steps of one `allocate`; after each step the ranks exchange their results.
+/// The steps of one `allocate` or `adopt`; after each step the ranks exchange their results.
 class RegionAllocation {
  public:
   struct Request {
     std::uint64_t count = 0;
     std::uint64_t element_bytes = 0;
+    std::uint64_t adopted = 0;  ///< the address of the memory to adopt
   };
 
+  /// Undoes the steps, unless `owner` was called.
   virtual ~RegionAllocation() = default;
   /// Compares the requests of all ranks.
   /// @throws MismatchError on every rank if the requests differ
   /// @throws MemoryError on every rank if there is not enough memory
+  /// @throws InvalidArgument if this rank's memory cannot be adopted
   virtual void check(const Request& mine, const std::vector<Request>& all) = 0;
   /// Makes the segment on the first rank; does nothing on other ranks.
   [[nodiscard]] virtual RegionToken make() = 0;
-  /// Maps the segment, on every rank.
+  /// Maps the segment, on every rank; the memory to adopt becomes a part of it, with its contents.
   virtual void open(const RegionToken& token) = 0;
   /// Returns the owner of this rank's part. @pre every rank has opened the segment
   [[nodiscard]] virtual std::shared_ptr<void> owner() = 0;
@@ -73,6 +76,10 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
   /// @}
   /// Returns the steps of an allocation in shared memory, or null if this rank's plain memory serves as well.
   [[nodiscard]] virtual std::unique_ptr<RegionAllocation> new_allocation(const calls::RankOf&) { return nullptr; }
+  /// Returns the steps that make this rank's memory shared, or null if it serves as it is.
+  [[nodiscard]] virtual std::unique_ptr<RegionAllocation> new_adoption(const calls::RankOf&, Span<std::byte>) {
+    return nullptr;
+  }
 
   /// @name Memory that all ranks access in place
   /// One rank makes it and keeps `keep` until all have opened it by the token.

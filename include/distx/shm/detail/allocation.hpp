@@ -5,60 +5,76 @@
 namespace distx::detail::shm {
 
 /// An allocation in a segment that every rank maps, with one part per rank.
-class Allocation final : public shared_memory::RegionAllocation {
+class Allocation : public shared_memory::RegionAllocation {
  public:
   Allocation(std::shared_ptr<SegmentRegion> region, const calls::RankOf& self)
-      : region_(std::move(region)), self_(self) {}
+      : Allocation(std::move(region), self, "allocate", shift) {}
 
   void check(const Request& mine, const std::vector<Request>& all) override {
     for (std::size_t rank = 0; rank < all.size(); ++rank)
       if (all[rank].count != mine.count || all[rank].element_bytes != mine.element_bytes)
-        throw MismatchError("rank " + std::to_string(rank) + " requests " + std::to_string(all[rank].count) +
-                                " elements of " + std::to_string(all[rank].element_bytes) + " bytes, this rank for " +
-                                std::to_string(mine.count) + " of " + std::to_string(mine.element_bytes),
-                            context());
+        throw MismatchError(
+            "rank " + std::to_string(rank) + " requests " + text_of(all[rank]) + ", this rank " + text_of(mine),
+            context());
     const std::uint64_t available = available_bytes();
     if (mine.count > available / mine.element_bytes / all.size())
-      throw MemoryError("cannot allocate shared memory for " + std::to_string(mine.count) + " elements of " +
-                            std::to_string(mine.element_bytes) + " bytes on each of " + std::to_string(all.size()) +
-                            " ranks: the system has " + std::to_string(available) + " bytes available",
+      throw MemoryError("cannot allocate shared memory for " + text_of(mine) + " on each of " +
+                            std::to_string(all.size()) + " ranks: the system has " + std::to_string(available) +
+                            " bytes available",
                         context());
     bytes_ = mine.count * mine.element_bytes;
-    stride_ = (bytes_ + page - 1) / page * page + shift;
+    stride_ = (bytes_ + page_bytes - 1) / page_bytes * page_bytes + gap_;
   }
   [[nodiscard]] shared_memory::RegionToken make() override {
     if (self_.rank != 0) return {};
-    made_ = Segment::make(page + stride_ * static_cast<std::size_t>(self_.size));
+    made_ = Segment::make(page_bytes + stride_ * static_cast<std::size_t>(self_.size));
     auto* const head = new (made_.segment->data()) SharedTable::Head;
     head->users.store(static_cast<std::uint32_t>(self_.size), std::memory_order_release);
     return token_of(made_.name);
   }
   void open(const shared_memory::RegionToken& token) override {
     segment_ = Segment::find(name_of(token));
-    own_ = segment_->data() + page + stride_ * static_cast<std::size_t>(self_.rank);
+    own_ = segment_->data() + offset();
     Segment::populate(own_, bytes_, context());
   }
-  [[nodiscard]] std::shared_ptr<void> owner() override {
-    const auto number = region_->shared.add(segment_, own_, bytes_);
-    return {own_, [region = region_, number](void*) { region->shared.drop(number); }};
-  }
+  [[nodiscard]] std::shared_ptr<void> owner() override { return owner(false); }
 
- private:
-  static constexpr std::size_t page = 4096;
-  /// Staggers the parts: equal offsets within a page would cause false load-store dependencies (4K aliasing).
-  static constexpr std::size_t shift = 17 * alignment_bytes;
+ protected:
+  Allocation(std::shared_ptr<SegmentRegion> region, const calls::RankOf& self, std::string_view operation,
+             std::size_t gap)
+      : region_(std::move(region)), self_(self), operation_(operation), gap_(gap) {}
 
   [[nodiscard]] ErrorContext context() const noexcept {
-    return {.operation = "allocate", .backend = self_.backend, .rank = self_.rank, .size = self_.size};
+    return {.operation = operation_, .backend = self_.backend, .rank = self_.rank, .size = self_.size};
+  }
+  /// Returns the begin of this rank's part in the segment.
+  [[nodiscard]] std::size_t offset() const noexcept {
+    return page_bytes + stride_ * static_cast<std::size_t>(self_.rank);
+  }
+  [[nodiscard]] std::shared_ptr<void> owner(bool adopts) {
+    const auto number = region_->shared.add(segment_, own_, bytes_, offset(), adopts);
+    return {own_, [region = region_, number](void*) { region->shared.drop(number); }};
   }
 
   std::shared_ptr<SegmentRegion> region_;
   calls::RankOf self_;
+  std::string_view operation_;
   std::size_t bytes_ = 0;
-  std::size_t stride_ = 0;
-  Segment::Made made_;
   std::shared_ptr<Segment> segment_;
   std::byte* own_ = nullptr;
+
+ private:
+  /// Staggers the parts: equal offsets within a page would cause false load-store dependencies (4K aliasing).
+  static constexpr std::size_t shift = 17 * alignment_bytes;
+
+  [[nodiscard]] static std::string text_of(const Request& request) {
+    if (request.element_bytes == 1) return std::to_string(request.count) + " bytes";
+    return std::to_string(request.count) + " elements of " + std::to_string(request.element_bytes) + " bytes";
+  }
+
+  std::size_t gap_;
+  std::size_t stride_ = 0;
+  Segment::Made made_;
 };
 
 inline std::unique_ptr<shared_memory::RegionAllocation> SegmentRegion::new_allocation(const calls::RankOf& self) {

@@ -3,7 +3,7 @@
 #include "distx/comm/shared_memory/backend.hpp"
 #include "distx/core/detail/inline.hpp"
 #include "distx/shm/communicator.hpp"
-#include "distx/shm/detail/allocation.hpp"
+#include "distx/shm/detail/adoption.hpp"
 
 namespace distx {
 

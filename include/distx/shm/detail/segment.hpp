@@ -39,6 +39,34 @@ struct SegmentName {
 }
 /// @}
 
+inline constexpr std::size_t page_bytes = 4096;
+
+/// Returns the pages that hold any of the bytes.
+inline Mapped pages_of(std::byte* begin, std::size_t bytes) noexcept {
+  const auto first = reinterpret_cast<std::uintptr_t>(begin) / page_bytes * page_bytes;
+  const auto end = (reinterpret_cast<std::uintptr_t>(begin) + bytes + page_bytes - 1) / page_bytes * page_bytes;
+  return {reinterpret_cast<void*>(first), end - first};
+}
+
+/// Puts a mapping in the place of the pages at `place`; returns false, and changes nothing, if the system refuses: it
+/// checks its limits before it removes the pages.
+[[nodiscard]] inline bool replace_pages(void* place, unique_mapping& mapping) noexcept {
+  const Mapped from = mapping.native_handle();
+  if (::mremap(from.address, from.bytes, from.bytes, MREMAP_MAYMOVE | MREMAP_FIXED, place) == MAP_FAILED) return false;
+  static_cast<void>(mapping.release());
+  return true;
+}
+/// Replaces the pages that hold any of the bytes by private copies at the same addresses; returns false, and changes
+/// nothing, if there is not enough memory. @pre no thread of this process writes to them
+[[nodiscard]] inline bool make_private(std::byte* begin, std::size_t bytes) noexcept {
+  const auto pages = pages_of(begin, bytes);
+  void* const copy = ::mmap(nullptr, pages.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (copy == MAP_FAILED) return false;
+  auto mapping = unique_mapping::from_native_handle({copy, pages.bytes});
+  std::memcpy(copy, pages.address, pages.bytes);
+  return replace_pages(pages.address, mapping);
+}
+
 /// Memory that several processes map, initially zero.
 ///
 /// An anonymous file: it has no name in /dev/shm, and the system frees it with the last process that maps it, however
@@ -68,10 +96,8 @@ class Segment {
   /// Maps the segment once more: pages of `own` for writing, which are populated, the others for reading. Ranks of one
   /// process have separate mappings. @throws MemoryError
   [[nodiscard]] unique_mapping map_for(const std::vector<ByteRange>& own, const ErrorContext& context) const {
-    // A size of 0 makes mremap map the pages again, and leave the first mapping.
-    void* const address = ::mremap(data(), 0, size(), MREMAP_MAYMOVE);
-    if (address == MAP_FAILED) fail("cannot map shared memory", size());
-    auto mapping = unique_mapping::from_native_handle({address, size()});
+    auto mapping = map_again(0, size());
+    void* const address = mapping.native_handle().address;
     const auto protect = [&](std::byte* begin, std::size_t bytes, int protection) {
       const auto pages = pages_of(begin, bytes);
       if (::mprotect(pages.address, pages.bytes, protection) != 0) fail("cannot protect shared memory", bytes);
@@ -84,6 +110,13 @@ class Segment {
       populate(memory + range.offset, range.bytes, context);
     }
     return mapping;
+  }
+  /// Maps whole pages of the segment once more, for reading and writing. @throws MemoryError
+  [[nodiscard]] unique_mapping map_again(std::size_t offset, std::size_t bytes) const {
+    // A size of 0 makes mremap map the pages again, and leave the first mapping.
+    void* const address = ::mremap(data() + offset, 0, bytes, MREMAP_MAYMOVE);
+    if (address == MAP_FAILED) fail("cannot map shared memory", bytes);
+    return unique_mapping::from_native_handle({address, bytes});
   }
   /// Populates pages now, if supported: a lack of memory is an error here, but would be a signal later.
   /// @throws MemoryError
@@ -105,13 +138,6 @@ class Segment {
 
   Segment(const Key& key, unique_mapping mapping) noexcept : key_(key), mapping_(std::move(mapping)) {}
 
-  /// Returns the pages that hold any of the bytes.
-  static Mapped pages_of(std::byte* begin, std::size_t bytes) noexcept {
-    constexpr std::uintptr_t page = 4096;
-    const auto first = reinterpret_cast<std::uintptr_t>(begin) / page * page;
-    const auto end = (reinterpret_cast<std::uintptr_t>(begin) + bytes + page - 1) / page * page;
-    return {reinterpret_cast<void*>(first), end - first};
-  }
   static Known& known_segments() {
     static Known& known = *new Known;  // never destroyed, because globals may hold segments
     return known;

@@ -34,6 +34,8 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     return open(token, rank, size, deadline());
   }
   [[nodiscard]] std::unique_ptr<shared_memory::RegionAllocation> new_allocation(const calls::RankOf& self) override;
+  [[nodiscard]] std::unique_ptr<shared_memory::RegionAllocation> new_adoption(const calls::RankOf& self,
+                                                                              Span<std::byte> memory) override;
   [[nodiscard]] shared_memory::RegionToken make_common(std::size_t bytes, const ErrorContext& context,
                                                        std::shared_ptr<void>& keep) override;
   [[nodiscard]] CommonMemory<Host> open_common(const shared_memory::RegionToken& token, std::size_t bytes,
@@ -74,10 +76,9 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     const shared_memory::RankBlock& other = control().rank(rank);
     return other.process != process_ && process_ended(other.process, other.process_began);
   }
-  [[nodiscard]] bool detach_from(int rank) noexcept override {
-    if (control().rank(rank).process == process_) return false;
-    return shared.detach();
-  }
+  [[nodiscard]] bool detach_from(int rank) noexcept override { return !is_in_process(rank) && shared.detach(); }
+  /// Returns whether a rank is in this process.
+  [[nodiscard]] bool is_in_process(int rank) const noexcept { return control().rank(rank).process == process_; }
 
   void post(const std::shared_ptr<shared_memory::MessageRequest>& mine, const ErrorContext& context) override {
     if (mine->sends ? fill_slot(*mine) : take_slot(*mine)) return;
@@ -312,9 +313,9 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     const int other = mine.sends ? mine.to : mine.from;
     data.shared = shared.address_of(memory, mine.bytes);
     data.address = memory;
-    const bool in_reach = control().rank(other).process == process_ ||
-                          (mine.bytes >= least_direct_bytes &&
-                           control().reach(other, rank_).load(std::memory_order_relaxed) == Access::granted);
+    const bool in_reach =
+        is_in_process(other) || (mine.bytes >= least_direct_bytes &&
+                                 control().reach(other, rank_).load(std::memory_order_relaxed) == Access::granted);
     data.place = data.shared.segment != 0 ? CellData::Place::in_shared_memory
                  : in_reach               ? CellData::Place::in_process
                                           : CellData::Place::in_buffer;
@@ -349,7 +350,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     std::byte* room = cell.small;
     std::shared_ptr<Segment> buffer;
     if (data.place == CellData::Place::in_process) {
-      if (control().rank(first).process != process_) return reach_into(mine, data.address, first, context);
+      if (!is_in_process(first)) return reach_into(mine, data.address, first, context);
       room = data.address;
     } else if (data.place == CellData::Place::in_shared_memory) {
       room = shared.at(data.shared);

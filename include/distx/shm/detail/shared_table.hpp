@@ -23,10 +23,13 @@ class SharedTable {
   };
 
   /// Adds an allocation. Allocations are numbered from 1, equally on all ranks, because allocating is collective.
-  std::uint64_t add(std::shared_ptr<Segment> segment, std::byte* own, std::size_t bytes) {
+  /// @param own     where this rank uses its part, which is `offset` bytes after the begin of the segment
+  /// @param adopts  whether the part replaces private pages, which `drop` puts back
+  std::uint64_t add(std::shared_ptr<Segment> segment, std::byte* own, std::size_t bytes, std::size_t offset,
+                    bool adopts) {
     const std::lock_guard lock(mutex_);
     sweep();
-    entries_.push_back({++last_, std::move(segment), own, bytes, true});
+    entries_.push_back({++last_, std::move(segment), own, bytes, offset, true, adopts});
     count_.store(entries_.size(), std::memory_order_relaxed);
     return last_;
   }
@@ -34,6 +37,8 @@ class SharedTable {
     const std::lock_guard lock(mutex_);
     for (Entry& entry : entries_) {
       if (entry.number != number) continue;
+      // If the system lacks memory for private copies, the pages keep their contents, and no other rank uses them.
+      if (entry.adopts && !entry.is_private) static_cast<void>(make_private(entry.own, entry.bytes));
       entry.held = false;
       ++dropped_;
       head(entry).users.fetch_sub(1, std::memory_order_acq_rel);
@@ -47,7 +52,7 @@ class SharedTable {
     const auto* const begin = static_cast<const std::byte*>(memory);
     for (const Entry& entry : entries_)
       if (entry.held && begin >= entry.own && begin + bytes <= entry.own + entry.bytes)
-        return {entry.number, static_cast<std::uint64_t>(begin - entry.segment->data())};
+        return {entry.number, entry.offset + static_cast<std::uint64_t>(begin - entry.own)};
     return {};
   }
   [[nodiscard]] std::byte* at(const shared_memory::SharedAddress& place) noexcept {
@@ -63,17 +68,7 @@ class SharedTable {
     const std::lock_guard lock(mutex_);
     for (Entry& entry : entries_) {
       if (!entry.held || entry.is_private || entry.bytes == 0) continue;
-      constexpr std::uintptr_t page = 4096;
-      const auto begin = reinterpret_cast<std::uintptr_t>(entry.own) / page * page;
-      const auto end = (reinterpret_cast<std::uintptr_t>(entry.own) + entry.bytes + page - 1) / page * page;
-      auto* const place = reinterpret_cast<void*>(begin);
-      void* const copy = ::mmap(nullptr, end - begin, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-      if (copy == MAP_FAILED) return false;
-      std::memcpy(copy, place, end - begin);
-      if (::mremap(copy, end - begin, end - begin, MREMAP_MAYMOVE | MREMAP_FIXED, place) == MAP_FAILED) {
-        ::munmap(copy, end - begin);
-        return false;
-      }
+      if (!make_private(entry.own, entry.bytes)) return false;
       entry.is_private = true;
     }
     return true;
@@ -85,7 +80,9 @@ class SharedTable {
     std::shared_ptr<Segment> segment;
     std::byte* own;
     std::size_t bytes;
+    std::size_t offset;
     bool held;
+    bool adopts;
     bool is_private = false;
   };
   static Head& head(const Entry& entry) noexcept {
