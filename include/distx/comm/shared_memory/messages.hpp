@@ -14,7 +14,8 @@ using KeptRequests = std::array<std::shared_ptr<MessageRequest>, 2>;
 class Messages {
  public:
   /// @param kept  of a blocking call, otherwise null
-  Messages(SharedRegion& region, const calls::RankOf& self, const ErrorContext& context, KeptRequests* kept) noexcept
+  Messages(SharedRegion& region, const calls::RankOf& self, const ErrorContext& context,
+           KeptRequests* kept = nullptr) noexcept
       : region_(region), self_(self), context_(context), kept_(kept) {}
 
   void send(Span<const AnyElement> buffer, int to, int tag, std::uint64_t lengths) {
