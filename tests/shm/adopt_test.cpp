@@ -184,7 +184,7 @@ void check_refused(const std::string& type, const std::string& reason, const Odd
 TEST_CASE("memory that cannot be shared is refused on every rank, with the reason, and the communicator stays usable") {
   using Memory = distx::Span<float>;
   const std::string type = "InvalidArgument";
-  check_refused(type, "the memory has 4096 bytes, 16 bytes after the begin of a page, and must be whole pages",
+  check_refused(type, "4096 bytes that begins 16 bytes into a page: it must consist of whole pages",
                 [held = std::make_shared<Pages<float>>(2048)](Memory) { return held->span().subspan(4, 1024); });
 
   const Mapping shared(4096, MAP_SHARED | MAP_ANONYMOUS);
@@ -197,10 +197,10 @@ TEST_CASE("memory that cannot be shared is refused on every rank, with the reaso
   check_refused(type, "its pages are locked", [&](Memory) { return locked.span(); });
   const Mapping constant(4096);
   REQUIRE(::mprotect(constant.data(), 4096, PROT_READ) == 0);
-  check_refused(type, "its pages are not for reading and writing", [&](Memory) { return constant.span(); });
+  check_refused(type, "its pages are not readable and writable", [&](Memory) { return constant.span(); });
   const Mapping registered(4096);
   REQUIRE(::madvise(registered.data(), 4096, MADV_DONTFORK) == 0);
-  check_refused(type, "its pages belong to a device", [&](Memory) { return registered.span(); });
+  check_refused(type, "its pages are excluded from fork", [&](Memory) { return registered.span(); });
 }
 
 TEST_CASE("memory that is not mapped, adopted, allocated, or another rank's in the same process is refused") {

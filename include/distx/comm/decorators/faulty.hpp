@@ -172,6 +172,9 @@ class Faulty : public detail::Decorator<C> {
     return Pending(this->inner().start(call, after), corruption(call, fault));
   }
 
+  /// Corruption must reach what is received.
+  void passes_operands() = delete;
+
   [[nodiscard]] Faulty share() const { return Faulty(this->inner().share(), this->groups(), schedule_); }
   [[nodiscard]] Faulty split(int color, int key, std::source_location location = std::source_location::current()) {
     return Faulty(this->split_inner(color, key, location), std::make_shared<detail::GroupCache>(), schedule_);

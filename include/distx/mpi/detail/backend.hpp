@@ -150,8 +150,7 @@ class Backend {
       try {
         if (is_ready()) return true;
         if (state_.backend.options_.deadline.unlimited()) return false;
-        state_.backend.session_->control().look();
-        return state_.backend.revoked();
+        return state_.backend.is_stopped();
       } catch (...) {
         error_ = std::current_exception();
         phase_ = Phase::failed;
@@ -300,8 +299,7 @@ class Backend {
     // wait before this rank joined the previous call, so a revocation may be in transit only if that was long ago.
     if (!options_.deadline.unlimited() && last_joined_ - joined_before_ > options_.deadline.limit() / 2) {
       const Timeout grace = std::min<Timeout::duration>(options_.deadline.limit(), std::chrono::milliseconds(100));
-      (void)detail::wait_until(grace, [] { return false; }, [this] { return is_stopped(); });
-      check_usable(context);
+      (void)ended(detail::wait_until(grace, [] { return false; }, [this] { return is_stopped(); }), context);
     }
   }
 

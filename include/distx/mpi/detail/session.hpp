@@ -19,14 +19,17 @@ namespace distx::detail::mpi {
 class Watch {
  public:
   /// @param ranks  their numbers in `world`, which must outlive this
-  Watch(const World& world, std::vector<int> ranks) : world_(world), ranks_(std::move(ranks)) {}
+  Watch(const World& world, std::vector<int> ranks) : world_(world), ranks_(std::move(ranks)) {
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank)
+      if (ranks_[rank] != world_.rank() && world_.shares_host(ranks_[rank], world_.rank())) near_.push_back(rank);
+  }
 
   [[nodiscard]] bool has_lost() {
     const auto now = Deadline::clock::now().time_since_epoch();
     auto before = looked_.load();
-    if (now - before > every && looked_.compare_exchange_strong(before, now))
-      for (std::size_t rank = 0; rank < ranks_.size(); ++rank)
-        if (ranks_[rank] != world_.rank() && world_.has_ended(ranks_[rank])) lost_ = static_cast<int>(rank);
+    if (now - before > every * (1 + near_.size() / 16) && looked_.compare_exchange_strong(before, now))
+      for (const std::size_t rank : near_)
+        if (world_.has_ended(ranks_[rank])) lost_ = static_cast<int>(rank);
     return lost_ >= 0;
   }
   /// @pre has_lost()
@@ -42,6 +45,7 @@ class Watch {
  private:
   const World& world_;
   std::vector<int> ranks_;
+  std::vector<std::size_t> near_;  // those of other processes of this host
   std::atomic<Deadline::clock::duration> looked_{};
   std::atomic<int> lost_{-1};
 };

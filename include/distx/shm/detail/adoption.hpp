@@ -28,11 +28,12 @@ inline std::string objection_to(std::uintptr_t begin, std::uintptr_t end) {
         return "its pages are shared already, as memory that is adopted or allocated by a communicator";
       if (inode != 0) return "its pages belong to a file, " + std::string(path.substr(0, path.find('\n')));
       if (path.starts_with("[stack")) return "it is on the stack";
-      if (std::string_view(permitted) != "rw-p") return "its pages are not for reading and writing";
+      if (std::string_view(permitted) != "rw-p") return "its pages are not readable and writable";
     } else if (const std::string_view flags(line.data()); inside && flags.starts_with("VmFlags:")) {
       const auto has = [&](std::string_view flag) { return flags.find(flag) != std::string_view::npos; };
       if (has(" lo")) return "its pages are locked";
-      if (has(" io") || has(" pf") || has(" dc")) return "its pages belong to a device";
+      if (has(" io") || has(" pf")) return "its pages belong to a device";
+      if (has(" dc")) return "its pages are excluded from fork, as memory that is registered with a device";
     }
   }
   return known < end ? "not all of it is mapped" : "";
@@ -53,9 +54,9 @@ class SegmentAdoption final : public Allocation {
   void check(const Request& mine, const std::vector<Request>& all) override {
     const auto begin = static_cast<std::uintptr_t>(mine.adopted);
     if (begin % page_bytes != 0 || mine.count % page_bytes != 0 || mine.count == 0)
-      throw InvalidArgument("the memory has " + std::to_string(mine.count) + " bytes, " +
-                                std::to_string(begin % page_bytes) + " bytes after the begin of a page, and must be " +
-                                "whole pages: allocate it by std::aligned_alloc(4096, n * 4096)",
+      throw InvalidArgument("invalid memory of " + std::to_string(mine.count) + " bytes that begins " +
+                                std::to_string(begin % page_bytes) + " bytes into a page: it must consist of whole " +
+                                "pages; allocate it by std::aligned_alloc(4096, n * 4096)",
                             context());
     Allocation::check(mine, all);
     for (std::size_t rank = 0; rank < all.size(); ++rank) {

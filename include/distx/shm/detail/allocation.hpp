@@ -47,7 +47,7 @@ class Allocation : public shared_memory::RegionAllocation {
   [[nodiscard]] ErrorContext context() const noexcept {
     return {.operation = operation_, .backend = self_.backend, .rank = self_.rank, .size = self_.size};
   }
-  /// Returns the begin of this rank's part in the segment.
+  /// Returns where this rank's part begins in the segment.
   [[nodiscard]] std::size_t offset() const noexcept {
     return page_bytes + stride_ * static_cast<std::size_t>(self_.rank);
   }

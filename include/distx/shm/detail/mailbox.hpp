@@ -46,8 +46,8 @@ struct Cell {
 /// A small message from one rank to another that the receiver takes without a lock, as in a ring of `send_receive`.
 ///
 /// The sender stores it if it has no other message to that rank in flight and none is awaited, so it is older than the
-/// sender's cells. The receiver takes it, or, under the mailbox's lock, the sender matches it with a receive that was
-/// posted at the same time.
+/// sender's cells. The receiver takes it, or, under the mailbox's lock, one of the two matches it with a receive that
+/// was posted at the same time.
 struct alignas(alignment_bytes) Slot {
   enum State : std::uint32_t { free, full, taken, done, mismatch };
 
@@ -145,11 +145,17 @@ class MailboxLock {
     shared_memory::SharedRegion::LivenessProbe look;
     const auto take = [&] {
       holder_ = 0;
-      return box.holder.compare_exchange_weak(holder_, static_cast<std::uint32_t>(rank) + 1, std::memory_order_acquire);
+      return box.holder.compare_exchange_strong(holder_, static_cast<std::uint32_t>(rank) + 1,
+                                                std::memory_order_acquire);
     };
     const auto dead = [&] { return holder_ != 0 && look.died(region, static_cast<int>(holder_) - 1); };
     held_ = detail::wait_until(no_timeout, take, dead) == detail::WaitEnd::ready;
   }
+  /// Takes the lock if it is free: for polls, which must return soon.
+  MailboxLock(Mailbox& box, int rank, std::try_to_lock_t) noexcept
+      : box_(box),
+        held_(box.holder.compare_exchange_strong(holder_, static_cast<std::uint32_t>(rank) + 1,
+                                                 std::memory_order_acquire)) {}
   MailboxLock(const MailboxLock&) = delete;
   MailboxLock& operator=(const MailboxLock&) = delete;
   ~MailboxLock() {

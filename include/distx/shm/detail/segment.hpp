@@ -48,8 +48,8 @@ inline Mapped pages_of(std::byte* begin, std::size_t bytes) noexcept {
   return {reinterpret_cast<void*>(first), end - first};
 }
 
-/// Puts a mapping in the place of the pages at `place`; returns false, and changes nothing, if the system refuses: it
-/// checks its limits before it removes the pages.
+/// Puts a mapping in the place of the pages at `place`; returns false if the system refuses. It checks the limit on
+/// mappings before it removes the pages, which remain then.
 [[nodiscard]] inline bool replace_pages(void* place, unique_mapping& mapping) noexcept {
   const Mapped from = mapping.native_handle();
   if (::mremap(from.address, from.bytes, from.bytes, MREMAP_MAYMOVE | MREMAP_FIXED, place) == MAP_FAILED) return false;

@@ -15,7 +15,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     return {.inline_bytes = inline_bytes,
             .staging_bytes = std::max(least_staging_bytes, ranks * alignment_bytes),
             .mailbox_bytes = detail::round_up_to_lines(sizeof(Mailbox)),
-            .pair_bytes = sizeof(Slot)};
+            .pair_bytes = size <= most_with_slots ? sizeof(Slot) : 0};
   }
   [[nodiscard]] static shared_memory::RegionToken make(int size, const Timeout&, std::shared_ptr<void>& keep) {
     auto made = std::make_shared<Segment::Made>(make_control(size));
@@ -51,7 +51,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
       new (control.mailbox(rank)) Mailbox;
       for (int other = 0; other < size; ++other) {
         new (&control.reach(rank, other)) shared_memory::Reach(Access::unknown);
-        new (control.pair(rank, other)) Slot;
+        if (extent.pair_bytes != 0) new (control.pair(rank, other)) Slot;
       }
     }
     return made;
@@ -93,6 +93,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
       in_cells_.reserve(2 * in_cells_.size() + 16);  // reserves before a cell is taken: nothing may throw after it
     }
     const auto attempt = [&] {
+      needs_buffer = false;
       if (is_full) advance_all();  // frees the cells of completed messages that were not polled
       const MailboxLock lock(*this, box, rank_);
       if (!lock.held()) throw_stopped(lock.dead(), context);
@@ -142,7 +143,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     Cell& cell = box.cell(mine.cell);
     auto outcome = cell.outcome.load(std::memory_order_acquire);
     if (outcome == Cell::open && !mine.sends && slot.holds(mine.tag)) {
-      const MailboxLock lock(*this, box, rank_);
+      const MailboxLock lock(box, rank_, std::try_to_lock);
       if (lock.held()) pass_on(box, slot, mine);
       outcome = cell.outcome.load(std::memory_order_acquire);
     }
@@ -188,6 +189,8 @@ class SegmentRegion final : public shared_memory::SharedRegion {
   static constexpr std::size_t least_staging_bytes = std::size_t{256} << 10;
   /// Messages from this size on are copied directly between processes that may access each other.
   static constexpr std::size_t least_direct_bytes = std::size_t{32} << 10;
+  /// On more ranks the slots, whose number grows with the square, would take too much memory.
+  static constexpr int most_with_slots = 64;
   using Access = shared_memory::Access;
   using Queued = shared_memory::MessageRequest::Queued;
 
@@ -206,7 +209,8 @@ class SegmentRegion final : public shared_memory::SharedRegion {
 
   /// @name Messages in the slot of a pair of ranks
   /// @{
-  Slot& slot_of(const shared_memory::MessageRequest& e) const noexcept {
+  Slot& slot_of(const shared_memory::MessageRequest& e) noexcept {
+    if (!has_slots_) return no_slot_;
     return *std::launder(reinterpret_cast<Slot*>(control().pair(e.from, e.to)));
   }
   static bool fits(const Slot& slot, std::uint64_t bytes, ElementType type, std::uint64_t lengths) noexcept {
@@ -215,7 +219,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
   /// Stores a message; returns false if it must be matched in order with others.
   [[nodiscard]] bool fill_slot(shared_memory::MessageRequest& mine) noexcept {
     std::uint32_t& outgoing = outgoing_[static_cast<std::size_t>(mine.to)];
-    if (mine.bytes > Cell::small_bytes || mine.to == mine.from || outgoing != 0) return false;
+    if (!has_slots_ || mine.bytes > Cell::small_bytes || mine.to == mine.from || outgoing != 0) return false;
     if (mailbox(mine).awaited.load(std::memory_order_acquire) != 0) return false;
     Slot& slot = slot_of(mine);
     slot.type = mine.type;
@@ -282,7 +286,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     // A receive that was posted at the same time waits in a cell; its rank may be doing something else.
     Mailbox& box = mailbox(mine);
     if (slot.state() == Slot::full && mine.polls++ % 16 == 0 && box.awaited.load(std::memory_order_acquire) != 0) {
-      const MailboxLock lock(*this, box, rank_);
+      const MailboxLock lock(box, rank_, std::try_to_lock);
       if (lock.held()) pass_on(box, slot, mine);
     }
     const Slot::State state = slot.state();
@@ -417,6 +421,8 @@ class SegmentRegion final : public shared_memory::SharedRegion {
   int rank_;
   std::int64_t process_ = ::getpid();
   std::uint64_t process_began_ = process_state(process_).began;
+  const bool has_slots_ = size() <= most_with_slots;
+  Slot no_slot_{};                       // remains free
   std::vector<std::uint32_t> outgoing_;  // messages in flight, by their receivers
   MessageBufferCache buffers_;
   std::vector<std::weak_ptr<shared_memory::MessageRequest>> in_cells_;  // messages of this rank

@@ -23,7 +23,7 @@ class SharedTable {
   };
 
   /// Adds an allocation. Allocations are numbered from 1, equally on all ranks, because allocating is collective.
-  /// @param own     where this rank uses its part, which is `offset` bytes after the begin of the segment
+  /// @param own     where this rank uses its part, which is `offset` bytes into the segment
   /// @param adopts  whether the part replaces private pages, which `drop` puts back
   std::uint64_t add(std::shared_ptr<Segment> segment, std::byte* own, std::size_t bytes, std::size_t offset,
                     bool adopts) {

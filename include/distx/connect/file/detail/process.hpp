@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <signal.h>
+
+#include <cerrno>
 #include <istream>
 #include <ostream>
 #include <sstream>
@@ -55,7 +58,8 @@ struct Process {
 [[nodiscard]] inline bool has_ended(const Process& process, const Process& self) {
   if (process.id == 0 || !process.shares_host_with(self)) return false;
   const auto now = state_of(std::to_string(process.id));
-  if (now.state == 0) return state_of("self").state != 0;  // else nothing can be read now
+  // Too many open files, too, may keep it from being read.
+  if (now.state == 0) return ::kill(static_cast<pid_t>(process.id), 0) != 0 && errno == ESRCH;
   return is_over(now, process.began);
 }
 

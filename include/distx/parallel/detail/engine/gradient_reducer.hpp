@@ -66,8 +66,10 @@ class GradientReducer {
 
   /// The number of trained buckets, which are the first ones.
   [[nodiscard]] std::size_t count() const noexcept { return count_; }
-  /// Whether a reduction of this micro-batch has started.
-  [[nodiscard]] bool started() const noexcept { return started_ > 0; }
+  /// Whether a reduction of this micro-batch has started, or waits for the step.
+  [[nodiscard]] bool started() const noexcept {
+    return started_ > 0 || (count_ > 0 && reductions_[0].deferred && reductions_[0].missing == 0);
+  }
   /// Whether parameters become ready in the same order on every rank.
   [[nodiscard]] bool compares_order() const noexcept { return compares_order_; }
   /// Whether gradients have memory only while they are needed.
@@ -121,7 +123,7 @@ class GradientReducer {
   /// Whether the step may update a bucket while it is reduced.
   [[nodiscard]] bool in_one_pass(std::size_t index) const noexcept { return reductions_[index].deferred && !adds_; }
   /// Completes the reductions up to bucket `index`, for work enqueued on `after`.
-  /// @param update  if not null, takes the gradients of the last one. @pre in_one_pass(index), and it is not finished
+  /// @param update  if not null, takes the gradients of the last one, unless that is complete. @pre in_one_pass(index)
   void finish(std::size_t index, stream after, OnePassUpdate<Space>* update = nullptr) {
     while (finished_ <= index) finish_next(after, finished_ == index ? update : nullptr);
     finished_on_.before(after);
