@@ -23,7 +23,7 @@ using Training = distx::DataParallel<distx::ZeRO<distx::Dynamic>, distx::On<Cuda
 using Parameters = std::vector<distx::Parameter<float, Cuda>>;
 
 constexpr std::uint64_t last_step = 3, unknown = UINT64_MAX;
-constexpr distx::NcclOptions options{.deadline = 20s};
+const distx::NcclOptions options{.deadline = 20s};
 
 /// The whole arrays of a training's state, of which each rank adds its part.
 class Arrays {
