@@ -2,7 +2,10 @@
 #pragma once
 #include <signal.h>
 
+#include <array>
 #include <cerrno>
+#include <charconv>
+#include <cstdio>
 #include <istream>
 #include <ostream>
 #include <sstream>
@@ -31,14 +34,17 @@ struct Process {
   [[nodiscard]] std::string to_string() const { return "pid " + std::to_string(id) + " on " + host_name; }
 };
 
-/// Returns what /proc says of a process; nothing is known (state 0) if it has ended or /proc cannot be read.
-[[nodiscard]] inline ProcessState state_of(const std::string& id) {
-  const auto file =
-      unique_descriptor::from_native_handle(::open(("/proc/" + id + "/stat").c_str(), O_RDONLY | O_CLOEXEC));
-  std::string text;
+/// Returns what /proc says of a process; nothing is known (state 0) if it has ended or /proc cannot be read. Does not
+/// allocate, because waits call it.
+[[nodiscard]] inline ProcessState state_of(const char* id) noexcept {
+  std::array<char, 64> path{};
+  std::snprintf(path.data(), path.size(), "/proc/%s/stat", id);
+  const auto file = unique_descriptor::from_native_handle(::open(path.data(), O_RDONLY | O_CLOEXEC));
+  if (!file) return {};
+  std::array<char, 1024> text;
   // A process that is reaped after the file was opened makes the read fail.
-  if (!file || read_rest(file, text) != 0) return {};
-  return process_state_from(text);
+  const auto got = ::read(file.native_handle(), text.data(), text.size());
+  return process_state_from({text.data(), got > 0 ? static_cast<std::size_t>(got) : 0});
 }
 
 [[nodiscard]] inline Process this_process() {
@@ -55,9 +61,11 @@ struct Process {
 }
 
 /// Returns whether a process is known to have ended; nothing is known of processes on other hosts.
-[[nodiscard]] inline bool has_ended(const Process& process, const Process& self) {
+[[nodiscard]] inline bool has_ended(const Process& process, const Process& self) noexcept {
   if (process.id == 0 || !process.shares_host_with(self)) return false;
-  const auto now = state_of(std::to_string(process.id));
+  std::array<char, 24> id{};
+  std::to_chars(id.data(), id.data() + id.size() - 1, process.id);
+  const auto now = state_of(id.data());
   // Too many open files, too, may keep it from being read.
   if (now.state == 0) return ::kill(static_cast<pid_t>(process.id), 0) != 0 && errno == ESRCH;
   return is_over(now, process.began);
