@@ -184,7 +184,7 @@ void check_refused(const std::string& type, const std::string& reason, const Odd
 TEST_CASE("memory that cannot be shared is refused on every rank, with the reason, and the communicator stays usable") {
   using Memory = distx::Span<float>;
   const std::string type = "InvalidArgument";
-  check_refused(type, "4096 bytes that begins 16 bytes into a page: it must consist of whole pages",
+  check_refused(type, "the memory has 4096 bytes and begins 16 bytes into a page, and must consist of whole pages",
                 [held = std::make_shared<Pages<float>>(2048)](Memory) { return held->span().subspan(4, 1024); });
 
   const Mapping shared(4096, MAP_SHARED | MAP_ANONYMOUS);
@@ -223,7 +223,7 @@ TEST_CASE("memory that is not mapped, adopted, allocated, or another rank's in t
       return refused(comm, pages);
     });
   for (const std::size_t elements : {0u, 512u, 1023u})
-    check("InvalidArgument", "the memory has " + std::to_string(elements * 4) + " bytes, 0 bytes after",
+    check("InvalidArgument", "the memory has " + std::to_string(elements * 4) + " bytes and begins 0 bytes into",
           [&](Comm& comm) {
             const Pages<float> pages(1024);
             return refused(comm, pages.span().first(elements));

@@ -54,9 +54,9 @@ class SegmentAdoption final : public Allocation {
   void check(const Request& mine, const std::vector<Request>& all) override {
     const auto begin = static_cast<std::uintptr_t>(mine.adopted);
     if (begin % page_bytes != 0 || mine.count % page_bytes != 0 || mine.count == 0)
-      throw InvalidArgument("invalid memory of " + std::to_string(mine.count) + " bytes that begins " +
-                                std::to_string(begin % page_bytes) + " bytes into a page: it must consist of whole " +
-                                "pages; allocate it by std::aligned_alloc(4096, n * 4096)",
+      throw InvalidArgument("the memory has " + std::to_string(mine.count) + " bytes and begins " +
+                                std::to_string(begin % page_bytes) + " bytes into a page, and must consist of " +
+                                "whole pages: allocate it by std::aligned_alloc(4096, n * 4096)",
                             context());
     Allocation::check(mine, all);
     for (std::size_t rank = 0; rank < all.size(); ++rank) {

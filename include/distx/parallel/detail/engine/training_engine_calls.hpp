@@ -51,8 +51,8 @@ TrainingEngine<Space>::~TrainingEngine() {
 template <MemorySpace Space>
 OnePass TrainingEngine<Space>::one_pass() {
   auto& all = comms_.all();
-  if (policies_.stage == 0 || policies_.hybrid || policies_.accumulation == Accumulation::sharded || all.size() == 1 ||
-      !all.passes_operands() || options_.clips() || parameters_.scales_loss(policies_))
+  if (policies_.stage == 0 || policies_.hybrid || all.size() == 1 || !all.passes_operands() || options_.clips() ||
+      parameters_.scales_loss(policies_))
     return OnePass::never;
   if (!options_.overlap) return OnePass::always;
   // A processor without a rank can reduce during the backward pass. Ranks may see different numbers of processors.
