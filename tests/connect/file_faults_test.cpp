@@ -178,7 +178,7 @@ TEST_CASE("a process that is reaped while it is looked at counts as ended, witho
       ::usleep(1000);
       ::_exit(0);
     }
-    process.began = file::state_of(std::to_string(process.id)).began;
+    process.began = file::state_of(std::to_string(process.id).c_str()).began;
     CHECK(wait_until([&] {
       for (int look = 0; look < 100; ++look)
         if (file::has_ended(process, self)) return true;
