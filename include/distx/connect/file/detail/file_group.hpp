@@ -138,7 +138,6 @@ class FileGroup final : public FailureChannel {
   static std::string reason_file(std::uint64_t identity) { return "reason-" + std::to_string(identity); }
   static constexpr const char* next_file = "next";  // the decision on the next generation; the first one stays
   static std::string shrink_file(int rank) { return "survives-" + std::to_string(rank); }
-  static std::string left_file(int rank) { return "left-" + std::to_string(rank); }
   [[nodiscard]] const Folder& folder() const noexcept { return job_.inner; }
   [[nodiscard]] const Process& process(int rank) const noexcept { return job_.ranks[static_cast<std::size_t>(rank)]; }
   [[nodiscard]] std::string name_of(int rank) const {
@@ -183,9 +182,11 @@ class FileGroup final : public FailureChannel {
     if (!outer) throw ConnectError("folder '" + job_.outer.path().string() + "' was removed", context);
     const auto name = job_.next_name();
     auto inner = job_.outer.make_inside(name);
-    return std::make_shared<FileGroup>(
-        deadline_, there,
-        Membership{std::move(*outer), name, std::move(inner), generation.processes(), job_.made_outer});
+    auto earlier = job_.earlier;
+    earlier.emplace_back(job_.name, job_.ranks);
+    return std::make_shared<FileGroup>(deadline_, there,
+                                       Membership{std::move(*outer), name, std::move(inner), generation.processes(),
+                                                  job_.made_outer, std::move(earlier)});
   }
 
   std::string await(int other, const Deadline& deadline, const ErrorContext& context) {
@@ -259,9 +260,7 @@ class FileGroup final : public FailureChannel {
   /// The last rank to leave removes the files.
   void leave() const noexcept try {
     folder().put(left_file(rank_), {});
-    for (int rank = 0; rank < size(); ++rank)
-      if (!folder().has(left_file(rank)) && !has_ended(process(rank), process(rank_))) return;
-    job_.remove();
+    if (are_left(folder(), job_.ranks, process(rank_))) job_.remove();
   } catch (...) {  // if the folder is gone, there is nothing to remove
   }
 

@@ -34,6 +34,15 @@ using Candidates = std::vector<std::pair<std::string, Process>>;
   return found;
 }
 
+/// The file by which a rank says that it does not use its generation's folder any more.
+[[nodiscard]] inline std::string left_file(int rank) { return "left-" + std::to_string(rank); }
+/// Returns whether every rank has left or its process has ended.
+[[nodiscard]] inline bool are_left(const Folder& folder, const std::vector<Process>& ranks, const Process& self) {
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank)
+    if (!folder.has(left_file(static_cast<int>(rank))) && !has_ended(ranks[rank], self)) return false;
+  return true;
+}
+
 /// The result of a rendezvous: the job's folder, and the process of each rank.
 struct Membership {
   Folder outer;      ///< the user's
@@ -41,12 +50,18 @@ struct Membership {
   Folder inner;      ///< the same, opened
   std::vector<Process> ranks;
   bool made_outer = false;  ///< rank 0 made `outer`
+  /// The folder of each earlier generation of which this process was a rank, and its processes.
+  std::vector<std::pair<std::string, std::vector<Process>>> earlier{};
 
   /// Removes the job's files, and `outer` if rank 0 made it and nothing else is in it.
   ///
-  /// Also those of earlier generations, which a process may have been killed in before it left them.
+  /// Also those of earlier generations, if no process uses them: one may have been killed before it left them.
   void remove() const noexcept try {
-    for (int each = generation(); each >= 0; --each) outer.remove_folder(name_of(each));
+    outer.remove_folder(name);
+    const Process self = this_process();
+    for (const auto& [each, processes] : earlier)
+      if (const auto folder = outer.inside(each); folder && are_left(*folder, processes, self))
+        outer.remove_folder(each);
     if (const auto run = outer.read("run"); run && first_name() == "run-" + run->substr(0, run->find(' ')))
       outer.remove("run");  // rank 0 was killed before it did so
     (void)candidates_in(outer, this_process());
@@ -55,16 +70,13 @@ struct Membership {
   }
 
   /// Returns the name of the folder in which these ranks and others, or some of them, continue: run-WORD, run-WORD.1, …
-  [[nodiscard]] std::string next_name() const { return name_of(generation() + 1); }
+  [[nodiscard]] std::string next_name() const {
+    const auto first = first_name();
+    const int generation = first == name ? 0 : std::stoi(name.substr(first.size() + 1));
+    return first + '.' + std::to_string(generation + 1);
+  }
 
  private:
-  [[nodiscard]] int generation() const {
-    const auto first = first_name();
-    return first == name ? 0 : std::stoi(name.substr(first.size() + 1));
-  }
-  [[nodiscard]] std::string name_of(int generation) const {
-    return first_name() + (generation == 0 ? "" : '.' + std::to_string(generation));
-  }
   [[nodiscard]] std::string first_name() const { return name.substr(0, name.find('.')); }
 };
 
