@@ -73,7 +73,7 @@ class Job:
         return self.processes[-1]
 
     def end_attack(self):
-        """Lets a training that continues come to its end."""
+        """Tells the ranks that the attack is over: a training that continues may end."""
         with open(self.attacked, "w", encoding="utf-8"):
             pass
 

@@ -125,7 +125,7 @@ class Backend {
   class MessageOperation final : public detail::Operation<Host> {
    public:
     MessageOperation(std::shared_ptr<State> state, const ErrorContext& context)
-        : messages(*state->backend.region_, state->backend.self_, context, nullptr), state_(std::move(state)) {}
+        : messages(*state->backend.region_, state->backend.self_, context), state_(std::move(state)) {}
     MessageOperation(const MessageOperation&) = delete;
     MessageOperation& operator=(const MessageOperation&) = delete;
     ~MessageOperation() { messages.withdraw(); }
