@@ -4,12 +4,10 @@
 
 #include <distx/checkpoint.hpp>
 
-#include <map>
-#include <mutex>
-
 #include "distx/distx.hpp"
 #include "examples/temporary_folder.hpp"
 #include "nccl/ranks.hpp"
+#include "nccl/whole_arrays.hpp"
 
 using distx::Cuda;
 using nccl_test::on_ranks;
@@ -17,22 +15,6 @@ using nccl_test::on_ranks;
 namespace {
 
 using Training = distx::DataParallel<distx::ZeRO<distx::Dynamic>, distx::On<Cuda>>;
-using Arrays = std::map<std::string, std::vector<float>>;
-
-/// Adds what a rank holds to the whole arrays.
-void add(Arrays& arrays, std::mutex& mutex, Training& training) {
-  const auto state = training.state();
-  const std::lock_guard lock(mutex);
-  for (const auto& array : state.arrays) {
-    std::size_t size = 1;
-    for (const auto extent : array.shape) size *= extent;
-    auto& whole = arrays[array.name];
-    whole.resize(size);
-    const auto part =
-        nccl_test::on_host(distx::Span<float, Cuda>(static_cast<float*>(array.values.data()), array.values.size()));
-    std::copy(part.begin(), part.end(), whole.begin() + static_cast<std::ptrdiff_t>(array.offset));
-  }
-}
 
 }  // namespace
 
@@ -40,8 +22,7 @@ TEST_CASE("a checkpoint of a training in GPUs' memory loads at any stage on any 
   for (const auto& [saving, from, loading, to] :
        {std::tuple(3, 3, 2, 1), std::tuple(2, 0, 3, 3), std::tuple(1, 2, 2, 2)}) {
     const examples::TemporaryFolder folder;
-    Arrays saved, loaded;
-    std::mutex mutex;
+    nccl_test::WholeArrays saved, loaded;
     const auto run = [&](int ranks, int stage, auto&& f) {
       on_ranks(ranks, [&](auto& connector) {
         distx::NcclCommunicator comm(connector);
@@ -64,12 +45,12 @@ TEST_CASE("a checkpoint of a training in GPUs' memory loads at any stage on any 
       }
       training.step({.learning_rate = 0.1});
       distx::checkpoint::save(folder.path(), training, {.step = 1});
-      add(saved, mutex, training);
+      saved.add(training);
       CHECK(comm.size() == saving);
     });
     run(loading, to, [&](auto&, Training& training, auto&) {
       CHECK(distx::checkpoint::load(*distx::checkpoint::latest(folder.path()), training).ranks == saving);
-      add(loaded, mutex, training);
+      loaded.add(training);
     });
     CHECK(saved == loaded);
     CHECK(saved.size() == 6);

@@ -6,15 +6,15 @@
 
 #include <atomic>
 #include <cmath>
-#include <map>
-#include <mutex>
 
 #include "distx/distx.hpp"
 #include "examples/temporary_folder.hpp"
 #include "nccl/ranks.hpp"
+#include "nccl/whole_arrays.hpp"
 
 using distx::Cuda;
 using nccl_test::on_ranks;
+using nccl_test::WholeArrays;
 using namespace std::chrono_literals;
 
 namespace {
@@ -24,29 +24,6 @@ using Parameters = std::vector<distx::Parameter<float, Cuda>>;
 
 constexpr std::uint64_t last_step = 3, unknown = UINT64_MAX;
 const distx::NcclOptions options{.deadline = 20s};
-
-/// The whole arrays of a training's state, of which each rank adds its part.
-class Arrays {
- public:
-  void add(Training& training) {
-    const auto state = training.state();
-    const std::lock_guard lock(mutex_);
-    for (const auto& array : state.arrays) {
-      std::size_t size = 1;
-      for (const auto extent : array.shape) size *= extent;
-      auto& whole = arrays_[array.name];
-      whole.resize(size);
-      const auto part =
-          nccl_test::on_host(distx::Span<float, Cuda>(static_cast<float*>(array.values.data()), array.values.size()));
-      std::copy(part.begin(), part.end(), whole.begin() + static_cast<std::ptrdiff_t>(array.offset));
-    }
-  }
-  friend bool operator==(const Arrays& a, const Arrays& b) { return !a.arrays_.empty() && a.arrays_ == b.arrays_; }
-
- private:
-  std::mutex mutex_;
-  std::map<std::string, std::vector<float>> arrays_;
-};
 
 Parameters model() {
   Parameters parameters;
@@ -77,7 +54,7 @@ void make_step(Training& training, Parameters& parameters, std::uint64_t step, i
 }
 
 /// Loads the checkpoint of step `from` of `ranks` ranks on `left` ranks; adds the state then, and at the end.
-void restart(int ranks, int left, int stage, std::uint64_t from, Arrays& loaded, Arrays& ended) {
+void restart(int ranks, int left, int stage, std::uint64_t from, WholeArrays& loaded, WholeArrays& ended) {
   const examples::TemporaryFolder folder;
   on_ranks(ranks, [&](auto& connector) {
     distx::NcclCommunicator comm(connector, options);
@@ -102,7 +79,7 @@ struct Ending {
   std::atomic<int> recovered{0};
   std::atomic<std::uint64_t> from{unknown};
   std::atomic<bool> same_step{true};
-  Arrays then{}, ended{};
+  WholeArrays then{}, ended{};
 };
 
 /// Trains like a user's loop; `victim` ends by an error before its call of that number.
@@ -145,7 +122,7 @@ TEST_CASE("training on GPUs continues after a rank has ended before any of its c
   constexpr int ranks = 3;
   for (int stage = 0; stage < 4; ++stage) {
     std::uint64_t recoveries = 0;
-    std::array<Arrays, last_step + 1> loaded, ended;
+    std::array<WholeArrays, last_step + 1> loaded, ended;
     for (std::uint64_t step = 0; step <= last_step; ++step)
       restart(ranks, ranks - 1, stage, step, loaded.at(step), ended.at(step));
     for (std::uint64_t call = 0;; ++call) {

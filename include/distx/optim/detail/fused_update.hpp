@@ -17,7 +17,7 @@ inline constexpr std::size_t update_block = 64;
 /// much arithmetic between two loads.
 inline constexpr std::size_t prefetch_bytes = 2048;
 
-/// Updates as many elements from i on as V has gradients.
+/// Updates V::size elements, from i on.
 template <class Optimizer, class V, class A>
 void update_at(std::size_t i, const coefficients_t<Optimizer, A>& coefficients, A* weight, const V& gradient,
                const std::array<A*, Optimizer::states>& state) {
