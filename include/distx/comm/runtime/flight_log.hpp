@@ -29,25 +29,28 @@ class FlightLog {
   /// Records a blocking call as started. Returns null if it is not recorded: the recorder is off, or it is a part of
   /// another call.
   template <Collective Call>
-  [[nodiscard]] FlightRecord* begin(const Call& call) {
+  [[nodiscard, gnu::always_inline]] FlightRecord* begin(const Call& call) {
     if (is_skipped()) return nullptr;
-    FlightCall record = described(call, false);
-    return &add(record, record.send_count + record.receive_count >= timed_elements, FlightProgress::started);
+    return &add(call, elements(call) >= timed_elements, FlightProgress::started);
   }
   /// Records a collective operation that is not a call, such as `split`.
   [[nodiscard]] FlightRecord* begin(const char* operation, const std::source_location& location) {
     if (is_skipped()) return nullptr;
-    FlightCall record = described(operation, location, false, false);
-    return &add(record, true, FlightProgress::started);
+    const std::int64_t now = time(true);
+    return &flight_ring->add(flight_context, FlightProgress::started, now, [&](FlightWords& words) {
+      describe(words, operation, location, blocking_);
+      words.set_counts(0, 0);
+      words.set_tag(group_.world_rank, 0);
+      words.set_peers(-1, -1);
+      words.set_kinds({.labelled = flight_context != nullptr});
+    });
   }
   /// Records an asynchronous call as enqueued.
   template <Collective Call>
   [[nodiscard]] FlightTicket enqueue(const Call& call) {
     latest_ = {};
     if (is_skipped()) return {};
-    FlightCall record = described(call, true);
-    record.stream_ordered = !std::is_empty_v<typename Call::space::stream>;
-    FlightRecord& added = add(record, true, FlightProgress::enqueued);
+    FlightRecord& added = add(call, true, FlightProgress::enqueued);
     return latest_ = {&added, flight_ring->number()};
   }
   /// Returns the asynchronous call that was enqueued last.
@@ -57,62 +60,69 @@ class FlightLog {
   void write(const char* error) noexcept;
 
  private:
-  /// Reading the clock takes a tenth of the shortest calls, so only larger ones and every 64th are timed.
+  using Counter = std::atomic<std::uint64_t>;
+  /// Reading the clock takes a tenth of the shortest calls, so only larger ones and every 256th are timed.
   static constexpr std::uint64_t timed_elements = 1024;
 
   [[nodiscard]] static bool is_skipped() noexcept {
     return !flight_enabled.load(std::memory_order_relaxed) || wait_times != nullptr;
   }
   void prepare();
-  FlightRecord& add(const FlightCall& call, bool timed, FlightProgress progress) noexcept {
-    const bool reads = timed || flight_ring->number() % 64 == 0;
-    return flight_ring->add(call, flight_context, progress, reads ? flight_clock() : 0);
-  }
-  [[nodiscard]] FlightCall described(const char* operation, const std::source_location& location, bool asynchronous,
-                                     bool message) {
+  /// Prepares a record. Returns the time at which its call begins, or 0.
+  [[nodiscard]] std::int64_t time(bool timed) {
     if (flight_ring == nullptr || !named_.load(std::memory_order_acquire)) [[unlikely]]
       prepare();
-    FlightCall record;
-    record.operation = operation;
-    record.file = location.file_name();
-    record.function = location.function_name();
-    record.line = location.line();
-    record.group = group_.id;
-    record.rank = group_.rank;
-    record.size = group_.size;
-    record.world_rank = group_.world_rank;
-    record.asynchronous = asynchronous;
-    record.message = message;
-    record.ordinal = next(message ? messages_ : asynchronous ? asynchronous_ : blocking_);
-    record.in_group = blocking_.load(std::memory_order_relaxed) + asynchronous_.load(std::memory_order_relaxed);
-    return record;
+    return timed || flight_ring->number() % 256 == 0 ? flight_clock() : 0;
   }
   template <Collective Call>
-  [[nodiscard]] FlightCall described(const Call& call, bool asynchronous) {
-    FlightCall record = described(Call::name.data(), call.location, asynchronous, CallTraits<Call>::message);
-    if constexpr (requires { call.buffer; }) {
-      record.type = call.buffer.type();
-      record.send_count = record.receive_count = call.buffer.size();
-    } else if constexpr (requires { call.send; }) {
-      record.type = Call::kind == CollectiveKind::scatter ? call.receive.type() : call.send.type();
-      record.send_count = call.send.size();
-      record.receive_count = call.receive.size();
-    }
-    if constexpr (requires { call.root; }) record.root = call.root;
-    if constexpr (requires { call.to; }) record.root = call.to;
-    if constexpr (requires { call.from; }) record.from = call.from;
-    if constexpr (requires { call.tag; }) record.tag = call.tag;
-    if constexpr (requires { call.counts; }) record.uneven = !call.counts.empty();
-    if constexpr (CallTraits<Call>::reduces)
-      record.op = static_cast<std::uint8_t>(1 + static_cast<int>(call.op.kind()));
-    return record;
+  [[nodiscard]] static std::size_t elements(const Call& call) noexcept {
+    if constexpr (requires { call.buffer; })
+      return 2 * call.buffer.size();
+    else if constexpr (requires { call.send; })
+      return call.send.size() + call.receive.size();
+    else
+      return 0;
   }
-
-  using Counter = std::atomic<std::uint64_t>;
-  static std::uint64_t next(Counter& counter) noexcept {
-    const std::uint64_t number = counter.load(std::memory_order_relaxed) + 1;
-    counter.store(number, std::memory_order_relaxed);
-    return number;
+  template <Collective Call>
+  [[gnu::always_inline]] FlightRecord& add(const Call& call, bool timed, FlightProgress progress) {
+    const std::int64_t now = time(timed);
+    return flight_ring->add(flight_context, progress, now,
+                            [&](FlightWords& words) { describe(words, call, progress == FlightProgress::enqueued); });
+  }
+  void describe(FlightWords& words, const char* operation, const std::source_location& location,
+                Counter& calls) noexcept {
+    words.set_caller(operation, location);
+    words.set_group(group_.id, group_.rank, group_.size);
+    const std::uint64_t ordinal = calls.load(std::memory_order_relaxed) + 1;
+    calls.store(ordinal, std::memory_order_relaxed);
+    words.set_numbers(ordinal,
+                      blocking_.load(std::memory_order_relaxed) + asynchronous_.load(std::memory_order_relaxed));
+  }
+  template <Collective Call>
+  void describe(FlightWords& words, const Call& call, bool asynchronous) noexcept {
+    constexpr bool message = CallTraits<Call>::message;
+    FlightWords::Kinds kinds{.asynchronous = asynchronous, .message = message, .labelled = flight_context != nullptr};
+    kinds.stream_ordered = asynchronous && !std::is_empty_v<typename Call::space::stream>;
+    describe(words, Call::name.data(), call.location, message ? messages_ : asynchronous ? asynchronous_ : blocking_);
+    if constexpr (requires { call.buffer; }) {
+      kinds.type = call.buffer.type();
+      words.set_counts(call.buffer.size(), call.buffer.size());
+    } else if constexpr (requires { call.send; }) {
+      kinds.type = Call::kind == CollectiveKind::scatter ? call.receive.type() : call.send.type();
+      words.set_counts(call.send.size(), call.receive.size());
+    } else {
+      words.set_counts(0, 0);
+    }
+    int root = -1, from = -1, tag = 0;
+    if constexpr (requires { call.root; }) root = call.root;
+    if constexpr (requires { call.to; }) root = call.to;
+    if constexpr (requires { call.from; }) from = call.from;
+    if constexpr (requires { call.tag; }) tag = call.tag;
+    words.set_tag(group_.world_rank, tag);
+    words.set_peers(root, from);
+    if constexpr (requires { call.counts; }) kinds.uneven = !call.counts.empty();
+    if constexpr (CallTraits<Call>::reduces) kinds.op = static_cast<std::uint8_t>(1 + static_cast<int>(call.op.kind()));
+    words.set_kinds(kinds);
   }
 
   FlightGroup group_;

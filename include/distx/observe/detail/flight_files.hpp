@@ -133,9 +133,9 @@ class FlightJson {
     add_time("enqueued_ns", entry.enqueued);
     add_time("started_ns", entry.started);
     add_time("completed_ns", entry.completed);
-    add("file", call.file);
-    add("line", static_cast<std::uint64_t>(call.line));
-    add("function", call.function);
+    add("file", call.location.file_name());
+    add("line", static_cast<std::uint64_t>(call.location.line()));
+    add("function", call.location.function_name());
     add_known("step", entry.context.step);
     if (entry.context.phase[0] != '\0') add("phase", entry.context.phase);
     add_known("bucket", entry.context.bucket);
@@ -271,9 +271,9 @@ class FlightPickle {
     text("frames");
     begin_list();
     begin_dict();
-    item("name", call.function);
-    item("filename", call.file);
-    item("line", static_cast<std::int64_t>(call.line));
+    item("name", call.location.function_name());
+    item("filename", call.location.file_name());
+    item("line", static_cast<std::int64_t>(call.location.line()));
     end_dict();
     end_list();
     end_dict();

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <source_location>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 
 #include "distx/core/detail/wait.hpp"
 #include "distx/core/element.hpp"
@@ -30,15 +32,13 @@ struct FlightContext {
 /// A call as it is recorded. The texts are string literals, or as long-lived as literals.
 struct FlightCall {
   const char* operation = nullptr;
-  const char* file = nullptr;
-  const char* function = nullptr;
+  std::source_location location{};
   std::uint64_t send_count = 0;
   std::uint64_t receive_count = 0;
   std::uint64_t group = 0;
   std::int32_t rank = 0;  ///< in the group
   std::int32_t size = 0;
   std::int32_t world_rank = 0;
-  std::uint32_t line = 0;
   std::int32_t root = -1;  ///< or the peer to which a message is sent
   std::int32_t from = -1;  ///< the peer from which a message is received
   std::int32_t tag = 0;
@@ -48,63 +48,87 @@ struct FlightCall {
   bool message = false;
   bool uneven = false;          ///< the blocks differ in size
   bool stream_ordered = false;  ///< the host may never observe its completion
+  bool labelled = false;        ///< a FlightContext belongs to it
   std::uint64_t ordinal = 0;    ///< from 1: of the call among those of its group and queue
   std::uint64_t in_group = 0;   ///< from 1: of the collective among those of its group
 };
 
-/// A call as words. Shifts instead of copied bytes: reading a word whose parts were just written would stall.
-struct FlightWords {
-  static constexpr std::size_t count = 12;
+/// A call as words that one thread stores and any thread reads. Each is stored as soon as its parts are known: all at
+/// once they exceed the registers, and a record takes twice the time through memory.
+class FlightWords {
+ public:
+  /// The properties of a call that are not numbers.
+  struct Kinds {
+    ElementType type = ElementType::bytes;
+    std::uint8_t op = 0;
+    bool asynchronous = false;
+    bool message = false;
+    bool uneven = false;
+    bool stream_ordered = false;
+    bool labelled = false;
+  };
 
-  [[nodiscard]] static std::array<std::uint64_t, count> pack(const FlightCall& call) noexcept {
-    const std::uint64_t flags =
-        static_cast<std::uint64_t>(call.asynchronous) | static_cast<std::uint64_t>(call.message) << 1 |
-        static_cast<std::uint64_t>(call.uneven) << 2 | static_cast<std::uint64_t>(call.stream_ordered) << 3;
-    const std::uint64_t kinds =
-        static_cast<std::uint64_t>(call.type) | static_cast<std::uint64_t>(call.op) << 8 | flags << 16;
-    return {reinterpret_cast<std::uintptr_t>(call.operation),
-            reinterpret_cast<std::uintptr_t>(call.file),
-            reinterpret_cast<std::uintptr_t>(call.function),
-            call.send_count,
-            call.receive_count,
-            call.group,
-            pair(static_cast<std::uint32_t>(call.rank), static_cast<std::uint32_t>(call.size)),
-            pair(static_cast<std::uint32_t>(call.world_rank), call.line),
-            pair(static_cast<std::uint32_t>(call.root), static_cast<std::uint32_t>(call.from)),
-            pair(static_cast<std::uint32_t>(call.tag), static_cast<std::uint32_t>(kinds)),
-            call.ordinal,
-            call.in_group};
+  void set_caller(const char* operation, const std::source_location& location) noexcept {
+    store(0, reinterpret_cast<std::uintptr_t>(operation));
+    store(1, std::bit_cast<std::uint64_t>(location));
   }
-  [[nodiscard]] static FlightCall unpack(const std::array<std::uint64_t, count>& words) noexcept {
-    const std::uint64_t kinds = words[9] >> 32;
+  void set_counts(std::uint64_t send, std::uint64_t receive) noexcept {
+    store(2, send);
+    store(3, receive);
+  }
+  void set_group(std::uint64_t id, int rank, int size) noexcept {
+    store(4, id);
+    store(5, pair(rank, size));
+  }
+  void set_tag(int world_rank, int tag) noexcept { store(6, pair(world_rank, tag)); }
+  void set_peers(int root, int from) noexcept { store(7, pair(root, from)); }
+  void set_kinds(const Kinds& kinds) noexcept {
+    const std::uint64_t flags =
+        static_cast<std::uint64_t>(kinds.asynchronous) | static_cast<std::uint64_t>(kinds.message) << 1 |
+        static_cast<std::uint64_t>(kinds.uneven) << 2 | static_cast<std::uint64_t>(kinds.stream_ordered) << 3 |
+        static_cast<std::uint64_t>(kinds.labelled) << 4;
+    store(8, static_cast<std::uint64_t>(kinds.type) | static_cast<std::uint64_t>(kinds.op) << 8 | flags << 16);
+  }
+  void set_numbers(std::uint64_t ordinal, std::uint64_t in_group) noexcept {
+    store(9, ordinal);
+    store(10, in_group);
+  }
+
+  [[nodiscard]] FlightCall read() const noexcept {
+    const std::uint64_t kinds = load(8);
     FlightCall call;
-    call.operation = reinterpret_cast<const char*>(words[0]);
-    call.file = reinterpret_cast<const char*>(words[1]);
-    call.function = reinterpret_cast<const char*>(words[2]);
-    call.send_count = words[3];
-    call.receive_count = words[4];
-    call.group = words[5];
-    call.rank = low(words[6]), call.size = high(words[6]);
-    call.world_rank = low(words[7]), call.line = static_cast<std::uint32_t>(words[7] >> 32);
-    call.root = low(words[8]), call.from = high(words[8]);
-    call.tag = low(words[9]);
+    call.operation = reinterpret_cast<const char*>(load(0));
+    call.location = std::bit_cast<std::source_location>(load(1));
+    call.send_count = load(2);
+    call.receive_count = load(3);
+    call.group = load(4);
+    call.rank = low(load(5)), call.size = high(load(5));
+    call.world_rank = low(load(6)), call.tag = high(load(6));
+    call.root = low(load(7)), call.from = high(load(7));
     call.type = static_cast<ElementType>(kinds & 0xff);
     call.op = static_cast<std::uint8_t>(kinds >> 8 & 0xff);
     call.asynchronous = (kinds >> 16 & 1) != 0;
     call.message = (kinds >> 17 & 1) != 0;
     call.uneven = (kinds >> 18 & 1) != 0;
     call.stream_ordered = (kinds >> 19 & 1) != 0;
-    call.ordinal = words[10];
-    call.in_group = words[11];
+    call.labelled = (kinds >> 20 & 1) != 0;
+    call.ordinal = load(9);
+    call.in_group = load(10);
     return call;
   }
 
  private:
-  static std::uint64_t pair(std::uint32_t low, std::uint32_t high) noexcept {
-    return low | static_cast<std::uint64_t>(high) << 32;
+  static_assert(sizeof(std::source_location) == 8 && std::is_trivially_copyable_v<std::source_location>);
+
+  void store(std::size_t i, std::uint64_t word) noexcept { words_[i].store(word, std::memory_order_release); }
+  [[nodiscard]] std::uint64_t load(std::size_t i) const noexcept { return words_[i].load(std::memory_order_acquire); }
+  static std::uint64_t pair(int low, int high) noexcept {
+    return static_cast<std::uint32_t>(low) | static_cast<std::uint64_t>(high) << 32;
   }
   static std::int32_t low(std::uint64_t word) noexcept { return static_cast<std::int32_t>(word & 0xffffffff); }
   static std::int32_t high(std::uint64_t word) noexcept { return static_cast<std::int32_t>(word >> 32); }
+
+  std::array<std::atomic<std::uint64_t>, 11> words_{};
 };
 
 /// A call read from a ring.
@@ -128,16 +152,16 @@ inline std::int64_t flight_clock() noexcept {
 /// A slot of the ring.
 class FlightRecord {
  public:
-  /// Overwrites the record. Called by the ring's thread.
-  void write(std::uint64_t number, const FlightCall& call, const FlightContext* context, FlightProgress progress,
-             std::int64_t now) noexcept {
+  /// Overwrites the record; `describe(words)` sets all words of its call. Called by the ring's thread.
+  /// @pre the call is labelled if there is a context
+  template <class Describe>
+  void write(std::uint64_t number, const FlightContext* context, FlightProgress progress, std::int64_t now,
+             Describe&& describe) noexcept {
     number_.store(0, std::memory_order_relaxed);
-    put(call_, FlightWords::pack(call));
-    has_context_.store(context != nullptr, std::memory_order_release);
-    if (context != nullptr) put(context_, std::bit_cast<std::array<std::uint64_t, context_words>>(*context));
+    describe(call_);
+    if (context != nullptr) put_context(*context);
     enqueued_.store(now, std::memory_order_release);
     waits_.began.store(0, std::memory_order_release);
-    waits_.ended.store(0, std::memory_order_release);
     progress_.store(progress, std::memory_order_release);
     number_.store(number, std::memory_order_release);
   }
@@ -163,41 +187,38 @@ class FlightRecord {
   [[nodiscard]] bool read(FlightEntry& entry) const noexcept {
     entry.number = number_.load(std::memory_order_acquire);
     if (entry.number == 0) return false;
-    entry.call = FlightWords::unpack(get(call_));
+    entry.call = call_.read();
     entry.context = {};
-    if (has_context_.load(std::memory_order_acquire)) entry.context = std::bit_cast<FlightContext>(get(context_));
+    if (entry.call.labelled) entry.context = context();
     entry.progress = progress_.load(std::memory_order_acquire);
     entry.enqueued = enqueued_.load(std::memory_order_acquire);
     entry.started = waits_.began.load(std::memory_order_acquire);
-    entry.completed =
-        entry.progress == FlightProgress::completed ? waits_.ended.load(std::memory_order_acquire) : std::int64_t{0};
+    // A call that was not timed and has not waited leaves the end of an earlier one.
+    const bool has_end = entry.progress == FlightProgress::completed && (entry.enqueued != 0 || entry.started != 0);
+    entry.completed = has_end ? waits_.ended.load(std::memory_order_acquire) : std::int64_t{0};
     return number_.load(std::memory_order_relaxed) == entry.number;
   }
 
  private:
-  template <std::size_t Count>
-  using Words = std::array<std::atomic<std::uint64_t>, Count>;
   static constexpr std::size_t context_words = sizeof(FlightContext) / 8;
   static_assert(sizeof(FlightContext) % 8 == 0);
 
-  template <std::size_t Count>
-  static void put(Words<Count>& words, const std::array<std::uint64_t, Count>& values) noexcept {
-    for (std::size_t i = 0; i < Count; ++i) words[i].store(values[i], std::memory_order_release);
+  [[gnu::noinline]] void put_context(const FlightContext& context) noexcept {
+    const auto words = std::bit_cast<std::array<std::uint64_t, context_words>>(context);
+    for (std::size_t i = 0; i < context_words; ++i) context_[i].store(words[i], std::memory_order_release);
   }
-  template <std::size_t Count>
-  [[nodiscard]] static std::array<std::uint64_t, Count> get(const Words<Count>& words) noexcept {
-    std::array<std::uint64_t, Count> values;
-    for (std::size_t i = 0; i < Count; ++i) values[i] = words[i].load(std::memory_order_acquire);
-    return values;
+  [[nodiscard]] FlightContext context() const noexcept {
+    std::array<std::uint64_t, context_words> words;
+    for (std::size_t i = 0; i < context_words; ++i) words[i] = context_[i].load(std::memory_order_acquire);
+    return std::bit_cast<FlightContext>(words);
   }
 
   std::atomic<std::uint64_t> number_{0};  // 0 while the record is written
-  Words<FlightWords::count> call_{};
+  FlightWords call_;
   std::atomic<std::int64_t> enqueued_{0};
   WaitTimes waits_;
   std::atomic<FlightProgress> progress_{FlightProgress::enqueued};
-  std::atomic<bool> has_context_{false};
-  Words<context_words> context_{};
+  std::array<std::atomic<std::uint64_t>, context_words> context_{};
 };
 
 /// The last calls of one thread.
@@ -205,12 +226,13 @@ class FlightRing {
  public:
   static constexpr std::size_t capacity = 1000;
 
-  /// Adds a record, over the oldest one. Called by the ring's thread.
-  FlightRecord& add(const FlightCall& call, const FlightContext* context, FlightProgress progress,
-                    std::int64_t now) noexcept {
-    FlightRecord& record = records_[next_];
-    next_ = next_ + 1 == capacity ? 0 : next_ + 1;
-    record.write(++number_, call, context, progress, now);
+  /// Adds a record, over the oldest one; see FlightRecord::write. Called by the ring's thread.
+  template <class Describe>
+  FlightRecord& add(const FlightContext* context, FlightProgress progress, std::int64_t now,
+                    Describe&& describe) noexcept {
+    FlightRecord& record = *next_;
+    next_ = next_ == &records_.back() ? records_.data() : next_ + 1;
+    record.write(++number_, context, progress, now, describe);
     return record;
   }
   /// Returns the number of the latest record. Called by the ring's thread.
@@ -222,9 +244,9 @@ class FlightRing {
   [[nodiscard]] const std::array<FlightRecord, capacity>& records() const noexcept { return records_; }
 
  private:
-  std::size_t next_ = 0;
   std::uint64_t number_ = 0;
   std::array<FlightRecord, capacity> records_;
+  FlightRecord* next_ = records_.data();
 };
 
 /// The ring of this thread, null before its first call.
