@@ -56,22 +56,21 @@ inline void run_round(CollectiveExecution<calls::ReduceScatter<AnyElement, calls
 inline void run_round(CollectiveExecution<calls::Broadcast<AnyElement>>& x, std::size_t round) {
   const int me = x.self.rank, root = x.call.root;
   const std::size_t bytes = x.piece(root, me, round);
-  const std::byte* const from = x.source(root, me, round);
   for (int r = 0; r < x.self.size; ++r) {
     std::byte* const receive = r == me ? x.own_receive() : x.peer(r).receive;
     if (r == root || receive == nullptr) continue;
     const bool together = !x.all_inlined() && !x.staged() && x.peer(r).receive != nullptr;
     if (!together && r != me) continue;
     const ByteRange part = together ? slice_of(bytes, me, x.self.size) : ByteRange{0, bytes};
-    copy_bytes(receive + x.offset(round) + part.offset, from + part.offset, part.bytes);
+    x.take(receive + x.offset(round) + part.offset, root, me, round, part);
   }
 }
 
 inline void run_round(CollectiveExecution<calls::AllGather<AnyElement>>& x, std::size_t round) {
   const auto width = element_width(x.call);
   for (int r = 0; r < x.self.size; ++r)
-    copy_bytes(x.own_receive() + calls::block_offset(x.call.counts, x.call.send.size(), r) * width + x.offset(round),
-               x.source(r, x.self.rank, round), x.piece(r, x.self.rank, round));
+    x.take(x.own_receive() + calls::block_offset(x.call.counts, x.call.send.size(), r) * width + x.offset(round), r,
+           x.self.rank, round);
 }
 
 inline void run_round(CollectiveExecution<calls::Gather<AnyElement>>& x, std::size_t round) {
@@ -81,17 +80,19 @@ inline void run_round(CollectiveExecution<calls::Gather<AnyElement>>& x, std::si
   const auto block = [&](int r) {
     return calls::block_offset(to.send_counts, to.send_count, r) * width + x.offset(round);
   };
-  const bool together = to.receive != nullptr && !x.all_inlined();  // each rank in the rounds copies its own block
+  // Each rank in the rounds copies its own block if that spreads the work: writing to lines that another core has
+  // written takes several times as long as reading them.
+  const bool spreads = x.self.size > 2 || x.peer(1 - root).send == nullptr;
+  const bool together = to.receive != nullptr && !x.all_inlined() && spreads;
   if (together && me != root) copy_bytes(to.receive + block(me), x.source(me, root, round), x.piece(me, root, round));
   if (me != root) return;
   for (int r = 0; r < x.self.size; ++r)
-    if (!together || r == me || !x.joins_rounds(r))
-      copy_bytes(x.own_receive() + block(r), x.source(r, me, round), x.piece(r, me, round));
+    if (!together || r == me || !x.joins_rounds(r)) x.take(x.own_receive() + block(r), r, me, round);
 }
 
 inline void run_round(CollectiveExecution<calls::Scatter<AnyElement>>& x, std::size_t round) {
   const int me = x.self.rank, root = x.call.root;
-  copy_bytes(x.own_receive() + x.offset(round), x.source(root, me, round), x.piece(root, me, round));
+  x.take(x.own_receive() + x.offset(round), root, me, round);
 }
 
 /// Swaps bytes through a buffer that stays in the cache: memcpy moves wide blocks.
@@ -122,8 +123,7 @@ inline void run_round(CollectiveExecution<calls::AllToAll<AnyElement>>& x, std::
     return;
   }
   for (int r = 0; r < x.self.size; ++r)
-    copy_bytes(x.own_receive() + calls::block_offset(c.receive_counts, equal, r) * width + x.offset(round),
-               x.source(r, me, round), x.piece(r, me, round));
+    x.take(x.own_receive() + calls::block_offset(c.receive_counts, equal, r) * width + x.offset(round), r, me, round);
 }
 
 inline void run_round(CollectiveExecution<calls::Barrier<Host>>&, std::size_t) {}

@@ -89,7 +89,10 @@ class CollectiveExecution {
     if (mine.inlined && sends(call, self.rank)) copy_bytes(inlined(self.rank, line), mine.send, bytes);
     chunk_ = detail::CallTraits<Call>::blockwise ? staging_share() : control_.extent().staging_bytes;
     hidden_ = !mine.inlined && post.send.segment == 0;
-    if (hidden_) staging(0);
+    post.reads_all = can_be_read() && region_.reads_all();
+    post.is_read = hidden_ && post.reads_all && sends(call, self.rank) && bytes >= least_read_bytes;
+    post.address = mine.send;
+    if (hidden_ && !post.is_read) staging(0);
     post.line = call.location.line();
     line.step.store(step_of(number_, 0), std::memory_order_release);
   }
@@ -144,10 +147,12 @@ class CollectiveExecution {
       if (sends(call, r) && peer(r).send == nullptr) staged_ = true;
     }
     if constexpr (Call::kind == calls::CollectiveKind::gather) staged_ = staged_ && peer(call.root).receive == nullptr;
+    if (staged_ && can_be_read()) choose_reading();
     // In place, if only some ranks' memory is accessible: no rank may read data that its owner overwrites.
-    late_ = staged_ && same_place && !peer(self.rank).inlined;
+    late_ = late_ || (staged_ && same_place && !peer(self.rank).inlined);
     if (late_)
-      for (PeerView& seen : workspace.seen) seen.send = nullptr;
+      for (PeerView& seen : workspace.seen)
+        if (!seen.inlined) seen.send = nullptr;
     for (int r = 0; r < self.size; ++r)
       if (receives_reduced(r) && peer(r).receive == nullptr && !peer(r).inlined) results_ = true;
     if (results_) staged_ = true;  // results for these ranks are written to staging buffers
@@ -210,6 +215,17 @@ class CollectiveExecution {
     return control_.staging(from, queue_, round) +
            static_cast<std::size_t>(detail::CallTraits<Call>::blockwise ? to : 0) * chunk_;
   }
+  /// Copies a part of the data that `from` sends to `to` in a round.
+  void take(std::byte* target, int from, int to, std::size_t round, ByteRange part) {
+    if (!reading_ || from == self.rank || peer(from).send != nullptr)
+      return copy_bytes(target, source(from, to, round) + part.offset, part.bytes);
+    const std::byte* const there = control_.published(from, queue_, number_).rest.address;
+    region_.read(from, target, there + range_of(call, workspace.seen, from, to).offset + part.offset, part.bytes,
+                 self.context(call));
+  }
+  void take(std::byte* target, int from, int to, std::size_t round) {
+    take(target, from, to, round, {0, piece(from, to, round)});
+  }
   /// Returns the size of that data in bytes.
   [[nodiscard]] std::size_t piece(int from, int to, std::size_t round) const noexcept {
     const std::size_t bytes = range_of(call, workspace.seen, from, to).bytes;
@@ -246,6 +262,31 @@ class CollectiveExecution {
   }
 
  private:
+  /// From this size on a rank's data is copied directly from its process, if every rank can do that.
+  static constexpr std::size_t least_read_bytes = std::size_t{16} << 10;
+
+  /// Returns whether the other ranks may copy from a rank's own memory: the call only moves data, which no rank
+  /// overwrites meanwhile.
+  [[nodiscard]] bool can_be_read() const noexcept {
+    if constexpr (Call::kind == calls::CollectiveKind::all_to_all)
+      return call.send.data() != call.receive.data();
+    else
+      return !detail::CallTraits<Call>::reduces;
+  }
+  /// Decides, equally on all ranks, whether data in memory that is not shared is read there.
+  void choose_reading() noexcept {
+    bool all_read = true, some_is_read = false, some_is_staged = false;
+    for (int r = 0; r < self.size; ++r) {
+      const CallDescriptor& post = control_.published(r, queue_, number_).rest;
+      all_read = all_read && post.reads_all;
+      some_is_read = some_is_read || post.is_read;
+      if (sends(call, r) && peer(r).send == nullptr && !post.is_read) some_is_staged = true;
+    }
+    if (!all_read) region_.try_reading_all();
+    reading_ = all_read && !some_is_staged;
+    if (reading_) staged_ = false;
+    late_ = staged_ && some_is_read;
+  }
   /// Returns the memory in which a rank publishes small data.
   [[nodiscard]] std::byte* inlined(int r, CallLine& line) const noexcept {
     return line.shown == CallLine::Shown::here ? line.tiny : control_.inlined(r, queue_, number_);
@@ -319,6 +360,7 @@ class CollectiveExecution {
   bool hidden_ = false;
   bool staged_ = false;
   bool late_ = false;
+  bool reading_ = false;
   bool results_ = false;
   bool all_inlined_ = false;
 };

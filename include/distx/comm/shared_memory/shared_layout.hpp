@@ -32,7 +32,10 @@ struct CallDescriptor {
   std::size_t receive_count = 0;
   bool has_send_counts = false;
   bool has_receive_counts = false;
-  std::uint32_t line = 0;  ///< of the caller, for error messages
+  bool reads_all = false;              ///< this rank can copy from the memory of every other rank's process
+  bool is_read = false;                ///< the others are to do so: this rank has not staged its data
+  std::uint32_t line = 0;              ///< of the caller, for error messages
+  const std::byte* address = nullptr;  ///< of the data to send, in the rank's process
   calls::Fingerprint fingerprint{};
 };
 

@@ -96,6 +96,19 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
   [[nodiscard]] virtual SharedAddress address_of(const void* memory, std::size_t bytes) noexcept = 0;
   /// Returns the memory at an address, or null if this rank cannot access it.
   [[nodiscard]] virtual std::byte* at(const SharedAddress& place) noexcept = 0;
+  /// @name Memory of other processes
+  /// In one copy, without a shared buffer in between, if the system lets this process access the others.
+  /// @{
+  /// Returns whether this rank can copy from the memory of every other rank, as far as it has tried.
+  [[nodiscard]] virtual bool reads_all() const noexcept { return false; }
+  /// Tries it. @pre every rank has opened the region
+  virtual void try_reading_all() noexcept {}
+  /// @throws RankFailure if the rank's process has ended
+  /// @throws MemoryError if the system refuses
+  /// @pre reads_all()
+  virtual void read(int /*rank*/, std::byte* /*to*/, const std::byte* /*address*/, std::size_t /*bytes*/,
+                    const ErrorContext&) {}
+  /// @}
   /// Returns whether a rank's process has ended unexpectedly; makes a system call.
   [[nodiscard]] virtual bool died(int) noexcept { return false; }
 

@@ -29,6 +29,20 @@ inline bool read(std::int64_t process, std::byte* to, const std::byte* from, std
     return ::process_vm_readv(static_cast<pid_t>(process), &mine, 1, &theirs, 1, 0);
   });
 }
+/// The same if the process has `expected` at `probe`: another one may have its number by now.
+inline bool read_if(std::int64_t process, const std::uint64_t* probe, std::uint64_t expected, std::byte* to,
+                    const std::byte* from, std::size_t bytes) noexcept {
+  std::uint64_t seen = 0;
+  const iovec mine[] = {{&seen, sizeof seen}, {to, bytes}};
+  const iovec theirs[] = {{const_cast<std::uint64_t*>(probe), sizeof seen}, {const_cast<std::byte*>(from), bytes}};
+  ssize_t moved = 0;
+  do moved = ::process_vm_readv(static_cast<pid_t>(process), mine, 2, theirs, 2, 0);
+  while (moved < 0 && errno == EINTR);
+  if (moved < static_cast<ssize_t>(sizeof seen)) return false;
+  if (seen != expected) return errno = ESRCH, false;
+  const auto done = static_cast<std::size_t>(moved) - sizeof seen;
+  return read(process, to + done, from + done, bytes - done);
+}
 /// Copies to another process; returns false, with errno, if the system refuses or the process has ended.
 inline bool write(std::int64_t process, std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
   return in_steps(const_cast<std::byte*>(from), to, bytes, [&](const iovec& mine, const iovec& theirs) {

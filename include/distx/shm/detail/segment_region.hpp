@@ -72,6 +72,18 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     return shared.address_of(memory, bytes);
   }
   [[nodiscard]] std::byte* at(const shared_memory::SharedAddress& place) noexcept override { return shared.at(place); }
+  [[nodiscard]] bool reads_all() const noexcept override { return reads_all_; }
+  void try_reading_all() noexcept override {
+    if (std::exchange(has_tried_, true) || size() > most_read) return;
+    reads_all_ = true;
+    for (int other = 0; other < size(); ++other) reads_all_ = reads_all_ && (is_in_process(other) || try_reach(other));
+  }
+  void read(int rank, std::byte* to, const std::byte* address, std::size_t bytes,
+            const ErrorContext& context) override {
+    if (is_in_process(rank)) return copy(to, address, bytes);
+    // If another process has the number of one that has died, the ranks notice that at the end of the call.
+    if (!other_process::read(control().rank(rank).process, to, address, bytes)) throw_unreached(rank, context);
+  }
   [[nodiscard]] bool died(int rank) noexcept override {
     const shared_memory::RankBlock& other = control().rank(rank);
     return other.process != process_ && process_ended(other.process, other.process_began);
@@ -92,6 +104,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
       advance_all();
       in_cells_.reserve(2 * in_cells_.size() + 16);  // reserves before a cell is taken: nothing may throw after it
     }
+    if (!mine->sends && mine->blocking && data.is_direct()) look_for_sender(*mine, box);
     const auto attempt = [&] {
       needs_buffer = false;
       if (is_full) advance_all();  // frees the cells of completed messages that were not polled
@@ -188,9 +201,11 @@ class SegmentRegion final : public shared_memory::SharedRegion {
   static constexpr std::size_t inline_bytes = 2048;
   static constexpr std::size_t least_staging_bytes = std::size_t{256} << 10;
   /// Messages from this size on are copied directly between processes that may access each other.
-  static constexpr std::size_t least_direct_bytes = std::size_t{32} << 10;
+  static constexpr std::size_t least_direct_bytes = std::size_t{16} << 10;
   /// On more ranks the slots, whose number grows with the square, would take too much memory.
   static constexpr int most_with_slots = 64;
+  /// The number of ranks up to which each tries to access every other.
+  static constexpr int most_read = 64;
   using Access = shared_memory::Access;
   using Queued = shared_memory::MessageRequest::Queued;
 
@@ -302,6 +317,16 @@ class SegmentRegion final : public shared_memory::SharedRegion {
   }
   /// @}
 
+  /// Polls for the sender of a large message for a moment, before the receive is posted: then this rank copies it. In
+  /// an exchange each rank thus copies what it receives; of a receive that is found posted, the sender would.
+  void look_for_sender(const shared_memory::MessageRequest& mine, Mailbox& box) noexcept {
+    const auto is_there = [&] {
+      const MailboxLock lock(box, rank_, std::try_to_lock);
+      return lock.held() && box.counterpart(mine) != nullptr;
+    };
+    (void)detail::wait_until(std::chrono::milliseconds(1), is_there, [this] { return revoked(); });
+  }
+
   void advance_all() noexcept {
     std::erase_if(in_cells_, [this](const std::weak_ptr<shared_memory::MessageRequest>& weak) {
       const auto envelope = weak.lock();
@@ -329,16 +354,19 @@ class SegmentRegion final : public shared_memory::SharedRegion {
   /// have its number by now.
   [[nodiscard]] bool reaches(int other) const noexcept {
     const shared_memory::RankBlock& theirs = control().rank(other);
-    std::uint64_t seen = 0;
-    return other_process::read(theirs.process, reinterpret_cast<std::byte*>(&seen),
-                               reinterpret_cast<const std::byte*>(theirs.probe), sizeof seen) &&
-           seen == theirs.process_began;
+    return other_process::read_if(theirs.process, theirs.probe, theirs.process_began, nullptr, nullptr, 0);
   }
-  /// Publishes whether this rank can access the memory of another rank's process.
-  void try_reach(int other) noexcept {
+  /// Copies from the memory of another rank's process; returns false, with errno, if that fails.
+  [[nodiscard]] bool read_from(int other, std::byte* to, const std::byte* from, std::size_t bytes) const noexcept {
+    const shared_memory::RankBlock& theirs = control().rank(other);
+    return other_process::read_if(theirs.process, theirs.probe, theirs.process_began, to, from, bytes);
+  }
+  /// Publishes whether this rank can access the memory of another rank's process, and returns it.
+  bool try_reach(int other) noexcept {
     shared_memory::Reach& reach = control().reach(rank_, other);
-    if (reach.load(std::memory_order_relaxed) != Access::unknown) return;
-    reach.store(reaches(other) ? Access::granted : Access::denied, std::memory_order_relaxed);
+    if (reach.load(std::memory_order_relaxed) == Access::unknown)
+      reach.store(reaches(other) ? Access::granted : Access::denied, std::memory_order_relaxed);
+    return reach.load(std::memory_order_relaxed) == Access::granted;
   }
   /// Throws if a rank whose memory could not be accessed has died, or the communicator was revoked. The memory of a
   /// process that is killed goes before the process.
@@ -367,7 +395,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
         throw;
       }
       room = buffer->data();
-      if (mine.bytes >= least_direct_bytes) try_reach(first);
+      if (mine.bytes >= least_direct_bytes) (void)try_reach(first);
     }
     if (mine.sends) return copy(room, mine.source, mine.bytes);
     if (!data.is_direct())
@@ -383,12 +411,15 @@ class SegmentRegion final : public shared_memory::SharedRegion {
   void reach_into(const shared_memory::MessageRequest& mine, std::byte* address, int first,
                   const ErrorContext& context) {
     const std::int64_t process = control().rank(first).process;
-    const bool moved = reaches(first) && (mine.sends ? other_process::write(process, address, mine.source, mine.bytes)
-                                                     : other_process::read(process, mine.target, address, mine.bytes));
-    if (moved) return;
+    const bool moved = mine.sends ? reaches(first) && other_process::write(process, address, mine.source, mine.bytes)
+                                  : read_from(first, mine.target, address, mine.bytes);
+    if (!moved) throw_unreached(first, context);
+  }
+  /// Throws for the system call that has failed.
+  [[noreturn]] void throw_unreached(int other, const ErrorContext& context) {
     const int code = errno;
-    check_alive(first, context);
-    throw MemoryError("cannot access the memory of rank " + std::to_string(first) + ": " + std::strerror(code), context,
+    check_alive(other, context);
+    throw MemoryError("cannot access the memory of rank " + std::to_string(other) + ": " + std::strerror(code), context,
                       code);
   }
   /// Gives the cell back to the first side, which waits for that.
@@ -422,8 +453,9 @@ class SegmentRegion final : public shared_memory::SharedRegion {
   std::int64_t process_ = ::getpid();
   std::uint64_t process_began_ = process_state(process_).began;
   const bool has_slots_ = size() <= most_with_slots;
-  Slot no_slot_{};                       // remains free
-  std::vector<std::uint32_t> outgoing_;  // messages in flight, by their receivers
+  bool has_tried_ = false, reads_all_ = false;  // whether this rank can copy from every other process
+  Slot no_slot_{};                              // remains free
+  std::vector<std::uint32_t> outgoing_;         // messages in flight, by their receivers
   MessageBufferCache buffers_;
   std::vector<std::weak_ptr<shared_memory::MessageRequest>> in_cells_;  // messages of this rank
 };
