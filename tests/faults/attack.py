@@ -12,6 +12,7 @@ must end with a ConnectError if rank 0, which serves the others, is killed. With
 joins, which is killed as well in every third training, before another one joins: as many as began must end with these weights.
 
 PROGRAM is built of trainee.cpp. Every survivor must end by a TimeoutError, RankFailure or RevokedError, soon after the deadline,
+or, over MPI, by the sentence that says that a call of MPI does not return, of which the line of the attack then tells;
 and with shm every process must exit. A rank that was stopped goes on later, and must end in the same way.
 """
 import argparse
@@ -32,6 +33,10 @@ ATTACKED = object()  # stands for the file by which a job is told that the attac
 PATIENCE = 60  # for what should take a deadline, on a machine that is busy with other tests
 WAITED = re.compile(r"^rank \d+ waited ([0-9.]+) s$", re.MULTILINE)
 TYPED = re.compile(r"^rank (\d+) ended by (TimeoutError|RankFailure|RevokedError): (.*)$", re.MULTILINE)
+
+
+# The end of a process whose MPI waits without a limit for one that was stopped or killed.
+HUNG = re.compile(r"^distx: rank (\d+) of \d+ \(mpi\): a call of MPI has not returned", re.MULTILINE)
 
 
 class Job:
@@ -140,7 +145,7 @@ def attack(program, backend, ranks, way, chance):
         survivors = set(range(ranks)) - {victim}
 
         def ended():
-            return {int(rank) for rank, _, _ in TYPED.findall(job.text())}
+            return {int(rank) for rank, _, _ in TYPED.findall(job.text())} | {int(rank) for rank in HUNG.findall(job.text())}
 
         wrong = []
         if not job.wait_for(lambda: survivors <= ended() or not any(is_alive(ids[rank]) for rank in survivors)):
@@ -148,6 +153,8 @@ def attack(program, backend, ranks, way, chance):
         seconds = time.monotonic() - begin
         waited = [float(time) for time in WAITED.findall(job.text())]
         done += f", survivors ended after {seconds:.1f} s" + "".join(f", timed out after {time:.2f} s" for time in waited)
+        if HUNG.search(job.text()):
+            done += ", inside a call of MPI that did not return"
         if way != "kill":
             os.kill(ids[victim], signal.SIGCONT)
             survivors.add(victim)

@@ -5,6 +5,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <distx/distx.hpp>
@@ -83,6 +84,19 @@ void be_killed_before(const std::string& way, distx::MpiConnector& connector) {
     comm.emplace(connector);
 }
 
+/// Whether this rank's next call of MPI_Testall does not return.
+bool mpi_hangs = false;
+
+/// Makes a call during which MPI does not return on rank 1, as Open MPI may not if a process of the host was stopped.
+void hang_in_mpi(distx::AnyConnector& connector) {
+  distx::MpiCommunicator comm(connector, {.deadline = std::chrono::seconds(1)});
+  std::vector<float> x(10, 1.0f);
+  distx::all_reduce(comm, x, distx::sum);
+  mpi_hangs = comm.rank() == 1;
+  distx::all_reduce(comm, x, distx::sum);
+  for (;;) std::this_thread::sleep_for(std::chrono::seconds(1));  // the launcher ends this rank
+}
+
 int run(int argc, char** argv, const std::string& way) {
   std::optional<distx::MpiCommunicator> last;
   {
@@ -96,6 +110,7 @@ int run(int argc, char** argv, const std::string& way) {
     auto connector = distx::connect(argc, argv);
     if (way.find("fail") != std::string::npos) fail(connector, way);
     if (way == "killed in a large call") be_killed(connector);
+    if (way == "hangs in MPI") hang_in_mpi(connector);
     if (way == "a communicator outlives the connector") last.emplace(connector);
   }
   if (last) {
@@ -109,6 +124,12 @@ int run(int argc, char** argv, const std::string& way) {
 }
 
 }  // namespace
+
+// Takes the place of MPI's, as its profiling interface provides.
+extern "C" int MPI_Testall(int count, MPI_Request* requests, int* flag, MPI_Status* statuses) {
+  while (mpi_hangs) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return PMPI_Testall(count, requests, flag, statuses);
+}
 
 int main(int argc, char** argv) {
   try {

@@ -62,6 +62,13 @@ WAYS = {
         3,
         RECOVERY,
     ),
+    "hangs in MPI": (
+        False,
+        ["rank 1 of 3 (mpi): a call of MPI has not returned for 11 s, beyond the deadline of 1 s"],
+        ["ended by", "terminate called"],
+        3,
+        {},
+    ),
     "once more": (False, ["MPI has already been finalised in this process"], ["terminate called"], 2, {}),
     "another MPI's launcher": (False, ["a launcher has started 4 ranks (PMI_SIZE is set)"], [], 0, {"PMI_SIZE": "4"}),
     "alone": (True, [], ["ended by"], 0, {}),

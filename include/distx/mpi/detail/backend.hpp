@@ -289,7 +289,12 @@ class Backend {
   }
   template <class Ready>
   bool wait_for(Ready&& ready, const ErrorContext& context) {
-    return ended(detail::wait_until(options_.deadline, ready, [this] { return is_stopped(); }), context);
+    Pulse::Polling polling(*blocking_pulse_);
+    const auto stopped = [&] {
+      polling.beat();
+      return is_stopped();
+    };
+    return ended(detail::wait_until(options_.deadline, ready, stopped), context);
   }
   /// Throws if the communicator was revoked, before this rank enters a call of MPI's that cannot be ended.
   void enter_vendor_call(const ErrorContext& context) {
@@ -372,6 +377,8 @@ class Backend {
   std::shared_ptr<Session> session_;
   Transport transport_;
   Watch watch_;
+  std::shared_ptr<Pulse> blocking_pulse_ = session_->world().sentinel().watch(options_.deadline, self_);
+  std::shared_ptr<Pulse> started_pulse_ = session_->world().sentinel().watch(options_.deadline, self_);
   std::unique_ptr<Job> job_;
   OrderedCalls blocking_queue_, started_queue_;
   Revocation revocation_;
@@ -453,9 +460,12 @@ void Backend::run_started(const Call& call) {
   check_usable(context);
   const std::uint64_t number = started_calls_++;
   const auto wait = [&](auto&& ready) {
-    return ended(wait_beside(
-                     options_.deadline, ready, [this] { return is_stopped(); }, [this] { return tasks_.awaited(); }),
-                 context);
+    Pulse::Polling polling(*started_pulse_);
+    const auto stopped = [&] {
+      polling.beat();
+      return is_stopped();
+    };
+    return ended(wait_beside(options_.deadline, ready, stopped, [this] { return tasks_.awaited(); }), context);
   };
   if (!started_queue_.join(call, tag_of(number, TagClass::started_exchange), context, wait))
     started_queue_.transfer(call, tag_of(number, TagClass::started_pieces), context, wait);

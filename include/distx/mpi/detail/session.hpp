@@ -152,7 +152,11 @@ class Session final : public FailureChannel {
   /// Waits for the other ranks; returns whether the deadline is not over.
   template <class Ready>
   bool wait_for(Ready&& ready, const ErrorContext& context) {
-    const auto end = detail::wait_until(deadline_, ready, [this] { return watch_.has_lost(); });
+    Pulse::Polling polling(*pulse_);
+    const auto end = detail::wait_until(deadline_, ready, [&] {
+      polling.beat();
+      return watch_.has_lost();
+    });
     if (end == WaitEnd::stopped) watch_.raise(context);
     return end == WaitEnd::ready;
   }
@@ -170,6 +174,7 @@ class Session final : public FailureChannel {
   std::optional<Party> party_{};
   std::unique_ptr<OrderedCalls> calls_{};
   Watch watch_{*world_, all_in_world()};
+  std::shared_ptr<Pulse> pulse_ = world_->sentinel().watch(deadline_, {rank_, size_, "mpi"});
   std::uint64_t made_ = 0;
   bool failed_ = false;
   bool shrunk_ = false;
