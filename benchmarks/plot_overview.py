@@ -11,7 +11,7 @@ import re
 import plot_training
 
 PEERS = {"Open MPI": "#023e8a", "Open MPI, segmented ring": "#0096c7", "Boost.MPI": "#7b2cbf", "Gloo": "#b08968"}
-KINDS = ("collectives", "small", "training", "optimizer", "checkpoint")  # from the top
+KINDS = ("collectives", "training", "optimizer", "checkpoint")  # from the top
 
 
 def tables(page):
@@ -35,10 +35,6 @@ def tables(page):
             title = line.strip("*")
 
 
-def numbers(cell):
-    return [float(found) for found in re.findall(r"\d+\.?\d*", cell)]
-
-
 def ratios(page):
     """Returns (what, peer) to a list of (time of the peer over that of distx, which row)."""
     found = {}
@@ -55,11 +51,6 @@ def ratios(page):
                     if row.get(peer):
                         name = operation + " " + row["size"] + (f", {ranks} ranks" if ranks != "2" else "")
                         add(f"collectives, {memory} memory", peer, float(row[peer]), name)
-        elif columns[0] == "operation, in place" and "4 B" in columns:
-            for row in rows:
-                for size in columns[1:]:
-                    for ratio in numbers(row[size]):
-                        add("small calls, user memory", "Open MPI", ratio, f"{row[columns[0]]} {size}")
         elif "exposed communication" in columns:
             ours = [row for row in rows if row[""].startswith("distx")]
             for row in rows:

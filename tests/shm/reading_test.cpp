@@ -92,7 +92,7 @@ TEST_CASE("blocks of all sizes arrive, read from other processes or not") {
       {0, 1, 70000},         {5000, 40000, 600}, {2000, 2000, 2000}, {4096, 4095, 4097}, {300000, 3, 0},
   };
   for (const int ranks : {2, 3})
-    for (const std::size_t first : {0, 1, 2, 3}) {
+    for (const std::size_t first : {0U, 1U, 2U, 3U}) {
       CAPTURE(ranks);
       CAPTURE(first);
       const auto ended = test::forked(ranks, [&](test::ForkedConnector& connector, test::Board&) {
