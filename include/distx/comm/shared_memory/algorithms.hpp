@@ -82,7 +82,7 @@ inline void run_round(CollectiveExecution<calls::Gather<AnyElement>>& x, std::si
   };
   // Each rank in the rounds copies its own block if that spreads the work: writing to lines that another core has
   // written takes several times as long as reading them.
-  const bool spreads = x.self.size > 2 || x.peer(1 - root).send == nullptr;
+  const bool spreads = x.self.size != 2 || x.peer(1 - root).send == nullptr;
   const bool together = to.receive != nullptr && !x.all_inlined() && spreads;
   if (together && me != root) copy_bytes(to.receive + block(me), x.source(me, root, round), x.piece(me, root, round));
   if (me != root) return;
