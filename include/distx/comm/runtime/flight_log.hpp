@@ -76,12 +76,12 @@ class FlightLog {
   }
   template <Collective Call>
   [[nodiscard]] static std::size_t elements(const Call& call) noexcept {
+    std::size_t count = 0;
     if constexpr (requires { call.buffer; })
-      return 2 * call.buffer.size();
+      count = 2 * call.buffer.size();
     else if constexpr (requires { call.send; })
-      return call.send.size() + call.receive.size();
-    else
-      return 0;
+      count = call.send.size() + call.receive.size();
+    return count;
   }
   template <Collective Call>
   [[gnu::always_inline]] FlightRecord& add(const Call& call, bool timed, FlightProgress progress) {
