@@ -169,6 +169,7 @@ TEST_CASE("ranks that become ready in different orders at stage 3 get a Mismatch
     training.step({.learning_rate = 0.01});
   });
   for (const auto& each : ended) {
+    CAPTURE(each.words);
     CHECK(each.kind == "mismatch");
     CHECK(toy::says(each.words, "different orders"));
   }

@@ -152,13 +152,16 @@ class GradientReducer {
     for (auto& reduction : reductions_) reduction.pending.clear();
   }
   /// Rethrows the error that is being handled. At stage 3 a mismatch, or a revocation that a mismatch among the
-  /// reductions in flight has caused, is one of the order of `ready`.
+  /// reductions in flight has caused, is one of the order of `ready`. One that the ranks have agreed on is not.
   [[noreturn]] void explain() {
     bool mismatch = false;
+    std::string found;
     try {
       throw;
-    } catch (const MismatchError&) {
+    } catch (const AgreedMismatch&) {
+    } catch (const MismatchError& error) {
       mismatch = true;
+      found = " (" + error.message() + ")";
     } catch (const RevokedError&) {
       for (std::size_t i = finished_; compares_order_ && i < started_ && !mismatch; ++i)
         mismatch = has_mismatch(reductions_[i]);
@@ -166,10 +169,9 @@ class GradientReducer {
     }
     if (!compares_order_ || !mismatch) throw;
     const auto& comm = comms_.all();
-    throw MismatchError(
-        "parameters became ready in different orders on different ranks; at stage 3 of ZeRO, call ready in the same "
-        "order on every rank",
-        {"ready", comm.backend(), comm.rank(), comm.size(), location_});
+    throw MismatchError("parameters became ready in different orders on different ranks" + found +
+                            "; at stage 3 of ZeRO, call ready in the same order on every rank",
+                        {"ready", comm.backend(), comm.rank(), comm.size(), location_});
   }
 
  private:

@@ -129,7 +129,7 @@ void TrainingEngine<Space>::step(const StepOptions& options, stream after, const
     start_reductions(after, location);
     try {
       if (!capture_.recording()) step_options_.note(comms_.all(), options, context("step", location));
-    } catch (const RevokedError&) {
+    } catch (const Error&) {
       reducer_.explain();
     }
     std::optional<GradientFactor> factor;
