@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <functional>
 #include <map>
 #include <mutex>
+#include <numeric>
 
 #include "nccl/ranks.hpp"
 
@@ -15,10 +17,8 @@ class WholeArrays {
     const auto state = training.state();
     const std::lock_guard lock(mutex_);
     for (const auto& array : state.arrays) {
-      std::size_t size = 1;
-      for (const auto extent : array.shape) size *= extent;
       auto& whole = arrays_[array.name];
-      whole.resize(size);
+      whole.resize(std::accumulate(array.shape.begin(), array.shape.end(), std::size_t{1}, std::multiplies<>()));
       const auto part =
           on_host(distx::Span<float, distx::Cuda>(static_cast<float*>(array.values.data()), array.values.size()));
       std::copy(part.begin(), part.end(), whole.begin() + static_cast<std::ptrdiff_t>(array.offset));

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <functional>
 #include <map>
 #include <mutex>
+#include <numeric>
 
 #include "kinds.hpp"
 
@@ -45,8 +47,7 @@ std::map<std::string, Seen> shares_of(int ranks, const Optimizer& optimizer,
     const auto state = training.state();
     const std::lock_guard lock(mutex);
     for (const auto& array : state.arrays) {
-      std::size_t size = 1;
-      for (const auto extent : array.shape) size *= extent;
+      const auto size = std::accumulate(array.shape.begin(), array.shape.end(), std::size_t{1}, std::multiplies<>());
       Seen& seen = all[array.name];
       if (seen.size == 0) seen = {size, std::vector<int>(size)};
       CHECK(seen.size == size);

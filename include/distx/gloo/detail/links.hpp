@@ -20,8 +20,8 @@
 #include "distx/connect/failure_channel.hpp"
 #include "distx/core/deadline.hpp"
 #include "distx/core/detail/revocation_reason.hpp"
+#include "distx/core/detail/watch_thread.hpp"
 #include "distx/gloo/detail/broken_pipe_guard.hpp"
-#include "distx/gloo/detail/watch.hpp"
 
 namespace distx::detail {
 
@@ -62,10 +62,15 @@ struct GlooTransfer {
 /// One rank's TCP connections to the other ranks of a communicator. All members may be called by several threads.
 ///
 /// Gloo accesses the memory of a transfer until the transfer's buffer is destroyed. It reports a connection that breaks
-/// to all that wait for it, so revoking closes the connections; the reason goes through the failure channel.
+/// to all that wait for it, so revoking closes the connections; the reason goes through the failure channel. It does
+/// not wake the waits for transfers that were in progress when their connection broke, so a thread looks at waits that
+/// last.
 class GlooLinks {
  public:
   using Device = std::shared_ptr<::gloo::transport::Device>;
+
+  /// The time between two looks at the waits of all communicators of the process.
+  static constexpr std::chrono::milliseconds interval{20};
 
   GlooLinks(Device device, const RankOf& self, const Timeout& deadline, std::shared_ptr<FailureChannel> channel,
             std::uint64_t identity)
@@ -78,9 +83,9 @@ class GlooLinks {
     // Gloo waits five times as long for a connection, and no longer than the limit that is passed for anything else.
     context_->setTimeout(milliseconds_until(Deadline(deadline)) / 5 + std::chrono::milliseconds(1));
     if (channel_ == nullptr || self.size == 1) return;
-    watch_ =
-        GlooWatch::shared({.operation = "GlooCommunicator", .backend = "gloo", .rank = self.rank, .size = self.size});
-    watch_->add(this, [this] { look(); });
+    watch_ = WatchThread::shared<GlooLinks>(
+        {.operation = "GlooCommunicator", .backend = "gloo", .rank = self.rank, .size = self.size});
+    watch_->add(this, [this] { return look(), true; });
   }
   GlooLinks(const GlooLinks&) = delete;
   GlooLinks& operator=(const GlooLinks&) = delete;
@@ -266,7 +271,7 @@ class GlooLinks {
   RevocationReason reason_;
   std::vector<Wait> waits_;  ///< in the order in which they began
   std::uint64_t waits_begun_ = 0, looked_at_ = 0;
-  std::shared_ptr<GlooWatch> watch_;
+  std::shared_ptr<WatchThread> watch_;
   std::shared_ptr<::gloo::transport::Context> context_;
 };
 

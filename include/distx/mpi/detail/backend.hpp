@@ -289,7 +289,7 @@ class Backend {
   }
   template <class Ready>
   bool wait_for(Ready&& ready, const ErrorContext& context) {
-    Pulse::Polling polling(*blocking_pulse_);
+    Pulse::Polling polling(blocking_pulse_);
     const auto stopped = [&] {
       polling.beat();
       return is_stopped();
@@ -377,8 +377,7 @@ class Backend {
   std::shared_ptr<Session> session_;
   Transport transport_;
   Watch watch_;
-  std::shared_ptr<Pulse> blocking_pulse_ = session_->world().sentinel().watch(options_.deadline, self_);
-  std::shared_ptr<Pulse> started_pulse_ = session_->world().sentinel().watch(options_.deadline, self_);
+  Pulse blocking_pulse_{options_.deadline, self_}, started_pulse_{options_.deadline, self_};
   std::unique_ptr<Job> job_;
   OrderedCalls blocking_queue_, started_queue_;
   Revocation revocation_;
@@ -460,7 +459,7 @@ void Backend::run_started(const Call& call) {
   check_usable(context);
   const std::uint64_t number = started_calls_++;
   const auto wait = [&](auto&& ready) {
-    Pulse::Polling polling(*started_pulse_);
+    Pulse::Polling polling(started_pulse_);
     const auto stopped = [&] {
       polling.beat();
       return is_stopped();

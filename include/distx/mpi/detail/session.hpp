@@ -11,6 +11,7 @@
 #include "distx/connect/self.hpp"
 #include "distx/core/detail/fnv1a.hpp"
 #include "distx/mpi/detail/ordered_calls.hpp"
+#include "distx/mpi/detail/pulse.hpp"
 #include "distx/mpi/detail/world.hpp"
 
 namespace distx::detail::mpi {
@@ -152,7 +153,7 @@ class Session final : public FailureChannel {
   /// Waits for the other ranks; returns whether the deadline is not over.
   template <class Ready>
   bool wait_for(Ready&& ready, const ErrorContext& context) {
-    Pulse::Polling polling(*pulse_);
+    Pulse::Polling polling(pulse_);
     const auto end = detail::wait_until(deadline_, ready, [&] {
       polling.beat();
       return watch_.has_lost();
@@ -174,7 +175,7 @@ class Session final : public FailureChannel {
   std::optional<Party> party_{};
   std::unique_ptr<OrderedCalls> calls_{};
   Watch watch_{*world_, all_in_world()};
-  std::shared_ptr<Pulse> pulse_ = world_->sentinel().watch(deadline_, {rank_, size_, "mpi"});
+  Pulse pulse_{deadline_, {rank_, size_, "mpi"}};
   std::uint64_t made_ = 0;
   bool failed_ = false;
   bool shrunk_ = false;

@@ -16,7 +16,6 @@
 #include "distx/mpi/detail/carrier.hpp"
 #include "distx/mpi/detail/control.hpp"
 #include "distx/mpi/detail/letters.hpp"
-#include "distx/mpi/detail/sentinel.hpp"
 #include "distx/mpi/detail/user_op.hpp"
 
 namespace distx::detail::mpi {
@@ -107,7 +106,6 @@ class World {
   [[nodiscard]] MPI_Comm comm() const noexcept { return comm_.native_handle(); }
   [[nodiscard]] Control& control() noexcept { return *control_; }
   [[nodiscard]] Letters& letters() noexcept { return *letters_; }
-  [[nodiscard]] Sentinel& sentinel() noexcept { return sentinel_; }
   [[nodiscard]] int rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return static_cast<int>(processes_.size()); }
   /// Returns the largest tag that MPI has.
@@ -258,7 +256,6 @@ class World {
   std::unique_ptr<Control> control_;
   std::unique_ptr<Letters> letters_;
   std::array<unique_op, 2> user_ops_;
-  Sentinel sentinel_;
   std::vector<file::Process> processes_;  ///< by rank
   int rank_ = 0;
   int last_tag_ = 32767;

@@ -6,15 +6,15 @@
 
 #include "distx/comm/runtime/basic_communicator_calls.hpp"
 #include "distx/comm/runtime/known_calls.hpp"
+#include "distx/nccl/detail/call_watch.hpp"
 #include "distx/nccl/detail/comm_set.hpp"
 #include "distx/nccl/detail/messages.hpp"
 #include "distx/nccl/detail/reductions.hpp"
-#include "distx/nccl/detail/watchdog.hpp"
 
 namespace distx::nccl::detail {
 
 /// The backend over NCCL: one rank's side of a communicator. See `detail::BasicCommunicator`.
-class NcclBackend final : public Watched, public GroupMember {
+class NcclBackend final : public GroupMember {
   using Cause = RevocationState::Cause;
 
  public:
@@ -29,12 +29,12 @@ class NcclBackend final : public Watched, public GroupMember {
         revocation(std::move(channel), identity, rank_of.rank),
         comms(std::move(made), self_, options, revocation) {
     static_cast<void>(EndingThreads::all());  // so that its end comes before that of CUDA
-    watchdog_->join(*this);
+    watch_.begin([this] { return check(); }, [this] { return observe(); });
   }
   NcclBackend(const NcclBackend&) = delete;
   NcclBackend& operator=(const NcclBackend&) = delete;
   ~NcclBackend() {
-    watchdog_->leave(*this);
+    watch_.end();
     if (aborter_.joinable()) aborter_.join();
     const QuietDeviceGuard guard(device);
     if (!revocation.revoked() && open_group == nullptr) comms.finalize();
@@ -177,11 +177,14 @@ class NcclBackend final : public Watched, public GroupMember {
     return Buffer<std::byte, Cuda>(bytes, uninitialized);
   }
 
-  bool check() noexcept override;
-  bool observe() noexcept override;
   void leave_group(std::unique_lock<std::mutex> lock, ncclResult_t code, bool unwinding) noexcept override;
 
  private:
+  /// Looks at deadlines, other ranks' failures and NCCL's state; see CallWatch.
+  bool check() noexcept;
+  /// Asks the GPU what it has completed; see CallWatch.
+  bool observe() noexcept;
+
   const calls::RankOf self_;  // before those that refer to it
 
  public:
@@ -262,7 +265,7 @@ class NcclBackend final : public Watched, public GroupMember {
       made.holder = StreamCall::Holder::nobody;
       throw;
     }
-    watchdog_->wake();
+    watch_.wake();
     return made;
   }
   template <calls::Collective Call>
@@ -364,7 +367,7 @@ class NcclBackend final : public Watched, public GroupMember {
     const QuietDeviceGuard guard(device);
     static_cast<void>(at_rest(std::chrono::seconds(2)));  // so that it uses no buffer of the caller's any more
   }
-  /// Aborts on a separate thread: NCCL may wait there for another communicator, which the watchdog has to look after.
+  /// Aborts on a separate thread: NCCL may wait there for another communicator, which the checks have to look after.
   void abort_in_background() noexcept {
     if (aborter_.joinable()) return;
     try {
@@ -400,8 +403,8 @@ class NcclBackend final : public Watched, public GroupMember {
   StreamCallPool calls_;
   PostedMessages posted_;
   std::vector<StreamCall*> grouped_;
-  std::shared_ptr<Watchdog> watchdog_ = Watchdog::shared();
-  std::thread aborter_;  ///< the watchdog's alone, until it does not look any more
+  CallWatch watch_{{"NcclCommunicator", self_.backend, self_.rank, self_.size, {}}};
+  std::thread aborter_;  ///< accessed by `check` alone while the watch lasts
 };
 
 inline bool StreamCall::test() noexcept { return state->backend.test(*this); }
