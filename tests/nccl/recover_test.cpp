@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cmath>
+#include <latch>
 
 #include "distx/distx.hpp"
 #include "examples/temporary_folder.hpp"
@@ -84,6 +85,7 @@ struct Ending {
 
 /// Trains like a user's loop; `victim` ends by an error before its call of that number.
 void train(Ending& ending, int ranks, int stage, int victim, std::uint64_t call) {
+  std::latch constructed(ranks);
   on_ranks(ranks, [&](distx::ThreadConnector& connector) {
     const bool dies = connector.rank() == victim;
     std::uint64_t calls = 0;
@@ -93,6 +95,7 @@ void train(Ending& ending, int ranks, int stage, int victim, std::uint64_t call)
     distx::NcclCommunicator comm(connector, options);
     auto parameters = model();
     Training training(comm, parameters, distx::AdamW{}, {.stage = stage});
+    constructed.arrive_and_wait();  // the loss of a rank would end the others' constructors
     bool lost = false;
     for (std::uint64_t step = 0;;) try {
         if (lost) {
