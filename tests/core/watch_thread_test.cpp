@@ -46,11 +46,9 @@ TEST_CASE("a watch thread looks while anything is in flight, then sleeps until i
   busy.in_flight = false;
   int before = -1;  // it sleeps if it has not looked for far longer than its interval
   CHECK(comes([&] {
-    const int now = idle.looks;
-    const auto end = std::chrono::steady_clock::now() + 500ms;
-    while (idle.looks == now && std::chrono::steady_clock::now() < end) std::this_thread::yield();
-    before = now;
-    return idle.looks == now;
+    before = idle.looks;
+    const auto looks = [&] { return idle.looks != before; };
+    return distx::detail::wait_until(500ms, looks, [] { return false; }) == distx::detail::WaitEnd::expired;
   }));
   thread.wake();
   CHECK(comes([&] { return idle.looks > before; }));

@@ -42,7 +42,7 @@ struct StreamCall final : distx::detail::Operation<Cuda> {
   std::uint64_t use = 0;              ///< counts the calls it has stood for
   std::uint64_t number = 0;           ///< counts the calls of the communicator
   Deadline deadline{no_timeout};
-  std::uint64_t expired_at_look = 0;  ///< the checks': the look of the GPU's at which they found the deadline passed
+  std::uint64_t expired_at_look = 0;  ///< set by `check`: the observation from which on it is late
   HostReduction reduction;
   distx::detail::CommunicatorState<NcclBackend>* state = nullptr;  ///< kept alive by the Pending
   ErrorContext context;
