@@ -71,7 +71,9 @@ struct Settings {
     app.add_option("--epochs", epochs, "passes over the data")->check(count)->capture_default_str();
     app.add_option("--batch-size", batch_size, "digits in a batch of one rank")->check(count)->capture_default_str();
     app.add_option("--hidden", hidden, "outputs of each of the two hidden layers")->check(count)->capture_default_str();
-    app.add_option("--seed", seed, "of the initial weights and the digits' order")->capture_default_str();
+    app.add_option("--seed", seed, "of the initial weights and the digits' order")
+        ->check(examples::whole_number())
+        ->capture_default_str();
     auto* file = app.add_option("--digits", digits, "scikit-learn's digits.csv.gz [default: the build folder's]");
     app.add_flag("--synthetic", synthetic, "instead: digits that are drawn")->excludes(file);
     app.add_option("--json", json, "file for losses, accuracy and the hash of the final weights");

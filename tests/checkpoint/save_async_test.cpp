@@ -57,3 +57,20 @@ TEST_CASE("a save_async that is not finished leaves no checkpoint, and its step 
   });
   CHECK(distx::checkpoint::detail::checkpoints_in(folder.path()).size() == 2);
 }
+
+TEST_CASE("a save finds learning rates that have differed since the last comparison") {
+  for (const bool asynchronous : {false, true}) {
+    const Folder folder;
+    on_ranks(2, [&](distx::ThreadCommunicator& comm) {
+      Trainer<> trainer(comm, distx::AdamW{}, {.stage = 1});
+      trainer.step(1);  // compared in the first step
+      trainer.step(2, comm.rank() == 0 ? 0.5 : 0.25);
+      const distx::checkpoint::SaveOptions options{.step = 2};
+      CHECK_THROWS_WITH_AS(
+          asynchronous ? static_cast<void>(save_async(folder.path(), trainer.training(), options))
+                       : static_cast<void>(distx::checkpoint::save(folder.path(), trainer.training(), options)),
+          doctest::Contains(".learning_rate of step 1 differs: rank 0 has 0.5; rank 1 has 0.25"), distx::MismatchError);
+    });
+    CHECK_FALSE(latest(folder.path()));
+  }
+}

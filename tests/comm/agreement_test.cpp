@@ -2,6 +2,8 @@
 // Tests the fingerprints that ranks compare to check that they make the same call.
 #include <doctest/doctest.h>
 
+#include <cstring>
+
 #include "distx/comm/shared_memory/algorithms.hpp"
 #include "distx/distx.hpp"
 
@@ -88,6 +90,22 @@ TEST_CASE("calls store ops by value, and their fingerprint contains the op's typ
   CHECK(op.kind() == distx::OpKind::user);
   CHECK(!op.commutative());
   CHECK(op.type() == distx::ElementType::f32);
+}
+
+TEST_CASE("the state of an op is not compared if it has padding") {
+  struct Padded {
+    char first;
+    int second;
+    float operator()(float a, float) const { return a; }
+  };
+  Padded ops[2];
+  std::memset(&ops[0], 0, sizeof ops[0]);
+  std::memset(&ops[1], 1, sizeof ops[1]);
+  for (Padded& op : ops) {
+    op.first = 'a';
+    op.second = 2;
+  }
+  CHECK(all_reduce_of(10, ops[0]) == all_reduce_of(10, ops[1]));
 }
 
 TEST_CASE("a widened op works on accumulators and calls finish only if the number of ranks is given") {

@@ -43,8 +43,7 @@ void check_notified_of_failed_allocation(C& comm) {
   try {
     distx::barrier(comm);
   } catch (const distx::RevokedError& error) {
-    if (error.code() == ENOMEM &&
-        error.message() == "rank 0 revoked the communicator: out of memory: distx: too little")
+    if (error.code() == ENOMEM && error.message() == "rank 0 revoked the communicator: out of memory: too little")
       return;
     throw std::runtime_error("code " + std::to_string(error.code()) + ": " + error.what());
   }

@@ -43,6 +43,13 @@ struct Mismatches {
     float operator()(float a, float b) const { return factor * (a + b); }
   };
 
+  struct Narrow {
+    char bytes[2];
+  };
+  struct Wide {
+    char bytes[3];
+  };
+
   template <class Make>
   static void check_all(Make&& make, bool compares, Findings& findings, std::size_t n, bool asynchronous) {
     using C = decltype(make());
@@ -59,7 +66,7 @@ struct Mismatches {
     };
     enum class At { call, call_or_next };
     const bool may_return_first = first.backend() != "mpi" && first.backend() != "gloo" && n == 2;
-    const auto fails = [&](const std::string& what, auto&& call, At at = At::call) {
+    const auto fails = [&](const std::string& what, auto&& call, At at = At::call, bool typed_only = false) {
       auto comm = make();
       const std::string where =
           what + (asynchronous ? ", asynchronous, " : ", blocking, ") + std::to_string(n) + " elements: ";
@@ -69,7 +76,7 @@ struct Mismatches {
         findings.expect(!compares, where + "nothing was thrown");
       } catch (const distx::MismatchError&) {
       } catch (const distx::Error& error) {
-        findings.expect(!compares, where + error.what());
+        findings.expect(!compares || typed_only, where + error.what());
       } catch (const std::exception& error) {
         findings.expect(false, where + error.what());
       }
@@ -188,6 +195,37 @@ struct Mismatches {
       else
         distx::all_reduce(comm, list, distx::sum);
     });
+
+    // From rank 0 to the last one. The receiver throws, and the sender in this call or, as the others, in the next.
+    // Between hosts over Gloo these may find the connection closed before they read why.
+    const bool between_hosts = first.backend().ends_with("+gloo");
+    const auto message = [&](const std::string& what, const auto& sent, auto received) {
+      const auto call = [&](C& comm) {
+        if (comm.rank() == 0) {
+          if (asynchronous)
+            distx::start_send(comm, sent, comm.size() - 1).wait();
+          else
+            distx::send(comm, sent, comm.size() - 1);
+        } else if (odd) {
+          if (asynchronous)
+            distx::start_receive(comm, received, 0).wait();
+          else
+            distx::receive(comm, received, 0);
+        }
+        next(comm);
+      };
+      fails(what, call, At::call, between_hosts && !odd);
+    };
+    using List = std::vector<std::vector<float>>;
+    message("a message of another length", floats, fewer);
+    message("a message without elements", std::vector<float>(), floats);
+    message("a message of another element type", floats, integers);
+    message("a message of a type of another width", floats, doubles);
+    message("a message of wider structs", std::vector<Narrow>(n), std::vector<Wide>(n));
+    message("a message of other structs of the same bytes", std::vector<Narrow>(sizeof(Wide) * n),
+            std::vector<Wide>(sizeof(Narrow) * n));
+    message("a message of a list of other lengths", List{std::vector<float>(2), std::vector<float>(3)},
+            List{std::vector<float>(3), std::vector<float>(2)});
   }
 
   template <class C>

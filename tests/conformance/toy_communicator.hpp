@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "distx/comm/runtime/basic_communicator_calls.hpp"
+#include "distx/comm/runtime/message_header.hpp"
 #include "distx/comm/runtime/operation_pool.hpp"
 #include "distx/comm/runtime/peer_views.hpp"
 
@@ -13,14 +14,14 @@
 namespace toy {
 using namespace distx;
 using namespace distx::calls;
-
 /// The state that the ranks of one communicator share.
 struct Board {
   struct Side {  ///< one rank's side of a call
     Fingerprint call;
     detail::PeerView view;
     std::vector<std::byte> operand;
-    std::uint64_t entered = 0, left = 0;  ///< calls
+    std::array<std::vector<std::size_t>, 2> counts;  ///< sent, received
+    std::uint64_t entered = 0, left = 0;             ///< calls
   };
   struct Message {  ///< one side of a message
     Span<const AnyElement> data;
@@ -34,9 +35,8 @@ struct Board {
   std::condition_variable changed;
   std::array<std::vector<Side>, 2> queues;                         ///< of blocking and of asynchronous calls, by rank
   std::map<Route, std::deque<std::shared_ptr<Message>>> messages;  ///< unmatched
-  std::string revoked;                                             ///< the reason
+  std::optional<detail::RevocationReason> revoked;
 };
-
 class Backend {
  public:
   using space = Host;
@@ -45,14 +45,12 @@ class Backend {
   const RankOf& self() const { return self_; }
   void revoke(const std::string& reason) noexcept {
     const std::lock_guard lock(board_->mutex);
-    if (board_->revoked.empty()) board_->revoked = "rank " + std::to_string(self_.rank) + ": " + reason;
+    if (!board_->revoked) board_->revoked = detail::RevocationReason::parse(reason).by(self_.rank);
     board_->changed.notify_all();
   }
-  void check_usable(const ErrorContext& context) const {
-    const std::lock_guard lock(board_->mutex);
-    if (!board_->revoked.empty()) throw RevokedError(board_->revoked, context);
+  void check_usable(const ErrorContext& context) {
+    wait_for([this] { return !board_->revoked; }, context);
   }
-
   template <Collective Call>
   void execute(const Call& call) {
     if constexpr (detail::CallTraits<Call>::message)
@@ -108,8 +106,8 @@ class Backend {
       if (waiting.empty() || waiting.front()->receives == mine->receives) return waiting.push_back(mine);
       const auto other = std::move(waiting.front());
       waiting.pop_front();
-      mine->fits = other->fits = mine->data.size() == other->data.size() && mine->data.type() == other->data.type() &&
-                                 mine->lengths == other->lengths;
+      mine->fits = other->fits = detail::MessageHeader::of(mine->data, mine->lengths) ==
+                                 detail::MessageHeader::of(other->data, other->lengths);
       const auto& [from, to] = mine->receives ? std::tie(other, mine) : std::tie(mine, other);
       if (mine->fits) detail::copy_bytes(to->target, from->data.bytes(), from->data.size_bytes());
       mine->done = other->done = true;
@@ -125,7 +123,7 @@ class Backend {
     }
     bool test() noexcept override {
       const std::lock_guard lock(backend.board_->mutex);
-      return done() || !backend.board_->revoked.empty();
+      return done() || backend.board_->revoked;
     }
     void complete() override {
       state->guarded([this] { wait(); });
@@ -139,30 +137,32 @@ class Backend {
   /// Waits until `ready()`, which is called with the board locked.
   void wait_for(auto ready, const ErrorContext& context) {
     std::unique_lock lock(board_->mutex);
-    if (!board_->changed.wait_for(lock, default_deadline.limit(), [&] { return !board_->revoked.empty() || ready(); }))
+    if (!board_->changed.wait_for(lock, default_deadline.limit(), [&] { return board_->revoked || ready(); }))
       throw TimeoutError("timed out: not all ranks joined", context);
-    if (!board_->revoked.empty()) throw RevokedError(board_->revoked, context);
+    if (!ready()) detail::RevocationReason(*board_->revoked).raise(context);
   }
   /// Counts this rank's call, and waits until all ranks have counted it.
   void meet(std::vector<Board::Side>& sides, std::uint64_t Board::Side::*count, const ErrorContext& context) {
     std::uint64_t& mine = sides[static_cast<std::size_t>(self_.rank)].*count;
     (static_cast<void>(std::lock_guard(board_->mutex)), ++mine);
     board_->changed.notify_all();
-    wait_for([&] { return std::ranges::all_of(sides, [&](const auto& side) { return side.*count >= mine; }); },
-             context);
+    wait_for([&] { return std::ranges::all_of(sides, [&](auto& side) { return side.*count >= mine; }); }, context);
   }
-  template <Collective Call>
-  void run(std::size_t queue, const Call& call) {
+  void run(std::size_t queue, const auto& call) {
     const ErrorContext context = self_.context(call);
+    check_usable(context);  // other ranks may still read what this one wrote for a call that has failed
     auto& sides = board_->queues[queue];
     auto& mine = sides[static_cast<std::size_t>(self_.rank)];
     mine.call = fingerprint(call);
     mine.view = detail::own_view(call, self_.rank);
-    mine.operand.clear();
-    if (detail::sends(call, self_.rank))
-      mine.operand.assign(mine.view.send, mine.view.send + mine.view.send_count * detail::element_width(call));
+    const auto sent = detail::sends(call, self_.rank) ? mine.view.send_count * detail::element_width(call) : 0;
+    mine.operand.assign(mine.view.send, mine.view.send + sent);
     mine.view.send = mine.operand.data();  // a copy, because an in-place call overwrites the original
     mine.view.inlined = true;
+    mine.counts = {{{mine.view.send_counts.begin(), mine.view.send_counts.end()},
+                    {mine.view.receive_counts.begin(), mine.view.receive_counts.end()}}};
+    mine.view.send_counts = mine.counts[0];
+    mine.view.receive_counts = mine.counts[1];
     meet(sides, &Board::Side::entered, context);
     std::vector<detail::PeerView> views;
     for (const auto& side : sides) {

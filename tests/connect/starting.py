@@ -236,9 +236,9 @@ class Starting(unittest.TestCase):
 
     def test_rank_0_that_is_stopped(self):
         port = free_port()
-        root, other = each([{"DISTX_CONNECT": f"tcp://localhost:{port}?rank={rank}&size=2&timeout=1"} for rank in range(2)], "stopped")
+        root, other = each([{"DISTX_CONNECT": f"tcp://localhost:{port}?rank={rank}&size=2&timeout=3"} for rank in range(2)], "stopped")
         self.assertEqual(root[0], -signal.SIGKILL)
-        self.assertEqual(other, (0, "distx: barrier on rank 1 of 2 (tcp): timed out after 1 s: rank 0 does not answer\n", ""))
+        self.assertEqual(other, (0, "distx: barrier on rank 1 of 2 (tcp): timed out after 3 s: rank 0 does not answer\n", ""))
 
     def test_a_rank_that_exits_or_throws(self):
         done = run(RUN, "-n", 3, program, "exits", "tcp")

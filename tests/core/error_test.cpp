@@ -40,6 +40,21 @@ TEST_CASE("an error omits what is unknown") {
   CHECK(error.code() == 0);
 }
 
+TEST_CASE("an error that quotes another one has one prefix, and each location once") {
+  const auto here = std::source_location::current();
+  const auto there = std::source_location::current();
+  const auto place = [](const std::source_location& location) {
+    return " [error_test.cpp:" + std::to_string(location.line()) + "]";
+  };
+  const distx::InvalidArgument cause("invalid root 9", {.operation = "broadcast", .location = here});
+  const std::string reason = "rank 1 revoked the communicator: " + std::string(cause.what());
+  const std::string quoted = "rank 1 revoked the communicator: broadcast: invalid root 9" + place(here);
+  CHECK(std::string(distx::RevokedError(reason).what()) == "distx: " + quoted);
+  CHECK(distx::RevokedError(reason).message() == quoted);
+  CHECK(std::string(distx::RevokedError(reason, {.location = here}).what()) == "distx: " + quoted);
+  CHECK(std::string(distx::RevokedError(reason, {.location = there}).what()) == "distx: " + quoted + place(there));
+}
+
 TEST_CASE("a RankFailure keeps the failed rank and its exception") {
   const auto cause = std::make_exception_ptr(std::out_of_range("seven"));
   const distx::RankFailure failure("rank 3 has gone", 3, cause, {.operation = "barrier"});

@@ -3,11 +3,13 @@
 //   steps where          an all_reduce over the best communicator; prints a digest of its bits
 //   steps serve BACKEND FOLDER
 //                        calls with a deadline of 3 s until one throws; writes the error, and how long the call took,
-//                        to the file FOLDER/RANK, since a launcher may not forward it any more
+//                        to the file FOLDER/RANK, since a launcher may not forward it any more; exits once all have
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <ranges>
 #include <string>
 #include <thread>
 #include <vector>
@@ -46,6 +48,11 @@ void serve(distx::AnyConnector& connector, const std::string& backend, const std
     const std::string path = folder + "/" + std::to_string(comm.rank());
     std::ofstream(path + ".part") << type << ' ' << took.count() << ' ' << error.what();
     std::filesystem::rename(path + ".part", path);
+    // A launcher kills or interrupts the other ranks of a host when one exits without MPI_Finalize.
+    const auto written = [&](int rank) { return std::filesystem::exists(folder + "/" + std::to_string(rank)); };
+    (void)distx::detail::wait_until(
+        std::chrono::seconds(10), [&] { return std::ranges::all_of(std::views::iota(0, comm.size()), written); },
+        [] { return false; });
     std::_Exit(0);  // without the others, not even MPI can end
   };
   try {

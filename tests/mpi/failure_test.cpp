@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // If a rank fails, the other ranks throw a typed error and never hang.
 #include <doctest/doctest.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -355,10 +357,68 @@ TEST_CASE("a shorter or longer message than expected is an error" * needs_ranks(
       } else {
         if (comm.rank() == 1) {
           const auto said = sentence_of<MismatchError>([&] { receive(comm, in, 0); });
-          CHECK(contains(said, "expects 4 elements, rank 0 sends " + std::to_string(sent)));
+          CHECK(contains(said,
+                         "expects 4 elements of type int32, rank 0 sends " + std::to_string(sent) + " elements of"));
           CHECK_THROWS_AS(barrier(comm), RevokedError);
         }
         world().barrier();
+      }
+      world().barrier();
+    }
+  }
+}
+
+TEST_CASE("an asynchronous receive that is too small writes nothing past its end" * needs_ranks(2)) {
+  constexpr std::size_t wanted = 1 << 17;
+  for (const std::size_t sent : {wanted + 1, 2 * wanted}) {
+    MpiCommunicator comm(world());
+    std::vector<int> values(2 * wanted, comm.rank());
+    if (comm.rank() == 0) {
+      world().barrier();
+      CHECK_THROWS_AS(send(comm, std::span(values).first(sent), 1), MismatchError);
+    } else if (comm.rank() == 1) {
+      auto receiving = start_receive(comm, std::span(values).first(wanted), 0);
+      world().barrier();  // MPI has the receive before the message is sent
+      const auto said = sentence_of<MismatchError>([&] { receiving.wait(); });
+      CHECK(contains(said, "expects " + std::to_string(wanted) + " elements of type int32, rank 0 sends " +
+                               std::to_string(sent) + " elements"));
+      CHECK(std::count(values.begin() + wanted, values.end(), 1) == std::ptrdiff_t{wanted});
+    } else {
+      world().barrier();
+    }
+    world().barrier();
+  }
+}
+
+TEST_CASE("a message whose receive does not match it is not replaced by the next one" * needs_ranks(2)) {
+  constexpr std::size_t large = 1 << 18;
+  // What rank 1 sends first, and what rank 0 expects first; the second messages match.
+  for (const auto& [sent, expected] : {std::pair{large, std::size_t{10}}, std::pair{std::size_t{10}, large}}) {
+    for (const bool blocking : {false, true}) {
+      MpiCommunicator comm(world());
+      if (comm.rank() == 1) {
+        const std::vector<int> first(sent, 1), second(large, 2);
+        CHECK_THROWS_AS(
+            [&] {
+              auto sending = blocking ? Pending<>() : start_send(comm, first, 0);
+              if (blocking) send(comm, first, 0);
+              send(comm, second, 0);
+              sending.wait();
+              barrier(comm);
+            }(),
+            Error);
+      } else if (comm.rank() == 0) {
+        std::vector<int> first(expected), second(large);
+        auto receiving = start_receive(comm, first, 1);
+        const auto said = sentence_of<MismatchError>([&] {
+          if (blocking)
+            receive(comm, second, 1);
+          else
+            start_receive(comm, second, 1).wait();
+        });
+        CHECK(contains(said, "expects " + std::to_string(expected) + " elements of type int32, rank 1 sends " +
+                                 std::to_string(sent) + " elements"));
+        CHECK_THROWS_AS(receiving.wait(), MismatchError);
       }
       world().barrier();
     }
@@ -582,6 +642,42 @@ TEST_CASE("a message that is revoked in transit reads no memory that its sender 
   CHECK(revoked_in_transit > 0);
 }
 
+TEST_CASE("a receive throws if the sender of the message gave up before the data was read" * needs_ranks(2)) {
+  const int process = broadcast_value(world(), static_cast<int>(getpid()), 0);
+  const auto folder = std::filesystem::temp_directory_path() / ("distx-late-message-" + std::to_string(process));
+  if (world().rank() == 0) std::filesystem::create_directory(folder);
+  world().barrier();
+  // The ranks wait for each other outside of MPI, which therefore makes no progress.
+  const auto notify = [&](const std::string& what) { std::filesystem::create_directory(folder / what); };
+  const auto wait_for = [&](const std::string& what) {
+    REQUIRE(detail::wait_until(
+                std::chrono::seconds(60), [&] { return std::filesystem::exists(folder / what); },
+                [] { return false; }) == detail::WaitEnd::ready);
+  };
+  for (const bool blocking : {false, true}) {
+    const std::string round = blocking ? " of a blocking call" : "";
+    MpiCommunicator comm(world(), {.deadline = 300ms});
+    std::vector<int> large(std::size_t{1} << 20, comm.rank());
+    if (comm.rank() == 0) {
+      wait_for("started" + round);
+      CHECK_THROWS_AS(send(comm, large, 1), TimeoutError);
+      std::fill(large.begin(), large.end(), 7);
+      notify("refilled" + round);
+    } else if (comm.rank() == 1) {
+      Pending<> receiving;
+      if (!blocking) receiving = start_receive(comm, large, 0);
+      notify("started" + round);
+      wait_for("refilled" + round);
+      if (blocking)
+        CHECK_THROWS_AS(receive(comm, large, 0), Error);
+      else
+        CHECK_THROWS_AS(receiving.wait(), Error);
+    }
+    world().barrier();
+  }
+  if (world().rank() == 0) std::filesystem::remove_all(folder);
+}
+
 TEST_CASE("an exception of a custom op is thrown by the call" * needs_ranks(2)) {
   for (const bool started : {false, true}) {
     MpiCommunicator comm(world());
@@ -645,7 +741,7 @@ TEST_CASE("errors of MPI contain its code and description") {
   try {
     detail::mpi::check(MPI_ERR_TAG, "MPI_Send", context);
     FAIL("nothing was thrown");
-  } catch (const Error& error) {
+  } catch (const BackendError& error) {
     CHECK(error.code() == MPI_ERR_TAG);
     CHECK(contains(error.what(), "distx: all_reduce on rank 2 of 4 (mpi): MPI_Send: "));
     CHECK(contains(error.what(), "invalid tag"));
@@ -653,5 +749,5 @@ TEST_CASE("errors of MPI contain its code and description") {
   MpiCommunicator comm(world());
   // A failing MPI call returns, although the error handler of the program's communicator might abort.
   CHECK_THROWS_AS(detail::mpi::check(MPI_Bcast(nullptr, 1, MPI_INT, 99, comm.native_handle()), "MPI_Bcast", context),
-                  Error);
+                  BackendError);
 }

@@ -88,7 +88,7 @@ TEST_CASE("an invalid device, and a GPU used twice, are errors on every rank") {
     if (connector.rank() == 1) options.device = 99;
     none.add(ending_of([&] { distx::NcclCommunicator comm(connector, options); }));
   });
-  CHECK(none.all_have(2, "rank 1: distx: invalid device 99"));
+  CHECK(none.all_have(2, "rank 1: invalid device 99"));
   Messages twice;
   on_ranks(2, [&](auto& connector) {
     twice.add(ending_of([&] { distx::NcclCommunicator comm(connector, {.deadline = long_deadline, .device = 0}); }));

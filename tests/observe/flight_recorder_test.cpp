@@ -290,7 +290,7 @@ TEST_CASE("writing a flight record throws if a file cannot be written") {
     distx::barrier(comm);
     CHECK_THROWS_WITH_AS(distx::flight::write_record(records.folder() + "/missing"),
                          doctest::Contains(".json': No such file or directory; name an existing"),  // of either rank
-                         distx::Error);
+                         distx::BackendError);
     distx::barrier(comm);
   });
 }

@@ -36,7 +36,7 @@ int main(int argc, char** argv) {
   const std::string_view how = argc > 1 ? argv[1] : "agree";
   auto connector = distx::connect(argc, argv);
   try {
-    distx::ShmCommunicator comm(connector, std::chrono::seconds(how == "queue" || how == "group" ? 1 : 60));
+    distx::ShmCommunicator comm(connector, std::chrono::seconds(how == "queue" || how == "group" ? 3 : 60));
     part(comm, how);
     if (how == "agree") distx::flight::write_record(argv[2]);
   } catch (const std::exception& error) {

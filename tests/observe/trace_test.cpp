@@ -237,7 +237,7 @@ TEST_CASE("an empty trace is valid, and a trace that cannot be written throws th
     const std::string nowhere = file.path() + "/no/such/folder.json";
     try {
       distx::observe::write_trace(nowhere, comm);
-    } catch (const distx::Error& error) {
+    } catch (const distx::BackendError& error) {
       const std::string words = error.what();
       if (words.find(nowhere) != std::string::npos && words.find("cannot be opened") != std::string::npos) ++told;
     }

@@ -42,6 +42,16 @@ void use(Comm& comm) {
   if (!test::nameless()) throw std::logic_error("a segment has a name");
 }
 
+TEST_CASE("the control groups that limit a process are its own and those above it, of both versions") {
+  std::vector<std::string> seen;
+  distx::detail::shm::each_memory_group(
+      "4:memory:/a/b\n3:cpu,cpuacct:/x\n2:hugetlb,memory:/\n0::/c\n",
+      [&](const std::string& folder, int version) { seen.push_back(std::to_string(version) + ' ' + folder); });
+  CHECK(seen == std::vector<std::string>{"1 /sys/fs/cgroup/memory/a/b", "1 /sys/fs/cgroup/memory/a",
+                                         "1 /sys/fs/cgroup/memory", "1 /sys/fs/cgroup/memory", "2 /sys/fs/cgroup/c",
+                                         "2 /sys/fs/cgroup"});
+}
+
 TEST_CASE("a thousand destroyed communicators leave files, mappings and memory unchanged") {
   const auto ended = test::forked(2, [&](test::ForkedConnector& connector, test::Board&) {
     const auto round = [&] {

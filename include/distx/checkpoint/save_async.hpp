@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "distx/checkpoint/training.hpp"
+#include "distx/core/detail/start_thread.hpp"
 
 namespace distx::checkpoint {
 
@@ -15,16 +16,13 @@ template <MemorySpace Space>
 struct SaveWork {
   SaveWork() = default;
   SaveWork(SaveWork&&) = delete;
-  ~SaveWork() {
-    if (thread.joinable()) thread.join();
-  }
 
   AnyCommunicator<Space>* comm = nullptr;
   Saving saving{};
   std::shared_ptr<Snapshot> snapshot;
   std::string described;
   std::exception_ptr error;
-  std::thread thread;
+  std::jthread thread;  // last: joined before its data is destroyed
 };
 
 }  // namespace detail
@@ -91,13 +89,14 @@ template <detail::Saved Training>
   const auto state = detail::start(work->saving, directory, training, options, context);
   detail::on_every_rank(comm, context, [&, all = work.get()] {
     detail::collect(all->saving, state, detail::TrainingAccess::stream(training), all->snapshot.get());
-    all->thread = std::thread([all] {
+    const auto write = [all] {
       try {
         all->described = all->saving.write();
       } catch (...) {
         all->error = std::current_exception();
       }
-    });
+    };
+    all->thread = distx::detail::start_thread(write, context);
   });
   return PendingSave<typename Training::space>(std::move(work));
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/comm/detail/arguments.hpp"
+#include "distx/comm/detail/mistaken_calls.hpp"
 #include "distx/core/detail/fnv1a.hpp"
 #include "distx/core/error.hpp"
 
@@ -58,5 +58,8 @@ template <Communicator C>
   if constexpr (requires { comm.group_cache(); }) comm.group_cache().emplace(grouping, made);
   return made->share();
 }
+/// Diagnoses a temporary communicator with one compile error.
+template <Communicator C>
+typename detail::OnTemporary<C>::communicator groups(C&&, const Grouping&);
 
 }  // namespace distx

@@ -41,11 +41,6 @@ template <class C, SpanArgument Buffer>
 void broadcast(C& comm, Buffer&& buffer, int root, detail::here location = detail::here::current()) {
   detail::execute(comm, detail::broadcast_call(buffer, root, location));
 }
-/// Diagnoses a temporary communicator with one compile error.
-template <Communicator C, class... Arguments>
-void broadcast(C&&, Arguments&&...) {
-  detail::diagnose_temporary_communicator<C>();
-}
 /// Starts `broadcast` and returns its Pending; the buffers are borrowed until `wait` returns. Collective.
 template <class C, SpanArgument Buffer>
 [[nodiscard]] auto start_broadcast(C& comm, Buffer&& buffer, int root, detail::stream_of_t<C> after = {},
@@ -60,11 +55,6 @@ template <class C, SpanArgument Send, SpanArgument Receive>
 void all_gather(C& comm, const Send& send, Receive&& receive, const detail::BlockCounts& counts = {},
                 detail::here location = detail::here::current()) {
   detail::execute(comm, detail::all_gather_call(send, receive, counts, location));
-}
-/// Diagnoses a temporary communicator with one compile error.
-template <int = 0, Communicator C, class... Arguments>  // `int`, because all_gather<Axis>(tensor) names an axis
-void all_gather(C&&, Arguments&&...) {
-  detail::diagnose_temporary_communicator<C>();
 }
 /// Starts `all_gather` and returns its Pending; the buffers are borrowed until `wait` returns. Collective.
 template <class C, SpanArgument Send, SpanArgument Receive>

@@ -94,6 +94,10 @@ inline constexpr Average average{};
 /// into one. It is trivially copyable and at most 16 bytes, because calls store it by value. Operands are combined in
 /// rank order unless the op has `static constexpr bool commutative = true`. An optional member `finish(accumulator,
 /// ranks)` runs once on each reduced element.
+///
+/// The op's type and state are the same on all ranks. A different state is a MismatchError only if the type of the op
+/// has unique object representations or consists of one value, such as a float: other state may contain padding, whose
+/// bytes differ between ranks, and is not compared.
 template <class Op, class T>
 concept ReductionOp = Element<T> && std::is_trivially_copyable_v<Op> && sizeof(Op) <= 16 && alignof(Op) <= 8 &&
                       requires(const Op& op, accumulator_t<T> a) {

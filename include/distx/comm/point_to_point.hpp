@@ -67,11 +67,6 @@ template <class C>
 void barrier(C& comm, detail::here location = detail::here::current()) {
   detail::execute(comm, calls::Barrier<detail::space_of_t<C>>{location});
 }
-/// Diagnoses a temporary communicator with one compile error.
-template <Communicator C>
-void barrier(C&&) {
-  detail::diagnose_temporary_communicator<C>();
-}
 /// Starts `barrier` and returns its Pending. Collective.
 template <class C>
 [[nodiscard]] auto start_barrier(C& comm, detail::stream_of_t<C> after = {},

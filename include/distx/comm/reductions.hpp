@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/comm/detail/arguments.hpp"
+#include "distx/comm/detail/mistaken_calls.hpp"
 
 // Reductions. Each `start_…` function returns a Pending that borrows the buffers until it is waited for.
 namespace distx {
@@ -24,16 +24,6 @@ constexpr auto into(Receive& receive) {
     static_assert(std::is_same_v<space_t<Send>, space_t<Receive>>, "distx: send and receive lie in two memory spaces");
   }
   if constexpr (!std::convertible_to<span_t<Receive>, Wanted>) return Wanted();
-}
-
-template <class C>
-constexpr void diagnose_missing_op() {
-  static_assert(!Communicator<C>, "distx: the op is missing: pass distx::sum, or another op, after the buffers");
-  static_assert(Communicator<C>, "distx: the first argument is not a Communicator");
-}
-template <class C>
-constexpr void diagnose_temporary_communicator() {
-  static_assert(!Communicator<C>, "distx: the communicator is a temporary: give it a name first");
 }
 
 template <class Send, class Receive, class Op>
@@ -69,15 +59,6 @@ void all_reduce(C& comm, const Send& send, Receive&& receive, Op op, detail::her
 template <class C, SpanArgument Buffer, class Op>
 void all_reduce(C& comm, Buffer&& buffer, Op op, detail::here location = detail::here::current()) {
   detail::execute(comm, detail::all_reduce_call(buffer, buffer, op, location));
-}
-/// Diagnoses mistakes with one compile error: a forgotten op, or a temporary communicator.
-template <class C, SpanArgument Buffer>
-void all_reduce(C&, const Buffer&) {
-  detail::diagnose_missing_op<C>();
-}
-template <int = 0, Communicator C, class... Arguments>  // `int`, because all_reduce<Axis>(tensor) names an axis
-void all_reduce(C&&, Arguments&&...) {
-  detail::diagnose_temporary_communicator<C>();
 }
 /// Starts `all_reduce` and returns its Pending; the buffers are borrowed until `wait` returns. Collective.
 template <class C, SpanArgument Send, SpanArgument Receive, class Op>
@@ -119,11 +100,6 @@ template <class C, SpanArgument Send, SpanArgument Receive, class Op>
 void reduce_scatter(C& comm, const Send& send, Receive&& receive, Op op, const detail::BlockCounts& counts = {},
                     detail::here location = detail::here::current()) {
   detail::execute(comm, detail::reduce_scatter_call(send, receive, op, counts, location));
-}
-/// Diagnoses a forgotten op with one compile error.
-template <class C, SpanArgument Send, SpanArgument Receive>
-void reduce_scatter(C&, const Send&, const Receive&) {
-  detail::diagnose_missing_op<C>();
 }
 /// Starts `reduce_scatter` and returns its Pending; the buffers are borrowed until `wait` returns. Collective.
 template <class C, SpanArgument Send, SpanArgument Receive, class Op>

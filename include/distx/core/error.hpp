@@ -20,6 +20,15 @@ struct ErrorContext {
 
 namespace detail {
 
+/// Returns a message without the "distx: " of errors that it quotes, because each error has one in front.
+inline std::string without_prefixes(std::string message) {
+  constexpr std::string_view prefix = "distx: ";
+  for (auto at = message.find(prefix); at != std::string::npos; at = message.find(prefix, at))
+    message.erase(at, prefix.size());
+  return message;
+}
+
+/// Returns the message with its context; the location is appended unless the message quotes an error with the same one.
 inline std::string error_message(const std::string& message, const ErrorContext& context) {
   std::string text = "distx: ";
   if (!context.operation.empty()) {
@@ -32,7 +41,8 @@ inline std::string error_message(const std::string& message, const ErrorContext&
   if (context.location.line() != 0) {
     std::string_view file = context.location.file_name();
     file.remove_prefix(file.find_last_of('/') + 1);  // npos + 1 is 0: a bare name stays whole
-    text.append(" [").append(file).append(":").append(std::to_string(context.location.line())).append("]");
+    const auto place = std::string(" [").append(file).append(":").append(std::to_string(context.location.line())) + "]";
+    if (message.find(place) == std::string::npos) text += place;
   }
   return text;
 }
@@ -41,13 +51,14 @@ inline std::string error_message(const std::string& message, const ErrorContext&
 
 /// Base class of every exception that distx throws.
 ///
-/// `what()` reads `distx: all_reduce on rank 2 of 4 (mpi): send has 10 elements, receive has 8 [train.cpp:41]`.
+/// `what()` reads `distx: all_reduce on rank 2 of 4 (mpi): send has 10 elements, receive has 8 [train.cpp:41]`. A
+/// message may quote the `what()` of another error: "distx: " appears once, and so does a location that both have.
 class Error : public std::runtime_error {
  public:
   /// @param code  the error code of the backend or the system, 0 if there is none
   explicit Error(const std::string& message, const ErrorContext& context = {}, int code = 0)
-      : std::runtime_error(detail::error_message(message, context)),
-        message_(message),
+      : std::runtime_error(detail::error_message(detail::without_prefixes(message), context)),
+        message_(detail::without_prefixes(message)),
         operation_(context.operation),
         backend_(context.backend),
         rank_(context.rank),
@@ -145,7 +156,8 @@ class NonFiniteError : public Error {
   using Error::Error;
 };
 
-/// Thrown when a vendor's library reports an error that has no type above; `code()` is the library's error code.
+/// Thrown when a vendor's library or the operating system reports an error that has no type above; `code()` is its
+/// error code.
 class BackendError : public Error {
  public:
   using Error::Error;

@@ -25,7 +25,7 @@ inline void configure(const RecorderOptions& options) {
 ///
 /// May be called at any time, by any thread; calls in progress on other threads are included.
 /// @param folder  an existing folder
-/// @throws Error if a file cannot be written
+/// @throws BackendError if a file cannot be written
 inline void write_record(const std::string& folder) { detail::write_flight_files(folder); }
 
 /// Labels the calls that this thread makes while the object exists, in the flight record.

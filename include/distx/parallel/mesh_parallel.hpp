@@ -60,12 +60,25 @@ class MeshParallel {
         detail::TrainingAccess::engine(training_).extend_norm(mesh_.over(others_).share(), std::move(counts));
     });
   }
+  /// Diagnoses an optimizer that does not support distributed weights with one compile error.
   template <detail::MeshType MeshT, class Optimizer>
     requires(!ElementwiseOptimizer<Optimizer>)
-  MeshParallel(const MeshT&, const TensorParameterList<space>&, const Optimizer&, const DataParallelOptions& = {}) {
-    static_assert(ElementwiseOptimizer<Optimizer>,
+  MeshParallel(const MeshT&, const TensorParameterList<space>&, const Optimizer&, const DataParallelOptions& = {},
+               const here& = {})
+      : MeshParallel(Diagnosed()) {
+    static_assert(!ShardableOptimizer<Optimizer>,
                   "distx::MeshParallel: optimizers of whole weights (LAMB, Muon, Mixed) do not support distributed "
                   "weights; use an ElementwiseOptimizer, such as AdamW or SGD");
+    static_assert(ShardableOptimizer<Optimizer>,
+                  "distx::MeshParallel: the third argument is not an optimizer; pass an ElementwiseOptimizer, such as "
+                  "distx::AdamW{}");
+  }
+  /// Diagnoses a forgotten optimizer with one compile error.
+  template <detail::MeshType MeshT>
+  MeshParallel(const MeshT&, const TensorParameterList<space>&) : MeshParallel(Diagnosed()) {
+    static_assert(!detail::MeshType<MeshT>,
+                  "distx::MeshParallel: the optimizer is missing: pass distx::AdamW{}, or another one, after the "
+                  "parameters");
   }
 
   /// Adds `gradient` to the gradient of `weight`, reduced over the axes where it is Partial, and declares it final.
@@ -175,6 +188,9 @@ class MeshParallel {
 
  private:
   friend struct detail::TrainingAccess;
+
+  struct Diagnosed {};
+  explicit MeshParallel(Diagnosed);  // not defined: for constructors that do not compile
 
   /// A weight in the state: its arrays of the optimizer, and its part on this rank.
   struct Listed {

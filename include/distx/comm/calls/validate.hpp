@@ -312,11 +312,12 @@ constexpr std::uint64_t mixed(std::uint64_t hash, std::uint64_t part) noexcept {
 }
 /// Returns a 64-bit hash of a fingerprint.
 inline std::uint64_t digest_of(const Fingerprint& f) noexcept {
-  std::uint64_t hash = f.operation;
   const std::uint64_t flags = static_cast<std::uint64_t>(f.type) << 1 | static_cast<std::uint64_t>(f.in_place);
   const std::uint64_t sizes = static_cast<std::uint64_t>(f.element_bytes) << 32 | static_cast<std::uint32_t>(f.root);
-  for (const std::uint64_t part : {f.count, f.counts, f.op, sizes, flags}) hash = mixed(hash, part);
-  return hash;
+  // A sum of products with random odd numbers, because these are computed side by side: small calls wait for the hash.
+  return mixed(f.operation, f.count * 0xd6e8feb86659fd93ull + f.counts * 0xa0761d6478bd642full +
+                                f.op * 0xe7037ed1a0b428dbull + sizes * 0x8ebc6af09c88c6e3ull +
+                                flags * 0x589965cc75374cc3ull);
 }
 
 }  // namespace detail

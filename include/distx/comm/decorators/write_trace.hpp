@@ -14,7 +14,7 @@ namespace distx::observe {
 ///
 /// Rank 0 writes the file, with one process per rank and all times converted to rank 0's clock. `align_clocks` measures
 /// the offsets during this call, so a clock's drift since the beginning of the trace is not corrected.
-/// @throws Error on every rank if the file cannot be written
+/// @throws BackendError on every rank if the file cannot be written
 template <ControlChannel C>
 void write_trace(const std::string& path, const Timeline& timeline, C& control) {
   const auto contents = timeline.contents();
@@ -27,8 +27,8 @@ void write_trace(const std::string& path, const Timeline& timeline, C& control) 
   const auto agree = [&](const char* what) {
     const int code = detail::control_value(control, file.fail() ? std::max(errno, 1) : 0, 0);
     if (code == 0) return;
-    throw Error("the trace " + path + " cannot be " + what + ": " + std::strerror(code),
-                {.operation = "write_trace", .rank = control.rank(), .size = control.size()}, code);
+    throw BackendError("the trace " + path + " cannot be " + what + ": " + std::strerror(code),
+                       {.operation = "write_trace", .rank = control.rank(), .size = control.size()}, code);
   };
   if (control.rank() == 0) file.open(path, std::ios::binary | std::ios::trunc);
   agree("opened");

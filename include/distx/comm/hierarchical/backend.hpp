@@ -82,21 +82,18 @@ class HierarchicalBackend {
                                                        HostStream) {
     const ErrorContext context = self_.context(call);
     if constexpr (Call::kind == CollectiveKind::send_receive) {
-      auto operation = std::make_shared<BelowOperation>(state, context);
-      operation->add(start_message(Receive<AnyElement>{call.receive, call.from, call.tag, call.location}));
-      operation->add(start_message(Send<AnyElement>{call.send, call.to, call.tag, call.location}));
-      return operation;
+      auto received = start_message(Receive<AnyElement>{call.receive, call.from, call.tag, call.location});
+      auto sent = start_message(Send<AnyElement>{call.send, call.to, call.tag, call.location});
+      return as_operation(state, context, std::move(received), std::move(sent));
     } else if constexpr (CallTraits<Call>::message) {
-      auto operation = std::make_shared<BelowOperation>(state, context);
-      operation->add(start_message(call));
-      return operation;
+      return as_operation(state, context, start_message(call));
     } else if (!two_levels()) {
-      auto operation = std::make_shared<BelowOperation>(state, context);
+      Below started{{}, one_host()};
       as_global(one_host(), context, [&] {
-        operation->add({one_host() ? as_pending(blocking_.inner.start(call)) : as_pending(blocking_.outer.start(call)),
-                        one_host()});
+        started.pending =
+            one_host() ? as_pending(blocking_.inner.start(call)) : as_pending(blocking_.outer.start(call));
       });
-      return operation;
+      return as_operation(state, context, std::move(started));
     } else {
       if constexpr (requires {
                       { Outer::serves_threads() } -> std::same_as<bool>;
@@ -175,9 +172,11 @@ class HierarchicalBackend {
   /// Up to two asynchronous calls on the inner and outer communicators.
   class BelowOperation final : public Operation<Host> {
    public:
-    BelowOperation(std::shared_ptr<State> state, const ErrorContext& context)
-        : state_(std::move(state)), context_(context) {}
-    void add(Below below) noexcept { below_[count_++] = std::move(below); }
+    explicit BelowOperation(State& state) noexcept : state_(state) {}
+    void set(const ErrorContext& context, Below first, Below second) noexcept {
+      context_ = context;
+      below_ = {std::move(first), std::move(second)};
+    }
 
     bool test() noexcept override {
       bool done = true;
@@ -188,7 +187,7 @@ class HierarchicalBackend {
       std::exception_ptr error;
       for (auto& below : below_) {
         try {
-          state_->guarded([&] { state_->backend.wait(below, context_); });
+          state_.guarded([&] { state_.backend.wait(below, context_); });
         } catch (...) {
           if (error == nullptr) error = std::current_exception();
         }
@@ -196,19 +195,26 @@ class HierarchicalBackend {
       if (error != nullptr) std::rethrow_exception(error);
     }
     void abandon() noexcept override {
-      state_->backend.revoke("an asynchronous call was abandoned by an exception");
+      state_.backend.revoke("an asynchronous call was abandoned by an exception");
       for (auto& below : below_) below.pending = {};
     }
     void keep(std::shared_ptr<void> owner) override {
       for (auto& below : below_) below.pending.keep(owner);
     }
+    void recycle() noexcept override { state_.backend.operations_.give_back(*this); }
 
    private:
-    std::shared_ptr<State> state_;
+    State& state_;  // kept alive by the Pending
     ErrorContext context_;
     std::array<Below, 2> below_;
-    std::size_t count_ = 0;
   };
+  [[nodiscard]] std::shared_ptr<Operation<Host>> as_operation(const std::shared_ptr<State>& state,
+                                                              const ErrorContext& context, Below first,
+                                                              Below second = {}) {
+    const auto operation = operations_.take(*state);
+    operation->set(context, std::move(first), std::move(second));
+    return {state, operation.get()};
+  }
 
   /// Returns the hosts. @throws InvalidArgument on every rank if the inner communicators do not partition the outer
   /// ranks in order
@@ -270,6 +276,7 @@ class HierarchicalBackend {
   Hosts hosts_;
   Levels blocking_;
   std::optional<Levels> started_;
+  OperationPool<BelowOperation> operations_;
   TaskRunner<State> tasks_;  // last: joined before anything that its tasks use is destroyed
 };
 

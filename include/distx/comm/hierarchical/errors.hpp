@@ -8,14 +8,10 @@ namespace distx::detail {
 
 /// Returns the message of an error that a communicator of `ranks` has thrown, with those ranks listed.
 inline std::string message_among(const std::vector<int>& ranks, const Error& error) {
-  std::string message = error.what();
-  constexpr std::string_view name = "distx: ";
-  if (message.starts_with(name)) message.erase(0, name.size());
-  if (error.location().line() != 0) message.erase(message.rfind(" ["));  // the new error appends the location
-  if (ranks.empty()) return message;
+  if (ranks.empty()) return error.what();
   std::string who = ranks.size() == 1 ? "on rank" : "among ranks";
   for (std::size_t i = 0; i < ranks.size(); ++i) who += (i == 0 ? " " : ", ") + std::to_string(ranks[i]);
-  return who + ": " + message;
+  return who + ": " + error.what();
 }
 
 /// Runs `f`; errors that it throws are rethrown with global rank numbers: rank i of the throwing communicator is

@@ -6,7 +6,8 @@ namespace distx {
 /// When the ranks of a communicator compare their calls: operation, sizes, counts, element types, op and its state,
 /// root, order of the calls, lengths of lists. A difference throws MismatchError on every rank.
 ///
-/// Threads and shared memory always compare, at no measurable cost, because their ranks read each other's memory.
+/// Threads and shared memory always compare, at little cost, because their ranks read each other's memory; Gloo and
+/// Hierarchical always compare as well.
 enum class Check {
   every_call,  ///< each call; small operands are transferred with the comparison
   first_use,   ///< the first call with each combination of operation, sizes, types, op and root

@@ -33,6 +33,18 @@ class OperationPool {
     idle_.pop_back();
     return operation;
   }
+  /// Takes an operation, which refers to `state`, and begins a call with it. The result keeps the state alive.
+  template <class State, class Call>
+  [[nodiscard]] std::shared_ptr<Op> start(const std::shared_ptr<State>& state, const Call& call) {
+    const auto operation = take(*state);
+    try {
+      operation->begin(call);
+    } catch (...) {
+      operation->recycle();
+      throw;
+    }
+    return {state, operation.get()};
+  }
   void give_back(const Op& operation) noexcept { idle_.push_back(*find(operation)); }
   /// Removes an operation and everything it owns from use until the process exits.
   void abandon(const Op& operation) noexcept {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <algorithm>
+#include <optional>
 
 #include "distx/comm/runtime/basic_communicator_calls.hpp"
 #include "distx/comm/runtime/operation_pool.hpp"
@@ -124,28 +125,34 @@ class Backend {
   /// Asynchronous messages.
   class MessageOperation final : public detail::Operation<Host> {
    public:
-    MessageOperation(std::shared_ptr<State> state, const ErrorContext& context)
-        : messages(*state->backend.region_, state->backend.self_, context), state_(std::move(state)) {}
-    MessageOperation(const MessageOperation&) = delete;
-    MessageOperation& operator=(const MessageOperation&) = delete;
-    ~MessageOperation() { messages.withdraw(); }
+    explicit MessageOperation(State& state) noexcept : state_(state) {}
 
-    bool test() noexcept override { return messages.test(); }
+    template <calls::Collective Call>
+    void begin(const Call& call) {
+      Backend& backend = state_.backend;
+      messages_.emplace(*backend.region_, backend.self_, backend.self_.context(call), kept_, false);
+      Backend::begin(*messages_, call);
+    }
+    bool test() noexcept override { return messages_->test(); }
     void complete() override {
-      state_->guarded([&] { messages.wait(); });
+      state_.guarded([&] { messages_->wait(); });
     }
     void abandon() noexcept override {
-      state_->backend.revoke("an asynchronous message was abandoned by an exception");
+      state_.backend.revoke("an asynchronous message was abandoned by an exception");
       try {
-        messages.wait();  // a revocation ends this wait
+        messages_->wait();  // a revocation ends this wait
       } catch (...) {
       }
     }
-
-    Messages messages;
+    void recycle() noexcept override {
+      messages_.reset();
+      state_.backend.messages_.give_back(*this);
+    }
 
    private:
-    std::shared_ptr<State> state_;
+    State& state_;  // kept alive by the Pending
+    KeptRequests kept_;
+    std::optional<Messages> messages_;
   };
 
   static void begin(Messages& messages, const calls::Send<AnyElement>& c) {
@@ -179,7 +186,8 @@ class Backend {
   calls::RankOf self_;
   std::shared_ptr<SharedRegion> region_;
   std::array<CallWorkspace, 2> workspaces_;
-  KeptRequests kept_;
+  KeptRequests kept_;  ///< of blocking calls
+  detail::OperationPool<MessageOperation> messages_;
   detail::TaskRunner<State> tasks_;  // last: joined before anything that its tasks use is destroyed
 };
 
@@ -191,15 +199,10 @@ void Backend::execute(const Call& call) {
     run_collective(*region_, CallQueue::blocking, call, self_, workspaces_[0]);
   } else {
     check_usable(self_.context(call));
-    Messages messages(*region_, self_, self_.context(call), &kept_);
-    try {
-      begin(messages, call);
-      check_self_message(messages, call);
-      messages.wait();
-    } catch (...) {
-      messages.withdraw();
-      throw;
-    }
+    Messages messages(*region_, self_, self_.context(call), kept_, true);
+    begin(messages, call);
+    check_self_message(messages, call);
+    messages.wait();
   }
 }
 
@@ -207,9 +210,7 @@ template <calls::Collective Call>
 std::shared_ptr<detail::Operation<Host>> Backend::start(const std::shared_ptr<State>& state, const Call& call,
                                                         HostStream) {
   if constexpr (detail::CallTraits<Call>::message) {
-    auto operation = std::make_shared<MessageOperation>(state, self_.context(call));
-    begin(operation->messages, call);
-    return operation;
+    return messages_.start(state, call);
   } else {
     return tasks_.start(state, call);
   }

@@ -135,35 +135,24 @@ class CollectiveExecution {
 
   /// Reads all ranks' posts after all ranks have arrived.
   void look() {
-    all_inlined_ = true;
+    bool all_inlined = true;
     for (int r = 0; r < self.size; ++r)
-      if (!look_at_line(r) && sends(call, r)) all_inlined_ = false;
-    if (all_inlined_ && !needs_rest()) return;
-    bool same_place = false;
-    if constexpr (Call::kind == calls::CollectiveKind::all_to_all)
-      same_place = call.send_counts.empty() && call.send.data() == call.receive.data();
-    for (int r = 0; r < self.size; ++r) {
-      look_at_rest(r);
-      if (sends(call, r) && peer(r).send == nullptr) staged_ = true;
-    }
-    if constexpr (Call::kind == calls::CollectiveKind::gather) staged_ = staged_ && peer(call.root).receive == nullptr;
-    if (staged_ && can_be_read()) choose_reading();
-    // In place, if only some ranks' memory is accessible: no rank may read data that its owner overwrites.
-    late_ = late_ || (staged_ && same_place && !peer(self.rank).inlined);
-    if (late_)
+      if (!look_at_line(r) && sends(call, r)) all_inlined = false;
+    if (all_inlined && !needs_rest()) return;
+    for (int r = 0; r < self.size; ++r) look_at_rest(r);
+    if (all_inlined) return;
+    transfer_ = chosen_transfer();
+    if (late())
       for (PeerView& seen : workspace.seen)
         if (!seen.inlined) seen.send = nullptr;
-    for (int r = 0; r < self.size; ++r)
-      if (receives_reduced(r) && peer(r).receive == nullptr && !peer(r).inlined) results_ = true;
-    if (results_) staged_ = true;  // results for these ranks are written to staging buffers
-    if (!staged_) chunk_ = static_cast<std::size_t>(-1);
+    if (!staged()) chunk_ = static_cast<std::size_t>(-1);
   }
 
   /// Returns whether all data is in the slots, so a rank is done once it has read them.
-  [[nodiscard]] bool all_inlined() const noexcept { return all_inlined_; }
+  [[nodiscard]] bool all_inlined() const noexcept { return transfer_ == Transfer::in_slots; }
   /// Returns the number of rounds, the same on all ranks.
   [[nodiscard]] std::size_t rounds() const noexcept {
-    if (!staged_) return 1;
+    if (!staged()) return 1;
     std::size_t longest = 0;
     for (int from = 0; from < self.size; ++from)
       for (int to = 0; to < (detail::CallTraits<Call>::blockwise ? self.size : 1); ++to)
@@ -171,7 +160,7 @@ class CollectiveExecution {
     return (longest + chunk_ - 1) / chunk_;
   }
   /// Returns whether the first round must be staged after the posts were compared.
-  [[nodiscard]] bool late() const noexcept { return late_; }
+  [[nodiscard]] bool late() const noexcept { return transfer_ == Transfer::staged_late; }
   /// Returns whether a rank takes part in the rounds: in a gather, those that have published their data do not.
   [[nodiscard]] bool joins_rounds(int r) const noexcept {
     if constexpr (Call::kind == calls::CollectiveKind::gather)
@@ -180,8 +169,8 @@ class CollectiveExecution {
       return r >= 0;
   }
   /// Returns whether a rank receives reduced data in memory that its peers cannot access.
-  [[nodiscard]] bool has_results() const noexcept { return results_; }
-  [[nodiscard]] bool staged() const noexcept { return staged_; }
+  [[nodiscard]] bool has_results() const noexcept { return transfer_ == Transfer::staged_with_results; }
+  [[nodiscard]] bool staged() const noexcept { return transfer_ >= Transfer::staged; }
 
   /// Copies this rank's data of round `round` to its staging buffer.
   void staging(std::size_t round) noexcept {
@@ -205,11 +194,11 @@ class CollectiveExecution {
     }
   }
   /// Returns whether this rank stages data in every round.
-  [[nodiscard]] bool shows() const noexcept { return staged_ && (late_ || hidden_); }
+  [[nodiscard]] bool shows() const noexcept { return late() || (staged() && hidden_); }
 
   /// Returns the begin of the data that `from` sends to `to` in a round, in this rank's address space.
   [[nodiscard]] const std::byte* source(int from, int to, std::size_t round) const noexcept {
-    const std::size_t begin = staged_ ? round * chunk_ : 0;
+    const std::size_t begin = offset(round);
     if (from == self.rank) return own_send_ + range_of(call, workspace.seen, from, to).offset + begin;
     if (peer(from).send != nullptr) return peer(from).send + range_of(call, workspace.seen, from, to).offset + begin;
     return control_.staging(from, queue_, round) +
@@ -217,7 +206,7 @@ class CollectiveExecution {
   }
   /// Copies a part of the data that `from` sends to `to` in a round.
   void take(std::byte* target, int from, int to, std::size_t round, ByteRange part) {
-    if (!reading_ || from == self.rank || peer(from).send != nullptr)
+    if (transfer_ != Transfer::read || from == self.rank || peer(from).send != nullptr)
       return copy_bytes(target, source(from, to, round) + part.offset, part.bytes);
     const std::byte* const there = control_.published(from, queue_, number_).rest.address;
     region_.read(from, target, there + range_of(call, workspace.seen, from, to).offset + part.offset, part.bytes,
@@ -232,7 +221,7 @@ class CollectiveExecution {
     return std::min(bytes - std::min(bytes, offset(round)), chunk_);
   }
   /// Returns the bytes that the earlier rounds transfer.
-  [[nodiscard]] std::size_t offset(std::size_t round) const noexcept { return staged_ ? round * chunk_ : 0; }
+  [[nodiscard]] std::size_t offset(std::size_t round) const noexcept { return staged() ? round * chunk_ : 0; }
   [[nodiscard]] std::byte* staging_of(int r, std::size_t round) const noexcept {
     return control_.staging(r, queue_, round);
   }
@@ -262,6 +251,16 @@ class CollectiveExecution {
   }
 
  private:
+  /// How the data of a call moves, the same on all ranks.
+  enum class Transfer : std::uint8_t {
+    in_slots,             ///< all data was published with the calls
+    in_place,             ///< the ranks access the buffers
+    read,                 ///< the ranks copy from the processes whose memory is not shared
+    staged,               ///< ranks whose memory is not shared copy it to staging buffers, round by round
+    staged_late,          ///< the same for all ranks, from the first round on only after the calls were compared
+    staged_with_results,  ///< as `staged`; reduced data, too, is passed in staging buffers
+  };
+
   /// From this size on a rank's data is copied directly from its process, if every rank can do that.
   static constexpr std::size_t least_read_bytes = std::size_t{16} << 10;
 
@@ -273,8 +272,24 @@ class CollectiveExecution {
     else
       return !detail::CallTraits<Call>::reduces;
   }
-  /// Decides, equally on all ranks, whether data in memory that is not shared is read there.
-  void choose_reading() noexcept {
+  /// @pre not all data is in the slots
+  [[nodiscard]] Transfer chosen_transfer() noexcept {
+    for (int r = 0; r < self.size; ++r)
+      if (receives_reduced(r) && peer(r).receive == nullptr && !peer(r).inlined) return Transfer::staged_with_results;
+    bool all_accessible = true;
+    for (int r = 0; r < self.size; ++r)
+      if (sends(call, r) && peer(r).send == nullptr) all_accessible = false;
+    if constexpr (Call::kind == calls::CollectiveKind::gather)
+      all_accessible = all_accessible || peer(call.root).receive != nullptr;
+    if (all_accessible) return Transfer::in_place;
+    if (can_be_read()) return read_or_staged();
+    // In place, if only some ranks' memory is accessible: no rank may read data that its owner overwrites.
+    if constexpr (Call::kind == calls::CollectiveKind::all_to_all)
+      if (call.send_counts.empty() && !peer(self.rank).inlined) return Transfer::staged_late;
+    return Transfer::staged;
+  }
+  /// Decides whether data in memory that is not shared is read there.
+  [[nodiscard]] Transfer read_or_staged() noexcept {
     bool all_read = true, some_is_read = false, some_is_staged = false;
     for (int r = 0; r < self.size; ++r) {
       const CallDescriptor& post = control_.published(r, queue_, number_).rest;
@@ -283,9 +298,8 @@ class CollectiveExecution {
       if (sends(call, r) && peer(r).send == nullptr && !post.is_read) some_is_staged = true;
     }
     if (!all_read) region_.try_reading_all();
-    reading_ = all_read && !some_is_staged;
-    if (reading_) staged_ = false;
-    late_ = staged_ && some_is_read;
+    if (all_read && !some_is_staged) return Transfer::read;
+    return some_is_read ? Transfer::staged_late : Transfer::staged;
   }
   /// Returns the memory in which a rank publishes small data.
   [[nodiscard]] std::byte* inlined(int r, CallLine& line) const noexcept {
@@ -357,12 +371,8 @@ class CollectiveExecution {
   std::size_t chunk_ = 0;
   const std::byte* own_send_ = nullptr;
   std::byte* own_receive_ = nullptr;
-  bool hidden_ = false;
-  bool staged_ = false;
-  bool late_ = false;
-  bool reading_ = false;
-  bool results_ = false;
-  bool all_inlined_ = false;
+  bool hidden_ = false;  ///< the other ranks cannot access this rank's data
+  Transfer transfer_ = Transfer::in_slots;
 };
 
 }  // namespace distx::detail::shared_memory

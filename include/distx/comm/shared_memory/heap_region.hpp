@@ -62,7 +62,7 @@ class HeapRegion final : private OwnedControl, public SharedRegion {
     return std::bit_cast<std::byte*>(static_cast<std::uintptr_t>(place.offset));
   }
   void post(const std::shared_ptr<MessageRequest>& mine, const ErrorContext&) override {
-    if (mailbox(*mine).post(mine)) ring_for_message(mine->sends ? mine->to : mine->from);
+    if (mailbox(*mine).post(*mine)) ring_for_message(mine->sends ? mine->to : mine->from);
   }
   [[nodiscard]] bool advance(MessageRequest& mine) noexcept override { return mine.done(); }
   bool withdraw(MessageRequest& mine) noexcept override { return mailbox(mine).withdraw(mine); }

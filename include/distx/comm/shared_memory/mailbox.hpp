@@ -13,46 +13,43 @@ namespace distx::detail::shared_memory {
 class Mailbox {
  public:
   /// Matches the message with its counterpart and completes both, or queues it until the counterpart is posted. The
-  /// envelope must exist while it is queued.
+  /// request must exist until it is done or withdrawn.
   /// @return whether the counterpart was completed
-  bool post(const std::shared_ptr<MessageRequest>& mine) {
-    std::shared_ptr<MessageRequest> other;
+  bool post(MessageRequest& mine) {
+    MessageRequest* other = nullptr;
     {
       const std::lock_guard lock(mutex_);
       const auto match = std::find_if(waiting_.begin(), waiting_.end(), [&](const auto& e) {
-        return e->sends != mine->sends && e->from == mine->from && e->tag == mine->tag;
+        return e->sends != mine.sends && e->from == mine.from && e->tag == mine.tag;
       });
       if (match == waiting_.end()) {
-        waiting_.push_back(mine);
+        waiting_.push_back(&mine);
         return false;
       }
-      other = std::move(*match);
+      other = *match;
       waiting_.erase(match);
     }
-    const MessageRequest& sender = mine->sends ? *mine : *other;
-    const MessageRequest& receiver = mine->sends ? *other : *mine;
-    const bool fits =
-        sender.bytes == receiver.bytes && sender.type == receiver.type && sender.lengths == receiver.lengths;
+    const MessageRequest& sender = mine.sends ? mine : *other;
+    const MessageRequest& receiver = mine.sends ? *other : mine;
+    const bool fits = sender.header == receiver.header;
     if (fits && sender.bytes != 0) std::memmove(receiver.target, sender.source, sender.bytes);
-    mine->mismatch = other->mismatch = !fits;
-    mine->other_count = other->count;
-    mine->other_type = other->type;
-    other->other_count = mine->count;
-    other->other_type = mine->type;
-    other->finish();
-    mine->finish();
+    mine.mismatch = other->mismatch = !fits;
+    mine.other = other->header;
+    other->other = mine.header;
+    other->finish();  // its rank may reuse it from here on
+    mine.finish();
     return true;
   }
 
   /// Removes the envelope; returns false if it has already been matched and will complete.
-  bool withdraw(const MessageRequest& mine) {
+  bool withdraw(MessageRequest& mine) {
     const std::lock_guard lock(mutex_);
-    return std::erase_if(waiting_, [&](const auto& e) { return e.get() == &mine; }) != 0;
+    return std::erase(waiting_, &mine) != 0;
   }
 
  private:
   std::mutex mutex_;
-  std::vector<std::shared_ptr<MessageRequest>> waiting_;
+  std::vector<MessageRequest*> waiting_;
 };
 
 }  // namespace distx::detail::shared_memory

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include "distx/comm/runtime/message_header.hpp"
 #include "distx/comm/runtime/progress_thread.hpp"
-#include "distx/core/element.hpp"
 
 namespace distx::detail::shared_memory {
 
 /// One side of a message: done once its bytes have been copied.
 class MessageRequest : public detail::Completion {
  public:
-  /// Makes the request as it was constructed. @pre no other thread uses it
+  /// Resets the request for reuse; keeps `listed`. @pre no other thread uses it
   void clear() noexcept {
     reset();
     source = nullptr;
@@ -21,24 +21,22 @@ class MessageRequest : public detail::Completion {
 
   const std::byte* source = nullptr;  ///< of a sender, otherwise null
   std::byte* target = nullptr;        ///< of a receiver, otherwise null
-  std::size_t count = 0;
+  MessageHeader header{};
   std::size_t bytes = 0;
-  ElementType type = ElementType::bytes;
   bool sends = false;
   int from = 0;
   int to = 0;
   int tag = 0;
-  std::uint64_t lengths = 0;  ///< a hash of the lengths of the items that a packed list carries
-  /// Set if the two sides do not match, with the values of the other side; valid once done.
+  /// Set if the two sides do not match, with the header of the other side; valid once done.
   bool mismatch = false;
-  std::size_t other_count = 0;
-  ElementType other_type = ElementType::bytes;
+  MessageHeader other{};
   bool blocking = false;  ///< the caller waits for nothing else: the region may briefly poll for the other side
   /// For the region while the envelope is queued: where it is, and the resources that it holds.
   enum class Queued : std::uint8_t { no, in_cell, in_slot } queued = Queued::no;  ///< in_slot: of the pair of ranks
   std::size_t cell = 0;
   std::uint32_t polls = 0;  ///< of a message in the slot
   std::shared_ptr<void> buffer;
+  bool listed = false;  ///< in a list of the region; may be so since an earlier message
 };
 
 }  // namespace distx::detail::shared_memory

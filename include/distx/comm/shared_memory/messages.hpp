@@ -7,16 +7,24 @@
 
 namespace distx::detail::shared_memory {
 
-/// The requests of blocking calls, kept between calls to avoid allocations.
+/// The requests of calls that are made one after another, kept between them to avoid allocations.
 using KeptRequests = std::array<std::shared_ptr<MessageRequest>, 2>;
 
 /// Up to two messages of one call in flight: a send, a receive, or both.
 class Messages {
  public:
-  /// @param kept  of a blocking call, otherwise null
-  Messages(SharedRegion& region, const calls::RankOf& self, const ErrorContext& context,
-           KeptRequests* kept = nullptr) noexcept
-      : region_(region), self_(self), context_(context), kept_(kept) {}
+  /// @param blocking  the caller waits for nothing else
+  Messages(SharedRegion& region, const calls::RankOf& self, const ErrorContext& context, KeptRequests& kept,
+           bool blocking) noexcept
+      : region_(region), self_(self), context_(context), kept_(kept), blocking_(blocking) {}
+  Messages(const Messages&) = delete;
+  Messages& operator=(const Messages&) = delete;
+  /// Withdraws the messages that have not been matched, and waits for those that another rank is copying.
+  ~Messages() {
+    for (auto& slot : requests_)
+      if (const auto request = std::exchange(slot, nullptr); request != nullptr && !region_.withdraw(*request))
+        static_cast<void>(copied(*request));
+  }
 
   void send(Span<const AnyElement> buffer, int to, int tag, std::uint64_t lengths) {
     auto request = described(buffer, self_.rank, to, tag, lengths);
@@ -50,30 +58,21 @@ class Messages {
     }
     if (error != nullptr) std::rethrow_exception(error);
   }
-  /// Withdraws the messages that have not been matched, and waits for those that another rank is copying.
-  void withdraw() noexcept {
-    for (auto& slot : requests_)
-      if (const auto request = std::exchange(slot, nullptr); request != nullptr && !region_.withdraw(*request))
-        static_cast<void>(copied(*request));
-  }
 
  private:
   std::shared_ptr<MessageRequest> described(Span<const AnyElement> buffer, int from, int to, int tag,
                                             std::uint64_t lengths) const {
     auto request = idle();
-    request->count = buffer.size();
+    request->header = MessageHeader::of(buffer, lengths);
     request->bytes = buffer.size_bytes();
-    request->type = buffer.type();
     request->from = from;
     request->to = to;
     request->tag = tag;
-    request->lengths = lengths;
-    request->blocking = kept_ != nullptr;
+    request->blocking = blocking_;
     return request;
   }
   [[nodiscard]] std::shared_ptr<MessageRequest> idle() const {
-    if (kept_ == nullptr) return std::make_shared<MessageRequest>();
-    auto& kept = (*kept_)[count_];
+    auto& kept = kept_[count_];
     if (kept == nullptr || kept.use_count() != 1) return kept = std::make_shared<MessageRequest>();
     kept->clear();
     return kept;
@@ -118,22 +117,15 @@ class Messages {
       if (!copied(message)) region_.throw_stopped(other, context_);
     }
     message.rethrow();
-    if (!message.mismatch) return;
-    const auto side = [](std::size_t count, ElementType type) {
-      return std::to_string(count) + " elements of type " + std::string(name_of(type));
-    };
-    const bool same_size = message.count == message.other_count && message.type == message.other_type;
-    throw MismatchError((message.sends ? "sends " : "expects ") + side(message.count, message.type) + ", rank " +
-                            std::to_string(other) + (message.sends ? " expects " : " sends ") +
-                            side(message.other_count, message.other_type) +
-                            (same_size ? " in a list of other lengths or in another order" : ""),
-                        context_);
+    if (message.mismatch)
+      throw MismatchError(difference(message.header, message.other, other, message.sends), context_);
   }
 
   SharedRegion& region_;
   calls::RankOf self_;
   ErrorContext context_;
-  KeptRequests* kept_;
+  KeptRequests& kept_;
+  bool blocking_;
   std::array<std::shared_ptr<MessageRequest>, 2> requests_;
   std::size_t count_ = 0;
   SharedRegion::LivenessProbe probe_;

@@ -3,6 +3,7 @@
 #include <future>
 
 #include "distx/comm/runtime/basic_communicator_calls.hpp"
+#include "distx/comm/runtime/message_header.hpp"
 #include "distx/comm/runtime/operation_pool.hpp"
 #include "distx/comm/shared_memory/heap_region.hpp"
 #include "distx/comm/shared_memory/messages.hpp"
@@ -15,7 +16,7 @@ class GlooMessage {
  public:
   template <Collective Call>
   GlooMessage(GlooLinks& links, shared_memory::SharedRegion& own, std::atomic<std::uint64_t>& sent, const Call& c)
-      : links_(links), context_(links.self().context(c)), to_self_(own, links.self(), context_) {
+      : links_(links), context_(links.self().context(c)), to_self_(own, links.self(), context_, kept_, false) {
     using enum CollectiveKind;
     if constexpr (Call::kind == send) post_send(c.buffer, c.to, c.tag, c.lengths, sent);
     if constexpr (Call::kind == receive) post_receive(c.buffer, c.from, c.tag, c.lengths);
@@ -26,7 +27,6 @@ class GlooMessage {
   }
   GlooMessage(const GlooMessage&) = delete;
   GlooMessage& operator=(const GlooMessage&) = delete;
-  ~GlooMessage() { to_self_.withdraw(); }
 
   [[nodiscard]] const ErrorContext& context() const noexcept { return context_; }
   /// Returns whether it is between this rank and itself, and has not met its other side.
@@ -40,10 +40,8 @@ class GlooMessage {
     to_self_.wait();
     if (incoming_) {
       incoming_->complete(limit, "did not send");
-      if (theirs_.count != expected_.count || theirs_.type != expected_.type || theirs_.lengths != expected_.lengths)
-        throw MismatchError(
-            "expects " + described(expected_) + ", rank " + std::to_string(from_) + " sends " + described(theirs_),
-            context_);
+      if (theirs_.header != expected_)
+        throw MismatchError(difference(expected_, theirs_.header, from_, false), context_);
       GlooStep data(links_, slot_of(GlooSlot::message_data, theirs_.number), context_);
       data.receive(from_, target_.bytes(), target_.size_bytes());
       data.complete(limit, "did not continue to send");
@@ -53,15 +51,10 @@ class GlooMessage {
   }
 
  private:
-  struct Header {
-    std::uint64_t count = 0, lengths = 0;
+  struct Announcement {
+    MessageHeader header{};
     std::uint64_t number = 0;  ///< of the message, among those of its sender
-    ElementType type = ElementType::bytes;
   };
-  static std::string described(const Header& h) {
-    return std::to_string(h.count) + " elements of type " + std::string(name_of(h.type)) +
-           (h.lengths == 0 ? "" : " in a list with lengths of digest " + std::to_string(h.lengths));
-  }
   [[nodiscard]] std::uint64_t header_slot(int tag) const noexcept {
     return slot_of(GlooSlot::message, static_cast<std::uint64_t>(tag));
   }
@@ -69,7 +62,7 @@ class GlooMessage {
                  std::atomic<std::uint64_t>& sent) {
     peer_ = to;
     if (to == links_.self().rank) return to_self_.send(buffer, to, tag, lengths);
-    mine_ = {buffer.size(), lengths, sent++, buffer.type()};
+    mine_ = {MessageHeader::of(buffer, lengths), sent++};
     outgoing_.emplace(links_, header_slot(tag), context_)
         .send(to, reinterpret_cast<const std::byte*>(&mine_), sizeof mine_);
     data_.emplace(links_, slot_of(GlooSlot::message_data, mine_.number), context_)
@@ -79,7 +72,7 @@ class GlooMessage {
     peer_ = from_ = from;
     if (from == links_.self().rank) return to_self_.receive(buffer, from, tag, lengths);
     target_ = buffer;
-    expected_ = {buffer.size(), lengths, 0, buffer.type()};
+    expected_ = MessageHeader::of(buffer, lengths);
     incoming_.emplace(links_, header_slot(tag), context_)
         .receive(from, reinterpret_cast<std::byte*>(&theirs_), sizeof theirs_);
   }
@@ -88,7 +81,9 @@ class GlooMessage {
   ErrorContext context_;
   int peer_ = 0, from_ = 0;
   Span<AnyElement> target_;
-  Header mine_, expected_, theirs_;
+  MessageHeader expected_;
+  Announcement mine_, theirs_;
+  shared_memory::KeptRequests kept_;
   shared_memory::Messages to_self_;
   std::optional<GlooStep> incoming_, outgoing_, data_;  // last: destroyed before the memory that Gloo accesses
 };

@@ -79,7 +79,11 @@ class Backend {
     const ErrorContext context{
         .operation = "split", .backend = self_.backend, .rank = self_.rank, .size = self_.size, .location = location};
     MPI_Comm part = MPI_COMM_NULL;
-    check(MPI_Comm_split(native_handle(), first, key, &part), "MPI_Comm_split", context);
+    enter_vendor_call(context);
+    {
+      const Pulse::Polling inside(blocking_pulse_);  // MPI has no nonblocking split
+      check(MPI_Comm_split(native_handle(), first, key, &part), "MPI_Comm_split", context);
+    }
     auto owner = unique_comm::from_native_handle(part);
     check(MPI_Comm_set_errhandler(part, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler", context);
     return std::make_shared<State>(session_, open_transport(*session_, std::move(owner), options_), options_);
@@ -104,7 +108,8 @@ class Backend {
     explicit AsyncCall(State& state)
         : state_(state),
           job_(state.backend.self_, state.backend.options_.max_count, state.backend.session_->world()),
-          exchange_(state.backend.transport_.calls, state.backend.self_) {}
+          exchange_(state.backend.transport_.calls, state.backend.self_),
+          pulse_(state.backend.options_.deadline, state.backend.self_) {}
 
     template <class Call>
     void begin(const Call& call) {
@@ -116,12 +121,14 @@ class Backend {
       if constexpr (detail::CallTraits<Call>::message) {
         check_tag(call, backend);
         const Transport& transport = backend.transport_;
-        open(transport.blocking.native_handle(), transport.messages, transport.first_message_tag);
+        job_.open(transport.blocking.native_handle(), transport.messages, true, transport.first_message_tag,
+                  transport.data_tags);
         issue_call(call);
+        if (job_.awaits_header()) backend.receiving_.push_back(this);
       } else {
         const std::uint64_t number = backend.started_calls_++;
-        open(backend.transport_.started.native_handle(), backend.transport_.calls,
-             backend.tag_of(number, TagClass::started_pieces));
+        job_.open(backend.transport_.started.native_handle(), backend.transport_.calls, true,
+                  backend.tag_of(number, TagClass::started_pieces));
         compares_ = backend.self_.size > 1 && backend.compares(call);
         // Every rank issues its calls in the order of their start, so this call waits for those that are being
         // compared.
@@ -177,10 +184,17 @@ class Backend {
     void keep(std::shared_ptr<void> owner) override { owners_.push_back(std::move(owner)); }
     void recycle() noexcept override {
       Backend& backend = state_.backend;
+      std::erase(backend.receiving_, this);
       if (left_behind_)
         backend.pool_.abandon(*this);  // MPI may still access this object and its buffers
       else
         backend.pool_.give_back(*this);
+    }
+
+    [[nodiscard]] const Job& job() const noexcept { return job_; }
+    /// Takes the header of the message if it has arrived. @throws MismatchError, as `wait` does from then on
+    void look_for_header() {
+      if (job_.awaits_header()) (void)job_.look_for_header(context_);
     }
 
    private:
@@ -198,7 +212,6 @@ class Backend {
       }
     }
 
-    void open(MPI_Comm comm, const Carrier& messages, int tag) noexcept { job_.open(comm, messages, true, tag); }
     template <class Call>
     void issue_call(const Call& call) {
       try {
@@ -210,20 +223,21 @@ class Backend {
       }
     }
     [[nodiscard]] bool is_ready() {
-      state_.backend.progress();
-      return phase_ == Phase::done || phase_ == Phase::failed || (phase_ == Phase::issued && job_.test(context_));
+      Backend& backend = state_.backend;
+      backend.progress();
+      return phase_ == Phase::done || phase_ == Phase::failed ||
+             (phase_ == Phase::issued && backend.test(job_, context_));
     }
     void wait() {
       Backend& backend = state_.backend;
-      const auto end = detail::wait_until(
-          backend.options_.deadline, [this] { return is_ready(); }, [&] { return backend.is_stopped(); });
+      const bool in_time = backend.wait_for([this] { return is_ready(); }, context_, pulse_);
       if (phase_ == Phase::failed) std::rethrow_exception(error_);
-      if (!backend.ended(end, context_))
+      if (!in_time)
         throw TimeoutError(
             phase_ == Phase::exchanging ? absent(exchange_, backend.options_.deadline) : backend.overdue(), context_);
-      // A collective that completes after a revocation may have completed with memory that another rank had abandoned.
-      if (collective_) {
-        if (phase_ == Phase::issued) backend.session_->control().look();
+      // A call that completes after a revocation may have read memory that another rank abandoned.
+      if (collective_ || job_.received_data()) {
+        if (phase_ == Phase::issued) backend.session_->control().look_for_sure();
         backend.check_usable(context_);
       }
       if (phase_ == Phase::issued) job_.finish();
@@ -250,6 +264,7 @@ class Backend {
     std::exception_ptr error_;
     std::vector<std::shared_ptr<void>> owners_;
     detail::StoredCall<AsyncCall> call_;
+    Pulse pulse_;
   };
 
   [[nodiscard]] std::shared_ptr<State> split_channel(const std::vector<detail::SplitRequest>& group,
@@ -288,8 +303,8 @@ class Backend {
     return end != detail::WaitEnd::expired;
   }
   template <class Ready>
-  bool wait_for(Ready&& ready, const ErrorContext& context) {
-    Pulse::Polling polling(blocking_pulse_);
+  bool wait_for(Ready&& ready, const ErrorContext& context, Pulse& pulse) {
+    Pulse::Polling polling(pulse);
     const auto stopped = [&] {
       polling.beat();
       return is_stopped();
@@ -317,10 +332,23 @@ class Backend {
     return "timed out after " + options_.deadline.to_string() + " waiting for other ranks";
   }
 
+  /// Returns whether all requests of the job are complete. Receives that were started earlier take the earlier
+  /// messages of the same origin: if one of them mismatches, this one may have received the wrong data.
+  /// @throws MismatchError for this receive or for an earlier one
+  bool test(Job& job, const ErrorContext& context) {
+    const auto origin = job.origin();
+    const bool complete = job.test(context);
+    for (AsyncCall* const earlier : receiving_) {
+      if (&earlier->job() == &job) break;
+      if (earlier->job().origin() == origin) earlier->look_for_header();
+    }
+    return complete;
+  }
+
   /// Waits until all requests of the job are complete.
   void wait(Job& job, const ErrorContext& context) {
-    if (options_.deadline.unlimited()) return job.wait(context);
-    if (!wait_for([&] { return job.test(context); }, context)) throw TimeoutError(overdue(), context);
+    if (options_.deadline.unlimited() && receiving_.empty()) return job.wait(context);
+    if (!wait_for([&] { return test(job, context); }, context, blocking_pulse_)) throw TimeoutError(overdue(), context);
   }
   template <class Call>
   static void check_tag(const Call& call, const Backend& backend) {
@@ -338,12 +366,16 @@ class Backend {
       session_->control().look();
       check_usable(context);
     }
-    job_->open(native_handle(), transport_.messages, false, transport_.first_message_tag);
+    job_->open(native_handle(), transport_.messages, false, transport_.first_message_tag, transport_.data_tags);
     try {
       issue(*job_, call);
       if constexpr (Call::kind == calls::CollectiveKind::send) check_self_message(call.to, context);
       if constexpr (Call::kind == calls::CollectiveKind::receive) check_self_message(call.from, context);
       wait(*job_, context);
+      if (job_->received_data()) {
+        session_->control().look_for_sure();
+        check_usable(context);  // the sender may have abandoned the memory that MPI has read
+      }
     } catch (const RevokedError&) {
       job_->abandon(patience(), lost());
       throw;
@@ -391,7 +423,8 @@ class Backend {
   detail::KnownCalls known_calls_;
   detail::OperationPool<AsyncCall> pool_;
   std::deque<AsyncCall*> exchanging_;
-  detail::TaskRunner<State> tasks_;  // last: joined before anything that its tasks use is destroyed
+  std::vector<AsyncCall*> receiving_;  ///< in the order of their start
+  detail::TaskRunner<State> tasks_;    // last: joined before anything that its tasks use is destroyed
 };
 
 // Outside the class, so that they are not inline: a program that declares them `extern` does not instantiate them.
@@ -410,7 +443,7 @@ void Backend::execute(const Call& call) {
     const std::uint64_t number = blocking_calls_++;
     bool joined = false;
     if (compares(call)) {
-      const auto wait = [&](auto&& ready) { return wait_for(ready, context); };
+      const auto wait = [&](auto&& ready) { return wait_for(ready, context, blocking_pulse_); };
       joined_before_ = last_joined_;
       const bool complete = blocking_queue_.join(call, tag_of(number, TagClass::blocking_exchange), context, wait);
       last_joined_ = clock::now();
@@ -442,14 +475,7 @@ std::shared_ptr<detail::Operation<Host>> Backend::start(const std::shared_ptr<St
   check_usable(self_.context(call));
   if constexpr (!detail::CallTraits<Call>::message)
     if (transport_.threaded) return tasks_.start(state, call);
-  const auto operation = pool_.take(*state);
-  try {
-    operation->begin(call);
-  } catch (...) {
-    operation->recycle();
-    throw;
-  }
-  return {state, operation.get()};
+  return pool_.start(state, call);
 }
 
 template <calls::Collective Call>

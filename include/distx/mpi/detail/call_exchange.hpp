@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "distx/comm/runtime/call_description.hpp"
-#include "distx/core/detail/wait.hpp"
 #include "distx/memory/buffer.hpp"
 #include "distx/mpi/detail/carrier.hpp"
 #include "distx/mpi/detail/check.hpp"
+#include "distx/mpi/detail/pulse.hpp"
 
 namespace distx::detail::mpi {
 
@@ -82,7 +82,7 @@ class CallExchange {
                  MPI_SUCCESS ||
              complete != 0;
     };
-    if (detail::wait_until(std::chrono::milliseconds(100), ended, [] { return false; }) != detail::WaitEnd::ready)
+    if (watched_wait_until(std::chrono::milliseconds(100), self_, ended, [] { return false; }) != WaitEnd::ready)
       return false;
     missing_ = 0;
     return true;

@@ -19,14 +19,14 @@ namespace distx::detail::mpi {
   return std::string(words, static_cast<std::size_t>(length));
 }
 
-/// Throws MismatchError for a truncated message, otherwise an error with MPI's code and description.
+/// Throws MismatchError for a truncated message, otherwise BackendError with MPI's code and description.
 [[noreturn]] inline void fail(int code, std::string_view routine, const ErrorContext& context) {
   int kind = MPI_ERR_UNKNOWN;
   MPI_Error_class(code, &kind);
   const std::string words = std::string(routine) + ": " + words_of(code);
   if (kind == MPI_ERR_TRUNCATE)
     throw MismatchError("another rank sends more elements than this rank receives (" + words + ")", context, code);
-  throw Error(words + " (code " + std::to_string(code) + ")", context, code);
+  throw BackendError(words + " (code " + std::to_string(code) + ")", context, code);
 }
 
 inline void check(int code, std::string_view routine, const ErrorContext& context) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "distx/comm/calls/validate.hpp"
+#include "distx/comm/runtime/message_header.hpp"
 #include "distx/memory/buffer.hpp"
 #include "distx/memory/detail/widened.hpp"
 #include "distx/mpi/detail/datatypes.hpp"
@@ -45,12 +46,15 @@ class Job {
   Job& operator=(const Job&) = delete;
 
   /// Prepares for collectives on `comm`; messages use `messages`, and tags from `tag` on.
+  /// @param data_tags  the tags of a user's tag among which the header of a message chooses that of its data
   /// @pre no request is in flight; `messages` outlives them
-  void open(MPI_Comm comm, const Carrier& messages, bool started, int tag) noexcept {
+  void open(MPI_Comm comm, const Carrier& messages, bool started, int tag, int data_tags = 1) noexcept {
     comm_ = comm;
     messages_ = &messages;
     started_ = started;
+    received_data_ = false;
     tag_ = tag;
+    data_tags_ = data_tags;
   }
 
   /// Calls the blocking MPI function with these arguments and the communicator, or its nonblocking counterpart with a
@@ -77,10 +81,8 @@ class Job {
     const auto [type, count] = message(unit, units);
     check(MPI_Issend(data, count, type, (*messages_)[to], tag, messages_->comm, &add({.peer = to})), "MPI_Issend", c);
   }
-  template <calls::Collective Call>
-  void receive(const Call& c, const Unit& unit, void* data, std::size_t units, int from, int tag) {
-    const auto context = self.context(c);
-    const Awaited awaited{true, false, from, tag, data, units, unit};
+  void receive(const ErrorContext& context, const Unit& unit, void* data, std::size_t units, int from, int tag) {
+    const Awaited awaited{true, false, false, from, tag, data, units, unit};
     MPI_Request& request = add(awaited);
     if (match(awaited, request, context)) {
       awaited_.back().matched = true;
@@ -93,8 +95,64 @@ class Job {
       ++unmatched_;
     }
   }
+  /// Data up to this size travel in the message of the header: Open MPI sends up to 4 KiB eagerly, its own header
+  /// included.
+  static constexpr std::size_t inline_bytes = 4096 - 128;
   /// Returns the tag of messages that are part of a collective.
   [[nodiscard]] int tag() const noexcept { return tag_; }
+
+  /// Sends a user's message: a header, and the data with it if it is small; otherwise as a second MPI message, whose
+  /// tag depends on the header. Of data that differ from what a started receive expects, one in `data_tags` matches
+  /// that receive, past whose end MPI may write.
+  template <calls::Collective Call>
+  void send_message(const Call& c, Span<const AnyElement> data, std::uint64_t lengths, int to) {
+    const int tag = header_tag(c.tag);
+    const MessageHeader header = MessageHeader::of(data, lengths);
+    const int data_tag = this->data_tag(c.tag, header);
+    const bool small = data.size_bytes() <= inline_bytes;
+    const std::size_t bytes = sizeof header + (small ? data.size_bytes() : 0);
+    if (outgoing_.size() == 0) outgoing_ = Buffer<std::byte>(sizeof header + inline_bytes);
+    std::memcpy(outgoing_.data(), &header, sizeof header);
+    if (small && !data.empty()) std::memcpy(outgoing_.data() + sizeof header, data.data(), data.size_bytes());
+    const Unit byte{MPI_BYTE, 1, 1}, unit = unit_of(data);
+    const std::size_t units = data.size() * unit.per_element;
+    if (to == self.rank) {  // MPI would buffer a small self-send and report it as complete
+      send_synchronously(c, byte, outgoing_.data(), bytes, to, tag);
+      if (!small) send_synchronously(c, unit, data.data(), units, to, data_tag);
+    } else {
+      send(c, byte, outgoing_.data(), bytes, to, tag);
+      if (!small) send(c, unit, data.data(), units, to, data_tag);
+    }
+  }
+  /// Receives such a message.
+  template <calls::Collective Call>
+  void receive_message(const Call& c, Span<AnyElement> target, std::uint64_t lengths, int from) {
+    const int tag = header_tag(c.tag);
+    if (arriving_.size() == 0) arriving_ = Buffer<std::byte>(sizeof(MessageHeader) + inline_bytes);
+    const MessageHeader expected = MessageHeader::of(target, lengths);
+    incoming_ = {expected, target, from, tag, data_tag(c.tag, expected), requests_.size(), false};
+    MPI_Request& request = add({.receives = true, .is_header = true, .peer = from});
+    check(MPI_Irecv(arriving_.data(), static_cast<int>(arriving_.size()), MPI_BYTE, (*messages_)[from], tag,
+                    messages_->comm, &request),
+          "MPI_Irecv", c);
+    // At once, so that the data of messages with one tag match in their order.
+    if (started_ && target.size_bytes() > inline_bytes) receive_data(self.context(c));
+  }
+  /// Returns whether a message is received whose header has not arrived.
+  [[nodiscard]] bool awaits_header() const noexcept { return incoming_ && !incoming_->header_taken; }
+  /// Returns the rank and the tag of the message that is received. Messages for which they are equal arrive in order.
+  [[nodiscard]] std::pair<int, int> origin() const noexcept {
+    return incoming_ ? std::pair{incoming_->from, incoming_->header_tag} : std::pair{-1, -1};
+  }
+  /// Takes the header if it has arrived; returns whether it has. @pre awaits_header()
+  bool look_for_header(const ErrorContext& context) {
+    int flag = 0;
+    mpi::check(MPI_Test(&requests_[incoming_->request], &flag, MPI_STATUS_IGNORE), "MPI_Test", context);
+    if (flag != 0) take_header(context);
+    return flag != 0;
+  }
+  /// Returns whether the last call received data that MPI has perhaps read from the sender's memory after its call.
+  [[nodiscard]] bool received_data() const noexcept { return received_data_; }
 
   /// Prepares a reduction of `send` into `receive`, which is empty if this rank receives no result.
   [[nodiscard]] Operands reduction(const calls::AnyOp& op, Span<const AnyElement> send, Span<AnyElement> receive) {
@@ -143,6 +201,7 @@ class Job {
   /// Returns whether all requests are complete and the sizes of the received messages have been checked.
   bool test(const ErrorContext& context) {
     if (requests_.empty()) return true;
+    if (awaits_header() && !look_for_header(context)) return false;
     for (std::size_t i = 0; i < awaited_.size() && unmatched_ > 0; ++i)
       if (!awaited_[i].matched && match(awaited_[i], requests_[i], context)) found(awaited_[i]);
     if (unmatched_ > 0) return false;
@@ -153,6 +212,10 @@ class Job {
   }
   void wait(const ErrorContext& context) {
     if (requests_.empty()) return;
+    if (awaits_header()) {
+      mpi::check(MPI_Wait(&requests_[incoming_->request], MPI_STATUS_IGNORE), "MPI_Wait", context);
+      take_header(context);
+    }
     for (std::size_t i = 0; i < awaited_.size() && unmatched_ > 0; ++i) {
       if (awaited_[i].matched) continue;
       MPI_Message arrived = MPI_MESSAGE_NULL;
@@ -191,11 +254,16 @@ class Job {
     };
     const auto sends = [](const Awaited& awaited) { return !awaited.receives; };
     const auto vain = [&](const Awaited& awaited) { return awaited.peer >= 0 && is_lost(awaited.peer); };
-    (void)detail::wait_until(
+    Pulse pulse(patience, self);
+    Pulse::Polling polling(pulse);
+    const auto wait = [&](const Timeout& timeout, auto&& ready, auto&& stopped) {
+      return detail::wait_until(timeout, ready, [&] { return polling.beat(), stopped(); });
+    };
+    (void)wait(
         no_timeout, [&] { return all(sends); },
         [&] { return all([&](const Awaited& awaited) { return sends(awaited) || vain(awaited); }); });
-    const auto end = detail::wait_until(
-        patience, [&] { return all([](const Awaited&) { return false; }); }, [&] { return all(vain); });
+    const auto end =
+        wait(patience, [&] { return all([](const Awaited&) { return false; }); }, [&] { return all(vain); });
     if (end != detail::WaitEnd::ready) left_behind_ = true;
     clear();
     finish_.reset();
@@ -228,11 +296,22 @@ class Job {
   struct Awaited {
     bool receives = false;
     bool matched = true;
+    bool is_header = false;
     int peer = -1;  ///< the other rank of a message
     int tag = 0;
     void* data = nullptr;
     std::size_t units = 0;
     Unit unit{};
+  };
+  /// A user's message that is received.
+  struct Incoming {
+    MessageHeader expected{};
+    Span<AnyElement> target{};
+    int from = 0;
+    int header_tag = 0;
+    int data_tag = 0;
+    std::size_t request = 0;  ///< of the header
+    bool header_taken = false;
   };
   struct Finish {
     calls::AnyOp op;
@@ -244,6 +323,30 @@ class Job {
     int count;
   };
 
+  [[nodiscard]] int header_tag(int tag) const noexcept { return tag_ + (1 + data_tags_) * tag; }
+  [[nodiscard]] int data_tag(int tag, const MessageHeader& header) const noexcept {
+    return header_tag(tag) + 1 + static_cast<int>(digest_of(header) % static_cast<std::uint64_t>(data_tags_));
+  }
+  /// Compares the header that has arrived, and takes the data if they are with it.
+  void take_header(const ErrorContext& context) {
+    MessageHeader theirs;
+    std::memcpy(&theirs, arriving_.data(), sizeof theirs);
+    if (theirs != incoming_->expected)
+      throw MismatchError(difference(incoming_->expected, theirs, incoming_->from, false), context);
+    incoming_->header_taken = true;
+    const Span<AnyElement>& target = incoming_->target;
+    if (target.size_bytes() > inline_bytes) {
+      if (!started_) receive_data(context);
+    } else if (!target.empty()) {
+      std::memcpy(target.data(), arriving_.data() + sizeof theirs, target.size_bytes());
+    }
+  }
+  void receive_data(const ErrorContext& context) {
+    const Unit unit = unit_of(incoming_->target);
+    received_data_ = true;
+    receive(context, unit, incoming_->target.data(), incoming_->target.size() * unit.per_element, incoming_->from,
+            incoming_->data_tag);
+  }
   MPI_Request& add(const Awaited& awaited) {
     awaited_.push_back(awaited);
     statuses_.emplace_back();
@@ -256,6 +359,7 @@ class Job {
   }
   void clear() noexcept {
     requests_.clear();
+    incoming_.reset();
     unmatched_ = 0;
     statuses_.clear();
     awaited_.clear();
@@ -271,12 +375,12 @@ class Job {
     }
     if (!all) return;
     for (std::size_t i = 0; i < awaited_.size(); ++i)
-      if (awaited_[i].receives) compare(awaited_[i], statuses_[i], context);
+      if (awaited_[i].receives && !awaited_[i].is_header) compare(awaited_[i], statuses_[i], context);
     clear();
   }
   // Checks the size of a message before MPI may write it: Open MPI, with some protocols for large messages, writes past
   // the end of a receive that is too small. An asynchronous receive must be posted at once so that blocking sends can
-  // progress, and is checked first only if its message has already arrived.
+  // progress: see `send_message`.
   bool match(const Awaited& awaited, MPI_Request& request, const ErrorContext& context) {
     int flag = 0;
     MPI_Message arrived = MPI_MESSAGE_NULL;
@@ -315,10 +419,14 @@ class Job {
   bool started_ = false;
   bool left_behind_ = false;
   int tag_ = 0;
+  int data_tags_ = 1;
   std::vector<MPI_Request> requests_;
   std::vector<MPI_Status> statuses_;
   std::vector<Awaited> awaited_;
   std::size_t unmatched_ = 0;
+  std::optional<Incoming> incoming_{};
+  Buffer<std::byte> outgoing_{}, arriving_{};  // headers and small data, empty before the first message
+  bool received_data_ = false;
   std::vector<unique_datatype> large_;
   std::optional<Finish> finish_;
   Buffer<std::byte> scratch_;

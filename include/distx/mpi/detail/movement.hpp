@@ -22,7 +22,7 @@ void exchange(Job& job, const Call& c, const Unit& unit, Out&& out, In&& in) {
   for (int step = 1; step < ranks; ++step) {
     const int from = (own + ranks - step) % ranks;
     const Piece<std::byte*> piece = in(from);
-    if (piece.units > 0) job.receive(c, unit, piece.data, piece.units, from, job.tag());
+    if (piece.units > 0) job.receive(job.self.context(c), unit, piece.data, piece.units, from, job.tag());
   }
   for (int step = 1; step < ranks; ++step) {
     const int to = (own + step) % ranks;

@@ -6,19 +6,21 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <memory>
 #include <string>
 
 #include "distx/comm/calls/validate.hpp"
 #include "distx/core/deadline.hpp"
+#include "distx/core/detail/wait.hpp"
 #include "distx/core/detail/watch_thread.hpp"
 
 namespace distx::detail::mpi {
 
-/// The sign of life of a thread that polls MPI. Ends the process if a call of MPI that only polls does not return, long
-/// after the deadline of the wait.
+/// The sign of life of a thread that calls MPI. Ends the process if a call of MPI that polls, or that has no
+/// nonblocking form, does not return, long after the deadline of the wait.
 ///
-/// Nothing else can end such a call. Open MPI 4.1 waits inside it for a process of the same host that was stopped or
+/// Nothing else can end such a call. Open MPI 4.1 waits in a poll for a process of the same host that was stopped or
 /// killed between the two stores by which it appends a message to a queue in shared memory (`vader_fifo_read`).
 class Pulse {
  public:
@@ -27,10 +29,10 @@ class Pulse {
     if (deadline.unlimited()) return;
     try {
       watch_ = WatchThread::shared<Pulse>({"watch", who.backend, who.rank, who.size, {}});
-    } catch (const BackendError&) {  // without it, everything but such a call of MPI still ends
-      return;
+      watch_->add(this, [this] { return look(), true; });
+    } catch (const std::exception&) {  // without it, everything but such a call of MPI still ends
+      watch_.reset();
     }
-    watch_->add(this, [this] { return look(), true; });
   }
   Pulse(const Pulse&) = delete;
   Pulse& operator=(const Pulse&) = delete;
@@ -38,7 +40,7 @@ class Pulse {
     if (watch_ != nullptr) watch_->remove(this);
   }
 
-  /// Says that the thread polls, until the end of a scope, which is entered once at a time.
+  /// Marks the thread as inside MPI until the end of a scope, which is entered once at a time.
   class Polling {
    public:
     explicit Polling(Pulse& pulse) noexcept : pulse_(pulse) { pulse_.advance(1); }
@@ -84,5 +86,13 @@ class Pulse {
   Timeout::duration stuck_{};  ///< as far as the watch has slept: a process that is stopped does not count time
   std::shared_ptr<WatchThread> watch_{};
 };
+
+/// Waits as `wait_until` does; with a deadline, a call of MPI that does not return ends the process. For rare waits.
+template <class Ready, class Stopped>
+WaitEnd watched_wait_until(const Timeout& timeout, const calls::RankOf& who, Ready&& ready, Stopped&& stopped) {
+  Pulse pulse(timeout, who);
+  Pulse::Polling polling(pulse);
+  return wait_until(timeout, ready, [&] { return polling.beat(), stopped(); });
+}
 
 }  // namespace distx::detail::mpi

@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "distx/comm/runtime/peer_views.hpp"
-#include "distx/core/detail/wait.hpp"
 #include "distx/memory/buffer.hpp"
 #include "distx/mpi/detail/carrier.hpp"
 #include "distx/mpi/detail/check.hpp"
+#include "distx/mpi/detail/pulse.hpp"
 
 namespace distx::detail::mpi {
 
@@ -80,7 +80,8 @@ class Schedule {
                  MPI_SUCCESS ||
              complete != 0;
     };
-    return detail::wait_until(std::chrono::milliseconds(100), over, [] { return false; }) == detail::WaitEnd::ready;
+    return watched_wait_until(std::chrono::milliseconds(100), self_, over, [] { return false; }) ==
+           detail::WaitEnd::ready;
   }
 
  private:

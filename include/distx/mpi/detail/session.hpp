@@ -212,7 +212,9 @@ inline std::shared_ptr<Session> Session::shrink(Session& whole, Timeout deadline
     decision = agreement.step(now, [&](int rank) { return ended[static_cast<std::size_t>(rank)]; });
     return decision.has_value();
   };
-  (void)detail::wait_until(no_timeout, is_decided, [] { return false; });
+  Pulse pulse(deadline, {whole.rank_, whole.size_, "mpi"});
+  Pulse::Polling polling(pulse);
+  (void)detail::wait_until(no_timeout, is_decided, [&] { return polling.beat(), false; });
   if (!decision->has(whole.rank_)) throw left_behind(deadline, context);
   world.use_channel(decision->channel, context);
   std::vector<std::uint64_t> words{whole.group_, static_cast<std::uint64_t>(decision->channel)};

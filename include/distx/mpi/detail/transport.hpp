@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <iterator>
 #include <limits>
 #include <memory>
@@ -17,9 +18,10 @@ namespace distx::detail::mpi {
 /// of the session's.
 struct Transport {
   calls::RankOf self{0, 1, "mpi"};
-  unique_comm blocking{}, started{};  ///< both null where a channel is used
-  Carrier messages{}, calls{};        ///< for user messages; for everything else
-  int first_message_tag = 0, last_message_tag = 32767;
+  unique_comm blocking{}, started{};                   ///< both null where a channel is used
+  Carrier messages{}, calls{};                         ///< for user messages; for everything else
+  int first_message_tag = 0, last_message_tag = 8191;  ///< of MPI; of the user
+  int data_tags = 3;                                   ///< for the data of a user's tag, in addition to its header
   int first_call_tag = 0, call_tags = 32768;
   std::vector<int> peers{};  ///< the other ranks, numbered as in the session's world
   std::uint64_t identity = 0;
@@ -57,6 +59,13 @@ inline void find_peers(Transport& transport, MPI_Comm world, const ErrorContext&
         "MPI_Group_translate_ranks", context);
 }
 
+/// Divides MPI's `tags` tags: each tag of the user takes one for headers and some for data.
+inline void make_data_tags(Transport& transport, std::int64_t tags) noexcept {
+  const std::int64_t for_data = std::clamp<std::int64_t>(tags / 8192 - 1, 3, 1023);
+  transport.data_tags = static_cast<int>(for_data);
+  transport.last_message_tag = static_cast<int>(tags / (1 + for_data)) - 1;
+}
+
 /// Takes ownership of `comm`, and adds what a communicator of its ranks needs. Collective over it.
 /// @throws TimeoutError at the session's deadline
 [[nodiscard]] inline Transport open_transport(Session& session, unique_comm comm, const MpiOptions& options) {
@@ -90,8 +99,8 @@ inline void find_peers(Transport& transport, MPI_Comm world, const ErrorContext&
   }
   made.messages = {own};
   made.calls = {made.started.native_handle()};
-  made.last_message_tag = session.world().last_tag();
-  made.call_tags = made.last_message_tag;
+  make_data_tags(made, std::int64_t{session.world().last_tag()} + 1);
+  made.call_tags = session.world().last_tag();
   find_peers(made, session.control().comm(), context);
   return made;
 }
@@ -104,7 +113,7 @@ inline void find_peers(Transport& transport, MPI_Comm world, const ErrorContext&
   made.first_call_tag = party.first_tag();
   made.call_tags = Party::user_tags;
   made.first_message_tag = party.first_tag() + Party::user_tags;
-  made.last_message_tag = Party::tags - Party::user_tags - 1;
+  make_data_tags(made, Party::tags - Party::user_tags);
   made.identity = Control::identity_of_channel(party.channel);
   made.threaded = true;
   std::ranges::copy_if(*party.ranks, std::back_inserter(made.peers),

@@ -16,22 +16,22 @@
 #include "distx/mpi/detail/carrier.hpp"
 #include "distx/mpi/detail/control.hpp"
 #include "distx/mpi/detail/letters.hpp"
+#include "distx/mpi/detail/pulse.hpp"
 #include "distx/mpi/detail/user_op.hpp"
 
 namespace distx::detail::mpi {
 
 using ThreadLevel = boost::mpi::threading::level;
 
-/// Polls a request until it is complete, the deadline has passed, or `stopped()`.
-template <class Stopped>
-detail::WaitEnd poll(MPI_Request& request, Timeout deadline, const char* routine, const ErrorContext& context,
-                     Stopped&& stopped) {
+/// Polls a request until it is complete or the deadline has passed.
+inline detail::WaitEnd poll(MPI_Request& request, const Timeout& deadline, const char* routine,
+                            const ErrorContext& context) {
   const auto complete = [&] {
     int flag = 0;
     check(MPI_Test(&request, &flag, MPI_STATUS_IGNORE), routine, context);
     return flag != 0;
   };
-  return detail::wait_until(deadline, complete, stopped);
+  return watched_wait_until(deadline, {context.rank, context.size, "mpi"}, complete, [] { return false; });
 }
 
 /// Runs a nonblocking call of MPI to completion: `begin(*keep, &request)`. `keep` owns its buffers, which MPI uses
@@ -42,9 +42,9 @@ void run_in_time(const Timeout& deadline, const char* routine, const ErrorContex
                  std::unique_ptr<Buffers>& keep, Begin&& begin) {
   MPI_Request request = MPI_REQUEST_NULL;
   check(begin(*keep, &request), routine, context);
-  if (mpi::poll(request, deadline, routine, context, [] { return false; }) == detail::WaitEnd::ready) return;
+  if (mpi::poll(request, deadline, routine, context) == detail::WaitEnd::ready) return;
   (void)keep.release();  // MPI may still write to it
-  throw TimeoutError("after " + deadline.to_string() + " not every rank has made the call", context);
+  throw TimeoutError("timed out after " + deadline.to_string() + ": not all ranks joined", context);
 }
 
 /// Returns a duplicate whose errors are returned as codes; the error handler of the original is unchanged. Collective.
@@ -138,14 +138,15 @@ class World {
   }
   /// Returns the first channel that this rank has not used; see Party.
   [[nodiscard]] int next_channel() const noexcept { return next_channel_; }
-  /// @throws Error if MPI has no tags for it
+  /// @throws BackendError if MPI has no tags for it
   void use_channel(int channel, const ErrorContext& context) {
     const int channels = static_cast<int>((std::int64_t{last_tag_} + 1) / Party::tags);
     if (channel >= channels)
-      throw Error("the ranks that are left have made " + std::to_string(channel) +
-                      " communicators and connectors, and the tags of this MPI, up to " + std::to_string(last_tag_) +
-                      ", suffice for " + std::to_string(std::max(channels - 1, 0)) + ": keep communicators for longer",
-                  context);
+      throw BackendError("the ranks that are left have made " + std::to_string(channel) +
+                             " communicators and connectors, and the tags of this MPI, up to " +
+                             std::to_string(last_tag_) + ", suffice for " + std::to_string(std::max(channels - 1, 0)) +
+                             ": keep communicators for longer",
+                         context);
     next_channel_ = channel + 1;
   }
 
@@ -177,7 +178,7 @@ class World {
     environment_ = std::make_unique<boost::mpi::environment>(argc, argv, level, false);
   }
 
-  void open(MPI_Comm comm) {
+  void open(MPI_Comm comm) try {
     comm_ = duplicate(comm, deadline_, where("MpiConnector"));
     int size = 1;
     check(MPI_Comm_rank(this->comm(), &rank_), "MPI_Comm_rank", where("MpiConnector"));
@@ -196,6 +197,9 @@ class World {
                     "linked with");
     gather_processes(size);
     user_ops_ = {make_user_op(false), make_user_op(true)};
+  } catch (const TimeoutError&) {
+    abandon();  // no destructor runs, and MPI_Finalize and MPI_Comm_free would wait for the rank that did not join
+    throw;
   }
   void gather_processes(int size) {
     struct Id {
@@ -204,11 +208,16 @@ class World {
       std::uint64_t began = 0;
     };
     const file::Process own = file::this_process();
-    std::vector<Id> all(static_cast<std::size_t>(size));
-    const Id mine{host_id(), own.id, own.began};
-    check(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all.data(), sizeof mine, MPI_BYTE, comm()), "MPI_Allgather",
-          where("MpiConnector"));
-    for (const Id& id : all) processes_.push_back({id.host.data(), own.host_name, id.id, id.began});
+    struct Buffers {
+      Id mine;
+      std::vector<Id> all;
+    };
+    auto buffers = std::make_unique<Buffers>(
+        Buffers{{host_id(), own.id, own.began}, std::vector<Id>(static_cast<std::size_t>(size))});
+    run_in_time(deadline_, "MPI_Iallgather", where("MpiConnector"), buffers, [&](Buffers& b, MPI_Request* request) {
+      return MPI_Iallgather(&b.mine, sizeof b.mine, MPI_BYTE, b.all.data(), sizeof b.mine, MPI_BYTE, comm(), request);
+    });
+    for (const Id& id : buffers->all) processes_.push_back({id.host.data(), own.host_name, id.id, id.began});
   }
 
   /// Uses the control communicator, so that no other call of a rank can match this barrier.
@@ -216,7 +225,7 @@ class World {
     MPI_Request request = MPI_REQUEST_NULL;
     const auto context = where("the end of MPI");
     check(MPI_Ibarrier(control_->comm(), &request), "MPI_Ibarrier", context);
-    return mpi::poll(request, patience, "MPI_Ibarrier", context, [] { return false; }) == detail::WaitEnd::ready;
+    return mpi::poll(request, patience, "MPI_Ibarrier", context) == detail::WaitEnd::ready;
   } catch (const Error&) {
     return false;
   }
@@ -243,8 +252,8 @@ class World {
     (void)environment_.release();
     (void)comm_.release();
     for (auto& op : user_ops_) (void)op.release();
-    letters_->abandon();
-    control_->abandon();
+    if (letters_ != nullptr) letters_->abandon();
+    if (control_ != nullptr) control_->abandon();
   }
 
   int uncaught_ = std::uncaught_exceptions();

@@ -310,8 +310,9 @@ inline void write_whole(const std::string& path, const std::string& contents) {
   }
   if (written) return;
   const int code = errno;
-  throw Error("cannot write '" + path + "': " + std::strerror(code) + "; name an existing folder with free space",
-              {.operation = "flight::write_record"}, code);
+  throw BackendError(
+      "cannot write '" + path + "': " + std::strerror(code) + "; name an existing folder with free space",
+      {.operation = "flight::write_record"}, code);
 }
 
 /// Writes the files of all ranks of this process to a folder.

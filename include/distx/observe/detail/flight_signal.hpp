@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <csignal>
-#include <thread>
 
+#include "distx/core/detail/start_thread.hpp"
 #include "distx/observe/detail/flight_files.hpp"
 
 namespace distx::detail {
@@ -30,12 +30,13 @@ extern "C" inline void distx_flight_signal(int) {
 /// Makes SIGUSR1 write the flight records, on a separate thread, so that a blocked rank can be examined.
 inline void write_flight_files_on_signal() {
   static const bool installed = [] {
-    std::thread([] {
+    const auto write = [] {
       for (unsigned seen = 0;; ++seen) {
         flight_signals.wait(seen);
         write_flight_files_or_say();
       }
-    }).detach();
+    };
+    start_thread(write, {.operation = "flight::configure"}).detach();
     return std::signal(SIGUSR1, distx_flight_signal) != SIG_ERR;
   }();
   static_cast<void>(installed);

@@ -32,13 +32,8 @@ struct Cell {
   std::atomic<std::uint32_t> outcome{open};  // set by the second side, when it is done with the cell
   std::int32_t from = 0;
   std::int32_t tag = 0;
-  ElementType type = ElementType::bytes;
-  ElementType other_type = ElementType::bytes;
-  std::uint64_t lengths = 0;
   std::uint64_t order = 0;
-  std::uint64_t count = 0;
-  std::uint64_t other_count = 0;
-  std::uint64_t bytes = 0;
+  detail::MessageHeader header, other;  // of the first side; of the second, if they do not match
   CellData data;
   alignas(alignment_bytes) std::byte small[small_bytes];
 };
@@ -52,13 +47,9 @@ struct alignas(alignment_bytes) Slot {
   enum State : std::uint32_t { free, full, taken, done, mismatch };
 
   std::atomic<std::uint64_t> word{free};  // the state and the tag
-  ElementType type = ElementType::bytes;
-  ElementType other_type = ElementType::bytes;  // with other_count: of the receiver, if they do not match
-  std::uint32_t bytes = 0;
-  std::uint64_t lengths = 0;
-  std::uint64_t count = 0;
-  std::uint64_t other_count = 0;
+  detail::MessageHeader header;
   std::byte data[Cell::small_bytes];  // begins in the line of the state
+  detail::MessageHeader other;        // of the receiver, if they do not match
 
   [[nodiscard]] static constexpr std::uint64_t full_with(int tag) noexcept {
     return static_cast<std::uint64_t>(static_cast<std::uint32_t>(tag)) << 32 | full;
@@ -126,11 +117,8 @@ struct Mailbox {
     taken.outcome.store(Cell::open, std::memory_order_relaxed);
     taken.from = mine.from;
     taken.tag = mine.tag;
-    taken.type = mine.type;
-    taken.lengths = mine.lengths;
     taken.order = next_order++;
-    taken.count = mine.count;
-    taken.bytes = mine.bytes;
+    taken.header = mine.header;
     taken.data = data;
     if (!mine.sends) awaits(1);
     taken.state.store(mine.sends ? Cell::send_waits : Cell::receive_waits, std::memory_order_release);

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "distx/connect/detail/host.hpp"
@@ -46,8 +47,30 @@ inline detail::ProcessState process_state(std::int64_t id) noexcept {
   return detail::process_state_from(read_file(path.data(), buffer));
 }
 
-/// Returns the bytes that this process can still allocate: the minimum of the system's and its control group's limits.
-inline std::uint64_t available_bytes() noexcept {
+/// Calls `f(folder, version)` for each control group that limits the memory of a process, from the innermost one on.
+/// @param groups  the contents of the process's `/proc/PID/cgroup`
+template <class F>
+void each_memory_group(std::string_view groups, F&& f) {
+  while (!groups.empty()) {
+    const std::string_view line = groups.substr(0, groups.find('\n'));
+    groups.remove_prefix(std::min(groups.size(), line.size() + 1));
+    const auto colon = line.find(':'), next = line.find(':', colon + 1);
+    if (colon == std::string_view::npos || next == std::string_view::npos) continue;
+    const std::string_view controllers = line.substr(colon + 1, next - colon - 1);
+    const bool first = ("," + std::string(controllers) + ",").find(",memory,") != std::string::npos;
+    if (!first && !controllers.empty()) continue;
+    const std::string root = first ? "/sys/fs/cgroup/memory" : "/sys/fs/cgroup";
+    std::string path(line.substr(next + 1));
+    if (path.ends_with('/')) path.pop_back();
+    for (;; path.erase(std::min(path.rfind('/'), path.size()))) {
+      f(root + path, first ? 1 : 2);
+      if (path.empty() || path.front() != '/') break;
+    }
+  }
+}
+
+/// Returns the bytes that this process can still allocate: the minimum of the system's and its control groups' limits.
+inline std::uint64_t available_bytes() {
   std::array<char, 4096> buffer{};
   const auto number_after = [](std::string_view text, std::string_view key) -> std::uint64_t {
     const auto at = text.find(key);
@@ -59,13 +82,15 @@ inline std::uint64_t available_bytes() noexcept {
   };
   std::uint64_t least = number_after(read_file("/proc/meminfo", buffer), "MemAvailable:");
   if (least != ~std::uint64_t{0}) least *= 1024;
-  const auto in_group = [&](const char* limit_path, const char* usage_path) {
-    const std::uint64_t limit = number_after(read_file(limit_path, buffer), "");  // "max" has no digits
-    const std::uint64_t used = number_after(read_file(usage_path, buffer), "");
+  std::array<char, 16384> groups{};
+  each_memory_group(read_file("/proc/self/cgroup", groups), [&](const std::string& folder, int version) {
+    const auto number_in = [&](const char* name) {  // "max" has no digits
+      return number_after(read_file((folder + name).c_str(), buffer), "");
+    };
+    const std::uint64_t limit = number_in(version == 1 ? "/memory.limit_in_bytes" : "/memory.max");
+    const std::uint64_t used = number_in(version == 1 ? "/memory.usage_in_bytes" : "/memory.current");
     if (limit != ~std::uint64_t{0} && used != ~std::uint64_t{0}) least = std::min(least, limit - std::min(limit, used));
-  };
-  in_group("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current");
-  in_group("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes");
+  });
   return least;
 }
 

@@ -141,7 +141,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     mine->cell = box.index_of(*cell);
     mine->buffer = buffer;
     if (mine->sends) ++outgoing_[static_cast<std::size_t>(mine->to)];
-    in_cells_.push_back(mine);
+    if (!std::exchange(mine->listed, true)) in_cells_.push_back(mine);
     if (!mine->sends || data.is_direct()) return;
     copy(buffer == nullptr ? cell->small : buffer->segment->data(), mine->source, mine->bytes);
     cell->shown.store(1, std::memory_order_release);
@@ -166,8 +166,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
       error = std::make_exception_ptr(MemoryError("the other side of the message failed to map the data"));
     } else if (outcome == Cell::mismatch) {
       mine.mismatch = true;
-      mine.other_count = cell.other_count;
-      mine.other_type = cell.other_type;
+      mine.other = cell.other;
     } else if (!mine.sends && !cell.data.is_direct()) {
       const auto* const buffer = static_cast<const MessageBuffer*>(mine.buffer.get());
       copy(mine.target, buffer == nullptr ? cell.small : buffer->segment->data(), mine.bytes);
@@ -228,19 +227,13 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     if (!has_slots_) return no_slot_;
     return *std::launder(reinterpret_cast<Slot*>(control().pair(e.from, e.to)));
   }
-  static bool fits(const Slot& slot, std::uint64_t bytes, ElementType type, std::uint64_t lengths) noexcept {
-    return slot.bytes == bytes && slot.type == type && slot.lengths == lengths;
-  }
   /// Stores a message; returns false if it must be matched in order with others.
   [[nodiscard]] bool fill_slot(shared_memory::MessageRequest& mine) noexcept {
     std::uint32_t& outgoing = outgoing_[static_cast<std::size_t>(mine.to)];
     if (!has_slots_ || mine.bytes > Cell::small_bytes || mine.to == mine.from || outgoing != 0) return false;
     if (mailbox(mine).awaited.load(std::memory_order_acquire) != 0) return false;
     Slot& slot = slot_of(mine);
-    slot.type = mine.type;
-    slot.bytes = static_cast<std::uint32_t>(mine.bytes);
-    slot.lengths = mine.lengths;
-    slot.count = mine.count;
+    slot.header = mine.header;
     copy(slot.data, mine.source, mine.bytes);
     ++outgoing;
     mine.queued = Queued::in_slot;
@@ -262,12 +255,10 @@ class SegmentRegion final : public shared_memory::SharedRegion {
   }
   /// @pre this rank has taken the message
   void receive_slot(shared_memory::MessageRequest& mine, Slot& slot) noexcept {
-    mine.mismatch = !fits(slot, mine.bytes, mine.type, mine.lengths);
+    mine.mismatch = slot.header != mine.header;
     if (mine.mismatch) {
-      mine.other_count = slot.count;
-      mine.other_type = slot.type;
-      slot.other_count = mine.count;
-      slot.other_type = mine.type;
+      mine.other = slot.header;
+      slot.other = mine.header;
     } else {
       copy(mine.target, slot.data, mine.bytes);
     }
@@ -283,14 +274,12 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     Cell* const cell = box.oldest(Cell::receive_waits, pair.from, tag);
     if (cell == nullptr || !slot.leave(tag, Slot::taken)) return;
     box.match(*cell);
-    const bool fit = fits(slot, cell->bytes, cell->type, cell->lengths);
+    const bool fit = slot.header == cell->header;
     if (fit) {
-      copy(cell->small, slot.data, slot.bytes);
+      copy(cell->small, slot.data, slot.header.bytes());
     } else {
-      cell->other_count = slot.count;
-      cell->other_type = slot.type;
-      slot.other_count = cell->count;
-      slot.other_type = cell->type;
+      cell->other = slot.header;
+      slot.other = cell->header;
     }
     cell->outcome.store(fit ? Cell::done : Cell::mismatch, std::memory_order_seq_cst);
     slot.word.store(fit ? Slot::done : Slot::mismatch, std::memory_order_seq_cst);
@@ -307,8 +296,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     const Slot::State state = slot.state();
     if (state != Slot::done && state != Slot::mismatch) return false;
     mine.mismatch = state == Slot::mismatch;
-    mine.other_count = slot.other_count;
-    mine.other_type = slot.other_type;
+    mine.other = slot.other;
     slot.word.store(Slot::free, std::memory_order_relaxed);
     mine.queued = Queued::no;
     --outgoing_[static_cast<std::size_t>(mine.to)];
@@ -330,7 +318,9 @@ class SegmentRegion final : public shared_memory::SharedRegion {
   void advance_all() noexcept {
     std::erase_if(in_cells_, [this](const std::weak_ptr<shared_memory::MessageRequest>& weak) {
       const auto envelope = weak.lock();
-      return envelope == nullptr || envelope->queued == Queued::no || advance(*envelope);
+      if (envelope == nullptr) return true;
+      envelope->listed = envelope->queued != Queued::no && !advance(*envelope);
+      return !envelope->listed;
     });
   }
 
@@ -429,12 +419,10 @@ class SegmentRegion final : public shared_memory::SharedRegion {
   }
   /// Completes the second side; `cell` belongs to the first side, which waits for the outcome.
   void meet(shared_memory::MessageRequest& mine, Cell& cell, const ErrorContext& context) {
-    if (cell.bytes != mine.bytes || cell.type != mine.type || cell.lengths != mine.lengths) {
+    if (cell.header != mine.header) {
       mine.mismatch = true;
-      mine.other_count = cell.count;
-      mine.other_type = cell.type;
-      cell.other_count = mine.count;
-      cell.other_type = mine.type;
+      mine.other = cell.header;
+      cell.other = mine.header;
       settle(mine, cell, Cell::mismatch);
       return mine.finish();
     }

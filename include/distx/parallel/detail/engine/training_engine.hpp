@@ -112,8 +112,12 @@ class TrainingEngine {
       commit(after, location);
     });
   }
+  /// Checks that the state can be saved, and that the ranks have passed the same options in the last steps. Collective.
   /// @throws InvalidState if the state is incomplete, or during a step
-  void check_savable(const here& location) const { check(StepCall::between_steps, "save", location); }
+  void check_savable(const here& location) {
+    check(StepCall::between_steps, "save", location);
+    step_options_.compare(comms_.all(), context("save", location));
+  }
   /// Describes the parameters as parts of distributed ones.
   void describe_parts(std::vector<TensorPart> parts) { parts_ = std::move(parts); }
   [[nodiscard]] AnyCommunicator<Space>& communicator() noexcept { return comms_.all(); }
