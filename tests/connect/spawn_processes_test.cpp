@@ -104,6 +104,10 @@ TEST_CASE("spawn_processes truncates long messages, and rejects invalid numbers"
   const auto failure = failure_of(1, [](distx::FileConnector&) { throw std::runtime_error(std::string(100000, 'x')); });
   CHECK(says(failure, std::string(3000, 'x')));
   CHECK_THROWS_AS(distx::spawn_processes(0, [](distx::FileConnector&) {}), distx::InvalidArgument);
+  ::setenv("TMPDIR", "/no/such/folder", 1);
+  CHECK_THROWS_WITH_AS(distx::spawn_processes(1, [](distx::FileConnector&) {}),
+                       doctest::Contains("TMPDIR must name an existing folder"), distx::ConnectError);
+  ::unsetenv("TMPDIR");
 }
 
 }  // namespace

@@ -124,6 +124,16 @@ class ChildProcesses {
   std::vector<ChildProcess> all_;
 };
 
+/// Returns the path of a folder that does not exist yet. @throws ConnectError without a folder for temporary files
+inline std::filesystem::path new_temporary_folder() {
+  std::error_code error;
+  const auto temporary = std::filesystem::temp_directory_path(error);
+  if (error)
+    throw ConnectError("no folder for temporary files: " + error.message() + "; TMPDIR must name an existing folder",
+                       {.operation = "spawn_processes"}, error.value());
+  return temporary / ("distx-spawn-" + random_name());
+}
+
 /// See `distx::spawn_processes`. @param grace  what the others have to end after a rank has failed
 template <class F>
 void run_processes(int count, F& f, Timeout deadline, Timeout grace) {
@@ -131,7 +141,7 @@ void run_processes(int count, F& f, Timeout deadline, Timeout grace) {
     throw InvalidArgument("invalid number of processes " + std::to_string(count) + ": must be at least 1",
                           {.operation = "spawn_processes"});
   struct NewFolder {
-    std::filesystem::path path = std::filesystem::temp_directory_path() / ("distx-spawn-" + random_name());
+    std::filesystem::path path = new_temporary_folder();
     ~NewFolder() {
       std::error_code error;
       std::filesystem::remove_all(path, error);
