@@ -24,23 +24,23 @@ struct RankOf {
   }
 };
 
-/// @name Blocks of a buffer
-/// Returns the offset of block `rank`, its size, or the size of all blocks: by `counts`, or in blocks of `equal`
-/// elements if `counts` is empty.
-/// @{
+/// Returns the offset of the block of `rank` in a buffer of one block for each rank, in elements: the sum of the
+/// preceding `counts`, or, if `counts` is empty, `equal` for each preceding rank.
 [[nodiscard]] inline std::size_t block_offset(Counts counts, std::size_t equal, int rank) noexcept {
   if (counts.empty()) return equal * static_cast<std::size_t>(rank);
   std::size_t offset = 0;
   for (int r = 0; r < rank; ++r) offset += counts[static_cast<std::size_t>(r)];
   return offset;
 }
+/// Returns the number of elements in the block of `rank`: its entry of `counts`, or `equal` if `counts` is empty.
 [[nodiscard]] inline std::size_t block_count(Counts counts, std::size_t equal, int rank) noexcept {
   return counts.empty() ? equal : counts[static_cast<std::size_t>(rank)];
 }
+/// Returns the number of elements in the blocks of `size` ranks: the sum of `counts`, or `equal` for each rank if
+/// `counts` is empty.
 [[nodiscard]] inline std::size_t total_count(Counts counts, std::size_t equal, int size) noexcept {
   return block_offset(counts, equal, size);
 }
-/// @}
 
 }  // namespace calls
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "distx/comm/runtime/pending.hpp"
+#include "distx/comm/pending.hpp"
 #include "distx/comm/runtime/progress_thread.hpp"
 
 namespace distx::detail {
