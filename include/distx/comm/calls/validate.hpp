@@ -236,15 +236,16 @@ void validate(const Barrier<S>&, const RankOf&) {}
 
 /// The properties of a call that all ranks must agree on; trivially copyable, so ranks can exchange and compare it.
 struct Fingerprint {
-  std::uint64_t operation = 0;  ///< hash of the call's name
+  std::uint64_t operation = 0;  ///< hash of the call's type
   std::uint64_t count = 0;      ///< elements, if every rank passes the same number
   std::uint64_t counts = 0;     ///< hash of the counts, if given, and of a list's lengths
   std::uint64_t op = 0;         ///< hash of the op's type and state
   std::uint32_t element_bytes = 0;
   std::int32_t root = 0;
   ElementType type = ElementType::bytes;
-  bool in_place = false;  ///< set only if an algorithm needs it of all ranks
-  char name[22] = {};     ///< the call's name, for error messages
+  bool in_place = false;                          ///< set only if an algorithm needs it of all ranks
+  CollectiveKind kind = CollectiveKind::barrier;  ///< of a call; the default if all ranks request memory
+  char name[21] = {};                             ///< the call's name, for error messages
 
   friend bool operator==(const Fingerprint&, const Fingerprint&) = default;
 };
@@ -259,6 +260,7 @@ template <Collective Call>
 Fingerprint base_fingerprint() noexcept {
   Fingerprint f;
   f.operation = type_fingerprint<Call>();
+  f.kind = Call::kind;
   Call::name.copy(f.name, sizeof f.name - 1);
   return f;
 }
@@ -340,7 +342,7 @@ namespace calls {
   if (mine.root != theirs.root)
     return who + "names rank " + std::to_string(theirs.root) + " as root, this rank " + std::to_string(mine.root);
   if (mine.op != theirs.op) return who + "reduces with another op, or with other values in it, than this rank";
-  if (mine.counts != theirs.counts && std::string_view(mine.name) == Barrier<>::name)
+  if (mine.counts != theirs.counts && mine.kind == CollectiveKind::barrier)
     return who + "asks for other groups than this rank";
   if (mine.counts != theirs.counts)
     return who + "passes other counts, or a list of other lengths or in another order, than this rank";
