@@ -31,7 +31,7 @@ struct Revocation {
 /// on; the identities of user notifications are separate.
 class Control {
  public:
-  explicit Control(unique_comm comm) : comm_(std::move(comm)) {}
+  explicit Control(mpi_unique_comm comm) : comm_(std::move(comm)) {}
 
   [[nodiscard]] MPI_Comm comm() const noexcept { return comm_.native_handle(); }
   /// Returns an identity that no other rank of the session uses.
@@ -163,7 +163,7 @@ class Control {
     revocation.revoked.store(true, std::memory_order_release);
   }
 
-  unique_comm comm_;
+  mpi_unique_comm comm_;
   std::mutex mutex_;
   std::atomic<std::uint64_t> next_{0};
   std::map<std::uint64_t, Revocation*> members_;
