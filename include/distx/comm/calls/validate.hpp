@@ -307,6 +307,13 @@ template <Collective Call>
 
 namespace detail {
 
+/// Refuses a blocking self-send or self-receive whose other side has not been started.
+[[noreturn]] inline void throw_self_deadlock(const ErrorContext& context) {
+  throw InvalidState(
+      "a blocking send or receive to self would deadlock: start the matching receive or send asynchronously first",
+      context);
+}
+
 /// Returns a hash of a hash and a number.
 constexpr std::uint64_t mixed(std::uint64_t hash, std::uint64_t part) noexcept {
   hash = (hash ^ part) * 0x9e3779b97f4a7c15ull;

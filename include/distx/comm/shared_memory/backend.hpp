@@ -138,7 +138,7 @@ class SharedMemoryBackend {
       state_.guarded([&] { messages_->wait(); });
     }
     void abandon() noexcept override {
-      state_.backend.revoke("an asynchronous message was abandoned by an exception");
+      state_.backend.revoke(detail::abandoned_by_exception);
       try {
         messages_->wait();  // a revocation ends this wait
       } catch (...) {
@@ -175,11 +175,7 @@ class SharedMemoryBackend {
         else
           return call.from;
       }();
-      if (peer == self_.rank && !messages.test())
-        throw InvalidState(
-            "a blocking send or receive to self would deadlock: start the matching receive or send asynchronously "
-            "first",
-            self_.context(call));
+      if (peer == self_.rank && !messages.test()) detail::throw_self_deadlock(self_.context(call));
     }
   }
 
@@ -235,14 +231,16 @@ template <class Region, Connector C>
   struct Failure {
     char text[400] = {};
   } mine;
-  const auto tell = [&](std::string_view reason) { mine.text[reason.copy(mine.text, sizeof mine.text - 1)] = '\0'; };
+  const auto write_reason = [&](std::string_view reason) {
+    mine.text[reason.copy(mine.text, sizeof mine.text - 1)] = '\0';
+  };
   const auto attempt = [&](auto&& f) {
     try {
       f();
     } catch (const Error& error) {
-      tell(error.message());
+      write_reason(error.message());
     } catch (const std::exception& error) {
-      tell(error.what());
+      write_reason(error.what());
     }
   };
   if (rank == 0) attempt([&] { token = Region::make(size, deadline, keep); });

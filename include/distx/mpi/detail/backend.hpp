@@ -178,7 +178,7 @@ class MpiBackend {
       owners_.clear();
     }
     void abandon() noexcept override {
-      state_.backend.revoke("an asynchronous call was abandoned by an exception");
+      state_.backend.revoke(detail::abandoned_by_exception);
       give_up(patience());
     }
     void keep(std::shared_ptr<void> owner) override { owners_.push_back(std::move(owner)); }
@@ -397,9 +397,7 @@ class MpiBackend {
     if (peer != self_.rank) return;
     for (int look = 0; look < 1000; ++look)
       if (job_->test(context)) return;
-    throw InvalidState(
-        "a blocking send or receive to self would deadlock: start the matching receive or send asynchronously first",
-        context);
+    detail::throw_self_deadlock(context);
   }
 
   using clock = Deadline::clock;

@@ -427,7 +427,7 @@ inline void StreamCall::complete(CudaStreamRef stream) {
   owners.clear();  // freeing them is stream-ordered
 }
 inline void StreamCall::abandon() noexcept {
-  state->backend.revoke("an asynchronous call was abandoned by an exception");
+  state->backend.revoke(distx::detail::abandoned_by_exception);
   holder = Holder::stream;
   release_owners();
 }
@@ -444,7 +444,7 @@ inline bool NcclBackend::check() noexcept {
     const bool asked = looks >= call.expired_at_look;
     late = late || asked || Deadline::clock::now() >= call.deadline.end() + std::chrono::seconds(1);
   });
-  if (late) revocation.revoke(Cause::timeout, timed_out_after(options.deadline) + " in a started call");
+  if (late) revocation.revoke(Cause::timeout, timed_out_after(options.deadline) + " in an asynchronous call");
   if (any) {
     revocation.poll();
     if (const auto lock = comms.try_locked()) comms.find_failures();
