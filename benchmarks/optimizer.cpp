@@ -13,7 +13,7 @@
 
 #include <distx/memory/buffer.hpp>
 #include <distx/optim/adamw.hpp>
-#include <distx/optim/detail/fused_update.hpp>
+#include <distx/optim/fused_update.hpp>
 #include <distx/optim/sgd.hpp>
 
 namespace {

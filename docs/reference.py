@@ -5,8 +5,9 @@
     docs/reference.py OUTPUT [--root ROOT] [--version VERSION] [--allow-undocumented]
     docs/reference.py --self-test
 
-Every warning of Doxygen is an error, and so is a public type, concept, function or constant without a comment; of
-overloads, one needs a comment. With --allow-undocumented such names are only printed. Exits with 77 if there is no doxygen.
+Every warning of Doxygen is an error, and so is a public type, concept, function or constant (tests/names.py) that is not in
+the reference, or has no comment; of overloads, one needs a comment. With --allow-undocumented names without a comment are only
+printed. Exits with 77 if there is no doxygen.
 """
 import argparse
 import os
@@ -17,6 +18,8 @@ import tempfile
 import xml.etree.ElementTree as xml
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(os.path.dirname(HERE), "tests"))
+import names  # noqa: E402
 
 
 def is_described(element):
@@ -28,11 +31,12 @@ def is_public(name):
     return "detail" not in name.split("::")
 
 
-def undocumented(folder):
-    """The public names without a comment in Doxygen's XML, each with one place."""
-    described, places = set(), {}
+def examine(folder):
+    """The public names in Doxygen's XML, and the sentences about those without a comment, each with one place."""
+    present, described, places = set(), set(), {}
 
     def note(name, element):
+        present.add(name)
         if is_described(element):
             described.add(name)
         else:
@@ -56,11 +60,18 @@ def undocumented(folder):
                 described.add(f"{name}::{member.findtext('name')}")
             if "->" not in member.findtext("argsstring", "").split(")")[-1] or member.findtext("type"):  # no deduction guide
                 note(f"{name}::{member.findtext('name')}", member)
-    return [f"{place}{name} has no comment" for name, place in sorted(places.items()) if name not in described]
+    return present, [f"{place}{name} has no comment" for name, place in sorted(places.items()) if name not in described]
+
+
+def absent(root, present):
+    """The sentences about public names that are not in the reference."""
+    return [f"{declared[0].place}: {name} is public and not in the reference: declare it in a header that docs/Doxyfile.in "
+            "does not exclude, or in a namespace detail"
+            for name, declared in sorted(names.public_names(root).items()) if name not in present]
 
 
 def build(doxygen, root, output, version):
-    """Builds the reference; returns Doxygen's warnings and the names without a comment."""
+    """Builds the reference; returns the warnings, with the names that are absent, and the names without a comment."""
     os.makedirs(output, exist_ok=True)
     with open(os.path.join(HERE, "Doxyfile.in"), encoding="utf-8") as file:
         text = file.read().replace("@root@", root).replace("@output@", output).replace("@version@", version)
@@ -73,7 +84,8 @@ def build(doxygen, root, output, version):
     wrong = [line for line in done.stderr.replace(root + os.sep, "").splitlines() if line.strip()]
     if done.returncode and not wrong:
         wrong = [f"doxygen failed with status {done.returncode}"]
-    return wrong, undocumented(os.path.join(output, "xml"))
+    present, undocumented = examine(os.path.join(output, "xml"))
+    return wrong + absent(root, present), undocumented
 
 
 def self_test(doxygen):
@@ -88,12 +100,17 @@ def self_test(doxygen):
         "command": (good.replace("/// Returns 1.", "/// Returns 1. @retrun"), "retrun"),
         "link": (good.replace("/// Returns 1.", "/// Returns 1, @ref nothing."), "nothing"),
     }
+    hidden = "#pragma once\nnamespace distx {\n/// A type.\nstruct C {};\n}\n"
+    broken = {name: ({"include/distx/a.hpp": text}, sentence) for name, (text, sentence) in broken.items()}
+    for name, path, sentence in (("excluded folder", "detail/c.hpp", "distx::C is public and not in the reference"),
+                                 ("excluded module", "comm/runtime/c.hpp", "distx::C is public and not in the reference"),
+                                 ("kernels", "cuda/c.cuh", None)):
+        broken[name] = ({"include/distx/a.hpp": good, f"include/distx/{path}": hidden}, sentence)
     failed = 0
-    for name, (text, sentence) in broken.items():
+    for name, (headers, sentence) in broken.items():
         with tempfile.TemporaryDirectory() as root:
             for path, content in (("README.md", "# distx\n[page](docs/page.md#part)\n"), ("docs/page.md", "# Page\n## Part\n"),
-                                  ("docs/reference.dox", "/// @namespace distx\n/// @brief All.\n"),
-                                  ("include/distx/a.hpp", text)):
+                                  ("docs/reference.dox", "/// @namespace distx\n/// @brief All.\n"), *headers.items()):
                 path = os.path.join(root, path)
                 os.makedirs(os.path.dirname(path), exist_ok=True)
                 with open(path, "w", encoding="utf-8") as file:
@@ -123,11 +140,11 @@ def main():
     if options.output is None:
         parser.error("OUTPUT is missing")
     output = os.path.abspath(options.output)
-    wrong, names = build(doxygen, options.root, output, options.version)
-    for sentence in wrong + names:
+    wrong, undocumented = build(doxygen, options.root, output, options.version)
+    for sentence in wrong + undocumented:
         print(sentence)
     if not options.allow_undocumented:
-        wrong += names
+        wrong += undocumented
     if not wrong:
         print(os.path.join(output, "html", "index.html"))
     return 1 if wrong else 0

@@ -7,9 +7,9 @@ or leave this header out
 #include "distx/cuda/buffer.hpp"
 #include "distx/cuda/detail/copy.hpp"
 #include "distx/cuda/detail/copy_box.hpp"
-#include "distx/cuda/detail/elements.hpp"
-#include "distx/cuda/detail/fixed_point.hpp"
-#include "distx/cuda/detail/fused_update.hpp"
+#include "distx/cuda/elements.hpp"
+#include "distx/cuda/fixed_point.hpp"
+#include "distx/cuda/fused_update.hpp"
 #include "distx/cuda/pick_device.hpp"
 #include "distx/cuda/upload.hpp"
 #ifdef DISTX_COMPILED

@@ -5,5 +5,5 @@
 the search path of the compiler, or leave this header out
 #endif
 #include "distx/nccl/communicator.hpp"
-#include "distx/nccl/detail/premultiplied_sum.hpp"
 #include "distx/nccl/group.hpp"
+#include "distx/nccl/premultiplied_sum.hpp"

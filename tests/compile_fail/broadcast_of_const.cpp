@@ -1,4 +1,4 @@
-// expect: distx: what is received into is const
+// expect: distx: the buffer to receive into is const
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/distx.hpp"
 

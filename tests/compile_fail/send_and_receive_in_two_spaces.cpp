@@ -1,4 +1,4 @@
-// expect: distx: send and receive lie in two memory spaces
+// expect: distx: send and receive are in different memory spaces
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/distx.hpp"
 

@@ -143,7 +143,7 @@ struct InFlight {
     root_reduced.wait();
     all_reduced.wait(distx::HostStream{});
 
-    findings.same(blocking, repeated(total, whole), "blocking all_reduce amid started calls");
+    findings.same(blocking, repeated(total, whole), "blocking all_reduce amid asynchronous calls");
     findings.same(reduced, repeated(total, whole), "all_reduce in flight");
     if (me == last) findings.same(rooted, repeated(total, whole), "reduce in flight");
     findings.same(scattered, repeated(total, size, size * static_cast<std::size_t>(me)), "reduce_scatter in flight");

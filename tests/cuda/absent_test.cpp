@@ -3,8 +3,8 @@
 #include <doctest/doctest.h>
 #include <distx/connect/self.hpp>
 #include <distx/cuda/blas.hpp>
-#include <distx/cuda/detail/fixed_point.hpp>
-#include <distx/cuda/detail/fused_update.hpp>
+#include <distx/cuda/fixed_point.hpp>
+#include <distx/cuda/fused_update.hpp>
 #include <distx/cuda/pick_device.hpp>
 #include <distx/optim/adamw.hpp>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Norms of values in a GPU's memory against the host's.
-#include <distx/cuda/detail/fixed_point.hpp>
+#include <distx/cuda/fixed_point.hpp>
 
 #include "cuda/placed.hpp"
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Fused updates on a GPU against the host's, partitioned anywhere, and captured in a graph.
-#include <distx/cuda/detail/fused_update.hpp>
+#include <distx/cuda/fused_update.hpp>
 #include <distx/optim/adamw.hpp>
-#include <distx/optim/detail/fused_update.hpp>
+#include <distx/optim/fused_update.hpp>
 #include <distx/optim/sgd.hpp>
 
 #include "cuda/lion.hpp"

@@ -3,8 +3,8 @@
 // Counted by what stands in for CUDA.
 #include <distx/connect/spawn.hpp>
 #include <distx/cuda/detail/blas_handle.hpp>
-#include <distx/cuda/detail/fixed_point.hpp>
-#include <distx/cuda/detail/fused_update.hpp>
+#include <distx/cuda/fixed_point.hpp>
+#include <distx/cuda/fused_update.hpp>
 #include <distx/cuda/pick_device.hpp>
 #include <distx/optim/adamw.hpp>
 

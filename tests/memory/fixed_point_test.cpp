@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <doctest/doctest.h>
-#include <distx/memory/detail/fixed_point.hpp>
+#include <distx/memory/fixed_point.hpp>
 
 #include <vector>
 

@@ -142,7 +142,7 @@ TEST_CASE("a stream that waits for a missing rank continues after the deadline")
     connector.barrier();
   });
   CHECK(begins(next, "TimeoutError"));
-  CHECK(has(next, "in a started call"));
+  CHECK(has(next, "in an asynchronous call"));
 }
 
 TEST_CASE("an asynchronous error of NCCL is a RankFailure once, then revokes on every rank") {

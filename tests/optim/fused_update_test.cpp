@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <doctest/doctest.h>
 #include <distx/optim/adamw.hpp>
-#include <distx/optim/detail/fused_update.hpp>
+#include <distx/optim/fused_update.hpp>
 #include <distx/optim/lamb.hpp>
 #include <distx/optim/muon.hpp>
 #include <distx/optim/sgd.hpp>

@@ -3,7 +3,7 @@
 #include <optional>
 
 #include <distx/memory/buffer.hpp>
-#include <distx/memory/detail/fixed_point.hpp>
+#include <distx/memory/fixed_point.hpp>
 #include <distx/optim/matrix_optimizer.hpp>
 #include <distx/optim/mixed.hpp>
 #include <distx/optim/norm_optimizer.hpp>

@@ -53,7 +53,7 @@ int ends_in_failure(F&& f) {
     return 10;
   } catch (const distx::RankFailure& failure) {
     if (failure.failed_rank() != 1) return 11;
-    if (std::string(failure.what()).find("has died") == std::string::npos) return 12;
+    if (std::string(failure.what()).find("exited unexpectedly") == std::string::npos) return 12;
     if (!test::nameless()) return 15;
     return std::chrono::steady_clock::now() - began < 20s ? 0 : 13;
   } catch (const std::exception& error) {

@@ -199,7 +199,7 @@ TEST_CASE("any number of messages can be started to a rank that receives them, i
   for (const bool sender_first : {true, false}) {
     CAPTURE(sender_first);
     const auto all = outcomes(2, [&](Comm& comm) {
-      constexpr std::size_t count = 3 * distx::detail::shm::Mailbox::capacity;
+      constexpr std::size_t count = 3 * distx::detail::shm::SegmentMailbox::capacity;
       const bool sends = comm.rank() == 0;
       std::vector<std::size_t> values(count);
       for (std::size_t i = 0; i < count; ++i) values[i] = sends ? i : 0;
@@ -209,7 +209,7 @@ TEST_CASE("any number of messages can be started to a rank that receives them, i
       if (sends == sender_first) {
         std::vector<decltype(start(0))> started;
         for (std::size_t i = 0; i < count; ++i) {
-          if (i == distx::detail::shm::Mailbox::capacity) distx::barrier(comm);  // no message has been matched
+          if (i == distx::detail::shm::SegmentMailbox::capacity) distx::barrier(comm);  // no message has been matched
           started.push_back(start(i));
         }
         for (auto& pending : started) pending.wait();
@@ -297,7 +297,7 @@ TEST_CASE("a rank that receives no messages is named when its mailbox is full") 
         const float value = 1;
         std::vector<decltype(distx::start_send(comm, value, 1))> sent;
         // The first one is in the slot of the pair of ranks, the others fill the mailbox.
-        for (std::size_t i = 0; i <= distx::detail::shm::Mailbox::capacity + 1; ++i)
+        for (std::size_t i = 0; i <= distx::detail::shm::SegmentMailbox::capacity + 1; ++i)
           sent.push_back(distx::start_send(comm, value, 1));
       },
       1s);

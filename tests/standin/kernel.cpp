@@ -326,10 +326,3 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* fu
     attributes->maxThreadsPerBlock = 1024;
   });
 }
-
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*, int size, size_t) {
-  return runtime_called("cudaOccupancyMaxActiveBlocksPerMultiprocessor", [&] {
-    require(blocks != nullptr && size > 0, cudaErrorInvalidValue);
-    *blocks = std::min(32, 2048 / std::min(size, 2048));
-  });
-}

@@ -107,10 +107,7 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
 #define __grid_constant__
 
 inline void __syncthreads() { standin::wait_for_block(); }
-inline void __syncwarp(unsigned mask = 0xFFFFFFFFU) { standin::lanes_with(mask, false); }
 inline void __threadfence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
-inline void __threadfence_block() { __threadfence(); }
-inline void __threadfence_system() { __threadfence(); }
 
 template <class T>
 T __shfl_sync(unsigned mask, T value, int source, int width = 32) {
@@ -139,36 +136,8 @@ T atomicAdd(T* where, std::type_identity_t<T> value) {
   return standin::replace(where, [=](T old) { return static_cast<T>(old + value); });
 }
 template <class T>
-T atomicSub(T* where, std::type_identity_t<T> value) {
-  return standin::replace(where, [=](T old) { return static_cast<T>(old - value); });
-}
-template <class T>
 T atomicMax(T* where, std::type_identity_t<T> value) {
   return standin::replace(where, [=](T old) { return old < value ? value : old; });
-}
-template <class T>
-T atomicMin(T* where, std::type_identity_t<T> value) {
-  return standin::replace(where, [=](T old) { return value < old ? value : old; });
-}
-template <class T>
-T atomicOr(T* where, std::type_identity_t<T> value) {
-  return standin::replace(where, [=](T old) { return static_cast<T>(old | value); });
-}
-template <class T>
-T atomicAnd(T* where, std::type_identity_t<T> value) {
-  return standin::replace(where, [=](T old) { return static_cast<T>(old & value); });
-}
-template <class T>
-T atomicExch(T* where, std::type_identity_t<T> value) {
-  return std::atomic_ref<T>(*where).exchange(value);
-}
-template <class T>
-T atomicCAS(T* where, std::type_identity_t<T> expected, std::type_identity_t<T> value) {
-  std::atomic_ref<T>(*where).compare_exchange_strong(expected, value);
-  return expected;
-}
-inline unsigned atomicInc(unsigned* where, unsigned limit) {
-  return standin::replace(where, [=](unsigned old) { return old >= limit ? 0 : old + 1; });
 }
 
 template <class T>
@@ -176,70 +145,17 @@ T __ldg(const T* where) {
   return *where;
 }
 template <class T>
-T __ldcs(const T* where) {
-  return *where;
-}
-template <class T>
-T __ldcg(const T* where) {
-  return *where;
-}
-template <class T>
-T __ldlu(const T* where) {
-  return *where;
-}
-template <class T>
-void __stcs(T* where, std::type_identity_t<T> value) {
-  *where = value;
-}
-template <class T>
-void __stcg(T* where, std::type_identity_t<T> value) {
-  *where = value;
-}
-template <class T>
-void __stwt(T* where, std::type_identity_t<T> value) {
-  *where = value;
-}
-template <class T>
 void __stwb(T* where, std::type_identity_t<T> value) {
   *where = value;
 }
 
 inline long long __double_as_longlong(double value) { return std::bit_cast<long long>(value); }
-inline double __longlong_as_double(long long value) { return std::bit_cast<double>(value); }
-inline int __float_as_int(float value) { return std::bit_cast<int>(value); }
-inline unsigned __float_as_uint(float value) { return std::bit_cast<unsigned>(value); }
-inline float __int_as_float(int value) { return std::bit_cast<float>(value); }
-inline float __uint_as_float(unsigned value) { return std::bit_cast<float>(value); }
-inline int __clz(int value) { return std::countl_zero(static_cast<unsigned>(value)); }
-inline int __clzll(long long value) { return std::countl_zero(static_cast<unsigned long long>(value)); }
-inline int __popc(unsigned value) { return std::popcount(value); }
-inline int __popcll(unsigned long long value) { return std::popcount(value); }
-inline int __ffs(int value) { return value == 0 ? 0 : 1 + std::countr_zero(static_cast<unsigned>(value)); }
-inline int __ffsll(long long value) {
-  return value == 0 ? 0 : 1 + std::countr_zero(static_cast<unsigned long long>(value));
-}
-inline unsigned long long __umul64hi(unsigned long long left, unsigned long long right) {
-  __extension__ using Wide = unsigned __int128;
-  return static_cast<unsigned long long>((static_cast<Wide>(left) * right) >> 64);
-}
 
 inline float __fadd_rn(float left, float right) { return left + right; }
-inline float __fsub_rn(float left, float right) { return left - right; }
 inline float __fmul_rn(float left, float right) { return left * right; }
 inline float __fdiv_rn(float left, float right) { return left / right; }
-inline float __fmaf_rn(float left, float right, float more) { return std::fma(left, right, more); }
 inline float __fsqrt_rn(float value) { return std::sqrt(value); }
-inline float __frcp_rn(float value) { return 1.0F / value; }
 inline double __dadd_rn(double left, double right) { return left + right; }
-inline double __dsub_rn(double left, double right) { return left - right; }
 inline double __dmul_rn(double left, double right) { return left * right; }
 inline double __ddiv_rn(double left, double right) { return left / right; }
-inline double __fma_rn(double left, double right, double more) { return std::fma(left, right, more); }
 inline double __dsqrt_rn(double value) { return std::sqrt(value); }
-inline float rsqrtf(float value) { return 1.0F / std::sqrt(value); }
-inline double rsqrt(double value) { return 1.0 / std::sqrt(value); }
-inline long long __double2ll_rn(double value) { return std::llrint(value); }
-inline long long __double2ll_rz(double value) { return static_cast<long long>(value); }
-inline int __float2int_rn(float value) { return static_cast<int>(std::lrint(value)); }
-inline float __ll2float_rn(long long value) { return static_cast<float>(value); }
-inline double __ll2double_rn(long long value) { return static_cast<double>(value); }

@@ -105,11 +105,6 @@ ncclResult_t ncclBroadcast(const void* send, void* receive, size_t count, ncclDa
                comm, stream);
 }
 
-ncclResult_t ncclBcast(void* memory, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
-                       cudaStream_t stream) {
-  return ncclBroadcast(memory, memory, count, type, root, comm, stream);
-}
-
 ncclResult_t ncclReduceScatter(const void* send, void* receive, size_t count, ncclDataType_t type, ncclRedOp_t op,
                                ncclComm_t comm, cudaStream_t stream) {
   return issue("ncclReduceScatter",

@@ -119,22 +119,6 @@ ncclResult_t ncclMemFree(void* memory) {
   });
 }
 
-ncclResult_t ncclCommRegister(const ncclComm_t comm, void* memory, size_t bytes, void** handle) {
-  return nccl_called("ncclCommRegister", [&] {
-    require(handle != nullptr, ncclInvalidArgument);
-    ensure_ready(*comm_of(comm));
-    check_range(memory, bytes);
-    *handle = reinterpret_cast<void*>(add(comm));
-  });
-}
-
-ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle) {
-  return nccl_called("ncclCommDeregister", [&] {
-    static_cast<void>(comm_of(comm));
-    if (handle != nullptr) remove(reinterpret_cast<std::uintptr_t>(handle), comm);
-  });
-}
-
 ncclResult_t ncclCommWindowRegister(ncclComm_t handle, void* memory, size_t bytes, ncclWindow_t* window, int flags) {
   return said_early(nccl_called("ncclCommWindowRegister", [&] {
     require(window != nullptr && (flags == NCCL_WIN_DEFAULT || flags == NCCL_WIN_COLL_SYMMETRIC), ncclInvalidArgument);

@@ -99,22 +99,6 @@ cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_
                         [&] { copy({to, to_pitch, from, from_pitch, width, height}, direction, stream, false); });
 }
 
-cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
-                         cudaMemcpyKind direction) {
-  return runtime_called("cudaMemcpy2D",
-                        [&] { copy({to, to_pitch, from, from_pitch, width, height}, direction, nullptr, true); });
-}
-
-cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int from_device, size_t bytes,
-                                cudaStream_t stream) {
-  return runtime_called("cudaMemcpyPeerAsync", [&] {
-    check_device(to_device);
-    check_device(from_device);
-    require(place(to).device == to_device && place(from).device == from_device, cudaErrorInvalidValue);
-    copy({to, bytes, from, bytes, bytes, 1}, cudaMemcpyDeviceToDevice, stream, false);
-  });
-}
-
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
   return runtime_called("cudaMemsetAsync", [&] { fill(to, value, bytes, stream); });
 }

@@ -70,9 +70,8 @@ void check_device(int device) {
 }
 
 void use_context(const char* function) noexcept {
-  for (const std::string_view asks :
-       {"cudaGetDevice", "cudaGetDeviceCount", "cudaGetDeviceProperties", "cudaDeviceGetAttribute",
-        "cudaDeviceCanAccessPeer", "cudaDriverGetVersion", "cudaRuntimeGetVersion"})
+  for (const std::string_view asks : {"cudaGetDevice", "cudaGetDeviceCount", "cudaGetDeviceProperties",
+                                      "cudaDeviceGetAttribute", "cudaDeviceCanAccessPeer"})
     if (function == asks) return;
   contexts[static_cast<std::size_t>(current)] = true;
 }
@@ -224,22 +223,6 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
   });
 }
 
-cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int device) {
-  return runtime_called("cudaDeviceGetPCIBusId", [&] {
-    require(text != nullptr && length > 12, cudaErrorInvalidValue);
-    check_device(device);
-    std::snprintf(text, static_cast<std::size_t>(length), "0000:%02x:00.0", device + 1);
-  });
-}
-
-cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
-  return runtime_called("cudaDeviceGetStreamPriorityRange", [&] {
-    static_cast<void>(current_device());
-    if (least != nullptr) *least = 0;
-    if (greatest != nullptr) *greatest = greatest_priority;
-  });
-}
-
 cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
   return runtime_called("cudaDeviceCanAccessPeer", [&] {
     require(can != nullptr, cudaErrorInvalidValue);
@@ -254,19 +237,5 @@ cudaError_t cudaDeviceSynchronize() {
     const int device = current_device();
     require(!capturing_on(device), cudaErrorStreamCaptureUnsupported);
     wait_for_device(device);
-  });
-}
-
-cudaError_t cudaRuntimeGetVersion(int* version) {
-  return runtime_called("cudaRuntimeGetVersion", [&] {
-    require(version != nullptr, cudaErrorInvalidValue);
-    *version = CUDART_VERSION;
-  });
-}
-
-cudaError_t cudaDriverGetVersion(int* version) {
-  return runtime_called("cudaDriverGetVersion", [&] {
-    require(version != nullptr, cudaErrorInvalidValue);
-    *version = CUDART_VERSION;
   });
 }

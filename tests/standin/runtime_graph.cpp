@@ -202,13 +202,3 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t instance) {
     all().instances.erase(found);
   });
 }
-
-cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count) {
-  return runtime_called("cudaGraphGetNodes", [&] {
-    require(count != nullptr && nodes == nullptr, cudaErrorInvalidValue);  // only their number is known here
-    const std::lock_guard lock(all().mutex);
-    const auto found = all().graphs.find(graph);
-    require(found != all().graphs.end(), cudaErrorInvalidValue);
-    *count = found->second.nodes.size();
-  });
-}

@@ -238,28 +238,6 @@ cudaError_t cudaStreamQuery(cudaStream_t handle) {
   });
 }
 
-cudaError_t cudaStreamGetDevice(cudaStream_t handle, int* device) {
-  return runtime_called("cudaStreamGetDevice", [&] {
-    require(device != nullptr, cudaErrorInvalidValue);
-    *device = stream_of(handle, current_device())->device;
-  });
-}
-
-cudaError_t cudaStreamGetFlags(cudaStream_t handle, unsigned* flags) {
-  return runtime_called("cudaStreamGetFlags", [&] {
-    require(flags != nullptr, cudaErrorInvalidValue);
-    const auto stream = stream_of(handle, current_device());
-    *flags = stream->kind == Stream::Kind::free ? cudaStreamNonBlocking : cudaStreamDefault;
-  });
-}
-
-cudaError_t cudaStreamGetPriority(cudaStream_t handle, int* priority) {
-  return runtime_called("cudaStreamGetPriority", [&] {
-    require(priority != nullptr, cudaErrorInvalidValue);
-    *priority = stream_of(handle, current_device())->priority;
-  });
-}
-
 cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t function, void* data) {
   return runtime_called("cudaLaunchHostFunc", [&] {
     require(function != nullptr, cudaErrorInvalidValue);

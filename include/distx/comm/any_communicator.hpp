@@ -5,9 +5,9 @@
 #include <optional>
 #include <utility>
 
+#include "distx/comm/arguments.hpp"
 #include "distx/comm/communicator.hpp"
-#include "distx/comm/detail/arguments.hpp"
-#include "distx/comm/runtime/pending.hpp"
+#include "distx/comm/pending.hpp"
 #include "distx/core/error.hpp"
 #include "distx/memory/detail/host_copies.hpp"
 

@@ -11,12 +11,19 @@
 // lists that only the root uses may be empty on the other ranks. Errors are those of the call on one span.
 namespace distx {
 
+namespace detail {
+
+template <class How, class C, class T, class S, class MakeCall>
+auto run_list(How how, C& comm, std::vector<Span<const T, S>> sends, ListSide send_side,
+              std::vector<Span<T, S>> receives, ListSide receive_side, bool in_place, std::string_view operation,
+              const here& location, MakeCall&& make_call);
+
+}  // namespace detail
+
 /// The asynchronous calls of a list and the packed copies of its small items; `wait` unpacks them.
 template <class P, class T, class S>
 class PendingList {
  public:
-  PendingList(detail::FusedList<T, S> list, Buffer<std::byte, S> packed)
-      : list_(std::move(list)), packed_(std::make_shared<Buffer<std::byte, S>>(std::move(packed))) {}
   PendingList(PendingList&&) noexcept = default;
   PendingList& operator=(PendingList&& other) noexcept {
     settle();
@@ -27,17 +34,29 @@ class PendingList {
   }
   ~PendingList() { settle(); }
 
+  /// Blocks the host until all calls are complete, and unpacks the small items.
   void wait() {
     finish([](P& pending) { pending.wait(); }, {});
   }
+  /// Orders work that is later enqueued on `stream` after all calls; blocks if the memory space is the host's.
   void wait(typename S::stream stream) {
     finish([&](P& pending) { pending.wait(stream); }, stream);
   }
+  /// Returns whether all calls are complete. Never blocks.
   [[nodiscard]] bool test() {
     for (auto& pending : pendings_)
       if (!pending.test()) return false;
     return true;
   }
+
+ private:
+  template <class How, class C, class U, class Space, class MakeCall>
+  friend auto detail::run_list(How how, C& comm, std::vector<Span<const U, Space>> sends, detail::ListSide send_side,
+                               std::vector<Span<U, Space>> receives, detail::ListSide receive_side, bool in_place,
+                               std::string_view operation, const detail::here& location, MakeCall&& make_call);
+
+  PendingList(detail::FusedList<T, S> list, Buffer<std::byte, S> packed)
+      : list_(std::move(list)), packed_(std::make_shared<Buffer<std::byte, S>>(std::move(packed))) {}
 
   template <class C, class MakeCall>
   void start(C& comm, MakeCall&& make_call, typename S::stream after, bool in_place) {
@@ -49,7 +68,6 @@ class PendingList {
     if constexpr (requires(P& pending) { pending.keep(packed_); }) pendings_.back().keep(packed_);
   }
 
- private:
   template <class Wait>
   void finish(Wait&& wait_for, typename S::stream stream) {
     if (pendings_.empty()) return;

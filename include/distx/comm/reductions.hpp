@@ -19,9 +19,11 @@ constexpr auto into(Receive& receive) {
     static_assert(std::is_same_v<value_t<Send>, value_t<Receive>>,
                   "distx: send and receive have elements of two types");
   } else if constexpr (std::is_const_v<typename span_t<Receive>::element_type>) {
-    static_assert(!std::is_const_v<typename span_t<Receive>::element_type>, "distx: what is received into is const");
+    static_assert(!std::is_const_v<typename span_t<Receive>::element_type>,
+                  "distx: the buffer to receive into is const");
   } else {
-    static_assert(std::is_same_v<space_t<Send>, space_t<Receive>>, "distx: send and receive lie in two memory spaces");
+    static_assert(std::is_same_v<space_t<Send>, space_t<Receive>>,
+                  "distx: send and receive are in different memory spaces");
   }
   if constexpr (!std::convertible_to<span_t<Receive>, Wanted>) return Wanted();
 }

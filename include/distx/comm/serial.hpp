@@ -7,8 +7,9 @@
 namespace distx {
 
 /// A communicator of one rank: every collective is supported and local.
-class SerialCommunicator : public detail::BasicCommunicator<SerialCommunicator, detail::shared_memory::Backend> {
-  using Base = detail::BasicCommunicator<SerialCommunicator, detail::shared_memory::Backend>;
+class SerialCommunicator
+    : public detail::BasicCommunicator<SerialCommunicator, detail::shared_memory::SharedMemoryBackend> {
+  using Base = detail::BasicCommunicator<SerialCommunicator, detail::shared_memory::SharedMemoryBackend>;
   friend Base;
 
  public:

@@ -14,8 +14,9 @@ namespace detail {
 
 /// A communicator of threads of one process. Every rank reads and writes all ranks' buffers in place; reductions
 /// combine operands in rank order.
-class ThreadCommunicator : public detail::BasicCommunicator<ThreadCommunicator, detail::shared_memory::Backend> {
-  using Base = detail::BasicCommunicator<ThreadCommunicator, detail::shared_memory::Backend>;
+class ThreadCommunicator
+    : public detail::BasicCommunicator<ThreadCommunicator, detail::shared_memory::SharedMemoryBackend> {
+  using Base = detail::BasicCommunicator<ThreadCommunicator, detail::shared_memory::SharedMemoryBackend>;
   friend Base;
 
  public:

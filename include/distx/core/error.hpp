@@ -163,7 +163,7 @@ class BackendError : public Error {
   using Error::Error;
 };
 
-/// Thrown on the surviving ranks when a rank died or exited with an exception.
+/// Thrown on the surviving ranks when a rank exited unexpectedly or threw an exception.
 class RankFailure : public Error {
  public:
   RankFailure(const std::string& message, int failed_rank, std::exception_ptr cause = nullptr,

@@ -37,6 +37,14 @@ void* allocated(std::size_t size, const char* kind, Allocate&& allocate) {
 
 }  // namespace cuda::detail
 
+namespace cuda {
+
+/// Returns to the system the current GPU's memory that stream-ordered buffers have deallocated, as far as the host has
+/// synchronized with their streams: for other programs, and for libraries that allocate memory themselves.
+inline void release_unused_memory() { detail::Pools::all().trim(current_device()); }
+
+}  // namespace cuda
+
 /// Owns memory of the GPU that is current when it is constructed.
 ///
 /// Without a stream, allocation and deallocation may block until the GPU is idle. With a stream, both are enqueued on

@@ -21,8 +21,8 @@ namespace distx {
 ///   `Check::every_call`, or more than 64 ranks.
 /// - A communicator keeps MPI initialized. The destructor is local; all ranks destroy the communicator at about the
 ///   same time.
-class MpiCommunicator : public detail::BasicCommunicator<MpiCommunicator, detail::mpi::Backend> {
-  using Base = detail::BasicCommunicator<MpiCommunicator, detail::mpi::Backend>;
+class MpiCommunicator : public detail::BasicCommunicator<MpiCommunicator, detail::mpi::MpiBackend> {
+  using Base = detail::BasicCommunicator<MpiCommunicator, detail::mpi::MpiBackend>;
   friend Base;
 
  public:

@@ -3,7 +3,7 @@
 #include <climits>
 #include <cstddef>
 
-#include "distx/comm/runtime/check.hpp"
+#include "distx/comm/check.hpp"
 #include "distx/core/deadline.hpp"
 
 namespace distx {

@@ -6,7 +6,7 @@
 #include <set>
 #include <string>
 
-#include "distx/comm/runtime/check.hpp"
+#include "distx/comm/check.hpp"
 #include "distx/core/deadline.hpp"
 #include "distx/cuda/stream.hpp"
 #include "distx/nccl/detail/check.hpp"

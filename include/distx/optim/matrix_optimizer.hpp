@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/optim/detail/fused_direction.hpp"
+#include "distx/optim/fused_direction.hpp"
 
 namespace distx {
 

@@ -10,8 +10,8 @@ namespace distx {
 /// Memory from `allocate` is accessed in place by all ranks; other memory is copied through shared staging buffers.
 /// Reductions combine operands in rank order, so the result does not depend on the kind of memory. If a rank's process
 /// dies, the calls of the other ranks throw RankFailure.
-class ShmCommunicator : public detail::BasicCommunicator<ShmCommunicator, detail::shared_memory::Backend> {
-  using Base = detail::BasicCommunicator<ShmCommunicator, detail::shared_memory::Backend>;
+class ShmCommunicator : public detail::BasicCommunicator<ShmCommunicator, detail::shared_memory::SharedMemoryBackend> {
+  using Base = detail::BasicCommunicator<ShmCommunicator, detail::shared_memory::SharedMemoryBackend>;
   friend Base;
 
  public:

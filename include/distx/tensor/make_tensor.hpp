@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <span>
 
-#include "distx/comm/detail/arguments.hpp"
+#include "distx/comm/arguments.hpp"
 #include "distx/tensor/dist_tensor.hpp"
 
 // Creation of distributed tensors from extents and from this rank's part. No function here communicates.

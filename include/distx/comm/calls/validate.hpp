@@ -24,23 +24,23 @@ struct RankOf {
   }
 };
 
-/// @name Blocks of a buffer
-/// Returns the offset of block `rank`, its size, or the size of all blocks: by `counts`, or in blocks of `equal`
-/// elements if `counts` is empty.
-/// @{
+/// Returns the offset of the block of `rank` in a buffer of one block for each rank, in elements: the sum of the
+/// preceding `counts`, or, if `counts` is empty, `equal` for each preceding rank.
 [[nodiscard]] inline std::size_t block_offset(Counts counts, std::size_t equal, int rank) noexcept {
   if (counts.empty()) return equal * static_cast<std::size_t>(rank);
   std::size_t offset = 0;
   for (int r = 0; r < rank; ++r) offset += counts[static_cast<std::size_t>(r)];
   return offset;
 }
+/// Returns the number of elements in the block of `rank`: its entry of `counts`, or `equal` if `counts` is empty.
 [[nodiscard]] inline std::size_t block_count(Counts counts, std::size_t equal, int rank) noexcept {
   return counts.empty() ? equal : counts[static_cast<std::size_t>(rank)];
 }
+/// Returns the number of elements in the blocks of `size` ranks: the sum of `counts`, or `equal` for each rank if
+/// `counts` is empty.
 [[nodiscard]] inline std::size_t total_count(Counts counts, std::size_t equal, int size) noexcept {
   return block_offset(counts, equal, size);
 }
-/// @}
 
 }  // namespace calls
 
@@ -236,15 +236,16 @@ void validate(const Barrier<S>&, const RankOf&) {}
 
 /// The properties of a call that all ranks must agree on; trivially copyable, so ranks can exchange and compare it.
 struct Fingerprint {
-  std::uint64_t operation = 0;  ///< hash of the call's name
+  std::uint64_t operation = 0;  ///< hash of the call's type
   std::uint64_t count = 0;      ///< elements, if every rank passes the same number
   std::uint64_t counts = 0;     ///< hash of the counts, if given, and of a list's lengths
   std::uint64_t op = 0;         ///< hash of the op's type and state
   std::uint32_t element_bytes = 0;
   std::int32_t root = 0;
   ElementType type = ElementType::bytes;
-  bool in_place = false;  ///< set only if an algorithm needs it of all ranks
-  char name[22] = {};     ///< the call's name, for error messages
+  bool in_place = false;                          ///< set only if an algorithm needs it of all ranks
+  CollectiveKind kind = CollectiveKind::barrier;  ///< of a call; the default if all ranks request memory
+  char name[21] = {};                             ///< the call's name, for error messages
 
   friend bool operator==(const Fingerprint&, const Fingerprint&) = default;
 };
@@ -259,6 +260,7 @@ template <Collective Call>
 Fingerprint base_fingerprint() noexcept {
   Fingerprint f;
   f.operation = type_fingerprint<Call>();
+  f.kind = Call::kind;
   Call::name.copy(f.name, sizeof f.name - 1);
   return f;
 }
@@ -305,6 +307,13 @@ template <Collective Call>
 
 namespace detail {
 
+/// Refuses a blocking self-send or self-receive whose other side has not been started.
+[[noreturn]] inline void throw_self_deadlock(const ErrorContext& context) {
+  throw InvalidState(
+      "a blocking send or receive to self would deadlock: start the matching receive or send asynchronously first",
+      context);
+}
+
 /// Returns a hash of a hash and a number.
 constexpr std::uint64_t mixed(std::uint64_t hash, std::uint64_t part) noexcept {
   hash = (hash ^ part) * 0x9e3779b97f4a7c15ull;
@@ -340,7 +349,7 @@ namespace calls {
   if (mine.root != theirs.root)
     return who + "names rank " + std::to_string(theirs.root) + " as root, this rank " + std::to_string(mine.root);
   if (mine.op != theirs.op) return who + "reduces with another op, or with other values in it, than this rank";
-  if (mine.counts != theirs.counts && std::string_view(mine.name) == Barrier<>::name)
+  if (mine.counts != theirs.counts && mine.kind == CollectiveKind::barrier)
     return who + "asks for other groups than this rank";
   if (mine.counts != theirs.counts)
     return who + "passes other counts, or a list of other lengths or in another order, than this rank";

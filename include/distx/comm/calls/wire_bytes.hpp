@@ -112,13 +112,14 @@ template <class S>
 /// Spans that this rank's call ignores (`receive` on ranks other than the root) do not count.
 template <Collective Call>
 [[nodiscard]] constexpr std::size_t payload_bytes(const Call& c, int rank) noexcept {
-  if constexpr (Call::name == "reduce")
+  using enum CollectiveKind;
+  if constexpr (Call::kind == reduce)
     return c.send.size_bytes();
-  else if constexpr (Call::name == "gather")
+  else if constexpr (Call::kind == gather)
     return rank == c.root ? c.receive.size_bytes() : c.send.size_bytes();
-  else if constexpr (Call::name == "scatter")
+  else if constexpr (Call::kind == scatter)
     return rank == c.root ? c.send.size_bytes() : c.receive.size_bytes();
-  else if constexpr (Call::name == "send_receive")
+  else if constexpr (Call::kind == send_receive)
     return c.send.size_bytes() + c.receive.size_bytes();
   else if constexpr (requires { c.buffer; })
     return c.buffer.size_bytes();

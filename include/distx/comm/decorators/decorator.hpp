@@ -7,8 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "distx/comm/arguments.hpp"
 #include "distx/comm/communicator.hpp"
-#include "distx/comm/detail/arguments.hpp"
 
 namespace distx::detail {
 

@@ -14,8 +14,8 @@ DISTX_COMPILED template class AnyCommunicator<Host>;
 
 namespace distx::detail {
 
-DISTX_COMPILED_COMMUNICATOR(SerialCommunicator, shared_memory::Backend);
+DISTX_COMPILED_COMMUNICATOR(SerialCommunicator, shared_memory::SharedMemoryBackend);
 
-DISTX_COMPILED_COMMUNICATOR(ThreadCommunicator, shared_memory::Backend);
+DISTX_COMPILED_COMMUNICATOR(ThreadCommunicator, shared_memory::SharedMemoryBackend);
 
 }  // namespace distx::detail

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/comm/detail/arguments.hpp"
+#include "distx/comm/arguments.hpp"
 
 // Overloads for calls that are mistakes. None is defined: the type that each returns fails to compile with one message.
 namespace distx {

@@ -195,7 +195,7 @@ class HierarchicalBackend {
       if (error != nullptr) std::rethrow_exception(error);
     }
     void abandon() noexcept override {
-      state_.backend.revoke("an asynchronous call was abandoned by an exception");
+      state_.backend.revoke(abandoned_by_exception);
       for (auto& below : below_) below.pending = {};
     }
     void keep(std::shared_ptr<void> owner) override {

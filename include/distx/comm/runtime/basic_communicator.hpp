@@ -7,9 +7,9 @@
 #include <string_view>
 #include <vector>
 
+#include "distx/comm/arguments.hpp"
 #include "distx/comm/communicator.hpp"
-#include "distx/comm/detail/arguments.hpp"
-#include "distx/comm/runtime/pending.hpp"
+#include "distx/comm/pending.hpp"
 
 namespace distx::detail {
 

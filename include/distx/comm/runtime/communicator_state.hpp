@@ -8,6 +8,7 @@
 #include "distx/comm/runtime/flight_log.hpp"
 #include "distx/core/detail/revocation_reason.hpp"
 #include "distx/core/detail/revoke_on_exception.hpp"
+#include "distx/core/detail/unknown_exception.hpp"
 
 namespace distx::detail {
 
@@ -46,7 +47,7 @@ class CommunicatorState {
     } catch (const std::exception& error) {
       give_up({error.what()});
     } catch (...) {
-      give_up({"unknown exception (not derived from std::exception)"});
+      give_up({unknown_exception});
     }
   }
   /// Revokes the communicator and writes the flight record, if asked to.

@@ -3,7 +3,7 @@
 #include <unordered_set>
 
 #include "distx/comm/calls/validate.hpp"
-#include "distx/comm/runtime/check.hpp"
+#include "distx/comm/check.hpp"
 
 namespace distx::detail {
 

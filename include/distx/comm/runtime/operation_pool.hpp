@@ -3,21 +3,15 @@
 #include <algorithm>
 #include <cstddef>
 #include <memory>
-#include <new>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "distx/comm/runtime/pending.hpp"
+#include "distx/comm/pending.hpp"
 #include "distx/comm/runtime/progress_thread.hpp"
+#include "distx/core/detail/leak.hpp"
 
 namespace distx::detail {
-
-/// Never frees its contents: for memory that a vendor's library may access until the process exits.
-template <class T>
-void leak(T value) noexcept {
-  static_cast<void>(new (std::nothrow) T(std::move(value)));
-}
 
 /// The operations of one communicator, reused so that only the first call of a kind allocates.
 template <class Op>
@@ -104,7 +98,7 @@ class TaskOperation final : public ProgressTask, public Operation<Host> {
     rethrow();
   }
   void abandon() noexcept override {
-    state_.backend.revoke("an asynchronous call was abandoned by an exception");
+    state_.backend.revoke(abandoned_by_exception);
     state_.backend.tasks().wait(*this);  // a revocation ends this wait
   }
   void recycle() noexcept override { state_.backend.tasks().give_back(*this); }

@@ -14,15 +14,15 @@
 namespace distx::detail::shared_memory {
 
 /// The backend of threads or processes that share memory. See `detail::BasicCommunicator`.
-class Backend {
+class SharedMemoryBackend {
  public:
   using space = Host;
-  using State = detail::CommunicatorState<Backend>;
+  using State = detail::CommunicatorState<SharedMemoryBackend>;
   static constexpr bool passes_operands = true;
 
-  Backend(std::shared_ptr<SharedRegion> region, int rank, std::string_view name)
+  SharedMemoryBackend(std::shared_ptr<SharedRegion> region, int rank, std::string_view name)
       : self_{rank, region->size(), name}, region_(std::move(region)) {}
-  ~Backend() { region_->leave(self_.rank); }
+  ~SharedMemoryBackend() { region_->leave(self_.rank); }
 
   [[nodiscard]] const calls::RankOf& self() const noexcept { return self_; }
   void revoke(const std::string& reason) noexcept { region_->revoke(self_.rank, reason); }
@@ -129,16 +129,16 @@ class Backend {
 
     template <calls::Collective Call>
     void begin(const Call& call) {
-      Backend& backend = state_.backend;
+      SharedMemoryBackend& backend = state_.backend;
       messages_.emplace(*backend.region_, backend.self_, backend.self_.context(call), kept_, false);
-      Backend::begin(*messages_, call);
+      SharedMemoryBackend::begin(*messages_, call);
     }
     bool test() noexcept override { return messages_->test(); }
     void complete() override {
       state_.guarded([&] { messages_->wait(); });
     }
     void abandon() noexcept override {
-      state_.backend.revoke("an asynchronous message was abandoned by an exception");
+      state_.backend.revoke(detail::abandoned_by_exception);
       try {
         messages_->wait();  // a revocation ends this wait
       } catch (...) {
@@ -175,11 +175,7 @@ class Backend {
         else
           return call.from;
       }();
-      if (peer == self_.rank && !messages.test())
-        throw InvalidState(
-            "a blocking send or receive to self would deadlock: start the matching receive or send asynchronously "
-            "first",
-            self_.context(call));
+      if (peer == self_.rank && !messages.test()) detail::throw_self_deadlock(self_.context(call));
     }
   }
 
@@ -194,7 +190,7 @@ class Backend {
 // Outside the class, so that they are not inline: a program that declares them `extern` does not instantiate them.
 
 template <calls::Collective Call>
-void Backend::execute(const Call& call) {
+void SharedMemoryBackend::execute(const Call& call) {
   if constexpr (!detail::CallTraits<Call>::message) {
     run_collective(*region_, CallQueue::blocking, call, self_, workspaces_[0]);
   } else {
@@ -207,8 +203,8 @@ void Backend::execute(const Call& call) {
 }
 
 template <calls::Collective Call>
-std::shared_ptr<detail::Operation<Host>> Backend::start(const std::shared_ptr<State>& state, const Call& call,
-                                                        HostStream) {
+std::shared_ptr<detail::Operation<Host>> SharedMemoryBackend::start(const std::shared_ptr<State>& state,
+                                                                    const Call& call, HostStream) {
   if constexpr (detail::CallTraits<Call>::message) {
     return messages_.start(state, call);
   } else {
@@ -217,7 +213,7 @@ std::shared_ptr<detail::Operation<Host>> Backend::start(const std::shared_ptr<St
 }
 
 template <calls::Collective Call>
-void Backend::run_started(const Call& call) {
+void SharedMemoryBackend::run_started(const Call& call) {
   run_collective(*region_, CallQueue::started, call, self_, workspaces_[1]);
 }
 
@@ -226,7 +222,8 @@ void Backend::run_started(const Call& call) {
 /// @tparam Region makes and opens the first region: `make(size, deadline, keep)`, `open(token, rank, size, deadline)`
 /// @throws ConnectError on every rank if one of them fails
 template <class Region, Connector C>
-[[nodiscard]] std::shared_ptr<Backend::State> connect_region(C& connector, std::string_view name, Timeout deadline) {
+[[nodiscard]] std::shared_ptr<SharedMemoryBackend::State> connect_region(C& connector, std::string_view name,
+                                                                         Timeout deadline) {
   const int rank = connector.rank(), size = connector.size();
   RegionToken token;
   std::shared_ptr<void> keep;
@@ -234,14 +231,16 @@ template <class Region, Connector C>
   struct Failure {
     char text[400] = {};
   } mine;
-  const auto tell = [&](std::string_view reason) { mine.text[reason.copy(mine.text, sizeof mine.text - 1)] = '\0'; };
+  const auto write_reason = [&](std::string_view reason) {
+    mine.text[reason.copy(mine.text, sizeof mine.text - 1)] = '\0';
+  };
   const auto attempt = [&](auto&& f) {
     try {
       f();
     } catch (const Error& error) {
-      tell(error.message());
+      write_reason(error.message());
     } catch (const std::exception& error) {
-      tell(error.what());
+      write_reason(error.what());
     }
   };
   if (rank == 0) attempt([&] { token = Region::make(size, deadline, keep); });
@@ -254,7 +253,7 @@ template <class Region, Connector C>
     throw ConnectError("rank " + std::to_string(other) + ": " + distx::broadcast_value(connector, mine, other).text,
                        {.operation = "connect", .backend = name, .rank = rank, .size = size});
   }
-  return std::make_shared<Backend::State>(std::move(region), rank, name);
+  return std::make_shared<SharedMemoryBackend::State>(std::move(region), rank, name);
 }
 
 }  // namespace distx::detail::shared_memory

@@ -6,11 +6,11 @@ namespace distx::detail {
 
 namespace shared_memory {
 
-class Backend;
+class SharedMemoryBackend;
 
 }  // namespace shared_memory
 
 template <>
-struct BackendTraits<shared_memory::Backend> : WholeHostBackend {};
+struct BackendTraits<shared_memory::SharedMemoryBackend> : WholeHostBackend {};
 
 }  // namespace distx::detail

@@ -2,7 +2,7 @@
 #pragma once
 #include <array>
 
-#include "distx/comm/runtime/pending.hpp"
+#include "distx/comm/pending.hpp"
 #include "distx/comm/shared_memory/shared_region.hpp"
 
 namespace distx::detail::shared_memory {

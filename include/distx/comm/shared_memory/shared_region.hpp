@@ -197,7 +197,8 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
       const std::string words = given.by(rank).published();
       header.reason[words.copy(header.reason, sizeof header.reason - 1)] = '\0';
     } else if (none_yet == 1) {
-      // Another rank is writing its reason, or has died doing so. Until it is written, no rank observes the revocation.
+      // Another rank is writing its reason, or exited while doing so. Until it is written, no rank observes the
+      // revocation.
       detail::wait_until(std::chrono::seconds(1), [&] { return revoked(); }, [] { return false; });
     }
     header.revoked.store(2, std::memory_order_seq_cst);
@@ -243,7 +244,7 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
     return control_.rank(rank).left.load(std::memory_order_acquire) != 0;
   }
 
-  /// Checks whether a rank has died, at most once every few milliseconds.
+  /// Checks whether a rank has exited unexpectedly, at most once every few milliseconds.
   class LivenessProbe {
    public:
     explicit LivenessProbe(Deadline::clock::duration interval = std::chrono::milliseconds(5)) noexcept
@@ -282,7 +283,8 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
     constexpr Timeout::duration longest = std::chrono::milliseconds(500);
     return deadline_.unlimited() ? longest : std::min<Timeout::duration>(longest, deadline_.limit() / 40);
   }
-  /// Returns how often a rank that waits for all looks for one that has died: together they look as often as a few do.
+  /// Returns how often a rank that waits for all looks for one that has exited: together they look as often as a few
+  /// do.
   [[nodiscard]] std::chrono::milliseconds probe_interval() const noexcept {
     return std::chrono::milliseconds(5) * std::max(1, size() / 16);
   }
@@ -327,9 +329,9 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
         detail::SleepOn{[&]() -> detail::Bell& { return gate.bell; }, probe_interval(), parking_});
   }
   [[noreturn]] void throw_died(int rank, const ErrorContext& context) const {
-    throw RankFailure(
-        "rank " + std::to_string(rank) + " (pid " + std::to_string(control_.rank(rank).process) + ") has died", rank,
-        nullptr, context);
+    throw RankFailure("rank " + std::to_string(rank) + " (pid " + std::to_string(control_.rank(rank).process) +
+                          ") exited unexpectedly",
+                      rank, nullptr, context);
   }
   /// Returns a rank that has not taken the step and has left or died, or -1; the awaited one may be late because it
   /// waits for that rank. Each rank looks at another one first.

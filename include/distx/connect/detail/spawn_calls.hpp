@@ -8,6 +8,7 @@
 #include "distx/connect/detail/thread_group.hpp"
 #include "distx/connect/spawn.hpp"
 #include "distx/core/detail/inline.hpp"
+#include "distx/core/detail/unknown_exception.hpp"
 
 namespace distx::detail {
 
@@ -17,7 +18,7 @@ inline std::string message_of(const std::exception_ptr& error) {
   } catch (const std::exception& known) {
     return known.what();
   } catch (...) {
-    return "unknown exception (not derived from std::exception)";
+    return unknown_exception;
   }
 }
 

@@ -12,6 +12,7 @@
 
 #include "distx/connect/file/file_connector.hpp"
 #include "distx/core/deadline.hpp"
+#include "distx/core/detail/unknown_exception.hpp"
 
 namespace distx {
 
@@ -99,7 +100,7 @@ class ChildProcesses {
     } catch (const std::exception& error) {
       report = error.what();
     } catch (...) {
-      report = "unknown exception (not derived from std::exception)";
+      report = detail::unknown_exception;
     }
     std::cout.flush();
     std::fflush(nullptr);

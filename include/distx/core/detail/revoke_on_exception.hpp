@@ -3,6 +3,8 @@
 #include <exception>
 #include <utility>
 
+#include "distx/core/detail/unknown_exception.hpp"
+
 namespace distx::detail {
 
 /// Returns what `f` returns. If it throws, calls `revoke(reason)` first, so that the other ranks are notified before
@@ -15,7 +17,7 @@ decltype(auto) revoke_on_exception(F&& f, Revoke&& revoke) {
     revoke(error.what());
     throw;
   } catch (...) {
-    revoke("unknown exception (not derived from std::exception)");
+    revoke(unknown_exception);
     throw;
   }
 }

@@ -6,7 +6,7 @@
 
 #include "distx/core/span.hpp"
 #include "distx/cuda/space.hpp"
-#include "distx/memory/detail/fixed_point.hpp"
+#include "distx/memory/fixed_point.hpp"
 
 // How code of any compiler reaches the kernels, which only nvcc compiles: by pointers that <distx/cuda_kernels.cuh>
 // sets before main.

@@ -81,26 +81,14 @@ class Pools {
   std::vector<int> sharing_;
 };
 
-}  // namespace cuda::detail
-
-namespace cuda {
-
-/// Returns to the system the current GPU's memory that stream-ordered buffers have deallocated, as far as the host has
-/// synchronized with their streams: for other programs, and for libraries that allocate memory themselves.
-inline void release_unused_memory() { cuda::detail::Pools::all().trim(current_device()); }
-
-}  // namespace cuda
-
-namespace cuda::detail {
-
-/// The same after all enqueued work, for an allocation that has failed. Waits at most ten seconds, since enqueued work
-/// may wait for a rank that has failed.
+/// Returns unused memory to the system after all enqueued work, for an allocation that has failed. Waits at most ten
+/// seconds, since enqueued work may wait for a rank that has failed.
 inline void reclaim_memory() {
   static_cast<void>(cudaGetLastError());
   distx::detail::run_in_time(std::chrono::seconds(10), [device = current_device()] {
     if (cudaSetDevice(device) == cudaSuccess) static_cast<void>(cudaDeviceSynchronize());
   });
-  release_unused_memory();
+  Pools::all().trim(current_device());
 }
 
 }  // namespace cuda::detail

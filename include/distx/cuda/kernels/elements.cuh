@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/cuda/detail/elements.hpp"
+#include "distx/cuda/elements.hpp"
 #include "distx/cuda/kernels/operations.cuh"
 #include "distx/tensor/ops/activations.hpp"
 #include "distx/tensor/ops/arithmetic.hpp"

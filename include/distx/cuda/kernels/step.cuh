@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/cuda/detail/device_step.hpp"
+#include "distx/cuda/device_step.hpp"
 #include "distx/cuda/kernels/launch.cuh"
 
 namespace distx::cuda::detail {

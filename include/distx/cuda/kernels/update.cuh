@@ -2,7 +2,7 @@
 #pragma once
 #include <new>
 
-#include "distx/cuda/detail/fused_update.hpp"
+#include "distx/cuda/fused_update.hpp"
 #include "distx/cuda/kernels/operations.cuh"
 #include "distx/cuda/kernels/step.cuh"
 

@@ -9,6 +9,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "distx/core/detail/unknown_exception.hpp"
 #include "distx/core/error.hpp"
 
 namespace distx::detail {
@@ -45,7 +46,7 @@ struct batch_of<Make> {
   } catch (const std::exception& error) {
     std::throw_with_nested(DataError(text + error.what(), context));
   } catch (...) {
-    std::throw_with_nested(DataError(text + "unknown exception (not derived from std::exception)", context));
+    std::throw_with_nested(DataError(text + unknown_exception, context));
   }
 }
 

@@ -167,7 +167,7 @@ class GlooBackend {
       });
     }
     void abandon() noexcept override {
-      state_->backend.revoke("an asynchronous message was abandoned by an exception");
+      state_->backend.revoke(abandoned_by_exception);
       result_.wait();  // a revocation ends this wait
     }
 
@@ -193,11 +193,7 @@ void GlooBackend::execute(const Call& call) {
   check_usable(self().context(call));
   if constexpr (CallTraits<Call>::message) {
     GlooMessage message(*links_, *own_, sent_, call);
-    if (Call::kind != CollectiveKind::send_receive && message.waits_for_self())
-      throw InvalidState(
-          "a blocking send or receive to self would deadlock: start the matching receive or send asynchronously "
-          "first",
-          message.context());
+    if (Call::kind != CollectiveKind::send_receive && message.waits_for_self()) throw_self_deadlock(message.context());
     message.wait(links_->deadline());
   } else {
     blocking_.run(call);

@@ -22,12 +22,12 @@ namespace distx::detail::mpi {
 /// MPI's nonblocking collectives, issued in the order of their start. One MPI communicator carries blocking collectives
 /// and user messages, a second one everything else. Ranks that are left after others were lost have no separate MPI
 /// communicator: their messages differ in their tags, and distx schedules all collectives.
-class Backend {
+class MpiBackend {
  public:
   using space = Host;
-  using State = detail::CommunicatorState<Backend>;
+  using State = detail::CommunicatorState<MpiBackend>;
 
-  Backend(std::shared_ptr<Session> session, Transport transport, const MpiOptions& options)
+  MpiBackend(std::shared_ptr<Session> session, Transport transport, const MpiOptions& options)
       : options_(options),
         self_(transport.self),
         session_(std::move(session)),
@@ -38,9 +38,9 @@ class Backend {
         started_queue_(transport_.calls, self_, options.deadline) {
     session_->control().join(transport_.identity, revocation_);
   }
-  Backend(const Backend&) = delete;
-  Backend& operator=(const Backend&) = delete;
-  ~Backend() {
+  MpiBackend(const MpiBackend&) = delete;
+  MpiBackend& operator=(const MpiBackend&) = delete;
+  ~MpiBackend() {
     session_->control().leave(transport_.identity);
     if (!revoked()) return;
     transport_.release();
@@ -84,7 +84,7 @@ class Backend {
       const Pulse::Polling inside(blocking_pulse_);  // MPI has no nonblocking split
       check(MPI_Comm_split(native_handle(), first, key, &part), "MPI_Comm_split", context);
     }
-    auto owner = unique_comm::from_native_handle(part);
+    auto owner = mpi_unique_comm::from_native_handle(part);
     check(MPI_Comm_set_errhandler(part, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler", context);
     return std::make_shared<State>(session_, open_transport(*session_, std::move(owner), options_), options_);
   }
@@ -113,7 +113,7 @@ class Backend {
 
     template <class Call>
     void begin(const Call& call) {
-      Backend& backend = state_.backend;
+      MpiBackend& backend = state_.backend;
       context_ = backend.self_.context(call);
       error_ = nullptr;
       phase_ = Phase::issued;
@@ -178,12 +178,12 @@ class Backend {
       owners_.clear();
     }
     void abandon() noexcept override {
-      state_.backend.revoke("an asynchronous call was abandoned by an exception");
+      state_.backend.revoke(detail::abandoned_by_exception);
       give_up(patience());
     }
     void keep(std::shared_ptr<void> owner) override { owners_.push_back(std::move(owner)); }
     void recycle() noexcept override {
-      Backend& backend = state_.backend;
+      MpiBackend& backend = state_.backend;
       std::erase(backend.receiving_, this);
       if (left_behind_)
         backend.pool_.abandon(*this);  // MPI may still access this object and its buffers
@@ -223,13 +223,13 @@ class Backend {
       }
     }
     [[nodiscard]] bool is_ready() {
-      Backend& backend = state_.backend;
+      MpiBackend& backend = state_.backend;
       backend.progress();
       return phase_ == Phase::done || phase_ == Phase::failed ||
              (phase_ == Phase::issued && backend.test(job_, context_));
     }
     void wait() {
-      Backend& backend = state_.backend;
+      MpiBackend& backend = state_.backend;
       const bool in_time = backend.wait_for([this] { return is_ready(); }, context_, pulse_);
       if (phase_ == Phase::failed) std::rethrow_exception(error_);
       if (!in_time)
@@ -351,7 +351,7 @@ class Backend {
     if (!wait_for([&] { return test(job, context); }, context, blocking_pulse_)) throw TimeoutError(overdue(), context);
   }
   template <class Call>
-  static void check_tag(const Call& call, const Backend& backend) {
+  static void check_tag(const Call& call, const MpiBackend& backend) {
     if (call.tag > backend.transport_.last_message_tag)
       throw InvalidArgument(
           "invalid tag " + std::to_string(call.tag) + ": this MPI has tags up to " +
@@ -397,9 +397,7 @@ class Backend {
     if (peer != self_.rank) return;
     for (int look = 0; look < 1000; ++look)
       if (job_->test(context)) return;
-    throw InvalidState(
-        "a blocking send or receive to self would deadlock: start the matching receive or send asynchronously first",
-        context);
+    detail::throw_self_deadlock(context);
   }
 
   using clock = Deadline::clock;
@@ -430,7 +428,7 @@ class Backend {
 // Outside the class, so that they are not inline: a program that declares them `extern` does not instantiate them.
 
 template <calls::Collective Call>
-void Backend::execute(const Call& call) {
+void MpiBackend::execute(const Call& call) {
   const ErrorContext context = self_.context(call);
   check_usable(context);
   if constexpr (detail::CallTraits<Call>::message) {
@@ -469,8 +467,8 @@ void Backend::execute(const Call& call) {
 }
 
 template <calls::Collective Call>
-std::shared_ptr<detail::Operation<Host>> Backend::start(const std::shared_ptr<State>& state, const Call& call,
-                                                        HostStream) {
+std::shared_ptr<detail::Operation<Host>> MpiBackend::start(const std::shared_ptr<State>& state, const Call& call,
+                                                           HostStream) {
   session_->control().look();
   check_usable(self_.context(call));
   if constexpr (!detail::CallTraits<Call>::message)
@@ -479,7 +477,7 @@ std::shared_ptr<detail::Operation<Host>> Backend::start(const std::shared_ptr<St
 }
 
 template <calls::Collective Call>
-void Backend::run_started(const Call& call) {
+void MpiBackend::run_started(const Call& call) {
   if (self_.size == 1) return execute(call);
   const ErrorContext context = self_.context(call);
   check_usable(context);

@@ -17,6 +17,6 @@ namespace distx::detail {
 
 DISTX_COMPILED template AnyConnector mpi::connect_by_mpi<MpiConnector>(int&, char**&);
 
-DISTX_COMPILED_COMMUNICATOR(MpiCommunicator, mpi::Backend);
+DISTX_COMPILED_COMMUNICATOR(MpiCommunicator, mpi::MpiBackend);
 
 }  // namespace distx::detail

@@ -12,6 +12,7 @@
 
 #include "distx/connect/detail/local_failure_channel.hpp"
 #include "distx/connect/failure_channel.hpp"
+#include "distx/core/detail/leak.hpp"
 #include "distx/core/detail/revocation_reason.hpp"
 #include "distx/mpi/detail/check.hpp"
 #include "distx/mpi/detail/handles.hpp"
@@ -31,7 +32,7 @@ struct Revocation {
 /// on; the identities of user notifications are separate.
 class Control {
  public:
-  explicit Control(unique_comm comm) : comm_(std::move(comm)) {}
+  explicit Control(mpi_unique_comm comm) : comm_(std::move(comm)) {}
 
   [[nodiscard]] MPI_Comm comm() const noexcept { return comm_.native_handle(); }
   /// Returns an identity that no other rank of the session uses.
@@ -74,8 +75,8 @@ class Control {
   /// Does not block.
   void publish(std::uint64_t identity, const std::string& why) noexcept try {
     const std::lock_guard lock(mutex_);
-    if (told_.poll(identity)) return;
-    told_.publish(identity, why);
+    if (notifications_.poll(identity)) return;
+    notifications_.publish(identity, why);
     if (!is_up()) return;
     int rank = 0;
     int size = 0;
@@ -83,13 +84,13 @@ class Control {
     std::vector<int> others;
     for (int other = 0; other < size; ++other)
       if (other != rank) others.push_back(other);
-    post(Subject::notice, identity, why, others);
+    post(Subject::notification, identity, why, others);
   } catch (...) {
-    told_.publish(identity, why);  // the other ranks have their own deadlines
+    notifications_.publish(identity, why);  // the other ranks have their own deadlines
   }
   [[nodiscard]] std::optional<std::string> poll(std::uint64_t identity) {
     if (is_up()) look();
-    return told_.poll(identity);
+    return notifications_.poll(identity);
   }
 
   /// Receives the notifications that have arrived, unless another thread is receiving them.
@@ -107,18 +108,18 @@ class Control {
   /// Releases the communicator without freeing it, and leaks the messages that peers may still read.
   void abandon() noexcept {
     (void)comm_.release();
-    (void)new std::list<Letter>(std::move(outbox_));
+    detail::leak(std::move(outbox_));
   }
 
  private:
-  enum class Subject : std::uint64_t { communicator, notice };
-  struct Notice {
+  enum class Subject : std::uint64_t { communicator, notification };
+  struct Notification {
     std::uint64_t identity = 0;
     Subject subject = Subject::communicator;
     char reason[1008] = {};  // 1 KiB in total: small enough for MPI to send eagerly
   };
   struct Letter {
-    Notice notice;
+    Notification notification;
     std::vector<MPI_Request> requests;
   };
 
@@ -132,15 +133,16 @@ class Control {
         ++vain;
         continue;
       }
-      Notice notice;
-      if (MPI_Recv(&notice, sizeof notice, MPI_BYTE, status.MPI_SOURCE, 0, comm(), MPI_STATUS_IGNORE) != MPI_SUCCESS)
+      Notification notification;
+      if (MPI_Recv(&notification, sizeof notification, MPI_BYTE, status.MPI_SOURCE, 0, comm(), MPI_STATUS_IGNORE) !=
+          MPI_SUCCESS)
         return;
-      if (notice.subject == Subject::notice)
-        told_.publish(notice.identity, notice.reason);
-      else if (const auto member = members_.find(notice.identity); member != members_.end())
-        end(*member->second, detail::RevocationReason::parse(notice.reason));
-      else
-        early_.emplace(notice.identity, notice.reason);  // of a communicator that is not complete yet, or destroyed
+      if (notification.subject == Subject::notification)
+        notifications_.publish(notification.identity, notification.reason);
+      else if (const auto member = members_.find(notification.identity); member != members_.end())
+        end(*member->second, detail::RevocationReason::parse(notification.reason));
+      else  // of a communicator that is not complete yet, or destroyed
+        early_.emplace(notification.identity, notification.reason);
     }
   }
 
@@ -148,12 +150,13 @@ class Control {
   void post(Subject subject, std::uint64_t identity, const std::string& reason, std::span<const int> peers) {
     if (!is_up()) return;
     Letter& letter = outbox_.emplace_back();
-    letter.notice.identity = identity;
-    letter.notice.subject = subject;
-    reason.copy(letter.notice.reason, sizeof letter.notice.reason - 1);
+    letter.notification.identity = identity;
+    letter.notification.subject = subject;
+    reason.copy(letter.notification.reason, sizeof letter.notification.reason - 1);
     letter.requests.assign(peers.size(), MPI_REQUEST_NULL);
     for (std::size_t i = 0; i < peers.size(); ++i)
-      if (MPI_Isend(&letter.notice, sizeof(Notice), MPI_BYTE, peers[i], 0, comm(), &letter.requests[i]) != MPI_SUCCESS)
+      if (MPI_Isend(&letter.notification, sizeof(Notification), MPI_BYTE, peers[i], 0, comm(), &letter.requests[i]) !=
+          MPI_SUCCESS)
         letter.requests[i] = MPI_REQUEST_NULL;  // an unreachable peer has its own deadline
   }
 
@@ -163,13 +166,13 @@ class Control {
     revocation.revoked.store(true, std::memory_order_release);
   }
 
-  unique_comm comm_;
+  mpi_unique_comm comm_;
   std::mutex mutex_;
   std::atomic<std::uint64_t> next_{0};
   std::map<std::uint64_t, Revocation*> members_;
   std::map<std::uint64_t, std::string> early_;
   std::list<Letter> outbox_;
-  detail::LocalFailureChannel told_;
+  detail::LocalFailureChannel notifications_;
 };
 
 }  // namespace distx::detail::mpi

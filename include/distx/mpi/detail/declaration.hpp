@@ -6,12 +6,12 @@ namespace distx::detail {
 
 namespace mpi {
 
-class Backend;
+class MpiBackend;
 class Session;
 
 }  // namespace mpi
 
 template <>
-struct BackendTraits<mpi::Backend> : WholeHostBackend {};
+struct BackendTraits<mpi::MpiBackend> : WholeHostBackend {};
 
 }  // namespace distx::detail

@@ -16,7 +16,7 @@ namespace distx::detail::mpi {
 }
 
 /// Frees the local side only: in Open MPI and MPICH, MPI_Comm_free does not communicate.
-struct comm_traits {
+struct mpi_comm_traits {
   using handle_type = MPI_Comm;
   static handle_type null() noexcept { return MPI_COMM_NULL; }
   static void close(handle_type comm) noexcept {
@@ -48,7 +48,7 @@ struct group_traits {
   }
 };
 
-using unique_comm = unique_handle<comm_traits>;
+using mpi_unique_comm = unique_handle<mpi_comm_traits>;
 using unique_op = unique_handle<op_traits>;
 using unique_datatype = unique_handle<datatype_traits>;
 using unique_group = unique_handle<group_traits>;

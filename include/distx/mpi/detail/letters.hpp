@@ -9,6 +9,7 @@
 #include <map>
 #include <vector>
 
+#include "distx/core/detail/leak.hpp"
 #include "distx/mpi/detail/agreement.hpp"
 
 namespace distx::detail::mpi {
@@ -58,7 +59,7 @@ class Letters {
     return found.empty() ? std::deque<Received>() : std::move(found.mapped());
   }
   /// Leaks the letters that peers may still read.
-  void abandon() noexcept { (void)new std::list<Sent>(std::move(outbox_)); }
+  void abandon() noexcept { detail::leak(std::move(outbox_)); }
 
  private:
   struct Header {

@@ -9,7 +9,7 @@ namespace distx {
 namespace detail::mpi {
 
 /// Makes MPI communicators for `best_communicator()` once this header is included.
-struct Maker {
+struct MpiMaker {
   template <Connector C>
   static AnyCommunicator<> make(C& connector, Timeout deadline) {
     return AnyCommunicator<>(MpiCommunicator(connector, {.deadline = deadline}));
@@ -28,7 +28,7 @@ struct Maker {
 
 namespace detail {
 
-mpi::Maker maker_for(MpiTag);
+mpi::MpiMaker maker_for(MpiTag);
 
 }  // namespace detail
 

@@ -18,7 +18,7 @@ namespace distx::detail::mpi {
 /// of the session's.
 struct Transport {
   calls::RankOf self{0, 1, "mpi"};
-  unique_comm blocking{}, started{};                   ///< both null where a channel is used
+  mpi_unique_comm blocking{}, started{};               ///< both null where a channel is used
   Carrier messages{}, calls{};                         ///< for user messages; for everything else
   int first_message_tag = 0, last_message_tag = 8191;  ///< of MPI; of the user
   int data_tags = 3;                                   ///< for the data of a user's tag, in addition to its header
@@ -68,7 +68,7 @@ inline void make_data_tags(Transport& transport, std::int64_t tags) noexcept {
 
 /// Takes ownership of `comm`, and adds what a communicator of its ranks needs. Collective over it.
 /// @throws TimeoutError at the session's deadline
-[[nodiscard]] inline Transport open_transport(Session& session, unique_comm comm, const MpiOptions& options) {
+[[nodiscard]] inline Transport open_transport(Session& session, mpi_unique_comm comm, const MpiOptions& options) {
   Transport made;
   made.blocking = std::move(comm);
   const MPI_Comm own = made.blocking.native_handle();

@@ -49,11 +49,11 @@ void run_in_time(const Timeout& deadline, const char* routine, const ErrorContex
 
 /// Returns a duplicate whose errors are returned as codes; the error handler of the original is unchanged. Collective.
 /// @throws TimeoutError; then the original must not be freed
-[[nodiscard]] inline unique_comm duplicate(MPI_Comm comm, const Timeout& deadline, const ErrorContext& context) {
+[[nodiscard]] inline mpi_unique_comm duplicate(MPI_Comm comm, const Timeout& deadline, const ErrorContext& context) {
   auto copy = std::make_unique<MPI_Comm>(MPI_COMM_NULL);
   run_in_time(deadline, "MPI_Comm_idup", context, copy,
               [&](MPI_Comm& made, MPI_Request* request) { return MPI_Comm_idup(comm, &made, request); });
-  auto owner = unique_comm::from_native_handle(*copy);
+  auto owner = mpi_unique_comm::from_native_handle(*copy);
   check(MPI_Comm_set_errhandler(*copy, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler", context);
   return owner;
 }
@@ -261,7 +261,7 @@ class World {
   bool broken_ = false;
   // Does not finalize MPI itself: by its destruction MPI is finalized, or the object was released.
   std::unique_ptr<boost::mpi::environment> environment_;
-  unique_comm comm_;
+  mpi_unique_comm comm_;
   std::unique_ptr<Control> control_;
   std::unique_ptr<Letters> letters_;
   std::array<unique_op, 2> user_ops_;

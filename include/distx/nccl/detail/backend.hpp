@@ -62,7 +62,7 @@ class NcclBackend final : public GroupMember {
     const cuda::DeviceGuard guard(device);
     const auto context = self_.context(call);
     refuse_blocking_in_group(context);
-    if constexpr (is_message<Call>) {
+    if constexpr (distx::detail::CallTraits<Call>::message) {
       finish(begin(nullptr, call, comms.blocking.stream), context);
     } else {
       if (self_.size > 1 && known_calls_.compares(options.check, call)) compare(call, context);
@@ -240,7 +240,7 @@ class NcclBackend final : public GroupMember {
     check_tag(call, self_);
     check_usable(context);
     const bool captured = cuda::detail::capturing(after);
-    if constexpr (is_message<Call>) {
+    if constexpr (distx::detail::CallTraits<Call>::message) {
       refuse_message_in_capture(captured, context);
       if (!messages_connected)
         throw InvalidState("messages are not connected; call connect_messages() on every rank before the first one",
@@ -249,7 +249,7 @@ class NcclBackend final : public GroupMember {
       flush_sends(context);
     }
     enter_group(state, context);
-    CommStream& comm = is_message<Call> ? comms.messages : comms.started;
+    CommStream& comm = distx::detail::CallTraits<Call>::message ? comms.messages : comms.started;
     StreamCall& made = calls_.take(options.deadline);
     try {
       made.state = state.get();
@@ -271,7 +271,7 @@ class NcclBackend final : public GroupMember {
   template <calls::Collective Call>
   void issue_started(StreamCall& made, const Call& call, const ErrorContext& context) {
     const bool grouped = open_group != nullptr;
-    if constexpr (is_message<Call>) {
+    if constexpr (distx::detail::CallTraits<Call>::message) {
       const auto lock = grouped ? std::unique_lock<std::mutex>() : comms.locked();
       posted_.add(&made, call);
       if (grouped) {
@@ -427,7 +427,7 @@ inline void StreamCall::complete(CudaStreamRef stream) {
   owners.clear();  // freeing them is stream-ordered
 }
 inline void StreamCall::abandon() noexcept {
-  state->backend.revoke("an asynchronous call was abandoned by an exception");
+  state->backend.revoke(distx::detail::abandoned_by_exception);
   holder = Holder::stream;
   release_owners();
 }
@@ -444,7 +444,7 @@ inline bool NcclBackend::check() noexcept {
     const bool asked = looks >= call.expired_at_look;
     late = late || asked || Deadline::clock::now() >= call.deadline.end() + std::chrono::seconds(1);
   });
-  if (late) revocation.revoke(Cause::timeout, timed_out_after(options.deadline) + " in a started call");
+  if (late) revocation.revoke(Cause::timeout, timed_out_after(options.deadline) + " in an asynchronous call");
   if (any) {
     revocation.poll();
     if (const auto lock = comms.try_locked()) comms.find_failures();

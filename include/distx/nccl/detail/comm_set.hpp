@@ -10,10 +10,10 @@ namespace distx::nccl::detail {
 /// The communicators of NCCL that one of distx consists of, in the order in which they are made: calls that may pass
 /// each other are on different ones.
 struct Comms {
-  unique_comm blocking;
-  unique_comm started;
-  unique_comm messages;
-  unique_comm spare;  ///< never used, so that `shrink` works after a failure; only with NcclOptions::shrinkable
+  nccl_unique_comm blocking;
+  nccl_unique_comm started;
+  nccl_unique_comm messages;
+  nccl_unique_comm spare;  ///< never used, so that `shrink` works after a failure; only with NcclOptions::shrinkable
 };
 
 /// Makes a GPU current until the scope ends; ignores errors, for destructors and failure paths.
@@ -152,7 +152,7 @@ class CommSet {
     return lock;
   }
 
-  unique_comm spare_;
+  nccl_unique_comm spare_;
   const NcclOptions& options_;
   RevocationState& revocation_;
 };

@@ -35,7 +35,7 @@ template <class Stopped>
 /// progress when it returns: NCCL enqueues it once it has connected, and takes no other call before.
 class CommStream {
  public:
-  CommStream(unique_comm comm, CudaStreamRef on, const calls::RankOf& rank_of, const NcclOptions& how,
+  CommStream(nccl_unique_comm comm, CudaStreamRef on, const calls::RankOf& rank_of, const NcclOptions& how,
              RevocationState& state, std::mutex& mutex)
       : stream(on), self(rank_of), options(how), comm_(std::move(comm)), revocation_(state), mutex_(mutex) {}
 
@@ -205,7 +205,7 @@ class CommStream {
     return memories.back().data();
   }
 
-  unique_comm comm_;
+  nccl_unique_comm comm_;
   RevocationState& revocation_;
   std::mutex& mutex_;
   std::unique_lock<std::mutex>* user_ = nullptr;  ///< of the call that is issuing its steps

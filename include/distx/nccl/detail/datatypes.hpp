@@ -3,8 +3,8 @@
 #include <optional>
 
 #include "distx/comm/calls/any_op.hpp"
-#include "distx/nccl/detail/premultiplied_sum.hpp"
 #include "distx/nccl/options.hpp"
+#include "distx/nccl/premultiplied_sum.hpp"
 
 namespace distx::nccl::detail {
 

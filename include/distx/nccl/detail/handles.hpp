@@ -22,7 +22,7 @@ struct CommEnd {
 inline void end_in_time(std::span<CommEnd> ends) noexcept { EndingThreads::all().run(ends); }
 
 /// A communicator that may have work in flight: closing it aborts that.
-struct comm_traits {
+struct nccl_comm_traits {
   using handle_type = ncclComm_t;
   static handle_type null() noexcept { return nullptr; }
   static void close(handle_type comm) noexcept {
@@ -71,7 +71,7 @@ struct window_traits {
   }
 };
 
-using unique_comm = unique_handle<comm_traits>;
+using nccl_unique_comm = unique_handle<nccl_comm_traits>;
 using unique_reduction = unique_handle<reduction_traits>;
 template <class Comm>
 using unique_memory = unique_handle<memory_traits<Comm>>;

@@ -20,15 +20,15 @@ class CommInitialization {
   /// Waits until it is made. `parent` is what it is made of, or null.
   /// @throws TimeoutError, ConnectError with NCCL's text; RevokedError if `stop` returned true
   template <class Stop>
-  [[nodiscard]] unique_comm finish(ncclResult_t code, const char* routine, ncclComm_t parent, const Timeout& limit,
-                                   const ErrorContext& context, Stop&& stop) {
+  [[nodiscard]] nccl_unique_comm finish(ncclResult_t code, const char* routine, ncclComm_t parent, const Timeout& limit,
+                                        const ErrorContext& context, Stop&& stop) {
     bool stopped = false;
     const auto look = [&] { return stopped = stop(); };
     // For a parent that does not block NCCL returns success while it is in progress, and uses the slot until then: only
     // the parent's state tells.
     if ((code == ncclSuccess || code == ncclInProgress) && parent != nullptr) code = settled(parent, limit, look);
     if (code == ncclInProgress && parent != nullptr) static_cast<void>(slot_.release());
-    auto comm = unique_comm::from_native_handle(slot_ == nullptr ? nullptr : *slot_);
+    auto comm = nccl_unique_comm::from_native_handle(slot_ == nullptr ? nullptr : *slot_);
     if (comm && (code == ncclSuccess || (code == ncclInProgress && parent == nullptr)))
       code = settled(comm.native_handle(), limit, look);
     if (code == ncclSuccess && comm) return comm;
@@ -46,8 +46,8 @@ class CommInitialization {
 
 /// Makes a communicator of some ranks of `parent`, in the order of `key`. Collective.
 template <class Stop>
-[[nodiscard]] unique_comm split_off(ncclComm_t parent, int color, int key, const NcclOptions& options,
-                                    const ErrorContext& context, Stop&& stop) {
+[[nodiscard]] nccl_unique_comm split_off(ncclComm_t parent, int color, int key, const NcclOptions& options,
+                                         const ErrorContext& context, Stop&& stop) {
   auto config = config_of(options, options.blocking, context);
   CommInitialization made;
   const ncclResult_t code = ncclCommSplit(parent, color, key, made.slot(), &config);
@@ -59,7 +59,7 @@ template <class Stop>
 [[nodiscard]] Comms split_all(ncclComm_t parent, int color, int key, const NcclOptions& options,
                               const ErrorContext& context, Stop&& stop) {
   Comms comms;
-  for (unique_comm* const comm : {&comms.blocking, &comms.started, &comms.messages})
+  for (nccl_unique_comm* const comm : {&comms.blocking, &comms.started, &comms.messages})
     *comm = split_off(parent, color, key, options, context, stop);
   if (options.shrinkable) comms.spare = split_off(parent, color, key, options, context, stop);
   return comms;
@@ -68,7 +68,7 @@ template <class Stop>
 /// Makes all communicators of an NcclCommunicator out of one of the same ranks, which was made without blocking and has
 /// not been used; it becomes one of them, where it can. Collective.
 template <class Stop>
-[[nodiscard]] Comms complete_all(unique_comm first, int rank, NcclOptions options, const ErrorContext& context,
+[[nodiscard]] Comms complete_all(nccl_unique_comm first, int rank, NcclOptions options, const ErrorContext& context,
                                  Stop&& stop) {
   const ncclComm_t parent = first.native_handle();
   if (options.shrinkable || options.blocking) {

@@ -7,13 +7,10 @@
 // enters its side. So messages that are started one after another are passed to NCCL together, when a call needs one.
 namespace distx::nccl::detail {
 
-template <calls::Collective Call>
-inline constexpr bool is_message = Call::name == "send" || Call::name == "receive" || Call::name == "send_receive";
-
 /// @throws InvalidArgument for a tag other than 0
 template <calls::Collective Call>
 void check_tag(const Call& c, const calls::RankOf& self) {
-  if constexpr (is_message<Call>)
+  if constexpr (distx::detail::CallTraits<Call>::message)
     if (c.tag != 0)
       throw InvalidArgument("invalid tag " + std::to_string(c.tag) +
                                 ": NCCL has no tags and messages between two ranks match in order; pass 0",

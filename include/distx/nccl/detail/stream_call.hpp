@@ -6,9 +6,9 @@
 #include <mutex>
 #include <vector>
 
+#include "distx/comm/pending.hpp"
 #include "distx/comm/runtime/communicator_state.hpp"
 #include "distx/comm/runtime/operation_pool.hpp"
-#include "distx/comm/runtime/pending.hpp"
 #include "distx/core/deadline.hpp"
 #include "distx/cuda/event.hpp"
 #include "distx/cuda/space.hpp"

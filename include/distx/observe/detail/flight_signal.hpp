@@ -3,6 +3,7 @@
 #include <csignal>
 
 #include "distx/core/detail/start_thread.hpp"
+#include "distx/core/detail/unknown_exception.hpp"
 #include "distx/observe/detail/flight_files.hpp"
 
 namespace distx::detail {
@@ -14,7 +15,7 @@ inline void write_flight_files_or_say() noexcept {
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
   } catch (...) {
-    std::fprintf(stderr, "distx: flight::write_record: unknown exception\n");
+    std::fprintf(stderr, "distx: flight::write_record: %s\n", unknown_exception);
   }
 }
 

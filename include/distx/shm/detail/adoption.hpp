@@ -70,10 +70,10 @@ class SegmentAdoption final : public Allocation {
       throw InvalidArgument("the memory cannot be adopted: " + objection, context());
   }
   void open(const shared_memory::RegionToken& token) override {
-    segment_ = Segment::find(name_of(token));
+    segment_ = SharedSegment::find(name_of(token));
     auto mapping = segment_->map_again(offset(), bytes_);
     auto* const shared = static_cast<std::byte*>(mapping.native_handle().address);
-    Segment::populate(shared, bytes_, context());
+    SharedSegment::populate(shared, bytes_, context());
     std::memcpy(shared, memory_.data(), bytes_);
     if (!replace_pages(memory_.data(), mapping))
       throw MemoryError("cannot map shared memory of " + std::to_string(bytes_) + " bytes: " + std::strerror(errno),

@@ -27,15 +27,15 @@ class Allocation : public shared_memory::RegionAllocation {
   }
   [[nodiscard]] shared_memory::RegionToken make() override {
     if (self_.rank != 0) return {};
-    made_ = Segment::make(page_bytes + stride_ * static_cast<std::size_t>(self_.size));
+    made_ = SharedSegment::make(page_bytes + stride_ * static_cast<std::size_t>(self_.size));
     auto* const head = new (made_.segment->data()) SharedTable::Head;
     head->users.store(static_cast<std::uint32_t>(self_.size), std::memory_order_release);
     return token_of(made_.name);
   }
   void open(const shared_memory::RegionToken& token) override {
-    segment_ = Segment::find(name_of(token));
+    segment_ = SharedSegment::find(name_of(token));
     own_ = segment_->data() + offset();
-    Segment::populate(own_, bytes_, context());
+    SharedSegment::populate(own_, bytes_, context());
   }
   [[nodiscard]] std::shared_ptr<void> owner() override { return owner(false); }
 
@@ -60,7 +60,7 @@ class Allocation : public shared_memory::RegionAllocation {
   calls::RankOf self_;
   std::string_view operation_;
   std::size_t bytes_ = 0;
-  std::shared_ptr<Segment> segment_;
+  std::shared_ptr<SharedSegment> segment_;
   std::byte* own_ = nullptr;
 
  private:
@@ -74,7 +74,7 @@ class Allocation : public shared_memory::RegionAllocation {
 
   std::size_t gap_;
   std::size_t stride_ = 0;
-  Segment::Made made_;
+  SharedSegment::Made made_;
 };
 
 inline std::unique_ptr<shared_memory::RegionAllocation> SegmentRegion::new_allocation(const calls::RankOf& self) {
@@ -87,14 +87,14 @@ inline shared_memory::RegionToken SegmentRegion::make_common(std::size_t bytes, 
     throw MemoryError("cannot allocate " + std::to_string(bytes) + " bytes of shared memory: the system has " +
                           std::to_string(available) + " bytes available",
                       context, ENOMEM);
-  auto made = std::make_shared<Segment::Made>(Segment::make(bytes));
+  auto made = std::make_shared<SharedSegment::Made>(SharedSegment::make(bytes));
   keep = made;
   return token_of(made->name);
 }
 
 inline CommonMemory<Host> SegmentRegion::open_common(const shared_memory::RegionToken& token, std::size_t bytes,
                                                      const std::vector<ByteRange>& own, const ErrorContext& context) {
-  const auto segment = Segment::find(name_of(token));
+  const auto segment = SharedSegment::find(name_of(token));
   const auto mapping = std::make_shared<unique_mapping>(segment->map_for(own, context));
   return {{static_cast<std::byte*>(mapping->native_handle().address), bytes}, mapping};
 }

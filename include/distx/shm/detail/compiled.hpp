@@ -13,6 +13,6 @@ DISTX_COMPILED template ShmCommunicator::ShmCommunicator(AnyConnector&, Timeout)
 
 namespace distx::detail {
 
-DISTX_COMPILED_COMMUNICATOR(ShmCommunicator, shared_memory::Backend);
+DISTX_COMPILED_COMMUNICATOR(ShmCommunicator, shared_memory::SharedMemoryBackend);
 
 }  // namespace distx::detail

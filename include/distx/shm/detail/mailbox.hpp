@@ -66,7 +66,7 @@ struct alignas(alignment_bytes) Slot {
 };
 
 /// The messages to one rank, sent or awaited. Messages with the same sender and tag match in order.
-struct Mailbox {
+struct SegmentMailbox {
   static constexpr std::size_t capacity = 256;
 
   std::atomic<std::uint32_t> holder{0};  // the rank that holds the lock, plus one
@@ -129,7 +129,7 @@ struct Mailbox {
 /// Holds a mailbox's lock, always briefly; not held if the rank that held it has died.
 class MailboxLock {
  public:
-  MailboxLock(shared_memory::SharedRegion& region, Mailbox& box, int rank) noexcept : box_(box) {
+  MailboxLock(shared_memory::SharedRegion& region, SegmentMailbox& box, int rank) noexcept : box_(box) {
     shared_memory::SharedRegion::LivenessProbe look;
     const auto take = [&] {
       holder_ = 0;
@@ -140,7 +140,7 @@ class MailboxLock {
     held_ = detail::wait_until(no_timeout, take, dead) == detail::WaitEnd::ready;
   }
   /// Takes the lock if it is free: for polls, which must return soon.
-  MailboxLock(Mailbox& box, int rank, std::try_to_lock_t) noexcept
+  MailboxLock(SegmentMailbox& box, int rank, std::try_to_lock_t) noexcept
       : box_(box),
         held_(box.holder.compare_exchange_strong(holder_, static_cast<std::uint32_t>(rank) + 1,
                                                  std::memory_order_acquire)) {}
@@ -154,7 +154,7 @@ class MailboxLock {
   [[nodiscard]] int dead() const noexcept { return static_cast<int>(holder_) - 1; }
 
  private:
-  Mailbox& box_;
+  SegmentMailbox& box_;
   std::uint32_t holder_ = 0;
   bool held_ = false;
 };

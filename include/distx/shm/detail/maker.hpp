@@ -9,7 +9,7 @@ namespace distx {
 namespace detail::shm {
 
 /// Makes shared-memory communicators for `best_communicator()` once this header is included.
-struct Maker {
+struct ShmMaker {
   template <Connector C>
   static AnyCommunicator<> make(C& connector, Timeout deadline) {
     return AnyCommunicator<>(ShmCommunicator(connector, deadline));
@@ -20,7 +20,7 @@ struct Maker {
 
 namespace detail {
 
-shm::Maker maker_for(SharedMemoryTag);
+shm::ShmMaker maker_for(SharedMemoryTag);
 
 }  // namespace detail
 

@@ -71,7 +71,7 @@ inline Mapped pages_of(std::byte* begin, std::size_t bytes) noexcept {
 ///
 /// An anonymous file: it has no name in /dev/shm, and the system frees it with the last process that maps it, however
 /// that process ends. Ranks of one process share one mapping.
-class Segment {
+class SharedSegment {
  public:
   struct Made;
 
@@ -79,11 +79,11 @@ class Segment {
   [[nodiscard]] static Made make(std::size_t bytes);
   /// Maps a segment by its name. @pre its maker keeps the file open
   /// @throws MemoryError
-  [[nodiscard]] static std::shared_ptr<Segment> find(const SegmentName& name);
+  [[nodiscard]] static std::shared_ptr<SharedSegment> find(const SegmentName& name);
 
-  Segment(const Segment&) = delete;
-  Segment& operator=(const Segment&) = delete;
-  ~Segment() {
+  SharedSegment(const SharedSegment&) = delete;
+  SharedSegment& operator=(const SharedSegment&) = delete;
+  ~SharedSegment() {
     Known& known = known_segments();
     const std::lock_guard lock(known.mutex);
     const auto entry = known.segments.find(key_);
@@ -133,10 +133,10 @@ class Segment {
   using Key = std::pair<std::uint64_t, std::uint64_t>;
   struct Known {
     std::mutex mutex;
-    std::map<Key, std::weak_ptr<Segment>> segments;
+    std::map<Key, std::weak_ptr<SharedSegment>> segments;
   };
 
-  Segment(const Key& key, unique_mapping mapping) noexcept : key_(key), mapping_(std::move(mapping)) {}
+  SharedSegment(const Key& key, unique_mapping mapping) noexcept : key_(key), mapping_(std::move(mapping)) {}
 
   static Known& known_segments() {
     static Known& known = *new Known;  // never destroyed, because globals may hold segments
@@ -147,10 +147,11 @@ class Segment {
     throw MemoryError(what + " of " + std::to_string(bytes) + " bytes: " + std::strerror(code), {}, code);
   }
   /// @pre the mutex is held
-  static std::shared_ptr<Segment> map(Known& known, int file, const Key& key, std::size_t bytes) {
+  static std::shared_ptr<SharedSegment> map(Known& known, int file, const Key& key, std::size_t bytes) {
     void* const address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (address == MAP_FAILED) fail("cannot map shared memory", bytes);
-    auto segment = std::shared_ptr<Segment>(new Segment(key, unique_mapping::from_native_handle({address, bytes})));
+    auto segment =
+        std::shared_ptr<SharedSegment>(new SharedSegment(key, unique_mapping::from_native_handle({address, bytes})));
     known.segments[key] = segment;
     return segment;
   }
@@ -165,13 +166,13 @@ class Segment {
 };
 
 /// A new segment, and the file by which other processes find it; keep the file until all have mapped it.
-struct Segment::Made {
-  std::shared_ptr<Segment> segment;
+struct SharedSegment::Made {
+  std::shared_ptr<SharedSegment> segment;
   unique_file file;
   SegmentName name;
 };
 
-inline Segment::Made Segment::make(std::size_t bytes) {
+inline SharedSegment::Made SharedSegment::make(std::size_t bytes) {
   Made made;
   made.file = unique_file::from_native_handle(::memfd_create("distx", MFD_CLOEXEC));
   if (!made.file) fail("cannot allocate shared memory", bytes);
@@ -186,7 +187,7 @@ inline Segment::Made Segment::make(std::size_t bytes) {
   return made;
 }
 
-inline std::shared_ptr<Segment> Segment::find(const SegmentName& name) {
+inline std::shared_ptr<SharedSegment> SharedSegment::find(const SegmentName& name) {
   if (name.file < 0) throw MemoryError("the first rank failed to allocate a shared segment");
   if (name.host != host_number())
     throw MemoryError(

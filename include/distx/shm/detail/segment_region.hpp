@@ -14,17 +14,17 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     const auto ranks = static_cast<std::size_t>(size);
     return {.inline_bytes = inline_bytes,
             .staging_bytes = std::max(least_staging_bytes, ranks * alignment_bytes),
-            .mailbox_bytes = detail::round_up_to_lines(sizeof(Mailbox)),
+            .mailbox_bytes = detail::round_up_to_lines(sizeof(SegmentMailbox)),
             .pair_bytes = size <= most_with_slots ? sizeof(Slot) : 0};
   }
   [[nodiscard]] static shared_memory::RegionToken make(int size, const Timeout&, std::shared_ptr<void>& keep) {
-    auto made = std::make_shared<Segment::Made>(make_control(size));
+    auto made = std::make_shared<SharedSegment::Made>(make_control(size));
     keep = made;
     return token_of(made->name);
   }
   [[nodiscard]] static std::shared_ptr<shared_memory::SharedRegion> open(const shared_memory::RegionToken& token,
                                                                          int rank, int size, const Timeout& deadline) {
-    return std::make_shared<SegmentRegion>(Segment::find(name_of(token)), rank, size, deadline);
+    return std::make_shared<SegmentRegion>(SharedSegment::find(name_of(token)), rank, size, deadline);
   }
   [[nodiscard]] shared_memory::RegionToken make_sibling(int size, std::shared_ptr<void>& keep) override {
     return make(size, deadline(), keep);
@@ -42,13 +42,13 @@ class SegmentRegion final : public shared_memory::SharedRegion {
                                                const std::vector<ByteRange>& own, const ErrorContext& context) override;
 
   /// Returns a control segment that other ranks can find.
-  static Segment::Made make_control(int size) {
+  static SharedSegment::Made make_control(int size) {
     const shared_memory::Extent extent = extent_for(size);
-    Segment::Made made = Segment::make(shared_memory::SharedLayout::bytes_for(size, extent));
+    SharedSegment::Made made = SharedSegment::make(shared_memory::SharedLayout::bytes_for(size, extent));
     shared_memory::SharedLayout control(made.segment->data(), size, extent);
     control.construct();
     for (int rank = 0; rank < size; ++rank) {
-      new (control.mailbox(rank)) Mailbox;
+      new (control.mailbox(rank)) SegmentMailbox;
       for (int other = 0; other < size; ++other) {
         new (&control.reach(rank, other)) shared_memory::Reach(Access::unknown);
         if (extent.pair_bytes != 0) new (control.pair(rank, other)) Slot;
@@ -57,7 +57,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     return made;
   }
 
-  SegmentRegion(std::shared_ptr<Segment> control, int rank, int size, const Timeout& deadline)
+  SegmentRegion(std::shared_ptr<SharedSegment> control, int rank, int size, const Timeout& deadline)
       : SharedRegion({control->data(), size, extent_for(size)}, deadline, across_processes),
         segment_(std::move(control)),
         rank_(rank),
@@ -94,7 +94,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
 
   void post(const std::shared_ptr<shared_memory::MessageRequest>& mine, const ErrorContext& context) override {
     if (mine->sends ? fill_slot(*mine) : take_slot(*mine)) return;
-    Mailbox& box = mailbox(*mine);
+    SegmentMailbox& box = mailbox(*mine);
     Slot& slot = slot_of(*mine);
     std::shared_ptr<MessageBuffer> buffer;
     CellData data = direct_data(*mine);
@@ -127,7 +127,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     };
     const auto full = [&] {
       return "timed out after " + deadline().to_string() + ": the mailbox of rank " + std::to_string(mine->to) +
-             " is full (" + std::to_string(Mailbox::capacity) + " unreceived messages)";
+             " is full (" + std::to_string(SegmentMailbox::capacity) + " unreceived messages)";
     };
     do {
       wait(mine->sends ? mine->to : mine->from, context, attempt, full);
@@ -152,7 +152,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     Slot& slot = slot_of(mine);
     if (mine.queued == Queued::no) return false;
     if (mine.queued == Queued::in_slot) return advance_slot(mine, slot);
-    Mailbox& box = mailbox(mine);
+    SegmentMailbox& box = mailbox(mine);
     Cell& cell = box.cell(mine.cell);
     auto outcome = cell.outcome.load(std::memory_order_acquire);
     if (outcome == Cell::open && !mine.sends && slot.holds(mine.tag)) {
@@ -184,7 +184,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
       --outgoing_[static_cast<std::size_t>(mine.to)];
       return true;
     }
-    Mailbox& box = mailbox(mine);
+    SegmentMailbox& box = mailbox(mine);
     Cell& cell = box.cell(mine.cell);
     const MailboxLock lock(*this, box, rank_);
     if (lock.held() && cell.state.load(std::memory_order_acquire) == Cell::met) return false;
@@ -208,8 +208,8 @@ class SegmentRegion final : public shared_memory::SharedRegion {
   using Access = shared_memory::Access;
   using Queued = shared_memory::MessageRequest::Queued;
 
-  Mailbox& mailbox(const shared_memory::MessageRequest& e) const noexcept {
-    return *std::launder(reinterpret_cast<Mailbox*>(control().mailbox(e.to)));
+  SegmentMailbox& mailbox(const shared_memory::MessageRequest& e) const noexcept {
+    return *std::launder(reinterpret_cast<SegmentMailbox*>(control().mailbox(e.to)));
   }
   static void copy(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
     if (bytes != 0) std::memmove(to, from, bytes);
@@ -268,7 +268,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
   }
   /// Moves the message in the slot to the cell of the oldest receive that awaits it, if there is one: the two were
   /// posted at the same time. Called by either rank. @pre the lock is held
-  void pass_on(Mailbox& box, Slot& slot, const shared_memory::MessageRequest& pair) noexcept {
+  void pass_on(SegmentMailbox& box, Slot& slot, const shared_memory::MessageRequest& pair) noexcept {
     if (slot.state() != Slot::full) return;
     const int tag = static_cast<int>(slot.word.load(std::memory_order_acquire) >> 32);
     Cell* const cell = box.oldest(Cell::receive_waits, pair.from, tag);
@@ -288,7 +288,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
   }
   [[nodiscard]] bool advance_slot(shared_memory::MessageRequest& mine, Slot& slot) noexcept {
     // A receive that was posted at the same time waits in a cell; its rank may be doing something else.
-    Mailbox& box = mailbox(mine);
+    SegmentMailbox& box = mailbox(mine);
     if (slot.state() == Slot::full && mine.polls++ % 16 == 0 && box.awaited.load(std::memory_order_acquire) != 0) {
       const MailboxLock lock(box, rank_, std::try_to_lock);
       if (lock.held()) pass_on(box, slot, mine);
@@ -307,7 +307,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
 
   /// Polls for the sender of a large message for a moment, before the receive is posted: then this rank copies it. In
   /// an exchange each rank thus copies what it receives; of a receive that is found posted, the sender would.
-  void look_for_sender(const shared_memory::MessageRequest& mine, Mailbox& box) noexcept {
+  void look_for_sender(const shared_memory::MessageRequest& mine, SegmentMailbox& box) noexcept {
     const auto is_there = [&] {
       const MailboxLock lock(box, rank_, std::try_to_lock);
       return lock.held() && box.counterpart(mine) != nullptr;
@@ -370,7 +370,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     const CellData& data = cell.data;
     const int first = mine.sends ? mine.to : mine.from;
     std::byte* room = cell.small;
-    std::shared_ptr<Segment> buffer;
+    std::shared_ptr<SharedSegment> buffer;
     if (data.place == CellData::Place::in_process) {
       if (!is_in_process(first)) return reach_into(mine, data.address, first, context);
       room = data.address;
@@ -436,7 +436,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     mine.finish();
   }
 
-  std::shared_ptr<Segment> segment_;
+  std::shared_ptr<SharedSegment> segment_;
   int rank_;
   std::int64_t process_ = ::getpid();
   std::uint64_t process_began_ = process_state(process_).began;

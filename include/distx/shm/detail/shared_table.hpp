@@ -25,7 +25,7 @@ class SharedTable {
   /// Adds an allocation. Allocations are numbered from 1, equally on all ranks, because allocating is collective.
   /// @param own     where this rank uses its part, which is `offset` bytes into the segment
   /// @param adopts  whether the part replaces private pages, which `drop` puts back
-  std::uint64_t add(std::shared_ptr<Segment> segment, std::byte* own, std::size_t bytes, std::size_t offset,
+  std::uint64_t add(std::shared_ptr<SharedSegment> segment, std::byte* own, std::size_t bytes, std::size_t offset,
                     bool adopts) {
     const std::lock_guard lock(mutex_);
     sweep();
@@ -77,7 +77,7 @@ class SharedTable {
  private:
   struct Entry {
     std::uint64_t number;
-    std::shared_ptr<Segment> segment;
+    std::shared_ptr<SharedSegment> segment;
     std::byte* own;
     std::size_t bytes;
     std::size_t offset;

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <optional>
 
-#include "distx/memory/detail/fixed_point.hpp"
+#include "distx/memory/fixed_point.hpp"
 #include "distx/parallel/detail/engine/consistency.hpp"
 #include "distx/parallel/detail/engine/optimizer_shards.hpp"
 #include "distx/parallel/detail/optimizer/typed.hpp"

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "distx/comm/any_communicator.hpp"
+#include "distx/core/detail/unknown_exception.hpp"
 
 namespace distx::detail {
 
@@ -62,7 +63,7 @@ class TrainingCommunicators {
     } catch (const std::exception& error) {
       revoke(error.what());
     } catch (...) {
-      revoke("unknown exception (not derived from std::exception)");
+      revoke(unknown_exception);
     }
     throw;
   }

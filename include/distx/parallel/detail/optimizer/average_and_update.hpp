@@ -3,7 +3,7 @@
 #include <span>
 
 #include "distx/comm/ops.hpp"
-#include "distx/optim/detail/fused_update.hpp"
+#include "distx/optim/fused_update.hpp"
 
 namespace distx::detail {
 

@@ -5,7 +5,7 @@
 #include "distx/comm/any_communicator.hpp"
 #include "distx/comm/detail/host_values.hpp"
 #include "distx/comm/detail/in_order.hpp"
-#include "distx/memory/detail/fixed_point.hpp"
+#include "distx/memory/fixed_point.hpp"
 #include "distx/parallel/detail/bucket/flat_buffer.hpp"
 
 namespace distx {

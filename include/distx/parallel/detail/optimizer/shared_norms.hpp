@@ -2,7 +2,7 @@
 #pragma once
 #include "distx/comm/any_communicator.hpp"
 #include "distx/comm/detail/host_values.hpp"
-#include "distx/memory/detail/fixed_point.hpp"
+#include "distx/memory/fixed_point.hpp"
 
 namespace distx::detail {
 

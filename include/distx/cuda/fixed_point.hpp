@@ -64,18 +64,18 @@ inline void fixed_point_squares(CudaStreamRef stream, std::span<const ReducedPie
         stream, all, largest.data(), parts.data());
 }
 
-}  // namespace detail
-
 /// Enqueues the computation of the gradients' norm, and of the factor that unscales and clips them, from the results of
-/// the two functions above, reduced over all ranks.
+/// `largest_magnitude` and `fixed_point_squares`, reduced over all ranks.
 ///
 /// The norm is the sum's root times `unscale`; the factor is `unscale`, times clip_norm / norm if the norm is larger,
 /// or NaN if largest[0] is infinite. Both have the host's bits.
 inline void clip_factor(CudaStreamRef stream, Span<const double, Cuda> largest, Span<const std::uint64_t, Cuda> parts,
-                        double clip_norm, double unscale, Span<detail::ClipFactor, Cuda> result) {
+                        double clip_norm, double unscale, Span<ClipFactor, Cuda> result) {
   cuda::detail::kernel_in(cuda::detail::kernels.clip_factor, "clip_factor")(stream, largest.data(), parts.data(),
                                                                             clip_norm, unscale, result.data());
 }
+
+}  // namespace detail
 
 /// Returns the values' largest magnitude: 0 if there are none, infinity if one is infinite or NaN. Blocks the host.
 template <cuda::detail::Floating T>

@@ -11,6 +11,9 @@ namespace distx {
 
 namespace detail {
 
+/// The reason with which `Operation::abandon` revokes the communicator.
+inline constexpr const char* abandoned_by_exception = "an asynchronous call was abandoned by an exception";
+
 /// An asynchronous call in flight, implemented by each backend.
 ///
 /// It belongs to its communicator's state, which reuses it after `recycle`. A failure revokes the communicator before

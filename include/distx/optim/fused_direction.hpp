@@ -2,7 +2,7 @@
 #pragma once
 #include <concepts>
 
-#include "distx/optim/detail/fused_update.hpp"
+#include "distx/optim/fused_update.hpp"
 
 namespace distx {
 

@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-#include "distx/cuda/detail/device_step.hpp"
+#include "distx/cuda/device_step.hpp"
 #include "distx/optim/detail/update_piece.hpp"
 
 namespace distx {
