@@ -233,8 +233,9 @@ class Backend {
       const bool in_time = backend.wait_for([this] { return is_ready(); }, context_, pulse_);
       if (phase_ == Phase::failed) std::rethrow_exception(error_);
       if (!in_time)
-        throw TimeoutError(
-            phase_ == Phase::exchanging ? absent(exchange_, backend.options_.deadline) : backend.overdue(), context_);
+        throw TimeoutError(phase_ == Phase::exchanging ? absent(exchange_, backend.options_.deadline)
+                                                       : job_.overdue(backend.options_.deadline),
+                           context_);
       // A call that completes after a revocation may have read memory that another rank abandoned.
       if (collective_ || job_.received_data()) {
         if (phase_ == Phase::issued) backend.session_->control().look_for_sure();
@@ -328,10 +329,6 @@ class Backend {
     while (!exchanging_.empty() && exchanging_.front()->advance_exchange()) exchanging_.pop_front();
   }
 
-  [[nodiscard]] std::string overdue() const {
-    return "timed out after " + options_.deadline.to_string() + " waiting for other ranks";
-  }
-
   /// Returns whether all requests of the job are complete. Receives that were started earlier take the earlier
   /// messages of the same origin: if one of them mismatches, this one may have received the wrong data.
   /// @throws MismatchError for this receive or for an earlier one
@@ -348,7 +345,8 @@ class Backend {
   /// Waits until all requests of the job are complete.
   void wait(Job& job, const ErrorContext& context) {
     if (options_.deadline.unlimited() && receiving_.empty()) return job.wait(context);
-    if (!wait_for([&] { return test(job, context); }, context, blocking_pulse_)) throw TimeoutError(overdue(), context);
+    if (!wait_for([&] { return test(job, context); }, context, blocking_pulse_))
+      throw TimeoutError(job.overdue(options_.deadline), context);
   }
   template <class Call>
   static void check_tag(const Call& call, const Backend& backend) {
