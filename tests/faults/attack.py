@@ -3,7 +3,7 @@
 """Kills or stops one rank of a training at a random moment, again and again, and checks how the others end.
 
     tests/faults/attack.py PROGRAM --backend shm|mpi|gloo [--kills N] [--stops N] [--inside N] [--elastic N] [--join N]
-                           [--over-tcp] [--ranks N] [--seed N]
+                           [--over-tcp] [--ranks N] [--seed N] [--strict]
 
 With --inside rank 1 stops itself N times while it reads the other ranks' memory. With --elastic N trainings that continue on the
 ranks that are left have one rank killed, every third of them a second one, and must end with the weights of an undisturbed one;
@@ -11,9 +11,11 @@ or with a CheckpointError if a rank and the next one are killed. With --over-tcp
 must end with a ConnectError if rank 0, which serves the others, is killed. With --join N a rank is killed and another process
 joins, which is killed as well in every third training, before another one joins: as many as began must end with these weights.
 
-PROGRAM is built of trainee.cpp. Every survivor must end by a TimeoutError, RankFailure or RevokedError, soon after the deadline,
-or, over MPI, by the sentence that says that a call of MPI does not return, of which the line of the attack then tells;
-and with shm every process must exit. A rank that was stopped goes on later, and must end in the same way.
+PROGRAM is built of trainee.cpp. Every survivor must end by a TimeoutError, RankFailure or RevokedError within a few seconds of the
+deadline or, over MPI, by the message that a call of MPI does not return, which the line of the attack then states. A call that times
+out must not have waited for less than 0.9 of the deadline, nor for more than twice the deadline; with --strict, which needs a quiet
+host, not for more than 1.1 times. A rank that was stopped continues later, and must end in the same way. After each attack every process
+of the job must exit, its folder must have no files but this script's, and /dev/shm no new ones.
 """
 import argparse
 import os
@@ -29,9 +31,13 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 DEADLINE = 3  # seconds; the programs' own
-ATTACKED = object()  # stands for the file by which a job is told that the attack is over
-PATIENCE = 60  # for what should take a deadline, on a machine that is busy with other tests
-WAITED = re.compile(r"^rank \d+ waited ([0-9.]+) s$", re.MULTILINE)
+SLACK = 5  # seconds from the deadline to the last report; over MPI, a rank that unwinds waits 2 s for the others
+BEYOND = 10  # seconds from the deadline to the end of a process whose MPI does not return
+ATTACKED = object()  # stands for the file whose existence notifies a job that the attack is over
+PATIENCE = 60  # for what has no deadline, on a host that is busy with other tests
+SHARED = "/dev/shm"
+# The rank, the seconds in the call, and the seconds since the first call of the step, some of which are asynchronous.
+WAITED = re.compile(r"^rank (\d+) waited ([0-9.]+) s, ([0-9.]+) s after the step began$", re.MULTILINE)
 TYPED = re.compile(r"^rank (\d+) ended by (TimeoutError|RankFailure|RevokedError): (.*)$", re.MULTILINE)
 
 
@@ -43,7 +49,10 @@ class Job:
     """The ranks of one training."""
 
     def __init__(self, program, backend, stage, ranks, how=(), over_tcp=False, by_hand=False):
+        self.shared_before = shared_files()
         self.folder = tempfile.mkdtemp(prefix="distx-attack-")
+        # Temporary files are then found, and so is every process of the job.
+        self.environment = dict(os.environ, TMPDIR=self.folder)
         self.output = open(os.path.join(self.folder, "output"), "a+b")
         self.attacked = os.path.join(self.folder, "attacked")
         how = [self.attacked if word is ATTACKED else word for word in how]
@@ -53,14 +62,14 @@ class Job:
         self.processes = []
         if backend == "mpi":
             # With recovery mpirun lets the others live when a rank dies.
-            recovery = dict(os.environ, OMPI_MCA_orte_enable_recovery="1", PRTE_MCA_prte_enable_recovery="1")
+            recovery = dict(self.environment, OMPI_MCA_orte_enable_recovery="1", PRTE_MCA_prte_enable_recovery="1")
             mpirun = os.path.join(os.path.dirname(HERE), "mpirun")
             # Each rank writes to the file itself: a busy mpirun passes output on late.
             itself = ["sh", "-c", 'exec "$@" >>"$0" 2>&1', self.output.name]
             self.processes.append(subprocess.Popen([mpirun, "--timeout", "300", str(ranks), *itself, *command], env=recovery, **streams))
         elif over_tcp and not by_hand:
             launcher = os.path.join(HERE, "..", "..", "tools", "run")
-            self.processes.append(subprocess.Popen([launcher, "--no-kill", "-n", str(ranks), *command], **streams))
+            self.processes.append(subprocess.Popen([launcher, "--no-kill", "-n", str(ranks), *command], env=self.environment, **streams))
         else:
             self.place = {"DISTX_FILE": os.path.join(self.folder, "meet")}
             if over_tcp:
@@ -73,12 +82,12 @@ class Job:
 
     def start(self, variables):
         """Starts another process of the program."""
-        environment = dict(os.environ, **self.place, **variables)
+        environment = dict(self.environment, **self.place, **variables)
         self.processes.append(subprocess.Popen(self.command, env=environment, **self.streams))
         return self.processes[-1]
 
     def end_attack(self):
-        """Tells the ranks that the attack is over: a training that continues may end."""
+        """Notifies the ranks that the attack is over: a training that continues may end."""
         with open(self.attacked, "w", encoding="utf-8"):
             pass
 
@@ -100,14 +109,38 @@ class Job:
     def ids(self):
         return {int(rank): int(process) for rank, process in re.findall(r"^rank (\d+) is process (\d+)$", self.text(), re.MULTILINE)}
 
-    def end(self):
+    def running(self):
+        """Returns the ids of the job's processes that have not exited, launchers included."""
         for process in self.processes:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
+            process.poll()
+        mark = f"TMPDIR={self.folder}\0".encode()
+        return [process for process in all_processes() if mark in contents(process, "environ") and is_alive(process)]
+
+    def left(self):
+        """Waits until every process has exited; returns what is left of the job, as a list of sentences."""
+        wrong = []
+        if not self.wait_for(lambda: not self.running()):
+            names = {process: f"rank {rank}" for rank, process in self.ids().items()}
+            wrong.append("processes do not exit: " + ", ".join(names.get(process, str(process)) for process in self.running()))
+        if files := set(os.listdir(self.folder)) - {"output", "attacked"}:
+            wrong.append("files are left: " + ", ".join(sorted(files)))
+        if not self.wait_for(lambda: not self.shared_left()):
+            wrong.append(f"files are left in {SHARED}: " + ", ".join(sorted(self.shared_left())))
+        return wrong
+
+    def shared_left(self):
+        """Returns the files of /dev/shm that have been added since the job began and that no process uses."""
+        added = shared_files() - self.shared_before
+        for process in all_processes() if added else []:
+            used = contents(process, "maps").decode(errors="replace") + open_files(process)
+            added = {name for name in added if f"{SHARED}/{name}" not in used}
+        return added
+
+    def end(self):
+        for process in self.running():
+            os.kill(process, signal.SIGKILL)
+        for process in self.processes:
             process.wait()
-        for process in self.ids().values():  # mpirun's ranks lead groups of their own
-            if is_alive(process):
-                os.kill(process, signal.SIGKILL)
         self.output.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -125,12 +158,78 @@ def is_alive(process):
     return state_of(process) not in "ZX"
 
 
-def attack(program, backend, ranks, way, chance):
+def all_processes():
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def contents(process, name):
+    """Returns a file of /proc, empty if the process has ended or belongs to another user."""
+    try:
+        with open(f"/proc/{process}/{name}", "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def open_files(process):
+    names = []
+    try:
+        for descriptor in os.listdir(f"/proc/{process}/fd"):
+            names.append(os.readlink(f"/proc/{process}/fd/{descriptor}"))
+    except OSError:
+        pass  # the process, or the descriptor, is gone
+    return "\n".join(names)
+
+
+def shared_files():
+    """Returns the names of this user's files in /dev/shm."""
+    if not os.path.isdir(SHARED):
+        return set()
+    with os.scandir(SHARED) as entries:
+        return {entry.name for entry in entries if is_own(entry)}
+
+
+def is_own(entry):
+    try:
+        return entry.stat(follow_symlinks=False).st_uid == os.geteuid()
+    except OSError:
+        return False  # it has been removed
+
+
+def longest_wait(strict):
+    """Returns the seconds that a call may wait before it times out."""
+    return (1.1 if strict else 2) * DEADLINE
+
+
+def judge_waits(waited, victim, way, strict, seconds, errors):
+    """Returns what is wrong with the time-outs of the survivors, as a list of sentences.
+
+    @param seconds  from the attack to the last error
+    @param errors  the messages of the survivors' errors
+    """
+    most = longest_wait(strict)
+    wrong = []
+    for rank, call, in_step in waited:
+        if rank == victim:
+            continue  # it was stopped meanwhile
+        if in_step < 0.9 * DEADLINE:
+            wrong.append(f"rank {rank} timed out after {call:.2f} s, {in_step:.2f} s after its step began: too early")
+        if call > most:
+            wrong.append(f"rank {rank} timed out after {call:.2f} s: later than {most:.2f} s")
+    # If an asynchronous call times out while its rank is in another call, that one throws a RevokedError with the reason.
+    if way != "kill" and not any("timed out after" in error for error in errors):
+        wrong.append("no survivor timed out")
+    if way != "kill" and seconds < 0.9 * DEADLINE:
+        wrong.append(f"the survivors ended after {seconds:.2f} s: too early")
+    return wrong
+
+
+def attack(program, backend, ranks, way, strict, chance):
     """Returns what went wrong, as a list of sentences, and what was done."""
     stage, victim, delay = chance.randrange(4), chance.randrange(ranks), chance.uniform(0, 0.3)
     victim = 1 if way == "inside" else victim
     done = f"{way} rank {victim} of {ranks} at stage {stage} after {delay:.3f} s"
-    job = Job(program, backend, stage, ranks, ["inside"] if way == "inside" else ["stay"] if backend == "mpi" else [])
+    job = Job(program, backend, stage, ranks, ["inside"] if way == "inside" else ["stay", ATTACKED] if backend == "mpi" else [])
     try:
         if not job.wait_for(job.trains, 120):
             return [f"the training does not begin:\n{job.text()}"], done
@@ -151,20 +250,34 @@ def attack(program, backend, ranks, way, chance):
         if not job.wait_for(lambda: survivors <= ended() or not any(is_alive(ids[rank]) for rank in survivors)):
             wrong.append(f"still waiting after {PATIENCE} s: {sorted(survivors - ended())}")
         seconds = time.monotonic() - begin
-        waited = [float(time) for time in WAITED.findall(job.text())]
-        done += f", survivors ended after {seconds:.1f} s" + "".join(f", timed out after {time:.2f} s" for time in waited)
-        if HUNG.search(job.text()):
+        errors = [error for rank, _, error in TYPED.findall(job.text()) if int(rank) in survivors]
+        hung = HUNG.search(job.text()) is not None
+        waited = [(int(rank), float(call), float(step)) for rank, call, step in WAITED.findall(job.text())]
+        done += f", survivors ended after {seconds:.1f} s" + "".join(f", timed out after {call:.2f} s" for _, call, _ in waited)
+        limit = DEADLINE + SLACK
+        if way != "kill":
+            limit = longest_wait(strict) + ((2.5 if backend == "mpi" else 0.5) if strict else SLACK)
+        limit += BEYOND if hung else 0
+        if seconds > limit:
+            wrong.append(f"the survivors ended after {seconds:.1f} s, later than {limit:.1f} s")
+        if hung:
             done += ", inside a call of MPI that did not return"
+        else:
+            wrong += judge_waits(waited, victim, way, strict, seconds, errors)
         if way != "kill":
             os.kill(ids[victim], signal.SIGCONT)
             survivors.add(victim)
         if backend == "mpi":
             job.wait_for(lambda: survivors <= ended())
-        elif not job.wait_for(lambda: not any(is_alive(process) for process in ids.values())):
-            wrong.append("processes do not exit: " + ", ".join(str(rank) for rank, process in ids.items() if is_alive(process)))
+            job.end_attack()
+        wrong += job.left()
         wrong += [f"rank {rank} did not end by a typed error" for rank in sorted(survivors - ended())]
         if re.search(r"Segmentation fault|signal 11|terminate called|Aborted|ended by something else", job.text()):
             wrong.append("a crash, or an error of another type")
+        if backend != "mpi":
+            statuses = [process.poll() for process in job.processes]
+            if statuses != [3 if rank in survivors else -signal.SIGKILL for rank in range(ranks)]:
+                wrong.append(f"the processes end with {statuses}")
         if wrong:
             wrong.append(job.text())
         return wrong, done
@@ -192,8 +305,7 @@ def attack_elastic(program, backend, ranks, twice, over_tcp, chance):
         job.end_attack()
         begin = time.monotonic()
         wrong = []
-        if not job.wait_for(lambda: not any(is_alive(process) for process in ids.values())):
-            wrong.append("processes do not exit: " + ", ".join(str(rank) for rank, process in ids.items() if is_alive(process)))
+        job.wait_for(lambda: not any(is_alive(process) for process in ids.values()))
         done += f", the others ended after {time.monotonic() - begin:.1f} s"
         right = {int(rank) for rank in re.findall(r"^rank (\d+) ended right$", job.text(), re.MULTILINE)}
         lost = {int(rank) for rank in re.findall(r"^rank (\d+) ended by CheckpointError: .*are lost", job.text(), re.MULTILINE)}
@@ -212,8 +324,7 @@ def attack_elastic(program, backend, ranks, twice, over_tcp, chance):
         done += ", with their shares lost" if survivors <= lost else ""
         if re.search(r"wrong weights|Segmentation fault|terminate called|Aborted|ended by something else", job.text()):
             wrong.append("wrong weights, a crash, or an error of another type")
-        if os.path.exists(os.path.join(job.folder, "meet")):
-            wrong.append("files are left: " + ", ".join(os.listdir(os.path.join(job.folder, "meet"))))
+        wrong += job.left()
         return wrong + ([job.text()] if wrong else []), done
     finally:
         job.end()
@@ -263,8 +374,7 @@ def attack_joining(program, backend, ranks, twice, over_tcp, chance):
             wrong.append(f"the processes end with {statuses}")
         if job.text().count(" ended right\n") != ranks:
             wrong.append(f"not {ranks} processes end right")
-        if os.path.exists(os.path.join(job.folder, "meet")):
-            wrong.append("files are left: " + ", ".join(os.listdir(os.path.join(job.folder, "meet"))))
+        wrong += job.left()
         return wrong + ([job.text()] if wrong else []), done
     finally:
         job.end()
@@ -282,11 +392,12 @@ def main():
     parser.add_argument("--over-tcp", action="store_true")
     parser.add_argument("--ranks", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--strict", action="store_true", help="no wait exceeds 1.1 deadlines: for a quiet host")
     arguments = parser.parse_args()
     chance = random.Random(arguments.seed)
     failures = 0
     for way in ["kill"] * arguments.kills + ["stop"] * arguments.stops + ["inside"] * arguments.inside:
-        wrong, done = attack(arguments.program, arguments.backend, arguments.ranks, way, chance)
+        wrong, done = attack(arguments.program, arguments.backend, arguments.ranks, way, arguments.strict, chance)
         print(("wrong: " if wrong else "right: ") + done, flush=True)
         if wrong:
             failures += 1

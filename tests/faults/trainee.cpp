@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Trains until something ends it, and says what: `trainee shm|mpi|gloo STAGE DEADLINE_IN_SECONDS
-// [stay|inside|elastic FILE|join FILE N]`. With `stay` it does not exit, because mpirun ends all ranks when one exits
-// without MPI_Finalize. With `inside` rank 1 stops itself while it reads the other ranks' memory. With `elastic` the
-// training continues on the ranks that are left, and each checks at the end that the weights are those of an
-// undisturbed one. With `join` it continues on these and on those that join, and does not end on fewer than N. Both end
-// once FILE exists, which says that the attack is over: a fast machine would be done before it. See attack.py.
+// Trains until something ends it, and prints what: `trainee shm|mpi|gloo STAGE DEADLINE_IN_SECONDS
+// [stay FILE|inside|elastic FILE|join FILE N]`. With `stay` it exits once FILE exists, because mpirun ends all ranks
+// when one exits without MPI_Finalize. With `inside` rank 1 stops itself while it reads the other ranks' memory. With
+// `elastic` the training continues on the ranks that are left, and each checks at the end that the weights are those of
+// an undisturbed one. With `join` it continues on these and on those that join, and does not end on fewer than N. Both
+// end once FILE exists, which means that the attack is over: a fast machine would be done before it. See attack.py.
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +13,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include <distx/distx.hpp>
@@ -45,13 +46,17 @@ struct GreaterOrStop {
 };
 bool stops_inside = false;
 
-/// Says how long the call took that a TimeoutError ended.
+/// Prints how long the call took that a TimeoutError ended. An asynchronous call may have begun earlier in the step.
 struct Clock {
-  std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
+  using Time = std::chrono::steady_clock::time_point;
+  Time step{}, begin{};
+  void begin_step() { step = begin = std::chrono::steady_clock::now(); }
   void restart() { begin = std::chrono::steady_clock::now(); }
   void say_time_out() const {
-    const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
-    say("waited " + std::to_string(time.count()) + " s");
+    const auto since = [now = std::chrono::steady_clock::now()](Time then) {
+      return std::to_string(std::chrono::duration<double>(now - then).count()) + " s";
+    };
+    say("waited " + since(begin) + ", " + since(step) + " after the step began");
   }
 };
 
@@ -65,6 +70,7 @@ template <int Stage, class C>
   std::vector<float> large(std::size_t{1} << 20, 1.0f);
   Clock clock;
   for (int step = 0;; ++step) try {
+      clock.begin_step();
       for (auto& parameter : parameters) {
         clock.restart();
         const auto weights = training.unshard(parameter);
@@ -244,6 +250,7 @@ int main(int argc, char** argv) {
   } catch (const std::exception& error) {
     say(std::string("ended by something else: ") + error.what());
   }
-  if (argc > 4 && std::string_view(argv[4]) == "stay") pause();
+  if (argc > 5 && std::string_view(argv[4]) == "stay")
+    while (access(argv[5], F_OK) != 0) std::this_thread::sleep_for(std::chrono::milliseconds(20));
   return 3;
 }

@@ -213,6 +213,39 @@ TEST_CASE("a call that a rank does not join times out on the others" * needs_ran
   }
 }
 
+TEST_CASE("a message that times out names the rank and the tag" * needs_ranks(2)) {
+  constexpr std::size_t large = 1 << 18;  // MPI does not send it before it is received
+  for (const std::size_t n : {std::size_t{1}, large})
+    for (const bool started : {false, true})
+      for (const std::string what : {"send", "receive", "both"}) {
+        if (what == "send" && n == 1) continue;  // is complete once MPI has a copy
+        CAPTURE(n);
+        CAPTURE(started);
+        CAPTURE(what);
+        MpiCommunicator comm(world(), {.deadline = 100ms});
+        std::vector<int> values(n), others(n);
+        if (comm.rank() == 0) {
+          const auto said = sentence_of<TimeoutError>([&] {
+            Pending<> pending;
+            if (what == "send" && started) pending = start_send(comm, values, 1, 3);
+            if (what == "receive" && started) pending = start_receive(comm, values, 1, 3);
+            if (what == "both" && started) pending = start_send_receive(comm, others, 1, values, 1);
+            if (what == "send" && !started) send(comm, values, 1, 3);
+            if (what == "receive" && !started) receive(comm, values, 1, 3);
+            if (what == "both" && !started) send_receive(comm, others, 1, values, 1);
+            if (started) pending.wait();
+          });
+          std::string expected = "timed out after 0.1 s: ";
+          if (what == "receive") expected += "rank 1 did not send a message with tag 3";
+          if (what == "send") expected += "rank 1 did not receive a message with tag 3";
+          if (what == "both") expected += "rank 1 did not send a message with tag 0";
+          if (what == "both" && n == large) expected += " and rank 1 did not receive a message with tag 0";
+          CHECK_MESSAGE(contains(said, expected), said);
+        }
+        world().barrier();
+      }
+}
+
 TEST_CASE("an asynchronous call that a rank does not join times out in wait" * needs_ranks(2)) {
   MpiCommunicator comm(world(), {.deadline = 100ms});
   int number = 1;

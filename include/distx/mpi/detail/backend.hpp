@@ -36,13 +36,18 @@ class MpiBackend {
         job_(std::make_unique<Job>(self_, options.max_count, session_->world())),
         blocking_queue_(transport_.calls, self_, options.deadline),
         started_queue_(transport_.calls, self_, options.deadline) {
-    session_->control().join(transport_.identity, revocation_);
+    session_->control().join(transport_.identity, revocation_, departures_);
   }
   MpiBackend(const MpiBackend&) = delete;
   MpiBackend& operator=(const MpiBackend&) = delete;
   ~MpiBackend() {
     session_->control().leave(transport_.identity);
-    if (!revoked()) return;
+    if (!revoked()) {
+      if (session_->world().ends_mpi() && CallExchange::counts_fit(self_.size))  // there are few peers
+        session_->control().depart(transport_.identity, self_.rank, {blocking_calls_, started_calls_},
+                                   transport_.peers);
+      return;
+    }
     transport_.release();
     if (job_->left_behind()) (void)job_.release();
   }
@@ -118,9 +123,10 @@ class MpiBackend {
       error_ = nullptr;
       phase_ = Phase::issued;
       collective_ = !detail::CallTraits<Call>::message;
+      number_ = {true, collective_ ? backend.started_calls_ + 1 : 0};
       if constexpr (detail::CallTraits<Call>::message) {
-        check_tag(call, backend);
         const Transport& transport = backend.transport_;
+        transport.check_tag(call.tag, context_);
         job_.open(transport.blocking.native_handle(), transport.messages, true, transport.first_message_tag,
                   transport.data_tags);
         issue_call(call);
@@ -157,7 +163,7 @@ class MpiBackend {
       try {
         if (is_ready()) return true;
         if (state_.backend.options_.deadline.unlimited()) return false;
-        return state_.backend.is_stopped();
+        return state_.backend.is_stopped(number_);
       } catch (...) {
         error_ = std::current_exception();
         phase_ = Phase::failed;
@@ -230,11 +236,12 @@ class MpiBackend {
     }
     void wait() {
       MpiBackend& backend = state_.backend;
-      const bool in_time = backend.wait_for([this] { return is_ready(); }, context_, pulse_);
+      const bool in_time = backend.wait_for([this] { return is_ready(); }, context_, pulse_, number_);
       if (phase_ == Phase::failed) std::rethrow_exception(error_);
       if (!in_time)
-        throw TimeoutError(
-            phase_ == Phase::exchanging ? absent(exchange_, backend.options_.deadline) : backend.overdue(), context_);
+        throw TimeoutError(phase_ == Phase::exchanging ? absent(exchange_, backend.options_.deadline)
+                                                       : job_.overdue(backend.options_.deadline),
+                           context_);
       // A call that completes after a revocation may have read memory that another rank abandoned.
       if (collective_ || job_.received_data()) {
         if (phase_ == Phase::issued) backend.session_->control().look_for_sure();
@@ -260,6 +267,7 @@ class MpiBackend {
     bool collective_ = false;
     bool compares_ = false;
     bool left_behind_ = false;
+    CallNumber number_;
     ErrorContext context_;
     std::exception_ptr error_;
     std::vector<std::shared_ptr<void>> owners_;
@@ -289,27 +297,29 @@ class MpiBackend {
   [[nodiscard]] bool compares(const Call& call) {
     return known_calls_.compares(transport_.has_collectives() ? options_.check : Check::every_call, call);
   }
-  /// Returns whether this communicator is revoked, or the process of a rank is known to have ended.
-  [[nodiscard]] bool is_stopped() {
+  /// Returns whether this communicator is revoked, the process of a rank is known to have ended, or a rank has
+  /// destroyed its communicator without having made `call`.
+  [[nodiscard]] bool is_stopped(const CallNumber& call = {}) {
     session_->control().look();
-    return revoked() || watch_.has_lost();
+    return revoked() || watch_.has_lost() || departures_.prevent(call);
   }
   /// Returns whether a wait has not expired; throws if it was stopped.
-  bool ended(detail::WaitEnd end, const ErrorContext& context) {
+  bool ended(detail::WaitEnd end, const ErrorContext& context, const CallNumber& call = {}) {
     if (end == detail::WaitEnd::stopped) {
       check_usable(context);
+      if (departures_.prevent(call)) departures_.raise(call, context);
       watch_.raise(context);
     }
     return end != detail::WaitEnd::expired;
   }
   template <class Ready>
-  bool wait_for(Ready&& ready, const ErrorContext& context, Pulse& pulse) {
+  bool wait_for(Ready&& ready, const ErrorContext& context, Pulse& pulse, const CallNumber& call) {
     Pulse::Polling polling(pulse);
     const auto stopped = [&] {
       polling.beat();
-      return is_stopped();
+      return is_stopped(call);
     };
-    return ended(detail::wait_until(options_.deadline, ready, stopped), context);
+    return ended(detail::wait_until(options_.deadline, ready, stopped), context, call);
   }
   /// Throws if the communicator was revoked, before this rank enters a call of MPI's that cannot be ended.
   void enter_vendor_call(const ErrorContext& context) {
@@ -328,10 +338,6 @@ class MpiBackend {
     while (!exchanging_.empty() && exchanging_.front()->advance_exchange()) exchanging_.pop_front();
   }
 
-  [[nodiscard]] std::string overdue() const {
-    return "timed out after " + options_.deadline.to_string() + " waiting for other ranks";
-  }
-
   /// Returns whether all requests of the job are complete. Receives that were started earlier take the earlier
   /// messages of the same origin: if one of them mismatches, this one may have received the wrong data.
   /// @throws MismatchError for this receive or for an earlier one
@@ -346,22 +352,14 @@ class MpiBackend {
   }
 
   /// Waits until all requests of the job are complete.
-  void wait(Job& job, const ErrorContext& context) {
+  void wait(Job& job, const ErrorContext& context, const CallNumber& call = {}) {
     if (options_.deadline.unlimited() && receiving_.empty()) return job.wait(context);
-    if (!wait_for([&] { return test(job, context); }, context, blocking_pulse_)) throw TimeoutError(overdue(), context);
-  }
-  template <class Call>
-  static void check_tag(const Call& call, const MpiBackend& backend) {
-    if (call.tag > backend.transport_.last_message_tag)
-      throw InvalidArgument(
-          "invalid tag " + std::to_string(call.tag) + ": this MPI has tags up to " +
-              std::to_string(backend.transport_.last_message_tag) +
-              (backend.transport_.has_collectives() ? "" : " for ranks that are left after others were lost"),
-          backend.self_.context(call));
+    if (!wait_for([&] { return test(job, context); }, context, blocking_pulse_, call))
+      throw TimeoutError(job.overdue(options_.deadline), context);
   }
   template <calls::Collective Call>
   void execute_message(const Call& call, const ErrorContext& context) {
-    check_tag(call, *this);
+    transport_.check_tag(call.tag, context);
     if (!options_.deadline.unlimited()) {
       session_->control().look();
       check_usable(context);
@@ -411,6 +409,7 @@ class MpiBackend {
   std::unique_ptr<Job> job_;
   OrderedCalls blocking_queue_, started_queue_;
   Revocation revocation_;
+  Departures departures_;
   clock::time_point last_joined_ = clock::now();  ///< when all ranks had last joined a call; construction counts as one
   clock::time_point joined_before_ = last_joined_;    ///< the same of the call before
   std::optional<clock::time_point> patient_until_{};  ///< see `patience`
@@ -441,7 +440,7 @@ void MpiBackend::execute(const Call& call) {
     const std::uint64_t number = blocking_calls_++;
     bool joined = false;
     if (compares(call)) {
-      const auto wait = [&](auto&& ready) { return wait_for(ready, context, blocking_pulse_); };
+      const auto wait = [&](auto&& ready) { return wait_for(ready, context, blocking_pulse_, {false, number + 1}); };
       joined_before_ = last_joined_;
       const bool complete = blocking_queue_.join(call, tag_of(number, TagClass::blocking_exchange), context, wait);
       last_joined_ = clock::now();
@@ -457,7 +456,7 @@ void MpiBackend::execute(const Call& call) {
     try {  // inlined: few frames between MPI and the caller
       issue(*job_, call);
       if (!job_->idle()) [[unlikely]]
-        wait(*job_, context);
+        wait(*job_, context, {false, number + 1});
       job_->finish();
     } catch (...) {
       job_->abandon(Job::a_moment, lost());
@@ -482,13 +481,14 @@ void MpiBackend::run_started(const Call& call) {
   const ErrorContext context = self_.context(call);
   check_usable(context);
   const std::uint64_t number = started_calls_++;
+  const CallNumber awaited{true, number + 1};
   const auto wait = [&](auto&& ready) {
     Pulse::Polling polling(started_pulse_);
     const auto stopped = [&] {
       polling.beat();
-      return is_stopped();
+      return is_stopped(awaited);
     };
-    return ended(wait_beside(options_.deadline, ready, stopped, [this] { return tasks_.awaited(); }), context);
+    return ended(wait_beside(options_.deadline, ready, stopped, [this] { return tasks_.awaited(); }), context, awaited);
   };
   if (!started_queue_.join(call, tag_of(number, TagClass::started_exchange), context, wait))
     started_queue_.transfer(call, tag_of(number, TagClass::started_pieces), context, wait);

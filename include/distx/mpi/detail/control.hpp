@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <list>
 #include <map>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <span>
 #include <string>
@@ -15,6 +18,7 @@
 #include "distx/core/detail/leak.hpp"
 #include "distx/core/detail/revocation_reason.hpp"
 #include "distx/mpi/detail/check.hpp"
+#include "distx/mpi/detail/departures.hpp"
 #include "distx/mpi/detail/handles.hpp"
 
 namespace distx::detail::mpi {
@@ -25,7 +29,8 @@ struct Revocation {
   detail::RevocationReason reason;
 };
 
-/// Carries revocations and failure notifications among the ranks of one session, separate from all other traffic.
+/// Carries revocations, departures and failure notifications among the ranks of one session, separate from all other
+/// traffic.
 ///
 /// One MPI communicator serves all communicators of a session and is freed at MPI's finalization, so a late
 /// notification cannot arrive in another communicator's traffic. Each communicator has an identity that its ranks agree
@@ -45,15 +50,26 @@ class Control {
     return (std::uint64_t{1} << 63) + static_cast<std::uint64_t>(channel);
   }
 
-  void join(std::uint64_t identity, Revocation& revocation) {
+  void join(std::uint64_t identity, Revocation& revocation, Departures& departures) {
     const std::lock_guard lock(mutex_);
-    members_.emplace(identity, &revocation);
+    take_in();  // also for ranks whose calls never wait
+    members_.emplace(identity, Registered{&revocation, &departures});
+    for (const Notification& notification : early_departures_)
+      if (notification.identity == identity) departures.note(notification.rank, notification.made);
     if (const auto early = early_.extract(identity); !early.empty())
       end(revocation, detail::RevocationReason::parse(early.mapped()));
   }
   void leave(std::uint64_t identity) noexcept {
     const std::lock_guard lock(mutex_);
     members_.erase(identity);
+  }
+  /// Notifies `peers`, which are ranks of `comm()`, that rank `rank` makes no more calls than it has made. Does not
+  /// block.
+  void depart(std::uint64_t identity, int rank, const Departures::Counts& made, std::span<const int> peers) noexcept
+      try {
+    const std::lock_guard lock(mutex_);
+    post({.identity = identity, .subject = Subject::departure, .rank = rank, .made = made}, {}, peers);
+  } catch (const std::bad_alloc&) {  // the peers have their own deadlines
   }
 
   /// Revokes on this rank and notifies `peers`, which are ranks of `comm()`. Does not block.
@@ -66,7 +82,7 @@ class Control {
     }
     const auto reason = detail::RevocationReason::parse(why).by(rank);
     end(revocation, {reason.text});  // this rank throws the error itself
-    post(Subject::communicator, identity, reason.published(), peers);
+    post({.identity = identity, .subject = Subject::communicator}, reason.published(), peers);
   } catch (...) {
     revocation.revoked.store(true);  // the reason could not be allocated
   }
@@ -84,7 +100,7 @@ class Control {
     std::vector<int> others;
     for (int other = 0; other < size; ++other)
       if (other != rank) others.push_back(other);
-    post(Subject::notification, identity, why, others);
+    post({.identity = identity, .subject = Subject::notification}, why, others);
   } catch (...) {
     notifications_.publish(identity, why);  // the other ranks have their own deadlines
   }
@@ -104,7 +120,14 @@ class Control {
   }
 
   /// Frees the communicator; messages that it has sent remain readable while this object exists.
-  void close() noexcept { comm_.reset(); }
+  void close() noexcept {
+    try {
+      look_for_sure();  // most communicators are destroyed shortly before
+    } catch (const std::bad_alloc&) {
+    }
+    remove_sent();
+    comm_.reset();
+  }
   /// Releases the communicator without freeing it, and leaks the messages that peers may still read.
   void abandon() noexcept {
     (void)comm_.release();
@@ -112,11 +135,17 @@ class Control {
   }
 
  private:
-  enum class Subject : std::uint64_t { communicator, notification };
+  enum class Subject : std::int32_t { communicator, notification, departure };
   struct Notification {
     std::uint64_t identity = 0;
     Subject subject = Subject::communicator;
-    char reason[1008] = {};  // 1 KiB in total: small enough for MPI to send eagerly
+    std::int32_t rank = 0;      ///< in its communicator, of a departure
+    Departures::Counts made{};  ///< of a departure
+    char reason[1008] = {};     ///< sent as long as its text; small enough for MPI to send eagerly
+  };
+  struct Registered {
+    Revocation* revocation;
+    Departures* departures;
   };
   struct Letter {
     Notification notification;
@@ -140,24 +169,48 @@ class Control {
       if (notification.subject == Subject::notification)
         notifications_.publish(notification.identity, notification.reason);
       else if (const auto member = members_.find(notification.identity); member != members_.end())
-        end(*member->second, detail::RevocationReason::parse(notification.reason));
+        receive(notification, member->second);
+      else if (notification.subject == Subject::departure)
+        keep_early(notification);
       else  // of a communicator that is not complete yet, or destroyed
         early_.emplace(notification.identity, notification.reason);
     }
   }
 
+  static void receive(const Notification& notification, const Registered& member) {
+    if (notification.subject == Subject::departure)
+      member.departures->note(notification.rank, notification.made);
+    else
+      end(*member.revocation, detail::RevocationReason::parse(notification.reason));
+  }
+  /// Keeps the departure of a rank from a communicator that is not complete yet, or destroyed: the latest ones only,
+  /// because most are of the second kind. A wait for a rank whose departure is lost ends at the deadline.
+  void keep_early(const Notification& notification) {
+    if (early_departures_.size() == 64) early_departures_.pop_front();
+    early_departures_.push_back(notification);
+  }
+
   /// @pre the mutex is held
-  void post(Subject subject, std::uint64_t identity, const std::string& reason, std::span<const int> peers) {
+  void post(const Notification& notification, const std::string& reason, std::span<const int> peers) {
     if (!is_up()) return;
+    remove_sent();
     Letter& letter = outbox_.emplace_back();
-    letter.notification.identity = identity;
-    letter.notification.subject = subject;
-    reason.copy(letter.notification.reason, sizeof letter.notification.reason - 1);
+    letter.notification = notification;
+    const std::size_t length = reason.copy(letter.notification.reason, sizeof letter.notification.reason - 1);
+    const auto bytes = static_cast<int>(offsetof(Notification, reason) + length + 1);
     letter.requests.assign(peers.size(), MPI_REQUEST_NULL);
     for (std::size_t i = 0; i < peers.size(); ++i)
-      if (MPI_Isend(&letter.notification, sizeof(Notification), MPI_BYTE, peers[i], 0, comm(), &letter.requests[i]) !=
-          MPI_SUCCESS)
+      if (MPI_Isend(&letter.notification, bytes, MPI_BYTE, peers[i], 0, comm(), &letter.requests[i]) != MPI_SUCCESS)
         letter.requests[i] = MPI_REQUEST_NULL;  // an unreachable peer has its own deadline
+  }
+
+  void remove_sent() noexcept {
+    outbox_.remove_if([](Letter& letter) {
+      int complete = 0;
+      return MPI_Testall(static_cast<int>(letter.requests.size()), letter.requests.data(), &complete,
+                         MPI_STATUSES_IGNORE) == MPI_SUCCESS &&
+             complete != 0;
+    });
   }
 
   static void end(Revocation& revocation, detail::RevocationReason reason) {
@@ -169,8 +222,9 @@ class Control {
   mpi_unique_comm comm_;
   std::mutex mutex_;
   std::atomic<std::uint64_t> next_{0};
-  std::map<std::uint64_t, Revocation*> members_;
+  std::map<std::uint64_t, Registered> members_;
   std::map<std::uint64_t, std::string> early_;
+  std::deque<Notification> early_departures_;
   std::list<Letter> outbox_;
   detail::LocalFailureChannel notifications_;
 };

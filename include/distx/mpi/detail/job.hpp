@@ -55,6 +55,7 @@ class Job {
     received_data_ = false;
     tag_ = tag;
     data_tags_ = data_tags;
+    user_tag_.reset();
   }
 
   /// Calls the blocking MPI function with these arguments and the communicator, or its nonblocking counterpart with a
@@ -107,6 +108,7 @@ class Job {
   template <calls::Collective Call>
   void send_message(const Call& c, Span<const AnyElement> data, std::uint64_t lengths, int to) {
     const int tag = header_tag(c.tag);
+    user_tag_ = c.tag;
     const MessageHeader header = MessageHeader::of(data, lengths);
     const int data_tag = this->data_tag(c.tag, header);
     const bool small = data.size_bytes() <= inline_bytes;
@@ -128,6 +130,7 @@ class Job {
   template <calls::Collective Call>
   void receive_message(const Call& c, Span<AnyElement> target, std::uint64_t lengths, int from) {
     const int tag = header_tag(c.tag);
+    user_tag_ = c.tag;
     if (arriving_.size() == 0) arriving_ = Buffer<std::byte>(sizeof(MessageHeader) + inline_bytes);
     const MessageHeader expected = MessageHeader::of(target, lengths);
     incoming_ = {expected, target, from, tag, data_tag(c.tag, expected), requests_.size(), false};
@@ -227,6 +230,24 @@ class Job {
     }
     const int code = MPI_Waitall(static_cast<int>(requests_.size()), requests_.data(), statuses_.data());
     completed(code, true, context);
+  }
+
+  /// Returns the message of a timeout of this call: of a user's message, it names the ranks that are awaited.
+  [[nodiscard]] std::string overdue(const Timeout& deadline) const {
+    std::string ranks;
+    for (std::size_t i = 0; i < requests_.size() && user_tag_; ++i) {
+      const Awaited& awaited = awaited_[i];
+      if (awaited.matched && is_complete(requests_[i])) continue;
+      const bool begun = awaited.receives && !awaited.is_header && incoming_ && incoming_->header_taken;
+      const char* const what = !awaited.receives ? " did not receive"
+                               : begun           ? " did not send all of"
+                                                 : " did not send";
+      const std::string text =
+          "rank " + std::to_string(awaited.peer) + what + " a message with tag " + std::to_string(*user_tag_);
+      // The header and the data of a message are one message for the user.
+      if (ranks.find(text) == std::string::npos) ranks += (ranks.empty() ? "" : " and ") + text;
+    }
+    return "timed out after " + deadline.to_string() + (ranks.empty() ? " waiting for other ranks" : ": " + ranks);
   }
 
   /// Does the local work after the communication.
@@ -347,6 +368,12 @@ class Job {
     receive(context, unit, incoming_->target.data(), incoming_->target.size() * unit.per_element, incoming_->from,
             incoming_->data_tag);
   }
+  /// Returns whether a request is complete, without completing it.
+  [[nodiscard]] static bool is_complete(MPI_Request request) {
+    int complete = 0;
+    return request == MPI_REQUEST_NULL ||
+           (MPI_Request_get_status(request, &complete, MPI_STATUS_IGNORE) == MPI_SUCCESS && complete != 0);
+  }
   MPI_Request& add(const Awaited& awaited) {
     awaited_.push_back(awaited);
     statuses_.emplace_back();
@@ -420,6 +447,7 @@ class Job {
   bool left_behind_ = false;
   int tag_ = 0;
   int data_tags_ = 1;
+  std::optional<int> user_tag_{};  ///< of a user's message
   std::vector<MPI_Request> requests_;
   std::vector<MPI_Status> statuses_;
   std::vector<Awaited> awaited_;

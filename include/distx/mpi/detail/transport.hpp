@@ -6,6 +6,7 @@
 #include <iterator>
 #include <limits>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "distx/comm/calls/collectives.hpp"
@@ -32,6 +33,14 @@ struct Transport {
     std::vector<int> all = peers;
     all.insert(all.begin() + self.rank, own);
     return all;
+  }
+  /// @throws InvalidArgument if a message cannot have the tag that its user has chosen
+  void check_tag(int tag, const ErrorContext& context) const {
+    if (tag <= last_message_tag) return;
+    throw InvalidArgument("invalid tag " + std::to_string(tag) + ": this MPI has tags up to " +
+                              std::to_string(last_message_tag) +
+                              (has_collectives() ? "" : " for ranks that are left after others were lost"),
+                          context);
   }
   /// Returns whether MPI's own collectives serve these ranks.
   [[nodiscard]] bool has_collectives() const noexcept { return bool(blocking); }

@@ -108,6 +108,9 @@ class World {
   [[nodiscard]] Letters& letters() noexcept { return *letters_; }
   [[nodiscard]] int rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return static_cast<int>(processes_.size()); }
+  /// Returns whether this object ends MPI. Otherwise the program may make further communicators after the control
+  /// communicator is freed, in which Open MPI would look for notifications that are still in transit.
+  [[nodiscard]] bool ends_mpi() const noexcept { return environment_ != nullptr; }
   /// Returns the largest tag that MPI has.
   [[nodiscard]] int last_tag() const noexcept { return last_tag_; }
   [[nodiscard]] const Timeout& deadline() const noexcept { return deadline_; }
