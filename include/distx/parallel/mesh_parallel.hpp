@@ -133,9 +133,7 @@ class MeshParallel {
   /// Opens a scope without gradients. @see DataParallel::evaluate
   [[nodiscard]] detail::Evaluation<space> evaluate() { return training_.evaluate(); }
   /// Begins a micro-batch of a step. @see DataParallel::micro_batch
-  [[nodiscard]] detail::MicroBatch micro_batch(bool last, const here& location = here::current())
-    requires(Inner::accumulation != detail::Accumulation::none)
-  {
+  [[nodiscard]] detail::MicroBatch micro_batch(bool last, const here& location = here::current()) {
     std::optional<detail::MicroBatch> one;
     guarded([&] { one.emplace(training_.micro_batch(last, mesh_.stream, location)); });
     return std::move(*one);
