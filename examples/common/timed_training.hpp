@@ -124,7 +124,7 @@ class TimedTraining {
       for (const auto* parameter : parameters) training.ready(*parameter);
     }
     Scope micro_batch(bool last) override {
-      if constexpr (requires { training.micro_batch(last); }) {
+      if constexpr (requires { requires Training::accumulates; }) {
         return std::make_shared<decltype(training.micro_batch(last))>(training.micro_batch(last));
       } else {
         return nullptr;

@@ -2,6 +2,7 @@
 // Tests the fingerprints that ranks compare to check that they make the same call.
 #include <doctest/doctest.h>
 
+#include <array>
 #include <cstring>
 
 #include "distx/comm/shared_memory/algorithms.hpp"
@@ -92,20 +93,44 @@ TEST_CASE("calls store ops by value, and their fingerprint contains the op's typ
   CHECK(op.type() == distx::ElementType::f32);
 }
 
-TEST_CASE("the state of an op is not compared if it has padding") {
+#if __has_builtin(__builtin_clear_padding)
+static_assert(distx::detail::ClearsPadding<std::array<float, 2>>);
+#endif
+
+TEST_CASE("the state of an op of several floats is compared") {
+  struct Line {
+    float factor, offset;
+    float operator()(float a, float b) const { return (a + b) * factor + offset; }
+  };
+  CHECK(all_reduce_of(10, Line{2, 3}) == all_reduce_of(10, Line{2, 3}));
+  if (!distx::detail::state_is_compared<Line>) return;  // clang++ 16 cannot tell that it has no padding
+  CHECK(all_reduce_of(10, Line{2, 3}) != all_reduce_of(10, Line{2, 4}));
+  CHECK(all_reduce_of(10, Line{2, 3}) != all_reduce_of(10, Line{1, 3}));
+  CHECK(all_reduce_of(10, Line{2, 0.0f}) != all_reduce_of(10, Line{2, -0.0f}));
+}
+
+TEST_CASE("the padding of an op's state is not compared, its members are") {
   struct Padded {
     char first;
     int second;
+    char third;
     float operator()(float a, float) const { return a; }
   };
-  Padded ops[2];
-  std::memset(&ops[0], 0, sizeof ops[0]);
-  std::memset(&ops[1], 1, sizeof ops[1]);
-  for (Padded& op : ops) {
-    op.first = 'a';
-    op.second = 2;
-  }
-  CHECK(all_reduce_of(10, ops[0]) == all_reduce_of(10, ops[1]));
+  const auto padded = [](int padding, char first, int second, char third) {
+    Padded op;
+    std::memset(&op, padding, sizeof op);
+    op.first = first;
+    op.second = second;
+    op.third = third;
+    return op;
+  };
+  const Padded zeros = padded(0, 'a', 2, 'c'), ones = padded(1, 'a', 2, 'c');
+  REQUIRE(std::memcmp(&zeros, &ones, sizeof zeros) != 0);
+  CHECK(all_reduce_of(10, zeros) == all_reduce_of(10, ones));
+  if (!distx::detail::state_is_compared<Padded>) return;
+  CHECK(all_reduce_of(10, zeros) != all_reduce_of(10, padded(0, 'b', 2, 'c')));
+  CHECK(all_reduce_of(10, zeros) != all_reduce_of(10, padded(0, 'a', 3, 'c')));
+  CHECK(all_reduce_of(10, zeros) != all_reduce_of(10, padded(0, 'a', 2, 'd')));
 }
 
 TEST_CASE("a widened op works on accumulators and calls finish only if the number of ranks is given") {

@@ -44,12 +44,54 @@ TEST_CASE("ranks with and without a part of the float16 weights have the same lo
         };
         CHECK(training.loss_scale() == 1024);
         step(0.5f);
+        CHECK(training.skipped_steps() == 0);
         step(1000);  // more than float16 has once it is scaled
         CHECK(training.loss_scale() == 512);
+        CHECK(training.skipped_steps() == 1);
         step(0.5f);
         CHECK(training.loss_scale() == 512);
         for (const float16 x : column.local()) CHECK(static_cast<float>(x) == 0.5f);
         if (others) CHECK(bias.local()[2] == 0.5f);
       });
     }
+}
+
+TEST_CASE("custom updates of what a rank owns on a mesh give the weights of update, also where a rank has no part") {
+  using mesh_model::Grid, mesh_model::Data, mesh_model::Model;
+  using Cut = distx::Layout<distx::Shard<0, Model>>;
+  for (const auto shape : {std::array{1, 1}, {2, 1}, {2, 2}, {1, 3}, {1, 7}}) {
+    INFO(shape[0], " x ", shape[1]);
+    toy::on_ranks(shape[0] * shape[1], [&](distx::ThreadCommunicator& comm) {
+      const Grid mesh(comm, shape);
+      const auto trained = [&](bool by_hand) {
+        const distx::TensorParameter<float, 1, Grid, Cut> cut("cut", mesh, {2}, [](const auto&) { return 1.0f; });
+        const distx::TensorParameter<float, 1, Grid> whole("whole", mesh, {9}, [](const auto&) { return 2.0f; });
+        distx::TensorParameterList<> list;
+        list.add(cut, whole);
+        distx::MeshParallel<Data, distx::ZeRO<1>> training(mesh, list, distx::SGD{});
+        const auto slope = [](const auto& index) { return 1 + static_cast<float>(index[0]); };
+        training.ready(cut, distx::generate<float, distx::Shard<0, Model>>(mesh, {2}, slope));
+        training.ready(whole, distx::generate<float>(mesh, {9}, slope));
+        training.reduce();
+        if (by_hand) {
+          for (const auto& segment : training.owned()) {
+            const auto weights = segment.weights<float>();
+            const auto part = segment.parameter == 0 ? cut.local() : whole.local();
+            REQUIRE(segment.parameter < 2);
+            CHECK(weights.data() == part.data() + segment.offset);
+            for (std::size_t i = 0; i < weights.size(); ++i) weights[i] -= 0.5f * segment.gradients<float>()[i];
+          }
+        } else {
+          training.update({.learning_rate = 0.5});
+        }
+        training.gather();
+        std::vector<float> values(cut.local().begin(), cut.local().end());
+        values.insert(values.end(), whole.local().begin(), whole.local().end());
+        return values;
+      };
+      const auto expected = trained(false);
+      CHECK(expected.back() == -2.5f);
+      CHECK(trained(true) == expected);
+    });
+  }
 }

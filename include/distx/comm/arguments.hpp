@@ -8,7 +8,7 @@
 namespace distx {
 
 /// Satisfied by the elements of a collective: a Span, communicator memory, a contiguous host range, or one element; and
-/// by pointers, std::vector<bool> and ranges of other elements, which then fail to compile with one message.
+/// by pointers, std::vector<bool> and all other ranges, which then fail to compile with one message.
 template <class A>
 concept SpanArgument = detail::OneSpan<std::remove_reference_t<A>> || detail::MistakenSpan<std::remove_reference_t<A>>;
 

@@ -95,9 +95,10 @@ inline constexpr Average average{};
 /// rank order unless the op has `static constexpr bool commutative = true`. An optional member `finish(accumulator,
 /// ranks)` runs once on each reduced element.
 ///
-/// The op's type and state are the same on all ranks. A different state is a MismatchError only if the type of the op
-/// has unique object representations or consists of one value, such as a float: other state may contain padding, whose
-/// bytes differ between ranks, and is not compared.
+/// The op's type and state are the same on all ranks; a difference is a MismatchError. States are compared bitwise,
+/// without their padding: 0.0 differs from -0.0, and an address from another process's, so capture by value. A compiler
+/// that cannot clear padding (clang++ 16) compares a state only if its type has unique object representations or
+/// consists of one value, such as a float.
 template <class Op, class T>
 concept ReductionOp = Element<T> && std::is_trivially_copyable_v<Op> && sizeof(Op) <= 16 && alignof(Op) <= 8 &&
                       requires(const Op& op, accumulator_t<T> a) {

@@ -70,6 +70,8 @@ class DataParallel {
   /// The stage of ZeRO, or Dynamic.
   static constexpr int stage = detail::stage_of<Policies...>;
   static constexpr detail::Accumulation accumulation = detail::accumulation_of<Policies...>();
+  /// Whether the policies contain Accumulate, which `micro_batch` needs.
+  static constexpr bool accumulates = accumulation != detail::Accumulation::none;
   /// Whether the policies contain Replicate.
   static constexpr bool replicates = detail::replicates_named<Policies...> > 0;
 
@@ -206,9 +208,11 @@ class DataParallel {
   ///
   /// @param last  whether it is the last one of its step
   /// @throws InvalidState after the last micro-batch of a step
-  [[nodiscard]] detail::MicroBatch micro_batch(bool last, stream after = {}, const here& location = here::current())
-    requires(accumulation != detail::Accumulation::none)
-  {
+  [[nodiscard]] detail::MicroBatch micro_batch(bool last, stream after = {}, const here& location = here::current()) {
+    static_assert(
+        accumulates,
+        "distx: micro_batch needs the policy Accumulate<Local> or Accumulate<Sharded>; without one, a step has "
+        "one batch");
     engine_.begin_micro_batch(last, after, location);
     return {};
   }

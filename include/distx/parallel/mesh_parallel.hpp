@@ -133,9 +133,7 @@ class MeshParallel {
   /// Opens a scope without gradients. @see DataParallel::evaluate
   [[nodiscard]] detail::Evaluation<space> evaluate() { return training_.evaluate(); }
   /// Begins a micro-batch of a step. @see DataParallel::micro_batch
-  [[nodiscard]] detail::MicroBatch micro_batch(bool last, const here& location = here::current())
-    requires(Inner::accumulation != detail::Accumulation::none)
-  {
+  [[nodiscard]] detail::MicroBatch micro_batch(bool last, const here& location = here::current()) {
     std::optional<detail::MicroBatch> one;
     guarded([&] { one.emplace(training_.micro_batch(last, mesh_.stream, location)); });
     return std::move(*one);
@@ -155,6 +153,18 @@ class MeshParallel {
   /// Ends the step with every rank's updated weights. Collective. @see DataParallel::gather
   void gather(const here& location = here::current()) {
     guarded([&] { training_.gather(mesh_.stream, location); });
+  }
+  /// Returns what this rank has to update between `reduce` and `gather`, for custom update kernels in place of
+  /// `update`. `.parameter` is an index in the constructor's list; `.offset` is in this rank's part of that weight.
+  /// @see DataParallel::owned
+  [[nodiscard]] std::vector<Segment<space>> owned(const here& location = here::current()) {
+    std::vector<Segment<space>> segments;
+    guarded([&] { segments = training_.owned(location); });
+    std::vector<std::size_t> with_part;  // the weights that `training_` has
+    for (std::size_t i = 0; i < listed_.size(); ++i)
+      if (!listed_[i].empty) with_part.push_back(i);
+    for (auto& segment : segments) segment.parameter = with_part[segment.parameter];
+    return segments;
   }
   /// Ends the training and leaves each rank's parts whole. Collective. @see DataParallel::release
   void release(const here& location = here::current()) {
@@ -183,6 +193,8 @@ class MeshParallel {
   [[nodiscard]] double gradient_norm() const { return training_.gradient_norm(); }
   /// Returns the factor for the loss before the backward pass.
   [[nodiscard]] double loss_scale() const noexcept { return training_.loss_scale(); }
+  /// Returns the number of steps that were skipped because a scaled loss made a gradient overflow on some rank.
+  [[nodiscard]] std::uint64_t skipped_steps() const { return training_.skipped_steps(); }
   /// Returns the bytes that this rank holds, now and at peak.
   [[nodiscard]] observe::MemoryLedger memory() const { return training_.memory(); }
 

@@ -101,7 +101,8 @@ class Parameter {
     return typed(state_->value);
   }
   /// Returns the gradient, to add to. The first call of a step allocates it where gradients are sharded, and zeroes it
-  /// in the order of `stream`.
+  /// in the order of `stream`. It is const because a Parameter refers to its memory as a span does: a function that
+  /// receives the model as const computes gradients.
   /// @throws InvalidArgument if the parameter is frozen; InvalidState outside a training, or from `ready` until the
   ///   next step
   [[nodiscard]] Span<T, Space> gradient(typename Space::stream stream = {}) const {

@@ -175,6 +175,10 @@ constexpr PolicyFault policy_fault() {
 }
 
 /// Diagnoses the first fault with one compile error.
+///
+/// It cannot diagnose a value, as in `DataParallel<1>`: a class template cannot be overloaded, a pack accepts either
+/// types or values, and the compiler rejects the argument list before it instantiates anything. Its error says that it
+/// expects a type; the user needs `ZeRO<1>`.
 template <class... Ps>
 constexpr bool diagnose_policies() {
   constexpr PolicyFault fault = policy_fault<Ps...>();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <optional>
 #include <source_location>
 #include <span>
@@ -90,6 +91,15 @@ consteval std::uint64_t type_fingerprint() {
   return fnv1a(std::string_view(std::source_location::current().function_name()));
 }
 
+/// Satisfied if the compiler can zero the padding of a `T`: g++ can, clang++ 16 cannot.
+template <class T>
+concept ClearsPadding = std::is_trivially_copyable_v<T> && requires(T* value) { __builtin_clear_padding(value); };
+
+/// Whether equal states of an op have equal bytes once their padding is cleared, where that is possible.
+template <class Op>
+inline constexpr bool state_is_compared =
+    ClearsPadding<Op> || std::has_unique_object_representations_v<Op> || sizeof(Op) == alignof(Op);
+
 }  // namespace detail
 
 namespace calls {
@@ -111,8 +121,9 @@ class AnyOp {
     any.fingerprint_ = any.type_fingerprint_ = detail::type_fingerprint<Op>();
     if constexpr (!std::is_empty_v<Op>) {
       std::memcpy(any.state_, std::addressof(op), sizeof(Op));
-      // Padding bytes differ between ranks, so state with padding is not compared.
-      if constexpr (std::has_unique_object_representations_v<Op> || sizeof(Op) == alignof(Op))
+      // Padding bytes differ between ranks, so they are cleared, or the state is not compared.
+      if constexpr (detail::ClearsPadding<Op>) __builtin_clear_padding(std::launder(reinterpret_cast<Op*>(any.state_)));
+      if constexpr (detail::state_is_compared<Op>)
         any.fingerprint_ ^= detail::fnv1a(std::span<const std::byte>(any.state_));
     }
     return any;
@@ -124,7 +135,8 @@ class AnyOp {
   [[nodiscard]] bool finishes() const noexcept { return finishes_; }
   /// Returns the element type that `reduce` works on.
   [[nodiscard]] ElementType type() const noexcept { return type_; }
-  /// Returns a hash of the op's type and state, the same on all ranks; state with padding is not included.
+  /// Returns a hash of the op's type and state, the same on all ranks; without the state if it is not compared (see
+  /// ReductionOp).
   [[nodiscard]] std::uint64_t fingerprint() const noexcept { return fingerprint_; }
   /// Returns the same op on accumulators: float for reduced-precision types, otherwise the element type.
   [[nodiscard]] AnyOp widened() const noexcept { return widen_(*this); }

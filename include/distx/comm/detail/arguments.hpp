@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <initializer_list>
+#include <ranges>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -54,12 +55,12 @@ inline constexpr bool is_vector_of_bool = false;
 template <class Allocator>
 inline constexpr bool is_vector_of_bool<std::vector<bool, Allocator>> = true;
 
-/// Satisfied by common mistakes, which `as_span` diagnoses: a pointer, std::vector<bool>, or a range of elements that
-/// cannot be sent.
+/// Satisfied by common mistakes, which `as_span` diagnoses: a pointer, std::vector<bool>, a range of elements that
+/// cannot be sent, or a range that is not contiguous.
 template <class A>
 concept MistakenSpan =
     !OneSpan<A> && !ListOfSpans<A> &&
-    (std::is_pointer_v<std::remove_cv_t<A>> || is_vector_of_bool<std::remove_cv_t<A>> || HostRange<A>);
+    (std::is_pointer_v<std::remove_cv_t<A>> || is_vector_of_bool<std::remove_cv_t<A>> || std::ranges::range<A>);
 
 /// Fails to compile with one message that says why A is not a buffer.
 template <MistakenSpan A>
@@ -71,6 +72,10 @@ constexpr void diagnose_span() {
   static_assert(!HostRange<A>,
                 "distx: the elements of this range cannot be sent: they must be trivially copyable, unlike std::string "
                 "or std::vector");
+  static_assert(
+      std::is_pointer_v<std::remove_cv_t<A>> || is_vector_of_bool<std::remove_cv_t<A>> || HostRange<A>,
+      "distx: the elements of this range are not contiguous in memory, unlike those of std::vector, std::array "
+      "and std::span: copy them into one of these");
 }
 
 template <class A>
@@ -82,7 +87,7 @@ constexpr auto as_span(A& argument) {
   else if constexpr (Element<std::remove_cv_t<A>>)
     return Span<A, Host>(&argument, 1);
   else if constexpr (MistakenSpan<A>) {
-    diagnose_span<A>();
+    diagnose_span<std::remove_cv_t<A>>();
     return Span<float, Host>();
   } else
     return Span<range_element_t<A>, Host>(std::span(argument).data(), std::span(argument).size());

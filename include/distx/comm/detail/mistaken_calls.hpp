@@ -20,6 +20,15 @@ struct WithoutOp : NoPending {
 
 template <class A>
 concept OperandArgument = SpanArgument<A> || ListArgument<A>;
+/// Satisfied by what is neither a buffer nor a list of buffers, such as one object of a class, or a bool.
+template <class A>
+concept NotOperand = !OperandArgument<A>;
+template <class C>
+struct OfNotOperand : NoPending {
+  static_assert(!Communicator<C>,
+                "distx: this argument is not a buffer: pass a contiguous range, such as a std::vector, or one number; "
+                "one trivially copyable object of another type, such as a struct or a bool, is std::span(&object, 1)");
+};
 
 }  // namespace detail
 
@@ -90,5 +99,87 @@ template <class C>
 detail::WithoutOp<C> reduce_scatter(C&, const detail::OperandArgument auto&, const detail::OperandArgument auto&);
 template <class C>
 detail::WithoutOp<C> start_reduce_scatter(C&, const detail::OperandArgument auto&, const detail::OperandArgument auto&);
+
+// One object, or something else that is not a buffer, where a buffer is expected.
+template <Communicator C>
+detail::OfNotOperand<C> all_reduce(C&, const detail::NotOperand auto&, const auto&...);
+template <Communicator C>
+detail::OfNotOperand<C> start_all_reduce(C&, const detail::NotOperand auto&, const auto&...);
+template <Communicator C>
+detail::OfNotOperand<C> reduce(C&, const detail::NotOperand auto&, const auto&...);
+template <Communicator C>
+detail::OfNotOperand<C> start_reduce(C&, const detail::NotOperand auto&, const auto&...);
+template <Communicator C>
+detail::OfNotOperand<C> reduce_scatter(C&, const detail::NotOperand auto&, const auto&...);
+template <Communicator C>
+detail::OfNotOperand<C> start_reduce_scatter(C&, const detail::NotOperand auto&, const auto&...);
+template <Communicator C>
+detail::OfNotOperand<C> broadcast(C&, const detail::NotOperand auto&, const auto&...);
+template <Communicator C>
+detail::OfNotOperand<C> start_broadcast(C&, const detail::NotOperand auto&, const auto&...);
+template <Communicator C>
+detail::OfNotOperand<C> all_gather(C&, const detail::NotOperand auto&, const auto&...);
+template <Communicator C>
+detail::OfNotOperand<C> start_all_gather(C&, const detail::NotOperand auto&, const auto&...);
+template <Communicator C>
+detail::OfNotOperand<C> all_to_all(C&, const detail::NotOperand auto&, const auto&...);
+template <Communicator C>
+detail::OfNotOperand<C> start_all_to_all(C&, const detail::NotOperand auto&, const auto&...);
+template <Communicator C>
+detail::OfNotOperand<C> gather(C&, const detail::NotOperand auto&, const auto&...);
+template <Communicator C>
+detail::OfNotOperand<C> start_gather(C&, const detail::NotOperand auto&, const auto&...);
+template <Communicator C>
+detail::OfNotOperand<C> scatter(C&, const detail::NotOperand auto&, const auto&...);
+template <Communicator C>
+detail::OfNotOperand<C> start_scatter(C&, const detail::NotOperand auto&, const auto&...);
+template <Communicator C>
+detail::OfNotOperand<C> send(C&, const detail::NotOperand auto&, const auto&...);
+template <Communicator C>
+detail::OfNotOperand<C> start_send(C&, const detail::NotOperand auto&, const auto&...);
+template <Communicator C>
+detail::OfNotOperand<C> receive(C&, const detail::NotOperand auto&, const auto&...);
+template <Communicator C>
+detail::OfNotOperand<C> start_receive(C&, const detail::NotOperand auto&, const auto&...);
+template <Communicator C>
+detail::OfNotOperand<C> send_receive(C&, const detail::NotOperand auto&, const auto&...);
+template <Communicator C>
+detail::OfNotOperand<C> start_send_receive(C&, const detail::NotOperand auto&, const auto&...);
+// The same as the second buffer. Not of all_reduce and reduce, where it could be the op.
+template <Communicator C>
+detail::OfNotOperand<C> reduce_scatter(C&, const detail::OperandArgument auto&, const detail::NotOperand auto&,
+                                       const auto&...);
+template <Communicator C>
+detail::OfNotOperand<C> start_reduce_scatter(C&, const detail::OperandArgument auto&, const detail::NotOperand auto&,
+                                             const auto&...);
+template <Communicator C>
+detail::OfNotOperand<C> all_gather(C&, const detail::OperandArgument auto&, const detail::NotOperand auto&,
+                                   const auto&...);
+template <Communicator C>
+detail::OfNotOperand<C> start_all_gather(C&, const detail::OperandArgument auto&, const detail::NotOperand auto&,
+                                         const auto&...);
+template <Communicator C>
+detail::OfNotOperand<C> all_to_all(C&, const detail::OperandArgument auto&, const detail::NotOperand auto&,
+                                   const auto&...);
+template <Communicator C>
+detail::OfNotOperand<C> start_all_to_all(C&, const detail::OperandArgument auto&, const detail::NotOperand auto&,
+                                         const auto&...);
+template <Communicator C>
+detail::OfNotOperand<C> gather(C&, const detail::OperandArgument auto&, const detail::NotOperand auto&, const auto&...);
+template <Communicator C>
+detail::OfNotOperand<C> start_gather(C&, const detail::OperandArgument auto&, const detail::NotOperand auto&,
+                                     const auto&...);
+template <Communicator C>
+detail::OfNotOperand<C> scatter(C&, const detail::OperandArgument auto&, const detail::NotOperand auto&,
+                                const auto&...);
+template <Communicator C>
+detail::OfNotOperand<C> start_scatter(C&, const detail::OperandArgument auto&, const detail::NotOperand auto&,
+                                      const auto&...);
+template <Communicator C>
+detail::OfNotOperand<C> send_receive(C&, const detail::OperandArgument auto&, int, const detail::NotOperand auto&,
+                                     const auto&...);
+template <Communicator C>
+detail::OfNotOperand<C> start_send_receive(C&, const detail::OperandArgument auto&, int, const detail::NotOperand auto&,
+                                           const auto&...);
 
 }  // namespace distx

@@ -1,0 +1,13 @@
+// expect: distx: micro_batch needs the policy Accumulate<Local> or Accumulate<Sharded>
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "distx/parallel/mesh_parallel.hpp"
+
+struct Data;
+
+#ifdef DISTX_POSITIVE
+using Training = distx::MeshParallel<Data, distx::ZeRO<1>, distx::Accumulate<distx::Local>>;
+#else
+using Training = distx::MeshParallel<Data, distx::ZeRO<1>>;
+#endif
+
+void train(Training& training) { const auto batch = training.micro_batch(true); }
