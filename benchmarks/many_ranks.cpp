@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// What a communicator costs many ranks of one host: the time to make it, the time of a tiny all-reduce, and the memory
-// that it adds, on processes in shared memory and on threads. Prints two tables.
+// The cost of a communicator of many ranks of one host: the time to make it, the time of a tiny all-reduce, and the
+// memory that it adds, on processes in shared memory and on threads. Prints two tables.
 //
 //   many_ranks [PROCESSES [THREADS]]    (default: 200 and 1000; 2 and 16 processes are measured, too)
 #include <algorithm>
