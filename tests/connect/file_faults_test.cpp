@@ -8,6 +8,7 @@
 #include <atomic>
 #include <fstream>
 
+#include "comm/outcomes.hpp"
 #include "connect/in_folder.hpp"
 #include "words.hpp"
 
@@ -153,6 +154,28 @@ TEST_CASE("a rank that times out makes the others fail at once, and no files sta
   CHECK(contains(messages[1], "on rank 1 of 3 (file): timed out after 0.2 s: rank 2 of 3 did not join"));
   CHECK(std::chrono::steady_clock::now() - begin < seconds(30));
   CHECK(folder.empty());
+}
+
+TEST_CASE("of many ranks, one that waits for a running rank notices that another one was killed") {
+  constexpr int ranks = 40;
+  const NewFolder folder;
+  // The child never destroys its connector.
+  const pid_t child =
+      in_child([&] { (void)new FileConnector(folder.path(), ranks - 1, ranks, {.deadline = seconds(60)}); });
+  std::atomic<bool> over{false};
+  const auto messages = each(ranks - 1, [&](int rank) {
+    FileConnector connector(folder.path(), rank, ranks, {.deadline = seconds(60)});
+    if (rank != 0) return over.wait(false);  // does not enter the barrier while rank 0 waits for it
+    kill_and_reap(child);
+    const auto begin = std::chrono::steady_clock::now();
+    const test::Outcome outcome = test::outcome_of([&] { connector.barrier(); });
+    over = true;
+    over.notify_all();
+    CHECK(std::chrono::steady_clock::now() - begin < seconds(40));
+    CHECK(outcome.type == "RankFailure");
+    CHECK_MESSAGE(outcome.says("rank 39 of 40 (pid "), outcome.words);
+  });
+  CHECK(messages == std::vector<std::string>(ranks - 1));
 }
 
 TEST_CASE("a malformed failure file throws an error that reports it") {

@@ -138,6 +138,20 @@ TEST_CASE("large data of the user passes through no shared memory") {
   CHECK(ended == std::vector<int>{0, 0});
 }
 
+TEST_CASE("the only rank moves its data without shared memory, from the first call on") {
+  const auto ended = test::forked(1, [&](test::ForkedConnector& connector, test::Board&) {
+    Comm comm(connector, 60s);
+    const std::size_t before = segments_kib();
+    for (int round = 0; round < 2; ++round)
+      if (const int wrong = moved_wrongly(comm, {300000}, round); wrong != 0) return wrong;
+    std::vector<float> averages(100000, 3.0f);
+    distx::all_reduce(comm, averages, distx::average);
+    if (averages != std::vector<float>(averages.size(), 3.0f)) return 6;
+    return segments_kib() == before ? 0 : 9;
+  });
+  CHECK(ended == std::vector<int>{0});
+}
+
 TEST_CASE("data that cannot be read ends the call on every rank") {
   const auto ended = test::forked(2, [&](test::ForkedConnector& connector, test::Board&) {
     Comm comm(connector, 60s);

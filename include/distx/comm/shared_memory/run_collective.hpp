@@ -60,6 +60,25 @@ inline void await_reuse(SharedRegion& region, CallQueue queue, int rank, std::ui
     if (other != rank) check_consistency(region, queue, rank, other, entered, number, context);
 }
 
+/// Completes a call of the only rank, which neither publishes nor compares it.
+template <calls::Collective Call>
+void run_alone(const Call& call, const calls::RankOf& self, CallWorkspace& workspace, const ErrorContext& context) {
+  workspace.seen.assign(1, detail::own_view(call, self.rank));
+  detail::check_blocks(call, workspace.seen, context);
+  if constexpr (detail::CallTraits<Call>::reduces) {
+    const PeerView& mine = workspace.seen.front();
+    const ByteRange all = range_of(call, workspace.seen, self.rank, self.rank);
+    if constexpr (requires { call.consumer; })
+      if (call.consumer != nullptr && all.bytes != 0) {
+        workspace.sources.assign(1, mine.send);
+        return call.consumer->consume(0, workspace.sources, all.bytes / element_width(call));
+      }
+    // The reduction of one operand is the operand, and so is its average.
+    if (!call.op.finishes() || call.op.kind() == OpKind::average) return copy_bytes(mine.receive, mine.send, all.bytes);
+  }
+  detail::complete_inlined(call, self, workspace.seen, workspace.sources);
+}
+
 /// Runs one rank's side of a collective; returns when this rank's part is done.
 ///
 /// Small operands are copied to the rank's slot, and each rank reads the slots that it needs: ranks synchronize once,
@@ -71,6 +90,7 @@ void run_collective(SharedRegion& region, CallQueue queue, const Call& call, con
                     CallWorkspace& workspace) {
   const ErrorContext context = self.context(call);
   if (region.revoked()) region.throw_revoked(context);
+  if (self.size == 1) return run_alone(call, self, workspace, context);
   CollectiveExecution<Call> x(region, queue, call, self, workspace);
   const std::uint64_t number = x.number();
   await_reuse(region, queue, self.rank, number, workspace, context);

@@ -67,7 +67,7 @@ class FileGroup final : public FailureChannel {
     std::optional<Failure> failure;
     const auto end = poll_until(
         Deadline(deadline_), [&] { return folder().has(next_file); },
-        [&] { return (failure = look_for_failure()).has_value(); });
+        [&] { return (failure = look_for_failure(0)).has_value(); });
     if (end == WaitEnd::stopped) raise(*failure, context);
     if (end == WaitEnd::expired)
       throw TimeoutError(
@@ -198,7 +198,7 @@ class FileGroup final : public FailureChannel {
         [&] {
           left = folder().has(left_file(other));
           shrinks = folder().has(shrink_file(other));
-          return (failure = look_for_failure()).has_value() || left || shrinks;
+          return (failure = look_for_failure(other)).has_value() || left || shrinks;
         });
     if (end == WaitEnd::ready)
       if (auto text = folder().read(name)) return std::move(*text);
@@ -232,13 +232,27 @@ class FileGroup final : public FailureChannel {
   /// Returns a rank that threw or whose process exited, if there is one.
   [[nodiscard]] std::optional<Failure> look_for_failure() {
     if (auto known = read_failure()) return known;
-    for (int rank = 0; rank < size(); ++rank) {
-      if (rank == rank_ || !has_ended(process(rank), process(rank_)) || folder().has(left_file(rank))) continue;
-      // The ranks of other hosts do not see it.
-      end("exited", rank, name_of(rank) + " (" + process(rank).to_string() + ") exited unexpectedly");
-      return read_failure();
-    }
+    for (int rank = 0; rank < size(); ++rank)
+      if (exited(rank)) return read_failure();
     return std::nullopt;
+  }
+  /// The same for a rank that waits for `awaited`. Of many ranks it examines a few in turn, so that all ranks together
+  /// do not examine more than a few ranks would.
+  [[nodiscard]] std::optional<Failure> look_for_failure(int awaited) {
+    constexpr int most_together = 64;
+    if (auto known = read_failure()) return known;
+    if (exited(awaited)) return read_failure();
+    for (int left = std::clamp(most_together / size(), 1, size()); left > 0; --left)
+      if (exited(static_cast<int>((static_cast<unsigned>(rank_) + ++examined_) % static_cast<unsigned>(size()))))
+        return read_failure();
+    return std::nullopt;
+  }
+  /// Returns whether another rank's process exited unexpectedly, and notifies the ranks of other hosts, which do not
+  /// see it.
+  [[nodiscard]] bool exited(int rank) const {
+    if (rank == rank_ || !has_ended(process(rank), process(rank_)) || folder().has(left_file(rank))) return false;
+    end("exited", rank, name_of(rank) + " (" + process(rank).to_string() + ") exited unexpectedly");
+    return true;
   }
   [[nodiscard]] std::optional<Failure> read_failure() const {
     const auto text = folder().read("failure");
@@ -270,6 +284,7 @@ class FileGroup final : public FailureChannel {
   Membership job_;
   std::uint64_t calls_ = 0;
   bool failed_ = false;
+  unsigned examined_ = 0;  // ranks, one after the other, by calls of this connector
   bool replaced_ = false;  // by the group that `shrink` or `grow` has returned
   std::atomic<Deadline::clock::duration> looked_{};
   LocalFailureChannel board_;
