@@ -28,7 +28,9 @@ struct Board {
     bool receives = false;
     std::byte* target = nullptr;  ///< if a receiver
     std::uint64_t lengths = 0;
-    bool done = false, fits = true;
+    int peer = 0;
+    bool done = false;
+    detail::MessageHeader mine{}, theirs{};
   };
   using Route = std::array<int, 3>;  ///< from, to, tag
   std::mutex mutex;
@@ -36,6 +38,7 @@ struct Board {
   std::array<std::vector<Side>, 2> queues;                         ///< of blocking and of asynchronous calls, by rank
   std::map<Route, std::deque<std::shared_ptr<Message>>> messages;  ///< unmatched
   std::optional<detail::RevocationReason> revoked;
+  Timeout deadline = default_deadline;
 };
 class Backend {
  public:
@@ -76,7 +79,8 @@ class Backend {
     const auto group = detail::group_of(detail::all_gathered(*this, mine, location), color);
     int rank = 0;
     while (group[static_cast<std::size_t>(rank)].rank != self_.rank) ++rank;
-    if (rank == 0) board->queues.fill(std::vector<Board::Side>(group.size()));
+    board->queues.fill(std::vector<Board::Side>(group.size()));
+    board->deadline = board_->deadline;
     execute(Barrier<Host>{location});
     const std::shared_ptr<Board> first = *group.front().board;
     execute(Barrier<Host>{location});
@@ -91,6 +95,7 @@ class Backend {
         : backend(b), state(std::move(s)), context(b.self_.context(c)) {
       using enum CollectiveKind;
       const std::lock_guard lock(b.board_->mutex);
+      if (b.board_->revoked) detail::RevocationReason(*b.board_->revoked).raise(context);
       if constexpr (Call::kind == send) post({b.self_.rank, c.to, c.tag}, {c.buffer, false, nullptr, c.lengths});
       if constexpr (Call::kind == receive)
         post({c.from, b.self_.rank, c.tag}, {c.buffer, true, c.buffer.bytes(), c.lengths});
@@ -102,14 +107,15 @@ class Backend {
     }
     void post(const Board::Route& route, Board::Message message) {
       const auto mine = sides.emplace_back(std::make_shared<Board::Message>(message));
+      mine->peer = route[mine->receives ? 0 : 1];
+      mine->mine = mine->theirs = detail::MessageHeader::of(mine->data, mine->lengths);
       auto& waiting = backend.board_->messages[route];
       if (waiting.empty() || waiting.front()->receives == mine->receives) return waiting.push_back(mine);
       const auto other = std::move(waiting.front());
       waiting.pop_front();
-      mine->fits = other->fits = detail::MessageHeader::of(mine->data, mine->lengths) ==
-                                 detail::MessageHeader::of(other->data, other->lengths);
+      std::swap(mine->theirs, other->theirs);
       const auto& [from, to] = mine->receives ? std::tie(other, mine) : std::tie(mine, other);
-      if (mine->fits) detail::copy_bytes(to->target, from->data.bytes(), from->data.size_bytes());
+      if (mine->mine == mine->theirs) detail::copy_bytes(to->target, from->data.bytes(), from->data.size_bytes());
       mine->done = other->done = true;
     }
     /// @pre the board is locked
@@ -119,7 +125,8 @@ class Backend {
     void wait() {
       backend.wait_for([this] { return done(); }, context);
       for (const auto& side : sides)
-        if (!side->fits) throw MismatchError("the other side of the message has other elements", context);
+        if (side->mine != side->theirs)
+          throw MismatchError(difference(side->mine, side->theirs, side->peer, !side->receives), context);
     }
     bool test() noexcept override {
       const std::lock_guard lock(backend.board_->mutex);
@@ -137,7 +144,7 @@ class Backend {
   /// Waits until `ready()`, which is called with the board locked.
   void wait_for(auto ready, const ErrorContext& context) {
     std::unique_lock lock(board_->mutex);
-    if (!board_->changed.wait_for(lock, default_deadline.limit(), [&] { return board_->revoked || ready(); }))
+    if (!board_->changed.wait_for(lock, board_->deadline.limit(), [&] { return board_->revoked || ready(); }))
       throw TimeoutError("timed out: not all ranks joined", context);
     if (!ready()) detail::RevocationReason(*board_->revoked).raise(context);
   }
@@ -184,12 +191,14 @@ class ToyCommunicator : public detail::BasicCommunicator<ToyCommunicator, Backen
   friend Base;
 
  public:
-  explicit ToyCommunicator(ThreadConnector& connector) : Base(connected(connector)) {}
+  explicit ToyCommunicator(ThreadConnector& connector, Timeout deadline = default_deadline)
+      : Base(connected(connector, deadline)) {}
 
  private:
   using Base::Base;
-  static std::shared_ptr<State> connected(ThreadConnector& connector) {
+  static std::shared_ptr<State> connected(ThreadConnector& connector, Timeout deadline) {
     auto board = std::make_shared<Board>();
+    board->deadline = deadline;
     board->queues.fill(std::vector<Board::Side>(static_cast<std::size_t>(connector.size())));
     const auto shared = *broadcast_value(connector, &board, 0);  // ranks are threads: rank 0's pointer serves all
     connector.barrier();
