@@ -10,26 +10,28 @@ namespace conformance {
 /// for all programs.
 struct Backend {
   using Any = distx::AnyCommunicator<>;
+  /// Makes a communicator of all ranks under test, with a deadline. Collective; may be called repeatedly.
+  using Make = std::function<Any(distx::Timeout deadline)>;
 
   bool rank_order;   ///< reductions combine operands in rank order
   bool one_process;  ///< all ranks are in this process
-  /// Calls `body(comm)` on every rank, for every number of ranks under test.
-  std::function<void(const std::function<void(Any&)>& body)> run;
+  /// Calls `body(make)` on every rank, for every number of ranks under test.
+  std::function<void(const std::function<void(const Make& make)>& body)> run;
   bool tags = true;      ///< messages have tags; messages with different tags can overtake each other
   bool compares = true;  ///< calls that differ between ranks throw MismatchError on every rank
+  bool threads = true;   ///< several threads of a rank may make calls, each on its own communicator
 };
 
 Backend backend();
 
-/// Returns a backend whose ranks are threads of this process, for every number of ranks in the suite; `make(connector)`
-/// makes one rank's communicator.
+/// Returns a backend whose ranks are threads of this process, for every number of ranks in the suite;
+/// `make(connector, deadline)` makes one rank's communicator.
 template <class Make>
 Backend thread_ranks(Make make) {
   return {true, true, [make](const auto& body) {
             for (const int ranks : {1, 2, 3, 4, 7}) {
               distx::spawn(distx::threads(ranks, std::chrono::minutes(4)), [&](distx::ThreadConnector& connector) {
-                Backend::Any comm(make(connector));
-                body(comm);
+                body([&](distx::Timeout deadline) { return Backend::Any(make(connector, deadline)); });
               });
             }
           }};

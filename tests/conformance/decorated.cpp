@@ -5,22 +5,20 @@
 #include "distx/comm/decorators/paced.hpp"
 #include "distx/comm/decorators/traced.hpp"
 
-namespace {
-
-distx::ThreadCommunicator threads(distx::ThreadConnector& connector) {
-  return distx::ThreadCommunicator(connector, std::chrono::minutes(4));
-}
-
-}  // namespace
-
 conformance::Backend conformance::backend() {
   return {true, true, [](const auto& body) {
-            thread_ranks([](auto& connector) { return distx::Metered(threads(connector)); }).run(body);
-            thread_ranks([](auto& connector) { return distx::Traced(threads(connector)); }).run(body);
+            using distx::Timeout;
+            using Threads = distx::ThreadCommunicator;
+            thread_ranks([](auto& connector, Timeout deadline) {
+              return distx::Metered(Threads(connector, deadline));
+            }).run(body);
+            thread_ranks([](auto& connector, Timeout deadline) {
+              return distx::Traced(Threads(connector, deadline));
+            }).run(body);
             // All wrappers combined: a call that one of them drops is missing here.
-            thread_ranks([](auto& connector) {
-              return distx::Metered(distx::Traced(
-                  distx::Faulty(distx::Paced(threads(connector), {.latency = std::chrono::nanoseconds(1)}), {})));
+            thread_ranks([](auto& connector, Timeout deadline) {
+              return distx::Metered(distx::Traced(distx::Faulty(
+                  distx::Paced(Threads(connector, deadline), {.latency = std::chrono::nanoseconds(1)}), {})));
             }).run(body);
           }};
 }

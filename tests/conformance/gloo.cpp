@@ -4,6 +4,7 @@
 #include "conformance/backend.hpp"
 
 conformance::Backend conformance::backend() {
-  return thread_ranks(
-      [](auto& connector) { return distx::GlooCommunicator(connector, {.deadline = std::chrono::minutes(4)}); });
+  return thread_ranks([](auto& connector, distx::Timeout deadline) {
+    return distx::GlooCommunicator(connector, {.deadline = deadline});
+  });
 }

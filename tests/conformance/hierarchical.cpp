@@ -11,8 +11,9 @@ conformance::Backend conformance::backend() {
               distx::spawn(distx::threads(ranks, std::chrono::minutes(4)), [&](distx::ThreadConnector& connector) {
                 test::MadeUpMachines made_up(connector, machines);
                 using Threads = distx::ThreadCommunicator;
-                Backend::Any comm{distx::Hierarchical<Threads, Threads>(made_up, std::chrono::minutes(4))};
-                body(comm);
+                body([&](distx::Timeout deadline) {
+                  return Backend::Any(distx::Hierarchical<Threads, Threads>(made_up, deadline));
+                });
               });
             }
           }};

@@ -13,7 +13,6 @@ conformance::Backend conformance::backend() {
             const auto machines = std::string_view("0112").substr(0, static_cast<std::size_t>(connector.size()));
             test::MadeUpMachines made_up(connector, connector.size() == 4 ? "0011" : machines);
             using Levels = distx::Hierarchical<distx::ShmCommunicator, distx::GlooCommunicator>;
-            Backend::Any comm{Levels(made_up, std::chrono::minutes(4))};
-            body(comm);
+            body([&](distx::Timeout deadline) { return Backend::Any(Levels(made_up, deadline)); });
           }};
 }

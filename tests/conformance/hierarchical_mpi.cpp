@@ -7,14 +7,17 @@
 #include "mpi/world.hpp"
 
 conformance::Backend conformance::backend() {
-  return {false, false, [](const auto& body) {
-            const auto deadline = std::chrono::minutes(4);
-            const auto machines = std::string_view("0112223").substr(0, static_cast<std::size_t>(world().size()));
-            test::MadeUpMachines made_up(world(), world().size() == 4 ? "0011" : machines);
-            auto [inner, outer] = distx::detail::make_levels(
-                made_up, [&](auto& machine) { return distx::ShmCommunicator(machine, deadline); },
-                [&](auto&) { return distx::MpiCommunicator(world(), {.deadline = deadline}); });
-            Backend::Any comm{distx::Hierarchical(std::move(inner), std::move(outer))};
-            body(comm);
-          }};
+  Backend backend{false, false, [](const auto& body) {
+                    const auto machines =
+                        std::string_view("0112223").substr(0, static_cast<std::size_t>(world().size()));
+                    test::MadeUpMachines made_up(world(), world().size() == 4 ? "0011" : machines);
+                    body([&](distx::Timeout deadline) {
+                      auto [inner, outer] = distx::detail::make_levels(
+                          made_up, [&](auto& machine) { return distx::ShmCommunicator(machine, deadline); },
+                          [&](auto&) { return distx::MpiCommunicator(world(), {.deadline = deadline}); });
+                      return Backend::Any(distx::Hierarchical(std::move(inner), std::move(outer)));
+                    });
+                  }};
+  backend.threads = distx::MpiCommunicator::serves_threads();
+  return backend;
 }

@@ -4,8 +4,11 @@
 #include "mpi/world.hpp"
 
 conformance::Backend conformance::backend() {
-  return {false, false, [](const auto& body) {
-            Backend::Any comm{distx::MpiCommunicator(world(), {.deadline = std::chrono::minutes(4)})};
-            body(comm);
-          }};
+  Backend backend{false, false, [](const auto& body) {
+                    body([](distx::Timeout deadline) {
+                      return Backend::Any(distx::MpiCommunicator(world(), {.deadline = deadline}));
+                    });
+                  }};
+  backend.threads = distx::MpiCommunicator::serves_threads();
+  return backend;
 }

@@ -4,10 +4,13 @@
 #include "mpi/world.hpp"
 
 conformance::Backend conformance::backend() {
-  return {false, false, [](const auto& body) {
-            distx::MpiConnector host(MPI_COMM_WORLD, {.deadline = std::chrono::minutes(4)});
-            auto left = host.shrink(std::chrono::minutes(4));
-            Backend::Any comm{distx::MpiCommunicator(left, {.deadline = std::chrono::minutes(4)})};
-            body(comm);
-          }};
+  Backend backend{false, false, [](const auto& body) {
+                    distx::MpiConnector host(MPI_COMM_WORLD, {.deadline = std::chrono::minutes(4)});
+                    auto left = host.shrink(std::chrono::minutes(4));
+                    body([&](distx::Timeout deadline) {
+                      return Backend::Any(distx::MpiCommunicator(left, {.deadline = deadline}));
+                    });
+                  }};
+  backend.threads = distx::MpiCommunicator::serves_threads();
+  return backend;
 }

@@ -7,7 +7,6 @@
 conformance::Backend conformance::backend() {
   return {true, false, [](const auto& body) {
             static distx::AnyConnector connector = distx::connect();
-            Backend::Any comm{distx::ShmCommunicator(connector, std::chrono::minutes(4))};
-            body(comm);
+            body([](distx::Timeout deadline) { return Backend::Any(distx::ShmCommunicator(connector, deadline)); });
           }};
 }

@@ -6,7 +6,6 @@
 
 conformance::Backend conformance::backend() {
   return {true, false, [](const auto& body) {
-            Backend::Any comm{distx::ShmCommunicator(world(), std::chrono::minutes(4))};
-            body(comm);
+            body([](distx::Timeout deadline) { return Backend::Any(distx::ShmCommunicator(world(), deadline)); });
           }};
 }

@@ -10,9 +10,10 @@ struct Erased {
   static bool one_process() { return conformance::backend().one_process; }
   static bool tags() { return conformance::backend().tags; }
   static bool compares() { return conformance::backend().compares; }
+  static bool threads() { return conformance::backend().threads; }
   template <class Body>
   static void run(Body body) {
-    conformance::backend().run([&](conformance::Backend::Any& comm) { body(comm); });
+    conformance::backend().run([&](const conformance::Backend::Make& make) { body(make); });
   }
 };
 

@@ -8,6 +8,7 @@
 #include "conformance/mismatches.hpp"
 #include "conformance/movement.hpp"
 #include "conformance/reductions.hpp"
+#include "conformance/unmet.hpp"
 
 // The test cases for every backend. `Ranks` is a type with
 //
@@ -15,7 +16,9 @@
 //     static bool one_process();        all ranks are in this process
 //     static bool tags();               messages have tags
 //     static bool compares();           calls that differ between ranks throw MismatchError on every rank
-//     static void run(auto body);       calls body(comm) on every rank, for every number of ranks under test
+//     static bool threads();            several threads of a rank may make calls, each on its own communicator
+//     static void run(auto body);       calls body(make) on every rank, for every number of ranks under test;
+//                                       make(deadline) makes a communicator of all ranks
 //
 // DISTX_CONFORMANCE(Ranks) instantiates the test cases. Most backends use the shorter form in backend.hpp.
 namespace conformance {
@@ -23,7 +26,8 @@ namespace conformance {
 template <class Ranks, class Case>
 void on_every_rank(const Case& check) {
   Report report;
-  Ranks::run([&](auto& comm) {
+  Ranks::run([&](const auto& make) {
+    auto comm = make(std::chrono::minutes(4));
     Findings findings(report, comm.rank(), comm.size());
     check(comm, findings);
   });
@@ -85,6 +89,17 @@ TEST_CASE_TEMPLATE_DEFINE("handles, memory, arguments", Ranks, handles) {
 TEST_CASE_TEMPLATE_DEFINE("calls that differ throw MismatchError on every rank", Ranks, mismatches) {
   conformance::on_every_rank<Ranks>(conformance::Mismatches{Ranks::compares()});
 }
+TEST_CASE_TEMPLATE_DEFINE("calls that never meet throw a typed error on every rank by the deadline", Ranks,
+                          unmet_calls) {
+  conformance::Report report;
+  Ranks::run([&](const auto& make) {
+    auto comm = make(std::chrono::minutes(4));
+    if (!Ranks::compares() || comm.size() == 1 || comm.size() > 4) return;
+    conformance::Findings findings(report, comm.rank(), comm.size());
+    conformance::UnmetCalls(make, comm, findings).check(Ranks::tags(), Ranks::threads());
+  });
+  CHECK_MESSAGE(report.empty(), report.text());
+}
 
 #define DISTX_CONFORMANCE(Ranks)                       \
   TEST_CASE_TEMPLATE_INVOKE(every_reduction, Ranks);   \
@@ -104,4 +119,5 @@ TEST_CASE_TEMPLATE_DEFINE("calls that differ throw MismatchError on every rank",
   TEST_CASE_TEMPLATE_INVOKE(splits, Ranks);            \
   TEST_CASE_TEMPLATE_INVOKE(named_groups, Ranks);      \
   TEST_CASE_TEMPLATE_INVOKE(handles, Ranks);           \
-  TEST_CASE_TEMPLATE_INVOKE(mismatches, Ranks)
+  TEST_CASE_TEMPLATE_INVOKE(mismatches, Ranks);        \
+  TEST_CASE_TEMPLATE_INVOKE(unmet_calls, Ranks)

@@ -2,5 +2,6 @@
 #include "conformance/backend.hpp"
 
 conformance::Backend conformance::backend() {
-  return thread_ranks([](auto& connector) { return distx::ThreadCommunicator(connector, std::chrono::minutes(4)); });
+  return thread_ranks(
+      [](auto& connector, distx::Timeout deadline) { return distx::ThreadCommunicator(connector, deadline); });
 }

@@ -3,5 +3,6 @@
 #include "conformance/toy_communicator.hpp"
 
 conformance::Backend conformance::backend() {
-  return thread_ranks([](auto& connector) { return toy::ToyCommunicator(connector); });
+  return thread_ranks(
+      [](auto& connector, distx::Timeout deadline) { return toy::ToyCommunicator(connector, deadline); });
 }

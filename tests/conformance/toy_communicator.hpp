@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <condition_variable>
-#include <deque>
 #include <map>
 #include <mutex>
 
@@ -16,6 +15,7 @@ using namespace distx;
 using namespace distx::calls;
 /// The state that the ranks of one communicator share.
 struct Board {
+  explicit Board(Timeout limit) : deadline(limit) {}
   struct Side {  ///< one rank's side of a call
     Fingerprint call;
     detail::PeerView view;
@@ -25,16 +25,18 @@ struct Board {
   };
   struct Message {  ///< one side of a message
     Span<const AnyElement> data;
-    bool receives = false;
-    std::byte* target = nullptr;  ///< if a receiver
-    std::uint64_t lengths = 0;
-    bool done = false, fits = true;
+    std::byte* target;  ///< if a receiver
+    bool receives;
+    int peer;
+    detail::MessageHeader mine;
+    std::optional<detail::MessageHeader> theirs;  ///< once matched
   };
-  using Route = std::array<int, 3>;  ///< from, to, tag
+  const Timeout deadline;
   std::mutex mutex;
   std::condition_variable changed;
-  std::array<std::vector<Side>, 2> queues;                         ///< of blocking and of asynchronous calls, by rank
-  std::map<Route, std::deque<std::shared_ptr<Message>>> messages;  ///< unmatched
+  std::array<std::vector<Side>, 2> queues;  ///< of blocking and of asynchronous calls, by rank
+  std::map<std::array<int, 3>, std::vector<std::shared_ptr<Message>>>
+      messages;  ///< unmatched, by sender, receiver, tag
   std::optional<detail::RevocationReason> revoked;
 };
 class Backend {
@@ -71,12 +73,11 @@ class Backend {
     struct Request : detail::SplitRequest {
       std::shared_ptr<Board>* board;
     };
-    auto board = std::make_shared<Board>();  // the board of the group's first rank is shared by all
+    auto board = std::make_shared<Board>(board_->deadline);  // the board of the group's first rank is shared by all
     const Request mine{{color, key, self_.rank}, &board};
     const auto group = detail::group_of(detail::all_gathered(*this, mine, location), color);
-    int rank = 0;
-    while (group[static_cast<std::size_t>(rank)].rank != self_.rank) ++rank;
-    if (rank == 0) board->queues.fill(std::vector<Board::Side>(group.size()));
+    const int rank = static_cast<int>(std::ranges::find(group, self_.rank, &Request::rank) - group.begin());
+    board->queues.fill(std::vector<Board::Side>(group.size()));
     execute(Barrier<Host>{location});
     const std::shared_ptr<Board> first = *group.front().board;
     execute(Barrier<Host>{location});
@@ -89,37 +90,38 @@ class Backend {
     template <class Call>
     Transfer(Backend& b, const Call& c, std::shared_ptr<State> s = nullptr)
         : backend(b), state(std::move(s)), context(b.self_.context(c)) {
-      using enum CollectiveKind;
       const std::lock_guard lock(b.board_->mutex);
-      if constexpr (Call::kind == send) post({b.self_.rank, c.to, c.tag}, {c.buffer, false, nullptr, c.lengths});
-      if constexpr (Call::kind == receive)
-        post({c.from, b.self_.rank, c.tag}, {c.buffer, true, c.buffer.bytes(), c.lengths});
-      if constexpr (Call::kind == send_receive) {
-        post({b.self_.rank, c.to, c.tag}, {c.send});
-        post({c.from, b.self_.rank, c.tag}, {c.receive, true, c.receive.bytes()});
-      }
+      if (b.board_->revoked) detail::RevocationReason(*b.board_->revoked).raise(context);
+      const int me = b.self_.rank;
+      if constexpr (requires { c.buffer, c.to; }) post({me, c.to, c.tag}, c.buffer, nullptr, false, c.lengths);
+      if constexpr (requires { c.buffer, c.from; })
+        post({c.from, me, c.tag}, c.buffer, c.buffer.bytes(), true, c.lengths);
+      if constexpr (requires { c.send; }) post({me, c.to, c.tag}, c.send, nullptr, false, 0);
+      if constexpr (requires { c.receive; }) post({c.from, me, c.tag}, c.receive, c.receive.bytes(), true, 0);
       b.board_->changed.notify_all();
     }
-    void post(const Board::Route& route, Board::Message message) {
+    void post(std::array<int, 3> route, Span<const AnyElement> data, std::byte* target, bool receives, auto lengths) {
+      const auto header = detail::MessageHeader::of(data, lengths);
+      const Board::Message message{data, target, receives, route[receives ? 0 : 1], header, {}};
       const auto mine = sides.emplace_back(std::make_shared<Board::Message>(message));
       auto& waiting = backend.board_->messages[route];
-      if (waiting.empty() || waiting.front()->receives == mine->receives) return waiting.push_back(mine);
+      if (waiting.empty() || waiting.front()->receives == receives) return waiting.push_back(mine);
       const auto other = std::move(waiting.front());
-      waiting.pop_front();
-      mine->fits = other->fits = detail::MessageHeader::of(mine->data, mine->lengths) ==
-                                 detail::MessageHeader::of(other->data, other->lengths);
-      const auto& [from, to] = mine->receives ? std::tie(other, mine) : std::tie(mine, other);
-      if (mine->fits) detail::copy_bytes(to->target, from->data.bytes(), from->data.size_bytes());
-      mine->done = other->done = true;
+      waiting.erase(waiting.begin());
+      mine->theirs = other->mine;
+      other->theirs = mine->mine;
+      const auto& [from, to] = receives ? std::tie(other, mine) : std::tie(mine, other);
+      if (other->mine == header) detail::copy_bytes(to->target, from->data.bytes(), from->data.size_bytes());
     }
     /// @pre the board is locked
     bool done() const {
-      return std::ranges::all_of(sides, [](const auto& side) { return side->done; });
+      return std::ranges::all_of(sides, [](const auto& side) { return side->theirs.has_value(); });
     }
     void wait() {
       backend.wait_for([this] { return done(); }, context);
       for (const auto& side : sides)
-        if (!side->fits) throw MismatchError("the other side of the message has other elements", context);
+        if (side->mine != *side->theirs)
+          throw MismatchError(difference(side->mine, *side->theirs, side->peer, !side->receives), context);
     }
     bool test() noexcept override {
       const std::lock_guard lock(backend.board_->mutex);
@@ -137,7 +139,7 @@ class Backend {
   /// Waits until `ready()`, which is called with the board locked.
   void wait_for(auto ready, const ErrorContext& context) {
     std::unique_lock lock(board_->mutex);
-    if (!board_->changed.wait_for(lock, default_deadline.limit(), [&] { return board_->revoked || ready(); }))
+    if (!board_->changed.wait_for(lock, board_->deadline.limit(), [&] { return board_->revoked || ready(); }))
       throw TimeoutError("timed out: not all ranks joined", context);
     if (!ready()) detail::RevocationReason(*board_->revoked).raise(context);
   }
@@ -184,17 +186,16 @@ class ToyCommunicator : public detail::BasicCommunicator<ToyCommunicator, Backen
   friend Base;
 
  public:
-  explicit ToyCommunicator(ThreadConnector& connector) : Base(connected(connector)) {}
+  explicit ToyCommunicator(ThreadConnector& c, Timeout limit = default_deadline) : Base(connected(c, limit)) {}
 
  private:
   using Base::Base;
-  static std::shared_ptr<State> connected(ThreadConnector& connector) {
-    auto board = std::make_shared<Board>();
+  static std::shared_ptr<State> connected(ThreadConnector& connector, Timeout limit) {
+    auto board = std::make_shared<Board>(limit);
     board->queues.fill(std::vector<Board::Side>(static_cast<std::size_t>(connector.size())));
     const auto shared = *broadcast_value(connector, &board, 0);  // ranks are threads: rank 0's pointer serves all
     connector.barrier();
     return std::make_shared<State>(shared, connector.rank(), connector.size());
   }
 };
-
 }  // namespace toy

@@ -10,12 +10,12 @@ struct ThreadRanks {
   static bool one_process() { return true; }
   static bool tags() { return true; }
   static bool compares() { return true; }
+  static bool threads() { return true; }
   template <class Body>
   static void run(Body body) {
     for (const int ranks : {1, 2, 3, 4, 7}) {
       distx::spawn(distx::threads(ranks, std::chrono::minutes(4)), [&](distx::ThreadConnector& connector) {
-        distx::ThreadCommunicator comm(connector, std::chrono::minutes(4));
-        body(comm);
+        body([&](distx::Timeout deadline) { return distx::ThreadCommunicator(connector, deadline); });
       });
     }
   }

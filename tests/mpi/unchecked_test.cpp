@@ -6,21 +6,24 @@
 
 namespace {
 
-/// Decorates a test case that runs on one number of ranks, which stands for the others.
-test::Needs needs_exactly(int count) {
-  return {"exactly " + std::to_string(count) + " ranks", [count] { return world().size() == count; }};
+/// Decorates a test case that runs on a few ranks, which stand for more.
+test::Needs needs_few() {
+  return {"2, 3 or 4 ranks", [] { return world().size() >= 2 && world().size() <= 4; }};
 }
 
 }  // namespace
 
-TEST_CASE("without comparison, every call that differs between ranks ends, typed if it throws" * needs_exactly(3)) {
+TEST_CASE("without comparison, calls that differ end by their deadline and write to their operands only" *
+          needs_few()) {
   conformance::Report report;
   conformance::Findings findings(report, world().rank(), world().size());
-  const auto make = [] {
+  constexpr std::chrono::milliseconds deadline(200);
+  const auto make = [&] {
     world().barrier();
-    return distx::MpiCommunicator(world(), {.deadline = std::chrono::milliseconds(200), .check = distx::Check::off});
+    return distx::MpiCommunicator(world(), {.deadline = deadline, .check = distx::Check::off});
   };
-  conformance::Mismatches::check_uncompared(make, findings);
+  // A row has at most two calls. A message that is revoked in transit is given 5 s, and the host may be busy.
+  conformance::Mismatches::check_table(make, false, 2 * deadline + std::chrono::seconds(10), findings);
   world().barrier();
   CAPTURE(report.text());
   CHECK(report.empty());

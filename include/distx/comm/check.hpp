@@ -11,7 +11,10 @@ namespace distx {
 enum class Check {
   every_call,  ///< each call; small operands are transferred with the comparison
   first_use,   ///< the first call with each combination of operation, sizes, types, op and root
-  off          ///< never: calls that differ fail in the vendor's library or at the deadline
+  /// Never: calls that differ fail in the vendor's library or at the deadline, or complete with undefined results. The
+  /// library may still access the operands of a collective that has thrown: keep them until the process ends. MPI does
+  /// not define which memory calls that differ write; with Open MPI it is that of their operands.
+  off
 };
 
 }  // namespace distx

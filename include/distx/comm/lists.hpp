@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <exception>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "distx/comm/detail/fused_list.hpp"
 #include "distx/comm/movement.hpp"
@@ -60,6 +63,15 @@ class PendingList {
 
   template <class C, class MakeCall>
   void start(C& comm, MakeCall&& make_call, typename S::stream after, bool in_place) {
+    try {
+      start_items(comm, make_call, after, in_place);
+    } catch (const RevokedError&) {
+      wait_for_all(std::exchange(pendings_, {}), [](P& pending) { pending.wait(); });
+      throw;
+    }
+  }
+  template <class C, class MakeCall>
+  void start_items(C& comm, MakeCall&& make_call, typename S::stream after, bool in_place) {
     for (const auto item : list_.large())
       pendings_.push_back(detail::start(comm, make_call(list_.send(item), list_.receive(item)), after));
     if (!list_.fuses()) return;
@@ -67,14 +79,25 @@ class PendingList {
     pendings_.push_back(detail::start(comm, list_.fused_call(make_call), after));
     if constexpr (requires(P& pending) { pending.keep(packed_); }) pendings_.back().keep(packed_);
   }
-
   template <class Wait>
   void finish(Wait&& wait_for, typename S::stream stream) {
     if (pendings_.empty()) return;
-    auto pendings = std::move(pendings_);
-    pendings_.clear();
-    for (auto& pending : pendings) wait_for(pending);
+    wait_for_all(std::exchange(pendings_, {}), wait_for);
     if (list_.fuses()) list_.unpack(stream);
+  }
+  /// One item may have found the reason, such as a mismatch, for which the others are revoked: throws the error of that
+  /// item.
+  template <class Wait>
+  static void wait_for_all(std::vector<P> pendings, Wait&& wait_for) {
+    std::exception_ptr revoked;
+    for (auto& pending : pendings) {
+      try {
+        wait_for(pending);
+      } catch (const RevokedError&) {
+        if (revoked == nullptr) revoked = std::current_exception();
+      }
+    }
+    if (revoked != nullptr) std::rethrow_exception(revoked);
   }
 
   void settle() noexcept {
