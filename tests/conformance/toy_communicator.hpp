@@ -108,8 +108,7 @@ class Backend {
       if (waiting.empty() || waiting.front()->receives == receives) return waiting.push_back(mine);
       const auto other = std::move(waiting.front());
       waiting.erase(waiting.begin());
-      mine->theirs = other->mine;
-      other->theirs = mine->mine;
+      mine->theirs = other->mine, other->theirs = header;
       const auto& [from, to] = receives ? std::tie(other, mine) : std::tie(mine, other);
       if (other->mine == header) detail::copy_bytes(to->target, from->data.bytes(), from->data.size_bytes());
     }
