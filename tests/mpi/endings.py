@@ -34,6 +34,14 @@ WAYS = {
         3,
         RECOVERY,
     ),
+    # Without recovery, the launcher ends the others, before their destructors are over.
+    "killed in a large call, printed at once": (
+        False,
+        ["noticed: distx: all_reduce on rank ", "rank 1 of 3 (pid", "exited unexpectedly"],
+        ["Segmentation fault", "terminate called"],
+        3,
+        {},
+    ),
     "killed, and continued without": (
         True,
         ["all_reduce: lost", "rank 0 is 0 of 2: sum 2", "rank 2 is 1 of 2: sum 2"],
