@@ -26,14 +26,18 @@ constexpr std::size_t least_batches = 5;
 template <class F>
 class Subject {
  public:
-  explicit Subject(F call) : call_(std::move(call)) {
-    while (seconds() < shortest_batch) calls_ *= 2;  // the same number on every rank
-  }
+  explicit Subject(F call) : call_(std::move(call)) {}
 
+  /// Returns the number of calls that take long enough even if the ranks lose no time slice, the same on every rank.
+  [[nodiscard]] int calls_in_a_batch() {
+    int calls = 1;
+    while (std::min({seconds(calls), seconds(calls), seconds(calls)}) < shortest_batch) calls *= 2;
+    return calls;
+  }
   /// Returns the seconds of the batch on the slowest rank.
-  double batch() {
-    const double taken = seconds();
-    times_.push_back(taken / calls_);
+  double batch(int calls) {
+    const double taken = seconds(calls);
+    times_.push_back(taken / calls);
     return taken;
   }
   /// Returns the median time of a call, in seconds.
@@ -41,17 +45,16 @@ class Subject {
   [[nodiscard]] std::size_t batches() const { return times_.size(); }
 
  private:
-  [[nodiscard]] double seconds() {
+  [[nodiscard]] double seconds(int calls) {
     MPI_Barrier(MPI_COMM_WORLD);
     const auto begin = timing::clock::now();
-    for (int i = 0; i < calls_; ++i) call_();
+    for (int i = 0; i < calls; ++i) call_();
     double slowest = timing::since(begin);
     MPI_Allreduce(MPI_IN_PLACE, &slowest, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
     return slowest;
   }
 
   F call_;
-  int calls_ = 1;
   std::vector<double> times_;
 };
 
@@ -73,11 +76,12 @@ void compare(distx::ShmCommunicator& comm, const char* memory, distx::Span<float
   }
   Subject distx_subject(on_distx);
   Subject mpi_subject(on_mpi);
+  const int calls = std::max(distx_subject.calls_in_a_batch(), mpi_subject.calls_in_a_batch());
   for (double spent = 0; spent < least_seconds || mpi_subject.batches() < least_batches;) {
     const bool first = mpi_subject.batches() % 2 == 0;  // the order alternates
-    if (first) spent += distx_subject.batch();
-    spent += mpi_subject.batch();
-    if (!first) spent += distx_subject.batch();
+    if (first) spent += distx_subject.batch(calls);
+    spent += mpi_subject.batch(calls);
+    if (!first) spent += distx_subject.batch(calls);
   }
   if (comm.rank() != 0) return;
   std::printf("%zu %s %.3f %.3f %.3f %zu\n", ours.size_bytes(), memory, 1e6 * distx_subject.time(),

@@ -109,6 +109,52 @@ TEST_CASE("blocks of all sizes arrive, read from other processes or not") {
     }
 }
 
+/// Exchanges blocks of `count` ints in place in a rank's memory; returns whether all arrive.
+bool swaps(Comm& comm, distx::Span<int> memory, std::size_t count, int round) {
+  const auto blocks = static_cast<std::size_t>(comm.size());
+  const auto values = memory.first(count * blocks);
+  std::ranges::copy(made(comm.rank(), values.size(), round), values.begin());
+  distx::all_to_all(comm, values, values);
+  for (int from = 0; from < comm.size(); ++from)
+    if (!holds(values.data() + static_cast<std::size_t>(from) * count, count, from,
+               static_cast<std::size_t>(comm.rank()) * count, round))
+      return false;
+  return true;
+}
+
+/// Returns the number of the exchange that fails, or 0. Rank `odd` is the only one that uses the other kind of memory.
+int swapped_wrongly(Comm& comm, int odd, bool most_in_user_memory) {
+  constexpr std::size_t most = 300000;
+  auto shared = comm.allocate<int>(most * static_cast<std::size_t>(comm.size()));
+  Values own(shared.size());
+  const bool in_user_memory = most_in_user_memory != (comm.rank() == odd);
+  const distx::Span<int> memory = in_user_memory ? distx::Span<int>(own) : shared.span();
+  int exchange = 0;
+  for (const std::size_t count : {std::size_t{1}, std::size_t{600}, std::size_t{40000}, most})
+    for (int round = 0; round < 3; ++round)
+      if (++exchange; !swaps(comm, memory, count, exchange)) return exchange;
+  return 0;
+}
+
+TEST_CASE("an all-to-all in place exchanges blocks of all sizes in user memory, communicator memory and both") {
+  for (const int ranks : {2, 3})
+    for (const int odd : {-1, 0, 1})
+      for (const bool user : {false, true}) {
+        CAPTURE(ranks);
+        CAPTURE(odd);
+        CAPTURE(user);
+        const auto ended = test::forked(ranks, [&](test::ForkedConnector& connector, test::Board&) {
+          Comm comm(connector, 60s);
+          return swapped_wrongly(comm, odd, user);
+        });
+        CHECK(ended == std::vector<int>(static_cast<std::size_t>(ranks), 0));
+        distx::spawn(distx::threads(ranks, 60s), [&](distx::ThreadConnector& connector) {
+          Comm comm(connector, 60s);
+          CHECK(swapped_wrongly(comm, odd, user) == 0);
+        });
+      }
+}
+
 TEST_CASE("ranks that have left a small gather do not yet read, and all others then stage") {
   const auto ended = test::forked(3, [&](test::ForkedConnector& connector, test::Board&) {
     Comm comm(connector, 60s);

@@ -92,7 +92,7 @@ class CollectiveExecution {
     post.reads_all = can_be_read() && region_.reads_all();
     post.is_read = hidden_ && post.reads_all && sends(call, self.rank) && bytes >= least_read_bytes;
     post.address = mine.send;
-    if (hidden_ && !post.is_read) staging(0);
+    if (hidden_ && !post.is_read && !stages_late()) staging(0);
     post.line = call.location.line();
     line.step.store(step_of(number_, 0), std::memory_order_release);
   }
@@ -272,6 +272,14 @@ class CollectiveExecution {
     else
       return !detail::CallTraits<Call>::reduces;
   }
+  /// Returns whether all ranks stage data after the calls were compared, unless every rank can access all of it: in
+  /// place, no rank may read data that its owner overwrites.
+  [[nodiscard]] bool stages_late() const noexcept {
+    if constexpr (Call::kind == calls::CollectiveKind::all_to_all)
+      return call.send_counts.empty() && call.send.data() == call.receive.data();
+    else
+      return false;
+  }
   /// @pre not all data is in the slots
   [[nodiscard]] Transfer chosen_transfer() noexcept {
     for (int r = 0; r < self.size; ++r)
@@ -283,10 +291,7 @@ class CollectiveExecution {
       all_accessible = all_accessible || peer(call.root).receive != nullptr;
     if (all_accessible) return Transfer::in_place;
     if (can_be_read()) return read_or_staged();
-    // In place, if only some ranks' memory is accessible: no rank may read data that its owner overwrites.
-    if constexpr (Call::kind == calls::CollectiveKind::all_to_all)
-      if (call.send_counts.empty() && !peer(self.rank).inlined) return Transfer::staged_late;
-    return Transfer::staged;
+    return stages_late() && !peer(self.rank).inlined ? Transfer::staged_late : Transfer::staged;
   }
   /// Decides whether data in memory that is not shared is read there.
   [[nodiscard]] Transfer read_or_staged() noexcept {
