@@ -22,9 +22,9 @@ using Comm = distx::ShmCommunicator;
 namespace shared_memory = distx::detail::shared_memory;
 namespace shm = distx::detail::shm;
 
-constexpr int ranks = 4;
+constexpr int rank_count = 4;
 constexpr std::size_t page = 4096, part_bytes = 16 * page;
-using Nodes = std::array<int, ranks>;
+using Nodes = std::array<int, rank_count>;
 constexpr Nodes topologies[]{{0, 0, 1, 1}, {0, 1, 0, 1}};
 
 /// Returns, for each page of this process from an address on, whether it is in the page table; nothing if /proc does
@@ -64,16 +64,16 @@ struct Touched {
 
 /// @pre the address is mapped from a segment
 Touched touched(const void* address) {
-  struct Mapping {
+  struct MappedPart {
     std::uintptr_t begin = 0, end = 0;
     std::size_t offset = 0;
     std::string file;
   };
-  std::vector<Mapping> all;
+  std::vector<MappedPart> all;
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
     std::istringstream fields(line);
-    Mapping mapping;
+    MappedPart mapping;
     char dash = 0;
     std::string permitted, device;
     fields >> std::hex >> mapping.begin >> dash >> mapping.end >> permitted >> mapping.offset >> device >> mapping.file;
@@ -81,10 +81,10 @@ Touched touched(const void* address) {
   }
   Touched result;
   const auto at = reinterpret_cast<std::uintptr_t>(address);
-  for (const Mapping& its : all) {
+  for (const MappedPart& its : all) {
     if (at < its.begin || at >= its.end) continue;
     result.offset = its.offset + (at - its.begin);
-    for (const Mapping& mapping : all) {
+    for (const MappedPart& mapping : all) {
       if (mapping.file != its.file) continue;
       const auto here = present(mapping.begin, (mapping.end - mapping.begin) / page);
       const std::size_t first = mapping.offset / page;
@@ -115,11 +115,11 @@ Segment all_touched(test::ForkedConnector& connector, const void* part) {
   segment.begin = distx::all_gather_values(connector, mine.offset);
   const auto sizes = distx::all_gather_values(connector, mine.pages.size());
   const std::size_t pages = *std::max_element(sizes.begin(), sizes.end());
-  std::vector<char> own = mine.pages, all(pages * ranks);
+  std::vector<char> own = mine.pages, all(pages * rank_count);
   own.resize(pages);
   connector.all_gather(std::as_bytes(std::span(own)), std::as_writable_bytes(std::span(all)));
   segment.touchers.resize(pages);
-  for (std::size_t rank = 0; rank < ranks; ++rank)
+  for (std::size_t rank = 0; rank < rank_count; ++rank)
     for (std::size_t i = 0; i < pages; ++i)
       if (all[rank * pages + i] != 0) segment.touchers[i].push_back(static_cast<int>(rank));
   return segment;
@@ -129,7 +129,7 @@ Segment all_touched(test::ForkedConnector& connector, const void* part) {
 /// -1 if there is none. Parts may share the pages at their ends.
 int misplaced(const Segment& segment, const Nodes& nodes) {
   for (std::size_t i = 0; i < segment.touchers.size(); ++i)
-    for (std::size_t rank = 0; rank < ranks; ++rank) {
+    for (std::size_t rank = 0; rank < rank_count; ++rank) {
       const std::size_t begin = segment.begin[rank], end = begin + part_bytes;
       const bool whole = begin <= i * page && (i + 1) * page <= end;
       if (!whole) continue;
@@ -143,11 +143,11 @@ int misplaced(const Segment& segment, const Nodes& nodes) {
 template <class Body>
 void check_parts(Body&& body) {
   for (const Nodes& nodes : topologies) {
-    const auto ended = test::forked(ranks, [&](test::ForkedConnector& connector, test::Board&) {
+    const auto ended = test::forked(rank_count, [&](test::ForkedConnector& connector, test::Board&) {
       Comm comm(connector, 60s);
       const auto kept = body(comm);
       const Segment segment = all_touched(connector, kept.address);
-      if (segment.touchers.size() < ranks * part_bytes / page) return 1;
+      if (segment.touchers.size() < rank_count * part_bytes / page) return 1;
       const int wrong = misplaced(segment, nodes);
       if (wrong >= 0 && comm.rank() == 0) {
         std::cerr << "page " << wrong << " was touched by ranks";
@@ -156,7 +156,7 @@ void check_parts(Body&& body) {
       }
       return wrong < 0 ? 0 : 2;
     });
-    CHECK(ended == std::vector<int>(ranks, 0));
+    CHECK(ended == std::vector<int>(rank_count, 0));
   }
 }
 
@@ -190,7 +190,7 @@ TEST_CASE("memory that is adopted is on the node of its rank, page by page" * te
 TEST_CASE("each part of common memory is on the node of its rank, page by page" * test::Needs(needed, shows_pages)) {
   check_parts([](Comm& comm) {
     const std::size_t begin = static_cast<std::size_t>(comm.rank()) * part_bytes;
-    auto common = comm.allocate_common(ranks * part_bytes, {{begin, part_bytes}});
+    auto common = comm.allocate_common(rank_count * part_bytes, {{begin, part_bytes}});
     const void* const part = common->span.data() + begin;
     return Part<decltype(common)>{part, std::move(common)};
   });
@@ -198,11 +198,11 @@ TEST_CASE("each part of common memory is on the node of its rank, page by page" 
 
 TEST_CASE("rank 0 makes common memory without touching it" * test::Needs(needed, shows_pages)) {
   const auto ended = test::forked(1, [](test::ForkedConnector&, test::Board&) {
-    const auto control = shm::SegmentRegion::make_control(ranks);
-    const auto region = std::make_shared<shm::SegmentRegion>(control.segment, 0, ranks, 60s);
+    const auto control = shm::SegmentRegion::make_control(rank_count);
+    const auto region = std::make_shared<shm::SegmentRegion>(control.segment, 0, rank_count, 60s);
     std::shared_ptr<void> keep;
-    const auto segment = shm::Segment::find(shm::name_of(region->make_common(ranks * part_bytes, {}, keep)));
-    std::vector<unsigned char> in_memory(ranks * part_bytes / page, 1);
+    const auto segment = shm::Segment::find(shm::name_of(region->make_common(rank_count * part_bytes, {}, keep)));
+    std::vector<unsigned char> in_memory(rank_count * part_bytes / page, 1);
     if (::mincore(segment->data(), segment->size(), in_memory.data()) != 0) return 1;
     return in_memory == std::vector<unsigned char>(in_memory.size(), 0) ? 0 : 2;
   });
@@ -210,7 +210,9 @@ TEST_CASE("rank 0 makes common memory without touching it" * test::Needs(needed,
 }
 
 /// The layout of a communicator's control segment in this process.
-shared_memory::SharedLayout layout_at(std::byte* base) { return {base, ranks, shm::SegmentRegion::extent_for(ranks)}; }
+shared_memory::SharedLayout layout_at(std::byte* base) {
+  return {base, rank_count, shm::SegmentRegion::extent_for(rank_count)};
+}
 
 /// Returns whether every page of `bytes` bytes from an address on has been touched, or none, as `expected` says.
 bool all_are(const Touched& segment, const std::byte* base, const std::byte* begin, std::size_t bytes, bool expected) {
@@ -223,11 +225,11 @@ bool all_are(const Touched& segment, const std::byte* base, const std::byte* beg
 TEST_CASE("rank 0 touches published calls, mailboxes and slots first, and no staging buffer" *
           test::Needs(needed, shows_pages)) {
   const auto ended = test::forked(1, [](test::ForkedConnector&, test::Board&) {
-    const auto made = shm::SegmentRegion::make_control(ranks);
+    const auto made = shm::SegmentRegion::make_control(rank_count);
     std::byte* const base = made.segment->data();
     const auto layout = layout_at(base);
     const Touched segment = touched(base);
-    for (int rank = 0; rank < ranks; ++rank) {
+    for (int rank = 0; rank < rank_count; ++rank) {
       for (const auto queue : {shared_memory::CallQueue::blocking, shared_memory::CallQueue::started}) {
         for (std::uint64_t call = 1; call <= layout.ring(); ++call)
           if (!all_are(segment, base, reinterpret_cast<const std::byte*>(&layout.published(rank, queue, call)),
@@ -239,7 +241,7 @@ TEST_CASE("rank 0 touches published calls, mailboxes and slots first, and no sta
             return 2;
       }
       if (!all_are(segment, base, layout.mailbox(rank), 1, true)) return 3;
-      for (int other = 0; other < ranks; ++other)
+      for (int other = 0; other < rank_count; ++other)
         if (!all_are(segment, base, layout.pair(rank, other), sizeof(shm::Slot), true)) return 4;
     }
     return 0;
@@ -258,18 +260,18 @@ std::byte* only_segment() {
 
 TEST_CASE("each rank touches its own staging buffer first, and no other one before all have staged" *
           test::Needs(needed, shows_pages)) {
-  const auto ended = test::forked(ranks, [&](test::ForkedConnector& connector, test::Board&) {
+  const auto ended = test::forked(rank_count, [&](test::ForkedConnector& connector, test::Board&) {
     Comm comm(connector, 60s);
     std::byte* const base = only_segment();
     const auto layout = layout_at(base);
-    const std::size_t bytes = layout.extent().staging_bytes, slice = bytes / ranks;
+    const std::size_t bytes = layout.extent().staging_bytes, slice = bytes / rank_count;
     std::vector<float> values(bytes / sizeof(float), 1.0f);
-    const int me = comm.rank(), last = ranks - 1;
+    const int me = comm.rank(), last = rank_count - 1;
     // A rank reduces its slice from its own memory, so that it does not stage it.
     const auto staged = [&](int rank, bool expected) {
       const Touched segment = touched(base);
       std::byte* const buffer = layout.staging(rank, shared_memory::CallQueue::started, 0);
-      for (int part = 0; part < ranks; ++part)
+      for (int part = 0; part < rank_count; ++part)
         if (part != rank &&
             !all_are(segment, base, buffer + static_cast<std::size_t>(part) * slice + page, slice - 2 * page, expected))
           return false;
@@ -282,14 +284,14 @@ TEST_CASE("each rank touches its own staging buffer first, and no other one befo
       if (end != distx::detail::WaitEnd::ready) return 1;
     }
     connector.barrier();
-    for (int rank = 0; rank < ranks; ++rank)
+    for (int rank = 0; rank < rank_count; ++rank)
       if ((rank != me || me == last) && !staged(rank, false)) return 2;
     connector.barrier();
     if (me == last) pending = distx::start_all_reduce(comm, values, distx::sum);
     pending.wait();
-    return values == std::vector<float>(values.size(), ranks) ? 0 : 3;
+    return values == std::vector<float>(values.size(), rank_count) ? 0 : 3;
   });
-  CHECK(ended == std::vector<int>(ranks, 0));
+  CHECK(ended == std::vector<int>(rank_count, 0));
 }
 
 }  // namespace
