@@ -20,9 +20,10 @@ struct WithoutOp : NoPending {
 
 template <class A>
 concept OperandArgument = SpanArgument<A> || ListArgument<A>;
-/// Satisfied by what is neither a buffer nor a list of buffers, such as one object of a class, or a bool.
+/// Satisfied by what is neither a buffer nor a list of buffers, such as one object of a class, or a bool. Not by
+/// tensors, which have collectives along a dimension.
 template <class A>
-concept NotOperand = !OperandArgument<A>;
+concept NotOperand = !OperandArgument<A> && !requires(const A& tensor) { tensor.extents(); };
 template <class C>
 struct OfNotOperand : NoPending {
   static_assert(!Communicator<C>,
