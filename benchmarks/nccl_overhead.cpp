@@ -66,7 +66,7 @@ int main() {
     ncclComm_t plain = nullptr;
     distx::nccl::detail::check(ncclGetUniqueId(&id), "ncclGetUniqueId", {});
     distx::nccl::detail::check(ncclCommInitRank(&plain, 1, id, 0), "ncclCommInitRank", {});
-    const auto owner = distx::nccl::detail::unique_comm::from_native_handle(plain);
+    const auto owner = distx::nccl::detail::nccl_unique_comm::from_native_handle(plain);
     for (const std::size_t bytes : {8U, 1024U, 1048576U}) compare(comm, plain, bytes);
   } catch (const std::exception& error) {
     std::cerr << error.what() << '\n';

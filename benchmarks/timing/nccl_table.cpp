@@ -198,7 +198,7 @@ class Table {
     id = distx::broadcast_value(connector, id, 0);
     ncclComm_t plain = nullptr;
     check(ncclCommInitRank(&plain, comm_.size(), id, comm_.rank()), "ncclCommInitRank");
-    plain_ = distx::nccl::detail::unique_comm::from_native_handle(plain);
+    plain_ = distx::nccl::detail::nccl_unique_comm::from_native_handle(plain);
   }
 
   /// @return how many elements were wrong, on all ranks, by distx and by NCCL itself
@@ -375,7 +375,7 @@ class Table {
   distx::NcclCommunicator comm_;
   Expected expected_;
   distx::Buffer<float, Cuda> send_, receive_;
-  distx::nccl::detail::unique_comm plain_;
+  distx::nccl::detail::nccl_unique_comm plain_;
   std::vector<float> host_;
 };
 

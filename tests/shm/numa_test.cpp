@@ -201,7 +201,7 @@ TEST_CASE("rank 0 makes common memory without touching it" * test::Needs(needed,
     const auto control = shm::SegmentRegion::make_control(rank_count);
     const auto region = std::make_shared<shm::SegmentRegion>(control.segment, 0, rank_count, 60s);
     std::shared_ptr<void> keep;
-    const auto segment = shm::Segment::find(shm::name_of(region->make_common(rank_count * part_bytes, {}, keep)));
+    const auto segment = shm::SharedSegment::find(shm::name_of(region->make_common(rank_count * part_bytes, {}, keep)));
     std::vector<unsigned char> in_memory(rank_count * part_bytes / page, 1);
     if (::mincore(segment->data(), segment->size(), in_memory.data()) != 0) return 1;
     return in_memory == std::vector<unsigned char>(in_memory.size(), 0) ? 0 : 2;
