@@ -96,8 +96,8 @@ class Backend {
       if constexpr (requires { c.buffer, c.to; }) post({me, c.to, c.tag}, c.buffer, nullptr, false, c.lengths);
       if constexpr (requires { c.buffer, c.from; })
         post({c.from, me, c.tag}, c.buffer, c.buffer.bytes(), true, c.lengths);
-      if constexpr (requires { c.send; }) post({me, c.to, c.tag}, c.send, nullptr, false, 0);
-      if constexpr (requires { c.receive; }) post({c.from, me, c.tag}, c.receive, c.receive.bytes(), true, 0);
+      if constexpr (requires { c.send; }) post({me, c.to, c.tag}, c.send, nullptr, false, 0u);
+      if constexpr (requires { c.receive; }) post({c.from, me, c.tag}, c.receive, c.receive.bytes(), true, 0u);
       b.board_->changed.notify_all();
     }
     void post(std::array<int, 3> route, Span<const AnyElement> data, std::byte* target, bool receives, auto lengths) {

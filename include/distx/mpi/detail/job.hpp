@@ -138,9 +138,8 @@ class Job {
     check(MPI_Irecv(arriving_.data(), static_cast<int>(arriving_.size()), MPI_BYTE, (*messages_)[from], tag,
                     messages_->comm, &request),
           "MPI_Irecv", c);
-    // At once, because this rank may next make any call of MPI; also if the header has not arrived.
-    if (started_ && target.size_bytes() > inline_bytes && !look_for_header(self.context(c)))
-      receive_data(self.context(c));
+    // At once, so that the data of messages with one tag match in their order.
+    if (started_ && target.size_bytes() > inline_bytes) receive_data(self.context(c));
   }
   /// Returns whether a message is received whose header has not arrived.
   [[nodiscard]] bool awaits_header() const noexcept { return incoming_ && !incoming_->header_taken; }
@@ -155,7 +154,7 @@ class Job {
     if (flag != 0) take_header(context);
     return flag != 0;
   }
-  /// Returns whether the last call receives data that MPI has perhaps read from the sender's memory after its call.
+  /// Returns whether the last call received data that MPI has perhaps read from the sender's memory after its call.
   [[nodiscard]] bool received_data() const noexcept { return received_data_; }
 
   /// Prepares a reduction of `send` into `receive`, which is empty if this rank receives no result.
@@ -358,7 +357,7 @@ class Job {
     incoming_->header_taken = true;
     const Span<AnyElement>& target = incoming_->target;
     if (target.size_bytes() > inline_bytes) {
-      if (!received_data_) receive_data(context);
+      if (!started_) receive_data(context);
     } else if (!target.empty()) {
       std::memcpy(target.data(), arriving_.data() + sizeof theirs, target.size_bytes());
     }
