@@ -63,6 +63,7 @@ struct Whole {
 };
 
 struct Several : Whole {
+  static constexpr bool accumulates = true;
   Scope micro_batch(bool last) {
     take("micro-batch", 32);
     return Scope(last ? "the last" : "a micro-batch");

@@ -14,6 +14,13 @@ namespace distx::detail::mpi {
   return "timed out after " + deadline.to_string() + ": " + listed(exchange.missing()) + " did not join";
 }
 
+/// Returns the message of a timeout after all ranks had joined.
+[[nodiscard]] inline std::string discontinued(Schedule& schedule, const Timeout& deadline) {
+  const std::vector<int> ranks = schedule.missing();
+  return "timed out after " + deadline.to_string() + ": " +
+         (ranks.empty() ? "this rank was delayed" : listed(ranks) + " did not continue the call");
+}
+
 /// Collectives that every rank makes in one order: compares the ranks' calls, and transfers operands by a Schedule.
 ///
 /// `wait(ready)` returns whether `ready()` became true before the deadline, and throws if the communicator is revoked,
@@ -60,10 +67,7 @@ class OrderedCalls {
     if constexpr (Call::kind != calls::CollectiveKind::barrier) {
       try {
         schedule_->run(call, exchange_->views(), tag, context, [&](auto&& complete) {
-          if (!wait(complete))
-            throw TimeoutError("timed out after " + deadline_.to_string() + ": " + listed(schedule_->missing()) +
-                                   " did not continue the call",
-                               context);
+          if (!wait(complete)) throw TimeoutError(discontinued(*schedule_, deadline_), context);
         });
       } catch (...) {
         // MPI may still access the object; the communicator is revoked now and needs no other.
