@@ -34,8 +34,6 @@ ALLOWED = [
     ("comm/hierarchical/levels.hpp", "mismatchingContainerExpression", "begin is a lambda that returns a number"),
     ("comm/lists.hpp", "operatorEqVarError", "the number of exceptions belongs to the object that is assigned to"),
     ("cuda/kernels/boxes.cuh", "shiftTooManyBits", "the shifted product has 64 bits"),
-    ("mpi/detail/control.hpp", "leakReturnValNotUsed", "the messages must outlive the process's MPI"),
-    ("mpi/detail/letters.hpp", "leakReturnValNotUsed", "the letters must outlive the process's MPI"),
     ("observe/detail/flight_registry.hpp", "derefInvalidIterator", "place[-1] precedes the end"),
     ("parallel/detail/engine/replicas.hpp", "returnDanglingLifetime", "the function returns nothing; a lambda in it returns a value"),
     ("tensor/ops/cross_entropy.hpp", "compareBoolExpressionWithInt", "these are template arguments"),
