@@ -315,9 +315,9 @@ class Schedule {
       std::byte* copy = nullptr;
       with_others([&](int r) {
         const auto range = sent_to(r);
-        const std::byte* const from = c.send.bytes() + range.offset + piece * slice_bytes_;
         const std::size_t bytes = part(range.bytes, piece);
         if (bytes == 0) return;
+        const std::byte* const from = c.send.bytes() + range.offset + piece * slice_bytes_;
         if (from != std::exchange(copied, from)) {
           copy = staged(piece, first_out, r);
           std::memcpy(copy, from, bytes);
