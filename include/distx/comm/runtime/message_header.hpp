@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <array>
 #include <cstdint>
 #include <string>
 
+#include "distx/core/detail/fnv1a.hpp"
 #include "distx/core/element.hpp"
 
 namespace distx::detail {
@@ -25,9 +27,7 @@ struct MessageHeader {
 
 /// Returns a hash of a header.
 [[nodiscard]] constexpr std::uint64_t digest_of(const MessageHeader& header) noexcept {
-  const std::uint64_t sum = header.count * 0xd6e8feb86659fd93ull + header.lengths * 0xa0761d6478bd642full +
-                            header.element_bytes * 0xe7037ed1a0b428dbull + header.type * 0x8ebc6af09c88c6e3ull;
-  return (sum ^ sum >> 32) * 0xd6e8feb86659fd93ull >> 16;
+  return fnv1a(std::array<std::uint64_t, 4>{header.count, header.lengths, header.element_bytes, header.type});
 }
 
 /// Returns how a message that this rank sends or expects differs from what `other_rank` expects or sends.
