@@ -113,6 +113,10 @@ class Launcher(InFolder):
         script = "exec 9>$PIPE; echo x >&9; [ $DISTX_RANK = 0 ] && exit 4; sleep 60"
         self.assertLess(self.ends_everything(4, "--grace", "1", "3", "sh", "-c", script), 20)
 
+    def test_the_last_that_ends_is_named_too(self):
+        done = self.ranks(1, "sh", "-c", "exit 4")
+        self.assertEqual((done.returncode, done.stderr), (4, "ranks: rank 0 of 1 failed with status 4\n"))
+
     def test_the_others_may_say_so_themselves(self):
         done = self.ranks(2, "sh", "-c", "[ $DISTX_RANK = 0 ] && exit 4; sleep 1; echo I too")
         self.assertEqual((done.returncode, done.stdout), (4, "I too\n"))
@@ -137,8 +141,9 @@ class Meeting(InFolder):
 
     def test_a_rank_that_throws(self):
         done = self.ranks("--timeout", 60, 3, program, "throws")
-        self.assertEqual((done.returncode, done.stderr.splitlines()[0]), (1, "as it should"))
-        self.assertEqual(done.stderr.count("\n"), 2)  # the other line is of tools/ranks
+        lines = done.stderr.splitlines()
+        self.assertEqual((done.returncode, lines[0], len(lines)), (1, "as it should", 2), lines)
+        self.assertTrue(lines[1].startswith("ranks: rank 2 of 3 failed with status 1"), lines)
 
     def refusal(self, **variables):
         done = run(program, "meets", **variables)
