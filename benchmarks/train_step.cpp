@@ -40,6 +40,7 @@ struct Settings {
   Eigen::Index batch = 64;
   std::uint64_t bucket_bytes = distx::DataParallelOptions{}.bucket_bytes;
   bool map_weights = true;
+  bool share_weights = false;
   std::vector<std::string> modes{"alone", "overlap", "blocking"};
   int rounds = 20;
   int steps = 10;
@@ -67,6 +68,8 @@ struct Settings {
     app.add_option("--map-weights", map_weights,
                    "whether ranks of one host read each other's weights in place, at stage 3")
         ->capture_default_str();
+    app.add_flag("--share-weights", share_weights,
+                 "keeps one copy of the weights for the ranks of one host, at stages 0 to 2");
     app.add_option("--modes", modes, "of alone (nothing is communicated), overlap, and blocking")
         ->delimiter(',')
         ->check(CLI::IsMember({"alone", "overlap", "blocking"}));
@@ -114,7 +117,8 @@ Training make_training(Any& comm, const timing::Mlp& model, const Settings& sett
   const distx::DataParallelOptions options{.bucket_bytes = settings.bucket_bytes,
                                            .overlap = overlap,
                                            .stage = settings.zero,
-                                           .map_weights = settings.map_weights};
+                                           .map_weights = settings.map_weights,
+                                           .share_weights = settings.share_weights};
   if (settings.optimizer == "adamw") return Training(comm, model.parameters(), distx::AdamW{}, options);
   return Training(comm, model.parameters(), distx::SGD{.momentum = 0.9}, options);
 }

@@ -7,15 +7,16 @@ using model::Trainer;
 
 namespace {
 
-/// A training of the model, whose checkpoints differ from each other.
+/// A training of the model, whose checkpoints differ from each other; even numbers of ranks share the weights.
 template <class Training, class T, class Optimizer>
 struct Plain {
   using Ranks = int;
   static constexpr Ranks ranks[] = {1, 2, 3, 4, 8};
   static constexpr int count(int number) { return number; }
 
-  Plain(distx::ThreadCommunicator& comm, Ranks, int stage, std::size_t bucket_bytes, float offset)
-      : trainer(comm, Optimizer{}, {.bucket_bytes = bucket_bytes, .stage = stage}, offset) {}
+  Plain(distx::ThreadCommunicator& comm, Ranks on, int stage, std::size_t bucket_bytes, float offset)
+      : trainer(comm, Optimizer{}, {.bucket_bytes = bucket_bytes, .stage = stage, .share_weights = on % 2 == 0},
+                offset) {}
 
   Trainer<Training, T> trainer;
 };

@@ -31,12 +31,13 @@ void step(stages::Training& training, Parameters& parameters, std::size_t sample
 
 TEST_CASE("for_each_full_weight visits all weights in the order of the list, and release keeps them") {
   for (const int ranks : {1, 3, 4})
-    for (const int stage : {0, 1, 2, 3})
-      toy::on_ranks(ranks, [&](distx::ThreadCommunicator& comm) {
+    for (const auto& [stage, shares] : {std::pair{0, false}, {1, false}, {2, false}, {3, false}, {0, true}, {2, true}})
+      toy::on_ranks(ranks, [&, stage = stage, shares = shares](distx::ThreadCommunicator& comm) {
         const auto parameters = stages::owned();
         Floats before, names_and_values;
         {
-          stages::Training training(comm, parameters, distx::AdamW{}, {.bucket_bytes = 4_KiB, .stage = stage});
+          stages::Training training(comm, parameters, distx::AdamW{},
+                                    {.bucket_bytes = 4_KiB, .stage = stage, .share_weights = shares});
           for (std::size_t k = 0; k < 2; ++k) {
             step(training, parameters, k);
             before = full(training);  // between two steps, it changes nothing
@@ -129,17 +130,19 @@ TEST_CASE("a moving average has the same bits at every stage, and swap_in restor
   for (const int ranks : {1, 2, 3})
     for (const bool borrowed : {false, true}) {
       Floats first;
-      for (const int stage : {0, 1, 2, 3}) {
-        if (borrowed && stage >= 2) continue;
+      for (const auto& [stage, shares] :
+           {std::pair{0, false}, {1, false}, {2, false}, {3, false}, {0, true}, {1, true}, {2, true}}) {
+        if (borrowed && (stage >= 2 || shares)) continue;
         CAPTURE(ranks);
         CAPTURE(stage);
+        CAPTURE(shares);
         std::vector<Floats> averages(static_cast<std::size_t>(ranks));
-        toy::on_ranks(ranks, [&](distx::ThreadCommunicator& comm) {
+        toy::on_ranks(ranks, [&, stage = stage, shares = shares](distx::ThreadCommunicator& comm) {
           auto parameters = stages::owned();
           toy::Model model;
           auto refs = model.parameters();
           stages::Training training(comm, borrowed ? distx::ParameterList<>(refs) : distx::ParameterList<>(parameters),
-                                    distx::SGD{}, {.bucket_bytes = 4_KiB, .stage = stage});
+                                    distx::SGD{}, {.bucket_bytes = 4_KiB, .stage = stage, .share_weights = shares});
           auto average = training.average(0.5);
           Floats expected = full(training);
           for (std::size_t k = 0; k < 3; ++k) {

@@ -34,11 +34,14 @@ TEST_CASE("Hybrid shards inside groups, and all groups have the same weights") {
     for (const double clip : {std::numeric_limits<double>::infinity(), 1.0}) {
       std::vector<float> reference;
       const std::size_t whole = train(1, {.bucket_bytes = 4_KiB, .stage = 1, .group_ranks = 1}).front().second;
-      for (const int stage : {1, 2, 3}) {
+      for (const auto& [stage, shares] : {std::pair{1, false}, {2, false}, {3, false}, {1, true}, {2, true}}) {
         CAPTURE(ranks);
         CAPTURE(group);
         CAPTURE(stage);
-        const auto all = train(ranks, {.bucket_bytes = 4_KiB, .stage = stage, .clip_norm = clip, .group_ranks = group});
+        CAPTURE(shares);
+        const auto all = train(
+            ranks,
+            {.bucket_bytes = 4_KiB, .stage = stage, .clip_norm = clip, .share_weights = shares, .group_ranks = group});
         if (reference.empty()) reference = all.front().first;
         std::size_t state = 0;
         for (int rank = 0; rank < group; ++rank) state += all[static_cast<std::size_t>(rank)].second;

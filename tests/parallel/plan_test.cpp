@@ -67,6 +67,17 @@ TEST_CASE("mapped weights are not sent, and change nothing below stage 3") {
   }
 }
 
+TEST_CASE("shared weights are sharded and not sent below stage 3, where stage 0 is as stage 1") {
+  for (const int stage : {0, 1, 2, 3}) {
+    const auto own = distx::plan(4096, 4, std::max(stage, 1));
+    const auto shared = distx::plan(4096, 4, stage, distx::full_precision<>, false, false, true);
+    CHECK(own.weights - shared.weights == (stage == 3 ? 0 : 4 * 3072));
+    CHECK(own.sent - shared.sent == (stage == 3 ? 0 : 4 * 3072));
+    CHECK(own.gradients == shared.gradients);
+    CHECK(own.optimizer == shared.optimizer);
+  }
+}
+
 }  // namespace
 
 TEST_CASE("the plan of mixed precision equals Table 1 of the paper to its printed digits") {

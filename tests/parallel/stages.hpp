@@ -30,7 +30,8 @@ struct Way {
 };
 
 /// Calls `f(options, borrowed)` for each stage up to the last one, with and without overlap, for all kinds of buckets,
-/// for owned parameters and, where the stage takes those, borrowed ones; at stage 3 for mapped and gathered weights.
+/// for owned parameters and, where the stage takes those, borrowed ones; at stage 3 for mapped and gathered weights,
+/// and below it, with buckets of 4096 bytes, for weights of each rank and shared ones.
 template <class F>
 void for_each_way(distx::DataParallelOptions options, int last_stage, F&& f,
                   std::initializer_list<std::size_t> buckets = {0, 4096, distx::unlimited}) {
@@ -40,7 +41,7 @@ void for_each_way(distx::DataParallelOptions options, int last_stage, F&& f,
         for (const bool borrowed : {false, true}) {
           if (borrowed && stage >= 2) continue;
           for (const bool maps : {true, false}) {
-            if (stage < 3 && !maps) continue;
+            if (stage < 3 && maps && (borrowed || bytes != 4096)) continue;
             CAPTURE(stage);
             CAPTURE(overlap);
             CAPTURE(bytes);
@@ -50,6 +51,7 @@ void for_each_way(distx::DataParallelOptions options, int last_stage, F&& f,
             options.overlap = overlap;
             options.bucket_bytes = bytes;
             options.map_weights = maps;
+            options.share_weights = stage < 3 && maps;
             f(std::as_const(options), borrowed);
           }
         }

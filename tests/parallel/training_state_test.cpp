@@ -64,10 +64,13 @@ std::map<std::string, Seen> shares_of(int ranks, const Optimizer& optimizer,
 TEST_CASE_TEMPLATE("the ranks' shares partition every array of a training's state", Optimizer, distx::AdamW, Signs,
                    distx::LAMB, kinds::Mixture) {
   for (const int ranks : {1, 2, 3, 4})
-    for (int stage = 0; stage < 4; ++stage) {
+    for (const auto& [stage, one_copy] :
+         {std::pair{0, false}, {1, false}, {2, false}, {3, false}, {0, true}, {1, true}, {2, true}}) {
       CAPTURE(ranks);
       CAPTURE(stage);
-      const auto all = shares_of<float, stages::Training>(ranks, Optimizer{}, {.bucket_bytes = 4096, .stage = stage});
+      CAPTURE(one_copy);
+      const auto all = shares_of<float, stages::Training>(
+          ranks, Optimizer{}, {.bucket_bytes = 4096, .stage = stage, .share_weights = one_copy});
       CHECK(all.contains("mean"));
       CHECK(all.contains("b.bias"));
       for (const auto& [name, seen] : all) {

@@ -114,20 +114,43 @@ TEST_CASE("a rank that dies leaves the others' weights mapped, and the next wait
   }
 }
 
-TEST_CASE("processes map the same weights as they gather, and keep less memory") {
+TEST_CASE("shared weights of other processes are read-only, and whole in each one's own memory after release") {
+  const auto endings = test::forked(2, [&](test::ForkedConnector& connector, test::Board&) {
+    Comm comm(connector, 60s);
+    std::vector<distx::Parameter<float>> parameters;
+    parameters.emplace_back("weight", 1 << 20);
+    stages::Training training(comm, parameters, distx::SGD{}, {.stage = 2, .share_weights = true});
+    const auto permissions = [&](int rank) {
+      return test::permissions(parameters[0].value().data() + (1 << 19) * rank + (1 << 18));
+    };
+    if (permissions(comm.rank()) != "rw-s") return 1;
+    if (permissions(1 - comm.rank()) != "r--s") return 2;
+    training.release();
+    for (const int rank : {0, 1})
+      if (permissions(rank) != "rw-p") return 3;
+    return 0;
+  });
+  CHECK(endings == std::vector<int>{0, 0});
+}
+
+TEST_CASE("processes map or share the same weights as they gather") {
   for (const int ranks : toy::rank_counts) {
     CAPTURE(ranks);
     const auto endings = test::forked(ranks, [&](test::ForkedConnector& connector, test::Board&) {
       Comm comm(connector, 60s);
       std::vector<float> expected;
-      for (const bool maps : {false, true})
-        for (const bool overlap : {false, true})
-          for (const std::size_t bytes : {0_KiB, distx::unlimited}) {
-            auto weights =
-                stages::train(comm, {{.bucket_bytes = bytes, .overlap = overlap, .stage = 3, .map_weights = maps}});
-            if (expected.empty()) expected = weights;
-            if (!toy::same_bits(weights, expected)) return 1;
-          }
+      for (const int stage : {3, 0, 1, 2})
+        for (const bool maps : {false, true})
+          for (const bool overlap : {false, true})
+            for (const std::size_t bytes : {0_KiB, distx::unlimited}) {
+              auto weights = stages::train(comm, {{.bucket_bytes = bytes,
+                                                   .overlap = overlap,
+                                                   .stage = stage,
+                                                   .map_weights = maps,
+                                                   .share_weights = maps}});
+              if (expected.empty()) expected = weights;
+              if (!toy::same_bits(weights, expected)) return 1;
+            }
       return 0;
     });
     for (const int ending : endings) CHECK(ending == 0);

@@ -37,6 +37,10 @@ struct DataParallelOptions {
   /// Whether, at stage 3, ranks that share memory (threads, `ShmCommunicator`) read each other's shards of the weights
   /// in place instead of gathering copies: `unshard` then moves no bytes. No effect on other communicators and stages.
   bool map_weights = true;
+  /// Whether, at stages 0 to 2, ranks that share memory (threads, `ShmCommunicator`) keep one copy of the owned weights
+  /// between them. Each rank updates its part, as at stage 1 also with stage 0, and the others read it in place. The
+  /// weights are read-only, and `release` keeps a copy of them for each rank. No effect on other communicators.
+  bool share_weights = false;
   /// The ranks that shard among them, with Hybrid; divides the number of ranks. An error without Hybrid.
   int group_ranks = 0;
   /// The first loss scale of float16 parameters with Precision, 65536 by default; 1 disables loss scaling. An error if

@@ -70,6 +70,7 @@ void check_same_training(AnyCommunicator<Space>& comm, const std::vector<Paramet
                          const DataParallelOptions& options, const ErrorContext& context) {
   const auto yes_no = [](bool value) { return std::string(value ? "true" : "false"); };
   ConsistencyRecord record;
+  record.add(".share_weights", yes_no(options.share_weights));  // first, since the stage may follow from it
   record.add("the list of policies", policies.to_string());
   record.add(".bucket_bytes", options.bucket_bytes == unlimited ? "unlimited" : std::to_string(options.bucket_bytes));
   record.add(".overlap", yes_no(options.overlap));

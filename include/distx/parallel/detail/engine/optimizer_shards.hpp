@@ -12,8 +12,8 @@ namespace distx::detail {
 
 /// This rank's shards of the optimizer: updates them, and gathers what other ranks have updated.
 ///
-/// At stage 0 every rank updates everything; at stages 1 and 2 the weights are gathered after the update; at stage 3
-/// they stay sharded.
+/// At stage 0 every rank updates everything; at stages 1 and 2 the weights are gathered after the update, unless the
+/// ranks share them; at stage 3 they stay sharded.
 template <MemorySpace Space>
 class OptimizerShards {
  public:
@@ -151,6 +151,7 @@ class OptimizerShards {
   }
   void gather_bucket(std::size_t index, stream after, const here& location) {
     if ((policies_.stage != 1 && policies_.stage != 2) || comms_.shards() == 1) return;
+    if (!buckets_[index].buffers.front().mapped_value.empty()) return;
     const flight::Label label = label_of(buckets_[index], "gather", index, parameters_.entries());
     gathers_[index].start(buckets_[index], comms_.gathering(), parameters_.entries(), overlap_, 0, after, location);
   }

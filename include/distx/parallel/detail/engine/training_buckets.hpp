@@ -24,7 +24,7 @@ class TrainingBuckets {
     const int stage = policies.stage;
     std::size_t value_bytes = 0;
     allocate_together(comms.all(), context, [&] {
-      allocate_shared(buckets_, comms, stage, options.map_weights, account_);
+      allocate_shared(buckets_, comms, stage, options, account_);
       const auto make_pool = [&](std::size_t bytes, auto&& allocate) {
         return std::make_unique<MemoryPool<Space>>(account_, bytes == 0 ? nullptr : allocate(bytes));
       };
@@ -52,15 +52,31 @@ class TrainingBuckets {
                     typename Space::stream{});
     }
     adopt_values(buckets_, entries);
+    if (stage < 3) share_values(entries, comms, context.location);
     typename Space::stream{}.synchronize();
   }
 
   [[nodiscard]] Buckets<Space>& all() noexcept { return buckets_; }
   [[nodiscard]] MemoryPool<Space>& gradient_pool() noexcept { return *gradient_pool_; }
   [[nodiscard]] MemoryPool<Space>& value_pool() noexcept { return *value_pool_; }
+  /// Whether the ranks keep one copy of the weights, whole at all times: each changes its shard, in turn with readers.
+  [[nodiscard]] bool shares_weights() const noexcept { return shares_weights_; }
   [[nodiscard]] const std::shared_ptr<MemoryAccount>& account() const noexcept { return account_; }
 
  private:
+  /// Gives owned parameters the weights of which all ranks keep one copy, if they do. Collective.
+  void share_values(const std::vector<ParameterEntry<Space>>& entries, TrainingCommunicators<Space>& comms,
+                    const std::source_location& location) {
+    for (auto& bucket : buckets_) {
+      if (!bucket.owned || bucket.buffers.front().mapped_value.empty()) continue;
+      auto& buffer = bucket.buffers.front();
+      buffer.value = buffer.mapped_value;
+      for (const auto& range : buffer.layout.ranges)
+        entries[range.entry].owned->value = buffer.value.subspan(range.begin, range.size);
+      shares_weights_ = true;
+    }
+    if (shares_weights_) execute(comms.gathering(), Barrier<Space>{location});
+  }
   /// Allocates on every rank or on none.
   template <class F>
   void allocate_together(AnyCommunicator<Space>& comm, const ErrorContext& context, F&& f) {
@@ -92,7 +108,19 @@ class TrainingBuckets {
   std::unique_ptr<MemoryPool<Space>> gradient_pool_{};  // without memory if all gradients are reduced in place
   std::unique_ptr<MemoryPool<Space>> value_pool_{};     // without memory below stage 3
   Buckets<Space> buckets_;
+  bool shares_weights_ = false;
 };
+
+/// Returns how a training proceeds: with weights that the ranks share, each updates its part, also at stage 0.
+template <MemorySpace Space>
+[[nodiscard]] TrainingPolicies with_shared_weights(TrainingPolicies policies, const DataParallelOptions& options,
+                                                   const AnyCommunicator<Space>& comm,
+                                                   const std::vector<ParameterEntry<Space>>& entries) {
+  const bool owns =
+      std::any_of(entries.begin(), entries.end(), [](const auto& entry) { return entry.owned != nullptr; });
+  if (options.share_weights && owns && comm.passes_operands() && policies.stage == 0) policies.stage = 1;
+  return policies;
+}
 
 /// Checks the arguments of a training, compares those of all ranks, and makes its buckets. Collective over all ranks.
 /// @throws as the constructor of DataParallel; an error on this rank alone revokes the communicators

@@ -69,6 +69,7 @@ class TrainingEngine {
       await_readers("swap_in", after, location);
       change();
       shards_.gather(after, location);
+      await_others(location);
     });
   }
   /// Runs `f`, ordered between the other calls of the training.
@@ -107,6 +108,7 @@ class TrainingEngine {
       await_readers("load", after, location);
       state_.set_incomplete(true);
       if (!change()) return;
+      await_others(location);
       state_.set_incomplete(false);
       restore_counters(parameters_, scaling_.scaler(), counters);
       commit(after, location);
@@ -179,8 +181,14 @@ class TrainingEngine {
   void check_resumable(StepCall which, const char* operation, const here& location);
   void check_no_gradients(const char* operation, const here& location) const;
   void check_no_scope(const char* operation, const here& location) const;
-  /// Blocks until this rank may change its shards of the weights: no rank has a scope of `unshard`.
+  /// Blocks until this rank may change its shards of the weights: no rank has a scope of `unshard`, or, where weights
+  /// are shared, reads them before its own call.
   void await_readers(const char* operation, stream after, const here& location);
+  /// Where weights are shared, blocks until every rank calls it: before a change, no rank reads them, and after it, all
+  /// have changed their shards.
+  void await_others(const here& location) {
+    if (buckets_.shares_weights()) execute(comms_.gathering(), Barrier<Space>{location});
+  }
 
   /// Returns what steps may update while it is reduced, the same on every rank. Collective.
   [[nodiscard]] OnePass one_pass();

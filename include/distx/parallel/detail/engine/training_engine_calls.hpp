@@ -12,18 +12,18 @@ template <MemorySpace Space>
 TrainingEngine<Space>::TrainingEngine(AnyCommunicator<Space> comm, std::vector<ParameterEntry<Space>> entries,
                                       const AnyOptimizer<Space>& optimizer, const TrainingPolicies& policies,
                                       const DataParallelOptions& options, const here& location)
-    : policies_(policies),
+    : policies_(with_shared_weights(policies, options, comm, entries)),
       options_(options),
       location_(location),
       comms_(std::move(comm)),
       parameters_(std::move(entries)),
-      buckets_(make_training_buckets(parameters_, comms_, optimizer, policies, options, location)),
-      reducer_(buckets_.all(), parameters_, comms_, policies, buckets_.gradient_pool(), options.overlap,
+      buckets_(make_training_buckets(parameters_, comms_, optimizer, policies_, options, location)),
+      reducer_(buckets_.all(), parameters_, comms_, policies_, buckets_.gradient_pool(), options.overlap,
                options.allow_unused, one_pass()),
-      shards_(buckets_.all(), parameters_, comms_, policies, options.overlap),
-      scaling_(options, parameters_.scales_loss(policies)),
+      shards_(buckets_.all(), parameters_, comms_, policies_, options.overlap),
+      scaling_(options, parameters_.scales_loss(policies_)),
       guard_(options.guard_every) {
-  if (policies.stage == 3)
+  if (policies_.stage == 3)
     gatherer_ = std::make_shared<WeightGatherer<Space>>(buckets_.all(), parameters_, comms_, buckets_.value_pool(),
                                                         options.overlap);
   parameters_.claim(reducer_.lends() || !done_at_return<Space>, [this](std::size_t index, stream after) {
@@ -214,6 +214,8 @@ void TrainingEngine<Space>::release(stream after, const here& location) {
     if (state_.swapped_in()) fail(StepFault::average_swapped_in, "release", location);
     step_options_.compare(comms_.all(), context("release", location));
     if (gatherer_ != nullptr) gatherer_->make_whole(account(), after, location);
+    if (buckets_.shares_weights())
+      copy_whole_values(buckets_.all(), parameters_.entries(), account(), after, [](auto&, auto&& copy) { copy(); });
     parameters_.release();
     state_.release();
   });
@@ -320,6 +322,7 @@ template <MemorySpace Space>
 void TrainingEngine<Space>::await_readers(const char* operation, stream after, const here& location) {
   check_no_scope(operation, location);
   if (gatherer_ != nullptr) gatherer_->await_readers(after, location);
+  await_others(location);
 }
 
 template <MemorySpace Space>
@@ -399,6 +402,7 @@ void TrainingEngine<Space>::inspect(stream after, const here& location) {
 template <MemorySpace Space>
 void TrainingEngine<Space>::end_step(stream after, const here& location) {
   shards_.gather(after, location);
+  await_others(location);
   reducer_.restart(false);
   parameters_.begin_step();
   scaling_.begin_step();

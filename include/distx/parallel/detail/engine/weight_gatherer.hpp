@@ -6,6 +6,33 @@
 
 namespace distx::detail {
 
+/// Gives owned parameters copies of their whole values, in memory of this rank.
+///
+/// @param with_values  `with_values(bucket, copy)` calls `copy()` while the bucket's values are whole
+template <MemorySpace Space, class WithValues>
+void copy_whole_values(const Buckets<Space>& buckets, const std::vector<ParameterEntry<Space>>& entries,
+                       const std::shared_ptr<MemoryAccount>& account, typename Space::stream after,
+                       WithValues&& with_values) {
+  std::vector<TrackedMemory<Space>> whole;  // of each bucket
+  for (const auto& bucket : buckets) {
+    const auto& buffer = bucket.buffers.front();
+    whole.push_back(nullptr);
+    if (!bucket.owned) continue;
+    whole.back() = allocate_tracked_local<Space>(account, observe::MemoryKind::weights, buffer.layout.bytes());
+    with_values(bucket, [&] { copy(after, whole.back()->span(), bytes_of(buffer.value)); });
+  }
+  for (std::size_t b = 0; b < whole.size(); ++b) {
+    if (whole[b] == nullptr) continue;
+    const BucketLayout& layout = buckets[b].buffers.front().layout;
+    for (const auto& range : layout.ranges) {
+      auto& state = *entries[range.entry].owned;
+      state.value_memory = whole[b];
+      state.value = layout.over(whole[b]->span()).subspan(range.begin, range.size);
+      state.sharded = false;
+    }
+  }
+}
+
 /// Gathers sharded weights unit by unit while scopes of `unshard` need them.
 ///
 /// The order of the scopes is remembered, and the unit that followed in the last step is prefetched if the pool has
@@ -114,24 +141,12 @@ class WeightGatherer {
 
   /// Gives all parameters with sharded weights whole weights in memory of this rank. Collective.
   void make_whole(const std::shared_ptr<MemoryAccount>& account, stream after, const here& location) {
-    std::vector<TrackedMemory<Space>> whole;  // of each bucket
-    for (const auto& bucket : buckets_) {
-      const auto& buffer = bucket.buffers.front();
+    copy_whole_values(buckets_, entries_, account, after, [&](const Bucket<Space>& bucket, auto&& copy_values) {
       const std::size_t unit = *unit_of_[bucket.members.front()];
-      whole.push_back(allocate_tracked_local<Space>(account, observe::MemoryKind::weights, buffer.layout.bytes()));
       acquire(unit, after, location, false);
-      copy(after, whole.back()->span(), bytes_of(buffer.value));
+      copy_values();
       release(unit);
-    }
-    for (std::size_t b = 0; b < whole.size(); ++b) {
-      const BucketLayout& layout = buckets_[b].buffers.front().layout;
-      for (const auto& range : layout.ranges) {
-        auto& state = *entries_[range.entry].owned;
-        state.value_memory = whole[b];
-        state.value = layout.over(whole[b]->span()).subspan(range.begin, range.size);
-        state.sharded = false;
-      }
-    }
+    });
   }
 
   /// Prepares a change of the weights, outside all scopes: drops prefetched weights, and blocks until no rank reads

@@ -34,7 +34,7 @@ void allocate_value_shards(Buckets<Space>& buckets, TrainingCommunicators<Space>
   }
 }
 
-/// Allocates the sharded weights in memory that all ranks access in place; each rank's account has its shards.
+/// Allocates weights in memory that all ranks access in place; each rank's account has its shards.
 /// Collective.
 /// @return whether the ranks share memory; if not, nothing is allocated
 template <MemorySpace Space>
@@ -58,6 +58,7 @@ template <MemorySpace Space>
     auto& buffer = bucket.buffers.front();
     buffer.mapped_value = buffer.layout.over(common->span.subspan(begin, buffer.layout.bytes()));
     buffer.value_shard = buffer.own(buffer.mapped_value);
+    buffer.separate_value_shard = true;
     bucket.memory.push_back(std::make_shared<TrackedBytes<Space>>(
         account, observe::MemoryKind::weights,
         CommunicatorMemory<std::byte, Space>(bytes_of(buffer.value_shard), common->owner)));
@@ -68,8 +69,8 @@ template <MemorySpace Space>
 
 /// Allocates communicator memory, one piece for each purpose: each piece is a collective call. Collective.
 template <MemorySpace Space>
-void allocate_shared(Buckets<Space>& buckets, TrainingCommunicators<Space>& comms, int stage, bool map_weights,
-                     const std::shared_ptr<MemoryAccount>& account) {
+void allocate_shared(Buckets<Space>& buckets, TrainingCommunicators<Space>& comms, int stage,
+                     const DataParallelOptions& options, const std::shared_ptr<MemoryAccount>& account) {
   // `wanted(bucket, buffer)` returns the span to be set, or null.
   const auto hold = [&](AnyCommunicator<Space>& comm, observe::MemoryKind kind, auto&& wanted) {
     const auto each = [&](auto&& f) {
@@ -88,9 +89,10 @@ void allocate_shared(Buckets<Space>& buckets, TrainingCommunicators<Space>& comm
       bucket.memory.push_back(memory);
     });
   };
-  if (stage == 3 && !(map_weights && map_value_shards(buckets, comms, account)))
-    allocate_value_shards(buckets, comms, account);
-  if (stage < 3)
+  const bool maps = stage == 3 ? options.map_weights : stage > 0 && options.share_weights;
+  const bool mapped = maps && map_value_shards(buckets, comms, account);
+  if (stage == 3 && !mapped) allocate_value_shards(buckets, comms, account);
+  if (stage < 3 && !mapped)
     hold(comms.all(), observe::MemoryKind::weights,
          [](auto& bucket, auto& buffer) { return bucket.owned ? &buffer.value : nullptr; });
   if (stage < 2)
