@@ -61,10 +61,21 @@ TEST_CASE("many threads that sleep on one bell wait for each other step by step"
 
 TEST_CASE("a wait whose thread sleeps on a bell ends at its deadline, and when it is stopped") {
   Bell bell;
-  const distx::detail::SleepOn sleep{[&]() -> Bell& { return bell; }, 10ms};
   const auto not_yet = [] { return false; };
-  CHECK(wait_until(5ms, not_yet, not_yet, sleep) == WaitEnd::expired);
-  CHECK(wait_until(60s, not_yet, [] { return true; }, sleep) == WaitEnd::stopped);
+  for (const bool patient : {false, true}) {
+    const distx::detail::SleepOn sleep{[&]() -> Bell& { return bell; }, 10ms, distx::detail::in_process, patient};
+    CHECK(wait_until(5ms, not_yet, not_yet, sleep) == WaitEnd::expired);
+    CHECK(wait_until(60s, not_yet, [] { return true; }, sleep) == WaitEnd::stopped);
+  }
+}
+
+TEST_CASE("a patient wait polls as long as its thread has worked since its last long wait, at most 4 ms") {
+  distx::detail::Backoff backoff;
+  const distx::detail::Backoff::time_point ended{1h};
+  backoff.ended(ended);
+  CHECK(backoff.patience(ended) == 0ns);
+  CHECK(backoff.patience(ended + 7us) == 7us);
+  CHECK(backoff.patience(ended + 1s) == 4ms);
 }
 
 }  // namespace

@@ -71,6 +71,8 @@ class ProgressThread {
     task.finish(std::move(error));
   }
 
+  /// Returns whether tasks of any progress thread of this process are queued or running.
+  [[nodiscard]] static bool any_task() noexcept { return tasks_.load(std::memory_order_relaxed) != 0; }
   /// Returns whether a thread waits for a task.
   [[nodiscard]] bool awaited() const noexcept { return waiting_.load(std::memory_order_relaxed) != 0; }
 
@@ -86,6 +88,8 @@ class ProgressThread {
   [[nodiscard]] std::shared_ptr<ProgressTask> take();
   void run(ProgressTask& task) noexcept;
   [[nodiscard]] bool left();
+
+  inline static std::atomic<int> tasks_{0};
 
   std::mutex mutex_;
   std::atomic<int> waiting_{0};    // threads in `wait`

@@ -18,6 +18,7 @@ DISTX_INLINE void ProgressThread::submit(std::shared_ptr<ProgressTask> task) {
   {
     const std::lock_guard lock(mutex_);
     if (!thread_.joinable()) thread_ = start_thread([this] { run_tasks(); }, {.operation = "start"});
+    tasks_.fetch_add(1, std::memory_order_relaxed);
     ProgressTask* const last = task.get();
     (last_ == nullptr ? first_ : last_->next_) = std::move(task);
     last_ = last;
@@ -70,6 +71,7 @@ DISTX_INLINE void ProgressThread::run(ProgressTask& task) noexcept {
   } catch (...) {
     error = std::current_exception();
   }
+  tasks_.fetch_sub(1, std::memory_order_relaxed);
   {
     const std::lock_guard lock(mutex_);
     busy_ = false;

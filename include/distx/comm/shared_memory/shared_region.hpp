@@ -2,9 +2,11 @@
 #pragma once
 #include <array>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "distx/comm/memory.hpp"
+#include "distx/comm/runtime/progress_thread.hpp"
 #include "distx/comm/shared_memory/message_request.hpp"
 #include "distx/comm/shared_memory/shared_layout.hpp"
 #include "distx/core/detail/revocation_reason.hpp"
@@ -59,7 +61,11 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
   /// @param parking  how the threads of the ranks sleep and wake each other
   SharedRegion(const SharedLayout& control, const Timeout& deadline,
                const detail::Parking& parking = detail::in_process) noexcept
-      : control_(control), deadline_(deadline), parking_(parking) {}
+      : control_(control), deadline_(deadline), parking_(parking) {
+    int most = most_ranks_.load(std::memory_order_relaxed);
+    while (most < size() && !most_ranks_.compare_exchange_weak(most, size(), std::memory_order_relaxed)) {
+    }
+  }
   SharedRegion(const SharedRegion&) = delete;
   SharedRegion& operator=(const SharedRegion&) = delete;
   virtual ~SharedRegion() = default;
@@ -155,7 +161,8 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
     };
     const auto bell = [&]() -> detail::Bell& { return control_.channel(awaited(), queue).bell; };
     const WaitGuard waits(control_.channel(rank, queue));
-    wait(context, all, late, lost, detail::SleepOn{bell, probe_interval(), parking_});
+    const bool patient = queue == CallQueue::blocking && has_core_each() && !detail::ProgressThread::any_task();
+    wait(context, all, late, lost, detail::SleepOn{bell, probe_interval(), parking_, patient});
     return false;
   }
   /// Takes a step and waits until every rank has taken it, or the ranks for which `joins(rank)`.
@@ -328,6 +335,12 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
         [&] { return gone(look, queue, step, rank, AllRanks{}); },
         detail::SleepOn{[&]() -> detail::Bell& { return gate.bell; }, probe_interval(), parking_});
   }
+  /// Returns whether there are as many processors as ranks, as far as this process knows: those of its largest
+  /// communicator.
+  [[nodiscard]] static bool has_core_each() noexcept {
+    static const int processors = static_cast<int>(std::thread::hardware_concurrency());
+    return most_ranks_.load(std::memory_order_relaxed) <= processors;
+  }
   [[noreturn]] void throw_died(int rank, const ErrorContext& context) const {
     throw RankFailure("rank " + std::to_string(rank) + " (pid " + std::to_string(control_.rank(rank).process) +
                           ") exited unexpectedly",
@@ -375,6 +388,8 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
           " of " + std::to_string(post.send_count) + " " + std::string(name_of(post.fingerprint.type)) + " elements";
     return text + ", called in line " + std::to_string(post.line);
   }
+
+  inline static std::atomic<int> most_ranks_{0};
 
   SharedLayout control_;
   Timeout deadline_;

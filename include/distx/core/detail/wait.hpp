@@ -32,6 +32,7 @@ struct SleepOn {
   GetBell bell;
   Deadline::clock::duration longest;
   const Parking& parking = in_process;
+  bool patient = false;  ///< whether to poll for long before the first yield: the awaited thread has another core
 
   template <class Awake>
   void operator()(Awake&& awake, Deadline::clock::duration left) const {
@@ -42,6 +43,8 @@ template <class GetBell>
 SleepOn(GetBell, Deadline::clock::duration) -> SleepOn<GetBell>;
 template <class GetBell>
 SleepOn(GetBell, Deadline::clock::duration, const Parking&) -> SleepOn<GetBell>;
+template <class GetBell>
+SleepOn(GetBell, Deadline::clock::duration, const Parking&, bool) -> SleepOn<GetBell>;
 
 /// Backoff strategy for polling loops: yields first, so that the awaited thread can run immediately.
 ///
@@ -89,6 +92,13 @@ class Backoff {
   [[nodiscard]] int spins() const noexcept { return spins_; }
   /// Says that a wait has outlasted its spins, and by how much.
   void outlasted(duration by) noexcept { spins_ = by < close_ ? most_spins_ : std::max(spins_ / 2, least_spins_); }
+  /// Returns how long a patient wait polls before its first yield: as long as this thread has worked since its last
+  /// wait that outlasted its spins, so that at most half of the time is lost if the awaited thread needs this core.
+  [[nodiscard]] duration patience(time_point now) const noexcept {
+    return std::min(now - worked_since_, most_patience_);
+  }
+  /// Notes the end of a wait that has outlasted its spins.
+  void ended(time_point now) noexcept { worked_since_ = now; }
 
  private:
   static constexpr duration turn_ = std::chrono::milliseconds(2);
@@ -96,8 +106,10 @@ class Backoff {
   static constexpr duration shortest_ = std::chrono::milliseconds(5);
   static constexpr duration longest_ = std::chrono::milliseconds(500);
   static constexpr duration close_ = std::chrono::nanoseconds(1500);
+  static constexpr duration most_patience_ = std::chrono::milliseconds(4);  // a time slice
   static constexpr int least_spins_ = 20, most_spins_ = 400;
 
+  time_point worked_since_{};
   time_point crowded_until_{};
   duration while_ = shortest_;
   bool suspects_ = false;
@@ -130,7 +142,9 @@ inline thread_local constinit WaitTimes* wait_times = nullptr;
 /// Waits until `ready()`: spins briefly, then yields, then sleeps by `sleep(awake, limit)` if other threads use this
 /// core; checks `stopped()`, which stays true once it is, and the deadline every few polls and around every sleep.
 ///
-/// With more ranks than cores, spinning longer would starve the awaited rank.
+/// With more ranks than cores, spinning longer would starve the awaited rank. If each rank has a core, and other
+/// programs use it in turn, a yield costs a time slice in which the awaited rank may run: a patient wait polls for up
+/// to that time.
 template <class Ready, class Stopped, class Sleep = Nap>
 WaitEnd wait_until(const Timeout& timeout, Ready&& ready, Stopped&& stopped, Sleep&& sleep = {}) {
   for (int spin = 0, spins = backoff.spins(); spin < spins; ++spin)
@@ -140,13 +154,24 @@ WaitEnd wait_until(const Timeout& timeout, Ready&& ready, Stopped&& stopped, Sle
   const Deadline deadline(timeout, now);
   if (wait_times != nullptr) wait_times->begin(now);
   const auto awake = [&] { return ready() || stopped(); };
+  const auto end = [&] {
+    if (wait_times != nullptr) wait_times->end(now);
+    backoff.outlasted(now - began);
+    backoff.ended(now);
+    return WaitEnd::ready;
+  };
+  if constexpr (requires { sleep.patient; }) {
+    auto patience = sleep.patient ? backoff.patience(now) : Deadline::clock::duration::zero();
+    if (!deadline.unlimited()) patience = std::min(patience, deadline.end() - now);
+    for (int poll = 1; now - began < patience; ++poll) {
+      if (ready()) return end();
+      now = Deadline::clock::now();
+      if (poll % 64 == 0 && stopped()) break;
+    }
+  }
   for (;;) {
     for (int round = 0; round < 16; ++round) {
-      if (ready()) {
-        if (wait_times != nullptr) wait_times->end(now);
-        backoff.outlasted(now - began);
-        return WaitEnd::ready;
-      }
+      if (ready()) return end();
       const auto left = deadline.unlimited() ? Deadline::clock::duration::max() : deadline.end() - now;
       now = backoff(now, awake, sleep, left);
       if (backoff.has_slept()) break;
