@@ -38,6 +38,7 @@ int main() {
 }
 """
 SUM = """#include <distx/comm.hpp>
+#include <distx/threads.hpp>
 int main() {
   distx::SelfConnector self;
   distx::SerialCommunicator comm(self);
@@ -55,7 +56,7 @@ def readme_program():
 def rows(mpi_flags):
     """Yields (name, text, flags, limit in seconds or None)."""
     yield "an empty program", "int main() {}\n", [], None
-    for header, limit in (("comm", 0.7), ("training", None), ("tensor", None), ("distx", None), ("shm", None)):
+    for header, limit in (("comm", 0.7), ("threads", None), ("training", None), ("tensor", None), ("distx", None), ("shm", None)):
         yield f"#include <distx/{header}.hpp>", f"#include <distx/{header}.hpp>\n", ["-O0"], limit
     yield "all_reduce on one rank, -O0", SUM, ["-O0"], None
     yield "two layers on a mesh, -O0", TENSORS, ["-O0"], None

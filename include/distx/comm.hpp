@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-// Connectors, collectives, and the communicators that need only the standard library. Include `Hierarchical`,
-// `best_communicator` and the wrapper communicators from comm/.
+// Connectors, collectives and messages. Each communicator has a separate header: threads.hpp, mpi.hpp, shm.hpp, …;
+// include `Hierarchical`, `best_communicator` and the wrapper communicators from comm/.
 #include "distx/comm/any_communicator.hpp"
 #include "distx/comm/groups.hpp"
 #include "distx/comm/lists.hpp"
@@ -10,12 +10,7 @@
 #include "distx/comm/ops.hpp"
 #include "distx/comm/point_to_point.hpp"
 #include "distx/comm/reductions.hpp"
-#include "distx/comm/serial.hpp"
-#include "distx/comm/threads.hpp"
 #include "distx/connect/connect.hpp"
-#include "distx/connect/self.hpp"
-#include "distx/connect/spawn.hpp"
-#include "distx/connect/threads.hpp"
 #include "distx/core/error.hpp"
 #include "distx/core/span.hpp"
 #include "distx/memory/buffer.hpp"

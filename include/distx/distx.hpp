@@ -6,4 +6,5 @@
 #include "distx/comm/best_communicator.hpp"
 #include "distx/comm/hierarchical.hpp"
 #include "distx/tensor.hpp"
+#include "distx/threads.hpp"
 #include "distx/training.hpp"

@@ -3,6 +3,7 @@
 #include <map>
 
 #include "distx/comm.hpp"
+#include "distx/threads.hpp"
 
 void f(distx::ThreadCommunicator& comm) {
   std::map<int, float> x;

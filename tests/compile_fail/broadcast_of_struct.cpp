@@ -1,6 +1,7 @@
 // expect: distx: this argument is not a buffer
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/comm.hpp"
+#include "distx/threads.hpp"
 
 struct Point {
   float x, y;

@@ -1,6 +1,7 @@
 // expect: distx: counts are one integer per rank: pass a std::vector<std::size_t> or {3, 4}
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/comm.hpp"
+#include "distx/threads.hpp"
 
 void f(distx::ThreadCommunicator& comm) {
   std::vector<float> x(4);

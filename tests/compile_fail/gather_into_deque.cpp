@@ -3,6 +3,7 @@
 #include <deque>
 
 #include "distx/comm.hpp"
+#include "distx/threads.hpp"
 
 void f(distx::ThreadCommunicator& comm) {
   std::deque<float> x(4);

@@ -1,6 +1,7 @@
 // expect: distx::DataParallel: the optimizer is missing: pass distx::AdamW{}, or another one, after the parameters
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/comm.hpp"
+#include "distx/threads.hpp"
 #include "distx/training.hpp"
 
 void f(distx::ThreadCommunicator& comm) {

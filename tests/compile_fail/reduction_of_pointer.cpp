@@ -1,6 +1,7 @@
 // expect: distx: a pointer does not say how many elements it points to: pass std::span(pointer, count)
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/comm.hpp"
+#include "distx/threads.hpp"
 
 void f(distx::ThreadCommunicator& comm) {
   std::vector<float> x(4);

@@ -3,6 +3,7 @@
 #include <list>
 
 #include "distx/comm.hpp"
+#include "distx/threads.hpp"
 
 void f(distx::ThreadCommunicator& comm) {
   const std::list<float> x(4);

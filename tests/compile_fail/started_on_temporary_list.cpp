@@ -1,6 +1,7 @@
 // expect: distx: an asynchronous call borrows its buffers until wait(), and this list owns them and is a temporary: give it a name that lives until then
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/comm.hpp"
+#include "distx/threads.hpp"
 
 void f(distx::ThreadCommunicator& comm) {
   std::vector<std::vector<float>> x(2, std::vector<float>(4));

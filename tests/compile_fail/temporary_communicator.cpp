@@ -1,6 +1,7 @@
 // expect: distx: the communicator is a temporary: give it a name first
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/comm.hpp"
+#include "distx/threads.hpp"
 
 void f(distx::ThreadCommunicator& comm) {
   std::vector<float> x(4);

@@ -1,6 +1,7 @@
 // expect: distx: the communicator is a temporary: give it a name first
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/comm.hpp"
+#include "distx/threads.hpp"
 
 // The compiler gives this error once for a type of communicator, and another one for a call that is not diagnosed.
 void f(distx::ThreadCommunicator& comm) {

@@ -1,6 +1,7 @@
 // expect: distx::DataParallel: the communicator is a temporary: give it a name first
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/comm.hpp"
+#include "distx/threads.hpp"
 #include "distx/training.hpp"
 
 void f(distx::ThreadCommunicator& comm) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Defines what comm.hpp declares in programs that are compiled with -DDISTX_COMPILED=extern.
+// Defines what comm.hpp and threads.hpp declare in programs that are compiled with -DDISTX_COMPILED=extern.
 #undef DISTX_COMPILED
 #define DISTX_COMPILED
 #include <distx/comm/detail/serial_calls.hpp>
@@ -16,3 +16,4 @@
 
 // Last: clang instantiates only what has been defined before.
 #include <distx/comm.hpp>
+#include <distx/threads.hpp>
