@@ -308,8 +308,9 @@ cudaError_t launch(const cudaLaunchConfig_t* config, std::function<void()> threa
 using namespace standin;
 
 /// What -fsanitize=alignment calls in kernels before an access whose address is not a multiple of its type's alignment,
-/// which a GPU does not have. It is defined here instead of in the sanitizer's library.
-extern "C" void __ubsan_handle_type_mismatch_v1(void*, void*) {
+/// which a GPU does not have. It is defined here instead of in the sanitizer's library, which replaces it where all of
+/// the program is sanitized.
+extern "C" [[gnu::weak]] void __ubsan_handle_type_mismatch_v1(void*, void*) {
   fail_gpu(cudaErrorMisalignedAddress);
   block->stop();
 }
