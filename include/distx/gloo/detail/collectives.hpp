@@ -125,8 +125,9 @@ class GlooCollectives {
       }
       for (int r = 0; r < self_.size; ++r) step.send(r, c.send.bytes() + now(r).offset * width, now(r).count * width);
       step.complete(late);
+      if (mine == 0) continue;
       void* const result = target + done * width;
-      if (mine != 0) c.op.reduce(&result, 1, sources_.data(), sources_.size(), mine, self_.size);
+      c.op.reduce(&result, 1, sources_.data(), sources_.size(), mine, self_.size);
     }
   }
   /// Transfers one block from each rank to each rank.
@@ -143,11 +144,12 @@ class GlooCollectives {
       }
     }
     for (int r = 0; r < self_.size; ++r) {
-      std::byte* place = c.receive.bytes();
+      std::size_t at = 0;
       if constexpr (Call::kind == all_to_all)
-        place += block_offset(c.receive_counts, c.send.size() / ranks(), r) * element_width(c);
+        at = block_offset(c.receive_counts, c.send.size() / ranks(), r) * element_width(c);
       else if constexpr (Call::kind != scatter)
-        place += block_offset(c.counts, c.send.size(), r) * element_width(c);
+        at = block_offset(c.counts, c.send.size(), r) * element_width(c);
+      std::byte* const place = c.receive.empty() ? nullptr : c.receive.bytes() + at;  // a rank may receive nothing
       ByteRange in = range_of(c, views_, r, me), out = range_of(c, views_, me, r);
       if constexpr (Call::kind == gather) {
         if (me != c.root) in = {};

@@ -268,8 +268,9 @@ class Schedule {
     };
     const auto combine = [&](std::size_t piece) {
       const Slice own = slice(piece, self_.rank);
+      if (own.count == 0) return;
       void* const target = c.receive.bytes() + piece * most * width;
-      if (own.count != 0) reduce_piece(c, piece, own, &target, 1);
+      reduce_piece(c, piece, own, &target, 1);
     };
     run_pieces((longest + most - 1) / most, context, wait, post, combine, [](std::size_t) {});
   }
