@@ -196,16 +196,19 @@ class CollectiveExecution {
   /// Returns whether this rank stages data in every round.
   [[nodiscard]] bool shows() const noexcept { return late() || (staged() && hidden_); }
 
-  /// Returns the begin of the data that `from` sends to `to` in a round, in this rank's address space.
+  /// Returns the begin of the data that `from` sends to `to` in a round, in this rank's address space; null if this
+  /// rank has none to send.
   [[nodiscard]] const std::byte* source(int from, int to, std::size_t round) const noexcept {
     const std::size_t begin = offset(round);
-    if (from == self.rank) return own_send_ + range_of(call, workspace.seen, from, to).offset + begin;
+    if (from == self.rank)
+      return own_send_ == nullptr ? nullptr : own_send_ + range_of(call, workspace.seen, from, to).offset + begin;
     if (peer(from).send != nullptr) return peer(from).send + range_of(call, workspace.seen, from, to).offset + begin;
     return control_.staging(from, queue_, round) +
            static_cast<std::size_t>(detail::CallTraits<Call>::blockwise ? to : 0) * chunk_;
   }
   /// Copies a part of the data that `from` sends to `to` in a round.
   void take(std::byte* target, int from, int to, std::size_t round, ByteRange part) {
+    if (part.bytes == 0) return;
     if (transfer_ != Transfer::read || from == self.rank || peer(from).send != nullptr)
       return copy_bytes(target, source(from, to, round) + part.offset, part.bytes);
     const std::byte* const there = control_.published(from, queue_, number_).rest.address;
