@@ -275,6 +275,7 @@ def attack(program, backend, ranks, way, strict, chance):
         if re.search(r"Segmentation fault|signal 11|terminate called|Aborted|ended by something else", job.text()):
             wrong.append("a crash, or an error of another type")
         if backend != "mpi":
+            job.wait_for(lambda: all(process.poll() is not None for process in job.processes))  # they may be exiting
             statuses = [process.poll() for process in job.processes]
             if statuses != [3 if rank in survivors else -signal.SIGKILL for rank in range(ranks)]:
                 wrong.append(f"the processes end with {statuses}")
