@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include "distx/parallel/data_parallel_options.hpp"
 #include "distx/parallel/detail/bucket/bucket.hpp"
 #include "distx/parallel/detail/engine/training_communicators.hpp"
 #include "distx/parallel/detail/engine/training_policies.hpp"
