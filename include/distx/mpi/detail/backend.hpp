@@ -60,7 +60,7 @@ class MpiBackend {
   /// @throws what has revoked the communicator
   void check_usable(const ErrorContext& context) {
     if (revoked()) [[unlikely]]
-      revocation_.reason.raise(context);
+      revocation_.raise(context);
   }
 
   template <calls::Collective Call>

@@ -26,7 +26,15 @@ namespace distx::detail::mpi {
 /// Whether a communicator has been revoked, and why; the reason is written once, before the flag is set.
 struct Revocation {
   std::atomic<bool> revoked{false};
-  detail::RevocationReason reason;
+  detail::RevocationReason reason;             ///< written before `revoked`, once
+  std::atomic<bool> knows_of_mismatch{false};  ///< a call of this rank has thrown it
+
+  /// Throws the reason: a mismatch once, on whichever thread is first. @pre revoked
+  [[noreturn]] void raise(const ErrorContext& context) {
+    detail::RevocationReason why = reason;
+    if (knows_of_mismatch.exchange(true)) why.mismatch = false;
+    why.raise(context);
+  }
 };
 
 /// Carries revocations, departures and failure notifications among the ranks of one session, separate from all other
@@ -77,7 +85,7 @@ class Control {
               const std::string& why) noexcept try {
     const std::lock_guard lock(mutex_);
     if (revocation.revoked.load()) {
-      revocation.reason.mismatch = false;  // as below, even if a peer was first
+      revocation.knows_of_mismatch = true;  // as below, even if a peer was first
       return;
     }
     const auto reason = detail::RevocationReason::parse(why).by(rank);
