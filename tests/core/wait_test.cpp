@@ -72,7 +72,7 @@ TEST_CASE("a wait whose thread sleeps on a bell ends at its deadline, and when i
 TEST_CASE("a patient wait polls as long as its thread has worked since its last long wait, at most 4 ms") {
   distx::detail::Backoff backoff;
   const distx::detail::Backoff::time_point ended{1h};
-  backoff.ended(ended);
+  backoff.outlasted(ended, ended);
   CHECK(backoff.patience(ended) == 0ns);
   CHECK(backoff.patience(ended + 7us) == 7us);
   CHECK(backoff.patience(ended + 1s) == 4ms);

@@ -89,7 +89,7 @@ class ProgressThread {
   void run(ProgressTask& task) noexcept;
   [[nodiscard]] bool left();
 
-  inline static std::atomic<int> tasks_{0};
+  inline static std::atomic<int> tasks_{0};  // of all progress threads, queued or running
 
   std::mutex mutex_;
   std::atomic<int> waiting_{0};    // threads in `wait`

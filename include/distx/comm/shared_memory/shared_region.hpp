@@ -335,8 +335,7 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
         [&] { return gone(look, queue, step, rank, AllRanks{}); },
         detail::SleepOn{[&]() -> detail::Bell& { return gate.bell; }, probe_interval(), parking_});
   }
-  /// Returns whether there are as many processors as ranks, as far as this process knows: those of its largest
-  /// communicator.
+  /// Returns whether each rank can have a processor, judged by the largest communicator that this process has made.
   [[nodiscard]] static bool has_core_each() noexcept {
     static const int processors = static_cast<int>(std::thread::hardware_concurrency());
     return most_ranks_.load(std::memory_order_relaxed) <= processors;

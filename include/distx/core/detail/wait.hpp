@@ -90,15 +90,16 @@ class Backoff {
   /// Returns how often to poll before the first yield: a yield is a system call, longer than the wait for a rank that
   /// is about to arrive.
   [[nodiscard]] int spins() const noexcept { return spins_; }
-  /// Says that a wait has outlasted its spins, and by how much.
-  void outlasted(duration by) noexcept { spins_ = by < close_ ? most_spins_ : std::max(spins_ / 2, least_spins_); }
+  /// Notes a wait that has outlasted its spins: when these ended, and when the wait did.
+  void outlasted(time_point spins_end, time_point now) noexcept {
+    spins_ = now - spins_end < close_ ? most_spins_ : std::max(spins_ / 2, least_spins_);
+    worked_since_ = now;
+  }
   /// Returns how long a patient wait polls before its first yield: as long as this thread has worked since its last
   /// wait that outlasted its spins, so that at most half of the time is lost if the awaited thread needs this core.
   [[nodiscard]] duration patience(time_point now) const noexcept {
     return std::min(now - worked_since_, most_patience_);
   }
-  /// Notes the end of a wait that has outlasted its spins.
-  void ended(time_point now) noexcept { worked_since_ = now; }
 
  private:
   static constexpr duration turn_ = std::chrono::milliseconds(2);
@@ -156,8 +157,7 @@ WaitEnd wait_until(const Timeout& timeout, Ready&& ready, Stopped&& stopped, Sle
   const auto awake = [&] { return ready() || stopped(); };
   const auto end = [&] {
     if (wait_times != nullptr) wait_times->end(now);
-    backoff.outlasted(now - began);
-    backoff.ended(now);
+    backoff.outlasted(began, now);
     return WaitEnd::ready;
   };
   if constexpr (requires { sleep.patient; }) {

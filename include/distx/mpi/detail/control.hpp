@@ -26,7 +26,7 @@ namespace distx::detail::mpi {
 /// Whether a communicator has been revoked, and why; the reason is written once, before the flag is set.
 struct Revocation {
   std::atomic<bool> revoked{false};
-  detail::RevocationReason reason;             ///< written before `revoked`, once
+  detail::RevocationReason reason;
   std::atomic<bool> knows_of_mismatch{false};  ///< a call of this rank has thrown it
 
   /// Throws the reason: a mismatch once, on whichever thread is first. @pre revoked

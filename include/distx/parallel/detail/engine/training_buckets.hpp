@@ -111,7 +111,8 @@ class TrainingBuckets {
   bool shares_weights_ = false;
 };
 
-/// Returns how a training proceeds: with weights that the ranks share, each updates its part, also at stage 0.
+/// Returns how a training proceeds: with weights that the ranks share, each updates its part, also at stage 0. Ranks
+/// share memory where their communicator passes operands.
 template <MemorySpace Space>
 [[nodiscard]] TrainingPolicies with_shared_weights(TrainingPolicies policies, const DataParallelOptions& options,
                                                    const AnyCommunicator<Space>& comm,

@@ -90,6 +90,7 @@ void allocate_shared(Buckets<Space>& buckets, TrainingCommunicators<Space>& comm
       bucket.memory.push_back(memory);
     });
   };
+  // At stage 0 each rank updates all weights: it needs a copy.
   const bool maps = stage == 3 ? options.map_weights : stage > 0 && options.share_weights;
   const bool mapped = maps && map_value_shards(buckets, comms, account);
   if (stage == 3 && !mapped) allocate_value_shards(buckets, comms, account);
