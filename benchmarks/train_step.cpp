@@ -310,6 +310,7 @@ class Bench {
                        {"batch", settings_.batch},
                        {"parameters", parameters},
                        {"bucket_bytes", settings_.bucket_bytes},
+                       {"share_weights", settings_.share_weights},
                        {"buckets", subjects_.back()->training.bucket_count()},
                        {"process_peak_bytes", peaks},
                        {"ledger",

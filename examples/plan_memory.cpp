@@ -27,7 +27,7 @@ std::string readable(std::uint64_t bytes) {
 void print_table(std::uint64_t parameters, std::uint64_t ranks, const distx::BytesPerParameter& bytes,
                  bool share_memory) {
   const auto planned = [&](std::uint64_t count, int stage) {
-    return distx::plan(parameters, count, stage, bytes, false, share_memory);
+    return distx::plan(parameters, count, stage, bytes, {.map_weights = share_memory});
   };
   fmt::print("Memory of one rank, without activations and buffers in flight\n\n{:>10}", "ranks");
   for (int stage = 0; stage <= 3; ++stage) fmt::print("{:>12}", fmt::format("stage {}", stage));
@@ -52,7 +52,7 @@ nlohmann::json as_json(std::uint64_t parameters, std::uint64_t ranks, const std:
                        const distx::BytesPerParameter& bytes, bool share_memory) {
   nlohmann::json stages = nlohmann::json::array();
   for (int stage = 0; stage <= 3; ++stage) {
-    const auto plan = distx::plan(parameters, ranks, stage, bytes, false, share_memory);
+    const auto plan = distx::plan(parameters, ranks, stage, bytes, {.map_weights = share_memory});
     stages.push_back({{"stage", stage},
                       {"weights", plan.weights},
                       {"gradients", plan.gradients},

@@ -84,8 +84,8 @@ distx::TrainingPlan plan(const TrainingFlags& flags, const WeightCounts& weights
   const auto one = [&]<class Optimizer>(std::size_t count, const Optimizer&) {
     const auto bytes = flags.short_weights() ? distx::mixed_precision<Optimizer> : distx::full_precision<Optimizer>;
     return count == 0 ? distx::TrainingPlan{}
-                      : distx::plan(count, static_cast<std::uint64_t>(ranks), flags.zero, bytes, false,
-                                    share_memory && !flags.gather_weights);
+                      : distx::plan(count, static_cast<std::uint64_t>(ranks), flags.zero, bytes,
+                                    {.map_weights = share_memory && !flags.gather_weights});
   };
   return with_optimizer(flags, [&](const auto& optimizer) {
     if constexpr (requires { optimizer.matrices; })

@@ -106,7 +106,7 @@ void check_held(const std::vector<std::size_t>& sizes, bool maps) {
         CAPTURE(stage);
         CAPTURE(bytes);
         const auto n = static_cast<std::size_t>(ranks);
-        const auto plan = distx::plan(elements, n, stage, each, false, maps, maps);
+        const auto plan = distx::plan(elements, n, stage, each, {.map_weights = maps, .share_weights = maps});
         const auto all =
             step<T>(ranks, sizes, {.bucket_bytes = bytes, .stage = stage, .map_weights = maps, .share_weights = maps});
         const std::size_t line = 64 / sizeof(T) * (all.front().buckets + 1);  // parts of a bucket differ by one line
@@ -203,7 +203,9 @@ TEST_CASE(
       std::size_t sent = 0;
       for (const auto& seen : step(4, sizes, {.stage = stage, .map_weights = maps, .share_weights = maps}))
         sent += seen.traffic.total().sent_bytes;
-      CHECK(sent == 4 * distx::plan(padded<float>(sizes), 4, stage, distx::full_precision<>, false, maps, maps).sent);
+      CHECK(sent == 4 * distx::plan(padded<float>(sizes), 4, stage, distx::full_precision<>,
+                                    {.map_weights = maps, .share_weights = maps})
+                            .sent);
     }
   }
 }

@@ -49,7 +49,7 @@ TEST_CASE("Replicate adds three shards of weights and optimizer states, and one 
   for (const int stage : {0, 1, 2, 3})
     for (const std::uint64_t ranks : {1U, 2U, 4U}) {
       const auto without = distx::plan(4096, ranks, stage);
-      const auto with = distx::plan(4096, ranks, stage, distx::full_precision<>, true);
+      const auto with = distx::plan(4096, ranks, stage, distx::full_precision<>, {.replicate = true});
       const bool whole = stage == 0 || ranks == 1;
       CHECK(without.replicas == 0);
       CHECK(with.replicas == (whole ? 4096 * 12 : 3 * 4096 * 12 / ranks));
@@ -61,7 +61,7 @@ TEST_CASE("Replicate adds three shards of weights and optimizer states, and one 
 TEST_CASE("mapped weights are not sent, and change nothing below stage 3") {
   for (const int stage : {0, 1, 2, 3}) {
     const auto gathered = distx::plan(4096, 4, stage);
-    const auto mapped = distx::plan(4096, 4, stage, distx::full_precision<>, false, true);
+    const auto mapped = distx::plan(4096, 4, stage, distx::full_precision<>, {.map_weights = true});
     CHECK(mapped.total() == gathered.total());
     CHECK(gathered.sent - mapped.sent == (stage == 3 ? 2 * 4 * 3072 : 0));
   }
@@ -70,7 +70,7 @@ TEST_CASE("mapped weights are not sent, and change nothing below stage 3") {
 TEST_CASE("shared weights are sharded and not sent below stage 3, where stage 0 is as stage 1") {
   for (const int stage : {0, 1, 2, 3}) {
     const auto own = distx::plan(4096, 4, std::max(stage, 1));
-    const auto shared = distx::plan(4096, 4, stage, distx::full_precision<>, false, false, true);
+    const auto shared = distx::plan(4096, 4, stage, distx::full_precision<>, {.share_weights = true});
     CHECK(own.weights - shared.weights == (stage == 3 ? 0 : 4 * 3072));
     CHECK(own.sent - shared.sent == (stage == 3 ? 0 : 4 * 3072));
     CHECK(own.gradients == shared.gradients);

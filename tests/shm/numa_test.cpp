@@ -222,7 +222,7 @@ bool all_are(const Touched& segment, const std::byte* base, const std::byte* beg
   return true;
 }
 
-TEST_CASE("rank 0 touches published calls, mailboxes and slots first, and no staging buffer" *
+TEST_CASE("rank 0 touches published calls, mailboxes and the states of slots first, and no staging buffer" *
           test::Needs(needed, shows_pages)) {
   const auto ended = test::forked(1, [](test::ForkedConnector&, test::Board&) {
     const auto made = shm::SegmentRegion::make_control(rank_count);
@@ -242,7 +242,7 @@ TEST_CASE("rank 0 touches published calls, mailboxes and slots first, and no sta
       }
       if (!all_are(segment, base, layout.mailbox(rank), 1, true)) return 3;
       for (int other = 0; other < rank_count; ++other)
-        if (!all_are(segment, base, layout.pair(rank, other), sizeof(shm::Slot), true)) return 4;
+        if (!all_are(segment, base, layout.pair(rank, other), 1, true)) return 4;
     }
     return 0;
   });

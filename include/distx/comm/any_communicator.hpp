@@ -60,6 +60,8 @@ class VirtualCommunicator {
   [[nodiscard]] virtual std::optional<CommonMemory<Space>> allocate_common(std::size_t bytes,
                                                                            const std::vector<ByteRange>& own,
                                                                            const std::source_location&) = 0;
+  [[nodiscard]] virtual std::optional<CommonMemory<Space>> allocate_for_host(std::size_t bytes,
+                                                                             const std::source_location&) = 0;
   [[nodiscard]] virtual bool passes_operands() const = 0;
   [[nodiscard]] virtual Span<std::byte, Space> scratch(std::size_t bytes) = 0;
   virtual void revoke(const std::string& reason) = 0;
@@ -184,6 +186,12 @@ class CommunicatorModel final : public VirtualCommunicator<typename C::space> {
     else
       return {};
   }
+  std::optional<CommonMemory<Space>> allocate_for_host(std::size_t bytes, const std::source_location& where) override {
+    if constexpr (requires(C& c) { c.allocate_for_host(bytes, where); })
+      return comm_.allocate_for_host(bytes, where);
+    else
+      return {};
+  }
   bool passes_operands() const override {
     if constexpr (requires(const C& c) { c.passes_operands(); })
       return comm_.passes_operands();
@@ -295,6 +303,12 @@ class AnyCommunicator {
       std::size_t bytes, const std::vector<detail::ByteRange>& own,
       std::source_location location = std::source_location::current()) {
     return self_->allocate_common(bytes, own, location);
+  }
+  /// Allocates memory that the ranks of each host share; nothing if that is all ranks, or if hosts do not share memory.
+  /// Collective.
+  [[nodiscard]] std::optional<detail::CommonMemory<Space>> allocate_for_host(
+      std::size_t bytes, std::source_location location = std::source_location::current()) {
+    return self_->allocate_for_host(bytes, location);
   }
   /// Returns whether a reduce-scatter passes the operands of large blocks to its `consumer`, if it has one.
   [[nodiscard]] bool passes_operands() const { return self_->passes_operands(); }

@@ -88,7 +88,8 @@ struct Adoption {
   std::exception_ptr refusal{};
 };
 
-/// Memory that every rank of a communicator reads in place, made by `allocate_common`, zeroed.
+/// Memory that several ranks read in place, zeroed: all ranks of a communicator if `allocate_common` made it, those of
+/// a host if `allocate_for_host` did.
 ///
 /// Each rank writes its ranges only. In another process's ranges, pages that hold nothing of this rank are read-only.
 /// Calls of the communicator order the ranks' accesses. The memory exists until the last rank releases `owner`, also if
@@ -97,6 +98,7 @@ template <MemorySpace Space>
 struct CommonMemory {
   Span<std::byte, Space> span{};  ///< all of it
   std::shared_ptr<void> owner{};
+  Span<std::byte, Space> part{};  ///< for the account of this rank, if `allocate_for_host` made it: an equal part
 };
 
 }  // namespace detail

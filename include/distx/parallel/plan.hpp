@@ -45,6 +45,19 @@ struct TrainingPlan {
   }
 };
 
+/// Options of a training by which its bytes depend on more than its stage.
+struct PlanOptions {
+  /// Whether it has the policy Replicate, which keeps three shards of weights and optimizer states (at stage 0 or on
+  /// one rank, one copy) and sends one.
+  bool replicate = false;
+  /// Whether the ranks share memory and the training maps weights (`.map_weights`), which counts at stage 3; it then
+  /// has no gathered weights in flight either.
+  bool map_weights = false;
+  /// Whether the ranks share memory and one copy of the weights (`.share_weights`), which counts at stages 0 to 2;
+  /// stage 0 is then as stage 1.
+  bool share_weights = false;
+};
+
 /// Returns the bytes that one stage of ZeRO holds and sends (arXiv 1910.02054, section 5); allocates nothing.
 ///
 /// Stage 1 shards the optimizer's states, 2 also the gradients, 3 also the weights. A step sends (ranks - 1) / ranks of
@@ -53,34 +66,29 @@ struct TrainingPlan {
 /// @param parameters  the number of parameters; >= 1
 /// @param ranks  >= 1
 /// @param stage  0 to 3
-/// @param replicate  whether the training has the policy Replicate, which keeps three shards of weights and optimizer
-///   states (at stage 0 or on one rank, one copy) and sends one
-/// @param map_weights  whether the ranks share memory and the training maps weights (`.map_weights`), which counts at
-///   stage 3; it then has no gathered weights in flight either
-/// @param share_weights  whether the ranks share memory and one copy of the weights (`.share_weights`), which counts at
-///   stages 0 to 2; stage 0 is then as stage 1
 /// @throws InvalidArgument for a value out of range, or for bytes that 64 bits cannot count
 [[nodiscard]] inline TrainingPlan plan(std::uint64_t parameters, std::uint64_t ranks, int stage,
-                                       const BytesPerParameter& bytes = full_precision<>, bool replicate = false,
-                                       bool map_weights = false, bool share_weights = false) {
+                                       const BytesPerParameter& bytes = full_precision<>,
+                                       const PlanOptions& options = {}) {
   const auto fail = [](const std::string& message) { throw InvalidArgument(message, {.operation = "plan"}); };
-  const std::uint64_t most = std::numeric_limits<std::uint64_t>::max() / (replicate ? 8 : 2) /
+  const std::uint64_t most = std::numeric_limits<std::uint64_t>::max() / (options.replicate ? 8 : 2) /
                              (std::uint64_t{1} + bytes.weights + bytes.gradients + bytes.optimizer);
   if (parameters == 0 || parameters > most)
     fail("invalid number of parameters " + std::to_string(parameters) + ": must be in [1, " + std::to_string(most) +
          "]");
   if (ranks == 0) fail("invalid number of ranks 0: must be >= 1");
   if (stage < 0 || stage > 3) fail("invalid stage " + std::to_string(stage) + ": must be 0, 1, 2 or 3");
-  if (share_weights && stage == 0) stage = 1;
+  if (options.share_weights && stage == 0) stage = 1;
   const std::uint64_t shard = parameters / ranks + (parameters % ranks != 0 ? 1 : 0);
   const std::uint64_t foreign = parameters - parameters / ranks;
   const auto held = [&](int sharded_from) { return stage >= sharded_from ? shard : parameters; };
   const std::uint64_t gradients_sent = stage == 0 ? 2 : 1;
-  const bool one_copy = stage == 3 ? map_weights : share_weights;
+  const bool one_copy = stage == 3 ? options.map_weights : options.share_weights;
   const std::uint64_t weights_sent = stage == 0 || one_copy ? 0 : stage < 3 ? 1 : 2;
-  TrainingPlan plan{bytes.weights * held(share_weights ? 0 : 3), bytes.gradients * held(2), bytes.optimizer * held(1),
+  TrainingPlan plan{bytes.weights * held(options.share_weights ? 0 : 3), bytes.gradients * held(2),
+                    bytes.optimizer * held(1),
                     foreign * (bytes.gradients * gradients_sent + bytes.weights * weights_sent)};
-  if (replicate) {
+  if (options.replicate) {
     const bool whole = stage == 0 || ranks == 1;
     const std::uint64_t copied = (std::uint64_t{bytes.weights} + bytes.optimizer) * (whole ? parameters : shard);
     plan.replicas = whole ? copied : 3 * copied;

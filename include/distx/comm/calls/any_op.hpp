@@ -16,13 +16,18 @@ namespace distx {
 
 namespace detail {
 
-/// Reduces elements [begin, begin + count), at most one block. A known `Count` lets every compiler vectorize.
-template <class T, std::size_t Count, class Op>
+/// Satisfied if an op has a last step.
+template <class Op, class Accumulator>
+concept HasFinish = requires(const Op& op, Accumulator a) {
+  { op.finish(a, 1) } -> std::convertible_to<Accumulator>;
+};
+
+/// Reduces `n` elements from `begin` on. A known number lets every compiler vectorize.
+template <class T, std::size_t n, class Op>
 void reduce_block(const Op& op, T* const* targets, std::size_t target_count, const T* const* sources,
-                  std::size_t source_count, std::size_t begin, std::size_t count, int ranks) {
+                  std::size_t source_count, std::size_t begin, int ranks) {
   using Accumulator = accumulator_t<T>;
-  const std::size_t n = Count != 0 ? Count : count;
-  alignas(64) Accumulator sums[4096 / sizeof(Accumulator)];
+  alignas(64) Accumulator sums[n];
   const T* const first = sources[0] + begin;
   if (source_count == 1) {
     for (std::size_t i = 0; i < n; ++i) sums[i] = static_cast<Accumulator>(first[i]);
@@ -36,9 +41,7 @@ void reduce_block(const Op& op, T* const* targets, std::size_t target_count, con
     for (std::size_t i = 0; i < n; ++i)
       sums[i] = static_cast<Accumulator>(op(sums[i], static_cast<Accumulator>(from[i])));
   }
-  if constexpr (requires(Accumulator a) {
-                  { op.finish(a, ranks) } -> std::convertible_to<Accumulator>;
-                }) {
+  if constexpr (HasFinish<Op, Accumulator>) {
     if (ranks > 0)
       for (std::size_t i = 0; i < n; ++i) sums[i] = static_cast<Accumulator>(op.finish(sums[i], ranks));
   }
@@ -48,18 +51,40 @@ void reduce_block(const Op& op, T* const* targets, std::size_t target_count, con
   }
 }
 
-/// Reduces all elements block by block; the compiler vectorizes it for the width of the processor it is compiled for.
+/// Reduces less than a block of elements, one by one. No sum passes through memory: processors store in order, so a
+/// load that has to wait for a store would wait for all cache lines that earlier stores need from other processors.
+template <class T, class Op>
+void reduce_rest(const Op& op, T* const* targets, std::size_t target_count, const T* const* sources,
+                 std::size_t source_count, std::size_t begin, std::size_t end, int ranks) {
+  using Accumulator = accumulator_t<T>;
+  for (std::size_t i = begin; i < end; ++i) {
+    auto sum = static_cast<Accumulator>(sources[0][i]);
+    for (std::size_t source = 1; source < source_count; ++source)
+      sum = static_cast<Accumulator>(op(sum, static_cast<Accumulator>(sources[source][i])));
+    if constexpr (HasFinish<Op, Accumulator>)
+      if (ranks > 0) sum = static_cast<Accumulator>(op.finish(sum, ranks));
+    for (std::size_t target = 0; target < target_count; ++target) targets[target][i] = static_cast<T>(sum);
+  }
+}
+
+/// Reduces all elements block by block, first in large blocks, then in blocks of one cache line, of which a small
+/// operand consists; the compiler vectorizes both for the width of the processor it is compiled for.
 template <class T, class Op>
 struct ReduceBlocks {
   template <std::size_t>
   static void run(const Op& op, T* const* targets, std::size_t target_count, const T* const* sources,
                   std::size_t source_count, std::size_t count, int ranks) {
     constexpr std::size_t block = 4096 / sizeof(accumulator_t<T>);
+    constexpr std::size_t line = std::max<std::size_t>(64 / sizeof(accumulator_t<T>), 1);
     std::size_t begin = 0;
     for (; begin + block <= count; begin += block)
-      reduce_block<T, block>(op, targets, target_count, sources, source_count, begin, block, ranks);
-    if (begin < count)
-      reduce_block<T, 0>(op, targets, target_count, sources, source_count, begin, count - begin, ranks);
+      reduce_block<T, block>(op, targets, target_count, sources, source_count, begin, ranks);
+    for (; begin + line <= count; begin += line)
+      reduce_block<T, line>(op, targets, target_count, sources, source_count, begin, ranks);
+    constexpr std::size_t quarter = std::max<std::size_t>(line / 4, 1);
+    for (; begin + quarter <= count; begin += quarter)
+      reduce_block<T, quarter>(op, targets, target_count, sources, source_count, begin, ranks);
+    reduce_rest(op, targets, target_count, sources, source_count, begin, count, ranks);
   }
 };
 

@@ -41,6 +41,12 @@ class Decorator {
   {
     return inner_.allocate_common(bytes, own, location);
   }
+  [[nodiscard]] std::optional<CommonMemory<space>> allocate_for_host(
+      std::size_t bytes, std::source_location location = std::source_location::current())
+    requires requires(C& inner) { inner.allocate_for_host(bytes, location); }
+  {
+    return inner_.allocate_for_host(bytes, location);
+  }
   [[nodiscard]] bool passes_operands() const
     requires requires(const C& inner) { inner.passes_operands(); }
   {

@@ -86,6 +86,7 @@ class Paced : public detail::Decorator<C> {
 
   /// Ranks at the ends of a link share no memory.
   void allocate_common(std::size_t, const std::vector<detail::ByteRange>&, std::source_location) = delete;
+  void allocate_for_host(std::size_t, std::source_location) = delete;
   void passes_operands() = delete;
 
   template <class Call>

@@ -8,6 +8,7 @@
 #include "distx/comm/runtime/basic_communicator_calls.hpp"
 #include "distx/comm/runtime/operation_pool.hpp"
 #include "distx/comm/runtime/refusal.hpp"
+#include "distx/memory/detail/lines.hpp"
 
 namespace distx::detail {
 
@@ -36,10 +37,10 @@ class HierarchicalBackend {
       : name_(std::string(inner.backend()) + "+" + std::string(outer.backend())),
         self_{outer.rank(), outer.size(), name_},
         hosts_(hosts_of_levels(inner, outer)),
-        blocking_(std::move(inner), std::move(outer), hosts_, self_) {
+        blocking_(std::move(inner), std::move(outer), hosts_, self_, host_memory_) {
     if (!two_levels()) return;
     started_.emplace(blocking_.inner.split(0, blocking_.inner.rank()), blocking_.outer.split(0, self_.rank), hosts_,
-                     self_);
+                     self_, host_memory_);
   }
   HierarchicalBackend(const HierarchicalBackend&) = delete;
   HierarchicalBackend& operator=(const HierarchicalBackend&) = delete;
@@ -137,6 +138,27 @@ class HierarchicalBackend {
       return hosts_.largest() > 1 ? blocking_.inner.template allocate<std::byte>(bytes)
                                   : blocking_.outer.template allocate<std::byte>(bytes);
     });
+  }
+  /// Nothing if there are several hosts, or if the inner communicator shares no memory.
+  [[nodiscard]] std::optional<CommonMemory<Host>> allocate_common(std::size_t bytes, const std::vector<ByteRange>& own,
+                                                                  const std::source_location& location) {
+    if (!one_host()) return {};
+    return common_inside(bytes, own, {"allocate_common", self_.backend, self_.rank, self_.size, location});
+  }
+  /// Nothing if there is one host, if hosts have one rank or ranks that are not consecutive, or if the inner
+  /// communicator shares no memory.
+  [[nodiscard]] std::optional<CommonMemory<Host>> allocate_for_host(std::size_t bytes,
+                                                                    const std::source_location& location) {
+    if (!two_levels() || !hosts_.consecutive()) return {};
+    const ErrorContext context{"allocate_for_host", self_.backend, self_.rank, self_.size, location};
+    blocking_.agree_on(bytes, 1, context);
+    auto memory = common_inside(bytes, {{0, bytes}}, context);
+    if (!memory) return {};
+    memory->owner = HostMemory::note(host_memory_, *memory);
+    const std::size_t begin = aligned_part_begin(bytes, blocking_.inner.rank(), blocking_.inner.size());
+    const std::size_t end = aligned_part_begin(bytes, blocking_.inner.rank() + 1, blocking_.inner.size());
+    memory->part = memory->span.subspan(begin, end - begin);
+    return memory;
   }
   [[nodiscard]] Adoption<Host> adopt(Span<std::byte> memory, const std::source_location& location)
     requires requires(Inner& inner, Outer& outer) {
@@ -238,6 +260,13 @@ class HierarchicalBackend {
     return Hosts(first);
   }
 
+  [[nodiscard]] std::optional<CommonMemory<Host>> common_inside(std::size_t bytes, const std::vector<ByteRange>& own,
+                                                                const ErrorContext& context) {
+    if constexpr (requires { blocking_.inner.allocate_common(bytes, own); })
+      return as_global(true, context, [&] { return blocking_.inner.allocate_common(bytes, own); });
+    else
+      return {};
+  }
   [[nodiscard]] bool two_levels() const noexcept { return hosts_.count() > 1 && hosts_.largest() > 1; }
   [[nodiscard]] bool one_host() const noexcept { return hosts_.count() == 1; }
   [[nodiscard]] bool is_here(int rank) const { return hosts_.host(rank) == hosts_.host(self_.rank); }
@@ -274,6 +303,7 @@ class HierarchicalBackend {
   std::string name_;
   RankOf self_;
   Hosts hosts_;
+  std::shared_ptr<HostMemory> host_memory_ = std::make_shared<HostMemory>();
   Levels blocking_;
   std::optional<Levels> started_;
   OperationPool<BelowOperation> operations_;

@@ -3,7 +3,9 @@
 #include "distx/comm/calls/validate.hpp"
 #include "distx/comm/communicator.hpp"
 #include "distx/comm/hierarchical/errors.hpp"
+#include "distx/comm/hierarchical/host_memory.hpp"
 #include "distx/comm/hierarchical/hosts.hpp"
+#include "distx/comm/runtime/peer_views.hpp"
 #include "distx/memory/detail/widened.hpp"
 
 namespace distx::detail {
@@ -17,12 +19,14 @@ template <class Inner, class Outer>
 class HierarchicalLevels {
  public:
   /// Collective over `out`.
-  HierarchicalLevels(Inner in, Outer out, const Hosts& hosts, const RankOf& own)
+  HierarchicalLevels(Inner in, Outer out, const Hosts& hosts, const RankOf& own,
+                     std::shared_ptr<const HostMemory> host_memory)
       : inner(std::move(in)),
         outer(std::move(out)),
         column(outer.split(hosts.index(own.rank), hosts.host(own.rank))),
         hosts_(hosts),
         self_(own),
+        host_memory_(std::move(host_memory)),
         host_(hosts.host(own.rank)),
         index_(hosts.index(own.rank)) {
     for (int m = 0; m < hosts.count(); ++m)
@@ -227,6 +231,14 @@ class HierarchicalLevels {
     if (!hosts_.consecutive()) return flat(c);
     count_blocks(c.counts, c.send.size());
     const Receive part = part_of_host(c.receive);
+    if (host_memory_->contains({c.receive.bytes(), c.receive.size_bytes()})) {
+      // The comparison of calls was a barrier: no rank reads what was there before.
+      const Receive own = part.subspan(block_offset(blocks_here_, 0, index_), c.send.size());
+      if (own.data() != c.send.data()) copy_bytes(own.bytes(), c.send.bytes(), own.size_bytes());
+      inside(Barrier<Host>{where()});
+      if (leads()) across(AllGather<AnyElement>{part, c.receive, blocks_of_hosts_, where()});
+      return inside(Barrier<Host>{where()});
+    }
     inside(Gather<AnyElement>{c.send, leads() ? part : Receive(), 0, blocks_here_, where()});
     if (leads()) across(AllGather<AnyElement>{part, c.receive, blocks_of_hosts_, where()});
     inside(Broadcast<AnyElement>{c.receive, 0, where()});
@@ -241,6 +253,7 @@ class HierarchicalLevels {
 
   const Hosts& hosts_;
   RankOf self_;
+  std::shared_ptr<const HostMemory> host_memory_;
   int host_;
   int index_;
   std::vector<int> column_ranks_;

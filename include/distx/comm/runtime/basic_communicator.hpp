@@ -61,8 +61,10 @@ concept ErasedCall = ErasableCall<Call> && std::same_as<Call, erased_t<Call>>;
 /// - optionally `CommunicatorMemory<std::byte, space> allocate(std::size_t count, std::size_t element_bytes, const
 ///   std::source_location&)`; without it, `allocate` returns ordinary memory;
 /// - optionally `Adoption<space> adopt(Span<std::byte, space>, const std::source_location&)`, if it has `allocate`;
-/// - optionally `CommonMemory<space> allocate_common(std::size_t bytes, const std::vector<ByteRange>& own, const
-///   std::source_location&)`, if all ranks can access one memory;
+/// - optionally `std::optional<CommonMemory<space>> allocate_common(std::size_t bytes, const std::vector<ByteRange>&
+///   own, const std::source_location&)`, if all ranks can access one memory;
+/// - optionally `std::optional<CommonMemory<space>> allocate_for_host(std::size_t bytes, const std::source_location&)`,
+///   if some ranks can;
 /// - optionally `static constexpr bool passes_operands = true`, if a reduce-scatter calls its `consumer`.
 ///
 /// `basic_communicator_calls.hpp` defines the members; programs that link the compiled part do not parse backends.
@@ -139,6 +141,14 @@ class BasicCommunicator {
   [[nodiscard]] std::optional<CommonMemory<space>> allocate_common(
       std::size_t bytes, const std::vector<ByteRange>& own,
       std::source_location location = std::source_location::current());
+  /// Allocates `bytes` > 0 zeroed bytes that the ranks of each host share; nothing if that is all ranks, or if hosts do
+  /// not share memory. Collective.
+  ///
+  /// An all-gather may receive into it if the ranks of a host receive at the same place: when a rank makes the call, it
+  /// reads nothing there anymore, and when the call returns, no rank writes there. Other calls may not receive there.
+  /// @throws MismatchError if the ranks request different sizes; MemoryError if an allocation fails
+  [[nodiscard]] std::optional<CommonMemory<space>> allocate_for_host(
+      std::size_t bytes, std::source_location location = std::source_location::current());
   /// Returns whether a reduce-scatter passes the operands of large blocks to its `consumer`, if it has one.
   [[nodiscard]] bool passes_operands() const noexcept;
   /// Revokes the communicator: every rank's current or next call throws RevokedError with that reason. Not collective.

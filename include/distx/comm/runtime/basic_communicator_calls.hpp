@@ -114,9 +114,23 @@ auto BasicCommunicator<Derived, Backend>::allocate_common(std::size_t bytes, con
   if constexpr (requires { backend_of().allocate_common(bytes, own, location); }) {
     FlightScope flight(state_->flight.begin("allocate_common", location));
     return state_->guarded([&] {
-      auto memory = backend_of().allocate_common(bytes, own, location);
+      std::optional<CommonMemory<space>> memory = backend_of().allocate_common(bytes, own, location);
       flight.complete();
-      return std::optional(std::move(memory));
+      return memory;
+    });
+  } else {
+    return {};
+  }
+}
+template <class Derived, class Backend>
+auto BasicCommunicator<Derived, Backend>::allocate_for_host(std::size_t bytes, std::source_location location)
+    -> std::optional<CommonMemory<space>> {
+  if constexpr (requires { backend_of().allocate_for_host(bytes, location); }) {
+    FlightScope flight(state_->flight.begin("allocate_for_host", location));
+    return state_->guarded([&] {
+      auto memory = backend_of().allocate_for_host(bytes, location);
+      flight.complete();
+      return memory;
     });
   } else {
     return {};

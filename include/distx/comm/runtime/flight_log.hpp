@@ -31,7 +31,8 @@ class FlightLog {
   template <Collective Call>
   [[nodiscard, gnu::always_inline]] FlightRecord* begin(const Call& call) {
     if (is_skipped()) return nullptr;
-    return &add(call, elements(call) >= timed_elements, FlightProgress::started);
+    // On one rank there is nothing to wait for.
+    return &add(call, elements(call) >= timed_elements && group_.size > 1, FlightProgress::started);
   }
   /// Records a collective operation that is not a call, such as `split`.
   [[nodiscard]] FlightRecord* begin(const char* operation, const std::source_location& location) {

@@ -75,10 +75,13 @@ class CollectiveExecution {
     post.has_receive_counts = publish_counts(mine.receive_counts, 1);
     line.has_counts = post.has_send_counts || post.has_receive_counts;
     const std::size_t bytes = mine.send_count * element_width(call);
-    mine.inlined = bytes <= control_.extent().inline_bytes;
-    line.shown = !mine.inlined               ? CallLine::Shown::elsewhere
-                 : bytes <= sizeof line.tiny ? CallLine::Shown::here
-                                             : CallLine::Shown::in_slot;
+    // Of a small all-reduce, every rank reads all operands: a large one is faster in slices.
+    const std::size_t most = control_.extent().inline_bytes / (Call::kind == calls::CollectiveKind::all_reduce ? 2 : 1);
+    mine.inlined = bytes <= most;
+    line.shown = !mine.inlined                         ? CallLine::Shown::elsewhere
+                 : bytes <= sizeof line.tiny           ? CallLine::Shown::here
+                 : bytes <= sizeof published.next_line ? CallLine::Shown::in_next_line
+                                                       : CallLine::Shown::in_slot;
     if (mine.inlined) line.inlined_count = static_cast<std::uint32_t>(mine.send_count);
     post.send = post.receive = {};
     if (!mine.inlined && sends(call, self.rank)) post.send = region_.address_of(mine.send, bytes);
@@ -311,12 +314,15 @@ class CollectiveExecution {
   }
   /// Returns the memory in which a rank publishes small data.
   [[nodiscard]] std::byte* inlined(int r, CallLine& line) const noexcept {
-    return line.shown == CallLine::Shown::here ? line.tiny : control_.inlined(r, queue_, number_);
+    if (line.shown == CallLine::Shown::here) return line.tiny;
+    if (line.shown == CallLine::Shown::in_next_line) return control_.published(r, queue_, number_).next_line;
+    return control_.inlined(r, queue_, number_);
   }
   /// Calls `f` with each cache line in which a rank will publish data if its next call is as large as this one.
   template <class F>
   void next_lines(int r, F&& f) const noexcept {
     const CallLine& line = control_.published(r, queue_, number_).line;
+    if (line.shown == CallLine::Shown::in_next_line) f(control_.published(r, queue_, number_ + 1).next_line);
     if (line.shown != CallLine::Shown::in_slot) return;
     std::byte* const next = control_.inlined(r, queue_, number_ + 1);
     const std::size_t bytes = line.inlined_count * element_width(call);
@@ -333,7 +339,8 @@ class CollectiveExecution {
     seen.inlined = line.shown != CallLine::Shown::elsewhere;
     if (!seen.inlined) return false;
     seen.send_count = line.inlined_count;
-    seen.send = inlined(r, line);
+    // A reduction reads this rank's operand where it is: its published copy may still be on its way to the cache.
+    if (!detail::CallTraits<Call>::reduces || r != self.rank) seen.send = inlined(r, line);
     if constexpr (detail::CallTraits<Call>::exchanges_counts) {
       if (line.has_counts) return true;
       seen.send_counts = seen.receive_counts = {};

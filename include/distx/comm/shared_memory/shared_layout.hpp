@@ -42,8 +42,9 @@ struct CallDescriptor {
 /// The part of a published call that all ranks read, on the cache line that they wait on; tiny calls need no other
 /// line.
 struct alignas(alignment_bytes) CallLine {
-  /// The location of the data to send: small data is in the rank's slot, tiny data in this line.
-  enum class Shown : std::uint8_t { elsewhere, in_slot, here };
+  /// The location of the data to send: small data is in the rank's slot, or in the line after this one, tiny data in
+  /// this line.
+  enum class Shown : std::uint8_t { elsewhere, in_slot, in_next_line, here };
 
   std::atomic<std::uint64_t> step{0};     ///< `step_of(call, 0)`, stored last; 0 while the line is written
   std::atomic<std::uint64_t> history{0};  ///< hash of the fingerprints of this call and of all before it
@@ -54,8 +55,11 @@ struct alignas(alignment_bytes) CallLine {
 };
 
 /// A call as published by one rank. Each queue has a ring of them, because a rank may be some calls ahead of others.
-struct PublishedCall {
+///
+/// The first two lines are a pair of lines, of which processors fetch both when one is read.
+struct alignas(2 * alignment_bytes) PublishedCall {
   CallLine line;
+  alignas(alignment_bytes) std::byte next_line[alignment_bytes] = {};
   CallDescriptor rest;
 };
 
@@ -126,6 +130,7 @@ class SharedLayout {
     blocks_ = detail::round_up_to_lines(sizeof(Header));
     nodes_ = blocks_ + ranks_ * sizeof(RankBlock);
     published_ = nodes_ + (has_tree() ? 2 * nodes_of(ranks_) * sizeof(ArrivalNode) : 0);
+    published_ += published_ % alignof(PublishedCall);
     rows_ = published_ + ranks_ * 2 * ring() * sizeof(PublishedCall);
     inlined_ = rows_ + ranks_ * 2 * ring() * 2 * row_bytes_;
     staging_ = inlined_ + ranks_ * 2 * ring() * detail::round_up_to_lines(extent.inline_bytes);

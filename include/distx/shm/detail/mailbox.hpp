@@ -42,14 +42,24 @@ struct Cell {
 ///
 /// The sender stores it if it has no other message to that rank in flight and none is awaited, so it is older than the
 /// sender's cells. The receiver takes it, or, under the mailbox's lock, one of the two matches it with a receive that
-/// was posted at the same time.
+/// was posted at the same time. Successive messages alternate between two places for their data, so that the sender can
+/// take the cache lines of the next one from the receiver while it waits.
 struct alignas(alignment_bytes) Slot {
   enum State : std::uint32_t { free, full, taken, done, mismatch };
 
   std::atomic<std::uint64_t> word{free};  // the state and the tag
   detail::MessageHeader header;
-  std::byte data[Cell::small_bytes];  // begins in the line of the state
-  detail::MessageHeader other;        // of the receiver, if they do not match
+  std::uint64_t place = 0;      // of the data, if it is not tiny
+  std::byte tiny[24];           // in the line of the state
+  detail::MessageHeader other;  // of the receiver, if they do not match
+  alignas(alignment_bytes) std::byte places[2][Cell::small_bytes];
+
+  [[nodiscard]] std::byte* data(std::size_t bytes) noexcept { return bytes <= sizeof tiny ? tiny : places[place]; }
+  /// Takes the cache lines of the next message, presumably of the same size. @pre the sender calls it
+  void take_next_lines(std::size_t bytes) noexcept {
+    if (bytes <= sizeof tiny) return;
+    for (std::size_t offset = 0; offset < bytes; offset += alignment_bytes) places[1 - place][offset] = {};
+  }
 
   [[nodiscard]] static constexpr std::uint64_t full_with(int tag) noexcept {
     return static_cast<std::uint64_t>(static_cast<std::uint32_t>(tag)) << 32 | full;

@@ -197,7 +197,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
   SharedTable shared;
 
  private:
-  static constexpr std::size_t inline_bytes = 2048;
+  static constexpr std::size_t inline_bytes = 4096;
   static constexpr std::size_t least_staging_bytes = std::size_t{256} << 10;
   /// Messages from this size on are copied directly between processes that may access each other.
   static constexpr std::size_t least_direct_bytes = std::size_t{16} << 10;
@@ -234,10 +234,12 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     if (mailbox(mine).awaited.load(std::memory_order_acquire) != 0) return false;
     Slot& slot = slot_of(mine);
     slot.header = mine.header;
-    copy(slot.data, mine.source, mine.bytes);
+    slot.place = 1 - slot.place;
+    copy(slot.data(mine.bytes), mine.source, mine.bytes);
     ++outgoing;
     mine.queued = Queued::in_slot;
     slot.word.store(Slot::full_with(mine.tag), std::memory_order_release);
+    slot.take_next_lines(mine.bytes);
     return true;
   }
   /// Receives the message in the slot, if this rank awaits no older one.
@@ -247,8 +249,10 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     const int polls = mine.blocking ? detail::backoff.spins() : 0;
     for (int poll = 0; poll < polls && slot.state() != Slot::full;) ++poll;
     if (!slot.holds(mine.tag)) return false;
-    for (std::size_t offset = alignment_bytes; offset < mine.bytes; offset += alignment_bytes)
-      __builtin_prefetch(slot.data + offset - 1);
+    // The line of the state is taken from the sender meanwhile.
+    if (mine.bytes > sizeof slot.tiny)
+      for (std::size_t offset = 0; offset < mine.bytes; offset += alignment_bytes)
+        __builtin_prefetch(slot.data(mine.bytes) + offset);
     if (!slot.leave(mine.tag, Slot::taken)) return false;
     receive_slot(mine, slot);
     return true;
@@ -260,7 +264,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
       mine.other = slot.header;
       slot.other = mine.header;
     } else {
-      copy(mine.target, slot.data, mine.bytes);
+      copy(mine.target, slot.data(mine.bytes), mine.bytes);
     }
     slot.word.store(mine.mismatch ? Slot::mismatch : Slot::done, std::memory_order_seq_cst);
     ring_for_message(mine.from);
@@ -276,7 +280,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     box.match(*cell);
     const bool fit = slot.header == cell->header;
     if (fit) {
-      copy(cell->small, slot.data, slot.header.bytes());
+      copy(cell->small, slot.data(slot.header.bytes()), slot.header.bytes());
     } else {
       cell->other = slot.header;
       slot.other = cell->header;

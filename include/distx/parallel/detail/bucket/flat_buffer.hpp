@@ -23,6 +23,7 @@ struct FlatBuffer {
   Span<AnyElement, Space> gradient{};
   Span<AnyElement, Space> value{};
   Span<AnyElement, Space> mapped_value{};  ///< all shards of the values, where ranks read each other's; else empty
+  bool mapped_on_host = false;             ///< by the ranks of one host; other hosts' shards are gathered into it
   Span<AnyElement, Space> gradient_shard{};
   Span<AnyElement, Space> value_shard{};
   Span<AnyElement, Space> converted{};  ///< the gradients in `communication_type`, where that differs

@@ -151,7 +151,8 @@ class OptimizerShards {
   }
   void gather_bucket(std::size_t index, stream after, const here& location) {
     if ((policies_.stage != 1 && policies_.stage != 2) || comms_.shards() == 1) return;
-    if (!buckets_[index].buffers.front().mapped_value.empty()) return;
+    const auto& buffer = buckets_[index].buffers.front();
+    if (!buffer.mapped_value.empty() && !buffer.mapped_on_host) return;
     const flight::Label label = label_of(buckets_[index], "gather", index, parameters_.entries());
     gathers_[index].start(buckets_[index], comms_.gathering(), parameters_.entries(), overlap_, 0, after, location);
   }

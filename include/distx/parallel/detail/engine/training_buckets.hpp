@@ -36,13 +36,16 @@ class TrainingBuckets {
           return allocate_tracked_local<Space>(account_, observe::MemoryKind::in_flight, bytes);
       });
       value_bytes = stage == 3 ? WeightGatherer<Space>::pool_bytes(buckets_, entries, options.overlap) : 0;
-      value_pool_ = make_pool(value_bytes, [&](std::size_t bytes) {
-        return allocate_tracked(comms.gathering(), account_, observe::MemoryKind::in_flight, bytes);
-      });
+      if (value_bytes != 0 && options.map_weights) value_pool_ = make_pool_for_host(comms.gathering(), value_bytes);
+      if (value_pool_ == nullptr)
+        value_pool_ = make_pool(value_bytes, [&](std::size_t bytes) {
+          return allocate_tracked(comms.gathering(), account_, observe::MemoryKind::in_flight, bytes);
+        });
     });
     allocate_together(comms.all(), context, [&] { allocate_local(buckets_, entries, optimizer, policies, account_); });
-    set_initial_values(buckets_, entries, comms, value_bytes > 0 ? *value_pool_ : *gradient_pool_,
-                       options.broadcast_from, context.location);
+    const bool has_own_pool = value_bytes > 0 && !value_pool_->common();
+    set_initial_values(buckets_, entries, comms, has_own_pool ? *value_pool_ : *gradient_pool_, options.broadcast_from,
+                       context.location);
     for (const auto& entry : entries) {
       if (entry.owned) continue;
       account_->add(observe::MemoryKind::weights, entry.buffer ? 0 : entry.bytes());
@@ -59,12 +62,21 @@ class TrainingBuckets {
   [[nodiscard]] Buckets<Space>& all() noexcept { return buckets_; }
   [[nodiscard]] MemoryPool<Space>& gradient_pool() noexcept { return *gradient_pool_; }
   [[nodiscard]] MemoryPool<Space>& value_pool() noexcept { return *value_pool_; }
-  /// Whether the ranks keep one copy of the weights, whole at all times: each changes its shard, in turn with readers.
+  /// Whether ranks keep one copy of the weights, whole at all times: each changes its shard, in turn with readers.
   [[nodiscard]] bool shares_weights() const noexcept { return shares_weights_; }
   [[nodiscard]] const std::shared_ptr<MemoryAccount>& account() const noexcept { return account_; }
 
  private:
-  /// Gives owned parameters the weights of which all ranks keep one copy, if they do. Collective.
+  /// Returns a pool that the ranks of each host share; null if hosts share no memory. Each rank's account has a part.
+  /// Collective.
+  [[nodiscard]] std::unique_ptr<MemoryPool<Space>> make_pool_for_host(AnyCommunicator<Space>& comm, std::size_t bytes) {
+    const auto common = comm.allocate_for_host(bytes);
+    if (!common) return nullptr;
+    return std::make_unique<MemoryPool<Space>>(
+        account_, tracked_part(*common, account_, observe::MemoryKind::in_flight), common->span);
+  }
+  /// Gives owned parameters the weights of which all ranks, or those of each host, keep one copy, if they do.
+  /// Collective.
   void share_values(const std::vector<ParameterEntry<Space>>& entries, TrainingCommunicators<Space>& comms,
                     const std::source_location& location) {
     for (auto& bucket : buckets_) {
@@ -74,6 +86,10 @@ class TrainingBuckets {
       for (const auto& range : buffer.layout.ranges)
         entries[range.entry].owned->value = buffer.value.subspan(range.begin, range.size);
       shares_weights_ = true;
+      if (!buffer.mapped_on_host) continue;
+      WeightGather<Space> others;
+      others.start(bucket, comms.gathering(), entries, false, 0, {}, location);
+      others.finish(bucket, entries, {});
     }
     if (shares_weights_) execute(comms.gathering(), Barrier<Space>{location});
   }

@@ -127,7 +127,9 @@ class WeightGatherer {
       if (remember && overlap_ && prefetches_ && position_ < order.size()) prefetch(order[position_], after, location);
       for (const auto b : unit.buckets) gathers_[b].gather.finish(buckets_[b], entries_, after);
     } catch (const MismatchError&) {
-      fail_order("this rank unshards '" + unit.name + "' while another rank unshards another unit", location);
+      fail_order("this rank unshards '" + unit.name + "' while another rank unshards another unit" +
+                     (pool_.common() ? " or has other units unsharded" : ""),
+                 location);
     }
     for (const auto b : unit.buckets) show(buckets_[b], true);
     unit.state = State::whole;
@@ -244,9 +246,15 @@ class WeightGatherer {
   void gather(Unit& unit, stream after, const here& location) {
     for (const auto b : unit.buckets) {
       const flight::Label label = label_of(buckets_[b], "gather", b, entries_);
-      gathers_[b].gather.start(buckets_[b], comms_.gathering(), entries_, overlap_,
-                               fnv1a("bucket " + std::to_string(b)), after, location, gathers_[b].memory.owner());
+      gathers_[b].gather.start(buckets_[b], comms_.gathering(), entries_, overlap_, identity_of(b), after, location,
+                               gathers_[b].memory.owner());
     }
+  }
+  /// Returns what all ranks must gather, and where if ranks share the memory.
+  [[nodiscard]] std::uint64_t identity_of(std::size_t b) const {
+    const std::uint64_t what = fnv1a("bucket " + std::to_string(b));
+    const std::uint64_t which[] = {what, pool_.place_of(gathers_[b].memory)};
+    return pool_.common() ? fnv1a(which) : what;
   }
   void invalidate(stream after) {
     while (drop_prefetched(after)) {

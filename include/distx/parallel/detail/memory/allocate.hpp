@@ -35,12 +35,21 @@ void allocate_value_shards(Buckets<Space>& buckets, TrainingCommunicators<Space>
   }
 }
 
-/// Allocates weights in memory that all ranks access in place; each rank's account has its shards.
-/// Collective.
+/// Returns memory of a host as an account counts it: this rank's part.
+template <MemorySpace Space>
+[[nodiscard]] TrackedMemory<Space> tracked_part(const CommonMemory<Space>& common,
+                                                const std::shared_ptr<MemoryAccount>& account,
+                                                observe::MemoryKind kind) {
+  return std::make_shared<TrackedBytes<Space>>(account, kind,
+                                               CommunicatorMemory<std::byte, Space>(common.part, common.owner));
+}
+
+/// Allocates weights in memory that all ranks access in place, or, if `on_hosts`, the ranks of each host; each rank's
+/// account has its shards, or an equal part of its host's memory. Collective.
 /// @return whether the ranks share memory; if not, nothing is allocated
 template <MemorySpace Space>
 [[nodiscard]] bool map_value_shards(Buckets<Space>& buckets, TrainingCommunicators<Space>& comms,
-                                    const std::shared_ptr<MemoryAccount>& account) {
+                                    const std::shared_ptr<MemoryAccount>& account, bool on_hosts = false) {
   std::size_t bytes = 0;
   std::vector<ByteRange> own;
   for (const auto& bucket : buckets) {
@@ -51,8 +60,10 @@ template <MemorySpace Space>
     bytes += round_up_to_lines(buffer.layout.bytes());
   }
   if (bytes == 0) return false;
-  const auto common = comms.gathering().allocate_common(bytes, own);
+  auto& comm = comms.gathering();
+  const auto common = on_hosts ? comm.allocate_for_host(bytes) : comm.allocate_common(bytes, own);
   if (!common) return false;
+  const auto part = on_hosts ? tracked_part(*common, account, observe::MemoryKind::weights) : nullptr;
   std::size_t begin = 0;
   for (auto& bucket : buckets) {
     if (!bucket.owned) continue;
@@ -60,9 +71,12 @@ template <MemorySpace Space>
     buffer.mapped_value = buffer.layout.over(common->span.subspan(begin, buffer.layout.bytes()));
     buffer.value_shard = buffer.own(buffer.mapped_value);
     buffer.separate_value_shard = true;
-    bucket.memory.push_back(std::make_shared<TrackedBytes<Space>>(
-        account, observe::MemoryKind::weights,
-        CommunicatorMemory<std::byte, Space>(bytes_of(buffer.value_shard), common->owner)));
+    buffer.mapped_on_host = on_hosts;
+    bucket.memory.push_back(
+        on_hosts ? part
+                 : std::make_shared<TrackedBytes<Space>>(
+                       account, observe::MemoryKind::weights,
+                       CommunicatorMemory<std::byte, Space>(bytes_of(buffer.value_shard), common->owner)));
     begin += round_up_to_lines(buffer.layout.bytes());
   }
   return true;
@@ -92,7 +106,8 @@ void allocate_shared(Buckets<Space>& buckets, TrainingCommunicators<Space>& comm
   };
   // At stage 0 each rank updates all weights: it needs a copy.
   const bool maps = stage == 3 ? options.map_weights : stage > 0 && options.share_weights;
-  const bool mapped = maps && map_value_shards(buckets, comms, account);
+  const bool mapped = maps && (map_value_shards(buckets, comms, account) ||
+                               (stage < 3 && map_value_shards(buckets, comms, account, true)));
   if (stage == 3 && !mapped) allocate_value_shards(buckets, comms, account);
   if (stage < 3 && !mapped)
     hold(comms.all(), observe::MemoryKind::weights,

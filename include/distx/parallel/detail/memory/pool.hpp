@@ -71,8 +71,22 @@ class MemoryPool {
   using stream = typename Space::stream;
 
   /// @param memory  may be null: nothing is ever taken from such a pool
-  MemoryPool(std::shared_ptr<MemoryAccount> account, TrackedMemory<Space> memory)
-      : account_(std::move(account)), memory_(std::move(memory)) {}
+  /// @param common  memory that the ranks of this host share, in place of `memory`: they must take the same pieces
+  MemoryPool(std::shared_ptr<MemoryAccount> account, TrackedMemory<Space> memory, Span<std::byte, Space> common = {})
+      : account_(std::move(account)),
+        memory_(std::move(memory)),
+        span_(common.empty() && memory_ != nullptr ? memory_->span() : common),
+        common_(!common.empty()) {}
+
+  /// Returns whether the ranks of this host share the memory.
+  [[nodiscard]] bool common() const noexcept { return common_; }
+  /// Returns a number of the allocation's place that is the same on all ranks if they share the memory of this host
+  /// and have taken the same piece.
+  [[nodiscard]] std::uint64_t place_of(const PoolAllocation<Space>& allocation) const noexcept {
+    if (!common_) return 0;
+    const std::byte* const at = allocation.span().data();
+    return allocation.owner() == memory_ ? static_cast<std::uint64_t>(at - span_.data()) + 1 : ~std::uint64_t{0};
+  }
 
   /// Returns an empty allocation if no gap is long enough.
   [[nodiscard]] PoolAllocation<Space> take(std::size_t bytes, stream user) {
@@ -80,11 +94,11 @@ class MemoryPool {
     std::size_t begin = 0;
     auto next = taken_.begin();
     for (; next != taken_.end() && next->begin - begin < round_up_to_lines(bytes); ++next) begin = next->end;
-    if (next == taken_.end() && (begin > memory_->span().size() || memory_->span().size() - begin < bytes)) return {};
+    if (next == taken_.end() && (begin > span_.size() || span_.size() - begin < bytes)) return {};
     taken_.insert(next, {begin, begin + round_up_to_lines(bytes)});
     used_on_.before(user);
     used_on_.add(user);
-    return {*this, memory_->span().subspan(begin, bytes)};
+    return {*this, span_.subspan(begin, bytes)};
   }
   /// Allocates outside the pool, on this rank alone. While the stream is captured, the memory is kept until the next
   /// capture.
@@ -127,12 +141,14 @@ class MemoryPool {
     }
   }
   void give_back(Span<std::byte, Space> span) noexcept {
-    const auto begin = static_cast<std::size_t>(span.data() - memory_->span().data());
+    const auto begin = static_cast<std::size_t>(span.data() - span_.data());
     std::erase_if(taken_, [&](const Range& range) { return range.begin == begin; });
   }
 
   std::shared_ptr<MemoryAccount> account_;
   TrackedMemory<Space> memory_;
+  Span<std::byte, Space> span_;
+  bool common_;
   std::vector<Range> taken_;  // ordered by address
   Streams<Space> used_on_;
   std::vector<TrackedMemory<Space>> captured_;  // what captured work uses
