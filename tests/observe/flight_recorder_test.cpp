@@ -80,7 +80,7 @@ TEST_CASE("a flight record contains each rank's calls, their callers and their l
       distx::start_all_gather(comm, values, all).wait();
     }
     auto group = comm.split(comm.rank() == 1 ? 1 : 0, -comm.rank());
-    distx::barrier(group);
+    distx::start_all_reduce(group, values, distx::max).wait();
     distx::send_receive(comm, values, (comm.rank() + 1) % 3, std::span(all).first(5), (comm.rank() + 2) % 3);
     if (comm.rank() == 0) distx::flight::write_record(records.folder());
     distx::barrier(comm);
@@ -116,7 +116,7 @@ TEST_CASE("a flight record contains each rank's calls, their callers and their l
     CHECK(gathered.at("enqueued_ns") <= gathered.at("started_ns"));
     CHECK(gathered.at("started_ns") <= gathered.at("completed_ns"));
     CHECK(calls.at(2).at("operation") == "split");
-    CHECK(calls.at(3).at("operation") == "barrier");
+    CHECK(calls.at(3).at("operation") == "all_reduce");
     CHECK(calls.at(3).at("group") == (rank == 1 ? "0/0.1" : "0/0.0"));
     CHECK(calls.at(3).at("size") == (rank == 1 ? 1 : 2));
     CHECK(record.at("groups").at(0).at("members") == std::vector<int>{0, 1, 2});
@@ -242,11 +242,11 @@ TEST_CASE("calls that a hierarchical communicator makes inside are not recorded"
 
 TEST_CASE("a communicator of one rank does not take the place of rank 0 in the flight record") {
   const Records records;
-  on_ranks(1, [&](Threads& alone) { distx::barrier(alone); });
+  on_ranks(1, [&](Threads& alone) { distx::start_barrier(alone).wait(); });
   distx::spawn(distx::threads(3, std::chrono::minutes(1)), [&](distx::ThreadConnector& connector) {
     distx::SelfConnector self;
     distx::SerialCommunicator alone(self);
-    distx::barrier(alone);
+    distx::start_barrier(alone).wait();
     Threads comm(connector, std::chrono::minutes(1));
     distx::barrier(comm);
     if (comm.rank() == 2) distx::flight::write_record(records.folder());
@@ -259,6 +259,18 @@ TEST_CASE("a communicator of one rank does not take the place of rank 0 in the f
     CHECK(record.at("calls").at(0).at("group") == "1");
     CHECK(record.at("calls").at(0).at("size") == 3);
   }
+}
+
+TEST_CASE("a blocking call of one rank, which waits for nobody, is not recorded") {
+  const Records records;
+  on_ranks(1, [&](Threads& alone) {
+    distx::barrier(alone);
+    distx::start_barrier(alone).wait();
+    distx::flight::write_record(records.folder());
+  });
+  const json calls = records.of(0).at("calls");
+  REQUIRE(calls.size() == 1);
+  CHECK(calls.at(0).at("queue") == "asynchronous");
 }
 
 TEST_CASE("SIGUSR1 writes the flight record of a rank that is blocked") {

@@ -127,18 +127,21 @@ TEST_CASE("weights shared on each host have the bits of weights of each rank, an
 }
 
 TEST_CASE("ranks of a host that hold different units get an error on every rank") {
-  for (const auto& ending : on_hosts("0011", [](TwoLevels& comm) {
-         const auto parameters = stages::owned();
-         stages::Training training(comm, parameters, distx::SGD{}, {.stage = 3});
-         std::optional first = training.unshard(parameters[0]);
-         const auto second = training.unshard(parameters[3]);
-         if (comm.rank() != 1) first.reset();
-         static_cast<void>(training.unshard(parameters[6]));
-         distx::barrier(comm);
-       })) {
-    CAPTURE(ending.words);
-    CHECK((ending.kind == "mismatch" || ending.kind == "revoked"));
-    CHECK(toy::says(ending.words, "or has other units unsharded"));
+  for (const bool exhausted : {false, true}) {  // the memory for gathered weights, on the rank that holds more units
+    CAPTURE(exhausted);
+    for (const auto& ending : on_hosts("0011", [&](TwoLevels& comm) {
+           const auto parameters = stages::owned();
+           stages::Training training(comm, parameters, distx::SGD{}, {.stage = 3});
+           std::optional first = training.unshard(parameters[exhausted ? 0 : 6]);
+           if (comm.rank() != 1) first.reset();
+           const auto second = training.unshard(parameters[3]);
+           if (exhausted) static_cast<void>(training.unshard(parameters[6]));
+           distx::barrier(comm);
+         })) {
+      CAPTURE(ending.words);
+      CHECK((ending.kind == "mismatch" || ending.kind == "revoked"));
+      CHECK(toy::says(ending.words, "or has other units unsharded"));
+    }
   }
 }
 

@@ -26,13 +26,13 @@ class FlightLog {
     return group_.world_rank;
   }
 
-  /// Records a blocking call as started. Returns null if it is not recorded: the recorder is off, or it is a part of
-  /// another call.
+  /// Records a blocking call as started. Returns null if it is not recorded: the recorder is off, it is a part of
+  /// another call, or there is one rank.
   template <Collective Call>
   [[nodiscard, gnu::always_inline]] FlightRecord* begin(const Call& call) {
-    if (is_skipped()) return nullptr;
-    // On one rank there is nothing to wait for.
-    return &add(call, elements(call) >= timed_elements && group_.size > 1, FlightProgress::started);
+    // A call of one rank waits for nobody, and recording it would take as long as the call.
+    if (group_.size == 1 || is_skipped()) return nullptr;
+    return &add(call, elements(call) >= timed_elements, FlightProgress::started);
   }
   /// Records a collective operation that is not a call, such as `split`.
   [[nodiscard]] FlightRecord* begin(const char* operation, const std::source_location& location) {
