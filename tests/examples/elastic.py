@@ -48,8 +48,7 @@ def train(program, backend, stage, victim, by_run, joins):
                    "--checkpoint", checkpoints, "--every", "10", *sys.argv[3:]]
         streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         if backend == "mpi":
-            recovery = {"OMPI_MCA_orte_enable_recovery": "1", "PRTE_MCA_prte_enable_recovery": "1"}  # as --enable-recovery
-            processes = [subprocess.Popen([MPIRUN, "--timeout", "90", str(RANKS), *command], env={**os.environ, **recovery}, **streams)]
+            processes = [subprocess.Popen([MPIRUN, "--timeout", "90", "--enable-recovery", str(RANKS), *command], **streams)]
         elif by_run:
             with socket.socket() as listener:
                 listener.bind(("127.0.0.1", 0))

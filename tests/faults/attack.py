@@ -61,12 +61,11 @@ class Job:
                                   "start_new_session": True}
         self.processes = []
         if backend == "mpi":
-            # With recovery mpirun lets the others live when a rank dies.
-            recovery = dict(self.environment, OMPI_MCA_orte_enable_recovery="1", PRTE_MCA_prte_enable_recovery="1")
             mpirun = os.path.join(os.path.dirname(HERE), "mpirun")
             # Each rank writes to the file itself: a busy mpirun passes output on late.
             itself = ["sh", "-c", 'exec "$@" >>"$0" 2>&1', self.output.name]
-            self.processes.append(subprocess.Popen([mpirun, "--timeout", "300", str(ranks), *itself, *command], env=recovery, **streams))
+            self.processes.append(subprocess.Popen([mpirun, "--timeout", "300", "--enable-recovery", str(ranks), *itself, *command],
+                                                   env=self.environment, **streams))
         elif over_tcp and not by_hand:
             launcher = os.path.join(HERE, "..", "..", "tools", "run")
             self.processes.append(subprocess.Popen([launcher, "--no-kill", "-n", str(ranks), *command], env=self.environment, **streams))

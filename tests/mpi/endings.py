@@ -12,9 +12,9 @@ MPIRUN = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))
 SECONDS = 40  # the program's own deadlines are ten minutes: whatever is slower than this has hung
 NOT_ENDED = "without calling"  # MPI's launcher on a rank that went without MPI_Finalize
 
-RECOVERY = {"OMPI_MCA_orte_enable_recovery": "1", "PRTE_MCA_prte_enable_recovery": "1"}  # the others outlive a rank
+RECOVERY = "--enable-recovery"  # the others outlive a rank
 
-# way: status is 0? (None: either), words that are there, words that are not, ranks (0: without the launcher), environment
+# way: status is 0? (None: either), words that are there, words that are not, ranks (0: without the launcher), environment, or RECOVERY
 WAYS = {
     "": (True, [], ["ended by", NOT_ENDED], 3, {}),
     "a communicator outlives the connector": (True, ["sum 3"], ["ended by", NOT_ENDED], 3, {}),
@@ -103,10 +103,11 @@ def main():
     for way, (good, there, absent, ranks, environment) in WAYS.items():
         command = [sys.argv[1], way]
         if ranks:
-            command = [MPIRUN, "--timeout", str(SECONDS), str(ranks), *command]
+            recovery = [RECOVERY] if environment == RECOVERY else []
+            command = [MPIRUN, "--timeout", str(SECONDS), *recovery, str(ranks), *command]
         done = subprocess.run(
             command,
-            env={**os.environ, **environment},
+            env={**os.environ, **(environment if environment != RECOVERY else {})},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <doctest/doctest.h>
 
+#include "comm/made_up_machines.hpp"
+#include "distx/comm/hierarchical.hpp"
+#include "distx/shm.hpp"
 #include "mpi/world.hpp"
 #include "parallel/kinds.hpp"
 
@@ -48,4 +51,29 @@ TEST_CASE("training with norms and whole matrices produces the same weights at e
     CHECK(apart(kinds::train(comm, distx::LAMB{}, way).weights, norms) <= 1e-5);
     CHECK(apart(kinds::train(comm, mixture, way).weights, matrices) <= 1e-5);
   }
+}
+
+TEST_CASE("processes of a host read one copy of gathered or shared weights, with the bits of copies" * needs_ranks(3) *
+          needs_threads()) {
+  const int size = world().size();
+  const auto machines = std::string_view(size == 4 ? "0011" : "0112223").substr(0, static_cast<std::size_t>(size));
+  test::MadeUpMachines made_up(world(), machines);
+  auto [inner, outer] = distx::detail::make_levels(
+      made_up, [](auto& machine) { return distx::ShmCommunicator(machine); },
+      [](auto&) { return distx::MpiCommunicator(world()); });
+  distx::Hierarchical comm(std::move(inner), std::move(outer));
+  for (const int stage : {1, 2, 3})
+    for (const bool overlap : {false, true}) {
+      CAPTURE(stage);
+      CAPTURE(overlap);
+      const auto train = [&](bool shares) {
+        return stages::train(comm, {.options = {.bucket_bytes = 4_KiB,
+                                                .overlap = overlap,
+                                                .stage = stage,
+                                                .map_weights = shares,
+                                                .share_weights = stage < 3 && shares}});
+      };
+      const auto expected = train(false);
+      CHECK(toy::same_bits(train(true), expected));
+    }
 }

@@ -3,9 +3,12 @@
 // each host.
 #include <doctest/doctest.h>
 #include <distx/comm/hierarchical.hpp>
+#include <distx/parallel/detail/engine/training_engine.hpp>
 #include <distx/threads.hpp>
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 
 #include "comm/made_up_machines.hpp"
 #include "stages.hpp"
@@ -129,19 +132,101 @@ TEST_CASE("weights shared on each host have the bits of weights of each rank, an
 TEST_CASE("ranks of a host that hold different units get an error on every rank") {
   for (const bool exhausted : {false, true}) {  // the memory for gathered weights, on the rank that holds more units
     CAPTURE(exhausted);
+    std::atomic<int> hold{0};
     for (const auto& ending : on_hosts("0011", [&](TwoLevels& comm) {
            const auto parameters = stages::owned();
            stages::Training training(comm, parameters, distx::SGD{}, {.stage = 3});
            std::optional first = training.unshard(parameters[exhausted ? 0 : 6]);
+           std::optional<decltype(training)::scope> second;
+           if (exhausted) second = training.unshard(parameters[3]);
+           ++hold;
            if (comm.rank() != 1) first.reset();
-           const auto second = training.unshard(parameters[3]);
-           if (exhausted) static_cast<void>(training.unshard(parameters[6]));
-           distx::barrier(comm);
+           const auto third = training.unshard(parameters[exhausted ? 6 : 3]);
          })) {
       CAPTURE(ending.words);
       CHECK((ending.kind == "mismatch" || ending.kind == "revoked"));
       CHECK(toy::says(ending.words, "or has other units unsharded"));
     }
+    CHECK(hold == 4);
+  }
+}
+
+TEST_CASE("loaded weights reach the hosts whose ranks share them, also frozen ones") {
+  for (const int stage : {1, 2, 3})
+    for (const bool shares : {false, true}) {
+      CAPTURE(stage);
+      CAPTURE(shares);
+      check_done(on_hosts("00122", [&](TwoLevels& comm) {
+        std::vector<distx::Parameter<float>> parameters;
+        for (const std::size_t size : {1000u, 3u, 5000u})
+          parameters.emplace_back("layer" + std::to_string(parameters.size()), size,
+                                  distx::ParameterOptions{.trainable = parameters.size() != 1});
+        stages::Training training(
+            comm, parameters, distx::SGD{},
+            {.bucket_bytes = 4096, .stage = stage, .map_weights = shares, .share_weights = stage < 3 && shares});
+        const auto state = training.state();
+        distx::detail::TrainingAccess::engine(training).restore(
+            distx::detail::StepCall::load, state.counters, {}, std::source_location::current(), [&] {
+              for (const auto& array : state.arrays)
+                std::fill_n(static_cast<float*>(array.values.data()), array.values.size(), 2.0f);
+              return true;
+            });
+        for (const auto& parameter : parameters) {
+          const auto weights = training.unshard(parameter);
+          const auto values = training.value(parameter);
+          CHECK(std::count(values.begin(), values.end(), 2.0f) == static_cast<std::ptrdiff_t>(values.size()));
+        }
+      }));
+    }
+}
+
+TEST_CASE("ranks without a batch take part while others hold several units of their host") {
+  for (const std::size_t bytes : {std::size_t{0}, std::size_t{4096}}) {
+    CAPTURE(bytes);
+    check_done(on_hosts("0011", [&](TwoLevels& comm) {
+      const auto train = [&](bool maps) {
+        const auto parameters = stages::owned();
+        stages::Training training(comm, parameters, distx::SGD{},
+                                  {.bucket_bytes = bytes, .stage = 3, .map_weights = maps});
+        for (std::size_t step = 0; training.join(step < (comm.rank() == 1 ? 1u : 3u)) > 0; ++step) {
+          if (step == 0 || comm.rank() != 1) {
+            const auto whole = training.unshard(parameters);
+            for (const auto& parameter : parameters) {
+              const auto value = training.value(parameter), gradient = training.gradient(parameter);
+              std::copy(value.begin(), value.end(), gradient.begin());
+              training.ready(parameter);
+            }
+          }
+          training.step({.learning_rate = 0.5});
+        }
+        std::vector<float> all;
+        const auto whole = training.unshard(parameters);
+        for (const auto& p : parameters) all.insert(all.end(), p.value().begin(), p.value().end());
+        return all;
+      };
+      CHECK(toy::same_bits(train(true), train(false)));
+    }));
+  }
+}
+
+TEST_CASE("Hybrid trains on groups of which some are one host and some are parts of two") {
+  for (const int stage : {1, 2, 3}) {
+    CAPTURE(stage);
+    check_done(on_hosts("000111", [&](TwoLevels& comm) {
+      const auto train = [&](bool shares) {
+        const auto parameters = stages::owned();
+        distx::DataParallel<distx::ZeRO<distx::Dynamic>, distx::Hybrid> training(
+            comm, parameters, distx::SGD{},
+            {.stage = stage, .map_weights = shares, .share_weights = stage < 3 && shares, .group_ranks = 2});
+        stages::pass(training, parameters, static_cast<std::size_t>(comm.rank()));
+        training.step({.learning_rate = 0.5});
+        std::vector<float> all;
+        const auto whole = training.unshard(parameters);
+        for (const auto& p : parameters) all.insert(all.end(), p.value().begin(), p.value().end());
+        return all;
+      };
+      CHECK(toy::same_bits(train(true), train(false)));
+    }));
   }
 }
 

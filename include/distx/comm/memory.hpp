@@ -88,10 +88,11 @@ struct Adoption {
   std::exception_ptr refusal{};
 };
 
-/// Memory that several ranks read in place, zeroed: all ranks of a communicator if `allocate_common` made it, those of
-/// a host if `allocate_for_host` did.
+/// Memory that several ranks read in place, zeroed.
 ///
-/// Each rank writes its ranges only. In another process's ranges, pages that hold nothing of this rank are read-only.
+/// If `allocate_common` made it, all ranks of the communicator read it, and each writes its ranges only. In another
+/// process's ranges, pages that hold nothing of this rank are read-only. If `allocate_for_host` made it, it is of the
+/// ranks of one host, and writable on each.
 /// Calls of the communicator order the ranks' accesses. The memory exists until the last rank releases `owner`, also if
 /// other ranks have failed.
 template <MemorySpace Space>

@@ -165,12 +165,13 @@ class DataParallel {
 
   /// Makes the weights of the parameters' units whole until the returned scope ends; takes what `ready` takes.
   ///
-  /// At stage 3 collective over the ranks that shard, in the same order on every rank; below it does nothing. The
-  /// weights are read-only: a write is lost, or, where weights are mapped (`.map_weights`), changes the training or
-  /// ends the process by a signal.
+  /// At stage 3 collective over the ranks that shard, in the same order on every rank; below it does nothing. Where
+  /// weights are gathered once for each host (`.map_weights`), scopes also end in the same order on every rank. The
+  /// weights are read-only: a write is lost, or, where ranks share their memory (`.map_weights`), changes the training
+  /// or what other ranks read, or ends the process by a signal.
   /// @throws InvalidArgument for what is not a parameter of the training
-  /// @throws MismatchError on every rank if the ranks unshard different units; where weights are mapped, at the latest
-  ///   from `step` or `reduce`
+  /// @throws MismatchError on every rank if the ranks unshard different units, or hold different ones where these are
+  ///   gathered once for each host; where weights are mapped, at the latest from `step` or `reduce`
   template <class A>
   [[nodiscard]] scope unshard(const A& parameter, const here& location = here::current()) {
     return unshard_at({stream{}, location}, parameter);

@@ -35,11 +35,13 @@ struct DataParallelOptions {
   /// Scales the gradients down so that their global norm is at most this; > 0, infinity disables clipping.
   double clip_norm = std::numeric_limits<double>::infinity();
   /// Whether, at stage 3, ranks that share memory (threads, `ShmCommunicator`) read each other's shards of the weights
-  /// in place instead of gathering copies: `unshard` then moves no bytes. No effect on other communicators and stages.
+  /// in place instead of gathering copies: `unshard` then moves no bytes. With `Hierarchical`, weights are gathered
+  /// once for each host whose ranks share memory. No effect on other communicators and stages.
   bool map_weights = true;
   /// Whether, at stages 0 to 2, ranks that share memory (threads, `ShmCommunicator`) keep one copy of the owned weights
   /// between them. Each rank updates its part, as at stage 1 also with stage 0, and the others read it in place. The
-  /// weights are read-only, and `release` keeps a copy of them for each rank. No effect on other communicators.
+  /// weights are read-only, and `release` keeps a copy of them for each rank. With `Hierarchical`, the ranks of each
+  /// host keep one copy at stages 1 and 2, and gather the parts of other hosts. No effect on other communicators.
   bool share_weights = false;
   /// The ranks that shard among them, with Hybrid; divides the number of ranks. An error without Hybrid.
   int group_ranks = 0;

@@ -18,7 +18,7 @@ struct PeerView {
   std::size_t receive_count = 0;
   Counts send_counts{};
   Counts receive_counts{};
-  bool inlined = false;  ///< `send` is a copy of all data that the rank sends
+  bool inlined = false;  ///< `send` is all data that the rank sends, a copy but for this rank in a reduction
 };
 
 /// Returns this rank's view of the call that it makes: its spans, their lengths, and the counts that other ranks need.
@@ -138,7 +138,7 @@ inline void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) 
 }
 
 /// Completes a call whose operands are all available: copies, or reduces in rank order, into this rank's memory.
-/// @pre every rank that sends is inlined, including this rank if its send and receive overlap
+/// @pre every rank that sends is inlined; unless the call is a reduction, this rank too if its send and receive overlap
 /// @param sources workspace that is kept between calls to avoid allocations
 template <Collective Call>
 void complete_inlined(const Call& c, const RankOf& self, const std::vector<PeerView>& peers,

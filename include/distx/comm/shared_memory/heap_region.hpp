@@ -10,8 +10,13 @@ namespace distx::detail::shared_memory {
 
 struct OwnedControl {
   explicit OwnedControl(int size)
-      : owned_memory(SharedLayout::bytes_for(size, {})), owned(owned_memory.data(), size, {}) {
+      : owned_memory(SharedLayout::bytes_for(size, {}) + alignof(PublishedCall)),
+        owned(aligned(owned_memory.data()), size, {}) {
     owned.construct();
+  }
+  static std::byte* aligned(std::byte* memory) noexcept {
+    const auto address = std::bit_cast<std::uintptr_t>(memory);
+    return memory + (alignof(PublishedCall) - address % alignof(PublishedCall)) % alignof(PublishedCall);
   }
   Buffer<std::byte> owned_memory;
   SharedLayout owned;

@@ -144,6 +144,7 @@ class SharedLayout {
     return SharedLayout(nullptr, size, extent).bytes_;
   }
   /// Constructs the objects in the shared memory. Called once, before any other rank accesses it.
+  /// @pre the memory begins at a multiple of alignof(PublishedCall)
   void construct() noexcept {
     new (base_) Header;
     for (std::size_t rank = 0; rank < ranks_; ++rank) new (base_ + blocks_ + rank * sizeof(RankBlock)) RankBlock;

@@ -49,16 +49,19 @@ struct alignas(alignment_bytes) Slot {
 
   std::atomic<std::uint64_t> word{free};  // the state and the tag
   detail::MessageHeader header;
-  std::uint64_t place = 0;      // of the data, if it is not tiny
-  std::byte tiny[24];           // in the line of the state
-  detail::MessageHeader other;  // of the receiver, if they do not match
+  std::atomic<std::uint64_t> place{0};  // of the data, if it is not tiny
+  std::byte tiny[24];                   // in the line of the state
+  detail::MessageHeader other;          // of the receiver, if they do not match
   alignas(alignment_bytes) std::byte places[2][Cell::small_bytes];
 
-  [[nodiscard]] std::byte* data(std::size_t bytes) noexcept { return bytes <= sizeof tiny ? tiny : places[place]; }
+  [[nodiscard]] std::byte* data(std::size_t bytes) noexcept {
+    return bytes <= sizeof tiny ? tiny : places[place.load(std::memory_order_relaxed)];
+  }
   /// Takes the cache lines of the next message, presumably of the same size. @pre the sender calls it
   void take_next_lines(std::size_t bytes) noexcept {
     if (bytes <= sizeof tiny) return;
-    for (std::size_t offset = 0; offset < bytes; offset += alignment_bytes) places[1 - place][offset] = {};
+    std::byte* const next = places[1 - place.load(std::memory_order_relaxed)];
+    for (std::size_t offset = 0; offset < bytes; offset += alignment_bytes) next[offset] = {};
   }
 
   [[nodiscard]] static constexpr std::uint64_t full_with(int tag) noexcept {

@@ -234,7 +234,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     if (mailbox(mine).awaited.load(std::memory_order_acquire) != 0) return false;
     Slot& slot = slot_of(mine);
     slot.header = mine.header;
-    slot.place = 1 - slot.place;
+    slot.place.store(1 - slot.place.load(std::memory_order_relaxed), std::memory_order_relaxed);
     copy(slot.data(mine.bytes), mine.source, mine.bytes);
     ++outgoing;
     mine.queued = Queued::in_slot;

@@ -66,6 +66,18 @@ class TrainingBuckets {
   [[nodiscard]] bool shares_weights() const noexcept { return shares_weights_; }
   [[nodiscard]] const std::shared_ptr<MemoryAccount>& account() const noexcept { return account_; }
 
+  /// Gathers the shards of other hosts into weights that the ranks of each host share, also frozen ones, after every
+  /// rank has changed its shards. Collective.
+  void gather_on_hosts(const std::vector<ParameterEntry<Space>>& entries, TrainingCommunicators<Space>& comms,
+                       typename Space::stream after, const std::source_location& location) {
+    for (auto& bucket : buckets_) {
+      if (!bucket.owned || !bucket.buffers.front().mapped_on_host) continue;
+      WeightGather<Space> others;
+      others.start(bucket, comms.gathering(), entries, false, 0, after, location);
+      others.finish(bucket, entries, after);
+    }
+  }
+
  private:
   /// Returns a pool that the ranks of each host share; null if hosts share no memory. Each rank's account has a part.
   /// Collective.
@@ -86,11 +98,8 @@ class TrainingBuckets {
       for (const auto& range : buffer.layout.ranges)
         entries[range.entry].owned->value = buffer.value.subspan(range.begin, range.size);
       shares_weights_ = true;
-      if (!buffer.mapped_on_host) continue;
-      WeightGather<Space> others;
-      others.start(bucket, comms.gathering(), entries, false, 0, {}, location);
-      others.finish(bucket, entries, {});
     }
+    gather_on_hosts(entries, comms, {}, location);
     if (shares_weights_) execute(comms.gathering(), Barrier<Space>{location});
   }
   /// Allocates on every rank or on none.

@@ -108,6 +108,7 @@ class TrainingEngine {
       await_readers("load", after, location);
       state_.set_incomplete(true);
       if (!change()) return;
+      buckets_.gather_on_hosts(parameters_.entries(), comms_, after, location);
       await_others(location);
       state_.set_incomplete(false);
       restore_counters(parameters_, scaling_.scaler(), counters);

@@ -116,7 +116,8 @@ class WeightGatherer {
     if (remember) ++position_;
     try {
       if (unit.state == State::sharded) {
-        while (!take_from_pool(unit, after) && drop_prefetched(after)) {
+        // In an uneven step the ranks without a batch hold other units, and would take other pieces of common memory.
+        while ((prefetches_ || !pool_.common()) && !take_from_pool(unit, after) && drop_prefetched(after)) {
         }
         for (const auto b : unit.buckets)
           if (gathers_[b].memory.empty())
@@ -159,7 +160,8 @@ class WeightGatherer {
       synchronize("the ranks have unsharded different units since the last step", location);
   }
   /// Gathers units when they are used, and not ahead, until `restart`: in an uneven step the ranks without a batch have
-  /// more free memory than the others, and would prefetch more.
+  /// more free memory than the others, and would prefetch more. Memory that the ranks of a host share is not used
+  /// either.
   void stop_prefetching(stream after) {
     invalidate(after);
     prefetches_ = false;

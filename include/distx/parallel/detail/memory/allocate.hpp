@@ -104,8 +104,10 @@ void allocate_shared(Buckets<Space>& buckets, TrainingCommunicators<Space>& comm
       bucket.memory.push_back(memory);
     });
   };
-  // At stage 0 each rank updates all weights: it needs a copy.
-  const bool maps = stage == 3 ? options.map_weights : stage > 0 && options.share_weights;
+  // At stage 0 each rank updates all weights: it needs a copy. Groups share weights only if all ranks can, because
+  // copies are communicator memory of all ranks.
+  const bool alike = comms.across() == nullptr || comms.all().passes_operands();
+  const bool maps = stage == 3 ? options.map_weights : stage > 0 && options.share_weights && alike;
   const bool mapped = maps && (map_value_shards(buckets, comms, account) ||
                                (stage < 3 && map_value_shards(buckets, comms, account, true)));
   if (stage == 3 && !mapped) allocate_value_shards(buckets, comms, account);
