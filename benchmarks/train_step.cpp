@@ -70,9 +70,11 @@ struct Settings {
         ->capture_default_str();
     app.add_flag("--share-weights", share_weights,
                  "keeps one copy of the weights for the ranks of one host, at stages 0 to 2");
-    app.add_option("--modes", modes, "of alone (nothing is communicated), overlap, and blocking")
+    app.add_option("--modes", modes,
+                   "of alone (nothing is communicated), waits (as alone, and a barrier after each step), overlap, and "
+                   "blocking")
         ->delimiter(',')
-        ->check(CLI::IsMember({"alone", "overlap", "blocking"}));
+        ->check(CLI::IsMember({"alone", "waits", "overlap", "blocking"}));
     app.add_option("--rounds", rounds, "in each of which every mode has its turn, besides one to warm up")
         ->check(count)
         ->capture_default_str();
@@ -128,14 +130,18 @@ struct Subject {
   std::string name;
   timing::Mlp model;
   Training training;
-  std::vector<double> rounds{};  // seconds of a step, each round's median over steps and mean over ranks
-  StepTimes times{};             // the medians over rounds
+  std::vector<double> rounds{};   // seconds of a step, each round's median over steps and mean over ranks
+  std::vector<double> slowest{};  // the same of the rank that takes longest
+  StepTimes times{};              // the medians over rounds
   double first_loss = 0;
   double last_loss = 0;
   bool begun = false;
 
   Subject(std::string mode, Any comm, const std::vector<Eigen::Index>& widths, const Settings& settings)
       : name(std::move(mode)), model(widths), training(make_training(comm, model, settings, name != "blocking")) {}
+
+  [[nodiscard]] bool muted() const { return is_muted(name); }
+  [[nodiscard]] static bool is_muted(const std::string& mode) { return mode == "alone" || mode == "waits"; }
 };
 
 class Bench {
@@ -151,17 +157,17 @@ class Bench {
 
   nlohmann::json run() {
     for (const auto& mode : settings_.modes) {
-      if (mode != "alone") continue;
+      if (!Subject::is_muted(mode)) continue;
       auto& subject = *subjects_.emplace_back(std::make_unique<Subject>(mode, Any(muted_.share()), widths_, settings_));
       for (int step = 0; step < 3; ++step) train(subject);  // what gathers ahead has learnt the order
-      comm_.execute(distx::calls::Barrier<>{});
-      muted_.mute();
     }
+    comm_.execute(distx::calls::Barrier<>{});
+    muted_.mute();
     std::optional<distx::WireSpeed> speed;
     if (settings_.paced) speed = calibrate();
     const auto wire = [&] { return speed ? Any(distx::Paced(comm_.share(), *speed)) : comm_.share(); };
     for (const auto& mode : settings_.modes)
-      if (mode != "alone") subjects_.push_back(std::make_unique<Subject>(mode, wire(), widths_, settings_));
+      if (!Subject::is_muted(mode)) subjects_.push_back(std::make_unique<Subject>(mode, wire(), widths_, settings_));
 
     for (int round = 0; round <= settings_.rounds; ++round)
       for (std::size_t turn = 0; turn < subjects_.size(); ++turn)
@@ -178,6 +184,7 @@ class Bench {
     subject.model.backward(clocked);
     const double before = since(begin);
     subject.training.step({.learning_rate = settings_.optimizer == "sgd" ? 1e-3 : 1e-5});
+    if (subject.name == "waits") comm_.execute(distx::calls::Barrier<>{});
     times.all = since(begin);
     times.step = times.all - before;
     times.compute = before - times.inside;
@@ -195,12 +202,17 @@ class Bench {
       parts[1].push_back(times.compute);
       parts[2].push_back(times.inside);
       parts[3].push_back(times.step);
-      if (subject.name == "alone" && counts) note_buckets(begin, times);
+      if (!subject.muted()) continue;
+      const auto notes = muted_.take_notes();
+      if (subject.name == "alone" && counts) note_buckets(notes, begin, times);
     }
     std::vector<double> medians;
     for (auto& part : parts) medians.push_back(median(std::move(part)));
+    double slowest = medians[0];
+    distx::all_reduce(comm_, slowest, distx::max);
     distx::all_reduce(comm_, medians, distx::average);
     if (!counts) return;
+    subject.slowest.push_back(slowest);
     auto& seen = rounds_[subject.name];
     seen.push_back({medians[0], medians[1], medians[2], medians[3]});
     subject.rounds.push_back(medians[0]);
@@ -214,8 +226,7 @@ class Bench {
   }
 
   /// When each reduction could have begun; `begin` is when the step did.
-  void note_buckets(clock::time_point begin, const StepTimes& times) {
-    const auto notes = muted_.take_notes();
+  void note_buckets(const std::vector<timing::Muted::Note>& notes, clock::time_point begin, const StepTimes& times) {
     full_.resize(notes.size());
     bytes_.resize(notes.size());
     for (std::size_t i = 0; i < notes.size(); ++i) {
@@ -289,7 +300,7 @@ class Bench {
     for (const auto& subject : subjects_) {
       std::vector<double> losses{subject->first_loss, subject->last_loss};
       distx::all_reduce(comm_, losses, distx::average);
-      if (subject->name != "alone" && !(losses[1] < losses[0]))
+      if (!subject->muted() && !(losses[1] < losses[0]))
         throw distx::Error(fmt::format("the loss of the mode {} went from {} to {}: what was timed has not learnt",
                                        subject->name, losses[0], losses[1]));
     }
@@ -323,8 +334,13 @@ class Bench {
     const Subject* alone = find("alone");
     for (const auto& subject : subjects_) {
       const StepTimes& times = subject->times;
-      nlohmann::json mode{{"name", subject->name},  {"seconds", times.all},  {"outside", times.compute},
-                          {"inside", times.inside}, {"in_step", times.step}, {"rounds", subject->rounds}};
+      nlohmann::json mode{{"name", subject->name},
+                          {"seconds", times.all},
+                          {"outside", times.compute},
+                          {"inside", times.inside},
+                          {"in_step", times.step},
+                          {"rounds", subject->rounds},
+                          {"slowest", median(subject->slowest)}};
       if (alone != nullptr) {
         // Of the same round, so that what slows the machine down for a while slows both.
         std::vector<double> exposed;
@@ -368,8 +384,8 @@ void print(const nlohmann::json& report) {
     if (mode.contains("exposed"))
       fmt::print(" {:>9.3f} {:>9.3f} {:>9.3f} {:>8.1f}%", ms(mode["compute"]), ms(mode["exposed"]), ms(mode["update"]),
                  100 * mode["exposed_share"].get<double>());
-    fmt::print("   (outside {:.3f}, in ready and unshard {:.3f}, in step {:.3f})\n", ms(mode["outside"]),
-               ms(mode["inside"]), ms(mode["in_step"]));
+    fmt::print("   (outside {:.3f}, in ready and unshard {:.3f}, in step {:.3f}; slowest rank {:.3f})\n",
+               ms(mode["outside"]), ms(mode["inside"]), ms(mode["in_step"]), ms(mode["slowest"]));
   }
   if (report.contains("hidden") && !report["hidden"].is_null()) {
     const auto& hidden = report["hidden"];

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <cstdlib>
 #include <functional>
+#include <string>
+#include <vector>
 
 #include "distx/distx.hpp"
 
@@ -24,12 +27,18 @@ struct Backend {
 
 Backend backend();
 
-/// Returns a backend whose ranks are threads of this process, for every number of ranks in the suite;
+/// Returns the numbers of thread ranks under test: the one in DISTX_TEST_RANKS, or all.
+inline std::vector<int> thread_rank_counts() {
+  const char* const chosen = std::getenv("DISTX_TEST_RANKS");
+  return chosen == nullptr ? std::vector{1, 2, 3, 4, 7} : std::vector{std::stoi(chosen)};
+}
+
+/// Returns a backend whose ranks are threads of this process, for every number of ranks under test;
 /// `make(connector, deadline)` makes one rank's communicator.
 template <class Make>
 Backend thread_ranks(Make make) {
   return {true, true, [make](const auto& body) {
-            for (const int ranks : {1, 2, 3, 4, 7}) {
+            for (const int ranks : thread_rank_counts()) {
               distx::spawn(distx::threads(ranks, std::chrono::minutes(4)), [&](distx::ThreadConnector& connector) {
                 body([&](distx::Timeout deadline) { return Backend::Any(make(connector, deadline)); });
               });

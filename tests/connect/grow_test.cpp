@@ -24,6 +24,13 @@ using test::check_ranks;
 using test::contains;
 using test::forked;
 
+/// Returns how many threads a process has; a sanitizer may have one of its own.
+int threads_of(pid_t process) {
+  using Entries = std::filesystem::directory_iterator;
+  std::error_code error;
+  return static_cast<int>(std::distance(Entries("/proc/" + std::to_string(process) + "/task", error), Entries()));
+}
+
 /// Ranks of one job in a folder.
 struct InFolder {
   using Connector = FileConnector;
@@ -36,9 +43,10 @@ struct InFolder {
     return FileConnector::join(folder.path(), {.deadline = deadline});
   }
   [[nodiscard]] bool clean() const { return folder.empty(); }
-  /// Waits until a process of this host waits to join. @param process  for the other kind of job
-  void await_joining(pid_t process) const {
+  /// Waits until a process of this host waits to join. @param process,threads  for the other kind of job
+  void await_joining(pid_t process, int threads) const {
     (void)process;
+    (void)threads;
     const auto joins = [](const auto& entry) { return entry.path().filename().string().starts_with("join-"); };
     using Entries = std::filesystem::directory_iterator;
     for (const distx::Deadline deadline(seconds(60)); !deadline.expired();) {
@@ -60,14 +68,10 @@ struct OverTcp {
   }
   [[nodiscard]] static bool clean() { return true; }
   /// The connection's thread is started once rank 0 and the process have proven the token.
-  void await_joining(pid_t process) const {
-    const auto threads = "/proc/" + std::to_string(process) + "/task";
-    using Entries = std::filesystem::directory_iterator;
-    for (const distx::Deadline deadline(seconds(60)); !deadline.expired();) {
-      std::error_code error;
-      if (std::distance(Entries(threads, error), Entries()) >= 2) return;
+  /// @param threads  those that the process had before it called join
+  void await_joining(pid_t process, int threads) const {
+    for (const distx::Deadline deadline(seconds(60)); threads_of(process) <= threads && !deadline.expired();)
       std::this_thread::sleep_for(milliseconds(1));
-    }
   }
 };
 
@@ -155,6 +159,7 @@ class Phase {
   Phase& operator=(const Phase&) = delete;
   ~Phase() { ::munmap(number_, sizeof(std::atomic<int>)); }
   void begin(int phase) const { *number_ = phase; }
+  [[nodiscard]] int number() const { return *number_; }
   void await(int phase) const {
     for (const distx::Deadline deadline(seconds(60)); *number_ < phase && !deadline.expired();)
       std::this_thread::sleep_for(milliseconds(1));
@@ -163,6 +168,20 @@ class Phase {
  private:
   std::atomic<int>* number_;
 };
+
+/// Starts a process that exits with what `body` returns, which calls `job.join`; returns it once it waits to join.
+template <class Job, class Body>
+pid_t started_joining(const Job& job, Body&& body) {
+  const Phase threads;
+  const pid_t process = ::fork();
+  if (process == 0) {
+    threads.begin(threads_of(::getpid()));
+    ::_exit(body());
+  }
+  threads.await(1);
+  job.await_joining(process, threads.number());
+  return process;
+}
 
 /// The lives of five processes. The job begins with 0, 1 and 2, of which 1 is killed. Then 3 joins and another one is
 /// killed, then 4, after which the last one of those that began is killed.
@@ -234,12 +253,7 @@ TEST_CASE_TEMPLATE("a process that is killed while it waits is not admitted, and
   const auto ended = forked(2, [&](int number) {
     if (number == 1) {
       phase.await(1);
-      const pid_t waits = ::fork();
-      if (waits == 0) {
-        (void)job.join();
-        ::_exit(0);
-      }
-      job.await_joining(waits);
+      const pid_t waits = started_joining(job, [&] { return (void)job.join(), 0; });
       ::kill(waits, SIGKILL);
       int status = 0;
       ::waitpid(waits, &status, 0);
@@ -361,12 +375,10 @@ TEST_CASE_TEMPLATE("a process that waits throws ConnectError when the job ends",
       return 0;
     }
     phase.await(1);
-    const pid_t waits = ::fork();
-    if (waits == 0) {
+    const pid_t waits = started_joining(job, [&] {
       const auto message = test::error_of<distx::ConnectError>([&] { (void)job.join(seconds(60)); });
-      ::_exit(contains(message, "ended before it admitted this process") ? 0 : 1);
-    }
-    job.await_joining(waits);
+      return contains(message, "ended before it admitted this process") ? 0 : 1;
+    });
     phase.begin(2);
     int status = 1;
     ::waitpid(waits, &status, 0);

@@ -93,6 +93,8 @@ void be_killed_before(const std::string& way, distx::MpiConnector& connector) {
 bool mpi_hangs = false;
 /// Whether this process is killed when it enters a call of MPI that has no form which polls.
 bool dies_in_mpi = false;
+/// Whether this process never leaves MPI_Finalize.
+bool hangs_in_finalize = false;
 
 /// Kills rank 1 inside MPI's call, after all ranks have agreed to make it.
 void be_killed_inside(const std::string& way, distx::MpiConnector connector) {
@@ -100,6 +102,9 @@ void be_killed_inside(const std::string& way, distx::MpiConnector connector) {
   dies_in_mpi = comm.rank() == 1;
   if (way == "killed while groups are made") (void)comm.split(0, 0);
 }  // MPI_Finalize
+
+/// Ends MPI, which does not return on rank 1.
+void hang_at_the_end(distx::MpiConnector connector) { hangs_in_finalize = connector.rank() == 1; }
 
 /// Makes a call during which MPI does not return on rank 1, as Open MPI may not if a process of the host was stopped.
 void hang_in_mpi(distx::AnyConnector& connector, const std::string& way) {
@@ -119,6 +124,10 @@ int run(int argc, char** argv, const std::string& way) {
   {
     if (way.starts_with("killed while")) {
       be_killed_inside(way, distx::MpiConnector(argc, argv, {.deadline = std::chrono::seconds(3)}));
+      return 0;
+    }
+    if (way == "hangs while MPI ends") {
+      hang_at_the_end(distx::MpiConnector(argc, argv, {.deadline = std::chrono::seconds(3)}));
       return 0;
     }
     if (way == "killed, and continued without" || way.starts_with("killed before")) {
@@ -161,6 +170,7 @@ extern "C" int MPI_Comm_split(MPI_Comm comm, int color, int key, MPI_Comm* part)
 }
 extern "C" int MPI_Finalize() {
   if (dies_in_mpi) std::raise(SIGKILL);
+  while (hangs_in_finalize) std::this_thread::sleep_for(std::chrono::seconds(1));
   return PMPI_Finalize();
 }
 

@@ -67,23 +67,27 @@ void reduce_rest(const Op& op, T* const* targets, std::size_t target_count, cons
   }
 }
 
-/// Reduces all elements block by block, first in large blocks, then in blocks of one cache line, of which a small
-/// operand consists; the compiler vectorizes both for the width of the processor it is compiled for.
+/// Reduces blocks of that many bytes of accumulators while there are any; returns the first element that is left.
+template <class T, std::size_t bytes, class Op>
+std::size_t reduce_blocks(const Op& op, T* const* targets, std::size_t target_count, const T* const* sources,
+                          std::size_t source_count, std::size_t begin, std::size_t end, int ranks) {
+  constexpr std::size_t n = std::max<std::size_t>(bytes / sizeof(accumulator_t<T>), 1);
+  for (; begin + n <= end; begin += n)
+    reduce_block<T, n>(op, targets, target_count, sources, source_count, begin, ranks);
+  return begin;
+}
+
+/// Reduces all elements: in large blocks, then in blocks of a cache line and of a quarter of it, of which a small
+/// operand consists, each vectorized for the width of the processor that this is compiled for; then one by one.
 template <class T, class Op>
 struct ReduceBlocks {
   template <std::size_t>
   static void run(const Op& op, T* const* targets, std::size_t target_count, const T* const* sources,
                   std::size_t source_count, std::size_t count, int ranks) {
-    constexpr std::size_t block = 4096 / sizeof(accumulator_t<T>);
-    constexpr std::size_t line = std::max<std::size_t>(64 / sizeof(accumulator_t<T>), 1);
     std::size_t begin = 0;
-    for (; begin + block <= count; begin += block)
-      reduce_block<T, block>(op, targets, target_count, sources, source_count, begin, ranks);
-    for (; begin + line <= count; begin += line)
-      reduce_block<T, line>(op, targets, target_count, sources, source_count, begin, ranks);
-    constexpr std::size_t quarter = std::max<std::size_t>(line / 4, 1);
-    for (; begin + quarter <= count; begin += quarter)
-      reduce_block<T, quarter>(op, targets, target_count, sources, source_count, begin, ranks);
+    begin = reduce_blocks<T, 4096>(op, targets, target_count, sources, source_count, begin, count, ranks);
+    begin = reduce_blocks<T, 64>(op, targets, target_count, sources, source_count, begin, count, ranks);
+    begin = reduce_blocks<T, 16>(op, targets, target_count, sources, source_count, begin, count, ranks);
     reduce_rest(op, targets, target_count, sources, source_count, begin, count, ranks);
   }
 };
@@ -139,7 +143,7 @@ class AnyOp {
     AnyOp any;
     any.kind_ = detail::kind_of<Op>();
     any.commutative_ = detail::is_commutative<Op>();
-    any.finishes_ = requires(accumulator_t<T> a) { op.finish(a, 1); };
+    any.finishes_ = detail::HasFinish<Op, accumulator_t<T>>;
     any.type_ = element_type<T>;
     any.reduce_ = &reduce_as<T, Op>;
     any.widen_ = &widen_as<T, Op>;

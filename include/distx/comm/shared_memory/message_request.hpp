@@ -13,7 +13,7 @@ class MessageRequest : public detail::Completion {
     reset();
     source = nullptr;
     target = nullptr;
-    sends = mismatch = false;
+    sends = mismatch = exchanges = exchanged = false;
     queued = Queued::no;
     polls = 0;
     buffer = nullptr;
@@ -30,10 +30,15 @@ class MessageRequest : public detail::Completion {
   /// Set if the two sides do not match, with the header of the other side; valid once done.
   bool mismatch = false;
   MessageHeader other{};
+  /// Set of a send if the same call awaits a message with the same tag and header from the same rank.
+  bool exchanges = false;
+  /// Set of a receive that is done if its message was the send of such a call.
+  bool exchanged = false;
   bool blocking = false;  ///< the caller waits for nothing else: the region may briefly poll for the other side
   /// For the region while the envelope is queued: where it is, and the resources that it holds.
   enum class Queued : std::uint8_t { no, in_cell, in_slot } queued = Queued::no;  ///< in_slot: of the pair of ranks
-  std::size_t cell = 0;
+  std::size_t cell = 0;                                                           ///< or slot
+  std::uint64_t slot_word = 0;
   std::uint32_t polls = 0;  ///< of a message in the slot
   std::shared_ptr<void> buffer;
   bool listed = false;  ///< in a list of the region; may be so since an earlier message

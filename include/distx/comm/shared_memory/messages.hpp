@@ -26,10 +26,12 @@ class Messages {
         static_cast<void>(copied(*request));
   }
 
-  void send(Span<const AnyElement> buffer, int to, int tag, std::uint64_t lengths) {
+  /// @param exchanges  a receive follows, of a message with the same tag and header from the same rank
+  void send(Span<const AnyElement> buffer, int to, int tag, std::uint64_t lengths, bool exchanges = false) {
     auto request = described(buffer, self_.rank, to, tag, lengths);
     request->source = buffer.bytes();
     request->sends = true;
+    request->exchanges = exchanges;
     post(std::move(request));
   }
   void receive(Span<AnyElement> buffer, int from, int tag, std::uint64_t lengths) {
@@ -41,7 +43,7 @@ class Messages {
   /// Returns whether every message has completed or cannot complete anymore.
   [[nodiscard]] bool test() noexcept {
     for (const auto& request : requests_)
-      if (request != nullptr && !region_.advance(*request) && !is_lost(*request)) return false;
+      if (request != nullptr && !advance(*request) && !is_lost(*request)) return false;
     return true;
   }
   /// Waits for all messages and throws the first error.
@@ -81,6 +83,15 @@ class Messages {
     region_.post(request, context_);
     requests_[count_++] = std::move(request);  // a message that could not be posted is not waited for
   }
+  /// Completes this side of a message if it can be completed; returns whether it is complete.
+  [[nodiscard]] bool advance(MessageRequest& message) noexcept {
+    // The other rank is in the same exchange if what it sent in one was received here. Its receive then matches.
+    MessageRequest* const received = message.exchanges ? requests_[1].get() : nullptr;
+    if (received != nullptr && region_.advance(*received) && received->exchanged && !received->mismatch &&
+        region_.let_go(message))
+      return true;
+    return region_.advance(message);
+  }
   [[nodiscard]] static int peer_of(const MessageRequest& request) noexcept {
     return request.sends ? request.to : request.from;
   }
@@ -100,13 +111,14 @@ class Messages {
   void meet(MessageRequest& message) {
     const int other = peer_of(message);
     SharedRegion::LivenessProbe probe;
-    const auto done = [&] { return region_.advance(message); };
+    const auto done = [&] { return advance(message); };
     bool dead = false;
     const auto stopped = [&] {
       return region_.revoked() || region_.has_left(other) || dead || (dead = probe.died(region_, other));
     };
     const auto end = detail::wait_until(region_.deadline(), done, stopped, region_.sleep_for_message(self_.rank));
-    if (end != detail::WaitEnd::ready) {
+    // A rank that was let go may have left since its message was looked for.
+    if (end != detail::WaitEnd::ready && !done()) {
       if (region_.withdraw(message)) {
         if (end == detail::WaitEnd::stopped) region_.throw_stopped(other, context_);
         throw TimeoutError("timed out after " + region_.deadline().to_string() + ": rank " + std::to_string(other) +

@@ -100,6 +100,9 @@ class World {
     control_->close();
     comm_.reset();
     user_ops_ = {};
+    // A rank that is killed meanwhile may leave the others in it for ever.
+    Pulse pulse(deadline_, {rank_, size(), "mpi"});
+    const Pulse::Polling polling(pulse);
     MPI_Finalize();
   }
 

@@ -2,6 +2,7 @@
 #pragma once
 #include "distx/comm/shared_memory/shared_region.hpp"
 #include "distx/shm/detail/message_buffers.hpp"
+#include "distx/shm/detail/slots.hpp"
 
 namespace distx::detail::shm {
 
@@ -25,7 +26,7 @@ struct CellData {
 struct Cell {
   enum State : std::uint32_t { free, send_waits, receive_waits, met };
   enum Outcome : std::uint32_t { open, done, mismatch, failed };
-  static constexpr std::size_t small_bytes = 1024;
+  static constexpr std::size_t small_bytes = Slot::most_bytes;
 
   std::atomic<std::uint32_t> state{free};    // taken and matched under the mailbox's lock
   std::atomic<std::uint32_t> shown{0};       // the first side is a sender and has stored its data
@@ -36,46 +37,6 @@ struct Cell {
   detail::MessageHeader header, other;  // of the first side; of the second, if they do not match
   CellData data;
   alignas(alignment_bytes) std::byte small[small_bytes];
-};
-
-/// A small message from one rank to another that the receiver takes without a lock, as in a ring of `send_receive`.
-///
-/// The sender stores it if it has no other message to that rank in flight and none is awaited, so it is older than the
-/// sender's cells. The receiver takes it, or, under the mailbox's lock, one of the two matches it with a receive that
-/// was posted at the same time. Successive messages alternate between two places for their data, so that the sender can
-/// take the cache lines of the next one from the receiver while it waits.
-struct alignas(alignment_bytes) Slot {
-  enum State : std::uint32_t { free, full, taken, done, mismatch };
-
-  std::atomic<std::uint64_t> word{free};  // the state and the tag
-  detail::MessageHeader header;
-  std::atomic<std::uint64_t> place{0};  // of the data, if it is not tiny
-  std::byte tiny[24];                   // in the line of the state
-  detail::MessageHeader other;          // of the receiver, if they do not match
-  alignas(alignment_bytes) std::byte places[2][Cell::small_bytes];
-
-  [[nodiscard]] std::byte* data(std::size_t bytes) noexcept {
-    return bytes <= sizeof tiny ? tiny : places[place.load(std::memory_order_relaxed)];
-  }
-  /// Takes the cache lines of the next message, presumably of the same size. @pre the sender calls it
-  void take_next_lines(std::size_t bytes) noexcept {
-    if (bytes <= sizeof tiny) return;
-    std::byte* const next = places[1 - place.load(std::memory_order_relaxed)];
-    for (std::size_t offset = 0; offset < bytes; offset += alignment_bytes) next[offset] = {};
-  }
-
-  [[nodiscard]] static constexpr std::uint64_t full_with(int tag) noexcept {
-    return static_cast<std::uint64_t>(static_cast<std::uint32_t>(tag)) << 32 | full;
-  }
-  [[nodiscard]] State state() const noexcept {
-    return static_cast<State>(word.load(std::memory_order_acquire) & 0xffffffff);
-  }
-  [[nodiscard]] bool holds(int tag) const noexcept { return word.load(std::memory_order_acquire) == full_with(tag); }
-  /// Ends the state `full` of a message with that tag; returns false if the other rank has done so.
-  [[nodiscard]] bool leave(int tag, State next) noexcept {
-    std::uint64_t expected = full_with(tag);
-    return word.compare_exchange_strong(expected, next, std::memory_order_acquire);
-  }
 };
 
 /// The messages to one rank, sent or awaited. Messages with the same sender and tag match in order.

@@ -15,7 +15,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     return {.inline_bytes = inline_bytes,
             .staging_bytes = std::max(least_staging_bytes, ranks * alignment_bytes),
             .mailbox_bytes = detail::round_up_to_lines(sizeof(SegmentMailbox)),
-            .pair_bytes = size <= most_with_slots ? sizeof(Slot) : 0};
+            .pair_bytes = size <= most_with_slots ? sizeof(Slots) : 0};
   }
   [[nodiscard]] static shared_memory::RegionToken make(int size, const Timeout&, std::shared_ptr<void>& keep) {
     auto made = std::make_shared<SharedSegment::Made>(make_control(size));
@@ -51,7 +51,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
       new (control.mailbox(rank)) SegmentMailbox;
       for (int other = 0; other < size; ++other) {
         new (&control.reach(rank, other)) shared_memory::Reach(Access::unknown);
-        if (extent.pair_bytes != 0) new (control.pair(rank, other)) Slot;
+        if (extent.pair_bytes != 0) new (control.pair(rank, other)) Slots;
       }
     }
     return made;
@@ -61,7 +61,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
       : SharedRegion({control->data(), size, extent_for(size)}, deadline, across_processes),
         segment_(std::move(control)),
         rank_(rank),
-        outgoing_(static_cast<std::size_t>(size)) {
+        others_(static_cast<std::size_t>(size)) {
     shared_memory::RankBlock& mine = this->control().rank(rank);
     mine.process = process_;
     mine.process_began = process_began_;
@@ -95,11 +95,12 @@ class SegmentRegion final : public shared_memory::SharedRegion {
   void post(const std::shared_ptr<shared_memory::MessageRequest>& mine, const ErrorContext& context) override {
     if (mine->sends ? fill_slot(*mine) : take_slot(*mine)) return;
     SegmentMailbox& box = mailbox(*mine);
-    Slot& slot = slot_of(*mine);
+    Slots& slots = slots_of(*mine);
+    Slots::Found taken;
     std::shared_ptr<MessageBuffer> buffer;
     CellData data = direct_data(*mine);
     Cell* cell = nullptr;
-    bool second = false, taken = false, needs_buffer = false, is_full = false;
+    bool second = false, needs_buffer = false, is_full = false;
     if (in_cells_.size() == in_cells_.capacity()) {
       advance_all();
       in_cells_.reserve(2 * in_cells_.size() + 16);  // reserves before a cell is taken: nothing may throw after it
@@ -110,9 +111,8 @@ class SegmentRegion final : public shared_memory::SharedRegion {
       if (is_full) advance_all();  // frees the cells of completed messages that were not polled
       const MailboxLock lock(*this, box, rank_);
       if (!lock.held()) throw_stopped(lock.dead(), context);
-      pass_on(box, slot, *mine);  // a message in the slot is older than those in cells
-      taken = !mine->sends && slot.holds(mine->tag) && slot.leave(mine->tag, Slot::taken);
-      if (taken) return true;
+      pass_on(box, slots, *mine);  // messages in slots are older than those in cells
+      if (!mine->sends && (taken = slots.take(mine->tag))) return true;
       cell = box.counterpart(*mine);
       second = cell != nullptr;
       if (second) {
@@ -135,12 +135,12 @@ class SegmentRegion final : public shared_memory::SharedRegion {
       buffer = buffers_.take(mine->bytes);
       data.buffer = buffer->name;
     } while (cell == nullptr && !taken);
-    if (taken) return receive_slot(*mine, slot);
+    if (taken) return receive_slot(*mine, taken);
     if (second) return meet(*mine, *cell, context);
     mine->queued = Queued::in_cell;
     mine->cell = box.index_of(*cell);
     mine->buffer = buffer;
-    if (mine->sends) ++outgoing_[static_cast<std::size_t>(mine->to)];
+    if (mine->sends) ++others_[static_cast<std::size_t>(mine->to)].in_flight;
     if (!std::exchange(mine->listed, true)) in_cells_.push_back(mine);
     if (!mine->sends || data.is_direct()) return;
     copy(buffer == nullptr ? cell->small : buffer->segment->data(), mine->source, mine->bytes);
@@ -149,15 +149,15 @@ class SegmentRegion final : public shared_memory::SharedRegion {
 
   [[nodiscard]] bool advance(shared_memory::MessageRequest& mine) noexcept override {
     if (mine.done()) return true;
-    Slot& slot = slot_of(mine);
     if (mine.queued == Queued::no) return false;
-    if (mine.queued == Queued::in_slot) return advance_slot(mine, slot);
+    Slots& slots = slots_of(mine);
+    if (mine.queued == Queued::in_slot) return advance_slot(mine, slots);
     SegmentMailbox& box = mailbox(mine);
     Cell& cell = box.cell(mine.cell);
     auto outcome = cell.outcome.load(std::memory_order_acquire);
-    if (outcome == Cell::open && !mine.sends && slot.holds(mine.tag)) {
+    if (outcome == Cell::open && !mine.sends && slots.oldest(mine.tag)) {
       const MailboxLock lock(box, rank_, std::try_to_lock);
-      if (lock.held()) pass_on(box, slot, mine);
+      if (lock.held()) pass_on(box, slots, mine);
       outcome = cell.outcome.load(std::memory_order_acquire);
     }
     if (outcome == Cell::open) return false;
@@ -176,12 +176,22 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     return true;
   }
 
+  [[nodiscard]] bool let_go(shared_memory::MessageRequest& mine) noexcept override {
+    if (mine.queued != Queued::in_slot) return false;
+    // An older receive of the other rank, posted before its exchange, has either taken the message, as that rank then
+    // has said in its own, or is counted in `awaited`.
+    if (!slots_with(mine.to).is_open(mine.cell)) return false;
+    if (mailbox(mine).awaited.load(std::memory_order_acquire) != 0) return false;
+    leave_slot(mine, false);
+    mine.finish();
+    return true;
+  }
+
   bool withdraw(shared_memory::MessageRequest& mine) noexcept override {
     if (mine.done()) return false;
     if (mine.queued == Queued::in_slot) {
-      if (!slot_of(mine).leave(mine.tag, Slot::free)) return false;
-      mine.queued = Queued::no;
-      --outgoing_[static_cast<std::size_t>(mine.to)];
+      if (!slots_of(mine).slots[mine.cell].leave({mine.slot_word}, SlotWord::free)) return false;
+      leave_slot(mine, true);
       return true;
     }
     SegmentMailbox& box = mailbox(mine);
@@ -205,6 +215,11 @@ class SegmentRegion final : public shared_memory::SharedRegion {
   static constexpr int most_with_slots = 64;
   /// The number of ranks up to which each tries to access every other.
   static constexpr int most_read = 64;
+  /// What this rank knows of its messages to and from another one.
+  struct Other {
+    std::uint32_t in_flight = 0;  ///< to it
+    PairOfSlots slots;
+  };
   using Access = shared_memory::Access;
   using Queued = shared_memory::MessageRequest::Queued;
 
@@ -215,50 +230,50 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     if (bytes != 0) std::memmove(to, from, bytes);
   }
   void give_back(shared_memory::MessageRequest& mine, Cell& cell) noexcept {
-    if (mine.sends) --outgoing_[static_cast<std::size_t>(mine.to)];
+    if (mine.sends) --others_[static_cast<std::size_t>(mine.to)].in_flight;
     mine.buffer = nullptr;
     mine.queued = Queued::no;
     cell.state.store(Cell::free, std::memory_order_release);
   }
 
-  /// @name Messages in the slot of a pair of ranks
+  /// @name Messages in the slots of a pair of ranks
   /// @{
-  Slot& slot_of(const shared_memory::MessageRequest& e) noexcept {
-    if (!has_slots_) return no_slot_;
-    return *std::launder(reinterpret_cast<Slot*>(control().pair(e.from, e.to)));
+  Slots& slots_of(const shared_memory::MessageRequest& e) noexcept {
+    if (!has_slots_) return no_slots_;
+    return *std::launder(reinterpret_cast<Slots*>(control().pair(e.from, e.to)));
   }
+  PairOfSlots& slots_with(int other) noexcept { return others_[static_cast<std::size_t>(other)].slots; }
   /// Stores a message; returns false if it must be matched in order with others.
   [[nodiscard]] bool fill_slot(shared_memory::MessageRequest& mine) noexcept {
-    std::uint32_t& outgoing = outgoing_[static_cast<std::size_t>(mine.to)];
-    if (!has_slots_ || mine.bytes > Cell::small_bytes || mine.to == mine.from || outgoing != 0) return false;
+    Other& other = others_[static_cast<std::size_t>(mine.to)];
+    if (!has_slots_ || mine.bytes > Slot::most_bytes || mine.to == mine.from || other.in_flight != 0) return false;
     if (mailbox(mine).awaited.load(std::memory_order_acquire) != 0) return false;
-    Slot& slot = slot_of(mine);
-    slot.header = mine.header;
-    slot.place.store(1 - slot.place.load(std::memory_order_relaxed), std::memory_order_relaxed);
-    copy(slot.data(mine.bytes), mine.source, mine.bytes);
-    ++outgoing;
+    Slots& slots = slots_of(mine);
+    Slot* const slot = other.slots.unused(slots);
+    if (slot == nullptr) return false;
+    slot->header = mine.header;
+    copy(slot->data(mine.bytes), mine.source, mine.bytes);
+    ++other.in_flight;
     mine.queued = Queued::in_slot;
-    slot.word.store(Slot::full_with(mine.tag), std::memory_order_release);
-    slot.take_next_lines(mine.bytes);
+    mine.cell = slots.index_of(*slot);
+    mine.slot_word = other.slots.send(slots, *slot, mine.tag, mine.exchanges, mine.bytes).bits;
     return true;
   }
-  /// Receives the message in the slot, if this rank awaits no older one.
+  /// Receives the message in a slot, if this rank awaits no older one.
   [[nodiscard]] bool take_slot(shared_memory::MessageRequest& mine) noexcept {
-    if (mine.bytes > Cell::small_bytes || mailbox(mine).awaited.load(std::memory_order_acquire) != 0) return false;
-    Slot& slot = slot_of(mine);
+    if (mine.bytes > Slot::most_bytes || mailbox(mine).awaited.load(std::memory_order_acquire) != 0) return false;
+    Slots& slots = slots_of(mine);
+    const Slot& next = slots.slots[slots_with(mine.from).expected()];
     const int polls = mine.blocking ? detail::backoff.spins() : 0;
-    for (int poll = 0; poll < polls && slot.state() != Slot::full;) ++poll;
-    if (!slot.holds(mine.tag)) return false;
-    // The line of the state is taken from the sender meanwhile.
-    if (mine.bytes > sizeof slot.tiny)
-      for (std::size_t offset = 0; offset < mine.bytes; offset += alignment_bytes)
-        __builtin_prefetch(slot.data(mine.bytes) + offset);
-    if (!slot.leave(mine.tag, Slot::taken)) return false;
-    receive_slot(mine, slot);
-    return true;
+    for (int poll = 0; poll < polls && next.word().state() != SlotWord::full;) ++poll;
+    next.fetch(mine.bytes);
+    const Slots::Found taken = slots.take(mine.tag);
+    if (taken) receive_slot(mine, taken);
+    return static_cast<bool>(taken);
   }
   /// @pre this rank has taken the message
-  void receive_slot(shared_memory::MessageRequest& mine, Slot& slot) noexcept {
+  void receive_slot(shared_memory::MessageRequest& mine, const Slots::Found& taken) noexcept {
+    Slot& slot = *taken.slot;
     mine.mismatch = slot.header != mine.header;
     if (mine.mismatch) {
       mine.other = slot.header;
@@ -266,46 +281,62 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     } else {
       copy(mine.target, slot.data(mine.bytes), mine.bytes);
     }
-    slot.word.store(mine.mismatch ? Slot::mismatch : Slot::done, std::memory_order_seq_cst);
+    mine.exchanged = taken.word.exchanged();
+    slots_with(mine.from).receive(slots_of(mine), taken);
+    slot.settle(!mine.mismatch);
     ring_for_message(mine.from);
     mine.finish();
   }
-  /// Moves the message in the slot to the cell of the oldest receive that awaits it, if there is one: the two were
+  /// Moves each message in a slot to the cell of the oldest receive that awaits it, if there is one: the two were
   /// posted at the same time. Called by either rank. @pre the lock is held
-  void pass_on(SegmentMailbox& box, Slot& slot, const shared_memory::MessageRequest& pair) noexcept {
-    if (slot.state() != Slot::full) return;
-    const int tag = static_cast<int>(slot.word.load(std::memory_order_acquire) >> 32);
-    Cell* const cell = box.oldest(Cell::receive_waits, pair.from, tag);
-    if (cell == nullptr || !slot.leave(tag, Slot::taken)) return;
-    box.match(*cell);
-    const bool fit = slot.header == cell->header;
-    if (fit) {
-      copy(cell->small, slot.data(slot.header.bytes()), slot.header.bytes());
-    } else {
-      cell->other = slot.header;
-      slot.other = cell->header;
+  void pass_on(SegmentMailbox& box, Slots& slots, const shared_memory::MessageRequest& pair) noexcept {
+    const auto awaiting = [&](SlotWord word) { return box.oldest(Cell::receive_waits, pair.from, word.tag()); };
+    while (const Slots::Found found = slots.oldest(
+               [&](SlotWord word) { return word.state() == SlotWord::full && awaiting(word) != nullptr; })) {
+      if (!found.slot->leave(found.word, SlotWord::taken)) return;
+      Slot& slot = *found.slot;
+      Cell& cell = *awaiting(found.word);
+      box.match(cell);
+      const bool fit = slot.header == cell.header;
+      if (fit) {
+        copy(cell.small, slot.data(slot.header.bytes()), slot.header.bytes());
+      } else {
+        cell.other = slot.header;
+        slot.other = cell.header;
+      }
+      if (pair.to == rank_)
+        slots_with(pair.from).receive(slots, found);
+      else
+        slots_with(pair.to).close(slots.index_of(slot));
+      cell.outcome.store(fit ? Cell::done : Cell::mismatch, std::memory_order_seq_cst);
+      slot.settle(fit);
+      ring_for_message(pair.from);
+      ring_for_message(pair.to);
     }
-    cell->outcome.store(fit ? Cell::done : Cell::mismatch, std::memory_order_seq_cst);
-    slot.word.store(fit ? Slot::done : Slot::mismatch, std::memory_order_seq_cst);
-    ring_for_message(pair.from);
-    ring_for_message(pair.to);
   }
-  [[nodiscard]] bool advance_slot(shared_memory::MessageRequest& mine, Slot& slot) noexcept {
+  [[nodiscard]] bool advance_slot(shared_memory::MessageRequest& mine, Slots& slots) noexcept {
     // A receive that was posted at the same time waits in a cell; its rank may be doing something else.
     SegmentMailbox& box = mailbox(mine);
-    if (slot.state() == Slot::full && mine.polls++ % 16 == 0 && box.awaited.load(std::memory_order_acquire) != 0) {
+    Slot& slot = slots.slots[mine.cell];
+    if (slot.word().state() == SlotWord::full && mine.polls++ % 16 == 0 &&
+        box.awaited.load(std::memory_order_acquire) != 0) {
       const MailboxLock lock(box, rank_, std::try_to_lock);
-      if (lock.held()) pass_on(box, slot, mine);
+      if (lock.held()) pass_on(box, slots, mine);
     }
-    const Slot::State state = slot.state();
-    if (state != Slot::done && state != Slot::mismatch) return false;
-    mine.mismatch = state == Slot::mismatch;
+    const SlotWord::State state = slot.word().state();
+    if (state != SlotWord::done && state != SlotWord::mismatch) return false;
+    mine.mismatch = state == SlotWord::mismatch;
     mine.other = slot.other;
-    slot.word.store(Slot::free, std::memory_order_relaxed);
-    mine.queued = Queued::no;
-    --outgoing_[static_cast<std::size_t>(mine.to)];
+    leave_slot(mine, true);
     mine.finish();
     return true;
+  }
+  /// @param settled  whether the other rank needs the message no more
+  void leave_slot(shared_memory::MessageRequest& mine, bool settled) noexcept {
+    Other& other = others_[static_cast<std::size_t>(mine.to)];
+    if (settled) other.slots.close(mine.cell);
+    mine.queued = Queued::no;
+    --other.in_flight;
   }
   /// @}
 
@@ -446,8 +477,8 @@ class SegmentRegion final : public shared_memory::SharedRegion {
   std::uint64_t process_began_ = process_state(process_).began;
   const bool has_slots_ = size() <= most_with_slots;
   bool has_tried_ = false, reads_all_ = false;  // whether this rank can copy from every other process
-  Slot no_slot_{};                              // remains free
-  std::vector<std::uint32_t> outgoing_;         // messages in flight, by their receivers
+  Slots no_slots_{};                            // remain free
+  std::vector<Other> others_;                   // by their ranks
   MessageBufferCache buffers_;
   std::vector<std::weak_ptr<shared_memory::MessageRequest>> in_cells_;  // messages of this rank
 };
