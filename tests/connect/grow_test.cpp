@@ -24,7 +24,7 @@ using test::check_ranks;
 using test::contains;
 using test::forked;
 
-/// Returns how many threads a process has; a sanitizer may have one of its own.
+/// Returns how many threads a process has; a sanitizer may add one.
 int threads_of(pid_t process) {
   using Entries = std::filesystem::directory_iterator;
   std::error_code error;

@@ -72,7 +72,7 @@ TEST_CASE("a rank that has taken the other one's message of an exchange returns,
     CHECK(of_second == second);
     CHECK(received->exchanged);
     CHECK(!ranks[0].advance(*mine));
-    CHECK(ranks[0].let_go(*mine));
+    CHECK(ranks[0].complete_locally(*mine));
     CHECK(mine->done());
     ranks.leave(0);
     CHECK(ranks[1].advance(*theirs));
@@ -96,7 +96,7 @@ TEST_CASE("a rank awaits the answer if the other one's next receive may be of an
     CHECK(ranks.receive(1, older)->done());
     (void)ranks.exchange(1, two);
     CHECK(ranks.receive(0, received)->exchanged);
-    CHECK(!ranks[0].let_go(*mine));
+    CHECK(!ranks[0].complete_locally(*mine));
     CHECK(ranks[0].advance(*mine));
   }
   SUBCASE("the other one awaits an older message") {
@@ -105,9 +105,9 @@ TEST_CASE("a rank awaits the answer if the other one's next receive may be of an
     CHECK(!waits->done());
     (void)ranks.exchange(1, two);
     CHECK(ranks.receive(0, received)->exchanged);
-    CHECK(!ranks[0].let_go(*mine));
+    CHECK(!ranks[0].complete_locally(*mine));
     CHECK(ranks[1].withdraw(*waits));
-    CHECK(ranks[0].let_go(*mine));
+    CHECK(ranks[0].complete_locally(*mine));
   }
 }
 
@@ -120,7 +120,7 @@ TEST_CASE("messages in both slots and in a cell are received in the order in whi
     const auto theirs = ranks.exchange(1, {0}, tag);
     const auto mine = ranks.exchange(0, sent[i], tag);
     CHECK(ranks.receive(0, answer, tag)->exchanged);
-    CHECK(ranks[0].let_go(*mine));
+    CHECK(ranks[0].complete_locally(*mine));
     CHECK(ranks[1].advance(*theirs));
   }
   const auto third = ranks.send(0, sent[2], 1), fourth = ranks.send(0, sent[3], 0);

@@ -88,7 +88,7 @@ class Messages {
     // The other rank is in the same exchange if what it sent in one was received here. Its receive then matches.
     MessageRequest* const received = message.exchanges ? requests_[1].get() : nullptr;
     if (received != nullptr && region_.advance(*received) && received->exchanged && !received->mismatch &&
-        region_.let_go(message))
+        region_.complete_locally(message))
       return true;
     return region_.advance(message);
   }
@@ -117,7 +117,7 @@ class Messages {
       return region_.revoked() || region_.has_left(other) || dead || (dead = probe.died(region_, other));
     };
     const auto end = detail::wait_until(region_.deadline(), done, stopped, region_.sleep_for_message(self_.rank));
-    // A rank that was let go may have left since its message was looked for.
+    // The other rank may have stored its message, completed it and left since the last poll.
     if (end != detail::WaitEnd::ready && !done()) {
       if (region_.withdraw(message)) {
         if (end == detail::WaitEnd::stopped) region_.throw_stopped(other, context_);

@@ -124,13 +124,13 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
   /// @name Messages
   /// `post` matches an envelope with its counterpart or queues it; `advance` completes this side's part and returns
   /// whether the message is done; `withdraw` removes an envelope and returns false if it has already been matched.
-  /// `let_go` completes a send, of a rank that has received the other one's send of an exchange, without the answer;
+  /// `complete_locally` completes the send of an exchange without the answer, after the other rank's has been received;
   /// returns false if the answer has to be awaited.
   /// @{
   virtual void post(const std::shared_ptr<MessageRequest>& mine, const ErrorContext& context) = 0;
   [[nodiscard]] virtual bool advance(MessageRequest& mine) noexcept = 0;
   virtual bool withdraw(MessageRequest& mine) noexcept = 0;
-  [[nodiscard]] virtual bool let_go(MessageRequest&) noexcept { return false; }
+  [[nodiscard]] virtual bool complete_locally(MessageRequest&) noexcept { return false; }
   /// @}
 
   /// Takes a step, which the other ranks observe, without waiting for them. @pre !control().has_tree()

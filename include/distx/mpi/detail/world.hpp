@@ -100,7 +100,7 @@ class World {
     control_->close();
     comm_.reset();
     user_ops_ = {};
-    // A rank that is killed meanwhile may leave the others in it for ever.
+    // If a rank is killed meanwhile, the others may wait in it indefinitely.
     Pulse pulse(deadline_, {rank_, size(), "mpi"});
     const Pulse::Polling polling(pulse);
     MPI_Finalize();

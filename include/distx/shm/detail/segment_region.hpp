@@ -176,7 +176,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     return true;
   }
 
-  [[nodiscard]] bool let_go(shared_memory::MessageRequest& mine) noexcept override {
+  [[nodiscard]] bool complete_locally(shared_memory::MessageRequest& mine) noexcept override {
     if (mine.queued != Queued::in_slot) return false;
     // An older receive of the other rank, posted before its exchange, has either taken the message, as that rank then
     // has said in its own, or is counted in `awaited`.
@@ -215,7 +215,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
   static constexpr int most_with_slots = 64;
   /// The number of ranks up to which each tries to access every other.
   static constexpr int most_read = 64;
-  /// What this rank knows of its messages to and from another one.
+  /// The state of the messages to and from another rank.
   struct Other {
     std::uint32_t in_flight = 0;  ///< to it
     PairOfSlots slots;

@@ -61,7 +61,7 @@ struct alignas(alignment_bytes) Slot {
   [[nodiscard]] bool leave(SlotWord full, SlotWord::State next) noexcept {
     return bits.compare_exchange_strong(full.bits, next, std::memory_order_acquire);
   }
-  /// Says that the receiver needs the message no more. @param fits  whether the headers are equal
+  /// Releases the message, for the receiver. @param fits  whether the headers are equal
   void settle(bool fits) noexcept { bits.store(fits ? SlotWord::done : SlotWord::mismatch, std::memory_order_seq_cst); }
   /// Fetches the lines of the data, for a receiver while it takes the message.
   void fetch(std::size_t bytes) const noexcept {
@@ -116,10 +116,11 @@ struct Slots {
   }
 };
 
-/// What a rank knows of the slots that it shares with another one.
+/// One rank's record of the slots that it shares with another one.
 class PairOfSlots {
  public:
-  /// Returns a slot for the next message to the other rank, or null. What the other one has said need not be read.
+  /// Returns a slot for the next message to the other rank, or null. A slot that the other one is known to have
+  /// emptied is not read.
   [[nodiscard]] Slot* unused(Slots& outgoing) noexcept {
     for (const std::size_t i : {1 - last_sent_, last_sent_}) {
       const auto state = open_[i] == 0 ? SlotWord::free : outgoing.slots[i].word().state();
