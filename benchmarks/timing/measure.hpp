@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <numeric>
+#include <random>
 #include <vector>
 
 #include <distx/distx.hpp>
@@ -77,13 +79,18 @@ class Measurement {
     const int rounds = static_cast<int>(std::clamp(effort_.seconds / round_seconds, static_cast<double>(effort_.least),
                                                    static_cast<double>(effort_.most)));
     std::vector<double> seconds(able.size() * static_cast<std::size_t>(rounds));
-    for (std::size_t round = 0; round < static_cast<std::size_t>(rounds); ++round)
-      for (std::size_t turn = 0; turn < able.size(); ++turn) {
-        const std::size_t i = (turn + round) % able.size();
+    std::vector<std::size_t> turns(able.size());
+    std::iota(turns.begin(), turns.end(), std::size_t{0});
+    std::mt19937 shuffle(1);  // the same on all ranks
+    for (std::size_t round = 0; round < static_cast<std::size_t>(rounds); ++round) {
+      // Not one after the other: a subject whose memory the one before has used finds it in caches.
+      std::shuffle(turns.begin(), turns.end(), shuffle);
+      for (const std::size_t i : turns) {
         // A library's own memory is cached as its own last call left it, not as another library's call did.
         if (c.bytes() <= warm_bytes) time(c, *able[i], calls[i], errors[i]);
         seconds[i * static_cast<std::size_t>(rounds) + round] = time(c, *able[i], calls[i], errors[i]);
       }
+    }
     // A call takes as long as it takes the rank that is longest in it.
     distx::all_reduce(gate_, seconds, distx::max);
     distx::all_reduce(gate_, errors, distx::sum);
