@@ -6,6 +6,7 @@
 #include <array>
 #include <random>
 
+#include "distx/comm/point_to_point.hpp"
 #include "distx/connect/spawn.hpp"
 #include "distx/shm.hpp"
 #include "distx/shm/detail/segment_region.hpp"
