@@ -16,6 +16,7 @@ namespace {
 using namespace std::chrono_literals;
 using Comm = distx::ShmCommunicator;
 using distx::detail::shared_memory::MessageRequest;
+using distx::detail::shm::SegmentMailbox;
 using distx::detail::shm::SegmentRegion;
 using Request = std::shared_ptr<MessageRequest>;
 
@@ -23,7 +24,8 @@ using Request = std::shared_ptr<MessageRequest>;
 class TwoRanks {
  public:
   explicit TwoRanks(distx::detail::shm::SharedSegment::Made made = SegmentRegion::make_control(2))
-      : ranks_{std::make_unique<SegmentRegion>(made.segment, 0, 2, 1min),
+      : layout_(made.segment->data(), 2, SegmentRegion::extent_for(2)),
+        ranks_{std::make_unique<SegmentRegion>(made.segment, 0, 2, 1min),
                std::make_unique<SegmentRegion>(made.segment, 1, 2, 1min)} {}
 
   Request send(int rank, const std::vector<int>& values, int tag = 0, bool exchanges = false) {
@@ -41,6 +43,10 @@ class TwoRanks {
     return post(rank, message);
   }
   SegmentRegion& operator[](int rank) { return *ranks_[static_cast<std::size_t>(rank)]; }
+  /// The mailbox of the messages to a rank.
+  SegmentMailbox& mailbox(int rank) const {
+    return *std::launder(reinterpret_cast<SegmentMailbox*>(layout_.mailbox(rank)));
+  }
   void leave(int rank) { ranks_[static_cast<std::size_t>(rank)] = nullptr; }
 
  private:
@@ -58,6 +64,7 @@ class TwoRanks {
     return message;
   }
 
+  distx::detail::shared_memory::SharedLayout layout_;
   std::array<std::unique_ptr<SegmentRegion>, 2> ranks_;
 };
 
@@ -136,6 +143,28 @@ TEST_CASE("messages in both slots and in a cell are received in the order in whi
   CHECK(last->queued == MessageRequest::Queued::in_slot);
 }
 
+TEST_CASE("a message of a rank that has left is received although a third rank held the mailbox's lock") {
+  TwoRanks ranks;
+  const std::vector<int> one{1}, two{2};
+  std::vector<int> of_first(1), of_second(1);
+  const auto theirs = ranks.exchange(1, two);
+  const auto waits = ranks.receive(1, of_first);
+  CHECK(!waits->done());
+  SegmentMailbox& box = ranks.mailbox(1);
+  box.awaited = 0;  // as rank 0 reads it if it sends at the same time
+  const auto mine = ranks.exchange(0, one);
+  CHECK(ranks.receive(0, of_second)->exchanged);
+  CHECK(ranks[0].complete_locally(*mine));
+  box.awaited = 1;
+  ranks.leave(0);
+  box.holder = 3;
+  CHECK(!ranks[1].advance(*waits));
+  box.holder = 0;
+  CHECK(!ranks[1].withdraw(*waits));
+  CHECK(ranks[1].advance(*waits));
+  CHECK(of_first == one);
+}
+
 /// Makes the calls that a generator of the same seed chooses on both ranks; returns how many values were wrong.
 int wrong_values(Comm& comm, unsigned seed) {
   std::mt19937 calls(seed), own(seed * 2 + static_cast<unsigned>(comm.rank()));
@@ -190,6 +219,31 @@ int wrong_values(Comm& comm, unsigned seed) {
     }
   }
   return wrong;
+}
+
+TEST_CASE("two receives with one tag get the messages in the order in which they were sent") {
+  distx::spawn(distx::threads(2, 4min), [](distx::ThreadConnector& connector) {
+    Comm comm(connector, 1min);
+    std::mt19937 own(static_cast<unsigned>(comm.rank()));
+    std::vector<int> first(256), second(256);  // long enough that the receives are often posted while one is stored
+    int wrong = 0;
+    for (int call = 0; call < 100000; ++call) {
+      distx::barrier(comm);
+      for (auto spin = own() % 300; spin > 0; --spin) std::atomic_signal_fence(std::memory_order_seq_cst);
+      if (comm.rank() == 0) {
+        std::fill(first.begin(), first.end(), 2 * call);
+        std::fill(second.begin(), second.end(), 2 * call + 1);
+        distx::send(comm, first, 1);
+        distx::send(comm, second, 1);
+      } else {
+        auto pending = distx::start_receive(comm, first, 0);
+        distx::receive(comm, second, 0);
+        pending.wait();
+        wrong += first[0] != 2 * call || second[0] != 2 * call + 1;
+      }
+    }
+    CHECK(wrong == 0);
+  });
 }
 
 TEST_CASE("exchanges among other messages, after which a rank leaves at once, receive what was sent") {

@@ -85,7 +85,7 @@ class Messages {
   }
   /// Completes this side of a message if it can be completed; returns whether it is complete.
   [[nodiscard]] bool advance(MessageRequest& message) noexcept {
-    // The other rank is in the same exchange if what it sent in one was received here. Its receive then matches.
+    // The other rank is in the same exchange if what it sent in one was received here: it awaits this message.
     MessageRequest* const received = message.exchanges ? requests_[1].get() : nullptr;
     if (received != nullptr && region_.advance(*received) && received->exchanged && !received->mismatch &&
         region_.complete_locally(message))
@@ -117,8 +117,7 @@ class Messages {
       return region_.revoked() || region_.has_left(other) || dead || (dead = probe.died(region_, other));
     };
     const auto end = detail::wait_until(region_.deadline(), done, stopped, region_.sleep_for_message(self_.rank));
-    // The other rank may have stored its message, completed it and left since the last poll.
-    if (end != detail::WaitEnd::ready && !done()) {
+    if (end != detail::WaitEnd::ready) {
       if (region_.withdraw(message)) {
         if (end == detail::WaitEnd::stopped) region_.throw_stopped(other, context_);
         throw TimeoutError("timed out after " + region_.deadline().to_string() + ": rank " + std::to_string(other) +

@@ -112,7 +112,10 @@ class SegmentRegion final : public shared_memory::SharedRegion {
       const MailboxLock lock(*this, box, rank_);
       if (!lock.held()) throw_stopped(lock.dead(), context);
       pass_on(box, slots, *mine);  // messages in slots are older than those in cells
-      if (!mine->sends && (taken = slots.take(mine->tag))) return true;
+      // A message that was stored since then belongs to an older receive, if there is any.
+      if (!mine->sends && box.oldest(Cell::receive_waits, mine->from, mine->tag) == nullptr &&
+          (taken = slots.take(mine->tag)))
+        return true;
       cell = box.counterpart(*mine);
       second = cell != nullptr;
       if (second) {
@@ -179,7 +182,8 @@ class SegmentRegion final : public shared_memory::SharedRegion {
   [[nodiscard]] bool complete_locally(shared_memory::MessageRequest& mine) noexcept override {
     if (mine.queued != Queued::in_slot) return false;
     // An older receive of the other rank, posted before its exchange, has either taken the message, as that rank then
-    // has said in its own, or is counted in `awaited`.
+    // has said in its own, or is counted in `awaited`. One that it has matched since it sent its own gets the message
+    // in order; if the two differ, only that rank throws here.
     if (!slots_with(mine.to).is_open(mine.cell)) return false;
     if (mailbox(mine).awaited.load(std::memory_order_acquire) != 0) return false;
     leave_slot(mine, false);
@@ -197,6 +201,8 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     SegmentMailbox& box = mailbox(mine);
     Cell& cell = box.cell(mine.cell);
     const MailboxLock lock(*this, box, rank_);
+    // The other rank may have completed its send and left; while the lock was not free, no poll has passed it on.
+    if (lock.held() && !mine.sends) pass_on(box, slots_of(mine), mine);
     if (lock.held() && cell.state.load(std::memory_order_acquire) == Cell::met) return false;
     if (!mine.sends) box.awaits(-1);
     give_back(mine, cell);
