@@ -224,7 +224,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
   /// The state of the messages to and from another rank.
   struct Other {
     std::uint32_t in_flight = 0;  ///< to it
-    PairOfSlots slots;
+    SlotRecord slots;
   };
   using Access = shared_memory::Access;
   using Queued = shared_memory::MessageRequest::Queued;
@@ -248,7 +248,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     if (!has_slots_) return no_slots_;
     return *std::launder(reinterpret_cast<Slots*>(control().pair(e.from, e.to)));
   }
-  PairOfSlots& slots_with(int other) noexcept { return others_[static_cast<std::size_t>(other)].slots; }
+  SlotRecord& slots_with(int other) noexcept { return others_[static_cast<std::size_t>(other)].slots; }
   /// Stores a message; returns false if it must be matched in order with others.
   [[nodiscard]] bool fill_slot(shared_memory::MessageRequest& mine) noexcept {
     Other& other = others_[static_cast<std::size_t>(mine.to)];

@@ -117,7 +117,7 @@ struct Slots {
 };
 
 /// One rank's record of the slots that it shares with another one.
-class PairOfSlots {
+class SlotRecord {
  public:
   /// Returns a slot for the next message to the other rank, or null. A slot that the other one is known to have
   /// emptied is not read.
@@ -140,8 +140,9 @@ class PairOfSlots {
     if (!exchanged && open_[1 - last_sent_] == 0) outgoing.slots[1 - last_sent_].take_lines(bytes);
     return word;
   }
-  /// Returns whether the other rank, as far as it has said, has not received the last message.
+  /// Returns whether the other rank is not known to have received this rank's last message in a slot.
   [[nodiscard]] bool is_open(std::size_t slot) const noexcept { return open_[slot] != 0; }
+  /// Notes that the other rank needs the message in a slot no more.
   void close(std::size_t slot) noexcept { open_[slot] = 0; }
 
   /// Returns the index of the slot where the next message from the other rank is expected.
