@@ -4,8 +4,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
+#include <fstream>
 #include <iterator>
 #include <memory>
+#include <sstream>
+#include <string>
 
 #include "connect/generations.hpp"
 #include "connect/in_folder.hpp"
@@ -43,6 +47,7 @@ struct InFolder {
     return FileConnector::join(folder.path(), {.deadline = deadline});
   }
   [[nodiscard]] bool clean() const { return folder.empty(); }
+  static void await_ended() {}
   /// Waits until a process of this host waits to join. @param process,threads  for the other kind of job
   void await_joining(pid_t process, int threads) const {
     (void)process;
@@ -67,6 +72,20 @@ struct OverTcp {
     return TcpConnector::join("127.0.0.1", port, {.deadline = deadline});
   }
   [[nodiscard]] static bool clean() { return true; }
+  /// Waits until rank 0's host knows that the processes which are connected to rank 0 have ended.
+  void await_ended() const {
+    char local[16];
+    std::snprintf(local, sizeof local, "0100007F:%04X", static_cast<unsigned>(port));
+    const auto is_connected = [&] {
+      std::ifstream sockets("/proc/net/tcp");
+      std::string line, number, here, there, state;
+      while (std::getline(sockets, line))
+        if (std::istringstream(line) >> number >> here >> there >> state && here == local && state == "01") return true;
+      return false;
+    };
+    for (const distx::Deadline deadline(seconds(60)); is_connected() && !deadline.expired();)
+      std::this_thread::sleep_for(milliseconds(1));
+  }
   /// The connection's thread is started once rank 0 and the process have proven the token.
   /// @param threads  those that the process had before it called join
   void await_joining(pid_t process, int threads) const {
@@ -257,6 +276,7 @@ TEST_CASE_TEMPLATE("a process that is killed while it waits is not admitted, and
       ::kill(waits, SIGKILL);
       int status = 0;
       ::waitpid(waits, &status, 0);
+      job.await_ended();
       phase.begin(2);
       return status == SIGKILL ? 0 : 1;
     }

@@ -429,7 +429,9 @@ class Hub {
   Frame grow() {
     const int before = size();
     for (auto& connection : connections_) {
-      if (connection.stage != Stage::waiting || !connection.socket.is_open()) continue;
+      if (connection.stage != Stage::waiting) continue;
+      serve(connection);  // its process may have ended since the thread's last turn
+      if (!connection.socket.is_open()) continue;
       connection.stage = Stage::joined;
       connection.rank = size();
       ranks_.push_back(
