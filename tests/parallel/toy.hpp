@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "scattered.hpp"
+
 // A model small enough to be worked out by hand: the loss of one sample is half the squared distance of all weights to
 // that sample's targets, so that a weight's gradient is weight - target.
 namespace toy {
@@ -21,12 +23,9 @@ inline constexpr int rank_counts[] = {1, 2, 3, 4, 7};
 /// Among them one of more than 64 KiB, which is not packed, and several that are.
 inline const std::vector<std::size_t> sizes = {17, 1, 20000, 64, 3, 1000, 33, 7};
 
-inline double first_weight(std::size_t parameter, std::size_t i) {
-  return std::sin(static_cast<double>(parameter) + 0.1 * static_cast<double>(i));
-}
+inline double first_weight(std::size_t parameter, std::size_t i) { return test::scattered(1000003 * parameter + i); }
 inline double target(std::size_t parameter, std::size_t i, std::size_t sample) {
-  return std::cos(0.3 * static_cast<double>(parameter) + 0.01 * static_cast<double>(i) +
-                  1.7 * static_cast<double>(sample));
+  return test::scattered(7919 + 1000003 * parameter + i + 100000007 * sample);
 }
 
 struct Layer {

@@ -151,7 +151,8 @@ class Hub {
   void expire() {
     const auto now = Deadline::clock::now();
     settle_shrink();
-    if (!joined_ && !refused_ && now >= join_end_) refuse(not_joined());
+    if (!joined_ && !refused_ && now >= join_end_)
+      refuse(not_joined(ranks_, limit_, listener_.endpoint(), wrong_tokens_));
     for (auto& connection : connections_)
       if (connection.stage != Stage::joined && now >= connection.end) connection.socket.close();
     for (int rank = 0; rank < size(); ++rank) {
@@ -321,17 +322,6 @@ class Hub {
     if (std::all_of(ranks_.begin(), ranks_.end(), [](const auto& one) { return one.presence == Presence::here; }))
       welcome();
     return true;
-  }
-  [[nodiscard]] SentError not_joined() {
-    std::vector<int> missing;
-    for (int rank = 0; rank < size(); ++rank)
-      if (record(rank).presence == Presence::absent) missing.push_back(rank);
-    auto message = "timed out after " + limit_.to_string() + ": " + name_ranks(missing, size()) + " did not join at " +
-                   listener_.endpoint().to_string();
-    if (wrong_tokens_ > 0)
-      message += "; " + std::to_string(wrong_tokens_) + (wrong_tokens_ == 1 ? " connection" : " connections") +
-                 " had another token: set the same DISTX_TOKEN on every rank";
-    return {'t', -1, std::move(message)};
   }
   void welcome() {
     joined_ = true;

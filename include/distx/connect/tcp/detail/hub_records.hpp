@@ -58,6 +58,21 @@ struct RankRecord {
   return std::nullopt;
 }
 
+/// Returns the error of a job whose ranks have not all joined in time. @param wrong_tokens  connections without the
+/// token
+[[nodiscard]] inline SentError not_joined(const std::vector<RankRecord>& ranks, const Timeout& limit,
+                                          const Endpoint& endpoint, int wrong_tokens) {
+  std::vector<int> missing;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank)
+    if (ranks[rank].presence == RankRecord::Presence::absent) missing.push_back(static_cast<int>(rank));
+  auto message = "timed out after " + limit.to_string() + ": " + name_ranks(missing, static_cast<int>(ranks.size())) +
+                 " did not join at " + endpoint.to_string();
+  if (wrong_tokens > 0)
+    message += "; " + std::to_string(wrong_tokens) + (wrong_tokens == 1 ? " connection" : " connections") +
+               " had another token: set the same DISTX_TOKEN on every rank";
+  return {'t', -1, std::move(message)};
+}
+
 /// Returns what a rank receives after `shrink` or `grow`: its number, and the processes of all.
 [[nodiscard]] inline Frame group_of(const std::vector<RankRecord>& ranks, int rank) {
   FrameWriter out(FrameKind::regrouped);
