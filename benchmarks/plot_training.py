@@ -47,10 +47,10 @@ def step_rows(reports):
             if mode["name"] != "alone":
                 bucket = mode.get("bucket_bytes") or report["bucket_bytes"]
                 key = (report["backend"], mode["name"], bucket, report.get("bound", True),
-                       report.get("share_weights", False))
+                       report.get("share_weights", False), report.get("zero", 0))
                 turns.setdefault(key, []).append((report, mode))
     rows = []
-    for (backend, name, bucket, bound, shares), found in turns.items():
+    for (backend, name, bucket, bound, shares, stage), found in turns.items():
         alone = [next(each for each in report["modes"] if each["name"] == "alone") for report, _ in found]
         seconds = statistics.median(value for _, mode in found for value in mode["rounds"])
         exposed = statistics.median(a - b for (_, mode), each in zip(found, alone)
@@ -58,14 +58,14 @@ def step_rows(reports):
         way = "blocking" if name == "blocking" else "overlap"
         version, plus, _ = backend.partition("+")  # 2.1+cpu says how it was built
         peer = (version if plus else version.replace(", gloo", "")) + " DDP on Gloo" + ("" if bound else ", not bound")
-        distx = f"distx {backend}" + (", shared weights" if shares else "")
+        distx = f"distx {backend}, stage {stage}" + (", shared weights" if shares else "")
         rows.append({"program": peer if "PyTorch" in backend else distx, "way": way, "bytes": bucket,
-                     "bucket": bucket_text(bucket), "shares": shares, "seconds": seconds, "exposed": exposed,
+                     "bucket": bucket_text(bucket), "kind": (stage, shares), "seconds": seconds, "exposed": exposed,
                      "compute": statistics.median(mode["compute"] for _, mode in found),
                      "update": statistics.median(mode["update"] for _, mode in found)})
     peers = [row for row in rows if "PyTorch" in row["program"]]
     rows = [row for row in rows if row not in peers] + sorted(peers, key=lambda row: row["seconds"])[:1]
-    return sorted(rows, key=lambda row: ("PyTorch" in row["program"], row["shares"], -row["bytes"],
+    return sorted(rows, key=lambda row: ("PyTorch" in row["program"], row["kind"], -row["bytes"],
                                          row["way"] == "blocking"))
 
 
