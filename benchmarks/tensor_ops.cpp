@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// What an operation on a distributed tensor that needs no communication costs over the same Eigen expression on this
-// rank's part, in turns on one core. Both allocate their result.
+// Compares the time of operations on distributed tensors that need no communication with the time of the same Eigen
+// expressions on this rank's part, in turns on one core. Both allocate their result.
 #include <malloc.h>
 
 #include <algorithm>

@@ -269,7 +269,7 @@ bool train(distx::AnyCommunicator<>& comm, distx::AnyCommunicator<>& data, const
       if constexpr (requires { training.load({}); })
         if (settings.checkpoint.after_step(comm, training, at.steps, settings.steps, at.data)) {
           progress.reset();
-          if (speaks) fmt::print("stopped after step {}: go on with --resume\n", at.steps);
+          if (speaks) fmt::print("stopped after step {}: continue with --resume\n", at.steps);
           return false;
         }
     }

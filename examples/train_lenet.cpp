@@ -198,7 +198,7 @@ void train(distx::AnyCommunicator<> comm, const Metered& counted, const Phases& 
         if (progress) progress->step(step_losses.back());
         if (settings.checkpoint.after_step(comm, *training, at.steps, steps, at.data)) {
           progress.reset();
-          if (speaks) fmt::print("stopped after step {}: go on with --resume\n", at.steps);
+          if (speaks) fmt::print("stopped after step {}: continue with --resume\n", at.steps);
           return;
         }
       }

@@ -146,7 +146,7 @@ void train(distx::AnyCommunicator<Space> comm, distx::AnyConnector& connector, t
     double loss = 0;
     for (const double each : of_steps) loss += each / static_cast<double>(of_steps.size());
     if (!std::isfinite(loss))
-      throw distx::Error("the loss is no finite number any more: choose a lower --learning-rate, or --clip");
+      throw distx::Error("the loss is not finite any more: choose a lower --learning-rate, or --clip");
     step_losses.insert(step_losses.end(), of_steps.begin(), of_steps.end());
     losses.push_back(loss);
     if (speaks) fmt::print("epoch {}/{}: loss {:.4f}\n", epoch + 1, settings.epochs, loss);

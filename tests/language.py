@@ -66,7 +66,7 @@ MARKED = re.compile(r"`[^`]*`|\b[A-Za-z_]\w*(::\w+)+|\b\w+\(\)|https?://\S+")
 
 
 def texts_of_code(path, text):
-    """Yields (line, kind, text) for the comments of a file, its messages (include/) and its test titles."""
+    """Yields (line, kind, text) for the comments of a file, its messages (include/, examples/) and its test titles."""
     pending, last = [], 0
     for piece in PIECE.finditer(text):
         line = text.count("\n", 0, piece.start()) + 1
@@ -81,7 +81,7 @@ def texts_of_code(path, text):
             if not words.startswith("SPDX"):
                 pending.append((line, "doc" if doc else "comment", words))
             last = line
-        elif kind == "string" and path.startswith("include/") and " " in piece.group():
+        elif kind == "string" and path.startswith(("include/", "examples/")) and " " in piece.group():
             yield line, "message", piece.group()[1:-1]
         elif kind == "string" and re.search(r"(TEST_CASE\w*|SUBCASE)\($", text[:piece.start()].rstrip()):
             yield line, "title", piece.group()[1:-1]

@@ -30,12 +30,12 @@ struct Counter : doctest::IReporter {
   }
 
   static inline unsigned ran = 0;
-  static inline std::map<std::string, std::string> missing;  ///< what a test case lacks, by its title
+  static inline std::map<std::string, std::string> missing;  ///< the unmet need of a test case, by its title
   static inline std::map<std::string, int> skipped;
 };
 
 /// Runs the test cases whose needs are met, prints how many others were skipped and why, and returns the program's exit
-/// status: 77 (skipped) if all were skipped, 1 if there is no case at all.
+/// status: 77 (skipped) if all were skipped, 1 if none ran or was skipped.
 inline int run_cases(doctest::Context& context, const char* program, bool prints = true) {
   for (const Needs::Case& one : Needs::cases()) {
     if (one.holds()) continue;

@@ -7,8 +7,8 @@
 
 #include "timing/subject.hpp"
 
-// What no collective can beat, on private memory: one rank that copies, and all ranks that do a collective's share of
-// reading and writing, at once and without a word to each other.
+// Bounds that no collective can beat, on private memory: one rank that copies, and all ranks that concurrently do their
+// share of a collective's reads and writes, without synchronization.
 namespace timing {
 
 /// Rank 0 alone copies the same number of bytes; the others wait.

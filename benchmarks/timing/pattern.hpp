@@ -6,8 +6,8 @@
 
 #include "timing/operation.hpp"
 
-// What is written before every call, and what has to be there after it. Whole numbers below 4096, so that sums are
-// exact in any order; an element's number depends on where it lies, on its rank and on the turn.
+// The values written before every call, and the values expected after it. They are whole numbers below 4096, so that
+// sums are exact in any order; the value of an element depends on its index, its rank and the turn.
 namespace timing {
 
 /// Element `index` of what rank `rank` passes in turn `turn`.

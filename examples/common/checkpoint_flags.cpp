@@ -19,7 +19,7 @@ void CheckpointFlags::describe(CLI::App& app) {
   app.add_option("--every", every, "steps between checkpoints [default: one after the last step]")
       ->needs(directory_option)
       ->check(CLI::Range(1, 1000000000));
-  app.add_flag("--resume", resume, "go on from the newest checkpoint, if there is one")->needs(directory_option);
+  app.add_flag("--resume", resume, "continue from the newest checkpoint, if there is one")->needs(directory_option);
 }
 
 void CheckpointFlags::check() const {

@@ -17,8 +17,8 @@ namespace examples {
 
 /// A training of layers that own their arrays.
 ///
-/// Where nothing but the optimizer's state is shared out, the training works in these arrays. Else it owns weights and
-/// gradients; then a layer's arrays are empty but while it is used: weights are copied in, and gradients out.
+/// If only the optimizer's state is sharded, the training uses these arrays. Otherwise it owns weights and gradients,
+/// and a layer's arrays are empty except while the layer is used: weights are copied in, and gradients out.
 class LayerTraining {
  public:
   using Scope = std::shared_ptr<void>;

@@ -28,7 +28,7 @@ using BorrowedTraining = TimedTraining<float, std::chrono::steady_clock, distx::
 BorrowedTraining make_training(distx::AnyCommunicator<> comm, const std::vector<distx::ParameterRef<float>>& parameters,
                                const TrainingFlags& flags);
 
-/// How many numbers a model learns.
+/// The number of weights of a model.
 struct WeightCounts {
   std::size_t all = 0;
   std::size_t in_matrices = 0;  ///< those that an optimizer of matrices takes

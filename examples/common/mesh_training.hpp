@@ -12,8 +12,8 @@
 
 namespace examples {
 
-/// A training on a mesh as a model sees it, whose time is measured. What the layers send in the midst of their
-/// computation counts as that.
+/// Wraps a `MeshParallel` training for a model and measures the time of each phase. Communication of the layers during
+/// their computation counts as computation.
 class MeshTraining {
   using Clock = std::chrono::steady_clock;
 

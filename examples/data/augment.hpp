@@ -12,7 +12,7 @@ namespace examples {
 
 /// Returns the digits with each side `factor` times as long, interpolated linearly.
 ///
-/// No detail is won, but a network with 5 × 5 kernels has room to look at strokes rather than whole 8 × 8 digits.
+/// This adds no detail, but a 5 × 5 kernel then covers single strokes rather than most of an 8 × 8 digit.
 /// @pre factor > 0
 inline Digits enlarge(const Digits& digits, std::size_t factor) {
   const std::size_t height = digits.height * factor;
@@ -48,7 +48,7 @@ inline Digits enlarge(const Digits& digits, std::size_t factor) {
 
 /// Returns the digits, then copies moved by one pixel up, down, left and right: five times the number.
 ///
-/// What moves over the edge is lost, what comes in is paper.
+/// Pixels that are shifted out are dropped; new pixels are background.
 inline Digits with_shifted_copies(const Digits& digits) {
   Digits all{digits.height, digits.width, {}, {}};
   all.images.reserve(5 * digits.images.size());

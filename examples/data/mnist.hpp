@@ -45,7 +45,7 @@ Idx<Extents> read_idx(const std::filesystem::path& path) {
   };
   if (header.size() >= 4 && big_endian(header, 0) != magic) {
     fail(0, "magic number " + std::to_string(big_endian(header, 0)) + " instead of " + std::to_string(magic) +
-                ": this is no IDX file of " + (Extents == 1 ? "labels" : "images") + ", give another");
+                ": this is not an IDX file of " + (Extents == 1 ? "labels" : "images") + ", give another");
   }
   if (header.size() < Idx<Extents>::header()) fail(header.size(), "the file is cut off in its header: fetch it again");
   std::size_t expected = 1;
@@ -64,7 +64,7 @@ Idx<Extents> read_idx(const std::filesystem::path& path) {
                                                std::to_string(header.size() + expected) + " bytes: fetch it again");
   }
   if (idx.bytes.size() > expected) {
-    fail(header.size() + expected, "the file goes on where its header says it ends: fetch it again");
+    fail(header.size() + expected, "the file is longer than its header says: fetch it again");
   }
   return idx;
 }
@@ -95,7 +95,7 @@ inline Digits read_idx_pair(const std::filesystem::path& directory, const std::s
     const auto label = static_cast<std::uint8_t>(byte);
     if (label > 9) {
       throw distx::DataError(labels.name + ", byte " + std::to_string(Idx<1>::header() + digits.labels.size()) +
-                             ": label " + std::to_string(label) + " is no digit from 0 to 9: fetch the file again");
+                             ": label " + std::to_string(label) + " is not a digit from 0 to 9: fetch the file again");
     }
     digits.labels.push_back(label);
   }

@@ -56,7 +56,7 @@ inline Text read_text(const std::vector<std::filesystem::path>& files) {
     }
     bytes.append(std::istreambuf_iterator<char>(file), {});
   }
-  if (bytes.empty()) throw distx::DataError("there is no text: give --text a file that is not empty");
+  if (bytes.empty()) throw distx::DataError("the text is empty: give --text a file that is not empty");
   return numbered(bytes);
 }
 

@@ -58,7 +58,7 @@ class Convolution {
 
  private:
   /// Calls f(offset in the patches, offset in the input, length) for every kernel row of every output pixel, without
-  /// the part that lies in the padding.
+  /// the part in the padding.
   template <class F>
   void for_each_run(Eigen::Index samples, F&& f) const {
     const Eigen::Index channels = input_.channels;

@@ -17,7 +17,7 @@
 
 namespace examples {
 
-/// How large a Gpt is.
+/// The size of a Gpt.
 struct GptShape {
   std::size_t vocabulary = 0;  ///< different tokens, at least 2
   std::size_t context = 0;     ///< tokens that it looks at, at most

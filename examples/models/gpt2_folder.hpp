@@ -26,7 +26,7 @@ template <class F>
 void for_each_gpt2_tensor(const GptShape& shape, F&& f) {
   const std::uint64_t width = shape.width;
   bool more = f({"embedding.tokens", "wte.weight", {shape.vocabulary, width}}) &&
-              f({"embedding.places", "wpe.weight", {shape.context, width}});
+              f({"embedding.positions", "wpe.weight", {shape.context, width}});
   const auto norm = [&](const std::string& weight, const std::string& name) {
     more = more && f({weight + ".scale", name + ".weight", {width}}) && f({weight + ".shift", name + ".bias", {width}});
   };

@@ -54,8 +54,9 @@ class BasicLeNet {
 
   [[nodiscard]] const ImageShape& input() const { return input_; }
 
-  /// The mean loss over a batch of images (sample after sample, row after row) and their labels.
-  /// @throws std::invalid_argument if there are no labels, one is not below 10, or the images are more or fewer
+  /// Returns the mean loss over a batch of images (sample after sample, row after row) and their labels.
+  /// @throws std::invalid_argument if `labels` is empty or contains a label above 9, or if the number of images differs
+  ///         from the number of labels
   template <class Open = AlwaysOpen>
   Scalar forward(std::span<const Scalar> images, std::span<const std::uint8_t> labels, Open&& open = {}) {
     check(images, labels);
@@ -116,7 +117,7 @@ class BasicLeNet {
     const std::size_t size = image_size();
     if (images.size() % size != 0) {
       throw std::invalid_argument("LeNet: " + std::to_string(images.size()) +
-                                  " values are no whole number of images of " + std::to_string(size) +
+                                  " values are not a whole number of images of " + std::to_string(size) +
                                   ": pass whole images");
     }
     ran_forward_ = false;
@@ -189,7 +190,7 @@ class BasicLeNet {
     for (std::size_t i = 0; i < labels.size(); ++i) {
       if (labels[i] >= classes) {
         throw std::invalid_argument("LeNet: label " + std::to_string(labels[i]) + " of sample " + std::to_string(i) +
-                                    " is no digit: pass 0 to 9");
+                                    " is not a digit: pass 0 to 9");
       }
     }
   }

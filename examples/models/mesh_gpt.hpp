@@ -60,8 +60,8 @@ class MeshGpt {
   }
 
   /// Returns the logits of each next token: vocabulary × tokens.
-  /// @param tokens this rank's sequences of `length`, one after another: as many on every rank, the same on ranks that
-  ///        differ in their place on the model axis alone
+  /// @param tokens this rank's sequences of `length`, one after another: the same number on every rank, and the same
+  ///        sequences on ranks whose coordinates differ only on the model axis
   template <class Training>
   const Matrix<Scalar>& logits(std::span<const Token> tokens, std::size_t length, Training& training) {
     run(tokens, length, training);

@@ -63,7 +63,7 @@ class Mlp {
     return all;
   }
 
-  /// What it makes of some samples, at most a batch of them: one row of scores each. They hold until the next call.
+  /// Returns the scores of `count` samples, at most one batch: one row per sample. They are valid until the next call.
   template <class Training>
   Span<float> forward(Training& training, Span<const float> samples, std::size_t count, stream on) {
     Span<const float> input = samples;

@@ -11,7 +11,7 @@ namespace examples {
 
 namespace {
 
-/// This thread's first element, and by how many it goes on.
+/// The first element of this thread, and its stride.
 __device__ std::size_t first() { return static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x; }
 __device__ std::size_t step() { return static_cast<std::size_t>(gridDim.x) * blockDim.x; }
 

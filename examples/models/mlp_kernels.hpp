@@ -5,8 +5,8 @@
 
 #include <distx/cuda.hpp>
 
-// What a perceptron computes beside products of matrices, in a GPU's memory: as mlp_operations.hpp has it, in stream
-// order. The kernels are in mlp_kernels.cu, which nvcc compiles.
+// The operations of a perceptron other than matrix products, in GPU memory: the stream-ordered counterparts of the
+// functions in mlp_operations.hpp. The kernels are in mlp_kernels.cu, which nvcc compiles.
 namespace examples {
 
 void add_bias(distx::CudaStreamRef stream, distx::Span<float, distx::Cuda> values,

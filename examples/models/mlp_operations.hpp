@@ -7,9 +7,9 @@
 
 #include <distx/core/span.hpp>
 
-// What a perceptron computes beside products of matrices, in the host's memory; mlp_kernels.hpp has the same for GPUs.
-// A matrix's rows are samples; its number of columns is what its number of elements, divided by that of the samples, or
-// by that of the bias's elements, leaves.
+// The operations of a perceptron other than matrix products, in host memory; mlp_kernels.hpp has the same for GPUs. The
+// rows of a matrix are samples. Its number of columns follows from the other arguments: it is the size of the bias or
+// of the column sums, or the number of elements divided by the number of labels.
 namespace examples {
 
 /// Of one sample: its loss, −log softmax(scores)[label], and of that, divided by the number of samples, the gradient.

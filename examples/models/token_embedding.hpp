@@ -24,9 +24,9 @@ class TokenEmbedding {
         context_(context),
         width_(width),
         tokens_(initial.uniform<Weight>(name + ".tokens", vocabulary * width, deviation, {.uses = 2})),
-        places_(initial.next_unit().uniform<Weight>(name + ".places", context * width, deviation)) {}
+        positions_(initial.next_unit().uniform<Weight>(name + ".positions", context * width, deviation)) {}
 
-  [[nodiscard]] std::array<const distx::Parameter<Weight>*, 2> parameters() const { return {&tokens_, &places_}; }
+  [[nodiscard]] std::array<const distx::Parameter<Weight>*, 2> parameters() const { return {&tokens_, &positions_}; }
   /// Vocabulary × width; used twice.
   [[nodiscard]] const distx::Parameter<Weight>& tokens() const { return tokens_; }
 
@@ -34,9 +34,9 @@ class TokenEmbedding {
   /// @pre every token is below the vocabulary; length divides their number and is at most the context
   template <class Training>
   void forward(std::span<const Token> tokens, Eigen::Index length, Matrix<Scalar>& stream, Training& training) const {
-    const auto weights = training.unshard(tokens_, places_);
+    const auto weights = training.unshard(tokens_, positions_);
     const auto vectors = matrix_of(tokens_, vocabulary_, width_);
-    const auto places = matrix_of(places_, context_, width_);
+    const auto places = matrix_of(positions_, context_, width_);
     stream.resize(width_, static_cast<Eigen::Index>(tokens.size()));
     for (Eigen::Index i = 0; i < stream.cols(); ++i) {
       stream.col(i) = (vectors.row(tokens[static_cast<std::size_t>(i)]) + places.row(i % length)).transpose();
@@ -54,8 +54,8 @@ class TokenEmbedding {
       places.row(i % length) += gradient.col(i).transpose();
     }
     add_to_gradient(tokens_, vectors);
-    add_to_gradient(places_, places);
-    training.ready(tokens_, places_);
+    add_to_gradient(positions_, places);
+    training.ready(tokens_, positions_);
   }
 
   /// vocabulary × tokens: how much each token of the vocabulary is to be expected.
@@ -80,7 +80,7 @@ class TokenEmbedding {
   Eigen::Index context_;
   Eigen::Index width_;
   distx::Parameter<Weight> tokens_;
-  distx::Parameter<Weight> places_;
+  distx::Parameter<Weight> positions_;
 };
 
 }  // namespace examples

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-// What most programs need; it requires only the standard library. Vendors, wrapper communicators (comm/decorators/),
-// operations on tensors (tensor/ops.hpp), `MeshParallel` and its layers (parallel/) have headers of their own.
+// Includes the parts of distx that most programs need; requires only the standard library. Vendor backends, wrapper
+// communicators (comm/decorators/), operations on tensors (tensor/ops.hpp), and `MeshParallel` with its layers
+// (parallel/) have separate headers.
 #include "distx/comm.hpp"
 #include "distx/comm/best_communicator.hpp"
 #include "distx/comm/hierarchical.hpp"

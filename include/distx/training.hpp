@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 // Data-parallel training: optimizers, `DataParallel` and its policies, samplers and loaders, statistics. `MeshParallel`
-// and the layers that are split over a mesh have headers of their own under parallel/.
+// and the layers that are sharded over a mesh have separate headers in parallel/.
 #include "distx/comm/any_communicator.hpp"
 #include "distx/data/data_loader.hpp"
 #include "distx/data/distributed_sampler.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// What a step could take at best, and a communicator that moves nothing.
+// The shortest possible time of a step, and a communicator that moves no data.
 #include <doctest/doctest.h>
 
 #include "distx/distx.hpp"
@@ -16,7 +16,7 @@ TEST_CASE("a wire that is faster than the computation is waited for in the last 
   CHECK(timing::ideal_step(10, buckets) == doctest::Approx(10 + 1.5 + 0.25));  // both updates before are over by then
 }
 
-TEST_CASE("on a slow wire buckets queue, and updates go on meanwhile") {
+TEST_CASE("on a slow wire buckets queue, and updates overlap with communication") {
   const std::vector<BucketTimes> buckets{{2, 9, 1}, {4, 9, 1}};
   CHECK(timing::ideal_step(10, buckets) == doctest::Approx(2 + 9 + 9 + 1));
   CHECK(timing::serial_step(10, buckets) == doctest::Approx(10 + 18 + 2));
@@ -27,7 +27,7 @@ TEST_CASE("a bucket that is full when the computation ends hides nothing") {
   CHECK(timing::ideal_step(10, buckets) == doctest::Approx(timing::serial_step(10, buckets)));
 }
 
-TEST_CASE("what is muted moves nothing, waits for nobody, and notes its bytes") {
+TEST_CASE("a muted communicator moves no data, waits for no rank, and records the bytes of each call") {
   distx::spawn(distx::threads(2), [](auto connector) {
     timing::Muted comm(distx::AnyCommunicator<>{distx::ThreadCommunicator(connector)});
     std::vector<float> values(6, static_cast<float>(comm.rank() + 1));

@@ -74,7 +74,7 @@ std::vector<std::uint64_t> found(int ranks, MakeSubject&& make) {
 
 }  // namespace
 
-TEST_CASE("what is right has no errors") {
+TEST_CASE("correct results have no errors") {
   for (const int ranks : {1, 2, 3})
     for (const auto errors : found(ranks, [](timing::Memory memory, distx::ThreadConnector& connector) {
            using Right = timing::DistxSubject<distx::ThreadCommunicator>;
@@ -122,7 +122,7 @@ TEST_CASE("elements in the wrong place are found, also where they are off by a c
     }
 }
 
-TEST_CASE("what a call leaves as it was is an error") {
+TEST_CASE("elements that a call does not write count as errors") {
   for (Case c : cases(2)) {
     for (c.rank = 0; c.rank < 2; ++c.rank) {
       Slabs slabs;
@@ -136,7 +136,7 @@ TEST_CASE("what a call leaves as it was is an error") {
   }
 }
 
-TEST_CASE("what an earlier call has left is no result") {
+TEST_CASE("results of an earlier call count as errors") {
   const Case c{Operation::all_reduce, false, 100, 0, 2};
   Slabs slabs;
   const Buffers b = timing::place(c, slabs.first.data(), slabs.second.data());

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/parallel/mesh_parallel.hpp"
 
-// The scale of a layer norm whose tokens are shared out over the model axis.
+// The scale of a layer norm whose tokens are sharded over the model axis.
 struct Data {};
 struct Model {};
 using Grid = distx::Mesh<Data, Model>;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// What a project that uses distx alone might begin with.
+// A minimal program of a project that uses distx without MPI or another backend.
 #include <distx/distx.hpp>
 
 #include <iostream>

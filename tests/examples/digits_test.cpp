@@ -108,7 +108,7 @@ TEST_CASE("synthetic digits: every class, the seed's bits, and no other number t
   CHECK(synthetic_digits(0, 1).size() == 0);
 }
 
-TEST_CASE("synthetic digits can be told apart, but not by comparing pixels alone") {
+TEST_CASE("synthetic digits are distinguishable, but not by comparing pixels alone") {
   const Digits known = synthetic_digits(1000, 1);
   const Digits asked = synthetic_digits(200, 2);
   int correct = 0;

@@ -134,7 +134,7 @@ TEST_CASE("GELU: values and gradient") {
   });
 }
 
-TEST_CASE("attention is what its definition says, and looks at nothing that comes later") {
+TEST_CASE("attention matches its definition and does not depend on later tokens") {
   constexpr Eigen::Index width = 6, heads = 2, length = 4, sequences = 3, size = width / heads;
   Generator generator(4);
   const Matrix<double> input = 2 * random_matrix(3 * width, sequences * length, generator);

@@ -175,7 +175,7 @@ TEST_CASE("tokens are drawn by their shares, and the temperature says how strict
   CHECK(cold == std::vector<int>{0, 0, 0, 10000});
 }
 
-TEST_CASE("a sample goes on behind the prompt, also beyond the context, and is the seed's") {
+TEST_CASE("a sample continues the prompt, also beyond the context, and is determined by the seed") {
   Generator generator(8);
   BasicGpt<double> model(tiny, 1);
   SealedTraining<double> training(model.parameters());
@@ -194,7 +194,7 @@ TEST_CASE("a sample goes on behind the prompt, also beyond the context, and is t
   CHECK(sampled({5, 1, 2, 3, 4, 5}, 9, 1) == sampled({0, 1, 2, 3, 4, 5}, 9, 1));
 }
 
-TEST_CASE("what cannot be is refused") {
+TEST_CASE("invalid shapes, tokens and lengths throw errors that say what to change") {
   Generator generator(6);
   const auto shaped = [](const GptShape& shape) { return refusal([&] { BasicGpt<double>(shape, 1); }); };
   CHECK(shaped({7, 5, 4, 2, 2}) == "");

@@ -45,7 +45,7 @@ TEST_CASE("a convolution is what its definition says") {
     CHECK(shape == ImageShape{c.outputs, c.input.height + 2 * c.padding - c.kernel + 1,
                               c.input.width + 2 * c.padding - c.kernel + 1});
     Matrix<double> output;
-    for (const Eigen::Index samples : {3, 1, 2}) {  // a change of the batch size leaves nothing behind
+    for (const Eigen::Index samples : {3, 1, 2}) {  // no state of an earlier batch size remains
       const Matrix<double> input = random_matrix(c.input.channels, samples * c.input.pixels(), generator);
       convolution.forward(layer, input, output);
       REQUIRE(output.rows() == c.outputs);

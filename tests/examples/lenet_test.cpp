@@ -191,7 +191,7 @@ TEST_CASE("a prediction does not depend on how many are asked for at once") {
   CHECK(model.predict({}).empty());
 }
 
-TEST_CASE("calls that cannot be meant are refused in a sentence") {
+TEST_CASE("invalid arguments and calls out of order throw errors that say what is wrong") {
   const auto says = [](auto&& call, const std::string& words) {
     try {
       call();
@@ -206,8 +206,8 @@ TEST_CASE("calls that cannot be meant are refused in a sentence") {
   std::vector<float> images(128);
   says([&] { model.forward({}, {}); }, "the batch is empty");
   says([&] { model.forward(images, Labels{1}); }, "128 values are not 1 images of 64");
-  says([&] { model.forward(images, Labels{1, 10}); }, "label 10 of sample 1 is no digit");
-  says([&] { static_cast<void>(model.predict(std::span(images).first(65))); }, "65 values are no whole number");
+  says([&] { model.forward(images, Labels{1, 10}); }, "label 10 of sample 1 is not a digit");
+  says([&] { static_cast<void>(model.predict(std::span(images).first(65))); }, "65 values are not a whole number");
   says([&] { static_cast<void>(model.count_correct(images, Labels{1})); }, "128 values are not 1 images");
   says([&] { model.backward(ignore); }, "backward() has no forward() to follow");
   model.forward(images, Labels{1, 2});

@@ -21,7 +21,7 @@ using Grid = distx::Mesh<Data, Model>;
 const examples::GptShape shape{.vocabulary = 11, .context = 7, .width = 16, .layers = 2, .heads = 4};
 constexpr int sequences = 4, steps = 20;
 
-/// Sequences that go on by three, and what follows each token.
+/// Returns sequences whose tokens increase by 3 modulo 11: inputs with `ahead` 0, and their targets with `ahead` 1.
 std::vector<examples::Token> text(int step, int first, int count, std::size_t ahead) {
   std::vector<examples::Token> tokens;
   for (int sequence = first; sequence < first + count; ++sequence)

@@ -96,7 +96,7 @@ TEST_CASE("each file cut off anywhere, or with a byte too many, is refused and n
       CAPTURE(length);
       CHECK(contains(complaint_with(name, packed.substr(0, length)), name + ", byte "));
     }
-    CHECK(contains(complaint_with(name, bytes + "x"), "byte " + std::to_string(bytes.size()) + ": the file goes on"));
+    CHECK(contains(complaint_with(name, bytes + "x"), "byte " + std::to_string(bytes.size()) + ": the file is longer"));
   }
 }
 
@@ -106,9 +106,9 @@ TEST_CASE("wrong headers") {
   };
   CHECK(with_images({0x803, 3, 4, 5}).empty());
   CHECK(contains(with_images({0x801, 3, 4, 5}),
-                 "byte 0: magic number 2049 instead of 2051: this is no IDX file of images"));
+                 "byte 0: magic number 2049 instead of 2051: this is not an IDX file of images"));
   CHECK(contains(complaint_with("t10k-labels-idx1-ubyte", good.at("t10k-images-idx3-ubyte")),
-                 "byte 0: magic number 2051 instead of 2049: this is no IDX file of labels"));
+                 "byte 0: magic number 2051 instead of 2049: this is not an IDX file of labels"));
   CHECK(contains(with_images({0x803, 0, 4, 5}), "byte 4: extent 0 is empty"));
   CHECK(contains(with_images({0x803, 3, 0, 5}), "byte 8: extent 0 is empty"));
   CHECK(contains(with_images({0x803, 3, 4, 1025}), "byte 12: extent 1025 is more than 1024 pixels"));
@@ -116,12 +116,12 @@ TEST_CASE("wrong headers") {
   CHECK(contains(complaint_with("train-labels-idx1-ubyte", labels({})), "byte 4: extent 0 is empty"));
 }
 
-TEST_CASE("files that do not belong together, and labels that are no digits") {
+TEST_CASE("files that do not belong together, and labels that are not digits") {
   CHECK(contains(complaint_with("train-labels-idx1-ubyte", labels({7, 0})), "3 images, but "));
   CHECK(contains(complaint_with("train-labels-idx1-ubyte", labels({7, 0})), " has 2 labels: fetch both again"));
   CHECK(contains(complaint_with("train-labels-idx1-ubyte", labels({7, 10, 0})),
-                 "train-labels-idx1-ubyte, byte 9: label 10 is no digit"));
-  CHECK(contains(complaint_with("t10k-labels-idx1-ubyte", labels({-1, 0})), "byte 8: label 255 is no digit"));
+                 "train-labels-idx1-ubyte, byte 9: label 10 is not a digit"));
+  CHECK(contains(complaint_with("t10k-labels-idx1-ubyte", labels({-1, 0})), "byte 8: label 255 is not a digit"));
   CHECK(contains(complaint_with("t10k-images-idx3-ubyte", big_endian({0x803, 2, 5, 4}) + std::string(40, '\1')),
                  "train have 4 × 5 pixels, those of t10k 5 × 4"));
   CHECK(contains(complaint_with("t10k-images-idx3-ubyte", big_endian({0x803, 2, 4, 6}) + std::string(48, '\1')),

@@ -57,7 +57,7 @@ TEST_CASE("fewer steps than tenths: one line each") {
         "epoch 3/3 100%  loss 1.0000  0 samples/s  0:00 left\n");
 }
 
-TEST_CASE("what is counted has its own name") {
+TEST_CASE("epochs and samples are shown under the names that the plan gives") {
   Stage stage;
   ProgressBar bar(stage.file.get(), {1, 1, 64, "step", "characters"}, false, [&] { return stage.time; });
   stage.time += 2s;
@@ -111,7 +111,7 @@ TEST_CASE("a training that ends early leaves the terminal on a fresh line, once 
   CHECK(stage.printed().ends_with("left\n"));
 }
 
-TEST_CASE("a file is no terminal") {
+TEST_CASE("a file is not a terminal") {
   Stage stage;
   {
     ProgressBar bar(stage.file.get(), {1, 1, 1});

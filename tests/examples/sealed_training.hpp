@@ -47,7 +47,7 @@ class SealedTraining {
     training_.ready(parameters...);
   }
 
-  /// What the parameter holds while it is open; may be written to while it is not.
+  /// Returns the values that the parameter has while it is open; they may be changed while it is not.
   [[nodiscard]] std::vector<Weight>& values(const Parameter& parameter) { return sealed_.at(&parameter).values; }
   /// What backward has left.
   [[nodiscard]] std::span<const Weight> gradient(const Parameter& parameter) const {

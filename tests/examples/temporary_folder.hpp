@@ -24,7 +24,7 @@ class TemporaryFolder {
     path_ = name;
   }
   ~TemporaryFolder() {
-    std::error_code ignored;  // a folder left behind in /tmp is no failure of the test
+    std::error_code ignored;  // a folder that remains in /tmp does not fail the test
     std::filesystem::remove_all(path_, ignored);
   }
   TemporaryFolder(const TemporaryFolder&) = delete;
@@ -54,7 +54,7 @@ inline std::string gzipped(const std::string& bytes) {
   return {std::istreambuf_iterator<char>(packed), {}};
 }
 
-/// What the distx::DataError of this call says, or "" if it throws none.
+/// Returns the message of the distx::DataError that this call throws, or "" if it throws none.
 template <class Call>
 std::string complaint(Call&& call) {
   try {

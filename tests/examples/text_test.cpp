@@ -47,8 +47,8 @@ TEST_CASE("a file that cannot be read is named, and so is the lack of any text")
   const auto absent = folder.path() / "none.txt";
   CHECK(contains(complaint([&] { read_text({there, absent}); }), "none.txt cannot be opened (No such file"));
   CHECK(contains(complaint([&] { read_text({folder.path()}); }), "cannot be opened (Is a directory)"));
-  CHECK(contains(complaint([&] { read_text({empty}); }), "there is no text"));
-  CHECK(contains(complaint([&] { read_text({}); }), "there is no text"));
+  CHECK(contains(complaint([&] { read_text({empty}); }), "the text is empty"));
+  CHECK(contains(complaint([&] { read_text({}); }), "the text is empty"));
   CHECK(complaint([&] { read_text({empty, there}); }) == "");
 }
 

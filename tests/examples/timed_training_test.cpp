@@ -23,7 +23,7 @@ struct Hands {
 
 using Parameter = distx::Parameter<float>;
 
-/// What was asked for, in its order.
+/// The calls and the ends of scopes, in order.
 std::string asked;
 
 void take(const std::string& name, int seconds) {
@@ -75,7 +75,7 @@ const Parameter bias("bias", 1);
 
 }  // namespace
 
-TEST_CASE("the time of a step is dealt out, and that between steps is not counted") {
+TEST_CASE("the time of a step is divided among its phases, and time between steps is not counted") {
   TimedTraining<float, Hands> training{Several()};
   for (int step = 1; step <= 2; ++step) {
     asked.clear();

@@ -212,7 +212,7 @@ def refuses(program, mpi):
         refuse(program, [
             (["--text", os.path.join(folder, "none.txt")], "none.txt cannot be opened"),
             (["--text", folder], "cannot be opened (Is a directory)"),
-            (["--text", empty], "there is no text"),
+            (["--text", empty], "the text is empty"),
             (["--text", short], "must be longer than a context of"),
             (["--width", "64", "--heads", "5"], "not divisible by 5 heads"),
             (["--batch", "3", "--accumulate", "2"], "not divisible by --accumulate 2"),

@@ -77,7 +77,7 @@ def losses_of_pytorch(model, tokens):
 def name_in_train_gpt(name):
     parts = name.removeprefix("transformer.").split(".")
     if parts[0] in ("wte", "wpe"):
-        return "embedding.tokens" if parts[0] == "wte" else "embedding.places"
+        return "embedding.tokens" if parts[0] == "wte" else "embedding.positions"
     layer = "norm" if parts[0] == "ln_f" else f"block{parts[1]}.{LAYERS['.'.join(parts[2:-1])]}"
     if parts[-2].startswith("ln_"):
         return f"{layer}.{'scale' if parts[-1] == 'weight' else 'shift'}"

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-// What the tests of the stand-in share: arrays of a GPU, and ranks that are threads.
+// Helpers for the tests of the stand-in: arrays on a GPU, and ranks that are threads.
 namespace standin {
 
 /// An array on the current GPU.
@@ -80,7 +80,7 @@ class OwnEvent {
 /// What must not happen would have happened by now.
 inline void linger() { std::this_thread::sleep_for(std::chrono::milliseconds(20)); }
 
-/// Runs a function as each of so many ranks, each a thread with a GPU of its own.
+/// Calls `run` for each of `size` ranks; each rank is a thread that uses the GPU of the same number.
 inline void as_ranks(int size, const std::function<void(int rank)>& run) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank)

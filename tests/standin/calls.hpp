@@ -3,8 +3,8 @@
 #include <optional>
 #include <utility>
 
-// Every function of a vendor's goes through here: it is counted, may be told to fail, and says by an exception what is
-// wrong with its arguments.
+// Every vendor function goes through here: its calls are counted, it can be made to fail, and it reports invalid
+// arguments by an exception.
 namespace standin {
 
 /// Ends a vendor's function with a code.
@@ -22,7 +22,7 @@ void require(bool holds, Code code) {
   if (!holds) fail(code);
 }
 
-/// Counts a call, waits where it is to hang, and says what it was told to return.
+/// Counts a call, blocks while the function hangs, and returns the code that the call must return, if a test set one.
 std::optional<int> counted(const char* function);
 
 /// The name that counts the waits of the host.

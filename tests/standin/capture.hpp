@@ -8,7 +8,7 @@
 
 #include "standin/runtime.hpp"
 
-// Streams that are being captured: what is enqueued on them becomes nodes of a graph.
+// Streams that are being captured: the work enqueued on them becomes nodes of a graph.
 namespace standin {
 
 struct Node {
@@ -17,7 +17,7 @@ struct Node {
   std::set<std::size_t> after;  ///< nodes before it, its stream's last one among them
 };
 
-/// What one capture has found so far.
+/// The nodes and streams that one capture has recorded so far.
 struct Capture {
   struct Branch {
     std::shared_ptr<Stream> stream;

@@ -42,12 +42,12 @@ void fail_always(const char* function, ncclResult_t code);
 /// No call fails any more by what was asked for above.
 void fail_never();
 
-/// Calls of a function do not go on before `hang_no_more`.
+/// Makes calls of a function block until `hang_no_more`.
 /// @{
 void hang(const char* function);
 void hang_no_more();
 /// @}
-/// Whether a query of what is not done yet leaves cudaErrorNotReady behind for cudaGetLastError, as it does at first.
+/// Sets whether cudaGetLastError reports the cudaErrorNotReady of a query of unfinished work, as it does at first.
 void keeps_not_ready(bool keeps);
 
 /// How often a function was called.
@@ -64,7 +64,7 @@ void keeps_not_ready(bool keeps);
 [[nodiscard]] bool has_context(int device);
 void forget_contexts();
 
-/// What is alive: what tests compare before and after.
+/// The numbers of objects that are alive; tests compare them before and after.
 struct Live {
   std::size_t device_allocations = 0;
   std::size_t host_allocations = 0;
@@ -78,7 +78,7 @@ struct Live {
 
   friend bool operator==(const Live&, const Live&) = default;
 };
-/// Destroyed streams count until they have come to their end, for which this waits a second at most.
+/// Returns the current numbers. Destroyed streams count until their work is done; this waits at most 1 s for each.
 [[nodiscard]] Live live();
 /// How many allocations of the GPUs were found, when they were freed, to be written to beyond their end.
 [[nodiscard]] std::size_t overruns();
@@ -86,9 +86,9 @@ struct Live {
 /// protection keys.
 [[nodiscard]] bool guards_memory();
 
-/// A communicator has met an error, as ncclCommGetAsyncError tells it; its operations never end any more.
+/// Sets the error that ncclCommGetAsyncError returns for a communicator; its operations do not complete any more.
 void async_error(ncclComm_t communicator, ncclResult_t code);
-/// So has every communicator in which this rank takes part and that has had operations, at that rank.
+/// Sets it on one rank, for each communicator of that rank that has had operations.
 void async_error(int rank, ncclResult_t code);
 /// What ncclGetVersion says from now on.
 void nccl_version(int code);

@@ -78,7 +78,7 @@ struct Whole {
   }
 };
 
-/// How a layout lies on a grid.
+/// The sharding of a layout on a grid, and the axes over which it is a sum or a maximum.
 struct Lie {
   distx::detail::Sharding sharding;
   distx::detail::AxisSet sums = 0, maxima = 0;
@@ -113,7 +113,7 @@ inline void for_each_element(const distx::detail::Box& whole, const distx::detai
   }
 }
 
-/// What a rank has of a tensor: its part, or terms whose reduction is the tensor.
+/// Returns a rank's part of a tensor, or its terms, whose reduction over the ranks is the tensor.
 inline std::vector<double> part_of(const Whole& whole, const Lie& lie, int rank) {
   const auto places = lie.sharding.mesh().coordinates(rank);
   const auto box = lie.sharding.box(places);
@@ -138,7 +138,7 @@ inline std::vector<double> part_of(const Whole& whole, const Lie& lie, int rank)
   return part;
 }
 
-/// The tensor whose parts the ranks have; says so in `wrong` where replicas differ or something is missing.
+/// Returns the tensor that the ranks' parts form; describes in `wrong` if replicas differ or something is missing.
 inline Whole together(const std::vector<std::size_t>& extents, const Lie& lie,
                       const std::vector<std::vector<double>>& parts, std::string& wrong) {
   Whole whole(extents);
@@ -211,7 +211,7 @@ auto lay(const Grid& grid, const Whole& whole) {
   return x;
 }
 
-/// What the ranks have of one result.
+/// The parts of one result on all ranks.
 class Parts {
  public:
   explicit Parts(const std::array<int, 2>& shape) : parts_(static_cast<std::size_t>(shape[0] * shape[1])) {}
@@ -246,7 +246,7 @@ class Parts {
 template <class Rule, std::size_t... Ranks, class Op>
 std::string check(const std::array<Whole, sizeof...(Ranks)>& operands, const Whole& expected, double tolerance,
                   const Op& op) {
-  // There are a thousand combinations: whatever can be outside is not compiled for each of them.
+  // There are a thousand combinations, so only code that depends on the layouts is compiled for each of them.
   using Operands = std::array<Whole, sizeof...(Ranks)>;
   using Run = void (*)(const Grid&, const Operands&, const Op&, Parts&);
   std::vector<Run> runs;

@@ -28,7 +28,7 @@ static_assert(is_same_v<Layout<Shard<1, Numbered<1>>, Shard<1, Numbered<2>>, Sha
 static_assert(!is_same_v<Here, Layout<Shard<1, Data>, Partial<Model>>>);
 static_assert(!is_same_v<Here, Layout<Shard<0, Data>, Partial<Model, Max>>>);
 
-// What is replicated is not named, and a layout may stand for its placements.
+// A layout omits replicated axes, and may itself be given in place of its placements.
 static_assert(is_same_v<Layout<Replicated<Pipeline>, Shard<0, Data>>, Layout<Shard<0, Data>>>);
 static_assert(is_same_v<Layout<Layout<Shard<0, Data>>, Partial<Model>>, Here>);
 static_assert(is_same_v<Layout<Here>, Here>);

@@ -71,7 +71,7 @@ void for_each(const Box& whole, const Box& box, F&& f) {
 
 inline Value element(std::size_t at) { return static_cast<Value>(7 * at + 3); }
 
-/// What a rank has in a layout: of a Partial its term, so that the terms along each axis add up.
+/// Returns the part of a rank in a layout; for a Partial, its terms, which add up to the tensor along each axis.
 inline std::vector<Value> part(const Sharding& sharding, const Placed& placed, const Coordinates& places) {
   std::vector<Value> values;
   for_each(sharding.whole(), sharding.box(places), [&](std::size_t at) {

@@ -104,7 +104,7 @@ TEST_CASE("Partials over two axes are reduced together or one at a time") {
     const auto mean = distx::from_local<Partial<Data, distx::Average>, Partial<Model, distx::Average>>(
         mesh, {3}, std::vector<float>(3, mine));
     CHECK(element_of(distx::redistribute<Shard<0, Data>>(mean), 0) == 2.5F);
-    // What can only be moved is moved.
+    // Element types without arithmetic are supported if nothing is reduced.
     struct Pair {
       int a, b;
     };

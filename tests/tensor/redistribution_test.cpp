@@ -20,7 +20,8 @@ std::size_t lacking(const Sharding& from, const Sharding& to, int rank) {
   return (to.box(rank).volume() - (to.box(rank) & from.box(rank)).volume()) * sizeof(Value);
 }
 
-/// All-reduces whole parts axis by axis, then takes what is lacking: what is done may cost as much, and no more.
+/// Returns the bytes of all-reducing whole parts axis by axis and then fetching the missing elements: the most that a
+/// redistribution may cost.
 std::size_t plain_cost(const Relayout& wanted) {
   std::size_t total = 0;
   for (int rank = 0; rank < wanted.source.mesh().ranks(); ++rank) {

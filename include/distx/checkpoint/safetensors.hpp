@@ -25,10 +25,9 @@ class SafetensorsFile {
   static constexpr std::uint64_t longest_header = 100'000'000;
 
   /// Opens and validates a file.
-  /// @throws CheckpointError that names the file and the tensor: if it cannot be read, if the header exceeds the file
-  /// or
-  ///   the format's limit, is not JSON, names something twice or has unknown members or types, or if the tensors' bytes
-  ///   do not have the size of their shape and type or do not fill the file without holes and overlaps
+  /// @throws CheckpointError that names the file and the tensor: if it cannot be read; if the header exceeds the file
+  ///   or the format's limit, is not JSON, names something twice or has unknown members or types; or if the tensors'
+  ///   bytes do not have the size of their shape and type or do not fill the file without holes and overlaps
   explicit SafetensorsFile(const std::filesystem::path& path) : path_(path.string()), map_(path) {
     const auto all = map_.bytes();
     std::uint64_t length = 0;

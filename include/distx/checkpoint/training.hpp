@@ -9,17 +9,17 @@
 
 namespace distx::checkpoint {
 
-/// What `save` is asked for besides the training.
+/// Options of `save` and `save_async`.
 struct SaveOptions {
   std::uint64_t step = 0;  ///< names the checkpoint; the same on every rank
-  /// What `load` shall return, such as the epoch and the position in the data, in UTF-8; rank 0's are saved.
+  /// Text that `load` returns, such as the epoch and the position in the data, in UTF-8; rank 0's is saved.
   std::map<std::string, std::string> notes{};
   /// Notes that differ between ranks, such as the state of a random generator as text; each rank's are saved.
   std::map<std::string, std::string> rank_notes{};
   std::size_t keep = 0;  ///< checkpoints to keep: this one and those of the steps before it; 0: all
 };
 
-/// What `load` returns of a checkpoint.
+/// The result of `load`.
 struct Loaded {
   std::uint64_t step = 0;
   std::map<std::string, std::string> notes;

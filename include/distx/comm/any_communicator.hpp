@@ -248,7 +248,8 @@ class CommunicatorModel final : public VirtualCommunicator<typename C::space> {
 
 /// Holds a communicator of any backend in one memory space.
 ///
-/// A call costs one virtual call and does not allocate. Collectives have the contract of the communicator inside.
+/// A call costs one virtual call and does not allocate, except an asynchronous one on a wrapper communicator, whose
+/// Pending is allocated. Collectives have the contract of the communicator inside.
 /// @throws InvalidArgument from calls that the communicator inside does not support
 template <MemorySpace Space = Host>
 class AnyCommunicator {

@@ -11,7 +11,8 @@
 
 // Coalesced collectives: each takes lists of spans of one element type and computes the result of one call per item.
 // Small items are packed into one message. The number of items and the length of item i are the same on every rank;
-// lists that only the root uses may be empty on the other ranks. Errors are those of the call on one span.
+// lists that only the root uses may be empty on the other ranks. Errors are those of the call on one span, and
+// a MismatchError if the lists differ in their lengths.
 namespace distx {
 
 namespace detail {

@@ -99,7 +99,7 @@ template <MemorySpace Space>
 struct CommonMemory {
   Span<std::byte, Space> span{};  ///< all of it
   std::shared_ptr<void> owner{};
-  Span<std::byte, Space> part{};  ///< for the account of this rank, if `allocate_for_host` made it: an equal part
+  Span<std::byte, Space> part{};  ///< if `allocate_for_host` made it: the equal part that this rank's statistics count
 };
 
 }  // namespace detail

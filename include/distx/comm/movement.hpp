@@ -2,9 +2,7 @@
 #pragma once
 #include "distx/comm/reductions.hpp"
 
-// Collectives that move elements without computing. A call is in place if one span is the matching block of the other.
-// All are collective over `comm` with the same root, block until this rank's part is complete, and throw as
-// `all_reduce` does.
+// Collectives that move elements without computing.
 namespace distx {
 
 namespace detail {
@@ -35,8 +33,9 @@ auto scatter_call(Send& send, Receive& receive, int root, Counts counts, const h
 
 /// Copies the root's `buffer` to `buffer` on every rank; all have the same length.
 ///
-/// Collective; blocks until this rank's buffer may be used. The root may return before the others have joined, also in
-/// `scatter`, and the other ranks in `gather` and `reduce`: not a barrier.
+/// Collective over `comm` with the same root; blocks until this rank's buffer may be used. The root may return before
+/// the others have joined: not a barrier.
+/// @throws what `all_reduce` throws; InvalidArgument unless `root` is a rank; MismatchError if roots differ
 template <class C, SpanArgument Buffer>
 void broadcast(C& comm, Buffer&& buffer, int root, detail::here location = detail::here::current()) {
   detail::execute(comm, detail::broadcast_call(buffer, root, location));
@@ -51,6 +50,10 @@ template <class C, SpanArgument Buffer>
 
 /// Concatenates all ranks' `send` in rank order into `receive` on every rank: equal blocks, or `counts[r]` elements
 /// from rank r.
+///
+/// Collective over `comm` with the same counts; blocks until `receive` is complete. `receive` has the elements of all
+/// blocks; in place if `send` is this rank's block of `receive`.
+/// @throws what `all_reduce` throws; MismatchError if counts differ
 template <class C, SpanArgument Send, SpanArgument Receive>
 void all_gather(C& comm, const Send& send, Receive&& receive, const detail::BlockCounts& counts = {},
                 detail::here location = detail::here::current()) {
@@ -66,11 +69,17 @@ template <class C, SpanArgument Send, SpanArgument Receive>
 }
 
 /// Sends block r of `send` to rank r, and receives one block from every rank, in rank order; all blocks are equal.
+///
+/// Collective over `comm`; blocks until `receive` is complete and `send` may be changed. `send` and `receive` have the
+/// same length, a multiple of the number of ranks; they coincide (in place) on every rank or on none, and do not
+/// overlap otherwise.
+/// @throws what `all_reduce` throws; MismatchError if the call is in place on some ranks only
 template <class C, SpanArgument Send, SpanArgument Receive>
 void all_to_all(C& comm, const Send& send, Receive&& receive, detail::here location = detail::here::current()) {
   detail::execute(comm, detail::all_to_all_call(send, receive, {}, {}, location));
 }
-/// Sends `send_counts[r]` elements to rank r and receives `receive_counts[r]` elements from it.
+/// Sends `send_counts[r]` elements to rank r and receives `receive_counts[r]` elements from it; never in place.
+/// @throws what `all_reduce` throws; MismatchError if a rank sends another number than its receiver expects
 template <class C, SpanArgument Send, SpanArgument Receive>
 void all_to_all(C& comm, const Send& send, Receive&& receive, const detail::BlockCounts& send_counts,
                 const detail::BlockCounts& receive_counts, detail::here location = detail::here::current()) {
@@ -85,7 +94,14 @@ template <class C, SpanArgument Send, SpanArgument Receive>
   return detail::start(comm, detail::all_to_all_call(send, receive, send_counts, receive_counts, location), after);
 }
 
-/// Concatenates all ranks' `send` in rank order into the root's `receive`, which may be empty on other ranks.
+/// Concatenates all ranks' `send` in rank order into the root's `receive`, which is unused and may be empty on other
+/// ranks.
+///
+/// Collective over `comm` with the same root; blocks until this rank's part is complete, on other ranks than the root
+/// perhaps before all have joined. In place if the root's `send` is its block of `receive`. Equal blocks, or
+/// `counts[r]` elements from rank r; only the root's counts are used.
+/// @throws what `all_reduce` throws; InvalidArgument unless `root` is a rank; MismatchError if roots differ, or if a
+///         rank sends another number than the root expects
 template <class C, SpanArgument Send, SpanArgument Receive>
 void gather(C& comm, const Send& send, Receive&& receive, int root, const detail::BlockCounts& counts = {},
             detail::here location = detail::here::current()) {
@@ -99,7 +115,13 @@ template <class C, SpanArgument Send, SpanArgument Receive>
   return detail::start(comm, detail::gather_call(send, receive, root, counts, location), after);
 }
 
-/// Copies block r of the root's `send` to rank r's `receive`; `send` may be empty on other ranks.
+/// Copies block r of the root's `send` to rank r's `receive`; `send` is unused and may be empty on other ranks.
+///
+/// Collective over `comm` with the same root; blocks until this rank's part is complete: the root may return before the
+/// others have joined. In place if the root's `receive` is its block of `send`. Equal blocks, or `counts[r]` elements
+/// for rank r; only the root's counts are used.
+/// @throws what `all_reduce` throws; InvalidArgument unless `root` is a rank; MismatchError if roots differ, or if a
+///         rank expects another number than the root sends
 template <class C, SpanArgument Send, SpanArgument Receive>
 void scatter(C& comm, const Send& send, Receive&& receive, int root, const detail::BlockCounts& counts = {},
              detail::here location = detail::here::current()) {

@@ -76,8 +76,13 @@ template <class C, SpanArgument Buffer, class Op>
   return detail::start(comm, detail::all_reduce_call(buffer, buffer, op, location), after);
 }
 
-/// Reduces `send` across all ranks into the root's `receive`; on other ranks `receive` is unused and may be empty.
-/// Collective; blocks.
+/// Reduces `send` across all ranks of `comm` into the root's `receive`; on other ranks `receive` is unused and may be
+/// empty.
+///
+/// Collective over `comm` with the same root; blocks until this rank's part is complete, on other ranks than the root
+/// perhaps before all have joined. `send` has the same length on every rank, and so has the root's `receive`: both
+/// coincide (in place) or do not overlap.
+/// @throws what `all_reduce` throws; InvalidArgument unless `root` is a rank; MismatchError if roots differ
 template <class C, SpanArgument Send, SpanArgument Receive, class Op>
 void reduce(C& comm, const Send& send, Receive&& receive, Op op, int root,
             detail::here location = detail::here::current()) {
@@ -96,8 +101,12 @@ template <class C, SpanArgument Send, SpanArgument Receive, class Op>
   return detail::start(comm, detail::reduce_call(send, receive, op, root, location), after);
 }
 
-/// Reduces `send` across all ranks and writes block r of the result to rank r's `receive`: equal blocks, or `counts[r]`
-/// elements. Collective; blocks.
+/// Reduces `send` across all ranks of `comm` and writes block r of the result to rank r's `receive`: equal blocks, or
+/// `counts[r]` elements.
+///
+/// Collective over `comm` with the same counts; blocks until `receive` is complete. `send` has the elements of all
+/// blocks, and `receive` those of this rank's; in place if `receive` is that block of `send`.
+/// @throws what `all_reduce` throws; MismatchError if counts differ
 template <class C, SpanArgument Send, SpanArgument Receive, class Op>
 void reduce_scatter(C& comm, const Send& send, Receive&& receive, Op op, const detail::BlockCounts& counts = {},
                     detail::here location = detail::here::current()) {

@@ -66,10 +66,9 @@ bool register_launcher(const Launcher& launcher);
 /// until the ranks of that job call `grow`, which gives it its rank.
 ///
 /// @param argc, argv  those of main; the launcher's own arguments may be removed
-/// @throws ConnectError if a launcher started several ranks and no included header can connect them: it names the
-/// header
-///         to include, and the program never runs as N unconnected ranks; if a variable is missing, malformed or
-///         contradicts another: it names it; and whatever the connector throws
+/// @throws ConnectError if a launcher started several ranks and no included header can connect them (it names the
+///         header to include, and the program never runs as N unconnected ranks), or if a variable is missing,
+///         malformed or contradicts another (it names the variable); and whatever the connector throws
 [[nodiscard]] AnyConnector connect(int& argc, char**& argv);
 
 /// Does the same for a program whose arguments no launcher reads.

@@ -5,7 +5,7 @@
 
 namespace distx {
 
-/// What `unique_handle` needs to know of a library's handle: its type, its null value, and how to close it.
+/// The traits of a library's handle: its type, its null value, and how to close it.
 template <class Traits>
 concept HandleTraits = requires(typename Traits::handle_type handle) {
   { Traits::null() } noexcept -> std::convertible_to<typename Traits::handle_type>;

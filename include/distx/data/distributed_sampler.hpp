@@ -9,7 +9,7 @@
 
 namespace distx {
 
-/// What happens to the samples that do not fill a last global batch.
+/// The policy for samples that do not fill the last global batch.
 enum class Remainder {
   pad,   ///< the batch is filled with the epoch's first samples
   drop,  ///< they are left out of this epoch

@@ -29,10 +29,9 @@ class MpiCommunicator : public detail::BasicCommunicator<MpiCommunicator, detail
   /// Makes a communicator from an MpiConnector or the result of `connect()`; a single rank needs no launcher.
   /// Collective.
   /// @throws ConnectError if several ranks are connected by another connector
-  /// @throws InvalidArgument if MPI cannot satisfy the options
+  /// @throws InvalidArgument if MPI cannot satisfy the options, or if `shrink` returned the connector and
+  ///         `vendor_collectives` is set: MPI's collectives would wait for the ranks that are lost
   /// @throws TimeoutError if not all ranks join before the connector's deadline
-  /// @throws InvalidArgument if the connector is what `shrink` returned, with `vendor_collectives`: MPI's collectives
-  ///         would wait for the ranks that are lost
   template <class C>
     requires(!std::same_as<std::remove_cv_t<C>, MpiCommunicator>) && Connector<C>
   explicit MpiCommunicator(C& connector, const MpiOptions& options = {})

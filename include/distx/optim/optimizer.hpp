@@ -49,13 +49,12 @@ concept UpdatesOneNumber = (Updates<Optimizer, float, float> || Updates<Optimize
 /// It contains no communication and can be sharded anywhere. It needs:
 /// - `static constexpr std::size_t states`: the number of values it keeps for each weight, initially zero;
 /// - `template <class T> … coefficients(const Step&) const`: the numbers that all elements of a step share, computed in
-/// T, which is
-///   float or double;
+///   T, which is float or double;
 /// - `template <class V> static constexpr void update(const auto& coefficients, V& weight, V gradient, V& state…)`: the
 ///   arithmetic of one element. V is a number, or several at once: use operators, unqualified functions (sqrt, abs,
 ///   copysign, min, max) and `distx::select` instead of `if` and `?:`;
-/// - optionally `static constexpr std::array<std::string_view, states> state_names`: what checkpoints call these
-/// values;
+/// - optionally `static constexpr std::array<std::string_view, states> state_names`: the names of these values in
+///   checkpoints;
 /// - optionally `void validate() const`, which throws distx::InvalidArgument for invalid hyperparameters.
 ///
 /// On GPUs: `coefficients` and `update` are constexpr and nvcc is given --expt-relaxed-constexpr, the optimizer and its

@@ -65,7 +65,7 @@ class DataParallel {
   using space = detail::space_of_policies<Policies...>;
   using stream = typename space::stream;
   using here = std::source_location;
-  /// What `unshard` returns.
+  /// The type that `unshard` returns.
   using scope = Unsharded<space>;
   /// The stage of ZeRO, or Dynamic.
   static constexpr int stage = detail::stage_of<Policies...>;
@@ -95,7 +95,7 @@ class DataParallel {
     requires(!detail::CommunicatorIn<C, space> || !detail::UpdatesIn<Optimizer, space> ||
              !std::convertible_to<const Parameters&, ParameterList<space>> ||
              (stage >= 2 && detail::RangeOfRefs<Parameters>) ||
-             (detail::communication_of_policies<Policies...>().has_value() && detail::RangeOfLongFloats<Parameters>))
+             (detail::communication_of_policies<Policies...>().has_value() && detail::RangeOfFullPrecision<Parameters>))
   DataParallel(C&, const Parameters&, const Optimizer&, const DataParallelOptions& = {}, const here& = {}) {
     static_assert(Communicator<C>, "distx::DataParallel: the first argument is not a Communicator");
     if constexpr (Communicator<C>)
@@ -119,7 +119,7 @@ class DataParallel {
                   "distx::DataParallel: ZeRO<2> and ZeRO<3> allocate gradients themselves and cannot borrow them; make "
                   "the parameters distx::Parameter, or use ZeRO<0> or ZeRO<1>");
     static_assert(
-        !detail::communication_of_policies<Policies...>().has_value() || !detail::RangeOfLongFloats<Parameters>,
+        !detail::communication_of_policies<Policies...>().has_value() || !detail::RangeOfFullPrecision<Parameters>,
         "distx::DataParallel: Precision has no effect on parameters of float or double; use parameters of "
         "bfloat16 or float16, or remove Precision");
   }
@@ -180,6 +180,7 @@ class DataParallel {
   [[nodiscard]] scope unshard(const A& a, const B& b, const here& location = here::current()) {
     return unshard_at({stream{}, location}, a, b);
   }
+  /// Does the same for three parameters or more; errors name the line of the training's construction.
   template <class A, class B, class... More>
     requires(sizeof...(More) > 0)
   [[nodiscard]] scope unshard(const A& a, const B& b, const More&... more) {
@@ -234,6 +235,7 @@ class DataParallel {
     ready_one({stream{}, location}, a);
     ready_one({stream{}, location}, b);
   }
+  /// Does the same for three parameters or more; errors name the line of the training's construction.
   template <class A, class B, class... More>
     requires(sizeof...(More) > 0)
   void ready(const A& a, const B& b, const More&... more) {

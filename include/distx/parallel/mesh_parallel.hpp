@@ -119,7 +119,8 @@ class MeshParallel {
         "axes over which it is reduced");
   }
 
-  /// Makes weights whole along the data axis until the returned scope ends. @see DataParallel::unshard
+  /// Makes weights whole along the data axis until the returned scope ends; errors name the line of the training's
+  /// construction. @see DataParallel::unshard
   template <DistributedTensor... Ws>
   [[nodiscard]] scope unshard(const Ws&... weights) {
     scope all;
@@ -192,7 +193,7 @@ class MeshParallel {
   /// Returns the norm of all gradients of the last step, over the whole mesh, before they were clipped.
   [[nodiscard]] double gradient_norm() const { return training_.gradient_norm(); }
   /// Returns the factor for the loss before the backward pass.
-  [[nodiscard]] double loss_scale() const noexcept { return training_.loss_scale(); }
+  [[nodiscard]] double loss_scale() const { return training_.loss_scale(); }
   /// Returns the number of steps that were skipped because a scaled loss made a gradient overflow on some rank.
   [[nodiscard]] std::uint64_t skipped_steps() const { return training_.skipped_steps(); }
   /// Returns the bytes that this rank holds, now and at peak.

@@ -11,7 +11,7 @@ struct Segment {
   std::size_t offset = 0;     ///< of the part in the parameter, in elements
   Span<AnyElement, Space> weight{};
   Span<AnyElement, Space> gradient{};
-  double scale = 1;  ///< still to be multiplied with the gradient: not 1 only for 16-bit gradients with Precision
+  double scale = 1;  ///< multiply the gradient by this: not 1 only for 16-bit gradients with Precision
 
   /// Returns the weights as elements of T.
   /// @pre T is the element type of `weight`

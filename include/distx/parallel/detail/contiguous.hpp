@@ -67,8 +67,6 @@ template <class A>
 using contiguous_t = decltype(contiguous(std::declval<A&>()));
 template <class A>
 using contiguous_element_t = typename contiguous_t<A>::element_type;
-template <class A>
-using contiguous_space_t = typename contiguous_t<A>::space;
 
 /// An array whose elements outlive the expression: not a temporary container.
 template <class A>

@@ -26,20 +26,20 @@ concept RangeOfRefs = iteration::Range<A> && is_parameter_ref<iteration::iterate
 /// The element type of a ParameterRef, a Parameter or a pointer to one.
 template <class P>
 struct parameter_element {
-  static constexpr bool is_short = true;  // unknown
+  static constexpr bool is_reduced_precision = true;  // unknown
 };
 template <template <class, class> class P, class T, class S>
 struct parameter_element<P<T, S>> {
-  static constexpr bool is_short = !FloatingElement<T> || sizeof(T) == 2;
+  static constexpr bool is_reduced_precision = !FloatingElement<T> || sizeof(T) == 2;
 };
 
 /// A range of parameters that are all of float or double.
 template <class A>
-concept RangeOfLongFloats =
+concept RangeOfFullPrecision =
     iteration::Range<A> &&
     (is_parameter_ref<iteration::iterated_t<A>> || is_parameter<iteration::iterated_t<A>> ||
      is_parameter_pointer<iteration::iterated_t<A>>) &&
-    !parameter_element<std::remove_cv_t<std::remove_pointer_t<iteration::iterated_t<A>>>>::is_short;
+    !parameter_element<std::remove_cv_t<std::remove_pointer_t<iteration::iterated_t<A>>>>::is_reduced_precision;
 
 /// A range of what `ready` takes.
 template <class A>

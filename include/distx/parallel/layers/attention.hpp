@@ -17,9 +17,8 @@ class ParallelAttention : public detail::ResidualBranch<ParallelAttention<T, Spl
   using Tokens = typename Split::template tensor<T, 3, typename Split::tokens>;
 
  public:
-  /// @param projections  projections(index) returns the first weight at an index of (width, 3, heads, size): queries,
-  /// keys
-  ///   and values
+  /// @param projections  projections(index) returns the first weight at an index of (width, 3, heads, size), where the
+  ///   second dimension is queries, keys and values
   /// @param output  output(index) returns the first weight at an index of (heads, size, width)
   /// @throws InvalidArgument unless heads divides width
   template <class F, class G>

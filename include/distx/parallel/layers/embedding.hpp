@@ -54,7 +54,7 @@ class ParallelEmbedding {
   ParallelEmbedding(const std::string& name, const typename Split::mesh& mesh, std::size_t vocabulary,
                     std::size_t context, std::size_t width, F tokens, G positions)
       : tokens_(name + ".tokens", mesh, {vocabulary, width}, std::move(tokens), {.uses = 2}),
-        positions_(name + ".places", mesh, {context, width}, std::move(positions)) {}
+        positions_(name + ".positions", mesh, {context, width}, std::move(positions)) {}
 
   /// Calls f(parameter) for every TensorParameter.
   template <class F>

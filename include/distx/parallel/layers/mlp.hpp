@@ -16,9 +16,8 @@ class ParallelMlp : public detail::ResidualBranch<ParallelMlp<T, Split>, Split> 
   using Tokens = typename Split::template tensor<T, 3, typename Split::tokens>;
 
  public:
-  /// @param wide, narrow  wide(index) and narrow(index) return the first weights at an index of (width, inner) and
-  /// (inner,
-  ///   width)
+  /// @param wide  wide(index) returns the first weight at an index of (width, inner)
+  /// @param narrow  narrow(index) returns the first weight at an index of (inner, width)
   template <class F, class G>
   ParallelMlp(const std::string& name, const typename Split::mesh& mesh, std::size_t width, std::size_t inner, F wide,
               G narrow)

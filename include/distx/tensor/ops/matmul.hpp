@@ -67,28 +67,6 @@ void refuse_matmul() {
 
 namespace ops {
 
-/// @name Whether matmul(x, w), matmul(x, transposed(w)), matmul(transposed(x), y) compile
-/// They compile if the operands' placements need no communication.
-/// @{
-
-}  // namespace ops
-namespace rules {
-
-/// Whether matmul(x, w) compiles.
-template <class X, class W>
-concept HasMatmul = Applicable<Matmul, X, W>;
-/// Whether matmul(x, transposed(w)) compiles.
-template <class X, class W>
-concept HasMatmulNT = Applicable<MatmulTransposed, X, W>;
-/// Whether matmul(transposed(x), y) compiles.
-template <class X, class Y>
-concept HasMatmulTN = Applicable<TransposedMatmul, X, Y>;
-
-}  // namespace rules
-namespace ops {
-
-/// @}
-
 /// Marks an operand of `matmul` as transposed: `matmul(x, transposed(w))`. Borrows it; nothing is copied.
 template <DistributedTensor X>
 [[nodiscard]] detail::Transposed<X> transposed(const X& x) {
@@ -108,8 +86,7 @@ void transposed(const X&& x) = delete;  // the operand would be destroyed before
 /// are matmul(dy, transposed(w)) and matmul(transposed(x), dy).
 ///
 /// @param local_product  how each rank multiplies its parts: a function object on (result, left, right) as
-/// `MatrixRef`s, after
-///                 the stream in memory spaces that have one; `eigen::product` multiplies by Eigen
+///   `MatrixRef`s, after the stream in memory spaces that have one; `eigen::product` multiplies by Eigen
 /// @throws InvalidArgument if the extents do not match, or the operands are on different meshes
 /// @{
 

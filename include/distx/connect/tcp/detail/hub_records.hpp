@@ -58,8 +58,8 @@ struct RankRecord {
   return std::nullopt;
 }
 
-/// Returns the error of a job whose ranks have not all joined in time. @param wrong_tokens  connections without the
-/// token
+/// Returns the error of a job whose ranks have not all joined in time.
+/// @param wrong_tokens  the number of connections that did not prove the token
 [[nodiscard]] inline SentError not_joined(const std::vector<RankRecord>& ranks, const Timeout& limit,
                                           const Endpoint& endpoint, int wrong_tokens) {
   std::vector<int> missing;

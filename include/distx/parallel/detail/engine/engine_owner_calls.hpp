@@ -22,7 +22,8 @@ EngineOwner<Space>::~EngineOwner() = default;
 
 template <MemorySpace Space>
 TrainingEngine<Space>& EngineOwner<Space>::operator*() const {
-  if (engine_ == nullptr) throw InvalidState("recover has failed: call it again on the ranks that are left");
+  if (engine_ == nullptr)
+    throw InvalidState("this training was moved from, or recover has failed: call it again on the ranks that are left");
   return *engine_;
 }
 
