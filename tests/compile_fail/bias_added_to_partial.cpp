@@ -1,4 +1,4 @@
-// expect: distx: add_bias: the operand is Partial, so the bias would be added once per rank: redistribute the operand first
+// expect: distx: add_bias: the operand is Partial, so the bias would be added once per rank; redistribute the operand first
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/tensor/ops.hpp"
 #include "distx/tensor/redistribute.hpp"

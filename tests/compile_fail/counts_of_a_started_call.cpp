@@ -1,4 +1,4 @@
-// expect: distx: an asynchronous call borrows its counts: pass a std::vector<std::size_t> that lives until wait()
+// expect: distx: an asynchronous call borrows its counts; pass a std::vector<std::size_t> that lives until wait()
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/comm.hpp"
 #include "distx/threads.hpp"

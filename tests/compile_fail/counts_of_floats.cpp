@@ -1,4 +1,4 @@
-// expect: distx: counts are one integer per rank: pass a std::vector<std::size_t> or {3, 4}
+// expect: distx: counts are one integer per rank; pass a std::vector<std::size_t> or {3, 4}
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/comm.hpp"
 #include "distx/threads.hpp"

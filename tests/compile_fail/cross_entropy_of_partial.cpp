@@ -1,4 +1,4 @@
-// expect: distx: cross_entropy: the logits are Partial and cross_entropy is not linear: redistribute them first
+// expect: distx: cross_entropy: the logits are Partial and cross_entropy is not linear; redistribute them first
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/tensor/ops.hpp"
 #include "distx/tensor/redistribute.hpp"

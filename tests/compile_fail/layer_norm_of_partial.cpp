@@ -1,4 +1,4 @@
-// expect: distx: layer_norm: the operand is Partial and layer_norm is not linear: redistribute it first
+// expect: distx: layer_norm: the operand is Partial and layer_norm is not linear; redistribute it first
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/tensor/ops.hpp"
 #include "distx/tensor/redistribute.hpp"

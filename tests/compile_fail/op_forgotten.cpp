@@ -1,4 +1,4 @@
-// expect: distx: the op is missing: pass distx::sum, or another op, after the buffers
+// expect: distx: the op is missing; pass distx::sum, or another op, after the buffers
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/comm.hpp"
 #include "distx/threads.hpp"

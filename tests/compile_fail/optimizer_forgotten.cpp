@@ -1,4 +1,4 @@
-// expect: distx::DataParallel: the optimizer is missing: pass distx::AdamW{}, or another one, after the parameters
+// expect: distx::DataParallel: the optimizer is missing; pass distx::AdamW{}, or another one, after the parameters
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/comm.hpp"
 #include "distx/threads.hpp"

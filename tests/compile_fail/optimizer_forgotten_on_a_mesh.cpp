@@ -1,4 +1,4 @@
-// expect: distx::MeshParallel: the optimizer is missing: pass distx::AdamW{}, or another one, after the parameters
+// expect: distx::MeshParallel: the optimizer is missing; pass distx::AdamW{}, or another one, after the parameters
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/optim/adamw.hpp"
 #include "distx/parallel/mesh_parallel.hpp"

@@ -1,4 +1,4 @@
-// expect: distx: an optimizer computes several elements at once, so a comparison cannot choose between branches: write distx::select(condition, then, otherwise) instead of if, ?:, std::min or std::max
+// expect: distx: an optimizer computes several elements at once, so a comparison cannot choose between branches; write distx::select(condition, then, otherwise) instead of if, ?:, std::min or std::max
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/distx.hpp"
 

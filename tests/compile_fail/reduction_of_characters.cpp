@@ -1,4 +1,4 @@
-// expect: distx: char is a character and cannot be reduced: use std::int8_t or std::uint8_t
+// expect: distx: char is a character and cannot be reduced; use std::int8_t or std::uint8_t
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/comm.hpp"
 #include "distx/threads.hpp"

@@ -1,4 +1,4 @@
-// expect: distx: a pointer does not say how many elements it points to: pass std::span(pointer, count)
+// expect: distx: a pointer does not say how many elements it points to; pass std::span(pointer, count)
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/comm.hpp"
 #include "distx/threads.hpp"

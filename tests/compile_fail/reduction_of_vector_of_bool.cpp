@@ -1,4 +1,4 @@
-// expect: distx: std::vector<bool> does not store addressable elements: use std::vector<std::uint8_t>
+// expect: distx: std::vector<bool> does not store addressable elements; use std::vector<std::uint8_t>
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/comm.hpp"
 #include "distx/threads.hpp"

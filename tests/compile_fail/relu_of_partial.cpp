@@ -1,4 +1,4 @@
-// expect: distx: relu: the operand is Partial and relu is not linear: redistribute it first
+// expect: distx: relu: the operand is Partial and relu is not linear; redistribute it first
 // expect: distx::Partial<Model
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/tensor/ops/activations.hpp"

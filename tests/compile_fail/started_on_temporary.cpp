@@ -1,4 +1,4 @@
-// expect: distx: an asynchronous call borrows its buffers until wait(), and this one is a temporary: give it a name that lives until then
+// expect: distx: an asynchronous call borrows its buffers until wait(), and this one is a temporary; give it a name that lives until then
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/comm.hpp"
 #include "distx/threads.hpp"

@@ -1,4 +1,4 @@
-// expect: distx: the communicator is a temporary: give it a name first
+// expect: distx: the communicator is a temporary; give it a name first
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/comm.hpp"
 #include "distx/threads.hpp"

@@ -1,4 +1,4 @@
-// expect: distx: gather: the tensor is Partial: redistribute it first
+// expect: distx: gather: the tensor is Partial; redistribute it first
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/distx.hpp"
 

@@ -1,4 +1,4 @@
-// expect: distx: a Partial tensor has terms instead of values: pass this rank's terms to from_local
+// expect: distx: a Partial tensor has terms instead of values; pass this rank's terms to from_local
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "distx/distx.hpp"
 

@@ -55,7 +55,7 @@ auto map(const X&& x) = delete;  // the map would outlive the memory
 template <class Derived>
 [[nodiscard]] auto tensor(const Eigen::PlainObjectBase<Derived>& m) {
   static_assert(Derived::IsRowMajor || Derived::IsVectorAtCompileTime,
-                "distx: eigen::tensor: the matrix is column-major: copy it to a row-major one");
+                "distx: eigen::tensor: the matrix is column-major; copy it to a row-major one");
   using T = typename Derived::Scalar;
   return TensorRef<const T, 2>(Span<const T>(m.data(), static_cast<std::size_t>(m.size())),
                                {static_cast<std::size_t>(m.rows()), static_cast<std::size_t>(m.cols())});

@@ -19,7 +19,7 @@ struct NotACondition {
   explicit operator bool() const {
     static_assert(Never != 0,
                   "distx: an optimizer computes several elements at once, so a comparison cannot choose between "
-                  "branches: write distx::select(condition, then, otherwise) instead of if, ?:, std::min or std::max");
+                  "branches; write distx::select(condition, then, otherwise) instead of if, ?:, std::min or std::max");
     return false;
   }
 };

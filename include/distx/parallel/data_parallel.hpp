@@ -128,7 +128,7 @@ class DataParallel {
   template <class C, class Parameters>
   DataParallel(C&, const Parameters&) {
     static_assert(!Communicator<C>,
-                  "distx::DataParallel: the optimizer is missing: pass distx::AdamW{}, or another one, after the "
+                  "distx::DataParallel: the optimizer is missing; pass distx::AdamW{}, or another one, after the "
                   "parameters");
     static_assert(Communicator<C>, "distx::DataParallel: the first argument is not a Communicator");
   }
@@ -136,7 +136,7 @@ class DataParallel {
   template <class C, class... Arguments>
     requires(!std::same_as<std::remove_cvref_t<C>, DataParallel> && Communicator<C>)
   explicit DataParallel(C&&, Arguments&&...) {
-    static_assert(!Communicator<C>, "distx::DataParallel: the communicator is a temporary: give it a name first");
+    static_assert(!Communicator<C>, "distx::DataParallel: the communicator is a temporary; give it a name first");
   }
 
   /// Returns the values of a parameter.

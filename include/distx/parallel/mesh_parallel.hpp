@@ -77,7 +77,7 @@ class MeshParallel {
   template <detail::MeshType MeshT>
   MeshParallel(const MeshT&, const TensorParameterList<space>&) : MeshParallel(Diagnosed()) {
     static_assert(!detail::MeshType<MeshT>,
-                  "distx::MeshParallel: the optimizer is missing: pass distx::AdamW{}, or another one, after the "
+                  "distx::MeshParallel: the optimizer is missing; pass distx::AdamW{}, or another one, after the "
                   "parameters");
   }
 

@@ -178,7 +178,7 @@ template <DistributedTensor X>
   using T = detail::value_of<X>;
   using Space = typename X::space;
   constexpr std::size_t rank = detail::rank_of<X>;
-  static_assert(!detail::layout_of<X>::has_partial, "distx: gather: the tensor is Partial: redistribute it first");
+  static_assert(!detail::layout_of<X>::has_partial, "distx: gather: the tensor is Partial; redistribute it first");
   Tensor<T, rank, Space> whole;
   if constexpr (!detail::layout_of<X>::has_partial) {
     if (x.mesh().rank() == root)

@@ -28,7 +28,7 @@ void for_each_index(const Box& box, F&& f) {
 template <class L>
 constexpr bool has_values() {
   static_assert(!L::has_partial,
-                "distx: a Partial tensor has terms instead of values: pass this rank's terms to from_local");
+                "distx: a Partial tensor has terms instead of values; pass this rank's terms to from_local");
   return !L::has_partial;
 }
 
@@ -60,7 +60,7 @@ template <MemorySpace To, DistributedTensor X>
 [[nodiscard]] auto to_space(const X& x) {
   using From = typename X::space;
   static_assert(HostAccessible<To> || HostAccessible<From> || std::same_as<To, From>,
-                "distx: to_space: neither memory is the host's: copy to the host first");
+                "distx: to_space: neither memory is the host's; copy to the host first");
   DistTensor<detail::value_of<X>, detail::rank_of<X>, detail::mesh_of<X>, detail::layout_of<X>, To> made(
       {x.mesh(), x.extents()}, uninitialized);
   const auto stream = x.mesh().template stream<std::conditional_t<HostAccessible<To>, From, To>>();

@@ -86,7 +86,7 @@ inline constexpr bool all_differ<Axis, Axes...> = !(std::is_same_v<Axis, Axes> |
 template <class... Ps>
 struct Sorted {
   static constexpr bool once = all_differ<typename Ps::axis...>;
-  static_assert(once, "distx: Layout: an axis is named twice: give each axis one placement");
+  static_assert(once, "distx: Layout: an axis is named twice; give each axis one placement");
   static constexpr std::size_t count = sizeof...(Ps);
   static constexpr std::array<std::string_view, count> names{spelling_of<typename Ps::axis>()...};
   static_assert(
@@ -97,7 +97,7 @@ struct Sorted {
                 if (names[i] == names[j]) return false;
             return true;
           }(),
-      "distx: Layout: two axes have the same name, and a layout is sorted by the names of its axes: rename one");
+      "distx: Layout: two axes have the same name, and a layout is sorted by the names of its axes; rename one");
   static constexpr std::array<std::size_t, count> order = [] {
     std::array<std::size_t, count> positions{};
     for (std::size_t i = 0; i != count; ++i)

@@ -66,16 +66,16 @@ concept MistakenSpan =
 template <MistakenSpan A>
 constexpr void diagnose_span() {
   static_assert(!std::is_pointer_v<std::remove_cv_t<A>>,
-                "distx: a pointer does not say how many elements it points to: pass std::span(pointer, count)");
+                "distx: a pointer does not say how many elements it points to; pass std::span(pointer, count)");
   static_assert(!is_vector_of_bool<std::remove_cv_t<A>>,
-                "distx: std::vector<bool> does not store addressable elements: use std::vector<std::uint8_t>");
+                "distx: std::vector<bool> does not store addressable elements; use std::vector<std::uint8_t>");
   static_assert(!HostRange<A>,
                 "distx: the elements of this range cannot be sent: they must be trivially copyable, unlike std::string "
                 "or std::vector");
   static_assert(
       std::is_pointer_v<std::remove_cv_t<A>> || is_vector_of_bool<std::remove_cv_t<A>> || HostRange<A>,
       "distx: the elements of this range are not contiguous in memory, unlike those of std::vector, std::array "
-      "and std::span: copy them into one of these");
+      "and std::span; copy them into one of these");
 }
 
 template <class A>
@@ -127,10 +127,10 @@ concept ReducesCharacters = requires(const Call& call) { call.op; } && std::same
 template <class C, class Call>
 constexpr bool diagnose() {
   if constexpr (OpIsRange<Call>) {
-    static_assert(!OpIsRange<Call>, "distx: the op is missing: pass distx::sum, or another op, after the buffers");
+    static_assert(!OpIsRange<Call>, "distx: the op is missing; pass distx::sum, or another op, after the buffers");
   } else if constexpr (ReducesCharacters<Call>) {
     static_assert(!ReducesCharacters<Call>,
-                  "distx: char is a character and cannot be reduced: use std::int8_t or std::uint8_t");
+                  "distx: char is a character and cannot be reduced; use std::int8_t or std::uint8_t");
   } else if constexpr (!ErasableCall<Call>) {
     static_assert(ErasableCall<Call>,
                   "distx: this op cannot reduce these elements: average is for floating-point types; a custom op takes "
@@ -156,14 +156,14 @@ concept ListOutlives =
 template <class... Buffers>
 constexpr void check_borrowed() {
   static_assert((Outlives<Buffers> && ...),
-                "distx: an asynchronous call borrows its buffers until wait(), and this one is a temporary: give it a "
+                "distx: an asynchronous call borrows its buffers until wait(), and this one is a temporary; give it a "
                 "name that lives until then");
 }
 template <class... Lists>
 constexpr void check_borrowed_lists() {
   static_assert((ListOutlives<Lists> && ...),
                 "distx: an asynchronous call borrows its buffers until wait(), and this list owns them and is a "
-                "temporary: give it a name that lives until then");
+                "temporary; give it a name that lives until then");
 }
 
 template <class A>
@@ -180,7 +180,7 @@ class BlockCounts {
   template <class A>
     requires(!std::same_as<A, BlockCounts>)
   BlockCounts(const A& counts) {  // NOLINT(google-explicit-constructor): an argument
-    static_assert(IntegerRange<A>, "distx: counts are one integer per rank: pass a std::vector<std::size_t> or {3, 4}");
+    static_assert(IntegerRange<A>, "distx: counts are one integer per rank; pass a std::vector<std::size_t> or {3, 4}");
     if constexpr (std::convertible_to<const A&, Counts>) {
       counts_ = counts;
     } else if constexpr (IntegerRange<A>) {
@@ -205,14 +205,14 @@ class BorrowedCounts {
     requires(!std::same_as<std::remove_cvref_t<A>, BorrowedCounts>)
   BorrowedCounts(A&& counts) {  // NOLINT(google-explicit-constructor): an argument
     static_assert(Outlives<A> && std::convertible_to<A, Counts>,
-                  "distx: an asynchronous call borrows its counts: pass a std::vector<std::size_t> that lives until "
+                  "distx: an asynchronous call borrows its counts; pass a std::vector<std::size_t> that lives until "
                   "wait()");
     if constexpr (Outlives<A> && std::convertible_to<A, Counts>) counts_ = counts;
   }
   template <std::integral T>
   BorrowedCounts(std::initializer_list<T>) {
     static_assert(!std::integral<T>,
-                  "distx: an asynchronous call borrows its counts: pass a std::vector<std::size_t> that lives until "
+                  "distx: an asynchronous call borrows its counts; pass a std::vector<std::size_t> that lives until "
                   "wait()");
   }
 
@@ -301,7 +301,7 @@ template <class C, class Call>
 template <class A, class Adopt>
 auto typed_adoption(A& memory, Adopt&& adopt) {
   static_assert(Outlives<A>,
-                "distx: adopt borrows the memory until the returned handle is destroyed, and this is a temporary: give "
+                "distx: adopt borrows the memory until the returned handle is destroyed, and this is a temporary; give "
                 "it a name that lives until then");
   const auto elements = as_span(memory);
   using T = typename decltype(elements)::element_type;

@@ -10,11 +10,11 @@ namespace detail {
 template <class C>
 struct OnTemporary : NoPending {
   using communicator = C;
-  static_assert(!Communicator<C>, "distx: the communicator is a temporary: give it a name first");
+  static_assert(!Communicator<C>, "distx: the communicator is a temporary; give it a name first");
 };
 template <class C>
 struct WithoutOp : NoPending {
-  static_assert(!Communicator<C>, "distx: the op is missing: pass distx::sum, or another op, after the buffers");
+  static_assert(!Communicator<C>, "distx: the op is missing; pass distx::sum, or another op, after the buffers");
   static_assert(Communicator<C>, "distx: the first argument is not a Communicator");
 };
 
@@ -27,7 +27,7 @@ concept NotOperand = !OperandArgument<A> && !requires(const A& tensor) { tensor.
 template <class C>
 struct OfNotOperand : NoPending {
   static_assert(!Communicator<C>,
-                "distx: this argument is not a buffer: pass a contiguous range, such as a std::vector, or one number; "
+                "distx: this argument is not a buffer; pass a contiguous range, such as a std::vector, or one number; "
                 "one trivially copyable object of another type, such as a struct or a bool, is std::span(&object, 1)");
 };
 

@@ -82,12 +82,12 @@ constexpr bool may_become() {
     return true;
   } else if constexpr (!KeptPartials<From, To>::all) {
     static_assert(KeptPartials<From, To>::all,
-                  "distx: redistribute: a tensor cannot become Partial: name only the Partials that it already has");
+                  "distx: redistribute: a tensor cannot become Partial; name only the Partials that it already has");
     return false;
   } else {
     static_assert(ops_agree<To, From>,
                   "distx: redistribute: a Partial is kept while a Partial with another op is reduced, and the order of "
-                  "these reductions matters: reduce both");
+                  "these reductions matters; reduce both");
     return ops_agree<To, From>;
   }
 }

@@ -42,7 +42,7 @@ class Sharding {
   constexpr Sharding() noexcept = default;
   template <std::size_t Rank>
   constexpr Sharding(const MeshShape& mesh, const Extents<Rank>& extents) noexcept : mesh_(mesh) {
-    static_assert(Rank <= max_dimensions, "distx: a tensor has at most 8 dimensions: merge some of them");
+    static_assert(Rank <= max_dimensions, "distx: a tensor has at most 8 dimensions; merge some of them");
     whole_.dimensions = Rank;
     for (std::size_t d = 0; d < Rank; ++d) whole_.size[d] = extents[d];
   }

@@ -76,7 +76,7 @@ template <DistributedTensor X>
     return detail::mapped<Rule>({"relu", location}, detail::elements::Relu{}, x);
   } else {
     static_assert(detail::is_supported<detail::missing_case<Rule, X>>,
-                  "distx: relu: the operand is Partial and relu is not linear: redistribute it first");
+                  "distx: relu: the operand is Partial and relu is not linear; redistribute it first");
     return detail::placeholder<Rule, X>();
   }
 }
@@ -93,9 +93,9 @@ template <DistributedTensor X, DistributedTensor G>
     static_assert(detail::supported_unless<Missing, fault == detail::ActivationFault::meshes>,
                   "distx: relu_backward: the operands are on meshes of different types");
     static_assert(detail::supported_unless<Missing, fault == detail::ActivationFault::partial>,
-                  "distx: relu_backward: the operand is Partial and relu is not linear: redistribute it first");
+                  "distx: relu_backward: the operand is Partial and relu is not linear; redistribute it first");
     static_assert(detail::supported_unless<Missing, fault == detail::ActivationFault::gradient>,
-                  "distx: relu_backward: the gradient's layout differs from the operand's: redistribute the gradient "
+                  "distx: relu_backward: the gradient's layout differs from the operand's; redistribute the gradient "
                   "to that layout");
     return detail::placeholder<Rule, X, G>();
   }
@@ -106,14 +106,14 @@ template <DistributedTensor X>
 [[nodiscard]] auto gelu(const X& x, std::source_location location = std::source_location::current()) {
   using Rule = rules::Elementwise;
   static_assert(std::floating_point<detail::value_of<X>>,
-                "distx: gelu: the elements must be float or double: cast the operand");
+                "distx: gelu: the elements must be float or double; cast the operand");
   if constexpr (!std::floating_point<detail::value_of<X>>) {
     return detail::placeholder<Rule, X>();
   } else if constexpr (detail::Applicable<Rule, X>) {
     return detail::mapped<Rule>({"gelu", location}, detail::elements::Gelu<detail::value_of<X>>{}, x);
   } else {
     static_assert(detail::is_supported<detail::missing_case<Rule, X>>,
-                  "distx: gelu: the operand is Partial and gelu is not linear: redistribute it first");
+                  "distx: gelu: the operand is Partial and gelu is not linear; redistribute it first");
     return detail::placeholder<Rule, X>();
   }
 }
@@ -123,7 +123,7 @@ template <DistributedTensor X, DistributedTensor G>
                                  std::source_location location = std::source_location::current()) {
   using Rule = rules::ElementwiseBackward;
   static_assert(std::floating_point<detail::value_of<X>>,
-                "distx: gelu_backward: the elements must be float or double: cast the operand");
+                "distx: gelu_backward: the elements must be float or double; cast the operand");
   if constexpr (!std::floating_point<detail::value_of<X>>) {
     return detail::placeholder<Rule, X, G>();
   } else if constexpr (detail::Applicable<Rule, X, G>) {
@@ -135,9 +135,9 @@ template <DistributedTensor X, DistributedTensor G>
     static_assert(detail::supported_unless<Missing, fault == detail::ActivationFault::meshes>,
                   "distx: gelu_backward: the operands are on meshes of different types");
     static_assert(detail::supported_unless<Missing, fault == detail::ActivationFault::partial>,
-                  "distx: gelu_backward: the operand is Partial and gelu is not linear: redistribute it first");
+                  "distx: gelu_backward: the operand is Partial and gelu is not linear; redistribute it first");
     static_assert(detail::supported_unless<Missing, fault == detail::ActivationFault::gradient>,
-                  "distx: gelu_backward: the gradient's layout differs from the operand's: redistribute the gradient "
+                  "distx: gelu_backward: the gradient's layout differs from the operand's; redistribute the gradient "
                   "to that layout");
     return detail::placeholder<Rule, X, G>();
   }

@@ -82,7 +82,7 @@ void compute(Stream stream, Kernel& kernel, const Parts&... parts) {
     kernel(stream, parts...);
   } else {
     static_assert(std::is_empty_v<Stream>,
-                  "distx: this operation has no kernel for this memory space, where kernels take the stream first: "
+                  "distx: this operation has no kernel for this memory space, where kernels take the stream first; "
                   "use rules::apply<Rule>(x, kernel) with a custom kernel");
     if constexpr (std::is_empty_v<Stream>) kernel(parts...);
   }
@@ -91,7 +91,7 @@ void compute(Stream stream, Kernel& kernel, const Parts&... parts) {
 template <class Rule, class Kernel, class... Xs>
 auto applied(const Caller& caller, Kernel&& kernel, const Xs&... xs) {
   static_assert(ranks_fit<Rule, Xs...>,
-                "distx: an operand has the wrong number of dimensions for this operation: see its shapes");
+                "distx: an operand has the wrong number of dimensions for this operation; see its shapes");
   if constexpr (ranks_fit<Rule, Xs...>) {
     auto out = result_for<Rule>(caller, xs...);
     compute(out.stream(), kernel, local_view(xs)..., out.view());
@@ -115,7 +115,7 @@ template <class Stream, class T, class Space, class Left, class Right>
 void multiply(Stream stream, MatrixRef<T, Space> out, const Left& left, const Right& right) {
   constexpr bool can = requires { local_matmul(stream, out, left, right); };
   static_assert(can,
-                "distx: matmul: no included header multiplies such matrices in this memory space: include one that "
+                "distx: matmul: no included header multiplies such matrices in this memory space; include one that "
                 "does (for GPUs distx/cuda_blas.hpp), or pass a custom product");
   if constexpr (can) local_matmul(stream, out, left, right);
 }
@@ -126,7 +126,7 @@ void refuse_apply() {
     static_assert(on_one_mesh<Xs...>, "distx: apply: the operands are on meshes of different types");
   else
     static_assert(is_supported<missing_case<Rule, Xs...>>,
-                  "distx: apply: the rule does not support these placements: redistribute an operand that is Partial, "
+                  "distx: apply: the rule does not support these placements; redistribute an operand that is Partial, "
                   "or sharded in a dimension that the rule does not support");
 }
 template <class Rule, class Kernel, class... Xs>

@@ -65,12 +65,12 @@ void refuse_add() {
   static_assert(supported_unless<Missing, fault == PairFault::meshes>,
                 "distx: add: the operands are on meshes of different types");
   static_assert(supported_unless<Missing, fault == PairFault::one_partial>,
-                "distx: add: one operand is Partial and the other is not, so the other would be added once per rank: "
+                "distx: add: one operand is Partial and the other is not, so the other would be added once per rank; "
                 "redistribute the one that is Partial first");
   static_assert(supported_unless<Missing, fault == PairFault::op>,
-                "distx: add: an operand is Partial with an op other than Sum: redistribute it first");
+                "distx: add: an operand is Partial with an op other than Sum; redistribute it first");
   static_assert(supported_unless<Missing, fault == PairFault::shards>,
-                "distx: add: one axis shards the operands differently: redistribute one to the other's layout");
+                "distx: add: one axis shards the operands differently; redistribute one to the other's layout");
 }
 template <class X, class Y>
 void refuse_subtract() {
@@ -80,11 +80,11 @@ void refuse_subtract() {
                 "distx: subtract: the operands are on meshes of different types");
   static_assert(supported_unless<Missing, fault == PairFault::one_partial>,
                 "distx: subtract: one operand is Partial and the other is not, so the other would be counted once per "
-                "rank: redistribute the one that is Partial first");
+                "rank; redistribute the one that is Partial first");
   static_assert(supported_unless<Missing, fault == PairFault::op>,
-                "distx: subtract: an operand is Partial with an op other than Sum: redistribute it first");
+                "distx: subtract: an operand is Partial with an op other than Sum; redistribute it first");
   static_assert(supported_unless<Missing, fault == PairFault::shards>,
-                "distx: subtract: one axis shards the operands differently: redistribute one to the other's layout");
+                "distx: subtract: one axis shards the operands differently; redistribute one to the other's layout");
 }
 template <class X, class Y>
 void refuse_multiply() {
@@ -94,14 +94,14 @@ void refuse_multiply() {
                 "distx: multiply: the operands are on meshes of different types");
   static_assert(supported_unless<Missing, fault == PairFault::both_partial>,
                 "distx: multiply: both operands are Partial over one axis, and a product of sums is not the sum of the "
-                "products: redistribute one of them to Replicated there");
+                "products; redistribute one of them to Replicated there");
   static_assert(supported_unless<Missing, fault == PairFault::one_partial>,
-                "distx: multiply: one operand is Partial over an axis that shards the other: redistribute it to the "
+                "distx: multiply: one operand is Partial over an axis that shards the other; redistribute it to the "
                 "other's layout");
   static_assert(supported_unless<Missing, fault == PairFault::op>,
-                "distx: multiply: an operand is Partial with an op other than Sum: redistribute it first");
+                "distx: multiply: an operand is Partial with an op other than Sum; redistribute it first");
   static_assert(supported_unless<Missing, fault == PairFault::shards>,
-                "distx: multiply: one axis shards the operands differently: redistribute one to the other's layout");
+                "distx: multiply: one axis shards the operands differently; redistribute one to the other's layout");
 }
 
 }  // namespace detail
@@ -158,7 +158,7 @@ template <DistributedTensor X>
     return detail::mapped<Rule>({"scale", location}, detail::elements::TimesFactor<detail::value_of<X>>{factor}, x);
   } else {
     static_assert(detail::is_supported<detail::missing_case<Rule, X>>,
-                  "distx: scale: the operand is Partial with an op other than Sum: redistribute it first");
+                  "distx: scale: the operand is Partial with an op other than Sum; redistribute it first");
     return detail::placeholder<Rule, X>();
   }
 }

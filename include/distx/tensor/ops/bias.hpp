@@ -38,17 +38,17 @@ void refuse_add_bias() {
     constexpr AxisPlacement x = Missing::operands[0], b = Missing::operands[1];
     if constexpr (x.is_partial())
       static_assert(is_supported<Missing>,
-                    "distx: add_bias: the operand is Partial, so the bias would be added once per rank: redistribute "
+                    "distx: add_bias: the operand is Partial, so the bias would be added once per rank; redistribute "
                     "the operand first");
     else if constexpr (b.is_partial())
-      static_assert(is_supported<Missing>, "distx: add_bias: the bias is Partial: redistribute it first");
+      static_assert(is_supported<Missing>, "distx: add_bias: the bias is Partial; redistribute it first");
     else if constexpr (x.shards_last_dim())
       static_assert(is_supported<Missing>,
-                    "distx: add_bias: the operand is sharded in its last dimension and the bias is not: redistribute "
+                    "distx: add_bias: the operand is sharded in its last dimension and the bias is not; redistribute "
                     "the bias to Shard<0, Axis>");
     else
       static_assert(is_supported<Missing>,
-                    "distx: add_bias: the bias is sharded and the operand's last dimension is not: redistribute the "
+                    "distx: add_bias: the bias is sharded and the operand's last dimension is not; redistribute the "
                     "bias to Replicated");
   }
 }
@@ -95,7 +95,7 @@ template <DistributedTensor X>
     return detail::sum_rows<Rule>({"sum_rows", location}, x);
   } else {
     static_assert(detail::is_supported<detail::missing_case<Rule, X>>,
-                  "distx: sum_rows: the operand is Partial with an op other than Sum: redistribute it first");
+                  "distx: sum_rows: the operand is Partial with an op other than Sum; redistribute it first");
     return detail::placeholder<Rule, X>();
   }
 }

@@ -131,10 +131,10 @@ void refuse_causal_attention() {
   using Missing = missing_case<rules::CausalAttention, X>;
   constexpr bool partial = Missing::operands[0].is_partial();
   static_assert(supported_unless<Missing, partial>,
-                "distx: causal_attention: the operand is Partial and attention is not linear: redistribute it first");
+                "distx: causal_attention: the operand is Partial and attention is not linear; redistribute it first");
   static_assert(supported_unless<Missing, !partial>,
                 "distx: causal_attention: the operand is sharded in its length, its size or its queries, keys and "
-                "values: redistribute it to Replicated or to a Shard of the batch or the heads");
+                "values; redistribute it to Replicated or to a Shard of the batch or the heads");
 }
 template <class X, class G>
 void refuse_causal_attention_backward() {
@@ -144,7 +144,7 @@ void refuse_causal_attention_backward() {
     static_assert(
         is_supported<missing_case<rules::CausalAttentionBackward, X, G>>,
         "distx: causal_attention_backward: the gradient is not sharded as the operand, by batch or by head, or "
-        "the operand is Partial: redistribute it");
+        "the operand is Partial; redistribute it");
   }
 }
 

@@ -152,12 +152,12 @@ template <std::size_t K, DistributedTensor X, DistributedTensor W>
                   "distx: contract: the operands are on meshes of different types");
     static_assert(detail::supported_unless<Missing, fault == detail::ContractFault::both_partial>,
                   "distx: contract: both operands are Partial over one axis, and a product of sums is not the sum of "
-                  "the products: redistribute one of them to Replicated there");
+                  "the products; redistribute one of them to Replicated there");
     static_assert(detail::supported_unless<Missing, fault == detail::ContractFault::partial>,
                   "distx: contract: one operand is Partial over an axis that shards the other, or with an op other "
-                  "than Sum: redistribute it to Replicated there");
+                  "than Sum; redistribute it to Replicated there");
     static_assert(detail::supported_unless<Missing, fault == detail::ContractFault::shards>,
-                  "distx: contract: the shards of the operands on one axis do not match: redistribute one of them to "
+                  "distx: contract: the shards of the operands on one axis do not match; redistribute one of them to "
                   "Replicated there");
     return detail::placeholder<Rule, X, W>();
   }
@@ -183,12 +183,12 @@ template <std::size_t K, DistributedTensor G, DistributedTensor W>
                   "distx: contract_input: the operands are on meshes of different types");
     static_assert(detail::supported_unless<Missing, fault == detail::ContractFault::both_partial>,
                   "distx: contract_input: both operands are Partial over one axis, and a product of sums is not the "
-                  "sum of the products: redistribute one of them to Replicated there");
+                  "sum of the products; redistribute one of them to Replicated there");
     static_assert(detail::supported_unless<Missing, fault == detail::ContractFault::partial>,
                   "distx: contract_input: one operand is Partial over an axis that shards the other, or with an op "
-                  "other than Sum: redistribute it to Replicated there");
+                  "other than Sum; redistribute it to Replicated there");
     static_assert(detail::supported_unless<Missing, fault == detail::ContractFault::shards>,
-                  "distx: contract_input: the shards of the operands on one axis do not match: redistribute one of "
+                  "distx: contract_input: the shards of the operands on one axis do not match; redistribute one of "
                   "them to Replicated there");
     return detail::placeholder<Rule, G, W>();
   }
@@ -214,12 +214,12 @@ template <std::size_t K, DistributedTensor X, DistributedTensor G>
                   "distx: contract_weight: the operands are on meshes of different types");
     static_assert(detail::supported_unless<Missing, fault == detail::ContractFault::both_partial>,
                   "distx: contract_weight: both operands are Partial over one axis, and a product of sums is not the "
-                  "sum of the products: redistribute one of them to Replicated there");
+                  "sum of the products; redistribute one of them to Replicated there");
     static_assert(detail::supported_unless<Missing, fault == detail::ContractFault::partial>,
                   "distx: contract_weight: one operand is Partial over an axis that shards the other, or with an op "
-                  "other than Sum: redistribute it to Replicated there");
+                  "other than Sum; redistribute it to Replicated there");
     static_assert(detail::supported_unless<Missing, fault == detail::ContractFault::shards>,
-                  "distx: contract_weight: the shards of the operands on one axis do not match: redistribute one of "
+                  "distx: contract_weight: the shards of the operands on one axis do not match; redistribute one of "
                   "them to Replicated there");
     return detail::placeholder<Rule, X, G>();
   }

@@ -80,16 +80,16 @@ void refuse_cross_entropy() {
     static_assert(on_one_mesh<Logits, Targets>, "distx: cross_entropy: the operands are on meshes of different types");
   } else if constexpr (!HostAccessible<typename Logits::space>) {
     static_assert(HostAccessible<typename Logits::space>,
-                  "distx: cross_entropy: it is implemented for the host's memory only: copy the logits there with "
+                  "distx: cross_entropy: it is implemented for the host's memory only; copy the logits there with "
                   "to_space<Host>, or use rules::apply<Rule>(logits, targets, kernel) with a custom kernel");
   } else {
     using Missing = missing_case<rules::CrossEntropy, Logits, Targets>;
     constexpr bool partial = Missing::operands[0].is_partial();
     static_assert(supported_unless<Missing, partial>,
-                  "distx: cross_entropy: the logits are Partial and cross_entropy is not linear: redistribute them "
+                  "distx: cross_entropy: the logits are Partial and cross_entropy is not linear; redistribute them "
                   "first");
     static_assert(supported_unless<Missing, !partial>,
-                  "distx: cross_entropy: the targets are not sharded as the rows of the logits: redistribute the "
+                  "distx: cross_entropy: the targets are not sharded as the rows of the logits; redistribute the "
                   "targets to the logits' layout without the vocabulary's axis");
   }
 }
@@ -101,7 +101,7 @@ void refuse_cross_entropy_backward() {
   else
     static_assert(is_supported<missing_case<rules::CrossEntropyBackward, Logits, Targets, Sums, G>>,
                   "distx: cross_entropy_backward: the gradient's layout differs from that of the losses, or the "
-                  "logits are Partial: redistribute it");
+                  "logits are Partial; redistribute it");
 }
 
 }  // namespace detail

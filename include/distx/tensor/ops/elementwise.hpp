@@ -19,7 +19,7 @@ template <class F, class T, class... Xs>
 void for_elements(HostStream, const F& f, Span<T> out, Span<const Xs>... xs) {
   static_assert(!(std::integral<T> && std::floating_point<decltype(f(xs[0]...))>),
                 "distx: map, zip: the function returns a floating-point number, and the result would have the first "
-                "operand's integral element type: make that operand floating-point, or round in the function");
+                "operand's integral element type; make that operand floating-point, or round in the function");
   const std::size_t n = out.size();
   std::size_t i = 0;
   if constexpr (on_lanes<F> && std::floating_point<T> && (std::same_as<T, Xs> && ...)) {
@@ -67,10 +67,10 @@ void refuse_zip() {
     using Missing = missing_case<rules::Zip, X, Y>;
     constexpr bool partial = Missing::operands[0].is_partial() || Missing::operands[1].is_partial();
     static_assert(supported_unless<Missing, partial>,
-                  "distx: zip: an operand is Partial and the function is not known to be linear: redistribute it "
+                  "distx: zip: an operand is Partial and the function is not known to be linear; redistribute it "
                   "first");
     static_assert(supported_unless<Missing, !partial>,
-                  "distx: zip: one axis shards the operands differently: redistribute one to the other's layout");
+                  "distx: zip: one axis shards the operands differently; redistribute one to the other's layout");
   }
 }
 
@@ -90,7 +90,7 @@ template <DistributedTensor X, class F>
   } else {
     static_assert(
         detail::is_supported<detail::missing_case<Rule, X>>,
-        "distx: map: the operand is Partial and the function is not known to be linear: redistribute it first");
+        "distx: map: the operand is Partial and the function is not known to be linear; redistribute it first");
     return detail::placeholder<Rule, X>();
   }
 }

@@ -50,14 +50,14 @@ void refuse_embedding() {
     using Missing = missing_case<rules::Embedding, Ids, Table>;
     constexpr AxisPlacement ids = Missing::operands[0];
     if constexpr (ids.is_partial())
-      static_assert(is_supported<Missing>, "distx: embedding: the ids are Partial: redistribute them first");
+      static_assert(is_supported<Missing>, "distx: embedding: the ids are Partial; redistribute them first");
     else if constexpr (ids.is_shard())
       static_assert(is_supported<Missing>,
-                    "distx: embedding: one axis shards the ids, and the table is sharded or Partial there: "
+                    "distx: embedding: one axis shards the ids, and the table is sharded or Partial there; "
                     "redistribute the ids or the table to Replicated");
     else
       static_assert(is_supported<Missing>,
-                    "distx: embedding: the table is Partial with an op other than Sum: redistribute it first");
+                    "distx: embedding: the table is Partial with an op other than Sum; redistribute it first");
   }
 }
 template <class Table, class Ids, class G>
@@ -70,10 +70,10 @@ void refuse_embedding_backward() {
     if constexpr (Missing::operands[0].is_shard(0))
       static_assert(is_supported<Missing>,
                     "distx: embedding_backward: the table's vocabulary is sharded, so each of its ranks needs all ids "
-                    "and gradients: redistribute the ids and the gradient to Replicated there");
+                    "and gradients; redistribute the ids and the gradient to Replicated there");
     else
       static_assert(is_supported<Missing>,
-                    "distx: embedding_backward: the gradient's layout differs from that of embedding's result: "
+                    "distx: embedding_backward: the gradient's layout differs from that of embedding's result; "
                     "redistribute it to that layout");
   }
 }

@@ -65,14 +65,14 @@ void refuse_layer_norm() {
     constexpr AxisPlacement x = Missing::operands[0];
     if constexpr (x.is_partial())
       static_assert(is_supported<Missing>,
-                    "distx: layer_norm: the operand is Partial and layer_norm is not linear: redistribute it first");
+                    "distx: layer_norm: the operand is Partial and layer_norm is not linear; redistribute it first");
     else if constexpr (x.shards_last_dim())
       static_assert(is_supported<Missing>,
-                    "distx: layer_norm: the operand is sharded in its last dimension, and layer_norm needs whole rows: "
+                    "distx: layer_norm: the operand is sharded in its last dimension, and layer_norm needs whole rows; "
                     "redistribute it to Replicated or to a Shard of another dimension");
     else
       static_assert(is_supported<Missing>,
-                    "distx: layer_norm: the weight or the bias is not replicated: redistribute it to Replicated");
+                    "distx: layer_norm: the weight or the bias is not replicated; redistribute it to Replicated");
   }
 }
 template <class X, class Weight, class G>
@@ -84,11 +84,11 @@ void refuse_layer_norm_backward() {
     using Missing = missing_case<rules::LayerNormBackward, X, Weight, G>;
     if constexpr (!Missing::operands[1].is_replicated())
       static_assert(is_supported<Missing>,
-                    "distx: layer_norm_backward: the weight is not replicated: redistribute it to Replicated");
+                    "distx: layer_norm_backward: the weight is not replicated; redistribute it to Replicated");
     else
       static_assert(is_supported<Missing>,
                     "distx: layer_norm_backward: the gradient's layout differs from the operand's, or the operand is "
-                    "Partial or sharded in its last dimension: redistribute it");
+                    "Partial or sharded in its last dimension; redistribute it");
   }
 }
 

@@ -37,28 +37,28 @@ void refuse_matmul() {
     if constexpr (x.is_partial() && w.is_partial())
       static_assert(is_supported<Missing>,
                     "distx: matmul: both operands are Partial over one axis, and a product of sums is not the sum of "
-                    "the products: redistribute one of them to Replicated there");
+                    "the products; redistribute one of them to Replicated there");
     else if constexpr (x.is_partial())
       static_assert(is_supported<Missing>,
                     "distx: matmul: the left operand is Partial over an axis that shards the right one, or with an op "
-                    "other than Sum: redistribute the left one to Replicated or Shard there");
+                    "other than Sum; redistribute the left one to Replicated or Shard there");
     else if constexpr (w.is_partial())
       static_assert(is_supported<Missing>,
                     "distx: matmul: the right operand is Partial over an axis that shards the left one, or with an op "
-                    "other than Sum: redistribute the right one to Replicated there");
+                    "other than Sum; redistribute the right one to Replicated there");
     else if constexpr (left_inner)
       static_assert(is_supported<Missing>,
                     "distx: matmul: the left operand is sharded in the dimension that is summed over, and the right "
-                    "one is not: redistribute the right one to the same Shard of that dimension, or the left one to "
+                    "one is not; redistribute the right one to the same Shard of that dimension, or the left one to "
                     "Replicated");
     else if constexpr (right_inner)
       static_assert(is_supported<Missing>,
                     "distx: matmul: the right operand is sharded in the dimension that is summed over, and the left "
-                    "one is not: redistribute the left one to the same Shard of that dimension, or the right one to "
+                    "one is not; redistribute the left one to the same Shard of that dimension, or the right one to "
                     "Replicated");
     else
       static_assert(is_supported<Missing>,
-                    "distx: matmul: one axis shards the left operand's rows and the right one's columns: redistribute "
+                    "distx: matmul: one axis shards the left operand's rows and the right one's columns; redistribute "
                     "one of them to Replicated there");
   }
 }

@@ -95,7 +95,7 @@ template <std::size_t Dim, DistributedTensor X>
     return detail::summed<Dim>({"sum_over", location}, x, 1);
   } else {
     static_assert(detail::is_supported<detail::missing_case<Rule, X>>,
-                  "distx: sum_over: the operand is Partial with an op other than Sum: redistribute it first");
+                  "distx: sum_over: the operand is Partial with an op other than Sum; redistribute it first");
     return detail::placeholder<Rule, X>();
   }
 }
@@ -109,7 +109,7 @@ template <std::size_t Dim, DistributedTensor X>
     return detail::summed<Dim>({"mean_over", location}, x, 1 / static_cast<detail::value_of<X>>(x.extents()[Dim]));
   } else {
     static_assert(detail::is_supported<detail::missing_case<Rule, X>>,
-                  "distx: mean_over: the operand is Partial with an op other than Sum: redistribute it first");
+                  "distx: mean_over: the operand is Partial with an op other than Sum; redistribute it first");
     return detail::placeholder<Rule, X>();
   }
 }
@@ -132,7 +132,7 @@ template <std::size_t Dim, DistributedTensor X>
         x);
   } else {
     static_assert(detail::is_supported<detail::missing_case<Rule, X>>,
-                  "distx: max_over: the operand is Partial, and the maximum of sums is not that of their terms: "
+                  "distx: max_over: the operand is Partial, and the maximum of sums is not that of their terms; "
                   "redistribute it first");
     return detail::placeholder<Rule, X>();
   }
@@ -160,7 +160,7 @@ template <std::size_t Dim, DistributedTensor X, DistributedTensor G>
                   "distx: sum_over_backward: the operands are on meshes of different types");
     static_assert(detail::supported_unless<Missing, !meshes>,
                   "distx: sum_over_backward: the gradient's layout is not the operand's without the reduced dimension, "
-                  "or the operand is Partial: redistribute it");
+                  "or the operand is Partial; redistribute it");
     return detail::placeholder<Rule, X, G>();
   }
 }
@@ -179,7 +179,7 @@ template <std::size_t Dim, DistributedTensor X, DistributedTensor G>
                   "distx: mean_over_backward: the operands are on meshes of different types");
     static_assert(detail::supported_unless<Missing, !meshes>,
                   "distx: mean_over_backward: the gradient's layout is not the operand's without the reduced "
-                  "dimension, or the operand is Partial: redistribute it");
+                  "dimension, or the operand is Partial; redistribute it");
     return detail::placeholder<Rule, X, G>();
   }
 }
@@ -207,7 +207,7 @@ template <std::size_t Dim, DistributedTensor X, DistributedTensor Y, Distributed
                   "distx: max_over_backward: the operands are on meshes of different types");
     static_assert(detail::supported_unless<Missing, !meshes>,
                   "distx: max_over_backward: the layout of the maximum or its gradient is not the operand's without "
-                  "the reduced dimension, or the operand is Partial: redistribute it");
+                  "the reduced dimension, or the operand is Partial; redistribute it");
     return detail::placeholder<Rule, X, Y, G>();
   }
 }

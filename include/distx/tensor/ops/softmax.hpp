@@ -40,10 +40,10 @@ void refuse_softmax() {
   using Missing = missing_case<rules::Rowwise, X>;
   if constexpr (Missing::operands[0].is_partial())
     static_assert(is_supported<Missing>,
-                  "distx: softmax: the operand is Partial and softmax is not linear: redistribute it first");
+                  "distx: softmax: the operand is Partial and softmax is not linear; redistribute it first");
   else
     static_assert(is_supported<Missing>,
-                  "distx: softmax: the operand is sharded in its last dimension, and softmax needs whole rows: "
+                  "distx: softmax: the operand is sharded in its last dimension, and softmax needs whole rows; "
                   "redistribute it to Replicated or to a Shard of another dimension");
 }
 template <class Y, class G>
@@ -54,11 +54,11 @@ void refuse_softmax_backward() {
     using Missing = missing_case<rules::RowwiseBackward, Y, G>;
     if constexpr (Missing::operands[0].is_partial() || Missing::operands[0].shards_last_dim())
       static_assert(is_supported<Missing>,
-                    "distx: softmax_backward: the result is Partial or sharded in its last dimension: redistribute it "
+                    "distx: softmax_backward: the result is Partial or sharded in its last dimension; redistribute it "
                     "first");
     else
       static_assert(is_supported<Missing>,
-                    "distx: softmax_backward: the gradient's layout differs from the result's: redistribute the "
+                    "distx: softmax_backward: the gradient's layout differs from the result's; redistribute the "
                     "gradient to that layout");
   }
 }

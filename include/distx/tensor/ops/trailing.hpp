@@ -62,10 +62,10 @@ void refuse_add_trailing() {
     using Missing = missing_case<rules::AddTrailing, X, B>;
     constexpr bool partial = Missing::operands[0].is_partial() || Missing::operands[1].is_partial();
     static_assert(supported_unless<Missing, partial>,
-                  "distx: add_trailing: one operand is Partial and the other is not, or with an op other than Sum: "
+                  "distx: add_trailing: one operand is Partial and the other is not, or with an op other than Sum; "
                   "redistribute it first");
     static_assert(supported_unless<Missing, !partial>,
-                  "distx: add_trailing: the second operand is not sharded as the last dimensions of the first: "
+                  "distx: add_trailing: the second operand is not sharded as the last dimensions of the first; "
                   "redistribute it to that layout");
   }
 }
@@ -116,7 +116,7 @@ template <std::size_t N, DistributedTensor X>
         x);
   } else {
     static_assert(detail::is_supported<detail::missing_case<Rule, X>>,
-                  "distx: sum_leading: the operand is Partial with an op other than Sum: redistribute it first");
+                  "distx: sum_leading: the operand is Partial with an op other than Sum; redistribute it first");
     return detail::placeholder<Rule, X>();
   }
 }

@@ -58,7 +58,7 @@ template <std::size_t First, std::size_t... Rest, DistributedTensor X>
           [](auto in, auto out) { detail::permute(typename X::space::stream{}, in, out, {First, Rest...}); }, x);
     } else {
       static_assert(detail::is_supported<detail::missing_case<Rule, X>>,
-                    "distx: transpose: the operand is Partial with an op other than Sum or Max: redistribute it first");
+                    "distx: transpose: the operand is Partial with an op other than Sum or Max; redistribute it first");
       return detail::placeholder<Rule, X>();
     }
   }
@@ -67,7 +67,7 @@ template <std::size_t First, std::size_t... Rest, DistributedTensor X>
 template <DistributedTensor X>
 [[nodiscard]] auto transpose(const X& x, std::source_location location = std::source_location::current()) {
   static_assert(detail::rank_of<X> == 2,
-                "distx: transpose: the tensor is not a matrix: name its dimensions, as in transpose<2, 0, 1>(x)");
+                "distx: transpose: the tensor is not a matrix; name its dimensions, as in transpose<2, 0, 1>(x)");
   if constexpr (detail::rank_of<X> == 2)
     return transpose<1, 0>(x, location);
   else
