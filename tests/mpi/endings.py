@@ -14,7 +14,6 @@ SECONDS = 40  # the program's own deadlines are ten minutes: whatever is slower 
 NOT_ENDED = "without calling"  # MPI's launcher on a rank that went without MPI_Finalize
 
 
-
 class Way(NamedTuple):
     """How a program ends."""
 
@@ -96,9 +95,10 @@ WAYS = {
     ),
     # On a busy host Open MPI 4.1 may leave the others in MPI_Finalize for ever: they say so, and end.
     "killed while MPI ends": Way(None, [], ["ended by", "terminate called"], recovery=True),
+    # The others wait for rank 1 in MPI_Finalize: whichever is the first says so, and the launcher ends the others.
     "hangs while MPI ends": Way(
         False,
-        ["rank 1 of 3 (mpi): a call of MPI has not returned for 13 s, beyond the deadline of 3 s"],
+        [" of 3 (mpi): a call of MPI has not returned for 13 s, beyond the deadline of 3 s"],
         ["ended by", "terminate called"],
     ),
     "once more": Way(False, ["MPI has already been finalised in this process"], ["terminate called"], 2),
