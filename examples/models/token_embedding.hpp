@@ -36,10 +36,10 @@ class TokenEmbedding {
   void forward(std::span<const Token> tokens, Eigen::Index length, Matrix<Scalar>& stream, Training& training) const {
     const auto weights = training.unshard(tokens_, positions_);
     const auto vectors = matrix_of(tokens_, vocabulary_, width_);
-    const auto places = matrix_of(positions_, context_, width_);
+    const auto positions = matrix_of(positions_, context_, width_);
     stream.resize(width_, static_cast<Eigen::Index>(tokens.size()));
     for (Eigen::Index i = 0; i < stream.cols(); ++i) {
-      stream.col(i) = (vectors.row(tokens[static_cast<std::size_t>(i)]) + places.row(i % length)).transpose();
+      stream.col(i) = (vectors.row(tokens[static_cast<std::size_t>(i)]) + positions.row(i % length)).transpose();
     }
   }
 
@@ -48,13 +48,13 @@ class TokenEmbedding {
   void backward(std::span<const Token> tokens, Eigen::Index length, const Matrix<Scalar>& gradient,
                 Training& training) const {
     RowMatrix<Scalar> vectors = RowMatrix<Scalar>::Zero(vocabulary_, width_);
-    RowMatrix<Scalar> places = RowMatrix<Scalar>::Zero(context_, width_);
+    RowMatrix<Scalar> positions = RowMatrix<Scalar>::Zero(context_, width_);
     for (Eigen::Index i = 0; i < gradient.cols(); ++i) {
       vectors.row(tokens[static_cast<std::size_t>(i)]) += gradient.col(i).transpose();
-      places.row(i % length) += gradient.col(i).transpose();
+      positions.row(i % length) += gradient.col(i).transpose();
     }
     add_to_gradient(tokens_, vectors);
-    add_to_gradient(positions_, places);
+    add_to_gradient(positions_, positions);
     training.ready(tokens_, positions_);
   }
 

@@ -97,8 +97,8 @@ template <class C, SpanArgument Send, SpanArgument Receive>
 /// Concatenates all ranks' `send` in rank order into the root's `receive`, which is unused and may be empty on other
 /// ranks.
 ///
-/// Collective over `comm` with the same root; blocks until this rank's part is complete, on other ranks than the root
-/// perhaps before all have joined. In place if the root's `send` is its block of `receive`. Equal blocks, or
+/// Collective over `comm` with the same root; blocks until this rank's part is complete; ranks other than the root may
+/// return before all have joined. In place if the root's `send` is its block of `receive`. Equal blocks, or
 /// `counts[r]` elements from rank r; only the root's counts are used.
 /// @throws what `all_reduce` throws; InvalidArgument unless `root` is a rank; MismatchError if roots differ, or if a
 ///         rank sends another number than the root expects

@@ -79,8 +79,8 @@ template <class C, SpanArgument Buffer, class Op>
 /// Reduces `send` across all ranks of `comm` into the root's `receive`; on other ranks `receive` is unused and may be
 /// empty.
 ///
-/// Collective over `comm` with the same root; blocks until this rank's part is complete, on other ranks than the root
-/// perhaps before all have joined. `send` has the same length on every rank, and so has the root's `receive`: both
+/// Collective over `comm` with the same root; blocks until this rank's part is complete; ranks other than the root may
+/// return before all have joined. `send` has the same length on every rank, and so has the root's `receive`: both
 /// coincide (in place) or do not overlap.
 /// @throws what `all_reduce` throws; InvalidArgument unless `root` is a rank; MismatchError if roots differ
 template <class C, SpanArgument Send, SpanArgument Receive, class Op>

@@ -26,9 +26,6 @@ class MpiCommunicator : public detail::BasicCommunicator<MpiCommunicator, detail
   friend Base;
 
  public:
-  /// Its options: `C::Options` of any class C that has some.
-  using Options = MpiOptions;
-
   /// Makes a communicator from an MpiConnector or the result of `connect()`; a single rank needs no launcher.
   /// Collective.
   /// @throws ConnectError if several ranks are connected by another connector

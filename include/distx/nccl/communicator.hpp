@@ -39,9 +39,6 @@ class NcclCommunicator : public detail::BasicCommunicator<NcclCommunicator, nccl
   friend Base;
 
  public:
-  /// Its options: `C::Options` of any class C that has some.
-  using Options = NcclOptions;
-
   /// Makes a communicator over the ranks of any connector. Collective.
   /// @throws ConnectError on every rank if a rank has no GPU or another rank's, or NCCL fails; TimeoutError
   template <class C>

@@ -24,9 +24,6 @@ struct FileConnectorOptions {
 /// and be writable for nobody else. Rank 0 makes it with mode 0700 if there is none; files in it have mode 0600.
 class FileConnector {
  public:
-  /// Its options: `C::Options` of any class C that has some.
-  using Options = FileConnectorOptions;
-
   /// Joins the other ranks in `folder`. Collective; blocks until all ranks have joined.
   ///
   /// @param rank  in [0, size)

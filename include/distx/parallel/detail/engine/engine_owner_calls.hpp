@@ -23,7 +23,8 @@ EngineOwner<Space>::~EngineOwner() = default;
 template <MemorySpace Space>
 TrainingEngine<Space>& EngineOwner<Space>::operator*() const {
   if (engine_ == nullptr)
-    throw InvalidState("this training was moved from, or recover has failed: call it again on the ranks that are left");
+    throw InvalidState(
+        "this training was moved from, or recover has failed; call recover again on the ranks that are left");
   return *engine_;
 }
 
