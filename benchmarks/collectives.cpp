@@ -105,7 +105,7 @@ class Bench {
   timing::Subjects subjects_;
 };
 
-void refuse_backend(const std::string& name, const char* known) {
+void reject_backend(const std::string& name, const char* known) {
   throw std::runtime_error("--backend " + name + ": here there are " + known);
 }
 
@@ -116,7 +116,7 @@ void fill(Bench& bench, distx::MpiConnector& connector, const Options& options) 
     else if (name == "mpi")
       bench.add(name, distx::MpiCommunicator(connector));
     else
-      refuse_backend(name, "shm and mpi, and nccl alone; for threads give --ranks, and no mpirun");
+      reject_backend(name, "shm and mpi, and nccl alone; for threads give --ranks, and no mpirun");
   }
   std::string missing;
   if (bench.wants("mpi")) bench.add(peers::make_mpi(bench.user()));
@@ -138,7 +138,7 @@ void fill(Bench& bench, distx::ThreadConnector& connector, const Options& option
     else if (name == "threads")
       bench.add(name, distx::ThreadCommunicator(connector));
     else
-      refuse_backend(name, "threads and shm; for mpi start with mpirun, and without --ranks");
+      reject_backend(name, "threads and shm; for mpi start with mpirun, and without --ranks");
   }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Where the time of a training step goes: computation, exposed communication, update; with overlap and without.
 //   mpirun -np 2 build/benchmarks/train_step --backend shm
-//   build/benchmarks/train_step --backend threads --paced --layers 8 --batch 256 --bucket-bytes 1MiB
+//   build/benchmarks/train_step --backend threads --throttled --layers 8 --batch 256 --bucket-bytes 1MiB
 //   mpirun -np 4 build/benchmarks/train_step --zero 3 --modes blocking --layers 96 --batch 4 --rounds 1 --steps 1
 #include <chrono>
 #include <fstream>
@@ -12,7 +12,7 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
-#include <distx/comm/decorators/paced.hpp>
+#include <distx/comm/decorators/throttled.hpp>
 #include <distx/distx.hpp>
 
 #include "common/backend.hpp"
@@ -44,7 +44,7 @@ struct Settings {
   std::vector<std::string> modes{"alone", "overlap", "blocking"};
   int rounds = 20;
   int steps = 10;
-  bool paced = false;
+  bool throttled = false;
   double latency = 0;
   std::string json;
 
@@ -79,7 +79,7 @@ struct Settings {
         ->check(count)
         ->capture_default_str();
     app.add_option("--steps", steps, "in a turn")->check(count)->capture_default_str();
-    app.add_flag("--paced", paced, "on an emulated wire where communication takes as long as computation");
+    app.add_flag("--throttled", throttled, "on an emulated wire where communication takes as long as computation");
     app.add_option("--latency", latency, "of each message on that wire, in microseconds")
         ->check(CLI::NonNegativeNumber)
         ->capture_default_str();
@@ -164,8 +164,8 @@ class Bench {
     comm_.execute(distx::calls::Barrier<>{});
     muted_.mute();
     std::optional<distx::WireSpeed> speed;
-    if (settings_.paced) speed = calibrate();
-    const auto wire = [&] { return speed ? Any(distx::Paced(comm_.share(), *speed)) : comm_.share(); };
+    if (settings_.throttled) speed = calibrate();
+    const auto wire = [&] { return speed ? Any(distx::Throttled(comm_.share(), *speed)) : comm_.share(); };
     for (const auto& mode : settings_.modes)
       if (!Subject::is_muted(mode)) subjects_.push_back(std::make_unique<Subject>(mode, wire(), widths_, settings_));
 
@@ -238,7 +238,7 @@ class Bench {
 
   /// The wire on which a step's messages take as long as its computation does alone; the same on every rank.
   distx::WireSpeed calibrate() {
-    if (subjects_.empty()) throw distx::Error("--paced needs the mode alone, by which it sets the wire's speed");
+    if (subjects_.empty()) throw distx::Error("--throttled needs the mode alone, by which it sets the wire's speed");
     for (int round = 0; round < 4; ++round) take_turn(*subjects_.front(), round > 0);
     const double compute = subjects_.front()->times.compute;
     rounds_.clear();

@@ -2,9 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Checks the English of comments, messages, test titles and pages: no banned phrase, no comment that is a fragment.
 
-    tests/language.py              the findings that tests/allowed.txt does not allow
-    tests/language.py --all        all findings
-    tests/language.py --shrink     lowers the numbers in tests/allowed.txt to what is left
+    tests/language.py              the findings
     tests/language.py --self-test  made-up files, each of which breaks one rule
 
 Write plain technical English with the words of the field: "Returns …", "Blocks until …"; "invalid root 7: must be in [0, 4)".
@@ -13,7 +11,6 @@ import os
 import re
 import sys
 
-import allowed
 import selftest
 
 FOLDERS = ("include", "examples", "tests", "benchmarks")
@@ -123,20 +120,15 @@ def files(root):
 
 
 def findings(root):
-    found = {}
+    found = []
     for path in files(root):
         with open(os.path.join(root, path), encoding="utf-8") as file:
-            sentences = list(findings_in(path, file.read()))
-        if sentences:
-            found[path] = sentences
+            found += findings_in(path, file.read())
     return found
 
 
 def self_test():
-    def check(root):
-        return allowed.beyond(root, "language", findings(root))
-
-    header, test, page = "include/distx/core/a.hpp", "tests/core/a_test.cpp", "docs/a.md"
+    header, test, page, example = "include/distx/core/a.hpp", "tests/core/a_test.cpp", "docs/a.md", "examples/a.cpp"
     good = {
         header: '/// Returns the size.\nint f();\nconst char* m = "invalid root 7: must be in [0, 4)";\n',
         test: 'TEST_CASE("the size is that of the box") {\n  use("behind its back");\n}\n',
@@ -152,12 +144,10 @@ def self_test():
         "page": ({page: "It is told to all.\n"}, "docs/a.md:1: 'is told'"),
         "fragment": ({header: "/// Of all ranks.\nint i;\n"}, "is a fragment"),
         "fragment of several words": ({header: "/// Between layers of the model.\nint i;\n"}, "is a fragment"),
-        "more than allowed": ({header: "// behind\nint i;  // behind\n", "tests/allowed.txt": f"1 language {header}\n"}, "has 2 findings, and 1"),
-        "less than allowed": ({"tests/allowed.txt": f"1 language {header}\n"}, "run tests/language.py --shrink"),
+        "message of an example": ({example: 'std::cerr << "who comes late waits";\n'}, "examples/a.cpp:1: 'who'"),
     }
-    within = {**good, header: "// behind\n", "tests/allowed.txt": f"1 language {header}\n"}
-    return selftest.of_trees(check, good, broken) + selftest.of_trees(check, within, {})
+    return selftest.of_trees(findings, good, broken)
 
 
 if __name__ == "__main__":
-    sys.exit(allowed.main("language", findings, self_test, sys.argv[1:]))
+    sys.exit(selftest.main(findings, self_test, sys.argv[1:]))

@@ -3,6 +3,8 @@
 import os
 import tempfile
 
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
 
 def of(check, good, broken):
     """How many cases go wrong: `check` says nothing of `good`, and of each `broken` case (what, sentence) the sentence."""
@@ -28,3 +30,14 @@ def of_trees(check, good, broken):
             return check(root)
 
     return of(check_tree, good, {name: ({**good, **change}, sentence) for name, (change, sentence) in broken.items()})
+
+
+def main(findings, self_test, arguments, root=ROOT):
+    """The main function of a script: prints `findings(root)`, a list of sentences, or runs its self-test. Returns the exit status."""
+    if arguments == ["--self-test"]:
+        return 1 if self_test() else 0
+    wrong = list(dict.fromkeys(findings(root)))
+    for sentence in wrong:
+        print(sentence)
+    print(f"{len(wrong)} findings")
+    return 1 if wrong else 0

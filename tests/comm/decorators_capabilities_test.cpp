@@ -5,7 +5,7 @@
 #include <type_traits>
 
 #include "distx/comm/decorators/metered.hpp"
-#include "distx/comm/decorators/paced.hpp"
+#include "distx/comm/decorators/throttled.hpp"
 #include "distx/comm/decorators/traced.hpp"
 #include "distx/distx.hpp"
 
@@ -62,8 +62,8 @@ constexpr bool keeps_capabilities =
                distx::calls::SendReceive<AnyElement>, distx::calls::Barrier<>>;
 
 TEST_CASE_TEMPLATE("a wrapper supports exactly the calls of the communicator inside", Outer, distx::Metered<Limited>,
-                   distx::Traced<Limited>, distx::Paced<Limited>, distx::Metered<distx::Traced<Limited>>,
-                   distx::Paced<distx::Metered<Limited>>) {
+                   distx::Traced<Limited>, distx::Throttled<Limited>, distx::Metered<distx::Traced<Limited>>,
+                   distx::Throttled<distx::Metered<Limited>>) {
   CHECK(keeps_capabilities<Outer, Limited>);
   // Both answers occur, so the comparison is meaningful.
   CHECK(distx::calls::HasAllReduce<Outer, float>);
@@ -75,8 +75,8 @@ TEST_CASE_TEMPLATE("a wrapper supports exactly the calls of the communicator ins
 }
 
 TEST_CASE_TEMPLATE("a wrapper of a full communicator supports every call", Outer, distx::Metered<Threads>,
-                   distx::Traced<Threads>, distx::Paced<Threads>, distx::Traced<distx::Metered<distx::Paced<Threads>>>,
-                   distx::Metered<distx::AnyCommunicator<>>) {
+                   distx::Traced<Threads>, distx::Throttled<Threads>,
+                   distx::Traced<distx::Metered<distx::Throttled<Threads>>>, distx::Metered<distx::AnyCommunicator<>>) {
   CHECK(keeps_capabilities<Outer, Threads>);
   CHECK(distx::calls::HasAllToAll<Outer, float>);
   CHECK_FALSE(distx::calls::Executes<Outer, distx::calls::AllReduce<int, distx::Average>>);

@@ -2,7 +2,7 @@
 #include "conformance/backend.hpp"
 #include "distx/comm/decorators/faulty.hpp"
 #include "distx/comm/decorators/metered.hpp"
-#include "distx/comm/decorators/paced.hpp"
+#include "distx/comm/decorators/throttled.hpp"
 #include "distx/comm/decorators/traced.hpp"
 
 conformance::Backend conformance::backend() {
@@ -18,7 +18,7 @@ conformance::Backend conformance::backend() {
             // All wrappers combined: a call that one of them drops is missing here.
             thread_ranks([](auto& connector, Timeout deadline) {
               return distx::Metered(distx::Traced(distx::Faulty(
-                  distx::Paced(Threads(connector, deadline), {.latency = std::chrono::nanoseconds(1)}), {})));
+                  distx::Throttled(Threads(connector, deadline), {.latency = std::chrono::nanoseconds(1)}), {})));
             }).run(body);
           }};
 }

@@ -410,7 +410,9 @@ TEST_CASE_TEMPLATE("a process that waits throws ConnectError when the job ends",
 
 TEST_CASE("a process that joins over TCP with another token throws ConnectError") {
   const int port = test::free_port();
-  const auto options = [](const char* token) { return TcpConnector::Options{.deadline = seconds(20), .token = token}; };
+  const auto options = [](const char* token) {
+    return distx::TcpConnectorOptions{.deadline = seconds(20), .token = token};
+  };
   TcpConnector connector("127.0.0.1", port, 0, 1, options("right"));
   CHECK(contains(
       test::error_of<distx::ConnectError>([&] { (void)TcpConnector::join("127.0.0.1", port, options("wrong")); }),

@@ -21,7 +21,7 @@ inline tcp::Listener listen_on_loopback() {
 inline int free_port() { return listen_on_loopback().endpoint().port; }
 
 inline std::vector<std::string> each_over_tcp(int ranks, const std::function<void(distx::TcpConnector&)>& body,
-                                              const distx::TcpConnector::Options& options = {
+                                              const distx::TcpConnectorOptions& options = {
                                                   .deadline = std::chrono::seconds(60)}) {
   const int port = free_port();
   return each(ranks, [&](int rank) {

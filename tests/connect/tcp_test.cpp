@@ -275,7 +275,7 @@ TEST_CASE("a rank with another token throws ConnectError, and is named as the ca
   const int port = free_port();
   std::string root, other;
   (void)each(2, [&](int rank) {
-    const distx::TcpConnector::Options options{.deadline = milliseconds(500), .token = rank == 0 ? "right" : "wrong"};
+    const distx::TcpConnectorOptions options{.deadline = milliseconds(500), .token = rank == 0 ? "right" : "wrong"};
     const auto start = [&] { TcpConnector connector("127.0.0.1", port, rank, 2, options); };
     if (rank == 0)
       root = error_of<distx::TimeoutError>(start);
@@ -312,7 +312,7 @@ TEST_CASE("an answer that was recorded is refused when it is sent again") {
   const std::string token = "secret";
   std::string recorded;
   const auto messages = each(2, [&](int rank) {
-    const distx::TcpConnector::Options options{.deadline = seconds(20), .token = token};
+    const distx::TcpConnectorOptions options{.deadline = seconds(20), .token = token};
     if (rank == 0) {
       TcpConnector connector("127.0.0.1", port, 0, 2, options);
       connector.barrier();
@@ -351,7 +351,7 @@ TEST_CASE("strangers that say nothing, send garbage or leave neither stop nor de
     std::atomic<int> strangers{0};
     constexpr int all_strangers = 40;
     const auto messages = each(4, [&](int rank) {
-      const distx::TcpConnector::Options options{.deadline = seconds(60), .token = token};
+      const distx::TcpConnectorOptions options{.deadline = seconds(60), .token = token};
       std::vector<tcp::unique_socket> open;
       if (rank == 3) {
         // They are there before the last rank, and stay.

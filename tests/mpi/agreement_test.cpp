@@ -21,7 +21,7 @@ class Simulation {
 
   struct Rank {
     std::unique_ptr<Agreement> agreement{};
-    std::deque<std::pair<int, Agreement::Letter>> inbox{};
+    std::deque<std::pair<int, Agreement::AgreementLetter>> inbox{};
     int sends_left = 1 << 20;  ///< the rank ends in the send after these
     bool ended = false;
     std::optional<Survivors> decision{};
@@ -31,7 +31,7 @@ class Simulation {
   void pass(seconds time) { now_ += time; }
 
   void enter(int rank) {
-    const auto send = [this, rank](int to, const Agreement::Letter& letter) {
+    const auto send = [this, rank](int to, const Agreement::AgreementLetter& letter) {
       Rank& self = (*this)[rank];
       self.ended = self.ended || self.sends_left-- == 0;
       if (!self.ended) (*this)[to].inbox.emplace_back(rank, letter);

@@ -2,7 +2,7 @@
 // Weights that ranks read in each other's shards, at stage 3. The bits are checked by for_each_way.
 #include <doctest/doctest.h>
 #include <distx/comm/decorators/metered.hpp>
-#include <distx/comm/decorators/paced.hpp>
+#include <distx/comm/decorators/throttled.hpp>
 #include <distx/comm/point_to_point.hpp>
 
 #include <atomic>
@@ -61,7 +61,7 @@ TEST_CASE("mapped weights are one copy for all ranks, and gathered ones are a co
 
 TEST_CASE("communicators without common memory, or with a link between the ranks, gather weights") {
   toy::on_ranks(2, [](Comm& comm) {
-    distx::Metered metered(distx::Paced<Comm>(comm.share(), {}));
+    distx::Metered metered(distx::Throttled<Comm>(comm.share(), {}));
     const auto parameters = stages::owned();
     stages::Training training(metered, parameters, distx::SGD{}, {.stage = 3});
     const auto before = metered.ledger();

@@ -3,7 +3,7 @@
 #include <doctest/doctest.h>
 #include <distx/comm/decorators/faulty.hpp>
 #include <distx/comm/decorators/metered.hpp>
-#include <distx/comm/decorators/paced.hpp>
+#include <distx/comm/decorators/throttled.hpp>
 
 #include <algorithm>
 #include <atomic>
@@ -111,7 +111,7 @@ void check_copies(int stage, const std::function<C(Comm&)>& wrap) {
 
 TEST_CASE("communicators without common memory keep a copy of the weights for each rank, with the same bits") {
   for (const int stage : {0, 1, 2})
-    check_copies<distx::Paced<Comm>>(stage, [](Comm& comm) { return distx::Paced<Comm>(comm.share(), {}); });
+    check_copies<distx::Throttled<Comm>>(stage, [](Comm& comm) { return distx::Throttled<Comm>(comm.share(), {}); });
 }
 
 TEST_CASE("at stage 0, ranks whose communicator passes no operands keep copies") {

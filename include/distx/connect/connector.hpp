@@ -60,7 +60,7 @@ class AnyConnector {
  public:
   template <class C>
     requires(!std::same_as<C, AnyConnector>) && Connector<C>
-  AnyConnector(C connector) : self_(std::make_unique<Model<C>>(std::move(connector))) {}  // NOLINT
+  AnyConnector(C connector) : self_(std::make_unique<ConnectorModel<C>>(std::move(connector))) {}  // NOLINT
 
   [[nodiscard]] int rank() const { return self_->rank(); }
   [[nodiscard]] int size() const { return self_->size(); }
@@ -99,13 +99,13 @@ class AnyConnector {
   /// Returns the connector inside, owned by this object; null if it is not a `C`.
   template <Connector C>
   [[nodiscard]] C* target() noexcept {
-    auto* model = dynamic_cast<Model<C>*>(self_.get());
+    auto* model = dynamic_cast<ConnectorModel<C>*>(self_.get());
     return model == nullptr ? nullptr : &model->connector;
   }
 
  private:
-  struct Interface {
-    virtual ~Interface() = default;
+  struct VirtualConnector {
+    virtual ~VirtualConnector() = default;
     virtual int rank() const = 0;
     virtual int size() const = 0;
     virtual int local_rank() const = 0;
@@ -119,8 +119,8 @@ class AnyConnector {
     virtual std::shared_ptr<FailureChannel> failure_channel() const = 0;
   };
   template <Connector C>
-  struct Model final : Interface {
-    explicit Model(C c) : connector(std::move(c)) {}
+  struct ConnectorModel final : VirtualConnector {
+    explicit ConnectorModel(C c) : connector(std::move(c)) {}
     int rank() const override { return connector.rank(); }
     int size() const override { return connector.size(); }
     int local_rank() const override { return connector.local_rank(); }
@@ -151,7 +151,7 @@ class AnyConnector {
     C connector;
   };
 
-  std::unique_ptr<Interface> self_;
+  std::unique_ptr<VirtualConnector> self_;
 };
 
 }  // namespace distx

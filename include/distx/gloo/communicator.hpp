@@ -6,6 +6,15 @@
 
 namespace distx {
 
+/// Options of a GlooCommunicator.
+struct GlooOptions {
+  /// The time that a call waits for the other ranks before it throws TimeoutError; the same on every rank.
+  Timeout deadline = default_deadline;
+  /// The name or the address at which the other hosts reach this one. If empty: the loopback address if all ranks run
+  /// on one host, otherwise what the host's name resolves to.
+  std::string address{};
+};
+
 /// A communicator of processes, on one host or several, that Gloo connects over TCP.
 ///
 /// - Reductions combine operands in rank order, so the result does not depend on the number of hosts.
@@ -19,30 +28,18 @@ class GlooCommunicator : public detail::BasicCommunicator<GlooCommunicator, deta
   friend Base;
 
  public:
-  /// The options of a GlooCommunicator.
-  struct Options {
-    /// The time that a call waits for the other ranks before it throws TimeoutError; the same on every rank.
-    Timeout deadline = default_deadline;
-    /// The name or the address at which the other hosts reach this one. If empty: the loopback address if all ranks run
-    /// on one host, otherwise what the host's name resolves to.
-    std::string address{};
-  };
-
   /// Makes a communicator from any connector, which exchanges the addresses. Collective over the connector, which is
   /// not needed afterwards.
   /// @throws ConnectError on every rank if one cannot listen or cannot reach another
   template <class C>
     requires(!std::same_as<std::remove_const_t<C>, GlooCommunicator>) && Connector<C>
-  GlooCommunicator(C& connector, const Options& options) : Base(connected(connector, options)) {}
-  template <class C>
-    requires(!std::same_as<std::remove_const_t<C>, GlooCommunicator>) && Connector<C>
-  explicit GlooCommunicator(C& connector) : GlooCommunicator(connector, Options()) {}
+  explicit GlooCommunicator(C& connector, const GlooOptions& options = {}) : Base(connected(connector, options)) {}
 
  private:
   using Base::Base;
 
   template <class C>
-  static std::shared_ptr<State> connected(C& connector, const Options& options) {
+  static std::shared_ptr<State> connected(C& connector, const GlooOptions& options) {
     const calls::RankOf self{connector.rank(), connector.size(), "gloo"};
     const ErrorContext context{
         .operation = "GlooCommunicator", .backend = self.backend, .rank = self.rank, .size = self.size};
@@ -64,10 +61,9 @@ class GlooCommunicator : public detail::BasicCommunicator<GlooCommunicator, deta
       for (std::size_t rank = 0; rank < room; ++rank)
         if (problems[rank].data[0] != '\0') {
           connector.barrier();  // throws if a rank has failed, which is the cause then
-          throw ConnectError(
-              "rank " + std::to_string(rank) + " cannot " + what + " (" + problems[rank].data +
-                  "): set GlooCommunicator::Options::address to an address of its host that the others reach",
-              context);
+          throw ConnectError("rank " + std::to_string(rank) + " cannot " + what + " (" + problems[rank].data +
+                                 "): set GlooOptions::address to an address of its host that the others reach",
+                             context);
         }
     };
     on_every_rank("listen", [&] {

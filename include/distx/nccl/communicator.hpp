@@ -56,7 +56,7 @@ class NcclCommunicator : public detail::BasicCommunicator<NcclCommunicator, nccl
   [[nodiscard]] static NcclCommunicator from_native_handle(ncclComm_t comm, NcclOptions options = {}) {
     calls::RankOf self{0, 1, "nccl"};
     const ErrorContext context{.operation = "NcclCommunicator", .backend = "nccl"};
-    nccl::detail::refuse_making_in_group(context);
+    nccl::detail::reject_making_in_group(context);
     if (comm == nullptr) throw InvalidArgument("the communicator is null", context);
     nccl::detail::check_version();
     int device = 0;
@@ -175,7 +175,7 @@ class NcclCommunicator : public detail::BasicCommunicator<NcclCommunicator, nccl
   NcclCommunicator shrunk(Comm, const calls::RankOf& self, std::uint64_t identity, const ErrorContext& where,
                           std::vector<int>& without) {
     if constexpr (nccl::detail::HasShrink<Comm>) {
-      nccl::detail::refuse_making_in_group(where);
+      nccl::detail::reject_making_in_group(where);
       const bool failed = backend_of().revocation.revoked();
       if (!failed)
         state()->guarded(

@@ -83,7 +83,7 @@ class DistTensorSpec {
         extents_(extents),
         box_(detail::sharding_of<L, MeshT>(detail::shape_of(mesh_), extents_).box(mesh_.rank())) {}
 
-  /// Returns the number of dimensions.
+  /// Returns the number of dimensions, which std::mdspan calls so too; the rank of this process is `mesh().rank()`.
   [[nodiscard]] static constexpr std::size_t rank() noexcept { return Rank; }
   [[nodiscard]] const MeshT& mesh() const noexcept { return mesh_; }
   /// Returns the extents of the whole tensor.

@@ -30,7 +30,7 @@ struct ManifestFile {
 
 /// The description of a checkpoint: everything but its tensors' values.
 struct Manifest {
-  struct Tensor {
+  struct ManifestTensor {
     std::string type;
     Shape shape;
   };
@@ -40,7 +40,7 @@ struct Manifest {
   std::map<std::string, std::string> notes;
   std::vector<std::map<std::string, std::string>> rank_notes;  // empty if no rank has any
   distx::detail::TrainingCounters counters;
-  std::map<std::string, Tensor> tensors;
+  std::map<std::string, ManifestTensor> tensors;
   std::vector<ManifestFile> files;
 };
 

@@ -40,16 +40,16 @@ class ShardCopies {
       if (!copied) checking = std::min_element(bytes.begin(), bytes.end()) - bytes.begin();
       bytes[*checking] += tensors_[i].stored.bytes.size();
       if (*checking == static_cast<std::size_t>(comm.rank()))
-        tensors_[i].check = copied ? Check::copying : Check::before;
+        tensors_[i].check = copied ? Verification::copying : Verification::before;
     }
     std::sort(tensors_.begin(), tensors_.end(),
-              [](const Tensor& a, const Tensor& b) { return precedes(a.stored.bytes, b.stored.bytes); });
+              [](const TensorToCopy& a, const TensorToCopy& b) { return precedes(a.stored.bytes, b.stored.bytes); });
   }
   /// Checks those of this rank's tensors that no rank copies whole.
   /// @throws CheckpointError that names file and tensor
   void check_beforehand(const ShardIndex& index) const {
     for (const auto& tensor : tensors_)
-      if (tensor.check == Check::before) index.verify(tensor.stored);
+      if (tensor.check == Verification::before) index.verify(tensor.stored);
   }
   /// Makes the copies, and checks the rest of this rank's tensors.
   /// @throws CheckpointError that names file and tensor; the copies are then incomplete
@@ -61,12 +61,12 @@ class ShardCopies {
       for (; next != copies_.end() && precedes(next->from, tensor_end); ++next) {
         auto to = next->to;
         each_block(next->from, [&](std::span<const std::byte> block) {
-          if (check == Check::copying) sum = checksum(block, sum);
+          if (check == Verification::copying) sum = checksum(block, sum);
           copy(after, to.first(block.size()), Span<const std::byte>(block.data(), block.size()));
           to = to.subspan(block.size(), to.size() - block.size());
         });
       }
-      if (check == Check::copying) index.check(stored, sum);
+      if (check == Verification::copying) index.check(stored, sum);
     }
     after.synchronize();
   }
@@ -76,10 +76,10 @@ class ShardCopies {
     Span<std::byte, Space> to;
     std::span<const std::byte> from;
   };
-  enum class Check : std::uint8_t { none, before, copying };
-  struct Tensor {
+  enum class Verification : std::uint8_t { none, before, copying };
+  struct TensorToCopy {
     StoredTensor stored;
-    Check check = Check::none;  // of this rank
+    Verification check = Verification::none;  // of this rank
   };
 
   /// The order of the files' data in memory.
@@ -98,7 +98,7 @@ class ShardCopies {
   }
 
   std::vector<Copy> copies_;  // in the order of the files' data in memory, and so are the tensors
-  std::vector<Tensor> tensors_;
+  std::vector<TensorToCopy> tensors_;
 };
 
 }  // namespace distx::checkpoint::detail

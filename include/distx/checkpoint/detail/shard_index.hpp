@@ -131,7 +131,7 @@ class ShardIndex {
     std::vector<Run> runs;
     const auto found = parts_.find(name);
     if (size > 0 && found != parts_.end())
-      for (const Part& part : found->second) {
+      for (const StoredPart& part : found->second) {
         const auto bytes = part.file->bytes(*part.tensor);
         each_run(
             shape, part.offsets, part.tensor->shape,
@@ -156,19 +156,19 @@ class ShardIndex {
   template <class F>
   void each_part(const std::string& name, F&& f) const {
     if (const auto found = parts_.find(name); found != parts_.end())
-      for (const Part& part : found->second) f(part.offsets, part.tensor->shape, part.file->bytes(*part.tensor));
+      for (const StoredPart& part : found->second) f(part.offsets, part.tensor->shape, part.file->bytes(*part.tensor));
   }
   /// Calls f(to, from) for the copies that fill what this rank holds of an array.
   /// @throws CheckpointError if the files do not have each element once
   template <MemorySpace Space, class F>
   void each_copy(const FileArray<Space>& array, F&& f) const {
-    std::vector<const Part*> used;
+    std::vector<const StoredPart*> used;
     std::uint64_t elements = 0;
     const auto found = parts_.find(array.name);
     for (auto& [box, begin, size] : rectangles_of(array.part.extents, array.begin, array.size)) {
       for (std::size_t d = 0; d < box.offsets.size(); ++d) box.offsets[d] += array.part.offsets[d];
       for (std::size_t i = 0; found != parts_.end() && i < found->second.size(); ++i) {
-        const Part& part = found->second[i];
+        const StoredPart& part = found->second[i];
         const ArrayBox common = box & part.box();
         if (common.volume() == 0) continue;
         elements += common.volume();
@@ -185,7 +185,7 @@ class ShardIndex {
 
  private:
   /// A tensor of a file, and where it is in the whole array.
-  struct Part {
+  struct StoredPart {
     const SafetensorsFile* file;
     const SafetensorsTensor* tensor;
     Shape offsets;
@@ -194,8 +194,8 @@ class ShardIndex {
   };
 
   /// Returns whether some element is in two of an array's parts.
-  [[nodiscard]] static bool overlap(std::vector<const Part*> parts) {
-    std::sort(parts.begin(), parts.end(), [](const Part* a, const Part* b) {
+  [[nodiscard]] static bool overlap(std::vector<const StoredPart*> parts) {
+    std::sort(parts.begin(), parts.end(), [](const StoredPart* a, const StoredPart* b) {
       return a->offsets[0] != b->offsets[0] ? a->offsets[0] < b->offsets[0] : a < b;
     });
     parts.erase(std::unique(parts.begin(), parts.end()), parts.end());
@@ -245,7 +245,7 @@ class ShardIndex {
     for (const auto& tensor : file.tensors()) {
       auto offsets = sharded ? offsets_of(file, sharding, tensor.name) : Shape(tensor.shape.size());
       auto& whole =
-          manifest.tensors.try_emplace(tensor.name, Manifest::Tensor{tensor.type, tensor.shape}).first->second;
+          manifest.tensors.try_emplace(tensor.name, Manifest::ManifestTensor{tensor.type, tensor.shape}).first->second;
       bool valid = whole.type == tensor.type && whole.shape.size() == tensor.shape.size() &&
                    offsets.size() == tensor.shape.size();
       for (std::size_t d = 0; valid && d < offsets.size(); ++d) {
@@ -281,7 +281,7 @@ class ShardIndex {
   const Manifest& manifest_;
   std::string advice_;  // for the user
   std::deque<SafetensorsFile> files_;
-  std::map<std::string, std::vector<Part>> parts_;
+  std::map<std::string, std::vector<StoredPart>> parts_;
 };
 
 }  // namespace distx::checkpoint::detail

@@ -57,7 +57,7 @@ class ShardWriter {
   /// Writes the files, of which there may be none, and makes them durable.
   /// @throws CheckpointError
   [[nodiscard]] std::vector<ManifestFile> write(const std::filesystem::path& folder, int rank, std::uint64_t step) {
-    std::vector<std::vector<Piece>*> used;
+    std::vector<std::vector<PieceToWrite>*> used;
     for (auto& pieces : files_)
       if (!pieces.empty()) used.push_back(&pieces);
     std::vector<ManifestFile> written;
@@ -68,7 +68,7 @@ class ShardWriter {
   }
 
  private:
-  struct Piece {
+  struct PieceToWrite {
     SafetensorsTensor tensor;
     Shape offsets;
     std::span<const std::byte> bytes;
@@ -95,9 +95,9 @@ class ShardWriter {
            number(files) + ".safetensors";
   }
   [[nodiscard]] static ManifestFile write_file(const std::filesystem::path& folder, const std::string& name,
-                                               std::vector<Piece>& pieces, std::uint64_t step) {
+                                               std::vector<PieceToWrite>& pieces, std::uint64_t step) {
     std::vector<SafetensorsTensor> tensors;
-    std::stable_sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) {
+    std::stable_sort(pieces.begin(), pieces.end(), [](const PieceToWrite& a, const PieceToWrite& b) {
       return find_file_type(a.tensor.type)->bits > find_file_type(b.tensor.type)->bits;
     });
     nlohmann::json sharding = nlohmann::json::object(), checksums = nlohmann::json::object();
@@ -119,7 +119,7 @@ class ShardWriter {
     return {name, header.size() + data, checksum(header)};
   }
 
-  std::vector<std::vector<Piece>> files_;
+  std::vector<std::vector<PieceToWrite>> files_;
   std::vector<Buffer<std::byte, Host>> copies_;
 };
 

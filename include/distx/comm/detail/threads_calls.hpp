@@ -12,11 +12,11 @@ namespace distx {
 
 DISTX_INLINE int detail::first_foreign_rank(ConnectorRef connector) {
   // The address of a variable and the start time of the process: equal only within one process.
-  struct Process {
+  struct ThisProcess {
     const void* address;
     std::int64_t began;
   };
-  static const Process self{&self, std::chrono::steady_clock::now().time_since_epoch().count()};
+  static const ThisProcess self{&self, std::chrono::steady_clock::now().time_since_epoch().count()};
   const auto all = distx::all_gather_values(connector, self);
   for (std::size_t rank = 0; rank < all.size(); ++rank)
     if (all[rank].address != self.address || all[rank].began != self.began) return static_cast<int>(rank);

@@ -36,7 +36,7 @@ template <Connector C, class MakeInner, class MakeOuter>
   const int rank = connector.rank();
   auto outer = make_outer(connector);
   HostConnector host(outer.split(hosts.host(rank), hosts.index(rank)));
-  struct Failure {
+  struct HostFailure {
     char text[400] = {};
   } mine;
   std::optional<decltype(make_inner(host))> inner;
@@ -45,8 +45,8 @@ template <Connector C, class MakeInner, class MakeOuter>
   } catch (const std::exception& error) {
     mine.text[std::string_view(error.what()).copy(mine.text, sizeof mine.text - 1)] = '\0';
   }
-  std::vector<Failure> all(static_cast<std::size_t>(outer.size()));
-  outer.execute(erase(AllGather<Failure>{{&mine, 1}, all}));
+  std::vector<HostFailure> all(static_cast<std::size_t>(outer.size()));
+  outer.execute(erase(AllGather<HostFailure>{{&mine, 1}, all}));
   for (std::size_t other = 0; other < all.size(); ++other)
     if (all[other].text[0] != '\0')
       throw ConnectError("rank " + std::to_string(other) + ": " + all[other].text,

@@ -24,24 +24,24 @@ class HostMemory {
     }
     return {memory.owner.get(), [all, begin, owner = memory.owner](void*) {
               const std::lock_guard lock(all->mutex_);
-              std::erase_if(all->ranges_, [&](const Range& range) { return range.begin == begin; });
+              std::erase_if(all->ranges_, [&](const HostRange& range) { return range.begin == begin; });
             }};
   }
   /// Returns whether the ranks of this host share all of these bytes.
   [[nodiscard]] bool contains(Span<const std::byte> bytes) const {
     const std::lock_guard lock(mutex_);
     const std::less_equal<> before;
-    return !bytes.empty() && std::any_of(ranges_.begin(), ranges_.end(), [&](const Range& range) {
+    return !bytes.empty() && std::any_of(ranges_.begin(), ranges_.end(), [&](const HostRange& range) {
       return before(range.begin, bytes.data()) && before(bytes.data() + bytes.size(), range.end);
     });
   }
 
  private:
-  struct Range {
+  struct HostRange {
     const std::byte *begin, *end;
   };
   mutable std::mutex mutex_;
-  std::vector<Range> ranges_;
+  std::vector<HostRange> ranges_;
 };
 
 }  // namespace distx::detail

@@ -31,7 +31,7 @@ DISTX_INLINE Hosts::Hosts(const std::vector<int>& first) {
 }
 
 DISTX_INLINE Hosts hosts_of(ConnectorRef connector) {
-  struct Local {
+  struct PositionOnHost {
     int rank, size;
     HostId host;
   };
@@ -39,7 +39,7 @@ DISTX_INLINE Hosts hosts_of(ConnectorRef connector) {
     int first, arrived, size;
   };
   const auto all =
-      distx::all_gather_values(connector, Local{connector.local_rank(), connector.local_size(), host_id()});
+      distx::all_gather_values(connector, PositionOnHost{connector.local_rank(), connector.local_size(), host_id()});
   const auto fail = [&](std::size_t rank, const std::string& message) {
     throw ConnectError(
         "rank " + std::to_string(rank) + " reports local rank " + std::to_string(all[rank].rank) + " of " +
@@ -49,7 +49,7 @@ DISTX_INLINE Hosts hosts_of(ConnectorRef connector) {
   std::vector<int> first;
   std::vector<HostRanks> hosts;
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    const Local& local = all[rank];
+    const PositionOnHost& local = all[rank];
     if (local.rank == 0) hosts.push_back({static_cast<int>(rank), 0, local.size});
     const auto fits = [&](const HostRanks& m) { return m.arrived == local.rank && m.size == local.size; };
     const auto is_same = [&](const HostRanks& m) {

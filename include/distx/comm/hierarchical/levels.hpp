@@ -113,7 +113,7 @@ class HierarchicalLevels {
   }
 
   /// Partitions n elements into slices that begin on cache lines; ranks without a full column get empty slices.
-  void cut(std::size_t n, std::size_t element_bytes) {
+  void partition(std::size_t n, std::size_t element_bytes) {
     const std::size_t step = std::max<std::size_t>(1, alignment_bytes / element_bytes);
     const auto parts = static_cast<std::size_t>(hosts_.smallest());
     const auto begin = [&](std::size_t part) {
@@ -175,7 +175,7 @@ class HierarchicalLevels {
     if (!keeps_order(c.op)) return flat(c);
     const bool wide = is_narrow_float(c.op.type());
     const AnyOp op = step_of(c.op);
-    cut(c.send.size(), c.send.element_bytes());
+    partition(c.send.size(), c.send.element_bytes());
     const Send send = wide ? Send(widened(c.send)) : c.send;
     const Receive sums = slice(wide ? staging(0, c.send.size(), send) : c.receive);
     inside(ReduceScatter<AnyElement, AnyOp>{send, sums, op, slices_, where()});
@@ -189,7 +189,7 @@ class HierarchicalLevels {
     const bool wide = is_narrow_float(c.op.type());
     const AnyOp op = step_of(c.op);
     const int there = hosts_.host(c.root);
-    cut(c.send.size(), c.send.element_bytes());
+    partition(c.send.size(), c.send.element_bytes());
     const Send send = wide ? Send(widened(c.send)) : c.send;
     const Receive result = staging(1, slices_[static_cast<std::size_t>(index_)], c.send);
     const Receive sums = wide ? slice(staging(0, c.send.size(), send)) : result;
@@ -221,7 +221,7 @@ class HierarchicalLevels {
 
   void run_steps(const Broadcast<AnyElement>& c) {
     const bool at_root = host_ == hosts_.host(c.root);
-    cut(c.buffer.size(), c.buffer.element_bytes());
+    partition(c.buffer.size(), c.buffer.element_bytes());
     if (at_root) inside(Broadcast<AnyElement>{c.buffer, hosts_.index(c.root), where()});
     if (has_slice()) across(Broadcast<AnyElement>{slice(c.buffer), hosts_.host(c.root), where()});
     if (!at_root) inside(AllGather<AnyElement>{slice(c.buffer), c.buffer, slices_, where()});

@@ -41,12 +41,13 @@ class SharedMemoryBackend {
   [[nodiscard]] detail::TaskRunner<State>& tasks() noexcept { return tasks_; }
 
   [[nodiscard]] std::shared_ptr<State> split(int color, int key, const std::source_location& location) {
-    struct Request : detail::SplitRequest {
+    struct GroupRequest : detail::SplitRequest {
       RegionToken token;
     };
-    Request mine{{color, key, self_.rank}, {}};
+    GroupRequest mine{{color, key, self_.rank}, {}};
     const auto group = detail::group_of(detail::all_gathered(*this, mine, location), color);
-    const auto here = std::find_if(group.begin(), group.end(), [&](const Request& r) { return r.rank == self_.rank; });
+    const auto here =
+        std::find_if(group.begin(), group.end(), [&](const GroupRequest& r) { return r.rank == self_.rank; });
     const int rank = static_cast<int>(here - group.begin()), size = static_cast<int>(group.size());
     std::shared_ptr<void> keep;
     if (rank == 0) mine.token = region_->make_sibling(size, keep);
@@ -229,7 +230,7 @@ template <class Region, Connector C>
   RegionToken token;
   std::shared_ptr<void> keep;
   std::shared_ptr<SharedRegion> region;
-  struct Failure {
+  struct ConnectFailure {
     char text[400] = {};
   } mine;
   const auto write_reason = [&](std::string_view reason) {

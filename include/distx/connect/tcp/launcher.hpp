@@ -27,7 +27,7 @@ namespace distx::detail::tcp {
   const Endpoint endpoint = endpoint_from(url.authority());
   if (endpoint.host.empty() || endpoint.port < 1 || endpoint.port > 65535)
     url.refuse("'" + url.authority() + "' is not host:port with a port in [1, 65535]");
-  TcpConnector::Options options;
+  TcpConnectorOptions options;
   options.bind = url.parameter("bind");
   if (const auto seconds = url.number("timeout", 0, 1 << 30)) options.deadline = std::chrono::seconds(seconds->value);
   if (url.joins_running_job()) return TcpConnector::join(endpoint.host, endpoint.port, options);

@@ -5,6 +5,16 @@
 
 namespace distx {
 
+/// Options of a TcpConnector.
+struct TcpConnectorOptions {
+  /// How long the constructor, and every call, waits for the other ranks.
+  Timeout deadline = default_deadline;
+  /// A secret of the job, the same on every rank; if empty, DISTX_TOKEN or the file that DISTX_TOKEN_FILE names.
+  std::string token{};
+  /// The address that rank 0 binds, if it differs from the one that the others connect to; such as "0.0.0.0".
+  std::string bind{};
+};
+
 /// A Connector of processes that reach rank 0 over TCP, on one host or several.
 ///
 /// Rank 0 listens at the given address; the other ranks connect to it, try again until their deadline, and stay
@@ -19,16 +29,6 @@ namespace distx {
 /// passes on their failures; after an error, for two seconds at most.
 class TcpConnector {
  public:
-  /// The options of a TcpConnector.
-  struct Options {
-    /// How long the constructor, and every call, waits for the other ranks.
-    Timeout deadline = default_deadline;
-    /// A secret of the job, the same on every rank; if empty, DISTX_TOKEN or the file that DISTX_TOKEN_FILE names.
-    std::string token{};
-    /// The address that rank 0 binds, if it differs from the one that the others connect to; such as "0.0.0.0".
-    std::string bind{};
-  };
-
   /// Joins the other ranks. Collective; blocks until all ranks have joined.
   ///
   /// @param host  the name or the address at which rank 0 listens, the same on every rank
@@ -38,11 +38,9 @@ class TcpConnector {
   /// @throws ConnectError if an argument is invalid, the ranks' sizes or tokens differ, two processes have one rank,
   ///         the port is in use, or the address is not a loopback address and no token is set
   /// @throws TimeoutError naming the missing ranks; RankFailure if a rank's process exits
-  TcpConnector(const std::string& host, int port, int rank, int size, const Options& options)
+  TcpConnector(const std::string& host, int port, int rank, int size, const TcpConnectorOptions& options = {})
       : TcpConnector(
             detail::tcp::start_group({host, port}, options.bind, {rank, size, options.deadline, options.token})) {}
-  TcpConnector(const std::string& host, int port, int rank, int size)
-      : TcpConnector(host, port, rank, size, Options()) {}
   /// For launchers, which make the group.
   explicit TcpConnector(std::shared_ptr<detail::tcp::TcpGroup> group)
       : group_(std::move(group)),
@@ -53,7 +51,7 @@ class TcpConnector {
   /// The new ranks follow those of the job, in the order in which they have connected.
   /// @throws ConnectError if the token is another one, the job ends, or it does not admit this process before the
   ///         deadline
-  [[nodiscard]] static TcpConnector join(const std::string& host, int port, const Options& options) {
+  [[nodiscard]] static TcpConnector join(const std::string& host, int port, const TcpConnectorOptions& options) {
     return TcpConnector(
         detail::tcp::join_running({host, port}, {.deadline = options.deadline, .token = options.token}));
   }

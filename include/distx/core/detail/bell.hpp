@@ -18,26 +18,27 @@ struct Parking {
 
 /// Parking for the threads of one process.
 inline constexpr Parking in_process = [] {
-  struct Place {
+  struct WaitQueue {
     std::mutex mutex;
     std::condition_variable changed;
 
-    static Place& of(const Parking::Word& word) {
-      static std::array<Place, 64>& places = *new std::array<Place, 64>;  // never destroyed: threads may outlive it
-      return places[reinterpret_cast<std::uintptr_t>(&word) / 64 % places.size()];
+    static WaitQueue& of(const Parking::Word& word) {
+      static std::array<WaitQueue, 64>& queues =
+          *new std::array<WaitQueue, 64>;  // never destroyed: threads may outlive it
+      return queues[reinterpret_cast<std::uintptr_t>(&word) / 64 % queues.size()];
     }
   };
   return Parking{.sleep =
                      [](Parking::Word& word, std::uint32_t seen, std::chrono::nanoseconds limit) noexcept {
-                       Place& place = Place::of(word);
-                       std::unique_lock lock(place.mutex);
-                       if (word.load(std::memory_order_seq_cst) == seen) place.changed.wait_for(lock, limit);
+                       WaitQueue& queue = WaitQueue::of(word);
+                       std::unique_lock lock(queue.mutex);
+                       if (word.load(std::memory_order_seq_cst) == seen) queue.changed.wait_for(lock, limit);
                      },
                  .wake_all =
                      [](Parking::Word& word) noexcept {
-                       Place& place = Place::of(word);
-                       { const std::lock_guard lock(place.mutex); }  // no thread is between its look and its sleep
-                       place.changed.notify_all();
+                       WaitQueue& queue = WaitQueue::of(word);
+                       { const std::lock_guard lock(queue.mutex); }  // no thread is between its look and its sleep
+                       queue.changed.notify_all();
                      }};
 }();
 

@@ -47,16 +47,16 @@ __device__ void for_each_value(const T* values, Index count, Index first, Index 
 
 /// The arrays that one launch reduces.
 struct ReducedTable {
-  struct Array {
+  struct ReducedArray {
     const void* values;
     std::size_t count;
     Bits* result;
   };
   /// CUDA takes 4 KiB of parameters before 12.1.
   static constexpr std::size_t bytes = CUDART_VERSION >= 12010 ? 16000 : 4000;
-  static constexpr unsigned capacity = (bytes - 16) / (sizeof(Array) + sizeof(unsigned));
+  static constexpr unsigned capacity = (bytes - 16) / (sizeof(ReducedArray) + sizeof(unsigned));
 
-  Array arrays[capacity];
+  ReducedArray arrays[capacity];
   unsigned first_chunk[capacity + 1];
   unsigned count = 0;
 };

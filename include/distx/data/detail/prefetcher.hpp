@@ -48,7 +48,7 @@ class Prefetcher {
   [[nodiscard]] std::optional<T> next() {
     std::unique_lock lock(mutex_);
     if (taken_ == count_) return std::nullopt;
-    Slot& slot = slots_[taken_ % slots_.size()];
+    LoadedBatch& slot = slots_[taken_ % slots_.size()];
     const auto done = [&] { return slot.done; };
     if (deadline_.unlimited()) {
       finished_.wait(lock, done);
@@ -59,7 +59,7 @@ class Prefetcher {
     }
     std::optional<T> value = std::move(slot.value);
     const std::exception_ptr error = std::exchange(slot.error, nullptr);
-    slot = Slot{};
+    slot = LoadedBatch{};
     ++taken_;
     if (error != nullptr) taken_ = begun_ = count_;  // nothing follows a failure
     lock.unlock();
@@ -69,7 +69,7 @@ class Prefetcher {
   }
 
  private:
-  struct Slot {
+  struct LoadedBatch {
     std::optional<T> value;
     std::exception_ptr error;
     bool done = false;
@@ -82,7 +82,7 @@ class Prefetcher {
       if (stopping_ || begun_ == count_) return;
       const std::size_t mine = begun_++;
       lock.unlock();
-      Slot result;
+      LoadedBatch result;
       try {
         result.value.emplace(make_(mine));
       } catch (...) {
@@ -110,7 +110,7 @@ class Prefetcher {
   std::mutex mutex_;
   std::condition_variable room_;      // notifies workers: a result was taken
   std::condition_variable finished_;  // notifies the consumer: a result is done
-  std::vector<Slot> slots_;
+  std::vector<LoadedBatch> slots_;
   std::size_t begun_ = 0;
   std::size_t taken_ = 0;
   bool stopping_ = false;

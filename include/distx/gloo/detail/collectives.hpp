@@ -54,11 +54,11 @@ class GlooCollectives {
   [[nodiscard]] std::byte* block(int rank) { return blocks_.data() + static_cast<std::size_t>(rank) * capacity_; }
 
   /// A part of a buffer, in elements.
-  struct Part {
+  struct BlockPart {
     std::size_t offset = 0, count = 0;
   };
   /// Returns rank `rank`'s share of `total` elements.
-  [[nodiscard]] Part share_of(std::size_t total, int rank) const noexcept {
+  [[nodiscard]] BlockPart share_of(std::size_t total, int rank) const noexcept {
     const std::size_t share = (total + ranks() - 1) / ranks(), begin = static_cast<std::size_t>(rank) * share;
     return {std::min(total, begin), std::min(total, begin + share) - std::min(total, begin)};
   }
@@ -69,7 +69,7 @@ class GlooCollectives {
     const int me = self_.rank;
     if constexpr (Call::kind == reduce_scatter) {
       const auto part = [&](int r) {
-        return Part{block_offset(c.counts, c.receive.size(), r), block_count(c.counts, c.receive.size(), r)};
+        return BlockPart{block_offset(c.counts, c.receive.size(), r), block_count(c.counts, c.receive.size(), r)};
       };
       reduce_parts(c, step, part, c.receive.bytes());
     } else if constexpr (Call::kind == all_reduce || Call::kind == reduce) {
@@ -112,9 +112,9 @@ class GlooCollectives {
     if (staging_.size() < room * ranks()) staging_ = Buffer<std::byte>(room * ranks());
     for (std::size_t done = 0; done < longest; done += per_round) {
       const auto now = [&](int r) {
-        const Part whole = part_of(r);
+        const BlockPart whole = part_of(r);
         const std::size_t start = std::min(done, whole.count);
-        return Part{whole.offset + start, std::min(per_round, whole.count - start)};
+        return BlockPart{whole.offset + start, std::min(per_round, whole.count - start)};
       };
       const std::size_t mine = now(self_.rank).count;
       sources_.clear();

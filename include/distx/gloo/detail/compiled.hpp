@@ -7,7 +7,7 @@
 
 namespace distx {
 
-DISTX_COMPILED template GlooCommunicator::GlooCommunicator(AnyConnector&, const Options&);
+DISTX_COMPILED template GlooCommunicator::GlooCommunicator(AnyConnector&, const GlooOptions&);
 
 }  // namespace distx
 

@@ -34,12 +34,12 @@ class Agreement {
  public:
   using time_point = Deadline::clock::time_point;
   enum class Kind : int { join, propose, accept, decide };
-  struct Letter {
+  struct AgreementLetter {
     Kind kind = Kind::join;
     int version = 0;      ///< of the proposal
     Survivors survivors;  ///< in `join`, the channel alone: the first that the rank has not used
   };
-  using Send = std::function<void(int to, const Letter&)>;
+  using Send = std::function<void(int to, const AgreementLetter&)>;
   using Ended = std::function<bool(int rank)>;
 
   Agreement(int self, int size, int channel, Timeout deadline, time_point now, Send send)
@@ -53,8 +53,8 @@ class Agreement {
     send_to_others({Kind::join, 0, {{}, channel}});
   }
 
-  void receive(int from, const Letter& letter, time_point now) {
-    Member& sender = member(from);
+  void receive(int from, const AgreementLetter& letter, time_point now) {
+    Participant& sender = member(from);
     sender.joined = true;
     switch (letter.kind) {
       case Kind::join:
@@ -102,18 +102,18 @@ class Agreement {
   }
 
  private:
-  struct Member {
+  struct Participant {
     bool joined = false;
     bool accepted = false;
     int channel = 0;
   };
 
   [[nodiscard]] int size() const noexcept { return static_cast<int>(members_.size()); }
-  [[nodiscard]] Member& member(int rank) noexcept { return members_[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] Participant& member(int rank) noexcept { return members_[static_cast<std::size_t>(rank)]; }
   [[nodiscard]] bool is_over(int deadlines, time_point since, time_point now) const noexcept {
     return !deadline_.unlimited() && now - since >= deadlines * deadline_.limit();
   }
-  void send_to_others(const Letter& letter) {
+  void send_to_others(const AgreementLetter& letter) {
     for (int rank = 0; rank < size(); ++rank)
       if (rank != self_) send_(rank, letter);
   }
@@ -136,7 +136,7 @@ class Agreement {
     leading_ = true;
     proposed_ = now;
     ++version_;
-    for (Member& each : members_) each.accepted = false;
+    for (Participant& each : members_) each.accepted = false;
     send_to_others({Kind::propose, version_, *proposal_});
   }
   // To all ranks, so that one that was taken for lost is notified that it is excluded.
@@ -150,7 +150,7 @@ class Agreement {
   Timeout deadline_;
   time_point end_;
   Send send_;
-  std::vector<Member> members_;
+  std::vector<Participant> members_;
   int leader_ = 0;
   time_point heard_{};  ///< when the leader has last sent something, or was first waited for
   bool leading_ = false;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <algorithm>
+#include <bit>
+#include <cstdint>
 #include <deque>
 #include <memory>
 #include <vector>
@@ -32,6 +34,7 @@ class MpiBackend {
         self_(transport.self),
         session_(std::move(session)),
         transport_(std::move(transport)),
+        last_number_(std::bit_floor(static_cast<unsigned>(transport_.call_tags / tags_of_call)) - 1),
         watch_(session_->world(), transport_.ranks_in_world(session_->world().rank())),
         job_(std::make_unique<Job>(self_, options.max_count, session_->world())),
         blocking_queue_(transport_.calls, self_, options.deadline),
@@ -121,7 +124,7 @@ class MpiBackend {
       MpiBackend& backend = state_.backend;
       context_ = backend.self_.context(call);
       error_ = nullptr;
-      phase_ = Phase::issued;
+      phase_ = CallPhase::issued;
       collective_ = !detail::CallTraits<Call>::message;
       number_ = {true, collective_ ? backend.started_calls_ + 1 : 0};
       if constexpr (detail::CallTraits<Call>::message) {
@@ -140,7 +143,7 @@ class MpiBackend {
         // compared.
         if (!compares_ && backend.exchanging_.empty()) return issue_call(call);
         call_.set(call, [](AsyncCall& self, const Call& made) { self.finish_exchange(made); });
-        phase_ = Phase::exchanging;
+        phase_ = CallPhase::exchanging;
         if (compares_) exchange_.begin(call, backend.tag_of(number, TagClass::started_exchange), context_);
         backend.exchanging_.push_back(this);
         backend.progress();
@@ -154,7 +157,7 @@ class MpiBackend {
         call_.run(*this);
       } catch (...) {
         error_ = std::current_exception();
-        phase_ = Phase::failed;
+        phase_ = CallPhase::failed;
       }
       return true;
     }
@@ -166,7 +169,7 @@ class MpiBackend {
         return state_.backend.is_stopped(number_);
       } catch (...) {
         error_ = std::current_exception();
-        phase_ = Phase::failed;
+        phase_ = CallPhase::failed;
         return true;
       }
     }
@@ -204,17 +207,17 @@ class MpiBackend {
     }
 
    private:
-    enum class Phase { exchanging, issued, done, failed };
+    enum class CallPhase { exchanging, issued, done, failed };
 
     template <class Call>
     void finish_exchange(const Call& call) {
       if (compares_) exchange_.compare(call, context_);
       if (compares_ && exchange_.all_inlined(call)) {
         exchange_.complete(call);
-        phase_ = Phase::done;
+        phase_ = CallPhase::done;
       } else {
         issue_call(call);
-        phase_ = Phase::issued;
+        phase_ = CallPhase::issued;
       }
     }
 
@@ -231,23 +234,23 @@ class MpiBackend {
     [[nodiscard]] bool is_ready() {
       MpiBackend& backend = state_.backend;
       backend.progress();
-      return phase_ == Phase::done || phase_ == Phase::failed ||
-             (phase_ == Phase::issued && backend.test(job_, context_));
+      return phase_ == CallPhase::done || phase_ == CallPhase::failed ||
+             (phase_ == CallPhase::issued && backend.test(job_, context_));
     }
     void wait() {
       MpiBackend& backend = state_.backend;
       const bool in_time = backend.wait_for([this] { return is_ready(); }, context_, pulse_, number_);
-      if (phase_ == Phase::failed) std::rethrow_exception(error_);
+      if (phase_ == CallPhase::failed) std::rethrow_exception(error_);
       if (!in_time)
-        throw TimeoutError(phase_ == Phase::exchanging ? absent(exchange_, backend.options_.deadline)
-                                                       : job_.overdue(backend.options_.deadline),
+        throw TimeoutError(phase_ == CallPhase::exchanging ? absent(exchange_, backend.options_.deadline)
+                                                           : job_.overdue(backend.options_.deadline),
                            context_);
       // A call that completes after a revocation may have read memory that another rank abandoned.
       if (collective_ || job_.received_data()) {
-        if (phase_ == Phase::issued) backend.session_->control().look_for_sure();
+        if (phase_ == CallPhase::issued) backend.session_->control().look_for_sure();
         backend.check_usable(context_);
       }
-      if (phase_ == Phase::issued) job_.finish();
+      if (phase_ == CallPhase::issued) job_.finish();
     }
     [[nodiscard]] std::chrono::milliseconds patience() const noexcept {
       return collective_ || !owners_.empty() ? Job::a_moment : state_.backend.patience();
@@ -263,7 +266,7 @@ class MpiBackend {
     State& state_;  // kept alive by the Pending
     Job job_;
     CallExchange exchange_;
-    Phase phase_ = Phase::done;
+    CallPhase phase_ = CallPhase::done;
     bool collective_ = false;
     bool compares_ = false;
     bool left_behind_ = false;
@@ -287,8 +290,8 @@ class MpiBackend {
   }
   [[nodiscard]] bool revoked() const noexcept { return revocation_.revoked.load(std::memory_order_acquire); }
   [[nodiscard]] int tag_of(std::uint64_t call_number, TagClass kind) const noexcept {
-    const auto numbers = static_cast<std::uint64_t>(transport_.call_tags / tags_of_call);
-    return transport_.first_call_tag + static_cast<int>(call_number % numbers) * tags_of_call + static_cast<int>(kind);
+    return transport_.first_call_tag + static_cast<int>(call_number & last_number_) * tags_of_call +
+           static_cast<int>(kind);
   }
   /// Returns whether distx schedules the messages of all collectives whose calls are compared.
   [[nodiscard]] bool schedules() const noexcept { return !options_.vendor_collectives && blocking_queue_.counts_fit(); }
@@ -357,6 +360,9 @@ class MpiBackend {
     if (!wait_for([&] { return test(job, context); }, context, blocking_pulse_, call))
       throw TimeoutError(job.overdue(options_.deadline), context);
   }
+  /// Compares the ranks' calls, and makes the call unless it is left to MPI; returns whether it has made it.
+  template <calls::Collective Call>
+  [[nodiscard]] bool complete_compared(const Call& call, std::uint64_t number);
   template <calls::Collective Call>
   void execute_message(const Call& call, const ErrorContext& context) {
     transport_.check_tag(call.tag, context);
@@ -404,6 +410,7 @@ class MpiBackend {
   calls::RankOf self_;
   std::shared_ptr<Session> session_;
   Transport transport_;
+  std::uint64_t last_number_;  ///< of a call, by its tag: a mask, because a division takes part of a small call's time
   Watch watch_;
   Pulse blocking_pulse_{options_.deadline, self_}, started_pulse_{options_.deadline, self_};
   std::unique_ptr<Job> job_;
@@ -423,75 +430,5 @@ class MpiBackend {
   std::vector<AsyncCall*> receiving_;  ///< in the order of their start
   detail::TaskRunner<State> tasks_;    // last: joined before anything that its tasks use is destroyed
 };
-
-// Outside the class, so that they are not inline: a program that declares them `extern` does not instantiate them.
-
-template <calls::Collective Call>
-void MpiBackend::execute(const Call& call) {
-  const ErrorContext context = self_.context(call);
-  check_usable(context);
-  if constexpr (detail::CallTraits<Call>::message) {
-    execute_message(call, context);
-  } else if (self_.size == 1) {
-    detail::PeerView& own = alone_.front() = detail::own_view(call, 0);
-    own.inlined = true;
-    detail::complete_inlined(call, self_, alone_, sources_);
-  } else {
-    const std::uint64_t number = blocking_calls_++;
-    bool joined = false;
-    if (compares(call)) {
-      const auto wait = [&](auto&& ready) { return wait_for(ready, context, blocking_pulse_, {false, number + 1}); };
-      joined_before_ = last_joined_;
-      const bool complete = blocking_queue_.join(call, tag_of(number, TagClass::blocking_exchange), context, wait);
-      last_joined_ = clock::now();
-      if (complete) return;
-      if (schedules()) return blocking_queue_.transfer(call, tag_of(number, TagClass::blocking_pieces), context, wait);
-      enter_vendor_call(context);
-      joined = true;
-    }
-    // MPI's blocking collective has no deadline, so it is used only if every rank has joined or the deadline is
-    // unlimited.
-    const bool starts = !joined && !options_.deadline.unlimited();
-    job_->open(native_handle(), transport_.calls, starts, tag_of(number, TagClass::blocking_pieces));
-    try {  // inlined: few frames between MPI and the caller
-      issue(*job_, call);
-      if (!job_->idle()) [[unlikely]]
-        wait(*job_, context, {false, number + 1});
-      job_->finish();
-    } catch (...) {
-      job_->abandon(Job::a_moment, lost());
-      throw;
-    }
-  }
-}
-
-template <calls::Collective Call>
-std::shared_ptr<detail::Operation<Host>> MpiBackend::start(const std::shared_ptr<State>& state, const Call& call,
-                                                           HostStream) {
-  session_->control().look();
-  check_usable(self_.context(call));
-  if constexpr (!detail::CallTraits<Call>::message)
-    if (transport_.threaded) return tasks_.start(state, call);
-  return pool_.start(state, call);
-}
-
-template <calls::Collective Call>
-void MpiBackend::run_started(const Call& call) {
-  if (self_.size == 1) return execute(call);
-  const ErrorContext context = self_.context(call);
-  check_usable(context);
-  const std::uint64_t number = started_calls_++;
-  const CallNumber awaited{true, number + 1};
-  const auto wait = [&](auto&& ready) {
-    Pulse::Polling polling(started_pulse_);
-    const auto stopped = [&] {
-      polling.beat();
-      return is_stopped(awaited);
-    };
-    return ended(wait_beside(options_.deadline, ready, stopped, [this] { return tasks_.awaited(); }), context, awaited);
-  };
-  if (!started_queue_.join(call, tag_of(number, TagClass::started_exchange), context, wait))
-    started_queue_.transfer(call, tag_of(number, TagClass::started_pieces), context, wait);
-}
 
 }  // namespace distx::detail::mpi

@@ -5,7 +5,7 @@
 
 #include "distx/core/detail/inline.hpp"
 #include "distx/mpi/communicator.hpp"
-#include "distx/mpi/detail/backend.hpp"
+#include "distx/mpi/detail/backend_calls.hpp"
 #include "distx/mpi/detail/connector_calls.hpp"
 
 namespace distx {

@@ -14,7 +14,7 @@ namespace distx {
 
 DISTX_INLINE MpiConnector::MpiConnector(int& argc, char**& argv, const MpiConnectorOptions& options)
     : MpiConnector(std::make_shared<detail::mpi::Session>(std::make_shared<detail::mpi::World>(
-          argc, argv, static_cast<detail::mpi::ThreadLevel>(options.thread_level), options.deadline))) {}
+          argc, argv, static_cast<detail::mpi::BoostThreadLevel>(options.thread_level), options.deadline))) {}
 DISTX_INLINE MpiConnector::MpiConnector(MPI_Comm comm, const MpiConnectorOptions& options)
     : MpiConnector(
           std::make_shared<detail::mpi::Session>(std::make_shared<detail::mpi::World>(comm, options.deadline))) {}

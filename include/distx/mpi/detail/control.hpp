@@ -155,7 +155,7 @@ class Control {
     Revocation* revocation;
     Departures* departures;
   };
-  struct Letter {
+  struct OutgoingLetter {
     Notification notification;
     std::vector<MPI_Request> requests;
   };
@@ -202,7 +202,7 @@ class Control {
   void post(const Notification& notification, const std::string& reason, std::span<const int> peers) {
     if (!is_up()) return;
     remove_sent();
-    Letter& letter = outbox_.emplace_back();
+    OutgoingLetter& letter = outbox_.emplace_back();
     letter.notification = notification;
     const std::size_t length = reason.copy(letter.notification.reason, sizeof letter.notification.reason - 1);
     const auto bytes = static_cast<int>(offsetof(Notification, reason) + length + 1);
@@ -213,7 +213,7 @@ class Control {
   }
 
   void remove_sent() noexcept {
-    outbox_.remove_if([](Letter& letter) {
+    outbox_.remove_if([](OutgoingLetter& letter) {
       int complete = 0;
       return MPI_Testall(static_cast<int>(letter.requests.size()), letter.requests.data(), &complete,
                          MPI_STATUSES_IGNORE) == MPI_SUCCESS &&
@@ -233,7 +233,7 @@ class Control {
   std::map<std::uint64_t, Registered> members_;
   std::map<std::uint64_t, std::string> early_;
   std::deque<Notification> early_departures_;
-  std::list<Letter> outbox_;
+  std::list<OutgoingLetter> outbox_;
   detail::LocalFailureChannel notifications_;
 };
 

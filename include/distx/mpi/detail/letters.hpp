@@ -19,19 +19,19 @@ namespace distx::detail::mpi {
 /// A letter names the group that agrees, so those of earlier and later groups are kept apart.
 class Letters {
  public:
-  using Letter = Agreement::Letter;
+  using AgreementLetter = Agreement::AgreementLetter;
   struct Received {
     int from = 0;
-    Letter letter;
+    AgreementLetter letter;
   };
 
   explicit Letters(MPI_Comm comm) : comm_(comm) {}
 
   /// Errors of MPI are ignored: a rank that cannot be reached is lost, or takes this one for lost.
-  void send(std::uint64_t group, int to, const Letter& letter) {
+  void send(std::uint64_t group, int to, const AgreementLetter& letter) {
     const auto& ranks = letter.survivors.ranks;
-    Header header{group, static_cast<int>(letter.kind), letter.version, letter.survivors.channel,
-                  static_cast<int>(ranks.size())};
+    LetterHeader header{group, static_cast<int>(letter.kind), letter.version, letter.survivors.channel,
+                        static_cast<int>(ranks.size())};
     Sent& sent = outbox_.emplace_back();
     sent.bytes.resize(sizeof header + ranks.size() * sizeof(int));
     std::memcpy(sent.bytes.data(), &header, sizeof header);
@@ -62,7 +62,7 @@ class Letters {
   void abandon() noexcept { detail::leak(std::move(outbox_)); }
 
  private:
-  struct Header {
+  struct LetterHeader {
     std::uint64_t group = 0;
     int kind = 0, version = 0, channel = 0, ranks = 0;
   };
@@ -78,7 +78,7 @@ class Letters {
     std::vector<std::byte> bytes(static_cast<std::size_t>(count));
     if (MPI_Recv(bytes.data(), count, MPI_BYTE, status.MPI_SOURCE, tag, comm_, MPI_STATUS_IGNORE) != MPI_SUCCESS)
       return false;
-    Header header;
+    LetterHeader header;
     std::memcpy(&header, bytes.data(), sizeof header);
     Received received{status.MPI_SOURCE,
                       {static_cast<Agreement::Kind>(header.kind), header.version, {{}, header.channel}}};

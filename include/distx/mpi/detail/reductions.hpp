@@ -37,22 +37,24 @@ struct Blocks {
   }
 };
 
-inline void issue(Job& job, const calls::AllReduce<AnyElement, calls::AnyOp>& c) {
-  const auto type = c.send.type();
-  const bool plain = !c.op.finishes() && c.op.kind() != OpKind::user && !is_narrow_float(type);
-  if (plain && c.send.size() <= job.most) [[likely]] {
-    // A direct path for the common case, because the overhead of the general one is measurable for small messages.
-    const void* const send = c.send.data() == c.receive.data() ? MPI_IN_PLACE : c.send.data();
-    job.check(job.call(MPI_Allreduce, MPI_Iallreduce, send, c.receive.data(), static_cast<int>(c.send.size()),
-                       datatype_of(type), op_of(c.op.kind())),
-              "MPI_Allreduce", c);
-    return;
-  }
+/// Issues an all-reduce that MPI cannot make of the operands as they are, or not in one call.
+inline void issue_prepared(Job& job, const calls::AllReduce<AnyElement, calls::AnyOp>& c) {
   const Operands o = job.reduction(c.op, c.send, c.receive);
   in_pieces(c.send.size(), job.most, [&](std::size_t offset, int count) {
     job.check(job.call(MPI_Allreduce, MPI_Iallreduce, o.send_at(offset), o.receive_at(offset), count, o.type, o.op),
               "MPI_Allreduce", c);
   });
+}
+inline void issue(Job& job, const calls::AllReduce<AnyElement, calls::AnyOp>& c) {
+  const auto type = c.send.type();
+  const bool plain = !c.op.finishes() && c.op.kind() != OpKind::user && !is_narrow_float(type);
+  if (!plain || c.send.size() > job.most) [[unlikely]]
+    return issue_prepared(job, c);
+  // A direct path for the common case, because the overhead of the general one is measurable for small messages.
+  const void* const send = c.send.data() == c.receive.data() ? MPI_IN_PLACE : c.send.data();
+  job.check(job.call(MPI_Allreduce, MPI_Iallreduce, send, c.receive.data(), static_cast<int>(c.send.size()),
+                     datatype_of(type), op_of(c.op.kind())),
+            "MPI_Allreduce", c);
 }
 
 inline void issue(Job& job, const calls::Reduce<AnyElement, calls::AnyOp>& c) {

@@ -57,7 +57,7 @@ class Schedule {
     std::vector<int> ranks;
     for (std::size_t piece = finished_; piece < begun_ && ranks.empty(); ++piece)
       for (int r = 0; r < self_.size; ++r) {
-        const auto waits = [&](Messages kind) {
+        const auto waits = [&](PieceMessage kind) {
           int complete = 0;
           return MPI_Request_get_status(*request(piece, kind, r), &complete, MPI_STATUS_IGNORE) != MPI_SUCCESS ||
                  complete == 0;
@@ -91,7 +91,7 @@ class Schedule {
   static constexpr std::size_t most_eager = 60 << 10;
 
   /// The messages of a piece, by stage and direction; a piece has one of each kind with each rank at most.
-  enum Messages : std::size_t { first_in, second_in, first_out, second_out };
+  enum PieceMessage : std::size_t { first_in, second_in, first_out, second_out };
 
   /// Elements of one rank in one piece.
   struct Slice {
@@ -100,12 +100,12 @@ class Schedule {
   };
 
   [[nodiscard]] static std::size_t at(int rank) noexcept { return static_cast<std::size_t>(rank); }
-  [[nodiscard]] MPI_Request* request(std::size_t piece, Messages kind, int party) noexcept {
+  [[nodiscard]] MPI_Request* request(std::size_t piece, PieceMessage kind, int party) noexcept {
     return &requests_[(piece % window * 4 + kind) * ranks_ + at(party)];
   }
   /// Returns the memory of a received message, or of one of the first stage to be sent. The second stage's message is
   /// the same to all, and takes the place of the message to this rank.
-  [[nodiscard]] std::byte* staged(std::size_t piece, Messages kind, int party) noexcept {
+  [[nodiscard]] std::byte* staged(std::size_t piece, PieceMessage kind, int party) noexcept {
     return staging_.data() + ((piece % window * 3 + kind) * ranks_ + at(party)) * slice_bytes_;
   }
   /// Calls `f` with each other rank, beginning after this one, so that not all send to the same rank first.
@@ -114,13 +114,13 @@ class Schedule {
     for (int step = 1; step < self_.size; ++step) f((self_.rank + step) % self_.size);
   }
 
-  void post_receive(std::size_t piece, Messages kind, int from, std::size_t bytes, const ErrorContext& context) {
+  void post_receive(std::size_t piece, PieceMessage kind, int from, std::size_t bytes, const ErrorContext& context) {
     if (bytes == 0) return;
     check(MPI_Irecv(staged(piece, kind, from), static_cast<int>(bytes), MPI_BYTE, carrier_[from], tag_of(kind),
                     carrier_.comm, request(piece, kind, from)),
           "MPI_Irecv", context);
   }
-  void post_send(std::size_t piece, Messages kind, int to, const std::byte* from, std::size_t bytes,
+  void post_send(std::size_t piece, PieceMessage kind, int to, const std::byte* from, std::size_t bytes,
                  const ErrorContext& context) {
     if (bytes == 0) return;
     check(MPI_Isend(from, static_cast<int>(bytes), MPI_BYTE, carrier_[to], tag_of(kind), carrier_.comm,
@@ -132,11 +132,12 @@ class Schedule {
     detail::copy_bytes(staged(piece, first_out, to), from, bytes);
     post_send(piece, first_out, to, staged(piece, first_out, to), bytes, context);
   }
-  [[nodiscard]] int tag_of(Messages kind) const noexcept {
+  [[nodiscard]] int tag_of(PieceMessage kind) const noexcept {
     return kind == first_in || kind == first_out ? tag_ : tag_ + 1;
   }
   /// Returns whether the messages of `kinds` kinds, from `kind` on, are complete.
-  [[nodiscard]] bool are_complete(std::size_t piece, Messages kind, std::size_t kinds, const ErrorContext& context) {
+  [[nodiscard]] bool are_complete(std::size_t piece, PieceMessage kind, std::size_t kinds,
+                                  const ErrorContext& context) {
     int complete = 0;
     check(MPI_Testall(static_cast<int>(kinds * ranks_), request(piece, kind, 0), &complete, MPI_STATUSES_IGNORE),
           "MPI_Testall", context);

@@ -183,15 +183,16 @@ class Session final : public FailureChannel {
 
 inline std::shared_ptr<Session> Session::shrink(Session& whole, Timeout deadline) {
   const auto context = whole.where("shrink");
-  if (boost::mpi::environment::thread_level() != ThreadLevel::multiple)
+  if (boost::mpi::environment::thread_level() != BoostThreadLevel::multiple)
     throw ConnectError("the ranks can continue without others only if MPI was initialized with MPI_THREAD_MULTIPLE",
                        context);
   if (std::exchange(whole.shrunk_, true)) throw replaced_before(context);
   World& world = *whole.world_;
   const auto ranks = static_cast<std::size_t>(whole.size_);
-  Agreement agreement(
-      whole.rank_, whole.size_, world.next_channel(), deadline, Deadline::clock::now(),
-      [&](int to, const Agreement::Letter& letter) { world.letters().send(whole.group_, whole.in_world(to), letter); });
+  Agreement agreement(whole.rank_, whole.size_, world.next_channel(), deadline, Deadline::clock::now(),
+                      [&](int to, const Agreement::AgreementLetter& letter) {
+                        world.letters().send(whole.group_, whole.in_world(to), letter);
+                      });
   std::vector<int> rank_of(static_cast<std::size_t>(world.size()), -1);
   for (std::size_t rank = 0; rank < ranks; ++rank)
     rank_of[static_cast<std::size_t>(whole.in_world(static_cast<int>(rank)))] = static_cast<int>(rank);
@@ -238,7 +239,7 @@ inline std::shared_ptr<Session> Session::shrink(Session& whole, Timeout deadline
     int argc = 0;
     char* no_arguments[] = {nullptr};
     char** argv = no_arguments;
-    return std::make_shared<Session>(std::make_shared<World>(argc, argv, ThreadLevel::multiple, default_deadline));
+    return std::make_shared<Session>(std::make_shared<World>(argc, argv, BoostThreadLevel::multiple, default_deadline));
   }();
   return own;
 }

@@ -51,7 +51,9 @@ struct Transport {
   }
 };
 
-[[nodiscard]] inline bool serves_threads() { return boost::mpi::environment::thread_level() == ThreadLevel::multiple; }
+[[nodiscard]] inline bool serves_threads() {
+  return boost::mpi::environment::thread_level() == BoostThreadLevel::multiple;
+}
 
 inline void find_peers(Transport& transport, MPI_Comm world, const ErrorContext& context) {
   MPI_Group own = MPI_GROUP_NULL;

@@ -21,7 +21,7 @@
 
 namespace distx::detail::mpi {
 
-using ThreadLevel = boost::mpi::threading::level;
+using BoostThreadLevel = boost::mpi::threading::level;
 
 /// Polls a request until it is complete or the deadline has passed.
 inline detail::WaitEnd poll(MPI_Request& request, const Timeout& deadline, const char* routine,
@@ -65,7 +65,7 @@ class World {
  public:
   /// Initializes MPI. Collective.
   /// @throws ConnectError if MPI was initialized or finalized before
-  World(int& argc, char**& argv, ThreadLevel level, Timeout deadline) : deadline_(deadline) {
+  World(int& argc, char**& argv, BoostThreadLevel level, Timeout deadline) : deadline_(deadline) {
     begin(argc, argv, level);
     open(MPI_COMM_WORLD);
   }
@@ -176,7 +176,7 @@ class World {
     return processes_[static_cast<std::size_t>(rank)];
   }
 
-  void begin(int& argc, char**& argv, ThreadLevel level) {
+  void begin(int& argc, char**& argv, BoostThreadLevel level) {
     if (boost::mpi::environment::finalized())
       throw refused("MPI has already been finalised in this process and cannot be started again");
     if (boost::mpi::environment::initialized())

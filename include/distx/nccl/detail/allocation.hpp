@@ -90,10 +90,10 @@ template <class T, class Comm = ncclComm_t>
   const calls::RankOf& self = state->backend.self();
   const ErrorContext context{
       .operation = "allocate", .backend = self.backend, .rank = self.rank, .size = self.size, .location = location};
-  struct Request {
+  struct AllocationRequest {
     std::uint64_t size, bytes;
   };
-  const auto requests = state->backend.gathered(Request{size, sizeof(T)}, "allocate", location);
+  const auto requests = state->backend.gathered(AllocationRequest{size, sizeof(T)}, "allocate", location);
   return state->guarded([&]() -> CommunicatorMemory<T, Cuda> {
     for (std::size_t rank = 0; rank < requests.size(); ++rank)
       if (requests[rank].size != size || requests[rank].bytes != sizeof(T))

@@ -61,7 +61,7 @@ class NcclBackend final : public GroupMember {
   void execute(const Call& call) {
     const cuda::DeviceGuard guard(device);
     const auto context = self_.context(call);
-    refuse_blocking_in_group(context);
+    reject_blocking_in_group(context);
     if constexpr (distx::detail::CallTraits<Call>::message) {
       finish(begin(nullptr, call, comms.blocking.stream), context);
     } else {
@@ -107,7 +107,7 @@ class NcclBackend final : public GroupMember {
   [[nodiscard]] bool test(StreamCall& call) noexcept {
     try {
       const cuda::DeviceGuard guard(device);
-      if (call.stage == StreamCall::Stage::posted && open_group == nullptr && !revocation.revoked())
+      if (call.stage == StreamCall::CallStage::posted && open_group == nullptr && !revocation.revoked())
         if (const auto use = comms.try_use(comms.messages)) flush();
       if (is_enqueued(call) && call.done()) return true;
       poll();
@@ -216,7 +216,7 @@ class NcclBackend final : public GroupMember {
     open_group->blocking = options.blocking;
   }
   /// Messages wait for others to be posted, and the host for them: a graph has neither.
-  static void refuse_message_in_capture(bool captured, const ErrorContext& context) {
+  static void reject_message_in_capture(bool captured, const ErrorContext& context) {
     if (captured)
       throw InvalidState(
           "the stream is being captured into a CUDA graph, which can have collectives but no messages; "
@@ -224,7 +224,7 @@ class NcclBackend final : public GroupMember {
           context);
   }
   [[nodiscard]] CommStreamUse blocking_use(const ErrorContext& context) {
-    refuse_blocking_in_group(context);
+    reject_blocking_in_group(context);
     flush_sends(context);
     busy_.store(true, std::memory_order_relaxed);
     return comms.use(comms.blocking, context);
@@ -241,7 +241,7 @@ class NcclBackend final : public GroupMember {
     check_usable(context);
     const bool captured = cuda::detail::capturing(after);
     if constexpr (distx::detail::CallTraits<Call>::message) {
-      refuse_message_in_capture(captured, context);
+      reject_message_in_capture(captured, context);
       if (!messages_connected)
         throw InvalidState("messages are not connected; call connect_messages() on every rank before the first one",
                            context);
@@ -295,17 +295,17 @@ class NcclBackend final : public GroupMember {
 
   /// Whether NCCL has enqueued the call.
   [[nodiscard]] bool is_enqueued(StreamCall& call) {
-    if (call.stage == StreamCall::Stage::enqueued) [[likely]]
+    if (call.stage == StreamCall::CallStage::enqueued) [[likely]]
       return true;
-    if (call.stage == StreamCall::Stage::issued) static_cast<void>(comms.enqueued(*call.comm));
-    return call.stage == StreamCall::Stage::enqueued;
+    if (call.stage == StreamCall::CallStage::issued) static_cast<void>(comms.enqueued(*call.comm));
+    return call.stage == StreamCall::CallStage::enqueued;
   }
   /// Passes the posted messages to NCCL.
   /// @pre the messages' CommStream is in use
   void flush() {
     if (posted_.empty()) return;
     for (const NcclMessage& message : posted_.enqueue(comms.messages))
-      if (message.call->stage == StreamCall::Stage::posted && !posted_.has(message.call))
+      if (message.call->stage == StreamCall::CallStage::posted && !posted_.has(message.call))
         comms.messages.issued(*message.call);
   }
   /// In a group NCCL sees them at its end, and so do their calls.
@@ -331,7 +331,7 @@ class NcclBackend final : public GroupMember {
   }
   /// Sees to it that the call is issued.
   void demand(StreamCall& call, const ErrorContext& context) {
-    if (call.stage != StreamCall::Stage::posted) [[likely]]
+    if (call.stage != StreamCall::CallStage::posted) [[likely]]
       return;
     if (revocation.revoked()) {
       abort();
@@ -341,7 +341,7 @@ class NcclBackend final : public GroupMember {
       throw InvalidState(
           "a call that was started in an NcclGroup begins at the end of the group; wait for it after that", context);
     flush_all(context);
-    if (call.stage == StreamCall::Stage::posted)
+    if (call.stage == StreamCall::CallStage::posted)
       throw InvalidState("a blocking message from a rank to itself would never complete; start the other side first",
                          context);
   }
@@ -462,12 +462,13 @@ inline bool NcclBackend::observe() noexcept {
     const cuda::detail::RelaxedCapture relaxed;  // so that asking here ends no capture of another thread
     const std::uint64_t use = calls_.use_of(*call);
     try {
-      if (call->stage == StreamCall::Stage::issued)
+      if (call->stage == StreamCall::CallStage::issued)
         if (const auto lock = comms.try_locked()) static_cast<void>(call->comm->enqueued());
     } catch (const std::exception& error) {
       revocation.revoke(Cause::error, error.what());
     }
-    if (call->stage == StreamCall::Stage::enqueued && cudaEventQuery(call->event.native_handle()) != cudaErrorNotReady)
+    if (call->stage == StreamCall::CallStage::enqueued &&
+        cudaEventQuery(call->event.native_handle()) != cudaErrorNotReady)
       calls_.see_done(*call, use);
   }
   ++looks_;

@@ -119,7 +119,7 @@ class CommStream {
   }
   /// Takes note of an asynchronous call that has been issued whole.
   void issued(StreamCall& call) {
-    call.stage = StreamCall::Stage::issued;
+    call.stage = StreamCall::CallStage::issued;
     issued_.push_back(&call);
     if (!in_progress_) record_issued();
   }
@@ -143,7 +143,7 @@ class CommStream {
   }
   /// Hands over NCCL's communicator and how it is to be ended; null if there is none.
   [[nodiscard]] CommEnd release() noexcept {
-    for (StreamCall* const call : issued_) call->stage = StreamCall::Stage::posted;  // they will not be enqueued
+    for (StreamCall* const call : issued_) call->stage = StreamCall::CallStage::posted;  // they will not be enqueued
     issued_.clear();
     in_progress_ = false;
     return {comm_.release(), finalized_ ? ncclCommDestroy : ncclCommAbort};
@@ -177,7 +177,7 @@ class CommStream {
   void record_issued() {
     for (StreamCall* const call : issued_) {
       call->event.record(stream);
-      call->stage = StreamCall::Stage::enqueued;
+      call->stage = StreamCall::CallStage::enqueued;
     }
     issued_.clear();
   }

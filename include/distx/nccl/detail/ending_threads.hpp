@@ -51,7 +51,7 @@ class EndingThreads {
   }
 
  private:
-  struct State {
+  struct SharedState {
     std::mutex mutex;
     std::condition_variable changed;
     int running = 0;
@@ -78,7 +78,7 @@ class EndingThreads {
     }
   }
 
-  std::shared_ptr<State> state_ = std::make_shared<State>();  // outlives this where a thread does
+  std::shared_ptr<SharedState> state_ = std::make_shared<SharedState>();  // outlives this where a thread does
 };
 
 }  // namespace distx::nccl::detail

@@ -22,7 +22,7 @@ void connecting(NcclBackend& backend, CommStream& comm, const ErrorContext& cont
 /// Connects every pair of ranks for messages, in both directions: NCCL takes for granted that two ranks connect the
 /// same in the same call, which messages of users do not. Collective.
 inline void connect_messages(NcclBackend& backend, const ErrorContext& context) {
-  refuse_blocking_in_group(context);
+  reject_blocking_in_group(context);
   const cuda::DeviceGuard guard(backend.device);
   const calls::Barrier<Cuda> call{.location = context.location};
   CommStream& comm = backend.comms.messages;

@@ -134,7 +134,7 @@ template <Connector C>
 [[nodiscard]] std::shared_ptr<NcclBackend::State> connect(C& connector, const NcclOptions& options) {
   const calls::RankOf self{connector.rank(), connector.size(), "nccl"};
   const ErrorContext context{.operation = "NcclCommunicator", .backend = "nccl", .rank = self.rank, .size = self.size};
-  refuse_making_in_group(context);
+  reject_making_in_group(context);
   struct Report {
     int capability = 0;
     char error[476] = {};

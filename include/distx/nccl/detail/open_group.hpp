@@ -42,13 +42,13 @@ struct OpenGroup {
 inline thread_local constinit OpenGroup* open_group = nullptr;
 
 /// @throws InvalidState inside an NcclGroup, where NCCL would make a communicator only at the end of the group
-inline void refuse_making_in_group(const ErrorContext& context) {
+inline void reject_making_in_group(const ErrorContext& context) {
   if (open_group != nullptr)
     throw InvalidState("a communicator cannot be made inside an NcclGroup; make it before", context);
 }
 
 /// @throws InvalidState inside an NcclGroup
-inline void refuse_blocking_in_group(const ErrorContext& context) {
+inline void reject_blocking_in_group(const ErrorContext& context) {
   if (open_group != nullptr) [[unlikely]]
     throw InvalidState(
         "a blocking call inside an NcclGroup would wait for the end of the group; make it outside, or start it "

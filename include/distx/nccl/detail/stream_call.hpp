@@ -27,7 +27,7 @@ struct StreamCall final : distx::detail::Operation<Cuda> {
     pending,  ///< its Pending
     stream,   ///< only a stream waits for it
   };
-  enum class Stage {
+  enum class CallStage {
     posted,    ///< not yet passed to NCCL
     issued,    ///< passed to NCCL, which has not enqueued it yet
     enqueued,  ///< `event` marks its end
@@ -35,7 +35,7 @@ struct StreamCall final : distx::detail::Operation<Cuda> {
 
   CudaEvent event;  ///< first marks what comes before the call, then its end
   CommStream* comm = nullptr;
-  std::atomic<Stage> stage{Stage::posted};
+  std::atomic<CallStage> stage{CallStage::posted};
   std::atomic<Holder> holder{Holder::nobody};
   std::atomic<bool> seen_done{false};
   std::atomic<bool> captured{false};  ///< recorded in a CUDA graph: its event is not asked for
@@ -56,18 +56,18 @@ struct StreamCall final : distx::detail::Operation<Cuda> {
 
   /// Whether the GPU is not known to have done it.
   [[nodiscard]] bool in_flight() const noexcept {
-    return holder != Holder::nobody && stage != Stage::posted && !seen_done && !captured;
+    return holder != Holder::nobody && stage != CallStage::posted && !seen_done && !captured;
   }
   /// Frees what the call keeps alive, unless the GPU may still use it.
   void release_owners() noexcept {
     try {
-      if (stage == Stage::enqueued && !done()) return distx::detail::leak(std::move(owners));
+      if (stage == CallStage::enqueued && !done()) return distx::detail::leak(std::move(owners));
     } catch (const Error&) {
       // A GPU that has failed does nothing more.
     }
     owners.clear();
   }
-  [[nodiscard]] bool done() const { return stage == Stage::enqueued && (captured || seen_done || event.done()); }
+  [[nodiscard]] bool done() const { return stage == CallStage::enqueued && (captured || seen_done || event.done()); }
 };
 
 /// Gives a call to another holder at the end of the scope.
@@ -96,7 +96,7 @@ class StreamCallPool {
       if (before == StreamCall::Holder::stream && !call->done()) continue;
       const std::lock_guard lock(mutex_);
       if (call->holder != before ||
-          (before == StreamCall::Holder::stream && call->stage != StreamCall::Stage::enqueued))
+          (before == StreamCall::Holder::stream && call->stage != StreamCall::CallStage::enqueued))
         continue;  // another thread was first
       if (before == StreamCall::Holder::stream) call->reduction.rethrow();
       return begin(*call, limit);
@@ -130,7 +130,7 @@ class StreamCallPool {
   /// Whether the GPU has done all calls that were enqueued, and none is about to be.
   [[nodiscard]] bool done() const {
     for (std::size_t i = 0; const StreamCall* const call = at(i); ++i) {
-      if (call->stage == StreamCall::Stage::posted) continue;
+      if (call->stage == StreamCall::CallStage::posted) continue;
       if (!call->done()) return false;
     }
     return true;
@@ -147,7 +147,8 @@ class StreamCallPool {
     for (const auto& call : calls_) {
       const auto holder = call->holder.load();
       if (holder == StreamCall::Holder::pending) continue;
-      if (holder == StreamCall::Holder::nobody || (call->stage == StreamCall::Stage::enqueued && !call->in_flight())) {
+      if (holder == StreamCall::Holder::nobody ||
+          (call->stage == StreamCall::CallStage::enqueued && !call->in_flight())) {
         found[0] = call.get();
         break;
       }
@@ -157,7 +158,7 @@ class StreamCallPool {
     return found;
   }
   StreamCall& begin(StreamCall& call, const Timeout& limit) {
-    call.stage = StreamCall::Stage::posted;
+    call.stage = StreamCall::CallStage::posted;
     call.seen_done = call.captured = false;
     call.expired_at_look = 0;
     call.deadline = Deadline(limit);

@@ -8,14 +8,14 @@ namespace distx::detail::shm {
 
 /// Where the data of a message is.
 struct CellData {
-  enum class Place : std::uint32_t { in_cell, in_buffer, in_shared_memory, in_process };
-  Place place = Place::in_cell;
+  enum class DataPlace : std::uint32_t { in_cell, in_buffer, in_shared_memory, in_process };
+  DataPlace place = DataPlace::in_cell;
   SegmentName buffer;
   shared_memory::SharedAddress shared;
   std::byte* address = nullptr;  ///< in the process of the first side
 
   /// Returns whether the second side copies to or from the memory of the first, which need not copy.
-  [[nodiscard]] bool is_direct() const noexcept { return place >= Place::in_shared_memory; }
+  [[nodiscard]] bool is_direct() const noexcept { return place >= DataPlace::in_shared_memory; }
 };
 
 /// A message that has not been matched, or whose first side has not yet observed the match.
@@ -24,7 +24,7 @@ struct CellData {
 /// second side can access it, otherwise in a buffer. The second side copies to or from there. The first side then frees
 /// the cell.
 struct Cell {
-  enum State : std::uint32_t { free, send_waits, receive_waits, met };
+  enum CellState : std::uint32_t { free, send_waits, receive_waits, met };
   enum Outcome : std::uint32_t { open, done, mismatch, failed };
   static constexpr std::size_t small_bytes = Slot::most_bytes;
 
@@ -62,7 +62,7 @@ struct SegmentMailbox {
     return oldest(mine.sends ? Cell::receive_waits : Cell::send_waits, mine.from, mine.tag);
   }
   /// Returns the oldest message in that state, or null. @pre the lock is held
-  Cell* oldest(Cell::State wanted, int from, int tag) noexcept {
+  Cell* oldest(Cell::CellState wanted, int from, int tag) noexcept {
     Cell* found = nullptr;
     for (std::uint32_t i = 0; i < in_use; ++i) {
       Cell& other = cell(i);

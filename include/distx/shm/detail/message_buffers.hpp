@@ -25,7 +25,7 @@ class MessageBufferCache {
   }
   /// Maps another rank's buffer. @pre its owner has it in use
   [[nodiscard]] std::shared_ptr<SharedSegment> find(const SegmentName& name) {
-    const auto same = [&](const Found& f) { return f.inode == name.inode && f.process == name.process; };
+    const auto same = [&](const FoundBuffer& f) { return f.inode == name.inode && f.process == name.process; };
     if (const auto known = std::find_if(found_.begin(), found_.end(), same); known != found_.end())
       return known->segment;
     auto segment = SharedSegment::find(name);
@@ -36,7 +36,7 @@ class MessageBufferCache {
   }
 
  private:
-  struct Found {
+  struct FoundBuffer {
     std::int64_t process;
     std::uint64_t inode;
     std::shared_ptr<SharedSegment> segment;
@@ -46,7 +46,7 @@ class MessageBufferCache {
   static constexpr std::size_t most_found = 32;
 
   std::vector<std::shared_ptr<MessageBuffer>> own_;
-  std::vector<Found> found_;
+  std::vector<FoundBuffer> found_;
 };
 
 }  // namespace distx::detail::shm

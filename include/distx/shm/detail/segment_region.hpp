@@ -96,7 +96,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     if (mine->sends ? fill_slot(*mine) : take_slot(*mine)) return;
     SegmentMailbox& box = mailbox(*mine);
     Slots& slots = slots_of(*mine);
-    Slots::Found taken;
+    Slots::FoundSlot taken;
     std::shared_ptr<MessageBuffer> buffer;
     CellData data = direct_data(*mine);
     Cell* cell = nullptr;
@@ -122,7 +122,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
         box.match(*cell);
         return true;
       }
-      needs_buffer = data.place == CellData::Place::in_buffer && buffer == nullptr;
+      needs_buffer = data.place == CellData::DataPlace::in_buffer && buffer == nullptr;
       if (needs_buffer) return true;
       cell = box.take(*mine, data);
       is_full = cell == nullptr;
@@ -273,12 +273,12 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     const int polls = mine.blocking ? detail::backoff.spins() : 0;
     for (int poll = 0; poll < polls && next.word().state() != SlotWord::full;) ++poll;
     next.fetch(mine.bytes);
-    const Slots::Found taken = slots.take(mine.tag);
+    const Slots::FoundSlot taken = slots.take(mine.tag);
     if (taken) receive_slot(mine, taken);
     return static_cast<bool>(taken);
   }
   /// @pre this rank has taken the message
-  void receive_slot(shared_memory::MessageRequest& mine, const Slots::Found& taken) noexcept {
+  void receive_slot(shared_memory::MessageRequest& mine, const Slots::FoundSlot& taken) noexcept {
     Slot& slot = *taken.slot;
     mine.mismatch = slot.header != mine.header;
     if (mine.mismatch) {
@@ -297,7 +297,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
   /// posted at the same time. Called by either rank. @pre the lock is held
   void pass_on(SegmentMailbox& box, Slots& slots, const shared_memory::MessageRequest& pair) noexcept {
     const auto awaiting = [&](SlotWord word) { return box.oldest(Cell::receive_waits, pair.from, word.tag()); };
-    while (const Slots::Found found = slots.oldest(
+    while (const Slots::FoundSlot found = slots.oldest(
                [&](SlotWord word) { return word.state() == SlotWord::full && awaiting(word) != nullptr; })) {
       if (!found.slot->leave(found.word, SlotWord::taken)) return;
       Slot& slot = *found.slot;
@@ -329,7 +329,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
       const MailboxLock lock(box, rank_, std::try_to_lock);
       if (lock.held()) pass_on(box, slots, mine);
     }
-    const SlotWord::State state = slot.word().state();
+    const SlotWord::SlotState state = slot.word().state();
     if (state != SlotWord::done && state != SlotWord::mismatch) return false;
     mine.mismatch = state == SlotWord::mismatch;
     mine.other = slot.other;
@@ -376,9 +376,9 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     const bool in_reach =
         is_in_process(other) || (mine.bytes >= least_direct_bytes &&
                                  control().reach(other, rank_).load(std::memory_order_relaxed) == Access::granted);
-    data.place = data.shared.segment != 0 ? CellData::Place::in_shared_memory
-                 : in_reach               ? CellData::Place::in_process
-                                          : CellData::Place::in_buffer;
+    data.place = data.shared.segment != 0 ? CellData::DataPlace::in_shared_memory
+                 : in_reach               ? CellData::DataPlace::in_process
+                                          : CellData::DataPlace::in_buffer;
     return data;
   }
   /// Returns whether this rank can access the memory of another rank's process, and it is that process: another one may
@@ -412,13 +412,13 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     const int first = mine.sends ? mine.to : mine.from;
     std::byte* room = cell.small;
     std::shared_ptr<SharedSegment> buffer;
-    if (data.place == CellData::Place::in_process) {
+    if (data.place == CellData::DataPlace::in_process) {
       if (!is_in_process(first)) return reach_into(mine, data.address, first, context);
       room = data.address;
-    } else if (data.place == CellData::Place::in_shared_memory) {
+    } else if (data.place == CellData::DataPlace::in_shared_memory) {
       room = shared.at(data.shared);
       if (room == nullptr) throw MemoryError("the memory of the message's other side is not mapped", context);
-    } else if (data.place == CellData::Place::in_buffer) {
+    } else if (data.place == CellData::DataPlace::in_buffer) {
       try {
         buffer = buffers_.find(data.buffer);
       } catch (const MemoryError&) {

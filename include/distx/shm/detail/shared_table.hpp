@@ -35,7 +35,7 @@ class SharedTable {
   }
   void drop(std::uint64_t number) noexcept {
     const std::lock_guard lock(mutex_);
-    for (Entry& entry : entries_) {
+    for (TableEntry& entry : entries_) {
       if (entry.number != number) continue;
       // If the system lacks memory for private copies, the pages keep their contents, and no other rank uses them.
       if (entry.adopts && !entry.is_private) static_cast<void>(make_private(entry.own, entry.bytes));
@@ -50,7 +50,7 @@ class SharedTable {
     const std::lock_guard lock(mutex_);
     if (dropped_ != 0) sweep();
     const auto* const begin = static_cast<const std::byte*>(memory);
-    for (const Entry& entry : entries_)
+    for (const TableEntry& entry : entries_)
       if (entry.held && begin >= entry.own && begin + bytes <= entry.own + entry.bytes)
         return {entry.number, entry.offset + static_cast<std::uint64_t>(begin - entry.own)};
     return {};
@@ -58,7 +58,7 @@ class SharedTable {
   [[nodiscard]] std::byte* at(const shared_memory::SharedAddress& place) noexcept {
     if (place.segment == 0) return nullptr;
     const std::lock_guard lock(mutex_);
-    for (const Entry& entry : entries_)
+    for (const TableEntry& entry : entries_)
       if (entry.number == place.segment) return entry.segment->data() + place.offset;
     return nullptr;
   }
@@ -66,7 +66,7 @@ class SharedTable {
   /// them. Returns false if there is not enough memory. @pre no thread of this process writes to them
   [[nodiscard]] bool detach() noexcept {
     const std::lock_guard lock(mutex_);
-    for (Entry& entry : entries_) {
+    for (TableEntry& entry : entries_) {
       if (!entry.held || entry.is_private || entry.bytes == 0) continue;
       if (!make_private(entry.own, entry.bytes)) return false;
       entry.is_private = true;
@@ -75,7 +75,7 @@ class SharedTable {
   }
 
  private:
-  struct Entry {
+  struct TableEntry {
     std::uint64_t number;
     std::shared_ptr<SharedSegment> segment;
     std::byte* own;
@@ -85,18 +85,18 @@ class SharedTable {
     bool adopts;
     bool is_private = false;
   };
-  static Head& head(const Entry& entry) noexcept {
+  static Head& head(const TableEntry& entry) noexcept {
     return *std::launder(reinterpret_cast<Head*>(entry.segment->data()));
   }
   void sweep() noexcept {
     const auto gone = std::erase_if(
-        entries_, [](const Entry& e) { return !e.held && head(e).users.load(std::memory_order_acquire) == 0; });
+        entries_, [](const TableEntry& e) { return !e.held && head(e).users.load(std::memory_order_acquire) == 0; });
     dropped_ -= gone;
     count_.store(entries_.size(), std::memory_order_relaxed);
   }
 
   std::mutex mutex_;
-  std::vector<Entry> entries_;
+  std::vector<TableEntry> entries_;
   std::atomic<std::size_t> count_{0};
   std::size_t dropped_ = 0;
   std::uint64_t last_ = 0;

@@ -12,7 +12,7 @@ namespace distx::detail::shm {
 
 /// The state of a slot and what the other rank needs to match the message in it.
 struct SlotWord {
-  enum State : std::uint64_t { free, full, taken, done, mismatch };
+  enum SlotState : std::uint64_t { free, full, taken, done, mismatch };
 
   std::uint64_t bits = free;
 
@@ -22,7 +22,7 @@ struct SlotWord {
     return {std::uint64_t{static_cast<std::uint32_t>(tag)} << 32 | std::uint64_t{order % orders} << 8 |
             (exchanged ? std::uint64_t{exchanged_bit} : 0) | full};
   }
-  [[nodiscard]] constexpr State state() const noexcept { return static_cast<State>(bits % exchanged_bit); }
+  [[nodiscard]] constexpr SlotState state() const noexcept { return static_cast<SlotState>(bits % exchanged_bit); }
   [[nodiscard]] constexpr bool exchanged() const noexcept { return (bits & exchanged_bit) != 0; }
   [[nodiscard]] constexpr std::uint32_t order() const noexcept {
     return static_cast<std::uint32_t>(bits >> 8) % orders;
@@ -58,7 +58,7 @@ struct alignas(alignment_bytes) Slot {
   [[nodiscard]] std::byte* data(std::size_t bytes) noexcept { return bytes <= sizeof tiny ? tiny : small; }
   [[nodiscard]] SlotWord word() const noexcept { return {bits.load(std::memory_order_acquire)}; }
   /// Takes a message out of the state `full`; returns false if the other rank has done so.
-  [[nodiscard]] bool leave(SlotWord full, SlotWord::State next) noexcept {
+  [[nodiscard]] bool leave(SlotWord full, SlotWord::SlotState next) noexcept {
     return bits.compare_exchange_strong(full.bits, next, std::memory_order_acquire);
   }
   /// Releases the message, for the receiver. @param fits  whether the headers are equal
@@ -91,7 +91,7 @@ struct Slots {
   }
 
   /// A message in a slot.
-  struct Found {
+  struct FoundSlot {
     Slot* slot = nullptr;
     SlotWord word;
 
@@ -99,20 +99,20 @@ struct Slots {
   };
   /// Returns the oldest message for which `wanted(word)` is true.
   template <class Wanted>
-  [[nodiscard]] Found oldest(Wanted&& wanted) noexcept {
-    Found first{&slots[0], slots[0].word()};
-    const Found second{&slots[1], slots[1].word()};
-    if (!wanted(second.word)) return wanted(first.word) ? first : Found();
+  [[nodiscard]] FoundSlot oldest(Wanted&& wanted) noexcept {
+    FoundSlot first{&slots[0], slots[0].word()};
+    const FoundSlot second{&slots[1], slots[1].word()};
+    if (!wanted(second.word)) return wanted(first.word) ? first : FoundSlot();
     if (!wanted(first.word)) first.word = slots[0].word();  // an older one may have been stored between the two reads
     return wanted(first.word) && first.word.is_before(second.word) ? first : second;
   }
-  [[nodiscard]] Found oldest(int tag) noexcept {
+  [[nodiscard]] FoundSlot oldest(int tag) noexcept {
     return oldest([tag](SlotWord word) { return word.holds(tag); });
   }
   /// Takes the oldest message with a tag, if there is one.
-  [[nodiscard]] Found take(int tag) noexcept {
-    const Found found = oldest(tag);
-    return found && found.slot->leave(found.word, SlotWord::taken) ? found : Found();
+  [[nodiscard]] FoundSlot take(int tag) noexcept {
+    const FoundSlot found = oldest(tag);
+    return found && found.slot->leave(found.word, SlotWord::taken) ? found : FoundSlot();
   }
 };
 
@@ -148,7 +148,7 @@ class SlotRecord {
   /// Returns the index of the slot where the next message from the other rank is expected.
   [[nodiscard]] std::size_t expected() const noexcept { return expected_; }
   /// Notes that this rank has received a message. @pre it has taken it
-  void receive(const Slots& incoming, const Slots::Found& taken) noexcept {
+  void receive(const Slots& incoming, const Slots::FoundSlot& taken) noexcept {
     const std::size_t i = incoming.index_of(*taken.slot);
     received_[i] = taken.word.stamp();
     expected_ = 1 - i;

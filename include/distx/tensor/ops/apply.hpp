@@ -121,7 +121,7 @@ void multiply(Stream stream, MatrixRef<T, Space> out, const Left& left, const Ri
 }
 
 template <class Rule, class... Xs>
-void refuse_apply() {
+void reject_apply() {
   if constexpr (!on_one_mesh<Xs...>)
     static_assert(on_one_mesh<Xs...>, "distx: apply: the operands are on meshes of different types");
   else
@@ -134,7 +134,7 @@ auto applied_by_user(const std::source_location& location, Kernel& kernel, const
   if constexpr (Applicable<Rule, Xs...>) {
     return applied<Rule>({Rule::name, location}, kernel, xs...);
   } else {
-    refuse_apply<Rule, Xs...>();
+    reject_apply<Rule, Xs...>();
     return placeholder<Rule, Xs...>();
   }
 }

@@ -59,7 +59,7 @@ constexpr PairFault pair_fault() {
 }
 
 template <class X, class Y>
-void refuse_add() {
+void reject_add() {
   using Missing = first_missing_t<rules::Add, X, Y>;
   constexpr PairFault fault = pair_fault<rules::Add, X, Y>();
   static_assert(supported_unless<Missing, fault == PairFault::meshes>,
@@ -73,7 +73,7 @@ void refuse_add() {
                 "distx: add: one axis shards the operands differently; redistribute one to the other's layout");
 }
 template <class X, class Y>
-void refuse_subtract() {
+void reject_subtract() {
   using Missing = first_missing_t<rules::Add, X, Y>;
   constexpr PairFault fault = pair_fault<rules::Add, X, Y>();
   static_assert(supported_unless<Missing, fault == PairFault::meshes>,
@@ -87,7 +87,7 @@ void refuse_subtract() {
                 "distx: subtract: one axis shards the operands differently; redistribute one to the other's layout");
 }
 template <class X, class Y>
-void refuse_multiply() {
+void reject_multiply() {
   using Missing = first_missing_t<rules::Multiply, X, Y>;
   constexpr PairFault fault = pair_fault<rules::Multiply, X, Y>();
   static_assert(supported_unless<Missing, fault == PairFault::meshes>,
@@ -122,7 +122,7 @@ template <DistributedTensor X, DistributedTensor Y>
   if constexpr (detail::Applicable<Rule, X, Y>) {
     return detail::mapped<Rule>({"add", location}, detail::elements::Plus{}, x, y);
   } else {
-    detail::refuse_add<X, Y>();
+    detail::reject_add<X, Y>();
     return detail::placeholder<Rule, X, Y>();
   }
 }
@@ -133,7 +133,7 @@ template <DistributedTensor X, DistributedTensor Y>
   if constexpr (detail::Applicable<Rule, X, Y>) {
     return detail::mapped<Rule>({"subtract", location}, detail::elements::Minus{}, x, y);
   } else {
-    detail::refuse_subtract<X, Y>();
+    detail::reject_subtract<X, Y>();
     return detail::placeholder<Rule, X, Y>();
   }
 }
@@ -145,7 +145,7 @@ template <DistributedTensor X, DistributedTensor Y>
   if constexpr (detail::Applicable<Rule, X, Y>) {
     return detail::mapped<Rule>({"multiply", location}, detail::elements::Times{}, x, y);
   } else {
-    detail::refuse_multiply<X, Y>();
+    detail::reject_multiply<X, Y>();
     return detail::placeholder<Rule, X, Y>();
   }
 }

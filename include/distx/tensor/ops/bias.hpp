@@ -30,7 +30,7 @@ void sum_of_rows(HostStream stream, MatrixRef<const T> x, Span<T> out) {
 /// @}
 
 template <class X, class B>
-void refuse_add_bias() {
+void reject_add_bias() {
   if constexpr (!on_one_mesh<X, B>) {
     static_assert(on_one_mesh<X, B>, "distx: add_bias: the operands are on meshes of different types");
   } else {
@@ -79,7 +79,7 @@ template <DistributedTensor X, DistributedTensor B>
         },
         x, b);
   } else {
-    detail::refuse_add_bias<X, B>();
+    detail::reject_add_bias<X, B>();
     return detail::placeholder<Rule, X, B>();
   }
 }

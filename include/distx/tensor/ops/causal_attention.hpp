@@ -127,7 +127,7 @@ void causal_attention_backward(HostStream stream, const TensorRef<const T, 5>& x
 /// @}
 
 template <class X>
-void refuse_causal_attention() {
+void reject_causal_attention() {
   using Missing = missing_case<rules::CausalAttention, X>;
   constexpr bool partial = Missing::operands[0].is_partial();
   static_assert(supported_unless<Missing, partial>,
@@ -137,7 +137,7 @@ void refuse_causal_attention() {
                 "values; redistribute it to Replicated or to a Shard of the batch or the heads");
 }
 template <class X, class G>
-void refuse_causal_attention_backward() {
+void reject_causal_attention_backward() {
   if constexpr (!on_one_mesh<X, G>) {
     static_assert(on_one_mesh<X, G>, "distx: causal_attention_backward: the operands are on meshes of different types");
   } else {
@@ -167,7 +167,7 @@ template <DistributedTensor X>
         {"causal_attention", location},
         [](auto in, auto out) { detail::causal_attention(typename X::space::stream{}, in, out); }, x);
   } else {
-    detail::refuse_causal_attention<X>();
+    detail::reject_causal_attention<X>();
     return detail::placeholder<Rule, X>();
   }
 }
@@ -188,7 +188,7 @@ template <DistributedTensor X, DistributedTensor G>
         },
         x, gradient);
   } else {
-    detail::refuse_causal_attention_backward<X, G>();
+    detail::reject_causal_attention_backward<X, G>();
     return detail::placeholder<Rule, X, G>();
   }
 }

@@ -75,7 +75,7 @@ void reduce_rows(const X& x, Span<T, typename X::space> values, Op op, const std
 }
 
 template <class Logits, class Targets>
-void refuse_cross_entropy() {
+void reject_cross_entropy() {
   if constexpr (!on_one_mesh<Logits, Targets>) {
     static_assert(on_one_mesh<Logits, Targets>, "distx: cross_entropy: the operands are on meshes of different types");
   } else if constexpr (!HostAccessible<typename Logits::space>) {
@@ -94,7 +94,7 @@ void refuse_cross_entropy() {
   }
 }
 template <class Logits, class Targets, class Sums, class G>
-void refuse_cross_entropy_backward() {
+void reject_cross_entropy_backward() {
   if constexpr (!on_one_mesh<Logits, Targets, Sums, G>)
     static_assert(on_one_mesh<Logits, Targets, Sums, G>,
                   "distx: cross_entropy_backward: the operands are on meshes of different types");
@@ -147,7 +147,7 @@ template <DistributedTensor Logits, DistributedTensor Targets>
     detail::cross_entropy_of_rows<T>(stream, row_maxima, sums, at_targets, losses.local(), log_sums.local());
     return CrossEntropyResult<decltype(losses)>{std::move(losses), std::move(log_sums)};
   } else {
-    detail::refuse_cross_entropy<Logits, Targets>();
+    detail::reject_cross_entropy<Logits, Targets>();
     return detail::never<CrossEntropyResult<detail::PlaceholderResult<Rule, Logits, Targets>>>();
   }
 }
@@ -177,7 +177,7 @@ template <DistributedTensor Logits, DistributedTensor Targets, DistributedTensor
         },
         logits, targets, log_sums, gradient);
   } else {
-    detail::refuse_cross_entropy_backward<Logits, Targets, Sums, G>();
+    detail::reject_cross_entropy_backward<Logits, Targets, Sums, G>();
     return detail::placeholder<Rule, Logits, Targets, Sums, G>();
   }
 }

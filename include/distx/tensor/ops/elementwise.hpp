@@ -60,7 +60,7 @@ auto mapped(const Caller& caller, const F& f, const Xs&... xs) {
 }
 
 template <class X, class Y>
-void refuse_zip() {
+void reject_zip() {
   if constexpr (!on_one_mesh<X, Y>) {
     static_assert(on_one_mesh<X, Y>, "distx: zip: the operands are on meshes of different types");
   } else {
@@ -107,7 +107,7 @@ template <DistributedTensor X, DistributedTensor Y, class F>
   if constexpr (detail::Applicable<Rule, X, Y>) {
     return detail::mapped<Rule>({"zip", location}, f, x, y);
   } else {
-    detail::refuse_zip<X, Y>();
+    detail::reject_zip<X, Y>();
     return detail::placeholder<Rule, X, Y>();
   }
 }

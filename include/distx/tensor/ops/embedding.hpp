@@ -43,7 +43,7 @@ void add_to_rows_of(HostStream stream, Span<const Id> ids, MatrixRef<const T> gr
 }
 
 template <class Ids, class Table>
-void refuse_embedding() {
+void reject_embedding() {
   if constexpr (!on_one_mesh<Ids, Table>) {
     static_assert(on_one_mesh<Ids, Table>, "distx: embedding: the operands are on meshes of different types");
   } else {
@@ -61,7 +61,7 @@ void refuse_embedding() {
   }
 }
 template <class Table, class Ids, class G>
-void refuse_embedding_backward() {
+void reject_embedding_backward() {
   if constexpr (!on_one_mesh<Table, Ids, G>) {
     static_assert(on_one_mesh<Table, Ids, G>,
                   "distx: embedding_backward: the operands are on meshes of different types");
@@ -105,7 +105,7 @@ template <DistributedTensor Ids, DistributedTensor Table>
         },
         ids, table);
   } else {
-    detail::refuse_embedding<Ids, Table>();
+    detail::reject_embedding<Ids, Table>();
     return detail::placeholder<Rule, Ids, Table>();
   }
 }
@@ -131,7 +131,7 @@ template <DistributedTensor Table, DistributedTensor Ids, DistributedTensor G>
         },
         table, ids, gradient);
   } else {
-    detail::refuse_embedding_backward<Table, Ids, G>();
+    detail::reject_embedding_backward<Table, Ids, G>();
     return detail::placeholder<Rule, Table, Ids, G>();
   }
 }

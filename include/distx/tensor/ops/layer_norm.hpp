@@ -57,7 +57,7 @@ void normalize_rows_weight(HostStream stream, MatrixRef<const T> x, MatrixRef<co
 /// @}
 
 template <class X, class Weight, class Bias>
-void refuse_layer_norm() {
+void reject_layer_norm() {
   if constexpr (!on_one_mesh<X, Weight, Bias>) {
     static_assert(on_one_mesh<X, Weight, Bias>, "distx: layer_norm: the operands are on meshes of different types");
   } else {
@@ -76,7 +76,7 @@ void refuse_layer_norm() {
   }
 }
 template <class X, class Weight, class G>
-void refuse_layer_norm_backward() {
+void reject_layer_norm_backward() {
   if constexpr (!on_one_mesh<X, Weight, G>) {
     static_assert(on_one_mesh<X, Weight, G>,
                   "distx: layer_norm_backward: the operands are on meshes of different types");
@@ -119,7 +119,7 @@ template <DistributedTensor X, DistributedTensor Weight, DistributedTensor Bias>
         },
         x, weight, bias);
   } else {
-    detail::refuse_layer_norm<X, Weight, Bias>();
+    detail::reject_layer_norm<X, Weight, Bias>();
     return detail::placeholder<Rule, X, Weight, Bias>();
   }
 }
@@ -167,7 +167,7 @@ template <DistributedTensor X, DistributedTensor Weight, DistributedTensor G>
                                   x, gradient),
                               detail::sum_rows<rules::SumRows>(caller, gradient)};
   } else {
-    detail::refuse_layer_norm_backward<X, Weight, G>();
+    detail::reject_layer_norm_backward<X, Weight, G>();
     using Vector = detail::PlaceholderResult<rules::LayerNormWeight, X, G>;
     return detail::never<LayerNormGradients<detail::PlaceholderResult<Rule, X, Weight, G>, Vector, Vector>>();
   }

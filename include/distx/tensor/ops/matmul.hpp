@@ -24,7 +24,7 @@ struct LocalProduct {
 };
 
 template <class Rule, class X, class W>
-void refuse_matmul() {
+void reject_matmul() {
   if constexpr (!on_one_mesh<X, W>) {
     static_assert(on_one_mesh<X, W>, "distx: matmul: the operands are on meshes of different types");
   } else {
@@ -103,7 +103,7 @@ template <DistributedTensor X, DistributedTensor W, class Product = detail::Loca
         },
         x, w);
   } else {
-    detail::refuse_matmul<Rule, X, W>();
+    detail::reject_matmul<Rule, X, W>();
     return detail::placeholder<Rule, X, W>();
   }
 }
@@ -121,7 +121,7 @@ template <DistributedTensor X, DistributedTensor W, class Product = detail::Loca
         },
         x, w.tensor);
   } else {
-    detail::refuse_matmul<Rule, X, W>();
+    detail::reject_matmul<Rule, X, W>();
     return detail::placeholder<Rule, X, W>();
   }
 }
@@ -139,7 +139,7 @@ template <DistributedTensor X, DistributedTensor Y, class Product = detail::Loca
         },
         x.tensor, y);
   } else {
-    detail::refuse_matmul<Rule, X, Y>();
+    detail::reject_matmul<Rule, X, Y>();
     return detail::placeholder<Rule, X, Y>();
   }
 }

@@ -36,7 +36,7 @@ void softmax_rows_backward(HostStream, MatrixRef<const T> y, MatrixRef<const T> 
 /// @}
 
 template <class X>
-void refuse_softmax() {
+void reject_softmax() {
   using Missing = missing_case<rules::Rowwise, X>;
   if constexpr (Missing::operands[0].is_partial())
     static_assert(is_supported<Missing>,
@@ -47,7 +47,7 @@ void refuse_softmax() {
                   "redistribute it to Replicated or to a Shard of another dimension");
 }
 template <class Y, class G>
-void refuse_softmax_backward() {
+void reject_softmax_backward() {
   if constexpr (!on_one_mesh<Y, G>) {
     static_assert(on_one_mesh<Y, G>, "distx: softmax_backward: the operands are on meshes of different types");
   } else {
@@ -82,7 +82,7 @@ template <DistributedTensor X>
         },
         x);
   } else {
-    detail::refuse_softmax<X>();
+    detail::reject_softmax<X>();
     return detail::placeholder<Rule, X>();
   }
 }
@@ -103,7 +103,7 @@ template <DistributedTensor Y, DistributedTensor G>
         },
         y, gradient);
   } else {
-    detail::refuse_softmax_backward<Y, G>();
+    detail::reject_softmax_backward<Y, G>();
     return detail::placeholder<Rule, Y, G>();
   }
 }

@@ -55,7 +55,7 @@ struct SumLeading {
 namespace detail {
 
 template <class X, class B>
-void refuse_add_trailing() {
+void reject_add_trailing() {
   if constexpr (!on_one_mesh<X, B>) {
     static_assert(on_one_mesh<X, B>, "distx: add_trailing: the operands are on meshes of different types");
   } else {
@@ -93,7 +93,7 @@ template <DistributedTensor X, DistributedTensor B>
         },
         x, b);
   } else {
-    detail::refuse_add_trailing<X, B>();
+    detail::reject_add_trailing<X, B>();
     return detail::placeholder<Rule, X, B>();
   }
 }

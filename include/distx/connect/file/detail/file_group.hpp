@@ -64,7 +64,7 @@ class FileGroup final : public FailureChannel {
   /// If rank 0 ends before it has decided, `shrink` decides; if it ends thereafter, `shrink` returns the larger group.
   [[nodiscard]] std::shared_ptr<FileGroup> grow(const Candidates& candidates, const ErrorContext& context) {
     if (rank_ == 0) admit(candidates);
-    std::optional<Failure> failure;
+    std::optional<GroupFailure> failure;
     const auto end = poll_until(
         Deadline(deadline_), [&] { return folder().has(next_file); },
         [&] { return (failure = look_for_failure(0)).has_value(); });
@@ -122,7 +122,7 @@ class FileGroup final : public FailureChannel {
   }
 
  private:
-  struct Failure {
+  struct GroupFailure {
     std::string how;  ///< "threw" or "exited"
     int rank = -1;
     std::string message;
@@ -144,7 +144,7 @@ class FileGroup final : public FailureChannel {
     return "rank " + std::to_string(rank) + " of " + std::to_string(size());
   }
 
-  [[noreturn]] static void raise(const Failure& failure, const ErrorContext& context) {
+  [[noreturn]] static void raise(const GroupFailure& failure, const ErrorContext& context) {
     if (failure.how == "exited") throw RankFailure(failure.message, failure.rank, nullptr, context);
     throw RevokedError(failure.message, context);
   }
@@ -192,7 +192,7 @@ class FileGroup final : public FailureChannel {
   std::string await(int other, const Deadline& deadline, const ErrorContext& context) {
     const auto name = call_file(calls_, other);
     bool left = false, shrinks = false;
-    std::optional<Failure> failure;
+    std::optional<GroupFailure> failure;
     const auto end = poll_until(
         deadline, [&] { return folder().has(name); },
         [&] {
@@ -230,7 +230,7 @@ class FileGroup final : public FailureChannel {
   }
 
   /// Returns a rank that threw or whose process exited, if there is one.
-  [[nodiscard]] std::optional<Failure> look_for_failure() {
+  [[nodiscard]] std::optional<GroupFailure> look_for_failure() {
     if (auto known = read_failure()) return known;
     for (int rank = 0; rank < size(); ++rank)
       if (exited(rank)) return read_failure();
@@ -238,7 +238,7 @@ class FileGroup final : public FailureChannel {
   }
   /// The same for a rank that waits for `awaited`. Of many ranks it examines a few in turn, so that all ranks together
   /// do not examine more than a few ranks would.
-  [[nodiscard]] std::optional<Failure> look_for_failure(int awaited) {
+  [[nodiscard]] std::optional<GroupFailure> look_for_failure(int awaited) {
     constexpr int most_together = 64;
     if (auto known = read_failure()) return known;
     if (exited(awaited)) return read_failure();
@@ -254,11 +254,11 @@ class FileGroup final : public FailureChannel {
     end("exited", rank, name_of(rank) + " (" + process(rank).to_string() + ") exited unexpectedly");
     return true;
   }
-  [[nodiscard]] std::optional<Failure> read_failure() const {
+  [[nodiscard]] std::optional<GroupFailure> read_failure() const {
     const auto text = folder().read("failure");
     if (!text) return std::nullopt;
     std::istringstream in(*text);
-    Failure failure;
+    GroupFailure failure;
     in >> failure.how >> failure.rank;
     in.ignore();
     std::getline(in, failure.message);

@@ -153,12 +153,12 @@ class Folder {
   }
 
  private:
-  struct stream_traits {
+  struct folder_stream_traits {
     using handle_type = DIR*;
     static handle_type null() noexcept { return nullptr; }
     static void close(handle_type stream) noexcept { ::closedir(stream); }
   };
-  using unique_stream = unique_handle<stream_traits>;
+  using unique_stream = unique_handle<folder_stream_traits>;
 
   Folder(unique_descriptor descriptor, std::filesystem::path path)
       : descriptor_(std::move(descriptor)), path_(std::move(path)) {}

@@ -82,11 +82,11 @@ struct Membership {
 
 /// The ranks of the next generation of a job, in their order.
 struct Generation {
-  struct Member {
+  struct NextMember {
     std::string who;  ///< the rank in the generation before, or the word of a process that joins
     Process process;
   };
-  std::vector<Member> members;
+  std::vector<NextMember> members;
 
   [[nodiscard]] std::string text() const {
     std::ostringstream out;
@@ -95,7 +95,7 @@ struct Generation {
   }
   [[nodiscard]] static Generation from(std::istream& in) {
     Generation next;
-    for (Member member; in >> member.who >> member.process;) next.members.push_back(member);
+    for (NextMember member; in >> member.who >> member.process;) next.members.push_back(member);
     return next;
   }
   /// Returns the rank of a member; -1 if it is not one.

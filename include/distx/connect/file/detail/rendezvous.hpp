@@ -41,7 +41,7 @@ class Rendezvous {
     }
   };
   /// Why the ranks cannot work together.
-  struct Refusal {
+  struct JoinRefusal {
     char kind = 'c';  ///< c: ConnectError, t: TimeoutError, f: RankFailure
     int failed_rank = -1;
     std::string message;
@@ -52,17 +52,17 @@ class Rendezvous {
   [[nodiscard]] ErrorContext where() const noexcept {
     return {.operation = "connect", .backend = "file", .rank = rank_, .size = size_};
   }
-  [[noreturn]] void raise(const Refusal& refusal) const {
+  [[noreturn]] void raise(const JoinRefusal& refusal) const {
     if (refusal.kind == 't') throw TimeoutError(refusal.message, where());
     if (refusal.kind == 'f') throw RankFailure(refusal.message, refusal.failed_rank, nullptr, where());
     throw ConnectError(refusal.message, where());
   }
-  [[nodiscard]] Refusal not_joined(const std::vector<int>& ranks) const {
+  [[nodiscard]] JoinRefusal not_joined(const std::vector<int>& ranks) const {
     return {'t', -1,
             "timed out after " + timeout_.to_string() + ": " + name_ranks(ranks, size_) + " did not join in '" +
                 path_.string() + "'"};
   }
-  [[nodiscard]] static Refusal exited(int rank, const Process& process) {
+  [[nodiscard]] static JoinRefusal exited(int rank, const Process& process) {
     return {'f', rank,
             "rank " + std::to_string(rank) + " (" + process.to_string() + ") exited before all ranks had joined"};
   }
@@ -84,7 +84,7 @@ class Rendezvous {
   Membership gather() {
     mine_.made_outer = Folder::make(path_);
     Membership job = make_job();
-    Refusal refusal;
+    JoinRefusal refusal;
     try {
       if (auto found = gather_in(job)) {
         refusal = std::move(*found);
@@ -120,13 +120,13 @@ class Rendezvous {
   }
 
   /// Waits for all ranks; returns why they cannot work together, if so.
-  std::optional<Refusal> gather_in(const Membership& job) {
+  std::optional<JoinRefusal> gather_in(const Membership& job) {
     joined_.resize(static_cast<std::size_t>(size_));
     joined_[0] = mine_;
     (void)job.outer.read("run");  // throws for what is not a file, which the offer would replace
     job.inner.put(hello_of(0), mine_.text());
     job.outer.put("run", mine_.text());
-    std::optional<Refusal> refusal;
+    std::optional<JoinRefusal> refusal;
     const auto end = poll_until(
         deadline_,
         [&] {
@@ -150,15 +150,15 @@ class Rendezvous {
       if (!joined_[rank]) ranks.push_back(static_cast<int>(rank));
     return ranks;
   }
-  [[nodiscard]] std::optional<Refusal> disagreement(int rank, int their_size) const {
+  [[nodiscard]] std::optional<JoinRefusal> disagreement(int rank, int their_size) const {
     if (their_size == size_) return std::nullopt;
-    return Refusal{'c', -1,
-                   "rank " + std::to_string(rank) + " expects " + std::to_string(their_size) + " ranks, rank 0 " +
-                       std::to_string(size_) + ": set the same DISTX_SIZE on every rank"};
+    return JoinRefusal{'c', -1,
+                       "rank " + std::to_string(rank) + " expects " + std::to_string(their_size) + " ranks, rank 0 " +
+                           std::to_string(size_) + ": set the same DISTX_SIZE on every rank"};
   }
   /// Looks for what another rank reports, for a rank beyond the last, and for a rank that joined and exited.
-  [[nodiscard]] std::optional<Refusal> trouble_in(const Membership& job) const {
-    if (auto report = job.inner.read("trouble")) return Refusal{'c', -1, std::move(*report)};
+  [[nodiscard]] std::optional<JoinRefusal> trouble_in(const Membership& job) const {
+    if (auto report = job.inner.read("trouble")) return JoinRefusal{'c', -1, std::move(*report)};
     for (const auto& name : job.inner.names()) {
       int rank = 0;
       if (name.starts_with("hello-") && std::istringstream(name.substr(6)) >> rank && rank >= size_)
@@ -184,7 +184,7 @@ class Rendezvous {
     if (const auto run = Hello::from(job.outer.read("run")); run && run->word == mine_.word) job.outer.remove("run");
   } catch (...) {  // what bears the name is not ours
   }
-  void publish(const Membership& job, const std::optional<Refusal>& refusal) const {
+  void publish(const Membership& job, const std::optional<JoinRefusal>& refusal) const {
     std::ostringstream out;
     out << (refusal ? refusal->kind : '-') << ' ' << (refusal ? refusal->failed_rank : -1) << ' ' << joined_.size()
         << '\n';
@@ -269,7 +269,7 @@ class Rendezvous {
     const auto text = job.inner.read("together");
     if (!text) return false;
     std::istringstream in(*text);
-    Refusal refusal;
+    JoinRefusal refusal;
     std::size_t count = 0;
     if (!(in >> refusal.kind >> refusal.failed_rank >> count) || count > static_cast<std::size_t>(most_ranks))
       return false;

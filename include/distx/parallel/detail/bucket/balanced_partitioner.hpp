@@ -14,7 +14,7 @@ class BalancedPartitioner {
   /// Returns the partition that minimizes the largest load. The others are split at multiples of 64 bytes.
   template <class Whole>
   [[nodiscard]] Partition partition(const BucketLayout& layout, Whole&& whole) {
-    std::vector<Item> items;
+    std::vector<WeightedItem> items;
     for (std::size_t i = 0; i < layout.ranges.size(); ++i) {
       const std::size_t end = i + 1 < layout.ranges.size() ? layout.ranges[i + 1].begin : layout.size;
       const std::size_t size = end - layout.ranges[i].begin;
@@ -35,14 +35,14 @@ class BalancedPartitioner {
   }
 
  private:
-  struct Item {
+  struct WeightedItem {
     std::size_t size;
     std::size_t step;  // each shard takes a multiple of it, or the rest of the item
   };
 
   /// Returns where the shards begin if each takes as much as it can, in order, with no load above the limit.
   [[nodiscard]] std::optional<std::vector<std::size_t>> within(std::size_t limit,
-                                                               const std::vector<Item>& items) const {
+                                                               const std::vector<WeightedItem>& items) const {
     std::vector<std::size_t> begins{0};
     std::size_t item = 0;
     std::size_t taken = 0;  // of the item

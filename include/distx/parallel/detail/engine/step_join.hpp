@@ -35,13 +35,13 @@ class StepJoin {
   [[nodiscard]] bool idle() const noexcept { return idle_; }
   [[nodiscard]] bool announces() const noexcept { return announces_; }
 
-  struct Announced {
+  struct AnnouncedCall {
     JoinedCall call = JoinedCall::none;
     std::size_t index = 0;
   };
   /// Announces a call on ranks with a batch, and returns the announced call on the others. Collective.
   /// @pre announces()
-  Announced announce(TrainingCommunicators<Space>& comms, Announced mine, const here& location) {
+  AnnouncedCall announce(TrainingCommunicators<Space>& comms, AnnouncedCall mine, const here& location) {
     std::uint64_t code = (std::uint64_t{mine.index} << 8) | static_cast<std::uint64_t>(mine.call);
     all_reduce_values(*comms.announcements(), Span<std::uint64_t>(&code, 1), max, location);
     return {static_cast<JoinedCall>(code & 0xFF), static_cast<std::size_t>(code >> 8)};
@@ -50,7 +50,7 @@ class StepJoin {
   template <class F>
   void follow(TrainingCommunicators<Space>& comms, const here& location, F&& f) {
     while (announces()) {
-      const Announced announced = announce(comms, {}, location);
+      const AnnouncedCall announced = announce(comms, {}, location);
       if (announced.call == JoinedCall::end) return;
       f(announced.call, announced.index);
     }

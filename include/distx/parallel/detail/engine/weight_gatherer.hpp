@@ -102,7 +102,7 @@ class WeightGatherer {
   ///
   /// @param remember  whether the call is part of the order that prefetching follows
   void acquire(std::size_t index, stream after, const here& location, bool remember = true) {
-    Unit& unit = units_[index];
+    WeightUnit& unit = units_[index];
     pool_.used_on(after);
     unit.used_on.before(after);
     unit.used_on.add(after);
@@ -115,7 +115,7 @@ class WeightGatherer {
     }
     if (remember) ++position_;
     try {
-      if (unit.state == State::sharded) {
+      if (unit.state == UnitState::sharded) {
         // In an uneven step the ranks without a batch hold other units, and would take other pieces of common memory.
         while ((prefetches_ || !pool_.common()) && !take_from_pool(unit, after) && drop_prefetched(after)) {
         }
@@ -133,11 +133,11 @@ class WeightGatherer {
                  location);
     }
     for (const auto b : unit.buckets) show(buckets_[b], true);
-    unit.state = State::whole;
+    unit.state = UnitState::whole;
   }
 
   void release(std::size_t index) noexcept {
-    Unit& unit = units_[index];
+    WeightUnit& unit = units_[index];
     if (--unit.scopes > 0) return;
     reshard(unit);
   }
@@ -189,13 +189,13 @@ class WeightGatherer {
   }
 
  private:
-  enum class State { sharded, prefetched, whole };
-  struct Unit {
+  enum class UnitState { sharded, prefetched, whole };
+  struct WeightUnit {
     std::string name;
     std::vector<std::size_t> buckets{};
     Streams<Space> used_on{};
     int scopes = 0;
-    State state = State::sharded;
+    UnitState state = UnitState::sharded;
   };
   struct BucketGather {
     PoolAllocation<Space> memory{};
@@ -204,7 +204,7 @@ class WeightGatherer {
 
   /// Makes a unit's mapped weights readable: after the first such call since weights have changed, on every rank.
   void show_mapped(std::size_t index, const here& location) {
-    Unit& unit = units_[index];
+    WeightUnit& unit = units_[index];
     const std::uint64_t order[] = {order_, index};
     order_ = fnv1a(order);
     if (!std::exchange(reading_, true))
@@ -213,7 +213,7 @@ class WeightGatherer {
       buckets_[b].buffers.front().value = buckets_[b].buffers.front().mapped_value;
       show(buckets_[b], true);
     }
-    unit.state = State::whole;
+    unit.state = UnitState::whole;
   }
   /// Blocks until every rank has unsharded the same units.
   void synchronize(const std::string& difference, const here& location) {
@@ -234,7 +234,7 @@ class WeightGatherer {
     buffer.value = buffer.layout.over(gathers_[b].memory.span());
   }
   /// Takes memory for all of the unit, or for nothing of it.
-  bool take_from_pool(Unit& unit, stream after) {
+  bool take_from_pool(WeightUnit& unit, stream after) {
     for (const auto b : unit.buckets) {
       auto memory = pool_.take(buckets_[b].buffers.front().layout.bytes(), after);
       if (memory.empty()) {
@@ -245,7 +245,7 @@ class WeightGatherer {
     }
     return true;
   }
-  void gather(Unit& unit, stream after, const here& location) {
+  void gather(WeightUnit& unit, stream after, const here& location) {
     for (const auto b : unit.buckets) {
       const flight::Label label = label_of(buckets_[b], "gather", b, entries_);
       gathers_[b].gather.start(buckets_[b], comms_.gathering(), entries_, overlap_, identity_of(b), after, location,
@@ -263,16 +263,16 @@ class WeightGatherer {
     }
   }
   void prefetch(std::size_t index, stream after, const here& location) {
-    Unit& unit = units_[index];
-    if (unit.state != State::sharded || unit.scopes > 0 || !take_from_pool(unit, after)) return;
+    WeightUnit& unit = units_[index];
+    if (unit.state != UnitState::sharded || unit.scopes > 0 || !take_from_pool(unit, after)) return;
     gather(unit, after, location);
-    unit.state = State::prefetched;
+    unit.state = UnitState::prefetched;
   }
   /// Releases a prefetched unit that no scope needs yet.
   /// @return whether there was one
   bool drop_prefetched(stream after) {
     for (auto& unit : units_) {
-      if (unit.state != State::prefetched || unit.scopes > 0) continue;
+      if (unit.state != UnitState::prefetched || unit.scopes > 0) continue;
       for (const auto b : unit.buckets) gathers_[b].gather.finish(buckets_[b], entries_, after);
       pool_.used_on(after);
       reshard(unit);
@@ -280,14 +280,14 @@ class WeightGatherer {
     }
     return false;
   }
-  void reshard(Unit& unit) noexcept {
+  void reshard(WeightUnit& unit) noexcept {
     for (const auto b : unit.buckets) {
       show(buckets_[b], false);
       buckets_[b].buffers.front().value = {};
       gathers_[b].memory = {};
     }
     unit.used_on.clear();
-    unit.state = State::sharded;
+    unit.state = UnitState::sharded;
   }
   void show(Bucket<Space>& bucket, bool whole) noexcept {
     const auto& buffer = bucket.buffers.front();
@@ -306,7 +306,7 @@ class WeightGatherer {
   std::uint64_t order_ = 0;  // hash of the mapped units in the order of their scopes
   bool prefetches_ = true;
   std::vector<BucketGather> gathers_;
-  std::vector<Unit> units_;
+  std::vector<WeightUnit> units_;
   std::vector<std::optional<std::size_t>> unit_of_;
   std::vector<std::size_t> orders_[2];  // in training, in evaluation
   std::size_t position_ = 0;

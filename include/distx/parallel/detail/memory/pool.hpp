@@ -130,7 +130,7 @@ class MemoryPool {
 
  private:
   friend class PoolAllocation<Space>;
-  struct Range {
+  struct TakenRange {
     std::size_t begin, end;
   };
   /// Frees separate memory after all work on the streams that have used memory of this pool.
@@ -142,14 +142,14 @@ class MemoryPool {
   }
   void give_back(Span<std::byte, Space> span) noexcept {
     const auto begin = static_cast<std::size_t>(span.data() - span_.data());
-    std::erase_if(taken_, [&](const Range& range) { return range.begin == begin; });
+    std::erase_if(taken_, [&](const TakenRange& range) { return range.begin == begin; });
   }
 
   std::shared_ptr<MemoryAccount> account_;
   TrackedMemory<Space> memory_;
   Span<std::byte, Space> span_;
   bool common_;
-  std::vector<Range> taken_;  // ordered by address
+  std::vector<TakenRange> taken_;  // ordered by address
   Streams<Space> used_on_;
   std::vector<TrackedMemory<Space>> captured_;  // what captured work uses
 };

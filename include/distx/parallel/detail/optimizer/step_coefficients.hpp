@@ -21,26 +21,26 @@ class StepCoefficients {
   [[nodiscard]] const std::byte* there() const noexcept { return there_.data(); }
   /// Returns the host's memory for the next step's. Blocks the host only if it is several steps ahead.
   [[nodiscard]] std::byte* here() {
-    const Slot& slot = slots_[turn_];
+    const CoefficientSlot& slot = slots_[turn_];
     if (!slot.copied.done()) slot.copied.synchronize();
     return slot.here.data();
   }
   /// Enqueues the copy of what was written there.
   void upload(stream after) {
-    const Slot& slot = slots_[turn_];
+    const CoefficientSlot& slot = slots_[turn_];
     copy(after, there_.span(), Span<const std::byte>(slot.here));
     slot.copied.record(after);
     turn_ = (turn_ + 1) % slots_.size();
   }
 
  private:
-  struct Slot {
+  struct CoefficientSlot {
     StagingBuffer<std::byte, Space> here{};
     typename Space::event copied{};
   };
 
   Buffer<std::byte, Space> there_;
-  std::array<Slot, 4> slots_{};
+  std::array<CoefficientSlot, 4> slots_{};
   std::size_t turn_ = 0;
 };
 

@@ -59,7 +59,7 @@ class EmulatedWire {
 /// link. A communicator of one rank has no link.
 template <Communicator C>
   requires HostAccessible<typename C::space>
-class Paced : public detail::Decorator<C> {
+class Throttled : public detail::Decorator<C> {
   using base = detail::Decorator<C>;
   using clock = detail::EmulatedWire::clock;
 
@@ -76,11 +76,11 @@ class Paced : public detail::Decorator<C> {
 
  public:
   /// @throws InvalidArgument if the latency is negative or the bandwidth is not positive
-  Paced(C inner, const WireSpeed& speed) : base(std::move(inner)) {
+  Throttled(C inner, const WireSpeed& speed) : base(std::move(inner)) {
     if (speed.latency.count() < 0 || !(speed.bandwidth > 0))
       throw InvalidArgument(
           "invalid wire: latency must be >= 0 and bandwidth > 0 bytes per second",
-          {.operation = "Paced", .backend = this->backend(), .rank = this->rank(), .size = this->size()});
+          {.operation = "Throttled", .backend = this->backend(), .rank = this->rank(), .size = this->size()});
     wire_ = std::make_shared<detail::EmulatedWire>(speed);
   }
 
@@ -104,13 +104,13 @@ class Paced : public detail::Decorator<C> {
     return DecoratedPending<decltype(pending), Arrival>(std::move(pending), {due(call, begin)});
   }
 
-  [[nodiscard]] Paced share() const { return Paced(this->inner().share(), this->groups(), wire_); }
-  [[nodiscard]] Paced split(int color, int key, std::source_location location = std::source_location::current()) {
-    return Paced(this->split_inner(color, key, location), std::make_shared<detail::GroupCache>(), wire_);
+  [[nodiscard]] Throttled share() const { return Throttled(this->inner().share(), this->groups(), wire_); }
+  [[nodiscard]] Throttled split(int color, int key, std::source_location location = std::source_location::current()) {
+    return Throttled(this->split_inner(color, key, location), std::make_shared<detail::GroupCache>(), wire_);
   }
 
  private:
-  Paced(C inner, std::shared_ptr<detail::GroupCache> groups, std::shared_ptr<detail::EmulatedWire> wire)
+  Throttled(C inner, std::shared_ptr<detail::GroupCache> groups, std::shared_ptr<detail::EmulatedWire> wire)
       : base(std::move(inner), std::move(groups)), wire_(std::move(wire)) {}
 
   template <class Call>

@@ -6,7 +6,7 @@
 #include <ctime>
 #include <thread>
 
-#include "distx/comm/decorators/paced.hpp"
+#include "distx/comm/decorators/throttled.hpp"
 #include "distx/distx.hpp"
 
 namespace {
@@ -49,7 +49,7 @@ class Idle {
 
 /// A broadcast by rank 0, which sends all of this: 100 ms at 1 MB/s.
 const std::size_t elements = 100'000;
-using Wire = distx::Paced<Idle>;
+using Wire = distx::Throttled<Idle>;
 Wire wire() { return {Idle(), {.latency = 20ms, .bandwidth = 1e6}}; }
 constexpr auto once = 120ms;
 
@@ -144,7 +144,7 @@ TEST_CASE("a link does not make up for idle time") {
 
 TEST_CASE("a failed call does not wait, and neither does unwinding") {
   // A transfer of one hour: waiting for it would exceed the time limit of the test.
-  distx::Paced comm(Idle(), {.latency = 1h});
+  distx::Throttled comm(Idle(), {.latency = 1h});
   CHECK_THROWS_WITH(
       [&] {
         auto pending = distx::start_barrier(comm);
@@ -152,14 +152,14 @@ TEST_CASE("a failed call does not wait, and neither does unwinding") {
       }(),
       "out of luck");
   distx::SelfConnector self;
-  distx::Paced alone(distx::SerialCommunicator(self), {.latency = 1h});
+  distx::Throttled alone(distx::SerialCommunicator(self), {.latency = 1h});
   float value = 1;
   distx::all_reduce(alone, value, distx::sum);  // a communicator of one rank has no link
   CHECK_THROWS_AS(distx::broadcast(alone, value, 1), distx::InvalidArgument);
 }
 
-TEST_CASE("Paced rejects a negative latency and a non-positive bandwidth") {
-  const auto make = [](const distx::WireSpeed& speed) { return distx::Paced(Idle(), speed); };
+TEST_CASE("Throttled rejects a negative latency and a non-positive bandwidth") {
+  const auto make = [](const distx::WireSpeed& speed) { return distx::Throttled(Idle(), speed); };
   CHECK_THROWS_AS(make({.latency = -1ns}), distx::InvalidArgument);
   CHECK_THROWS_AS(make({.bandwidth = 0}), distx::InvalidArgument);
   CHECK_THROWS_AS(make({.bandwidth = -5}), distx::InvalidArgument);
@@ -170,7 +170,7 @@ TEST_CASE("Paced rejects a negative latency and a non-positive bandwidth") {
 TEST_CASE("thread ranks over a link compute the right sums, not earlier") {
   for (const int ranks : {2, 3}) {
     distx::spawn(ranks, [&](distx::ThreadConnector& connector) {
-      distx::Paced comm(distx::ThreadCommunicator(connector), {.latency = 30ms});
+      distx::Throttled comm(distx::ThreadCommunicator(connector), {.latency = 30ms});
       std::vector<int> values(10, comm.rank() + 1), more = values;
       const auto begin = clock_type::now();
       auto pending = distx::start_all_reduce(comm, values, distx::sum);

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include "distx/mpi/detail/backend.hpp"
+
+namespace distx::detail::mpi {
+
+// Outside the class, so that they are not inline: a program that declares them `extern` does not instantiate them.
+
+template <calls::Collective Call>
+void MpiBackend::execute(const Call& call) {
+  if (revoked()) [[unlikely]]
+    revocation_.raise(self_.context(call));
+  if constexpr (detail::CallTraits<Call>::message) {
+    execute_message(call, self_.context(call));
+  } else if (self_.size == 1) {
+    detail::PeerView& own = alone_.front() = detail::own_view(call, 0);
+    own.inlined = true;
+    detail::complete_inlined(call, self_, alone_, sources_);
+  } else {
+    const std::uint64_t number = blocking_calls_++;
+    const bool joined = compares(call);
+    if (joined && complete_compared(call, number)) return;
+    // MPI's blocking collective has no deadline, so it is used only if every rank has joined or the deadline is
+    // unlimited.
+    const bool starts = !joined && !options_.deadline.unlimited();
+    job_->open(native_handle(), transport_.calls, starts, tag_of(number, TagClass::blocking_pieces));
+    try {  // inlined: few frames between MPI and the caller
+      issue(*job_, call);
+      if (!job_->idle()) [[unlikely]]
+        wait(*job_, self_.context(call), {false, number + 1});
+      job_->finish();
+    } catch (...) {
+      job_->abandon(Job::a_moment, lost());
+      throw;
+    }
+  }
+}
+
+template <calls::Collective Call>
+bool MpiBackend::complete_compared(const Call& call, std::uint64_t number) {
+  const ErrorContext context = self_.context(call);
+  const auto wait = [&](auto&& ready) { return wait_for(ready, context, blocking_pulse_, {false, number + 1}); };
+  joined_before_ = last_joined_;
+  const bool complete = blocking_queue_.join(call, tag_of(number, TagClass::blocking_exchange), context, wait);
+  last_joined_ = clock::now();
+  if (complete) return true;
+  if (schedules()) {
+    blocking_queue_.transfer(call, tag_of(number, TagClass::blocking_pieces), context, wait);
+    return true;
+  }
+  enter_vendor_call(context);
+  return false;
+}
+
+template <calls::Collective Call>
+std::shared_ptr<detail::Operation<Host>> MpiBackend::start(const std::shared_ptr<State>& state, const Call& call,
+                                                           HostStream) {
+  session_->control().look();
+  check_usable(self_.context(call));
+  if constexpr (!detail::CallTraits<Call>::message)
+    if (transport_.threaded) return tasks_.start(state, call);
+  return pool_.start(state, call);
+}
+
+template <calls::Collective Call>
+void MpiBackend::run_started(const Call& call) {
+  if (self_.size == 1) return execute(call);
+  const ErrorContext context = self_.context(call);
+  check_usable(context);
+  const std::uint64_t number = started_calls_++;
+  const CallNumber awaited{true, number + 1};
+  const auto wait = [&](auto&& ready) {
+    Pulse::Polling polling(started_pulse_);
+    const auto stopped = [&] {
+      polling.beat();
+      return is_stopped(awaited);
+    };
+    return ended(wait_beside(options_.deadline, ready, stopped, [this] { return tasks_.awaited(); }), context, awaited);
+  };
+  if (!started_queue_.join(call, tag_of(number, TagClass::started_exchange), context, wait))
+    started_queue_.transfer(call, tag_of(number, TagClass::started_pieces), context, wait);
+}
+
+}  // namespace distx::detail::mpi
