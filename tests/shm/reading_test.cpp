@@ -208,8 +208,13 @@ TEST_CASE("data that cannot be read ends the call on every rank") {
     if (comm.rank() == 1) ::mprotect(memory.data(), memory.size_bytes(), PROT_NONE);
     const auto outcome = test::outcome_of([&] { distx::gather(comm, memory, all, 0); });
     if (comm.rank() == 1) ::mprotect(memory.data(), memory.size_bytes(), PROT_READ | PROT_WRITE);
-    if (comm.rank() == 0) return outcome.says("cannot access the memory of rank 1: Bad address") ? 0 : 1;
-    return outcome.type == "RevokedError" ? 0 : 2;
+    // Rank 0 reads a part of the data, rank 1 writes the other.
+    if (comm.rank() == 0)
+      return outcome.says("cannot read the memory of rank 1: Bad address") ||
+                     outcome.says("cannot write to the memory of rank 0: Bad address")
+                 ? 0
+                 : 1;
+    return outcome.type == "RevokedError" || outcome.says("cannot write to the memory of rank 0") ? 0 : 2;
   });
   CHECK(ended == std::vector<int>{0, 0});
 }

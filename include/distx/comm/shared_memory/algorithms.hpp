@@ -51,14 +51,33 @@ inline void run_round(CollectiveExecution<calls::ReduceScatter<AnyElement, calls
   x.reduce(0, bytes, round);
 }
 
+/// Copies the root's part of what moves between it and the other ranks, or another rank's part. `offset(r)` is where
+/// the block of rank r begins in its receiver's buffer. Returns whether the block of rank r is copied so.
+template <class Call, class Offset>
+auto divide_copies(CollectiveExecution<Call>& x, std::size_t round, Offset&& offset) {
+  const int me = x.self.rank, root = x.call.root;
+  const auto divided = [&x, round, root](int r) {
+    return r != root && (detail::CallTraits<Call>::root_sends ? x.divides(root, r, round) : x.divides(r, root, round));
+  };
+  for (int r = me == root ? 0 : me; r < (me == root ? x.self.size : me + 1); ++r) {
+    if (!divided(r)) continue;
+    if constexpr (detail::CallTraits<Call>::root_sends)
+      x.copy_part(root, r, round, offset(r));
+    else
+      x.copy_part(r, root, round, offset(r));
+  }
+  return divided;
+}
+
 /// If all ranks can access the memory of the receivers and of the root, every rank, including the root, copies its
 /// slice.
 inline void run_round(CollectiveExecution<calls::Broadcast<AnyElement>>& x, std::size_t round) {
   const int me = x.self.rank, root = x.call.root;
+  const auto divided = divide_copies(x, round, [&](int) { return x.offset(round); });
   const std::size_t bytes = x.piece(root, me, round);
   for (int r = 0; r < x.self.size; ++r) {
     std::byte* const receive = r == me ? x.own_receive() : x.peer(r).receive;
-    if (r == root || receive == nullptr) continue;
+    if (r == root || receive == nullptr || divided(r)) continue;
     const bool together = !x.all_inlined() && !x.staged() && x.peer(r).receive != nullptr;
     if (!together && r != me) continue;
     const ByteRange part = together ? slice_of(bytes, me, x.self.size) : ByteRange{0, bytes};
@@ -80,19 +99,22 @@ inline void run_round(CollectiveExecution<calls::Gather<AnyElement>>& x, std::si
   const auto block = [&](int r) {
     return calls::block_offset(to.send_counts, to.send_count, r) * width + x.offset(round);
   };
-  // Each rank in the rounds copies its own block if that spreads the work: writing to lines that another core has
-  // written takes several times as long as reading them.
+  const auto divided = divide_copies(x, round, block);
+  // Each rank in the rounds copies its own block, if it is small, only where that spreads the work: writing to lines
+  // that another core has written takes several times as long as reading them.
   const bool spreads = x.self.size != 2 || x.peer(1 - root).send == nullptr;
   const bool together = to.receive != nullptr && !x.all_inlined() && spreads;
-  if (together && me != root) copy_bytes(to.receive + block(me), x.source(me, root, round), x.piece(me, root, round));
+  if (together && me != root && !divided(me))
+    copy_bytes(to.receive + block(me), x.source(me, root, round), x.piece(me, root, round));
   if (me != root) return;
   for (int r = 0; r < x.self.size; ++r)
-    if (!together || r == me || !x.joins_rounds(r)) x.take(x.own_receive() + block(r), r, me, round);
+    if (r == me || !(divided(r) || (together && x.joins_rounds(r)))) x.take(x.own_receive() + block(r), r, me, round);
 }
 
 inline void run_round(CollectiveExecution<calls::Scatter<AnyElement>>& x, std::size_t round) {
   const int me = x.self.rank, root = x.call.root;
-  x.take(x.own_receive() + x.offset(round), root, me, round);
+  const auto divided = divide_copies(x, round, [&](int) { return x.offset(round); });
+  if (!divided(me)) x.take(x.own_receive() + x.offset(round), root, me, round);
 }
 
 /// Swaps bytes through a buffer that stays in the cache: memcpy moves wide blocks.

@@ -89,12 +89,16 @@ class CollectiveExecution {
                   Call::kind == calls::CollectiveKind::all_to_all || Call::kind == calls::CollectiveKind::broadcast)
       if (!mine.inlined || (Call::kind == calls::CollectiveKind::gather && line.has_counts))
         post.receive = region_.address_of(mine.receive, mine.receive_count * element_width(call));
+    if constexpr (Call::kind == calls::CollectiveKind::scatter)
+      if (const std::size_t block = mine.receive_count * element_width(call); block >= least_divided_bytes)
+        post.receive = region_.address_of(mine.receive, block);
     if (mine.inlined && sends(call, self.rank)) copy_bytes(inlined(self.rank, line), mine.send, bytes);
     chunk_ = detail::CallTraits<Call>::blockwise ? staging_share() : control_.extent().staging_bytes;
     hidden_ = !mine.inlined && post.send.segment == 0;
     post.reads_all = can_be_read() && region_.reads_all();
     post.is_read = hidden_ && post.reads_all && sends(call, self.rank) && bytes >= least_read_bytes;
     post.address = mine.send;
+    post.target = {mine.receive, region_.written(queue_)};
     if (hidden_ && !post.is_read && !stages_late()) staging(0);
     post.line = call.location.line();
     line.step.store(step_of(number_, 0), std::memory_order_release);
@@ -221,6 +225,27 @@ class CollectiveExecution {
   void take(std::byte* target, int from, int to, std::size_t round) {
     take(target, from, to, round, {0, piece(from, to, round)});
   }
+  /// Returns whether the root of a call copies a part of what moves between it and another rank, from `from` to `to`:
+  /// otherwise the root waits while the others read its memory, or all others while the root reads theirs.
+  [[nodiscard]] bool divides(int from, int to, std::size_t round) const noexcept {
+    const bool in_place = transfer_ == Transfer::in_place && Call::kind != calls::CollectiveKind::broadcast &&
+                          peer(from).send != nullptr && peer(to).receive != nullptr;
+    return (in_place || transfer_ == Transfer::read) && piece(from, to, round) >= least_divided_bytes;
+  }
+  /// Copies this rank's part to where the buffer of `to` continues after `offset_bytes`: of N ranks, the root copies an
+  /// N-th of what moves between it and each other rank, so all ranks copy equally much. @pre divides(from, to, round)
+  void copy_part(int from, int to, std::size_t round, std::size_t offset_bytes)
+    requires detail::CallTraits<Call>::rooted
+  {
+    const std::size_t bytes = piece(from, to, round), mark = slice_of(bytes, 0, self.size).bytes;
+    const ByteRange part = self.rank == call.root ? ByteRange{0, mark} : ByteRange{mark, bytes - mark};
+    if (self.rank == to) return take(own_receive_ + offset_bytes + part.offset, from, to, round, part);
+    const std::byte* const data = source(from, to, round) + part.offset;
+    if (peer(to).receive != nullptr) return copy_bytes(peer(to).receive + offset_bytes + part.offset, data, part.bytes);
+    PlainTarget target = control_.published(to, queue_, number_).rest.target;
+    target.address += offset_bytes + part.offset;
+    region_.write(to, queue_, number_, target, data, part.bytes, self.context(call));
+  }
   /// Returns the size of that data in bytes.
   [[nodiscard]] std::size_t piece(int from, int to, std::size_t round) const noexcept {
     const std::size_t bytes = range_of(call, workspace.seen, from, to).bytes;
@@ -269,6 +294,8 @@ class CollectiveExecution {
 
   /// From this size on a rank's data is copied directly from its process, if every rank can do that.
   static constexpr std::size_t least_read_bytes = std::size_t{16} << 10;
+  /// From this size on, the root and another rank both copy what moves between them.
+  static constexpr std::size_t least_divided_bytes = std::size_t{32} << 10;
 
   /// Returns whether the other ranks may copy from a rank's own memory: the call only moves data, which no rank
   /// overwrites meanwhile.

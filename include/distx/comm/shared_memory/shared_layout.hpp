@@ -23,6 +23,13 @@ struct SharedAddress {
   std::uint64_t offset = 0;
 };
 
+/// Memory of a rank's process that is not shared.
+struct PlainTarget {
+  std::byte* address = nullptr;
+  /// For each rank, the latest call in which it has completed its write to memory of this one.
+  std::atomic<std::uint64_t>* written = nullptr;
+};
+
 /// The part of a published call that others read if it is large or differs: the addresses of its spans, and the values
 /// that must agree. Counts are in separate rows.
 struct CallDescriptor {
@@ -36,6 +43,7 @@ struct CallDescriptor {
   bool is_read = false;                ///< the others are to do so: this rank has not staged its data
   std::uint32_t line = 0;              ///< of the caller, for error messages
   const std::byte* address = nullptr;  ///< of the data to send, in the rank's process
+  PlainTarget target{};                ///< of the data to receive
   calls::Fingerprint fingerprint{};
 };
 
@@ -76,6 +84,9 @@ struct alignas(alignment_bytes) CallSlot {
   std::atomic<std::uint32_t> waits{0};  // whether the rank waits for others in this queue, for error messages
   detail::Bell bell;                    // rung when the rank takes a step
   std::uint64_t climbs = 0;             // in the tree of arrivals
+  // The rank to whose plain memory this one writes, or is about to, and the call in which it does.
+  std::atomic<std::int32_t> writes_to{-1};
+  std::atomic<std::uint64_t> write{0};
 };
 
 struct RankBlock {

@@ -114,6 +114,11 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
   /// @pre reads_all()
   virtual void read(int /*rank*/, std::byte* /*to*/, const std::byte* /*address*/, std::size_t /*bytes*/,
                     const ErrorContext&) {}
+  /// Writes to memory that a rank has published in this call, and whose call this rank accesses.
+  virtual void write(int /*rank*/, CallQueue, std::uint64_t /*call*/, const PlainTarget&, const std::byte* /*from*/,
+                     std::size_t /*bytes*/, const ErrorContext&) {}
+  /// Returns `PlainTarget::written` of this rank.
+  [[nodiscard]] virtual std::atomic<std::uint64_t>* written(CallQueue) noexcept { return nullptr; }
   /// @}
   /// Returns whether a rank's process has ended unexpectedly; makes a system call.
   [[nodiscard]] virtual bool died(int) noexcept { return false; }
@@ -222,8 +227,11 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
         return true;
       };
       const auto died = [&] { return look.died(*this, other); };
-      if (detail::wait_until(patience(), idle, died) == detail::WaitEnd::expired && !detach_from(other))
-        detail::wait_until(no_timeout, idle, died);
+      if (detail::wait_until(patience(), idle, died) != detail::WaitEnd::expired) continue;
+      // Nothing keeps a rank from plain memory that was stopped just before it writes there.
+      const auto has_written = [&] { return !may_write(other, rank); };
+      if (detail::wait_until(no_timeout, has_written, died) == detail::WaitEnd::stopped) continue;
+      if (!detach_from(other)) detail::wait_until(no_timeout, idle, died);
     }
   }
   [[noreturn]] void throw_revoked(const ErrorContext& context) const {
@@ -289,6 +297,16 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
   };
 
   /// Returns how long revoking waits for a rank before it makes memory private.
+  /// Returns whether a rank writes to the plain memory of `rank`, which is this one, or is about to.
+  [[nodiscard]] bool may_write(int other, int rank) noexcept {
+    for (const CallQueue queue : {CallQueue::blocking, CallQueue::started}) {
+      const CallSlot& slot = control_.channel(other, queue);
+      if (slot.writes_to.load(std::memory_order_seq_cst) != rank) continue;
+      const std::atomic<std::uint64_t>* const written = this->written(queue);
+      if (written == nullptr || written[other].load(std::memory_order_acquire) != slot.write.load()) return true;
+    }
+    return false;
+  }
   [[nodiscard]] Timeout patience() const noexcept {
     constexpr Timeout::duration longest = std::chrono::milliseconds(500);
     return deadline_.unlimited() ? longest : std::min<Timeout::duration>(longest, deadline_.limit() / 40);

@@ -2,6 +2,7 @@
 #pragma once
 #include <sys/uio.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
@@ -48,6 +49,22 @@ inline bool write(std::int64_t process, std::byte* to, const std::byte* from, st
   return in_steps(const_cast<std::byte*>(from), to, bytes, [&](const iovec& mine, const iovec& theirs) {
     return ::process_vm_writev(static_cast<pid_t>(process), &mine, 1, &theirs, 1, 0);
   });
+}
+
+/// The same, and then writes `mark` to `marked`, in the system call that writes the last of the data: the process sees
+/// the mark once all data has arrived, wherever this one was stopped.
+inline bool write_marked(std::int64_t process, std::byte* to, const std::byte* from, std::size_t bytes, void* marked,
+                         std::uint64_t mark) noexcept {
+  for (;;) {
+    const iovec mine[] = {{const_cast<std::byte*>(from), bytes}, {&mark, sizeof mark}};
+    const iovec theirs[] = {{to, bytes}, {marked, sizeof mark}};
+    const ssize_t moved = ::process_vm_writev(static_cast<pid_t>(process), mine, 2, theirs, 2, 0);
+    if (moved < 0 && errno == EINTR) continue;
+    if (moved <= 0) return false;
+    if (static_cast<std::size_t>(moved) == bytes + sizeof mark) return true;
+    const std::size_t done = std::min(bytes, static_cast<std::size_t>(moved));  // at most 2 GiB in one call
+    to += done, from += done, bytes -= done;
+  }
 }
 
 }  // namespace other_process

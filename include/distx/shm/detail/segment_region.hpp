@@ -2,7 +2,7 @@
 #pragma once
 #include "distx/shm/detail/futex.hpp"
 #include "distx/shm/detail/mailbox.hpp"
-#include "distx/shm/detail/other_process.hpp"
+#include "distx/shm/detail/other_memories.hpp"
 #include "distx/shm/detail/shared_table.hpp"
 
 namespace distx::detail::shm {
@@ -72,17 +72,22 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     return shared.address_of(memory, bytes);
   }
   [[nodiscard]] std::byte* at(const shared_memory::SharedAddress& place) noexcept override { return shared.at(place); }
-  [[nodiscard]] bool reads_all() const noexcept override { return reads_all_; }
-  void try_reading_all() noexcept override {
-    if (std::exchange(has_tried_, true) || size() > most_read) return;
-    reads_all_ = true;
-    for (int other = 0; other < size(); ++other) reads_all_ = reads_all_ && (is_in_process(other) || try_reach(other));
-  }
+  [[nodiscard]] bool reads_all() const noexcept override { return memories_.reads_all(); }
+  void try_reading_all() noexcept override { memories_.try_reading_all(); }
   void read(int rank, std::byte* to, const std::byte* address, std::size_t bytes,
             const ErrorContext& context) override {
     if (is_in_process(rank)) return copy(to, address, bytes);
-    // If another process has the number of one that has died, the ranks notice that at the end of the call.
-    if (!other_process::read(control().rank(rank).process, to, address, bytes)) throw_unreached(rank, context);
+    if (!memories_.read(rank, to, address, bytes)) throw_unreached("read", rank, context);
+  }
+  void write(int rank, shared_memory::CallQueue queue, std::uint64_t call, const shared_memory::PlainTarget& to,
+             const std::byte* from, std::size_t bytes, const ErrorContext& context) override {
+    if (is_in_process(rank)) return copy(to.address, from, bytes);
+    const OtherMemories::WriteGuard guard(control().channel(rank_, queue), rank, call);
+    if (revoked()) throw_revoked(context);  // the rank may have released the memory
+    if (!memories_.write(rank, to, from, bytes, call)) throw_unreached("write to", rank, context);
+  }
+  [[nodiscard]] std::atomic<std::uint64_t>* written(shared_memory::CallQueue queue) noexcept override {
+    return memories_.written(queue);
   }
   [[nodiscard]] bool died(int rank) noexcept override {
     const shared_memory::RankBlock& other = control().rank(rank);
@@ -219,8 +224,6 @@ class SegmentRegion final : public shared_memory::SharedRegion {
   static constexpr std::size_t least_direct_bytes = std::size_t{16} << 10;
   /// On more ranks the slots, whose number grows with the square, would take too much memory.
   static constexpr int most_with_slots = 64;
-  /// The number of ranks up to which each tries to access every other.
-  static constexpr int most_read = 64;
   /// The state of the messages to and from another rank.
   struct Other {
     std::uint32_t in_flight = 0;  ///< to it
@@ -381,24 +384,6 @@ class SegmentRegion final : public shared_memory::SharedRegion {
                                           : CellData::DataPlace::in_buffer;
     return data;
   }
-  /// Returns whether this rank can access the memory of another rank's process, and it is that process: another one may
-  /// have its number by now.
-  [[nodiscard]] bool reaches(int other) const noexcept {
-    const shared_memory::RankBlock& theirs = control().rank(other);
-    return other_process::read_if(theirs.process, theirs.probe, theirs.process_began, nullptr, nullptr, 0);
-  }
-  /// Copies from the memory of another rank's process; returns false, with errno, if that fails.
-  [[nodiscard]] bool read_from(int other, std::byte* to, const std::byte* from, std::size_t bytes) const noexcept {
-    const shared_memory::RankBlock& theirs = control().rank(other);
-    return other_process::read_if(theirs.process, theirs.probe, theirs.process_began, to, from, bytes);
-  }
-  /// Publishes whether this rank can access the memory of another rank's process, and returns it.
-  bool try_reach(int other) noexcept {
-    shared_memory::Reach& reach = control().reach(rank_, other);
-    if (reach.load(std::memory_order_relaxed) == Access::unknown)
-      reach.store(reaches(other) ? Access::granted : Access::denied, std::memory_order_relaxed);
-    return reach.load(std::memory_order_relaxed) == Access::granted;
-  }
   /// Throws if a rank whose memory could not be accessed has died, or the communicator was revoked. The memory of a
   /// process that is killed goes before the process.
   void check_alive(int other, const ErrorContext& context) {
@@ -426,7 +411,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
         throw;
       }
       room = buffer->data();
-      if (mine.bytes >= least_direct_bytes) (void)try_reach(first);
+      if (mine.bytes >= least_direct_bytes) (void)memories_.try_reach(first);
     }
     if (mine.sends) return copy(room, mine.source, mine.bytes);
     if (!data.is_direct())
@@ -441,17 +426,16 @@ class SegmentRegion final : public shared_memory::SharedRegion {
   /// Copies to or from the memory of the first side's process, which waits for that.
   void reach_into(const shared_memory::MessageRequest& mine, std::byte* address, int first,
                   const ErrorContext& context) {
-    const std::int64_t process = control().rank(first).process;
-    const bool moved = mine.sends ? reaches(first) && other_process::write(process, address, mine.source, mine.bytes)
-                                  : read_from(first, mine.target, address, mine.bytes);
-    if (!moved) throw_unreached(first, context);
+    const bool moved = mine.sends ? memories_.write_if(first, address, mine.source, mine.bytes)
+                                  : memories_.read_if(first, mine.target, address, mine.bytes);
+    if (!moved) throw_unreached(mine.sends ? "write to" : "read", first, context);
   }
   /// Throws for the system call that has failed.
-  [[noreturn]] void throw_unreached(int other, const ErrorContext& context) {
+  [[noreturn]] void throw_unreached(const std::string& what, int other, const ErrorContext& context) {
     const int code = errno;
     check_alive(other, context);
-    throw MemoryError("cannot access the memory of rank " + std::to_string(other) + ": " + std::strerror(code), context,
-                      code);
+    throw MemoryError("cannot " + what + " the memory of rank " + std::to_string(other) + ": " + std::strerror(code),
+                      context, code);
   }
   /// Gives the cell back to the first side, which waits for that.
   void settle(const shared_memory::MessageRequest& mine, Cell& cell, Cell::Outcome outcome) noexcept {
@@ -482,9 +466,9 @@ class SegmentRegion final : public shared_memory::SharedRegion {
   std::int64_t process_ = ::getpid();
   std::uint64_t process_began_ = process_state(process_).began;
   const bool has_slots_ = size() <= most_with_slots;
-  bool has_tried_ = false, reads_all_ = false;  // whether this rank can copy from every other process
-  Slots no_slots_{};                            // remain free
-  std::vector<Other> others_;                   // by their ranks
+  Slots no_slots_{};           // remain free
+  std::vector<Other> others_;  // by their ranks
+  OtherMemories memories_{control(), rank_};
   MessageBufferCache buffers_;
   std::vector<std::weak_ptr<shared_memory::MessageRequest>> in_cells_;  // messages of this rank
 };
