@@ -8,7 +8,7 @@
 
 Rules: a public name (in namespace distx, outside namespaces `detail`) has a doc comment at one of its declarations; fewer than
 MOST public names are directly in namespace distx; no type name is declared for two types in the library, members of classes included,
-except those in SHARED, which a concept or a habit asks of several classes.
+except those in SHARED, which a concept or a convention asks of several classes.
 """
 import os
 import re

@@ -94,8 +94,8 @@ class LimitSubject final : public Subject {
   static std::size_t moves(const Case& c) {
     switch (c.operation) {
       case Operation::gather:
-      case Operation::scatter:
-        return c.block();
+      case Operation::scatter:  // the root and another rank copy what moves between them
+        return c.block() - c.block() / static_cast<std::size_t>(c.ranks);
       case Operation::broadcast:
         return c.whole - c.block();
       case Operation::all_gather:

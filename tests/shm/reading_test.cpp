@@ -211,10 +211,10 @@ TEST_CASE("data that cannot be read ends the call on every rank") {
     // Rank 0 reads a part of the data, rank 1 writes the other.
     if (comm.rank() == 0)
       return outcome.says("cannot read the memory of rank 1: Bad address") ||
-                     outcome.says("cannot write to the memory of rank 0: Bad address")
+                     outcome.says("cannot copy to the memory of rank 0: Bad address")
                  ? 0
                  : 1;
-    return outcome.type == "RevokedError" || outcome.says("cannot write to the memory of rank 0") ? 0 : 2;
+    return outcome.type == "RevokedError" || outcome.says("cannot copy to the memory of rank 0") ? 0 : 2;
   });
   CHECK(ended == std::vector<int>{0, 0});
 }

@@ -52,7 +52,8 @@ inline void run_round(CollectiveExecution<calls::ReduceScatter<AnyElement, calls
 }
 
 /// Copies the root's part of what moves between it and the other ranks, or another rank's part. `offset(r)` is where
-/// the block of rank r begins in its receiver's buffer. Returns whether the block of rank r is copied so.
+/// the block of rank r begins in its receiver's buffer. Returns a predicate: whether the block of a rank was copied in
+/// two parts.
 template <class Call, class Offset>
 auto divide_copies(CollectiveExecution<Call>& x, std::size_t round, Offset&& offset) {
   const int me = x.self.rank, root = x.call.root;

@@ -90,15 +90,14 @@ class CollectiveExecution {
       if (!mine.inlined || (Call::kind == calls::CollectiveKind::gather && line.has_counts))
         post.receive = region_.address_of(mine.receive, mine.receive_count * element_width(call));
     if constexpr (Call::kind == calls::CollectiveKind::scatter)
-      if (const std::size_t block = mine.receive_count * element_width(call); block >= least_divided_bytes)
-        post.receive = region_.address_of(mine.receive, block);
+      if (const std::size_t received = mine.receive_count * element_width(call); received >= least_read_bytes)
+        post.receive = region_.address_of(mine.receive, received);
     if (mine.inlined && sends(call, self.rank)) copy_bytes(inlined(self.rank, line), mine.send, bytes);
     chunk_ = detail::CallTraits<Call>::blockwise ? staging_share() : control_.extent().staging_bytes;
     hidden_ = !mine.inlined && post.send.segment == 0;
     post.reads_all = can_be_read() && region_.reads_all();
     post.is_read = hidden_ && post.reads_all && sends(call, self.rank) && bytes >= least_read_bytes;
-    post.address = mine.send;
-    post.target = {mine.receive, region_.written(queue_)};
+    post.address = only_receives() ? mine.receive : const_cast<std::byte*>(mine.send);
     if (hidden_ && !post.is_read && !stages_late()) staging(0);
     post.line = call.location.line();
     line.step.store(step_of(number_, 0), std::memory_order_release);
@@ -230,10 +229,11 @@ class CollectiveExecution {
   [[nodiscard]] bool divides(int from, int to, std::size_t round) const noexcept {
     const bool in_place = transfer_ == Transfer::in_place && Call::kind != calls::CollectiveKind::broadcast &&
                           peer(from).send != nullptr && peer(to).receive != nullptr;
-    return (in_place || transfer_ == Transfer::read) && piece(from, to, round) >= least_divided_bytes;
+    return (in_place || transfer_ == Transfer::read) && piece(from, to, round) >= least_read_bytes;
   }
   /// Copies this rank's part to where the buffer of `to` continues after `offset_bytes`: of N ranks, the root copies an
-  /// N-th of what moves between it and each other rank, so all ranks copy equally much. @pre divides(from, to, round)
+  /// N-th of what moves between it and each other rank, so that all ranks copy the same amount if their blocks are
+  /// equal. @pre divides(from, to, round)
   void copy_part(int from, int to, std::size_t round, std::size_t offset_bytes)
     requires detail::CallTraits<Call>::rooted
   {
@@ -242,9 +242,8 @@ class CollectiveExecution {
     if (self.rank == to) return take(own_receive_ + offset_bytes + part.offset, from, to, round, part);
     const std::byte* const data = source(from, to, round) + part.offset;
     if (peer(to).receive != nullptr) return copy_bytes(peer(to).receive + offset_bytes + part.offset, data, part.bytes);
-    PlainTarget target = control_.published(to, queue_, number_).rest.target;
-    target.address += offset_bytes + part.offset;
-    region_.write(to, queue_, number_, target, data, part.bytes, self.context(call));
+    std::byte* const there = control_.published(to, queue_, number_).rest.address;
+    region_.write(to, queue_, number_, there + offset_bytes + part.offset, data, part.bytes, self.context(call));
   }
   /// Returns the size of that data in bytes.
   [[nodiscard]] std::size_t piece(int from, int to, std::size_t round) const noexcept {
@@ -286,16 +285,15 @@ class CollectiveExecution {
   enum class Transfer : std::uint8_t {
     in_slots,             ///< all data was published with the calls
     in_place,             ///< the ranks access the buffers
-    read,                 ///< the ranks copy from the processes whose memory is not shared
+    read,                 ///< the ranks copy from and to the processes whose memory is not shared
     staged,               ///< ranks whose memory is not shared copy it to staging buffers, round by round
     staged_late,          ///< the same for all ranks, from the first round on only after the calls were compared
     staged_with_results,  ///< as `staged`; reduced data, too, is passed in staging buffers
   };
 
-  /// From this size on a rank's data is copied directly from its process, if every rank can do that.
+  /// From this size on a rank's data is copied directly from its process, if every rank can do that, and the root
+  /// copies a part.
   static constexpr std::size_t least_read_bytes = std::size_t{16} << 10;
-  /// From this size on, the root and another rank both copy what moves between them.
-  static constexpr std::size_t least_divided_bytes = std::size_t{32} << 10;
 
   /// Returns whether the other ranks may copy from a rank's own memory: the call only moves data, which no rank
   /// overwrites meanwhile.
@@ -310,6 +308,15 @@ class CollectiveExecution {
   [[nodiscard]] bool stages_late() const noexcept {
     if constexpr (Call::kind == calls::CollectiveKind::all_to_all)
       return call.send_counts.empty() && call.send.data() == call.receive.data();
+    else
+      return false;
+  }
+  /// Returns whether no other rank reads this rank's data: it receives what a root sends, or is the root that receives.
+  [[nodiscard]] bool only_receives() const noexcept {
+    if constexpr (detail::CallTraits<Call>::root_sends)
+      return self.rank != call.root;
+    else if constexpr (Call::kind == calls::CollectiveKind::gather)
+      return self.rank == call.root;
     else
       return false;
   }

@@ -23,13 +23,6 @@ struct SharedAddress {
   std::uint64_t offset = 0;
 };
 
-/// Memory of a rank's process that is not shared.
-struct PlainTarget {
-  std::byte* address = nullptr;
-  /// For each rank, the latest call in which it has completed its write to memory of this one.
-  std::atomic<std::uint64_t>* written = nullptr;
-};
-
 /// The part of a published call that others read if it is large or differs: the addresses of its spans, and the values
 /// that must agree. Counts are in separate rows.
 struct CallDescriptor {
@@ -39,11 +32,10 @@ struct CallDescriptor {
   std::size_t receive_count = 0;
   bool has_send_counts = false;
   bool has_receive_counts = false;
-  bool reads_all = false;              ///< this rank can copy from the memory of every other rank's process
-  bool is_read = false;                ///< the others are to do so: this rank has not staged its data
-  std::uint32_t line = 0;              ///< of the caller, for error messages
-  const std::byte* address = nullptr;  ///< of the data to send, in the rank's process
-  PlainTarget target{};                ///< of the data to receive
+  bool reads_all = false;        ///< this rank can copy from the memory of every other rank's process
+  bool is_read = false;          ///< the others are to do so: this rank has not staged its data
+  std::uint32_t line = 0;        ///< of the caller, for error messages
+  std::byte* address = nullptr;  ///< of the data to send, in the rank's process; on a rank that receives, of its memory
   calls::Fingerprint fingerprint{};
 };
 
@@ -99,6 +91,9 @@ struct RankBlock {
   std::uint64_t process_began = 0;
   detail::Bell message_bell;             // rung when another rank completes a message of this one
   const std::uint64_t* probe = nullptr;  // in the rank's own memory, where it has stored process_began
+  // By queue, in the rank's own memory: for each rank, the latest call in which it has completed a write to that
+  // memory.
+  std::atomic<std::uint64_t>* written[2] = {nullptr, nullptr};
 };
 
 /// Whether a rank can access the memory of another process.
@@ -118,6 +113,7 @@ struct alignas(alignment_bytes) ArrivalNode {
 };
 
 static_assert(sizeof(CallLine) == alignment_bytes, "a tiny call reads one line of each other rank");
+static_assert(sizeof(PublishedCall) == 4 * alignment_bytes, "the rest of a call takes two lines");
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free,
               "ranks that are processes share these");
 

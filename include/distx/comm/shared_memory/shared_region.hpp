@@ -55,7 +55,7 @@ struct AllRanks {
 /// is in the published calls, a rank waits for those only that it reads, see run_collective. A rank is `busy` while it
 /// accesses other ranks' buffers; revoking waits for it, so no buffer is accessed after its owner has thrown an error.
 /// For a rank of another process, which may be stopped, it waits only briefly, and then makes this rank's memory
-/// private.
+/// private; but it waits for a write to plain memory that a rank has announced.
 class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
  public:
   /// @param parking  how the threads of the ranks sleep and wake each other
@@ -114,11 +114,11 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
   /// @pre reads_all()
   virtual void read(int /*rank*/, std::byte* /*to*/, const std::byte* /*address*/, std::size_t /*bytes*/,
                     const ErrorContext&) {}
-  /// Writes to memory that a rank has published in this call, and whose call this rank accesses.
-  virtual void write(int /*rank*/, CallQueue, std::uint64_t /*call*/, const PlainTarget&, const std::byte* /*from*/,
+  /// Copies to the memory of another rank.
+  /// @throws RevokedError, RankFailure and MemoryError as `read`
+  /// @pre reads_all(); this rank is `busy` in this call, of which `rank` has published the address
+  virtual void write(int /*rank*/, CallQueue, std::uint64_t /*call*/, std::byte* /*address*/, const std::byte* /*from*/,
                      std::size_t /*bytes*/, const ErrorContext&) {}
-  /// Returns `PlainTarget::written` of this rank.
-  [[nodiscard]] virtual std::atomic<std::uint64_t>* written(CallQueue) noexcept { return nullptr; }
   /// @}
   /// Returns whether a rank's process has ended unexpectedly; makes a system call.
   [[nodiscard]] virtual bool died(int) noexcept { return false; }
@@ -228,7 +228,7 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
       };
       const auto died = [&] { return look.died(*this, other); };
       if (detail::wait_until(patience(), idle, died) != detail::WaitEnd::expired) continue;
-      // Nothing keeps a rank from plain memory that was stopped just before it writes there.
+      // A rank that was stopped just before a write to plain memory cannot be prevented from writing.
       const auto has_written = [&] { return !may_write(other, rank); };
       if (detail::wait_until(no_timeout, has_written, died) == detail::WaitEnd::stopped) continue;
       if (!detach_from(other)) detail::wait_until(no_timeout, idle, died);
@@ -296,17 +296,17 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
     CallSlot& slot_;
   };
 
-  /// Returns how long revoking waits for a rank before it makes memory private.
   /// Returns whether a rank writes to the plain memory of `rank`, which is this one, or is about to.
-  [[nodiscard]] bool may_write(int other, int rank) noexcept {
+  [[nodiscard]] bool may_write(int other, int rank) const noexcept {
     for (const CallQueue queue : {CallQueue::blocking, CallQueue::started}) {
       const CallSlot& slot = control_.channel(other, queue);
       if (slot.writes_to.load(std::memory_order_seq_cst) != rank) continue;
-      const std::atomic<std::uint64_t>* const written = this->written(queue);
-      if (written == nullptr || written[other].load(std::memory_order_acquire) != slot.write.load()) return true;
+      const std::atomic<std::uint64_t>* const written = control_.rank(rank).written[static_cast<std::size_t>(queue)];
+      if (written[other].load(std::memory_order_acquire) != slot.write.load()) return true;
     }
     return false;
   }
+  /// Returns how long revoking waits for a rank before it makes memory private.
   [[nodiscard]] Timeout patience() const noexcept {
     constexpr Timeout::duration longest = std::chrono::milliseconds(500);
     return deadline_.unlimited() ? longest : std::min<Timeout::duration>(longest, deadline_.limit() / 40);

@@ -15,7 +15,7 @@ namespace distx::detail::shm {
 class OtherMemories {
  public:
   OtherMemories(const shared_memory::SharedLayout& control, int rank)
-      : control_(control), rank_(rank), written_{Marks(size()), Marks(size())} {}
+      : control_(control), rank_(rank), written_{Marks(writers()), Marks(writers())} {}
 
   /// Returns whether this rank can access the memory of every other one, as far as it has tried.
   [[nodiscard]] bool reads_all() const noexcept { return reads_all_; }
@@ -29,12 +29,14 @@ class OtherMemories {
   bool try_reach(int other) noexcept {
     shared_memory::Reach& reach = control_.reach(rank_, other);
     if (reach.load(std::memory_order_relaxed) == shared_memory::Access::unknown)
-      reach.store(reaches(other) ? shared_memory::Access::granted : shared_memory::Access::denied,
+      reach.store(reaches(other) && other_process::permits_writes(of(other).process) ? shared_memory::Access::granted
+                                                                                     : shared_memory::Access::denied,
                   std::memory_order_relaxed);
     return reach.load(std::memory_order_relaxed) == shared_memory::Access::granted;
   }
 
-  /// Copies from another rank. If another process has the number of one that has died, it copies from that one.
+  /// Copies from another rank. If another process has the number of one that has died, it copies from that one; the
+  /// ranks notice that at the end of the call.
   [[nodiscard]] bool read(int other, std::byte* to, const std::byte* from, std::size_t bytes) const noexcept {
     return other_process::read(of(other).process, to, from, bytes);
   }
@@ -47,10 +49,10 @@ class OtherMemories {
     return reaches(other) && other_process::write(of(other).process, to, from, bytes);
   }
   /// The same, and marks in that rank's process that this rank has completed it in `call`. @pre a WriteGuard exists
-  [[nodiscard]] bool write(int other, const shared_memory::PlainTarget& to, const std::byte* from, std::size_t bytes,
-                           std::uint64_t call) const noexcept {
-    return reaches(other) &&
-           other_process::write_marked(of(other).process, to.address, from, bytes, to.written + rank_, call);
+  [[nodiscard]] bool write(int other, shared_memory::CallQueue queue, std::byte* to, const std::byte* from,
+                           std::size_t bytes, std::uint64_t call) const noexcept {
+    std::atomic<std::uint64_t>* const mark = of(other).written[static_cast<std::size_t>(queue)] + rank_;
+    return reaches(other) && other_process::write_marked(of(other).process, to, from, bytes, mark, call);
   }
   /// Returns where other ranks mark their writes to memory of this one.
   [[nodiscard]] std::atomic<std::uint64_t>* written(shared_memory::CallQueue queue) noexcept {
@@ -77,7 +79,10 @@ class OtherMemories {
   /// The number of ranks up to which each tries to access every other.
   static constexpr int most_read = 64;
 
-  [[nodiscard]] std::size_t size() const noexcept { return static_cast<std::size_t>(control_.size()); }
+  /// Returns how many ranks may write to memory of this one.
+  [[nodiscard]] std::size_t writers() const noexcept {
+    return control_.size() <= most_read ? static_cast<std::size_t>(control_.size()) : 0;
+  }
   [[nodiscard]] const shared_memory::RankBlock& of(int rank) const noexcept { return control_.rank(rank); }
   /// Returns whether this rank can access the memory of another rank's process, and it is that process: another one may
   /// have its number by now.

@@ -51,8 +51,14 @@ inline bool write(std::int64_t process, std::byte* to, const std::byte* from, st
   });
 }
 
-/// The same, and then writes `mark` to `marked`, in the system call that writes the last of the data: the process sees
-/// the mark once all data has arrived, wherever this one was stopped.
+/// Returns whether the system lets this process make such a call, which writes nothing.
+inline bool permits_writes(std::int64_t process) noexcept {
+  return ::process_vm_writev(static_cast<pid_t>(process), nullptr, 0, nullptr, 0, 0) >= 0;
+}
+/// The same as `write`, and then writes `mark` to `marked`, in the system call that writes the last of the data: the
+/// process sees the mark once this one writes no more, wherever this one was stopped. Of more than 2 GiB, that is the
+/// last of several calls. Stores become visible in order on x86-64; on processors where they do not, the data may
+/// follow the mark by as long as a store takes.
 inline bool write_marked(std::int64_t process, std::byte* to, const std::byte* from, std::size_t bytes, void* marked,
                          std::uint64_t mark) noexcept {
   for (;;) {

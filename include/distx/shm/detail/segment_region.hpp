@@ -66,6 +66,8 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     mine.process = process_;
     mine.process_began = process_began_;
     mine.probe = &process_began_;
+    for (const auto queue : {shared_memory::CallQueue::blocking, shared_memory::CallQueue::started})
+      mine.written[static_cast<std::size_t>(queue)] = memories_.written(queue);
   }
 
   [[nodiscard]] shared_memory::SharedAddress address_of(const void* memory, std::size_t bytes) noexcept override {
@@ -79,15 +81,12 @@ class SegmentRegion final : public shared_memory::SharedRegion {
     if (is_in_process(rank)) return copy(to, address, bytes);
     if (!memories_.read(rank, to, address, bytes)) throw_unreached("read", rank, context);
   }
-  void write(int rank, shared_memory::CallQueue queue, std::uint64_t call, const shared_memory::PlainTarget& to,
-             const std::byte* from, std::size_t bytes, const ErrorContext& context) override {
-    if (is_in_process(rank)) return copy(to.address, from, bytes);
+  void write(int rank, shared_memory::CallQueue queue, std::uint64_t call, std::byte* address, const std::byte* from,
+             std::size_t bytes, const ErrorContext& context) override {
+    if (is_in_process(rank)) return copy(address, from, bytes);
     const OtherMemories::WriteGuard guard(control().channel(rank_, queue), rank, call);
     if (revoked()) throw_revoked(context);  // the rank may have released the memory
-    if (!memories_.write(rank, to, from, bytes, call)) throw_unreached("write to", rank, context);
-  }
-  [[nodiscard]] std::atomic<std::uint64_t>* written(shared_memory::CallQueue queue) noexcept override {
-    return memories_.written(queue);
+    if (!memories_.write(rank, queue, address, from, bytes, call)) throw_unreached("copy to", rank, context);
   }
   [[nodiscard]] bool died(int rank) noexcept override {
     const shared_memory::RankBlock& other = control().rank(rank);
@@ -428,7 +427,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
                   const ErrorContext& context) {
     const bool moved = mine.sends ? memories_.write_if(first, address, mine.source, mine.bytes)
                                   : memories_.read_if(first, mine.target, address, mine.bytes);
-    if (!moved) throw_unreached(mine.sends ? "write to" : "read", first, context);
+    if (!moved) throw_unreached(mine.sends ? "copy to" : "read", first, context);
   }
   /// Throws for the system call that has failed.
   [[noreturn]] void throw_unreached(const std::string& what, int other, const ErrorContext& context) {
