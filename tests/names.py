@@ -252,7 +252,7 @@ def report(root):
 def self_test():
     header = "include/distx/core/a.hpp"
     good = {
-        header: "#pragma once\nnamespace distx {\n/// A box.\nstruct Box { int side; };\nnamespace detail {\nstruct Hidden {};\n}\n"
+        header: "#pragma once\nnamespace distx {\n/// A box.\nstruct Box { int side; };\nnamespace detail {\nstruct Hidden {\n  enum class Kind : char { a };\n};\nstruct Other {\n  enum class Kind : char { b };\n};\n}\n"
                 "/// Returns it.\ntemplate <class T>\n  requires(sizeof(T) > 1)\n[[nodiscard]] inline int side_of(const T& box) { return box.side; }\n"
                 "/// A number.\ninline constexpr int number = 3;\n/// An alias.\nusing Alias = Box;\n"
                 "/// A concept.\ntemplate <class T>\nconcept Boxed = requires(T x) { x.side; };\n"

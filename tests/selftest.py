@@ -32,11 +32,11 @@ def of_trees(check, good, broken):
     return of(check_tree, good, {name: ({**good, **change}, sentence) for name, (change, sentence) in broken.items()})
 
 
-def main(findings, self_test, arguments, root=ROOT):
-    """The main function of a script: prints `findings(root)`, a list of sentences, or runs its self-test. Returns the exit status."""
+def main(findings, self_test, arguments):
+    """The main function of a script: prints `findings(ROOT)`, a list of sentences, or runs its self-test. Returns the exit status."""
     if arguments == ["--self-test"]:
         return 1 if self_test() else 0
-    wrong = list(dict.fromkeys(findings(root)))
+    wrong = list(dict.fromkeys(findings(ROOT)))
     for sentence in wrong:
         print(sentence)
     print(f"{len(wrong)} findings")

@@ -441,7 +441,16 @@ TEST_CASE("a process is identified by its id and its start") {
   CHECK(read.shares_host_with(self));
   CHECK((read.id == self.id && read.began == self.began));
   const auto state = distx::detail::process_state_from("12 (a (b) c\nd) R 1 1 1 0 -1 4 0 0 0 0 0 0 0 0 20 0 1 0 777 9");
-  CHECK((state.state == 'R' && state.began == 777));
+  CHECK((state.state == 'R' && state.threads == 1 && state.began == 777));
+}
+
+TEST_CASE("a process whose first thread has ended is not over while another of its threads is left") {
+  const auto zombie_of = [](const std::string& threads) {
+    return distx::detail::process_state_from("12 (a) Z 1 1 1 0 -1 4 0 0 0 0 0 0 0 0 20 0 " + threads + " 0 777 9");
+  };
+  CHECK(!distx::detail::is_over(zombie_of("2"), 777));
+  CHECK(distx::detail::is_over(zombie_of("1"), 777));
+  CHECK(distx::detail::is_over(zombie_of("2"), 778));  // another process has its number
 }
 
 }  // namespace
