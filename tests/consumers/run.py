@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Builds and runs a small project that uses distx, the way its users would.
 
-    tests/consumers/run.py subproject|pkg-config|cmake FILE…
+    tests/consumers/run.py subproject|pkg-config|cmake|fetch-content FILE…
 
-distx is installed into a separate folder first (or, for `subproject`, linked into the project). FILE… are serial.cpp and,
+distx is installed into a separate folder first; for `subproject` it is linked into the project, and for `fetch-content`
+included by it. FILE… are serial.cpp and,
 if distx over MPI is to be used too, mpi.cpp, which runs on two ranks.
 """
 import argparse
@@ -89,22 +90,46 @@ def pkg_config(folder, mpi):
     run_programs(folder, mpi)
 
 
-def cmake(folder, mpi):
+def installed_files(prefix):
+    """The paths below `prefix`; pkg-config's files are left out, which Meson alone installs."""
+    return {os.path.relpath(os.path.join(folder, file), prefix) for folder, _, files in os.walk(prefix) for file in files
+            if not file.endswith(".pc")}
+
+
+def require_cmake():
     if not shutil.which("cmake"):
         print("skipped: there is no cmake on PATH")
         sys.exit(77)
-    prefix = install(folder, mpi)
-    moved = prefix + "-moved"  # a package knows its own place
-    os.rename(prefix, moved)
+
+
+def build_with_cmake(folder, source, mpi, *definitions):
     build = os.path.join(folder, "build")
-    run("cmake", "-G", "Ninja", "-S", os.path.join(HERE, "cmake"), "-B", build, f"-DCMAKE_PREFIX_PATH={moved}",
-        f"-DWITH_MPI={'ON' if mpi else 'OFF'}")
+    run("cmake", "-G", "Ninja", "-S", os.path.join(HERE, source), "-B", build, f"-DWITH_MPI={'ON' if mpi else 'OFF'}", *definitions)
     run("cmake", "--build", build)
     run_programs(build, mpi)
 
 
+def cmake(folder, mpi):
+    require_cmake()
+    prefix = install(folder, mpi)
+    by_cmake, build = os.path.join(folder, "prefix-by-cmake"), os.path.join(folder, "install")
+    run("cmake", "-S", ROOT, "-B", build, f"-DCMAKE_INSTALL_PREFIX={by_cmake}")
+    run("cmake", "--install", build)
+    differing = installed_files(prefix) ^ installed_files(by_cmake)
+    if differing:
+        sys.exit(f"'meson install' and 'cmake --install' install different files: {', '.join(sorted(differing))}")
+    moved = by_cmake + "-moved"  # a package knows its own place
+    os.rename(by_cmake, moved)
+    build_with_cmake(folder, "cmake", mpi, f"-DCMAKE_PREFIX_PATH={moved}")
+
+
+def fetch_content(folder, mpi):
+    require_cmake()
+    build_with_cmake(folder, "fetch_content", mpi, f"-DDISTX_SOURCE={ROOT}")
+
+
 def main():
-    kinds = {"subproject": subproject, "pkg-config": pkg_config, "cmake": cmake}
+    kinds = {"subproject": subproject, "pkg-config": pkg_config, "cmake": cmake, "fetch-content": fetch_content}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=kinds)
     parser.add_argument("files", nargs="+")
