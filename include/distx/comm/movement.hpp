@@ -40,12 +40,12 @@ template <class C, SpanArgument Buffer>
 void broadcast(C& comm, Buffer&& buffer, int root, detail::here location = detail::here::current()) {
   detail::execute(comm, detail::broadcast_call(buffer, root, location));
 }
-/// Starts `broadcast` and returns its Pending; the buffers are borrowed until `wait` returns. Collective.
+/// Starts `broadcast` and returns its Pending; the buffers are borrowed until `wait` returns, or moved in. Collective.
 template <class C, SpanArgument Buffer>
 [[nodiscard]] auto start_broadcast(C& comm, Buffer&& buffer, int root, detail::stream_of_t<C> after = {},
                                    detail::here location = detail::here::current()) {
-  detail::check_borrowed<Buffer>();
-  return detail::start(comm, detail::broadcast_call(buffer, root, location), after);
+  return detail::start_on(
+      comm, after, [&](auto& s) { return detail::broadcast_call(s, root, location); }, std::forward<Buffer>(buffer));
 }
 
 /// Concatenates all ranks' `send` in rank order into `receive` on every rank: equal blocks, or `counts[r]` elements
@@ -59,13 +59,14 @@ void all_gather(C& comm, const Send& send, Receive&& receive, const detail::Bloc
                 detail::here location = detail::here::current()) {
   detail::execute(comm, detail::all_gather_call(send, receive, counts, location));
 }
-/// Starts `all_gather` and returns its Pending; the buffers are borrowed until `wait` returns. Collective.
+/// Starts `all_gather` and returns its Pending; the buffers are borrowed until `wait` returns, or moved in. Collective.
 template <class C, SpanArgument Send, SpanArgument Receive>
 [[nodiscard]] auto start_all_gather(C& comm, Send&& send, Receive&& receive, detail::BorrowedCounts counts = {},
                                     detail::stream_of_t<C> after = {},
                                     detail::here location = detail::here::current()) {
-  detail::check_borrowed<Send, Receive>();
-  return detail::start(comm, detail::all_gather_call(send, receive, counts, location), after);
+  return detail::start_on(
+      comm, after, [&](auto& s, auto& r) { return detail::all_gather_call(s, r, counts, location); },
+      std::forward<Send>(send), std::forward<Receive>(receive));
 }
 
 /// Sends block r of `send` to rank r, and receives one block from every rank, in rank order; all blocks are equal.
@@ -85,13 +86,15 @@ void all_to_all(C& comm, const Send& send, Receive&& receive, const detail::Bloc
                 const detail::BlockCounts& receive_counts, detail::here location = detail::here::current()) {
   detail::execute(comm, detail::all_to_all_call(send, receive, send_counts, receive_counts, location));
 }
-/// Starts `all_to_all` and returns its Pending; the buffers are borrowed until `wait` returns. Collective.
+/// Starts `all_to_all` and returns its Pending; the buffers are borrowed until `wait` returns, or moved in. Collective.
 template <class C, SpanArgument Send, SpanArgument Receive>
 [[nodiscard]] auto start_all_to_all(C& comm, Send&& send, Receive&& receive, detail::BorrowedCounts send_counts = {},
                                     detail::BorrowedCounts receive_counts = {}, detail::stream_of_t<C> after = {},
                                     detail::here location = detail::here::current()) {
-  detail::check_borrowed<Send, Receive>();
-  return detail::start(comm, detail::all_to_all_call(send, receive, send_counts, receive_counts, location), after);
+  return detail::start_on(
+      comm, after,
+      [&](auto& s, auto& r) { return detail::all_to_all_call(s, r, send_counts, receive_counts, location); },
+      std::forward<Send>(send), std::forward<Receive>(receive));
 }
 
 /// Concatenates all ranks' `send` in rank order into the root's `receive`, which is unused and may be empty on other
@@ -107,12 +110,13 @@ void gather(C& comm, const Send& send, Receive&& receive, int root, const detail
             detail::here location = detail::here::current()) {
   detail::execute(comm, detail::gather_call(send, receive, root, counts, location));
 }
-/// Starts `gather` and returns its Pending; the buffers are borrowed until `wait` returns. Collective.
+/// Starts `gather` and returns its Pending; the buffers are borrowed until `wait` returns, or moved in. Collective.
 template <class C, SpanArgument Send, SpanArgument Receive>
 [[nodiscard]] auto start_gather(C& comm, Send&& send, Receive&& receive, int root, detail::BorrowedCounts counts = {},
                                 detail::stream_of_t<C> after = {}, detail::here location = detail::here::current()) {
-  detail::check_borrowed<Send, Receive>();
-  return detail::start(comm, detail::gather_call(send, receive, root, counts, location), after);
+  return detail::start_on(
+      comm, after, [&](auto& s, auto& r) { return detail::gather_call(s, r, root, counts, location); },
+      std::forward<Send>(send), std::forward<Receive>(receive));
 }
 
 /// Copies block r of the root's `send` to rank r's `receive`; `send` is unused and may be empty on other ranks.
@@ -127,12 +131,13 @@ void scatter(C& comm, const Send& send, Receive&& receive, int root, const detai
              detail::here location = detail::here::current()) {
   detail::execute(comm, detail::scatter_call(send, receive, root, counts, location));
 }
-/// Starts `scatter` and returns its Pending; the buffers are borrowed until `wait` returns. Collective.
+/// Starts `scatter` and returns its Pending; the buffers are borrowed until `wait` returns, or moved in. Collective.
 template <class C, SpanArgument Send, SpanArgument Receive>
 [[nodiscard]] auto start_scatter(C& comm, Send&& send, Receive&& receive, int root, detail::BorrowedCounts counts = {},
                                  detail::stream_of_t<C> after = {}, detail::here location = detail::here::current()) {
-  detail::check_borrowed<Send, Receive>();
-  return detail::start(comm, detail::scatter_call(send, receive, root, counts, location), after);
+  return detail::start_on(
+      comm, after, [&](auto& s, auto& r) { return detail::scatter_call(s, r, root, counts, location); },
+      std::forward<Send>(send), std::forward<Receive>(receive));
 }
 
 }  // namespace distx

@@ -26,12 +26,12 @@ template <class C, SpanArgument Buffer>
 void send(C& comm, const Buffer& buffer, int to, int tag = 0, detail::here location = detail::here::current()) {
   detail::execute(comm, detail::send_call(buffer, to, tag, location));
 }
-/// Starts `send` and returns its Pending; the buffers are borrowed until `wait` returns.
+/// Starts `send` and returns its Pending; the buffers are borrowed until `wait` returns, or moved in.
 template <class C, SpanArgument Buffer>
 [[nodiscard]] auto start_send(C& comm, Buffer&& buffer, int to, int tag = 0, detail::stream_of_t<C> after = {},
                               detail::here location = detail::here::current()) {
-  detail::check_borrowed<Buffer>();
-  return detail::start(comm, detail::send_call(buffer, to, tag, location), after);
+  return detail::start_on(
+      comm, after, [&](auto& s) { return detail::send_call(s, to, tag, location); }, std::forward<Buffer>(buffer));
 }
 
 /// Receives the next message with this tag from rank `from`; the lengths must be equal. Blocks until it has arrived.
@@ -39,12 +39,12 @@ template <class C, SpanArgument Buffer>
 void receive(C& comm, Buffer&& buffer, int from, int tag = 0, detail::here location = detail::here::current()) {
   detail::execute(comm, detail::receive_call(buffer, from, tag, location));
 }
-/// Starts `receive` and returns its Pending; the buffers are borrowed until `wait` returns.
+/// Starts `receive` and returns its Pending; the buffers are borrowed until `wait` returns, or moved in.
 template <class C, SpanArgument Buffer>
 [[nodiscard]] auto start_receive(C& comm, Buffer&& buffer, int from, int tag = 0, detail::stream_of_t<C> after = {},
                                  detail::here location = detail::here::current()) {
-  detail::check_borrowed<Buffer>();
-  return detail::start(comm, detail::receive_call(buffer, from, tag, location), after);
+  return detail::start_on(
+      comm, after, [&](auto& s) { return detail::receive_call(s, from, tag, location); }, std::forward<Buffer>(buffer));
 }
 
 /// Sends and receives at the same time, so a ring of ranks does not deadlock. Blocks until both are complete.
@@ -53,13 +53,14 @@ void send_receive(C& comm, const Out& send, int to, In&& receive, int from, int 
                   detail::here location = detail::here::current()) {
   detail::execute(comm, detail::send_receive_call(send, to, receive, from, tag, location));
 }
-/// Starts `send_receive` and returns its Pending; the buffers are borrowed until `wait` returns.
+/// Starts `send_receive` and returns its Pending; the buffers are borrowed until `wait` returns, or moved in.
 template <class C, SpanArgument Out, SpanArgument In>
 [[nodiscard]] auto start_send_receive(C& comm, Out&& send, int to, In&& receive, int from, int tag = 0,
                                       detail::stream_of_t<C> after = {},
                                       detail::here location = detail::here::current()) {
-  detail::check_borrowed<Out, In>();
-  return detail::start(comm, detail::send_receive_call(send, to, receive, from, tag, location), after);
+  return detail::start_on(
+      comm, after, [&](auto& s, auto& r) { return detail::send_receive_call(s, to, r, from, tag, location); },
+      std::forward<Out>(send), std::forward<In>(receive));
 }
 
 /// Blocks until every rank has called it. Collective.

@@ -62,18 +62,19 @@ template <class C, SpanArgument Buffer, class Op>
 void all_reduce(C& comm, Buffer&& buffer, Op op, detail::here location = detail::here::current()) {
   detail::execute(comm, detail::all_reduce_call(buffer, buffer, op, location));
 }
-/// Starts `all_reduce` and returns its Pending; the buffers are borrowed until `wait` returns. Collective.
+/// Starts `all_reduce` and returns its Pending; the buffers are borrowed until `wait` returns, or moved in. Collective.
 template <class C, SpanArgument Send, SpanArgument Receive, class Op>
 [[nodiscard]] auto start_all_reduce(C& comm, Send&& send, Receive&& receive, Op op, detail::stream_of_t<C> after = {},
                                     detail::here location = detail::here::current()) {
-  detail::check_borrowed<Send, Receive>();
-  return detail::start(comm, detail::all_reduce_call(send, receive, op, location), after);
+  return detail::start_on(
+      comm, after, [&](auto& s, auto& r) { return detail::all_reduce_call(s, r, op, location); },
+      std::forward<Send>(send), std::forward<Receive>(receive));
 }
 template <class C, SpanArgument Buffer, class Op>
 [[nodiscard]] auto start_all_reduce(C& comm, Buffer&& buffer, Op op, detail::stream_of_t<C> after = {},
                                     detail::here location = detail::here::current()) {
-  detail::check_borrowed<Buffer>();
-  return detail::start(comm, detail::all_reduce_call(buffer, buffer, op, location), after);
+  return detail::start_on(
+      comm, after, [&](auto& s) { return detail::all_reduce_call(s, s, op, location); }, std::forward<Buffer>(buffer));
 }
 
 /// Reduces `send` across all ranks of `comm` into the root's `receive`; on other ranks `receive` is unused and may be
@@ -93,12 +94,13 @@ template <class C, SpanArgument Buffer, class Op>
 void reduce(C& comm, Buffer&& buffer, Op op, int root, detail::here location = detail::here::current()) {
   detail::execute(comm, detail::reduce_call(buffer, buffer, op, root, location));
 }
-/// Starts `reduce` and returns its Pending; the buffers are borrowed until `wait` returns. Collective.
+/// Starts `reduce` and returns its Pending; the buffers are borrowed until `wait` returns, or moved in. Collective.
 template <class C, SpanArgument Send, SpanArgument Receive, class Op>
 [[nodiscard]] auto start_reduce(C& comm, Send&& send, Receive&& receive, Op op, int root,
                                 detail::stream_of_t<C> after = {}, detail::here location = detail::here::current()) {
-  detail::check_borrowed<Send, Receive>();
-  return detail::start(comm, detail::reduce_call(send, receive, op, root, location), after);
+  return detail::start_on(
+      comm, after, [&](auto& s, auto& r) { return detail::reduce_call(s, r, op, root, location); },
+      std::forward<Send>(send), std::forward<Receive>(receive));
 }
 
 /// Reduces `send` across all ranks of `comm` and writes block r of the result to rank r's `receive`: equal blocks, or
@@ -112,13 +114,15 @@ void reduce_scatter(C& comm, const Send& send, Receive&& receive, Op op, const d
                     detail::here location = detail::here::current()) {
   detail::execute(comm, detail::reduce_scatter_call(send, receive, op, counts, location));
 }
-/// Starts `reduce_scatter` and returns its Pending; the buffers are borrowed until `wait` returns. Collective.
+/// Starts `reduce_scatter` and returns its Pending; the buffers are borrowed until `wait` returns, or moved in.
+/// Collective.
 template <class C, SpanArgument Send, SpanArgument Receive, class Op>
 [[nodiscard]] auto start_reduce_scatter(C& comm, Send&& send, Receive&& receive, Op op,
                                         detail::BorrowedCounts counts = {}, detail::stream_of_t<C> after = {},
                                         detail::here location = detail::here::current()) {
-  detail::check_borrowed<Send, Receive>();
-  return detail::start(comm, detail::reduce_scatter_call(send, receive, op, counts, location), after);
+  return detail::start_on(
+      comm, after, [&](auto& s, auto& r) { return detail::reduce_scatter_call(s, r, op, counts, location); },
+      std::forward<Send>(send), std::forward<Receive>(receive));
 }
 
 }  // namespace distx

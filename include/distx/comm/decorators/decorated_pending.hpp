@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <concepts>
+#include <memory>
 #include <utility>
 
 namespace distx {
@@ -38,6 +39,7 @@ class DecoratedPending {
   void wait(Stream stream) {
     finish([&] { pending_.wait(stream); });
   }
+  void keep(std::shared_ptr<void> owner) { pending_.keep(std::move(owner)); }
   [[nodiscard]] bool test() { return !open_ || (pending_.test() && hook_.ready()); }
 
  private:

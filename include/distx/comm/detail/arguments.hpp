@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "distx/comm/communicator.hpp"
+#include "distx/comm/owning_pending.hpp"
 
 // Converts user arguments to the spans of a call: Spans, contiguous ranges, single elements, and lists of those.
 namespace distx {
@@ -152,13 +153,7 @@ template <class A>
 concept ListOutlives =
     std::is_lvalue_reference_v<A> || Outlives<std::remove_cv_t<range_element_t<std::remove_reference_t<A>>>>;
 
-/// Fails to compile if one of the buffers of an asynchronous call is a temporary.
-template <class... Buffers>
-constexpr void check_borrowed() {
-  static_assert((Outlives<Buffers> && ...),
-                "distx: an asynchronous call borrows its buffers until wait(), and this one is a temporary; give it a "
-                "name that lives until then");
-}
+/// Fails to compile if a list of buffers of an asynchronous call owns them and is a temporary.
 template <class... Lists>
 constexpr void check_borrowed_lists() {
   static_assert((ListOutlives<Lists> && ...),
@@ -294,6 +289,21 @@ template <class C, class Call>
   } else {
     diagnose<C, Call>();
     return NoPending{};
+  }
+}
+
+/// Starts the call that `make` returns for the buffers. Buffers that are passed as rvalues and own their elements are
+/// moved to memory which lives until the call is complete.
+template <class C, class Make, class... Buffers>
+[[nodiscard]] auto start_on(C& comm, stream_of_t<C> after, Make make, Buffers&&... buffers) {
+  if constexpr ((Outlives<Buffers> && ...)) {
+    return start(comm, make(buffers...), after);
+  } else {
+    constexpr bool owned[]{!Outlives<Buffers>...};
+    constexpr std::size_t last = sizeof...(Buffers) - (owned[sizeof...(Buffers) - 1] ? 1 : 2);
+    auto kept = std::make_shared<std::tuple<Buffers...>>(std::forward<Buffers>(buffers)...);
+    auto pending = start(comm, std::apply(make, *kept), after);
+    return OwningPending<decltype(pending), last, Buffers...>(std::move(pending), std::move(kept));
   }
 }
 
