@@ -20,9 +20,10 @@ struct Backend {
   bool one_process;  ///< all ranks are in this process
   /// Calls `body(make)` on every rank, for every number of ranks under test.
   std::function<void(const std::function<void(const Make& make)>& body)> run;
-  bool tags = true;      ///< messages have tags; messages with different tags can overtake each other
-  bool compares = true;  ///< calls that differ between ranks throw MismatchError on every rank
-  bool threads = true;   ///< several threads of a rank may make calls, each on its own communicator
+  bool tags = true;       ///< messages have tags; messages with different tags can overtake each other
+  bool compares = true;   ///< calls that differ between ranks throw MismatchError on every rank
+  bool threads = true;    ///< several threads of a rank may make calls, each on its own communicator
+  bool keeps_nan = true;  ///< max and min give a NaN if any rank has one
 };
 
 Backend backend();

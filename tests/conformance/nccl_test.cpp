@@ -24,14 +24,19 @@ distx::NcclOptions options(distx::Timeout deadline) {
 conformance::Backend conformance::backend() {
   if (std::getenv("DISTX_FILE") != nullptr)
     return {
-        false, false,
+        false,
+        false,
         [](const auto& body) {
           static distx::AnyConnector connector = distx::connect();
           distx::cuda::pick_device(connector, {.share = true});
           body([](distx::Timeout deadline) { return staged(distx::NcclCommunicator(connector, options(deadline))); });
         },
-        false, false};
-  return {false, true,
+        false,
+        false,
+        true,
+        false};
+  return {false,
+          true,
           [](const auto& body) {
             for (const int ranks : {1, 2, 3, 4, 7}) {
               if (ranks > distx::cuda::device_count()) break;
@@ -43,5 +48,8 @@ conformance::Backend conformance::backend() {
               });
             }
           },
-          false, false};
+          false,
+          false,
+          true,
+          false};
 }

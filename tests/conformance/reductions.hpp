@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <limits>
+
 #include "conformance/elements.hpp"
 #include "conformance/findings.hpp"
 
@@ -237,6 +239,84 @@ struct Wrapping {
     distx::all_reduce(comm, wide, distx::sum);
     const auto wide_wrapped = static_cast<std::int32_t>(2000000000u * static_cast<unsigned>(comm.size()));
     findings.same(wide, std::vector<std::int32_t>(3, wide_wrapped), "a sum beyond int32");
+  }
+};
+
+/// max and min of NaNs and of zeros with a sign, whichever rank holds them. A NaN becomes the quiet one, so the bits
+/// are the same on every rank and every backend.
+struct Extremes {
+  template <class T>
+  using Number = distx::accumulator_t<T>;
+
+  /// Returns the operands of a rank of which rank `holder` differs: numbers, two kinds of zeros, two kinds of NaNs.
+  template <class T>
+  static std::vector<T> operands(int rank, int holder, std::size_t size) {
+    const Number<T> one = 1, zero = 0, nan = std::numeric_limits<Number<T>>::quiet_NaN();
+    const bool holds = rank == holder;
+    const T kinds[] = {T(holds ? -one : one), T(holds ? zero : -zero), T(holds ? -zero : zero), T(holds ? -nan : one),
+                       T(holds ? nan : -nan)};
+    std::vector<T> values(size);
+    for (std::size_t i = 0; i < size; ++i) values[i] = kinds[i % 5];
+    return values;
+  }
+  template <class T>
+  static std::vector<T> results(bool is_max, std::size_t size, std::size_t first = 0) {
+    const Number<T> one = 1, zero = 0, nan = std::numeric_limits<Number<T>>::quiet_NaN();
+    const T kinds[] = {T(is_max ? one : -one), T(is_max ? zero : -zero), T(is_max ? zero : -zero), T(nan), T(nan)};
+    std::vector<T> values(size);
+    for (std::size_t i = 0; i < size; ++i) values[i] = kinds[(first + i) % 5];
+    return values;
+  }
+
+  template <class T, class C, class Op>
+  static void check(C& comm, Findings& findings, Op op, std::size_t size, int holder) {
+    const bool is_max = op.kind == distx::OpKind::max;
+    const auto what = [&](const char* operation) {
+      return reduction_name<T>(operation, is_max ? reference_max : reference_min, size) + ", with NaNs of rank " +
+             std::to_string(holder);
+    };
+    const auto send = operands<T>(comm.rank(), holder, size), expected = results<T>(is_max, size);
+    std::vector<T> receive(size);
+    distx::all_reduce(comm, send, receive, op);
+    findings.same(receive, expected, what("all_reduce"));
+    receive = send;
+    auto pending = distx::start_all_reduce(comm, receive, op);
+    pending.wait();
+    findings.same(receive, expected, what("started all_reduce"));
+    receive = send;
+    const int root = comm.size() - 1 - holder;
+    distx::reduce(comm, receive, op, root);
+    findings.same(receive, comm.rank() == root ? expected : send, what("reduce"));
+    const auto ranks = static_cast<std::size_t>(comm.size());
+    const auto blocks = operands<T>(comm.rank(), holder, size * ranks);
+    distx::reduce_scatter(comm, blocks, receive, op);
+    findings.same(receive, results<T>(is_max, size, size * static_cast<std::size_t>(comm.rank())),
+                  what("reduce_scatter"));
+    std::vector<std::vector<T>> list{send, operands<T>(comm.rank(), holder, 3)};
+    const std::vector<distx::Span<T>> spans{list[0], list[1]};
+    distx::all_reduce(comm, spans, op);
+    findings.same(list[0], expected, what("all_reduce of a list"));
+    findings.same(list[1], results<T>(is_max, 3), what("all_reduce of a list"));
+  }
+  template <class T, class C>
+  static void check(C& comm, Findings& findings, std::size_t size, int holder) {
+    check<T>(comm, findings, distx::max, size, holder);
+    check<T>(comm, findings, distx::min, size, holder);
+  }
+  template <class C>
+  void operator()(C& comm, Findings& findings) const {
+    if (comm.size() == 1) return;  // the reduction of one operand is the operand
+    for (int holder = 0; holder < comm.size(); ++holder) {
+      for (const std::size_t size : {std::size_t{1}, std::size_t{5}, std::size_t{300}}) {
+        check<distx::float8_e4m3>(comm, findings, size, holder);
+        check<distx::float8_e5m2>(comm, findings, size, holder);
+        check<distx::bfloat16>(comm, findings, size, holder);
+        check<distx::float16>(comm, findings, size, holder);
+        check<float>(comm, findings, size, holder);
+        check<double>(comm, findings, size, holder);
+      }
+      check<float>(comm, findings, 100000, holder);
+    }
   }
 };
 

@@ -11,6 +11,7 @@ struct Erased {
   static bool tags() { return conformance::backend().tags; }
   static bool compares() { return conformance::backend().compares; }
   static bool threads() { return conformance::backend().threads; }
+  static bool keeps_nan() { return conformance::backend().keeps_nan; }
   template <class Body>
   static void run(Body body) {
     conformance::backend().run([&](const conformance::Backend::Make& make) { body(make); });

@@ -17,6 +17,7 @@
 //     static bool tags();               messages have tags
 //     static bool compares();           calls that differ between ranks throw MismatchError on every rank
 //     static bool threads();            several threads of a rank may make calls, each on its own communicator
+//     static bool keeps_nan();          max and min give a NaN if any rank has one
 //     static void run(auto body);       calls body(make) on every rank, for every number of ranks under test;
 //                                       make(deadline) makes a communicator of all ranks
 //
@@ -53,6 +54,9 @@ TEST_CASE_TEMPLATE_DEFINE("custom ops with state and finish work", Ranks, user_o
 }
 TEST_CASE_TEMPLATE_DEFINE("integer sums wrap around", Ranks, wrapping) {
   conformance::on_every_rank<Ranks>(conformance::Wrapping{});
+}
+TEST_CASE_TEMPLATE_DEFINE("max and min keep the NaN of any rank, and order zeros by their sign", Ranks, extremes) {
+  if (Ranks::keeps_nan()) conformance::on_every_rank<Ranks>(conformance::Extremes{});
 }
 TEST_CASE_TEMPLATE_DEFINE("the same inputs give the same bits", Ranks, same_bits) {
   conformance::on_every_rank<Ranks>(conformance::SameBits{Ranks::rank_order()});
@@ -108,6 +112,7 @@ TEST_CASE_TEMPLATE_DEFINE("calls that never meet throw a typed error on every ra
   TEST_CASE_TEMPLATE_INVOKE(rounded_once, Ranks);      \
   TEST_CASE_TEMPLATE_INVOKE(user_ops, Ranks);          \
   TEST_CASE_TEMPLATE_INVOKE(wrapping, Ranks);          \
+  TEST_CASE_TEMPLATE_INVOKE(extremes, Ranks);          \
   TEST_CASE_TEMPLATE_INVOKE(same_bits, Ranks);         \
   TEST_CASE_TEMPLATE_INVOKE(every_movement, Ranks);    \
   TEST_CASE_TEMPLATE_INVOKE(moved_structs, Ranks);     \

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <bit>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string_view>
 #include <type_traits>
 
@@ -23,6 +25,21 @@ constexpr T wrapping(T a, T b, F f) {
     return static_cast<T>(f(static_cast<Wide>(a), static_cast<Wide>(b)));
   } else {
     return f(a, b);
+  }
+}
+
+// Computed without branches, so that compilers vectorize it. The two comparisons differ for zeros, of which `join`
+// keeps the right sign. A NaN becomes the same one whichever operand holds it: the bits are independent of the order.
+template <class T, class Before, class Join>
+constexpr T extreme(T a, T b, Before before, Join join) {
+  if constexpr (FractionalElement<T>) {
+    using A = accumulator_t<T>;
+    using Bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
+    const auto x = static_cast<A>(a), y = static_cast<A>(b);
+    const Bits bits = join(std::bit_cast<Bits>(before(y, x) ? y : x), std::bit_cast<Bits>(before(x, y) ? x : y));
+    return static_cast<T>(x != x || y != y ? std::numeric_limits<A>::quiet_NaN() : std::bit_cast<A>(bits));
+  } else {
+    return before(b, a) ? b : a;
   }
 }
 
@@ -48,23 +65,25 @@ struct Product {
   }
 };
 
-/// Selects the smaller value.
+/// Selects the smaller value, as IEEE 754's minimum: a NaN of any operand gives the quiet NaN, and -0 is less than +0.
+/// (NCCL's own minimum ignores a NaN unless every rank has one.)
 struct Min {
   static constexpr OpKind kind = OpKind::min;
   static constexpr bool commutative = true;
   template <class T>
   constexpr T operator()(T a, T b) const {
-    return b < a ? b : a;
+    return detail::extreme(a, b, [](auto x, auto y) { return x < y; }, [](auto x, auto y) { return x | y; });
   }
 };
 
-/// Selects the larger value.
+/// Selects the larger value, as IEEE 754's maximum: a NaN of any operand gives the quiet NaN, and +0 is more than -0.
+/// (NCCL's own maximum ignores a NaN unless every rank has one.)
 struct Max {
   static constexpr OpKind kind = OpKind::max;
   static constexpr bool commutative = true;
   template <class T>
   constexpr T operator()(T a, T b) const {
-    return a < b ? b : a;
+    return detail::extreme(a, b, [](auto x, auto y) { return x > y; }, [](auto x, auto y) { return x & y; });
   }
 };
 

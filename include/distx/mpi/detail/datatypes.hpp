@@ -54,8 +54,14 @@ template <class Any>
   return {datatype_of(span.type()), span.element_bytes(), 1};
 }
 
+/// Returns whether MPI's own op gives what distx's does. A NaN of one rank gives whatever the order of operands makes
+/// of it in MPI's minimum and maximum.
+[[nodiscard]] constexpr bool is_native(OpKind kind, ElementType type) noexcept {
+  const bool fractional = is_narrow_float(type) || type == ElementType::f32 || type == ElementType::f64;
+  return kind != OpKind::user && !(fractional && (kind == OpKind::min || kind == OpKind::max));
+}
 /// Returns the MPI op of a built-in op; an average is a sum, and the division is computed here.
-/// @pre kind is not OpKind::user
+/// @pre is_native(kind, type of the elements)
 [[nodiscard]] inline MPI_Op op_of(OpKind kind) noexcept {
   switch (kind) {
     case OpKind::product:

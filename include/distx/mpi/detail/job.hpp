@@ -176,7 +176,7 @@ class Job {
   }
   /// Prepares the op and the datatype that carries it.
   void reduce_by(const calls::AnyOp& op, bool wide, Operands& o) {
-    if (op.kind() != OpKind::user) {
+    if (is_native(op.kind(), op.type())) {
       o.op = op_of(op.kind());
       return;
     }

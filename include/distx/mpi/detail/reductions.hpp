@@ -47,7 +47,7 @@ inline void issue_prepared(Job& job, const calls::AllReduce<AnyElement, calls::A
 }
 inline void issue(Job& job, const calls::AllReduce<AnyElement, calls::AnyOp>& c) {
   const auto type = c.send.type();
-  const bool plain = !c.op.finishes() && c.op.kind() != OpKind::user && !is_narrow_float(type);
+  const bool plain = !c.op.finishes() && is_native(c.op.kind(), type) && !is_narrow_float(type);
   if (!plain || c.send.size() > job.most) [[unlikely]]
     return issue_prepared(job, c);
   // A direct path for the common case, because the overhead of the general one is measurable for small messages.

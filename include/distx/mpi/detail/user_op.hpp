@@ -6,7 +6,7 @@
 #include "distx/mpi/detail/check.hpp"
 #include "distx/mpi/detail/handles.hpp"
 
-// MPI passes no user data to reduction functions, so a custom op is an attribute of the datatype.
+// MPI passes no user data to reduction functions, so an op that MPI lacks is an attribute of the datatype.
 namespace distx::detail::mpi {
 
 /// The op of a reduction in flight, and the exception that it threw, because exceptions must not propagate through MPI.

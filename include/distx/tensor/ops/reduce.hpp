@@ -113,7 +113,7 @@ template <std::size_t Dim, DistributedTensor X>
     return detail::placeholder<Rule, X>();
   }
 }
-/// Returns the maximum over dimension `Dim`. `x` may be Partial with Max; then so is the result.
+/// Returns the maximum over dimension `Dim`, NaN if an element is. `x` may be Partial with Max; then so is the result.
 template <std::size_t Dim, DistributedTensor X>
 [[nodiscard]] auto max_over(const X& x, std::source_location location = std::source_location::current()) {
   using Rule = rules::MaxOver<Dim>;
@@ -124,10 +124,10 @@ template <std::size_t Dim, DistributedTensor X>
         {"max_over", location},
         [](auto in, auto out) {
           using T = detail::value_of<X>;
-          constexpr T least = std::numeric_limits<T>::has_infinity ? -std::numeric_limits<T>::infinity()
-                                                                   : std::numeric_limits<T>::lowest();
+          using Limits = std::numeric_limits<accumulator_t<T>>;
+          const T least(Limits::has_infinity ? -Limits::infinity() : Limits::lowest());
           detail::reduce_slices(typename X::space::stream{}, detail::Slices(in.extents(), Dim), in.values(), least,
-                                out.values(), [](T a, T b) { return a < b ? b : a; });
+                                out.values(), max);
         },
         x);
   } else {
@@ -184,7 +184,7 @@ template <std::size_t Dim, DistributedTensor X, DistributedTensor G>
   }
 }
 /// Returns the gradient of the operand of `max_over`, from `x`, the result `maximum` and its gradient. If several
-/// elements equal the maximum, each receives the gradient.
+/// elements equal the maximum, or it is NaN and so are they, each receives the gradient.
 template <std::size_t Dim, DistributedTensor X, DistributedTensor Y, DistributedTensor G>
 [[nodiscard]] auto max_over_backward(const X& x, const Y& maximum, const G& gradient,
                                      std::source_location location = std::source_location::current()) {
@@ -195,8 +195,9 @@ template <std::size_t Dim, DistributedTensor X, DistributedTensor Y, Distributed
         [](auto in, auto maxima, auto grads, auto out) {
           detail::spread_slices(typename X::space::stream{}, detail::Slices(out.extents(), Dim), out.values(),
                                 [&](std::size_t i, std::size_t at) {
-                                  return in.values()[i] == maxima.values()[at] ? grads.values()[at]
-                                                                               : detail::value_of<X>{};
+                                  const auto x = in.values()[i], maximum = maxima.values()[at];
+                                  const bool both_nan = x != x && maximum != maximum;
+                                  return x == maximum || both_nan ? grads.values()[at] : detail::value_of<X>{};
                                 });
         },
         x, maximum, gradient);
