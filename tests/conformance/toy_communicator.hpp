@@ -81,7 +81,7 @@ class Backend {
     execute(Barrier<Host>{location});
     const std::shared_ptr<Board> first = *group.front().board;
     execute(Barrier<Host>{location});
-    return std::make_shared<State>(first, rank, static_cast<int>(group.size()));
+    return State::make(first, rank, static_cast<int>(group.size()));
   }
 
  private:
@@ -194,7 +194,7 @@ class ToyCommunicator : public detail::BasicCommunicator<ToyCommunicator, Backen
     board->queues.fill(std::vector<Board::Side>(static_cast<std::size_t>(connector.size())));
     const auto shared = *broadcast_value(connector, &board, 0);  // ranks are threads: rank 0's pointer serves all
     connector.barrier();
-    return std::make_shared<State>(shared, connector.rank(), connector.size());
+    return State::make(shared, connector.rank(), connector.size());
   }
 };
 }  // namespace toy

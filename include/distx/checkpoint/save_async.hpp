@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "distx/checkpoint/training.hpp"
+#include "distx/core/detail/made_here.hpp"
 #include "distx/core/detail/start_thread.hpp"
 
 namespace distx::checkpoint {
@@ -36,7 +37,8 @@ class PendingSave {
  public:
   PendingSave() = default;
   /// Constructed by `save_async`.
-  explicit PendingSave(std::unique_ptr<detail::SaveWork<Space>> work) noexcept : work_(std::move(work)) {}
+  explicit PendingSave(std::unique_ptr<detail::SaveWork<Space>, distx::detail::DeleteHere> work) noexcept
+      : work_(std::move(work)) {}
 
   /// Waits until all ranks have written their files, and completes the checkpoint. Collective over the training's
   /// ranks, which may be in a later step by then; not between the first `ready` and `step`. Does nothing if empty.
@@ -45,8 +47,9 @@ class PendingSave {
   /// @throws CheckpointError on every rank if a rank cannot write; the PendingSave is empty then, and the training can
   ///   continue
   std::filesystem::path finish(const std::source_location& location = std::source_location::current()) {
+    if (work_ == nullptr) return {};
+    work_.get_deleter().made.check("this save", {.operation = "finish", .location = location});
     const auto work = std::exchange(work_, nullptr);
-    if (work == nullptr) return {};
     auto& comm = *work->comm;
     const ErrorContext context{"finish", comm.backend(), comm.rank(), comm.size(), location};
     work->thread.join();
@@ -59,7 +62,7 @@ class PendingSave {
   [[nodiscard]] bool pending() const noexcept { return work_ != nullptr; }
 
  private:
-  std::unique_ptr<detail::SaveWork<Space>> work_;
+  std::unique_ptr<detail::SaveWork<Space>, distx::detail::DeleteHere> work_;
 };
 
 /// Starts to save a training like `save`, and returns once this rank's share of the state is copied: a thread writes
@@ -81,7 +84,8 @@ template <detail::Saved Training>
     -> PendingSave<typename Training::space> {
   auto& comm = detail::TrainingAccess::communicator(training);
   const ErrorContext context{"save_async", comm.backend(), comm.rank(), comm.size(), location};
-  auto work = std::make_unique<detail::SaveWork<typename Training::space>>();
+  std::unique_ptr<detail::SaveWork<typename Training::space>, distx::detail::DeleteHere> work(
+      new detail::SaveWork<typename Training::space>);
   work->comm = &comm;
   auto& kept = detail::TrainingAccess::engine(training).checkpoint_memory();
   if (kept == nullptr || kept.use_count() > 1) kept = std::make_shared<detail::Snapshot>();

@@ -28,7 +28,7 @@ class Hierarchical
   /// Takes ownership of existing communicators. Collective over `outer`.
   /// @pre `inner` contains exactly the ranks of this host, in the order of their ranks in `outer`
   /// @throws InvalidArgument on every rank if the order differs
-  Hierarchical(Inner inner, Outer outer) : Base(std::make_shared<State>(std::move(inner), std::move(outer))) {}
+  Hierarchical(Inner inner, Outer outer) : Base(State::make(std::move(inner), std::move(outer))) {}
 
   /// Makes both communicators from a connector, whose local ranks determine which ranks share a host. Collective.
   /// @throws ConnectError on every rank if the local ranks match no assignment to hosts, or if a level cannot be made

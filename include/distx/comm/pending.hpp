@@ -4,6 +4,8 @@
 #include <memory>
 #include <utility>
 
+#include "distx/core/detail/leak.hpp"
+#include "distx/core/detail/made_here.hpp"
 #include "distx/core/space.hpp"
 #include "distx/observe/detail/flight_ring.hpp"
 
@@ -45,7 +47,8 @@ class Operation {
 /// A move-only handle on an asynchronous collective or message. The call borrows its buffers until it is waited for.
 ///
 /// The destructor waits for the call; during stack unwinding it revokes the communicator instead, so no rank waits for
-/// this one. An empty handle, or one that was waited for, is complete.
+/// this one. An empty handle, or one that was waited for, is complete. In a forked process `wait` throws InvalidState,
+/// and the destructor does nothing.
 ///
 ///     auto pending = distx::start_all_reduce(comm, gradient, distx::sum);
 ///     compute();
@@ -65,6 +68,7 @@ class [[nodiscard]] Pending {
       release();
       operation_ = std::move(other.operation_);
       flight_ = other.flight_;
+      made_ = other.made_;
       exceptions_ = other.exceptions_;
     }
     return *this;
@@ -76,6 +80,7 @@ class [[nodiscard]] Pending {
   ///         this rank
   void wait() {
     if (operation_ == nullptr) return;
+    check_process();
     const Recycled operation{std::move(operation_)};
     operation.value->complete();
     flight_.complete();
@@ -83,12 +88,13 @@ class [[nodiscard]] Pending {
   /// Orders work that is later enqueued on `stream` after the call; blocks if the memory space is the host's.
   void wait(typename Space::stream stream) {
     if (operation_ == nullptr) return;
+    check_process();
     const Recycled operation{std::move(operation_)};
     operation.value->complete(stream);
     if constexpr (std::is_empty_v<typename Space::stream>) flight_.complete();
   }
   /// Returns whether `wait()` would return, or throw, at once. Never blocks.
-  [[nodiscard]] bool test() noexcept { return operation_ == nullptr || operation_->test(); }
+  [[nodiscard]] bool test() noexcept { return operation_ == nullptr || !made_.is_here() || operation_->test(); }
   /// Keeps `owner` alive until the call is complete, for buffers that `owner` contains.
   void keep(std::shared_ptr<void> owner) {
     if (operation_ != nullptr) operation_->keep(std::move(owner));
@@ -103,8 +109,10 @@ class [[nodiscard]] Pending {
     std::shared_ptr<detail::Operation<Space>> value;
   };
 
+  void check_process() const { made_.check("this Pending", {.operation = "wait"}); }
   void release() noexcept {
     if (operation_ == nullptr) return;
+    if (!made_.is_here()) return detail::leak(std::move(operation_));  // it may own a thread of the other process
     const Recycled operation{std::move(operation_)};
     if (std::uncaught_exceptions() > exceptions_) return operation.value->abandon();
     try {
@@ -117,6 +125,7 @@ class [[nodiscard]] Pending {
 
   std::shared_ptr<detail::Operation<Space>> operation_;
   detail::FlightTicket flight_;
+  detail::MadeHere made_;
   int exceptions_ = std::uncaught_exceptions();
 };
 

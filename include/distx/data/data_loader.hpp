@@ -3,6 +3,7 @@
 #include <iterator>
 #include <memory>
 
+#include "distx/core/detail/made_here.hpp"
 #include "distx/data/detail/make_batch.hpp"
 #include "distx/data/detail/prefetcher.hpp"
 #include "distx/data/distributed_sampler.hpp"
@@ -32,15 +33,17 @@ class Epoch {
     if (options.workers == 0)
       make_ = std::move(make);
     else
-      ahead_ = std::make_unique<detail::Prefetcher<Batch>>(batches, std::move(make), options.workers,
-                                                           options.workers * options.prefetch, options.deadline);
+      ahead_ = {new detail::Prefetcher<Batch>(batches, std::move(make), options.workers,
+                                              options.workers * options.prefetch, options.deadline),
+                detail::DeleteHere{}};
   }
 
   /// Returns the next batch; nullopt after the last. Blocks until the batch is made.
   /// @throws DataError if a sample of this batch cannot be loaded, after which the epoch ends; TimeoutError if the
-  ///   batch is not made in time
+  ///   batch is not made in time; InvalidState in a forked process, which does not have the workers
   [[nodiscard]] std::optional<Batch> next() {
     if (taken_ == batches_ || failed_) return std::nullopt;
+    if (ahead_ != nullptr) ahead_.get_deleter().made.check("this epoch with workers", {.operation = "DataLoader"});
     failed_ = true;
     std::optional<Batch> batch = ahead_ != nullptr ? ahead_->next() : std::optional<Batch>(make_(taken_));
     failed_ = false;
@@ -87,7 +90,7 @@ class Epoch {
   std::size_t taken_ = 0;
   bool failed_ = false;
   Make make_;
-  std::unique_ptr<detail::Prefetcher<Batch>> ahead_;
+  std::unique_ptr<detail::Prefetcher<Batch>, detail::DeleteHere> ahead_;
 };
 
 /// Makes this rank's batches of each epoch on worker threads, ahead of the training that uses them.

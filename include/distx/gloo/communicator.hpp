@@ -77,7 +77,7 @@ class GlooCommunicator : public detail::BasicCommunicator<GlooCommunicator, deta
     on_every_rank("connect", [&] {
       links->connect([&](int other) -> const auto& { return all[static_cast<std::size_t>(other) * room + me]; });
     });
-    return std::make_shared<State>(std::move(links));
+    return State::make(std::move(links));
   }
 };
 

@@ -67,7 +67,7 @@ class NcclCommunicator : public detail::BasicCommunicator<NcclCommunicator, nccl
     cuda::detail::Pools::all().share(device);
     const cuda::DeviceGuard guard(device);
     auto comms = nccl::detail::split_all(comm, 0, self.rank, options, context, [] { return false; });
-    auto state = std::make_shared<State>(self, device, options, std::move(comms), nullptr, std::uint64_t{0});
+    auto state = State::make(self, device, options, std::move(comms), nullptr, std::uint64_t{0});
     state->guarded([&] {
       nccl::detail::connect_all(state->backend, context);
       state->backend.set_capability(std::ranges::min(state->backend.gathered(
@@ -164,8 +164,8 @@ class NcclCommunicator : public detail::BasicCommunicator<NcclCommunicator, nccl
   }
   std::shared_ptr<State> child(const calls::RankOf& self, std::uint64_t identity, const ErrorContext& where,
                                nccl::detail::Comms comms) const {
-    auto state = std::make_shared<State>(self, backend_of().device, backend_of().options, std::move(comms),
-                                         backend_of().revocation.failure_channel(), identity);
+    auto state = State::make(self, backend_of().device, backend_of().options, std::move(comms),
+                             backend_of().revocation.failure_channel(), identity);
     state->backend.set_capability(backend_of().capability());
     state->guarded([&] { nccl::detail::connect_all(state->backend, where); });
     return state;

@@ -119,7 +119,7 @@ class HierarchicalBackend {
         .operation = "split", .backend = self_.backend, .rank = self_.rank, .size = self_.size, .location = location};
     Outer outer = as_global(false, context, [&] { return blocking_.outer.split(color, key); });
     Inner inner = as_global(true, context, [&] { return blocking_.inner.split(color, key); });
-    return std::make_shared<State>(std::move(inner), std::move(outer));
+    return State::make(std::move(inner), std::move(outer));
   }
   [[nodiscard]] CommunicatorMemory<std::byte> allocate(std::size_t count, std::size_t element_bytes,
                                                        const std::source_location& location) {

@@ -172,6 +172,8 @@ class BasicCommunicator {
   [[nodiscard]] Backend& backend_of() const noexcept;
 
  private:
+  /// Begins an operation that is not a call. @throws InvalidState in a process that was forked from this rank's
+  [[nodiscard]] FlightRecord* begin(const char* operation, const std::source_location& location);
   /// Returns nothing if the backend transfers all memory equally fast.
   [[nodiscard]] std::optional<CommunicatorMemory<std::byte, space>> allocate_bytes(
       std::size_t count, std::size_t element_bytes, const std::source_location& location);

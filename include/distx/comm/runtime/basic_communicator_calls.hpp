@@ -37,6 +37,7 @@ template <class Derived, class Backend>
 template <ErasedCall Call>
   requires BackendExecutes<Backend, Call>
 void BasicCommunicator<Derived, Backend>::execute(const Call& call) {
+  state_->check_process(call);
   FlightScope flight(state_->flight.begin(call));
   try {
     validate(call, backend_of().self());
@@ -51,6 +52,7 @@ template <class Derived, class Backend>
 template <ErasedCall Call>
   requires BackendStarts<Backend, Call>
 auto BasicCommunicator<Derived, Backend>::start(const Call& call, typename space::stream after) -> Pending<space> {
+  state_->check_process(call);
   const FlightTicket ticket = state_->flight.enqueue(call);
   const FlightScope flight(ticket.record);
   try {
@@ -65,7 +67,7 @@ auto BasicCommunicator<Derived, Backend>::start(const Call& call, typename space
 
 template <class Derived, class Backend>
 Derived BasicCommunicator<Derived, Backend>::split(int color, int key, std::source_location location) {
-  FlightScope flight(state_->flight.begin("split", location));
+  FlightScope flight(begin("split", location));
   return state_->guarded([&] {
     auto part = backend_of().split(color, key, location);
     std::vector<int> members;
@@ -81,7 +83,7 @@ auto BasicCommunicator<Derived, Backend>::allocate_bytes(std::size_t count, std:
                                                          const std::source_location& location)
     -> std::optional<CommunicatorMemory<std::byte, space>> {
   if constexpr (requires { backend_of().allocate(count, element_bytes, location); }) {
-    FlightScope flight(state_->flight.begin("allocate", location));
+    FlightScope flight(begin("allocate", location));
     return state_->guarded([&] {
       auto memory = backend_of().allocate(count, element_bytes, location);
       flight.complete();
@@ -89,6 +91,7 @@ auto BasicCommunicator<Derived, Backend>::allocate_bytes(std::size_t count, std:
     });
   } else {
     static_assert(std::same_as<space, Host>);
+    state_->check_process("allocate", location);
     return {};
   }
 }
@@ -96,7 +99,7 @@ template <class Derived, class Backend>
 auto BasicCommunicator<Derived, Backend>::adopt_bytes(
     Span<std::byte, space> memory, const std::source_location& location) -> CommunicatorMemory<std::byte, space> {
   if constexpr (requires { backend_of().adopt(memory, location); }) {
-    FlightScope flight(state_->flight.begin("adopt", location));
+    FlightScope flight(begin("adopt", location));
     auto adoption = state_->guarded([&] { return backend_of().adopt(memory, location); });
     if (adoption.refusal != nullptr) std::rethrow_exception(adoption.refusal);
     flight.complete();
@@ -104,6 +107,7 @@ auto BasicCommunicator<Derived, Backend>::adopt_bytes(
   } else if constexpr (requires { backend_of().allocate(memory.size(), memory.size(), location); }) {
     throw_cannot_adopt(*this, location);
   } else {
+    state_->check_process("adopt", location);
     return {memory, nullptr};
   }
 }
@@ -112,7 +116,7 @@ auto BasicCommunicator<Derived, Backend>::allocate_common(std::size_t bytes, con
                                                           std::source_location location)
     -> std::optional<CommonMemory<space>> {
   if constexpr (requires { backend_of().allocate_common(bytes, own, location); }) {
-    FlightScope flight(state_->flight.begin("allocate_common", location));
+    FlightScope flight(begin("allocate_common", location));
     return state_->guarded([&] {
       std::optional<CommonMemory<space>> memory = backend_of().allocate_common(bytes, own, location);
       flight.complete();
@@ -126,7 +130,7 @@ template <class Derived, class Backend>
 auto BasicCommunicator<Derived, Backend>::allocate_for_host(std::size_t bytes, std::source_location location)
     -> std::optional<CommonMemory<space>> {
   if constexpr (requires { backend_of().allocate_for_host(bytes, location); }) {
-    FlightScope flight(state_->flight.begin("allocate_for_host", location));
+    FlightScope flight(begin("allocate_for_host", location));
     return state_->guarded([&] {
       auto memory = backend_of().allocate_for_host(bytes, location);
       flight.complete();
@@ -143,7 +147,12 @@ bool BasicCommunicator<Derived, Backend>::passes_operands() const noexcept {
 }
 template <class Derived, class Backend>
 void BasicCommunicator<Derived, Backend>::revoke(const std::string& reason) noexcept {
-  backend_of().revoke(reason);
+  if (state_->made().is_here()) backend_of().revoke(reason);
+}
+template <class Derived, class Backend>
+FlightRecord* BasicCommunicator<Derived, Backend>::begin(const char* operation, const std::source_location& location) {
+  state_->check_process(operation, location);
+  return state_->flight.begin(operation, location);
 }
 template <class Derived, class Backend>
 auto BasicCommunicator<Derived, Backend>::scratch(std::size_t bytes) -> Span<std::byte, space> {

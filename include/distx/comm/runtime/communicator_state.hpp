@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <exception>
+#include <memory>
 #include <utility>
 
 #include "distx/comm/communicator.hpp"
 #include "distx/comm/detail/in_order.hpp"
 #include "distx/comm/runtime/flight_log.hpp"
+#include "distx/core/detail/made_here.hpp"
 #include "distx/core/detail/revocation_reason.hpp"
 #include "distx/core/detail/revoke_on_exception.hpp"
 #include "distx/core/detail/unknown_exception.hpp"
@@ -20,9 +22,10 @@ class CommunicatorState {
  public:
   using space = typename Backend::space;
 
+  /// Makes a state from the arguments of the backend's constructor. A forked process does not destroy it.
   template <class... Arguments>
-  explicit CommunicatorState(Arguments&&... arguments) : backend(std::forward<Arguments>(arguments)...) {
-    flight.open(backend.self());
+  [[nodiscard]] static std::shared_ptr<CommunicatorState> make(Arguments&&... arguments) {
+    return {new CommunicatorState(std::forward<Arguments>(arguments)...), DeleteHere{}};
   }
   CommunicatorState(const CommunicatorState&) = delete;
   CommunicatorState& operator=(const CommunicatorState&) = delete;
@@ -30,6 +33,18 @@ class CommunicatorState {
     // A rank that unwinds never joins the calls in which its peers are waiting.
     if (std::uncaught_exceptions() > exceptions_) give_up({"its communicator was destroyed by an exception"});
   }
+
+  /// @throws InvalidState in a process that was forked from the one of this rank
+  template <Collective Call>
+  void check_process(const Call& call) const {
+    if (!made_.is_here()) [[unlikely]]
+      made_.throw_elsewhere("this communicator", backend.self().context(call));
+  }
+  void check_process(std::string_view operation, const std::source_location& location) const {
+    const RankOf& self = backend.self();
+    made_.check("this communicator", {operation, self.backend, self.rank, self.size, location});
+  }
+  [[nodiscard]] const MadeHere& made() const noexcept { return made_; }
 
   /// Runs `f`; if it throws, revokes the communicator before the caller sees the error and frees its buffers.
   template <class F>
@@ -71,6 +86,12 @@ class CommunicatorState {
   FlightLog flight;
 
  private:
+  template <class... Arguments>
+  explicit CommunicatorState(Arguments&&... arguments) : backend(std::forward<Arguments>(arguments)...) {
+    flight.open(backend.self());
+  }
+
+  MadeHere made_;
   int exceptions_ = std::uncaught_exceptions();
   Buffer<std::byte, space> scratch_;
 

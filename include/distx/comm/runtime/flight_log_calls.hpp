@@ -34,7 +34,7 @@ DISTX_INLINE void FlightLog::write(const char* error) noexcept {
   write_flight_files_or_say();
 }
 DISTX_INLINE void FlightLog::prepare() {
-  if (flight_ring == nullptr) FlightRegistry::get().attach();
+  FlightRegistry::get().attach();
   if (named_.load(std::memory_order_acquire)) return;
   FlightRegistry::get().name_root(group_);
   named_.store(true, std::memory_order_release);

@@ -60,7 +60,7 @@ class SharedMemoryBackend {
       region = region_->open_sibling(all[static_cast<std::size_t>(group.front().rank)].token, rank, size);
     }
     execute(calls::Barrier<Host>{location});
-    return std::make_shared<State>(std::move(region), rank, self_.backend);
+    return State::make(std::move(region), rank, self_.backend);
   }
 
   [[nodiscard]] CommunicatorMemory<std::byte> allocate(std::size_t count, std::size_t element_bytes,
@@ -255,7 +255,7 @@ template <class Region, Connector C>
     throw ConnectError("rank " + std::to_string(other) + ": " + distx::broadcast_value(connector, mine, other).text,
                        {.operation = "connect", .backend = name, .rank = rank, .size = size});
   }
-  return std::make_shared<SharedMemoryBackend::State>(std::move(region), rank, name);
+  return SharedMemoryBackend::State::make(std::move(region), rank, name);
 }
 
 }  // namespace distx::detail::shared_memory

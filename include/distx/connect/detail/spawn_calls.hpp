@@ -8,6 +8,7 @@
 #include "distx/connect/detail/thread_group.hpp"
 #include "distx/connect/spawn.hpp"
 #include "distx/core/detail/inline.hpp"
+#include "distx/core/detail/leak.hpp"
 #include "distx/core/detail/unknown_exception.hpp"
 
 namespace distx::detail {
@@ -44,7 +45,8 @@ DISTX_INLINE void run_threads(Threads threads, void (*body)(void* state, ThreadC
       group->end(0, std::string("cannot start a thread: ") + error.what(), std::current_exception());
       throw group->failure();
     }
-    run(0);  // also if a rank has failed already: the others may continue
+    run(0);                                          // also if a rank has failed already: the others may continue
+    if (!group->is_here()) leak(std::move(others));  // a forked process does not have these threads
   }
   if (group->ended()) throw group->failure();
 }

@@ -11,6 +11,7 @@
 
 #include "distx/connect/detail/local_failure_channel.hpp"
 #include "distx/connect/self.hpp"
+#include "distx/core/detail/made_here.hpp"
 #include "distx/core/detail/wait.hpp"
 
 namespace distx::detail {
@@ -27,9 +28,9 @@ class ThreadGroup final : public FailureChannel {
   template <class Read>
   void exchange(int rank, std::span<const std::byte> mine, std::string_view operation, Read&& read) {
     Rank& self = ranks_[static_cast<std::size_t>(rank)];
-    if (self.failed)
-      throw RevokedError("an earlier call of this connector failed",
-                         {.operation = operation, .backend = "threads", .rank = rank, .size = size()});
+    const ErrorContext context{.operation = operation, .backend = "threads", .rank = rank, .size = size()};
+    made_.check("this connector", context);
+    if (self.failed) throw RevokedError("an earlier call of this connector failed", context);
     self.failed = true;  // until all have read: a late rank may still read the span of a rank that gave up
     self.published.assign(mine.begin(), mine.end());
     arrive(rank, operation);
@@ -62,6 +63,7 @@ class ThreadGroup final : public FailureChannel {
   /// and this rank in it.
   [[nodiscard]] std::pair<std::shared_ptr<ThreadGroup>, int> shrink(int rank, Timeout deadline) {
     const ErrorContext context{.operation = "shrink", .backend = "threads", .rank = rank, .size = size()};
+    made_.check("this connector", context);
     {
       const std::lock_guard lock(mutex_);
       if (std::exchange(ranks_[static_cast<std::size_t>(rank)].shrinks, true)) throw replaced_before(context);
@@ -84,6 +86,7 @@ class ThreadGroup final : public FailureChannel {
     if (there < 0) throw left_behind(deadline, context);
     return {smaller_, there};
   }
+  [[nodiscard]] bool is_here() const noexcept { return made_.is_here(); }
   [[nodiscard]] bool ended() const noexcept { return ended_.load(std::memory_order_acquire); }
   /// @pre ended()
   [[nodiscard]] RankFailure failure() const {
@@ -142,6 +145,7 @@ class ThreadGroup final : public FailureChannel {
                          context);
   }
 
+  MadeHere made_;
   Timeout deadline_;
   std::vector<Rank> ranks_;
   std::atomic<std::uint64_t> arrivals_{0};  // of all ranks together

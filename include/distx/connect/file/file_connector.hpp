@@ -18,7 +18,8 @@ struct FileConnectorOptions {
 /// It needs nothing but that folder, and is meant for control messages: a call takes about a millisecond. If a rank's
 /// process exits without destroying its connector, every wait of the ranks on its host, and through them of all ranks,
 /// ends at once with a RankFailure; if it destroys the connector while unwinding, with a RevokedError. Files of an
-/// earlier job are never used; the last rank to leave, also after an error, removes this job's files.
+/// earlier job are never used; the last rank to leave, also after an error, removes this job's files. In a process that
+/// is forked from a rank's, calls throw InvalidState, and the destructor does nothing.
 ///
 /// Any user that can write to the folder could take part in the job, so the folder must belong to the user that runs it
 /// and be writable for nobody else. Rank 0 makes it with mode 0700 if there is none; files in it have mode 0600.
@@ -32,7 +33,7 @@ class FileConnector {
   ///         another job uses the folder, or the folder cannot be used or is open to other users
   /// @throws TimeoutError naming the missing ranks; RankFailure if a rank's process exits
   FileConnector(const std::filesystem::path& folder, int rank, int size, const FileConnectorOptions& options = {})
-      : group_(std::make_shared<detail::file::FileGroup>(folder, checked(rank, size), size, options.deadline)),
+      : group_(detail::make_here<detail::file::FileGroup>(folder, checked(rank, size), size, options.deadline)),
         local_rank_(group_->count_on_host(rank)),
         local_size_(group_->count_on_host(size)) {}
   /// Joins the job that runs in `folder`, once its ranks call `grow`. Blocks until then.
@@ -44,7 +45,7 @@ class FileConnector {
                                           const FileConnectorOptions& options = {}) {
     auto joined = detail::file::JoinRequest(folder, options.deadline).join();
     return FileConnector(
-        std::make_shared<detail::file::FileGroup>(options.deadline, joined.rank, std::move(joined.job)));
+        detail::make_here<detail::file::FileGroup>(options.deadline, joined.rank, std::move(joined.job)));
   }
   FileConnector(FileConnector&&) noexcept = default;
   FileConnector& operator=(FileConnector&&) noexcept = default;

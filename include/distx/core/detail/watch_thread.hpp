@@ -10,6 +10,7 @@
 #include <stop_token>
 #include <utility>
 
+#include "distx/core/detail/made_here.hpp"
 #include "distx/core/detail/start_thread.hpp"
 
 namespace distx::detail {
@@ -35,7 +36,8 @@ class WatchThread {
     static std::weak_ptr<WatchThread> known;
     const std::lock_guard lock(mutex);
     auto thread = known.lock();
-    if (thread == nullptr) known = thread = std::make_shared<WatchThread>(Purpose::interval, context);
+    if (thread == nullptr || !thread->made_.is_here())
+      known = thread = make_here<WatchThread>(Purpose::interval, context);
     return thread;
   }
 
@@ -81,6 +83,7 @@ class WatchThread {
     }
   }
 
+  MadeHere made_;
   std::chrono::milliseconds interval_;
   std::mutex mutex_;
   std::condition_variable_any changed_;

@@ -143,7 +143,7 @@ class GlooBackend {
                          context);
     }
     execute(Barrier<Host>{location});  // no rank ends a connection that another one is still making
-    return std::make_shared<State>(std::move(links));
+    return State::make(std::move(links));
   }
 
  private:

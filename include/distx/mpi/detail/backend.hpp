@@ -94,7 +94,7 @@ class MpiBackend {
     }
     auto owner = mpi_unique_comm::from_native_handle(part);
     check(MPI_Comm_set_errhandler(part, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler", context);
-    return std::make_shared<State>(session_, open_transport(*session_, std::move(owner), options_), options_);
+    return State::make(session_, open_transport(*session_, std::move(owner), options_), options_);
   }
 
  private:
@@ -286,7 +286,7 @@ class MpiBackend {
     const ErrorContext context{
         .operation = "split", .backend = self_.backend, .rank = self_.rank, .size = self_.size, .location = location};
     const auto party = session_->world().new_party(all_gathered, std::move(ranks), context);
-    return std::make_shared<State>(session_, open_transport(*session_, party), options_);
+    return State::make(session_, open_transport(*session_, party), options_);
   }
   [[nodiscard]] bool revoked() const noexcept { return revocation_.revoked.load(std::memory_order_acquire); }
   [[nodiscard]] int tag_of(std::uint64_t call_number, TagClass kind) const noexcept {

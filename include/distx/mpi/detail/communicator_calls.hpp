@@ -16,7 +16,7 @@ DISTX_INLINE MpiCommunicator::MpiCommunicator(std::shared_ptr<detail::mpi::Sessi
     : Base(made(std::move(session), options)) {}
 DISTX_INLINE MpiCommunicator MpiCommunicator::from_native_handle(MPI_Comm comm, const MpiOptions& options) {
   return MpiCommunicator(
-      std::make_shared<detail::mpi::Session>(std::make_shared<detail::mpi::World>(comm, options.deadline)), options);
+      detail::make_here<detail::mpi::Session>(detail::make_here<detail::mpi::World>(comm, options.deadline)), options);
 }
 DISTX_INLINE MPI_Comm MpiCommunicator::native_handle() const noexcept { return backend_of().native_handle(); }
 DISTX_INLINE bool MpiCommunicator::serves_threads() { return detail::mpi::serves_threads(); }
@@ -54,7 +54,7 @@ DISTX_INLINE auto MpiCommunicator::made(std::shared_ptr<detail::mpi::Session> se
         context);
   auto transport = session->party() ? detail::mpi::transport_of_party(*session, options)
                                     : detail::mpi::transport_of_all(*session, options);
-  return std::make_shared<State>(std::move(session), std::move(transport), options);
+  return State::make(std::move(session), std::move(transport), options);
 }
 
 DISTX_INLINE std::shared_ptr<detail::mpi::Session> MpiCommunicator::session_of(AnyConnector& connector) {

@@ -13,11 +13,11 @@
 namespace distx {
 
 DISTX_INLINE MpiConnector::MpiConnector(int& argc, char**& argv, const MpiConnectorOptions& options)
-    : MpiConnector(std::make_shared<detail::mpi::Session>(std::make_shared<detail::mpi::World>(
+    : MpiConnector(detail::make_here<detail::mpi::Session>(detail::make_here<detail::mpi::World>(
           argc, argv, static_cast<detail::mpi::BoostThreadLevel>(options.thread_level), options.deadline))) {}
 DISTX_INLINE MpiConnector::MpiConnector(MPI_Comm comm, const MpiConnectorOptions& options)
     : MpiConnector(
-          std::make_shared<detail::mpi::Session>(std::make_shared<detail::mpi::World>(comm, options.deadline))) {}
+          detail::make_here<detail::mpi::Session>(detail::make_here<detail::mpi::World>(comm, options.deadline))) {}
 DISTX_INLINE MpiConnector::MpiConnector(std::shared_ptr<detail::mpi::Session> session) noexcept
     : session_(std::move(session)) {}
 

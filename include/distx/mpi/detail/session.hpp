@@ -10,6 +10,7 @@
 #include "distx/connect/failure_channel.hpp"
 #include "distx/connect/self.hpp"
 #include "distx/core/detail/fnv1a.hpp"
+#include "distx/core/detail/made_here.hpp"
 #include "distx/mpi/detail/ordered_calls.hpp"
 #include "distx/mpi/detail/pulse.hpp"
 #include "distx/mpi/detail/world.hpp"
@@ -113,9 +114,10 @@ class Session final : public FailureChannel {
   }
   /// @pre MPI_THREAD_MULTIPLE, as for `poll`
   void publish(std::uint64_t identity, const std::string& reason) noexcept override {
-    control().publish(identity ^ group_, reason);
+    if (process_.is_here()) control().publish(identity ^ group_, reason);
   }
   [[nodiscard]] std::optional<std::string> poll(std::uint64_t identity) override {
+    if (!process_.is_here()) return std::nullopt;
     return control().poll(identity ^ group_);
   }
 
@@ -137,6 +139,7 @@ class Session final : public FailureChannel {
   /// Makes a call unless an earlier one has failed: then this rank is out of step.
   template <class F>
   void in_step(const ErrorContext& context, F&& f) {
+    process_.check("this connector", context);
     if (failed_) throw RevokedError("an earlier call of this connector failed", context);
     failed_ = true;
     try {
@@ -167,6 +170,7 @@ class Session final : public FailureChannel {
     return all;
   }
 
+  MadeHere process_;
   std::shared_ptr<World> world_;
   Timeout deadline_;
   int rank_;
@@ -183,6 +187,7 @@ class Session final : public FailureChannel {
 
 inline std::shared_ptr<Session> Session::shrink(Session& whole, Timeout deadline) {
   const auto context = whole.where("shrink");
+  whole.process_.check("this connector", context);
   if (boost::mpi::environment::thread_level() != BoostThreadLevel::multiple)
     throw ConnectError("the ranks can continue without others only if MPI was initialized with MPI_THREAD_MULTIPLE",
                        context);
@@ -226,7 +231,7 @@ inline std::shared_ptr<Session> Session::shrink(Session& whole, Timeout deadline
   const Party party = world.party_of(std::move(decision->ranks), decision->channel);
   const auto group = fnv1a(words);
   world.note_left(party.ranks, group);
-  return std::make_shared<Session>(
+  return make_here<Session>(
       whole.world_, party, group,
       std::min(whole.deadline_, deadline, [](const Timeout& a, const Timeout& b) { return a.limit() < b.limit(); }));
 }
@@ -234,12 +239,12 @@ inline std::shared_ptr<Session> Session::shrink(Session& whole, Timeout deadline
 /// Returns the session of a single rank in a program without a launcher. Initializes MPI if necessary, once per
 /// process, because MPI cannot be initialized again.
 [[nodiscard]] inline std::shared_ptr<Session> alone() {
-  if (is_up()) return std::make_shared<Session>(std::make_shared<World>(MPI_COMM_SELF, default_deadline));
+  if (is_up()) return make_here<Session>(make_here<World>(MPI_COMM_SELF, default_deadline));
   static const std::shared_ptr<Session> own = [] {
     int argc = 0;
     char* no_arguments[] = {nullptr};
     char** argv = no_arguments;
-    return std::make_shared<Session>(std::make_shared<World>(argc, argv, BoostThreadLevel::multiple, default_deadline));
+    return make_here<Session>(make_here<World>(argc, argv, BoostThreadLevel::multiple, default_deadline));
   }();
   return own;
 }

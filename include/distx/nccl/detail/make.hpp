@@ -174,7 +174,7 @@ template <Connector C>
     RevocationState revocation(channel, identity_of(id), self.rank);
     try {
       auto comms = init_all(id, self, options, {}, [&] { return revocation.poll(), revocation.revoked(); });
-      state = std::make_shared<NcclBackend::State>(self, device, options, std::move(comms), channel, identity_of(id));
+      state = NcclBackend::State::make(self, device, options, std::move(comms), channel, identity_of(id));
       state->backend.set_capability(lowest);
       state->guarded([&] { connect_all(state->backend, context); });
     } catch (const RevokedError&) {

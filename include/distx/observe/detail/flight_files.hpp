@@ -317,8 +317,7 @@ inline void write_whole(const std::string& path, const std::string& contents) {
 
 /// Writes the files of all ranks of this process to a folder.
 inline void write_flight_files(const std::string& folder) {
-  static std::mutex& one_at_a_time = *new std::mutex;
-  const std::lock_guard lock(one_at_a_time);
+  const std::lock_guard lock(FlightRegistry::get().writing());
   const std::int64_t epoch = clock_epoch();
   for (const FlightDump& dump : FlightRegistry::get().dumps()) {
     const std::string rank = std::to_string(dump.rank);

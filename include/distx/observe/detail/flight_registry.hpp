@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "distx/core/detail/fnv1a.hpp"
+#include "distx/core/detail/made_here.hpp"
 #include "distx/observe/detail/flight_group.hpp"
 #include "distx/observe/detail/flight_ring.hpp"
 
@@ -38,10 +39,17 @@ struct FlightDump {
 /// are cleared.
 class FlightRegistry {
  public:
-  /// Returns the registry of the process. It is never destroyed: threads may outlive static objects.
+  /// Returns the registry of the process. It is never destroyed: threads may outlive static objects. A forked process
+  /// begins with an empty one, whose locks no thread of its parent holds.
   static FlightRegistry& get() {
-    static FlightRegistry& registry = *new FlightRegistry;
-    return registry;
+    static std::atomic<FlightRegistry*> registry = new FlightRegistry;
+    FlightRegistry* known = registry.load();
+    if (known->made_.is_here()) [[likely]]
+      return *known;
+    auto* const own = new FlightRegistry(*known);
+    if (registry.compare_exchange_strong(known, own)) return *own;
+    delete own;
+    return *known;
   }
 
   /// A communicator was made by this thread.
@@ -80,16 +88,18 @@ class FlightRegistry {
     add(group, parent.name + "/" + std::to_string(split) + "." + std::to_string(color));
   }
 
-  /// Gives this thread a ring, until the thread ends.
+  /// Gives this thread a ring, until the thread ends, unless it has one.
   void attach() {
     struct Attached {
       ~Attached() {
         FlightRegistry& registry = get();
         const std::lock_guard lock(registry.mutex_);
-        registry.idle_.push_back(std::exchange(flight_ring, nullptr));
+        if (registry.owns(flight_ring)) registry.idle_.push_back(flight_ring);
+        flight_ring = nullptr;
       }
     };
     const std::lock_guard lock(mutex_);
+    if (owns(flight_ring)) return;
     if (idle_.empty()) {
       idle_.reserve(rings_.size() + 1);  // so that an ending thread does not allocate
       idle_.push_back(rings_.emplace_back(std::make_unique<FlightRing>()).get());
@@ -111,6 +121,8 @@ class FlightRegistry {
     const std::lock_guard lock(mutex_);
     return folder_;
   }
+  /// Returns the lock under which files are written.
+  [[nodiscard]] std::mutex& writing() noexcept { return writing_; }
   [[nodiscard]] bool on_signal() const {
     const std::lock_guard lock(mutex_);
     return on_signal_;
@@ -153,6 +165,16 @@ class FlightRegistry {
     on_signal_ = signal != nullptr && std::string_view(signal) == "on";
   }
 
+  /// The registry of a process forked from that of `parent`. The files of ranks that run there remain theirs.
+  explicit FlightRegistry(const FlightRegistry& parent)
+      : folder_(parent.communicators_ == 0 ? parent.folder_ : std::string()),
+        on_signal_(parent.on_signal_),
+        generation_(parent.generation_) {}
+
+  /// @pre the mutex is held
+  [[nodiscard]] bool owns(const FlightRing* ring) const noexcept {
+    return std::any_of(rings_.begin(), rings_.end(), [&](const auto& own) { return own.get() == ring; });
+  }
   void clear() noexcept {
     ++generation_;
     groups_.clear();
@@ -220,7 +242,9 @@ class FlightRegistry {
 
   inline static thread_local constinit FlightWorld world_{};
 
+  MadeHere made_;
   mutable std::mutex mutex_;
+  std::mutex writing_;
   std::vector<std::unique_ptr<FlightRing>> rings_;
   std::vector<FlightRing*> idle_;
   std::vector<FlightGroup> groups_;

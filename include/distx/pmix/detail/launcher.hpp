@@ -33,7 +33,7 @@ namespace distx::detail::pmix {
   const tcp::Endpoint known{on_one_host ? bound.host : host_name(), listener.endpoint().port};
   session.put(key, tcp::published_address({known, terms.token}));
   session.fence(terms.deadline);
-  return TcpConnector(std::make_shared<tcp::TcpGroup>(terms, std::move(listener)));
+  return TcpConnector(make_here<tcp::TcpGroup>(terms, std::move(listener)));
 }
 
 /// Lets `connect()` join the ranks of a launcher with PMIx once this header is included. A program that also includes

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "distx/comm/shared_memory/shared_layout.hpp"
+#include "distx/core/detail/made_here.hpp"
 #include "distx/shm/detail/segment.hpp"
 
 namespace distx::detail::shm {
@@ -33,7 +34,9 @@ class SharedTable {
     count_.store(entries_.size(), std::memory_order_relaxed);
     return last_;
   }
+  /// Releases this rank's part. A forked process, which is no rank, leaves it.
   void drop(std::uint64_t number) noexcept {
+    if (!made_.is_here()) return;
     const std::lock_guard lock(mutex_);
     for (TableEntry& entry : entries_) {
       if (entry.number != number) continue;
@@ -95,6 +98,7 @@ class SharedTable {
     count_.store(entries_.size(), std::memory_order_relaxed);
   }
 
+  MadeHere made_;
   std::mutex mutex_;
   std::vector<TableEntry> entries_;
   std::atomic<std::size_t> count_{0};

@@ -7,6 +7,7 @@
 #include "distx/connect/failure_channel.hpp"
 #include "distx/connect/file/detail/rendezvous.hpp"
 #include "distx/connect/self.hpp"
+#include "distx/core/detail/made_here.hpp"
 
 namespace distx::detail::file {
 
@@ -41,6 +42,7 @@ class FileGroup final : public FailureChannel {
   /// deadline over, decides for all, unless `grow` has been decided before.
   [[nodiscard]] std::shared_ptr<FileGroup> shrink(Timeout deadline) {
     const auto context = where("shrink");
+    made_.check("this connector", context);
     if (std::exchange(replaced_, true)) throw replaced_before(context);
     folder().put(shrink_file(rank_), {});
     Generation found;
@@ -55,8 +57,9 @@ class FileGroup final : public FailureChannel {
 
   /// Returns the processes that wait to join.
   [[nodiscard]] Candidates candidates() const { return candidates_in(job_.outer, process(rank_)); }
-  /// @throws InvalidState if `shrink` or `grow` has returned another group for this one
+  /// @throws InvalidState if `shrink` or `grow` has returned another group for this one, or in a forked process
   void check_current(const ErrorContext& context) const {
+    made_.check("this connector", context);
     if (replaced_) throw replaced_before(context);
   }
   /// Returns a group of all ranks and of the processes that rank 0 admits. Collective.
@@ -83,6 +86,7 @@ class FileGroup final : public FailureChannel {
   };
   /// Writes this rank's contribution and returns all ranks', by rank. Collective.
   [[nodiscard]] std::vector<Contribution> exchange(const Contribution& mine, const ErrorContext& context) {
+    made_.check("this connector", context);
     if (failed_) throw RevokedError("an earlier call of this connector failed", context);
     failed_ = true;  // until all have been read: else this rank is out of step
     ++calls_;
@@ -97,13 +101,14 @@ class FileGroup final : public FailureChannel {
   }
 
   void publish(std::uint64_t identity, const std::string& reason) noexcept override try {
-    if (poll(identity)) return;
+    if (!made_.is_here() || poll(identity)) return;
     if (!folder().put_first(reason_file(identity), reason)) (void)poll(identity);
     board_.publish(identity, reason);
   } catch (...) {
     board_.publish(identity, reason);  // the others have their own deadlines
   }
   [[nodiscard]] std::optional<std::string> poll(std::uint64_t identity) override {
+    if (!made_.is_here()) return std::nullopt;
     if (auto known = board_.poll(identity)) return known;
     std::optional<std::string> reason;
     try {
@@ -184,9 +189,9 @@ class FileGroup final : public FailureChannel {
     auto inner = job_.outer.make_inside(name);
     auto earlier = job_.earlier;
     earlier.emplace_back(job_.name, job_.ranks);
-    return std::make_shared<FileGroup>(deadline_, there,
-                                       Membership{std::move(*outer), name, std::move(inner), generation.processes(),
-                                                  job_.made_outer, std::move(earlier)});
+    return make_here<FileGroup>(deadline_, there,
+                                Membership{std::move(*outer), name, std::move(inner), generation.processes(),
+                                           job_.made_outer, std::move(earlier)});
   }
 
   std::string await(int other, const Deadline& deadline, const ErrorContext& context) {
@@ -279,6 +284,7 @@ class FileGroup final : public FailureChannel {
   }
 
   int uncaught_ = std::uncaught_exceptions();
+  MadeHere made_;
   Timeout deadline_;
   int rank_;
   Membership job_;

@@ -38,7 +38,7 @@ inline void check_terms(const JoinTerms& terms) {
   const ErrorContext context{.operation = "connect", .backend = "tcp", .rank = terms.rank, .size = terms.size};
   const Deadline deadline(terms.deadline);
   auto root = connect_to_root(locate, terms.deadline, deadline, context);
-  return std::make_shared<TcpGroup>(terms, std::move(root), deadline);
+  return make_here<TcpGroup>(terms, std::move(root), deadline);
 }
 
 /// Returns the group of a process that joins a running job. Blocks until the ranks of the job call `grow`.
@@ -56,7 +56,7 @@ inline void check_terms(const JoinTerms& terms) {
                        context);
   }
   terms.rank = terms.size = 0;
-  return std::make_shared<TcpGroup>(std::move(terms), std::move(*root), deadline);
+  return make_here<TcpGroup>(std::move(terms), std::move(*root), deadline);
 }
 
 /// Returns rank 0's group at an endpoint, which it listens at.
@@ -78,7 +78,7 @@ inline void check_terms(const JoinTerms& terms) {
                              "DISTX_TOKEN on every rank, or DISTX_TOKEN_FILE to a file of mode 0600",
                          context);
     try {
-      return std::make_shared<TcpGroup>(terms, Listener(addresses[0], bound, context));
+      return make_here<TcpGroup>(terms, Listener(addresses[0], bound, context));
     } catch (const ConnectError& error) {
       if (error.code() != EADDRINUSE || Deadline::clock::now() >= give_up) throw;
     }

@@ -5,6 +5,7 @@
 #include "distx/connect/detail/host.hpp"
 #include "distx/connect/tcp/detail/hub.hpp"
 #include "distx/connect/tcp/detail/spoke.hpp"
+#include "distx/core/detail/made_here.hpp"
 
 namespace distx::detail::tcp {
 
@@ -87,13 +88,14 @@ class TcpGroup final : public FailureChannel {
   /// Returns a group of the ranks that enter this call. Rank 0, which serves the others, decides for all.
   [[nodiscard]] std::shared_ptr<TcpGroup> shrink(Timeout deadline) {
     const auto context = where("shrink");
+    made_.check("this connector", context);
     if (std::exchange(replaced_, true)) throw replaced_before(context);
     const auto lost = [&](const std::string& problem) { return ConnectError(without_root(problem), context); };
     wire_->submit(FrameWriter(FrameKind::shrink).number(milliseconds_of(deadline)).finish());
     try {
       auto next = wire_->inbox.await_next(patient(deadline), context);
       if (!next) throw lost("it does not answer within " + deadline.to_string());
-      return std::make_shared<TcpGroup>(*this, std::move(*next));
+      return make_here<TcpGroup>(*this, std::move(*next));
     } catch (const Error& error) {
       if (!is_rank_loss(error)) throw;
       throw lost(error.message());  // the end of the connection
@@ -103,12 +105,13 @@ class TcpGroup final : public FailureChannel {
   /// Returns a group of all ranks and of the processes that wait to join; null if none does. Collective.
   [[nodiscard]] std::shared_ptr<TcpGroup> grow() {
     const auto context = where("grow");
+    made_.check("this connector", context);
     if (replaced_) throw replaced_before(context);
     if (exchange({.call = std::string(grow_call)}, context).empty()) return nullptr;
     replaced_ = true;
     auto next = wire_->inbox.await_next(patient(terms_.deadline), context);
     if (!next) throw RevokedError("rank 0 does not list the ranks", context);
-    return std::make_shared<TcpGroup>(*this, std::move(*next));
+    return make_here<TcpGroup>(*this, std::move(*next));
   }
 
   /// @throws InvalidArgument if a call moves more than most_message_bytes
@@ -120,6 +123,7 @@ class TcpGroup final : public FailureChannel {
   }
   /// Enters a call, and returns the bytes that its result has for this rank. Collective.
   [[nodiscard]] std::string exchange(CallPart part, const ErrorContext& context) {
+    made_.check("this connector", context);
     if (failed_) throw RevokedError("an earlier call of this connector failed", context);
     failed_ = true;  // until the reply: else this rank is out of step
     part.limit = milliseconds_of(terms_.deadline);
@@ -133,11 +137,15 @@ class TcpGroup final : public FailureChannel {
   }
 
   void publish(std::uint64_t identity, const std::string& reason) noexcept override try {
+    if (!made_.is_here()) return;
     wire_->inbox.note_own(identity, reason);
     wire_->submit(FrameWriter(FrameKind::notify).number(identity).text(reason).finish());
   } catch (...) {  // without memory; the others have their deadlines
   }
-  [[nodiscard]] std::optional<std::string> poll(std::uint64_t identity) override { return wire_->inbox.poll(identity); }
+  [[nodiscard]] std::optional<std::string> poll(std::uint64_t identity) override {
+    if (!made_.is_here()) return std::nullopt;
+    return wire_->inbox.poll(identity);
+  }
 
   [[nodiscard]] ErrorContext where(std::string_view operation) const noexcept {
     return {.operation = operation, .backend = "tcp", .rank = terms_.rank, .size = terms_.size};
@@ -202,6 +210,7 @@ class TcpGroup final : public FailureChannel {
   } catch (...) {  // without memory; the others see the end of the connection
   }
 
+  MadeHere made_;
   int uncaught_ = std::uncaught_exceptions();
   JoinTerms terms_;
   std::shared_ptr<Wire> wire_ = std::make_shared<Wire>();
