@@ -14,7 +14,11 @@ class Environment {
 
   explicit Environment(const Values& variables) {
     for (const char* name : {"OMPI_COMM_WORLD_SIZE",
+                             "OMPI_COMM_WORLD_RANK",
                              "PMI_SIZE",
+                             "PMI_RANK",
+                             "PMIX_NAMESPACE",
+                             "PMIX_RANK",
                              "MPI_LOCALNRANKS",
                              "SLURM_STEP_NUM_TASKS",
                              "SLURM_NTASKS",
@@ -28,6 +32,7 @@ class Environment {
                              "RANK",
                              "LOCAL_RANK",
                              "LOCAL_WORLD_SIZE",
+                             "GROUP_WORLD_SIZE",
                              "MASTER_ADDR",
                              "MASTER_PORT",
                              "TORCHELASTIC_RUN_ID",

@@ -153,7 +153,47 @@ TEST_CASE("the variables of Slurm are checked, and errors name them") {
   CHECK(error({{"SLURM_STEP_NODELIST", "node[01"}}) ==
         start + "invalid SLURM_STEP_NODELIST 'node[01': must be a list such as node[01-03,7]");
   CHECK(error({{"SLURM_JOB_ID", ""}}) == start + "SLURM_JOB_ID is not set");
+  CHECK(error({{"SLURM_JOB_ID", "4294967296"}}) ==
+        start + "invalid SLURM_JOB_ID '4294967296': must be a number in [0, 4294967295]");
+  CHECK(test::contains(error({{"SLURM_JOB_ID", "4294967295"}, {"SLURM_STEP_ID", "-1"}}), "invalid SLURM_STEP_ID '-1'"));
   CHECK(error({{"SLURM_NTASKS", "1"}}) == "no error");
+}
+
+/// Stands in for MPI: connects as many ranks as the test says, whatever the variables.
+int mpi_size = 0;
+struct PretendedMpi : distx::SelfConnector {
+  [[nodiscard]] int size() const noexcept { return mpi_size; }
+};
+
+TEST_CASE("ranks that MPI connects are compared with what the other launchers announce") {
+  CHECK(distx::register_launcher({.name = "mpi",
+                                  .started_by_it = [] { return mpi_size > 0; },
+                                  .connect = [](int&, char**&) -> distx::AnyConnector { return PretendedMpi(); }}));
+  const auto error = [](int size, const Variables& variables) {
+    mpi_size = size;
+    const Environment set(variables);
+    const auto message = error_of([] { return distx::connect(); });
+    mpi_size = 0;
+    return message;
+  };
+  const Variables torch{{"WORLD_SIZE", "2"}, {"RANK", "0"}}, mpirun{{"OMPI_COMM_WORLD_SIZE", "2"}};
+  const Variables mpiexec{{"PMI_SIZE", "2"}}, srun{{"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_PROCID", "0"}};
+  for (const auto& other : {torch, mpirun, mpiexec, srun}) {
+    CHECK(test::contains(error(1, other), "size 1 of mpi contradicts "));
+    CHECK(error(2, other) == "no error");
+  }
+  CHECK(error(2, {{"WORLD_SIZE", "1"}, {"RANK", "0"}}) == "no error");
+  CHECK(error(1, {{"OMPI_COMM_WORLD_SIZE", "1"}, {"SLURM_STEP_NUM_TASKS", "1"}}) == "no error");
+  // mpirun starts its daemons as tasks of Slurm, and a variable of mpiexec counts the ranks of one host.
+  CHECK(error(4, srun) == "no error");
+  CHECK(error(2, {{"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_PROCID", "3"}}) == "no error");
+  CHECK(error(4, {{"MPI_LOCALNRANKS", "2"}}) == "no error");
+  CHECK(test::contains(error(4, torch),
+                       "size 4 of mpi contradicts WORLD_SIZE=2: two launchers announce different ranks; "
+                       "start the ranks by one of them, unset what the other sets (of WORLD_SIZE), or "
+                       "choose by DISTX_CONNECT=mpi:// or env://"));
+  CHECK(test::contains(error(2, {{"WORLD_SIZE", "2"}, {"RANK", "1"}}), "rank 0 of mpi contradicts RANK=1"));
+  CHECK(test::contains(error(1, {{"PMIX_NAMESPACE", "job"}, {"PMIX_RANK", "1"}}), "contradicts PMIX_RANK=1"));
 }
 
 TEST_CASE("the first host of a Slurm list") {

@@ -19,7 +19,7 @@ import unittest
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 RUN = os.path.join(ROOT, "tools", "run")
 FOREIGN = ("DISTX_", "OMPI_", "PMI", "MPI_", "SLURM_", "TORCHELASTIC_")
-COMMON = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "JOB_COMPLETION_INDEX")
+COMMON = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "JOB_COMPLETION_INDEX")
 program = store = None
 
 
@@ -46,6 +46,35 @@ def each(variables, *arguments):
                                 text=True, env=environment(**own)) for own in variables]
     done = [process.communicate(timeout=100) for process in started]
     return [(process.returncode, *both) for process, both in zip(started, done)]
+
+
+def torchrun_of(rank, size, port, agents=1):
+    return {"TORCHELASTIC_RUN_ID": "job", "WORLD_SIZE": size, "RANK": rank, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": size,
+            "GROUP_WORLD_SIZE": agents, "MASTER_ADDR": "localhost", "MASTER_PORT": port}
+
+
+def mpirun_of(rank, size, port):
+    return {"OMPI_COMM_WORLD_SIZE": size, "OMPI_COMM_WORLD_RANK": rank, "PMIX_NAMESPACE": f"job{port}", "PMIX_RANK": rank}
+
+
+def srun_of(rank, size, port):
+    return {"SLURM_JOB_ID": 4294900000 + port, "SLURM_STEP_ID": 0, "SLURM_PROCID": rank, "SLURM_LOCALID": rank, "SLURM_NTASKS": size,
+            "SLURM_STEP_NUM_TASKS": size, "SLURM_STEP_NODELIST": "node1", "SLURM_STEP_NUM_NODES": 1}
+
+
+# What each row of the page's table says of a rank, in the order in which launchers are asked.
+ROWS = {
+    "distx-run": lambda rank, size, port: {"DISTX_CONNECT": f"tcp://127.0.0.1:{port}", "DISTX_RANK": rank, "DISTX_SIZE": size},
+    "by hand": lambda rank, size, port: {"DISTX_CONNECT": f"tcp://127.0.0.1:{port}?rank={rank}&size={size}"},
+    "a shared folder": lambda rank, size, port: {"DISTX_FILE": f"{tempfile.gettempdir()}/distx-starting-{port}", "DISTX_RANK": rank,
+                                                 "DISTX_SIZE": size},
+    "torchrun": torchrun_of,
+    "mpirun": mpirun_of,
+    "mpiexec": lambda rank, size, port: {"PMI_SIZE": size, "PMI_RANK": rank, "MPI_LOCALNRANKS": size},
+    "PyTorch's variables": lambda rank, size, port: {"WORLD_SIZE": size, "RANK": rank, "MASTER_ADDR": "localhost", "MASTER_PORT": port},
+    "srun": srun_of,
+}
+BY_MPI = ("mpirun", "mpiexec")  # which the program does not include
 
 
 class Launcher(unittest.TestCase):
@@ -335,6 +364,94 @@ class Starting(unittest.TestCase):
         self.assert_all_met(done)
         done = each([{"SLURM_PROCID": rank, "DISTX_LOG": "info", **job} for rank in range(3)], "meets")
         self.assertIn("launcher 'slurm' (SLURM_PROCID and SLURM_STEP_NODELIST are set)", done[0][2])
+
+    def assert_refused(self, done, *parts):
+        """Every rank ends with one line, a ConnectError that has the parts."""
+        for status, output, errors in done:
+            self.assertEqual((status, output, errors.count("\n")), (1, "", 1), errors)
+            for part in ("distx: connect", *parts):
+                self.assertIn(part, errors)
+
+    def test_a_size_of_one_never_hides_several_ranks(self):
+        """Each pair of rows: one says that a rank is alone, the other that it is one of two."""
+        rows = list(ROWS)
+        for one in rows:
+            for two in rows:
+                port = free_port()
+                alone = ROWS[one](0, 1, port)
+                both = [ROWS[two](rank, 2, port) for rank in range(2)]
+                if set(alone) & set(both[0]):
+                    continue  # the inner launcher's variables replace the outer's
+                with self.subTest(one=one, two=two):
+                    done = each([{**alone, **own, "DISTX_LOG": "info"} for own in both], "meets")
+                    # Without MPI's launcher, tasks of Slurm may be mpirun's daemons.
+                    foreign = two in BY_MPI or (one in BY_MPI and two == "srun") or {one, two} == {"by hand", "a shared folder"}
+                    if not foreign and (one in BY_MPI or rows.index(two) < rows.index(one)):
+                        self.assertEqual([status for status, _, _ in done], [0, 0], done)
+                        self.assertIn("2 ranks, 2 on this host", "".join(errors for _, _, errors in done))
+                    else:
+                        self.assert_refused(done)
+
+    def test_one_launcher_per_host_may_start_another(self):
+        """srun or mpirun starts torchrun on two hosts, which starts two ranks on each; or all sizes agree."""
+        for outer in (srun_of, mpirun_of):
+            port = free_port()
+            self.assert_all_met(each([{**outer(rank // 2, 2, port), **torchrun_of(rank, 4, port, agents=2)} for rank in range(4)],
+                                     "laws", "tcp"))
+            port = free_port()
+            self.assert_all_met(each([{**outer(0, 1, port), **torchrun_of(rank, 2, port)} for rank in range(2)], "laws", "tcp"))
+            port = free_port()
+            self.assert_all_met(each([{**outer(rank // 2, 2, port), **ROWS["PyTorch's variables"](rank, 4, port)} for rank in range(4)],
+                                     "laws", "tcp"))
+
+    def test_several_jobs_of_torchrun_are_refused(self):
+        """srun or mpirun starts two agents, each of which knows of itself alone."""
+        for outer in (srun_of, mpirun_of):
+            for size in (1, 2, 4):
+                port = free_port()
+                self.assert_refused(each([{**outer(task, 2, port), **torchrun_of(rank, size, port)} for task in range(2)
+                                          for rank in range(size)], "meets"), "GROUP_WORLD_SIZE=1 contradicts", "=2: ")
+
+    def test_several_ranks_are_not_hidden_by_another_number_either(self):
+        for row in ("distx-run", "by hand", "a shared folder"):
+            for other in ("mpirun", "mpiexec", "srun", "PyTorch's variables", "torchrun"):
+                port = free_port()
+                done = each([{**ROWS[row](rank, 2, port), **ROWS[other](0, 3, port)} for rank in range(2)], "meets")
+                self.assert_refused(done, "contradicts", "=3: ")
+                # As many, but another rank.
+                done = each([{**ROWS[row](0, 2, port), **ROWS[other](1, 2, port)}], "meets")
+                self.assert_refused(done, "contradicts", "=1: ")
+
+    def test_a_batch_script_of_several_tasks_is_one_rank(self):
+        """Slurm allocates tasks to it, but only srun starts them; the shell of salloc may be a step of its own."""
+        batch = {"SLURM_JOB_ID": 7, "SLURM_PROCID": 0, "SLURM_LOCALID": 0, "SLURM_NTASKS": 4, "SLURM_JOB_NODELIST": "node1"}
+        shell = {**batch, "SLURM_STEP_ID": 4294967290, "SLURM_STEP_NODELIST": "node1", "SLURM_STEP_NUM_NODES": 1}
+        for own in (batch, shell, {**shell, "SLURM_STEP_NUM_TASKS": 1}):
+            done = each([{**own, "DISTX_LOG": "info"}], "meets")
+            self.assertEqual(done[0][0], 0, done)
+            self.assertIn(" 1 ranks, 1 on this host", done[0][2])
+            done = run(RUN, "-n", 2, program, "laws", **own)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    def test_a_rank_that_is_not_set_is_that_of_the_launcher(self):
+        """A job script exports everything but the rank."""
+        for launcher in (srun_of, mpirun_of, ROWS["mpiexec"]):
+            port = free_port()
+            shared = ({"WORLD_SIZE": 2, "MASTER_ADDR": "localhost", "MASTER_PORT": port},
+                      {"DISTX_CONNECT": f"tcp://localhost:{port}?size=2"},
+                      {"DISTX_FILE": f"{tempfile.gettempdir()}/distx-starting-{port}", "DISTX_SIZE": 2},
+                      {"DISTX_CONNECT": f"file://{tempfile.gettempdir()}/distx-starting-{port}?size=2"})
+            for own in shared:
+                with self.subTest(own=own):
+                    self.assert_all_met(each([{**launcher(rank, 2, port), **own} for rank in range(2)], "laws"))
+        self.assert_refused(each([{**srun_of(1, 3, 7), "WORLD_SIZE": 2}], "meets"), "WORLD_SIZE=2 contradicts SLURM_STEP_NUM_TASKS=3")
+
+    def test_a_choice_ends_a_contradiction(self):
+        port = free_port()
+        both = [{**torchrun_of(rank, 2, port), **srun_of(rank, 4, port)} for rank in range(2)]
+        self.assert_refused(each(both, "meets"), "DISTX_CONNECT=env:// or slurm://")
+        self.assert_all_met(each([{**own, "DISTX_CONNECT": "env://"} for own in both], "laws", "tcp"))
+        self.assert_all_met(each([{**own, "DISTX_CONNECT": "self://"} for own in both], "meets"))
 
     def test_the_page(self):
         """Every command of docs/starting.md that a comment marks starts the number of ranks that the comment says."""

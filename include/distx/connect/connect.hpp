@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -41,10 +40,13 @@ struct Announced {
   int size;
 };
 
-std::optional<Announced> announced_by(std::initializer_list<const char*> variables);
-
 /// Open MPI's mpirun; MPICH's and Intel's mpiexec; srun (a batch script outside of srun has no step).
 std::optional<Announced> announced_mpi_ranks();
+
+struct SourcedNumber;
+
+/// Returns the rank that mpirun, mpiexec or srun gave this process as one of `size`; null if none of them did.
+std::optional<SourcedNumber> rank_announced_for(int size);
 
 /// Connects as a URL says.
 AnyConnector connect_to(const ConnectUrl& url, int& argc, char**& argv);
@@ -67,8 +69,9 @@ bool register_launcher(const Launcher& launcher);
 ///
 /// @param argc, argv  those of main; the launcher's own arguments may be removed
 /// @throws ConnectError if a launcher started several ranks and no included header can connect them (it names the
-///         header to include, and the program never runs as N unconnected ranks), or if a variable is missing,
-///         malformed or contradicts another (it names the variable); and whatever the connector throws
+///         header to include, and the program never runs as N unconnected ranks), if a variable is missing, malformed
+///         or contradicts another (it names the variable), or if the variables of another launcher, included or not,
+///         announce several ranks that are not those of the one that is used; and whatever the connector throws
 [[nodiscard]] AnyConnector connect(int& argc, char**& argv);
 
 /// Does the same for a program whose arguments no launcher reads.

@@ -72,13 +72,14 @@ class ConnectUrl {
              std::to_string(most) + "]");
     return SourcedNumber{*value, name + "=" + found->second + " in " + source_};
   }
-  /// Returns a number that is either a parameter or a variable.
-  /// @throws ConnectError if neither is there, or both are and differ
+  /// Returns a number that is either a parameter or a variable, or else `otherwise`.
+  /// @throws ConnectError if there is none, or both are there and differ
   [[nodiscard]] SourcedNumber number_or_variable(const std::string& name, const char* variable_name, int least,
-                                                 int most) const {
+                                                 int most, const std::optional<SourcedNumber>& otherwise = {}) const {
     const auto own = number(name, least, most);
     const auto other = Variables(scheme_).number_if_set(variable_name, least, most);
     if (own && other && own->value != other->value) refuse(own->source + " contradicts " + other->source);
+    if (!own && !other && otherwise) return *otherwise;
     if (!own && !other) refuse("the " + name + " is missing: add " + name + "=…, or set " + variable_name);
     return own ? *own : *other;
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <charconv>
+#include <cstdint>
 #include <cstdlib>
 #include <optional>
 #include <string>
@@ -16,13 +17,15 @@ namespace distx::detail {
   return text == nullptr ? "" : text;
 }
 
-/// Returns an int that is written in digits alone, with a sign at most.
-[[nodiscard]] inline std::optional<int> parse_int(std::string_view text) noexcept {
-  int value = 0;
+/// Returns a number that is written in digits alone, with a sign at most.
+template <class Number>
+[[nodiscard]] std::optional<Number> parse_number(std::string_view text) noexcept {
+  Number value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
   return value;
 }
+[[nodiscard]] inline std::optional<int> parse_int(std::string_view text) noexcept { return parse_number<int>(text); }
 
 /// A number, and its source, such as "WORLD_SIZE=4": for messages.
 struct SourcedNumber {
@@ -57,6 +60,14 @@ class Variables {
   [[nodiscard]] std::optional<SourcedNumber> number_if_set(const char* name, int least, int most) const {
     if (variable(name).empty()) return std::nullopt;
     return number(name, least, most);
+  }
+  /// Returns an id of 32 bits.
+  /// @throws ConnectError if it is not set, or is not such a number
+  [[nodiscard]] std::uint32_t id(const char* name) const {
+    const auto value = text(name);
+    const auto known = parse_number<std::uint32_t>(value);
+    if (!known) refuse("invalid " + std::string(name) + " '" + value + "': must be a number in [0, 4294967295]");
+    return *known;
   }
   /// @throws ConnectError unless the rank is below the size
   void check_rank(const SourcedNumber& rank, const SourcedNumber& size) const {

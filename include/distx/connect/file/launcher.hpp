@@ -25,7 +25,9 @@ namespace distx::detail::file {
   const auto folder = variable("DISTX_FILE");
   if (folder.empty()) refuse("DISTX_FILE is not set");
   if (joins_running_job("file")) return FileConnector::join(folder);
-  const int rank = number("DISTX_RANK");
+  const auto size = variable("DISTX_RANK").empty() ? environment_number("DISTX_SIZE") : std::nullopt;
+  const auto announced = size ? rank_announced_for(*size) : std::nullopt;
+  const int rank = announced ? announced->value : number("DISTX_RANK");
   return FileConnector(folder, rank, number("DISTX_SIZE"));
 }
 
@@ -39,7 +41,7 @@ namespace distx::detail::file {
   if (const auto seconds = url.number("timeout", 0, 1 << 30)) options.deadline = std::chrono::seconds(seconds->value);
   if (url.joins_running_job()) return FileConnector::join(url.path(), options);
   const auto size = url.number_or_variable("size", "DISTX_SIZE", 1, most_ranks);
-  const auto rank = url.number_or_variable("rank", "DISTX_RANK", 0, most_ranks - 1);
+  const auto rank = url.number_or_variable("rank", "DISTX_RANK", 0, most_ranks - 1, rank_announced_for(size.value));
   Variables("file").check_rank(rank, size);
   return FileConnector(url.path(), rank.value, size.value, options);
 }

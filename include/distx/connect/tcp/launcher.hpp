@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/connect/connect.hpp"
+#include "distx/connect/detail/announced_ranks.hpp"
 #include "distx/connect/detail/connect_url.hpp"
 #include "distx/connect/tcp/detail/slurm_hosts.hpp"
 #include "distx/connect/tcp/detail/start_by_store.hpp"
@@ -33,8 +34,8 @@ namespace distx::detail::tcp {
   if (url.joins_running_job()) return TcpConnector::join(endpoint.host, endpoint.port, options);
   const auto size = url.number_or_variable("size", "DISTX_SIZE", 1, most_tcp_ranks);
   const bool is_indexed = variable("DISTX_RANK").empty() && !variable("JOB_COMPLETION_INDEX").empty();
-  const auto rank =
-      url.number_or_variable("rank", is_indexed ? "JOB_COMPLETION_INDEX" : "DISTX_RANK", 0, most_tcp_ranks - 1);
+  const auto rank = url.number_or_variable("rank", is_indexed ? "JOB_COMPLETION_INDEX" : "DISTX_RANK", 0,
+                                           most_tcp_ranks - 1, rank_announced_for(size.value));
   Variables("tcp").check_rank(rank, size);
   return TcpConnector(endpoint.host, endpoint.port, rank.value, size.value, options);
 }
@@ -44,7 +45,9 @@ namespace distx::detail::tcp {
   const Variables variables("env");
   const auto size = variables.number("WORLD_SIZE", 1, most_tcp_ranks);
   if (size.value == 1 && variable("RANK").empty()) return SelfConnector();
-  const auto rank = variables.number("RANK", 0, most_tcp_ranks - 1);
+  // A job script may export everything but the rank, which differs.
+  const auto announced = variable("RANK").empty() ? rank_announced_for(size.value) : std::nullopt;
+  const auto rank = announced ? *announced : variables.number("RANK", 0, most_tcp_ranks - 1);
   variables.check_rank(rank, size);
   const auto local_size = variables.number_if_set("LOCAL_WORLD_SIZE", 1, most_tcp_ranks);
   const auto local_rank = variables.number_if_set("LOCAL_RANK", 0, most_tcp_ranks - 1);
@@ -67,8 +70,7 @@ namespace distx::detail::tcp {
 /// Joins the ranks of a job step that srun has started.
 [[nodiscard]] inline AnyConnector connect_in_slurm() {
   const Variables variables("slurm");
-  const auto size = variables.number(variable("SLURM_STEP_NUM_TASKS").empty() ? "SLURM_NTASKS" : "SLURM_STEP_NUM_TASKS",
-                                     1, most_tcp_ranks);
+  const auto size = variables.number(slurm_size_variable(), 1, most_tcp_ranks);
   const auto rank = variables.number("SLURM_PROCID", 0, most_tcp_ranks - 1);
   variables.check_rank(rank, size);
   if (const auto local = variables.number_if_set("SLURM_LOCALID", 0, most_tcp_ranks - 1))
@@ -79,9 +81,9 @@ namespace distx::detail::tcp {
   if (!host) variables.refuse("invalid SLURM_STEP_NODELIST '" + list + "': must be a list such as node[01-03,7]");
   const auto hosts = variables.number_if_set("SLURM_STEP_NUM_NODES", 1, most_tcp_ranks);
   if (hosts && hosts->value == 1) host = "127.0.0.1";
-  const auto job = variables.number("SLURM_JOB_ID", 0, 2147483647);
-  const auto step = variables.number_if_set("SLURM_STEP_ID", 0, 2147483647);
-  return TcpConnector(*host, slurm_port(job.value, step ? step->value : 0), rank.value, size.value);
+  const auto job = variables.id("SLURM_JOB_ID");
+  const auto step = variable("SLURM_STEP_ID").empty() ? 0 : variables.id("SLURM_STEP_ID");
+  return TcpConnector(*host, slurm_port(job, step), rank.value, size.value);
 }
 
 inline const Launcher launcher{
@@ -108,8 +110,9 @@ inline const Launcher slurm_launcher{
     .started_by_it =
         [] {
           // Inside a job of Slurm, mpirun starts its processes by srun.
-          const bool by_mpirun = announced_by({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS"}).has_value();
-          return !by_mpirun && !variable("SLURM_PROCID").empty() && !variable("SLURM_STEP_NODELIST").empty();
+          const bool by_mpirun = announced_by_family(LauncherFamily::mpi).has_value();
+          return !by_mpirun && is_slurm_task() && !variable("SLURM_PROCID").empty() &&
+                 !variable("SLURM_STEP_NODELIST").empty();
         },
     .connect = [](int&, char**&) -> AnyConnector { return connect_in_slurm(); },
     .last = true,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -31,9 +32,9 @@ namespace distx::detail::tcp {
 
 /// Returns a port for a job step: the same on all its ranks, different in steps that run at the same time, and below
 /// the ports that the system gives to outgoing connections.
-[[nodiscard]] constexpr int slurm_port(int job, int step) noexcept {
-  constexpr unsigned least = 15000, count = 15000;
-  return static_cast<int>(least + (static_cast<unsigned>(job) * 31u + static_cast<unsigned>(step)) % count);
+[[nodiscard]] constexpr int slurm_port(std::uint32_t job, std::uint32_t step) noexcept {
+  constexpr std::uint32_t least = 15000, count = 15000;
+  return static_cast<int>(least + (job * 31u + step) % count);
 }
 
 }  // namespace distx::detail::tcp
