@@ -16,6 +16,7 @@ namespace distx::detail::pmix {
 [[nodiscard]] inline AnyConnector connect_by_pmix() {
   const PmixSession session({.operation = "connect", .backend = "pmix"});
   tcp::JoinTerms terms{session.rank(), session.size(), default_deadline, {}};
+  const Deadline deadline(terms.deadline);
   tcp::check_terms(terms);
   const ErrorContext context{.operation = "connect", .backend = "pmix", .rank = terms.rank, .size = terms.size};
   if (terms.size == 1) return SelfConnector();
@@ -24,7 +25,7 @@ namespace distx::detail::pmix {
     session.fence(terms.deadline);
     auto root = tcp::address_from(session.get(key, 0));
     if (!root) throw ConnectError("rank 0 has published a malformed address", context);
-    return TcpConnector(tcp::join_group(terms, [&](auto) { return root; }));
+    return TcpConnector(tcp::join_group(terms, [&](auto) { return root; }, deadline));
   }
   terms.token = tcp::hexadecimal(tcp::random_digest());
   const bool on_one_host = session.local_size() == terms.size;
@@ -33,7 +34,7 @@ namespace distx::detail::pmix {
   const tcp::Endpoint known{on_one_host ? bound.host : host_name(), listener.endpoint().port};
   session.put(key, tcp::published_address({known, terms.token}));
   session.fence(terms.deadline);
-  return TcpConnector(make_here<tcp::TcpGroup>(terms, std::move(listener)));
+  return TcpConnector(make_here<tcp::TcpGroup>(terms, std::move(listener), deadline));
 }
 
 /// Lets `connect()` join the ranks of a launcher with PMIx once this header is included. A program that also includes

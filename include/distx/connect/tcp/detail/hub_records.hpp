@@ -61,7 +61,7 @@ struct RankRecord {
 /// Returns the error of a job whose ranks have not all joined in time.
 /// @param wrong_tokens  the number of connections that did not prove the token
 [[nodiscard]] inline SentError not_joined(const std::vector<RankRecord>& ranks, const Timeout& limit,
-                                          const Endpoint& endpoint, int wrong_tokens) {
+                                          const Endpoint& endpoint, std::size_t wrong_tokens) {
   std::vector<int> missing;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank)
     if (ranks[rank].presence == RankRecord::Presence::absent) missing.push_back(static_cast<int>(rank));

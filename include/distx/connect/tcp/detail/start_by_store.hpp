@@ -63,15 +63,18 @@ inline void open_store(StoreClient& store, const StoreTerms& where, const JoinTe
     const std::string host = where.on_one_host || has_address ? bound.host : where.endpoint.host;
     if (!store->set(key, published_address({{host, listener.endpoint().port}, terms.token, false}), deadline.end()))
       throw ConnectError("torchrun's store at " + where.endpoint.to_string() + " failed: " + store->problem(), context);
-    return make_here<TcpGroup>(terms, std::move(listener));
+    return make_here<TcpGroup>(terms, std::move(listener), deadline);
   }
   // An address that an earlier start has left in the store answers no longer, or to another token: the key is
   // read once more for each attempt.
-  return join_group(terms, [=](Deadline::clock::time_point end) -> std::optional<RootAddress> {
-    if (!store->is_open() && !store->open(where.endpoint, end)) return std::nullopt;
-    const auto text = store->get(key, end);
-    return text ? address_from(*text) : std::nullopt;
-  });
+  return join_group(
+      terms,
+      [=](Deadline::clock::time_point end) -> std::optional<RootAddress> {
+        if (!store->is_open() && !store->open(where.endpoint, end)) return std::nullopt;
+        const auto text = store->get(key, end);
+        return text ? address_from(*text) : std::nullopt;
+      },
+      deadline);
 }
 
 }  // namespace distx::detail::tcp

@@ -34,9 +34,9 @@ inline void check_terms(const JoinTerms& terms) {
 }
 
 /// Returns the group of a rank other than 0. Collective.
-[[nodiscard]] inline std::shared_ptr<TcpGroup> join_group(const JoinTerms& terms, const Locate& locate) {
+[[nodiscard]] inline std::shared_ptr<TcpGroup> join_group(const JoinTerms& terms, const Locate& locate,
+                                                          const Deadline& deadline) {
   const ErrorContext context{.operation = "connect", .backend = "tcp", .rank = terms.rank, .size = terms.size};
-  const Deadline deadline(terms.deadline);
   auto root = connect_to_root(locate, terms.deadline, deadline, context);
   return make_here<TcpGroup>(terms, std::move(root), deadline);
 }
@@ -64,9 +64,8 @@ inline void check_terms(const JoinTerms& terms) {
 /// If the port is in use, that may be another rank 0, which is notified so that every rank throws; or a process of an
 /// earlier job that is about to end, which is waited for up to three seconds.
 [[nodiscard]] inline std::shared_ptr<TcpGroup> serve_at(const Endpoint& endpoint, const std::string& bind,
-                                                        const JoinTerms& terms) {
+                                                        const JoinTerms& terms, const Deadline& deadline) {
   const ErrorContext context{.operation = "connect", .backend = "tcp", .rank = terms.rank, .size = terms.size};
-  const Deadline deadline(terms.deadline);
   const auto give_up = std::min(deadline.end(), Deadline::clock::now() + std::chrono::seconds(3));
   const Endpoint bound{bind.empty() ? endpoint.host : bind, endpoint.port};
   for (;;) {
@@ -78,7 +77,7 @@ inline void check_terms(const JoinTerms& terms) {
                              "DISTX_TOKEN on every rank, or DISTX_TOKEN_FILE to a file of mode 0600",
                          context);
     try {
-      return make_here<TcpGroup>(terms, Listener(addresses[0], bound, context));
+      return make_here<TcpGroup>(terms, Listener(addresses[0], bound, context), deadline);
     } catch (const ConnectError& error) {
       if (error.code() != EADDRINUSE || Deadline::clock::now() >= give_up) throw;
     }
@@ -98,13 +97,14 @@ inline void check_terms(const JoinTerms& terms) {
 [[nodiscard]] inline std::shared_ptr<TcpGroup> start_group(const Endpoint& endpoint, const std::string& bind,
                                                            JoinTerms terms) {
   const ErrorContext context{.operation = "connect", .backend = "tcp"};
+  const Deadline deadline(terms.deadline);
   check_terms(terms);
   if (endpoint.host.empty()) throw ConnectError("the host is empty", context);
   if (endpoint.port < 1 || endpoint.port > 65535)
     throw ConnectError("invalid port " + std::to_string(endpoint.port) + ": must be in [1, 65535]", context);
   if (terms.token.empty()) terms.token = token_from_environment();
-  if (terms.rank == 0) return serve_at(endpoint, bind, terms);
-  return join_group(terms, [&](auto) { return std::optional(RootAddress{endpoint, terms.token}); });
+  if (terms.rank == 0) return serve_at(endpoint, bind, terms, deadline);
+  return join_group(terms, [&](auto) { return std::optional(RootAddress{endpoint, terms.token}); }, deadline);
 }
 
 }  // namespace distx::detail::tcp

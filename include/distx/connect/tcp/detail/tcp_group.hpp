@@ -39,12 +39,12 @@ class TcpGroup final : public FailureChannel {
   };
 
  public:
-  /// Rank 0. Blocks until all ranks have joined.
-  TcpGroup(JoinTerms terms, Listener listener) : terms_(std::move(terms)) {
+  /// Rank 0, which has waited to listen for a while for which `deadline` accounts. Blocks until all ranks have joined.
+  TcpGroup(JoinTerms terms, Listener listener, const Deadline& deadline) : terms_(std::move(terms)) {
     const auto context = where("connect");
-    wire_->hub = std::make_unique<Hub>(std::move(listener), terms_.token, terms_.size, terms_.deadline, this_peer(),
-                                       wire_->inbox, context);
-    join(Deadline(terms_.deadline), context);
+    wire_->hub = std::make_unique<Hub>(std::move(listener), terms_.token, terms_.size, terms_.deadline, deadline,
+                                       this_peer(), wire_->inbox, context);
+    join(deadline, context);
   }
   /// The other ranks, connected since a while for which `deadline` accounts. Blocks until all ranks have joined. If
   /// the size is 0, a process that joins a running job: blocks until its ranks call `grow`.
