@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 
+#include <cmath>
+
 #include "layer.hpp"
 
 namespace examples {
@@ -8,7 +10,7 @@ namespace examples {
 /// Replaces each value by its hyperbolic tangent.
 template <class Scalar>
 void activate(Matrix<Scalar>& values) {
-  values = values.array().tanh().matrix();
+  values = values.unaryExpr([](Scalar x) { return std::tanh(x); });  // that of Eigen is less accurate
 }
 
 /// Makes the gradient with respect to the activated values the one with respect to the values before.

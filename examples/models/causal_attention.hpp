@@ -32,7 +32,7 @@ class CausalAttention {
       for (Eigen::Index token = 0; token < length; ++token) {
         auto seen = attention.col(token).head(token + 1);
         seen = (seen.array() - seen.maxCoeff()).exp().matrix();
-        seen /= seen.sum();
+        seen *= static_cast<Scalar>(1 / seen.template cast<double>().sum());
         attention.col(token).tail(length - token - 1).setZero();
       }
       output.block(row, column, size(), length).noalias() = value * attention;
@@ -52,7 +52,8 @@ class CausalAttention {
       gradient.block(2 * width_ + row, column, size(), length_).noalias() = slope * attention.transpose();
       scores_.noalias() = value.transpose() * slope;
       for (Eigen::Index token = 0; token < length_; ++token) {
-        const Scalar mean = scores_.col(token).dot(attention.col(token));
+        const auto mean = static_cast<Scalar>(
+            scores_.col(token).template cast<double>().dot(attention.col(token).template cast<double>()));
         scores_.col(token) = (scale() * attention.col(token).array() * (scores_.col(token).array() - mean)).matrix();
       }
       gradient.block(row, column, size(), length_).noalias() = key * scores_;

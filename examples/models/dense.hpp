@@ -16,7 +16,7 @@ void forward(const Layer<Scalar>& layer, const MatrixRef<Scalar>& input, Matrix<
 template <class Scalar>
 void backward(Layer<Scalar>& layer, const MatrixRef<Scalar>& input, const Matrix<Scalar>& output_gradient) {
   layer.weight_gradient.noalias() = output_gradient * input.transpose();
-  layer.bias_gradient = output_gradient.rowwise().sum();
+  layer.bias_gradient = row_sums(output_gradient);
 }
 
 /// The gradient with respect to the input.

@@ -21,6 +21,14 @@ using Vector = Eigen::Matrix<Scalar, Eigen::Dynamic, 1>;
 template <class Scalar>
 using MatrixRef = Eigen::Ref<const Matrix<Scalar>>;
 
+/// The sum of each row, added in double.
+template <class Expression>
+[[nodiscard]] auto row_sums(const Eigen::MatrixBase<Expression>& matrix) {
+  Vector<double> sums = Vector<double>::Zero(matrix.rows());
+  for (Eigen::Index column = 0; column < matrix.cols(); ++column) sums += matrix.col(column).template cast<double>();
+  return sums.template cast<typename Expression::Scalar>().eval();
+}
+
 /// The parameters of a layer: a weight and a bias, each with its gradient.
 ///
 /// All four arrays are contiguous, and stay where they are for as long as the layer does.

@@ -18,7 +18,7 @@ class LayerNorm {
 
   /// @param epsilon  is added to the variance
   LayerNorm(const std::string& name, Eigen::Index width, double epsilon, InitialWeights& initial)
-      : epsilon_(static_cast<Scalar>(epsilon)),
+      : epsilon_(epsilon),
         scale_(initial.constant<Weight>(name + ".scale", width, 1)),
         shift_(initial.constant<Weight>(name + ".shift", width, 0)) {}
 
@@ -27,15 +27,18 @@ class LayerNorm {
   void forward(const Matrix<Scalar>& input, Matrix<Scalar>& output) {
     const auto scale = vector_of(scale_);
     const auto shift = vector_of(shift_);
-    const auto width = static_cast<Scalar>(input.rows());
+    const auto width = static_cast<double>(input.rows());
+    Vector<double> centred(input.rows());
     normal_.resize(input.rows(), input.cols());
     output.resize(input.rows(), input.cols());
     steepness_.resize(input.cols());
     for (Eigen::Index token = 0; token < input.cols(); ++token) {
+      centred = input.col(token).template cast<double>();
+      centred.array() -= centred.sum() / width;
+      const double steepness = 1 / std::sqrt(centred.squaredNorm() / width + epsilon_);
       auto normal = normal_.col(token);
-      normal = (input.col(token).array() - input.col(token).sum() / width).matrix();
-      steepness_(token) = 1 / std::sqrt(normal.squaredNorm() / width + epsilon_);
-      normal *= steepness_(token);
+      normal = (steepness * centred).template cast<Scalar>();
+      steepness_(token) = static_cast<Scalar>(steepness);
       output.col(token) = (normal.array() * scale.array() + shift.array()).matrix();
     }
   }
@@ -44,23 +47,23 @@ class LayerNorm {
   /// @pre forward() was called with the same input
   template <class Training>
   void backward(const Matrix<Scalar>& output_gradient, Matrix<Scalar>& input_gradient, Training& training) const {
-    add_to_gradient(scale_, output_gradient.cwiseProduct(normal_).rowwise().sum());
-    add_to_gradient(shift_, output_gradient.rowwise().sum());
+    add_to_gradient(scale_, row_sums(output_gradient.cwiseProduct(normal_)));
+    add_to_gradient(shift_, row_sums(output_gradient));
     training.ready(scale_, shift_);
     const auto scale = vector_of(scale_);
-    const auto width = static_cast<Scalar>(normal_.rows());
-    Vector<Scalar> slope(normal_.rows());
+    const auto width = static_cast<double>(normal_.rows());
+    Vector<double> slope(normal_.rows());
     for (Eigen::Index token = 0; token < normal_.cols(); ++token) {
-      slope = output_gradient.col(token).cwiseProduct(scale);
-      const Scalar mean = slope.sum() / width;
-      const Scalar along = slope.dot(normal_.col(token)) / width;
-      input_gradient.col(token).array() +=
-          steepness_(token) * (slope.array() - mean - along * normal_.col(token).array());
+      slope = output_gradient.col(token).cwiseProduct(scale).template cast<double>();
+      const double mean = slope.sum() / width;
+      const double along = slope.dot(normal_.col(token).template cast<double>()) / width;
+      slope.array() -= mean + along * normal_.col(token).template cast<double>().array();
+      input_gradient.col(token) += (steepness_(token) * slope).template cast<Scalar>();
     }
   }
 
  private:
-  Scalar epsilon_;
+  double epsilon_;
   distx::Parameter<Weight> scale_;
   distx::Parameter<Weight> shift_;
   Matrix<Scalar> normal_;     // the input with mean 0 and variance 1

@@ -33,7 +33,7 @@ class Linear {
   void backward(const Matrix<Scalar>& input, const Matrix<Scalar>& output_gradient, Matrix<Scalar>& input_gradient,
                 Training& training) const {
     add_to_gradient(weight_, output_gradient * input.transpose());
-    add_to_gradient(bias_, output_gradient.rowwise().sum());
+    add_to_gradient(bias_, row_sums(output_gradient));
     training.ready(weight_, bias_);
     input_gradient.noalias() = matrix_of(weight_, outputs_, inputs_).transpose() * output_gradient;
   }

@@ -81,7 +81,7 @@ class MeshGpt {
     const auto losses = entropies.losses.local();
     log_sums_.emplace(std::move(entropies.log_sums));
     ran_forward_ = true;
-    return std::accumulate(losses.begin(), losses.end(), Scalar{0}) / static_cast<Scalar>(losses.size());
+    return static_cast<Scalar>(std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(losses.size()));
   }
 
   /// Adds `share` times the gradients of the loss that forward() last gave.
@@ -174,7 +174,7 @@ class MeshGpt {
   std::optional<distx::DistTensor<Token, 2, Mesh, distx::Layout<Batches>>> ids_, targets_;
   std::optional<Tensor<3, typename Split::tokens>> normal_;
   std::optional<Tensor<3, Batches, Vocabulary>> logits_;
-  std::optional<Tensor<2, Batches>> log_sums_;
+  std::optional<distx::DistTensor<double, 2, Mesh, distx::Layout<Batches>>> log_sums_;
   Matrix<Scalar> matrix_;
   bool ran_forward_ = false;
 };

@@ -29,16 +29,16 @@ __global__ void clear_where_below(float* gradient, const float* output, std::siz
 
 __global__ void add_sums(float* sums, std::size_t columns, const float* values, std::size_t size) {
   for (std::size_t c = first(); c < columns; c += step()) {
-    float sum = 0;
+    double sum = sums[c];
     for (std::size_t i = c; i < size; i += columns) sum += values[i];
-    sums[c] += sum;
+    sums[c] = static_cast<float>(sum);
   }
 }
 
 __global__ void softmax_of_samples(const float* scores, std::size_t classes, const std::uint8_t* labels,
                                    std::size_t samples, float* losses, float* gradient) {
   for (std::size_t s = first(); s < samples; s += step())
-    losses[s] = softmax_of_sample<float>(scores + s * classes, classes, labels[s], 1 / static_cast<float>(samples),
+    losses[s] = softmax_of_sample<float>(scores + s * classes, classes, labels[s], 1 / static_cast<double>(samples),
                                          gradient + s * classes);
 }
 

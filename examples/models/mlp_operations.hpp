@@ -16,17 +16,19 @@ namespace examples {
 ///
 /// Scores are shifted by the largest, so that no exponential overflows.
 template <class T>
-constexpr T softmax_of_sample(const T* scores, std::size_t classes, std::uint8_t label, T share, T* gradient) {
+constexpr T softmax_of_sample(const T* scores, std::size_t classes, std::uint8_t label, double share, T* gradient) {
   T largest = scores[0];
   for (std::size_t c = 1; c < classes; ++c) largest = scores[c] > largest ? scores[c] : largest;
-  T total = 0;
+  double total = 0;
   for (std::size_t c = 0; c < classes; ++c) {
     gradient[c] = std::exp(scores[c] - largest);
     total += gradient[c];
   }
-  for (std::size_t c = 0; c < classes; ++c) gradient[c] *= share / total;
-  gradient[label] -= share;
-  return std::log(total) - (scores[label] - largest);
+  const double factor = share / total;
+  const T at_label = static_cast<T>(factor * gradient[label] - share);
+  for (std::size_t c = 0; c < classes; ++c) gradient[c] = static_cast<T>(factor * gradient[c]);
+  gradient[label] = at_label;
+  return static_cast<T>(std::log(total) - (static_cast<double>(scores[label]) - largest));
 }
 
 /// values += bias, in every row; below zero becomes zero where `relu`.
@@ -46,9 +48,9 @@ inline void relu_backward(distx::HostStream, distx::Span<float> gradient, distx:
 /// sums[c] += the sum of column c.
 inline void add_column_sums(distx::HostStream, distx::Span<float> sums, distx::Span<const float> values) {
   for (std::size_t c = 0; c < sums.size(); ++c) {
-    float sum = 0;
+    double sum = sums[c];
     for (std::size_t i = c; i < values.size(); i += sums.size()) sum += values[i];
-    sums[c] += sum;
+    sums[c] = static_cast<float>(sum);
   }
 }
 
@@ -59,7 +61,7 @@ inline void softmax_cross_entropy(distx::HostStream, distx::Span<const float> sc
   const std::size_t classes = scores.size() / labels.size();
   for (std::size_t s = 0; s < labels.size(); ++s)
     losses[s] = softmax_of_sample(scores.data() + s * classes, classes, labels[s],
-                                  1 / static_cast<float>(labels.size()), gradient.data() + s * classes);
+                                  1 / static_cast<double>(labels.size()), gradient.data() + s * classes);
 }
 
 }  // namespace examples

@@ -16,19 +16,21 @@ namespace examples {
 template <class Scalar, class Labels>
 Scalar softmax_cross_entropy(const Matrix<Scalar>& logits, const Labels& labels, Matrix<Scalar>& gradient) {
   gradient.resize(logits.rows(), logits.cols());
-  const Scalar share = Scalar{1} / static_cast<Scalar>(labels.size());
-  Scalar loss = 0;
+  const double share = 1 / static_cast<double>(labels.size());
+  double loss = 0;
   for (Eigen::Index sample = 0; sample < logits.cols(); ++sample) {
     const Scalar largest = logits.col(sample).maxCoeff();
     auto probability = gradient.col(sample);
     probability = (logits.col(sample).array() - largest).exp().matrix();
-    const Scalar total = probability.sum();
+    const double total = probability.template cast<double>().sum();
     const Eigen::Index label = labels[static_cast<std::size_t>(sample)];
-    loss += std::log(total) - (logits(label, sample) - largest);
-    probability *= share / total;
-    probability(label) -= share;
+    loss += std::log(total) - (static_cast<double>(logits(label, sample)) - largest);
+    const double factor = share / total;
+    const auto at_label = static_cast<Scalar>(factor * probability(label) - share);
+    probability = (factor * probability.template cast<double>()).template cast<Scalar>();
+    probability(label) = at_label;
   }
-  return loss * share;
+  return static_cast<Scalar>(loss * share);
 }
 
 }  // namespace examples

@@ -29,14 +29,19 @@ template <class T>
 struct Gelu {
   static constexpr T root = T(0.79788456080286535588);  // sqrt(2 / π)
   static constexpr T cubic = T(0.044715);
-  constexpr T operator()(T x) const { return T(0.5) * x * (1 + std::tanh(root * x * (1 + cubic * x * x))); }
+  /// (1 + tanh(u)) / 2 is 1 / (1 + exp(-2u)), of which nothing cancels; the exponential of -2|u| is at most 1.
+  static constexpr T exponential(T x) { return std::exp(-2 * root * std::abs(x) * (1 + cubic * x * x)); }
+  constexpr T operator()(T x) const {
+    const T e = exponential(x);
+    return x * (x < 0 ? e : T(1)) / (1 + e);
+  }
 };
 template <class T>
 struct GeluBackward {
   constexpr T operator()(T x, T gradient) const {
     constexpr T root = Gelu<T>::root, cubic = Gelu<T>::cubic;
-    const T t = std::tanh(root * x * (1 + cubic * x * x));
-    return gradient * T(0.5) * (1 + t + x * (1 - t * t) * root * (1 + 3 * cubic * x * x));
+    const T e = Gelu<T>::exponential(x), inverse = 1 / (1 + e);
+    return gradient * inverse * ((x < 0 ? e : T(1)) + 2 * root * x * (1 + 3 * cubic * x * x) * e * inverse);
   }
 };
 

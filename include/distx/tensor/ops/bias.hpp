@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include "distx/memory/sums.hpp"
 #include "distx/tensor/ops/apply.hpp"
 #include "distx/tensor/ops/rules.hpp"
 
@@ -18,14 +19,12 @@ void add_to_rows(HostStream, MatrixRef<const T> x, Span<const T> b, MatrixRef<T>
     for (std::size_t i = 0; i < x.columns; ++i) to[i] = from[i] + b[i];
   }
 }
-/// out = the sum of the rows, in order.
+/// out = the sum of the rows.
 template <class T>
-void sum_of_rows(HostStream stream, MatrixRef<const T> x, Span<T> out) {
-  fill(stream, out, T{});
-  for (std::size_t row = 0; row < x.rows; ++row) {
-    const T* const from = x.at(row, 0);
-    for (std::size_t i = 0; i < x.columns; ++i) out[i] += from[i];
-  }
+void sum_of_rows(HostStream, MatrixRef<const T> x, Span<T> out) {
+  std::vector<sum_t<T>> totals(x.columns);
+  add_up_rows(x.values.data(), x.rows, x.columns, totals.data());
+  round_to(totals, out);
 }
 /// @}
 

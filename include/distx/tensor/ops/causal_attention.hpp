@@ -3,6 +3,7 @@
 #include <cmath>
 #include <vector>
 
+#include "distx/memory/sums.hpp"
 #include "distx/tensor/ops/apply.hpp"
 #include "distx/tensor/ops/rules.hpp"
 
@@ -48,27 +49,31 @@ struct CausalAttentionBackward {
 namespace detail {
 
 template <class T>
-T dot(const T* x, const T* y, std::size_t n) {
-  T sum = 0;
-  for (std::size_t i = 0; i < n; ++i) sum += x[i] * y[i];
-  return sum;
+double dot(const T* x, const T* y, std::size_t n) {
+  return add_up(0, n, [=](std::size_t i) { return static_cast<double>(x[i]) * y[i]; });
 }
 template <class T>
-void add_multiple(T* to, T factor, const T* from, std::size_t n) {
+void add_multiple(double* to, double factor, const T* from, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) to[i] += factor * from[i];
+}
+template <class T>
+void round_row(const double* from, T* to, std::size_t n) {
+  for (std::size_t i = 0; i < n; ++i) to[i] = static_cast<T>(from[i]);
 }
 
 /// The attention weights of a token: the softmax of its scores with itself and each earlier token.
 template <class T>
-void attend(const T* query, const T* keys, std::size_t stride, std::size_t token, std::size_t size, T* weights) {
-  const T root = 1 / std::sqrt(static_cast<T>(size));
-  T largest = -std::numeric_limits<T>::infinity(), total = 0;
+void attend(const T* query, const T* keys, std::size_t stride, std::size_t token, std::size_t size, double* weights) {
+  const double root = 1 / std::sqrt(static_cast<double>(size));
+  double largest = -std::numeric_limits<double>::infinity();
   for (std::size_t s = 0; s <= token; ++s) {
     weights[s] = root * dot(query, keys + s * stride, size);
     largest = std::max(largest, weights[s]);
   }
-  for (std::size_t s = 0; s <= token; ++s) total += weights[s] = std::exp(weights[s] - largest);
-  for (std::size_t s = 0; s <= token; ++s) weights[s] /= total;
+  const double share = 1 / add_up(0, token + 1, [&](std::size_t s) {
+                         return weights[s] = std::exp(static_cast<T>(weights[s] - largest));
+                       });
+  for (std::size_t s = 0; s <= token; ++s) weights[s] *= share;
 }
 
 /// Calls f(offset of the queries, offset of the outputs) for each head of each batch item.
@@ -85,43 +90,42 @@ void for_each_head(const Extents<5>& x, F&& f) {
 template <class T>
 void causal_attention(HostStream, const TensorRef<const T, 5>& x, const TensorRef<T, 4>& out) {
   const std::size_t length = x.extent(1), size = x.extent(4), row = x.extent(3) * size;
-  std::vector<T> weights(length);
+  std::vector<double> weights(length), result(size);
   for_each_head(x.extents(), [&](std::size_t from, std::size_t to) {
     const T* const q = x.data() + from;
     for (std::size_t t = 0; t < length; ++t) {
       attend(q + t * 3 * row, q + row, 3 * row, t, size, weights.data());
-      T* const result = out.data() + to + t * row;
-      std::fill_n(result, size, T{});
-      for (std::size_t s = 0; s <= t; ++s) add_multiple(result, weights[s], q + 2 * row + s * 3 * row, size);
+      std::fill(result.begin(), result.end(), 0);
+      for (std::size_t s = 0; s <= t; ++s) add_multiple(result.data(), weights[s], q + 2 * row + s * 3 * row, size);
+      round_row(result.data(), out.data() + to + t * row, size);
     }
   });
 }
 template <class T>
-void causal_attention_backward(HostStream stream, const TensorRef<const T, 5>& x, const TensorRef<const T, 4>& gradient,
+void causal_attention_backward(HostStream, const TensorRef<const T, 5>& x, const TensorRef<const T, 4>& gradient,
                                const TensorRef<T, 5>& out) {
   const std::size_t length = x.extent(1), size = x.extent(4), row = x.extent(3) * size;
-  const T root = 1 / std::sqrt(static_cast<T>(size));
-  fill(stream, out.values(), T{});
-  std::vector<T> weights(length), grads(length);
+  const double root = 1 / std::sqrt(static_cast<double>(size));
+  std::vector<double> weights(length), grads(length), gradients(3 * length * size);
+  double *const dq = gradients.data(), *const dk = dq + length * size, *const dv = dk + length * size;
   for_each_head(x.extents(), [&](std::size_t from, std::size_t to) {
     const T* const q = x.data() + from;
-    T* const dq = out.data() + from;
+    std::fill(gradients.begin(), gradients.end(), 0);
     for (std::size_t t = 0; t < length; ++t) {
       attend(q + t * 3 * row, q + row, 3 * row, t, size, weights.data());
       const T* const g = gradient.data() + to + t * row;
-      T mean = 0;
+      const double mean = add_up(0, t + 1, [&](std::size_t s) {
+        add_multiple(dv + s * size, weights[s], g, size);
+        return weights[s] * (grads[s] = dot(g, q + 2 * row + s * 3 * row, size));
+      });
       for (std::size_t s = 0; s <= t; ++s) {
-        const std::size_t value = 2 * row + s * 3 * row;
-        add_multiple(dq + value, weights[s], g, size);
-        mean += weights[s] * (grads[s] = dot(g, q + value, size));
-      }
-      for (std::size_t s = 0; s <= t; ++s) {
-        const T score = root * weights[s] * (grads[s] - mean);
-        const std::size_t key = row + s * 3 * row;
-        add_multiple(dq + t * 3 * row, score, q + key, size);
-        add_multiple(dq + key, score, q + t * 3 * row, size);
+        const double score = root * weights[s] * (grads[s] - mean);
+        add_multiple(dq + t * size, score, q + row + s * 3 * row, size);
+        add_multiple(dk + s * size, score, q + t * 3 * row, size);
       }
     }
+    for (std::size_t t = 0; t < 3 * length; ++t)
+      round_row(dq + t * size, out.data() + from + (t % length * 3 + t / length) * row, size);
   });
 }
 /// @}

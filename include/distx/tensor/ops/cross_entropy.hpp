@@ -10,10 +10,10 @@ namespace distx {
 namespace ops {
 
 /// The result of `cross_entropy`: two numbers per row of logits, with the extents and the layout of the targets.
-template <class Rows>
+template <class Losses, class LogSums>
 struct CrossEntropyResult {
-  Rows losses;    ///< -log(softmax(row)[target])
-  Rows log_sums;  ///< the log of the row's sum of exponentials, which `cross_entropy_backward` needs
+  Losses losses;     ///< -log(softmax(row)[target])
+  LogSums log_sums;  ///< doubles: the log of the row's sum of exponentials, which `cross_entropy_backward` needs
 };
 
 }  // namespace ops
@@ -33,31 +33,39 @@ void maxima_of_rows(HostStream, MatrixRef<const T> logits, Span<T> maxima) {
 }
 template <class T, class Id>
 void sums_of_rows(HostStream, MatrixRef<const T> logits, Span<const Id> targets, std::size_t first, std::size_t all,
-                  Span<const T> maxima, Span<T> sums, Span<T> at_targets, const ErrorContext& context) {
+                  Span<const T> maxima, Span<double> sums, Span<double> at_targets, const ErrorContext& context) {
   for (std::size_t row = 0; row < logits.rows; ++row) {
-    T sum = 0;
-    for (std::size_t i = 0; i < logits.columns; ++i) sum += std::exp(*logits.at(row, i) - maxima[row]);
-    sums[row] = sum;
+    const T* const from = logits.at(row, 0);
+    const T maximum = maxima[row];
+    sums[row] = add_up(0, logits.columns, [=](std::size_t i) { return std::exp(from[i] - maximum); });
     const auto at = row_of(targets[row], first, logits.columns, all, context);
-    at_targets[row] = at ? *logits.at(row, *at) - maxima[row] : T{};
+    at_targets[row] = at ? static_cast<double>(from[*at]) - maximum : 0;
   }
 }
 template <class T>
-void cross_entropy_of_rows(HostStream, Span<const T> maxima, Span<const T> sums, Span<const T> at_targets,
-                           Span<T> losses, Span<T> log_sums) {
+void cross_entropy_of_rows(HostStream, Span<const T> maxima, Span<const double> sums, Span<const double> at_targets,
+                           Span<T> losses, Span<double> log_sums) {
   for (std::size_t row = 0; row < sums.size(); ++row) {
-    losses[row] = std::log(sums[row]) - at_targets[row];
+    losses[row] = static_cast<T>(std::log(sums[row]) - at_targets[row]);
     log_sums[row] = std::log(sums[row]) + maxima[row];
   }
 }
 template <class T, class Id>
 void cross_entropy_gradient(HostStream, MatrixRef<const T> logits, Span<const Id> targets, std::size_t first,
-                            std::size_t all, Span<const T> log_sums, Span<const T> gradient, MatrixRef<T> out,
+                            std::size_t all, Span<const double> log_sums, Span<const T> gradient, MatrixRef<T> out,
                             const ErrorContext& context) {
   for (std::size_t row = 0; row < logits.rows; ++row) {
-    for (std::size_t i = 0; i < logits.columns; ++i)
-      *out.at(row, i) = gradient[row] * std::exp(*logits.at(row, i) - log_sums[row]);
-    if (const auto at = row_of(targets[row], first, logits.columns, all, context)) *out.at(row, *at) -= gradient[row];
+    const T* const from = logits.at(row, 0);
+    T* const to = out.at(row, 0);
+    const double slope = gradient[row], log_sum = log_sums[row];
+    const auto probability = [=](std::size_t i) {
+      const double exact = std::max<double>(from[i] - log_sum, std::numeric_limits<T>::lowest());
+      const T rounded = static_cast<T>(exact);
+      return std::exp(rounded) * (1 + (exact - rounded));  // what rounding lost, to the first order
+    };
+    for (std::size_t i = 0; i < logits.columns; ++i) to[i] = static_cast<T>(slope * probability(i));
+    if (const auto at = row_of(targets[row], first, logits.columns, all, context))
+      to[*at] = static_cast<T>(slope * (probability(*at) - 1));
   }
 }
 
@@ -109,7 +117,7 @@ void reject_cross_entropy_backward() {
 namespace ops {
 
 /// Returns for each row of logits (…, v) and its target (…) the loss -log(softmax(row)[target]), unreduced, and the log
-/// of the row's sum of exponentials: two tensors (…) of the logits' element type, float or double.
+/// of the row's sum of exponentials: two tensors (…), of the logits' element type, float or double, and of double.
 ///
 /// Targets are integers in [0, v). On each axis the rows of both are sharded alike, or the targets are replicated and
 /// the logits are replicated or sharded in the vocabulary. Collective over the axes that shard the vocabulary: there
@@ -132,9 +140,10 @@ template <DistributedTensor Logits, DistributedTensor Targets>
     const typename Space::stream stream{};
     const detail::Caller caller{"cross_entropy", location};
     auto losses = detail::result_for<Rule>(caller, logits, targets);
-    auto log_sums = detail::result_for<Rule>(caller, logits, targets);
+    auto log_sums = detail::result_for<rules::CrossEntropyLogSums>(caller, logits, targets);
     const auto part = detail::as_rows(detail::local_view(logits));
-    Buffer<T, Space> maxima(part.rows, uninitialized), both(2 * part.rows, uninitialized);
+    Buffer<T, Space> maxima(part.rows, uninitialized);
+    Buffer<double, Space> both(2 * part.rows, uninitialized);
     const Span<const T, Space> row_maxima(maxima.span());
     const auto sums = both.span().first(part.rows), at_targets = both.span().subspan(part.rows, part.rows);
     constexpr std::size_t last = detail::rank_of<Logits> - 1;
@@ -145,10 +154,11 @@ template <DistributedTensor Logits, DistributedTensor Targets>
                          detail::context_of(logits.mesh(), "cross_entropy", location));
     detail::reduce_rows(logits, both.span(), Sum{}, location);
     detail::cross_entropy_of_rows<T>(stream, row_maxima, sums, at_targets, losses.local(), log_sums.local());
-    return CrossEntropyResult<decltype(losses)>{std::move(losses), std::move(log_sums)};
+    return CrossEntropyResult<decltype(losses), decltype(log_sums)>{std::move(losses), std::move(log_sums)};
   } else {
     detail::reject_cross_entropy<Logits, Targets>();
-    return detail::never<CrossEntropyResult<detail::PlaceholderResult<Rule, Logits, Targets>>>();
+    return detail::never<CrossEntropyResult<detail::PlaceholderResult<Rule, Logits, Targets>,
+                                            detail::PlaceholderResult<rules::CrossEntropyLogSums, Logits, Targets>>>();
   }
 }
 

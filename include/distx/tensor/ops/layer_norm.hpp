@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <cmath>
-#include <utility>
 
 #include "distx/tensor/ops/bias.hpp"
 
@@ -9,50 +8,59 @@ namespace distx {
 
 namespace detail {
 
-/// The mean of a row and the reciprocal of its standard deviation.
+/// A row about its mean, as numbers of variance 1.
 template <class T>
-std::pair<T, T> moments(const T* row, std::size_t n, T epsilon) {
-  T mean = 0, variance = 0;
-  for (std::size_t i = 0; i < n; ++i) mean += row[i];
-  mean /= static_cast<T>(n);
-  for (std::size_t i = 0; i < n; ++i) variance += (row[i] - mean) * (row[i] - mean);
-  return {mean, 1 / std::sqrt(variance / static_cast<T>(n) + epsilon)};
-}
+class NormalRow {
+ public:
+  NormalRow(const T* row, std::size_t n, double epsilon) : row_(row), mean_(add_up(row, n) / static_cast<double>(n)) {
+    const double variance = add_up(0, n, [&](std::size_t i) { return (row[i] - mean_) * (row[i] - mean_); });
+    steepness_ = 1 / std::sqrt(variance / static_cast<double>(n) + epsilon);
+  }
+  [[nodiscard]] double operator[](std::size_t i) const { return (row_[i] - mean_) * steepness_; }
+  [[nodiscard]] double steepness() const { return steepness_; }
+
+ private:
+  const T* row_;
+  double mean_, steepness_;
+};
 
 /// @name Kernels of the host's memory
 /// @{
 template <class T>
-void normalize_rows(HostStream, MatrixRef<const T> x, Span<const T> weight, Span<const T> bias, T epsilon,
+void normalize_rows(HostStream, MatrixRef<const T> x, Span<const T> weight, Span<const T> bias, double epsilon,
                     MatrixRef<T> out) {
   for (std::size_t row = 0; row < x.rows; ++row) {
-    const auto [mean, rstd] = moments(x.at(row, 0), x.columns, epsilon);
-    for (std::size_t i = 0; i < x.columns; ++i) *out.at(row, i) = (*x.at(row, i) - mean) * rstd * weight[i] + bias[i];
+    const NormalRow normal(x.at(row, 0), x.columns, epsilon);
+    T* const to = out.at(row, 0);
+    for (std::size_t i = 0; i < x.columns; ++i) to[i] = static_cast<T>(normal[i] * weight[i] + bias[i]);
   }
 }
 template <class T>
 void normalize_rows_backward(HostStream, MatrixRef<const T> x, Span<const T> weight, MatrixRef<const T> gradient,
-                             T epsilon, MatrixRef<T> out) {
-  const auto n = static_cast<T>(x.columns);
+                             double epsilon, MatrixRef<T> out) {
+  const std::size_t n = x.columns;
   for (std::size_t row = 0; row < x.rows; ++row) {
-    const auto [mean, rstd] = moments(x.at(row, 0), x.columns, epsilon);
-    T sum = 0, dot = 0;
-    for (std::size_t i = 0; i < x.columns; ++i) {
-      const T each = *gradient.at(row, i) * weight[i];
-      sum += each;
-      dot += each * (*x.at(row, i) - mean) * rstd;
-    }
-    for (std::size_t i = 0; i < x.columns; ++i)
-      *out.at(row, i) = rstd * (*gradient.at(row, i) * weight[i] - sum / n - dot / n * (*x.at(row, i) - mean) * rstd);
+    const NormalRow normal(x.at(row, 0), n, epsilon);
+    const T* const grad = gradient.at(row, 0);
+    T* const to = out.at(row, 0);
+    const auto slope = [&](std::size_t i) { return static_cast<double>(grad[i]) * weight[i]; };
+    const double mean = add_up(0, n, slope) / static_cast<double>(n);
+    const double along = add_up(0, n, [&](std::size_t i) { return slope(i) * normal[i]; }) / static_cast<double>(n);
+    for (std::size_t i = 0; i < n; ++i)
+      to[i] = static_cast<T>(normal.steepness() * (slope(i) - mean - along * normal[i]));
   }
 }
 template <class T>
-void normalize_rows_weight(HostStream stream, MatrixRef<const T> x, MatrixRef<const T> gradient, T epsilon,
-                           Span<T> out) {
-  fill(stream, out, T{});
-  for (std::size_t row = 0; row < x.rows; ++row) {
-    const auto [mean, rstd] = moments(x.at(row, 0), x.columns, epsilon);
-    for (std::size_t i = 0; i < x.columns; ++i) out[i] += *gradient.at(row, i) * (*x.at(row, i) - mean) * rstd;
-  }
+void normalize_rows_weight(HostStream, MatrixRef<const T> x, MatrixRef<const T> gradient, double epsilon, Span<T> out) {
+  std::vector<double> totals(x.columns);
+  add_up_blocks(0, x.rows, x.columns, totals.data(), [&](std::size_t begin, std::size_t end, double* to) {
+    for (std::size_t row = begin; row < end; ++row) {
+      const NormalRow normal(x.at(row, 0), x.columns, epsilon);
+      const T* const grad = gradient.at(row, 0);
+      for (std::size_t i = 0; i < x.columns; ++i) to[i] += grad[i] * normal[i];
+    }
+  });
+  round_to(totals, out);
 }
 /// @}
 
@@ -115,7 +123,7 @@ template <DistributedTensor X, DistributedTensor Weight, DistributedTensor Bias>
         {"layer_norm", location},
         [&](auto rows, auto weights, auto biases, auto out) {
           detail::normalize_rows(typename X::space::stream{}, detail::as_rows(rows), weights.values(), biases.values(),
-                                 static_cast<detail::value_of<X>>(epsilon), detail::as_rows(out));
+                                 epsilon, detail::as_rows(out));
         },
         x, weight, bias);
   } else {
@@ -150,19 +158,19 @@ template <DistributedTensor X, DistributedTensor Weight, DistributedTensor G>
   const detail::Caller caller{"layer_norm_backward", location};
   if constexpr (detail::Applicable<Rule, X, Weight, G>) {
     const typename X::space::stream stream{};
-    const auto e = static_cast<detail::value_of<X>>(epsilon);
     return LayerNormGradients{detail::applied<Rule>(
                                   caller,
                                   [&](auto rows, auto weights, auto grads, auto out) {
                                     detail::normalize_rows_backward(stream, detail::as_rows(rows), weights.values(),
-                                                                    detail::as_rows(grads), e, detail::as_rows(out));
+                                                                    detail::as_rows(grads), epsilon,
+                                                                    detail::as_rows(out));
                                   },
                                   x, weight, gradient),
                               detail::applied<rules::LayerNormWeight>(
                                   caller,
                                   [&](auto rows, auto grads, auto out) {
                                     detail::normalize_rows_weight(stream, detail::as_rows(rows), detail::as_rows(grads),
-                                                                  e, out.values());
+                                                                  epsilon, out.values());
                                   },
                                   x, gradient),
                               detail::sum_rows<rules::SumRows>(caller, gradient)};

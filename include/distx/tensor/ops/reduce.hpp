@@ -2,6 +2,7 @@
 #pragma once
 #include <limits>
 
+#include "distx/memory/sums.hpp"
 #include "distx/tensor/ops/apply.hpp"
 #include "distx/tensor/ops/rules.hpp"
 
@@ -31,6 +32,21 @@ void reduce_slices(HostStream stream, const Slices& slices, Span<const T> x, T f
     }
   }
 }
+/// out = the sum of each block's slices, divided by `divisor` unless it is of integers, on the host's memory.
+template <class T>
+void sum_of_slices(HostStream, const Slices& slices, Span<const T> x, Span<T> out, double divisor) {
+  std::vector<sum_t<T>> totals(slices.size);
+  for (std::size_t block = 0; block < slices.blocks; ++block) {
+    const T* const from = x.data() + block * slices.count * slices.size;
+    if (slices.size == 1)
+      totals[0] = add_up(from, slices.count);
+    else
+      add_up_rows(from, slices.count, slices.size, totals.data());
+    if constexpr (!std::integral<T>)
+      for (double& total : totals) total /= divisor;
+    round_to(totals, out.subspan(block * slices.size, slices.size));
+  }
+}
 /// out = f(index in out, index in the reduced tensor) for all elements, on the host's memory.
 template <class T, class F>
 void spread_slices(HostStream, const Slices& slices, Span<T> out, F&& f) {
@@ -43,15 +59,11 @@ void spread_slices(HostStream, const Slices& slices, Span<T> out, F&& f) {
 }
 
 template <std::size_t Dim, class X>
-auto summed(const Caller& caller, const X& x, value_of<X> factor) {
+auto summed(const Caller& caller, const X& x, double divisor) {
   return applied<rules::SumOver<Dim>>(
       caller,
       [&](auto in, auto out) {
-        using T = value_of<X>;
-        const typename X::space::stream stream{};
-        reduce_slices(stream, Slices(in.extents(), Dim), in.values(), T{}, out.values(),
-                      [](T a, T b) { return a + b; });
-        if (factor != T{1}) scale(stream, out.values(), factor);
+        sum_of_slices(typename X::space::stream{}, Slices(in.extents(), Dim), in.values(), out.values(), divisor);
       },
       x);
 }
@@ -80,9 +92,10 @@ inline constexpr bool on_different_meshes = !on_one_mesh<Xs...>;
 namespace ops {
 
 /// @name Reductions over a dimension
-/// The result has the dimensions of `x` but `Dim`, and its element type. Local, on the host's memory; terms are added
-/// in the order of their indices. Where an axis shards `Dim`, the result is Partial over that axis, with the
-/// reduction's op: `redistribute` it when the reduction is needed. Other shards follow their dimension.
+/// The result has the dimensions of `x` but `Dim`, and its element type. Local, on the host's memory; floating-point
+/// terms are added in double, in the order of docs/numerics.md. Where an axis shards `Dim`, the result is Partial over
+/// that axis, with the reduction's op: `redistribute` it when the reduction is needed. Other shards follow their
+/// dimension.
 /// @{
 
 /// Returns the sum over dimension `Dim`. `x` may be Partial; then so is the result.
@@ -102,11 +115,12 @@ template <std::size_t Dim, DistributedTensor X>
 /// Returns the mean over dimension `Dim`. `x` may be Partial; then so is the result. Elements are floating-point.
 template <std::size_t Dim, DistributedTensor X>
 [[nodiscard]] auto mean_over(const X& x, std::source_location location = std::source_location::current()) {
+  static_assert(!std::integral<detail::value_of<X>>, "distx: mean_over: the elements are integers; cast the operand");
   using Rule = rules::SumOver<Dim>;
   if constexpr (!detail::has_dimension<Dim, X>()) {
     return detail::never<detail::Placeholder<X, detail::rank_of<X> - 1>>();
   } else if constexpr (detail::Applicable<Rule, X>) {
-    return detail::summed<Dim>({"mean_over", location}, x, 1 / static_cast<detail::value_of<X>>(x.extents()[Dim]));
+    return detail::summed<Dim>({"mean_over", location}, x, static_cast<double>(x.extents()[Dim]));
   } else {
     static_assert(detail::is_supported<detail::missing_case<Rule, X>>,
                   "distx: mean_over: the operand is Partial with an op other than Sum; redistribute it first");

@@ -378,6 +378,12 @@ struct CrossEntropy {
   }
 };
 
+/// The logs of the rows' sums of exponentials, as doubles.
+struct CrossEntropyLogSums : CrossEntropy {
+  template <class Logits, class Targets>
+  using value_type = double;
+};
+
 /// The gradient of the logits, from the gradient of the rows' losses.
 struct CrossEntropyBackward {
   static constexpr std::string_view name = "cross_entropy_backward";

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "distx/memory/sums.hpp"
 #include "distx/tensor/ops/apply.hpp"
 #include "distx/tensor/ops/rules.hpp"
 
@@ -17,10 +18,10 @@ void softmax_rows(HostStream, MatrixRef<const T> x, MatrixRef<T> out) {
   for (std::size_t row = 0; row < x.rows; ++row) {
     const T* const from = x.at(row, 0);
     T* const to = out.at(row, 0);
-    T maximum = -std::numeric_limits<T>::infinity(), sum = 0;
+    T maximum = -std::numeric_limits<T>::infinity();
     for (std::size_t i = 0; i < x.columns; ++i) maximum = std::max(maximum, from[i]);
-    for (std::size_t i = 0; i < x.columns; ++i) sum += to[i] = std::exp(from[i] - maximum);
-    for (std::size_t i = 0; i < x.columns; ++i) to[i] /= sum;
+    const double share = 1 / add_up(0, x.columns, [&](std::size_t i) { return to[i] = std::exp(from[i] - maximum); });
+    for (std::size_t i = 0; i < x.columns; ++i) to[i] = static_cast<T>(to[i] * share);
   }
 }
 template <class T>
@@ -28,9 +29,8 @@ void softmax_rows_backward(HostStream, MatrixRef<const T> y, MatrixRef<const T> 
   for (std::size_t row = 0; row < y.rows; ++row) {
     const T *const value = y.at(row, 0), *const grad = gradient.at(row, 0);
     T* const to = out.at(row, 0);
-    T dot = 0;
-    for (std::size_t i = 0; i < y.columns; ++i) dot += value[i] * grad[i];
-    for (std::size_t i = 0; i < y.columns; ++i) to[i] = value[i] * (grad[i] - dot);
+    const double mean = add_up(0, y.columns, [&](std::size_t i) { return static_cast<double>(value[i]) * grad[i]; });
+    for (std::size_t i = 0; i < y.columns; ++i) to[i] = static_cast<T>(value[i] * (grad[i] - mean));
   }
 }
 /// @}

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/tensor/ops/apply.hpp"
-#include "distx/tensor/ops/rules.hpp"
+#include "distx/tensor/ops/bias.hpp"
 
 // Broadcasting over leading dimensions, as a bias per head is added to every token: (batch, length, 3, heads, size)
 // plus (3, heads, size).
@@ -108,10 +107,10 @@ template <std::size_t N, DistributedTensor X>
     return detail::applied<Rule>(
         {"sum_leading", location},
         [](auto each, auto out) {
-          fill(typename X::space::stream{}, out.values(), detail::value_of<X>{});
           const std::size_t size = out.values().size();
-          for (std::size_t i = 0; i < each.values().size(); i += size)
-            for (std::size_t j = 0; j < size; ++j) out.data()[j] += each.data()[i + j];
+          detail::sum_of_rows<detail::value_of<X>>(typename X::space::stream{},
+                                                   {each.values(), size == 0 ? 0 : each.values().size() / size, size},
+                                                   out.values());
         },
         x);
   } else {
