@@ -12,6 +12,7 @@ struct Erased {
   static bool compares() { return conformance::backend().compares; }
   static bool threads() { return conformance::backend().threads; }
   static bool keeps_nan() { return conformance::backend().keeps_nan; }
+  static bool forks() { return conformance::backend().forks; }
   template <class Body>
   static void run(Body body) {
     conformance::backend().run([&](const conformance::Backend::Make& make) { body(make); });

@@ -2,6 +2,7 @@
 #pragma once
 #include <doctest/doctest.h>
 
+#include "conformance/forks.hpp"
 #include "conformance/groups.hpp"
 #include "conformance/lists.hpp"
 #include "conformance/messages.hpp"
@@ -18,6 +19,7 @@
 //     static bool compares();           calls that differ between ranks throw MismatchError on every rank
 //     static bool threads();            several threads of a rank may make calls, each on its own communicator
 //     static bool keeps_nan();          max and min give a NaN if any rank has one
+//     static bool forks();              a rank's process may fork
 //     static void run(auto body);       calls body(make) on every rank, for every number of ranks under test;
 //                                       make(deadline) makes a communicator of all ranks
 //
@@ -87,6 +89,9 @@ TEST_CASE_TEMPLATE_DEFINE("split", Ranks, splits) { conformance::on_every_rank<R
 TEST_CASE_TEMPLATE_DEFINE("named groups", Ranks, named_groups) {
   conformance::on_every_rank<Ranks>(conformance::NamedGroups{});
 }
+TEST_CASE_TEMPLATE_DEFINE("a process forked from a rank takes no part in the job and ends nothing", Ranks, forks) {
+  if (Ranks::forks()) conformance::on_every_rank<Ranks>(conformance::Forks{});
+}
 TEST_CASE_TEMPLATE_DEFINE("handles, memory, arguments", Ranks, handles) {
   conformance::on_every_rank<Ranks>(conformance::Handles{});
 }
@@ -123,6 +128,7 @@ TEST_CASE_TEMPLATE_DEFINE("calls that never meet throw a typed error on every ra
   TEST_CASE_TEMPLATE_INVOKE(lists, Ranks);             \
   TEST_CASE_TEMPLATE_INVOKE(splits, Ranks);            \
   TEST_CASE_TEMPLATE_INVOKE(named_groups, Ranks);      \
+  TEST_CASE_TEMPLATE_INVOKE(forks, Ranks);             \
   TEST_CASE_TEMPLATE_INVOKE(handles, Ranks);           \
   TEST_CASE_TEMPLATE_INVOKE(mismatches, Ranks);        \
   TEST_CASE_TEMPLATE_INVOKE(unmet_calls, Ranks)

@@ -12,6 +12,7 @@ struct ThreadRanks {
   static bool compares() { return true; }
   static bool threads() { return true; }
   static bool keeps_nan() { return true; }
+  static bool forks() { return true; }
   template <class Body>
   static void run(Body body) {
     for (const int ranks : {1, 2, 3, 4, 7}) {

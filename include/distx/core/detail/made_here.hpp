@@ -11,8 +11,8 @@
 
 #include "distx/core/error.hpp"
 
-// A process that is forked has copies of its parent's objects, but none of the parent's threads; connections, files and
-// shared memory behind the objects remain the parent's. fork raises a counter, so no call asks the system.
+// A process that is forked has copies of its parent's objects, but none of the parent's threads; the connections, files
+// and shared memory of the objects remain the parent's. fork raises a counter, so no call asks the system.
 namespace distx::detail {
 
 /// The forks between the first process of the program and this one.

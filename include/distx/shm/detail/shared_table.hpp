@@ -34,7 +34,7 @@ class SharedTable {
     count_.store(entries_.size(), std::memory_order_relaxed);
     return last_;
   }
-  /// Releases this rank's part. A forked process, which is no rank, leaves it.
+  /// Releases this rank's part. A forked process leaves it to the rank.
   void drop(std::uint64_t number) noexcept {
     if (!made_.is_here()) return;
     const std::lock_guard lock(mutex_);
