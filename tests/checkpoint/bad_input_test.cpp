@@ -312,6 +312,7 @@ TEST_CASE("without permission, load and save are CheckpointErrors, and the older
     Trainer<> trainer(comm, distx::AdamW{}, {.stage = 1});
     distx::checkpoint::save(checkpoints.folder.path(), trainer.training(), {.step = 3});
   });
-  CHECK(contains(saved, "step-000000000003' (Permission denied)"));
+  CHECK(contains(saved, "step-000000000003."));
+  CHECK(contains(saved, ".part' (Permission denied)"));
   CHECK(load(checkpoints.newer()) == "");
 }

@@ -15,6 +15,7 @@ using test::set_content;
 namespace {
 
 namespace fs = std::filesystem;
+using namespace std::chrono_literals;
 
 /// Saves steps 1 and 2 of a training of 3 ranks.
 void save_two(const Folder& folder, const distx::checkpoint::SaveOptions& options = {}) {
@@ -115,17 +116,25 @@ TEST_CASE("save overwrites no checkpoint, and the training continues after it ha
   CHECK(load_message(folder.path() / "step-000000000003") == "");
 }
 
-TEST_CASE("a save takes the place of one that was interrupted") {
+TEST_CASE("a save takes the place of a folder without a checkpoint, and sets its files aside for good") {
   const Folder folder;
   const auto path = folder.path() / "step-000000000001";
   fs::create_directory(path);
-  for (const char* name : {"shard-00009-model-00001-of-00001.safetensors", "checkpoint.json.part", "mine.txt"})
-    set_content(path / name, "x");
+  const auto names = {"shard-00009-model-00001-of-00001.safetensors", "checkpoint.json.part", "mine.txt"};
+  for (const char* name : names) set_content(path / name, "x");
   save_two(folder);
-  CHECK(!fs::exists(path / "shard-00009-model-00001-of-00001.safetensors"));
-  CHECK(!fs::exists(path / "checkpoint.json.part"));
-  CHECK(fs::exists(path / "mine.txt"));
   CHECK(load_message(path) == "");
+  for (const char* name : names) CHECK_FALSE(fs::exists(path / name));
+  on_ranks(1, [&](distx::ThreadCommunicator& comm) {
+    Trainer<> trainer(comm, distx::AdamW{}, {.stage = 0});
+    distx::checkpoint::save(folder.path(), trainer.training(), {.step = 3, .keep = 1, .stale_after = 0s});
+  });
+  std::size_t aside = 0;
+  for (const auto& entry : fs::directory_iterator(folder.path())) {
+    if (entry.path().extension() != ".replaced") continue;
+    for (const char* name : names) aside += content_of(entry.path() / name) == "x" ? 1 : 0;
+  }
+  CHECK(aside == names.size());
 }
 
 TEST_CASE("a flipped bit anywhere in a checkpoint is a CheckpointError that names the file, and the tensor of data") {

@@ -43,7 +43,6 @@ inline void consolidate(const std::filesystem::path& folder, const std::filesyst
       file.write(run.bytes);
   }
   file.finish();
-  detail::sync_folder(path.has_parent_path() ? path.parent_path() : std::filesystem::path("."));
 }
 
 }  // namespace distx::checkpoint

@@ -113,7 +113,6 @@ inline void write_safetensors(const std::filesystem::path& path, const std::vect
   file.write(std::as_bytes(std::span(header)));
   for (const auto* tensor : order) file.write(tensor->bytes);
   file.finish();
-  detail::sync_folder(path.has_parent_path() ? path.parent_path() : std::filesystem::path("."));
 }
 
 }  // namespace distx::checkpoint

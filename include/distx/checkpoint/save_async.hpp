@@ -87,11 +87,12 @@ template <detail::Saved Training>
   std::unique_ptr<detail::SaveWork<typename Training::space>, distx::detail::DeleteHere> work(
       new detail::SaveWork<typename Training::space>);
   work->comm = &comm;
-  auto& kept = detail::TrainingAccess::engine(training).checkpoint_memory();
+  auto& kept = detail::memory_of(training).snapshot;
   if (kept == nullptr || kept.use_count() > 1) kept = std::make_shared<detail::Snapshot>();
-  work->snapshot = std::static_pointer_cast<detail::Snapshot>(kept);
+  work->snapshot = kept;
   const auto state = detail::start(work->saving, directory, training, options, context);
   detail::on_every_rank(comm, context, [&, all = work.get()] {
+    all->saving.open();
     detail::collect(all->saving, state, detail::TrainingAccess::stream(training), all->snapshot.get());
     const auto write = [all] {
       try {

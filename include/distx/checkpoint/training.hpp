@@ -16,7 +16,12 @@ struct SaveOptions {
   std::map<std::string, std::string> notes{};
   /// Notes that differ between ranks, such as the state of a random generator as text; each rank's are saved.
   std::map<std::string, std::string> rank_notes{};
-  std::size_t keep = 0;  ///< checkpoints to keep: this one and those of the steps before it; 0: all
+  /// Whole checkpoints to keep: this one and those of the steps before it. Older ones are removed, and what interrupted
+  /// saves have left. 0: nothing is removed.
+  std::size_t keep = 0;
+  /// With `keep`: what another job has not published is removed once nothing in it has changed for this time; 0 if no
+  /// other job saves to the directory.
+  std::chrono::seconds stale_after = detail::default_stale_after;
 };
 
 /// The result of `load`.
@@ -48,24 +53,87 @@ template <Saved Training>
   return state;
 }
 
+/// What a training keeps from one save to the next.
+struct SaveMemory {
+  std::string job;  // in the names of its folders; the same on every rank, as rank 0 may be lost
+  std::shared_ptr<Snapshot> snapshot;
+};
+template <Saved Training>
+[[nodiscard]] SaveMemory& memory_of(Training& training) {
+  auto& kept = TrainingAccess::engine(training).checkpoint_memory();
+  if (kept == nullptr) kept = std::make_shared<SaveMemory>();
+  return *static_cast<SaveMemory*>(kept.get());
+}
+
 /// A save: what its parts on one rank pass on.
 struct Saving {
-  std::filesystem::path directory, folder;
+  Saving() = default;
+  Saving(Saving&&) = delete;
+  /// Removes the folder on rank 0 if it has not been published; not in a process that was forked meanwhile.
+  ~Saving() {
+    if (made.empty() || ::getpid() != process) return;
+    try {
+      remove_folder(made);
+    } catch (const std::exception&) {  // a later save removes it
+    }
+  }
+
+  std::filesystem::path directory;  // absolute
+  std::filesystem::path unpublished, published;
+  std::filesystem::path made;    // `unpublished` on rank 0 until it is published
+  std::filesystem::path result;  // `published` in the user's directory
+  ::pid_t process = ::getpid();
+  unique_open_file folder;
+  std::string job;
   Manifest manifest;  // without files
   std::size_t keep = 0;
+  std::chrono::seconds stale_after{};
   std::map<std::string, std::string> rank_notes;
   int rank = 0;
   ShardWriter writer{};
 
   std::map<std::string, std::uint64_t> updates{};  // of the parameters whose first elements this rank saves
 
+  /// Opens the folder that rank 0 has made.
+  /// @throws CheckpointError
+  void open() {
+    folder = open_folder(unpublished);
+    if (!folder && errno == ENOENT)
+      throw CheckpointError("'" + unpublished.string() +
+                                "' is absent, and rank 0 has just made it; pass the same directory on every rank, on "
+                                "a file system that all of them share",
+                            {.operation = "save"}, ENOENT);
+    if (!folder) fail("open", unpublished, errno);
+  }
   /// Writes this rank's files.
   /// @return their description, and the updates
   /// @throws CheckpointError
   [[nodiscard]] std::string write() {
-    const nlohmann::json json = {
-        {"files", json_of(writer.write(folder, rank, manifest.step))}, {"updates", updates}, {"notes", rank_notes}};
-    return json.dump();
+    const auto files = writer.write(folder, unpublished, rank, manifest.step);
+    return nlohmann::json{{"files", json_of(files)}, {"updates", updates}, {"notes", rank_notes}}.dump();
+  }
+  /// Writes the manifest and publishes the folder, on rank 0.
+  /// @throws CheckpointError if files are absent, before anything is published or removed
+  void publish() {
+    const auto check = [](const std::filesystem::path& path, const std::string& what) {
+      if (!what.empty())
+        throw CheckpointError("'" + path.string() + "' " + what +
+                                  " after every rank has written its files; end other processes that save or remove "
+                                  "files there, and use a file system that all ranks share",
+                              {.operation = "save"});
+    };
+    check(unpublished, lacks(unpublished, manifest));
+    manifest.saved_by = this_process();
+    const std::string text = to_text(manifest);
+    NewFile file(folder.native_handle(), manifest_name, unpublished / manifest_name);
+    file.write(std::as_bytes(std::span(text)));
+    file.finish();
+    sync(folder, unpublished);
+    detail::publish(folder, unpublished, published);
+    made.clear();
+    sync_folder(directory);
+    check(published, is_same(folder, published) ? lacks(published, manifest) : "is not this save's folder");
+    if (keep > 0) remove_older(published, keep, job, stale_after);
   }
 };
 
@@ -84,7 +152,7 @@ void check_texts(const SaveOptions& options, const TrainingState<Space>& state) 
     }
 }
 
-/// Makes the folder. Collective.
+/// Makes the folder, under a name that rank 0 draws. Collective.
 /// @return the state to be saved
 template <Saved Training>
 [[nodiscard]] TrainingState<typename Training::space> start(Saving& saving, const std::filesystem::path& directory,
@@ -107,17 +175,33 @@ template <Saved Training>
       throw MismatchError("rank 0 and rank " + std::to_string(rank) +
                               " save different arrays; make the same ExponentialAverages on every rank",
                           context);
-  saving.directory = directory;
-  saving.folder = directory / folder_name(options.step);
   const int stage = TrainingAccess::engine(training).policies().stage;
   saving.manifest = {options.step, comm.size(), stage, options.notes, {}, state.counters, {}, {}};
   saving.keep = options.keep;
+  saving.stale_after = options.stale_after;
   saving.rank_notes = options.rank_notes;
   saving.rank = comm.rank();
+  auto& job = memory_of(training).job;
+  std::string drawn;  // the folder's name
   on_every_rank(comm, context, [&] {
     check_texts(options, state);
-    if (comm.rank() == 0) prepare(saving.folder);
+    saving.directory = std::filesystem::absolute(directory.empty() ? "." : directory);
+    saving.published = saving.directory / folder_name(options.step);
+    saving.result = directory / folder_name(options.step);
+    if (comm.rank() != 0) return;
+    if (job.empty()) job = draw_name();
+    drawn = unpublished_name(options.step, job);
+    std::error_code error;
+    std::filesystem::create_directories(saving.directory, error);
+    if (error) fail("create", saving.directory, error.value());
+    check_free(saving.published);
+    const auto path = saving.directory / drawn;
+    if (::mkdir(path.c_str(), 0777) != 0) fail("create", path, errno);
+    saving.made = path;
   });
+  drawn = gather_texts(comm, drawn, context.location)[0];
+  saving.unpublished = saving.directory / drawn;
+  saving.job = job = job_of(drawn);
   return state;
 }
 /// Adds this rank's share of a state to the files; borrowed where the host can read it, unless there is a snapshot.
@@ -137,7 +221,7 @@ void collect(Saving& saving, const TrainingState<Space>& state, typename Space::
     saving.writer.add_scalar("optim.state." + name + ".step", static_cast<float>(updates));  // for PyTorch
   }
 }
-/// Writes the manifest. Collective.
+/// Publishes the checkpoint. Collective.
 /// @param described  what `write` has returned on this rank
 /// @return the folder
 template <MemorySpace Space>
@@ -159,10 +243,9 @@ std::filesystem::path finish(Saving& saving, const std::string& described, AnyCo
       }
     }
     if (std::all_of(notes.begin(), notes.end(), [](const auto& each) { return each.empty(); })) notes.clear();
-    complete(saving.directory, saving.folder, to_text(saving.manifest));
-    if (saving.keep > 0) remove_older(saving.directory, saving.folder, saving.keep);
+    saving.publish();
   });
-  return saving.folder;
+  return saving.result;
 }
 
 }  // namespace detail
@@ -201,6 +284,7 @@ std::filesystem::path save(const std::filesystem::path& directory, Training& tra
   const auto state = detail::start(saving, directory, training, options, context);
   std::string described;
   detail::on_every_rank(comm, context, [&] {
+    saving.open();
     detail::collect(saving, state, detail::TrainingAccess::stream(training));
     described = saving.write();
   });

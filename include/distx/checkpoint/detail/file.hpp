@@ -7,11 +7,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstddef>
 #include <cstdio>
 #include <filesystem>
+#include <random>
 #include <span>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -39,7 +42,7 @@ using unique_open_file = unique_handle<open_file_traits>;
 /// A regular file, mapped for reading.
 class MappedFile {
  public:
-  /// @throws CheckpointError if it is absent, not a regular file, or cannot be read
+  /// @throws CheckpointError if it is absent, not a regular file, a pointer of Git LFS, or cannot be read
   explicit MappedFile(const std::filesystem::path& path) {
     const auto file = unique_open_file::from_native_handle(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
     struct ::stat status;
@@ -50,6 +53,13 @@ class MappedFile {
     void* const memory = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.native_handle(), 0);
     if (memory == MAP_FAILED) fail("map", path, errno);
     memory_ = static_cast<const std::byte*>(memory);
+    constexpr std::string_view pointer = "version https://git-lfs";
+    if (std::string_view(reinterpret_cast<const char*>(memory_), size_).starts_with(pointer)) {
+      ::munmap(memory, size_);
+      throw CheckpointError("'" + path.string() + "' is a Git LFS pointer of " + std::to_string(size_) +
+                                " bytes instead of the file; fetch the file with 'git lfs pull', or download it",
+                            {.operation = "checkpoint"});
+    }
   }
   MappedFile(MappedFile&& other) noexcept
       : memory_(std::exchange(other.memory_, nullptr)), size_(std::exchange(other.size_, 0)) {}
@@ -81,27 +91,68 @@ void each_block(std::span<const std::byte> bytes, F&& f) {
   return found;
 }
 
-/// Makes the names in a folder durable.
+/// Makes the content of an open file or folder durable.
+/// @throws CheckpointError
+inline void sync(const unique_open_file& open, const std::filesystem::path& path) {
+  if (::fsync(open.native_handle()) != 0 && errno != EINVAL) fail("sync", path, errno);  // EINVAL: it has no sync
+}
+/// Opens a folder, which a link may lead to, and makes the names in it durable.
 /// @throws CheckpointError
 inline void sync_folder(const std::filesystem::path& folder) {
   const auto open = unique_open_file::from_native_handle(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!open) fail("open", folder, errno);
-  if (::fsync(open.native_handle()) != 0 && errno != EINVAL) fail("sync", folder, errno);  // EINVAL: it has no sync
+  sync(open, folder);
+}
+/// Opens a folder, whose files are then reached through the result, whatever takes its place. Empty, with `errno`, if
+/// the last name of the path is a link, or it cannot be opened.
+[[nodiscard]] inline unique_open_file open_folder(const std::filesystem::path& folder) noexcept {
+  return unique_open_file::from_native_handle(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+}
+/// Returns whether a path leads to an open file or folder, not through a link.
+[[nodiscard]] inline bool is_same(const unique_open_file& open, const std::filesystem::path& path) noexcept {
+  struct ::stat mine, there;
+  return ::fstat(open.native_handle(), &mine) == 0 && ::lstat(path.c_str(), &there) == 0 &&
+         mine.st_dev == there.st_dev && mine.st_ino == there.st_ino;
 }
 
-/// A file that appears whole: it is written under another name, made durable, and renamed. Never replaces a file.
-class OutputFile {
+/// Returns the time of the last change of a file or folder, not of a link's target; 0 if it is absent.
+[[nodiscard]] inline std::chrono::nanoseconds changed(const std::filesystem::path& path) noexcept {
+  struct ::stat status;
+  if (::lstat(path.c_str(), &status) != 0) return {};
+  return std::chrono::seconds(status.st_mtim.tv_sec) + std::chrono::nanoseconds(status.st_mtim.tv_nsec);
+}
+/// Unpublished files and folders that have not changed for this time are considered to be left by ended processes.
+inline constexpr std::chrono::seconds default_stale_after = std::chrono::hours(1);
+
+/// Returns a random name of 16 digits that no other process has.
+[[nodiscard]] inline std::string draw_name() {
+  std::random_device random;
+  std::string name;
+  for (int i = 0; i < 16; ++i) name += "0123456789abcdef"[random() % 16];
+  return name;
+}
+/// Removes a name that `draw_name` may have returned, and the dot before it, from the end of a text.
+/// @return the name; empty if there is none
+[[nodiscard]] inline std::string_view take_drawn(std::string_view& text) noexcept {
+  if (text.size() < 17 || text[text.size() - 17] != '.') return {};
+  const auto name = text.substr(text.size() - 16);
+  if (name.find_first_not_of("0123456789abcdef") != std::string_view::npos) return {};
+  text.remove_suffix(17);
+  return name;
+}
+/// The end of the names of unpublished files and folders.
+inline constexpr std::string_view part_suffix = ".part";
+
+/// A file that did not exist before, and is written from its beginning.
+class NewFile {
  public:
-  /// @throws CheckpointError
-  explicit OutputFile(std::filesystem::path path) : path_(std::move(path)), part_(path_.string() + ".part") {
+  /// @param folder  of the file
+  /// @param path  for messages
+  /// @throws CheckpointError, for instance if there is one of this name, or a link
+  NewFile(int folder, const std::string& name, std::filesystem::path path) : path_(std::move(path)) {
     file_ = unique_open_file::from_native_handle(
-        ::open(part_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666));
-    if (!file_) fail("create", part_, errno);
-  }
-  OutputFile(OutputFile&&) noexcept = default;
-  OutputFile& operator=(OutputFile&&) = delete;
-  ~OutputFile() {
-    if (file_) ::unlink(part_.c_str());
+        ::openat(folder, name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
+    if (!file_) fail("create", path_, errno);
   }
 
   /// @throws CheckpointError, for instance if the disk is full
@@ -113,29 +164,76 @@ class OutputFile {
       bytes = bytes.subspan(static_cast<std::size_t>(count));
     }
   }
-  /// Makes the content durable and gives the file its name; the caller syncs the folder.
-  /// @throws CheckpointError; the name then stays free
+  /// Makes the content durable; the caller syncs the folder.
+  /// @throws CheckpointError
   void finish() {
     if (::fsync(file_.native_handle()) != 0) fail("write", path_, errno);
+  }
+  [[nodiscard]] const unique_open_file& open() const noexcept { return file_; }
+
+ private:
+  std::filesystem::path path_;
+  unique_open_file file_;
+};
+
+/// A file that appears whole: it is written under a drawn name, made durable, and renamed. Never replaces a file.
+class OutputFile {
+ public:
+  /// Removes the unfinished files of the same name that ended processes have left.
+  /// @throws CheckpointError
+  explicit OutputFile(std::filesystem::path path)
+      : path_(std::move(path)),
+        part_(path_.string() + '.' + draw_name() + std::string(part_suffix)),
+        file_(AT_FDCWD, part_, part_) {
+    remove_stale();
+  }
+  OutputFile(OutputFile&&) = delete;
+  ~OutputFile() {
+    if (!finished_) ::unlink(part_.c_str());
+  }
+
+  /// @throws CheckpointError, for instance if the disk is full
+  void write(std::span<const std::byte> bytes) { file_.write(bytes); }
+  /// Makes the content durable and gives the file its name.
+  /// @throws CheckpointError; the name is then as it was
+  void finish() {
+    file_.finish();
     if (!rename()) fail("write", path_, errno);
-    file_.reset();
+    finished_ = true;
+    sync_folder(folder());
   }
 
  private:
+  [[nodiscard]] std::filesystem::path folder() const {
+    return path_.has_parent_path() ? path_.parent_path() : std::filesystem::path(".");
+  }
   bool rename() noexcept {
     if (::renameat2(AT_FDCWD, part_.c_str(), AT_FDCWD, path_.c_str(), RENAME_NOREPLACE) == 0) return true;
     if (errno != EINVAL && errno != ENOSYS) return false;  // such file systems rename without conditions only
-    struct ::stat status;
-    if (::lstat(path_.c_str(), &status) == 0) {
-      errno = EEXIST;
-      return false;
+    const int error = ::link(part_.c_str(), path_.c_str()) == 0 ? 0 : errno;
+    const bool named = error == 0 || is_same(file_.open(), path_);  // NFS fails after success if a reply was lost
+    if (named) ::unlink(part_.c_str());
+    errno = error;
+    return named;
+  }
+  void remove_stale() const {
+    const auto now = changed(part_);
+    const std::string start = path_.filename().string();
+    std::error_code error;
+    std::filesystem::directory_iterator entries(folder(), error);
+    for (; !error && entries != std::filesystem::directory_iterator(); entries.increment(error)) {
+      const std::string name = entries->path().filename().string();
+      if (!name.ends_with(part_suffix)) continue;
+      std::string_view rest(name.data(), name.size() - part_suffix.size());
+      if (take_drawn(rest).empty() || rest != start) continue;
+      if (now - changed(entries->path()) > default_stale_after) ::unlink(entries->path().c_str());
     }
-    return ::rename(part_.c_str(), path_.c_str()) == 0;
   }
 
   std::filesystem::path path_;
   std::string part_;
-  unique_open_file file_;
+  NewFile file_;
+  bool finished_ = false;
 };
 
 }  // namespace distx::checkpoint::detail

@@ -42,6 +42,7 @@ struct Manifest {
   distx::detail::TrainingCounters counters;
   std::map<std::string, ManifestTensor> tensors;
   std::vector<ManifestFile> files;
+  std::string saved_by{};  // the process and the time; empty in older ones
 };
 
 /// Returns a JSON value that is a whole number from 0 on; of larger ones than T has, the largest T.
@@ -96,7 +97,8 @@ inline void add_files(std::vector<ManifestFile>& files, const nlohmann::json& li
                          {"finite_steps", counters.finite_steps},
                          {"skipped_steps", counters.skipped_steps},
                          {"tensors", tensors},
-                         {"files", json_of(manifest.files)}};
+                         {"files", json_of(manifest.files)},
+                         {"saved_by", manifest.saved_by}};
   json["crc32"] = checksum(json.dump());
   return json.dump(1);
 }
@@ -131,6 +133,7 @@ inline void add_files(std::vector<ManifestFile>& files, const nlohmann::json& li
     manifest.stage = whole_number<int>(json.at("stage"));
     json.at("notes").get_to(manifest.notes);
     if (json.contains("rank_notes")) json.at("rank_notes").get_to(manifest.rank_notes);  // older ones have none
+    if (json.contains("saved_by")) json.at("saved_by").get_to(manifest.saved_by);
     json.at("loss_scale").get_to(manifest.counters.loss_scale);
     manifest.counters.finite_steps = whole_number<std::uint64_t>(json.at("finite_steps"));
     manifest.counters.skipped_steps = whole_number<std::uint64_t>(json.at("skipped_steps"));
@@ -157,6 +160,24 @@ inline void add_files(std::vector<ManifestFile>& files, const nlohmann::json& li
                           {.operation = "checkpoint"});
   const MappedFile file(path);
   return parse_manifest({reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()}, path.string());
+}
+
+/// Returns what a folder lacks of the files that its manifest describes, to follow the name of the folder in a message;
+/// empty if each is there with its length.
+/// @throws CheckpointError without the permission to find out
+[[nodiscard]] inline std::string lacks(const std::filesystem::path& folder, const Manifest& manifest) {
+  for (const auto& file : manifest.files) {
+    const auto path = folder / file.name;
+    struct ::stat status;
+    if (::stat(path.c_str(), &status) != 0) {
+      if (errno != ENOENT && errno != ENOTDIR) fail("open", path, errno);
+      return "lacks the file " + file.name;
+    }
+    if (!S_ISREG(status.st_mode) || static_cast<std::uint64_t>(status.st_size) != file.bytes)
+      return "has " + std::to_string(status.st_size) + " bytes of the file " + file.name + " instead of " +
+             std::to_string(file.bytes);
+  }
+  return {};
 }
 
 }  // namespace distx::checkpoint::detail

@@ -55,15 +55,17 @@ class ShardWriter {
   }
 
   /// Writes the files, of which there may be none, and makes them durable.
+  /// @param path  of the folder, for messages
   /// @throws CheckpointError
-  [[nodiscard]] std::vector<ManifestFile> write(const std::filesystem::path& folder, int rank, std::uint64_t step) {
+  [[nodiscard]] std::vector<ManifestFile> write(const unique_open_file& folder, const std::filesystem::path& path,
+                                                int rank, std::uint64_t step) {
     std::vector<std::vector<PieceToWrite>*> used;
     for (auto& pieces : files_)
       if (!pieces.empty()) used.push_back(&pieces);
     std::vector<ManifestFile> written;
     for (std::size_t k = 0; k < used.size(); ++k)
-      written.push_back(write_file(folder, name_of(rank, k, used.size()), *used[k], step));
-    sync_folder(folder);
+      written.push_back(write_file(folder, path, name_of(rank, k, used.size()), *used[k], step));
+    sync(folder, path);
     return written;
   }
 
@@ -94,8 +96,9 @@ class ShardWriter {
     return "shard-" + number(static_cast<std::size_t>(rank) + 1) + "-model-" + number(file + 1) + "-of-" +
            number(files) + ".safetensors";
   }
-  [[nodiscard]] static ManifestFile write_file(const std::filesystem::path& folder, const std::string& name,
-                                               std::vector<PieceToWrite>& pieces, std::uint64_t step) {
+  [[nodiscard]] static ManifestFile write_file(const unique_open_file& folder, const std::filesystem::path& path,
+                                               const std::string& name, std::vector<PieceToWrite>& pieces,
+                                               std::uint64_t step) {
     std::vector<SafetensorsTensor> tensors;
     std::stable_sort(pieces.begin(), pieces.end(), [](const PieceToWrite& a, const PieceToWrite& b) {
       return find_file_type(a.tensor.type)->bits > find_file_type(b.tensor.type)->bits;
@@ -111,7 +114,7 @@ class ShardWriter {
                                                      {sharding_key, sharding.dump()},
                                                      {checksums_key, checksums.dump()},
                                                      {step_key, std::to_string(step)}});
-    OutputFile file(folder / name);
+    NewFile file(folder.native_handle(), name, path / name);
     file.write(std::as_bytes(std::span(header)));
     for (const auto& piece : pieces) file.write(piece.bytes);
     file.finish();
