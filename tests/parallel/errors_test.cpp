@@ -373,6 +373,12 @@ TEST_CASE("an invalid list on one rank is an error on every rank") {
         .add(distx::ref("a", two.a, two.a_gradient))
         .add(distx::ref("a", two.b, two.b_gradient));
   });
+  // Checkpoints cannot have arrays of these names.
+  for (const auto& [name, words] :
+       {std::pair("b\xff", "the name \"b\\ufffd\" is not UTF-8"),
+        std::pair("__metadata__", "'__metadata__' is one of a checkpoint's own"),
+        std::pair("optim.state.a.step", "'optim.state.a.step' is one of a checkpoint's own")})
+    check(words, [&](Two& two) { return distx::ParameterList<>().add(distx::ref(name, two.a, two.a_gradient)); });
   check("'b' has 20 elements, but its gradient has 10", [](Two& two) {
     auto b = distx::ref("b", two.b, two.b_gradient);
     b.gradient = b.gradient.first(10);

@@ -53,7 +53,7 @@ template <Saved Training>
   return state;
 }
 
-/// What a training keeps from one save to the next.
+/// State of a training that its saves share.
 struct SaveMemory {
   std::string job;  // in the names of its folders; the same on every rank, as rank 0 may be lost
   std::shared_ptr<Snapshot> snapshot;
@@ -137,17 +137,12 @@ struct Saving {
   }
 };
 
-/// @throws CheckpointError for notes or names of a state that are not UTF-8
-template <MemorySpace Space>
-void check_texts(const SaveOptions& options, const TrainingState<Space>& state) {
-  std::map<std::string, std::string> names;
-  for (const auto& array : state.arrays) names.emplace(array.name, "");
-  for (const auto& [what, texts] : {std::pair("a note", &options.notes), std::pair("a note", &options.rank_notes),
-                                    std::pair("the name of a parameter", &std::as_const(names))})
-    try {
-      static_cast<void>(nlohmann::json(*texts).dump());
+/// @throws CheckpointError for notes that are not UTF-8
+inline void check_notes(const SaveOptions& options) {
+  for (const auto* notes : {&options.notes, &options.rank_notes}) try {
+      static_cast<void>(nlohmann::json(*notes).dump());
     } catch (const nlohmann::json::exception&) {
-      throw CheckpointError(std::string(what) + " is not UTF-8; write bytes as text, such as hexadecimal numbers",
+      throw CheckpointError("a note is not UTF-8; write bytes as text, such as hexadecimal numbers",
                             {.operation = "save"});
     }
 }
@@ -184,7 +179,7 @@ template <Saved Training>
   auto& job = memory_of(training).job;
   std::string drawn;  // the folder's name
   on_every_rank(comm, context, [&] {
-    check_texts(options, state);
+    check_notes(options);
     saving.directory = std::filesystem::absolute(directory.empty() ? "." : directory);
     saving.published = saving.directory / folder_name(options.step);
     saving.result = directory / folder_name(options.step);

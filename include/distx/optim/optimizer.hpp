@@ -3,6 +3,7 @@
 #include <array>
 #include <concepts>
 #include <cstddef>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -54,7 +55,7 @@ concept UpdatesOneNumber = (Updates<Optimizer, float, float> || Updates<Optimize
 ///   arithmetic of one element. V is a number, or several at once: use operators, unqualified functions (sqrt, abs,
 ///   copysign, min, max) and `distx::select` instead of `if` and `?:`;
 /// - optionally `static constexpr std::array<std::string_view, states> state_names`: the names of these values in
-///   checkpoints;
+///   checkpoints, distinct and not `step`, `master` or `exponential_average…`;
 /// - optionally `void validate() const`, which throws distx::InvalidArgument for invalid hyperparameters.
 ///
 /// On GPUs: `coefficients` and `update` are constexpr and nvcc is given --expt-relaxed-constexpr, the optimizer and its
@@ -73,12 +74,25 @@ concept DecaysWeights = requires(const O& optimizer) {
 
 namespace detail {
 
+/// Whether names are distinct, and none is that of another array in a checkpoint.
+[[nodiscard]] constexpr bool are_state_names(std::span<const std::string_view> names) noexcept {
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (names[i] == "step" || names[i] == "master" || names[i].starts_with("exponential_average")) return false;
+    for (std::size_t k = 0; k < i; ++k)
+      if (names[i] == names[k]) return false;
+  }
+  return true;
+}
+
 /// Returns the name of the k-th value that an optimizer keeps for each weight: of its `state_names`, or else
 /// "state<k>".
 template <class O>
 [[nodiscard]] std::string state_name(std::size_t k) {
   if constexpr (requires { O::state_names; }) {
     static_assert(O::state_names.size() == O::states, "distx: an optimizer's state_names has one name for each state");
+    static_assert(are_state_names(O::state_names),
+                  "distx: an optimizer's state_names are distinct, and none is 'step', 'master' or begins with "
+                  "'exponential_average', which checkpoints use");
     return std::string(O::state_names[k]);
   } else {
     return "state" + std::to_string(k);

@@ -2,9 +2,11 @@
 #pragma once
 #include <algorithm>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "distx/core/detail/shortest.hpp"
+#include "distx/observe/detail/json_string.hpp"
 #include "distx/parallel/parameter.hpp"
 #include "distx/parallel/parameter_ref.hpp"
 
@@ -121,6 +123,16 @@ struct ParameterListAccess {
   }
 };
 
+/// @throws InvalidArgument unless checkpoints can have arrays of this name
+inline void check_name(std::string_view name, const ErrorContext& context) {
+  for (auto rest = name; !rest.empty(); rest.remove_prefix(utf8_length(rest)))
+    if (utf8_length(rest) == 0)
+      throw InvalidArgument("the name " + json_string(name) + " is not UTF-8; use UTF-8, as checkpoints do", context);
+  if (name == "__metadata__" || name.starts_with("optim.state."))
+    throw InvalidArgument("the name '" + std::string(name) + "' is one of a checkpoint's own; give another name",
+                          context);
+}
+
 /// Checks a list on this rank.
 /// @throws InvalidArgument that names the parameter; InvalidState if it is in another training
 template <MemorySpace Space>
@@ -136,6 +148,7 @@ void check_list(const std::vector<ParameterEntry<Space>>& entries, const ErrorCo
     if (!span.empty()) intervals.push_back({span.bytes(), span.bytes() + span.size_bytes(), &entry.name});
   };
   for (const auto& entry : entries) {
+    check_name(entry.name, context);
     names.push_back(&entry.name);
     add(entry, entry.value);
     if (entry.trained()) add(entry, entry.gradient);
