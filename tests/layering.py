@@ -78,8 +78,10 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 # The end of a header: what the compiled part of the library declares, or what it defines.
 COMPILED = re.compile(r'^#(ifdef DISTX_COMPILED\n#include "distx/\w+/detail/compiled\w*\.hpp"|'
                       r'ifndef DISTX_COMPILED\n#include "distx/[\w/]+_calls\.hpp")\n#endif\n\Z', re.MULTILINE)
-# Headers that differ between processors, and the keyword that differs with the compiled part.
-CONDITIONAL = {"memory/lane_width.hpp", "core/detail/inline.hpp"}
+# The refusal of compiler flags that every entry header includes.
+REFUSAL = "core/detail/floating_point.hpp"
+# Headers that differ between processors, the keyword that differs with the compiled part, and the refusal.
+CONDITIONAL = {"memory/lane_width.hpp", "core/detail/inline.hpp", REFUSAL}
 CONDITION = re.compile(r"^\s*#\s*(if|ifdef|ifndef)\b", re.MULTILINE)
 
 
@@ -148,6 +150,17 @@ def check_examples(root):
                         yield f"{os.path.relpath(path, root)}: examples include no internal header (<{name}>)"
 
 
+def check_flags(reached):
+    """Entry headers that do not refuse flags such as -ffast-math; `reached`: what each header includes."""
+    refuses, growing = {REFUSAL}, True
+    while growing:
+        more = {header for header, used in reached.items() if not refuses.isdisjoint(used)} - refuses
+        refuses |= more
+        growing = bool(more)
+    return [f"{header}: includes no header that includes {REFUSAL}, which refuses -ffast-math"
+            for header in reached if is_entry(header) and header not in refuses]
+
+
 def check(root, everything=True):
     """All broken rules, as sentences; with `everything` also rules that no module needs."""
     known = set(headers(root))
@@ -180,6 +193,8 @@ def check(root, everything=True):
                     VENDORS.get(module, ()) + SYSTEM.get(module, ()) or ("\0",)):
                 wrong.append(f"{header}: module '{module}' must not include <{name}>")
 
+    if everything:
+        wrong += check_flags(reached)
     closure, queue = set(), ["distx.hpp"] if "distx.hpp" in known else []
     while queue:
         header = queue.pop()
@@ -252,7 +267,10 @@ def self_test():
     }
     unused = selftest.of(lambda known: list(check_rules(known)), set(SHARED_DETAIL) | {f"{module}/a.hpp" for module in (*MODULES, *VENDORS)},
                          {"a rule for nothing": ({"core/error.hpp"}, "there is no module 'optim': remove its rules")})
-    return unused + selftest.of_trees(known_modules, {}, examples) \
+    flags = selftest.of(check_flags, {"mpi.hpp": ["core/error.hpp"], "core/error.hpp": [REFUSAL], REFUSAL: [], "core/a.hpp": []},
+                        {"an entry header without the refusal": ({"mpi.hpp": ["core/error.hpp"], "core/error.hpp": [], REFUSAL: []},
+                                                                 "mpi.hpp: includes no header")})
+    return unused + flags + selftest.of_trees(known_modules, {}, examples) \
         + selftest.of_trees(known_modules, {os.path.join("include", "distx", name): text + "\n" for name, text in good.items()}, {
         name: ({os.path.join("include", "distx", header): text + "\n" for header, text in change.items()}, sentence)
         for name, (change, sentence) in broken.items()

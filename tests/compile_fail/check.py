@@ -129,7 +129,9 @@ def main():
         ahead = compile_ahead(compiler, options.files, folder)
         for path in options.files:
             found = directives(path)
-            wrong = complaints(compiler, path, ahead + found["flags"], found["expect"], options.compiler == "g++")
+            # What was compiled ahead does not serve other flags than those of warnings.
+            use = ahead if all(flag.startswith("-W") for flag in found["flags"]) else []
+            wrong = complaints(compiler, path, use + found["flags"], found["expect"], options.compiler == "g++")
             failed += 1 if wrong else 0
             for sentence in wrong:
                 print(f"{path}: {sentence}")

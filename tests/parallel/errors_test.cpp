@@ -167,7 +167,7 @@ TEST_CASE("reduce, update and gather out of order are errors") {
 
 TEST_CASE("a learning rate that is missing, not finite or negative is an error") {
   const double inf = std::numeric_limits<double>::infinity();
-  check_step("argument", "invalid .learning_rate = nan", [](auto& training, Two&) { training.step({}); });
+  check_step("argument", "invalid .learning_rate = -1", [](auto& training, Two&) { training.step({}); });
   for (const double bad : {inf, -inf, -1e-3})
     check_step("argument", "must be finite and >= 0", [bad](auto& training, Two& model) {
       training.ready(model.b, model.a);
@@ -300,6 +300,20 @@ TEST_CASE("options and optimizers that differ among ranks are an error with both
   });
   check(small, ".clip_norm differs: rank 0 has 1e-07; rank 1 has 3e-07");
 }
+
+#if defined(__SSE2__)
+TEST_CASE("ranks of which some flush subnormal numbers to zero are an error at construction") {
+  for (const auto& ending : toy::endings(3, [](distx::ThreadCommunicator& comm) {
+         if (comm.rank() == 1) __builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() | 0x8040u);
+         Two model;
+         distx::DataParallel<>(comm, model.parameters(), distx::SGD{});
+       })) {
+    CHECK(ending.kind == "mismatch");
+    CHECK(says(ending.words,
+               "the treatment of subnormal numbers differs: rank 0 has kept; rank 1 has flushed to zero; construct"));
+  }
+}
+#endif
 
 TEST_CASE("an optimizer's hyperparameters that differ among ranks are an error at construction") {
   const auto check = [](const std::string& words, auto&& optimizer_of) {

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <utility>
 
+#include "distx/core/detail/floating_point.hpp"
+
 namespace distx {
 
 /// Where an error was raised: the operation, the backend, the reporting rank and the caller's source location.

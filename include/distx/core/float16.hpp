@@ -4,6 +4,8 @@
 #include <compare>
 #include <cstdint>
 
+#include "distx/core/detail/floating_point.hpp"
+
 namespace distx {
 
 /// A bfloat16 number: the upper half of a float's bits. A storage type; arithmetic converts to float.

@@ -119,7 +119,7 @@ template <cuda::detail::Floating T>
   copy(stream, Span<double>(&most, 1), Span<const double, Cuda>(largest));
   copy(stream, Span<std::uint64_t>(parts, 2), Span<const std::uint64_t, Cuda>(there));
   stream.synchronize();
-  if (most == 0 || !std::isfinite(most)) return most;
+  if (most == 0 || !detail::is_finite(most)) return most;
   FixedPointSum total;
   total += {parts[0], parts[1]};
   return total.root(FixedPointSum::exponent_for(most));

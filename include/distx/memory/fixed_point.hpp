@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -17,24 +18,29 @@ template <FloatingElement T>
 [[nodiscard]] double largest_magnitude(HostStream, Span<T> values) noexcept {
   using A = accumulator_t<T>;
   using V = detail::Lanes<A>;
+  typedef detail::bits_of_t<A> Bits [[gnu::vector_size(sizeof(typename V::native))]];
   V most = A{0};
-  V check = A{0};  // becomes NaN if a value is infinite or NaN
+  Bits check{};  // the sign bit is set if a value is infinite or NaN: its exponent overflows
+  constexpr auto exponent_step = detail::sign_bit<A> - detail::infinity_bits<A>;
   std::size_t i = 0;
   const auto look = [&](V value) {
-    const V magnitude = select(value < V(A{0}), -value, value);
+    const V magnitude = abs(value);
     most = select(most < magnitude, magnitude, most);
-    check += value - value;
+    check |= __builtin_bit_cast(Bits, magnitude.to_native()) + exponent_step;
   };
   if constexpr (std::same_as<std::remove_const_t<T>, A>)
     for (; i + V::size <= values.size(); i += V::size) look(V::load(values.data() + i));
   for (; i < values.size(); ++i) look(static_cast<A>(values[i]));
   A largest = 0;
-  bool finite = true;
+  detail::bits_of_t<A> all = 0;
   for (std::size_t lane = 0; lane < V::size; ++lane) {
     largest = std::max(largest, most[lane]);
-    finite = finite && check[lane] == 0;
+    all |= check[lane];
   }
-  return finite ? static_cast<double>(largest) : std::numeric_limits<double>::infinity();
+  // Chosen by their bits: with -ffinite-math-only, a compiler may assume that no number is infinite.
+  const double finite = static_cast<double>(largest);
+  return std::bit_cast<double>((all & detail::sign_bit<A>) == 0 ? std::bit_cast<std::uint64_t>(finite)
+                                                                : detail::infinity_bits<double>);
 }
 
 /// A sum of squares as an integer, high * 2^32 + low, in units of 2^-62 times the square of 2^exponent.
@@ -104,7 +110,7 @@ struct ClipFactor {
 template <FloatingElement T>
 [[nodiscard]] double fixed_point_norm(HostStream stream, Span<T> values) noexcept {
   const double largest = largest_magnitude(stream, values);
-  if (largest == 0 || !std::isfinite(largest)) return largest;
+  if (largest == 0 || !detail::is_finite(largest)) return largest;
   const int exponent = FixedPointSum::exponent_for(largest);
   return fixed_point_squares(stream, values, exponent).root(exponent);
 }

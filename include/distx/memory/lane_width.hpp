@@ -3,7 +3,7 @@
 #include <cstddef>
 
 // Compiles one kernel for several widths of vector registers and chooses among them at run time. The attributes exist
-// for one processor only, so this header has the library's only preprocessor condition outside of entry headers.
+// for one processor only.
 namespace distx::detail {
 
 /// The width of the vector registers that every processor has, in bytes.

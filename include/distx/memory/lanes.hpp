@@ -6,6 +6,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "distx/core/detail/floating_point.hpp"
 #include "distx/memory/lane_width.hpp"
 
 // In a separate namespace, because min and max are reductions in distx.
@@ -166,16 +167,15 @@ template <class T, std::size_t Bytes>
 /// Returns the magnitude of each lane.
 template <class T, std::size_t Bytes>
 [[nodiscard]] Lanes<T, Bytes> abs(const Lanes<T, Bytes>& x) {
-  using Bits = typename LaneMask<T, Bytes>::native;
-  const Bits sign = __builtin_bit_cast(Bits, Lanes<T, Bytes>(-T{0}).to_native());
-  const Bits magnitude = __builtin_bit_cast(Bits, x.to_native()) & ~sign;
+  typedef distx::detail::bits_of_t<T> Bits [[gnu::vector_size(Bytes)]];
+  const Bits magnitude = __builtin_bit_cast(Bits, x.to_native()) & ~distx::detail::sign_bit<T>;
   return Lanes<T, Bytes>::from_native(__builtin_bit_cast(typename Lanes<T, Bytes>::native, magnitude));
 }
 /// Returns the magnitude of each lane of `size` with the sign of the same lane of `sign`.
 template <class T, std::size_t Bytes>
 [[nodiscard]] Lanes<T, Bytes> copysign(const Lanes<T, Bytes>& size, const std::type_identity_t<Lanes<T, Bytes>>& sign) {
-  using Bits = typename LaneMask<T, Bytes>::native;
-  const Bits mask = __builtin_bit_cast(Bits, Lanes<T, Bytes>(-T{0}).to_native());
+  typedef distx::detail::bits_of_t<T> Bits [[gnu::vector_size(Bytes)]];
+  constexpr auto mask = distx::detail::sign_bit<T>;
   const Bits both =
       (__builtin_bit_cast(Bits, size.to_native()) & ~mask) | (__builtin_bit_cast(Bits, sign.to_native()) & mask);
   return Lanes<T, Bytes>::from_native(__builtin_bit_cast(typename Lanes<T, Bytes>::native, both));

@@ -23,7 +23,7 @@ concept Schedule = std::copy_constructible<S> && std::regular_invocable<const S&
 namespace detail {
 
 inline void check_rate(const char* schedule, const char* what, double rate) {
-  if (!std::isfinite(rate) || rate < 0)
+  if (!is_finite(rate) || rate < 0)
     throw InvalidArgument(
         "invalid " + std::string(what) + " rate " + shortest(rate) + ": must be finite and at least 0",
         {.operation = schedule});

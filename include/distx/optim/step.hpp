@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -22,16 +21,16 @@ namespace detail {
 /// Checks a hyperparameter for `validate`.
 /// @throws InvalidArgument unless `value` is finite and in [low, high)
 inline void check_range(const char* optimizer, const char* what, double value, double low, double high) {
-  if (std::isfinite(value) && value >= low && value < high) return;
+  if (is_finite(value) && value >= low && value < high) return;
   throw InvalidArgument("invalid " + std::string(what) + " " + shortest(value) + ": must be " +
-                            (std::isfinite(high) ? "in [" + shortest(low) + ", " + shortest(high) + ")"
-                                                 : "finite and at least " + shortest(low)),
+                            (is_finite(high) ? "in [" + shortest(low) + ", " + shortest(high) + ")"
+                                             : "finite and at least " + shortest(low)),
                         {.operation = optimizer});
 }
 
 /// @throws InvalidArgument unless `epsilon` is finite and positive
 inline void check_epsilon(const char* optimizer, double epsilon) {
-  if (epsilon > 0 && std::isfinite(epsilon)) return;
+  if (epsilon > 0 && is_finite(epsilon)) return;
   throw InvalidArgument("invalid epsilon " + shortest(epsilon) + ": must be finite and above 0",
                         {.operation = optimizer});
 }

@@ -5,6 +5,8 @@
 #include <limits>
 #include <optional>
 
+#include "distx/core/detail/floating_point.hpp"
+
 namespace distx {
 
 inline namespace literals {
@@ -58,15 +60,15 @@ struct DataParallelOptions {
   /// batch, instead of the number of ranks.
   bool average_over_active = false;
 
-  [[nodiscard]] bool clips() const noexcept { return clip_norm != std::numeric_limits<double>::infinity(); }
+  [[nodiscard]] bool clips() const noexcept { return detail::is_finite(clip_norm); }
   [[nodiscard]] double first_loss_scale() const noexcept { return loss_scale.value_or(65536); }
 };
 
 /// The options of one step.
 struct StepOptions {
   /// Finite and >= 0, and the same on every rank: DataParallel compares the ranks' values in the first step, in every
-  /// 32nd after it, and before whole weights are read.
-  double learning_rate = std::numeric_limits<double>::quiet_NaN();
+  /// 32nd after it, and before whole weights are read. -1, an error, until it is set.
+  double learning_rate = -1;
   /// The loss of this rank's batch, if the step is to check that it is finite. Not compared.
   double loss = 0;
 };

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <cmath>
 #include <optional>
 #include <string>
 
@@ -39,10 +38,10 @@ inline void check_parameter(const std::string& name, std::size_t size, const Par
     fail("invalid .rows = " + std::to_string(options.rows) + " of '" + name + "': must divide its " +
          std::to_string(size) + " elements");
   const double scale = options.group.learning_rate_scale;
-  if (!std::isfinite(scale) || scale < 0)
+  if (!is_finite(scale) || scale < 0)
     fail("invalid .learning_rate_scale = " + std::to_string(scale) + " of '" + name + "': must be finite and >= 0");
   const double decay = options.group.weight_decay.value_or(0);
-  if (!std::isfinite(decay) || decay < 0)
+  if (!is_finite(decay) || decay < 0)
     fail("invalid .weight_decay = " + std::to_string(decay) + " of '" + name + "': must be finite and >= 0");
 }
 

@@ -148,7 +148,8 @@ class Faulty : public detail::Decorator<C> {
   /// @throws InvalidArgument if a probability is not in [0, 1] or a duration is negative
   Faulty(C inner, std::vector<Fault> faults, std::uint64_t seed = 0) : base(std::move(inner)) {
     for (const Fault& fault : faults)
-      if (!(fault.probability >= 0 && fault.probability <= 1) || fault.duration.count() < 0)
+      if (detail::is_nan(fault.probability) || fault.probability < 0 || fault.probability > 1 ||
+          fault.duration.count() < 0)
         throw InvalidArgument(
             "invalid fault: probability must be in [0, 1] and duration >= 0",
             {.operation = "Faulty", .backend = this->backend(), .rank = this->rank(), .size = this->size()});

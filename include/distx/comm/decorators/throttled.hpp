@@ -77,7 +77,7 @@ class Throttled : public detail::Decorator<C> {
  public:
   /// @throws InvalidArgument if the latency is negative or the bandwidth is not positive
   Throttled(C inner, const WireSpeed& speed) : base(std::move(inner)) {
-    if (speed.latency.count() < 0 || !(speed.bandwidth > 0))
+    if (speed.latency.count() < 0 || detail::is_nan(speed.bandwidth) || speed.bandwidth <= 0)
       throw InvalidArgument(
           "invalid wire: latency must be >= 0 and bandwidth > 0 bytes per second",
           {.operation = "Throttled", .backend = this->backend(), .rank = this->rank(), .size = this->size()});

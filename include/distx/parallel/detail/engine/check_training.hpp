@@ -39,14 +39,14 @@ void check_arguments(const std::vector<ParameterEntry<Space>>& entries, const An
   if (options.broadcast_from < 0 || options.broadcast_from >= context.size)
     fail("invalid .broadcast_from = " + std::to_string(options.broadcast_from) + ": must be in [0, " +
          std::to_string(context.size) + ")");
-  if (!(options.clip_norm > 0))
+  if (is_nan(options.clip_norm) || options.clip_norm <= 0)
     fail("invalid .clip_norm = " + shortest(options.clip_norm) + ": must be > 0; omit it to disable clipping");
   if (policies.hybrid && (options.group_ranks < 1 || context.size % options.group_ranks != 0))
     fail("invalid .group_ranks = " + std::to_string(options.group_ranks) + ": Hybrid needs a divisor of the " +
          std::to_string(context.size) + " ranks");
   if (!policies.hybrid && options.group_ranks != 0)
     fail(".group_ranks has no effect without the policy Hybrid; add Hybrid, or omit .group_ranks");
-  if (const double scale = options.first_loss_scale(); !(scale > 0) || !std::isfinite(scale))
+  if (const double scale = options.first_loss_scale(); !is_finite(scale) || scale <= 0)
     fail("invalid .loss_scale = " + shortest(scale) + ": must be finite and > 0; 1 disables loss scaling");
   check_list(entries, context);
   for (const auto& entry : entries) {
@@ -83,6 +83,7 @@ void check_same_training(AnyCommunicator<Space>& comm, const std::vector<Paramet
   record.add(".guard_every", std::to_string(options.guard_every));
   record.add(".average_over_active", yes_no(options.average_over_active));
   record.add("the optimizer", optimizer.description);
+  record.add("the treatment of subnormal numbers", keeps_subnormals() ? "kept" : "flushed to zero");
   for (std::size_t i = 0; i < entries.size(); ++i) record.add("parameter " + std::to_string(i), entries[i].to_string());
   check_consistency(comm, record, "construct the same training on every rank", context);
 }

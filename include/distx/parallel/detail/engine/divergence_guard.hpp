@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <cmath>
 #include <optional>
 
 #include "distx/memory/fixed_point.hpp"
@@ -31,7 +30,7 @@ class DivergenceGuard {
                       const ErrorContext& context) const {
     double largest = 0;
     with_type(entry.gradient_now(), [&](auto values) { largest = largest_magnitude(after, values); });
-    if (!std::isfinite(largest))
+    if (!is_finite(largest))
       throw NonFiniteError("the gradient of '" + entry.name + "' is infinite or not a number on rank " +
                                std::to_string(context.rank) + " in step " + std::to_string(step) +
                                ", before it is averaged; lower the learning rate, or check this rank's data",

@@ -79,7 +79,7 @@ class GradientScaling {
       if (!device_ || !device_->pending()) return;
       const auto [extent, location] = device_->settle();
       context.location = location;
-      if (extent.largest == not_finite) fail(parameters, extent, context);
+      if (!is_finite(extent.largest)) fail(parameters, extent, context);
     }
   }
 
@@ -114,7 +114,7 @@ class GradientScaling {
     const bool finite = extent.not_finite == GradientExtent::none;
     if (others_) extent.largest = largest_of(*others_, finite ? extent.largest : not_finite, context.location);
     factor_ = weight_ / scaler_.scale();
-    if (!finite || extent.largest == not_finite) {
+    if (!finite || !is_finite(extent.largest)) {
       if (!scaler_.on()) fail(parameters, extent, context);
       scaler_.not_finite();
       return false;

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <cmath>
-
 #include "distx/core/detail/shortest.hpp"
 #include "distx/parallel/data_parallel_options.hpp"
 #include "distx/parallel/detail/engine/consistency.hpp"
@@ -20,11 +18,11 @@ class StepOptionsCheck {
   /// @param scales_loss  whether a loss that is not finite only makes the step be skipped
   /// @throws InvalidArgument, or NonFiniteError for the loss
   static void check(const StepOptions& options, bool scales_loss, const ErrorContext& context) {
-    if (!std::isfinite(options.learning_rate) || options.learning_rate < 0)
+    if (!is_finite(options.learning_rate) || options.learning_rate < 0)
       throw InvalidArgument("invalid .learning_rate = " + shortest(options.learning_rate) +
                                 ": must be finite and >= 0, such as {.learning_rate = 1e-3}",
                             context);
-    if (!std::isfinite(options.loss) && !scales_loss)
+    if (!is_finite(options.loss) && !scales_loss)
       throw NonFiniteError("the loss is " + shortest(options.loss) +
                                "; lower the learning rate, or check this step's data; losses of float16 parameters are "
                                "scaled by Precision",

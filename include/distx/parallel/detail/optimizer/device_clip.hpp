@@ -75,7 +75,7 @@ class DeviceClip {
     pending_ = false;
     GradientExtent extent{here_[parameters_]};
     for (std::size_t i = parameters_; i-- > 0;)
-      if (!std::isfinite(here_[i])) extent.not_finite = i;
+      if (!is_finite(here_[i])) extent.not_finite = i;
     return {extent, location_};
   }
 

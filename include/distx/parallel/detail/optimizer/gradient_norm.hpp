@@ -75,7 +75,7 @@ template <MemorySpace Space>
   double found[2] = {0, 0};  // the magnitude; the number of parameters from the first that is not finite on
   const auto magnitudes = magnitudes_of<Space>(comm, stream, gradients);
   for (std::size_t i = 0; i < gradients.size(); ++i) {
-    if (std::isfinite(magnitudes[i]))
+    if (is_finite(magnitudes[i]))
       found[0] = std::max(found[0], magnitudes[i]);
     else
       found[1] = std::max(found[1], static_cast<double>(parameters - gradients[i].parameter));

@@ -44,7 +44,7 @@ class SharedNorms {
   }
 
  private:
-  [[nodiscard]] bool counts(std::size_t i) const noexcept { return largest_[i] > 0 && std::isfinite(largest_[i]); }
+  [[nodiscard]] bool counts(std::size_t i) const noexcept { return largest_[i] > 0 && is_finite(largest_[i]); }
 
   std::vector<double> largest_;
   std::vector<std::uint64_t> parts_;  // high and low of each
