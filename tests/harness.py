@@ -104,7 +104,7 @@ class Sanitized(unittest.TestCase):
 
 
 class Summary(unittest.TestCase):
-    def summary(self, *logs, stdout=""):
+    def summary(self, *logs, stdout="", name="n"):
         """The status and the last line for logs given as lists of results; None is a log that is not there."""
         with tempfile.TemporaryDirectory() as folder:
             paths = []
@@ -113,7 +113,7 @@ class Summary(unittest.TestCase):
                 os.makedirs(os.path.dirname(paths[-1]))
                 if results is not None:
                     with open(paths[-1], "w", encoding="utf-8") as file:
-                        file.writelines(json.dumps({"name": "n", "result": result, "stdout": stdout}) + "\n"
+                        file.writelines(json.dumps({"name": name, "result": result, "stdout": stdout}) + "\n"
                                         for result in results)
             done = run(os.path.join(compilers.ROOT, "tools", "summary"), *paths)
             return done.returncode, *done.stdout.splitlines()[-2 if stdout else -1:]
@@ -134,6 +134,12 @@ class Summary(unittest.TestCase):
         status, reason, counts = self.summary(["OK"], stdout=words)
         self.assertEqual((status, counts), (0, "1 passed, 0 failed, 0 skipped"))
         self.assertTrue(reason.endswith("n: 2 test cases need 2 ranks or more"), reason)
+        _, reason, _ = self.summary(["OK"], stdout="test_torchrun (__main__.Starting.test_torchrun) ... skipped 'there is no torchrun'\n")
+        self.assertTrue(reason.endswith("n: there is no torchrun"), reason)
+
+    def test_tests_that_need_torch(self):
+        ran, counts = self.summary(["OK", "SKIP", "OK"], stdout="-", name="distx:unit+torch / n")[1:]
+        self.assertEqual((ran, counts), ("of 3 tests that need PyPI's torch, 2 ran", "2 passed, 0 failed, 1 skipped"))
 
 
 class Pack(unittest.TestCase):

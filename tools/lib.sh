@@ -115,6 +115,44 @@ install_clang_format() {
   rm -f "$log"
 }
 
+# PyPI's torch is linked with CUDA's libraries, which a CPU needs as well: 3 GB to download, 5 GB on the disk.
+torch_packages=(torch==2.15.0 transformers==5.24.0 safetensors numpy)
+torch_folder=$root/build/torch
+torch_installer=
+
+# Starts to install them into build/torch/, in the background.
+start_torch() {
+  local free
+  if python3 -c 'from importlib.metadata import version; version("torch"), version("transformers")' 2>/dev/null; then return 0; fi
+  if [ "$(cat "$torch_folder/installed" 2>/dev/null)" = "${torch_packages[*]}" ]; then return 0; fi
+  mkdir -p build
+  free=$(df --output=avail -k build | tail -n 1)
+  if [ "$free" -lt 10000000 ]; then
+    say "PyPI's torch needs 10 GB of disk space to be installed, and $((free / 1000000)) GB are free"
+    return 0
+  fi
+  rm -rf "$torch_folder"
+  # shellcheck disable=SC2016
+  timeout -k 10 1500 bash -c 'python3 -m venv "$0" && "$0/bin/pip" install -q --no-cache-dir --no-compile "$@" && echo "$*" >"$0/installed"' \
+    "$torch_folder" "${torch_packages[@]}" >build/torch.log 2>&1 </dev/null &
+  torch_installer=$!
+  trap 'kill "$torch_installer" 2>/dev/null' EXIT
+}
+
+# Waits for the installation, and lets tests find what is installed; without it they are skipped.
+finish_torch() {
+  if [ -n "$torch_installer" ]; then
+    say "waiting for the installation of PyPI's torch"
+    wait "$torch_installer" || say "PyPI's torch cannot be installed ($(tail -n 1 build/torch.log))"
+    torch_installer=
+    trap - EXIT
+  fi
+  if [ -f "$torch_folder/installed" ] && [[ $PATH != *:$torch_folder/bin ]]; then
+    export PATH=$PATH:$torch_folder/bin PYTHONPATH
+    PYTHONPATH=$(echo "$torch_folder"/lib/python3*/site-packages)
+  fi
+}
+
 # The packages beside a version of clang: what it links into programs that are sanitized, and clang-tidy.
 beside_clang() { echo "libclang-rt-$1-dev clang-tidy-$1"; }
 

@@ -4,7 +4,7 @@
 #include "mpi/world.hpp"
 
 conformance::Backend conformance::backend() {
-  Backend backend{false, false, [](const auto& body) {
+  Backend backend{true, false, [](const auto& body) {
                     body([](distx::Timeout deadline) {
                       return Backend::Any(distx::MpiCommunicator(world(), {.deadline = deadline}));
                     });

@@ -74,7 +74,7 @@ def starts(how, pmix):
     if shutil.which("torchrun"):
         launches["torchrun"] = ["torchrun", "--standalone", "--no-python", "--nproc-per-node", "2"]
     else:
-        print("torchrun is left out: pip install torch", flush=True)
+        print("skipped: 1 test cases: there is no torchrun: pip install torch", flush=True)
     same_weights({name: report([*launch, *training], *(["--ranks", "2"] if name == "alone" else []))
                   for name, launch in launches.items()})
 

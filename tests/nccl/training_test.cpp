@@ -71,21 +71,30 @@ class Same {
 };
 
 /// Trains on the host.
-template <class Policy>
+template <class... Policies>
 std::vector<float> on_host(int ranks, const Way& way) {
   std::vector<float> weights;
   toy::on_ranks(ranks, [&](distx::ThreadCommunicator& comm) {
     toy::Model model;
-    distx::DataParallel<Policy> training(comm, model.parameters(), distx::AdamW{.weight_decay = 0.125},
-                                         {.clip_norm = way.options.clip_norm});
+    distx::DataParallel<Policies...> training(
+        comm, model.parameters(), distx::AdamW{.weight_decay = 0.125},
+        {.clip_norm = way.options.clip_norm, .group_ranks = way.options.group_ranks});
+    std::optional<distx::ExponentialAverage<>> average;
+    if (way.averages) average.emplace(training.average(0.75));
     for (std::size_t step = 0; step < way.steps; ++step) {
       for (std::size_t p = toy::sizes.size(); p-- > 0;) {
         model.backward(p, gpu_toy::sample_of(step, 0, comm.rank()), 1);
         training.ready(model.layers[p].weight);
       }
       training.step({.learning_rate = 0.01});
+      if (average) average->update();
     }
-    if (comm.rank() == 0) weights = model.weights();
+    if (average) {
+      const auto swapped = average->swap_in();
+      if (comm.rank() == 0) weights = model.weights();
+    } else if (comm.rank() == 0) {
+      weights = model.weights();
+    }
   });
   return weights;
 }
@@ -222,6 +231,9 @@ TEST_CASE("training on GPUs: hybrid sharding equals the host's") {
       same.as<Training<distx::Hybrid>>(
           4, {.options = {.bucket_bytes = 4_KiB, .overlap = overlap, .stage = stage, .group_ranks = 2},
               .several_streams = overlap});
+  if (same.expected.weights.empty()) return;
+  const auto host = on_host<distx::ZeRO<1>, distx::Hybrid>(4, {.options = {.group_ranks = 2}});
+  CHECK(distance(host, same.expected.weights) < 1e-5);
 }
 
 TEST_CASE("training on GPUs: custom kernels can update weights on a custom stream") {
@@ -240,6 +252,9 @@ TEST_CASE("training on GPUs: a moving average of the weights equals the host's")
     way.several_streams = way.options.overlap;
     same.as(2, way);
   });
+  if (same.expected.weights.empty()) return;
+  CHECK(distance(on_host<distx::ZeRO<0>>(2, {.averages = true}), same.expected.weights) < 1e-5);
+  CHECK(distance(on_host<distx::ZeRO<0>>(2, {}), same.expected.weights) > 1e-4);
 }
 
 TEST_CASE("training on GPUs: threads on which another GPU is current may call a training") {
