@@ -74,7 +74,10 @@ class Lanes : detail::PassedByReference<(Bytes > 16)> {
   using mask = LaneMask<T, Bytes>;
 
   Lanes() = default;
-  Lanes(T value) : values_(value - native{}) {}  // NOLINT: implicit, as numbers convert
+  Lanes(T value) {  // NOLINT: implicit, as numbers convert
+    // In a loop, because g++ splits a conversion by an operator here, where no target has registers for wide vectors.
+    for (std::size_t i = 0; i < size; ++i) values_[i] = value;
+  }
   static Lanes from_native(const native& values) {
     Lanes lanes;
     lanes.values_ = values;

@@ -6,6 +6,7 @@
 
 #include "distx/core/error.hpp"
 #include "distx/core/span.hpp"
+#include "distx/memory/detail/moving_average.hpp"
 
 // Operations on host memory. Another memory space overloads the same names on its stream type, which is how generic
 // code finds them (argument-dependent lookup). On the host each is complete when it returns; on other spaces it is
@@ -68,10 +69,20 @@ template <FloatingElement To, FloatingElement From>
 void mix(HostStream, Span<To> to, Span<const From> from, double kept) {
   if (to.size() != from.size()) detail::lengths_differ(to.size(), from.size(), "mix");
   using A = accumulator_t<To>;
-  const auto keep = static_cast<A>(kept);
-  for (std::size_t i = 0; i < to.size(); ++i)
-    to[i] = static_cast<To>(keep * static_cast<A>(to[i]) +
-                            (A{1} - keep) * static_cast<A>(static_cast<accumulator_t<From>>(from[i])));
+  const auto mixture = detail::MovingAverage<A>::keeping(kept);
+  const auto mix_all = [&]<bool OfAverage>() {
+    const detail::MovingAverage<A> mean{mixture.weight, OfAverage};
+    for (std::size_t i = 0; i < to.size(); ++i) {
+      auto mixed = static_cast<A>(to[i]);
+      mean.add(mixed, static_cast<A>(static_cast<accumulator_t<From>>(from[i])));
+      to[i] = static_cast<To>(mixed);
+    }
+  };
+  // Two loops: one would decide at each element.
+  if (mixture.of_average)
+    mix_all.template operator()<true>();
+  else
+    mix_all.template operator()<false>();
 }
 
 /// Returns the sum of the squares of `values`, added in double in index order: the same elements give the same bits.

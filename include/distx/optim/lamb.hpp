@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include "distx/memory/detail/moving_average.hpp"
 #include "distx/optim/norm_optimizer.hpp"
 
 namespace distx {
@@ -22,7 +23,8 @@ struct LAMB {
   /// The numbers that all elements of a step share.
   template <class T>
   struct Coefficients {
-    T beta1, rest1, beta2, rest2, epsilon, decay, rate;
+    detail::MovingAverage<T> mean, square;
+    T epsilon, decay, rate;
     T correction;       ///< 1 / (1 - beta1^t)
     T root_correction;  ///< 1 / sqrt(1 - beta2^t)
   };
@@ -39,23 +41,23 @@ struct LAMB {
   template <class T>
   [[nodiscard]] Coefficients<T> coefficients(const Step& step) const {
     const auto t = static_cast<double>(step.number);
-    return {static_cast<T>(beta1),
-            static_cast<T>(1 - beta1),
-            static_cast<T>(beta2),
-            static_cast<T>(1 - beta2),
+    const auto of_mean = detail::MovingAverage<T>::keeping(beta1);
+    const auto of_square = detail::MovingAverage<T>::keeping(beta2);
+    return {of_mean,
+            of_square,
             static_cast<T>(epsilon),
             static_cast<T>(step.weight_decay.value_or(weight_decay)),
             static_cast<T>(step.learning_rate),
-            static_cast<T>(1 / (1 - std::pow(beta1, t))),
-            static_cast<T>(1 / std::sqrt(1 - std::pow(beta2, t)))};
+            static_cast<T>(1 / (1 - std::pow(of_mean.kept(), t))),
+            static_cast<T>(1 / std::sqrt(1 - std::pow(of_square.kept(), t)))};
   }
 
   /// Updates the state of one element and returns its direction.
   template <class T, class V>
   static constexpr V direction(const Coefficients<T>& c, V weight, V gradient, V& mean, V& square) {
     using std::sqrt;
-    mean = c.beta1 * mean + c.rest1 * gradient;
-    square = c.beta2 * square + c.rest2 * (gradient * gradient);
+    c.mean.add(mean, gradient);
+    c.square.add(square, gradient * gradient);
     return c.correction * mean / (sqrt(square) * c.root_correction + c.epsilon) + c.decay * weight;
   }
   /// Returns the trust ratio of a parameter, by which its learning rate is multiplied.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include "distx/memory/detail/moving_average.hpp"
 #include "distx/memory/local_matmul.hpp"
 #include "distx/memory/operations.hpp"
 #include "distx/optim/matrix_optimizer.hpp"
@@ -27,8 +28,9 @@ struct Muon {
   /// The numbers that all elements of a step share.
   template <class T>
   struct Coefficients {
-    T momentum, from_velocity, from_gradient, rate;
-    T kept;  ///< the factor that weight decay applies to a weight
+    detail::MovingSum<T> velocity;
+    T from_velocity, from_gradient, rate;
+    T decay;  ///< learning rate * weight decay
   };
 
   /// @throws InvalidArgument for invalid hyperparameters
@@ -43,21 +45,21 @@ struct Muon {
   /// Returns the numbers of one step.
   template <class T>
   [[nodiscard]] Coefficients<T> coefficients(const Step& step) const {
-    return {static_cast<T>(momentum), nesterov ? static_cast<T>(momentum) : T{1}, nesterov ? T{1} : T{0},
+    return {detail::MovingSum<T>::keeping(momentum), nesterov ? static_cast<T>(momentum) : T{1}, nesterov ? T{1} : T{0},
             static_cast<T>(step.learning_rate),
-            static_cast<T>(1 - step.learning_rate * step.weight_decay.value_or(weight_decay))};
+            static_cast<T>(step.learning_rate * step.weight_decay.value_or(weight_decay))};
   }
 
   /// Updates the state of one element and returns its direction.
   template <class T, class V>
   static constexpr V direction(const Coefficients<T>& c, V, V gradient, V& velocity) {
-    velocity = c.momentum * velocity + gradient;
+    c.velocity.add(velocity, gradient);
     return c.from_velocity * velocity + c.from_gradient * gradient;
   }
   /// Moves one weight along its direction, scaled by `factor`.
   template <class T, class V>
   static constexpr void apply(const Coefficients<T>& c, V& weight, V direction, V factor) {
-    weight = c.kept * weight - c.rate * factor * direction;
+    weight -= c.rate * factor * direction + c.decay * weight;
   }
 
   /// Returns the elements of scratch memory that `transform` needs.

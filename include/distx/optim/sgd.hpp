@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include "distx/memory/detail/moving_average.hpp"
 #include "distx/optim/optimizer.hpp"
 
 namespace distx {
@@ -23,7 +24,7 @@ struct SGD {
   template <class T>
   struct Coefficients {
     T rate;
-    T momentum;
+    detail::MovingSum<T> velocity;
     T decay;
     T from_velocity;  ///< the step is from_velocity * v + from_gradient * g
     T from_gradient;
@@ -40,7 +41,7 @@ struct SGD {
   /// Returns the numbers of one step.
   template <class T>
   [[nodiscard]] constexpr Coefficients<T> coefficients(const Step& step) const {
-    return {static_cast<T>(step.learning_rate), static_cast<T>(momentum),
+    return {static_cast<T>(step.learning_rate), detail::MovingSum<T>::keeping(momentum),
             static_cast<T>(step.weight_decay.value_or(weight_decay)), nesterov ? static_cast<T>(momentum) : T{1},
             nesterov ? T{1} : T{0}};
   }
@@ -49,7 +50,7 @@ struct SGD {
   template <class T, class V>
   static constexpr void update(const Coefficients<T>& c, V& weight, V gradient, V& velocity) {
     gradient += c.decay * weight;
-    velocity = c.momentum * velocity + gradient;
+    c.velocity.add(velocity, gradient);
     weight -= c.rate * (c.from_velocity * velocity + c.from_gradient * gradient);
   }
 };

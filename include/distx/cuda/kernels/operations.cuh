@@ -37,10 +37,11 @@ struct AddBody {
 template <class To, class From>
 struct MixBody {
   using A = accumulator_t<To>;
-  A keep;
+  distx::detail::MovingAverage<A> average;
   __device__ void operator()(To& to, const From& from) const {
-    using Number = Rounded<A>;
-    to = narrow<To>((keep * Number(wide(to)) + (A{1} - keep) * Number(static_cast<A>(wide(from)))).number());
+    Rounded<A> mixed = wide(to);
+    average.add(mixed, Rounded<A>(static_cast<A>(wide(from))));
+    to = narrow<To>(mixed.number());
   }
 };
 
@@ -81,8 +82,8 @@ inline void enqueue_add(CudaStreamRef stream, Kernels::Out to, Kernels::In from)
 inline void enqueue_mix(CudaStreamRef stream, Kernels::Out to, Kernels::In from, double kept) {
   with_floating(to, [&]<class To>(To* mixed) {
     with_floating(from, [&]<class From>(const From* given) {
-      for_each_element(stream, MixBody<To, From>{static_cast<accumulator_t<To>>(kept)}, to.size(), InOut<To>{mixed},
-                       In<From>{given});
+      for_each_element(stream, MixBody<To, From>{distx::detail::MovingAverage<accumulator_t<To>>::keeping(kept)},
+                       to.size(), InOut<To>{mixed}, In<From>{given});
     });
   });
 }
