@@ -103,3 +103,48 @@ TEST_CASE("micro-batches out of order are errors") {
        }))
     CHECK(says(ending.words, "Accumulate<Local> needs whole gradients, which stage 2 of ZeRO shards"));
 }
+
+TEST_CASE("different numbers of micro-batches are an error on every rank, with the step and both numbers") {
+  const auto check = [](int wrong_step, const std::string& words, auto&& end) {
+    for (const auto& ending : toy::endings(3, [&](auto& comm) {
+           const auto parameters = stages::owned();
+           Accumulating<distx::Local> training(comm, parameters, distx::SGD{}, {.stage = 1});
+           for (int step = 0; step < 40; ++step) {
+             const int parts = 2 + (comm.rank() == 1 && step == wrong_step ? 1 : 0);
+             for (int part = 0; part < parts; ++part) {
+               const auto micro_batch = training.micro_batch(part + 1 == parts);
+               stages::pass(training, parameters, 0);
+             }
+             end(training);
+           }
+         })) {
+      CAPTURE(ending.words);
+      CHECK(ending.kind == "mismatch");
+      CHECK(toy::says(ending.words, words));
+    }
+  };
+  const auto step = [](auto& training) { training.step({.learning_rate = 0.1}); };
+  check(0, "the number of micro-batches of step 0 differs: rank 0 has 2; rank 1 has 3", step);
+  check(5, "the number of micro-batches of step 5 differs: rank 0 has 2; rank 1 has 3", step);
+  check(5, "the number of micro-batches of step 5 differs: rank 0 has 2; rank 1 has 3", [](auto& training) {
+    training.reduce();
+    training.update({.learning_rate = 0.1});
+    training.gather();
+  });
+}
+
+TEST_CASE("ranks without a batch need not make micro-batches") {
+  toy::on_ranks(2, [](auto& comm) {
+    const auto parameters = stages::owned();
+    Accumulating<distx::Local> training(comm, parameters, distx::SGD{}, {.stage = 1});
+    for (int step = 0; step < 34; ++step) {
+      const bool has_batch = comm.rank() == 0 || step % 2 == 0;
+      CHECK(training.join(has_batch) > 0);
+      for (int part = 0; has_batch && part < 2; ++part) {
+        const auto micro_batch = training.micro_batch(part == 1);
+        stages::pass(training, parameters, 0);
+      }
+      training.step({.learning_rate = 0.1});
+    }
+  });
+}

@@ -51,12 +51,9 @@ TEST_CASE("a guarded step names the gradient that is not finite, and its rank") 
   for (const int stage : {0, 1, 2, 3}) {
     CAPTURE(stage);
     const auto endings = with_bad_gradient({.stage = stage, .guard_every = 2});
-    CHECK(endings[1].kind == "not finite");
-    CHECK(
-        toy::says(endings[1].words, "the gradient of 'block1.layer4' is infinite or not a number on rank 1 in step 1"));
-    for (const std::size_t rank : {0u, 2u}) {
-      CHECK(endings[rank].kind == "revoked");
-      CHECK(toy::says(endings[rank].words, "'block1.layer4'"));
+    for (const auto& ending : endings) {
+      CHECK(ending.kind == "not finite");
+      CHECK(toy::says(ending.words, "the gradient of 'block1.layer4' is infinite or not a number on rank 1 in step 1"));
     }
     for (const std::uint64_t every : {0u, 3u})  // step 1 is not checked
       for (const auto& ending : with_bad_gradient({.stage = stage, .guard_every = every}))

@@ -90,6 +90,8 @@ TEST_CASE("ranks that unshard mapped units in different orders get an error on e
       CHECK((ending.kind == "mismatch" || ending.kind == "revoked"));
       CHECK(says(ending.words, "call unshard in the same order on every rank"));
       CHECK(says(ending.words, "[mapped_weights_test.cpp:"));
+      CHECK(says(ending.words, "rank 1"));
+      if (first) CHECK((says(ending.words, "'block0'") && says(ending.words, "'block2'")));
     }
   }
 }

@@ -271,7 +271,8 @@ TEST_CASE("owned parameters have aligned memory and zeroed gradients, which are 
         CHECK(a.gradient()[0] == 1);  // only the first is zeroed
         training.ready(a);
         CHECK_THROWS_WITH_AS(static_cast<void>(a.gradient()), doctest::Contains("was declared ready"), distx::Error);
-        training.ready(b);  // never touched: zero
+        CHECK(b.gradient()[4] == 0);  // never written
+        training.ready(b);
         training.reduce();
         CHECK_THROWS_AS(static_cast<void>(a.gradient()), distx::Error);
         training.update({.learning_rate = 1});
@@ -286,10 +287,39 @@ TEST_CASE("owned parameters have aligned memory and zeroed gradients, which are 
     distx::DataParallel<> training(comm, distx::ParameterList<>().add(a), distx::SGD{});
     CHECK(a.value()[0] == -2);
     CHECK(a.value()[2] == 7);
+    CHECK(a.gradient()[0] == 0);
     training.ready(a);
     training.step({.learning_rate = 1});
     CHECK(a.value()[0] == -2);
   });
+}
+
+TEST_CASE("an owned gradient that is written without requesting it in this step is an error, unless it may be unused") {
+  for (const int stage : {0, 1, 2, 3})
+    for (const bool allowed : {false, true})
+      for (const int ranks : {1, 3}) {
+        CAPTURE(stage);
+        CAPTURE(allowed);
+        CAPTURE(ranks);
+        for (const auto& ending : toy::endings(ranks, [&](distx::ThreadCommunicator& comm) {
+               const auto parameters = stages::owned();
+               stages::Training training(comm, parameters, distx::SGD{}, {.allow_unused = allowed, .stage = stage});
+               for (int step = 0; step < 2; ++step) {
+                 for (const auto& parameter : parameters) {
+                   const auto weights = training.unshard(parameter);
+                   // A framework that keeps the memory of the first step, and adds to it in the second.
+                   if (step == 0 || parameter.name() != "block1.layer4") training.gradient(parameter)[0] += 1;
+                   training.ready(parameter);
+                 }
+                 training.step({.learning_rate = 1});
+               }
+             })) {
+          CAPTURE(ending.words);
+          CHECK(ending.kind == (allowed ? "no error" : ending.kind == "revoked" ? "revoked" : "state"));
+          CHECK(toy::says(ending.words, allowed ? "" : "'block1.layer4' is ready, but its gradient was not requested"));
+          CHECK(toy::says(ending.words, allowed ? "" : "call gradient before you write to it, or set .allow_unused"));
+        }
+      }
 }
 
 TEST_CASE("owned parameters of one bucket are disjoint and aligned to 64 bytes") {

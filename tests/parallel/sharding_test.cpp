@@ -139,6 +139,9 @@ TEST_CASE("ranks that unshard different units get an error on every rank, and re
           CHECK((ending.kind == "mismatch" || ending.kind == "revoked"));
           CHECK(says(ending.words, "call unshard in the same order on every rank"));
           CHECK(says(ending.words, "[sharding_test.cpp:"));
+          CHECK(says(ending.words, "rank 1"));
+          CHECK(says(ending.words, "'layer0'"));
+          CHECK(says(ending.words, "'layer1'"));
         }
       }
 }
@@ -155,7 +158,9 @@ TEST_CASE("at stage 3, ranks that call ready in different orders get an error on
         const auto weights = training.unshard(parameters);
         for (std::size_t k = parameters.size(); k-- > 0;) {
           const std::size_t swapped = k == 2 ? 3 : k == 3 ? 2 : k;
-          training.ready(parameters[comm.rank() == 1 ? swapped : k]);
+          const auto& parameter = parameters[comm.rank() == 1 ? swapped : k];
+          static_cast<void>(training.gradient(parameter));
+          training.ready(parameter);
         }
         training.reduce();
       });

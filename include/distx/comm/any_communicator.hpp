@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -314,6 +315,12 @@ class AnyCommunicator {
   /// Returns whether a reduce-scatter passes the operands of large blocks to its `consumer`, if it has one.
   [[nodiscard]] bool passes_operands() const { return self_->passes_operands(); }
   void revoke(const std::string& reason) { self_->revoke(reason); }
+  /// Returns a function that revokes the communicator as long as an AnyCommunicator of it exists.
+  [[nodiscard]] std::function<void(const std::string&)> revoker() const {
+    return [weak = std::weak_ptr(self_)](const std::string& reason) {
+      if (const auto self = weak.lock()) self->revoke(reason);
+    };
+  }
 
   /// @name Building blocks for libraries on top of communicators
   /// @{

@@ -8,6 +8,7 @@
 #include "distx/comm/detail/fused_list.hpp"
 #include "distx/comm/movement.hpp"
 #include "distx/comm/point_to_point.hpp"
+#include "distx/core/detail/revocation_reason.hpp"
 
 // Coalesced collectives: each takes lists of spans of one element type and computes the result of one call per item.
 // Small items are packed into one message. The number of items and the length of item i are the same on every rank;
@@ -142,7 +143,7 @@ auto run_list(How how, C& comm, std::vector<Span<const T, S>> sends, ListSide se
   try {
     list.emplace(std::move(sends), send_side, std::move(receives), receive_side, comm.size(), context);
   } catch (const InvalidArgument& error) {
-    comm.revoke(error.what());
+    comm.revoke(RevocationReason::of(error).published());
     throw;
   }
   if constexpr (How::blocking) {

@@ -115,16 +115,31 @@ class MismatchError : public Error {
   using Error::Error;
 };
 
-/// Thrown when other ranks do not enter a call before the deadline.
+/// Thrown when other ranks do not enter a call before the deadline, or a DataLoader's batch is not made before its own.
 class TimeoutError : public Error {
  public:
-  using Error::Error;
+  /// @param rank_loss  what `is_rank_loss` returns
+  explicit TimeoutError(const std::string& message, const ErrorContext& context = {}, int code = 0,
+                        bool rank_loss = true)
+      : Error(message, context, code), rank_loss_(rank_loss) {}
+  [[nodiscard]] bool rank_loss() const noexcept { return rank_loss_; }
+
+ private:
+  bool rank_loss_;
 };
 
 /// Thrown when another rank has revoked the communicator; the message carries its reason.
 class RevokedError : public Error {
  public:
-  using Error::Error;
+  /// @param rank_loss  what `is_rank_loss` returns: false if the other rank has reported an error of its own calls or
+  ///   data
+  explicit RevokedError(const std::string& message, const ErrorContext& context = {}, int code = 0,
+                        bool rank_loss = true)
+      : Error(message, context, code), rank_loss_(rank_loss) {}
+  [[nodiscard]] bool rank_loss() const noexcept { return rank_loss_; }
+
+ private:
+  bool rank_loss_;
 };
 
 /// Thrown when the ranks cannot be connected: an unknown launcher, invalid variables, or a library that does not match.
@@ -152,7 +167,7 @@ class CheckpointError : public Error {
   using Error::Error;
 };
 
-/// Thrown when a gradient or a loss is infinite or not a number, on every rank that would have used it.
+/// Thrown on every rank when a gradient or a loss of one is infinite or not a number.
 class NonFiniteError : public Error {
  public:
   using Error::Error;
@@ -183,10 +198,12 @@ class RankFailure : public Error {
 };
 
 /// Returns whether an error says that other ranks may be lost, so that those that are left can continue without them:
-/// RankFailure, RevokedError or TimeoutError.
+/// RankFailure, TimeoutError and RevokedError. Not those that follow from an error of a rank's own calls or data, such
+/// as an invalid argument, a mismatch, a gradient that is not finite, or a loader that is stuck.
 [[nodiscard]] inline bool is_rank_loss(const Error& error) noexcept {
-  return dynamic_cast<const RankFailure*>(&error) != nullptr || dynamic_cast<const RevokedError*>(&error) != nullptr ||
-         dynamic_cast<const TimeoutError*>(&error) != nullptr;
+  if (const auto* const timeout = dynamic_cast<const TimeoutError*>(&error)) return timeout->rank_loss();
+  if (const auto* const revoked = dynamic_cast<const RevokedError*>(&error)) return revoked->rank_loss();
+  return dynamic_cast<const RankFailure*>(&error) != nullptr;
 }
 
 }  // namespace distx

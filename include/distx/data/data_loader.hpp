@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "distx/core/detail/made_here.hpp"
+#include "distx/core/detail/revocation_reason.hpp"
 #include "distx/data/detail/make_batch.hpp"
 #include "distx/data/detail/prefetcher.hpp"
 #include "distx/data/distributed_sampler.hpp"
@@ -14,38 +15,46 @@ namespace distx {
 struct LoaderOptions {
   std::size_t workers = 1;              ///< threads that make batches; with 0, next() makes them
   std::size_t prefetch = 2;             ///< batches that each worker makes ahead
-  Timeout deadline = default_deadline;  ///< for one batch to be made; without workers it does not apply
+  Timeout deadline = default_deadline;  ///< for one batch to be made, or given up; without workers it does not apply
 };
 
 /// One pass over the data, or the rest of one: an input range of batches, in an order that does not depend on the
 /// number of workers.
 ///
-/// Destroying it before its end stops the workers after the batches that they are making.
+/// Destroying it before its end waits for the batches that workers are making, but no longer than until the deadline of
+/// the latest one. A worker that has not returned then, for instance from a read of a file server that hangs, is
+/// abandoned: it continues to own the function that makes batches, with all that this owns. What this function only
+/// refers to must outlive such a worker, that is, exist until the process ends.
 template <class Batch>
 class Epoch {
  public:
   using Make = std::function<Batch(std::size_t)>;
 
   /// @param batches  that `sampler` has from `from` on
+  /// @param name  returns what a batch is made of, for errors
   Epoch(const DistributedSampler& sampler, const DistributedSampler::Position& from, std::size_t batches, Make make,
-        const LoaderOptions& options)
+        std::function<std::string(std::size_t)> name, const LoaderOptions& options)
       : sampler_(sampler), from_(from), batches_(batches) {
     if (options.workers == 0)
       make_ = std::move(make);
     else
-      ahead_ = {new detail::Prefetcher<Batch>(batches, std::move(make), options.workers,
-                                              options.workers * options.prefetch, options.deadline),
+      ahead_ = {new detail::Prefetcher<Batch>(
+                    batches, std::move(make), std::move(name), options.workers, options.workers * options.prefetch,
+                    options.deadline,
+                    ErrorContext{.operation = "DataLoader", .rank = sampler.rank(), .size = sampler.ranks()}),
                 detail::DeleteHere{}};
   }
 
   /// Returns the next batch; nullopt after the last. Blocks until the batch is made.
-  /// @throws DataError if a sample of this batch cannot be loaded, after which the epoch ends; TimeoutError if the
-  ///   batch is not made in time; InvalidState in a forked process, which does not have the workers
+  /// @throws DataError if a sample of this batch cannot be loaded, after which the epoch ends; TimeoutError with the
+  ///   batch's samples if it is not made in time, which is not a rank loss: the sampler's communicator is revoked with
+  ///   the message, so that the other ranks do not wait for this one; InvalidState in a forked process, which does not
+  ///   have the workers
   [[nodiscard]] std::optional<Batch> next() {
     if (taken_ == batches_ || failed_) return std::nullopt;
     if (ahead_ != nullptr) ahead_.get_deleter().made.check("this epoch with workers", {.operation = "DataLoader"});
     failed_ = true;
-    std::optional<Batch> batch = ahead_ != nullptr ? ahead_->next() : std::optional<Batch>(make_(taken_));
+    std::optional<Batch> batch = ahead_ != nullptr ? taken_ahead() : std::optional<Batch>(make_(taken_));
     failed_ = false;
     ++taken_;
     return batch;
@@ -84,6 +93,15 @@ class Epoch {
   [[nodiscard]] std::default_sentinel_t end() const noexcept { return {}; }
 
  private:
+  [[nodiscard]] std::optional<Batch> taken_ahead() {
+    try {
+      return ahead_->next();
+    } catch (const TimeoutError& error) {
+      sampler_.revoke(detail::RevocationReason::of(error).published());
+      throw;
+    }
+  }
+
   DistributedSampler sampler_;
   DistributedSampler::Position from_;
   std::size_t batches_;
@@ -102,7 +120,7 @@ class Epoch {
 ///
 /// `make` gets the indices of one batch's samples and returns the batch, or gets the index of one sample and returns
 /// the sample; a batch is then a `std::vector` of samples. Workers call it concurrently, so it must not modify shared
-/// data.
+/// data. If its reads may hang, let it own what it reads, for instance by a `std::shared_ptr`: see Epoch.
 ///
 /// If it throws, `next()` throws a DataError in the place of that batch: it names the sample, or the batch's samples,
 /// and the rank, and the exception is nested in it (`std::rethrow_if_nested`). The loader stays usable.
@@ -128,11 +146,17 @@ class DataLoader {
   [[nodiscard]] Epoch<batch_type> epoch(const DistributedSampler::Position& from) const {
     auto samples = std::make_shared<const std::vector<std::size_t>>(sampler_.epoch(from));
     const auto batch_size = sampler_.batch_size();
-    return {sampler_, from, samples->size() / batch_size,
+    return {sampler_,
+            from,
+            samples->size() / batch_size,
             [samples, batch_size, make = make_, number = from.epoch, rank = sampler_.rank(),
              ranks = sampler_.ranks()](std::size_t batch) {
               return detail::make_batch(*make, std::span(*samples).subspan(batch * batch_size, batch_size), number,
                                         {.operation = "DataLoader", .rank = rank, .size = ranks});
+            },
+            [samples, batch_size, number = from.epoch](std::size_t batch) {
+              return detail::listed_samples(std::span(*samples).subspan(batch * batch_size, batch_size)) +
+                     " of epoch " + std::to_string(number);
             },
             options_};
   }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <functional>
 #include <span>
 #include <string>
 
@@ -58,7 +59,8 @@ class DistributedSampler {
     static constexpr std::array<std::string_view, 4> names = {"epoch", "taken", "seed", "samples"};
   };
 
-  /// Samples for this rank of a communicator, a connector, or anything else with `rank()` and `size()`.
+  /// Samples for this rank of a communicator, a connector, or anything else with `rank()` and `size()`. A communicator
+  /// is revoked by a DataLoader that is stuck; it need not exist then.
   /// @throws InvalidArgument, DataError as below
   template <class C>
     requires requires(const C& comm) {
@@ -66,7 +68,9 @@ class DistributedSampler {
       { comm.size() } -> std::convertible_to<int>;
     }
   DistributedSampler(std::size_t samples, const C& comm, const SamplerOptions& options = {})
-      : DistributedSampler(samples, comm.rank(), comm.size(), options) {}
+      : DistributedSampler(samples, comm.rank(), comm.size(), options) {
+    if constexpr (requires { comm.revoker(); }) revoker_ = comm.revoker();
+  }
 
   /// @param samples  of the data set
   /// @throws InvalidArgument unless rank is in [0, size) and batch_size is at least 1
@@ -144,6 +148,11 @@ class DistributedSampler {
   [[nodiscard]] int rank() const noexcept { return static_cast<int>(rank_); }
   /// Returns the number of ranks that the samples are assigned to.
   [[nodiscard]] int ranks() const noexcept { return static_cast<int>(ranks_); }
+  /// Revokes the communicator that the constructor was given, if it was one that still exists: its calls throw on every
+  /// rank.
+  void revoke(const std::string& reason) const {
+    if (revoker_) revoker_(reason);
+  }
 
  private:
   [[nodiscard]] ErrorContext context() const noexcept {
@@ -167,6 +176,7 @@ class DistributedSampler {
   std::size_t ranks_;
   SamplerOptions options_;
   std::size_t batches_ = 0;
+  std::function<void(const std::string&)> revoker_{};
 };
 
 }  // namespace distx

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include "distx/core/detail/revocation_reason.hpp"
 #include "distx/memory/detail/captured_work.hpp"
 #include "distx/parallel/detail/engine/engine_owner.hpp"
 #include "distx/parallel/detail/training_access.hpp"
@@ -411,8 +412,9 @@ class DataParallel {
   static detail::TrainingPolicies policies(const DataParallelOptions& options, C& comm, const here& location,
                                            bool part_of_model) {
     const auto fail = [&](const std::string& message) {
-      comm.revoke(message);
-      throw InvalidArgument(message, {"DataParallel", comm.backend(), comm.rank(), comm.size(), location});
+      const InvalidArgument error(message, {"DataParallel", comm.backend(), comm.rank(), comm.size(), location});
+      comm.revoke(detail::RevocationReason::of(error).published());
+      throw error;
     };
     if (stage != Dynamic && options.stage)
       fail(".stage has no effect with the policy ZeRO<" + std::to_string(stage) +

@@ -50,11 +50,16 @@ struct DataParallelOptions {
   /// The first loss scale of float16 parameters with Precision, 65536 by default; 1 disables loss scaling. An error if
   /// there are no such parameters.
   std::optional<double> loss_scale{};
+  /// Whether a step in which a rank's loss or gradient is infinite or not a number is skipped on all ranks: weights and
+  /// optimizer state remain unchanged, and `skipped_steps` counts it. Without it such a loss throws NonFiniteError, and
+  /// so does such a gradient where it is clipped or checked. Each step waits for all gradients, reads them once more
+  /// and makes one small reduction more, as clipping does, and updates no weights while gradients are reduced.
+  bool skip_nonfinite = false;
   /// If n, checks in every n-th step that each rank's gradients are finite before they are averaged (not where losses
-  /// are scaled), and that the weights which several ranks compute, at stage 0 or in several groups of Hybrid, have the
-  /// same bits on all of them; if 0, checks no step. A checked step waits for the gradients and reads the weights once
-  /// more. A gradient gives a NonFiniteError on its rank, weights a MismatchError on every rank, with the parameter and
-  /// the number of the step, from 0.
+  /// are scaled or `skip_nonfinite` is set), and that the weights which several ranks compute, at stage 0 or in several
+  /// groups of Hybrid, have the same bits on all of them; if 0, checks no step. A checked step waits for the gradients
+  /// and reads the weights once more. A gradient gives a NonFiniteError, weights a MismatchError, on every rank, with
+  /// the parameter and the number of the step, from 0.
   std::uint64_t guard_every = 0;
   /// Whether the steps in which `join` finds ranks without a batch divide gradients by the number of ranks with a
   /// batch, instead of the number of ranks.

@@ -273,7 +273,7 @@ class MeshParallel {
   [[nodiscard]] auto& engine() noexcept { return detail::TrainingAccess::engine(training_); }
   template <class F>
   void guarded(F&& f) {
-    detail::revoke_on_exception(f, [&](const char* words) { mesh_.revoke(words); });
+    detail::revoke_on_exception(f, [&](const auto& reason) { mesh_.revoke(reason.published()); });
   }
 
   detail::MeshStateIn<space>& mesh_;

@@ -34,7 +34,8 @@ struct ParameterState {
   bool lost = false;       // sharded by a training that has ended
   bool requested = false;  // gradient() was called in this step
   typename Space::stream zeroed_on{};
-  bool sent = false;  // the gradient is being reduced
+  bool sent = false;                           // the gradient is being reduced
+  std::shared_ptr<const std::string> ended{};  // the error that has ended the training
 
   /// Gives the gradient memory and zeroes it when it is first requested in a step.
   void prepare_gradient(typename Space::stream stream) {
@@ -108,6 +109,7 @@ class Parameter {
   [[nodiscard]] Span<T, Space> gradient(typename Space::stream stream = {}) const {
     if (!state_->options.trainable) throw InvalidArgument(detail::frozen_message(name()), {.operation = "gradient"});
     if (!state_->in_training) fail(detail::StepFault::not_in_training, "gradient");
+    if (state_->ended) throw InvalidState(*state_->ended, {.operation = "gradient"});
     if (state_->sent) fail(detail::StepFault::gradient_sent, "gradient");
     state_->prepare_gradient(stream);
     return typed(state_->gradient);

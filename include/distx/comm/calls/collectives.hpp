@@ -113,6 +113,7 @@ struct AllGather {
   Counts counts{};
   std::source_location location{};
   std::uint64_t lengths = 0;
+  std::string_view label{};  ///< names, in errors, what `lengths` stands for; borrowed
 };
 
 /// Rank r receives block r of the reduction of all ranks' `send`. In place where `receive` is that block of `send`.
@@ -229,6 +230,7 @@ struct Barrier {
   using space = Space;
   std::source_location location{};
   std::uint64_t lengths = 0;
+  std::string_view label{};  ///< as in AllGather
 };
 
 /// Satisfied by the call types above.

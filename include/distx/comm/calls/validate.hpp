@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <string>
 
@@ -264,6 +265,18 @@ Fingerprint base_fingerprint() noexcept {
   Call::name.copy(f.name, sizeof f.name - 1);
   return f;
 }
+/// Replaces the name by a label in quotes, or by the end of a long one.
+inline void set_label(Fingerprint& f, std::string_view label) noexcept {
+  constexpr std::size_t most = sizeof f.name - 3;
+  if (label.size() > most) label.remove_prefix(label.size() - most);
+  std::memset(f.name, 0, sizeof f.name);
+  f.name[0] = f.name[label.size() + 1] = '\'';
+  label.copy(f.name + 1, label.size());
+}
+/// Returns the call's name, and its label if it has one.
+[[nodiscard]] inline std::string name_and_label(const Fingerprint& f) {
+  return f.name[0] == '\'' ? std::string(calls::name_of(f.kind)) + " of " + f.name : f.name;
+}
 template <class AnySpan>
 void describe(Fingerprint& f, const AnySpan& span) noexcept {
   f.type = span.type();
@@ -300,6 +313,8 @@ template <Collective Call>
     }
   }
   if constexpr (requires { c.lengths; }) f.counts ^= c.lengths;
+  if constexpr (requires { c.label; })
+    if (!c.label.empty()) detail::set_label(f, c.label);
   return f;
 }
 
@@ -337,7 +352,8 @@ namespace calls {
 [[nodiscard]] inline std::string difference(const Fingerprint& mine, const Fingerprint& theirs, int their_rank) {
   const std::string who = "rank " + std::to_string(their_rank) + " ";
   const auto number = [](std::uint64_t n) { return std::to_string(n); };
-  if (mine.operation != theirs.operation) return who + "calls " + theirs.name + ", this rank " + mine.name;
+  if (mine.operation != theirs.operation || std::string_view(mine.name) != theirs.name)
+    return who + "calls " + detail::name_and_label(theirs) + ", this rank " + detail::name_and_label(mine);
   if (mine.type != theirs.type)
     return who + "passes " + std::string(name_of(theirs.type)) + " elements, this rank " +
            std::string(name_of(mine.type));

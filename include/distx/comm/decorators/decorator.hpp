@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <concepts>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <source_location>
@@ -26,8 +27,12 @@ class Decorator {
   [[nodiscard]] int size() const { return inner_.size(); }
   [[nodiscard]] std::string_view backend() const { return inner_.backend(); }
   template <class T>
-  [[nodiscard]] CommunicatorMemory<T, space> allocate(std::size_t size) {
-    return inner_.template allocate<T>(size);
+  [[nodiscard]] CommunicatorMemory<T, space> allocate(std::size_t size,
+                                                      std::source_location location = std::source_location::current()) {
+    if constexpr (requires { inner_.template allocate<T>(size, location); })
+      return inner_.template allocate<T>(size, location);
+    else
+      return inner_.template allocate<T>(size);
   }
   template <SpanArgument A>
     requires requires(C& inner, A&& memory, std::source_location where) { inner.adopt(memory, where); }
@@ -60,6 +65,11 @@ class Decorator {
   /// Returns a cache separate from the inner communicator's, because groups of a wrapper are wrapped as well.
   [[nodiscard]] GroupCache& group_cache() noexcept { return *groups_; }
   void revoke(const std::string& reason) { inner_.revoke(reason); }
+  [[nodiscard]] std::function<void(const std::string&)> revoker() const
+    requires requires(const C& inner) { inner.revoker(); }
+  {
+    return inner_.revoker();
+  }
 
   /// Returns the inner communicator; calls made on it directly are not observed.
   [[nodiscard]] C& inner() noexcept { return inner_; }

@@ -30,10 +30,12 @@ decltype(auto) with_global_ranks(const std::vector<int>& ranks, const ErrorConte
     throw InvalidState(message_among(ranks, error), context, error.code());
   } catch (const MismatchError& error) {
     throw MismatchError(message_among(ranks, error), context, error.code());
+  } catch (const NonFiniteError& error) {
+    throw NonFiniteError(message_among(ranks, error), context, error.code());
   } catch (const TimeoutError& error) {
-    throw TimeoutError(message_among(ranks, error), context, error.code());
+    throw TimeoutError(message_among(ranks, error), context, error.code(), error.rank_loss());
   } catch (const RevokedError& error) {
-    throw RevokedError(message_among(ranks, error), context, error.code());
+    throw RevokedError(message_among(ranks, error), context, error.code(), error.rank_loss());
   } catch (const MemoryError& error) {
     throw MemoryError(message_among(ranks, error), context, error.code());
   } catch (const Error& error) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <functional>
 #include <memory>
 #include <optional>
 #include <source_location>
@@ -153,6 +154,8 @@ class BasicCommunicator {
   [[nodiscard]] bool passes_operands() const noexcept;
   /// Revokes the communicator: every rank's current or next call throws RevokedError with that reason. Not collective.
   void revoke(const std::string& reason) noexcept;
+  /// Returns a function that revokes the communicator as long as a handle on it exists; it is not a handle.
+  [[nodiscard]] std::function<void(const std::string&)> revoker() const;
 
   /// @name Building blocks for libraries on top of communicators
   /// @{

@@ -155,6 +155,12 @@ FlightRecord* BasicCommunicator<Derived, Backend>::begin(const char* operation, 
   return state_->flight.begin(operation, location);
 }
 template <class Derived, class Backend>
+std::function<void(const std::string&)> BasicCommunicator<Derived, Backend>::revoker() const {
+  return [weak = std::weak_ptr<State>(state_)](const std::string& reason) {
+    if (const auto state = weak.lock()) state->backend.revoke(reason);
+  };
+}
+template <class Derived, class Backend>
 auto BasicCommunicator<Derived, Backend>::scratch(std::size_t bytes) -> Span<std::byte, space> {
   return state_->scratch(bytes);
 }

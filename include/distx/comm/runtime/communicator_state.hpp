@@ -8,9 +8,7 @@
 #include "distx/comm/detail/in_order.hpp"
 #include "distx/comm/runtime/flight_log.hpp"
 #include "distx/core/detail/made_here.hpp"
-#include "distx/core/detail/revocation_reason.hpp"
 #include "distx/core/detail/revoke_on_exception.hpp"
-#include "distx/core/detail/unknown_exception.hpp"
 
 namespace distx::detail {
 
@@ -49,22 +47,10 @@ class CommunicatorState {
   /// Runs `f`; if it throws, revokes the communicator before the caller sees the error and frees its buffers.
   template <class F>
   decltype(auto) guarded(F&& f) {
-    return revoke_on_exception(std::forward<F>(f), [this](const char*) { give_up_for_exception(); });
+    return revoke_on_exception(std::forward<F>(f), [this](const auto& reason) { give_up(reason); });
   }
   /// Revokes the communicator for the exception that is being handled.
-  void give_up_for_exception() noexcept {
-    try {
-      throw;
-    } catch (const Error& error) {
-      give_up(RevocationReason::of(error));
-    } catch (const std::bad_alloc& error) {
-      give_up({.text = error.what(), .memory = true});
-    } catch (const std::exception& error) {
-      give_up({error.what()});
-    } catch (...) {
-      give_up({unknown_exception});
-    }
-  }
+  void give_up_for_exception() noexcept { give_up(RevocationReason::of_current()); }
   /// Revokes the communicator and writes the flight record, if asked to.
   void give_up(const RevocationReason& reason) noexcept {
     backend.revoke(reason.published());

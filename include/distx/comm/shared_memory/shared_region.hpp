@@ -206,7 +206,8 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
   void revoke(int rank, const std::string& reason) noexcept {
     Header& header = control_.header();
     const auto given = detail::RevocationReason::parse(reason);
-    if (given.mismatch) control_.rank(rank).knows_mismatch.store(1, std::memory_order_relaxed);
+    if (given.kind == detail::RevocationReason::Kind::mismatch)
+      control_.rank(rank).knows_mismatch.store(1, std::memory_order_relaxed);
     std::uint32_t none_yet = 0;
     if (header.revoked.compare_exchange_strong(none_yet, 1)) {
       const std::string words = given.by(rank).published();
@@ -238,8 +239,8 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
     if (const int dead = control_.header().died.load(); dead >= 0) throw_died(dead, context);
     auto reason = detail::RevocationReason::parse(control_.header().reason);
     // A rank that went ahead of the others, or that has not joined the call, has not compared it.
-    if (reason.mismatch && context.rank >= 0)
-      reason.mismatch = control_.rank(context.rank).knows_mismatch.exchange(1, std::memory_order_relaxed) == 0;
+    if (reason.kind == detail::RevocationReason::Kind::mismatch && context.rank >= 0)
+      reason.thrown = control_.rank(context.rank).knows_mismatch.exchange(1, std::memory_order_relaxed) != 0;
     reason.raise(context);
   }
   /// Throws the error of a wait for rank `other` that cannot complete.

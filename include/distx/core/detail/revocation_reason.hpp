@@ -1,52 +1,89 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <cerrno>
+#include <exception>
+#include <new>
 #include <string>
 #include <string_view>
+#include <utility>
 
+#include "distx/core/detail/unknown_exception.hpp"
 #include "distx/core/error.hpp"
 
 namespace distx::detail {
 
 /// Why a communicator was revoked.
 ///
-/// A mismatch concerns every rank: those that are notified before they have compared the calls themselves throw
-/// MismatchError, too. A failed allocation is a RevokedError with the code ENOMEM on the other ranks. Ranks publish
-/// reasons to each other as text, in which a mark in front denotes either.
+/// The kind decides what the other ranks throw: MismatchError and NonFiniteError concern every rank, also those that
+/// have not compared the calls or seen the value themselves; any other reason is a RevokedError, with the code ENOMEM
+/// for a failed allocation. Ranks publish reasons to each other as text, in which a mark in front denotes the kind.
 struct RevocationReason {
+  enum class Kind : char {
+    lost,  ///< the rank may not continue
+    mismatch,
+    memory,      ///< an allocation has failed
+    not_finite,  ///< a loss or gradient
+    own_error    ///< another error of the rank's own calls or data: the rank is not lost
+  };
+
   std::string text;
-  bool mismatch = false;
-  bool memory = false;  ///< an allocation has failed
+  Kind kind = Kind::lost;
+  bool thrown = false;  ///< this rank has thrown the MismatchError
 
   /// Returns the reason that an exception gives.
   [[nodiscard]] static RevocationReason of(const Error& error) {
-    const bool memory = dynamic_cast<const MemoryError*>(&error) != nullptr;
-    return {(memory ? "out of memory: " : "") + std::string(error.what()),
-            dynamic_cast<const MismatchError*>(&error) != nullptr, memory};
+    const Kind kind = kind_of(error);
+    return {(kind == Kind::memory ? "out of memory: " : "") + std::string(error.what()), kind};
+  }
+  /// Returns the reason that the exception gives that is being handled.
+  [[nodiscard]] static RevocationReason of_current() {
+    try {
+      throw;
+    } catch (const Error& error) {
+      return of(error);
+    } catch (const std::bad_alloc& error) {
+      return {error.what(), Kind::memory};
+    } catch (const std::exception& error) {
+      return {error.what()};
+    } catch (...) {
+      return {unknown_exception};
+    }
   }
   [[nodiscard]] static RevocationReason parse(std::string_view published) {
     const char front = published.empty() ? '\0' : published.front();
-    const bool marked = front == mismatch_mark || front == memory_mark;
-    return {std::string(published.substr(marked ? 1 : 0)), front == mismatch_mark, front == memory_mark};
+    const bool marked = front > '\0' && front <= static_cast<char>(Kind::own_error);
+    return {std::string(published.substr(marked ? 1 : 0)), marked ? static_cast<Kind>(front) : Kind::lost};
   }
-  [[nodiscard]] std::string published() const {
-    return mismatch ? mismatch_mark + text : memory ? memory_mark + text : text;
-  }
+  [[nodiscard]] std::string published() const { return kind == Kind::lost ? text : static_cast<char>(kind) + text; }
   /// Returns the reason as the other ranks report it.
   [[nodiscard]] RevocationReason by(int rank) const {
-    return {"rank " + std::to_string(rank) + " revoked the communicator: " + text, mismatch, memory};
+    return {"rank " + std::to_string(rank) + " revoked the communicator: " + text, kind};
   }
 
   /// Returns the code of the RevokedError.
-  [[nodiscard]] int code() const noexcept { return memory ? ENOMEM : 0; }
-  /// Throws MismatchError the first time if it is one, otherwise RevokedError.
+  [[nodiscard]] int code() const noexcept { return kind == Kind::memory ? ENOMEM : 0; }
+  [[nodiscard]] bool rank_loss() const noexcept { return kind == Kind::lost || kind == Kind::memory; }
+  /// Throws NonFiniteError if it is one, MismatchError the first time if it is one, otherwise RevokedError.
   [[noreturn]] void raise(const ErrorContext& context) {
-    if (std::exchange(mismatch, false)) throw MismatchError(text, context);
-    throw RevokedError(text, context, code());
+    if (kind == Kind::not_finite) throw NonFiniteError(text, context);
+    if (kind == Kind::mismatch && !std::exchange(thrown, true)) throw MismatchError(text, context);
+    throw RevokedError(text, context, code(), rank_loss());
   }
 
  private:
-  static constexpr char mismatch_mark = '\x01', memory_mark = '\x02';
+  template <class T>
+  [[nodiscard]] static bool is(const Error& error) noexcept {
+    return dynamic_cast<const T*>(&error) != nullptr;
+  }
+  [[nodiscard]] static Kind kind_of(const Error& error) noexcept {
+    if (is<MismatchError>(error)) return Kind::mismatch;
+    if (is<MemoryError>(error)) return Kind::memory;
+    if (is<NonFiniteError>(error)) return Kind::not_finite;
+    if (is<TimeoutError>(error) || is<RevokedError>(error)) return is_rank_loss(error) ? Kind::lost : Kind::own_error;
+    return is<InvalidArgument>(error) || is<InvalidState>(error) || is<DataError>(error) || is<CheckpointError>(error)
+               ? Kind::own_error
+               : Kind::lost;
+  }
 };
 
 }  // namespace distx::detail

@@ -30,14 +30,20 @@ struct batch_of<Make> {
   using type = std::vector<std::remove_cvref_t<std::invoke_result_t<const Make&, std::size_t>>>;
 };
 
-/// Throws a DataError about samples, with the exception that is being handled nested in it.
-[[noreturn]] inline void throw_data_error(std::span<const std::size_t> samples, std::uint64_t epoch,
-                                          const ErrorContext& context) {
+/// Returns the numbers of samples as text, of a long list the first ones.
+[[nodiscard]] inline std::string listed_samples(std::span<const std::size_t> samples) {
   constexpr std::size_t most = 16;
-  std::string text = samples.size() == 1 ? "sample " : "one of the samples ";
+  std::string text = samples.size() == 1 ? "sample " : "samples ";
   for (std::size_t i = 0; i < std::min(samples.size(), most); ++i)
     text += (i == 0 ? "" : ", ") + std::to_string(samples[i]);
   if (samples.size() > most) text += " and " + std::to_string(samples.size() - most) + " more";
+  return text;
+}
+
+/// Throws a DataError about samples, with the exception that is being handled nested in it.
+[[noreturn]] inline void throw_data_error(std::span<const std::size_t> samples, std::uint64_t epoch,
+                                          const ErrorContext& context) {
+  std::string text = (samples.size() == 1 ? "" : "one of the ") + listed_samples(samples);
   text += " cannot be loaded in epoch " + std::to_string(epoch) + ": ";
   try {
     throw;

@@ -178,10 +178,11 @@ class GlooLinks {
   }
   /// Ends the waits of all ranks.
   void revoke(const std::string& reason) noexcept try {
-    const auto published = RevocationReason::parse(reason).by(self_.rank);
-    if (!store({published.text})) {  // this rank throws the error itself, even if a peer was first
+    auto published = RevocationReason::parse(reason).by(self_.rank);
+    published.thrown = true;  // this rank throws the error itself, even if a peer was first
+    if (!store(published)) {
       const std::lock_guard lock(mutex_);
-      reason_.mismatch = false;
+      reason_.thrown = true;
       return;
     }
     if (channel_ != nullptr) channel_->publish(identity_, published.published());

@@ -32,7 +32,7 @@ struct Revocation {
   /// Throws the reason: a mismatch once, on whichever thread is first. @pre revoked
   [[noreturn]] void raise(const ErrorContext& context) {
     detail::RevocationReason why = reason;
-    if (knows_of_mismatch.exchange(true)) why.mismatch = false;
+    why.thrown = knows_of_mismatch.exchange(true);
     why.raise(context);
   }
 };
@@ -89,7 +89,8 @@ class Control {
       return;
     }
     const auto reason = detail::RevocationReason::parse(why).by(rank);
-    end(revocation, {reason.text});  // this rank throws the error itself
+    revocation.knows_of_mismatch = true;  // this rank throws the error itself
+    end(revocation, reason);
     post({.identity = identity, .subject = Subject::communicator}, reason.published(), peers);
   } catch (...) {
     revocation.revoked.store(true);  // the reason could not be allocated

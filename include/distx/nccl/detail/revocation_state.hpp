@@ -25,13 +25,13 @@ class RevocationState {
 
   /// Revokes it and notifies the other ranks. `thrown`: the caller throws the typed error itself.
   void revoke(Cause cause, const std::string& why, int code = 0, bool thrown = false) noexcept {
-    distx::detail::RevocationReason reason;
+    Reason reason;
     try {
-      reason = distx::detail::RevocationReason::parse(why).by(rank_);
+      reason = Reason::parse(why).by(rank_);
     } catch (...) {
       // Out of memory: revoked without a reason.
     }
-    if (store(cause, reason.text, code, thrown) && channel_ != nullptr) publish(reason);
+    if (store(cause, reason, code, thrown) && channel_ != nullptr) publish(reason);
   }
   /// Revokes it if another rank has. Looks at most once a millisecond.
   void poll() noexcept try {
@@ -41,33 +41,35 @@ class RevocationState {
     next_.store(now + std::chrono::steady_clock::duration(std::chrono::milliseconds(1)).count(),
                 std::memory_order_relaxed);
     if (const auto published = channel_->poll(identity_)) {
-      const auto reason = distx::detail::RevocationReason::parse(*published);
-      store(reason.mismatch ? Cause::mismatch : Cause::revoked, reason.text, reason.code(), false);
+      const auto reason = Reason::parse(*published);
+      store(reason.kind == Kind::mismatch ? Cause::mismatch : Cause::revoked, reason, reason.code(), false);
     }
   } catch (...) {
     // A later poll finds it, or the deadline ends the wait.
   }
 
-  /// Throws the cause's type the first time, then RevokedError.
+  /// Throws NonFiniteError for a value that is not finite; otherwise the cause's type the first time, then
+  /// RevokedError.
   /// @pre revoked()
   [[noreturn]] void raise(const ErrorContext& context) {
     const std::lock_guard lock(mutex_);
+    if (reason_.kind == Kind::not_finite) reason_.raise(context);
     if (!std::exchange(thrown_, true)) {
-      if (cause_ == Cause::mismatch) throw MismatchError(reason_, context);
-      if (cause_ == Cause::timeout) throw TimeoutError(reason_, context);
-      if (cause_ == Cause::rank_failure) throw RankFailure(reason_, -1, nullptr, context);
-      if (cause_ == Cause::error) throw BackendError(reason_, context, code_);
+      if (cause_ == Cause::mismatch) throw MismatchError(reason_.text, context);
+      if (cause_ == Cause::timeout) throw TimeoutError(reason_.text, context);
+      if (cause_ == Cause::rank_failure) throw RankFailure(reason_.text, -1, nullptr, context);
+      if (cause_ == Cause::error) throw BackendError(reason_.text, context, code_);
     }
-    throw RevokedError(reason_, context, code_);
+    throw RevokedError(reason_.text, context, code_, reason_.rank_loss());
   }
 
  private:
-  void publish(const distx::detail::RevocationReason& reason) noexcept try {
-    channel_->publish(identity_, reason.published());
-  } catch (...) {
+  using Reason = distx::detail::RevocationReason;
+  using Kind = Reason::Kind;
+  void publish(const Reason& reason) noexcept try { channel_->publish(identity_, reason.published()); } catch (...) {
     channel_->publish(identity_, {});  // as above
   }
-  bool store(Cause cause, const std::string& reason, int code, bool thrown) noexcept {
+  bool store(Cause cause, const Reason& reason, int code, bool thrown) noexcept {
     const std::lock_guard lock(mutex_);
     if (revoked()) return false;
     cause_ = cause;
@@ -89,7 +91,7 @@ class RevocationState {
   std::atomic<std::chrono::steady_clock::rep> next_{0};
   std::mutex mutex_;
   Cause cause_ = Cause::revoked;
-  std::string reason_;
+  Reason reason_;
   int code_ = 0;
   bool thrown_ = false;
 };

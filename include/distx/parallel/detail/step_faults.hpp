@@ -34,12 +34,13 @@ enum class StepFault : std::uint8_t {
   ready_again,
   ready_too_often,
   ready_missing,
+  ready_unrequested,
   no_gradient,
   ready_too_seldom,
 };
 
 /// The only place of these messages, in the order of StepFault.
-inline constexpr std::array<std::string_view, 26> step_fault_messages = {
+inline constexpr std::array<std::string_view, 27> step_fault_messages = {
     "",
     "release() has ended this training; construct a new one from the parameters",
     "a checkpoint was damaged, and is loaded in part; load another one, or construct a new training",
@@ -65,6 +66,8 @@ inline constexpr std::array<std::string_view, 26> step_fault_messages = {
     "is already ready in this step; declare .uses = 2 if two layers share it",
     "has already been ready for all of its .uses in this step",
     "has a gradient that was requested but not declared ready; call ready for it",
+    "is ready, but its gradient was not requested in this step, and begins as zeros; call gradient before you write "
+    "to it, or set .allow_unused = true if it has none",
     "has no gradient in this step; call ready for it, freeze it with .trainable = false, or set .allow_unused = true",
     "was ready less often than its .uses in this step; call ready for each use, or set .allow_unused = true",
 };

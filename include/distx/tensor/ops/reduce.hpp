@@ -209,9 +209,9 @@ template <std::size_t Dim, DistributedTensor X, DistributedTensor Y, Distributed
         [](auto in, auto maxima, auto grads, auto out) {
           detail::spread_slices(typename X::space::stream{}, detail::Slices(out.extents(), Dim), out.values(),
                                 [&](std::size_t i, std::size_t at) {
-                                  const auto x = in.values()[i], maximum = maxima.values()[at];
-                                  const bool both_nan = x != x && maximum != maximum;
-                                  return x == maximum || both_nan ? grads.values()[at] : detail::value_of<X>{};
+                                  const auto value = in.values()[i], most = maxima.values()[at];
+                                  const bool both_nan = value != value && most != most;
+                                  return value == most || both_nan ? grads.values()[at] : detail::value_of<X>{};
                                 });
         },
         x, maximum, gradient);

@@ -80,6 +80,7 @@ void check_same_training(AnyCommunicator<Space>& comm, const std::vector<Paramet
   record.add(".map_weights", yes_no(options.map_weights));
   record.add(".group_ranks", std::to_string(options.group_ranks));
   record.add(".loss_scale", shortest(options.first_loss_scale()));
+  record.add(".skip_nonfinite", yes_no(options.skip_nonfinite));
   record.add(".guard_every", std::to_string(options.guard_every));
   record.add(".average_over_active", yes_no(options.average_over_active));
   record.add("the optimizer", optimizer.description);

@@ -11,6 +11,7 @@ template <MemorySpace Space>
 class GradientScaling {
  public:
   using stream = typename Space::stream;
+  using here = std::source_location;
   using Gradients = std::vector<Segment<Space>>;
 
   /// @param scales_loss  whether some parameter of float16 has master weights
@@ -49,7 +50,7 @@ class GradientScaling {
                                                       AnyCommunicator<Space>& comm, stream after,
                                                       const std::source_location& location) {
     if constexpr (!HostAccessible<Space>) {
-      if (!scaler_.on() && options_.clips() && weight_ == 1) {
+      if (!skips() && options_.clips() && weight_ == 1) {
         make_device(parameters.size());
         device_->enqueue(comm, others_ ? &*others_ : nullptr, counts_, gradients_of(parameters, shards),
                          options_.clip_norm, after, location);
@@ -83,13 +84,27 @@ class GradientScaling {
     }
   }
 
+  /// Whether steps with losses or gradients that are not finite are skipped.
+  [[nodiscard]] bool skips() const noexcept { return scaler_.on() || options_.skip_nonfinite; }
+  /// Decides whether a step is skipped because a rank's loss is not finite. Collective if `.skip_nonfinite` is set.
+  [[nodiscard]] bool skips_loss(bool finite, TrainingCommunicators<Space>& comms, const here& location) {
+    if (!options_.skip_nonfinite) return false;
+    double worst = finite ? 0 : not_finite;
+    if (comms.all().size() > 1) worst = largest_of(comms.all(), worst, location);
+    if (others_) worst = largest_of(*others_, worst, location);
+    if (worst != 0) scaler_.not_finite();
+    return worst != 0;
+  }
+
   /// Inspects the reduced gradients, and scales those that are not scaled late. Collective.
-  /// @return false if they are not finite and the losses were scaled: the step is to be skipped on all ranks
-  /// @throws NonFiniteError on every rank if they are not finite
+  /// @param finite_loss  whether this rank's loss is finite
+  /// @return false if the step is to be skipped on all ranks
+  /// @throws NonFiniteError on every rank if gradients are not finite, unless such steps are skipped
   [[nodiscard]] bool apply(const ParameterStore<Space>& parameters, const OptimizerShards<Space>& shards,
-                           AnyCommunicator<Space>& comm, stream after, const ErrorContext& context) {
+                           TrainingCommunicators<Space>& comms, bool finite_loss, stream after,
+                           const ErrorContext& context) {
     factor_ = weight_;
-    if (measures() && !measure(parameters, shards, comm, after, context)) return false;
+    if (measures() && !measure(parameters, shards, comms, finite_loss, after, context)) return false;
     if (factor_ == 1) return true;
     shards.each_updated([&](const auto& segment) {
       if (!shards.scales_late(segment))
@@ -100,7 +115,7 @@ class GradientScaling {
   void begin_step() noexcept { factor_ = weight_ = 1; }
 
  private:
-  [[nodiscard]] bool measures() const noexcept { return options_.clips() || scaler_.on(); }
+  [[nodiscard]] bool measures() const noexcept { return options_.clips() || skips(); }
 
   void make_device(std::size_t parameters) {
     if (!device_) device_ = std::make_shared<DeviceClip<Space>>(parameters);
@@ -108,14 +123,18 @@ class GradientScaling {
   /// Finds the factor from all gradients.
   /// @return false if the step is to be skipped
   [[nodiscard]] bool measure(const ParameterStore<Space>& parameters, const OptimizerShards<Space>& shards,
-                             AnyCommunicator<Space>& comm, stream after, const ErrorContext& context) {
+                             TrainingCommunicators<Space>& comms, bool finite_loss, stream after,
+                             const ErrorContext& context) {
     Gradients gradients = gradients_of(parameters, shards);
-    GradientExtent extent = extent_of(comm, after, gradients, parameters.size(), context.location);
-    const bool finite = extent.not_finite == GradientExtent::none;
+    // With Hybrid a group has all gradients, but not all losses.
+    auto& comm = comms.reducing();
+    GradientExtent extent = extent_of(options_.skip_nonfinite ? comms.all() : comm, after, gradients,
+                                      finite_loss || !options_.skip_nonfinite, parameters.size(), context.location);
+    const bool finite = extent.not_finite == GradientExtent::none && is_finite(extent.largest);
     if (others_) extent.largest = largest_of(*others_, finite ? extent.largest : not_finite, context.location);
     factor_ = weight_ / scaler_.scale();
     if (!finite || !is_finite(extent.largest)) {
-      if (!scaler_.on()) fail(parameters, extent, context);
+      if (!skips()) fail(parameters, extent, context);
       scaler_.not_finite();
       return false;
     }
@@ -138,8 +157,8 @@ class GradientScaling {
     throw NonFiniteError(
         (extent.not_finite == GradientExtent::none ? "a gradient of another rank's part of the model"
                                                    : "the gradient of '" + parameters[extent.not_finite].name + "'") +
-            " is infinite or not a number, and has no norm to clip; lower the learning rate, or "
-            "check this step's data",
+            " is infinite or not a number on some rank, and has no norm to clip; lower the learning rate, check this "
+            "step's data (.guard_every = 1 names the rank), or set .skip_nonfinite",
         context);
   }
   void clip(Gradients& gradients, double largest, AnyCommunicator<Space>& comm, stream after,

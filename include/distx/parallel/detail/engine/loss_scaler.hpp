@@ -18,20 +18,21 @@ class LossScaler {
 
   [[nodiscard]] std::uint64_t finite_steps() const noexcept { return static_cast<std::uint64_t>(finite_); }
 
-  /// Continues as a scaler with these numbers; without effect if losses are not scaled.
+  /// Continues as a scaler with these numbers; without effect on the scale if losses are not scaled.
   void restore(double scale, std::uint64_t finite_steps, std::uint64_t skipped) noexcept {
+    skipped_ = skipped;
     if (!on_) return;
     scale_ = scale;
     finite_ = static_cast<int>(std::min<std::uint64_t>(finite_steps, 1999));
-    skipped_ = skipped;
   }
   void finite() noexcept {
     if (!on_ || ++finite_ < 2000) return;
     scale_ = std::min(2 * scale_, 0x1p30);
     finite_ = 0;
   }
+  /// Counts a step that is skipped.
   void not_finite() noexcept {
-    scale_ = std::max(scale_ / 2, 0x1p-30);
+    if (on_) scale_ = std::max(scale_ / 2, 0x1p-30);
     finite_ = 0;
     ++skipped_;
   }

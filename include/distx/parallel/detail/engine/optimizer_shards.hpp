@@ -154,7 +154,7 @@ class OptimizerShards {
     const auto& buffer = buckets_[index].buffers.front();
     if (!buffer.mapped_value.empty() && !buffer.mapped_on_host) return;
     const flight::Label label = label_of(buckets_[index], "gather", index, parameters_.entries());
-    gathers_[index].start(buckets_[index], comms_.gathering(), parameters_.entries(), overlap_, 0, after, location);
+    gathers_[index].start(buckets_[index], comms_.gathering(), parameters_.entries(), overlap_, 0, {}, after, location);
   }
   template <class F>
   void each(std::vector<ShardPiece> FlatBuffer<Space>::*pieces, F&& f) const {

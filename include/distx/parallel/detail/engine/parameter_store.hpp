@@ -78,9 +78,16 @@ class ParameterStore {
       state.in_training = true;
       state.initialize = nullptr;  // its captures may be large
       state.requested = state.sent = false;
+      state.ended = nullptr;
       if (entries_[i].trained() && opens) state.open_gradient = [open, i](stream after) { return open(i, after); };
     }
     claimed_ = true;
+  }
+  /// Makes requests for gradients of owned parameters throw, because an error has ended the training.
+  void end(const std::shared_ptr<const std::string>& message) noexcept {
+    if (!claimed_) return;
+    for (const auto& entry : entries_)
+      if (entry.owned) entry.owned->ended = message;
   }
   /// Ends the training of owned parameters: they keep whole weights and may be in another training.
   void release() noexcept {

@@ -75,7 +75,7 @@ class StepCapture {
       if (!work_) throw InvalidState("no step is captured; call capture first", context);
       engine.check_no_gradients("replay", location);
       engine.step_options_.check(options, false, context);
-      engine.step_options_.note(engine.comms_.all(), options, context);
+      engine.note(options, context);
       if constexpr (CapturedWork<Space>::available) {
         engine.shards_.replay(options, after);
         work_->launch(after);
@@ -99,6 +99,8 @@ class StepCapture {
            ".allow_unused makes the host wait in each step, which cannot be captured; give every "
            "parameter a gradient in each step");
     refuse(options.guard_every != 0, ".guard_every makes the host wait, which cannot be captured; set it to 0");
+    refuse(options.skip_nonfinite,
+           ".skip_nonfinite makes the host wait in each step, which cannot be captured; set it to false");
     refuse(engine.scaling_.scaler().on(),
            "scaled losses of float16 make the host wait in each step, which cannot be "
            "captured; use bfloat16");

@@ -26,7 +26,7 @@ class StepJoin {
     uneven_ = active > 0 && active < comms.all().size();
     idle_ = uneven_ && !has_batch;
     announces_ = uneven_ && announces;
-    if (announces_) comms.separate_announcements();
+    if (announces_) comms.separate_announcements(location);
     return static_cast<int>(active);
   }
   /// Whether some ranks have a batch in this step, and some do not.

@@ -64,6 +64,7 @@ class StepState {
   [[nodiscard]] bool in_last_micro_batch() const noexcept { return last_; }
   /// Whether this step has micro-batches already.
   [[nodiscard]] bool accumulates() const noexcept { return micro_batches_ > 0; }
+  [[nodiscard]] std::size_t micro_batches() const noexcept { return micro_batches_; }
 
   /// Whether this rank has no batch in this step, and makes no calls but those that end it.
   void set_idle(bool idle) noexcept { idle_ = idle; }

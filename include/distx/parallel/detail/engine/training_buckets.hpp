@@ -31,15 +31,15 @@ class TrainingBuckets {
       gradient_pool_ = make_pool(gradient_pool_bytes(buckets_, stage >= 2), [&](std::size_t bytes) {
         // Gradients take their memory in any order, and NCCL wants registered memory from all ranks or from none.
         if constexpr (HostAccessible<Space>)
-          return allocate_tracked(comms.reducing(), account_, observe::MemoryKind::in_flight, bytes);
+          return allocate_tracked(comms.reducing(), account_, observe::MemoryKind::in_flight, bytes, comms.made_at());
         else
           return allocate_tracked_local<Space>(account_, observe::MemoryKind::in_flight, bytes);
       });
       value_bytes = stage == 3 ? WeightGatherer<Space>::pool_bytes(buckets_, entries, options.overlap) : 0;
-      if (value_bytes != 0 && options.map_weights) value_pool_ = make_pool_for_host(comms.gathering(), value_bytes);
+      if (value_bytes != 0 && options.map_weights) value_pool_ = make_pool_for_host(comms, value_bytes);
       if (value_pool_ == nullptr)
         value_pool_ = make_pool(value_bytes, [&](std::size_t bytes) {
-          return allocate_tracked(comms.gathering(), account_, observe::MemoryKind::in_flight, bytes);
+          return allocate_tracked(comms.gathering(), account_, observe::MemoryKind::in_flight, bytes, comms.made_at());
         });
     });
     allocate_together(comms.all(), context, [&] { allocate_local(buckets_, entries, optimizer, policies, account_); });
@@ -73,7 +73,7 @@ class TrainingBuckets {
     for (auto& bucket : buckets_) {
       if (!bucket.owned || !bucket.buffers.front().mapped_on_host) continue;
       WeightGather<Space> others;
-      others.start(bucket, comms.gathering(), entries, false, 0, after, location);
+      others.start(bucket, comms.gathering(), entries, false, 0, {}, after, location);
       others.finish(bucket, entries, after);
     }
   }
@@ -81,8 +81,9 @@ class TrainingBuckets {
  private:
   /// Returns a pool that the ranks of each host share; null if hosts share no memory. Each rank's account has a part.
   /// Collective.
-  [[nodiscard]] std::unique_ptr<MemoryPool<Space>> make_pool_for_host(AnyCommunicator<Space>& comm, std::size_t bytes) {
-    const auto common = comm.allocate_for_host(bytes);
+  [[nodiscard]] std::unique_ptr<MemoryPool<Space>> make_pool_for_host(TrainingCommunicators<Space>& comms,
+                                                                      std::size_t bytes) {
+    const auto common = comms.gathering().allocate_for_host(bytes, comms.made_at());
     if (!common) return nullptr;
     return std::make_unique<MemoryPool<Space>>(
         account_, tracked_part(*common, account_, observe::MemoryKind::in_flight), common->span);

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <exception>
 #include <optional>
 
 #include "distx/comm/any_communicator.hpp"
-#include "distx/core/detail/unknown_exception.hpp"
+#include "distx/core/detail/revocation_reason.hpp"
 
 namespace distx::detail {
 
@@ -19,23 +18,25 @@ class AgreedMismatch : public MismatchError {
 template <MemorySpace Space>
 class TrainingCommunicators {
  public:
-  explicit TrainingCommunicators(AnyCommunicator<Space> comm)
-      : all_(comm.share()), reducing_(comm.share()), gathering_(std::move(comm)) {}
+  /// @param made_at  the caller's line, for errors of the training's construction
+  TrainingCommunicators(AnyCommunicator<Space> comm, const std::source_location& made_at)
+      : made_at_(made_at), all_(comm.share()), reducing_(comm.share()), gathering_(std::move(comm)) {}
 
   /// Shards among groups of `group_ranks` consecutive ranks. Collective.
   void split(int group_ranks) {
     const int rank = all_.rank();
-    reducing_ = all_.split(rank / group_ranks, rank);
-    across_ = all_.split(rank % group_ranks, rank);
+    reducing_ = all_.split(rank / group_ranks, rank, made_at_);
+    across_ = all_.split(rank % group_ranks, rank, made_at_);
     gathering_ = reducing_.share();
   }
   /// Gives gathers a separate communicator, whose calls need no common order with the reductions. Collective.
-  void separate_gathers() { gathering_ = reducing_.split(0, reducing_.rank()); }
+  void separate_gathers() { gathering_ = reducing_.split(0, reducing_.rank(), made_at_); }
   /// Makes the communicator of announcements in uneven steps, once. Collective.
-  void separate_announcements() {
-    if (!announcements_) announcements_ = all_.split(0, all_.rank());
+  void separate_announcements(const std::source_location& location) {
+    if (!announcements_) announcements_ = all_.split(0, all_.rank(), location);
   }
 
+  [[nodiscard]] const std::source_location& made_at() const noexcept { return made_at_; }
   [[nodiscard]] AnyCommunicator<Space>& all() noexcept { return all_; }
   [[nodiscard]] const AnyCommunicator<Space>& all() const noexcept { return all_; }
   [[nodiscard]] AnyCommunicator<Space>& reducing() noexcept { return reducing_; }
@@ -48,22 +49,20 @@ class TrainingCommunicators {
   [[nodiscard]] int shard() const { return reducing_.rank(); }
   [[nodiscard]] int shards() const { return reducing_.size(); }
 
-  void revoke(const char* message) {
+  void revoke(const std::string& message) {
     all_.revoke(message);
     reducing_.revoke(message);
     gathering_.revoke(message);
     if (across_) across_->revoke(message);
     if (announcements_) announcements_->revoke(message);
   }
-  /// Revokes with the message of the exception that is being handled, and rethrows it: no peer waits for this rank.
+  /// Revokes because of the exception that is being handled, and rethrows it: no peer waits for this rank.
   [[noreturn]] void revoke_and_rethrow() {
     try {
       throw;
     } catch (const AgreedMismatch&) {  // no rank waits for this one, and a revocation could hide the error there
-    } catch (const std::exception& error) {
-      revoke(error.what());
     } catch (...) {
-      revoke(unknown_exception);
+      revoke(RevocationReason::of_current().published());
     }
     throw;
   }
@@ -78,6 +77,7 @@ class TrainingCommunicators {
   }
 
  private:
+  std::source_location made_at_;
   AnyCommunicator<Space> all_;
   AnyCommunicator<Space> reducing_;
   AnyCommunicator<Space> gathering_;

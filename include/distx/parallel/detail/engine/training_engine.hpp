@@ -14,6 +14,12 @@
 
 namespace distx::detail {
 
+/// The error that has ended a training, as later calls report it.
+struct TrainingEnd {
+  std::string message;
+  bool rank_loss = false;
+};
+
 /// What DataParallel does, for one memory space, with communicator, optimizer and element types erased.
 ///
 /// Every call checks the state of the step first. An error on this rank revokes the communicators before it leaves the
@@ -37,7 +43,7 @@ class TrainingEngine {
 
   /// Checks that gradients can be requested now.
   void check_gradient() {
-    comms_.guard([&] { check(StepCall::gradient, "gradient", location_); });
+    guard([&] { check(StepCall::gradient, "gradient", location_); });
   }
   /// Zeroes a borrowed gradient when it is first requested in a step.
   void request_gradient(const void* identity, stream after);
@@ -75,8 +81,8 @@ class TrainingEngine {
   /// Runs `f`, ordered between the other calls of the training.
   template <class F>
   void ordered(stream after, F&& f) {
-    const Guard guard(device_);
-    comms_.guard([&] {
+    const Guard on(device_);
+    guard([&] {
       calls_.enter(after);
       f();
       calls_.leave(after);
@@ -85,7 +91,7 @@ class TrainingEngine {
   /// @throws InvalidArgument with the text that `message()` returns, unless `valid`
   template <class Message>
   void check_argument(bool valid, const char* operation, const here& location, Message&& message) {
-    if (!valid) comms_.guard([&] { throw InvalidArgument(message(), context(operation, location)); });
+    if (!valid) guard([&] { throw InvalidArgument(message(), context(operation, location)); });
   }
   [[nodiscard]] const OptimizerShards<Space>& shards() const noexcept { return shards_; }
   [[nodiscard]] const std::shared_ptr<MemoryAccount>& account() const noexcept { return buckets_.account(); }
@@ -152,11 +158,22 @@ class TrainingEngine {
 
  private:
   friend class StepCapture<Space>;
+  /// Returns what `f` returns; an exception ends the training, and revokes its communicators.
+  template <class F>
+  decltype(auto) guard(F&& f) {
+    try {
+      return f();
+    } catch (...) {
+      end_and_rethrow();
+    }
+  }
+  /// Ends the training because of the exception that is being handled, and rethrows it.
+  [[noreturn]] void end_and_rethrow();
   /// Makes a call that concerns all of the training.
   template <class F>
   void call(StepCall which, const char* operation, stream after, const here& location, F&& f) {
-    const Guard guard(device_);
-    comms_.guard([&] {
+    const Guard on(device_);
+    guard([&] {
       check(which, operation, location);
       capture_.check(which, after, context(operation, location));
       const flight::Label label({.step = steps_, .phase = operation});
@@ -210,7 +227,12 @@ class TrainingEngine {
   void start_reductions(stream after, const here& location);
   void check_complete(const char* operation, const here& location) const;
   void start_rest(stream after, const here& location);
-  void inspect(stream after, const here& location);
+  /// @param finite_loss  whether this rank's loss is finite
+  void inspect(bool finite_loss, stream after, const here& location);
+  /// Compares the options of a step with those of the other ranks, from time to time.
+  void note(const StepOptions& options, const ErrorContext& context) {
+    step_options_.note(comms_.all(), options, join_.uneven() ? 0 : state_.micro_batches(), context);
+  }
   void end_step(stream after, const here& location);
 
   CurrentDevice<Space> device_{};  // of the constructor, for calls of threads where another one is current
@@ -223,9 +245,10 @@ class TrainingEngine {
   GradientReducer<Space> reducer_;
   OptimizerShards<Space> shards_;
   GradientScaling<Space> scaling_;
-  DivergenceGuard<Space> guard_;
+  DivergenceGuard<Space> divergence_;
   std::shared_ptr<WeightGatherer<Space>> gatherer_{};  // null below stage 3
   StepState state_{};
+  std::optional<TrainingEnd> end_{};
   StepJoin<Space> join_{};
   StepOptionsCheck<Space> step_options_{};
   CallOrder<Space> calls_{};

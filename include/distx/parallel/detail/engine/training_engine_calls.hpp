@@ -15,20 +15,20 @@ TrainingEngine<Space>::TrainingEngine(AnyCommunicator<Space> comm, std::vector<P
     : policies_(with_shared_weights(policies, options, comm, entries)),
       options_(options),
       location_(location),
-      comms_(std::move(comm)),
+      comms_(std::move(comm), location),
       parameters_(std::move(entries)),
       buckets_(make_training_buckets(parameters_, comms_, optimizer, policies_, options, location)),
       reducer_(buckets_.all(), parameters_, comms_, policies_, buckets_.gradient_pool(), options.overlap,
                options.allow_unused, one_pass()),
       shards_(buckets_.all(), parameters_, comms_, policies_, options.overlap),
       scaling_(options, parameters_.scales_loss(policies_)),
-      guard_(options.guard_every) {
+      divergence_(options.guard_every) {
   if (policies_.stage == 3)
     gatherer_ = std::make_shared<WeightGatherer<Space>>(buckets_.all(), parameters_, comms_, buckets_.value_pool(),
                                                         options.overlap);
   parameters_.claim(reducer_.lends() || !done_at_return<Space>, [this](std::size_t index, stream after) {
-    const Guard guard(device_);
-    return comms_.guard([&] {
+    const Guard on(device_);
+    return guard([&] {
       calls_.enter(after);
       return reducer_.open(index, after);
     });
@@ -37,7 +37,7 @@ TrainingEngine<Space>::TrainingEngine(AnyCommunicator<Space> comm, std::vector<P
 
 template <MemorySpace Space>
 TrainingEngine<Space>::~TrainingEngine() {
-  const Guard guard(device_);
+  const Guard on(device_);
   parameters_.release();
   reducer_.abandon();
   shards_.abandon();
@@ -52,7 +52,7 @@ template <MemorySpace Space>
 OnePass TrainingEngine<Space>::one_pass() {
   auto& all = comms_.all();
   if (policies_.stage == 0 || policies_.hybrid || all.size() == 1 || !all.passes_operands() || options_.clips() ||
-      parameters_.scales_loss(policies_))
+      options_.skip_nonfinite || parameters_.scales_loss(policies_))
     return OnePass::never;
   if (!options_.overlap) return OnePass::always;
   // A processor without a rank can reduce during the backward pass. Ranks may see different numbers of processors.
@@ -63,7 +63,7 @@ OnePass TrainingEngine<Space>::one_pass() {
 
 template <MemorySpace Space>
 void TrainingEngine<Space>::request_gradient(const void* identity, stream after) {
-  const Guard guard(device_);
+  const Guard on(device_);
   try {
     check(StepCall::gradient, "gradient", location_);
     calls_.enter(after);
@@ -74,13 +74,13 @@ void TrainingEngine<Space>::request_gradient(const void* identity, stream after)
     step.zeroed_on = after;
     fill(after, bytes_of(parameters_[index].gradient), std::byte{0});
   } catch (...) {
-    comms_.revoke_and_rethrow();
+    end_and_rethrow();
   }
 }
 
 template <MemorySpace Space>
 void TrainingEngine<Space>::ready(const void* identity, stream after, const here& location) {
-  const Guard guard(device_);
+  const Guard on(device_);
   try {
     check(StepCall::ready, "ready", location);
     const flight::Label label({.step = steps_, .phase = "ready"});
@@ -90,7 +90,7 @@ void TrainingEngine<Space>::ready(const void* identity, stream after, const here
   } catch (const RevokedError&) {
     explain_revocation(location);
   } catch (...) {
-    comms_.revoke_and_rethrow();
+    end_and_rethrow();
   }
 }
 
@@ -124,11 +124,11 @@ int TrainingEngine<Space>::join(bool has_batch, stream after, const here& locati
 template <MemorySpace Space>
 void TrainingEngine<Space>::step(const StepOptions& options, stream after, const here& location) {
   call(StepCall::step, "step", after, location, [&] {
-    step_options_.check(options, scaling_.scaler().on(), context("step", location));
+    step_options_.check(options, scaling_.skips(), context("step", location));
     end_joined_calls(after, location);
     start_reductions(after, location);
     try {
-      if (!capture_.recording()) step_options_.note(comms_.all(), options, context("step", location));
+      if (!capture_.recording()) note(options, context("step", location));
     } catch (const Error&) {
       reducer_.explain();
     }
@@ -136,7 +136,7 @@ void TrainingEngine<Space>::step(const StepOptions& options, stream after, const
     if (scaling_.inspects()) {
       reducer_.finish_all(after);
       factor = scaling_.enqueue(parameters_, shards_, comms_.reducing(), after, location);
-      if (!factor) inspect(after, location);
+      if (!factor) inspect(is_finite(options.loss), after, location);
     }
     await_readers("step", after, location);
     for (std::size_t i = 0; i < reducer_.count() && !state_.skipped(); ++i) {
@@ -159,7 +159,7 @@ void TrainingEngine<Space>::reduce(stream after, const here& location) {
   call(StepCall::reduce, "reduce", after, location, [&] {
     end_joined_calls(after, location);
     start_reductions(after, location);
-    if (scaling_.inspects()) inspect(after, location);
+    if (scaling_.inspects()) inspect(true, after, location);
     reducer_.finish_all(after);
     await_readers("reduce", after, location);
     state_.reduced();
@@ -169,8 +169,9 @@ void TrainingEngine<Space>::reduce(stream after, const here& location) {
 template <MemorySpace Space>
 void TrainingEngine<Space>::update(const StepOptions& options, stream after, const here& location) {
   call(StepCall::update, "update", after, location, [&] {
-    step_options_.check(options, scaling_.scaler().on(), context("update", location));
-    step_options_.note(comms_.all(), options, context("update", location));
+    step_options_.check(options, scaling_.skips(), context("update", location));
+    note(options, context("update", location));
+    if (!state_.skipped() && scaling_.skips_loss(is_finite(options.loss), comms_, location)) state_.skip();
     await_readers("update", after, location);
     for (std::size_t i = 0; i < reducer_.count() && !state_.skipped(); ++i)
       shards_.update(i, options, {scaling_.factor()}, true, after, location);
@@ -232,7 +233,7 @@ std::uint64_t TrainingEngine<Space>::replicate(std::vector<std::unique_ptr<Repli
                                                const here& location) {
   // Outside the guard: if the state is lost, every rank throws, and none revokes.
   const Recovery<Space> earlier(comms_.all(), kept, state_now(), location);
-  comms_.guard([&] {
+  guard([&] {
     replicas_ = std::make_unique<Replicas<Space>>(comms_.all(), state_now(), policies_.stage == 0,
                                                   earlier.version().number, account(), location);
     if (!earlier.found()) return commit({}, location);
@@ -251,8 +252,8 @@ std::unique_ptr<Replicas<Space>> TrainingEngine<Space>::take_replicas() {
 
 template <MemorySpace Space>
 void TrainingEngine<Space>::unshard(Unsharded<Space>& scope, const void* identity, stream after, const here& location) {
-  const Guard guard(device_);
-  comms_.guard([&] {
+  const Guard on(device_);
+  guard([&] {
     check(StepCall::unshard, "unshard", location);
     const flight::Label label({.step = steps_, .phase = "unshard"});
     calls_.enter(after);
@@ -275,13 +276,38 @@ void TrainingEngine<Space>::explain_revocation(const here& location) {
   try {
     settle(location);
   } catch (...) {
-    comms_.revoke_and_rethrow();
+    end_and_rethrow();
   }
+  end_and_rethrow();
+}
+
+template <MemorySpace Space>
+void TrainingEngine<Space>::end_and_rethrow() {
+  if (!end_) try {
+      const bool rank_loss = [] {
+        try {
+          throw;
+        } catch (const Error& error) {
+          return is_rank_loss(error);
+        } catch (...) {
+          return false;
+        }
+      }();
+      end_ = TrainingEnd{"this training has ended because of an error in step " + std::to_string(steps_) + ": " +
+                             RevocationReason::of_current().text +
+                             (rank_loss ? "; continue by recover on the ranks that are left, or " : "; ") +
+                             "make a new communicator and training, and load the last checkpoint",
+                         rank_loss};
+      parameters_.end(std::make_shared<const std::string>(end_->message));
+    } catch (const std::bad_alloc&) {  // the communicators are revoked in any case
+    }
   comms_.revoke_and_rethrow();
 }
 
 template <MemorySpace Space>
 void TrainingEngine<Space>::check(StepCall which, const char* operation, const here& location) const {
+  if (end_ && end_->rank_loss) throw RevokedError(end_->message, context(operation, location));
+  if (end_) throw InvalidState(end_->message, context(operation, location));
   if (const StepFault fault = state_.fault(which, reducer_.started()); fault != StepFault::none)
     fail(fault, operation, location);
 }
@@ -301,7 +327,7 @@ ErrorContext TrainingEngine<Space>::context(std::string_view operation, const he
 template <MemorySpace Space>
 void TrainingEngine<Space>::check_resumable(StepCall which, const char* operation, const here& location) {
   check(which, operation, location);
-  comms_.guard([&] { settle(location); });
+  guard([&] { settle(location); });
   check_no_gradients(operation, location);
   if (state_.swapped_in()) fail(StepFault::average_swapped_in, operation, location);
 }
@@ -335,6 +361,8 @@ template <MemorySpace Space>
 void TrainingEngine<Space>::make_ready(std::size_t index, stream after, const here& location) {
   const auto& entry = parameters_[index];
   const bool last_use = parameters_.steps().ready(index, entry, context("ready", location));
+  if (entry.owned && !entry.owned->requested && !options_.allow_unused && !join_.idle())
+    fail(StepFault::ready_unrequested, "ready", location, entry.name);
   if (!join_.idle() && reducer_.compares_order()) announce(JoinedCall::ready, index, location);
   reducer_.written_on(index, after);  // by this use, whichever micro-batch sends it
   if (!last_use) return;
@@ -342,8 +370,8 @@ void TrainingEngine<Space>::make_ready(std::size_t index, stream after, const he
     entry.owned->prepare_gradient(after);
     entry.owned->sent = true;
   }
-  if (guard_.checks(steps_) && !scaling_.scaler().on())
-    guard_.check_gradient(entry, steps_, after, context("ready", location));
+  if (divergence_.checks(steps_) && !scaling_.skips())
+    divergence_.check_gradient(entry, steps_, after, context("ready", location));
   if (state_.in_last_micro_batch() || policies_.accumulation == Accumulation::sharded)
     reducer_.ready(index, after, location);
 }
@@ -394,9 +422,9 @@ void TrainingEngine<Space>::start_rest(stream after, const here& location) {
 }
 
 template <MemorySpace Space>
-void TrainingEngine<Space>::inspect(stream after, const here& location) {
+void TrainingEngine<Space>::inspect(bool finite_loss, stream after, const here& location) {
   reducer_.finish_all(after);
-  if (!scaling_.apply(parameters_, shards_, comms_.reducing(), after, context("step", location))) state_.skip();
+  if (!scaling_.apply(parameters_, shards_, comms_, finite_loss, after, context("step", location))) state_.skip();
 }
 
 template <MemorySpace Space>
@@ -408,8 +436,8 @@ void TrainingEngine<Space>::end_step(stream after, const here& location) {
   scaling_.begin_step();
   join_.end_step();
   if (gatherer_ != nullptr) gatherer_->restart(after);
-  if (guard_.checks(steps_))
-    guard_.check_weights(parameters_, shards_, comms_, shards_weights(), steps_, after, context("step", location));
+  if (divergence_.checks(steps_))
+    divergence_.check_weights(parameters_, shards_, comms_, shards_weights(), steps_, after, context("step", location));
   state_.finish();
   ++steps_;
   commit(after, location);

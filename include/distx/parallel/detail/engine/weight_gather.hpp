@@ -25,14 +25,17 @@ class WeightGather {
 
   /// @param overlap  whether the call returns before the weights have arrived
   /// @param identity  what all ranks must gather: compared where calls are compared
+  /// @param label  its name in errors
   /// @param owner  of the memory that is gathered into, if that is not the bucket's
   void start(Bucket<Space>& bucket, AnyCommunicator<Space>& comm, const Entries& entries, bool overlap,
-             std::uint64_t identity, stream after, const here& location, const TrackedMemory<Space>& owner = nullptr) {
+             std::uint64_t identity, std::string_view label, stream after, const here& location,
+             const TrackedMemory<Space>& owner = nullptr) {
     for (auto& buffer : bucket.buffers) {
       buffer.pack_values(after, entries);
       const auto whole = buffer.packed ? buffer.gradient : buffer.value;
       const auto shard = buffer.separate_value_shard ? buffer.value_shard : buffer.own(whole);
-      const AllGather<AnyElement, Space> call{shard, whole, buffer.layout.partition.counts(), location, identity};
+      const AllGather<AnyElement, Space> call{shard,    whole,    buffer.layout.partition.counts(),
+                                              location, identity, label};
       if (!overlap) {
         make_in_order(comm, call, after);
         continue;

@@ -127,10 +127,10 @@ class WeightGatherer {
       // After this unit's own messages, before this rank waits for them.
       if (remember && overlap_ && prefetches_ && position_ < order.size()) prefetch(order[position_], after, location);
       for (const auto b : unit.buckets) gathers_[b].gather.finish(buckets_[b], entries_, after);
-    } catch (const MismatchError&) {
+    } catch (const MismatchError& error) {
       fail_order("this rank unshards '" + unit.name + "' while another rank unshards another unit" +
                      (pool_.common() ? " or has other units unsharded" : ""),
-                 location);
+                 error, location);
     }
     for (const auto b : unit.buckets) show(buckets_[b], true);
     unit.state = UnitState::whole;
@@ -157,7 +157,8 @@ class WeightGatherer {
   void await_readers(stream after, const here& location) {
     invalidate(after);
     if (std::exchange(reading_, false))
-      synchronize("the ranks have unsharded different units since the last step", location);
+      synchronize("the ranks have unsharded different units since the last step", opened_, location);
+    opened_.clear();
   }
   /// Gathers units when they are used, and not ahead, until `restart`: in an uneven step the ranks without a batch have
   /// more free memory than the others, and would prefetch more. Memory that the ranks of a host share is not used
@@ -207,8 +208,10 @@ class WeightGatherer {
     WeightUnit& unit = units_[index];
     const std::uint64_t order[] = {order_, index};
     order_ = fnv1a(order);
+    if (opened_.size() < 16) opened_.append(opened_.empty() ? "" : " ").append(unit.name);
     if (!std::exchange(reading_, true))
-      synchronize("this rank unshards '" + unit.name + "' while another rank unshards another unit", location);
+      synchronize("this rank unshards '" + unit.name + "' while another rank unshards another unit", unit.name,
+                  location);
     for (const auto b : unit.buckets) {
       buckets_[b].buffers.front().value = buckets_[b].buffers.front().mapped_value;
       show(buckets_[b], true);
@@ -216,16 +219,17 @@ class WeightGatherer {
     unit.state = UnitState::whole;
   }
   /// Blocks until every rank has unsharded the same units.
-  void synchronize(const std::string& difference, const here& location) {
+  /// @param units  that this rank has unsharded, for errors
+  void synchronize(const std::string& difference, std::string_view units, const here& location) {
     try {
-      execute(comms_.gathering(), Barrier<Space>{location, order_});
-    } catch (const MismatchError&) {
-      fail_order(difference, location);
+      execute(comms_.gathering(), Barrier<Space>{location, order_, units});
+    } catch (const MismatchError& error) {
+      fail_order(difference, error, location);
     }
   }
-  [[noreturn]] void fail_order(const std::string& difference, const here& location) {
+  [[noreturn]] void fail_order(const std::string& difference, const MismatchError& found, const here& location) {
     const auto& comm = comms_.gathering();
-    throw MismatchError(difference + "; call unshard in the same order on every rank",
+    throw MismatchError(difference + " (" + found.message() + "); call unshard in the same order on every rank",
                         {"unshard", comm.backend(), comm.rank(), comm.size(), location});
   }
   void set_memory(std::size_t b, PoolAllocation<Space> memory) {
@@ -248,8 +252,8 @@ class WeightGatherer {
   void gather(WeightUnit& unit, stream after, const here& location) {
     for (const auto b : unit.buckets) {
       const flight::Label label = label_of(buckets_[b], "gather", b, entries_);
-      gathers_[b].gather.start(buckets_[b], comms_.gathering(), entries_, overlap_, identity_of(b), after, location,
-                               gathers_[b].memory.owner());
+      gathers_[b].gather.start(buckets_[b], comms_.gathering(), entries_, overlap_, identity_of(b), unit.name, after,
+                               location, gathers_[b].memory.owner());
     }
   }
   /// Returns what all ranks must gather, and where if ranks share the memory.
@@ -304,6 +308,7 @@ class WeightGatherer {
   bool mapped_ = false;
   bool reading_ = false;     // mapped weights, since they have changed
   std::uint64_t order_ = 0;  // hash of the mapped units in the order of their scopes
+  std::string opened_{};     // the first of them since the weights have changed, for errors
   bool prefetches_ = true;
   std::vector<BucketGather> gathers_;
   std::vector<WeightUnit> units_;

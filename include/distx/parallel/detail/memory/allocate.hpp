@@ -24,7 +24,7 @@ void allocate_value_shards(Buckets<Space>& buckets, TrainingCommunicators<Space>
     most = std::max(most, bytes);
   }
   if (most == 0) return;
-  const auto memory = allocate_tracked(comms.gathering(), account, observe::MemoryKind::weights, most);
+  const auto memory = allocate_tracked(comms.gathering(), account, observe::MemoryKind::weights, most, comms.made_at());
   std::size_t begin = 0;
   for (auto& bucket : buckets) {
     if (!bucket.owned) continue;
@@ -61,7 +61,8 @@ template <MemorySpace Space>
   }
   if (bytes == 0) return false;
   auto& comm = comms.gathering();
-  const auto common = on_hosts ? comm.allocate_for_host(bytes) : comm.allocate_common(bytes, own);
+  const auto common =
+      on_hosts ? comm.allocate_for_host(bytes, comms.made_at()) : comm.allocate_common(bytes, own, comms.made_at());
   if (!common) return false;
   const auto part = on_hosts ? tracked_part(*common, account, observe::MemoryKind::weights) : nullptr;
   std::size_t begin = 0;
@@ -96,7 +97,7 @@ void allocate_shared(Buckets<Space>& buckets, TrainingCommunicators<Space>& comm
     std::size_t bytes = 0;
     each([&](auto&, auto& buffer, auto&) { bytes += round_up_to_lines(buffer.layout.bytes()); });
     if (bytes == 0) return;
-    const auto memory = allocate_tracked(comm, account, kind, bytes);
+    const auto memory = allocate_tracked(comm, account, kind, bytes, comms.made_at());
     std::size_t begin = 0;
     each([&](auto& bucket, auto& buffer, auto& span) {
       span = buffer.layout.over(memory->span().subspan(begin, buffer.layout.bytes()));

@@ -34,8 +34,9 @@ using TrackedMemory = std::shared_ptr<TrackedBytes<Space>>;
 /// Allocates zeroed communicator memory. Collective over `comm`, with the same size on every rank.
 template <MemorySpace Space>
 TrackedMemory<Space> allocate_tracked(AnyCommunicator<Space>& comm, const std::shared_ptr<MemoryAccount>& account,
-                                      observe::MemoryKind kind, std::size_t bytes) {
-  return std::make_shared<TrackedBytes<Space>>(account, kind, comm.template allocate<std::byte>(bytes));
+                                      observe::MemoryKind kind, std::size_t bytes,
+                                      const std::source_location& location) {
+  return std::make_shared<TrackedBytes<Space>>(account, kind, comm.template allocate<std::byte>(bytes, location));
 }
 
 /// Allocates memory of this rank alone: zeroed, or `uninitialized`.

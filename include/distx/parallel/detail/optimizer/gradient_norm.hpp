@@ -67,12 +67,17 @@ template <MemorySpace Space>
   return total;
 }
 
+/// Stands for the largest magnitude of gradients that are not finite.
+inline constexpr double not_finite = std::numeric_limits<double>::infinity();
+
 /// Returns the extent of all ranks' gradients; each rank passes its shard. Collective over `comm`.
+/// @param finite_loss  if false on a rank, the largest magnitude is `not_finite`
 template <MemorySpace Space>
 [[nodiscard]] GradientExtent extent_of(AnyCommunicator<Space>& comm, typename Space::stream stream,
-                                       const std::vector<Segment<Space>>& gradients, std::size_t parameters,
-                                       const std::source_location& location) {
-  double found[2] = {0, 0};  // the magnitude; the number of parameters from the first that is not finite on
+                                       const std::vector<Segment<Space>>& gradients, bool finite_loss,
+                                       std::size_t parameters, const std::source_location& location) {
+  double found[2] = {finite_loss ? 0 : not_finite,
+                     0};  // the magnitude; the number of parameters from the first that is not finite on
   const auto magnitudes = magnitudes_of<Space>(comm, stream, gradients);
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     if (is_finite(magnitudes[i]))
@@ -84,8 +89,6 @@ template <MemorySpace Space>
   return {found[0], found[1] > 0 ? parameters - static_cast<std::size_t>(found[1]) : GradientExtent::none};
 }
 
-/// Stands for the largest magnitude of gradients that are not finite.
-inline constexpr double not_finite = std::numeric_limits<double>::infinity();
 /// Returns the largest of all ranks' magnitudes. Collective over `comm`.
 template <MemorySpace Space>
 [[nodiscard]] double largest_of(AnyCommunicator<Space>& comm, double mine, const std::source_location& location) {
