@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "forked_process.hpp"
 #include "model.hpp"
 
 using distx::checkpoint::latest;
@@ -73,4 +74,25 @@ TEST_CASE("a save finds learning rates that have differed since the last compari
     });
     CHECK_FALSE(latest(folder.path()));
   }
+}
+
+TEST_CASE("a forked process neither finishes a save nor waits for it") {
+  const Folder folder;
+  on_ranks(1, [&](distx::ThreadCommunicator& comm) {
+    Trainer<> trainer(comm, distx::AdamW{}, {.stage = 1});
+    trainer.step(1);
+    auto pending = save_async(folder.path(), trainer.training(), {.step = 1});
+    const int wrong = test::in_forked_process([&] {
+      try {
+        auto taken = std::move(pending);
+        taken.finish();
+        return 1;
+      } catch (const distx::InvalidState&) {  // and the destructor has returned
+        return 0;
+      }
+    });
+    CHECK(wrong == 0);
+    CHECK(pending.finish() == folder.path() / "step-000000000001");
+  });
+  CHECK(latest(folder.path()));
 }

@@ -9,6 +9,8 @@
 #include <ranges>
 #include <stdexcept>
 
+#include "forked_process.hpp"
+
 namespace {
 
 using namespace std::chrono_literals;
@@ -263,4 +265,23 @@ TEST_CASE("an epoch resumes after the batches that were taken, not after those m
       CHECK(rest.position() == data.sampler().position(3));
     }
   }
+}
+
+TEST_CASE("a forked process takes no batch that workers make, and does not wait for them") {
+  const auto data = loader(12, copied, 2);
+  auto epoch = data.epoch(0), alone = loader(12, copied, 0).epoch(0);
+  const auto all = expected(12, 0);
+  CHECK(epoch.next() == all[0]);
+  const int wrong = test::in_forked_process([&] {
+    int bits = alone.next() == all[0] ? 0 : 1;  // needs no worker
+    try {
+      auto taken = std::move(epoch);
+      static_cast<void>(taken.next());
+      bits |= 2;
+    } catch (const distx::InvalidState&) {  // and the destructor has returned
+    }
+    return bits;
+  });
+  CHECK(wrong == 0);
+  for (std::size_t batch = 1; batch < all.size(); ++batch) CHECK(epoch.next() == all[batch]);
 }

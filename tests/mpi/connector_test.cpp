@@ -11,6 +11,7 @@
 #include <distx/distx.hpp>
 #include <distx/mpi/detail/handles.hpp>
 
+#include "forked_process.hpp"
 #include "mpi/sentence_of.hpp"
 #include "mpi/world.hpp"
 
@@ -180,4 +181,21 @@ TEST_CASE("a single rank needs no MpiConnector; several ranks of another connect
       sentence_of<Error>([] { spawn(2, [](ThreadConnector& connector) { MpiCommunicator none_such(connector); }); });
   CHECK(contains(said, "mpirun"));
   CHECK(contains(said, "ThreadCommunicator"));
+}
+
+TEST_CASE("a process forked from a rank is rejected by the connector") {
+  const int wrong = test::in_forked_process([] {
+    const auto rejects = [](auto&& call) {
+      return sentence_of<InvalidState>(call).find("was made by process") == std::string::npos ? 1 : 0;
+    };
+    int bits = rejects([] { world().barrier(); });
+    std::byte one{};
+    bits |= 2 * rejects([&] { world().broadcast({&one, 1}, 0); });
+    std::vector<std::byte> all(static_cast<std::size_t>(world().size()));
+    bits |= 4 * rejects([&] { world().all_gather({&one, 1}, all); });
+    bits |= 8 * rejects([] { const MpiCommunicator comm(world()); });
+    return bits;
+  });
+  CHECK(wrong == 0);
+  world().barrier();
 }

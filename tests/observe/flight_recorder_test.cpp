@@ -11,6 +11,7 @@
 #include "distx/comm/hierarchical.hpp"
 #include "distx/distx.hpp"
 #include "distx/observe/flight_recorder.hpp"
+#include "forked_process.hpp"
 
 namespace {
 
@@ -333,4 +334,30 @@ TEST_CASE("a training labels its communication with step, phase, bucket and para
   const std::set<std::string> all{"0 0 layer.bias", "0 1 layer.weight", "1 0 layer.bias", "1 1 layer.weight"};
   CHECK(reduced == all);
   CHECK(gathered == all);
+}
+
+TEST_CASE("a forked process writes no record of its parent's ranks, and records its own communicators") {
+  const Records records, own;
+  distx::flight::configure({.folder = records.folder()});
+  on_ranks(2, [&](Threads& comm) {
+    distx::barrier(comm);
+    if (comm.rank() == 0) {
+      const int wrong = test::in_forked_process([&] {
+        distx::flight::write_record(records.folder());
+        comm.revoke("by a forked process");
+        try {
+          distx::barrier(comm);
+        } catch (const distx::InvalidState&) {
+        }
+        if (records.has(0) || records.has(1)) return 1;
+        on_ranks(2, [](Threads& inner) { distx::barrier(inner); });
+        if (records.has(0)) return 2;  // its communicators have ended
+        distx::flight::write_record(own.folder());
+        return own.has(0) && own.has(1) && !own.of(1).at("calls").empty() ? 0 : 4;
+      });
+      CHECK(wrong == 0);
+    }
+    distx::barrier(comm);
+  });
+  CHECK(records.of(0).at("calls").size() == 2);
 }
