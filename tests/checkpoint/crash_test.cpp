@@ -15,15 +15,24 @@
 namespace {
 
 enum class Then : std::uint8_t { nothing, die, fail };
+enum class Renames : std::uint8_t { as_usual, without_conditions, with_lost_replies };
 
 std::atomic<Then> then = Then::nothing;
 std::atomic<int> calls_left = 0;
+std::atomic<Renames> renames = Renames::as_usual;
 
 /// Returns whether this call is to fail; does not return if the process is to die here.
 bool here() {
   if (then == Then::nothing || --calls_left != 0) return false;
   if (then == Then::die) ::_exit(9);
   errno = ENOSPC;
+  return true;
+}
+
+/// Returns whether a call that has succeeded is to be reported as a failure.
+bool loses_reply() {
+  if (renames != Renames::with_lost_replies) return false;
+  errno = EEXIST;
   return true;
 }
 
@@ -37,7 +46,29 @@ ssize_t write(int file, const void* bytes, std::size_t size) {
 }
 int fsync(int file) { return here() ? -1 : static_cast<int>(::syscall(SYS_fsync, file)); }
 int renameat2(int from, const char* old_name, int to, const char* new_name, unsigned flags) noexcept {
-  return here() ? -1 : static_cast<int>(::syscall(SYS_renameat2, from, old_name, to, new_name, flags));
+  if (here()) return -1;
+  if (flags != 0 && renames != Renames::as_usual) {
+    errno = EINVAL;
+    return -1;
+  }
+  return static_cast<int>(::syscall(SYS_renameat2, from, old_name, to, new_name, flags));
+}
+int renameat(int from, const char* old_name, int to, const char* new_name) noexcept {
+  return renameat2(from, old_name, to, new_name, 0);
+}
+int rename(const char* old_name, const char* new_name) noexcept {
+  const int result = renameat2(AT_FDCWD, old_name, AT_FDCWD, new_name, 0);
+  return result == 0 && loses_reply() ? -1 : result;
+}
+int link(const char* old_name, const char* new_name) noexcept {
+  const int result = static_cast<int>(::syscall(SYS_linkat, AT_FDCWD, old_name, AT_FDCWD, new_name, 0));
+  return result == 0 && loses_reply() ? -1 : result;
+}
+int unlinkat(int folder, const char* name, int flags) noexcept {
+  return here() ? -1 : static_cast<int>(::syscall(SYS_unlinkat, folder, name, flags));
+}
+int mkdir(const char* name, mode_t mode) noexcept {
+  return here() ? -1 : static_cast<int>(::syscall(SYS_mkdirat, AT_FDCWD, name, mode));
 }
 }
 
@@ -47,6 +78,8 @@ using model::Folder;
 using model::on_ranks;
 using model::Trainer;
 using model::WholeState;
+
+using namespace std::chrono_literals;
 
 constexpr int ranks = 2;
 
@@ -89,6 +122,10 @@ bool save_two(const Folder& folder, Then what, int number, bool async) {
   return failed > 0;
 }
 
+std::ptrdiff_t entries(const std::filesystem::path& folder) {
+  return std::distance(std::filesystem::directory_iterator(folder), {});
+}
+
 /// Loads the newest checkpoint and returns its step.
 std::uint64_t load_newest(const Folder& folder) {
   std::uint64_t step = 0;
@@ -123,6 +160,11 @@ TEST_CASE("a process that dies at any write, fsync or rename of a save leaves th
       const bool died = WEXITSTATUS(status) == 9;
       const auto step = load_newest(folder);
       ++(step == 1 ? old : renewed);
+      on_ranks(1, [&](distx::ThreadCommunicator& comm) {
+        Trainer<> trainer(comm, distx::AdamW{}, {.stage = 0});
+        distx::checkpoint::save(folder.path(), trainer.training(), {.step = 3, .keep = 1, .stale_after = 0s});
+      });
+      CHECK(entries(folder.path()) == 1);
       if (!died) {
         CHECK(step == 2);
         break;
@@ -142,9 +184,30 @@ TEST_CASE("a disk that is full at any call of a save is a CheckpointError on eve
       CAPTURE(number);
       const Folder folder;
       reached = save_two(folder, Then::fail, number, async);
+      for (const auto& entry : std::filesystem::directory_iterator(folder.path()))
+        CHECK(entry.path().extension() != ".part");
       CHECK(load_newest(folder) == 2);
       REQUIRE(number < 1000);
     }
     CHECK(number > 20);
+  }
+}
+
+TEST_CASE("where renames have no conditions, or report success as failure, saves and files replace nothing") {
+  for (const auto how : {Renames::without_conditions, Renames::with_lost_replies}) {
+    const Folder folder;
+    renames = how;
+    on_ranks(ranks, [&](distx::ThreadCommunicator& comm) {
+      Trainer<> trainer(comm, distx::AdamW{}, {.stage = 3});
+      distx::checkpoint::save(folder.path(), trainer.training(), {.step = 1});
+      CHECK_THROWS_AS(distx::checkpoint::save(folder.path(), trainer.training(), {.step = 1}), distx::CheckpointError);
+    });
+    CHECK(load_newest(folder) == 1);
+    const auto file = folder.path() / "model.safetensors";
+    distx::checkpoint::write_safetensors(file, {});
+    CHECK_THROWS_AS(distx::checkpoint::write_safetensors(file, {}), distx::CheckpointError);
+    renames = Renames::as_usual;
+    CHECK(distx::checkpoint::SafetensorsFile(file).tensors().empty());
+    CHECK(entries(folder.path()) == 2);
   }
 }

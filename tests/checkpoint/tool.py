@@ -164,6 +164,23 @@ class MadeUp(Case):
             self.refuses("consolidate", bad, self.path("out"))
         self.assertEqual(os.listdir(self.folder), ["bad"])
 
+    def test_pointers_of_git_lfs(self):
+        pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 548105171\n"
+        os.mkdir(self.path("model"))
+        for name in ("model.safetensors", "model.safetensors.index.json", "checkpoint.json"):
+            path = self.write(os.path.join("model", name), pointer)
+            self.assertIn(f"{path} is a Git LFS pointer", self.refuses("verify", self.path("model")))
+
+    def test_unfinished_files_of_ended_processes_are_removed(self):
+        good = self.write("good", file_of({"x": piece(0, 4, [1])}, floats(1)))
+        names = ["out.0123456789abcdef.part", "out.fedcba9876543210.part", "out.part", "other.0123456789abcdef.part"]
+        for name in names:
+            path = self.write(name, b"x")
+            if name != names[1]:
+                os.utime(path, (0, os.path.getmtime(good) - 7200))
+        self.says(0, "consolidate", good, self.path("out"))
+        self.assertEqual(sorted(os.listdir(self.folder)), sorted(["good", "out", *names[1:]]))
+
     def test_bad_paths(self):
         self.assertIn("does not exist", self.refuses("inspect", self.path("no")))
         self.assertIn("contains neither", self.refuses("verify", self.folder))
@@ -174,6 +191,12 @@ class MadeUp(Case):
                         b'{"format": "distx checkpoint", "version": 1}'):
             self.write("step-000000000001/checkpoint.json", content)
             self.assertIn("checkpoint.json", self.refuses("inspect", self.folder))
+        unpublished = self.path("step-000000000002.0123456789abcdef.fedcba9876543210.part")
+        os.mkdir(unpublished)
+        self.assertIn("is not published", self.refuses("verify", unpublished))
+        os.mkdir(self.path("new"))
+        shutil.move(unpublished, self.path("new"))
+        self.assertIn("in progress, or was interrupted", self.refuses("inspect", self.path("new")))
         good = self.write("good", file_of({"x": piece(0, 4, [1])}, floats(1)))
         self.assertIn("exists", self.refuses("consolidate", good, good))
         self.assertIn("cannot write", self.refuses("consolidate", good, self.path("no", "out")))
@@ -211,6 +234,16 @@ class Trained(Case):
                          {one["name"]: one["bytes"] for one in manifest["files"]})
         self.assertIn("is complete", self.says(0, "verify", self.newest))
         self.assertGreater(json.loads(self.says(0, "verify", "--json", self.newest))["checksums"], len(manifest["tensors"]))
+        self.assertIn(f"  by {manifest['saved_by']}\n", self.says(0, "inspect", self.newest))
+
+    def test_unpublished_folders(self):
+        name = "step-000000000999.0123456789abcdef.fedcba9876543210.part"
+        os.mkdir(self.path("run", name))
+        self.write(os.path.join("run", name, "shard-00001-model-00001-of-00001.safetensors"), b"12345")
+        self.assertEqual(self.says(0, "verify", self.path("run")).split()[0], self.newest)
+        self.assertIn(f"{name} is not published: 1 files, 5 bytes", self.says(0, "inspect", self.path("run")))
+        found = json.loads(self.says(0, "inspect", "--json", self.path("run")))["unpublished"]
+        self.assertEqual([(one["name"], one["files"], one["bytes"]) for one in found], [(name, 1, 5)])
 
     def test_differences_of_two_steps_and_of_the_consolidated_files(self):
         self.assertIn("elements that differ", self.says(1, "diff", self.steps[0], self.newest))

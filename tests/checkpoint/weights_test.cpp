@@ -374,6 +374,21 @@ TEST_CASE("load_weights rejects folders that are absent, empty or invalid") {
   check_contains(message(folder.path()), "too few for the length of a header");
 }
 
+TEST_CASE("a Git LFS pointer in place of a file is a CheckpointError that says so") {
+  const std::string pointer =
+      "version https://git-lfs.github.com/spec/v1\noid sha256:" + std::string(64, '0') + "\nsize 548105171\n";
+  const Folder folder;
+  for (const char* const name :
+       {"a.safetensors", "model.safetensors", "model.safetensors.index.json", "checkpoint.json"}) {
+    CAPTURE(name);
+    write_text(folder.path() / name, pointer);
+    check_contains(message(folder.path()),
+                   std::string(name) + "' is a Git LFS pointer of " + std::to_string(pointer.size()) + " bytes");
+  }
+  CHECK_THROWS_WITH_AS(distx::checkpoint::SafetensorsFile(folder.path() / "model.safetensors"),
+                       doctest::Contains("fetch the file with 'git lfs pull'"), distx::CheckpointError);
+}
+
 TEST_CASE("load_weights throws a MismatchError on every rank if the ranks read different files") {
   const Folder folder;
   on_ranks(2, [&](distx::ThreadCommunicator& comm) {
