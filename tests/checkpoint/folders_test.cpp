@@ -185,7 +185,7 @@ TEST_CASE("a manifest that cannot be read is not replaced") {
   CHECK(names_in(path.parent_path()) == names);
 }
 
-TEST_CASE("a checkpoint of a version that did not say who saves loads, stays, and is removed by keep") {
+TEST_CASE("a checkpoint without the name of its process loads, stays, and is removed by keep") {
   const Folder folder;
   save_step(folder.path(), {.step = 1}, 2);
   const auto path = step_folder(folder.path(), 1) / "checkpoint.json";

@@ -374,7 +374,7 @@ TEST_CASE("load_weights rejects folders that are absent, empty or invalid") {
   check_contains(message(folder.path()), "too few for the length of a header");
 }
 
-TEST_CASE("a Git LFS pointer in place of a file is a CheckpointError that says so") {
+TEST_CASE("a Git LFS pointer in place of a file is a CheckpointError that names it") {
   const std::string pointer =
       "version https://git-lfs.github.com/spec/v1\noid sha256:" + std::string(64, '0') + "\nsize 548105171\n";
   const Folder folder;

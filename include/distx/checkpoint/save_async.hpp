@@ -31,7 +31,7 @@ struct SaveWork {
 /// A checkpoint that is being written; returned by `save_async`. Move-only, and may be empty.
 ///
 /// The checkpoint exists after `finish`. The destructor and an assignment wait for this rank's files; without `finish`,
-/// `latest` ignores the folder.
+/// rank 0's removes them.
 template <MemorySpace Space = Host>
 class PendingSave {
  public:
@@ -44,8 +44,8 @@ class PendingSave {
   /// ranks, which may be in a later step by then; not between the first `ready` and `step`. Does nothing if empty.
   ///
   /// @return the folder of the checkpoint; an empty path if there was nothing to finish
-  /// @throws CheckpointError on every rank if a rank cannot write; the PendingSave is empty then, and the training can
-  ///   continue
+  /// @throws CheckpointError on every rank if a rank cannot write, files have disappeared, or another job has saved the
+  ///   step meanwhile; the PendingSave is empty then, and the training can continue
   std::filesystem::path finish(const std::source_location& location = std::source_location::current()) {
     if (work_ == nullptr) return {};
     work_.get_deleter().made.check("this save", {.operation = "finish", .location = location});

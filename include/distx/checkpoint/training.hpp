@@ -257,13 +257,15 @@ std::filesystem::path finish(Saving& saving, const std::string& described, AnyCo
 /// training's ranks, between steps; every rank writes its share of the state at the same time.
 ///
 /// The shards are safetensors files in the form of PyTorch's distributed checkpoints, with the optimizer's arrays as
-/// `optim.state.<parameter>.<array>`. The checkpoint exists once its manifest does, which is written last: files are
-/// made durable first, and nothing is overwritten. Buffers are saved as rank 0 has them. If it fails, earlier
-/// checkpoints are as they were, and the training can continue.
+/// `optim.state.<parameter>.<array>`. They are written to a folder of a drawn name, which one rename publishes once all
+/// of them are durable and rank 0 has seen them. A whole checkpoint is never replaced, and links in the directory are
+/// not followed. Buffers are saved as rank 0 has them. If it fails, earlier checkpoints are as they were, and the
+/// training can continue.
 ///
 /// @param directory  the same on every rank, and visible to all of them; made if it is absent
 /// @return the folder of the checkpoint
-/// @throws CheckpointError on every rank if the step is saved already, a rank cannot write, or a note is not UTF-8
+/// @throws CheckpointError on every rank if the step is saved already, and it then names the process that saved it; if
+///   a rank cannot write or has another directory; if files disappear; or if a note is not UTF-8
 /// @throws InvalidState during a step, from its first gradient on, also between its micro-batches; or while an
 ///   ExponentialAverage is swapped in
 /// @throws MismatchError on every rank if the steps or the averages differ
