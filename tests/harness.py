@@ -156,7 +156,7 @@ class Pack(unittest.TestCase):
     def test_what_is_there(self):
         status, words = self.listed("a; unit; -; 9; cuda; tests/main.cpp tests/connect/file_test.cpp; ")
         self.assertEqual(status, 0, words)
-        for file in ("run", "tools/ranks", "vendor/doctest/doctest.h", "vendor-nccl-default/nccl.h", "include/distx/file.hpp"):
+        for file in ("run", "tools/ranks", "tools/run", "vendor/doctest/doctest.h", "vendor-nccl-default/nccl.h", "include/distx/file.hpp"):
             self.assertIn(file, words.splitlines())
 
     def test_what_is_missing(self):
@@ -187,7 +187,7 @@ class Pack(unittest.TestCase):
                     file.write(text)
                 os.chmod(path, mode)
 
-            for script, place in (("run_pack", "run"), ("ranks", "tools/ranks")):
+            for script, place in (("run_pack", "run"), ("ranks", "tools/ranks"), ("run", "tools/run")):
                 with open(os.path.join(compilers.ROOT, "tools", script), encoding="utf-8") as file:
                     put(place, file.read(), 0o755)
             put("cuda/bin/nvcc", "#!/bin/sh\necho release 0.0,\n", 0o755)

@@ -5,8 +5,10 @@
     tests/connect/ranks.py PROGRAM       processes that meet in a folder; PROGRAM is tests/connect/meets.cpp
     tests/connect/ranks.py --launcher    tools/ranks itself: it must be able to say no
 """
+import fcntl
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -105,6 +107,64 @@ class Launcher(InFolder):
         self.assertEqual(status_then, status)
         return took
 
+    def kill(self, script, choose, number, status):
+        """Sends a signal to a process of the launcher once both ranks have written; nothing may be left."""
+        pipe = os.path.join(self.folder, "pipe")
+        os.mkfifo(pipe)
+        with open(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as reader:
+            launcher = subprocess.Popen([RANKS, "2", "sh", "-c", "exec 9>$PIPE; " + script], stdin=subprocess.DEVNULL,
+                                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+                                        preexec_fn=lambda: signal.signal(signal.SIGQUIT, signal.SIG_DFL),
+                                        env=environment(TMPDIR=self.folder, PIPE=pipe))
+            os.set_blocking(reader.fileno(), True)
+            text = b""
+            while text.count(b"\n") < 2:
+                text += reader.read(100)
+            for process in choose(launcher.pid, int(text.split()[0])):
+                os.kill(process, number)
+            self.assertEqual(launcher.wait(60), status)
+            self.assertEqual(reader.read(100), b"", "a process is left")
+        os.remove(pipe)
+
+    def wait_until_empty(self):
+        end = time.monotonic() + 30
+        while os.listdir(self.folder) and time.monotonic() < end:
+            time.sleep(0.01)
+        self.assertEqual(os.listdir(self.folder), [])
+
+    def test_a_launcher_that_is_killed_leaves_no_process_and_no_folder(self):
+        with_children = "(trap '' TERM; exec sleep 60) & setsid sleep 60 & echo $PPID >&9; wait"
+        for choose, number, status in ((lambda first, second: [first], signal.SIGKILL, -9),
+                                       (lambda first, second: [second], signal.SIGKILL, 137),
+                                       (lambda first, second: [first], signal.SIGQUIT, 131),
+                                       (lambda first, second: [first], signal.SIGTERM, 143)):
+            self.kill(with_children, choose, number, status)
+            self.wait_until_empty()
+
+    def test_the_next_start_removes_the_folder_of_a_launcher_that_was_killed_as_a_whole(self):
+        self.kill("echo $PPID >&9; exec sleep 60", lambda first, second: [second, first], signal.SIGKILL, -9)
+        self.assertEqual(len(os.listdir(self.folder)), 1)
+        used = os.path.join(self.folder, "distx-ranks-used")
+        os.mkdir(used)
+        descriptor = os.open(used, os.O_RDONLY)
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        self.assertEqual(self.ranks(1, "true").returncode, 0)
+        self.assertEqual(os.listdir(self.folder), ["distx-ranks-used"])
+        os.close(descriptor)
+        self.assertEqual(self.ranks(1, "true").returncode, 0)
+
+    def test_the_ranks_keep_their_folder_locked(self):
+        """Of a launcher that was killed as a whole, children of ranks may be left."""
+        done = self.ranks(1, "sh", "-c", "! flock -n $(dirname $DISTX_FILE) true")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    def test_a_rank_of_several_starts_no_job(self):
+        done = self.ranks(2, RANKS, 1, "true")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("of 2 already (DISTX_RANK, DISTX_SIZE), each of which would start a job of its own; unset", done.stderr)
+        self.assertEqual(self.ranks(1, RANKS, 2, "true").returncode, 0)
+        self.assertEqual(self.ranks(2, "env", "-u", "DISTX_RANK", RANKS, 1, "true").returncode, 0)
+
     def test_the_time(self):
         stubborn = "exec 9>$PIPE; echo x >&9; trap '' TERM; (trap '' TERM; sleep 60) & sleep 60; wait"
         self.assertLess(self.ends_everything(124, "--timeout", "1", "2", "sh", "-c", stubborn), 20)
@@ -115,7 +175,7 @@ class Launcher(InFolder):
 
     def test_the_last_that_ends_is_named_too(self):
         done = self.ranks(1, "sh", "-c", "exit 4")
-        self.assertEqual((done.returncode, done.stderr), (4, "ranks: rank 0 of 1 failed with status 4\n"))
+        self.assertEqual((done.returncode, done.stderr), (4, "ranks: rank 0 of 1 ended with status 4\n"))
 
     def test_the_others_may_say_so_themselves(self):
         done = self.ranks(2, "sh", "-c", "[ $DISTX_RANK = 0 ] && exit 4; sleep 1; echo I too")
@@ -143,7 +203,7 @@ class Meeting(InFolder):
         done = self.ranks("--timeout", 60, 3, program, "throws")
         lines = done.stderr.splitlines()
         self.assertEqual((done.returncode, lines[0], len(lines)), (1, "as it should", 2), lines)
-        self.assertTrue(lines[1].startswith("ranks: rank 2 of 3 failed with status 1"), lines)
+        self.assertTrue(lines[1].startswith("ranks: rank 2 of 3 ended with status 1"), lines)
 
     def refusal(self, **variables):
         done = run(program, "meets", **variables)

@@ -10,6 +10,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "distx/connect/file/file_connector.hpp"
 #include "distx/connect/file/spawn_processes.hpp"
 
 namespace {
@@ -108,6 +109,63 @@ TEST_CASE("spawn_processes truncates long messages, and rejects invalid numbers"
   CHECK_THROWS_WITH_AS(distx::spawn_processes(1, [](distx::FileConnector&) {}),
                        doctest::Contains("TMPDIR must name an existing folder"), distx::ConnectError);
   ::unsetenv("TMPDIR");
+}
+
+/// Runs f in another process, which then waits to be killed; returns its id once it has run f.
+template <class F>
+pid_t waiting_process(F f) {
+  int ready[2];
+  REQUIRE(::pipe(ready) == 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    [[maybe_unused]] const auto kept = f();
+    (void)!::write(ready[1], "", 1);
+    never_ends();
+  }
+  char byte = 0;
+  REQUIRE(::read(ready[0], &byte, 1) == 1);
+  ::close(ready[0]);
+  ::close(ready[1]);
+  return child;
+}
+void end_by_kill(pid_t process) {
+  ::kill(process, SIGKILL);
+  CHECK(::waitpid(process, nullptr, 0) == process);
+}
+
+TEST_CASE("a job removes what killed jobs left in its folder, and nothing of a job that runs") {
+  std::string temporary = std::filesystem::temp_directory_path() / "distx-test-XXXXXX";
+  REQUIRE(::mkdtemp(temporary.data()) != nullptr);
+  const auto folder = std::filesystem::path(temporary) / "meet";
+  const auto jobs = [&] {
+    std::size_t count = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(folder))
+      count += entry.path().filename().string().starts_with("run-") ? 1 : 0;
+    return count;
+  };
+  const auto one_rank = [&] { return distx::FileConnector(folder, 0, 1); };
+  const auto shrunk = [&] { return one_rank().shrink(); };
+  for (const bool shrinks : {false, true}) {
+    const auto started = [&] { return shrinks ? waiting_process(shrunk) : waiting_process(one_rank); };
+    end_by_kill(started());
+    CHECK(jobs() == 1);
+    (void)one_rank();
+    CHECK(!std::filesystem::exists(folder));  // which the killed job made
+    std::filesystem::create_directory(folder);
+    const pid_t killed = started(), runs = started();
+    CHECK(jobs() == 2);
+    end_by_kill(killed);
+    {
+      const auto next = one_rank();
+      CHECK(jobs() == 2);  // its own and that of the process that runs
+    }
+    CHECK(jobs() == 1);
+    end_by_kill(runs);
+    (void)one_rank();
+    CHECK(std::filesystem::is_empty(folder));
+    std::filesystem::remove(folder);
+  }
+  std::filesystem::remove_all(temporary);
 }
 
 }  // namespace

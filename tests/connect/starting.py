@@ -40,6 +40,11 @@ def free_port():
         return listener.getsockname()[1]
 
 
+def children_of(process):
+    with open(f"/proc/{process}/task/{process}/children", encoding="ascii") as file:
+        return file.read().split()
+
+
 def each(variables, *arguments):
     """Starts a process for each dictionary of variables; returns their (status, output, errors)."""
     started = [subprocess.Popen([program, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -159,6 +164,16 @@ class Launcher(unittest.TestCase):
         self.with_pipe("sleep 60 & setsid sleep 60 & echo x >&9", until=lambda process: None, status=0)
         # Nor if it is killed itself.
         self.with_pipe("echo x >&9; exec sleep 60", until=lambda process: process.kill(), status=-9)
+        self.with_pipe("(trap '' TERM; exec sleep 60) & setsid sleep 60 & echo x >&9; wait", until=lambda process: process.kill(),
+                       status=-9)
+        self.with_pipe("(trap '' TERM; exec sleep 60) & setsid sleep 60 & echo x >&9; wait", status=137,
+                       until=lambda process: os.kill(int(children_of(process.pid)[0]), signal.SIGKILL))
+
+    def test_a_rank_of_several_starts_no_job(self):
+        done = run(RUN, "-n", 2, RUN, "-n", 1, "true")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("of 2 already (DISTX_RANK, DISTX_SIZE), each of which would start a job of its own; unset", done.stderr)
+        self.assertEqual(run(RUN, "-n", 1, RUN, "-n", 2, "true").returncode, 0)
 
 
 class SeveralHosts(unittest.TestCase):

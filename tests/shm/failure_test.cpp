@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // If ranks are killed, cannot share memory, or throw, the others throw and no resources leak.
 #include <doctest/doctest.h>
-
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 
 #include "distx/shm/detail/segment.hpp"
 #include "shm/forked.hpp"
@@ -295,6 +298,34 @@ TEST_CASE("if one rank cannot map the memory, no rank gets a communicator") {
     return 3;
   });
   CHECK(ended == std::vector<int>{1, 1, 1});
+}
+
+/// Lets memfd_create fail in this process, as a container's seccomp profile does.
+void deny_memfd_create() {
+  sock_filter filter[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+                          BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_memfd_create, 0, 1),
+                          BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+                          BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+  const sock_fprog program{4, filter};
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
+    throw std::runtime_error("seccomp cannot be used");
+}
+
+TEST_CASE("where memfd_create is denied, every rank's error names the communicators that do without") {
+  for (const int denied : {0, 1, 2})  // a rank, or all
+    CHECK(test::forked(2, [&](test::ForkedConnector& connector, test::Board&) {
+            if (denied == 2 || denied == connector.rank()) deny_memfd_create();
+            try {
+              distx::ShmCommunicator comm(connector, std::chrono::seconds(20));
+              distx::barrier(comm);
+            } catch (const distx::Error& error) {
+              const std::string message = error.what();
+              if (message.find("use GlooCommunicator or MpiCommunicator") != std::string::npos) return 1;
+              std::cerr << message << std::endl;
+              return 2;
+            }
+            return 0;
+          }) == std::vector<int>(2, denied == 1 ? 0 : 1));
 }
 
 }  // namespace

@@ -175,6 +175,12 @@ struct SharedSegment::Made {
 inline SharedSegment::Made SharedSegment::make(std::size_t bytes) {
   Made made;
   made.file = unique_file::from_native_handle(::memfd_create("distx", MFD_CLOEXEC));
+  if (const int code = errno; !made.file && (code == EPERM || code == EACCES || code == ENOSYS))
+    throw MemoryError(std::string("the system call memfd_create, which shared memory needs, is denied (") +
+                          std::strerror(code) +
+                          "), as by a container's seccomp profile; allow it, or use GlooCommunicator or "
+                          "MpiCommunicator, or ThreadCommunicator for threads of one process",
+                      {}, code);
   if (!made.file) fail("cannot allocate shared memory", bytes);
   const int file = made.file.native_handle();
   if (::fchmod(file, S_IRUSR | S_IWUSR) != 0 || ::ftruncate(file, static_cast<off_t>(bytes)) != 0)
@@ -188,7 +194,10 @@ inline SharedSegment::Made SharedSegment::make(std::size_t bytes) {
 }
 
 inline std::shared_ptr<SharedSegment> SharedSegment::find(const SegmentName& name) {
-  if (name.file < 0) throw MemoryError("the first rank failed to allocate a shared segment");
+  if (name.file < 0)
+    throw MemoryError(
+        "the first rank failed to allocate a shared segment, and its error says why; if it is denied memfd_create, use "
+        "GlooCommunicator or MpiCommunicator");
   if (name.host != host_number())
     throw MemoryError(
         "runs on another host than rank 0, and shared memory is for the ranks of one host; use MpiCommunicator");

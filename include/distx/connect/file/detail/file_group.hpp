@@ -174,8 +174,7 @@ class FileGroup final : public FailureChannel {
     answer << job_.next_name() << ' ' << process(rank_) << '\n';
     for (const auto& [word, candidate] : candidates)
       if (job_.outer.put_first(answer_file(word), answer.str())) found.members.push_back({word, candidate});
-    if (!folder().put_first(next_file, found.text())) return;  // the others have shrunk
-    job_.outer.make_inside(job_.next_name()).put(members_file, (job_.made_outer ? "1\n" : "0\n") + found.text());
+    (void)folder().put_first(next_file, found.text());  // unless the others have shrunk
   }
   /// Returns the group on which a rank has decided.
   [[nodiscard]] std::shared_ptr<FileGroup> next(Timeout deadline, const ErrorContext& context) const {
@@ -187,6 +186,7 @@ class FileGroup final : public FailureChannel {
     if (!outer) throw ConnectError("folder '" + job_.outer.path().string() + "' was removed", context);
     const auto name = job_.next_name();
     auto inner = job_.outer.make_inside(name);
+    inner.put(members_file, (job_.made_outer ? "1\n" : "0\n") + generation.text());
     auto earlier = job_.earlier;
     earlier.emplace_back(job_.name, job_.ranks);
     return make_here<FileGroup>(deadline_, there,

@@ -110,7 +110,7 @@ struct Generation {
   }
 };
 
-/// A file in the folder of a generation, with `made_outer` and its members, for those that join.
+/// A file in the folder of a generation, with `made_outer` and its members: for those that join, and for later jobs.
 inline constexpr const char* members_file = "members";
 
 /// A rank of a running job that this process has joined.

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <map>
+
 #include "distx/connect/file/detail/generation.hpp"
 
 namespace distx::detail::file {
@@ -109,14 +111,46 @@ class Rendezvous {
     leave(job);
     raise(refusal);
   }
-  [[nodiscard]] Membership make_job() const try {
+  [[nodiscard]] Membership make_job() try {
     auto outer = Folder::open(path_);
     if (!outer) throw ConnectError("folder '" + path_.string() + "' was removed while the ranks joined", where());
+    remove_abandoned(*outer);
     auto inner = outer->make_inside(folder_of(mine_.word));
     return {std::move(*outer), folder_of(mine_.word), std::move(inner), {}, mine_.made_outer};
   } catch (const Error&) {
     if (mine_.made_outer) ::rmdir(path_.c_str());
     throw;
+  }
+
+  /// Removes the folders of jobs whose processes have all ended, as by SIGKILL, without the last one to do it. If such
+  /// a job made the outer folder, this one has the duty to remove that, too.
+  void remove_abandoned(const Folder& outer) {
+    std::map<std::string, std::vector<std::string>> jobs;  // the folders of each
+    for (const auto& name : outer.names())
+      if (name.starts_with("run-")) jobs[name.substr(0, name.find('.'))].push_back(name);
+    for (const auto& [job, folders] : jobs) {
+      bool over = true, made = false;
+      for (const auto& folder : folders)
+        if (const auto inner = outer.inside(folder))
+          for (const auto& name : inner->names()) {
+            std::vector<Process> processes;
+            if (name.starts_with("hello-")) {
+              const auto hello = Hello::from(inner->read(name));
+              processes.push_back(hello ? hello->process : Process());
+              made = made || (hello && hello->made_outer);
+            } else if (name == members_file) {
+              std::istringstream in(inner->read(name).value_or(""));
+              bool flag = false;
+              in >> flag;
+              made = made || flag;
+              processes = Generation::from(in).processes();
+            }
+            for (const auto& process : processes) over = over && has_ended(process, mine_.process);
+          }
+      if (!over) continue;
+      for (const auto& folder : folders) outer.remove_folder(folder);
+      mine_.made_outer = mine_.made_outer || made;
+    }
   }
 
   /// Waits for all ranks; returns why they cannot work together, if so.
