@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Tests what the other tests lean on: tests/mpirun, tests/sanitized, tools/summary and tools/pack must be able to say no.
+"""Tests what the other tests lean on: tests/mpirun, tests/sanitized, tools/summary and tools/pack must be able to say no,
+and tools/lib.sh to configure anew.
 
-    tests/harness.py mpirun|sanitized|summary|pack
+    tests/harness.py mpirun|sanitized|summary|configure|pack
 """
 import json
 import os
@@ -142,6 +143,62 @@ class Summary(unittest.TestCase):
         self.assertEqual((ran, counts), ("of 3 tests that need PyPI's torch, 2 ran", "2 passed, 0 failed, 1 skipped"))
 
 
+class Configure(unittest.TestCase):
+    """`configure` in tools/lib.sh, on a project whose library appears between two calls, as by apt-get."""
+
+    PROJECT = """
+project('p', 'cpp')
+compiler = meson.get_compiler('cpp')
+found = compiler.has_header('appears.h', args: '-I' + get_option('place'))
+summary('it', found ? 'is there' : 'is absent')
+executable('program', 'program.cpp')
+message('optimization ' + get_option('optimization'), found ? 'THERE' : 'ABSENT')
+"""
+
+    def setUp(self):
+        self.folder = tempfile.mkdtemp()
+        self.put("meson.build", self.PROJECT)
+        self.put("meson_options.txt", "option('place', type: 'string')\n")
+        self.put("program.cpp", "int main() {}\n")
+        self.put("status", "")
+
+    def tearDown(self):
+        shutil.rmtree(self.folder)
+
+    def put(self, name, text):
+        with open(os.path.join(self.folder, name), "w", encoding="utf-8") as file:
+            file.write(text)
+
+    def configured(self, *options):
+        """Configures build/; returns what Meson found, and whether ninja then compiled the program."""
+        script = ('. "$1/tools/lib.sh"; cd "$2"; package_status=$2/status; shift 2; '
+                  'configure build "-Dplace=$PWD" "$@"; ninja -C build; tail -n 50 build/meson-logs/meson-log.txt')
+        done = run("bash", "-c", script, "bash", compilers.ROOT, self.folder, *options)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return ("THERE" if "THERE" in done.stdout else "ABSENT"), "program.cpp.o" in done.stdout
+
+    def installs(self):
+        """A package database that is newer than the build folder."""
+        end = os.stat(os.path.join(self.folder, "build", "build.ninja")).st_mtime + 2
+        os.utime(os.path.join(self.folder, "status"), (end, end))
+
+    def test_what_is_installed_is_looked_for_again_and_objects_and_options_are_kept(self):
+        self.assertEqual(self.configured("-Doptimization=1"), ("ABSENT", True))
+        self.put("appears.h", "")
+        self.installs()
+        self.assertEqual(self.configured(), ("THERE", False))
+        os.remove(os.path.join(self.folder, "appears.h"))
+        self.installs()
+        self.assertEqual(self.configured(), ("ABSENT", False))
+        with open(os.path.join(self.folder, "build", "meson-private", "cmd_line.txt"), encoding="utf-8") as file:
+            self.assertIn("optimization = 1", file.read())
+
+    def test_absence_of_what_is_installed_is_an_error(self):
+        script = '. "$1/tools/lib.sh"; is_installed() { [ "$1" != libdeflate-dev ]; }; demanded_options'
+        options = run("bash", "-c", script, "bash", compilers.ROOT).stdout.split()
+        self.assertEqual(options, ["-Dmpi=enabled", "-Dgloo=enabled", "-Deigen=enabled"])
+
+
 class Pack(unittest.TestCase):
     def listed(self, *programs):
         """The status and the words for a build folder that lists these programs."""
@@ -224,7 +281,7 @@ class Pack(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    case = {"mpirun": Mpirun, "sanitized": Sanitized, "summary": Summary, "pack": Pack}[sys.argv[1]]
+    case = {"mpirun": Mpirun, "sanitized": Sanitized, "summary": Summary, "configure": Configure, "pack": Pack}[sys.argv[1]]
     if case is Mpirun and not (os.environ.get("MPIRUN") or shutil.which("mpirun") or shutil.which("mpiexec")):
         print("skipped: there is no mpirun on PATH")
         sys.exit(77)

@@ -38,6 +38,10 @@ werror_of() {
   esac
 }
 
+are_installed() {
+  local package
+  for package in "$@"; do is_installed "$package" || return 1; done
+}
 is_installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
 
 as_root() {
@@ -57,8 +61,6 @@ apt_get() {
 }
 
 # install_missing PACKAGE…: installs those that are not there. `clang` stands for the first clang that will do.
-# Sets `installed_something`.
-installed_something=false
 install_missing() {
   local package beside clang missing=() wanted=("$@")
   if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
@@ -98,7 +100,6 @@ install_missing() {
   say "about to install: ${missing[*]}"
   apt_get install --no-install-recommends "${missing[@]}" ||
     fail "apt-get could not install these packages: ${missing[*]}."
-  installed_something=true
 }
 
 # Installs the pinned clang-format from PyPI into build/clang-format/; without it the test `formatting` is skipped.
@@ -177,17 +178,32 @@ check_versions() {
   [ "${have%%.*}" -ge 12 ] || fail "g++ is version $have here, and 12 is the oldest that will do."
 }
 
-# configure FOLDER OPTION…: makes a build folder, or brings an old one up to date.
+# The options that make the absence of a module an error if the packages that it needs are installed.
+demanded_options() {
+  local option packages
+  while read -r option packages; do
+    # shellcheck disable=SC2086
+    if are_installed $packages; then echo "-D$option=enabled"; fi
+  done <<<"mpi libopenmpi-dev libboost-mpi-dev
+gloo libgloo-dev
+eigen libeigen3-dev
+checkpoint nlohmann-json3-dev libdeflate-dev"
+}
+
+# configure FOLDER OPTION…: makes a build folder, or brings an old one up to date. If packages have been installed since it
+# looked for them, it looks again, for all: Meson remembers also what a compiler did not find. Objects are kept.
+package_status=/var/lib/dpkg/status
 configure() {
-  local folder=$1 log
+  local folder=$1 log kept=()
   shift
   log=$(mktemp)
   if {
     if [ ! -f "$folder/build.ninja" ]; then
-      meson setup "$folder" "$@"
-    elif $installed_something; then
-      # What was absent is remembered: let it be looked for again.
-      meson configure "$folder" --clearcache "$@" && meson setup --reconfigure "$folder"
+      meson setup "$folder" "$@" && touch "$folder/.looked_for_packages"
+    elif [ "$package_status" -nt "$folder/.looked_for_packages" ]; then
+      mapfile -t kept < <(sed -n '/^\[options\]$/,/^\[properties\]$/s/^\([^ =]*\) = /-D\1=/p' "$folder/meson-private/cmd_line.txt")
+      rm -f "$folder/meson-private/coredata.dat"
+      meson setup "$folder" "${kept[@]}" "$@" && touch "$folder/.looked_for_packages"
     else
       # An older folder may know fewer options.
       meson configure "$folder" "$@" || meson setup --reconfigure "$folder" "$@"

@@ -45,7 +45,7 @@ TEST_CASE("a launcher whose connector is not compiled in throws ConnectError nam
     CHECK(refusal() == "distx: connect: " + variable +
                            "=4 says that a launcher started several ranks, which no included header connects: include "
                            "<distx/" +
-                           header + ".hpp>, or set DISTX_CONNECT=self:// if each process is a job of its own");
+                           header + ".hpp>, or set DISTX_CONNECT=self:// if the processes are separate jobs");
   }
   const Environment folder(Variables{{"DISTX_FILE", "/somewhere"}, {"DISTX_RANK", "0"}, {"DISTX_SIZE", "2"}});
   const std::string meet_in_folder =

@@ -11,7 +11,7 @@
 
 namespace distx::detail {
 
-/// Who sets the variables: distx-run, distx-ranks or a user; torchrun or others that set PyTorch's; mpirun or mpiexec;
+/// The source of variables: distx-run, distx-ranks or a user; torchrun or others that set PyTorch's; mpirun or mpiexec;
 /// a launcher with PMIx; srun.
 enum class LauncherFamily { distx, torch, mpi, pmix, slurm };
 
@@ -32,7 +32,7 @@ struct AnnouncedRanks {
 /// Returns whether srun started this process as one of the tasks of a step.
 ///
 /// A batch script has SLURM_PROCID=0 and the SLURM_NTASKS of its allocation, but no step. Slurm reserves the largest
-/// ids of steps: the shell of salloc may run in one, beside the tasks that it starts.
+/// ids of steps: the shell of salloc may run in one, next to the tasks that it starts.
 [[nodiscard]] inline bool is_slurm_task() {
   const auto step = parse_number<std::uint32_t>(variable("SLURM_STEP_ID"));
   if (step && *step >= 0xfffffff0u) return false;
@@ -92,7 +92,7 @@ struct AnnouncedRanks {
   return std::nullopt;
 }
 
-/// What a message says of the launchers of a family.
+/// Names the ways to use the launchers of a family, for messages.
 struct LauncherAdvice {
   std::string_view header;  ///< the one whose launcher connects their ranks
   std::string_view scheme;  ///< of the URL that chooses them; empty if it needs more

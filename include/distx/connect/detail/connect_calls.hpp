@@ -156,7 +156,7 @@ DISTX_INLINE AnyConnector connect(int& argc, char**& argv) {
     fail(other.size.source + " says that a launcher started several ranks, " +
          (included ? "but others announce one: set DISTX_CONNECT=" + std::string(advice.scheme)
                    : "which no included header connects: include <" + std::string(advice.header) + ">") +
-         ", or set DISTX_CONNECT=self:// if each process is a job of its own");
+         ", or set DISTX_CONNECT=self:// if the processes are separate jobs");
   }
   AnyConnector alone = SelfConnector();
   detail::log_connection(alone, "none", "no launcher's variables are set");
