@@ -37,7 +37,7 @@ std::vector<int> attacked(rlim_t files, const std::function<void(TcpConnector&)>
       const rlimit limit{files, files};
       ::setrlimit(RLIMIT_NOFILE, &limit);
       if (process.rank() == 1) distx::detail::wait_until(20s, [&] { return begun == 1; }, [] { return false; });
-      TcpConnector connector("127.0.0.1", port, process.rank(), 2, {.deadline = 20s, .token = "secret"});
+      TcpConnector connector("127.0.0.1", port, process.rank(), 2, {.deadline = 10s, .token = "secret"});
       rank(connector);
       status = 0;
     } catch (const std::exception& error) {
@@ -55,7 +55,7 @@ TEST_CASE("ranks meet and make calls while strangers connect and leave as fast a
     const auto ended = attacked(
         1024,
         [](TcpConnector& connector) {
-          for (int round = 0; round < 50; ++round) connector.barrier();
+          for (int round = 0; round < 100; ++round) connector.barrier();
         },
         2,
         [&](const Attack& attack) {

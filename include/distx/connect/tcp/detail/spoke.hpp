@@ -34,6 +34,8 @@ struct ProvenSocket {
   using std::chrono::milliseconds;
   JoinProblem problem{"rank 0 has not published its address"};
   std::string where;
+  // While strangers flood rank 0, the system drops most attempts; its own pauses between them grow too fast.
+  milliseconds patience(250);
   const auto attempt = [&](Deadline::clock::time_point end) -> std::optional<ProvenSocket> {
     const auto root = locate(end);
     if (!root) return std::nullopt;
@@ -42,7 +44,9 @@ struct ProvenSocket {
     if (addresses.empty()) problem = {unresolved};
     for (const auto& address : addresses) {
       auto socket = open_socket(address);
-      if (const int code = socket ? connect_socket(socket, address, end) : errno; code != 0) {
+      const auto connected_by = std::min(end, Deadline::clock::now() + patience);
+      if (const int code = socket ? connect_socket(socket, address, connected_by) : errno; code != 0) {
+        if (code == ETIMEDOUT) patience = std::min(2 * patience, milliseconds(2000));
         problem = {system_message(code)};
         continue;
       }
