@@ -25,6 +25,7 @@ namespace {
 struct Model {};
 using Mesh = distx::Mesh<Model>;
 using Exact = std::vector<long double>;
+using Lengths = std::initializer_list<std::size_t>;
 
 constexpr long double half_unit = 0x1.001p-24L, of_terms = 0x1p-50L;
 /// The smallest distance of floats, halved.
@@ -85,7 +86,6 @@ std::string outside(const X& tensor, const Exact& exact, const Bound& bound) {
                     : std::to_string(count) + " beyond their bounds, number " + std::to_string(worst) + " by " +
                           std::to_string(static_cast<double>(most)) + " times";
 }
-const auto nothing = [](std::size_t) { return 0.0L; };
 
 /// Sums over the first dimension of rows.
 struct ColumnSums {
@@ -120,7 +120,7 @@ struct Normal {
 TEST_CASE("a sum or mean over a dimension is rounded once, whatever its length") {
   on_one_rank([](const Mesh& mesh) {
     for (const auto& numbers : inputs)
-      for (const std::size_t n : {1, 7, 100, 65'537, 300'000}) {
+      for (const std::size_t n : Lengths{1, 7, 100, 65'537, 300'000}) {
         INFO(numbers.name, ", ", n);
         const auto x = values(numbers, n);
         const auto tensor = distx::from_local(mesh, {n}, x);
@@ -147,8 +147,8 @@ TEST_CASE("sums of columns are rounded once, whatever the number of rows") {
   on_one_rank([](const Mesh& mesh) {
     for (const auto& numbers : inputs) {
       if (numbers.name == "the largest exponent") continue;
-      for (const std::size_t columns : {1, 5, 37})
-        for (const std::size_t rows : {1, 11, 1'000, 9'000}) {
+      for (const std::size_t columns : Lengths{1, 5, 37})
+        for (const std::size_t rows : Lengths{1, 11, 1'000, 9'000}) {
           INFO(numbers.name, ", ", rows, " rows of ", columns);
           const auto x = values(numbers, rows * columns);
           const auto tensor = distx::from_local(mesh, {rows, columns}, x);
@@ -196,7 +196,7 @@ TEST_CASE("layer_norm and its gradients are rounded once, whatever the length an
   constexpr double epsilon = 1e-5;
   on_one_rank([](const Mesh& mesh) {
     for (const auto& numbers : inputs)
-      for (const std::size_t n : {1, 10, 1'024, 30'001}) {
+      for (const std::size_t n : Lengths{1, 10, 1'024, 30'001}) {
         INFO(numbers.name, ", ", n);
         const auto x = values(numbers, rows * n), w = values(inputs[0], n), b = values(inputs[2], n),
                    g = values(inputs[1], rows * n);
@@ -257,7 +257,7 @@ TEST_CASE("softmax and its gradient are as exact as the exponentials of floats, 
   constexpr std::size_t rows = 3;
   on_one_rank([](const Mesh& mesh) {
     for (const auto& numbers : inputs)
-      for (const std::size_t n : {1, 10, 1'024, 65'537}) {
+      for (const std::size_t n : Lengths{1, 10, 1'024, 65'537}) {
         INFO(numbers.name, ", ", n);
         const auto x = values(numbers, rows * n), g = values(inputs[1], rows * n);
         Exact y(rows * n), limits(rows * n), of_x(rows * n), backward_limits(rows * n);
@@ -333,7 +333,7 @@ TEST_CASE("cross_entropy and its gradient are as exact as the exponentials of fl
   on_one_rank([](const Mesh& mesh) {
     for (const auto& numbers : inputs)
       if (numbers.name != "the largest exponent")
-        for (const std::size_t n : {2, 64, 1'024, 65'537}) check_cross_entropy<Whole>(mesh, numbers, n);
+        for (const std::size_t n : Lengths{2, 64, 1'024, 65'537}) check_cross_entropy<Whole>(mesh, numbers, n);
   });
 }
 
@@ -342,7 +342,7 @@ TEST_CASE("cross_entropy over a sharded vocabulary keeps the same bounds") {
   distx::spawn(distx::threads(3, 20s), [](distx::ThreadConnector& connector) {
     distx::ThreadCommunicator comm(connector, 20s);
     const Mesh mesh(comm, {3});
-    for (const std::size_t input : {0, 2, 4}) check_cross_entropy<Sharded>(mesh, inputs[input], 3'001);
+    for (const std::size_t input : Lengths{0, 2, 4}) check_cross_entropy<Sharded>(mesh, inputs[input], 3'001);
   });
 }
 

@@ -3,80 +3,128 @@
 #include <algorithm>
 #include <bit>
 #include <concepts>
+#include <iterator>
 #include <type_traits>
 #include <vector>
 
 #include "distx/core/span.hpp"
 #include "distx/memory/lanes.hpp"
 
-// Sums whose error does not grow with their length: blocks of terms, which are then added in pairs. The order depends
-// on the number of terms alone, so every width of vector registers gives the same bits. See docs/numerics.md.
+// Sums whose error does not grow with their length, and exponentials, on vectors of doubles. Terms are added in 16
+// chains a block, and blocks in pairs: an order that depends on the number of terms alone, so every width of vector
+// registers gives the same bits. See docs/numerics.md. Functions with a parameter Bytes are called by `run_on_lanes`.
 namespace distx::detail {
 
 /// The type in which terms of T are added: double, or T if it is an integer.
 template <class T>
 using sum_t = std::conditional_t<std::integral<T>, T, double>;
-/// Converts an element exactly to the type in which it is added.
-template <class T>
-constexpr sum_t<T> term_of(T value) {
-  return static_cast<sum_t<T>>(static_cast<accumulator_t<T>>(value));
-}
 
 inline constexpr std::size_t terms_in_block = 4096;
 
-/// Where the second half of a sum of more than one block begins: the first half has 2^k blocks.
-/// @pre terms > terms_in_block
-constexpr std::size_t second_half(std::size_t terms) {
-  return std::bit_floor((terms - 1) / terms_in_block) * terms_in_block;
-}
-
-/// Returns term(begin) + … + term(end - 1), calling `term` in this order. Terms of a block are added in 8 chains.
-template <class Term>
-sum_t<std::invoke_result_t<const Term&, std::size_t>> add_up(std::size_t begin, std::size_t end, const Term& term) {
-  using A = sum_t<std::invoke_result_t<const Term&, std::size_t>>;
-  if (end - begin > terms_in_block) {
-    const std::size_t middle = begin + second_half(end - begin);
-    const A first = add_up(begin, middle, term);
-    return static_cast<A>(first + add_up(middle, end, term));
-  }
-  constexpr std::size_t chains = 8;
-  A chain[chains] = {};
-  std::size_t i = begin;
-  for (; i + chains <= end; i += chains)
-    for (std::size_t k = 0; k < chains; ++k) chain[k] = static_cast<A>(chain[k] + term_of(term(i + k)));
-  for (std::size_t k = 0; i < end; ++i, ++k) chain[k] = static_cast<A>(chain[k] + term_of(term(i)));
-  return static_cast<A>(((chain[0] + chain[1]) + (chain[2] + chain[3])) +
-                        ((chain[4] + chain[5]) + (chain[6] + chain[7])));
-}
-/// Returns the sum of n numbers.
-template <class T>
-sum_t<T> add_up(const T* x, std::size_t n) {
-  return add_up(0, n, [x](std::size_t i) { return x[i]; });
-}
-
-/// Adds up rows of `columns` terms into `totals`. `add(begin, end, totals)` adds the rows of one block to totals, row
-/// by row.
-template <class A, class Add>
-void add_up_blocks(std::size_t begin, std::size_t end, std::size_t columns, A* totals, const Add& add) {
-  if (end - begin > terms_in_block) {
-    const std::size_t middle = begin + second_half(end - begin);
-    add_up_blocks(begin, middle, columns, totals, add);
-    std::vector<A> rest(columns);
-    add_up_blocks(middle, end, columns, rest.data(), add);
-    for (std::size_t i = 0; i < columns; ++i) totals[i] = static_cast<A>(totals[i] + rest[i]);
-  } else {
-    std::fill_n(totals, columns, A{});
-    add(begin, end, totals);
-  }
-}
-
-/// A vector of numbers as they are stored.
 template <class T, std::size_t Count>
 struct StoredVector {
   typedef T type [[gnu::vector_size(Count * sizeof(T))]];
 };
+/// Reads floats or doubles as a V: one double, or as many as V has lanes.
+template <class V, class T>
+V wide(const T* from) {
+  if constexpr (std::same_as<V, double>) {
+    return static_cast<double>(*from);
+  } else if constexpr (std::same_as<T, double>) {
+    return V::load(from);
+  } else {
+    typename StoredVector<T, V::size>::type values;
+    std::memcpy(&values, from, sizeof(values));
+    return V::from_native(__builtin_convertvector(values, typename V::native));
+  }
+}
+/// Writes a V as floats or doubles.
+template <class V, class T>
+void narrow_to(T* to, const V& value) {
+  if constexpr (std::same_as<V, double>) {
+    *to = static_cast<T>(value);
+  } else if constexpr (std::same_as<T, double>) {
+    value.store(to);
+  } else {
+    const auto values = __builtin_convertvector(value.to_native(), typename StoredVector<T, V::size>::type);
+    std::memcpy(to, &values, sizeof(values));
+  }
+}
+/// Calls f(i, V()) for i in [0, n): vectors of doubles, then single doubles.
+template <std::size_t Bytes, class F>
+void for_each_wide(std::size_t n, const F& f) {
+  using V = Lanes<double, Bytes>;
+  std::size_t i = 0;
+  for (; i + V::size <= n; i += V::size) f(i, V());
+  for (; i < n; ++i) f(i, double());
+}
 
-/// Adds rows of floats or doubles to totals in double, several rows each time that a total is loaded.
+/// Returns term(0, V()) + … + term(n - 1, V()), where V is a vector of doubles, whose lanes are terms, or a double.
+template <std::size_t Bytes, class Term>
+double add_up(std::size_t n, const Term& term) {
+  using V = Lanes<double, Bytes>;
+  constexpr std::size_t chains = 16, vectors = chains / V::size;
+  double pairs[64];  // [k]: the sum of 2^k blocks
+  double total = 0;
+  for (std::size_t block = 0, begin = 0;; ++block) {
+    const std::size_t end = std::min(n, begin + terms_in_block);
+    double chain[chains];
+    V sums[vectors];
+    for (std::size_t k = 0; k < vectors; ++k) sums[k] = V(0.0);
+    for (; begin + chains <= end; begin += chains)
+      for (std::size_t k = 0; k < vectors; ++k) sums[k] += term(begin + k * V::size, V());
+    for (std::size_t k = 0; k < vectors; ++k) sums[k].store(chain + k * V::size);
+    for (std::size_t k = 0; begin < end; ++begin, ++k) chain[k] += term(begin, double());
+    for (std::size_t half = chains / 2; half > 0; half /= 2)
+      for (std::size_t k = 0; k < half; ++k) chain[k] += chain[k + half];
+    total = chain[0];
+    const bool last = begin == n;
+    std::size_t k = 0;
+    for (std::size_t earlier = block; earlier != 0 && (last || earlier % 2 != 0); earlier /= 2, ++k)
+      if (earlier % 2 != 0) total = pairs[k] + total;
+    if (last) return total;
+    pairs[k] = total;
+  }
+}
+template <std::size_t Bytes, class T>
+double add_up(const T* x, std::size_t n) {
+  return add_up<Bytes>(n, [x]<class V>(std::size_t i, V) { return wide<V>(x + i); });
+}
+
+/// Returns the exponential of numbers that are at most 1, with an error of an ulp or two; 0 below the normal doubles.
+template <std::size_t Bytes>
+Lanes<double, Bytes> exponential(const Lanes<double, Bytes>& x) {
+  using V = Lanes<double, Bytes>;
+  using Bits = typename V::mask::native;
+  constexpr double integers = 0x1.8p52, least = -708;  // what is added to `integers` is rounded to an integer
+  constexpr double ln2_high = 0x1.62e42fefap-1, ln2_low = 0x1.cf79abc9e3b3ap-40;
+  // 1 / 13!, 1 / 12!, …, 1
+  constexpr double taylor[] = {0x1.6124613a86d09p-33,
+                               0x1.1eed8eff8d898p-29,
+                               0x1.ae64567f544e4p-26,
+                               0x1.27e4fb7789f5cp-22,
+                               0x1.71de3a556c734p-19,
+                               0x1.a01a01a01a01ap-16,
+                               0x1.a01a01a01a01ap-13,
+                               0x1.6c16c16c16c17p-10,
+                               0x1.1111111111111p-7,
+                               0x1.5555555555555p-5,
+                               0x1.5555555555555p-3,
+                               0x1p-1,
+                               1,
+                               1};
+  const V shifted = x * V(0x1.71547652b82fep0) + V(integers);
+  const V power = shifted - V(integers);
+  const V rest = (x - power * V(ln2_high)) - power * V(ln2_low);
+  V sum = taylor[0];
+  for (std::size_t k = 1; k < std::size(taylor); ++k) sum = sum * rest + V(taylor[k]);
+  const Bits scaled = __builtin_bit_cast(Bits, sum.to_native()) + (__builtin_bit_cast(Bits, shifted.to_native()) << 52);
+  const V result = V::from_native(__builtin_bit_cast(typename V::native, scaled));
+  return select(x >= V(least), result, select(x < V(least), V(0.0), x));
+}
+inline double exponential(double x) { return exponential(Lanes<double>(x))[0]; }
+
+/// Adds rows of floats or doubles to totals, row by row.
 template <class T>
 struct AddRows {
   template <std::size_t Bytes>
@@ -88,30 +136,33 @@ struct AddRows {
   }
 
  private:
-  static constexpr std::size_t rows_at_once = 8, vectors = 2;
+  static constexpr std::size_t rows_at_once = 8;  // while a total is in a register
 
   template <std::size_t Bytes, std::size_t Rows>
   static void add(const T* x, std::size_t columns, double* totals) {
-    using V = lanes::Lanes<double, Bytes>;
-    using Stored = typename StoredVector<T, V::size>::type;
-    std::size_t j = 0;
-    for (; j + vectors * V::size <= columns; j += vectors * V::size) {
-      V total[vectors];
-      for (std::size_t k = 0; k < vectors; ++k) total[k] = V::load(totals + j + k * V::size);
-      for (std::size_t row = 0; row < Rows; ++row)
-        for (std::size_t k = 0; k < vectors; ++k) {
-          Stored values;
-          std::memcpy(&values, x + row * columns + j + k * V::size, sizeof(values));
-          total[k] += V::from_native(__builtin_convertvector(values, typename V::native));
-        }
-      for (std::size_t k = 0; k < vectors; ++k) total[k].store(totals + j + k * V::size);
-    }
-    for (; j < columns; ++j)
-      for (std::size_t row = 0; row < Rows; ++row) totals[j] += static_cast<double>(x[row * columns + j]);
+    for_each_wide<Bytes>(columns, [=]<class V>(std::size_t i, V) {
+      V total = wide<V>(totals + i);
+      for (std::size_t row = 0; row < Rows; ++row) total += wide<V>(x + row * columns + i);
+      narrow_to(totals + i, total);
+    });
   }
 };
 
-/// Adds up rows of `columns` elements into `totals`.
+/// Sets totals to sums of rows of `columns` terms. `add(begin, end, totals)` adds those of a block of rows, row by row.
+template <class A, class Add>
+void add_up_blocks(std::size_t begin, std::size_t end, std::size_t columns, A* totals, const Add& add) {
+  if (end - begin > terms_in_block) {
+    const std::size_t middle = begin + std::bit_floor((end - begin - 1) / terms_in_block) * terms_in_block;
+    add_up_blocks(begin, middle, columns, totals, add);
+    std::vector<A> rest(columns);
+    add_up_blocks(middle, end, columns, rest.data(), add);
+    for (std::size_t i = 0; i < columns; ++i) totals[i] = static_cast<A>(totals[i] + rest[i]);
+  } else {
+    std::fill_n(totals, columns, A{});
+    add(begin, end, totals);
+  }
+}
+/// Sets totals to the sums of the columns.
 template <class T>
 void add_up_rows(const T* x, std::size_t rows, std::size_t columns, sum_t<T>* totals) {
   add_up_blocks(0, rows, columns, totals, [&](std::size_t begin, std::size_t end, sum_t<T>* to) {
@@ -119,10 +170,20 @@ void add_up_rows(const T* x, std::size_t rows, std::size_t columns, sum_t<T>* to
       run_on_lanes<AddRows<T>>(lane_bytes(), x + begin * columns, end - begin, columns, to);
     } else {
       for (std::size_t i = begin * columns; i < end * columns; i += columns)
-        for (std::size_t j = 0; j < columns; ++j) to[j] = static_cast<sum_t<T>>(to[j] + term_of(x[i + j]));
+        for (std::size_t j = 0; j < columns; ++j)
+          to[j] = static_cast<sum_t<T>>(to[j] + static_cast<accumulator_t<T>>(x[i + j]));
     }
   });
 }
+/// Sets sums[row] to the sum of each row divided by `divisor`.
+template <class T>
+struct AddUpEachRow {
+  template <std::size_t Bytes>
+  static void run(const T* x, std::size_t rows, std::size_t columns, double divisor, T* sums) {
+    for (std::size_t row = 0; row < rows; ++row)
+      sums[row] = static_cast<T>(add_up<Bytes>(x + row * columns, columns) / divisor);
+  }
+};
 
 /// Rounds totals to the elements' type.
 template <class T>

@@ -48,33 +48,75 @@ struct CausalAttentionBackward {
 
 namespace detail {
 
-template <class T>
+template <std::size_t Bytes, class T>
 double dot(const T* x, const T* y, std::size_t n) {
-  return add_up(0, n, [=](std::size_t i) { return static_cast<double>(x[i]) * y[i]; });
+  return add_up<Bytes>(n, [=]<class V>(std::size_t i, V) { return wide<V>(x + i) * wide<V>(y + i); });
 }
-template <class T>
+template <std::size_t Bytes, class T>
 void add_multiple(double* to, double factor, const T* from, std::size_t n) {
-  for (std::size_t i = 0; i < n; ++i) to[i] += factor * from[i];
+  for_each_wide<Bytes>(
+      n, [=]<class V>(std::size_t i, V) { narrow_to(to + i, wide<V>(to + i) + V(factor) * wide<V>(from + i)); });
 }
-template <class T>
+template <std::size_t Bytes, class T>
 void round_row(const double* from, T* to, std::size_t n) {
-  for (std::size_t i = 0; i < n; ++i) to[i] = static_cast<T>(from[i]);
+  for_each_wide<Bytes>(n, [=]<class V>(std::size_t i, V) { narrow_to(to + i, wide<V>(from + i)); });
 }
 
 /// The attention weights of a token: the softmax of its scores with itself and each earlier token.
-template <class T>
+template <std::size_t Bytes, class T>
 void attend(const T* query, const T* keys, std::size_t stride, std::size_t token, std::size_t size, double* weights) {
   const double root = 1 / std::sqrt(static_cast<double>(size));
   double largest = -std::numeric_limits<double>::infinity();
   for (std::size_t s = 0; s <= token; ++s) {
-    weights[s] = root * dot(query, keys + s * stride, size);
+    weights[s] = root * dot<Bytes>(query, keys + s * stride, size);
     largest = std::max(largest, weights[s]);
   }
-  const double share = 1 / add_up(0, token + 1, [&](std::size_t s) {
-                         return weights[s] = std::exp(static_cast<T>(weights[s] - largest));
+  const double share = 1 / add_up<Bytes>(token + 1, [=]<class V>(std::size_t s, V) {
+                         const V each = exponential(wide<V>(weights + s) - V(largest));
+                         narrow_to(weights + s, each);
+                         return each;
                        });
   for (std::size_t s = 0; s <= token; ++s) weights[s] *= share;
 }
+
+/// One head: rows of q are queries, keys and values, `row` elements each.
+struct AttentionHead {
+  template <std::size_t Bytes, class T>
+  static void run(const T* q, T* out, std::size_t length, std::size_t size, std::size_t row, double* weights,
+                  double* result) {
+    for (std::size_t t = 0; t < length; ++t) {
+      attend<Bytes>(q + t * 3 * row, q + row, 3 * row, t, size, weights);
+      std::fill_n(result, size, 0);
+      for (std::size_t s = 0; s <= t; ++s) add_multiple<Bytes>(result, weights[s], q + 2 * row + s * 3 * row, size);
+      round_row<Bytes>(result, out + t * row, size);
+    }
+  }
+};
+struct AttentionHeadBackward {
+  template <std::size_t Bytes, class T>
+  static void run(const T* q, const T* gradient, T* out, std::size_t length, std::size_t size, std::size_t row,
+                  double* weights, double* grads, double* gradients) {
+    const double root = 1 / std::sqrt(static_cast<double>(size));
+    double *const dq = gradients, *const dk = dq + length * size, *const dv = dk + length * size;
+    std::fill_n(gradients, 3 * length * size, 0);
+    for (std::size_t t = 0; t < length; ++t) {
+      attend<Bytes>(q + t * 3 * row, q + row, 3 * row, t, size, weights);
+      const T* const g = gradient + t * row;
+      for (std::size_t s = 0; s <= t; ++s) {
+        add_multiple<Bytes>(dv + s * size, weights[s], g, size);
+        grads[s] = dot<Bytes>(g, q + 2 * row + s * 3 * row, size);
+      }
+      const double mean = dot<Bytes>(static_cast<const double*>(weights), static_cast<const double*>(grads), t + 1);
+      for (std::size_t s = 0; s <= t; ++s) {
+        const double score = root * weights[s] * (grads[s] - mean);
+        add_multiple<Bytes>(dq + t * size, score, q + row + s * 3 * row, size);
+        add_multiple<Bytes>(dk + s * size, score, q + t * 3 * row, size);
+      }
+    }
+    for (std::size_t t = 0; t < 3 * length; ++t)
+      round_row<Bytes>(gradients + t * size, out + (t % length * 3 + t / length) * row, size);
+  }
+};
 
 /// Calls f(offset of the queries, offset of the outputs) for each head of each batch item.
 template <class F>
@@ -92,40 +134,18 @@ void causal_attention(HostStream, const TensorRef<const T, 5>& x, const TensorRe
   const std::size_t length = x.extent(1), size = x.extent(4), row = x.extent(3) * size;
   std::vector<double> weights(length), result(size);
   for_each_head(x.extents(), [&](std::size_t from, std::size_t to) {
-    const T* const q = x.data() + from;
-    for (std::size_t t = 0; t < length; ++t) {
-      attend(q + t * 3 * row, q + row, 3 * row, t, size, weights.data());
-      std::fill(result.begin(), result.end(), 0);
-      for (std::size_t s = 0; s <= t; ++s) add_multiple(result.data(), weights[s], q + 2 * row + s * 3 * row, size);
-      round_row(result.data(), out.data() + to + t * row, size);
-    }
+    run_on_lanes<AttentionHead>(lane_bytes(), x.data() + from, out.data() + to, length, size, row, weights.data(),
+                                result.data());
   });
 }
 template <class T>
 void causal_attention_backward(HostStream, const TensorRef<const T, 5>& x, const TensorRef<const T, 4>& gradient,
                                const TensorRef<T, 5>& out) {
   const std::size_t length = x.extent(1), size = x.extent(4), row = x.extent(3) * size;
-  const double root = 1 / std::sqrt(static_cast<double>(size));
   std::vector<double> weights(length), grads(length), gradients(3 * length * size);
-  double *const dq = gradients.data(), *const dk = dq + length * size, *const dv = dk + length * size;
   for_each_head(x.extents(), [&](std::size_t from, std::size_t to) {
-    const T* const q = x.data() + from;
-    std::fill(gradients.begin(), gradients.end(), 0);
-    for (std::size_t t = 0; t < length; ++t) {
-      attend(q + t * 3 * row, q + row, 3 * row, t, size, weights.data());
-      const T* const g = gradient.data() + to + t * row;
-      const double mean = add_up(0, t + 1, [&](std::size_t s) {
-        add_multiple(dv + s * size, weights[s], g, size);
-        return weights[s] * (grads[s] = dot(g, q + 2 * row + s * 3 * row, size));
-      });
-      for (std::size_t s = 0; s <= t; ++s) {
-        const double score = root * weights[s] * (grads[s] - mean);
-        add_multiple(dq + t * size, score, q + row + s * 3 * row, size);
-        add_multiple(dk + s * size, score, q + t * 3 * row, size);
-      }
-    }
-    for (std::size_t t = 0; t < 3 * length; ++t)
-      round_row(dq + t * size, out.data() + from + (t % length * 3 + t / length) * row, size);
+    run_on_lanes<AttentionHeadBackward>(lane_bytes(), x.data() + from, gradient.data() + to, out.data() + from, length,
+                                        size, row, weights.data(), grads.data(), gradients.data());
   });
 }
 /// @}

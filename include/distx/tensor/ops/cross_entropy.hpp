@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "distx/memory/sums.hpp"
 #include "distx/tensor/ops/embedding.hpp"
 
 namespace distx {
@@ -20,6 +21,31 @@ struct CrossEntropyResult {
 
 namespace detail {
 
+struct SumExponentials {
+  template <std::size_t Bytes, class T>
+  static void run(MatrixRef<const T> logits, const T* maxima, double* sums) {
+    for (std::size_t row = 0; row < logits.rows; ++row) {
+      const T* const from = logits.at(row, 0);
+      const double maximum = maxima[row];
+      sums[row] = add_up<Bytes>(logits.columns,
+                                [=]<class V>(std::size_t i, V) { return exponential(wide<V>(from + i) - V(maximum)); });
+    }
+  }
+};
+struct ScaledProbabilities {
+  template <std::size_t Bytes, class T>
+  static void run(MatrixRef<const T> logits, const double* log_sums, const T* gradient, MatrixRef<T> out) {
+    for (std::size_t row = 0; row < logits.rows; ++row) {
+      const T* const from = logits.at(row, 0);
+      T* const to = out.at(row, 0);
+      const double log_sum = log_sums[row], slope = gradient[row];
+      for_each_wide<Bytes>(logits.columns, [=]<class V>(std::size_t i, V) {
+        narrow_to(to + i, V(slope) * exponential(wide<V>(from + i) - V(log_sum)));
+      });
+    }
+  }
+};
+
 /// @name Kernels of the host's memory
 /// Of each row, a rank computes the maximum of its part, and relative to the maximum of all ranks the sum of
 /// exponentials and the target's logit, which is zero if another rank holds it.
@@ -34,12 +60,10 @@ void maxima_of_rows(HostStream, MatrixRef<const T> logits, Span<T> maxima) {
 template <class T, class Id>
 void sums_of_rows(HostStream, MatrixRef<const T> logits, Span<const Id> targets, std::size_t first, std::size_t all,
                   Span<const T> maxima, Span<double> sums, Span<double> at_targets, const ErrorContext& context) {
+  run_on_lanes<SumExponentials>(lane_bytes(), logits, maxima.data(), sums.data());
   for (std::size_t row = 0; row < logits.rows; ++row) {
-    const T* const from = logits.at(row, 0);
-    const T maximum = maxima[row];
-    sums[row] = add_up(0, logits.columns, [=](std::size_t i) { return std::exp(from[i] - maximum); });
     const auto at = row_of(targets[row], first, logits.columns, all, context);
-    at_targets[row] = at ? static_cast<double>(from[*at]) - maximum : 0;
+    at_targets[row] = at ? static_cast<double>(*logits.at(row, *at)) - static_cast<double>(maxima[row]) : 0;
   }
 }
 template <class T>
@@ -54,21 +78,13 @@ template <class T, class Id>
 void cross_entropy_gradient(HostStream, MatrixRef<const T> logits, Span<const Id> targets, std::size_t first,
                             std::size_t all, Span<const double> log_sums, Span<const T> gradient, MatrixRef<T> out,
                             const ErrorContext& context) {
-  for (std::size_t row = 0; row < logits.rows; ++row) {
-    const T* const from = logits.at(row, 0);
-    T* const to = out.at(row, 0);
-    const double slope = gradient[row], log_sum = log_sums[row];
-    const auto probability = [=](std::size_t i) {
-      const double exact = std::max<double>(from[i] - log_sum, std::numeric_limits<T>::lowest());
-      const T rounded = static_cast<T>(exact);
-      return std::exp(rounded) * (1 + (exact - rounded));  // what rounding lost, to the first order
-    };
-    for (std::size_t i = 0; i < logits.columns; ++i) to[i] = static_cast<T>(slope * probability(i));
-    if (const auto at = row_of(targets[row], first, logits.columns, all, context))
-      to[*at] = static_cast<T>(slope * (probability(*at) - 1));
-  }
+  run_on_lanes<ScaledProbabilities>(lane_bytes(), logits, log_sums.data(), gradient.data(), out);
+  for (std::size_t row = 0; row < logits.rows; ++row)
+    if (const auto at = row_of(targets[row], first, logits.columns, all, context)) {
+      const double probability = exponential(static_cast<double>(*logits.at(row, *at)) - log_sums[row]);
+      *out.at(row, *at) = static_cast<T>(static_cast<double>(gradient[row]) * (probability - 1));
+    }
 }
-
 /// @}
 
 /// Reduces over the axes that shard the rows of x, if there are any.

@@ -8,20 +8,71 @@ namespace distx {
 
 namespace detail {
 
-/// A row about its mean, as numbers of variance 1.
+/// A row as numbers of mean 0 and variance 1.
 template <class T>
-class NormalRow {
- public:
-  NormalRow(const T* row, std::size_t n, double epsilon) : row_(row), mean_(add_up(row, n) / static_cast<double>(n)) {
-    const double variance = add_up(0, n, [&](std::size_t i) { return (row[i] - mean_) * (row[i] - mean_); });
-    steepness_ = 1 / std::sqrt(variance / static_cast<double>(n) + epsilon);
-  }
-  [[nodiscard]] double operator[](std::size_t i) const { return (row_[i] - mean_) * steepness_; }
-  [[nodiscard]] double steepness() const { return steepness_; }
+struct NormalRow {
+  const T* row;
+  double mean, steepness;
 
- private:
-  const T* row_;
-  double mean_, steepness_;
+  template <class V>
+  V at(std::size_t i) const {
+    return (wide<V>(row + i) - V(mean)) * V(steepness);
+  }
+};
+template <std::size_t Bytes, class T>
+NormalRow<T> normal_row(const T* row, std::size_t n, double epsilon) {
+  const auto width = static_cast<double>(n);
+  const double mean = add_up<Bytes>(row, n) / width;
+  const double variance = add_up<Bytes>(n, [=]<class V>(std::size_t i, V) {
+    const V each = wide<V>(row + i) - V(mean);
+    return each * each;
+  });
+  return {row, mean, 1 / std::sqrt(variance / width + epsilon)};
+}
+
+struct NormalizeRows {
+  template <std::size_t Bytes, class T>
+  static void run(MatrixRef<const T> x, const T* weight, const T* bias, double epsilon, MatrixRef<T> out) {
+    for (std::size_t row = 0; row < x.rows; ++row) {
+      const auto normal = normal_row<Bytes>(x.at(row, 0), x.columns, epsilon);
+      T* const to = out.at(row, 0);
+      for_each_wide<Bytes>(x.columns, [=]<class V>(std::size_t i, V) {
+        narrow_to(to + i, normal.template at<V>(i) * wide<V>(weight + i) + wide<V>(bias + i));
+      });
+    }
+  }
+};
+struct NormalizeRowsBackward {
+  template <std::size_t Bytes, class T>
+  static void run(MatrixRef<const T> x, const T* weight, MatrixRef<const T> gradient, double epsilon,
+                  MatrixRef<T> out) {
+    const std::size_t n = x.columns;
+    for (std::size_t row = 0; row < x.rows; ++row) {
+      const auto normal = normal_row<Bytes>(x.at(row, 0), n, epsilon);
+      const T* const grad = gradient.at(row, 0);
+      T* const to = out.at(row, 0);
+      const auto slope = [=]<class V>(std::size_t i, V) { return wide<V>(grad + i) * wide<V>(weight + i); };
+      const double mean = add_up<Bytes>(n, slope) / static_cast<double>(n);
+      const auto along_row = [=]<class V>(std::size_t i, V v) { return slope(i, v) * normal.template at<V>(i); };
+      const double along = add_up<Bytes>(n, along_row) / static_cast<double>(n);
+      for_each_wide<Bytes>(n, [=]<class V>(std::size_t i, V v) {
+        narrow_to(to + i, V(normal.steepness) * (slope(i, v) - V(mean) - V(along) * normal.template at<V>(i)));
+      });
+    }
+  }
+};
+struct AddNormalRowsWeight {
+  template <std::size_t Bytes, class T>
+  static void run(MatrixRef<const T> x, MatrixRef<const T> gradient, double epsilon, std::size_t begin, std::size_t end,
+                  double* totals) {
+    for (std::size_t row = begin; row < end; ++row) {
+      const auto normal = normal_row<Bytes>(x.at(row, 0), x.columns, epsilon);
+      const T* const grad = gradient.at(row, 0);
+      for_each_wide<Bytes>(x.columns, [=]<class V>(std::size_t i, V) {
+        narrow_to(totals + i, wide<V>(totals + i) + wide<V>(grad + i) * normal.template at<V>(i));
+      });
+    }
+  }
 };
 
 /// @name Kernels of the host's memory
@@ -29,36 +80,18 @@ class NormalRow {
 template <class T>
 void normalize_rows(HostStream, MatrixRef<const T> x, Span<const T> weight, Span<const T> bias, double epsilon,
                     MatrixRef<T> out) {
-  for (std::size_t row = 0; row < x.rows; ++row) {
-    const NormalRow normal(x.at(row, 0), x.columns, epsilon);
-    T* const to = out.at(row, 0);
-    for (std::size_t i = 0; i < x.columns; ++i) to[i] = static_cast<T>(normal[i] * weight[i] + bias[i]);
-  }
+  run_on_lanes<NormalizeRows>(lane_bytes(), x, weight.data(), bias.data(), epsilon, out);
 }
 template <class T>
 void normalize_rows_backward(HostStream, MatrixRef<const T> x, Span<const T> weight, MatrixRef<const T> gradient,
                              double epsilon, MatrixRef<T> out) {
-  const std::size_t n = x.columns;
-  for (std::size_t row = 0; row < x.rows; ++row) {
-    const NormalRow normal(x.at(row, 0), n, epsilon);
-    const T* const grad = gradient.at(row, 0);
-    T* const to = out.at(row, 0);
-    const auto slope = [&](std::size_t i) { return static_cast<double>(grad[i]) * weight[i]; };
-    const double mean = add_up(0, n, slope) / static_cast<double>(n);
-    const double along = add_up(0, n, [&](std::size_t i) { return slope(i) * normal[i]; }) / static_cast<double>(n);
-    for (std::size_t i = 0; i < n; ++i)
-      to[i] = static_cast<T>(normal.steepness() * (slope(i) - mean - along * normal[i]));
-  }
+  run_on_lanes<NormalizeRowsBackward>(lane_bytes(), x, weight.data(), gradient, epsilon, out);
 }
 template <class T>
 void normalize_rows_weight(HostStream, MatrixRef<const T> x, MatrixRef<const T> gradient, double epsilon, Span<T> out) {
   std::vector<double> totals(x.columns);
   add_up_blocks(0, x.rows, x.columns, totals.data(), [&](std::size_t begin, std::size_t end, double* to) {
-    for (std::size_t row = begin; row < end; ++row) {
-      const NormalRow normal(x.at(row, 0), x.columns, epsilon);
-      const T* const grad = gradient.at(row, 0);
-      for (std::size_t i = 0; i < x.columns; ++i) to[i] += grad[i] * normal[i];
-    }
+    run_on_lanes<AddNormalRowsWeight>(lane_bytes(), x, gradient, epsilon, begin, end, to);
   });
   round_to(totals, out);
 }

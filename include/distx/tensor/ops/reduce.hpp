@@ -35,13 +35,12 @@ void reduce_slices(HostStream stream, const Slices& slices, Span<const T> x, T f
 /// out = the sum of each block's slices, divided by `divisor` unless it is of integers, on the host's memory.
 template <class T>
 void sum_of_slices(HostStream, const Slices& slices, Span<const T> x, Span<T> out, double divisor) {
+  if constexpr (std::same_as<T, float> || std::same_as<T, double>)
+    if (slices.size == 1)
+      return run_on_lanes<AddUpEachRow<T>>(lane_bytes(), x.data(), slices.blocks, slices.count, divisor, out.data());
   std::vector<sum_t<T>> totals(slices.size);
   for (std::size_t block = 0; block < slices.blocks; ++block) {
-    const T* const from = x.data() + block * slices.count * slices.size;
-    if (slices.size == 1)
-      totals[0] = add_up(from, slices.count);
-    else
-      add_up_rows(from, slices.count, slices.size, totals.data());
+    add_up_rows(x.data() + block * slices.count * slices.size, slices.count, slices.size, totals.data());
     if constexpr (!std::integral<T>)
       for (double& total : totals) total /= divisor;
     round_to(totals, out.subspan(block * slices.size, slices.size));

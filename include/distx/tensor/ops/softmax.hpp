@@ -11,27 +11,48 @@ namespace distx {
 
 namespace detail {
 
+struct SoftmaxRows {
+  template <std::size_t Bytes, class T>
+  static void run(MatrixRef<const T> x, MatrixRef<T> out) {
+    for (std::size_t row = 0; row < x.rows; ++row) {
+      const T* const from = x.at(row, 0);
+      T* const to = out.at(row, 0);
+      T maximum = -std::numeric_limits<T>::infinity();
+      for (std::size_t i = 0; i < x.columns; ++i) maximum = std::max(maximum, from[i]);
+      const double share = 1 / add_up<Bytes>(x.columns, [=]<class V>(std::size_t i, V) {
+                             const V each = exponential(wide<V>(from + i) - V(maximum));
+                             narrow_to(to + i, each);
+                             return each;
+                           });
+      for_each_wide<Bytes>(x.columns,
+                           [=]<class V>(std::size_t i, V) { narrow_to(to + i, wide<V>(to + i) * V(share)); });
+    }
+  }
+};
+struct SoftmaxRowsBackward {
+  template <std::size_t Bytes, class T>
+  static void run(MatrixRef<const T> y, MatrixRef<const T> gradient, MatrixRef<T> out) {
+    for (std::size_t row = 0; row < y.rows; ++row) {
+      const T *const value = y.at(row, 0), *const grad = gradient.at(row, 0);
+      T* const to = out.at(row, 0);
+      const double mean =
+          add_up<Bytes>(y.columns, [=]<class V>(std::size_t i, V) { return wide<V>(value + i) * wide<V>(grad + i); });
+      for_each_wide<Bytes>(y.columns, [=]<class V>(std::size_t i, V) {
+        narrow_to(to + i, wide<V>(value + i) * (wide<V>(grad + i) - V(mean)));
+      });
+    }
+  }
+};
+
 /// @name Kernels of the host's memory
 /// @{
 template <class T>
 void softmax_rows(HostStream, MatrixRef<const T> x, MatrixRef<T> out) {
-  for (std::size_t row = 0; row < x.rows; ++row) {
-    const T* const from = x.at(row, 0);
-    T* const to = out.at(row, 0);
-    T maximum = -std::numeric_limits<T>::infinity();
-    for (std::size_t i = 0; i < x.columns; ++i) maximum = std::max(maximum, from[i]);
-    const double share = 1 / add_up(0, x.columns, [&](std::size_t i) { return to[i] = std::exp(from[i] - maximum); });
-    for (std::size_t i = 0; i < x.columns; ++i) to[i] = static_cast<T>(to[i] * share);
-  }
+  run_on_lanes<SoftmaxRows>(lane_bytes(), x, out);
 }
 template <class T>
 void softmax_rows_backward(HostStream, MatrixRef<const T> y, MatrixRef<const T> gradient, MatrixRef<T> out) {
-  for (std::size_t row = 0; row < y.rows; ++row) {
-    const T *const value = y.at(row, 0), *const grad = gradient.at(row, 0);
-    T* const to = out.at(row, 0);
-    const double mean = add_up(0, y.columns, [&](std::size_t i) { return static_cast<double>(value[i]) * grad[i]; });
-    for (std::size_t i = 0; i < y.columns; ++i) to[i] = static_cast<T>(value[i] * (grad[i] - mean));
-  }
+  run_on_lanes<SoftmaxRowsBackward>(lane_bytes(), y, gradient, out);
 }
 /// @}
 
