@@ -168,4 +168,35 @@ TEST_CASE("a job removes what killed jobs left in its folder, and nothing of a j
   std::filesystem::remove_all(temporary);
 }
 
+TEST_CASE("a later spawn_processes removes the folder of one that was killed, once its ranks have ended") {
+  std::string temporary = std::filesystem::temp_directory_path() / "distx-test-XXXXXX";
+  REQUIRE(::mkdtemp(temporary.data()) != nullptr);
+  ::setenv("TMPDIR", temporary.c_str(), 1);
+  int ready[2];
+  REQUIRE(::pipe(ready) == 0);
+  const pid_t job = ::fork();
+  if (job == 0) {
+    distx::spawn_processes(2, [&](distx::FileConnector& connector) {
+      connector.barrier();
+      (void)!::write(ready[1], "", 1);
+      never_ends();
+    });
+    ::_exit(0);
+  }
+  char byte = 0;
+  REQUIRE(::read(ready[0], &byte, 1) == 1);
+  distx::spawn_processes(1, [](distx::FileConnector&) {});
+  CHECK(!std::filesystem::is_empty(temporary));  // it is in use
+  end_by_kill(job);
+  CHECK(distx::detail::wait_until(
+            30s,
+            [&] {
+              distx::spawn_processes(1, [](distx::FileConnector&) {});
+              return std::filesystem::is_empty(temporary);
+            },
+            [] { return false; }) == distx::detail::WaitEnd::ready);
+  std::filesystem::remove_all(temporary);
+  ::unsetenv("TMPDIR");
+}
+
 }  // namespace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <poll.h>
+#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
@@ -125,15 +126,59 @@ class ChildProcesses {
   std::vector<ChildProcess> all_;
 };
 
-/// Returns the path of a folder that does not exist yet. @throws ConnectError without a folder for temporary files
-inline std::filesystem::path new_temporary_folder() {
-  std::error_code error;
-  const auto temporary = std::filesystem::temp_directory_path(error);
-  if (error)
-    throw ConnectError("no folder for temporary files: " + error.message() + "; TMPDIR must name an existing folder",
-                       {.operation = "spawn_processes"}, error.value());
-  return temporary / ("distx-spawn-" + random_name());
-}
+/// A new folder for temporary files, which is removed when this is destroyed.
+///
+/// It is locked for as long as a process runs that has inherited it. If all of a job are killed, a later job removes
+/// it.
+class TemporaryFolder {
+ public:
+  /// @throws ConnectError without a place for temporary files
+  TemporaryFolder() {
+    std::error_code error;
+    const auto temporary = std::filesystem::temp_directory_path(error);
+    if (error) fail("no folder for temporary files", error.value());
+    remove_abandoned(temporary);
+    do {  // again if another job has taken it for an abandoned one
+      path_ = temporary / (prefix + random_name());
+      if (::mkdir(path_.c_str(), 0700) != 0) fail("cannot make a folder for temporary files", errno);
+      lock_ = locked(path_, LOCK_EX);
+    } while (!std::filesystem::exists(path_, error));
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  ~TemporaryFolder() {
+    std::error_code error;
+    std::filesystem::remove_all(path_, error);
+  }
+  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
+
+ private:
+  static constexpr const char* prefix = "distx-spawn-";
+
+  [[noreturn]] static void fail(const std::string& what, int error) {
+    throw ConnectError(what + ": " + std::strerror(error) + "; TMPDIR must name an existing folder",
+                       {.operation = "spawn_processes"}, error);
+  }
+  /// Returns a descriptor of this user's folder that keeps it locked; null if that cannot be.
+  static unique_descriptor locked(const std::filesystem::path& path, int how) {
+    auto folder =
+        unique_descriptor::from_native_handle(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    struct ::stat status;
+    if (!folder || ::fstat(folder.native_handle(), &status) != 0 || status.st_uid != ::geteuid() ||
+        ::flock(folder.native_handle(), how) != 0)
+      return {};
+    return folder;
+  }
+  static void remove_abandoned(const std::filesystem::path& temporary) {
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator(temporary, error))
+      if (entry.path().filename().string().starts_with(prefix))
+        if (const auto lock = locked(entry.path(), LOCK_EX | LOCK_NB)) std::filesystem::remove_all(entry.path(), error);
+  }
+
+  std::filesystem::path path_;
+  unique_descriptor lock_;
+};
 
 /// See `distx::spawn_processes`. @param grace  what the others have to end after a rank has failed
 template <class F>
@@ -141,20 +186,14 @@ void run_processes(int count, F& f, Timeout deadline, Timeout grace) {
   if (count < 1)
     throw InvalidArgument("invalid number of processes " + std::to_string(count) + ": must be at least 1",
                           {.operation = "spawn_processes"});
-  struct NewFolder {
-    std::filesystem::path path = new_temporary_folder();
-    ~NewFolder() {
-      std::error_code error;
-      std::filesystem::remove_all(path, error);
-    }
-  } const folder;
+  const TemporaryFolder folder;
   ChildProcesses processes;
   // Otherwise the children would write it, too.
   std::cout.flush();
   std::fflush(nullptr);
   for (int rank = 0; rank < count; ++rank)
     processes.start([&] {
-      FileConnector connector(folder.path, rank, count, {.deadline = deadline});
+      FileConnector connector(folder.path(), rank, count, {.deadline = deadline});
       f(connector);
     });
   if (!processes.wait(Deadline(no_timeout), true)) processes.wait(Deadline(grace));
