@@ -56,7 +56,7 @@ BETWEEN_VENDORS = {"nccl": ("cuda",)}
 SHARED_DETAIL = {"cuda/detail/check.hpp": ("nccl",), "cuda/detail/kernels.hpp": ("nccl",)}
 # other modules: the system's headers that they may include; distx.hpp does not reach them
 SYSTEM = {
-    "connect/file": ("dirent.h", "fcntl.h", "poll.h", "signal.h", "sys/prctl.h", "sys/stat.h", "sys/wait.h", "unistd.h"),
+    "connect/file": ("dirent.h", "fcntl.h", "poll.h", "signal.h", "sys/file.h", "sys/prctl.h", "sys/stat.h", "sys/wait.h", "unistd.h"),
     "data/file": ("fcntl.h", "sys/mman.h", "sys/stat.h", "unistd.h"),
     "connect/tcp": ("arpa/inet.h", "fcntl.h", "netdb.h", "netinet/", "poll.h", "sys/random.h", "sys/socket.h", "sys/stat.h", "unistd.h"),
 }

@@ -7,6 +7,7 @@
 """
 import fcntl
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -123,6 +124,7 @@ class Launcher(InFolder):
             for process in choose(launcher.pid, int(text.split()[0])):
                 os.kill(process, number)
             self.assertEqual(launcher.wait(60), status)
+            self.assertTrue(select.select([reader], [], [], 30)[0], "a process is left")  # it would live for a minute
             self.assertEqual(reader.read(100), b"", "a process is left")
         os.remove(pipe)
 

@@ -7,6 +7,7 @@
 """
 import os
 import re
+import select
 import shutil
 import signal
 import socket
@@ -147,6 +148,7 @@ class Launcher(unittest.TestCase):
                 seen += os.read(reader, 100)
             until(process)
             output, _ = process.communicate(timeout=60)
+            self.assertTrue(select.select([reader], [], [], 30)[0], "a process is left")  # it would live for a minute
             self.assertEqual(os.read(reader, 100), b"", "a process is left")
             os.close(reader)
             self.assertEqual(process.returncode, status)
