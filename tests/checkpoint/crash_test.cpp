@@ -67,6 +67,9 @@ int link(const char* old_name, const char* new_name) noexcept {
 int unlinkat(int folder, const char* name, int flags) noexcept {
   return here() ? -1 : static_cast<int>(::syscall(SYS_unlinkat, folder, name, flags));
 }
+int rmdir(const char* name) noexcept {
+  return here() ? -1 : static_cast<int>(::syscall(SYS_unlinkat, AT_FDCWD, name, AT_REMOVEDIR));
+}
 int mkdir(const char* name, mode_t mode) noexcept {
   return here() ? -1 : static_cast<int>(::syscall(SYS_mkdirat, AT_FDCWD, name, mode));
 }

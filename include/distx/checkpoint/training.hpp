@@ -73,7 +73,7 @@ struct Saving {
   ~Saving() {
     if (made.empty() || ::getpid() != process) return;
     try {
-      remove_folder(made);
+      if (const auto left = open_folder(made)) remove_folder(left, made);
     } catch (const std::exception&) {  // a later save removes it
     }
   }

@@ -93,12 +93,10 @@ void each_entry(const std::filesystem::path& folder, F&& f) {
 /// The name of a manifest while its checkpoint is being removed.
 inline constexpr const char* removed_manifest_name = "checkpoint.json.part";
 
-/// Removes the files that saves write from a folder, and the folder if nothing else is in it. The manifest goes first,
-/// so that there is never half a checkpoint. Leaves a link alone.
+/// Removes the files that saves write from an open folder, and the folder if nothing else is in it. The manifest goes
+/// first, so that there is never half a checkpoint.
 /// @throws CheckpointError
-inline void remove_folder(const std::filesystem::path& path) {
-  const auto folder = open_folder(path);
-  if (!folder) return;
+inline void remove_folder(const unique_open_file& folder, const std::filesystem::path& path) {
   const int at = folder.native_handle();
   if (::renameat(at, manifest_name, at, removed_manifest_name) == 0)
     sync(folder, path);
@@ -150,6 +148,11 @@ inline void set_aside(const unique_open_file& folder, const std::filesystem::pat
   for (const auto& name : names)
     if (::renameat(folder.native_handle(), name.c_str(), to.native_handle(), name.c_str()) != 0 && errno != ENOENT)
       fail("move", path / name, errno);
+  ::rmdir(aside.c_str());  // if another process has removed them meanwhile
+}
+/// Whether a folder, which is open, has a file of this name.
+[[nodiscard]] inline bool has(const unique_open_file& folder, const char* name) noexcept {
+  return ::faccessat(folder.native_handle(), name, F_OK, 0) == 0;
 }
 /// Gives a complete folder the name of its step by one rename, which replaces nothing but an empty folder.
 /// @throws CheckpointError if the step is published already, which is then as it was
@@ -162,7 +165,11 @@ inline void publish(const unique_open_file& folder, const std::filesystem::path&
     if (!taken || attempt == 9) fail("publish", from, error);
     const auto there = open_folder(to);
     check_free(to);
-    if (there && is_same(there, to)) set_aside(there, to);  // as it was checked
+    if (!there || !is_same(there, to)) continue;  // it was not the one that was checked
+    if (has(there, removed_manifest_name))
+      remove_folder(there, to);
+    else
+      set_aside(there, to);
   }
 }
 
@@ -198,23 +205,27 @@ inline void remove_older(const std::filesystem::path& newest, std::size_t keep, 
     if ((!step || *step >= last) && of_job.empty()) return;
     const auto folder = open_folder(path);
     if (!folder) return;
-    const auto has = [&](const char* file) { return ::faccessat(folder.native_handle(), file, F_OK, 0) == 0; };
-    if (step && (has(manifest_name) || has(removed_manifest_name))) older.emplace(*step, path);
-    if (!step) left.push_back(path);
+    if (!step)
+      left.push_back(path);
+    else if (has(folder, manifest_name) || has(folder, removed_manifest_name))
+      older.emplace(*step, path);
+    else
+      ::rmdir(path.c_str());  // if it is empty: its removal was interrupted
   });
   std::size_t kept = 1;
   for (const auto& [step, path] : older) {
-    const bool removing = !is_present(path / manifest_name);
-    if (!removing && kept < keep)
+    const auto folder = open_folder(path);
+    if (folder && has(folder, manifest_name) && kept < keep)
       kept += is_whole(path) ? 1 : 0;
-    else
-      remove_folder(path);
+    else if (folder)
+      remove_folder(folder, path);
   }
   for (const auto& path : left) try {
       if (job_of(path.filename().string()) != job && !is_stale(path, now, stale_after)) continue;
       // Under another name it cannot be published any more.
       const auto claimed = directory / unpublished_name(last, job);
-      if (::rename(path.c_str(), claimed.c_str()) == 0) remove_folder(claimed);
+      if (::rename(path.c_str(), claimed.c_str()) != 0) continue;
+      if (const auto folder = open_folder(claimed)) remove_folder(folder, claimed);
     } catch (const CheckpointError&) {  // of another user: it harms nothing but the space
     }
 }
