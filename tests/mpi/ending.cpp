@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // A program that ends in the way its argument names; endings.py checks the result.
+#include <unistd.h>
+
 #include <csignal>
 #include <iostream>
 #include <optional>
@@ -45,6 +47,32 @@ void be_killed(distx::AnyConnector& connector, bool prints) {
     if (prints) std::cerr << std::string("noticed: ") + error.what() + '\n';
     throw;
   }
+}
+
+/// Rank 1 is killed or never enters a call; the others catch the error in the scope of the connector, whose deadline is
+/// ten minutes.
+void catch_inside(int argc, char** argv, const std::string& way) {
+  int rank = 0;
+  {
+    auto connector = distx::connect(argc, argv);
+    rank = connector.rank();
+    const auto processes = distx::all_gather_values(connector, ::getpid());
+    try {
+      distx::MpiCommunicator comm(connector, {.deadline = std::chrono::seconds(2)});
+      if (comm.rank() == 1 && way == "killed, caught inside") std::raise(SIGKILL);
+      if (comm.rank() == 1) {
+        for (const int other : {0, 2})
+          while (::kill(processes[static_cast<std::size_t>(other)], 0) == 0)
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        std::raise(SIGKILL);
+      }
+      int one = 1;
+      distx::all_reduce(comm, one, distx::sum);
+    } catch (const distx::Error& error) {
+      std::cout << std::string("caught: ") + error.what() + '\n' << std::flush;
+    }
+  }
+  std::cout << std::string("the connector of rank ") + std::to_string(rank) + " is destroyed\n" << std::flush;
 }
 
 /// Kills ranks 1 and 3 of 4, one after the other; the others continue.
@@ -135,6 +163,10 @@ int run(int argc, char** argv, const std::string& way) {
       if (way.starts_with("killed before")) be_killed_before(way, connector);
       const int rank = connector.rank();
       continue_without(std::move(connector), rank);
+      return 0;
+    }
+    if (way.ends_with("caught inside")) {
+      catch_inside(argc, argv, way);
       return 0;
     }
     auto connector = distx::connect(argc, argv);

@@ -52,6 +52,18 @@ WAYS = {
         ["noticed: distx: all_reduce on rank ", "rank 1 of 3 (pid", "exited unexpectedly"],
         ["Segmentation fault", "terminate called"],
     ),
+    "killed, caught inside": Way(
+        None,
+        ["exited unexpectedly", *[f"the connector of rank {rank} is destroyed" for rank in (0, 2)]],
+        ["ended by", "terminate called"],
+        recovery=True,
+    ),
+    "absent, caught inside": Way(
+        None,
+        ["caught: distx: all_reduce on rank ", *[f"the connector of rank {rank} is destroyed" for rank in (0, 2)]],
+        ["ended by", "terminate called"],
+        recovery=True,
+    ),
     "killed, and continued without": Way(
         True,
         ["all_reduce: lost", "rank 0 is 0 of 2: sum 2", "rank 2 is 1 of 2: sum 2"],

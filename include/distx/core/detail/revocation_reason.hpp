@@ -63,6 +63,8 @@ struct RevocationReason {
   /// Returns the code of the RevokedError.
   [[nodiscard]] int code() const noexcept { return kind == Kind::memory ? ENOMEM : 0; }
   [[nodiscard]] bool rank_loss() const noexcept { return kind == Kind::lost || kind == Kind::memory; }
+  /// Returns whether every rank throws the error itself.
+  [[nodiscard]] bool on_all_ranks() const noexcept { return kind == Kind::mismatch || kind == Kind::not_finite; }
   /// Throws NonFiniteError if it is one, MismatchError the first time if it is one, otherwise RevokedError.
   [[noreturn]] void raise(const ErrorContext& context) {
     if (kind == Kind::not_finite) throw NonFiniteError(text, context);

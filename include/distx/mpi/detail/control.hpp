@@ -11,6 +11,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "distx/connect/detail/local_failure_channel.hpp"
@@ -67,6 +68,12 @@ class Control {
     if (const auto early = early_.extract(identity); !early.empty())
       end(revocation, detail::RevocationReason::parse(early.mapped()));
   }
+  /// Notes an error that may mean that a rank does not come any more.
+  void note_failure() noexcept { failed_ = true; }
+  /// Notes that all ranks have come since.
+  void forget_failures() noexcept { failed_ = false; }
+  [[nodiscard]] bool has_failed() const noexcept { return failed_; }
+
   void leave(std::uint64_t identity) noexcept {
     const std::lock_guard lock(mutex_);
     members_.erase(identity);
@@ -89,6 +96,7 @@ class Control {
       return;
     }
     const auto reason = detail::RevocationReason::parse(why).by(rank);
+    judge(why);
     revocation.knows_of_mismatch = true;  // this rank throws the error itself
     end(revocation, reason);
     post({.identity = identity, .subject = Subject::communicator}, reason.published(), peers);
@@ -102,6 +110,7 @@ class Control {
     const std::lock_guard lock(mutex_);
     if (notifications_.poll(identity)) return;
     notifications_.publish(identity, why);
+    judge(why);
     if (!is_up()) return;
     int rank = 0;
     int size = 0;
@@ -175,6 +184,7 @@ class Control {
       if (MPI_Recv(&notification, sizeof notification, MPI_BYTE, status.MPI_SOURCE, 0, comm(), MPI_STATUS_IGNORE) !=
           MPI_SUCCESS)
         return;
+      if (notification.subject != Subject::departure) judge(notification.reason);
       if (notification.subject == Subject::notification)
         notifications_.publish(notification.identity, notification.reason);
       else if (const auto member = members_.find(notification.identity); member != members_.end())
@@ -186,6 +196,10 @@ class Control {
     }
   }
 
+  /// Notes the failure that a reason is, unless all ranks throw it.
+  void judge(std::string_view published) {
+    if (!detail::RevocationReason::parse(published).on_all_ranks()) note_failure();
+  }
   static void receive(const Notification& notification, const Registered& member) {
     if (notification.subject == Subject::departure)
       member.departures->note(notification.rank, notification.made);
@@ -231,6 +245,7 @@ class Control {
   mpi_unique_comm comm_;
   std::mutex mutex_;
   std::atomic<std::uint64_t> next_{0};
+  std::atomic<bool> failed_{false};
   std::map<std::uint64_t, Registered> members_;
   std::map<std::uint64_t, std::string> early_;
   std::deque<Notification> early_departures_;

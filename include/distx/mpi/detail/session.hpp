@@ -150,8 +150,12 @@ class Session final : public FailureChannel {
     } catch (const TimeoutError&) {
       world_->note_broken();
       throw;
+    } catch (...) {
+      control().note_failure();
+      throw;
     }
     failed_ = false;
+    control().forget_failures();
   }
   /// Waits for the other ranks; returns whether the deadline is not over.
   template <class Ready>

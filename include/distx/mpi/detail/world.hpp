@@ -23,15 +23,11 @@ namespace distx::detail::mpi {
 
 using BoostThreadLevel = boost::mpi::threading::level;
 
-/// Polls a request until it is complete or the deadline has passed.
-inline detail::WaitEnd poll(MPI_Request& request, const Timeout& deadline, const char* routine,
-                            const ErrorContext& context) {
-  const auto complete = [&] {
-    int flag = 0;
-    check(MPI_Test(&request, &flag, MPI_STATUS_IGNORE), routine, context);
-    return flag != 0;
-  };
-  return watched_wait_until(deadline, {context.rank, context.size, "mpi"}, complete, [] { return false; });
+/// Returns whether a request is complete.
+[[nodiscard]] inline bool is_complete(MPI_Request& request, const char* routine, const ErrorContext& context) {
+  int flag = 0;
+  check(MPI_Test(&request, &flag, MPI_STATUS_IGNORE), routine, context);
+  return flag != 0;
 }
 
 /// Runs a nonblocking call of MPI to completion: `begin(*keep, &request)`. `keep` owns its buffers, which MPI uses
@@ -42,7 +38,10 @@ void run_in_time(const Timeout& deadline, const char* routine, const ErrorContex
                  std::unique_ptr<Buffers>& keep, Begin&& begin) {
   MPI_Request request = MPI_REQUEST_NULL;
   check(begin(*keep, &request), routine, context);
-  if (mpi::poll(request, deadline, routine, context) == detail::WaitEnd::ready) return;
+  const auto end = watched_wait_until(
+      deadline, {context.rank, context.size, "mpi"}, [&] { return is_complete(request, routine, context); },
+      [] { return false; });
+  if (end == detail::WaitEnd::ready) return;
   (void)keep.release();  // MPI may still write to it
   throw TimeoutError("timed out after " + deadline.to_string() + ": not all ranks joined", context);
 }
@@ -84,7 +83,7 @@ class World {
   ~World() {
     const bool unwinding = std::uncaught_exceptions() > uncaught_;
     if (environment_ == nullptr) {
-      if (unwinding || broken_) abandon();
+      if (unwinding || broken_ || control_->has_failed()) abandon();
       return;
     }
     if (!is_up()) return;
@@ -92,8 +91,8 @@ class World {
     // notices an exit without MPI_Finalize and terminates the others.
     const Timeout patience = unwinding ? Timeout(std::chrono::seconds(2)) : deadline_;
     // Once ranks are lost, MPI_Finalize may wait for them: those that are left exit without it, together.
-    const bool all = left_ ? all_left_have_come(patience) : all_have_come(patience);
-    if (!all || left_) {
+    if (left_) await_left(patience);
+    if (left_ || !all_have_come(patience)) {
       abandon();
       return;
     }
@@ -157,10 +156,14 @@ class World {
   }
 
   /// Notes that calls of MPI may still use this object's handles.
-  void note_broken() noexcept { broken_ = true; }
+  void note_broken() noexcept {
+    broken_ = true;
+    control_->note_failure();
+  }
   /// Notes that only these ranks are left; they end together, and MPI is not finalized.
   void note_left(std::shared_ptr<const std::vector<int>> ranks, std::uint64_t group) noexcept {
     broken_ = true;
+    control_->forget_failures();
     left_ = std::move(ranks);
     left_group_ = group;
   }
@@ -226,32 +229,53 @@ class World {
     for (const Id& id : buffers->all) processes_.push_back({id.host.data(), own.host_name, id.id, id.began});
   }
 
+  /// Waits for the other ranks at the end; returns whether they have come. Gives up soon after a failure is known.
+  template <class Ready, class Lost>
+  bool await_others(Timeout patience, Ready&& ready, Lost&& lost) {
+    using clock = Deadline::clock;
+    auto end = clock::time_point::max(), next_look = clock::now();
+    const auto has_given_up = [&] {
+      const auto now = clock::now();
+      if (now < next_look) return false;  // to look at processes costs more than to poll MPI
+      next_look = now + std::chrono::milliseconds(5) * (1 + size() / 16);
+      control_->look();
+      if (control_->has_failed()) end = std::min(end, now + std::chrono::seconds(5));
+      if (lost()) end = std::min(end, now + std::chrono::seconds(1));
+      return now >= end;
+    };
+    return watched_wait_until(patience, {rank_, size(), "mpi"}, ready, has_given_up) == detail::WaitEnd::ready;
+  }
   /// Uses the control communicator, so that no other call of a rank can match this barrier.
   bool all_have_come(Timeout patience) noexcept try {
     MPI_Request request = MPI_REQUEST_NULL;
     const auto context = where("the end of MPI");
     check(MPI_Ibarrier(control_->comm(), &request), "MPI_Ibarrier", context);
-    return mpi::poll(request, patience, "MPI_Ibarrier", context) == detail::WaitEnd::ready;
-  } catch (const Error&) {
+    const auto one_has_ended = [&] {
+      for (int rank = 0; rank < size(); ++rank)
+        if (rank != rank_ && has_ended(rank)) return true;
+      return false;
+    };
+    return await_others(patience, [&] { return is_complete(request, "MPI_Ibarrier", context); }, one_has_ended);
+  } catch (...) {
     return false;
   }
   /// The same for the ranks that are left; those that have ended meanwhile are not waited for.
-  bool all_left_have_come(Timeout patience) noexcept try {
+  void await_left(Timeout patience) noexcept try {
     std::vector<bool> come(processes_.size());
     come[static_cast<std::size_t>(rank_)] = true;
     for (const int rank : *left_)
       if (rank != rank_) letters_->send(~left_group_, rank, {});
-    const auto receive = [&] {
+    const auto all = [&] {
       for (const auto& received : letters_->take(~left_group_)) come[static_cast<std::size_t>(received.from)] = true;
       return std::ranges::all_of(*left_, [&](int rank) { return come[static_cast<std::size_t>(rank)]; });
     };
-    const auto ended = [&] {
-      return std::ranges::all_of(*left_,
-                                 [&](int rank) { return come[static_cast<std::size_t>(rank)] || has_ended(rank); });
+    const auto note_ended = [&] {
+      for (const int rank : *left_)
+        if (has_ended(rank)) come[static_cast<std::size_t>(rank)] = true;
+      return false;
     };
-    return detail::wait_until(patience, receive, ended) != detail::WaitEnd::expired;
+    (void)await_others(patience, all, note_ended);
   } catch (...) {
-    return false;
   }
   /// Leaves MPI initialized: calls on this or other ranks may still use the handles.
   void abandon() noexcept {

@@ -10,6 +10,7 @@
 
 #include "distx/connect/self.hpp"
 #include "distx/connect/tcp/detail/hub_records.hpp"
+#include "distx/core/detail/revocation_reason.hpp"
 #include "distx/core/detail/start_thread.hpp"
 
 namespace distx::detail::tcp {
@@ -56,17 +57,13 @@ class Hub {
     wake_.wake();
   }
 
-  /// Waits until the others have left, up to the deadline, and closes all connections.
+  /// Waits until the others have left, up to the deadline, or briefly once an error is known; closes all connections.
   void leave(Timeout limit) {
     {
       std::unique_lock lock(mutex_);
-      if (refused_ || has_failure_ || timed_out_) limit = after_error;
-      const Deadline deadline(limit);
       const auto over = [&] { return all_served(); };
-      if (deadline.unlimited())
-        changed_.wait(lock, over);
-      else
-        changed_.wait_until(lock, deadline.end(), over);
+      const auto in_error = [&] { return refused_ || has_failure_ || timed_out_ || is_notified_; };
+      if (wait(lock, limit, [&] { return over() || in_error(); })) wait(lock, after_error, over);
     }
     stop();
   }
@@ -84,6 +81,14 @@ class Hub {
   }
   [[nodiscard]] std::string name_and_process(int rank) {
     return name_of(rank) + " (" + record(rank).process.to_string() + ")";
+  }
+
+  template <class Over>
+  bool wait(std::unique_lock<std::mutex>& lock, const Timeout& limit, Over&& over) {
+    const Deadline deadline(limit);
+    if (!deadline.unlimited()) return changed_.wait_until(lock, deadline.end(), over);
+    changed_.wait(lock, over);
+    return true;
   }
 
   // ---- The thread ----
@@ -398,6 +403,8 @@ class Hub {
         const auto identity = in.number();
         const std::string reason(in.text());
         if (!in.complete()) return false;
+        // Of a mismatch all ranks are notified, so all can continue.
+        is_notified_ = is_notified_ || !RevocationReason::parse(reason).mismatch;
         if (published_.emplace(identity, reason).second)
           send_all(FrameWriter(FrameKind::published).number(identity).text(reason).finish());
         return true;
@@ -448,6 +455,7 @@ class Hub {
     auto reply = reply_now(ranks_, first_end_);
     if (!reply) return;
     if (reply->kind == FrameKind::result && ranks_[0].part->call == grow_call) reply = grow();
+    if (reply->kind == FrameKind::result) is_notified_ = false;  // all ranks have come since
     // Rank 0 is the last: its process may end as soon as it has the reply.
     for (int rank = size() - 1; rank >= 0; --rank) {
       auto& waiting = record(rank);
@@ -500,7 +508,7 @@ class Hub {
     }
     ranks_ = std::move(*survivors);
     first_end_.reset();
-    has_failure_ = timed_out_ = false;
+    has_failure_ = timed_out_ = is_notified_ = false;
     announce_group();
   }
 
@@ -524,6 +532,7 @@ class Hub {
   bool joined_ = false;
   bool has_failure_ = false;
   bool timed_out_ = false;
+  bool is_notified_ = false;  ///< of a failure, since the last call of all ranks
   bool broken_ = false;
   time_point listen_again_{};
   std::size_t wrong_tokens_ = 0;
