@@ -7,6 +7,7 @@
 #include "distx/comm/communicator.hpp"
 #include "distx/comm/detail/in_order.hpp"
 #include "distx/comm/runtime/flight_log.hpp"
+#include "distx/core/detail/known_failures.hpp"
 #include "distx/core/detail/made_here.hpp"
 #include "distx/core/detail/revoke_on_exception.hpp"
 
@@ -53,6 +54,7 @@ class CommunicatorState {
   void give_up_for_exception() noexcept { give_up(RevocationReason::of_current()); }
   /// Revokes the communicator and writes the flight record, if asked to.
   void give_up(const RevocationReason& reason) noexcept {
+    if (!reason.on_all_ranks()) ++known_failures;
     backend.revoke(reason.published());
     flight.write(reason.text.c_str());
   }

@@ -16,6 +16,7 @@
 
 #include "distx/connect/detail/local_failure_channel.hpp"
 #include "distx/connect/failure_channel.hpp"
+#include "distx/core/detail/known_failures.hpp"
 #include "distx/core/detail/leak.hpp"
 #include "distx/core/detail/revocation_reason.hpp"
 #include "distx/mpi/detail/check.hpp"
@@ -71,8 +72,11 @@ class Control {
   /// Notes an error that may mean that a rank does not come any more.
   void note_failure() noexcept { failed_ = true; }
   /// Notes that all ranks have come since.
-  void forget_failures() noexcept { failed_ = false; }
-  [[nodiscard]] bool has_failed() const noexcept { return failed_; }
+  void forget_failures() noexcept {
+    failed_ = false;
+    known_failures_ = known_failures.load();
+  }
+  [[nodiscard]] bool has_failed() const noexcept { return failed_ || known_failures_ != known_failures; }
 
   void leave(std::uint64_t identity) noexcept {
     const std::lock_guard lock(mutex_);
@@ -246,6 +250,7 @@ class Control {
   std::mutex mutex_;
   std::atomic<std::uint64_t> next_{0};
   std::atomic<bool> failed_{false};
+  std::atomic<std::uint64_t> known_failures_{known_failures.load()};
   std::map<std::uint64_t, Registered> members_;
   std::map<std::uint64_t, std::string> early_;
   std::deque<Notification> early_departures_;

@@ -5,6 +5,7 @@
 #include "distx/connect/detail/host.hpp"
 #include "distx/connect/tcp/detail/hub.hpp"
 #include "distx/connect/tcp/detail/spoke.hpp"
+#include "distx/core/detail/known_failures.hpp"
 #include "distx/core/detail/made_here.hpp"
 
 namespace distx::detail::tcp {
@@ -133,6 +134,7 @@ class TcpGroup final : public FailureChannel {
       throw TimeoutError("timed out after " + terms_.deadline.to_string() + ": rank 0 does not answer", context);
     if (reply->kind == FrameKind::fail) SentError::from(*reply).raise(context);
     failed_ = false;
+    known_failures_ = known_failures;
     return reply->body;
   }
 
@@ -205,13 +207,14 @@ class TcpGroup final : public FailureChannel {
   }
   void leave(bool unwinding) noexcept try {
     wire_->submit(FrameWriter(FrameKind::leave).number(unwinding ? 1 : 0).finish());
-    const bool in_error = unwinding || failed_ || wire_->inbox.has_failure();
+    const bool in_error = unwinding || failed_ || wire_->inbox.has_failure() || known_failures != known_failures_;
     wire_->leave(in_error ? Timeout(Hub::after_error) : terms_.deadline);
   } catch (...) {  // without memory; the others see the end of the connection
   }
 
   MadeHere made_;
   int uncaught_ = std::uncaught_exceptions();
+  std::uint64_t known_failures_ = known_failures;  ///< at the last call of all ranks
   JoinTerms terms_;
   std::shared_ptr<Wire> wire_ = std::make_shared<Wire>();
   std::vector<PeerProcess> processes_;
