@@ -2,6 +2,11 @@
 // Connectors that are destroyed after an error was caught in their scope, while a rank does not come any more.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+
 #include "connect/over_tcp.hpp"
 #include "shm/forked.hpp"
 #include "words.hpp"
@@ -54,6 +59,44 @@ TEST_CASE("rank 0 waits for the others after an error that all ranks have surviv
     return board.steps == 0 ? 0 : 2;
   });
   CHECK(ended == std::vector<int>{0, 0});
+}
+
+/// Returns what rank 0 of 2, a process, writes to stderr.
+template <class F>
+std::string written_by(F&& rank) {
+  const test::NewFolder folder;
+  const auto path = (folder.path() / "stderr").string();
+  (void)test::forked(2, [&](test::ForkedConnector& process, test::Board& board) {
+    ::setenv("DISTX_LOG", "info", 1);
+    if (process.rank() == 0 && std::freopen(path.c_str(), "w", stderr) == nullptr) return 1;
+    rank(process, board);
+    std::fflush(stderr);
+    return 0;
+  });
+  std::ifstream in(path);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+TEST_CASE("with DISTX_LOG=info a wait says once, after a quarter of its deadline, which ranks are missing") {
+  const auto call = written_by([](test::ForkedConnector& process, test::Board& board) {
+    distx::ShmCommunicator comm(process, 400ms);
+    if (process.rank() == 0)
+      (void)test::error_of<distx::TimeoutError>([&] { distx::barrier(comm); });
+    else
+      distx::detail::wait_until(20s, [&] { return board.steps == 1; }, [] { return false; });
+    board.steps = 1;
+  });
+  CHECK(call.starts_with("distx: barrier on rank 0 of 2 (shm): waiting for 0.1 s: rank 1 did not join"));
+  CHECK(std::count(call.begin(), call.end(), '\n') == 1);
+  const int port = test::free_port();
+  const auto meeting = written_by([&](test::ForkedConnector& process, test::Board&) {
+    if (process.rank() == 0)
+      (void)test::error_of<distx::TimeoutError>(
+          [&] { distx::TcpConnector("127.0.0.1", port, 0, 3, {.deadline = 400ms}); });
+  });
+  CHECK(meeting ==
+        "distx: connect on rank 0 of 3 (tcp): waiting for 0.1 s: ranks 1 and 2 of 3 did not join at 127.0.0.1:" +
+            std::to_string(port) + '\n');
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #pragma once
 #include <array>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "distx/comm/runtime/progress_thread.hpp"
 #include "distx/comm/shared_memory/message_request.hpp"
 #include "distx/comm/shared_memory/shared_layout.hpp"
+#include "distx/core/detail/early_warning.hpp"
 #include "distx/core/detail/revocation_reason.hpp"
 #include "distx/core/detail/wait.hpp"
 
@@ -331,7 +333,12 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
   template <class Ready, class Late, class Lost, class Sleep>
   void wait(const ErrorContext& context, Ready&& ready, Late&& late, Lost&& lost, Sleep&& sleep) {
     int who = -1;
-    const auto stopped = [&] { return revoked() || who >= 0 || (who = lost()) >= 0; };
+    std::optional<detail::EarlyWarning> warning;
+    const auto stopped = [&] {
+      if (!warning) warning.emplace(deadline_);  // by now it has waited
+      (*warning)(context, late);
+      return revoked() || who >= 0 || (who = lost()) >= 0;
+    };
     switch (detail::wait_until(deadline_, ready, stopped, sleep)) {
       case detail::WaitEnd::ready:
         return;

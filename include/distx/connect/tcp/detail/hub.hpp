@@ -10,6 +10,7 @@
 
 #include "distx/connect/self.hpp"
 #include "distx/connect/tcp/detail/hub_records.hpp"
+#include "distx/core/detail/early_warning.hpp"
 #include "distx/core/detail/revocation_reason.hpp"
 #include "distx/core/detail/start_thread.hpp"
 
@@ -155,7 +156,7 @@ class Hub {
   /// Returns the time of the next deadline.
   [[nodiscard]] time_point next_end() {
     auto next = time_point::max();
-    if (!joined_ && !refused_) next = std::min(next, join_end_);
+    if (!joined_ && !refused_) next = std::min({next, join_end_, warning_.due()});
     for (const auto& connection : connections_)
       if (connection.stage != Stage::joined) next = std::min(next, connection.end);
     if (!strangers_.empty()) next = std::min(next, strangers_.front().end);  // the oldest
@@ -170,8 +171,10 @@ class Hub {
   void expire() {
     const auto now = Deadline::clock::now();
     settle_shrink();
-    if (!joined_ && !refused_ && now >= join_end_)
-      refuse(not_joined(ranks_, limit_, listener_.endpoint(), wrong_tokens_));
+    const auto absent = [&] { return not_joined(ranks_, limit_, listener_.endpoint(), wrong_tokens_); };
+    if (!joined_ && !refused_)
+      warning_({.operation = "connect", .backend = "tcp", .rank = 0, .size = size()}, [&] { return absent().message; });
+    if (!joined_ && !refused_ && now >= join_end_) refuse(absent());
     for (auto& connection : connections_)
       if (connection.stage != Stage::joined && now >= connection.end) connection.socket.close();
     while (!strangers_.empty() && now >= strangers_.front().end) strangers_.pop_front();
@@ -518,6 +521,7 @@ class Hub {
   WakePipe wake_;
   Timeout limit_;
   time_point join_end_;
+  EarlyWarning warning_{limit_};  ///< of ranks that do not join
 
   std::mutex mutex_;
   std::condition_variable changed_;
