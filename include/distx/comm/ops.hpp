@@ -66,7 +66,7 @@ struct Product {
 };
 
 /// Selects the smaller value, as IEEE 754's minimum: a NaN of any operand gives the quiet NaN, and -0 is less than +0.
-/// (NCCL's own minimum ignores a NaN unless every rank has one.)
+/// (NCCL's own minimum ignores a NaN where another rank has a number.)
 struct Min {
   static constexpr OpKind kind = OpKind::min;
   static constexpr bool commutative = true;
@@ -77,7 +77,7 @@ struct Min {
 };
 
 /// Selects the larger value, as IEEE 754's maximum: a NaN of any operand gives the quiet NaN, and +0 is more than -0.
-/// (NCCL's own maximum ignores a NaN unless every rank has one.)
+/// (NCCL's own maximum ignores a NaN where another rank has a number.)
 struct Max {
   static constexpr OpKind kind = OpKind::max;
   static constexpr bool commutative = true;
