@@ -41,7 +41,7 @@ int accepted(std::optional<C>& connector) {
   return bits;
 }
 
-/// Has each rank fork in turn; the ranks' calls go on.
+/// Has each rank fork in turn, between calls of the ranks.
 template <class C>
 void fork_each(C& own) {
   std::optional<C> connector(std::move(own));

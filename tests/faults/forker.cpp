@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // A job of which one rank forks: `forker BACKEND WAY RANK MOMENT`. The ranks make 24 calls, every second one
 // asynchronous, and compare their sums. The rank forks before call MOMENT, or within it if it is asynchronous; if
-// MOMENT is negative, another thread of the rank forks after as many microseconds. The forked process then ends in its
+// MOMENT is negative, another thread of the rank forks after -MOMENT microseconds. The forked process then ends in its
 // WAY:
 //
 //     exit, _exit, exec, return from main, throw from main; live: outlives the job
@@ -33,7 +33,7 @@ namespace {
 constexpr std::chrono::seconds deadline(20);
 constexpr int calls = 24;
 
-/// What the forked process does, and when.
+/// The way in which the forked process ends, and the moment of the fork.
 struct Fork {
   std::string_view way;
   int rank;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// What a NaN or an infinity in an operand makes of operations that take a maximum: never a wrong number.
+// Operations that take a maximum turn a NaN or an infinity of an operand into NaN, not into a wrong number.
 #include <doctest/doctest.h>
 
 #include <distx/tensor/ops/causal_attention.hpp>
