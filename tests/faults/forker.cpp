@@ -9,12 +9,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <charconv>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include <distx/comm/hierarchical.hpp>
 #include <distx/distx.hpp>
