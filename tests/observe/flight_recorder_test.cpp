@@ -358,7 +358,7 @@ TEST_CASE("a forked process writes no record of its parent's ranks") {
   CHECK(records.of(0).at("calls").size() == 2);
 }
 
-TEST_CASE("a forked process records the calls of its own communicators") {
+TEST_CASE("a forked process records the calls of communicators that it makes") {
   const Records records;
   const auto two_barriers = [](Threads& comm) {
     distx::barrier(comm);
