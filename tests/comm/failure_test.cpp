@@ -254,6 +254,13 @@ TEST_CASE("a rank that is notified of another one's failed allocation throws Rev
   CHECK_MESSAGE(all_say(all, "done", ""), text_of(all));
 }
 
+TEST_CASE("a rank that is notified of another one's own error throws NonFiniteError, or what is not a rank loss") {
+  for (auto* const check : {test::check_notified_of_not_finite<Comm>, test::check_notified_of_own_error<Comm>}) {
+    const auto all = outcomes(3, [&](Comm& comm) { check(comm); });
+    CHECK_MESSAGE(all_say(all, "done", ""), text_of(all));
+  }
+}
+
 TEST_CASE("revoking a group does not affect its parent") {
   const auto all = outcomes(4, [](Comm& comm) {
     auto half = comm.split(comm.rank() % 2, 0);

@@ -26,7 +26,7 @@ void check_notified_of_mismatch(C& comm) {
       throw std::runtime_error("rank " + std::to_string(comm.rank()) + " threw " + type + ", not " + expected);
   };
   if (comm.rank() == 0)
-    comm.revoke(distx::detail::RevocationReason{"the calls differ", true}.published());
+    comm.revoke(distx::detail::RevocationReason::of(distx::MismatchError("the calls differ")).published());
   else
     ends("MismatchError");
   ends("RevokedError");
@@ -48,6 +48,34 @@ void check_notified_of_failed_allocation(C& comm) {
     throw std::runtime_error("code " + std::to_string(error.code()) + ": " + error.what());
   }
   throw std::runtime_error("the barrier was passed");
+}
+
+/// Rank 0 revokes `comm` as one whose loss is not finite. Throws std::runtime_error on another rank whose calls do not
+/// throw NonFiniteError with its words.
+template <class C>
+void check_notified_of_not_finite(C& comm) {
+  if (comm.rank() == 0)
+    return comm.revoke(distx::detail::RevocationReason::of(distx::NonFiniteError("inf")).published());
+  for (int call = 0; call < 2; ++call) try {
+      distx::barrier(comm);
+      throw std::runtime_error("the barrier was passed");
+    } catch (const distx::NonFiniteError& error) {
+      if (error.message().find("rank 0 revoked the communicator: inf") == std::string::npos) throw;
+    }
+}
+
+/// Rank 0 revokes `comm` as one whose own argument is invalid. Throws std::runtime_error on another rank whose calls do
+/// not throw a RevokedError that is not a rank loss.
+template <class C>
+void check_notified_of_own_error(C& comm) {
+  if (comm.rank() == 0)
+    return comm.revoke(distx::detail::RevocationReason::of(distx::InvalidArgument("bad rate")).published());
+  for (int call = 0; call < 2; ++call) try {
+      distx::barrier(comm);
+      throw std::runtime_error("the barrier was passed");
+    } catch (const distx::RevokedError& error) {
+      if (distx::is_rank_loss(error)) throw std::runtime_error(std::string("a rank loss: ") + error.what());
+    }
 }
 
 }  // namespace test

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <doctest/doctest.h>
 #include <pthread.h>
+#include <distx/comm.hpp>
+#include <distx/comm/decorators/metered.hpp>
 #include <distx/data/data_loader.hpp>
+#include <distx/threads.hpp>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <latch>
 #include <numeric>
 #include <ranges>
@@ -234,9 +239,110 @@ TEST_CASE("a batch that is not made before the deadline throws TimeoutError") {
                    },
                    1, 1, 20ms)
                    .epoch(0);
-  CHECK_THROWS_WITH_AS(static_cast<void>(epoch.next()), doctest::Contains("timed out after 0.02 s: batch 0"),
-                       distx::TimeoutError);
+  const auto first = expected(6, 0)[0];
+  const auto words = "timed out after 0.02 s: batch 0 (samples " + std::to_string(first[0]) + ", " +
+                     std::to_string(first[1]) + ", " + std::to_string(first[2]) + " of epoch 0) is not made yet";
+  try {
+    static_cast<void>(epoch.next());
+    FAIL("no error");
+  } catch (const distx::TimeoutError& error) {
+    CHECK_MESSAGE(std::string(error.what()).find(words) != std::string::npos, error.what());
+    CHECK(error.rank() == 0);
+    CHECK_FALSE(distx::is_rank_loss(error));
+  }
   release.count_down();
+}
+
+namespace {
+
+/// Reads that hang until the test ends them; readers own them together.
+struct StuckReads {
+  std::latch release{1};
+  std::atomic<int> inside = 0, returned = 0;
+};
+
+/// A loader whose worker hangs in the batch of a sample.
+auto stuck_loader(const std::shared_ptr<StuckReads>& reads, const distx::DistributedSampler& sampler,
+                  std::size_t stuck) {
+  return distx::DataLoader(sampler,
+                           [reads, stuck, values = std::make_shared<std::vector<std::size_t>>(1000, 7)](std::size_t i) {
+                             if (i == stuck) {
+                               ++reads->inside;
+                               reads->release.wait();
+                             }
+                             const std::size_t value = i + values->at(i) - 7;
+                             if (i == stuck) ++reads->returned;
+                             return value;
+                           },
+                           {.workers = 2, .deadline = 50ms});
+}
+
+/// Waits for a count, up to a limit; returns whether it was reached.
+bool reached(const std::atomic<int>& count, int value) {
+  for (const distx::Deadline deadline(20s); count < value; std::this_thread::yield())
+    if (deadline.expired()) return false;
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "a worker that does not return is abandoned by next, break, an exception and destruction, and uses what it owns") {
+  enum class End { next, leave, exception, unused };
+  for (const End end : {End::next, End::leave, End::exception, End::unused}) {
+    const auto reads = std::make_shared<StuckReads>();
+    {
+      const distx::DistributedSampler sampler(40, 0, 1, {.batch_size = 1, .shuffle = false});
+      const auto data = stuck_loader(reads, sampler, 1);
+      auto epoch = data.epoch(0);
+      REQUIRE(reached(reads->inside, 1));
+      try {
+        if (end != End::unused)
+          for (const auto& batch : epoch) {
+            CHECK(batch == Batch{0});
+            if (end == End::leave) break;
+            if (end == End::exception) throw std::runtime_error("the training failed");
+          }
+        CHECK((end == End::leave || end == End::unused));
+      } catch (const distx::TimeoutError&) {
+        CHECK(end == End::next);
+      } catch (const std::runtime_error&) {
+        CHECK(end == End::exception);
+      }
+    }  // returns although the worker has not
+    CHECK(reads->returned == 0);
+    reads->release.count_down();
+    CHECK(reached(reads->returned, 1));
+  }
+}
+
+TEST_CASE("the other ranks are told of a stuck loader by the communicator of its sampler, which it does not keep") {
+  const auto reads = std::make_shared<StuckReads>();
+  std::array<std::string, 2> words;
+  distx::spawn(2, [&](distx::ThreadConnector& connector) {
+    auto& mine = words[static_cast<std::size_t>(connector.rank())];
+    std::optional<distx::DistributedSampler> sampler;
+    {
+      distx::ThreadCommunicator comm(connector, 20s);
+      sampler.emplace(40, distx::Metered(comm.share()), distx::SamplerOptions{.batch_size = 1, .shuffle = false});
+      try {
+        for (const auto& batch : stuck_loader(reads, *sampler, 3).epoch(0)) {
+          auto sum = batch[0];
+          distx::all_reduce(comm, sum, distx::sum);
+        }
+      } catch (const distx::Error& error) {
+        mine = error.what();
+        CHECK_FALSE(distx::is_rank_loss(error));
+      }
+      connector.barrier();
+    }
+    sampler->revoke("the communicator has gone");
+  });
+  CHECK_MESSAGE(words[1].find("timed out after 0.05 s: batch 1 (sample 3 of epoch 0)") != std::string::npos, words[1]);
+  CHECK_MESSAGE(words[0].find("rank 1 revoked the communicator: DataLoader on rank 1 of 2: ") != std::string::npos,
+                words[0]);
+  reads->release.count_down();
+  CHECK(reached(reads->returned, 1));
 }
 
 TEST_CASE("workers without prefetch throw InvalidArgument") {

@@ -231,3 +231,12 @@ TEST_CASE("a rank that is notified of another one's failed allocation throws Rev
     connector.barrier();
   });
 }
+
+TEST_CASE("a rank that is notified of another one's own error throws NonFiniteError, or what is not a rank loss") {
+  for (auto* const check : {test::check_notified_of_not_finite<Comm>, test::check_notified_of_own_error<Comm>})
+    distx::spawn(3, [&](distx::ThreadConnector& connector) {
+      Comm comm(connector, {.deadline = 30s});
+      check(comm);
+      connector.barrier();
+    });
+}

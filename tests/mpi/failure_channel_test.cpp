@@ -100,3 +100,12 @@ TEST_CASE("a rank that is notified of another one's failed allocation throws Rev
   CHECK_NOTHROW(test::check_notified_of_failed_allocation(comm));
   world().barrier();
 }
+
+TEST_CASE("a rank that is notified of another one's own error throws NonFiniteError, or what is not a rank loss") {
+  for (auto* const check :
+       {test::check_notified_of_not_finite<MpiCommunicator>, test::check_notified_of_own_error<MpiCommunicator>}) {
+    MpiCommunicator comm(world());
+    CHECK_NOTHROW(check(comm));
+    world().barrier();
+  }
+}

@@ -480,6 +480,16 @@ TEST_CASE("a rank that is notified of another one's failed allocation throws Rev
   });
 }
 
+TEST_CASE("a rank that is notified of another one's own error throws NonFiniteError, or what is not a rank loss") {
+  using Comm = distx::NcclCommunicator;
+  for (auto* const check : {test::check_notified_of_not_finite<Comm>, test::check_notified_of_own_error<Comm>})
+    on_ranks(3, [&](auto& connector) {
+      Comm comm(connector, {.deadline = long_deadline});
+      check(comm);
+      connector.barrier();
+    });
+}
+
 TEST_CASE("a blocking call of a known shape, or with Check::off, is one call of NCCL") {
   for (const auto check : {distx::Check::first_use, distx::Check::off}) {
     on_ranks(2, [&](auto& connector) {

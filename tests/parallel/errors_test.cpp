@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <doctest/doctest.h>
+#include <distx/comm/decorators/decorator.hpp>
 #include <distx/comm/point_to_point.hpp>
 #include <distx/optim/mixed.hpp>
 #include <distx/optim/muon.hpp>
@@ -487,4 +488,77 @@ TEST_CASE("an initializer that throws on one rank is an error on every rank") {
     CHECK(endings[rank].kind == "revoked");
     CHECK(says(endings[rank].words, "weights.bin"));
   }
+}
+
+namespace {
+
+/// A communicator that throws in place of its n-th `split` or allocation.
+class LeavingCommunicator : public distx::detail::Decorator<distx::ThreadCommunicator> {
+  using Inner = distx::ThreadCommunicator;
+  using base = distx::detail::Decorator<Inner>;
+  using here = std::source_location;
+
+ public:
+  LeavingCommunicator(Inner inner, std::shared_ptr<int> left) : base(std::move(inner)), left_(std::move(left)) {}
+  template <class Call>
+    requires distx::calls::Executes<Inner, Call>
+  void execute(const Call& call) {
+    inner().execute(call);
+  }
+  template <class Call>
+    requires distx::calls::Starts<Inner, Call>
+  [[nodiscard]] auto start(const Call& call, typename Call::space::stream after = {}) {
+    return inner().start(call, after);
+  }
+  [[nodiscard]] LeavingCommunicator share() const { return {inner().share(), left_}; }
+  [[nodiscard]] LeavingCommunicator split(int color, int key, here location = here::current()) {
+    leave();
+    return {split_inner(color, key, location), left_};
+  }
+  template <class T>
+  [[nodiscard]] distx::CommunicatorMemory<T, distx::Host> allocate(std::size_t size, here location = here::current()) {
+    leave();
+    return inner().allocate<T>(size, location);
+  }
+  [[nodiscard]] auto allocate_common(std::size_t bytes, const std::vector<distx::detail::ByteRange>& own,
+                                     here location = here::current()) {
+    leave();
+    return inner().allocate_common(bytes, own, location);
+  }
+
+ private:
+  void leave() {
+    if ((*left_)-- == 0) throw std::runtime_error("this rank leaves");
+  }
+  std::shared_ptr<int> left_;
+};
+
+}  // namespace
+
+TEST_CASE("an error during the construction of a training names the caller's line, whichever call it occurs in") {
+  using Training = distx::DataParallel<distx::ZeRO<distx::Dynamic>, distx::Hybrid>;
+  int calls = 0;
+  for (const int stage : {1, 2, 3})
+    for (const bool maps : {false, true})
+      for (int left = 0;; ++left) {
+        CAPTURE(stage);
+        CAPTURE(maps);
+        CAPTURE(left);
+        const auto endings = toy::endings(4, [&](distx::ThreadCommunicator& comm) {
+          LeavingCommunicator leaving(comm.share(), std::make_shared<int>(comm.rank() == 1 ? left : -1));
+          std::vector<distx::Parameter<float>> parameters;
+          for (const char* name : {"a.w", "b.w"}) parameters.emplace_back(name, 1000);
+          Training(leaving, parameters, distx::SGD{},
+                   {.stage = stage, .map_weights = maps, .share_weights = maps && stage < 3, .group_ranks = 2});
+        });
+        if (endings[1].kind == "no error") break;
+        ++calls;
+        CHECK(endings[1].words == "this rank leaves");
+        for (const auto& ending : endings) {
+          if (ending.kind == "another" || ending.kind == "no error") continue;
+          CHECK_MESSAGE(says(ending.words, "[errors_test.cpp:"), ending.words);
+          CHECK_MESSAGE(says(ending.words, "this rank leaves"), ending.words);
+        }
+      }
+  CHECK(calls > 15);
 }

@@ -179,10 +179,10 @@ void load_weights(const std::filesystem::path& path, DataParallel<Policies...>& 
     read += detail::to_text(source->manifest());
   });
   const auto all = detail::gather_numbers(comm, detail::checksum(read), location);
-  for (const auto number : all)
-    if (number != all[0])
-      throw MismatchError("the ranks read different weights from '" + path.string() +
-                              "'; use a path that all of them see, and the same options",
+  for (std::size_t rank = 0; rank < all.size(); ++rank)
+    if (all[rank] != all[0])
+      throw MismatchError("rank 0 and rank " + std::to_string(rank) + " read different weights, this rank from '" +
+                              path.string() + "'; use a path that all of them see, and the same options",
                           context);
   engine.restore(distx::detail::StepCall::between_steps, state.counters, after, location, [&] {
     for (const auto& weight : weights) {

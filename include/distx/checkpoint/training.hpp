@@ -325,11 +325,11 @@ Loaded load(const std::filesystem::path& folder, Training& training,
     copies.emplace(*index, arrays);
   });
   const auto read = detail::gather_numbers(comm, detail::checksum(detail::to_text(manifest)), location);
-  for (const auto number : read)
-    if (number != read[0])
-      throw MismatchError(
-          "the ranks read different checkpoints from '" + folder.string() + "'; use a directory that all of them see",
-          context);
+  for (std::size_t rank = 0; rank < read.size(); ++rank)
+    if (read[rank] != read[0])
+      throw MismatchError("rank 0 and rank " + std::to_string(rank) + " read different checkpoints, this rank from '" +
+                              folder.string() + "'; use a directory that all of them see",
+                          context);
   copies->share_checks(comm, location);
   detail::on_every_rank(comm, context, [&] { copies->check_beforehand(*index); });
   std::exception_ptr damage;

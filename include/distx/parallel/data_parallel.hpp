@@ -40,7 +40,8 @@ inline constexpr bool is_training = false;
 /// At stage 3 weights are sharded and readable only in the scopes of `unshard`, which is collective: every rank opens
 /// and closes its scopes in the same order. Code written with `value`, `gradient` and `unshard` runs at every stage.
 ///
-/// An error on one rank revokes the communicator, so that every rank throws. One thread at a time uses a training. Two
+/// An error on one rank revokes the communicator, so that every rank throws, and ends the training: every later call
+/// names that error. One thread at a time uses a training. Two
 /// trainings whose calls interleave differently on different ranks need a communicator each, made with `split`.
 ///
 /// Streams: each call takes a stream, and its effects are in that stream's order, after the earlier calls of the
@@ -225,7 +226,7 @@ class DataParallel {
   ///
   /// @param parameter  or several: ParameterRefs, Parameters, the weights' own arrays, or ranges of these
   /// @throws InvalidArgument for what is not a trained parameter of the training; InvalidState for what is ready
-  /// already
+  ///   already, or, without `.allow_unused`, for a Parameter whose gradient was not requested in this step
   /// @throws MismatchError on every rank, here or in `step`, if orders differ at stage 3 without `.allow_unused`
   template <class A>
   void ready(const A& parameter, const here& location = here::current()) {
@@ -271,7 +272,8 @@ class DataParallel {
   /// communication of others. Collective.
   /// @throws InvalidArgument for an invalid learning rate; InvalidState if a parameter has no gradient
   /// @throws MismatchError on every rank if learning rates differ, in the steps that StepOptions names
-  /// @throws NonFiniteError on every rank for a loss, or with clipping a gradient, that is not finite. On a GPU the
+  /// @throws NonFiniteError on every rank for a loss, or with clipping a gradient, that is not finite, unless
+  /// `.skip_nonfinite` is set; a rank whose part of the step is complete throws it in its next call. On a GPU the
   /// host does not wait for the gradients' norm: the step leaves the weights unchanged, and the next call that concerns
   /// all of the training throws. The host is then at most one step ahead of the GPU.
   void step(const StepOptions& options, stream after = {}, const here& location = here::current()) {
@@ -285,8 +287,8 @@ class DataParallel {
   /// throws, the training cannot continue.
   /// Learning rate and loss of the captured step are not used. Collective: every rank captures. Blocks the host.
   /// @pre a step has been made without capture
-  /// @throws InvalidState at stage 3, with `.allow_unused`, `.guard_every`, scaled losses or Replicate, during a step,
-  ///   or if `f` does not make one step
+  /// @throws InvalidState at stage 3, with `.allow_unused`, `.skip_nonfinite`, `.guard_every`, scaled losses or
+  ///   Replicate, during a step, or if `f` does not make one step
   /// @code
   ///   training.capture([&] { forward_backward(input, stream); training.ready_after(stream, parameters);
   ///                          training.step({.learning_rate = 0}, stream); }, stream);
@@ -361,7 +363,8 @@ class DataParallel {
   /// an earlier one. Weights, optimizer state and counters have the bits of a training on these ranks that has loaded a
   /// checkpoint of that step; at stage 0, buffers are those of the first rank that is left. `.broadcast_from` becomes
   /// 0.
-  /// @return the number of steps that the training has made, the same on every rank: the next one is that of this index
+  /// @return the number of steps that the training has made, also skipped ones, the same on every rank: the next one is
+  ///   that of this index
   /// @throws CheckpointError on every rank if a rank and the next one are lost at stages 1 to 3, with the names of the
   ///   parameters; the training has ended then: make a new one and load the last checkpoint
   /// @throws RankFailure, RevokedError or TimeoutError if further ranks are lost
@@ -382,7 +385,8 @@ class DataParallel {
   [[nodiscard]] double gradient_norm() const { return engine_.gradient_norm(); }
   /// Returns the factor for the loss before the backward pass: 1 without float16 parameters and Precision.
   [[nodiscard]] double loss_scale() const { return engine_.loss_scale(); }
-  /// Returns the number of steps that were skipped because a scaled loss made a gradient overflow.
+  /// Returns the number of steps that were skipped because a scaled loss made a gradient overflow, or by
+  /// `.skip_nonfinite`.
   [[nodiscard]] std::uint64_t skipped_steps() const { return engine_.skipped_steps(); }
   /// Returns the bytes that this rank holds, now and at peak.
   [[nodiscard]] observe::MemoryLedger memory() const { return engine_.memory(); }

@@ -71,10 +71,12 @@ struct DataParallelOptions {
 
 /// The options of one step.
 struct StepOptions {
-  /// Finite and >= 0, and the same on every rank: DataParallel compares the ranks' values in the first step, in every
-  /// 32nd after it, and before whole weights are read. -1, an error, until it is set.
+  /// Finite and >= 0, and the same on every rank: DataParallel compares the ranks' values, and their numbers of
+  /// micro-batches, in the first step, in every 32nd after it, and before whole weights are read. -1, an error,
+  /// until it is set.
   double learning_rate = -1;
-  /// The loss of this rank's batch, if the step is to check that it is finite. Not compared.
+  /// The loss of this rank's batch, if the step is to check that it is finite, or to be skipped otherwise. Not
+  /// compared.
   double loss = 0;
 };
 

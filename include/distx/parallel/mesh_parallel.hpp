@@ -199,7 +199,7 @@ class MeshParallel {
   [[nodiscard]] double gradient_norm() const { return training_.gradient_norm(); }
   /// Returns the factor for the loss before the backward pass.
   [[nodiscard]] double loss_scale() const { return training_.loss_scale(); }
-  /// Returns the number of steps that were skipped because a scaled loss made a gradient overflow on some rank.
+  /// Returns the number of steps that were skipped on the whole mesh. @see DataParallel::skipped_steps
   [[nodiscard]] std::uint64_t skipped_steps() const { return training_.skipped_steps(); }
   /// Returns the bytes that this rank holds, now and at peak.
   [[nodiscard]] observe::MemoryLedger memory() const { return training_.memory(); }

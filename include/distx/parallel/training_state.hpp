@@ -16,7 +16,7 @@ struct TrainingCounters {
   std::vector<std::pair<std::string, std::uint64_t>> updates;  ///< steps that have updated each trained parameter
   double loss_scale = 1;
   std::uint64_t finite_steps = 0;   ///< steps in a row without overflow, at this loss scale
-  std::uint64_t skipped_steps = 0;  ///< because of an overflow
+  std::uint64_t skipped_steps = 0;  ///< because of a loss or gradient that was not finite
 };
 
 /// This rank's part of a parameter that is distributed over a mesh.
