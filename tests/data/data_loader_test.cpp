@@ -309,14 +309,14 @@ TEST_CASE(
       } catch (const std::runtime_error&) {
         CHECK(end == End::exception);
       }
-    }  // returns although the worker has not
+    }  // returns before the worker
     CHECK(reads->returned == 0);
     reads->release.count_down();
     CHECK(reached(reads->returned, 1));
   }
 }
 
-TEST_CASE("the other ranks are told of a stuck loader by the communicator of its sampler, which it does not keep") {
+TEST_CASE("a stuck loader notifies the other ranks by the communicator of its sampler, which it does not keep") {
   const auto reads = std::make_shared<StuckReads>();
   std::array<std::string, 2> words;
   distx::spawn(2, [&](distx::ThreadConnector& connector) {

@@ -44,7 +44,7 @@ std::vector<std::array<LossEnding, 2>> losses(int ranks, const std::function<voi
   return all;
 }
 
-/// A batch: what the loss is, and the first element of one parameter's gradient.
+/// A batch: its loss, and the factor of the first element of one parameter's gradient.
 struct BadBatch {
   double loss = 1;
   float gradient = 1;

@@ -23,8 +23,8 @@ struct LoaderOptions {
 ///
 /// Destroying it before its end waits for the batches that workers are making, but no longer than until the deadline of
 /// the latest one. A worker that has not returned then, for instance from a read of a file server that hangs, is
-/// abandoned: it continues to own the function that makes batches, with all that this owns. What this function only
-/// refers to must outlive such a worker, that is, exist until the process ends.
+/// abandoned: it continues to own the function that makes batches, with everything captured by value. Objects that are
+/// captured by reference must outlive such a worker, that is, exist until the process ends.
 template <class Batch>
 class Epoch {
  public:
@@ -120,7 +120,7 @@ class Epoch {
 ///
 /// `make` gets the indices of one batch's samples and returns the batch, or gets the index of one sample and returns
 /// the sample; a batch is then a `std::vector` of samples. Workers call it concurrently, so it must not modify shared
-/// data. If its reads may hang, let it own what it reads, for instance by a `std::shared_ptr`: see Epoch.
+/// data. If its reads may hang, let it own its data, for instance by a `std::shared_ptr`: see Epoch.
 ///
 /// If it throws, `next()` throws a DataError in the place of that batch: it names the sample, or the batch's samples,
 /// and the rank, and the exception is nested in it (`std::rethrow_if_nested`). The loader stays usable.

@@ -78,7 +78,7 @@ class Prefetcher {
     bool done = false;
   };
 
-  /// What the workers use; an abandoned one owns it last.
+  /// The state that the workers share with the consumer; an abandoned worker is its last owner.
   struct State {
     State(std::size_t results, Make f, Timeout limit, std::size_t ahead)
         : count(results), make(std::move(f)), deadline(limit), slots(ahead) {}
