@@ -134,7 +134,7 @@ start_torch() {
   fi
   rm -rf "$torch_folder"
   # shellcheck disable=SC2016
-  timeout -k 10 1500 bash -c 'python3 -m venv "$0" && "$0/bin/pip" install -q --no-cache-dir --no-compile "$@" && echo "$*" >"$0/installed"' \
+  timeout -k 10 1200 bash -c 'python3 -m venv "$0" && "$0/bin/pip" install -q --no-cache-dir --no-compile "$@" && echo "$*" >"$0/installed"' \
     "$torch_folder" "${torch_packages[@]}" >build/torch.log 2>&1 </dev/null &
   torch_installer=$!
   trap 'kill "$torch_installer" 2>/dev/null' EXIT
