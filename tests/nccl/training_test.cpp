@@ -79,7 +79,7 @@ std::vector<float> on_host(int ranks, const Way& way) {
     distx::DataParallel<Policies...> training(
         comm, model.parameters(), distx::AdamW{.weight_decay = 0.125},
         {.clip_norm = way.options.clip_norm, .group_ranks = way.options.group_ranks});
-    std::optional<distx::ExponentialAverage<>> average;
+    std::optional<distx::ExponentialAverage<distx::Host>> average;
     if (way.averages) average.emplace(training.average(0.75));
     for (std::size_t step = 0; step < way.steps; ++step) {
       for (std::size_t p = toy::sizes.size(); p-- > 0;) {
