@@ -3,14 +3,16 @@
 #include <algorithm>
 #include <bit>
 #include <concepts>
+#include <cstdint>
 #include <iterator>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "distx/core/span.hpp"
 #include "distx/memory/lanes.hpp"
 
-// Sums whose error does not grow with their length, and exponentials, on vectors of doubles. Terms are added in 16
+// Sums whose error does not grow with their length, and exponentials, on vectors of doubles. Terms are added in 8
 // chains a block, and blocks in pairs: an order that depends on the number of terms alone, so every width of vector
 // registers gives the same bits. See docs/numerics.md. Functions with a parameter Bytes are called by `run_on_lanes`.
 namespace distx::detail {
@@ -59,26 +61,36 @@ void for_each_wide(std::size_t n, const F& f) {
   for (; i < n; ++i) f(i, double());
 }
 
+/// Returns the sum of all lanes of some vectors, halves first: the lanes of all are one list.
+template <class V, std::size_t N>
+double all_lanes(V (&sums)[N]) {
+  for (std::size_t half = N / 2; half > 0; half /= 2)
+    for (std::size_t k = 0; k < half; ++k) sums[k] += sums[k + half];
+  double lanes[V::size];
+  sums[0].store(lanes);
+  for (std::size_t half = V::size / 2; half > 0; half /= 2)
+    for (std::size_t k = 0; k < half; ++k) lanes[k] += lanes[k + half];
+  return lanes[0];
+}
 /// Returns term(0, V()) + … + term(n - 1, V()), where V is a vector of doubles, whose lanes are terms, or a double.
 template <std::size_t Bytes, class Term>
 double add_up(std::size_t n, const Term& term) {
   using V = Lanes<double, Bytes>;
-  constexpr std::size_t chains = 16, vectors = chains / V::size;
+  constexpr std::size_t chains = 8, vectors = chains / V::size;
   double pairs[64];  // [k]: the sum of 2^k blocks
-  double total = 0;
-  for (std::size_t block = 0, begin = 0;; ++block) {
-    const std::size_t end = std::min(n, begin + terms_in_block);
-    double chain[chains];
+  for (std::size_t block = 0, i = 0;; ++block) {
+    const std::size_t end = std::min(n, i + terms_in_block);
     V sums[vectors];
     for (std::size_t k = 0; k < vectors; ++k) sums[k] = V(0.0);
-    for (; begin + chains <= end; begin += chains)
-      for (std::size_t k = 0; k < vectors; ++k) sums[k] += term(begin + k * V::size, V());
-    for (std::size_t k = 0; k < vectors; ++k) sums[k].store(chain + k * V::size);
-    for (std::size_t k = 0; begin < end; ++begin, ++k) chain[k] += term(begin, double());
-    for (std::size_t half = chains / 2; half > 0; half /= 2)
-      for (std::size_t k = 0; k < half; ++k) chain[k] += chain[k + half];
-    total = chain[0];
-    const bool last = begin == n;
+    for (; i + chains <= end; i += chains)
+      for (std::size_t k = 0; k < vectors; ++k) sums[k] += term(i + k * V::size, V());
+    double total = all_lanes(sums);
+    if (i < end) {
+      double rest = term(i, double());
+      while (++i < end) rest += term(i, double());
+      total += rest;
+    }
+    const bool last = i == n;
     std::size_t k = 0;
     for (std::size_t earlier = block; earlier != 0 && (last || earlier % 2 != 0); earlier /= 2, ++k)
       if (earlier % 2 != 0) total = pairs[k] + total;
@@ -91,38 +103,39 @@ double add_up(const T* x, std::size_t n) {
   return add_up<Bytes>(n, [x]<class V>(std::size_t i, V) { return wide<V>(x + i); });
 }
 
-/// Returns the exponential of numbers that are at most 1, with an error of an ulp or two; 0 below the normal doubles.
-template <std::size_t Bytes>
+/// 1 / k!
+constexpr double inverse_factorial(std::size_t k) {
+  return k == 0 ? 1 : inverse_factorial(k - 1) / static_cast<double>(k);
+}
+template <class V, std::size_t... I>
+V taylor_series(const V& x, std::index_sequence<I...>) {
+  V sum = inverse_factorial(sizeof...(I));
+  ((sum = sum * x + V(inverse_factorial(sizeof...(I) - 1 - I))), ...);
+  return sum;
+}
+/// Returns the exponential of numbers that are at most 1, to the precision of T with some bits to spare if that is
+/// float, and within an ulp or two if it is double; 0 below the normal doubles.
+///
+/// Without comparisons, which compilers take apart for the widest registers.
+template <class T, std::size_t Bytes>
 Lanes<double, Bytes> exponential(const Lanes<double, Bytes>& x) {
   using V = Lanes<double, Bytes>;
-  using Bits = typename V::mask::native;
+  typedef std::uint64_t Bits [[gnu::vector_size(Bytes)]];
   constexpr double integers = 0x1.8p52, least = -708;  // what is added to `integers` is rounded to an integer
   constexpr double ln2_high = 0x1.62e42fefap-1, ln2_low = 0x1.cf79abc9e3b3ap-40;
-  // 1 / 13!, 1 / 12!, …, 1
-  constexpr double taylor[] = {0x1.6124613a86d09p-33,
-                               0x1.1eed8eff8d898p-29,
-                               0x1.ae64567f544e4p-26,
-                               0x1.27e4fb7789f5cp-22,
-                               0x1.71de3a556c734p-19,
-                               0x1.a01a01a01a01ap-16,
-                               0x1.a01a01a01a01ap-13,
-                               0x1.6c16c16c16c17p-10,
-                               0x1.1111111111111p-7,
-                               0x1.5555555555555p-5,
-                               0x1.5555555555555p-3,
-                               0x1p-1,
-                               1,
-                               1};
+  const auto bits = [](const V& value) { return __builtin_bit_cast(Bits, value.to_native()); };
   const V shifted = x * V(0x1.71547652b82fep0) + V(integers);
   const V power = shifted - V(integers);
   const V rest = (x - power * V(ln2_high)) - power * V(ln2_low);
-  V sum = taylor[0];
-  for (std::size_t k = 1; k < std::size(taylor); ++k) sum = sum * rest + V(taylor[k]);
-  const Bits scaled = __builtin_bit_cast(Bits, sum.to_native()) + (__builtin_bit_cast(Bits, shifted.to_native()) << 52);
-  const V result = V::from_native(__builtin_bit_cast(typename V::native, scaled));
-  return select(x >= V(least), result, select(x < V(least), V(0.0), x));
+  const V mantissa = taylor_series(rest, std::make_index_sequence < std::same_as<T, float> ? 8 : 13 > ());
+  const Bits scaled = bits(mantissa) + (bits(shifted) << 52);
+  const Bits below = -(bits(x - V(least)) >> 63), nan = -((0x7ff0000000000000U - (bits(x) << 1 >> 1)) >> 63);
+  return V::from_native(__builtin_bit_cast(typename V::native, (scaled & ~below) | (bits(x) & nan)));
 }
-inline double exponential(double x) { return exponential(Lanes<double>(x))[0]; }
+template <class T>
+double exponential(double x) {
+  return exponential<T>(Lanes<double>(x))[0];
+}
 
 /// Adds rows of floats or doubles to totals, row by row.
 template <class T>
@@ -182,6 +195,24 @@ struct AddUpEachRow {
   static void run(const T* x, std::size_t rows, std::size_t columns, double divisor, T* sums) {
     for (std::size_t row = 0; row < rows; ++row)
       sums[row] = static_cast<T>(add_up<Bytes>(x + row * columns, columns) / divisor);
+  }
+};
+
+/// Sets out[block, i] to the sum over k of x[block, k, i], divided by `divisor`. @pre `totals` has `size` elements
+template <class T>
+struct AddUpEachBlock {
+  template <std::size_t Bytes>
+  static void run(const T* x, std::size_t blocks, std::size_t count, std::size_t size, double divisor, double* totals,
+                  T* out) {
+    for (std::size_t block = 0; block < blocks; ++block, x += count * size, out += size) {
+      for (std::size_t i = 0; i < size; ++i) totals[i] = 0;
+      if (size >= Lanes<double, Bytes>::size)
+        AddRows<T>::template run<Bytes>(x, count, size, totals);
+      else
+        for (std::size_t i = 0; i < size; ++i)
+          for (std::size_t k = 0; k < count; ++k) totals[i] += static_cast<double>(x[k * size + i]);
+      for (std::size_t i = 0; i < size; ++i) out[i] = static_cast<T>(totals[i] / divisor);
+    }
   }
 };
 

@@ -72,7 +72,7 @@ void attend(const T* query, const T* keys, std::size_t stride, std::size_t token
     largest = std::max(largest, weights[s]);
   }
   const double share = 1 / add_up<Bytes>(token + 1, [=]<class V>(std::size_t s, V) {
-                         const V each = exponential(wide<V>(weights + s) - V(largest));
+                         const V each = exponential<T>(wide<V>(weights + s) - V(largest));
                          narrow_to(weights + s, each);
                          return each;
                        });

@@ -27,8 +27,8 @@ struct SumExponentials {
     for (std::size_t row = 0; row < logits.rows; ++row) {
       const T* const from = logits.at(row, 0);
       const double maximum = maxima[row];
-      sums[row] = add_up<Bytes>(logits.columns,
-                                [=]<class V>(std::size_t i, V) { return exponential(wide<V>(from + i) - V(maximum)); });
+      sums[row] = add_up<Bytes>(
+          logits.columns, [=]<class V>(std::size_t i, V) { return exponential<T>(wide<V>(from + i) - V(maximum)); });
     }
   }
 };
@@ -40,7 +40,7 @@ struct ScaledProbabilities {
       T* const to = out.at(row, 0);
       const double log_sum = log_sums[row], slope = gradient[row];
       for_each_wide<Bytes>(logits.columns, [=]<class V>(std::size_t i, V) {
-        narrow_to(to + i, V(slope) * exponential(wide<V>(from + i) - V(log_sum)));
+        narrow_to(to + i, V(slope) * exponential<T>(wide<V>(from + i) - V(log_sum)));
       });
     }
   }
@@ -81,7 +81,7 @@ void cross_entropy_gradient(HostStream, MatrixRef<const T> logits, Span<const Id
   run_on_lanes<ScaledProbabilities>(lane_bytes(), logits, log_sums.data(), gradient.data(), out);
   for (std::size_t row = 0; row < logits.rows; ++row)
     if (const auto at = row_of(targets[row], first, logits.columns, all, context)) {
-      const double probability = exponential(static_cast<double>(*logits.at(row, *at)) - log_sums[row]);
+      const double probability = exponential<T>(static_cast<double>(*logits.at(row, *at)) - log_sums[row]);
       *out.at(row, *at) = static_cast<T>(static_cast<double>(gradient[row]) * (probability - 1));
     }
 }

@@ -35,10 +35,14 @@ void reduce_slices(HostStream stream, const Slices& slices, Span<const T> x, T f
 /// out = the sum of each block's slices, divided by `divisor` unless it is of integers, on the host's memory.
 template <class T>
 void sum_of_slices(HostStream, const Slices& slices, Span<const T> x, Span<T> out, double divisor) {
-  if constexpr (std::same_as<T, float> || std::same_as<T, double>)
-    if (slices.size == 1)
-      return run_on_lanes<AddUpEachRow<T>>(lane_bytes(), x.data(), slices.blocks, slices.count, divisor, out.data());
   std::vector<sum_t<T>> totals(slices.size);
+  if constexpr (std::same_as<T, float> || std::same_as<T, double>) {
+    const auto [blocks, count, size] = slices;
+    if (size == 1) return run_on_lanes<AddUpEachRow<T>>(lane_bytes(), x.data(), blocks, count, divisor, out.data());
+    if (count <= terms_in_block)
+      return run_on_lanes<AddUpEachBlock<T>>(lane_bytes(), x.data(), blocks, count, size, divisor, totals.data(),
+                                             out.data());
+  }
   for (std::size_t block = 0; block < slices.blocks; ++block) {
     add_up_rows(x.data() + block * slices.count * slices.size, slices.count, slices.size, totals.data());
     if constexpr (!std::integral<T>)

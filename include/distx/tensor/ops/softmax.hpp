@@ -20,7 +20,7 @@ struct SoftmaxRows {
       T maximum = -std::numeric_limits<T>::infinity();
       for (std::size_t i = 0; i < x.columns; ++i) maximum = std::max(maximum, from[i]);
       const double share = 1 / add_up<Bytes>(x.columns, [=]<class V>(std::size_t i, V) {
-                             const V each = exponential(wide<V>(from + i) - V(maximum));
+                             const V each = exponential<T>(wide<V>(from + i) - V(maximum));
                              narrow_to(to + i, each);
                              return each;
                            });
