@@ -123,14 +123,16 @@ Lanes<double, Bytes> exponential(const Lanes<double, Bytes>& x) {
   typedef std::uint64_t Bits [[gnu::vector_size(Bytes)]];
   constexpr double integers = 0x1.8p52, least = -708;  // what is added to `integers` is rounded to an integer
   constexpr double ln2_high = 0x1.62e42fefap-1, ln2_low = 0x1.cf79abc9e3b3ap-40;
-  const auto bits = [](const V& value) { return __builtin_bit_cast(Bits, value.to_native()); };
   const V shifted = x * V(0x1.71547652b82fep0) + V(integers);
   const V power = shifted - V(integers);
   const V rest = (x - power * V(ln2_high)) - power * V(ln2_low);
   const V mantissa = taylor_series(rest, std::make_index_sequence < std::same_as<T, float> ? 8 : 13 > ());
-  const Bits scaled = bits(mantissa) + (bits(shifted) << 52);
-  const Bits below = -(bits(x - V(least)) >> 63), nan = -((0x7ff0000000000000U - (bits(x) << 1 >> 1)) >> 63);
-  return V::from_native(__builtin_bit_cast(typename V::native, (scaled & ~below) | (bits(x) & nan)));
+  const Bits of_x = __builtin_bit_cast(Bits, x.to_native());
+  const Bits scaled =
+      __builtin_bit_cast(Bits, mantissa.to_native()) + (__builtin_bit_cast(Bits, shifted.to_native()) << 52);
+  const Bits below = -(__builtin_bit_cast(Bits, (x - V(least)).to_native()) >> 63);  // all bits, or none
+  const Bits nan = -((0x7ff0000000000000U - (of_x << 1 >> 1)) >> 63);
+  return V::from_native(__builtin_bit_cast(typename V::native, (scaled & ~below) | (of_x & nan)));
 }
 template <class T>
 double exponential(double x) {
