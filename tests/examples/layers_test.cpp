@@ -2,6 +2,9 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
 
 #include <doctest/doctest.h>
 
@@ -180,6 +183,38 @@ TEST_CASE("softmax cross entropy stays finite where exponentials overflow") {
   CHECK(gradient.allFinite());
   CHECK(gradient(3, 0) == 0);
   CHECK(gradient(7, 1) == -0.5F);
+}
+
+TEST_CASE("the mean loss of many equal samples is that of one") {
+  Generator generator(1);
+  const Matrix<float> one = random_matrix(64, 1, generator).cast<float>();
+  const Matrix<float> logits = one.replicate(1, 5'000);
+  const std::vector<std::uint8_t> labels(5'000, 3);
+  Matrix<float> gradient;
+  const auto loss = softmax_cross_entropy<float>(one, std::span(labels).first(1), gradient);
+  CHECK(softmax_cross_entropy<float>(logits, labels, gradient) == loss);
+}
+
+TEST_CASE("the gradient of a bias is the sum of its slopes, rounded once") {
+  Layer<float> layer("layer", 1, 2, *std::make_unique<Generator>(1));
+  Matrix<float> slope = Matrix<float>::Ones(2, 100'000), input = Matrix<float>::Ones(1, 100'000);
+  slope.col(0).setConstant(1e8F);
+  dense::backward<float>(layer, input, slope);
+  CHECK(layer.bias_gradient(0) == 100'099'999.0F);
+  CHECK(layer.bias_gradient(1) == 100'099'999.0F);
+}
+
+TEST_CASE("the hyperbolic tangent is exact to 2.5 units in the last place") {
+  Matrix<float> values(1, 40'001);
+  for (Eigen::Index i = 0; i < values.size(); ++i) values(i) = static_cast<float>(i - 20'000) * 6e-4F;
+  const Matrix<double> exact = values.cast<double>().array().tanh();
+  activate<float>(values);
+  double worst = 0;
+  for (Eigen::Index i = 0; i < values.size(); ++i) {
+    const auto unit = std::abs(std::nextafter(static_cast<float>(exact(i)), 2.0F) - static_cast<float>(exact(i)));
+    worst = std::max(worst, std::abs(static_cast<double>(values(i)) - exact(i)) / static_cast<double>(unit));
+  }
+  CHECK(worst <= 2.5);
 }
 
 }  // namespace layers_test

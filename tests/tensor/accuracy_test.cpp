@@ -359,6 +359,20 @@ TEST_CASE("cross_entropy of a masked logit, minus infinity, has the gradient 0 t
   });
 }
 
+TEST_CASE("a NaN makes its row of softmax and cross_entropy NaN, and only that") {
+  on_one_rank([](const Mesh& mesh) {
+    std::vector<float> x(2 * 20, 1);
+    x[27] = std::numeric_limits<float>::quiet_NaN();
+    const auto logits = distx::from_local(mesh, {2, 20}, x);
+    const auto probabilities = ops::softmax(logits);
+    const auto losses = ops::cross_entropy(logits, distx::from_local(mesh, {2}, std::vector<int>{1, 1})).losses;
+    for (std::size_t row = 0; row < 2; ++row) {
+      CHECK(std::isnan(losses.local()[row]) == (row == 1));
+      for (std::size_t i = 0; i < 20; ++i) CHECK(std::isnan(probabilities.local()[row * 20 + i]) == (row == 1));
+    }
+  });
+}
+
 TEST_CASE("causal attention and its gradient are as exact as exponentials of floats") {
   constexpr std::size_t length = 300, size = 32, row = 3 * size;
   on_one_rank([](const Mesh& mesh) {

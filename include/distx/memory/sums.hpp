@@ -103,36 +103,40 @@ double add_up(const T* x, std::size_t n) {
   return add_up<Bytes>(n, [x]<class V>(std::size_t i, V) { return wide<V>(x + i); });
 }
 
-/// 1 / k!
-constexpr double inverse_factorial(std::size_t k) {
-  return k == 0 ? 1 : inverse_factorial(k - 1) / static_cast<double>(k);
-}
+/// 1 / K!
+template <std::size_t K>
+inline constexpr double inverse_factorial = inverse_factorial<K - 1> / static_cast<double>(K);
+template <>
+inline constexpr double inverse_factorial<0> = 1;
+
 template <class V, std::size_t... I>
 V taylor_series(const V& x, std::index_sequence<I...>) {
-  V sum = inverse_factorial(sizeof...(I));
-  ((sum = sum * x + V(inverse_factorial(sizeof...(I) - 1 - I))), ...);
+  V sum = inverse_factorial<sizeof...(I)>;
+  ((sum = sum * x + V(inverse_factorial<sizeof...(I) - 1 - I>)), ...);
   return sum;
 }
-/// Returns the exponential of numbers that are at most 1, to the precision of T with some bits to spare if that is
-/// float, and within an ulp or two if it is double; 0 below the normal doubles.
+/// Returns the exponential of numbers that are at most 0, but for rounding: to the precision of T with some bits to
+/// spare if that is float, and within an ulp or two if it is double; 0 below the normal doubles.
 ///
 /// Without comparisons, which compilers take apart for the widest registers.
 template <class T, std::size_t Bytes>
 Lanes<double, Bytes> exponential(const Lanes<double, Bytes>& x) {
   using V = Lanes<double, Bytes>;
+  using Integers = typename StoredVector<std::int32_t, V::size>::type;
   typedef std::uint64_t Bits [[gnu::vector_size(Bytes)]];
-  constexpr double integers = 0x1.8p52, least = -708;  // what is added to `integers` is rounded to an integer
+  constexpr double least = -708, log2_e = 0x1.71547652b82fep0;
   constexpr double ln2_high = 0x1.62e42fefap-1, ln2_low = 0x1.cf79abc9e3b3ap-40;
-  const V shifted = x * V(0x1.71547652b82fep0) + V(integers);
-  const V power = shifted - V(integers);
-  const V rest = (x - power * V(ln2_high)) - power * V(ln2_low);
-  const V mantissa = taylor_series(rest, std::make_index_sequence < std::same_as<T, float> ? 8 : 13 > ());
   const Bits of_x = __builtin_bit_cast(Bits, x.to_native());
-  const Bits scaled =
-      __builtin_bit_cast(Bits, mantissa.to_native()) + (__builtin_bit_cast(Bits, shifted.to_native()) << 52);
   const Bits below = -(__builtin_bit_cast(Bits, (x - V(least)).to_native()) >> 63);  // all bits, or none
   const Bits nan = -((0x7ff0000000000000U - (of_x << 1 >> 1)) >> 63);
-  return V::from_native(__builtin_bit_cast(typename V::native, (scaled & ~below) | (of_x & nan)));
+  const Bits kept = ~(below | nan);  // converted to an integer, the others would be undefined
+  const V from = V::from_native(__builtin_bit_cast(typename V::native, of_x & kept));
+  const auto exponent = __builtin_convertvector((from * V(log2_e) - V(0.5)).to_native(), Integers);
+  const V power = V::from_native(__builtin_convertvector(exponent, typename V::native));
+  const V rest = (from - power * V(ln2_high)) - power * V(ln2_low);
+  const V mantissa = taylor_series(rest, std::make_index_sequence < std::same_as<T, float> ? 8 : 13 > ());
+  const Bits scaled = __builtin_bit_cast(Bits, mantissa.to_native()) + (__builtin_convertvector(exponent, Bits) << 52);
+  return V::from_native(__builtin_bit_cast(typename V::native, (scaled & kept) | (of_x & nan)));
 }
 template <class T>
 double exponential(double x) {
