@@ -23,7 +23,6 @@ struct SGD {
   /// The numbers that all elements of a step share.
   template <class T>
   struct Coefficients {
-    T rate;
     detail::MovingSum<T> velocity;
     T decay;
     T from_velocity;  ///< the step is from_velocity * v + from_gradient * g
@@ -41,9 +40,9 @@ struct SGD {
   /// Returns the numbers of one step.
   template <class T>
   [[nodiscard]] constexpr Coefficients<T> coefficients(const Step& step) const {
-    return {static_cast<T>(step.learning_rate), detail::MovingSum<T>::keeping(momentum),
-            static_cast<T>(step.weight_decay.value_or(weight_decay)), nesterov ? static_cast<T>(momentum) : T{1},
-            nesterov ? T{1} : T{0}};
+    const double rate = step.learning_rate;
+    return {detail::MovingSum<T>::keeping(momentum), static_cast<T>(step.weight_decay.value_or(weight_decay)),
+            static_cast<T>(nesterov ? rate * momentum : rate), static_cast<T>(nesterov ? rate : 0)};
   }
 
   /// Updates one element; V is a number or several at once.
@@ -51,7 +50,7 @@ struct SGD {
   static constexpr void update(const Coefficients<T>& c, V& weight, V gradient, V& velocity) {
     gradient += c.decay * weight;
     c.velocity.add(velocity, gradient);
-    weight -= c.rate * (c.from_velocity * velocity + c.from_gradient * gradient);
+    weight -= c.from_velocity * velocity + c.from_gradient * gradient;
   }
 };
 
