@@ -182,7 +182,8 @@ TEST_CASE("a replayed step whose gradients are not finite leaves the weights unc
   });
 }
 
-TEST_CASE("ranks that replay a step which another rank does not replay throw at the deadline") {
+TEST_CASE("ranks that replay a step which another rank does not replay throw at the deadline" *
+          nccl_test::needs_gpus(2)) {
   distx::spawn(distx::threads(2, std::chrono::minutes(1)), [](distx::ThreadConnector& connector) {
     distx::cuda::pick_device(connector);
     NcclCommunicator comm(connector, {.deadline = std::chrono::seconds(2)});

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <mutex>
 #include <optional>
+#include <set>
 
 #include "distx/comm/any_communicator.hpp"
 #include "distx/comm/decorators/metered.hpp"
@@ -130,14 +131,15 @@ void check_float8(distx::NcclCommunicator& comm, bool once) {
 
 }  // namespace
 
-TEST_CASE("every op reduces 8-bit floats, with either rounding") {
-  for (const auto rounding : {distx::NcclRounding::native, distx::NcclRounding::once})
-    on_ranks(some_ranks(), [&](auto& connector) {
-      const bool once = rounding == distx::NcclRounding::once;
-      distx::NcclCommunicator comm(connector, {.deadline = std::chrono::seconds(20), .rounding = rounding});
-      check_float8<distx::float8_e4m3>(comm, once);
-      check_float8<distx::float8_e5m2>(comm, once);
-    });
+TEST_CASE("every op reduces 8-bit floats, with either rounding, also at one rank") {
+  for (const int ranks : std::set{1, some_ranks()})
+    for (const auto rounding : {distx::NcclRounding::native, distx::NcclRounding::once})
+      on_ranks(ranks, [&](auto& connector) {
+        const bool once = rounding == distx::NcclRounding::once;
+        distx::NcclCommunicator comm(connector, {.deadline = std::chrono::seconds(20), .rounding = rounding});
+        check_float8<distx::float8_e4m3>(comm, once);
+        check_float8<distx::float8_e5m2>(comm, once);
+      });
 }
 
 namespace {
@@ -148,13 +150,14 @@ using distx::NcclRounding;
 
 /// Whether NCCL itself does it.
 template <class T, class Op>
-bool native(Op op, NcclRounding rounding, int capability) {
-  return distx::nccl::detail::native_reduction(distx::calls::AnyOp::make<T>(op), rounding, capability).has_value();
+bool native(Op op, NcclRounding rounding, int capability, int ranks = 2) {
+  return distx::nccl::detail::native_reduction(distx::calls::AnyOp::make<T>(op), rounding, capability, ranks)
+      .has_value();
 }
 
 }  // namespace
 
-TEST_CASE("8-bit floats are reduced on the host if NCCL or a GPU does not have them") {
+TEST_CASE("8-bit floats are reduced on the host if NCCL or a GPU does not have them, or NCCL refuses them") {
   using distx::float8_e4m3;
   CHECK(distx::nccl::detail::float8_of<ncclDataType_t>(ElementType::f8e5m2) == ncclFloat8e5m2);
   CHECK(!distx::nccl::detail::float8_of<OlderDataType>(ElementType::f8e5m2));
@@ -165,6 +168,10 @@ TEST_CASE("8-bit floats are reduced on the host if NCCL or a GPU does not have t
   CHECK(!native<float8_e4m3>(distx::product, NcclRounding::once, 90));
   CHECK(!native<float8_e4m3>(distx::max, NcclRounding::native, 89));
   CHECK(native<distx::bfloat16>(distx::sum, NcclRounding::native, 80));
+  CHECK(native<float8_e4m3>(distx::sum, NcclRounding::native, 90, 1));
+  CHECK(!native<float8_e4m3>(distx::average, NcclRounding::native, 90, 1));
+  CHECK(!native<distx::float8_e5m2>(distx::PreMultipliedSum{0.5}, NcclRounding::native, 90, 1));
+  CHECK(native<distx::bfloat16>(distx::PreMultipliedSum{0.5}, NcclRounding::native, 80, 1));
 }
 
 TEST_CASE("a pre-multiplied sum multiplies the sum on other backends") {
@@ -178,6 +185,24 @@ TEST_CASE("a pre-multiplied sum multiplies the sum on other backends") {
   CHECK(op.target<distx::PreMultipliedSum>()->factor == 0.5);
   CHECK(!op.target<distx::Sum>());
   CHECK(!distx::ReductionOp<distx::PreMultipliedSum, int>);
+}
+
+TEST_CASE("a stream may be destroyed once an asynchronous call that begins after it is started") {
+  on_ranks(some_ranks(), [](auto& connector) {
+    distx::NcclCommunicator comm(connector, {.deadline = std::chrono::seconds(20)});
+    auto values = on_gpu(std::vector<float>(1000, 1.0f));
+    std::optional<distx::CudaStream> stream(std::in_place);
+    auto first = distx::start_all_reduce(comm, values, distx::sum, *stream);
+    stream.reset();
+    first.wait();
+    stream.emplace();
+    {
+      auto second = distx::start_all_reduce(comm, values, distx::max, *stream);
+      stream.reset();
+      second.wait(distx::CudaStreamRef());
+    }
+    expect(on_host(values)[999] == static_cast<float>(comm.size()), "a call after a destroyed stream");
+  });
 }
 
 TEST_CASE("asynchronous calls keep the order of streams, and the host waits for none") {

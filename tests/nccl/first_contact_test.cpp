@@ -2,6 +2,7 @@
 // Programs that MPI allows, each as the first traffic of a communicator: NCCL alone fails, or hangs, in most of them.
 #include <doctest/doctest.h>
 
+#include <future>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -120,13 +121,43 @@ TEST_CASE("a thread in a first collective does not hold up the messages of anoth
     };
     auto message = filled(few, comm.rank());
     if (comm.rank() == 0) {
-      const std::jthread other(reduce);
+      auto other = std::async(std::launch::async, reduce);
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
       distx::send(comm, message, 1);
+      other.get();
     } else {
       distx::receive(comm, message, 0);
       reduce();
     }
   };
   gpu_ranks::on_gpus(2, body, {.check = distx::Check::off});  // a comparison would be ordered before the message
+}
+
+TEST_CASE("a thread in a blocking collective does not hold up the blocking calls of another thread" *
+          gpu_ranks::needs_ranks(2)) {
+  const auto body = [&](auto& comm) {
+    const auto values = filled(many, 1.0f);
+    const auto reduce = [&] {
+      const distx::cuda::DeviceGuard guard(comm.device());
+      distx::all_reduce(comm, values, distx::sum);
+    };
+    reduce();  // NCCL is connected for it, so the next one is on its stream at once
+    const auto mine = filled(few, comm.rank());
+    auto got = filled(few, -1);
+    if (comm.rank() == 0) {
+      auto other = std::async(std::launch::async, reduce);
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // NCCL does not tell when its kernel runs
+      distx::send(comm, mine, 1);
+      distx::receive(comm, got, 1);
+      distx::send_receive(comm, mine, 1, got, 1);
+      other.get();
+    } else {
+      distx::receive(comm, got, 0);
+      distx::send(comm, mine, 0);
+      distx::send_receive(comm, mine, 0, got, 0);
+      reduce();
+    }
+    expect_last(got, 1 - comm.rank());
+  };
+  gpu_ranks::on_gpus(2, body, {.check = distx::Check::off});
 }

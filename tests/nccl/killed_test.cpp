@@ -18,6 +18,7 @@ TEST_CASE("a killed rank makes the others' calls throw within the deadline") {
   const auto sum_up = [&] { distx::all_reduce(comm, values, distx::sum); };
   sum_up();
   distx::start_all_reduce(comm, values, distx::sum, stream).wait();  // so that NCCL is connected for it
+  world.barrier();  // a rank may return from a collective before the others
   if (world.rank() == 1) std::raise(SIGKILL);
   const auto begin = std::chrono::steady_clock::now();
   const auto wait_for_ever = [&] {

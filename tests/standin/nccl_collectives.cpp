@@ -66,6 +66,9 @@ ncclResult_t issue(const char* function, Op op, ncclComm_t handle, cudaStream_t 
     const bool reduces = op.what == What::all_reduce || op.what == What::reduce || op.what == What::reduce_scatter;
     const bool float8 = op.type == ncclFloat8e4m3 || op.type == ncclFloat8e5m2;
     require(!reduces || !float8 || comm->clique->capability() >= 90, ncclInvalidArgument);
+    // NCCL 2.28's kernel of one rank, which multiplies, has no 8-bit floats.
+    const bool multiplies = op.arithmetic == Arithmetic::average || op.arithmetic == Arithmetic::scaled_sum;
+    require(!reduces || !float8 || !multiplies || comm->clique->size > 1, ncclInvalidArgument);
     const Blocks blocks = blocks_of(op, *comm);
     const std::size_t bytes = op.count * bytes_of(op.type);
     check_memory(op.send, blocks.sent * bytes, *comm);

@@ -209,7 +209,7 @@ TEST_CASE("small types are rounded at every rank, averages and scaled sums multi
   });
 }
 
-TEST_CASE("8-bit floats are reduced like the small types, on GPUs of compute capability 9.0") {
+TEST_CASE("8-bit floats are reduced like the small types, on GPUs of compute capability 9.0, as NCCL does") {
   with_ranks(3, [](Rank& self) {
     const auto sums = array_of<__nv_fp8_e4m3>({__nv_fp8_e4m3(self.rank == 0 ? 16.0F : 1.0F)});
     CHECK(ncclAllReduce(sums.data(), sums.data(), 1, ncclFloat8e4m3, ncclSum, self.comm, self.stream) == ncclSuccess);
@@ -219,6 +219,21 @@ TEST_CASE("8-bit floats are reduced like the small types, on GPUs of compute cap
     self.stream.synchronize();
     CHECK(static_cast<float>(sums.download()[0]) == 16.0F);  // 17 is no such float
     CHECK(static_cast<float>(largest.download()[0]) == 2.0F);
+  });
+  with_ranks(1, [](Rank& self) {  // of one rank NCCL multiplies no 8-bit floats
+    const auto one = array_of<__nv_fp8_e5m2>({__nv_fp8_e5m2(1.0F)});
+    const auto reduced = [&](ncclRedOp_t op) {
+      return ncclAllReduce(one.data(), one.data(), 1, ncclFloat8e5m2, op, self.comm, self.stream);
+    };
+    CHECK(reduced(ncclSum) == ncclSuccess);
+    CHECK(reduced(ncclAvg) == ncclInvalidArgument);
+    const __nv_fp8_e5m2 factor(0.5F);
+    ncclRedOp_t scaled = ncclNumOps;
+    REQUIRE(ncclRedOpCreatePreMulSum(&scaled, const_cast<__nv_fp8_e5m2*>(&factor), ncclFloat8e5m2,
+                                     ncclScalarHostImmediate, self.comm) == ncclSuccess);
+    CHECK(reduced(scaled) == ncclInvalidArgument);
+    CHECK(ncclRedOpDestroy(scaled, self.comm) == ncclSuccess);
+    self.stream.synchronize();
   });
   compute_capability(1, 89);  // the second rank's
   with_ranks(2, [](Rank& self) {

@@ -13,9 +13,11 @@ namespace distx {
 /// - Making one, by connector, `split` or `shrink`, is collective and blocks. It connects the ranks, so that no later
 ///   call waits for another rank's first one; a size for which NCCL uses another algorithm connects at its first call.
 /// - A blocking call runs after the work on CUDA's legacy default stream (or `NcclOptions::stream`) and returns when
-///   its result is complete. An asynchronous call runs after the work on the stream that it is given.
+///   its result is complete. An asynchronous call runs after the work on the stream that it is given. Without
+///   `NcclOptions::stream`, blocking calls of different threads do not wait for each other's messages or collectives.
 /// - NCCL reduces sums, products, minima, maxima and averages. 16-bit integers and custom ops are reduced on the host,
-///   in rank order; so are 8-bit floats if a rank's GPU is below compute capability 9.0.
+///   in rank order; so are 8-bit floats if a rank's GPU is below compute capability 9.0, and their averages and
+///   pre-multiplied sums at one rank.
 /// - Blocking collectives of a new shape are compared, and throw MismatchError on every rank. Messages and asynchronous
 ///   collectives are not: ranks that disagree about their sizes or types time out, or read wrong elements.
 /// - NCCL has no tags. Asynchronous messages begin together, when one of them is waited for or tested, or a send is

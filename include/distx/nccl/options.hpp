@@ -34,8 +34,8 @@ struct NcclOptions {
   Check check = Check::first_use;
   /// The GPU of this rank; by default the current one. Training and DistTensors use the current GPU, so make it that.
   std::optional<int> device = {};
-  /// The stream for all calls, borrowed. By default blocking calls use CUDA's legacy default stream, and asynchronous
-  /// ones streams that the communicator owns.
+  /// The stream for all calls, borrowed until the communicator is destroyed. By default blocking collectives,
+  /// asynchronous collectives and messages each have a stream that the communicator owns.
   std::optional<CudaStreamRef> stream = {};
   /// How reduced-precision floats and averages are rounded.
   NcclRounding rounding = NcclRounding::native;

@@ -63,11 +63,12 @@ class NcclBackend final : public GroupMember {
     const auto context = self_.context(call);
     reject_blocking_in_group(context);
     if constexpr (distx::detail::CallTraits<Call>::message) {
-      finish(begin(nullptr, call, comms.blocking.stream), context);
+      finish(begin(nullptr, call, comms.user_stream()), context);
     } else {
       if (self_.size > 1 && known_calls_.compares(options.check, call)) compare(call, context);
       {
         const auto use = blocking_use(context);
+        comms.follow_user();
         comms.blocking.reduction = reduction_.get();
         issue(comms.blocking, call);
       }

@@ -35,7 +35,7 @@ class QuietDeviceGuard {
 class CommSet {
  public:
   CommSet(Comms comms, const calls::RankOf& self, const NcclOptions& options, RevocationState& revocation)
-      : blocking(std::move(comms.blocking), options.stream.value_or(CudaStreamRef()), self, options, revocation,
+      : blocking(std::move(comms.blocking), options.stream.value_or(blocking_stream_), self, options, revocation,
                  mutex_),
         started(std::move(comms.started), options.stream.value_or(started_stream_), self, options, revocation, mutex_),
         messages(std::move(comms.messages), options.stream.value_or(message_stream_), self, options, revocation,
@@ -88,6 +88,15 @@ class CommSet {
     return f(blocking.comm());
   }
 
+  /// The stream after whose work blocking calls run.
+  [[nodiscard]] CudaStreamRef user_stream() const noexcept { return options_.stream.value_or(CudaStreamRef()); }
+  /// Orders the next blocking collective after the work on the user's stream.
+  /// @pre `blocking` is in use
+  void follow_user() {
+    if (blocking.stream == user_stream()) return;
+    submitted_.record(user_stream());
+    blocking.stream.wait(submitted_);
+  }
   /// A stream that only this communicator uses.
   [[nodiscard]] CudaStreamRef own_stream() const noexcept { return message_stream_; }
 
@@ -120,7 +129,10 @@ class CommSet {
   static constexpr int first_to_run = -100;  // CUDA takes its highest priority instead of a higher one
 
   std::mutex mutex_;
-  std::mutex parent_mutex_;                  ///< locked before `mutex_`
+  std::mutex parent_mutex_;  ///< locked before `mutex_`
+  // Not the user's: work of other threads that is enqueued there would wait for a collective, and so for other ranks.
+  CudaStream blocking_stream_;
+  CudaEvent submitted_;                      ///< marks the work before a blocking collective
   CudaStream started_stream_{first_to_run};  // else a backward pass that fills the GPU holds up its own reductions
   CudaStream message_stream_;
 

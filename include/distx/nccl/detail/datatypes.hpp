@@ -60,13 +60,15 @@ struct NativeReduction {
   std::optional<double> factor;  ///< of a pre-multiplied sum, whose op is still to be made
 };
 
-/// None for what goes by way of the host: types and ops that NCCL does not know, or not on GPUs of that compute
-/// capability, and what it would round otherwise than `rounding` asks for.
+/// Returns none for reductions on the host: types and ops that NCCL does not know, or not on GPUs of that compute
+/// capability, and those that it rounds otherwise than `rounding` asks for. `ranks` is their number.
 [[nodiscard]] inline std::optional<NativeReduction> native_reduction(const calls::AnyOp& op, NcclRounding rounding,
-                                                                     int capability) noexcept {
+                                                                     int capability, int ranks) noexcept {
   const auto type = datatype_of(op.type());
   if (!type || (is_float8(op.type()) && capability < float8_capability)) return std::nullopt;
   const bool once = rounding == NcclRounding::once;
+  // Of one rank NCCL 2.28 multiplies no 8-bit floats: its call returns ncclInvalidArgument.
+  const bool multiplies = ranks > 1 || !is_float8(op.type());
   switch (op.kind()) {
     case OpKind::min:
       return NativeReduction{*type, ncclMin, {}};
@@ -77,12 +79,12 @@ struct NativeReduction {
       if (once && is_narrow_float(op.type())) return std::nullopt;
       return NativeReduction{*type, op.kind() == OpKind::sum ? ncclSum : ncclProd, {}};
     case OpKind::average:
-      if (once) return std::nullopt;
+      if (once || !multiplies) return std::nullopt;
       return NativeReduction{*type, ncclAvg, {}};
     case OpKind::user:
       break;
   }
-  if (once) return std::nullopt;
+  if (once || !multiplies) return std::nullopt;
   if (const auto sum = op.target<PreMultipliedSum>()) return NativeReduction{*type, ncclNumOps, sum->factor};
   return std::nullopt;
 }

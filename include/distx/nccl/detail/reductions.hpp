@@ -31,7 +31,7 @@ namespace distx::nccl::detail {
 /// Calls `f(type, op)` with NCCL's own; returns false if it has none.
 template <calls::Collective Call, class F>
 bool natively(CommStream& ch, const Call& c, F&& f) {
-  const auto native = native_reduction(c.op, ch.options.rounding, ch.capability);
+  const auto native = native_reduction(c.op, ch.options.rounding, ch.capability, ch.self.size);
   if (!native) return false;
   if (!native->factor) [[likely]] {
     f(native->type, native->op);
