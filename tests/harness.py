@@ -234,6 +234,22 @@ class Pack(unittest.TestCase):
         "one_fails": '#include <cstdlib>\nint main() { return std::atoi(std::getenv("DISTX_RANK")); }',
     }
 
+    # Clients are counted in a file, by its size.
+    RUNTIME = """#include <fcntl.h>
+#include <unistd.h>
+enum cudaError_t { cudaSuccess, cudaErrorMemoryAllocation };
+inline int cudaSetDevice(int) {
+  static const int before = [] {
+    const int file = open("clients", O_CREAT | O_WRONLY | O_APPEND, 0600);
+    return write(file, "x", 1) == 1 ? static_cast<int>(lseek(file, 0, SEEK_END)) : 9;
+  }();
+  return before <= CLIENTS ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+inline int cudaMalloc(void**, unsigned long) { return cudaSuccess; }
+inline int cudaMemset(void*, int, unsigned long) { return cudaSuccess; }
+inline int cudaDeviceSynchronize() { return cudaSuccess; }
+"""
+
     def test_run(self):
         compilers.find_or_skip("g++")
         with tempfile.TemporaryDirectory() as folder:
@@ -278,6 +294,17 @@ class Pack(unittest.TestCase):
                 self.assertTrue(any(line.startswith(beginning) for line in lines), beginning + "\n" + done.stdout)
             done = run(*command, "--only", "^good$", "--seconds", "0")
             self.assertNotEqual(done.returncode, 0)
+            # The multi-process service is used if two processes have the GPU at once under it.
+            put("bin/nvidia-cuda-mps-control", "#!/bin/sh\nexit 0\n", 0o755)
+            put("served.cpp", '#include <cstdlib>\nint main() { return std::getenv("CUDA_MPS_PIPE_DIRECTORY") == nullptr; }\n')
+            put("gpu_programs.txt", "served; unit; -; 30; cuda; served.cpp; \n")
+            for clients, words, status in ((2, "run at the same time", 0), (1, "take turns", 1)):
+                put("cuda/include/cuda_runtime_api.h", self.RUNTIME.replace("CLIENTS", str(clients)))
+                for left in ("programs/two_clients", "clients"):
+                    if os.path.exists(os.path.join(folder, left)):
+                        os.remove(os.path.join(folder, left))
+                done = run("env", path, *command[1:2], *command[3:])
+                self.assertEqual((done.returncode, words in done.stdout), (status, True), done.stdout)
 
 
 if __name__ == "__main__":
