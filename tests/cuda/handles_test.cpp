@@ -6,14 +6,17 @@
 #include <distx/cuda/fixed_point.hpp>
 #include <distx/cuda/fused_update.hpp>
 #include <distx/cuda/pick_device.hpp>
+#include <distx/cuda/upload.hpp>
 #include <distx/optim/adamw.hpp>
 
 #include <functional>
+#include <optional>
 #include <thread>
 #include <utility>
 
 #include "cuda/gate.hpp"
 #include "cuda/placed.hpp"
+#include "standin/aborts.hpp"
 #include "standin/standin.hpp"
 
 namespace {
@@ -195,4 +198,25 @@ TEST_CASE("pick_device gives each rank its own GPU and rejects a shared one on e
   CHECK_THROWS_WITH_AS(distx::spawn(2, [](auto& connector) { pick_device(connector); }),
                        doctest::Contains("rank 0 sees no GPU"), distx::Error);
   standin::devices(gpus);
+}
+
+TEST_CASE("uploaded elements and buffers that are destroyed after their stream end the process on the stand-in") {
+  const auto destroy = [](bool stream_first) {
+    const distx::cuda::Uploader uploader;
+    auto batch = uploader.upload<float>(10, [](distx::Span<float>) {});
+    std::optional<distx::CudaStream> stream(std::in_place);
+    static_cast<void>(batch.on(*stream));
+    if (stream_first) stream.reset();
+    batch = {};
+    return 0;
+  };
+  CHECK(!standin::aborts([&] { return destroy(false); }));
+  CHECK(standin::aborts([&] { return destroy(true); }));
+  CHECK(standin::aborts([] {
+    std::optional<distx::CudaStream> stream(std::in_place);
+    distx::Buffer<float, distx::Cuda> buffer(10, *stream);
+    stream.reset();
+    buffer = {};
+    return 0;
+  }));
 }

@@ -113,6 +113,7 @@ TEST_CASE("uploaded elements outlive their uploader, may be moved, and need not 
 
 TEST_CASE("threads upload to the GPU of the uploader, and keep their own current") {
   const distx::cuda::Uploader uploader;
+  CudaStream stream;
   std::vector<distx::cuda::Uploaded<float>> batches(4);
   {
     std::vector<std::jthread> threads;
@@ -121,7 +122,6 @@ TEST_CASE("threads upload to the GPU of the uploader, and keep their own current
         batches[i] = uploader.upload<float>(50, [&](Span<float> to) { count_from(static_cast<float>(i), to); });
       });
   }
-  CudaStream stream;
   for (std::size_t i = 0; i < batches.size(); ++i)
     CHECK(values_of(stream, batches[i].on(stream))[49] == static_cast<float>(i + 49));
 }

@@ -2,6 +2,8 @@
 #include "standin/calls.hpp"
 
 #include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <set>
@@ -40,9 +42,18 @@ void plan(const char* function, Plan what) {
   all().plans[function] = what;
 }
 
+thread_local const char* called_here = "";
+
 }  // namespace
 
+void forbid_destroyed(const char* what, bool was_there) {
+  if (!was_there) return;
+  std::fprintf(stderr, "stand-in: %s uses a destroyed %s\n", called_here, what);
+  std::abort();
+}
+
 std::optional<int> counted(const char* function) {
+  if (function != host_wait) called_here = function;
   std::unique_lock lock(all().mutex);
   ++all().counts[function];
   ++all().counts_of_threads[{std::this_thread::get_id(), function}];

@@ -25,6 +25,10 @@ void require(bool holds, Code code) {
 /// Counts a call, blocks while the function hangs, and returns the code that the call must return, if a test set one.
 std::optional<int> counted(const char* function);
 
+/// Aborts the process with a message if `was_there`, for a handle that is not there any more: CUDA does not check
+/// handles that were destroyed, and crashes, so code that ignores errors must not get by.
+void forbid_destroyed(const char* what, bool was_there);
+
 /// The name that counts the waits of the host.
 inline constexpr const char* host_wait = "a wait of the host";
 

@@ -19,7 +19,8 @@ enum class Kind {
 struct Pool {
   int device = -1;
   std::atomic<std::uint64_t> reached_by{0};  ///< other GPUs, one bit each
-  std::atomic<std::uint64_t> threshold{0};   ///< bytes that it keeps while nobody uses them
+  std::atomic<bool> destroyed{false};
+  std::atomic<std::uint64_t> threshold{0};  ///< bytes that it keeps while nobody uses them
   std::atomic<std::uint64_t> used{0};
   std::atomic<std::uint64_t> reserved{0};  ///< used now, or used before and not given back yet
 };

@@ -32,6 +32,17 @@ struct Events {
   std::mutex mutex;
   std::map<cudaEvent_t, Event> alive;
   std::uintptr_t number = 0;
+
+  /// The event of a handle. @pre the lock is held
+  Event& of(cudaEvent_t handle) {
+    const auto found = alive.find(handle);
+    if (found != alive.end()) return found->second;
+    const auto address = reinterpret_cast<std::uintptr_t>(handle);
+    forbid_destroyed("event", address > first && address <= first + 16 * number);
+    fail(cudaErrorInvalidResourceHandle);
+  }
+
+  static constexpr std::uintptr_t first = 0xE0000000;
 };
 
 Events& all() {
@@ -41,9 +52,7 @@ Events& all() {
 
 Event event_of(cudaEvent_t handle) {
   const std::lock_guard lock(all().mutex);
-  const auto found = all().alive.find(handle);
-  require(found != all().alive.end(), cudaErrorInvalidResourceHandle);
-  return found->second;
+  return all().of(handle);
 }
 
 /// The nodes that an event of a captured stream stands for; false where the stream is not being captured.
@@ -72,7 +81,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* handle, unsigned flags) {
     require((flags & ~unsigned{cudaEventBlockingSync | cudaEventDisableTiming}) == 0, cudaErrorInvalidValue);
     const int device = current_device();
     const std::lock_guard lock(all().mutex);
-    *handle = reinterpret_cast<cudaEvent_t>(std::uintptr_t{0xE0000000} + 16 * ++all().number);
+    *handle = reinterpret_cast<cudaEvent_t>(Events::first + 16 * ++all().number);
     all().alive[*handle] = {device, (flags & cudaEventDisableTiming) == 0, nullptr};
   });
 }
@@ -81,7 +90,8 @@ cudaError_t cudaEventCreate(cudaEvent_t* handle) { return cudaEventCreateWithFla
 cudaError_t cudaEventDestroy(cudaEvent_t handle) {
   return runtime_called("cudaEventDestroy", [&] {
     const std::lock_guard lock(all().mutex);
-    require(all().alive.erase(handle) == 1, cudaErrorInvalidResourceHandle);
+    static_cast<void>(all().of(handle));
+    all().alive.erase(handle);
   });
 }
 
@@ -95,9 +105,7 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t handle, cudaStream_t stream_han
     if (!recorded_in_capture(*record, *stream))
       record->point = enqueue(stream, [record] { record->time = Clock::now().time_since_epoch().count(); });
     const std::lock_guard lock(all().mutex);
-    const auto found = all().alive.find(handle);
-    require(found != all().alive.end(), cudaErrorInvalidResourceHandle);
-    found->second.last = std::move(record);
+    all().of(handle).last = std::move(record);
   });
 }
 cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream) {

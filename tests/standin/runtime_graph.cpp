@@ -26,6 +26,26 @@ struct Graphs {
   std::map<cudaGraph_t, Graph> graphs;
   std::map<cudaGraphExec_t, std::shared_ptr<Graph>> instances;
   std::uintptr_t number = 0;
+
+  static constexpr std::uintptr_t first_graph = 0x6A000000, first_instance = 0x6E000000;
+
+  /// The graph, or instance, of a handle. @pre the lock is held
+  /// @{
+  Graph& of(cudaGraph_t handle) { return of(graphs, handle, "graph", first_graph); }
+  std::shared_ptr<Graph>& of(cudaGraphExec_t handle) {
+    return of(instances, handle, "instance of a graph", first_instance);
+  }
+  /// @}
+
+ private:
+  template <class Handle, class T>
+  T& of(std::map<Handle, T>& alive, Handle handle, const char* what, std::uintptr_t first) const {
+    const auto found = alive.find(handle);
+    if (found != alive.end()) return found->second;
+    const auto address = reinterpret_cast<std::uintptr_t>(handle);
+    forbid_destroyed(what, address > first && address <= first + 16 * number);
+    fail(cudaErrorInvalidValue);
+  }
 };
 
 Graphs& all() {
@@ -127,7 +147,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
     require(!capture->invalid, cudaErrorStreamCaptureInvalidated);
     require(joined(*capture), cudaErrorStreamCaptureUnjoined);
     const std::lock_guard lock(all().mutex);
-    *graph = reinterpret_cast<cudaGraph_t>(std::uintptr_t{0x6A000000} + 16 * ++all().number);
+    *graph = reinterpret_cast<cudaGraph_t>(Graphs::first_graph + 16 * ++all().number);
     all().graphs[*graph].nodes = std::move(capture->nodes);
   });
 }
@@ -156,14 +176,12 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* instance, cudaGraph_t graph, u
   return runtime_called("cudaGraphInstantiate", [&] {
     require(instance != nullptr && flags == 0, cudaErrorInvalidValue);
     const std::lock_guard lock(all().mutex);
-    const auto found = all().graphs.find(graph);
-    require(found != all().graphs.end(), cudaErrorInvalidValue);
-    auto made = std::make_shared<Graph>(found->second);
+    auto made = std::make_shared<Graph>(all().of(graph));
     for (const Node& node : made->nodes)
       if (made->stream_of.emplace(node.stream, made->streams.size()).second)
         made->streams.push_back(
             std::make_shared<Stream>(current_device(), Stream::Kind::free, static_cast<unsigned>(7 * ++all().number)));
-    *instance = reinterpret_cast<cudaGraphExec_t>(std::uintptr_t{0x6E000000} + 16 * ++all().number);
+    *instance = reinterpret_cast<cudaGraphExec_t>(Graphs::first_instance + 16 * ++all().number);
     all().instances[*instance] = std::move(made);
   });
 }
@@ -172,9 +190,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t handle, cudaStream_t stream_handle) 
   return runtime_called("cudaGraphLaunch", [&] {
     const auto stream = stream_of(stream_handle, current_device());
     const std::lock_guard lock(all().mutex);
-    const auto found = all().instances.find(handle);
-    require(found != all().instances.end(), cudaErrorInvalidValue);
-    const std::shared_ptr<Graph> graph = found->second;
+    const std::shared_ptr<Graph> graph = all().of(handle);
     const Point begin = enqueue(stream, [] {}, {graph->last});
     std::vector<Point> points;
     for (const Node& node : graph->nodes) {
@@ -189,16 +205,15 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t handle, cudaStream_t stream_handle) 
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
   return runtime_called("cudaGraphDestroy", [&] {
     const std::lock_guard lock(all().mutex);
-    require(all().graphs.erase(graph) == 1, cudaErrorInvalidValue);
+    static_cast<void>(all().of(graph));
+    all().graphs.erase(graph);
   });
 }
 
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t instance) {
   return runtime_called("cudaGraphExecDestroy", [&] {
     const std::lock_guard lock(all().mutex);
-    const auto found = all().instances.find(instance);
-    require(found != all().instances.end(), cudaErrorInvalidValue);
-    for (const auto& stream : found->second->streams) stream->close();
-    all().instances.erase(found);
+    for (const auto& stream : all().of(instance)->streams) stream->close();
+    all().instances.erase(instance);
   });
 }

@@ -17,7 +17,9 @@ constexpr std::size_t alignment = 256;
 
 Pool& pool_of(cudaMemPool_t handle) {
   require(handle != nullptr, cudaErrorInvalidValue);
-  return *reinterpret_cast<Pool*>(handle);
+  Pool& pool = *reinterpret_cast<Pool*>(handle);
+  forbid_destroyed("memory pool", pool.destroyed);
+  return pool;
 }
 
 /// What cudaMallocAsync takes from.
@@ -109,6 +111,10 @@ cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* prope
     made->device = properties->location.id;
     *pool = reinterpret_cast<cudaMemPool_t>(made.release());  // allocations may outlive what their owner does with it
   });
+}
+
+cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
+  return runtime_called("cudaMemPoolDestroy", [&] { pool_of(pool).destroyed = true; });
 }
 
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <set>
 
 #include "standin/capture.hpp"
 #include "standin/device.hpp"
@@ -34,6 +35,7 @@ Streams& streams_of(int device) {
 struct Handles {
   std::mutex mutex;
   std::map<cudaStream_t, std::shared_ptr<Stream>> streams;
+  std::set<cudaStream_t> given;
   unsigned number = 0;
 };
 
@@ -100,8 +102,9 @@ std::shared_ptr<Stream> stream_of(cudaStream_t handle, int device) {
   if (handle == cudaStreamPerThread) return thread_stream_of(device);
   const std::lock_guard lock(handles().mutex);
   const auto found = handles().streams.find(handle);
-  require(found != handles().streams.end(), cudaErrorInvalidResourceHandle);
-  return found->second;
+  if (found != handles().streams.end()) return found->second;
+  forbid_destroyed("stream", handles().given.contains(handle));
+  fail(cudaErrorInvalidResourceHandle);
 }
 
 Point enqueue(const std::shared_ptr<Stream>& stream, Work work, std::vector<Point> after) {
@@ -201,6 +204,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* handle, unsigned flags, i
     const std::lock_guard lock(handles().mutex);
     *handle = reinterpret_cast<cudaStream_t>(std::uintptr_t{0x57000000} + 16 * ++handles().number);
     handles().streams[*handle] = std::move(stream);
+    handles().given.insert(*handle);
   });
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* handle, unsigned flags) {

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "standin/aborts.hpp"
 #include "standin/arrays.hpp"
 #include "standin/standin.hpp"
 
@@ -332,23 +333,71 @@ TEST_CASE("host code cannot access a GPU's memory") {
   CHECK(WEXITSTATUS(status) == 3);
 }
 
-TEST_CASE("destroyed handles and those of another GPU are rejected") {
-  const Live before = live();
-  cudaStream_t stream = nullptr;
-  REQUIRE(cudaStreamCreate(&stream) == cudaSuccess);
-  REQUIRE(cudaStreamDestroy(stream) == cudaSuccess);
-  CHECK(cudaStreamDestroy(stream) == cudaErrorInvalidResourceHandle);
-  CHECK(cudaStreamSynchronize(stream) == cudaErrorInvalidResourceHandle);
-  CHECK(cudaStreamDestroy(nullptr) == cudaErrorInvalidResourceHandle);
+TEST_CASE("handles that are none and those of another GPU are rejected") {
+  const OwnStream stream;
   cudaEvent_t event = nullptr;
   REQUIRE(cudaEventCreate(&event) == cudaSuccess);
   REQUIRE(cudaSetDevice(1) == cudaSuccess);
   CHECK(cudaEventRecord(event, nullptr) == cudaErrorInvalidResourceHandle);
   REQUIRE(cudaSetDevice(0) == cudaSuccess);
+  CHECK(cudaStreamDestroy(nullptr) == cudaErrorInvalidResourceHandle);
+  CHECK(cudaEventRecord(nullptr, stream) == cudaErrorInvalidResourceHandle);
+  CHECK(cudaEventRecord(event, reinterpret_cast<cudaStream_t>(event)) == cudaErrorInvalidResourceHandle);
+  CHECK(cudaGraphLaunch(nullptr, stream) == cudaErrorInvalidValue);
+  CHECK(cudaGraphDestroy(nullptr) == cudaErrorInvalidValue);
   REQUIRE(cudaEventDestroy(event) == cudaSuccess);
-  CHECK(cudaEventRecord(event, nullptr) == cudaErrorInvalidResourceHandle);
-  CHECK(cudaEventQuery(event) == cudaErrorInvalidResourceHandle);
   static_cast<void>(cudaGetLastError());
+}
+
+TEST_CASE("a use of a destroyed stream, event, graph or memory pool ends the process, also where errors are ignored") {
+  const OwnStream stream;
+  const Live before = live();
+  cudaStream_t gone = nullptr;
+  cudaEvent_t event = nullptr, gone_event = nullptr;
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t instance = nullptr;
+  cudaMemPool_t pool = nullptr;
+  void* memory = nullptr;
+  cudaMemPoolProps properties{};
+  properties.allocType = cudaMemAllocationTypePinned;
+  properties.location.type = cudaMemLocationTypeDevice;
+  REQUIRE(cudaMemPoolCreate(&pool, &properties) == cudaSuccess);
+  REQUIRE(cudaMallocFromPoolAsync(&memory, 4, pool, stream) == cudaSuccess);
+  REQUIRE(cudaStreamCreate(&gone) == cudaSuccess);
+  REQUIRE(cudaEventCreate(&event) == cudaSuccess);
+  REQUIRE(cudaEventCreate(&gone_event) == cudaSuccess);
+  REQUIRE(cudaStreamBeginCapture(gone, cudaStreamCaptureModeGlobal) == cudaSuccess);
+  REQUIRE(cudaStreamEndCapture(gone, &graph) == cudaSuccess);
+  REQUIRE(cudaGraphInstantiate(&instance, graph, 0) == cudaSuccess);
+  stream.synchronize();
+  CHECK(!aborts([&] { return cudaEventRecord(event, gone); }));
+  REQUIRE(cudaStreamDestroy(gone) == cudaSuccess);
+  REQUIRE(cudaEventDestroy(gone_event) == cudaSuccess);
+  REQUIRE(cudaGraphDestroy(graph) == cudaSuccess);
+  REQUIRE(cudaGraphExecDestroy(instance) == cudaSuccess);
+  REQUIRE(cudaMemPoolDestroy(pool) == cudaSuccess);
+  CHECK(aborts([&] { return cudaStreamDestroy(gone); }));
+  CHECK(aborts([&] { return cudaStreamSynchronize(gone); }));
+  CHECK(aborts([&] { return cudaStreamQuery(gone); }));
+  CHECK(aborts([&] { return cudaEventRecord(event, gone); }));
+  CHECK(aborts([&] { return cudaStreamWaitEvent(gone, event, 0); }));
+  CHECK(aborts([&] { return cudaLaunchHostFunc(gone, [](void*) {}, nullptr); }));
+  CHECK(aborts([&] { return cudaFreeAsync(memory, gone); }));
+  CHECK(aborts([&] { return cudaMemsetAsync(memory, 0, 4, gone); }));
+  CHECK(aborts([&] { return cudaEventRecord(gone_event, stream); }));
+  CHECK(aborts([&] { return cudaEventQuery(gone_event); }));
+  CHECK(aborts([&] { return cudaStreamWaitEvent(stream, gone_event, 0); }));
+  CHECK(aborts([&] { return cudaEventDestroy(gone_event); }));
+  CHECK(aborts([&] { return cudaGraphInstantiate(&instance, graph, 0); }));
+  CHECK(aborts([&] { return cudaGraphDestroy(graph); }));
+  CHECK(aborts([&] { return cudaGraphLaunch(instance, stream); }));
+  CHECK(aborts([&] { return cudaGraphExecDestroy(instance); }));
+  CHECK(aborts([&] { return cudaMallocFromPoolAsync(&memory, 4, pool, stream); }));
+  CHECK(aborts([&] { return cudaMemPoolTrimTo(pool, 0); }));
+  CHECK(aborts([&] { return cudaMemPoolDestroy(pool); }));
+  REQUIRE(cudaFreeAsync(memory, stream) == cudaSuccess);  // memory outlives its pool
+  stream.synchronize();
+  REQUIRE(cudaEventDestroy(event) == cudaSuccess);
   while (live().streams > before.streams) std::this_thread::yield();
   CHECK(live() == before);
 }
@@ -428,7 +477,6 @@ TEST_CASE("a captured step runs at each launch, in the captured order") {
     CHECK(other.download() == bytes(size, 2));
     CHECK(cudaGraphExecDestroy(instance) == cudaSuccess);
     CHECK(cudaGraphDestroy(graph) == cudaSuccess);
-    CHECK(cudaGraphDestroy(graph) == cudaErrorInvalidValue);
   }
   while (live().streams > before.streams) std::this_thread::yield();
   CHECK(live() == before);

@@ -35,7 +35,7 @@ class RelaxedCapture {
 }  // namespace cuda::detail
 
 /// A non-owning reference to a CUDA stream, which it must not outlive: the legacy default stream, a custom one, or a
-/// CudaStream's.
+/// CudaStream's. Objects that keep one say so: destroy the stream after them.
 class CudaStreamRef {
  public:
   /// Refers to CUDA's legacy default stream.

@@ -86,7 +86,8 @@ class Uploaded {
 
   [[nodiscard]] std::size_t size() const noexcept { return memory_.size(); }
   /// Makes work that is enqueued on `stream` from now on wait for the copy, and returns the elements for it. Does not
-  /// block the host. The stream must outlive this object.
+  /// block the host. The stream must outlive this object, which at its end orders the memory's return after the work on
+  /// the stream: CUDA does not detect a destroyed stream, and crashes.
   [[nodiscard]] Span<T, Cuda> on(CudaStreamRef stream) {
     if (size() == 0) return {};
     if (std::find(used_on_.begin(), used_on_.end(), stream) == used_on_.end()) used_on_.push_back(stream);
