@@ -2,6 +2,7 @@
 // The CUDA calls and allocations of distx's calls, counted by the stand-in for CUDA and NCCL.
 #include <doctest/doctest.h>
 
+#include <optional>
 #include <thread>
 
 #include "cuda/gate.hpp"
@@ -42,19 +43,27 @@ std::string alive() {
 
 }  // namespace
 
-TEST_CASE("a blocking call records no event and synchronizes no stream") {
-  on_ranks(1, [](auto& connector) {
-    distx::NcclCommunicator comm(connector);
-    auto value = on_gpu(std::vector<float>(2, 1.0f));
-    distx::all_reduce(comm, value, distx::sum);
-    const Calls before;
-    for (int i = 0; i < 10; ++i) distx::all_reduce(comm, value, distx::sum);
-    const Calls after;
-    CHECK(after.records == before.records);
-    CHECK(after.waits == before.waits);
-    CHECK(after.allocations == before.allocations);
-    CHECK(after.synchronizations == before.synchronizations);
-  });
+TEST_CASE("a blocking call records one event, and none at one rank, and synchronizes no stream") {
+  for (const std::size_t ranks : {1, 2}) {
+    std::optional<Calls> before, after;
+    on_ranks(static_cast<int>(ranks), [&](auto& connector) {
+      distx::NcclCommunicator comm(connector);
+      auto value = on_gpu(std::vector<float>(2, 1.0f));
+      distx::all_reduce(comm, value, distx::sum);
+      connector.barrier();
+      if (connector.rank() == 0) before.emplace();
+      connector.barrier();
+      for (int i = 0; i < 10; ++i) distx::all_reduce(comm, value, distx::sum);
+      connector.barrier();
+      if (connector.rank() == 0) after.emplace();
+      connector.barrier();
+    });
+    const std::size_t events = ranks == 1 ? 0 : 10 * ranks;
+    CHECK(after->records - before->records == events);
+    CHECK(after->waits - before->waits == events);
+    CHECK(after->allocations == before->allocations);
+    CHECK(after->synchronizations == before->synchronizations);
+  }
 }
 
 TEST_CASE("all ranks reduce 8-bit floats by NCCL if every GPU can, else all on the host") {

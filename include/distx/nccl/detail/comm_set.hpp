@@ -35,8 +35,7 @@ class QuietDeviceGuard {
 class CommSet {
  public:
   CommSet(Comms comms, const calls::RankOf& self, const NcclOptions& options, RevocationState& revocation)
-      : blocking(std::move(comms.blocking), options.stream.value_or(blocking_stream_), self, options, revocation,
-                 mutex_),
+      : blocking(std::move(comms.blocking), blocking_stream_of(self, options), self, options, revocation, mutex_),
         started(std::move(comms.started), options.stream.value_or(started_stream_), self, options, revocation, mutex_),
         messages(std::move(comms.messages), options.stream.value_or(message_stream_), self, options, revocation,
                  mutex_),
@@ -126,11 +125,15 @@ class CommSet {
   }
 
  private:
+  // Not the user's: work of other threads that is enqueued there would wait for a collective, and so for other ranks.
+  [[nodiscard]] CudaStreamRef blocking_stream_of(const calls::RankOf& self, const NcclOptions& options) const noexcept {
+    return options.stream.value_or(self.size > 1 ? blocking_stream_.ref() : CudaStreamRef());
+  }
+
   static constexpr int first_to_run = -100;  // CUDA takes its highest priority instead of a higher one
 
   std::mutex mutex_;
   std::mutex parent_mutex_;  ///< locked before `mutex_`
-  // Not the user's: work of other threads that is enqueued there would wait for a collective, and so for other ranks.
   CudaStream blocking_stream_;
   CudaEvent submitted_;                      ///< marks the work before a blocking collective
   CudaStream started_stream_{first_to_run};  // else a backward pass that fills the GPU holds up its own reductions
