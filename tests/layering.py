@@ -58,7 +58,7 @@ SHARED_DETAIL = {"cuda/detail/check.hpp": ("nccl",), "cuda/detail/kernels.hpp": 
 SYSTEM = {
     "connect/file": ("dirent.h", "fcntl.h", "poll.h", "signal.h", "sys/file.h", "sys/prctl.h", "sys/stat.h", "sys/wait.h", "unistd.h"),
     "data/file": ("fcntl.h", "sys/mman.h", "sys/stat.h", "unistd.h"),
-    "connect/tcp": ("arpa/inet.h", "fcntl.h", "netdb.h", "netinet/", "poll.h", "sys/random.h", "sys/socket.h", "sys/stat.h", "unistd.h"),
+    "connect/tcp": ("arpa/inet.h", "fcntl.h", "netdb.h", "netinet/", "poll.h", "sys/random.h", "sys/resource.h", "sys/socket.h", "sys/stat.h", "unistd.h"),
 }
 # a header that distx.hpp reaches: what it may include beyond the standard library
 POSIX = {"core/detail/made_here.hpp": ("pthread.h", "unistd.h")}

@@ -132,7 +132,8 @@ class TimeoutError : public Error {
 /// Thrown when another rank has revoked the communicator; the message carries its reason.
 class RevokedError : public Error {
  public:
-  /// @param rank_loss  what `is_rank_loss` returns: false if the other rank has reported an error of that rank's calls or
+  /// @param rank_loss  what `is_rank_loss` returns: false if the other rank has reported an error of that rank's calls
+  /// or
   ///   data
   explicit RevokedError(const std::string& message, const ErrorContext& context = {}, int code = 0,
                         bool rank_loss = true)

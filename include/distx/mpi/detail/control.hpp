@@ -69,9 +69,9 @@ class Control {
     if (const auto early = early_.extract(identity); !early.empty())
       end(revocation, detail::RevocationReason::parse(early.mapped()));
   }
-  /// Notes an error that may mean that a rank does not come any more.
+  /// Notes an error that may mean that a rank may not join any more.
   void note_failure() noexcept { failed_ = true; }
-  /// Notes that all ranks have come since.
+  /// Notes that all ranks have joined since.
   void forget_failures() noexcept {
     failed_ = false;
     known_failures_ = known_failures.load();

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <sys/resource.h>
-
 #include <chrono>
 #include <functional>
 #include <list>
@@ -10,6 +8,7 @@
 
 #include "distx/connect/self.hpp"
 #include "distx/connect/tcp/detail/hub_records.hpp"
+#include "distx/connect/tcp/detail/strangers.hpp"
 #include "distx/core/detail/early_warning.hpp"
 #include "distx/core/detail/revocation_reason.hpp"
 #include "distx/core/detail/start_thread.hpp"
@@ -18,16 +17,9 @@ namespace distx::detail::tcp {
 
 /// Rank 0's service: accepts the other ranks, completes calls, and passes on failures. One thread serves them all.
 ///
-/// A stranger is a connection that has not proven the token. From it a fixed number of bytes is read, within ten
-/// seconds. If there is no room for a new one, the oldest is closed. The ranks are served between any two batches.
+/// It reads a fixed number of bytes of a stranger, and serves the ranks between any two batches of strangers.
 class Hub {
  public:
-  /// Limits the time in which a connection proves the token and says hello.
-  static constexpr std::chrono::seconds introduction{10};
-  /// Strangers beyond the ranks that are still absent.
-  static constexpr std::size_t least_strangers = 16, most_strangers = 1024;
-  /// For each stranger that is closed to make room, no other is accepted for this time: a rank needs some to answer.
-  static constexpr std::chrono::microseconds rest{250};
   static constexpr std::size_t most_hello_bytes = 4096;
   /// How long ranks that join later are still notified of an error, and leaving ranks are waited for after one.
   static constexpr std::chrono::seconds after_error{2};
@@ -101,7 +93,7 @@ class Hub {
         const std::lock_guard lock(mutex_);
         inbox_.lose(std::string("rank 0 cannot serve the others: ") + error.what());
         connections_.clear();
-        strangers_.clear();
+        strangers_.all().clear();
         for (auto& other : ranks_) other.connection = nullptr;
         ranks_[0].presence = Presence::over;
         broken_ = true;
@@ -116,9 +108,8 @@ class Hub {
     {
       const std::lock_guard lock(mutex_);
       waited.push_back({wake_.native_handle(), POLLIN, 0});
-      const bool listens = Deadline::clock::now() >= listen_again_;
-      waited.push_back({listens ? listener_.native_handle() : -1, POLLIN, 0});
-      for (auto* list : {&connections_, &strangers_})
+      waited.push_back({strangers_.may_accept() ? listener_.native_handle() : -1, POLLIN, 0});
+      for (auto* list : {&connections_, &strangers_.all()})
         for (auto& connection : *list) {
           waited.push_back({connection.socket.native_handle(), connection.socket.events(), 0});
           of.push_back(&connection);
@@ -127,19 +118,19 @@ class Hub {
     }
     ::poll(waited.data(), static_cast<nfds_t>(waited.size()), pause);
     // Without the mutex, for which rank 0 may be waiting.
-    auto accepted = waited[1].revents != 0 ? accept_some() : std::list<Connection>();
+    auto accepted = waited[1].revents != 0 ? strangers_.accept_some(listener_) : std::list<Connection>();
     const std::lock_guard lock(mutex_);
     if (waited[0].revents != 0) wake_.drain();
     for (std::size_t i = 0; i < of.size(); ++i)
       if (waited[i + 2].revents != 0) serve(*of[i]);
     expire();
-    for (auto* list : {&connections_, &strangers_}) {
+    for (auto* list : {&connections_, &strangers_.all()}) {
       for (auto& connection : *list) connection.socket.flush();
       list->remove_if([&](Connection& connection) {
         return !connection.socket.is_open() || (connection.stage == Stage::closing && !connection.socket.has_output());
       });
     }
-    admit(std::move(accepted));
+    strangers_.admit(std::move(accepted), absent_ranks());
     changed_.notify_all();
   }
   void stop() {
@@ -151,7 +142,7 @@ class Hub {
       connection.socket.shut_down();
     }
     connections_.clear();
-    strangers_.clear();
+    strangers_.all().clear();
   }
   /// Returns the time of the next deadline.
   [[nodiscard]] time_point next_end() {
@@ -159,14 +150,12 @@ class Hub {
     if (!joined_ && !refused_) next = std::min({next, join_end_, warning_.due()});
     for (const auto& connection : connections_)
       if (connection.stage != Stage::joined) next = std::min(next, connection.end);
-    if (!strangers_.empty()) next = std::min(next, strangers_.front().end);  // the oldest
+    next = std::min(next, strangers_.next_end());
     for (const auto& rank : ranks_) {
       if (rank.part && !rank.expired) next = std::min(next, rank.part_end);
       if (rank.presence == Presence::here && rank.shrink_limit) next = std::min(next, rank.shrink_end);
     }
-    const auto now = Deadline::clock::now();
-    if (now < listen_again_) next = std::min(next, listen_again_);
-    return std::min(next, now + std::chrono::minutes(1));
+    return std::min(next, Deadline::clock::now() + std::chrono::minutes(1));
   }
   void expire() {
     const auto now = Deadline::clock::now();
@@ -177,7 +166,7 @@ class Hub {
     if (!joined_ && !refused_ && now >= join_end_) refuse(absent());
     for (auto& connection : connections_)
       if (connection.stage != Stage::joined && now >= connection.end) connection.socket.close();
-    while (!strangers_.empty() && now >= strangers_.front().end) strangers_.pop_front();
+    strangers_.expire(now);
     for (int rank = 0; rank < size(); ++rank) {
       auto& waiting = record(rank);
       if (!waiting.part || waiting.expired || now < waiting.part_end) continue;
@@ -207,53 +196,8 @@ class Hub {
 
   // ---- Connections ----
 
-  /// Accepts and challenges a part of those for which there is room, so that the ranks have their turn.
-  std::list<Connection> accept_some() {
-    std::list<Connection> accepted;
-    for (std::size_t left = std::min(std::size_t{64}, room_ / 4); left > 0; --left) {
-      Connection connection(unique_socket::from_native_handle(
-          ::accept4(listener_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)));
-      if (!connection.socket.is_open()) {
-        lacks_descriptors_ = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
-        break;
-      }
-      // A rank does not send anything before it is challenged; most connections of a flood are closed by now.
-      if (!connection.socket.receive(1) || !connection.socket.received().empty()) continue;
-      connection.nonce = random_digest();
-      connection.end = Deadline::clock::now() + introduction;
-      connection.socket.append(greeting(connection.nonce));
-      connection.socket.flush();
-      accepted.push_back(std::move(connection));
-    }
-    return accepted;
-  }
-  /// Adds strangers, and closes the oldest ones for which there is no room.
-  void admit(std::list<Connection> accepted) {
-    if (!accepted.empty()) {
-      const auto strangers = strangers_.size() + accepted.size();
-      // The system gives the lowest free descriptor, so all below are in use.
-      const auto in_use = static_cast<std::size_t>(accepted.back().socket.native_handle()) + 1;
-      room_ = room_for_strangers(in_use - std::min(in_use, strangers));
-    }
-    strangers_.splice(strangers_.end(), accepted);
-    std::size_t closed = 0;
-    for (; strangers_.size() > room_ || (lacks_descriptors_ && closed == 0 && !strangers_.empty()); ++closed)
-      strangers_.pop_front();
-    const auto now = Deadline::clock::now();
-    if (closed > 0)
-      listen_again_ = now + closed * rest;
-    else if (lacks_descriptors_)  // the listening socket stays readable
-      listen_again_ = now + std::chrono::milliseconds(100);
-    lacks_descriptors_ = false;
-  }
-  /// Strangers leave half of the process's descriptors to the program, as far as its own and those of the ranks do.
-  [[nodiscard]] std::size_t room_for_strangers(std::size_t others_in_use) const {
-    std::size_t least = least_strangers;
-    for (const auto& rank : ranks_) least += rank.presence == Presence::absent ? 1 : 0;
-    rlimit files{};
-    if (::getrlimit(RLIMIT_NOFILE, &files) != 0) return least;
-    const auto half = std::min<rlim_t>(files.rlim_cur / 2, others_in_use + most_strangers);
-    return std::max(least, static_cast<std::size_t>(half) - std::min<std::size_t>(half, others_in_use));
+  [[nodiscard]] std::size_t absent_ranks() const {
+    return static_cast<std::size_t>(std::ranges::count(ranks_, RankRecord::Presence::absent, &RankRecord::presence));
   }
   void serve(Connection& connection) {
     if (!connection.socket.is_open()) return;
@@ -286,8 +230,8 @@ class Hub {
     if (equal_digests(proven, proof(token_, "rank", connection.nonce, nonce))) {
       connection.stage = Stage::proven;
       tune(connection.socket.native_handle());
-      connections_.splice(connections_.end(), strangers_,
-                          std::ranges::find(strangers_, &connection, [](auto& one) { return &one; }));
+      connections_.splice(connections_.end(), strangers_.all(),
+                          std::ranges::find(strangers_.all(), &connection, [](auto& one) { return &one; }));
       connection.socket.append(bytes_of(proof(token_, "root", connection.nonce, nonce)));
     } else {
       ++wrong_tokens_;
@@ -336,7 +280,7 @@ class Hub {
       connection.process = std::move(process);
       return true;
     }
-    connection.end = Deadline::clock::now() + introduction;
+    connection.end = Deadline::clock::now() + Strangers::introduction;
     const auto error = disagreement(ranks_, rank, their_size, process);
     if (!error) {
       auto& known = record(rank);
@@ -507,7 +451,7 @@ class Hub {
       if (here) rank.connection->socket.append(give_up);
       rank.connection->stage = Stage::closing;
       rank.connection->rank = -1;
-      rank.connection->end = Deadline::clock::now() + introduction;
+      rank.connection->end = Deadline::clock::now() + Strangers::introduction;
     }
     ranks_ = std::move(*survivors);
     first_end_.reset();
@@ -526,9 +470,7 @@ class Hub {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::list<Connection> connections_;  ///< that have proven the token
-  std::list<Connection> strangers_;    ///< in the order in which they were accepted
-  std::size_t room_ = least_strangers;
-  bool lacks_descriptors_ = false;
+  Strangers strangers_;
   std::vector<RankRecord> ranks_;
   std::map<std::uint64_t, std::string> published_;
   std::optional<SentError> refused_;
@@ -538,7 +480,6 @@ class Hub {
   bool timed_out_ = false;
   bool is_notified_ = false;  ///< of a failure, since the last call of all ranks
   bool broken_ = false;
-  time_point listen_again_{};
   std::size_t wrong_tokens_ = 0;
   std::atomic<bool> stopped_{false};
   std::jthread thread_;

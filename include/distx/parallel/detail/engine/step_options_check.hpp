@@ -48,7 +48,8 @@ class StepOptionsCheck {
       record.add("the number of micro-batches" + step, std::to_string(noted_[i].micro_batches));
     }
     noted_.clear();
-    check_consistency(comm, record, "pass the same options, and make the same number of micro-batches, on every rank", context);
+    check_consistency(comm, record, "pass the same options, and make the same number of micro-batches, on every rank",
+                      context);
   }
 
  private:
