@@ -120,7 +120,8 @@ TEST_CASE("a save takes the place of a folder without a checkpoint, and sets its
   const Folder folder;
   const auto path = folder.path() / "step-000000000001";
   fs::create_directory(path);
-  const auto names = {"shard-00009-model-00001-of-00001.safetensors", "checkpoint.json.part", "mine.txt"};
+  const auto names = {"shard-00009-model-00001-of-00001.safetensors",
+                      "shard-00001-model-00001-of-00001.safetensors.part", "mine.txt"};
   for (const char* name : names) set_content(path / name, "x");
   save_two(folder);
   CHECK(load_message(path) == "");

@@ -169,6 +169,22 @@ TEST_CASE("a step whose checkpoint has lost a file can be saved again, and the r
   CHECK(names_in(folder.path() / *left.begin()) == names);
 }
 
+TEST_CASE("an interrupted removal is completed by keep, and by a save of the step, which set no file of it aside") {
+  for (const bool same_step : {false, true}) {
+    CAPTURE(same_step);
+    const Folder folder;
+    for (const std::uint64_t step : {1, 2}) save_step(folder.path(), {.step = step}, 2);
+    const auto path = step_folder(folder.path(), 1);
+    fs::rename(path / "checkpoint.json", path / "checkpoint.json.part");
+    fs::remove(first_shard(path));
+    CHECK(latest(folder.path()) == step_folder(folder.path(), 2));
+    save_step(folder.path(), same_step ? SaveOptions{.step = 1} : SaveOptions{.step = 3, .keep = 3});
+    const auto newest = same_step ? "step-000000000001" : "step-000000000003";
+    CHECK(names_in(folder.path()) == std::set<std::string>{"step-000000000002", newest});
+    CHECK(load_failure(folder.path() / newest) == "");
+  }
+}
+
 TEST_CASE("a manifest that cannot be read is not replaced") {
   const Folder folder;
   save_step(folder.path(), {.step = 1});
