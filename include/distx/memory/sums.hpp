@@ -134,7 +134,8 @@ Lanes<double, Bytes> exponential(const Lanes<double, Bytes>& x) {
   const auto exponent = __builtin_convertvector((from * V(log2_e) - V(0.5)).to_native(), Integers);
   const V power = V::from_native(__builtin_convertvector(exponent, typename V::native));
   const V rest = (from - power * V(ln2_high)) - power * V(ln2_low);
-  const V mantissa = taylor_series(rest, std::make_index_sequence < std::same_as<T, float> ? 8 : 13 > ());
+  constexpr std::size_t degree = std::same_as<T, float> ? 8 : 13;
+  const V mantissa = taylor_series(rest, std::make_index_sequence<degree>());
   const Bits scaled = __builtin_bit_cast(Bits, mantissa.to_native()) + (__builtin_convertvector(exponent, Bits) << 52);
   return V::from_native(__builtin_bit_cast(typename V::native, (scaled & kept) | (of_x & nan)));
 }
