@@ -25,6 +25,7 @@ class Subject {
     distx::barrier(comm);
     const auto begin = timing::clock::now();
     for (int step = 0; step < steps; ++step) {
+      for (const auto& parameter : parameters_) static_cast<void>(training_.gradient(parameter));
       training_.ready(parameters_);
       training_.step({.learning_rate = 1e-3});
     }
