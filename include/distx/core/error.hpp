@@ -132,9 +132,7 @@ class TimeoutError : public Error {
 /// Thrown when another rank has revoked the communicator; the message carries its reason.
 class RevokedError : public Error {
  public:
-  /// @param rank_loss  what `is_rank_loss` returns: false if the other rank has reported an error of that rank's calls
-  /// or
-  ///   data
+  /// @param rank_loss  what `is_rank_loss` returns: false if the other rank has reported an error of its calls or data
   explicit RevokedError(const std::string& message, const ErrorContext& context = {}, int code = 0,
                         bool rank_loss = true)
       : Error(message, context, code), rank_loss_(rank_loss) {}
