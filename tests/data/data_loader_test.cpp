@@ -230,11 +230,11 @@ TEST_CASE("several workers make batches concurrently") {
 }
 
 TEST_CASE("a batch that is not made before the deadline throws TimeoutError") {
-  std::latch release(1);
+  const auto release = std::make_shared<std::latch>(1);  // the worker is abandoned
   auto epoch = loader(
                    6,
-                   [&](std::span<const std::size_t> indices) {
-                     release.wait();
+                   [release](std::span<const std::size_t> indices) {
+                     release->wait();
                      return copied(indices);
                    },
                    1, 1, 20ms)
@@ -250,7 +250,7 @@ TEST_CASE("a batch that is not made before the deadline throws TimeoutError") {
     CHECK(error.rank() == 0);
     CHECK_FALSE(distx::is_rank_loss(error));
   }
-  release.count_down();
+  release->count_down();
 }
 
 namespace {
