@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Processes without the token that connect to rank 0. The ranks are processes as well, with limits of their own.
+// Processes without the token that connect to rank 0. The ranks are processes with separate limits.
 #include <doctest/doctest.h>
 #include <sys/resource.h>
 

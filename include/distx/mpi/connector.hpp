@@ -36,7 +36,7 @@ struct MpiConnectorOptions {
 ///
 /// Destroying the last of them is collective, as MPI_Finalize is. During stack unwinding the destructor waits two
 /// seconds for the other ranks and then leaves MPI initialized, so a failing rank cannot hang and the launcher
-/// terminates the others.
+/// terminates the others. It waits five seconds if an error was caught instead, and one if a rank's process has ended.
 class MpiConnector {
  public:
   /// Initializes MPI, which removes its own arguments from `argc` and `argv`. Collective.

@@ -26,8 +26,8 @@ struct TcpConnectorOptions {
 /// only loopback addresses are accepted. Messages are not encrypted: between hosts, use a network that you trust.
 ///
 /// Destroying it on rank 0 blocks until the other ranks have destroyed theirs, up to the deadline, because rank 0
-/// passes on their failures; after an error, for two seconds at most. In a process that is forked from a rank's, calls
-/// throw InvalidState, and the destructor does nothing.
+/// passes on their failures; after an error of it or of a communicator, for two seconds at most. In a process that
+/// is forked from a rank's, calls throw InvalidState, and the destructor does nothing.
 class TcpConnector {
  public:
   /// Joins the other ranks. Collective; blocks until all ranks have joined.

@@ -16,7 +16,7 @@ class EarlyWarning {
  public:
   using clock = Deadline::clock;
 
-  /// Of a wait that begins now.
+  /// Begins a wait.
   explicit EarlyWarning(const Timeout& timeout) {
     const char* const log = std::getenv("DISTX_LOG");
     if (log == nullptr || std::string_view(log) != "info") return;

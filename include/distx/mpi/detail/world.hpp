@@ -229,7 +229,7 @@ class World {
     for (const Id& id : buffers->all) processes_.push_back({id.host.data(), own.host_name, id.id, id.began});
   }
 
-  /// Waits for the other ranks at the end; returns whether they have come. Gives up soon after a failure is known.
+  /// Waits for the other ranks at the end; returns whether they have joined. Gives up soon after a failure is known.
   template <class Ready, class Lost>
   bool await_others(Timeout patience, Ready&& ready, Lost&& lost) {
     using clock = Deadline::clock;

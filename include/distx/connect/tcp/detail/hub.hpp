@@ -402,7 +402,7 @@ class Hub {
     auto reply = reply_now(ranks_, first_end_);
     if (!reply) return;
     if (reply->kind == FrameKind::result && ranks_[0].part->call == grow_call) reply = grow();
-    if (reply->kind == FrameKind::result) is_notified_ = false;  // all ranks have come since
+    if (reply->kind == FrameKind::result) is_notified_ = false;  // all ranks have joined since
     // Rank 0 is the last: its process may end as soon as it has the reply.
     for (int rank = size() - 1; rank >= 0; --rank) {
       auto& waiting = record(rank);
