@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Connectors that are destroyed after an error was caught in their scope, while a rank does not enter its calls any more.
+// Connectors that are destroyed after an error was caught in their scope, while a rank does not enter its calls any
+// more.
 #include <doctest/doctest.h>
 
 #include <algorithm>
