@@ -272,6 +272,20 @@ TEST_CASE("revoking a group does not affect its parent") {
   CHECK_MESSAGE(all_say(all, "done", ""), text_of(all));
 }
 
+TEST_CASE("a revoker ends the calls of groups that were split from its communicator, and of groups of these") {
+  const auto all = outcomes(2, [](Comm& comm) {
+    auto group = comm.split(0, comm.rank());
+    auto inner = group.split(0, comm.rank());
+    if (comm.rank() == 1) comm.revoker()("this rank's data is stuck");
+    for (Comm* each : {&inner, &group}) {
+      const auto outcome = outcome_of([&] { distx::barrier(*each); });
+      if (outcome.type != "RevokedError" || !outcome.says("this rank's data is stuck"))
+        throw std::logic_error(outcome.type + ": " + outcome.words);
+    }
+  });
+  CHECK_MESSAGE(all_say(all, "done", ""), text_of(all));
+}
+
 TEST_CASE("destroying a Pending during unwinding revokes the communicator") {
   for (const auto* form : {"collective", "message"}) {
     CAPTURE(form);

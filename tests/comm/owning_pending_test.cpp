@@ -17,11 +17,11 @@ void check_moved_buffers(C& comm) {
   const float sum = static_cast<float>(comm.size());
 
   std::vector<float> ones(1000, 1.0f);
-  const float* const elements = ones.data();
+  const float* const memory = ones.data();
   auto reduced = distx::start_all_reduce(comm, std::move(ones), distx::sum);
   ones.assign(10, -1.0f);  // the caller's variable is free again
   const auto result = reduced.wait();
-  CHECK(result.data() == elements);
+  CHECK(result.data() == memory);
   CHECK(result == std::vector<float>(1000, sum));
 
   auto gathered = distx::start_all_gather(comm, std::vector<int>{comm.rank()}, std::vector<int>(ranks, -1));

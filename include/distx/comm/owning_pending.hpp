@@ -14,8 +14,9 @@ namespace distx {
 ///
 /// Otherwise as Pending. It allocates once per call, which the borrowing form does not.
 /// @tparam Returned  which of `Buffers`: the receive buffer, or the send buffer if that alone was moved in
+/// @tparam OwnsTwo   whether both buffers were moved in
 /// @tparam Buffers   the call's buffers in the order of its arguments; references are borrowed
-template <class Pending, std::size_t Returned, class... Buffers>
+template <class Pending, std::size_t Returned, bool OwnsTwo, class... Buffers>
 class [[nodiscard]] OwningPending {
  public:
   OwningPending(Pending pending, std::shared_ptr<std::tuple<Buffers...>> buffers) noexcept
@@ -32,15 +33,19 @@ class [[nodiscard]] OwningPending {
   ~OwningPending() = default;
 
   /// Blocks the host until the call is complete and returns the buffer. With a stream, orders work that is later
-  /// enqueued on it after the call instead. Called at most once.
+  /// enqueued on it after the call instead, unless two buffers were moved in: one is freed here. Called at most once.
   /// @throws what `Pending::wait` throws; the buffer is then lost
   template <class... Stream>
   [[nodiscard]] std::tuple_element_t<Returned, std::tuple<Buffers...>> wait(Stream... stream) {
-    pending_.wait(stream...);
-    return std::move(std::get<Returned>(*buffers_));
+    const auto buffers = std::move(buffers_);
+    if constexpr (OwnsTwo)
+      pending_.wait();
+    else
+      pending_.wait(stream...);
+    return std::move(std::get<Returned>(*buffers));
   }
   /// Returns whether `wait()` would return, or throw, at once. Never blocks.
-  [[nodiscard]] bool test() noexcept { return pending_.test(); }
+  [[nodiscard]] bool test() { return pending_.test(); }
 
  private:
   std::shared_ptr<std::tuple<Buffers...>> buffers_;

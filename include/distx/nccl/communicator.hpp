@@ -158,10 +158,19 @@ class NcclCommunicator : public detail::BasicCommunicator<NcclCommunicator, nccl
   NcclCommunicator made(const calls::RankOf& self, std::uint64_t identity, const ErrorContext& where, Make&& make) {
     const cuda::DeviceGuard guard(backend_of().device);
     return state()->guarded([&] {
-      auto comms = backend_of().comms.with_parent(where, [&](ncclComm_t parent) {
-        return make(parent, [this] { return backend_of().revocation.poll(), backend_of().revocation.revoked(); });
-      });
-      return NcclCommunicator(child(self, identity, where, std::move(comms)));
+      auto comms = [&] {
+        try {
+          return backend_of().comms.with_parent(where, [&](ncclComm_t parent) {
+            return make(parent, [this] { return backend_of().revocation.poll(), backend_of().revocation.revoked(); });
+          });
+        } catch (const RevokedError&) {
+          backend_of().check_usable(where);  // throws with the other rank's reason
+          throw;
+        }
+      }();
+      auto part = child(self, identity, where, std::move(comms));
+      state()->add_part(part);
+      return NcclCommunicator(std::move(part));
     });
   }
   std::shared_ptr<State> child(const calls::RankOf& self, std::uint64_t identity, const ErrorContext& where,

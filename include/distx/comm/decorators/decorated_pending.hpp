@@ -39,7 +39,11 @@ class DecoratedPending {
   void wait(Stream stream) {
     finish([&] { pending_.wait(stream); });
   }
-  void keep(std::shared_ptr<void> owner) { pending_.keep(std::move(owner)); }
+  void keep(std::shared_ptr<void> owner)
+    requires requires(P& pending) { pending.keep(owner); }
+  {
+    pending_.keep(std::move(owner));
+  }
   [[nodiscard]] bool test() { return !open_ || (pending_.test() && hook_.ready()); }
 
  private:

@@ -299,11 +299,13 @@ template <class C, class Make, class... Buffers>
   if constexpr ((Outlives<Buffers> && ...)) {
     return start(comm, make(buffers...), after);
   } else {
+    constexpr std::size_t count = sizeof...(Buffers);
     constexpr bool owned[]{!Outlives<Buffers>...};
-    constexpr std::size_t last = sizeof...(Buffers) - (owned[sizeof...(Buffers) - 1] ? 1 : 2);
+    constexpr std::size_t returned = owned[count - 1] ? count - 1 : count - 2;
     auto kept = std::make_shared<std::tuple<Buffers...>>(std::forward<Buffers>(buffers)...);
     auto pending = start(comm, std::apply(make, *kept), after);
-    return OwningPending<decltype(pending), last, Buffers...>(std::move(pending), std::move(kept));
+    return OwningPending < decltype(pending), returned, owned[0] && returned != 0,
+           Buffers... > (std::move(pending), std::move(kept));
   }
 }
 

@@ -154,7 +154,8 @@ class BasicCommunicator {
   [[nodiscard]] bool passes_operands() const noexcept;
   /// Revokes the communicator: every rank's current or next call throws RevokedError with that reason. Not collective.
   void revoke(const std::string& reason) noexcept;
-  /// Returns a function that revokes the communicator as long as a handle on it exists; it is not a handle.
+  /// Returns a function that revokes the communicator and those split from it, as long as a handle on it exists. The
+  /// function is not a handle, and may be called from any thread.
   [[nodiscard]] std::function<void(const std::string&)> revoker() const;
 
   /// @name Building blocks for libraries on top of communicators

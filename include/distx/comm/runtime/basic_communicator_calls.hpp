@@ -70,6 +70,7 @@ Derived BasicCommunicator<Derived, Backend>::split(int color, int key, std::sour
   FlightScope flight(begin("split", location));
   return state_->guarded([&] {
     auto part = backend_of().split(color, key, location);
+    state_->add_part(part);
     std::vector<int> members;
     if constexpr (BackendExecutes<Backend, AllGather<AnyElement>>)
       members = all_gathered(part->backend, state_->flight.world_rank(), location);
@@ -147,7 +148,7 @@ bool BasicCommunicator<Derived, Backend>::passes_operands() const noexcept {
 }
 template <class Derived, class Backend>
 void BasicCommunicator<Derived, Backend>::revoke(const std::string& reason) noexcept {
-  if (state_->made().is_here()) backend_of().revoke(reason);
+  state_->revoke(reason);
 }
 template <class Derived, class Backend>
 FlightRecord* BasicCommunicator<Derived, Backend>::begin(const char* operation, const std::source_location& location) {
@@ -157,7 +158,7 @@ FlightRecord* BasicCommunicator<Derived, Backend>::begin(const char* operation, 
 template <class Derived, class Backend>
 std::function<void(const std::string&)> BasicCommunicator<Derived, Backend>::revoker() const {
   return [weak = std::weak_ptr<State>(state_)](const std::string& reason) {
-    if (const auto state = weak.lock()) state->backend.revoke(reason);
+    if (const auto state = weak.lock()) state->revoke_all(reason);
   };
 }
 template <class Derived, class Backend>

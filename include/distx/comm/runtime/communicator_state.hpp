@@ -2,7 +2,10 @@
 #pragma once
 #include <exception>
 #include <memory>
+#include <mutex>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "distx/comm/communicator.hpp"
 #include "distx/comm/detail/in_order.hpp"
@@ -43,7 +46,6 @@ class CommunicatorState {
     const RankOf& self = backend.self();
     made_.check("this communicator", {operation, self.backend, self.rank, self.size, location});
   }
-  [[nodiscard]] const MadeHere& made() const noexcept { return made_; }
 
   /// Runs `f`; if it throws, revokes the communicator before the caller sees the error and frees its buffers.
   template <class F>
@@ -54,9 +56,28 @@ class CommunicatorState {
   void give_up_for_exception() noexcept { give_up(RevocationReason::of_current()); }
   /// Revokes the communicator and writes the flight record, if asked to.
   void give_up(const RevocationReason& reason) noexcept {
-    if (!reason.on_all_ranks()) ++known_failures;
-    backend.revoke(reason.published());
+    revoke(reason.published());
     flight.write(reason.text.c_str());
+  }
+  /// Revokes the communicator, unless this process was forked from the one that made it. May be called from any thread.
+  /// @param published  the reason as `RevocationReason::published` returns it
+  void revoke(const std::string& published) noexcept {
+    if (!made_.is_here()) return;
+    if (backend.self().size > 1 && !RevocationReason::on_all_ranks(RevocationReason::mark_of(published)))
+      ++known_failures;
+    backend.revoke(published);
+  }
+  /// Revokes the communicator and those that were split from it, in whose calls other ranks may be waiting.
+  void revoke_all(const std::string& published) noexcept {
+    revoke(published);
+    const std::lock_guard lock(parts_mutex_);
+    for (const auto& part : parts_)
+      if (const auto state = part.lock()) state->revoke_all(published);
+  }
+  void add_part(const std::shared_ptr<CommunicatorState>& part) {
+    const std::lock_guard lock(parts_mutex_);
+    std::erase_if(parts_, [](const auto& known) { return known.expired(); });
+    parts_.push_back(part);
   }
 
   /// Returns at least `bytes` of workspace. The next call may reuse it; collectives do not touch it.
@@ -80,6 +101,8 @@ class CommunicatorState {
   }
 
   MadeHere made_;
+  std::mutex parts_mutex_;
+  std::vector<std::weak_ptr<CommunicatorState>> parts_;
   int exceptions_ = std::uncaught_exceptions();
   Buffer<std::byte, space> scratch_;
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <array>
+#include <optional>
 
 #include "distx/comm/pending.hpp"
 #include "distx/comm/shared_memory/shared_region.hpp"
@@ -113,17 +114,21 @@ class Messages {
     SharedRegion::LivenessProbe probe;
     const auto done = [&] { return advance(message); };
     bool dead = false;
+    const auto overdue = [&] {
+      return "timed out after " + region_.deadline().to_string() + ": rank " + std::to_string(other) + " did not " +
+             (message.sends ? "receive" : "send") + " a message with tag " + std::to_string(message.tag);
+    };
+    std::optional<EarlyWarning> warning;
     const auto stopped = [&] {
+      if (!warning) warning.emplace(region_.deadline());
+      (*warning)(context_, overdue);
       return region_.revoked() || region_.has_left(other) || dead || (dead = probe.died(region_, other));
     };
     const auto end = detail::wait_until(region_.deadline(), done, stopped, region_.sleep_for_message(self_.rank));
     if (end != detail::WaitEnd::ready) {
       if (region_.withdraw(message)) {
         if (end == detail::WaitEnd::stopped) region_.throw_stopped(other, context_);
-        throw TimeoutError("timed out after " + region_.deadline().to_string() + ": rank " + std::to_string(other) +
-                               " did not " + (message.sends ? "receive" : "send") + " a message with tag " +
-                               std::to_string(message.tag),
-                           context_);
+        throw TimeoutError(overdue(), context_);
       }
       if (!copied(message)) region_.throw_stopped(other, context_);
     }

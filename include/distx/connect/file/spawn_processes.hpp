@@ -171,9 +171,13 @@ class TemporaryFolder {
   }
   static void remove_abandoned(const std::filesystem::path& temporary) {
     std::error_code error;
-    for (const auto& entry : std::filesystem::directory_iterator(temporary, error))
-      if (entry.path().filename().string().starts_with(prefix))
-        if (const auto lock = locked(entry.path(), LOCK_EX | LOCK_NB)) std::filesystem::remove_all(entry.path(), error);
+    std::filesystem::directory_iterator entries(temporary, error);
+    for (; !error && entries != std::filesystem::directory_iterator(); entries.increment(error)) {
+      std::error_code ignored;
+      if (entries->path().filename().string().starts_with(prefix))
+        if (const auto lock = locked(entries->path(), LOCK_EX | LOCK_NB))
+          std::filesystem::remove_all(entries->path(), ignored);
+    }
   }
 
   std::filesystem::path path_;

@@ -50,9 +50,13 @@ struct RevocationReason {
     }
   }
   [[nodiscard]] static RevocationReason parse(std::string_view published) {
+    const Kind kind = mark_of(published);
+    return {std::string(published.substr(kind == Kind::lost ? 0 : 1)), kind};
+  }
+  /// Returns the kind of a published reason.
+  [[nodiscard]] static Kind mark_of(std::string_view published) noexcept {
     const char front = published.empty() ? '\0' : published.front();
-    const bool marked = front > '\0' && front <= static_cast<char>(Kind::own_error);
-    return {std::string(published.substr(marked ? 1 : 0)), marked ? static_cast<Kind>(front) : Kind::lost};
+    return front > '\0' && front <= static_cast<char>(Kind::own_error) ? static_cast<Kind>(front) : Kind::lost;
   }
   [[nodiscard]] std::string published() const { return kind == Kind::lost ? text : static_cast<char>(kind) + text; }
   /// Returns the reason as the other ranks report it.
@@ -64,7 +68,9 @@ struct RevocationReason {
   [[nodiscard]] int code() const noexcept { return kind == Kind::memory ? ENOMEM : 0; }
   [[nodiscard]] bool rank_loss() const noexcept { return kind == Kind::lost || kind == Kind::memory; }
   /// Returns whether every rank throws the error itself.
-  [[nodiscard]] bool on_all_ranks() const noexcept { return kind == Kind::mismatch || kind == Kind::not_finite; }
+  [[nodiscard]] static bool on_all_ranks(Kind kind) noexcept {
+    return kind == Kind::mismatch || kind == Kind::not_finite;
+  }
   /// Throws NonFiniteError if it is one, MismatchError the first time if it is one, otherwise RevokedError.
   [[noreturn]] void raise(const ErrorContext& context) {
     if (kind == Kind::not_finite) throw NonFiniteError(text, context);

@@ -202,7 +202,7 @@ class Control {
 
   /// Notes the failure that a reason is, unless all ranks throw it.
   void judge(std::string_view published) {
-    if (!detail::RevocationReason::parse(published).on_all_ranks()) note_failure();
+    if (!detail::RevocationReason::on_all_ranks(detail::RevocationReason::mark_of(published))) note_failure();
   }
   static void receive(const Notification& notification, const Registered& member) {
     if (notification.subject == Subject::departure)

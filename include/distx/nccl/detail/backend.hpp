@@ -113,8 +113,8 @@ class NcclBackend final : public GroupMember {
       if (is_enqueued(call) && call.done()) return true;
       poll();
       return revocation.revoked();
-    } catch (const std::exception& error) {
-      revoke(error.what());
+    } catch (...) {
+      revoke(distx::detail::RevocationReason::of_current().published());
       return true;
     }
   }

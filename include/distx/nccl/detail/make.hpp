@@ -179,8 +179,8 @@ template <Connector C>
       state->guarded([&] { connect_all(state->backend, context); });
     } catch (const RevokedError&) {
       throw;
-    } catch (const std::exception& error) {
-      revocation.revoke(RevocationState::Cause::revoked, error.what());  // the others need not wait for this rank
+    } catch (...) {  // the others need not wait for this rank
+      revocation.revoke(RevocationState::Cause::revoked, distx::detail::RevocationReason::of_current().published());
       throw;
     }
   });

@@ -129,7 +129,7 @@ class Rendezvous {
     for (const auto& name : outer.names())
       if (name.starts_with("run-")) jobs[name.substr(0, name.find('.'))].push_back(name);
     for (const auto& [job, folders] : jobs) {
-      bool over = true, made = false;
+      bool over = true, made = false, began = false;  // a folder without processes may be another job that begins now
       for (const auto& folder : folders)
         if (const auto inner = outer.inside(folder))
           for (const auto& name : inner->names()) {
@@ -146,8 +146,9 @@ class Rendezvous {
               processes = Generation::from(in).processes();
             }
             for (const auto& process : processes) over = over && has_ended(process, mine_.process);
+            began = began || !processes.empty();
           }
-      if (!over) continue;
+      if (!over || !began) continue;
       for (const auto& folder : folders) outer.remove_folder(folder);
       mine_.made_outer = mine_.made_outer || made;
     }

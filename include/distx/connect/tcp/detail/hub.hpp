@@ -351,7 +351,7 @@ class Hub {
         const std::string reason(in.text());
         if (!in.complete()) return false;
         // Of a mismatch all ranks are notified, so all can continue.
-        is_notified_ = is_notified_ || !RevocationReason::parse(reason).on_all_ranks();
+        is_notified_ = is_notified_ || !RevocationReason::on_all_ranks(RevocationReason::mark_of(reason));
         if (published_.emplace(identity, reason).second)
           send_all(FrameWriter(FrameKind::published).number(identity).text(reason).finish());
         return true;
