@@ -166,6 +166,19 @@ TEST_CASE("an average of float weights is as accurate as a fused interpolation, 
   }
 }
 
+TEST_CASE_TEMPLATE("a finite gradient whose square overflows does not make a weight NaN", Optimizer, distx::AdamW,
+                   distx::LAMB) {
+  std::vector<float> weight{1}, mean{0}, square{0};
+  for (std::uint64_t number = 1; number <= 3; ++number) {
+    const std::vector<float> gradient{number == 1 ? 3e19f : 1.0f};
+    reference::update_parameter(Optimizer{}, {.learning_rate = 1e-3, .number = number}, distx::Span<float>(weight),
+                                distx::Span<const float>(gradient),
+                                {distx::Span<float>(mean), distx::Span<float>(square)});
+    CHECK(weight[0] > 0.9f);
+    CHECK(weight[0] < 1.0f);
+  }
+}
+
 TEST_CASE("an average that keeps nothing equals the last value") {
   std::vector<float> average{1e8f, -3, 0};
   const std::vector<float> last{0.1f, 1e-20f, -7};

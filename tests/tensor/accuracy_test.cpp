@@ -170,10 +170,43 @@ TEST_CASE("sums of half-precision numbers are rounded once") {
   });
 }
 
-TEST_CASE("sums of columns have the same bits at every width of vector registers") {
+TEST_CASE("row operations have the same bits at every width of vector registers, also behind the last whole vector") {
   on_one_rank([](const Mesh& mesh) {
     const std::size_t widest = distx::detail::lane_bytes();
     const auto check = [&]<class T>(T) {
+      const auto numbers = [&](auto... extents) {
+        return distx::generate<T>(mesh, {static_cast<std::size_t>(extents)...}, [](const auto& index) {
+          std::size_t at = 0;
+          for (const std::size_t each : index) at = at * 31 + each;
+          return static_cast<T>(noise(at));
+        });
+      };
+      const auto rows = numbers(9, 13), gradient = numbers(9, 13);
+      const auto weight = numbers(13), bias = numbers(13);
+      const auto heads = numbers(1, 5, 3, 2, 5);
+      const auto of_heads = numbers(1, 5, 2, 5);
+      const auto all = [&] {
+        std::vector<T> results;
+        const auto add = [&](const auto& tensor) {
+          results.insert(results.end(), tensor.local().begin(), tensor.local().end());
+        };
+        add(ops::layer_norm(rows, weight, bias));
+        const auto backward = ops::layer_norm_backward(rows, weight, gradient);
+        add(backward.input);
+        add(backward.weight);
+        add(ops::softmax(rows));
+        add(ops::softmax_backward(ops::softmax(rows), gradient));
+        add(ops::causal_attention(heads));
+        add(ops::causal_attention_backward(heads, of_heads));
+        return results;
+      };
+      distx::detail::lane_bytes() = distx::detail::common_lane_bytes;
+      const auto at_common = all();
+      for (std::size_t bytes = 32; bytes <= distx::detail::widest_lane_bytes(); bytes *= 2) {
+        distx::detail::lane_bytes() = bytes;
+        CHECK(all() == at_common);
+      }
+      distx::detail::lane_bytes() = widest;
       const auto tensor = distx::generate<T>(mesh, {5'003, 45}, [](const auto& index) {
         return static_cast<T>(1e3F * noise(index[0] * 45 + index[1]) * noise(index[0]));
       });

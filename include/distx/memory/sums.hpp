@@ -23,15 +23,31 @@ using sum_t = std::conditional_t<std::integral<T>, T, double>;
 
 inline constexpr std::size_t terms_in_block = 4096;
 
+/// One double that is computed with as vectors are: each operation rounds. Of plain doubles, clang fuses a product and
+/// a sum where the processor can.
+class OneLane {
+ public:
+  OneLane() = default;
+  explicit OneLane(double value) : value_(value) {}
+  [[nodiscard]] double value() const { return value_; }
+  friend OneLane operator+(OneLane a, OneLane b) { return OneLane(a.value_ + b.value_); }
+  friend OneLane operator-(OneLane a, OneLane b) { return OneLane(a.value_ - b.value_); }
+  friend OneLane operator*(OneLane a, OneLane b) { return OneLane(a.value_ * b.value_); }
+  OneLane& operator+=(OneLane b) { return *this = *this + b; }
+
+ private:
+  double value_;
+};
+
 template <class T, std::size_t Count>
 struct StoredVector {
   typedef T type [[gnu::vector_size(Count * sizeof(T))]];
 };
-/// Reads floats or doubles as a V: one double, or as many as V has lanes.
+/// Reads floats or doubles as a V, as many as it has lanes.
 template <class V, class T>
 V wide(const T* from) {
-  if constexpr (std::same_as<V, double>) {
-    return static_cast<double>(*from);
+  if constexpr (std::same_as<V, OneLane>) {
+    return OneLane(static_cast<double>(*from));
   } else if constexpr (std::same_as<T, double>) {
     return V::load(from);
   } else {
@@ -43,8 +59,8 @@ V wide(const T* from) {
 /// Writes a V as floats or doubles.
 template <class V, class T>
 void narrow_to(T* to, const V& value) {
-  if constexpr (std::same_as<V, double>) {
-    *to = static_cast<T>(value);
+  if constexpr (std::same_as<V, OneLane>) {
+    *to = static_cast<T>(value.value());
   } else if constexpr (std::same_as<T, double>) {
     value.store(to);
   } else {
@@ -52,13 +68,13 @@ void narrow_to(T* to, const V& value) {
     std::memcpy(to, &values, sizeof(values));
   }
 }
-/// Calls f(i, V()) for i in [0, n): vectors of doubles, then single doubles.
+/// Calls f(i, V()) for i in [0, n): V is a vector of doubles, and for those that are left one.
 template <std::size_t Bytes, class F>
 void for_each_wide(std::size_t n, const F& f) {
   using V = Lanes<double, Bytes>;
   std::size_t i = 0;
   for (; i + V::size <= n; i += V::size) f(i, V());
-  for (; i < n; ++i) f(i, double());
+  for (; i < n; ++i) f(i, OneLane());
 }
 
 /// Returns the sum of all lanes of some vectors, halves first: the lanes of all are one list.
@@ -72,7 +88,7 @@ double all_lanes(V (&sums)[N]) {
     for (std::size_t k = 0; k < half; ++k) lanes[k] += lanes[k + half];
   return lanes[0];
 }
-/// Returns term(0, V()) + … + term(n - 1, V()), where V is a vector of doubles, whose lanes are terms, or a double.
+/// Returns term(0, V()) + … + term(n - 1, V()), where V is a vector of doubles, whose lanes are terms, or one.
 template <std::size_t Bytes, class Term>
 double add_up(std::size_t n, const Term& term) {
   using V = Lanes<double, Bytes>;
@@ -86,9 +102,9 @@ double add_up(std::size_t n, const Term& term) {
       for (std::size_t k = 0; k < vectors; ++k) sums[k] += term(i + k * V::size, V());
     double total = all_lanes(sums);
     if (i < end) {
-      double rest = term(i, double());
-      while (++i < end) rest += term(i, double());
-      total += rest;
+      OneLane rest = term(i, OneLane());
+      while (++i < end) rest += term(i, OneLane());
+      total += rest.value();
     }
     const bool last = i == n;
     std::size_t k = 0;
@@ -140,8 +156,8 @@ Lanes<double, Bytes> exponential(const Lanes<double, Bytes>& x) {
   return V::from_native(__builtin_bit_cast(typename V::native, (scaled & kept) | (of_x & nan)));
 }
 template <class T>
-double exponential(double x) {
-  return exponential<T>(Lanes<double>(x))[0];
+OneLane exponential(OneLane x) {
+  return OneLane(exponential<T>(Lanes<double>(x.value()))[0]);
 }
 
 /// Adds rows of floats or doubles to totals, row by row.

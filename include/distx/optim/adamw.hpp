@@ -67,7 +67,7 @@ struct AdamW {
   static constexpr void update(const Coefficients<T>& c, V& weight, V gradient, V& mean, V& square) {
     using std::sqrt;
     c.mean.add(mean, gradient);
-    c.square.add(square, gradient * gradient);
+    c.square.add(square, detail::finite_square<T>(gradient));
     weight -= c.rate * mean / (sqrt(square) * c.root_correction + c.epsilon) + c.decay * weight;
   }
 };

@@ -57,7 +57,7 @@ struct LAMB {
   static constexpr V direction(const Coefficients<T>& c, V weight, V gradient, V& mean, V& square) {
     using std::sqrt;
     c.mean.add(mean, gradient);
-    c.square.add(square, gradient * gradient);
+    c.square.add(square, detail::finite_square<T>(gradient));
     return c.correction * mean / (sqrt(square) * c.root_correction + c.epsilon) + c.decay * weight;
   }
   /// Returns the trust ratio of a parameter, by which its learning rate is multiplied.

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <limits>
+
+#include "distx/memory/lanes.hpp"
 
 namespace distx::detail {
 
@@ -28,6 +31,14 @@ struct MovingAverage {
       mean += weight * (value - mean);
   }
 };
+
+/// Returns the square of a number, or the largest T if it overflows: an average that is infinite would be NaN after the
+/// next value.
+template <class T, class V>
+[[nodiscard]] constexpr V finite_square(const V& x) {
+  const V square = x * x, most = std::numeric_limits<T>::max();
+  return distx::select(square > most, most, square);
+}
 
 /// An exponential moving sum: kept * sum + value, computed in T.
 ///

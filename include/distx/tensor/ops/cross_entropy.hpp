@@ -81,7 +81,8 @@ void cross_entropy_gradient(HostStream, MatrixRef<const T> logits, Span<const Id
   run_on_lanes<ScaledProbabilities>(lane_bytes(), logits, log_sums.data(), gradient.data(), out);
   for (std::size_t row = 0; row < logits.rows; ++row)
     if (const auto at = row_of(targets[row], first, logits.columns, all, context)) {
-      const double probability = exponential<T>(static_cast<double>(*logits.at(row, *at)) - log_sums[row]);
+      const double probability =
+          exponential<T>(OneLane(static_cast<double>(*logits.at(row, *at)) - log_sums[row])).value();
       *out.at(row, *at) = static_cast<T>(static_cast<double>(gradient[row]) * (probability - 1));
     }
 }
