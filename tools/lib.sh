@@ -132,9 +132,10 @@ start_torch() {
     say "PyPI's torch needs 10 GB of disk space to be installed, and $((free / 1000000)) GB are free"
     return 0
   fi
+  say "installing ${torch_packages[*]} into build/torch (3 GB to download)"
   rm -rf "$torch_folder"
   # shellcheck disable=SC2016
-  timeout -k 10 1200 bash -c 'python3 -m venv "$0" && "$0/bin/pip" install -q --no-cache-dir --no-compile "$@" && echo "$*" >"$0/installed"' \
+  TMPDIR=$root/build timeout -k 10 1200 bash -c 'python3 -m venv "$0" && "$0/bin/pip" install -q --no-cache-dir --no-compile "$@" && echo "$*" >"$0/installed"' \
     "$torch_folder" "${torch_packages[@]}" >build/torch.log 2>&1 </dev/null &
   torch_installer=$!
   trap 'kill "$torch_installer" 2>/dev/null' EXIT
@@ -150,7 +151,7 @@ finish_torch() {
   fi
   if [ -f "$torch_folder/installed" ] && [[ $PATH != *:$torch_folder/bin ]]; then
     export PATH=$PATH:$torch_folder/bin PYTHONPATH
-    PYTHONPATH=$(echo "$torch_folder"/lib/python3*/site-packages)
+    PYTHONPATH=$(echo "$torch_folder"/lib/python3*/site-packages)${PYTHONPATH:+:$PYTHONPATH}
   fi
 }
 

@@ -80,23 +80,23 @@ std::string written_by(F&& rank) {
 
 TEST_CASE("with DISTX_LOG=info a wait says once, after a quarter of its deadline, which ranks are missing") {
   const auto call = written_by([](test::ForkedConnector& process, test::Board& board) {
-    distx::ShmCommunicator comm(process, 400ms);
+    distx::ShmCommunicator comm(process, 4s);
     if (process.rank() == 0)
       (void)test::error_of<distx::TimeoutError>([&] { distx::barrier(comm); });
     else
       distx::detail::wait_until(20s, [&] { return board.steps == 1; }, [] { return false; });
     board.steps = 1;
   });
-  CHECK(call.starts_with("distx: barrier on rank 0 of 2 (shm): waiting for 0.1 s: rank 1 did not join"));
+  CHECK(call.starts_with("distx: barrier on rank 0 of 2 (shm): waiting for 1 s: rank 1 did not join"));
   CHECK(std::count(call.begin(), call.end(), '\n') == 1);
   const int port = test::free_port();
   const auto meeting = written_by([&](test::ForkedConnector& process, test::Board&) {
     if (process.rank() == 0)
       (void)test::error_of<distx::TimeoutError>(
-          [&] { distx::TcpConnector("127.0.0.1", port, 0, 3, {.deadline = 400ms}); });
+          [&] { distx::TcpConnector("127.0.0.1", port, 0, 3, {.deadline = 4s}); });
   });
   CHECK(meeting ==
-        "distx: connect on rank 0 of 3 (tcp): waiting for 0.1 s: ranks 1 and 2 of 3 did not join at 127.0.0.1:" +
+        "distx: connect on rank 0 of 3 (tcp): waiting for 1 s: ranks 1 and 2 of 3 did not join at 127.0.0.1:" +
             std::to_string(port) + '\n');
 }
 

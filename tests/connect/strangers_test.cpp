@@ -37,7 +37,7 @@ std::vector<int> attacked(rlim_t files, const std::function<void(TcpConnector&)>
       const rlimit limit{files, files};
       ::setrlimit(RLIMIT_NOFILE, &limit);
       if (process.rank() == 1) distx::detail::wait_until(20s, [&] { return begun == 1; }, [] { return false; });
-      TcpConnector connector("127.0.0.1", port, process.rank(), 2, {.deadline = 10s, .token = "secret"});
+      TcpConnector connector("127.0.0.1", port, process.rank(), 2, {.deadline = 60s, .token = "secret"});
       rank(connector);
       status = 0;
     } catch (const std::exception& error) {

@@ -274,7 +274,7 @@ auto stuck_loader(const std::shared_ptr<StuckReads>& reads, const distx::Distrib
                              if (i == stuck) ++reads->returned;
                              return value;
                            },
-                           {.workers = 2, .deadline = 50ms});
+                           {.workers = 2, .deadline = 500ms});
 }
 
 /// Waits for a count, up to a limit; returns whether it was reached.
@@ -338,7 +338,7 @@ TEST_CASE("a stuck loader notifies the other ranks by the communicator of its sa
     }
     sampler->revoke("the communicator has gone");
   });
-  CHECK_MESSAGE(words[1].find("timed out after 0.05 s: batch 1 (sample 3 of epoch 0)") != std::string::npos, words[1]);
+  CHECK_MESSAGE(words[1].find("timed out after 0.5 s: batch 1 (sample 3 of epoch 0)") != std::string::npos, words[1]);
   CHECK_MESSAGE(words[0].find("rank 1 revoked the communicator: DataLoader on rank 1 of 2: ") != std::string::npos,
                 words[0]);
   reads->release.count_down();

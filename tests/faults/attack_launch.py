@@ -117,8 +117,11 @@ def nest(program, folder, chance):
         inner = "agents"
     sizes = chance.randint(1, 3), chance.randint(1, 3)
     done = f"{outer} of {sizes[0]} around {inner} of {sizes[1]}"
-    ended = subprocess.run(launched(outer, sizes[0], launched(inner, sizes[1], [program, "meets"])), env=environment(folder), text=True,
-                           stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=PATIENCE)
+    try:
+        ended = subprocess.run(launched(outer, sizes[0], launched(inner, sizes[1], [program, "meets"])), env=environment(folder), text=True,
+                               stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=2 * PATIENCE)
+    except subprocess.TimeoutExpired:
+        return [f"it does not end in {2 * PATIENCE} s"], done
     jobs = re.findall(r"^distx: connect: launcher .*, (\d+) ranks", ended.stderr, re.MULTILINE)
     wrong = []
     if ended.returncode == 0:
@@ -140,9 +143,9 @@ def kill(program, folder, chance):
     kind, number = chance.choice(["run", "ranks"]), chance.choice([signal.SIGKILL, signal.SIGQUIT, signal.SIGTERM])
     target = chance.choice(["first", "second", "group", "both"])
     ranks, delay = chance.randint(1, 3), chance.uniform(0, 0.4)
-    rank = chance.choice(["(trap '' TERM; sleep 60) & sleep 60 & exec \"$0\" meets", "sleep 60 & setsid sleep 60 & wait", "exec sleep 60"])
+    rank = chance.choice(["(trap '' TERM; sleep 600) & sleep 600 & exec \"$0\" meets", "sleep 600 & setsid sleep 600 & wait", "exec sleep 600"])
     if target == "both":
-        number, rank = signal.SIGKILL, "exec sleep 60"  # children of ranks are not followed then
+        number, rank = signal.SIGKILL, "exec sleep 600"  # children of ranks are not followed then
     done = f"{number.name} to the {target} of {kind} of {ranks} after {delay:.3f} s"
 
     def as_started_by_a_terminal():

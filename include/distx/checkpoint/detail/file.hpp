@@ -211,10 +211,18 @@ class OutputFile {
     if (::renameat2(AT_FDCWD, part_.c_str(), AT_FDCWD, path_.c_str(), RENAME_NOREPLACE) == 0) return true;
     if (errno != EINVAL && errno != ENOSYS) return false;  // such file systems rename without conditions only
     const int error = ::link(part_.c_str(), path_.c_str()) == 0 ? 0 : errno;
+    if (error == EPERM || error == ENOSYS || error == EOPNOTSUPP || error == EMLINK) return rename_if_absent();
     const bool named = error == 0 || is_same(file_.open(), path_);  // NFS fails after success if a reply was lost
     if (named) ::unlink(part_.c_str());
     errno = error;
     return named;
+  }
+  /// For file systems without hard links, on which another writer of the same name may be replaced at the same moment.
+  bool rename_if_absent() noexcept {
+    struct ::stat status;
+    if (::lstat(path_.c_str(), &status) != 0) return ::rename(part_.c_str(), path_.c_str()) == 0;
+    errno = EEXIST;
+    return false;
   }
   void remove_stale() const {
     const auto now = changed(part_);
