@@ -170,7 +170,7 @@ TEST_CASE("sums of half-precision numbers are rounded once") {
   });
 }
 
-TEST_CASE("row operations have the same bits at every width of vector registers, also behind the last whole vector") {
+TEST_CASE("row operations have the same bits at every width of vector registers, also after the last whole vector") {
   on_one_rank([](const Mesh& mesh) {
     const std::size_t widest = distx::detail::lane_bytes();
     const auto check = [&]<class T>(T) {
