@@ -41,7 +41,7 @@ class Convolution {
   /// @pre forward() was called with the same batch
   void backward(Layer<Scalar>& layer, const Matrix<Scalar>& output_gradient) const {
     layer.weight_gradient.noalias() = output_gradient * patches_.transpose();
-    layer.bias_gradient = row_sums(output_gradient);
+    layer.bias_gradient.noalias() = row_sums(output_gradient);  // copied: moved, it would be another array
   }
 
   /// The gradient with respect to the input.

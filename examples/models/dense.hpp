@@ -16,7 +16,7 @@ void forward(const Layer<Scalar>& layer, const MatrixRef<Scalar>& input, Matrix<
 template <class Scalar>
 void backward(Layer<Scalar>& layer, const MatrixRef<Scalar>& input, const Matrix<Scalar>& output_gradient) {
   layer.weight_gradient.noalias() = output_gradient * input.transpose();
-  layer.bias_gradient = row_sums(output_gradient);
+  layer.bias_gradient.noalias() = row_sums(output_gradient);  // copied: moved, it would be another array
 }
 
 /// The gradient with respect to the input.
