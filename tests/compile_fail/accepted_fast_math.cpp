@@ -84,7 +84,7 @@ void check_training() {
                  [&] { weight_after({.options = {.guard_every = 1}, .gradient = value}); });
   }
   for (const double value : not_finite<double>()) {
-    expect_error("a loss that is not finite", "the loss is ",
+    expect_error("a loss that is not finite", "the loss of rank ",
                  [&] { weight_after({.step = {.learning_rate = 0.1, .loss = value}}); });
     expect_error("a rate that is not finite",
                  "invalid .learning_rate = ", [&] { weight_after({.step = {.learning_rate = value}}); });

@@ -152,7 +152,7 @@ TEST_CASE("a moving average has the same bits at every stage, and swap_in restor
               step(training, parameters, k);
             average.update();
             const Floats now = full(training);
-            for (std::size_t i = 0; i < now.size(); ++i) expected[i] = 0.5f * expected[i] + 0.5f * now[i];
+            for (std::size_t i = 0; i < now.size(); ++i) expected[i] += 0.5f * (now[i] - expected[i]);
           }
           const Floats before = full(training);
           {

@@ -150,7 +150,7 @@ TEST_CASE("a loss that is not finite is an error without loss scaling") {
          stages::pass(training, parameters, 0);
          training.step({.learning_rate = 1, .loss = std::numeric_limits<double>::quiet_NaN()});
        }))
-    CHECK(says(ending.words, "the loss is nan; lower the learning rate"));
+    CHECK(says(ending.words, "is nan; lower the learning rate"));
 }
 
 TEST_CASE("Precision and .loss_scale without a parameter that they apply to are errors") {
