@@ -24,7 +24,7 @@ struct Backend {
   bool compares = true;   ///< calls that differ between ranks throw MismatchError on every rank
   bool threads = true;    ///< several threads of a rank may make calls, each on its own communicator
   bool keeps_nan = true;  ///< max and min give a NaN if any rank has one
-  bool forks = true;      ///< a rank\'s process may fork
+  bool forks = true;      ///< a rank's process may fork
 };
 
 Backend backend();

@@ -34,7 +34,8 @@ conformance::Backend conformance::backend() {
         false,
         false,
         true,
-        false};
+        false,
+        false};  // a process that is forked cannot use CUDA
   return {false,
           true,
           [](const auto& body) {
@@ -51,5 +52,6 @@ conformance::Backend conformance::backend() {
           false,
           false,
           true,
+          false,
           false};
 }
