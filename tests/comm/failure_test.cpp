@@ -276,7 +276,7 @@ TEST_CASE("a revoker ends the calls of groups that were split from its communica
   const auto all = outcomes(2, [](Comm& comm) {
     auto group = comm.split(0, comm.rank());
     auto inner = group.split(0, comm.rank());
-    if (comm.rank() == 1) comm.revoker()("this rank's data is stuck");
+    if (comm.rank() == 1) distx::AnyCommunicator<>(comm.share()).revoker()("this rank's data is stuck");
     for (Comm* each : {&inner, &group}) {
       const auto outcome = outcome_of([&] { distx::barrier(*each); });
       if (outcome.type != "RevokedError" || !outcome.says("this rank's data is stuck"))

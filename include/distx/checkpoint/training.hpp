@@ -4,6 +4,7 @@
 #include "distx/checkpoint/detail/shard_copies.hpp"
 #include "distx/checkpoint/detail/shard_writer.hpp"
 #include "distx/checkpoint/detail/together.hpp"
+#include "distx/core/detail/made_here.hpp"
 #include "distx/parallel/data_parallel.hpp"
 #include "distx/parallel/detail/engine/engine_owner_calls.hpp"
 
@@ -71,7 +72,7 @@ struct Saving {
   Saving(Saving&&) = delete;
   /// Removes the folder on rank 0 if it has not been published; not in a process that was forked meanwhile.
   ~Saving() {
-    if (made.empty() || ::getpid() != process) return;
+    if (made.empty() || !process.is_here()) return;
     try {
       if (const auto left = open_folder(made)) remove_folder(left, made);
     } catch (const std::exception&) {  // a later save removes it
@@ -82,7 +83,7 @@ struct Saving {
   std::filesystem::path unpublished, published;
   std::filesystem::path made;    // `unpublished` on rank 0 until it is published
   std::filesystem::path result;  // `published` in the user's directory
-  ::pid_t process = ::getpid();
+  distx::detail::MadeHere process;
   unique_open_file folder;
   std::string job;
   Manifest manifest;  // without files

@@ -66,6 +66,8 @@ class VirtualCommunicator {
   [[nodiscard]] virtual bool passes_operands() const = 0;
   [[nodiscard]] virtual Span<std::byte, Space> scratch(std::size_t bytes) = 0;
   virtual void revoke(const std::string& reason) = 0;
+  /// Returns the function of that name of the communicator; an empty one if it has none.
+  [[nodiscard]] virtual std::function<void(const std::string&)> revoker() const = 0;
 
   GroupCache groups;
   HostCopies<Space> host_copies;
@@ -208,6 +210,12 @@ class CommunicatorModel final : public VirtualCommunicator<typename C::space> {
     }
   }
   void revoke(const std::string& reason) override { comm_.revoke(reason); }
+  [[nodiscard]] std::function<void(const std::string&)> revoker() const override {
+    if constexpr (requires { comm_.revoker(); })
+      return comm_.revoker();
+    else
+      return {};
+  }
 
  private:
   // Inlined, also in a debugger: a walk from the caller to the backend passes one function of this class.
@@ -315,8 +323,10 @@ class AnyCommunicator {
   /// Returns whether a reduce-scatter passes the operands of large blocks to its `consumer`, if it has one.
   [[nodiscard]] bool passes_operands() const { return self_->passes_operands(); }
   void revoke(const std::string& reason) { self_->revoke(reason); }
-  /// Returns a function that revokes the communicator as long as an AnyCommunicator of it exists.
+  /// Returns a function that revokes the communicator, and those that were split from it if it is one of distx's, as
+  /// long as a handle on it exists.
   [[nodiscard]] std::function<void(const std::string&)> revoker() const {
+    if (auto known = self_->revoker()) return known;
     return [weak = std::weak_ptr(self_)](const std::string& reason) {
       if (const auto self = weak.lock()) self->revoke(reason);
     };

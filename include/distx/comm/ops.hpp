@@ -34,7 +34,7 @@ template <class T, class Before, class Join>
 constexpr T extreme(T a, T b, Before before, Join join) {
   if constexpr (FractionalElement<T>) {
     using A = accumulator_t<T>;
-    using Bits = std::conditional_t<sizeof(A) == 4, std::uint32_t, std::uint64_t>;
+    using Bits = bits_of_t<A>;
     const auto x = static_cast<A>(a), y = static_cast<A>(b);
     const Bits bits = join(std::bit_cast<Bits>(before(y, x) ? y : x), std::bit_cast<Bits>(before(x, y) ? x : y));
     return static_cast<T>(x != x || y != y ? std::numeric_limits<A>::quiet_NaN() : std::bit_cast<A>(bits));

@@ -304,8 +304,9 @@ template <class C, class Make, class... Buffers>
     constexpr std::size_t returned = owned[count - 1] ? count - 1 : count - 2;
     auto kept = std::make_shared<std::tuple<Buffers...>>(std::forward<Buffers>(buffers)...);
     auto pending = start(comm, std::apply(make, *kept), after);
-    return OwningPending < decltype(pending), returned, owned[0] && returned != 0,
-           Buffers... > (std::move(pending), std::move(kept));
+    constexpr bool both = owned[0] && returned != 0;
+    using Handle = OwningPending<decltype(pending), returned, both, Buffers...>;
+    return Handle(std::move(pending), std::move(kept));
   }
 }
 

@@ -5,8 +5,9 @@
 
 namespace distx::detail {
 
-/// How often this process has revoked a communicator, except for a mismatch: ranks may not come any more. Connectors
-/// compare it with its value in their last call of all ranks, before they wait for the others at their end.
+/// The number of communicators that this process has revoked for errors which not all ranks throw themselves: a rank
+/// may not join its calls any more. A connector compares it with its value in the last call of all ranks, before it
+/// waits for the others at its end.
 inline std::atomic<std::uint64_t> known_failures{0};
 
 }  // namespace distx::detail
