@@ -69,7 +69,7 @@ class Control {
     if (const auto early = early_.extract(identity); !early.empty())
       end(revocation, detail::RevocationReason::parse(early.mapped()));
   }
-  /// Notes an error that may mean that a rank may not join any more.
+  /// Notes an error after which a rank may not join any more.
   void note_failure() noexcept { failed_ = true; }
   /// Notes that all ranks have joined since.
   void forget_failures() noexcept {
