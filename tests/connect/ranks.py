@@ -163,7 +163,7 @@ class Launcher(InFolder):
     def test_a_rank_of_several_starts_no_job(self):
         done = self.ranks(2, RANKS, 1, "true")
         self.assertEqual(done.returncode, 2)
-        self.assertIn("of 2 already (DISTX_RANK, DISTX_SIZE), each of which would start a job of its own; unset", done.stderr)
+        self.assertIn("of 2 already (DISTX_RANK, DISTX_SIZE), so each rank would start a separate job; unset", done.stderr)
         self.assertEqual(self.ranks(1, RANKS, 2, "true").returncode, 0)
         self.assertEqual(self.ranks(2, "env", "-u", "DISTX_RANK", RANKS, 1, "true").returncode, 0)
 

@@ -174,7 +174,7 @@ class Launcher(unittest.TestCase):
     def test_a_rank_of_several_starts_no_job(self):
         done = run(RUN, "-n", 2, RUN, "-n", 1, "true")
         self.assertEqual(done.returncode, 2)
-        self.assertIn("of 2 already (DISTX_RANK, DISTX_SIZE), each of which would start a job of its own; unset", done.stderr)
+        self.assertIn("of 2 already (DISTX_RANK, DISTX_SIZE), so each rank would start a separate job; unset", done.stderr)
         self.assertEqual(run(RUN, "-n", 1, RUN, "-n", 2, "true").returncode, 0)
 
 
@@ -440,7 +440,7 @@ class Starting(unittest.TestCase):
                 self.assert_refused(done, "contradicts", "=1: ")
 
     def test_a_batch_script_of_several_tasks_is_one_rank(self):
-        """Slurm allocates tasks to it, but only srun starts them; the shell of salloc may be a step of its own."""
+        """Slurm allocates tasks to it, but only srun starts them; the shell of salloc may be a separate step."""
         batch = {"SLURM_JOB_ID": 7, "SLURM_PROCID": 0, "SLURM_LOCALID": 0, "SLURM_NTASKS": 4, "SLURM_JOB_NODELIST": "node1"}
         shell = {**batch, "SLURM_STEP_ID": 4294967290, "SLURM_STEP_NODELIST": "node1", "SLURM_STEP_NUM_NODES": 1}
         for own in (batch, shell, {**shell, "SLURM_STEP_NUM_TASKS": 1}):

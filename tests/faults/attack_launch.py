@@ -131,7 +131,7 @@ def nest(program, folder, chance):
             wrong.append(f"{sizes[0] * sizes[1]} processes are not one job")
     else:
         done += ": refused"
-        if not re.search(r"^distx: connect|would start a job of its own", ended.stderr, re.MULTILINE):
+        if not re.search(r"^distx: connect|would start a separate job", ended.stderr, re.MULTILINE):
             wrong.append("the error is not distx's")
         if inner == "agents" or sizes == (1, 1) or (sizes[0] == 1 and inner in ("run", "ranks")):
             wrong.append("these are the ranks of one job")

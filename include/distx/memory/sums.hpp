@@ -43,7 +43,7 @@ template <class T, std::size_t Count>
 struct StoredVector {
   typedef T type [[gnu::vector_size(Count * sizeof(T))]];
 };
-/// Reads floats or doubles as a V, as many as it has lanes.
+/// Reads floats or doubles as a V, one for each lane.
 template <class V, class T>
 V wide(const T* from) {
   if constexpr (std::same_as<V, OneLane>) {
