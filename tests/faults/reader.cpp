@@ -51,7 +51,7 @@ void train(C& comm, std::size_t stuck, int stuck_rank, const std::string& moment
   const auto data = std::make_shared<DataSet>();
   const distx::DistributedSampler sampler(samples, comm, {.batch_size = 2, .shuffle = false});
   const int me = comm.rank();
-  const auto mine = [me, ranks = comm.size()](std::size_t sample) { return sample / std::size_t(ranks); };
+  const auto mine = [ranks = comm.size()](std::size_t sample) { return sample / std::size_t(ranks); };
   const distx::DataLoader loader(sampler,
                                  [=](std::size_t sample) {
                                    if (me == stuck_rank && mine(sample) == stuck) data->hang(moment);
