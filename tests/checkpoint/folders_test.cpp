@@ -173,7 +173,7 @@ TEST_CASE("an interrupted removal is completed by keep, and by a save of the ste
   for (const bool same_step : {false, true}) {
     CAPTURE(same_step);
     const Folder folder;
-    for (const std::uint64_t step : {1, 2}) save_step(folder.path(), {.step = step}, 2);
+    for (const std::uint64_t step : {1u, 2u}) save_step(folder.path(), {.step = step}, 2);
     const auto path = step_folder(folder.path(), 1);
     fs::rename(path / "checkpoint.json", path / "checkpoint.json.part");
     fs::remove(first_shard(path));
@@ -321,7 +321,7 @@ TEST_CASE("keep removes what another job has left once it is stale") {
 
 TEST_CASE("keep counts whole checkpoints only") {
   const Folder folder;
-  for (const std::uint64_t step : {1, 2, 3}) save_step(folder.path(), {.step = step});
+  for (const std::uint64_t step : {1u, 2u, 3u}) save_step(folder.path(), {.step = step});
   fs::remove(first_shard(step_folder(folder.path(), 3)));
   save_step(folder.path(), {.step = 4, .keep = 2});
   CHECK(load_failure(step_folder(folder.path(), 2)) == "");
@@ -341,7 +341,7 @@ TEST_CASE("a link or a file in place of a step's folder is a CheckpointError, an
   fs::create_directory_symlink(step_folder(folder.path() / "other", 1), step_folder(run, 3));
   set_content(step_folder(run, 4), "precious");
   const auto before = names_in(run);
-  for (const std::uint64_t step : {1, 2, 3, 4})
+  for (const std::uint64_t step : {1u, 2u, 3u, 4u})
     for (const bool async : {false, true}) {
       CAPTURE(step);
       expect_part(failure(2,
@@ -378,7 +378,7 @@ TEST_CASE("a link that appears while a step is saved is a CheckpointError, and i
 TEST_CASE("keep leaves links, what they lead to, and files that no save has written") {
   const Folder folder;
   const auto run = folder.path() / "run", archive = folder.path() / "archive";
-  for (const std::uint64_t step : {1, 2, 3}) save_step(run, {.step = step}, 2);
+  for (const std::uint64_t step : {1u, 2u, 3u}) save_step(run, {.step = step}, 2);
   fs::rename(step_folder(run, 1), archive);
   fs::create_directory_symlink(archive, step_folder(run, 1));
   const auto archived = names_in(archive);
@@ -407,7 +407,7 @@ TEST_CASE("the directory of checkpoints may be a link, and so may the files that
   const auto real = folder.path() / "real", link = folder.path() / "link";
   fs::create_directory(real);
   fs::create_directory_symlink(real, link);
-  for (const std::uint64_t step : {1, 2, 3}) save_step(link, {.step = step, .keep = 2}, 2);
+  for (const std::uint64_t step : {1u, 2u, 3u}) save_step(link, {.step = step, .keep = 2}, 2);
   CHECK(names_in(real) == std::set<std::string>{"step-000000000002", "step-000000000003"});
   CHECK(latest(link) == step_folder(link, 3));
   const auto cache = folder.path() / "cache", blobs = folder.path() / "blobs";  // as Hugging Face stores files
