@@ -44,7 +44,7 @@ std::string alive() {
 }  // namespace
 
 TEST_CASE("a blocking call records one event, and none at one rank, and synchronizes no stream") {
-  for (const std::size_t ranks : {1, 2}) {
+  for (const std::size_t ranks : {1u, 2u}) {
     std::optional<Calls> before, after;
     on_ranks(static_cast<int>(ranks), [&](auto& connector) {
       distx::NcclCommunicator comm(connector);
