@@ -121,29 +121,15 @@ class GlooBackend {
     RankOf part{0, static_cast<int>(group.size()), self().backend};
     while (group[static_cast<std::size_t>(part.rank)].rank != self().rank) ++part.rank;
     const std::uint64_t words[]{links_->identity(), ++splits_, static_cast<std::uint64_t>(group.front().rank)};
-    auto links = std::make_unique<GlooLinks>(links_->device(), part, links_->deadline(), links_->channel(),
-                                             fnv1a(std::as_bytes(std::span(words))));
-    const auto room = static_cast<std::size_t>(self().size);
-    const std::vector<GlooAddress> mine = links->listen(self().size);
-    std::vector<GlooAddress> all(room * room);
-    execute(erase(AllGather<GlooAddress>{mine, all, {}, location}));
-    try {
-      links->connect([&](int other) -> const GlooAddress& {
-        return all[static_cast<std::size_t>(group[static_cast<std::size_t>(other)].rank) * room +
-                   static_cast<std::size_t>(part.rank)];
-      });
-    } catch (const std::exception& error) {
-      const ErrorContext context{.operation = "split",
-                                 .backend = part.backend,
-                                 .rank = self().rank,
-                                 .size = self().size,
-                                 .location = location};
-      links->throw_reason(context);  // returns if no rank has failed
-      throw ConnectError("cannot connect the ranks of color " + std::to_string(color) + " (" + error.what() + ")",
-                         context);
-    }
-    execute(Barrier<Host>{location});  // no rank ends a connection that another one is still making
-    return State::make(std::move(links));
+    const auto make = [&] {
+      return std::make_unique<GlooLinks>(links_->device(), part, links_->deadline(), links_->channel(),
+                                         fnv1a(std::as_bytes(std::span(words))));
+    };
+    const auto number_of = [&](int other) { return group[static_cast<std::size_t>(other)].rank; };
+    const auto gather = [&](auto mine, auto all) { execute(erase(AllGather<GlooAddress>{mine, all, {}, location})); };
+    const ErrorContext context{
+        .operation = "split", .backend = part.backend, .rank = self().rank, .size = self().size, .location = location};
+    return State::make(connected_links(context, links_->deadline(), make, number_of, gather));
   }
 
  private:

@@ -6,12 +6,6 @@
 
 namespace distx::detail {
 
-/// The purpose of a transfer; Gloo's slot consists of the purpose and a number.
-enum class GlooSlot : std::uint64_t { blocking, blocking_data, started, started_data, message, message_data };
-[[nodiscard]] inline std::uint64_t slot_of(GlooSlot kind, std::uint64_t number) noexcept {
-  return number << 3 | static_cast<std::uint64_t>(kind);
-}
-
 /// Makes the collectives of one queue, blocking or asynchronous, one after the other.
 ///
 /// Each rank sends every other one a description of its call, with the operand if that is small. After they are

@@ -7,11 +7,13 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
-#include <cstring>
+#include <functional>
 #include <future>
 #include <mutex>
 #include <optional>
+#include <random>
 #include <thread>
 #include <vector>
 
@@ -25,11 +27,21 @@
 
 namespace distx::detail {
 
+/// A random number that only the two ranks of a connection know. A rank receives it first, which no stranger can send.
+using GlooNonce = std::array<std::uint32_t, 4>;
+
 /// The address at which a rank listens for one other rank. Trivially copyable, so that ranks can gather it.
 struct GlooAddress {
   std::uint32_t bytes = 0;
   char data[::gloo::transport::Address::kMaxByteSize] = {};
+  GlooNonce nonce{};
 };
+
+/// The purpose of a transfer; Gloo's slot consists of the purpose and a number.
+enum class GlooSlot : std::uint64_t { blocking, blocking_data, started, started_data, message, message_data, nonce };
+[[nodiscard]] inline std::uint64_t slot_of(GlooSlot kind, std::uint64_t number) noexcept {
+  return number << 3 | static_cast<std::uint64_t>(kind);
+}
 
 /// Returns a number for a new communicator that rank 0 of its connector has not returned before.
 [[nodiscard]] inline std::uint64_t new_gloo_identity() {
@@ -81,7 +93,7 @@ class GlooLinks {
         device_(std::move(device)),
         context_(device_->createContext(self.rank, self.size)) {
     // Gloo waits five times as long for a connection, and no longer than the limit that is passed for anything else.
-    context_->setTimeout(milliseconds_until(Deadline(deadline)) / 5 + std::chrono::milliseconds(1));
+    context_->setTimeout(milliseconds_until(Deadline(patience())) / 5 + std::chrono::milliseconds(1));
     if (channel_ == nullptr || self.size == 1) return;
     watch_ = WatchThread::shared<GlooLinks>(
         {.operation = "GlooCommunicator", .backend = "gloo", .rank = self.rank, .size = self.size});
@@ -102,27 +114,54 @@ class GlooLinks {
   /// Begins to listen; returns `room` addresses, of which number r is for rank r.
   [[nodiscard]] std::vector<GlooAddress> listen(int room) {
     std::vector<GlooAddress> addresses(static_cast<std::size_t>(room));
+    std::random_device random;
     for (int other = 0; other < self_.size; ++other) {
       if (other == self_.rank) continue;
       const std::vector<char> bytes = context_->createPair(other)->address().bytes();
       GlooAddress& address = addresses[static_cast<std::size_t>(other)];
       address.bytes = static_cast<std::uint32_t>(bytes.size());
       std::copy_n(bytes.begin(), std::min(bytes.size(), sizeof address.data), address.data);
+      std::ranges::generate(address.nonce, std::ref(random));
     }
     return addresses;
   }
-  /// Connects to every other rank. Collective. @param address_of  returns the address that a rank has for this one
-  /// @throws std::exception; what Gloo throws, or that another rank has failed
+  /// Connects to every other rank, and makes sure that it is that rank. Collective.
+  /// @param own  what `listen` has returned
+  /// @param address_of  returns the address that a rank has for this one
+  /// @throws std::exception; what Gloo throws, or that another rank has failed or a stranger has connected
   template <class F>
-  void connect(F&& address_of) {
+  void connect(const std::vector<GlooAddress>& own, F&& address_of, const ErrorContext& context) {
+    std::string problem;
+    const auto for_each_peer = [&](auto&& f) {
+      for (int other = 0; other < self_.size; ++other)
+        if (other != self_.rank) f(other, own[static_cast<std::size_t>(other)], address_of(other));
+    };
     connecting_ = true;
-    for (int other = 0; other < self_.size && !revoked(); ++other) {
-      if (other == self_.rank) continue;
-      const GlooAddress& address = address_of(other);
-      context_->getPair(other)->connect(std::vector<char>(address.data, address.data + address.bytes));
-    }
+    for_each_peer([&](int other, const GlooAddress&, const GlooAddress& address) {
+      try {
+        if (!revoked()) context_->getPair(other)->connect({address.data, address.data + address.bytes});
+      } catch (const std::exception& error) {  // the other ranks wait for this one
+        problem = error.what();
+      }
+    });
     connecting_ = false;
-    if (revoked()) throw std::runtime_error("another rank has failed");
+    if (revoked()) problem = "another rank has failed";
+    if (!problem.empty()) throw std::runtime_error(problem);
+    std::vector<GlooNonce> received(own.size());
+    std::vector<GlooTransfer> transfers;  // last: destroyed before the memory that Gloo accesses
+    for_each_peer([&](int other, const GlooAddress&, const GlooAddress& address) {
+      const auto add = [&](bool receives, const GlooNonce& nonce) {
+        transfers.push_back(begin(receives, other, slot_of(GlooSlot::nonce, 0),
+                                  reinterpret_cast<const std::byte*>(nonce.data()), sizeof nonce, context));
+      };
+      add(true, received[static_cast<std::size_t>(other)]);
+      add(false, address.nonce);
+    });
+    wait(transfers, patience(), "did not send its nonce", context);
+    for_each_peer([&](int other, const GlooAddress& mine, const GlooAddress&) {
+      if (received[static_cast<std::size_t>(other)] != mine.nonce)
+        throw std::runtime_error("a stranger has connected instead of rank " + std::to_string(other));
+    });
   }
 
   /// Begins a transfer of `bytes` bytes to or from rank `other`; transfers of one slot keep their order.
@@ -192,6 +231,10 @@ class GlooLinks {
   }
 
  private:
+  /// Returns how long this rank waits for another one's connection and nonce, so that all can try once more.
+  [[nodiscard]] Timeout patience() const noexcept {
+    return std::min<Timeout::duration>(std::chrono::seconds(10), deadline_.limit() / 2);
+  }
   /// Gloo has no unlimited waits; a year is as good.
   [[nodiscard]] static std::chrono::milliseconds milliseconds_until(const Deadline& deadline) {
     constexpr std::chrono::hours year(24 * 365);
@@ -275,6 +318,54 @@ class GlooLinks {
   std::shared_ptr<WatchThread> watch_;
   std::shared_ptr<::gloo::transport::Context> context_;
 };
+
+/// Connects the ranks of a group. Collective over ranks that include these, each of which is in one such group.
+///
+/// A stranger can connect to a port at which a rank listens. Then that rank does not receive the nonce, and all ranks
+/// listen again, on new ports.
+/// @param context  of the call, with this rank's number among all of these ranks
+/// @param make  returns GlooLinks of the group
+/// @param number_of  returns the number, among all of these ranks, of a rank of the group
+/// @param gather  gathers addresses of all of these ranks: `gather(mine, all)`
+/// @throws ConnectError on every rank if one cannot listen or cannot reach another
+template <class Make, class NumberOf, class Gather>
+[[nodiscard]] std::unique_ptr<GlooLinks> connected_links(const ErrorContext& context, const Timeout& limit, Make&& make,
+                                                         NumberOf&& number_of, Gather&& gather) {
+  constexpr int most_attempts = 5;
+  const auto room = static_cast<std::size_t>(context.size);
+  const Deadline deadline(limit);
+  std::unique_ptr<GlooLinks> links;
+  std::vector<GlooAddress> mine, all(room * room), outcomes(room);
+  for (int attempt = 1;; ++attempt) {
+    // Every rank tries every step, so that all throw the same error.
+    const auto on_every_rank = [&](const std::string& what, auto&& step) {
+      GlooAddress outcome;
+      try {
+        step();
+      } catch (const std::exception& error) {
+        outcome.data[std::string_view(error.what()).copy(outcome.data, sizeof outcome.data - 1)] = '\0';
+        links.reset();  // ends the waits of the others
+      }
+      outcome.bytes = deadline.expired() ? 1 : 0;
+      gather(std::span<const GlooAddress>(&outcome, 1), std::span(outcomes));
+      const auto failed = std::ranges::find_if(outcomes, [](const auto& each) { return each.data[0] != '\0'; });
+      if (failed == outcomes.end()) return true;
+      if (attempt < most_attempts && std::ranges::all_of(outcomes, [](const auto& each) { return each.bytes == 0; }))
+        return false;
+      gather(std::span<const GlooAddress>(&outcome, 1), std::span(outcomes));  // throws if a rank has failed
+      throw ConnectError("rank " + std::to_string(failed - outcomes.begin()) + " cannot " + what + " (" + failed->data +
+                             "): set GlooOptions::address to an address of its host that the others reach, on a "
+                             "network without strangers",
+                         context);
+    };
+    if (!on_every_rank("listen", [&] { mine = (links = make())->listen(context.size); })) continue;
+    gather(std::span<const GlooAddress>(mine), std::span(all));
+    const auto address_of = [&](int other) -> const auto& {
+      return all[static_cast<std::size_t>(number_of(other)) * room + static_cast<std::size_t>(links->self().rank)];
+    };
+    if (on_every_rank("connect", [&] { links->connect(mine, address_of, context); })) return links;
+  }
+}
 
 /// The transfers of one step of a call.
 class GlooStep {
