@@ -9,6 +9,7 @@
 #include <iterator>
 
 #include "connect/over_tcp.hpp"
+#include "logged.hpp"
 #include "shm/forked.hpp"
 #include "words.hpp"
 
@@ -98,6 +99,70 @@ TEST_CASE("with DISTX_LOG=info a wait says once, after a quarter of its deadline
   CHECK(meeting ==
         "distx: connect on rank 0 of 3 (tcp): waiting for 1 s: ranks 1 and 2 of 3 did not join at 127.0.0.1:" +
             std::to_string(port) + '\n');
+}
+
+/// Makes a call that rank 2 of 3 does not enter; returns what the ranks, threads, write to stderr.
+template <class C, class Each>
+std::string written_without_rank_2(Each&& each) {
+  std::atomic<int> over{0};
+  return test::logged([&] {
+    each([&](C& connector) {
+      connector.barrier();
+      if (connector.rank() == 2) {
+        distx::detail::wait_until(20s, [&] { return over == 2; }, [] { return false; });
+        return;
+      }
+      (void)test::error_of<distx::TimeoutError>([&] { connector.barrier(); });
+      ++over;
+    });
+  });
+}
+
+TEST_CASE("with DISTX_LOG=info calls of a connector say once which ranks are missing") {
+  const distx::Timeout deadline = 1200ms;
+  const auto check = [](const std::string& said, const std::string& backend, std::ptrdiff_t lines) {
+    CAPTURE(said);
+    CHECK(said.find(" of 3 (" + backend + "): waiting for 0.3 s: rank 2 of 3 did not enter this call\n") !=
+          std::string::npos);
+    CHECK(std::count(said.begin(), said.end(), '\n') == lines);
+    CHECK(said.starts_with("distx: barrier on rank "));
+  };
+  const test::NewFolder folder;
+  const auto in_folder = [&](auto&& body) {
+    (void)test::each(3, [&](int rank) {
+      distx::FileConnector connector(folder.path(), rank, 3, {.deadline = deadline});
+      body(connector);
+    });
+  };
+  check(written_without_rank_2<distx::FileConnector>(in_folder), "file", 2);
+  const auto over_tcp = [&](auto&& body) { (void)test::each_over_tcp(3, body, {.deadline = deadline}); };
+  check(written_without_rank_2<distx::TcpConnector>(over_tcp), "tcp", 1);  // rank 0 knows the missing ranks
+  const auto on_threads = [&](auto&& body) {
+    try {
+      distx::spawn(distx::threads(3, deadline), body);
+    } catch (const distx::Error&) {  // the failed calls
+    }
+  };
+  check(written_without_rank_2<distx::ThreadConnector>(on_threads), "threads", 2);
+}
+
+TEST_CASE("with DISTX_LOG=info joining says once which ranks are missing") {
+  const test::NewFolder folder;
+  for (const int rank : {0, 1}) {
+    const auto said = test::logged([&] {
+      (void)test::error_of<distx::TimeoutError>(
+          [&] { distx::FileConnector(folder.path(), rank, 2, {.deadline = 400ms}); });
+    });
+    CHECK(said == "distx: connect on rank " + std::to_string(rank) + " of 2 (file): waiting for 0.1 s: rank " +
+                      std::to_string(1 - rank) + " of 2 did not join in '" + folder.path().string() + "'\n");
+  }
+  const int port = test::free_port();
+  const auto said = test::logged([&] {
+    (void)test::error_of<distx::TimeoutError>(
+        [&] { distx::TcpConnector("127.0.0.1", port, 1, 2, {.deadline = 400ms}); });
+  });
+  CHECK(said.starts_with("distx: connect on rank 1 of 2 (tcp): waiting for 0.1 s: cannot join rank 0 at 127.0.0.1:"));
+  CHECK(std::count(said.begin(), said.end(), '\n') == 1);
 }
 
 }  // namespace

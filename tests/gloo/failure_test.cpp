@@ -8,6 +8,7 @@
 #include "connect/in_folder.hpp"
 #include "distx/file.hpp"
 #include "distx/gloo.hpp"
+#include "logged.hpp"
 #include "shm/forked.hpp"
 
 namespace {
@@ -118,6 +119,36 @@ TEST_CASE("a wait that expires names the ranks that have not joined") {
     }
   });
   CHECK(sentence == "timed out after 1 s: ranks 1, 2 and 3 did not join");
+}
+
+TEST_CASE("with DISTX_LOG=info a wait says once, after a quarter of its deadline, which rank is missing") {
+  const auto calls = test::logged([] {
+    distx::spawn(3, [](distx::ThreadConnector& connector) {
+      Comm collectives(connector, {.deadline = 800ms}), messages(connector, {.deadline = 800ms});
+      int value = 0;
+      if (connector.rank() == 0) {
+        CHECK_THROWS_AS(distx::barrier(collectives), distx::TimeoutError);
+        CHECK_THROWS_AS(distx::receive(messages, value, 2), distx::TimeoutError);
+      }
+      connector.barrier();
+    });
+  });
+  CHECK(
+      calls.starts_with("distx: barrier on rank 0 of 3 (gloo): waiting for 0.2 s: rank 1 did not join [failure_test"));
+  CHECK(calls.find("distx: receive on rank 0 of 3 (gloo): waiting for 0.2 s: rank 2 did not send [") !=
+        std::string::npos);
+  CHECK(std::count(calls.begin(), calls.end(), '\n') == 2);
+  // Without a failure channel.
+  const auto ended = test::forked(2, [](test::ForkedConnector& connector, test::Board&) {
+    const auto call = test::logged([&] {
+      Comm comm(connector, {.deadline = 800ms});
+      if (comm.rank() == 0) CHECK_THROWS_AS(distx::barrier(comm), distx::TimeoutError);
+      connector.barrier();
+    });
+    return (call.find("waiting for 0.2 s: rank 1 did not join") != std::string::npos) == (connector.rank() == 0) ? 0
+                                                                                                                 : 1;
+  });
+  CHECK(ended == std::vector<int>{0, 0});
 }
 
 TEST_CASE("an overdue message names its rank") {

@@ -15,6 +15,7 @@
 #include <distx/distx.hpp>
 #include <distx/mpi/detail/check.hpp>
 
+#include "logged.hpp"
 #include "mpi/sentence_of.hpp"
 #include "mpi/world.hpp"
 
@@ -90,6 +91,31 @@ TEST_CASE("a rank that stops in the middle of a large call ends it on the others
   if (comm.rank() == 1) MPI_Send(&done, 1, MPI_INT, 0, 77, MPI_COMM_WORLD);
   CHECK(contains(said, "timed out after 0.5 s: rank 0 did not continue the call"));
   world().barrier();
+}
+
+TEST_CASE("with DISTX_LOG=info a wait says once, after a quarter of its deadline, which ranks are missing" *
+          needs_ranks(2)) {
+  const auto warns = [](auto&& call, const std::string& missing) {
+    if (world().rank() == 0) {
+      const auto said = test::logged([&] { CHECK_THROWS_AS(call(), TimeoutError); });
+      CAPTURE(said);
+      const auto first = said.find("waiting for 0.2 s: " + missing);
+      CHECK(first != std::string::npos);
+      CHECK(said.find("waiting for", first + 1) == std::string::npos);
+    }
+    world().barrier();
+  };
+  const std::string joined = world().size() == 2 ? "rank 1 did not join" : "ranks 1";
+  for (const bool vendor : {false, true}) {
+    const MpiOptions options{.deadline = 800ms, .vendor_collectives = vendor};
+    MpiCommunicator blocking(world(), options), started(world(), options), messages(world(), options);
+    int value = 0;
+    warns([&] { barrier(blocking); }, joined);
+    warns([&] { start_barrier(started).wait(); }, joined);
+    warns([&] { receive(messages, value, 1, 3); }, "rank 1 did not send a message with tag 3");
+  }
+  MpiConnector connector(MPI_COMM_WORLD, {.deadline = 800ms});
+  warns([&] { connector.barrier(); }, "not all ranks joined");
 }
 
 TEST_CASE("an invalid call on one rank revokes the communicator on all ranks" * needs_ranks(2)) {

@@ -118,10 +118,9 @@ class Messages {
       return "timed out after " + region_.deadline().to_string() + ": rank " + std::to_string(other) + " did not " +
              (message.sends ? "receive" : "send") + " a message with tag " + std::to_string(message.tag);
     };
-    std::optional<EarlyWarning> warning;
+    EarlyWarning warning(region_.deadline());
     const auto stopped = [&] {
-      if (!warning) warning.emplace(region_.deadline());
-      (*warning)(context_, overdue);
+      warning(context_, overdue);
       return region_.revoked() || region_.has_left(other) || dead || (dead = probe.died(region_, other));
     };
     const auto end = detail::wait_until(region_.deadline(), done, stopped, region_.sleep_for_message(self_.rank));

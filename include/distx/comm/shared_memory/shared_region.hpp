@@ -333,10 +333,9 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
   template <class Ready, class Late, class Lost, class Sleep>
   void wait(const ErrorContext& context, Ready&& ready, Late&& late, Lost&& lost, Sleep&& sleep) {
     int who = -1;
-    std::optional<detail::EarlyWarning> warning;
+    detail::EarlyWarning warning(deadline_);
     const auto stopped = [&] {
-      if (!warning) warning.emplace(deadline_);  // by now it has waited
-      (*warning)(context, late);
+      warning(context, late);
       return revoked() || who >= 0 || (who = lost()) >= 0;
     };
     switch (detail::wait_until(deadline_, ready, stopped, sleep)) {

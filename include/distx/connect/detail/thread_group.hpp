@@ -11,6 +11,7 @@
 
 #include "distx/connect/detail/local_failure_channel.hpp"
 #include "distx/connect/self.hpp"
+#include "distx/core/detail/early_warning.hpp"
 #include "distx/core/detail/made_here.hpp"
 #include "distx/core/detail/wait.hpp"
 
@@ -131,18 +132,19 @@ class ThreadGroup final : public FailureChannel {
     const std::uint64_t now = mine.load(std::memory_order_relaxed) + 1;
     if (arrivals_.fetch_add(1, std::memory_order_acq_rel) + 1 == now * ranks_.size()) gate_.open(now);
     mine.store(now, std::memory_order_release);
-    const auto end = wait_until(
-        deadline_, [&] { return gate_.is_open(now); }, [&] { return ended(); },
-        SleepOn{[&]() -> Bell& { return gate_.bell; }, std::chrono::seconds(1)});
-    if (end == WaitEnd::ready) return;
-    std::size_t other = 0;
-    while (other + 1 < ranks_.size() && ranks_[other].arrived.load(std::memory_order_acquire) >= now) ++other;
     const ErrorContext context{.operation = operation, .backend = "threads", .rank = rank, .size = size()};
+    const auto overdue = [&] {
+      std::size_t other = 0;
+      while (other + 1 < ranks_.size() && ranks_[other].arrived.load(std::memory_order_acquire) >= now) ++other;
+      return "timed out after " + deadline_.to_string() + ": rank " + std::to_string(other) + " of " +
+             std::to_string(size()) + " did not enter this call";
+    };
+    EarlyWarning warning(deadline_);
+    const auto end = wait_until(
+        deadline_, [&] { return gate_.is_open(now); }, [&] { return warning(context, overdue), ended(); },
+        SleepOn{[&]() -> Bell& { return gate_.bell; }, std::chrono::seconds(1)});
     if (end == WaitEnd::stopped) throw RevokedError(failure().what(), context);
-    if (end == WaitEnd::expired)
-      throw TimeoutError("timed out after " + deadline_.to_string() + ": rank " + std::to_string(other) + " of " +
-                             std::to_string(size()) + " did not enter this call",
-                         context);
+    if (end == WaitEnd::expired) throw TimeoutError(overdue(), context);
   }
 
   MadeHere made_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -12,24 +13,30 @@
 namespace distx::detail {
 
 /// Writes a line to stderr, once, if DISTX_LOG=info and a wait has lasted for a quarter of its deadline, or a minute.
+///
+/// The wait begins at the first call of a member function: most waits are over before.
 class EarlyWarning {
  public:
   using clock = Deadline::clock;
 
-  /// Begins a wait.
-  explicit EarlyWarning(const Timeout& timeout) {
-    const char* const log = std::getenv("DISTX_LOG");
-    if (log == nullptr || std::string_view(log) != "info") return;
+  explicit EarlyWarning(const Timeout& timeout) noexcept {
     const auto most = Timeout(std::chrono::minutes(1)).limit();
     patience_ = timeout.unlimited() ? most : std::min(most, timeout.limit() / 4);
-    due_ = clock::now() + patience_;
   }
 
-  [[nodiscard]] clock::time_point due() const noexcept { return due_; }
+  /// Returns whether DISTX_LOG=info.
+  [[nodiscard]] static bool is_on() noexcept {
+    const char* const log = std::getenv("DISTX_LOG");
+    return log != nullptr && std::string_view(log) == "info";
+  }
+  [[nodiscard]] clock::time_point due() noexcept {
+    if (!due_) due_ = is_on() ? clock::now() + patience_ : clock::time_point::max();
+    return *due_;
+  }
   /// @param overdue  returns the message that the wait has at its deadline: "timed out after 5 s: rank 1 did not join"
   template <class Overdue>
   void operator()(const ErrorContext& context, Overdue&& overdue) {
-    if (due_ == clock::time_point::max() || clock::now() < due_) return;
+    if (due() == clock::time_point::max() || clock::now() < due()) return;
     due_ = clock::time_point::max();
     const std::string message = overdue();
     const auto missing = message.substr(std::min(message.size(), message.find(": ") + 2));
@@ -39,8 +46,8 @@ class EarlyWarning {
   }
 
  private:
-  Timeout::duration patience_{};
-  clock::time_point due_ = clock::time_point::max();
+  Timeout::duration patience_;
+  std::optional<clock::time_point> due_{};  ///< the latest if there is nothing to write anymore
 };
 
 }  // namespace distx::detail

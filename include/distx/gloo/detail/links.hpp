@@ -21,6 +21,7 @@
 #include "distx/connect/detail/name_ranks.hpp"
 #include "distx/connect/failure_channel.hpp"
 #include "distx/core/deadline.hpp"
+#include "distx/core/detail/early_warning.hpp"
 #include "distx/core/detail/revocation_reason.hpp"
 #include "distx/core/detail/watch_thread.hpp"
 #include "distx/gloo/detail/broken_pipe_guard.hpp"
@@ -94,7 +95,7 @@ class GlooLinks {
         context_(device_->createContext(self.rank, self.size)) {
     // Gloo waits five times as long for a connection, and no longer than the limit that is passed for anything else.
     context_->setTimeout(milliseconds_until(Deadline(patience())) / 5 + std::chrono::milliseconds(1));
-    if (channel_ == nullptr || self.size == 1) return;
+    if ((channel_ == nullptr && !warns_) || self.size == 1) return;
     watch_ = WatchThread::shared<GlooLinks>(
         {.operation = "GlooCommunicator", .backend = "gloo", .rank = self.rank, .size = self.size});
     watch_->add(this, [this] { return look(), true; });
@@ -185,16 +186,22 @@ class GlooLinks {
   void wait(std::vector<GlooTransfer>& transfers, const Timeout& limit, const char* omission,
             const ErrorContext& context) {
     const Deadline deadline(limit);
+    const auto overdue = [&](const std::vector<int>& missing) {
+      return "timed out after " + limit.to_string() + ": " + listed(missing) + " " + omission;
+    };
+    EarlyWarning warning(limit);
+    int awaited = 0;  // the only one that is known to be missing: Gloo cannot be asked whether a transfer is complete
+    const auto warn = [&] { warning(context, [&] { return overdue({awaited}); }); };
     std::vector<int> missing;
     for (GlooTransfer& transfer : transfers) {
-      const auto problem = wait_for(transfer, deadline, context);
+      awaited = transfer.other;
+      const auto problem = wait_for(transfer, deadline, context, std::ref(warn));
       if (!problem) continue;
       if (!deadline.expired() || revoked()) throw_broken(transfer.other, *problem, context);
       // Gloo has closed all connections now, so the waits for the other transfers end at once.
       if (std::find(missing.begin(), missing.end(), transfer.other) == missing.end()) missing.push_back(transfer.other);
     }
-    if (missing.empty()) return;
-    throw TimeoutError("timed out after " + limit.to_string() + ": " + listed(missing) + " " + omission, context);
+    if (!missing.empty()) throw TimeoutError(overdue(missing), context);
   }
 
   [[nodiscard]] bool revoked() const noexcept { return revoked_.load(std::memory_order_acquire); }
@@ -243,13 +250,14 @@ class GlooLinks {
     return std::clamp<std::chrono::milliseconds>(left, std::chrono::milliseconds(0), year);
   }
   /// Returns nothing once the transfer is complete, or Gloo's message, empty if a revocation has ended the wait.
+  /// @param warn  called from time to time
   [[nodiscard]] std::optional<std::string> wait_for(GlooTransfer& transfer, const Deadline& deadline,
-                                                    const ErrorContext& context) {
+                                                    const ErrorContext& context, const std::function<void()>& warn) {
     auto* const buffer = transfer.buffer.get();
     {
       const std::lock_guard lock(mutex_);
       if (revoked()) reason_.raise(context);
-      waits_.push_back({buffer, ++waits_begun_});
+      waits_.push_back({buffer, ++waits_begun_, &warn});
     }
     std::optional<std::string> problem;
     try {
@@ -262,14 +270,16 @@ class GlooLinks {
     std::erase_if(waits_, [&](const Wait& wait) { return wait.buffer == buffer; });
     return problem;
   }
-  /// Ends the waits if a rank has failed, once one has lasted since the last look.
+  /// Warns of waits that last, and ends them if a rank has failed, once one has lasted since the last look.
   void look() noexcept try {
     {
       const std::lock_guard lock(mutex_);
       if (revoked() || (waits_.empty() && !connecting_)) return;
+      for (const Wait& wait : waits_)
+        if (warns_) (*wait.warn)();
       if (!connecting_ && std::exchange(looked_at_, waits_.front().number) != waits_.front().number) return;
     }
-    const auto reason = channel_->poll(identity_);
+    const auto reason = channel_ == nullptr ? std::nullopt : channel_->poll(identity_);
     if (!reason) return;
     store(RevocationReason::parse(*reason));
     if (connecting_) close_all();
@@ -302,12 +312,14 @@ class GlooLinks {
   struct Wait {
     ::gloo::transport::UnboundBuffer* buffer = nullptr;
     std::uint64_t number = 0;
+    const std::function<void()>* warn = nullptr;
   };
 
   RankOf self_;
   Timeout deadline_;
   std::shared_ptr<FailureChannel> channel_;
   std::uint64_t identity_;
+  bool warns_ = EarlyWarning::is_on();
   Device device_;
   mutable std::mutex mutex_;
   std::atomic<bool> connecting_{false};

@@ -239,12 +239,12 @@ class MpiBackend {
     }
     void wait() {
       MpiBackend& backend = state_.backend;
-      const bool in_time = backend.wait_for([this] { return is_ready(); }, context_, pulse_, number_);
+      const auto overdue = [&] {
+        const Timeout& deadline = backend.options_.deadline;
+        return phase_ == CallPhase::exchanging ? absent(exchange_, deadline) : job_.overdue(deadline);
+      };
+      backend.wait_for([this] { return is_ready(); }, overdue, context_, pulse_, number_);
       if (phase_ == CallPhase::failed) std::rethrow_exception(error_);
-      if (!in_time)
-        throw TimeoutError(phase_ == CallPhase::exchanging ? absent(exchange_, backend.options_.deadline)
-                                                           : job_.overdue(backend.options_.deadline),
-                           context_);
       // A call that completes after a revocation may have read memory that another rank abandoned.
       if (collective_ || job_.received_data()) {
         if (phase_ == CallPhase::issued) backend.session_->control().look_for_sure();
@@ -306,23 +306,31 @@ class MpiBackend {
     session_->control().look();
     return revoked() || watch_.has_lost() || departures_.prevent(call);
   }
-  /// Returns whether a wait has not expired; throws if it was stopped.
-  bool ended(detail::WaitEnd end, const ErrorContext& context, const CallNumber& call = {}) {
-    if (end == detail::WaitEnd::stopped) {
-      check_usable(context);
-      if (departures_.prevent(call)) departures_.raise(call, context);
-      watch_.raise(context);
-    }
-    return end != detail::WaitEnd::expired;
+  /// Throws if a wait was stopped.
+  void check_end(detail::WaitEnd end, const ErrorContext& context, const CallNumber& call = {}) {
+    if (end != detail::WaitEnd::stopped) return;
+    check_usable(context);
+    if (departures_.prevent(call)) departures_.raise(call, context);
+    watch_.raise(context);
   }
-  template <class Ready>
-  bool wait_for(Ready&& ready, const ErrorContext& context, Pulse& pulse, const CallNumber& call) {
+  /// Waits for other ranks by `wait(deadline, ready, stopped)`. @param overdue  returns the message of a timeout
+  template <class Ready, class Overdue, class Wait>
+  void wait_for(Ready&& ready, Overdue&& overdue, const ErrorContext& context, Pulse& pulse, const CallNumber& call,
+                Wait&& wait) {
     Pulse::Polling polling(pulse);
+    detail::EarlyWarning warning(options_.deadline);
     const auto stopped = [&] {
       polling.beat();
+      warning(context, overdue);
       return is_stopped(call);
     };
-    return ended(detail::wait_until(options_.deadline, ready, stopped), context, call);
+    const auto end = wait(options_.deadline, ready, stopped);
+    check_end(end, context, call);
+    if (end == detail::WaitEnd::expired) throw TimeoutError(overdue(), context);
+  }
+  template <class Ready, class Overdue>
+  void wait_for(Ready&& ready, Overdue&& overdue, const ErrorContext& context, Pulse& pulse, const CallNumber& call) {
+    wait_for(ready, overdue, context, pulse, call, [](auto&&... with) { return detail::wait_until(with...); });
   }
   /// Throws if the communicator was revoked, before this rank enters a call of MPI's that cannot be ended.
   void enter_vendor_call(const ErrorContext& context) {
@@ -332,7 +340,7 @@ class MpiBackend {
     // wait before this rank joined the previous call, so a revocation may be in transit only if that was long ago.
     if (!options_.deadline.unlimited() && last_joined_ - joined_before_ > options_.deadline.limit() / 2) {
       const Timeout grace = std::min<Timeout::duration>(options_.deadline.limit(), std::chrono::milliseconds(100));
-      (void)ended(detail::wait_until(grace, [] { return false; }, [this] { return is_stopped(); }), context);
+      check_end(detail::wait_until(grace, [] { return false; }, [this] { return is_stopped(); }), context);
     }
   }
 
@@ -357,8 +365,8 @@ class MpiBackend {
   /// Waits until all requests of the job are complete.
   void wait(Job& job, const ErrorContext& context, const CallNumber& call = {}) {
     if (options_.deadline.unlimited() && receiving_.empty()) return job.wait(context);
-    if (!wait_for([&] { return test(job, context); }, context, blocking_pulse_, call))
-      throw TimeoutError(job.overdue(options_.deadline), context);
+    wait_for([&] { return test(job, context); }, [&] { return job.overdue(options_.deadline); }, context,
+             blocking_pulse_, call);
   }
   /// Compares the ranks' calls, and makes the call unless it is left to MPI; returns whether it has made it.
   template <calls::Collective Call>

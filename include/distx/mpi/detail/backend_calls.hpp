@@ -39,7 +39,9 @@ void MpiBackend::execute(const Call& call) {
 template <calls::Collective Call>
 bool MpiBackend::complete_compared(const Call& call, std::uint64_t number) {
   const ErrorContext context = self_.context(call);
-  const auto wait = [&](auto&& ready) { return wait_for(ready, context, blocking_pulse_, {false, number + 1}); };
+  const auto wait = [&](auto&& ready, auto&& overdue) {
+    wait_for(ready, overdue, context, blocking_pulse_, {false, number + 1});
+  };
   joined_before_ = last_joined_;
   const bool complete = blocking_queue_.join(call, tag_of(number, TagClass::blocking_exchange), context, wait);
   last_joined_ = clock::now();
@@ -68,14 +70,9 @@ void MpiBackend::run_started(const Call& call) {
   const ErrorContext context = self_.context(call);
   check_usable(context);
   const std::uint64_t number = started_calls_++;
-  const CallNumber awaited{true, number + 1};
-  const auto wait = [&](auto&& ready) {
-    Pulse::Polling polling(started_pulse_);
-    const auto stopped = [&] {
-      polling.beat();
-      return is_stopped(awaited);
-    };
-    return ended(wait_beside(options_.deadline, ready, stopped, [this] { return tasks_.awaited(); }), context, awaited);
+  const auto wait = [&](auto&& ready, auto&& overdue) {
+    wait_for(ready, overdue, context, started_pulse_, {true, number + 1},
+             [this](auto&&... with) { return wait_beside(with..., [this] { return tasks_.awaited(); }); });
   };
   if (!started_queue_.join(call, tag_of(number, TagClass::started_exchange), context, wait))
     started_queue_.transfer(call, tag_of(number, TagClass::started_pieces), context, wait);

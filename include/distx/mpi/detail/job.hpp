@@ -247,7 +247,8 @@ class Job {
       // The header and the data of a message are one message for the user.
       if (ranks.find(text) == std::string::npos) ranks += (ranks.empty() ? "" : " and ") + text;
     }
-    return "timed out after " + deadline.to_string() + (ranks.empty() ? " waiting for other ranks" : ": " + ranks);
+    return "timed out after " + deadline.to_string() + ": " +
+           (ranks.empty() ? "not all ranks joined and continued the call" : ranks);
   }
 
   /// Does the local work after the communication.

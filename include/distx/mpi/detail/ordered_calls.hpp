@@ -11,7 +11,9 @@ namespace distx::detail::mpi {
 
 /// Returns the message of a timeout before all ranks have joined.
 [[nodiscard]] inline std::string absent(CallExchange& exchange, const Timeout& deadline) {
-  return "timed out after " + deadline.to_string() + ": " + listed(exchange.missing()) + " did not join";
+  const std::vector<int> ranks = exchange.missing();
+  return "timed out after " + deadline.to_string() + ": " +
+         (ranks.empty() ? "this rank was delayed" : listed(ranks) + " did not join");
 }
 
 /// Returns the message of a timeout after all ranks had joined.
@@ -23,8 +25,8 @@ namespace distx::detail::mpi {
 
 /// Collectives that every rank makes in one order: compares the ranks' calls, and transfers operands by a Schedule.
 ///
-/// `wait(ready)` returns whether `ready()` became true before the deadline, and throws if the communicator is revoked,
-/// which it is after each failure.
+/// `wait(ready, overdue)` waits until `ready()`, and throws if the communicator is revoked, which it is after each
+/// failure, or at the deadline a TimeoutError with the message `overdue()`.
 class OrderedCalls {
  public:
   /// @param carrier  has no other messages with the tags that are passed
@@ -48,8 +50,7 @@ class OrderedCalls {
   [[nodiscard]] bool join(const Call& call, int tag, const ErrorContext& context, Wait&& wait) {
     try {
       exchange_->begin(call, tag, context);
-      if (!wait([&] { return exchange_->advance(context); }))
-        throw TimeoutError(absent(*exchange_, deadline_), context);
+      wait([&] { return exchange_->advance(context); }, [&] { return absent(*exchange_, deadline_); });
     } catch (...) {
       // MPI may still access the object; the communicator is revoked now and needs no other.
       if (!exchange_->abandon()) (void)exchange_.release();
@@ -66,9 +67,8 @@ class OrderedCalls {
   void transfer(const Call& call, int tag, const ErrorContext& context, Wait&& wait) {
     if constexpr (Call::kind != calls::CollectiveKind::barrier) {
       try {
-        schedule_->run(call, exchange_->views(), tag, context, [&](auto&& complete) {
-          if (!wait(complete)) throw TimeoutError(discontinued(*schedule_, deadline_), context);
-        });
+        schedule_->run(call, exchange_->views(), tag, context,
+                       [&](auto&& complete) { wait(complete, [&] { return discontinued(*schedule_, deadline_); }); });
       } catch (...) {
         // MPI may still access the object; the communicator is revoked now and needs no other.
         if (!schedule_->abandon()) (void)schedule_.release();

@@ -103,7 +103,7 @@ class Session final : public FailureChannel {
       constexpr std::uint64_t tags_of_call = 3;
       const auto tag =
           party_->first_tag() + static_cast<int>(made_++ % (Party::user_tags / tags_of_call) * tags_of_call);
-      const auto wait = [&](auto&& ready) { return wait_for(ready, context); };
+      const auto wait = [&](auto&& ready, auto&& overdue) { wait_for(ready, overdue, context); };
       if (!calls_->join(call, tag, context, wait)) calls_->transfer(call, tag + 1, context, wait);
     });
   }
@@ -157,16 +157,18 @@ class Session final : public FailureChannel {
     failed_ = false;
     control().forget_failures();
   }
-  /// Waits for the other ranks; returns whether the deadline is not over.
-  template <class Ready>
-  bool wait_for(Ready&& ready, const ErrorContext& context) {
+  /// Waits for the other ranks. @param overdue  returns the message of a timeout
+  template <class Ready, class Overdue>
+  void wait_for(Ready&& ready, Overdue&& overdue, const ErrorContext& context) {
     Pulse::Polling polling(pulse_);
+    EarlyWarning warning(deadline_);
     const auto end = detail::wait_until(deadline_, ready, [&] {
       polling.beat();
+      warning(context, overdue);
       return watch_.has_lost();
     });
     if (end == WaitEnd::stopped) watch_.raise(context);
-    return end == WaitEnd::ready;
+    if (end == WaitEnd::expired) throw TimeoutError(overdue(), context);
   }
   [[nodiscard]] std::vector<int> all_in_world() const {
     std::vector<int> all;

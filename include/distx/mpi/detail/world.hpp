@@ -12,6 +12,7 @@
 
 #include "distx/connect/connect.hpp"
 #include "distx/connect/file/detail/process.hpp"
+#include "distx/core/detail/early_warning.hpp"
 #include "distx/core/detail/wait.hpp"
 #include "distx/mpi/detail/carrier.hpp"
 #include "distx/mpi/detail/control.hpp"
@@ -38,12 +39,14 @@ void run_in_time(const Timeout& deadline, const char* routine, const ErrorContex
                  std::unique_ptr<Buffers>& keep, Begin&& begin) {
   MPI_Request request = MPI_REQUEST_NULL;
   check(begin(*keep, &request), routine, context);
+  EarlyWarning warning(deadline);
+  const auto overdue = [&] { return "timed out after " + deadline.to_string() + ": not all ranks joined"; };
   const auto end = watched_wait_until(
       deadline, {context.rank, context.size, "mpi"}, [&] { return is_complete(request, routine, context); },
-      [] { return false; });
+      [&] { return warning(context, overdue), false; });
   if (end == detail::WaitEnd::ready) return;
   (void)keep.release();  // MPI may still write to it
-  throw TimeoutError("timed out after " + deadline.to_string() + ": not all ranks joined", context);
+  throw TimeoutError(overdue(), context);
 }
 
 /// Returns a duplicate whose errors are returned as codes; the error handler of the original is unchanged. Collective.

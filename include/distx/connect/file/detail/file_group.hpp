@@ -7,6 +7,7 @@
 #include "distx/connect/failure_channel.hpp"
 #include "distx/connect/file/detail/rendezvous.hpp"
 #include "distx/connect/self.hpp"
+#include "distx/core/detail/early_warning.hpp"
 #include "distx/core/detail/made_here.hpp"
 
 namespace distx::detail::file {
@@ -93,8 +94,9 @@ class FileGroup final : public FailureChannel {
     if (size() > 1) folder().put(call_file(calls_, rank_), mine.call + '\n' + mine.bytes);
     std::vector<Contribution> all;
     const Deadline deadline(deadline_);
+    EarlyWarning warning(deadline_);
     for (int other = 0; other < size(); ++other)
-      all.push_back(other == rank_ ? mine : parsed(await(other, deadline, context)));
+      all.push_back(other == rank_ ? mine : parsed(await(other, deadline, warning, context)));
     if (size() > 1) folder().remove(call_file(calls_ - 1, rank_));
     failed_ = false;
     return all;
@@ -194,13 +196,22 @@ class FileGroup final : public FailureChannel {
                                            job_.made_outer, std::move(earlier)});
   }
 
-  std::string await(int other, const Deadline& deadline, const ErrorContext& context) {
+  std::string await(int other, const Deadline& deadline, EarlyWarning& warning, const ErrorContext& context) {
     const auto name = call_file(calls_, other);
+    const auto overdue = [&] {
+      std::vector<int> missing;
+      for (int rank = 0; rank < size(); ++rank)
+        if (rank != rank_ && !folder().has(call_file(calls_, rank))) missing.push_back(rank);
+      if (missing.empty()) missing.push_back(other);
+      return "timed out after " + deadline_.to_string() + ": " + name_ranks(missing, size()) +
+             " did not enter this call";
+    };
     bool left = false, shrinks = false;
     std::optional<GroupFailure> failure;
     const auto end = poll_until(
         deadline, [&] { return folder().has(name); },
         [&] {
+          warning(context, overdue);
           left = folder().has(left_file(other));
           shrinks = folder().has(shrink_file(other));
           return (failure = look_for_failure(other)).has_value() || left || shrinks;
@@ -218,13 +229,7 @@ class FileGroup final : public FailureChannel {
                              "' was removed: the folder must stay until all "
                              "ranks end",
                          context);
-    std::vector<int> missing;
-    for (int rank = 0; rank < size(); ++rank)
-      if (rank != rank_ && !folder().has(call_file(calls_, rank))) missing.push_back(rank);
-    if (missing.empty()) missing.push_back(other);
-    throw TimeoutError(
-        "timed out after " + deadline_.to_string() + ": " + name_ranks(missing, size()) + " did not enter this call",
-        context);
+    throw TimeoutError(overdue(), context);
   }
 
   /// For callers that poll without a pause: to look at every process costs more than to look for one file.

@@ -3,6 +3,7 @@
 #include <map>
 
 #include "distx/connect/file/detail/generation.hpp"
+#include "distx/core/detail/early_warning.hpp"
 
 namespace distx::detail::file {
 
@@ -172,6 +173,7 @@ class Rendezvous {
           return refusal || missing().empty();
         },
         [&] {
+          warning_(where(), [&] { return not_joined(missing()).message; });
           keep_offering(job);
           refusal = trouble_in(job);
           return refusal.has_value();
@@ -262,6 +264,8 @@ class Rendezvous {
           return false;
         },
         [&] {
+          if (!root)
+            warning_(where(), [&] { return not_joined({0}).message; });  // rank 0 says which others are missing
           if (root && has_ended(root->process, mine_.process) && !joined()) raise(exited(0, root->process));
           return false;
         });
@@ -327,6 +331,7 @@ class Rendezvous {
   int size_;
   Timeout timeout_;
   Deadline deadline_;
+  EarlyWarning warning_{timeout_};
   Hello mine_{random_name(), size_, false, this_process()};
   std::vector<std::optional<Hello>> joined_;  ///< by rank
   std::string twin_;                          ///< the message about another process of this rank, if there is one

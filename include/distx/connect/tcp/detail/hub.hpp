@@ -36,6 +36,7 @@ class Hub {
         ranks_(static_cast<std::size_t>(size)) {
     ranks_[0].presence = Presence::here;
     ranks_[0].process = std::move(self);
+    if (EarlyWarning::is_on()) warning_.emplace(limit_);
     if (size == 1) welcome();
     thread_ = start_thread([this] { run(); }, context);
   }
@@ -147,38 +148,45 @@ class Hub {
   /// Returns the time of the next deadline.
   [[nodiscard]] time_point next_end() {
     auto next = time_point::max();
-    if (!joined_ && !refused_) next = std::min({next, join_end_, warning_.due()});
+    if (!joined_ && !refused_) next = std::min({next, join_end_, warning_due()});
     for (const auto& connection : connections_)
       if (connection.stage != Stage::joined) next = std::min(next, connection.end);
     next = std::min(next, strangers_.next_end());
     for (const auto& rank : ranks_) {
-      if (rank.part && !rank.expired) next = std::min(next, rank.part_end);
+      if (rank.part && !rank.expired) next = std::min({next, rank.part_end, warning_due()});
       if (rank.presence == Presence::here && rank.shrink_limit) next = std::min(next, rank.shrink_end);
     }
     return std::min(next, Deadline::clock::now() + std::chrono::minutes(1));
+  }
+  [[nodiscard]] time_point warning_due() { return warning_ ? warning_->due() : time_point::max(); }
+  template <class Overdue>
+  void warn(std::string_view operation, int rank, Overdue&& overdue) {
+    if (warning_) (*warning_)({.operation = operation, .backend = "tcp", .rank = rank, .size = size()}, overdue);
   }
   void expire() {
     const auto now = Deadline::clock::now();
     settle_shrink();
     const auto absent = [&] { return not_joined(ranks_, limit_, listener_.endpoint(), wrong_tokens_); };
-    if (!joined_ && !refused_)
-      warning_({.operation = "connect", .backend = "tcp", .rank = 0, .size = size()}, [&] { return absent().message; });
+    if (!joined_ && !refused_) warn("connect", 0, [&] { return absent().message; });
     if (!joined_ && !refused_ && now >= join_end_) refuse(absent());
     for (auto& connection : connections_)
       if (connection.stage != Stage::joined && now >= connection.end) connection.socket.close();
     strangers_.expire(now);
     for (int rank = 0; rank < size(); ++rank) {
       auto& waiting = record(rank);
-      if (!waiting.part || waiting.expired || now < waiting.part_end) continue;
-      std::vector<int> missing;
-      for (int other = 0; other < size(); ++other)
-        if (!record(other).part) missing.push_back(other);
+      if (!waiting.part || waiting.expired) continue;
+      const auto overdue = [&] {
+        std::vector<int> missing;
+        for (int other = 0; other < size(); ++other)
+          if (!record(other).part) missing.push_back(other);
+        return "timed out after " + timeout_of(waiting.part->limit).to_string() + ": " + name_ranks(missing, size()) +
+               " did not enter this call";
+      };
+      warn(std::string_view(waiting.part->call).substr(0, waiting.part->call.find(' ')), rank, overdue);
+      if (now < waiting.part_end) continue;
       waiting.expired = true;
       timed_out_ = true;
-      send(rank, SentError{'t', -1,
-                           "timed out after " + timeout_of(waiting.part->limit).to_string() + ": " +
-                               name_ranks(missing, size()) + " did not enter this call"}
-                     .frame(FrameKind::fail));
+      send(rank, SentError{'t', -1, overdue()}.frame(FrameKind::fail));
     }
   }
   [[nodiscard]] bool all_served() const {
@@ -340,6 +348,8 @@ class Hub {
         auto part = CallPart::from(frame, size());
         auto& caller = record(rank);
         if (!part || caller.part || !joined_ || caller.presence != Presence::here) return false;
+        if (warning_ && std::ranges::none_of(ranks_, [](const auto& each) { return each.part.has_value(); }))
+          warning_.emplace(timeout_of(part->limit));
         caller.part_end = Deadline(timeout_of(part->limit)).end();
         caller.part = std::move(part);
         caller.expired = false;
@@ -465,7 +475,7 @@ class Hub {
   WakePipe wake_;
   Timeout limit_;
   time_point join_end_;
-  EarlyWarning warning_{limit_};  ///< of ranks that do not join
+  std::optional<EarlyWarning> warning_;  ///< of ranks that do not join, or do not enter the current call; null if off
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -6,6 +6,7 @@
 #include "distx/connect/tcp/detail/calls.hpp"
 #include "distx/connect/tcp/detail/connection.hpp"
 #include "distx/connect/tcp/detail/handshake.hpp"
+#include "distx/core/detail/early_warning.hpp"
 #include "distx/core/detail/start_thread.hpp"
 
 namespace distx::detail::tcp {
@@ -36,6 +37,11 @@ struct ProvenSocket {
   std::string where;
   // While strangers flood rank 0, the system drops most attempts; its own pauses between them grow too fast.
   milliseconds patience(250);
+  EarlyWarning warning(limit);
+  const auto overdue = [&] {
+    return "timed out after " + limit.to_string() + ": cannot join rank 0" + where + " (" + problem.text +
+           "); start rank 0, or correct the address";
+  };
   const auto attempt = [&](Deadline::clock::time_point end) -> std::optional<ProvenSocket> {
     const auto root = locate(end);
     if (!root) return std::nullopt;
@@ -65,10 +71,8 @@ struct ProvenSocket {
     const auto end = std::min(deadline.end(), Deadline::clock::now() + std::chrono::seconds(10));
     if (auto connected = attempt(end)) return std::move(*connected);
     if (problem.is_final) throw ConnectError("cannot join rank 0" + where + ": " + problem.text, context);
-    if (deadline.expired())
-      throw TimeoutError("timed out after " + limit.to_string() + ": cannot join rank 0" + where + " (" + problem.text +
-                             "); start rank 0, or correct the address",
-                         context);
+    if (deadline.expired()) throw TimeoutError(overdue(), context);
+    warning(context, overdue);
     std::this_thread::sleep_for(std::min<Deadline::clock::duration>(pause, deadline.end() - Deadline::clock::now()));
   }
 }
