@@ -158,7 +158,7 @@ class GlooLinks {
       add(true, received[static_cast<std::size_t>(other)]);
       add(false, address.nonce);
     });
-    wait(transfers, patience(), "did not send its nonce", context);
+    wait(transfers, patience(), "did not send the nonce", context);
     for_each_peer([&](int other, const GlooAddress& mine, const GlooAddress&) {
       if (received[static_cast<std::size_t>(other)] != mine.nonce)
         throw std::runtime_error("a stranger has connected instead of rank " + std::to_string(other));
