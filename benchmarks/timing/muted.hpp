@@ -17,6 +17,7 @@ namespace timing {
 class Muted : public distx::detail::Decorator<distx::AnyCommunicator<>> {
   using Any = distx::AnyCommunicator<>;
   using base = distx::detail::Decorator<Any>;
+  using Call = distx::calls::Call<>;
 
  public:
   struct Note {
@@ -26,13 +27,9 @@ class Muted : public distx::detail::Decorator<distx::AnyCommunicator<>> {
 
   explicit Muted(Any inner) : base(std::move(inner)) {}
 
-  template <class Call>
-    requires distx::calls::Executes<Any, Call>
   void execute(const Call& call) {
     if (!noted(call)) inner().execute(call);
   }
-  template <class Call>
-    requires distx::calls::Starts<Any, Call>
   [[nodiscard]] distx::Pending<distx::Host> start(const Call& call, distx::HostStream after = {}) {
     return noted(call) ? distx::Pending<distx::Host>() : inner().start(call, after);
   }
@@ -55,7 +52,6 @@ class Muted : public distx::detail::Decorator<distx::AnyCommunicator<>> {
   Muted(Any inner, std::shared_ptr<distx::detail::GroupCache> cache, std::shared_ptr<State> state)
       : base(std::move(inner), std::move(cache)), state_(std::move(state)) {}
 
-  template <class Call>
   bool noted(const Call& call) {
     if (state_->muted) state_->notes.push_back({std::chrono::steady_clock::now(), wire_bytes(call, rank(), size())});
     return state_->muted;

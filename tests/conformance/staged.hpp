@@ -56,85 +56,28 @@ class Mirror {
   std::pair<GpuConst, GpuMutable> gpu_;
 };
 
-/// @name mirrored(call, rank, f)
 /// Calls `f(call on the GPU)` and returns the copies.
-/// @{
-template <class Op, class F>
-auto mirrored(const distx::calls::AllReduce<distx::AnyElement, Op>& c, int, F&& f) {
-  auto m = std::make_unique<Mirror>(c.send, c.receive);
-  f(distx::calls::AllReduce<distx::AnyElement, Op, distx::Cuda>{m->send(), m->receive(), c.op, c.location});
-  return m;
-}
-template <class Op, class F>
-auto mirrored(const distx::calls::Reduce<distx::AnyElement, Op>& c, int rank, F&& f) {
-  auto m = std::make_unique<Mirror>(c.send, rank == c.root ? c.receive : Mirror::Mutable());
-  f(distx::calls::Reduce<distx::AnyElement, Op, distx::Cuda>{m->send(), m->receive(), c.op, c.root, c.location});
-  return m;
-}
-template <class Op, class F>
-auto mirrored(const distx::calls::ReduceScatter<distx::AnyElement, Op>& c, int, F&& f) {
-  auto m = std::make_unique<Mirror>(c.send, c.receive);
-  f(distx::calls::ReduceScatter<distx::AnyElement, Op, distx::Cuda>{m->send(), m->receive(), c.op, c.counts,
-                                                                    c.location});
-  return m;
-}
 template <class F>
-auto mirrored(const distx::calls::Broadcast<distx::AnyElement>& c, int, F&& f) {
-  auto m = std::make_unique<Mirror>(Mirror::Const(), c.buffer);
-  f(distx::calls::Broadcast<distx::AnyElement, distx::Cuda>{m->receive(), c.root, c.location});
+auto mirrored(const distx::calls::Call<>& c, int rank, F&& f) {
+  using enum distx::calls::CollectiveKind;
+  const bool ignored = (c.kind == reduce || c.kind == gather) && rank != c.root;
+  const bool unsent = (c.kind == scatter && rank != c.root) || c.kind == broadcast;
+  auto m = std::make_unique<Mirror>(unsent ? Mirror::Const() : c.send, ignored ? Mirror::Mutable() : c.receive);
+  distx::calls::Call<distx::Cuda> there;
+  there.kind = c.kind;
+  there.send = c.kind == broadcast ? Mirror::GpuConst(m->receive()) : m->send();
+  there.receive = m->receive();
+  there.op = c.op;
+  there.root = c.root;
+  there.to = c.to;
+  there.from = c.from;
+  there.tag = c.tag;
+  there.counts = c.counts;
+  there.receive_counts = c.receive_counts;
+  there.location = c.location;
+  f(there);
   return m;
 }
-template <class F>
-auto mirrored(const distx::calls::AllGather<distx::AnyElement>& c, int, F&& f) {
-  auto m = std::make_unique<Mirror>(c.send, c.receive);
-  f(distx::calls::AllGather<distx::AnyElement, distx::Cuda>{m->send(), m->receive(), c.counts, c.location});
-  return m;
-}
-template <class F>
-auto mirrored(const distx::calls::AllToAll<distx::AnyElement>& c, int, F&& f) {
-  auto m = std::make_unique<Mirror>(c.send, c.receive);
-  f(distx::calls::AllToAll<distx::AnyElement, distx::Cuda>{m->send(), m->receive(), c.send_counts, c.receive_counts,
-                                                           c.location});
-  return m;
-}
-template <class F>
-auto mirrored(const distx::calls::Gather<distx::AnyElement>& c, int rank, F&& f) {
-  auto m = std::make_unique<Mirror>(c.send, rank == c.root ? c.receive : Mirror::Mutable());
-  f(distx::calls::Gather<distx::AnyElement, distx::Cuda>{m->send(), m->receive(), c.root, c.counts, c.location});
-  return m;
-}
-template <class F>
-auto mirrored(const distx::calls::Scatter<distx::AnyElement>& c, int rank, F&& f) {
-  auto m = std::make_unique<Mirror>(rank == c.root ? c.send : Mirror::Const(), c.receive);
-  f(distx::calls::Scatter<distx::AnyElement, distx::Cuda>{m->send(), m->receive(), c.root, c.counts, c.location});
-  return m;
-}
-template <class F>
-auto mirrored(const distx::calls::Send<distx::AnyElement>& c, int, F&& f) {
-  auto m = std::make_unique<Mirror>(c.buffer, Mirror::Mutable());
-  f(distx::calls::Send<distx::AnyElement, distx::Cuda>{m->send(), c.to, c.tag, c.location});
-  return m;
-}
-template <class F>
-auto mirrored(const distx::calls::Receive<distx::AnyElement>& c, int, F&& f) {
-  auto m = std::make_unique<Mirror>(Mirror::Const(), c.buffer);
-  f(distx::calls::Receive<distx::AnyElement, distx::Cuda>{m->receive(), c.from, c.tag, c.location});
-  return m;
-}
-template <class F>
-auto mirrored(const distx::calls::SendReceive<distx::AnyElement>& c, int, F&& f) {
-  auto m = std::make_unique<Mirror>(c.send, c.receive);
-  f(distx::calls::SendReceive<distx::AnyElement, distx::Cuda>{m->send(), c.to, m->receive(), c.from, c.tag,
-                                                              c.location});
-  return m;
-}
-template <class F>
-auto mirrored(const distx::calls::Barrier<>& c, int, F&& f) {
-  auto m = std::make_unique<Mirror>(Mirror::Const(), Mirror::Mutable());
-  f(distx::calls::Barrier<distx::Cuda>{c.location});
-  return m;
-}
-/// @}
 
 /// An asynchronous call whose wait copies the received data back.
 template <class P>
@@ -191,17 +134,13 @@ class Staged {
   [[nodiscard]] distx::detail::GroupCache& group_cache() { return state_->groups; }
   void revoke(const std::string& reason) { inner_.revoke(reason); }
 
-  template <distx::calls::ErasableCall Call>
-    requires std::same_as<typename Call::space, distx::Host>
-  void execute(const Call& call) {
-    mirrored(erase(call), rank(), [&](const auto& on_gpu) { inner_.execute(on_gpu); })->copy_back();
+  void execute(const distx::calls::Call<>& call) {
+    mirrored(call, rank(), [&](const auto& on_gpu) { inner_.execute(on_gpu); })->copy_back();
   }
-  template <distx::calls::ErasableCall Call>
-    requires std::same_as<typename Call::space, distx::Host>
-  [[nodiscard]] auto start(const Call& call, distx::HostStream = {}) {
+  [[nodiscard]] auto start(const distx::calls::Call<>& call, distx::HostStream = {}) {
     using P = decltype(inner_.start(distx::calls::Barrier<distx::Cuda>{}, distx::CudaStreamRef()));
     P pending;
-    auto mirror = mirrored(erase(call), rank(),
+    auto mirror = mirrored(call, rank(),
                            [&](const auto& on_gpu) { pending = inner_.start(on_gpu, distx::CudaStreamRef()); });
     return StagedPending<P>(std::move(pending), std::move(mirror));
   }

@@ -53,21 +53,18 @@ class Backend {
   void check_usable(const ErrorContext& context) {
     wait_for([this] { return !board_->revoked; }, context);
   }
-  template <Collective Call>
-  void execute(const Call& call) {
-    if constexpr (detail::CallTraits<Call>::message)
+  void execute(const Call<Host>& call) {
+    if (detail::traits_of(call.kind).message)
       Transfer(*this, call).wait();
     else
       run(0, call);
   }
-  template <Collective Call>
-  std::shared_ptr<detail::Operation<Host>> start(const std::shared_ptr<State>& state, const Call& call, HostStream) {
-    if constexpr (detail::CallTraits<Call>::message)
-      return std::make_shared<Transfer>(*this, call, state);
-    else
-      return tasks_.start(state, call);
+  std::shared_ptr<detail::Operation<Host>> start(const std::shared_ptr<State>& state, const Call<Host>& call,
+                                                 HostStream) {
+    if (detail::traits_of(call.kind).message) return std::make_shared<Transfer>(*this, call, state);
+    return tasks_.start(state, call);
   }
-  void run_started(const auto& call) { run(1, call); }
+  void run_started(const Call<Host>& call) { run(1, call); }
   detail::TaskRunner<State>& tasks() { return tasks_; }
   std::shared_ptr<State> split(int color, int key, const std::source_location& location) {
     struct Request : detail::SplitRequest {
@@ -87,17 +84,14 @@ class Backend {
  private:
   /// One message, or both of a send-receive. The side that is posted second copies.
   struct Transfer final : detail::Operation<Host> {
-    template <class Call>
-    Transfer(Backend& b, const Call& c, std::shared_ptr<State> s = nullptr)
+    Transfer(Backend& b, const Call<Host>& c, std::shared_ptr<State> s = nullptr)
         : backend(b), state(std::move(s)), context(b.self_.context(c)) {
       const std::lock_guard lock(b.board_->mutex);
       if (b.board_->revoked) detail::RevocationReason(*b.board_->revoked).raise(context);
       const int me = b.self_.rank;
-      if constexpr (requires { c.buffer, c.to; }) post({me, c.to, c.tag}, c.buffer, nullptr, false, c.lengths);
-      if constexpr (requires { c.buffer, c.from; })
-        post({c.from, me, c.tag}, c.buffer, c.buffer.bytes(), true, c.lengths);
-      if constexpr (requires { c.send; }) post({me, c.to, c.tag}, c.send, nullptr, false, 0u);
-      if constexpr (requires { c.receive; }) post({c.from, me, c.tag}, c.receive, c.receive.bytes(), true, 0u);
+      using enum CollectiveKind;
+      if (c.kind != receive) post({me, c.to, c.tag}, c.send, nullptr, false, c.lengths);
+      if (c.kind != send) post({c.from, me, c.tag}, c.receive, c.receive.bytes(), true, c.lengths);
       b.board_->changed.notify_all();
     }
     void post(std::array<int, 3> route, Span<const AnyElement> data, std::byte* target, bool receives, auto lengths) {
@@ -149,7 +143,7 @@ class Backend {
     board_->changed.notify_all();
     wait_for([&] { return std::ranges::all_of(sides, [&](auto& side) { return side.*count >= mine; }); }, context);
   }
-  void run(std::size_t queue, const auto& call) {
+  void run(std::size_t queue, const Call<Host>& call) {
     const ErrorContext context = self_.context(call);
     check_usable(context);  // other ranks may still read what this one wrote for a call that has failed
     auto& sides = board_->queues[queue];

@@ -34,25 +34,17 @@ class Watched : public distx::detail::Decorator<C> {
   Watched(C inner, bool passes, Counts& counts) : base(std::move(inner)), passes_(passes), counts_(&counts) {}
 
   [[nodiscard]] bool passes_operands() const { return passes_ && base::passes_operands(); }
-  template <class Call>
-    requires distx::calls::Executes<C, Call>
+  using Call = distx::calls::Call<typename C::space>;
   void execute(const Call& call) {
-    if constexpr (requires { call.consumer; }) {
-      if (call.consumer != nullptr) {
-        Counter counter(*call.consumer);
-        Call counted = call;
-        counted.consumer = &counter;
-        ++counts_->asked;
-        this->inner().execute(counted);
-        counts_->consumed += counter.called ? 1 : 0;
-        return;
-      }
-    }
-    this->inner().execute(call);
+    if (call.consumer == nullptr) return this->inner().execute(call);
+    Counter counter(*call.consumer);
+    Call counted = call;
+    counted.consumer = &counter;
+    ++counts_->asked;
+    this->inner().execute(counted);
+    counts_->consumed += counter.called ? 1 : 0;
   }
-  template <class Call>
-    requires distx::calls::Starts<C, Call>
-  [[nodiscard]] auto start(const Call& call, typename Call::space::stream after = {}) {
+  [[nodiscard]] auto start(const Call& call, typename C::space::stream after = {}) {
     return this->inner().start(call, after);
   }
   [[nodiscard]] Watched share() const { return Watched(this->inner().share(), passes_, *counts_); }

@@ -16,7 +16,7 @@ namespace distx {
 
 namespace detail {
 
-/// The interface that AnyCommunicator calls: `execute` and `start` for each erased call.
+/// The interface that AnyCommunicator calls.
 template <MemorySpace Space>
 class VirtualCommunicator {
  public:
@@ -24,31 +24,8 @@ class VirtualCommunicator {
 
   virtual ~VirtualCommunicator() = default;
 
-  virtual void execute(const AllReduce<AnyElement, AnyOp, Space>&) = 0;
-  virtual void execute(const Reduce<AnyElement, AnyOp, Space>&) = 0;
-  virtual void execute(const Broadcast<AnyElement, Space>&) = 0;
-  virtual void execute(const AllGather<AnyElement, Space>&) = 0;
-  virtual void execute(const ReduceScatter<AnyElement, AnyOp, Space>&) = 0;
-  virtual void execute(const AllToAll<AnyElement, Space>&) = 0;
-  virtual void execute(const Gather<AnyElement, Space>&) = 0;
-  virtual void execute(const Scatter<AnyElement, Space>&) = 0;
-  virtual void execute(const Send<AnyElement, Space>&) = 0;
-  virtual void execute(const Receive<AnyElement, Space>&) = 0;
-  virtual void execute(const SendReceive<AnyElement, Space>&) = 0;
-  virtual void execute(const Barrier<Space>&) = 0;
-
-  [[nodiscard]] virtual Pending<Space> start(const AllReduce<AnyElement, AnyOp, Space>&, stream) = 0;
-  [[nodiscard]] virtual Pending<Space> start(const Reduce<AnyElement, AnyOp, Space>&, stream) = 0;
-  [[nodiscard]] virtual Pending<Space> start(const Broadcast<AnyElement, Space>&, stream) = 0;
-  [[nodiscard]] virtual Pending<Space> start(const AllGather<AnyElement, Space>&, stream) = 0;
-  [[nodiscard]] virtual Pending<Space> start(const ReduceScatter<AnyElement, AnyOp, Space>&, stream) = 0;
-  [[nodiscard]] virtual Pending<Space> start(const AllToAll<AnyElement, Space>&, stream) = 0;
-  [[nodiscard]] virtual Pending<Space> start(const Gather<AnyElement, Space>&, stream) = 0;
-  [[nodiscard]] virtual Pending<Space> start(const Scatter<AnyElement, Space>&, stream) = 0;
-  [[nodiscard]] virtual Pending<Space> start(const Send<AnyElement, Space>&, stream) = 0;
-  [[nodiscard]] virtual Pending<Space> start(const Receive<AnyElement, Space>&, stream) = 0;
-  [[nodiscard]] virtual Pending<Space> start(const SendReceive<AnyElement, Space>&, stream) = 0;
-  [[nodiscard]] virtual Pending<Space> start(const Barrier<Space>&, stream) = 0;
+  virtual void execute(const Call<Space>&) = 0;
+  [[nodiscard]] virtual Pending<Space> start(const Call<Space>&, stream after) = 0;
 
   [[nodiscard]] virtual int rank() const = 0;
   [[nodiscard]] virtual int size() const = 0;
@@ -109,51 +86,15 @@ class CommunicatorModel final : public VirtualCommunicator<typename C::space> {
  public:
   explicit CommunicatorModel(C comm) : comm_(std::move(comm)) {}
 
-  void execute(const AllReduce<AnyElement, AnyOp, Space>& call) override { run(call); }
-  void execute(const Reduce<AnyElement, AnyOp, Space>& call) override { run(call); }
-  void execute(const Broadcast<AnyElement, Space>& call) override { run(call); }
-  void execute(const AllGather<AnyElement, Space>& call) override { run(call); }
-  void execute(const ReduceScatter<AnyElement, AnyOp, Space>& call) override { run(call); }
-  void execute(const AllToAll<AnyElement, Space>& call) override { run(call); }
-  void execute(const Gather<AnyElement, Space>& call) override { run(call); }
-  void execute(const Scatter<AnyElement, Space>& call) override { run(call); }
-  void execute(const Send<AnyElement, Space>& call) override { run(call); }
-  void execute(const Receive<AnyElement, Space>& call) override { run(call); }
-  void execute(const SendReceive<AnyElement, Space>& call) override { run(call); }
-  void execute(const Barrier<Space>& call) override { run(call); }
-
-  Pending<Space> start(const AllReduce<AnyElement, AnyOp, Space>& call, stream after) override {
-    return begin(comm_, call, after);
+  void execute(const Call<Space>& call) override {
+    if constexpr (Executes<C, Call<Space>>)
+      comm_.execute(call);
+    else if (call.kind == CollectiveKind::barrier)  // which every communicator has
+      comm_.execute(Barrier<Space>{call.location, call.lengths, call.label});
+    else
+      throw_unsupported(call);
   }
-  Pending<Space> start(const Reduce<AnyElement, AnyOp, Space>& call, stream after) override {
-    return begin(comm_, call, after);
-  }
-  Pending<Space> start(const Broadcast<AnyElement, Space>& call, stream after) override {
-    return begin(comm_, call, after);
-  }
-  Pending<Space> start(const AllGather<AnyElement, Space>& call, stream after) override {
-    return begin(comm_, call, after);
-  }
-  Pending<Space> start(const ReduceScatter<AnyElement, AnyOp, Space>& call, stream after) override {
-    return begin(comm_, call, after);
-  }
-  Pending<Space> start(const AllToAll<AnyElement, Space>& call, stream after) override {
-    return begin(comm_, call, after);
-  }
-  Pending<Space> start(const Gather<AnyElement, Space>& call, stream after) override {
-    return begin(comm_, call, after);
-  }
-  Pending<Space> start(const Scatter<AnyElement, Space>& call, stream after) override {
-    return begin(comm_, call, after);
-  }
-  Pending<Space> start(const Send<AnyElement, Space>& call, stream after) override { return begin(comm_, call, after); }
-  Pending<Space> start(const Receive<AnyElement, Space>& call, stream after) override {
-    return begin(comm_, call, after);
-  }
-  Pending<Space> start(const SendReceive<AnyElement, Space>& call, stream after) override {
-    return begin(comm_, call, after);
-  }
-  Pending<Space> start(const Barrier<Space>& call, stream after) override { return begin(comm_, call, after); }
+  Pending<Space> start(const Call<Space>& call, stream after) override { return begin(comm_, call, after); }
 
   int rank() const override { return comm_.rank(); }
   int size() const override { return comm_.size(); }
@@ -218,18 +159,10 @@ class CommunicatorModel final : public VirtualCommunicator<typename C::space> {
   }
 
  private:
-  // Inlined, also in a debugger: a walk from the caller to the backend passes one function of this class.
-  template <class Call>
-  [[gnu::always_inline]] void run(const Call& call) {
-    if constexpr (Executes<C, Call>)
-      comm_.execute(call);
-    else
-      throw_unsupported(call);
-  }
   // The communicator is an argument because its `start` may not be named if it does not exist.
-  template <class Inner, class Call>
-  Pending<Space> begin(Inner& inner, const Call& call, stream after) {
-    if constexpr (!Starts<Inner, Call>) {
+  template <class Inner>
+  Pending<Space> begin(Inner& inner, const Call<Space>& call, stream after) {
+    if constexpr (!Starts<Inner, Call<Space>>) {
       throw_unsupported(call);
     } else {
       using P = decltype(inner.start(call, after));
@@ -239,10 +172,9 @@ class CommunicatorModel final : public VirtualCommunicator<typename C::space> {
         return Pending<Space>(std::make_shared<PendingOperation<P, Space>>(inner.start(call, after)));
     }
   }
-  template <class Call>
-  [[noreturn]] void throw_unsupported(const Call& call) const {
+  [[noreturn]] void throw_unsupported(const Call<Space>& call) const {
     throw InvalidArgument("this communicator does not support this operation for elements of a type known at run time",
-                          {.operation = Call::name,
+                          {.operation = name_of(call.kind),
                            .backend = comm_.backend(),
                            .rank = comm_.rank(),
                            .size = comm_.size(),
@@ -280,15 +212,9 @@ class AnyCommunicator {
   [[nodiscard]] AnyCommunicator share() const { return AnyCommunicator(self_); }
   friend bool operator==(const AnyCommunicator& a, const AnyCommunicator& b) noexcept { return a.self_ == b.self_; }
 
-  template <calls::ErasableCall Call>
-    requires std::same_as<typename Call::space, Space>
-  void execute(const Call& call) {
-    self_->execute(erase(call));
-  }
-  template <calls::ErasableCall Call>
-    requires std::same_as<typename Call::space, Space>
-  [[nodiscard]] Pending<Space> start(const Call& call, typename Space::stream after = {}) {
-    return self_->start(erase(call), after);
+  void execute(const calls::Call<Space>& call) { self_->execute(call); }
+  [[nodiscard]] Pending<Space> start(const calls::Call<Space>& call, typename Space::stream after = {}) {
+    return self_->start(call, after);
   }
 
   [[nodiscard]] AnyCommunicator split(int color, int key,

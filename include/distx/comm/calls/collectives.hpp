@@ -11,11 +11,18 @@
 
 // The collectives as values: the arguments of a communicator's `execute` and `start`. A call borrows its spans; `start`
 // borrows them until the Pending is waited for. Counts are in elements, one per rank, and empty if all blocks are
-// equal. `lengths` is compared across ranks: a hash of the item lengths of a coalesced list, or 0. A call with
-// AnyElement (and AnyOp) is erased: its element type is known at run time only.
+// equal. `lengths` is compared across ranks: a hash of the item lengths of a coalesced list, or 0. `erase` turns each of
+// them into one type, Call.
 namespace distx {
 
 namespace detail {
+
+/// Returns the op of a call.
+template <class C>
+  requires requires(const C& call) { call.op; }
+auto op_of(const C& call) {
+  return call.op;
+}
 
 /// Takes the operands of a reduction where they are, and reduces them by itself.
 class OperandConsumer {
@@ -63,7 +70,6 @@ using Counts = std::span<const std::size_t>;
 template <class T, class Op, class Space = Host>
 struct AllReduce {
   static constexpr CollectiveKind kind = CollectiveKind::all_reduce;
-  static constexpr std::string_view name = name_of(kind);
   using element = T;
   using space = Space;
   Span<const T, Space> send{};
@@ -77,7 +83,6 @@ struct AllReduce {
 template <class T, class Op, class Space = Host>
 struct Reduce {
   static constexpr CollectiveKind kind = CollectiveKind::reduce;
-  static constexpr std::string_view name = name_of(kind);
   using element = T;
   using space = Space;
   Span<const T, Space> send{};
@@ -92,7 +97,6 @@ struct Reduce {
 template <class T, class Space = Host>
 struct Broadcast {
   static constexpr CollectiveKind kind = CollectiveKind::broadcast;
-  static constexpr std::string_view name = name_of(kind);
   using element = T;
   using space = Space;
   Span<T, Space> buffer{};
@@ -105,7 +109,6 @@ struct Broadcast {
 template <class T, class Space = Host>
 struct AllGather {
   static constexpr CollectiveKind kind = CollectiveKind::all_gather;
-  static constexpr std::string_view name = name_of(kind);
   using element = T;
   using space = Space;
   Span<const T, Space> send{};
@@ -120,7 +123,6 @@ struct AllGather {
 template <class T, class Op, class Space = Host>
 struct ReduceScatter {
   static constexpr CollectiveKind kind = CollectiveKind::reduce_scatter;
-  static constexpr std::string_view name = name_of(kind);
   using element = T;
   using space = Space;
   Span<const T, Space> send{};
@@ -137,7 +139,6 @@ struct ReduceScatter {
 template <class T, class Space = Host>
 struct AllToAll {
   static constexpr CollectiveKind kind = CollectiveKind::all_to_all;
-  static constexpr std::string_view name = name_of(kind);
   using element = T;
   using space = Space;
   Span<const T, Space> send{};
@@ -152,7 +153,6 @@ struct AllToAll {
 template <class T, class Space = Host>
 struct Gather {
   static constexpr CollectiveKind kind = CollectiveKind::gather;
-  static constexpr std::string_view name = name_of(kind);
   using element = T;
   using space = Space;
   Span<const T, Space> send{};
@@ -167,7 +167,6 @@ struct Gather {
 template <class T, class Space = Host>
 struct Scatter {
   static constexpr CollectiveKind kind = CollectiveKind::scatter;
-  static constexpr std::string_view name = name_of(kind);
   using element = T;
   using space = Space;
   Span<const T, Space> send{};
@@ -182,7 +181,6 @@ struct Scatter {
 template <class T, class Space = Host>
 struct Send {
   static constexpr CollectiveKind kind = CollectiveKind::send;
-  static constexpr std::string_view name = name_of(kind);
   using element = T;
   using space = Space;
   Span<const T, Space> buffer{};
@@ -196,7 +194,6 @@ struct Send {
 template <class T, class Space = Host>
 struct Receive {
   static constexpr CollectiveKind kind = CollectiveKind::receive;
-  static constexpr std::string_view name = name_of(kind);
   using element = T;
   using space = Space;
   Span<T, Space> buffer{};
@@ -210,7 +207,6 @@ struct Receive {
 template <class T, class Space = Host>
 struct SendReceive {
   static constexpr CollectiveKind kind = CollectiveKind::send_receive;
-  static constexpr std::string_view name = name_of(kind);
   using element = T;
   using space = Space;
   Span<const T, Space> send{};
@@ -225,7 +221,6 @@ struct SendReceive {
 template <class Space = Host>
 struct Barrier {
   static constexpr CollectiveKind kind = CollectiveKind::barrier;
-  static constexpr std::string_view name = name_of(kind);
   using element = AnyElement;
   using space = Space;
   std::source_location location{};
@@ -233,88 +228,83 @@ struct Barrier {
   std::string_view label{};  ///< as in AllGather
 };
 
-/// Satisfied by the call types above.
-template <class Call>
-concept Collective = requires(const Call& call) {
-  typename Call::element;
-  typename Call::space;
-  { Call::name } -> std::convertible_to<std::string_view>;
+/// Satisfied by the call types of this header.
+template <class C>
+concept Collective = requires(const C& call) {
+  typename C::element;
+  typename C::space;
+  { call.kind } -> std::convertible_to<CollectiveKind>;
   { call.location } -> std::convertible_to<std::source_location>;
 };
 
-/// @name Erasure
-/// Returns the call with its types as run-time values. Backends execute erased calls only.
-/// @{
-template <class T, ReductionOp<T> Op, class S>
-[[nodiscard]] AllReduce<AnyElement, AnyOp, S> erase(const AllReduce<T, Op, S>& c) noexcept {
-  return {c.send, c.receive, AnyOp::make<T>(c.op), c.location, c.lengths};
-}
-template <class T, ReductionOp<T> Op, class S>
-[[nodiscard]] Reduce<AnyElement, AnyOp, S> erase(const Reduce<T, Op, S>& c) noexcept {
-  return {c.send, c.receive, AnyOp::make<T>(c.op), c.root, c.location, c.lengths};
-}
-template <class T, class S>
-[[nodiscard]] Broadcast<AnyElement, S> erase(const Broadcast<T, S>& c) noexcept {
-  return {c.buffer, c.root, c.location, c.lengths};
-}
-template <class T, class S>
-[[nodiscard]] AllGather<AnyElement, S> erase(const AllGather<T, S>& c) noexcept {
-  return {c.send, c.receive, c.counts, c.location, c.lengths};
-}
-template <class T, ReductionOp<T> Op, class S>
-[[nodiscard]] ReduceScatter<AnyElement, AnyOp, S> erase(const ReduceScatter<T, Op, S>& c) noexcept {
-  return {c.send, c.receive, AnyOp::make<T>(c.op), c.counts, c.location, c.lengths};
-}
-template <class T, class S>
-[[nodiscard]] AllToAll<AnyElement, S> erase(const AllToAll<T, S>& c) noexcept {
-  return {c.send, c.receive, c.send_counts, c.receive_counts, c.location, c.lengths};
-}
-template <class T, class S>
-[[nodiscard]] Gather<AnyElement, S> erase(const Gather<T, S>& c) noexcept {
-  return {c.send, c.receive, c.root, c.counts, c.location, c.lengths};
-}
-template <class T, class S>
-[[nodiscard]] Scatter<AnyElement, S> erase(const Scatter<T, S>& c) noexcept {
-  return {c.send, c.receive, c.root, c.counts, c.location, c.lengths};
-}
-template <class T, class S>
-[[nodiscard]] Send<AnyElement, S> erase(const Send<T, S>& c) noexcept {
-  return {c.buffer, c.to, c.tag, c.location, c.lengths};
-}
-template <class T, class S>
-[[nodiscard]] Receive<AnyElement, S> erase(const Receive<T, S>& c) noexcept {
-  return {c.buffer, c.from, c.tag, c.location, c.lengths};
-}
-template <class T, class S>
-[[nodiscard]] SendReceive<AnyElement, S> erase(const SendReceive<T, S>& c) noexcept {
-  return {c.send, c.to, c.receive, c.from, c.tag, c.location};
-}
-template <class S>
-[[nodiscard]] Barrier<S> erase(const Barrier<S>& c) noexcept {
-  return c;
-}
-// An erased call is its own erased form.
-template <class S>
-[[nodiscard]] AllReduce<AnyElement, AnyOp, S> erase(const AllReduce<AnyElement, AnyOp, S>& c) noexcept {
-  return c;
-}
-template <class S>
-[[nodiscard]] Reduce<AnyElement, AnyOp, S> erase(const Reduce<AnyElement, AnyOp, S>& c) noexcept {
-  return c;
-}
-template <class S>
-[[nodiscard]] ReduceScatter<AnyElement, AnyOp, S> erase(const ReduceScatter<AnyElement, AnyOp, S>& c) noexcept {
-  return c;
-}
-/// @}
+/// Satisfied by well-formed calls: the elements can be transferred, and the op, if there is one, reduces them.
+template <class C>
+concept ErasableCall =
+    Collective<C> && (std::same_as<typename C::element, AnyElement> || Transferable<typename C::element>) &&
+    (!requires(const C& call) { call.op; } || std::same_as<decltype(detail::op_of(std::declval<const C&>())), AnyOp> ||
+     ReductionOp<decltype(detail::op_of(std::declval<const C&>())), typename C::element>);
 
-/// Satisfied by well-formed calls: the op reduces the elements, and the elements can be transferred.
-template <class Call>
-concept ErasableCall = Collective<Call> && requires(const Call& call) { erase(call); };
+/// A collective whose element type and op are run-time values: what backends, wrapper communicators and records see.
+/// Every well-formed call converts to it. Fields that its kind has no use for keep their defaults.
+template <class Space = Host>
+class Call {
+ public:
+  using element = AnyElement;
+  using space = Space;
 
-/// The erased type of a call.
-template <ErasableCall Call>
-using erased_t = decltype(erase(std::declval<const Call&>()));
+  Call() = default;
+  template <ErasableCall C>
+    requires(!std::same_as<C, Call> && std::same_as<typename C::space, Space>)
+  Call(const C& c) noexcept : kind(C::kind), location(c.location) {  // NOLINT(google-explicit-constructor): an argument
+    if constexpr (requires { c.buffer; }) {
+      if constexpr (C::kind != CollectiveKind::receive) send = c.buffer;
+      if constexpr (C::kind != CollectiveKind::send) receive = c.buffer;
+    }
+    if constexpr (requires { c.send; }) {
+      send = c.send;
+      receive = c.receive;
+    }
+    if constexpr (requires { c.op; }) {
+      if constexpr (std::same_as<decltype(detail::op_of(c)), AnyOp>)
+        op = c.op;
+      else
+        op = AnyOp::make<typename C::element>(c.op);
+    }
+    if constexpr (requires { c.root; }) root = c.root;
+    if constexpr (requires { c.to; }) to = c.to;
+    if constexpr (requires { c.from; }) from = c.from;
+    if constexpr (requires { c.tag; }) tag = c.tag;
+    if constexpr (requires { c.counts; }) counts = c.counts;
+    if constexpr (requires { c.send_counts; }) {
+      counts = c.send_counts;
+      receive_counts = c.receive_counts;
+    }
+    if constexpr (requires { c.lengths; }) lengths = c.lengths;
+    if constexpr (requires { c.label; }) label = c.label;
+    if constexpr (requires { c.consumer; }) consumer = c.consumer;
+  }
+
+  CollectiveKind kind = CollectiveKind::barrier;
+  Span<const AnyElement, Space> send{};
+  Span<AnyElement, Space> receive{};  ///< a broadcast's buffer is `send` as well
+  AnyOp op{};
+  int root = 0;
+  int to = 0;
+  int from = 0;
+  int tag = 0;
+  Counts counts{};  ///< of an all_to_all: of the blocks that are sent
+  Counts receive_counts{};
+  std::source_location location{};
+  std::uint64_t lengths = 0;
+  std::string_view label{};
+  detail::OperandConsumer* consumer = nullptr;
+};
+
+/// Returns the call with its types as run-time values.
+template <ErasableCall C>
+[[nodiscard]] Call<typename C::space> erase(const C& call) noexcept {
+  return call;
+}
 
 }  // namespace calls
 
@@ -322,24 +312,37 @@ namespace detail {
 
 using namespace calls;
 
-/// Compile-time properties of an operation, for algorithms and checks.
-template <Collective Call>
+/// What algorithms and checks have to know of a kind of call.
 struct CallTraits {
-  static constexpr CollectiveKind kind = Call::kind;
   /// Whether it is a point-to-point message instead of a collective.
-  static constexpr bool message =
-      kind == CollectiveKind::send || kind == CollectiveKind::receive || kind == CollectiveKind::send_receive;
-  static constexpr bool reduces = requires(const Call& c) { c.op; };
-  static constexpr bool rooted = requires(const Call& c) { c.root; };
+  bool message = false;
+  bool reduces = false;
+  bool rooted = false;
   /// Whether only the root's buffer is sent.
-  static constexpr bool root_sends = kind == CollectiveKind::broadcast || kind == CollectiveKind::scatter;
+  bool root_sends = false;
   /// Whether each rank sends a different block to each rank, instead of one buffer to all.
-  static constexpr bool blockwise =
-      kind == CollectiveKind::reduce_scatter || kind == CollectiveKind::all_to_all || kind == CollectiveKind::scatter;
+  bool blockwise = false;
   /// Whether the counts differ between ranks, so each rank needs those of its peers.
-  static constexpr bool exchanges_counts =
-      kind == CollectiveKind::gather || kind == CollectiveKind::scatter || kind == CollectiveKind::all_to_all;
+  bool exchanges_counts = false;
 };
+
+[[nodiscard]] constexpr CallTraits traits_of(CollectiveKind kind) noexcept {
+  constexpr CallTraits traits[] = {
+      /* all_reduce */ {.reduces = true},
+      /* reduce */ {.reduces = true, .rooted = true},
+      /* broadcast */ {.rooted = true, .root_sends = true},
+      /* all_gather */ {},
+      /* reduce_scatter */ {.reduces = true, .blockwise = true},
+      /* all_to_all */ {.blockwise = true, .exchanges_counts = true},
+      /* gather */ {.rooted = true, .exchanges_counts = true},
+      /* scatter */ {.rooted = true, .root_sends = true, .blockwise = true, .exchanges_counts = true},
+      /* send */ {.message = true},
+      /* receive */ {.message = true},
+      /* send_receive */ {.message = true},
+      /* barrier */ {},
+  };
+  return traits[static_cast<std::size_t>(kind)];
+}
 
 }  // namespace detail
 

@@ -19,9 +19,9 @@ struct RankOf {
   int size = 1;
   std::string_view backend{};
 
-  template <Collective Call>
-  [[nodiscard]] ErrorContext context(const Call& call) const noexcept {
-    return {.operation = Call::name, .backend = backend, .rank = rank, .size = size, .location = call.location};
+  template <Collective C>
+  [[nodiscard]] ErrorContext context(const C& call) const noexcept {
+    return {.operation = name_of(call.kind), .backend = backend, .rank = rank, .size = size, .location = call.location};
   }
 };
 
@@ -47,10 +47,10 @@ struct RankOf {
 
 namespace detail {
 
-template <Collective Call>
+template <MemorySpace Space>
 class Validation {
  public:
-  Validation(const Call& call, const RankOf& self) : call_(call), self_(self) {}
+  Validation(const Call<Space>& call, const RankOf& self) : call_(call), self_(self) {}
 
   [[noreturn]] void fail(const std::string& message) const { throw InvalidArgument(message, self_.context(call_)); }
 
@@ -78,25 +78,23 @@ class Validation {
     if (has != needs)
       fail(std::string(which) + " has " + std::to_string(has) + " elements, " + why + " " + std::to_string(needs));
   }
-  /// Checks that both spans have the same element type; the types of an erased call are known at run time only.
-  void same_type(Span<const AnyElement, typename Call::space> send,
-                 Span<const AnyElement, typename Call::space> receive) const {
+  /// Checks that both spans have the same element type.
+  void same_type() const {
+    const auto &send = call_.send, &receive = call_.receive;
     if (send.type() != receive.type() || send.element_bytes() != receive.element_bytes())
       fail("send has elements of type " + std::string(name_of(send.type())) + " (" +
            std::to_string(send.element_bytes()) + " bytes), receive of type " + std::string(name_of(receive.type())) +
            " (" + std::to_string(receive.element_bytes()) + " bytes)");
   }
-  /// Checks that the op reduces elements of the span's type.
-  void op_fits(Span<const AnyElement, typename Call::space> send) const
-    requires(CallTraits<Call>::reduces)
-  {
-    if (call_.op.type() != send.type())
+  /// Checks that the op reduces elements of the type that is sent.
+  void op_fits() const {
+    if (call_.op.type() != call_.send.type())
       fail("the op reduces elements of type " + std::string(name_of(call_.op.type())) + ", send has elements of type " +
-           std::string(name_of(send.type())));
+           std::string(name_of(call_.send.type())));
   }
   /// Checks that the spans are disjoint, or coincide as in an in-place call.
-  void apart(Span<const AnyElement, typename Call::space> send, Span<const AnyElement, typename Call::space> receive,
-             const std::byte* in_place_send, const std::byte* in_place_receive) const {
+  void apart(const std::byte* in_place_send, const std::byte* in_place_receive) const {
+    const auto &send = call_.send, &receive = call_.receive;
     if (send.empty() || receive.empty()) return;
     const bool in_place = send.bytes() == in_place_send && receive.bytes() == in_place_receive;
     const bool overlap =
@@ -104,9 +102,46 @@ class Validation {
     if (overlap && !in_place)
       fail("send and receive overlap: they must be disjoint, or coincide as for an in-place call");
   }
+  void all_to_all_fits() const {
+    const auto& c = call_;
+    counts_fit(c.counts, "send_counts");
+    counts_fit(c.receive_counts, "receive_counts");
+    const auto ranks = static_cast<std::size_t>(self_.size);
+    if (c.counts.empty() != c.receive_counts.empty())
+      fail("send_counts and receive_counts must be given both, or neither");
+    if (c.counts.empty()) {
+      same(c.send.size(), c.receive.size());
+      if (c.send.size() % ranks != 0)
+        fail("send has " + std::to_string(c.send.size()) + " elements, not a multiple of the " + std::to_string(ranks) +
+             " ranks: pass send_counts and receive_counts");
+      return apart(c.receive.bytes(), c.receive.bytes());
+    }
+    const auto own = static_cast<std::size_t>(self_.rank);
+    holds("send", c.send.size(), total_count(c.counts, 0, self_.size), "its counts add up to");
+    holds("receive", c.receive.size(), total_count(c.receive_counts, 0, self_.size), "its counts add up to");
+    if (c.counts[own] != c.receive_counts[own])
+      fail("this rank sends itself " + std::to_string(c.counts[own]) + " elements and receives " +
+           std::to_string(c.receive_counts[own]));
+    apart(nullptr, nullptr);
+  }
+  /// Checks a call in which one side has a block for each rank, and the other this rank's block.
+  void blocks_fit(bool blocks_received) const {
+    const auto& c = call_;
+    const std::size_t mine = blocks_received ? c.send.size() : c.receive.size();
+    const std::size_t all = blocks_received ? c.receive.size() : c.send.size();
+    counts_fit(c.counts, "counts");
+    holds(blocks_received ? "send" : "receive", mine, block_count(c.counts, mine, self_.rank), "its count is");
+    holds(blocks_received ? "receive" : "send", all, total_count(c.counts, mine, self_.size),
+          blocks_received ? "the ranks send in all" : "the ranks receive in all");
+    const auto own = block_offset(c.counts, mine, self_.rank) * c.send.element_bytes();
+    if (blocks_received)
+      apart(c.receive.bytes() + own, c.receive.bytes());
+    else
+      apart(c.send.bytes(), c.send.bytes() + own);
+  }
 
  private:
-  const Call& call_;
+  const Call<Space>& call_;
   const RankOf& self_;
 };
 
@@ -114,130 +149,34 @@ class Validation {
 
 namespace calls {
 
-/// @name validate(call, self)
-/// Checks everything that this rank can check alone: sizes, types, counts, root, overlap. For erased calls in any
-/// memory space.
+/// Checks everything that this rank can check alone: sizes, types, counts, root, overlap.
 /// @throws InvalidArgument
-/// @{
-template <class S>
-void validate(const AllReduce<AnyElement, AnyOp, S>& c, const RankOf& self) {
+template <MemorySpace Space>
+void validate(const Call<Space>& c, const RankOf& self) {
+  using enum CollectiveKind;
   const detail::Validation v(c, self);
-  v.same_type(c.send, c.receive);
-  v.op_fits(c.send);
-  v.same(c.send.size(), c.receive.size());
-  v.apart(c.send, c.receive, c.receive.bytes(), c.receive.bytes());
-}
-template <class S>
-void validate(const Reduce<AnyElement, AnyOp, S>& c, const RankOf& self) {
-  const detail::Validation v(c, self);
-  v.rank_exists(c.root, "root");
-  v.op_fits(c.send);
-  if (self.rank != c.root) return;
-  v.same_type(c.send, c.receive);
-  v.same(c.send.size(), c.receive.size());
-  v.apart(c.send, c.receive, c.receive.bytes(), c.receive.bytes());
-}
-template <class S>
-void validate(const Broadcast<AnyElement, S>& c, const RankOf& self) {
-  detail::Validation(c, self).rank_exists(c.root, "root");
-}
-template <class S>
-void validate(const AllGather<AnyElement, S>& c, const RankOf& self) {
-  const detail::Validation v(c, self);
-  v.same_type(c.send, c.receive);
-  v.counts_fit(c.counts, "counts");
-  v.holds("send", c.send.size(), block_count(c.counts, c.send.size(), self.rank), "its count is");
-  v.holds("receive", c.receive.size(), total_count(c.counts, c.send.size(), self.size), "the ranks send in all");
-  const auto own = block_offset(c.counts, c.send.size(), self.rank) * c.send.element_bytes();
-  v.apart(c.send, c.receive, c.receive.bytes() + own, c.receive.bytes());
-}
-template <class S>
-void validate(const ReduceScatter<AnyElement, AnyOp, S>& c, const RankOf& self) {
-  const detail::Validation v(c, self);
-  v.same_type(c.send, c.receive);
-  v.op_fits(c.send);
-  v.counts_fit(c.counts, "counts");
-  v.holds("receive", c.receive.size(), block_count(c.counts, c.receive.size(), self.rank), "its count is");
-  v.holds("send", c.send.size(), total_count(c.counts, c.receive.size(), self.size), "the ranks receive in all");
-  const auto own = block_offset(c.counts, c.receive.size(), self.rank) * c.receive.element_bytes();
-  v.apart(c.send, c.receive, c.send.bytes(), c.send.bytes() + own);
-}
-template <class S>
-void validate(const AllToAll<AnyElement, S>& c, const RankOf& self) {
-  const detail::Validation v(c, self);
-  v.same_type(c.send, c.receive);
-  v.counts_fit(c.send_counts, "send_counts");
-  v.counts_fit(c.receive_counts, "receive_counts");
-  const auto ranks = static_cast<std::size_t>(self.size);
-  if (c.send_counts.empty() != c.receive_counts.empty())
-    v.fail("send_counts and receive_counts must be given both, or neither");
-  if (c.send_counts.empty()) {
+  const detail::CallTraits traits = detail::traits_of(c.kind);
+  if (traits.rooted) v.rank_exists(c.root, "root");
+  if (c.kind == send || c.kind == send_receive) v.rank_exists(c.to, "receiver");
+  if (c.kind == receive || c.kind == send_receive) v.rank_exists(c.from, "sender");
+  if (traits.message) v.tag_exists(c.tag);
+  if (c.kind == send_receive) v.apart(nullptr, nullptr);
+  if (traits.message || c.kind == broadcast || c.kind == barrier) return;
+  if (traits.reduces) v.op_fits();
+  if (traits.rooted && self.rank != c.root) return;
+  v.same_type();
+  if (c.kind == all_reduce || c.kind == reduce) {
     v.same(c.send.size(), c.receive.size());
-    if (c.send.size() % ranks != 0)
-      v.fail("send has " + std::to_string(c.send.size()) + " elements, not a multiple of the " + std::to_string(ranks) +
-             " ranks: pass send_counts and receive_counts");
-    v.apart(c.send, c.receive, c.receive.bytes(), c.receive.bytes());
-    return;
+    v.apart(c.receive.bytes(), c.receive.bytes());
+  } else if (c.kind == all_to_all) {
+    v.all_to_all_fits();
+  } else {
+    v.blocks_fit(c.kind == all_gather || c.kind == gather);
   }
-  const auto own = static_cast<std::size_t>(self.rank);
-  v.holds("send", c.send.size(), total_count(c.send_counts, 0, self.size), "its counts add up to");
-  v.holds("receive", c.receive.size(), total_count(c.receive_counts, 0, self.size), "its counts add up to");
-  if (c.send_counts[own] != c.receive_counts[own])
-    v.fail("this rank sends itself " + std::to_string(c.send_counts[own]) + " elements and receives " +
-           std::to_string(c.receive_counts[own]));
-  v.apart(c.send, c.receive, nullptr, nullptr);
 }
-template <class S>
-void validate(const Gather<AnyElement, S>& c, const RankOf& self) {
-  const detail::Validation v(c, self);
-  v.rank_exists(c.root, "root");
-  if (self.rank != c.root) return;
-  v.same_type(c.send, c.receive);
-  v.counts_fit(c.counts, "counts");
-  v.holds("send", c.send.size(), block_count(c.counts, c.send.size(), self.rank), "its count is");
-  v.holds("receive", c.receive.size(), total_count(c.counts, c.send.size(), self.size), "the ranks send in all");
-  const auto own = block_offset(c.counts, c.send.size(), self.rank) * c.send.element_bytes();
-  v.apart(c.send, c.receive, c.receive.bytes() + own, c.receive.bytes());
-}
-template <class S>
-void validate(const Scatter<AnyElement, S>& c, const RankOf& self) {
-  const detail::Validation v(c, self);
-  v.rank_exists(c.root, "root");
-  if (self.rank != c.root) return;
-  v.same_type(c.send, c.receive);
-  v.counts_fit(c.counts, "counts");
-  v.holds("receive", c.receive.size(), block_count(c.counts, c.receive.size(), self.rank), "its count is");
-  v.holds("send", c.send.size(), total_count(c.counts, c.receive.size(), self.size), "the ranks receive in all");
-  const auto own = block_offset(c.counts, c.receive.size(), self.rank) * c.receive.element_bytes();
-  v.apart(c.send, c.receive, c.send.bytes(), c.send.bytes() + own);
-}
-template <class S>
-void validate(const Send<AnyElement, S>& c, const RankOf& self) {
-  const detail::Validation v(c, self);
-  v.rank_exists(c.to, "receiver");
-  v.tag_exists(c.tag);
-}
-template <class S>
-void validate(const Receive<AnyElement, S>& c, const RankOf& self) {
-  const detail::Validation v(c, self);
-  v.rank_exists(c.from, "sender");
-  v.tag_exists(c.tag);
-}
-template <class S>
-void validate(const SendReceive<AnyElement, S>& c, const RankOf& self) {
-  const detail::Validation v(c, self);
-  v.rank_exists(c.to, "receiver");
-  v.rank_exists(c.from, "sender");
-  v.tag_exists(c.tag);
-  v.apart(c.send, c.receive, nullptr, nullptr);
-}
-template <class S>
-void validate(const Barrier<S>&, const RankOf&) {}
-/// @}
 
 /// The properties of a call that all ranks must agree on; trivially copyable, so ranks can exchange and compare it.
 struct Fingerprint {
-  std::uint64_t operation = 0;  ///< hash of the call's type
   std::uint64_t count = 0;      ///< elements, if every rank passes the same number
   std::uint64_t counts = 0;     ///< hash of the counts, if given, and of a list's lengths
   std::uint64_t op = 0;         ///< hash of the op's type and state
@@ -257,14 +196,6 @@ namespace detail {
 
 inline std::uint64_t hash_of(Counts counts) noexcept { return counts.empty() ? 0 : fnv1a(counts); }
 
-template <Collective Call>
-Fingerprint base_fingerprint() noexcept {
-  Fingerprint f;
-  f.operation = type_fingerprint<Call>();
-  f.kind = Call::kind;
-  Call::name.copy(f.name, sizeof f.name - 1);
-  return f;
-}
 /// Replaces the name by a label in quotes, or by the end of a long one.
 inline void set_label(Fingerprint& f, std::string_view label) noexcept {
   constexpr std::size_t most = sizeof f.name - 3;
@@ -288,33 +219,50 @@ void describe(Fingerprint& f, const AnySpan& span) noexcept {
 namespace calls {
 
 /// Returns the properties of this call that all ranks must agree on.
-template <Collective Call>
-[[nodiscard]] Fingerprint fingerprint(const Call& c) noexcept {
+template <MemorySpace Space>
+[[nodiscard]] Fingerprint fingerprint(const Call<Space>& c) noexcept {
   using enum CollectiveKind;
-  constexpr CollectiveKind kind = Call::kind;
-  Fingerprint f = detail::base_fingerprint<Call>();
-  if constexpr (detail::CallTraits<Call>::reduces) f.op = c.op.fingerprint();
-  if constexpr (detail::CallTraits<Call>::rooted) f.root = c.root;
-  if constexpr (requires { c.buffer; }) {
-    detail::describe(f, c.buffer);
-    f.count = c.buffer.size();
-  } else if constexpr (kind == scatter) {
-    detail::describe(f, c.receive);  // `send` is ignored on all ranks except the root
-  } else if constexpr (requires { c.send; }) {
+  const detail::CallTraits traits = detail::traits_of(c.kind);
+  Fingerprint f;
+  f.kind = c.kind;
+  name_of(c.kind).copy(f.name, sizeof f.name - 1);
+  if (traits.reduces) f.op = c.op.fingerprint();
+  if (traits.rooted) f.root = c.root;
+  if (c.kind == scatter || c.kind == receive)
+    detail::describe(f, c.receive);  // `send` is ignored on all ranks except a scatter's root
+  else if (c.kind != barrier)
     detail::describe(f, c.send);
-    if constexpr (kind == all_reduce || kind == reduce) f.count = c.send.size();
-    if constexpr (kind == all_gather) f.count = c.counts.empty() ? c.send.size() : 0;
-    if constexpr (kind == reduce_scatter) f.count = c.counts.empty() ? c.receive.size() : 0;
-    if constexpr (kind == all_gather || kind == reduce_scatter) f.counts = detail::hash_of(c.counts);
-    if constexpr (kind == all_to_all) {
-      f.count = c.send_counts.empty() ? c.send.size() : 0;
-      f.counts = c.send_counts.empty() ? 0 : 1;  // only their presence is compared: the values differ between ranks
+  switch (c.kind) {
+    case all_reduce:
+    case reduce:
+    case broadcast:
+    case send:
+      f.count = c.send.size();
+      break;
+    case receive:
+      f.count = c.receive.size();
+      break;
+    case all_gather:
+      f.count = c.counts.empty() ? c.send.size() : 0;
+      f.counts = detail::hash_of(c.counts);
+      break;
+    case reduce_scatter:
+      f.count = c.counts.empty() ? c.receive.size() : 0;
+      f.counts = detail::hash_of(c.counts);
+      break;
+    case all_to_all:
+      f.count = c.counts.empty() ? c.send.size() : 0;
+      f.counts = c.counts.empty() ? 0 : 1;  // only their presence is compared: the values differ between ranks
       f.in_place = !c.send.empty() && c.send.data() == c.receive.data();
-    }
+      break;
+    case gather:
+    case scatter:
+    case send_receive:
+    case barrier:
+      break;
   }
-  if constexpr (requires { c.lengths; }) f.counts ^= c.lengths;
-  if constexpr (requires { c.label; })
-    if (!c.label.empty()) detail::set_label(f, c.label);
+  f.counts ^= c.lengths;
+  if (!c.label.empty()) detail::set_label(f, c.label);
   return f;
 }
 
@@ -339,9 +287,9 @@ inline std::uint64_t digest_of(const Fingerprint& f) noexcept {
   const std::uint64_t flags = static_cast<std::uint64_t>(f.type) << 1 | static_cast<std::uint64_t>(f.in_place);
   const std::uint64_t sizes = static_cast<std::uint64_t>(f.element_bytes) << 32 | static_cast<std::uint32_t>(f.root);
   // A sum of products with random odd numbers, because these are computed side by side: small calls wait for the hash.
-  return mixed(f.operation, f.count * 0xd6e8feb86659fd93ull + f.counts * 0xa0761d6478bd642full +
-                                f.op * 0xe7037ed1a0b428dbull + sizes * 0x8ebc6af09c88c6e3ull +
-                                flags * 0x589965cc75374cc3ull);
+  return mixed((static_cast<std::uint64_t>(f.kind) + 1) * 0xc2b2ae3d27d4eb4full,
+               f.count * 0xd6e8feb86659fd93ull + f.counts * 0xa0761d6478bd642full + f.op * 0xe7037ed1a0b428dbull +
+                   sizes * 0x8ebc6af09c88c6e3ull + flags * 0x589965cc75374cc3ull);
 }
 
 }  // namespace detail
@@ -352,7 +300,7 @@ namespace calls {
 [[nodiscard]] inline std::string difference(const Fingerprint& mine, const Fingerprint& theirs, int their_rank) {
   const std::string who = "rank " + std::to_string(their_rank) + " ";
   const auto number = [](std::uint64_t n) { return std::to_string(n); };
-  if (mine.operation != theirs.operation || std::string_view(mine.name) != theirs.name)
+  if (mine.kind != theirs.kind || std::string_view(mine.name) != theirs.name)
     return who + "calls " + detail::name_and_label(theirs) + ", this rank " + detail::name_and_label(mine);
   if (mine.type != theirs.type)
     return who + "passes " + std::string(name_of(theirs.type)) + " elements, this rank " +

@@ -100,23 +100,12 @@ class FaultSchedule {
 };
 
 /// Returns the bytes that a call writes on this rank; none if it writes nothing.
-template <class Call>
-[[nodiscard]] std::span<std::byte> received_bytes(const Call& call, int rank) noexcept {
-  const auto bytes_of = [](auto span) {
-    return std::span<std::byte>(static_cast<std::byte*>(static_cast<void*>(span.data())), span.size_bytes());
-  };
-  if constexpr (requires { call.receive; }) {
-    constexpr bool at_root = Call::kind == CollectiveKind::reduce || Call::kind == CollectiveKind::gather;
-    if constexpr (at_root)
-      if (call.root != rank) return {};
-    return bytes_of(call.receive);
-  } else if constexpr (Call::kind == CollectiveKind::broadcast || Call::kind == CollectiveKind::receive) {
-    if constexpr (Call::kind == CollectiveKind::broadcast)
-      if (call.root == rank) return {};
-    return bytes_of(call.buffer);
-  } else {
-    return {};
-  }
+template <MemorySpace Space>
+[[nodiscard]] std::span<std::byte> received_bytes(const Call<Space>& call, int rank) noexcept {
+  const CallTraits traits = traits_of(call.kind);
+  const bool at_root = traits.rooted && !traits.root_sends;
+  if (at_root ? rank != call.root : call.kind == CollectiveKind::broadcast && rank == call.root) return {};
+  return {call.receive.bytes(), call.receive.size_bytes()};
 }
 
 }  // namespace detail
@@ -190,17 +179,17 @@ class Faulty : public detail::Decorator<C> {
 
   template <class Call>
   detail::FaultSchedule::Decision meet(const Call& call) {
-    const auto fault = schedule_->next(Call::kind);
+    const auto fault = schedule_->next(call.kind);
     if (fault.delay.count() > 0) std::this_thread::sleep_for(fault.delay);
     if (fault.replaced_by == Fault::Kind::kill) std::raise(SIGKILL);
     if (fault.replaced_by == Fault::Kind::error)
       throw BackendError("a fault that Faulty was asked for, in call " + std::to_string(fault.number),
-                         {Call::name, this->backend(), this->rank(), this->size(), call.location});
+                         {name_of(call.kind), this->backend(), this->rank(), this->size(), call.location});
     return fault;
   }
   template <class Call>
   [[nodiscard]] Corruption corruption(const Call& call, const detail::FaultSchedule::Decision& fault) const {
-    return {detail::received_bytes(call, this->rank()), fault.flipped};
+    return {detail::received_bytes(erase(call), this->rank()), fault.flipped};
   }
 
   std::shared_ptr<detail::FaultSchedule> schedule_;

@@ -57,7 +57,7 @@ class Metered : public detail::Decorator<C> {
   void add(const Call& call) {
     const calls::WireBytes wire = wire_bytes(call, this->rank(), this->size());
     const std::lock_guard lock(count_->mutex);
-    count_->ledger.add(Call::name, {1, payload_bytes(call, this->rank()), wire.sent, wire.received});
+    count_->ledger.add(name_of(call.kind), {1, payload_bytes(call, this->rank()), wire.sent, wire.received});
   }
 
   std::shared_ptr<Count> count_;

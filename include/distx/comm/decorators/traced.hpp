@@ -77,7 +77,7 @@ class Traced : public detail::Decorator<C> {
   }
   template <class Call>
   [[nodiscard]] observe::TimedSpan described(const Call& call, bool asynchronous) const {
-    return {.name = std::string(Call::name),
+    return {.name = std::string(name_of(call.kind)),
             .track = track_,
             .asynchronous = asynchronous,
             .bytes = payload_bytes(call, this->rank()),

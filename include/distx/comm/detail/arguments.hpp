@@ -243,7 +243,7 @@ void execute(C& comm, const Call& call) {
   if constexpr (Communicator<C>) {
     if constexpr (!ErasableCall<Call> || ReducesCharacters<Call>)
       diagnose<C, Call>();
-    else if constexpr (Executes<C, erased_t<Call>>)
+    else if constexpr (Executes<C, calls::Call<typename Call::space>>)
       comm.execute(erase(call));
     else if constexpr (Executes<C, Call>)
       comm.execute(call);
@@ -282,7 +282,7 @@ template <class C, class Call>
   } else if constexpr (!ErasableCall<Call> || ReducesCharacters<Call>) {
     diagnose<C, Call>();
     return NoPending{};
-  } else if constexpr (Starts<C, erased_t<Call>>) {
+  } else if constexpr (Starts<C, calls::Call<typename Call::space>>) {
     return comm.start(erase(call), after);
   } else if constexpr (Starts<C, Call>) {
     return comm.start(call, after);

@@ -52,66 +52,51 @@ class HierarchicalBackend {
   }
   void check_usable(const ErrorContext&) const noexcept {}  // the levels check it
 
-  template <Collective Call>
-  void execute(const Call& call) {
-    if constexpr (Call::kind == CollectiveKind::send_receive) {
-      auto received = start_message(Receive<AnyElement>{call.receive, call.from, call.tag, call.location});
-      auto sent = start_message(Send<AnyElement>{call.send, call.to, call.tag, call.location});
+  void execute(const Call<Host>& call) {
+    if (call.kind == CollectiveKind::send_receive) {
+      auto [received, sent] = start_both(call);
       wait(sent, self_.context(call));
-      wait(received, self_.context(call));
-    } else if constexpr (CallTraits<Call>::message) {
-      const bool inside = is_here(peer_of(call));
-      as_global(inside, self_.context(call), [&] {
-        if (inside)
-          blocking_.inner.execute(numbered_inside(call));
-        else
-          blocking_.outer.execute(call);
-      });
-    } else {
-      if (two_levels()) return blocking_.run(call);
-      as_global(one_host(), self_.context(call), [&] {
-        if (one_host())
-          blocking_.inner.execute(call);
-        else
-          blocking_.outer.execute(call);
-      });
+      return wait(received, self_.context(call));
     }
+    if (traits_of(call.kind).message)
+      return pass_message(call, [](auto& comm, const Call<Host>& passed, bool) { comm.execute(passed); });
+    if (two_levels()) return blocking_.run(call);
+    as_global(one_host(), self_.context(call), [&] {
+      if (one_host())
+        blocking_.inner.execute(call);
+      else
+        blocking_.outer.execute(call);
+    });
   }
 
-  template <Collective Call>
-  [[nodiscard]] std::shared_ptr<Operation<Host>> start(const std::shared_ptr<State>& state, const Call& call,
+  [[nodiscard]] std::shared_ptr<Operation<Host>> start(const std::shared_ptr<State>& state, const Call<Host>& call,
                                                        HostStream) {
     const ErrorContext context = self_.context(call);
-    if constexpr (Call::kind == CollectiveKind::send_receive) {
-      auto received = start_message(Receive<AnyElement>{call.receive, call.from, call.tag, call.location});
-      auto sent = start_message(Send<AnyElement>{call.send, call.to, call.tag, call.location});
+    if (call.kind == CollectiveKind::send_receive) {
+      auto [received, sent] = start_both(call);
       return as_operation(state, context, std::move(received), std::move(sent));
-    } else if constexpr (CallTraits<Call>::message) {
-      return as_operation(state, context, start_message(call));
-    } else if (!two_levels()) {
+    }
+    if (traits_of(call.kind).message) return as_operation(state, context, start_message(call));
+    if (!two_levels()) {
       Below started{{}, one_host()};
       as_global(one_host(), context, [&] {
         started.pending =
             one_host() ? as_pending(blocking_.inner.start(call)) : as_pending(blocking_.outer.start(call));
       });
       return as_operation(state, context, std::move(started));
-    } else {
-      if constexpr (requires {
-                      { Outer::serves_threads() } -> std::same_as<bool>;
-                    }) {
-        if (!Outer::serves_threads())
-          throw ConnectError(
-              "asynchronous calls need MPI_THREAD_MULTIPLE; initialize MPI with it, or let MpiConnector "
-              "initialize MPI",
-              context);
-      }
-      return tasks_.start(state, call);
     }
+    if constexpr (requires {
+                    { Outer::serves_threads() } -> std::same_as<bool>;
+                  }) {
+      if (!Outer::serves_threads())
+        throw ConnectError(
+            "asynchronous calls need MPI_THREAD_MULTIPLE; initialize MPI with it, or let MpiConnector "
+            "initialize MPI",
+            context);
+    }
+    return tasks_.start(state, call);
   }
-  template <Collective Call>
-  void run_started(const Call& call) {
-    started_->run(call);
-  }
+  void run_started(const Call<Host>& call) { started_->run(call); }
   [[nodiscard]] TaskRunner<State>& tasks() noexcept { return tasks_; }
 
   [[nodiscard]] std::shared_ptr<State> split(int color, int key, const std::source_location& location) {
@@ -244,9 +229,9 @@ class HierarchicalBackend {
     struct Seat {
       int first, rank, size;
     } mine{outer.rank(), inner.rank(), inner.size()};
-    inner.execute(erase(Broadcast<int>{{&mine.first, 1}, 0}));
+    inner.execute(Broadcast<int>{{&mine.first, 1}, 0});
     std::vector<Seat> all(static_cast<std::size_t>(outer.size()));
-    outer.execute(erase(AllGather<Seat>{{&mine, 1}, all}));
+    outer.execute(AllGather<Seat>{{&mine, 1}, all});
     std::vector<int> arrived(all.size(), 0);
     std::vector<int> first;
     for (std::size_t rank = 0; rank < all.size(); ++rank) {
@@ -270,31 +255,41 @@ class HierarchicalBackend {
   [[nodiscard]] bool two_levels() const noexcept { return hosts_.count() > 1 && hosts_.largest() > 1; }
   [[nodiscard]] bool one_host() const noexcept { return hosts_.count() == 1; }
   [[nodiscard]] bool is_here(int rank) const { return hosts_.host(rank) == hosts_.host(self_.rank); }
-  static int peer_of(const Send<AnyElement>& call) { return call.to; }
-  static int peer_of(const Receive<AnyElement>& call) { return call.from; }
-  /// Returns the same message with ranks renumbered for this host.
-  Send<AnyElement> numbered_inside(Send<AnyElement> call) const {
-    call.to = hosts_.index(call.to);
-    return call;
-  }
-  Receive<AnyElement> numbered_inside(Receive<AnyElement> call) const {
-    call.from = hosts_.index(call.from);
-    return call;
-  }
   /// Runs `f`, which uses one of the two communicators; errors that it throws name ranks by their global number.
   template <class F>
   decltype(auto) as_global(bool inside, const ErrorContext& context, F&& f) const {
     static const std::vector<int> all;
     return with_global_ranks(inside ? hosts_.ranks(hosts_.host(self_.rank)) : all, context, f);
   }
-  [[nodiscard]] Below start_message(const auto& call) {
-    const bool inside = is_here(peer_of(call));
-    Below started{{}, inside};
+  /// Calls `f(communicator, message, inside)` with the communicator that a message belongs to, and its rank there.
+  template <class F>
+  void pass_message(Call<Host> call, F&& f) {
+    int& peer = call.kind == CollectiveKind::send ? call.to : call.from;
+    const bool inside = is_here(peer);
+    if (inside) peer = hosts_.index(peer);
     as_global(inside, self_.context(call), [&] {
-      started.pending =
-          inside ? as_pending(blocking_.inner.start(numbered_inside(call))) : as_pending(blocking_.outer.start(call));
+      if (inside)
+        f(blocking_.inner, call, true);
+      else
+        f(blocking_.outer, call, false);
+    });
+  }
+  [[nodiscard]] Below start_message(const Call<Host>& call) {
+    Below started;
+    pass_message(call, [&](auto& comm, const Call<Host>& passed, bool inside) {
+      started = {as_pending(comm.start(passed)), inside};
     });
     return started;
+  }
+  /// Starts the receive and the send of a send-receive.
+  [[nodiscard]] std::array<Below, 2> start_both(const Call<Host>& call) {
+    Call<Host> in = call, out = call;
+    in.kind = CollectiveKind::receive;
+    in.send = {};
+    out.kind = CollectiveKind::send;
+    out.receive = {};
+    auto received = start_message(in);
+    return {std::move(received), start_message(out)};
   }
   void wait(Below& below, const ErrorContext& context) const {
     as_global(below.inside, context, [&] { below.pending.wait(); });

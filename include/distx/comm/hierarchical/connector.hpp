@@ -19,9 +19,9 @@ class HostConnector {
   [[nodiscard]] int local_size() const { return comm_.size(); }
   [[nodiscard]] int root_rank() const noexcept { return 0; }
   void barrier() { comm_.execute(Barrier<Host>{}); }
-  void broadcast(std::span<std::byte> bytes, int root) { comm_.execute(erase(Broadcast<std::byte>{bytes, root})); }
+  void broadcast(std::span<std::byte> bytes, int root) { comm_.execute(Broadcast<std::byte>{bytes, root}); }
   void all_gather(std::span<const std::byte> send, std::span<std::byte> receive) {
-    comm_.execute(erase(AllGather<std::byte>{send, receive}));
+    comm_.execute(AllGather<std::byte>{send, receive});
   }
 
  private:
@@ -46,7 +46,7 @@ template <Connector C, class MakeInner, class MakeOuter>
     mine.text[std::string_view(error.what()).copy(mine.text, sizeof mine.text - 1)] = '\0';
   }
   std::vector<HostFailure> all(static_cast<std::size_t>(outer.size()));
-  outer.execute(erase(AllGather<HostFailure>{{&mine, 1}, all}));
+  outer.execute(AllGather<HostFailure>{{&mine, 1}, all});
   for (std::size_t other = 0; other < all.size(); ++other)
     if (all[other].text[0] != '\0')
       throw ConnectError("rank " + std::to_string(other) + ": " + all[other].text,

@@ -36,18 +36,32 @@ class HierarchicalLevels {
   }
 
   /// Checks that all ranks make the same call. @throws MismatchError on every rank otherwise
-  template <Collective Call>
-  void run(const Call& call) {
+  void run(const Call<Host>& call) {
+    using enum CollectiveKind;
     context_ = self_.context(call);
     agree(fingerprint(call));
-    run_steps(call);
+    switch (call.kind) {
+      case all_reduce:
+        return run_all_reduce(call);
+      case reduce:
+        return run_reduce(call);
+      case reduce_scatter:
+        return run_reduce_scatter(call);
+      case broadcast:
+        return run_broadcast(call);
+      case all_gather:
+        return run_all_gather(call);
+      case barrier:  // the comparison is one
+        return;
+      default:  // every block crosses hosts exactly once on any route
+        return flat(call);
+    }
   }
   /// Checks that all ranks request the same number of elements of the same size. @throws MismatchError on every rank
   /// otherwise
   void agree_on(std::size_t count, std::size_t element_bytes, const ErrorContext& context) {
     context_ = context;
     Fingerprint request;
-    request.operation = fnv1a(context.operation);
     request.count = count;
     request.element_bytes = static_cast<std::uint32_t>(element_bytes);
     context.operation.copy(request.name, sizeof request.name - 1);
@@ -73,16 +87,13 @@ class HierarchicalLevels {
     int first_rank = 0, odd_rank = -1;
   };
 
-  template <Collective Call>
-  void inside(const Call& call) {
+  void inside(const Call<Host>& call) {
     with_global_ranks(hosts_.ranks(host_), context_, [&] { inner.execute(call); });
   }
-  template <Collective Call>
-  void across(const Call& call) {
+  void across(const Call<Host>& call) {
     with_global_ranks(column_ranks_, context_, [&] { column.execute(call); });
   }
-  template <Collective Call>
-  void flat(const Call& call) {
+  void flat(const Call<Host>& call) {
     with_global_ranks({}, context_, [&] { outer.execute(call); });
   }
   [[nodiscard]] int ranks_here() const { return static_cast<int>(hosts_.ranks(host_).size()); }
@@ -94,7 +105,7 @@ class HierarchicalLevels {
   void agree(const Fingerprint& mine) {
     here_.assign(static_cast<std::size_t>(ranks_here()), mine);
     verdicts_.resize(static_cast<std::size_t>(hosts_.count()));
-    if (ranks_here() > 1) inside(erase(Gather<Fingerprint>{{&mine, 1}, here_, 0, {}, where()}));
+    if (ranks_here() > 1) inside(Gather<Fingerprint>{{&mine, 1}, here_, 0, {}, where()});
     if (leads()) {
       Verdict verdict{here_.front(), here_.front(), self_.rank, -1};
       for (std::size_t index = here_.size(); index-- > 1;)
@@ -102,9 +113,9 @@ class HierarchicalLevels {
           verdict.odd = here_[index];
           verdict.odd_rank = hosts_.ranks(host_)[index];
         }
-      across(erase(AllGather<Verdict>{{&verdict, 1}, verdicts_, {}, where()}));
+      across(AllGather<Verdict>{{&verdict, 1}, verdicts_, {}, where()});
     }
-    if (ranks_here() > 1) inside(erase(Broadcast<Verdict>{verdicts_, 0, where()}));
+    if (ranks_here() > 1) inside(Broadcast<Verdict>{verdicts_, 0, where()});
     for (const Verdict& verdict : verdicts_) {
       if (verdict.first != mine) throw MismatchError(difference(mine, verdict.first, verdict.first_rank), context_);
       if (verdict.odd_rank >= 0 && verdict.odd != mine)
@@ -171,7 +182,7 @@ class HierarchicalLevels {
   }
   /// @}
 
-  void run_steps(const AllReduce<AnyElement, AnyOp>& c) {
+  void run_all_reduce(const Call<Host>& c) {
     if (!keeps_order(c.op)) return flat(c);
     const bool wide = is_narrow_float(c.op.type());
     const AnyOp op = step_of(c.op);
@@ -184,7 +195,7 @@ class HierarchicalLevels {
     inside(AllGather<AnyElement>{slice(c.receive), c.receive, slices_, where()});
   }
 
-  void run_steps(const Reduce<AnyElement, AnyOp>& c) {
+  void run_reduce(const Call<Host>& c) {
     if (!keeps_order(c.op)) return flat(c);
     const bool wide = is_narrow_float(c.op.type());
     const AnyOp op = step_of(c.op);
@@ -201,7 +212,7 @@ class HierarchicalLevels {
     inside(Gather<AnyElement>{result, receive, hosts_.index(c.root), slices_, where()});
   }
 
-  void run_steps(const ReduceScatter<AnyElement, AnyOp>& c) {
+  void run_reduce_scatter(const Call<Host>& c) {
     if (!hosts_.consecutive()) return flat(c);
     const bool wide = is_narrow_float(c.op.type());
     const AnyOp op = step_of(c.op);
@@ -219,15 +230,15 @@ class HierarchicalLevels {
     inside(Scatter<AnyElement>{result, c.receive, 0, blocks_here_, where()});
   }
 
-  void run_steps(const Broadcast<AnyElement>& c) {
+  void run_broadcast(const Call<Host>& c) {
     const bool at_root = host_ == hosts_.host(c.root);
-    partition(c.buffer.size(), c.buffer.element_bytes());
-    if (at_root) inside(Broadcast<AnyElement>{c.buffer, hosts_.index(c.root), where()});
-    if (has_slice()) across(Broadcast<AnyElement>{slice(c.buffer), hosts_.host(c.root), where()});
-    if (!at_root) inside(AllGather<AnyElement>{slice(c.buffer), c.buffer, slices_, where()});
+    partition(c.receive.size(), c.receive.element_bytes());
+    if (at_root) inside(Broadcast<AnyElement>{c.receive, hosts_.index(c.root), where()});
+    if (has_slice()) across(Broadcast<AnyElement>{slice(c.receive), hosts_.host(c.root), where()});
+    if (!at_root) inside(AllGather<AnyElement>{slice(c.receive), c.receive, slices_, where()});
   }
 
-  void run_steps(const AllGather<AnyElement>& c) {
+  void run_all_gather(const Call<Host>& c) {
     if (!hosts_.consecutive()) return flat(c);
     count_blocks(c.counts, c.send.size());
     const Receive part = part_of_host(c.receive);
@@ -243,13 +254,6 @@ class HierarchicalLevels {
     if (leads()) across(AllGather<AnyElement>{part, c.receive, blocks_of_hosts_, where()});
     inside(Broadcast<AnyElement>{c.receive, 0, where()});
   }
-
-  // Every block crosses hosts exactly once on any route, so these calls go directly.
-  void run_steps(const AllToAll<AnyElement>& c) { flat(c); }
-  void run_steps(const Gather<AnyElement>& c) { flat(c); }
-  void run_steps(const Scatter<AnyElement>& c) { flat(c); }
-  // The consistency check before it is already a barrier.
-  void run_steps(const Barrier<Host>&) {}
 
   const Hosts& hosts_;
   RankOf self_;

@@ -17,35 +17,14 @@ namespace distx::detail {
 template <class Backend>
 class CommunicatorState;
 
-/// The properties of a backend for programs that do not parse it.
+/// The memory space of a backend, for programs that do not parse it.
 template <class Backend>
 struct BackendTraits {
   using space = typename Backend::space;
-  static constexpr bool executes_all = false;
 };
-/// A backend of host memory that supports every call, blocking and asynchronously.
-struct WholeHostBackend {
+struct HostBackend {
   using space = Host;
-  static constexpr bool executes_all = true;
 };
-
-/// Satisfied if `backend.execute(call)` compiles: the backend supports this erased call, blocking.
-template <class B, class Call>
-concept BackendExecutes =
-    std::same_as<typename Call::space, typename BackendTraits<B>::space> &&
-    (BackendTraits<B>::executes_all || requires(B& backend, const Call& call) { backend.execute(call); });
-
-/// Satisfied if `backend.start(state, call, after)` compiles: the backend supports this erased call asynchronously.
-template <class B, class Call>
-concept BackendStarts =
-    std::same_as<typename Call::space, typename BackendTraits<B>::space> &&
-    (BackendTraits<B>::executes_all || requires(B& backend, const std::shared_ptr<CommunicatorState<B>>& state,
-                                                const Call& call, typename B::space::stream after) {
-      { backend.start(state, call, after) } -> std::same_as<std::shared_ptr<Operation<typename B::space>>>;
-    });
-
-template <class Call>
-concept ErasedCall = ErasableCall<Call> && std::same_as<Call, erased_t<Call>>;
 
 /// The front end of every communicator: `class C : public BasicCommunicator<C, Backend>`.
 ///
@@ -53,8 +32,8 @@ concept ErasedCall = ErasableCall<Call> && std::same_as<Call, erased_t<Call>>;
 /// common. A `Backend` has:
 ///
 /// - `using space`, and `const RankOf& self() const`;
-/// - `void execute(const Call&)` for each erased call that it supports, blocking; throws on failure;
-/// - `std::shared_ptr<Operation<space>> start(state, const Call&, stream)`, the same asynchronously;
+/// - `void execute(const Call<space>&)`, blocking; throws on failure;
+/// - `std::shared_ptr<Operation<space>> start(state, const Call<space>&, stream)`, the same asynchronously;
 /// - `void check_usable(const ErrorContext&)`, which throws if the communicator was revoked;
 /// - `void revoke(const std::string&) noexcept`, which makes the calls of every rank throw; the argument is what
 ///   `RevocationReason::parse` reads;
@@ -86,23 +65,9 @@ class BasicCommunicator {
   }
 
   /// Makes a call and blocks until this rank's part of it is complete.
-  template <ErasedCall Call>
-    requires BackendExecutes<Backend, Call>
-  void execute(const Call& call);
-  template <ErasableCall Call>
-    requires(!ErasedCall<Call> && BackendExecutes<Backend, erased_t<Call>>)
-  void execute(const Call& call) {
-    execute(erase(call));
-  }
+  void execute(const Call<space>& call);
   /// Starts a call after what is enqueued on the stream `after`.
-  template <ErasedCall Call>
-    requires BackendStarts<Backend, Call>
-  [[nodiscard]] Pending<space> start(const Call& call, typename space::stream after = {});
-  template <ErasableCall Call>
-    requires(!ErasedCall<Call> && BackendStarts<Backend, erased_t<Call>>)
-  [[nodiscard]] Pending<space> start(const Call& call, typename space::stream after = {}) {
-    return start(erase(call), after);
-  }
+  [[nodiscard]] Pending<space> start(const Call<space>& call, typename space::stream after = {});
 
   /// Returns a communicator of the ranks that pass the same `color`, ordered by `key`, then by rank. Collective.
   [[nodiscard]] Derived split(int color, int key, std::source_location location = std::source_location::current());

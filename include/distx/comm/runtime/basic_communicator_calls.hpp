@@ -16,7 +16,7 @@ namespace distx::detail {
 template <class Backend, class T>
 [[nodiscard]] std::vector<T> all_gathered(Backend& backend, const T& mine, const std::source_location& location) {
   std::vector<T> all(static_cast<std::size_t>(backend.self().size));
-  backend.execute(erase(AllGather<T>{{&mine, 1}, all, {}, location}));
+  backend.execute(AllGather<T>{{&mine, 1}, all, {}, location});
   return all;
 }
 
@@ -34,9 +34,7 @@ std::string_view BasicCommunicator<Derived, Backend>::backend() const noexcept {
 }
 
 template <class Derived, class Backend>
-template <ErasedCall Call>
-  requires BackendExecutes<Backend, Call>
-void BasicCommunicator<Derived, Backend>::execute(const Call& call) {
+void BasicCommunicator<Derived, Backend>::execute(const Call<space>& call) {
   state_->check_process(call);
   FlightScope flight(state_->flight.begin(call));
   try {
@@ -49,9 +47,8 @@ void BasicCommunicator<Derived, Backend>::execute(const Call& call) {
   flight.complete();
 }
 template <class Derived, class Backend>
-template <ErasedCall Call>
-  requires BackendStarts<Backend, Call>
-auto BasicCommunicator<Derived, Backend>::start(const Call& call, typename space::stream after) -> Pending<space> {
+auto BasicCommunicator<Derived, Backend>::start(const Call<space>& call, typename space::stream after)
+    -> Pending<space> {
   state_->check_process(call);
   const FlightTicket ticket = state_->flight.enqueue(call);
   const FlightScope flight(ticket.record);
@@ -72,7 +69,7 @@ Derived BasicCommunicator<Derived, Backend>::split(int color, int key, std::sour
     auto part = backend_of().split(color, key, location);
     state_->add_part(part);
     std::vector<int> members;
-    if constexpr (BackendExecutes<Backend, AllGather<AnyElement>>)
+    if constexpr (std::same_as<space, Host>)
       members = all_gathered(part->backend, state_->flight.world_rank(), location);
     part->flight.split_from(state_->flight, color, std::move(members));
     flight.complete();

@@ -21,8 +21,7 @@ struct CallDescription {
 
   /// Writes the description of a call to `message`; returns its bytes.
   /// @param most_inlined  the maximum bytes of an operand that is appended
-  template <Collective Call>
-  static std::size_t write(const Call& call, int rank, std::size_t most_inlined, bool with_counts, std::byte* message) {
+  static std::size_t write(const Call<Host>& call, int rank, std::size_t most_inlined, bool with_counts, std::byte* message) {
     const PeerView own = own_view(call, rank);
     const std::size_t operand = sends(call, rank) ? own.send_count * element_width(call) : 0;
     CallDescription made{fingerprint(call), own.send_count, own.receive_count, rank};
@@ -68,8 +67,8 @@ static_assert(sizeof(CallDescription) % 8 == 0 && std::is_trivially_copyable_v<C
 /// @param own  this rank's description
 /// @param message  `message(i)` returns the i-th description in any order of ranks; it is called once for each
 /// @throws MismatchError on every rank if the calls differ; it names the lowest rank whose call differs
-template <Collective Call, class F>
-void compare_descriptions(const Call& call, const std::byte* own, F&& message, std::vector<PeerView>& views,
+template <class F>
+void compare_descriptions(const Call<Host>& call, const std::byte* own, F&& message, std::vector<PeerView>& views,
                           bool with_counts, const ErrorContext& context) {
   const Fingerprint& mine = CallDescription::at(own).call;
   const CallDescription* other = nullptr;
@@ -83,8 +82,7 @@ void compare_descriptions(const Call& call, const std::byte* own, F&& message, s
 }
 
 /// Returns whether the descriptions contain all data that the ranks send.
-template <Collective Call>
-[[nodiscard]] bool all_inlined(const Call& call, const std::vector<PeerView>& views) noexcept {
+[[nodiscard]] inline bool all_inlined(const Call<Host>& call, const std::vector<PeerView>& views) noexcept {
   for (std::size_t rank = 0; rank < views.size(); ++rank)
     if (sends(call, static_cast<int>(rank)) && !views[rank].inlined) return false;
   return true;

@@ -37,8 +37,7 @@ class CommunicatorState {
   }
 
   /// @throws InvalidState in a process that was forked from the one of this rank
-  template <Collective Call>
-  void check_process(const Call& call) const {
+  void check_process(const Call<space>& call) const {
     if (!made_.is_here()) [[unlikely]]
       made_.throw_elsewhere("this communicator", backend.self().context(call));
   }

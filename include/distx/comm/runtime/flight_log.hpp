@@ -28,11 +28,11 @@ class FlightLog {
 
   /// Records a blocking call as started. Returns null if it is not recorded: the recorder is off, it is a part of
   /// another call, or there is one rank.
-  template <Collective Call>
-  [[nodiscard, gnu::always_inline]] FlightRecord* begin(const Call& call) {
+  template <MemorySpace Space>
+  [[nodiscard, gnu::always_inline]] FlightRecord* begin(const Call<Space>& call) {
     // A call of one rank waits for nobody, and recording it would take as long as the call.
     if (group_.size == 1 || is_skipped()) return nullptr;
-    return &add(call, elements(call) >= timed_elements, FlightProgress::started);
+    return &add(call, call.send.size() + call.receive.size() >= timed_elements, FlightProgress::started);
   }
   /// Records a collective operation that is not a call, such as `split`.
   [[nodiscard]] FlightRecord* begin(const char* operation, const std::source_location& location) {
@@ -47,8 +47,8 @@ class FlightLog {
     });
   }
   /// Records an asynchronous call as enqueued.
-  template <Collective Call>
-  [[nodiscard]] FlightTicket enqueue(const Call& call) {
+  template <MemorySpace Space>
+  [[nodiscard]] FlightTicket enqueue(const Call<Space>& call) {
     latest_ = {};
     if (is_skipped()) return {};
     FlightRecord& added = add(call, true, FlightProgress::enqueued);
@@ -75,17 +75,8 @@ class FlightLog {
       prepare();
     return timed || flight_ring->number() % 256 == 0 ? flight_clock() : 0;
   }
-  template <Collective Call>
-  [[nodiscard]] static std::size_t elements(const Call& call) noexcept {
-    std::size_t count = 0;
-    if constexpr (requires { call.buffer; })
-      count = 2 * call.buffer.size();
-    else if constexpr (requires { call.send; })
-      count = call.send.size() + call.receive.size();
-    return count;
-  }
-  template <Collective Call>
-  [[gnu::always_inline]] FlightRecord& add(const Call& call, bool timed, FlightProgress progress) {
+  template <MemorySpace Space>
+  [[gnu::always_inline]] FlightRecord& add(const Call<Space>& call, bool timed, FlightProgress progress) {
     const std::int64_t now = time(timed);
     return flight_ring->add(flight_context, progress, now,
                             [&](FlightWords& words) { describe(words, call, progress == FlightProgress::enqueued); });
@@ -99,30 +90,26 @@ class FlightLog {
     words.set_numbers(ordinal,
                       blocking_.load(std::memory_order_relaxed) + asynchronous_.load(std::memory_order_relaxed));
   }
-  template <Collective Call>
-  void describe(FlightWords& words, const Call& call, bool asynchronous) noexcept {
-    constexpr bool message = CallTraits<Call>::message;
-    FlightWords::Kinds kinds{.asynchronous = asynchronous, .message = message, .labelled = flight_context != nullptr};
-    kinds.stream_ordered = asynchronous && !std::is_empty_v<typename Call::space::stream>;
-    describe(words, Call::name.data(), call.location, message ? messages_ : asynchronous ? asynchronous_ : blocking_);
-    if constexpr (requires { call.buffer; }) {
-      kinds.type = call.buffer.type();
-      words.set_counts(call.buffer.size(), call.buffer.size());
-    } else if constexpr (requires { call.send; }) {
-      kinds.type = Call::kind == CollectiveKind::scatter ? call.receive.type() : call.send.type();
-      words.set_counts(call.send.size(), call.receive.size());
-    } else {
-      words.set_counts(0, 0);
-    }
-    int root = -1, from = -1, tag = 0;
-    if constexpr (requires { call.root; }) root = call.root;
-    if constexpr (requires { call.to; }) root = call.to;
-    if constexpr (requires { call.from; }) from = call.from;
-    if constexpr (requires { call.tag; }) tag = call.tag;
-    words.set_tag(group_.world_rank, tag);
-    words.set_peers(root, from);
-    if constexpr (requires { call.counts; }) kinds.uneven = !call.counts.empty();
-    if constexpr (CallTraits<Call>::reduces) kinds.op = static_cast<std::uint8_t>(1 + static_cast<int>(call.op.kind()));
+  template <MemorySpace Space>
+  void describe(FlightWords& words, const Call<Space>& call, bool asynchronous) noexcept {
+    using enum CollectiveKind;
+    const CallTraits traits = traits_of(call.kind);
+    const bool receives_only = call.kind == scatter || call.kind == receive;
+    FlightWords::Kinds kinds{
+        .asynchronous = asynchronous, .message = traits.message, .labelled = flight_context != nullptr};
+    kinds.stream_ordered = asynchronous && !std::is_empty_v<typename Space::stream>;
+    if (call.kind != barrier) kinds.type = receives_only ? call.receive.type() : call.send.type();
+    kinds.uneven = !call.counts.empty() && call.kind != all_to_all;
+    if (traits.reduces) kinds.op = static_cast<std::uint8_t>(1 + static_cast<int>(call.op.kind()));
+    describe(words, name_of(call.kind).data(), call.location,
+             traits.message ? messages_ : asynchronous ? asynchronous_ : blocking_);
+    // A buffer of a call that has one counts as both.
+    words.set_counts(call.kind == receive ? call.receive.size() : call.send.size(),
+                     call.kind == send ? call.send.size() : call.receive.size());
+    words.set_tag(group_.world_rank, call.tag);
+    const bool sends = call.kind == send || call.kind == send_receive;
+    const bool receives = call.kind == receive || call.kind == send_receive;
+    words.set_peers(traits.rooted ? call.root : sends ? call.to : -1, receives ? call.from : -1);
     words.set_kinds(kinds);
   }
 

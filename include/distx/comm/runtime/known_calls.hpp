@@ -11,8 +11,8 @@ namespace distx::detail {
 class KnownCalls {
  public:
   /// Returns whether a call is to be compared, and records it as known. The same on every rank.
-  template <Collective Call>
-  [[nodiscard]] bool compares(Check check, const Call& call) {
+  template <MemorySpace Space>
+  [[nodiscard]] bool compares(Check check, const Call<Space>& call) {
     if (check == Check::every_call) [[likely]]
       return true;
     return check == Check::first_use && known_.insert(digest_of(fingerprint(call))).second;

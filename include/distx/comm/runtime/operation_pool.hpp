@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <algorithm>
-#include <cstddef>
 #include <memory>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "distx/comm/calls/collectives.hpp"
 #include "distx/comm/pending.hpp"
 #include "distx/comm/runtime/progress_thread.hpp"
 #include "distx/core/detail/leak.hpp"
@@ -28,8 +27,8 @@ class OperationPool {
     return operation;
   }
   /// Takes an operation, which refers to `state`, and begins a call with it. The result keeps the state alive.
-  template <class State, class Call>
-  [[nodiscard]] std::shared_ptr<Op> start(const std::shared_ptr<State>& state, const Call& call) {
+  template <class State>
+  [[nodiscard]] std::shared_ptr<Op> start(const std::shared_ptr<State>& state, const Call<Host>& call) {
     const auto operation = take(*state);
     try {
       operation->begin(call);
@@ -55,23 +54,6 @@ class OperationPool {
   std::vector<std::shared_ptr<Op>> all_, idle_;
 };
 
-/// Storage for any erased call, and the function that runs it.
-template <class Owner>
-class StoredCall {
- public:
-  template <class Call, class F>
-  void set(const Call& call, F) noexcept {
-    static_assert(sizeof(Call) <= sizeof call_ && std::is_trivially_copyable_v<Call> && std::is_empty_v<F>);
-    new (call_) Call(call);
-    run_ = [](Owner& owner, const void* stored) { F{}(owner, *static_cast<const Call*>(stored)); };
-  }
-  void run(Owner& owner) const { run_(owner, call_); }
-
- private:
-  void (*run_)(Owner&, const void*) = nullptr;
-  alignas(std::max_align_t) std::byte call_[224];
-};
-
 template <class State>
 class TaskRunner;
 
@@ -81,15 +63,14 @@ class TaskOperation final : public ProgressTask, public Operation<Host> {
  public:
   explicit TaskOperation(State& state) noexcept : state_(state) {}
 
-  template <class Call>
-  void set(const Call& call) noexcept {
+  void set(const Call<Host>& call) noexcept {
     reset();
     flight_ = state_.flight.latest();
-    call_.set(call, [](State& state, const Call& made) { state.guarded([&] { state.backend.run_started(made); }); });
+    call_ = call;
   }
   void run() override {
     FlightScope flight(flight_.begin());
-    call_.run(state_);
+    state_.guarded([&] { state_.backend.run_started(call_); });
     flight.complete();
   }
   bool test() noexcept override { return done(); }
@@ -105,7 +86,7 @@ class TaskOperation final : public ProgressTask, public Operation<Host> {
 
  private:
   State& state_;  // kept alive by the Pending
-  StoredCall<State> call_;
+  Call<Host> call_;
   FlightTicket flight_;
 };
 
@@ -117,8 +98,7 @@ class TaskOperation final : public ProgressTask, public Operation<Host> {
 template <class State>
 class TaskRunner {
  public:
-  template <class Call>
-  [[nodiscard]] std::shared_ptr<Operation<Host>> start(const std::shared_ptr<State>& state, const Call& call) {
+  [[nodiscard]] std::shared_ptr<Operation<Host>> start(const std::shared_ptr<State>& state, const Call<Host>& call) {
     auto operation = pool_.take(*state);
     operation->set(call);
     if (state->backend.self().size == 1) {

@@ -22,72 +22,45 @@ struct PeerView {
 };
 
 /// Returns this rank's view of the call that it makes: its spans, their lengths, and the counts that other ranks need.
-template <Collective Call>
-[[nodiscard]] PeerView own_view(const Call& call, int rank) noexcept {
+[[nodiscard]] inline PeerView own_view(const Call<Host>& call, int rank) noexcept {
   PeerView view;
-  if constexpr (requires { call.buffer; }) {
-    view.send = view.receive = call.buffer.bytes();
-    view.send_count = view.receive_count = call.buffer.size();
-  } else if constexpr (requires { call.send; }) {
-    view.send = call.send.bytes();
-    view.receive = call.receive.bytes();
-    view.send_count = call.send.size();
-    view.receive_count = call.receive.size();
-  }
-  if constexpr (requires { call.send_counts; }) {
-    view.send_counts = call.send_counts;
-    view.receive_counts = call.receive_counts;
-  } else if constexpr (requires { call.counts; }) {
-    if constexpr (CallTraits<Call>::rooted) {
-      if (rank == call.root) view.send_counts = call.counts;
-    } else {
-      view.send_counts = call.counts;
-    }
-  }
+  view.send = call.send.bytes();
+  view.receive = call.receive.bytes();
+  view.send_count = call.send.size();
+  view.receive_count = call.receive.size();
+  if (rank == call.root || !traits_of(call.kind).rooted) view.send_counts = call.counts;
+  view.receive_counts = call.receive_counts;
   return view;
 }
 
 /// Returns the bytes of one element.
-template <Collective Call>
-[[nodiscard]] std::size_t element_width(const Call& c) noexcept {
-  if constexpr (requires { c.buffer; })
-    return c.buffer.element_bytes();
-  else if constexpr (Call::kind == CollectiveKind::scatter)
-    return c.receive.element_bytes();
-  else if constexpr (requires { c.send; })
-    return c.send.element_bytes();
-  else
-    return 1;
+[[nodiscard]] inline std::size_t element_width(const Call<Host>& c) noexcept {
+  if (c.kind == CollectiveKind::barrier) return 1;
+  const bool receives_only = c.kind == CollectiveKind::scatter || c.kind == CollectiveKind::receive;
+  return receives_only ? c.receive.element_bytes() : c.send.element_bytes();
 }
 
 /// Returns whether rank `from` sends data in such a call.
-template <Collective Call>
-[[nodiscard]] bool sends(const Call& c, int from) noexcept {
-  if constexpr (CallTraits<Call>::root_sends)
-    return from == c.root;
-  else
-    return Call::kind != CollectiveKind::barrier;
+[[nodiscard]] inline bool sends(const Call<Host>& c, int from) noexcept {
+  return traits_of(c.kind).root_sends ? from == c.root : c.kind != CollectiveKind::barrier;
 }
 
 /// Returns the part that rank `from` sends to rank `to`.
-template <Collective Call>
-[[nodiscard]] ByteRange range_of(const Call& c, const std::vector<PeerView>& peers, int from, int to) noexcept {
+[[nodiscard]] inline ByteRange range_of(const Call<Host>& c, const std::vector<PeerView>& peers, int from,
+                                        int to) noexcept {
   if (!sends(c, from)) return {};
   const PeerView& sender = peers[static_cast<std::size_t>(from)];
   const std::size_t width = element_width(c);
-  if constexpr (!CallTraits<Call>::blockwise) {
-    return {0, sender.send_count * width};
-  } else {
-    Counts counts = sender.send_counts;
-    std::size_t equal = 0;
-    if constexpr (Call::kind == CollectiveKind::reduce_scatter) {
-      counts = c.counts;  // the same on all ranks
-      equal = c.receive.size();
-    }
-    if constexpr (Call::kind == CollectiveKind::all_to_all) equal = sender.send_count / peers.size();
-    if constexpr (Call::kind == CollectiveKind::scatter) equal = sender.receive_count;
-    return {block_offset(counts, equal, to) * width, block_count(counts, equal, to) * width};
+  if (!traits_of(c.kind).blockwise) return {0, sender.send_count * width};
+  Counts counts = sender.send_counts;
+  std::size_t equal = sender.receive_count;  // of a scatter
+  if (c.kind == CollectiveKind::reduce_scatter) {
+    counts = c.counts;  // the same on all ranks
+    equal = c.receive.size();
+  } else if (c.kind == CollectiveKind::all_to_all) {
+    equal = sender.send_count / peers.size();
   }
+  return {block_offset(counts, equal, to) * width, block_count(counts, equal, to) * width};
 }
 
 /// Throws if a rank sends another number of elements than its peer receives.
@@ -100,31 +73,28 @@ inline void check_block(int from, std::size_t sent, int to, std::size_t received
 
 /// Compares the size of this rank's block of a scatter with the root's; needs their views only.
 /// @throws MismatchError
-template <Collective Call>
-void check_own_block([[maybe_unused]] const Call& c, [[maybe_unused]] const std::vector<PeerView>& peers,
-                     [[maybe_unused]] int rank, [[maybe_unused]] const ErrorContext& context) {
-  if constexpr (Call::kind == CollectiveKind::scatter) {
-    const PeerView& root = peers[static_cast<std::size_t>(c.root)];
-    check_block(c.root, block_count(root.send_counts, root.receive_count, rank), rank, c.receive.size(), context);
-  }
+inline void check_own_block(const Call<Host>& c, const std::vector<PeerView>& peers, int rank,
+                            const ErrorContext& context) {
+  if (c.kind != CollectiveKind::scatter) return;
+  const PeerView& root = peers[static_cast<std::size_t>(c.root)];
+  check_block(c.root, block_count(root.send_counts, root.receive_count, rank), rank, c.receive.size(), context);
 }
 
 /// Compares block sizes, which fingerprints do not contain; every rank checks all ranks, so all throw the same error.
 /// @throws MismatchError
-template <Collective Call>
-void check_blocks(const Call& c, const std::vector<PeerView>& peers, const ErrorContext& context) {
+inline void check_blocks(const Call<Host>& c, const std::vector<PeerView>& peers, const ErrorContext& context) {
   const auto check = [&](int from, std::size_t sent, int to, std::size_t received) {
     check_block(from, sent, to, received, context);
   };
   const int size = static_cast<int>(peers.size());
   const auto peer = [&](int r) -> const PeerView& { return peers[static_cast<std::size_t>(r)]; };
-  if constexpr (Call::kind == CollectiveKind::gather) {
+  if (c.kind == CollectiveKind::gather) {
     for (int r = 0; r < size; ++r)
       check(r, peer(r).send_count, c.root, block_count(peer(c.root).send_counts, peer(c.root).send_count, r));
-  } else if constexpr (Call::kind == CollectiveKind::scatter) {
+  } else if (c.kind == CollectiveKind::scatter) {
     for (int r = 0; r < size; ++r)
       check(c.root, block_count(peer(c.root).send_counts, peer(c.root).receive_count, r), r, peer(r).receive_count);
-  } else if constexpr (Call::kind == CollectiveKind::all_to_all) {
+  } else if (c.kind == CollectiveKind::all_to_all) {
     for (int from = 0; from < size; ++from)
       for (int to = 0; to < size; ++to)
         if (!peer(from).send_counts.empty() && !peer(to).receive_counts.empty())
@@ -140,44 +110,30 @@ inline void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) 
 /// Completes a call whose operands are all available: copies, or reduces in rank order, into this rank's memory.
 /// @pre every rank that sends is inlined; unless the call is a reduction, this rank too if its send and receive overlap
 /// @param sources workspace that is kept between calls to avoid allocations
-template <Collective Call>
-void complete_inlined(const Call& c, const RankOf& self, const std::vector<PeerView>& peers,
-                      std::vector<const void*>& sources) {
+inline void complete_inlined(const Call<Host>& c, const RankOf& self, const std::vector<PeerView>& peers,
+                             std::vector<const void*>& sources) {
   using enum CollectiveKind;
   const int me = self.rank;
+  const CallTraits traits = traits_of(c.kind);
   const auto source = [&](int from) {
     return peers[static_cast<std::size_t>(from)].send + range_of(c, peers, from, me).offset;
   };
   const auto bytes_from = [&](int from) { return range_of(c, peers, from, me).bytes; };
-  if constexpr (CallTraits<Call>::reduces) {
-    if constexpr (Call::kind == reduce)
-      if (me != c.root) return;
+  if (c.kind == barrier || (traits.rooted && !traits.root_sends && me != c.root)) return;
+  if (traits.root_sends) return copy_bytes(c.receive.bytes(), source(c.root), bytes_from(c.root));
+  if (traits.reduces) {
     const std::size_t bytes = bytes_from(me);
     if (bytes == 0) return;
     sources.clear();
     for (int r = 0; r < self.size; ++r) sources.push_back(source(r));
     void* const target = c.receive.data();
-    c.op.reduce(&target, 1, sources.data(), sources.size(), bytes / element_width(c), self.size);
-  } else if constexpr (Call::kind == broadcast) {
-    copy_bytes(c.buffer.bytes(), source(c.root), bytes_from(c.root));
-  } else if constexpr (Call::kind == scatter) {
-    copy_bytes(c.receive.bytes(), source(c.root), bytes_from(c.root));
-  } else if constexpr (Call::kind == all_gather || Call::kind == gather || Call::kind == all_to_all) {
-    Counts counts;
-    std::size_t equal = 0;
-    if constexpr (Call::kind == all_to_all) {
-      counts = c.receive_counts;
-      equal = c.send.size() / peers.size();
-    } else {
-      if constexpr (Call::kind == gather)
-        if (me != c.root) return;
-      counts = c.counts;
-      equal = c.send.size();
-    }
-    const std::size_t width = element_width(c);
-    for (int r = 0; r < self.size; ++r)
-      copy_bytes(c.receive.bytes() + block_offset(counts, equal, r) * width, source(r), bytes_from(r));
+    return c.op.reduce(&target, 1, sources.data(), sources.size(), bytes / element_width(c), self.size);
   }
+  const bool all = c.kind == all_to_all;
+  const Counts counts = all ? c.receive_counts : c.counts;
+  const std::size_t equal = all ? c.send.size() / peers.size() : c.send.size(), width = element_width(c);
+  for (int r = 0; r < self.size; ++r)
+    copy_bytes(c.receive.bytes() + block_offset(counts, equal, r) * width, source(r), bytes_from(r));
 }
 
 }  // namespace distx::detail

@@ -7,9 +7,7 @@
 namespace distx::detail::shared_memory {
 
 /// All-reduce and reduce: every rank reduces its slice for all receivers; small operands are reduced by each receiver.
-template <class Call>
-  requires(Call::kind == calls::CollectiveKind::all_reduce || Call::kind == calls::CollectiveKind::reduce)
-void run_round(CollectiveExecution<Call>& x, std::size_t round) {
+inline void reduce_slice(CollectiveExecution& x, std::size_t round) {
   const int me = x.self.rank;
   const std::size_t bytes = x.piece(me, me, round);
   const ByteRange slice =
@@ -27,8 +25,7 @@ void run_round(CollectiveExecution<Call>& x, std::size_t round) {
 }
 
 /// Copies this rank's results from its staging buffer, if other ranks cannot access its memory.
-template <class Call>
-void collect(CollectiveExecution<Call>& x, std::size_t round) {
+inline void collect(CollectiveExecution& x, std::size_t round) {
   const int me = x.self.rank;
   if (!x.receives_reduced(me) || x.peer(me).receive != nullptr) return;
   const std::size_t bytes = x.piece(me, me, round);
@@ -39,7 +36,7 @@ void collect(CollectiveExecution<Call>& x, std::size_t round) {
   }
 }
 
-inline void run_round(CollectiveExecution<calls::ReduceScatter<AnyElement, calls::AnyOp>>& x, std::size_t round) {
+inline void reduce_own_block(CollectiveExecution& x, std::size_t round) {
   const int me = x.self.rank;
   const std::size_t bytes = x.piece(me, me, round);
   if (bytes == 0) return;
@@ -54,15 +51,15 @@ inline void run_round(CollectiveExecution<calls::ReduceScatter<AnyElement, calls
 /// Copies the root's part of what moves between it and the other ranks, or another rank's part. `offset(r)` is where
 /// the block of rank r begins in its receiver's buffer. Returns a predicate: whether the block of a rank was copied in
 /// two parts.
-template <class Call, class Offset>
-auto divide_copies(CollectiveExecution<Call>& x, std::size_t round, Offset&& offset) {
+template <class Offset>
+auto divide_copies(CollectiveExecution& x, std::size_t round, Offset&& offset) {
   const int me = x.self.rank, root = x.call.root;
   const auto divided = [&x, round, root](int r) {
-    return r != root && (detail::CallTraits<Call>::root_sends ? x.divides(root, r, round) : x.divides(r, root, round));
+    return r != root && (x.traits.root_sends ? x.divides(root, r, round) : x.divides(r, root, round));
   };
   for (int r = me == root ? 0 : me; r < (me == root ? x.self.size : me + 1); ++r) {
     if (!divided(r)) continue;
-    if constexpr (detail::CallTraits<Call>::root_sends)
+    if (x.traits.root_sends)
       x.copy_part(root, r, round, offset(r));
     else
       x.copy_part(r, root, round, offset(r));
@@ -72,7 +69,7 @@ auto divide_copies(CollectiveExecution<Call>& x, std::size_t round, Offset&& off
 
 /// If all ranks can access the memory of the receivers and of the root, every rank, including the root, copies its
 /// slice.
-inline void run_round(CollectiveExecution<calls::Broadcast<AnyElement>>& x, std::size_t round) {
+inline void broadcast_part(CollectiveExecution& x, std::size_t round) {
   const int me = x.self.rank, root = x.call.root;
   const auto divided = divide_copies(x, round, [&](int) { return x.offset(round); });
   const std::size_t bytes = x.piece(root, me, round);
@@ -86,14 +83,14 @@ inline void run_round(CollectiveExecution<calls::Broadcast<AnyElement>>& x, std:
   }
 }
 
-inline void run_round(CollectiveExecution<calls::AllGather<AnyElement>>& x, std::size_t round) {
+inline void gather_all_blocks(CollectiveExecution& x, std::size_t round) {
   const auto width = element_width(x.call);
   for (int r = 0; r < x.self.size; ++r)
     x.take(x.own_receive() + calls::block_offset(x.call.counts, x.call.send.size(), r) * width + x.offset(round), r,
            x.self.rank, round);
 }
 
-inline void run_round(CollectiveExecution<calls::Gather<AnyElement>>& x, std::size_t round) {
+inline void gather_part(CollectiveExecution& x, std::size_t round) {
   const int me = x.self.rank, root = x.call.root;
   const auto width = element_width(x.call);
   const PeerView& to = x.peer(root);
@@ -112,7 +109,7 @@ inline void run_round(CollectiveExecution<calls::Gather<AnyElement>>& x, std::si
     if (r == me || !(divided(r) || (together && x.joins_rounds(r)))) x.take(x.own_receive() + block(r), r, me, round);
 }
 
-inline void run_round(CollectiveExecution<calls::Scatter<AnyElement>>& x, std::size_t round) {
+inline void scatter_part(CollectiveExecution& x, std::size_t round) {
   const int me = x.self.rank, root = x.call.root;
   const auto divided = divide_copies(x, round, [&](int) { return x.offset(round); });
   if (!divided(me)) x.take(x.own_receive() + x.offset(round), root, me, round);
@@ -130,12 +127,12 @@ inline void swap_bytes(std::byte* a, std::byte* b, std::size_t bytes) noexcept {
   }
 }
 
-inline void run_round(CollectiveExecution<calls::AllToAll<AnyElement>>& x, std::size_t round) {
+inline void exchange_blocks(CollectiveExecution& x, std::size_t round) {
   const auto& c = x.call;
   const int me = x.self.rank;
   const auto width = element_width(c);
   const auto equal = c.send.size() / static_cast<std::size_t>(x.self.size);
-  if (c.send_counts.empty() && c.send.data() == c.receive.data() && !x.staged() && !x.peer(me).inlined) {
+  if (c.counts.empty() && c.send.data() == c.receive.data() && !x.staged() && !x.peer(me).inlined) {
     // In place: of the two blocks of each pair of ranks, the lower rank swaps the first half and the other the second.
     for (int r = 0; r < x.self.size; ++r) {
       if (r == me) continue;
@@ -149,6 +146,30 @@ inline void run_round(CollectiveExecution<calls::AllToAll<AnyElement>>& x, std::
     x.take(x.own_receive() + calls::block_offset(c.receive_counts, equal, r) * width + x.offset(round), r, me, round);
 }
 
-inline void run_round(CollectiveExecution<calls::Barrier<Host>>&, std::size_t) {}
+inline void run_round(CollectiveExecution& x, std::size_t round) {
+  using enum CollectiveKind;
+  switch (x.call.kind) {
+    case all_reduce:
+    case reduce:
+      return reduce_slice(x, round);
+    case reduce_scatter:
+      return reduce_own_block(x, round);
+    case broadcast:
+      return broadcast_part(x, round);
+    case all_gather:
+      return gather_all_blocks(x, round);
+    case gather:
+      return gather_part(x, round);
+    case scatter:
+      return scatter_part(x, round);
+    case all_to_all:
+      return exchange_blocks(x, round);
+    case send:
+    case receive:
+    case send_receive:
+    case barrier:
+      break;
+  }
+}
 
 }  // namespace distx::detail::shared_memory

@@ -30,14 +30,22 @@ class SharedMemoryBackend {
     if (region_->revoked()) region_->throw_revoked(context);
   }
 
-  template <calls::Collective Call>
-  void execute(const Call& call);
-
-  template <calls::Collective Call>
-  [[nodiscard]] std::shared_ptr<detail::Operation<Host>> start(const std::shared_ptr<State>& state, const Call& call,
-                                                               HostStream);
-  template <calls::Collective Call>
-  void run_started(const Call& call);
+  void execute(const Call<Host>& call) {
+    if (!detail::traits_of(call.kind).message)
+      return run_collective(*region_, CallQueue::blocking, call, self_, workspaces_[0]);
+    check_usable(self_.context(call));
+    Messages messages(*region_, self_, self_.context(call), kept_, true);
+    begin(messages, call);
+    check_self_message(messages, call);
+    messages.wait();
+  }
+  [[nodiscard]] std::shared_ptr<detail::Operation<Host>> start(const std::shared_ptr<State>& state,
+                                                               const Call<Host>& call, HostStream) {
+    return detail::traits_of(call.kind).message ? messages_.start(state, call) : tasks_.start(state, call);
+  }
+  void run_started(const Call<Host>& call) {
+    run_collective(*region_, CallQueue::started, call, self_, workspaces_[1]);
+  }
   [[nodiscard]] detail::TaskRunner<State>& tasks() noexcept { return tasks_; }
 
   [[nodiscard]] std::shared_ptr<State> split(int color, int key, const std::source_location& location) {
@@ -128,8 +136,7 @@ class SharedMemoryBackend {
    public:
     explicit MessageOperation(State& state) noexcept : state_(state) {}
 
-    template <calls::Collective Call>
-    void begin(const Call& call) {
+    void begin(const Call<Host>& call) {
       SharedMemoryBackend& backend = state_.backend;
       messages_.emplace(*backend.region_, backend.self_, backend.self_.context(call), kept_, false);
       SharedMemoryBackend::begin(*messages_, call);
@@ -156,29 +163,18 @@ class SharedMemoryBackend {
     std::optional<Messages> messages_;
   };
 
-  static void begin(Messages& messages, const calls::Send<AnyElement>& c) {
-    messages.send(c.buffer, c.to, c.tag, c.lengths);
-  }
-  static void begin(Messages& messages, const calls::Receive<AnyElement>& c) {
-    messages.receive(c.buffer, c.from, c.tag, c.lengths);
-  }
-  static void begin(Messages& messages, const calls::SendReceive<AnyElement>& c) {
-    const bool exchanges = c.to == c.from && MessageHeader::of(c.send, 0) == MessageHeader::of(c.receive, 0);
-    messages.send(c.send, c.to, c.tag, 0, exchanges);
-    messages.receive(c.receive, c.from, c.tag, 0);
+  static void begin(Messages& messages, const Call<Host>& c) {
+    using enum CollectiveKind;
+    const bool exchanges = c.kind == send_receive && c.to == c.from &&
+                           MessageHeader::of(c.send, 0) == MessageHeader::of(c.receive, 0);
+    if (c.kind != receive) messages.send(c.send, c.to, c.tag, c.lengths, exchanges);
+    if (c.kind != send) messages.receive(c.receive, c.from, c.tag, c.lengths);
   }
   /// Checks a self-send or self-receive, whose other side must have been started before.
-  template <calls::Collective Call>
-  void check_self_message(Messages& messages, const Call& call) const {
-    if constexpr (Call::kind == calls::CollectiveKind::send || Call::kind == calls::CollectiveKind::receive) {
-      const int peer = [&] {
-        if constexpr (Call::kind == calls::CollectiveKind::send)
-          return call.to;
-        else
-          return call.from;
-      }();
-      if (peer == self_.rank && !messages.test()) detail::throw_self_deadlock(self_.context(call));
-    }
+  void check_self_message(Messages& messages, const Call<Host>& call) const {
+    if (call.kind == CollectiveKind::send_receive) return;
+    const int peer = call.kind == CollectiveKind::send ? call.to : call.from;
+    if (peer == self_.rank && !messages.test()) detail::throw_self_deadlock(self_.context(call));
   }
 
   calls::RankOf self_;
@@ -188,36 +184,6 @@ class SharedMemoryBackend {
   detail::OperationPool<MessageOperation> messages_;
   detail::TaskRunner<State> tasks_;  // last: joined before anything that its tasks use is destroyed
 };
-
-// Outside the class, so that they are not inline: a program that declares them `extern` does not instantiate them.
-
-template <calls::Collective Call>
-void SharedMemoryBackend::execute(const Call& call) {
-  if constexpr (!detail::CallTraits<Call>::message) {
-    run_collective(*region_, CallQueue::blocking, call, self_, workspaces_[0]);
-  } else {
-    check_usable(self_.context(call));
-    Messages messages(*region_, self_, self_.context(call), kept_, true);
-    begin(messages, call);
-    check_self_message(messages, call);
-    messages.wait();
-  }
-}
-
-template <calls::Collective Call>
-std::shared_ptr<detail::Operation<Host>> SharedMemoryBackend::start(const std::shared_ptr<State>& state,
-                                                                    const Call& call, HostStream) {
-  if constexpr (detail::CallTraits<Call>::message) {
-    return messages_.start(state, call);
-  } else {
-    return tasks_.start(state, call);
-  }
-}
-
-template <calls::Collective Call>
-void SharedMemoryBackend::run_started(const Call& call) {
-  run_collective(*region_, CallQueue::started, call, self_, workspaces_[1]);
-}
 
 /// Makes a communicator's state from a connector. Collective over the connector, which is not needed afterwards: two
 /// calls of it, which move a few bytes per rank.

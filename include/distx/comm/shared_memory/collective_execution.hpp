@@ -37,17 +37,17 @@ inline ByteRange slice_of(std::size_t bytes, int rank, int size) noexcept {
 /// If all ranks can access the buffers, they work in place, in one round. Otherwise each rank copies its data to its
 /// staging buffer, in rounds of at most a buffer's size per destination. Round k uses half k % 2, so a rank can stage
 /// the next round while others still read this one.
-template <calls::Collective Call>
 class CollectiveExecution {
  public:
-  CollectiveExecution(SharedRegion& region, CallQueue queue, const Call& made, const calls::RankOf& rank,
+  CollectiveExecution(SharedRegion& region, CallQueue queue, const Call<Host>& made, const calls::RankOf& rank,
                       CallWorkspace& kept)
-      : call(made), self(rank), workspace(kept), region_(region), control_(region.control()), queue_(queue) {
+      : call(made), traits(detail::traits_of(made.kind)), self(rank), workspace(kept), region_(region), control_(region.control()), queue_(queue) {
     kept.seen.resize(static_cast<std::size_t>(rank.size));
     number_ = ++kept.calls;
   }
 
-  const Call& call;
+  const Call<Host>& call;
+  const detail::CallTraits traits;
   const calls::RankOf& self;
   CallWorkspace& workspace;
 
@@ -76,7 +76,7 @@ class CollectiveExecution {
     line.has_counts = post.has_send_counts || post.has_receive_counts;
     const std::size_t bytes = mine.send_count * element_width(call);
     // Of a small all-reduce, every rank reads all operands: a large one is faster in slices.
-    const std::size_t most = control_.extent().inline_bytes / (Call::kind == calls::CollectiveKind::all_reduce ? 2 : 1);
+    const std::size_t most = control_.extent().inline_bytes / (call.kind == CollectiveKind::all_reduce ? 2 : 1);
     mine.inlined = bytes <= most;
     line.shown = !mine.inlined                         ? CallLine::Shown::elsewhere
                  : bytes <= sizeof line.tiny           ? CallLine::Shown::here
@@ -85,15 +85,11 @@ class CollectiveExecution {
     if (mine.inlined) line.inlined_count = static_cast<std::uint32_t>(mine.send_count);
     post.send = post.receive = {};
     if (!mine.inlined && sends(call, self.rank)) post.send = region_.address_of(mine.send, bytes);
-    if constexpr (detail::CallTraits<Call>::reduces || Call::kind == calls::CollectiveKind::gather ||
-                  Call::kind == calls::CollectiveKind::all_to_all || Call::kind == calls::CollectiveKind::broadcast)
-      if (!mine.inlined || (Call::kind == calls::CollectiveKind::gather && line.has_counts))
-        post.receive = region_.address_of(mine.receive, mine.receive_count * element_width(call));
-    if constexpr (Call::kind == calls::CollectiveKind::scatter)
-      if (const std::size_t received = mine.receive_count * element_width(call); received >= least_read_bytes)
-        post.receive = region_.address_of(mine.receive, received);
+    const std::size_t received = mine.receive_count * element_width(call);
+    if (call.kind == CollectiveKind::scatter ? received >= least_read_bytes : shows_receive(mine.inlined, line))
+      post.receive = region_.address_of(mine.receive, received);
     if (mine.inlined && sends(call, self.rank)) copy_bytes(inlined(self.rank, line), mine.send, bytes);
-    chunk_ = detail::CallTraits<Call>::blockwise ? staging_share() : control_.extent().staging_bytes;
+    chunk_ = traits.blockwise ? staging_share() : control_.extent().staging_bytes;
     hidden_ = !mine.inlined && post.send.segment == 0;
     post.reads_all = can_be_read() && region_.reads_all();
     post.is_read = hidden_ && post.reads_all && sends(call, self.rank) && bytes >= least_read_bytes;
@@ -120,23 +116,14 @@ class CollectiveExecution {
   /// and it needs nothing of them.
   [[nodiscard]] bool is_done() const noexcept {
     if (!control_.has_ranks_ahead()) return false;
-    if constexpr (detail::CallTraits<Call>::root_sends)
-      return self.rank == call.root && peer(self.rank).inlined;
-    else if constexpr (detail::CallTraits<Call>::rooted)
-      return self.rank != call.root && peer(self.rank).inlined;
-    else
-      return false;
+    return traits.rooted && (self.rank == call.root) == traits.root_sends && peer(self.rank).inlined;
   }
   /// Reads the root's post after the root has arrived, if the root sends; returns whether it holds all data.
   [[nodiscard]] bool look_at_root() {
-    if constexpr (detail::CallTraits<Call>::root_sends) {
-      if (!look_at_line(call.root)) return false;
-      if constexpr (detail::CallTraits<Call>::exchanges_counts)
-        if (control_.published(call.root, queue_, number_).line.has_counts) look_at_rest(call.root);
-      return true;
-    } else {
-      return false;
-    }
+    if (!traits.root_sends || !look_at_line(call.root)) return false;
+    if (traits.exchanges_counts && control_.published(call.root, queue_, number_).line.has_counts)
+      look_at_rest(call.root);
+    return true;
   }
 
   /// Reads all ranks' posts after all ranks have arrived.
@@ -161,7 +148,7 @@ class CollectiveExecution {
     if (!staged()) return 1;
     std::size_t longest = 0;
     for (int from = 0; from < self.size; ++from)
-      for (int to = 0; to < (detail::CallTraits<Call>::blockwise ? self.size : 1); ++to)
+      for (int to = 0; to < (traits.blockwise ? self.size : 1); ++to)
         longest = std::max(longest, range_of(call, workspace.seen, from, to).bytes);
     return (longest + chunk_ - 1) / chunk_;
   }
@@ -169,10 +156,7 @@ class CollectiveExecution {
   [[nodiscard]] bool late() const noexcept { return transfer_ == Transfer::staged_late; }
   /// Returns whether a rank takes part in the rounds: in a gather, those that have published their data do not.
   [[nodiscard]] bool joins_rounds(int r) const noexcept {
-    if constexpr (Call::kind == calls::CollectiveKind::gather)
-      return r == call.root || !peer(r).inlined || !control_.has_ranks_ahead();
-    else
-      return r >= 0;
+    return call.kind != CollectiveKind::gather || r == call.root || !peer(r).inlined || !control_.has_ranks_ahead();
   }
   /// Returns whether a rank receives reduced data in memory that its peers cannot access.
   [[nodiscard]] bool has_results() const noexcept { return transfer_ == Transfer::staged_with_results; }
@@ -181,18 +165,18 @@ class CollectiveExecution {
   /// Copies this rank's data of round `round` to its staging buffer.
   void staging(std::size_t round) noexcept {
     if (!sends(call, self.rank)) return;
-    for (int to = 0; to < (detail::CallTraits<Call>::blockwise ? self.size : 1); ++to) {
+    for (int to = 0; to < (traits.blockwise ? self.size : 1); ++to) {
       const ByteRange run = range_of(call, workspace.seen, self.rank, to);
       const std::size_t begin = std::min(run.bytes, round * chunk_), bytes = std::min(run.bytes - begin, chunk_);
       const std::byte* const from = own_send_ + run.offset + begin;
       std::byte* const shown = control_.staging(self.rank, queue_, round);
       // This rank reads its own data in place, so it is not copied.
-      if constexpr (Call::kind == calls::CollectiveKind::all_reduce || Call::kind == calls::CollectiveKind::reduce) {
+      if (call.kind == CollectiveKind::all_reduce || call.kind == CollectiveKind::reduce) {
         const ByteRange own = slice_of(bytes, self.rank, self.size);
         const std::size_t end = own.offset + own.bytes;
         copy_bytes(shown, from, own.offset);
         copy_bytes(shown + end, from + end, bytes - end);
-      } else if constexpr (detail::CallTraits<Call>::blockwise) {
+      } else if (traits.blockwise) {
         if (to != self.rank) copy_bytes(shown + static_cast<std::size_t>(to) * chunk_, from, bytes);
       } else {
         copy_bytes(shown, from, bytes);
@@ -210,7 +194,7 @@ class CollectiveExecution {
       return own_send_ == nullptr ? nullptr : own_send_ + range_of(call, workspace.seen, from, to).offset + begin;
     if (peer(from).send != nullptr) return peer(from).send + range_of(call, workspace.seen, from, to).offset + begin;
     return control_.staging(from, queue_, round) +
-           static_cast<std::size_t>(detail::CallTraits<Call>::blockwise ? to : 0) * chunk_;
+           static_cast<std::size_t>(traits.blockwise ? to : 0) * chunk_;
   }
   /// Copies a part of the data that `from` sends to `to` in a round.
   void take(std::byte* target, int from, int to, std::size_t round, ByteRange part) {
@@ -227,16 +211,14 @@ class CollectiveExecution {
   /// Returns whether the root of a call copies a part of what moves between it and another rank, from `from` to `to`:
   /// otherwise the root waits while the others read its memory, or all others while the root reads theirs.
   [[nodiscard]] bool divides(int from, int to, std::size_t round) const noexcept {
-    const bool in_place = transfer_ == Transfer::in_place && Call::kind != calls::CollectiveKind::broadcast &&
+    const bool in_place = transfer_ == Transfer::in_place && call.kind != CollectiveKind::broadcast &&
                           peer(from).send != nullptr && peer(to).receive != nullptr;
     return (in_place || transfer_ == Transfer::read) && piece(from, to, round) >= least_read_bytes;
   }
   /// Copies this rank's part to where the buffer of `to` continues after `offset_bytes`: of N ranks, the root copies an
   /// N-th of what moves between it and each other rank, so that all ranks copy the same amount if their blocks are
   /// equal. @pre divides(from, to, round)
-  void copy_part(int from, int to, std::size_t round, std::size_t offset_bytes)
-    requires detail::CallTraits<Call>::rooted
-  {
+  void copy_part(int from, int to, std::size_t round, std::size_t offset_bytes) {
     const std::size_t bytes = piece(from, to, round), mark = slice_of(bytes, 0, self.size).bytes;
     const ByteRange part = self.rank == call.root ? ByteRange{0, mark} : ByteRange{mark, bytes - mark};
     if (self.rank == to) return take(own_receive_ + offset_bytes + part.offset, from, to, round, part);
@@ -258,12 +240,7 @@ class CollectiveExecution {
   [[nodiscard]] std::byte* own_receive() const noexcept { return own_receive_; }
   /// Returns whether rank r receives data that all ranks reduce in slices.
   [[nodiscard]] bool receives_reduced(int r) const noexcept {
-    if constexpr (Call::kind == calls::CollectiveKind::all_reduce)
-      return r >= 0;
-    else if constexpr (Call::kind == calls::CollectiveKind::reduce)
-      return r == call.root;
-    else
-      return false;
+    return call.kind == CollectiveKind::all_reduce || (call.kind == CollectiveKind::reduce && r == call.root);
   }
 
   /// Returns where the data that each rank sends to this one begins in a round, after `offset_bytes`.
@@ -272,9 +249,7 @@ class CollectiveExecution {
     for (int r = 0; r < self.size; ++r) workspace.sources.push_back(source(r, self.rank, round) + offset_bytes);
     return workspace.sources;
   }
-  void reduce(std::size_t offset_bytes, std::size_t bytes, std::size_t round)
-    requires detail::CallTraits<Call>::reduces
-  {
+  void reduce(std::size_t offset_bytes, std::size_t bytes, std::size_t round) {
     const auto sources = operands(offset_bytes, round);
     call.op.reduce(workspace.targets.data(), workspace.targets.size(), sources.data(), sources.size(),
                    bytes / element_width(call), self.size);
@@ -298,27 +273,23 @@ class CollectiveExecution {
   /// Returns whether the other ranks may copy from a rank's own memory: the call only moves data, which no rank
   /// overwrites meanwhile.
   [[nodiscard]] bool can_be_read() const noexcept {
-    if constexpr (Call::kind == calls::CollectiveKind::all_to_all)
-      return call.send.data() != call.receive.data();
-    else
-      return !detail::CallTraits<Call>::reduces;
+    if (call.kind == CollectiveKind::all_to_all) return call.send.data() != call.receive.data();
+    return !traits.reduces;
   }
   /// Returns whether all ranks stage data after the calls were compared, unless every rank can access all of it: in
   /// place, no rank may read data that its owner overwrites.
   [[nodiscard]] bool stages_late() const noexcept {
-    if constexpr (Call::kind == calls::CollectiveKind::all_to_all)
-      return call.send_counts.empty() && call.send.data() == call.receive.data();
-    else
-      return false;
+    return call.kind == CollectiveKind::all_to_all && call.counts.empty() && call.send.data() == call.receive.data();
+  }
+  /// Returns whether other ranks may write to this rank's buffer, or need its length. @pre not a scatter
+  [[nodiscard]] bool shows_receive(bool inlined, const CallLine& line) const noexcept {
+    if (call.kind == CollectiveKind::all_gather || call.kind == CollectiveKind::barrier) return false;
+    return !inlined || (call.kind == CollectiveKind::gather && line.has_counts);
   }
   /// Returns whether no other rank reads this rank's data: it receives what a root sends, or is the root that receives.
   [[nodiscard]] bool only_receives() const noexcept {
-    if constexpr (detail::CallTraits<Call>::root_sends)
-      return self.rank != call.root;
-    else if constexpr (Call::kind == calls::CollectiveKind::gather)
-      return self.rank == call.root;
-    else
-      return false;
+    if (call.kind == CollectiveKind::gather) return self.rank == call.root;
+    return traits.root_sends && self.rank != call.root;
   }
   /// @pre not all data is in the slots
   [[nodiscard]] Transfer chosen_transfer() noexcept {
@@ -327,7 +298,7 @@ class CollectiveExecution {
     bool all_accessible = true;
     for (int r = 0; r < self.size; ++r)
       if (sends(call, r) && peer(r).send == nullptr) all_accessible = false;
-    if constexpr (Call::kind == calls::CollectiveKind::gather)
+    if (call.kind == CollectiveKind::gather)
       all_accessible = all_accessible || peer(call.root).receive != nullptr;
     if (all_accessible) return Transfer::in_place;
     if (can_be_read()) return read_or_staged();
@@ -374,20 +345,18 @@ class CollectiveExecution {
     if (!seen.inlined) return false;
     seen.send_count = line.inlined_count;
     // A reduction reads this rank's operand where it is: its published copy may still be on its way to the cache.
-    if (!detail::CallTraits<Call>::reduces || r != self.rank) seen.send = inlined(r, line);
-    if constexpr (detail::CallTraits<Call>::exchanges_counts) {
-      if (line.has_counts) return true;
-      seen.send_counts = seen.receive_counts = {};
-      // Validation has compared these two on the root.
-      if constexpr (Call::kind == calls::CollectiveKind::scatter)
-        seen.receive_count = seen.send_count / static_cast<std::size_t>(self.size);
-    }
+    if (!traits.reduces || r != self.rank) seen.send = inlined(r, line);
+    if (!traits.exchanges_counts || line.has_counts) return true;
+    seen.send_counts = seen.receive_counts = {};
+    // Validation has compared these two on the root.
+    if (call.kind == CollectiveKind::scatter)
+      seen.receive_count = seen.send_count / static_cast<std::size_t>(self.size);
     return true;
   }
   /// Returns whether the lines of the ranks' calls do not suffice to check the blocks. @pre all data is in the slots
   [[nodiscard]] bool needs_rest() const noexcept {
-    if constexpr (!detail::CallTraits<Call>::exchanges_counts) return false;
-    if constexpr (Call::kind == calls::CollectiveKind::scatter) return true;  // receive counts
+    if (!traits.exchanges_counts) return false;
+    if (call.kind == CollectiveKind::scatter) return true;  // receive counts
     for (int r = 0; r < self.size; ++r)
       if (control_.published(r, queue_, number_).line.has_counts) return true;
     return false;

@@ -11,6 +11,6 @@ class SharedMemoryBackend;
 }  // namespace shared_memory
 
 template <>
-struct BackendTraits<shared_memory::SharedMemoryBackend> : WholeHostBackend {};
+struct BackendTraits<shared_memory::SharedMemoryBackend> : HostBackend {};
 
 }  // namespace distx::detail

@@ -61,18 +61,17 @@ inline void await_reuse(SharedRegion& region, CallQueue queue, int rank, std::ui
 }
 
 /// Completes a call of the only rank, which neither publishes nor compares it.
-template <calls::Collective Call>
-void run_alone(const Call& call, const calls::RankOf& self, CallWorkspace& workspace, const ErrorContext& context) {
+inline void run_alone(const Call<Host>& call, const calls::RankOf& self, CallWorkspace& workspace,
+                      const ErrorContext& context) {
   workspace.seen.assign(1, detail::own_view(call, self.rank));
   detail::check_blocks(call, workspace.seen, context);
-  if constexpr (detail::CallTraits<Call>::reduces) {
+  if (detail::traits_of(call.kind).reduces) {
     const PeerView& mine = workspace.seen.front();
     const ByteRange all = range_of(call, workspace.seen, self.rank, self.rank);
-    if constexpr (requires { call.consumer; })
-      if (call.consumer != nullptr && all.bytes != 0) {
-        workspace.sources.assign(1, mine.send);
-        return call.consumer->consume(0, workspace.sources, all.bytes / element_width(call));
-      }
+    if (call.consumer != nullptr && all.bytes != 0) {
+      workspace.sources.assign(1, mine.send);
+      return call.consumer->consume(0, workspace.sources, all.bytes / element_width(call));
+    }
     // The reduction of one operand is the operand, and so is its average.
     if (!call.op.finishes() || call.op.kind() == OpKind::average) return copy_bytes(mine.receive, mine.send, all.bytes);
   }
@@ -85,13 +84,12 @@ void run_alone(const Call& call, const calls::RankOf& self, CallWorkspace& works
 /// and no rank accesses another rank's buffer. Successive calls use different slots. A rank waits only for those whose
 /// operands it reads, so the root of a small broadcast may be some calls ahead of the others. Each published call
 /// carries a hash of all calls of its rank, so ranks that wait for each other later find an earlier difference.
-template <calls::Collective Call>
-void run_collective(SharedRegion& region, CallQueue queue, const Call& call, const calls::RankOf& self,
-                    CallWorkspace& workspace) {
+inline void run_collective(SharedRegion& region, CallQueue queue, const Call<Host>& call, const calls::RankOf& self,
+                           CallWorkspace& workspace) {
   const ErrorContext context = self.context(call);
   if (region.revoked()) region.throw_revoked(context);
   if (self.size == 1) return run_alone(call, self, workspace, context);
-  CollectiveExecution<Call> x(region, queue, call, self, workspace);
+  CollectiveExecution x(region, queue, call, self, workspace);
   const std::uint64_t number = x.number();
   await_reuse(region, queue, self.rank, number, workspace, context);
   x.publish();
@@ -109,20 +107,18 @@ void run_collective(SharedRegion& region, CallQueue queue, const Call& call, con
       return detail::complete_inlined(call, self, workspace.seen, workspace.sources);
     }
     x.take_next_lines();
-    if constexpr (detail::CallTraits<Call>::root_sends) {
-      if (region.control().has_ranks_ahead() && self.rank != call.root) {
-        const bool behind =
-            region.await(queue, self.rank, step, context, [&](int r) { return r == call.root; }, published);
-        if (behind) x.prefetch_next(call.root);
-        check(call.root);
-        if (x.look_at_root()) {
-          detail::check_own_block(call, workspace.seen, self.rank, context);
-          return detail::complete_inlined(call, self, workspace.seen, workspace.sources);
-        }
+    if (x.traits.root_sends && region.control().has_ranks_ahead() && self.rank != call.root) {
+      const bool behind =
+          region.await(queue, self.rank, step, context, [&](int r) { return r == call.root; }, published);
+      if (behind) x.prefetch_next(call.root);
+      check(call.root);
+      if (x.look_at_root()) {
+        detail::check_own_block(call, workspace.seen, self.rank, context);
+        return detail::complete_inlined(call, self, workspace.seen, workspace.sources);
       }
     }
     const bool behind = region.await(queue, self.rank, step, context, AllRanks{}, published);
-    if (detail::CallTraits<Call>::rooted && behind)
+    if (x.traits.rooted && behind)
       for (int other = 0; other < self.size; ++other)
         if (other != self.rank) x.prefetch_next(other);
   }

@@ -14,16 +14,11 @@ namespace distx::detail {
 /// One message, or both of a send-receive: headers that the receiver compares, then the elements.
 class GlooMessage {
  public:
-  template <Collective Call>
-  GlooMessage(GlooLinks& links, shared_memory::SharedRegion& own, std::atomic<std::uint64_t>& sent, const Call& c)
+  GlooMessage(GlooLinks& links, shared_memory::SharedRegion& own, std::atomic<std::uint64_t>& sent,
+              const Call<Host>& c)
       : links_(links), context_(links.self().context(c)), to_self_(own, links.self(), context_, kept_, false) {
-    using enum CollectiveKind;
-    if constexpr (Call::kind == send) post_send(c.buffer, c.to, c.tag, c.lengths, sent);
-    if constexpr (Call::kind == receive) post_receive(c.buffer, c.from, c.tag, c.lengths);
-    if constexpr (Call::kind == send_receive) {
-      post_send(c.send, c.to, c.tag, 0, sent);
-      post_receive(c.receive, c.from, c.tag, 0);
-    }
+    if (c.kind != CollectiveKind::receive) post_send(c.send, c.to, c.tag, c.lengths, sent);
+    if (c.kind != CollectiveKind::send) post_receive(c.receive, c.from, c.tag, c.lengths);
   }
   GlooMessage(const GlooMessage&) = delete;
   GlooMessage& operator=(const GlooMessage&) = delete;
@@ -107,13 +102,22 @@ class GlooBackend {
     own_->revoke(self().rank, reason);
   }
 
-  template <Collective Call>
-  void execute(const Call& call);
-  template <Collective Call>
-  [[nodiscard]] std::shared_ptr<Operation<Host>> start(const std::shared_ptr<State>& state, const Call& call,
-                                                       HostStream);
-  template <Collective Call>
-  void run_started(const Call& call);
+  void execute(const Call<Host>& call) {
+    check_usable(self().context(call));
+    if (!traits_of(call.kind).message) return blocking_.run(call);
+    GlooMessage message(*links_, *own_, sent_, call);
+    if (call.kind != CollectiveKind::send_receive && message.waits_for_self()) throw_self_deadlock(message.context());
+    message.wait(links_->deadline());
+  }
+  [[nodiscard]] std::shared_ptr<Operation<Host>> start(const std::shared_ptr<State>& state, const Call<Host>& call,
+                                                       HostStream) {
+    if (traits_of(call.kind).message) return std::make_shared<StartedMessage>(state, call);
+    return tasks_.start(state, call);
+  }
+  void run_started(const Call<Host>& call) {
+    check_usable(self().context(call));
+    started_.run(call);
+  }
   [[nodiscard]] TaskRunner<State>& tasks() noexcept { return tasks_; }
 
   [[nodiscard]] std::shared_ptr<State> split(int color, int key, const std::source_location& location) {
@@ -126,7 +130,7 @@ class GlooBackend {
                                          fnv1a(std::as_bytes(std::span(words))));
     };
     const auto number_of = [&](int other) { return group[static_cast<std::size_t>(other)].rank; };
-    const auto gather = [&](auto mine, auto all) { execute(erase(AllGather<GlooAddress>{mine, all, {}, location})); };
+    const auto gather = [&](auto mine, auto all) { execute(AllGather<GlooAddress>{mine, all, {}, location}); };
     const ErrorContext context{
         .operation = "split", .backend = part.backend, .rank = self().rank, .size = self().size, .location = location};
     return State::make(connected_links(context, links_->deadline(), make, number_of, gather));
@@ -136,8 +140,7 @@ class GlooBackend {
   /// An asynchronous message, which a separate thread completes.
   class StartedMessage final : public Operation<Host> {
    public:
-    template <Collective Call>
-    StartedMessage(const std::shared_ptr<State>& state, const Call& call)
+    StartedMessage(const std::shared_ptr<State>& state, const Call<Host>& call)
         : state_(state), message_(*state->backend.links_, *state->backend.own_, state->backend.sent_, call) {
       std::packaged_task<void()> wait([this] { message_.wait(no_timeout); });
       result_ = wait.get_future();
@@ -171,33 +174,5 @@ class GlooBackend {
   std::uint64_t splits_ = 0;
   TaskRunner<State> tasks_;  // last: joined before anything that its tasks use is destroyed
 };
-
-// Outside the class, so that they are not inline: a program that declares them `extern` does not instantiate them.
-
-template <Collective Call>
-void GlooBackend::execute(const Call& call) {
-  check_usable(self().context(call));
-  if constexpr (CallTraits<Call>::message) {
-    GlooMessage message(*links_, *own_, sent_, call);
-    if (Call::kind != CollectiveKind::send_receive && message.waits_for_self()) throw_self_deadlock(message.context());
-    message.wait(links_->deadline());
-  } else {
-    blocking_.run(call);
-  }
-}
-
-template <Collective Call>
-std::shared_ptr<Operation<Host>> GlooBackend::start(const std::shared_ptr<State>& state, const Call& call, HostStream) {
-  if constexpr (CallTraits<Call>::message)
-    return std::make_shared<StartedMessage>(state, call);
-  else
-    return tasks_.start(state, call);
-}
-
-template <Collective Call>
-void GlooBackend::run_started(const Call& call) {
-  check_usable(self().context(call));
-  started_.run(call);
-}
 
 }  // namespace distx::detail

@@ -23,8 +23,7 @@ class GlooCollectives {
         blocks_(capacity_ * ranks()),
         views_(ranks()) {}
 
-  template <Collective Call>
-  void run(const Call& call) {
+  void run(const Call<Host>& call) {
     const ErrorContext context = self_.context(call);
     const std::uint64_t number = calls_++;
     const std::size_t bytes = CallDescription::write(call, self_.rank, most_inlined, true, block(self_.rank));
@@ -57,18 +56,16 @@ class GlooCollectives {
     return {std::min(total, begin), std::min(total, begin + share) - std::min(total, begin)};
   }
 
-  template <Collective Call>
-  void transfer(const Call& c, GlooStep step) {
+  void transfer(const Call<Host>& c, GlooStep step) {
     using enum CollectiveKind;
     const int me = self_.rank;
-    if constexpr (Call::kind == reduce_scatter) {
+    if (c.kind == reduce_scatter) {
       const auto part = [&](int r) {
         return BlockPart{block_offset(c.counts, c.receive.size(), r), block_count(c.counts, c.receive.size(), r)};
       };
       reduce_parts(c, step, part, c.receive.bytes());
-    } else if constexpr (Call::kind == all_reduce || Call::kind == reduce) {
-      bool receives = true;
-      if constexpr (Call::kind == reduce) receives = me == c.root;
+    } else if (c.kind == all_reduce || c.kind == reduce) {
+      const bool receives = c.kind == all_reduce || me == c.root;
       const auto part = [&](int r) { return share_of(c.send.size(), r); };
       const std::size_t width = element_width(c), bytes = part(me).count * width;
       if (!receives && reduced_.size() < bytes) reduced_ = Buffer<std::byte>(bytes);
@@ -76,14 +73,12 @@ class GlooCollectives {
       reduce_parts(c, step, part, own);
       for (int r = 0; r < self_.size; ++r) {
         if (receives) step.receive(r, c.receive.bytes() + part(r).offset * width, part(r).count * width);
-        if constexpr (Call::kind == reduce)
-          if (r != c.root) continue;
-        step.send(r, own, bytes);
+        if (c.kind == all_reduce || r == c.root) step.send(r, own, bytes);
       }
       step.complete(late);
-    } else if constexpr (Call::kind == broadcast) {
-      const auto at = [&](int r) { return c.buffer.bytes() + share_of(c.buffer.size(), r).offset * element_width(c); };
-      const auto bytes = [&](int r) { return share_of(c.buffer.size(), r).count * element_width(c); };
+    } else if (c.kind == broadcast) {
+      const auto at = [&](int r) { return c.receive.bytes() + share_of(c.receive.size(), r).offset * element_width(c); };
+      const auto bytes = [&](int r) { return share_of(c.receive.size(), r).count * element_width(c); };
       if (me != c.root) step.receive(c.root, at(me), bytes(me));
       for (int r = 0; me == c.root && r < self_.size; ++r) step.send(r, at(r), bytes(r));
       step.complete(late);
@@ -92,13 +87,13 @@ class GlooCollectives {
         if (r != c.root) step.send(r, at(me), bytes(me));
       }
       step.complete(late);
-    } else if constexpr (Call::kind != barrier) {
+    } else if (c.kind != barrier) {
       move_blocks(c, step);
     }
   }
   /// Reduces part `part_of(r)` of all ranks' `send` on rank r, in rounds. @param target  where this rank's part goes
-  template <Collective Call, class F>
-  void reduce_parts(const Call& c, GlooStep& step, F part_of, std::byte* target) {
+  template <class F>
+  void reduce_parts(const Call<Host>& c, GlooStep& step, F part_of, std::byte* target) {
     const std::size_t width = element_width(c), per_round = std::max<std::size_t>(1, most_staged / width / ranks());
     std::size_t longest = 0;
     for (int r = 0; r < self_.size; ++r) longest = std::max(longest, part_of(r).count);
@@ -125,27 +120,24 @@ class GlooCollectives {
     }
   }
   /// Transfers one block from each rank to each rank.
-  template <Collective Call>
-  void move_blocks(const Call& c, GlooStep& step) {
+  void move_blocks(const Call<Host>& c, GlooStep& step) {
     using enum CollectiveKind;
     const int me = self_.rank;
     const std::byte* from = c.send.bytes();
-    if constexpr (Call::kind == all_to_all) {
-      if (from == c.receive.bytes()) {  // in place: what arrives must not overwrite what leaves
-        if (staging_.size() < c.send.size_bytes()) staging_ = Buffer<std::byte>(c.send.size_bytes());
-        copy_bytes(staging_.data(), from, c.send.size_bytes());
-        from = staging_.data();
-      }
+    if (c.kind == all_to_all && from == c.receive.bytes()) {  // what arrives must not overwrite what leaves
+      if (staging_.size() < c.send.size_bytes()) staging_ = Buffer<std::byte>(c.send.size_bytes());
+      copy_bytes(staging_.data(), from, c.send.size_bytes());
+      from = staging_.data();
     }
     for (int r = 0; r < self_.size; ++r) {
       std::size_t at = 0;
-      if constexpr (Call::kind == all_to_all)
+      if (c.kind == all_to_all)
         at = block_offset(c.receive_counts, c.send.size() / ranks(), r) * element_width(c);
-      else if constexpr (Call::kind != scatter)
+      else if (c.kind != scatter)
         at = block_offset(c.counts, c.send.size(), r) * element_width(c);
       std::byte* const place = c.receive.empty() ? nullptr : c.receive.bytes() + at;  // a rank may receive nothing
       ByteRange in = range_of(c, views_, r, me), out = range_of(c, views_, me, r);
-      if constexpr (Call::kind == gather) {
+      if (c.kind == gather) {
         if (me != c.root) in = {};
         if (r != c.root) out = {};
       }

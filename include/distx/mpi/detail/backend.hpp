@@ -66,16 +66,11 @@ class MpiBackend {
       revocation_.raise(context);
   }
 
-  template <calls::Collective Call>
-  void execute(const Call& call);
-
-  template <calls::Collective Call>
-  [[nodiscard]] std::shared_ptr<detail::Operation<Host>> start(const std::shared_ptr<State>& state, const Call& call,
-                                                               HostStream);
-
+  void execute(const Call<Host>& call);
+  [[nodiscard]] std::shared_ptr<detail::Operation<Host>> start(const std::shared_ptr<State>& state,
+                                                               const Call<Host>& call, HostStream);
   /// Makes an asynchronous collective, on the progress thread or on one that waits for the call.
-  template <calls::Collective Call>
-  void run_started(const Call& call);
+  void run_started(const Call<Host>& call);
   [[nodiscard]] detail::TaskRunner<State>& tasks() noexcept { return tasks_; }
 
   [[nodiscard]] std::shared_ptr<State> split(int color, int key, const std::source_location& location) {
@@ -119,42 +114,41 @@ class MpiBackend {
           exchange_(state.backend.transport_.calls, state.backend.self_),
           pulse_(state.backend.options_.deadline, state.backend.self_) {}
 
-    template <class Call>
-    void begin(const Call& call) {
+    void begin(const Call<Host>& call) {
       MpiBackend& backend = state_.backend;
+      const Transport& transport = backend.transport_;
       context_ = backend.self_.context(call);
       error_ = nullptr;
       phase_ = CallPhase::issued;
-      collective_ = !detail::CallTraits<Call>::message;
+      collective_ = !detail::traits_of(call.kind).message;
       number_ = {true, collective_ ? backend.started_calls_ + 1 : 0};
-      if constexpr (detail::CallTraits<Call>::message) {
-        const Transport& transport = backend.transport_;
+      if (!collective_) {
         transport.check_tag(call.tag, context_);
         job_.open(transport.blocking.native_handle(), transport.messages, true, transport.first_message_tag,
                   transport.data_tags);
         issue_call(call);
         if (job_.awaits_header()) backend.receiving_.push_back(this);
-      } else {
-        const std::uint64_t number = backend.started_calls_++;
-        job_.open(backend.transport_.started.native_handle(), backend.transport_.calls, true,
-                  backend.tag_of(number, TagClass::started_pieces));
-        compares_ = backend.self_.size > 1 && backend.compares(call);
-        // Every rank issues its calls in the order of their start, so this call waits for those that are being
-        // compared.
-        if (!compares_ && backend.exchanging_.empty()) return issue_call(call);
-        call_.set(call, [](AsyncCall& self, const Call& made) { self.finish_exchange(made); });
-        phase_ = CallPhase::exchanging;
-        if (compares_) exchange_.begin(call, backend.tag_of(number, TagClass::started_exchange), context_);
-        backend.exchanging_.push_back(this);
-        backend.progress();
+        return;
       }
+      const std::uint64_t number = backend.started_calls_++;
+      job_.open(transport.started.native_handle(), transport.calls, true,
+                backend.tag_of(number, TagClass::started_pieces));
+      compares_ = backend.self_.size > 1 && backend.compares(call);
+      // Every rank issues its calls in the order of their start, so this call waits for those that are being
+      // compared.
+      if (!compares_ && backend.exchanging_.empty()) return issue_call(call);
+      call_ = call;
+      phase_ = CallPhase::exchanging;
+      if (compares_) exchange_.begin(call, backend.tag_of(number, TagClass::started_exchange), context_);
+      backend.exchanging_.push_back(this);
+      backend.progress();
     }
 
     /// Issues the call once all descriptions have arrived; returns whether it was issued or has failed.
     bool advance_exchange() noexcept {
       try {
         if (compares_ && !exchange_.advance(context_)) return false;
-        call_.run(*this);
+        finish_exchange();
       } catch (...) {
         error_ = std::current_exception();
         phase_ = CallPhase::failed;
@@ -209,20 +203,18 @@ class MpiBackend {
    private:
     enum class CallPhase { exchanging, issued, done, failed };
 
-    template <class Call>
-    void finish_exchange(const Call& call) {
-      if (compares_) exchange_.compare(call, context_);
-      if (compares_ && exchange_.all_inlined(call)) {
-        exchange_.complete(call);
+    void finish_exchange() {
+      if (compares_) exchange_.compare(call_, context_);
+      if (compares_ && exchange_.all_inlined(call_)) {
+        exchange_.complete(call_);
         phase_ = CallPhase::done;
       } else {
-        issue_call(call);
+        issue_call(call_);
         phase_ = CallPhase::issued;
       }
     }
 
-    template <class Call>
-    void issue_call(const Call& call) {
+    void issue_call(const Call<Host>& call) {
       try {
         issue(job_, call);
       } catch (...) {
@@ -274,7 +266,7 @@ class MpiBackend {
     ErrorContext context_;
     std::exception_ptr error_;
     std::vector<std::shared_ptr<void>> owners_;
-    detail::StoredCall<AsyncCall> call_;
+    Call<Host> call_;
     Pulse pulse_;
   };
 
@@ -296,8 +288,7 @@ class MpiBackend {
   /// Returns whether distx schedules the messages of all collectives whose calls are compared.
   [[nodiscard]] bool schedules() const noexcept { return !options_.vendor_collectives && blocking_queue_.counts_fit(); }
   /// Returns whether the ranks compare a call; without MPI's collectives, they compare all.
-  template <class Call>
-  [[nodiscard]] bool compares(const Call& call) {
+  [[nodiscard]] bool compares(const Call<Host>& call) {
     return known_calls_.compares(transport_.has_collectives() ? options_.check : Check::every_call, call);
   }
   /// Returns whether this communicator is revoked, the process of a rank is known to have ended, or a rank has
@@ -369,10 +360,8 @@ class MpiBackend {
              blocking_pulse_, call);
   }
   /// Compares the ranks' calls, and makes the call unless it is left to MPI; returns whether it has made it.
-  template <calls::Collective Call>
-  [[nodiscard]] bool complete_compared(const Call& call, std::uint64_t number);
-  template <calls::Collective Call>
-  void execute_message(const Call& call, const ErrorContext& context) {
+  [[nodiscard]] bool complete_compared(const Call<Host>& call, std::uint64_t number);
+  void execute_message(const Call<Host>& call, const ErrorContext& context) {
     transport_.check_tag(call.tag, context);
     if (!options_.deadline.unlimited()) {
       session_->control().look();
@@ -381,8 +370,8 @@ class MpiBackend {
     job_->open(native_handle(), transport_.messages, false, transport_.first_message_tag, transport_.data_tags);
     try {
       issue(*job_, call);
-      if constexpr (Call::kind == calls::CollectiveKind::send) check_self_message(call.to, context);
-      if constexpr (Call::kind == calls::CollectiveKind::receive) check_self_message(call.from, context);
+      if (call.kind == CollectiveKind::send) check_self_message(call.to, context);
+      if (call.kind == CollectiveKind::receive) check_self_message(call.from, context);
       wait(*job_, context);
       if (job_->received_data()) {
         session_->control().look_for_sure();

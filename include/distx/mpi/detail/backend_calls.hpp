@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include "distx/core/detail/inline.hpp"
 #include "distx/mpi/detail/backend.hpp"
 
 namespace distx::detail::mpi {
 
-// Outside the class, so that they are not inline: a program that declares them `extern` does not instantiate them.
-
-template <calls::Collective Call>
-void MpiBackend::execute(const Call& call) {
+DISTX_INLINE void MpiBackend::execute(const Call<Host>& call) {
   if (revoked()) [[unlikely]]
     revocation_.raise(self_.context(call));
-  if constexpr (detail::CallTraits<Call>::message) {
+  if (detail::traits_of(call.kind).message) {
     execute_message(call, self_.context(call));
   } else if (self_.size == 1) {
     detail::PeerView& own = alone_.front() = detail::own_view(call, 0);
@@ -36,8 +34,7 @@ void MpiBackend::execute(const Call& call) {
   }
 }
 
-template <calls::Collective Call>
-bool MpiBackend::complete_compared(const Call& call, std::uint64_t number) {
+DISTX_INLINE bool MpiBackend::complete_compared(const Call<Host>& call, std::uint64_t number) {
   const ErrorContext context = self_.context(call);
   const auto wait = [&](auto&& ready, auto&& overdue) {
     wait_for(ready, overdue, context, blocking_pulse_, {false, number + 1});
@@ -54,18 +51,15 @@ bool MpiBackend::complete_compared(const Call& call, std::uint64_t number) {
   return false;
 }
 
-template <calls::Collective Call>
-std::shared_ptr<detail::Operation<Host>> MpiBackend::start(const std::shared_ptr<State>& state, const Call& call,
+DISTX_INLINE std::shared_ptr<detail::Operation<Host>> MpiBackend::start(const std::shared_ptr<State>& state, const Call<Host>& call,
                                                            HostStream) {
   session_->control().look();
   check_usable(self_.context(call));
-  if constexpr (!detail::CallTraits<Call>::message)
-    if (transport_.threaded) return tasks_.start(state, call);
+  if (transport_.threaded && !detail::traits_of(call.kind).message) return tasks_.start(state, call);
   return pool_.start(state, call);
 }
 
-template <calls::Collective Call>
-void MpiBackend::run_started(const Call& call) {
+DISTX_INLINE void MpiBackend::run_started(const Call<Host>& call) {
   if (self_.size == 1) return execute(call);
   const ErrorContext context = self_.context(call);
   check_usable(context);

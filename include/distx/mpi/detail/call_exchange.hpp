@@ -41,8 +41,7 @@ class CallExchange {
   }
 
   /// Describes a call and posts the first messages. @pre over()
-  template <calls::Collective Call>
-  void begin(const Call& call, int tag, const ErrorContext& context) {
+  void begin(const Call<Host>& call, int tag, const ErrorContext& context) {
     tag_ = tag;
     std::byte* const block = direct_ ? slot(self_.rank) : memory_.data();
     filled_ = detail::CallDescription::write(call, self_.rank, inline_bytes(self_.size), counts_fit(), block);
@@ -108,8 +107,7 @@ class CallExchange {
 
   /// Reads the descriptions. @pre over()
   /// @throws MismatchError on every rank if the ranks' calls differ
-  template <calls::Collective Call>
-  void compare(const Call& call, const ErrorContext& context) {
+  void compare(const Call<Host>& call, const ErrorContext& context) {
     const std::byte* at = memory_.data();
     const auto message = [&](std::size_t i) {
       const std::byte* const block = direct_ ? slot(static_cast<int>(i)) : at;
@@ -126,14 +124,12 @@ class CallExchange {
   [[nodiscard]] bool counts_fit() const noexcept { return counts_fit(self_.size) || carrier_.ranks != nullptr; }
   [[nodiscard]] static bool counts_fit(int size) noexcept { return size <= most_counts; }
   /// Returns whether the descriptions contain all data that the ranks send. @pre compare() returned
-  template <calls::Collective Call>
-  [[nodiscard]] bool all_inlined(const Call& call) const noexcept {
+  [[nodiscard]] bool all_inlined(const Call<Host>& call) const noexcept {
     if (!detail::all_inlined(call, views_)) return false;
-    return counts_fit() || !detail::CallTraits<Call>::exchanges_counts;
+    return counts_fit() || !detail::traits_of(call.kind).exchanges_counts;
   }
   /// Completes the call on this rank. @pre all_inlined(call)
-  template <calls::Collective Call>
-  void complete(const Call& call) {
+  void complete(const Call<Host>& call) {
     detail::complete_inlined(call, self_, views_, sources_);
   }
 

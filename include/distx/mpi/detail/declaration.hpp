@@ -12,6 +12,6 @@ class Session;
 }  // namespace mpi
 
 template <>
-struct BackendTraits<mpi::MpiBackend> : WholeHostBackend {};
+struct BackendTraits<mpi::MpiBackend> : HostBackend {};
 
 }  // namespace distx::detail

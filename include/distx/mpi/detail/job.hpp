@@ -65,20 +65,17 @@ class Job {
     if (!started_) return blocking(arguments..., comm_);
     return starting(arguments..., comm_, &add({}));
   }
-  template <calls::Collective Call>
-  void check(int code, const char* routine, const Call& c) const {
+  void check(int code, const char* routine, const Call<Host>& c) const {
     if (code != MPI_SUCCESS) [[unlikely]]
       fail(code, routine, self.context(c));
   }
 
-  template <calls::Collective Call>
-  void send(const Call& c, const Unit& unit, const void* data, std::size_t units, int to, int tag) {
+  void send(const Call<Host>& c, const Unit& unit, const void* data, std::size_t units, int to, int tag) {
     const auto [type, count] = message(unit, units);
     check(MPI_Isend(data, count, type, (*messages_)[to], tag, messages_->comm, &add({.peer = to})), "MPI_Isend", c);
   }
   /// Starts a synchronous send, which cannot complete before the receiver has joined.
-  template <calls::Collective Call>
-  void send_synchronously(const Call& c, const Unit& unit, const void* data, std::size_t units, int to, int tag) {
+  void send_synchronously(const Call<Host>& c, const Unit& unit, const void* data, std::size_t units, int to, int tag) {
     const auto [type, count] = message(unit, units);
     check(MPI_Issend(data, count, type, (*messages_)[to], tag, messages_->comm, &add({.peer = to})), "MPI_Issend", c);
   }
@@ -105,8 +102,7 @@ class Job {
   /// Sends a user's message: a header, and the data with it if it is small; otherwise as a second MPI message, whose
   /// tag depends on the header. Of data that differ from what a started receive expects, one in `data_tags` matches
   /// that receive, past whose end MPI may write.
-  template <calls::Collective Call>
-  void send_message(const Call& c, Span<const AnyElement> data, std::uint64_t lengths, int to) {
+  void send_message(const Call<Host>& c, Span<const AnyElement> data, std::uint64_t lengths, int to) {
     const int tag = header_tag(c.tag);
     user_tag_ = c.tag;
     const MessageHeader header = MessageHeader::of(data, lengths);
@@ -127,8 +123,7 @@ class Job {
     }
   }
   /// Receives such a message.
-  template <calls::Collective Call>
-  void receive_message(const Call& c, Span<AnyElement> target, std::uint64_t lengths, int from) {
+  void receive_message(const Call<Host>& c, Span<AnyElement> target, std::uint64_t lengths, int from) {
     const int tag = header_tag(c.tag);
     user_tag_ = c.tag;
     if (arriving_.size() == 0) arriving_ = Buffer<std::byte>(sizeof(MessageHeader) + inline_bytes);

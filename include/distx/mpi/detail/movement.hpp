@@ -15,8 +15,8 @@ struct Piece {
 ///
 /// Used if MPI's collective would require that all ranks know of blocks above MPI's limit, or that all blocks are
 /// equal.
-template <calls::Collective Call, class Out, class In>
-void exchange(Job& job, const Call& c, const Unit& unit, Out&& out, In&& in) {
+template <class Out, class In>
+void exchange(Job& job, const Call<Host>& c, const Unit& unit, Out&& out, In&& in) {
   const int own = job.self.rank;
   const int ranks = job.self.size;
   for (int step = 1; step < ranks; ++step) {
@@ -40,16 +40,16 @@ template <class Pointer>
   return {data + blocks.offset(rank) * unit.bytes, blocks.count(rank)};
 }
 
-inline void issue(Job& job, const calls::Broadcast<AnyElement>& c) {
-  const Unit unit = unit_of(c.buffer);
-  in_pieces(c.buffer.size() * unit.per_element, job.most, [&](std::size_t offset, int count) {
-    job.check(job.call(MPI_Bcast, MPI_Ibcast, static_cast<void*>(c.buffer.bytes() + offset * unit.bytes), count,
+inline void issue_broadcast(Job& job, const Call<Host>& c) {
+  const Unit unit = unit_of(c.receive);
+  in_pieces(c.receive.size() * unit.per_element, job.most, [&](std::size_t offset, int count) {
+    job.check(job.call(MPI_Bcast, MPI_Ibcast, static_cast<void*>(c.receive.bytes() + offset * unit.bytes), count,
                        unit.type, c.root),
               "MPI_Bcast", c);
   });
 }
 
-inline void issue(Job& job, const calls::AllGather<AnyElement>& c) {
+inline void issue_all_gather(Job& job, const Call<Host>& c) {
   const Unit unit = unit_of(c.receive);
   const Blocks blocks{c.counts, c.send.size(), unit.per_element};
   const std::size_t mine = c.send.size() * unit.per_element;
@@ -72,11 +72,11 @@ inline void issue(Job& job, const calls::AllGather<AnyElement>& c) {
   }
 }
 
-inline void issue(Job& job, const calls::AllToAll<AnyElement>& c) {
+inline void issue_all_to_all(Job& job, const Call<Host>& c) {
   const Unit unit = unit_of(c.receive);
   const bool in_place = c.send.data() == c.receive.data() && !c.send.empty();
   const auto equal = c.send.size() / static_cast<std::size_t>(job.self.size);
-  if (c.send_counts.empty() && c.send.size() * unit.per_element <= job.most) {
+  if (c.counts.empty() && c.send.size() * unit.per_element <= job.most) {
     const auto count = static_cast<int>(equal * unit.per_element);
     const void* const send = in_place ? MPI_IN_PLACE : c.send.data();
     job.check(job.call(MPI_Alltoall, MPI_Ialltoall, send, count, unit.type, c.receive.data(), count, unit.type),
@@ -89,7 +89,7 @@ inline void issue(Job& job, const calls::AllToAll<AnyElement>& c) {
     std::memcpy(copy, send, c.send.size_bytes());
     send = copy;
   }
-  const Blocks sent{c.send_counts, equal, unit.per_element};
+  const Blocks sent{c.counts, equal, unit.per_element};
   const Blocks received{c.receive_counts, equal, unit.per_element};
   exchange(
       job, c, unit, [&](int rank) { return block(send, sent, unit, rank); },
@@ -98,7 +98,7 @@ inline void issue(Job& job, const calls::AllToAll<AnyElement>& c) {
 
 // Only the root knows whether the blocks are equal, so the other ranks could not choose between MPI_Gather and
 // MPI_Gatherv; the latter is a message from each rank anyway.
-inline void issue(Job& job, const calls::Gather<AnyElement>& c) {
+inline void issue_gather(Job& job, const Call<Host>& c) {
   const Unit unit = unit_of(c.send);
   const Blocks blocks{c.counts, c.send.size(), unit.per_element};
   const bool at_root = job.self.rank == c.root;
@@ -111,7 +111,7 @@ inline void issue(Job& job, const calls::Gather<AnyElement>& c) {
       [&](int rank) { return at_root ? block(c.receive.bytes(), blocks, unit, rank) : Piece<std::byte*>{}; });
 }
 
-inline void issue(Job& job, const calls::Scatter<AnyElement>& c) {
+inline void issue_scatter(Job& job, const Call<Host>& c) {
   const Unit unit = unit_of(c.receive);
   const Blocks blocks{c.counts, c.receive.size(), unit.per_element};
   const bool at_root = job.self.rank == c.root;
@@ -124,7 +124,7 @@ inline void issue(Job& job, const calls::Scatter<AnyElement>& c) {
       });
 }
 
-inline void issue(Job& job, const calls::Barrier<Host>& c) {
+inline void issue_barrier(Job& job, const Call<Host>& c) {
   job.check(job.call(MPI_Barrier, MPI_Ibarrier), "MPI_Barrier", c);
 }
 

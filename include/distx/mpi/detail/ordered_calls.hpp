@@ -46,8 +46,8 @@ class OrderedCalls {
   [[nodiscard]] bool counts_fit() const noexcept { return exchange_->counts_fit(); }
 
   /// Waits until every rank has joined the call, and compares; returns whether the call is complete.
-  template <calls::Collective Call, class Wait>
-  [[nodiscard]] bool join(const Call& call, int tag, const ErrorContext& context, Wait&& wait) {
+  template <class Wait>
+  [[nodiscard]] bool join(const Call<Host>& call, int tag, const ErrorContext& context, Wait&& wait) {
     try {
       exchange_->begin(call, tag, context);
       wait([&] { return exchange_->advance(context); }, [&] { return absent(*exchange_, deadline_); });
@@ -63,17 +63,16 @@ class OrderedCalls {
     return true;
   }
   /// Transfers a call that all ranks have joined.
-  template <calls::Collective Call, class Wait>
-  void transfer(const Call& call, int tag, const ErrorContext& context, Wait&& wait) {
-    if constexpr (Call::kind != calls::CollectiveKind::barrier) {
-      try {
-        schedule_->run(call, exchange_->views(), tag, context,
-                       [&](auto&& complete) { wait(complete, [&] { return discontinued(*schedule_, deadline_); }); });
-      } catch (...) {
-        // MPI may still access the object; the communicator is revoked now and needs no other.
-        if (!schedule_->abandon()) (void)schedule_.release();
-        throw;
-      }
+  template <class Wait>
+  void transfer(const Call<Host>& call, int tag, const ErrorContext& context, Wait&& wait) {
+    if (call.kind == calls::CollectiveKind::barrier) return;
+    try {
+      schedule_->run(call, exchange_->views(), tag, context,
+                     [&](auto&& complete) { wait(complete, [&] { return discontinued(*schedule_, deadline_); }); });
+    } catch (...) {
+      // MPI may still access the object; the communicator is revoked now and needs no other.
+      if (!schedule_->abandon()) (void)schedule_.release();
+      throw;
     }
   }
 

@@ -4,7 +4,7 @@
 
 #include "distx/mpi/detail/job.hpp"
 
-// `issue(job, call)` passes a call to MPI, in pieces if it exceeds the limit of one MPI call.
+// Functions that pass a call to MPI, in pieces if it exceeds the limit of one MPI call.
 namespace distx::detail::mpi {
 
 /// Calls `f(offset, count)` for pieces of at most `most`, in order; not at all for 0 elements.
@@ -38,14 +38,14 @@ struct Blocks {
 };
 
 /// Issues an all-reduce that MPI cannot make of the operands as they are, or not in one call.
-inline void issue_prepared(Job& job, const calls::AllReduce<AnyElement, calls::AnyOp>& c) {
+inline void issue_prepared(Job& job, const Call<Host>& c) {
   const Operands o = job.reduction(c.op, c.send, c.receive);
   in_pieces(c.send.size(), job.most, [&](std::size_t offset, int count) {
     job.check(job.call(MPI_Allreduce, MPI_Iallreduce, o.send_at(offset), o.receive_at(offset), count, o.type, o.op),
               "MPI_Allreduce", c);
   });
 }
-inline void issue(Job& job, const calls::AllReduce<AnyElement, calls::AnyOp>& c) {
+inline void issue_all_reduce(Job& job, const Call<Host>& c) {
   const auto type = c.send.type();
   const bool plain = !c.op.finishes() && is_native(c.op.kind(), type) && !is_narrow_float(type);
   if (!plain || c.send.size() > job.most) [[unlikely]]
@@ -57,7 +57,7 @@ inline void issue(Job& job, const calls::AllReduce<AnyElement, calls::AnyOp>& c)
             "MPI_Allreduce", c);
 }
 
-inline void issue(Job& job, const calls::Reduce<AnyElement, calls::AnyOp>& c) {
+inline void issue_reduce(Job& job, const Call<Host>& c) {
   const bool receives = job.self.rank == c.root;
   const Operands o = job.reduction(c.op, c.send, receives ? c.receive : Span<AnyElement>());
   in_pieces(c.send.size(), job.most, [&](std::size_t offset, int count) {
@@ -66,7 +66,7 @@ inline void issue(Job& job, const calls::Reduce<AnyElement, calls::AnyOp>& c) {
   });
 }
 
-inline void issue(Job& job, const calls::ReduceScatter<AnyElement, calls::AnyOp>& c) {
+inline void issue_reduce_scatter(Job& job, const Call<Host>& c) {
   const std::size_t total = c.send.size();
   const Blocks blocks{c.counts, c.receive.size()};
   const bool wide = is_narrow_float(c.send.type());

@@ -38,15 +38,15 @@ class Schedule {
   /// Executes a call that all ranks have joined and whose sizes agree. Collective.
   /// @param tag  of the messages; the second stage uses the next tag
   /// @param wait  `wait(test)` returns once `test()` returns true, and throws if that takes too long
-  template <calls::Collective Call, class Wait>
-  void run(const Call& c, const std::vector<detail::PeerView>& peers, int tag, const ErrorContext& context,
+  template <class Wait>
+  void run(const Call<Host>& c, const std::vector<detail::PeerView>& peers, int tag, const ErrorContext& context,
            Wait&& wait) {
     using enum calls::CollectiveKind;
     if (staging_.size() == 0) staging_ = Buffer<std::byte>(window * 3 * ranks_ * slice_bytes_);
     tag_ = tag;
-    if constexpr (Call::kind == all_reduce || Call::kind == reduce || Call::kind == broadcast)
+    if (c.kind == all_reduce || c.kind == reduce || c.kind == broadcast)
       in_two_stages(c, context, wait);
-    else if constexpr (Call::kind == reduce_scatter)
+    else if (c.kind == reduce_scatter)
       reduce_blocks(c, context, wait);
     else
       move_blocks(c, peers, context, wait);
@@ -164,8 +164,7 @@ class Schedule {
   }
 
   /// Reduces the ranks' messages of the first stage with this rank's operand, in rank order.
-  template <class Call>
-  void reduce_piece(const Call& c, std::size_t piece, Slice own, void* const* targets, std::size_t target_count) {
+  void reduce_piece(const Call<Host>& c, std::size_t piece, Slice own, void* const* targets, std::size_t target_count) {
     sources_.clear();
     for (int r = 0; r < self_.size; ++r)
       sources_.push_back(r == self_.rank ? c.send.bytes() + own.offset * detail::element_width(c)
@@ -173,28 +172,12 @@ class Schedule {
     c.op.reduce(targets, target_count, sources_.data(), sources_.size(), own.count, self_.size);
   }
 
-  template <class Call, class Wait>
-  void in_two_stages(const Call& c, const ErrorContext& context, Wait&& wait) {
-    constexpr bool reduces = detail::CallTraits<Call>::reduces;
-    const std::size_t width = detail::element_width(c), most = slice_bytes_ / width;
-    const auto [total, to_all] = [&] {
-      if constexpr (Call::kind == calls::CollectiveKind::broadcast)
-        return std::pair(c.buffer.size(), true);
-      else
-        return std::pair(c.send.size(), Call::kind == calls::CollectiveKind::all_reduce);
-    }();
-    const int root = [&] {
-      if constexpr (detail::CallTraits<Call>::rooted)
-        return c.root;
-      else
-        return 0;
-    }();
-    std::byte* const result = [&] {
-      if constexpr (reduces)
-        return c.receive.bytes();
-      else
-        return c.buffer.bytes();
-    }();
+  template <class Wait>
+  void in_two_stages(const Call<Host>& c, const ErrorContext& context, Wait&& wait) {
+    const bool reduces = detail::traits_of(c.kind).reduces, to_all = c.kind != calls::CollectiveKind::reduce;
+    const std::size_t width = detail::element_width(c), most = slice_bytes_ / width, total = c.send.size();
+    const int root = c.root;
+    std::byte* const result = c.receive.bytes();
     const int me = self_.rank;
     const bool receives = to_all || me == root;
     const bool gets = receives && (reduces || me != root);  // the root of a broadcast has all slices
@@ -215,7 +198,7 @@ class Schedule {
       });
       with_others([&](int r) {
         const Slice sent = slice(piece, r);
-        if constexpr (reduces)
+        if (reduces)
           post_copy(piece, r, c.send.bytes() + sent.offset * width, sent.count * width, context);
         else if (me == root)
           post_copy(piece, r, result + sent.offset * width, sent.count * width, context);
@@ -225,7 +208,7 @@ class Schedule {
       const Slice own = slice(piece, me);
       if (own.count == 0) return;
       std::byte* from = staged(piece, first_out, me);
-      if constexpr (reduces) {
+      if (reduces) {
         void* const targets[]{receives ? result + own.offset * width : from, from};
         reduce_piece(c, piece, own, targets, receives && to_all ? 2 : 1);
       } else if (me == root) {
@@ -250,8 +233,8 @@ class Schedule {
   }
 
   /// Reduces block r on rank r.
-  template <class Call, class Wait>
-  void reduce_blocks(const Call& c, const ErrorContext& context, Wait&& wait) {
+  template <class Wait>
+  void reduce_blocks(const Call<Host>& c, const ErrorContext& context, Wait&& wait) {
     const std::size_t width = detail::element_width(c), most = slice_bytes_ / width;
     std::size_t longest = 0;
     for (int r = 0; r < self_.size; ++r) longest = std::max(longest, calls::block_count(c.counts, c.receive.size(), r));
@@ -277,30 +260,22 @@ class Schedule {
   }
 
   /// Transfers one block from each rank to each rank.
-  template <class Call, class Wait>
-  void move_blocks(const Call& c, const std::vector<detail::PeerView>& peers, const ErrorContext& context,
+  template <class Wait>
+  void move_blocks(const Call<Host>& c, const std::vector<detail::PeerView>& peers, const ErrorContext& context,
                    Wait&& wait) {
     using enum calls::CollectiveKind;
     const std::size_t width = detail::element_width(c);
     const int me = self_.rank;
-    const bool receives = [&] {
-      if constexpr (Call::kind == gather)
-        return me == c.root;
-      else
-        return true;
-    }();
+    const bool receives = c.kind != gather || me == c.root;
     // The place of rank r's block in this rank's `receive`.
     const auto place = [&](int r) -> std::byte* {
-      if constexpr (Call::kind == all_to_all)
-        return c.receive.bytes() + calls::block_offset(c.receive_counts, c.send.size() / ranks_, r) * width;
-      else if constexpr (Call::kind == scatter)
-        return c.receive.bytes();
-      else
-        return c.receive.bytes() + calls::block_offset(c.counts, c.send.size(), r) * width;
+      if (c.kind == scatter) return c.receive.bytes();
+      const bool all = c.kind == all_to_all;
+      const std::size_t equal = all ? c.send.size() / ranks_ : c.send.size();
+      return c.receive.bytes() + calls::block_offset(all ? c.receive_counts : c.counts, equal, r) * width;
     };
     const auto sent_to = [&](int r) {
-      if constexpr (Call::kind == gather)
-        if (r != c.root) return detail::ByteRange{};
+      if (c.kind == gather && r != c.root) return detail::ByteRange{};
       return detail::range_of(c, peers, me, r);
     };
     const auto received_from = [&](int r) { return receives ? detail::range_of(c, peers, r, me).bytes : 0; };

@@ -97,8 +97,7 @@ class Session final : public FailureChannel {
     });
   }
   /// Makes a call of the ranks that are left. Collective. @pre party()
-  template <calls::Collective Call>
-  void make(const char* operation, const Call& call) {
+  void make(const char* operation, const Call<Host>& call) {
     in_step(where(operation), [&](const ErrorContext& context) {
       constexpr std::uint64_t tags_of_call = 3;
       const auto tag =

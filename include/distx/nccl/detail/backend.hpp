@@ -57,30 +57,27 @@ class NcclBackend final : public GroupMember {
       revocation.raise(context);
   }
 
-  template <calls::Collective Call>
-  void execute(const Call& call) {
+  void execute(const calls::Call<Cuda>& call) {
     const cuda::DeviceGuard guard(device);
     const auto context = self_.context(call);
     reject_blocking_in_group(context);
-    if constexpr (distx::detail::CallTraits<Call>::message) {
-      finish(begin(nullptr, call, comms.user_stream()), context);
-    } else {
-      if (self_.size > 1 && known_calls_.compares(options.check, call)) compare(call, context);
-      {
-        const auto use = blocking_use(context);
-        comms.follow_user();
-        comms.blocking.reduction = reduction_.get();
-        issue(comms.blocking, call);
-      }
-      wait_for_blocking(context);
-      reduction_->rethrow();
+    if (distx::detail::traits_of(call.kind).message)
+      return finish(begin(nullptr, call, comms.user_stream()), context);
+    if (self_.size > 1 && known_calls_.compares(options.check, call)) compare(call, context);
+    {
+      const auto use = blocking_use(context);
+      comms.follow_user();
+      comms.blocking.reduction = reduction_.get();
+      issue(comms.blocking, call);
     }
+    wait_for_blocking(context);
+    reduction_->rethrow();
   }
 
   /// Starts a call after the work on `after`.
-  template <calls::Collective Call>
   [[nodiscard]] std::shared_ptr<distx::detail::Operation<Cuda>> start(const std::shared_ptr<State>& state,
-                                                                      const Call& call, CudaStreamRef after) {
+                                                                      const calls::Call<Cuda>& call,
+                                                                      CudaStreamRef after) {
     const cuda::DeviceGuard guard(device);
     return {state, &begin(state, call, after)};
   }
@@ -126,7 +123,6 @@ class NcclBackend final : public GroupMember {
         .operation = operation, .backend = self_.backend, .rank = self_.rank, .size = self_.size, .location = location};
     std::vector<T> all(static_cast<std::size_t>(self_.size));
     const cuda::DeviceGuard guard(device);
-    const calls::AllGather<AnyElement, Cuda> call{.location = location};
     const std::size_t total = sizeof(T) * all.size();
     const std::byte* result = nullptr;
     {
@@ -136,10 +132,10 @@ class NcclBackend final : public GroupMember {
       std::byte* const gpu = comm.workspace(total);
       std::byte* const own = gpu + sizeof(T) * static_cast<std::size_t>(self_.rank);
       std::memcpy(host, &mine, sizeof(T));
-      comm.copy(own, host, sizeof(T), call);
+      comm.copy(own, host, sizeof(T), context);
       comm.check(ncclAllGather(own, gpu, sizeof(T), ncclUint8, comm.comm(), comm.stream.native_handle()),
-                 "ncclAllGather", call);
-      comm.copy(host, gpu, total, call);
+                 "ncclAllGather", context);
+      comm.copy(host, gpu, total, context);
       result = host;
     }
     wait_for_blocking(context);
@@ -199,10 +195,9 @@ class NcclBackend final : public GroupMember {
  private:
   /// Compares the ranks' descriptions of a call over the communicator itself, which has no fewer ranks. Collective.
   /// @throws MismatchError on every rank if they differ
-  template <calls::Collective Call>
-  void compare(const Call& call, const ErrorContext& context) {
+  void compare(const calls::Call<Cuda>& call, const ErrorContext& context) {
     const calls::Fingerprint mine = fingerprint(call);
-    const auto all = gathered(mine, Call::name, call.location);
+    const auto all = gathered(mine, name_of(call.kind), call.location);
     for (std::size_t rank = 0; rank < all.size(); ++rank)
       if (all[rank] != mine) throw MismatchError(difference(mine, all[rank], static_cast<int>(rank)), context);
   }
@@ -235,13 +230,13 @@ class NcclBackend final : public GroupMember {
     busy_.store(false, std::memory_order_relaxed);
   }
 
-  template <calls::Collective Call>
-  StreamCall& begin(const std::shared_ptr<State>& state, const Call& call, CudaStreamRef after) {
+  StreamCall& begin(const std::shared_ptr<State>& state, const calls::Call<Cuda>& call, CudaStreamRef after) {
     const auto context = self_.context(call);
     check_tag(call, self_);
     check_usable(context);
     const bool captured = cuda::detail::capturing(after);
-    if constexpr (distx::detail::CallTraits<Call>::message) {
+    const bool message = distx::detail::traits_of(call.kind).message;
+    if (message) {
       reject_message_in_capture(captured, context);
       if (!messages_connected)
         throw InvalidState("messages are not connected; call connect_messages() on every rank before the first one",
@@ -250,7 +245,7 @@ class NcclBackend final : public GroupMember {
       flush_sends(context);
     }
     enter_group(state, context);
-    CommStream& comm = distx::detail::CallTraits<Call>::message ? comms.messages : comms.started;
+    CommStream& comm = message ? comms.messages : comms.started;
     StreamCall& made = calls_.take(options.deadline);
     try {
       made.state = state.get();
@@ -269,10 +264,9 @@ class NcclBackend final : public GroupMember {
     watch_.wake();
     return made;
   }
-  template <calls::Collective Call>
-  void issue_started(StreamCall& made, const Call& call, const ErrorContext& context) {
+  void issue_started(StreamCall& made, const calls::Call<Cuda>& call, const ErrorContext& context) {
     const bool grouped = open_group != nullptr;
-    if constexpr (distx::detail::CallTraits<Call>::message) {
+    if (distx::detail::traits_of(call.kind).message) {
       const auto lock = grouped ? std::unique_lock<std::mutex>() : comms.locked();
       posted_.add(&made, call);
       if (grouped) {

@@ -20,25 +20,26 @@ struct EvenByteBlocks {
 };
 
 /// Reduces all ranks' parts of this rank's block into `to`.
-template <calls::Collective Call, class AllBlocks>
-void reduce_own_block(CommStream& ch, const Call& c, const std::byte* send, const AllBlocks& blocks, std::byte* to) {
+template <class AllBlocks>
+void reduce_own_block(CommStream& ch, const calls::Call<Cuda>& c, const ErrorContext& where, const AllBlocks& blocks,
+                      std::byte* to) {
   if (open_group != nullptr)
     throw InvalidState(
         "this op on these elements is reduced on the host, in several steps; start it outside the NcclGroup",
-        ch.self.context(c));
+        where);
   if (cuda::detail::capturing(ch.stream))
     throw InvalidState(
         "this op on these elements is reduced on the host, which a CUDA graph cannot have; start it outside the "
         "capture",
-        ch.self.context(c));
+        where);
   const auto ranks = static_cast<std::size_t>(ch.self.size);
   const std::size_t bytes = blocks.bytes(ch.self.rank);
   std::byte* const parts = ch.workspace(bytes * ranks);
   // Every rank's part of this rank's block, in rank order.
-  exchange(ch, c, send, blocks, parts, ByteBlocks{{}, bytes, 1});
+  exchange(ch, where, c.send.bytes(), blocks, parts, ByteBlocks{{}, bytes, 1});
   if (bytes == 0) return;
   std::byte* const host = ch.pinned(bytes * ranks);
-  ch.copy(host, parts, bytes * ranks, c);
+  ch.copy(host, parts, bytes * ranks, where);
   HostReduction& reduction = *ch.reduction;
   reduction.op = c.op;
   reduction.blocks = host;
@@ -46,10 +47,10 @@ void reduce_own_block(CommStream& ch, const Call& c, const std::byte* send, cons
   reduction.count = bytes / c.send.element_bytes();
   reduction.sources.resize(ranks);
   reduction.error = nullptr;
-  ch.settle_before("cudaLaunchHostFunc", c);
+  ch.settle_before("cudaLaunchHostFunc", where);
   cuda::detail::check(cudaLaunchHostFunc(ch.stream.native_handle(), &HostReduction::run, &reduction),
-                      "cudaLaunchHostFunc", ch.self.context(c));
-  ch.copy(to, host, bytes, c);
+                      "cudaLaunchHostFunc", where);
+  ch.copy(to, host, bytes, where);
 }
 
 }  // namespace distx::nccl::detail

@@ -41,10 +41,9 @@ class CommStream {
 
   [[nodiscard]] ncclComm_t comm() const noexcept { return comm_.native_handle(); }
 
-  template <calls::Collective Call>
-  void check(ncclResult_t code, const char* routine, const Call& call) {
+  void check(ncclResult_t code, const char* routine, const ErrorContext& context) {
     if (code != ncclSuccess) [[unlikely]]
-      complete(code, routine, self.context(call));
+      complete(code, routine, context);
   }
   /// Takes note of a call that is in progress; in a group that is seen at its end.
   void complete(ncclResult_t code, const char* routine, const ErrorContext& context) {
@@ -88,10 +87,10 @@ class CommStream {
   }
 
   /// Runs `f`, whose calls NCCL takes as one.
-  template <calls::Collective Call, class F>
-  void grouped(const Call& call, F&& f) {
-    settle_before("ncclGroupStart", call);
-    check(ncclGroupStart(), "ncclGroupStart", call);
+  template <class F>
+  void grouped(const ErrorContext& context, F&& f) {
+    settle_before("ncclGroupStart", context);
+    check(ncclGroupStart(), "ncclGroupStart", context);
     ++depth_;
     try {
       f();
@@ -101,21 +100,19 @@ class CommStream {
       throw;
     }
     --depth_;
-    check(ncclGroupEnd(), "ncclGroupEnd", call);
+    check(ncclGroupEnd(), "ncclGroupEnd", context);
   }
 
   /// Copies bytes, stream-ordered, between any memories.
-  template <calls::Collective Call>
-  void copy(void* to, const void* from, std::size_t bytes, const Call& call) {
+  void copy(void* to, const void* from, std::size_t bytes, const ErrorContext& context) {
     if (bytes == 0 || to == from) return;
-    settle_before("cudaMemcpyAsync", call);
+    settle_before("cudaMemcpyAsync", context);
     cuda::detail::check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream.native_handle()), "cudaMemcpyAsync",
-                        self.context(call));
+                        context);
   }
   /// Waits until what was issued before is on the stream, so that the next step comes after it.
-  template <calls::Collective Call>
-  void settle_before(const char* routine, const Call& call) {
-    if (in_progress_ && depth_ == 0 && open_group == nullptr) settle(routine, self.context(call));
+  void settle_before(const char* routine, const ErrorContext& context) {
+    if (in_progress_ && depth_ == 0 && open_group == nullptr) settle(routine, context);
   }
   /// Takes note of an asynchronous call that has been issued whole.
   void issued(StreamCall& call) {

@@ -24,18 +24,17 @@ void connecting(NcclBackend& backend, CommStream& comm, const ErrorContext& cont
 inline void connect_messages(NcclBackend& backend, const ErrorContext& context) {
   reject_blocking_in_group(context);
   const cuda::DeviceGuard guard(backend.device);
-  const calls::Barrier<Cuda> call{.location = context.location};
   CommStream& comm = backend.comms.messages;
   const int size = backend.self().size;
   if (size > 1)
     connecting(backend, comm, context, [&](cudaStream_t stream) {
       std::byte* const sent = comm.workspace(2 * static_cast<std::size_t>(size));
       std::byte* const received = sent + size;
-      comm.grouped(call, [&] {
+      comm.grouped(context, [&] {
         for (int peer = 0; peer < size; ++peer) {
           if (peer == backend.self().rank) continue;
-          comm.check(ncclSend(sent + peer, 1, ncclUint8, peer, comm.comm(), stream), "ncclSend", call);
-          comm.check(ncclRecv(received + peer, 1, ncclUint8, peer, comm.comm(), stream), "ncclRecv", call);
+          comm.check(ncclSend(sent + peer, 1, ncclUint8, peer, comm.comm(), stream), "ncclSend", context);
+          comm.check(ncclRecv(received + peer, 1, ncclUint8, peer, comm.comm(), stream), "ncclRecv", context);
         }
       });
     });
@@ -47,14 +46,13 @@ inline void connect_messages(NcclBackend& backend, const ErrorContext& context) 
 inline void connect_all(NcclBackend& backend, const ErrorContext& context) {
   const cuda::DeviceGuard guard(backend.device);
   cuda::detail::load_kernels();  // which waits for what is in progress: not possible once calls wait for other ranks
-  const calls::Barrier<Cuda> call{.location = context.location};
   for (CommStream* const comm : {&backend.comms.blocking, &backend.comms.started}) {
     if (backend.self().size == 1) break;
     connecting(backend, *comm, context, [&](cudaStream_t stream) {
       std::byte* const number = comm->workspace(sizeof(int));
-      comm->check(ncclAllReduce(number, number, 1, ncclInt32, ncclMax, comm->comm(), stream), "ncclAllReduce", call);
-      comm->settle_before("ncclBroadcast", call);
-      comm->check(ncclBroadcast(number, number, 1, ncclInt32, 0, comm->comm(), stream), "ncclBroadcast", call);
+      comm->check(ncclAllReduce(number, number, 1, ncclInt32, ncclMax, comm->comm(), stream), "ncclAllReduce", context);
+      comm->settle_before("ncclBroadcast", context);
+      comm->check(ncclBroadcast(number, number, 1, ncclInt32, 0, comm->comm(), stream), "ncclBroadcast", context);
     });
   }
   if (backend.options.connect_messages || backend.self().size == 1) connect_messages(backend, context);

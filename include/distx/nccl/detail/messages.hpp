@@ -8,10 +8,8 @@
 namespace distx::nccl::detail {
 
 /// @throws InvalidArgument for a tag other than 0
-template <calls::Collective Call>
-void check_tag(const Call& c, const calls::RankOf& self) {
-  if constexpr (distx::detail::CallTraits<Call>::message)
-    if (c.tag != 0)
+inline void check_tag(const calls::Call<Cuda>& c, const calls::RankOf& self) {
+  if (distx::detail::traits_of(c.kind).message && c.tag != 0)
       throw InvalidArgument("invalid tag " + std::to_string(c.tag) +
                                 ": NCCL has no tags and messages between two ranks match in order; pass 0",
                             self.context(c));
@@ -27,33 +25,18 @@ struct NcclMessage {
   int peer = 0;
 };
 
-inline void post(std::vector<NcclMessage>& messages, StreamCall* started, const calls::Send<AnyElement, Cuda>& c) {
-  messages.push_back(
-      {.call = started, .sends = true, .source = c.buffer.bytes(), .bytes = c.buffer.size_bytes(), .peer = c.to});
-}
-inline void post(std::vector<NcclMessage>& messages, StreamCall* started, const calls::Receive<AnyElement, Cuda>& c) {
-  messages.push_back({.call = started, .target = c.buffer.bytes(), .bytes = c.buffer.size_bytes(), .peer = c.from});
-}
-inline void post(std::vector<NcclMessage>& messages, StreamCall* started,
-                 const calls::SendReceive<AnyElement, Cuda>& c) {
-  if (!c.send.empty())
+inline void post(std::vector<NcclMessage>& messages, StreamCall* started, const calls::Call<Cuda>& c) {
+  using enum calls::CollectiveKind;
+  const bool both = c.kind == send_receive;
+  if (c.kind == send || (both && !c.send.empty()))
     messages.push_back(
         {.call = started, .sends = true, .source = c.send.bytes(), .bytes = c.send.size_bytes(), .peer = c.to});
-  if (!c.receive.empty())
+  if (c.kind == receive || (both && !c.receive.empty()))
     messages.push_back({.call = started, .target = c.receive.bytes(), .bytes = c.receive.size_bytes(), .peer = c.from});
 }
 
-/// The call of several messages, for errors.
-struct MessageGroup {
-  static constexpr std::string_view name = "messages";
-  using element = AnyElement;
-  using space = Cuda;
-  std::source_location location{};
-};
-
 /// Passes all messages to NCCL, except self-messages whose other side has not been started: these stay.
 inline void enqueue(CommStream& ch, std::vector<NcclMessage>& messages, std::vector<NcclMessage>& enqueued) {
-  const MessageGroup call{};
   const int me = ch.self.rank;
   std::size_t pairs[2] = {0, 0};
   for (const NcclMessage& message : messages)
@@ -75,19 +58,19 @@ inline void enqueue(CommStream& ch, std::vector<NcclMessage>& messages, std::vec
     if (next->bytes != from.bytes)
       throw InvalidArgument("this rank sends itself " + std::to_string(from.bytes) + " bytes and receives " +
                                 std::to_string(next->bytes) + "; both sides need the same size",
-                            ch.self.context(call));
-    ch.copy(next->target, from.source, from.bytes, call);
+                            from.call->context);
+    ch.copy(next->target, from.source, from.bytes, from.call->context);
     ++next;
   }
   const auto leaves = [me](const NcclMessage& message) { return message.peer != me; };
   if (std::any_of(enqueued.begin(), enqueued.end(), leaves))
-    ch.grouped(call, [&] {
+    ch.grouped(enqueued.front().call->context, [&] {
       for (const NcclMessage& message : enqueued) {
         if (message.peer == me) continue;
         if (message.sends)
-          send_bytes(ch, message.source, message.bytes, message.peer, call);
+          send_bytes(ch, message.source, message.bytes, message.peer, message.call->context);
         else
-          receive_bytes(ch, message.target, message.bytes, message.peer, call);
+          receive_bytes(ch, message.target, message.bytes, message.peer, message.call->context);
       }
     });
 }
@@ -95,10 +78,7 @@ inline void enqueue(CommStream& ch, std::vector<NcclMessage>& messages, std::vec
 /// The messages that have been started and not yet passed to NCCL.
 class PostedMessages {
  public:
-  template <calls::Collective Call>
-  void add(StreamCall* started, const Call& call) {
-    post(waiting_, started, call);
-  }
+  void add(StreamCall* started, const calls::Call<Cuda>& call) { post(waiting_, started, call); }
   void clear() noexcept { waiting_.clear(); }
   [[nodiscard]] bool empty() const noexcept { return waiting_.empty(); }
   [[nodiscard]] bool sends() const noexcept {

@@ -29,14 +29,12 @@ struct ByteBlocks {
 };
 
 /// @pre in a group
-template <calls::Collective Call>
-void send_bytes(CommStream& ch, const std::byte* from, std::size_t bytes, int to, const Call& c) {
-  if (bytes != 0) ch.check(ncclSend(from, bytes, ncclUint8, to, ch.comm(), ch.stream.native_handle()), "ncclSend", c);
+inline void send_bytes(CommStream& ch, const std::byte* from, std::size_t bytes, int to, const ErrorContext& where) {
+  if (bytes != 0) ch.check(ncclSend(from, bytes, ncclUint8, to, ch.comm(), ch.stream.native_handle()), "ncclSend", where);
 }
 /// @pre in a group
-template <calls::Collective Call>
-void receive_bytes(CommStream& ch, std::byte* to, std::size_t bytes, int from, const Call& c) {
-  if (bytes != 0) ch.check(ncclRecv(to, bytes, ncclUint8, from, ch.comm(), ch.stream.native_handle()), "ncclRecv", c);
+inline void receive_bytes(CommStream& ch, std::byte* to, std::size_t bytes, int from, const ErrorContext& where) {
+  if (bytes != 0) ch.check(ncclRecv(to, bytes, ncclUint8, from, ch.comm(), ch.stream.native_handle()), "ncclRecv", where);
 }
 
 /// Whether counts, which are the same on every rank, differ between blocks.
@@ -45,102 +43,102 @@ void receive_bytes(CommStream& ch, std::byte* to, std::size_t bytes, int from, c
 }
 
 /// Sends every other rank its block of one buffer and receives its block into another; this rank's block is copied.
-template <calls::Collective Call, class SendBlocks, class ReceiveBlocks>
-void exchange(CommStream& ch, const Call& c, const std::byte* send, const SendBlocks& sent, std::byte* receive,
+template <class SendBlocks, class ReceiveBlocks>
+void exchange(CommStream& ch, const ErrorContext& where, const std::byte* send, const SendBlocks& sent, std::byte* receive,
               const ReceiveBlocks& received) {
   const int me = ch.self.rank;
-  ch.copy(receive + received.offset(me), send + sent.offset(me), sent.bytes(me), c);
+  ch.copy(receive + received.offset(me), send + sent.offset(me), sent.bytes(me), where);
   if (ch.self.size == 1) return;
-  ch.grouped(c, [&] {
+  ch.grouped(where, [&] {
     for (int rank = 0; rank < ch.self.size; ++rank) {
       if (rank == me) continue;
-      send_bytes(ch, send + sent.offset(rank), sent.bytes(rank), rank, c);
-      receive_bytes(ch, receive + received.offset(rank), received.bytes(rank), rank, c);
+      send_bytes(ch, send + sent.offset(rank), sent.bytes(rank), rank, where);
+      receive_bytes(ch, receive + received.offset(rank), received.bytes(rank), rank, where);
     }
   });
 }
 
 /// Sends this rank's block to every rank and receives theirs.
-template <calls::Collective Call, class AllBlocks>
-void gather_blocks(CommStream& ch, const Call& c, const std::byte* own, std::byte* receive, const AllBlocks& blocks) {
+template <class AllBlocks>
+void gather_blocks(CommStream& ch, const ErrorContext& where, const std::byte* own, std::byte* receive, const AllBlocks& blocks) {
   const int me = ch.self.rank;
-  ch.copy(receive + blocks.offset(me), own, blocks.bytes(me), c);
+  ch.copy(receive + blocks.offset(me), own, blocks.bytes(me), where);
   if (ch.self.size == 1) return;
-  ch.grouped(c, [&] {
+  ch.grouped(where, [&] {
     for (int rank = 0; rank < ch.self.size; ++rank) {
       if (rank == me) continue;
-      send_bytes(ch, own, blocks.bytes(me), rank, c);
-      receive_bytes(ch, receive + blocks.offset(rank), blocks.bytes(rank), rank, c);
+      send_bytes(ch, own, blocks.bytes(me), rank, where);
+      receive_bytes(ch, receive + blocks.offset(rank), blocks.bytes(rank), rank, where);
     }
   });
 }
 
-inline void issue(CommStream& ch, const calls::Broadcast<AnyElement, Cuda>& c) {
-  if (c.buffer.empty()) return;
-  ch.check(ncclBroadcast(c.buffer.data(), c.buffer.data(), c.buffer.size_bytes(), ncclUint8, c.root, ch.comm(),
+inline void issue_broadcast(CommStream& ch, const calls::Call<Cuda>& c, const ErrorContext& where) {
+  if (c.receive.empty()) return;
+  ch.check(ncclBroadcast(c.receive.data(), c.receive.data(), c.receive.size_bytes(), ncclUint8, c.root, ch.comm(),
                          ch.stream.native_handle()),
-           "ncclBroadcast", c);
+           "ncclBroadcast", where);
 }
 
-inline void issue(CommStream& ch, const calls::AllGather<AnyElement, Cuda>& c) {
+inline void issue_all_gather(CommStream& ch, const calls::Call<Cuda>& c, const ErrorContext& where) {
   if (c.receive.empty()) return;
   if (uneven(c.counts))
-    return gather_blocks(ch, c, c.send.bytes(), c.receive.bytes(), ByteBlocks{c.counts, 0, c.send.element_bytes()});
+    return gather_blocks(ch, where, c.send.bytes(), c.receive.bytes(), ByteBlocks{c.counts, 0, c.send.element_bytes()});
   ch.check(ncclAllGather(c.send.data(), c.receive.data(), c.send.size_bytes(), ncclUint8, ch.comm(),
                          ch.stream.native_handle()),
-           "ncclAllGather", c);
+           "ncclAllGather", where);
 }
 
 /// @return whether this NCCL has the call
 template <class Comm>
-bool all_to_all(Comm comm, CommStream& ch, const calls::AllToAll<AnyElement, Cuda>& c, const void* send,
+bool all_to_all(Comm comm, CommStream& ch, const calls::Call<Cuda>& c, const ErrorContext& where, const void* send,
                 std::size_t bytes) {
   if constexpr (HasAllToAll<Comm>) {
     ch.check(ncclAlltoAll(send, c.receive.data(), bytes, ncclUint8, comm, ch.stream.native_handle()), "ncclAlltoAll",
-             c);
+             where);
     return true;
   }
   return false;
 }
 
-inline void issue(CommStream& ch, const calls::AllToAll<AnyElement, Cuda>& c) {
+inline void issue_all_to_all(CommStream& ch, const calls::Call<Cuda>& c, const ErrorContext& where) {
   if (c.send.empty() && c.receive.empty()) return;
   const std::byte* send = c.send.bytes();
   if (send == c.receive.bytes()) {
     std::byte* const kept = ch.workspace(c.send.size_bytes());
-    ch.copy(kept, send, c.send.size_bytes(), c);
+    ch.copy(kept, send, c.send.size_bytes(), where);
     send = kept;
   }
   const std::size_t equal = c.send.size() / static_cast<std::size_t>(ch.self.size);
   const std::size_t element_bytes = c.send.element_bytes();
-  if (c.send_counts.empty() && all_to_all(ch.comm(), ch, c, send, equal * element_bytes)) return;
-  exchange(ch, c, send, ByteBlocks{c.send_counts, equal, element_bytes}, c.receive.bytes(),
+  if (c.counts.empty() && all_to_all(ch.comm(), ch, c, where, send, equal * element_bytes)) return;
+  exchange(ch, where, send, ByteBlocks{c.counts, equal, element_bytes}, c.receive.bytes(),
            ByteBlocks{c.receive_counts, equal, element_bytes});
 }
 
-inline void issue(CommStream& ch, const calls::Gather<AnyElement, Cuda>& c) {
+inline void issue_gather(CommStream& ch, const calls::Call<Cuda>& c, const ErrorContext& where) {
   if (ch.self.rank != c.root) {
-    ch.grouped(c, [&] { send_bytes(ch, c.send.bytes(), c.send.size_bytes(), c.root, c); });
+    ch.grouped(where, [&] { send_bytes(ch, c.send.bytes(), c.send.size_bytes(), c.root, where); });
     return;
   }
   const ByteBlocks blocks{c.counts, c.send.size(), c.send.element_bytes()};
-  ch.copy(c.receive.bytes() + blocks.offset(c.root), c.send.bytes(), c.send.size_bytes(), c);
-  ch.grouped(c, [&] {
+  ch.copy(c.receive.bytes() + blocks.offset(c.root), c.send.bytes(), c.send.size_bytes(), where);
+  ch.grouped(where, [&] {
     for (int rank = 0; rank < ch.self.size; ++rank)
-      if (rank != c.root) receive_bytes(ch, c.receive.bytes() + blocks.offset(rank), blocks.bytes(rank), rank, c);
+      if (rank != c.root) receive_bytes(ch, c.receive.bytes() + blocks.offset(rank), blocks.bytes(rank), rank, where);
   });
 }
 
-inline void issue(CommStream& ch, const calls::Scatter<AnyElement, Cuda>& c) {
+inline void issue_scatter(CommStream& ch, const calls::Call<Cuda>& c, const ErrorContext& where) {
   if (ch.self.rank != c.root) {
-    ch.grouped(c, [&] { receive_bytes(ch, c.receive.bytes(), c.receive.size_bytes(), c.root, c); });
+    ch.grouped(where, [&] { receive_bytes(ch, c.receive.bytes(), c.receive.size_bytes(), c.root, where); });
     return;
   }
   const ByteBlocks blocks{c.counts, c.receive.size(), c.receive.element_bytes()};
-  ch.copy(c.receive.bytes(), c.send.bytes() + blocks.offset(c.root), c.receive.size_bytes(), c);
-  ch.grouped(c, [&] {
+  ch.copy(c.receive.bytes(), c.send.bytes() + blocks.offset(c.root), c.receive.size_bytes(), where);
+  ch.grouped(where, [&] {
     for (int rank = 0; rank < ch.self.size; ++rank)
-      if (rank != c.root) send_bytes(ch, c.send.bytes() + blocks.offset(rank), blocks.bytes(rank), rank, c);
+      if (rank != c.root) send_bytes(ch, c.send.bytes() + blocks.offset(rank), blocks.bytes(rank), rank, where);
   });
 }
 
