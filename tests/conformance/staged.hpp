@@ -140,8 +140,8 @@ class Staged {
   [[nodiscard]] auto start(const distx::calls::Call<>& call, distx::HostStream = {}) {
     using P = decltype(inner_.start(distx::calls::Barrier<distx::Cuda>{}, distx::CudaStreamRef()));
     P pending;
-    auto mirror = mirrored(call, rank(),
-                           [&](const auto& on_gpu) { pending = inner_.start(on_gpu, distx::CudaStreamRef()); });
+    auto mirror =
+        mirrored(call, rank(), [&](const auto& on_gpu) { pending = inner_.start(on_gpu, distx::CudaStreamRef()); });
     return StagedPending<P>(std::move(pending), std::move(mirror));
   }
 

@@ -11,8 +11,8 @@
 
 // The collectives as values: the arguments of a communicator's `execute` and `start`. A call borrows its spans; `start`
 // borrows them until the Pending is waited for. Counts are in elements, one per rank, and empty if all blocks are
-// equal. `lengths` is compared across ranks: a hash of the item lengths of a coalesced list, or 0. `erase` turns each of
-// them into one type, Call.
+// equal. `lengths` is compared across ranks: a hash of the item lengths of a coalesced list, or 0. `erase` turns each
+// of them into one type, Call.
 namespace distx {
 
 namespace detail {
@@ -312,7 +312,7 @@ namespace detail {
 
 using namespace calls;
 
-/// What algorithms and checks have to know of a kind of call.
+/// The properties of a kind of call that algorithms and checks branch on.
 struct CallTraits {
   /// Whether it is a point-to-point message instead of a collective.
   bool message = false;

@@ -177,9 +177,9 @@ void validate(const Call<Space>& c, const RankOf& self) {
 
 /// The properties of a call that all ranks must agree on; trivially copyable, so ranks can exchange and compare it.
 struct Fingerprint {
-  std::uint64_t count = 0;      ///< elements, if every rank passes the same number
-  std::uint64_t counts = 0;     ///< hash of the counts, if given, and of a list's lengths
-  std::uint64_t op = 0;         ///< hash of the op's type and state
+  std::uint64_t count = 0;   ///< elements, if every rank passes the same number
+  std::uint64_t counts = 0;  ///< hash of the counts, if given, and of a list's lengths
+  std::uint64_t op = 0;      ///< hash of the op's type and state
   std::uint32_t element_bytes = 0;
   std::int32_t root = 0;
   ElementType type = ElementType::bytes;

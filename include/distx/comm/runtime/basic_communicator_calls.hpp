@@ -47,8 +47,8 @@ void BasicCommunicator<Derived, Backend>::execute(const Call<space>& call) {
   flight.complete();
 }
 template <class Derived, class Backend>
-auto BasicCommunicator<Derived, Backend>::start(const Call<space>& call, typename space::stream after)
-    -> Pending<space> {
+auto BasicCommunicator<Derived, Backend>::start(const Call<space>& call,
+                                                typename space::stream after) -> Pending<space> {
   state_->check_process(call);
   const FlightTicket ticket = state_->flight.enqueue(call);
   const FlightScope flight(ticket.record);

@@ -21,7 +21,8 @@ struct CallDescription {
 
   /// Writes the description of a call to `message`; returns its bytes.
   /// @param most_inlined  the maximum bytes of an operand that is appended
-  static std::size_t write(const Call<Host>& call, int rank, std::size_t most_inlined, bool with_counts, std::byte* message) {
+  static std::size_t write(const Call<Host>& call, int rank, std::size_t most_inlined, bool with_counts,
+                           std::byte* message) {
     const PeerView own = own_view(call, rank);
     const std::size_t operand = sends(call, rank) ? own.send_count * element_width(call) : 0;
     CallDescription made{fingerprint(call), own.send_count, own.receive_count, rank};

@@ -102,7 +102,9 @@ class FlightLog {
     kinds.uneven = !call.counts.empty() && call.kind != all_to_all;
     if (traits.reduces) kinds.op = static_cast<std::uint8_t>(1 + static_cast<int>(call.op.kind()));
     describe(words, name_of(call.kind).data(), call.location,
-             traits.message ? messages_ : asynchronous ? asynchronous_ : blocking_);
+             traits.message ? messages_
+             : asynchronous ? asynchronous_
+                            : blocking_);
     // A buffer of a call that has one counts as both.
     words.set_counts(call.kind == receive ? call.receive.size() : call.send.size(),
                      call.kind == send ? call.send.size() : call.receive.size());

@@ -165,8 +165,8 @@ class SharedMemoryBackend {
 
   static void begin(Messages& messages, const Call<Host>& c) {
     using enum CollectiveKind;
-    const bool exchanges = c.kind == send_receive && c.to == c.from &&
-                           MessageHeader::of(c.send, 0) == MessageHeader::of(c.receive, 0);
+    const bool exchanges =
+        c.kind == send_receive && c.to == c.from && MessageHeader::of(c.send, 0) == MessageHeader::of(c.receive, 0);
     if (c.kind != receive) messages.send(c.send, c.to, c.tag, c.lengths, exchanges);
     if (c.kind != send) messages.receive(c.receive, c.from, c.tag, c.lengths);
   }

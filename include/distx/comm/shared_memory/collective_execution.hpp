@@ -41,7 +41,13 @@ class CollectiveExecution {
  public:
   CollectiveExecution(SharedRegion& region, CallQueue queue, const Call<Host>& made, const calls::RankOf& rank,
                       CallWorkspace& kept)
-      : call(made), traits(detail::traits_of(made.kind)), self(rank), workspace(kept), region_(region), control_(region.control()), queue_(queue) {
+      : call(made),
+        traits(detail::traits_of(made.kind)),
+        self(rank),
+        workspace(kept),
+        region_(region),
+        control_(region.control()),
+        queue_(queue) {
     kept.seen.resize(static_cast<std::size_t>(rank.size));
     number_ = ++kept.calls;
   }
@@ -193,8 +199,7 @@ class CollectiveExecution {
     if (from == self.rank)
       return own_send_ == nullptr ? nullptr : own_send_ + range_of(call, workspace.seen, from, to).offset + begin;
     if (peer(from).send != nullptr) return peer(from).send + range_of(call, workspace.seen, from, to).offset + begin;
-    return control_.staging(from, queue_, round) +
-           static_cast<std::size_t>(traits.blockwise ? to : 0) * chunk_;
+    return control_.staging(from, queue_, round) + static_cast<std::size_t>(traits.blockwise ? to : 0) * chunk_;
   }
   /// Copies a part of the data that `from` sends to `to` in a round.
   void take(std::byte* target, int from, int to, std::size_t round, ByteRange part) {
@@ -298,8 +303,7 @@ class CollectiveExecution {
     bool all_accessible = true;
     for (int r = 0; r < self.size; ++r)
       if (sends(call, r) && peer(r).send == nullptr) all_accessible = false;
-    if (call.kind == CollectiveKind::gather)
-      all_accessible = all_accessible || peer(call.root).receive != nullptr;
+    if (call.kind == CollectiveKind::gather) all_accessible = all_accessible || peer(call.root).receive != nullptr;
     if (all_accessible) return Transfer::in_place;
     if (can_be_read()) return read_or_staged();
     return stages_late() && !peer(self.rank).inlined ? Transfer::staged_late : Transfer::staged;

@@ -14,8 +14,7 @@ namespace distx::detail {
 /// One message, or both of a send-receive: headers that the receiver compares, then the elements.
 class GlooMessage {
  public:
-  GlooMessage(GlooLinks& links, shared_memory::SharedRegion& own, std::atomic<std::uint64_t>& sent,
-              const Call<Host>& c)
+  GlooMessage(GlooLinks& links, shared_memory::SharedRegion& own, std::atomic<std::uint64_t>& sent, const Call<Host>& c)
       : links_(links), context_(links.self().context(c)), to_self_(own, links.self(), context_, kept_, false) {
     if (c.kind != CollectiveKind::receive) post_send(c.send, c.to, c.tag, c.lengths, sent);
     if (c.kind != CollectiveKind::send) post_receive(c.receive, c.from, c.tag, c.lengths);

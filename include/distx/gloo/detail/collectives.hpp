@@ -77,7 +77,9 @@ class GlooCollectives {
       }
       step.complete(late);
     } else if (c.kind == broadcast) {
-      const auto at = [&](int r) { return c.receive.bytes() + share_of(c.receive.size(), r).offset * element_width(c); };
+      const auto at = [&](int r) {
+        return c.receive.bytes() + share_of(c.receive.size(), r).offset * element_width(c);
+      };
       const auto bytes = [&](int r) { return share_of(c.receive.size(), r).count * element_width(c); };
       if (me != c.root) step.receive(c.root, at(me), bytes(me));
       for (int r = 0; me == c.root && r < self_.size; ++r) step.send(r, at(r), bytes(r));

@@ -51,8 +51,8 @@ DISTX_INLINE bool MpiBackend::complete_compared(const Call<Host>& call, std::uin
   return false;
 }
 
-DISTX_INLINE std::shared_ptr<detail::Operation<Host>> MpiBackend::start(const std::shared_ptr<State>& state, const Call<Host>& call,
-                                                           HostStream) {
+DISTX_INLINE std::shared_ptr<detail::Operation<Host>> MpiBackend::start(const std::shared_ptr<State>& state,
+                                                                        const Call<Host>& call, HostStream) {
   session_->control().look();
   check_usable(self_.context(call));
   if (transport_.threaded && !detail::traits_of(call.kind).message) return tasks_.start(state, call);

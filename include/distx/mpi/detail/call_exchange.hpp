@@ -129,9 +129,7 @@ class CallExchange {
     return counts_fit() || !detail::traits_of(call.kind).exchanges_counts;
   }
   /// Completes the call on this rank. @pre all_inlined(call)
-  void complete(const Call<Host>& call) {
-    detail::complete_inlined(call, self_, views_, sources_);
-  }
+  void complete(const Call<Host>& call) { detail::complete_inlined(call, self_, views_, sources_); }
 
  private:
   static constexpr int most_direct = 8;

@@ -61,8 +61,7 @@ class NcclBackend final : public GroupMember {
     const cuda::DeviceGuard guard(device);
     const auto context = self_.context(call);
     reject_blocking_in_group(context);
-    if (distx::detail::traits_of(call.kind).message)
-      return finish(begin(nullptr, call, comms.user_stream()), context);
+    if (distx::detail::traits_of(call.kind).message) return finish(begin(nullptr, call, comms.user_stream()), context);
     if (self_.size > 1 && known_calls_.compares(options.check, call)) compare(call, context);
     {
       const auto use = blocking_use(context);

@@ -25,8 +25,7 @@ void reduce_own_block(CommStream& ch, const calls::Call<Cuda>& c, const ErrorCon
                       std::byte* to) {
   if (open_group != nullptr)
     throw InvalidState(
-        "this op on these elements is reduced on the host, in several steps; start it outside the NcclGroup",
-        where);
+        "this op on these elements is reduced on the host, in several steps; start it outside the NcclGroup", where);
   if (cuda::detail::capturing(ch.stream))
     throw InvalidState(
         "this op on these elements is reduced on the host, which a CUDA graph cannot have; start it outside the "

@@ -10,9 +10,9 @@ namespace distx::nccl::detail {
 /// @throws InvalidArgument for a tag other than 0
 inline void check_tag(const calls::Call<Cuda>& c, const calls::RankOf& self) {
   if (distx::detail::traits_of(c.kind).message && c.tag != 0)
-      throw InvalidArgument("invalid tag " + std::to_string(c.tag) +
-                                ": NCCL has no tags and messages between two ranks match in order; pass 0",
-                            self.context(c));
+    throw InvalidArgument("invalid tag " + std::to_string(c.tag) +
+                              ": NCCL has no tags and messages between two ranks match in order; pass 0",
+                          self.context(c));
 }
 
 /// A message that has been started and not yet passed to NCCL.

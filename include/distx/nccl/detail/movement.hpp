@@ -30,11 +30,13 @@ struct ByteBlocks {
 
 /// @pre in a group
 inline void send_bytes(CommStream& ch, const std::byte* from, std::size_t bytes, int to, const ErrorContext& where) {
-  if (bytes != 0) ch.check(ncclSend(from, bytes, ncclUint8, to, ch.comm(), ch.stream.native_handle()), "ncclSend", where);
+  if (bytes != 0)
+    ch.check(ncclSend(from, bytes, ncclUint8, to, ch.comm(), ch.stream.native_handle()), "ncclSend", where);
 }
 /// @pre in a group
 inline void receive_bytes(CommStream& ch, std::byte* to, std::size_t bytes, int from, const ErrorContext& where) {
-  if (bytes != 0) ch.check(ncclRecv(to, bytes, ncclUint8, from, ch.comm(), ch.stream.native_handle()), "ncclRecv", where);
+  if (bytes != 0)
+    ch.check(ncclRecv(to, bytes, ncclUint8, from, ch.comm(), ch.stream.native_handle()), "ncclRecv", where);
 }
 
 /// Whether counts, which are the same on every rank, differ between blocks.
@@ -44,8 +46,8 @@ inline void receive_bytes(CommStream& ch, std::byte* to, std::size_t bytes, int 
 
 /// Sends every other rank its block of one buffer and receives its block into another; this rank's block is copied.
 template <class SendBlocks, class ReceiveBlocks>
-void exchange(CommStream& ch, const ErrorContext& where, const std::byte* send, const SendBlocks& sent, std::byte* receive,
-              const ReceiveBlocks& received) {
+void exchange(CommStream& ch, const ErrorContext& where, const std::byte* send, const SendBlocks& sent,
+              std::byte* receive, const ReceiveBlocks& received) {
   const int me = ch.self.rank;
   ch.copy(receive + received.offset(me), send + sent.offset(me), sent.bytes(me), where);
   if (ch.self.size == 1) return;
@@ -60,7 +62,8 @@ void exchange(CommStream& ch, const ErrorContext& where, const std::byte* send, 
 
 /// Sends this rank's block to every rank and receives theirs.
 template <class AllBlocks>
-void gather_blocks(CommStream& ch, const ErrorContext& where, const std::byte* own, std::byte* receive, const AllBlocks& blocks) {
+void gather_blocks(CommStream& ch, const ErrorContext& where, const std::byte* own, std::byte* receive,
+                   const AllBlocks& blocks) {
   const int me = ch.self.rank;
   ch.copy(receive + blocks.offset(me), own, blocks.bytes(me), where);
   if (ch.self.size == 1) return;
