@@ -55,12 +55,22 @@ enum class CollectiveKind : std::uint8_t {
   barrier
 };
 
+}  // namespace calls
+
+namespace detail {
+
+// Outside the function, which would copy the table in every call.
+inline constexpr std::string_view call_names[] = {"all_reduce",     "reduce",     "broadcast",    "all_gather",
+                                                  "reduce_scatter", "all_to_all", "gather",       "scatter",
+                                                  "send",           "receive",    "send_receive", "barrier"};
+
+}  // namespace detail
+
+namespace calls {
+
 /// Returns the name of an operation, spelled as its function: `all_reduce`.
 [[nodiscard]] constexpr std::string_view name_of(CollectiveKind kind) noexcept {
-  constexpr std::string_view names[] = {"all_reduce",     "reduce",     "broadcast",    "all_gather",
-                                        "reduce_scatter", "all_to_all", "gather",       "scatter",
-                                        "send",           "receive",    "send_receive", "barrier"};
-  return names[static_cast<std::size_t>(kind)];
+  return detail::call_names[static_cast<std::size_t>(kind)];
 }
 
 /// The number of elements of each rank's block, in rank order; borrowed.
@@ -326,22 +336,24 @@ struct CallTraits {
   bool exchanges_counts = false;
 };
 
-[[nodiscard]] constexpr CallTraits traits_of(CollectiveKind kind) noexcept {
-  constexpr CallTraits traits[] = {
-      /* all_reduce */ {.reduces = true},
-      /* reduce */ {.reduces = true, .rooted = true},
-      /* broadcast */ {.rooted = true, .root_sends = true},
-      /* all_gather */ {},
-      /* reduce_scatter */ {.reduces = true, .blockwise = true},
-      /* all_to_all */ {.blockwise = true, .exchanges_counts = true},
-      /* gather */ {.rooted = true, .exchanges_counts = true},
-      /* scatter */ {.rooted = true, .root_sends = true, .blockwise = true, .exchanges_counts = true},
-      /* send */ {.message = true},
-      /* receive */ {.message = true},
-      /* send_receive */ {.message = true},
-      /* barrier */ {},
-  };
-  return traits[static_cast<std::size_t>(kind)];
+// Outside the function, which would copy the table in every call.
+inline constexpr CallTraits call_traits[] = {
+    /* all_reduce */ {.reduces = true},
+    /* reduce */ {.reduces = true, .rooted = true},
+    /* broadcast */ {.rooted = true, .root_sends = true},
+    /* all_gather */ {},
+    /* reduce_scatter */ {.reduces = true, .blockwise = true},
+    /* all_to_all */ {.blockwise = true, .exchanges_counts = true},
+    /* gather */ {.rooted = true, .exchanges_counts = true},
+    /* scatter */ {.rooted = true, .root_sends = true, .blockwise = true, .exchanges_counts = true},
+    /* send */ {.message = true},
+    /* receive */ {.message = true},
+    /* send_receive */ {.message = true},
+    /* barrier */ {},
+};
+
+[[nodiscard]] constexpr const CallTraits& traits_of(CollectiveKind kind) noexcept {
+  return call_traits[static_cast<std::size_t>(kind)];
 }
 
 }  // namespace detail

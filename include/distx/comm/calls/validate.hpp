@@ -155,7 +155,7 @@ template <MemorySpace Space>
 void validate(const Call<Space>& c, const RankOf& self) {
   using enum CollectiveKind;
   const detail::Validation v(c, self);
-  const detail::CallTraits traits = detail::traits_of(c.kind);
+  const detail::CallTraits& traits = detail::traits_of(c.kind);
   if (traits.rooted) v.rank_exists(c.root, "root");
   if (c.kind == send || c.kind == send_receive) v.rank_exists(c.to, "receiver");
   if (c.kind == receive || c.kind == send_receive) v.rank_exists(c.from, "sender");
@@ -185,7 +185,7 @@ struct Fingerprint {
   ElementType type = ElementType::bytes;
   bool in_place = false;                          ///< set only if an algorithm needs it of all ranks
   CollectiveKind kind = CollectiveKind::barrier;  ///< of a call; the default if all ranks request memory
-  char name[21] = {};                             ///< the call's name, for error messages
+  char name[21] = {};                             ///< a call's label in quotes, or what requests memory
 
   friend bool operator==(const Fingerprint&, const Fingerprint&) = default;
 };
@@ -196,17 +196,18 @@ namespace detail {
 
 inline std::uint64_t hash_of(Counts counts) noexcept { return counts.empty() ? 0 : fnv1a(counts); }
 
-/// Replaces the name by a label in quotes, or by the end of a long one.
+/// Notes a label in quotes, or the end of a long one.
 inline void set_label(Fingerprint& f, std::string_view label) noexcept {
   constexpr std::size_t most = sizeof f.name - 3;
   if (label.size() > most) label.remove_prefix(label.size() - most);
-  std::memset(f.name, 0, sizeof f.name);
   f.name[0] = f.name[label.size() + 1] = '\'';
   label.copy(f.name + 1, label.size());
 }
 /// Returns the call's name, and its label if it has one.
 [[nodiscard]] inline std::string name_and_label(const Fingerprint& f) {
-  return f.name[0] == '\'' ? std::string(calls::name_of(f.kind)) + " of " + f.name : f.name;
+  if (f.name[0] != '\0' && f.name[0] != '\'') return f.name;
+  const std::string name(calls::name_of(f.kind));
+  return f.name[0] == '\0' ? name : name + " of " + f.name;
 }
 template <class AnySpan>
 void describe(Fingerprint& f, const AnySpan& span) noexcept {
@@ -222,10 +223,9 @@ namespace calls {
 template <MemorySpace Space>
 [[nodiscard]] Fingerprint fingerprint(const Call<Space>& c) noexcept {
   using enum CollectiveKind;
-  const detail::CallTraits traits = detail::traits_of(c.kind);
+  const detail::CallTraits& traits = detail::traits_of(c.kind);
   Fingerprint f;
   f.kind = c.kind;
-  name_of(c.kind).copy(f.name, sizeof f.name - 1);
   if (traits.reduces) f.op = c.op.fingerprint();
   if (traits.rooted) f.root = c.root;
   if (c.kind == scatter || c.kind == receive)

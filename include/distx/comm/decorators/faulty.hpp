@@ -102,7 +102,7 @@ class FaultSchedule {
 /// Returns the bytes that a call writes on this rank; none if it writes nothing.
 template <MemorySpace Space>
 [[nodiscard]] std::span<std::byte> received_bytes(const Call<Space>& call, int rank) noexcept {
-  const CallTraits traits = traits_of(call.kind);
+  const CallTraits& traits = traits_of(call.kind);
   const bool at_root = traits.rooted && !traits.root_sends;
   if (at_root ? rank != call.root : call.kind == CollectiveKind::broadcast && rank == call.root) return {};
   return {call.receive.bytes(), call.receive.size_bytes()};

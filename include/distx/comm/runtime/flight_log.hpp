@@ -93,7 +93,7 @@ class FlightLog {
   template <MemorySpace Space>
   void describe(FlightWords& words, const Call<Space>& call, bool asynchronous) noexcept {
     using enum CollectiveKind;
-    const CallTraits traits = traits_of(call.kind);
+    const CallTraits& traits = traits_of(call.kind);
     const bool receives_only = call.kind == scatter || call.kind == receive;
     FlightWords::Kinds kinds{
         .asynchronous = asynchronous, .message = traits.message, .labelled = flight_context != nullptr};

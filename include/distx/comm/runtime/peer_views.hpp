@@ -114,7 +114,7 @@ inline void complete_inlined(const Call<Host>& c, const RankOf& self, const std:
                              std::vector<const void*>& sources) {
   using enum CollectiveKind;
   const int me = self.rank;
-  const CallTraits traits = traits_of(c.kind);
+  const CallTraits& traits = traits_of(c.kind);
   const auto source = [&](int from) {
     return peers[static_cast<std::size_t>(from)].send + range_of(c, peers, from, me).offset;
   };

@@ -53,7 +53,7 @@ class CollectiveExecution {
   }
 
   const Call<Host>& call;
-  const detail::CallTraits traits;
+  const detail::CallTraits& traits;
   const calls::RankOf& self;
   CallWorkspace& workspace;
 

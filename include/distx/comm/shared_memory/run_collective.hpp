@@ -42,7 +42,7 @@ inline void check_consistency(SharedRegion& region, CallQueue queue, int rank, i
   if (mine.rest.fingerprint == of(other, first).rest.fingerprint)
     words = "an earlier call of rank " + std::to_string(other) + " differs from this rank's";
   else if (first != latest)
-    words = std::string("in the ") + mine.rest.fingerprint.name + " called in line " + std::to_string(mine.rest.line) +
+    words = "in the " + name_and_label(mine.rest.fingerprint) + " called in line " + std::to_string(mine.rest.line) +
             ", " + words;
   throw MismatchError(words, context);
 }

@@ -409,7 +409,8 @@ class SharedRegion : public std::enable_shared_from_this<SharedRegion> {
     const CallDescriptor post = control_.published(other, there, taken >> 32).rest;
     if (step(there, other) != taken) return {};  // it continues
     std::string text = "; rank " + std::to_string(other) + " waits in " +
-                       (there == CallQueue::started ? "an asynchronous " : "a blocking ") + post.fingerprint.name;
+                       (there == CallQueue::started ? "an asynchronous " : "a blocking ") +
+                       name_and_label(post.fingerprint);
     if (post.send_count > 0)
       text +=
           " of " + std::to_string(post.send_count) + " " + std::string(name_of(post.fingerprint.type)) + " elements";
