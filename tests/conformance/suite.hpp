@@ -94,7 +94,7 @@ TEST_CASE_TEMPLATE_DEFINE("named groups", Ranks, named_groups) {
 }
 TEST_CASE_TEMPLATE_DEFINE("a process forked from a rank takes no part in the job and ends nothing", Ranks, forks) {
   if (!Ranks::forks()) return;
-  // A sanitizer's own locks may be held by other threads at the fork, and then for ever in the new process.
+  // Other threads may hold a sanitizer's own locks at the fork, and nothing releases them in the new process.
   if constexpr (DISTX_TESTS_SANITIZED)
     std::puts("skipped: 1 test cases fork while other threads run, which sanitizers do not support");
   else
