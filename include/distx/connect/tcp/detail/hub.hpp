@@ -160,8 +160,8 @@ class Hub {
   }
   [[nodiscard]] time_point warning_due() { return warning_ ? warning_->due() : time_point::max(); }
   template <class Overdue>
-  void warn(std::string_view operation, int rank, Overdue&& overdue) {
-    if (warning_) (*warning_)({.operation = operation, .backend = "tcp", .rank = rank, .size = size()}, overdue);
+  void warn(std::string_view what, int rank, Overdue&& overdue) {
+    if (warning_) (*warning_)({.operation = what, .backend = "tcp", .rank = rank, .size = size()}, overdue);
   }
   void expire() {
     const auto now = Deadline::clock::now();
