@@ -97,10 +97,11 @@ void max_of_slices(HostStream stream, const Slices& slices, Span<const T> x, Spa
   using Limits = std::numeric_limits<accumulator_t<T>>;
   fill(stream, out, T(Limits::has_infinity ? -Limits::infinity() : Limits::lowest()));
   for (std::size_t block = 0; block < blocks; ++block)
-    for (std::size_t i = 0; i < count * size; ++i) {
-      T& most = out[block * size + i % size];
-      most = max(most, x[block * count * size + i]);
-    }
+    for (std::size_t slice = 0; slice < count; ++slice)
+      for (std::size_t i = 0; i < size; ++i) {
+        T& most = out[block * size + i];
+        most = max(most, x[(block * count + slice) * size + i]);
+      }
 }
 /// out = the sum of each block's slices, divided by `divisor` unless it is of integers, on the host's memory.
 template <class T>
