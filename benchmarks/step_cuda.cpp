@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The time of a training step of GPT-2 124M's parameters on GPUs, without a forward and a backward pass: gradients are
-// zeroed, reduced, clipped, and the weights are updated. And the time that making and destroying a communicator takes.
+// zeroed, reduced, clipped, and the weights are updated; at stage 3 they are gathered for either pass. And the time that
+// making and destroying a communicator takes.
 //
 //     build/benchmarks/step_cuda [--steps N] [--stages 0,2,3]     one rank
 //     tools/ranks --one-gpu 2 build/benchmarks/step_cuda          processes that share a GPU
@@ -24,22 +25,27 @@ namespace {
 using distx::bfloat16;
 using distx::Cuda;
 
-/// The sizes of the 148 parameters.
-std::vector<std::size_t> gpt2_sizes() {
+/// The 148 parameters, of which each block's belong together.
+template <class T>
+std::vector<distx::Parameter<T, Cuda>> gpt2() {
   constexpr std::size_t width = 768, vocabulary = 50257, context = 1024;
-  std::vector<std::size_t> sizes{vocabulary * width, context * width};
+  std::vector<distx::Parameter<T, Cuda>> parameters;
+  const auto add = [&](const std::string& unit, std::initializer_list<std::size_t> sizes) {
+    for (int i = 0; const std::size_t size : sizes) parameters.emplace_back(unit + "." + std::to_string(i++), size);
+  };
+  add("wte", {vocabulary * width});
+  add("wpe", {context * width});
   for (int block = 0; block < 12; ++block)
-    sizes.insert(sizes.end(), {width, width, 3 * width * width, 3 * width, width * width, width,  // attention
-                               width, width, 4 * width * width, 4 * width, 4 * width * width, width});
-  sizes.insert(sizes.end(), {width, width});
-  return sizes;
+    add("h" + std::to_string(block), {width, width, 3 * width * width, 3 * width, width * width, width,  // attention
+                                      width, width, 4 * width * width, 4 * width, 4 * width * width, width});
+  add("ln_f", {width, width});
+  return parameters;
 }
 
 template <class T, class... Policies>
 void step_times(distx::NcclCommunicator& comm, const char* what, int steps, distx::DataParallelOptions options) {
   const distx::CudaStream stream;
-  std::vector<distx::Parameter<T, Cuda>> parameters;
-  for (const std::size_t size : gpt2_sizes()) parameters.emplace_back(std::to_string(parameters.size()), size);
+  auto parameters = gpt2<T>();
   distx::DataParallel<distx::ZeRO<distx::Dynamic>, distx::On<Cuda>, Policies...> training(comm, parameters,
                                                                                           distx::AdamW{}, options);
   std::vector<double> whole, of_host;
@@ -47,10 +53,14 @@ void step_times(distx::NcclCommunicator& comm, const char* what, int steps, dist
     stream.synchronize();
     distx::barrier(comm);
     const auto begin = timing::clock::now();
-    for (std::size_t p = parameters.size(); p-- > 0;) {
-      const auto weights = training.unshard_after(stream, parameters[p]);
-      static_cast<void>(training.gradient(parameters[p], stream));
-      training.ready_after(stream, parameters[p]);
+    {
+      distx::Unsharded<Cuda> weights;  // of one block at a time
+      for (auto& parameter : parameters) weights = training.unshard_after(stream, parameter);  // the forward pass
+      for (std::size_t p = parameters.size(); p-- > 0;) {
+        weights = training.unshard_after(stream, parameters[p]);
+        static_cast<void>(training.gradient(parameters[p], stream));
+        training.ready_after(stream, parameters[p]);
+      }
     }
     training.step({.learning_rate = 1e-4}, stream);
     const double enqueued = timing::since(begin);
@@ -61,7 +71,7 @@ void step_times(distx::NcclCommunicator& comm, const char* what, int steps, dist
   }
   if (comm.rank() == 0)
     std::printf("%-44s stage %d %-8s %8.3f ms, of which the host enqueues for %8.3f\n", what, options.stage.value_or(0),
-                options.clip_norm ? "clipped" : "", 1e3 * timing::median(whole), 1e3 * timing::median(of_host));
+                options.clips() ? "clipped" : "", 1e3 * timing::median(whole), 1e3 * timing::median(of_host));
   std::fflush(stdout);
 }
 
