@@ -95,24 +95,31 @@ void measure(const CudaStream& stream, std::size_t elements, int rounds) {
   const auto read = []<class T>(const Array<T>& array) { return Span<const T, Cuda>(array.buffer); };
   const auto masters = [&](std::size_t at_master, std::size_t at_low, std::size_t count) {
     const distx::detail::UpdatePiece<Cuda, AdamW, float, bfloat16, bfloat16> piece{
-        step, all(weight).subspan(at_master, count), read(low_gradient).subspan(at_low, count),
-        {all(mean).subspan(0, count), all(square).subspan(0, count)}, all(low).subspan(at_low, count)};
+        step,
+        all(weight).subspan(at_master, count),
+        read(low_gradient).subspan(at_low, count),
+        {all(mean).subspan(0, count), all(square).subspan(0, count)},
+        all(low).subspan(at_low, count)};
     distx::detail::fused_update(stream, AdamW{}, std::span(&piece, 1));
   };
   std::vector<Subject> subjects{
-      {"AdamW", 28, [&] {
+      {"AdamW", 28,
+       [&] {
          ++step.number;
          fused_update(stream, AdamW{}, step, all(weight), read(gradient), {all(mean), all(square)});
        }},
-      {"AdamW, step on the GPU", 28, [&] {
+      {"AdamW, step on the GPU", 28,
+       [&] {
          device_step.advance(stream);
          fused_update(stream, device_step, all(weight), read(gradient), {all(mean), all(square)});
        }},
-      {"AdamW, states aligned", 28, [&] {  // as of a shard that begins anywhere
+      {"AdamW, states aligned", 28,
+       [&] {  // as of a shard that begins anywhere
          ++step.number;
          fused_update(stream, AdamW{}, step, weight.some(1), gradient.read(1), {mean.some(0), square.some(0)});
        }},
-      {"AdamW, cut anywhere", 28, [&] {
+      {"AdamW, cut anywhere", 28,
+       [&] {
          ++step.number;
          fused_update(stream, AdamW{}, step, weight.some(1), gradient.read(0), {mean.some(1), square.some(0)});
        }},
@@ -127,9 +134,8 @@ void measure(const CudaStream& stream, std::size_t elements, int rounds) {
       {"add", 12, [&] { add(stream, all(weight), read(gradient)); }},
       {"add, cut", 12, [&] { add(stream, weight.some(0), gradient.read(1)); }},
       {"mix", 12, [&] { mix(stream, all(weight), read(gradient), 0.999); }},
-      {"gelu", 8, [&] {
-         distx::for_elements(stream, distx::detail::elements::Gelu<float>{}, all(weight), read(gradient));
-       }},
+      {"gelu", 8,
+       [&] { distx::for_elements(stream, distx::detail::elements::Gelu<float>{}, all(weight), read(gradient)); }},
       {"largest magnitude", 4, [&] { largest_magnitude(stream, read(gradient), largest.span()); }},
   };
   const Stopwatch watch;
@@ -143,8 +149,8 @@ void measure(const CudaStream& stream, std::size_t elements, int rounds) {
         }) / static_cast<double>(passes);
       };
       const std::size_t half_bytes = subject.bytes * elements / 2;  // a copy moves each byte twice
-      const double of_copy =
-          timed([&] { copy(stream, to.span().first(half_bytes), Span<const std::byte, Cuda>(from).first(half_bytes)); });
+      const double of_copy = timed(
+          [&] { copy(stream, to.span().first(half_bytes), Span<const std::byte, Cuda>(from).first(half_bytes)); });
       const double seconds = timed(subject.pass);
       if (round == 0) continue;  // it warms up
       subject.seconds.push_back(seconds);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The time of a training step of GPT-2 124M's parameters on GPUs, without a forward and a backward pass: gradients are
-// zeroed, reduced, clipped, and the weights are updated; at stage 3 they are gathered for either pass. And the time that
-// making and destroying a communicator takes.
+// zeroed, reduced, clipped, and the weights are updated; at stage 3 they are gathered for either pass. And the time
+// that making and destroying a communicator takes.
 //
 //     build/benchmarks/step_cuda [--steps N] [--stages 0,2,3]     one rank
 //     tools/ranks --one-gpu 2 build/benchmarks/step_cuda          processes that share a GPU
@@ -54,7 +54,7 @@ void step_times(distx::NcclCommunicator& comm, const char* what, int steps, dist
     distx::barrier(comm);
     const auto begin = timing::clock::now();
     {
-      distx::Unsharded<Cuda> weights;  // of one block at a time
+      distx::Unsharded<Cuda> weights;                                                          // of one block at a time
       for (auto& parameter : parameters) weights = training.unshard_after(stream, parameter);  // the forward pass
       for (std::size_t p = parameters.size(); p-- > 0;) {
         weights = training.unshard_after(stream, parameters[p]);

@@ -55,9 +55,19 @@ class Validation {
   [[noreturn]] void fail(const std::string& message) const { throw InvalidArgument(message, self_.context(call_)); }
 
   void rank_exists(int rank, const char* role) const {
-    if (rank < 0 || rank >= self_.size)
-      fail("invalid " + std::string(role) + " " + std::to_string(rank) + ": must be in [0, " +
-           std::to_string(self_.size) + ")");
+    if (rank < 0 || rank >= self_.size) [[unlikely]]
+      fail_rank(rank, role);
+  }
+  [[noreturn]] void fail_rank(int rank, const char* role) const {
+    fail("invalid " + std::string(role) + " " + std::to_string(rank) + ": must be in [0, " +
+         std::to_string(self_.size) + ")");
+  }
+  void message_fits() const {
+    const auto& c = call_;
+    if (c.kind != CollectiveKind::receive) rank_exists(c.to, "receiver");
+    if (c.kind != CollectiveKind::send) rank_exists(c.from, "sender");
+    tag_exists(c.tag);
+    if (c.kind == CollectiveKind::send_receive) apart(nullptr, nullptr);
   }
   void tag_exists(int tag) const {
     if (tag < 0) fail("invalid tag " + std::to_string(tag) + ": must not be negative");
@@ -156,12 +166,9 @@ void validate(const Call<Space>& c, const RankOf& self) {
   using enum CollectiveKind;
   const detail::Validation v(c, self);
   const detail::CallTraits& traits = detail::traits_of(c.kind);
+  if (traits.message) return v.message_fits();
   if (traits.rooted) v.rank_exists(c.root, "root");
-  if (c.kind == send || c.kind == send_receive) v.rank_exists(c.to, "receiver");
-  if (c.kind == receive || c.kind == send_receive) v.rank_exists(c.from, "sender");
-  if (traits.message) v.tag_exists(c.tag);
-  if (c.kind == send_receive) v.apart(nullptr, nullptr);
-  if (traits.message || c.kind == broadcast || c.kind == barrier) return;
+  if (c.kind == broadcast || c.kind == barrier) return;
   if (traits.reduces) v.op_fits();
   if (traits.rooted && self.rank != c.root) return;
   v.same_type();

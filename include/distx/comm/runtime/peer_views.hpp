@@ -86,6 +86,7 @@ inline void check_blocks(const Call<Host>& c, const std::vector<PeerView>& peers
   const auto check = [&](int from, std::size_t sent, int to, std::size_t received) {
     check_block(from, sent, to, received, context);
   };
+  if (!traits_of(c.kind).exchanges_counts) return;
   const int size = static_cast<int>(peers.size());
   const auto peer = [&](int r) -> const PeerView& { return peers[static_cast<std::size_t>(r)]; };
   if (c.kind == CollectiveKind::gather) {
@@ -115,25 +116,24 @@ inline void complete_inlined(const Call<Host>& c, const RankOf& self, const std:
   using enum CollectiveKind;
   const int me = self.rank;
   const CallTraits& traits = traits_of(c.kind);
-  const auto source = [&](int from) {
-    return peers[static_cast<std::size_t>(from)].send + range_of(c, peers, from, me).offset;
-  };
-  const auto bytes_from = [&](int from) { return range_of(c, peers, from, me).bytes; };
   if (c.kind == barrier || (traits.rooted && !traits.root_sends && me != c.root)) return;
-  if (traits.root_sends) return copy_bytes(c.receive.bytes(), source(c.root), bytes_from(c.root));
+  const auto copy_from = [&](int from, std::byte* to) {
+    const ByteRange range = range_of(c, peers, from, me);
+    copy_bytes(to, peers[static_cast<std::size_t>(from)].send + range.offset, range.bytes);
+  };
+  if (traits.root_sends) return copy_from(c.root, c.receive.bytes());
   if (traits.reduces) {
-    const std::size_t bytes = bytes_from(me);
+    const auto [offset, bytes] = range_of(c, peers, me, me);  // the same of all operands
     if (bytes == 0) return;
     sources.clear();
-    for (int r = 0; r < self.size; ++r) sources.push_back(source(r));
+    for (int r = 0; r < self.size; ++r) sources.push_back(peers[static_cast<std::size_t>(r)].send + offset);
     void* const target = c.receive.data();
     return c.op.reduce(&target, 1, sources.data(), sources.size(), bytes / element_width(c), self.size);
   }
   const bool all = c.kind == all_to_all;
   const Counts counts = all ? c.receive_counts : c.counts;
   const std::size_t equal = all ? c.send.size() / peers.size() : c.send.size(), width = element_width(c);
-  for (int r = 0; r < self.size; ++r)
-    copy_bytes(c.receive.bytes() + block_offset(counts, equal, r) * width, source(r), bytes_from(r));
+  for (int r = 0; r < self.size; ++r) copy_from(r, c.receive.bytes() + block_offset(counts, equal, r) * width);
 }
 
 }  // namespace distx::detail

@@ -60,22 +60,17 @@ inline void await_reuse(SharedRegion& region, CallQueue queue, int rank, std::ui
     if (other != rank) check_consistency(region, queue, rank, other, entered, number, context);
 }
 
-/// Completes a call of the only rank, which neither publishes nor compares it.
-inline void run_alone(const Call<Host>& call, const calls::RankOf& self, CallWorkspace& workspace,
-                      const ErrorContext& context) {
-  workspace.seen.assign(1, detail::own_view(call, self.rank));
-  detail::check_blocks(call, workspace.seen, context);
-  if (detail::traits_of(call.kind).reduces) {
-    const PeerView& mine = workspace.seen.front();
-    const ByteRange all = range_of(call, workspace.seen, self.rank, self.rank);
-    if (call.consumer != nullptr && all.bytes != 0) {
-      workspace.sources.assign(1, mine.send);
-      return call.consumer->consume(0, workspace.sources, all.bytes / element_width(call));
-    }
+/// Completes a call of the only rank, which neither publishes nor compares it: its one block goes to itself.
+inline void run_alone(const Call<Host>& call) {
+  if (detail::traits_of(call.kind).reduces && !call.send.empty()) {
+    const void* const sources[] = {call.send.data()};
+    if (call.consumer != nullptr) return call.consumer->consume(0, sources, call.send.size());
     // The reduction of one operand is the operand, and so is its average.
-    if (!call.op.finishes() || call.op.kind() == OpKind::average) return copy_bytes(mine.receive, mine.send, all.bytes);
+    void* const target = call.receive.data();
+    if (call.op.finishes() && call.op.kind() != OpKind::average)
+      return call.op.reduce(&target, 1, sources, 1, call.send.size(), 1);
   }
-  detail::complete_inlined(call, self, workspace.seen, workspace.sources);
+  copy_bytes(call.receive.bytes(), call.send.bytes(), call.send.size_bytes());
 }
 
 /// Runs one rank's side of a collective; returns when this rank's part is done.
@@ -88,7 +83,7 @@ inline void run_collective(SharedRegion& region, CallQueue queue, const Call<Hos
                            CallWorkspace& workspace) {
   const ErrorContext context = self.context(call);
   if (region.revoked()) region.throw_revoked(context);
-  if (self.size == 1) return run_alone(call, self, workspace, context);
+  if (self.size == 1) return run_alone(call);
   CollectiveExecution x(region, queue, call, self, workspace);
   const std::uint64_t number = x.number();
   await_reuse(region, queue, self.rank, number, workspace, context);

@@ -107,7 +107,6 @@ struct Fragment {
 
   Array array;
   unsigned off;
-  vector* ends;  ///< in the block's memory: the last vector of each warp
   vector own;
 
   /// Loads with one instruction, also where not all elements are used.
@@ -132,22 +131,17 @@ struct Fragment {
   __device__ void store(std::ptrdiff_t first) const {
     if constexpr (Array::writes) put(array, first, own);
   }
-  /// Shows the next warp the end of this one.
-  __device__ void show_end() const {
-    if (Array::writes && threadIdx.x % 32 == 31) ends[threadIdx.x / 32] = own;
-  }
-  /// Stores by whole vectors, wherever the array begins: each has the end of the thread before and the begin of this
-  /// one's. The elements at the block's ends are stored one by one.
-  /// @pre all threads of the block have shown their ends
+  /// Stores by whole vectors, wherever the array begins: each has the end of the lane before and the begin of this
+  /// one's. The elements at the warp's ends are stored one by one.
   __device__ void store_across(std::ptrdiff_t first) const {
     if constexpr (Array::writes) {
       if (off == 0) return store(first);
-      vector before = of_lane_before(own);
-      if (threadIdx.x % 32 == 0 && threadIdx.x != 0) before = ends[threadIdx.x / 32 - 1];
-      if (threadIdx.x != 0) put(array, first - off, part_of_two(before, own, Width - off));
+      const unsigned lane = threadIdx.x % 32;
+      const vector before = of_lane_before(own);
+      if (lane != 0) put(array, first - off, part_of_two(before, own, Width - off));
       unrolled<Width>([&](int e) {
-        const bool in_next = e + off >= Width;  // of the vector that the next thread stores
-        if (in_next ? threadIdx.x == blockDim.x - 1 : threadIdx.x == 0) array.data[first + e] = own.values[e];
+        const bool in_next = e + off >= Width;  // of the vector that the next lane stores
+        if (lane == (in_next ? 31 : 0)) array.data[first + e] = own.values[e];
       });
     }
   }
@@ -190,8 +184,6 @@ __device__ void one_tile(const Body& body, bool whole, std::ptrdiff_t first, std
   } else if constexpr (Alike) {
     (fragments.store(first), ...);
   } else {
-    (fragments.show_end(), ...);
-    __syncthreads();
     (fragments.store_across(first), ...);
   }
 }
@@ -213,17 +205,9 @@ __device__ void tile_of(const Body& body, std::size_t tile, std::size_t count, u
   const auto first =
       static_cast<std::ptrdiff_t>(begin + std::size_t{Width} * threadIdx.x) - static_cast<std::ptrdiff_t>(shift);
   const bool whole = begin >= shift + margin && begin + elements + margin <= count + shift;
-  static_assert(sizeof...(Arrays) * block_threads / 32 * 16 <= block_memory_bytes);
-  auto* const memory = Alike ? nullptr : static_cast<unsigned char*>(block_memory());
-  [&]<std::size_t... I>(std::index_sequence<I...>) {
-    one_tile<Alike, Width>(
-        body, whole, first, static_cast<std::ptrdiff_t>(count),
-        Fragment<Arrays, Width>{
-            arrays, Alike ? 0U : (shift_of<Width>(arrays) + Width - shift) % Width,
-            Alike ? nullptr
-                  : reinterpret_cast<typename Fragment<Arrays, Width>::vector*>(memory + I * (block_threads / 32 * 16)),
-            {}}...);
-  }(std::index_sequence_for<Arrays...>{});
+  one_tile<Alike, Width>(
+      body, whole, first, static_cast<std::ptrdiff_t>(count),
+      Fragment<Arrays, Width>{arrays, Alike ? 0U : (shift_of<Width>(arrays) + Width - shift) % Width, {}}...);
 }
 
 template <bool Alike, int Width, class Body, class... Arrays>

@@ -151,8 +151,8 @@ void enqueue_tables(CudaStreamRef stream, const Optimizer& optimizer,
   table.coefficients = static_cast<decltype(table.coefficients)>(coefficients);
   const auto flush = [&] {
     if (table.count == 0) return;
-    enqueue<&update_kernel<There, Optimizer, T, Low, Gradient, Bytes>>(
-        stream, table.first_tile[table.count], block_threads, table);
+    enqueue<&update_kernel<There, Optimizer, T, Low, Gradient, Bytes>>(stream, table.first_tile[table.count],
+                                                                       block_threads, table);
     if (There) table.coefficients += table.count;
     table.count = 0;
   };

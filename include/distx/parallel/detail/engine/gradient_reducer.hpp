@@ -57,7 +57,8 @@ class GradientReducer {
     for (std::size_t b = 0; b < buckets.size(); ++b) {
       for (const auto member : buckets[b].members) bucket_of_[member] = b;
       count_ += buckets[b].trained ? 1 : 0;
-      for (const auto& buffer : buckets[b].buffers) separate = separate || (buffer.separate_gradient_shard && !buffer.fills_shard);
+      for (const auto& buffer : buckets[b].buffers)
+        separate = separate || (buffer.separate_gradient_shard && !buffer.fills_shard);
     }
     moves_ = comms.all().size() > 1 || separate;
     defer(one_pass);
@@ -68,7 +69,8 @@ class GradientReducer {
   [[nodiscard]] std::size_t count() const noexcept { return count_; }
   /// Whether a reduction of this micro-batch has started, or waits for the step.
   [[nodiscard]] bool started() const noexcept {
-    return started_ > 0 || (count_ > 0 && reductions_[0].deferred && reductions_[0].missing == 0);
+    const bool waits = count_ > 0 && (reductions_[0].deferred || (lends() && !moves_));
+    return started_ > 0 || (waits && reductions_[0].missing == 0);
   }
   /// Whether parameters become ready in the same order on every rank.
   [[nodiscard]] bool compares_order() const noexcept { return compares_order_; }

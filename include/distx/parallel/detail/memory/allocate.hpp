@@ -51,8 +51,8 @@ template <MemorySpace Space>
                                                                    const std::vector<ByteRange>& own) {
   auto& comm = comms.gathering();
   if (comms.shards() > 1) return comm.allocate_common(bytes, own, comms.made_at());
-  const auto memory = std::make_shared<CommunicatorMemory<std::byte, Space>>(
-      comm.template allocate<std::byte>(bytes, comms.made_at()));
+  const auto memory =
+      std::make_shared<CommunicatorMemory<std::byte, Space>>(comm.template allocate<std::byte>(bytes, comms.made_at()));
   return CommonMemory<Space>{.span = memory->span(), .owner = memory};
 }
 
@@ -72,8 +72,8 @@ template <MemorySpace Space>
     bytes += round_up_to_lines(buffer.layout.bytes());
   }
   if (bytes == 0) return false;
-  const auto common = on_hosts ? comms.gathering().allocate_for_host(bytes, comms.made_at())
-                               : allocate_in_place(comms, bytes, own);
+  const auto common =
+      on_hosts ? comms.gathering().allocate_for_host(bytes, comms.made_at()) : allocate_in_place(comms, bytes, own);
   if (!common) return false;
   const auto part = on_hosts ? tracked_part(*common, account, observe::MemoryKind::weights) : nullptr;
   std::size_t begin = 0;
