@@ -261,7 +261,7 @@ TEST_CASE("another program at the port is named as such, on rank 0 and on the ot
   std::jthread program([&] {
     const auto end = distx::Deadline(seconds(20)).end();
     (void)tcp::await_events(talkative.native_handle(), POLLIN, end);
-    const auto accepted = tcp::unique_socket::from_native_handle(::accept(talkative.native_handle(), nullptr, nullptr));
+    const auto accepted = tcp::Descriptor::from_native_handle(::accept(talkative.native_handle(), nullptr, nullptr));
     (void)tcp::write_all(accepted.native_handle(), std::string(100, 'x'), end);
     char byte = 0;
     (void)tcp::read_all(accepted.native_handle(), &byte, 1, end);
@@ -291,7 +291,7 @@ TEST_CASE("a rank 0 that does not know the token is recognized") {
   const auto listener = test::listen_on_loopback();
   std::jthread impostor([&] {
     (void)tcp::await_events(listener.native_handle(), POLLIN, distx::Deadline(seconds(20)).end());
-    const auto accepted = tcp::unique_socket::from_native_handle(::accept(listener.native_handle(), nullptr, nullptr));
+    const auto accepted = tcp::Descriptor::from_native_handle(::accept(listener.native_handle(), nullptr, nullptr));
     const tcp::Digest nonce{};
     const auto end = distx::Deadline(seconds(20)).end();
     std::string answer(tcp::answer_bytes, ' ');
@@ -319,14 +319,14 @@ TEST_CASE("an answer that was recorded is refused when it is sent again") {
       return;
     }
     const auto end = distx::Deadline(seconds(20)).end();
-    const auto answer_to = [&](const tcp::unique_socket& socket) {
+    const auto answer_to = [&](const tcp::Descriptor& socket) {
       std::string challenge(tcp::greeting_bytes, ' ');
       expect(tcp::read_all(socket.native_handle(), challenge.data(), challenge.size(), end) == 0, "no challenge");
       const auto root_nonce = tcp::digest_from(std::string_view(challenge).substr(tcp::magic.size()));
       const tcp::Digest nonce{};
       return tcp::greeting(nonce).append(tcp::bytes_of(tcp::proof(token, "rank", root_nonce, nonce)));
     };
-    const auto sent = [&](const tcp::unique_socket& socket, const std::string& answer) {
+    const auto sent = [&](const tcp::Descriptor& socket, const std::string& answer) {
       tcp::Digest reply{};
       expect(tcp::write_all(socket.native_handle(), answer, end) == 0, "cannot answer");
       expect(tcp::read_all(socket.native_handle(), reinterpret_cast<char*>(reply.data()), reply.size(), end) == 0,
@@ -352,7 +352,7 @@ TEST_CASE("strangers that say nothing, send garbage or leave neither stop nor de
     constexpr int all_strangers = 40;
     const auto messages = each(4, [&](int rank) {
       const distx::TcpConnectorOptions options{.deadline = seconds(60), .token = token};
-      std::vector<tcp::unique_socket> open;
+      std::vector<tcp::Descriptor> open;
       if (rank == 3) {
         // They are there before the last rank, and stay.
         const auto end = distx::Deadline(seconds(20)).end();
@@ -414,13 +414,13 @@ tcp::Frame any_frame(Noise& noise) {
     case 4: {
       tcp::FrameWriter out(tcp::FrameKind::welcome);
       out.number(1);
-      tcp::this_peer().write(out);
+      tcp::write_process(out, distx::detail::posix::this_process());
       return out.finish();
     }
     default: {
       tcp::FrameWriter out(tcp::FrameKind::hello);
       out.number(small()).number(small()).number(1).number(1);
-      tcp::this_peer().write(out);
+      tcp::write_process(out, distx::detail::posix::this_process());
       return out.finish();
     }
   }

@@ -31,7 +31,7 @@ namespace distx::detail::pmix {
   const bool on_one_host = session.local_size() == terms.size;
   const tcp::Endpoint bound{on_one_host ? "127.0.0.1" : "0.0.0.0", 0};
   tcp::Listener listener(tcp::resolve(bound).addresses.at(0), bound, context);
-  const tcp::Endpoint known{on_one_host ? bound.host : host_name(), listener.endpoint().port};
+  const tcp::Endpoint known{on_one_host ? bound.host : posix::host_name(), listener.endpoint().port};
   session.put(key, tcp::published_address({known, terms.token}));
   session.fence(terms.deadline);
   return TcpConnector(make_here<tcp::TcpGroup>(terms, std::move(listener), deadline));

@@ -170,10 +170,9 @@ class FileGroup final : public FailureChannel {
   void admit(const Candidates& candidates) {
     Generation found;
     for (int rank = 0; rank < size(); ++rank) found.members.push_back({std::to_string(rank), process(rank)});
-    std::ostringstream answer;
-    answer << job_.next_name() << ' ' << process(rank_) << '\n';
+    const auto answer = job_.next_name() + ' ' + process(rank_).text() + '\n';
     for (const auto& [word, candidate] : candidates)
-      if (job_.outer.put_first(answer_file(word), answer.str())) found.members.push_back({word, candidate});
+      if (job_.outer.put_first(answer_file(word), answer)) found.members.push_back({word, candidate});
     (void)folder().put_first(next_file, found.text());  // unless the others have shrunk
   }
   /// Returns the group on which a rank has decided.

@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <algorithm>
+#include <sstream>
 
+#include "distx/connect/file/detail/folder.hpp"
 #include "distx/connect/file/detail/poll_until.hpp"
-#include "distx/connect/file/detail/process.hpp"
+#include "distx/posix/process.hpp"
 
 namespace distx::detail::file {
+
+using posix::has_ended;
+using posix::Process;
+using posix::this_process;
 
 /// The name of each process that waits to join a job, which is a random word, and the process.
 using Candidates = std::vector<std::pair<std::string, Process>>;
@@ -89,9 +95,9 @@ struct Generation {
   std::vector<NextMember> members;
 
   [[nodiscard]] std::string text() const {
-    std::ostringstream out;
-    for (const auto& member : members) out << member.who << ' ' << member.process << '\n';
-    return out.str();
+    std::string text;
+    for (const auto& member : members) text += member.who + ' ' + member.process.text() + '\n';
+    return text;
   }
   [[nodiscard]] static Generation from(std::istream& in) {
     Generation next;
@@ -145,9 +151,7 @@ class JoinRequest {
           if (!outer_) {
             if (!(outer_ = Folder::open(path_))) return false;
             has_run = job_runs();
-            std::ostringstream text;
-            text << self_ << '\n';
-            outer_->put(request_file(word_), text.str());
+            outer_->put(request_file(word_), self_.text() + '\n');
           }
           return outer_->has(answer_file(word_));
         },
@@ -209,7 +213,7 @@ class JoinRequest {
 
   std::filesystem::path path_;
   Timeout timeout_;
-  std::string word_ = random_name();
+  std::string word_ = posix::random_name(32);
   Process self_ = this_process();
   std::optional<Folder> outer_;
 };

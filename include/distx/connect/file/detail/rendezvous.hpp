@@ -37,9 +37,7 @@ class Rendezvous {
       return hello;
     }
     [[nodiscard]] std::string text() const {
-      std::ostringstream out;
-      out << word << ' ' << size << ' ' << made_outer << ' ' << process << '\n';
-      return out.str();
+      return word + ' ' + std::to_string(size) + (made_outer ? " 1 " : " 0 ") + process.text() + '\n';
     }
   };
   /// Why the ranks cannot work together.
@@ -327,7 +325,7 @@ class Rendezvous {
   int size_;
   Timeout timeout_;
   Deadline deadline_;
-  Hello mine_{random_name(), size_, false, this_process()};
+  Hello mine_{posix::random_name(32), size_, false, this_process()};
   std::vector<std::optional<Hello>> joined_;  ///< by rank
   std::string twin_;                          ///< the message about another process of this rank, if there is one
 };

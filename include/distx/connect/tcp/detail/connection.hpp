@@ -15,8 +15,8 @@ class WakePipe {
     if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0)
       throw BackendError("cannot make a pipe (" + system_message(errno) + "): raise the limit on open files", context,
                          errno);
-    read_ = unique_socket::from_native_handle(ends[0]);
-    write_ = unique_socket::from_native_handle(ends[1]);
+    read_ = Descriptor::from_native_handle(ends[0]);
+    write_ = Descriptor::from_native_handle(ends[1]);
   }
   void wake() const noexcept {
     const char byte = 0;
@@ -29,14 +29,14 @@ class WakePipe {
   [[nodiscard]] int native_handle() const noexcept { return read_.native_handle(); }
 
  private:
-  unique_socket read_;
-  unique_socket write_;
+  Descriptor read_;
+  Descriptor write_;
 };
 
 /// A connected socket with the bytes that are on their way in both directions. Never blocks.
 class BufferedSocket {
  public:
-  explicit BufferedSocket(unique_socket socket) : socket_(std::move(socket)) {}
+  explicit BufferedSocket(Descriptor socket) : socket_(std::move(socket)) {}
 
   [[nodiscard]] int native_handle() const noexcept { return socket_.native_handle(); }
   [[nodiscard]] bool is_open() const noexcept { return static_cast<bool>(socket_); }
@@ -92,7 +92,7 @@ class BufferedSocket {
   void close() noexcept { socket_.reset(); }
 
  private:
-  unique_socket socket_;
+  Descriptor socket_;
   std::string in_;
   std::string out_;
   std::size_t taken_ = 0;

@@ -25,7 +25,7 @@ class Hub {
   static constexpr std::chrono::seconds after_error{2};
 
   /// @param limit  what `deadline` was made of, for messages
-  Hub(Listener listener, std::string token, int size, Timeout limit, const Deadline& deadline, PeerProcess self,
+  Hub(Listener listener, std::string token, int size, Timeout limit, const Deadline& deadline, Process self,
       Inbox& inbox, const ErrorContext& context)
       : listener_(std::move(listener)),
         token_(std::move(token)),
@@ -272,7 +272,7 @@ class Hub {
     const int their_size = in.small(1 << 20);
     const auto limit = in.number();
     const auto left = in.number();
-    auto process = PeerProcess::from(in);
+    auto process = read_process(in);
     if (!in.complete()) return false;
     if (their_size == 0) {
       connection.stage = Stage::waiting;
@@ -319,7 +319,7 @@ class Hub {
     joined_ = true;
     FrameWriter out(FrameKind::welcome);
     out.number(ranks_.size());
-    for (const auto& rank : ranks_) rank.process.write(out);
+    for (const auto& rank : ranks_) write_process(out, rank.process);
     send_all(out.finish());
   }
   void refuse(SentError error) {

@@ -15,11 +15,11 @@ using HubTime = Deadline::clock::time_point;
 struct HubConnection {
   enum class Stage : std::uint8_t { challenged, proven, waiting, joined, closing };
 
-  explicit HubConnection(unique_socket accepted) : socket(std::move(accepted)) {}
+  explicit HubConnection(Descriptor accepted) : socket(std::move(accepted)) {}
   BufferedSocket socket;
   Stage stage = Stage::challenged;
   int rank = -1;
-  PeerProcess process;  ///< while it waits to be admitted
+  Process process;  ///< while it waits to be admitted
   Digest nonce{};
   HubTime end{};
 };
@@ -29,7 +29,7 @@ struct RankRecord {
 
   Presence presence = Presence::absent;
   HubConnection* connection = nullptr;
-  PeerProcess process{};
+  Process process{};
   std::optional<CallPart> part{};
   HubTime part_end{};
   bool expired = false;                         ///< it has been notified that its call timed out
@@ -40,7 +40,7 @@ struct RankRecord {
 
 /// Returns why a rank cannot join these ranks; null if it can.
 [[nodiscard]] inline std::optional<SentError> disagreement(const std::vector<RankRecord>& ranks, int rank,
-                                                           int their_size, const PeerProcess& process) {
+                                                           int their_size, const Process& process) {
   const auto size = static_cast<int>(ranks.size());
   if (their_size != size)
     return SentError{'c', -1,
@@ -77,7 +77,7 @@ struct RankRecord {
 [[nodiscard]] inline Frame group_of(const std::vector<RankRecord>& ranks, int rank) {
   FrameWriter out(FrameKind::regrouped);
   out.number(1).number(static_cast<std::uint64_t>(rank)).number(ranks.size());
-  for (const auto& each : ranks) each.process.write(out);
+  for (const auto& each : ranks) write_process(out, each.process);
   return out.finish();
 }
 

@@ -12,6 +12,7 @@
 #include "distx/connect/tcp/detail/frame.hpp"
 #include "distx/core/deadline.hpp"
 #include "distx/core/error.hpp"
+#include "distx/posix/process.hpp"
 
 namespace distx::detail::tcp {
 
@@ -45,22 +46,21 @@ struct SentError {
   }
 };
 
-/// A process of the job.
-struct PeerProcess {
-  std::string host;       ///< see host_id
-  std::string host_name;  ///< for messages
-  int id = 0;
+using posix::Process;
 
-  [[nodiscard]] std::string to_string() const { return "pid " + std::to_string(id) + " on " + host_name; }
-  void write(FrameWriter& out) const { out.text(host).text(host_name).number(static_cast<std::uint64_t>(id)); }
-  [[nodiscard]] static PeerProcess from(FrameReader& in) {
-    PeerProcess process;
-    process.host = in.text();
-    process.host_name = in.text();
-    process.id = in.small(1 << 30);
-    return process;
-  }
-};
+/// @name A process of the job as it is sent
+/// @{
+inline void write_process(FrameWriter& out, const Process& process) {
+  out.text(process.host).text(process.host_name).number(static_cast<std::uint64_t>(process.id));
+}
+[[nodiscard]] inline Process read_process(FrameReader& in) {
+  Process process;
+  process.host = in.text();
+  process.host_name = in.text();
+  process.id = in.small(1 << 30);
+  return process;
+}
+/// @}
 
 /// The ways in which a rank can end.
 enum class RankEnd : std::uint8_t { left, threw, exited };
@@ -74,7 +74,7 @@ enum class RankEnd : std::uint8_t { left, threw, exited };
 /// The ranks after a call of `shrink` or `grow`, and this rank among them.
 struct NextGroup {
   int rank = 0;
-  std::vector<PeerProcess> processes;
+  std::vector<Process> processes;
 };
 
 /// The frames that a rank has received from rank 0, for the threads that wait for them or poll.
@@ -146,8 +146,8 @@ class Inbox {
 
   /// Waits until all ranks have joined, and returns their processes; null at the end of the wait.
   /// @throws the error that rank 0 has sent
-  [[nodiscard]] std::optional<std::vector<PeerProcess>> await_welcome(const Deadline& deadline,
-                                                                      const ErrorContext& context) {
+  [[nodiscard]] std::optional<std::vector<Process>> await_welcome(const Deadline& deadline,
+                                                                  const ErrorContext& context) {
     std::unique_lock lock(mutex_);
     if (!wait(lock, deadline, [&] { return processes_ || error_; })) return std::nullopt;
     if (!processes_) error_->raise(context);
@@ -188,10 +188,10 @@ class Inbox {
   }
 
  private:
-  static std::vector<PeerProcess> processes_from(FrameReader& in) {
+  static std::vector<Process> processes_from(FrameReader& in) {
     const int size = in.small(1 << 20);
-    std::vector<PeerProcess> all;
-    for (int rank = 0; rank < size && in.valid(); ++rank) all.push_back(PeerProcess::from(in));
+    std::vector<Process> all;
+    for (int rank = 0; rank < size && in.valid(); ++rank) all.push_back(read_process(in));
     return all;
   }
   template <class Ready>
@@ -203,7 +203,7 @@ class Inbox {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::optional<std::vector<PeerProcess>> processes_;
+  std::optional<std::vector<Process>> processes_;
   std::optional<NextGroup> next_;
   std::optional<Frame> reply_;
   std::optional<SentError> error_;     ///< no call can succeed any more

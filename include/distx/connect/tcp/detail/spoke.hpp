@@ -23,7 +23,7 @@ using Locate = std::function<std::optional<RootAddress>(Deadline::clock::time_po
 
 /// A socket to rank 0 over which both sides have proven the token.
 struct ProvenSocket {
-  unique_socket socket;
+  Descriptor socket;
   Endpoint endpoint;
 };
 
@@ -76,7 +76,7 @@ struct ProvenSocket {
 /// The connection of a rank to rank 0, served by a thread.
 class Spoke {
  public:
-  Spoke(unique_socket socket, Inbox& inbox, std::string lost, const ErrorContext& context)
+  Spoke(Descriptor socket, Inbox& inbox, std::string lost, const ErrorContext& context)
       : inbox_(inbox), lost_(std::move(lost)), wake_(context), socket_(std::move(socket)) {
     thread_ = start_thread([this] { run(); }, context);
   }

@@ -109,7 +109,7 @@ class StoreClient {
                                     : system_message(code));
   }
 
-  unique_socket socket_;
+  Descriptor socket_;
   std::string problem_;
 };
 

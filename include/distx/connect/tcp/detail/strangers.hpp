@@ -35,7 +35,7 @@ class Strangers {
   [[nodiscard]] std::list<Connection> accept_some(const Listener& listener) {
     std::list<Connection> accepted;
     for (std::size_t left = std::min(std::size_t{64}, limit_ / 4); left > 0; --left) {
-      Connection connection(unique_socket::from_native_handle(
+      Connection connection(Descriptor::from_native_handle(
           ::accept4(listener.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)));
       if (!connection.socket.is_open()) {
         lacks_descriptors_ = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;

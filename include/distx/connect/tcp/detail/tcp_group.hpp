@@ -2,19 +2,12 @@
 #pragma once
 #include <exception>
 
-#include "distx/connect/detail/host.hpp"
 #include "distx/connect/tcp/detail/hub.hpp"
 #include "distx/connect/tcp/detail/spoke.hpp"
 #include "distx/core/detail/known_failures.hpp"
 #include "distx/core/detail/made_here.hpp"
 
 namespace distx::detail::tcp {
-
-[[nodiscard]] inline PeerProcess this_peer() {
-  PeerProcess self{host_id().data(), host_name(), static_cast<int>(::getpid())};
-  if (self.host_name.empty()) self.host_name = "an unnamed host";
-  return self;
-}
 
 /// The rank, the size, and the conditions under which a rank joins.
 struct JoinTerms {
@@ -44,7 +37,7 @@ class TcpGroup final : public FailureChannel {
   TcpGroup(JoinTerms terms, Listener listener, const Deadline& deadline) : terms_(std::move(terms)) {
     const auto context = where("connect");
     wire_->hub = std::make_unique<Hub>(std::move(listener), terms_.token, terms_.size, terms_.deadline, deadline,
-                                       this_peer(), wire_->inbox, context);
+                                       posix::this_process(), wire_->inbox, context);
     join(deadline, context);
   }
   /// The other ranks, connected since a while for which `deadline` accounts. Blocks until all ranks have joined. If
@@ -59,7 +52,7 @@ class TcpGroup final : public FailureChannel {
     FrameWriter hello(FrameKind::hello);
     hello.number(static_cast<std::uint64_t>(terms_.rank)).number(static_cast<std::uint64_t>(terms_.size));
     hello.number(limit).number(left);
-    this_peer().write(hello);
+    write_process(hello, posix::this_process());
     wire_->submit(hello.finish());
     if (joins())
       await_admission(root.endpoint, deadline, context);
@@ -82,7 +75,7 @@ class TcpGroup final : public FailureChannel {
   /// Returns the number of ranks below `end` that are on this rank's host.
   [[nodiscard]] int count_on_host(int end) const noexcept {
     int count = 0;
-    for (int other = 0; other < end; ++other) count += process(other).host == process(rank()).host ? 1 : 0;
+    for (int other = 0; other < end; ++other) count += process(other).shares_host_with(process(rank())) ? 1 : 0;
     return count;
   }
 
@@ -157,9 +150,7 @@ class TcpGroup final : public FailureChannel {
   /// The most bytes of a call: a frame has a few more.
   static constexpr std::size_t most_message_bytes = most_frame_bytes - 4096;
 
-  [[nodiscard]] const PeerProcess& process(int rank) const noexcept {
-    return processes_[static_cast<std::size_t>(rank)];
-  }
+  [[nodiscard]] const Process& process(int rank) const noexcept { return processes_[static_cast<std::size_t>(rank)]; }
   [[nodiscard]] std::string name_of(int rank) const {
     return "rank " + std::to_string(rank) + " of " + std::to_string(terms_.size);
   }
@@ -217,7 +208,7 @@ class TcpGroup final : public FailureChannel {
   std::uint64_t known_failures_ = known_failures;  ///< at the last call of all ranks
   JoinTerms terms_;
   std::shared_ptr<Wire> wire_ = std::make_shared<Wire>();
-  std::vector<PeerProcess> processes_;
+  std::vector<Process> processes_;
   bool failed_ = false;
   bool replaced_ = false;   ///< by the group that `shrink` or `grow` has returned
   bool passed_on_ = false;  ///< that group leaves
