@@ -128,8 +128,8 @@ inline void check_other_launchers(const AnnouncedRanks& chosen) {
     }
     std::string sentence = sources->first;
     sentence.append(" contradicts ").append(sources->second);
-    sentence.append(": two launchers announce different ranks; start the ranks by one of them, unset what the other sets (of ");
-    sentence.append(variables).append(")").append(schemes);
+    sentence.append(": two launchers announce different ranks; start the ranks by one of them, unset what the other ");
+    sentence.append("sets (of ").append(variables).append(")").append(schemes);
     throw ConnectError(sentence, {.operation = "connect"});
   }
 }
