@@ -118,15 +118,6 @@ class FakeStore {
         reply(value);
         break;
       }
-      case 4: {
-        const auto key = text();
-        const auto amount = number();
-        if (!complete) break;
-        auto& value = values_[key];
-        value = std::to_string((value.empty() ? 0 : std::stoll(value)) + static_cast<long long>(amount));
-        reply_number(static_cast<std::uint64_t>(std::stoll(value)));
-        break;
-      }
       case 6: {
         (void)number();  // of keys, one here
         const auto key = text();

@@ -13,6 +13,7 @@
 
 namespace {
 
+namespace control = distx::detail::control;
 namespace tcp = distx::detail::tcp;
 using distx::TcpConnector;
 using std::chrono::milliseconds;
@@ -56,22 +57,23 @@ TEST_CASE("HMAC-SHA256 returns the codes of RFC 4231's test cases") {
 
 TEST_CASE("frames are read as they were written, in pieces of any size, and malformed ones are recognized") {
   std::string bytes;
-  tcp::append_frame(bytes, tcp::FrameWriter(tcp::FrameKind::call).number(7).text("a call").text("").finish());
+  control::append_frame(bytes,
+                        control::FrameWriter(control::FrameKind::call).number(7).text("a call").text("").finish());
   for (std::size_t known = 0; known < bytes.size(); ++known) {
     std::size_t begin = 0;
-    CHECK(!tcp::parse_frame(std::string_view(bytes).substr(0, known), begin).frame);
+    CHECK(!control::parse_frame(std::string_view(bytes).substr(0, known), begin).frame);
     CHECK(begin == 0);
   }
   std::size_t begin = 0;
-  const auto parsed = tcp::parse_frame(bytes, begin);
+  const auto parsed = control::parse_frame(bytes, begin);
   REQUIRE(parsed.frame);
   CHECK(begin == bytes.size());
-  tcp::FrameReader in(parsed.frame->body);
+  control::FrameReader in(parsed.frame->body);
   CHECK((in.number() == 7 && in.text() == "a call" && in.text().empty() && in.complete()));
   CHECK((in.number() == 0 && !in.valid()));
   begin = 0;
-  CHECK(tcp::parse_frame(std::string("\xff\xff\xff\xff\x01", 5), begin).too_long);
-  tcp::FrameReader longer(
+  CHECK(control::parse_frame(std::string("\xff\xff\xff\xff\x01", 5), begin).too_long);
+  control::FrameReader longer(
       std::string_view("\xff\xff\xff\xff\xff\xff\xff\xff"
                        "abc",
                        11));
@@ -112,7 +114,7 @@ TEST_CASE("a rank that starts late joins, whichever it is") {
   }
 }
 
-TEST_CASE("different calls throw MismatchError on every rank, over TCP") {
+TEST_CASE("different calls throw MismatchError on every rank, over TCP, and the ranks stay in step") {
   CHECK(each_over_tcp(3, [](TcpConnector& connector) {
           const auto error = error_of<distx::MismatchError>([&] {
             std::byte bytes[4]{};
@@ -122,8 +124,7 @@ TEST_CASE("different calls throw MismatchError on every rank, over TCP") {
               connector.barrier();
           });
           expect(contains(error, "(tcp): rank 0 calls barrier, rank 2 broadcast of 4 bytes from rank 0"), error);
-          const auto again = error_of<distx::RevokedError>([&] { connector.barrier(); });
-          expect(contains(again, "an earlier call of this connector failed"), again);
+          connector.barrier();
         }) == Messages(3));
 }
 
@@ -400,27 +401,27 @@ class Noise {
   std::uint64_t state_ = 1;
 };
 
-tcp::Frame any_frame(Noise& noise) {
+control::Frame any_frame(Noise& noise) {
   const auto small = [&] { return noise() % 5; };
   switch (noise() % 6) {
     case 0:
-      return tcp::CallPart{small(), "a call", tcp::CallResult::of_all, 1, noise.bytes(small())}.frame();
+      return control::CallPart{small(), "a call", control::CallResult::of_all, 1, noise.bytes(small())}.frame();
     case 1:
-      return tcp::SentError{'t', 2, "a message"}.frame(tcp::FrameKind::fail);
+      return control::SentError{'t', 2, "a message"}.frame(control::FrameKind::fail);
     case 2:
-      return tcp::FrameWriter(tcp::FrameKind::ended).number(small()).number(small()).text("reason").finish();
+      return control::FrameWriter(control::FrameKind::ended).number(small()).number(small()).text("reason").finish();
     case 3:
-      return tcp::FrameWriter(tcp::FrameKind::notify).number(small()).text("reason").finish();
+      return control::FrameWriter(control::FrameKind::notify).number(small()).text("reason").finish();
     case 4: {
-      tcp::FrameWriter out(tcp::FrameKind::welcome);
+      control::FrameWriter out(control::FrameKind::welcome);
       out.number(1);
-      tcp::write_process(out, distx::detail::posix::this_process());
+      control::write_process(out, distx::detail::posix::this_process());
       return out.finish();
     }
     default: {
-      tcp::FrameWriter out(tcp::FrameKind::hello);
+      control::FrameWriter out(control::FrameKind::hello);
       out.number(small()).number(small()).number(1).number(1);
-      tcp::write_process(out, distx::detail::posix::this_process());
+      control::write_process(out, distx::detail::posix::this_process());
       return out.finish();
     }
   }
@@ -428,19 +429,19 @@ tcp::Frame any_frame(Noise& noise) {
 
 TEST_CASE("a hundred thousand damaged frames are read without an error, and refused or taken") {
   Noise noise;
-  tcp::Inbox inbox;
+  control::Inbox inbox;
   int taken = 0, read = 0;
   for (int i = 0; i < 100000; ++i) {
     std::string bytes;
-    tcp::append_frame(bytes, any_frame(noise));
+    control::append_frame(bytes, any_frame(noise));
     bytes = noise.changed(std::move(bytes));
     std::size_t begin = 0;
-    auto parsed = tcp::parse_frame(bytes, begin);
+    auto parsed = control::parse_frame(bytes, begin);
     CHECK_UNARY(begin <= bytes.size());
     if (!parsed.frame) continue;
     ++read;
-    (void)tcp::CallPart::from(*parsed.frame, 3);
-    (void)tcp::SentError::from(*parsed.frame);
+    (void)control::CallPart::from(*parsed.frame, 3);
+    (void)control::SentError::from(*parsed.frame);
     taken += inbox.take(*parsed.frame) ? 1 : 0;
   }
   CHECK(read > 10000);
@@ -478,7 +479,7 @@ TEST_CASE("a hundred thousand damaged frames that are thrown at a live job have 
       if (connection % 8 == 0) bytes = noise.changed(std::move(bytes));
       for (int frame = 0; frame < 500; ++frame) {
         std::string next;
-        tcp::append_frame(next, any_frame(noise));
+        control::append_frame(next, any_frame(noise));
         bytes += noise.changed(std::move(next));
         ++thrown;
       }
@@ -517,7 +518,7 @@ TEST_CASE("a message of a megabyte, and one that is too long") {
                    "all_gather");
           connector.broadcast(mine, 2);
           expect(mine == std::vector<std::byte>(1 << 20, std::byte{3}), "broadcast");
-          const std::span<std::byte> too_long(mine.data(), tcp::most_frame_bytes);  // is not read
+          const std::span<std::byte> too_long(mine.data(), control::most_frame_bytes);  // is not read
           const auto error = error_of<distx::InvalidArgument>([&] { connector.broadcast(too_long, 0); });
           expect(contains(error, "a control message has at most 268431360 bytes for all ranks, this one has 268435456"),
                  error);

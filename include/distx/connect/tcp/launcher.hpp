@@ -63,8 +63,8 @@ namespace distx::detail::tcp {
   const auto restart = variables.number_if_set("TORCHELASTIC_RESTART_COUNT", 0, 1 << 30);
   const auto prefix =
       "distx/" + variable("TORCHELASTIC_RUN_ID") + "/" + std::to_string(restart ? restart->value : 0) + "/";
-  return TcpConnector(start_by_store({endpoint, prefix, local_size && local_size->value == size.value},
-                                     {rank.value, size.value, default_deadline, {}}));
+  return start_by_store({endpoint, prefix, local_size && local_size->value == size.value},
+                        {rank.value, size.value, default_deadline, {}});
 }
 
 /// Joins the ranks of a job step that srun has started.

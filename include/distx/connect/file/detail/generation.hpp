@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <sstream>
 
+#include "distx/connect/control/messages.hpp"
 #include "distx/connect/file/detail/folder.hpp"
 #include "distx/connect/file/detail/poll_until.hpp"
-#include "distx/posix/process.hpp"
 
 namespace distx::detail::file {
 
+using control::SentError;
 using posix::has_ended;
 using posix::Process;
 using posix::this_process;

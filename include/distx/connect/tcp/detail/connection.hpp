@@ -2,7 +2,7 @@
 #pragma once
 #include <string>
 
-#include "distx/connect/tcp/detail/frame.hpp"
+#include "distx/connect/control/frame.hpp"
 #include "distx/connect/tcp/detail/socket.hpp"
 
 namespace distx::detail::tcp {
@@ -45,7 +45,7 @@ class BufferedSocket {
   [[nodiscard]] short events() const noexcept { return static_cast<short>(has_output() ? POLLIN | POLLOUT : POLLIN); }
 
   void append(std::string_view bytes) { out_ += bytes; }
-  void append(const Frame& frame) { append_frame(out_, frame); }
+  void append(const control::Frame& frame) { control::append_frame(out_, frame); }
   /// Sends what the system takes now; an error shows when the socket is read.
   void flush() noexcept {
     while (is_open() && has_output()) {
@@ -83,7 +83,7 @@ class BufferedSocket {
   [[nodiscard]] std::string_view received() const noexcept { return std::string_view(in_).substr(taken_); }
   void take(std::size_t count) noexcept { taken_ += count; }
   /// Takes the next frame, if it is complete.
-  [[nodiscard]] ParsedFrame next() { return parse_frame(in_, taken_); }
+  [[nodiscard]] control::ParsedFrame next() { return control::parse_frame(in_, taken_); }
 
   /// Ends the sending side of the connection.
   void shut_down() noexcept {

@@ -202,7 +202,7 @@ class Listener {
   /// Listens at the first of the endpoint's addresses; port 0 stands for one that is free.
   /// @throws ConnectError if the address cannot be used; its `code()` is EADDRINUSE if another program uses it
   Listener(const SocketAddress& address, const Endpoint& named, const ErrorContext& context)
-      : is_loopback_(address.is_loopback()), socket_(open_socket(address)) {
+      : socket_(open_socket(address)) {
     const auto refuse = [&](int code) {
       throw ConnectError(
           "cannot listen at " + named.to_string() + " (" + system_message(code) + ")" +
@@ -225,10 +225,8 @@ class Listener {
   [[nodiscard]] int native_handle() const noexcept { return socket_.native_handle(); }
   /// Returns the name that was given, with the port in use.
   [[nodiscard]] const Endpoint& endpoint() const noexcept { return endpoint_; }
-  [[nodiscard]] bool is_loopback() const noexcept { return is_loopback_; }
 
  private:
-  bool is_loopback_;
   Descriptor socket_;
   Endpoint endpoint_;
 };

@@ -2,7 +2,7 @@
 #pragma once
 #include <memory>
 
-#include "distx/connect/tcp/detail/tcp_group.hpp"
+#include "distx/connect/tcp/detail/tcp_link.hpp"
 
 namespace distx::detail::tcp {
 
@@ -38,7 +38,7 @@ inline void check_terms(const JoinTerms& terms) {
                                                           const Deadline& deadline) {
   const ErrorContext context{.operation = "connect", .backend = "tcp", .rank = terms.rank, .size = terms.size};
   auto root = connect_to_root(locate, terms.deadline, deadline, context);
-  return make_here<TcpGroup>(terms, std::move(root), deadline);
+  return join(terms, std::move(root), deadline);
 }
 
 /// Returns the group of a process that joins a running job. Blocks until the ranks of the job call `grow`.
@@ -55,8 +55,7 @@ inline void check_terms(const JoinTerms& terms) {
                            ": correct the address, or unset DISTX_JOIN to start a job",
                        context);
   }
-  terms.rank = terms.size = 0;
-  return make_here<TcpGroup>(std::move(terms), std::move(*root), deadline);
+  return await_admission(std::move(terms), std::move(*root), deadline);
 }
 
 /// Returns rank 0's group at an endpoint, which it listens at.
@@ -77,7 +76,7 @@ inline void check_terms(const JoinTerms& terms) {
                              "DISTX_TOKEN on every rank, or DISTX_TOKEN_FILE to a file of mode 0600",
                          context);
     try {
-      return make_here<TcpGroup>(terms, Listener(addresses[0], bound, context), deadline);
+      return serve(terms, Listener(addresses[0], bound, context), deadline);
     } catch (const ConnectError& error) {
       if (error.code() != EADDRINUSE || Deadline::clock::now() >= give_up) throw;
     }
@@ -85,7 +84,7 @@ inline void check_terms(const JoinTerms& terms) {
       JoinTerms as_second = terms;
       as_second.deadline = std::chrono::seconds(1);
       try {
-        TcpGroup(as_second, std::move(*other), Deadline(as_second.deadline));
+        (void)join(as_second, std::move(*other), Deadline(as_second.deadline));
       } catch (const RankFailure&) {  // it has ended: the port may be free now
       }
     }
