@@ -59,11 +59,12 @@ void leave_a_wreck(const std::filesystem::path& path, int size, bool joined) {
   for (int rank = 0; rank < size; ++rank) inner.put("hello-" + std::to_string(rank), hello);
   outer.put("run", hello);
   if (!joined) return;
-  std::string together = "- -1 " + std::to_string(size) + "\n";
-  for (int rank = 0; rank < size; ++rank) together += hello;
-  inner.put("together", together);
+  file::Generation members;
+  for (int rank = 0; rank < size; ++rank) members.members.push_back({word, gone});
+  inner.put(file::members_file, members.text());
   for (int rank = 0; rank < size; ++rank) inner.put("call-1-" + std::to_string(rank), "barrier\n");
-  inner.put("failure", "exited 0 in an earlier job");
+  const distx::detail::control::SentError failure{'f', 0, "in an earlier job"};
+  inner.put("failure", failure.frame(distx::detail::control::FrameKind::fail).body);
 }
 
 bool has_joined(const std::filesystem::path& folder, int rank) {
@@ -267,7 +268,7 @@ TEST_CASE("the offer of an earlier job's rank 0 on another host is replaced by t
   const auto outer = open_folder(folder.path());
   const auto old = outer.make_inside("run-old");
   old.put("hello-0", hello);
-  old.put("together", "- -1 2\n" + hello + hello);
+  old.put(file::members_file, file::Generation{false, {{"old", elsewhere}, {"old", elsewhere}}}.text());
   outer.put("run", hello);
   CHECK(each(2, [&](int rank) {
           if (rank == 0) std::this_thread::sleep_for(milliseconds(50));  // rank 1 answers the old one first

@@ -280,6 +280,7 @@ class ControlRoot {
   bool is_notified_ = false;  ///< of a failure, since the last call of all ranks
 
  protected:
+  static constexpr const char* out_of_order = "this rank has made a call out of order";
   /// The call that admits the processes that wait.
   static constexpr std::string_view grow_call = "grow";
   std::vector<RankRecord> ranks_;

@@ -21,9 +21,9 @@ class ThreadRoot final : ControlRoot {
     const std::lock_guard lock(mutex_);
     if (inbox.rank >= 0) record(inbox.rank).channel = nullptr;
   }
-  void submit(const Inbox& from, const Frame& frame) {
+  void submit(Inbox& from, const Frame& frame) {
     const std::lock_guard lock(mutex_);
-    if (from.rank >= 0) (void)take(from.rank, frame);
+    if (from.rank >= 0 && !take(from.rank, frame)) from.lose(out_of_order);
   }
   /// Ends the waits of a rank.
   void expire(const Inbox& inbox) {

@@ -68,15 +68,7 @@ class FileConnector : public detail::ControlConnector {
       : ControlConnector(std::move(group)) {}
 
   static int checked(int rank, int size) {
-    const ErrorContext context{.operation = "connect", .backend = "file"};
-    if (size < 1 || size > detail::file::most_ranks)
-      throw ConnectError("invalid size " + std::to_string(size) + " (DISTX_SIZE): must be in [1, " +
-                             std::to_string(detail::file::most_ranks) + "]",
-                         context);
-    if (rank < 0 || rank >= size)
-      throw ConnectError(
-          "invalid rank " + std::to_string(rank) + " (DISTX_RANK): must be in [0, " + std::to_string(size) + ")",
-          context);
+    detail::control::check_rank(rank, size, "file");
     return rank;
   }
 };

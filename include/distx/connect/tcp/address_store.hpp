@@ -33,7 +33,7 @@ struct AddressStore {
 /// Returns the connector of a rank that finds rank 0 by a store. Collective.
 /// @param deadline  of the call, which may have begun before
 [[nodiscard]] inline TcpConnector connect_by(const AddressStore& store, JoinTerms terms, const Deadline& deadline) {
-  check_terms(terms);
+  control::check_rank(terms.rank, terms.size, "tcp");
   if (terms.rank != 0)
     return TcpConnector(join_group(
         terms,

@@ -82,7 +82,7 @@ class FileGroup final : public control::ControlGroup {
   /// has been decided before.
   std::shared_ptr<ControlGroup> survivors(const Timeout& deadline, const ErrorContext& context) override {
     folder().put(shrink_file(rank()), {});
-    Generation found;
+    Generation found{job_.made_outer};
     const auto decided = [&] { return folder().has(next_file); };
     (void)poll_until(Deadline(deadline), decided, [&] { return are_known(found); });
     if (!decided()) {
@@ -123,7 +123,7 @@ class FileGroup final : public control::ControlGroup {
 
   /// Decides on the next generation, and notifies the processes that it admits.
   void admit() {
-    Generation found;
+    Generation found{job_.made_outer};
     for (int other = 0; other < size(); ++other) found.members.push_back({std::to_string(other), process(other)});
     const auto answer = job_.next_name() + ' ' + process(rank()).text() + '\n';
     for (const auto& [word, candidate] : candidates_)
@@ -132,15 +132,14 @@ class FileGroup final : public control::ControlGroup {
   }
   /// Returns the group on which a rank has decided.
   [[nodiscard]] std::shared_ptr<ControlGroup> next(const Timeout& deadline, const ErrorContext& context) const {
-    std::istringstream decision(folder().read(next_file).value_or(""));
-    const auto generation = Generation::from(decision);
+    const auto generation = Generation::from(folder().read(next_file));
     const int there = generation.rank_of(std::to_string(rank()));
     if (there < 0) throw left_behind(deadline, context);
     auto outer = job_.outer.opened_again();
     if (!outer) throw ConnectError("folder '" + job_.outer.path().string() + "' was removed", context);
     const auto next_name = job_.next_name();
     auto inner = job_.outer.make_inside(next_name);
-    inner.put(members_file, (job_.made_outer ? "1\n" : "0\n") + generation.text());
+    inner.put(members_file, generation.text());
     auto earlier = job_.earlier;
     earlier.emplace_back(job_.name, job_.ranks);
     return make_here<FileGroup>(deadline_, there,
@@ -210,18 +209,13 @@ class FileGroup final : public control::ControlGroup {
   [[nodiscard]] std::optional<SentError> read_failure() const {
     const auto text = folder().read("failure");
     if (!text) return std::nullopt;
-    std::istringstream in(*text);
-    SentError failure;
-    in >> failure.type >> failure.failed_rank;
-    in.ignore();
-    std::getline(in, failure.message);
+    auto failure = SentError::from({control::FrameKind::fail, *text});
     if (failure.message.empty())
       failure = {'r', -1, "a rank failed, and '" + (folder().path() / "failure").string() + "' does not say why"};
     return failure;
   }
   void end(const SentError& failure) const noexcept try {
-    (void)folder().put_first(
-        "failure", std::string(1, failure.type) + ' ' + std::to_string(failure.failed_rank) + ' ' + failure.message);
+    (void)folder().put_first("failure", failure.frame(control::FrameKind::fail).body);
   } catch (...) {  // the others see the end of the process, or have their deadlines
   }
 

@@ -6,13 +6,10 @@
 
 namespace distx::detail::file {
 
-/// The largest number of ranks: each reads a file of every other one in each call.
-inline constexpr int most_ranks = 65536;
-
 /// How ranks that know nothing but a folder find each other in it.
 ///
 /// Rank 0 makes a folder of a random name inside it and writes that name to the file `run`. The others answer in that
-/// folder, each with a random word, and have joined once rank 0 repeats the word in the file `together`. Files of an
+/// folder, each with a random word, and have joined once rank 0 repeats the word in the list of members. Files of an
 /// earlier job can thus be there and are never used: they do not have this job's words.
 class Rendezvous {
  public:
@@ -40,6 +37,7 @@ class Rendezvous {
       return word + ' ' + std::to_string(size) + (made_outer ? " 1 " : " 0 ") + process.text() + '\n';
     }
   };
+  static constexpr const char* refusal_file = "refused";  // why the ranks cannot work together
   static std::string hello_of(int rank) { return "hello-" + std::to_string(rank); }
   static std::string folder_of(const std::string& word) { return "run-" + word; }
   [[nodiscard]] ErrorContext where() const noexcept {
@@ -125,11 +123,9 @@ class Rendezvous {
               processes.push_back(hello ? hello->process : Process());
               made = made || (hello && hello->made_outer);
             } else if (name == members_file) {
-              std::istringstream in(inner->read(name).value_or(""));
-              bool flag = false;
-              in >> flag;
-              made = made || flag;
-              processes = Generation::from(in).processes();
+              const auto generation = Generation::from(inner->read(name));
+              made = made || generation.made_outer;
+              processes = generation.processes();
             }
             for (const auto& process : processes) over = over && has_ended(process, mine_.process);
             began = began || !processes.empty();
@@ -206,12 +202,10 @@ class Rendezvous {
   } catch (...) {  // what bears the name is not ours
   }
   void publish(const Membership& job, const std::optional<SentError>& refusal) const {
-    std::ostringstream out;
-    out << (refusal ? refusal->type : '-') << ' ' << (refusal ? refusal->failed_rank : -1) << ' ' << joined_.size()
-        << '\n';
-    for (const auto& hello : joined_) out << (hello ? hello->text() : "- 0 0 - - 0 0\n");
-    if (refusal) out << refusal->message;
-    job.inner.put("together", out.str());
+    if (refusal) return job.inner.put(refusal_file, refusal->frame(control::FrameKind::refuse).body);
+    Generation all{mine_.made_outer};
+    for (const auto& hello : joined_) all.members.push_back({hello->word, hello->process});
+    job.inner.put(members_file, all.text());
   }
 
   // ---- The other ranks ----
@@ -287,24 +281,13 @@ class Rendezvous {
   }
   /// Returns whether rank 0 has repeated this rank's word.
   bool has_joined(Membership& job, bool& refused) const {
-    const auto text = job.inner.read("together");
-    if (!text) return false;
-    std::istringstream in(*text);
-    SentError refusal;
-    std::size_t count = 0;
-    if (!(in >> refusal.type >> refusal.failed_rank >> count) || count > static_cast<std::size_t>(most_ranks))
-      return false;
-    std::vector<Hello> all(count);
-    for (auto& hello : all) in >> hello.word >> hello.size >> hello.made_outer >> hello.process;
-    in.ignore();
-    std::getline(in, refusal.message);
-    if (refusal.type != '-') {
+    if (const auto refusal = job.inner.read(refusal_file)) {
       refused = true;
-      refusal.raise(where());
+      SentError::from({control::FrameKind::refuse, *refusal}).raise(where());
     }
-    if (rank_ >= static_cast<int>(count) || all[static_cast<std::size_t>(rank_)].word != mine_.word) return false;
-    job.ranks.clear();
-    for (const auto& hello : all) job.ranks.push_back(hello.process);
+    const auto generation = Generation::from(job.inner.read(members_file));
+    if (generation.rank_of(mine_.word) != rank_) return false;
+    job.ranks = generation.processes();
     return true;
   }
 

@@ -42,7 +42,7 @@ class Hub final : control::ControlRoot {
   /// Takes a frame of rank 0 itself. May be called from any thread.
   void submit(const control::Frame& frame) {
     const std::lock_guard lock(mutex_);
-    if (!take(0, frame)) inbox_.lose("this rank has made a call out of order");
+    if (!take(0, frame)) inbox_.lose(out_of_order);
     wake_.wake();
   }
 
@@ -220,6 +220,7 @@ class Hub final : control::ControlRoot {
     if (record(rank).presence == Presence::over) return;
     end(rank, control::RankEnd::exited, name_and_process(rank) + " " + how);
   }
+
   // ---- Joining ----
 
   bool join(Connection& connection, const control::Frame& frame) {

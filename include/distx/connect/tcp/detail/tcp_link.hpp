@@ -23,7 +23,7 @@ class TcpLink final : public control::ControlLink {
   [[nodiscard]] std::size_t most_bytes() const noexcept override { return control::most_frame_bytes - 4096; }
 };
 
-using TcpGroup = control::ControlGroup;
+using control::ControlGroup;
 
 /// The rank, the size, and the conditions under which a rank joins.
 struct JoinTerms {
@@ -39,8 +39,8 @@ struct JoinTerms {
 
 /// Returns a rank's group once all ranks have joined.
 /// @param deadline  of the call, which may have begun before
-[[nodiscard]] inline std::shared_ptr<TcpGroup> await_ranks(const JoinTerms& terms, std::shared_ptr<TcpLink> link,
-                                                           const Deadline& deadline) {
+[[nodiscard]] inline std::shared_ptr<ControlGroup> await_ranks(const JoinTerms& terms, std::shared_ptr<TcpLink> link,
+                                                               const Deadline& deadline) {
   const auto context = terms.where();
   const Deadline patience =
       deadline.unlimited() ? deadline : Deadline(deadline.end() - Deadline::clock::now() + std::chrono::seconds(1));
@@ -58,8 +58,8 @@ struct JoinTerms {
   }
 }
 /// Returns rank 0's group.
-[[nodiscard]] inline std::shared_ptr<TcpGroup> serve(const JoinTerms& terms, Listener listener,
-                                                     const Deadline& deadline) {
+[[nodiscard]] inline std::shared_ptr<ControlGroup> serve(const JoinTerms& terms, Listener listener,
+                                                         const Deadline& deadline) {
   auto link = std::make_shared<TcpLink>();
   link->hub = std::make_unique<Hub>(std::move(listener), terms.token, terms.size, terms.deadline, deadline,
                                     posix::this_process(), link->inbox, terms.where());
@@ -84,14 +84,14 @@ struct JoinTerms {
   return link;
 }
 /// Returns the group of another rank, which has connected.
-[[nodiscard]] inline std::shared_ptr<TcpGroup> join(const JoinTerms& terms, ProvenSocket root,
-                                                    const Deadline& deadline) {
+[[nodiscard]] inline std::shared_ptr<ControlGroup> join(const JoinTerms& terms, ProvenSocket root,
+                                                        const Deadline& deadline) {
   return await_ranks(terms, say_hello(terms, std::move(root), control::name_of(0, terms.size), deadline), deadline);
 }
 /// Returns the group of a process that joins a running job, to which it has connected. Blocks until its ranks call
 /// `grow`.
-[[nodiscard]] inline std::shared_ptr<TcpGroup> await_admission(JoinTerms terms, ProvenSocket root,
-                                                               const Deadline& deadline) {
+[[nodiscard]] inline std::shared_ptr<ControlGroup> await_admission(JoinTerms terms, ProvenSocket root,
+                                                                   const Deadline& deadline) {
   terms.rank = terms.size = 0;
   const auto context = terms.where();
   const std::string job = "the job at " + root.endpoint.to_string();
