@@ -128,6 +128,23 @@ TEST_CASE("different calls throw MismatchError on every rank, over TCP, and the 
         }) == Messages(3));
 }
 
+TEST_CASE("a rank that enters a call after another one has timed out in it throws TimeoutError, over TCP") {
+  std::atomic<int> entered{0};
+  std::string errors[2];
+  const auto await = [&](int number) {
+    distx::detail::wait_until(seconds(20), [&] { return entered == number; }, [] { return false; });
+  };
+  const auto body = [&](TcpConnector& connector) {
+    if (connector.rank() == 1) await(1);
+    errors[connector.rank()] = error_of<distx::TimeoutError>([&] { connector.barrier(); });
+    ++entered;
+    await(2);
+  };
+  CHECK(each_over_tcp(2, body, {.deadline = milliseconds(1500)}) == Messages(2));
+  CHECK(contains(errors[0], "timed out after 1.5 s: rank 1 of 2 did not enter this call"));
+  CHECK(contains(errors[1], "another rank has timed out in this call"));
+}
+
 TEST_CASE("a call that a rank does not enter times out on the others, which name it") {
   std::atomic<int> over{0};
   const auto messages =

@@ -11,7 +11,6 @@
 #include <distx/connect/detail/connect_calls.hpp>
 #include <distx/connect/detail/local_failure_channel_calls.hpp>
 #include <distx/connect/detail/spawn_calls.hpp>
-#include <distx/connect/detail/threads_calls.hpp>
 #include <distx/observe/detail/ledger_calls.hpp>
 
 // Last: clang instantiates only what has been defined before.

@@ -18,13 +18,11 @@ class ThreadConnector : public detail::ControlConnector {
 
   /// Returns a connector of the ranks that are left, as `AnyConnector::shrink` describes: a rank has ended when its
   /// thread's function has.
-  [[nodiscard]] ThreadConnector shrink(Timeout deadline = default_deadline);
+  [[nodiscard]] ThreadConnector shrink(Timeout deadline = default_deadline) {
+    return ThreadConnector(shrunk(deadline));
+  }
   /// Returns an equal connector: no thread can wait to join those of `spawn`. Local.
   [[nodiscard]] ThreadConnector grow() const { return *this; }
 };
 
 }  // namespace distx
-
-#ifndef DISTX_COMPILED
-#include "distx/connect/detail/threads_calls.hpp"
-#endif

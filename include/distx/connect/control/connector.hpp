@@ -3,8 +3,10 @@
 #include <cstddef>
 #include <memory>
 #include <span>
+#include <utility>
 
 #include "distx/connect/failure_channel.hpp"
+#include "distx/core/deadline.hpp"
 
 namespace distx::detail {
 
@@ -45,6 +47,12 @@ class ControlConnector {
  protected:
   explicit ControlConnector(std::shared_ptr<control::ControlGroup> group) noexcept : group_(std::move(group)) {}
 
+  /// Returns the group of the ranks that are left.
+  [[nodiscard]] std::shared_ptr<control::ControlGroup> shrunk(const Timeout& deadline);
+  /// Returns the group of these ranks and of the processes that wait to join; this one if none does.
+  [[nodiscard]] std::shared_ptr<control::ControlGroup> grown();
+
+ private:
   std::shared_ptr<control::ControlGroup> group_;
 };
 

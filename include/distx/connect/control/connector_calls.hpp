@@ -51,4 +51,12 @@ DISTX_INLINE void ControlConnector::all_gather(std::span<const std::byte> send, 
 }
 DISTX_INLINE std::shared_ptr<FailureChannel> ControlConnector::failure_channel() const noexcept { return group_; }
 
+DISTX_INLINE std::shared_ptr<control::ControlGroup> ControlConnector::shrunk(const Timeout& deadline) {
+  return group_->shrink(deadline);
+}
+DISTX_INLINE std::shared_ptr<control::ControlGroup> ControlConnector::grown() {
+  auto larger = group_->grow();
+  return larger ? larger : group_;
+}
+
 }  // namespace distx::detail

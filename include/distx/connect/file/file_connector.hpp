@@ -54,14 +54,9 @@ class FileConnector : public detail::ControlConnector {
 
   /// Returns a connector of the ranks that are left, as `AnyConnector::shrink` describes. The end of a process of
   /// another host may be noticed at the deadline only.
-  [[nodiscard]] FileConnector shrink(Timeout deadline = default_deadline) {
-    return FileConnector(group_->shrink(deadline));
-  }
+  [[nodiscard]] FileConnector shrink(Timeout deadline = default_deadline) { return FileConnector(shrunk(deadline)); }
   /// Returns a connector of these ranks and of the processes that wait to join, as `AnyConnector::grow` describes.
-  [[nodiscard]] FileConnector grow() {
-    auto larger = group_->grow();
-    return FileConnector(larger ? std::move(larger) : group_);
-  }
+  [[nodiscard]] FileConnector grow() { return FileConnector(grown()); }
 
  private:
   explicit FileConnector(std::shared_ptr<detail::control::ControlGroup> group) noexcept

@@ -61,15 +61,10 @@ class TcpConnector : public detail::ControlConnector {
   /// Returns a connector of the ranks that are left, as `AnyConnector::shrink` describes. It uses the connections of
   /// this one, so rank 0 must be among them.
   /// @throws ConnectError if rank 0, which serves the others, is lost or does not enter the call before the deadline
-  [[nodiscard]] TcpConnector shrink(Timeout deadline = default_deadline) {
-    return TcpConnector(group_->shrink(deadline));
-  }
+  [[nodiscard]] TcpConnector shrink(Timeout deadline = default_deadline) { return TcpConnector(shrunk(deadline)); }
 
   /// Returns a connector of these ranks and of the processes that wait to join, as `AnyConnector::grow` describes.
-  [[nodiscard]] TcpConnector grow() {
-    auto larger = group_->grow();
-    return TcpConnector(larger ? std::move(larger) : group_);
-  }
+  [[nodiscard]] TcpConnector grow() { return TcpConnector(grown()); }
 };
 
 static_assert(Connector<TcpConnector> && HasFailureChannel<TcpConnector>);

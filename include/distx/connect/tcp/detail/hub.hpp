@@ -4,7 +4,7 @@
 #include <memory>
 #include <thread>
 
-#include "distx/connect/tcp/detail/hub_records.hpp"
+#include "distx/connect/tcp/detail/hub_connection.hpp"
 #include "distx/connect/tcp/detail/strangers.hpp"
 #include "distx/core/detail/early_warning.hpp"
 #include "distx/core/detail/start_thread.hpp"

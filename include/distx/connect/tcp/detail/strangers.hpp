@@ -4,7 +4,7 @@
 
 #include <list>
 
-#include "distx/connect/tcp/detail/hub_records.hpp"
+#include "distx/connect/tcp/detail/hub_connection.hpp"
 
 namespace distx::detail::tcp {
 

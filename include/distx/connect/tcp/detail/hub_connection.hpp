@@ -4,7 +4,7 @@
 #include "distx/connect/tcp/detail/connection.hpp"
 #include "distx/connect/tcp/detail/handshake.hpp"
 
-// What rank 0 keeps of each connection, and which ranks can join. See Hub.
+// The connections of rank 0, and which ranks can join. See Hub.
 namespace distx::detail::tcp {
 
 using control::Process;
