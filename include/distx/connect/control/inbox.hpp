@@ -9,6 +9,15 @@
 
 namespace distx::detail::control {
 
+/// Waits until `ready()`; returns false at the deadline.
+template <class Ready>
+bool wait_for(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, const Deadline& deadline,
+              Ready&& ready) {
+  if (!deadline.unlimited()) return changed.wait_until(lock, deadline.end(), ready);
+  changed.wait(lock, ready);
+  return true;
+}
+
 /// The way from the root to one rank.
 class RankChannel {
  public:
@@ -130,11 +139,7 @@ class Inbox final : public RankChannel {
   template <class T>
   std::optional<T> await(std::optional<T>& value, const Deadline& deadline, const ErrorContext& context) {
     std::unique_lock lock(mutex_);
-    const auto ready = [&] { return value || error_; };
-    if (deadline.unlimited())
-      changed_.wait(lock, ready);
-    else if (!changed_.wait_until(lock, deadline.end(), ready))
-      return std::nullopt;
+    if (!wait_for(changed_, lock, deadline, [&] { return value || error_; })) return std::nullopt;
     if (!value) error_->raise(context);
     return std::exchange(value, std::nullopt);
   }

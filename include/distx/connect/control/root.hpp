@@ -43,8 +43,8 @@ struct RankRecord {
 /// and looks at the clock.
 class ControlRoot {
  protected:
-  /// @param is_rank_0  rank 0 serves the others, which then end with it
-  ControlRoot(int size, bool is_rank_0) : is_rank_0_(is_rank_0), ranks_(static_cast<std::size_t>(size)) {}
+  /// @param rank_0_serves  whether the others need rank 0, so that none can continue without it
+  ControlRoot(int size, bool rank_0_serves) : rank_0_serves_(rank_0_serves), ranks_(static_cast<std::size_t>(size)) {}
   ~ControlRoot() = default;
 
   /// Adds records of the processes that wait to join, after those of the ranks.
@@ -252,7 +252,7 @@ class ControlRoot {
     if (next.empty()) return;
     std::uint64_t limit = no_limit;
     for (const auto& rank : ranks_) limit = std::min(limit, rank.shrink_limit.value_or(no_limit));
-    const bool is_served = !is_rank_0_ || (ranks_[0].is_here() && ranks_[0].shrink_limit);
+    const bool is_served = !rank_0_serves_ || (ranks_[0].is_here() && ranks_[0].shrink_limit);
     const auto reason = is_served ? left_behind(timeout_of(limit), {}).message()
                                   : without_root("it has ended, or did not enter the call");
     const Frame give_up = FrameWriter(FrameKind::regrouped).number(0).text(reason).finish();
@@ -272,7 +272,7 @@ class ControlRoot {
     announce_group();
   }
 
-  bool is_rank_0_;
+  bool rank_0_serves_;
   std::map<std::uint64_t, std::string> published_;
   std::optional<SentError> first_end_;  ///< the first rank that failed; if none, the first that left
   bool has_failure_ = false;

@@ -51,7 +51,8 @@ class Hub final : control::ControlRoot {
     {
       std::unique_lock lock(mutex_);
       const auto over = [&] { return all_served(); };
-      if (wait(lock, limit, [&] { return over() || is_in_error(); })) wait(lock, after_error, over);
+      if (control::wait_for(changed_, lock, Deadline(limit), [&] { return over() || is_in_error(); }))
+        control::wait_for(changed_, lock, Deadline(after_error), over);
     }
     stop();
   }
@@ -60,14 +61,6 @@ class Hub final : control::ControlRoot {
   using Connection = HubConnection;
   using Stage = HubConnection::Stage;
   using Presence = RankRecord::Presence;
-
-  template <class Over>
-  bool wait(std::unique_lock<std::mutex>& lock, const Timeout& limit, Over&& over) {
-    const Deadline deadline(limit);
-    if (!deadline.unlimited()) return changed_.wait_until(lock, deadline.end(), over);
-    changed_.wait(lock, over);
-    return true;
-  }
 
   // ---- The thread ----
 
