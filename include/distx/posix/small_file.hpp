@@ -3,7 +3,6 @@
 #include <array>
 #include <cerrno>
 #include <cstddef>
-#include <random>
 #include <string>
 #include <string_view>
 
@@ -41,14 +40,6 @@ template <std::size_t Bytes>
     bytes.remove_prefix(static_cast<std::size_t>(count));
   }
   return 0;
-}
-
-/// Returns a random name of hexadecimal digits that no other process has.
-[[nodiscard]] inline std::string random_name(std::size_t digits) {
-  std::random_device random;
-  std::string name;
-  while (name.size() < digits) name += "0123456789abcdef"[random() % 16];
-  return name;
 }
 
 }  // namespace distx::detail::posix

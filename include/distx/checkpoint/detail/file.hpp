@@ -16,6 +16,7 @@
 
 #include "distx/core/error.hpp"
 #include "distx/posix/mapping.hpp"
+#include "distx/posix/random_name.hpp"
 #include "distx/posix/small_file.hpp"
 
 namespace distx::checkpoint::detail {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "distx/core/error.hpp"
+#include "distx/posix/random_name.hpp"
 #include "distx/posix/small_file.hpp"
 
 namespace distx::detail::file {
