@@ -5,19 +5,10 @@
 #include <cstdlib>
 #include <new>
 
+#include "sanitized.hpp"
+
 // Watches the C++ allocations of a program, including distx's; included by one file of it. Libraries in C are not seen.
 // Sanitizers replace these functions themselves; nothing is watched with them.
-#if defined(__has_feature)
-#define DISTX_TESTS_HAVE(what) __has_feature(what)
-#else
-#define DISTX_TESTS_HAVE(what) 0
-#endif
-#if DISTX_TESTS_HAVE(address_sanitizer) || DISTX_TESTS_HAVE(thread_sanitizer) || defined(__SANITIZE_ADDRESS__) || \
-    defined(__SANITIZE_THREAD__)
-#define DISTX_TESTS_ALLOCATE 0
-#else
-#define DISTX_TESTS_ALLOCATE 1
-#endif
 namespace test {
 
 /// The number of allocations of all threads.
@@ -34,7 +25,7 @@ inline void* allocated(void* memory, std::size_t bytes) {
 
 }  // namespace test
 
-#if DISTX_TESTS_ALLOCATE
+#if !DISTX_TESTS_SANITIZED
 [[gnu::noinline]] void* operator new(std::size_t bytes) {
   return test::allocated(std::malloc(bytes == 0 ? 1 : bytes), bytes);
 }

@@ -2,6 +2,8 @@
 #pragma once
 #include <doctest/doctest.h>
 
+#include <cstdio>
+
 #include "conformance/forks.hpp"
 #include "conformance/groups.hpp"
 #include "conformance/lists.hpp"
@@ -10,6 +12,7 @@
 #include "conformance/movement.hpp"
 #include "conformance/reductions.hpp"
 #include "conformance/unmet.hpp"
+#include "sanitized.hpp"
 
 // The test cases for every backend. `Ranks` is a type with
 //
@@ -90,7 +93,12 @@ TEST_CASE_TEMPLATE_DEFINE("named groups", Ranks, named_groups) {
   conformance::on_every_rank<Ranks>(conformance::NamedGroups{});
 }
 TEST_CASE_TEMPLATE_DEFINE("a process forked from a rank takes no part in the job and ends nothing", Ranks, forks) {
-  if (Ranks::forks()) conformance::on_every_rank<Ranks>(conformance::Forks{});
+  if (!Ranks::forks()) return;
+  // Other threads may hold a sanitizer's own locks at the fork, and nothing releases them in the new process.
+  if constexpr (DISTX_TESTS_SANITIZED)
+    std::puts("skipped: 1 test cases fork while other threads run, which sanitizers do not support");
+  else
+    conformance::on_every_rank<Ranks>(conformance::Forks{});
 }
 TEST_CASE_TEMPLATE_DEFINE("handles, memory, arguments", Ranks, handles) {
   conformance::on_every_rank<Ranks>(conformance::Handles{});

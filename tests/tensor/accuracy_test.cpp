@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <functional>
 #include <limits>
 #include <numeric>
@@ -221,6 +222,80 @@ TEST_CASE("row operations have the same bits at every width of vector registers,
     };
     check(0.0F);
     check(0.0);
+  });
+}
+
+TEST_CASE_TEMPLATE("a row has the same bits alone and among others, at every length and width of vector registers", T,
+                   float, double) {
+  on_one_rank([](const Mesh& mesh) {
+    constexpr std::size_t rows = 19;
+    const std::size_t widest = distx::detail::lane_bytes();
+    for (std::size_t bytes = distx::detail::common_lane_bytes; bytes <= widest; bytes *= 2)
+      for (const std::size_t n : Lengths{1, 2, 3, 7, 8, 9, 15, 16, 17, 63, 64, 65}) {
+        INFO(bytes, " bytes, ", n, " columns");
+        distx::detail::lane_bytes() = bytes;
+        const auto part = [&](std::size_t begin, std::size_t count, std::size_t seed) {
+          std::vector<T> all(count * n);
+          for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<T>(noise(seed + begin * n + i));
+          return distx::from_local(mesh, {count, n}, all);
+        };
+        const auto weight = distx::generate<T>(mesh, {n}, [](const auto& i) { return static_cast<T>(noise(i[0])); });
+        const auto results = [&](std::size_t begin, std::size_t count) {
+          const auto x = part(begin, count, 0), gradient = part(begin, count, 1'000'000);
+          const auto targets = distx::full<int>(mesh, {count}, static_cast<int>(n / 2));
+          const auto slopes = distx::full<T>(mesh, {count}, T(0.3));
+          std::vector<T> all;
+          const auto add = [&](const auto& tensor) {
+            for (const auto each : tensor.local()) all.push_back(static_cast<T>(each));
+          };
+          const auto loss = ops::cross_entropy(x, targets);
+          add(ops::softmax(x)), add(ops::softmax_backward(x, gradient)), add(ops::layer_norm(x, weight, weight));
+          add(ops::layer_norm_backward(x, weight, gradient).input);
+          add(loss.losses), add(ops::cross_entropy_backward(x, targets, loss.log_sums, slopes));
+          add(ops::sum_over<1>(x)), add(ops::mean_over<1>(x)), add(ops::max_over<1>(x));
+          return all;
+        };
+        const auto together = results(0, rows);
+        const std::size_t sizes[] = {n, n, n, n, 1, n, 1, 1, 1};
+        for (std::size_t row = 0; row < rows; ++row) {
+          std::vector<T> expected;
+          std::size_t begin = 0;
+          for (const std::size_t size : sizes) {
+            for (std::size_t i = 0; i < size; ++i) expected.push_back(together[begin + row * size + i]);
+            begin += rows * size;
+          }
+          CHECK(results(row, 1) == expected);
+        }
+      }
+    distx::detail::lane_bytes() = widest;
+  });
+}
+
+TEST_CASE_TEMPLATE("max_over has the bits of distx::max, element by element, at every width of vector registers", T,
+                   float, double) {
+  on_one_rank([](const Mesh& mesh) {
+    const std::size_t widest = distx::detail::lane_bytes();
+    for (std::size_t bytes = distx::detail::common_lane_bytes; bytes <= widest; bytes *= 2)
+      for (const std::size_t blocks : Lengths{1, 2, 19})
+        for (const std::size_t count : Lengths{1, 3, 10})
+          for (const std::size_t size : Lengths{1, 3, 4, 7, 16, 21}) {
+            INFO(bytes, " bytes, ", blocks, " x ", count, " x ", size);
+            distx::detail::lane_bytes() = bytes;
+            const T special[] = {T(-0.0), T(0), -std::numeric_limits<T>::infinity(),
+                                 std::numeric_limits<T>::quiet_NaN()};
+            std::vector<T> x(blocks * count * size), expected(blocks * size);
+            for (std::size_t i = 0; i < x.size(); ++i)
+              x[i] = i % 7 < 3 ? special[i * 11 / 7 % 3] : static_cast<T>(-noise(i));
+            for (std::size_t i = 0; i < x.size(); i += 37) x[i] = special[i / 37 % 4];
+            for (std::size_t i = 0; i < expected.size(); ++i) {
+              const T* const from = &x[i / size * count * size + i % size];
+              expected[i] = -std::numeric_limits<T>::infinity();
+              for (std::size_t k = 0; k < count; ++k) expected[i] = distx::max(expected[i], from[k * size]);
+            }
+            const auto result = ops::max_over<1>(distx::from_local(mesh, {blocks, count, size}, x));
+            CHECK(std::memcmp(result.local().data(), expected.data(), expected.size() * sizeof(T)) == 0);
+          }
+    distx::detail::lane_bytes() = widest;
   });
 }
 

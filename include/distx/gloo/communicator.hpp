@@ -22,8 +22,8 @@ struct GlooOptions {
 /// - Asynchronous collectives run on a thread of the communicator, asynchronous messages on a thread each.
 /// - If a rank ends, the calls of the others that wait for it throw RankFailure, or RevokedError with the reason if the
 ///   connector has a failure channel.
-/// - A stranger that connects to a port of a rank does not join. Connections are not encrypted: between hosts, use a
-///   network that you trust.
+/// - A stranger that connects to a port of a rank does not join; docs/starting.md says what one can do. Connections are
+///   not encrypted: between hosts, use a network that you trust.
 class GlooCommunicator : public detail::BasicCommunicator<GlooCommunicator, detail::GlooBackend> {
   using Base = detail::BasicCommunicator<GlooCommunicator, detail::GlooBackend>;
   friend Base;

@@ -53,6 +53,21 @@ typedef double Doubles64 [[gnu::vector_size(64)]];
 [[gnu::target("avx512f")]] inline void take_roots(Floats64& x) { asm("vsqrtps {%0, %0|%0, %0}" : "+v"(x)); }
 [[gnu::target("avx512f")]] inline void take_roots(Doubles64& x) { asm("vsqrtpd {%0, %0|%0, %0}" : "+v"(x)); }
 
+// Conversions of vectors, which some compilers do in halves.
+typedef float Floats16 [[gnu::vector_size(16)]];
+[[gnu::target("avx2")]] inline void convert(const Floats16& from, Doubles32& to) {
+  asm("vcvtps2pd {%1, %0|%0, %1}" : "=x"(to) : "xm"(from));
+}
+[[gnu::target("avx2")]] inline void convert(const Doubles32& from, Floats16& to) {
+  asm("vcvtpd2ps {%1, %0|%0, %1}" : "=x"(to) : "x"(from));
+}
+[[gnu::target("avx512f")]] inline void convert(const Floats32& from, Doubles64& to) {
+  asm("vcvtps2pd {%1, %0|%0, %1}" : "=v"(to) : "vm"(from));
+}
+[[gnu::target("avx512f")]] inline void convert(const Doubles64& from, Floats32& to) {
+  asm("vcvtpd2ps {%1, %0|%0, %1}" : "=v"(to) : "v"(from));
+}
+
 #else
 
 inline constexpr bool has_wide_lanes = false;
@@ -68,6 +83,8 @@ void run_on_64_byte_lanes(Args... args) {
 }
 template <class V>
 void take_roots(V&) = delete;
+template <class From, class To>
+void convert(const From&, To&) = delete;
 
 #endif
 #pragma GCC diagnostic pop

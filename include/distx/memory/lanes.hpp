@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <algorithm>
 #include <cmath>
 #include <concepts>
 #include <cstddef>
@@ -75,8 +76,9 @@ class Lanes : detail::PassedByReference<(Bytes > 16)> {
 
   Lanes() = default;
   Lanes(T value) {  // NOLINT: implicit, as numbers convert
-    // In a loop, because g++ splits a conversion by an operator here, where no target has registers for wide vectors.
-    for (std::size_t i = 0; i < size; ++i) values_[i] = value;
+    // Through memory, because g++ leaves a loop that sets values_[i] as one insertion for each lane when it unrolls it
+    // (-O3), and splits a conversion by an operator here, where no target has registers for wide vectors.
+    std::fill_n(reinterpret_cast<T*>(&values_), size, value);
   }
   static Lanes from_native(const native& values) {
     Lanes lanes;

@@ -11,6 +11,7 @@
 
 #include "distx/core/span.hpp"
 #include "distx/memory/lanes.hpp"
+#include "distx/memory/local_matmul.hpp"
 
 // Sums whose error does not grow with their length, and exponentials, on vectors of doubles. Terms are added in 8
 // chains a block, and blocks in pairs: an order that depends on the number of terms alone, so every width of vector
@@ -33,6 +34,7 @@ class OneLane {
   friend OneLane operator+(OneLane a, OneLane b) { return OneLane(a.value_ + b.value_); }
   friend OneLane operator-(OneLane a, OneLane b) { return OneLane(a.value_ - b.value_); }
   friend OneLane operator*(OneLane a, OneLane b) { return OneLane(a.value_ * b.value_); }
+  friend OneLane operator/(OneLane a, OneLane b) { return OneLane(a.value_ / b.value_); }
   OneLane& operator+=(OneLane b) { return *this = *this + b; }
 
  private:
@@ -43,6 +45,14 @@ template <class T, std::size_t Count>
 struct StoredVector {
   typedef T type [[gnu::vector_size(Count * sizeof(T))]];
 };
+/// Converts each number of a vector. Vectors are not returned: the registers that return one depend on the processor.
+template <class From, class To>
+void convert_each(const From& from, To& to) {
+  if constexpr (has_wide_lanes && std::max(sizeof(To), sizeof(From)) > common_lane_bytes)
+    convert(from, to);
+  else
+    to = __builtin_convertvector(from, To);
+}
 /// Reads floats or doubles as a V, one for each lane.
 template <class V, class T>
 V wide(const T* from) {
@@ -53,7 +63,9 @@ V wide(const T* from) {
   } else {
     typename StoredVector<T, V::size>::type values;
     std::memcpy(&values, from, sizeof(values));
-    return V::from_native(__builtin_convertvector(values, typename V::native));
+    typename V::native result;
+    convert_each(values, result);
+    return V::from_native(result);
   }
 }
 /// Writes a V as floats or doubles.
@@ -64,7 +76,8 @@ void narrow_to(T* to, const V& value) {
   } else if constexpr (std::same_as<T, double>) {
     value.store(to);
   } else {
-    const auto values = __builtin_convertvector(value.to_native(), typename StoredVector<T, V::size>::type);
+    typename StoredVector<T, V::size>::type values;
+    convert_each(value.to_native(), values);
     std::memcpy(to, &values, sizeof(values));
   }
 }
@@ -78,35 +91,48 @@ void for_each_wide(std::size_t n, const F& f) {
 }
 
 /// Returns the sum of all lanes of some vectors, halves first: the lanes of all are one list.
-template <class V, std::size_t N>
-double all_lanes(V (&sums)[N]) {
+template <std::size_t Bytes, std::size_t N>
+double all_lanes(Lanes<double, Bytes> (&sums)[N]) {
   for (std::size_t half = N / 2; half > 0; half /= 2)
     for (std::size_t k = 0; k < half; ++k) sums[k] += sums[k + half];
-  double lanes[V::size];
+  constexpr std::size_t size = Bytes / sizeof(double);
+  double lanes[size];
   sums[0].store(lanes);
-  for (std::size_t half = V::size / 2; half > 0; half /= 2)
-    for (std::size_t k = 0; k < half; ++k) lanes[k] += lanes[k + half];
-  return lanes[0];
+  if constexpr (size == 2) {
+    return lanes[0] + lanes[1];
+  } else {
+    using Half = Lanes<double, Bytes / 2>;
+    Half halves[] = {Half::load(lanes), Half::load(lanes + size / 2)};
+    return all_lanes(halves);
+  }
+}
+/// Returns the sum of the terms of a block, from i to `end`.
+template <std::size_t Bytes, class Term>
+double add_up_block(std::size_t i, std::size_t end, const Term& term) {
+  using V = Lanes<double, Bytes>;
+  constexpr std::size_t chains = 8, vectors = chains / V::size;
+  double total = 0;
+  if (end - i >= chains) {
+    V sums[vectors];
+    for (std::size_t k = 0; k < vectors; ++k) sums[k] = term(i + k * V::size, V());
+    for (i += chains; i + chains <= end; i += chains)
+      for (std::size_t k = 0; k < vectors; ++k) sums[k] += term(i + k * V::size, V());
+    total = all_lanes(sums);
+  }
+  if (i < end) {
+    OneLane rest = term(i, OneLane());
+    while (++i < end) rest += term(i, OneLane());
+    total += rest.value();
+  }
+  return total;
 }
 /// Returns term(0, V()) + … + term(n - 1, V()), where V is a vector of doubles, whose lanes are terms, or one.
 template <std::size_t Bytes, class Term>
 double add_up(std::size_t n, const Term& term) {
-  using V = Lanes<double, Bytes>;
-  constexpr std::size_t chains = 8, vectors = chains / V::size;
   double pairs[64];  // [k]: the sum of 2^k blocks
-  for (std::size_t block = 0, i = 0;; ++block) {
-    const std::size_t end = std::min(n, i + terms_in_block);
-    V sums[vectors];
-    for (std::size_t k = 0; k < vectors; ++k) sums[k] = V(0.0);
-    for (; i + chains <= end; i += chains)
-      for (std::size_t k = 0; k < vectors; ++k) sums[k] += term(i + k * V::size, V());
-    double total = all_lanes(sums);
-    if (i < end) {
-      OneLane rest = term(i, OneLane());
-      while (++i < end) rest += term(i, OneLane());
-      total += rest.value();
-    }
-    const bool last = i == n;
+  for (std::size_t block = 0, i = 0;; ++block, i += terms_in_block) {
+    const bool last = n - i <= terms_in_block;
+    double total = add_up_block<Bytes>(i, last ? n : i + terms_in_block, term);
     std::size_t k = 0;
     for (std::size_t earlier = block; earlier != 0 && (last || earlier % 2 != 0); earlier /= 2, ++k)
       if (earlier % 2 != 0) total = pairs[k] + total;
@@ -117,6 +143,127 @@ double add_up(std::size_t n, const Term& term) {
 template <std::size_t Bytes, class T>
 double add_up(const T* x, std::size_t n) {
   return add_up<Bytes>(n, [x]<class V>(std::size_t i, V) { return wide<V>(x + i); });
+}
+
+/// Returns total / divisor. Where it is rounded to float, a product, which takes less time, is as good.
+template <class T, class V>
+V quotient(const V& total, double divisor) {
+  if constexpr (std::same_as<T, float>)
+    return total * V(1 / divisor);
+  else
+    return total / V(divisor);
+}
+/// A row of n columns, of which some are computed at once.
+template <std::size_t Bytes>
+struct ColumnsAtOnce {
+  std::size_t n;
+
+  template <class T>
+  struct Vectors {
+    const T* numbers;
+
+    template <class V>
+    V at(std::size_t i, V) const {
+      return wide<V>(numbers + i);
+    }
+  };
+  template <class T>
+  static Vectors<T> read(const T* row) {
+    return {row};
+  }
+  template <class V, class T>
+  static V of_column(const T* columns, std::size_t i) {
+    return wide<V>(columns + i);
+  }
+  template <class V, class T>
+  static void store(T* row, std::size_t i, const V& value) {
+    narrow_to(row + i, value);
+  }
+  template <class F>
+  void for_each(const F& f) const {
+    for_each_wide<Bytes>(n, f);
+  }
+  template <class Term>
+  [[nodiscard]] double sum(const Term& term) const {
+    return add_up<Bytes>(n, term);
+  }
+  template <class T>
+  static void store_result(T* to, double result) {
+    *to = static_cast<T>(result);
+  }
+};
+/// Rows of n columns, one in each lane. Of each row, everything is computed as by ColumnsAtOnce.
+template <std::size_t Bytes>
+struct RowsAtOnce {
+  using Rows = Lanes<double, Bytes>;
+  static constexpr std::size_t most_columns = 15;  // longer rows are less left of the last vector than whole vectors
+  std::size_t n;
+
+  struct GatheredRows {
+    Rows numbers[most_columns];
+
+    const Rows& at(std::size_t i, Rows) const { return numbers[i]; }
+  };
+  template <class T>
+  [[nodiscard]] GatheredRows read(const T* rows) const {
+    GatheredRows columns;
+    for (std::size_t i = 0; i < n; ++i)
+      columns.numbers[i] = [&]<std::size_t... K>(std::index_sequence<K...>) {
+        const T numbers[] = {rows[K * n + i]...};
+        return wide<Rows>(numbers);
+      }(std::make_index_sequence<Rows::size>());
+    return columns;
+  }
+  template <class V, class T>
+  static V of_column(const T* columns, std::size_t i) {
+    return V(static_cast<double>(columns[i]));
+  }
+  template <class V, class T>
+  void store(T* rows, std::size_t i, const V& value) const {
+    T numbers[V::size];
+    narrow_to(numbers, value);
+    [&]<std::size_t... K>(std::index_sequence<K...>) {
+      ((rows[K * n + i] = numbers[K]), ...);
+    }(std::make_index_sequence<V::size>());
+  }
+  template <class F>
+  void for_each(const F& f) const {
+    for (std::size_t i = 0; i < n; ++i) f(i, Rows());
+  }
+  template <class Term>
+  [[nodiscard]] Rows sum(const Term& term) const {
+    constexpr std::size_t chains = 8;
+    Rows total(0.0);
+    std::size_t i = 0;
+    if (n >= chains) {
+      Rows sums[chains];
+      for (; i < chains; ++i) sums[i] = term(i, Rows());
+      for (std::size_t half = chains / 2; half > 0; half /= 2)
+        for (std::size_t k = 0; k < half; ++k) sums[k] += sums[k + half];
+      total = sums[0];
+    }
+    if (i < n) {
+      Rows rest = term(i, Rows());
+      while (++i < n) rest += term(i, Rows());
+      total += rest;
+    }
+    return total;
+  }
+  template <class T>
+  static void store_result(T* to, const Rows& results) {
+    narrow_to(to, results);
+  }
+};
+/// Calls f(row, at_once) for the first of each group of rows that are computed at once: rows of more than `most`
+/// columns, which is at most RowsAtOnce::most_columns, are computed one by one.
+template <std::size_t Bytes, class F>
+void for_each_row(std::size_t rows, std::size_t columns, const F& f,
+                  std::size_t most = RowsAtOnce<Bytes>::most_columns) {
+  constexpr std::size_t group = Lanes<double, Bytes>::size;
+  std::size_t row = 0;
+  if (columns <= most)
+    for (; row + group <= rows; row += group) f(row, RowsAtOnce<Bytes>{columns});
+  for (; row < rows; ++row) f(row, ColumnsAtOnce<Bytes>{columns});
 }
 
 /// 1 / K!
@@ -138,31 +285,60 @@ V taylor_series(const V& x, std::index_sequence<I...>) {
 template <class T, std::size_t Bytes>
 Lanes<double, Bytes> exponential(const Lanes<double, Bytes>& x) {
   using V = Lanes<double, Bytes>;
-  using Integers = typename StoredVector<std::int32_t, V::size>::type;
   typedef std::uint64_t Bits [[gnu::vector_size(Bytes)]];
   constexpr double least = -708, log2_e = 0x1.71547652b82fep0;
   constexpr double ln2_high = 0x1.62e42fefap-1, ln2_low = 0x1.cf79abc9e3b3ap-40;
+  // The last bits of a double of this size are those of the nearest integer. Another one gives that integer as a
+  // double, because -ffast-math would cancel the sum and the difference of the same.
+  constexpr double integral = 0x1.8p52;
+  constexpr std::uint64_t away = 1 << 20;
   const Bits of_x = __builtin_bit_cast(Bits, x.to_native());
   const Bits below = -(__builtin_bit_cast(Bits, (x - V(least)).to_native()) >> 63);  // all bits, or none
   const Bits nan = -((0x7ff0000000000000U - (of_x << 1 >> 1)) >> 63);
-  const Bits kept = ~(below | nan);  // converted to an integer, the others would be undefined
-  const V from = V::from_native(__builtin_bit_cast(typename V::native, of_x & kept));
-  const auto exponent = __builtin_convertvector((from * V(log2_e) - V(0.5)).to_native(), Integers);
-  const V power = V::from_native(__builtin_convertvector(exponent, typename V::native));
-  const V rest = (from - power * V(ln2_high)) - power * V(ln2_low);
+  const Bits exponent = __builtin_bit_cast(Bits, (x * V(log2_e) + V(integral)).to_native());
+  const V power = V::from_native(__builtin_bit_cast(typename V::native, exponent + away)) - V(integral + away);
+  const V rest = (x - power * V(ln2_high)) - power * V(ln2_low);
   constexpr std::size_t degree = std::same_as<T, float> ? 8 : 13;
   const V mantissa = taylor_series(rest, std::make_index_sequence<degree>());
-  const Bits scaled = __builtin_bit_cast(Bits, mantissa.to_native()) + (__builtin_convertvector(exponent, Bits) << 52);
-  return V::from_native(__builtin_bit_cast(typename V::native, (scaled & kept) | (of_x & nan)));
+  const Bits scaled = __builtin_bit_cast(Bits, mantissa.to_native()) + (exponent << 52);
+  return V::from_native(__builtin_bit_cast(typename V::native, (scaled & ~(below | nan)) | (of_x & nan)));
 }
 template <class T>
 OneLane exponential(OneLane x) {
   return OneLane(exponential<T>(Lanes<double>(x.value()))[0]);
 }
 
+/// Rows of at most this many numbers are exponentiated several at a time: otherwise most of a short row would be what
+/// is left of the last vector.
+inline constexpr std::size_t short_row = 64;
+
+/// Calls use(row, exponentials) with exp(x - origin(row)) of each row. @pre x has at most `short_row` columns
+template <std::size_t Bytes, class T, class Origin, class Use>
+void exponentials_of_short_rows(MatrixRef<const T> x, const Origin& origin, const Use& use) {
+  using V = Lanes<double, Bytes>;
+  const std::size_t n = x.columns, at_once = n == 0 ? x.rows : 4 * short_row / n;
+  double numbers[4 * short_row + V::size];
+  for (std::size_t begin = 0; begin < x.rows; begin += at_once) {
+    const std::size_t end = std::min(x.rows, begin + at_once);
+    double* each = numbers;
+    for (std::size_t row = begin; row < end; ++row, each += n) {
+      const T* const from = x.at(row, 0);
+      const double zero = origin(row);
+      for_each_wide<Bytes>(n, [=]<class W>(std::size_t i, W) { narrow_to(each + i, wide<W>(from + i) - W(zero)); });
+    }
+    std::fill_n(each, V::size, 0);  // for the last vector
+    for (std::size_t i = 0; i < (end - begin) * n; i += V::size)
+      exponential<T>(V::load(numbers + i)).store(numbers + i);
+    each = numbers;
+    for (std::size_t row = begin; row < end; ++row, each += n) use(row, each);
+  }
+}
+
 /// Adds rows of floats or doubles to totals, row by row.
 template <class T>
 struct AddRows {
+  static constexpr std::size_t rows_at_once = 8;  // while a total is in a register
+
   template <std::size_t Bytes>
   static void run(const T* x, std::size_t rows, std::size_t columns, double* totals) {
     std::size_t row = 0;
@@ -172,8 +348,6 @@ struct AddRows {
   }
 
  private:
-  static constexpr std::size_t rows_at_once = 8;  // while a total is in a register
-
   template <std::size_t Bytes, std::size_t Rows>
   static void add(const T* x, std::size_t columns, double* totals) {
     for_each_wide<Bytes>(columns, [=]<class V>(std::size_t i, V) {
@@ -216,25 +390,34 @@ template <class T>
 struct AddUpEachRow {
   template <std::size_t Bytes>
   static void run(const T* x, std::size_t rows, std::size_t columns, double divisor, T* sums) {
-    for (std::size_t row = 0; row < rows; ++row)
-      sums[row] = static_cast<T>(add_up<Bytes>(x + row * columns, columns) / divisor);
+    for_each_row<Bytes>(rows, columns, [=](std::size_t row, auto at_once) {
+      const auto numbers = at_once.read(x + row * columns);
+      const auto total = at_once.sum([&](std::size_t i, auto v) { return numbers.at(i, v); });
+      at_once.store_result(sums + row, quotient<T>(total, divisor));
+    });
   }
 };
 
-/// Sets out[block, i] to the sum over k of x[block, k, i], divided by `divisor`. @pre `totals` has `size` elements
+/// Sets out[block, i] to the sum over k of x[block, k, i], divided by `divisor`. @pre `totals` has `size` elements if
+/// there are more than `AddRows::rows_at_once` slices
 template <class T>
 struct AddUpEachBlock {
   template <std::size_t Bytes>
   static void run(const T* x, std::size_t blocks, std::size_t count, std::size_t size, double divisor, double* totals,
                   T* out) {
     for (std::size_t block = 0; block < blocks; ++block, x += count * size, out += size) {
-      for (std::size_t i = 0; i < size; ++i) totals[i] = 0;
-      if (size >= Lanes<double, Bytes>::size)
+      if (count <= AddRows<T>::rows_at_once) {
+        for_each_wide<Bytes>(size, [=]<class V>(std::size_t i, V) {
+          V total(0.0);
+          for (std::size_t k = 0; k < count; ++k) total += wide<V>(x + k * size + i);
+          narrow_to(out + i, quotient<T>(total, divisor));
+        });
+      } else {
+        std::fill_n(totals, size, 0);
         AddRows<T>::template run<Bytes>(x, count, size, totals);
-      else
-        for (std::size_t i = 0; i < size; ++i)
-          for (std::size_t k = 0; k < count; ++k) totals[i] += static_cast<double>(x[k * size + i]);
-      for (std::size_t i = 0; i < size; ++i) out[i] = static_cast<T>(totals[i] / divisor);
+        for_each_wide<Bytes>(
+            size, [=]<class V>(std::size_t i, V) { narrow_to(out + i, quotient<T>(wide<V>(totals + i), divisor)); });
+      }
     }
   }
 };

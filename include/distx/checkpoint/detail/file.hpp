@@ -130,9 +130,10 @@ class NewFile {
   /// @param folder  of the file
   /// @param path  for messages
   /// @throws CheckpointError, for instance if there is one of this name, or a link
-  NewFile(int folder, const std::string& name, std::filesystem::path path) : path_(std::move(path)) {
-    file_ = Descriptor::from_native_handle(
-        ::openat(folder, name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
+  NewFile(int folder, const std::string& name, std::filesystem::path path)
+      : path_(std::move(path)),
+        file_(Descriptor::from_native_handle(
+            ::openat(folder, name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666))) {
     if (!file_) fail("create", path_, errno);
   }
 

@@ -17,12 +17,9 @@ namespace distx {
 
 namespace detail {
 
-/// Returns the op of a call.
+/// The type of a call's op.
 template <class C>
-  requires requires(const C& call) { call.op; }
-auto op_of(const C& call) {
-  return call.op;
-}
+using call_op_t = decltype(C::op);
 
 /// Takes the operands of a reduction where they are, and reduces them by itself.
 class OperandConsumer {
@@ -251,8 +248,8 @@ concept Collective = requires(const C& call) {
 template <class C>
 concept ErasableCall =
     Collective<C> && (std::same_as<typename C::element, AnyElement> || Transferable<typename C::element>) &&
-    (!requires(const C& call) { call.op; } || std::same_as<decltype(detail::op_of(std::declval<const C&>())), AnyOp> ||
-     ReductionOp<decltype(detail::op_of(std::declval<const C&>())), typename C::element>);
+    (!requires { typename detail::call_op_t<C>; } || std::same_as<detail::call_op_t<C>, AnyOp> ||
+     ReductionOp<detail::call_op_t<C>, typename C::element>);
 
 /// A collective whose element type and op are run-time values: what backends, wrapper communicators and records see.
 /// Every well-formed call converts to it. Fields that its kind has no use for keep their defaults.
@@ -275,7 +272,7 @@ class Call {
       receive = c.receive;
     }
     if constexpr (requires { c.op; }) {
-      if constexpr (std::same_as<decltype(detail::op_of(c)), AnyOp>)
+      if constexpr (std::same_as<detail::call_op_t<C>, AnyOp>)
         op = c.op;
       else
         op = AnyOp::make<typename C::element>(c.op);

@@ -80,7 +80,7 @@ class Validation {
   }
   /// Checks that both spans have the same element type.
   void same_type() const {
-    const auto &send = call_.send, &receive = call_.receive;
+    const Span<const AnyElement, Space> send = call_.send, receive = call_.receive;
     if (send.type() != receive.type() || send.element_bytes() != receive.element_bytes())
       fail("send has elements of type " + std::string(name_of(send.type())) + " (" +
            std::to_string(send.element_bytes()) + " bytes), receive of type " + std::string(name_of(receive.type())) +
@@ -94,7 +94,7 @@ class Validation {
   }
   /// Checks that the spans are disjoint, or coincide as in an in-place call.
   void apart(const std::byte* in_place_send, const std::byte* in_place_receive) const {
-    const auto &send = call_.send, &receive = call_.receive;
+    const Span<const AnyElement, Space> send = call_.send, receive = call_.receive;
     if (send.empty() || receive.empty()) return;
     const bool in_place = send.bytes() == in_place_send && receive.bytes() == in_place_receive;
     const bool overlap =

@@ -24,6 +24,10 @@ namespace detail {
 struct SumExponentials {
   template <std::size_t Bytes, class T>
   static void run(MatrixRef<const T> logits, const T* maxima, double* sums) {
+    if (logits.columns <= short_row)
+      return exponentials_of_short_rows<Bytes>(
+          logits, [=](std::size_t row) { return maxima[row]; },
+          [=](std::size_t row, const double* each) { sums[row] = add_up<Bytes>(each, logits.columns); });
     for (std::size_t row = 0; row < logits.rows; ++row) {
       const T* const from = logits.at(row, 0);
       const double maximum = maxima[row];
@@ -32,16 +36,33 @@ struct SumExponentials {
     }
   }
 };
-struct ScaledProbabilities {
-  template <std::size_t Bytes, class T>
-  static void run(MatrixRef<const T> logits, const double* log_sums, const T* gradient, MatrixRef<T> out) {
+/// The gradients of logits; `targets - first` are columns, or not of this rank.
+struct LogitGradients {
+  template <std::size_t Bytes, class T, class Id>
+  static void run(MatrixRef<const T> logits, const Id* targets, std::size_t first, const double* log_sums,
+                  const T* gradient, MatrixRef<T> out) {
+    const std::size_t n = logits.columns;
+    const auto target_of = [=](std::size_t row) { return static_cast<std::size_t>(targets[row]) - first; };
+    if (n <= short_row)
+      return exponentials_of_short_rows<Bytes>(
+          logits, [=](std::size_t row) { return log_sums[row]; },
+          [=](std::size_t row, const double* each) {
+            T* const to = out.at(row, 0);
+            const double slope = gradient[row];
+            for_each_wide<Bytes>(n,
+                                 [=]<class V>(std::size_t i, V) { narrow_to(to + i, V(slope) * wide<V>(each + i)); });
+            if (const std::size_t at = target_of(row); at < n) to[at] = static_cast<T>(slope * (each[at] - 1));
+          });
     for (std::size_t row = 0; row < logits.rows; ++row) {
       const T* const from = logits.at(row, 0);
       T* const to = out.at(row, 0);
       const double log_sum = log_sums[row], slope = gradient[row];
-      for_each_wide<Bytes>(logits.columns, [=]<class V>(std::size_t i, V) {
-        narrow_to(to + i, V(slope) * exponential<T>(wide<V>(from + i) - V(log_sum)));
-      });
+      const auto probability = [=]<class V>(std::size_t i, V) {
+        return exponential<T>(wide<V>(from + i) - V(log_sum));
+      };
+      for_each_wide<Bytes>(n, [=]<class V>(std::size_t i, V v) { narrow_to(to + i, V(slope) * probability(i, v)); });
+      if (const std::size_t at = target_of(row); at < n)
+        to[at] = static_cast<T>(slope * (probability(at, OneLane()).value() - 1));
     }
   }
 };
@@ -78,13 +99,8 @@ template <class T, class Id>
 void cross_entropy_gradient(HostStream, MatrixRef<const T> logits, Span<const Id> targets, std::size_t first,
                             std::size_t all, Span<const double> log_sums, Span<const T> gradient, MatrixRef<T> out,
                             const ErrorContext& context) {
-  run_on_lanes<ScaledProbabilities>(lane_bytes(), logits, log_sums.data(), gradient.data(), out);
-  for (std::size_t row = 0; row < logits.rows; ++row)
-    if (const auto at = row_of(targets[row], first, logits.columns, all, context)) {
-      const double probability =
-          exponential<T>(OneLane(static_cast<double>(*logits.at(row, *at)) - log_sums[row])).value();
-      *out.at(row, *at) = static_cast<T>(static_cast<double>(gradient[row]) * (probability - 1));
-    }
+  for (const Id target : targets) row_of(target, first, logits.columns, all, context);  // throws for an invalid one
+  run_on_lanes<LogitGradients>(lane_bytes(), logits, targets.data(), first, log_sums.data(), gradient.data(), out);
 }
 /// @}
 

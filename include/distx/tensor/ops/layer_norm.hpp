@@ -8,57 +8,65 @@ namespace distx {
 
 namespace detail {
 
-/// A row as numbers of mean 0 and variance 1.
-template <class T>
+/// A row, or one in each lane, as numbers of mean 0 and variance 1.
+template <class Row, class Number>
 struct NormalRow {
-  const T* row;
-  double mean, steepness;
+  Row row;
+  Number mean, steepness;
 
   template <class V>
-  V at(std::size_t i) const {
-    return (wide<V>(row + i) - V(mean)) * V(steepness);
+  V at(std::size_t i, V v) const {
+    return (row.at(i, v) - V(mean)) * V(steepness);
   }
 };
-template <std::size_t Bytes, class T>
-NormalRow<T> normal_row(const T* row, std::size_t n, double epsilon) {
-  const auto width = static_cast<double>(n);
-  const double mean = add_up<Bytes>(row, n) / width;
-  const double variance = add_up<Bytes>(n, [=]<class V>(std::size_t i, V) {
-    const V each = wide<V>(row + i) - V(mean);
+template <class Row, class Number>
+NormalRow(Row, Number, Number) -> NormalRow<Row, Number>;
+
+template <class T, class AtOnce>
+auto normal_row(const T* numbers, const AtOnce& at_once, double epsilon) {
+  using std::sqrt;
+  const auto row = at_once.read(numbers);
+  const auto width = static_cast<double>(at_once.n);
+  const auto mean = quotient<T>(at_once.sum([&](std::size_t i, auto v) { return row.at(i, v); }), width);
+  const auto variance = at_once.sum([&]<class V>(std::size_t i, V v) {
+    const V each = row.at(i, v) - V(mean);
     return each * each;
   });
-  return {row, mean, 1 / std::sqrt(variance / width + epsilon)};
+  return NormalRow{row, mean, 1 / sqrt(quotient<T>(variance, width) + epsilon)};
 }
 
 struct NormalizeRows {
   template <std::size_t Bytes, class T>
   static void run(MatrixRef<const T> x, const T* weight, const T* bias, double epsilon, MatrixRef<T> out) {
-    for (std::size_t row = 0; row < x.rows; ++row) {
-      const auto normal = normal_row<Bytes>(x.at(row, 0), x.columns, epsilon);
+    for_each_row<Bytes>(x.rows, x.columns, [=](std::size_t row, const auto& at_once) {
+      const auto normal = normal_row(x.at(row, 0), at_once, epsilon);
       T* const to = out.at(row, 0);
-      for_each_wide<Bytes>(x.columns, [=]<class V>(std::size_t i, V) {
-        narrow_to(to + i, normal.template at<V>(i) * wide<V>(weight + i) + wide<V>(bias + i));
+      at_once.for_each([&]<class V>(std::size_t i, V v) {
+        at_once.store(
+            to, i, normal.at(i, v) * at_once.template of_column<V>(weight, i) + at_once.template of_column<V>(bias, i));
       });
-    }
+    });
   }
 };
 struct NormalizeRowsBackward {
   template <std::size_t Bytes, class T>
   static void run(MatrixRef<const T> x, const T* weight, MatrixRef<const T> gradient, double epsilon,
                   MatrixRef<T> out) {
-    const std::size_t n = x.columns;
-    for (std::size_t row = 0; row < x.rows; ++row) {
-      const auto normal = normal_row<Bytes>(x.at(row, 0), n, epsilon);
-      const T* const grad = gradient.at(row, 0);
+    for_each_row<Bytes>(x.rows, x.columns, [=](std::size_t row, const auto& at_once) {
+      const auto width = static_cast<double>(x.columns);
+      const auto normal = normal_row(x.at(row, 0), at_once, epsilon);
+      const auto grad = at_once.read(gradient.at(row, 0));
       T* const to = out.at(row, 0);
-      const auto slope = [=]<class V>(std::size_t i, V) { return wide<V>(grad + i) * wide<V>(weight + i); };
-      const double mean = add_up<Bytes>(n, slope) / static_cast<double>(n);
-      const auto along_row = [=]<class V>(std::size_t i, V v) { return slope(i, v) * normal.template at<V>(i); };
-      const double along = add_up<Bytes>(n, along_row) / static_cast<double>(n);
-      for_each_wide<Bytes>(n, [=]<class V>(std::size_t i, V v) {
-        narrow_to(to + i, V(normal.steepness) * (slope(i, v) - V(mean) - V(along) * normal.template at<V>(i)));
+      const auto slope = [&]<class V>(std::size_t i, V v) {
+        return grad.at(i, v) * at_once.template of_column<V>(weight, i);
+      };
+      const auto mean = quotient<T>(at_once.sum(slope), width);
+      const auto along =
+          quotient<T>(at_once.sum([&](std::size_t i, auto v) { return slope(i, v) * normal.at(i, v); }), width);
+      at_once.for_each([&]<class V>(std::size_t i, V v) {
+        at_once.store(to, i, V(normal.steepness) * (slope(i, v) - V(mean) - V(along) * normal.at(i, v)));
       });
-    }
+    });
   }
 };
 struct AddNormalRowsWeight {
@@ -66,10 +74,10 @@ struct AddNormalRowsWeight {
   static void run(MatrixRef<const T> x, MatrixRef<const T> gradient, double epsilon, std::size_t begin, std::size_t end,
                   double* totals) {
     for (std::size_t row = begin; row < end; ++row) {
-      const auto normal = normal_row<Bytes>(x.at(row, 0), x.columns, epsilon);
+      const auto normal = normal_row(x.at(row, 0), ColumnsAtOnce<Bytes>{x.columns}, epsilon);
       const T* const grad = gradient.at(row, 0);
-      for_each_wide<Bytes>(x.columns, [=]<class V>(std::size_t i, V) {
-        narrow_to(totals + i, wide<V>(totals + i) + wide<V>(grad + i) * normal.template at<V>(i));
+      for_each_wide<Bytes>(x.columns, [&]<class V>(std::size_t i, V v) {
+        narrow_to(totals + i, wide<V>(totals + i) + wide<V>(grad + i) * normal.at(i, v));
       });
     }
   }

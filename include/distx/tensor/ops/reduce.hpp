@@ -20,34 +20,107 @@ struct Slices {
   }
 };
 
-/// out = f(out, slice) for the slices of each block, in order, on the host's memory.
-template <class T, class F>
-void reduce_slices(HostStream stream, const Slices& slices, Span<const T> x, T first, Span<T> out, F&& f) {
-  fill(stream, out, first);
-  for (std::size_t block = 0; block < slices.blocks; ++block) {
-    T* const to = out.data() + block * slices.size;
-    for (std::size_t slice = 0; slice < slices.count; ++slice) {
-      const T* const from = x.data() + (block * slices.count + slice) * slices.size;
-      for (std::size_t i = 0; i < slices.size; ++i) to[i] = f(to[i], from[i]);
+/// Returns the larger value of each lane, as distx::max does.
+template <class T, std::size_t Bytes>
+Lanes<T, Bytes> larger(const Lanes<T, Bytes>& a, const Lanes<T, Bytes>& b) {
+  typedef bits_of_t<T> Bits [[gnu::vector_size(Bytes)]];
+  using V = Lanes<T, Bytes>;
+  const V one = select(a > b, a, b), other = select(b > a, b, a);
+  const Bits both = __builtin_bit_cast(Bits, one.to_native()) & __builtin_bit_cast(Bits, other.to_native());
+  return select(one == other, V::from_native(__builtin_bit_cast(typename V::native, both)),
+                V(std::numeric_limits<T>::quiet_NaN()));
+}
+/// Sets each number of out to the maximum of its slices; there is one at least.
+struct MaxOfSlices {
+  template <std::size_t Bytes, class T>
+  static void run(const Slices& slices, const T* x, T* out) {
+    using V = Lanes<T, Bytes>;
+    const auto [blocks, count, size] = slices;
+    if (size >= V::size) {
+      // Slices that are compared while a maximum is in a register: all, if they fit in a cache.
+      const std::size_t at_once = count * size * sizeof(T) <= (1U << 15) ? count : 8;
+      for (std::size_t block = 0; block < blocks; ++block, x += count * size, out += size) {
+        for (std::size_t begin = 0; begin < count; begin += at_once) {
+          const std::size_t end = std::min(count, begin + at_once);
+          for (std::size_t i = 0;; i = std::min(i + V::size, size - V::size)) {  // the last two may overlap
+            V most = V::load(begin == 0 ? x + i : out + i);
+            for (std::size_t k = begin; k < end; ++k) most = larger(most, V::load(x + k * size + i));
+            most.store(out + i);
+            if (i + V::size == size) break;
+          }
+        }
+      }
+    } else {
+      // A lane for each result.
+      std::size_t i = 0, column = 0;
+      const T* next = x;
+      for (; i + V::size <= blocks * size; i += V::size) {
+        const T* from[V::size];
+        for (std::size_t k = 0; k < V::size; ++k) {
+          from[k] = next;
+          if (++column == size) column = 0, next += (count - 1) * size;
+          ++next;
+        }
+        V most = gathered<V>(from, 0);
+        for (std::size_t k = 0; k < count; ++k) most = larger(most, gathered<V>(from, k * size));
+        most.store(out + i);
+      }
+      for (; i < blocks * size; ++i) {
+        const T* const from = x + i / size * count * size + i % size;
+        out[i] = *from;
+        for (std::size_t k = 0; k < count; ++k) out[i] = max(out[i], from[k * size]);
+      }
     }
   }
+
+ private:
+  template <class V, class T>
+  static V gathered(const T* const* from, std::size_t offset) {
+    return [&]<std::size_t... K>(std::index_sequence<K...>) {
+      const T values[] = {from[K][offset]...};
+      return V::load(values);
+    }(std::make_index_sequence<V::size>());
+  }
+};
+/// out = the maximum of each block's slices, on the host's memory.
+template <class T>
+void max_of_slices(HostStream stream, const Slices& slices, Span<const T> x, Span<T> out) {
+  const auto [blocks, count, size] = slices;
+  if constexpr (std::same_as<T, float> || std::same_as<T, double>)
+    if (count > 0) {
+      // Vectors that a slice fills, or that all results do.
+      std::size_t bytes = lane_bytes();
+      const std::size_t filled = sizeof(T) * (sizeof(T) * size >= common_lane_bytes ? size : blocks * size);
+      while (bytes > std::max(filled, common_lane_bytes)) bytes /= 2;
+      return run_on_lanes<MaxOfSlices>(bytes, slices, x.data(), out.data());
+    }
+  using Limits = std::numeric_limits<accumulator_t<T>>;
+  fill(stream, out, T(Limits::has_infinity ? -Limits::infinity() : Limits::lowest()));
+  for (std::size_t block = 0; block < blocks; ++block)
+    for (std::size_t slice = 0; slice < count; ++slice)
+      for (std::size_t i = 0; i < size; ++i) {
+        T& most = out[block * size + i];
+        most = max(most, x[(block * count + slice) * size + i]);
+      }
 }
 /// out = the sum of each block's slices, divided by `divisor` unless it is of integers, on the host's memory.
 template <class T>
 void sum_of_slices(HostStream, const Slices& slices, Span<const T> x, Span<T> out, double divisor) {
-  std::vector<sum_t<T>> totals(slices.size);
+  std::vector<sum_t<T>> totals;
+  const auto [blocks, count, size] = slices;
   if constexpr (std::same_as<T, float> || std::same_as<T, double>) {
-    const auto [blocks, count, size] = slices;
     if (size == 1) return run_on_lanes<AddUpEachRow<T>>(lane_bytes(), x.data(), blocks, count, divisor, out.data());
+    if (count > AddRows<T>::rows_at_once) totals.resize(size);
     if (count <= terms_in_block)
       return run_on_lanes<AddUpEachBlock<T>>(lane_bytes(), x.data(), blocks, count, size, divisor, totals.data(),
                                              out.data());
   }
-  for (std::size_t block = 0; block < slices.blocks; ++block) {
-    add_up_rows(x.data() + block * slices.count * slices.size, slices.count, slices.size, totals.data());
+  totals.resize(size);
+  for (std::size_t block = 0; block < blocks; ++block) {
+    add_up_rows(x.data() + block * count * size, count, size, totals.data());
     if constexpr (!std::integral<T>)
       for (double& total : totals) total /= divisor;
-    round_to(totals, out.subspan(block * slices.size, slices.size));
+    round_to(totals, out.subspan(block * size, size));
   }
 }
 /// out = f(index in out, index in the reduced tensor) for all elements, on the host's memory.
@@ -140,11 +213,8 @@ template <std::size_t Dim, DistributedTensor X>
     return detail::applied<Rule>(
         {"max_over", location},
         [](auto in, auto out) {
-          using T = detail::value_of<X>;
-          using Limits = std::numeric_limits<accumulator_t<T>>;
-          const T least(Limits::has_infinity ? -Limits::infinity() : Limits::lowest());
-          detail::reduce_slices(typename X::space::stream{}, detail::Slices(in.extents(), Dim), in.values(), least,
-                                out.values(), max);
+          detail::max_of_slices(typename X::space::stream{}, detail::Slices(in.extents(), Dim), in.values(),
+                                out.values());
         },
         x);
   } else {
@@ -213,8 +283,9 @@ template <std::size_t Dim, DistributedTensor X, DistributedTensor Y, Distributed
           detail::spread_slices(typename X::space::stream{}, detail::Slices(out.extents(), Dim), out.values(),
                                 [&](std::size_t i, std::size_t at) {
                                   const auto value = in.values()[i], most = maxima.values()[at];
-                                  const bool both_nan = value != value && most != most;
-                                  return value == most || both_nan ? grads.values()[at] : detail::value_of<X>{};
+                                  const auto slope = grads.values()[at];
+                                  const detail::value_of<X> none{};
+                                  return most == most ? (value == most ? slope : none) : value != value ? slope : none;
                                 });
         },
         x, maximum, gradient);

@@ -14,11 +14,23 @@ namespace detail {
 struct SoftmaxRows {
   template <std::size_t Bytes, class T>
   static void run(MatrixRef<const T> x, MatrixRef<T> out) {
+    const auto maximum_of = [=](std::size_t row) {
+      const T* const from = x.at(row, 0);
+      T maximum = -std::numeric_limits<T>::infinity();
+      for (std::size_t i = 0; i < x.columns; ++i) maximum = std::max(maximum, from[i]);
+      return maximum;
+    };
+    if (x.columns <= short_row)
+      return exponentials_of_short_rows<Bytes>(x, maximum_of, [=](std::size_t row, const double* each) {
+        const double share = 1 / add_up<Bytes>(each, x.columns);
+        T* const to = out.at(row, 0);
+        for_each_wide<Bytes>(x.columns,
+                             [=]<class V>(std::size_t i, V) { narrow_to(to + i, wide<V>(each + i) * V(share)); });
+      });
     for (std::size_t row = 0; row < x.rows; ++row) {
       const T* const from = x.at(row, 0);
       T* const to = out.at(row, 0);
-      T maximum = -std::numeric_limits<T>::infinity();
-      for (std::size_t i = 0; i < x.columns; ++i) maximum = std::max(maximum, from[i]);
+      const double maximum = maximum_of(row);
       const double share = 1 / add_up<Bytes>(x.columns, [=]<class V>(std::size_t i, V) {
                              const V each = exponential<T>(wide<V>(from + i) - V(maximum));
                              narrow_to(to + i, each);
@@ -32,15 +44,15 @@ struct SoftmaxRows {
 struct SoftmaxRowsBackward {
   template <std::size_t Bytes, class T>
   static void run(MatrixRef<const T> y, MatrixRef<const T> gradient, MatrixRef<T> out) {
-    for (std::size_t row = 0; row < y.rows; ++row) {
-      const T *const value = y.at(row, 0), *const grad = gradient.at(row, 0);
+    const auto each_row = [=](std::size_t row, const auto& at_once) {
+      const auto value = at_once.read(y.at(row, 0)), grad = at_once.read(gradient.at(row, 0));
       T* const to = out.at(row, 0);
-      const double mean =
-          add_up<Bytes>(y.columns, [=]<class V>(std::size_t i, V) { return wide<V>(value + i) * wide<V>(grad + i); });
-      for_each_wide<Bytes>(y.columns, [=]<class V>(std::size_t i, V) {
-        narrow_to(to + i, wide<V>(value + i) * (wide<V>(grad + i) - V(mean)));
-      });
-    }
+      const auto mean = at_once.sum([&](std::size_t i, auto v) { return value.at(i, v) * grad.at(i, v); });
+      at_once.for_each(
+          [&]<class V>(std::size_t i, V v) { at_once.store(to, i, value.at(i, v) * (grad.at(i, v) - V(mean))); });
+    };
+    // Few operations on each number, so reading numbers that are apart takes more time than it saves for longer rows.
+    for_each_row<Bytes>(y.rows, y.columns, each_row, 7);
   }
 };
 
