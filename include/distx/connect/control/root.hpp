@@ -180,10 +180,10 @@ class ControlRoot {
     return not_entered(limit, name_ranks(missing, size()));
   }
   [[nodiscard]] time_point warning_due() noexcept { return warning_ ? warning_->due() : time_point::max(); }
-  /// Says early, for all ranks, that rank `rank` waits in an operation.
+  /// Says early, for all ranks, that rank `rank` waits in the operation `what`.
   template <class Overdue>
-  void warn(std::string_view operation, int rank, Overdue&& message) {
-    if (warning_) (*warning_)({.operation = operation, .backend = "tcp", .rank = rank, .size = size()}, message);
+  void warn(std::string_view what, int rank, Overdue&& message) {
+    if (warning_) (*warning_)({.operation = what, .backend = "tcp", .rank = rank, .size = size()}, message);
   }
 
  private:

@@ -25,8 +25,10 @@ class ThreadRoot final : ControlRoot {
     const std::lock_guard lock(mutex_);
     if (from.rank >= 0 && !take(from.rank, frame)) from.lose(out_of_order);
   }
-  [[nodiscard]] std::string overdue(const Timeout& limit) {
+  /// Returns null if the rank has its reply by now.
+  [[nodiscard]] std::optional<std::string> overdue(const Inbox& inbox, const Timeout& limit) {
     const std::lock_guard lock(mutex_);
+    if (inbox.rank < 0 || !record(inbox.rank).part) return std::nullopt;
     return ControlRoot::overdue(limit);
   }
   /// Ends the waits of a rank.
@@ -61,7 +63,9 @@ class ThreadLink final : public ControlLink {
 
   void submit(const Frame& frame) override { root_->submit(inbox, frame); }
   [[nodiscard]] Deadline end_of(const Timeout& limit) const override { return Deadline(limit); }
-  [[nodiscard]] std::optional<std::string> overdue(const Timeout& limit) override { return root_->overdue(limit); }
+  [[nodiscard]] std::optional<std::string> overdue(const Timeout& limit) override {
+    return root_->overdue(inbox, limit);
+  }
   bool expire() override { return root_->expire(inbox), true; }
   void leave(bool, bool, const Timeout&) override {}
   /// See ThreadRoot.

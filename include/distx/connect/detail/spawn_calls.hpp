@@ -56,14 +56,17 @@ DISTX_INLINE void run_threads(Threads threads, void (*body)(void* state, ThreadC
   std::vector<std::shared_ptr<control::ThreadLink>> links;  // of all, before the first one uses it
   for (int rank = 0; rank < threads.count; ++rank) links.push_back(std::make_shared<control::ThreadLink>(root, rank));
   FirstException first;
+  // A forked process does not end the ranks of this one, and another thread may have held the root's mutex at the fork.
+  const auto end = [&](int rank, const std::string* reason) {
+    if (made.is_here()) links[static_cast<std::size_t>(rank)]->end(reason);
+  };
   const auto run = [&](int rank) noexcept {
-    const auto& link = links[static_cast<std::size_t>(rank)];
     std::string reason;
     try {
       body(state, ThreadConnector(make_here<control::RootedGroup>(
                       "threads", threads.deadline, control::NextGroup{rank, std::vector<posix::Process>(links.size())},
-                      link)));
-      return link->end(nullptr);
+                      links[static_cast<std::size_t>(rank)])));
+      return end(rank, nullptr);
     } catch (const RevokedError& error) {
       reason = error.what();
       first.note(rank, reason, std::current_exception(), true);
@@ -72,7 +75,7 @@ DISTX_INLINE void run_threads(Threads threads, void (*body)(void* state, ThreadC
       reason = message_of(cause);
       first.note(rank, reason, cause);
     }
-    link->end(&reason);
+    end(rank, &reason);
   };
   {
     std::vector<std::jthread> others;  // joined by their destructors, also when a thread cannot be started
@@ -82,11 +85,14 @@ DISTX_INLINE void run_threads(Threads threads, void (*body)(void* state, ThreadC
     } catch (const std::exception& error) {
       const auto reason = std::string("cannot start a thread: ") + error.what();
       first.note(0, reason, std::current_exception());
-      links[0]->end(&reason);
+      end(0, &reason);
       first.raise(threads.count);
     }
-    run(0);                                        // also if a rank has failed already: the others may continue
-    if (!made.is_here()) leak(std::move(others));  // a forked process does not have these threads
+    run(0);  // also if a rank has failed already: the others may continue
+    if (!made.is_here()) {
+      leak(std::move(others));  // a forked process does not have these threads
+      leak(std::move(links));
+    }
   }
   first.raise(threads.count);
 }

@@ -67,7 +67,7 @@ class FileGroup final : public control::ControlGroup {
     const Deadline deadline(deadline_);
     EarlyWarning warning(deadline_);
     for (int other = 0; other < size(); ++other) {
-      auto read = other == rank() ? std::optional(std::move(part))
+      auto read = other == rank() ? std::optional(part)
                                   : control::CallPart::from(
                                         {control::FrameKind::call, await(other, deadline, warning, context)}, size());
       if (!read)

@@ -21,9 +21,7 @@ namespace distx::detail::tcp {
 /// Returns the group of a rank other than 0. Collective.
 [[nodiscard]] inline std::shared_ptr<ControlGroup> join_group(const JoinTerms& terms, const Locate& locate,
                                                               const Deadline& deadline) {
-  const ErrorContext context{.operation = "connect", .backend = "tcp", .rank = terms.rank, .size = terms.size};
-  auto root = connect_to_root(locate, terms.deadline, deadline, context);
-  return join(terms, std::move(root), deadline);
+  return join(terms, connect_to_root(locate, terms.deadline, deadline, terms.where()), deadline);
 }
 
 /// Returns the group of a process that joins a running job. Blocks until the ranks of the job call `grow`.
@@ -49,7 +47,7 @@ namespace distx::detail::tcp {
 /// earlier job that is about to end, which is waited for up to three seconds.
 [[nodiscard]] inline std::shared_ptr<ControlGroup> serve_at(const Endpoint& endpoint, const std::string& bind,
                                                             const JoinTerms& terms, const Deadline& deadline) {
-  const ErrorContext context{.operation = "connect", .backend = "tcp", .rank = terms.rank, .size = terms.size};
+  const auto context = terms.where();
   const auto give_up = std::min(deadline.end(), Deadline::clock::now() + std::chrono::seconds(3));
   const Endpoint bound{bind.empty() ? endpoint.host : bind, endpoint.port};
   for (;;) {
