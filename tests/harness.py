@@ -278,13 +278,17 @@ inline int cudaDeviceSynchronize() { return cudaSuccess; }
             done = run(*command)
             lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
             self.assertEqual((done.returncode, lines[-1]), (1, "2 passed, 4 failed, 3 skipped"), done.stdout)
+            self.assertIn("0 programs are built", lines)
             for beginning in ("passed good a b on 1 ", "passed good a b on 2 ", "failed bad status 3 ",
                               "skipped skipped for a reason", "failed slow did not end within 1 s",
                               "failed broken broken.cpp does not compile: broken.cpp:1:",
                               "failed one_fails on 2 status 1 "):
                 self.assertTrue(any(line.startswith(beginning) for line in lines), beginning + "\n" + done.stdout)
             done = run(*command, "--only", "^good$")
-            self.assertEqual((done.returncode, done.stdout.splitlines()[-1]), (0, "2 passed, 0 failed, 1 skipped"))
+            self.assertEqual((done.returncode, done.stdout.splitlines()[-1]), (0, "2 passed, 0 failed, 0 skipped"))
+            self.assertIn("1 programs are built", done.stdout.splitlines())  # by the run before
+            os.remove(os.path.join(folder, "programs", "good"))
+            self.assertIn("0 programs are built", run(*command, "--only", "^good$").stdout.splitlines())
             self.assertEqual(run(*command, "--only", "none").returncode, 1)
             # On a machine with two GPUs.
             path = "PATH=" + os.path.join(folder, "bin") + ":/usr/local/bin:/usr/bin:/bin"

@@ -3,7 +3,7 @@
 """Times one step of PyTorch's AdamW in its three forms, float32 on one thread: the peer of benchmarks/optimizer.cpp.
 
     benchmarks/peers/adamw.py [--elements 1048576 16777216] [--rounds 21] [--json]
-    benchmarks/peers/adamw.py --cuda      the same on a GPU, beside a copy: the peer of benchmarks/optimizer_cuda.cpp
+    benchmarks/peers/adamw.py --cuda      the same on a GPU, beside a copy: the peer of benchmarks/kernels_cuda.cpp
 
 Needs PyTorch (`pip install torch`). The rows have the names that those of `optimizer --json` have.
 """
@@ -38,7 +38,7 @@ def measure(torch, elements, rounds):
 
 
 def measure_cuda(torch, elements, rounds):
-    """As optimizer_cuda does it: in turns, by the GPU's clock, each beside a copy that moves as many bytes."""
+    """As kernels_cuda does it: in turns, by the GPU's clock, each beside a copy that moves as many bytes."""
     source = torch.zeros(14 * elements, dtype=torch.uint8, device="cuda")  # a copy moves each byte twice
     target = torch.empty_like(source)
     subjects = [("copy", lambda: target.copy_(source), [])]

@@ -104,7 +104,7 @@ void check_everywhere(const Optimizer& optimizer, double roundings) {
     }
     return model.values(stream);
   };
-  for (const std::size_t size : {0u, 1u, 3u, 4u, 5u, 2048u}) {
+  for (const std::size_t size : {0u, 1u, 3u, 4u, 5u, 2048u, 9001u}) {
     const auto wanted = on_host<T>(optimizer, size, first, 3);
     const auto found = train({size}, {size});
     CHECK(found.from(wanted) <= roundings);

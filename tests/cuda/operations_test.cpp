@@ -29,6 +29,7 @@ void everywhere(F&& f) {
   for (const std::size_t size : {0u, 1u, 3u, 4u, 2048u, 4096u})
     for (const std::size_t offset : {0u, 1u, 2u, 3u})
       for (const std::size_t other : {offset, std::size_t{2}}) f(size, offset, other);
+  for (const std::size_t other : {1u, 3u, 4u, 5u, 6u, 7u, 9u}) f(std::size_t{9001}, std::size_t{0}, other);
   f(std::size_t{1000003}, std::size_t{1}, std::size_t{1});
   f(std::size_t{1000003}, std::size_t{0}, std::size_t{3});
 }

@@ -35,7 +35,12 @@ struct Arrays {
   std::vector<Placed<A>> state;
 
   Arrays(std::size_t size, std::size_t offset, std::size_t state_offset)
-      : weight(wave<T>(size), offset), gradient(wave<Gradient>(size, 2), offset), low(std::vector<Low>(size), offset) {
+      : Arrays(size, offset, offset, offset, state_offset) {}
+  Arrays(std::size_t size, std::size_t offset, std::size_t gradient_offset, std::size_t low_offset,
+         std::size_t state_offset)
+      : weight(wave<T>(size), offset),
+        gradient(wave<Gradient>(size, 2), gradient_offset),
+        low(std::vector<Low>(size), low_offset) {
     for (std::size_t s = 0; s < states; ++s) state.emplace_back(std::vector<A>(size), state_offset);
   }
   [[nodiscard]] std::array<Span<A, Cuda>, states> state_spans() const {
@@ -75,6 +80,9 @@ std::vector<Arrays<Optimizer, T, Low, Gradient>> many() {
   for (std::size_t i = 0; i < 100; ++i) all.emplace_back(i * i % 37, i % 5, i % 7 == 0 ? 3 : i % 5);
   all.emplace_back(10007, 1, 1);
   all.emplace_back(4096, 0, 0);
+  all.emplace_back(10007, 0, 1, 3, 0);  // many whole blocks of arrays that are not cut alike
+  all.emplace_back(10007, 1, 1, 2, 0);
+  all.emplace_back(4096, 3, 0, 1, 2);
   return all;
 }
 Step step_of(std::size_t piece) {

@@ -33,15 +33,16 @@ struct Cost {
   std::size_t blocking_allocations =
       standin::calls("cudaMalloc") + standin::calls("cudaMallocHost") + standin::calls("cudaFree");
   std::size_t allocations = blocking_allocations + standin::calls("cudaMallocFromPoolAsync");
+  std::size_t collectives =
+      standin::calls("ncclAllReduce") + standin::calls("ncclReduceScatter") + standin::calls("ncclAllGather");
 };
 
-/// Runs steps of a clipped training on two ranks; `check(step, before backward, before step, after step)`, of all
-/// ranks.
+/// Runs steps of a clipped training; `check(step, before backward, before step, after step)`, of all ranks.
 template <class T, class... Policies, class F>
-void count_steps(distx::DataParallelOptions options, F&& check) {
+void count_steps(distx::DataParallelOptions options, F&& check, int ranks = 2) {
   options.bucket_bytes = 6400;
   options.clip_norm = 1;
-  on_ranks(2, [&](auto& connector) {
+  on_ranks(ranks, [&](auto& connector) {
     distx::NcclCommunicator comm(connector);
     const distx::CudaStream stream;
     std::vector<distx::Parameter<T, Cuda>> parameters;
@@ -95,6 +96,23 @@ TEST_CASE(
       CHECK(after.allocations == begin.allocations);
     };
     count_steps<float>({.stage = stage}, check);
+  }
+}
+
+TEST_CASE("on one rank stages 2 and 3 call no collective and launch, zero and copy per bucket what stage 0 does") {
+  std::array<std::size_t, 3> beside_buckets{};  // the launches, memsets and copies of stage 0
+  for (const int stage : {0, 2, 3}) {
+    CAPTURE(stage);
+    const auto check = [&](std::size_t buckets, const Cost& begin, const Cost&, const Cost& after) {
+      const std::array<std::size_t, 3> made{after.launches - begin.launches - buckets,
+                                            after.memsets - begin.memsets - buckets, after.copies - begin.copies};
+      if (stage == 0) beside_buckets = made;
+      CHECK(made == beside_buckets);
+      CHECK(after.waits == begin.waits);
+      CHECK(after.allocations == begin.allocations);
+      CHECK(after.collectives == begin.collectives);
+    };
+    count_steps<float>({.stage = stage}, check, 1);
   }
 }
 

@@ -74,9 +74,10 @@ __device__ unsigned piece_of(const Table& table, unsigned tile) {
   return piece;
 }
 
-/// Memory that the threads of a block share. Each use of it begins and ends with a barrier.
+/// Memory that the threads of a block share. Each use of it begins and ends with a barrier, or with the kernel.
+inline constexpr std::size_t block_memory_bytes = 1024;
 [[maybe_unused]] static __device__ void* block_memory() {
-  alignas(16) __shared__ unsigned char memory[256];
+  alignas(16) __shared__ unsigned char memory[block_memory_bytes];
   return memory;
 }
 

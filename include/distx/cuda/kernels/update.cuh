@@ -63,8 +63,8 @@ struct PieceArrays {
   Low* low;
   std::array<A*, Optimizer::states> state;
   std::size_t count;
-  unsigned shift;  ///< elements between a boundary of vectors and the arrays' begin
-  bool alike;      ///< whether that is so of all of them
+  unsigned shift;  ///< elements between a boundary of vectors and the weights' begin
+  bool alike;      ///< whether that is so of all arrays
 };
 
 /// Sizes of the table of one launch, which is a parameter of the kernel: the small one is copied faster, and a
@@ -98,9 +98,9 @@ __device__ void update_tile(const UpdateBody<Optimizer, T, Low, Gradient>& body,
   constexpr int width = vector_width<InOut<T>, InOut<A>>;
   const auto with = [&](auto... arrays) {
     if (piece.alike)
-      tile_of<width, vectors_in_flight>(body, tile, piece.count, piece.shift, arrays...);
+      tile_of<true, width>(body, tile, piece.count, piece.shift, arrays...);
     else
-      tile_of<1, width * vectors_in_flight>(body, tile, piece.count, 0, arrays...);
+      tile_of<false, width>(body, tile, piece.count, piece.shift, arrays...);
   };
   if constexpr (std::same_as<T, Low>)
     with(InOut<T>{piece.weight}, In<Gradient>{piece.gradient}, InOut<A>{piece.state[I]}...);
@@ -121,13 +121,11 @@ __global__ void __launch_bounds__(block_threads, updating_blocks<There, T>)
   using A = accumulator_t<T>;
   const auto factor = static_cast<A>(table.factor_there != nullptr ? *table.factor_there : table.factor);
   if (factor != factor) return;  // the step is skipped
-  for (unsigned tile = blockIdx.x; tile < table.first_tile[table.count]; tile += gridDim.x) {
-    const unsigned piece = piece_of(table, tile);
-    const auto& arrays = table.pieces[piece];
-    const auto& coefficients = There ? table.coefficients[piece] : arrays.coefficients;
-    update_tile(UpdateBody<Optimizer, T, Low, Gradient>{coefficients, factor}, arrays, tile - table.first_tile[piece],
-                std::make_index_sequence<Optimizer::states>{});
-  }
+  const unsigned piece = piece_of(table, blockIdx.x);
+  const auto& arrays = table.pieces[piece];
+  const auto& coefficients = There ? table.coefficients[piece] : arrays.coefficients;
+  update_tile(UpdateBody<Optimizer, T, Low, Gradient>{coefficients, factor}, arrays,
+              blockIdx.x - table.first_tile[piece], std::make_index_sequence<Optimizer::states>{});
 }
 
 /// Whether the optimizer's update takes other numbers than float and double.
@@ -146,7 +144,7 @@ void enqueue_tables(CudaStreamRef stream, const Optimizer& optimizer,
                     const void* coefficients) {
   using A = accumulator_t<T>;
   constexpr int width = vector_width<InOut<T>, InOut<A>>;
-  constexpr std::size_t tile = std::size_t{width} * vectors_in_flight * block_threads;
+  constexpr std::size_t tile = tile_elements<width>;
   PieceTable<Optimizer, T, Low, Gradient, Bytes> table;
   table.factor = factor.value;
   table.factor_there = factor.there;
@@ -154,7 +152,7 @@ void enqueue_tables(CudaStreamRef stream, const Optimizer& optimizer,
   const auto flush = [&] {
     if (table.count == 0) return;
     enqueue<&update_kernel<There, Optimizer, T, Low, Gradient, Bytes>>(
-        stream, blocks_for(table.first_tile[table.count], 32), block_threads, table);
+        stream, table.first_tile[table.count], block_threads, table);
     if (There) table.coefficients += table.count;
     table.count = 0;
   };
@@ -173,7 +171,6 @@ void enqueue_tables(CudaStreamRef stream, const Optimizer& optimizer,
       arrays.state[s] = piece.state[s].data();
       arrays.alike = arrays.alike && shift_of<width>(InOut<A>{arrays.state[s]}) == arrays.shift;
     }
-    if (!arrays.alike) arrays.shift = 0;
     const std::size_t tiles = (arrays.count + arrays.shift + tile - 1) / tile;
     table.first_tile[table.count + 1] = table.first_tile[table.count] + static_cast<unsigned>(tiles);
     if (++table.count == table.capacity) flush();

@@ -29,6 +29,7 @@ struct FlatBuffer {
   Span<AnyElement, Space> converted{};  ///< the gradients in `communication_type`, where that differs
   ElementType communication_type{};
   bool separate_gradient_shard = false;
+  bool fills_shard = false;  ///< gradients are written into the separate shard: this rank has all of them
   bool separate_value_shard = false;
   bool packed = false;
   std::size_t begin = 0;  ///< [begin, begin + size) is updated by this rank: its shard, or everything at stage 0

@@ -38,6 +38,8 @@ template <MemorySpace Space>
       if (balances && bucket.trained) layout.partition = partitioner.partition(layout, whole);
       buffer.separate_gradient_shard = bucket.trained && policies.separate_gradient_shard(layout.type);
       buffer.communication_type = bucket.trained ? policies.communication_type_of(layout.type) : layout.type;
+      buffer.fills_shard = parts == 1 && bucket.owned && buffer.separate_gradient_shard && !buffer.converts() &&
+                           policies.accumulation != Accumulation::sharded;
       buffer.separate_value_shard = stage == 3;
       buffer.begin = stage == 0 ? 0 : layout.partition.begin(rank);
       buffer.size = stage == 0 ? layout.size : layout.partition.size(rank);

@@ -57,7 +57,7 @@ class GradientReducer {
     for (std::size_t b = 0; b < buckets.size(); ++b) {
       for (const auto member : buckets[b].members) bucket_of_[member] = b;
       count_ += buckets[b].trained ? 1 : 0;
-      for (const auto& buffer : buckets[b].buffers) separate = separate || buffer.separate_gradient_shard;
+      for (const auto& buffer : buckets[b].buffers) separate = separate || (buffer.separate_gradient_shard && !buffer.fills_shard);
     }
     moves_ = comms.all().size() > 1 || separate;
     defer(one_pass);
@@ -81,7 +81,7 @@ class GradientReducer {
     Bucket<Space>& bucket = buckets_[bucket_of_[parameter]];
     Reduction& reduction = reductions_[bucket_of_[parameter]];
     reduction.ready_on.add(after);
-    if (lends() ? !reduction.gradient.empty() : reduction.zeroed) {
+    if (lends() ? !bucket.buffers.front().gradient.empty() : reduction.zeroed) {
       order<Space>(reduction.opened_on, after);
       return zeroes_buckets;
     }
@@ -105,7 +105,7 @@ class GradientReducer {
   void ready(std::size_t parameter, stream after, const here& location) {
     --reductions_[bucket_of_[parameter]].missing;
     if (compares_order_) order_ = fnv1a(std::array{order_, std::uint64_t{parameter}});
-    if (!lends() && (!overlap_ || !moves_)) return;
+    if (!moves_ || (!lends() && !overlap_)) return;
     if (!overlap_ && !waits_) return;
     while (started_ < count_ && reductions_[started_].missing == 0 && !reductions_[started_].deferred)
       start_next(after, location);
@@ -201,8 +201,9 @@ class GradientReducer {
 
   /// Takes memory for a bucket's gradients. The padding between them is reduced with them, and so is zeroed.
   void lend(FlatBuffer<Space>& buffer, Reduction& reduction, stream after) {
-    reduction.gradient = borrow(buffer.layout.bytes(), after);
-    buffer.gradient = buffer.layout.over(reduction.gradient.span());
+    if (!buffer.fills_shard) reduction.gradient = borrow(buffer.layout.bytes(), after);
+    buffer.gradient =
+        buffer.layout.over(buffer.fills_shard ? bytes_of(buffer.gradient_shard) : reduction.gradient.span());
     std::size_t end = 0;
     const auto clear = [&](std::size_t to) {
       if constexpr (!zeroes_buckets) fill(after, bytes_of(buffer.gradient.subspan(end, to - end)), std::byte{0});

@@ -44,6 +44,18 @@ template <MemorySpace Space>
                                                CommunicatorMemory<std::byte, Space>(common.part, common.owner));
 }
 
+/// Returns memory in which all ranks read the weights in place, as the only rank can in any memory; or nothing.
+template <MemorySpace Space>
+[[nodiscard]] std::optional<CommonMemory<Space>> allocate_in_place(TrainingCommunicators<Space>& comms,
+                                                                   std::size_t bytes,
+                                                                   const std::vector<ByteRange>& own) {
+  auto& comm = comms.gathering();
+  if (comms.shards() > 1) return comm.allocate_common(bytes, own, comms.made_at());
+  const auto memory = std::make_shared<CommunicatorMemory<std::byte, Space>>(
+      comm.template allocate<std::byte>(bytes, comms.made_at()));
+  return CommonMemory<Space>{.span = memory->span(), .owner = memory};
+}
+
 /// Allocates weights in memory that all ranks access in place, or, if `on_hosts`, the ranks of each host; each rank's
 /// account has its shards, or an equal part of its host's memory. Collective.
 /// @return whether the ranks share memory; if not, nothing is allocated
@@ -60,9 +72,8 @@ template <MemorySpace Space>
     bytes += round_up_to_lines(buffer.layout.bytes());
   }
   if (bytes == 0) return false;
-  auto& comm = comms.gathering();
-  const auto common =
-      on_hosts ? comm.allocate_for_host(bytes, comms.made_at()) : comm.allocate_common(bytes, own, comms.made_at());
+  const auto common = on_hosts ? comms.gathering().allocate_for_host(bytes, comms.made_at())
+                               : allocate_in_place(comms, bytes, own);
   if (!common) return false;
   const auto part = on_hosts ? tracked_part(*common, account, observe::MemoryKind::weights) : nullptr;
   std::size_t begin = 0;
@@ -131,7 +142,8 @@ template <MemorySpace Space>
     std::size_t bytes = 0;
     for (const auto& buffer : bucket.buffers)
       if (bucket.trained)
-        bytes += (lends ? round_up_to_lines(buffer.layout.bytes()) : 0) + round_up_to_lines(buffer.converted_bytes());
+        bytes += (lends && !buffer.fills_shard ? round_up_to_lines(buffer.layout.bytes()) : 0) +
+                 round_up_to_lines(buffer.converted_bytes());
     sizes.push_back(bytes);
   }
   std::sort(sizes.begin(), sizes.end(), std::greater<>{});

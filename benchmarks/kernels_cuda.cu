@@ -1,3 +1,3 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// The kernels of benchmarks/optimizer_cuda.cpp.
+// The kernels of the benchmarks on a GPU.
 #include <distx/cuda_kernels.cuh>
