@@ -23,11 +23,12 @@ import selftest
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 # module: the modules it may include besides itself
-BASE = ("core", "memory")
+BASE = ("core", "memory", "posix")
 TALK = BASE + ("connect", "comm", "observe", "comm/decorators")
 MODULES = {
     "core": (),
     "memory": ("core",),
+    "posix": ("core",),
     "connect": BASE,
     "connect/file": BASE + ("connect",),
     "connect/tcp": BASE + ("connect",),
@@ -45,23 +46,28 @@ VENDORS = {
     "mpi": ("mpi.h", "boost/mpi", "boost/serialization"),
     "pmix": ("pmix.h",),
     "gloo": ("gloo/", "pthread.h", "sched.h"),
-    "shm": ("sys/", "fcntl.h", "signal.h", "unistd.h"),
+    "shm": ("sys/", "unistd.h"),
     "cuda": ("cuda", "cublas", "cooperative_groups"),
     "nccl": ("nccl",),
     "eigen": ("Eigen/",),
-    "checkpoint": ("nlohmann/", "libdeflate.h", "sys/", "fcntl.h", "unistd.h"),
+    "checkpoint": ("nlohmann/", "libdeflate.h", "sys/"),
 }
 BETWEEN_VENDORS = {"nccl": ("cuda",)}
 # a vendor's internal header: the other modules that may include it
 SHARED_DETAIL = {"cuda/detail/check.hpp": ("nccl",), "cuda/detail/kernels.hpp": ("nccl",)}
 # other modules: the system's headers that they may include; distx.hpp does not reach them
 SYSTEM = {
-    "connect/file": ("dirent.h", "fcntl.h", "poll.h", "signal.h", "sys/file.h", "sys/prctl.h", "sys/stat.h", "sys/wait.h", "unistd.h"),
-    "data/file": ("fcntl.h", "sys/mman.h", "sys/stat.h", "unistd.h"),
-    "connect/tcp": ("arpa/inet.h", "fcntl.h", "netdb.h", "netinet/", "poll.h", "sys/random.h", "sys/resource.h", "sys/socket.h", "sys/stat.h", "unistd.h"),
+    "posix": ("fcntl.h", "signal.h", "sys/mman.h", "unistd.h"),
+    "connect/file": ("dirent.h", "poll.h", "sys/file.h", "sys/prctl.h", "sys/stat.h", "sys/wait.h"),
+    "data/file": ("sys/stat.h",),
+    "connect/tcp": ("arpa/inet.h", "netdb.h", "netinet/", "poll.h", "sys/random.h", "sys/resource.h", "sys/socket.h", "sys/stat.h"),
 }
 # a header that distx.hpp reaches: what it may include beyond the standard library
-POSIX = {"core/detail/made_here.hpp": ("pthread.h", "unistd.h")}
+POSIX = {
+    "core/detail/made_here.hpp": ("pthread.h", "unistd.h"),
+    "posix/descriptor.hpp": ("fcntl.h", "unistd.h"),
+    "posix/process.hpp": ("signal.h",),
+}
 
 STANDARD = set("""
 algorithm any array atomic barrier bit bitset cassert cctype cerrno cfenv cfloat charconv chrono cinttypes climits

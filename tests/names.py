@@ -7,7 +7,7 @@
     tests/names.py --self-test  made-up trees, each of which breaks one rule
 
 Rules: a public name (in namespace distx, outside namespaces `detail`) has a doc comment at one of its declarations; fewer than
-MOST public names are directly in namespace distx; no type name is declared for two types in the library, members of classes included,
+MOST public names are directly in namespace distx; no type name is declared for two types in one namespace, members of classes included,
 except those in SHARED, which a concept or a convention asks of several classes.
 """
 import os
@@ -22,6 +22,8 @@ MOST = 250
 SHARED = {"Coefficients", "Guard", "Kind", "scope"}
 # A class or an enumeration that a class or a function defines, as clang-format writes it; an explicit specialization has a `<`.
 NESTED = re.compile(r"^ +(?:class|struct|union|enum(?: class)?) (?:\[\[[^\]]*\]\] )?(?:alignas\([^)]*\) )?(\w+)(?: final)?(?: :[^;{]*)? \{", re.MULTILINE)
+
+NAMESPACE = re.compile(r"^namespace ([\w:]+) \{", re.MULTILINE)
 
 TOKEN = re.compile(
     r"""(?P<doc>///(?!<)[^\n]*|/\*\*.*?\*/)|(?P<comment>//[^\n]*|/\*.*?\*/)|(?P<directive>^[ \t]*\#(?:[^\n\\]|\\.)*)"""
@@ -212,13 +214,14 @@ def direct(names):
 
 
 def nested_types(root):
-    """Yields (name, place) of each type that is defined inside a class or a function."""
+    """Yields (namespace, name, place) of each type that is defined inside a class or a function."""
     for header in layering.headers(root):
         path = os.path.join("include", "distx", header)
         with open(os.path.join(root, path), encoding="utf-8") as file:
             text = file.read()
         for match in NESTED.finditer(text):
-            yield match[1], f"{path}:{text.count(chr(10), 0, match.start()) + 1}"
+            opened = NAMESPACE.findall(text, 0, match.start())
+            yield opened[-1] if opened else "", match[1], f"{path}:{text.count(chr(10), 0, match.start()) + 1}"
 
 
 def findings(root):
@@ -229,14 +232,15 @@ def findings(root):
             found.append(f"{declared[0].place}: {name} has no doc comment")
     for declaration in all_declarations(root):
         if declaration.kind == "type":
-            types.setdefault(declaration.name, {}).setdefault(declaration.qualified(), declaration.place)
-    for name, place in nested_types(root):
+            named = ("::".join(declaration.namespaces), declaration.name)
+            types.setdefault(named, {}).setdefault(declaration.qualified(), declaration.place)
+    for namespace, name, place in nested_types(root):
         if name not in SHARED:
-            types.setdefault(name, {})[f"a nested type at {place}"] = None
-    for name, meanings in sorted(types.items()):
+            types.setdefault((namespace, name), {})[f"a nested type at {place}"] = None
+    for (namespace, name), meanings in sorted(types.items()):
         if len(meanings) > 1:
             places = ", ".join(f"{qualified} ({place})" if place else qualified for qualified, place in sorted(meanings.items()))
-            found.append(f"the type name '{name}' is declared more than once: {places}")
+            found.append(f"the type name '{name}' is declared more than once in namespace {namespace}: {places}")
     count = len(direct(names))
     if count >= MOST:
         found.append(f"namespace distx has {count} public names; fewer than {MOST} are wanted")
@@ -252,7 +256,7 @@ def report(root):
 def self_test():
     header = "include/distx/core/a.hpp"
     good = {
-        header: "#pragma once\nnamespace distx {\n/// A box.\nstruct Box { int side; };\nnamespace detail {\nstruct Hidden {\n  enum class Kind : char { a };\n};\nstruct Other {\n  enum class Kind : char { b };\n};\n}\n"
+        header: "#pragma once\nnamespace distx {\n/// A box.\nstruct Box { int side; };\nnamespace detail {\nstruct Hidden {\n  enum class Kind : char { a };\n};\nstruct Other {\n  enum class Kind : char { b };\n};\nstruct Box {};\n}\n"
                 "/// Returns it.\ntemplate <class T>\n  requires(sizeof(T) > 1)\n[[nodiscard]] inline int side_of(const T& box) { return box.side; }\n"
                 "/// A number.\ninline constexpr int number = 3;\n/// An alias.\nusing Alias = Box;\n"
                 "/// A concept.\ntemplate <class T>\nconcept Boxed = requires(T x) { x.side; };\n"
@@ -271,8 +275,7 @@ def self_test():
         "a comment of another": (adding("namespace distx {\n/// One.\nstruct One {};\nstruct Two {};\n}"), "distx::Two has no doc"),
         "nested": (adding("namespace distx::rules {\nstruct Bare {};\n}"), "distx::rules::Bare has no doc comment"),
         "after a class": (adding("namespace distx {\n/// One.\nstruct One { void f() {} int x = 0; };\nint bare(int);\n}"), "distx::bare has no"),
-        "a type name twice": (adding("namespace distx::detail {\nstruct Box {};\n}"), "the type name 'Box' is declared more than once"),
-        "a nested type's name": (adding("namespace distx::detail {\nclass Other {\n  struct Box {\n  };\n};\n}"), "the type name 'Box' is declared"),
+        "a nested type's name": (adding("namespace distx {\n/// Another.\nclass Another {\n  struct Box {\n  };\n};\n}"), "the type name 'Box' is declared"),
         "two nested types": (adding("namespace distx::detail {\nstruct One {\n  enum class Way : char { a };\n};\nstruct Two {\n  struct Way {\n  };\n};\n}"),
                              "the type name 'Way' is declared more than once"),
         "too many": (adding("namespace distx {\n" + "".join(f"/// N.\nint n{i}(int);\n" for i in range(MOST)) + "}"), "public names; fewer than"),

@@ -35,7 +35,7 @@ class FakeStore {
 
  private:
   struct Client {
-    tcp::unique_socket socket;
+    tcp::Descriptor socket;
     std::string in;
     std::string awaited;  ///< the key that it waits for
     bool waits = false;
@@ -60,11 +60,11 @@ class FakeStore {
         ++client;
       }
       if (waited[0].revents != 0)
-        clients.push_back({tcp::unique_socket::from_native_handle(
-                               ::accept4(listener_.native_handle(), nullptr, nullptr, SOCK_NONBLOCK)),
-                           {},
-                           {},
-                           false});
+        clients.push_back(
+            {tcp::Descriptor::from_native_handle(::accept4(listener_.native_handle(), nullptr, nullptr, SOCK_NONBLOCK)),
+             {},
+             {},
+             false});
     }
   }
   /// Answers one query, if it is complete.
@@ -116,15 +116,6 @@ class FakeStore {
         const auto value = values_[key];
         reply_number(value.size());
         reply(value);
-        break;
-      }
-      case 4: {
-        const auto key = text();
-        const auto amount = number();
-        if (!complete) break;
-        auto& value = values_[key];
-        value = std::to_string((value.empty() ? 0 : std::stoll(value)) + static_cast<long long>(amount));
-        reply_number(static_cast<std::uint64_t>(std::stoll(value)));
         break;
       }
       case 6: {

@@ -201,7 +201,7 @@ TEST_CASE("a process that is reaped while it is looked at counts as ended, witho
       ::usleep(1000);
       ::_exit(0);
     }
-    process.began = file::state_of(std::to_string(process.id).c_str()).began;
+    process.began = distx::detail::posix::process_state(process.id).began;
     CHECK(wait_until([&] {
       for (int look = 0; look < 100; ++look)
         if (file::has_ended(process, self)) return true;
@@ -212,8 +212,8 @@ TEST_CASE("a process that is reaped while it is looked at counts as ended, witho
 }
 
 TEST_CASE("a host is identified by its kernel and process ids, not by its name") {
-  CHECK(distx::detail::host_id() == distx::detail::host_id());
-  CHECK(distx::detail::host_id()[0] != '\0');
+  CHECK(distx::detail::posix::host_id() == distx::detail::posix::host_id());
+  CHECK(distx::detail::posix::host_id()[0] != '\0');
   const auto self = file::this_process();
   auto renamed = self;
   renamed.host_name = "another-name";

@@ -45,15 +45,13 @@ file::Folder open_folder(const std::filesystem::path& path) {
 }
 
 std::string hello_of(const std::string& word, int size, const file::Process& process) {
-  std::ostringstream out;
-  out << word << ' ' << size << " 0 " << process << '\n';
-  return out.str();
+  return word + ' ' + std::to_string(size) + " 0 " + process.text() + '\n';
 }
 
 /// The files of an earlier job that was killed: after its ranks had joined, or before.
 void leave_a_wreck(const std::filesystem::path& path, int size, bool joined) {
   const auto outer = open_folder(path);
-  const std::string word = file::random_name();
+  const std::string word = distx::detail::posix::random_name(32);
   const auto inner = outer.make_inside("run-" + word);
   file::Process gone = file::this_process();
   gone.began -= 1;  // another process of this one's id, which ran before
@@ -61,11 +59,12 @@ void leave_a_wreck(const std::filesystem::path& path, int size, bool joined) {
   for (int rank = 0; rank < size; ++rank) inner.put("hello-" + std::to_string(rank), hello);
   outer.put("run", hello);
   if (!joined) return;
-  std::string together = "- -1 " + std::to_string(size) + "\n";
-  for (int rank = 0; rank < size; ++rank) together += hello;
-  inner.put("together", together);
+  file::Generation members;
+  for (int rank = 0; rank < size; ++rank) members.members.push_back({word, gone});
+  inner.put(file::members_file, members.text());
   for (int rank = 0; rank < size; ++rank) inner.put("call-1-" + std::to_string(rank), "barrier\n");
-  inner.put("failure", "exited 0 in an earlier job");
+  const distx::detail::control::SentError failure{'f', 0, "in an earlier job"};
+  inner.put("failure", failure.frame(distx::detail::control::FrameKind::fail).body);
 }
 
 bool has_joined(const std::filesystem::path& folder, int rank) {
@@ -269,7 +268,7 @@ TEST_CASE("the offer of an earlier job's rank 0 on another host is replaced by t
   const auto outer = open_folder(folder.path());
   const auto old = outer.make_inside("run-old");
   old.put("hello-0", hello);
-  old.put("together", "- -1 2\n" + hello + hello);
+  old.put(file::members_file, file::Generation{false, {{"old", elsewhere}, {"old", elsewhere}}}.text());
   outer.put("run", hello);
   CHECK(each(2, [&](int rank) {
           if (rank == 0) std::this_thread::sleep_for(milliseconds(50));  // rank 1 answers the old one first
@@ -434,23 +433,24 @@ TEST_CASE("a process is identified by its id and its start") {
   CHECK(file::has_ended(other, self));
   other.host = "another-host";
   CHECK(!file::has_ended(other, self));  // nothing is known of it
-  std::stringstream text;
-  text << self;
+  std::istringstream text(self.text());
   file::Process read;
   text >> read;
   CHECK(read.shares_host_with(self));
   CHECK((read.id == self.id && read.began == self.began));
-  const auto state = distx::detail::process_state_from("12 (a (b) c\nd) R 1 1 1 0 -1 4 0 0 0 0 0 0 0 0 20 0 1 0 777 9");
+  const auto state =
+      distx::detail::posix::process_state_from("12 (a (b) c\nd) R 1 1 1 0 -1 4 0 0 0 0 0 0 0 0 20 0 1 0 777 9");
   CHECK((state.state == 'R' && state.threads == 1 && state.began == 777));
 }
 
 TEST_CASE("a process whose first thread has ended is not over while another of its threads is left") {
   const auto zombie_of = [](const std::string& threads) {
-    return distx::detail::process_state_from("12 (a) Z 1 1 1 0 -1 4 0 0 0 0 0 0 0 0 20 0 " + threads + " 0 777 9");
+    return distx::detail::posix::process_state_from("12 (a) Z 1 1 1 0 -1 4 0 0 0 0 0 0 0 0 20 0 " + threads +
+                                                    " 0 777 9");
   };
-  CHECK(!distx::detail::is_over(zombie_of("2"), 777));
-  CHECK(distx::detail::is_over(zombie_of("1"), 777));
-  CHECK(distx::detail::is_over(zombie_of("2"), 778));  // another process has its number
+  CHECK(!distx::detail::posix::is_over(zombie_of("2"), 777));
+  CHECK(distx::detail::posix::is_over(zombie_of("1"), 777));
+  CHECK(distx::detail::posix::is_over(zombie_of("2"), 778));  // another process has its number
 }
 
 }  // namespace

@@ -347,17 +347,18 @@ TEST_CASE("a rank that gives up a grow in a folder on which rank 0 has decided e
         CHECK(connector.rank() == 2);
         connector.barrier();
       });
-    const auto context = group->where("grow");
-    auto candidates = group->candidates();
-    while (rank == 0 && candidates.empty()) candidates = group->candidates();
-    (void)group->exchange({"grow", ""}, context);
-    const auto larger = rank == 0 ? group->grow(candidates, context) : [&] {
+    std::shared_ptr<distx::detail::control::ControlGroup> larger;
+    if (rank == 0) {
+      job.await_joining(0, 0);
+      larger = group->grow();
+    } else {
+      (void)group->call({.call = "grow", .result = distx::detail::control::CallResult::of_root}, group->where("grow"));
       while (!has_decided(job.folder.path())) std::this_thread::yield();
-      return group->shrink(seconds(20));
-    }();
+      larger = group->shrink(seconds(20));
+    }
     CHECK(larger->rank() == rank);
     CHECK(larger->size() == 3);
-    (void)larger->exchange({"barrier", ""}, context);
+    (void)larger->call({.call = "barrier"}, larger->where("barrier"));
   });
   CHECK(messages == test::Messages{"", ""});
 }

@@ -15,7 +15,8 @@ namespace test {
 /// A new folder for this user alone; removed at the end.
 class NewFolder {
  public:
-  NewFolder() : path_(std::filesystem::temp_directory_path() / ("distx-test-" + distx::detail::file::random_name())) {
+  NewFolder()
+      : path_(std::filesystem::temp_directory_path() / ("distx-test-" + distx::detail::posix::random_name(32))) {
     distx::detail::file::Folder::make(path_);
   }
   NewFolder(const NewFolder&) = delete;

@@ -31,7 +31,7 @@ inline std::vector<std::string> each_over_tcp(int ranks, const std::function<voi
 }
 
 /// Connects to a port of loopback without saying anything.
-inline tcp::unique_socket stranger(int port) {
+inline tcp::Descriptor stranger(int port) {
   const auto address = tcp::resolve({"127.0.0.1", port}).addresses.at(0);
   const distx::Deadline deadline(std::chrono::seconds(20));
   for (;;) {

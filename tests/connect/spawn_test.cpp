@@ -114,6 +114,21 @@ TEST_CASE("a rank that does not enter a call makes it time out at the deadline")
         "distx: barrier on rank 0 of 2 (threads): timed out after 0.02 s: rank 1 of 2 did not enter this call");
 }
 
+TEST_CASE("a rank that has returned ends the calls of the others at once, and what it has entered before is complete") {
+  std::atomic<int> failed{0};
+  distx::spawn(distx::threads(3, std::chrono::seconds(5)), [&](ThreadConnector& connector) {
+    connector.barrier();
+    if (connector.rank() == 2) return;
+    try {
+      connector.barrier();
+    } catch (const distx::RankFailure& failure) {
+      if (failure.failed_rank() == 2 && failure.message() == "rank 2 of 3 has returned and will not enter this call")
+        ++failed;
+    }
+  });
+  CHECK(failed == 2);
+}
+
 TEST_CASE("the deadline of a call covers all ranks together: one that enters does not extend it") {
   const auto begin = std::chrono::steady_clock::now();
   std::atomic<int> timeouts{0};

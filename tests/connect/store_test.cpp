@@ -20,17 +20,14 @@ using test::Messages;
 
 distx::TcpConnector connector_by(int store_port, int rank, int size, const std::string& prefix = "distx/job/0/",
                                  distx::Timeout deadline = seconds(60)) {
-  return distx::TcpConnector(
-      tcp::start_by_store({{"127.0.0.1", store_port}, prefix, true}, {rank, size, deadline, {}}));
+  return tcp::start_by_store({{"127.0.0.1", store_port}, prefix, true}, {rank, size, deadline, {}});
 }
-TEST_CASE("StoreClient sets, gets, adds and waits") {
+TEST_CASE("StoreClient sets, gets and waits") {
   FakeStore store;
   tcp::StoreClient client, other;
   const auto end = distx::Deadline(seconds(20)).end();
   REQUIRE(client.open({"127.0.0.1", store.port()}, end));
   REQUIRE(other.open({"127.0.0.1", store.port()}, end));
-  CHECK(client.add("n", 3, end) == 3);
-  CHECK(other.add("n", -1, end) == 2);
   std::jthread setter([&] { CHECK(other.set("key", std::string("a\0b", 3), end)); });
   CHECK(client.get("key", end) == std::string("a\0b", 3));
   CHECK(client.get("key", end) == std::string("a\0b", 3));
@@ -62,7 +59,7 @@ TEST_CASE("an address that an earlier start left in the store has no effect") {
       if (port != program.endpoint().port) return;
       const auto end = distx::Deadline(seconds(20)).end();
       (void)tcp::await_events(program.native_handle(), POLLIN, end);
-      const auto accepted = tcp::unique_socket::from_native_handle(::accept(program.native_handle(), nullptr, nullptr));
+      const auto accepted = tcp::Descriptor::from_native_handle(::accept(program.native_handle(), nullptr, nullptr));
       (void)tcp::write_all(accepted.native_handle(), std::string(100, 'x'), end);
       tried = true;
     });

@@ -78,9 +78,9 @@ TEST_CASE("strangers that stay keep no rank away, and leave half of rank 0's fil
       files,
       [](TcpConnector& connector) {
         connector.barrier();
-        std::vector<tcp::unique_socket> open;
+        std::vector<tcp::Descriptor> open;
         while (connector.rank() == 0 && open.size() < files / 2 - 16)
-          if (!open.emplace_back(tcp::unique_socket::from_native_handle(::open("/dev/null", O_RDONLY | O_CLOEXEC))))
+          if (!open.emplace_back(tcp::Descriptor::from_native_handle(::open("/dev/null", O_RDONLY | O_CLOEXEC))))
             throw std::runtime_error("rank 0 cannot open file " + std::to_string(open.size()));
         connector.barrier();
       },
@@ -93,7 +93,7 @@ TEST_CASE("strangers that stay keep no rank away, and leave half of rank 0's fil
           (void)!::connect(socket.native_handle(), address.get(), address.length);
           return socket;
         };
-        std::vector<tcp::unique_socket> idle;
+        std::vector<tcp::Descriptor> idle;
         for (int i = 0; i < 3000; ++i) idle.push_back(connected());
         for (attack.begin(); !attack.over(); std::this_thread::sleep_for(10ms))
           for (auto& socket : idle) {

@@ -13,6 +13,7 @@
 
 namespace {
 
+namespace control = distx::detail::control;
 namespace tcp = distx::detail::tcp;
 using distx::TcpConnector;
 using std::chrono::milliseconds;
@@ -56,22 +57,23 @@ TEST_CASE("HMAC-SHA256 returns the codes of RFC 4231's test cases") {
 
 TEST_CASE("frames are read as they were written, in pieces of any size, and malformed ones are recognized") {
   std::string bytes;
-  tcp::append_frame(bytes, tcp::FrameWriter(tcp::FrameKind::call).number(7).text("a call").text("").finish());
+  control::append_frame(bytes,
+                        control::FrameWriter(control::FrameKind::call).number(7).text("a call").text("").finish());
   for (std::size_t known = 0; known < bytes.size(); ++known) {
     std::size_t begin = 0;
-    CHECK(!tcp::parse_frame(std::string_view(bytes).substr(0, known), begin).frame);
+    CHECK(!control::parse_frame(std::string_view(bytes).substr(0, known), begin).frame);
     CHECK(begin == 0);
   }
   std::size_t begin = 0;
-  const auto parsed = tcp::parse_frame(bytes, begin);
+  const auto parsed = control::parse_frame(bytes, begin);
   REQUIRE(parsed.frame);
   CHECK(begin == bytes.size());
-  tcp::FrameReader in(parsed.frame->body);
+  control::FrameReader in(parsed.frame->body);
   CHECK((in.number() == 7 && in.text() == "a call" && in.text().empty() && in.complete()));
   CHECK((in.number() == 0 && !in.valid()));
   begin = 0;
-  CHECK(tcp::parse_frame(std::string("\xff\xff\xff\xff\x01", 5), begin).too_long);
-  tcp::FrameReader longer(
+  CHECK(control::parse_frame(std::string("\xff\xff\xff\xff\x01", 5), begin).too_long);
+  control::FrameReader longer(
       std::string_view("\xff\xff\xff\xff\xff\xff\xff\xff"
                        "abc",
                        11));
@@ -112,7 +114,7 @@ TEST_CASE("a rank that starts late joins, whichever it is") {
   }
 }
 
-TEST_CASE("different calls throw MismatchError on every rank, over TCP") {
+TEST_CASE("different calls throw MismatchError on every rank, over TCP, and the ranks stay in step") {
   CHECK(each_over_tcp(3, [](TcpConnector& connector) {
           const auto error = error_of<distx::MismatchError>([&] {
             std::byte bytes[4]{};
@@ -122,9 +124,25 @@ TEST_CASE("different calls throw MismatchError on every rank, over TCP") {
               connector.barrier();
           });
           expect(contains(error, "(tcp): rank 0 calls barrier, rank 2 broadcast of 4 bytes from rank 0"), error);
-          const auto again = error_of<distx::RevokedError>([&] { connector.barrier(); });
-          expect(contains(again, "an earlier call of this connector failed"), again);
+          connector.barrier();
         }) == Messages(3));
+}
+
+TEST_CASE("a rank that enters a call after another one has timed out in it throws TimeoutError, over TCP") {
+  std::atomic<int> entered{0};
+  std::string errors[2];
+  const auto await = [&](int number) {
+    distx::detail::wait_until(seconds(20), [&] { return entered == number; }, [] { return false; });
+  };
+  const auto body = [&](TcpConnector& connector) {
+    if (connector.rank() == 1) await(1);
+    errors[connector.rank()] = error_of<distx::TimeoutError>([&] { connector.barrier(); });
+    ++entered;
+    await(2);
+  };
+  CHECK(each_over_tcp(2, body, {.deadline = milliseconds(1500)}) == Messages(2));
+  CHECK(contains(errors[0], "timed out after 1.5 s: rank 1 of 2 did not enter this call"));
+  CHECK(contains(errors[1], "another rank has timed out in this call"));
 }
 
 TEST_CASE("a call that a rank does not enter times out on the others, which name it") {
@@ -261,7 +279,7 @@ TEST_CASE("another program at the port is named as such, on rank 0 and on the ot
   std::jthread program([&] {
     const auto end = distx::Deadline(seconds(20)).end();
     (void)tcp::await_events(talkative.native_handle(), POLLIN, end);
-    const auto accepted = tcp::unique_socket::from_native_handle(::accept(talkative.native_handle(), nullptr, nullptr));
+    const auto accepted = tcp::Descriptor::from_native_handle(::accept(talkative.native_handle(), nullptr, nullptr));
     (void)tcp::write_all(accepted.native_handle(), std::string(100, 'x'), end);
     char byte = 0;
     (void)tcp::read_all(accepted.native_handle(), &byte, 1, end);
@@ -291,7 +309,7 @@ TEST_CASE("a rank 0 that does not know the token is recognized") {
   const auto listener = test::listen_on_loopback();
   std::jthread impostor([&] {
     (void)tcp::await_events(listener.native_handle(), POLLIN, distx::Deadline(seconds(20)).end());
-    const auto accepted = tcp::unique_socket::from_native_handle(::accept(listener.native_handle(), nullptr, nullptr));
+    const auto accepted = tcp::Descriptor::from_native_handle(::accept(listener.native_handle(), nullptr, nullptr));
     const tcp::Digest nonce{};
     const auto end = distx::Deadline(seconds(20)).end();
     std::string answer(tcp::answer_bytes, ' ');
@@ -319,14 +337,14 @@ TEST_CASE("an answer that was recorded is refused when it is sent again") {
       return;
     }
     const auto end = distx::Deadline(seconds(20)).end();
-    const auto answer_to = [&](const tcp::unique_socket& socket) {
+    const auto answer_to = [&](const tcp::Descriptor& socket) {
       std::string challenge(tcp::greeting_bytes, ' ');
       expect(tcp::read_all(socket.native_handle(), challenge.data(), challenge.size(), end) == 0, "no challenge");
       const auto root_nonce = tcp::digest_from(std::string_view(challenge).substr(tcp::magic.size()));
       const tcp::Digest nonce{};
       return tcp::greeting(nonce).append(tcp::bytes_of(tcp::proof(token, "rank", root_nonce, nonce)));
     };
-    const auto sent = [&](const tcp::unique_socket& socket, const std::string& answer) {
+    const auto sent = [&](const tcp::Descriptor& socket, const std::string& answer) {
       tcp::Digest reply{};
       expect(tcp::write_all(socket.native_handle(), answer, end) == 0, "cannot answer");
       expect(tcp::read_all(socket.native_handle(), reinterpret_cast<char*>(reply.data()), reply.size(), end) == 0,
@@ -352,7 +370,7 @@ TEST_CASE("strangers that say nothing, send garbage or leave neither stop nor de
     constexpr int all_strangers = 40;
     const auto messages = each(4, [&](int rank) {
       const distx::TcpConnectorOptions options{.deadline = seconds(60), .token = token};
-      std::vector<tcp::unique_socket> open;
+      std::vector<tcp::Descriptor> open;
       if (rank == 3) {
         // They are there before the last rank, and stay.
         const auto end = distx::Deadline(seconds(20)).end();
@@ -400,27 +418,27 @@ class Noise {
   std::uint64_t state_ = 1;
 };
 
-tcp::Frame any_frame(Noise& noise) {
+control::Frame any_frame(Noise& noise) {
   const auto small = [&] { return noise() % 5; };
   switch (noise() % 6) {
     case 0:
-      return tcp::CallPart{small(), "a call", tcp::CallResult::of_all, 1, noise.bytes(small())}.frame();
+      return control::CallPart{small(), "a call", control::CallResult::of_all, 1, noise.bytes(small())}.frame();
     case 1:
-      return tcp::SentError{'t', 2, "a message"}.frame(tcp::FrameKind::fail);
+      return control::SentError{'t', 2, "a message"}.frame(control::FrameKind::fail);
     case 2:
-      return tcp::FrameWriter(tcp::FrameKind::ended).number(small()).number(small()).text("reason").finish();
+      return control::FrameWriter(control::FrameKind::ended).number(small()).number(small()).text("reason").finish();
     case 3:
-      return tcp::FrameWriter(tcp::FrameKind::notify).number(small()).text("reason").finish();
+      return control::FrameWriter(control::FrameKind::notify).number(small()).text("reason").finish();
     case 4: {
-      tcp::FrameWriter out(tcp::FrameKind::welcome);
+      control::FrameWriter out(control::FrameKind::welcome);
       out.number(1);
-      tcp::this_peer().write(out);
+      control::write_process(out, distx::detail::posix::this_process());
       return out.finish();
     }
     default: {
-      tcp::FrameWriter out(tcp::FrameKind::hello);
+      control::FrameWriter out(control::FrameKind::hello);
       out.number(small()).number(small()).number(1).number(1);
-      tcp::this_peer().write(out);
+      control::write_process(out, distx::detail::posix::this_process());
       return out.finish();
     }
   }
@@ -428,19 +446,19 @@ tcp::Frame any_frame(Noise& noise) {
 
 TEST_CASE("a hundred thousand damaged frames are read without an error, and refused or taken") {
   Noise noise;
-  tcp::Inbox inbox;
+  control::Inbox inbox;
   int taken = 0, read = 0;
   for (int i = 0; i < 100000; ++i) {
     std::string bytes;
-    tcp::append_frame(bytes, any_frame(noise));
+    control::append_frame(bytes, any_frame(noise));
     bytes = noise.changed(std::move(bytes));
     std::size_t begin = 0;
-    auto parsed = tcp::parse_frame(bytes, begin);
+    auto parsed = control::parse_frame(bytes, begin);
     CHECK_UNARY(begin <= bytes.size());
     if (!parsed.frame) continue;
     ++read;
-    (void)tcp::CallPart::from(*parsed.frame, 3);
-    (void)tcp::SentError::from(*parsed.frame);
+    (void)control::CallPart::from(*parsed.frame, 3);
+    (void)control::SentError::from(*parsed.frame);
     taken += inbox.take(*parsed.frame) ? 1 : 0;
   }
   CHECK(read > 10000);
@@ -478,7 +496,7 @@ TEST_CASE("a hundred thousand damaged frames that are thrown at a live job have 
       if (connection % 8 == 0) bytes = noise.changed(std::move(bytes));
       for (int frame = 0; frame < 500; ++frame) {
         std::string next;
-        tcp::append_frame(next, any_frame(noise));
+        control::append_frame(next, any_frame(noise));
         bytes += noise.changed(std::move(next));
         ++thrown;
       }
@@ -517,7 +535,7 @@ TEST_CASE("a message of a megabyte, and one that is too long") {
                    "all_gather");
           connector.broadcast(mine, 2);
           expect(mine == std::vector<std::byte>(1 << 20, std::byte{3}), "broadcast");
-          const std::span<std::byte> too_long(mine.data(), tcp::most_frame_bytes);  // is not read
+          const std::span<std::byte> too_long(mine.data(), control::most_frame_bytes);  // is not read
           const auto error = error_of<distx::InvalidArgument>([&] { connector.broadcast(too_long, 0); });
           expect(contains(error, "a control message has at most 268431360 bytes for all ranks, this one has 268435456"),
                  error);

@@ -6,7 +6,7 @@
 #include <cstdlib>
 
 #include <distx/checkpoint/detail/weight_source.hpp>
-#include <distx/connect/tcp/detail/calls.hpp>
+#include <distx/connect/control/inbox.hpp>
 
 #include "data/digits_csv.hpp"
 #include "data/mnist.hpp"
@@ -119,22 +119,22 @@ inline void csv(Input input) try {
 /// The frames that a connection over TCP receives.
 /// @post a frame is written with the bytes that it was read from
 inline void frames(Input input) {
-  namespace tcp = distx::detail::tcp;
+  namespace control = distx::detail::control;
   const std::string_view received(reinterpret_cast<const char*>(input.data()), input.size());
-  tcp::Inbox inbox;
+  control::Inbox inbox;
   std::size_t begin = 0;
   for (;;) {
     const std::size_t before = begin;
-    const auto parsed = tcp::parse_frame(received, begin);
+    const auto parsed = control::parse_frame(received, begin);
     if (!parsed.frame) {
       require(begin == before);
       return;
     }
     std::string written;
-    tcp::append_frame(written, *parsed.frame);
+    control::append_frame(written, *parsed.frame);
     require(written == received.substr(before, begin - before));
-    if (const auto part = tcp::CallPart::from(*parsed.frame, 3)) require(part->root >= 0 && part->root < 3);
-    require(tcp::SentError::from(*parsed.frame).message.size() <= parsed.frame->body.size());
+    if (const auto part = control::CallPart::from(*parsed.frame, 3)) require(part->root >= 0 && part->root < 3);
+    require(control::SentError::from(*parsed.frame).message.size() <= parsed.frame->body.size());
     (void)inbox.take(*parsed.frame);
   }
 }

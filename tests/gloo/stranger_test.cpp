@@ -16,7 +16,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using Comm = distx::GlooCommunicator;
-using Sockets = std::vector<test::tcp::unique_socket>;
+using Sockets = std::vector<test::tcp::Descriptor>;
 
 /// Returns the ports at which this process listens.
 std::vector<int> listening_ports() {
@@ -113,7 +113,7 @@ TEST_CASE("a silent stranger does not take the place of a rank of Gloo, and rece
 
 /// Speaks Gloo's protocol until the connection is closed: once the rank receives, sends a nonce that is not its own,
 /// and asks for the one that the rank sends.
-void send_wrong_nonce(const test::tcp::unique_socket& stranger) {
+void send_wrong_nonce(const test::tcp::Descriptor& stranger) {
   struct Preamble {
     std::size_t bytes, opcode, slot, offset, length, offset_there;
   };

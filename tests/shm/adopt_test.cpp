@@ -141,7 +141,7 @@ TEST_CASE("calls on adopted memory do not copy through staging buffers") {
 class Mapping {
  public:
   explicit Mapping(std::size_t bytes, int flags = MAP_PRIVATE | MAP_ANONYMOUS, int file = -1)
-      : mapping_(distx::detail::shm::unique_mapping::from_native_handle(
+      : mapping_(distx::detail::posix::Mapping::from_native_handle(
             {::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, file, 0), bytes})) {
     if (data() == MAP_FAILED) throw std::bad_alloc();
   }
@@ -151,7 +151,7 @@ class Mapping {
   }
 
  private:
-  distx::detail::shm::unique_mapping mapping_;
+  distx::detail::posix::Mapping mapping_;
 };
 
 /// Locks a page; a system call, because the address sanitizer makes mlock do nothing.
@@ -189,7 +189,7 @@ TEST_CASE("memory that cannot be shared is refused on every rank, with the reaso
 
   const Mapping shared(4096, MAP_SHARED | MAP_ANONYMOUS);
   check_refused(type, "its pages are shared already", [&](Memory) { return shared.span(); });
-  const auto program = distx::detail::shm::unique_file::from_native_handle(::open("/proc/self/exe", O_RDONLY));
+  const auto program = distx::detail::posix::open_file("/proc/self/exe");
   const Mapping file(4096, MAP_PRIVATE, program.native_handle());
   check_refused(type, "its pages belong to a file, /", [&](Memory) { return file.span(); });
   const Mapping locked(4096);

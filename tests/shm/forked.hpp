@@ -7,8 +7,8 @@
 #include <iostream>
 
 #include "distx/distx.hpp"
+#include "distx/posix/mapping.hpp"
 #include "distx/shm.hpp"
-#include "distx/shm/detail/handles.hpp"
 
 // Ranks that are processes forked by the test, so that a test can kill them.
 namespace test {
@@ -72,7 +72,7 @@ class ForkedConnector {
 inline std::vector<int> forked(int ranks, const std::function<int(ForkedConnector&, Board&)>& body) {
   void* const memory = ::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) throw std::runtime_error("no memory for the board");
-  const auto mapping = distx::detail::shm::unique_mapping::from_native_handle({memory, sizeof(Board)});
+  const auto mapping = distx::detail::posix::Mapping::from_native_handle({memory, sizeof(Board)});
   auto& board = *new (memory) Board;
   std::vector<pid_t> processes;
   for (int rank = 0; rank < ranks; ++rank) {

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "comm/outcomes.hpp"
+#include "distx/shm/detail/available_memory.hpp"
 #include "distx/shm/detail/mailbox.hpp"
 #include "shm/forked.hpp"
 #include "shm/system.hpp"

@@ -30,7 +30,7 @@ constexpr Nodes topologies[]{{0, 0, 1, 1}, {0, 1, 0, 1}};
 /// Returns, for each page of this process from an address on, whether it is in the page table; nothing if /proc does
 /// not show it.
 std::vector<char> present(std::uintptr_t begin, std::size_t pages) {
-  const auto file = shm::unique_file::from_native_handle(::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
+  const auto file = distx::detail::posix::open_file("/proc/self/pagemap");
   std::vector<std::uint64_t> entries(pages);
   const std::size_t bytes = pages * sizeof(std::uint64_t), offset = begin / page * sizeof(std::uint64_t);
   if (::pread(file.native_handle(), entries.data(), bytes, static_cast<off_t>(offset)) != static_cast<ssize_t>(bytes))
@@ -48,7 +48,7 @@ bool shows_pages() {
   if (huge.find("[always]") != std::string::npos || huge.find("[force]") != std::string::npos) return false;
   void* const memory = ::mmap(nullptr, 3 * page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return false;
-  const auto mapping = shm::unique_mapping::from_native_handle({memory, 3 * page});
+  const auto mapping = distx::detail::posix::Mapping::from_native_handle({memory, 3 * page});
   auto* const bytes = static_cast<std::byte*>(memory);
   constexpr int populate_write = 23;
   if (::madvise(bytes + page, page, populate_write) != 0) return false;

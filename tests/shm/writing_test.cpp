@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "comm/outcomes.hpp"
-#include "distx/shm/detail/process.hpp"
+#include "distx/posix/process.hpp"
 #include "shm/forked.hpp"
 
 namespace {
@@ -140,7 +140,7 @@ std::vector<int> with_a_stop(Stops where, bool asynchronous, std::chrono::millis
     std::atomic<bool> has_returned{false};
     bool in_time = false, has_stopped = false;
     std::thread other([&] {
-      has_stopped = happens_within(30s, [&] { return distx::detail::shm::process_state(board.steps).state == 'T'; });
+      has_stopped = happens_within(30s, [&] { return distx::detail::posix::process_state(board.steps).state == 'T'; });
       in_time = happens_within(limit, [&] { return has_returned.load(); });
       ::kill(board.steps, SIGCONT);
     });

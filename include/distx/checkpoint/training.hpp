@@ -84,7 +84,7 @@ struct Saving {
   std::filesystem::path made;    // `unpublished` on rank 0 until it is published
   std::filesystem::path result;  // `published` in the user's directory
   distx::detail::MadeHere process;
-  unique_open_file folder;
+  Descriptor folder;
   std::string job;
   Manifest manifest;  // without files
   std::size_t keep = 0;

@@ -7,11 +7,10 @@
 #include <distx/comm/hierarchical/hosts_calls.hpp>
 #include <distx/comm/runtime/flight_log_calls.hpp>
 #include <distx/comm/runtime/progress_thread_calls.hpp>
+#include <distx/connect/control/connector_calls.hpp>
 #include <distx/connect/detail/connect_calls.hpp>
-#include <distx/connect/detail/host_calls.hpp>
 #include <distx/connect/detail/local_failure_channel_calls.hpp>
 #include <distx/connect/detail/spawn_calls.hpp>
-#include <distx/connect/detail/threads_calls.hpp>
 #include <distx/observe/detail/ledger_calls.hpp>
 
 // Last: clang instantiates only what has been defined before.

@@ -55,13 +55,31 @@ template <Connector C, class T>
   return values;
 }
 
-/// Owns a connector of any type, and forwards to it; `connect()` returns one. Move-only.
-class AnyConnector {
- public:
-  template <class C>
-    requires(!std::same_as<C, AnyConnector>) && Connector<C>
-  AnyConnector(C connector) : self_(std::make_unique<ConnectorModel<C>>(std::move(connector))) {}  // NOLINT
+class AnyConnector;
 
+namespace detail {
+
+struct VirtualConnector {
+  virtual ~VirtualConnector() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual int local_rank() const = 0;
+  virtual int local_size() const = 0;
+  virtual int root_rank() const = 0;
+  virtual void barrier() = 0;
+  virtual void broadcast(std::span<std::byte>, int) = 0;
+  virtual void all_gather(std::span<const std::byte>, std::span<std::byte>) = 0;
+  virtual AnyConnector shrink(Timeout) = 0;
+  virtual AnyConnector grow() = 0;
+  virtual std::shared_ptr<FailureChannel> failure_channel() const = 0;
+};
+
+template <class C>
+struct ConnectorModel;
+
+/// Forwards to a connector of any type.
+class ErasedConnector {
+ public:
   [[nodiscard]] int rank() const { return self_->rank(); }
   [[nodiscard]] int size() const { return self_->size(); }
   [[nodiscard]] int local_rank() const { return self_->local_rank(); }
@@ -70,6 +88,24 @@ class AnyConnector {
   void barrier() { self_->barrier(); }
   void broadcast(std::span<std::byte> bytes, int root) { self_->broadcast(bytes, root); }
   void all_gather(std::span<const std::byte> send, std::span<std::byte> receive) { self_->all_gather(send, receive); }
+
+ protected:
+  explicit ErasedConnector(std::shared_ptr<VirtualConnector> self) noexcept : self_(std::move(self)) {}
+
+  std::shared_ptr<VirtualConnector> self_;
+};
+
+}  // namespace detail
+
+/// Owns a connector of any type, and forwards to it; `connect()` returns one. Move-only.
+class AnyConnector : public detail::ErasedConnector {
+ public:
+  template <class C>
+    requires(!std::same_as<C, AnyConnector>) && Connector<C>
+  AnyConnector(C connector)  // NOLINT
+      : ErasedConnector(std::make_shared<detail::ConnectorModel<C>>(std::move(connector))) {}
+  AnyConnector(AnyConnector&&) noexcept = default;
+  AnyConnector& operator=(AnyConnector&&) noexcept = default;
 
   /// Returns a connector of the ranks that are left after others have ended. Collective over these; blocks.
   ///
@@ -98,60 +134,51 @@ class AnyConnector {
 
   /// Returns the connector inside, owned by this object; null if it is not a `C`.
   template <Connector C>
-  [[nodiscard]] C* target() noexcept {
-    auto* model = dynamic_cast<ConnectorModel<C>*>(self_.get());
-    return model == nullptr ? nullptr : &model->connector;
-  }
-
- private:
-  struct VirtualConnector {
-    virtual ~VirtualConnector() = default;
-    virtual int rank() const = 0;
-    virtual int size() const = 0;
-    virtual int local_rank() const = 0;
-    virtual int local_size() const = 0;
-    virtual int root_rank() const = 0;
-    virtual void barrier() = 0;
-    virtual void broadcast(std::span<std::byte>, int) = 0;
-    virtual void all_gather(std::span<const std::byte>, std::span<std::byte>) = 0;
-    virtual AnyConnector shrink(Timeout) = 0;
-    virtual AnyConnector grow() = 0;
-    virtual std::shared_ptr<FailureChannel> failure_channel() const = 0;
-  };
-  template <Connector C>
-  struct ConnectorModel final : VirtualConnector {
-    explicit ConnectorModel(C c) : connector(std::move(c)) {}
-    int rank() const override { return connector.rank(); }
-    int size() const override { return connector.size(); }
-    int local_rank() const override { return connector.local_rank(); }
-    int local_size() const override { return connector.local_size(); }
-    int root_rank() const override { return connector.root_rank(); }
-    void barrier() override { connector.barrier(); }
-    void broadcast(std::span<std::byte> bytes, int root) override { connector.broadcast(bytes, root); }
-    void all_gather(std::span<const std::byte> send, std::span<std::byte> receive) override {
-      connector.all_gather(send, receive);
-    }
-    AnyConnector shrink([[maybe_unused]] Timeout deadline) override {
-      if constexpr (requires { connector.shrink(deadline); })
-        return connector.shrink(deadline);
-      else
-        throw ConnectError(
-            "the ranks of this launcher cannot continue without others: resume from a checkpoint, or start the ranks "
-            "with distx-run --no-kill",
-            {.operation = "shrink", .rank = connector.rank(), .size = connector.size()});
-    }
-    AnyConnector grow() override {
-      if constexpr (requires { connector.grow(); })
-        return connector.grow();
-      else
-        throw ConnectError("no process can join the ranks of this launcher: start them with distx-run or in a folder",
-                           {.operation = "grow", .rank = connector.rank(), .size = connector.size()});
-    }
-    std::shared_ptr<FailureChannel> failure_channel() const override { return detail::failure_channel_of(connector); }
-    C connector;
-  };
-
-  std::unique_ptr<VirtualConnector> self_;
+  [[nodiscard]] C* target() noexcept;
 };
+
+namespace detail {
+
+/// @tparam C  a connector, or a reference to one
+template <class C>
+struct ConnectorModel final : VirtualConnector {
+  explicit ConnectorModel(C c) : connector(std::forward<C>(c)) {}
+  int rank() const override { return connector.rank(); }
+  int size() const override { return connector.size(); }
+  int local_rank() const override { return connector.local_rank(); }
+  int local_size() const override { return connector.local_size(); }
+  int root_rank() const override { return connector.root_rank(); }
+  void barrier() override { connector.barrier(); }
+  void broadcast(std::span<std::byte> bytes, int root) override { connector.broadcast(bytes, root); }
+  void all_gather(std::span<const std::byte> send, std::span<std::byte> receive) override {
+    connector.all_gather(send, receive);
+  }
+  AnyConnector shrink([[maybe_unused]] Timeout deadline) override {
+    if constexpr (requires { connector.shrink(deadline); })
+      return connector.shrink(deadline);
+    else
+      throw ConnectError(
+          "the ranks of this launcher cannot continue without others: resume from a checkpoint, or start the ranks "
+          "with distx-run --no-kill",
+          {.operation = "shrink", .rank = connector.rank(), .size = connector.size()});
+  }
+  AnyConnector grow() override {
+    if constexpr (requires { connector.grow(); })
+      return connector.grow();
+    else
+      throw ConnectError("no process can join the ranks of this launcher: start them with distx-run or in a folder",
+                         {.operation = "grow", .rank = connector.rank(), .size = connector.size()});
+  }
+  std::shared_ptr<FailureChannel> failure_channel() const override { return failure_channel_of(connector); }
+  C connector;
+};
+
+}  // namespace detail
+
+template <Connector C>
+C* AnyConnector::target() noexcept {
+  auto* model = dynamic_cast<detail::ConnectorModel<C>*>(self_.get());
+  return model == nullptr ? nullptr : &model->connector;
+}
 
 }  // namespace distx

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include "distx/connect/connector.hpp"
-#include "distx/connect/detail/host.hpp"
 #include "distx/gloo/detail/backend.hpp"
+#include "distx/posix/host.hpp"
 
 namespace distx {
 
@@ -45,7 +45,7 @@ class GlooCommunicator : public detail::BasicCommunicator<GlooCommunicator, deta
     const calls::RankOf self{connector.rank(), connector.size(), "gloo"};
     const ErrorContext context{
         .operation = "GlooCommunicator", .backend = self.backend, .rank = self.rank, .size = self.size};
-    const auto hosts = all_gather_values(connector, detail::host_id());
+    const auto hosts = all_gather_values(connector, detail::posix::host_id());
     const bool one_host = std::all_of(hosts.begin(), hosts.end(), [&](const auto& host) { return host == hosts[0]; });
     const auto identity = broadcast_value(connector, detail::new_gloo_identity(), 0);
     const auto make = [&] {

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -11,7 +8,6 @@
 #include <cstddef>
 #include <cstdio>
 #include <filesystem>
-#include <random>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,16 +15,13 @@
 #include <utility>
 
 #include "distx/core/error.hpp"
-#include "distx/core/unique_handle.hpp"
+#include "distx/posix/mapping.hpp"
+#include "distx/posix/random_name.hpp"
+#include "distx/posix/small_file.hpp"
 
 namespace distx::checkpoint::detail {
 
-struct open_file_traits {
-  using handle_type = int;
-  static handle_type null() noexcept { return -1; }
-  static void close(handle_type descriptor) noexcept { ::close(descriptor); }
-};
-using unique_open_file = unique_handle<open_file_traits>;
+using distx::detail::posix::Descriptor;
 
 /// Throws for a system call that failed.
 /// @param action  such as "open"
@@ -44,35 +37,28 @@ class MappedFile {
  public:
   /// @throws CheckpointError if it is absent, not a regular file, a pointer of Git LFS, or cannot be read
   explicit MappedFile(const std::filesystem::path& path) {
-    const auto file = unique_open_file::from_native_handle(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+    const auto file = distx::detail::posix::open_file(path.c_str(), O_RDONLY | O_NONBLOCK);
     struct ::stat status;
     if (!file || ::fstat(file.native_handle(), &status) != 0) fail("open", path, errno);
     if (!S_ISREG(status.st_mode)) fail("open", path, S_ISDIR(status.st_mode) ? EISDIR : EINVAL);
-    size_ = static_cast<std::size_t>(status.st_size);
-    if (size_ == 0) return;
-    void* const memory = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.native_handle(), 0);
-    if (memory == MAP_FAILED) fail("map", path, errno);
-    memory_ = static_cast<const std::byte*>(memory);
+    const auto size = static_cast<std::size_t>(status.st_size);
+    if (size == 0) return;
+    mapping_ = distx::detail::posix::map_file(file, size, PROT_READ, MAP_PRIVATE);
+    if (!mapping_) fail("map", path, errno);
     constexpr std::string_view pointer = "version https://git-lfs";
-    if (std::string_view(reinterpret_cast<const char*>(memory_), size_).starts_with(pointer)) {
-      ::munmap(memory, size_);
-      throw CheckpointError("'" + path.string() + "' is a Git LFS pointer of " + std::to_string(size_) +
+    if (std::string_view(static_cast<const char*>(mapping_.native_handle().address), size).starts_with(pointer))
+      throw CheckpointError("'" + path.string() + "' is a Git LFS pointer of " + std::to_string(size) +
                                 " bytes instead of the file; fetch the file with 'git lfs pull', or download it",
                             {.operation = "checkpoint"});
-    }
-  }
-  MappedFile(MappedFile&& other) noexcept
-      : memory_(std::exchange(other.memory_, nullptr)), size_(std::exchange(other.size_, 0)) {}
-  MappedFile& operator=(MappedFile&&) = delete;
-  ~MappedFile() {
-    if (memory_ != nullptr) ::munmap(const_cast<std::byte*>(memory_), size_);
   }
 
-  [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return {memory_, size_}; }
+  [[nodiscard]] std::span<const std::byte> bytes() const noexcept {
+    const auto [address, size] = mapping_.native_handle();
+    return {static_cast<const std::byte*>(address), size};
+  }
 
  private:
-  const std::byte* memory_ = nullptr;
-  std::size_t size_ = 0;
+  distx::detail::posix::Mapping mapping_;
 };
 
 /// Calls f(block) for the blocks of some bytes, one after another; a block fits into the processor's cache.
@@ -93,23 +79,23 @@ void each_block(std::span<const std::byte> bytes, F&& f) {
 
 /// Makes the content of an open file or folder durable.
 /// @throws CheckpointError
-inline void sync(const unique_open_file& open, const std::filesystem::path& path) {
+inline void sync(const Descriptor& open, const std::filesystem::path& path) {
   if (::fsync(open.native_handle()) != 0 && errno != EINVAL) fail("sync", path, errno);  // EINVAL: it has no sync
 }
 /// Opens a folder, which a link may lead to, and makes the names in it durable.
 /// @throws CheckpointError
 inline void sync_folder(const std::filesystem::path& folder) {
-  const auto open = unique_open_file::from_native_handle(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const auto open = distx::detail::posix::open_file(folder.c_str(), O_RDONLY | O_DIRECTORY);
   if (!open) fail("open", folder, errno);
   sync(open, folder);
 }
 /// Opens a folder, whose files are then reached through the result, whatever takes its place. Empty, with `errno`, if
 /// the last name of the path is a link, or it cannot be opened.
-[[nodiscard]] inline unique_open_file open_folder(const std::filesystem::path& folder) noexcept {
-  return unique_open_file::from_native_handle(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+[[nodiscard]] inline Descriptor open_folder(const std::filesystem::path& folder) noexcept {
+  return distx::detail::posix::open_file(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
 }
 /// Returns whether a path leads to an open file or folder, not through a link.
-[[nodiscard]] inline bool is_same(const unique_open_file& open, const std::filesystem::path& path) noexcept {
+[[nodiscard]] inline bool is_same(const Descriptor& open, const std::filesystem::path& path) noexcept {
   struct ::stat mine, there;
   return ::fstat(open.native_handle(), &mine) == 0 && ::lstat(path.c_str(), &there) == 0 &&
          mine.st_dev == there.st_dev && mine.st_ino == there.st_ino;
@@ -125,12 +111,7 @@ inline void sync_folder(const std::filesystem::path& folder) {
 inline constexpr std::chrono::seconds default_stale_after = std::chrono::hours(1);
 
 /// Returns a random name of 16 digits that no other process has.
-[[nodiscard]] inline std::string draw_name() {
-  std::random_device random;
-  std::string name;
-  for (int i = 0; i < 16; ++i) name += "0123456789abcdef"[random() % 16];
-  return name;
-}
+[[nodiscard]] inline std::string draw_name() { return distx::detail::posix::random_name(16); }
 /// Removes a name that `draw_name` may have returned, and the dot before it, from the end of a text.
 /// @return the name; empty if there is none
 [[nodiscard]] inline std::string_view take_drawn(std::string_view& text) noexcept {
@@ -151,30 +132,26 @@ class NewFile {
   /// @throws CheckpointError, for instance if there is one of this name, or a link
   NewFile(int folder, const std::string& name, std::filesystem::path path)
       : path_(std::move(path)),
-        file_(unique_open_file::from_native_handle(
+        file_(Descriptor::from_native_handle(
             ::openat(folder, name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666))) {
     if (!file_) fail("create", path_, errno);
   }
 
   /// @throws CheckpointError, for instance if the disk is full
   void write(std::span<const std::byte> bytes) {
-    while (!bytes.empty()) {
-      const auto count = ::write(file_.native_handle(), bytes.data(), bytes.size());
-      if (count < 0 && errno == EINTR) continue;
-      if (count <= 0) fail("write", path_, count < 0 ? errno : ENOSPC);
-      bytes = bytes.subspan(static_cast<std::size_t>(count));
-    }
+    const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    if (const int error = distx::detail::posix::write_whole(file_, text); error != 0) fail("write", path_, error);
   }
   /// Makes the content durable; the caller syncs the folder.
   /// @throws CheckpointError
   void finish() {
     if (::fsync(file_.native_handle()) != 0) fail("write", path_, errno);
   }
-  [[nodiscard]] const unique_open_file& open() const noexcept { return file_; }
+  [[nodiscard]] const Descriptor& open() const noexcept { return file_; }
 
  private:
   std::filesystem::path path_;
-  unique_open_file file_;
+  Descriptor file_;
 };
 
 /// A file that appears whole: it is written under a drawn name, made durable, and renamed. Never replaces a file.

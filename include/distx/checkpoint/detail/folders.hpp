@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "distx/checkpoint/detail/manifest.hpp"
-#include "distx/connect/detail/host.hpp"
+#include "distx/posix/host.hpp"
 
 // A directory of checkpoints: a folder for each step.
 namespace distx::checkpoint::detail {
@@ -81,7 +81,7 @@ void each_entry(const std::filesystem::path& folder, F&& f) {
 
 /// Names this process and the time, for the manifest and messages.
 [[nodiscard]] inline std::string this_process() {
-  std::string host = distx::detail::host_name();
+  std::string host = distx::detail::posix::host_name();
   std::replace_if(host.begin(), host.end(), [](char c) { return c <= ' ' || c > '~'; }, '?');
   const std::time_t now = std::time(nullptr);
   std::tm time{};
@@ -96,7 +96,7 @@ inline constexpr const char* removed_manifest_name = "checkpoint.json.part";
 /// Removes the files that saves write from an open folder, and the folder if nothing else is in it. The manifest goes
 /// first, so that there is never half a checkpoint.
 /// @throws CheckpointError
-inline void remove_folder(const unique_open_file& folder, const std::filesystem::path& path) {
+inline void remove_folder(const Descriptor& folder, const std::filesystem::path& path) {
   const int at = folder.native_handle();
   if (::renameat(at, manifest_name, at, removed_manifest_name) == 0)
     sync(folder, path);
@@ -138,7 +138,7 @@ inline void check_free(const std::filesystem::path& folder) {
 }
 /// Moves what is in a folder, which is not a whole checkpoint, to another one that nothing removes.
 /// @throws CheckpointError
-inline void set_aside(const unique_open_file& folder, const std::filesystem::path& path) {
+inline void set_aside(const Descriptor& folder, const std::filesystem::path& path) {
   const std::filesystem::path aside = path.string() + '.' + draw_name() + ".replaced";
   if (::mkdir(aside.c_str(), 0777) != 0) fail("create", aside, errno);
   const auto to = open_folder(aside);
@@ -151,13 +151,12 @@ inline void set_aside(const unique_open_file& folder, const std::filesystem::pat
   ::rmdir(aside.c_str());  // if another process has removed them meanwhile
 }
 /// Whether a folder, which is open, has a file of this name.
-[[nodiscard]] inline bool has(const unique_open_file& folder, const char* name) noexcept {
+[[nodiscard]] inline bool has(const Descriptor& folder, const char* name) noexcept {
   return ::faccessat(folder.native_handle(), name, F_OK, 0) == 0;
 }
 /// Gives a complete folder the name of its step by one rename, which replaces nothing but an empty folder.
 /// @throws CheckpointError if the step is published already, which is then as it was
-inline void publish(const unique_open_file& folder, const std::filesystem::path& from,
-                    const std::filesystem::path& to) {
+inline void publish(const Descriptor& folder, const std::filesystem::path& from, const std::filesystem::path& to) {
   for (int attempt = 0;; ++attempt) {
     const int error = ::rename(from.c_str(), to.c_str()) == 0 ? 0 : errno;
     if (error == 0 || is_same(folder, to)) return;  // NFS fails after success if a reply was lost

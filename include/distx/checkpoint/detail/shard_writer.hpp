@@ -57,8 +57,8 @@ class ShardWriter {
   /// Writes the files, of which there may be none, and makes them durable.
   /// @param path  of the folder, for messages
   /// @throws CheckpointError
-  [[nodiscard]] std::vector<ManifestFile> write(const unique_open_file& folder, const std::filesystem::path& path,
-                                                int rank, std::uint64_t step) {
+  [[nodiscard]] std::vector<ManifestFile> write(const Descriptor& folder, const std::filesystem::path& path, int rank,
+                                                std::uint64_t step) {
     std::vector<std::vector<PieceToWrite>*> used;
     for (auto& pieces : files_)
       if (!pieces.empty()) used.push_back(&pieces);
@@ -96,7 +96,7 @@ class ShardWriter {
     return "shard-" + number(static_cast<std::size_t>(rank) + 1) + "-model-" + number(file + 1) + "-of-" +
            number(files) + ".safetensors";
   }
-  [[nodiscard]] static ManifestFile write_file(const unique_open_file& folder, const std::filesystem::path& path,
+  [[nodiscard]] static ManifestFile write_file(const Descriptor& folder, const std::filesystem::path& path,
                                                const std::string& name, std::vector<PieceToWrite>& pieces,
                                                std::uint64_t step) {
     std::vector<SafetensorsTensor> tensors;

@@ -4,8 +4,8 @@
 #include <string>
 
 #include "distx/comm/hierarchical/hosts.hpp"
-#include "distx/connect/detail/host.hpp"
 #include "distx/core/detail/inline.hpp"
+#include "distx/posix/host.hpp"
 
 namespace distx::detail {
 
@@ -33,13 +33,13 @@ DISTX_INLINE Hosts::Hosts(const std::vector<int>& first) {
 DISTX_INLINE Hosts hosts_of(ConnectorRef connector) {
   struct PositionOnHost {
     int rank, size;
-    HostId host;
+    posix::HostId host;
   };
   struct HostRanks {
     int first, arrived, size;
   };
-  const auto all =
-      distx::all_gather_values(connector, PositionOnHost{connector.local_rank(), connector.local_size(), host_id()});
+  const auto all = distx::all_gather_values(
+      connector, PositionOnHost{connector.local_rank(), connector.local_size(), posix::host_id()});
   const auto fail = [&](std::size_t rank, const std::string& message) {
     throw ConnectError(
         "rank " + std::to_string(rank) + " reports local rank " + std::to_string(all[rank].rank) + " of " +

@@ -40,8 +40,9 @@ namespace distx::detail::file {
   FileConnectorOptions options;
   if (const auto seconds = url.number("timeout", 0, 1 << 30)) options.deadline = std::chrono::seconds(seconds->value);
   if (url.joins_running_job()) return FileConnector::join(url.path(), options);
-  const auto size = url.number_or_variable("size", "DISTX_SIZE", 1, most_ranks);
-  const auto rank = url.number_or_variable("rank", "DISTX_RANK", 0, most_ranks - 1, rank_announced_for(size.value));
+  const auto size = url.number_or_variable("size", "DISTX_SIZE", 1, control::most_ranks);
+  const auto rank =
+      url.number_or_variable("rank", "DISTX_RANK", 0, control::most_ranks - 1, rank_announced_for(size.value));
   Variables("file").check_rank(rank, size);
   return FileConnector(url.path(), rank.value, size.value, options);
 }

@@ -22,7 +22,7 @@ namespace detail::file {
 /// A process forked from this one.
 struct ChildProcess {
   pid_t id;
-  unique_descriptor output;  ///< its report; closed when it has ended
+  Descriptor output;  ///< its report; closed when it has ended
   bool ended = false;
   int status = 0;               ///< see waitpid
   std::string report{};         ///< the message of its exception
@@ -54,8 +54,8 @@ class ChildProcesses {
   void start(Body&& body) {
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) fail();
-    auto read_end = unique_descriptor::from_native_handle(ends[0]);
-    const auto write_end = unique_descriptor::from_native_handle(ends[1]);
+    auto read_end = Descriptor::from_native_handle(ends[0]);
+    const auto write_end = Descriptor::from_native_handle(ends[1]);
     const pid_t parent = ::getpid(), process = ::fork();
     if (process < 0) fail();
     if (process == 0) {
@@ -89,7 +89,7 @@ class ChildProcesses {
 
   /// Returns the exit status of a child.
   template <class Body>
-  static int run(Body& body, const unique_descriptor& output) noexcept {
+  static int run(Body& body, const Descriptor& output) noexcept {
     char kind = 'e';
     std::string report;
     try {
@@ -139,7 +139,7 @@ class TemporaryFolder {
     if (error) fail("no folder for temporary files", error.value());
     remove_abandoned(temporary);
     do {  // again if another job has taken it for an abandoned one
-      path_ = temporary / (prefix + random_name());
+      path_ = temporary / (prefix + posix::random_name(32));
       if (::mkdir(path_.c_str(), 0700) != 0) fail("cannot make a folder for temporary files", errno);
       lock_ = locked(path_, LOCK_EX);
     } while (!std::filesystem::exists(path_, error));
@@ -160,9 +160,8 @@ class TemporaryFolder {
                        {.operation = "spawn_processes"}, error);
   }
   /// Returns a descriptor of this user's folder that keeps it locked; null if that cannot be.
-  static unique_descriptor locked(const std::filesystem::path& path, int how) {
-    auto folder =
-        unique_descriptor::from_native_handle(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  static Descriptor locked(const std::filesystem::path& path, int how) {
+    auto folder = posix::open_file(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
     struct ::stat status;
     if (!folder || ::fstat(folder.native_handle(), &status) != 0 || status.st_uid != ::geteuid() ||
         ::flock(folder.native_handle(), how) != 0)
@@ -181,7 +180,7 @@ class TemporaryFolder {
   }
 
   std::filesystem::path path_;
-  unique_descriptor lock_;
+  Descriptor lock_;
 };
 
 /// See `distx::spawn_processes`. @param grace  what the others have to end after a rank has failed

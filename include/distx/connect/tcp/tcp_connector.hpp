@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include "distx/connect/control/connector.hpp"
 #include "distx/connect/self.hpp"
 #include "distx/connect/tcp/detail/start_group.hpp"
 
@@ -28,7 +29,7 @@ struct TcpConnectorOptions {
 /// Destroying it on rank 0 blocks until the other ranks have destroyed theirs, up to the deadline, because rank 0
 /// passes on their failures; after an error of it or of a communicator, for two seconds at most. In a process that
 /// is forked from a rank's, calls throw InvalidState, and the destructor does nothing.
-class TcpConnector {
+class TcpConnector : public detail::ControlConnector {
  public:
   /// Joins the other ranks. Collective; blocks until all ranks have joined.
   ///
@@ -43,10 +44,8 @@ class TcpConnector {
       : TcpConnector(
             detail::tcp::start_group({host, port}, options.bind, {rank, size, options.deadline, options.token})) {}
   /// For launchers, which make the group.
-  explicit TcpConnector(std::shared_ptr<detail::tcp::TcpGroup> group)
-      : group_(std::move(group)),
-        local_rank_(group_->count_on_host(group_->rank())),
-        local_size_(group_->count_on_host(group_->size())) {}
+  explicit TcpConnector(std::shared_ptr<detail::control::ControlGroup> group) noexcept
+      : ControlConnector(std::move(group)) {}
   /// Joins the job whose rank 0 listens at the address, once its ranks call `grow`. Blocks until then.
   ///
   /// The new ranks follow those of the job, in the order in which they have connected.
@@ -59,75 +58,13 @@ class TcpConnector {
   TcpConnector(TcpConnector&&) noexcept = default;
   TcpConnector& operator=(TcpConnector&&) noexcept = default;
 
-  [[nodiscard]] int rank() const noexcept { return group_->rank(); }
-  [[nodiscard]] int size() const noexcept { return group_->size(); }
-  /// Returns the rank among those of this host: under one kernel, seeing each other's process ids.
-  [[nodiscard]] int local_rank() const noexcept { return local_rank_; }
-  [[nodiscard]] int local_size() const noexcept { return local_size_; }
-  [[nodiscard]] int root_rank() const noexcept { return 0; }
-
-  /// Blocks until every rank has entered the call. Collective.
-  /// @throws MismatchError on every rank if the ranks make different calls; TimeoutError naming the missing ranks;
-  ///         RankFailure or RevokedError if another rank has ended. The same holds for the other calls
-  void barrier() { (void)group_->exchange({.call = "barrier"}, group_->where("barrier")); }
-
-  /// Copies `bytes` of `root` to `bytes` on every rank. Collective.
-  /// @throws InvalidArgument unless root is a rank; MismatchError on every rank if the ranks pass different roots or
-  ///         numbers of bytes
-  void broadcast(std::span<std::byte> bytes, int root) {
-    detail::check_control_root(root, rank(), size());
-    group_->check_length(bytes.size(), group_->where("broadcast"));
-    const auto received = group_->exchange(
-        {.call = "broadcast of " + std::to_string(bytes.size()) + " bytes from rank " + std::to_string(root),
-         .result = detail::tcp::CallResult::of_root,
-         .root = root,
-         .bytes = rank() == root ? text_of(bytes) : std::string()},
-        group_->where("broadcast"));
-    write(received, bytes);
-  }
-
-  /// Writes the ranks' `send` to `receive`, in rank order. Collective.
-  /// @throws InvalidArgument unless `receive` has `size()` times the bytes of `send`; MismatchError on every rank if
-  ///         the ranks pass different numbers of bytes
-  void all_gather(std::span<const std::byte> send, std::span<std::byte> receive) {
-    detail::check_control_gather(send.size(), receive.size(), rank(), size());
-    group_->check_length(receive.size(), group_->where("all_gather"));
-    const auto received = group_->exchange({.call = "all_gather of " + std::to_string(send.size()) + " bytes",
-                                            .result = detail::tcp::CallResult::of_all,
-                                            .bytes = text_of(send)},
-                                           group_->where("all_gather"));
-    write(received, receive);
-  }
-
   /// Returns a connector of the ranks that are left, as `AnyConnector::shrink` describes. It uses the connections of
   /// this one, so rank 0 must be among them.
   /// @throws ConnectError if rank 0, which serves the others, is lost or does not enter the call before the deadline
-  [[nodiscard]] TcpConnector shrink(Timeout deadline = default_deadline) {
-    return TcpConnector(group_->shrink(deadline));
-  }
+  [[nodiscard]] TcpConnector shrink(Timeout deadline = default_deadline) { return TcpConnector(shrunk(deadline)); }
 
   /// Returns a connector of these ranks and of the processes that wait to join, as `AnyConnector::grow` describes.
-  [[nodiscard]] TcpConnector grow() {
-    auto larger = group_->grow();
-    return TcpConnector(larger ? std::move(larger) : group_);
-  }
-
-  /// Returns the ranks' failure channel, which also reports a rank that exited. Never null; while it is kept, this rank
-  /// does not leave.
-  [[nodiscard]] std::shared_ptr<FailureChannel> failure_channel() const noexcept { return group_; }
-
- private:
-  static std::string text_of(std::span<const std::byte> bytes) {
-    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-  }
-  static void write(const std::string& received, std::span<std::byte> bytes) {
-    if (!bytes.empty() && !received.empty())
-      std::memcpy(bytes.data(), received.data(), std::min(received.size(), bytes.size()));
-  }
-
-  std::shared_ptr<detail::tcp::TcpGroup> group_;
-  int local_rank_;
-  int local_size_;
+  [[nodiscard]] TcpConnector grow() { return TcpConnector(grown()); }
 };
 
 static_assert(Connector<TcpConnector> && HasFailureChannel<TcpConnector>);

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
@@ -17,19 +14,9 @@
 #include <utility>
 
 #include "distx/core/error.hpp"
-#include "distx/core/unique_handle.hpp"
+#include "distx/posix/mapping.hpp"
 
 namespace distx {
-
-namespace detail {
-
-struct token_descriptor_traits {
-  using handle_type = int;
-  static handle_type null() noexcept { return -1; }
-  static void close(handle_type descriptor) noexcept { ::close(descriptor); }
-};
-
-}  // namespace detail
 
 /// A file of token ids, one after another with the low byte first, of which any part is read without copies.
 ///
@@ -51,7 +38,7 @@ class TokenFile {
   /// @throws DataError if the file is absent, unreadable or empty, or its size is not a multiple of the token's
   explicit TokenFile(std::filesystem::path path) : path_(std::move(path)) {
     // A pipe without a writer would block.
-    file_ = unique_descriptor::from_native_handle(::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+    file_ = detail::posix::open_file(path_.c_str(), O_RDONLY | O_NONBLOCK);
     if (!file_) fail_system("open", errno);
     const auto status = inspect();
     if (!S_ISREG(status.st_mode)) fail_system("open", S_ISDIR(status.st_mode) ? EISDIR : EINVAL);
@@ -60,22 +47,19 @@ class TokenFile {
     if (bytes % sizeof(Token) != 0)
       fail("has " + std::to_string(bytes) + " bytes, not a multiple of the " + std::to_string(sizeof(Token)) +
            " of a token; write it whole, or choose another type of token");
-    void* const memory = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, file_.native_handle(), 0);
-    if (memory == MAP_FAILED) fail_system("map", errno);
-    ::madvise(memory, bytes, MADV_RANDOM);  // reading around a page would be wasted
-    tokens_ = {static_cast<const Token*>(memory), bytes / sizeof(Token)};
+    mapping_ = detail::posix::map_file(file_, bytes, PROT_READ, MAP_SHARED);
+    if (!mapping_) fail_system("map", errno);
+    ::madvise(mapping_.native_handle().address, bytes, MADV_RANDOM);  // reading around a page would be wasted
   }
-  TokenFile(TokenFile&& other) noexcept
-      : path_(std::move(other.path_)), file_(std::move(other.file_)), tokens_(std::exchange(other.tokens_, {})) {}
+  TokenFile(TokenFile&&) noexcept = default;
   TokenFile& operator=(TokenFile&&) = delete;
-  ~TokenFile() {
-    if (!tokens_.empty()) ::munmap(const_cast<Token*>(tokens_.data()), tokens_.size_bytes());
-  }
 
   /// Returns the number of tokens.
-  [[nodiscard]] std::size_t size() const noexcept { return tokens_.size(); }
+  [[nodiscard]] std::size_t size() const noexcept { return mapping_.native_handle().bytes / sizeof(Token); }
   /// Returns all tokens, valid until the file is destroyed. A process that reads what was truncated receives SIGBUS.
-  [[nodiscard]] std::span<const Token> tokens() const noexcept { return tokens_; }
+  [[nodiscard]] std::span<const Token> tokens() const noexcept {
+    return {static_cast<const Token*>(mapping_.native_handle().address), size()};
+  }
   /// Returns the number of windows of `length` tokens that begin at 0, stride, 2 * stride, ….
   /// @pre length > 0 and stride > 0
   [[nodiscard]] std::size_t windows(std::size_t length, std::size_t stride) const noexcept {
@@ -91,7 +75,7 @@ class TokenFile {
                                 ": '" + path_.string() + "' has " + std::to_string(size()) + " tokens",
                             context());
     check_size();
-    const auto tokens = tokens_.subspan(offset, length);
+    const auto tokens = this->tokens().subspan(offset, length);
     advise(tokens, MADV_WILLNEED);
     return tokens;
   }
@@ -111,8 +95,6 @@ class TokenFile {
   }
 
  private:
-  using unique_descriptor = unique_handle<detail::token_descriptor_traits>;
-
   [[nodiscard]] static ErrorContext context() noexcept { return {.operation = "TokenFile"}; }
   [[noreturn]] void fail(const std::string& message) const {
     throw DataError("'" + path_.string() + "' " + message, context());
@@ -128,8 +110,8 @@ class TokenFile {
     return status;
   }
   void check_size() const {
-    if (const auto bytes = static_cast<std::size_t>(inspect().st_size); bytes < tokens_.size_bytes())
-      fail("was truncated from " + std::to_string(tokens_.size_bytes()) + " to " + std::to_string(bytes) +
+    if (const auto bytes = static_cast<std::size_t>(inspect().st_size); bytes < mapping_.native_handle().bytes)
+      fail("was truncated from " + std::to_string(mapping_.native_handle().bytes) + " to " + std::to_string(bytes) +
            " bytes while it is open; replace files by renaming a new one instead");
   }
   /// Advises the kernel on the pages of some tokens; a failure has no effect on what is read.
@@ -141,8 +123,8 @@ class TokenFile {
   }
 
   std::filesystem::path path_;
-  unique_descriptor file_;
-  std::span<const Token> tokens_;
+  detail::posix::Descriptor file_;
+  detail::posix::Mapping mapping_;
 };
 
 }  // namespace distx

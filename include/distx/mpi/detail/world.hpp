@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "distx/connect/connect.hpp"
-#include "distx/connect/file/detail/process.hpp"
 #include "distx/core/detail/early_warning.hpp"
 #include "distx/core/detail/wait.hpp"
 #include "distx/mpi/detail/carrier.hpp"
@@ -19,6 +18,7 @@
 #include "distx/mpi/detail/letters.hpp"
 #include "distx/mpi/detail/pulse.hpp"
 #include "distx/mpi/detail/user_op.hpp"
+#include "distx/posix/process.hpp"
 
 namespace distx::detail::mpi {
 
@@ -127,7 +127,7 @@ class World {
     return process(rank).shares_host_with(process(other));
   }
   /// Returns whether a rank is known to have ended; nothing is known of those of other hosts.
-  [[nodiscard]] bool has_ended(int rank) const { return file::has_ended(process(rank), process(rank_)); }
+  [[nodiscard]] bool has_ended(int rank) const { return posix::has_ended(process(rank), process(rank_)); }
   [[nodiscard]] std::string name_process(int rank) const { return process(rank).to_string(); }
 
   /// Returns ranks that use a new channel. Collective over ranks that include these.
@@ -178,7 +178,7 @@ class World {
   [[nodiscard]] ErrorContext where(std::string_view operation) const noexcept {
     return {.operation = operation, .backend = "mpi", .rank = rank_, .size = size()};
   }
-  [[nodiscard]] const file::Process& process(int rank) const noexcept {
+  [[nodiscard]] const posix::Process& process(int rank) const noexcept {
     return processes_[static_cast<std::size_t>(rank)];
   }
 
@@ -215,17 +215,17 @@ class World {
   }
   void gather_processes(int size) {
     struct Id {
-      HostId host{};
+      posix::HostId host{};
       std::int64_t id = 0;
       std::uint64_t began = 0;
     };
-    const file::Process own = file::this_process();
+    const posix::Process own = posix::this_process();
     struct Buffers {
       Id mine;
       std::vector<Id> all;
     };
     auto buffers = std::make_unique<Buffers>(
-        Buffers{{host_id(), own.id, own.began}, std::vector<Id>(static_cast<std::size_t>(size))});
+        Buffers{{posix::host_id(), own.id, own.began}, std::vector<Id>(static_cast<std::size_t>(size))});
     run_in_time(deadline_, "MPI_Iallgather", where("MpiConnector"), buffers, [&](Buffers& b, MPI_Request* request) {
       return MPI_Iallgather(&b.mine, sizeof b.mine, MPI_BYTE, b.all.data(), sizeof b.mine, MPI_BYTE, comm(), request);
     });
@@ -298,7 +298,7 @@ class World {
   std::unique_ptr<Control> control_;
   std::unique_ptr<Letters> letters_;
   std::array<unique_op, 2> user_ops_;
-  std::vector<file::Process> processes_;  ///< by rank
+  std::vector<posix::Process> processes_;  ///< by rank
   int rank_ = 0;
   int last_tag_ = 32767;
   std::atomic<int> next_channel_{1};  // 0 has the tags of notifications and letters

@@ -3,8 +3,7 @@
 #include <algorithm>
 
 #include "distx/connect/connect.hpp"
-#include "distx/connect/tcp/detail/start_by_store.hpp"
-#include "distx/connect/tcp/tcp_connector.hpp"
+#include "distx/connect/tcp/address_store.hpp"
 #include "distx/pmix/detail/session.hpp"
 
 namespace distx::detail::pmix {
@@ -15,26 +14,21 @@ namespace distx::detail::pmix {
 /// launcher, whereas a connection over TCP ends when a process does.
 [[nodiscard]] inline AnyConnector connect_by_pmix() {
   const PmixSession session({.operation = "connect", .backend = "pmix"});
-  tcp::JoinTerms terms{session.rank(), session.size(), default_deadline, {}};
+  const tcp::JoinTerms terms{session.rank(), session.size(), default_deadline, {}};
   const Deadline deadline(terms.deadline);
-  tcp::check_terms(terms);
-  const ErrorContext context{.operation = "connect", .backend = "pmix", .rank = terms.rank, .size = terms.size};
   if (terms.size == 1) return SelfConnector();
   constexpr const char* key = "distx.rank0";
-  if (terms.rank != 0) {
-    session.fence(terms.deadline);
-    auto root = tcp::address_from(session.get(key, 0));
-    if (!root) throw ConnectError("rank 0 has published a malformed address", context);
-    return TcpConnector(tcp::join_group(terms, [&](auto) { return root; }, deadline));
-  }
-  terms.token = tcp::hexadecimal(tcp::random_digest());
+  if (terms.rank != 0) session.fence(terms.deadline);
   const bool on_one_host = session.local_size() == terms.size;
-  const tcp::Endpoint bound{on_one_host ? "127.0.0.1" : "0.0.0.0", 0};
-  tcp::Listener listener(tcp::resolve(bound).addresses.at(0), bound, context);
-  const tcp::Endpoint known{on_one_host ? bound.host : host_name(), listener.endpoint().port};
-  session.put(key, tcp::published_address({known, terms.token}));
-  session.fence(terms.deadline);
-  return TcpConnector(make_here<tcp::TcpGroup>(terms, std::move(listener), deadline));
+  return tcp::connect_by({.bind = on_one_host ? "127.0.0.1" : "0.0.0.0",
+                          .host = on_one_host ? "127.0.0.1" : posix::host_name(),
+                          .publish =
+                              [&](const std::string& address) {
+                                session.put(key, address);
+                                session.fence(terms.deadline);
+                              },
+                          .read = [&](auto) { return std::optional(session.get(key, 0)); }},
+                         terms, deadline);
 }
 
 /// Lets `connect()` join the ranks of a launcher with PMIx once this header is included. A program that also includes

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include "distx/shm/detail/available_memory.hpp"
 #include "distx/shm/detail/segment_region.hpp"
 
 namespace distx::detail::shm {
@@ -95,7 +96,7 @@ inline shared_memory::RegionToken SegmentRegion::make_common(std::size_t bytes, 
 inline CommonMemory<Host> SegmentRegion::open_common(const shared_memory::RegionToken& token, std::size_t bytes,
                                                      const std::vector<ByteRange>& own, const ErrorContext& context) {
   const auto segment = SharedSegment::find(name_of(token));
-  const auto mapping = std::make_shared<unique_mapping>(segment->map_for(own, context));
+  const auto mapping = std::make_shared<Mapping>(segment->map_for(own, context));
   return {{static_cast<std::byte*>(mapping->native_handle().address), bytes}, mapping};
 }
 

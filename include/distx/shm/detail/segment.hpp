@@ -8,10 +8,25 @@
 #include <string>
 
 #include "distx/comm/shared_memory/shared_region.hpp"
+#include "distx/core/detail/fnv1a.hpp"
 #include "distx/core/error.hpp"
-#include "distx/shm/detail/process.hpp"
+#include "distx/posix/mapping.hpp"
+#include "distx/posix/process.hpp"
 
 namespace distx::detail::shm {
+
+using posix::Descriptor;
+using posix::Mapped;
+using posix::Mapping;
+
+/// Returns a number that identifies the host. @see host_id
+[[nodiscard]] inline std::uint64_t host_number() noexcept {
+  static const std::uint64_t number = [] {
+    const auto id = posix::host_id();
+    return fnv1a(std::as_bytes(std::span(id)));
+  }();
+  return number;
+}
 
 /// Identifies a segment by an open file of the process that made it, on a host.
 struct SegmentName {
@@ -50,7 +65,7 @@ inline Mapped pages_of(std::byte* begin, std::size_t bytes) noexcept {
 
 /// Puts a mapping in the place of the pages at `place`; returns false if the system refuses. It checks the limit on
 /// mappings before it removes the pages, which remain then.
-[[nodiscard]] inline bool replace_pages(void* place, unique_mapping& mapping) noexcept {
+[[nodiscard]] inline bool replace_pages(void* place, Mapping& mapping) noexcept {
   const Mapped from = mapping.native_handle();
   if (::mremap(from.address, from.bytes, from.bytes, MREMAP_MAYMOVE | MREMAP_FIXED, place) == MAP_FAILED) return false;
   static_cast<void>(mapping.release());
@@ -62,7 +77,7 @@ inline Mapped pages_of(std::byte* begin, std::size_t bytes) noexcept {
   const auto pages = pages_of(begin, bytes);
   void* const copy = ::mmap(nullptr, pages.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (copy == MAP_FAILED) return false;
-  auto mapping = unique_mapping::from_native_handle({copy, pages.bytes});
+  auto mapping = Mapping::from_native_handle({copy, pages.bytes});
   std::memcpy(copy, pages.address, pages.bytes);
   return replace_pages(pages.address, mapping);
 }
@@ -95,7 +110,7 @@ class SharedSegment {
 
   /// Maps the segment once more: pages of `own` for writing, which are populated, the others for reading. Ranks of one
   /// process have separate mappings. @throws MemoryError
-  [[nodiscard]] unique_mapping map_for(const std::vector<ByteRange>& own, const ErrorContext& context) const {
+  [[nodiscard]] Mapping map_for(const std::vector<ByteRange>& own, const ErrorContext& context) const {
     auto mapping = map_again(0, size());
     void* const address = mapping.native_handle().address;
     const auto protect = [&](std::byte* begin, std::size_t bytes, int protection) {
@@ -112,11 +127,11 @@ class SharedSegment {
     return mapping;
   }
   /// Maps whole pages of the segment once more, for reading and writing. @throws MemoryError
-  [[nodiscard]] unique_mapping map_again(std::size_t offset, std::size_t bytes) const {
+  [[nodiscard]] Mapping map_again(std::size_t offset, std::size_t bytes) const {
     // A size of 0 makes mremap map the pages again, and leave the first mapping.
     void* const address = ::mremap(data() + offset, 0, bytes, MREMAP_MAYMOVE);
     if (address == MAP_FAILED) fail("cannot map shared memory", bytes);
-    return unique_mapping::from_native_handle({address, bytes});
+    return Mapping::from_native_handle({address, bytes});
   }
   /// Populates pages now, if supported: a lack of memory is an error here, but would be a signal later.
   /// @throws MemoryError
@@ -136,7 +151,7 @@ class SharedSegment {
     std::map<Key, std::weak_ptr<SharedSegment>> segments;
   };
 
-  SharedSegment(const Key& key, unique_mapping mapping) noexcept : key_(key), mapping_(std::move(mapping)) {}
+  SharedSegment(const Key& key, Mapping mapping) noexcept : key_(key), mapping_(std::move(mapping)) {}
 
   static Known& known_segments() {
     static Known& known = *new Known;  // never destroyed, because globals may hold segments
@@ -147,11 +162,10 @@ class SharedSegment {
     throw MemoryError(what + " of " + std::to_string(bytes) + " bytes: " + std::strerror(code), {}, code);
   }
   /// @pre the mutex is held
-  static std::shared_ptr<SharedSegment> map(Known& known, int file, const Key& key, std::size_t bytes) {
-    void* const address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    if (address == MAP_FAILED) fail("cannot map shared memory", bytes);
-    auto segment =
-        std::shared_ptr<SharedSegment>(new SharedSegment(key, unique_mapping::from_native_handle({address, bytes})));
+  static std::shared_ptr<SharedSegment> map(Known& known, const Descriptor& file, const Key& key, std::size_t bytes) {
+    auto mapping = posix::map_file(file, bytes, PROT_READ | PROT_WRITE, MAP_SHARED);
+    if (!mapping) fail("cannot map shared memory", bytes);
+    auto segment = std::shared_ptr<SharedSegment>(new SharedSegment(key, std::move(mapping)));
     known.segments[key] = segment;
     return segment;
   }
@@ -162,19 +176,19 @@ class SharedSegment {
   }
 
   Key key_;
-  unique_mapping mapping_;
+  Mapping mapping_;
 };
 
 /// A new segment, and the file by which other processes find it; keep the file until all have mapped it.
 struct SharedSegment::Made {
   std::shared_ptr<SharedSegment> segment;
-  unique_file file;
+  Descriptor file;
   SegmentName name;
 };
 
 inline SharedSegment::Made SharedSegment::make(std::size_t bytes) {
   Made made;
-  made.file = unique_file::from_native_handle(::memfd_create("distx", MFD_CLOEXEC));
+  made.file = Descriptor::from_native_handle(::memfd_create("distx", MFD_CLOEXEC));
   if (const int code = errno; !made.file && (code == EPERM || code == EACCES || code == ENOSYS))
     throw MemoryError(std::string("the system call memfd_create, which shared memory needs, is denied (") +
                           std::strerror(code) +
@@ -188,7 +202,7 @@ inline SharedSegment::Made SharedSegment::make(std::size_t bytes) {
   const Key key = key_of(file);
   Known& known = known_segments();
   const std::lock_guard lock(known.mutex);
-  made.segment = map(known, file, key, bytes);
+  made.segment = map(known, made.file, key, bytes);
   made.name = {::getpid(), file, key.first, key.second, bytes, host_number()};
   return made;
 }
@@ -207,20 +221,20 @@ inline std::shared_ptr<SharedSegment> SharedSegment::find(const SegmentName& nam
   if (const auto entry = known.segments.find(key); entry != known.segments.end())
     if (auto segment = entry->second.lock()) return segment;
   const std::string path = "/proc/" + std::to_string(name.process) + "/fd/" + std::to_string(name.file);
-  const auto file = unique_file::from_native_handle(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  const auto file = posix::open_file(path.c_str(), O_RDWR);
   if (!file) {
     const int code = errno;
     const std::string message = "cannot open the shared memory of process " + std::to_string(name.process) + " (" +
                                 std::strerror(code) +
                                 "): ranks that share memory need the same user, /proc and process namespace";
-    const char state = process_state(name.process).state;
+    const char state = posix::process_state(name.process).state;
     if (state == 0 || state == 'Z' || state == 'X') throw RankFailure(message + "; or it has exited", -1);
     throw MemoryError(message, {}, code);
   }
   if (key_of(file.native_handle()) != key)
     throw MemoryError("process " + std::to_string(name.process) +
                       " is a different one here: ranks that share memory need the same process namespace");
-  return map(known, file.native_handle(), key, name.bytes);
+  return map(known, file, key, name.bytes);
 }
 
 }  // namespace distx::detail::shm

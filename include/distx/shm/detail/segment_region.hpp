@@ -90,7 +90,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
   }
   [[nodiscard]] bool died(int rank) noexcept override {
     const shared_memory::RankBlock& other = control().rank(rank);
-    return other.process != process_ && process_ended(other.process, other.process_began);
+    return other.process != process_ && posix::has_ended(other.process, other.process_began);
   }
   [[nodiscard]] bool detach_from(int rank) noexcept override { return !is_in_process(rank) && shared.detach(); }
   /// Returns whether a rank is in this process.
@@ -463,7 +463,7 @@ class SegmentRegion final : public shared_memory::SharedRegion {
   std::shared_ptr<SharedSegment> segment_;
   int rank_;
   std::int64_t process_ = ::getpid();
-  std::uint64_t process_began_ = process_state(process_).began;
+  std::uint64_t process_began_ = posix::process_state(process_).began;
   const bool has_slots_ = size() <= most_with_slots;
   Slots no_slots_{};           // remain free
   std::vector<Other> others_;  // by their ranks

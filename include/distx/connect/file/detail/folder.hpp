@@ -1,50 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <dirent.h>
-#include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <filesystem>
 #include <optional>
-#include <random>
-#include <sstream>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "distx/core/error.hpp"
-#include "distx/core/unique_handle.hpp"
+#include "distx/posix/random_name.hpp"
+#include "distx/posix/small_file.hpp"
 
 namespace distx::detail::file {
 
-struct descriptor_traits {
-  using handle_type = int;
-  static handle_type null() noexcept { return -1; }
-  static void close(handle_type descriptor) noexcept { ::close(descriptor); }
-};
-using unique_descriptor = unique_handle<descriptor_traits>;
-
-/// Appends the rest of a file to `text`; returns 0, or the error code of the read that failed.
-[[nodiscard]] inline int read_rest(const unique_descriptor& file, std::string& text) {
-  char block[4096];
-  for (;;) {
-    const auto count = ::read(file.native_handle(), block, sizeof block);
-    if (count > 0) text.append(block, static_cast<std::size_t>(count));
-    if (count == 0) return 0;
-    if (count < 0 && errno != EINTR) return errno;
-  }
-}
-
-/// Returns 128 random bits as text.
-[[nodiscard]] inline std::string random_name() {
-  std::random_device random;
-  std::ostringstream text;
-  text << std::hex;
-  for (int word = 0; word < 4; ++word) text << random();
-  return text.str();
-}
+using posix::Descriptor;
 
 /// A folder in which files appear whole: each is written under another name, then renamed. Only this user can read
 /// them.
@@ -90,7 +62,7 @@ class Folder {
   /// Returns what a file contains; nullopt if there is none. Never waits, whatever bears the name.
   /// @throws ConnectError if it is not a regular file, or cannot be read
   [[nodiscard]] std::optional<std::string> read(const std::string& name) const {
-    const auto file = unique_descriptor::from_native_handle(
+    const auto file = Descriptor::from_native_handle(
         ::openat(descriptor(), name.c_str(), O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC));
     if (!file && is_gone(errno)) return std::nullopt;
     struct ::stat status;
@@ -99,7 +71,7 @@ class Folder {
       throw ConnectError("'" + (path_ / name).string() + "' is not a regular file: remove it, or use another folder",
                          where());
     std::string content;
-    if (const int error = read_rest(file, content); is_gone(error))
+    if (const int error = posix::read_rest(file, content); is_gone(error))
       return std::nullopt;
     else if (error != 0)
       fail("read", path_ / name, error);
@@ -142,7 +114,7 @@ class Folder {
 
   [[nodiscard]] std::vector<std::string> names() const {
     std::vector<std::string> found;
-    auto here = unique_descriptor::from_native_handle(::openat(descriptor(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    auto here = Descriptor::from_native_handle(::openat(descriptor(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (!here) return found;
     const auto stream = unique_stream::from_native_handle(::fdopendir(here.native_handle()));
     if (!stream) return found;
@@ -160,7 +132,7 @@ class Folder {
   };
   using unique_stream = unique_handle<folder_stream_traits>;
 
-  Folder(unique_descriptor descriptor, std::filesystem::path path)
+  Folder(Descriptor descriptor, std::filesystem::path path)
       : descriptor_(std::move(descriptor)), path_(std::move(path)) {}
 
   [[nodiscard]] int descriptor() const noexcept { return descriptor_.native_handle(); }
@@ -171,7 +143,7 @@ class Folder {
   static std::optional<Folder> open_at(int base, const std::filesystem::path& name, const std::filesystem::path& path,
                                        int flags) {
     auto opened =
-        unique_descriptor::from_native_handle(::openat(base, name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | flags));
+        Descriptor::from_native_handle(::openat(base, name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | flags));
     if (!opened && is_gone(errno)) return std::nullopt;
     struct ::stat status;
     if (!opened || ::fstat(opened.native_handle(), &status) != 0) fail("open", path, errno);
@@ -188,17 +160,10 @@ class Folder {
   }
 
   [[nodiscard]] std::string write(std::string_view content) const {
-    auto part = "part-" + random_name();
-    auto file = unique_descriptor::from_native_handle(
+    auto part = "part-" + posix::random_name(32);
+    auto file = Descriptor::from_native_handle(
         ::openat(descriptor(), part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-    int error = file ? 0 : errno;
-    while (error == 0 && !content.empty()) {
-      const auto written = ::write(file.native_handle(), content.data(), content.size());
-      if (written >= 0)
-        content.remove_prefix(static_cast<std::size_t>(written));
-      else if (errno != EINTR)
-        error = errno;
-    }
+    int error = file ? posix::write_whole(file, content) : errno;
     if (error == 0 && ::close(file.release()) != 0) error = errno;  // a file server may refuse only now
     if (error == 0) return part;
     remove(part);
@@ -211,7 +176,7 @@ class Folder {
                        where(), error);
   }
 
-  unique_descriptor descriptor_;
+  Descriptor descriptor_;
   std::filesystem::path path_;
 };
 

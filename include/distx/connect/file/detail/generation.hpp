@@ -1,11 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <algorithm>
+#include <sstream>
 
+#include "distx/connect/control/messages.hpp"
+#include "distx/connect/file/detail/folder.hpp"
 #include "distx/connect/file/detail/poll_until.hpp"
-#include "distx/connect/file/detail/process.hpp"
 
 namespace distx::detail::file {
+
+using control::SentError;
+using posix::has_ended;
+using posix::Process;
+using posix::this_process;
 
 /// The name of each process that waits to join a job, which is a random word, and the process.
 using Candidates = std::vector<std::pair<std::string, Process>>;
@@ -80,23 +87,26 @@ struct Membership {
   [[nodiscard]] std::string first_name() const { return name.substr(0, name.find('.')); }
 };
 
-/// The ranks of the next generation of a job, in their order.
+/// The ranks of a generation of a job, in their order.
 struct Generation {
   struct NextMember {
     std::string who;  ///< the rank in the generation before, or the word of a process that joins
     Process process;
   };
-  std::vector<NextMember> members;
+  bool made_outer = false;  ///< see Membership
+  std::vector<NextMember> members{};
 
   [[nodiscard]] std::string text() const {
-    std::ostringstream out;
-    for (const auto& member : members) out << member.who << ' ' << member.process << '\n';
-    return out.str();
+    std::string text = made_outer ? "1\n" : "0\n";
+    for (const auto& member : members) text += member.who + ' ' + member.process.text() + '\n';
+    return text;
   }
-  [[nodiscard]] static Generation from(std::istream& in) {
-    Generation next;
-    for (NextMember member; in >> member.who >> member.process;) next.members.push_back(member);
-    return next;
+  [[nodiscard]] static Generation from(const std::optional<std::string>& text) {
+    std::istringstream in(text.value_or(""));
+    Generation generation;
+    in >> generation.made_outer;
+    for (NextMember member; in >> member.who >> member.process;) generation.members.push_back(member);
+    return generation;
   }
   /// Returns the rank of a member; -1 if it is not one.
   [[nodiscard]] int rank_of(const std::string& who) const noexcept {
@@ -110,7 +120,7 @@ struct Generation {
   }
 };
 
-/// A file in the folder of a generation, with `made_outer` and its members: for those that join, and for later jobs.
+/// A file in the folder of a generation, which lists its members: for those that join, and for later jobs.
 inline constexpr const char* members_file = "members";
 
 /// A rank of a running job that this process has joined.
@@ -145,9 +155,7 @@ class JoinRequest {
           if (!outer_) {
             if (!(outer_ = Folder::open(path_))) return false;
             has_run = job_runs();
-            std::ostringstream text;
-            text << self_ << '\n';
-            outer_->put(request_file(word_), text.str());
+            outer_->put(request_file(word_), self_.text() + '\n');
           }
           return outer_->has(answer_file(word_));
         },
@@ -192,14 +200,11 @@ class JoinRequest {
                             (end == WaitEnd::stopped ? "exited" : "did not answer within " + timeout_.to_string()) +
                             " while it admitted this process; start this process again",
                         0, nullptr, where());
-    bool made_outer = false;
-    std::istringstream in(inner->read(members_file).value_or(""));
-    in >> made_outer;
-    const auto generation = Generation::from(in);
+    const auto generation = Generation::from(inner->read(members_file));
     const int rank = generation.rank_of(word_);
     if (rank < 0) throw ConnectError("rank 0 does not list this process: start it again", where());
     clean_up();
-    return {rank, {std::move(*outer_), name, std::move(*inner), generation.processes(), made_outer}};
+    return {rank, {std::move(*outer_), name, std::move(*inner), generation.processes(), generation.made_outer}};
   }
   void clean_up() const noexcept {
     if (!outer_) return;
@@ -209,7 +214,7 @@ class JoinRequest {
 
   std::filesystem::path path_;
   Timeout timeout_;
-  std::string word_ = random_name();
+  std::string word_ = posix::random_name(32);
   Process self_ = this_process();
   std::optional<Folder> outer_;
 };

@@ -7,13 +7,10 @@
 
 namespace distx::detail::file {
 
-/// The largest number of ranks: each reads a file of every other one in each call.
-inline constexpr int most_ranks = 65536;
-
 /// How ranks that know nothing but a folder find each other in it.
 ///
 /// Rank 0 makes a folder of a random name inside it and writes that name to the file `run`. The others answer in that
-/// folder, each with a random word, and have joined once rank 0 repeats the word in the file `together`. Files of an
+/// folder, each with a random word, and have joined once rank 0 repeats the word in the list of members. Files of an
 /// earlier job can thus be there and are never used: they do not have this job's words.
 class Rendezvous {
  public:
@@ -38,34 +35,21 @@ class Rendezvous {
       return hello;
     }
     [[nodiscard]] std::string text() const {
-      std::ostringstream out;
-      out << word << ' ' << size << ' ' << made_outer << ' ' << process << '\n';
-      return out.str();
+      return word + ' ' + std::to_string(size) + (made_outer ? " 1 " : " 0 ") + process.text() + '\n';
     }
   };
-  /// Why the ranks cannot work together.
-  struct JoinRefusal {
-    char kind = 'c';  ///< c: ConnectError, t: TimeoutError, f: RankFailure
-    int failed_rank = -1;
-    std::string message;
-  };
-
+  static constexpr const char* refusal_file = "refused";  // why the ranks cannot work together
   static std::string hello_of(int rank) { return "hello-" + std::to_string(rank); }
   static std::string folder_of(const std::string& word) { return "run-" + word; }
   [[nodiscard]] ErrorContext where() const noexcept {
     return {.operation = "connect", .backend = "file", .rank = rank_, .size = size_};
   }
-  [[noreturn]] void raise(const JoinRefusal& refusal) const {
-    if (refusal.kind == 't') throw TimeoutError(refusal.message, where());
-    if (refusal.kind == 'f') throw RankFailure(refusal.message, refusal.failed_rank, nullptr, where());
-    throw ConnectError(refusal.message, where());
-  }
-  [[nodiscard]] JoinRefusal not_joined(const std::vector<int>& ranks) const {
+  [[nodiscard]] SentError not_joined(const std::vector<int>& ranks) const {
     return {'t', -1,
             "timed out after " + timeout_.to_string() + ": " + name_ranks(ranks, size_) + " did not join in '" +
                 path_.string() + "'"};
   }
-  [[nodiscard]] static JoinRefusal exited(int rank, const Process& process) {
+  [[nodiscard]] static SentError exited(int rank, const Process& process) {
     return {'f', rank,
             "rank " + std::to_string(rank) + " (" + process.to_string() + ") exited before all ranks had joined"};
   }
@@ -87,7 +71,7 @@ class Rendezvous {
   Membership gather() {
     mine_.made_outer = Folder::make(path_);
     Membership job = make_job();
-    JoinRefusal refusal;
+    SentError refusal;
     try {
       if (auto found = gather_in(job)) {
         refusal = std::move(*found);
@@ -110,7 +94,7 @@ class Rendezvous {
     } catch (const Error&) {  // the others learn it from the end of this process, or at their deadlines
     }
     leave(job);
-    raise(refusal);
+    refusal.raise(where());
   }
   [[nodiscard]] Membership make_job() try {
     auto outer = Folder::open(path_);
@@ -140,11 +124,9 @@ class Rendezvous {
               processes.push_back(hello ? hello->process : Process());
               made = made || (hello && hello->made_outer);
             } else if (name == members_file) {
-              std::istringstream in(inner->read(name).value_or(""));
-              bool flag = false;
-              in >> flag;
-              made = made || flag;
-              processes = Generation::from(in).processes();
+              const auto generation = Generation::from(inner->read(name));
+              made = made || generation.made_outer;
+              processes = generation.processes();
             }
             for (const auto& process : processes) over = over && has_ended(process, mine_.process);
             began = began || !processes.empty();
@@ -156,13 +138,13 @@ class Rendezvous {
   }
 
   /// Waits for all ranks; returns why they cannot work together, if so.
-  std::optional<JoinRefusal> gather_in(const Membership& job) {
+  std::optional<SentError> gather_in(const Membership& job) {
     joined_.resize(static_cast<std::size_t>(size_));
     joined_[0] = mine_;
     (void)job.outer.read("run");  // throws for what is not a file, which the offer would replace
     job.inner.put(hello_of(0), mine_.text());
     job.outer.put("run", mine_.text());
-    std::optional<JoinRefusal> refusal;
+    std::optional<SentError> refusal;
     const auto end = poll_until(
         deadline_,
         [&] {
@@ -187,15 +169,15 @@ class Rendezvous {
       if (!joined_[rank]) ranks.push_back(static_cast<int>(rank));
     return ranks;
   }
-  [[nodiscard]] std::optional<JoinRefusal> disagreement(int rank, int their_size) const {
+  [[nodiscard]] std::optional<SentError> disagreement(int rank, int their_size) const {
     if (their_size == size_) return std::nullopt;
-    return JoinRefusal{'c', -1,
-                       "rank " + std::to_string(rank) + " expects " + std::to_string(their_size) + " ranks, rank 0 " +
-                           std::to_string(size_) + ": set the same DISTX_SIZE on every rank"};
+    return SentError{'c', -1,
+                     "rank " + std::to_string(rank) + " expects " + std::to_string(their_size) + " ranks, rank 0 " +
+                         std::to_string(size_) + ": set the same DISTX_SIZE on every rank"};
   }
   /// Looks for what another rank reports, for a rank beyond the last, and for a rank that joined and exited.
-  [[nodiscard]] std::optional<JoinRefusal> trouble_in(const Membership& job) const {
-    if (auto report = job.inner.read("trouble")) return JoinRefusal{'c', -1, std::move(*report)};
+  [[nodiscard]] std::optional<SentError> trouble_in(const Membership& job) const {
+    if (auto report = job.inner.read("trouble")) return SentError{'c', -1, std::move(*report)};
     for (const auto& name : job.inner.names()) {
       int rank = 0;
       if (name.starts_with("hello-") && std::istringstream(name.substr(6)) >> rank && rank >= size_)
@@ -221,13 +203,11 @@ class Rendezvous {
     if (const auto run = Hello::from(job.outer.read("run")); run && run->word == mine_.word) job.outer.remove("run");
   } catch (...) {  // what bears the name is not ours
   }
-  void publish(const Membership& job, const std::optional<JoinRefusal>& refusal) const {
-    std::ostringstream out;
-    out << (refusal ? refusal->kind : '-') << ' ' << (refusal ? refusal->failed_rank : -1) << ' ' << joined_.size()
-        << '\n';
-    for (const auto& hello : joined_) out << (hello ? hello->text() : "- 0 0 - - 0 0\n");
-    if (refusal) out << refusal->message;
-    job.inner.put("together", out.str());
+  void publish(const Membership& job, const std::optional<SentError>& refusal) const {
+    if (refusal) return job.inner.put(refusal_file, refusal->frame(control::FrameKind::refuse).body);
+    Generation all{mine_.made_outer};
+    for (const auto& hello : joined_) all.members.push_back({hello->word, hello->process});
+    job.inner.put(members_file, all.text());
   }
 
   // ---- The other ranks ----
@@ -266,17 +246,17 @@ class Rendezvous {
         [&] {
           if (!root)
             warning_(where(), [&] { return not_joined({0}).message; });  // rank 0 says which others are missing
-          if (root && has_ended(root->process, mine_.process) && !joined()) raise(exited(0, root->process));
+          if (root && has_ended(root->process, mine_.process) && !joined()) exited(0, root->process).raise(where());
           return false;
         });
     if (end == WaitEnd::ready) return std::move(*job);
     if (!twin_.empty()) throw ConnectError(twin_, where());
-    if (!root) raise(not_joined({0}));
+    if (!root) not_joined({0}).raise(where());
     std::vector<int> absent;
     for (int rank = 0; rank < size_; ++rank)
       if (!job->inner.has(hello_of(rank))) absent.push_back(rank);
     if (absent.empty()) absent.push_back(0);  // it has joined, but did not confirm the others
-    raise(not_joined(absent));
+    not_joined(absent).raise(where());
   }
   /// Answers rank 0's offer; nullopt if its folder is gone.
   std::optional<Membership> answer(const Hello& root) {
@@ -305,24 +285,13 @@ class Rendezvous {
   }
   /// Returns whether rank 0 has repeated this rank's word.
   bool has_joined(Membership& job, bool& refused) const {
-    const auto text = job.inner.read("together");
-    if (!text) return false;
-    std::istringstream in(*text);
-    JoinRefusal refusal;
-    std::size_t count = 0;
-    if (!(in >> refusal.kind >> refusal.failed_rank >> count) || count > static_cast<std::size_t>(most_ranks))
-      return false;
-    std::vector<Hello> all(count);
-    for (auto& hello : all) in >> hello.word >> hello.size >> hello.made_outer >> hello.process;
-    in.ignore();
-    std::getline(in, refusal.message);
-    if (refusal.kind != '-') {
+    if (const auto refusal = job.inner.read(refusal_file)) {
       refused = true;
-      raise(refusal);
+      SentError::from({control::FrameKind::refuse, *refusal}).raise(where());
     }
-    if (rank_ >= static_cast<int>(count) || all[static_cast<std::size_t>(rank_)].word != mine_.word) return false;
-    job.ranks.clear();
-    for (const auto& hello : all) job.ranks.push_back(hello.process);
+    const auto generation = Generation::from(job.inner.read(members_file));
+    if (generation.rank_of(mine_.word) != rank_) return false;
+    job.ranks = generation.processes();
     return true;
   }
 
@@ -332,7 +301,7 @@ class Rendezvous {
   Timeout timeout_;
   Deadline deadline_;
   EarlyWarning warning_{timeout_};
-  Hello mine_{random_name(), size_, false, this_process()};
+  Hello mine_{posix::random_name(32), size_, false, this_process()};
   std::vector<std::optional<Hello>> joined_;  ///< by rank
   std::string twin_;                          ///< the message about another process of this rank, if there is one
 };

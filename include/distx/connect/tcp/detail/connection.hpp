@@ -2,7 +2,7 @@
 #pragma once
 #include <string>
 
-#include "distx/connect/tcp/detail/frame.hpp"
+#include "distx/connect/control/frame.hpp"
 #include "distx/connect/tcp/detail/socket.hpp"
 
 namespace distx::detail::tcp {
@@ -15,8 +15,8 @@ class WakePipe {
     if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0)
       throw BackendError("cannot make a pipe (" + system_message(errno) + "): raise the limit on open files", context,
                          errno);
-    read_ = unique_socket::from_native_handle(ends[0]);
-    write_ = unique_socket::from_native_handle(ends[1]);
+    read_ = Descriptor::from_native_handle(ends[0]);
+    write_ = Descriptor::from_native_handle(ends[1]);
   }
   void wake() const noexcept {
     const char byte = 0;
@@ -29,14 +29,14 @@ class WakePipe {
   [[nodiscard]] int native_handle() const noexcept { return read_.native_handle(); }
 
  private:
-  unique_socket read_;
-  unique_socket write_;
+  Descriptor read_;
+  Descriptor write_;
 };
 
 /// A connected socket with the bytes that are on their way in both directions. Never blocks.
 class BufferedSocket {
  public:
-  explicit BufferedSocket(unique_socket socket) : socket_(std::move(socket)) {}
+  explicit BufferedSocket(Descriptor socket) : socket_(std::move(socket)) {}
 
   [[nodiscard]] int native_handle() const noexcept { return socket_.native_handle(); }
   [[nodiscard]] bool is_open() const noexcept { return static_cast<bool>(socket_); }
@@ -45,7 +45,7 @@ class BufferedSocket {
   [[nodiscard]] short events() const noexcept { return static_cast<short>(has_output() ? POLLIN | POLLOUT : POLLIN); }
 
   void append(std::string_view bytes) { out_ += bytes; }
-  void append(const Frame& frame) { append_frame(out_, frame); }
+  void append(const control::Frame& frame) { control::append_frame(out_, frame); }
   /// Sends what the system takes now; an error shows when the socket is read.
   void flush() noexcept {
     while (is_open() && has_output()) {
@@ -83,7 +83,7 @@ class BufferedSocket {
   [[nodiscard]] std::string_view received() const noexcept { return std::string_view(in_).substr(taken_); }
   void take(std::size_t count) noexcept { taken_ += count; }
   /// Takes the next frame, if it is complete.
-  [[nodiscard]] ParsedFrame next() { return parse_frame(in_, taken_); }
+  [[nodiscard]] control::ParsedFrame next() { return control::parse_frame(in_, taken_); }
 
   /// Ends the sending side of the connection.
   void shut_down() noexcept {
@@ -92,7 +92,7 @@ class BufferedSocket {
   void close() noexcept { socket_.reset(); }
 
  private:
-  unique_socket socket_;
+  Descriptor socket_;
   std::string in_;
   std::string out_;
   std::size_t taken_ = 0;

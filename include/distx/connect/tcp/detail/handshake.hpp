@@ -82,7 +82,7 @@ struct JoinProblem {
     throw ConnectError("DISTX_TOKEN_FILE '" + std::string(path) + "' " + problem,
                        {.operation = "connect", .backend = "tcp"});
   };
-  const auto file = unique_socket::from_native_handle(::open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  const auto file = posix::open_file(path, O_RDONLY | O_NONBLOCK);
   struct stat status {};
   if (!file || ::fstat(file.native_handle(), &status) != 0) refuse("cannot be read (" + system_message(errno) + ")");
   if (!S_ISREG(status.st_mode)) refuse("is not a regular file");

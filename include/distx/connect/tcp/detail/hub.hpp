@@ -1,16 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include <chrono>
-#include <functional>
 #include <list>
 #include <memory>
 #include <thread>
 
-#include "distx/connect/self.hpp"
-#include "distx/connect/tcp/detail/hub_records.hpp"
+#include "distx/connect/tcp/detail/hub_connection.hpp"
 #include "distx/connect/tcp/detail/strangers.hpp"
 #include "distx/core/detail/early_warning.hpp"
-#include "distx/core/detail/revocation_reason.hpp"
 #include "distx/core/detail/start_thread.hpp"
 
 namespace distx::detail::tcp {
@@ -18,25 +14,25 @@ namespace distx::detail::tcp {
 /// Rank 0's service: accepts the other ranks, completes calls, and passes on failures. One thread serves them all.
 ///
 /// It reads a fixed number of bytes of a stranger, and serves the ranks between any two batches of strangers.
-class Hub {
+class Hub final : control::ControlRoot {
  public:
   static constexpr std::size_t most_hello_bytes = 4096;
   /// How long ranks that join later are still notified of an error, and leaving ranks are waited for after one.
   static constexpr std::chrono::seconds after_error{2};
 
   /// @param limit  what `deadline` was made of, for messages
-  Hub(Listener listener, std::string token, int size, Timeout limit, const Deadline& deadline, PeerProcess self,
-      Inbox& inbox, const ErrorContext& context)
-      : listener_(std::move(listener)),
+  Hub(Listener listener, std::string token, int size, Timeout limit, const Deadline& deadline, Process self,
+      control::Inbox& inbox, const ErrorContext& context)
+      : ControlRoot(size, true),
+        listener_(std::move(listener)),
         token_(std::move(token)),
         inbox_(inbox),
         wake_(context),
         limit_(limit),
-        join_end_(deadline.end()),
-        ranks_(static_cast<std::size_t>(size)) {
-    ranks_[0].presence = Presence::here;
-    ranks_[0].process = std::move(self);
+        join_end_(deadline.end()) {
+    inbox_.rank = 0;
     if (EarlyWarning::is_on()) warning_.emplace(limit_);
+    ranks_[0] = {.presence = Presence::here, .channel = &inbox_, .process = std::move(self)};
     if (size == 1) welcome();
     thread_ = start_thread([this] { run(); }, context);
   }
@@ -45,9 +41,9 @@ class Hub {
   ~Hub() { stop(); }
 
   /// Takes a frame of rank 0 itself. May be called from any thread.
-  void submit(const Frame& frame) {
+  void submit(const control::Frame& frame) {
     const std::lock_guard lock(mutex_);
-    if (!take(0, frame)) inbox_.lose("this rank has made a call out of order");
+    if (!take(0, frame)) inbox_.lose(out_of_order);
     wake_.wake();
   }
 
@@ -56,34 +52,16 @@ class Hub {
     {
       std::unique_lock lock(mutex_);
       const auto over = [&] { return all_served(); };
-      const auto in_error = [&] { return refused_ || has_failure_ || timed_out_ || is_notified_; };
-      if (wait(lock, limit, [&] { return over() || in_error(); })) wait(lock, after_error, over);
+      if (control::wait_for(changed_, lock, Deadline(limit), [&] { return over() || is_in_error(); }))
+        control::wait_for(changed_, lock, Deadline(after_error), over);
     }
     stop();
   }
 
  private:
-  using time_point = HubTime;
   using Connection = HubConnection;
   using Stage = HubConnection::Stage;
   using Presence = RankRecord::Presence;
-
-  [[nodiscard]] int size() const noexcept { return static_cast<int>(ranks_.size()); }
-  [[nodiscard]] RankRecord& record(int rank) noexcept { return ranks_[static_cast<std::size_t>(rank)]; }
-  [[nodiscard]] std::string name_of(int rank) const {
-    return "rank " + std::to_string(rank) + " of " + std::to_string(size());
-  }
-  [[nodiscard]] std::string name_and_process(int rank) {
-    return name_of(rank) + " (" + record(rank).process.to_string() + ")";
-  }
-
-  template <class Over>
-  bool wait(std::unique_lock<std::mutex>& lock, const Timeout& limit, Over&& over) {
-    const Deadline deadline(limit);
-    if (!deadline.unlimited()) return changed_.wait_until(lock, deadline.end(), over);
-    changed_.wait(lock, over);
-    return true;
-  }
 
   // ---- The thread ----
 
@@ -95,7 +73,7 @@ class Hub {
         inbox_.lose(std::string("rank 0 cannot serve the others: ") + error.what());
         connections_.clear();
         strangers_.all().clear();
-        for (auto& other : ranks_) other.connection = nullptr;
+        for (auto& other : ranks_) other.channel = nullptr;
         ranks_[0].presence = Presence::over;
         broken_ = true;
         changed_.notify_all();
@@ -152,42 +130,17 @@ class Hub {
     for (const auto& connection : connections_)
       if (connection.stage != Stage::joined) next = std::min(next, connection.end);
     next = std::min(next, strangers_.next_end());
-    for (const auto& rank : ranks_) {
-      if (rank.part && !rank.expired) next = std::min({next, rank.part_end, warning_due()});
-      if (rank.presence == Presence::here && rank.shrink_limit) next = std::min(next, rank.shrink_end);
-    }
-    return std::min(next, Deadline::clock::now() + std::chrono::minutes(1));
-  }
-  [[nodiscard]] time_point warning_due() { return warning_ ? warning_->due() : time_point::max(); }
-  template <class Overdue>
-  void warn(std::string_view what, int rank, Overdue&& overdue) {
-    if (warning_) (*warning_)({.operation = what, .backend = "tcp", .rank = rank, .size = size()}, overdue);
+    return std::min({next, ControlRoot::next_end(), Deadline::clock::now() + std::chrono::minutes(1)});
   }
   void expire() {
     const auto now = Deadline::clock::now();
-    settle_shrink();
     const auto absent = [&] { return not_joined(ranks_, limit_, listener_.endpoint(), wrong_tokens_); };
     if (!joined_ && !refused_) warn("connect", 0, [&] { return absent().message; });
     if (!joined_ && !refused_ && now >= join_end_) refuse(absent());
     for (auto& connection : connections_)
       if (connection.stage != Stage::joined && now >= connection.end) connection.socket.close();
     strangers_.expire(now);
-    for (int rank = 0; rank < size(); ++rank) {
-      auto& waiting = record(rank);
-      if (!waiting.part || waiting.expired) continue;
-      const auto overdue = [&] {
-        std::vector<int> missing;
-        for (int other = 0; other < size(); ++other)
-          if (!record(other).part) missing.push_back(other);
-        return "timed out after " + timeout_of(waiting.part->limit).to_string() + ": " + name_ranks(missing, size()) +
-               " did not enter this call";
-      };
-      warn(std::string_view(waiting.part->call).substr(0, waiting.part->call.find(' ')), rank, overdue);
-      if (now < waiting.part_end) continue;
-      waiting.expired = true;
-      timed_out_ = true;
-      send(rank, SentError{'t', -1, overdue()}.frame(FrameKind::fail));
-    }
+    ControlRoot::expire(now);
   }
   [[nodiscard]] bool all_served() const {
     if (broken_) return true;
@@ -248,39 +201,28 @@ class Hub {
     }
     connection.socket.flush();
   }
-  bool take_from(Connection& connection, const Frame& frame) {
+  bool take_from(Connection& connection, const control::Frame& frame) {
     if (connection.stage == Stage::joined) return take(connection.rank, frame);
-    return frame.kind == FrameKind::hello && join(connection, frame);
+    return frame.kind == control::FrameKind::hello && join(connection, frame);
   }
   void drop(Connection& connection, const std::string& how) {
     connection.socket.close();
     if (connection.rank < 0) return;
     const int rank = std::exchange(connection.rank, -1);
-    record(rank).connection = nullptr;
+    record(rank).channel = nullptr;
     if (record(rank).presence == Presence::over) return;
-    end(rank, RankEnd::exited, name_and_process(rank) + " " + how);
-  }
-  void send(int rank, const Frame& frame) {
-    if (rank == 0) {
-      inbox_.take(frame);
-    } else if (auto* connection = record(rank).connection) {
-      connection->socket.append(frame);
-      connection->socket.flush();
-    }
-  }
-  void send_all(const Frame& frame) {
-    for (int rank = size() - 1; rank >= 0; --rank) send(rank, frame);
+    end(rank, control::RankEnd::exited, name_and_process(rank) + " " + how);
   }
 
   // ---- Joining ----
 
-  bool join(Connection& connection, const Frame& frame) {
-    FrameReader in(frame.body);
+  bool join(Connection& connection, const control::Frame& frame) {
+    control::FrameReader in(frame.body);
     const int rank = in.small(1 << 20);
     const int their_size = in.small(1 << 20);
     const auto limit = in.number();
     const auto left = in.number();
-    auto process = PeerProcess::from(in);
+    auto process = control::read_process(in);
     if (!in.complete()) return false;
     if (their_size == 0) {
       connection.stage = Stage::waiting;
@@ -288,32 +230,31 @@ class Hub {
       connection.process = std::move(process);
       return true;
     }
-    connection.end = Deadline::clock::now() + Strangers::introduction;
+    connection.end = Deadline::clock::now() + Connection::introduction;
     const auto error = disagreement(ranks_, rank, their_size, process);
     if (!error) {
       auto& known = record(rank);
       known.presence = Presence::here;
-      known.connection = &connection;
+      known.channel = &connection;
       known.process = std::move(process);
       connection.rank = rank;
       connection.stage = Stage::joined;
-      if (const Deadline theirs(timeout_of(left)); theirs.end() < join_end_) {
+      if (const Deadline theirs(control::timeout_of(left)); theirs.end() < join_end_) {
         join_end_ = theirs.end();
-        limit_ = timeout_of(limit);
+        limit_ = control::timeout_of(limit);
       }
     }
     if (error || refused_) {
       const bool late = joined_;
       if (error && !late && !refused_) refuse(*error);
-      connection.socket.append((late || !refused_ ? *error : *refused_).frame(FrameKind::refuse));
-      connection.socket.flush();
+      connection.deliver((late || !refused_ ? *error : *refused_).frame(control::FrameKind::refuse));
       connection.stage = Stage::closing;
       connection.rank = -1;
       if (rank < size()) {
         auto& known = record(rank);
         known.refused = true;
-        if (known.connection == &connection) {
-          known.connection = nullptr;
+        if (known.channel == &connection) {
+          known.channel = nullptr;
           known.presence = Presence::over;
         }
       }
@@ -323,172 +264,28 @@ class Hub {
       welcome();
     return true;
   }
-  void welcome() {
-    joined_ = true;
-    FrameWriter out(FrameKind::welcome);
-    out.number(ranks_.size());
-    for (const auto& rank : ranks_) rank.process.write(out);
-    send_all(out.finish());
-  }
-  void refuse(SentError error) {
-    refused_ = std::move(error);
-    const Frame frame = refused_->frame(FrameKind::refuse);
-    for (auto& rank : ranks_)
-      if (rank.presence == Presence::here) rank.refused = true;
-    send_all(frame);
-  }
-
-  // ---- Calls, failures, ends ----
-
-  /// Takes a frame of a rank that has joined; returns false if it is malformed or out of order.
-  bool take(int rank, const Frame& frame) {
-    FrameReader in(frame.body);
-    switch (frame.kind) {
-      case FrameKind::call: {
-        auto part = CallPart::from(frame, size());
-        auto& caller = record(rank);
-        if (!part || caller.part || !joined_ || caller.presence != Presence::here) return false;
-        if (warning_ && std::ranges::none_of(ranks_, [](const auto& each) { return each.part.has_value(); }))
-          warning_.emplace(timeout_of(part->limit));
-        caller.part_end = Deadline(timeout_of(part->limit)).end();
-        caller.part = std::move(part);
-        caller.expired = false;
-        settle_call();
-        return true;
-      }
-      case FrameKind::notify: {
-        const auto identity = in.number();
-        const std::string reason(in.text());
-        if (!in.complete()) return false;
-        // Of a mismatch all ranks are notified, so all can continue.
-        is_notified_ = is_notified_ || !RevocationReason::on_all_ranks(RevocationReason::mark_of(reason));
-        if (published_.emplace(identity, reason).second)
-          send_all(FrameWriter(FrameKind::published).number(identity).text(reason).finish());
-        return true;
-      }
-      case FrameKind::shrink: {
-        const auto limit = in.number();
-        auto& caller = record(rank);
-        if (!in.complete() || !joined_ || caller.presence != Presence::here || caller.shrink_limit) return false;
-        caller.shrink_limit = limit;
-        caller.shrink_end = Deadline(timeout_of(limit)).end();
-        settle_call();
-        settle_shrink();
-        return true;
-      }
-      case FrameKind::leave: {
-        const bool threw = in.small(1) == 1;
-        if (!in.complete()) return false;
-        end(rank, threw ? RankEnd::threw : RankEnd::left,
-            threw ? name_of(rank) + " destroyed its connector while unwinding from an exception"
-                  : name_of(rank) + " destroyed its connector and will not enter this call");
-        return true;
-      }
-      default:
-        return false;
-    }
-  }
-  void end(int rank, RankEnd how, const std::string& message) {
-    auto& ended = record(rank);
-    if (ended.presence == Presence::over) return;
-    if (!joined_ && !refused_)
-      refuse({how == RankEnd::exited ? 'f' : 'r', rank,
-              how == RankEnd::exited ? name_and_process(rank) + " exited before all ranks had joined" : message});
-    ended.presence = Presence::over;
-    const bool is_failure = how != RankEnd::left;
-    if (!first_end_ || (is_failure && !has_failure_))
-      first_end_ = SentError{how == RankEnd::threw ? 'r' : 'f', rank, message};
-    has_failure_ = has_failure_ || is_failure;
-    send_all(FrameWriter(FrameKind::ended)
-                 .number(static_cast<std::uint64_t>(rank))
-                 .number(static_cast<std::uint64_t>(how))
-                 .text(message)
-                 .finish());
-    settle_call();
-    settle_shrink();
-  }
-  /// Completes the current call if all ranks have entered it, and fails it if one will not enter it any more.
-  void settle_call() {
-    auto reply = reply_now(ranks_, first_end_);
-    if (!reply) return;
-    if (reply->kind == FrameKind::result && ranks_[0].part->call == grow_call) reply = grow();
-    if (reply->kind == FrameKind::result) is_notified_ = false;  // all ranks have joined since
-    // Rank 0 is the last: its process may end as soon as it has the reply.
-    for (int rank = size() - 1; rank >= 0; --rank) {
-      auto& waiting = record(rank);
-      if (!waiting.part) continue;
-      if (!waiting.expired) send(rank, *reply);
-      waiting.part.reset();
-    }
-  }
-  Frame grow() {
-    const int before = size();
+  void admit() override {
     for (auto& connection : connections_) {
       if (connection.stage != Stage::waiting) continue;
       serve(connection);  // its process may have ended since the thread's last turn
       if (!connection.socket.is_open()) continue;
       connection.stage = Stage::joined;
       connection.rank = size();
-      ranks_.push_back(
-          {.presence = Presence::here, .connection = &connection, .process = std::move(connection.process)});
+      ranks_.push_back({.presence = Presence::here, .channel = &connection, .process = std::move(connection.process)});
     }
-    if (size() > before) announce_group();
-    return {FrameKind::result, size() > before ? "1" : ""};
-  }
-  void announce_group() {
-    for (int rank = size() - 1; rank >= 0; --rank) {
-      if (rank > 0) record(rank).connection->rank = rank;
-      send(rank, group_of(ranks_, rank));
-    }
-  }
-  /// Continues with the ranks that have entered `shrink`, once the others have ended or the deadline is over.
-  void settle_shrink() {
-    auto survivors = survivors_of(ranks_, Deadline::clock::now());
-    if (!survivors) return;
-    std::uint64_t limit = no_limit;
-    for (const auto& rank : ranks_) limit = std::min(limit, rank.shrink_limit.value_or(no_limit));
-    const bool serves = ranks_[0].presence == Presence::here && ranks_[0].shrink_limit;
-    const auto reason =
-        serves ? left_behind(timeout_of(limit), {}).message() : without_root("it has ended, or did not enter the call");
-    const Frame give_up = FrameWriter(FrameKind::regrouped).number(0).text(reason).finish();
-    if (!serves) {
-      for (auto& rank : ranks_) rank.shrink_limit.reset();
-      return send_all(give_up);
-    }
-    for (const auto& rank : ranks_) {
-      const bool here = rank.presence == Presence::here;
-      if (rank.connection == nullptr || (here && rank.shrink_limit)) continue;
-      if (here) rank.connection->socket.append(give_up);
-      rank.connection->stage = Stage::closing;
-      rank.connection->rank = -1;
-      rank.connection->end = Deadline::clock::now() + Strangers::introduction;
-    }
-    ranks_ = std::move(*survivors);
-    first_end_.reset();
-    has_failure_ = timed_out_ = is_notified_ = false;
-    announce_group();
   }
 
   Listener listener_;
   std::string token_;
-  Inbox& inbox_;
+  control::Inbox& inbox_;
   WakePipe wake_;
   Timeout limit_;
   time_point join_end_;
-  std::optional<EarlyWarning> warning_;  ///< of ranks that do not join, or do not enter the current call; null if off
 
   std::mutex mutex_;
   std::condition_variable changed_;
   std::list<Connection> connections_;  ///< that have proven the token
   Strangers strangers_;
-  std::vector<RankRecord> ranks_;
-  std::map<std::uint64_t, std::string> published_;
-  std::optional<SentError> refused_;
-  std::optional<SentError> first_end_;  ///< the first rank that failed; if none, the first that left
-  bool joined_ = false;
-  bool has_failure_ = false;
-  bool timed_out_ = false;
-  bool is_notified_ = false;  ///< of a failure, since the last call of all ranks
   bool broken_ = false;
   std::size_t wrong_tokens_ = 0;
   std::atomic<bool> stopped_{false};

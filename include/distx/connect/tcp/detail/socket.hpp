@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/random.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -20,16 +18,11 @@
 #include "distx/connect/tcp/detail/sha256.hpp"
 #include "distx/core/deadline.hpp"
 #include "distx/core/error.hpp"
-#include "distx/core/unique_handle.hpp"
+#include "distx/posix/descriptor.hpp"
 
 namespace distx::detail::tcp {
 
-struct socket_traits {
-  using handle_type = int;
-  static handle_type null() noexcept { return -1; }
-  static void close(handle_type descriptor) noexcept { ::close(descriptor); }
-};
-using unique_socket = unique_handle<socket_traits>;
+using posix::Descriptor;
 
 /// A host name or address, and a port.
 struct Endpoint {
@@ -105,8 +98,8 @@ struct Resolution {
 }
 
 /// Makes a socket that never blocks and is not inherited by other programs; null if the system refuses.
-[[nodiscard]] inline unique_socket open_socket(const SocketAddress& address) noexcept {
-  return unique_socket::from_native_handle(
+[[nodiscard]] inline Descriptor open_socket(const SocketAddress& address) noexcept {
+  return Descriptor::from_native_handle(
       ::socket(address.bytes.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
 
@@ -140,7 +133,7 @@ inline void tune(int descriptor) noexcept {
 }
 
 /// Connects to one address; returns 0 or an error code of the system.
-[[nodiscard]] inline int connect_socket(const unique_socket& socket, const SocketAddress& address,
+[[nodiscard]] inline int connect_socket(const Descriptor& socket, const SocketAddress& address,
                                         Deadline::clock::time_point end) noexcept {
   if (::connect(socket.native_handle(), address.get(), address.length) == 0) return 0;
   if (errno != EINPROGRESS && errno != EINTR) return errno;
@@ -209,7 +202,7 @@ class Listener {
   /// Listens at the first of the endpoint's addresses; port 0 stands for one that is free.
   /// @throws ConnectError if the address cannot be used; its `code()` is EADDRINUSE if another program uses it
   Listener(const SocketAddress& address, const Endpoint& named, const ErrorContext& context)
-      : is_loopback_(address.is_loopback()), socket_(open_socket(address)) {
+      : socket_(open_socket(address)) {
     const auto refuse = [&](int code) {
       throw ConnectError(
           "cannot listen at " + named.to_string() + " (" + system_message(code) + ")" +
@@ -232,11 +225,9 @@ class Listener {
   [[nodiscard]] int native_handle() const noexcept { return socket_.native_handle(); }
   /// Returns the name that was given, with the port in use.
   [[nodiscard]] const Endpoint& endpoint() const noexcept { return endpoint_; }
-  [[nodiscard]] bool is_loopback() const noexcept { return is_loopback_; }
 
  private:
-  bool is_loopback_;
-  unique_socket socket_;
+  Descriptor socket_;
   Endpoint endpoint_;
 };
 

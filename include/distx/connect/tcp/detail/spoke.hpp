@@ -3,7 +3,7 @@
 #include <functional>
 #include <thread>
 
-#include "distx/connect/tcp/detail/calls.hpp"
+#include "distx/connect/control/inbox.hpp"
 #include "distx/connect/tcp/detail/connection.hpp"
 #include "distx/connect/tcp/detail/handshake.hpp"
 #include "distx/core/detail/early_warning.hpp"
@@ -24,7 +24,7 @@ using Locate = std::function<std::optional<RootAddress>(Deadline::clock::time_po
 
 /// A socket to rank 0 over which both sides have proven the token.
 struct ProvenSocket {
-  unique_socket socket;
+  Descriptor socket;
   Endpoint endpoint;
 };
 
@@ -80,7 +80,7 @@ struct ProvenSocket {
 /// The connection of a rank to rank 0, served by a thread.
 class Spoke {
  public:
-  Spoke(unique_socket socket, Inbox& inbox, std::string lost, const ErrorContext& context)
+  Spoke(Descriptor socket, control::Inbox& inbox, std::string lost, const ErrorContext& context)
       : inbox_(inbox), lost_(std::move(lost)), wake_(context), socket_(std::move(socket)) {
     thread_ = start_thread([this] { run(); }, context);
   }
@@ -89,7 +89,7 @@ class Spoke {
   ~Spoke() { stop(); }
 
   /// Sends a frame. May be called from any thread, and does not block.
-  void submit(const Frame& frame) {
+  void submit(const control::Frame& frame) {
     const std::lock_guard lock(mutex_);
     socket_.append(frame);
     socket_.flush();
@@ -148,7 +148,7 @@ class Spoke {
     if (thread_.joinable()) thread_.join();
   }
 
-  Inbox& inbox_;
+  control::Inbox& inbox_;
   std::string lost_;
   WakePipe wake_;
   std::mutex mutex_;

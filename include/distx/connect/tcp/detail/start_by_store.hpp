@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-#include "distx/connect/detail/variables.hpp"
-#include "distx/connect/tcp/detail/start_group.hpp"
+#include "distx/connect/tcp/address_store.hpp"
 #include "distx/connect/tcp/detail/store_client.hpp"
 
 namespace distx::detail::tcp {
@@ -12,18 +11,6 @@ struct StoreTerms {
   std::string prefix;       ///< of this job's keys, different after each restart
   bool on_one_host = true;  ///< all ranks are on the host of rank 0
 };
-
-/// Returns an address of rank 0 as the store keeps it: host, port and token.
-[[nodiscard]] inline std::string published_address(const RootAddress& root) {
-  return root.endpoint.host + " " + std::to_string(root.endpoint.port) + " " + root.token;
-}
-[[nodiscard]] inline std::optional<RootAddress> address_from(const std::string& text) {
-  const auto first = text.find(' '), last = text.rfind(' ');
-  if (first == std::string::npos || first == last) return std::nullopt;
-  const auto port = parse_int(std::string_view(text).substr(first + 1, last - first - 1));
-  if (!port || *port < 1 || *port > 65535) return std::nullopt;
-  return RootAddress{{text.substr(0, first), *port}, text.substr(last + 1), false};
-}
 
 /// Opens the store: tries again, with growing pauses, until the deadline.
 /// @throws TimeoutError
@@ -40,41 +27,32 @@ inline void open_store(StoreClient& store, const StoreTerms& where, const JoinTe
   }
 }
 
-/// Returns the group of ranks that meet in torchrun's store. Collective.
-///
-/// The store only carries rank 0's address and a random token of this start. Everything else is sent over rank 0's own
-/// connections, which notice at once when a process exits; through the store, ranks would have to ask again and again.
-[[nodiscard]] inline std::shared_ptr<TcpGroup> start_by_store(const StoreTerms& where, JoinTerms terms) {
-  const ErrorContext context{.operation = "connect", .backend = "tcp", .rank = terms.rank, .size = terms.size};
+/// Returns the connector of ranks that meet in torchrun's store. Collective.
+[[nodiscard]] inline TcpConnector start_by_store(const StoreTerms& where, const JoinTerms& terms) {
+  const auto context = terms.where();
   const Deadline deadline(terms.deadline);
   const auto key = where.prefix + "rank 0";
-  auto store = std::make_shared<StoreClient>();
-  open_store(*store, where, terms, deadline, context);
-  if (terms.rank == 0) {
-    terms.token = hexadecimal(random_digest());
-    // On several hosts: the address by which this host reaches the store. Where a host's name stands for loopback, the
-    // others know it by that name.
-    const SocketAddress own = store->own_address();
-    const bool has_address = !where.on_one_host && !own.is_loopback();
-    const Endpoint bound{where.on_one_host ? "127.0.0.1" : has_address ? own.to_string() : "0.0.0.0", 0};
-    const auto [addresses, problem] = resolve(bound);
-    if (addresses.empty()) throw ConnectError(problem, context);
-    Listener listener(addresses[0], bound, context);
-    const std::string host = where.on_one_host || has_address ? bound.host : where.endpoint.host;
-    if (!store->set(key, published_address({{host, listener.endpoint().port}, terms.token, false}), deadline.end()))
-      throw ConnectError("torchrun's store at " + where.endpoint.to_string() + " failed: " + store->problem(), context);
-    return make_here<TcpGroup>(terms, std::move(listener), deadline);
-  }
-  // An address that an earlier start has left in the store answers no longer, or to another token: the key is
-  // read once more for each attempt.
-  return join_group(
-      terms,
-      [=](Deadline::clock::time_point end) -> std::optional<RootAddress> {
-        if (!store->is_open() && !store->open(where.endpoint, end)) return std::nullopt;
-        const auto text = store->get(key, end);
-        return text ? address_from(*text) : std::nullopt;
-      },
-      deadline);
+  StoreClient store;
+  open_store(store, where, terms, deadline, context);
+  // On several hosts: the address by which this host reaches the store. Where a host's name stands for loopback, the
+  // others know it by that name.
+  const SocketAddress own = store.own_address();
+  const bool has_address = !where.on_one_host && !own.is_loopback();
+  const std::string bind = where.on_one_host ? "127.0.0.1" : has_address ? own.to_string() : "0.0.0.0";
+  return connect_by({.bind = bind,
+                     .host = where.on_one_host || has_address ? bind : where.endpoint.host,
+                     .publish =
+                         [&](const std::string& address) {
+                           if (!store.set(key, address, deadline.end()))
+                             throw ConnectError(
+                                 "torchrun's store at " + where.endpoint.to_string() + " failed: " + store.problem(),
+                                 context);
+                         },
+                     .read = [&](Deadline::clock::time_point end) -> std::optional<std::string> {
+                       if (!store.is_open() && !store.open(where.endpoint, end)) return std::nullopt;
+                       return store.get(key, end);
+                     }},
+                    terms, deadline);
 }
 
 }  // namespace distx::detail::tcp

@@ -2,24 +2,9 @@
 #pragma once
 #include <memory>
 
-#include "distx/connect/tcp/detail/tcp_group.hpp"
+#include "distx/connect/tcp/detail/tcp_link.hpp"
 
 namespace distx::detail::tcp {
-
-/// The largest number of ranks.
-inline constexpr int most_tcp_ranks = 65536;
-
-/// @throws ConnectError unless the size is in [1, most_tcp_ranks] and the rank in [0, size)
-inline void check_terms(const JoinTerms& terms) {
-  const ErrorContext context{.operation = "connect", .backend = "tcp"};
-  if (terms.size < 1 || terms.size > most_tcp_ranks)
-    throw ConnectError(
-        "invalid size " + std::to_string(terms.size) + ": must be in [1, " + std::to_string(most_tcp_ranks) + "]",
-        context);
-  if (terms.rank < 0 || terms.rank >= terms.size)
-    throw ConnectError(
-        "invalid rank " + std::to_string(terms.rank) + ": must be in [0, " + std::to_string(terms.size) + ")", context);
-}
 
 /// Returns a connection to another rank 0 that knows the token, if there is one.
 [[nodiscard]] inline std::optional<ProvenSocket> connected_within(Timeout limit, const Endpoint& endpoint,
@@ -34,15 +19,13 @@ inline void check_terms(const JoinTerms& terms) {
 }
 
 /// Returns the group of a rank other than 0. Collective.
-[[nodiscard]] inline std::shared_ptr<TcpGroup> join_group(const JoinTerms& terms, const Locate& locate,
-                                                          const Deadline& deadline) {
-  const ErrorContext context{.operation = "connect", .backend = "tcp", .rank = terms.rank, .size = terms.size};
-  auto root = connect_to_root(locate, terms.deadline, deadline, context);
-  return make_here<TcpGroup>(terms, std::move(root), deadline);
+[[nodiscard]] inline std::shared_ptr<ControlGroup> join_group(const JoinTerms& terms, const Locate& locate,
+                                                              const Deadline& deadline) {
+  return join(terms, connect_to_root(locate, terms.deadline, deadline, terms.where()), deadline);
 }
 
 /// Returns the group of a process that joins a running job. Blocks until the ranks of the job call `grow`.
-[[nodiscard]] inline std::shared_ptr<TcpGroup> join_running(const Endpoint& endpoint, JoinTerms terms) {
+[[nodiscard]] inline std::shared_ptr<ControlGroup> join_running(const Endpoint& endpoint, JoinTerms terms) {
   const ErrorContext context{.operation = "connect", .backend = "tcp"};
   const Deadline deadline(terms.deadline);
   if (terms.token.empty()) terms.token = token_from_environment();
@@ -55,17 +38,16 @@ inline void check_terms(const JoinTerms& terms) {
                            ": correct the address, or unset DISTX_JOIN to start a job",
                        context);
   }
-  terms.rank = terms.size = 0;
-  return make_here<TcpGroup>(std::move(terms), std::move(*root), deadline);
+  return await_admission(std::move(terms), std::move(*root), deadline);
 }
 
 /// Returns rank 0's group at an endpoint, which it listens at.
 ///
 /// If the port is in use, that may be another rank 0, which is notified so that every rank throws; or a process of an
 /// earlier job that is about to end, which is waited for up to three seconds.
-[[nodiscard]] inline std::shared_ptr<TcpGroup> serve_at(const Endpoint& endpoint, const std::string& bind,
-                                                        const JoinTerms& terms, const Deadline& deadline) {
-  const ErrorContext context{.operation = "connect", .backend = "tcp", .rank = terms.rank, .size = terms.size};
+[[nodiscard]] inline std::shared_ptr<ControlGroup> serve_at(const Endpoint& endpoint, const std::string& bind,
+                                                            const JoinTerms& terms, const Deadline& deadline) {
+  const auto context = terms.where();
   const auto give_up = std::min(deadline.end(), Deadline::clock::now() + std::chrono::seconds(3));
   const Endpoint bound{bind.empty() ? endpoint.host : bind, endpoint.port};
   for (;;) {
@@ -77,7 +59,7 @@ inline void check_terms(const JoinTerms& terms) {
                              "DISTX_TOKEN on every rank, or DISTX_TOKEN_FILE to a file of mode 0600",
                          context);
     try {
-      return make_here<TcpGroup>(terms, Listener(addresses[0], bound, context), deadline);
+      return serve(terms, Listener(addresses[0], bound, context), deadline);
     } catch (const ConnectError& error) {
       if (error.code() != EADDRINUSE || Deadline::clock::now() >= give_up) throw;
     }
@@ -85,7 +67,7 @@ inline void check_terms(const JoinTerms& terms) {
       JoinTerms as_second = terms;
       as_second.deadline = std::chrono::seconds(1);
       try {
-        TcpGroup(as_second, std::move(*other), Deadline(as_second.deadline));
+        (void)join(as_second, std::move(*other), Deadline(as_second.deadline));
       } catch (const RankFailure&) {  // it has ended: the port may be free now
       }
     }
@@ -94,11 +76,11 @@ inline void check_terms(const JoinTerms& terms) {
 }
 
 /// Returns the group of a rank whose rank 0 listens at a known endpoint. Collective.
-[[nodiscard]] inline std::shared_ptr<TcpGroup> start_group(const Endpoint& endpoint, const std::string& bind,
-                                                           JoinTerms terms) {
+[[nodiscard]] inline std::shared_ptr<ControlGroup> start_group(const Endpoint& endpoint, const std::string& bind,
+                                                               JoinTerms terms) {
   const ErrorContext context{.operation = "connect", .backend = "tcp"};
   const Deadline deadline(terms.deadline);
-  check_terms(terms);
+  control::check_rank(terms.rank, terms.size, "tcp");
   if (endpoint.host.empty()) throw ConnectError("the host is empty", context);
   if (endpoint.port < 1 || endpoint.port > 65535)
     throw ConnectError("invalid port " + std::to_string(endpoint.port) + ": must be in [1, 65535]", context);

@@ -53,15 +53,6 @@ class StoreClient {
     append(query, value);
     return send(query, end);
   }
-  /// Adds to the number of a key, 0 if there is none; returns the sum.
-  std::optional<std::int64_t> add(std::string_view key, std::int64_t amount, time_point end) {
-    std::string query(1, add_number);
-    append(query, key);
-    query.append(reinterpret_cast<const char*>(&amount), sizeof amount);
-    std::int64_t sum = 0;
-    if (!send(query, end) || !receive(&sum, sizeof sum, end)) return std::nullopt;
-    return sum;
-  }
   /// Waits until a key is set, and returns its value.
   std::optional<std::string> get(std::string_view key, time_point end) {
     std::string query(1, wait_for_keys);
@@ -84,7 +75,7 @@ class StoreClient {
   }
 
  private:
-  static constexpr char validate = 0, set_value = 1, get_value = 3, add_number = 4, wait_for_keys = 6;
+  static constexpr char validate = 0, set_value = 1, get_value = 3, wait_for_keys = 6;
   static constexpr std::uint64_t most_value_bytes = 1 << 20;
 
   static void append(std::string& query, std::string_view text) {
@@ -109,7 +100,7 @@ class StoreClient {
                                     : system_message(code));
   }
 
-  unique_socket socket_;
+  Descriptor socket_;
   std::string problem_;
 };
 

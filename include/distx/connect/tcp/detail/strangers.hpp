@@ -4,7 +4,7 @@
 
 #include <list>
 
-#include "distx/connect/tcp/detail/hub_records.hpp"
+#include "distx/connect/tcp/detail/hub_connection.hpp"
 
 namespace distx::detail::tcp {
 
@@ -15,18 +15,16 @@ namespace distx::detail::tcp {
 class Strangers {
  public:
   using Connection = HubConnection;
-  /// The time in which a connection proves the token, and in which it then says hello.
-  static constexpr std::chrono::seconds introduction{10};
 
   /// Returns the connections, of which the caller may move one elsewhere.
   [[nodiscard]] std::list<Connection>& all() noexcept { return all_; }
   [[nodiscard]] bool may_accept() const { return Deadline::clock::now() >= listen_again_; }
   /// Returns when `expire` or the listening socket is to be looked at again.
-  [[nodiscard]] HubTime next_end() const {
-    const auto oldest = all_.empty() ? HubTime::max() : all_.front().end;
+  [[nodiscard]] time_point next_end() const {
+    const auto oldest = all_.empty() ? time_point::max() : all_.front().end;
     return may_accept() ? oldest : std::min(oldest, listen_again_);
   }
-  void expire(HubTime now) {
+  void expire(time_point now) {
     while (!all_.empty() && now >= all_.front().end) all_.pop_front();
   }
 
@@ -35,7 +33,7 @@ class Strangers {
   [[nodiscard]] std::list<Connection> accept_some(const Listener& listener) {
     std::list<Connection> accepted;
     for (std::size_t left = std::min(std::size_t{64}, limit_ / 4); left > 0; --left) {
-      Connection connection(unique_socket::from_native_handle(
+      Connection connection(Descriptor::from_native_handle(
           ::accept4(listener.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)));
       if (!connection.socket.is_open()) {
         lacks_descriptors_ = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
@@ -44,7 +42,7 @@ class Strangers {
       // A rank does not send anything before it is challenged; most connections of a flood are closed by now.
       if (!connection.socket.receive(1) || !connection.socket.received().empty()) continue;
       connection.nonce = random_digest();
-      connection.end = Deadline::clock::now() + introduction;
+      connection.end = Deadline::clock::now() + Connection::introduction;
       connection.socket.append(greeting(connection.nonce));
       connection.socket.flush();
       accepted.push_back(std::move(connection));
@@ -87,7 +85,7 @@ class Strangers {
   std::list<Connection> all_;
   std::size_t limit_ = least;
   bool lacks_descriptors_ = false;
-  HubTime listen_again_{};
+  time_point listen_again_{};
 };
 
 }  // namespace distx::detail::tcp

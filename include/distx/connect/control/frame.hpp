@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-namespace distx::detail::tcp {
+namespace distx::detail::control {
 
 /// The kinds of frames; a frame is 4 bytes of length, 1 byte of kind, and the rest, all numbers little-endian.
 enum class FrameKind : std::uint8_t {
@@ -124,4 +124,4 @@ struct ParsedFrame {
   return {std::move(frame), false};
 }
 
-}  // namespace distx::detail::tcp
+}  // namespace distx::detail::control

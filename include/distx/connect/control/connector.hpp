@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "distx/connect/failure_channel.hpp"
+#include "distx/core/deadline.hpp"
+
+namespace distx::detail {
+
+namespace control {
+
+class ControlGroup;
+
+}  // namespace control
+
+/// The calls of ThreadConnector, FileConnector and TcpConnector.
+class ControlConnector {
+ public:
+  [[nodiscard]] int rank() const noexcept;
+  [[nodiscard]] int size() const noexcept;
+  /// Returns the rank among those of this host: under one kernel, seeing each other's process ids.
+  [[nodiscard]] int local_rank() const noexcept;
+  [[nodiscard]] int local_size() const noexcept;
+  [[nodiscard]] int root_rank() const noexcept { return 0; }
+
+  /// Blocks until every rank has entered the call. Collective.
+  /// @throws MismatchError on every rank if the ranks make different calls; TimeoutError naming the missing ranks;
+  ///         RankFailure or RevokedError if another rank has ended; ConnectError if the ranks' folder is gone. The same
+  ///         holds for the other calls. After a MismatchError the ranks can make further calls
+  void barrier();
+  /// Copies `bytes` of `root` to `bytes` on every rank. Collective.
+  /// @throws InvalidArgument unless root is a rank; MismatchError on every rank if the ranks pass different roots or
+  ///         numbers of bytes
+  void broadcast(std::span<std::byte> bytes, int root);
+  /// Writes the ranks' `send` to `receive`, in rank order. Collective.
+  /// @throws InvalidArgument unless `receive` has `size()` times the bytes of `send`; MismatchError on every rank if
+  ///         the ranks pass different numbers of bytes
+  void all_gather(std::span<const std::byte> send, std::span<std::byte> receive);
+
+  /// Returns the ranks' failure channel, which also reports a rank that has failed. Never null; while it is kept, this
+  /// rank does not leave.
+  [[nodiscard]] std::shared_ptr<FailureChannel> failure_channel() const noexcept;
+
+ protected:
+  explicit ControlConnector(std::shared_ptr<control::ControlGroup> group) noexcept : group_(std::move(group)) {}
+
+  /// Returns the group of the ranks that are left.
+  [[nodiscard]] std::shared_ptr<control::ControlGroup> shrunk(const Timeout& deadline);
+  /// Returns the group of these ranks and of the processes that wait to join; this one if none does.
+  [[nodiscard]] std::shared_ptr<control::ControlGroup> grown();
+
+ private:
+  std::shared_ptr<control::ControlGroup> group_;
+};
+
+}  // namespace distx::detail
+
+#ifndef DISTX_COMPILED
+#include "distx/connect/control/connector_calls.hpp"
+#endif

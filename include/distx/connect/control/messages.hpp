@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "distx/connect/control/frame.hpp"
+#include "distx/core/deadline.hpp"
+#include "distx/core/error.hpp"
+#include "distx/posix/process.hpp"
+
+// The messages between the ranks of a connector.
+namespace distx::detail::control {
+
+using posix::Process;
+
+/// @name A process of the job as it is sent
+/// @{
+inline void write_process(FrameWriter& out, const Process& process) {
+  out.text(process.host).text(process.host_name).number(static_cast<std::uint64_t>(process.id));
+}
+[[nodiscard]] inline Process read_process(FrameReader& in) {
+  Process process;
+  process.host = in.text();
+  process.host_name = in.text();
+  process.id = in.small(1 << 30);
+  return process;
+}
+[[nodiscard]] inline std::vector<Process> read_processes(FrameReader& in) {
+  const int size = in.small(1 << 20);
+  std::vector<Process> all;
+  for (int rank = 0; rank < size && in.valid(); ++rank) all.push_back(read_process(in));
+  return all;
+}
+/// @}
+
+/// An error as it is sent: the letter of its type, the rank that failed, and the message.
+struct SentError {
+  char type = 'c';  ///< c: ConnectError, f: RankFailure, m: MismatchError, r: RevokedError, t: TimeoutError
+  int failed_rank = -1;
+  std::string message;
+
+  [[noreturn]] void raise(const ErrorContext& context) const {
+    if (type == 'f') throw RankFailure(message, failed_rank, nullptr, context);
+    if (type == 'm') throw MismatchError(message, context);
+    if (type == 'r') throw RevokedError(message, context);
+    if (type == 't') throw TimeoutError(message, context);
+    throw ConnectError(message, context);
+  }
+  [[nodiscard]] Frame frame(FrameKind kind) const {
+    return FrameWriter(kind)
+        .number(static_cast<std::uint64_t>(type))
+        .number(static_cast<std::uint64_t>(failed_rank) + 1)
+        .text(message)
+        .finish();
+  }
+  [[nodiscard]] static SentError from(const Frame& frame) {
+    FrameReader in(frame.body);
+    SentError error;
+    error.type = static_cast<char>(in.small(127));
+    error.failed_rank = in.small(1 << 30) - 1;
+    error.message = in.text();
+    return error;
+  }
+};
+
+/// The ways in which a rank can end.
+enum class RankEnd : std::uint8_t { left, threw, exited };
+
+/// The ranks after a call of `shrink` or `grow`, and this rank among them.
+struct NextGroup {
+  int rank = 0;
+  std::vector<Process> processes;
+};
+
+inline constexpr std::uint64_t no_limit = ~std::uint64_t{0};
+
+[[nodiscard]] inline std::uint64_t milliseconds_of(const Timeout& timeout) {
+  if (timeout.unlimited()) return no_limit;
+  const auto count = std::chrono::ceil<std::chrono::milliseconds>(timeout.limit()).count();
+  return count < 0 ? 0 : static_cast<std::uint64_t>(count);
+}
+[[nodiscard]] inline Timeout timeout_of(std::uint64_t milliseconds) {
+  constexpr std::uint64_t most = 3'200'000'000'000;
+  if (milliseconds >= most) return no_timeout;
+  return std::chrono::milliseconds(static_cast<std::int64_t>(milliseconds));
+}
+
+/// The parts of a call that a rank receives.
+enum class CallResult : std::uint8_t { nothing, of_root, of_all };
+
+/// One rank's part of a collective call.
+struct CallPart {
+  std::uint64_t limit = 0;  ///< in milliseconds; the largest number stands for no deadline
+  std::string call{};       ///< such as "broadcast of 8 bytes from rank 0", equal on all ranks
+  CallResult result{};
+  int root = 0;
+  std::string bytes{};
+
+  [[nodiscard]] Frame frame() const {
+    return FrameWriter(FrameKind::call)
+        .number(limit)
+        .text(call)
+        .number(static_cast<std::uint64_t>(result))
+        .number(static_cast<std::uint64_t>(root))
+        .text(bytes)
+        .finish();
+  }
+  /// Returns null if the frame is malformed.
+  [[nodiscard]] static std::optional<CallPart> from(const Frame& frame, int size) {
+    FrameReader in(frame.body);
+    CallPart part;
+    part.limit = in.number();
+    part.call = in.text();
+    part.result = static_cast<CallResult>(in.small(2));
+    part.root = in.small(size - 1);
+    part.bytes = in.text();
+    if (!in.complete()) return std::nullopt;
+    return part;
+  }
+};
+
+/// Returns the reply to a call that all ranks have entered: its result, or that the ranks make different calls.
+/// @param parts  of all ranks, none of them null
+[[nodiscard]] inline Frame reply_to(const std::vector<const CallPart*>& parts) {
+  const CallPart& first = *parts[0];
+  for (std::size_t rank = 1; rank < parts.size(); ++rank)
+    if (parts[rank]->call != first.call)
+      return SentError{'m', -1,
+                       "rank 0 calls " + first.call + ", rank " + std::to_string(rank) + " " + parts[rank]->call}
+          .frame(FrameKind::fail);
+  Frame frame{FrameKind::result, {}};
+  if (first.result == CallResult::of_root) frame.body = parts[static_cast<std::size_t>(first.root)]->bytes;
+  if (first.result == CallResult::of_all)
+    for (const auto* part : parts) frame.body += part->bytes;
+  return frame;
+}
+/// Returns the bytes of a reply. @throws the error that it is
+[[nodiscard]] inline std::string result_of(Frame reply, const ErrorContext& context) {
+  if (reply.kind == FrameKind::fail) SentError::from(reply).raise(context);
+  return std::move(reply.body);
+}
+
+/// The largest number of ranks.
+inline constexpr int most_ranks = 65536;
+
+/// @param backend  "file" names DISTX_RANK and DISTX_SIZE in messages
+/// @throws ConnectError unless the size is in [1, most_ranks] and the rank in [0, size)
+inline void check_rank(int rank, int size, std::string_view backend) {
+  const bool by_variables = backend == "file";
+  const ErrorContext context{.operation = "connect", .backend = backend};
+  if (size < 1 || size > most_ranks)
+    throw ConnectError("invalid size " + std::to_string(size) + (by_variables ? " (DISTX_SIZE)" : "") +
+                           ": must be in [1, " + std::to_string(most_ranks) + "]",
+                       context);
+  if (rank < 0 || rank >= size)
+    throw ConnectError("invalid rank " + std::to_string(rank) + (by_variables ? " (DISTX_RANK)" : "") +
+                           ": must be in [0, " + std::to_string(size) + ")",
+                       context);
+}
+
+/// @name Messages that all kinds of connectors have
+/// @{
+[[nodiscard]] inline std::string name_of(int rank, int size) {
+  return "rank " + std::to_string(rank) + " of " + std::to_string(size);
+}
+[[nodiscard]] inline std::string destroyed(const std::string& rank) {
+  return rank + " destroyed its connector and will not enter this call";
+}
+[[nodiscard]] inline std::string unwound(const std::string& rank) {
+  return rank + " destroyed its connector while unwinding from an exception";
+}
+[[nodiscard]] inline std::string shrinks(const std::string& rank) {
+  return rank + " has entered shrink and will not enter this call";
+}
+[[nodiscard]] inline std::string not_entered(const Timeout& limit, const std::string& ranks) {
+  return "timed out after " + limit.to_string() + ": " + ranks + " did not enter this call";
+}
+/// @}
+
+}  // namespace distx::detail::control

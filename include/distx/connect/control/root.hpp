@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "distx/connect/control/inbox.hpp"
+#include "distx/connect/detail/name_ranks.hpp"
+#include "distx/connect/self.hpp"
+#include "distx/core/detail/early_warning.hpp"
+#include "distx/core/detail/revocation_reason.hpp"
+
+namespace distx::detail::control {
+
+using time_point = Deadline::clock::time_point;
+
+/// A rank, as the root knows it.
+struct RankRecord {
+  enum class Presence : std::uint8_t { absent, here, over };
+
+  Presence presence = Presence::absent;
+  RankChannel* channel = nullptr;  ///< null while the rank cannot be reached
+  Process process{};
+  std::optional<CallPart> part{};
+  time_point part_end{};
+  bool expired = false;                         ///< it has been notified that its call timed out
+  bool refused = false;                         ///< it has been notified that the ranks cannot be connected
+  std::optional<std::uint64_t> shrink_limit{};  ///< it has entered `shrink`
+  time_point shrink_end{};
+
+  [[nodiscard]] bool is_here() const noexcept { return presence == Presence::here; }
+};
+
+/// Says that no rank can continue, because rank 0 does not.
+[[nodiscard]] inline std::string without_root(const std::string& problem) {
+  return "rank 0 serves the other ranks, which cannot continue without it (" + problem +
+         "): restart all ranks from the last checkpoint";
+}
+
+/// Where the ranks of a connector meet: completes calls, keeps deadlines, passes failures on, and makes the groups
+/// after `shrink` and `grow`.
+///
+/// It does not communicate and has no thread: a transport passes on the frames and ends of ranks, one after another,
+/// and looks at the clock.
+class ControlRoot {
+ protected:
+  /// @param rank_0_serves  whether the others need rank 0, so that none can continue without it
+  ControlRoot(int size, bool rank_0_serves) : rank_0_serves_(rank_0_serves), ranks_(static_cast<std::size_t>(size)) {}
+  ~ControlRoot() = default;
+
+  /// Adds records of the processes that wait to join, after those of the ranks.
+  virtual void admit() {}
+
+  [[nodiscard]] int size() const noexcept { return static_cast<int>(ranks_.size()); }
+  [[nodiscard]] RankRecord& record(int rank) noexcept { return ranks_[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] std::string name(int rank) const { return name_of(rank, size()); }
+  [[nodiscard]] std::string name_and_process(int rank) {
+    return name(rank) + " (" + record(rank).process.to_string() + ")";
+  }
+  /// Returns whether a rank may not enter the calls of the others any more.
+  [[nodiscard]] bool is_in_error() const noexcept { return refused_ || has_failure_ || timed_out_ || is_notified_; }
+
+  void send(int rank, const Frame& frame) {
+    if (auto* channel = record(rank).channel) channel->deliver(frame);
+  }
+  /// Rank 0 is the last: its process may end as soon as it has the frame.
+  void send_all(const Frame& frame) {
+    for (int rank = size() - 1; rank >= 0; --rank) send(rank, frame);
+  }
+
+  /// Notes that all ranks have joined.
+  void welcome() {
+    joined_ = true;
+    FrameWriter out(FrameKind::welcome);
+    write_members(out);
+    send_all(out.finish());
+  }
+  /// Notifies the ranks that they cannot be connected.
+  void refuse(SentError error) {
+    refused_ = std::move(error);
+    for (auto& rank : ranks_)
+      if (rank.is_here()) rank.refused = true;
+    send_all(refused_->frame(FrameKind::refuse));
+  }
+
+  /// Takes a frame of a rank that has joined; returns false if it is malformed or out of order.
+  [[nodiscard]] bool take(int rank, const Frame& frame) {
+    FrameReader in(frame.body);
+    auto& caller = record(rank);
+    switch (frame.kind) {
+      case FrameKind::call: {
+        auto part = CallPart::from(frame, size());
+        if (!part || caller.part || !joined_ || !caller.is_here()) return false;
+        if (warning_ && std::ranges::none_of(ranks_, [](const auto& each) { return each.part.has_value(); }))
+          warning_.emplace(timeout_of(part->limit));
+        caller.part_end = Deadline(timeout_of(part->limit)).end();
+        caller.part = std::move(part);
+        caller.expired = false;
+        settle_call();
+        return true;
+      }
+      case FrameKind::notify: {
+        const auto identity = in.number();
+        const std::string reason(in.text());
+        if (!in.complete()) return false;
+        // Of a mismatch all ranks are notified, so all can continue.
+        is_notified_ = is_notified_ || !RevocationReason::on_all_ranks(RevocationReason::mark_of(reason));
+        if (published_.emplace(identity, reason).second)
+          send_all(FrameWriter(FrameKind::published).number(identity).text(reason).finish());
+        return true;
+      }
+      case FrameKind::shrink: {
+        const auto limit = in.number();
+        if (!in.complete() || !joined_ || !caller.is_here() || caller.shrink_limit) return false;
+        caller.shrink_limit = limit;
+        caller.shrink_end = Deadline(timeout_of(limit)).end();
+        settle_call();
+        settle_shrink(Deadline::clock::now());
+        return true;
+      }
+      case FrameKind::leave: {
+        const bool threw = in.small(1) == 1;
+        if (!in.complete()) return false;
+        end(rank, threw ? RankEnd::threw : RankEnd::left, threw ? unwound(name(rank)) : destroyed(name(rank)));
+        return true;
+      }
+      default:
+        return false;
+    }
+  }
+  /// Notes that a rank enters no further call.
+  void end(int rank, RankEnd how, const std::string& message) {
+    auto& ended = record(rank);
+    if (ended.presence == RankRecord::Presence::over) return;
+    if (!joined_ && !refused_)
+      refuse({how == RankEnd::exited ? 'f' : 'r', rank,
+              how == RankEnd::exited ? name_and_process(rank) + " exited before all ranks had joined" : message});
+    ended.presence = RankRecord::Presence::over;
+    const bool is_failure = how != RankEnd::left;
+    if (!first_end_ || (is_failure && !has_failure_))
+      first_end_ = SentError{how == RankEnd::threw ? 'r' : 'f', rank, message};
+    has_failure_ = has_failure_ || is_failure;
+    send_all(FrameWriter(FrameKind::ended)
+                 .number(static_cast<std::uint64_t>(rank))
+                 .number(static_cast<std::uint64_t>(how))
+                 .text(message)
+                 .finish());
+    settle_call();
+    settle_shrink(Deadline::clock::now());
+  }
+  /// Ends the waits whose deadlines are over.
+  void expire(time_point now) {
+    settle_shrink(now);
+    for (int rank = 0; rank < size(); ++rank) {
+      auto& waiting = record(rank);
+      if (!waiting.part || waiting.expired) continue;
+      const std::string_view call = waiting.part->call;
+      const auto limit = timeout_of(waiting.part->limit);
+      warn(call.substr(0, call.find(' ')), rank, [&] { return overdue(limit); });
+      if (now < waiting.part_end) continue;
+      waiting.expired = true;
+      timed_out_ = true;
+      send(rank, SentError{'t', -1, overdue(limit)}.frame(FrameKind::fail));
+    }
+  }
+  /// Returns when the next deadline is over.
+  [[nodiscard]] time_point next_end() noexcept {
+    auto next = time_point::max();
+    for (const auto& rank : ranks_) {
+      if (rank.part && !rank.expired) next = std::min({next, rank.part_end, warning_due()});
+      if (rank.is_here() && rank.shrink_limit) next = std::min(next, rank.shrink_end);
+    }
+    return next;
+  }
+  /// Returns the message of a wait for the other ranks that is over.
+  [[nodiscard]] std::string overdue(const Timeout& limit) const {
+    std::vector<int> missing;
+    for (int other = 0; other < size(); ++other)
+      if (!ranks_[static_cast<std::size_t>(other)].part) missing.push_back(other);
+    return not_entered(limit, name_ranks(missing, size()));
+  }
+  [[nodiscard]] time_point warning_due() noexcept { return warning_ ? warning_->due() : time_point::max(); }
+  /// Says early, for all ranks, that rank `rank` waits in the operation `what`.
+  template <class Overdue>
+  void warn(std::string_view what, int rank, Overdue&& message) {
+    if (warning_) (*warning_)({.operation = what, .backend = "tcp", .rank = rank, .size = size()}, message);
+  }
+
+ private:
+  void write_members(FrameWriter& out) const {
+    out.number(ranks_.size());
+    for (const auto& rank : ranks_) write_process(out, rank.process);
+  }
+  /// Returns the reply to the current call once all ranks have entered it or one will not enter it any more.
+  [[nodiscard]] std::optional<Frame> reply() const {
+    std::vector<const CallPart*> parts;
+    bool over = false, expired = false;
+    std::string in_shrink;
+    for (int rank = 0; rank < size(); ++rank) {
+      const auto& one = ranks_[static_cast<std::size_t>(rank)];
+      expired = expired || one.expired;
+      if (one.part) {
+        parts.push_back(&*one.part);
+        continue;
+      }
+      over = over || one.presence == RankRecord::Presence::over;
+      if (one.shrink_limit) in_shrink = name(rank);
+    }
+    if (parts.size() == ranks_.size()) {
+      auto frame = reply_to(parts);
+      if (frame.kind == FrameKind::fail || !expired) return frame;
+      // A rank that has given up does not know the result, and must not be in a group that the call makes.
+      return SentError{'t', -1, "another rank has timed out in this call"}.frame(FrameKind::fail);
+    }
+    if (over) return first_end_->frame(FrameKind::fail);
+    if (in_shrink.empty()) return std::nullopt;
+    return SentError{'r', -1, shrinks(in_shrink)}.frame(FrameKind::fail);
+  }
+  /// Completes the current call if all ranks have entered it, and fails it if one will not enter it any more.
+  void settle_call() {
+    auto frame = reply();
+    if (!frame) return;
+    if (frame->kind == FrameKind::result) {
+      if (ranks_[0].part->call == grow_call) frame = grow();
+      is_notified_ = false;  // all ranks have joined since
+    }
+    for (int rank = size() - 1; rank >= 0; --rank) {
+      auto& waiting = record(rank);
+      if (!waiting.part) continue;
+      if (!waiting.expired) send(rank, *frame);
+      waiting.part.reset();
+    }
+  }
+  Frame grow() {
+    const int before = size();
+    admit();
+    if (size() > before) announce_group();
+    return {FrameKind::result, size() > before ? "1" : ""};
+  }
+  void announce_group() {
+    for (int rank = size() - 1; rank >= 0; --rank) {
+      auto& channel = *record(rank).channel;
+      channel.rank = rank;
+      FrameWriter out(FrameKind::regrouped);
+      out.number(1).number(static_cast<std::uint64_t>(rank));
+      write_members(out);
+      channel.deliver(out.finish());
+    }
+  }
+  /// Returns the ranks that have entered `shrink`, as those of a new group in their order, once every other one has
+  /// ended or the first one's deadline is over; none before.
+  [[nodiscard]] std::vector<RankRecord> survivors(time_point now) const {
+    std::vector<RankRecord> found;
+    bool complete = true, over = false;
+    for (const auto& rank : ranks_) {
+      if (!rank.is_here()) continue;
+      complete = complete && rank.shrink_limit;
+      if (!rank.shrink_limit) continue;
+      over = over || now >= rank.shrink_end;
+      found.push_back({.presence = rank.presence, .channel = rank.channel, .process = rank.process});
+    }
+    if (!complete && !over) found.clear();
+    return found;
+  }
+  /// Continues with the ranks that have entered `shrink`, once the others have ended or the deadline is over.
+  void settle_shrink(time_point now) {
+    auto next = survivors(now);
+    if (next.empty()) return;
+    std::uint64_t limit = no_limit;
+    for (const auto& rank : ranks_) limit = std::min(limit, rank.shrink_limit.value_or(no_limit));
+    const bool is_served = !rank_0_serves_ || (ranks_[0].is_here() && ranks_[0].shrink_limit);
+    const auto reason = is_served ? left_behind(timeout_of(limit), {}).message()
+                                  : without_root("it has ended, or did not enter the call");
+    const Frame give_up = FrameWriter(FrameKind::regrouped).number(0).text(reason).finish();
+    if (!is_served) {
+      for (auto& rank : ranks_) rank.shrink_limit.reset();
+      return send_all(give_up);
+    }
+    for (const auto& rank : ranks_) {
+      if (rank.channel == nullptr || (rank.is_here() && rank.shrink_limit)) continue;
+      if (rank.is_here()) rank.channel->deliver(give_up);
+      rank.channel->rank = -1;
+      rank.channel->dismiss();
+    }
+    ranks_ = std::move(next);
+    first_end_.reset();
+    has_failure_ = timed_out_ = is_notified_ = false;
+    announce_group();
+  }
+
+  bool rank_0_serves_;
+  std::map<std::uint64_t, std::string> published_;
+  std::optional<SentError> first_end_;  ///< the first rank that failed; if none, the first that left
+  bool has_failure_ = false;
+  bool timed_out_ = false;
+  bool is_notified_ = false;  ///< of a failure, since the last call of all ranks
+
+ protected:
+  static constexpr const char* out_of_order = "this rank has made a call out of order";
+  /// The call that admits the processes that wait.
+  static constexpr std::string_view grow_call = "grow";
+  std::vector<RankRecord> ranks_;
+  std::optional<SentError> refused_;
+  bool joined_ = false;
+  std::optional<EarlyWarning> warning_{};  ///< of the wait that all ranks are in; set by a transport with a clock
+};
+
+}  // namespace distx::detail::control

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include "distx/connect/control/rooted_group.hpp"
+
+namespace distx::detail::control {
+
+/// The root of ranks that are threads of this process. Each thread uses it itself.
+class ThreadRoot final : ControlRoot {
+ public:
+  explicit ThreadRoot(int size) : ControlRoot(size, false) {
+    for (auto& rank : ranks_) rank.presence = RankRecord::Presence::here;
+    joined_ = true;
+  }
+
+  void open(Inbox& inbox, int rank) {
+    const std::lock_guard lock(mutex_);
+    inbox.rank = rank;
+    record(rank).channel = &inbox;
+  }
+  void close(Inbox& inbox) {
+    const std::lock_guard lock(mutex_);
+    if (inbox.rank >= 0) record(inbox.rank).channel = nullptr;
+  }
+  void submit(Inbox& from, const Frame& frame) {
+    const std::lock_guard lock(mutex_);
+    if (from.rank >= 0 && !take(from.rank, frame)) from.lose(out_of_order);
+  }
+  /// Returns null if the rank has its reply by now.
+  [[nodiscard]] std::optional<std::string> overdue(const Inbox& inbox, const Timeout& limit) {
+    const std::lock_guard lock(mutex_);
+    if (inbox.rank < 0 || !record(inbox.rank).part) return std::nullopt;
+    return ControlRoot::overdue(limit);
+  }
+  /// Ends the waits of a rank.
+  void expire(const Inbox& inbox) {
+    const std::lock_guard lock(mutex_);
+    const auto now = Deadline::clock::now();
+    if (inbox.rank >= 0) record(inbox.rank).part_end = record(inbox.rank).shrink_end = now;
+    ControlRoot::expire(now);
+  }
+  /// @param reason  the message of the exception with which the rank's function has ended; null if it has returned
+  void end(const Inbox& inbox, const std::string* reason) {
+    const std::lock_guard lock(mutex_);
+    if (inbox.rank < 0) return;
+    const auto rank = name(inbox.rank);
+    if (reason == nullptr)
+      ControlRoot::end(inbox.rank, RankEnd::left, rank + " has returned and will not enter this call");
+    else
+      ControlRoot::end(inbox.rank, RankEnd::threw, rank + " ended with an exception: " + *reason);
+  }
+
+ private:
+  std::mutex mutex_;
+};
+
+/// The connection of a thread, which ends with its function, whatever becomes of its connectors.
+class ThreadLink final : public ControlLink {
+ public:
+  ThreadLink(std::shared_ptr<ThreadRoot> root, int rank) : root_(std::move(root)) { root_->open(inbox, rank); }
+  ThreadLink(const ThreadLink&) = delete;
+  ThreadLink& operator=(const ThreadLink&) = delete;
+  ~ThreadLink() override { root_->close(inbox); }
+
+  void submit(const Frame& frame) override { root_->submit(inbox, frame); }
+  [[nodiscard]] Deadline end_of(const Timeout& limit) const override { return Deadline(limit); }
+  [[nodiscard]] std::optional<std::string> overdue(const Timeout& limit) override {
+    return root_->overdue(inbox, limit);
+  }
+  bool expire() override { return root_->expire(inbox), true; }
+  void leave(bool, bool, const Timeout&) override {}
+  /// See ThreadRoot.
+  void end(const std::string* reason) { root_->end(inbox, reason); }
+
+ private:
+  std::shared_ptr<ThreadRoot> root_;
+};
+
+}  // namespace distx::detail::control

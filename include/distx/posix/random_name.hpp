@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+#include <cstddef>
+#include <random>
+#include <string>
+
+namespace distx::detail::posix {
+
+/// Returns a random name of hexadecimal digits that no other process has.
+[[nodiscard]] inline std::string random_name(std::size_t digits) {
+  std::random_device random;
+  std::string name;
+  while (name.size() < digits) name += "0123456789abcdef"[random() % 16];
+  return name;
+}
+
+}  // namespace distx::detail::posix
