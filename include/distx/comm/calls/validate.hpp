@@ -82,7 +82,8 @@ class Validation {
              std::to_string(static_cast<std::ptrdiff_t>(counts[r])) + ": must not be negative");
   }
   void same(std::size_t send, std::size_t receive) const {
-    if (send != receive) fail("send has " + std::to_string(send) + " elements, receive has " + std::to_string(receive));
+    if (send != receive) [[unlikely]]
+      fail("send has " + std::to_string(send) + " elements, receive has " + std::to_string(receive));
   }
   void holds(const char* which, std::size_t has, std::size_t needs, const char* why) const {
     if (has != needs)
@@ -90,26 +91,27 @@ class Validation {
   }
   /// Checks that both spans have the same element type.
   void same_type() const {
-    const Span<const AnyElement, Space> send = call_.send, receive = call_.receive;
-    if (send.type() != receive.type() || send.element_bytes() != receive.element_bytes())
+    const auto& send = call_.send;
+    const auto& receive = call_.receive;
+    if (send.type() != receive.type() || send.element_bytes() != receive.element_bytes()) [[unlikely]]
       fail("send has elements of type " + std::string(name_of(send.type())) + " (" +
            std::to_string(send.element_bytes()) + " bytes), receive of type " + std::string(name_of(receive.type())) +
            " (" + std::to_string(receive.element_bytes()) + " bytes)");
   }
   /// Checks that the op reduces elements of the type that is sent.
   void op_fits() const {
-    if (call_.op.type() != call_.send.type())
+    if (call_.op.type() != call_.send.type()) [[unlikely]]
       fail("the op reduces elements of type " + std::string(name_of(call_.op.type())) + ", send has elements of type " +
            std::string(name_of(call_.send.type())));
   }
   /// Checks that the spans are disjoint, or coincide as in an in-place call.
   void apart(const std::byte* in_place_send, const std::byte* in_place_receive) const {
-    const Span<const AnyElement, Space> send = call_.send, receive = call_.receive;
-    if (send.empty() || receive.empty()) return;
-    const bool in_place = send.bytes() == in_place_send && receive.bytes() == in_place_receive;
-    const bool overlap =
-        send.bytes() < receive.bytes() + receive.size_bytes() && receive.bytes() < send.bytes() + send.size_bytes();
-    if (overlap && !in_place)
+    const auto& send = call_.send;
+    const auto& receive = call_.receive;
+    if (send.empty() || receive.empty() || (send.bytes() == in_place_send && receive.bytes() == in_place_receive))
+      return;
+    if (send.bytes() < receive.bytes() + receive.size_bytes() && receive.bytes() < send.bytes() + send.size_bytes())
+        [[unlikely]]
       fail("send and receive overlap: they must be disjoint, or coincide as for an in-place call");
   }
   void all_to_all_fits() const {

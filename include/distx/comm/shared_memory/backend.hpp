@@ -31,13 +31,8 @@ class SharedMemoryBackend {
   }
 
   void execute(const Call<Host>& call) {
-    if (!detail::traits_of(call.kind).message)
-      return run_collective(*region_, CallQueue::blocking, call, self_, workspaces_[0]);
-    check_usable(self_.context(call));
-    Messages messages(*region_, self_, self_.context(call), kept_, true);
-    begin(messages, call);
-    check_self_message(messages, call);
-    messages.wait();
+    if (detail::traits_of(call.kind).message) return execute_message(call);
+    run_collective(*region_, CallQueue::blocking, call, self_, workspaces_[0]);
   }
   [[nodiscard]] std::shared_ptr<detail::Operation<Host>> start(const std::shared_ptr<State>& state,
                                                                const Call<Host>& call, HostStream) {
@@ -163,6 +158,14 @@ class SharedMemoryBackend {
     std::optional<Messages> messages_;
   };
 
+  /// Not inline: collectives need none of its stack.
+  [[gnu::noinline]] void execute_message(const Call<Host>& call) {
+    check_usable(self_.context(call));
+    Messages messages(*region_, self_, self_.context(call), kept_, true);
+    begin(messages, call);
+    check_self_message(messages, call);
+    messages.wait();
+  }
   static void begin(Messages& messages, const Call<Host>& c) {
     using enum CollectiveKind;
     const bool exchanges =

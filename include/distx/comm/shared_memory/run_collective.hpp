@@ -73,17 +73,15 @@ inline void run_alone(const Call<Host>& call) {
   copy_bytes(call.receive.bytes(), call.send.bytes(), call.send.size_bytes());
 }
 
-/// Runs one rank's side of a collective; returns when this rank's part is done.
+/// Runs one side of a collective of several ranks; returns when this rank's part is done.
 ///
 /// Small operands are copied to the rank's slot, and each rank reads the slots that it needs: ranks synchronize once,
 /// and no rank accesses another rank's buffer. Successive calls use different slots. A rank waits only for those whose
 /// operands it reads, so the root of a small broadcast may be some calls ahead of the others. Each published call
 /// carries a hash of all calls of its rank, so ranks that wait for each other later find an earlier difference.
-inline void run_collective(SharedRegion& region, CallQueue queue, const Call<Host>& call, const calls::RankOf& self,
-                           CallWorkspace& workspace) {
+inline void run_among_ranks(SharedRegion& region, CallQueue queue, const Call<Host>& call, const calls::RankOf& self,
+                            CallWorkspace& workspace) {
   const ErrorContext context = self.context(call);
-  if (region.revoked()) region.throw_revoked(context);
-  if (self.size == 1) return run_alone(call);
   CollectiveExecution x(region, queue, call, self, workspace);
   const std::uint64_t number = x.number();
   await_reuse(region, queue, self.rank, number, workspace, context);
@@ -145,6 +143,15 @@ inline void run_collective(SharedRegion& region, CallQueue queue, const Call<Hos
   }
   arrive();
   if (x.has_results() && rounds > 0) collect(x, rounds - 1);
+}
+
+/// Runs one rank's side of a collective.
+inline void run_collective(SharedRegion& region, CallQueue queue, const Call<Host>& call, const calls::RankOf& self,
+                           CallWorkspace& workspace) {
+  if (region.revoked()) [[unlikely]]
+    region.throw_revoked(self.context(call));
+  if (self.size == 1) return run_alone(call);
+  run_among_ranks(region, queue, call, self, workspace);
 }
 
 }  // namespace distx::detail::shared_memory
