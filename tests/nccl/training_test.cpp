@@ -391,7 +391,7 @@ TEST_CASE("training on GPUs: mismatches and errors of one rank throw on all rank
 TEST_CASE(
     "training on GPUs: a gradient that is not finite leaves the weights unchanged, and is an error on all ranks") {
   // Where it is found: in the next step; before it, by a rank that the other one outruns; in a call between the steps.
-  for (const auto* found : {"next", "outrun", "between"}) {
+  for (const std::string found : {"next", "outrun", "between"}) {
     CAPTURE(found);
     const auto infinite = endings(2, [&](NcclCommunicator& comm) {
       const std::string_view where = found;
@@ -427,8 +427,10 @@ TEST_CASE(
       training.step({.learning_rate = 0.1});
     });
     for (const auto& [rank, ending] : infinite) {
+      CAPTURE(ending.words);
       CHECK(ending.kind == "not finite");
-      CHECK(toy::says(ending.words, "step on rank " + std::to_string(rank)));
+      // Its own, or that of the other rank, which may throw while this one is still in `ready`.
+      CHECK(toy::says(ending.words, "step on rank "));
       CHECK(toy::says(ending.words, "the gradient of 'layer1'"));
     }
   }
