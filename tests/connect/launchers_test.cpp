@@ -196,6 +196,25 @@ TEST_CASE("ranks that MPI connects are compared with what the other launchers an
   CHECK(test::contains(error(1, {{"PMIX_NAMESPACE", "job"}, {"PMIX_RANK", "1"}}), "contradicts PMIX_RANK=1"));
 }
 
+TEST_CASE("separate jobs of PyTorch's variables in the tasks of another launcher are refused") {
+  for (const char* const outer : {"OMPI_COMM_WORLD_", "PMI_"}) {
+    const auto error = [&](int ranks, int rank, int task) {
+      const Environment set({{"WORLD_SIZE", std::to_string(ranks)},
+                             {"RANK", std::to_string(rank)},
+                             {std::string(outer) + "SIZE", "2"},
+                             {std::string(outer) + "RANK", std::to_string(task)}});
+      return error_of([] { return distx::connect(); });
+    };
+    const auto size = " contradicts " + std::string(outer) + "SIZE=2: ";
+    for (int rank = 0; rank < 3; ++rank)
+      for (int task = 0; task < 2; ++task) CHECK(test::contains(error(3, rank, task), "WORLD_SIZE=3" + size));
+    const auto number = " contradicts " + std::string(outer) + "RANK=";
+    CHECK(test::contains(error(4, 2, 0), "RANK=2" + number + "0: "));
+    CHECK(test::contains(error(4, 1, 1), "RANK=1" + number + "1: "));
+    CHECK(test::contains(error(4, 3, 1), "MASTER_ADDR is not set"));  // not refused
+  }
+}
+
 TEST_CASE("the first host of a Slurm list") {
   for (const auto& [list, host] : Variables{{"node1", "node1"},
                                             {"node1,node2", "node1"},

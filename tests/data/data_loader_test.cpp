@@ -132,6 +132,18 @@ TEST_CASE("next throws DataError with rank and samples in place of a batch that 
   }
 }
 
+TEST_CASE("workers make no further batch after one that failed") {
+  std::atomic<int> made = 0;
+  const auto fails = [&](std::size_t index) -> std::size_t {
+    ++made;
+    throw index;
+  };
+  auto epoch = loader(9, fails, 1, 1).epoch(0);
+  CHECK_THROWS_AS(static_cast<void>(epoch.next()), distx::DataError);
+  std::this_thread::sleep_for(50ms);  // a worker that continued would have begun the next batch
+  CHECK(made == 1);
+}
+
 TEST_CASE("a function of one sample makes vectors, and its error names that sample and nests the exception") {
   for (const std::size_t workers : {0u, 1u, 4u}) {
     CAPTURE(workers);
@@ -259,6 +271,7 @@ namespace {
 struct StuckReads {
   std::latch release{1};
   std::atomic<int> inside = 0, returned = 0;
+  std::atomic<bool> destroyed = false;  // the data that the reader owns, while it reads
 };
 
 /// A loader whose worker hangs in the batch of a sample.
@@ -266,13 +279,14 @@ auto stuck_loader(const std::shared_ptr<StuckReads>& reads, const distx::Distrib
                   std::size_t stuck) {
   return distx::DataLoader(sampler,
                            [reads, stuck, values = std::make_shared<std::vector<std::size_t>>(1000, 7)](std::size_t i) {
-                             if (i == stuck) {
-                               ++reads->inside;
-                               reads->release.wait();
-                             }
-                             const std::size_t value = i + values->at(i) - 7;
-                             if (i == stuck) ++reads->returned;
-                             return value;
+                             if (i != stuck) return i + values->at(i) - 7;
+                             const auto kept = reads;  // outlives this function, if that is destroyed
+                             const std::weak_ptr owned = values;
+                             ++kept->inside;
+                             kept->release.wait();
+                             kept->destroyed = owned.expired();
+                             ++kept->returned;
+                             return i;
                            },
                            {.workers = 2, .deadline = 500ms});
 }
@@ -313,6 +327,7 @@ TEST_CASE(
     CHECK(reads->returned == 0);
     reads->release.count_down();
     CHECK(reached(reads->returned, 1));
+    CHECK_FALSE(reads->destroyed);
   }
 }
 

@@ -54,6 +54,12 @@ def stand_in(kind, size, command):
             "torch": torch,
         }.get(kind, {**torch, "TORCHELASTIC_RUN_ID": "job", "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": size, "GROUP_WORLD_SIZE": agents})
         processes.append(subprocess.Popen(command, env={**os.environ, **{name: str(value) for name, value in variables.items()}}))
+    # Ends the others when one fails, as launchers do: ranks whose variables agree wait for it.
+    while any(process.poll() is None for process in processes):
+        if any(process.poll() for process in processes):
+            for process in processes:
+                process.terminate()
+        time.sleep(0.01)
     return max(process.wait() != 0 for process in processes)
 
 

@@ -172,7 +172,11 @@ TEST_CASE("an error of one rank's own calls is not a rank loss on any rank, and 
       {[](auto& training, auto&) { training.gather(); }, false},
       {[](auto& training, auto& parameters) { training.ready(parameters[0]); }, false},
       {[](auto& training, auto&) { training.for_each_full_weight([](auto&&...) {}); }, false},
+      {[](auto&, auto&) { throw distx::TimeoutError("a loader is stuck", {}, 0, false); }, false},
+      {[](auto&, auto&) { throw distx::RevokedError("another rank's data are wrong", {}, 0, false); }, false},
       {[](auto&, auto&) { throw distx::RankFailure("another rank is lost", 0); }, true},
+      {[](auto&, auto&) { throw distx::TimeoutError("another rank did not join"); }, true},
+      {[](auto&, auto&) { throw distx::RevokedError("another rank is lost"); }, true},
   };
   for (std::size_t k = 0; k < cases.size(); ++k) {
     CAPTURE(k);
@@ -273,26 +277,36 @@ TEST_CASE("skip_nonfinite that differs between ranks is an error on every rank")
 TEST_CASE("a loss that is not finite on one rank of a mesh is skipped, or throws NonFiniteError, on every rank") {
   using mesh_model::Grid, mesh_model::Data, mesh_model::Model;
   using Split = distx::Shard<1, Model>;
-  for (const bool skips : {false, true}) {
-    CAPTURE(skips);
-    for (const auto& ending : toy::endings(4, [&](distx::ThreadCommunicator& comm) {
-           const Grid mesh(comm, {2, 2});
-           const distx::TensorParameter<float, 2, Grid, distx::Layout<Split>> weight("weight", mesh, {5, 2},
-                                                                                     [](const auto&) { return 1.0f; });
-           distx::MeshParallel<Data, distx::ZeRO<1>> training(mesh, distx::TensorParameterList<>().add(weight),
-                                                              distx::SGD{},
-                                                              {.clip_norm = 100, .skip_nonfinite = skips});
-           for (int step = 0; step < 4; ++step) {
-             training.ready(weight, distx::generate<float, Split>(mesh, {5, 2}, [](const auto&) { return 1.0f; }));
-             training.step({.learning_rate = 1, .loss = step == 1 && comm.rank() == 2 ? infinity : 1});
-           }
-           CHECK(training.skipped_steps() == 1);
-           for (const float each : weight.local()) CHECK(each == -2);
-         })) {
-      CAPTURE(ending.words);
-      CHECK(ending.kind == (skips ? "no error" : "not finite"));
+  for (const bool skips : {false, true})
+    for (const bool in_parts : {false, true}) {
+      CAPTURE(skips);
+      CAPTURE(in_parts);
+      for (const auto& ending : toy::endings(4, [&](distx::ThreadCommunicator& comm) {
+             const Grid mesh(comm, {2, 2});
+             const distx::TensorParameter<float, 2, Grid, distx::Layout<Split>> weight(
+                 "weight", mesh, {5, 2}, [](const auto&) { return 1.0f; });
+             distx::MeshParallel<Data, distx::ZeRO<1>> training(mesh, distx::TensorParameterList<>().add(weight),
+                                                                distx::SGD{},
+                                                                {.clip_norm = 100, .skip_nonfinite = skips});
+             for (int step = 0; step < 4; ++step) {
+               training.ready(weight, distx::generate<float, Split>(mesh, {5, 2}, [](const auto&) { return 1.0f; }));
+               const distx::StepOptions options{.learning_rate = 1,
+                                                .loss = step == 1 && comm.rank() == 2 ? infinity : 1};
+               if (in_parts) {
+                 training.reduce();
+                 training.update(options);
+                 training.gather();
+               } else {
+                 training.step(options);
+               }
+             }
+             CHECK(training.skipped_steps() == 1);
+             for (const float each : weight.local()) CHECK(each == -2);
+           })) {
+        CAPTURE(ending.words);
+        CHECK(ending.kind == (skips ? "no error" : "not finite"));
+      }
     }
-  }
 }
 
 }  // namespace nonfinite

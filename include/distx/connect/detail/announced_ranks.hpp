@@ -72,7 +72,8 @@ struct AnnouncedRanks {
 /// are none.
 ///
 /// One launcher may run inside another that starts one process per host: torchrun's agents, which GROUP_WORLD_SIZE
-/// counts, or others that set PyTorch's variables, as tasks of srun or mpirun; mpirun's daemons as tasks of srun.
+/// counts; others that set PyTorch's variables, as tasks of srun or mpirun, each for the same number of consecutive
+/// ranks; mpirun's daemons as tasks of srun.
 [[nodiscard]] inline std::optional<std::pair<std::string, std::string>> contradiction(const AnnouncedRanks& chosen,
                                                                                       const AnnouncedRanks& other) {
   using Family = LauncherFamily;
@@ -83,7 +84,11 @@ struct AnnouncedRanks {
       if (agents->value > 1) return std::nullopt;
       return std::pair(agents->source, other.size.source);
     }
-    if (chosen.rank && other.size.value < chosen.size.value) return std::nullopt;
+    if (chosen.rank && other.size.value < chosen.size.value && chosen.size.value % other.size.value == 0) {
+      const int per_process = chosen.size.value / other.size.value;
+      if (!other.rank || chosen.rank->value / per_process == other.rank->value) return std::nullopt;
+      return std::pair(chosen.rank->source, other.rank->source);
+    }
   }
   if (chosen.family == Family::mpi && other.family == Family::slurm && chosen.size.value > 1) return std::nullopt;
   if (chosen.size.value != other.size.value) return std::pair(chosen.size.source, other.size.source);

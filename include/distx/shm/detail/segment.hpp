@@ -208,10 +208,6 @@ inline SharedSegment::Made SharedSegment::make(std::size_t bytes) {
 }
 
 inline std::shared_ptr<SharedSegment> SharedSegment::find(const SegmentName& name) {
-  if (name.file < 0)
-    throw MemoryError(
-        "the first rank failed to allocate a shared segment, and its error says why; if it is denied memfd_create, use "
-        "GlooCommunicator or MpiCommunicator");
   if (name.host != host_number())
     throw MemoryError(
         "runs on another host than rank 0, and shared memory is for the ranks of one host; use MpiCommunicator");
