@@ -18,9 +18,10 @@ void set_initial_values(Buckets<Space>& buckets, const std::vector<ParameterEntr
     if (!bucket.owned) continue;
     auto& buffer = bucket.buffers.front();
     const bool sharded = buffer.separate_value_shard;
+    const bool in_place = comms.shards() == 1 && !buffer.mapped_value.empty();  // the only shard is whole
     PoolAllocation<Space> whole;
-    Span<AnyElement, Space> values = buffer.value;
-    if (sharded) {
+    Span<AnyElement, Space> values = in_place ? buffer.mapped_value : buffer.value;
+    if (sharded && !in_place) {
       whole = pool.take_or_allocate(buffer.layout.bytes(), stream);
       values = buffer.layout.over(whole.span());
       fill(stream, whole.span(), std::byte{0});
@@ -40,7 +41,7 @@ void set_initial_values(Buckets<Space>& buckets, const std::vector<ParameterEntr
     }
     synchronize_all<Space>();
     if (comms.all().size() > 1) make_behind(comms.all(), Broadcast<AnyElement, Space>{values, root, location}, stream);
-    if (sharded) copy(stream, bytes_of(buffer.value_shard), bytes_of(buffer.own(values)));
+    if (sharded && !in_place) copy(stream, bytes_of(buffer.value_shard), bytes_of(buffer.own(values)));
   }
 }
 
