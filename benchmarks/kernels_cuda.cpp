@@ -15,6 +15,9 @@
 #include <distx/optim/adamw.hpp>
 #include <distx/tensor/ops/activations.hpp>
 
+#include "timing/on_gpu.hpp"
+#include "timing/samples.hpp"
+
 namespace {
 
 using distx::AdamW;
@@ -66,8 +69,8 @@ struct Array {
     distx::CudaStreamRef().synchronize();
   }
   /// The elements but the last, or but the first.
-  [[nodiscard]] Span<T, Cuda> some(std::size_t from) const { return buffer.span().subspan(from, buffer.size() - 1); }
-  [[nodiscard]] Span<const T, Cuda> read(std::size_t from) const { return Span<const T, Cuda>(some(from)); }
+  [[nodiscard]] Span<T, Cuda> cut(std::size_t from) const { return buffer.span().subspan(from, buffer.size() - 1); }
+  [[nodiscard]] Span<const T, Cuda> cut_in(std::size_t from) const { return Span<const T, Cuda>(cut(from)); }
 };
 
 struct Subject {
@@ -76,11 +79,6 @@ struct Subject {
   std::function<void()> pass;
   std::vector<double> seconds{}, of_copy{};
 };
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 void measure(const CudaStream& stream, std::size_t elements, int rounds) {
   using distx::bfloat16, distx::float16;
@@ -116,12 +114,12 @@ void measure(const CudaStream& stream, std::size_t elements, int rounds) {
       {"AdamW, states aligned", 28,
        [&] {  // as of a shard that begins anywhere
          ++step.number;
-         fused_update(stream, AdamW{}, step, weight.some(1), gradient.read(1), {mean.some(0), square.some(0)});
+         fused_update(stream, AdamW{}, step, weight.cut(1), gradient.cut_in(1), {mean.cut(0), square.cut(0)});
        }},
       {"AdamW, cut anywhere", 28,
        [&] {
          ++step.number;
-         fused_update(stream, AdamW{}, step, weight.some(1), gradient.read(0), {mean.some(1), square.some(0)});
+         fused_update(stream, AdamW{}, step, weight.cut(1), gradient.cut_in(0), {mean.cut(1), square.cut(0)});
        }},
       {"AdamW, bf16, masters", 28, [&] { ++step.number, masters(0, 0, elements); }},
       {"AdamW, bf16, cut", 28, [&] { ++step.number, masters(0, 1, elements - 1); }},
@@ -129,10 +127,10 @@ void measure(const CudaStream& stream, std::size_t elements, int rounds) {
       {"f32 to bf16", 6, [&] { cast(stream, all(low), read(gradient)); }},
       {"f32 to f16", 6, [&] { cast(stream, all(half), read(gradient)); }},
       {"bf16 to f32", 6, [&] { cast(stream, all(gradient), read(low)); }},
-      {"bf16 to f32, cut", 6, [&] { cast(stream, gradient.some(0), low.read(1)); }},
+      {"bf16 to f32, cut", 6, [&] { cast(stream, gradient.cut(0), low.cut_in(1)); }},
       {"scale", 8, [&] { scale(stream, all(gradient), 1.0000001); }},
       {"add", 12, [&] { add(stream, all(weight), read(gradient)); }},
-      {"add, cut", 12, [&] { add(stream, weight.some(0), gradient.read(1)); }},
+      {"add, cut", 12, [&] { add(stream, weight.cut(0), gradient.cut_in(1)); }},
       {"mix", 12, [&] { mix(stream, all(weight), read(gradient), 0.999); }},
       {"gelu", 8,
        [&] { distx::for_elements(stream, distx::detail::elements::Gelu<float>{}, all(weight), read(gradient)); }},
@@ -159,14 +157,26 @@ void measure(const CudaStream& stream, std::size_t elements, int rounds) {
   for (const auto& subject : subjects) {
     std::vector<double> ratios;
     for (std::size_t i = 0; i < subject.seconds.size(); ++i) ratios.push_back(subject.of_copy[i] / subject.seconds[i]);
-    const double seconds = median(subject.seconds);
+    const double seconds = timing::median(subject.seconds);
     std::printf("%10zu  %-24s %9.4f %8.1f  %9.3f\n", elements, subject.name.c_str(), 1e3 * seconds,
-                1e-9 * static_cast<double>(subject.bytes * elements) / seconds, median(ratios));
+                1e-9 * static_cast<double>(subject.bytes * elements) / seconds, timing::median(ratios));
   }
   std::fflush(stdout);
 }
 
-int run(int argc, char** argv) {
+int run(const std::vector<std::size_t>& sizes, int rounds) {
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, distx::cuda::current_device()), "cudaGetDeviceProperties");
+  std::printf("on %s; medians of %d rounds\n", properties.name, rounds);
+  std::printf("%10s  %-24s %9s %8s  %9s\n", "elements", "kernel", "ms", "GB/s", "over copy");
+  const CudaStream stream;
+  for (const std::size_t size : sizes) measure(stream, size, rounds);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
   std::vector<std::size_t> sizes;
   int rounds = 21;
   for (int i = 1; i < argc; ++i) {
@@ -180,26 +190,5 @@ int run(int argc, char** argv) {
     }
   }
   if (sizes.empty()) sizes = {std::size_t{1} << 20, std::size_t{16} << 20, std::size_t{256} << 20};
-  if (const std::string reason = distx::cuda::why_no_gpu(); !reason.empty()) {
-    std::printf("skipped: %s\n", reason.c_str());
-    return 77;
-  }
-  cudaDeviceProp properties{};
-  check(cudaGetDeviceProperties(&properties, distx::cuda::current_device()), "cudaGetDeviceProperties");
-  std::printf("on %s; medians of %d rounds\n", properties.name, rounds);
-  std::printf("%10s  %-24s %9s %8s  %9s\n", "elements", "kernel", "ms", "GB/s", "over copy");
-  const CudaStream stream;
-  for (const std::size_t size : sizes) measure(stream, size, rounds);
-  return 0;
-}
-
-}  // namespace
-
-int main(int argc, char** argv) {
-  try {
-    return run(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return 1;
-  }
+  return timing::on_gpu([&] { return run(sizes, rounds); });
 }

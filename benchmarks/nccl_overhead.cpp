@@ -8,6 +8,7 @@
 #include <distx/distx.hpp>
 #include <distx/nccl.hpp>
 
+#include "timing/on_gpu.hpp"
 #include "timing/samples.hpp"
 
 namespace {
@@ -51,25 +52,19 @@ void compare(distx::NcclCommunicator& comm, ncclComm_t plain, std::size_t bytes)
             << timing::median(raws) * 1e6 / calls << " us a call: median of ratios " << timing::median(ratios) << '\n';
 }
 
+int run() {
+  distx::SelfConnector self;
+  distx::NcclCommunicator comm(self);
+  // One that blocks, as NCCL makes them where nothing else is asked for.
+  ncclUniqueId id{};
+  ncclComm_t plain = nullptr;
+  distx::nccl::detail::check(ncclGetUniqueId(&id), "ncclGetUniqueId", {});
+  distx::nccl::detail::check(ncclCommInitRank(&plain, 1, id, 0), "ncclCommInitRank", {});
+  const auto owner = distx::nccl::detail::nccl_unique_comm::from_native_handle(plain);
+  for (const std::size_t bytes : {8U, 1024U, 1048576U}) compare(comm, plain, bytes);
+  return 0;
+}
+
 }  // namespace
 
-int main() {
-  try {
-    if (const auto reason = distx::cuda::why_no_gpu(); !reason.empty()) {
-      std::cout << "skipped: " << reason << '\n';
-      return 77;
-    }
-    distx::SelfConnector self;
-    distx::NcclCommunicator comm(self);
-    // One that blocks, as NCCL makes them where nothing else is asked for.
-    ncclUniqueId id{};
-    ncclComm_t plain = nullptr;
-    distx::nccl::detail::check(ncclGetUniqueId(&id), "ncclGetUniqueId", {});
-    distx::nccl::detail::check(ncclCommInitRank(&plain, 1, id, 0), "ncclCommInitRank", {});
-    const auto owner = distx::nccl::detail::nccl_unique_comm::from_native_handle(plain);
-    for (const std::size_t bytes : {8U, 1024U, 1048576U}) compare(comm, plain, bytes);
-  } catch (const std::exception& error) {
-    std::cerr << error.what() << '\n';
-    return 1;
-  }
-}
+int main() { return timing::on_gpu(run); }

@@ -5,6 +5,7 @@
 //
 //     build/benchmarks/step_cuda [--steps N] [--stages 0,2,3]     one rank
 //     tools/ranks --one-gpu 2 build/benchmarks/step_cuda          processes that share a GPU
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -18,6 +19,7 @@
 #include <distx/file.hpp>
 #include <distx/nccl.hpp>
 
+#include "timing/on_gpu.hpp"
 #include "timing/samples.hpp"
 
 namespace {
@@ -54,7 +56,8 @@ void step_times(distx::NcclCommunicator& comm, const char* what, int steps, dist
     distx::barrier(comm);
     const auto begin = timing::clock::now();
     {
-      distx::Unsharded<Cuda> weights;                                                          // of one block at a time
+      // The weights of one block at a time.
+      distx::Unsharded<Cuda> weights;
       for (auto& parameter : parameters) weights = training.unshard_after(stream, parameter);  // the forward pass
       for (std::size_t p = parameters.size(); p-- > 0;) {
         weights = training.unshard_after(stream, parameters[p]);
@@ -102,23 +105,7 @@ void communicator_times(distx::AnyConnector& world) {
   std::fflush(stdout);
 }
 
-int run(int argc, char** argv) {
-  int steps = 30;
-  std::string stages = "0,1,2,3";
-  for (int i = 1; i < argc; ++i) {
-    if (std::strcmp(argv[i], "--steps") == 0 && i + 1 < argc)
-      steps = std::max(1, std::atoi(argv[++i]));
-    else if (std::strcmp(argv[i], "--stages") == 0 && i + 1 < argc)
-      stages = argv[++i];
-    else {
-      std::printf("%s [--steps N] [--stages 0,2,3]\n", argv[0]);
-      return std::strcmp(argv[i], "--help") == 0 ? 0 : 1;
-    }
-  }
-  if (const std::string reason = distx::cuda::why_no_gpu(); !reason.empty()) {
-    std::printf("skipped: %s\n", reason.c_str());
-    return 77;
-  }
+int run(int steps, const std::string& stages) {
   distx::AnyConnector world = distx::connect();
   distx::cuda::pick_device(world, {.share = true});
   communicator_times(world);
@@ -139,10 +126,17 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    return run(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return 1;
+  int steps = 30;
+  std::string stages = "0,1,2,3";
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--steps") == 0 && i + 1 < argc)
+      steps = std::max(1, std::atoi(argv[++i]));
+    else if (std::strcmp(argv[i], "--stages") == 0 && i + 1 < argc)
+      stages = argv[++i];
+    else {
+      std::printf("%s [--steps N] [--stages 0,2,3]\n", argv[0]);
+      return std::strcmp(argv[i], "--help") == 0 ? 0 : 1;
+    }
   }
+  return timing::on_gpu([&] { return run(steps, stages); });
 }

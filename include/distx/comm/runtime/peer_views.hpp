@@ -83,10 +83,10 @@ inline void check_own_block(const Call<Host>& c, const std::vector<PeerView>& pe
 /// Compares block sizes, which fingerprints do not contain; every rank checks all ranks, so all throw the same error.
 /// @throws MismatchError
 inline void check_blocks(const Call<Host>& c, const std::vector<PeerView>& peers, const ErrorContext& context) {
+  if (!traits_of(c.kind).exchanges_counts) return;
   const auto check = [&](int from, std::size_t sent, int to, std::size_t received) {
     check_block(from, sent, to, received, context);
   };
-  if (!traits_of(c.kind).exchanges_counts) return;
   const int size = static_cast<int>(peers.size());
   const auto peer = [&](int r) -> const PeerView& { return peers[static_cast<std::size_t>(r)]; };
   if (c.kind == CollectiveKind::gather) {
@@ -106,6 +106,19 @@ inline void check_blocks(const Call<Host>& c, const std::vector<PeerView>& peers
 
 inline void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
   if (bytes != 0 && to != from) std::memcpy(to, from, bytes);
+}
+
+/// Completes a collective of the only rank: its one block goes to itself.
+inline void complete_alone(const Call<Host>& call) {
+  if (traits_of(call.kind).reduces && !call.send.empty()) {
+    const void* const sources[] = {call.send.data()};
+    if (call.consumer != nullptr) return call.consumer->consume(0, sources, call.send.size());
+    // The reduction of one operand is the operand, and so is its average.
+    void* const target = call.receive.data();
+    if (call.op.finishes() && call.op.kind() != OpKind::average)
+      return call.op.reduce(&target, 1, sources, 1, call.send.size(), 1);
+  }
+  copy_bytes(call.receive.bytes(), call.send.bytes(), call.send.size_bytes());
 }
 
 /// Completes a call whose operands are all available: copies, or reduces in rank order, into this rank's memory.

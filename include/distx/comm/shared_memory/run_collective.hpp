@@ -60,19 +60,6 @@ inline void await_reuse(SharedRegion& region, CallQueue queue, int rank, std::ui
     if (other != rank) check_consistency(region, queue, rank, other, entered, number, context);
 }
 
-/// Completes a call of the only rank, which neither publishes nor compares it: its one block goes to itself.
-inline void run_alone(const Call<Host>& call) {
-  if (detail::traits_of(call.kind).reduces && !call.send.empty()) {
-    const void* const sources[] = {call.send.data()};
-    if (call.consumer != nullptr) return call.consumer->consume(0, sources, call.send.size());
-    // The reduction of one operand is the operand, and so is its average.
-    void* const target = call.receive.data();
-    if (call.op.finishes() && call.op.kind() != OpKind::average)
-      return call.op.reduce(&target, 1, sources, 1, call.send.size(), 1);
-  }
-  copy_bytes(call.receive.bytes(), call.send.bytes(), call.send.size_bytes());
-}
-
 /// Runs one side of a collective of several ranks; returns when this rank's part is done.
 ///
 /// Small operands are copied to the rank's slot, and each rank reads the slots that it needs: ranks synchronize once,
@@ -150,7 +137,7 @@ inline void run_collective(SharedRegion& region, CallQueue queue, const Call<Hos
                            CallWorkspace& workspace) {
   if (region.revoked()) [[unlikely]]
     region.throw_revoked(self.context(call));
-  if (self.size == 1) return run_alone(call);
+  if (self.size == 1) return detail::complete_alone(call);
   run_among_ranks(region, queue, call, self, workspace);
 }
 

@@ -45,7 +45,8 @@ struct RankRecord {
 class ControlRoot {
  protected:
   /// @param rank_0_serves  whether the others need rank 0, so that none can continue without it
-  ControlRoot(int size, bool rank_0_serves) : rank_0_serves_(rank_0_serves), ranks_(static_cast<std::size_t>(size)) {}
+  ControlRoot(std::string_view backend, int size, bool rank_0_serves)
+      : backend_(backend), rank_0_serves_(rank_0_serves), ranks_(static_cast<std::size_t>(size)) {}
   ~ControlRoot() = default;
 
   /// Adds records of the processes that wait to join, after those of the ranks.
@@ -183,7 +184,7 @@ class ControlRoot {
   /// Says early, for all ranks, that rank `rank` waits in the operation `what`.
   template <class Overdue>
   void warn(std::string_view what, int rank, Overdue&& message) {
-    if (warning_) (*warning_)({.operation = what, .backend = "tcp", .rank = rank, .size = size()}, message);
+    if (warning_) (*warning_)({.operation = what, .backend = backend_, .rank = rank, .size = size()}, message);
   }
 
  private:
@@ -288,6 +289,7 @@ class ControlRoot {
     announce_group();
   }
 
+  std::string_view backend_;
   bool rank_0_serves_;
   std::map<std::uint64_t, std::string> published_;
   std::optional<SentError> first_end_;  ///< the first rank that failed; if none, the first that left

@@ -7,7 +7,7 @@ namespace distx::detail::control {
 /// The root of ranks that are threads of this process. Each thread uses it itself.
 class ThreadRoot final : ControlRoot {
  public:
-  explicit ThreadRoot(int size) : ControlRoot(size, false) {
+  explicit ThreadRoot(int size) : ControlRoot("threads", size, false) {
     for (auto& rank : ranks_) rank.presence = RankRecord::Presence::here;
     joined_ = true;
   }

@@ -97,8 +97,8 @@ __device__ Vector<T, Width> of_lane_before(const Vector<T, Width>& own) {
   return before;
 }
 
-/// A thread's vector of one array. Vectors of all arrays begin at the same element, which lies `off` elements after a
-/// boundary of vectors in this array, and at a boundary in the first.
+/// A thread's vector of one array. The threads' vectors are cut at boundaries of vectors in the first array; in this
+/// one they begin `off` elements after a boundary.
 template <class Array, int Width>
 struct Fragment {
   using type = typename Array::type;
@@ -188,9 +188,8 @@ __device__ void one_tile(const Body& body, bool whole, std::ptrdiff_t first, std
   }
 }
 
-/// Elements of a tile, of which each thread of a block has one vector: on an H200 this reaches the speed of a copy
-/// (0.97 to 1.02 of it from 16 Mi elements on), which two vectors per thread, loops over tiles and streaming loads and
-/// stores do not.
+/// Elements of a tile: each thread of a block has one vector. Two vectors per thread, loops over tiles and streaming
+/// loads and stores are slower, see docs/benchmarks.md.
 template <int Width>
 inline constexpr std::size_t tile_elements = std::size_t{Width} * block_threads;
 

@@ -419,8 +419,6 @@ class MpiBackend {
   std::optional<clock::time_point> patient_until_{};  ///< see `patience`
   std::uint64_t blocking_calls_ = 0;
   std::uint64_t started_calls_ = 0;
-  std::vector<detail::PeerView> alone_{1};
-  std::vector<const void*> sources_;
   detail::KnownCalls known_calls_;
   detail::OperationPool<AsyncCall> pool_;
   std::deque<AsyncCall*> exchanging_;

@@ -11,9 +11,7 @@ DISTX_INLINE void MpiBackend::execute(const Call<Host>& call) {
   if (detail::traits_of(call.kind).message) {
     execute_message(call, self_.context(call));
   } else if (self_.size == 1) {
-    detail::PeerView& own = alone_.front() = detail::own_view(call, 0);
-    own.inlined = true;
-    detail::complete_inlined(call, self_, alone_, sources_);
+    detail::complete_alone(call);
   } else {
     const std::uint64_t number = blocking_calls_++;
     const bool joined = compares(call);

@@ -23,7 +23,7 @@ class Hub final : control::ControlRoot {
   /// @param limit  what `deadline` was made of, for messages
   Hub(Listener listener, std::string token, int size, Timeout limit, const Deadline& deadline, Process self,
       control::Inbox& inbox, const ErrorContext& context)
-      : ControlRoot(size, true),
+      : ControlRoot("tcp", size, true),
         listener_(std::move(listener)),
         token_(std::move(token)),
         inbox_(inbox),
