@@ -3,9 +3,11 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <functional>
 #include <iostream>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "needs.hpp"
 
@@ -34,6 +36,12 @@ struct Counter : doctest::IReporter {
   static inline std::map<std::string, int> skipped;
 };
 
+/// What run_cases calls after the last test case: releases what test cases share while its libraries are alive.
+inline std::vector<std::function<void()>>& at_end() {
+  static std::vector<std::function<void()>> all;
+  return all;
+}
+
 /// Runs the test cases whose needs are met, prints how many others were skipped and why, and returns the program's exit
 /// status: 77 (skipped) if all were skipped, 1 if none ran or was skipped.
 inline int run_cases(doctest::Context& context, const char* program, bool prints = true) {
@@ -45,6 +53,7 @@ inline int run_cases(doctest::Context& context, const char* program, bool prints
     context.addFilter("test-case-exclude", pattern.c_str());
   }
   const int failed = context.run();
+  for (const auto& release : at_end()) release();
   if (context.shouldExit()) return failed;  // --help, --list-test-cases…
   for (const auto& [what, count] : Counter::skipped)
     if (prints) std::cout << "skipped: " << count << " test cases need " << what << '\n';

@@ -169,9 +169,30 @@ TEST_CASE("8-bit floats are reduced on the host if NCCL or a GPU does not have t
   CHECK(!native<float8_e4m3>(distx::max, NcclRounding::native, 89));
   CHECK(native<distx::bfloat16>(distx::sum, NcclRounding::native, 80));
   CHECK(native<float8_e4m3>(distx::sum, NcclRounding::native, 90, 1));
-  CHECK(!native<float8_e4m3>(distx::average, NcclRounding::native, 90, 1));
   CHECK(!native<distx::float8_e5m2>(distx::PreMultipliedSum{0.5}, NcclRounding::native, 90, 1));
-  CHECK(native<distx::bfloat16>(distx::PreMultipliedSum{0.5}, NcclRounding::native, 80, 1));
+}
+
+TEST_CASE("NCCL multiplies no operand of one rank") {
+  using distx::bfloat16;
+  for (const auto rounding : {NcclRounding::native, NcclRounding::once}) {
+    CHECK(distx::nccl::detail::native_reduction(distx::calls::AnyOp::make<bfloat16>(distx::average), rounding, 90, 1)
+              ->op == ncclSum);
+    CHECK(!native<bfloat16>(distx::PreMultipliedSum{0.5}, rounding, 80, 1));
+  }
+  CHECK(distx::nccl::detail::native_reduction(distx::calls::AnyOp::make<float>(distx::average), NcclRounding::native,
+                                              90, 2)
+            ->op == ncclAvg);
+  on_ranks(1, [](auto& connector) {
+    distx::NcclCommunicator comm(connector, {.deadline = std::chrono::seconds(20)});
+    for (const std::size_t count : {1, 4100, 21125, 1000003}) {
+      const auto values = on_gpu(std::vector<float>(count, 3.0f));
+      const auto averages = on_gpu(std::vector<float>(count, 0.0f));
+      distx::all_reduce(comm, values, averages, distx::average);
+      expect(on_host(averages) == std::vector<float>(count, 3.0f), "average of " + std::to_string(count));
+      distx::all_reduce(comm, averages, distx::PreMultipliedSum{0.5});
+      expect(on_host(averages) == std::vector<float>(count, 1.5f), "pre-multiplied sum of " + std::to_string(count));
+    }
+  });
 }
 
 TEST_CASE("a pre-multiplied sum multiplies the sum on other backends") {

@@ -7,10 +7,12 @@
 #include <distx/nccl.hpp>
 
 #include <chrono>
+#include <map>
 #include <optional>
 #include <string>
 
 #include "needs.hpp"
+#include "run_cases.hpp"
 
 // The ranks of tests on GPUs: threads of this process with one GPU each, or processes that a launcher has
 // started, which may share one.
@@ -48,6 +50,31 @@ bool on_gpus(int ranks, F&& f, distx::NcclOptions how = {}) {
     f(comm);
   });
   return true;
+}
+
+/// As `on_gpus`, but on one communicator for all calls with this rounding where the ranks are processes, or this one
+/// alone: NCCL takes half a second to end one.
+template <class F>
+void on_same_gpus(int ranks, distx::NcclRounding rounding, F&& f) {
+  if (ranks != world().size()) {
+    on_gpus(ranks, f, {.rounding = rounding});
+    return;
+  }
+  static std::map<distx::NcclRounding, distx::NcclCommunicator> made;
+  static const bool ends = (test::at_end().emplace_back([] { made.clear(); }), true);
+  static_cast<void>(ends);
+  auto found = made.find(rounding);
+  if (found == made.end()) {
+    distx::cuda::pick_device(world(), {.share = true});
+    const distx::NcclOptions how{.deadline = std::chrono::seconds(20), .rounding = rounding};
+    found = made.emplace(rounding, distx::NcclCommunicator(world(), how)).first;
+  }
+  try {
+    f(found->second);
+  } catch (...) {
+    made.erase(found);
+    throw;
+  }
 }
 
 /// Whether this process is, or has, rank 0.

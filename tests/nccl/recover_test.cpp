@@ -5,54 +5,26 @@
 #include <distx/checkpoint.hpp>
 
 #include <atomic>
-#include <cmath>
 #include <latch>
 
 #include "distx/distx.hpp"
 #include "examples/temporary_folder.hpp"
 #include "nccl/ranks.hpp"
+#include "nccl/recovered_training.hpp"
 #include "nccl/whole_arrays.hpp"
 
-using distx::Cuda;
+using nccl_test::last_step;
+using nccl_test::make_step;
+using nccl_test::model;
 using nccl_test::on_ranks;
+using nccl_test::options;
+using nccl_test::Training;
 using nccl_test::WholeArrays;
 using namespace std::chrono_literals;
 
 namespace {
 
-using Training = distx::DataParallel<distx::ZeRO<distx::Dynamic>, distx::On<Cuda>, distx::Replicate>;
-using Parameters = std::vector<distx::Parameter<float, Cuda>>;
-
-constexpr std::uint64_t last_step = 3, unknown = UINT64_MAX;
-const distx::NcclOptions options{.deadline = 20s};
-
-Parameters model() {
-  Parameters parameters;
-  parameters.emplace_back("a.weight", 1001, distx::ParameterOptions{.rows = 13});
-  parameters.emplace_back("a.bias", 33);
-  return parameters;
-}
-/// Makes a step whose gradients depend on the step and the rank. Calls `at_call()` before each call of the training.
-template <class AtCall>
-void make_step(Training& training, Parameters& parameters, std::uint64_t step, int rank, AtCall&& at_call) {
-  for (auto& parameter : parameters) {
-    at_call();
-    const auto weights = training.unshard(parameter);
-    const auto gradient = training.gradient(parameter);
-    std::vector<float> values(gradient.size());
-    for (std::size_t i = 0; i < values.size(); ++i)
-      values[i] = std::cos(0.01f * static_cast<float>(i) + static_cast<float>(step) + static_cast<float>(rank));
-    distx::copy({}, gradient, distx::Span<const float>(values));
-    distx::CudaStreamRef{}.synchronize();
-    at_call();
-    training.ready(parameter);
-  }
-  at_call();
-  training.step({.learning_rate = 0.1});
-}
-void make_step(Training& training, Parameters& parameters, std::uint64_t step, int rank) {
-  make_step(training, parameters, step, rank, [] {});
-}
+constexpr std::uint64_t unknown = UINT64_MAX;
 
 /// Loads the checkpoint of step `from` of `ranks` ranks on `left` ranks; adds the state then, and at the end.
 void restart(int ranks, int left, int stage, std::uint64_t from, WholeArrays& loaded, WholeArrays& ended) {

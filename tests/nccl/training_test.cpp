@@ -33,19 +33,23 @@ std::map<int, Result> train(int ranks, const Way& way, std::optional<distx::Nccl
   std::map<int, Result> all;
   std::mutex mutex;
   // NCCL's order of adding more than two operands depends on the message: equal bits need rank order.
-  distx::NcclOptions how;
-  how.rounding = rounding.value_or(ranks > 2 ? distx::NcclRounding::once : distx::NcclRounding::native);
-  gpu_ranks::on_gpus(
-      ranks,
-      [&](NcclCommunicator& comm) {
-        Result mine = gpu_toy::train<Training, T>(comm, way);
-        const std::lock_guard lock(mutex);
-        all[comm.rank()] = std::move(mine);
-      },
-      how);
+  const auto how = rounding.value_or(ranks > 2 ? distx::NcclRounding::once : distx::NcclRounding::native);
+  gpu_ranks::on_same_gpus(ranks, how, [&](NcclCommunicator& comm) {
+    Result mine = gpu_toy::train<Training, T>(comm, way);
+    const std::lock_guard lock(mutex);
+    all[comm.rank()] = std::move(mine);
+  });
   return all;
 }
 
+std::string first_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  std::size_t first = 0, all = 0;
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i)
+    if (std::memcmp(&a[i], &b[i], sizeof(float)) != 0 && all++ == 0) first = i;
+  if (all == 0) return "no weight differs";
+  return std::to_string(all) + " weights differ, first weight " + std::to_string(first) + ": " +
+         std::to_string(a[first]) + " instead of " + std::to_string(b[first]);
+}
 double distance(const std::vector<float>& a, const std::vector<float>& b) {
   double most = 0;
   for (std::size_t i = 0; i < a.size(); ++i) most = std::max(most, static_cast<double>(std::abs(a[i] - b[i])));
@@ -63,6 +67,7 @@ class Same {
         CHECK(expected.weights.size() == 21125);
         CHECK_FALSE(toy::same_bits(expected.weights, toy::Model().weights()));
       }
+      INFO("rank ", rank, ": ", first_difference(result.weights, expected.weights));
       CHECK(toy::same_bits(result.weights, expected.weights));
       CHECK(result.norms == expected.norms);
     }

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // NCCL's collectives and messages.
+#include <algorithm>
+
 #include "standin/memory.hpp"
 #include "standin/nccl_comm.hpp"
 
@@ -55,6 +57,15 @@ void check_memory(const void* memory, std::size_t bytes, Comm& comm) {
   require((others & ~where.pool->reached_by) == 0, ncclUnhandledCudaError);
 }
 
+/// The elements that NCCL before 2.29.7 multiplies where there is one rank: it cuts them into equal parts of up to 32
+/// blocks, rounded down, and then up to 16 bytes.
+std::size_t multiplied_of_one_rank(std::size_t count, std::size_t element_bytes) {
+  const std::size_t pack = 16 / element_bytes;
+  const std::size_t blocks = std::clamp<std::size_t>((count * element_bytes + 16383) / 16384, 1, 32);
+  const std::size_t of_block = (count / blocks + pack - 1) / pack * pack;
+  return std::min(count, blocks * of_block);
+}
+
 ncclResult_t issue(const char* function, Op op, ncclComm_t handle, cudaStream_t stream,
                    ncclRedOp_t reduction = ncclSum) {
   const ncclResult_t code = nccl_called(function, [&] {
@@ -73,6 +84,8 @@ ncclResult_t issue(const char* function, Op op, ncclComm_t handle, cudaStream_t 
     const std::size_t bytes = op.count * bytes_of(op.type);
     check_memory(op.send, blocks.sent * bytes, *comm);
     check_memory(op.receive, blocks.received * bytes, *comm);
+    if (reduces && multiplies && comm->clique->size == 1)
+      op.count = multiplied_of_one_rank(op.count, bytes_of(op.type));
     // A rank that has nothing to do still meets the others; where nobody has, there is nothing to enqueue.
     if (op.count == 0) return;
     launch(comm, stream, op);

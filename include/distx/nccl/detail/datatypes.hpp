@@ -66,9 +66,11 @@ struct NativeReduction {
                                                                      int capability, int ranks) noexcept {
   const auto type = datatype_of(op.type());
   if (!type || (is_float8(op.type()) && capability < float8_capability)) return std::nullopt;
+  // NCCL's kernel that multiplies one rank's operand leaves out up to 31 elements at its end before 2.29.7, and has no
+  // 8-bit floats: without a factor the result is the operand, which a sum copies, and with one it is computed on the
+  // host.
+  if (ranks == 1 && op.kind() != OpKind::user) return NativeReduction{*type, ncclSum, {}};
   const bool once = rounding == NcclRounding::once;
-  // Of one rank NCCL 2.28 multiplies no 8-bit floats: its call returns ncclInvalidArgument.
-  const bool multiplies = ranks > 1 || !is_float8(op.type());
   switch (op.kind()) {
     case OpKind::min:
       return NativeReduction{*type, ncclMin, {}};
@@ -79,12 +81,12 @@ struct NativeReduction {
       if (once && is_narrow_float(op.type())) return std::nullopt;
       return NativeReduction{*type, op.kind() == OpKind::sum ? ncclSum : ncclProd, {}};
     case OpKind::average:
-      if (once || !multiplies) return std::nullopt;
+      if (once) return std::nullopt;
       return NativeReduction{*type, ncclAvg, {}};
     case OpKind::user:
       break;
   }
-  if (once || !multiplies) return std::nullopt;
+  if (once || ranks == 1) return std::nullopt;
   if (const auto sum = op.target<PreMultipliedSum>()) return NativeReduction{*type, ncclNumOps, sum->factor};
   return std::nullopt;
 }
