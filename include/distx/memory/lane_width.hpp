@@ -12,6 +12,17 @@ inline constexpr std::size_t common_lane_bytes = 16;
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wattributes"  // clang has no `optimize`
 
+#ifdef __clang__
+// The functions between these are inlined into kernels: `flatten` of clang inlines only what is called directly.
+#define DISTX_KERNELS_BEGIN _Pragma("clang attribute push(__attribute__((always_inline)), apply_to = function)")
+#define DISTX_KERNELS_END _Pragma("clang attribute pop")
+inline constexpr bool splits_conversions = false;  // of vectors, into halves
+#else
+#define DISTX_KERNELS_BEGIN
+#define DISTX_KERNELS_END
+inline constexpr bool splits_conversions = true;
+#endif
+
 /// Calls `Kernel::run<16>(args...)`. Arguments are copies, which no store can alias.
 ///
 /// Everything that the kernel calls is inlined, for this width and for those below. No product and sum of Lanes are
@@ -53,7 +64,7 @@ typedef double Doubles64 [[gnu::vector_size(64)]];
 [[gnu::target("avx512f")]] inline void take_roots(Floats64& x) { asm("vsqrtps {%0, %0|%0, %0}" : "+v"(x)); }
 [[gnu::target("avx512f")]] inline void take_roots(Doubles64& x) { asm("vsqrtpd {%0, %0|%0, %0}" : "+v"(x)); }
 
-// Conversions of vectors, which some compilers do in halves.
+// Conversions of vectors, which g++ 12 does in halves.
 typedef float Floats16 [[gnu::vector_size(16)]];
 [[gnu::target("avx2")]] inline void convert(const Floats16& from, Doubles32& to) {
   asm("vcvtps2pd {%1, %0|%0, %1}" : "=x"(to) : "xm"(from));
@@ -98,13 +109,13 @@ void convert(const From&, To&) = delete;
 /// Calls `Kernel::run<Bytes>(args...)` with Bytes = `bytes`, which is 16, 32 or 64, compiled for processors that have
 /// registers of this width.
 template <class Kernel, class... Args>
-void run_on_lanes(std::size_t bytes, Args... args) {
+void run_on_lanes(std::size_t bytes, const Args&... args) {
   if (bytes == 64)
-    run_on_64_byte_lanes<Kernel>(args...);
+    run_on_64_byte_lanes<Kernel, Args...>(args...);
   else if (bytes == 32)
-    run_on_32_byte_lanes<Kernel>(args...);
+    run_on_32_byte_lanes<Kernel, Args...>(args...);
   else
-    run_on_common_lanes<Kernel>(args...);
+    run_on_common_lanes<Kernel, Args...>(args...);
 }
 
 }  // namespace distx::detail

@@ -21,6 +21,21 @@ namespace detail {
                         {.operation = operation});
 }
 
+struct MixLanes {
+  template <std::size_t Bytes, class T>
+  static void run(T* to, const T* from, std::size_t count, const MovingAverage<T>& mean) {
+    const auto mix_at = [=]<class V>(std::size_t i, V mixed) {
+      mixed = V::load(to + i);
+      mean.add(mixed, V::load(from + i));
+      mixed.store(to + i);
+    };
+    using V = Lanes<T, Bytes>;
+    std::size_t i = 0;
+    for (; i + V::size <= count; i += V::size) mix_at(i, V());
+    for (; i < count; ++i) mix_at(i, Lanes<T, sizeof(T)>());
+  }
+};
+
 }  // namespace detail
 
 /// Copies the elements of `from` to `to`, which may be the same span but must not overlap partly.
@@ -69,20 +84,14 @@ template <FloatingElement To, FloatingElement From>
 void mix(HostStream, Span<To> to, Span<const From> from, double kept) {
   if (to.size() != from.size()) detail::lengths_differ(to.size(), from.size(), "mix");
   using A = accumulator_t<To>;
-  const auto mixture = detail::MovingAverage<A>::keeping(kept);
-  const auto mix_all = [&]<bool OfAverage>() {
-    const detail::MovingAverage<A> mean{mixture.weight, OfAverage};
-    for (std::size_t i = 0; i < to.size(); ++i) {
-      auto mixed = static_cast<A>(to[i]);
-      mean.add(mixed, static_cast<A>(static_cast<accumulator_t<From>>(from[i])));
-      to[i] = static_cast<To>(mixed);
-    }
-  };
-  // Two loops: one would decide at each element.
-  if (mixture.of_average)
-    mix_all.template operator()<true>();
-  else
-    mix_all.template operator()<false>();
+  const auto mean = detail::MovingAverage<A>::keeping(kept);
+  if constexpr (std::same_as<To, A> && std::same_as<From, A>)
+    return detail::run_on_lanes<detail::MixLanes>(detail::lane_bytes(), to.data(), from.data(), to.size(), mean);
+  for (std::size_t i = 0; i < to.size(); ++i) {
+    auto mixed = static_cast<A>(to[i]);
+    mean.add(mixed, static_cast<A>(static_cast<accumulator_t<From>>(from[i])));
+    to[i] = static_cast<To>(mixed);
+  }
 }
 
 /// Returns the sum of the squares of `values`, added in double in index order: the same elements give the same bits.

@@ -24,6 +24,8 @@ using sum_t = std::conditional_t<std::integral<T>, T, double>;
 
 inline constexpr std::size_t terms_in_block = 4096;
 
+DISTX_KERNELS_BEGIN
+
 /// One double that is computed with as vectors are: each operation rounds. Of plain doubles, clang fuses a product and
 /// a sum where the processor can.
 class OneLane {
@@ -48,17 +50,17 @@ struct StoredVector {
 /// Converts each number of a vector. Vectors are not returned: the registers that return one depend on the processor.
 template <class From, class To>
 void convert_each(const From& from, To& to) {
-  if constexpr (has_wide_lanes && std::max(sizeof(To), sizeof(From)) > common_lane_bytes)
+  if constexpr (splits_conversions && has_wide_lanes && std::max(sizeof(To), sizeof(From)) > common_lane_bytes)
     convert(from, to);
   else
     to = __builtin_convertvector(from, To);
 }
-/// Reads floats or doubles as a V, one for each lane.
+/// Reads numbers as a V, one for each lane.
 template <class V, class T>
 V wide(const T* from) {
   if constexpr (std::same_as<V, OneLane>) {
     return OneLane(static_cast<double>(*from));
-  } else if constexpr (std::same_as<T, double>) {
+  } else if constexpr (requires { V::load(from); }) {
     return V::load(from);
   } else {
     typename StoredVector<T, V::size>::type values;
@@ -68,18 +70,34 @@ V wide(const T* from) {
     return V::from_native(result);
   }
 }
-/// Writes a V as floats or doubles.
+/// Writes a V as numbers.
 template <class V, class T>
 void narrow_to(T* to, const V& value) {
   if constexpr (std::same_as<V, OneLane>) {
     *to = static_cast<T>(value.value());
-  } else if constexpr (std::same_as<T, double>) {
+  } else if constexpr (requires { value.store(to); }) {
     value.store(to);
   } else {
     typename StoredVector<T, V::size>::type values;
     convert_each(value.to_native(), values);
     std::memcpy(to, &values, sizeof(values));
   }
+}
+/// Reads a vector of which only the first numbers may be before `end`.
+template <class V, class T>
+V wide_before(const T* end, const T* from) {
+  if (end - from >= static_cast<std::ptrdiff_t>(V::size)) return wide<V>(from);
+  T numbers[V::size] = {};
+  std::copy(from, end, numbers);
+  return wide<V>(numbers);
+}
+/// Writes the numbers of a vector that belong before `end`.
+template <class V, class T>
+void narrow_before(T* end, T* to, const V& value) {
+  if (end - to >= static_cast<std::ptrdiff_t>(V::size)) return narrow_to(to, value);
+  T numbers[V::size];
+  narrow_to(numbers, value);
+  std::copy_n(numbers, end - to, to);
 }
 /// Calls f(i, V()) for i in [0, n): V is a vector of doubles, and for those that are left one.
 template <std::size_t Bytes, class F>
@@ -334,29 +352,80 @@ void exponentials_of_short_rows(MatrixRef<const T> x, const Origin& origin, cons
   }
 }
 
-/// Adds rows of floats or doubles to totals, row by row.
+/// Sets sums[row] to the sum of each row divided by `divisor`.
 template <class T>
-struct AddRows {
-  static constexpr std::size_t rows_at_once = 8;  // while a total is in a register
-
+struct AddUpEachRow {
   template <std::size_t Bytes>
-  static void run(const T* x, std::size_t rows, std::size_t columns, double* totals) {
-    std::size_t row = 0;
-    for (; row + rows_at_once <= rows; row += rows_at_once)
-      add<Bytes, rows_at_once>(x + row * columns, columns, totals);
-    for (; row < rows; ++row) add<Bytes, 1>(x + row * columns, columns, totals);
-  }
-
- private:
-  template <std::size_t Bytes, std::size_t Rows>
-  static void add(const T* x, std::size_t columns, double* totals) {
-    for_each_wide<Bytes>(columns, [=]<class V>(std::size_t i, V) {
-      V total = wide<V>(totals + i);
-      for (std::size_t row = 0; row < Rows; ++row) total += wide<V>(x + row * columns + i);
-      narrow_to(totals + i, total);
+  static void run(const T* x, std::size_t rows, std::size_t columns, double divisor, T* sums) {
+    for_each_row<Bytes>(rows, columns, [=](std::size_t row, auto at_once) {
+      const auto numbers = at_once.read(x + row * columns);
+      const auto total = at_once.sum([&](std::size_t i, auto v) { return numbers.at(i, v); });
+      at_once.store_result(sums + row, quotient<T>(total, divisor));
     });
   }
 };
+
+/// Reduces the slices x[block, k, …] of each block in order: calls finish(at, nothing += x[block, 0, …] += …) for the
+/// vectors at `at` of the results, in order, so that each may overwrite what follows those of its block.
+template <class V, class T, class A, class Finish>
+void reduce_each_block(const T* x, std::size_t blocks, std::size_t count, std::size_t size, const A& nothing,
+                       const Finish& finish) {
+  constexpr std::size_t n = V::size, rows_at_once = 32, widest = 128;
+  // Vectors of a row before the next rows: few for the first cache, many where rows are not even in the second.
+  const std::size_t width = count * size * sizeof(T) <= (1U << 18) ? 32 : widest;
+  const T* const end = x + blocks * count * size;
+  std::size_t block = 0;
+  if (size < 4 * n)  // without tests for the end
+    for (; (blocks - block) * size > n + size; ++block, x += count * size)
+      for (std::size_t i = 0; i < size; i += n) {
+        A all = nothing;
+        for (std::size_t k = 0; k < count; ++k) all += wide<V>(x + k * size + i);
+        finish(block * size + i, all);
+      }
+  for (; block < blocks; ++block, x += count * size) {
+    for (std::size_t begin = 0; begin < size; begin += width * n) {
+      const std::size_t vectors = std::min(width, (size - begin + n - 1) / n);
+      A all[widest];
+      std::fill_n(all, vectors, nothing);
+      for (std::size_t row = 0; row < count; row += rows_at_once) {
+        const std::size_t rows = std::min(rows_at_once, count - row);
+        const T* from = x + row * size + begin;
+        std::size_t k = 0;
+        for (; begin + (k + 4) * n <= size && k < vectors; k += 4, from += 4 * n) {  // each operation takes some cycles
+          A a = all[k], b = all[k + 1], c = all[k + 2], d = all[k + 3];
+          for (std::size_t i = 0; i < rows; ++i) {
+            a += wide<V>(from + i * size);
+            b += wide<V>(from + i * size + n);
+            c += wide<V>(from + i * size + 2 * n);
+            d += wide<V>(from + i * size + 3 * n);
+          }
+          all[k] = a, all[k + 1] = b, all[k + 2] = c, all[k + 3] = d;
+        }
+        for (; k < vectors; ++k, from += n) {
+          A each = all[k];
+          for (std::size_t i = 0; i < rows; ++i) each += wide_before<V>(end, from + i * size);
+          all[k] = each;
+        }
+      }
+      for (std::size_t k = 0; k < vectors; ++k) finish(block * size + begin + k * n, all[k]);
+    }
+  }
+}
+
+/// Sets out[block, i] to the sum over k, in order, of x[block, k, i], divided by `divisor`.
+template <class T>
+struct AddUpEachBlock {
+  template <std::size_t Bytes, class Out>
+  static void run(const T* x, std::size_t blocks, std::size_t count, std::size_t size, double divisor, Out* out) {
+    using V = Lanes<double, Bytes>;
+    Out* const end = out + blocks * size;
+    const double share = 1 / divisor;
+    reduce_each_block<V>(x, blocks, count, size, V(0.0), [=](std::size_t at, const V& total) {
+      narrow_before(end, out + at, std::same_as<T, float> ? total * V(share) : total / V(divisor));
+    });
+  }
+};
+DISTX_KERNELS_END
 
 /// Sets totals to sums of rows of `columns` terms. `add(begin, end, totals)` adds those of a block of rows, row by row.
 template <class A, class Add>
@@ -377,7 +446,7 @@ template <class T>
 void add_up_rows(const T* x, std::size_t rows, std::size_t columns, sum_t<T>* totals) {
   add_up_blocks(0, rows, columns, totals, [&](std::size_t begin, std::size_t end, sum_t<T>* to) {
     if constexpr (std::same_as<T, float> || std::same_as<T, double>) {
-      run_on_lanes<AddRows<T>>(lane_bytes(), x + begin * columns, end - begin, columns, to);
+      run_on_lanes<AddUpEachBlock<T>>(lane_bytes(), x + begin * columns, std::size_t{1}, end - begin, columns, 1.0, to);
     } else {
       for (std::size_t i = begin * columns; i < end * columns; i += columns)
         for (std::size_t j = 0; j < columns; ++j)
@@ -385,47 +454,28 @@ void add_up_rows(const T* x, std::size_t rows, std::size_t columns, sum_t<T>* to
     }
   });
 }
-/// Sets sums[row] to the sum of each row divided by `divisor`.
-template <class T>
-struct AddUpEachRow {
-  template <std::size_t Bytes>
-  static void run(const T* x, std::size_t rows, std::size_t columns, double divisor, T* sums) {
-    for_each_row<Bytes>(rows, columns, [=](std::size_t row, auto at_once) {
-      const auto numbers = at_once.read(x + row * columns);
-      const auto total = at_once.sum([&](std::size_t i, auto v) { return numbers.at(i, v); });
-      at_once.store_result(sums + row, quotient<T>(total, divisor));
-    });
-  }
-};
-
-/// Sets out[block, i] to the sum over k of x[block, k, i], divided by `divisor`. @pre `totals` has `size` elements if
-/// there are more than `AddRows::rows_at_once` slices
-template <class T>
-struct AddUpEachBlock {
-  template <std::size_t Bytes>
-  static void run(const T* x, std::size_t blocks, std::size_t count, std::size_t size, double divisor, double* totals,
-                  T* out) {
-    for (std::size_t block = 0; block < blocks; ++block, x += count * size, out += size) {
-      if (count <= AddRows<T>::rows_at_once) {
-        for_each_wide<Bytes>(size, [=]<class V>(std::size_t i, V) {
-          V total(0.0);
-          for (std::size_t k = 0; k < count; ++k) total += wide<V>(x + k * size + i);
-          narrow_to(out + i, quotient<T>(total, divisor));
-        });
-      } else {
-        std::fill_n(totals, size, 0);
-        AddRows<T>::template run<Bytes>(x, count, size, totals);
-        for_each_wide<Bytes>(
-            size, [=]<class V>(std::size_t i, V) { narrow_to(out + i, quotient<T>(wide<V>(totals + i), divisor)); });
-      }
-    }
-  }
-};
 
 /// Rounds totals to the elements' type.
 template <class T>
 void round_to(const std::vector<sum_t<T>>& totals, Span<T> out) {
   for (std::size_t i = 0; i < out.size(); ++i) out[i] = static_cast<T>(static_cast<accumulator_t<T>>(totals[i]));
+}
+/// Sets out[block, i] to the sum over k of x[block, k, i], divided by `divisor` unless it is of integers.
+template <class T>
+void sum_of_blocks(HostStream, Span<const T> x, std::size_t blocks, std::size_t count, std::size_t size, double divisor,
+                   Span<T> out) {
+  if constexpr (std::same_as<T, float> || std::same_as<T, double>) {
+    if (size == 1) return run_on_lanes<AddUpEachRow<T>>(lane_bytes(), x.data(), blocks, count, divisor, out.data());
+    if (count <= terms_in_block)
+      return run_on_lanes<AddUpEachBlock<T>>(lane_bytes(), x.data(), blocks, count, size, divisor, out.data());
+  }
+  std::vector<sum_t<T>> totals(size);
+  for (std::size_t block = 0; block < blocks; ++block) {
+    add_up_rows(x.data() + block * count * size, count, size, totals.data());
+    if constexpr (!std::integral<T>)
+      for (double& total : totals) total /= divisor;
+    round_to(totals, out.subspan(block * size, size));
+  }
 }
 
 }  // namespace distx::detail

@@ -59,11 +59,11 @@ template <class Optimizer, class A>
 
 /// Runs a kernel that updates elements on lanes of `bytes`.
 template <class Optimizer, class A, class Kernel = UpdateLanes<Optimizer, A>, class... Args>
-void update_lanes(std::size_t bytes, Args... args) {
+void update_lanes(std::size_t bytes, const Args&... args) {
   if constexpr (Updates<Optimizer, A, Lanes<A, 64>>)
     run_on_lanes<Kernel>(bytes, args...);
   else
-    run_on_common_lanes<Kernel>(args...);
+    run_on_common_lanes<Kernel, Args...>(args...);
 }
 
 /// A copy of a block of elements: `count` of them copied or converted, the rest set to 1, so that no optimizer divides

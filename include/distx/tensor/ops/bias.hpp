@@ -21,10 +21,8 @@ void add_to_rows(HostStream, MatrixRef<const T> x, Span<const T> b, MatrixRef<T>
 }
 /// out = the sum of the rows.
 template <class T>
-void sum_of_rows(HostStream, MatrixRef<const T> x, Span<T> out) {
-  std::vector<sum_t<T>> totals(x.columns);
-  add_up_rows(x.values.data(), x.rows, x.columns, totals.data());
-  round_to(totals, out);
+void sum_of_rows(HostStream stream, MatrixRef<const T> x, Span<T> out) {
+  sum_of_blocks(stream, x.values, 1, x.rows, x.columns, 1, out);
 }
 /// @}
 

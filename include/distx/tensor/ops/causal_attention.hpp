@@ -80,6 +80,7 @@ void attend(const T* query, const T* keys, std::size_t stride, std::size_t token
 }
 
 /// One head: rows of q are queries, keys and values, `row` elements each.
+DISTX_KERNELS_BEGIN
 struct AttentionHead {
   template <std::size_t Bytes, class T>
   static void run(const T* q, T* out, std::size_t length, std::size_t size, std::size_t row, double* weights,
@@ -126,6 +127,7 @@ void for_each_head(const Extents<5>& x, F&& f) {
     for (std::size_t head = 0; head < x[3]; ++head)
       f(batch * x[1] * 3 * row + head * x[4], batch * x[1] * row + head * x[4]);
 }
+DISTX_KERNELS_END
 
 /// @name Kernels of the host's memory
 /// @{

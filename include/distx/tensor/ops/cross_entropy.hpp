@@ -21,6 +21,7 @@ struct CrossEntropyResult {
 
 namespace detail {
 
+DISTX_KERNELS_BEGIN
 struct SumExponentials {
   template <std::size_t Bytes, class T>
   static void run(MatrixRef<const T> logits, const T* maxima, double* sums) {
@@ -66,6 +67,7 @@ struct LogitGradients {
     }
   }
 };
+DISTX_KERNELS_END
 
 /// @name Kernels of the host's memory
 /// Of each row, a rank computes the maximum of its part, and relative to the maximum of all ranks the sum of

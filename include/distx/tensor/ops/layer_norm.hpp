@@ -8,6 +8,7 @@ namespace distx {
 
 namespace detail {
 
+DISTX_KERNELS_BEGIN
 /// A row, or one in each lane, as numbers of mean 0 and variance 1.
 template <class Row, class Number>
 struct NormalRow {
@@ -82,6 +83,7 @@ struct AddNormalRowsWeight {
     }
   }
 };
+DISTX_KERNELS_END
 
 /// @name Kernels of the host's memory
 /// @{

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
+#include <bit>
 #include <limits>
+#include <utility>
 
 #include "distx/memory/sums.hpp"
 #include "distx/tensor/ops/apply.hpp"
@@ -20,78 +22,109 @@ struct Slices {
   }
 };
 
-/// Returns the larger value of each lane, as distx::max does.
+DISTX_KERNELS_BEGIN
+/// The maximum of the numbers that were added to each lane, as by distx::max.
 template <class T, std::size_t Bytes>
-Lanes<T, Bytes> larger(const Lanes<T, Bytes>& a, const Lanes<T, Bytes>& b) {
-  typedef bits_of_t<T> Bits [[gnu::vector_size(Bytes)]];
+class LaneMaxima {
+ public:
   using V = Lanes<T, Bytes>;
-  const V one = select(a > b, a, b), other = select(b > a, b, a);
-  const Bits both = __builtin_bit_cast(Bits, one.to_native()) & __builtin_bit_cast(Bits, other.to_native());
-  return select(one == other, V::from_native(__builtin_bit_cast(typename V::native, both)),
-                V(std::numeric_limits<T>::quiet_NaN()));
-}
-/// Sets each number of out to the maximum of its slices; there is one at least.
+
+  LaneMaxima() = default;  // of no value
+  explicit LaneMaxima(const V& least) : most_(least), signs_(~Bits{}), nans_{} {}
+  void operator+=(const V& x) {
+    const Bits bits = __builtin_bit_cast(Bits, x.to_native());
+    most_ = lanes::max(most_, x);
+    signs_ &= bits;
+    nans_ |= infinity_bits<T> - (bits & ~sign_bit<T>);
+  }
+  [[nodiscard]] V value() const {
+    const Bits nan = -(nans_ >> (8 * sizeof(T) - 1)), quiet_nan = Bits{} + quiet_nan_bits;
+    // If the maximum is 0, all numbers have a sign, or one of them is +0.
+    const Bits most = (__builtin_bit_cast(Bits, most_.to_native()) & ~sign_bit<T>) | (signs_ & sign_bit<T>);
+    return V::from_native(__builtin_bit_cast(typename V::native, (most & ~nan) | (quiet_nan & nan)));
+  }
+
+ private:
+  typedef bits_of_t<T> Bits [[gnu::vector_size(Bytes)]];
+  static constexpr auto quiet_nan_bits = std::bit_cast<bits_of_t<T>>(std::numeric_limits<T>::quiet_NaN());
+
+  V most_;
+  Bits signs_, nans_;  // the sign of a NaN's lane is set
+};
+/// Sets each number of out to the maximum of its slices.
 struct MaxOfSlices {
   template <std::size_t Bytes, class T>
   static void run(const Slices& slices, const T* x, T* out) {
     using V = Lanes<T, Bytes>;
     const auto [blocks, count, size] = slices;
-    if (size >= V::size) {
-      // Slices that are compared while a maximum is in a register: all, if they fit in a cache.
-      const std::size_t at_once = count * size * sizeof(T) <= (1U << 15) ? count : 8;
-      for (std::size_t block = 0; block < blocks; ++block, x += count * size, out += size) {
-        for (std::size_t begin = 0; begin < count; begin += at_once) {
-          const std::size_t end = std::min(count, begin + at_once);
-          for (std::size_t i = 0;; i = std::min(i + V::size, size - V::size)) {  // the last two may overlap
-            V most = V::load(begin == 0 ? x + i : out + i);
-            for (std::size_t k = begin; k < end; ++k) most = larger(most, V::load(x + k * size + i));
-            most.store(out + i);
-            if (i + V::size == size) break;
-          }
-        }
-      }
-    } else {
-      // A lane for each result.
-      std::size_t i = 0, column = 0;
-      const T* next = x;
-      for (; i + V::size <= blocks * size; i += V::size) {
-        const T* from[V::size];
-        for (std::size_t k = 0; k < V::size; ++k) {
-          from[k] = next;
-          if (++column == size) column = 0, next += (count - 1) * size;
-          ++next;
-        }
-        V most = gathered<V>(from, 0);
-        for (std::size_t k = 0; k < count; ++k) most = larger(most, gathered<V>(from, k * size));
-        most.store(out + i);
-      }
-      for (; i < blocks * size; ++i) {
-        const T* const from = x + i / size * count * size + i % size;
-        out[i] = *from;
-        for (std::size_t k = 0; k < count; ++k) out[i] = max(out[i], from[k * size]);
-      }
+    const LaneMaxima<T, Bytes> none(V(-std::numeric_limits<T>::infinity()));
+    T* const end = out + blocks * size;
+    if (size == 1 && blocks > 1) return of_rows<V>(x, blocks, count, none, out);
+    reduce_each_block<V>(x, blocks, count, size, none,
+                         [=](std::size_t at, const auto& most) { narrow_before(end, out + at, most.value()); });
+  }
+
+ private:
+  /// Computes a row in each lane.
+  template <class V, class T, class Maxima>
+  static void of_rows(const T* x, std::size_t rows, std::size_t columns, const Maxima& none, T* out) {
+    for (std::size_t row = 0; row < rows; row += V::size) {
+      const T* from[V::size];
+      for (std::size_t k = 0; k < V::size; ++k) from[k] = x + std::min(row + k, rows - 1) * columns;
+      Maxima most = none;
+      for (std::size_t i = 0; i < columns; ++i)
+        [&]<std::size_t... K>(std::index_sequence<K...>) {
+          const T numbers[] = {from[K][i]...};
+          most += V::load(numbers);
+        }(std::make_index_sequence<V::size>());
+      narrow_before(out + rows, out + row, most.value());
+    }
+  }
+};
+struct SpreadToMaxima {
+  template <std::size_t Bytes, class T>
+  static void run(Slices slices, const T* x, const T* maxima, const T* slopes, T* out) {
+    using V = Lanes<T, Bytes>;
+    if (slices.count == 1) slices.size *= std::exchange(slices.blocks, 1);
+    const auto [blocks, count, size] = slices;
+    const std::size_t results = blocks * size, numbers = results * count, width = size == 1 ? count : size;
+    for (std::size_t at = 0; at < numbers; at += width) {
+      const std::size_t block = at / (count * size);
+      const auto reduced = [&](const T* from, std::size_t i) {
+        return size == 1 ? V(from[block]) : wide_before<V>(from + results, from + block * size + i);
+      };
+      for (std::size_t i = 0; i < width; i += V::size)  // the numbers after a row are set later
+        narrow_before(out + numbers, out + at + i,
+                      chosen(wide_before<V>(x + numbers, x + at + i), reduced(maxima, i), reduced(slopes, i)));
     }
   }
 
  private:
-  template <class V, class T>
-  static V gathered(const T* const* from, std::size_t offset) {
-    return [&]<std::size_t... K>(std::index_sequence<K...>) {
-      const T values[] = {from[K][offset]...};
-      return V::load(values);
-    }(std::make_index_sequence<V::size>());
+  /// Returns the slope where the value is the maximum or NaN: if there is a NaN, it is the maximum. Without
+  /// comparisons, which g++ takes apart for wide registers.
+  template <class T, std::size_t Bytes>
+  static Lanes<T, Bytes> chosen(const Lanes<T, Bytes>& x, const Lanes<T, Bytes>& maximum,
+                                const Lanes<T, Bytes>& slope) {
+    typedef bits_of_t<T> Bits [[gnu::vector_size(Bytes)]];
+    const Bits value = __builtin_bit_cast(Bits, x.to_native()), most = __builtin_bit_cast(Bits, maximum.to_native());
+    const Bits different = value ^ most, without_sign = (value | most) << 1;  // one is 0 if the numbers are equal
+    const Bits nan = infinity_bits<T> - (value & ~sign_bit<T>);
+    const Bits unequal = (different | -different) & (without_sign | -without_sign) & ~nan;  // in the bit of the sign
+    const Bits mask = (unequal >> (8 * sizeof(T) - 1)) - 1;
+    return Lanes<T, Bytes>::from_native(
+        __builtin_bit_cast(typename Lanes<T, Bytes>::native, __builtin_bit_cast(Bits, slope.to_native()) & mask));
   }
 };
+DISTX_KERNELS_END
+
 /// out = the maximum of each block's slices, on the host's memory.
 template <class T>
 void max_of_slices(HostStream stream, const Slices& slices, Span<const T> x, Span<T> out) {
   const auto [blocks, count, size] = slices;
   if constexpr (std::same_as<T, float> || std::same_as<T, double>)
-    if (count > 0) {
-      // Vectors that a slice fills, or that all results do.
-      std::size_t bytes = lane_bytes();
-      const std::size_t filled = sizeof(T) * (sizeof(T) * size >= common_lane_bytes ? size : blocks * size);
-      while (bytes > std::max(filled, common_lane_bytes)) bytes /= 2;
+    if (count > 0 && size > 0) {
+      std::size_t bytes = lane_bytes();  // but not much wider than a slice, or all results
+      while (bytes > common_lane_bytes && bytes / 2 >= sizeof(T) * (size > 1 ? size : blocks)) bytes /= 2;
       return run_on_lanes<MaxOfSlices>(bytes, slices, x.data(), out.data());
     }
   using Limits = std::numeric_limits<accumulator_t<T>>;
@@ -102,26 +135,6 @@ void max_of_slices(HostStream stream, const Slices& slices, Span<const T> x, Spa
         T& most = out[block * size + i];
         most = max(most, x[(block * count + slice) * size + i]);
       }
-}
-/// out = the sum of each block's slices, divided by `divisor` unless it is of integers, on the host's memory.
-template <class T>
-void sum_of_slices(HostStream, const Slices& slices, Span<const T> x, Span<T> out, double divisor) {
-  std::vector<sum_t<T>> totals;
-  const auto [blocks, count, size] = slices;
-  if constexpr (std::same_as<T, float> || std::same_as<T, double>) {
-    if (size == 1) return run_on_lanes<AddUpEachRow<T>>(lane_bytes(), x.data(), blocks, count, divisor, out.data());
-    if (count > AddRows<T>::rows_at_once) totals.resize(size);
-    if (count <= terms_in_block)
-      return run_on_lanes<AddUpEachBlock<T>>(lane_bytes(), x.data(), blocks, count, size, divisor, totals.data(),
-                                             out.data());
-  }
-  totals.resize(size);
-  for (std::size_t block = 0; block < blocks; ++block) {
-    add_up_rows(x.data() + block * count * size, count, size, totals.data());
-    if constexpr (!std::integral<T>)
-      for (double& total : totals) total /= divisor;
-    round_to(totals, out.subspan(block * size, size));
-  }
 }
 /// out = f(index in out, index in the reduced tensor) for all elements, on the host's memory.
 template <class T, class F>
@@ -139,7 +152,9 @@ auto summed(const Caller& caller, const X& x, double divisor) {
   return applied<rules::SumOver<Dim>>(
       caller,
       [&](auto in, auto out) {
-        sum_of_slices(typename X::space::stream{}, Slices(in.extents(), Dim), in.values(), out.values(), divisor);
+        const Slices slices(in.extents(), Dim);
+        sum_of_blocks(typename X::space::stream{}, in.values(), slices.blocks, slices.count, slices.size, divisor,
+                      out.values());
       },
       x);
 }
@@ -280,13 +295,16 @@ template <std::size_t Dim, DistributedTensor X, DistributedTensor Y, Distributed
     return detail::applied<Rule>(
         {"max_over_backward", location},
         [](auto in, auto maxima, auto grads, auto out) {
-          detail::spread_slices(typename X::space::stream{}, detail::Slices(out.extents(), Dim), out.values(),
-                                [&](std::size_t i, std::size_t at) {
-                                  const auto value = in.values()[i], most = maxima.values()[at];
-                                  const auto slope = grads.values()[at];
-                                  const detail::value_of<X> none{};
-                                  return most == most ? (value == most ? slope : none) : value != value ? slope : none;
-                                });
+          using T = detail::value_of<X>;
+          const detail::Slices slices(out.extents(), Dim);
+          const T *const values = in.data(), *const most = maxima.data(), *const slopes = grads.data();
+          if constexpr (std::same_as<T, float> || std::same_as<T, double>)
+            detail::run_on_lanes<detail::SpreadToMaxima>(detail::lane_bytes(), slices, values, most, slopes,
+                                                         out.data());
+          else
+            detail::spread_slices(typename X::space::stream{}, slices, out.values(), [=](auto i, auto at) {
+              return values[i] == most[at] || values[i] != values[i] ? slopes[at] : T{};
+            });
         },
         x, maximum, gradient);
   } else {

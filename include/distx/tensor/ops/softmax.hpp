@@ -11,6 +11,7 @@ namespace distx {
 
 namespace detail {
 
+DISTX_KERNELS_BEGIN
 struct SoftmaxRows {
   template <std::size_t Bytes, class T>
   static void run(MatrixRef<const T> x, MatrixRef<T> out) {
@@ -48,13 +49,19 @@ struct SoftmaxRowsBackward {
       const auto value = at_once.read(y.at(row, 0)), grad = at_once.read(gradient.at(row, 0));
       T* const to = out.at(row, 0);
       const auto mean = at_once.sum([&](std::size_t i, auto v) { return value.at(i, v) * grad.at(i, v); });
-      at_once.for_each(
+      auto columns = at_once;
+      if constexpr (std::same_as<decltype(columns), ColumnsAtOnce<Bytes>>) {
+        // Whole vectors, while other rows follow, which are set later.
+        if ((y.rows - 1 - row) * y.columns >= 8) columns.n = (y.columns + 7) / 8 * 8;
+      }
+      columns.for_each(
           [&]<class V>(std::size_t i, V v) { at_once.store(to, i, value.at(i, v) * (grad.at(i, v) - V(mean))); });
     };
     // Few operations on each number, so reading numbers that are apart takes more time than it saves for longer rows.
     for_each_row<Bytes>(y.rows, y.columns, each_row, 7);
   }
 };
+DISTX_KERNELS_END
 
 /// @name Kernels of the host's memory
 /// @{
