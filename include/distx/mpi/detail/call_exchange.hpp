@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "distx/comm/runtime/call_description.hpp"
+#include "distx/comm/messages/call_description.hpp"
 #include "distx/memory/buffer.hpp"
 #include "distx/mpi/detail/carrier.hpp"
 #include "distx/mpi/detail/check.hpp"
