@@ -271,16 +271,11 @@ class Job {
     };
     const auto sends = [](const Awaited& awaited) { return !awaited.receives; };
     const auto vain = [&](const Awaited& awaited) { return awaited.peer >= 0 && is_lost(awaited.peer); };
-    Pulse pulse(patience, self);
-    Pulse::Polling polling(pulse);
-    const auto wait = [&](const Timeout& timeout, auto&& ready, auto&& stopped) {
-      return detail::wait_until(timeout, ready, [&] { return polling.beat(), stopped(); });
-    };
-    (void)wait(
+    (void)wait_until(
         no_timeout, [&] { return all(sends); },
         [&] { return all([&](const Awaited& awaited) { return sends(awaited) || vain(awaited); }); });
     const auto end =
-        wait(patience, [&] { return all([](const Awaited&) { return false; }); }, [&] { return all(vain); });
+        wait_until(patience, [&] { return all([](const Awaited&) { return false; }); }, [&] { return all(vain); });
     if (end != detail::WaitEnd::ready) left_behind_ = true;
     clear();
     finish_.reset();

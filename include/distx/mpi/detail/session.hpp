@@ -11,8 +11,7 @@
 #include "distx/connect/self.hpp"
 #include "distx/core/detail/fnv1a.hpp"
 #include "distx/core/detail/made_here.hpp"
-#include "distx/mpi/detail/ordered_calls.hpp"
-#include "distx/mpi/detail/pulse.hpp"
+#include "distx/mpi/detail/queue.hpp"
 #include "distx/mpi/detail/world.hpp"
 
 namespace distx::detail::mpi {
@@ -68,8 +67,10 @@ class Session final : public FailureChannel {
         size_(party.size()),
         group_(group),
         party_(std::move(party)),
-        calls_(std::make_unique<OrderedCalls>(Carrier{world_->control().comm(), party_->ranks},
-                                              calls::RankOf{rank_, size_, "mpi"}, deadline)) {}
+        calls_(
+            std::make_unique<QueuedCollectives>(QueueTransport({world_->control().comm(), party_->ranks},
+                                                               QueueTags::of(party_->first_tag(), 3, Party::user_tags)),
+                                                RankOf{rank_, size_, "mpi"}, deadline)) {}
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
   ~Session() override = default;
@@ -99,11 +100,10 @@ class Session final : public FailureChannel {
   /// Makes a call of the ranks that are left. Collective. @pre party()
   void make(const char* operation, const Call<Host>& call) {
     in_step(where(operation), [&](const ErrorContext& context) {
-      constexpr std::uint64_t tags_of_call = 3;
-      const auto tag =
-          party_->first_tag() + static_cast<int>(made_++ % (Party::user_tags / tags_of_call) * tags_of_call);
-      const auto wait = [&](auto&& ready, auto&& overdue) { wait_for(ready, overdue, context); };
-      if (!calls_->join(call, tag, context, wait)) calls_->transfer(call, tag + 1, context, wait);
+      calls_->run(call, made_++, context, [&](auto&& ready, auto&& overdue) {
+        if (wait_for_ranks(deadline_, context, ready, [this] { return watch_.has_lost(); }, overdue))
+          watch_.raise(context);
+      });
     });
   }
   void barrier(const char* operation) {
@@ -156,19 +156,6 @@ class Session final : public FailureChannel {
     failed_ = false;
     control().forget_failures();
   }
-  /// Waits for the other ranks. @param overdue  returns the message of a timeout
-  template <class Ready, class Overdue>
-  void wait_for(Ready&& ready, Overdue&& overdue, const ErrorContext& context) {
-    Pulse::Polling polling(pulse_);
-    EarlyWarning warning(deadline_);
-    const auto end = detail::wait_until(deadline_, ready, [&] {
-      polling.beat();
-      warning(context, overdue);
-      return watch_.has_lost();
-    });
-    if (end == WaitEnd::stopped) watch_.raise(context);
-    if (end == WaitEnd::expired) throw TimeoutError(overdue(), context);
-  }
   [[nodiscard]] std::vector<int> all_in_world() const {
     std::vector<int> all;
     for (int rank = 0; rank < size_; ++rank) all.push_back(in_world(rank));
@@ -182,9 +169,8 @@ class Session final : public FailureChannel {
   int size_;
   std::uint64_t group_ = 0;  ///< identifies the ranks that are left; 0 for all
   std::optional<Party> party_{};
-  std::unique_ptr<OrderedCalls> calls_{};
+  std::unique_ptr<QueuedCollectives> calls_{};
   Watch watch_{*world_, all_in_world()};
-  Pulse pulse_{deadline_, {rank_, size_, "mpi"}};
   std::uint64_t made_ = 0;
   bool failed_ = false;
   bool shrunk_ = false;
@@ -223,9 +209,7 @@ inline std::shared_ptr<Session> Session::shrink(Session& whole, Timeout deadline
     decision = agreement.step(now, [&](int rank) { return ended[static_cast<std::size_t>(rank)]; });
     return decision.has_value();
   };
-  Pulse pulse(deadline, {whole.rank_, whole.size_, "mpi"});
-  Pulse::Polling polling(pulse);
-  (void)detail::wait_until(no_timeout, is_decided, [&] { return polling.beat(), false; });
+  (void)wait_until(no_timeout, is_decided, [] { return false; });
   if (!decision->has(whole.rank_)) throw left_behind(deadline, context);
   world.use_channel(decision->channel, context);
   std::vector<std::uint64_t> words{whole.group_, static_cast<std::uint64_t>(decision->channel)};

@@ -15,6 +15,11 @@
 
 namespace distx::detail::mpi {
 
+/// The maximum number of ranks on which distx makes collectives by its own messages if MPI's collectives are an
+/// alternative: each rank sends to each other one, and each description contains all counts, so both grow with the
+/// square of the number of ranks.
+inline constexpr int most_scheduled_ranks = 64;
+
 /// The ranks of a communicator, and the MPI communicators and tags that they use: two for them alone, or a channel
 /// of the session's.
 struct Transport {
@@ -42,6 +47,8 @@ struct Transport {
                               (has_collectives() ? "" : " for ranks that are left after others were lost"),
                           context);
   }
+  /// Returns whether the descriptions of calls contain the counts of all ranks.
+  [[nodiscard]] bool counts_fit() const noexcept { return self.size <= most_scheduled_ranks || !has_collectives(); }
   /// Returns whether MPI's own collectives serve these ranks.
   [[nodiscard]] bool has_collectives() const noexcept { return bool(blocking); }
   /// Releases the MPI communicators, which requests of this rank or another may still use.
@@ -89,8 +96,8 @@ inline void make_data_tags(Transport& transport, std::int64_t tags) noexcept {
   const ErrorContext context{
       .operation = "MpiCommunicator", .backend = "mpi", .rank = made.self.rank, .size = made.self.size};
   // Ranks without a progress thread use MPI's collectives, and all ranks must do the same.
-  const bool threads = !options.vendor_collectives && CallExchange::counts_fit(made.self.size) &&
-                       options.check == Check::every_call && serves_threads();
+  const bool threads =
+      !options.vendor_collectives && made.counts_fit() && options.check == Check::every_call && serves_threads();
   try {
     made.started = duplicate(own, session.deadline(), context);
     using Agreed = std::array<std::uint64_t, 2>;

@@ -16,7 +16,6 @@
 #include "distx/mpi/detail/carrier.hpp"
 #include "distx/mpi/detail/control.hpp"
 #include "distx/mpi/detail/letters.hpp"
-#include "distx/mpi/detail/pulse.hpp"
 #include "distx/mpi/detail/user_op.hpp"
 #include "distx/posix/process.hpp"
 
@@ -41,10 +40,10 @@ void run_in_time(const Timeout& deadline, const char* routine, const ErrorContex
   check(begin(*keep, &request), routine, context);
   EarlyWarning warning(deadline);
   const auto overdue = [&] { return "timed out after " + deadline.to_string() + ": not all ranks joined"; };
-  const auto end = watched_wait_until(
-      deadline, {context.rank, context.size, "mpi"}, [&] { return is_complete(request, routine, context); },
+  const auto end = wait_until(
+      deadline, [&] { return is_complete(request, routine, context); },
       [&] { return warning(context, overdue), false; });
-  if (end == detail::WaitEnd::ready) return;
+  if (end == WaitEnd::ready) return;
   (void)keep.release();  // MPI may still write to it
   throw TimeoutError(overdue(), context);
 }
@@ -95,16 +94,13 @@ class World {
     const Timeout patience = unwinding ? Timeout(std::chrono::seconds(2)) : deadline_;
     // Once ranks are lost, MPI_Finalize may wait for them: those that are left exit without it, together.
     if (left_) await_left(patience);
-    if (left_ || !all_have_come(patience)) {
+    if (left_ || stuck_ || !all_have_come(patience)) {
       abandon();
       return;
     }
     control_->close();
     comm_.reset();
     user_ops_ = {};
-    // If a rank is killed meanwhile, the others may wait in it indefinitely.
-    Pulse pulse(deadline_, {rank_, size(), "mpi"});
-    const Pulse::Polling polling(pulse);
     MPI_Finalize();
   }
 
@@ -162,6 +158,11 @@ class World {
   void note_broken() noexcept {
     broken_ = true;
     control_->note_failure();
+  }
+  /// Notes that a thread may be inside MPI until the process exits, so MPI cannot be finalized.
+  void note_stuck() noexcept {
+    note_broken();
+    stuck_ = true;
   }
   /// Notes that only these ranks are left; they end together, and MPI is not finalized.
   void note_left(std::shared_ptr<const std::vector<int>> ranks, std::uint64_t group) noexcept {
@@ -246,7 +247,7 @@ class World {
       if (lost()) end = std::min(end, now + std::chrono::seconds(1));
       return now >= end;
     };
-    return watched_wait_until(patience, {rank_, size(), "mpi"}, ready, has_given_up) == detail::WaitEnd::ready;
+    return wait_until(patience, ready, has_given_up) == WaitEnd::ready;
   }
   /// Uses the control communicator, so that no other call of a rank can match this barrier.
   bool all_have_come(Timeout patience) noexcept try {
@@ -291,7 +292,7 @@ class World {
 
   int uncaught_ = std::uncaught_exceptions();
   Timeout deadline_;
-  bool broken_ = false;
+  bool broken_ = false, stuck_ = false;
   // Does not finalize MPI itself: by its destruction MPI is finalized, or the object was released.
   std::unique_ptr<boost::mpi::environment> environment_;
   mpi_unique_comm comm_;
