@@ -3,6 +3,7 @@
 #include <array>
 #include <atomic>
 #include <future>
+#include <limits>
 #include <optional>
 
 #include "distx/comm/messages/message_collectives.hpp"
@@ -17,6 +18,59 @@ namespace distx::detail {
 
 /// What messages belong to: blocking collectives, asynchronous ones, or the user's sends and receives.
 enum class MessageQueue { blocking, started, user };
+
+/// Returns the tag of a stage of a call or of a user's message; the largest one modulo 16 is that of no queue.
+[[nodiscard]] constexpr std::uint64_t tag_of(MessageQueue queue, MessageStage stage, std::uint64_t number) noexcept {
+  return number << 4 | (static_cast<std::uint64_t>(queue) * 3 + static_cast<std::uint64_t>(stage));
+}
+/// Returns what the other rank of a message did not do if a wait for it expires.
+[[nodiscard]] constexpr const char* omission(std::uint64_t tag, bool receives) noexcept {
+  const bool first = tag % 16 % 3 == static_cast<std::uint64_t>(MessageStage::description);
+  if (tag % 16 / 3 != static_cast<std::uint64_t>(MessageQueue::user)) return first ? did_not_join : did_not_continue;
+  if (first) return receives ? " did not send" : " did not receive";
+  return receives ? " did not continue to send" : " did not continue to receive";
+}
+
+/// The messages of one queue over links that wait for messages by themselves: see MessageBackend.
+template <class Links>
+class LinksTransport {
+ public:
+  using Request = typename Links::Request;
+  using Tag = std::uint64_t;
+  static constexpr bool staged = false;
+  static constexpr int most_direct = std::numeric_limits<int>::max();
+
+  LinksTransport(Links& links, MessageQueue queue, const Timeout& limit) noexcept
+      : links_(links), queue_(queue), limit_(limit) {}
+
+  [[nodiscard]] static std::size_t slice_bytes(std::size_t ranks) noexcept { return (std::size_t{1} << 20) / ranks; }
+  [[nodiscard]] static Request no_request() noexcept { return {}; }
+  [[nodiscard]] Tag tag(MessageStage stage, std::uint64_t number) const noexcept {
+    return tag_of(queue_, stage, number);
+  }
+  void send(int to, Tag tag, const std::byte* data, std::size_t bytes, Request& request, const ErrorContext& context) {
+    request = links_.send(to, tag, data, bytes, context);
+  }
+  void receive(int from, Tag tag, std::byte* data, std::size_t bytes, Request& request, const ErrorContext& context) {
+    request = links_.receive(from, tag, data, bytes, context);
+  }
+  [[nodiscard]] bool test(std::span<Request> requests, const ErrorContext& context) {
+    links_.wait(requests, limit_, context);
+    return true;
+  }
+  /// The links name the ranks that are missing.
+  [[nodiscard]] bool is_complete(const Request&) const noexcept { return true; }
+  void cancel(std::span<Request>) noexcept {}
+  [[nodiscard]] bool release(std::span<Request> requests) noexcept {
+    for (Request& request : requests) request = {};
+    return true;
+  }
+
+ private:
+  Links& links_;
+  MessageQueue queue_;
+  Timeout limit_;
+};
 
 /// A send, a receive, or both: headers that the receiver compares, then the elements.
 template <MessageTransport T>
@@ -109,16 +163,21 @@ class UserMessage {
   std::array<typename T::Request, 4> requests_;  // last: destroyed before the memory that the transport accesses
 };
 
-/// A backend over messages of a transport that waits for them by itself. See `detail::BasicCommunicator`.
+/// A backend over messages. See `detail::BasicCommunicator`.
 ///
-/// `Links` connects the ranks of one communicator, and may be called by several threads:
-/// - `self()`, `deadline()`, `check_usable(context)`, `revoke(reason)` as of a backend
-/// - `Links::Transport`, a MessageTransport whose `test` blocks: `Transport(links, queue, limit)`
-/// - `split(group, gather, location)` returns the links of a group of these ranks, collective over all of them;
-///   `gather(mine, all)` gathers values of all
+/// `Links` connects the ranks of one communicator. Several threads may call it:
+/// - `self()`, `deadline()`, `check_usable(context)` and `revoke(reason)` are those of a backend.
+/// - `send(to, tag, data, bytes, context)` and `receive(from, …)` start a message and return a `Request`, which is none
+/// by
+///   default. Messages of one tag from one rank to another match in their order; the memory of a receive may be longer.
+///   No memory is accessed once the request is complete or destroyed.
+/// - `wait(requests, limit, context)` blocks until all are complete. It throws TimeoutError, RankFailure, or what
+///   has revoked the communicator.
+/// - `split(part, group, backend, location)` returns the links of a group of these ranks, in which this one is `part`.
+///   Collective over all of them, by calls of `backend`.
 template <class Links>
 class MessageBackend {
-  using Transport = typename Links::Transport;
+  using Transport = LinksTransport<Links>;
 
  public:
   using space = Host;
@@ -157,10 +216,9 @@ class MessageBackend {
 
   [[nodiscard]] std::shared_ptr<State> split(int color, int key, const std::source_location& location) {
     const auto group = group_of(all_gathered(*this, SplitRequest{color, key, self().rank}, location), color);
-    const auto gather = [&]<class Value>(std::span<const Value> mine, std::span<Value> all) {
-      execute(AllGather<Value>{mine, all, {}, location});
-    };
-    return State::make(links_->split(group, gather, location));
+    const auto rank = std::ranges::find(group, self().rank, &SplitRequest::rank) - group.begin();
+    const RankOf part{static_cast<int>(rank), static_cast<int>(group.size()), self().backend};
+    return State::make(links_->split(part, group, *this, location));
   }
 
  private:

@@ -11,7 +11,6 @@
 #include <atomic>
 #include <functional>
 #include <future>
-#include <limits>
 #include <mutex>
 #include <optional>
 #include <random>
@@ -36,7 +35,7 @@ struct GlooAddress {
   GlooNonce nonce{};
 };
 
-/// The slot of the nonces, which is that of no queue and stage: see GlooTransport::tag.
+/// The slot of the nonces, which is that of no queue and stage: see tag_of.
 inline constexpr std::uint64_t gloo_nonce_slot = 15;
 
 /// Returns a number for a new communicator that rank 0 of its connector has not returned before.
@@ -66,18 +65,7 @@ struct GlooTransfer {
   int other = 0;
   bool receives = false;
   std::uint64_t slot = 0;
-
-  /// Returns what the other rank did not do if a wait for it expires.
-  [[nodiscard]] const char* omission() const noexcept {
-    if (slot == gloo_nonce_slot) return " did not send the nonce";
-    const bool first = slot % 16 % 3 == static_cast<std::uint64_t>(MessageStage::description);
-    if (slot % 16 / 3 != static_cast<std::uint64_t>(MessageQueue::user)) return first ? did_not_join : did_not_continue;
-    if (first) return receives ? " did not send" : " did not receive";
-    return receives ? " did not continue to send" : " did not continue to receive";
-  }
 };
-
-class GlooTransport;
 
 /// One rank's TCP connections to the other ranks of a communicator. All members may be called by several threads.
 ///
@@ -88,7 +76,7 @@ class GlooTransport;
 class GlooLinks {
  public:
   using Device = std::shared_ptr<::gloo::transport::Device>;
-  using Transport = GlooTransport;
+  using Request = GlooTransfer;
 
   /// The time between two looks at the waits of all communicators of the process.
   static constexpr std::chrono::milliseconds interval{20};
@@ -181,12 +169,20 @@ class GlooLinks {
       throw_broken(other, error.what(), context);
     }
   }
+  [[nodiscard]] GlooTransfer send(int to, std::uint64_t slot, const std::byte* data, std::size_t bytes,
+                                  const ErrorContext& context) {
+    return begin(false, to, slot, data, bytes, context);
+  }
+  [[nodiscard]] GlooTransfer receive(int from, std::uint64_t slot, std::byte* data, std::size_t bytes,
+                                     const ErrorContext& context) {
+    return begin(true, from, slot, data, bytes, context);
+  }
   /// Waits for transfers.
   /// @throws TimeoutError that names the ranks; RevokedError; RankFailure if a connection breaks without a reason
   void wait(std::span<GlooTransfer> transfers, const Timeout& limit, const ErrorContext& context) {
     const Deadline deadline(limit);
-    const char* omission = "";
-    const auto overdue = [&](const std::vector<int>& missing) { return overdue_text(limit, missing, omission); };
+    const char* what = "";
+    const auto overdue = [&](const std::vector<int>& missing) { return overdue_text(limit, missing, what); };
     EarlyWarning warning(limit);
     int awaited = 0;  // the only one that is known to be missing: Gloo cannot be asked whether a transfer is complete
     const auto warn = [&] { warning(context, [&] { return overdue({awaited}); }); };
@@ -194,7 +190,9 @@ class GlooLinks {
     for (GlooTransfer& transfer : transfers) {
       if (transfer.buffer == nullptr) continue;
       awaited = transfer.other;
-      if (missing.empty()) omission = transfer.omission();
+      if (missing.empty())
+        what =
+            transfer.slot == gloo_nonce_slot ? " did not send the nonce" : omission(transfer.slot, transfer.receives);
       const auto problem = wait_for(transfer, deadline, context, std::ref(warn));
       if (!problem) transfer.buffer.reset();
       if (!problem) continue;
@@ -206,9 +204,9 @@ class GlooLinks {
   }
 
   /// Returns the links of a group of these ranks. Collective over all of them. See `connected_links`.
-  template <class Gather>
-  [[nodiscard]] std::unique_ptr<GlooLinks> split(const std::vector<SplitRequest>& group, Gather&& gather,
-                                                 const std::source_location& location);
+  template <class Backend>
+  [[nodiscard]] std::unique_ptr<GlooLinks> split(const RankOf& part, const std::vector<SplitRequest>& group,
+                                                 Backend& backend, const std::source_location& location);
 
   [[nodiscard]] bool revoked() const noexcept { return revoked_.load(std::memory_order_acquire); }
   /// @throws what has revoked the communicator
@@ -385,12 +383,11 @@ template <class Make, class NumberOf, class Gather>
   }
 }
 
-template <class Gather>
-std::unique_ptr<GlooLinks> GlooLinks::split(const std::vector<SplitRequest>& group, Gather&& gather,
-                                            const std::source_location& location) {
+template <class Backend>
+std::unique_ptr<GlooLinks> GlooLinks::split(const RankOf& part, const std::vector<SplitRequest>& group,
+                                            Backend& backend, const std::source_location& location) {
+  const auto gather = [&](auto mine, auto all) { backend.execute(AllGather<GlooAddress>{mine, all, {}, location}); };
   const auto number_of = [&](int other) { return group[static_cast<std::size_t>(other)].rank; };
-  RankOf part{0, static_cast<int>(group.size()), self_.backend};
-  while (number_of(part.rank) != self_.rank) ++part.rank;
   const std::uint64_t words[]{identity_, ++splits_, static_cast<std::uint64_t>(group.front().rank)};
   const auto make = [&] {
     return std::make_unique<GlooLinks>(device_, part, deadline_, channel_, fnv1a(std::as_bytes(std::span(words))));
@@ -399,45 +396,6 @@ std::unique_ptr<GlooLinks> GlooLinks::split(const std::vector<SplitRequest>& gro
       .operation = "split", .backend = part.backend, .rank = self_.rank, .size = self_.size, .location = location};
   return connected_links(context, deadline_, make, number_of, gather);
 }
-
-/// The messages of one queue. Gloo cannot be asked whether a transfer is complete, so `test` waits for it.
-class GlooTransport {
- public:
-  using Request = GlooTransfer;
-  using Tag = std::uint64_t;
-  static constexpr bool staged = false;  // Gloo accesses no memory once the request is destroyed
-  static constexpr int most_direct = std::numeric_limits<int>::max();
-
-  GlooTransport(GlooLinks& links, MessageQueue queue, const Timeout& limit)
-      : links_(links), queue_(queue), limit_(limit) {}
-
-  [[nodiscard]] static std::size_t slice_bytes(std::size_t ranks) noexcept { return (std::size_t{1} << 20) / ranks; }
-  [[nodiscard]] static Request no_request() noexcept { return {}; }
-  [[nodiscard]] Tag tag(MessageStage stage, std::uint64_t number) const noexcept {
-    return number << 4 | (static_cast<Tag>(queue_) * 3 + static_cast<Tag>(stage));
-  }
-  void send(int to, Tag tag, const std::byte* data, std::size_t bytes, Request& request, const ErrorContext& context) {
-    request = links_.begin(false, to, tag, data, bytes, context);
-  }
-  void receive(int from, Tag tag, std::byte* data, std::size_t bytes, Request& request, const ErrorContext& context) {
-    request = links_.begin(true, from, tag, data, bytes, context);
-  }
-  [[nodiscard]] bool test(std::span<Request> requests, const ErrorContext& context) {
-    links_.wait(requests, limit_, context);
-    return true;
-  }
-  [[nodiscard]] bool is_complete(const Request& request) const noexcept { return request.buffer == nullptr; }
-  void cancel(std::span<Request>) noexcept {}
-  [[nodiscard]] bool release(std::span<Request> requests) noexcept {
-    for (Request& request : requests) request.buffer.reset();
-    return true;
-  }
-
- private:
-  GlooLinks& links_;
-  MessageQueue queue_;
-  Timeout limit_;
-};
 
 /// The backend over Gloo's TCP transport.
 using GlooBackend = MessageBackend<GlooLinks>;
