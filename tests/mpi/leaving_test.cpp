@@ -24,7 +24,7 @@ struct Way {
 
   [[nodiscard]] std::string text() const {
     return std::string(started ? "asynchronous, " : "blocking, ") + std::to_string(elements) + " elements" +
-           (options.vendor_collectives ? ", by MPI's collectives" : "") +
+           (options.collectives == MpiCollectives::vendor ? ", by MPI's collectives" : "") +
            (options.check == Check::off ? ", not compared" : "");
   }
 };
@@ -35,7 +35,7 @@ std::vector<Way> ways() {
   for (const bool started : {false, true})
     for (const std::size_t elements : {4u, 300000u}) {
       all.push_back({started, elements, {.deadline = 60s}});
-      all.push_back({started, elements, {.deadline = 60s, .vendor_collectives = true}});
+      all.push_back({started, elements, {.deadline = 60s, .collectives = MpiCollectives::vendor}});
       all.push_back({started, elements, {.deadline = 60s, .check = Check::off}});
     }
   return all;

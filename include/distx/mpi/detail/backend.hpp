@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
 #include <deque>
 #include <memory>
 #include <vector>
@@ -39,13 +40,17 @@ class MpiBackend {
         blocking_queue_(queue(0), self_, options.deadline, transport_.counts_fit()),
         started_queue_(queue(1), self_, options.deadline, transport_.counts_fit()) {
     session_->control().join(transport_.identity, revocation_, departures_);
+    if (self_.rank != 0 || self_.size == 1 || !EarlyWarning::is_on()) return;
+    const char* const text = transport_.scheduled ? "distx makes large collectives, in rank order"
+                                                  : "MPI makes large collectives, which no deadline ends";
+    std::fputs((error_message(text, session_->where("MpiCommunicator")) + "\n").c_str(), stderr);
   }
   MpiBackend(const MpiBackend&) = delete;
   MpiBackend& operator=(const MpiBackend&) = delete;
   ~MpiBackend() {
     session_->control().leave(transport_.identity);
     if (!revoked()) {
-      if (session_->world().ends_mpi() && self_.size <= most_scheduled_ranks)  // there are few peers
+      if (session_->world().ends_mpi() && self_.size <= MpiOptions::most_scheduled_ranks)  // there are few peers
         session_->control().depart(transport_.identity, self_.rank, {blocking_calls_, started_calls_},
                                    transport_.peers);
       return;
@@ -301,8 +306,6 @@ class MpiBackend {
     return State::make(session_, open_transport(*session_, party), options_);
   }
   [[nodiscard]] bool revoked() const noexcept { return revocation_.revoked.load(std::memory_order_acquire); }
-  /// Returns whether distx schedules the messages of all collectives whose calls are compared.
-  [[nodiscard]] bool schedules() const noexcept { return !options_.vendor_collectives && transport_.counts_fit(); }
   /// Returns whether the ranks compare a call; without MPI's collectives, they compare all.
   [[nodiscard]] bool compares(const Call<Host>& call) {
     return known_calls_.compares(transport_.has_collectives() ? options_.check : Check::every_call, call);

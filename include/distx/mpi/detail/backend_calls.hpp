@@ -58,7 +58,7 @@ DISTX_INLINE bool MpiBackend::complete_compared(const Call<Host>& call, std::uin
   const bool complete = blocking_queue_.join(call, number, context, wait);
   last_joined_ = clock::now();
   if (complete) return true;
-  if (schedules()) {
+  if (transport_.scheduled) {
     blocking_queue_.transfer(call, number, context, wait);
     return true;
   }

@@ -30,9 +30,10 @@ inline Transport transport_of_all(Session& session, const MpiOptions& options) {
 }
 inline Transport transport_of_party(Session& session, const MpiOptions& options) {
   const auto context = session.where("MpiCommunicator");
-  if (options.vendor_collectives)
+  if (options.collectives == MpiCollectives::vendor)
     throw InvalidArgument(
-        "vendor_collectives: MPI's collectives wait for all ranks of an MPI communicator, of which some are lost; omit "
+        "MpiCollectives::vendor: MPI's collectives wait for all ranks of an MPI communicator, of which some are lost; "
+        "omit "
         "the option on the ranks that are left",
         context);
   const auto all_gathered = [&](int value) {

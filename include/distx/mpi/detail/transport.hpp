@@ -15,11 +15,6 @@
 
 namespace distx::detail::mpi {
 
-/// The maximum number of ranks on which distx makes collectives by its own messages if MPI's collectives are an
-/// alternative: each rank sends to each other one, and each description contains all counts, so both grow with the
-/// square of the number of ranks.
-inline constexpr int most_scheduled_ranks = 64;
-
 /// The ranks of a communicator, and the MPI communicators and tags that they use: two for them alone, or a channel
 /// of the session's.
 struct Transport {
@@ -31,6 +26,7 @@ struct Transport {
   int first_call_tag = 0, call_tags = 32768;
   std::vector<int> peers{};  ///< the other ranks, numbered as in the session's world
   std::uint64_t identity = 0;
+  bool scheduled = true;  ///< whether distx makes all collectives whose calls are compared; the same on every rank
   bool threaded = false;  ///< whether a progress thread makes asynchronous collectives, on every rank
 
   /// Returns all ranks, numbered as in the session's world, in which this one is rank `own`.
@@ -48,7 +44,9 @@ struct Transport {
                           context);
   }
   /// Returns whether the descriptions of calls contain the counts of all ranks.
-  [[nodiscard]] bool counts_fit() const noexcept { return self.size <= most_scheduled_ranks || !has_collectives(); }
+  [[nodiscard]] bool counts_fit() const noexcept {
+    return self.size <= MpiOptions::most_scheduled_ranks || !has_collectives();
+  }
   /// Returns whether MPI's own collectives serve these ranks.
   [[nodiscard]] bool has_collectives() const noexcept { return bool(blocking); }
   /// Releases the MPI communicators, which requests of this rank or another may still use.
@@ -95,21 +93,28 @@ inline void make_data_tags(Transport& transport, std::int64_t tags) noexcept {
   check(MPI_Comm_size(own, &made.self.size), "MPI_Comm_size", unknown);
   const ErrorContext context{
       .operation = "MpiCommunicator", .backend = "mpi", .rank = made.self.rank, .size = made.self.size};
+  made.scheduled = options.collectives != MpiCollectives::vendor && made.counts_fit();
   // Ranks without a progress thread use MPI's collectives, and all ranks must do the same.
-  const bool threads =
-      !options.vendor_collectives && made.counts_fit() && options.check == Check::every_call && serves_threads();
+  const bool threads = made.scheduled && options.check == Check::every_call && serves_threads();
   try {
     made.started = duplicate(own, session.deadline(), context);
-    using Agreed = std::array<std::uint64_t, 2>;
+    using Agreed = std::array<std::uint64_t, 4>;  // the identity, whether all have threads, least and greatest choice
     // MPICH 4.0 compares unsigned numbers as signed ones, so none is above the signed ones.
     constexpr std::uint64_t above = std::numeric_limits<std::int64_t>::max();
-    auto agreed = std::make_unique<Agreed>(
-        Agreed{made.self.rank == 0 ? session.control().new_identity(session.rank()) : above, threads ? 1U : 0U});
+    const auto choice = static_cast<std::uint64_t>(options.max_count) << 3 |
+                        static_cast<std::uint64_t>(options.check) << 1 | (made.scheduled ? 1U : 0U);
+    auto agreed =
+        std::make_unique<Agreed>(Agreed{made.self.rank == 0 ? session.control().new_identity(session.rank()) : above,
+                                        threads ? 1U : 0U, choice, above - choice});
     run_in_time(session.deadline(), "MPI_Iallreduce", context, agreed, [&](Agreed& values, MPI_Request* request) {
-      return MPI_Iallreduce(MPI_IN_PLACE, values.data(), 2, MPI_UINT64_T, MPI_MIN, own, request);
+      return MPI_Iallreduce(MPI_IN_PLACE, values.data(), static_cast<int>(values.size()), MPI_UINT64_T, MPI_MIN, own,
+                            request);
     });
     made.identity = (*agreed)[0];
     made.threaded = (*agreed)[1] != 0;
+    if ((*agreed)[2] != above - (*agreed)[3])
+      throw MismatchError(
+          "the ranks differ in MpiOptions: pass the same collectives, check and max_count on every rank", context);
   } catch (const TimeoutError&) {
     session.world().note_broken();
     made.release();
